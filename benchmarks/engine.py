@@ -55,7 +55,7 @@ from unimoe.evaluation.reranking.shards import ShardStore
 from unimoe.models.bundled import BUNDLED_ID
 from unimoe.models.device import choose_dtype, describe_device
 from unimoe.models.loader import ModelLoader
-from unimoe.retrieval.bm25 import cached_bm25_run
+from unimoe.retrieval.bm25 import bm25_run
 
 QUERIES, LAYERS, MAX_LENGTH = 20, 4, 128
 SHARDS, WORKERS, SYSTEMS, PREEMPTED = 10_000, 64, 8, 0.05
@@ -147,7 +147,7 @@ def simulate(shards: int) -> float:
 def work(depth: int) -> tuple[Collection, Run]:
     """The queries and their candidates."""
     collection = load_collection("scifact" if available("scifact") else "apidocs", "test")
-    found = cached_bm25_run(collection, depth, BM25Config())
+    found = bm25_run(collection, depth, BM25Config(), cached=True)
     queries = sorted(collection.queries)[:QUERIES]
     return (
         Collection(collection.name, "", collection.corpus, {key: collection.queries[key] for key in queries}, {}),

@@ -26,7 +26,7 @@ from unimoe.evaluation.spec import Outcome
 from unimoe.models.checkpoint import read_checkpoint
 from unimoe.models.device import choose_device, describe_device, release_memory
 from unimoe.models.loader import ModelLoader
-from unimoe.retrieval.bm25 import cached_bm25_run
+from unimoe.retrieval.bm25 import bm25_run
 
 
 def reranked(checkpoint: Path, dtype: torch.dtype, collection: Collection, candidates: Run) -> Outcome:
@@ -57,7 +57,7 @@ def main() -> None:
     name = "scifact" if available("scifact") else "apidocs"
     whole = load_collection(name, "test")
     collection = whole.sample_queries(options.queries)
-    found = cached_bm25_run(whole, 100, BM25Config())
+    found = bm25_run(whole, 100, BM25Config(), cached=True)
     candidates = {query_id: head(found[query_id], options.depth) for query_id in collection.queries}
     low = reranked(options.checkpoint, torch.bfloat16, collection, candidates)
     full = reranked(options.checkpoint, torch.float32, collection, candidates)

@@ -32,7 +32,7 @@ from unimoe.models.device import choose_device, choose_dtype, describe_device, p
 from unimoe.models.prompts import PairTokenizer, yes_no_ids
 from unimoe.models.token_tree import tree_tokens
 from unimoe.models.unimodel import UnimodelForExp1
-from unimoe.retrieval.bm25 import cached_bm25_run
+from unimoe.retrieval.bm25 import bm25_run
 
 MAX_LENGTH, BATCH, WARM_UP = 512, 32, 4
 PAIRS, FEWEST = 64, 2
@@ -145,7 +145,7 @@ def main() -> None:
     dtype = choose_dtype(device)
     name = "scifact" if available("scifact") else "apidocs"
     collection = load_collection(name, "test")
-    run = cached_bm25_run(collection, 100, BM25Config())
+    run = bm25_run(collection, 100, BM25Config(), cached=True)
     config = ModelConfig(base=BUNDLED_ID, max_length=MAX_LENGTH)
     ours = {
         str(prompt.order): UnimodelForExp1(load_base(config, device, dtype), prompt, MAX_LENGTH)

@@ -23,12 +23,13 @@ from unimoe.core.trec import Run, head, is_unordered
 from unimoe.data import catalog
 from unimoe.data.collection import Collection
 from unimoe.evaluation.tiers.datasets import Dataset, collections_of
-from unimoe.metrics import DEFAULT_METRICS, Scores, plain_run, score_run
+from unimoe.metrics import DEFAULT_METRICS, Scores, score_run
+from unimoe.metrics.scoring import plain_run
 from unimoe.models.bundled import BUNDLED_ID
 from unimoe.models.checkpoint import ADAPTER_FILE, read_checkpoint
 from unimoe.results import TASKS, Task
 from unimoe.results.folder import Results, load_all_results
-from unimoe.retrieval.bm25 import cached_bm25_run
+from unimoe.retrieval.bm25 import bm25_run
 
 if TYPE_CHECKING:
     import torch
@@ -155,7 +156,7 @@ def bm25_candidates(collection: Collection | str, depth: int = 100, params: BM25
     params = params or BM25Config()
     name = collections_of(collection)[0][0] if isinstance(collection, str) else collection.name
     dataset = Dataset(name, loaded.split, depth, params)
-    return cached_bm25_run(loaded, depth, params, exclude_self=dataset.exclude_self)
+    return bm25_run(loaded, depth, params, exclude_self=dataset.exclude_self, cached=True)
 
 
 def evaluate_reranker(

@@ -104,7 +104,7 @@ class TestRunFiles:
         [
             (unknown_document, ["candidate 'd99' of query 'q1' is no document of toy"]),
             (no_candidates, ["no candidates for query 'q2', judged in toy, split test"]),
-            (other_queries, ["none of its 3 queries is a query of toy, split test"]),
+            (other_queries, ["no candidates for query 'q0' nor for 2 more, judged in toy, split test"]),
             (equal_scores, ["the 8 candidates of query 'q0' all have one score", "a depth of 5"]),
         ],
     )

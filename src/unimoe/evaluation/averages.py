@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 
 from unimoe.core.console import stdout
 from unimoe.data.sources.beir_sets import CQADUPSTACK
-from unimoe.metrics import dataset_group, suite_averages
+from unimoe.metrics.scoring import dataset_group, suite_averages
 from unimoe.results import EvalResult, Task
 
 

@@ -22,7 +22,8 @@ from unimoe.evaluation.reranking.shards import Candidates, Reranker, ShardWork
 from unimoe.evaluation.spec import Outcome
 from unimoe.evaluation.tiers.datasets import Dataset, LoadedDataset, chosen_datasets, known_tier, tier_datasets
 from unimoe.evaluation.tiers.loading import failure_line
-from unimoe.metrics import score_run, suite_averages
+from unimoe.metrics import score_run
+from unimoe.metrics.scoring import suite_averages
 
 
 @dataclass(frozen=True)

@@ -20,7 +20,8 @@ from unimoe.data.collection import Collection
 from unimoe.data.sources.msmarco import PASSAGES, TOP1000
 from unimoe.evaluation.sharing import shared
 from unimoe.evaluation.spec import Outcome
-from unimoe.metrics import DEFAULT_METRICS, from_grade, score_run
+from unimoe.metrics import DEFAULT_METRICS, score_run
+from unimoe.metrics.scoring import from_grade
 from unimoe.models.embedder import Advance, Embedder, Vectors
 from unimoe.retrieval.dense import dense_run
 from unimoe.retrieval.embeddings import Encode

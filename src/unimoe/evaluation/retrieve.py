@@ -40,7 +40,7 @@ from unimoe.evaluation.tiers.loading import Failures, report_oddities
 from unimoe.models.embedder import Advance
 from unimoe.results import EvalResult, Identity, Task, result_path
 from unimoe.retrieval import bm25
-from unimoe.retrieval.bm25 import cached_bm25_run, first_stage_name
+from unimoe.retrieval.bm25 import bm25_run, first_stage_name
 from unimoe.retrieval.fusion import reciprocal_rank_fusion
 
 TASK: Task = "retrieval"
@@ -220,13 +220,14 @@ class DatasetArms:
 
     def _bm25_run(self, advance: Advance | None) -> Run:
         """Rank the same documents by BM25, once; later calls read the cache."""
-        return cached_bm25_run(
+        return bm25_run(
             self._data.test,
             self._depth,
             self._experiment.evaluation.bm25,
             engine=bm25_engine(self._experiment),
             exclude_self=self._dataset.exclude_self,
-            progress=(lambda done, total: advance(1)) if advance else None,
+            advance=advance,
+            cached=True,
         )
 
     def _embed(self, advance: Advance | None) -> Outcome:

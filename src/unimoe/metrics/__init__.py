@@ -17,25 +17,6 @@ that could be there, so that 1 can be reached where more than K documents are re
 """
 
 from unimoe.metrics.names import canonical_metric, parse_metric, register_measure
-from unimoe.metrics.scoring import (
-    DEFAULT_METRICS,
-    Scores,
-    dataset_group,
-    from_grade,
-    plain_run,
-    score_run,
-    suite_averages,
-)
+from unimoe.metrics.scoring import DEFAULT_METRICS, Scores, score_run
 
-__all__ = [
-    "DEFAULT_METRICS",
-    "Scores",
-    "canonical_metric",
-    "dataset_group",
-    "from_grade",
-    "parse_metric",
-    "plain_run",
-    "register_measure",
-    "score_run",
-    "suite_averages",
-]
+__all__ = ["DEFAULT_METRICS", "Scores", "canonical_metric", "parse_metric", "register_measure", "score_run"]

@@ -16,31 +16,22 @@ if TYPE_CHECKING:
     from ir_measures import Measure
 
 _CUTOFF = "[1-9][0-9]{0,6}"
-_OURS = re.compile(
-    rf"(?P<family>ndcg|mrr|map)|(?P<cut>ndcg|mrr|map|recall|recall_cap|recall_of_retrieved|p)@(?P<cutoff>{_CUTOFF})"
-)
+_OURS = re.compile(rf"(ndcg|mrr|map|(?:recall|recall_cap|recall_of_retrieved|p)(?=@))(?:@({_CUTOFF}))?")
 CAPPED = ("recall_cap", "recall_of_retrieved")
 """Families of recall over the most that could be reached: see the package's description."""
 
-_TREC_EVAL = re.compile(rf"(?P<name>ndcg_cut|map_cut|recall|P|success)[._](?P<cutoff>{_CUTOFF})")
-_OF_TREC_EVAL = {"ndcg_cut": "ndcg", "map_cut": "map", "recall": "recall", "P": "p", "success": "Success"}
-_UNCUT_OF_TREC_EVAL = {"recip_rank": "mrr", "bpref": "Bpref"}
+TREC_EVAL = {"ndcg": "ndcg_cut", "map": "map_cut", "recall": "recall", "p": "P", "mrr": "recip_rank"}
+"""From the other families to trec_eval's names; without a cut-off it writes no ``_cut``."""
+
+_OF_TREC_EVAL = {name: family for family, name in TREC_EVAL.items()} | {"success": "Success"}
 _OF_IR_MEASURES = {"nDCG": "ndcg", "RR": "mrr", "AP": "map", "R": "recall", "P": "p"}
 _MEASURE = re.compile(r"(?P<name>[A-Za-z][A-Za-z0-9_]*)(?:\([^()]{0,200}\))?(?:@(?:0|[1-9][0-9]*)(?:\.[0-9]+)?)?")
-_USABLE = (
-    "ndcg@K, mrr, mrr@K, map, map@K, recall@K, recall_cap@K, recall_of_retrieved@K or p@K, "
-    "or a measure of ir_measures such as RBP(rel=2), ERR@20 or Judged@10"
-)
 _BOUNDS = dict.fromkeys(("cutoff", "rel", "max_rel"), (1, 9_999_999)) | {
     "min_rel": (0, 9_999_999),
     "p": (0.001, 0.999),
     "recall": (0, 1),
-    "beta": (0, 1000),
-    "T": (0.001, 9_999_999),
 }
 """Of parameters: ir_measures takes any number, and its libraries crash or give NaN."""
-
-_EXAMPLES = {"cutoff": 10, "recall": 0.1, "max_rel": 3}  # of parameters that a measure needs
 
 MeasureFunction = Callable[[Mapping[str, int], Sequence[str]], float]
 """From one query's grades by document id, and the ids that the run ranks, best first, to a value."""
@@ -83,8 +74,7 @@ def register_measure(name: str, function: MeasureFunction, *, cutoff: int | None
     Raises:
         UsageError: the name already means a metric, or cannot be one; or the function is none.
     """
-    problem = name_problem(name) or ("" if callable(function) else f"has a {type(function).__name__} as its function")
-    if problem:
+    if problem := name_problem(name) or (not callable(function) and "has no function"):
         raise UsageError(f"metric {name!r} {problem}; give a name and a function")
     try:
         _registered.get(name) or _known(name)
@@ -117,27 +107,22 @@ def canonical_metric(name: str) -> str:
 
 @cache
 def _known(name: str) -> Metric:
+    name = {"recip_rank": "mrr", "bpref": "Bpref"}.get(name, name)
     if ours := _OURS.fullmatch(name):
-        return _trec_eval(name, ours["family"] or ours["cut"], int(ours["cutoff"]) if ours["cutoff"] else None)
-    if cut := _TREC_EVAL.fullmatch(name):
-        return _known(f"{_OF_TREC_EVAL[cut['name']]}@{cut['cutoff']}")
-    if name in _UNCUT_OF_TREC_EVAL:
-        return _known(_UNCUT_OF_TREC_EVAL[name])
+        return _trec_eval(name, ours[1], int(ours[2]) if ours[2] else None)
+    base, _, cutoff = name.replace(".", "_").rpartition("_")
+    if base in _OF_TREC_EVAL and re.fullmatch(_CUTOFF, cutoff):
+        return _known(f"{_OF_TREC_EVAL[base]}@{cutoff}")
     measure = _parsed(name)
-    if measure is None:
-        known = _names_like(name)
-        hint = did_you_mean(name, known) or did_you_mean(name.lower(), known)
-        raise UsageError(f"unknown metric {name!r}{hint}; use {_USABLE}")
     # Without defaults, but with a level that is written out; rel first, so that their order is no other measure.
     infos = measure.SUPPORTED_PARAMS
     keys = sorted(measure.params.keys() & infos.keys(), key=lambda key: (key != "rel", list(infos).index(key)))
     given = {k: measure.params[k] for k in keys if k == "rel" or measure.params[k] != infos[k].default}
-    family, cutoff, level = _OF_IR_MEASURES.get(measure.NAME or ""), given.get("cutoff"), given.get("rel")
-    if family and given.keys() <= {"cutoff"}:
-        return _trec_eval(family if cutoff is None else f"{family}@{cutoff}", family, cutoff)
+    family, depth, level = _OF_IR_MEASURES.get(measure.NAME or ""), given.get("cutoff"), given.get("rel")
     spelling = _spelling(measure, given)
     if family and given.keys() <= {"cutoff", "rel"}:
-        return _trec_eval(spelling, family, cutoff, level)
+        short = family if depth is None else f"{family}@{depth}"
+        return _trec_eval(spelling if level else short, family, depth, level)
     # Some measures (NumRet, RBP) mean something else without a level.
     binary = "rel" in infos and isinstance(infos["rel"].default, int) and "rel" not in measure.params
     return Metric(spelling, measure.params.get("cutoff"), measure.params.get("rel"), binary, measure=measure)
@@ -154,16 +139,16 @@ def _spelling(measure: Any, given: Mapping[str, Any]) -> str:
     return f"{measure.NAME}({','.join(params)}){at}" if params else f"{measure.NAME}{at}"
 
 
-def _parsed(text: str) -> Measure | None:
-    """Read a measure as ir_measures writes it; None where it has none of that name. Refuse what it cannot compute."""
+def _parsed(text: str) -> Measure:
+    """Read a measure as ir_measures writes it; refuse what it does not know or cannot compute."""
     import ir_measures  # takes long to import
 
     match = _MEASURE.fullmatch(text)
     if match is None or match["name"] not in ir_measures.measures.registry:
-        return None
+        raise _unknown(text)
     try:
         measure: Measure = ir_measures.parse_measure(text)
-        problem = _problem(measure, text)
+        problem = _problem(measure)
     except (ValueError, TypeError):
         problem = "its parameters cannot be read; write them as in RBP(rel=2,p=0.9)"
     if problem:
@@ -171,54 +156,51 @@ def _parsed(text: str) -> Measure | None:
     return measure
 
 
-def _problem(measure: Measure, text: str) -> str | None:
+def _unknown(text: str) -> UsageError:
+    """Return the error of a name that means nothing, with the closest that does, at the same cut-off."""
+    from ir_measures.measures import registry
+
+    found = re.search(rf"(?<![0-9]){_CUTOFF}$", text)
+    cutoff = found[0] if found else "10"
+    ours = [f"{family}@{cutoff}" for family in (*TREC_EVAL, *CAPPED)]
+    ours += [f"{name}_{cutoff}" for name in ("ndcg_cut", "P", "map_cut")]
+    others = [f"{key}@{cutoff}" if "cutoff" in kind.SUPPORTED_PARAMS else key for key, kind in registry.items()]
+    known = [*_registered, "mrr", "map", "recip_rank", *ours, *others]
+    hint = did_you_mean(text, known) or did_you_mean(text.lower(), known)
+    return UsageError(
+        f"unknown metric {text!r}{hint}; use ndcg@K, mrr, mrr@K, map, map@K, recall@K, recall_cap@K, "
+        "recall_of_retrieved@K or p@K, or a measure of ir_measures such as RBP(rel=2), ERR@20 or Judged@10"
+    )
+
+
+def _problem(measure: Measure) -> str | None:
     """Return what is wrong with a measure, and what to do; None where nothing is."""
     import ir_measures
 
     infos: Mapping[str, Any] = measure.SUPPORTED_PARAMS
-    takes = ", ".join(infos) or "none"
-    if len(measure.params) < text.count("=") + text.count("@"):
-        return "a parameter is given twice; write it once"
+    takes = f"it has {', '.join(infos) or 'none'}"
     for key, value in measure.params.items():
         if key not in infos:
-            return f"{measure.NAME} has no parameter {key!r}{did_you_mean(key, infos)}; it has {takes}"
-        if infos[key].dtype is float and type(value) is int:
+            return f"{measure.NAME} has no parameter {key!r}{did_you_mean(key, infos)}; {takes}"
+        kind, choices = infos[key].dtype, infos[key].choices
+        if kind is float and type(value) is int:
             measure.params[key] = value = float(value)
         low, high = _BOUNDS.get(key, (None, None))
-        fits = type(value) is infos[key].dtype and infos[key].validate(value)
-        if not fits or (low is not None and not low <= value <= high):
-            wanted = infos[key].dtype.__name__ + (f" from {low} to {high}" if key in _BOUNDS else "")
-            choices = infos[key].choices
-            listed = f": {', '.join(map(repr, choices))}" if isinstance(choices, list | tuple) else ""
-            return f"{key}={value!r} will not do; it must be of type {wanted}{listed}"
-        if key == "recall" and round(value, 2) != value:
-            return f"{key}={value!r} has more than two decimals, which trec_eval does not tell apart; round it"
-    missing = {key: _EXAMPLES[key] for key, info in infos.items() if info.required and key not in measure.params}
+        fits = type(value) is kind and infos[key].validate(value) and (low is None or low <= value <= high)
+        if not fits or (key == "recall" and round(value, 2) != value):  # trec_eval tells no more decimals apart
+            wanted = kind.__name__ if low is None else f"{kind.__name__} from {low} to {high}"
+            more = {"recall": ", of two decimals at most", "dcg": f": {choices}"}.get(key, "")
+            return f"{key}={value!r} will not do; it must be of type {wanted}{more}"
+    examples = {"cutoff": 10, "recall": 0.1, "max_rel": 3}
+    missing = {key: examples[key] for key, info in infos.items() if info.required and key not in measure.params}
     if missing:
         verb = "are" if len(missing) > 1 else "is"
         return f"{' and '.join(missing)} {verb} missing; write {_spelling(measure, {**measure.params, **missing})}"
     low, high = measure.params.get("min_rel", 0), measure.params.get("max_rel", 1)
     if low >= high:
         return f"min_rel={low} is not below max_rel={high}; raise max_rel to the highest grade"
-    if measure.NAME in {supported.NAME for supported in ir_measures.pyndeval.SUPPORTED_MEASURES}:
-        return f"{measure.NAME} needs judgments by subtopic, and qrels here have none; use another measure"
-    if measure.NAME == "Accuracy":
-        return "ir_measures leaves out queries on which it is not defined; use another measure"
-    if not any(provider.supports(measure) for provider in ir_measures.DefaultPipeline.providers):
-        return f"nothing computes it as written; add a parameter, or leave one out (it has {takes})"
+    # pyndeval needs judgments by subtopic, which qrels here lack; accuracy is not defined on every query.
+    providers = {*ir_measures.DefaultPipeline.providers} - {ir_measures.pyndeval, ir_measures.accuracy}
+    if not any(provider.supports(measure) for provider in providers):
+        return f"nothing computes it as written; add a parameter, or leave one out ({takes}), or use another measure"
     return None
-
-
-def _names_like(name: str) -> list[str]:
-    """Return known names, with the cut-off of an unknown one where it has any."""
-    import ir_measures
-
-    found = re.search(rf"(?<![0-9]){_CUTOFF}$", name)
-    cutoff = found[0] if found else "10"
-    ours = [f"{family}@{cutoff}" for family in ("mrr", "ndcg", "recall", "p", "map", *CAPPED)]
-    of_trec_eval = [f"{base}_{cutoff}" for base in ("ndcg_cut", "P", "map_cut")]
-    of_ir_measures = [
-        f"{key}@{cutoff}" if "cutoff" in measure.SUPPORTED_PARAMS else key
-        for key, measure in ir_measures.measures.registry.items()
-    ]
-    return [*_registered, "mrr", "map", *ours, "recip_rank", *of_trec_eval, *of_ir_measures]

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from statistics import fmean
+from typing import Any
 
 from unimoe.core.errors import DataError, UsageError
-from unimoe.core.limits import HIGHEST_GRADE, HIGHEST_SCORE, grade_problem, text_problem
+from unimoe.core.grouping import gathered
+from unimoe.core.limits import HIGHEST_GRADE, HIGHEST_SCORE, read_grade, read_score, text_problem
 from unimoe.core.trec import Qrels, Run
-from unimoe.metrics.computing import aggregate, provider_of, scores_by_query
-from unimoe.metrics.names import Metric, parse_metric
-
-N = TypeVar("N", int, float)
+from unimoe.metrics.computing import N, checked_number, provider_of, scores_by_query
+from unimoe.metrics.names import parse_metric
 
 DEFAULT_METRICS = ("ndcg@10", "mrr@10", "map", "recall@100")
 
@@ -52,7 +53,8 @@ def score_run(
             no text or holds NUL or half a surrogate pair, or no query of the run is judged.
         UsageError: an unknown metric, one that cannot be computed here, or a level below 1.
     """
-    wanted, judged, ranked = _wanted(metrics, relevance_level), whole_grades(qrels), _plain(run, "score", float)
+    wanted = [parse_metric(name) for name in computable_metrics(metrics, relevance_level)]
+    judged, found = whole_grades(qrels), plain_run(run)
     if not judged:
         raise DataError("qrels hold no judgments: nothing can be scored")
     if run and judged.keys().isdisjoint(run):
@@ -60,18 +62,23 @@ def score_run(
             f"none of the run's {len(run):,} queries is judged (the first is {next(iter(run))!r}); give the qrels of "
             "this collection and split"
         )
-    complete = {query_id: ranked.get(query_id, {}) for query_id in judged}
-    per_query = scores_by_query(judged, complete, wanted, relevance_level)
-    return Scores(
-        per_query=per_query,
-        aggregate={metric.name: aggregate(metric, per_query[metric.name]) for metric in wanted},
-        unjudged_queries=sorted(set(run) - set(judged)),
-    )
+    per_query = scores_by_query(judged, {key: found.get(key, {}) for key in judged}, wanted, relevance_level)
+    aggregate = {}
+    for metric in wanted:
+        total, is_count = math.fsum(per_query[metric.name].values()), str(metric.measure).startswith("Num")
+        aggregate[metric.name] = total if is_count else total / len(judged)
+    return Scores(per_query, aggregate, unjudged_queries=sorted(set(run) - set(judged)))
 
 
-def computable_metrics(metrics: Sequence[str], relevance_level: int = 1) -> tuple[str, ...]:
+def computable_metrics(metrics: str | Sequence[str], relevance_level: int = 1) -> tuple[str, ...]:
     """Return the canonical names of metrics, each once; refuse those that ``score_run`` would refuse."""
-    return tuple(metric.name for metric in _wanted(metrics, relevance_level))
+    checked_level(relevance_level)
+    names = [metrics] if isinstance(metrics, str) else metrics
+    wanted = {metric.name: metric for metric in map(parse_metric, names)}
+    for metric in wanted.values():
+        if metric.measure is not None:
+            provider_of(metric, relevance_level)
+    return tuple(wanted)
 
 
 def dataset_group(dataset: str) -> str:
@@ -89,23 +96,18 @@ def suite_averages(main_metrics: Mapping[str, str], scores: Mapping[str, Mapping
     for metric in sorted(set(main_metrics.values())):
         datasets = [dataset for dataset, main in main_metrics.items() if main == metric]
         if all(metric in scores.get(dataset, {}) for dataset in datasets):
-            groups: dict[str, list[float]] = {}
-            for dataset in datasets:
-                groups.setdefault(dataset_group(dataset), []).append(scores[dataset][metric])
-            averages[metric] = math.fsum(math.fsum(part) / len(part) for part in groups.values()) / len(groups)
+            groups = gathered((dataset_group(dataset), scores[dataset][metric]) for dataset in datasets)
+            averages[metric] = fmean(map(fmean, groups.values()))
     return averages
 
 
 def from_grade(qrels: Mapping[str, Mapping[str, int]], lowest: int) -> Qrels:
     """Return judgments in which grades below ``lowest`` are 0: what is not relevant enough is not relevant.
 
-    Every judgment stays, so the same queries are judged, and one that loses all its relevant documents counts 0.
-
-    Raises:
-        DataError: no grade is that high, so that every query would count 0.
+    Every judgment stays, so the same queries are judged, and one that loses all its relevant documents counts 0. A
+    DataError where no grade is that high, so that every query would count 0.
     """
-    highest = _highest(qrels)
-    if highest < lowest:
+    if (highest := _highest(qrels)) < lowest:
         raise DataError(
             f"no judgment reaches grade {lowest}, the highest is {highest}, so nothing would be relevant; "
             "lower relevance_threshold, or check the judgments"
@@ -121,105 +123,70 @@ def level_note(
 ) -> str | None:
     """Return a line on binary metrics whose relevance level looks wrong for some judgments; None where none does.
 
-    They count grade 1 as relevant though grades go higher and no level was stated, or no grade reaches the level.
-
-    Args:
-        metrics: those that are computed.
-        qrels: the judgments.
-        stated: the relevance level that data, option or convention states, 1 among them; None where nothing does.
-        where: what holds the judgments.
-        mend: how to state a level.
+    They count grade 1 as relevant though grades go higher and no level was ``stated``, or no grade reaches the level.
+    ``where`` names the judgments, and ``mend`` says how to state a level.
     """
     binary, highest = [metric.name for metric in map(parse_metric, metrics) if metric.binary], _highest(qrels)
-    if binary and highest < (stated or 1):
+    named, level = ", ".join(binary), stated or 1
+    if binary and highest < level:
         return (
-            f"no grade in {where} reaches relevance level {stated or 1}, the highest is {highest}: {', '.join(binary)} "
+            f"no grade in {where} reaches relevance level {level}, the highest is {highest}: {named} "
             "find nothing relevant; lower the level, or check the judgments"
         )
-    if not binary or stated is not None or highest < 2:
-        return None
-    verb = "counts" if len(binary) == 1 else "count"
-    return (
-        f"grades up to {highest} in {where}: {', '.join(binary)} {verb} grade 1 as relevant; "
-        f"TREC DL counts from 2: {mend}"
-    )
+    if binary and stated is None and highest > 1:
+        count = "counts" if len(binary) == 1 else "count"
+        return f"grades up to {highest} in {where}: {named} {count} grade 1 as relevant; TREC DL counts from 2: {mend}"
+    return None
 
 
-def checked_level(level: int, name: str = "relevance level") -> int:
-    """Return a relevance level; raise ``UsageError``, which calls it ``name``, where no grade has it."""
+def checked_level(level: int, name: str = "relevance level") -> None:
+    """Refuse a relevance level that no grade has; ``name`` is what the error calls it."""
     if not hasattr(level, "__index__"):
         raise UsageError(f"{name} {level!r} is no whole number; use at least 1")
     if level < 1:
         raise UsageError(f"{name} {level} makes every document relevant; use at least 1")
     if level > HIGHEST_GRADE:
         raise UsageError(f"{name} {level} is beyond {HIGHEST_GRADE:,}, the highest grade; lower it")
-    return level
-
-
-def _wanted(metrics: str | Sequence[str], relevance_level: int) -> list[Metric]:
-    checked_level(relevance_level)
-    names = [metrics] if isinstance(metrics, str) else metrics
-    wanted = list({metric.name: metric for metric in map(parse_metric, names)}.values())
-    for metric in wanted:
-        if metric.measure is not None:
-            provider_of(metric, relevance_level)
-    return wanted
 
 
 def whole_grades(qrels: Mapping[str, Mapping[str, int]]) -> Qrels:
     """Return judgments with Python integers as grades, without the queries that have none; refuse what is no grade."""
-    return {query_id: grades for query_id, grades in _plain(qrels, "grade", int).items() if grades}
+    return _plain(qrels, "grade", int, HIGHEST_GRADE, read_grade)
 
 
 def plain_run(run: Mapping[str, Mapping[str, float]]) -> Run:
     """Return a run with Python floats as scores, without the queries that have none; refuse what is no score."""
-    return {query_id: scores for query_id, scores in _plain(run, "score", float).items() if scores}
+    return _plain(run, "score", float, HIGHEST_SCORE, read_score)
 
 
-def _plain(content: Mapping[str, Mapping[str, Any]], value: str, kind: type[N]) -> dict[str, dict[str, N]]:
+def _plain(content: Any, value: str, kind: type[N], most: float, read: Callable[[str], N]) -> dict[str, dict[str, N]]:
     """Return qrels or a run of Python numbers, which pytrec_eval wants; refuse what it would take in silence."""
-    what, shape = "qrels" if value == "grade" else "a run", f"{{document id: {value}}}"
-    if not isinstance(content, Mapping):
-        name = type(content).__name__
-        raise DataError(f"{name} where {what} should be; give {{query id: {shape}}}, or read the file first")
-    _refuse_unwritable(content, "query")
-    most, plain = HIGHEST_GRADE if kind is int else HIGHEST_SCORE, {}
+    what, shape = "qrels" if kind is int else "a run", f"{{document id: {value}}}"
+    _refuse_unwritable(content, "query", f"{what} should be; give {{query id: {shape}}}, or read the file first")
+    plain = {}
     for query_id, values in content.items():
-        if not isinstance(values, Mapping):
-            raise DataError(f"query {query_id!r}: {type(values).__name__} where {what} should be; give {shape}")
-        _refuse_unwritable(values, "document")
+        where = f"query {query_id!r}"
+        _refuse_unwritable(values, "document", f"{what} should be; give {shape}", f"{where}: ")
         if type(values) is not dict or not all(type(x) is kind and abs(x) <= most for x in values.values()):
             # a copy, and only here: a million of them take memory
-            values = {
-                key: _number(x, kind, most, f"query {query_id!r}, document {key!r}: {value}")
-                for key, x in values.items()
-            }
-        plain[query_id] = values
+            values = {key: checked_number(x, read, f"{where}, document {key!r}: {value}") for key, x in values.items()}
+        if values:
+            plain[query_id] = values
     return plain
 
 
-def _number(value: Any, kind: type[N], most: float, where: str) -> N:
-    try:
-        finite = math.isfinite(value)
-    except (TypeError, OverflowError):
-        raise DataError(f"{where} {value!r} is no number") from None
-    number = float(value)
-    if not (abs(number) <= most and (kind is float or number.is_integer())):
-        problem = grade_problem(value) if kind is int else "is beyond float32" if finite else "is not finite"
-        raise DataError(f"{where} {value} {problem}")
-    return kind(value)
-
-
-def _refuse_unwritable(ids: Iterable[str], what: str) -> None:
-    """Refuse ids that are no text, and those that trec_eval, whose texts end at NUL and are UTF-8, takes for others."""
-    try:
-        whole = "".join(ids)
-    except TypeError:
-        found = next(identifier for identifier in ids if not isinstance(identifier, str))
-        raise DataError(f"the id of a {what}, {found!r}, is no text; write {str(found)!r}") from None
-    if text_problem(whole):
-        found = next(identifier for identifier in ids if text_problem(identifier))
-        raise DataError(f"the id of a {what}, {found!a}, {text_problem(found)}; rename it")
+def _refuse_unwritable(by_id: Any, what: str, wanted: str, where: str = "") -> None:
+    """Refuse what has no ids, and ids that trec_eval, whose texts end at NUL and are UTF-8, takes for others."""
+    if not isinstance(by_id, Mapping):
+        raise DataError(f"{where}{type(by_id).__name__} where {wanted}")
+    with suppress(TypeError):
+        if not text_problem("".join(by_id)):
+            return
+    for found in by_id:
+        if not isinstance(found, str):
+            raise DataError(f"the id of a {what}, {found!r}, is no text; write {str(found)!r}")
+        if problem := text_problem(found):
+            raise DataError(f"the id of a {what}, {found!a}, {problem}; rename it")
 
 
 def _highest(qrels: Mapping[str, Mapping[str, int]]) -> int:

@@ -26,9 +26,6 @@ from unimoe.data.collection import Collection
 Engine = Literal["bm25s", "rank_bm25"]
 """Lucene's BM25 as bm25s computes it, or rank_bm25's BM25Okapi."""
 
-Progress = Callable[[int, int], None]
-"""Called with the number of queries done and their total."""
-
 
 class BM25Index:
     """The words of one corpus, held in memory: bm25s scores every posting when the corpus is indexed.
@@ -99,7 +96,8 @@ def bm25_run(
     *,
     engine: Engine = "bm25s",
     exclude_self: bool = False,
-    progress: Progress | None = None,
+    cached: bool = False,
+    advance: Callable[[int], None] | None = None,
 ) -> Run:
     """Rank the corpus for every query of the collection.
 
@@ -110,7 +108,8 @@ def bm25_run(
         engine: whose implementation of BM25.
         exclude_self: leave out the document whose id is the query's, before the cut. Right where queries are
             documents too (ArguAna); elsewhere equal numbers drop real documents, as MTEB does on some sets.
-        progress: called after every query.
+        cached: read the run from the user's cache, or write it there.
+        advance: called with 1 after every query that is ranked.
 
     Returns:
         For every query, ``{document id: score}``, best first; empty where no document matches. Ties, also those at
@@ -118,45 +117,27 @@ def bm25_run(
     """
     if depth < 1:
         raise UsageError(f"BM25 depth {depth} leaves no candidates; use at least 1")
-    index = BM25Index(collection, params, engine)
-    run: Run = {}
-    for done, (query_id, text) in enumerate(collection.queries.items(), start=1):
-        found = index.search(text, depth + exclude_self)
-        if exclude_self:
-            found.pop(query_id, None)
-        run[query_id] = dict(islice(found.items(), depth))
-        if progress is not None:
-            progress(done, len(collection.queries))
-    return run
 
+    def compute() -> Run:
+        index = BM25Index(collection, params, engine)
+        run: Run = {}
+        for query_id, text in collection.queries.items():
+            found = index.search(text, depth + exclude_self)
+            if exclude_self:
+                found.pop(query_id, None)
+            run[query_id] = dict(islice(found.items(), depth))
+            if advance is not None:
+                advance(1)
+        return run
 
-def cached_bm25_run(
-    collection: Collection,
-    depth: int,
-    params: BM25Config,
-    *,
-    engine: Engine = "bm25s",
-    exclude_self: bool = False,
-    progress: Progress | None = None,
-) -> Run:
-    """Read ``bm25_run``'s result from the user's cache, or compute it and write it there as a TREC run."""
-    return cached_run(
-        cached_run_path(collection, depth, params, engine=engine, exclude_self=exclude_self),
-        collection,
-        first_stage_name(params, engine),
-        lambda: bm25_run(collection, depth, params, engine=engine, exclude_self=exclude_self, progress=progress),
-    )
-
-
-def cached_run_path(
-    collection: Collection, depth: int, params: BM25Config, *, engine: Engine = "bm25s", exclude_self: bool = False
-) -> Path:
-    """Return where ``cached_bm25_run`` keeps this run: its name is a hash of all that the scores depend on."""
+    if not cached:
+        return compute()
     libraries = ("bm25s", "PyStemmer") if engine == "bm25s" else ("bm25s", "PyStemmer", "rank-bm25")
     versions = (f"{name} {version(name)}" for name in libraries)
-    settings = (first_stage_name(params, engine), repr(params.k1), repr(params.b), str(depth), str(exclude_self))
+    name = first_stage_name(params, engine)
+    settings = (name, repr(params.k1), repr(params.b), str(depth), str(exclude_self))
     key = hash_parts([collection.corpus_hash, collection.queries_hash, *settings, *versions])
-    return cache_dir("bm25") / f"{key}.trec"
+    return cached_run(cache_dir("bm25") / f"{key}.trec", collection, name, compute)
 
 
 def cached_run(path: Path, collection: Collection, tag: str, compute: Callable[[], Run]) -> Run:

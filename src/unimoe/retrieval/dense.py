@@ -10,7 +10,7 @@ choose candidates, whose scores are computed again in float64: equal documents t
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import islice
 from pathlib import Path
 from typing import Any, Literal, Unpack
@@ -24,13 +24,10 @@ from unimoe.core.errors import DataError, UsageError, named_inputs
 from unimoe.core.io import hash_json
 from unimoe.core.trec import Run
 from unimoe.data.collection import Collection
-from unimoe.models.embedder import Embedder
+from unimoe.models.embedder import Advance, Embedder
 from unimoe.retrieval.embeddings import Spread, embedding_fingerprint, encode_corpus
 
 Backend = Literal["torch", "faiss"]
-
-Advance = Callable[[int], None]
-"""Called with the number of documents done since the last call."""
 
 Corpus = NDArray[np.floating]
 Rows = NDArray[np.int64]
@@ -148,9 +145,8 @@ def search(
         _find_by_faiss(pools, vectors, blocks, min(len(ids), wanted + wanted // 8 + 8), advance)
     else:
         before = torch.get_float32_matmul_precision()
-        torch.set_float32_matmul_precision(
-            "highest"
-        )  # TF32, which a program may ask for, errs by more than is expected
+        # TF32, which a program may ask for, errs by more than is expected.
+        torch.set_float32_matmul_precision("highest")
         try:
             _find_by_torch(pools, vectors, ids, blocks, wanted, torch.device(device), advance)
         finally:

@@ -18,7 +18,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from unimoe.core.errors import DataError, InputError, UsageError
+from unimoe.core.errors import DataError, InputError, named_inputs
 from unimoe.core.io import Strict, atomic_path, cache_dir, hash_json, hash_parts, lock, read_json, write_json
 from unimoe.data.collection import Document
 from unimoe.models.embedder import Embedder, TextKind
@@ -52,12 +52,8 @@ class Embedded:
 
     def of(self, ids: Sequence[str]) -> NDArray[np.float32]:
         """Return the vectors of some ids, ``(n, D)`` float32, in memory."""
-        try:
-            rows = [self._row[key] for key in ids]
-        except KeyError as error:
-            raise DataError(f"there is no embedding of {error}; embed it with the others") from None
-        found: NDArray[np.float32] = np.asarray(self.vectors[rows], dtype=np.float32)
-        return found
+        rows = [self._row[key] for key in ids]
+        return np.asarray(self.vectors[rows], dtype=np.float32)
 
     @cached_property
     def _row(self) -> dict[str, int]:
@@ -136,7 +132,7 @@ def encode_corpus(
 
     Raises:
         DataError: the corpus is empty; a vector is not finite or zero, which names the document.
-        UsageError: the folder cannot be written, or the disk has no room.
+        UsageError: the folder cannot be written.
     """
     if not corpus:
         raise DataError(f"{folder}: no documents to embed; the corpus is empty")
@@ -197,28 +193,19 @@ def _resume(folder: Path, content: str) -> tuple[int, np.memmap | None]:
 def _allocate(path: Path, shape: tuple[int, int], dtype: np.dtype) -> np.memmap:
     """Make a file of zeros and reserve its room on the disk: a full disk would kill a program that writes to a map."""
     with atomic_path(path) as temporary:
-        try:
-            np.lib.format.open_memmap(temporary, mode="w+", dtype=dtype, shape=shape)
-            if sys.platform == "linux":
-                with temporary.open("r+b") as file:
-                    os.posix_fallocate(file.fileno(), 0, temporary.stat().st_size)
-        except OSError as error:
-            size = shape[0] * shape[1] * dtype.itemsize / 1e9
-            raise UsageError(
-                f"{path}: no room for {size:.1f} GB of vectors ({error.strerror}); free space, or choose another folder"
-            ) from None
+        np.lib.format.open_memmap(temporary, mode="w+", dtype=dtype, shape=shape)
+        if sys.platform == "linux":
+            with temporary.open("r+b") as file:
+                os.posix_fallocate(file.fileno(), 0, temporary.stat().st_size)
     return np.lib.format.open_memmap(path, mode="r+")
 
 
 def _next_unit(made: Iterator[NDArray[np.float32]], ids: Sequence[str], storage: Storage, label: str) -> Vectors:
     """Return the next unit's vectors as they will be stored; refuse vectors that are zero or not finite."""
-    try:
-        with np.errstate(over="ignore"):
-            found = next(made).astype(storage)
-        if len(bad := np.flatnonzero(~np.isfinite(found).all(axis=1))):
-            raise InputError(int(bad[0]), f"the embedding is not finite in {storage}; try model.dtype float32")
-        if len(bad := np.flatnonzero(~found.any(axis=1))):
-            raise InputError(int(bad[0]), f"the embedding is zero in {storage}; try another checkpoint")
-    except InputError as error:
-        raise DataError(f"{label} {ids[error.index]!r}: {error.reason}") from None
+    with named_inputs(lambda index: f"{label} {ids[index]!r}"), np.errstate(over="ignore"):
+        found = next(made).astype(storage)
+        for bad, what in ((~np.isfinite(found).all(axis=1), "not finite"), (~found.any(axis=1), "zero")):
+            if bad.any():
+                mend = "try model.dtype float32, or another checkpoint"
+                raise InputError(int(bad.argmax()), f"the embedding is {what} in {storage}; {mend}")
     return found

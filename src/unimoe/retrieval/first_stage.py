@@ -22,7 +22,7 @@ from unimoe.data.catalog import available, result_name
 from unimoe.data.collection import Collection
 from unimoe.data.sources.msmarco import TOP1000, msmarco_files, read_top1000
 from unimoe.results import safe_name
-from unimoe.retrieval.bm25 import Engine, cached_bm25_run, first_stage_name
+from unimoe.retrieval.bm25 import Engine, bm25_run, first_stage_name
 
 if TYPE_CHECKING:
     import torch
@@ -118,7 +118,7 @@ class FirstStage:
 
     def texts_to_embed(self, whole: Collection) -> int:
         """Return how many texts ``candidates`` has to embed before it can search."""
-        if self.setting != FUSION or self.hybrid.is_cached(whole, self._kept, exclude_self=self.exclude_self):
+        if self.setting != FUSION or self.hybrid.path(whole, self._kept, exclude_self=self.exclude_self).exists():
             return 0
         return len(whole.queries) + len(whole.corpus)
 
@@ -142,7 +142,7 @@ class FirstStage:
         else:
             engine: Engine = "rank_bm25" if self.setting == "rank_bm25" else "bm25s"
             source = first_stage_name(self.params, engine)
-            run = cached_bm25_run(whole, self._kept, self.params, engine=engine, exclude_self=self.exclude_self)
+            run = bm25_run(whole, self._kept, self.params, engine=engine, exclude_self=self.exclude_self, cached=True)
         return Candidates(source, {query_id: run[query_id] for query_id in scored.queries}, ordered=True)
 
     @property
@@ -156,17 +156,12 @@ class FirstStage:
             run = {query_id: dict.fromkeys(ids, 0.0) for query_id, ids in read_top1000(file).items()}
         else:
             source, run = f"run:{file.name}@{hash_file(file)}", read_run(file)
-        where = f"{scored.name}, split {scored.split}"
-        if run.keys().isdisjoint(scored.queries):
-            raise DataError(
-                f"{file}: none of its {len(run)} queries is a query of {where}; give a run of this collection and split"
-            )
         lacking = [query_id for query_id in scored.qrels if query_id not in run]
         if lacking:  # no model could score above 0 there
             more = f" nor for {len(lacking) - 1} more" if len(lacking) > 1 else ""
             raise DataError(
-                f"{file}: no candidates for query {lacking[0]!r}{more}, judged in {where}; "
-                "give a run over all its queries"
+                f"{file}: no candidates for query {lacking[0]!r}{more}, judged in {scored.name}, split {scored.split}; "
+                "give a run of this collection and split, over all its queries"
             )
         fitting: Run = {}
         for query_id in scored.queries:

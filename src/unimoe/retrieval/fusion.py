@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property, partial
+from functools import cached_property
 from pathlib import Path
 from shutil import rmtree
 
@@ -21,7 +20,7 @@ from unimoe.data.collection import Collection
 from unimoe.models.device import choose_device, choose_dtype, release_memory
 from unimoe.models.encoder import SentenceEncoder, load_encoder, refuse_bad_length
 from unimoe.models.encoder_files import read_encoder_files
-from unimoe.retrieval.bm25 import cached_bm25_run, cached_run, first_stage_name
+from unimoe.retrieval.bm25 import bm25_run, cached_run, first_stage_name
 from unimoe.retrieval.dense import dense_run
 
 
@@ -37,12 +36,6 @@ def reciprocal_rank_fusion(runs: Sequence[Mapping[str, Mapping[str, float]]], *,
         depth: documents kept per query, at most; the runs are read whole.
         k: the larger, the less the first ranks count; at least 0.
     """
-    if not runs:
-        raise UsageError("fusion needs runs to fuse; give at least one")
-    if depth < 1:
-        raise UsageError(f"fusion to depth {depth} leaves no documents; use at least 1")
-    if k < 0:
-        raise UsageError(f"fusion with k={k} would divide by zero or less; use at least 0")
     fused: Run = {}
     for query_id in dict.fromkeys(query_id for run in runs for query_id in run):
         shares: dict[str, list[float]] = {}
@@ -70,32 +63,44 @@ class Hybrid:
 
     def name(self, depth: int) -> str:
         """Return its name in results, for at least ``depth`` candidates of each query."""
-        parts = [first_stage_name(self.bm25), self._encoder, f"depth={self._depth(depth)}", f"k={self.config.k}"]
+        each = max(self.config.depth, depth)  # each ranking is searched as deep as the fusion is cut, at least
+        parts = [first_stage_name(self.bm25), self._encoder, f"depth={each}", f"k={self.config.k}"]
         return f"{FUSION}({','.join(parts)})"
 
     def run(self, collection: Collection, depth: int, *, exclude_self: bool) -> Run:
         """Rank a collection's documents for each of its queries, and keep the first ``depth``."""
-        each = self._depth(depth)
-        words = cached_bm25_run(collection, each, self.bm25, exclude_self=exclude_self)
-        path = self._path(collection, each, exclude_self)
+        each = max(self.config.depth, depth)
+        words = bm25_run(collection, each, self.bm25, exclude_self=exclude_self, cached=True)
+        path = self.path(collection, depth, exclude_self=exclude_self)
         store = path.with_suffix("")  # holds the vectors until the run is whole
-        search = partial(self._search, collection, each, exclude_self, store)
+
+        def search() -> Run:
+            texts = len(collection.queries) + len(collection.corpus)
+            with Steps(1).step(f"first stage {collection.name}: {self.config.encoder.base}", texts) as step:
+                found = dense_run(
+                    self.load(),
+                    collection,
+                    DenseConfig(depth=each, cutoffs=[each]),
+                    store_dir=store,
+                    exclude_self=exclude_self,
+                    advance=step.advance,
+                )
+                step.outcome = f"{texts:,} texts embedded"
+            release_memory()
+            return found
+
         vectors = cached_run(path, collection, self._encoder, search)
         rmtree(store, ignore_errors=True)
         return reciprocal_rank_fusion([words, vectors], depth=depth, k=self.config.k)
 
-    def is_cached(self, collection: Collection, depth: int, *, exclude_self: bool) -> bool:
-        """Return whether ``run`` has nothing to embed."""
-        return self._path(collection, self._depth(depth), exclude_self).exists()
+    def path(self, collection: Collection, depth: int, *, exclude_self: bool) -> Path:
+        """Return where ``run`` keeps the encoder's ranking; where it exists, nothing has to be embedded."""
+        data = [collection.corpus_hash, collection.queries_hash, max(self.config.depth, depth), exclude_self]
+        return cache_dir("dense") / f"{hash_json([self._encoder, data])}.trec"
 
     def load(self) -> SentenceEncoder:
-        """Load the encoder, or say why it cannot be loaded."""
-        with _named_errors():
-            return load_encoder(self.config.encoder, *self._place)
-
-    def _depth(self, depth: int) -> int:
-        """Return how deep each ranking is searched: as deep as the fusion is cut, at least."""
-        return max(self.config.depth, depth)
+        """Load the encoder."""
+        return load_encoder(self.config.encoder, *self._place)
 
     @cached_property
     def _place(self) -> tuple[torch.device, torch.dtype]:
@@ -106,37 +111,11 @@ class Hybrid:
     def _encoder(self) -> str:
         """Name, hash and dtype of the encoder; the hash is of all that vectors depend on besides texts and dtype."""
         config = self.config.encoder
-        with _named_errors():
+        try:
             files = read_encoder_files(config)
             refuse_bad_length(config, files)
+        except (DataError, UsageError) as error:
+            raise type(error)(f"evaluation.fusion: {error}") from None
         settings = [files.prefixes, files.pooling, files.max_length, files.lower_case, files.tokenizer_hash]
         content = hash_json([files.identity, *settings, config.max_length, *files.compared])
         return f"{files.identity.rpartition('@')[0]}@{content},{str(self._place[1]).removeprefix('torch.')}"
-
-    def _path(self, collection: Collection, depth: int, exclude_self: bool) -> Path:
-        """Return where the encoder's run is kept."""
-        data = [collection.corpus_hash, collection.queries_hash, depth, exclude_self]
-        return cache_dir("dense") / f"{hash_json([self._encoder, data])}.trec"
-
-    def _search(self, collection: Collection, depth: int, exclude_self: bool, store: Path) -> Run:
-        texts = len(collection.queries) + len(collection.corpus)
-        with Steps(1).step(f"first stage {collection.name}: {self.config.encoder.base}", texts) as step:
-            found = dense_run(
-                self.load(),
-                collection,
-                DenseConfig(depth=depth, cutoffs=[depth]),
-                store_dir=store,
-                exclude_self=exclude_self,
-                advance=step.advance,
-            )
-            step.outcome = f"{texts:,} texts embedded"
-        release_memory()
-        return found
-
-
-@contextmanager
-def _named_errors() -> Iterator[None]:
-    try:
-        yield
-    except (DataError, UsageError) as error:
-        raise type(error)(f"evaluation.fusion: {error}") from None

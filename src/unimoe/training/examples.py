@@ -20,7 +20,7 @@ from unimoe.core.trec import Run, ranked
 from unimoe.data.catalog import load_collection
 from unimoe.data.collection import Collection
 from unimoe.models.unimodel import UnimodelForExp1
-from unimoe.retrieval.bm25 import cached_bm25_run
+from unimoe.retrieval.bm25 import bm25_run
 
 TokenIds = list[int]
 
@@ -261,7 +261,7 @@ def load_training_data(experiment: Experiment) -> TrainingData:
     if None not in sizes:  # search candidates for sampled queries only: the larger sample holds the smaller
         collection = collection.sample_queries(max(filter(None, sizes)))
     depth = max(config.ranking.negatives_from, config.embedding.negatives_from) + _RELEVANT_AMONG_CANDIDATES
-    return TrainingData(collection, cached_bm25_run(collection, depth, experiment.evaluation.bm25), config)
+    return TrainingData(collection, bm25_run(collection, depth, experiment.evaluation.bm25, cached=True), config)
 
 
 def batch_order(examples: int, per_step: int, steps: int, seed: int, stream: int) -> list[list[int]]:

@@ -78,6 +78,7 @@ USE = (
 WHOLE = "it must be of type int from 1 to 9999999"
 
 NOTHING = "nothing computes it as written; add a parameter, or leave one out"
+OTHER = ", or use another measure"
 
 REFUSED = {
     "ndgc@10": f"unknown metric 'ndgc@10' (did you mean 'ndcg@10'?){USE}",
@@ -97,9 +98,11 @@ REFUSED = {
     "nDCG@1.5": f"metric 'nDCG@1.5': cutoff=1.5 will not do; {WHOLE}",
     "P": "metric 'P': cutoff is missing; write P@10",
     "IPrec": "metric 'IPrec': recall is missing; write IPrec@0.1",
-    "IPrec@2": "metric 'IPrec@2': recall=2.0 will not do; it must be of type float from 0 to 1",
+    "IPrec@2": (
+        "metric 'IPrec@2': recall=2.0 will not do; it must be of type float from 0 to 1, of two decimals at most"
+    ),
     "IPrec@0.123": (
-        "metric 'IPrec@0.123': recall=0.123 has more than two decimals, which trec_eval does not tell apart; round it"
+        "metric 'IPrec@0.123': recall=0.123 will not do; it must be of type float from 0 to 1, of two decimals at most"
     ),
     "AP(foo=2)": "metric 'AP(foo=2)': AP has no parameter 'foo'; it has cutoff, rel, judged_only",
     "AP(re=2)": "metric 'AP(re=2)': AP has no parameter 're' (did you mean 'rel'?); it has cutoff, rel, judged_only",
@@ -108,14 +111,12 @@ REFUSED = {
     "AP(rel='2')": f"metric \"AP(rel='2')\": rel='2' will not do; {WHOLE}",
     "AP(2)": "metric 'AP(2)': its parameters cannot be read; write them as in RBP(rel=2,p=0.9)",
     "AP(rel=f)": "metric 'AP(rel=f)': its parameters cannot be read; write them as in RBP(rel=2,p=0.9)",
-    "AP(rel=2,rel=3)": "metric 'AP(rel=2,rel=3)': a parameter is given twice; write it once",
-    "P(cutoff=5)@10": "metric 'P(cutoff=5)@10': a parameter is given twice; write it once",
     "RBP(p=2)": "metric 'RBP(p=2)': p=2.0 will not do; it must be of type float from 0.001 to 0.999",
-    "RBP": f"metric 'RBP': {NOTHING} (it has cutoff, p, rel)",
-    "ERR": f"metric 'ERR': {NOTHING} (it has cutoff)",
-    "NumRel(rel=2)": f"metric 'NumRel(rel=2)': {NOTHING} (it has rel)",
-    "RR(judged_only=True)@5": f"metric 'RR(judged_only=True)@5': {NOTHING} (it has cutoff, rel, judged_only)",
-    "nDCG(dcg='x')": "metric \"nDCG(dcg='x')\": dcg='x' will not do; it must be of type str: 'log2', 'exp-log2'",
+    "RBP": f"metric 'RBP': {NOTHING} (it has cutoff, p, rel){OTHER}",
+    "ERR": f"metric 'ERR': {NOTHING} (it has cutoff){OTHER}",
+    "NumRel(rel=2)": f"metric 'NumRel(rel=2)': {NOTHING} (it has rel){OTHER}",
+    "RR(judged_only=True)@5": f"metric 'RR(judged_only=True)@5': {NOTHING} (it has cutoff, rel, judged_only){OTHER}",
+    "nDCG(dcg='x')": "metric \"nDCG(dcg='x')\": dcg='x' will not do; it must be of type str: ['log2', 'exp-log2']",
     "nDCG(gains={1:-1})": (
         "metric 'nDCG(gains={1:-1})': its parameters cannot be read; write them as in RBP(rel=2,p=0.9)"
     ),
@@ -124,10 +125,8 @@ REFUSED = {
     "BPM(max_rel=2,min_rel=2)@10": (
         "metric 'BPM(max_rel=2,min_rel=2)@10': min_rel=2 is not below max_rel=2; raise max_rel to the highest grade"
     ),
-    "alpha_nDCG@10": (
-        "metric 'alpha_nDCG@10': alpha_nDCG needs judgments by subtopic, and qrels here have none; use another measure"
-    ),
-    "Accuracy": "metric 'Accuracy': ir_measures leaves out queries on which it is not defined; use another measure",
+    "alpha_nDCG@10": f"metric 'alpha_nDCG@10': {NOTHING} (it has cutoff, rel, alpha, judged_only){OTHER}",
+    "Accuracy": f"metric 'Accuracy': {NOTHING} (it has cutoff, rel){OTHER}",
 }
 
 
@@ -217,7 +216,7 @@ def test_a_measure_of_ones_own_can_be_named_like_any_other(monkeypatch: pytest.M
 def test_a_measure_of_ones_own_gives_numbers(value: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("unimoe.metrics.names._registered", {})
     register_measure("odd", lambda grades, ranking: value)
-    with pytest.raises(DataError, match=r"metric 'odd': .* for query 'q1' is no finite number; mend its function"):
+    with pytest.raises(DataError, match=r"metric 'odd', query 'q1': its function's value .* is (no number|not finite)"):
         score_run({"q1": {"d1": 1}}, {"q1": {"d1": 1.0}}, "odd")
 
 

@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 
 from unimoe.core.errors import DataError, UsageError
-from unimoe.metrics import DEFAULT_METRICS, dataset_group, from_grade, score_run, suite_averages
+from unimoe.metrics import DEFAULT_METRICS, score_run
+from unimoe.metrics.scoring import dataset_group, from_grade, suite_averages
 
 
 class TestQueries:
@@ -89,7 +90,7 @@ class TestValues:
 
     def test_numpy_grades_are_accepted_and_fractions_refused(self) -> None:
         assert score_run({"q1": {"d1": np.int64(1)}}, {"q1": {"d1": 1.0}}).aggregate["map"] == 1.0  # type: ignore[dict-item]
-        with pytest.raises(DataError, match=r"query 'q1', document 'd1': grade 0\.5 is not a whole number"):
+        with pytest.raises(DataError, match=r"query 'q1', document 'd1': grade '0\.5' is not a whole number"):
             score_run({"q1": {"d1": 0.5}}, {"q1": {"d1": 1.0}})  # type: ignore[dict-item]
 
     def test_negative_grades_count_as_not_relevant(self) -> None:

@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -10,8 +9,7 @@ from unimoe.config import BM25Config
 from unimoe.core.errors import DataError, UsageError
 from unimoe.core.trec import ranked, read_run
 from unimoe.data.collection import Collection, Document, assemble
-from unimoe.retrieval import bm25
-from unimoe.retrieval.bm25 import Engine, bm25_run, cached_bm25_run, cached_run_path, first_stage_name
+from unimoe.retrieval.bm25 import Engine, bm25_run, first_stage_name
 
 PARAMS = BM25Config()
 both_engines = pytest.mark.parametrize("engine", ["bm25s", "rank_bm25"])
@@ -118,9 +116,9 @@ def test_unicode_and_single_characters_are_words() -> None:
 
 
 def test_progress_counts_queries() -> None:
-    seen: list[tuple[int, int]] = []
-    bm25_run(toy({"a": "x"}, {"1": "x", "2": "y"}), 1, PARAMS, progress=lambda done, total: seen.append((done, total)))
-    assert seen == [(1, 2), (2, 2)]
+    seen: list[int] = []
+    bm25_run(toy({"a": "x"}, {"1": "x", "2": "y"}), 1, PARAMS, advance=seen.append)
+    assert seen == [1, 1]
 
 
 def test_depth_below_one_is_refused() -> None:
@@ -134,48 +132,37 @@ def test_the_name_holds_every_parameter() -> None:
     assert first_stage_name(PARAMS, "rank_bm25") == "rank_bm25(BM25Okapi,k1=0.9,b=0.4,stemmer=english)"
 
 
-@pytest.fixture
-def cached(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Collection, list[int]]:
-    """A collection, and a list that grows by one with every ranking that is really computed."""
-    monkeypatch.setenv("UNIMOE_CACHE", str(tmp_path))
-    computed: list[int] = []
-
-    def counting(*args: Any, **kwargs: Any) -> Any:
-        computed.append(1)
-        return bm25_run(*args, **kwargs)
-
-    monkeypatch.setattr(bm25, "bm25_run", counting)
-    return toy({"a": "red fox", "b": "red"}, {"q": "red", "none": "zebra"}), computed
+COLLECTION = toy({"a": "red fox", "b": "red"}, {"q": "red", "none": "zebra"})
 
 
 @both_engines
-def test_the_cache_serves_the_same_run(cached: tuple[Collection, list[int]], engine: Engine) -> None:
-    collection, computed = cached
-    runs = [cached_bm25_run(collection, 5, PARAMS, engine=engine) for _ in range(3)]
-    assert runs[0] == runs[1] == runs[2] == bm25_run(collection, 5, PARAMS, engine=engine)
+def test_the_cache_serves_the_same_run(tmp_cache: Path, engine: Engine) -> None:
+    ranked_queries: list[int] = []
+    runs = [
+        bm25_run(COLLECTION, 5, PARAMS, engine=engine, cached=True, advance=ranked_queries.append) for _ in range(3)
+    ]
+    assert runs[0] == runs[1] == runs[2] == bm25_run(COLLECTION, 5, PARAMS, engine=engine)
     assert runs[2]["none"] == {}
-    assert len(computed) == 1
-    assert read_run(cached_run_path(collection, 5, PARAMS, engine=engine))["q"] == runs[0]["q"]
+    assert ranked_queries == [1, 1]
+    (path,) = tmp_cache.rglob("*.trec")
+    assert read_run(path)["q"] == runs[0]["q"]
 
 
-def test_a_damaged_cache_file_is_named(cached: tuple[Collection, list[int]]) -> None:
-    collection, _ = cached
-    cached_bm25_run(collection, 5, PARAMS)
-    cached_run_path(collection, 5, PARAMS).write_text("not a run")
+def test_a_damaged_cache_file_is_named(tmp_cache: Path) -> None:
+    bm25_run(COLLECTION, 5, PARAMS, cached=True)
+    (path,) = tmp_cache.rglob("*.trec")
+    path.write_text("not a run")
     with pytest.raises(DataError, match=r"\.trec:1: .*; delete it, and run again"):
-        cached_bm25_run(collection, 5, PARAMS)
+        bm25_run(COLLECTION, 5, PARAMS, cached=True)
 
 
-def test_another_setting_or_collection_has_another_cache_file(cached: tuple[Collection, list[int]]) -> None:
-    collection, _ = cached
-    paths = {
-        cached_run_path(collection, 5, PARAMS),
-        cached_run_path(collection, 6, PARAMS),
-        cached_run_path(collection, 5, BM25Config(b=0.5)),
-        cached_run_path(collection, 5, BM25Config(stemmer="none")),
-        cached_run_path(collection, 5, PARAMS, exclude_self=True),
-        cached_run_path(collection, 5, PARAMS, engine="rank_bm25"),
-        cached_run_path(toy({"a": "red fox", "b": "blue"}, dict(collection.queries)), 5, PARAMS),
-        cached_run_path(toy({"a": "red fox", "b": "red"}, {"q": "red", "none": "zebras"}), 5, PARAMS),
-    }
-    assert len(paths) == 8
+def test_another_setting_or_collection_has_another_cache_file(tmp_cache: Path) -> None:
+    bm25_run(COLLECTION, 5, PARAMS, cached=True)
+    bm25_run(COLLECTION, 6, PARAMS, cached=True)
+    bm25_run(COLLECTION, 5, BM25Config(b=0.5), cached=True)
+    bm25_run(COLLECTION, 5, BM25Config(stemmer="none"), cached=True)
+    bm25_run(COLLECTION, 5, PARAMS, exclude_self=True, cached=True)
+    bm25_run(COLLECTION, 5, PARAMS, engine="rank_bm25", cached=True)
+    bm25_run(toy({"a": "red fox", "b": "blue"}, dict(COLLECTION.queries)), 5, PARAMS, cached=True)
+    bm25_run(toy({"a": "red fox", "b": "red"}, {"q": "red", "none": "zebras"}), 5, PARAMS, cached=True)
+    assert len([*tmp_cache.rglob("*.trec")]) == 8

@@ -43,11 +43,6 @@ def test_vectors_come_by_id_in_the_order_asked() -> None:
     assert np.allclose(found, embedder.encode([TEXTS["c"], TEXTS["a"], TEXTS["c"]]))
 
 
-def test_an_id_that_was_not_embedded_is_refused() -> None:
-    with pytest.raises(DataError, match="there is no embedding of 'aa'"):
-        cached_embeddings(WordEmbedder(), TEXTS, "document").of(["a", "aa"])
-
-
 @pytest.mark.parametrize("change", ["encoder", "prompt", "dtype", "kind", "length", "text", "id"])
 def test_whatever_changes_vectors_makes_them_anew(change: str) -> None:
     cached_embeddings(WordEmbedder(), TEXTS, "document")

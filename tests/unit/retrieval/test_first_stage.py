@@ -172,17 +172,19 @@ class TestRefusedRunFile:
 
     def test_a_judged_query_without_candidates(self, file: Path) -> None:
         assert refusal(file, {key: FOUND[key] for key in ("q1", "q2")}) == (
-            "no candidates for query 'q3', judged in toy, split test; give a run over all its queries"
+            "no candidates for query 'q3', judged in toy, split test; "
+            "give a run of this collection and split, over all its queries"
         )
         assert refusal(file, {"q2": FOUND["q2"]}).startswith("no candidates for query 'q1' nor for 1 more, judged in")
 
     def test_queries_of_another_collection(self, file: Path) -> None:
         assert refusal(file, {"101": {"a": 1.0}, "205": {"b": 1.0}}) == (
-            "none of its 2 queries is a query of toy, split test; give a run of this collection and split"
+            "no candidates for query 'q1' nor for 2 more, judged in toy, split test; "
+            "give a run of this collection and split, over all its queries"
         )
 
     def test_an_empty_run(self, file: Path) -> None:
-        assert refusal(file, {}).startswith("none of its 0 queries is a query of toy")
+        assert refusal(file, {}).startswith("no candidates for query 'q1' nor for 2 more, judged in toy")
 
     def test_a_cut_through_equal_scores(self, file: Path) -> None:
         tied = {**FOUND, "q1": {"a": 1.0, "b": 1.0 + 1e-9, "c": 1.0}}  # equal in float32

@@ -5,7 +5,6 @@ from itertools import permutations
 
 import pytest
 
-from unimoe.core.errors import UsageError
 from unimoe.core.trec import Run
 from unimoe.retrieval.fusion import reciprocal_rank_fusion
 
@@ -42,12 +41,3 @@ def test_the_order_of_the_runs_does_not_show() -> None:
     runs = [{"q": {d: float((i * step) % 7) for i, d in enumerate("abcdefg")}} for step in (1, 2, 3, 5)]
     results = [list(reciprocal_rank_fusion(order, depth=7)["q"].items()) for order in permutations(runs)]
     assert all(result == results[0] for result in results)
-
-
-def test_wrong_use_is_refused() -> None:
-    with pytest.raises(UsageError, match="give at least one"):
-        reciprocal_rank_fusion([], depth=1)
-    with pytest.raises(UsageError, match="depth 0"):
-        reciprocal_rank_fusion([{}], depth=0)
-    with pytest.raises(UsageError, match="k=-1"):
-        reciprocal_rank_fusion([{}], depth=1, k=-1)

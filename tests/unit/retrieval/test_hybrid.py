@@ -86,9 +86,9 @@ class TestCache:
         self, folder: Path, embedder: WordEmbedder
     ) -> None:
         collection = invented()
-        assert not hybrid(folder).is_cached(collection, 10, exclude_self=False)
+        assert not hybrid(folder).path(collection, 10, exclude_self=False).exists()
         first = hybrid(folder).run(collection, 10, exclude_self=False)
-        assert hybrid(folder).is_cached(collection, 10, exclude_self=False)
+        assert hybrid(folder).path(collection, 10, exclude_self=False).exists()
         done = dict(embedder.embedded)
         assert (done["query"], done["document"]) == (len(collection.queries), len(collection.corpus))
         assert hybrid(folder).run(collection, 10, exclude_self=False) == first

@@ -14,7 +14,7 @@ from unimoe.analysis.gates.scores import GateScores
 from unimoe.analysis.statistics.estimates import MIN_DIFFERING, Estimate, Linear, LossRatios, Quantity, estimate
 from unimoe.analysis.statistics.variance import ESTIMANDS, Array
 from unimoe.core.grouping import gathered
-from unimoe.metrics import dataset_group
+from unimoe.metrics.scoring import dataset_group
 from unimoe.results.folder import Seed
 
 Kind = Literal["seed", "dataset"]

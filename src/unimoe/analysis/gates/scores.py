@@ -13,7 +13,8 @@ from unimoe.analysis.gates.definitions import Gate
 from unimoe.analysis.statistics.variance import Array, Moments, groups_of, moments
 from unimoe.core.errors import DataError, did_you_mean
 from unimoe.core.grouping import gathered
-from unimoe.metrics import dataset_group, parse_metric
+from unimoe.metrics import parse_metric
+from unimoe.metrics.scoring import dataset_group
 from unimoe.results.folder import Results, Seed
 
 

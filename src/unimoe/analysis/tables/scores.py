@@ -13,7 +13,8 @@ from unimoe.analysis.tables.cells import ABSENT, Cell, Row, RowGroup, caveat_not
 from unimoe.analysis.tables.comparisons import Marks, significance_marks
 from unimoe.analysis.tables.table import Table
 from unimoe.core.grouping import gathered, natural_key
-from unimoe.metrics import DEFAULT_METRICS, dataset_group, suite_averages
+from unimoe.metrics import DEFAULT_METRICS
+from unimoe.metrics.scoring import dataset_group, suite_averages
 from unimoe.results import TASKS, EvalResult
 from unimoe.results.folder import Results
 

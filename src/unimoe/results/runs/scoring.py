@@ -13,8 +13,8 @@ from unimoe.core.errors import DataError, UsageError, did_you_mean, first_few
 from unimoe.core.grouping import gathered
 from unimoe.core.io import HASH_LENGTH
 from unimoe.core.trec import Run, head, is_unordered, ranked, read_run
-from unimoe.metrics import DEFAULT_METRICS, canonical_metric, parse_metric, plain_run, score_run
-from unimoe.metrics.scoring import computable_metrics, level_note
+from unimoe.metrics import DEFAULT_METRICS, canonical_metric, parse_metric, score_run
+from unimoe.metrics.scoring import computable_metrics, level_note, plain_run
 from unimoe.results.details import QueryDetail
 from unimoe.results.folder import IdPairs, repeats
 from unimoe.results.runs.sources import Judgments, RunSource, judgments, refuse_empty

@@ -19,7 +19,8 @@ from unimoe.core.trec import read_run
 from unimoe.data.catalog import result_name
 from unimoe.evaluation.engines import Engine
 from unimoe.evaluation.retrieve import TASK
-from unimoe.metrics import from_grade, score_run
+from unimoe.metrics import score_run
+from unimoe.metrics.scoring import from_grade
 from unimoe.results import run_path
 from unimoe.results.folder import Results, load_all_results
 from unimoe.studies.biencoder.config import BiEncoderConfig

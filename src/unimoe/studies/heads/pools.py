@@ -13,7 +13,7 @@ from unimoe.core.errors import DataError
 from unimoe.core.io import hash_parts
 from unimoe.core.trec import Run, head, ranked
 from unimoe.data.collection import Collection
-from unimoe.retrieval.bm25 import cached_bm25_run
+from unimoe.retrieval.bm25 import bm25_run
 from unimoe.retrieval.dense import search
 from unimoe.retrieval.embeddings import Embedded
 from unimoe.studies.heads.config import PoolConfig
@@ -106,7 +106,7 @@ def candidates_of(
             first stage.
     """
     if config.source == "bm25":
-        found = cached_bm25_run(collection, config.depth, config.bm25)
+        found = bm25_run(collection, config.depth, config.bm25, cached=True)
         run = {query_id: found[query_id] for query_id in collection.qrels}
     else:
         ids = list(collection.qrels)

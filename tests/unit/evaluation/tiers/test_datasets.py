@@ -16,7 +16,7 @@ from unimoe.data.sources.beir_sets import CQADUPSTACK
 from unimoe.data.sources.nanobeir import NANOBEIR
 from unimoe.evaluation.tiers.datasets import Dataset, LoadedDataset, TierName, chosen_datasets, tier_datasets
 from unimoe.evaluation.tiers.loading import Failures, load_reporting
-from unimoe.metrics import dataset_group
+from unimoe.metrics.scoring import dataset_group
 from unimoe.retrieval.bm25 import first_stage_name
 
 

@@ -19,7 +19,7 @@ from unimoe.data.collection import Collection
 from unimoe.data.sources.beir_layout import write_parts
 from unimoe.evaluation.engines import Engine, LocalEngine
 from unimoe.models.embedder import Advance
-from unimoe.retrieval.bm25 import cached_bm25_run
+from unimoe.retrieval.bm25 import bm25_run
 from unimoe.studies.biencoder.config import LabelConfig
 from unimoe.studies.biencoder.labels.graders import Grader, load_grader
 from unimoe.studies.biencoder.labels.queries import sample_queries
@@ -103,7 +103,7 @@ def candidates_of(collection: Collection, queries: Mapping[str, str], config: La
     Raises:
         DataError: it finds nothing at all.
     """
-    run = cached_bm25_run(replace(collection, queries=dict(queries)), config.depth, config.bm25)
+    run = bm25_run(replace(collection, queries=dict(queries)), config.depth, config.bm25, cached=True)
     if not any(run.values()):
         raise DataError(f"{collection.name}: the first stage finds no document for any of {len(queries)} queries")
     return run

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from unimoe.core.errors import DataError, UsageError
 from unimoe.data.collection import Collection
-from unimoe.metrics import from_grade
+from unimoe.metrics.scoring import from_grade
 from unimoe.studies.biencoder.config import BiEncoderConfig, DevConfig
 from unimoe.studies.common.splits import Splits, load_splits
 

@@ -10,7 +10,7 @@ from unimoe.core.io import Strict, read_json, write_json
 from unimoe.core.trec import Run, ranked
 from unimoe.data.collection import Collection
 from unimoe.metrics import parse_metric, score_run
-from unimoe.retrieval.bm25 import cached_bm25_run
+from unimoe.retrieval.bm25 import bm25_run
 from unimoe.retrieval.dense import search
 from unimoe.studies.biencoder.config import BiEncoderConfig
 from unimoe.studies.biencoder.training.pairs import TrainingPairs
@@ -95,7 +95,7 @@ class HardNegatives:
         most = wanted.depth + max(map(len, pairs.relevant))  # so that enough are left without the relevant ones
         texts = dict(zip(pairs.query_ids, pairs.texts, strict=True))
         if source is None:
-            run = cached_bm25_run(self._train, most, wanted.bm25)
+            run = bm25_run(self._train, most, wanted.bm25, cached=True)
         else:
             run = found_by(source, texts, self._train, most)
         relevant = dict(zip(pairs.query_ids, map(set, pairs.relevant), strict=True))

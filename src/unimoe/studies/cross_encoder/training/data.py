@@ -13,7 +13,7 @@ from unimoe.core.trec import Run
 from unimoe.data.collection import Collection, Document, assemble
 from unimoe.evaluation.tiers.datasets import Dataset, LoadedDataset, collections_of, refuse_equal_names
 from unimoe.models.quiet import first_line
-from unimoe.retrieval.bm25 import cached_bm25_run, first_stage_name
+from unimoe.retrieval.bm25 import bm25_run, first_stage_name
 from unimoe.studies.common.splits import load_splits
 from unimoe.studies.cross_encoder.config import MS_MARCO_LISTS, CrossEncoderConfig, ListsConfig, RerankingConfig
 from unimoe.studies.cross_encoder.reranking_set import RerankingSet
@@ -63,7 +63,7 @@ def _own_parts(config: ListsConfig, evaluation: RerankingConfig) -> tuple[Lists,
         return lists.sample(config.queries), held_out_set(held_out.sample(evaluation.dev_queries).lists), None
     splits = load_splits(config.source, config.splits)
     train = splits.train if config.queries is None else splits.train.sample_queries(config.queries)
-    candidates = cached_bm25_run(train, config.negatives_from, config.bm25)
+    candidates = bm25_run(train, config.negatives_from, config.bm25, cached=True)
     lists = collection_lists(train, candidates, config.max_docs, config.max_positives)
     dev, test = (
         _bm25_set(config.source, part, queries, evaluation.depth, config.bm25)
@@ -75,7 +75,7 @@ def _own_parts(config: ListsConfig, evaluation: RerankingConfig) -> tuple[Lists,
 def _bm25_set(name: str, collection: Collection, queries: int | None, depth: int, params: BM25Config) -> RerankingSet:
     if queries is not None:
         collection = collection.sample_queries(queries)
-    return RerankingSet(name, collection, cached_bm25_run(collection, depth, params), first_stage_name(params))
+    return RerankingSet(name, collection, bm25_run(collection, depth, params, cached=True), first_stage_name(params))
 
 
 def _named(config: CrossEncoderConfig, names: Sequence[str], queries: int | None) -> tuple[RerankingSet, ...]:

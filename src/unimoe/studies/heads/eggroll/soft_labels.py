@@ -23,7 +23,7 @@ from unimoe.models.base import load_base
 from unimoe.models.bundled import BUNDLED_ID
 from unimoe.models.device import choose_device, choose_dtype, release_memory
 from unimoe.models.unimodel import UnimodelForExp1
-from unimoe.retrieval.bm25 import cached_bm25_run
+from unimoe.retrieval.bm25 import bm25_run
 from unimoe.retrieval.embeddings import cached_embeddings
 from unimoe.studies.common.splits import Splits
 from unimoe.studies.heads.config import SoftLabelConfig, TrainConfig
@@ -88,7 +88,7 @@ def with_votes(train: PoolSet, rankings: Iterable[Run], settings: SoftLabelConfi
 def _ranking(voter: str, train: PoolSet, collection: Collection, config: TrainConfig) -> Run:
     """Return a voter's scores of the candidates of every query."""
     if voter == "bm25":
-        found = cached_bm25_run(collection, config.pools.depth, config.pools.bm25)
+        found = bm25_run(collection, config.pools.depth, config.pools.bm25, cached=True)
         return {query_id: found[query_id] for query_id in train.query_ids}
     if voter == config.encoder.base:  # its embeddings are those of the pools
         return _similarities(train, train.queries, train.documents)
