@@ -152,6 +152,11 @@ def encode_corpus(
             if vectors is None:  # now: a model that fails at once leaves nothing
                 vectors = _allocate(path, (len(ids), found.shape[1]), found.dtype)
                 write_json(folder / "ids.json", ids, indent=None)
+            if found.shape[1] != vectors.shape[1]:  # a server's model, or a user's function, has become another
+                raise DataError(
+                    f"{folder}: vectors of {vectors.shape[1]} dimensions, and the model now makes {found.shape[1]}; "
+                    "delete the folder, and encode again"
+                )
             vectors[unit] = found
             vectors.flush()
             done += 1
