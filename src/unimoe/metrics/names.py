@@ -74,7 +74,7 @@ def register_measure(name: str, function: MeasureFunction, *, cutoff: int | None
     Raises:
         UsageError: the name already means a metric, or cannot be one; or the function is none.
     """
-    if problem := name_problem(name) or (not callable(function) and "has no function"):
+    if problem := name_problem(name) or ("" if callable(function) else "has no function"):
         raise UsageError(f"metric {name!r} {problem}; give a name and a function")
     try:
         _registered.get(name) or _known(name)
