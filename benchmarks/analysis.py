@@ -28,8 +28,17 @@ from numpy.typing import NDArray
 
 from unimoe.core.io import ensure_dir, write_text
 from unimoe.metrics import DEFAULT_METRICS
-from unimoe.results import EvalResult, Identity, Provenance, TrainingBudget, arm_dir, by_query_id, write_result
-from unimoe.results.details import DrillDown, QueryDetail
+from unimoe.results import (
+    DrillDown,
+    EvalResult,
+    Identity,
+    Provenance,
+    QueryDetail,
+    TrainingBudget,
+    arm_dir,
+    by_query_id,
+    write_result,
+)
 
 QUERIES = {
     "arguana": 1_406,

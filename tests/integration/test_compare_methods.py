@@ -17,8 +17,7 @@ import unimoe
 from unimoe.analysis.gates.definitions import load_gates
 from unimoe.core.trec import read_qrels, read_run
 from unimoe.metrics import score_run
-from unimoe.results import read_result, result_path
-from unimoe.results.details import read_drilldown
+from unimoe.results import read_drilldown, read_result, result_path
 from unimoe.results.folder import load_all_results
 from unimoe.studies.heads.compare import search
 

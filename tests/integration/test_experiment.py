@@ -20,8 +20,7 @@ from support.scripts import SCRIPTS, Done, assert_refused, call_script
 from support.tiny_encoders import save_tiny_encoder
 from support.tiny_rerankers import save_tiny_cross_encoder
 
-from unimoe.results import read_result
-from unimoe.results.details import drilldown_path, read_drilldown
+from unimoe.results import drilldown_path, read_drilldown, read_result
 
 TIMING = {"created", "wall_time_s", "items_per_s"}
 

@@ -32,8 +32,7 @@ from unimoe.evaluation.reranking.rerankers import FunctionReranker
 from unimoe.evaluation.runner import Evaluator
 from unimoe.evaluation.systems.named import Naming, stated_system
 from unimoe.evaluation.tiers.loading import Failures
-from unimoe.results import EvalResult, read_result, result_path
-from unimoe.results.details import read_query_details
+from unimoe.results import EvalResult, read_query_details, read_result, result_path
 
 COLLECTION = invented(documents=18, queries=6)
 TREC_EVAL = {

@@ -14,8 +14,7 @@ from support.scripts import Done, call_script
 from unimoe.core.trec import read_qrels, read_run
 from unimoe.metrics import score_run
 from unimoe.models.loader import ModelLoader
-from unimoe.results import EvalResult, read_result
-from unimoe.results.details import read_drilldown
+from unimoe.results import EvalResult, read_drilldown, read_result
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 

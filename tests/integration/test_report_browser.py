@@ -21,8 +21,7 @@ from unimoe.analysis.drilldown import MOST_CASES, QueryCase, drill_down
 from unimoe.analysis.gates.definitions import Gate
 from unimoe.analysis.gates.findings import Finding
 from unimoe.analysis.report import write_report
-from unimoe.results import Task, write_result
-from unimoe.results.details import DrillDown, QueryDetail
+from unimoe.results import DrillDown, QueryDetail, Task, write_result
 from unimoe.results.folder import Results, load_all_results
 
 HOSTILE = r"""<script>alert(1)</script> & a_b %d \n "q" 'r' ${x} </script><img src=x onerror=alert(2)> {{ 7*7 }}"""

@@ -16,8 +16,7 @@ from support.reranking import long_collection, write_invented, written
 from support.scripts import SCRIPTS, Done, call_script
 
 from unimoe.models.unimodel import UnimodelForExp1
-from unimoe.results import EvalResult, write_result
-from unimoe.results.details import DrillDown
+from unimoe.results import DrillDown, EvalResult, write_result
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 

@@ -18,8 +18,7 @@ import unimoe
 from unimoe.analysis.compare import generate_comparison_table, load_all_results
 from unimoe.core.trec import head, read_qrels, read_run
 from unimoe.metrics import score_run
-from unimoe.results import EvalResult, read_result, result_path
-from unimoe.results.details import read_drilldown
+from unimoe.results import EvalResult, read_drilldown, read_result, result_path
 from unimoe.retrieval.fusion import reciprocal_rank_fusion
 
 pytestmark = [

@@ -14,8 +14,7 @@ from support.results import make_result, write_experiment
 from support.scripts import Done, assert_refused, call_script
 
 from unimoe.core.io import hash_file
-from unimoe.results import read_result, write_result
-from unimoe.results.details import DrillDown, QueryDetail
+from unimoe.results import DrillDown, QueryDetail, read_result, write_result
 
 TOO_HEAVY = {"pandas", "matplotlib", "scipy.stats", "torch", "transformers"}
 

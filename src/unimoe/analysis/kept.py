@@ -11,8 +11,15 @@ from unimoe.analysis.gates.definitions import Registration
 from unimoe.analysis.gates.registration import REGISTERED, register, registered_in
 from unimoe.core.errors import DataError
 from unimoe.core.io import Strict, hash_json, read_json, write_json
-from unimoe.results import EvalResult, result_files, result_path, write_result
-from unimoe.results.details import DrillDown, drilldown_path, read_drilldown
+from unimoe.results import (
+    DrillDown,
+    EvalResult,
+    drilldown_path,
+    read_drilldown,
+    result_files,
+    result_path,
+    write_result,
+)
 from unimoe.results.folder import Results
 
 SUBFOLDER = "analysis"  # of an output folder, with its report

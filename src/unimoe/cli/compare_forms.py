@@ -243,7 +243,7 @@ def _say_where(request: Request, report: Path | None) -> None:
 def _say_read(run: ScoredRun) -> None:
     source = run.source
     where = f"{source.system} seed {source.seed} on {source.judged.dataset}, depth {run.depth:,}"
-    stderr.print(f"read {run.name}: {where}", style="dim", soft_wrap=True)
+    stderr.print(f"read {run.source.name}: {where}", style="dim", soft_wrap=True)
 
 
 def _print_verdict(analysis: Analysis) -> None:
@@ -309,7 +309,7 @@ def _run_as_json(results: Results, run: ScoredRun) -> dict[str, Any]:
         "system": source.system,
         "dataset": source.judged.dataset,
         "seed": source.seed,
-        "path": run.name,
+        "path": run.source.name,
         "depth": run.depth,
         "hash": run.digest,
         "missing_queries": run.missing,

@@ -7,8 +7,10 @@ result of another identity is never overwritten.
 
 from __future__ import annotations
 
+import platform
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, suppress
+from datetime import UTC, datetime
 from pathlib import Path
 from shutil import rmtree
 
@@ -18,8 +20,11 @@ from unimoe.core.trec import ranked, write_qrels, write_run
 from unimoe.data.collection_card import sidecar_path
 from unimoe.evaluation.spec import EvaluationSpec, Outcome
 from unimoe.results import (
+    DrillDown,
     EvalResult,
     FirstStageScores,
+    Provenance,
+    QueryDetail,
     arm_dir,
     by_query_id,
     qrels_path,
@@ -31,8 +36,7 @@ from unimoe.results import (
     safe_name,
     write_result,
 )
-from unimoe.results.details import DrillDown, QueryDetail
-from unimoe.results.provenance import collect_provenance
+from unimoe.results.provenance import git_state, package_versions
 
 
 class ResultStore:
@@ -180,16 +184,26 @@ class ResultStore:
             training=spec.training,
             config=dict(spec.config),
             relevance_level=outcome.relevance_level,
-            provenance=collect_provenance(
-                device=outcome.device,
-                dtype=spec.dtype,
-                hashes=spec.hashes,
-                wall_time_s=outcome.seconds,
-                items=outcome.items,
-                token_budget=outcome.token_budget,
-                given=self._given,
-                usage=outcome.usage,
-            ),
+            provenance=self._provenance(spec, outcome),
+        )
+
+    def _provenance(self, spec: EvaluationSpec, outcome: Outcome) -> Provenance:
+        commit, dirty = git_state()
+        return Provenance(
+            created=datetime.now(UTC).isoformat(timespec="seconds"),
+            git_commit=commit,
+            git_dirty=dirty,
+            python=platform.python_version(),
+            platform=platform.platform(),
+            packages=package_versions(),
+            device=outcome.device,
+            dtype=spec.dtype,
+            hashes=dict(spec.hashes),
+            token_budget=outcome.token_budget,
+            wall_time_s=outcome.seconds,
+            items_per_s=outcome.items / outcome.seconds if outcome.items and outcome.seconds > 0 else None,
+            given=list(self._given),
+            usage=dict(outcome.usage),
         )
 
     def _write_judgments(self, spec: EvaluationSpec, outcome: Outcome) -> None:

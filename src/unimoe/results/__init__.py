@@ -1,4 +1,4 @@
-"""Result files: one JSON file per arm, seed, task and dataset.
+"""Result files: one JSON file per arm, seed, task and dataset, and beside it texts and ranks for a drill-down.
 
 Evaluation writes them and analysis reads them; neither imports the other. A file is written atomically, read strictly,
 and never overwritten by a result of another identity.
@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal, get_args
 
@@ -17,7 +17,6 @@ from pydantic import AfterValidator, Field, model_validator
 from unimoe.core.errors import DataError
 from unimoe.core.io import Strict, find_files, read_json, write_json
 from unimoe.core.limits import HIGHEST_GRADE, MOST, name_problem, shortened
-from unimoe.results.details import DrillDown, drilldown_path
 
 Task = Literal["reranking", "embedding", "retrieval", "crossmodal"]
 TASKS: tuple[Task, ...] = get_args(Task)
@@ -154,6 +153,21 @@ class EvalResult(Strict):
         return dict(zip(sorted(self.per_query), self.per_query_metrics[name], strict=True))
 
 
+class QueryDetail(Strict):
+    """One query of a drill-down: its text and the ranks of its relevant documents."""
+
+    text: str
+    relevant: dict[str, int]
+    ranks: dict[str, int | None] = Field(description="rank of each relevant document, null where it was not ranked")
+
+
+class DrillDown(Strict):
+    """The sidecar of a result (``{dataset}.queries.json``), so that analysis needs no collection."""
+
+    schema_version: Literal[1] = 1
+    queries: dict[str, QueryDetail]
+
+
 SIDECARS = (".queries.json", ".mteb.json")
 """Ends of the names of files beside a result."""
 
@@ -237,3 +251,24 @@ def refuse_other_identity(path: Path, identity: Identity, dataset: str | None = 
 def read_result(path: Path) -> EvalResult:
     """Read one result file; a DataError where it is missing, cut short, of another schema, or inconsistent."""
     return read_json(path, EvalResult)
+
+
+def drilldown_path(path: Path) -> Path:
+    """Return the path of the drill-down sidecar of a result file."""
+    return path.with_suffix(".queries.json")
+
+
+def read_drilldown(path: Path) -> DrillDown:
+    """Read the drill-down sidecar of the result file ``path``."""
+    return read_json(drilldown_path(path), DrillDown)
+
+
+def read_query_details(path: Path, query_ids: Iterable[str]) -> dict[str, QueryDetail]:
+    """Read some queries of the sidecar of the result file ``path``; a DataError where it is broken or lacks one."""
+    queries = read_drilldown(path).queries
+    try:
+        return {query_id: queries[query_id] for query_id in query_ids}
+    except KeyError as lacking:
+        raise DataError(
+            f"{drilldown_path(path)}: lacks query {lacking}, which its result holds; delete both, and evaluate again"
+        ) from None

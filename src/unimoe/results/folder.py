@@ -15,7 +15,9 @@ from unimoe.results import (
     SIDECARS,
     TASKS,
     EvalResult,
+    QueryDetail,
     by_query_id,
+    read_query_details,
     read_result,
     result_files,
     result_path,
@@ -23,7 +25,6 @@ from unimoe.results import (
     seed_name,
 )
 from unimoe.results.comparability import comparable, name_of
-from unimoe.results.details import QueryDetail, read_query_details
 from unimoe.results.logs import Log, read_logs
 
 Seed: TypeAlias = int | None  # of a training; None for arms that have none, such as BM25 and zero-shot

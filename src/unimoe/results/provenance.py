@@ -4,13 +4,9 @@ from __future__ import annotations
 
 import platform
 import subprocess
-from collections.abc import Mapping, Sequence
-from datetime import UTC, datetime
 from functools import cache
 from importlib import metadata
 from pathlib import Path
-
-from unimoe.results import Provenance
 
 PACKAGES = (
     "unimoe",
@@ -26,40 +22,6 @@ PACKAGES = (
     "pandas",
 )
 """Packages whose version can change a score; the bundled collection is made of the last three."""
-
-
-def collect_provenance(
-    *,
-    device: str,
-    dtype: str | None,
-    hashes: Mapping[str, str],
-    wall_time_s: float,
-    items: int | None,
-    token_budget: int | None,
-    given: Sequence[str],
-    usage: Mapping[str, float] | None = None,
-) -> Provenance:
-    """Return the provenance of a result computed just now; its fields are those of ``Provenance``.
-
-    ``items`` are pairs or texts scored in ``wall_time_s``; None without a model.
-    """
-    commit, dirty = git_state()
-    return Provenance(
-        created=datetime.now(UTC).isoformat(timespec="seconds"),
-        git_commit=commit,
-        git_dirty=dirty,
-        python=platform.python_version(),
-        platform=platform.platform(),
-        packages=package_versions(),
-        device=device,
-        dtype=dtype,
-        hashes=dict(hashes),
-        token_budget=token_budget,
-        wall_time_s=wall_time_s,
-        items_per_s=items / wall_time_s if items and wall_time_s > 0 else None,
-        given=list(given),
-        usage=dict(usage or {}),
-    )
 
 
 @cache

@@ -12,8 +12,7 @@ from unimoe.analysis.drilldown import QueryCase, drill_down, drilldown_table
 from unimoe.analysis.gates.definitions import Gate, InterferenceGate
 from unimoe.analysis.gates.findings import find
 from unimoe.analysis.gates.scores import collect
-from unimoe.results import folder, result_path, write_result
-from unimoe.results.details import DrillDown, QueryDetail, drilldown_path, read_query_details
+from unimoe.results import DrillDown, QueryDetail, drilldown_path, folder, read_query_details, result_path, write_result
 from unimoe.results.folder import Results, load_all_results
 
 Damage = Callable[[Path], object]

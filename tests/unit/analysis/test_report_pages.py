@@ -24,8 +24,7 @@ from unimoe.analysis.report import gather, write_report
 from unimoe.analysis.report.pages import html_page, markdown_page
 from unimoe.analysis.report.provenance import missing_parts, provenance
 from unimoe.analysis.report.queries import MOST_CHARACTERS, _row, gather_queries
-from unimoe.results import write_result
-from unimoe.results.details import DrillDown, QueryDetail
+from unimoe.results import DrillDown, QueryDetail, write_result
 from unimoe.results.folder import load_all_results
 
 

@@ -9,8 +9,7 @@ from support.results import make_result, without_queries, write_experiment
 
 from unimoe.core.errors import DataError
 from unimoe.core.io import read_json, write_json
-from unimoe.results import write_result
-from unimoe.results.details import DrillDown, QueryDetail
+from unimoe.results import DrillDown, QueryDetail, write_result
 from unimoe.results.folder import Results, load_all_results
 
 SCORES = [0.2, 0.4, 0.6]

@@ -11,10 +11,15 @@ from support.json_files import read_plain, write_plain
 
 from unimoe.core.errors import DataError
 from unimoe.results import (
+    DrillDown,
     EvalResult,
     Identity,
+    QueryDetail,
     TrainingBudget,
     arm_dir,
+    drilldown_path,
+    read_drilldown,
+    read_query_details,
     read_result,
     refuse_other_identity,
     result_path,
@@ -22,7 +27,6 @@ from unimoe.results import (
     safe_name,
     write_result,
 )
-from unimoe.results.details import DrillDown, QueryDetail, drilldown_path, read_drilldown, read_query_details
 
 IDENTITY: dict[str, Any] = {
     "experiment": "tiny",

@@ -15,7 +15,7 @@ from unimoe.core.io import HASH_LENGTH
 from unimoe.core.trec import Run, head, is_unordered, ranked, read_run
 from unimoe.metrics import DEFAULT_METRICS, canonical_metric, parse_metric, score_run
 from unimoe.metrics.scoring import computable_metrics, level_note, plain_run
-from unimoe.results.details import QueryDetail
+from unimoe.results import QueryDetail
 from unimoe.results.folder import IdPairs, repeats
 from unimoe.results.runs.sources import Judgments, RunSource, judgments, refuse_empty
 
@@ -157,11 +157,6 @@ class ScoredRun:
     unordered: list[str]  # judged queries whose documents, two or more, all have one score: only their ids order them
     details: dict[str, QueryDetail]
 
-    @property
-    def name(self) -> str:
-        """The run as messages call it."""
-        return self.source.name
-
 
 def score_source(source: RunSource, scoring: Scoring) -> ScoredRun:
     """Read and score one run; a DataError where it is malformed, holds no judged query, or orders none by scores."""
@@ -237,10 +232,10 @@ def warnings_of(runs: Sequence[ScoredRun], scoring: Scoring) -> Iterator[str]:
     judged = runs[0].source.judged
     for run in runs:
         if run.unjudged:
-            yield f"{run.name}: queries without judgments, left out: {_some(run.unjudged)}"
+            yield f"{run.source.name}: queries without judgments, left out: {_some(run.unjudged)}"
         if run.unordered:
             which = _some(run.unordered)
-            yield f"{run.name}: queries with one score for all documents, which only their ids order: {which}"
+            yield f"{run.source.name}: queries with one score for all documents, which only their ids order: {which}"
     deepest = max(run.depth for run in runs)
     for metric in scoring.metrics:
         if deepest < (parse_metric(metric).cutoff or 0):
@@ -319,13 +314,13 @@ def _duplicates(runs: Sequence[ScoredRun], scoring: Scoring) -> str | None:
     for run in runs:
         one = first.setdefault(run.digest, run)
         if one is not run and ("duplicates" not in scoring.allow or one.source.system != run.source.system):
-            twice.append(f"{run.name} holds the same rankings and scores as {one.name}")
+            twice.append(f"{run.source.name} holds the same rankings and scores as {one.source.name}")
     return scoring.allowed("duplicates", "; ".join(twice), "give every run once") if twice else None
 
 
 def _queries(runs: Sequence[ScoredRun], scoring: Scoring) -> str | None:
     """Find missing queries: to fill them with 0 in silence favours one system, to leave them out another."""
-    found = "; ".join(f"{run.name} lacks {_some(run.missing)}" for run in runs if run.missing)
+    found = "; ".join(f"{run.source.name} lacks {_some(run.missing)}" for run in runs if run.missing)
     if not found:
         return None
     if "zeros" in scoring.allow:
@@ -347,7 +342,7 @@ def _depth(runs: Sequence[ScoredRun], metric: str, scoring: Scoring) -> str | No
         return None
     shallow, deep = (end(runs, key=lambda run: run.depth) for end in (min, max))
     found = (
-        f"{shallow.name} ends at depth {shallow.depth:,}, {deep.name} at {deep.depth:,}, and {metric} looks deeper "
-        f"than {shallow.depth:,}"
+        f"{shallow.source.name} ends at depth {shallow.depth:,}, {deep.source.name} at {deep.depth:,}, and {metric} "
+        f"looks deeper than {shallow.depth:,}"
     )
     return scoring.allowed("depth", found, f"give runs of one depth, cut all with --depth {shallow.depth}")

@@ -61,7 +61,7 @@ class TestResults:
         found = scored(tmp_path, *runs)
         assert found.results.seeds("specialist", "retrieval/q") == (0, 1, 2)
         assert found.results.seeds("joint", "retrieval/q") == (0, 1)
-        assert [Path(run.name).name for run in found.runs if run.source.system == "specialist"] == [
+        assert [Path(run.source.name).name for run in found.runs if run.source.system == "specialist"] == [
             "a1.trec",
             "a2.trec",
             "a3.trec",

@@ -13,8 +13,7 @@ from support.caption_pairs import latent_pairs, pairs_of
 from unimoe.analysis.compare import load_all_results
 from unimoe.core.errors import DataError, InputError
 from unimoe.core.trec import read_qrels, read_run
-from unimoe.results import EvalResult, read_result, result_path, run_path
-from unimoe.results.details import read_drilldown
+from unimoe.results import EvalResult, read_drilldown, read_result, result_path, run_path
 from unimoe.studies.translator.data.caption_pairs import CaptionPairs, split_by_image
 from unimoe.studies.translator.evaluation import crossmodal_spec, evaluate_crossmodal
 from unimoe.studies.translator.models.interface import LinearMap, Translator
