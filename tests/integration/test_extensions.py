@@ -128,15 +128,16 @@ def test_a_model_reranks_with_a_prompt_of_ones_own(config: Experiment) -> None:
 
 def test_a_loss_of_ones_own_trains_the_reranker(config: Experiment) -> None:
     recipe = config.training.ranking
-    assert recipe.loss_config.sigma == 0.5
+    loss_config = config.arm("rank_only_r8").ranking_loss(recipe)
+    assert loss_config.sigma == 0.5
     model = UnimodelForExp1(tiny_base(layers=2), config.prompt, 256).train()
     model.model.requires_grad_(True)
     ids = model.pair_ids([("what is red", text) for text in COLOURS.values()])
     data = RankingSet(ids, groups=[[0, 2, 1, 3]], query_ids=["q1"], labels=[[2.0, 1.0, 0.0, 0.0]], batched=[[0]])
-    loss, _ = ranking_backward(model, data, Texts(ids, None), [0], 1.0, recipe.loss_config, Budget(10_000))
+    loss, _ = ranking_backward(model, data, Texts(ids, None), [0], 1.0, loss_config, Budget(10_000))
     assert loss > 0
     assert any(weight.grad is not None and bool(weight.grad.any()) for weight in model.model.parameters())
-    by_hand = ListwiseLoss(recipe.loss_config)([torch.tensor([1.0, 0.0])], [torch.tensor([0.0, 1.0])])
+    by_hand = ListwiseLoss(loss_config)([torch.tensor([1.0, 0.0])], [torch.tensor([0.0, 1.0])])
     assert float(by_hand) == pytest.approx(1.5**2)
 
 

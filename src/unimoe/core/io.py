@@ -14,7 +14,7 @@ import os
 import platform
 import shutil
 import threading
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from fnmatch import fnmatchcase
 from functools import cache
@@ -147,7 +147,7 @@ class Strict(BaseModel):
     model_config = ConfigDict(extra="ignore", frozen=True, strict=True)
 
 
-_adapter = cache(TypeAdapter)  # each takes a while to make
+_adapter: Callable[[Any], TypeAdapter[Any]] = cache(TypeAdapter)  # each takes a while to make
 
 
 def read_json(path: Path, kind: type[T], remedy: str | None = None) -> T:
