@@ -67,14 +67,14 @@ class LossOptions(Section):
         normalize_weights: ``false`` leaves the weights as they are, so that long lists count far more than short ones.
         normalization_method: ``sum`` divides by the sum; ``softmax`` of the weights; ``minmax`` to 0..1, ``log``
             ln(1+w), ``temperature`` w^(1/temperature), each divided by its sum; ``none`` as without normalisation.
-        temperature: of the normalisation of that name, sharper below 1; ApproxNDCG divides score differences by it.
+        temperature: of the normalisation ``temperature``, sharper below 1; ApproxNDCG divides score differences by it.
         label_temperature: ListNet divides labels by it before their softmax, which is its target.
         weighting: how LambdaLoss weights pairs.
         k: pairs count where one of the two is among the first k by score; null for all pairs.
         sigma: a factor of score differences; of score_es, the noise's standard deviation relative to the scores'.
         sigma_end: score_es's sigma at the last step, reached by equal factors; null for no change.
         alpha: steepness of ADR-MSE's approximate ranks.
-        measure: of a list's ranking by its own labels, such as ``mrr@10`` or ``ERR@20``; score_es and pg_rank raise it.
+        measure: a list's measure by its own labels, such as ``mrr@10`` or ``ERR@20``; score_es and pg_rank raise it.
         directions: score_es's directions of noise, each with both signs; the rankings that pg_rank draws of each list.
         baseline: what pg_rank subtracts from the measure of a ranking: the mean of the list's other rankings, or
             ``none``. ``group``: the mean of all, and divides by their standard deviation, so that every list counts
@@ -280,7 +280,8 @@ class TrainingConfig(Section):
         accumulation_steps: batches of one optimizer step. InfoNCE takes negatives from its own batch only.
         activation_checkpointing: recompute activations in the backward pass: less memory, a third more time.
         save_every: steps between saved training states; a killed run loses at most these.
-        evaluate_every: steps between evaluations on dev, which keep ``checkpoint-best``; null for none.
+        evaluate_every: steps between evaluations on dev, and one at the end, which keep ``checkpoint-best``;
+            null for none.
         patience: stop after this many evaluations without a better score; null for never.
         tracking: trackers that receive the log, in addition to ``logs/train.jsonl``.
         split: the split whose queries train.
@@ -344,7 +345,8 @@ class ArmConfig(Section):
             ``fixed`` with a ``ranking_weight`` chosen on dev (Kurin et al. 2022).
         uncertainty_learning_rate: about how far each step of Adam moves the log-variances that ``uncertainty`` learns;
             far above the adapters' rate, because they have to go by about 1, and without a schedule.
-        cagrad_c: distance of CAGrad's step from the sum of the gradients, as a share of its length. 0 is ``fixed``.
+        cagrad_c: distance of CAGrad's step from the sum of the gradients, as a share of its length, with and without a
+            conflict: equal gradients give ``1 + cagrad_c`` times their sum. 0 is ``fixed``.
         gradvac_beta: weight of the newest cosine in GradVac's running mean, which starts at 0; .01 in the paper.
     """
 
