@@ -46,7 +46,7 @@ def ended_by_signals() -> Iterator[None]:
         return
     before = {number: signal.signal(number, _stop) for number in (signal.SIGINT, signal.SIGTERM)}
     hook = sys.unraisablehook
-    ours = (Stopped, SystemExit)  # the second in copies of this process
+    ours = (Stopped, SystemExit)  # a copy of this process raises the second
     sys.unraisablehook = lambda ignored: None if ignored.exc_type in ours else hook(ignored)
     _listening = os.getpid()
     read, write = os.pipe()
