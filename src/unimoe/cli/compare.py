@@ -110,6 +110,13 @@ def compare(
     paired: Annotated[
         bool, typer.Option("--paired", help="Run i of all systems shares data order and initial weights.")
     ] = False,
+    looks: Annotated[
+        list[int] | None,
+        typer.Option(
+            help="Numbers of seeds at which you look, fixed before: the first look with a label decides, and each asks "
+            "for more confidence, so that looking again does no harm."
+        ),
+    ] = None,
     specialist_name: Annotated[str | None, typer.Option(help="What to call the specialist.")] = None,
     joint_name: Annotated[str | None, typer.Option(help="What to call the joint model.")] = None,
     relevance_level: RelevanceLevel = None,
@@ -170,6 +177,7 @@ def compare(
         joint=joint or [],
         names=(specialist_name or "specialist", joint_name or "joint"),
         gates=gates,
+        looks=looks or [],
         systems=systems or [],
         baseline=baseline,
         pairs=pairs.value if pairs else "all",
@@ -188,7 +196,12 @@ def compare(
         as_json=as_json,
     )
     of_table: Options = {"--systems": systems, "--baseline": baseline, "--results": results, "--pairs": pairs}
-    of_verdict: Options = {"--gates": gates, "--specialist-name": specialist_name, "--joint-name": joint_name}
+    of_verdict: Options = {
+        "--gates": gates,
+        "--looks": looks,
+        "--specialist-name": specialist_name,
+        "--joint-name": joint_name,
+    }
     of_runs: Options = {"--qrels": qrels, "--relevance-level": relevance_level, "--queries": queries, "--depth": depth}
     of_models = ModelOptions(
         models_dir or _OUTPUTS,
@@ -203,6 +216,8 @@ def compare(
         raise UsageError(f"{given[0]} is for models by name, and there are none; leave it out")
     if overwrite and output_dir is None:
         raise UsageError("--overwrite replaces what --output-dir holds; give that too")
+    if looks and gates:
+        raise UsageError("--looks belongs to a gate without a file; write `looks` into the gate file")
     if specialist or joint:
         _refuse(of_table, "--specialist and --joint ask for a verdict on two arms")
         raise typer.Exit(forms.judge_runs(request))

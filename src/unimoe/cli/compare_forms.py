@@ -8,11 +8,13 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from pydantic import ValidationError
+
 from unimoe.analysis.analysis import Analysis
 from unimoe.analysis.arms import Pair, arm_order
 from unimoe.analysis.comparisons import Question, unknown_arm
 from unimoe.analysis.drilldown import LIMIT, drilldown_table
-from unimoe.analysis.gates.definitions import Registration, load_gates
+from unimoe.analysis.gates.definitions import Gate, Registration, load_gates
 from unimoe.analysis.gates.judging import Refusal, exit_code
 from unimoe.analysis.gates.output import filled, gate_lines, gates_as_json
 from unimoe.analysis.gates.registration import gate_of, registered_in
@@ -44,7 +46,18 @@ from unimoe.results.runs.scoring import ScoredRun, Scoring
 
 _METRIC = "ndcg@10"
 
-_RECORDED = ("specialist", "joint", "baseline", "systems", "dataset", "qrels", "relevance_level", "depth", "allow")
+_RECORDED = (
+    "specialist",
+    "joint",
+    "baseline",
+    "systems",
+    "dataset",
+    "qrels",
+    "relevance_level",
+    "depth",
+    "allow",
+    "looks",
+)
 """The options that say what was compared."""
 
 
@@ -56,6 +69,7 @@ class Request:
     joint: Sequence[str]
     names: tuple[str, str]
     gates: Path | None
+    looks: Sequence[int]
     systems: Sequence[str]
     baseline: str | None
     pairs: Pairs
@@ -76,7 +90,7 @@ class Request:
     def given(self) -> list[str]:
         """Return the options that say what was compared, as the command line has them."""
         options = {name.replace("_", "-"): value for name in _RECORDED if (value := getattr(self, name))}
-        given = [f"--{name} {' '.join(v) if isinstance(v, list) else v}" for name, v in options.items()]
+        given = [f"--{name} {' '.join(map(str, v)) if isinstance(v, list) else v}" for name, v in options.items()]
         return [*given, "--paired"] if self.paired else given
 
 
@@ -101,8 +115,7 @@ def judge_runs(request: Request) -> int:
     results = scored.results
     if gates is None:
         datasets = list(dict.fromkeys(run.source.judged.dataset for run in scored.runs))
-        gate = gate_of(Pair(TASK, specialist, joint), datasets=datasets, metric=results.results[0].main_metric)
-        gates = Registration({"interference": gate})
+        gates = Registration({"interference": _gate(request, datasets, results.results[0].main_metric)})
     questions = [Question(key, joint, specialist) for key in results.dataset_keys]
     if request.output_dir is not None:
         gates = keep(results, gates, _tests(questions), overwrite=request.overwrite) or gates
@@ -129,6 +142,15 @@ def judge_runs(request: Request) -> int:
         if isinstance(outcome, Refusal):
             print_error(outcome.error)
     return exit_code(analysis.decisive)
+
+
+def _gate(request: Request, datasets: Sequence[str], metric: str) -> Gate:
+    looks = list(request.looks) or None
+    try:
+        return gate_of(Pair(TASK, *request.names), datasets=datasets, metric=metric, looks=looks)
+    except ValidationError as error:
+        reason = str(error.errors()[0]["msg"]).removeprefix("Value error, ")
+        raise UsageError(f"--looks {' '.join(map(str, request.looks))}: {reason}") from None
 
 
 def tabulate_runs(request: Request) -> None:

@@ -99,6 +99,8 @@ def run_experiment(
         stderr.print()
         with record.phase(ANALYZE):
             analyze(output_dir=Path(experiment.output_dir))
+        for line in run.next_look():
+            stdout.print(line, soft_wrap=True)
     if open_report:
         _open(Path(experiment.output_dir))
     stdout.print(f"Next:   {_next_command(experiment)}", soft_wrap=True)

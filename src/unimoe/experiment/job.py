@@ -11,13 +11,16 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import cached_property, partial
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, Literal
 
 import torch
 
 from unimoe.analysis.gates.definitions import Registration, load_gates
+from unimoe.analysis.gates.judging import Judgment, judge_all
 from unimoe.analysis.gates.registration import REGISTERED, own_gates, register, registered_in, unmet
+from unimoe.analysis.statistics.sequential import in_hours
 from unimoe.config import Experiment
 from unimoe.config.base import Dtype
 from unimoe.core.console import Steps, stderr
@@ -47,6 +50,7 @@ from unimoe.models.checkpoint import WITHOUT_EFFECT, first_difference, folder_na
 from unimoe.models.device import release_memory
 from unimoe.models.loader import ModelLoader, refuse_missing_layers
 from unimoe.results import Task, arm_dir, result_path
+from unimoe.results.folder import load_all_results
 from unimoe.training.examples import TrainingData, load_training_data
 from unimoe.training.trainer import StepReport, train_arm
 
@@ -84,7 +88,7 @@ class ExperimentRun:
     ) -> None:
         self.experiment, self._engine = experiment, engine or LocalEngine()
         self._output_dir = Path(experiment.output_dir)
-        gates = matching_gates(experiment)
+        self._gates = gates = matching_gates(experiment)
         refuse_missing_layers(experiment)
         own = (dataset.name for dataset in tier_datasets(experiment, "bundled"))
         TaskPrompts(experiment.evaluation.mteb).refuse_unknown_keys(own)
@@ -97,18 +101,25 @@ class ExperimentRun:
         self._begun: set[str] = set()  # phases with a finished unit in this process
 
     def is_done(self) -> bool:
-        """Return whether every arm and seed is trained and has a result on each task."""
+        """Return whether every arm and seed is trained and has a result on each task, as far as gates are open."""
         (bundled,) = tier_datasets(self.experiment, "bundled")
-        wanted = [
-            (name, seed, task)
-            for name, arm in self.experiment.arms.items()
-            for seed in self.experiment.seeds
-            for task in tasks_of(arm)
-        ]
-        return all(result_path(self._output_dir, *unit, bundled.name).exists() for unit in wanted)
+        for seeds in self._stages():
+            wanted = [
+                (name, seed, task)
+                for name, arm in self.experiment.arms.items()
+                for seed in seeds
+                for task in tasks_of(arm)
+            ]
+            if not all(result_path(self._output_dir, *unit, bundled.name).exists() for unit in wanted):
+                return False
+            if self._decided():
+                return True
+        return True
 
     def train_and_evaluate(self, record: RunRecord, expected: Mapping[str, float] | None = None) -> None:
         """Evaluate the baselines, then train and evaluate all arms seed by seed, so that one seed is complete early.
+
+        Where the gates register looks, it judges at each, and stops once every gate has its label.
 
         Args:
             record: takes what each phase costs.
@@ -126,13 +137,54 @@ class ExperimentRun:
             baselines = [first_stage_system(self.experiment), zero_shot, *self._beside]
         self._units = self._phases(baselines, datasets)
         self._steps = Steps(len(self._units), self._seconds_left if expected else None, bars=not self._engine.remote)
-        self._engine.run(self._jobs(baselines, datasets), at_once=len(self._units))
+        stages = self._stages()
+        for number, seeds in enumerate(stages):
+            first = () if number else baselines
+            self._engine.run(self._jobs(first, seeds, datasets), at_once=len(self._units))
+            later = [str(seed) for stage in stages[number + 1 :] for seed in stage]
+            if later and self._decided():
+                skipped = f"seed{'s' * (len(later) > 1)} {', '.join(later)}"
+                stderr.print(f"Every gate has its label: {skipped} would change nothing", soft_wrap=True)
+                break
 
-    def _jobs(self, baselines: Sequence[System], datasets: Sequence[LoadedDataset]) -> Iterator[Callable[[], None]]:
+    def _stages(self) -> list[list[int]]:
+        """Return the seeds in parts, each up to the next look of a gate; they are all in one part without looks."""
+        looks = {look for gate in self._gates.gates.values() for look in gate.looks or ()}
+        if not looks:
+            return [self.experiment.seeds]
+        seeds = sorted(self.experiment.seeds)  # in the order in which looks take them
+        ends = [0, *sorted(look for look in looks if look < len(seeds)), len(seeds)]
+        return [seeds[start:end] for start, end in pairwise(ends)]
+
+    def _decided(self) -> bool:
+        """Return whether every gate has a label that later seeds cannot change."""
+        gates = self._gates.gates.values()
+        if not gates or any(gate.looks is None for gate in gates):
+            return False
+        outcomes = judge_all(load_all_results(self._output_dir), self._gates)
+        return all(isinstance(item, Judgment) and item.label != "INCONCLUSIVE" for item in outcomes)
+
+    def next_look(self) -> Iterator[str]:
+        """Yield, for each gate that is still open after the last seed, its next look and what the seeds would cost."""
+        trained = len(self.experiment.seeds)
+        if all(gate.looks is None or gate.looks[-1] <= trained for gate in self._gates.gates.values()):
+            return
+        tasks = [(arm.task, tasks_of(arm)) for arm in self.experiment.arms.values()]
+        phases = [phase for task, own in tasks for phase in (f"train {task}", *(_PHASES[each] for each in own))]
+        seconds = sum(self._expected.get(phase, 0.0) for phase in phases)
+        for item in judge_all(load_all_results(self._output_dir), self._gates):
+            look = next((look for look in item.gate.looks or () if look > trained), None)
+            if look and isinstance(item, Judgment) and item.label == "INCONCLUSIVE":
+                cost = f", about {in_hours(seconds * (look - trained))} here" if seconds else ""
+                yield f"Gate {item.name}: the next look is at {look} seeds, {look - trained} more{cost}"
+
+    def _jobs(
+        self, baselines: Sequence[System], seeds: Sequence[int], datasets: Sequence[LoadedDataset]
+    ) -> Iterator[Callable[[], None]]:
         """Yield the parts of the work that depend on no other part."""
         for system in baselines:
             yield partial(self._evaluate, system, datasets)
-        for seed in self.experiment.seeds:
+        for seed in seeds:
             done = self._steps.done
             for arm in self.experiment.arms:
                 yield partial(self._train_and_evaluate_arm, arm, seed, datasets)

@@ -12,11 +12,13 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from itertools import pairwise
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal, Self, TypeAlias, get_args
 
 from pydantic import AfterValidator, BeforeValidator, Field, ValidationError, model_validator
 
+from unimoe.analysis.statistics.sequential import FEWEST, MOST, confidence_at_looks
 from unimoe.analysis.statistics.variance import Estimand
 from unimoe.config.base import MetricName, Name, Positive, Section
 from unimoe.config.files import explain, find_config, read_yaml
@@ -51,6 +53,15 @@ def _distinct(values: list[Any]) -> list[Any]:
 Seeds = Annotated[list[Annotated[int, Field(ge=0)]], Field(min_length=1), AfterValidator(_distinct)]
 
 
+def _ascending(values: list[int]) -> list[int]:
+    if any(a >= b for a, b in pairwise(values)):
+        raise ValueError(f"{values} does not ascend; give the numbers of seeds in order, such as [3, 5, 8]")
+    return values
+
+
+Looks = Annotated[list[Annotated[int, Field(ge=FEWEST, le=MOST)]], Field(min_length=1), AfterValidator(_ascending)]
+
+
 def _share(value: float) -> float:
     if value >= 1:
         raise ValueError(f"{value:g} means {value * 100:g} %; {value:g} % is written {value / 100:g}")
@@ -70,6 +81,7 @@ class _Gate(Section):
     confidence: Annotated[float, Field(gt=0.5, lt=1)] = 0.90  # a label needs at least this, else it is INCONCLUSIVE
     estimand: Estimand = "seeds_and_queries"  # what the label holds for, as in ``ESTIMANDS``
     seeds: Seeds | None = None  # exactly these training seeds of each arm; null for all that an arm has
+    looks: Looks | None = None  # numbers of seeds at which to judge; the first look with a label decides
 
     @property
     def arms(self) -> tuple[str, str]:
@@ -91,10 +103,23 @@ class _Gate(Section):
         """The ``task/dataset`` key of each dataset."""
         return [f"{self.task}/{dataset}" for dataset in self.datasets]
 
+    @property
+    def label_confidence(self) -> float:
+        """The confidence that a label needs at each look: more than ``confidence`` where there are several."""
+        return confidence_at_looks(tuple(self.looks), self.confidence) if self.looks else self.confidence
+
     @model_validator(mode="after")
     def _two_arms(self) -> Self:
         if self.arms[0] == self.arms[1]:
             raise ValueError(f"both arms are {self.arms[0]!r}; a gate compares two")
+        return self
+
+    @model_validator(mode="after")
+    def _seeds_for_all_looks(self) -> Self:
+        if self.looks and self.seeds and len(self.seeds) < self.looks[-1]:
+            raise ValueError(f"the last look is at {self.looks[-1]} seeds, but only {len(self.seeds)} are registered")
+        if self.looks and self.estimand == "queries":
+            raise ValueError("looks count seeds, and estimand 'queries' takes these very runs; leave one of them out")
         return self
 
 

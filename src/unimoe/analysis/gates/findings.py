@@ -102,7 +102,7 @@ def find(gate: Gate, scores: GateScores) -> Finding:
         runs=(of_first, of_second),
         by_seed=_by_seed(quantity, scores) if scores.numbered or scores.paired else {},
         estimate=found,
-        label=label_of(confidence, gate.confidence),
+        label=label_of(confidence, gate.label_confidence),
         confidence=confidence,
         why=why,
     )
@@ -145,7 +145,7 @@ def bounds_of(gate: Gate, found: Finding) -> tuple[float | None, float | None]:
 
     PASS rests on the lower one, FAIL on the upper one; MARGINAL, and PASS of an equivalence gate, on both.
     """
-    bound, needed, cutoffs = found.estimate.bound, gate.confidence, gate.cutoffs
+    bound, needed, cutoffs = found.estimate.bound, gate.label_confidence, gate.cutoffs
     if found.label == "INCONCLUSIVE":
         return None, None
     if found.label == "MARGINAL":
@@ -207,7 +207,7 @@ def _without(gate: Gate, whole: Finding, left_out: str, kind: Kind, rest: GateSc
     value = quantity_of(gate, tuple(rest.by_dataset)).value(rest.means)
     moved = value - whole.value
     confidence = {} if whole.why else gate.confidences(lambda cutoff: whole.estimate.confidence_below(cutoff - moved))
-    return Without(left_out, kind, value, region_of(gate, value), label_of(confidence, gate.confidence))
+    return Without(left_out, kind, value, region_of(gate, value), label_of(confidence, gate.label_confidence))
 
 
 def _leaving_one_out(scores: GateScores) -> Iterator[tuple[str, Kind, GateScores]]:

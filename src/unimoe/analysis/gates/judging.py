@@ -23,10 +23,11 @@ from unimoe.analysis.gates.definitions import (
     SuperiorityGate,
     instant,
 )
-from unimoe.analysis.gates.findings import Finding, Stability, find, quantity_of, stability_of
+from unimoe.analysis.gates.findings import Finding, Stability, find, label_of, quantity_of, stability_of
 from unimoe.analysis.gates.scores import GateScores, collect, refuse_unknown_arm, restricted
 from unimoe.analysis.statistics.estimates import TWO_SEEDS
 from unimoe.analysis.statistics.power import Aim, PowerPlan, plan
+from unimoe.analysis.statistics.sequential import Outlook, outlook
 from unimoe.core.errors import DataError
 from unimoe.results import EvalResult
 from unimoe.results.folder import Results, Seed
@@ -45,6 +46,7 @@ class Judgment:
     gate: Gate  # as it was judged: in an advisory look, with the datasets that have results
     registered: bool  # whether a file registers the gate; beside registered ones, another decides nothing
     found: Finding  # value, interval and label, over all datasets of the gate
+    look: int | None  # number of seeds judged, where the gate registers looks: with a label, the first that has one
     parts: tuple[Finding, ...]  # the same of each dataset with the seeds it has, where there are several
     otherwise: float | None  # TIR across several datasets by the way that the gate does not take
     learnt: Learnt | None  # whether the specialist beats zero-shot; None without a zero-shot result or a specialist
@@ -92,8 +94,21 @@ class Judgment:
         gate, found = self.gate, self.found.estimate
         if found.terms is None or self.found.why or gate.estimand == "seeds" or self.unlearnt:
             return None
-        aim = Aim(gate.cutoffs, gate.confidence, one_sided=isinstance(gate, EquivalenceGate))
+        aim = Aim(gate.cutoffs, gate.label_confidence, one_sided=isinstance(gate, EquivalenceGate))
         return plan(found.terms, found.value, aim)
+
+    @cached_property
+    def outlook(self) -> Outlook | None:
+        """What the looks to come may bring; None where the gate has its label or no look left, or no plan can be."""
+        gate, found = self.gate, self.found
+        if not gate.looks or self.plan is None or found.estimate.terms is None or self.label != "INCONCLUSIVE":
+            return None
+        return outlook(
+            found.estimate.terms,
+            found.value,
+            gate.looks,
+            lambda below: label_of(gate.confidences(below), gate.label_confidence),
+        )
 
     @cached_property
     def stability(self) -> Stability:
@@ -160,8 +175,10 @@ def judge(results: Results, registration: Registration, name: str, *, advisory: 
     if advisory:
         gate, missing = restricted(results, gate)
         reasons = ("a look ahead was asked for", *missing)
-    scores, learnt = collect(results, gate), _learnt(results, gate)
-    found = find(gate, scores)
+    elif gate.seeds and not gate.looks:
+        gate, missing = restricted(results, gate, datasets=False)
+        reasons = tuple(f"{lacking}: judged at another number of seeds than registered" for lacking in missing)
+    scores, found, learnt, look = _at_its_look(results, gate)
     of_arms = [
         (result, result.seed in seeds)
         for arm, seeds in zip(gate.arms, scores.seeds, strict=True)
@@ -173,13 +190,14 @@ def judge(results: Results, registration: Registration, name: str, *, advisory: 
         name=name,
         gate=gate,
         registered=registration.path is not None,
-        found=_required(gate, found, learnt),
-        parts=tuple(_parts(results, gate)) if len(gate.datasets) > 1 else (),
+        found=found,
+        look=look,
+        parts=tuple(_parts(results, gate, look)) if len(gate.datasets) > 1 else (),
         otherwise=_otherwise(gate, scores),
         learnt=learnt,
         advisory=(*reasons, *_unfit(used)),
         notes=(
-            *_notes_on_results(registration, gate, used, left_out, paired=scores.paired),
+            *_notes_on_results(registration, gate, used, left_out, paired=scores.paired, look=look),
             *results.notes(gate.keys, gate.arms),
             *unequal_budgets(results, gate, scores.seeds),
             *_notes_on_scores(results, gate, scores, found),
@@ -209,14 +227,37 @@ def unequal_budgets(results: Results, gate: Gate, seeds: tuple[tuple[Seed, ...],
         )
 
 
-def _parts(results: Results, gate: Gate) -> Iterator[Finding]:
+def _at_its_look(results: Results, gate: Gate) -> tuple[GateScores, Finding, Learnt | None, int | None]:
+    """Judge a gate, at its first look with a label where it registers looks; at the last look so far without one.
+
+    Later seeds cannot change a label: they are not looked at once there is one.
+    """
+    scores = collect(results, gate)
+    trained = [number for number, seeds in zip(scores.fewest, scores.seeds, strict=True) if seeds != (None,)]
+    if not gate.looks or not trained:
+        learnt = _learnt(results, gate)
+        return scores, _required(gate, find(gate, scores), learnt), learnt, None
+    reached = [look for look in gate.looks if look <= min(trained)]
+    for look in reached or [min(trained)]:
+        cut, learnt = scores.first(look), _learnt(results, gate, look)
+        found = _required(gate, find(gate, cut), learnt)
+        if not reached:
+            early = f"the first look is at {gate.looks[0]} seeds, and here {'is' if look == 1 else 'are'} {look}"
+            found = replace(found, label="INCONCLUSIVE", why=early)
+        if found.label != "INCONCLUSIVE":
+            break
+    return cut, found, learnt, look
+
+
+def _parts(results: Results, gate: Gate, look: int | None) -> Iterator[Finding]:
     """Yield what each dataset says alone, with all the seeds it has: other datasets' seeds do not limit it."""
     for dataset in gate.datasets:
         alone = gate.model_copy(update={"datasets": [dataset]})
-        yield _required(gate, find(alone, collect(results, alone)), _learnt(results, alone))
+        scores = collect(results, alone)
+        yield _required(gate, find(alone, scores.first(look) if look else scores), _learnt(results, alone, look))
 
 
-def _learnt(results: Results, gate: Gate) -> Learnt | None:
+def _learnt(results: Results, gate: Gate, look: int | None = None) -> Learnt | None:
     """Compare the specialist with an arm that was not trained, by a superiority gate without a margin.
 
     One seed is taken as it is. None where that arm has no results, or a DataError where the gate requires them.
@@ -230,9 +271,10 @@ def _learnt(results: Results, gate: Gate) -> Learnt | None:
         refuse_unknown_arm(results, baseline)
     elif not all(results.measured(key, baseline) for key in gate.keys):
         return None
-    shared = gate.model_dump(include={"task", "datasets", "metric", "confidence", "estimand"})
+    shared = gate.model_dump(include={"task", "datasets", "metric", "confidence", "estimand", "looks"})
     asked = SuperiorityGate(kind="superiority", system=gate.specialist, baseline=baseline, margin=0.0, **shared)
     scores = collect(results, asked)
+    scores = scores.first(look) if look else scores
     return Learnt(baseline, find(asked.model_copy(update={"estimand": "queries"}) if scores.single else asked, scores))
 
 
@@ -261,10 +303,16 @@ def _unfit(used: list[EvalResult]) -> Iterator[str]:
 
 
 def _notes_on_results(
-    registration: Registration, gate: Gate, used: list[EvalResult], left_out: list[EvalResult], *, paired: bool
+    registration: Registration,
+    gate: Gate,
+    used: list[EvalResult],
+    left_out: list[EvalResult],
+    *,
+    paired: bool,
+    look: int | None,
 ) -> Iterator[str]:
     """Yield which results were not judged, and that some are older than the gate."""
-    if left_out:
+    if left_out and look is None:
         why = f"because {'the other arm or ' if paired else ''}another dataset lacks the seed"
         names = dict.fromkeys(f"{result.config_name} seed {result.seed}" for result in left_out)
         yield f"left out, {'not registered' if gate.seeds else why}: {', '.join(names)}"

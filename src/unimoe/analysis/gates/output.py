@@ -16,6 +16,7 @@ from unimoe.analysis.gates.wording import (
     WAYS,
     action,
     asked,
+    at_look,
     bound_text,
     confidence_line,
     confidence_text,
@@ -24,8 +25,9 @@ from unimoe.analysis.gates.wording import (
     other_way,
     region,
     shown,
+    would_settle,
 )
-from unimoe.analysis.statistics.power import decides_sentence, settle_sentence
+from unimoe.analysis.statistics.power import decides_sentence
 from unimoe.core.io import finite
 
 WIDTH = 96
@@ -68,7 +70,7 @@ def judgment_lines(item: Judgment) -> Iterator[tuple[str, str]]:
     yield ("TIR" if isinstance(gate, InterferenceGate) else "Difference"), _value(item)
     yield "Scores", _scores(item)
     if bound := bound_text(gate, found):
-        yield "Bound", f"{bound} with confidence {gate.confidence:g}: this decides, the 95 % interval does not"
+        yield "Bound", f"{bound} with confidence {gate.label_confidence:g}: this decides, the 95 % interval does not"
     if found.confidence:
         yield "Confidence", confidence_line(gate, found)
     yield "Action", action(item)
@@ -78,9 +80,12 @@ def judgment_lines(item: Judgment) -> Iterator[tuple[str, str]]:
         yield "Across datasets", f"{WAYS[gate.across]}; {other}"
     if item.learnt is not None:
         yield "Specialist", learnt_line(item.learnt)
+    if looked := at_look(item):
+        yield "Looks", looked
     if item.plan and item.label == "INCONCLUSIVE":
         together = " (queries of all datasets together)" if len(item.rows) > 1 else ""
-        yield "Would settle it", settle_sentence(item.plan) + together
+        if settles := would_settle(item):
+            yield "Would settle it", settles + ("" if gate.looks else together)
         yield "Can decide", decides_sentence(item.plan)
     yield "Stability", item.stability.sentence
     yield from (("Note", note) for note in item.notes)
@@ -186,14 +191,17 @@ def _as_json(outcome: Outcome) -> dict[str, Any]:
         "otherwise": outcome.otherwise,
         "specialist": learnt
         and {"beats": learnt.baseline, "holds": learnt.holds, "interval": learnt.found.estimate.as_json()},
-        "power": plan and asdict(plan) | {"says": settle_sentence(plan)},
+        "look": outcome.look,
+        "label_confidence": outcome.gate.label_confidence,
+        "power": plan and asdict(plan) | {"says": would_settle(outcome)},
+        "outlook": outcome.outlook and asdict(outcome.outlook),
         "stability": asdict(outcome.stability),
         "notes": outcome.notes,
     }
 
 
 def _finding_as_json(item: Judgment, found: Finding) -> dict[str, Any]:
-    needed = item.gate.confidence
+    needed = item.gate.label_confidence
     return {
         "label": found.label,
         "estimate_lies": region(item.gate, found),

@@ -59,7 +59,9 @@ def unmet(
         for arm in gate.needed:
             if arm not in arms:
                 yield f"{where} names arm {arm!r}, which this experiment does not have{did_you_mean(arm, arms)}"
-        absent = [str(seed) for seed in gate.seeds or () if seed not in seeds]
+        if gate.looks and len(seeds) < gate.looks[0]:
+            yield f"{where} has its first look at {gate.looks[0]} seeds, and this experiment trains {len(seeds)}"
+        absent = [str(seed) for seed in gate.seeds or () if seed not in seeds and not gate.looks]
         if absent:
             yield f"{where} registers seed {', '.join(absent)}, which this experiment does not train"
         held = datasets.get(gate.task, ())
@@ -84,8 +86,19 @@ def own_gates(arms: Iterable[str], datasets: Sequence[str], metric: str, seeds: 
     All arms are evaluated on the datasets, which share their main metric.
     """
     held = set(arms)
-    given = {"metric": metric, "datasets": list(datasets), "seeds": list(seeds), "specialist_must_beat": ZERO_SHOT}
+    given = {
+        "metric": metric,
+        "datasets": list(datasets),
+        "seeds": list(seeds),
+        "looks": default_looks(len(seeds)),
+        "specialist_must_beat": ZERO_SHOT,
+    }
     return Registration({f"{p.task}.{p.joint}": gate_of(p, **given) for p in pairs(held) if held.issuperset(p.arms)})
+
+
+def default_looks(seeds: int) -> list[int] | None:
+    """Return the looks of an experiment that names no gates: at 3 and 5 seeds and at the end; None below five seeds."""
+    return [*(look for look in (3, 5) if look <= seeds - 2), seeds] if seeds >= 5 else None
 
 
 def default_gates(
@@ -111,7 +124,7 @@ def default_gates(
         beaten = settings.get("specialist_must_beat")
         if beaten and not all(results.measured(f"{pair.task}/{dataset}", beaten) for dataset in datasets):
             del settings["specialist_must_beat"]  # what nobody required here must not keep it from being judged
-        gates[name] = gate_of(pair, **settings | {"datasets": datasets, "metric": metric, "seeds": None})
+        gates[name] = gate_of(pair, **settings | {"datasets": datasets, "metric": metric, "seeds": None, "looks": None})
     return Registration(gates)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from itertools import compress
+from itertools import compress, takewhile
 
 import numpy as np
 
@@ -82,6 +82,17 @@ class GateScores:
         """Mean score of each arm on every dataset, ``(datasets, arms)``."""
         return np.array([[block.mean() for block in arms] for arms in self.by_dataset.values()])
 
+    def first(self, number: int) -> GateScores:
+        """Return the same with the first runs of each arm: what a look at so many seeds sees."""
+        seeds = tuple(
+            tuple(seed for of_dataset in self._seeds_by_dataset(arm) for seed in of_dataset[:number])
+            if arm in self.apart
+            else self.seeds[arm][:number]
+            for arm in (0, 1)
+        )
+        by_dataset = {dataset: (a[:number], b[:number]) for dataset, (a, b) in self.by_dataset.items()}
+        return replace(self, seeds=(seeds[0], seeds[1]), by_dataset=by_dataset)
+
     def without(self, seed: Seed, arm: int | None = None) -> GateScores:
         """Return the same without one seed, of one arm or of both."""
 
@@ -138,14 +149,16 @@ def collect(results: Results, gate: Gate) -> GateScores:
     )
 
 
-def restricted(results: Results, gate: Gate) -> tuple[Gate, tuple[str, ...]]:
+def restricted(results: Results, gate: Gate, *, datasets: bool = True) -> tuple[Gate, tuple[str, ...]]:
     """Return the gate with only those of its datasets and seeds that have results, and what that leaves out.
+
+    Without ``datasets``, all of these must have results.
 
     A gate without any is a DataError, as in ``collect``.
     """
     there = zip(gate.datasets, gate.keys, strict=True)
     here = [dataset for dataset, key in there if all(results.measured(key, arm) for arm in gate.arms)]
-    if not here:
+    if not here or (here != gate.datasets and not datasets):
         _refuse_missing(results, gate)
     reasons, cut = [], gate.model_copy(update={"datasets": here})
     if here != gate.datasets:
@@ -176,9 +189,12 @@ def _seeds(results: Results, gate: Gate, arm: str) -> tuple[Seed, ...]:
     held = results.seeds_of_all(arm, gate.keys)
     if gate.seeds is not None:
         absent = [str(seed) for seed in gate.seeds if seed not in held]
-        if absent:
+        if absent and not gate.looks:
             raise DataError(f"no result of {arm} for seed {', '.join(absent)}; the gate registers its seeds")
-        held = tuple(gate.seeds)
+        # Looks take seeds in ascending order, and skip none: a seed whose score displeases cannot be left out.
+        held = tuple(takewhile(held.__contains__, sorted(gate.seeds)))
+        if not held:
+            raise DataError(f"no result of {arm} for seed {min(gate.seeds)}, the first that the gate registers")
     if not held:
         held = tuple(seed for key in gate.keys for seed in results.distinct(arm, [key], results.seeds(arm, key)))
         if len(set(held)) < len(held):

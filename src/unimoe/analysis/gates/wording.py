@@ -17,7 +17,8 @@ from unimoe.analysis.gates.definitions import (
 from unimoe.analysis.gates.findings import Finding, Without, bounds_of, region_of
 from unimoe.analysis.gates.judging import Judgment
 from unimoe.analysis.statistics.estimates import LEVEL
-from unimoe.analysis.statistics.power import Aim
+from unimoe.analysis.statistics.power import Aim, settle_sentence
+from unimoe.analysis.statistics.sequential import outlook_sentence
 
 WAYS: dict[Averaging, str] = {"mean_of_tirs": "mean of TIRs", "tir_of_means": "TIR of mean scores"}
 
@@ -63,7 +64,44 @@ def unlearnt(item: Judgment) -> str:
 
 def asked(gate: Gate) -> str:
     """Return the gate's claim and the confidence that it asks for."""
-    return f"{claim(gate)}, with confidence {gate.confidence:g}"
+    looks = ""
+    if gate.looks:
+        each = f", {gate.label_confidence:g} at each" if len(gate.looks) > 1 else ""
+        looks = f" over looks at {listed(gate.looks)} seeds{each}"
+    return f"{claim(gate)}, with confidence {gate.confidence:g}{looks}"
+
+
+def listed(numbers: Sequence[int]) -> str:
+    """Return numbers as ``3, 5 and 8``."""
+    *others, last = map(str, numbers)
+    return f"{', '.join(others)} and {last}" if others else last
+
+
+def at_look(item: Judgment) -> str:
+    """Return at which look a gate was judged, and what later seeds change; empty where seeds play no part.
+
+    Where nobody has registered the number of seeds, it says what looking again would cost.
+    """
+    looks, look, gate = item.gate.looks, item.look, item.gate
+    if not looks and not item.registered and gate.seeds is None and item.found.estimate.estimand != "queries":
+        return (
+            "nobody has registered the number of seeds: who adds seeds until a label appears gets a wrong one about "
+            "twice as often as the confidence says; fix the looks first, with looks in a gate file or compare --looks"
+        )
+    if not looks or look is None:
+        return ""
+    if item.label != "INCONCLUSIVE":
+        return f"decided at the look at {look} seeds: the gate is closed, and later seeds change nothing"
+    if look >= looks[-1]:
+        return f"the last look, at {look} seeds, is over: the gate stays INCONCLUSIVE, and later seeds change nothing"
+    return f"no label at {look} seeds; the next look is at {next(n for n in looks if n > look)} seeds"
+
+
+def would_settle(item: Judgment) -> str:
+    """Return what would settle a gate without a label: looks to come, or other numbers of seeds and queries."""
+    if item.gate.looks:
+        return outlook_sentence(item.outlook) if item.outlook else ""
+    return settle_sentence(item.plan) if item.plan else ""
 
 
 def claim(gate: Gate, *, held: bool = True) -> str:
@@ -149,8 +187,8 @@ def confidence_line(gate: Gate, found: Finding) -> str:
     if len(gate.cutoffs) == 1:
         higher = max(claims, key=lambda label: found.confidence[label])
         claims = {higher: claims[higher]}
-    said = (f"that {text}: {confidence_text(found, label, gate.confidence)}" for label, text in claims.items())
-    return f"{'; '.join(said)}; a label needs {gate.confidence:g}"
+    said = (f"that {text}: {confidence_text(found, label, gate.label_confidence)}" for label, text in claims.items())
+    return f"{'; '.join(said)}; a label needs {gate.label_confidence:g}"
 
 
 def unit(gate: Gate) -> str:
@@ -191,7 +229,7 @@ def _bound(gate: Gate, found: Finding) -> str:
     if not held:
         return ""
     digits, sign = _digits(gate, held, 1), math.copysign(1.0, found.value + 0.0)
-    level = f" with confidence {gate.confidence:g}"
+    level = f" with confidence {gate.label_confidence:g}"
     if len(held) == 2:
         near, far = sorted(round(100.0 * sign * end, digits) + 0.0 for end in held)
         return f", {near:.{digits}f} to {far:.{digits}f} {unit(gate)}{level}"

@@ -80,7 +80,7 @@ def gauge(gate: Gate, found: Finding) -> Gauge | None:
 
     texts = [amount(gate, cutoff) for cutoff in gate.cutoffs]
     between = f", interval {shown(gate, interval[0])} to {shown(gate, interval[1])}" if interval else ", no interval"
-    decides = f"; {bound} with confidence {gate.confidence:g}" if (bound := bound_text(gate, found)) else ""
+    decides = f"; {bound} with confidence {gate.label_confidence:g}" if (bound := bound_text(gate, found)) else ""
     anchors = ("end", "start") if len(texts) > 1 else ("middle",)
     return Gauge(
         words=f"{shown(gate, found.value)}{between}{decides}; cutoffs: {', '.join(texts)}",
@@ -165,7 +165,7 @@ def _heading(gate: Gate) -> str:
 
 def _claim(gate: Gate) -> str:
     between = ", MARGINAL between" if isinstance(gate, InterferenceGate) and len(gate.cutoffs) > 1 else ""
-    return f"{claim(gate)}{between}; a label needs confidence {gate.confidence:g}"
+    return f"{claim(gate)}{between}; a label needs confidence {gate.label_confidence:g}"
 
 
 def _sentence(text: str) -> str:

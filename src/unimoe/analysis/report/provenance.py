@@ -9,7 +9,7 @@ from unimoe.analysis.arms import ZERO_SHOT, arm_order
 from unimoe.analysis.gates.definitions import InterferenceGate
 from unimoe.analysis.gates.judging import Judgment, Refusal
 from unimoe.analysis.gates.output import learnt_line
-from unimoe.analysis.statistics.power import settle_sentence
+from unimoe.analysis.gates.wording import would_settle
 from unimoe.core.grouping import gathered
 from unimoe.core.io import hash_json
 from unimoe.results import EvalResult
@@ -41,7 +41,7 @@ def _lacking(item: Judgment) -> Iterator[str]:
     if item.found.why:
         yield item.found.why
     elif item.label == "INCONCLUSIVE" and not item.unlearnt:
-        more = f"; {settle_sentence(item.plan)}" if item.plan else ""
+        more = f"; {settles}" if (settles := would_settle(item)) else ""
         yield f"too few seeds or queries for a label{more}"
     if len(item.rows) > 1:
         yield from (f"{row.datasets[0]}: {row.why}" for row in item.rows if row.why and row.why != item.found.why)

@@ -259,7 +259,7 @@ def _judged_cells(item: Judgment, found: Finding, middle: Sequence[Cell] = ()) -
 
 def _confidence(item: Judgment, found: Finding, label: Label) -> Cell:
     held = found.confidence.get(label)
-    return Cell(confidence_text(found, label, item.gate.confidence) or ABSENT, value=held)
+    return Cell(confidence_text(found, label, item.gate.label_confidence) or ABSENT, value=held)
 
 
 def _means(found: Finding) -> list[Cell]:

@@ -1,0 +1,127 @@
+"""Labels that may be looked at more than once, at numbers of seeds that were fixed before.
+
+Training a seed takes hours, so everybody looks after each. Who adds seeds until a label holds its confidence gets wrong
+labels twice as often as one look promises. A gate that registers its looks asks for more confidence at each of them,
+so that all together err as rarely as one look at the gate's confidence.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cache
+
+import numpy as np
+from scipy.special import stdtr
+
+from unimoe.analysis.statistics.power import at_size
+from unimoe.analysis.statistics.variance import Terms
+
+FEWEST, MOST = 2, 100  # seeds at a look
+_PATHS, _FUTURES = 200_000, 1_000
+_ENDLESS = 1e15  # as good as infinitely many, and finite in every formula
+
+
+@cache
+def confidence_at_looks(looks: tuple[int, ...], confidence: float) -> float:
+    """Return the confidence that a label needs at each look, rounded up to three decimals.
+
+    It is 1 minus the quantile, at 1 minus ``confidence``, of the smallest one-sided p over the looks, along paths of
+    Student's t over seeds whose true value lies at the cutoff (the significance-level approach; Jennison & Turnbull
+    2000, Group Sequential Methods, ch. 11). Queries are shared by all looks, which only raises the correlation between
+    looks, so seeds alone are the worst case (Slepian 1962). The paths are drawn with a fixed seed.
+
+    Args:
+        looks: numbers of seeds, ascending.
+        confidence: that of a label after a single look.
+    """
+    if len(looks) == 1:
+        return confidence
+    rng = np.random.default_rng(0)
+    total, squares, smallest = np.zeros(_PATHS), np.zeros(_PATHS), np.ones(2 * _PATHS)
+    for number in range(1, looks[-1] + 1):
+        seed = rng.standard_normal(_PATHS)
+        total += seed
+        squares += seed**2
+        if number in looks:
+            error = np.sqrt((squares - total**2 / number) / (number - 1) / number)
+            p = stdtr(number - 1, total / number / error)
+            # A path with all signs turned is as likely as the path itself, and its p is 1 - p.
+            smallest = np.minimum(smallest, np.concatenate([p, 1.0 - p]))
+    return math.ceil(1000.0 * (1.0 - float(np.quantile(smallest, 1.0 - confidence)))) / 1000.0
+
+
+@dataclass(frozen=True)
+class Outlook:
+    """What the looks to come may bring if the true value is the one observed."""
+
+    looks: tuple[int, ...]  # those to come
+    seeds: float  # mean number of seeds of each arm when it ends
+    chances: dict[str, float]  # of each label at the end, INCONCLUSIVE included
+
+
+def outlook(
+    terms: Terms,
+    value: float,
+    looks: Sequence[int],
+    label_at: Callable[[Callable[[float], float]], str],
+) -> Outlook | None:
+    """Draw the seeds to come, and judge each look; None where no look is left or no runs vary.
+
+    New seeds scatter around the present value as the present ones do; queries stay. This is of first order: the scatter
+    of few seeds is itself uncertain.
+
+    Args:
+        terms: parts of the variance at the present value.
+        value: the present value.
+        looks: all looks of the gate.
+        label_at: the label that holds its confidence, from the confidence below a cutoff.
+    """
+    now = int(min(terms.runs, default=0))
+    to_come = tuple(look for look in looks if look > now)
+    if not to_come or now < FEWEST:
+        return None
+    groups, of_queries = len(terms.runs), at_size(terms, _ENDLESS, sum(terms.queries))
+    of_seed = max(0.0, terms.variance - of_queries.variance) * now  # variance of the value over single seeds
+    rng, ended, labels = np.random.default_rng(0), [], []
+    for _ in range(_FUTURES):
+        moved, squares, number, label = 0.0, groups * (now - 1) * of_seed, now, "INCONCLUSIVE"
+        for look in to_come:
+            new = look - number
+            moved += rng.normal(0.0, math.sqrt(of_seed * new))
+            squares += of_seed * rng.chisquare(groups * new)
+            number, freedom = look, groups * (look - 1)
+            of_runs = squares / freedom / look
+            variance = of_queries.variance + of_runs
+            parts = of_runs**2 / freedom + of_queries.variance**2 / of_queries.freedom
+            label = _label(value + moved / look, variance, variance**2 / parts if parts else math.inf, label_at)
+            if label != "INCONCLUSIVE":
+                break
+        ended.append(number)
+        labels.append(label)
+    chances = {label: labels.count(label) / _FUTURES for label in ("PASS", "FAIL", "MARGINAL", "INCONCLUSIVE")}
+    return Outlook(to_come, float(np.mean(ended)), {label: chance for label, chance in chances.items() if chance})
+
+
+def outlook_sentence(found: Outlook) -> str:
+    """Say which look is next, and what the looks may bring."""
+    chances = ", ".join(f"{label} {100 * chance:.0f} %" for label, chance in found.chances.items())
+    first, *others = found.looks
+    later = f", then at {' and '.join(map(str, others))}" if others else ""
+    return (
+        f"the next look is at {first} seeds{later}; if the true value is the estimate: {chances}, after "
+        f"{found.seeds:.1f} seeds on average"
+    )
+
+
+def in_hours(seconds: float) -> str:
+    """Return a time as hours, or as minutes below one."""
+    return f"{seconds / 3600:.1f} hours" if seconds >= 3600 else f"{seconds / 60:.1f} minutes"
+
+
+def _label(value: float, variance: float, freedom: float, label_at: Callable[[Callable[[float], float]], str]) -> str:
+    if variance == 0.0:
+        return label_at(lambda cutoff: float(value < cutoff))
+    error = math.sqrt(variance)
+    return label_at(lambda cutoff: float(stdtr(freedom, (cutoff - value) / error)))
