@@ -15,6 +15,7 @@ from unittest.mock import patch
 
 import pytest
 from support.experiments import write_tiny_experiment
+from support.gates import INTERFERENCE, gate_file
 from support.json_files import read_plain
 from support.scripts import SCRIPTS, Done, assert_refused, call_script
 from support.tiny_encoders import save_tiny_encoder
@@ -299,3 +300,42 @@ def kill_when(path: Path, config: Path, output_dir: Path) -> None:
             assert time.monotonic() < deadline
             time.sleep(0.01)
         process.send_signal(signal.SIGKILL)
+
+
+class TestLooks:
+    """Three seeds, looked at after two and three; a tiny random model beats nothing, so the specialist need not."""
+
+    @staticmethod
+    def by_looks(folder: Path, looks: list[int], **gate: Any) -> Path:
+        config = write_tiny_experiment(folder)
+        free = {"specialist_must_beat": None, "looks": looks}
+        gates = gate_file(folder, kill=INTERFERENCE | free | gate)
+        text = config.read_text(encoding="utf-8").replace("seeds:\n- 0\n- 1\n", "seeds:\n- 0\n- 1\n- 2\n")
+        text = text.replace("queries: 6\n", "queries: 30\n").replace("pool: 40\n", "pool: 120\n")
+        config.write_text(f"{text}gates: {gates}\n", encoding="utf-8")
+        return config
+
+    def test_it_stops_training_when_every_gate_has_its_label(self, tmp_path: Path) -> None:
+        config = self.by_looks(tmp_path, [2, 3], pass_at=0.99, fail_below=0.98)  # no TIR comes near it
+        done = run(config, tmp_path / "outputs")
+        assert done.returncode == 0, done.stderr
+        assert "Every gate has its label: seed 2 would change nothing" in done.stderr
+        assert not (tmp_path / "outputs" / "joint_r8" / "seed_2").exists()
+        assert "FAIL: kill" in done.stdout
+        assert "decided at the look at 2 seeds" in done.stdout
+        again = run(config, tmp_path / "outputs")
+        assert "Every gate has its label" in again.stderr
+        assert not (tmp_path / "outputs" / "joint_r8" / "seed_2").exists()
+        assert verdicts(again) == verdicts(done)
+
+    def test_without_a_label_it_goes_on_and_names_the_next_look(self, tmp_path: Path) -> None:
+        config = self.by_looks(tmp_path, [2, 3, 6], pass_at=0.0002, fail_below=0.0001)  # no label can hold
+        done = run(config, tmp_path / "outputs")
+        assert done.returncode == 0, done.stderr
+        assert (tmp_path / "outputs" / "joint_r8" / "seed_2").exists()
+        assert re.search(r"^Gate kill: the next look is at 6 seeds, 3 more, about .* here$", done.stdout, re.M)
+
+    def test_too_few_seeds_for_the_first_look_are_refused(self, tmp_path: Path) -> None:
+        config = self.by_looks(tmp_path, [5, 8])
+        done = run(config, tmp_path / "outputs")
+        assert_refused(done, 3, "has its first look at 5 seeds, and this experiment trains 3")
