@@ -103,7 +103,7 @@ def main() -> None:
         found = list(at_cutoffs)
 
     def percent(counts: Counter[str], key: str) -> float:
-        return round(100.0 * counts[key] / reps, 2)
+        return float(round(100.0 * counts[key] / reps, 2))
 
     print("| scores | sd(diff)/mean | seed sd | queries | paired | false PASS | false FAIL | naive PASS | mean seeds |")
     print("|---|" + " --: |" * 8)

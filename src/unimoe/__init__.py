@@ -7,9 +7,13 @@ so that ``import unimoe`` loads no library.
 from __future__ import annotations
 
 from importlib import import_module
+from importlib.metadata import version
 from typing import TYPE_CHECKING
 
+from unimoe.core.errors import missing_extra
+
 if TYPE_CHECKING:
+    __version__: str
     from unimoe.analysis.compare import compare, load_all_results
     from unimoe.api import bm25_candidates, evaluate_reranker, load_collection, load_encoder, load_model, tir
     from unimoe.config.files import load_experiment
@@ -55,9 +59,16 @@ _DEFINED_IN = {
 if not TYPE_CHECKING:  # a type checker shall refuse a misspelt name
 
     def __getattr__(name: str) -> object:
+        if name == "__version__":
+            return version("unimoe")
         if name not in _DEFINED_IN:
             raise AttributeError(f"module 'unimoe' has no attribute {name!r}; it offers {', '.join(__all__)}")
-        return getattr(import_module(f"unimoe.{_DEFINED_IN[name]}"), name)
+        try:
+            return getattr(import_module(f"unimoe.{_DEFINED_IN[name]}"), name)
+        except ModuleNotFoundError as error:
+            if (needs := missing_extra(error)) is None:
+                raise
+            raise ModuleNotFoundError(f"unimoe.{name}: {needs}", name=error.name) from error
 
 
 def __dir__() -> list[str]:

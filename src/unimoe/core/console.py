@@ -18,7 +18,7 @@ import typer
 from rich.console import Console
 from rich.text import Text
 
-from unimoe.core.errors import UnimoeError, UsageError, system_refusal
+from unimoe.core.errors import UnimoeError, UsageError, missing_extra, system_refusal
 from unimoe.core.limits import harmless, shortened
 from unimoe.core.stopping import ended_by_signals
 
@@ -67,6 +67,8 @@ def run(app: typer.Typer) -> NoReturn:
             app()
     except Exception as error:
         shown = error if isinstance(error, UnimoeError) else system_refusal(error)
+        if isinstance(error, ModuleNotFoundError):
+            shown = missing_extra(error)
         if shown is None:
             raise
         print_error(shown)

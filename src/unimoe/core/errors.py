@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import errno
 import os
+import traceback
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from difflib import get_close_matches
@@ -57,6 +58,32 @@ def refuse_missing(missing: Mapping[str, Sequence[str]]) -> None:
     if counted:
         parts = " and ".join(f"{count} ({', '.join(names)})" for count, names in counted.items())
         raise MissingPartError(f"done, without {parts}; the reasons are above")
+
+
+_ROOMS = {  # what the commands of a room need, outermost first
+    "unimoe.studies": "studies",
+    "unimoe.cli.run_experiment": "train",
+    "unimoe.cli.train": "train",
+    "unimoe.experiment": "train",
+    "unimoe.training": "train",
+}
+_LIBRARIES = {
+    **dict.fromkeys(("torch", "transformers", "peft", "safetensors", "sentence_transformers", "mteb"), "models"),
+    **dict.fromkeys(("bm25s", "Stemmer", "rank_bm25", "huggingface_hub", "tokenizers"), "models"),
+    **dict.fromkeys(("torchjd", "accelerate"), "train"),
+    "numba": "studies",
+}
+
+
+def missing_extra(error: ModuleNotFoundError) -> UsageError | None:
+    """Return what to install for a library that the light install lacks; None for any other module."""
+    library = str(error.name).partition(".")[0]
+    if library not in _LIBRARIES:
+        return None
+    frames = (str(frame.f_globals.get("__name__")) for frame, _ in traceback.walk_tb(error.__traceback__))
+    asked = next((extra for name in frames for room, extra in _ROOMS.items() if name.startswith(room)), None)
+    extra = asked or _LIBRARIES[library]
+    return UsageError(f"this needs {library}, which is not installed: pip install 'unimoe[{extra}]'")
 
 
 def did_you_mean(word: str, known: Iterable[str]) -> str:
