@@ -150,10 +150,8 @@ def _mend(error: BaseException) -> str | None:
 
 
 def _opened(url: str) -> tuple[fsspec.AbstractFileSystem, str]:
-    try:
-        import fsspec
-    except ImportError:
-        raise UsageError("--store needs fsspec; install unimoe[cluster]") from None
+    import fsspec
+
     try:
         files, root = fsspec.url_to_fs(url)
     except Exception as error:  # clients that connect at once have errors of their own kinds
