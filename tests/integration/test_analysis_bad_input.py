@@ -204,7 +204,10 @@ LITTLE: dict[str, tuple[Callable[[Path], object], tuple[str, ...]]] = {
     ),
     "one seed": (
         lambda folder: write_experiment(folder, seeds=(0,), logs=False),
-        ("INCONCLUSIVE: reranking.joint_r8", "one seed of rank_only_r8 and joint_r8: other training seeds cannot be"),
+        (
+            "UNDECIDED: reranking.joint_r8 (gate: INCONCLUSIVE",
+            "one seed of rank_only_r8 and joint_r8: other training seeds cannot be",
+        ),
     ),
     "one query": (
         lambda folder: write_experiment(folder, queries=1, logs=False),

@@ -47,7 +47,7 @@ def results(output_dir: Path) -> dict[str, Any]:
 
 
 def verdicts(done: Done) -> list[str]:
-    return re.findall(r"^[A-Z]+: (?:reranking|embedding)\..*", done.stdout, re.M)
+    return re.findall(r"^[A-Z ]+: (?:reranking|embedding)\..*", done.stdout, re.M)
 
 
 @pytest.fixture(scope="module")
@@ -65,8 +65,8 @@ class TestMainJob:
     def test_ends_with_verdict_report_and_the_next_command(self, finished: tuple[Path, Done]) -> None:
         output_dir, done = finished
         assert done.returncode == 0, done.stderr
-        assert "INCONCLUSIVE: reranking.joint_r8" in done.stdout
-        assert "INCONCLUSIVE: embedding.joint_r8" in done.stdout
+        assert "UNDECIDED: reranking.joint_r8 (gate: INCONCLUSIVE" in done.stdout
+        assert "UNDECIDED: embedding.joint_r8 (gate: INCONCLUSIVE" in done.stdout
         assert done.stdout.rstrip().splitlines()[-1].startswith("Next:   uv run scripts/evaluate.py --checkpoint")
         assert (output_dir / "analysis" / "report.md").is_file()
         assert f"Report: {output_dir / 'analysis' / 'report.html'}" in done.stdout
@@ -321,7 +321,7 @@ class TestLooks:
         assert done.returncode == 0, done.stderr
         assert "Every gate has its label: seed 2 would change nothing" in done.stderr
         assert not (tmp_path / "outputs" / "joint_r8" / "seed_2").exists()
-        assert "FAIL: kill" in done.stdout
+        assert "NO INTERFERENCE: kill (gate: FAIL, keep the joint model)" in done.stdout
         assert "decided at the look at 2 seeds" in done.stdout
         again = run(config, tmp_path / "outputs")
         assert "Every gate has its label" in again.stderr

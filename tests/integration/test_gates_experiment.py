@@ -131,5 +131,5 @@ def test_gates_that_a_smoke_run_cannot_meet_do_not_fail_its_analysis(tmp_path: P
     said = " ".join(done.stdout.split())
     assert "NOT JUDGED: " in said
     assert "no result of rank_only_r8 for seed 1; the gate registers its seeds" in said
-    assert "ADVISORY INCONCLUSIVE: look" in said
+    assert "UNDECIDED: look (gate: ADVISORY INCONCLUSIVE" in said
     assert call_script("analyze_results.py", "verdicts", "--output-dir", tmp_path).returncode == 3

@@ -55,7 +55,7 @@ def test_no_output_gives_another_label(outputs: dict[str, str]) -> None:
         explained = re.sub(r"[^.;:]*INCONCLUSIVE(: these seeds and queries cannot decide| where none does)", "", text)
         for label in re.findall(r"\b[A-Z]{4,}\b", explained):
             assert label not in LABELS - {"FAIL", "PASS", "MARGINAL"}, (where, label)
-    assert "FAIL: rank joint_r8 loses" in outputs["verdicts"]
+    assert "NO INTERFERENCE: rank (gate: FAIL, keep the joint model) joint_r8 loses" in outputs["verdicts"]
     assert {gate["label"] for gate in json.loads(outputs["json"])["gates"]} == {"FAIL"}
 
 

@@ -62,7 +62,7 @@ def test_one_seed_is_inconclusive_and_says_why(tmp_path: Path) -> None:
     steady(tmp_path, 0.1, seeds=1)
     done = verdicts(tmp_path, "--gates", gate_file(tmp_path, kill=INTERFERENCE))
     assert done.returncode == 12
-    assert "INCONCLUSIVE: kill" in done.stdout
+    assert "UNDECIDED: kill (gate: INCONCLUSIVE" in done.stdout
     said = " ".join(done.stdout.split())
     assert "one seed of rank_only_r8 and joint_r8: other training seeds cannot be judged by it" in said
     assert "95 % interval for other queries, these very runs" in said

@@ -129,5 +129,5 @@ def test_no_model_library_is_loaded(arms: Arms) -> None:
     specialist, joint, qrels = arms
     command = [sys.executable, "-c", code, "compare", "--specialist", *specialist, "--joint", *joint, "--qrels", qrels]
     done = subprocess.run(list(map(str, command)), capture_output=True, text=True, check=True)
-    assert "PASS: interference" in done.stdout
+    assert "INTERFERENCE: interference (gate: PASS" in done.stdout
     assert done.stderr.splitlines()[-1] == ""

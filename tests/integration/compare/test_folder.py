@@ -43,7 +43,7 @@ class TestGates:
         gates = gate_file(tmp_path)
         done = compare_arms(arms, *NAMED, "--gates", gates)
         assert done.returncode == 0, done.stderr
-        assert "PASS: kill" in done.stdout
+        assert "INTERFERENCE: kill (gate: PASS" in done.stdout
         assert "PASS from 10 %, FAIL below 8 %" in done.stdout
         for number in ("PASS from 2 %", "2 % or more", "FAIL below 1 %"):
             assert number not in done.stdout
@@ -119,7 +119,7 @@ class TestFolder:
         first, again = (compare_arms(arms, "--output-dir", out) for _ in range(2))
         assert first.returncode == again.returncode == 0
         assert first.stdout == again.stdout
-        assert "PASS: interference" in first.stdout
+        assert "INTERFERENCE: interference (gate: PASS" in first.stdout
 
     @pytest.mark.usefixtures("without_report")
     def test_another_comparison_is_refused_by_name_or_replaces_it(self, arms: Arms, tmp_path: Path) -> None:
@@ -172,5 +172,5 @@ class TestFolder:
     def test_gates_that_lie_there_judge(self, arms: Arms, tmp_path: Path) -> None:
         shutil.copyfile(gate_file(tmp_path), tmp_path / "gates.yaml")
         done = compare_arms(arms, *NAMED, "--output-dir", tmp_path)
-        assert "PASS: kill" in done.stdout
+        assert "INTERFERENCE: kill (gate: PASS" in done.stdout
         assert done.returncode == 0

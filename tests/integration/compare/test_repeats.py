@@ -54,7 +54,7 @@ class TestRuns:
         gates.write_text(GATE, encoding="utf-8")
         done = compare_arms(arms, "--gates", gates)
         assert done.returncode == 12, done.stdout
-        assert "INCONCLUSIVE: kill" in done.stdout
+        assert "UNDECIDED: kill (gate: INCONCLUSIVE" in done.stdout
         said = words_of(done)
         assert "one seed of specialist and joint: other training seeds cannot be judged by it" in said
         for arm in ("specialist", "joint"):

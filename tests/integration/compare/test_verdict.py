@@ -39,7 +39,7 @@ class TestVerdict:
         text = words_of(done)
         for words in (
             "No gates were registered before the results",
-            "PASS: interference joint loses",
+            "INTERFERENCE: interference (gate: PASS, build separate experts) joint loses",
             "interference, 2 % or more",
             "(seeds 0, 1, 2:",
             "Relevance level 1 on q",
@@ -47,7 +47,7 @@ class TestVerdict:
             "The 10 queries with the largest differences",
         ):
             assert words in text
-        assert text.count("PASS: ") == 1
+        assert text.count("gate: PASS") == 1
         assert "read" in done.stderr
         assert f"{arms[0][0]}: specialist seed 0 on q" in " ".join(done.stderr.split())
 
@@ -57,7 +57,7 @@ class TestVerdict:
         alike = [[random_run(qrels, 1.0, rng) for _ in range(2)] for _ in range(2)]
         done = compare_arms(write_arms(tmp_path, qrels, *alike))
         assert done.returncode == 0
-        assert "INCONCLUSIVE: interference" in words_of(done)
+        assert "UNDECIDED: interference (gate: INCONCLUSIVE" in words_of(done)
         assert "Would settle it" in words_of(done)
 
     def test_one_run_a_side_is_inconclusive_with_an_interval_over_queries(self, arms: Arms) -> None:

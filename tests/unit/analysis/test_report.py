@@ -16,7 +16,7 @@ from unimoe.analysis.analysis import Analysis
 from unimoe.analysis.comparisons import Comparison, Question, compare_arms
 from unimoe.analysis.gates.definitions import load_gates
 from unimoe.analysis.gates.registration import REGISTERED
-from unimoe.analysis.gates.wording import action, headline
+from unimoe.analysis.gates.wording import action, finding_word, gate_text, headline
 from unimoe.analysis.report import gather, write_report
 from unimoe.analysis.report.pages import markdown_page
 from unimoe.analysis.report.systems import systems_headlines
@@ -31,15 +31,15 @@ class TestHeadlines:
         contents = contents_of(steady(0.95))
         ((heading, (card,)),) = contents.headlines
         assert heading == ""
-        assert card.label == "PASS"
+        assert (card.finding, card.label) == ("INTERFERENCE", "gate: PASS, build separate experts")
         assert card.headline == (
             "joint_r8 loses 5.0 % of rank_only_r8's ndcg@10 on apidocs, at least 4.9 % with confidence 0.9 "
-            "(95 % interval 4.8 to 5.2 %): interference, 2 % or more."
+            "(TIR +4.98 %, 95 % interval [+4.78, +5.17]): interference, 2 % or more."
         )
         text = markdown_page(contents, [])
-        assert text.splitlines()[2].startswith("- **PASS** joint_r8 loses 5.0 % of rank_only_r8's")
+        assert text.splitlines()[2].startswith("- **INTERFERENCE** joint_r8 loses 5.0 % of rank_only_r8's")
         assert text.index("joint_r8 loses") < text.index("## Verdicts")
-        for words in ("One verdict", "go on.", "nothing to decide on", "confirmed"):
+        for words in ("One verdict", "nothing to decide on", "confirmed"):
             assert words not in text
 
     def test_headline_and_action_are_those_of_the_judgment(self) -> None:
@@ -47,8 +47,8 @@ class TestHeadlines:
             analysis = Analysis(loaded(steady(share)))
             (card,), (item,) = gather(analysis, []).cards, analysis.judgments
             assert card.headline == headline(item)
-            assert card.action.lower() == action(item)
-            assert card.label == item.label
+            assert (card.finding, card.label) == (finding_word(item.gate, item.label), gate_text(item))
+            assert card.label.endswith(action(item))
 
     def test_a_specialist_that_has_learnt_nothing_is_in_the_headline_and_missing(self) -> None:
         contents = contents_of([*steady(0.9), untrained("zero_shot", 1.0)])
@@ -60,29 +60,28 @@ class TestHeadlines:
         contents = contents_of([*steady(0.9, "a"), *steady(0.9, "b")], registration)
         registered, own = contents.headlines
         assert registered[0] == "Registered gates"
-        assert {card.label for card in registered[1]} == {"PASS", "NOT JUDGED"}
+        assert {card.finding for card in registered[1]} == {"INTERFERENCE", "NOT JUDGED"}
         assert own[0].startswith("Not registered")
         assert [card.heading for card in own[1]] == ["Reranking on b"]
         assert own[1][0].about.endswith("gate reranking.joint_r8, not registered")
 
     def test_advisory_results_decide_nothing(self) -> None:
         (card,) = cards_of(steady(0.9, caveats=["smoke run: unfit"]))
-        assert (card.label, card.tone) == ("ADVISORY PASS", "")
-        assert card.action == "A look ahead, no decision"
+        assert (card.finding, card.label) == ("INTERFERENCE", "gate: ADVISORY PASS, decides nothing")
         assert "smoke run: unfit" in dict(card.lines)["Advisory"]
 
 
 class TestCards:
     def test_noise_says_what_would_settle_it(self) -> None:
         (card,) = cards_of(noisy())
-        assert card.action == "Measure more"
+        assert (card.finding, card.label) == ("UNDECIDED", "gate: INCONCLUSIVE, measure more")
         assert {"TIR", "Confidence", "Would settle it"} <= dict(card.lines).keys()
         assert {"Asked", "Scores", "Stability"} <= dict(card.folded).keys()
 
     def test_one_seed_cannot_tell_and_is_missing(self) -> None:
         contents = contents_of(steady(0.9, seeds=1))
         (card,) = contents.cards
-        assert card.label == "INCONCLUSIVE"
+        assert card.finding == "UNDECIDED"
         assert "train two more" in card.headline
         assert any("one seed of rank_only_r8 and joint_r8" in line for line in contents.missing)
 
@@ -95,7 +94,7 @@ class TestCards:
         contents = contents_of(steady(0.9), registration)
         gone, kill = contents.cards
         assert kill.about == "joint_r8 against rank_only_r8, ndcg@10; gate kill, registered"
-        assert gone.label == "NOT JUDGED"
+        assert (gone.finding, gone.label) == ("NOT JUDGED", "")
         assert gone.gauge is None
         assert "did you mean 'joint_r8'?" in gone.headline
         assert gone.headline.startswith("gates.yaml: "), "a path is quoted as it is"
@@ -105,7 +104,7 @@ class TestCards:
         (card,) = cards_of([*steady(0.9, "a"), *steady(0.95, "b")])
         assert card.heading == "Reranking on 2 datasets"
         assert [name for name, _ in card.parts] == ["a", "b"]
-        assert all(text.endswith(" PASS") for _, text in card.parts)
+        assert all(text.endswith(" INTERFERENCE") for _, text in card.parts)
         assert dict(card.folded)["Across datasets"].startswith("mean of TIRs; the TIR of mean scores is +7.4")
 
     def test_reading_takes_its_numbers_from_the_gates(self, tmp_path: Path) -> None:
@@ -126,19 +125,19 @@ class TestGauge:
         assert gauge.high is not None
         assert 5 < gauge.low < gauge.estimate < gauge.high < 95
         assert gauge.cutoffs[0][0] < gauge.cutoffs[1][0]
-        assert gauge.ends == ("FAIL", "PASS")
+        assert gauge.ends == ("NO INTERFERENCE", "INTERFERENCE")
         assert gauge.words.endswith("cutoffs: 1 %, 2 %")
 
     def test_equivalence_fails_at_both_ends(self, tmp_path: Path) -> None:
         gate = {"kind": "equivalence", "margin": 0.01, "system": "joint_r8", "baseline": "rank_only_r8"}
         gauge = cards_of(steady(1.0), load_gates(gate_file(tmp_path, same=BASE | gate)))[0].gauge
         assert gauge is not None
-        assert gauge.ends == ("FAIL", "FAIL")
+        assert gauge.ends == ("DIFFERENT", "DIFFERENT")
         assert [text for _, text, _ in gauge.cutoffs] == ["-1 points", "1 point"]
 
     def test_a_ratio_to_nothing_has_none(self) -> None:
         (card,) = cards_of([*measured("rank_only_r8", [[0.0] * 40] * 2), *measured("joint_r8", [[0.1] * 40] * 2)])
-        assert card.label == "INCONCLUSIVE"
+        assert card.finding == "UNDECIDED"
         assert card.gauge is None
         assert "cannot be compared" in card.headline
 

@@ -191,7 +191,7 @@ class TestMarkdown:
 
     def test_findings_come_before_anything_else(self) -> None:
         text = markdown_page(contents_of(steady(0.9, caveats=["smoke run"])), [])
-        assert text.index("> **Caveat:** smoke run") < text.index("**ADVISORY PASS**") < text.index("## Verdicts")
+        assert text.index("> **Caveat:** smoke run") < text.index("gate: ADVISORY PASS") < text.index("## Verdicts")
         assert text.index("No gates were registered") < text.index("### Reranking on apidocs")
         assert "\n\n\n" not in text
 

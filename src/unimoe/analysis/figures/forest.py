@@ -17,7 +17,7 @@ from unimoe.analysis.formats import signed
 from unimoe.analysis.gates.definitions import EquivalenceGate, Gate, InterferenceGate, Label
 from unimoe.analysis.gates.findings import Finding, bounds_of, region_of
 from unimoe.analysis.gates.judging import Judgment
-from unimoe.analysis.gates.wording import WAYS, amount, bound_text, interval_text, shown
+from unimoe.analysis.gates.wording import WAYS, amount, bound_text, finding_word, interval_text, shown
 from unimoe.analysis.statistics.estimates import Estimate
 from unimoe.core.grouping import gathered
 
@@ -135,13 +135,13 @@ def _regions(gate: Gate) -> Iterator[tuple[str, float]]:
 
 def _row(item: Judgment, found: Finding, name: str, look: Look, *, several: bool = False) -> Row:
     number = shown(item.gate, found.value)
-    bound = bound_text(item.gate, found)
+    bound, word = bound_text(item.gate, found), finding_word(item.gate, found.label)
     return Row(
         name=name,
         value=100.0 * found.value,
         interval=_hundredfold(found.estimate),
-        numbers=number if math.isnan(found.value) else f"{number.rpartition(' ')[0]} {interval_text(item, found)}",
-        label=f"{found.label}: {bound}" if bound else found.label,
+        numbers=number if math.isnan(found.value) else f"{number.rpartition(' ')[0]} {interval_text(item.gate, found)}",
+        label=f"{word}: {bound}" if bound else word,
         look=look,
         bounds=tuple(100.0 * end for end in bounds_of(item.gate, found) if end is not None),
         several=several,

@@ -20,6 +20,8 @@ from unimoe.analysis.gates.wording import (
     bound_text,
     confidence_line,
     confidence_text,
+    finding_word,
+    gate_text,
     headline,
     interval_text,
     other_way,
@@ -73,7 +75,6 @@ def judgment_lines(item: Judgment) -> Iterator[tuple[str, str]]:
         yield "Bound", f"{bound} with confidence {gate.label_confidence:g}: this decides, the 95 % interval does not"
     if found.confidence:
         yield "Confidence", confidence_line(gate, found)
-    yield "Action", action(item)
     if len(item.rows) > 1:
         yield "By dataset", "; ".join(f"{row.datasets[0]} {in_one_line(item, row)}" for row in item.rows)
     if isinstance(gate, InterferenceGate) and (other := other_way(item)):
@@ -92,8 +93,8 @@ def judgment_lines(item: Judgment) -> Iterator[tuple[str, str]]:
 
 
 def in_one_line(item: Judgment, row: Finding) -> str:
-    """Return value, interval and label of one dataset, for example ``+4.38 % [+3.11, +5.66] PASS``."""
-    return f"{shown(item.gate, row.value)} {interval_text(item, row)} {row.label}"
+    """Return value, interval and finding on one dataset, for example ``+4.38 % [+3.11, +5.66] INTERFERENCE``."""
+    return f"{shown(item.gate, row.value)} {interval_text(item.gate, row)} {finding_word(item.gate, row.label)}"
 
 
 def learnt_line(learnt: Learnt) -> str:
@@ -136,7 +137,8 @@ def filled(text: str, first: str = "", others: str = "  ") -> str:
 def _paragraph(item: Outcome) -> str:
     if isinstance(item, Refusal):
         return filled(f"NOT JUDGED: {item.error}")
-    lines, many = [filled(f"{item.verdict}: {item.name}"), filled(headline(item), "  ")], len(item.rows) > _MOST_ROWS
+    title = f"{finding_word(item.gate, item.label)}: {item.name} ({gate_text(item)})"
+    lines, many = [filled(title), filled(headline(item), "  ")], len(item.rows) > _MOST_ROWS
     lines += [_named(name, text) for name, text in judgment_lines(item) if not (many and name == "By dataset")]
     if many:
         width = max(len(row.datasets[0]) for row in item.rows)
@@ -159,7 +161,7 @@ def _value(item: Judgment) -> str:
     if found.estimate.interval is None:
         return f"{shown(gate, found.value)}, no interval: {found.why}{described}"
     return (
-        f"{shown(gate, found.value)} {interval_text(item, found)} (95 % interval for "
+        f"{shown(gate, found.value)} {interval_text(gate, found)} (95 % interval for "
         f"{found.holds_for}, t with {found.estimate.degrees_of_freedom:.1f} degrees of freedom); "
         f"the estimate is {region(gate, found)}{described}"
     )
@@ -204,6 +206,7 @@ def _finding_as_json(item: Judgment, found: Finding) -> dict[str, Any]:
     needed = item.gate.label_confidence
     return {
         "label": found.label,
+        "finding": finding_word(item.gate, found.label),
         "estimate_lies": region(item.gate, found),
         "confidence": {label: float(confidence_text(found, label, needed)) for label in found.confidence},
         "bounds": bounds_of(item.gate, found),

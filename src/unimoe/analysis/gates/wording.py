@@ -24,6 +24,24 @@ WAYS: dict[Averaging, str] = {"mean_of_tirs": "mean of TIRs", "tir_of_means": "T
 
 _DATASETS_NAMED = 3
 
+# What a label says of the models. PASS is bad news for a joint model, so the label alone would mislead.
+_FINDINGS: dict[str, dict[Label, str]] = {
+    "interference": {"PASS": "INTERFERENCE", "FAIL": "NO INTERFERENCE", "MARGINAL": "SMALL"},
+    "superiority": {"PASS": "BETTER", "FAIL": "NOT BETTER"},
+    "non_inferiority": {"PASS": "NOT WORSE", "FAIL": "WORSE"},
+    "equivalence": {"PASS": "EQUIVALENT", "FAIL": "DIFFERENT"},
+}
+
+
+def finding_word(gate: Gate, label: Label) -> str:
+    """Return the finding in capitals: INTERFERENCE, NO INTERFERENCE, SMALL, UNDECIDED; by kind of gate."""
+    return _FINDINGS[gate.kind].get(label, "UNDECIDED")
+
+
+def gate_text(item: Judgment) -> str:
+    """Return the technical label with its meaning, for example ``gate: PASS, build separate experts``."""
+    return f"gate: {item.verdict}, {'decides nothing' if item.advisory else action(item)}"
+
 
 def headline(item: Judgment) -> str:
     """Return the finding as one sentence, and the caveat about a specialist that has learnt nothing.
@@ -44,7 +62,7 @@ def action(item: Judgment) -> str:
     if label == "MARGINAL":
         return "too small to go on, too large to dismiss"
     if isinstance(gate, InterferenceGate):
-        return "go on with separate experts" if label == "PASS" else "stop: separate experts have nothing to win back"
+        return "build separate experts" if label == "PASS" else "keep the joint model"
     return "go on" if label == "PASS" else "stop"
 
 
@@ -144,9 +162,9 @@ def shown(gate: Gate, value: float) -> str:
     return f"{signed(100 * value, _digits(gate, [value], 2))} {unit(gate)}"
 
 
-def interval_text(item: Judgment, row: Finding) -> str:
+def interval_text(gate: Gate, row: Finding) -> str:
     """Return an interval as ``[+3.11, +5.66]``, or that there is none."""
-    ends = [shown(item.gate, end).rpartition(" ")[0] for end in row.estimate.interval or ()]
+    ends = [shown(gate, end).rpartition(" ")[0] for end in row.estimate.interval or ()]
     return f"[{', '.join(ends) or 'no interval'}]"
 
 
@@ -209,16 +227,16 @@ def _sentence(gate: Gate, found: Finding) -> str:
         return f"{second} cannot be compared with {first} on {where}: {found.why}."
     ends = found.estimate.interval or ()
     digits, sign = _digits(gate, [found.value, *ends], 1), math.copysign(100.0, found.value + 0.0)
-    value, *texts = (f"{round(sign * number, digits) + 0.0:.{digits}f}" for number in (found.value, *ends))
+    value = f"{round(sign * found.value, digits) + 0.0:.{digits}f}"
     ahead = found.value >= 0.0
     if isinstance(gate, InterferenceGate):
         said = f"{second} {'loses' if ahead else 'gains'} {value} % of {first}'s {gate.metric} on {where}"
     else:
         said = f"{first} is {value} points {'ahead of' if ahead else 'behind'} {second} in {gate.metric} on {where}"
     said += _bound(gate, found)
-    if texts:
-        low, high = texts if ahead else reversed(texts)
-        said += f" ({100 * LEVEL:g} % interval {low} to {high} {unit(gate)})"
+    name = "TIR" if isinstance(gate, InterferenceGate) else "difference"
+    interval = f", {100 * LEVEL:g} % interval {interval_text(gate, found)}" if ends else ""
+    said += f" ({name} {shown(gate, found.value)}{interval})"
     return f"{said}: {_consequence(gate, found)}."
 
 

@@ -10,13 +10,13 @@ from unimoe.analysis.gates.definitions import Gate, InterferenceGate
 from unimoe.analysis.gates.findings import Finding, bounds_of, region_of
 from unimoe.analysis.gates.judging import Judgment, Refusal
 from unimoe.analysis.gates.output import family, in_one_line, judgment_lines
-from unimoe.analysis.gates.wording import action, amount, asked, bound_text, claim, headline, shown
+from unimoe.analysis.gates.wording import amount, asked, bound_text, claim, finding_word, gate_text, headline, shown
 from unimoe.analysis.statistics.estimates import LEVEL
 from unimoe.core.grouping import gathered
 
 # Of the lines of a judgment, those for a first look, and those that a card shows in another way.
 _UNFOLDED = ("Advisory", "TIR", "Difference", "Bound", "Confidence", "Specialist", "Would settle it", "Note")
-_ELSEWHERE = ("Action", "By dataset")
+_ELSEWHERE = ("By dataset",)
 
 _LONGEST = 8.0
 """An interval this many times as long as the distances between estimate and cutoffs goes on beyond the gauge."""
@@ -40,9 +40,9 @@ class Gauge:
 class Card:
     """A judgment as the report shows it; lines and parts are named facts."""
 
-    label: str  # PASS, ADVISORY PASS, NOT JUDGED
+    finding: str  # INTERFERENCE, UNDECIDED, NOT JUDGED
+    label: str  # of the gate with its meaning; empty where nothing was judged
     headline: str  # the finding as a sentence, or why there is none
-    action: str
     heading: str  # what was judged, for example "Reranking on scifact"
     about: str  # the arms, and which gate asks
     registered: bool
@@ -50,11 +50,6 @@ class Card:
     parts: tuple[tuple[str, str], ...] = ()  # what was found on each of several datasets
     folded: tuple[tuple[str, str], ...] = ()  # for a second look
     gauge: Gauge | None = None
-
-    @property
-    def tone(self) -> str:
-        """Class of the style sheet; empty where nothing was decided."""
-        return self.label.lower() if self.label in ("PASS", "FAIL", "MARGINAL") else ""
 
 
 def cards(outcomes: Sequence[Judgment | Refusal], decisive: Sequence[Judgment | Refusal]) -> tuple[Card, ...]:
@@ -84,7 +79,7 @@ def gauge(gate: Gate, found: Finding) -> Gauge | None:
     anchors = ("end", "start") if len(texts) > 1 else ("middle",)
     return Gauge(
         words=f"{shown(gate, found.value)}{between}{decides}; cutoffs: {', '.join(texts)}",
-        ends=(region_of(gate, start), region_of(gate, end)),
+        ends=(finding_word(gate, region_of(gate, start)), finding_word(gate, region_of(gate, end))),
         estimate=place(found.value),
         low=(0.0 if goes_on[0] else place(interval[0])) if interval else None,
         high=(100.0 if goes_on[1] else place(interval[1])) if interval else None,
@@ -101,8 +96,8 @@ def reading(items: Sequence[Judgment]) -> Iterator[str]:
     if any(isinstance(item.gate, InterferenceGate) for item in items):
         yield (
             "TIR, the task interference ratio, is the share of the specialist's mean score that the joint model loses: "
-            "(specialist - joint) / specialist. Below 0 the joint model is ahead. PASS means that the loss is there: "
-            "it speaks for separate experts and against the joint model. FAIL means that there is none worth a split."
+            "(specialist - joint) / specialist. Below 0 the joint model is ahead. INTERFERENCE (gate: PASS) speaks for "
+            "separate experts, NO INTERFERENCE (gate: FAIL) for the joint model, SMALL (gate: MARGINAL) for neither."
         )
     if any(not isinstance(item.gate, InterferenceGate) for item in items):
         yield "A difference is system minus baseline in points (score x 100). PASS means that the gate's claim holds."
@@ -112,9 +107,9 @@ def reading(items: Sequence[Judgment]) -> Iterator[str]:
     else:
         yield " ".join(["What the gates asked.", *(f"{', '.join(names)}: {what}." for what, names in claims.items())])
     yield (
-        "A label is given where one region between the cutoffs holds the confidence that its gate asks for. Otherwise "
-        "it is INCONCLUSIVE: these seeds and queries cannot decide, wherever the estimate lies. Confidence is the "
-        "level of the one-sided interval that ends at a cutoff; it is no probability that the claim is true."
+        "A finding needs one region between the cutoffs that holds the confidence its gate asks for. Otherwise it is "
+        "UNDECIDED (gate: INCONCLUSIVE): these seeds and queries cannot decide, wherever the estimate lies. Confidence "
+        "is the level of the one-sided interval that ends at a cutoff; it is no probability that the claim is true."
     )
     if several := family(len(items)):
         yield several
@@ -128,9 +123,9 @@ def reading(items: Sequence[Judgment]) -> Iterator[str]:
 def _judged(item: Judgment) -> Card:
     gate, lines = item.gate, [line for line in judgment_lines(item) if line[0] not in _ELSEWHERE]
     return Card(
-        label=item.verdict,
+        finding=finding_word(gate, item.label),
+        label=gate_text(item),
         headline=headline(item),
-        action=_sentence("a look ahead, no decision" if item.advisory else action(item)).removesuffix("."),
         heading=_heading(gate),
         about=_about(item.name, gate, registered=item.registered),
         registered=item.registered,
@@ -143,9 +138,9 @@ def _judged(item: Judgment) -> Card:
 
 def _refused(item: Refusal, registered: bool) -> Card:
     return Card(
-        label="NOT JUDGED",
+        finding="NOT JUDGED",
+        label="",
         headline=f"{item.error}.",
-        action="Nothing is decided",
         heading=_heading(item.gate),
         about=_about(item.name, item.gate, registered=registered),
         registered=registered,
@@ -166,7 +161,3 @@ def _heading(gate: Gate) -> str:
 def _claim(gate: Gate) -> str:
     between = ", MARGINAL between" if isinstance(gate, InterferenceGate) and len(gate.cutoffs) > 1 else ""
     return f"{claim(gate)}{between}; a label needs confidence {gate.label_confidence:g}"
-
-
-def _sentence(text: str) -> str:
-    return f"{text[0].upper()}{text[1:].removesuffix('.')}."

@@ -19,6 +19,7 @@ from unimoe.analysis.gates.wording import (
     asked,
     bound_text,
     confidence_text,
+    finding_word,
     other_way,
     region,
     shown,
@@ -48,7 +49,7 @@ def gates_table(outcomes: Outcomes) -> Table:
         name="gates",
         title="Gates",
         caption=f"Gates: {_VALUE}, with its {_INTERVAL}{_one_claim(judged)}",
-        columns=("Gate", "Value", "Low", "High", "Queries", "Seeds", "Estimate", "Verdict", "Bound", "Confidence"),
+        columns=("Gate", "Value", "Low", "High", "Queries", "Seeds", "Estimate", "Finding", "Bound", "Confidence"),
         groups=row_groups(("", _gate_row(item)) for item in judged),
         notes=(
             *_verdict_notes(judged, [(item, item.found) for item in judged]),
@@ -66,7 +67,7 @@ def datasets_table(judgments: Sequence[Judgment]) -> Table:
         *("Degrees of freedom", "Seed share", "Query share"),
         *(f"Confidence {label}" for label in _LABELS),
     )
-    shown_columns = ("Dataset", "Queries", first, second, "Delta", value, "Low", "High", "Estimate", "Verdict", "Bound")
+    shown_columns = ("Dataset", "Queries", first, second, "Delta", value, "Low", "High", "Estimate", "Finding", "Bound")
     return Table(
         name="datasets",
         title="Gates by dataset",
@@ -115,7 +116,7 @@ def stability_table(judgments: Sequence[Judgment]) -> Table:
             f"Gates without one seed or one dataset: {_VALUE}, judged with the interval of the whole"
             f"{_one_claim(judgments)}"
         ),
-        columns=("Left out", "Value", "Estimate", "Verdict"),
+        columns=("Left out", "Value", "Estimate", "Finding"),
         groups=row_groups((item.name, row) for item in judgments for row in _stability_rows(item)),
         notes=(
             *(f"{item.name}: {item.stability.sentence}." for item in judgments),
@@ -181,10 +182,9 @@ def _one_claim(judgments: Sequence[Judgment]) -> str:
 def _verdict_notes(judgments: Sequence[Judgment], findings: Iterable[tuple[Judgment, Finding]]) -> Iterator[str]:
     """Yield how to read labels, what the gates ask, what intervals hold for, and what else a reader must know."""
     yield (
-        "Estimate: where the value lies against the gate's cutoffs, however uncertain it is. Verdict: the label that "
-        "holds the confidence the gate asks for; INCONCLUSIVE where none does. PASS of an interference gate speaks for "
-        "separate experts and against the joint model. Bound: what the verdict rests on, the end of the one-sided "
-        "interval at the gate's confidence; Low and High are the ends of the two-sided one."
+        "Estimate: where the value lies against the gate's cutoffs, however uncertain it is. Finding: what holds the "
+        "confidence the gate asks for; UNDECIDED where nothing does. Bound: what the finding rests on, the end of "
+        "the one-sided interval at the gate's confidence; Low and High are the ends of the two-sided one."
     )
     if several := family(len(judgments)):
         yield several
@@ -252,9 +252,10 @@ def _value(item: Judgment, value: float, std: float | None = None) -> Cell:
 def _judged_cells(item: Judgment, found: Finding, middle: Sequence[Cell] = ()) -> Row:
     """Return both ends of the interval, cells of a table's own, where the estimate lies, the verdict and its bound."""
     ends = (_value(item, end) for end in found.estimate.interval or (math.nan, math.nan))
-    label = f"ADVISORY {found.label}" if item.advisory else found.label
+    word = finding_word(item.gate, found.label)
     bound = bound_text(item.gate, found, at_least="≥", at_most="≤").removesuffix(f" {unit(item.gate)}")
-    return *ends, *middle, Cell(region(item.gate, found)), Cell(label), Cell(bound or ABSENT)
+    said = Cell(f"ADVISORY {word}" if item.advisory else word)
+    return *ends, *middle, Cell(region(item.gate, found)), said, Cell(bound or ABSENT)
 
 
 def _confidence(item: Judgment, found: Finding, label: Label) -> Cell:
@@ -314,7 +315,8 @@ def _stability_rows(item: Judgment) -> Iterator[Row]:
     rows: list[tuple[str, Finding | Without]] = [("nothing", item.found)]
     rows += [(without.left_out, without) for without in item.stability.rows]
     for left_out, found in rows if len(rows) > 1 else ():
-        yield Cell(left_out), _value(item, found.value), Cell(region(item.gate, found)), Cell(found.label)
+        word = finding_word(item.gate, found.label)
+        yield Cell(left_out), _value(item, found.value), Cell(region(item.gate, found)), Cell(word)
 
 
 def _power_row(name: str, plan: PowerPlan) -> Row:

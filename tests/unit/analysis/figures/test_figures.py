@@ -23,7 +23,7 @@ from unimoe.analysis.figures.forest import gate_groups
 from unimoe.analysis.figures.scores import score_panels
 from unimoe.analysis.figures.style import FONT_SIZE, ONE_COLUMN, TWO_COLUMNS, fit, fit_all, looks, text_width
 from unimoe.analysis.gates.definitions import load_gates
-from unimoe.analysis.gates.wording import interval_text, shown
+from unimoe.analysis.gates.wording import finding_word, interval_text, shown
 from unimoe.analysis.statistics.estimates import Linear, estimate
 from unimoe.analysis.statistics.variance import moments
 
@@ -181,8 +181,8 @@ def test_the_forest_shows_what_the_judgments_hold(tmp_path: Path) -> None:
     seen = words(drawing.figure)
     for item in analysis.judgments:
         for found in (*item.rows, item.found):
-            assert f"{shown(item.gate, found.value).removesuffix(' %')} {interval_text(item, found)}" in seen
-            assert any(text.startswith(found.label) for text in seen)
+            assert f"{shown(item.gate, found.value).removesuffix(' %')} {interval_text(item.gate, found)}" in seen
+            assert any(text.startswith(finding_word(item.gate, found.label)) for text in seen)
     assert low < min(0.0, *marked(axes, "s"))
     assert high > max(*marked(axes, "s"))
 
@@ -235,7 +235,7 @@ def test_one_seed_is_drawn_and_decides_and_plans_nothing(tmp_path: Path) -> None
     analysis = Analysis(Results(tmp_path, items))
     drawn = {drawing.name: drawing.figure for drawing in all_figures(analysis)}
     assert set(drawn) == {"tir-forest", "scores-reranking", "differences-reranking"}
-    assert "INCONCLUSIVE" in words(drawn["tir-forest"])
+    assert "UNDECIDED" in words(drawn["tir-forest"])
 
 
 def test_a_value_that_cannot_be_computed_has_no_point(tmp_path: Path) -> None:

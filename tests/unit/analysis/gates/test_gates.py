@@ -39,7 +39,7 @@ class TestCutoffs:
         found = both(*simulate(3, 400, 0.044, rng=np.random.default_rng(3), query_sd=0.02, seed_sd=0.001))
         outcomes = judge_all(found, registration)
         text = " ".join(gate_lines(registration, outcomes).split())
-        assert "FAIL: it" in text
+        assert "NO INTERFERENCE: it (gate: FAIL" in text
         assert "no interference worth a split, less than 8 %" in text
         assert "Asked PASS from 10 %, FAIL below 8 %, with confidence 0.8" in text
         assert "the estimate is below 8 %" in text
@@ -183,7 +183,9 @@ class TestLearnt:
         assert (judgment.label, exit_code(outcomes)) == ("INCONCLUSIVE", 12)
         text = " ".join(gate_lines(registration, outcomes).split())
         assert "rank_only_r8 does not beat zero_shot with confidence, which a gate requires by default" in text
-        assert "Action train better first: rank_only_r8 until it beats zero_shot, then judge again" in text
+        assert (
+            "(gate: INCONCLUSIVE, train better first: rank_only_r8 until it beats zero_shot, then judge again)" in text
+        )
         for other in ("measure more", "fast tier", "Would settle it"):
             assert other not in text
         assert judge(self.arms(-0.2), registration, "it").label == "PASS"
@@ -264,4 +266,4 @@ def test_json_of_what_cannot_be_decided_holds_no_infinity(tmp_path: Path, arms: 
     assert said["exit_code"] == 12
     assert said["gates"][0]["label"] == "INCONCLUSIVE"
     assert said["gates"][0]["why"]
-    assert "INCONCLUSIVE: it" in gate_lines(registration, outcomes)
+    assert "UNDECIDED: it (gate: INCONCLUSIVE" in gate_lines(registration, outcomes)

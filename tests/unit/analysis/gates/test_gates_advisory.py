@@ -75,7 +75,7 @@ def test_it_is_said_in_text_and_in_json(tmp_path: Path) -> None:
     registration = register(tmp_path, **INTERFERENCE)
     outcomes = judge_all(clear_gap(-0.1, caveats=["smoke run"]), registration)
     text = gate_lines(registration, outcomes)
-    assert "ADVISORY PASS: it" in text
+    assert "INTERFERENCE: it (gate: ADVISORY PASS, decides nothing)" in text
     assert "Advisory smoke run: this neither passes nor stops a project" in " ".join(text.split())
     said = gates_as_json(registration, outcomes, outcomes)
     assert (said["exit_code"], said["gates"][0]["advisory"]) == (12, ["smoke run"])

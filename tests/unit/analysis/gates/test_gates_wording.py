@@ -38,20 +38,20 @@ class TestHeadlines:
         item = judged(tmp_path, clear_gap(-0.1))
         assert headline(item) == (
             "joint_r8 loses 20.0 % of rank_only_r8's ndcg@10 on apidocs, at least 18.6 % with confidence 0.9 "
-            f"(95 % interval {_ends(item)} %): interference, 2 % or more."
+            f"(TIR +20.00 %, 95 % interval {_ends(item)}): interference, 2 % or more."
         )
-        assert action(item) == "go on with separate experts"
+        assert action(item) == "build separate experts"
 
-    def test_a_gain_turns_the_interval_round(self, tmp_path: Path) -> None:
+    def test_a_gain_keeps_the_sign_that_tables_and_figures_show(self, tmp_path: Path) -> None:
         item = judged(tmp_path, clear_gap(0.05))
         said = headline(item)
         assert said.startswith(
             "joint_r8 gains 10.0 % of rank_only_r8's ndcg@10 on apidocs, "
-            "at least 9.3 % with confidence 0.9 (95 % interval "
+            "at least 9.3 % with confidence 0.9 (TIR -10.00 %, 95 % interval [-"
         )
         assert said.endswith(": no interference, the joint model is ahead.")
-        low, high = (float(x) for x in said.partition("interval ")[2].partition(" %)")[0].split(" to "))
-        assert 0.0 < low < 10.0 < high
+        low, high = (float(x) for x in said.partition("interval [")[2].partition("])")[0].split(", "))
+        assert low < -10.0 < high < 0.0
 
     def test_nothing_that_matters(self, tmp_path: Path) -> None:
         said = headline(judged(tmp_path, clear_gap(-0.001)))
@@ -100,7 +100,9 @@ class TestBounds:
         low, _ = item.found.estimate.interval or (1.0, 1.0)
         assert item.label == "PASS"
         assert low < 0.0
-        bound = re.search(r", at least (\d\.\d) % with confidence 0\.9 \(95 % interval -\d", headline(item))
+        bound = re.search(
+            r", at least (\d\.\d) % with confidence 0\.9 \(TIR \+\d+\.\d\d %, 95 % interval \[-\d", headline(item)
+        )
         assert bound is not None
         shown_bound = re.search(r"Bound +at least \+(\d\.\d\d) % with confidence 0\.9: this", gate_lines(None, [item]))
         assert shown_bound is not None
@@ -122,7 +124,7 @@ class TestBounds:
         assert card.gauge is not None
         assert f"at least +{exact:.2f} % with confidence 0.9" in card.gauge.words
         (group,) = gate_groups([item], looks(item.gate.arms))
-        assert group.rows[0].label == f"PASS: at least +{exact:.2f} %"
+        assert group.rows[0].label == f"INTERFERENCE: at least +{exact:.2f} %"
 
     @pytest.mark.parametrize(
         ("kind", "gap", "said"),
@@ -190,7 +192,7 @@ def test_several_gates_are_said_to_be_uncorrected(tmp_path: Path) -> None:
 def _ends(item: Judgment) -> str:
     ends = item.found.estimate.interval
     assert ends is not None
-    return " to ".join(f"{100 * end:.1f}" for end in ends)
+    return f"[{', '.join(f'{100 * end:+.2f}' for end in ends)}]"
 
 
 class TestRegions:

@@ -142,7 +142,7 @@ class TestInterference:
         assert (found["TIR (%)"].text, found["TIR (%)"].spread) == ("+12.50", "17.68")
         assert (found["Specialist"].text, found["Joint"].text, found["Delta"].text) == ("80.00", "70.00", "-10.00")
         assert "without interval or test" in table.caption
-        assert not {"Low", "High", "Estimate", "Verdict"} & set(table.columns)
+        assert not {"Low", "High", "Estimate", "Finding"} & set(table.columns)
 
     def test_what_cannot_be_had_is_named(self) -> None:
         items = [
