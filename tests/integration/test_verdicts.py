@@ -41,7 +41,7 @@ def steady(output_dir: Path, tir: float, seeds: int = 3, dataset: str = "apidocs
             0,
             r"joint_r8 loses (9|10)\.\d % of rank_only_r8's ndcg@10 on apidocs, at least \d+\.\d % with confidence",
         ),
-        (0.1, 0, r"with confidence 0\.9 \(95 % interval 9\.\d to 1"),
+        (0.1, 0, r"with confidence 0\.9 \(TIR \+1\d\.\d\d %, 95 % interval \[\+9\.\d"),
         (0.1, 0, "interference, 2 % or more\\."),
         (0.0, 10, "no interference worth a split, less than 1 %"),
         (-0.1, 10, r"joint_r8 gains (9|10)\.\d % of rank_only_r8's ndcg@10"),
@@ -95,7 +95,7 @@ class TestLearnt:
         done = verdicts(self.folder(tmp_path), "--gates", gate_file(tmp_path, kill=INTERFERENCE))
         assert done.returncode == 12
         assert "Exit code 12: kill INCONCLUSIVE" in done.stdout
-        assert "Action           train better first" in done.stdout
+        assert "(gate: INCONCLUSIVE, train better first" in done.stdout
         assert "measure more" not in done.stdout
 
     def test_a_gate_may_allow_it(self, tmp_path: Path) -> None:
