@@ -15,7 +15,7 @@ import platform
 import shutil
 import threading
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from fnmatch import fnmatchcase
 from functools import cache
 from pathlib import Path
@@ -29,6 +29,8 @@ from unimoe.core.errors import DataError, UsageError
 
 T = TypeVar("T")
 
+_TRIES = 20  # to create a folder
+
 HASH_LENGTH = 16
 """Hexadecimal digits kept of a SHA-256: 64 bits, ample for the files of one user."""
 
@@ -41,10 +43,17 @@ def cache_dir(*parts: str) -> Path:
 
 def ensure_dir(path: Path) -> Path:
     """Create a folder and its parents, and return it; raise ``UsageError`` if that fails."""
-    try:
-        path.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise UsageError(f"{path}: cannot create this folder ({error.strerror}); choose one you can write to") from None
+    for left in reversed(range(_TRIES)):
+        try:
+            path.mkdir(parents=True, exist_ok=True)
+            break
+        except OSError as error:
+            # Another thread of a cluster's driver may have removed a parent while that was empty.
+            if left and isinstance(error, FileNotFoundError | FileExistsError):
+                continue
+            raise UsageError(
+                f"{path}: cannot create this folder ({error.strerror}); choose one you can write to"
+            ) from None
     return path
 
 
@@ -259,7 +268,8 @@ def sole_use(folder: Path, what: str = "unimoe") -> Iterator[None]:
             finally:
                 if [*folder.iterdir()] == [lock]:  # the work was refused before it began
                     lock.unlink()
-                    folder.rmdir()
+                    with suppress(OSError):  # another thread begins another part of the work there
+                        folder.rmdir()
     except filelock.Timeout:
         raise UsageError(f"{folder}: another process works in this folder; wait for it, or choose another") from None
 

@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 from threading import Barrier
 from typing import Any
@@ -269,3 +270,16 @@ def test_a_process_killed_between_the_old_folder_and_the_new_leaves_none_behind(
     with io.atomic_dir(tmp_path / "b"):
         pass
     assert names(tmp_path) == ["b"]
+
+
+def test_a_folder_is_created_while_other_threads_remove_its_empty_parent(tmp_path: Path) -> None:
+    parent = tmp_path / "vectors"
+
+    def create_and_remove(name: str) -> None:
+        for _ in range(500):
+            io.ensure_dir(parent / name).rmdir()
+            with suppress(OSError):  # another one has a folder there
+                parent.rmdir()
+
+    with ThreadPoolExecutor(4) as threads:
+        list(threads.map(create_and_remove, "abcd"))  # raises what a thread raised
