@@ -137,13 +137,14 @@ def power_table(judgments: Sequence[Judgment]) -> Table:
             "that data of some size decides"
         ),
         columns=(
-            *("Gate", "Present", "Seeds alone", "Queries alone", "Fewest scores"),
+            *("Gate", "Present", "Seeds alone", "Queries alone", "Cheapest mix"),
             *("Decides", "Fast tier", "Any queries", "Any seeds"),
         ),
         groups=row_groups(("", _power_row(item.name, item.plan)) for item in planned if item.plan),
         notes=(
             f"Sizes are seeds x queries. New data of a planned size settles the gate with probability {POWER:g} if the "
             "observed value is the true one; the plan rests on estimated variances and is no promise.",
+            "Cheapest mix: the seeds and queries that settle it with the fewest scores to compute.",
             f"Never: not with up to {MOST_SEEDS:,} seeds or {MOST_QUERIES:,} queries. Fast tier: "
             f"{FAST_TIER_QUERIES:,} queries (SciFact, NFCorpus, FiQA2018) with the present seeds, if they vary as "
             "the present queries do.",
