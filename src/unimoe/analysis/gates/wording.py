@@ -38,6 +38,11 @@ def finding_word(gate: Gate, label: Label) -> str:
     return _FINDINGS[gate.kind].get(label, "UNDECIDED")
 
 
+def finding(item: Judgment) -> str:
+    """Return the finding of a judgment, as ``ADVISORY INTERFERENCE`` where it decides nothing."""
+    return f"{'ADVISORY ' if item.advisory else ''}{finding_word(item.gate, item.label)}"
+
+
 def gate_text(item: Judgment) -> str:
     """Return the technical label with its meaning, for example ``gate: PASS, build separate experts``."""
     return f"gate: {item.verdict}, {'decides nothing' if item.advisory else action(item)}"
