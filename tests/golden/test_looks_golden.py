@@ -69,6 +69,7 @@ def test_the_last_look_without_a_label_is_final(tmp_path: Path) -> None:
     found = judge(_undecided(12), register(tmp_path, **INTERFERENCE | {"looks": [3, 5]}), "it")
     assert (found.label, found.look, found.outlook) == ("INCONCLUSIVE", 5, None)
     assert "the last look, at 5 seeds, is over" in _text(found)
+    assert "measure more" not in _text(found)
 
 
 def test_before_the_first_look_nothing_is_decided(tmp_path: Path) -> None:

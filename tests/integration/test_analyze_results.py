@@ -30,8 +30,8 @@ def analyze(*arguments: str | Path, expect: int = 0) -> subprocess.CompletedProc
 def test_writes_everything_and_prints_the_verdict(tmp_path: Path) -> None:
     write_experiment(tmp_path, caveats=["smoke run: unfit for decisions"])
     done = analyze("--output-dir", tmp_path, "--iterations", "500")
-    assert re.search(r"^ADVISORY \w+: reranking.joint_r8", done.stdout, re.MULTILINE)
-    assert re.search(r"^ADVISORY \w+: embedding.joint_r8", done.stdout, re.MULTILINE)
+    assert re.search(r"^ADVISORY [A-Z ]+: reranking.joint_r8", done.stdout, re.MULTILINE)
+    assert re.search(r"^ADVISORY [A-Z ]+: embedding.joint_r8", done.stdout, re.MULTILINE)
     assert "Caveat: smoke run" in done.stdout
     analysis = tmp_path / "analysis"
     report = (analysis / "report.md").read_text(encoding="utf-8")

@@ -67,7 +67,7 @@ class TestHeadlines:
 
     def test_advisory_results_decide_nothing(self) -> None:
         (card,) = cards_of(steady(0.9, caveats=["smoke run: unfit"]))
-        assert (card.finding, card.label) == ("INTERFERENCE", "gate: ADVISORY PASS, decides nothing")
+        assert (card.finding, card.label) == ("ADVISORY INTERFERENCE", "gate: ADVISORY PASS, decides nothing")
         assert "smoke run: unfit" in dict(card.lines)["Advisory"]
 
 

@@ -47,7 +47,8 @@ _FOREST = f"What the joint arm loses, against the cutoffs of each gate. {_ROWS}"
 _DIFFERENCE_FOREST = f"System minus baseline, against the margins of each gate. {_ROWS}"
 _COMPARISONS = (
     "Each two systems compared on the same queries. Line: 95 % interval of their difference, for other queries, and "
-    "for other seeds of systems with several. p: corrected by Holm for all rows; *: significant."
+    "for other seeds of systems with several, each by itself. p: corrected by Holm for all rows, so that a line "
+    "may miss 0 without a star; *: significant."
 )
 _SCORES = (
     f"Scores on {{task}}. Bar and number: mean over seeds; dots: seeds; line: {_INTERVAL}. Arms answer the same "

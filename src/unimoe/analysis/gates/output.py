@@ -20,6 +20,7 @@ from unimoe.analysis.gates.wording import (
     bound_text,
     confidence_line,
     confidence_text,
+    finding,
     finding_word,
     gate_text,
     headline,
@@ -137,7 +138,7 @@ def filled(text: str, first: str = "", others: str = "  ") -> str:
 def _paragraph(item: Outcome) -> str:
     if isinstance(item, Refusal):
         return filled(f"NOT JUDGED: {item.error}")
-    title = f"{finding_word(item.gate, item.label)}: {item.name} ({gate_text(item)})"
+    title = f"{finding(item)}: {item.name} ({gate_text(item)})"
     lines, many = [filled(title), filled(headline(item), "  ")], len(item.rows) > _MOST_ROWS
     lines += [_named(name, text) for name, text in judgment_lines(item) if not (many and name == "By dataset")]
     if many:

@@ -38,6 +38,11 @@ def finding_word(gate: Gate, label: Label) -> str:
     return _FINDINGS[gate.kind].get(label, "UNDECIDED")
 
 
+def finding(item: Judgment) -> str:
+    """Return the finding of a judgment, as ``ADVISORY INTERFERENCE`` where it decides nothing."""
+    return f"{'ADVISORY ' if item.advisory else ''}{finding_word(item.gate, item.label)}"
+
+
 def gate_text(item: Judgment) -> str:
     """Return the technical label with its meaning, for example ``gate: PASS, build separate experts``."""
     return f"gate: {item.verdict}, {'decides nothing' if item.advisory else action(item)}"
@@ -58,7 +63,8 @@ def action(item: Judgment) -> str:
     if item.learnt is not None and not item.learnt.holds:
         return f"train better first: {gate.arms[0]} until it beats {item.learnt.baseline}, then judge again"
     if label == "INCONCLUSIVE":
-        return "measure more"
+        over = gate.looks is not None and item.look is not None and item.look >= gate.looks[-1]
+        return "closed without a decision: another gate needs new seeds" if over else "measure more"
     if label == "MARGINAL":
         return "too small to go on, too large to dismiss"
     if isinstance(gate, InterferenceGate):
@@ -84,8 +90,9 @@ def asked(gate: Gate) -> str:
     """Return the gate's claim and the confidence that it asks for."""
     looks = ""
     if gate.looks:
-        each = f", {gate.label_confidence:g} at each" if len(gate.looks) > 1 else ""
-        looks = f" over looks at {listed(gate.looks)} seeds{each}"
+        several = len(gate.looks) > 1
+        looks = f" over looks at {listed(gate.looks)} seeds, {gate.label_confidence:g} at each" if several else ""
+        looks = looks or f" at one look, at {gate.looks[0]} seeds"
     return f"{claim(gate)}, with confidence {gate.confidence:g}{looks}"
 
 

@@ -10,7 +10,17 @@ from unimoe.analysis.gates.definitions import Gate, InterferenceGate
 from unimoe.analysis.gates.findings import Finding, bounds_of, region_of
 from unimoe.analysis.gates.judging import Judgment, Refusal
 from unimoe.analysis.gates.output import family, in_one_line, judgment_lines
-from unimoe.analysis.gates.wording import amount, asked, bound_text, claim, finding_word, gate_text, headline, shown
+from unimoe.analysis.gates.wording import (
+    amount,
+    asked,
+    bound_text,
+    claim,
+    finding,
+    finding_word,
+    gate_text,
+    headline,
+    shown,
+)
 from unimoe.analysis.statistics.estimates import LEVEL
 from unimoe.core.grouping import gathered
 
@@ -123,7 +133,7 @@ def reading(items: Sequence[Judgment]) -> Iterator[str]:
 def _judged(item: Judgment) -> Card:
     gate, lines = item.gate, [line for line in judgment_lines(item) if line[0] not in _ELSEWHERE]
     return Card(
-        finding=finding_word(gate, item.label),
+        finding=finding(item),
         label=gate_text(item),
         headline=headline(item),
         heading=_heading(gate),

@@ -157,7 +157,7 @@ def settle_sentence(plan: PowerPlan) -> str:
     more_queries = f"about {plan.queries:,} queries{these}" if plan.queries else "never by queries alone"
     ways = [more_seeds, more_queries] if seeds else [more_queries]
     if seeds and plan.grid not in ((plan.seeds, queries), (seeds, plan.queries)):
-        ways.append(f"fewest scores: about {plan.grid[0]:,} seeds x {plan.grid[1]:,} queries")
+        ways.append(f"the cheapest mix, by scores to compute: about {plan.grid[0]:,} seeds x {plan.grid[1]:,} queries")
     return "; ".join(ways)
 
 

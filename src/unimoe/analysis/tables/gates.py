@@ -137,13 +137,14 @@ def power_table(judgments: Sequence[Judgment]) -> Table:
             "that data of some size decides"
         ),
         columns=(
-            *("Gate", "Present", "Seeds alone", "Queries alone", "Fewest scores"),
+            *("Gate", "Present", "Seeds alone", "Queries alone", "Cheapest mix"),
             *("Decides", "Fast tier", "Any queries", "Any seeds"),
         ),
         groups=row_groups(("", _power_row(item.name, item.plan)) for item in planned if item.plan),
         notes=(
             f"Sizes are seeds x queries. New data of a planned size settles the gate with probability {POWER:g} if the "
             "observed value is the true one; the plan rests on estimated variances and is no promise.",
+            "Cheapest mix: the seeds and queries that settle it with the fewest scores to compute.",
             f"Never: not with up to {MOST_SEEDS:,} seeds or {MOST_QUERIES:,} queries. Fast tier: "
             f"{FAST_TIER_QUERIES:,} queries (SciFact, NFCorpus, FiQA2018) with the present seeds, if they vary as "
             "the present queries do.",
@@ -252,9 +253,9 @@ def _value(item: Judgment, value: float, std: float | None = None) -> Cell:
 def _judged_cells(item: Judgment, found: Finding, middle: Sequence[Cell] = ()) -> Row:
     """Return both ends of the interval, cells of a table's own, where the estimate lies, the verdict and its bound."""
     ends = (_value(item, end) for end in found.estimate.interval or (math.nan, math.nan))
-    word = finding_word(item.gate, found.label)
+    word = finding_word(item.gate, found.label).lower()
     bound = bound_text(item.gate, found, at_least="≥", at_most="≤").removesuffix(f" {unit(item.gate)}")
-    said = Cell(f"ADVISORY {word}" if item.advisory else word)
+    said = Cell(f"{'advisory ' if item.advisory else ''}{word}".capitalize())
     return *ends, *middle, Cell(region(item.gate, found)), said, Cell(bound or ABSENT)
 
 
@@ -315,8 +316,8 @@ def _stability_rows(item: Judgment) -> Iterator[Row]:
     rows: list[tuple[str, Finding | Without]] = [("nothing", item.found)]
     rows += [(without.left_out, without) for without in item.stability.rows]
     for left_out, found in rows if len(rows) > 1 else ():
-        word = finding_word(item.gate, found.label)
-        yield Cell(left_out), _value(item, found.value), Cell(region(item.gate, found)), Cell(word)
+        word = finding_word(item.gate, found.label).lower()
+        yield Cell(left_out), _value(item, found.value), Cell(region(item.gate, found)), Cell(word.capitalize())
 
 
 def _power_row(name: str, plan: PowerPlan) -> Row:

@@ -81,7 +81,7 @@ class TestUnusualCutoffs:
         (item,) = judged(lossy(), tmp_path, it=UNUSUAL)
         cells = row(gates_table([item]), "it")
         assert item.label == "FAIL"
-        assert [cells[name].text for name in ("Estimate", "Finding")] == ["below 8 %", "NO INTERFERENCE"]
+        assert [cells[name].text for name in ("Estimate", "Finding")] == ["below 8 %", "No interference"]
         assert cells["Confidence"].text == confidence_text(item.found, "FAIL", item.gate.confidence)
         for table in (gates_table([item]), datasets_table([item]), stability_table([item])):
             assert "(PASS from 10 %, FAIL below 8 %, with confidence 0.8)" in table.caption
@@ -110,13 +110,13 @@ class TestGates:
     def test_advisory_is_part_of_the_verdict(self, tmp_path: Path) -> None:
         found = clear_gap(-0.1, caveats=["smoke run"])
         table = gates_table(judged(found, tmp_path, it=INTERFERENCE))
-        assert row(table, "it")["Finding"].text == "ADVISORY INTERFERENCE"
+        assert row(table, "it")["Finding"].text == "Advisory interference"
         assert "it: advisory, smoke run" in table.notes
 
     def test_what_cannot_be_decided_says_why(self, tmp_path: Path) -> None:
         table = gates_table(judged(lossy(seeds=1), tmp_path, it=INTERFERENCE))
         cells = row(table, "it")
-        assert (cells["Finding"].text, cells["Confidence"].text) == ("UNDECIDED", "–")
+        assert (cells["Finding"].text, cells["Confidence"].text) == ("Undecided", "–")
         assert any("on apidocs: INCONCLUSIVE, one seed of rank_only_r8 and joint_r8" in note for note in table.notes)
         assert "Intervals hold for other queries, these very runs." in table.notes
 
@@ -174,7 +174,7 @@ class TestDatasets:
             *(measured(arm, rows[:1], "b") for arm, rows in zip(("rank_only_r8", "joint_r8"), b, strict=True)),
         )
         table = datasets_table(judged(found, tmp_path, it=INTERFERENCE | {"datasets": ["a", "b"]}))
-        assert [r[table.columns.index("Finding")] for r in texts(table)] == ["INTERFERENCE", "UNDECIDED", "UNDECIDED"]
+        assert [r[table.columns.index("Finding")] for r in texts(table)] == ["Interference", "Undecided", "Undecided"]
 
     def test_csv_has_the_confidence_in_each_label_and_the_parts_of_the_variance(self, tmp_path: Path) -> None:
         (item,) = judged(lossy(), tmp_path, it=INTERFERENCE)
@@ -247,7 +247,7 @@ def test_one_seed_and_no_variance_have_no_plan(tmp_path: Path) -> None:
     assert (power_table(found).groups, stability_table(found).groups) == ((), ())
     constant = judged(constant_gap(-0.1), tmp_path, it=DIFFERENCE | {"kind": "superiority"})
     assert power_table(constant).groups == ()
-    assert row(gates_table(constant), "it")["Finding"].text == "UNDECIDED"
+    assert row(gates_table(constant), "it")["Finding"].text == "Undecided"
 
 
 def _rows_only(table: Table) -> str:
