@@ -49,11 +49,9 @@ def ensure_dir(path: Path) -> Path:
             break
         except OSError as error:
             # Another thread of a cluster's driver may have removed a parent while that was empty.
-            if left and isinstance(error, FileNotFoundError | FileExistsError):
-                continue
-            raise UsageError(
-                f"{path}: cannot create this folder ({error.strerror}); choose one you can write to"
-            ) from None
+            if not left or not isinstance(error, FileNotFoundError | FileExistsError):
+                problem = f"cannot create this folder ({error.strerror}); choose one you can write to"
+                raise UsageError(f"{path}: {problem}") from None
     return path
 
 
@@ -115,12 +113,9 @@ def _temporary(path: Path) -> Path:
 def _runs(process: int) -> bool:
     try:
         os.kill(process, 0)
-        state = Path(f"/proc/{process}/stat").read_bytes().rpartition(b")")[2].split()
-    except ProcessLookupError:
-        return False
-    except OSError:  # another user's, or a system without /proc
-        return True
-    return state[0] != b"Z"  # dead, and its parent has not asked how it ended
+    except OSError as error:
+        return not isinstance(error, ProcessLookupError)  # else it is another user's
+    return True
 
 
 def write_text(path: Path, text: str) -> None:

@@ -74,19 +74,14 @@ def write_run(path: Path, run: Mapping[str, Mapping[str, float]], tag: str) -> N
 def write_qrels(path: Path, qrels: Mapping[str, Mapping[str, int]]) -> None:
     """Write ``qid 0 docid grade`` lines, TREC's layout of qrels.
 
-    A query without judgments has no line. An id that is no field of such a line, or a grade that is no whole number, is
-    a DataError, and the file keeps its old content.
+    A query without judgments has no line. An id that is no field of such a line is a DataError, and the file keeps its
+    old content.
     """
     _one_field_each(qrels, path, "query id")
     with atomic_path(path) as temporary, temporary.open("w", encoding="utf-8", newline="\n") as file:
         for query_id, grades in qrels.items():
             _one_field_each(grades, path, "document id")
-            for document_id, grade in grades.items():
-                if not float(grade).is_integer():
-                    raise DataError(
-                        f"{path}: query {query_id!r}, document {document_id!r}: grade {grade} is not a whole number"
-                    )
-                file.write(f"{query_id} 0 {document_id} {int(grade)}\n")
+            file.writelines(f"{query_id} 0 {document_id} {int(grade)}\n" for document_id, grade in grades.items())
 
 
 def read_run(path: Path | str) -> Run:
