@@ -60,30 +60,34 @@ def refuse_missing(missing: Mapping[str, Sequence[str]]) -> None:
         raise MissingPartError(f"done, without {parts}; the reasons are above")
 
 
-_ROOMS = {  # what the commands of a room need, outermost first
-    "unimoe.studies": "studies",
-    "unimoe.cli.run_experiment": "train",
-    "unimoe.cli.train": "train",
-    "unimoe.experiment": "train",
-    "unimoe.training": "train",
-}
-_LIBRARIES = {
-    **dict.fromkeys(("torch", "transformers", "peft", "safetensors", "sentence_transformers", "mteb"), "models"),
-    **dict.fromkeys(("bm25s", "Stemmer", "rank_bm25", "huggingface_hub", "tokenizers"), "models"),
-    **dict.fromkeys(("torchjd", "accelerate"), "train"),
-    "numba": "studies",
-}
+_EXTRAS = {"studies": "studies"} | dict.fromkeys(("experiment", "training", "cli.run_experiment", "cli.train"), "train")
+_LIBRARIES = [
+    "torch",
+    "transformers",
+    "peft",
+    "safetensors",
+    "sentence_transformers",
+    "mteb",
+    "bm25s",
+    "Stemmer",
+    "rank_bm25",
+    "huggingface_hub",
+    "tokenizers",
+    "torchjd",
+    "accelerate",
+    "numba",
+]
 
 
 def missing_extra(error: ModuleNotFoundError) -> UsageError | None:
-    """Return what to install for a library that the light install lacks; None for any other module."""
+    """Return which extra brings a library that the light install lacks; None for any other module."""
     library = str(error.name).partition(".")[0]
-    if library not in _LIBRARIES:
-        return None
-    frames = (str(frame.f_globals.get("__name__")) for frame, _ in traceback.walk_tb(error.__traceback__))
-    asked = next((extra for name in frames for room, extra in _ROOMS.items() if name.startswith(room)), None)
-    extra = asked or _LIBRARIES[library]
-    return UsageError(f"this needs {library}, which is not installed: pip install 'unimoe[{extra}]'")
+    rooms = (
+        str(f.f_globals.get("__name__")).removeprefix("unimoe.") for f, _ in traceback.walk_tb(error.__traceback__)
+    )
+    extra = next((_EXTRAS[key] for room in rooms for key in _EXTRAS if room.startswith(key)), "models")
+    needs = f"this needs {library}, which is not installed: pip install 'unimoe[{extra}]'"
+    return UsageError(needs) if library in _LIBRARIES else None
 
 
 def did_you_mean(word: str, known: Iterable[str]) -> str:

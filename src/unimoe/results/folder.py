@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,9 +26,6 @@ from unimoe.results import (
 )
 from unimoe.results.comparability import comparable, name_of
 from unimoe.results.logs import Log, read_logs
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 Seed: TypeAlias = int | None  # of a training; None for arms that have none, such as BM25 and zero-shot
 Details: TypeAlias = Mapping[str, QueryDetail]  # what is known of the queries of one arm and seed, by query id
@@ -95,27 +92,6 @@ class Results(dict[str, dict[Seed, dict[str, dict[str, float]]]]):
                 earlier.append(r)
         self._repeated_queries = dict(repeated_queries or {})
         self._rows: dict[tuple[str, Seed, str, str], NDArray[np.float64]] = {}
-
-    def frame(self, *, per_query: bool = False) -> pd.DataFrame:
-        """Return the scores as a data frame with one row for each mean, or for each query's score.
-
-        Columns: ``arm``, ``seed`` (missing for arms without any), ``task``, ``dataset``, ``metric``, with ``per_query``
-        also ``query``, and ``score`` (0 to 1). Tasks without queries have means alone.
-        """
-        import pandas as pd
-
-        rows: list[tuple[object, ...]] = []
-        for r in self.everything:
-            place = (r.config_name, r.seed, r.task, r.dataset)
-            if not per_query:
-                rows += [(*place, metric, score) for metric, score in r.aggregate.items()]
-                continue
-            by_metric = {r.main_metric: [*r.per_query.items()]}
-            ids = sorted(r.per_query)
-            by_metric |= {m: [*zip(ids, values, strict=True)] for m, values in r.per_query_metrics.items()}
-            rows += [(*place, m, query, score) for m, scores in by_metric.items() for query, score in scores]
-        columns = ["arm", "seed", "task", "dataset", "metric", *(["query"] if per_query else []), "score"]
-        return pd.DataFrame(rows, columns=columns).astype({"seed": "Int64"})
 
     @property
     def dataset_keys(self) -> tuple[str, ...]:
