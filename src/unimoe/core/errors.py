@@ -61,30 +61,17 @@ def refuse_missing(missing: Mapping[str, Sequence[str]]) -> None:
 
 
 _EXTRAS = {"studies": "studies"} | dict.fromkeys(("experiment", "training", "cli.run_experiment", "cli.train"), "train")
-_LIBRARIES = [
-    "torch",
-    "transformers",
-    "peft",
-    "safetensors",
-    "sentence_transformers",
-    "mteb",
-    "bm25s",
-    "Stemmer",
-    "rank_bm25",
-    "huggingface_hub",
-    "tokenizers",
-    "torchjd",
-    "accelerate",
-    "numba",
-]
+_LIBRARIES = {
+    *("torch", "transformers", "peft", "safetensors", "sentence_transformers", "mteb", "huggingface_hub", "tokenizers"),
+    *("bm25s", "Stemmer", "rank_bm25", "torchjd", "accelerate", "numba"),
+}
 
 
 def missing_extra(error: ModuleNotFoundError) -> UsageError | None:
     """Return which extra brings a library that the light install lacks; None for any other module."""
     library = str(error.name).partition(".")[0]
-    rooms = (
-        str(f.f_globals.get("__name__")).removeprefix("unimoe.") for f, _ in traceback.walk_tb(error.__traceback__)
-    )
+    frames = (frame.f_globals.get("__name__") for frame, _ in traceback.walk_tb(error.__traceback__))
+    rooms = (str(name).removeprefix("unimoe.") for name in frames)
     extra = next((_EXTRAS[key] for room in rooms for key in _EXTRAS if room.startswith(key)), "models")
     needs = f"this needs {library}, which is not installed: pip install 'unimoe[{extra}]'"
     return UsageError(needs) if library in _LIBRARIES else None
