@@ -96,7 +96,7 @@ class Chaos:
         return self.root / "quiet" / command.name
 
     def clear(self, command: Command, *, warm: bool = True) -> None:
-        """Begin anew with a command; with the cache of the quiet run where ``warm``."""
+        """Begin again with a command; with the cache of the quiet run where ``warm``."""
         self.place.clear(command, self.finished(command) / "cache" if warm else None)
 
     def run(self, command: Command, moment: float = 0.0, number: int | None = None, clock: float = 0.0) -> Ending:

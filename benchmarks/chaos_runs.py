@@ -92,7 +92,7 @@ class Place:
         self.deadline = math.inf
 
     def clear(self, command: Command, cache: Path | None = None) -> None:
-        """Begin anew with a command, and the cache of an earlier run where one is given."""
+        """Begin again with a command, and the cache of an earlier run where one is given."""
         shutil.rmtree(self.folder, ignore_errors=True)
         self.disk.mkdir(parents=True)
         if cache is not None and cache.is_dir():

@@ -12,5 +12,5 @@ def memory_mib(which: str) -> float:
 
 
 def forget_peak() -> None:
-    """Let ``VmHWM`` start anew."""
+    """Let ``VmHWM`` start again."""
     Path("/proc/self/clear_refs").write_text("5", encoding="ascii")

@@ -1,7 +1,7 @@
 """Simulated retrieval experiments whose true means are known exactly; for ``tir_coverage.py`` beside this file.
 
 Every query has a difficulty that all arms share, a part of its own under each arm, and noise that each training run
-draws anew; a training run also shifts all its scores by one number. These are normal variables. Graded scores are cut
+draws again; a training run also shifts all its scores by one number. These are normal variables. Graded scores are cut
 to 0 and 1, where many end, as nDCG@10 and MRR@10 do; 0/1 scores say whether the variable is above 0, as Success@5 does.
 An arm's mean over all possible seeds and queries is exactly the one that is asked for.
 
@@ -32,7 +32,7 @@ Array: TypeAlias = NDArray[np.float64]
 Kind = Literal["graded", "0/1"]
 
 RUN_SHARE: dict[Kind, float] = {"graded": 0.5, "0/1": 0.25}
-"""What another training run draws anew of the hidden variance between arms on a query: half of the scores' variance.
+"""What another training run draws again of the hidden variance between arms on a query: half of the scores' variance.
 Two runs whose hidden variables differ by v disagree on 0/1 scores in proportion to the square root of v."""
 
 
@@ -64,7 +64,7 @@ class World:
 
     @cached_property
     def arm_sd(self) -> float:
-        """Of one arm's part of a query, own and drawn anew; found by simulation, the same numbers for every guess."""
+        """Of one arm's part of a query, own and drawn again; found by simulation, the same numbers for every guess."""
         normals = np.random.default_rng(0).standard_normal((3, 50_000))
         centre = self.centre(self.mean)
 
@@ -161,12 +161,12 @@ def _on_one_dataset(
     common = rng.standard_normal((max(runs), queries)) if paired else None
     arms = []
     for number, shift in zip(runs, shifts, strict=True):
-        anew = rng.standard_normal((max(1, number), queries))
+        again = rng.standard_normal((max(1, number), queries))
         if common is not None and number:
-            anew = _mixed(common[:number], anew, PAIR_SHARE)
+            again = _mixed(common[:number], again, PAIR_SHARE)
         # without a shift, each query moves by itself as far, so that cut scores keep their mean
         moved = shift[:, None] if number else rng.standard_normal((1, queries))
-        arms.append(shared + own_sd * rng.standard_normal(queries) + anew_sd * anew + world.shift_sd * moved)
+        arms.append(shared + own_sd * rng.standard_normal(queries) + anew_sd * again + world.shift_sd * moved)
     return arms
 
 

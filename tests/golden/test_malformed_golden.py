@@ -1,6 +1,6 @@
-"""Every malformed input is answered with one line that names the place and the mend; ``malformed.txt`` lists them.
+"""Every malformed input is answered with one line that names the place and the remedy; ``malformed.txt`` lists them.
 
-``python tests/support/malformed.py > tests/golden/malformed.txt`` writes the list anew, for a person to read.
+``python tests/support/malformed.py > tests/golden/malformed.txt`` writes the list again, for a person to read.
 """
 
 from __future__ import annotations

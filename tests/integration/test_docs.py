@@ -119,10 +119,10 @@ def test_what_a_page_registers_is_known(monkeypatch: pytest.MonkeyPatch) -> None
         assert unimoe.score_run({"q1": {"d1": 1}}, {"q1": {"d1": 1.0}}, ["first_is_best"]).aggregate
         assert ServedConfig(api="hits", model="tiny").api == "hits"
     finally:
-        SOURCES.remove("colours")
-        TEMPLATES.remove("bare")
-        LOSSES.remove("hinge")
-        APIS.remove("hits")
+        SOURCES._things.pop("colours")
+        TEMPLATES._things.pop("bare")
+        LOSSES._things.pop("hinge")
+        APIS._things.pop("hits")
 
 
 @pytest.mark.usefixtures("folder")
@@ -147,7 +147,7 @@ def test_a_piece_of_a_configuration_is_one(block: Block) -> None:
 def test_the_page_of_keys_is_current() -> None:
     names = runpy.run_path(str(ROOT / "docs" / "configuration.py"))
     assert (ROOT / "docs" / "configuration.md").read_text("utf-8") == names["page"](), (
-        "uv run python docs/configuration.py writes it anew"
+        "uv run python docs/configuration.py writes it again"
     )
 
 

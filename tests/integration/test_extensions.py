@@ -88,9 +88,9 @@ def registered(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     register_loss("squared_hinge", Loss(squared_hinge, ("sigma",)))
     register_measure("first_is_best", first_is_best, cutoff=1)
     yield
-    SOURCES.remove("colours")
-    TEMPLATES.remove("bare")
-    LOSSES.remove("squared_hinge")
+    SOURCES._things.pop("colours")
+    TEMPLATES._things.pop("bare")
+    LOSSES._things.pop("squared_hinge")
 
 
 @pytest.fixture

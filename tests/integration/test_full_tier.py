@@ -140,7 +140,7 @@ def test_workers_of_a_cluster_find_the_same_to_the_bit(
         ), path  # fmt: skip
     for path in sorted(alone.rglob("*.trec")):
         assert (tmp_path / "out" / path.relative_to(alone)).read_bytes() == path.read_bytes(), path
-    # What is finished is in the store: a driver that starts anew computes nothing.
+    # What is finished is in the store: a driver that starts again computes nothing.
     units = {path: path.stat().st_mtime_ns for path in (tmp_path / "store" / "units").rglob("*")}
     again = evaluate(config, data, tmp_path / "again", MOCKS, *options)
     assert again.returncode == 0, again.stderr

@@ -69,8 +69,8 @@ def test_gates_that_cannot_match_are_refused_before_anything_is_written(
         ExperimentRun(experiment, CPU)
     assert str(refused.value).startswith(f"{path}: gate 'kill' ")
     assert not Path(experiment.output_dir).exists()
-    mended = gate_file(tmp_path, kill=INTERFERENCE)  # in the same folder, at once
-    ExperimentRun(experiment.model_copy(update={"gates": str(mended)}), CPU)
+    fixed = gate_file(tmp_path, kill=INTERFERENCE)  # in the same folder, at once
+    ExperimentRun(experiment.model_copy(update={"gates": str(fixed)}), CPU)
 
 
 def test_a_gate_may_wait_for_a_tier_that_is_evaluated_later(tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from pydantic import ValidationError
+from pydantic_core import to_jsonable_python
 
 from unimoe.analysis.analysis import Analysis
 from unimoe.analysis.arms import Pair, arm_order
@@ -37,7 +38,6 @@ from unimoe.cli.run_files import (
 from unimoe.core.console import print_error, stderr, stdout
 from unimoe.core.errors import UsageError
 from unimoe.core.grouping import gathered
-from unimoe.core.io import finite
 from unimoe.metrics import DEFAULT_METRICS, canonical_metric
 from unimoe.results.comparability import with_metrics
 from unimoe.results.folder import Results, load_all_results
@@ -321,7 +321,7 @@ def _print_json(results: Results, scored: ScoredSystems | None, **own: Any) -> N
         "caveats": list(results.caveats),
         "warnings": scored.warnings if scored else [],
     }
-    stdout.out(json.dumps(finite(common | own), ensure_ascii=False, allow_nan=False))
+    stdout.out(json.dumps(to_jsonable_python(common | own, inf_nan_mode="null"), ensure_ascii=False))
 
 
 def _run_as_json(results: Results, run: ScoredRun) -> dict[str, Any]:

@@ -111,7 +111,7 @@ def parity_lines(found: Parity) -> list[str]:
 
 def parity_json(found: Sequence[Parity], tolerance: float, ranking_tolerance: float) -> dict[str, Any]:
     """Return comparisons as plain data."""
-    from unimoe.core.io import finite
+    from pydantic_core import to_jsonable_python
 
     datasets = [
         {
@@ -122,7 +122,7 @@ def parity_json(found: Sequence[Parity], tolerance: float, ranking_tolerance: fl
             "largest_difference": one.largest,
             "largest_at": {"query": one.largest_at[0], "document": one.largest_at[1]},
             "range": one.span,
-            "relative_difference": finite(one.relative),
+            "relative_difference": to_jsonable_python(one.relative, inf_nan_mode="null"),
             "mean_difference": one.mean,
             "kendall_mean": one.kendall_mean,
             "kendall_lowest": one.kendall_lowest and one.kendall_lowest[0],

@@ -202,7 +202,7 @@ def _without_seed(part: str) -> str:
     return re.sub(r"[-_. ]{2,}", "-", part).strip("-_. /\\")
 
 
-def _refuse_equal(what: str, names: Sequence[str], mend: str) -> None:
+def _refuse_equal(what: str, names: Sequence[str], remedy: str) -> None:
     twice = next((name for name in names if names.count(name) > 1), None)
     if twice is not None:
-        raise UsageError(f"two {what}s are named {twice!r}; name them apart with {mend}")
+        raise UsageError(f"two {what}s are named {twice!r}; name them apart with {remedy}")

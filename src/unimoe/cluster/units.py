@@ -124,8 +124,8 @@ class UnitStore:
                 raise
             except Exception as error:  # every client has errors of its own kind
                 said = _in_words(error, self.url)
-                if mend := _mend(error):
-                    raise UsageError(f"{self.shown}: {said}; {mend}, or give another --store") from None
+                if remedy := _remedy(error):
+                    raise UsageError(f"{self.shown}: {said}; {remedy}, or give another --store") from None
                 if time.monotonic() - begun + pause > self._patience:
                     raise UsageError(
                         f"{self.shown}: out of reach for {self._patience:.0f} s ({said}); run the same "
@@ -135,7 +135,7 @@ class UnitStore:
             pause = min(2 * pause, _LONGEST_PAUSE)
 
 
-def _mend(error: BaseException) -> str | None:
+def _remedy(error: BaseException) -> str | None:
     """Return what to do about an error that does not pass; None for one that may."""
     number = getattr(error, "errno", None)
     if number in _FULL:

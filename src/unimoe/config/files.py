@@ -114,7 +114,7 @@ def overridden(raw: Any, overrides: Sequence[str]) -> Any:
     return raw
 
 
-_MENDS = {  # pydantic's error types, in words for someone who edits YAML
+_REMEDIES = {  # pydantic's error types, in words for someone who edits YAML
     "missing": "this key is required; add it",
     "bool_type": "must be true or false",
     "int_type": "must be a whole number",
@@ -151,8 +151,8 @@ def explain(error: Any, kind: type[BaseModel]) -> str:
         return f"{path}: unknown key{did_you_mean(str(error['loc'][-1]), known)}; known here: {', '.join(known)}"
     if mistake == "string_type" and error["loc"][-1] == "[key]":
         mistake = "invalid_key"
-    mend = _MENDS.get(mistake)
-    message = mend.format(**error.get("ctx", {})) if mend else error["msg"].removeprefix("Value error, ")
+    remedy = _REMEDIES.get(mistake)
+    message = remedy.format(**error.get("ctx", {})) if remedy else error["msg"].removeprefix("Value error, ")
     shown = "" if mistake in _SELF_EVIDENT else f" (it is {_shown(error['input'])})"
     return f"{path}: {message}{shown}" if path else f"{message}{shown}"
 

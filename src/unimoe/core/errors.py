@@ -70,9 +70,8 @@ _LIBRARIES = {
 def missing_extra(error: ModuleNotFoundError) -> UsageError | None:
     """Return which extra brings a library that the light install lacks; None for any other module."""
     library = str(error.name).partition(".")[0]
-    frames = (frame.f_globals.get("__name__") for frame, _ in traceback.walk_tb(error.__traceback__))
-    rooms = (str(name).removeprefix("unimoe.") for name in frames)
-    extra = next((_EXTRAS[key] for room in rooms for key in _EXTRAS if room.startswith(key)), "models")
+    frames = [str(frame.f_globals.get("__name__")) for frame, _ in traceback.walk_tb(error.__traceback__)]
+    extra = next((_EXTRAS[key] for name in frames for key in _EXTRAS if name.startswith(f"unimoe.{key}")), "models")
     needs = f"this needs {library}, which is not installed: pip install 'unimoe[{extra}]'"
     return UsageError(needs) if library in _LIBRARIES else None
 

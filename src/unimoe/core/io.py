@@ -9,7 +9,6 @@ import codecs
 import glob
 import hashlib
 import json
-import math
 import os
 import platform
 import shutil
@@ -29,8 +28,6 @@ from unimoe.core.errors import DataError, UsageError
 
 T = TypeVar("T")
 
-_TRIES = 20  # to create a folder
-
 HASH_LENGTH = 16
 """Hexadecimal digits kept of a SHA-256: 64 bits, ample for the files of one user."""
 
@@ -43,7 +40,7 @@ def cache_dir(*parts: str) -> Path:
 
 def ensure_dir(path: Path) -> Path:
     """Create a folder and its parents, and return it; raise ``UsageError`` if that fails."""
-    for left in reversed(range(_TRIES)):
+    for left in reversed(range(20)):
         try:
             path.mkdir(parents=True, exist_ok=True)
             break
@@ -132,17 +129,6 @@ def write_bytes(path: Path, content: bytes) -> None:
 def write_json(path: Path, value: Any, *, indent: int | None = 2) -> None:
     """Write JSON atomically; NaN and infinity, which JSON lacks, raise ``ValueError``."""
     write_text(path, json.dumps(value, indent=indent, ensure_ascii=False, allow_nan=False) + "\n")
-
-
-def finite(value: Any) -> Any:
-    """Return plain data with None for NaN and infinity, which JSON lacks."""
-    if isinstance(value, float):
-        return value if math.isfinite(value) else None
-    if isinstance(value, Mapping):
-        return {key: finite(item) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [finite(item) for item in value]
-    return value
 
 
 class Strict(BaseModel):

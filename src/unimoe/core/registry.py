@@ -62,10 +62,6 @@ class Registry(Generic[T]):
         if self._things.setdefault(name, thing) is not thing:
             raise UsageError(f"{self._kind} {name!r} exists already; choose another name")
 
-    def remove(self, name: str) -> None:
-        """Forget a thing, such as one that a test registered."""
-        del self._things[name]
-
     def __getitem__(self, name: str) -> T:
         return self._things[self.checked(name)]
 

@@ -155,8 +155,8 @@ def text_lines(path: Path | str) -> Iterator[tuple[int, str]]:
     except UnicodeDecodeError:
         with path.open("rb") as file:
             packed = file.read(2) == b"\x1f\x8b"
-        mend = "packed by gzip; end its name in .gz" if packed else "not UTF-8 text; convert it first"
-        raise DataError(f"{path}: {mend}") from None
+        remedy = "packed by gzip; end its name in .gz" if packed else "not UTF-8 text; convert it first"
+        raise DataError(f"{path}: {remedy}") from None
 
 
 def _one_field_each(texts: Collection[str], path: Path, what: str) -> None:

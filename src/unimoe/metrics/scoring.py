@@ -119,12 +119,12 @@ def from_grade(qrels: Mapping[str, Mapping[str, int]], lowest: int) -> Qrels:
 
 
 def level_note(
-    metrics: Iterable[str], qrels: Mapping[str, Mapping[str, int]], stated: int | None, *, where: str, mend: str
+    metrics: Iterable[str], qrels: Mapping[str, Mapping[str, int]], stated: int | None, *, where: str, remedy: str
 ) -> str | None:
     """Return a line on binary metrics whose relevance level looks wrong for some judgments; None where none does.
 
     They count grade 1 as relevant though grades go higher and no level was ``stated``, or no grade reaches the level.
-    ``where`` names the judgments, and ``mend`` says how to state a level.
+    ``where`` names the judgments, and ``remedy`` says how to state a level.
     """
     binary, highest = [metric.name for metric in map(parse_metric, metrics) if metric.binary], _highest(qrels)
     named, level = ", ".join(binary), stated or 1
@@ -135,7 +135,9 @@ def level_note(
         )
     if binary and stated is None and highest > 1:
         count = "counts" if len(binary) == 1 else "count"
-        return f"grades up to {highest} in {where}: {named} {count} grade 1 as relevant; TREC DL counts from 2: {mend}"
+        return (
+            f"grades up to {highest} in {where}: {named} {count} grade 1 as relevant; TREC DL counts from 2: {remedy}"
+        )
     return None
 
 

@@ -267,7 +267,7 @@ def dense(folder: Path, device: torch.device) -> Head:
             raise DataError(f"{path}: {key} {shortened(repr(settings[key]))} is not supported; use another encoder")
     weights = {name: tensor.float().to(device) for name, tensor in _read_weights(folder / "model.safetensors").items()}
     if "linear.weight" not in weights or (settings.get("bias", True) and "linear.bias" not in weights):
-        raise DataError(f"{folder / 'model.safetensors'}: no linear.weight or linear.bias; save the model anew")
+        raise DataError(f"{folder / 'model.safetensors'}: no linear.weight or linear.bias; save the model again")
     weight, bias = weights["linear.weight"], weights.get("linear.bias")
     return lambda vectors: activation(nn.functional.linear(vectors, weight, bias))
 
@@ -289,7 +289,7 @@ def _read_weights(path: Path) -> dict[str, Tensor]:
     try:
         weights: dict[str, Tensor] = load_file(path)
     except Exception as error:  # errors of the system, and safetensors' own
-        raise DataError(f"{path}: cannot be read ({first_line(error)}); save the model anew") from None
+        raise DataError(f"{path}: cannot be read ({first_line(error)}); save the model again") from None
     return weights
 
 

@@ -181,7 +181,7 @@ def _module(path: Path, entry: Any) -> tuple[str, str]:
 def inside(listed: Path, place: str) -> str:
     """Return the place of a module within the folder of its list; raise ``DataError`` for one outside."""
     if Path(place).is_absolute() or ".." in Path(place).parts or "\0" in place:
-        raise DataError(f"{listed}: module path {shortened(place)!r} leads out of the folder; save the model anew")
+        raise DataError(f"{listed}: module path {shortened(place)!r} leads out of the folder; save the model again")
     return place
 
 
@@ -211,7 +211,7 @@ def _read_transformer(path: Path) -> tuple[int | None, bool]:
         )
     length = setting(path, settings, "max_seq_length", int)
     if length is not None and not 1 <= length <= _LONGEST:
-        raise DataError(f"{path}: max_seq_length {length!r} is no length; set encoder.max_length and mend it")
+        raise DataError(f"{path}: max_seq_length {length!r} is no length; set encoder.max_length and fix it")
     return length, bool(setting(path, settings, "do_lower_case", bool))
 
 
@@ -242,7 +242,7 @@ def _prefixes(config: EncoderConfig, path: Path) -> dict[str, str]:
     settings = read_settings(path)
     prompts = setting(path, settings, "prompts", dict) or {}
     if not all(isinstance(prompt, str) or prompt is None for prompt in prompts.values()):
-        raise DataError(f"{path}: prompts must map names to texts; mend it, or set encoder.query_prefix")
+        raise DataError(f"{path}: prompts must map names to texts; fix it, or set encoder.query_prefix")
     default = setting(path, settings, "default_prompt_name", str)
     own = {
         "query": prompts.get("query"),
@@ -278,7 +278,7 @@ def setting(path: Path, settings: dict[str, Any], key: str, *kinds: type) -> Any
     if value is not None and type(value) not in kinds:
         wanted = " or ".join(_KINDS[kind] for kind in kinds)
         raise DataError(
-            f"{path}: {key} must be {wanted}, and is {shortened(str(value))}; mend it, or save the model anew"
+            f"{path}: {key} must be {wanted}, and is {shortened(str(value))}; fix it, or save the model again"
         )
     return value
 

@@ -211,6 +211,6 @@ def _next_unit(made: Iterator[NDArray[np.float32]], ids: Sequence[str], storage:
         found = next(made).astype(storage)
         for bad, what in ((~np.isfinite(found).all(axis=1), "not finite"), (~found.any(axis=1), "zero")):
             if bad.any():
-                mend = "try model.dtype float32, or another checkpoint"
-                raise InputError(int(bad.argmax()), f"the embedding is {what} in {storage}; {mend}")
+                remedy = "try model.dtype float32, or another checkpoint"
+                raise InputError(int(bad.argmax()), f"the embedding is {what} in {storage}; {remedy}")
     return found

@@ -126,7 +126,7 @@ class TestFolder:
         out = tmp_path / "out"
         fewer = (arms[0], arms[1][:2], arms[2])
         assert compare_arms(arms, "--output-dir", out).returncode == 0
-        mend = ("choose another --output-dir, or --overwrite",)
+        remedy = ("choose another --output-dir, or --overwrite",)
         for files, options, words in (
             (fewer, [], ["also holds joint/seed_2/results/retrieval/q.json"]),
             (arms, ["--metric", "map"], ["main metric of", "'ndcg@10' there, 'map' here"]),
@@ -135,7 +135,7 @@ class TestFolder:
             ((arms[0], [arms[1][0], arms[1][1], arms[1][2]], arms[2]), ["--depth", "50"], ["run of joint/seed_0"]),
             (arms, [*NAMED, "--gates", str(gate_file(tmp_path))], ["lacks all/seed_0"]),
         ):
-            assert_refused(compare_arms(files, "--output-dir", out, *options), 3, str(out), *words, *mend)
+            assert_refused(compare_arms(files, "--output-dir", out, *options), 3, str(out), *words, *remedy)
         assert compare_arms(fewer, "--output-dir", out, "--overwrite").returncode == 0
         assert not (out / "joint" / "seed_2").exists()
         assert verdicts(out).returncode == 0

@@ -42,7 +42,7 @@ class TestBadInput:
             ("python:my_functions:longst", 2, ["my_functions has no longst (did you mean 'longest'?)"]),
             ("python:my_functions:number", 2, ["number is an int; name a function from (query, document) pairs"]),
             ("python:my_broken:score", 3, ["importing it raised JSONDecodeError: Expecting property name"]),
-            ("python:my_leaving:score", 3, ["importing it raised SystemExit: 0 (my_leaving.py, line 1); mend it"]),
+            ("python:my_leaving:score", 3, ["importing it raised SystemExit: 0 (my_leaving.py, line 1); fix it"]),
             ("python:my_functions:leaving", 3, ["python:my_functions:leaving raised SystemExit: 0 (my_functions.py"]),
             ("python:my_functions:broken", 3, ["python:my_functions:broken raised RuntimeError: no such luck (my_"]),
             ("python:my_functions:losing", 3, ["query 'q0', document", "in no shard of the reranker's cut()"]),

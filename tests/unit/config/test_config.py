@@ -1,4 +1,4 @@
-"""Experiments are read strictly, and every mistake is one line that names the key and the mend."""
+"""Experiments are read strictly, and every mistake is one line that names the key and the remedy."""
 
 from __future__ import annotations
 

@@ -237,11 +237,6 @@ def test_the_cache_can_be_moved(tmp_cache: Path) -> None:
     assert folder.is_dir()
 
 
-def test_what_json_lacks_becomes_null_at_any_depth() -> None:
-    value = {"a": [1.5, float("inf"), {"b": (float("nan"), None, "x", 3)}], "c": True}
-    assert io.finite(value) == {"a": [1.5, None, {"b": [None, None, "x", 3]}], "c": True}
-
-
 def test_what_a_killed_process_left_goes_with_the_next_write(tmp_path: Path) -> None:
     code = (
         "import os, sys, pathlib\nfrom unimoe.core.io import atomic_dir, atomic_path\n"

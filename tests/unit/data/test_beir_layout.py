@@ -51,7 +51,7 @@ def test_reads_crlf_byte_order_mark_blank_lines_and_gzip_alike(folder: Path) -> 
 @pytest.mark.parametrize(
     ("file", "line", "message"),
     [
-        ("corpus.jsonl", '{"_id": "d3", ', r"corpus\.jsonl:3: not a line of JSON \(.*\); mend or remove it"),
+        ("corpus.jsonl", '{"_id": "d3", ', r"corpus\.jsonl:3: not a line of JSON \(.*\); fix or remove it"),
         ("corpus.jsonl", "[1]", r"corpus\.jsonl:3: not a JSON object"),
         ("corpus.jsonl", '{"text": "x"}', r"corpus\.jsonl:3: there is no _id"),
         ("corpus.jsonl", '{"_id": 1.5, "text": "x"}', r"corpus\.jsonl:3: _id 1\.5 is neither text nor a whole number"),

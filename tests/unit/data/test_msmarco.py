@@ -101,7 +101,7 @@ def test_what_is_missing_is_named(plain: Path, absent: list[str], message: str) 
     ("file", "line", "message"),
     [
         ("collection.tsv", "77", r"collection\.tsv:4: a line has 2 fields parted by tabs \(pid, passage\), this one 1"),
-        ("collection.tsv", "77\ta\tb", r"collection\.tsv:4: a line has 2 .* this one 3; mend it, or fetch the file"),
+        ("collection.tsv", "77\ta\tb", r"collection\.tsv:4: a line has 2 .* this one 3; fix it, or fetch the file"),
         ("queries.dev.small.tsv", "77 a query", r"queries\.dev\.small\.tsv:3: a line has 2 fields"),
         ("qrels.dev.small.tsv", "101\t0\t7\tyes", r"qrels\.dev\.small\.tsv:4: grade 'yes' is not a number"),
         ("qrels.dev.small.tsv", "300\t0\t7\t1", "query '300' is judged in split 'dev' but is not among the queries"),

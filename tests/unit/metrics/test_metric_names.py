@@ -173,7 +173,7 @@ class TestWhatIsMissing:
 class TestLevelNote:
     def test_names_the_metrics_that_grade_1_counts_in(self) -> None:
         note = level_note(
-            ("nDCG@10", "mrr@10", "AP", "AP(rel=2)"), {"q": {"a": 3, "b": 1}}, None, where="x.qrels", mend="say it"
+            ("nDCG@10", "mrr@10", "AP", "AP(rel=2)"), {"q": {"a": 3, "b": 1}}, None, where="x.qrels", remedy="say it"
         )
         assert note == (
             "grades up to 3 in x.qrels: mrr@10, map count grade 1 as relevant; TREC DL counts from 2: say it"
@@ -186,7 +186,7 @@ class TestLevelNote:
     def test_is_silent_where_grades_or_metrics_or_a_stated_level_leave_no_doubt(
         self, metrics: tuple[str, ...], grade: int, stated: int | None
     ) -> None:
-        assert level_note(metrics, {"q": {"a": grade}}, stated, where="x", mend="y") is None
+        assert level_note(metrics, {"q": {"a": grade}}, stated, where="x", remedy="y") is None
 
 
 def test_a_key_of_a_config_holds_the_canonical_name() -> None:

@@ -91,7 +91,7 @@ def refusal(folder: Path) -> str:
     line = str(caught.value)
     assert "\n" not in line
     assert line.startswith(str(folder))
-    assert any(mend in line for mend in ("train the arm", "run again", "--encoder"))
+    assert any(remedy in line for remedy in ("train the arm", "run again", "--encoder"))
     return line
 
 

@@ -8,6 +8,8 @@ from collections.abc import Iterator
 from dataclasses import asdict
 from typing import Any
 
+from pydantic_core import to_jsonable_python
+
 from unimoe.analysis.formats import signed
 from unimoe.analysis.gates.definitions import InterferenceGate, Registration
 from unimoe.analysis.gates.findings import Finding, bounds_of
@@ -31,7 +33,6 @@ from unimoe.analysis.gates.wording import (
     would_settle,
 )
 from unimoe.analysis.statistics.power import decides_sentence
-from unimoe.core.io import finite
 
 WIDTH = 96
 
@@ -114,14 +115,15 @@ def gates_as_json(registration: Registration | None, outcomes: Outcomes, decisiv
     The exit code is that of the ``decisive`` outcomes.
     """
     path, instant = (registration.path, registration.registered) if registration else (None, None)
-    found: dict[str, Any] = finite(
+    found: dict[str, Any] = to_jsonable_python(
         {
             "file": str(path) if path else None,
             "hash": registration.content_hash if registration else None,
             "registered": instant.isoformat() if instant else None,
             "exit_code": exit_code(decisive),
             "gates": [_as_json(outcome) for outcome in outcomes],
-        }
+        },
+        inf_nan_mode="null",
     )
     return found
 

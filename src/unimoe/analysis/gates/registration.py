@@ -53,7 +53,7 @@ def register(registration: Registration, output_dir: Path) -> bool:
 def unmet(
     registration: Registration, arms: Collection[str], seeds: Collection[int], datasets: Mapping[Task, Collection[str]]
 ) -> Iterator[str]:
-    """Yield each thing that gates lack in an experiment of some arms, training seeds and datasets, and its mend."""
+    """Yield each thing that gates lack in an experiment of some arms, training seeds and datasets, and its remedy."""
     for name, gate in registration.gates.items():
         where = f"{registration.path}: gate {name!r}"
         for arm in gate.needed:

@@ -88,18 +88,10 @@ def unlearnt(item: Judgment) -> str:
 
 def asked(gate: Gate) -> str:
     """Return the gate's claim and the confidence that it asks for."""
-    looks = ""
-    if gate.looks:
-        several = len(gate.looks) > 1
-        looks = f" over looks at {listed(gate.looks)} seeds, {gate.label_confidence:g} at each" if several else ""
-        looks = looks or f" at one look, at {gate.looks[0]} seeds"
-    return f"{claim(gate)}, with confidence {gate.confidence:g}{looks}"
-
-
-def listed(numbers: Sequence[int]) -> str:
-    """Return numbers as ``3, 5 and 8``."""
-    *others, last = map(str, numbers)
-    return f"{', '.join(others)} and {last}" if others else last
+    said = f"{claim(gate)}, with confidence {gate.confidence:g}"
+    if not gate.looks:
+        return said
+    return f"{said} over looks at {', '.join(map(str, gate.looks))} seeds, {gate.label_confidence:g} at each"
 
 
 def at_look(item: Judgment) -> str:

@@ -22,7 +22,7 @@ POWER = 0.80
 MOST_SEEDS = 100
 MOST_QUERIES = 10**9
 FAST_TIER_QUERIES = 300 + 323 + 648  # test queries of SciFact, NFCorpus and FiQA2018
-_ENDLESS = 1e15  # as good as infinitely many, and finite in every formula
+ENDLESS = 1e15  # as good as infinitely many, and finite in every formula
 
 
 @dataclass(frozen=True)
@@ -126,8 +126,8 @@ def plan(terms: Terms, estimate: float, aim: Aim) -> PowerPlan:
         queries=queries if settled else alone,
         grid=(fewest, queries) if settled else grid,
         decides=smallest_distance(terms, fewest, queries, aim),
-        decides_with_any_queries=smallest_distance(terms, fewest, _ENDLESS, aim),
-        decides_with_any_seeds=smallest_distance(terms, _ENDLESS, queries, aim),
+        decides_with_any_queries=smallest_distance(terms, fewest, ENDLESS, aim),
+        decides_with_any_seeds=smallest_distance(terms, ENDLESS, queries, aim),
         decides_in_fast_tier=smallest_distance(terms, fewest, FAST_TIER_QUERIES, aim),
     )
 
@@ -203,7 +203,7 @@ def _settles(terms: Terms, estimate: float, aim: Aim, seeds: float, queries: flo
     Intervals may widen on the way: as the runs' part comes to dominate, the degrees of freedom fall to those of the
     runs, and t rises faster than the standard error falls.
     """
-    sizes = ((seeds, queries), (seeds, _ENDLESS), (_ENDLESS, queries))
+    sizes = ((seeds, queries), (seeds, ENDLESS), (ENDLESS, queries))
     return all(_held(at_size(terms, *size), estimate, aim) >= aim.confidence for size in sizes)
 
 

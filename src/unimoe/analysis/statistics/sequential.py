@@ -15,12 +15,11 @@ from functools import cache
 import numpy as np
 from scipy.special import stdtr
 
-from unimoe.analysis.statistics.power import at_size
+from unimoe.analysis.statistics.power import ENDLESS, at_size
 from unimoe.analysis.statistics.variance import Terms
 
 FEWEST, MOST = 2, 100  # seeds at a look
 _PATHS, _FUTURES = 200_000, 1_000
-_ENDLESS = 1e15  # as good as infinitely many, and finite in every formula
 
 
 @cache
@@ -82,7 +81,7 @@ def outlook(
     to_come = tuple(look for look in looks if look > now)
     if not to_come or now < FEWEST:
         return None
-    groups, of_queries = len(terms.runs), at_size(terms, _ENDLESS, sum(terms.queries))
+    groups, of_queries = len(terms.runs), at_size(terms, ENDLESS, sum(terms.queries))
     of_seed = max(0.0, terms.variance - of_queries.variance) * now  # variance of the value over single seeds
     rng, ended, labels = np.random.default_rng(0), [], []
     for _ in range(_FUTURES):
@@ -105,19 +104,13 @@ def outlook(
 
 
 def outlook_sentence(found: Outlook) -> str:
-    """Say which look is next, and what the looks may bring."""
+    """Say which looks are to come, and what they may bring."""
     chances = ", ".join(f"{label} {100 * chance:.0f} %" for label, chance in found.chances.items())
-    first, *others = found.looks
-    later = f", then at {' and '.join(map(str, others))}" if others else ""
+    looks = ", ".join(map(str, found.looks))
     return (
-        f"the next look is at {first} seeds{later}; if the true value is the estimate: {chances}, after "
+        f"the looks to come are at {looks} seeds; if the true value is the estimate: {chances}, after "
         f"{found.seeds:.1f} seeds on average"
     )
-
-
-def in_hours(seconds: float) -> str:
-    """Return a time as hours, or as minutes below one."""
-    return f"{seconds / 3600:.1f} hours" if seconds >= 3600 else f"{seconds / 60:.1f} minutes"
 
 
 def _label(value: float, variance: float, freedom: float, label_at: Callable[[Callable[[float], float]], str]) -> str:

@@ -90,9 +90,9 @@ def _records(path: Path) -> Iterator[tuple[str, str, str, dict[str, Any]]]:
         try:
             record = json.loads(line)
         except (ValueError, RecursionError) as error:
-            raise DataError(f"{place}: not a line of JSON ({error}); mend or remove it") from None
+            raise DataError(f"{place}: not a line of JSON ({error}); fix or remove it") from None
         if not isinstance(record, dict):
-            raise DataError(f"{place}: not a JSON object with _id and text; mend or remove the line")
+            raise DataError(f"{place}: not a JSON object with _id and text; fix or remove the line")
         key, text = record.get("_id"), record.get("text")
         if type(key) not in (str, int):  # a bool is an int too
             state = "there is no _id" if key is None else f"_id {key!r} is neither text nor a whole number"

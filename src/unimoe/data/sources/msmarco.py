@@ -108,6 +108,6 @@ def _lines(path: Path, name: str) -> Iterator[list[str]]:
         if len(fields) != len(columns):
             raise DataError(
                 f"{path}:{number}: a line has {len(columns)} fields parted by tabs ({', '.join(columns)}), "
-                f"this one {len(fields)}; mend it, or fetch the file again"
+                f"this one {len(fields)}; fix it, or fetch the file again"
             )
         yield fields

@@ -227,16 +227,20 @@ def _print_work(work: Work) -> None:
     )
 
 
+def in_hours(seconds: float) -> str:
+    """Return a time as hours, or as minutes below two of them."""
+    return f"{seconds / 3600:,.1f} hours" if seconds >= 7200 else f"{seconds / 60:,.0f} minutes"
+
+
 def _amount(works: Sequence[Work]) -> int:
     return sum(work.items if work.tokens is None else work.tokens for work in works)
 
 
 def _print_total(label: str, works: Sequence[Work], unit: str, seconds: float, price: float | None) -> None:
     amount, hours = _amount(works), seconds / 3600
-    time_text = f"{hours:,.1f} hours" if hours >= 2 else f"{hours * 60:,.0f} minutes"
     cost = f", {hours * price:,.2f} at {price:g} an hour" if price is not None else ""
     disk, speed = sum(work.disk for work in works) / 2**20, amount / seconds
     stdout.print(
-        f"{label}: {amount:,} {unit}, {disk:,.0f} MiB, {time_text}{cost} (probe: {speed:,.0f} {unit} a second)",
+        f"{label}: {amount:,} {unit}, {disk:,.0f} MiB, {in_hours(seconds)}{cost} (probe: {speed:,.0f} {unit} a second)",
         soft_wrap=True,
     )

@@ -97,5 +97,5 @@ def relevance_level_note(name: str, collection: Collection) -> str | None:
     folder = available(name)
     place = folder / COLLECTION_FILE if folder else f"the {COLLECTION_FILE} of a folder in BEIR layout"
     stated = collection.relevance_level if collection.level_stated else None
-    mend = f"state relevance_level in {place}"
-    return level_note(DEFAULT_METRICS, collection.qrels, stated, where=collection.name, mend=mend)
+    remedy = f"state relevance_level in {place}"
+    return level_note(DEFAULT_METRICS, collection.qrels, stated, where=collection.name, remedy=remedy)

@@ -24,7 +24,7 @@ class _Module(Strict):
 
 
 def find_model(
-    key: str, base: str, revision: str | None = None, *, trust_remote_code: bool = False, mend: str = ""
+    key: str, base: str, revision: str | None = None, *, trust_remote_code: bool = False, remedy: str = ""
 ) -> tuple[Path, str | None]:
     """Return the folder of a model, downloaded where it is the hub's, and the commit of a downloaded one.
 
@@ -33,7 +33,7 @@ def find_model(
         base: a folder or a hub id.
         revision: of the hub.
         trust_remote_code: fetch code as well.
-        mend: what else to do where it cannot be had.
+        remedy: what else to do where it cannot be had.
 
     Raises:
         DataError: it is a path without a folder, or the hub does not give it.
@@ -54,7 +54,7 @@ def find_model(
             folder = fetch([*patterns, "pytorch_model*.bin", "adapter_model.bin"])
     except Exception as error:  # the hub's client ends in errors of many kinds: offline, no such id, gated, malformed
         raise DataError(
-            f"{key} {base!r} cannot be loaded ({first_line(error)}); check the id or folder, connect to the hub{mend}"
+            f"{key} {base!r} cannot be loaded ({first_line(error)}); check the id or folder, connect to the hub{remedy}"
         ) from None
     return folder, folder.name[:16]
 

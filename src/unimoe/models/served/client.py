@@ -23,7 +23,7 @@ _PROXIES, _CERTIFICATES = ("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "NO_PROXY")
 
 
 class ServerError(DataError):
-    """A server did not answer, or not as it should; the message names it and the mend."""
+    """A server did not answer, or not as it should; the message names it and the remedy."""
 
 
 class Client:
@@ -100,7 +100,7 @@ class Client:
         except openai.APIStatusError as error:
             said = self._said(error)
             status = "" if str(error.status_code) in said else f"{error.status_code} "
-            raise self.error(f"{status}{said}; {_mend(error.status_code, self._settings)}") from None
+            raise self.error(f"{status}{said}; {_remedy(error.status_code, self._settings)}") from None
         except AnswerTooLargeError as error:
             raise self.error(f"{error}; check served.api, and lower served.batch") from None
         except (ValueError, RecursionError) as error:  # JSON that is cut, or nested without end
@@ -146,7 +146,7 @@ def _key(settings: ServedConfig) -> str | None:
             "there"
         )
     if not key.isascii() or len(key.split()) > 1:
-        raise UsageError(f"the environment variable {settings.key_variable} holds more than a key; set it anew")
+        raise UsageError(f"the environment variable {settings.key_variable} holds more than a key; set it again")
     return key or None
 
 
@@ -201,7 +201,7 @@ def _post_function(url: str, key: str | None, settings: ServedConfig) -> Callabl
     return post
 
 
-def _mend(status: int, settings: ServedConfig) -> str:
+def _remedy(status: int, settings: ServedConfig) -> str:
     if status in {401, 403}:
         return f"put a key that it takes into the environment variable {settings.key_variable}"
     if status in {404, 405}:

@@ -80,7 +80,7 @@ def score_run_file(
         )
     run = _cut(run, depth)
     scores = score_run(judged.qrels, run, metrics, judged.level)
-    note = level_note(metrics, judged.qrels, judged.stated, where=qrels_path.name, mend="--relevance-level 2")
+    note = level_note(metrics, judged.qrels, judged.stated, where=qrels_path.name, remedy="--relevance-level 2")
     return RunScores(
         run=str(run_path),
         qrels=str(qrels_path),
@@ -244,7 +244,7 @@ def warnings_of(runs: Sequence[ScoredRun], scoring: Scoring) -> Iterator[str]:
     for why, metrics in gathered((why, metric) for metric, why in hidden.items()).items():
         yield f"{judged.dataset}: {', '.join(metrics)} not shown: {why}"
     shown = [metric for metric in scoring.every if metric not in hidden]
-    if note := level_note(shown, judged.qrels, judged.stated, where=judged.name, mend="--relevance-level 2"):
+    if note := level_note(shown, judged.qrels, judged.stated, where=judged.name, remedy="--relevance-level 2"):
         yield note
     without = [] if judged.texts is None else [q for q in compared_queries(runs, scoring) if q not in judged.texts]
     if without:

@@ -46,9 +46,9 @@ def find_cross_encoder(config: CrossEncoderModelConfig) -> CrossEncoderFiles:
     elif (named := folder_named("model.base", config.base)) is not None:
         root, name, commit = named, named.resolve().name, None
     else:
-        mend = f", or set model.base to {BUNDLED_ENCODER}"
+        remedy = f", or set model.base to {BUNDLED_ENCODER}"
         trust = config.trust_remote_code
-        root, commit = find_model("model.base", config.base, config.revision, trust_remote_code=trust, mend=mend)
+        root, commit = find_model("model.base", config.base, config.revision, trust_remote_code=trust, remedy=remedy)
         name = config.base
     folder = transformer_folder(root)
     _refuse_several_labels(config.base, folder)

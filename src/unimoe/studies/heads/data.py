@@ -179,5 +179,5 @@ def _date(text: str, corpus: Path, number: int) -> date:
         return date(year, month, day)
     except ValueError:
         raise DataError(
-            f"{corpus}:{number}: date {text!r} is no date such as 2020-05-31, 2020-05 or 2020; mend or remove it"
+            f"{corpus}:{number}: date {text!r} is no date such as 2020-05-31, 2020-05 or 2020; fix or remove it"
         ) from None

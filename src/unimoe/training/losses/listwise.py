@@ -1,6 +1,6 @@
-"""A ranking loss by name over lists of scores, with checks and mends around sentence-transformers' formulas.
+"""A ranking loss by name over lists of scores, with checks and fixes around sentence-transformers' formulas.
 
-What is mended: a loss that is 0 stays part of the graph (theirs is detached, which stops processes that train
+What is fixed: a loss that is 0 stays part of the graph (theirs is detached, which stops processes that train
 together); scores that are not finite give a loss that is not (LambdaLoss would hide them); labels are sorted stably,
 equal ones shuffled at every step where asked; an order that contradicts the labels is refused.
 """

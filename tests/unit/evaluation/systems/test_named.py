@@ -59,7 +59,7 @@ def test_a_program_adds_a_kind(experiment: Experiment) -> None:
     try:
         system = named_system("served:abc", naming(experiment))
     finally:
-        MODELS.remove("served")
+        MODELS._things.pop("served")
     assert (system.name, system.base_identity, system.tasks) == ("served", "http://here@rev", ("reranking",))
     assert (system.prompt, system.dtype, system.seed, system.which) == (None, None, None, "none")
     reranker: Any = reranker_of(system.model(), token_budget=7, batch_size=3)

@@ -348,7 +348,7 @@ class TestKey:
     @pytest.mark.parametrize("key", ["one two", "ключ"])
     def test_what_is_no_key_is_refused_unseen(self, key: str, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv("UNIMOE_API_KEY", key)
-        with pytest.raises(UsageError, match="UNIMOE_API_KEY holds more than a key; set it anew") as caught:
+        with pytest.raises(UsageError, match="UNIMOE_API_KEY holds more than a key; set it again") as caught:
             Client("http://host/v1", settings("jina"))
         assert key not in str(caught.value)
 

@@ -71,7 +71,7 @@ def _raising_one_line(method: Callable[..., Any], where: str) -> Callable[..., A
         except UnimoeError:
             raise
         except (Exception, SystemExit) as error:  # anything that a user's code raises
-            raise DataError(f"{where} raised {_described(error)}; mend it") from error
+            raise DataError(f"{where} raised {_described(error)}; fix it") from error
 
     return call
 
@@ -86,9 +86,9 @@ def _imported(text: str, name: str) -> ModuleType:
                 raise UsageError(
                     f"{OPTION} {text}: no module {error.name!r}; run the command in its folder, or install it"
                 ) from None
-            raise DataError(f"{OPTION} {text}: importing it raised {_described(error)}; mend it") from error
+            raise DataError(f"{OPTION} {text}: importing it raised {_described(error)}; fix it") from error
         except (Exception, SystemExit) as error:  # anything that a user's module raises
-            raise DataError(f"{OPTION} {text}: importing it raised {_described(error)}; mend it") from error
+            raise DataError(f"{OPTION} {text}: importing it raised {_described(error)}; fix it") from error
 
 
 def _attribute(text: str, module: ModuleType, name: str) -> Any:

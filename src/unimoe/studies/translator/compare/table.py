@@ -30,7 +30,7 @@ _COUNTS = ("queue_negatives", "mined_negatives", "extra_positives", "past_predic
 
 _INTERVALS = (
     f"{TESTED}Queries are images here: captions of one image are one observation, and scores are averaged over them "
-    "first. Seeds pair: each splits the training images anew, the same way for every arm."
+    "first. Seeds pair: each splits the training images in its own way, the same for every arm."
 )
 
 

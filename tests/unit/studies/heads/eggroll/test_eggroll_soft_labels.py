@@ -157,7 +157,7 @@ class TestVoters:
         assert count > 0
         again, _ = soften(data.train, data.splits, chosen)
         assert torch.equal(first.grades, again.grades)
-        # What is damaged is made anew; what is whole is read.
+        # What is damaged is made again; what is whole is read.
         kept[0].write_text("{")
         again, _ = soften(data.train, data.splits, chosen)
         assert torch.equal(first.grades, again.grades)
