@@ -16,10 +16,10 @@ from unimoe.results.folder import Results
 
 Mark = Literal["best", "second"]
 
-METRIC_NAMES = {"ndcg": "nDCG", "mrr": "MRR", "map": "MAP", "recall": "Recall", "p": "P"}
-
 ABSENT = "–"  # shown where there is no number; empty in CSV
 NAME_WIDTH = 32  # characters of a name in a table with many columns; longer ones are cut
+
+_METRICS = {"ndcg": "nDCG", "mrr": "MRR", "map": "MAP", "recall": "Recall", "p": "P"}
 
 
 @dataclass(frozen=True)
@@ -107,9 +107,8 @@ def caveat_notes(results: Results) -> tuple[str, ...]:
 
 
 def metric_name(metric: str) -> str:
-    """Return a metric as papers spell it: ``nDCG@10`` for ``ndcg@10``; other names as they are."""
-    family, at, rest = metric.partition("@")
-    return METRIC_NAMES.get(family, family) + at + rest
+    """Return a metric as papers spell it: ``nDCG@10`` for ``ndcg@10``; other names, a bare ``p`` too, as they are."""
+    return re.sub(r"^(ndcg|mrr|map|(recall|p)(?=@))\b", lambda name: _METRICS[name[1]], metric)
 
 
 def short_names(names: Iterable[str], width: int = NAME_WIDTH) -> dict[str, str]:
@@ -119,12 +118,13 @@ def short_names(names: Iterable[str], width: int = NAME_WIDTH) -> dict[str, str]
     alike, they are longer than ``width`` (8 characters or more) instead.
     """
     names = list(dict.fromkeys(names))
-    from_start = len({name[0] for name in names if len(name) > width}) == 1
+    share_start = len({name[0] for name in names if len(name) > width}) == 1
     for wide in range(width, max(map(len, names), default=width)):
-        for at_start in (from_start, not from_start):
-            short = {name: name if len(name) <= wide else _cut(name, wide, at_start=at_start) for name in names}
-            if len(set(short.values())) == len(names):
-                return short
+        middle = (wide - 1) // 2
+        for head in (0, middle) if share_start else (middle, 0):
+            cut = {name: f"{name[:head]}…{name[head + 1 - wide :]}" if len(name) > wide else name for name in names}
+            if len(set(cut.values())) == len(names):
+                return cut
     return {name: name for name in names}
 
 
@@ -133,33 +133,3 @@ def name_cells(names: Iterable[str]) -> tuple[dict[str, Cell], tuple[str, ...]]:
     short = short_names(names)
     cells = {name: Cell(text, full=name if text != name else "") for name, text in short.items()}
     return cells, tuple(f"{cell.text}: {name}" for name, cell in cells.items() if cell.full)
-
-
-def _cut(name: str, width: int, *, at_start: bool) -> str:
-    if at_start:
-        return f"…{name[1 - width :]}"
-    head = (width - 1) // 2
-    return f"{name[:head]}…{name[head + 1 - width :]}"
-
-
-@dataclass(frozen=True)
-class Content:
-    """A table and everything a reader needs beside it."""
-
-    name: str  # file stem, and the label in LaTeX
-    caption: str  # what is shown, in one sentence
-    columns: tuple[str, ...]  # headings; the first column holds names and is set flush left, the others flush right
-    groups: tuple[RowGroup, ...]
-    notes: tuple[str, ...] = ()  # facts and caveats that travel with the table wherever it is pasted
-    csv_only: frozenset[str] = frozenset()  # columns of CSV alone, where width costs nothing
-    title: str = ""  # a short headline, for a page that shows several tables
-
-    @property
-    def by_column(self) -> list[Row]:
-        """The cells of each column, over all groups; no column without rows."""
-        return list(zip(*(row for group in self.groups for row in group.rows), strict=True))
-
-    @property
-    def suffixed(self) -> list[bool]:
-        """Whether some cell of each column has a spread or a symbol."""
-        return [any(cell.spread or cell.symbols for cell in column) for column in self.by_column]

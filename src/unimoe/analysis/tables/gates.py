@@ -10,51 +10,45 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from statistics import fmean
 from typing import TypeVar
 
-from unimoe.analysis.gates.definitions import InterferenceGate, Label
+from unimoe.analysis.gates import wording
+from unimoe.analysis.gates.definitions import InterferenceGate
 from unimoe.analysis.gates.findings import Finding, Without
 from unimoe.analysis.gates.judging import Judgment, Outcomes, Refusal
 from unimoe.analysis.gates.output import family
-from unimoe.analysis.gates.wording import (
-    WAYS,
-    asked,
-    bound_text,
-    confidence_text,
-    finding_word,
-    other_way,
-    region,
-    shown,
-    unit,
-    unlearnt,
-)
 from unimoe.analysis.statistics.estimates import LEVEL
-from unimoe.analysis.statistics.power import FAST_TIER_QUERIES, MOST_QUERIES, MOST_SEEDS, POWER, PowerPlan, points
-from unimoe.analysis.tables.cells import ABSENT, Cell, Row, name_cells, row_groups
+from unimoe.analysis.statistics.power import FAST_TIER_QUERIES, MOST_QUERIES, MOST_SEEDS, POWER, points
+from unimoe.analysis.tables.cells import ABSENT, Cell, Row, metric_name, name_cells, row_groups
 from unimoe.analysis.tables.table import Table
 from unimoe.core.grouping import gathered
 from unimoe.results.folder import Seed
 
 T = TypeVar("T")
 
-_INTERVAL = f"{100 * LEVEL:g} % interval"
 _VALUE = "TIR in percent or difference in points"
-_DATASETS_NAMED = 4  # datasets that a note names; the table of datasets has all of them
-_LABELS: tuple[Label, ...] = ("PASS", "MARGINAL", "FAIL")
+_INTERVAL = f"{100 * LEVEL:g} % interval"
+_DATASETS_NAMED = 4  # datasets that a note names
+_OF_GATES = ("Gate", "Value", "Low", "High", "Queries", "Seeds", "Estimate", "Finding", "Bound", "Confidence")
+_OF_DATASETS = ("Dataset", "Queries", "1st", "2nd", "Delta", "TIR", "Low", "High", "Estimate", "Finding", "Bound")
+_DETAILS = (
+    *("1st seeds", "2nd seeds", "Paired", "Metric", "Holds for", "Standard error", "Degrees of freedom", "Seed share"),
+    *("Query share", "Confidence PASS", "Confidence MARGINAL", "Confidence FAIL"),
+)
 
 
 def gates_table(outcomes: Outcomes) -> Table:
     """Return a row per gate: value, interval and label; gates that cannot be judged are among the notes."""
     judged = [outcome for outcome in outcomes if isinstance(outcome, Judgment)]
-    refused = (outcome for outcome in outcomes if isinstance(outcome, Refusal))
     return Table(
         name="gates",
         title="Gates",
         caption=f"Gates: {_VALUE}, with its {_INTERVAL}{_one_claim(judged)}",
-        columns=("Gate", "Value", "Low", "High", "Queries", "Seeds", "Estimate", "Finding", "Bound", "Confidence"),
-        groups=row_groups(("", _gate_row(item)) for item in judged),
+        columns=_OF_GATES,
+        groups=row_groups(("", _row(item, item.found, _OF_GATES)) for item in judged),
         notes=(
-            *_verdict_notes(judged, [(item, item.found) for item in judged]),
-            *(f"{outcome.name} was not judged: {outcome.error}" for outcome in refused),
+            *_reading(judged, [(item, item.found) for item in judged]),
+            *(f"{item.name} was not judged: {item.error}" for item in outcomes if isinstance(item, Refusal)),
         ),
+        shared=_about(judged),
     )
 
 
@@ -62,12 +56,8 @@ def datasets_table(judgments: Sequence[Judgment]) -> Table:
     """Return a row for each dataset of each judgment, and one for all of its datasets where there are several."""
     names, cut = name_cells(dataset for item in judgments for dataset in item.gate.datasets)
     first, second, value = column_heads(judgments)
-    csv_only = (
-        *(f"{first} seeds", f"{second} seeds", "Paired", "Metric", "Holds for", "Standard error"),
-        *("Degrees of freedom", "Seed share", "Query share"),
-        *(f"Confidence {label}" for label in _LABELS),
-    )
-    shown_columns = ("Dataset", "Queries", first, second, "Delta", value, "Low", "High", "Estimate", "Finding", "Bound")
+    heads = {"1st": first, "2nd": second, "TIR": value, "1st seeds": f"{first} seeds", "2nd seeds": f"{second} seeds"}
+    columns = (*_OF_DATASETS, *_DETAILS)
     return Table(
         name="datasets",
         title="Gates by dataset",
@@ -75,40 +65,57 @@ def datasets_table(judgments: Sequence[Judgment]) -> Table:
             f"Gates by dataset: mean scores × 100, {_VALUE} ± standard deviation over seeds, with its {_INTERVAL}"
             f"{_one_claim(judgments)}"
         ),
-        columns=(*shown_columns, *csv_only),
-        csv_only=frozenset(csv_only),
-        groups=row_groups((_heading(item), _dataset_row(item, found, names)) for item, found in _findings(judgments)),
+        columns=tuple(heads.get(column, column) for column in columns),
+        csv_only=frozenset(heads.get(column, column) for column in _DETAILS),
+        groups=row_groups((_heading(item), _row(item, found, columns, names)) for item, found in _findings(judgments)),
         notes=(
-            "Delta: joint minus specialist, in points; TIR is the share of the specialist's score that is lost. "
-            "A standard deviation is over an arm's seeds, that of the value over seeds that both arms have.",
-            *_verdict_notes(judgments, [(item, found) for item in judgments for found in item.rows]),
+            "Delta: joint minus specialist, in points; TIR is the share of the specialist's score that is lost. A "
+            "standard deviation is over a system's seeds, that of the value over seeds that both systems have.",
+            *_reading(judgments, [(item, found) for item in judgments for found in item.rows]),
             *cut,
         ),
+        shared=_about(judgments),
     )
 
 
 def seeds_table(judgments: Sequence[Judgment]) -> Table:
     """Return the scores of every run of each judgment, and its value by the seeds that both arms have."""
+    rows: list[tuple[str, Row]] = []
+    for item, found in _findings(judgments):
+        heading = f"{_heading(item)}, {_datasets(item, found)} ({found.queries:,} queries)"
+        of_arms = [dict(zip(seeds, runs, strict=False)) for seeds, runs in zip(found.seeds, found.runs, strict=True)]
+        seeds = sorted({*of_arms[0], *of_arms[1]}, key=lambda seed: -1 if seed is None else seed)
+        for seed in seeds:
+            scores = (Cell.mean([100 * runs[seed]] if seed in runs else []) for runs in of_arms)
+            value = math.nan if seed is None else found.by_seed.get(seed, math.nan)
+            rows.append((heading, (Cell(_seed(seed)), *scores, _value(item, value))))
+        if len(seeds) > 1:
+            mean = fmean(found.by_seed.values()) if found.by_seed else math.nan
+            rows.append((heading, (Cell("mean"), *_means(found), _value(item, mean, found.std))))
     return Table(
         name="seeds",
         title="Gates by seed",
         caption=f"Gates by seed: mean scores × 100 of every run, {_VALUE}",
         columns=("Seed", *column_heads(judgments)),
-        groups=row_groups(
-            (f"{_heading(item)}, {_datasets(item, found)} ({found.queries:,} queries)", row)
-            for item, found in _findings(judgments)
-            for row in _seed_rows(item, found)
-        ),
+        groups=row_groups(rows),
         notes=(
-            "A description: seeds that two arms have in common are a pair only where the experiment declares it. The "
-            "mean of the values by seed is not the gate's own value, which is that of the mean scores.",
-            *_cautions(judgments),
+            "A description: seeds that two systems have in common are a pair only where the experiment declares it. "
+            "The mean of the values by seed is not the gate's own value, which is that of the mean scores.",
         ),
+        shared=_about(judgments),
     )
 
 
 def stability_table(judgments: Sequence[Judgment]) -> Table:
     """Return each gate with everything, and without each seed and each dataset."""
+    rows: list[tuple[str, Row]] = []
+    for item in judgments:
+        tried: list[Finding | Without] = [item.found, *item.stability.rows]
+        for found in tried if item.stability.rows else ():
+            name = found.left_out if isinstance(found, Without) else "nothing"
+            label = wording.finding_word(item.gate, found.label).capitalize()
+            cells = (_value(item, found.value), Cell(wording.region(item.gate, found)), Cell(label))
+            rows.append((item.name, (Cell(name), *cells)))
     return Table(
         name="stability",
         title="Stability",
@@ -117,18 +124,23 @@ def stability_table(judgments: Sequence[Judgment]) -> Table:
             f"{_one_claim(judgments)}"
         ),
         columns=("Left out", "Value", "Estimate", "Finding"),
-        groups=row_groups((item.name, row) for item in judgments for row in _stability_rows(item)),
-        notes=(
-            *(f"{item.name}: {item.stability.sentence}." for item in judgments),
-            *_claims(judgments),
-            *_cautions(judgments),
-        ),
+        groups=row_groups(rows),
+        notes=tuple(f"{item.name}: {item.stability.sentence}." for item in judgments),
+        shared=_about(judgments),
     )
 
 
 def power_table(judgments: Sequence[Judgment]) -> Table:
     """Return what would settle each gate, and what data of some sizes can decide at all."""
-    planned = [item for item in judgments if item.plan]
+    planned = [(item, item.plan) for item in judgments if item.plan]
+    rows: list[tuple[str, Row]] = []
+    for item, plan in planned:
+        needed = [Cell("never") if n is None else Cell.count(n) for n in (plan.seeds, plan.queries)]
+        needed.append(Cell("never" if plan.grid is None else _size(plan.grid)))
+        settles = [Cell("settled")] * 3 if plan.settled else needed
+        decides = (plan.decides, plan.decides_in_fast_tier, plan.decides_with_any_queries, plan.decides_with_any_seeds)
+        distances = (Cell(points(distance), value=100 * distance) for distance in decides)
+        rows.append(("", (Cell(item.name), Cell(_size(plan.at_hand)), *settles, *distances)))
     return Table(
         name="power",
         title="What would settle it",
@@ -140,7 +152,7 @@ def power_table(judgments: Sequence[Judgment]) -> Table:
             *("Gate", "Present", "Seeds alone", "Queries alone", "Cheapest mix"),
             *("Decides", "Fast tier", "Any queries", "Any seeds"),
         ),
-        groups=row_groups(("", _power_row(item.name, item.plan)) for item in planned if item.plan),
+        groups=row_groups(rows),
         notes=(
             f"Sizes are seeds x queries. New data of a planned size settles the gate with probability {POWER:g} if the "
             "observed value is the true one; the plan rests on estimated variances and is no promise.",
@@ -148,9 +160,8 @@ def power_table(judgments: Sequence[Judgment]) -> Table:
             f"Never: not with up to {MOST_SEEDS:,} seeds or {MOST_QUERIES:,} queries. Fast tier: "
             f"{FAST_TIER_QUERIES:,} queries (SciFact, NFCorpus, FiQA2018) with the present seeds, if they vary as "
             "the present queries do.",
-            *_claims(planned),
-            *_cautions(planned),
         ),
+        shared=_about([item for item, _ in planned]),
     )
 
 
@@ -170,18 +181,53 @@ def column_heads(judgments: Iterable[Judgment]) -> tuple[str, str, str]:
     )
 
 
-def _heading(item: Judgment) -> str:
-    return f"{item.name}: {' against '.join(item.gate.sides)}, {item.gate.metric}"
+def _row(item: Judgment, found: Finding, columns: Sequence[str], names: Mapping[str, Cell] | None = None) -> Row:
+    """Return some columns of what a gate found on one dataset or all of them."""
+    gate, estimate, dataset = item.gate, found.estimate, _datasets(item, found)
+    low, high = estimate.interval or (math.nan, math.nan)
+    first, second = _means(found)
+    seed_share, query_share = estimate.terms.shares if estimate.terms else (None, None)
+    bound = wording.bound_text(gate, found, at_least="≥", at_most="≤").removesuffix(f" {wording.unit(gate)}")
+    advisory = "advisory " if item.advisory else ""
+    number_of_seeds = dict.fromkeys(ABSENT if seeds == (None,) else str(len(seeds)) for seeds in found.seeds)
+    confidence = {
+        label: Cell(
+            wording.confidence_text(found, label, gate.label_confidence) or ABSENT, value=found.confidence.get(label)
+        )
+        for label in ("PASS", "MARGINAL", "FAIL", "INCONCLUSIVE")
+    }
+    row = {
+        "Gate": Cell(item.name),
+        "Dataset": (names or {}).get(dataset, Cell(dataset)),
+        "Metric": Cell(gate.metric),
+        "Queries": Cell.count(found.queries),
+        "Seeds": Cell(" v ".join(number_of_seeds)),
+        "1st seeds": Cell(" ".join(map(_seed, found.seeds[0]))),
+        "2nd seeds": Cell(" ".join(map(_seed, found.seeds[1]))),
+        "Paired": Cell("yes" if found.paired else "no"),
+        "1st": first,
+        "2nd": second,
+        "Delta": Cell.signed(100 * found.delta if isinstance(gate, InterferenceGate) else None),
+        "Value": _value(item, found.value),
+        "TIR": _value(item, found.value, found.std),
+        "Low": _value(item, low),
+        "High": _value(item, high),
+        "Holds for": Cell(found.holds_for if estimate.terms else ABSENT),
+        "Standard error": Cell.number(100 * estimate.standard_error if estimate.terms else None),
+        "Degrees of freedom": Cell.number(estimate.degrees_of_freedom if estimate.terms else None),
+        "Seed share": Cell.number(seed_share),
+        "Query share": Cell.number(query_share),
+        "Estimate": Cell(wording.region(gate, found)),
+        "Finding": Cell(f"{advisory}{wording.finding_word(gate, found.label)}".capitalize()),
+        "Bound": Cell(bound or ABSENT),
+        "Confidence": confidence[found.label],
+        **{f"Confidence {label}": cell for label, cell in confidence.items()},
+    }
+    return tuple(row[column] for column in columns)
 
 
-def _one_claim(judgments: Sequence[Judgment]) -> str:
-    """Return what all gates ask, for a caption; empty where they ask several things, which the notes say."""
-    claims = {asked(item.gate) for item in judgments}
-    return f" ({claims.pop()})" if len(claims) == 1 else ""
-
-
-def _verdict_notes(judgments: Sequence[Judgment], findings: Iterable[tuple[Judgment, Finding]]) -> Iterator[str]:
-    """Yield how to read labels, what the gates ask, what intervals hold for, and what else a reader must know."""
+def _reading(judgments: Sequence[Judgment], findings: Iterable[tuple[Judgment, Finding]]) -> Iterator[str]:
+    """Yield how to read labels, and what intervals hold for."""
     yield (
         "Estimate: where the value lies against the gate's cutoffs, however uncertain it is. Finding: what holds the "
         "confidence the gate asks for; UNDECIDED where nothing does. Bound: what the finding rests on, the end of "
@@ -189,46 +235,34 @@ def _verdict_notes(judgments: Sequence[Judgment], findings: Iterable[tuple[Judgm
     )
     if several := family(len(judgments)):
         yield several
-    yield from _claims(judgments)
-    certain = [(item, found) for item, found in findings if found.estimate.interval]
+    certain = ((item, found) for item, found in findings if found.estimate.interval)
     names = gathered((found.holds_for, f"{item.name} on {_datasets(item, found)}") for item, found in certain)
     for holds_for, of_gates in names.items():
         where = f" of {', '.join(of_gates)}" if len(names) > 1 else ""
         yield f"Intervals{where} hold for {holds_for}."
-    yield from (f"{item.name}{remark}" for item in judgments for remark in _remarks(item))
 
 
-def _claims(judgments: Sequence[Judgment]) -> Iterator[str]:
-    """Yield what each gate asks, with its own cutoffs and confidence, and which gates no file registers."""
+def _about(judgments: Sequence[Judgment]) -> tuple[str, ...]:
+    """Return what each gate asks, which ones a file registers, and what a reader must know to trust a label."""
+    claims: list[str] = []
+    remarks: list[tuple[str, str]] = []  # what follows the name, and the name
     for item in judgments:
         gate, few = item.gate, len(item.gate.datasets) <= _DATASETS_NAMED
         of = f"TIR of {' against '.join(gate.sides)}, " if isinstance(gate, InterferenceGate) else ""
         where = ", ".join(gate.datasets) if few else f"{len(gate.datasets)} datasets"
-        yield f"{item.name}: {of}{asked(gate)}; {gate.task}, {item.metric} on {where}."
-    for registered, word in ((True, "yes"), (False, "no: the default cutoffs")):
-        names = [item.name for item in judgments if item.registered == registered]
-        if names:
-            yield f"Registered: {word} ({', '.join(names)})."
-
-
-def _cautions(judgments: Sequence[Judgment]) -> Iterator[str]:
-    """Yield why judgments decide nothing, each reason once."""
-    yield from dict.fromkeys(f"Advisory: {reason}" for item in judgments for reason in item.advisory)
-
-
-def _remarks(item: Judgment) -> Iterator[str]:
-    """Yield what a reader must know to trust a label, to be set behind the gate's name."""
-    yield from (f": advisory, {reason}" for reason in item.advisory)
-    for _, found in _findings([item]):
-        if found.why:
-            yield f" on {_datasets(item, found)}: INCONCLUSIVE, {found.why}."
-    if item.found.paired:
-        yield ": seeds pair, as the experiment declares."
-    if caveat := unlearnt(item):
-        yield f": {caveat}"
-    if other := other_way(item):
-        yield f": {other}."
-    yield from (f": {note}." for note in item.notes)
+        claims.append(f"{item.name}: {of}{wording.asked(gate)}; {gate.task}, {metric_name(item.metric)} on {where}.")
+        said = [f": advisory, {reason}" for reason in item.advisory]
+        said += [f" on {_datasets(item, part)}: INCONCLUSIVE, {part.why}." for _, part in _findings([item]) if part.why]
+        said += [": seeds pair, as the experiment declares."] if item.found.paired else []
+        said += [f": {caveat}" for caveat in [wording.unlearnt(item)] if caveat]
+        said += [f": {note}." for note in (wording.other_way(item), *item.notes) if note]
+        remarks += [(remark, item.name) for remark in said]
+    registered = gathered(("yes" if i.registered else "no: the default cutoffs", i.name) for i in judgments)
+    return (
+        *claims,
+        *(f"Registered: {word} ({', '.join(names)})." for word, names in registered.items()),
+        *(f"{', '.join(names)}{remark}" for remark, names in gathered(remarks).items()),
+    )
 
 
 def _findings(judgments: Iterable[Judgment]) -> Iterator[tuple[Judgment, Finding]]:
@@ -240,28 +274,24 @@ def _datasets(item: Judgment, found: Finding) -> str:
     """Return the name of a dataset, or by which mean all of them are one value."""
     if len(item.gate.datasets) == 1 or found is not item.found:
         return found.datasets[0]
-    return f"all ({WAYS[item.gate.across] if isinstance(item.gate, InterferenceGate) else 'mean'})"
+    return f"all ({wording.WAYS[item.gate.across] if isinstance(item.gate, InterferenceGate) else 'mean'})"
+
+
+def _heading(item: Judgment) -> str:
+    return f"{item.name}: {' against '.join(item.gate.sides)}, {metric_name(item.gate.metric)}"
+
+
+def _one_claim(judgments: Sequence[Judgment]) -> str:
+    """Return what all gates ask, for a caption; empty where they ask several things, which the notes say."""
+    claims = {wording.asked(item.gate) for item in judgments}
+    return f" ({claims.pop()})" if len(claims) == 1 else ""
 
 
 def _value(item: Judgment, value: float, std: float | None = None) -> Cell:
     if not math.isfinite(value):
         return Cell(ABSENT)
-    cell = Cell(shown(item.gate, value).rpartition(" ")[0], value=100 * value)
+    cell = Cell(wording.shown(item.gate, value).rpartition(" ")[0], value=100 * value)
     return cell.with_spread(std and 100 * std)
-
-
-def _judged_cells(item: Judgment, found: Finding, middle: Sequence[Cell] = ()) -> Row:
-    """Return both ends of the interval, cells of a table's own, where the estimate lies, the verdict and its bound."""
-    ends = (_value(item, end) for end in found.estimate.interval or (math.nan, math.nan))
-    word = finding_word(item.gate, found.label).lower()
-    bound = bound_text(item.gate, found, at_least="≥", at_most="≤").removesuffix(f" {unit(item.gate)}")
-    said = Cell(f"{'advisory ' if item.advisory else ''}{word}".capitalize())
-    return *ends, *middle, Cell(region(item.gate, found)), said, Cell(bound or ABSENT)
-
-
-def _confidence(item: Judgment, found: Finding, label: Label) -> Cell:
-    held = found.confidence.get(label)
-    return Cell(confidence_text(found, label, item.gate.label_confidence) or ABSENT, value=held)
 
 
 def _means(found: Finding) -> list[Cell]:
@@ -269,67 +299,8 @@ def _means(found: Finding) -> list[Cell]:
     return [Cell.mean([100 * run for run in runs or (mean,)]) for mean, runs in arms]
 
 
-def _gate_row(item: Judgment) -> Row:
-    found = item.found
-    seeds = dict.fromkeys(ABSENT if of_arm == (None,) else str(len(of_arm)) for of_arm in found.seeds)
-    cells = _judged_cells(item, found, (Cell.count(found.queries), Cell(" v ".join(seeds))))
-    return Cell(item.name), _value(item, found.value), *cells, _confidence(item, found, item.label)
-
-
-def _dataset_row(item: Judgment, found: Finding, names: Mapping[str, Cell]) -> Row:
-    name = _datasets(item, found)
-    terms, freedom = found.estimate.terms, found.estimate.degrees_of_freedom
-    numbers = (math.nan,) * 4 if terms is None else (100 * found.estimate.standard_error, freedom, *terms.shares)
-    return (
-        names.get(name, Cell(name)),
-        Cell.count(found.queries),
-        *_means(found),
-        Cell.signed(100 * found.delta if isinstance(item.gate, InterferenceGate) else None),
-        _value(item, found.value, found.std),
-        *_judged_cells(item, found),
-        *(Cell(" ".join(map(_seed, seeds))) for seeds in found.seeds),
-        Cell("yes" if found.paired else "no"),
-        Cell(item.gate.metric),
-        Cell(ABSENT if terms is None else found.holds_for),
-        *map(Cell.number, numbers),
-        *(_confidence(item, found, label) for label in _LABELS),
-    )
-
-
-def _seed_rows(item: Judgment, found: Finding) -> Iterator[Row]:
-    scores = [dict(zip(seeds, runs, strict=False)) for seeds, runs in zip(found.seeds, found.runs, strict=True)]
-    seeds = sorted({*scores[0], *scores[1]}, key=lambda seed: -1 if seed is None else seed)
-    for seed in seeds:
-        of_runs = (Cell.mean([100 * of_arm[seed]] if seed in of_arm else []) for of_arm in scores)
-        value = math.nan if seed is None else found.by_seed.get(seed, math.nan)
-        yield Cell(_seed(seed)), *of_runs, _value(item, value)
-    if len(seeds) > 1:
-        mean = fmean(found.by_seed.values()) if found.by_seed else math.nan
-        yield Cell("mean"), *_means(found), _value(item, mean, found.std)
-
-
 def _seed(seed: Seed) -> str:
     return "none" if seed is None else str(seed)
-
-
-def _stability_rows(item: Judgment) -> Iterator[Row]:
-    rows: list[tuple[str, Finding | Without]] = [("nothing", item.found)]
-    rows += [(without.left_out, without) for without in item.stability.rows]
-    for left_out, found in rows if len(rows) > 1 else ():
-        word = finding_word(item.gate, found.label).lower()
-        yield Cell(left_out), _value(item, found.value), Cell(region(item.gate, found)), Cell(word.capitalize())
-
-
-def _power_row(name: str, plan: PowerPlan) -> Row:
-    decides = (plan.decides, plan.decides_in_fast_tier, plan.decides_with_any_queries, plan.decides_with_any_seeds)
-    needed = [Cell("never") if n is None else Cell.count(n) for n in (plan.seeds, plan.queries)]
-    needed.append(Cell("never" if plan.grid is None else _size(plan.grid)))
-    return (
-        Cell(name),
-        Cell(_size(plan.at_hand)),
-        *([Cell("settled")] * 3 if plan.settled else needed),
-        *(Cell(points(distance), value=100 * distance) for distance in decides),
-    )
 
 
 def _size(size: tuple[int, int]) -> str:

@@ -1,4 +1,4 @@
-"""The table that every part of the analysis makes, and its forms for the terminal, Markdown, HTML and CSV."""
+"""The table that every part of the analysis makes, and its forms for the terminal, Markdown, HTML, LaTeX and CSV."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ import csv
 import html
 import io
 import re
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from itertools import compress
 from pathlib import Path
 
@@ -16,8 +16,7 @@ from rich.console import Console, ConsoleOptions, RenderResult
 from rich.table import Table as RichTable
 from rich.text import Text
 
-from unimoe.analysis.tables import latex
-from unimoe.analysis.tables.cells import ABSENT, Cell, Content, RowGroup
+from unimoe.analysis.tables.cells import ABSENT, Cell, Row, RowGroup, metric_name
 from unimoe.core.io import write_text
 from unimoe.core.limits import visible
 
@@ -26,21 +25,64 @@ _HTML_MARKS = {"best": '<strong class="best">{}</strong>', "second": '<span clas
 _MARKDOWN_MARKS = {"best": "**{}**", "second": "<ins>{}</ins>", None: "{}"}
 
 _NARROWEST_NAMES = 24  # longer names are folded where the terminal is narrow; numbers never are
+_GAP = 2  # blanks between two columns, as rich sets them with the box and padding below
 _RAISED = str.maketrans("abcdefghijklmnoprstuvwxyz()", "ᵃᵇᶜᵈᵉᶠᵍʰⁱʲᵏˡᵐⁿᵒᵖʳˢᵗᵘᵛʷˣʸᶻ⁽⁾")  # few fonts know a raised q
-_GAP = 2  # blanks between two columns, as rich sets them with the box and padding of ``_block``
 _NUMBERS = re.compile(r"[-+0-9.,%±()\[\] ]*(to [-+0-9.,%± ]*)?")
 
+# LaTeX is our own: pandas' Styler would spare the rules alone, and knows neither groups nor what T1 fonts lack.
+_SPECIAL = str.maketrans(
+    {character: f"\\{character}" for character in "{}$&%#_"}
+    | {"\\": r"\textbackslash{}", "^": r"\textasciicircum{}", "~": r"\textasciitilde{}", "`": r"\textasciigrave{}"}
+    | {"<": r"\textless{}", ">": r"\textgreater{}", "|": r"\textbar{}", '"': r"\textquotedbl{}", "–": r"\textendash{}"}
+    | {"[": "{[}", "]": "{]}", "*": "{*}"}  # bare ones behind \\ or \midrule would be part of the command
+    | {"±": r"$\pm$", "×": r"$\times$", "−": "$-$", "≤": r"$\le$", "≥": r"$\ge$", "∞": r"$\infty$"}
+    | {"†": r"$\dagger$", "‡": r"$\ddagger$", "§": r"\S{}", "¶": r"\P{}", "\0": r"\allowbreak{}"}
+)
+_NOT_IN_T1 = re.compile("(?:[^ -~¡-ſȘșȚț—‘’‚“”„•…€™]|[\u00a8\u00ad\u00af\u00b4\u00b8ĦħĸĿŀŉŦŧſĵŊŋ])+")
+_LATEX_MARKS = {"best": r"\textbf{{{}}}", "second": r"\underline{{{}}}", None: "{}"}
+_MOST_ROWS = 40  # of a float: more do not fit a page
+_LINE = 60  # characters of a heading or note that take the place of a row
+_LEVEL_HEADS = 12  # columns whose headings are not rotated
+_NARROW = 4  # columns that fit one of two columns of a page
 
-class Table(Content):
-    """A table with its forms for terminal, Markdown, HTML, LaTeX and CSV."""
+_NEEDS = "% Needs \\usepackage[T1]{fontenc}, \\usepackage{booktabs} and \\usepackage{graphicx}.\n"
+_CODE_POINTS = "% U+4E2D and the like: not in pdfLaTeX's fonts; XeLaTeX and LuaLaTeX can set the characters.\n"
+
+
+@dataclass(frozen=True)
+class Table:
+    """A table with its forms for terminal, Markdown, HTML, LaTeX and CSV.
+
+    Headings of columns that are metrics are printed as papers spell them; CSV has them as results do.
+    """
+
+    name: str  # file stem, and the label in LaTeX
+    caption: str  # what is shown, in one sentence
+    columns: tuple[str, ...]  # headings; the first column holds names and is set flush left, the others flush right
+    groups: tuple[RowGroup, ...]
+    notes: tuple[str, ...] = ()  # facts that travel with the table wherever it is pasted
+    csv_only: frozenset[str] = frozenset()  # columns of CSV alone, where width costs nothing
+    title: str = ""  # a short headline, for a page that shows several tables
+    shared: tuple[str, ...] = ()  # notes that hold for several tables; a page of them may print these once, by itself
+
+    @property
+    def by_column(self) -> list[Row]:
+        """The cells of each column, over all groups."""
+        rows = [row for group in self.groups for row in group.rows]
+        return [tuple(row[place] for row in rows) for place in range(len(self.columns))]
+
+    @property
+    def suffixed(self) -> list[bool]:
+        """Whether some cell of each column has a spread or a symbol."""
+        return [any(cell.spread or cell.symbols for cell in column) for column in self.by_column]
 
     def to_rich(self) -> Table:
         """Return what a terminal prints, columns aligned over groups: best bold, second underlined, spread dim."""
         return self._printed()
 
-    def to_markdown(self) -> str:
+    def to_markdown(self, *, shared: bool = True) -> str:
         """Return GitHub's Markdown: best bold, second underlined, spread as a subscript, symbols raised."""
-        table = self._printed()
+        table = self._printed(shared=shared)
         blocks = [escape_markdown(table.caption)]
         rule = [":--", *["--:"] * (len(table.columns) - 1)]
         for group in table.groups:
@@ -50,15 +92,12 @@ class Table(Content):
         blocks += [f"<sub>{escape_markdown(note)}</sub>" for note in table.notes]
         return "\n\n".join(blocks) + "\n"
 
-    def to_html(self) -> str:
+    def to_html(self, *, shared: bool = True) -> str:
         """Return a ``table`` element and its notes, unstyled: classes ``best``, ``second``, ``spread``, ``symbols``."""
-        table = self._printed()
+        table = self._printed(shared=shared)
+        lines = [f'<table id="table-{escape_html(table.name)}">', f"<caption>{escape_html(table.caption)}</caption>"]
         head = "".join(f'<th scope="col">{escape_html(column)}</th>' for column in table.columns)
-        lines = [
-            f'<table id="table-{escape_html(table.name)}">',
-            f"<caption>{escape_html(table.caption)}</caption>",
-            f"<thead><tr>{head}</tr></thead>",
-        ]
+        lines.append(f"<thead><tr>{head}</tr></thead>")
         suffixed = table.suffixed
         for group in table.groups:
             lines.append("<tbody>")
@@ -76,8 +115,29 @@ class Table(Content):
         return "\n".join(lines) + "\n"
 
     def to_latex(self) -> str:
-        """Return floats of at most a page each, for pdfLaTeX with booktabs and graphicx."""
-        return latex.render(self._printed())
+        """Return a float for booktabs and graphicx, or several of whole groups; long notes become text behind it."""
+        table = self._printed()
+        floats: list[list[RowGroup]] = [[]]
+        room = _MOST_ROWS
+        for group in table.groups:
+            for start in range(0, len(group.rows), _MOST_ROWS):
+                rows = group.rows[start : start + _MOST_ROWS]
+                lines = len(rows) + 2 + len(group.heading) // _LINE
+                if floats[-1] and lines > room:
+                    floats.append([])
+                    room = _MOST_ROWS
+                floats[-1].append(RowGroup(group.heading, rows))
+                room -= lines
+        notes = "\\par\n".join(map(escape_latex, table.notes))
+        below = len(floats) == 1 and len(notes) <= _LINE * room
+        text = "\n".join(
+            line
+            for number, groups in enumerate(floats, 1)
+            for line in _float(table, groups, number, len(floats), notes if below else "")
+        )
+        if notes and not below:
+            text += f"\n{{\\footnotesize\\raggedright\n{notes}\\par}}"
+        return _NEEDS + (_CODE_POINTS if r"\texttt{U+" in text else "") + text + "\n"
 
     def to_csv(self) -> str:
         """Return full precision, one line per row, the group in the first column; notes as trailing ``#`` lines.
@@ -86,8 +146,7 @@ class Table(Content):
         like a formula has an apostrophe before it.
         """
         lines = [["group", *(escape_csv(group.heading) for group in self.groups for _ in group.rows)]]
-        for column, cells in zip(self.columns, self.by_column or [()] * len(self.columns), strict=True):
-            name = escape_csv(column)
+        for name, cells in zip(map(escape_csv, self.columns), self.by_column, strict=True):
             lines.append([name, *map(_csv_text, cells)])
             if any(cell.spread for cell in cells):
                 spreads = (cell.spread_value for cell in cells)
@@ -97,7 +156,7 @@ class Table(Content):
         buffer = io.StringIO()
         writer = csv.writer(buffer, lineterminator="\n")
         writer.writerows(zip(*lines, strict=True))
-        writer.writerows([f"# {visible(note)}"] for note in self.notes)
+        writer.writerows([f"# {visible(note)}"] for note in (*self.notes, *self.shared))
         return buffer.getvalue()
 
     def write(self, folder: Path) -> None:
@@ -105,39 +164,49 @@ class Table(Content):
         for ending, text in (("md", self.to_markdown()), ("tex", self.to_latex()), ("csv", self.to_csv())):
             write_text(folder / f"{self.name}.{ending}", text)
 
-    def _printed(self) -> Table:
-        """Return the table without the columns that are for CSV alone."""
+    def _printed(self, *, shared: bool = True) -> Table:
+        """Return the table as people see it: no columns for CSV alone, all notes in one place."""
         kept = [column not in self.csv_only for column in self.columns]
-        groups = (replace(group, rows=tuple(tuple(compress(row, kept)) for row in group.rows)) for group in self.groups)
-        return replace(self, columns=tuple(compress(self.columns, kept)), groups=tuple(groups))
+        return replace(
+            self,
+            columns=tuple(map(metric_name, compress(self.columns, kept))),
+            groups=tuple(RowGroup(g.heading, tuple(tuple(compress(row, kept)) for row in g.rows)) for g in self.groups),
+            notes=(*self.notes, *(self.shared if shared else ())),
+            shared=(),
+            csv_only=frozenset(),
+        )
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         """Yield caption, groups and notes; columns that do not fit go below the others, with the names beside them."""
         yield Text(visible(self.caption), style="bold")
-        columns = self.by_column
-        suffixes = [max(len(_suffix(cell)) for cell in column) for column in columns]
-        widths = [
-            max(len(visible(head)), max(len(cell.text) for cell in column) + suffix)
-            for head, column, suffix in zip(self.columns, columns, suffixes, strict=False)
-        ]
-        names = min(widths[0], _NARROWEST_NAMES) if sum(widths) + _GAP * len(widths) > options.max_width else widths[0]
+        first = [Text(visible(text)) for text in (self.columns[0], *(cell.text for cell in self.by_column[0]))]
+        columns = [_aligned(*column) for column in zip(self.columns[1:], self.by_column[1:], strict=True)]
+        widths = [column[0].cell_len + _GAP for column in columns]
+        names = max(name.cell_len for name in first) + _GAP
+        if names + sum(widths) > options.max_width:
+            names = min(names, _NARROWEST_NAMES + _GAP)
+        parts: list[list[list[Text]]] = [[]]
+        room = options.max_width - names - 1
+        for column, width in zip(columns, widths, strict=True):
+            if parts[-1] and width > room:
+                parts.append([])
+                room = options.max_width - names - 1
+            parts[-1].append(column)
+            room -= width
+        end = 1
         for group in self.groups:
             if group.heading:
                 yield Text(f"\n{visible(group.heading)}", style="italic")
-            for part in _parts(widths, options.max_width - names - _GAP - 1):
-                yield self._block(group, part, widths, suffixes)
+            start, end = end, end + len(group.rows)
+            for part in parts:
+                block = RichTable(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
+                block.add_column(first[0], overflow="fold")
+                for head, *_ in part:
+                    block.add_column(head, min_width=head.cell_len)
+                for place in range(start, end):
+                    block.add_row(first[place], *(column[place] for column in part))
+                yield block
         yield from (Text(visible(note), style="dim") for note in self.notes)
-
-    def _block(self, group: RowGroup, part: Sequence[int], widths: Sequence[int], suffixes: Sequence[int]) -> RichTable:
-        block = RichTable(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
-        block.add_column(Text(visible(self.columns[0])), overflow="fold")
-        for column in part:
-            head = visible(self.columns[column])
-            block.add_column(Text(head.rjust(widths[column])), min_width=widths[column])
-        for row in group.rows:
-            cells = (_rich_cell(row[column], widths[column], suffixes[column]) for column in part)
-            block.add_row(Text(visible(row[0].text)), *cells)
-        return block
 
 
 def escape_html(text: str) -> str:
@@ -159,28 +228,34 @@ def escape_csv(text: str) -> str:
     return f"'{text}" if text[:1] in set("=+-@") and not _NUMBERS.fullmatch(text) else text
 
 
-def _parts(widths: Sequence[int], room: int) -> list[list[int]]:
-    """Return the columns but the first in parts that fit beside the names; at least one column each."""
-    parts: list[list[int]] = []
-    taken = room + 1
-    for column, width in enumerate(widths[1:], 1):
-        if taken + width + _GAP > room:
-            parts.append([])
-            taken = 0
-        parts[-1].append(column)
-        taken += width + _GAP
-    return parts
+def escape_latex(text: str) -> str:
+    r"""Return plain text for pdfLaTeX with T1 fonts, whose letters are those of European languages.
+
+    Every other character becomes its code point, ``\texttt{U+4E2D}``: nothing is lost, and the document compiles.
+    """
+    breakable = re.sub(r"(\S{39})(?=\S)", "\\1\0", visible(text))  # a longer word would stick out of the page
+    escaped = _NOT_IN_T1.sub(
+        lambda run: rf"\texttt{{{' '.join(f'U+{ord(character):04X}' for character in run[0])}}}",
+        breakable.translate(_SPECIAL),
+    )
+    return re.sub(r"([-',])(?=\1)", r"\1{}", escaped)  # two in a row would become a dash or a quotation mark
 
 
-def _rich_cell(cell: Cell, width: int, suffix_width: int) -> Text:
-    """Set flush right by hand: rich would strip the blanks that keep decimals in line."""
-    suffix = _suffix(cell).ljust(suffix_width if cell.value is not None else 0)
-    text = Text(visible(cell.text), style=_STYLES[cell.mark])
-    return Text.assemble(" " * (width - len(text) - len(suffix)), text, (suffix, "dim"))
+def _aligned(head: str, cells: Sequence[Cell]) -> list[Text]:
+    """Return a heading and its cells, all of one width, decimals below each other whatever is behind them.
 
-
-def _suffix(cell: Cell) -> str:
-    return cell.symbols.translate(_RAISED) + (f" ±{cell.spread}" if cell.spread else "")
+    The blanks are set by hand: rich, asked to set a column flush right, would strip those behind a number.
+    """
+    suffixes = [cell.symbols.translate(_RAISED) + (f" ±{cell.spread}" if cell.spread else "") for cell in cells]
+    longest = max(map(len, suffixes), default=0)
+    column = [Text(visible(head))]
+    for cell, suffix in zip(cells, suffixes, strict=True):
+        behind = suffix.ljust(longest if cell.value is not None else 0)
+        column.append(Text.assemble((visible(cell.text), _STYLES[cell.mark]), (behind, "dim")))
+    width = max(text.cell_len for text in column)
+    for text in column:
+        text.pad_left(width - text.cell_len)
+    return column
 
 
 def _markdown_cell(cell: Cell) -> str:
@@ -199,6 +274,46 @@ def _html_cell(cell: Cell, suffixed: bool) -> str:
     spread = f'<span class="spread">±{escape_html(cell.spread)}</span>' if cell.spread else ""
     suffix = f'<span class="suffix">{symbols}{spread}</span>' if suffixed else ""
     return f'<td data-value="{cell.value!r}">{text}{suffix}</td>'
+
+
+def _float(table: Table, groups: Sequence[RowGroup], number: int, of: int, notes: str) -> Iterator[str]:
+    """Yield the lines of a float; spreads and symbols have a column of their own, so that decimals align."""
+    environment = "table" if len(table.columns) <= _NARROW else "table*"
+    caption = escape_latex(f"{table.caption} (part {number} of {of})" if of > 1 else table.caption)
+    suffixed = table.suffixed[1:]
+    heads = [escape_latex(column) for column in table.columns]
+    if len(heads) > _LEVEL_HEADS:
+        heads[1:] = [rf"\rotatebox{{90}}{{{head}}}" for head in heads[1:]]
+    heads[1:] = [rf"\multicolumn{{2}}{{c}}{{{h}}}" if two else h for h, two in zip(heads[1:], suffixed, strict=True)]
+    yield rf"\begin{{{environment}}}[tp]"
+    yield r"\centering\small\setlength{\tabcolsep}{3pt}"
+    yield rf"\caption{{{caption}}}\label{{tab:{table.name}{f'-{number}' if number > 1 else ''}}}"
+    yield r"\par\smallskip"
+    yield r"\resizebox{\ifdim\width>\linewidth\linewidth\else\width\fi}{!}{%"
+    yield rf"\begin{{tabular}}{{l{''.join('r@{}l' if two else 'r' for two in suffixed)}}}"
+    yield r"\toprule"
+    yield " & ".join(heads) + r" \\"
+    for group in groups:
+        yield r"\midrule"
+        if group.heading:  # in a box without width, lest it stretch the last column
+            heading = rf"\parbox[t]{{.8\linewidth}}{{\raggedright\emph{{{escape_latex(group.heading)}}}}}"
+            yield rf"\multicolumn{{{len(heads) + sum(suffixed)}}}{{l}}{{\rlap{{{heading}}}}} \\"
+        for name, *cells in group.rows:
+            yield " & ".join([escape_latex(name.text), *map(_latex_cell, cells, suffixed)]) + r" \\"
+    yield r"\bottomrule"
+    yield r"\end{tabular}}"
+    if notes:
+        yield r"\par\smallskip\begin{minipage}{\linewidth}\footnotesize\raggedright"
+        yield notes
+        yield r"\end{minipage}"
+    yield rf"\end{{{environment}}}"
+
+
+def _latex_cell(cell: Cell, suffixed: bool) -> str:
+    text = _LATEX_MARKS[cell.mark].format(escape_latex(cell.typeset))
+    lowered = rf"_{{\pm {escape_latex(cell.spread)}}}" if cell.spread else ""
+    raised = rf"{{}}^{{{escape_latex(cell.symbols).replace('$', '')}}}" if cell.symbols else ""
+    return text + (" &" if suffixed else "") + (f" ${lowered}{raised}$" if lowered or raised else "")
 
 
 def _csv_text(cell: Cell) -> str:

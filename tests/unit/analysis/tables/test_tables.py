@@ -182,34 +182,59 @@ def test_html_says_what_heads_what() -> None:
     assert html.count('scope="row"') == 2
 
 
-def test_a_table_longer_than_a_page_becomes_several_floats() -> None:
-    rows = tuple((Cell(f"row {i}"), Cell("1.00", value=1.0)) for i in range(100))
+def test_a_table_longer_than_a_page_becomes_floats_of_whole_groups() -> None:
+    groups = tuple(
+        RowGroup(f"g{k}", tuple((Cell(f"row {k}.{i}"), Cell("1.00", value=1.0)) for i in range(15))) for k in range(5)
+    )
     notes = ("a note that stands once",)
-    latex = Table("long", "Long", ("Name", "Value"), (RowGroup("all", rows),), notes).to_latex()
+    latex = Table("long", "Long", ("Name", "Value"), groups, notes).to_latex()
     assert latex.count(r"\begin{table}") == latex.count(r"\begin{tabular}") == 3
-    assert [latex.count(f"row {i} &") for i in range(100)] == [1] * 100
+    assert [latex.count(f"row {k}.{i} &") for k in range(5) for i in range(15)] == [1] * 75
+    assert [latex.count(rf"\emph{{g{k}}}") for k in range(5)] == [1] * 5
     assert r"\caption{Long (part 2 of 3)}\label{tab:long-2}" in latex
-    assert latex.count(r"\emph{all (continued)}") == 2
     assert latex.count(notes[0]) == 1
 
 
-def test_groups_stay_whole_where_a_page_holds_them() -> None:
-    groups = tuple(RowGroup(f"g{k}", tuple((Cell(f"{k}.{i}"),) for i in range(15))) for k in range(5))
-    assert "continued" not in Table("groups", "Groups", ("Name",), groups).to_latex()
+def test_a_group_longer_than_a_page_is_cut() -> None:
+    rows = tuple((Cell(f"row {i}"), Cell("1.00", value=1.0)) for i in range(100))
+    latex = Table("long", "Long", ("Name", "Value"), (RowGroup("all", rows),)).to_latex()
+    assert latex.count(r"\begin{table}") == latex.count(r"\emph{all}") == 3
+    assert [latex.count(f"row {i} &") for i in range(100)] == [1] * 100
 
 
-def test_notes_do_not_stand_alone_on_a_page() -> None:
-    groups = tuple(RowGroup(f"g{k}", tuple((Cell(f"{k}.{i}"),) for i in range(17))) for k in range(2))
-    latex = Table("notes", "Notes", ("Name",), groups, ("word " * 120,)).to_latex()
-    assert latex.count(r"\begin{table}") == latex.count(r"\begin{tabular}") == 2
+def test_notes_are_below_the_float_and_long_ones_text_behind_it() -> None:
+    group = RowGroup("", tuple((Cell(f"{i}"),) for i in range(10)))
+    short, long = (Table("notes", "Notes", ("Name",), (group,), ("word " * n,)).to_latex() for n in (20, 2000))
+    assert short.index("word word") < short.index(r"\end{table}")
+    assert r"\begin{minipage}" in short
+    assert long.index("word word") > long.index(r"\end{table}")
+    assert r"\begin{minipage}" not in long
 
 
-def test_long_headings_stand_upright_over_short_numbers() -> None:
-    row = (Cell("scifact"), *(Cell("70.00", value=70.0) for _ in range(8)))
-    columns = ("Dataset", *(f"joint_variant_{i}" for i in range(8)))
+def test_headings_of_many_columns_are_rotated() -> None:
+    row = (Cell("scifact"), *(Cell("70.00", value=70.0) for _ in range(12)))
+    columns = ("Dataset", *(f"joint_variant_{i}" for i in range(12)))
     latex = Table("upright", "Upright", columns, (RowGroup("", (row,)),)).to_latex()
-    assert latex.count(r"\rotatebox{90}") == 8
-    assert r"\rotatebox" not in Table("level", "Level", columns[:3], (RowGroup("", (row[:3],)),)).to_latex()
+    assert latex.count(r"\rotatebox{90}") == 12
+    assert r"\rotatebox" not in Table("level", "Level", columns[:12], (RowGroup("", (row[:12],)),)).to_latex()
+
+
+def test_shared_notes_are_in_every_file_and_a_page_may_leave_them_out() -> None:
+    table = Table("t", "T", ("Name",), (RowGroup("", ((Cell("a"),),)),), ("own note",), shared=("Caveat: common",))
+    for form in (Table.to_markdown, Table.to_html, Table.to_latex, Table.to_csv, shown):
+        assert "own note" in form(table)
+        assert "Caveat: common" in form(table)
+    for page in (table.to_html(shared=False), table.to_markdown(shared=False)):
+        assert "own note" in page
+        assert "common" not in page
+
+
+def test_columns_of_metrics_are_spelt_as_in_papers_and_in_csv_as_in_results() -> None:
+    row = (Cell("bm25"), *(Cell("1.00", value=1.0) for _ in range(3)))
+    table = Table("t", "T", ("Arm", "ndcg@10", "recall@100", "p"), (RowGroup("", (row,)),))
+    assert table.to_csv().splitlines()[0] == "group,Arm,ndcg@10,recall@100,p"
+    assert table.to_markdown().splitlines()[2] == "| Arm | nDCG@10 | Recall@100 | p |"
+    assert "nDCG@10" in shown(table)
 
 
 HOSTILE = r"<script>alert('x')</script> & a_b % \c | $d$ {e} #f ~g ^h *i* `j` [k](l)"
@@ -320,6 +345,8 @@ def test_p_stays_on_its_side_of_the_level(p: float | None, text: str) -> None:
         ("recall_of_retrieved@10", "recall_of_retrieved@10"),
         ("AP(rel=2)@100", "AP(rel=2)@100"),
         ("accuracy", "accuracy"),
+        ("p", "p"),
+        ("map_at_10", "map_at_10"),
     ],
 )
 def test_metrics_are_spelt_as_papers_spell_them(metric: str, name: str) -> None:

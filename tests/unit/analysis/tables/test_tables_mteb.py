@@ -52,7 +52,7 @@ class TestMeans:
         """
         table = mteb_table(of(*suite()))
         assert table.columns == (
-            *("Arm", "Mean (Task)", "Mean (TaskType)"),
+            *("System", "Mean (Task)", "Mean (TaskType)"),
             *("Classification (1)", "Retrieval (1)", "STS (2)"),
         )
         assert [r[0].text for r in table.groups[0].rows] == ["zero_shot", "emb_only_r8", "joint_r8"]
@@ -103,7 +103,7 @@ class TestMeans:
     def test_caveats_travel_with_the_tables(self) -> None:
         results = of(without_queries("joint_r8", 0, 0.5, caveats=["smoke run"]))
         for table in (mteb_table(results), mteb_tasks_table(results)):
-            assert "Caveat: smoke run" in table.notes
+            assert "Caveat: smoke run" in table.shared
 
 
 def test_every_task_stands_under_its_type_with_its_main_score() -> None:
