@@ -27,6 +27,11 @@ T = TypeVar("T")
 _VALUE = "TIR in percent or difference in points"
 _INTERVAL = f"{100 * LEVEL:g} % interval"
 _DATASETS_NAMED = 4  # datasets that a note names
+_READING = (
+    "Estimate: where the value lies against the gate's cutoffs, however uncertain it is. Finding: what holds the "
+    "confidence the gate asks for; UNDECIDED where nothing does. Bound: what the finding rests on, the end of "
+    "the one-sided interval at the gate's confidence; Low and High are the ends of the two-sided one."
+)
 _OF_GATES = ("Gate", "Value", "Low", "High", "Queries", "Seeds", "Estimate", "Finding", "Bound", "Confidence")
 _OF_DATASETS = ("Dataset", "Queries", "1st", "2nd", "Delta", "TIR", "Low", "High", "Estimate", "Finding", "Bound")
 _DETAILS = (
@@ -45,10 +50,10 @@ def gates_table(outcomes: Outcomes) -> Table:
         columns=_OF_GATES,
         groups=row_groups(("", _row(item, item.found, _OF_GATES)) for item in judged),
         notes=(
-            *_reading(judged, [(item, item.found) for item in judged]),
+            *_holding(judged, ((item, item.found) for item in judged)),
             *(f"{item.name} was not judged: {item.error}" for item in outcomes if isinstance(item, Refusal)),
         ),
-        shared=_about(judged),
+        shared=(_READING, *_about(judged)),
     )
 
 
@@ -71,10 +76,10 @@ def datasets_table(judgments: Sequence[Judgment]) -> Table:
         notes=(
             "Delta: joint minus specialist, in points; TIR is the share of the specialist's score that is lost. A "
             "standard deviation is over a system's seeds, that of the value over seeds that both systems have.",
-            *_reading(judgments, [(item, found) for item in judgments for found in item.rows]),
+            *_holding(judgments, ((item, found) for item in judgments for found in item.rows)),
             *cut,
         ),
-        shared=_about(judgments),
+        shared=(_READING, *_about(judgments)),
     )
 
 
@@ -132,9 +137,10 @@ def stability_table(judgments: Sequence[Judgment]) -> Table:
 
 def power_table(judgments: Sequence[Judgment]) -> Table:
     """Return what would settle each gate, and what data of some sizes can decide at all."""
-    planned = [(item, item.plan) for item in judgments if item.plan]
     rows: list[tuple[str, Row]] = []
-    for item, plan in planned:
+    for item, plan in ((item, item.plan) for item in judgments):
+        if plan is None:
+            continue
         needed = [Cell("never") if n is None else Cell.count(n) for n in (plan.seeds, plan.queries)]
         needed.append(Cell("never" if plan.grid is None else _size(plan.grid)))
         settles = [Cell("settled")] * 3 if plan.settled else needed
@@ -161,7 +167,7 @@ def power_table(judgments: Sequence[Judgment]) -> Table:
             f"{FAST_TIER_QUERIES:,} queries (SciFact, NFCorpus, FiQA2018) with the present seeds, if they vary as "
             "the present queries do.",
         ),
-        shared=_about([item for item, _ in planned]),
+        shared=_about(judgments),
     )
 
 
@@ -226,13 +232,8 @@ def _row(item: Judgment, found: Finding, columns: Sequence[str], names: Mapping[
     return tuple(row[column] for column in columns)
 
 
-def _reading(judgments: Sequence[Judgment], findings: Iterable[tuple[Judgment, Finding]]) -> Iterator[str]:
-    """Yield how to read labels, and what intervals hold for."""
-    yield (
-        "Estimate: where the value lies against the gate's cutoffs, however uncertain it is. Finding: what holds the "
-        "confidence the gate asks for; UNDECIDED where nothing does. Bound: what the finding rests on, the end of "
-        "the one-sided interval at the gate's confidence; Low and High are the ends of the two-sided one."
-    )
+def _holding(judgments: Sequence[Judgment], findings: Iterable[tuple[Judgment, Finding]]) -> Iterator[str]:
+    """Yield what several gates do not correct for, and what intervals hold for; named only where they differ."""
     if several := family(len(judgments)):
         yield several
     certain = ((item, found) for item, found in findings if found.estimate.interval)
@@ -243,7 +244,10 @@ def _reading(judgments: Sequence[Judgment], findings: Iterable[tuple[Judgment, F
 
 
 def _about(judgments: Sequence[Judgment]) -> tuple[str, ...]:
-    """Return what each gate asks, which ones a file registers, and what a reader must know to trust a label."""
+    """Return the notes that all tables of gates share.
+
+    They say what each gate asks, which ones a file registers, and what a reader must know to trust a label.
+    """
     claims: list[str] = []
     remarks: list[tuple[str, str]] = []  # what follows the name, and the name
     for item in judgments:
@@ -253,8 +257,10 @@ def _about(judgments: Sequence[Judgment]) -> tuple[str, ...]:
         claims.append(f"{item.name}: {of}{wording.asked(gate)}; {gate.task}, {metric_name(item.metric)} on {where}.")
         said = [f": advisory, {reason}" for reason in item.advisory]
         said += [f" on {_datasets(item, part)}: INCONCLUSIVE, {part.why}." for _, part in _findings([item]) if part.why]
-        said += [": seeds pair, as the experiment declares."] if item.found.paired else []
-        said += [f": {caveat}" for caveat in [wording.unlearnt(item)] if caveat]
+        if item.found.paired:
+            said.append(": seeds pair, as the experiment declares.")
+        if caveat := wording.unlearnt(item):
+            said.append(f": {caveat}")
         said += [f": {note}." for note in (wording.other_way(item), *item.notes) if note]
         remarks += [(remark, item.name) for remark in said]
     registered = gathered(("yes" if i.registered else "no: the default cutoffs", i.name) for i in judgments)
