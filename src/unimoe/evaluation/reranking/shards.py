@@ -88,10 +88,10 @@ class SharedReranker(Reranker, Protocol):
 
 @runtime_checkable
 class DelegatingReranker(Reranker, Protocol):
-    """A reranker whose model others hold, and score whole shards with."""
+    """A reranker whose model others hold, workers or a server, and score whole shards with, several at a time."""
 
     def score_shards(
-        self, collection: Collection, shards: Sequence[Sequence[Pair]], advance: Advance | None
+        self, collection: Collection, shards: Sequence[Sequence[Pair]], **work: Unpack[ShardWork]
     ) -> ShardScores:
         """Score the pairs of shards that ``cut`` made, in their order."""
 
@@ -213,7 +213,7 @@ def score_shards(
     """
     store, workers, advance = work.get("store"), work.get("workers", ALONE), work.get("advance")
     if isinstance(reranker, DelegatingReranker):
-        return reranker.score_shards(collection, shards, advance)
+        return reranker.score_shards(collection, shards, **work)
     if workers.size == 1 or not isinstance(reranker, SharedReranker):
         return _score_shards(reranker, collection, shards, store, advance)
     progress = Progress(advance)
