@@ -23,7 +23,7 @@ from typing import Any
 
 import torch
 
-from unimoe.config import ModelConfig, PromptConfig
+from unimoe.config.files import load_experiment
 from unimoe.config.served import ServedConfig
 from unimoe.core.trec import Run
 from unimoe.data.collection import Collection
@@ -31,7 +31,6 @@ from unimoe.evaluation.reranking.rerank import rerank_run
 from unimoe.evaluation.reranking.served import ServedReranker
 from unimoe.evaluation.reranking.shards import ShardStore
 from unimoe.models.device import describe_device
-from unimoe.models.served.scoring import PairScores
 
 sys.path.append(str(Path(__file__).parents[1] / "tests"))
 
@@ -55,8 +54,8 @@ def run_server(pipe: Connection, latency: float) -> None:
 def ours(url: str, folder: Path, collection: Collection, candidates: Run) -> Scorer:
     """Our reranker, whose shards go to ``folder``."""
     settings = ServedConfig(api="jina", model=MODEL, batch=32, requests_in_flight=16)
-    scores = PairScores(f"{url}/jina/v1", settings, ModelConfig(base=""), PromptConfig(), folder / "probe.json")
-    reranker = ServedReranker(scores, settings)
+    experiment = load_experiment("experiments/bundled")  # of which this API reads nothing
+    reranker = ServedReranker(f"{url}/jina/v1", settings, experiment, record=folder / "probe.json")
     reranker.identity  # noqa: B018 - asks about the probe pairs, once for an evaluation
 
     def score() -> list[float]:

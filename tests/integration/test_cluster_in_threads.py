@@ -95,3 +95,12 @@ def test_retrieval(tmp_path: Path, pools: list[ThreadPool]) -> None:
     assert together.returncode == 0, together.stderr
     assert_equal(tmp_path / "alone", tmp_path / "together")
     assert list((tmp_path / "store" / "units").rglob("*"))
+
+
+def test_a_server_is_asked_by_one_process(tmp_path: Path, pools: list[ThreadPool]) -> None:
+    write_invented(tmp_path / "set", invented(documents=3, queries=2, name="set"))
+    asked = ("--model", "http://127.0.0.1:9/v1", "--set", "served.api=tei", "--set", "served.model=tiny")
+    cluster = ("--engine", "ray", "--store", str(tmp_path / "store"), "--output-dir", tmp_path / "out")
+    done = call_script("evaluate.py", *asked, "--datasets", f"path:{tmp_path / 'set'}", *cluster)
+    assert done.returncode == 2, done.stderr
+    assert "a model behind a server is asked by one process; leave --engine out" in done.stderr

@@ -13,23 +13,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 from support.model_server import ModelServer, serve, sigmoid
 from support.reranking import invented, write_invented
 from support.scripts import Done, call_script
-from support.served import settings
 from support.tiny_models import save_tiny_model
 
 import unimoe
-from unimoe.cluster.processes import Processes
-from unimoe.config import DenseExperiment
-from unimoe.config.base import EncoderConfig
-from unimoe.core.errors import UsageError
-from unimoe.evaluation.engines import LocalEngine
-from unimoe.evaluation.evaluate import run_evaluation
-from unimoe.evaluation.request import EvaluationRequest
 from unimoe.evaluation.reranking.rerankers import PairModelReranker
-from unimoe.evaluation.retrieve import RetrievalRequest, run_retrieval
 from unimoe.models.served.probe import PROBE_PAIRS, PROBE_TEXTS
 
 pytestmark = [pytest.mark.usefixtures("one_thread")]
@@ -255,22 +245,6 @@ def test_an_address_that_cannot_be_asked_is_refused(encoder: str, words: str, fo
     assert done.returncode == 2
     assert words in done.stderr
     assert "pw-secret" not in done.stderr
-
-
-def test_several_processes_ask_no_server(server: ModelServer, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Processes, "leaders_dtype", lambda self, dtype: dtype)
-    two, cpu, served = LocalEngine(Processes(1, 2)), torch.device("cpu"), settings("tei")
-    address = server.base("tei")
-    request = EvaluationRequest(
-        checkpoints=(), model=address, name=None, config=None, tier="bundled", datasets=(), mteb=(), task=None,
-        overrides=("served.api=tei", "served.model=tiny"), max_queries=None, output_dir=folder, threads=None, given=[],
-    )  # fmt: skip
-    with pytest.raises(UsageError, match="asked by one process; start it without torchrun"):
-        run_evaluation(request, cpu, two)
-    dense = DenseExperiment(encoder=EncoderConfig(base=address), served=served)
-    with pytest.raises(UsageError, match="asked by one process; start it without torchrun"):
-        run_retrieval(RetrievalRequest(dense, None, "tiny", ("scifact",), None, []), cpu, two)
-    assert not server.received
 
 
 @pytest.mark.parametrize(

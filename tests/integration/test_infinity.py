@@ -19,11 +19,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from support.experiments import tiny_experiment
 from support.reranking import invented
 from support.tiny_encoders import load
 from support.tiny_rerankers import save_tiny_cross_encoder
 
-from unimoe.config import ModelConfig, PromptConfig
 from unimoe.config.served import ServedConfig
 from unimoe.core.errors import DataError
 from unimoe.core.trec import Run
@@ -32,7 +32,6 @@ from unimoe.evaluation.reranking_eval import rerank_collection
 from unimoe.models.bundled import bundled_encoder_folder
 from unimoe.models.rerankers.cross_encoder import load_cross_encoder, score_pairs
 from unimoe.models.served.embedder import ServedEmbedder
-from unimoe.models.served.scoring import PairScores
 
 COMMAND = os.environ.get("UNIMOE_INFINITY") or shutil.which("infinity_emb")
 COLLECTION = invented(documents=10, queries=3, words=6)
@@ -91,8 +90,8 @@ def _await(address: str, process: subprocess.Popen[str]) -> None:
 
 def test_it_reranks_as_the_model_in_this_process(url: str, reranking_model: Path, tmp_path: Path) -> None:
     settings = ServedConfig(api="jina", model="tiny", batch=4)
-    scores = PairScores(url, settings, ModelConfig(base=""), PromptConfig(), tmp_path / "probe.json")
-    found = rerank_collection(ServedReranker(scores, settings), COLLECTION, CANDIDATES)
+    model = ServedReranker(url, settings, tiny_experiment(tmp_path), record=tmp_path / "probe.json")
+    found = rerank_collection(model, COLLECTION, CANDIDATES)
     texts = [(COLLECTION.queries[query], COLLECTION.corpus[document].full_text)
              for query, documents in CANDIDATES.items() for document in documents]  # fmt: skip
     local = score_pairs(load_cross_encoder(reranking_model, torch.device("cpu"), torch.float32), texts, 8)

@@ -1,19 +1,16 @@
-"""Attention over random trees, in blocks and by levels, against full attention of each sequence alone, in float32."""
+"""Attention over random trees against full attention of each sequence alone, in float32."""
 
 from __future__ import annotations
 
 from random import Random
 
-import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from support.plain_varlen import plain_varlen
 from torch import Tensor
 
 from unimoe.models.token_tree import build_tree
 from unimoe.models.tree_attention import PackedTree, pack
-from unimoe.models.tree_levels import Levels, Varlen
 
 WIDTH, SCALING = 8, 0.4
 CPU = torch.device("cpu")
@@ -42,15 +39,11 @@ def of_token(packed: PackedTree, heads: int, groups: int) -> Tensor:
     return packed.attend(states(row, heads), states(row, groups), -states(row, groups), SCALING)
 
 
-@pytest.mark.parametrize("varlen", [None, plain_varlen], ids=["blocks", "levels"])
 @settings(max_examples=60, deadline=None)
 @given(given=sequences(), shape=st.sampled_from([(2, 2), (4, 2), (3, 1)]))
-def test_the_last_token_attends_as_in_its_sequence_alone(
-    varlen: Varlen | None, given: list[list[int]], shape: tuple[int, int]
-) -> None:
+def test_the_last_token_attends_as_in_its_sequence_alone(given: list[list[int]], shape: tuple[int, int]) -> None:
     heads, groups = shape
-    packed = pack(build_tree(given), CPU, torch.float32, varlen)
-    assert isinstance(packed.attend, Levels) == (varlen is not None)
+    packed = pack(build_tree(given), CPU, torch.float32)
     found = of_token(packed, heads, groups)
     assert found.shape == (packed.ids.shape[1], heads, WIDTH)
     for ids, last in zip(given, packed.last.tolist(), strict=True):
@@ -58,11 +51,3 @@ def test_the_last_token_attends_as_in_its_sequence_alone(
         keys = states(row, groups).repeat_interleave(heads // groups, dim=0)
         expected = torch.nn.functional.scaled_dot_product_attention(states(row[-1:], heads), keys, -keys, scale=SCALING)
         torch.testing.assert_close(found[last], expected[:, 0], rtol=1e-5, atol=1e-5)
-
-
-@settings(max_examples=30, deadline=None)
-@given(given=sequences())
-def test_levels_and_blocks_agree_on_every_token(given: list[list[int]]) -> None:
-    tree = build_tree(given)
-    blocks, levels = (of_token(pack(tree, CPU, torch.float32, varlen), 4, 2) for varlen in (None, plain_varlen))
-    torch.testing.assert_close(levels, blocks, rtol=1e-5, atol=1e-5)

@@ -12,7 +12,7 @@ from support.reranking import invented
 from unimoe.config import Experiment
 from unimoe.config.served import ServedConfig
 from unimoe.core.trec import Run
-from unimoe.evaluation.reranking.served import ServedReranker, served_reranker
+from unimoe.evaluation.reranking.served import ServedReranker
 from unimoe.models.served.embedder import ServedEmbedder
 
 RERANKING = ("vllm", "vllm-score", "vllm-rerank", "tei", "cohere", "jina")
@@ -35,7 +35,7 @@ def served_experiment(folder: Path) -> Experiment:
 
 def reranker(server: ModelServer, folder: Path, api: str = "vllm", **others: Any) -> ServedReranker:
     """A reranker of the server, which keeps its first answers in ``folder``."""
-    return served_reranker(
+    return ServedReranker(
         server.base(api), settings(api, **others), served_experiment(folder), record=folder / f"{api}.json"
     )
 

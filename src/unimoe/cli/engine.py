@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from unimoe.cli.options import joined_quietly, refuse_torchrun
+from unimoe.cli.options import refuse_torchrun
 from unimoe.core.errors import UsageError, did_you_mean
 
 if TYPE_CHECKING:
@@ -101,14 +101,12 @@ def opened_engine(settings: EngineSettings) -> Iterator[Engine]:
     Raises:
         UsageError: there is no such cluster, or its store cannot be used.
     """
-    from unimoe.cluster.torchrun import leading
     from unimoe.evaluation.engines import ClusterEngine, LocalEngine
 
+    refuse_torchrun("an evaluation", "--engine ray uses several GPUs")
     if settings.engine == "local":
-        with joined_quietly() as processes, leading(processes):
-            yield LocalEngine(processes)
+        yield LocalEngine()
         return
-    refuse_torchrun("--engine ray")
     from unimoe.cluster.cluster import Cluster
     from unimoe.cluster.ray_pool import Hire, RayPool
     from unimoe.cluster.units import UnitStore

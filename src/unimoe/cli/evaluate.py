@@ -91,8 +91,8 @@ def evaluate(
 
     Collections are read from the folder UNIMOE_DATA, else downloaded. If one of them, or a task of MTEB, cannot be
     evaluated, the command names it with the reason and evaluates the others, and its exit code is 4. It keeps results
-    that are up to date, so you can restart a killed evaluation. Under torchrun the processes share
-    all work of the model; with --engine ray the machines of a cluster share all work of all checkpoints.
+    that are up to date, so you can restart a killed evaluation. With --engine ray the GPUs of this
+    machine, or the machines of a cluster, share all work of all checkpoints.
     """
     from unimoe.data.mteb_names import split_names
     from unimoe.evaluation.evaluate import run_evaluation

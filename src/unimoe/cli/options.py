@@ -68,14 +68,15 @@ def placed(experiment: E, output_dir: Path | None) -> E:
     return experiment if output_dir is None else experiment.model_copy(update={"output_dir": str(output_dir)})
 
 
-def refuse_torchrun(what: str) -> None:
+def refuse_torchrun(what: str, instead: str = "") -> None:
     """Refuse to run in a process that torchrun started.
 
     Raises:
         UsageError: it did.
     """
     if os.environ.get("WORLD_SIZE", "1") != "1":
-        raise UsageError(f"{what} runs in one process; start it without torchrun")
+        also = f"; {instead}" if instead else ""
+        raise UsageError(f"{what} runs in one process; start it without torchrun{also}")
 
 
 @contextmanager

@@ -66,7 +66,7 @@ def retrieve(
     Collections are read from the folder UNIMOE_DATA, else downloaded. If one cannot be searched, the command names it
     with the reason and searches the others, and its exit code is 4. It keeps results that are up to date, and vectors
     in the folder vectors/ of the output folder, so you can restart a killed run; you may delete vectors/ at any time.
-    Under torchrun the processes share the embedding, with --engine ray the machines of a cluster.
+    With --engine ray the GPUs of this machine, or the machines of a cluster, share the embedding.
     """
     from unimoe.analysis.tables.comparisons import print_before_after
     from unimoe.config import DenseExperiment

@@ -1,8 +1,8 @@
-"""The processes that train or score together, started by ``torchrun`` or ``accelerate launch``.
+"""The processes that train together, started by ``torchrun`` or ``accelerate launch``.
 
-    torchrun --nproc-per-node 2 scripts/evaluate.py --checkpoint ...
+    torchrun --nproc-per-node 2 scripts/train.py --arm ...
 
-Each does its share; only the leader writes results. They exchange only numbers and bytes, never pickled objects.
+Each does its share; only the leader writes. They exchange only numbers, never pickled objects.
 """
 
 from __future__ import annotations
@@ -55,30 +55,6 @@ class Processes:
             distributed.all_reduce(values)
         return values
 
-    def broadcast(self, message: bytes = b"") -> bytes:
-        """Return the leader's message; the others wait for it."""
-        if self.size == 1:
-            return message
-        length = torch.tensor([len(message) if self.leads else 0])
-        distributed.broadcast(length, src=0)
-        content = _as_tensor(message) if self.leads else torch.empty(int(length), dtype=torch.uint8)
-        if len(content):
-            distributed.broadcast(content, src=0)
-        return message if self.leads else content.numpy().tobytes()
-
-    def gather(self, message: bytes) -> list[bytes]:
-        """Return the message of every process by rank, in the leader; an empty list in the others."""
-        if self.size == 1:
-            return [message]
-        lengths = torch.zeros(self.size, dtype=torch.long)
-        lengths[self.rank] = len(message)
-        every: list[int] = self.total(lengths).tolist()
-        padded = torch.zeros(max(every), dtype=torch.uint8)
-        padded[: len(message)] = _as_tensor(message)
-        found = [torch.empty_like(padded) for _ in every] if self.leads else None
-        distributed.gather(padded, found, dst=0)
-        return [own.numpy()[:length].tobytes() for own, length in zip(found or [], every, strict=self.leads)]
-
     def leader_says(self, answer: bool) -> bool:
         """Wait for the leader's answer and return it."""
         flag = torch.tensor([int(answer and self.leads)])
@@ -91,10 +67,6 @@ class Processes:
 
 
 ALONE = Processes()
-
-
-def _as_tensor(message: bytes) -> torch.Tensor:
-    return torch.frombuffer(bytearray(message), dtype=torch.uint8) if message else torch.empty(0, dtype=torch.uint8)
 
 
 @contextmanager

@@ -48,7 +48,7 @@ class Registry(Generic[T]):
 
     Args:
         kind: what the things are, for messages.
-        package: dotted name of the folder whose files register the built-in ones.
+        package: dotted name of the folder whose files register the built-in ones, or of one file that does.
         plugins: group of entry points under which other packages name the modules that register theirs.
     """
 
@@ -86,6 +86,8 @@ class Registry(Generic[T]):
             return
         self._is_filled = True
         package = importlib.import_module(self._package)
-        for module in sorted(info.name for info in pkgutil.iter_modules(package.__path__, f"{self._package}.")):
+        for module in sorted(
+            info.name for info in pkgutil.iter_modules(getattr(package, "__path__", ()), f"{self._package}.")
+        ):
             importlib.import_module(module)
         load_plugins(self._plugins)

@@ -1,4 +1,4 @@
-"""Where evaluations compute: one after the other in this process and those of torchrun, or many on a cluster."""
+"""Where evaluations compute: one after the other in this process, or many on a cluster."""
 
 from __future__ import annotations
 
@@ -13,15 +13,11 @@ from typing import Any
 import torch
 
 from unimoe.cluster.cluster import Assignment, Cluster
-from unimoe.cluster.processes import ALONE, Processes
-from unimoe.cluster.torchrun import Torchrun, serve
-from unimoe.cluster.work import ALONE as WORK_HERE
-from unimoe.cluster.work import Workers
+from unimoe.cluster.work import ALONE, Workers
 from unimoe.config import Batches
 from unimoe.config.base import Dtype
 from unimoe.core.errors import UsageError
 from unimoe.data.mteb_names import random_state_kept
-from unimoe.evaluation.jobs import model_jobs
 from unimoe.evaluation.reranking.cluster_model import ClusterModel
 from unimoe.evaluation.spec import EvaluationSpec
 from unimoe.evaluation.systems.retriever import Retriever
@@ -64,7 +60,7 @@ class Held:
 
 
 class LocalEngine:
-    """This process, and those that torchrun started beside it; ``ClusterEngine`` has the same methods.
+    """This process; ``ClusterEngine`` has the same methods.
 
     Attributes:
         remote: whether workers elsewhere hold the models and keep finished units, so that evaluations run side by side.
@@ -72,42 +68,24 @@ class LocalEngine:
 
     remote = False
 
-    def __init__(self, processes: Processes = ALONE) -> None:
-        self.processes, self._workers = processes, Torchrun(processes)
-
-    @property
-    def leads(self) -> bool:
-        """Whether this process runs the evaluations; if not, it must ``serve``."""
-        return self.processes.leads
-
     def held(self, source: System | Retriever, purpose: Purpose, batches: Batches) -> Held:
         """Return the model of a system, loaded.
 
         Raises:
             UnimoeError: it cannot be loaded.
         """
-        return Held(source.model(), self._workers)
+        return Held(source.model(), ALONE)
 
     def noted(self, spec: EvaluationSpec, size: int | None) -> AbstractContextManager[None]:
         """Keep nothing of an evaluation that runs: the terminal shows it."""
         return nullcontext()
 
-    def serve(self, load: Callable[[], Any]) -> None:
-        """Compute with the model for the process that leads, until it has no more work."""
-        serve(self.processes, model_jobs(load))
-
     def dtype(self, device: torch.device, setting: Dtype, *, trains: bool = False) -> torch.dtype:
-        """Return the dtype in which every process computes, the leader's."""
-        return self.processes.leaders_dtype(choose_dtype(device, setting, trains=trains))
+        """Return the dtype in which this process computes."""
+        return choose_dtype(device, setting, trains=trains)
 
     def refuse_server(self) -> None:
-        """Refuse to ask a server from several processes: each would send as many requests as all together may.
-
-        Raises:
-            UsageError: there are several.
-        """
-        if self._workers.size > 1:
-            raise UsageError(f"{_ONE_PROCESS}; start it without torchrun, {_MORE_REQUESTS}")
+        """Refuse nothing: one process may ask a server."""
 
     def run(self, jobs: Iterable[Callable[[], None]], at_once: int) -> None:
         """Run jobs that submit work and wait for it, one after the other.
@@ -122,7 +100,7 @@ class LocalEngine:
 class ClusterEngine:
     """The workers of a cluster."""
 
-    remote = leads = True
+    remote = True
 
     def __init__(self, cluster: Cluster) -> None:
         self.cluster, self._run = cluster, uuid.uuid4().hex  # which names what no later run may find
@@ -130,7 +108,7 @@ class ClusterEngine:
     def held(self, source: System | Retriever, purpose: Purpose, batches: Batches) -> Held:
         """Return a stand-in for the model, which a worker loads; one that asks a server asks from here."""
         if source.recipe is None:
-            return Held(source.model(), WORK_HERE)
+            return Held(source.model(), ALONE)
         workers = self.cluster.workers(
             Assignment(
                 what=purpose.title,
@@ -144,9 +122,6 @@ class ClusterEngine:
     def noted(self, spec: EvaluationSpec, size: int | None) -> AbstractContextManager[None]:
         """Keep on the board in the store, for ``unimoe status``, that an evaluation of so many items runs."""
         return self.cluster.board.noted(spec.title, size)
-
-    def serve(self, load: Callable[[], Any]) -> None:
-        """Do nothing: the driver leads."""
 
     def dtype(self, device: torch.device, setting: Dtype, *, trains: bool = False) -> torch.dtype:
         """Return the setting, or what the first worker finds faster, for training too."""

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING
 import torch
 
 from unimoe.core.console import Steps, stdout
-from unimoe.core.errors import UsageError
 from unimoe.evaluation.averages import print_averages, print_mteb_means
 from unimoe.evaluation.engines import Engine
 from unimoe.evaluation.mteb.suite import MTEBSuite
@@ -40,8 +39,7 @@ def run_evaluation(request: EvaluationRequest, device: torch.device, engine: Eng
     """Evaluate the systems and the first stage; print scores and result files on stdout.
 
     Returns:
-        The systems' result files by ``task/dataset``, of several systems those of the last; none in a process that does
-        not lead.
+        The systems' result files by ``task/dataset``, of several systems those of the last.
 
     Raises:
         MissingPartError: everything is done except collections and tasks that failed.
@@ -49,11 +47,6 @@ def run_evaluation(request: EvaluationRequest, device: torch.device, engine: Eng
     """
     asked_for = targets(request, device, engine)
     experiment = asked_for[0].experiment
-    if not engine.leads:
-        if len(asked_for) > 1:
-            raise UsageError("processes of torchrun share one checkpoint's work; use --engine ray for several")
-        engine.serve(lambda: asked_for[0].load().model())
-        return {}
     datasets, mteb_tasks = asked(request, experiment)
     failures, arms = Failures(), [_Arm(target, request, engine) for target in asked_for]
     suites = [MTEBSuite(arm.evaluator, arm.system, wanted(arm.system, request.task), failures) for arm in arms]

@@ -1,4 +1,4 @@
-"""What a process does with the model that it holds, for others: the jobs of ``torchrun`` and of a cluster's workers."""
+"""What a cluster's worker does with the model that it holds."""
 
 from __future__ import annotations
 
@@ -34,11 +34,11 @@ def model_jobs(load: Callable[[], Any]) -> Mapping[str, Compute]:
     def rerank(part: Part) -> NDArray[np.float64]:
         reranker, whole = reranker_of(model(), **part["options"]), _with_texts(part)
         if "tokens" not in part:
-            return score_part(reranker, whole)
+            return score_part(reranker, whole, prepared_part(reranker, whole))
         tokens: TokenTable | None = part.get("prepared")
         if tokens is None:
             tokens = part["made"] = TokenTable.of(prepared_part(reranker, whole))
-        return score_part(reranker, whole, prepared=tokens.prompts())
+        return score_part(reranker, whole, tokens.prompts())
 
     def cut(part: Part) -> list[list[tuple[str, str]]]:
         texts: PairTexts = part["shared"]
@@ -85,13 +85,10 @@ def model_facts(model: Any, batches: Mapping[str, Any]) -> dict[str, Any]:
 
 def _with_texts(part: Part) -> Part:
     """Return a part with the texts of its pairs in it, which a cluster's workers read from shared memory."""
-    if "shared" not in part:
-        return part
     texts: PairTexts = part["shared"]
     pairs = [pair for shard in part["shards"] for pair in shard]
     return {
         **part,
         "queries": {query: texts.queries[query] for query, _ in pairs},
         "corpus": {document: texts.documents[document] for _, document in pairs},
-        "store": None,
     }

@@ -15,9 +15,9 @@ from unimoe.config import Experiment
 from unimoe.core.errors import DataError, UnimoeError, UsageError
 from unimoe.data.collection import Collection
 from unimoe.data.source import UnavailableError
-from unimoe.evaluation.reranking.remote_shards import RemoteReranker
 from unimoe.evaluation.reranking.rerank import rerank_run
 from unimoe.evaluation.reranking.rerankers import as_reranker, ties_note, truncation_note
+from unimoe.evaluation.reranking.served import ServedReranker
 from unimoe.evaluation.reranking.shards import Candidates, Reranker, ShardWork
 from unimoe.evaluation.spec import Outcome
 from unimoe.evaluation.tiers.datasets import Dataset, LoadedDataset, chosen_datasets, known_tier, tier_datasets
@@ -145,7 +145,7 @@ def rerank_collection(
     level, truncated = collection.relevance_level, sorted(reranker.truncated_queries(collection.queries))
     notes = [truncation_note(collection.name, truncated)] if truncated else []
     notes += filter(None, [ties_note(collection.name, run)])
-    if isinstance(reranker, RemoteReranker):
+    if isinstance(reranker, ServedReranker):
         notes += reranker.notes(run, found.usage)
     first_stage = score_run(collection.qrels, candidates, relevance_level=level) if ordered else None
     return Outcome(

@@ -70,13 +70,11 @@ class RetrievalReport:
     failures: Failures
 
 
-def run_retrieval(
-    request: RetrievalRequest, device: torch.device, engine: Engine | None = None
-) -> RetrievalReport | None:
+def run_retrieval(request: RetrievalRequest, device: torch.device, engine: Engine | None = None) -> RetrievalReport:
     """Search every collection with the encoder, BM25 and their fusion; print a line for each result on stdout.
 
     Returns:
-        What was searched; None in processes that do not lead, which only embed.
+        What was searched.
 
     Raises:
         UnimoeError: the encoder, a collection or the output folder cannot be used.
@@ -94,9 +92,6 @@ def run_retrieval(
         retriever = checkpoint_retriever(experiment, request.checkpoint, request.name, device)
         recipe = arm_recipe(experiment.evaluation, request.checkpoint)
     retriever = replace(retriever, recipe=recipe)
-    if not engine.leads:
-        engine.serve(retriever.load)
-        return None
     evaluator = Evaluator(Path(experiment.output_dir), request.given, engine)
     evaluator.store.refuse_other_experiments(experiment.name, retriever.base_identity, retriever.prompt)
     fused = experiment.retrieval.fuse_depth is not None

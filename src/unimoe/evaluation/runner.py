@@ -123,7 +123,6 @@ class Evaluator:
             main_metric=data.dataset.main_metric,
             ordered=data.first_stage.ordered,
             store=store,
-            workers=held.workers,
             advance=advance,
         )
         seconds = outcome.seconds / held.workers.size

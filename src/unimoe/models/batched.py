@@ -20,12 +20,9 @@ from unimoe.models.tree_attention import (
     PackedTree,
     UnsupportedAttentionError,
     pack,
-    report_no_kernel,
     run_tree,
-    same_states,
     sees_whole_text,
 )
-from unimoe.models.tree_levels import Varlen, fused_varlen
 
 States = tuple[list[int], Tensor]
 """Indices of N sequences, and the final states ``(N, H)`` of their last tokens."""
@@ -49,7 +46,6 @@ class BatchedDecoder:
     ) -> None:
         self._decoder, self._frozen_layers, self._upper = decoder_of(model), frozen_layers, upper
         self._trees = supports_trees(model, longest)
-        self._varlen = fused_varlen if self._trees and varlen_agrees(model, fused_varlen) else None
         top = self._decoder if upper is None else upper
         self.top, self._drops_tokens = last_tokens_only(top) if self._trees else (top, False)
         self._fitting = FittingBatches("a sequence", "model.max_length")
@@ -95,7 +91,6 @@ class BatchedDecoder:
         """
         if not self.trains_trees:
             return self.padded_states(sequences, frozen)
-        # In blocks: the kernel's log-sum-exp, by which levels are merged, has no gradient.
         tree = pack(build_tree(sequences), self.device, self._decoder.get_input_embeddings().weight.dtype)
         if self._frozen_layers is None:
             return self._top_states(tree, None)
@@ -165,7 +160,7 @@ class BatchedDecoder:
         return ahead(packed, batches) if _packs_ahead(self.device) else map(packed, batches)
 
     def _pack(self, sequences: Sequence[list[int]]) -> PackedTree:
-        return pack(build_tree(sequences), self.device, self._decoder.get_input_embeddings().weight.dtype, self._varlen)
+        return pack(build_tree(sequences), self.device, self._decoder.get_input_embeddings().weight.dtype)
 
     def _tree_states(self, tree: PackedTree) -> Tensor:
         return self._top_states(tree, self._frozen_layers.row_states(tree) if self._frozen_layers else None)
@@ -197,21 +192,3 @@ def supports_trees(model: Any, longest: int | None = None) -> bool:
     except UnsupportedAttentionError:
         return False
     return True
-
-
-def varlen_agrees(model: Any, varlen: Varlen) -> bool:
-    """Return whether a kernel computes the states of a little tree that blocks under masks give.
-
-    A CPU has no such kernel. Which GPUs, dtypes and widths a release of torch has one for, running it tells.
-    """
-    decoder = decoder_of(model)
-    weight = decoder.get_input_embeddings().weight
-    words = [index * len(weight) // 40 for index in range(40)]
-    tree = build_tree([words[:end] + words[begin:] for end in (12, 20) for begin in (25, 30, 38)])
-    try:
-        with torch.no_grad():
-            found, expected = (run_tree(decoder, pack(tree, weight.device, weight.dtype, by)) for by in (varlen, None))
-    except (ImportError, RuntimeError, TypeError, ValueError) as error:
-        report_no_kernel(weight.device, error)
-        return False
-    return same_states(found, expected)

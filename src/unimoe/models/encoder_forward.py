@@ -1,16 +1,15 @@
 """The token states of many texts, computed as one row without padding where the architecture allows it.
 
-Linear layers, most of the work, then process no padding. Attention needs no mask: on a GPU torch's kernel for sequences
-of many lengths computes it at once, elsewhere it is computed for groups of texts of one length, which are adjacent
-because batches are sorted by length. Architectures whose attention asks for more (windows, relative positions) take
-transformers' own padded path.
+Linear layers, most of the work, then process no padding. Attention needs no mask: it is computed for groups of texts of
+one length, which are adjacent because batches are sorted by length. Architectures whose attention asks for more
+(windows, relative positions) take transformers' own padded path.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import accumulate, groupby
+from itertools import groupby
 from typing import Any
 
 import numpy as np
@@ -23,11 +22,9 @@ from unimoe.models.tree_attention import (
     UnsupportedAttentionError,
     attention_by,
     refuse_unsupported,
-    report_no_kernel,
     same_states,
     sees_whole_text,
 )
-from unimoe.models.tree_levels import fused_varlen
 
 NAME = "unimoe_packed"
 
@@ -46,19 +43,6 @@ class Group:
         return self.begin + self.count * self.length
 
 
-@dataclass(frozen=True)
-class Ends:
-    """Texts of any lengths.
-
-    Attributes:
-        ends: ``(N + 1,)``, int32: 0 and where each text ends in the row.
-        longest: tokens of the longest.
-    """
-
-    ends: Tensor
-    longest: int
-
-
 class EncoderForward:
     """Runs an encoder over batches of token ids.
 
@@ -74,29 +58,24 @@ class EncoderForward:
     def __init__(self, model: Any, longest: int) -> None:
         self._model = model
         self.first_position = _first_position(model)
-        self.packs = _can_pack(model, longest) and self._packs_faithfully(at_once=False)
-        self._at_once = self.packs and self._packs_faithfully(at_once=True)
+        self.packs = _can_pack(model, longest) and self._packs_faithfully()
 
     def __call__(self, sequences: Sequence[Sequence[int]]) -> Tensor:
         """Return the final states of all T tokens, text after text, ``(T, H)``; fastest if sorted by length."""
-        return self._packed(sequences, self._at_once) if self.packs else self._padded(sequences)
+        return self._packed(sequences) if self.packs else self._padded(sequences)
 
     @property
     def _device(self) -> torch.device:
         device: torch.device = self._model.device
         return device
 
-    def _packed(self, sequences: Sequence[Sequence[int]], at_once: bool) -> Tensor:
+    def _packed(self, sequences: Sequence[Sequence[int]]) -> Tensor:
         lengths = [len(ids) for ids in sequences]
         ids = np.concatenate([np.array(ids, dtype=np.int64) for ids in sequences])
         positions = np.concatenate([self._positions(ids) for ids in sequences])
-        row, places, ends = to_device([ids, positions, np.array([0, *accumulate(lengths)])], self._device)
+        row, places = to_device([ids, positions], self._device)
         with attention_by(packed_attention, NAME, self._model.config):
-            output = self._model(
-                input_ids=row[None],
-                position_ids=places[None],
-                groups=Ends(ends.int(), max(lengths)) if at_once else _groups(lengths),
-            )
+            output = self._model(input_ids=row[None], position_ids=places[None], groups=_groups(lengths))
         states: Tensor = output.last_hidden_state[0]
         return states
 
@@ -119,23 +98,14 @@ class EncoderForward:
         return states
 
     @torch.inference_mode()
-    def _packs_faithfully(self, at_once: bool) -> bool:
-        """Return whether a packed row of a few tokens has the states of the padded path.
-
-        With ``at_once``, torch's kernel for sequences of many lengths computes it; which devices, dtypes and widths it
-        is for, running it tells.
-        """
+    def _packs_faithfully(self) -> bool:
+        """Return whether a packed row of a few tokens has the states of the padded path."""
         vocabulary = self._model.get_input_embeddings().num_embeddings
         ids = [vocabulary // divisor for divisor in range(2, 10)]
         sequences = [ids[:4], ids[2:6], ids[5:]]
         try:
-            packed = self._packed(sequences, at_once)
+            packed = self._packed(sequences)
         except (UnsupportedAttentionError, TypeError):  # a TypeError: the layers do not pass the groups on
-            return False
-        except (ImportError, RuntimeError, ValueError) as error:
-            if not at_once:
-                raise
-            report_no_kernel(self._device, error)
             return False
         return same_states(packed, torch.cat([self._padded([ids]) for ids in sequences]))
 
@@ -148,7 +118,7 @@ def packed_attention(
     attention_mask: Tensor | None,
     *,
     scaling: float | None = None,
-    groups: Sequence[Group] | Ends | None = None,
+    groups: Sequence[Group] | None = None,
     **options: Any,
 ) -> tuple[Tensor, None]:
     """Compute attention: queries ``(1, H, T, D)``, keys and values ``(1, G, T, D)``.
@@ -159,16 +129,10 @@ def packed_attention(
     Raises:
         UnsupportedAttentionError: the layer asks for more, or does not pass the groups on.
     """
-    longest = groups.longest if isinstance(groups, Ends) else max((group.length for group in groups or ()), default=0)
+    longest = max((group.length for group in groups or ()), default=0)
     refuse_unsupported(module, attention_mask, groups, options, longest)
     assert groups is not None  # noqa: S101
     causal = bool(getattr(module, "is_causal", False))
-    if isinstance(groups, Ends):
-        q, k, v = (states[0].transpose(0, 1) for states in (query, key, value))
-        scale = query.shape[-1] ** -0.5 if scaling is None else scaling
-        ends = groups.ends
-        mixed, _ = fused_varlen(q, k, v, ends, ends, longest, longest, scaling=scale, causal=causal)
-        return mixed.unsqueeze(0), None
     output = query.new_empty(query.shape[2], query.shape[1], value.shape[-1])
     for group in groups:
         q, k, v = (

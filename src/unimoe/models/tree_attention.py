@@ -1,18 +1,16 @@
 """Attention over a token tree, as an attention implementation of transformers.
 
 The decoder runs over the packed row as over one long sequence: projections and feed-forward layers, most of the work,
-process every token once and no padding. Attention is computed level by level by a kernel for sequences of many lengths
-(``tree_levels``), where there is one, or in blocks under masks (``tree_blocks``).
+process every token once and no padding. Attention is computed in blocks under masks (``tree_blocks``).
 """
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache, cached_property
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import torch
@@ -21,28 +19,15 @@ from torch import Tensor, nn
 from unimoe.core.io import hash_parts
 from unimoe.models.batching import to_device
 from unimoe.models.token_tree import TokenTree, with_filling
-from unimoe.models.tree_blocks import build_blocks
-from unimoe.models.tree_levels import Varlen, build_levels
+from unimoe.models.tree_blocks import Blocks, build_blocks
 
 NAME = "unimoe_tree"
-
-logger = logging.getLogger(__name__)
 
 ROUND_ROWS = 64
 """Rows of a product are a multiple of this where ``rounds_rows``."""
 
-_SAME = 0.999
-"""Cosine of states above which two ways to compute attention count as the same."""
-
 _HARMLESS = {"dropout", "is_causal", "position_ids", "use_cache"}
 """Arguments of attention without effect here: all is evaluated, without a cache, and causal where the layer is."""
-
-
-class TreeAttention(Protocol):
-    """Computes the attention of one tree."""
-
-    def __call__(self, query: Tensor, key: Tensor, value: Tensor, scaling: float) -> Tensor:
-        """Attend: queries ``(H, T, D)``, keys ``(G, T, D)``, values ``(G, T, V)``; return ``(T, H, V)``."""
 
 
 @dataclass(frozen=True)
@@ -61,7 +46,7 @@ class PackedTree:
     ids: Tensor
     positions: Tensor
     last: Tensor
-    attend: TreeAttention
+    attend: Blocks
 
     @cached_property
     def longest(self) -> int:
@@ -84,37 +69,26 @@ def rounds_rows(device: torch.device, dtype: torch.dtype) -> bool:
     return device.type == "cpu" and dtype != torch.float32
 
 
-def pack(tree: TokenTree, device: torch.device, dtype: torch.dtype, varlen: Varlen | None = None) -> PackedTree:
-    """Put a tree on a device.
-
-    Args:
-        tree: the tree.
-        device: where it is computed.
-        dtype: the model's.
-        varlen: computes the attention level by level; without it, blocks under masks do.
-    """
+def pack(tree: TokenTree, device: torch.device, dtype: torch.dtype) -> PackedTree:
+    """Put a tree on a device, for a model of a dtype."""
     if rounds_rows(device, dtype):
         tree = with_filling(tree, -len(tree.ids) % ROUND_ROWS)
     arrays = [np.array(part, dtype=np.int64) for part in (tree.ids, tree.positions, tree.last)]
     ids, positions, last = to_device(arrays, device)
-    levels = build_levels(tree.segments, device, varlen) if varlen else None
-    return PackedTree(tree, ids[None], positions[None], last, levels or build_blocks(tree.segments, device, dtype))
+    return PackedTree(tree, ids[None], positions[None], last, build_blocks(tree.segments, device, dtype))
 
 
 class UnsupportedAttentionError(Exception):
     """A layer needs attention that packed rows do not have: a window, sinks, or a mask."""
 
 
+_SAME = 0.999
+"""Cosine of states above which two ways to compute attention count as the same."""
+
+
 def same_states(found: Tensor, expected: Tensor) -> bool:
     """Return whether two ways to compute attention give the same states ``(..., H)``, in any dtype."""
     return bool((torch.cosine_similarity(found.float(), expected.float(), dim=-1) > _SAME).all())
-
-
-def report_no_kernel(device: torch.device, error: Exception) -> None:
-    """Warn that a GPU takes a slower way than torch's kernel for sequences of many lengths; a CPU has none."""
-    if device.type != "cpu":
-        reason = f"{type(error).__name__}: {error}".partition("\n")[0]
-        logger.warning("torch.nn.attention.varlen does not run on this device (%s); attention is slower", reason)
 
 
 @contextmanager

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import builtins
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -62,6 +63,7 @@ def test_without_its_packages_one_line_says_how_to_get_them(package: str, monkey
             raise ModuleNotFoundError(f"No module named {name!r}", name=name)
         return real(name, *arguments, **options)
 
+    monkeypatch.delitem(sys.modules, "unimoe.models.served.connection", raising=False)
     monkeypatch.setattr(builtins, "__import__", missing)
     with pytest.raises(UsageError, match=f"needs the package {package}; run: uv sync --extra served") as caught:
         Client("https://host/v1", ServedConfig(api="tei", model="tiny"))

@@ -13,12 +13,10 @@ import torch
 from pydantic import ValidationError
 from safetensors.torch import load_file, save_file
 from sentence_transformers.sentence_transformer.modules import Dense, Normalize
-from support.plain_varlen import plain_varlen
 from support.tiny_encoders import POSITIONS, load, save_sentence_transformer, save_tiny_decoder, save_tiny_encoder
 
 from unimoe.config.base import BUNDLED_ENCODER, EncoderConfig
 from unimoe.core.errors import DataError, InputError, UsageError
-from unimoe.models import encoder_forward
 from unimoe.models.encoder import SentenceEncoder
 
 TEXTS = ["the cat sat on the mat", "", "a dog ran", "rain over the old house and the roof of it", "a dog sat"]
@@ -153,26 +151,6 @@ class TestPacking:
         texts = ["cat dog mat " * 18, "rain on the roof " * 13, "a"]
         together = encoder.encode(texts, token_budget=10 * POSITIONS)
         np.testing.assert_allclose(together, np.concatenate([encoder.encode([t]) for t in texts]), atol=1e-5)
-
-    @pytest.mark.parametrize("kind", ["bert", "xlm-roberta", "decoder"])
-    def test_a_kernel_for_many_lengths_takes_the_row_at_once(
-        self, tmp_path: Path, kind: str, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        folder = tmp_path / kind
-        save_tiny_decoder(folder) if kind == "decoder" else save_tiny_encoder(folder, kind)
-        in_groups = load(folder)
-        assert not in_groups._forward._at_once  # a CPU has no such kernel
-        monkeypatch.setattr(encoder_forward, "fused_varlen", plain_varlen)
-        at_once = load(folder)
-        assert at_once._forward._at_once
-        np.testing.assert_allclose(at_once.encode(TEXTS), in_groups.encode(TEXTS), atol=1e-5)
-
-    def test_one_that_computes_something_else_is_not_used(self, bare: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        def reversed_keys(query: Any, key: Any, *rest: Any, **options: Any) -> Any:
-            return plain_varlen(query, key.flip(0), *rest, **options)
-
-        monkeypatch.setattr(encoder_forward, "fused_varlen", reversed_keys)
-        assert not load(bare)._forward._at_once
 
 
 class TestIdentity:

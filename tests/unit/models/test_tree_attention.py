@@ -22,7 +22,7 @@ from unimoe.models.tree_attention import (
     run_tree,
     tree_attention,
 )
-from unimoe.models.tree_blocks import Block, Blocks
+from unimoe.models.tree_blocks import Block
 
 CPU = torch.device("cpu")
 WIDTH, VALUE_WIDTH, SCALING = 16, 24, 0.3
@@ -108,7 +108,6 @@ def random_states(tree: TokenTree, heads: int, groups: int) -> tuple[Tensor, Ten
 
 
 def blocks_of(packed: PackedTree) -> list[Block]:
-    assert isinstance(packed.attend, Blocks)
     return packed.attend.blocks
 
 

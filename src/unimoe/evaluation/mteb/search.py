@@ -203,9 +203,7 @@ class CandidateReranking(_SearchModel[MTEBCrossEncoderWrapper]):
                 texts = {query: asked[query].full_text for query in block}
                 self.truncated.setdefault((hf_split, hf_subset), []).extend(reranker.truncated_queries(texts))
                 part = Collection(name, hf_split, _of(corpus, block), texts, {})
-                reranked, _scores = rerank_run(
-                    reranker, part, block, store=store, workers=model.workers, advance=model.advance
-                )
+                reranked, _scores = rerank_run(reranker, part, block, store=store, advance=model.advance)
                 run |= {query: head(scores, top_k) for query, scores in reranked.items()}
         return run
 

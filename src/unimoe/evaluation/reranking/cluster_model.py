@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, Unpack
 
 import torch
 
@@ -13,7 +13,7 @@ from unimoe.cluster.texts import PairTexts, TextTable
 from unimoe.cluster.work import nowhere
 from unimoe.core.io import hash_json, hash_parts
 from unimoe.data.collection import Collection
-from unimoe.evaluation.reranking.shards import Candidates, Pair, ShardScores, candidate_pairs
+from unimoe.evaluation.reranking.shards import Candidates, Pair, ShardScores, ShardWork, candidate_pairs
 from unimoe.models.embedder import Advance, Vectors
 
 
@@ -86,9 +86,10 @@ class ClusterReranker:
         return found
 
     def score_shards(
-        self, collection: Collection, shards: Sequence[Sequence[Pair]], advance: Advance | None
+        self, collection: Collection, shards: Sequence[Sequence[Pair]], **work: Unpack[ShardWork]
     ) -> ShardScores:
-        """Score the shards that ``cut`` made, each as a unit of the store."""
+        """Score the shards that ``cut`` made, each as a unit of the cluster's store."""
+        advance = work.get("advance")
         parts = [
             self._part(
                 collection,

@@ -7,7 +7,6 @@ from typing import Unpack
 from unimoe.core.errors import DataError
 from unimoe.core.trec import Run
 from unimoe.data.collection import Collection
-from unimoe.evaluation.reranking.remote_shards import RemoteReranker, score_remote_shards
 from unimoe.evaluation.reranking.shards import (
     Candidates,
     Reranker,
@@ -37,10 +36,7 @@ def rerank_run(
     """
     _refuse_unknown(collection, candidates)
     shards = reranker.cut(collection, candidates)
-    if isinstance(reranker, RemoteReranker):
-        found = score_remote_shards(reranker, collection, shards, **work)
-    else:
-        found = score_shards(reranker, collection, shards, **work)
+    found = score_shards(reranker, collection, shards, **work)
     scores = dict(zip((pair for shard in shards for pair in shard), found.scores, strict=True))
     run: Run = {query: {} for query in collection.queries}
     for query, document in candidate_pairs(collection, candidates):

@@ -2,34 +2,53 @@
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Mapping, Sequence
-from itertools import compress
-from math import ceil, inf
+import math
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from functools import cached_property, partial
+from itertools import chain, compress, groupby
+from operator import itemgetter
 from pathlib import Path
-from typing import Any
+from typing import Any, Unpack
 
-from unimoe.config import Experiment
-from unimoe.config.served import ServedConfig
-from unimoe.core.errors import first_few
+from unimoe.config import Experiment, PromptConfig
+from unimoe.config.served import APIS, ServedConfig
+from unimoe.core.errors import UsageError, first_few
+from unimoe.core.io import hash_json
 from unimoe.core.trec import Run
 from unimoe.data.collection import Collection
 from unimoe.data.mteb_sizes import TaskSize
-from unimoe.evaluation.reranking.shards import Candidates, Pair, candidate_pairs, pair_texts
+from unimoe.evaluation.reranking.shards import (
+    Candidates,
+    Pair,
+    ShardScores,
+    ShardWork,
+    candidate_pairs,
+    named_pairs,
+    pair_texts,
+    prepare,
+    read_shard,
+    write_shard,
+)
+from unimoe.models.base import load_tokenizer
 from unimoe.models.batching import batches
 from unimoe.models.embedder import Advance
 from unimoe.models.pair_model import TextPair
-from unimoe.models.served.scoring import BOTTOM, TOP, Answer, PairScores
-from unimoe.models.served.usage import CHARACTERS_PER_TOKEN, Estimate, Usage, estimate, summed, usage_text
+from unimoe.models.prompts import PairTokenizer, prompt_name, well_formed, yes_no_ids
+from unimoe.models.served.api import API, BOTTOM, TOP, margin, number
+from unimoe.models.served.client import Client, Part
+from unimoe.models.served.probe import PROBE_PAIRS, record_file, served_identity, served_name
+from unimoe.models.served.usage import CHARACTERS_PER_TOKEN, Estimate, Usage, add_usage, estimate, usage_text
+
+_PROBE_PROMPT, _PROBE_LENGTH = PromptConfig(template="plain", instruction=""), 512
+"""Of the probe pairs, whatever the configured prompt: it is no other model that is asked otherwise."""
 
 _SAMPLE = 64
 _DOCUMENTS_PER_SEARCH = 100
 
 
-def served_reranker(
-    url: str, settings: ServedConfig, experiment: Experiment, *, record: Path | None = None
-) -> ServedReranker:
-    """Return the reranker of a server.
+class ServedReranker:
+    """Scores pairs by a server: raw scores of texts, or the margin of our own prompts.
 
     Args:
         url: its address, as ``https://host/v1``.
@@ -37,61 +56,69 @@ def served_reranker(
         experiment: for the API ``vllm``, its ``model`` section names the tokenizer and ``prompt`` is the prompt.
         record: keeps the first answers about the probe pairs; by default a file in the user's cache.
 
-    Raises:
-        UsageError: the address or the API cannot be used, or what asks is not installed.
-        DataError: the tokenizer is not available.
-    """
-    return ServedReranker(PairScores(url, settings, experiment.model, experiment.prompt, record), settings)
-
-
-class ServedReranker:
-    """Scores pairs by a server.
-
     Attributes:
+        name: of the arm.
         prompt_name: name and hash of the prompt; the server's own where it has one.
-        shards_at_a_time: those whose requests wait for an answer together.
         usage: what all requests so far cost, by name.
+
+    Raises:
+        UsageError: the address or the API cannot be used, the batch is too large for it, or what asks is not installed.
+        DataError: the tokenizer is not available.
     """
 
     token_budget = None
     device = "a server"
 
-    def __init__(self, scores: PairScores, settings: ServedConfig) -> None:
-        self._scores, self._settings = scores, settings
-        self.name, self.prompt_name = scores.name, scores.prompt_name
-        self.shards_at_a_time = settings.requests_in_flight
-        self.usage: Usage = {}
-        self._lock = threading.Lock()
+    def __init__(self, url: str, settings: ServedConfig, experiment: Experiment, *, record: Path | None = None) -> None:
+        api: API = APIS[settings.api]
+        endpoint = api.prompts or api.rerank
+        if endpoint is None:
+            raise UsageError(f"served.api {settings.api}: it does not rerank; use one that does, such as vllm or tei")
+        self._client, self._settings, self._endpoint = Client(url, settings), settings, endpoint
+        self._batch = endpoint.items(settings)
+        self._read = margin if endpoint.probability else number
+        self.name, self.usage = served_name(settings), self._client.usage
+        self._tokenizer: PairTokenizer | None = None  # where the prompt is ours
+        self._probe: Sequence[Any]
+        if api.prompts:
+            model, prompt = experiment.model, experiment.prompt
+            tokenizer = load_tokenizer(model)
+            self._tokenizer = PairTokenizer(tokenizer, prompt, model.max_length)
+            self._yes_no = yes_no_ids(tokenizer, *prompt.answers("yes", "no"))
+            self._probe = PairTokenizer(tokenizer, _PROBE_PROMPT, _PROBE_LENGTH)(PROBE_PAIRS)
+            self.prompt_name = prompt_name(prompt, model.max_length)
+        else:
+            self._probe = self.prepare(PROBE_PAIRS)
+            self.prompt_name = f"server@{hash_json(settings.max_length)}"
+        asked = [settings.max_length, api.prompts and [experiment.model.base, *self._yes_no]]
+        self._record = record or record_file(self._client, "rerank", asked)
 
-    @property
+    @cached_property
     def identity(self) -> str:
         """What results store for the base model: API, server, model, revision and fingerprint.
 
         Raises:
             DataError: the server does not answer, or another model answers than before.
         """
-        return self._scores.identity
+        return served_identity(self._client, lambda: self.score(self._probe), self._record)
 
     def cut(self, collection: Collection, candidates: Candidates) -> list[list[Pair]]:
         """Cut into shards that one request asks about: of one query, or of prompts that begin alike where they can."""
-        if self._scores.pair_ids is None:
-            by_query = ([(query, document) for document in candidates.get(query, {})] for query in collection.queries)
-            return [list(part) for pairs in by_query for part in batches(pairs, self._scores.batch)]
         pairs = list(candidate_pairs(collection, candidates))
-        if self._scores.pair_ids.order == "document_first":
+        if self._tokenizer and self._tokenizer.order == "document_first":
             place: dict[str, int] = {}
             pairs.sort(key=lambda pair: place.setdefault(pair[1], len(place)))
-        return [list(part) for part in batches(pairs, self._scores.batch)]
+        return self._in_requests(pairs)
 
     def prepare(self, pairs: Sequence[TextPair]) -> list[Any]:
         """Return what is asked about each pair: its prompt's token ids, or its texts."""
-        return self._scores.prepare(pairs)
+        if self._tokenizer:
+            return list(self._tokenizer(pairs))
+        return [(well_formed(query), well_formed(document)) for query, document in pairs]
 
     def truncated_queries(self, queries: Mapping[str, str]) -> list[str]:
         """Return the ids of queries that leave no room for a document, where the prompt is ours."""
-        if self._scores.pair_ids is None:
-            return []
-        return list(compress(queries, self._scores.pair_ids.too_long(queries.values())))
+        return list(compress(queries, self._tokenizer.too_long(queries.values()))) if self._tokenizer else []
 
     def score(self, prepared: Sequence[Any], advance: Advance | None = None) -> list[float]:
         """Return the margin or raw score of each pair.
@@ -99,24 +126,51 @@ class ServedReranker:
         Raises:
             InputError: the server does not answer, or not with a finite number for each pair; carries the index.
         """
-        found = self.ask(prepared).scores
-        if advance:
-            advance(len(found))
-        return found
+        parts = (Part(len(part), self._asked(part), _alone) for part in self._in_requests(prepared))
+        found = self._client.ask(self._endpoint, self._read, parts, advance)
+        return list(chain.from_iterable(found))
 
-    def ask(self, prepared: Sequence[Any]) -> Answer:
-        """Return the scores of some pairs, and what they cost; errors are those of ``score``."""
-        answer = self._scores.ask(prepared)
-        with self._lock:
-            self.usage = summed([self.usage, answer.usage])
-        return answer
+    def score_shards(
+        self, collection: Collection, shards: Sequence[Sequence[Pair]], **work: Unpack[ShardWork]
+    ) -> ShardScores:
+        """Score the shards that ``cut`` made, several at a time: what the store has is read, the rest is asked for.
+
+        A shard has the seconds since another one's end.
+
+        Raises:
+            DataError: the server does not answer, or not with a finite number for each pair; names the pair.
+        """
+        store, last = work.get("store"), time.perf_counter()
+
+        def keep(file: Path | None, shard: Sequence[Pair], scores: list[float], usage: Usage) -> ShardScores:
+            nonlocal last
+            before, last = last, time.perf_counter()
+            found = ShardScores(scores, last - before, usage=usage)
+            if file:
+                write_shard(file, shard, found)
+            return found
+
+        def parts() -> Iterator[Part[float, ShardScores]]:
+            for shard in shards:
+                prepared = prepare(self, collection, shard)
+                file = store.file(shard, prepared) if store else None
+                kept = read_shard(file, shard) if file else None
+                yield Part(len(shard), self._asked(prepared), partial(keep, file, shard), kept)
+
+        with named_pairs(collection, list(chain.from_iterable(shards))):
+            found = self._client.ask(self._endpoint, self._read, parts(), work.get("advance"))
+        total: dict[str, float] = {}
+        for part in found:
+            add_usage(total, part.usage)
+        scores = [score for part in found for score in part.scores]
+        return ShardScores(scores, math.fsum(part.seconds for part in found), usage=total)
 
     def notes(self, run: Run, usage: Usage) -> list[str]:
         """Return what to know about a run's scores: what they cost, what revision they are of, and which saturate."""
         notes = [f"scored by {self.identity}: {usage_text(usage)}"] if usage else []
         if self._settings.revision is None:
             notes.append("the server's revision is not given; set served.revision, so that the result says what ran")
-        ends = (BOTTOM, TOP) if self._scores.from_probability else ()
+        ends = (BOTTOM, TOP) if self._endpoint.probability else ()
         flat = [f"{query}/{document}" for query, row in run.items() for document, s in row.items() if s in ends]
         if flat:
             notes.append(
@@ -128,24 +182,37 @@ class ServedReranker:
     def estimate(self, collection: Collection, candidates: Candidates) -> Estimate:
         """Return what reranking will ask; tokens are those of a sample."""
         shards = self.cut(collection, candidates)
-        pairs = [pair for shard in shards for pair in shard]
+        pairs = list(chain.from_iterable(shards))
         sample = self.prepare(pair_texts(collection, pairs[:: max(1, len(pairs) // _SAMPLE)]))
-        tokens = sum(map(self._tokens, sample)) * len(pairs) / max(1, len(sample))
-        searches = sum(ceil(len(shard) / _DOCUMENTS_PER_SEARCH) for shard in shards)
-        return estimate(len(shards), tokens, self._settings, searches)
+        if self._tokenizer:
+            tokens: float = sum(map(len, sample))
+        else:
+            tokens = sum(map(len, chain.from_iterable(sample))) / CHARACTERS_PER_TOKEN
+        searches = sum(math.ceil(len(shard) / _DOCUMENTS_PER_SEARCH) for shard in shards)
+        return estimate(len(shards), tokens * len(pairs) / max(1, len(sample)), self._settings, searches)
 
     def estimate_task(self, size: TaskSize) -> Estimate:
         """Return what reranking the candidates of a task of MTEB will ask, by its sums: queries as many for each."""
-        own, asked, queries = self._scores.pair_ids, size.pairs, max(1, size.queries)
+        own, queries = self._tokenizer, max(1, size.queries)
         each = size.query_characters / queries + size.document_characters / max(1, size.documents)
-        prompt = 0 if own is None else len(own([("", "")])[0])
-        tokens = asked * min(each / CHARACTERS_PER_TOKEN + prompt, inf if own is None else own.room + len(own.suffix))
-        if own is not None:
-            return estimate(ceil(asked / self._scores.batch), tokens, self._settings)
-        of_query = asked / queries
-        requests = round(queries * ceil(of_query / self._scores.batch))
-        last = min(of_query, self._scores.batch)
-        return estimate(requests, tokens, self._settings, requests * ceil(last / _DOCUMENTS_PER_SEARCH))
+        tokens = each / CHARACTERS_PER_TOKEN
+        if own:
+            tokens = min(tokens + len(own([("", "")])[0]), own.room + len(own.suffix))
+            return estimate(math.ceil(size.pairs / self._batch), size.pairs * tokens, self._settings)
+        of_query = size.pairs / queries
+        requests = round(queries * math.ceil(of_query / self._batch))
+        searches = requests * math.ceil(min(of_query, self._batch) / _DOCUMENTS_PER_SEARCH)
+        return estimate(requests, size.pairs * tokens, self._settings, searches)
 
-    def _tokens(self, item: Any) -> float:
-        return len(item) if self._scores.pair_ids else sum(map(len, item)) / CHARACTERS_PER_TOKEN
+    def _in_requests(self, pairs: Sequence[Any]) -> list[list[Any]]:
+        """Cut pairs into those of one request; one about texts has a single query."""
+        groups = [pairs] if self._tokenizer else [list(group) for _, group in groupby(pairs, itemgetter(0))]
+        return [list(part) for group in groups for part in batches(group, self._batch)]
+
+    def _asked(self, prepared: Sequence[Any]) -> tuple[Any, ...]:
+        """Return what a request asks about pairs, which have a single query where they are texts."""
+        return (prepared, self._yes_no) if self._tokenizer else (prepared[0][0], [text for _, text in prepared])
+
+
+def _alone(scores: list[float], usage: Usage) -> list[float]:
+    return scores

@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
-from unimoe.cluster.work import ALONE, Part, Progress, Workers
+from unimoe.cluster.work import Part
 from unimoe.core.errors import DataError, InputError, named_inputs
 from unimoe.core.io import Strict, hash_parts, read_json, write_json
 from unimoe.core.trec import Run
@@ -31,10 +31,9 @@ from unimoe.models.pipeline import ahead
 SHARD_CHARACTERS = 2**18
 """Text of one shard, each beginning counted once: half a minute for a small model on two cores."""
 
-GPU_SHARD_CHARACTERS = 2**23
-"""Text of one shard on a GPU: seconds for .6 B weights, half a minute for 8 B; larger ones would leave GPUs idle."""
+GPU_SHARD_CHARACTERS = 2**20
+"""Text of one shard on a GPU: SciFact's 300 queries make some 40, which eight GPUs share evenly."""
 
-_PART_SHARDS = 8  # at most, which a process takes at a time: within them the next shard is tokenised ahead
 
 Pair = tuple[str, str]
 """Query id and document id."""
@@ -78,20 +77,11 @@ class Reranker(Protocol):
 
 
 @runtime_checkable
-class SharedReranker(Reranker, Protocol):
-    """A reranker that other processes can make as well."""
-
-    @property
-    def options(self) -> Mapping[str, Any]:
-        """What it is made of beside the model, as JSON values."""
-
-
-@runtime_checkable
 class DelegatingReranker(Reranker, Protocol):
-    """A reranker whose model others hold, and score whole shards with."""
+    """A reranker whose model others hold, workers or a server, and score whole shards with, several at a time."""
 
     def score_shards(
-        self, collection: Collection, shards: Sequence[Sequence[Pair]], advance: Advance | None
+        self, collection: Collection, shards: Sequence[Sequence[Pair]], **work: Unpack[ShardWork]
     ) -> ShardScores:
         """Score the pairs of shards that ``cut`` made, in their order."""
 
@@ -102,8 +92,8 @@ class ShardScores:
 
     Attributes:
         scores: of each pair, in the order of the pairs.
-        seconds: time of scoring, of all processes together.
-        token_budget: tokens of one forward pass, the fewest of all processes; None where pairs are counted instead.
+        seconds: time of scoring, of all workers together.
+        token_budget: tokens of one forward pass, the fewest of all workers; None where pairs are counted instead.
         usage: what a server was paid for them, by name; that of stored shards included.
     """
 
@@ -194,12 +184,10 @@ class ShardWork(TypedDict, total=False):
 
     Attributes:
         store: keeps finished shards, so that a killed run can be resumed; by default none.
-        workers: those that share the shards of a ``SharedReranker``.
         advance: called with the number of pairs done, after each batch.
     """
 
     store: ShardStore | None
-    workers: Workers
     advance: Advance | None
 
 
@@ -211,47 +199,33 @@ def score_shards(
     Raises:
         DataError: a pair cannot be scored, or its score is not finite; names query and document.
     """
-    store, workers, advance = work.get("store"), work.get("workers", ALONE), work.get("advance")
     if isinstance(reranker, DelegatingReranker):
-        return reranker.score_shards(collection, shards, advance)
-    if workers.size == 1 or not isinstance(reranker, SharedReranker):
-        return _score_shards(reranker, collection, shards, store, advance)
-    progress = Progress(advance)
-
-    def score(part: Part) -> NDArray[np.float64]:
-        return score_part(reranker, part, progress.batch)
-
-    size = max(1, min(_PART_SHARDS, len(shards) // workers.size))
-    groups = [shards[begin : begin + size] for begin in range(0, len(shards), size)]
-    parts = (_part(reranker, collection, group, store) for group in groups)
+        return reranker.score_shards(collection, shards, **work)
+    store, advance = work.get("store"), work.get("advance")
     scores: list[float] = []
-    times, budgets = [0.0], [reranker.token_budget or 0]
-    for *found, seconds, budget in map(np.ndarray.tolist, workers.compute("rerank", parts, score)):
-        progress.part(len(found))
-        scores += found
-        times.append(seconds)
-        budgets.append(int(budget))
-    return ShardScores(scores, math.fsum(times), min(filter(None, budgets), default=None))
+    seconds = 0.0
+    for pairs, prepared in zip(shards, ahead(partial(prepare, reranker, collection), shards), strict=True):
+        file = store.file(pairs, prepared) if store else None
+        found = read_shard(file, pairs) if file else None
+        if found is None:
+            found = _score(reranker, collection, pairs, prepared, advance)
+            if file:
+                write_shard(file, pairs, found)
+        elif advance:
+            advance(len(pairs))
+        scores += found.scores
+        seconds += found.seconds
+    return ShardScores(scores, seconds, reranker.token_budget)
 
 
-def score_part(
-    reranker: Reranker,
-    part: Part,
-    advance: Advance | None = None,
-    prepared: Sequence[Sequence[Any]] | None = None,
-) -> NDArray[np.float64]:
-    """Score some shards that another process cut: the scores of their pairs, then seconds and token budget.
+def score_part(reranker: Reranker, part: Part, prepared: Sequence[Sequence[Any]]) -> NDArray[np.float64]:
+    """Score a part of one shard that the driver cut: the scores of its pairs, then seconds and token budget.
 
-    ``prepared`` is what ``prepared_part`` made of a part of one shard, here or elsewhere.
+    ``prepared`` is what ``prepared_part`` made of it, here or elsewhere.
     """
-    collection, shards = _part_content(part)
-    if prepared is not None:
-        found = _score(reranker, collection, shards[0], prepared, advance)
-        return np.array([*found.scores, found.seconds, reranker.token_budget or 0])
-    folder, fingerprint = part["store"] or (None, "")
-    store = ShardStore(Path(folder), fingerprint) if folder else None
-    found = _score_shards(reranker, collection, shards, store, advance)
-    return np.array([*found.scores, found.seconds, found.token_budget or 0])
+    collection, (shard,) = _part_content(part)
+    found = _score(reranker, collection, shard, prepared, None)
+    return np.array([*found.scores, found.seconds, reranker.token_budget or 0])
 
 
 def prepared_part(reranker: Reranker, part: Part) -> Sequence[Sequence[Any]]:
@@ -303,43 +277,6 @@ def finite_scores(found: Sequence[float], pairs: Sequence[Pair]) -> list[float]:
         if not math.isfinite(score):
             raise InputError(index, f"the score is {score}; a reranker returns finite numbers")
     return scores
-
-
-def _part(
-    reranker: SharedReranker, collection: Collection, shards: Sequence[Sequence[Pair]], store: ShardStore | None
-) -> Part:
-    pairs = [pair for shard in shards for pair in shard]
-    return {
-        "name": collection.name,
-        "queries": {query: collection.queries[query] for query, _ in pairs},
-        "corpus": {document: collection.corpus[document].full_text for _, document in pairs},
-        "shards": shards,
-        "store": store and [str(store.folder), store.fingerprint],
-        "options": reranker.options,
-    }
-
-
-def _score_shards(
-    reranker: Reranker,
-    collection: Collection,
-    shards: Sequence[Sequence[Pair]],
-    store: ShardStore | None,
-    advance: Advance | None,
-) -> ShardScores:
-    scores: list[float] = []
-    seconds = 0.0
-    for pairs, prepared in zip(shards, ahead(partial(prepare, reranker, collection), shards), strict=True):
-        file = store.file(pairs, prepared) if store else None
-        found = read_shard(file, pairs) if file else None
-        if found is None:
-            found = _score(reranker, collection, pairs, prepared, advance)
-            if file:
-                write_shard(file, pairs, found)
-        elif advance:
-            advance(len(pairs))
-        scores += found.scores
-        seconds += found.seconds
-    return ShardScores(scores, seconds, reranker.token_budget)
 
 
 def _characters(collection: Collection, pairs: Sequence[Pair]) -> int:

@@ -14,10 +14,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from unimoe.config.served import APIS
-from unimoe.core.errors import InputError
+from unimoe.config.served import APIS, ServedConfig
+from unimoe.core.errors import InputError, UsageError
 
 register_api = APIS.add
+
+TOP, BOTTOM = 37.0, -746.0
+"""The margins of P(yes) 1 and 0: beyond those of the numbers next to them, 36.7 and -744.4, which are exact."""
 
 
 @dataclass(frozen=True)
@@ -82,6 +85,13 @@ class Endpoint:
     probability: bool = False
     refuses_long: bool = False
 
+    def items(self, settings: ServedConfig) -> int:
+        """Return how many items a request has; raise ``UsageError`` where the API does not take so many."""
+        items = settings.batch or self.batch
+        if self.largest_batch is not None and items > self.largest_batch:
+            raise UsageError(f"served.batch {items}: {settings.api} takes {self.largest_batch} at most; lower it")
+        return items
+
 
 @dataclass(frozen=True)
 class API:
@@ -115,11 +125,7 @@ def cut(text: str, tokens: int | None) -> str:
 
 
 def number(value: Any, index: int) -> float:
-    """Return a score.
-
-    Raises:
-        InputError: it is no finite number; carries the index.
-    """
+    """Return a score; raise an ``InputError`` that carries the index where it is no finite number."""
     try:
         found = float(value) if isinstance(value, int | float) and not isinstance(value, bool) else math.nan
     except OverflowError:  # an integer of hundreds of digits
@@ -129,12 +135,18 @@ def number(value: Any, index: int) -> float:
     return found
 
 
-def vector(value: Any, index: int) -> list[float]:
-    """Return a vector.
+def margin(value: Any, index: int) -> float:
+    """Return the logit of a probability; errors are those of ``number``."""
+    probability = number(value, index)
+    if not 0 <= probability <= 1:
+        raise InputError(index, f"answered {probability:g} as a probability")
+    if probability in {0, 1}:
+        return TOP if probability else BOTTOM
+    return math.log(probability) - math.log1p(-probability)
 
-    Raises:
-        InputError: it is no list of finite numbers; carries the index.
-    """
+
+def vector(value: Any, index: int) -> list[float]:
+    """Return a vector; errors are those of ``number``."""
     if not isinstance(value, list) or not value:
         raise InputError(index, f"answered {_shown(value)} as a vector")
     return [number(entry, index) for entry in value]

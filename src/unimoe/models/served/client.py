@@ -1,8 +1,4 @@
-"""The client of a server: requests at a bounded number and rate, sent again after passing failures.
-
-The requests are those of ``openai``'s client, whose ``post`` reaches any address. It runs in a thread of its own, so
-that a caller may have an event loop, as notebooks do, or several threads.
-"""
+"""The client of a server: it sends a bounded number of requests at a time, and checks and hands on every answer."""
 
 from __future__ import annotations
 
@@ -10,20 +6,36 @@ import asyncio
 import os
 import re
 import threading
-from collections.abc import Callable
-from concurrent.futures import Future
-from typing import Any
+from collections.abc import Callable, Iterable
+from concurrent.futures import FIRST_COMPLETED, Future, as_completed, wait
+from typing import Any, Generic, NamedTuple, TypeVar
 from urllib.parse import urlsplit
 
 from unimoe.config.served import ServedConfig
-from unimoe.core.errors import DataError, UsageError
+from unimoe.core.errors import DataError, InputError, UsageError
+from unimoe.models.embedder import Advance
+from unimoe.models.served.api import Endpoint
+from unimoe.models.served.usage import Usage, add_usage, usage_of
 
-_AGAIN = "then run again: what was answered is kept"
-_PROXIES, _CERTIFICATES = ("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "NO_PROXY"), ("SSL_CERT_FILE", "SSL_CERT_DIR")
+Value = TypeVar("Value")
+Kept = TypeVar("Kept")
 
 
-class ServerError(DataError):
-    """A server did not answer, or not as it should; the message names it and the remedy."""
+class Part(NamedTuple, Generic[Value, Kept]):
+    """A part of a list of items: what one request asks, unless its answer was kept.
+
+    Attributes:
+        items: how many.
+        asked: what is asked about them, the arguments of the endpoint's body.
+        keep: makes of the values of all items and what they cost what ``Client.ask`` returns, and writes it; an
+            ``InputError`` carries an index in the part.
+        kept: the same where it was written before; None to ask.
+    """
+
+    items: int
+    asked: tuple[Any, ...]
+    keep: Callable[[list[Value], Usage], Kept]
+    kept: Kept | None = None
 
 
 class Client:
@@ -35,87 +47,119 @@ class Client:
 
     Attributes:
         host: the address without ``http://``, for names.
+        usage: what all requests so far cost, by name.
 
     Raises:
-        UsageError: the address cannot be used, or the package ``openai`` is not installed.
+        UsageError: the address cannot be used, or a package of the extra ``served`` is not installed.
     """
 
     def __init__(self, url: str, settings: ServedConfig) -> None:
         refuse_secrets(url)
         parts = urlsplit(url)
         self.host = f"{parts.netloc}{parts.path}".rstrip("/")
-        self.url = f"{parts.scheme}://{self.host}"
-        self._settings = settings
+        self.url, self.settings = f"{parts.scheme}://{self.host}", settings
+        self.usage: dict[str, float] = {}
         self._key = _key(settings)
-        self._post = _post_function(self.url, self._key, settings)
+        try:
+            from unimoe.models.served.connection import Connection
+        except ImportError as error:
+            raise UsageError(
+                f"a model behind a server needs the package {error.name}; run: uv sync --extra served "
+                "(or pip install 'unimoe[served]')"
+            ) from None
+        self._connection = Connection(self.url, self._key, settings)
+        # In a thread of its own, so that a caller may have an event loop, as notebooks do.
         self._loop = asyncio.new_event_loop()
         threading.Thread(target=self._loop.run_forever, name="unimoe-client", daemon=True).start()
 
     def ask(
-        self, path: str, body: dict[str, Any], *, from_root: bool = False, unwanted: Callable[[], bool] = lambda: False
-    ) -> Future[Any]:
-        """Send a request; the future has the answer as JSON values.
+        self,
+        endpoint: Endpoint,
+        read: Callable[[Any, int], Value],
+        parts: Iterable[Part[Value, Kept]],
+        advance: Advance | None = None,
+    ) -> list[Kept]:
+        """Ask about the parts of a list, ``served.requests_in_flight`` at a time; keep each as soon as it is answered.
+
+        After an error or Ctrl-C no more are asked, and those under way are kept first: they are paid for.
 
         Args:
-            path: after the server's address.
-            body: the request, as JSON values.
-            from_root: leave out the version that ends the address, such as ``/v1``.
-            unwanted: called when the request's turn comes; where it returns true, the future is cancelled instead.
+            endpoint: what is asked.
+            read: returns the value of an answer's row, given with its index; an ``InputError`` carries the index.
+            parts: made when their turn has come.
+            advance: called with the items of each part.
+
+        Returns:
+            What was kept of each part, in their order.
 
         Raises:
-            ServerError: from the future: the server cannot be reached, or refuses.
+            InputError: the server does not answer, or not with a value for each item; carries the index in the list.
         """
-        base = re.sub(r"/v\d+$", "", self.url) if from_root else self.url
-        return asyncio.run_coroutine_threadsafe(self._answer(base + path, body, unwanted), self._loop)
+        base = re.sub(r"/v\d+$", "", self.url) if endpoint.from_root else self.url
+        found: dict[int, Kept] = {}
+        waiting: dict[Future[Any], tuple[int, Part[Value, Kept]]] = {}
+        errors: list[BaseException] = []
 
-    def error(self, reason: str) -> ServerError:
-        """Return an error that names the server."""
-        return ServerError(f"{self.url} ({self._settings.model}): {' '.join(reason.split())}")
+        def take(begin: int, part: Part[Value, Kept], kept: Kept) -> None:
+            found[begin] = kept
+            if advance:
+                advance(part.items)
 
-    def repeats_key(self, answer: Any) -> bool:
-        """Return whether an answer repeats the key, so that no part of it may be shown."""
+        def collect(answered: Iterable[Future[Any]]) -> None:
+            for future in answered:
+                begin, part = waiting.pop(future)
+                try:
+                    values, usage = self._values(endpoint, read, part.items, future)
+                    add_usage(self.usage, usage)
+                    take(begin, part, part.keep(values, usage))
+                except InputError as error:
+                    errors.append(InputError(begin + error.index, error.reason))
+                except BaseException as error:  # the other answers are worth keeping
+                    errors.append(error)
+
+        begin = 0
         try:
-            return bool(self._key) and str(self._key) in str(answer)
+            for part in parts:
+                if part.kept is not None:
+                    take(begin, part, part.kept)
+                else:
+                    post = self._connection.post(base + endpoint.path, endpoint.body(self.settings, *part.asked))
+                    waiting[asyncio.run_coroutine_threadsafe(post, self._loop)] = begin, part
+                begin += part.items
+                if len(waiting) >= self.settings.requests_in_flight:
+                    collect(wait(waiting, return_when=FIRST_COMPLETED).done)
+                if errors:
+                    break
+        finally:
+            collect(as_completed(list(waiting)))
+        if errors:
+            raise min(errors, key=lambda error: getattr(error, "index", -1))
+        return [found[begin] for begin in sorted(found)]
+
+    def named(self, reason: str) -> str:
+        """Return the message of an error that names the server."""
+        return f"{self.url} ({self.settings.model}): {' '.join(reason.split())}"
+
+    def _values(
+        self, endpoint: Endpoint, read: Callable[[Any, int], Value], items: int, answered: Future[Any]
+    ) -> tuple[list[Value], Usage]:
+        answer: Any = None
+        try:
+            answer = answered.result()
+            rows = endpoint.rows.values(answer, items)
+            return [read(row, index) for index, row in enumerate(rows)], usage_of(answer, self.settings)
+        except InputError as error:
+            said = "answered with the key" if self._repeats_key(answer) else error.reason
+            raise InputError(error.index, self.named(f"{said}; check served.api, and the server's log")) from None
+        except DataError as error:  # no answer at all
+            raise InputError(0, self.named(str(error))) from None
+
+    def _repeats_key(self, answer: Any) -> bool:
+        """Return whether no part of an answer may be shown."""
+        try:
+            return self._key is not None and self._key in str(answer)
         except RecursionError:  # too many lists within lists to tell
             return True
-
-    async def _answer(self, url: str, body: dict[str, Any], unwanted: Callable[[], bool]) -> Any:
-        import openai
-
-        from unimoe.models.served.bounded import AnswerTooLargeError
-
-        try:
-            return await self._post(url, body, unwanted)
-        except openai.APITimeoutError:
-            tries, seconds = self._settings.retries + 1, self._settings.timeout
-            raise self.error(
-                f"no answer within {seconds:g} s (tries: {tries}); raise served.timeout or lower "
-                f"served.requests_in_flight, {_AGAIN}"
-            ) from None
-        except openai.APIConnectionError as error:
-            raise self.error(
-                f"no connection ({self._said(error.__cause__ or error)}); check the address, and that the server runs, "
-                f"{_AGAIN}"
-            ) from None
-        except openai.APIStatusError as error:
-            said = self._said(error)
-            status = "" if str(error.status_code) in said else f"{error.status_code} "
-            raise self.error(f"{status}{said}; {_remedy(error.status_code, self._settings)}") from None
-        except AnswerTooLargeError as error:
-            raise self.error(f"{error}; check served.api, and lower served.batch") from None
-        except (ValueError, RecursionError) as error:  # JSON that is cut, or nested without end
-            raise self.error(
-                f"an answer that is no JSON, or not all of it ({self._said(error)}); look at the server's log, {_AGAIN}"
-            ) from None
-        except openai.OpenAIError as error:
-            raise self.error(f"{self._said(error)}; look at the server's log, {_AGAIN}") from None
-
-    def _said(self, error: BaseException) -> str:
-        """Return the beginning of a message without the key, or the kind of an error without one."""
-        text = " ".join(str(error).split()) or type(error).__name__
-        if self._key:
-            text = text.replace(self._key, "***")
-        return text if len(text) <= 200 else f"{text[:197]}..."
 
 
 def refuse_secrets(url: str) -> None:
@@ -148,66 +192,3 @@ def _key(settings: ServedConfig) -> str | None:
     if not key.isascii() or len(key.split()) > 1:
         raise UsageError(f"the environment variable {settings.key_variable} holds more than a key; set it again")
     return key or None
-
-
-def _post_function(url: str, key: str | None, settings: ServedConfig) -> Callable[..., Any]:
-    try:
-        import openai
-        from aiolimiter import AsyncLimiter
-
-        from unimoe.models.served.bounded import BoundedClient
-    except ImportError as error:
-        raise UsageError(
-            f"a model behind a server needs the package {error.name}; run: uv sync --extra served "
-            "(or pip install 'unimoe[served]')"
-        ) from None
-    # One request at a time through the limiter: none of the bursts that a bucket of a minute's requests would allow.
-    per_minute = settings.requests_per_minute
-    limiter = AsyncLimiter(1, 60 / per_minute) if per_minute else None
-
-    async def pace() -> None:  # of each request, retries too
-        if limiter:
-            await limiter.acquire()
-
-    try:
-        bounded = BoundedClient(settings.timeout, pace)
-    except Exception as error:  # of many kinds; their messages may hold a proxy's password
-        names = _CERTIFICATES if isinstance(error, OSError) else _PROXIES
-        found = [name for name in names if os.environ.get(name) or os.environ.get(name.lower())]
-        raise UsageError(
-            f"the environment's settings for connections cannot be used ({', '.join(found)}); correct or unset them "
-            "(a SOCKS proxy needs the package socksio)"
-        ) from None
-    try:
-        client = openai.AsyncOpenAI(
-            api_key=key or "none",
-            base_url=url,
-            timeout=settings.timeout,
-            max_retries=settings.retries,
-            http_client=bounded,
-        )
-    except Exception as error:  # a host name or port that httpx alone refuses
-        raise UsageError(f"{url}: no address of a server ({error}); write https://HOST/v1") from None
-    client.organization = client.project = None  # those of OPENAI_ORG_ID are another server's
-    in_flight = asyncio.Semaphore(settings.requests_in_flight)
-    headers: Any = {"Authorization": f"Bearer {key}" if key else openai.Omit()}
-
-    async def post(address: str, body: dict[str, Any], unwanted: Callable[[], bool]) -> Any:
-        async with in_flight:
-            if unwanted():
-                raise asyncio.CancelledError
-            return await client.post(address, cast_to=object, body=body, options={"headers": headers})
-
-    return post
-
-
-def _remedy(status: int, settings: ServedConfig) -> str:
-    if status in {401, 403}:
-        return f"put a key that it takes into the environment variable {settings.key_variable}"
-    if status in {404, 405}:
-        return "check the address (with /v1 or /v2 where the API has one), served.api and served.model"
-    if status == 429:
-        return f"lower served.requests_per_minute or served.requests_in_flight, {_AGAIN}"
-    if status < 500:
-        return "check served.api and served.model, and set a lower served.batch or served.max_length if it is too much"
-    return f"look at the server's log, {_AGAIN}"

@@ -1,9 +1,11 @@
-"""An embedder behind a server."""
+"""An embedder behind a server, which keeps the vectors it was paid for."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from functools import cached_property
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from functools import cached_property, partial
 from math import ceil
 from pathlib import Path
 
@@ -11,17 +13,17 @@ import numpy as np
 import torch
 
 from unimoe.config.served import APIS, ServedConfig
-from unimoe.core.errors import DataError, InputError, UsageError
-from unimoe.core.io import cache_dir, hash_json
+from unimoe.core.errors import InputError, UsageError
+from unimoe.core.io import atomic_path, cache_dir, hash_json, hash_parts
 from unimoe.models.batching import batches
 from unimoe.models.embedder import Advance, TextKind, Vectors, refuse_zero_vectors
 from unimoe.models.prompts import well_formed
-from unimoe.models.served.answers import KeptVectors
 from unimoe.models.served.api import API, cut, vector
-from unimoe.models.served.asking import Asker, Request
-from unimoe.models.served.client import Client
-from unimoe.models.served.probe import PROBE_TEXTS, fingerprint, identity, record_file, served_name
-from unimoe.models.served.usage import CHARACTERS_PER_TOKEN, Estimate, estimate, summed
+from unimoe.models.served.client import Client, Part
+from unimoe.models.served.probe import PROBE_TEXTS, record_file, served_identity, served_name
+from unimoe.models.served.usage import CHARACTERS_PER_TOKEN, Estimate, Usage, estimate
+
+_KEPT_SECONDS = 14 * 24 * 3600
 
 
 class ServedEmbedder:
@@ -38,12 +40,14 @@ class ServedEmbedder:
         prompt_name: name and hash of the prefixes.
         usage: what all requests so far cost, by name.
         place: where the weights are, in words.
+        device: where vectors arrive.
+        dtype: of the vectors; the server's own is unknown.
 
     Raises:
         UsageError: the API does not embed, the batch is too large for it, or what asks is not installed.
     """
 
-    place = "a server"
+    place, device, dtype = "a server", torch.device("cpu"), torch.float32
 
     def __init__(
         self,
@@ -55,16 +59,15 @@ class ServedEmbedder:
         api: API = APIS[settings.api]
         if api.embed is None:
             raise UsageError(f"served.api {settings.api}: it does not embed; use openai or tei-embed")
-        self._client, self._settings, self._body = Client(url, settings), settings, api.embed.body
-        self._asker = Asker(self._client, settings, api.embed, vector)
+        self._client, self._settings, self._endpoint = Client(url, settings), settings, api.embed
+        self._batch = api.embed.items(settings)
         self._prefixes = dict(prefixes or {})
-        self._record = record or record_file(self._client, settings, "embed", [])
-        self.name = served_name(settings)
+        self._record = record or record_file(self._client, "embed", [])
         self._cut_at = settings.max_length if api.embed.refuses_long else None
-        asked = self._prefixes if self._cut_at is None else [self._prefixes, self._cut_at]
-        self.prompt_name = f"server@{hash_json(asked)}"
-        self.usage: dict[str, float] = {}
-        self._kept: KeptVectors | None = None  # until it is known which model answers
+        self.name = served_name(settings)
+        self.prompt_name = f"server@{hash_json([self._prefixes, self._cut_at] if self._cut_at else self._prefixes)}"
+        self.usage = self._client.usage
+        self._folder: Path | None = None  # of vectors, once it is known which model answers
 
     @cached_property
     def base_identity(self) -> str:
@@ -73,25 +76,16 @@ class ServedEmbedder:
         Raises:
             DataError: the server does not answer, or another model answers than before.
         """
-        try:
-            found = self._asked(PROBE_TEXTS, self._asker.batch)
-        except InputError as error:
-            raise DataError(error.reason) from None
-        values = found.ravel().tolist()
-        known = identity(self._client, self._settings, fingerprint(self._client, self._settings, values, self._record))
+        known = served_identity(
+            self._client, lambda: self._embed(PROBE_TEXTS, self._batch).ravel().tolist(), self._record
+        )
         at_server = None if self._cut_at else self._settings.max_length
-        self._kept = KeptVectors(cache_dir("served", "vectors", hash_json([known, at_server])))
+        self._folder = cache_dir("served", "vectors", hash_json([known, at_server]))
+        for file in self._folder.glob("*.npy"):
+            with suppress(FileNotFoundError):  # another process removes them too
+                if time.time() - file.stat().st_mtime > _KEPT_SECONDS:
+                    file.unlink()
         return known
-
-    @property
-    def device(self) -> torch.device:
-        """Where vectors arrive."""
-        return torch.device("cpu")
-
-    @property
-    def dtype(self) -> torch.dtype:
-        """That of the vectors; the server's own is unknown."""
-        return torch.float32
 
     def estimate(self, texts: Sequence[str]) -> Estimate:
         """Return what embedding texts will ask."""
@@ -99,7 +93,7 @@ class ServedEmbedder:
 
     def estimate_of(self, texts: int, characters: int) -> Estimate:
         """Return what embedding this many texts, of so many characters together, will ask."""
-        return estimate(ceil(texts / self._asker.batch), characters / CHARACTERS_PER_TOKEN, self._settings)
+        return estimate(ceil(texts / self._batch), characters / CHARACTERS_PER_TOKEN, self._settings)
 
     def encode(
         self,
@@ -124,51 +118,44 @@ class ServedEmbedder:
             )
         before = self._prefixes.get(kind, "") if prefix is None else prefix
         prepared = [cut(well_formed(before + text), self._cut_at) for text in texts]
-        return self._asked(prepared, min(self._asker.batch, batch_size or self._asker.batch), advance)
+        return self._embed(prepared, min(self._batch, batch_size or self._batch), advance)
 
-    def _asked(self, prepared: Sequence[str], size: int, advance: Advance | None = None) -> Vectors:
-        """Return the vectors of texts as they are, ``size`` of them in a request."""
-        parts = list(batches(prepared, size))
-        kept = [self._kept.read(part) if self._kept else None for part in parts]
-        found = {number: vectors for number, vectors in enumerate(kept) if vectors is not None}
-        if advance and found:
-            advance(sum(map(len, found.values())))
-        asked = [number for number in range(len(parts)) if number not in found]
-        requests = [
-            Request(number * size, len(parts[number]), self._body(self._settings, parts[number])) for number in asked
-        ]
-        for answered, rows, usage in self._asker.ask(requests):
-            number = asked[answered]
-            self.usage = summed([self.usage, usage])
-            found[number] = _of_unit_length(rows, number * size)
-            if self._kept:
-                self._kept.write(parts[number], found[number])
-            if advance:
-                advance(len(rows))
-        return _joined([found[number] for number in range(len(parts))])
+    def _embed(self, texts: Sequence[str], size: int, advance: Advance | None = None) -> Vectors:
+        """Return the vectors of texts as they are, ``size`` of them in a request; those kept are not asked for."""
+        widths: set[int] = set()
+
+        def keep(file: Path | None, rows: list[list[float]], usage: Usage) -> Vectors:
+            vectors = _of_unit_length(rows, widths)
+            if file:
+                with atomic_path(file) as path, path.open("wb") as opened:
+                    np.save(opened, vectors)
+            return vectors
+
+        def parts() -> Iterator[Part[list[float], Vectors]]:
+            for part in batches(texts, size):
+                file = self._folder / f"{hash_parts(part)}.npy" if self._folder else None
+                yield Part(len(part), (part,), partial(keep, file), _kept(file))
+
+        found = self._client.ask(self._endpoint, vector, parts(), advance)
+        return np.concatenate(found) if found else np.empty((0, 0), np.float32)
 
 
-def _of_unit_length(rows: Sequence[Sequence[float]], begin: int) -> Vectors:
-    """Return the vectors of a request as rows of unit length; ``begin`` is the index of its first text."""
-    for index, row in enumerate(rows):
-        _refuse_other_length(begin + index, len(row), len(rows[0]))
-    vectors = np.array(rows, dtype=np.float64)
+def _kept(file: Path | None) -> Vectors | None:
+    """Return the vectors of a request; None where they were not kept, or the file is damaged."""
     try:
-        refuse_zero_vectors(vectors.astype(np.float32))
-    except InputError as error:
-        raise InputError(begin + error.index, error.reason) from None
+        return np.load(file) if file else None
+    except (OSError, ValueError, EOFError):
+        return None
+
+
+def _of_unit_length(rows: Sequence[Sequence[float]], widths: set[int]) -> Vectors:
+    """Return vectors as rows of unit length; ``widths`` is given how many numbers they have, and all have as many."""
+    for index, row in enumerate(rows):
+        widths.add(len(row))
+        if len(widths) > 1:
+            other = min(widths - {len(row)})
+            raise InputError(index, f"the server answered a vector of {len(row)} numbers after one of {other}")
+    vectors = np.array(rows, dtype=np.float64)
+    refuse_zero_vectors(vectors.astype(np.float32))
     normalised: Vectors = (vectors / np.linalg.norm(vectors, axis=1, keepdims=True)).astype(np.float32)
     return normalised
-
-
-def _joined(parts: Sequence[Vectors]) -> Vectors:
-    begin = 0
-    for part in parts:
-        _refuse_other_length(begin, part.shape[1], parts[0].shape[1])
-        begin += len(part)
-    return np.concatenate(parts) if parts else np.empty((0, 0), dtype=np.float32)
-
-
-def _refuse_other_length(index: int, length: int, first: int) -> None:
-    if length != first:
-        raise InputError(index, f"the server answered a vector of {length} numbers after one of {first}")

@@ -1,4 +1,4 @@
-"""The fingerprint of a served model: its answers about fixed texts, which move when its weights do.
+"""The identity of a served model, with a fingerprint: its answers about fixed texts, which move when its weights do.
 
 An API shows no weights. The first answers about the probe texts are kept in a file; later ones must be near them, since
 a server's answers differ in their last bits from request to request.
@@ -6,19 +6,17 @@ a server's answers differ in their last bits from request to request.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from unimoe.config.served import ServedConfig
+from unimoe.core.errors import DataError, InputError
 from unimoe.core.io import Strict, cache_dir, hash_json, read_json, write_json
 from unimoe.models.served.client import Client
 from unimoe.results import safe_name
-
-_SERVED = "served:"
-"""The beginning of the identity of every model behind a server."""
 
 _QUERY = "How do plants turn sunlight into energy?"
 PROBE_PAIRS = [
@@ -41,29 +39,35 @@ class _Record(Strict):
     answers: list[float]
 
 
-def record_file(client: Client, settings: ServedConfig, kind: str, asked: Sequence[Any]) -> Path:
+def record_file(client: Client, kind: str, asked: Sequence[Any]) -> Path:
     """Return the file in the user's cache that keeps the first answers of a server's model.
 
     ``asked`` is what else they depend on.
     """
+    settings = client.settings
     known = [kind, client.host, settings.api, settings.model, settings.revision, *asked]
     return cache_dir("served") / f"{hash_json(known)}.json"
 
 
-def fingerprint(client: Client, settings: ServedConfig, found: Sequence[float], record: Path) -> str:
-    """Return the hash of the first answers of a server's model, which are kept in ``record``.
+def served_identity(client: Client, ask: Callable[[], Sequence[float]], record: Path) -> str:
+    """Return what results store for the base model, ``id@hash``: API, server, model, revision, and the fingerprint.
 
     Args:
         client: the server's.
-        settings: how it is asked.
-        found: its answers now.
-        record: where the first ones are kept; written if absent.
+        ask: asks about the probe texts.
+        record: keeps the first answers, whose hash is the fingerprint; written if absent.
 
     Raises:
-        DataError: the answers have moved, so that another model answers under the same name; names the server.
+        DataError: the server does not answer, or its answers have moved, so that another model answers under the same
+            name; names the server.
     """
+    settings = client.settings
+    try:
+        found = ask()
+    except InputError as error:
+        raise DataError(error.reason) from None
     if record.exists():
-        first = _first_answers(record)
+        first = read_json(record, _Record, "delete it, and the server's answers of now count as the first").answers
     else:
         asked = {"server": client.url, **settings.model_dump(include={"api", "model", "revision"})}
         first = [float(f"{value:.6g}") for value in found]
@@ -72,26 +76,15 @@ def fingerprint(client: Client, settings: ServedConfig, found: Sequence[float], 
     moved = max(map(abs, np.subtract(found, first))) if len(found) == len(first) else np.inf
     if moved > room:
         far = f"by {moved:.3g}, with {room:.3g} allowed" if np.isfinite(moved) else "in their number"
-        raise client.error(
-            f"another model answers under this name than before: the scores of the probe texts moved {far}; serve the "
-            f"old one, or say which it is with another served.revision (first answers: {record})"
+        raise DataError(
+            client.named(
+                f"another model answers under this name than before: the scores of the probe texts moved {far}; serve "
+                f"the old one, or say which it is with another served.revision (first answers: {record})"
+            )
         )
-    return hash_json([f"{value:.6g}" for value in first])
-
-
-def _first_answers(record: Path) -> list[float]:
-    return read_json(record, _Record, "delete it, and the server's answers of now count as the first").answers
-
-
-def identity(client: Client, settings: ServedConfig, probe: str) -> str:
-    """Return what results store for the base model, ``id@hash``: API, server, model, revision, and the fingerprint."""
     revision = settings.revision or "revision-not-given"
-    return f"{_SERVED}{settings.api}:{client.host}:{settings.model}:{revision}@{probe}"
-
-
-def is_served(identity: str | None) -> bool:
-    """Return whether an identity is that of a model behind a server, which no library here changes."""
-    return identity is not None and identity.startswith(_SERVED)
+    probe = hash_json([f"{value:.6g}" for value in first])
+    return f"served:{settings.api}:{client.host}:{settings.model}:{revision}@{probe}"
 
 
 def served_name(settings: ServedConfig) -> str:

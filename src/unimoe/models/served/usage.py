@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -39,37 +39,24 @@ class Estimate:
 
 def estimate(requests: int, tokens: float, settings: ServedConfig, searches: int = 0) -> Estimate:
     """Return an estimate with its price."""
-    return Estimate(requests, round(tokens), price({"tokens": tokens, "searches": searches}, settings))
+    return Estimate(requests, round(tokens), _price(tokens, searches, settings))
 
 
 def usage_of(answer: Any, settings: ServedConfig) -> dict[str, float]:
     """Return what an answer says that it cost (OpenAI's ``usage``, Cohere's ``meta.billed_units``), with its price."""
     usage, billed = _part(answer, "usage"), _part(_part(answer, "meta"), "billed_units")
-    amounts = {
-        "tokens": _amount(usage, "total_tokens") or _amount(billed, "input_tokens"),
-        "searches": _amount(billed, "search_units"),
-    }
-    cost = price(amounts, settings)
-    known = {name: amount for name, amount in amounts.items() if amount}
-    return {"requests": 1.0, **known, **({} if cost is None else {"price": cost})}
+    tokens = _amount(usage, "total_tokens") or _amount(billed, "input_tokens")
+    searches = _amount(billed, "search_units")
+    found = {"requests": 1.0, "tokens": tokens, "searches": searches}
+    found = {name: amount for name, amount in found.items() if amount}
+    price = _price(tokens, searches, settings)
+    return found if price is None else found | {"price": price}
 
 
-def summed(usages: Iterable[Usage]) -> dict[str, float]:
-    """Return the sum of amounts, by name."""
-    total: dict[str, float] = {}
-    for usage in usages:
-        for name, amount in usage.items():
-            total[name] = total.get(name, 0.0) + amount
-    return total
-
-
-def price(usage: Usage, settings: ServedConfig) -> float | None:
-    """Return what tokens and searches cost; None where no price is configured."""
-    per_token, per_search = settings.price_per_million_tokens, settings.price_per_thousand_searches
-    if per_token is None and per_search is None:
-        return None
-    tokens, searches = usage.get("tokens", 0.0), usage.get("searches", 0.0)
-    return tokens * (per_token or 0.0) / 1e6 + searches * (per_search or 0.0) / 1e3
+def add_usage(total: dict[str, float], usage: Usage) -> None:
+    """Add amounts to a total, by name."""
+    for name, amount in usage.items():
+        total[name] = total.get(name, 0.0) + amount
 
 
 def usage_text(usage: Usage) -> str:
@@ -77,6 +64,13 @@ def usage_text(usage: Usage) -> str:
     return ", ".join(
         f"price {amount:,.4g}" if name == "price" else f"{amount:,.0f} {name}" for name, amount in usage.items()
     )
+
+
+def _price(tokens: float, searches: float, settings: ServedConfig) -> float | None:
+    per_token, per_search = settings.price_per_million_tokens, settings.price_per_thousand_searches
+    if per_token is None and per_search is None:
+        return None
+    return tokens * (per_token or 0.0) / 1e6 + searches * (per_search or 0.0) / 1e3
 
 
 def _part(value: Any, name: str) -> Any:

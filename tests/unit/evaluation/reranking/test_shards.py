@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -12,10 +11,8 @@ import numpy as np
 import pytest
 import torch
 from support.reranking import invented
-from support.threads import threads
 from support.tiny_models import tiny_base
 
-from unimoe.cluster.torchrun import serve
 from unimoe.config import PromptConfig
 from unimoe.core.errors import DataError
 from unimoe.core.trec import Run
@@ -27,7 +24,6 @@ from unimoe.evaluation.reranking.shards import (
     ShardStore,
     cut_shards,
     read_shard,
-    score_part,
     score_shards,
     write_shard,
 )
@@ -225,17 +221,6 @@ class TestScore:
         scored.clear()
         score_shards(PairModelReranker(model), COLLECTION, shards, store=ShardStore(tmp_path, "another"))
         assert scored == [len(shard) for shard in shards]
-
-    def test_two_processes_score_each_shard_once_and_together_all(
-        self, model: UnimodelForExp1, scored: list[int]
-    ) -> None:
-        shards = cut_shards(COLLECTION, CANDIDATES, "document_first", SMALL)
-        alone = score_shards(PairModelReranker(model), COLLECTION, shards)
-        scored.clear()
-        with threads(2, lambda own: serve(own, {"rerank": partial(score_part, PairModelReranker(model))})) as workers:
-            together = score_shards(PairModelReranker(model), COLLECTION, shards, workers=workers)
-        assert sorted(scored) == sorted(len(shard) for shard in shards)
-        assert together.scores == alone.scores
 
 
 class TestErrors:

@@ -25,7 +25,7 @@ from support.served import (
 
 from unimoe.config import PromptConfig
 from unimoe.core.errors import DataError, InputError, UsageError
-from unimoe.evaluation.reranking.served import served_reranker
+from unimoe.evaluation.reranking.served import ServedReranker
 from unimoe.evaluation.reranking.shards import ShardStore
 from unimoe.evaluation.reranking_eval import rerank_collection
 from unimoe.models.served.client import Client
@@ -179,16 +179,17 @@ class TestRefusals:
         assert len(server.received) == 3
 
     def test_another_address_is_named(self, server: ModelServer, tmp_path: Path) -> None:
-        client = Client(f"{server.url}/v1", settings("jina"))
+        scorer = ServedReranker(
+            f"{server.url}/v1", settings("jina"), served_experiment(tmp_path), record=tmp_path / "a"
+        )
         with pytest.raises(DataError, match=r"404.*check the address \(with /v1 or /v2"):
-            client.ask("/rerank", {}).result()
+            _ = scorer.identity
 
     def test_a_server_that_is_not_there_is_named(self, tmp_path: Path) -> None:
-        client = Client("http://127.0.0.1:9/v1", settings("jina", retries=0))
-        with pytest.raises(
-            DataError, match=r"^http://127.0.0.1:9/v1 \(org/tiny\): no connection \(.*check the address"
-        ):
-            client.ask("/rerank", {}).result()
+        url, asked = "http://127.0.0.1:9/v1", settings("jina", retries=0)
+        scorer = ServedReranker(url, asked, served_experiment(tmp_path), record=tmp_path / "a")
+        with pytest.raises(DataError, match=rf"^{url} \(org/tiny\): no connection \(.*check the address"):
+            _ = scorer.identity
 
     def test_a_slow_answer_is_asked_for_again(self, server: ModelServer, tmp_path: Path) -> None:
         server.faults = ["slow"]
@@ -398,7 +399,7 @@ class TestIdentity:
     def test_another_prompt_is_no_other_model(self, server: ModelServer, tmp_path: Path) -> None:
         before = reranker(server, tmp_path)
         other = served_experiment(tmp_path).model_copy(update={"prompt": PromptConfig(template="plain")})
-        changed = served_reranker(server.base("vllm"), settings("vllm"), other, record=tmp_path / "vllm.json")
+        changed = ServedReranker(server.base("vllm"), settings("vllm"), other, record=tmp_path / "vllm.json")
         assert changed.identity == before.identity
         assert changed.prompt_name != before.prompt_name
         cut = reranker(server, tmp_path, "vllm-score", max_length=100)

@@ -34,9 +34,9 @@ from unimoe.evaluation.reranking_eval import rerank_collection
 from unimoe.evaluation.runner import Evaluator
 from unimoe.evaluation.systems.named import Naming, stated_system
 from unimoe.evaluation.tiers.loading import Failures
-from unimoe.models.served.apis.vllm import generative
+from unimoe.models.served.api import BOTTOM, TOP, margin
+from unimoe.models.served.apis import vllm_prompts
 from unimoe.models.served.probe import PROBE_PAIRS
-from unimoe.models.served.scoring import BOTTOM, TOP, _margin
 from unimoe.results import Task
 
 
@@ -99,11 +99,11 @@ class TestPrompts:
         self,
     ) -> None:
         asked = settings("vllm")
-        body = generative(asked, [[1, 2, 3, 4], [1, 2, 3], [1, 2, 9, 9]], (7, 8))
+        body = vllm_prompts(asked, [[1, 2, 3, 4], [1, 2, 3], [1, 2, 9, 9]], (7, 8))
         assert body["query"] == [1, 2]
         assert body["items"] == [[3, 4], [3], [9, 9]]
         assert body["label_token_ids"] == [7, 8]
-        equal = generative(asked, [[1, 2], [1, 2]], (7, 8))
+        equal = vllm_prompts(asked, [[1, 2], [1, 2]], (7, 8))
         assert (equal["query"], equal["items"]) == ([1], [[2], [2]])
 
     def test_prompts_are_ours_to_the_token(self, server: ModelServer, tmp_path: Path) -> None:
@@ -116,14 +116,14 @@ class TestPrompts:
 
 
 class TestProbability:
-    @pytest.mark.parametrize("margin", [-700.0, -20.0, -1e-3, 0.0, 0.5, 16.0])
-    def test_the_margin_is_its_logit(self, margin: float) -> None:
-        probability = math.exp(margin) / (1 + math.exp(margin))
-        assert _margin(probability, 0) == pytest.approx(margin, rel=1e-6, abs=1e-12)
+    @pytest.mark.parametrize("logit", [-700.0, -20.0, -1e-3, 0.0, 0.5, 16.0])
+    def test_the_margin_is_its_logit(self, logit: float) -> None:
+        probability = math.exp(logit) / (1 + math.exp(logit))
+        assert margin(probability, 0) == pytest.approx(logit, rel=1e-6, abs=1e-12)
 
     def test_ends_are_beyond_every_other_number(self) -> None:
-        assert _margin(1.0, 0) == TOP > _margin(math.nextafter(1, 0), 0)
-        assert _margin(0, 0) == BOTTOM < _margin(math.nextafter(0, 1), 0)
+        assert margin(1.0, 0) == TOP > margin(math.nextafter(1, 0), 0)
+        assert margin(0, 0) == BOTTOM < margin(math.nextafter(0, 1), 0)
 
     def test_pairs_that_tie_at_the_ends_are_named(self, server: ModelServer, tmp_path: Path) -> None:
         scorer = reranker(server, tmp_path)

@@ -6,7 +6,7 @@ from functools import partial
 
 from unimoe.config.served import APIS
 from unimoe.core.errors import UsageError
-from unimoe.evaluation.reranking.served import served_reranker
+from unimoe.evaluation.reranking.served import ServedReranker
 from unimoe.evaluation.systems.named import ADDRESSES, OPTION, Naming, register_model, stated_system
 from unimoe.evaluation.systems.system import System
 from unimoe.models.served.embedder import ServedEmbedder
@@ -33,7 +33,7 @@ def served_system(scheme: str, rest: str, naming: Naming) -> System:
             f"{OPTION} {url}: served.api {settings.api} sends token ids; name the model whose tokenizer makes them "
             "with --set model.base=HUB_ID_OR_FOLDER"
         )
-    return stated_system(served_reranker(url, settings, naming.experiment), naming)
+    return stated_system(ServedReranker(url, settings, naming.experiment), naming)
 
 
 for _scheme in ADDRESSES:

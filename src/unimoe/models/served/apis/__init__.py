@@ -1,1 +1,0 @@
-"""The APIs of servers, one file each."""
