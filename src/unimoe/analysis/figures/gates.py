@@ -108,7 +108,7 @@ def forest_figure(groups: Sequence[Group], xlabel: str, notes: Sequence[str] = (
     axes.set_yticks(list(placed), [row.name for row in placed.values()])
     axes.tick_params("y", length=0.0)
     axes.spines["left"].set_visible(False)
-    past = 4.0 * max(len(row.numbers) for row in placed.values())  # points, more than any of them is wide
+    past = 4.6 * max(len(row.numbers) for row in placed.values())  # points, more than any of them is wide
     for texts, pad in (([row.numbers for row in placed.values()], 4.0), ([r.label for r in placed.values()], past)):
         beside = axes.secondary_yaxis("right")
         beside.set_yticks(list(placed), texts)

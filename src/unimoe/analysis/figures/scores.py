@@ -77,7 +77,7 @@ def overview_figure(shown: Sequence[Panel], looks: Mapping[str, Look], notes: Se
     arms = sorted({arm for panel in shown for arm in panel.scores}, key=arm_order)
     names = short_names((panel.first.dataset for panel in shown), SHORT)
     wide, height = max(map(len, names.values())) > LONG, len(shown) * (0.07 + 0.07 * len(arms))
-    legend = legend_of(short_names(arms, LONG), looks, linestyle="-", markeredgecolor="black")
+    legend = legend_of(short_names(arms, LONG), looks, ls="-", markeredgecolor="black")
     figure, (axes,) = panels([""], _label(shown), wide=wide, height=height, legend=legend, notes=notes)
     for row in range(0, len(shown), 2):
         axes.axhspan(row - 0.5, row + 0.5, color=NEUTRAL, alpha=0.12, linewidth=0.0)

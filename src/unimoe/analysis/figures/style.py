@@ -108,11 +108,9 @@ def looks(arms: Iterable[str]) -> dict[str, Look]:
 
 def legend_of(labels: Mapping[str, str], looks: Mapping[str, Look], **own: Any) -> list[Line2D]:
     """Return what a legend shows of arms, by their labels; ``own`` are properties that replace those of the looks."""
-    found = []
-    for arm, label in labels.items():
-        line = {"color": looks[arm].colour, "linestyle": looks[arm].dashes, "marker": looks[arm].marker, "label": label}
-        found.append(Line2D([], [], **line | own))
-    return found
+    shown = [(looks[arm], label) for arm, label in labels.items()]
+    lines = [{"color": a.colour, "ls": a.dashes, "marker": a.marker, "label": label} | own for a, label in shown]
+    return [Line2D([], [], **line) for line in lines]
 
 
 def panel_titles(names: Sequence[str], facts: Sequence[str]) -> list[str]:
@@ -188,8 +186,9 @@ def to_svg(figure: Figure, name: str) -> str:
 
     root = '<svg role="img" fill="currentColor" stroke-linejoin="round" stroke-linecap="butt"'
     svg = root + buffer.getvalue().partition("<svg")[2]
-    # Metadata says nothing here, and a style sheet would hold for the whole page.
+    # Metadata says nothing here, a style sheet would hold for the whole page, and XML holds no control characters.
     svg = re.sub(r"<(metadata|style)\b.*?</\1>", "", svg, flags=re.DOTALL)
+    svg = re.sub(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]", "\ufffd", svg)
     return re.sub("<[^>]+>", inlined, svg)  # within tags alone: the texts of a figure hold neither < nor >
 
 
@@ -198,8 +197,6 @@ def _arrange(figure: Figure) -> None:
     for text in figure.findobj(Text):
         if isinstance(text, Text):
             text.set_fontfeatures(["-liga"])  # a ligature makes the PDF embed a second font, 0.2 s a file
-            # XML, and so SVG, holds no control characters.
-            text.set_text(re.sub(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]", "\ufffd", text.get_text()))
     if engine := figure.get_layout_engine():
         engine.execute(figure)
         figure.set_layout_engine(None)

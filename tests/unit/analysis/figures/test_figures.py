@@ -21,7 +21,7 @@ from unimoe.analysis.compare import Results, generate_plots, load_all_results
 from unimoe.analysis.figures import Drawing, all_figures, save, to_svg
 from unimoe.analysis.figures.gates import gate_groups
 from unimoe.analysis.figures.scores import score_panels
-from unimoe.analysis.figures.style import FONT_SIZE, ONE_COLUMN, TWO_COLUMNS, looks
+from unimoe.analysis.figures.style import FONT_SIZE, ONE_COLUMN, TWO_COLUMNS, looks, panels
 from unimoe.analysis.gates.definitions import load_gates
 from unimoe.analysis.gates.wording import finding_word, interval_text, shown
 from unimoe.analysis.statistics.estimates import Linear, estimate
@@ -130,6 +130,12 @@ def test_hostile_names_are_drawn_as_text(tmp_path: Path) -> None:
         assert save(drawing.figure, tmp_path / name).exists()
 
 
+@pytest.mark.filterwarnings("ignore:Glyph 1")
+def test_a_control_character_does_not_break_the_page() -> None:
+    figure, _ = panels(["one\x01two"], "x")
+    assert "one\ufffdtwo" in [element.text for element in ET.fromstring(to_svg(figure, "f")).iter()]
+
+
 def test_bars_are_means_lines_are_intervals_and_dots_are_seeds(tmp_path: Path) -> None:
     matrix = np.array([[0.1, 0.3], [0.3, 0.5], [0.4, 0.8]])
     results = Results(tmp_path, [make_result("joint_r8", seed, row) for seed, row in enumerate(matrix)])
@@ -153,8 +159,8 @@ def test_the_overview_has_a_row_per_dataset_and_a_point_per_arm(tmp_path: Path) 
     (axes,) = drawn["overview-reranking"].axes
     assert [label.get_text() for label in axes.get_yticklabels()] == list(SMALL)
     points = {tuple(xs(line)) for line in axes.lines}
-    panels = score_panels(results, "reranking")
-    assert points == {tuple(panel.scores[arm].mean for panel in panels) for arm in panels[0].scores}
+    shown = score_panels(results, "reranking")
+    assert points == {tuple(panel.scores[arm].mean for panel in shown) for arm in shown[0].scores}
     assert len(drawn["scores-reranking"].axes) == len(SMALL)
 
 
@@ -185,6 +191,9 @@ def test_the_forest_shows_what_the_judgments_hold(tmp_path: Path) -> None:
         for found in (*item.rows, item.found):
             assert f"{shown(item.gate, found.value).removesuffix(' %')} {interval_text(item.gate, found)}" in seen
             assert any(text.startswith(finding_word(item.gate, found.label)) for text in seen)
+    drawing.figure.draw_without_rendering()
+    numbers, labels = ([text.get_window_extent() for text in beside.get_yticklabels()] for beside in axes.child_axes)
+    assert max(box.x1 for box in numbers) < min(box.x0 for box in labels)
     assert low < min(0.0, *marked(axes, "s"))
     assert high > max(*marked(axes, "s"))
 

@@ -62,7 +62,7 @@ def pareto_figure(points: Sequence[Point], front: Sequence[int]) -> Figure:
     """Draw all points, a marker for each method, and a line through those at the indices ``front``."""
     methods = {point.method: point.method for point in points}
     seen = looks(methods)
-    legend = legend_of(methods, seen, linestyle="")
+    legend = legend_of(methods, seen, ls="")
     figure, (axes,) = panels([""], "diversity of the first documents", "nDCG x 100", height=1.8, legend=legend)
     line = sorted((points[i].diversity, 100 * points[i].relevance) for i in front)
     axes.plot(*zip(*line, strict=True), color=NEUTRAL, linewidth=0.8, zorder=1)
