@@ -18,7 +18,7 @@ SMALL = {"quora": 60, "scifact": 30, "trec-covid": 8}
 
 
 def words(figure: Figure) -> list[str]:
-    return [text.get_text() for text in texts(figure) if text.get_text()]
+    return [text.get_text() for text in texts(figure) if text.get_text() and text.get_visible()]
 
 
 def texts(figure: Figure) -> list[Text]:

@@ -1,60 +1,206 @@
-"""Gates, a panel for each dataset: what each query gains or loses, and how much more data would help."""
+"""What gates and comparisons found: forests of estimates, differences by query, and how much more data would help."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from itertools import pairwise
 
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
-from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
 from numpy.typing import NDArray
 
-from unimoe.analysis.figures.style import NEUTRAL, Dashes, Look, fit, panels, set_titles
-from unimoe.analysis.formats import signed
-from unimoe.analysis.gates.definitions import Gate
-from unimoe.analysis.gates.findings import Finding
+from unimoe.analysis.comparisons import Comparison
+from unimoe.analysis.figures.style import HAIRLINE, LONG, NEUTRAL, SHORT, Dashes, Look, in_style, panel_titles, panels
+from unimoe.analysis.formats import p_text, signed
+from unimoe.analysis.gates.definitions import EquivalenceGate, Gate, InterferenceGate, Label
+from unimoe.analysis.gates.findings import Finding, bounds_of, region_of
 from unimoe.analysis.gates.judging import Judgment
+from unimoe.analysis.gates.wording import WAYS, amount, bound_text, finding_word, interval_text, shown
+from unimoe.analysis.statistics.estimates import Estimate
 from unimoe.analysis.statistics.power import half_width
-from unimoe.analysis.statistics.variance import Terms
+from unimoe.analysis.tables.cells import short_names
 from unimoe.analysis.tables.gates import by_kind
 from unimoe.results.folder import Results
 
 MOST_STEPS = 300  # of a panel, which is about 150 points wide in print
 MORE_SEEDS: dict[int, Dashes] = {5: "--", 10: ":"}  # numbers of seeds to plan for, and the dashes of their curves
 QUERIES = np.unique(np.geomspace(30, 100_000, 40).astype(int))
+_SHADES: dict[Label, float] = {"PASS": 0.34, "MARGINAL": 0.16}
 
 
+@dataclass(frozen=True)
+class Row:
+    """One line of a forest."""
+
+    name: str  # the dataset, or how several were put together
+    found: Estimate  # a ratio, or in the metric's unit; drawn a hundredfold
+    numbers: str  # value and interval as text
+    label: str  # what was decided
+    look: Look  # of the arm that is judged
+    bounds: tuple[float, ...] = ()  # what the label rests on: ends of one-sided intervals
+    marker: str = "s"
+
+
+@dataclass(frozen=True)
+class Group:
+    """Rows that share their cutoffs."""
+
+    heading: str
+    cutoffs: tuple[float, ...]  # ascending, in percent or points
+    regions: tuple[tuple[str, float], ...]  # name and shade of grey (0 to 1) of each that the cutoffs bound, or empty
+    rows: tuple[Row, ...]
+
+
+def gate_groups(items: Sequence[Judgment], looks: Mapping[str, Look]) -> list[Group]:
+    """Return a group for each judgment, with the cutoffs of its own gate."""
+    names = short_names((found.datasets[0] for item in items for found in item.rows), LONG)
+    arms = short_names((arm for item in items for arm in item.gate.sides), LONG)
+    groups = []
+    for item in items:
+        gate, look = item.gate, looks[item.gate.sides[0]]
+        rows = [_row(item, part, names[part.datasets[0]], look, "s") for part in item.rows]
+        if item.parts:
+            across = WAYS[gate.across] if isinstance(gate, InterferenceGate) else "mean of datasets"
+            rows.append(_row(item, item.found, across, look, "D"))
+        which = f"gate {item.name}" if item.registered else "no registered gate"
+        sides = " against ".join(arms[arm] for arm in gate.sides)
+        heading = f"{gate.task}: {sides}, {gate.metric} ({which}{', advisory' if item.advisory else ''})"
+        cutoffs = tuple(100.0 * cutoff for cutoff in gate.cutoffs)
+        groups.append(Group(heading, cutoffs, tuple(_regions(gate)), tuple(rows)))
+    return groups
+
+
+def comparison_groups(comparisons: Sequence[Comparison], looks: Mapping[str, Look]) -> list[Group]:
+    """Return a group for each dataset, a row for each two systems."""
+    names = short_names((name for c in comparisons for name in (c.system, c.baseline)), SHORT)
+    groups: dict[str, list[Row]] = {}
+    for c in comparisons:
+        name = f"{names[c.system]} \N{MINUS SIGN} {names[c.baseline]}"
+        ends = ", ".join(signed(100.0 * end, keep_side=True) for end in c.difference.interval or ()) or "no interval"
+        label = "no test" if c.p_holm is None else f"p {p_text(c.p_holm)}{' *' if c.significant else ''}"
+        row = Row(name, c.difference, f"{signed(100.0 * c.delta)} [{ends}]", label, looks[c.system])
+        groups.setdefault(f"{c.key}, {c.metric} ({c.queries:,} queries)", []).append(row)
+    return [Group(heading, (0.0,), (), tuple(rows)) for heading, rows in groups.items()]
+
+
+@in_style
+def forest_figure(groups: Sequence[Group], xlabel: str, notes: Sequence[str] = ()) -> Figure:
+    """Draw rows by group, the heading and the regions of each group above its rows, numbers and labels at the right."""
+    lines = sum(len(group.rows) + (3 if group.regions else 2) for group in groups) - 1
+    figure, (axes,) = panels([""], xlabel, wide=True, height=0.17 * lines, notes=notes)
+    axes.set(xlim=limits(groups), ylim=(lines - 0.5, -0.5))
+    placed, line = dict[int, Row](), 0
+    for group in groups:
+        regions = f"regions: {' | '.join(name for name, _ in group.regions)}" if group.regions else ""
+        for text in filter(None, (group.heading, regions)):
+            axes.annotate(text, (0.01, line), xycoords=("figure fraction", "data"), va="center", in_layout=False)
+            line += 1
+        _draw_regions(axes, line - 0.5, group)
+        placed |= dict(enumerate(group.rows, start=line))
+        line += len(group.rows) + 1
+    for place, row in placed.items():
+        _draw_row(axes, place, row)
+    axes.set_yticks(list(placed), [row.name for row in placed.values()])
+    axes.tick_params("y", length=0.0)
+    axes.spines["left"].set_visible(False)
+    past = 4.6 * max(len(row.numbers) for row in placed.values())  # points, more than any of them is wide
+    for texts, pad in (([row.numbers for row in placed.values()], 4.0), ([r.label for r in placed.values()], past)):
+        beside = axes.secondary_yaxis("right")
+        beside.set_yticks(list(placed), texts)
+        beside.tick_params("y", length=0.0, pad=pad)
+        beside.spines["right"].set_visible(False)
+    return figure
+
+
+def limits(groups: Sequence[Group]) -> tuple[float, float]:
+    """Return what the axis shows: every estimate and cutoff, and intervals unless they are far longer than most.
+
+    One dataset with a handful of queries would otherwise squeeze all others to a dot.
+    """
+    found = [row.found for group in groups for row in group.rows if not math.isnan(row.found.value)]
+    ends = [100.0 * end for one in found for end in one.interval or (one.value, one.value)]
+    reach = max(1.5 * float(np.median(np.diff(ends)[::2])), 1.0) if found else 0.0
+    values = [100.0 * one.value for one in found for _ in range(2)]
+    shown = [min(max(end, value - reach), value + reach) for end, value in zip(ends, values, strict=True)]
+    shown += [cutoff + side for group in groups for cutoff in group.cutoffs for side in (-1.0, 1.0)]
+    margin = 0.04 * (max(shown) - min(shown))
+    return min(shown) - margin, max(shown) + margin
+
+
+def _regions(gate: Gate) -> Iterator[tuple[str, float]]:
+    first, last = gate.cutoffs[0], gate.cutoffs[-1]
+    for low, high in pairwise([first - 1.0, *gate.cutoffs, last + 1.0]):
+        label = region_of(gate, (low + high) / 2.0)
+        name: str = label
+        if high == first:
+            name = f"{label} below {amount(gate, first)}"
+        elif low == last:
+            name = f"{label} {'above' if isinstance(gate, EquivalenceGate) else 'from'} {amount(gate, last)}"
+        yield name, _SHADES.get(label, 0.0)
+
+
+def _row(item: Judgment, found: Finding, name: str, look: Look, marker: str) -> Row:
+    numbers = shown(item.gate, found.value)
+    if not math.isnan(found.value):
+        numbers = f"{numbers.rpartition(' ')[0]} {interval_text(item.gate, found)}"
+    label = ": ".join(filter(None, (finding_word(item.gate, found.label), bound_text(item.gate, found))))
+    bounds = tuple(100.0 * end for end in bounds_of(item.gate, found) if end is not None)
+    return Row(name, found.estimate, numbers, label, look, bounds, marker)
+
+
+def _draw_regions(axes: Axes, top: float, group: Group) -> None:
+    low, high = axes.get_xlim()
+    bottom = top + len(group.rows)
+    for (start, end), (_, shade) in zip(pairwise([low, *group.cutoffs, high]), group.regions, strict=False):
+        axes.fill_between([start, end], top, bottom, color=NEUTRAL, alpha=shade, linewidth=0.0, zorder=0)
+    axes.vlines(group.cutoffs, top, bottom, **HAIRLINE)
+    axes.vlines(0.0, top, bottom, linestyle=":", **HAIRLINE)
+
+
+def _draw_row(axes: Axes, place: int, row: Row) -> None:
+    low, high = axes.get_xlim()
+    if row.found.interval:
+        start, end = (100.0 * end for end in row.found.interval)
+        axes.hlines(place, max(start, low), min(end, high), color="black", linewidth=1.0)
+        for beyond, edge, arrow in ((start < low, low, "<"), (end > high, high, ">")):
+            if beyond:
+                axes.plot(edge, place, arrow, color="black", clip_on=False)
+    axes.plot(row.bounds, [place] * len(row.bounds), "|", color="black", markersize=6.0, markeredgewidth=1.0)
+    if not math.isnan(row.found.value):
+        axes.plot(100.0 * row.found.value, place, row.marker, color=row.look.colour, markeredgecolor="black")
+
+
+@in_style
 def difference_figure(
     results: Results, items: Sequence[Judgment], looks: Mapping[str, Look], notes: Sequence[str] = ()
 ) -> Figure:
     """Draw differences by query, averaged over each arm's seeds and sorted: wins above 0, losses below."""
-    shown = _each_once(items)
-    judged_first = {arm: looks[arm] for place in (0, 1) for arm in (item.gate.sides[place] for item in items)}
-    edge: dict[str, Any] = {"edgecolor": "black", "linewidth": 0.4}
+    each_once: dict[object, tuple[Judgment, Finding]] = {}  # two gates on the same scores have the same differences
+    for item in items:
+        for found in item.rows:
+            each_once.setdefault((item.gate.sides, found.seeds, found.datasets, item.gate.metric), (item, found))
+    shown = list(each_once.values())
+    arms = short_names((item.gate.sides[place] for place in (0, 1) for item in items), LONG)
     legend = [
-        Patch(facecolor=look.colour, hatch=look.hatch, label=f"{fit(arm, 1.8)} better", **edge)
-        for arm, look in judged_first.items()
+        Patch(facecolor=looks[arm].colour, hatch=looks[arm].hatch, edgecolor="black", label=f"{name} better")
+        for arm, name in arms.items()
     ]
-    xlabel = "queries, from the largest gain to the largest loss (%)"
+    titles = panel_titles([_title(*one, items) for one in shown], [f"n = {found.queries:,}" for _, found in shown])
+    xlabel = "queries (%), largest gain to largest loss"
     ylabel = by_kind(items, "joint - specialist, points", "system - baseline, points", "difference, points")
-    figure, grid = panels(len(shown), left=0.33, xlabel=xlabel, ylabel=ylabel, legend=legend, notes=notes)
-    titles = [f"{found.datasets[0]}{_which(item, items)}" for item, found in shown]
-    set_titles(grid, titles, [f"n = {found.queries:,}" for _, found in shown])
+    figure, grid = panels(titles, xlabel, ylabel, legend=legend, notes=notes)
     reach = 0.0
     for axes, (item, found) in zip(grid, shown, strict=True):
         differences = sorted_differences(results, item.gate, found)
         reach = max(reach, float(np.abs(differences).max()))
-        _draw_differences(axes, differences, *(looks[arm] for arm in item.gate.sides))
+        _draw_differences(axes, differences, [looks[arm] for arm in item.gate.sides])
     for axes in grid:
-        axes.set_ylim(-1.05 * reach or -1.0, 1.05 * reach or 1.0)
-        axes.set_xlim(0.0, 100.0)
-        axes.set_xticks([20, 40, 60, 80])
+        axes.set(xlim=(0.0, 100.0), xticks=[20, 40, 60, 80], ylim=(-1.05 * reach or -1.0, 1.05 * reach or 1.0))
     return figure
 
 
@@ -80,117 +226,72 @@ def stairs(differences: NDArray[np.float64]) -> tuple[NDArray[np.float64], NDArr
     return np.add.reduceat(differences, edges[:-1]) / np.diff(edges), 100.0 * edges / n
 
 
-def _draw_differences(axes: Axes, differences: NDArray[np.float64], judged: Look, other: Look) -> None:
+def _draw_differences(axes: Axes, differences: NDArray[np.float64], looks: Sequence[Look]) -> None:
     heights, edges = stairs(differences)
-    gains = int((heights > 0.0).sum())
-    for look, part in ((judged, slice(0, gains)), (other, slice(gains, len(heights)))):
-        if len(heights[part]):
-            ends = edges[part.start : part.stop + 1]
-            axes.stairs(
-                heights[part], ends, fill=True, facecolor=look.colour, hatch=look.hatch, edgecolor="black", linewidth=0
-            )
-    axes.axhline(0.0, color=NEUTRAL, linewidth=0.6)
+    for look, part in zip(looks, (np.maximum(heights, 0.0), np.minimum(heights, 0.0)), strict=True):
+        axes.stairs(part, edges, fill=True, facecolor=look.colour, hatch=look.hatch, edgecolor="black", linewidth=0)
+    axes.axhline(0.0, **HAIRLINE)
     wins, losses = int((differences > 0).sum()), int((differences < 0).sum())
     counts = f"won {wins:,}, tied {len(differences) - wins - losses:,}, lost {losses:,}"
-    for height, text in ((0.97, counts), (0.85, f"mean {signed(float(differences.mean()))}")):
-        axes.text(0.99, height, text, transform=axes.transAxes, ha="right", va="top")
+    mean = f"mean {signed(float(differences.mean()))}"
+    axes.text(0.99, 0.97, f"{counts}\n{mean}", transform=axes.transAxes, ha="right", va="top")
 
 
-def _each_once(items: Sequence[Judgment]) -> list[tuple[Judgment, Finding]]:
-    """Return what was found on each dataset; two gates on the same scores have the same differences."""
-    shown: dict[object, tuple[Judgment, Finding]] = {}
-    for item in items:
-        for found in item.rows:
-            seeds = sorted(zip(item.gate.arms, found.seeds, strict=True))
-            shown.setdefault((item.gate.sides, tuple(seeds), found.datasets, item.gate.metric), (item, found))
-    return list(shown.values())
+@in_style
+def power_figure(items: Sequence[Judgment], looks: Mapping[str, Look], notes: Sequence[str] = ()) -> Figure | None:
+    """Draw a panel for each dataset on one scale: half width by queries, where we are, and the nearest cutoff.
 
-
-def _which(item: Judgment, items: Sequence[Judgment]) -> str:
-    """Return what tells a judgment from the others of the figure; empty where there is one."""
-    if len(items) == 1:
-        return ""
-    arms, metrics = {other.gate.sides for other in items}, {other.gate.metric for other in items}
-    parts = [*([item.gate.sides[0]] if len(arms) > 1 else []), *([item.gate.metric] if len(metrics) > 1 else [])]
-    alike = [other for other in items if (other.gate.sides, other.gate.metric) == (item.gate.sides, item.gate.metric)]
-    return f", {', '.join(parts) if parts and len(alike) == 1 else item.name}"
-
-
-@dataclass(frozen=True)
-class Curve:
-    """What a gate found on one dataset, and the parts of its variance to plan from."""
-
-    gate: Gate
-    title: str  # the dataset, and what tells the gate from others
-    found: Finding
-    terms: Terms
-    interval: tuple[float, float]
-
-    @property
-    def seeds(self) -> int:
-        """Seeds of the arm with fewest, of those with several; 0 where no arm varies over seeds."""
-        return int(min(self.terms.runs, default=0))
-
-    def half_widths(self, n_seeds: int) -> NDArray[np.float64]:
-        """Return half of the 95 % interval to expect at each of ``QUERIES``, in points."""
-        return np.array([100.0 * half_width(self.terms, n_seeds, int(queries)) for queries in QUERIES])
-
-    @property
-    def distance(self) -> float:
-        """From the estimate to the nearest cutoff of its own gate, in points."""
-        return 100.0 * min(abs(self.found.value - cutoff) for cutoff in self.gate.cutoffs)
-
-
-def power_curves(items: Sequence[Judgment]) -> list[Curve]:
-    """Return a curve for each dataset of each judgment whose variance is known."""
-    return [
-        Curve(item.gate, found.datasets[0] + _which(item, items), found, found.estimate.terms, found.estimate.interval)
+    None where no variance is known to plan from.
+    """
+    shown = [
+        (item, found, int(min(found.estimate.terms.runs, default=0)))  # seeds of the arm with fewest, of several
         for item in items
         for found in item.rows
         if found.estimate.terms and found.estimate.interval and not found.why and item.gate.estimand != "seeds"
     ]
-
-
-def power_figure(curves: Sequence[Curve], looks: Mapping[str, Look], notes: Sequence[str] = ()) -> Figure:
-    """Draw a panel for each dataset on one scale: half width by queries, where we are, and the nearest cutoff."""
-    more = [seeds for seeds in MORE_SEEDS if any(0 < curve.seeds < seeds for curve in curves)]
+    if not shown:
+        return None
+    more = [number for number in MORE_SEEDS if any(0 < seeds < number for *_, seeds in shown)]
     legend = [
-        Line2D([], [], color="black", marker="o", markersize=4.0, label="seeds there are (point: now)"),
+        Line2D([], [], color="black", marker="o", label="seeds there are (point: now)"),
         *(Line2D([], [], color="black", linestyle=MORE_SEEDS[seeds], label=f"{seeds} seeds") for seeds in more),
         Line2D([], [], color=NEUTRAL, linewidth=2.0, label="distance to the nearest cutoff"),
     ]
-    ylabel = "half of the interval, points"
-    figure, grid = panels(len(curves), left=0.3, xlabel="queries", ylabel=ylabel, legend=legend, notes=notes)
-    sizes = [f"{f'S = {c.seeds}, ' if c.seeds else ''}n = {c.found.queries:,}" for c in curves]
-    set_titles(grid, [curve.title for curve in curves], sizes)
-    drawn = [_draw_curve(axes, curve, looks[curve.gate.sides[0]]) for axes, curve in zip(grid, curves, strict=True)]
-    low, high = min(map(min, drawn)), max(map(max, drawn))
+    sizes = [f"{f'S = {seeds}, ' if seeds else ''}n = {found.queries:,}" for _, found, seeds in shown]
+    titles = panel_titles([_title(item, found, items) for item, found, _ in shown], sizes)
+    figure, grid = panels(titles, "queries", "half of the interval, points", legend=legend, notes=notes)
+    heights: list[float] = []
+    for axes, (item, found, seeds) in zip(grid, shown, strict=True):
+        heights += _draw_curves(axes, item.gate, found, seeds, looks[item.gate.sides[0]])
+    high = max(heights)
+    low = max(min(heights), high / 1e4)
+    powers = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
+    ticks = [digit * 10.0**power for power in powers for digit in (1, 3)]
     for axes in grid:
-        _set_scales(axes, max(low, high / 1e4), high)
+        axes.set(xscale="log", yscale="log")
+        axes.set_xticks([100, 1_000, 10_000, 100_000], ["100", "1k", "10k", "100k"])
+        axes.set_yticks(ticks, [f"{tick:,g}" for tick in ticks])
+        axes.minorticks_off()
+        axes.set(xlim=(QUERIES[0], QUERIES[-1]), ylim=(low / 1.3, high * 1.3))
     return figure
 
 
-def _draw_curve(axes: Axes, curve: Curve, look: Look) -> list[float]:
-    """Draw one panel and return the heights its scale should show."""
-    heights = [50.0 * (curve.interval[1] - curve.interval[0])]
-    more = {seeds: dashes for seeds, dashes in MORE_SEEDS.items() if 0 < curve.seeds < seeds}
-    for seeds, dashes in {curve.seeds: "-", **more}.items():
-        values = curve.half_widths(seeds)
-        axes.plot(QUERIES, values, dashes, color=look.colour, linewidth=1.2)
-        heights += [float(values.min()), float(values.max())]
-    axes.plot([curve.found.queries], heights[:1], "o", color=look.colour, markersize=4.5, markeredgecolor="black")
-    axes.axhline(curve.distance, color=NEUTRAL, linewidth=2.0, alpha=0.7, zorder=0)
+def _draw_curves(axes: Axes, gate: Gate, found: Finding, seeds: int, look: Look) -> list[float]:
+    """Draw one panel, in points, and return the heights its scale should show."""
+    terms, (low, high) = found.estimate.terms, found.estimate.interval or (math.nan, math.nan)
+    heights = [50.0 * (high - low)]
+    axes.plot(found.queries, heights[0], "o", color=look.colour, markeredgecolor="black")
+    for number, dashes in {**MORE_SEEDS, seeds: "-"}.items():
+        if terms and (number == seeds or 0 < seeds < number):
+            values = [100.0 * half_width(terms, number, int(queries)) for queries in QUERIES]
+            axes.plot(QUERIES, values, dashes, color=look.colour, linewidth=1.2)
+            heights += values
+    distance = 100.0 * min(abs(found.value - cutoff) for cutoff in gate.cutoffs)
+    axes.axhline(distance, color=NEUTRAL, linewidth=2.0, alpha=0.7, zorder=0)
     return heights
 
 
-def _set_scales(axes: Axes, low: float, high: float) -> None:
-    axes.set_xscale("log")
-    axes.set_yscale("log")
-    axes.set_xlim(QUERIES[0], QUERIES[-1])
-    axes.set_ylim(low / 1.3, high * 1.3)
-    powers = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
-    heights = [digit * 10.0**power for power in powers for digit in (1, 3)]
-    for axis, ticks in ((axes.xaxis, [100, 1_000, 10_000, 100_000]), (axes.yaxis, heights)):
-        axis.set_major_locator(FixedLocator(ticks))
-        axis.set_minor_locator(NullLocator())
-        axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,g}".replace(",000", "k")))
+def _title(item: Judgment, found: Finding, items: Sequence[Judgment]) -> str:
+    """Return a dataset, and what tells its judgment from others of the figure."""
+    which = f", {item.name.removeprefix(f'{item.gate.task}.')}" if len(items) > 1 else ""
+    return found.datasets[0] + which

@@ -1,216 +1,202 @@
-"""How every figure looks: fonts, the look of an arm, text that fits, panels on a page.
+"""How every figure looks, and how it is saved: the look of an arm, a grid of panels with its legend and notes, files.
 
 Colours are Okabe and Ito's, which colour-blind readers distinguish; hatches, markers and dashes distinguish arms in
 grey. Figures are 3.3 inches wide where they fit one column of a paper and 6.9 where they need two, with text of 7
-points. Sizes are set in inches: automatic layout would draw every figure several times.
+points. Matplotlib's constrained layout makes room for text; names are cut by their number of letters.
 """
 
 from __future__ import annotations
 
+import io
 import itertools
-import textwrap
+import re
 from collections import Counter
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from math import ceil
+from pathlib import Path
+from textwrap import fill
 from typing import Any, Literal
 
 import matplotlib as mpl
+import numpy as np
 from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from matplotlib.colors import to_rgb
 from matplotlib.figure import Figure
-from matplotlib.font_manager import FontProperties, findfont, get_font
+from matplotlib.lines import Line2D
+from matplotlib.text import Text
 
 from unimoe.analysis.arms import arm_order
 from unimoe.analysis.tables.cells import short_names
+from unimoe.core.io import atomic_path
 
 ONE_COLUMN, TWO_COLUMNS = 3.3, 6.9
+LETTERS = 15.5  # of a name or sentence in an inch
+LINE = 0.14  # height of a line of text, in inches
+SHORT, LONG = 20, 30  # letters of a name in a grid of panels, and where there is more room
 FONT = "DejaVu Sans"
 FONT_SIZE = 7.0
-LINE = 0.135  # height of a line of text, in inches
 NEUTRAL = "#808080"  # seen on white and on black
+HAIRLINE: dict[str, Any] = {"linewidth": 0.6, "color": NEUTRAL}  # a line that shows no data
 
 STYLE: dict[Any, Any] = {
     # A matplotlibrc of the user's must not change a report, or call for LaTeX. The backend is never used.
     **{name: value for name, value in mpl.rcParamsDefault.items() if not name.startswith("backend")},
     "font.family": FONT,  # one alone: the PDF backend embeds every font of a list, 0.2 s each
     "font.size": FONT_SIZE,
-    "axes.titlesize": FONT_SIZE,
+    **dict.fromkeys(("axes.titlesize", "figure.labelsize"), FONT_SIZE),
+    **dict.fromkeys(("axes.linewidth", "xtick.major.width", "ytick.major.width", "hatch.linewidth"), 0.6),
+    **dict.fromkeys(("axes.spines.top", "axes.spines.right", "legend.frameon"), False),
+    **dict.fromkeys(("xtick.major.size", "ytick.major.size"), 2.5),
+    "axes.titlelocation": "left",
     "axes.titlepad": 3.0,
-    "axes.titley": 1.0,  # fixed: finding out what is in the way takes as long as drawing
-    "axes.labelpad": 2.0,
-    "axes.linewidth": 0.6,
-    "figure.labelsize": FONT_SIZE,
-    "axes.spines.top": False,
-    "axes.spines.right": False,
-    "xtick.major.width": 0.6,
-    "ytick.major.width": 0.6,
-    "xtick.major.size": 2.5,
-    "ytick.major.size": 2.5,
-    "hatch.linewidth": 0.5,
-    "legend.frameon": False,
-    "legend.borderpad": 0.0,
-    "legend.borderaxespad": 0.0,
-    "pdf.fonttype": 42,  # editable text, which publishers ask for
     "axes.facecolor": "none",
+    "legend.columnspacing": 1.0,
+    "legend.labelspacing": 0.25,
+    "lines.markersize": 4.0,
+    "lines.markeredgewidth": 0.4,
+    "figure.dpi": 150,  # of PNG files, and of images within PDF and SVG
+    "pdf.fonttype": 42,  # editable text, which publishers ask for
     "ps.fonttype": 42,  # else the PDF backend embeds the font again for glyphs from 256 on, such as the minus sign
     "svg.fonttype": "none",
     "text.parse_math": False,  # names may hold dollar signs
 }
-
-_SHORTEST = 8  # characters that are left of a name
+in_style = mpl.rc_context(STYLE)  # decorates whatever draws
 
 Dashes = Literal["-", "--", "-.", ":"]
-_Parts = tuple[str, str, str, Dashes]
-
-_ROLES: dict[str, _Parts] = {
-    "bm25": ("#7F7F7F", "xxxx", "s", "-"),
-    "zero_shot": ("#C8C8C8", "", "D", ":"),
-    "rank_only": ("#0072B2", "", "o", "-"),
-    "emb_only": ("#009E73", "||||", "^", "-."),
-    "joint": ("#D55E00", "////", "v", "--"),
-}
-_OTHERS: tuple[_Parts, ...] = (
-    ("#CC79A7", "\\\\\\\\", "P", "-"),
-    ("#E69F00", "oooo", "X", "--"),
-    ("#56B4E9", "----", "<", "-."),
-    ("#F0E442", "++++", ">", ":"),
-)
 
 
 @dataclass(frozen=True)
 class Look:
     """How an arm is drawn, in every figure: colour and dashes of lines, hatch of bars, marker of points."""
 
-    colour: tuple[float, float, float]
+    colour: tuple[float, float, float] | str
     hatch: str
     marker: str
     dashes: Dashes
 
 
+_LOOKS = {
+    "bm25": Look("#7F7F7F", "xxxx", "s", "-"),
+    "zero_shot": Look("#C8C8C8", "", "D", ":"),
+    "rank_only": Look("#0072B2", "", "o", "-"),
+    "emb_only": Look("#009E73", "||||", "^", "-."),
+    "joint": Look("#D55E00", "////", "v", "--"),
+}
+_OTHERS = (
+    Look("#CC79A7", "\\\\\\\\", "P", "-"),
+    Look("#E69F00", "oooo", "X", "--"),
+    Look("#56B4E9", "----", "<", "-."),
+    Look("#F0E442", "++++", ">", ":"),
+)
+
+
 def looks(arms: Iterable[str]) -> dict[str, Look]:
-    """Return the look of each arm by its task word; further arms of the same word are lighter."""
+    """Return the look of each arm by its task word, or the next one of all others; used again, it is lighter."""
     found: dict[str, Look] = {}
-    used: Counter[str] = Counter()
+    used: Counter[Look] = Counter()
     others = itertools.cycle(_OTHERS)
     for arm in sorted(arms, key=arm_order):
-        word = next((word for word in _ROLES if arm == word or arm.startswith(f"{word}_")), arm)
-        parts = _ROLES[word] if word in _ROLES else next(others)
-        light = 1.0 - 0.7 ** used[word]
-        used[word] += 1
-        red, green, blue = (channel + (1.0 - channel) * light for channel in to_rgb(parts[0]))
-        found[arm] = Look((red, green, blue), *parts[1:])
+        look = next((look for word, look in _LOOKS.items() if f"{arm}_".startswith(f"{word}_")), None) or next(others)
+        colour = np.array(to_rgb(look.colour))
+        red, green, blue = (1.0 + (colour - 1.0) * 0.7 ** used[look]).tolist()
+        found[arm] = replace(look, colour=(red, green, blue))
+        used[look] += 1
     return found
 
 
-def text_width(text: str) -> float:
-    """Return the width of a line of text at the figures' font size, in inches."""
-    font = get_font(findfont(FontProperties(family=FONT)))
-    font.set_size(FONT_SIZE, 72.0)  # the object is matplotlib's own, which sets other sizes
-    font.set_text(text, 0.0)
-    return float(font.get_width_height()[0]) / 64.0 / 72.0
+def legend_of(labels: Mapping[str, str], looks: Mapping[str, Look], **own: Any) -> list[Line2D]:
+    """Return what a legend shows of arms, by their labels; ``own`` are properties that replace those of the looks."""
+    shown = [(looks[arm], label) for arm, label in labels.items()]
+    lines = [{"color": a.colour, "ls": a.dashes, "marker": a.marker, "label": label} | own for a, label in shown]
+    return [Line2D([], [], **line) for line in lines]
 
 
-def fit(text: str, width: float) -> str:
-    """Return text on one line, cut in the middle where it is wider than ``width`` inches."""
-    text = " ".join(text.split())
-    kept = text
-    for letters in range(len(text) - 1, -1, -1):
-        if text_width(kept) <= width:
-            break
-        kept = f"{text[: (letters + 1) // 2]}…{text[len(text) - letters // 2 :]}"
-    return kept
-
-
-def fit_all(names: Iterable[str], width: float) -> dict[str, str]:
-    """Return each name cut to one line of about ``width`` inches; different names stay different."""
-    names = list(dict.fromkeys(names))
-    longest = max(map(len, names), default=0)
-    for letters in range(longest, _SHORTEST, -1):
-        short = short_names(names, letters)
-        if all(text_width(cut) <= width for cut in short.values()):
-            return short
-    return short_names(names, _SHORTEST)
+def panel_titles(names: Sequence[str], facts: Sequence[str]) -> list[str]:
+    """Return names, cut where they are long but never as another one is, each with a fact in brackets."""
+    short = short_names(names, SHORT)
+    whole = [f"({fact})".replace(" ", "\N{NO-BREAK SPACE}") for fact in facts]
+    return [fill(f"{short[name]} {fact}", 34) for name, fact in zip(names, whole, strict=True)]
 
 
 def panels(
-    n: int,
-    *,
-    left: float,
+    titles: Sequence[str],
     xlabel: str,
     ylabel: str = "",
-    width: float | None = None,
-    height: float | None = None,
+    *,
     columns: int = 3,
-    follow: bool = False,
-    right: float = 0.2,
-    above: float = 0.2,
+    wide: bool = False,
+    height: float | None = None,
     legend: Sequence[Artist] = (),
     notes: Sequence[str] = (),
 ) -> tuple[Figure, list[Axes]]:
-    """Make a figure of ``n`` equal panels, its legend along its upper edge and its notes along its lower one.
+    """Make a figure of equal panels, a legend along its upper edge, label and notes along its lower one.
 
-    Panels have one scale across: only the outer ones have tick labels. Notes travel with the figure wherever it is
-    pasted. Lengths are in inches: ``left`` is room for the tick labels of the first of at most ``columns`` panels in a
-    row, ``above`` for the titles of the first row, ``height`` that of a panel without title and tick labels, by default
-    low where there are many rows. The default ``width`` is one column of a paper for panels below each other, else two.
-    ``follow`` says whether the scale across adapts to what any panel shows. That takes time in proportion to the square
-    of their number: where there are many, set the same limits in each instead.
+    ``height`` is that of a panel with its title, in inches, by default low where there are many. A figure is as wide as
+    one column of a paper where panels lie below each other, as two where they do not or it shall be ``wide``. Only
+    outer panels have tick labels: the caller sets one scale for all, because limits that panels share take time in
+    proportion to the square of their number. Notes travel with the figure wherever it is pasted.
     """
-    columns = min(n, columns)
-    rows = ceil(n / columns)
-    width = width or (ONE_COLUMN if columns == 1 else TWO_COLUMNS)
-    height = height or (0.95 if n > 3 else 1.4)
-    gap, between, below = 0.27, 0.14, 0.4
-    lines = [line for note in notes for line in textwrap.wrap(note, _letters(note, width - 0.2))]
-    in_a_row = _legend_columns(legend, width)
-    head = 0.95 * LINE * ceil(len(legend) / in_a_row) + 0.05 if legend else 0.0
-    foot = LINE * len(lines) + (0.05 if lines else 0.0)
-    total = head + above + rows * height + (rows - 1) * gap + below + foot
-    figure = Figure(figsize=(width, total))
-    left += 1.2 * LINE if ylabel else 0.0
-    across = (width - left - right - (columns - 1) * between) / columns
-    axes: list[Axes] = []
-    for i in range(n):
-        row, column = divmod(i, columns)
-        place = left + column * (across + between), total - head - above - height - row * (height + gap)
-        box = place[0] / width, place[1] / total, across / width, height / total
-        axes.append(figure.add_axes(box, sharex=axes[0] if axes and follow else None))
-        axes[-1].tick_params(labelleft=column == 0, labelbottom=i + columns >= n)
-        for axis in (axes[-1].xaxis, axes[-1].yaxis):
-            axis.set_label_coords(0.0, 0.0)  # there is none, yet its place would be worked out
-    middle = (left + width - right) / 2.0
-    figure.supxlabel(xlabel, x=middle / width, y=(foot + 0.05) / total, va="bottom")
-    figure.supylabel(ylabel, x=0.05 / width, ha="left")
+    n, columns = len(titles), min(len(titles), columns)
+    width = TWO_COLUMNS if wide or columns > 1 else ONE_COLUMN
+    height = height or (1.25 if n > 3 else 1.6)
+    letters = int(LETTERS * width)
+    in_a_row = max(1, letters // (8 + max((len(str(handle.get_label())) for handle in legend), default=0)))
+    below = "\n".join(fill(text, letters) for text in (xlabel, *notes))
+    lines = 3 + ceil(len(legend) / in_a_row) + below.count("\n")
+    figure = Figure((width, ceil(n / columns) * height + LINE * lines), layout="constrained")
+    grid = figure.add_gridspec(ceil(n / columns), columns)
+    axes = [figure.add_subplot(grid[divmod(i, columns)], title=title) for i, title in enumerate(titles)]
+    for i, panel in enumerate(axes):
+        panel.tick_params(labelleft=i % columns == 0, labelbottom=i + columns >= n)
+    figure.supxlabel(below)
+    figure.supylabel(ylabel)
     if legend:
-        figure.legend(
-            handles=list(legend), loc="upper left", bbox_to_anchor=(0.05 / width, 1.0 - 0.04 / total), ncols=in_a_row,
-            columnspacing=1.0, labelspacing=0.25, handlelength=2.4, handletextpad=0.5,
-        )  # fmt: skip
-    if lines:
-        figure.text(0.05 / width, 0.04 / total, "\n".join(lines), va="bottom", linespacing=1.2)
+        figure.legend(handles=list(legend), loc="outside upper left", ncols=in_a_row)
     return figure, axes
 
 
-def set_titles(grid: Sequence[Axes], names: Sequence[str], facts: Sequence[str]) -> None:
-    """Title each panel with its name, cut where it is long but never as another one is, and a fact in brackets."""
-    short = fit_all(names, 1.3)
-    for axes, name, fact in zip(grid, names, facts, strict=True):
-        axes.set_title(fit(f"{short[name]} ({fact})", panel_width(axes)), loc="left")
+@in_style
+def save(figure: Figure, stem: Path) -> Path:
+    """Write ``{stem}.pdf`` and ``{stem}.png``, without dates, and return the PNG file."""
+    png, pdf = (stem.with_name(f"{stem.name}.{ending}") for ending in ("png", "pdf"))
+    _arrange(figure)
+    with atomic_path(png) as temporary:
+        figure.savefig(temporary, format="png", pil_kwargs={"compress_level": 4})
+    with atomic_path(pdf) as temporary:
+        figure.savefig(temporary, format="pdf", metadata={"CreationDate": None})
+    return png
 
 
-def panel_width(axes: Axes) -> float:
-    """Return the width of the axes, in inches."""
-    figure = axes.get_figure(root=True)
-    return float(axes.get_position().width * figure.get_figwidth()) if figure else 0.0
+def to_svg(figure: Figure, name: str) -> str:
+    """Return the figure as an ``<svg>`` element to be set into an HTML page beside others.
+
+    Text stays text, the background is transparent, and what is black takes the page's colour of text, so that it can be
+    read in dark mode. Every id begins with ``name``, unique in the page, of letters, digits, ``-`` and ``_``.
+    """
+    buffer = io.StringIO()
+    with mpl.rc_context(STYLE | {"svg.hashsalt": name}):
+        _arrange(figure)
+        figure.savefig(buffer, format="svg", transparent=True, metadata={"Date": None})
+
+    def inlined(tag: re.Match[str]) -> str:
+        text = re.sub(r'(\bid="|url\(#|href="#)', rf"\g<1>{name}-", tag[0])
+        return text.replace("#000000", "currentColor").replace(f"'{FONT}'", f"'{FONT}', Verdana, sans-serif")
+
+    root = '<svg role="img" fill="currentColor" stroke-linejoin="round" stroke-linecap="butt"'
+    svg = root + buffer.getvalue().partition("<svg")[2]
+    # Metadata says nothing here, a style sheet would hold for the whole page, and XML holds no control characters.
+    svg = re.sub(r"<(metadata|style)\b.*?</\1>", "", svg, flags=re.DOTALL)
+    svg = re.sub(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]", "\ufffd", svg)
+    return re.sub("<[^>]+>", inlined, svg)  # within tags alone: the texts of a figure hold neither < nor >
 
 
-def _letters(text: str, width: float) -> int:
-    """Return how many letters of a text fit into ``width`` inches, on average."""
-    return max(1, int(0.95 * width * len(text) / max(text_width(text), 1e-9)))
-
-
-def _legend_columns(handles: Sequence[Artist], width: float) -> int:
-    widest = max((text_width(str(handle.get_label())) for handle in handles), default=0.0)
-    return max(1, min(len(handles), int((width - 0.1) / (widest + 0.4))))
+def _arrange(figure: Figure) -> None:
+    """Make room for all text once, for all formats."""
+    for text in figure.findobj(Text):
+        if isinstance(text, Text):
+            text.set_fontfeatures(["-liga"])  # a ligature makes the PDF embed a second font, 0.2 s a file
+    if engine := figure.get_layout_engine():
+        engine.execute(figure)
+        figure.set_layout_engine(None)

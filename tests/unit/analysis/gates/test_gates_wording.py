@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from support.gates import DIFFERENCE, INTERFERENCE, both, clear_gap, measured, register, results
 from support.results import make_result, simulate
 
-from unimoe.analysis.figures.forest import gate_groups
+from unimoe.analysis.figures.gates import gate_groups
 from unimoe.analysis.figures.style import looks
 from unimoe.analysis.gates.definitions import Gate
 from unimoe.analysis.gates.findings import Finding

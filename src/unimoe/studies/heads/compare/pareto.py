@@ -6,11 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-import matplotlib as mpl
 from matplotlib.figure import Figure
 
-from unimoe.analysis.figures.files import save
-from unimoe.analysis.figures.style import NEUTRAL, STYLE, panels
+from unimoe.analysis.figures.style import NEUTRAL, in_style, legend_of, looks, panels, save
 from unimoe.analysis.tables import Cell, RowGroup, Table
 from unimoe.data.catalog import result_name
 from unimoe.studies.heads.compare.arms import in_words
@@ -56,23 +54,21 @@ def pareto(compared: MethodComparison, methods: Sequence[str]) -> tuple[Table, P
         notes=("nDCG x 100. On the front: no other head is at least as good in both and better in one.",),
         title="Pareto front",
     )
-    with mpl.rc_context(STYLE):
-        figure = pareto_figure(points, sorted(front))
-    return table, save(figure, compared.output_dir / "analysis" / "pareto")
+    return table, save(pareto_figure(points, sorted(front)), compared.output_dir / "analysis" / "pareto")
 
 
+@in_style
 def pareto_figure(points: Sequence[Point], front: Sequence[int]) -> Figure:
     """Draw all points, a marker for each method, and a line through those at the indices ``front``."""
-    figure, (axes,) = panels(
-        1, left=0.34, right=0.1, above=0.15, height=1.65, xlabel="diversity of the first documents", ylabel="nDCG x 100"
-    )
+    methods = {point.method: point.method for point in points}
+    seen = looks(methods)
+    legend = legend_of(methods, seen, ls="")
+    figure, (axes,) = panels([""], "diversity of the first documents", "nDCG x 100", height=1.8, legend=legend)
     line = sorted((points[i].diversity, 100 * points[i].relevance) for i in front)
     axes.plot(*zip(*line, strict=True), color=NEUTRAL, linewidth=0.8, zorder=1)
-    markers = iter("osv^DPX<>*")
-    for method in dict.fromkeys(point.method for point in points):
-        own = [(p.diversity, 100 * p.relevance) for p in points if p.method == method]
-        axes.plot(*zip(*own, strict=True), next(markers), markersize=3.5, label=method, alpha=0.8)
-    axes.legend(loc="best")
+    for point in points:
+        look = seen[point.method]
+        axes.plot(point.diversity, 100 * point.relevance, look.marker, color=look.colour)
     return figure
 
 

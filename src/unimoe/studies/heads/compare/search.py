@@ -6,15 +6,10 @@ from itertools import product
 from pathlib import Path
 from typing import Any
 
-import matplotlib as mpl
 import numpy as np
-from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.image import AxesImage
-from numpy.typing import NDArray
 
-from unimoe.analysis.figures.files import save
-from unimoe.analysis.figures.style import LINE, STYLE, TWO_COLUMNS
+from unimoe.analysis.figures.style import in_style, panels, save
 from unimoe.analysis.tables import Cell, RowGroup, Table
 from unimoe.core.console import Steps
 from unimoe.data.catalog import result_name
@@ -33,9 +28,6 @@ Scores = dict[tuple[int, int, float, float], float]
 """Score by head size, population, learning rate and sigma."""
 
 _COLUMNS = ("sigma", "population", "learning rate", "head size", "dev", "start", "gain", "s")
-
-# Inches of the heat map.
-_LEFT, _RIGHT, _GAP, _TITLE, _FOOT, _PANEL = 0.6, 0.7, 0.14, 0.2, 0.5, 0.75
 
 
 def grid_search(
@@ -82,43 +74,30 @@ def grid_search(
         notes=("Scores x 100, of the best step on dev. start: the head before training. Nothing here was tested.",),
         title="Grid",
     )
-    with mpl.rc_context(STYLE):
-        figure = heat_map(scores, f"nDCG@{base.ndcg_k} on dev x 100")
+    figure = heat_map(scores, f"nDCG@{base.ndcg_k} on dev x 100")
     return table, save(figure, output_dir / "analysis" / "grid")
 
 
+@in_style
 def heat_map(scores: Scores, label: str) -> Figure:
     """Draw a panel per head size and population, learning rate against sigma, on one scale with this label."""
-    rows, columns = len(SIZES), len(POPULATIONS)
-    height = _TITLE + rows * _PANEL + (rows - 1) * (_GAP + LINE) + _FOOT
-    figure = Figure(figsize=(TWO_COLUMNS, height))
-    width = (TWO_COLUMNS - _LEFT - _RIGHT - (columns - 1) * _GAP) / columns
-    scale = 100 * min(scores.values()), 100 * max(scores.values())
-    image = None
-    for (row, size), (column, population) in product(enumerate(SIZES), enumerate(POPULATIONS)):
-        x = _LEFT + column * (width + _GAP)
-        y = height - _TITLE - _PANEL - row * (_PANEL + _GAP + LINE)
-        axes = figure.add_axes((x / TWO_COLUMNS, y / height, width / TWO_COLUMNS, _PANEL / height))
-        axes.set_title(f"head {size}, population {population}")
-        values = [[100 * scores[size, population, rate, sigma] for sigma in SIGMAS] for rate in RATES]
-        image = _panel(axes, np.array(values), scale)
-        axes.tick_params(labelleft=column == 0, labelbottom=row == rows - 1, length=0)
-    if image is not None:
-        bar = ((TWO_COLUMNS - _RIGHT + 0.12) / TWO_COLUMNS, _FOOT / height, 0.1 / TWO_COLUMNS, 0.8 - _FOOT / height)
-        figure.colorbar(image, cax=figure.add_axes(bar), label=label)
-    figure.supxlabel("sigma, relative to the weights", y=0.05 / height, va="bottom")
-    figure.supylabel("learning rate", x=0.05 / TWO_COLUMNS, ha="left")
+    cells = list(product(SIZES, POPULATIONS))
+    titles = [f"head {size}, population {population}" for size, population in cells]
+    figure, grid = panels(
+        titles, "sigma, relative to the weights", "learning rate", columns=len(POPULATIONS), height=1.0
+    )
+    low, high = 100 * min(scores.values()), 100 * max(scores.values())
+    for axes, cell in zip(grid, cells, strict=True):
+        values = np.array([[100 * scores[*cell, rate, sigma] for sigma in SIGMAS] for rate in RATES])
+        image = axes.imshow(values, cmap="cividis", vmin=low, vmax=high, aspect="auto", origin="lower")
+        axes.set_xticks(range(len(SIGMAS)), [f"{sigma:g}" for sigma in SIGMAS])
+        axes.set_yticks(range(len(RATES)), [f"{rate:g}" for rate in RATES])
+        axes.tick_params(length=0)
+        for (row, column), value in np.ndenumerate(values):
+            colour = "black" if value > (low + high) / 2 else "white"
+            axes.text(column, row, f"{value:.1f}", ha="center", va="center", color=colour)
+    figure.colorbar(image, ax=grid, aspect=40, label=label)
     return figure
-
-
-def _panel(axes: Axes, values: NDArray[np.float64], scale: tuple[float, float]) -> AxesImage:
-    image = axes.imshow(values, cmap="cividis", vmin=scale[0], vmax=scale[1], aspect="auto", origin="lower")
-    axes.set_xticks(range(len(SIGMAS)), [f"{sigma:g}" for sigma in SIGMAS])
-    axes.set_yticks(range(len(RATES)), [f"{rate:g}" for rate in RATES])
-    for (row, column), value in np.ndenumerate(values):
-        colour = "black" if value > sum(scale) / 2 else "white"
-        axes.text(column, row, f"{value:.1f}", ha="center", va="center", color=colour)
-    return image
 
 
 def _row(sigma: float, population: int, rate: float, size: int, facts: dict[str, float]) -> tuple[Cell, ...]:
