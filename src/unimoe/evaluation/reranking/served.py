@@ -74,10 +74,12 @@ class ServedReranker:
         endpoint = api.prompts or api.rerank
         if endpoint is None:
             raise UsageError(f"served.api {settings.api}: it does not rerank; use one that does, such as vllm or tei")
-        self._client, self._settings, self._endpoint = Client(url, settings), settings, endpoint
+        self._client = Client(url, settings)
+        self._settings, self._endpoint = settings, endpoint
         self._batch = endpoint.items(settings)
         self._read = margin if endpoint.probability else number
-        self.name, self.usage = served_name(settings), self._client.usage
+        self.name = served_name(settings)
+        self.usage = self._client.usage
         self._tokenizer: PairTokenizer | None = None  # where the prompt is ours
         self._probe: Sequence[Any]
         if api.prompts:

@@ -47,7 +47,9 @@ class ServedEmbedder:
         UsageError: the API does not embed, the batch is too large for it, or what asks is not installed.
     """
 
-    place, device, dtype = "a server", torch.device("cpu"), torch.float32
+    place = "a server"
+    device = torch.device("cpu")
+    dtype = torch.float32
 
     def __init__(
         self,
@@ -59,7 +61,8 @@ class ServedEmbedder:
         api: API = APIS[settings.api]
         if api.embed is None:
             raise UsageError(f"served.api {settings.api}: it does not embed; use openai or tei-embed")
-        self._client, self._settings, self._endpoint = Client(url, settings), settings, api.embed
+        self._client = Client(url, settings)
+        self._settings, self._endpoint = settings, api.embed
         self._batch = api.embed.items(settings)
         self._prefixes = dict(prefixes or {})
         self._record = record or record_file(self._client, "embed", [])
@@ -76,9 +79,12 @@ class ServedEmbedder:
         Raises:
             DataError: the server does not answer, or another model answers than before.
         """
-        known = served_identity(
-            self._client, lambda: self._embed(PROBE_TEXTS, self._batch).ravel().tolist(), self._record
-        )
+
+        def ask() -> list[float]:
+            values: list[float] = self._embed(PROBE_TEXTS, self._batch).ravel().tolist()
+            return values
+
+        known = served_identity(self._client, ask, self._record)
         at_server = None if self._cut_at else self._settings.max_length
         self._folder = cache_dir("served", "vectors", hash_json([known, at_server]))
         for file in self._folder.glob("*.npy"):
