@@ -233,7 +233,7 @@ def evaluate_encoder(
     Args:
         encoder: a function from a list of N texts to vectors ``(N, D)``, which are compared by their cosine. It gets
             all queries in one call, then documents in calls of a million characters. A function with a parameter
-            ``kind`` is told ``query`` or ``document``. Or what ``load_encoder`` or ``load_model`` gives.
+            ``kind`` gets ``query`` or ``document`` there. Or what ``load_encoder`` or ``load_model`` gives.
         collection: as loaded, or its name. The document with the query's id is left out as in ``bm25_candidates``.
         depth: documents kept per query, at most.
         max_queries: score a fixed sample of this many queries; by default all.
