@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, cast
 
 from unimoe.analysis.analysis import Analysis
 from unimoe.analysis.arms import Pair
@@ -250,11 +250,12 @@ def evaluate_encoder(
     loaded = collection if isinstance(collection, Collection) else load_collection(collection)
     if not isinstance(depth, int) or depth < 1:
         raise UsageError(f"depth {depth}: keeps nothing; use a whole number from 1")
-    if not callable(encoder) and not hasattr(encoder, "base_identity"):
+    if hasattr(encoder, "base_identity"):
+        model = cast("Embedder", encoder)
+    elif callable(encoder):
+        model = FunctionEmbedder(encoder, function_identity(encoder))
+    else:
         raise UsageError(f"the encoder is a {type(encoder).__name__}; give a function from texts to vectors (N, D)")
-    model: Any = encoder
-    if not hasattr(encoder, "base_identity"):
-        model = FunctionEmbedder(model, function_identity(encoder))
     config = DenseConfig(depth=depth, cutoffs=[1])
     test = dense_collection(loaded, config, max_queries).test
     with TemporaryDirectory() as store:  # a function's vectors are not kept: nothing tells its weights from others

@@ -101,7 +101,9 @@ def compare_statistic(
         DataError: the results do not hold the metric by query, or the statistic of a resample is not finite.
     """
     loaded = given_results(results)
-    if iterations < 1:
+    if not callable(function):
+        raise UsageError(f"the statistic is a {type(function).__name__}; give a function of scores by query")
+    if not hasattr(iterations, "__index__") or iterations < 1:
         raise UsageError(f"iterations {iterations}: at least 1 is needed, 10000 are usual")
     key, arms = _key(loaded, system, baseline, dataset), (system, baseline)
     metric = metric or loaded.measured(key, system)[0].main_metric

@@ -29,7 +29,7 @@ from unimoe.results.provenance import git_state
 
 def run_experiment(
     config: Path | str,
-    overrides: Mapping[str, Any] | None = None,
+    overrides: Mapping[str, Any] | Sequence[str] = (),
     *,
     output_dir: Path | str | None = None,
     device: DeviceName | None = None,
@@ -40,7 +40,7 @@ def run_experiment(
 
     Args:
         config: a YAML file, or the name of a shipped one such as ``experiments/bundled``.
-        overrides: values by key, such as ``{"training.steps": 50}``.
+        overrides: values by key, such as ``{"training.steps": 50}``, or texts as ``load_experiment`` takes them.
         output_dir: the experiment's folder; by default the config's.
         device: ``cpu``, ``cuda`` or ``mps``; by default the best there is.
 
@@ -52,7 +52,9 @@ def run_experiment(
         DataError: the folder holds another experiment, or a model, collection or gate file cannot be used.
     """
     started = time.perf_counter()
-    changes = [f"{key}={json.dumps(value, default=str)}" for key, value in (overrides or {}).items()]  # JSON is YAML
+    changes = list(overrides)
+    if isinstance(overrides, Mapping):
+        changes = [f"{key}={json.dumps(value, default=str)}" for key, value in overrides.items()]  # JSON is YAML
     experiment = load_experiment(config, changes)
     folder = Path(experiment.output_dir if output_dir is None else output_dir)
     experiment = experiment.model_copy(update={"output_dir": str(folder)})

@@ -12,6 +12,7 @@ import yaml
 from support.results import make_result, write_experiment
 
 import unimoe
+from unimoe.analysis.compare import compute_significance
 from unimoe.analysis.gates.definitions import InterferenceGate, load_gates
 from unimoe.core.errors import DataError, UsageError
 from unimoe.core.trec import write_run
@@ -68,6 +69,7 @@ class TestJudge:
             ({"own": GATE | {"looks": [5, 3]}}, r"gates.own.looks: \[5, 3\] does not ascend"),
             ({"own": 3}, "gates.own"),
             ({}, "gates: must not be empty"),
+            (["own"], "gates: must be a section"),
         ],
     )
     def test_a_malformed_gate_is_named_by_its_key(self, gates: Any, words: str) -> None:
@@ -103,7 +105,7 @@ class TestCompareStatistic:
     def test_the_mean_has_the_interval_of_the_bootstrap_of_means(self) -> None:
         given = results(a=RNG.random((1, 300)), b=RNG.random((1, 300)))
         found = unimoe.compare_statistic(given, np.mean, "a", "b", iterations=4000)
-        (checked,) = unimoe.analysis.compare.compute_significance(given, iterations=4000)
+        (checked,) = compute_significance(given, iterations=4000)
         assert checked.baseline == "b" or checked.system == "b"
         sign = 1 if checked.system == "a" else -1
         assert found.difference == pytest.approx(sign * checked.delta)
@@ -181,7 +183,10 @@ class TestCompareStatistic:
         given = results(alpha=RNG.random((1, 20)), beta=RNG.random((1, 20)))
         with pytest.raises(UsageError, match=r"unknown arm 'alpa' \(did you mean 'alpha'\?\)"):
             unimoe.compare_statistic(given, np.mean, "alpa", "beta")
-        with pytest.raises(UsageError, match="iterations 0"):
-            unimoe.compare_statistic(given, np.mean, "alpha", "beta", iterations=0)
+        for iterations in (0, 2.5):
+            with pytest.raises(UsageError, match=f"iterations {iterations}"):
+                unimoe.compare_statistic(given, np.mean, "alpha", "beta", iterations=iterations)  # type: ignore[arg-type]
+        with pytest.raises(UsageError, match="the statistic is a str; give a function"):
+            unimoe.compare_statistic(given, "mean", "alpha", "beta")  # type: ignore[arg-type]
         with pytest.raises(UsageError, match="the results are a dict"):
             unimoe.compare_statistic({}, np.mean, "alpha", "beta")  # type: ignore[arg-type]

@@ -287,7 +287,7 @@ def load_gates(path: Path) -> Registration:
 def given_gates(gates: Mapping[str, Any]) -> Registration:
     """Return gates given by name, as gates or as plain data; no file registers them, and mistakes are UsageErrors."""
     try:
-        parsed = GateFile.model_validate({"registered": "0001-01-01", "gates": dict(gates)})
+        parsed = GateFile.model_validate({"registered": "0001-01-01", "gates": gates})
     except ValidationError as error:
         raise UsageError(_explain(error)) from None
     return Registration(parsed.gates)
