@@ -15,46 +15,65 @@ from unimoe.core.errors import missing_extra
 if TYPE_CHECKING:
     __version__: str
     from unimoe.analysis.compare import compare, load_all_results
-    from unimoe.api import bm25_candidates, evaluate_reranker, load_collection, load_encoder, load_model, tir
+    from unimoe.analysis.custom import compare_statistic, judge, parity
+    from unimoe.api import (
+        bm25_candidates,
+        evaluate_encoder,
+        evaluate_reranker,
+        load_collection,
+        load_encoder,
+        load_model,
+        tir,
+    )
     from unimoe.config.files import load_experiment
     from unimoe.core.trec import read_qrels, read_run
     from unimoe.evaluation.reranking_eval import evaluate_beir
+    from unimoe.experiment.running import run_experiment
     from unimoe.metrics import score_run
     from unimoe.results.runs.scoring import score_run_file
 
 __all__ = [
     "bm25_candidates",
     "compare",
+    "compare_statistic",
     "evaluate_beir",
+    "evaluate_encoder",
     "evaluate_reranker",
+    "judge",
     "load_all_results",
     "load_collection",
     "load_encoder",
     "load_experiment",
     "load_model",
+    "parity",
     "read_qrels",
     "read_run",
+    "run_experiment",
     "score_run",
     "score_run_file",
     "tir",
 ]
 
-_DEFINED_IN = {
-    "bm25_candidates": "api",
-    "compare": "analysis.compare",
-    "evaluate_beir": "evaluation.reranking_eval",
-    "evaluate_reranker": "api",
-    "load_all_results": "analysis.compare",
-    "load_collection": "api",
-    "load_encoder": "api",
-    "load_experiment": "config.files",
-    "load_model": "api",
-    "read_qrels": "core.trec",
-    "read_run": "core.trec",
-    "score_run": "metrics",
-    "score_run_file": "results.runs.scoring",
-    "tir": "api",
+_NAMES_OF = {
+    "analysis.compare": ("compare", "load_all_results"),
+    "analysis.custom": ("compare_statistic", "judge", "parity"),
+    "api": (
+        "bm25_candidates",
+        "evaluate_encoder",
+        "evaluate_reranker",
+        "load_collection",
+        "load_encoder",
+        "load_model",
+        "tir",
+    ),
+    "config.files": ("load_experiment",),
+    "core.trec": ("read_qrels", "read_run"),
+    "evaluation.reranking_eval": ("evaluate_beir",),
+    "experiment.running": ("run_experiment",),
+    "metrics": ("score_run",),
+    "results.runs.scoring": ("score_run_file",),
 }
+_DEFINED_IN = {name: module for module, names in _NAMES_OF.items() for name in names}
 
 if not TYPE_CHECKING:  # a type checker shall refuse a misspelt name
 

@@ -5,21 +5,24 @@ torch is imported only when something is reranked, a model is loaded, or MTEB is
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING, NamedTuple, cast
 
 from unimoe.analysis.analysis import Analysis
 from unimoe.analysis.arms import Pair
+from unimoe.analysis.custom import AnyResults, given_results, judge
 from unimoe.analysis.gates.definitions import InterferenceGate, Label, Registration
 from unimoe.analysis.gates.findings import Finding
-from unimoe.analysis.gates.judging import Judgment, Refusal, judge_all
+from unimoe.analysis.gates.judging import Judgment
 from unimoe.analysis.gates.registration import default_gates, registered_in, suites
-from unimoe.config import BM25Config, ModelConfig, PromptConfig
+from unimoe.config import BM25Config, DenseConfig, ModelConfig, PromptConfig
 from unimoe.config.base import BUNDLED_ENCODER, EncoderConfig
 from unimoe.core.errors import DataError, UsageError, did_you_mean
-from unimoe.core.trec import Run, head, is_unordered
+from unimoe.core.io import hash_file, hash_json
+from unimoe.core.trec import Run, head, is_unordered, read_run
 from unimoe.data import catalog
 from unimoe.data.collection import Collection
 from unimoe.evaluation.tiers.datasets import Dataset, collections_of
@@ -28,14 +31,17 @@ from unimoe.metrics.scoring import plain_run
 from unimoe.models.bundled import BUNDLED_ID
 from unimoe.models.checkpoint import ADAPTER_FILE, read_checkpoint
 from unimoe.results import TASKS, Task
-from unimoe.results.folder import Results, load_all_results
-from unimoe.retrieval.bm25 import bm25_run
+from unimoe.results.folder import Results
+from unimoe.retrieval.bm25 import bm25_run, first_stage_name
 
 if TYPE_CHECKING:
     import torch
 
     from unimoe.evaluation.reranking.rerankers import PairScorer
+    from unimoe.evaluation.reranking.shards import Reranker
+    from unimoe.evaluation.systems.named.python_function import TextEncoder
     from unimoe.models.device import DeviceName
+    from unimoe.models.embedder import Embedder
     from unimoe.models.encoder import SentenceEncoder
     from unimoe.models.unimodel import UnimodelForExp1
 
@@ -70,25 +76,30 @@ class TIR(NamedTuple):
 
 
 @dataclass(frozen=True)
-class RerankerScores:
-    """How well a reranker ordered the candidates of a collection.
+class EvaluatedRun:
+    """How well a reranker or an encoder ordered the documents of a collection.
 
     Attributes:
         run: query id to ``{document id: score}``.
         scores: the measures of the run, per query and on average.
-        first_stage: the measures of the candidates in their own order; None where they have none.
+        identity: the base model's name and hash, or ``python:MODULE:FUNCTION@HASH`` of ``FUNCTION.identity``, else of
+            the module's file.
+        candidates: BM25 with its parameters, or a run with its hash; None where all documents were searched.
+        first_stage: the measures of the candidates in their own order; None where there is none.
     """
 
     run: Run
     scores: Scores
-    first_stage: Scores | None
+    identity: str
+    candidates: str | None = None
+    first_stage: Scores | None = None
 
 
-def tir(results: Results | Path | str, specialist: str | None = None, joint: str | None = None) -> list[TIR]:
+def tir(results: AnyResults, specialist: str | None = None, joint: str | None = None) -> list[TIR]:
     """Return the TIR of joint arms with its interval, as numbers.
 
     Args:
-        results: what ``load_all_results`` or ``compare(...).results`` gives, or an output folder.
+        results: what ``load_all_results`` or ``compare`` gives, or an output folder.
         specialist: an arm or system; with ``joint`` given, only this pair is judged. Without both, arms pair by name
             (``rank_only_r8`` and ``joint_r8``). Either way the gates registered in the folder judge what they name.
         joint: the arm that does both tasks.
@@ -101,19 +112,14 @@ def tir(results: Results | Path | str, specialist: str | None = None, joint: str
         UsageError: one of the two arms is given alone, or has no results.
         DataError: the results cannot be read or compared.
     """
-    if not isinstance(results, Results | str | Path):
-        raise UsageError(
-            f"the results are a {type(results).__name__}; give an output folder, or what load_all_results gives"
-        )
-    if not isinstance(results, Results):
-        results = load_all_results(results)
+    results = given_results(results)
     if specialist is None and joint is None:
         judgments = Analysis(results).interference
     elif specialist is not None and joint is not None:
-        judgments = tuple(_judgments(results, specialist, joint))
+        judgments = _judgments(results, specialist, joint)
     else:
         raise UsageError("give the specialist and the joint arm, or neither")
-    return [row for judgment in judgments for row in _rows(judgment)]
+    return [_row(judgment, found) for judgment in judgments for found in (*judgment.parts, judgment.found)]
 
 
 def load_collection(name: str, split: str | None = None) -> Collection:
@@ -153,63 +159,108 @@ def bm25_candidates(collection: Collection | str, depth: int = 100, params: BM25
     loaded = collection if isinstance(collection, Collection) else load_collection(collection)
     if not hasattr(depth, "__index__"):
         raise UsageError(f"depth {depth!r} is no whole number; use at least 1")
-    params = params or BM25Config()
-    name = collections_of(collection)[0][0] if isinstance(collection, str) else collection.name
-    dataset = Dataset(name, loaded.split, depth, params)
-    return bm25_run(loaded, depth, params, exclude_self=dataset.exclude_self, cached=True)
+    exclude_self = _excludes_self(collection, loaded)
+    return bm25_run(loaded, depth, params or BM25Config(), exclude_self=exclude_self, cached=True)
 
 
 def evaluate_reranker(
-    scorer: PairScorer,
+    scorer: PairScorer | Reranker | UnimodelForExp1,
     collection: Collection | str,
     *,
-    candidates: Mapping[str, Mapping[str, float]] | None = None,
+    candidates: Mapping[str, Mapping[str, float]] | Path | str | None = None,
     depth: int = 100,
     max_queries: int | None = None,
     metrics: Sequence[str] = DEFAULT_METRICS,
-) -> RerankerScores:
-    """Rerank the candidates of every query with a function, and score the result.
+) -> EvaluatedRun:
+    """Rerank the candidates of every query with a function or model, and score the result.
 
     Args:
         scorer: a function from a list of ``(query, document)`` texts to as many scores. It is called once for each
-            query with all its candidates, so it may compare them with each other.
+            query with all its candidates, so it may compare them with each other. Or what ``load_model`` gives.
         collection: as loaded, or its name.
-        candidates: a run to rerank, such as ``read_run`` gives; BM25's by default.
+        candidates: a run to rerank: the path of a TREC run, or what ``read_run`` gives; BM25's by default.
         depth: candidates reranked per query, at most.
         max_queries: score a fixed sample of this many queries; by default all.
         metrics: as in ``score_run``.
 
     Raises:
-        DataError: a candidate is no document of the collection, candidates without an order would have to be cut, or
-            the function returns another number of scores than it got pairs, or a score that is not finite.
+        DataError: a run that cannot be read, a candidate is no document of the collection, candidates without an order
+            would have to be cut, or the function returns another number of scores than it got pairs, or a score that
+            is not finite.
         UsageError: an unknown collection or metric, or a number below 1.
     """
     from unimoe.evaluation.reranking.rerank import rerank_run
-    from unimoe.evaluation.reranking.rerankers import FunctionReranker
+    from unimoe.evaluation.reranking.rerankers import given_reranker, is_reranker
+    from unimoe.evaluation.systems.named.python_function import function_identity
 
     loaded = collection if isinstance(collection, Collection) else load_collection(collection)
-    if not callable(scorer):
+    if not callable(scorer) and not is_reranker(scorer):
         raise UsageError(
             f"the scorer is a {type(scorer).__name__}; give a function from (query, document) pairs to scores"
         )
     if not isinstance(depth, int) or depth < 1:
         raise UsageError(f"depth {depth}: reranks nothing; use a whole number from 1")
-    found = bm25_candidates(loaded, depth) if candidates is None else plain_run(candidates)
+    source, found = _candidates(candidates, loaded, depth)
     scored = loaded if max_queries is None else loaded.sample_queries(max_queries)
     chosen = {query_id: _cut(query_id, found.get(query_id, {}), depth) for query_id in scored.queries}
     if not any(chosen.values()):
         raise DataError(
             f"{loaded.name}: no query that is scored has candidates; give a run of this collection and split"
         )
-    run, _ = rerank_run(FunctionReranker(scorer), scored, chosen)
+    run, _ = rerank_run(given_reranker(scorer), scored, chosen)
     level = scored.relevance_level
     several = [scores for scores in chosen.values() if len(scores) > 1]
     ordered = not several or not all(map(is_unordered, several))
-    return RerankerScores(
+    return EvaluatedRun(
         run,
         score_run(scored.qrels, run, metrics, level),
+        getattr(scorer, "base_identity", None) or function_identity(scorer),
+        source,
         score_run(scored.qrels, chosen, metrics, level) if ordered else None,
     )
+
+
+def evaluate_encoder(
+    encoder: TextEncoder | Embedder,
+    collection: Collection | str,
+    *,
+    depth: int = 100,
+    max_queries: int | None = None,
+    metrics: Sequence[str] = DEFAULT_METRICS,
+) -> EvaluatedRun:
+    """Search a collection with a function that embeds texts, and score what is found.
+
+    Args:
+        encoder: a function from a list of N texts to vectors ``(N, D)``, which are compared by their cosine. It gets
+            all queries in one call, then documents in calls of a million characters. A function with a parameter
+            ``kind`` gets ``query`` or ``document`` there. Or what ``load_encoder`` or ``load_model`` gives.
+        collection: as loaded, or its name. The document with the query's id is left out as in ``bm25_candidates``.
+        depth: documents kept per query, at most.
+        max_queries: score a fixed sample of this many queries; by default all.
+        metrics: as in ``score_run``.
+
+    Raises:
+        DataError: the function returns something else than a vector for each text, or one that is zero or not finite.
+        UsageError: an unknown collection or metric, or a number below 1.
+    """
+    from unimoe.evaluation.retrieval_eval import dense_collection
+    from unimoe.evaluation.systems.named.python_function import FunctionEmbedder, function_identity
+    from unimoe.retrieval.dense import dense_run
+
+    loaded = collection if isinstance(collection, Collection) else load_collection(collection)
+    if not isinstance(depth, int) or depth < 1:
+        raise UsageError(f"depth {depth}: keeps nothing; use a whole number from 1")
+    if hasattr(encoder, "base_identity"):
+        model = cast("Embedder", encoder)
+    elif callable(encoder):
+        model = FunctionEmbedder(encoder, function_identity(encoder))
+    else:
+        raise UsageError(f"the encoder is a {type(encoder).__name__}; give a function from texts to vectors (N, D)")
+    config = DenseConfig(depth=depth, cutoffs=[1])
+    test = dense_collection(loaded, config, max_queries).test
+    with TemporaryDirectory() as store:  # a function's vectors are not kept: nothing tells its weights from others
+        run = dense_run(model, test, config, store_dir=Path(store), exclude_self=_excludes_self(collection, loaded))
+    return EvaluatedRun(run, score_run(test.qrels, run, metrics, test.relevance_level), model.base_identity)
 
 
 def load_model(
@@ -275,7 +326,7 @@ def load_encoder(
     return load(config, chosen, choose_dtype(chosen, config.dtype))
 
 
-def _judgments(results: Results, specialist: str, joint: str) -> Iterator[Judgment]:
+def _judgments(results: Results, specialist: str, joint: str) -> tuple[Judgment, ...]:
     """Judge one pair by the gates registered for it, and by default gates what these leave out."""
     if specialist == joint:
         raise UsageError(f"specialist and joint are both {joint!r}; name two arms")
@@ -292,25 +343,15 @@ def _judgments(results: Results, specialist: str, joint: str) -> Iterator[Judgme
         if isinstance(gate, InterferenceGate) and gate.arms == (specialist, joint)
     }
     registered = replace(registered, gates=of_pair)
-    for registration in (registered, default_gates(results, registered, asked)):
-        for outcome in judge_all(results, registration):
-            if isinstance(outcome, Refusal):
-                raise outcome.error
-            yield outcome
+    return (*judge(results, registered), *judge(results, default_gates(results, registered, asked)))
 
 
-def _rows(judgment: Judgment) -> Iterator[TIR]:
-    for row in judgment.parts:
-        yield _row(judgment, row, row.datasets[0])
-    yield _row(judgment, judgment.found, None if judgment.parts else judgment.found.datasets[0])
-
-
-def _row(judgment: Judgment, found: Finding, dataset: str | None) -> TIR:
+def _row(judgment: Judgment, found: Finding) -> TIR:
     specialist, joint = judgment.gate.arms
     low, high = found.estimate.interval or (None, None)
     return TIR(
         task=judgment.gate.task,
-        dataset=dataset,
+        dataset=found.datasets[0] if len(found.datasets) == 1 else None,
         metric=judgment.gate.metric,
         specialist=specialist,
         joint=joint,
@@ -323,6 +364,24 @@ def _row(judgment: Judgment, found: Finding, dataset: str | None) -> TIR:
         joint_mean=found.means[1],
         queries=found.queries,
     )
+
+
+def _excludes_self(collection: Collection | str, loaded: Collection) -> bool:
+    name = collections_of(collection)[0][0] if isinstance(collection, str) else collection.name
+    return Dataset(name, loaded.split, 1, BM25Config()).exclude_self
+
+
+def _candidates(
+    given: Mapping[str, Mapping[str, float]] | Path | str | None, collection: Collection, depth: int
+) -> tuple[str, Run]:
+    """Return what made some candidates, as results call it, and the candidates."""
+    if given is None:
+        return first_stage_name(BM25Config(), "bm25s"), bm25_candidates(collection, depth)
+    if isinstance(given, str | Path):
+        run = read_run(given)
+        return f"run:{Path(given).name}@{hash_file(Path(given))}", run
+    run = plain_run(given)
+    return f"run@{hash_json(run)}", run
 
 
 def _cut(query_id: str, scores: Mapping[str, float], depth: int) -> dict[str, float]:

@@ -21,6 +21,7 @@ from support.scripts import SCRIPTS, Done, assert_refused, call_script
 from support.tiny_encoders import save_tiny_encoder
 from support.tiny_rerankers import save_tiny_cross_encoder
 
+import unimoe
 from unimoe.results import drilldown_path, read_drilldown, read_result
 
 TIMING = {"created", "wall_time_s", "items_per_s"}
@@ -178,6 +179,24 @@ class TestMainJob:
         assert again.stderr.count("already done") == 20
         assert {path: path.stat().st_mtime_ns for path in before} == before
         assert again.stdout == first.stdout
+
+    def test_from_python_it_is_the_same(self, config: Path, finished: tuple[Path, Done], tmp_path: Path) -> None:
+        analysis = unimoe.run_experiment(config, {"seeds": [0, 1]}, output_dir=tmp_path / "outputs")
+        assert [(one.name, one.label) for one in analysis.judgments] == [
+            ("reranking.joint_r8", "INCONCLUSIVE"),
+            ("embedding.joint_r8", "INCONCLUSIVE"),
+        ]
+        there = unimoe.load_all_results(finished[0])
+        assert list(analysis.results) == list(there)
+        for arm in there:
+            for seed in there[arm]:
+                for key, scores in there[arm][seed].items():
+                    assert analysis.results[arm][seed][key] == pytest.approx(scores, abs=1e-6)
+        assert (tmp_path / "outputs" / "analysis" / "report.html").is_file()
+        given = read_result(tmp_path / "outputs/joint_r8/seed_0/results/reranking/apidocs.json").provenance.given
+        assert given == [f"--config {config}", "--set seeds=[0, 1]"]
+        again = run(config, tmp_path / "outputs")  # the command goes on where Python was
+        assert again.stderr.count("already done") == 20
 
     @pytest.mark.slow
     def test_another_seed_may_join(self, config: Path, finished: tuple[Path, Done], tmp_path: Path) -> None:

@@ -91,11 +91,12 @@ def test_other_commands_name_the_extra_they_need(runs: Path, arguments: list[str
     assert done.stdout == ""
 
 
-def test_python_names_the_extra_too(tmp_path: Path) -> None:
-    asked = f"{WITHOUT}\nimport unimoe\nunimoe.score_run, unimoe.tir\nunimoe.evaluate_beir\n"
+@pytest.mark.parametrize(("name", "extra"), [("evaluate_beir", "models"), ("run_experiment", "train")])
+def test_python_names_the_extra_too(name: str, extra: str) -> None:
+    asked = f"{WITHOUT}\nimport unimoe\nunimoe.score_run, unimoe.tir, unimoe.judge, unimoe.parity\nunimoe.{name}\n"
     done = subprocess.run([PYTHON, "-c", asked], capture_output=True, text=True, timeout=600, check=False)
-    assert done.stderr.strip().splitlines()[-1].startswith("ModuleNotFoundError: unimoe.evaluate_beir: this needs ")
-    assert "unimoe[models]" in done.stderr
+    assert done.stderr.strip().splitlines()[-1].startswith(f"ModuleNotFoundError: unimoe.{name}: this needs ")
+    assert f"unimoe[{extra}]" in done.stderr
 
 
 def test_the_version_is_there() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import json
 import shutil
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -304,3 +305,70 @@ class TestBadInput:
         taken = retrieve(data, tmp_path, "--set", "evaluation.bm25.k1=1.2")  # the fusion's place, the last of the three
         assert_refused(taken, 3, f"{ARMS[2]}/seed_none", "k1=1.2", "choose another --output-dir")
         assert not (tmp_path / "bm25").exists()
+
+
+FUNCTIONS = """
+def letters(texts, kind):
+    return [[text.lower().count(letter) for letter in "abcdefghijklmnopqrstuvwxyz "] for text in texts]
+
+letters.identity = "letters v1"
+
+def unnamed(texts):
+    return letters(texts, None)
+
+def broken(texts):
+    raise ValueError("no such letter")
+
+broken.identity = "broken"
+
+def short(texts):
+    return [[1.0]]
+
+short.identity = "short"
+"""
+
+
+class TestPythonFunction:
+    @pytest.fixture(autouse=True)
+    def functions(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        (tmp_path / "my_encoders.py").write_text(FUNCTIONS, encoding="utf-8")
+        monkeypatch.syspath_prepend(tmp_path)
+        monkeypatch.delitem(sys.modules, "my_encoders", raising=False)
+
+    def test_a_function_is_an_encoder_as_any(self, data: Path, tmp_path: Path) -> None:
+        done = retrieve(data, tmp_path / "out", "--encoder", "python:my_encoders:letters")
+        assert done.returncode == 0, done.stderr
+        found = result(tmp_path / "out", "letters")
+        assert str(found.identity.base_model).startswith("python:my_encoders:letters@")
+        from_python = unimoe.evaluate_encoder(importlib.import_module("my_encoders").letters, COLLECTION)
+        assert from_python.scores.aggregate["ndcg@10"] == pytest.approx(found.aggregate["ndcg@10"])
+        run = read_run(tmp_path / "out/letters/seed_none/runs/retrieval/toy.trec")
+        assert {query: list(scores) for query, scores in run.items()} == {
+            query: list(scores) for query, scores in from_python.run.items()
+        }
+        again = retrieve(data, tmp_path / "out", "--encoder", "python:my_encoders:letters")
+        assert again.stderr.count("already done") == 3
+
+    @pytest.mark.parametrize(
+        ("name", "code", "words"),
+        [
+            ("unnamed", 2, "say what it computes with, such as unnamed.identity = 'MODEL v1'"),
+            ("leters", 2, "my_encoders has no leters (did you mean 'letters'?)"),
+            ("FUNCTIONS.x", 2, "my_encoders has no FUNCTIONS.x"),
+            ("broken", 3, "python:my_encoders:broken raised ValueError: no such letter (my_encoders.py, line"),
+            ("short", 3, "the encoder returned list (1, 1); return an array of numbers (9, D) for 9 texts"),
+        ],
+    )
+    def test_what_is_no_encoder_is_refused_in_one_line(
+        self, data: Path, tmp_path: Path, name: str, code: int, words: str
+    ) -> None:
+        done = retrieve(data, tmp_path / "out", "--encoder", f"python:my_encoders:{name}")
+        assert done.returncode == code, done.stderr
+        assert words in done.stderr
+        assert "Traceback" not in done.stderr
+
+    def test_lengths_are_the_functions_own(self, data: Path, tmp_path: Path) -> None:
+        done = retrieve(
+            data, tmp_path / "out", "--encoder", "python:my_encoders:letters", "--set", "retrieval.query_length=9"
+        )
+        assert "a function cuts texts itself" in done.stderr

@@ -3,19 +3,25 @@
 from __future__ import annotations
 
 import math
+import string
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
+import torch
 import yaml
 from support.reranking import invented, write_invented
 from support.results import write_experiment
+from support.tiny_encoders import save_tiny_encoder
 from support.tiny_models import save_tiny_model
 
 import unimoe
 from unimoe.config import ModelConfig
 from unimoe.core.errors import DataError, UsageError
+from unimoe.core.io import hash_file, hash_json
+from unimoe.core.trec import write_run
 
 Pairs = list[tuple[str, str]]
 
@@ -113,6 +119,36 @@ class TestEvaluateReranker:
         assert len(found.run) == 2
         assert all(set(scores) == {"d01", "d02"} for scores in found.run.values())
 
+    def test_candidates_from_a_run_file_are_named_by_its_hash(self, tmp_path: Path) -> None:
+        every = {query_id: {"d00": 1.0, "d01": 2.0, "d02": 3.0} for query_id in invented().queries}
+        write_run(tmp_path / "mine.trec", every, "mine")
+        given = unimoe.evaluate_reranker(by_length, invented(), candidates=every)
+        for path in (tmp_path / "mine.trec", str(tmp_path / "mine.trec")):
+            read = unimoe.evaluate_reranker(by_length, invented(), candidates=path)
+            assert (read.run, read.scores, read.first_stage) == (given.run, given.scores, given.first_stage)
+            assert read.candidates == f"run:mine.trec@{hash_file(tmp_path / 'mine.trec')}"
+        assert given.candidates == f"run@{hash_json(every)}"
+        assert unimoe.evaluate_reranker(by_length, invented()).candidates == "bm25s(k1=0.9,b=0.4,stemmer=english)"
+        with pytest.raises(DataError, match=r"none\.trec: no such file"):
+            unimoe.evaluate_reranker(by_length, invented(), candidates=tmp_path / "none.trec")
+
+    def test_the_identity_is_the_file_of_the_function_or_what_it_states(self) -> None:
+        def stated(pairs: Pairs) -> list[float]:
+            return by_length(pairs)
+
+        stated.identity = "length v1"  # type: ignore[attr-defined]
+        found = unimoe.evaluate_reranker(by_length, invented())
+        assert found.identity == f"python:{__name__}:by_length@{hash_file(Path(__file__))}"
+        assert unimoe.evaluate_reranker(stated, invented()).identity.endswith(f"stated@{hash_json('length v1')}")
+
+    def test_a_loaded_model_reranks_as_its_function_does(self, tmp_path: Path) -> None:
+        model = unimoe.load_model(save_tiny_model(tmp_path), device="cpu")
+        found = unimoe.evaluate_reranker(model, invented(), depth=3)
+        same = unimoe.evaluate_reranker(lambda pairs: model.rerank(pairs, output="gap"), invented(), depth=3)
+        assert found.identity == model.base_identity
+        for query_id, scores in same.run.items():
+            assert found.run[query_id] == pytest.approx(scores, abs=1e-5)
+
     def test_candidates_in_no_order_are_reranked_whole_and_have_no_scores_of_their_own(self) -> None:
         even = {query_id: {"d00": 0.0, "d01": 0.0} for query_id in invented().queries}
         assert unimoe.evaluate_reranker(by_length, invented(), candidates=even).first_stage is None
@@ -134,6 +170,73 @@ class TestEvaluateReranker:
             unimoe.evaluate_reranker(by_length, collection, candidates={"q0": {"elsewhere": 1.0}})
         with pytest.raises(UsageError, match="depth 0: reranks nothing"):
             unimoe.evaluate_reranker(by_length, collection, depth=0)
+
+
+def letters(texts: list[str]) -> Any:
+    """How often each letter occurs."""
+    return np.array([[text.lower().count(letter) for letter in string.ascii_lowercase] for text in texts])
+
+
+class TestEvaluateEncoder:
+    def test_finds_the_documents_of_highest_cosine(self) -> None:
+        collection = invented(documents=30, queries=6)
+        found = unimoe.evaluate_encoder(letters, collection, depth=5, metrics=["ndcg@10", "P@1"])
+        documents = list(collection.corpus)
+        texts = [document.full_text for document in collection.corpus.values()]
+        vectors, queries = (
+            given / np.linalg.norm(given, axis=1, keepdims=True)
+            for given in (letters(texts), letters(list(collection.queries.values())))
+        )
+        for query_id, cosines in zip(collection.queries, queries @ vectors.T, strict=True):
+            expected = {documents[place]: cosines[place] for place in np.argsort(-cosines)[:5]}
+            assert found.run[query_id] == pytest.approx(expected, abs=1e-6)
+        assert found.scores == unimoe.score_run(collection.qrels, found.run, ["ndcg@10", "P@1"])
+        assert (found.candidates, found.first_stage) == (None, None)
+        assert found.identity == f"python:{__name__}:letters@{hash_file(Path(__file__))}"
+
+    def test_a_function_that_reads_the_kind_is_told_it(self) -> None:
+        kinds = []
+
+        def asymmetric(texts: list[str], kind: str) -> Any:
+            kinds.append(kind)
+            return torch.tensor(letters(texts), dtype=torch.bfloat16)
+
+        assert len(unimoe.evaluate_encoder(asymmetric, invented(), max_queries=2).run) == 2
+        assert kinds == ["query", "document"]
+
+    def test_an_encoder_is_taken_as_it_is(self, tmp_path: Path) -> None:
+        encoder = unimoe.load_encoder(save_tiny_encoder(tmp_path / "tiny"), device="cpu")
+        found = unimoe.evaluate_encoder(encoder, invented())
+        same = unimoe.evaluate_encoder(encoder.encode, invented())
+        assert found.identity == encoder.base_identity
+        for query_id, scores in same.run.items():
+            assert found.run[query_id] == pytest.approx(scores, abs=1e-6)
+
+    @pytest.mark.parametrize(
+        ("encoder", "words"),
+        [
+            (
+                lambda texts: np.ones(len(texts)),
+                r"returned ndarray \(4,\); return an array of numbers \(4, D\) for 4 texts",
+            ),
+            (lambda texts: np.ones((1, 3)), r"returned ndarray \(1, 3\); return an array of numbers \(4, D\)"),
+            (lambda texts: [None] * len(texts), "returned list .*; return an array of numbers"),
+            (lambda texts: ["a"] * len(texts), "returned list .*; return an array of numbers"),
+            (lambda texts: None, "returned NoneType"),
+            (lambda texts: np.zeros((len(texts), 3)), "invented, query 'q0': the embedding is zero"),
+            (lambda texts: np.full((len(texts), 3), np.nan), "invented, query 'q0': the embedding is not finite"),
+            (lambda texts: np.ones((len(texts), 1 + (len(texts) > 4))), r"ndarray \(12, 2\); return .* \(12, 1\)"),
+        ],
+    )
+    def test_what_are_no_vectors_is_refused_by_id(self, encoder: Callable[..., Any], words: str) -> None:
+        with pytest.raises(DataError, match=words):
+            unimoe.evaluate_encoder(encoder, invented())
+
+    def test_what_is_no_encoder_is_refused(self) -> None:
+        with pytest.raises(UsageError, match="the encoder is a str"):
+            unimoe.evaluate_encoder("bundled", invented())  # type: ignore[arg-type]
+        with pytest.raises(UsageError, match="depth 0: keeps nothing"):
+            unimoe.evaluate_encoder(letters, invented(), depth=0)
 
 
 class TestLoadModel:
@@ -191,7 +294,7 @@ class TestMistakes:
     @pytest.mark.parametrize(
         ("candidates", "words"),
         [
-            ("a.trec", "str where a run should be"),
+            (3, "int where a run should be"),
             ({"q0": ["d00"]}, "query 'q0': list where a run should be"),
             ({"q0": {"d00": None}}, "query 'q0', document 'd00': score None is no number"),
             ({0: {"d00": 1.0}}, "the id of a query, 0, is no text"),

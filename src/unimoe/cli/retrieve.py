@@ -36,7 +36,10 @@ DEFAULT_RETRIEVAL = Path("retrieval/default")
 def retrieve(
     datasets: Annotated[str, typer.Option(help="Collections: scifact,cqadupstack/android,path:DIR@dev.")],
     encoder: Annotated[
-        str | None, typer.Option(help="A hub id, a folder, or bundled:NAME; by default the config's encoder.base.")
+        str | None,
+        typer.Option(
+            help="A hub id, a folder, bundled:NAME, or python:MODULE:FUNCTION; by default the config's encoder.base."
+        ),
     ] = None,
     checkpoint: Annotated[
         Path | None, typer.Option(help="A checkpoint folder: its model embeds the texts, not an encoder.")

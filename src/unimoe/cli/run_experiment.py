@@ -5,9 +5,8 @@ from __future__ import annotations
 import os
 import time
 import webbrowser
-from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -38,9 +37,6 @@ from unimoe.core.console import stderr, stdout
 
 if TYPE_CHECKING:
     from unimoe.config import Experiment
-    from unimoe.experiment.job import ExperimentRun
-    from unimoe.experiment.run_record import RunRecord
-    from unimoe.models.loader import ModelLoader
 
 
 def run_experiment(
@@ -69,9 +65,8 @@ def run_experiment(
     started = time.perf_counter()
     from unimoe.config.files import load_experiment
     from unimoe.core.io import sole_use
-    from unimoe.experiment.job import ANALYZE, ExperimentRun, smoke_version
-    from unimoe.experiment.run_record import RunRecord
-    from unimoe.models.work import counted_products
+    from unimoe.experiment.job import smoke_version
+    from unimoe.experiment.running import trained_and_evaluated
 
     refuse_torchrun("an experiment")
     experiment = load_experiment(config, override or [])
@@ -89,66 +84,15 @@ def run_experiment(
         for line in planned(experiment, target, started):
             stdout.print(line, soft_wrap=True)
         return
-    with sole_use(Path(experiment.output_dir)), opened_engine(settings) as opened, counted_products() as counted:
-        run = ExperimentRun(experiment, target, given_options(config, override, smoke=smoke), opened)
-        record = RunRecord(Path(experiment.output_dir), lambda: counted.flop, started)
-        record.note(_facts(run.loader))
-        _announce(experiment, run)
-        expected = _estimated(experiment, run, record, started) if engine == "local" else None
-        run.train_and_evaluate(record, expected)
-        stderr.print()
-        with record.phase(ANALYZE):
+    options = given_options(config, override, smoke=smoke)
+    with sole_use(Path(experiment.output_dir)), opened_engine(settings) as opened:
+        with trained_and_evaluated(experiment, target, options, opened, started) as run:
             analyze(output_dir=Path(experiment.output_dir))
         for line in run.next_look():
             stdout.print(line, soft_wrap=True)
     if open_report:
         _open(Path(experiment.output_dir))
     stdout.print(f"Next:   {_next_command(experiment)}", soft_wrap=True)
-
-
-def _facts(loader: ModelLoader) -> dict[str, Any]:
-    """Return what a run's cost depends on besides its config."""
-    import torch
-
-    from unimoe.models.device import describe_device
-    from unimoe.results.provenance import git_state
-
-    return {
-        "device": describe_device(loader.device),
-        "dtype": loader.dtype_name,
-        "threads": torch.get_num_threads(),
-        "git_commit": git_state()[0],
-    }
-
-
-def _announce(experiment: Experiment, run: ExperimentRun) -> None:
-    """Print what will run, and on which device."""
-    from unimoe.models.device import describe_device
-
-    loader, arms, seeds = run.loader, len(experiment.arms), len(experiment.seeds)
-    stderr.print(
-        f"{experiment.name}: {arms} arm{'s' * (arms > 1)} x {seeds} seed{'s' * (seeds > 1)}, {experiment.model.base}, "
-        f"{describe_device(loader.device)}, {loader.dtype_name}; results in {experiment.output_dir}",
-        soft_wrap=True,
-    )
-
-
-def _estimated(experiment: Experiment, run: ExperimentRun, record: RunRecord, started: float) -> Mapping[str, float]:
-    """Print the expected time; return the seconds of a unit of each phase, the first run's where it is resumed."""
-    from unimoe.experiment.estimate import estimate, in_words
-
-    if run.is_done():
-        return {}
-    known: Mapping[str, float] | None = record.noted("unit_seconds")
-    if known is not None:  # it was begun before: it goes on at once
-        return known
-    expected = estimate(experiment, run.loader, started, run.training_data)
-    low, high = expected.cost.range
-    record.note({"estimate_seconds": {"low": round(low, 1), "high": round(high, 1)}}, keep=True)
-    record.note({"unit_seconds": {phase: round(seconds, 3) for phase, seconds in expected.units.items()}})
-    for line in (f"{in_words(expected.cost)} on this machine", *expected.shorter):
-        stderr.print(line, soft_wrap=True)
-    return expected.units
 
 
 def _open(folder: Path) -> None:

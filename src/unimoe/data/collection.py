@@ -60,9 +60,8 @@ class Collection:
     level_stated: bool = False
 
     def __repr__(self) -> str:
-        return (
-            f"Collection({self.name!r}, {self.split!r}, {len(self.corpus):,} documents, {len(self.queries):,} queries)"
-        )
+        queries = f"{len(self.queries):,} queries, {len(self.qrels):,} of them judged"
+        return f"Collection({self.name!r}, split {self.split!r}: {len(self.corpus):,} documents, {queries})"
 
     @property
     def oddities(self) -> str:

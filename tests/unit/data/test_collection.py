@@ -64,7 +64,7 @@ def test_problems_are_shown_with_three_examples() -> None:
 
 
 def test_a_collection_is_shown_in_one_short_line(collection: Collection) -> None:
-    assert repr(collection) == "Collection('toy', 'test', 20 documents, 10 queries)"
+    assert repr(collection) == "Collection('toy', split 'test': 20 documents, 10 queries, 10 of them judged)"
 
 
 def test_queries_of_other_splits_are_left_out_but_unjudged_ones_stay() -> None:

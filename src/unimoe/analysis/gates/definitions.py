@@ -284,6 +284,15 @@ def load_gates(path: Path) -> Registration:
     return Registration(parsed.gates, file, _hash(unsealed(file)), parsed.registered)
 
 
+def given_gates(gates: Mapping[str, Any]) -> Registration:
+    """Return gates given by name, as gates or as plain data; no file registers them, and mistakes are UsageErrors."""
+    try:
+        parsed = GateFile.model_validate({"registered": "0001-01-01", "gates": gates})
+    except ValidationError as error:
+        raise UsageError(_explain(error)) from None
+    return Registration(parsed.gates)
+
+
 def sealed(content: bytes) -> bytes:
     """Return a gate file's content below a comment with its checksum: a registered gate must stay as it was."""
     return f'# "checksum": "{_hash(content)}"\n'.encode() + content

@@ -251,6 +251,17 @@ def device_of(model: Any) -> torch.device | str:
     return place
 
 
+def is_reranker(model: Any) -> bool:
+    """Return whether an object has the methods of a ``Reranker``."""
+    return all(callable(getattr(model, name, None)) for name in RERANKER_METHODS)
+
+
+def given_reranker(model: Any) -> Reranker:
+    """Return a model of token ids, a ``Reranker``, or a function from pairs of texts to scores as a reranker."""
+    known = callable(getattr(model, "rerank_ids", None)) or is_reranker(model)
+    return reranker_of(model) if known else FunctionReranker(model)
+
+
 def as_reranker(model: Any, tokenizer: Any, config: Experiment) -> Reranker:
     """Return a model or function given from Python as a reranker.
 
@@ -263,12 +274,8 @@ def as_reranker(model: Any, tokenizer: Any, config: Experiment) -> Reranker:
     Raises:
         UsageError: it is none of these.
     """
-    if not isinstance(model, nn.Module | type):
-        if all(callable(getattr(model, name, None)) for name in RERANKER_METHODS):
-            own: Reranker = model
-            return own
-        if callable(model):
-            return FunctionReranker(model)
+    if not isinstance(model, nn.Module | type) and (callable(model) or is_reranker(model)):
+        return given_reranker(model)
     return PairModelReranker(as_unimodel(model, tokenizer, config), **config.evaluation.batches)
 
 

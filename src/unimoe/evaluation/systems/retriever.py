@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import torch
 
@@ -22,6 +23,10 @@ from unimoe.models.loader import weights_hash
 from unimoe.models.served.client import refuse_secrets
 from unimoe.models.served.probe import served_name
 from unimoe.results import safe_name
+
+if TYPE_CHECKING:
+    from unimoe.evaluation.systems.named.python_function import FunctionEmbedder
+    from unimoe.models.served.embedder import ServedEmbedder
 
 
 @dataclass(frozen=True)
@@ -79,6 +84,11 @@ def encoder_retriever(
 
     if settings := served_settings(experiment):
         return _served_retriever(experiment, settings, name)
+    base = experiment.encoder.base
+    if base.startswith("python:"):
+        from unimoe.evaluation.systems.named.python_function import named_embedder
+
+        return _elsewhere(experiment, named_embedder("encoder.base", base.removeprefix("python:")), name)
     dtype = dtype or choose_dtype(device, experiment.encoder.dtype)
     model = load_encoder(experiment.encoder, device, dtype)
     return Retriever(
@@ -97,6 +107,11 @@ def _served_retriever(experiment: DenseExperiment, settings: ServedConfig, name:
     encoder = experiment.encoder
     prefixes: dict[TextKind, str] = {"query": encoder.query_prefix or "", "document": encoder.document_prefix or ""}
     model = ServedEmbedder(encoder.base, settings, prefixes)
+    return _elsewhere(experiment, model, name)
+
+
+def _elsewhere(experiment: DenseExperiment, model: ServedEmbedder | FunctionEmbedder, name: str) -> Retriever:
+    """Return the retriever of a model whose device and dtype are not ours to choose."""
     prompt = _prompt_with_lengths(model.prompt_name, experiment.retrieval)
     return Retriever(name, lambda: model, model.base_identity, prompt, model.place, "unknown")
 

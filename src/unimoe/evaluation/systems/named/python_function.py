@@ -1,23 +1,33 @@
-"""``python:MODULE:FUNCTION``: any callable from (query, document) pairs to scores, or a ``Reranker`` of your own."""
+"""``python:MODULE:FUNCTION``: a function from (query, document) pairs to scores, a ``Reranker``, or an encoder."""
 
 from __future__ import annotations
 
 import importlib
+import inspect
 import sys
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import chdir, contextmanager
+from functools import wraps
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from unimoe.core.errors import DataError, UnimoeError, UsageError, did_you_mean
+import numpy as np
+import torch
+from numpy.typing import ArrayLike
+
+from unimoe.core.errors import DataError, InputError, UnimoeError, UsageError, did_you_mean
 from unimoe.core.io import hash_file, hash_json
-from unimoe.evaluation.reranking.rerankers import RERANKER_METHODS, FunctionReranker, with_article
+from unimoe.evaluation.reranking.rerankers import RERANKER_METHODS, FunctionReranker, is_reranker, with_article
 from unimoe.evaluation.systems.named import OPTION, Naming, register_model, stated_system
 from unimoe.evaluation.systems.system import System
+from unimoe.models.embedder import Advance, TextKind, Vectors, refuse_zero_vectors
 
 KIND = "python"
+
+TextEncoder = Callable[..., ArrayLike]
+"""From a list of N texts, and their ``kind`` where it has such a parameter, to vectors ``(N, D)``."""
 
 _OPTIONAL = {"token_budget": None, "device": "as the function chooses"}
 """Attributes that a user's reranker may lack, with what counts instead."""
@@ -34,19 +44,46 @@ def python_system(name: str, naming: Naming) -> System:
         UsageError: there is no such module or function.
         DataError: importing the module raises an error.
     """
+    found, identity = python_attribute(f"{OPTION} {KIND}:", name, "(query, document) pairs to scores")
+    reranker = found if is_reranker(found) else FunctionReranker(found)
+    attribute, reusable = name.partition(":")[2], getattr(found, "identity", None) is not None
+    return stated_system(PythonReranker(reranker, attribute, identity, reusable=reusable), naming)
+
+
+def python_attribute(option: str, name: str, maps: str) -> tuple[Any, str]:
+    """Return what ``MODULE:FUNCTION`` names, with its identity, ``python:MODULE:FUNCTION@HASH``.
+
+    ``option`` is what the user wrote before the name, and ``maps`` says what the function takes and returns.
+    """
+    where = f"{option}{name}"
     module_name, _, attribute = name.partition(":")
     if not module_name or not attribute:
-        raise UsageError(f"{OPTION} {KIND}:{name}: write {KIND}:MODULE:FUNCTION")
-    module = _imported(f"{KIND}:{name}", module_name)
-    found = _attribute(f"{KIND}:{name}", module, attribute)
+        raise UsageError(f"{where}: write {KIND}:MODULE:FUNCTION")
+    found = _attribute(where, _imported(where, module_name), attribute, maps)
     stated = getattr(found, "identity", None)
     if not isinstance(stated, str | None):
+        raise UsageError(f"{where}: its identity is {with_article(type(stated).__name__)}; make it a text")
+    return found, f"{KIND}:{name}@{_content_hash(found, module_name)}"
+
+
+def function_identity(function: Any) -> str:
+    """Return the identity of a function given from Python, as ``python:MODULE:FUNCTION`` has it."""
+    name = getattr(function, "__qualname__", type(function).__qualname__)
+    return f"{KIND}:{function.__module__}:{name}@{_content_hash(function, function.__module__)}"
+
+
+def named_embedder(setting: str, name: str) -> FunctionEmbedder:
+    """Return what ``python:MODULE:FUNCTION`` names as an encoder; ``setting`` is what errors call its place.
+
+    Its vectors are kept, so a UsageError refuses a function that does not state its identity.
+    """
+    found, identity = python_attribute(f"{setting} {KIND}:", name, "texts to vectors")
+    if getattr(found, "identity", None) is None:
+        function = name.partition(":")[2]
         raise UsageError(
-            f"{OPTION} {KIND}:{name}: its identity is {with_article(type(stated).__name__)}; make it a text"
+            f"{setting} {KIND}:{name}: say what it computes with, such as {function}.identity = 'MODEL v1'"
         )
-    identity = f"{KIND}:{name}@{hash_json(stated) if stated is not None else _source_hash(module)}"
-    reranker = found if _is_reranker(found) else FunctionReranker(found)
-    return stated_system(PythonReranker(reranker, attribute, identity, reusable=stated is not None), naming)
+    return FunctionEmbedder(raising_one_line(found, f"{KIND}:{name}"), identity)
 
 
 class PythonReranker:
@@ -60,10 +97,65 @@ class PythonReranker:
         if name in _OPTIONAL:
             return getattr(self._reranker, name, _OPTIONAL[name])
         found = getattr(self._reranker, name)
-        return _raising_one_line(found, self.identity.rpartition("@")[0]) if name in RERANKER_METHODS else found
+        return raising_one_line(found, self.identity.rpartition("@")[0]) if name in RERANKER_METHODS else found
 
 
-def _raising_one_line(method: Callable[..., Any], where: str) -> Callable[..., Any]:
+class FunctionEmbedder:
+    """Embeds texts by a function, whose vectors it scales to unit length; satisfies ``Embedder``.
+
+    A function with a parameter ``kind`` gets ``"query"`` or ``"document"`` there.
+    """
+
+    device, dtype = torch.device("cpu"), torch.float32  # of the vectors
+    place, prompt_name = "as the function chooses", "none"
+
+    def __init__(self, function: TextEncoder, identity: str) -> None:
+        self._function, self.base_identity, self._width = function, identity, 0
+        try:
+            self._reads_kind = "kind" in inspect.signature(function).parameters
+        except ValueError:  # a compiled function may have no signature
+            self._reads_kind = False
+
+    def encode(
+        self,
+        texts: Sequence[str],
+        *,
+        kind: TextKind = "plain",
+        prefix: str | None = None,
+        max_length: int | None = None,
+        token_budget: int | None = None,
+        batch_size: int | None = None,
+        advance: Advance | None = None,
+    ) -> Vectors:
+        """Call the function once with all texts; a DataError where it returns something else than their vectors."""
+        if max_length is not None:
+            raise UsageError(
+                "a function cuts texts itself; leave retrieval.query_length and retrieval.document_length null"
+            )
+        asked = [f"{prefix or ''}{text}" for text in texts]
+        found: Any = self._function(asked, kind=kind) if self._reads_kind else self._function(asked)
+        try:
+            given = found.detach().cpu().double() if isinstance(found, torch.Tensor) else found
+            vectors = np.asarray(given, dtype=np.float64)
+        except (TypeError, ValueError):  # rows of several lengths, or no numbers
+            vectors = np.empty(0)
+        if vectors.ndim != 2 or len(vectors) != len(texts) or vectors.shape[1] != (self._width or vectors.shape[1]):
+            wanted = f"an array of numbers ({len(texts)}, {self._width or 'D'}) for {len(texts)} texts"
+            raise DataError(f"the encoder returned {type(found).__name__} {np.shape(vectors)}; return {wanted}")
+        self._width = vectors.shape[1]
+        if len(bad := np.flatnonzero(~np.isfinite(vectors).all(axis=1))):
+            raise InputError(int(bad[0]), "the embedding is not finite")
+        refuse_zero_vectors(vectors.astype(np.float32))
+        unit: Vectors = (vectors / np.linalg.norm(vectors, axis=1, keepdims=True)).astype(np.float32)
+        if advance:
+            advance(len(texts))
+        return unit
+
+
+def raising_one_line(method: Callable[..., Any], where: str) -> Callable[..., Any]:
+    """Return a user's function that raises any error as one line."""
+
+    @wraps(method)
     def call(*arguments: Any, **named: Any) -> Any:
         try:
             with chdir("."):  # a function that goes elsewhere takes no relative path of ours with it
@@ -76,7 +168,7 @@ def _raising_one_line(method: Callable[..., Any], where: str) -> Callable[..., A
     return call
 
 
-def _imported(text: str, name: str) -> ModuleType:
+def _imported(where: str, name: str) -> ModuleType:
     with _from_current_folder():
         try:
             with chdir("."):
@@ -84,28 +176,24 @@ def _imported(text: str, name: str) -> ModuleType:
         except ModuleNotFoundError as error:
             if error.name and (name == error.name or name.startswith(f"{error.name}.")):
                 raise UsageError(
-                    f"{OPTION} {text}: no module {error.name!r}; run the command in its folder, or install it"
+                    f"{where}: no module {error.name!r}; run the command in its folder, or install it"
                 ) from None
-            raise DataError(f"{OPTION} {text}: importing it raised {_described(error)}; fix it") from error
+            raise DataError(f"{where}: importing it raised {_described(error)}; fix it") from error
         except (Exception, SystemExit) as error:  # anything that a user's module raises
-            raise DataError(f"{OPTION} {text}: importing it raised {_described(error)}; fix it") from error
+            raise DataError(f"{where}: importing it raised {_described(error)}; fix it") from error
 
 
-def _attribute(text: str, module: ModuleType, name: str) -> Any:
+def _attribute(where: str, module: ModuleType, name: str, maps: str) -> Any:
     found: Any = module
     for part in name.split("."):
         known = [own for own in vars(found) if not own.startswith("_")] if hasattr(found, "__dict__") else []
         if not hasattr(found, part):
-            raise UsageError(f"{OPTION} {text}: {module.__name__} has no {name}{did_you_mean(part, known)}")
+            raise UsageError(f"{where}: {module.__name__} has no {name}{did_you_mean(part, known)}")
         found = getattr(found, part)
-    if isinstance(found, type) or not (callable(found) or _is_reranker(found)):
+    if isinstance(found, type) or not (callable(found) or is_reranker(found)):
         what = "a class" if isinstance(found, type) else with_article(type(found).__name__)
-        raise UsageError(f"{OPTION} {text}: {name} is {what}; name a function from (query, document) pairs to scores")
+        raise UsageError(f"{where}: {name} is {what}; name a function from {maps}")
     return found
-
-
-def _is_reranker(found: Any) -> bool:
-    return all(callable(getattr(found, method, None)) for method in RERANKER_METHODS)
 
 
 @contextmanager
@@ -118,8 +206,11 @@ def _from_current_folder() -> Iterator[None]:
         sys.path.remove(here)
 
 
-def _source_hash(module: ModuleType) -> str:
-    file = getattr(module, "__file__", None)
+def _content_hash(function: Any, module: str) -> str:
+    """Return the hash of what a function states as its identity, else of its module's file."""
+    if isinstance(stated := getattr(function, "identity", None), str):
+        return hash_json(stated)
+    file = getattr(sys.modules.get(module), "__file__", None)
     return hash_file(Path(file)) if file else "unknown"
 
 
