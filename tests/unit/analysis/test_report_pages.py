@@ -17,13 +17,21 @@ from support.reports import UNUSUAL, Scores, contents_of, loaded, noisy, steady,
 from support.results import make_result, query_ids, write_experiment
 
 from unimoe.analysis.analysis import Analysis
-from unimoe.analysis.drilldown import MOST_CASES, QueryCase, Ranks, drilldown_table
+from unimoe.analysis.drilldown import (
+    MOST_CASES,
+    MOST_CHARACTERS,
+    Queries,
+    QueryCase,
+    Ranks,
+    _row,
+    drilldown_table,
+    gather_queries,
+)
 from unimoe.analysis.figures import all_figures, to_svg
 from unimoe.analysis.gates.definitions import load_gates
 from unimoe.analysis.report import gather, write_report
 from unimoe.analysis.report.pages import html_page, markdown_page
 from unimoe.analysis.report.provenance import missing_parts, provenance
-from unimoe.analysis.report.queries import MOST_CHARACTERS, _row, gather_queries
 from unimoe.results import DrillDown, QueryDetail, write_result
 from unimoe.results.folder import load_all_results
 
@@ -58,11 +66,15 @@ def test_unusual_cutoffs_reach_every_output_and_no_others_do(tmp_path: Path) -> 
     assert "PASS from 10 %" in said
 
 
+def queries_of(analysis: Analysis) -> Queries:
+    return gather_queries(analysis.judgments, analysis.cases)
+
+
 class TestQueries:
     def test_the_largest_differences_come_first_and_ties_not_at_all(self) -> None:
         scores = {"rank_only_r8": [0.9, 0.5, 0.5, 0.2], "joint_r8": [0.1, 0.5, 0.6, 0.5]}
         results = loaded([make_result(arm, 0, values) for arm, values in scores.items()])
-        queries = gather_queries(Analysis(results))
+        queries = queries_of(Analysis(results))
         assert [(row.id, row.difference) for row in queries.rows] == [("q000", -80.0), ("q003", 30.0), ("q002", 10.0)]
         assert (queries.rows[0].first, queries.rows[0].second) == (90.0, 10.0)
         assert "3 of 4 queries" in queries.words
@@ -85,7 +97,7 @@ class TestQueries:
     def test_gates_of_several_kinds_share_headings_and_have_places(self, tmp_path: Path) -> None:
         gate = BASE | {"kind": "superiority", "margin": 0.01, "system": "joint_r8", "baseline": "rank_only_r8"}
         registration = load_gates(gate_file(tmp_path, kill=INTERFERENCE, better=gate))
-        queries = gather_queries(Analysis(loaded(noisy()), registration))
+        queries = queries_of(Analysis(loaded(noisy()), registration))
         assert queries.roles == ("Specialist or system", "Joint or baseline")
         arms = "reranking/apidocs: joint_r8 against rank_only_r8"
         assert set(queries.places) == {f"{arms} (kill)", f"{arms} (better)"}
@@ -161,11 +173,10 @@ class TestHtml:
         page = _Page(html_page(contents_of(noisy()), []))
         assert not {"link", "img", "iframe", "object", "base", "form"} & set(page.tags)
         links = [value for name, value in page.attributes if name in ("src", "href", "action", "srcset")]
-        assert links
         assert all(link and link.startswith("#") for link in links)
         assert not [name for name, _ in page.attributes if name.startswith("on")]
 
-    def test_links_of_the_table_of_contents_lead_somewhere(self, tmp_path: Path) -> None:
+    def test_links_within_the_page_lead_somewhere(self, tmp_path: Path) -> None:
         write_experiment(tmp_path, seeds=(0, 1), queries=10, logs=False)
         text = write_report(Analysis(load_all_results(tmp_path), iterations=20)).read_text(encoding="utf-8")
         page = _Page(text)

@@ -14,6 +14,7 @@ from functools import cached_property
 from typing import TypeAlias
 
 from unimoe.analysis.arms import ZERO_SHOT
+from unimoe.analysis.gates.costs import ArmCost, costs_of, seconds_of
 from unimoe.analysis.gates.definitions import (
     EquivalenceGate,
     Gate,
@@ -53,6 +54,7 @@ class Judgment:
     advisory: tuple[str, ...]  # why the judgment may neither pass nor stop a project; empty where it may
     notes: tuple[str, ...]  # what else a reader must know before trusting the label
     scores: GateScores
+    costs: tuple[ArmCost, ...] = ()  # of each arm; empty where the folder has no record of them
 
     @property
     def label(self) -> Label:
@@ -109,6 +111,24 @@ class Judgment:
             gate.looks,
             lambda below: label_of(gate.confidences(below), gate.label_confidence),
         )
+
+    @cached_property
+    def seconds(self) -> dict[str, float]:
+        """The seconds that each way to settle an undecided gate would take here; empty where they are not known."""
+        plan = self.plan
+        if not self.costs or plan is None or plan.grid is None or self.label != "INCONCLUSIVE":
+            return {}
+        seeds, queries = plan.at_hand
+        ways = {"seeds": (plan.seeds, queries), "queries": (seeds, plan.queries), "mix": plan.grid}
+        if plan.grid in (ways["seeds"], ways["queries"]):
+            del ways["mix"]
+        if self.gate.looks:
+            ways = {f"{look} seeds": (look, queries) for look in (self.outlook.looks if self.outlook else ())}
+        return {
+            way: seconds_of(self.costs, more_seeds, more_queries, queries)
+            for way, (more_seeds, more_queries) in ways.items()
+            if more_seeds is not None and more_queries is not None
+        }
 
     @cached_property
     def stability(self) -> Stability:
@@ -186,6 +206,11 @@ def judge(results: Results, registration: Registration, name: str, *, advisory: 
         for result in results.measured(key, arm)
     ]
     used, left_out = ([result for result, judged in of_arms if judged == wanted] for wanted in (True, False))
+    otherwise = None
+    if isinstance(gate, InterferenceGate) and len(scores.groups) > 1:
+        other = gate.model_copy(update={"across": gate.other_way})
+        value = quantity_of(other, tuple(scores.by_dataset)).value(scores.means)
+        otherwise = value if math.isfinite(value) else None
     return Judgment(
         name=name,
         gate=gate,
@@ -193,16 +218,17 @@ def judge(results: Results, registration: Registration, name: str, *, advisory: 
         found=found,
         look=look,
         parts=tuple(_parts(results, gate, look)) if len(gate.datasets) > 1 else (),
-        otherwise=_otherwise(gate, scores),
+        otherwise=otherwise,
         learnt=learnt,
         advisory=(*reasons, *_unfit(used)),
         notes=(
-            *_notes_on_results(registration, gate, used, left_out, paired=scores.paired, look=look),
+            *_notes_on_results(registration, gate, used, left_out if look is None else [], paired=scores.paired),
             *results.notes(gate.keys, gate.arms),
             *unequal_budgets(results, gate, scores.seeds),
             *_notes_on_scores(results, gate, scores, found),
         ),
         scores=scores,
+        costs=costs_of(results, gate.keys, gate.arms, scores.seeds),
     )
 
 
@@ -219,10 +245,9 @@ def unequal_budgets(results: Results, gate: Gate, seeds: tuple[tuple[Seed, ...],
         held = [results.result(arm, seed, key) for key in gate.keys for seed in of_arm]
         seen.append({getattr(r.training, field) for r in held if r is not None and r.training is not None})
     if all(seen) and seen[0] != seen[1]:
-        words = field.replace("_", " ")
         counts = [" or ".join(f"{count:,}" for count in sorted(of_arm)) for of_arm in seen]
         yield (
-            f"unequal training: {gate.specialist} saw {counts[0]} {words}, {gate.joint} {counts[1]}; "
+            f"unequal training: {gate.specialist} saw {counts[0]} {field.replace('_', ' ')}, {gate.joint} {counts[1]}; "
             "TIR measures the budget too"
         )
 
@@ -265,11 +290,11 @@ def _learnt(results: Results, gate: Gate, look: int | None = None) -> Learnt | N
     if not isinstance(gate, InterferenceGate):
         return None
     baseline = gate.specialist_must_beat or ZERO_SHOT
-    if baseline == gate.specialist:
-        return None
     if gate.specialist_must_beat:
         refuse_unknown_arm(results, baseline)
     elif not all(results.measured(key, baseline) for key in gate.keys):
+        return None
+    if baseline == gate.specialist:
         return None
     shared = gate.model_dump(include={"task", "datasets", "metric", "confidence", "estimand", "looks"})
     asked = SuperiorityGate(kind="superiority", system=gate.specialist, baseline=baseline, margin=0.0, **shared)
@@ -287,14 +312,6 @@ def _required(gate: Gate, found: Finding, learnt: Learnt | None) -> Finding:
     return replace(found, label="INCONCLUSIVE", why=found.why or why)
 
 
-def _otherwise(gate: Gate, scores: GateScores) -> float | None:
-    if not isinstance(gate, InterferenceGate) or len(scores.groups) == 1:
-        return None
-    other = gate.model_copy(update={"across": gate.other_way})
-    value = quantity_of(other, tuple(scores.by_dataset)).value(scores.means)
-    return value if math.isfinite(value) else None
-
-
 def _unfit(used: list[EvalResult]) -> Iterator[str]:
     """Yield why results decide nothing: they are unfit for decisions, or of fewer queries than there are."""
     yield from dict.fromkeys(caveat for result in used for caveat in result.caveats)
@@ -303,16 +320,10 @@ def _unfit(used: list[EvalResult]) -> Iterator[str]:
 
 
 def _notes_on_results(
-    registration: Registration,
-    gate: Gate,
-    used: list[EvalResult],
-    left_out: list[EvalResult],
-    *,
-    paired: bool,
-    look: int | None,
+    registration: Registration, gate: Gate, used: list[EvalResult], left_out: list[EvalResult], *, paired: bool
 ) -> Iterator[str]:
     """Yield which results were not judged, and that some are older than the gate."""
-    if left_out and look is None:
+    if left_out:
         why = f"because {'the other arm or ' if paired else ''}another dataset lacks the seed"
         names = dict.fromkeys(f"{result.config_name} seed {result.seed}" for result in left_out)
         yield f"left out, {'not registered' if gate.seeds else why}: {', '.join(names)}"

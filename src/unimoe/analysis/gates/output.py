@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import textwrap
 from collections.abc import Iterator
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from pydantic_core import to_jsonable_python
@@ -36,7 +36,33 @@ from unimoe.analysis.statistics.power import decides_sentence
 
 WIDTH = 96
 
+BY_DATASET, SETTLES = "By dataset", "Would settle it"  # names of facts that a report shows elsewhere
 _MOST_ROWS = 4  # datasets of one gate beyond these get a line each: a full tier has 26 collections
+
+
+@dataclass(frozen=True)
+class Said:
+    """An outcome in words: what terminal, report and Markdown show of it, each in its own layout."""
+
+    name: str  # of the gate
+    finding: str  # INTERFERENCE, UNDECIDED, NOT JUDGED
+    label: str  # of the gate with its meaning; empty where nothing was judged
+    headline: str  # the finding as a sentence, or why there is none
+    about: str  # task, datasets, arms and metric
+    facts: tuple[tuple[str, str], ...]  # a name and its text
+    parts: tuple[tuple[str, str], ...] = ()  # what was found on each of several datasets
+
+
+def say(item: Outcome) -> Said:
+    """Write an outcome out; this is the one place where that is done."""
+    gate = item.gate
+    where = gate.datasets[0] if len(gate.datasets) == 1 else f"{len(gate.datasets)} datasets"
+    about = f"{gate.task.capitalize()} on {where}: {' against '.join(gate.sides)}, {gate.metric}"
+    if isinstance(item, Refusal):
+        return Said(item.name, "NOT JUDGED", "", f"{item.error}.", about, (("Asked", asked(gate)),))
+    several = item.rows if len(item.rows) > 1 else ()
+    parts = tuple((row.datasets[0], _in_one_line(item, row)) for row in several)
+    return Said(item.name, finding(item), gate_text(item), headline(item), about, tuple(_facts(item)), parts)
 
 
 def gate_lines(registration: Registration | None, outcomes: Outcomes) -> str:
@@ -65,40 +91,6 @@ def exit_line(outcomes: Outcomes) -> str:
     return f"Exit code {exit_code(outcomes)}: {', '.join(labels) or 'no gate'}"
 
 
-def judgment_lines(item: Judgment) -> Iterator[tuple[str, str]]:
-    """Yield what a judgment says beyond its headline, as named lines."""
-    gate, found = item.gate, item.found
-    if item.advisory:
-        yield "Advisory", f"{'; '.join(item.advisory)}: this neither passes nor stops a project"
-    yield "Asked", asked(gate)
-    yield ("TIR" if isinstance(gate, InterferenceGate) else "Difference"), _value(item)
-    yield "Scores", _scores(item)
-    if bound := bound_text(gate, found):
-        yield "Bound", f"{bound} with confidence {gate.label_confidence:g}: this decides, the 95 % interval does not"
-    if found.confidence:
-        yield "Confidence", confidence_line(gate, found)
-    if len(item.rows) > 1:
-        yield "By dataset", "; ".join(f"{row.datasets[0]} {in_one_line(item, row)}" for row in item.rows)
-    if isinstance(gate, InterferenceGate) and (other := other_way(item)):
-        yield "Across datasets", f"{WAYS[gate.across]}; {other}"
-    if item.learnt is not None:
-        yield "Specialist", learnt_line(item.learnt)
-    if looked := at_look(item):
-        yield "Looks", looked
-    if item.plan and item.label == "INCONCLUSIVE":
-        together = " (queries of all datasets together)" if len(item.rows) > 1 else ""
-        if settles := would_settle(item):
-            yield "Would settle it", settles + ("" if gate.looks else together)
-        yield "Can decide", decides_sentence(item.plan)
-    yield "Stability", item.stability.sentence
-    yield from (("Note", note) for note in item.notes)
-
-
-def in_one_line(item: Judgment, row: Finding) -> str:
-    """Return value, interval and finding on one dataset, for example ``+4.38 % [+3.11, +5.66] INTERFERENCE``."""
-    return f"{shown(item.gate, row.value)} {interval_text(item.gate, row)} {finding_word(item.gate, row.label)}"
-
-
 def learnt_line(learnt: Learnt) -> str:
     """Return how the specialist compares with an arm that was not trained."""
     value = learnt.found.value
@@ -115,16 +107,14 @@ def gates_as_json(registration: Registration | None, outcomes: Outcomes, decisiv
     The exit code is that of the ``decisive`` outcomes.
     """
     path, instant = (registration.path, registration.registered) if registration else (None, None)
-    found: dict[str, Any] = to_jsonable_python(
-        {
-            "file": str(path) if path else None,
-            "hash": registration.content_hash if registration else None,
-            "registered": instant.isoformat() if instant else None,
-            "exit_code": exit_code(decisive),
-            "gates": [_as_json(outcome) for outcome in outcomes],
-        },
-        inf_nan_mode="null",
-    )
+    facts = {
+        "file": str(path) if path else None,
+        "hash": registration.content_hash if registration else None,
+        "registered": instant.isoformat() if instant else None,
+        "exit_code": exit_code(decisive),
+        "gates": [_as_json(outcome) for outcome in outcomes],
+    }
+    found: dict[str, Any] = to_jsonable_python(facts, inf_nan_mode="null")
     return found
 
 
@@ -140,19 +130,49 @@ def filled(text: str, first: str = "", others: str = "  ") -> str:
 def _paragraph(item: Outcome) -> str:
     if isinstance(item, Refusal):
         return filled(f"NOT JUDGED: {item.error}")
-    title = f"{finding(item)}: {item.name} ({gate_text(item)})"
-    lines, many = [filled(title), filled(headline(item), "  ")], len(item.rows) > _MOST_ROWS
-    lines += [_named(name, text) for name, text in judgment_lines(item) if not (many and name == "By dataset")]
-    if many:
-        width = max(len(row.datasets[0]) for row in item.rows)
-        lines += [_named(row.datasets[0], in_one_line(item, row), width) for row in item.rows]
+    said = say(item)
+    lines = [filled(f"{said.finding}: {said.name} ({said.label})"), filled(said.headline, "  ")]
+    many = said.parts if len(said.parts) > _MOST_ROWS else ()
+    width = max((len(name) for name, _ in many), default=0)
+    columns = [(name, text, 16) for name, text in said.facts if not (many and name == BY_DATASET)]
+    for name, text, wide in (*columns, *((name, text, width) for name, text in many)):
+        start = f"  {name:<{wide}} "
+        lines.append(filled(text, start, " " * len(start)))
     return "\n".join(lines)
 
 
-def _named(name: str, text: str, width: int = 16) -> str:
-    """Return a name and its text in two columns."""
-    start = f"  {name:<{width}} "
-    return filled(text, start, " " * len(start))
+def _facts(item: Judgment) -> Iterator[tuple[str, str]]:
+    """Yield what a judgment says beyond its headline, as named lines."""
+    gate, found = item.gate, item.found
+    if item.advisory:
+        yield "Advisory", f"{'; '.join(item.advisory)}: this neither passes nor stops a project"
+    yield "Asked", asked(gate)
+    yield ("TIR" if isinstance(gate, InterferenceGate) else "Difference"), _value(item)
+    yield "Scores", _scores(item)
+    if bound := bound_text(gate, found):
+        yield "Bound", f"{bound} with confidence {gate.label_confidence:g}: this decides, the 95 % interval does not"
+    if found.confidence:
+        yield "Confidence", confidence_line(gate, found)
+    if item.parts:
+        yield BY_DATASET, "; ".join(f"{row.datasets[0]} {_in_one_line(item, row)}" for row in item.parts)
+    if isinstance(gate, InterferenceGate) and (other := other_way(item)):
+        yield "Across datasets", f"{WAYS[gate.across]}; {other}"
+    if item.learnt is not None:
+        yield "Specialist", learnt_line(item.learnt)
+    if looked := at_look(item):
+        yield "Looks", looked
+    if item.plan and item.label == "INCONCLUSIVE":
+        if settles := would_settle(item):
+            together = " (queries of all datasets together)" if item.parts and not gate.looks else ""
+            yield SETTLES, settles + together
+        yield "Can decide", decides_sentence(item.plan)
+    yield "Stability", item.stability.sentence
+    yield from (("Note", note) for note in item.notes)
+
+
+def _in_one_line(item: Judgment, row: Finding) -> str:
+    """Return value, interval and finding on one dataset, for example ``+4.38 % [+3.11, +5.66] INTERFERENCE``."""
+    return f"{shown(item.gate, row.value)} {interval_text(item.gate, row)} {finding_word(item.gate, row.label)}"
 
 
 def _value(item: Judgment) -> str:
@@ -198,7 +218,7 @@ def _as_json(outcome: Outcome) -> dict[str, Any]:
         and {"beats": learnt.baseline, "holds": learnt.holds, "interval": learnt.found.estimate.as_json()},
         "look": outcome.look,
         "label_confidence": outcome.gate.label_confidence,
-        "power": plan and asdict(plan) | {"says": would_settle(outcome)},
+        "power": plan and asdict(plan) | {"says": would_settle(outcome), "seconds": outcome.seconds or None},
         "outlook": outcome.outlook and asdict(outcome.outlook),
         "stability": asdict(outcome.stability),
         "notes": outcome.notes,

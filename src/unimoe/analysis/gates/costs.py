@@ -1,0 +1,68 @@
+"""What further seeds and queries of a gate would cost here, from what its arms have taken so far."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from pydantic import BaseModel, Field
+
+from unimoe.core.errors import DataError
+from unimoe.core.grouping import gathered
+from unimoe.core.io import find_files, read_json
+from unimoe.results.folder import Results, Seed
+
+RECORD = "run.json"  # the job's record in an output folder
+
+
+class _Phase(BaseModel):
+    seconds: float = 0.0
+
+
+class _Record(BaseModel):
+    phases: dict[str, _Phase] = Field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class ArmCost:
+    """What one arm of a gate has taken."""
+
+    seeds: int  # trained so far; 0 for an arm that is not trained
+    training: float  # mean seconds of training one seed
+    evaluation: float  # mean seconds of scoring one seed on all of the gate's datasets
+
+
+def costs_of(
+    results: Results, keys: Sequence[str], arms: Sequence[str], seeds: Sequence[Sequence[Seed]]
+) -> tuple[ArmCost, ...]:
+    """Return the cost of each arm; nothing where the folder has no record of the training of each, or a damaged one.
+
+    The record has the seconds of each kind of arm (``train joint``) over all its seeds. Of a training that was killed
+    it has only what came after the last resume, and nothing of trainings on a cluster, so that a cost is a rough one.
+    """
+    try:
+        phases = read_json(results.output_dir / RECORD, _Record).phases
+    except DataError:
+        return ()  # costs are an extra, which must keep no gate from being judged
+    kinds = {name: arm.get("task") for r in results.everything for name, arm in r.config.get("arms", {}).items()}
+    files = find_files(results.output_dir, "*/seed_*/results/*/*.json")
+    trained = gathered((kinds.get(arm), (arm, seed)) for arm, seed in {file.parts[-5:-3] for file in files})
+    found = []
+    for arm, of_arm in zip(arms, seeds, strict=True):
+        phase, runs = phases.get(f"train {kinds.get(arm)}"), [seed for seed in of_arm if seed is not None]
+        if runs and (phase is None or not phase.seconds):
+            return ()
+        training = phase.seconds / len(trained[kinds[arm]]) if runs and phase else 0.0
+        times = [r.provenance.wall_time_s for key in keys for r in results.measured(key, arm) if r.seed in of_arm]
+        found.append(ArmCost(len(runs), training, sum(times) / max(1, len(runs))))
+    return tuple(found)
+
+
+def seconds_of(costs: Sequence[ArmCost], seeds: int, queries: int, present: int) -> float:
+    """Return the seconds to have so many seeds of each arm, all scored on so many queries, where some are there."""
+    whole = 0.0
+    for arm in costs:
+        wanted = max(arm.seeds, seeds) if arm.seeds else 0
+        whole += (wanted - arm.seeds) * arm.training
+        whole += (max(1, wanted) * queries / present - max(1, arm.seeds)) * arm.evaluation
+    return whole
