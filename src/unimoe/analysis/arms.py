@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Set
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from statistics import fmean, stdev
 
@@ -49,15 +49,27 @@ def pairs(arms: Iterable[str]) -> Iterator[Pair]:
     Several joint arms may share a specialist: each way of joint training is compared with it. Several specialists
     without any joint arm, such as one for each loss, are compared with each other and belong to no pair.
     """
-    arms = set(arms)
-    joint = _behind(arms, "joint")
-    own = {task: _behind(arms, word) for task, word in SPECIALISTS.items()}
+
+    def behind(word: str) -> set[str]:
+        return {name.removeprefix(word) for name in held if _has_word(name, word)}
+
+    held = set(arms)
+    joint, own = behind("joint"), {task: behind(word) for task, word in SPECIALISTS.items()}
     known = set[str]().union(*own.values())
     for task, word in SPECIALISTS.items():
-        of_joint = {name: _specialist_of(name, own[task], known) for name in joint}
+        of_joint = {}
+        for name in joint:
+            # The specialist's name is the same, or begins it: ``_r8_pcgrad`` is a way to train ``_r8``. The task's own
+            # are preferred; those of the other task say what is missing.
+            begun = [other for other in known if name == other or name.startswith(f"{other}_")]
+            of_joint[name] = max(begun, key=lambda other: (other in own[task], len(other)), default=name)
         alone = {name: name for name in known if name not in of_joint.values()} if joint or len(known) == 1 else {}
         for name, specialist in sorted((of_joint | alone).items()):
             yield Pair(task, specialist=f"{word}{specialist}", joint=f"joint{name}")
+
+
+def _has_word(name: str, word: str) -> bool:
+    return name == word or name.startswith(f"{word}_")
 
 
 @dataclass(frozen=True)
@@ -121,24 +133,6 @@ def without_queries(results: Results) -> tuple[Described | NotComputable, ...]:
         for pair in pairs(results)
         for key in _keys_of(results, pair, results.keys_without_queries)
     )
-
-
-def _has_word(name: str, word: str) -> bool:
-    return name == word or name.startswith(f"{word}_")
-
-
-def _behind(arms: Iterable[str], word: str) -> set[str]:
-    """Return what follows a task word in the names of arms."""
-    return {name.removeprefix(word) for name in arms if _has_word(name, word)}
-
-
-def _specialist_of(joint: str, own: Set[str], known: Set[str]) -> str:
-    """Return the specialist's name that this one equals or continues: ``_r8_pcgrad`` is a way to train ``_r8``.
-
-    Names are what follows the task word. The task's own are preferred; those of the other task say what is missing.
-    """
-    begun = [name for name in known if joint == name or joint.startswith(f"{name}_")]
-    return max(begun, key=lambda name: (name in own, len(name)), default=joint)
 
 
 def _keys_of(results: Results, pair: Pair, keys: Iterable[str]) -> list[str]:

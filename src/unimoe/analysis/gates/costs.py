@@ -58,11 +58,11 @@ def costs_of(
     return tuple(found)
 
 
-def seconds_of(costs: Sequence[ArmCost], seeds: int, queries: int, present: int) -> float:
-    """Return the seconds to have so many seeds of each arm, all scored on so many queries, where some are there."""
+def seconds_of(costs: Sequence[ArmCost], seeds: int, times_queries: float) -> float:
+    """Return the seconds to have so many seeds of each arm, all scored on this many times as many queries."""
     whole = 0.0
     for arm in costs:
         wanted = max(arm.seeds, seeds) if arm.seeds else 0
         whole += (wanted - arm.seeds) * arm.training
-        whole += (max(1, wanted) * queries / present - max(1, arm.seeds)) * arm.evaluation
+        whole += (max(1, wanted) * times_queries - max(1, arm.seeds)) * arm.evaluation
     return whole

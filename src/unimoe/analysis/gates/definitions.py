@@ -86,7 +86,7 @@ class _Gate(Section):
 
     @property
     def sides(self) -> tuple[str, str]:
-        """The arm that is judged, and the one that it is compared with."""
+        """The arm that is judged, and the one that it is compared with: joint and specialist, system and baseline."""
         return self.arms
 
     @property

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Literal
@@ -89,7 +89,14 @@ def find(gate: Gate, scores: GateScores) -> Finding:
     quantity = quantity_of(gate, datasets)
     as_they_are = gate.estimand != "seeds" and not scores.moments.groups
     found = estimate(scores.moments, quantity, "queries" if as_they_are else gate.estimand)
-    why = (found.unfit if math.isnan(found.value) else _too_little(gate, scores)) or found.unfit
+    queries = sum(scores.moments.queries)
+    differing = sum(int((abs(a.mean(axis=0) - b.mean(axis=0)) > 1e-12).sum()) for a, b in scores.by_dataset.values())
+    why = found.unfit
+    if not math.isnan(found.value) and differing < MIN_DIFFERING:
+        why = f"the arms differ on {differing:,} of {queries:,} queries, and fewer than {MIN_DIFFERING} cannot decide"
+    elif not math.isnan(found.value) and gate.estimand != "queries" and scores.single:
+        of = " and ".join(scores.single)
+        why = f"one seed of {of}: other training seeds cannot be judged by it, train two more"
     confidence = {} if why else gate.confidences(found.confidence_below)
     weights = ratio_weights(datasets, "tir_of_means")[0]
     first, second = weights @ scores.means
@@ -104,7 +111,7 @@ def find(gate: Gate, scores: GateScores) -> Finding:
         datasets=datasets,
         seeds=scores.seeds,
         paired=scores.paired,
-        queries=scores.queries,
+        queries=queries,
         means=(float(first), float(second)),
         runs=(of_first, of_second),
         by_seed={seed: value for seed, value in by_seed.items() if math.isfinite(value)},
@@ -120,18 +127,28 @@ def stability_of(gate: Gate, scores: GateScores, whole: Finding) -> Stability:
 
     So a label changes because the value moved, not because data was taken away.
     """
-    rows = []
-    for left_out, kind, rest in _leaving_one_out(scores):
-        value = quantity_of(gate, tuple(rest.by_dataset)).value(rest.means)
-        below = partial(_moved_below, whole.estimate, value - whole.value)
-        label = label_of({} if whole.why else gate.confidences(below), gate.label_confidence)
-        rows.append(Without(left_out, kind, value, region_of(gate, value), label))
+    arms = [(None, "")] if scores.paired else [(place, f"{arm} ") for place, arm in enumerate(scores.arms)]
+    left: list[tuple[str, Kind, GateScores]] = [
+        (f"{arm}seed {seed}", "seed", scores.without(seed, place))
+        for place, arm in arms
+        for seed in scores.seeds[place or 0]
+        if scores.fewest[place or 0] > 1
+    ]
     untried = []
     if max(scores.fewest) == 1:
         trained = any(seed is not None for seeds in scores.seeds for seed in seeds)
         untried.append(f"no seed can be left out, there {'is one' if trained else 'are none'}")
     if len(scores.groups) == 1:
         untried.append("no dataset can be left out, there is one")
+    for name, parts in scores.groups.items() if len(scores.groups) > 1 else ():
+        rest = {dataset: block for dataset, block in scores.by_dataset.items() if dataset not in parts}
+        left.append((name, "dataset", replace(scores, by_dataset=rest)))
+    rows = []
+    for name, kind, others in left:
+        value = quantity_of(gate, tuple(others.by_dataset)).value(others.means)
+        below = partial(_moved_below, whole.estimate, value - whole.value)
+        label = label_of({} if whole.why else gate.confidences(below), gate.label_confidence)
+        rows.append(Without(name, kind, value, region_of(gate, value), label))
     if not rows:
         return Stability((), None, f"not tried: {'; '.join(untried)}")
     if whole.why:
@@ -201,29 +218,5 @@ def ratio_weights(datasets: Sequence[str], averaging: Averaging) -> Array:
     return weights if averaging == "mean_of_tirs" else np.asarray(weights.mean(axis=0, keepdims=True))
 
 
-def _too_little(gate: Gate, scores: GateScores) -> str:
-    """Return why the scores cannot decide anything, before any interval; empty where they may."""
-    if scores.differing < MIN_DIFFERING:
-        return (
-            f"the arms differ on {scores.differing:,} of {scores.queries:,} queries, and fewer than {MIN_DIFFERING} "
-            "cannot decide"
-        )
-    if gate.estimand != "queries" and scores.single:
-        return f"one seed of {' and '.join(scores.single)}: other training seeds cannot be judged by it, train two more"
-    return ""
-
-
 def _moved_below(whole: Estimate, moved: float, cutoff: float) -> float:
     return whole.confidence_below(cutoff - moved)
-
-
-def _leaving_one_out(scores: GateScores) -> Iterator[tuple[str, Kind, GateScores]]:
-    arms = [(None, "")] if scores.paired else [(place, f"{arm} ") for place, arm in enumerate(scores.arms)]
-    for place, arm in arms:
-        seeds = scores.seeds[place or 0]
-        for seed in seeds if scores.fewest[place or 0] > 1 else ():
-            yield f"{arm}seed {seed}", "seed", scores.without(seed, place)
-    if len(scores.groups) > 1:
-        for name, parts in scores.groups.items():
-            rest = {dataset: block for dataset, block in scores.by_dataset.items() if dataset not in parts}
-            yield name, "dataset", replace(scores, by_dataset=rest)

@@ -30,17 +30,6 @@ class GateScores:
     numbered: bool = True  # whether seeds are those of trainings; those of run files are only their places in a list
 
     @property
-    def queries(self) -> int:
-        """Number of queries of all datasets together."""
-        return sum(first.shape[1] for first, _ in self.by_dataset.values())
-
-    @property
-    def differing(self) -> int:
-        """Number of queries on which the arms' scores, averaged over seeds, differ."""
-        differences = (first.mean(axis=0) - second.mean(axis=0) for first, second in self.by_dataset.values())
-        return sum(int((abs(of_dataset) > 1e-12).sum()) for of_dataset in differences)
-
-    @property
     def groups(self) -> dict[str, list[str]]:
         """The datasets by what counts once: CQADupStack's forums together, any other dataset alone."""
         return gathered((dataset_group(dataset), dataset) for dataset in self.by_dataset)
@@ -92,23 +81,22 @@ class GateScores:
 
     def _keeping(self, keep: Callable[[int, int, Seed], bool]) -> GateScores:
         """Return the same with the runs kept, by the arm, the place among its runs on a dataset, and the seed."""
-        blocks: list[list[Array]] = []
-        seeds: list[tuple[Seed, ...]] = []
-        for arm in (0, 1):
-            left, kept, cut = self.seeds[arm], list[Seed](), list[Array]()
-            for block in self.by_dataset.values():
-                own = left[: len(block[arm])]
+        kept: tuple[list[Seed], list[Seed]] = ([], [])
+        by_dataset: dict[str, tuple[Array, Array]] = {}
+        starts = [0, 0]
+        for dataset, blocks in self.by_dataset.items():
+            cut = []
+            for arm, block in enumerate(blocks):
+                own = self.seeds[arm][starts[arm] : starts[arm] + len(block)]
                 here = [keep(arm, place, seed) for place, seed in enumerate(own)]
-                cut.append(block[arm][here])
+                cut.append(block[here])
                 if arm in self.apart:  # the seeds of each dataset follow one another
-                    kept += compress(own, here)
-                    left = left[len(own) :]
+                    starts[arm] += len(block)
+                    kept[arm].extend(compress(own, here))
                 else:
-                    kept = list(compress(own, here))
-            blocks.append(cut)
-            seeds.append(tuple(kept))
-        by_dataset = dict(zip(self.by_dataset, zip(*blocks, strict=True), strict=True))
-        return replace(self, seeds=(seeds[0], seeds[1]), by_dataset=by_dataset)
+                    kept[arm][:] = compress(own, here)
+            by_dataset[dataset] = (cut[0], cut[1])
+        return replace(self, seeds=(tuple(kept[0]), tuple(kept[1])), by_dataset=by_dataset)
 
 
 def collect(results: Results, gate: Gate) -> GateScores:
@@ -158,7 +146,8 @@ def restricted(results: Results, gate: Gate, *, datasets: bool = True) -> tuple[
     if here != gate.datasets:
         reasons.append(f"no result yet on {', '.join(d for d in gate.datasets if d not in here)}")
     if gate.seeds is not None:
-        held = [results.seeds_of_all(arm, cut.keys) for arm in gate.arms if not _is_untrained(results, arm, cut.keys)]
+        trained = [arm for arm in gate.arms if any(results.result(arm, None, key) is None for key in cut.keys)]
+        held = [results.seeds_of_all(arm, cut.keys) for arm in trained]
         kept = [seed for seed in gate.seeds if all(seed in of_arm for of_arm in held)]
         if kept != gate.seeds:
             reasons.append(f"no result yet of seed {', '.join(str(seed) for seed in gate.seeds if seed not in kept)}")
@@ -172,13 +161,9 @@ def refuse_unknown_arm(results: Results, arm: str) -> None:
         raise DataError(f"no results of arm {arm!r}{did_you_mean(arm, results)}; here: {', '.join(results)}")
 
 
-def _is_untrained(results: Results, arm: str, keys: list[str]) -> bool:
-    return all(results.result(arm, None, key) is not None for key in keys)
-
-
 def _seeds(results: Results, gate: Gate, arm: str) -> tuple[Seed, ...]:
     """Return the seeds of an arm's runs; ``(None,)`` where it has none at all."""
-    if _is_untrained(results, arm, gate.keys):
+    if all(results.result(arm, None, key) is not None for key in gate.keys):
         return (None,)
     held = results.seeds_of_all(arm, gate.keys)
     if gate.seeds is not None:

@@ -7,9 +7,7 @@ from collections.abc import Iterator
 from unimoe.analysis.analysis import Analysis
 from unimoe.analysis.arms import ZERO_SHOT, arm_order
 from unimoe.analysis.gates.definitions import InterferenceGate
-from unimoe.analysis.gates.judging import Judgment, Refusal
-from unimoe.analysis.gates.output import learnt_line
-from unimoe.analysis.gates.wording import would_settle
+from unimoe.analysis.gates.judging import Refusal
 from unimoe.core.grouping import gathered
 from unimoe.core.io import hash_json
 from unimoe.results import EvalResult
@@ -19,14 +17,15 @@ Fact = tuple[str, str]  # a name and what it says
 
 
 def missing_parts(analysis: Analysis) -> Iterator[str]:
-    """Yield what the analysis would have used and did not find, and what limits each judgment, a line each."""
+    """Yield what the analysis would have used and did not find, a line each; a verdict itself says what limits it."""
     for absent in analysis.missing:
         yield f"{absent.pair.task} on {absent.dataset or 'any dataset'}: no TIR, {absent.reason}"
     for outcome in analysis.outcomes:
         if isinstance(outcome, Refusal):
             yield f"{outcome.name} was not judged: {outcome.error}"
-        else:
-            yield from dict.fromkeys(f"{outcome.name}: {line}" for line in _lacking(outcome))
+        elif outcome.learnt is None and isinstance(outcome.gate, InterferenceGate):
+            specialist = outcome.gate.specialist
+            yield f"{outcome.name}: no {ZERO_SHOT} result beside it, so nothing says whether {specialist} has learnt"
     if not analysis.judgments:
         yield from analysis.results.notes(analysis.results.dataset_keys)
     trained = sorted({(r.config_name, r.seed) for r in analysis.results.everything if r.identity.checkpoint != "none"})
@@ -57,21 +56,6 @@ def provenance(results: Results) -> Iterator[Fact]:
     for name, seed, made_from in sorted(places, key=lambda found: (arm_order(found[0]), found[1])):
         where = f" ({', '.join(places[name, seed, made_from])})" if of_arms.count((name, seed)) > 1 else ""
         yield f"{name} seed {seed}", f"{made_from}{where}"
-
-
-def _lacking(item: Judgment) -> Iterator[str]:
-    """Yield why a label is weak or absent, as clauses."""
-    yield from item.notes
-    if item.found.why:
-        yield item.found.why
-    elif item.label == "INCONCLUSIVE" and not item.unlearnt:
-        more = f"; {settles}" if (settles := would_settle(item)) else ""
-        yield f"too few seeds or queries for a label{more}"
-    yield from (f"{row.datasets[0]}: {row.why}" for row in item.parts if row.why and row.why != item.found.why)
-    if item.learnt is not None and not item.learnt.holds:
-        yield f"a specialist that has learnt: {learnt_line(item.learnt)}"
-    elif item.learnt is None and isinstance(item.gate, InterferenceGate):
-        yield f"no {ZERO_SHOT} result beside it, so nothing says whether {item.gate.specialist} has learnt"
 
 
 def _facts(r: EvalResult) -> dict[str, str | None]:
