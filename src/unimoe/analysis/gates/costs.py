@@ -8,19 +8,14 @@ from dataclasses import dataclass
 from pydantic import BaseModel, Field
 
 from unimoe.core.errors import DataError
-from unimoe.core.grouping import gathered
 from unimoe.core.io import find_files, read_json
 from unimoe.results.folder import Results, Seed
 
-RECORD = "run.json"  # the job's record in an output folder
-
-
-class _Phase(BaseModel):
-    seconds: float = 0.0
-
 
 class _Record(BaseModel):
-    phases: dict[str, _Phase] = Field(default_factory=dict)
+    """What is needed of the job's ``run.json``: seconds by phase, over all seeds (``train joint``)."""
+
+    phases: dict[str, dict[str, float]] = Field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -37,24 +32,23 @@ def costs_of(
 ) -> tuple[ArmCost, ...]:
     """Return the cost of each arm; nothing where the folder has no record of the training of each, or a damaged one.
 
-    The record has the seconds of each kind of arm (``train joint``) over all its seeds. Of a training that was killed
-    it has only what came after the last resume, and nothing of trainings on a cluster, so that a cost is a rough one.
+    A rough one: of a training that was killed, the record has only what came after it was resumed.
     """
     try:
-        phases = read_json(results.output_dir / RECORD, _Record).phases
+        phases = read_json(results.output_dir / "run.json", _Record).phases
     except DataError:
         return ()  # costs are an extra, which must keep no gate from being judged
     kinds = {name: arm.get("task") for r in results.everything for name, arm in r.config.get("arms", {}).items()}
-    files = find_files(results.output_dir, "*/seed_*/results/*/*.json")
-    trained = gathered((kinds.get(arm), (arm, seed)) for arm, seed in {file.parts[-5:-3] for file in files})
+    runs = {file.parts[-5:-3] for file in find_files(results.output_dir, "*/seed_*/results/*/*.json")}
     found = []
     for arm, of_arm in zip(arms, seeds, strict=True):
-        phase, runs = phases.get(f"train {kinds.get(arm)}"), [seed for seed in of_arm if seed is not None]
-        if runs and (phase is None or not phase.seconds):
+        kind, trained = kinds.get(arm), sum(seed is not None for seed in of_arm)
+        spent = phases.get(f"train {kind}", {}).get("seconds", 0.0)
+        if trained and not spent:
             return ()
-        training = phase.seconds / len(trained[kinds[arm]]) if runs and phase else 0.0
+        training = spent / max(1, sum(kinds.get(name) == kind for name, _ in runs))
         times = [r.provenance.wall_time_s for key in keys for r in results.measured(key, arm) if r.seed in of_arm]
-        found.append(ArmCost(len(runs), training, sum(times) / max(1, len(runs))))
+        found.append(ArmCost(trained, training, sum(times) / max(1, trained)))
     return tuple(found)
 
 
