@@ -96,7 +96,8 @@ def gather(analysis: Analysis, tables: Sequence[Table]) -> Contents:
         said, first = say(item), tuple[Fact, ...]()
         if isinstance(item, Judgment):
             settles = [fact for fact in said.facts if fact[0] == SETTLES]
-            first = (("Do", action(item)), *settles, *_beside(results, item, analysis.comparisons))
+            do = f"nothing by this: {'; '.join(item.advisory)}" if item.advisory else action(item)
+            first = (("Do", f"{do} (gate: {item.verdict})"), *settles, *_beside(results, item, analysis.comparisons))
         more = (fact for fact in said.facts if fact[0] not in (SETTLES, BY_DATASET))
         registered = analysis.registration is not None and item in analysis.decisive
         verdicts.append(Verdict(said, registered, first, (*more, *said.parts)))
@@ -163,9 +164,12 @@ def _beside(results: Results, item: Judgment, comparisons: Sequence[Comparison])
     said = [f"{name} {100 * mean:.2f}" for name, mean in means.items()]
     for arm, mean in zip(gate.arms, item.found.means, strict=True):
         tested = {name: [signs.get((key, arm, name), 0.0) for key in gate.keys] for name in means}
-        beaten = " and ".join(name for name, of_key in tested.items() if min(of_key) > 0.0)
-        behind = " and ".join(name for name, of_key in tested.items() if max(of_key) < 0.0)
-        words = [f"beats {beaten or 'none'}", *([f"behind {behind}"] if behind else [])]
+        words = []
+        for verb, sign in (("beats", 1.0), ("behind", -1.0)):
+            counts = {name: sum(sign * value > 0.0 for value in of_key) for name, of_key in tested.items()}
+            where = {n: "" if n == len(gate.keys) else f" on {n} of {len(gate.keys)} datasets" for n in counts.values()}
+            names = " and ".join(f"{name}{where[n]}" for name, n in counts.items() if n)
+            words += [f"{verb} {names or 'none'}"] if names or sign > 0.0 else []
         said.append(f"{arm} {100 * mean:.2f} ({', '.join(words)})")
     yield "Beside", f"{metric} x 100: {', '.join(said)}"
 
@@ -181,8 +185,8 @@ def _reading(items: Sequence[Judgment]) -> tuple[str, ...]:
         family(len(items)),
         f"An interval is one of {100 * LEVEL:g} %, two-sided; the bound that decides is one-sided, at the gate's own "
         "confidence.",
-        "Of the untrained systems beside a verdict, an arm beats those that it is significantly above on every dataset "
-        "(the table of paired comparisons has the tests), and is behind those that are significantly above it.",
+        "Of the untrained systems beside a verdict, an arm beats those that it is significantly above, and is behind "
+        "those that are significantly above it; the table of paired comparisons has the tests.",
     ]
     if not all(isinstance(item.gate, InterferenceGate) for item in items):
         paragraphs.insert(
