@@ -18,7 +18,7 @@ from unimoe.analysis.tables import ABSENT, Cell, RowGroup, Table
 from unimoe.analysis.tables.gates import by_kind, column_heads
 from unimoe.core.errors import DataError
 from unimoe.core.limits import visible
-from unimoe.results.folder import Details, Results, Seed
+from unimoe.results.folder import Details, Results
 
 LIMIT = 200  # queries of a drill-down: what a reader can look through, and a page can hold
 MOST_CASES = 3_000
@@ -91,9 +91,17 @@ def drill_down(results: Results, gate: Gate, found: Finding, limit: int = LIMIT)
     largest = np.argsort(-np.abs(differences), kind="stable")[:limit]
     query_ids = sorted(results.measured(key, gate.arms[0])[0].per_query)
     chosen = {query_ids[i]: int(i) for i in largest if differences[i] != 0.0 and whole}
-    by_arm = [[_details(results, arm, seed, key, list(chosen)) for seed in seeds] for arm, seeds in arms]
-    unread = tuple(str(error) for error in chain(*by_arm) if isinstance(error, DataError))
-    known = next((details for details in chain(*by_arm) if not isinstance(details, DataError)), {})
+    by_arm: list[list[Details | None]] = []  # what is known of queries by arm and seed; None for an unreadable sidecar
+    unread = []
+    for arm, seeds in arms:
+        by_arm.append([])
+        for seed in seeds:
+            try:
+                by_arm[-1].append(results.query_details(arm, seed, key, list(chosen)))
+            except DataError as error:
+                by_arm[-1].append(None)
+                unread.append(str(error))
+    known = next(filter(None, chain(*by_arm)), {})
     cases = []
     for query_id, place in chosen.items():
         detail = known.get(query_id)
@@ -110,7 +118,7 @@ def drill_down(results: Results, gate: Gate, found: Finding, limit: int = LIMIT)
                 relevant=relevant,
                 first_ranks=first_ranks,
                 second_ranks=second_ranks,
-                unread=unread,
+                unread=tuple(unread),
             )
         )
     return tuple(cases)
@@ -187,17 +195,9 @@ def gather_queries(judgments: Sequence[Judgment], cases: Mapping[tuple[str, str]
     )
 
 
-def _details(results: Results, arm: str, seed: Seed, key: str, query_ids: Sequence[str]) -> Details | DataError:
-    """Return what is known of queries under one arm and seed, or why its sidecar cannot be read."""
-    try:
-        return results.query_details(arm, seed, key, query_ids)
-    except DataError as error:
-        return error
-
-
-def _ranks(of_arm: Sequence[Details | DataError], query_id: str, relevant: Iterable[str]) -> Ranks:
+def _ranks(of_arm: Sequence[Details | None], query_id: str, relevant: Iterable[str]) -> Ranks:
     """Return ranks by seed; empty where a seed is unknown, because None stands for a document that was not ranked."""
-    by_seed = [details[query_id].ranks for details in of_arm if not isinstance(details, DataError)]
+    by_seed = [details[query_id].ranks for details in of_arm if details is not None]
     if len(by_seed) < len(of_arm):
         return {}
     return {document_id: tuple(ranks.get(document_id) for ranks in by_seed) for document_id in relevant}

@@ -43,17 +43,9 @@ def say(item: Outcome) -> Said:
     about = f"{gate.task.capitalize()} on {where}: {' against '.join(gate.sides)}, {gate.metric}"
     if isinstance(item, Refusal):
         return Said(item.name, "NOT JUDGED", "", f"{item.error}.", about, (("Asked", wording.asked(gate)),))
-    several = item.rows if len(item.rows) > 1 else ()
-    parts = tuple((row.datasets[0], _in_one_line(item, row)) for row in several)
-    return Said(
-        item.name,
-        wording.finding(item),
-        wording.gate_text(item),
-        wording.headline(item),
-        about,
-        tuple(_facts(item)),
-        parts,
-    )
+    parts = tuple((row.datasets[0], _in_one_line(item, row)) for row in item.parts)
+    found, label, sentence = wording.finding(item), wording.gate_text(item), wording.headline(item)
+    return Said(item.name, found, label, sentence, about, tuple(_facts(item)), parts)
 
 
 def gate_lines(registration: Registration | None, outcomes: Outcomes) -> str:
