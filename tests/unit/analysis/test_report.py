@@ -48,7 +48,7 @@ class TestHeadlines:
             analysis = Analysis(loaded(steady(share)))
             (verdict,), (item,) = gather(analysis, []).verdicts, analysis.judgments
             card = verdict.said
-            assert dict(verdict.first)["Do"] == f"{action(item)} (gate: {item.label})"
+            assert dict(verdict.first)["Do"] == action(item)
             assert card.headline == headline(item)
             assert (card.finding, card.label) == (finding_word(item.gate, item.label), gate_text(item))
             assert card.label.endswith(action(item))
@@ -72,7 +72,7 @@ class TestHeadlines:
         (verdict,) = verdicts_of(steady(0.9, caveats=["smoke run: unfit"]))
         card = verdict.said
         assert (card.finding, card.label) == ("ADVISORY INTERFERENCE", "gate: ADVISORY PASS, decides nothing")
-        assert dict(verdict.first)["Do"] == "nothing by this: smoke run: unfit (gate: ADVISORY PASS)"
+        assert dict(verdict.first)["Do"] == "nothing by this: smoke run: unfit"
         assert "smoke run: unfit" in dict(verdict.more)["Advisory"]
 
 

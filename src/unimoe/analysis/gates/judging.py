@@ -230,12 +230,7 @@ def judge(results: Results, registration: Registration, name: str, *, advisory: 
             *dict.fromkeys(caveat for result in used for caveat in result.caveats),
             *(f"{limit} queries of a larger set" for limit in sorted(cut)),
         ),
-        notes=(
-            *_notes_on_results(registration, gate, used, left_out, paired=scores.paired),
-            *results.notes(gate.keys, gate.arms),
-            *unequal_budgets(results, gate, scores.seeds),
-            *_notes_on_scores(results, gate, scores, found),
-        ),
+        notes=tuple(_notes(results, registration, gate, scores, found, used, left_out)),
         scores=scores,
         costs=costs_of(results, gate.keys, gate.arms, scores.seeds),
     )
@@ -295,27 +290,31 @@ def _learnt(results: Results, gate: Gate, look: int | None) -> Learnt | None:
     return Learnt(baseline, find(asked.model_copy(update={"estimand": "queries"}) if scores.single else asked, scores))
 
 
-def _notes_on_results(
-    registration: Registration, gate: Gate, used: list[EvalResult], left_out: list[EvalResult], *, paired: bool
+def _notes(
+    results: Results,
+    registration: Registration,
+    gate: Gate,
+    scores: GateScores,
+    found: Finding,
+    used: list[EvalResult],
+    left_out: list[EvalResult],
 ) -> Iterator[str]:
-    """Yield which results were not judged, and that some are older than the gate."""
+    """Yield what a reader must know before trusting a label: of the results first, then of their numbers."""
     if left_out:
-        why = f"because {'the other arm or ' if paired else ''}another dataset lacks the seed"
+        why = f"because {'the other arm or ' if scores.paired else ''}another dataset lacks the seed"
         names = dict.fromkeys(f"{result.config_name} seed {result.seed}" for result in left_out)
         yield f"left out, {'not registered' if gate.seeds else why}: {', '.join(names)}"
     fixed = registration.registered
-    older = sorted((_created(r), n, r) for n, r in enumerate(used) if fixed and _created(r) < fixed)
+    older = [result for result in used if fixed and _created(result) < fixed]
     if fixed and older:
-        first = older[0][2]
+        first = min(older, key=_created)
         yield (
             f"{len(older)} of {len(used)} results are older than this gate (registered {fixed.isoformat()}; "
             f"{first.config_name} {first.key}: {first.provenance.created}), so it was not fixed before them"
         )
-
-
-def _notes_on_scores(results: Results, gate: Gate, scores: GateScores, found: Finding) -> Iterator[str]:
-    """Yield where queries or seeds are too few for the interval's stated level, and that declared pairs are not."""
-    few = [dataset for dataset, (first, _) in scores.by_dataset.items() if first.shape[1] < _FEW_QUERIES]
+    yield from results.notes(gate.keys, gate.arms)
+    yield from unequal_budgets(results, gate, scores.seeds)
+    few = [dataset for dataset, (block, _) in scores.by_dataset.items() if block.shape[1] < _FEW_QUERIES]
     if few and found.estimate.estimand != "seeds":
         across = " across datasets" if len(scores.by_dataset) > 1 else ""
         yield f"fewer than {_FEW_QUERIES} queries on {', '.join(few)}: the interval{across} is a rough one"

@@ -94,12 +94,13 @@ def gather(analysis: Analysis, tables: Sequence[Table]) -> Contents:
     verdicts = []
     for item in outcomes:
         said, first = say(item), tuple[Fact, ...]()
+        registered = analysis.registration is not None and any(item is other for other in analysis.decisive)
         if isinstance(item, Judgment):
+            registered = item.registered
             settles = [fact for fact in said.facts if fact[0] == SETTLES]
             do = f"nothing by this: {'; '.join(item.advisory)}" if item.advisory else action(item)
-            first = (("Do", f"{do} (gate: {item.verdict})"), *settles, *_beside(results, item, analysis.comparisons))
+            first = (("Do", do), *settles, *_beside(results, item, analysis.comparisons))
         more = (fact for fact in said.facts if fact[0] not in (SETTLES, BY_DATASET))
-        registered = analysis.registration is not None and item in analysis.decisive
         verdicts.append(Verdict(said, registered, first, (*more, *said.parts)))
     return Contents(
         experiment=results.everything[0].identity.experiment,
