@@ -12,8 +12,7 @@ from support.results import make_result, simulate
 from unimoe.analysis.analysis import Analysis
 from unimoe.analysis.gates.definitions import Registration
 from unimoe.analysis.report import gather
-from unimoe.analysis.report.cards import Card
-from unimoe.analysis.report.pages import Contents
+from unimoe.analysis.report.pages import Contents, Verdict
 from unimoe.results import EvalResult
 from unimoe.results.folder import Results
 
@@ -48,5 +47,5 @@ def contents_of(results: Scores, registration: Registration | None = None) -> Co
     return gather(Analysis(loaded(results), registration, iterations=10), [])
 
 
-def cards_of(results: Scores, registration: Registration | None = None) -> tuple[Card, ...]:
-    return contents_of(results, registration).cards
+def verdicts_of(results: Scores, registration: Registration | None = None) -> tuple[Verdict, ...]:
+    return contents_of(results, registration).verdicts

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Set
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from statistics import fmean, stdev
 
@@ -49,15 +49,27 @@ def pairs(arms: Iterable[str]) -> Iterator[Pair]:
     Several joint arms may share a specialist: each way of joint training is compared with it. Several specialists
     without any joint arm, such as one for each loss, are compared with each other and belong to no pair.
     """
-    arms = set(arms)
-    joint = _behind(arms, "joint")
-    own = {task: _behind(arms, word) for task, word in SPECIALISTS.items()}
+
+    def behind(word: str) -> set[str]:
+        return {name.removeprefix(word) for name in held if _has_word(name, word)}
+
+    held = set(arms)
+    joint, own = behind("joint"), {task: behind(word) for task, word in SPECIALISTS.items()}
     known = set[str]().union(*own.values())
     for task, word in SPECIALISTS.items():
-        of_joint = {name: _specialist_of(name, own[task], known) for name in joint}
+        of_joint = {}
+        for name in joint:
+            # The specialist's name is the same, or begins it: ``_r8_pcgrad`` is a way to train ``_r8``. The task's own
+            # are preferred; those of the other task say what is missing.
+            begun = [other for other in known if name == other or name.startswith(f"{other}_")]
+            of_joint[name] = max(begun, key=lambda other: (other in own[task], len(other)), default=name)
         alone = {name: name for name in known if name not in of_joint.values()} if joint or len(known) == 1 else {}
         for name, specialist in sorted((of_joint | alone).items()):
             yield Pair(task, specialist=f"{word}{specialist}", joint=f"joint{name}")
+
+
+def _has_word(name: str, word: str) -> bool:
+    return name == word or name.startswith(f"{word}_")
 
 
 @dataclass(frozen=True)
@@ -98,9 +110,20 @@ def missing_pairs(results: Results) -> tuple[NotComputable, ...]:
     Names make pairs where a task has specialists: two runs that happen to be called joint and mono lack nothing.
     """
     tasks = {key.partition("/")[0] for key in (*results.dataset_keys, *results.keys_without_queries)}
-    if tasks.isdisjoint(SPECIALISTS):
-        return ()
-    return tuple(item for pair in pairs(results) for item in _missing(results, pair))
+    found: list[NotComputable] = []
+    for pair in () if tasks.isdisjoint(SPECIALISTS) else pairs(results):
+        here = _keys_of(results, pair, results.dataset_keys)
+        both = " and ".join(pair.arms)
+        if not here:
+            reason = f"{both} have no {pair.task} result"
+            if any(key.startswith(f"{pair.task}/") for key in results.keys_without_queries):
+                reason = f"{both} have only tasks without queries, where nothing is paired"
+            if absent := [arm for arm in pair.arms if arm not in results]:
+                reason = f"there is no arm {' and no arm '.join(absent)}"
+            found.append(NotComputable(pair, None, reason))
+        absences = ((key.partition("/")[2], _absent(results, pair, key)) for key in here)
+        found += [NotComputable(pair, dataset, absent) for dataset, absent in absences if absent]
+    return tuple(found)
 
 
 def without_queries(results: Results) -> tuple[Described | NotComputable, ...]:
@@ -108,48 +131,14 @@ def without_queries(results: Results) -> tuple[Described | NotComputable, ...]:
     return tuple(
         _described(results, pair, key)
         for pair in pairs(results)
-        for key in results.keys_without_queries
-        if key.startswith(f"{pair.task}/") and any(results.measured(key, arm) for arm in pair.arms)
+        for key in _keys_of(results, pair, results.keys_without_queries)
     )
 
 
-def _behind(arms: Iterable[str], word: str) -> set[str]:
-    """Return what follows a task word in the names of arms."""
-    return {name.removeprefix(word) for name in arms if _has_word(name, word)}
-
-
-def _specialist_of(joint: str, own: Set[str], known: Set[str]) -> str:
-    """Return the specialist's name that this one equals or continues: ``_r8_pcgrad`` is a way to train ``_r8``.
-
-    Names are what follows the task word. The task's own are preferred; those of the other task say what is missing.
-    """
-    begun = [name for name in known if joint == name or joint.startswith(f"{name}_")]
-    return max(begun, key=lambda name: (name in own, len(name)), default=joint)
-
-
-def _has_word(name: str, word: str) -> bool:
-    return name == word or name.startswith(f"{word}_")
-
-
-def _missing(results: Results, pair: Pair) -> Iterator[NotComputable]:
-    """Yield the datasets on which one arm of a pair lacks a result, or the task where it has none at all."""
-    keys = [key for key in results.dataset_keys if key.startswith(f"{pair.task}/")]
-    here = [key for key in keys if any(results.measured(key, arm) for arm in pair.arms)]
-    if not here:
-        yield NotComputable(pair, None, _nowhere(results, pair))
-    for key in here:
-        if absent := _absent(results, pair, key):
-            yield NotComputable(pair, key.partition("/")[2], absent)
-
-
-def _nowhere(results: Results, pair: Pair) -> str:
-    """Say which arm is absent altogether, and which one has no result of the task with queries."""
-    absent = [arm for arm in pair.arms if arm not in results]
-    if absent:
-        return f"there is no arm {' and no arm '.join(absent)}"
-    if any(key.startswith(f"{pair.task}/") for key in results.keys_without_queries):
-        return f"{' and '.join(pair.arms)} have only tasks without queries, where nothing is paired"
-    return f"{' and '.join(pair.arms)} have no {pair.task} result"
+def _keys_of(results: Results, pair: Pair, keys: Iterable[str]) -> list[str]:
+    """Return the keys of a pair's task on which either arm has a result."""
+    of_task = (key for key in keys if key.startswith(f"{pair.task}/"))
+    return [key for key in of_task if any(results.measured(key, arm) for arm in pair.arms)]
 
 
 def _absent(results: Results, pair: Pair, key: str) -> str:
@@ -159,7 +148,7 @@ def _absent(results: Results, pair: Pair, key: str) -> str:
 
 
 def _described(results: Results, pair: Pair, key: str) -> Described | NotComputable:
-    dataset = key.partition("/")[2]
+    dataset, both = key.partition("/")[2], " and ".join(pair.arms)
     if absent := _absent(results, pair, key):
         return NotComputable(pair, dataset, absent)
     specialist, joint = (
@@ -168,7 +157,7 @@ def _described(results: Results, pair: Pair, key: str) -> Described | NotComputa
     )
     seeds = tuple(seed for seed in specialist if seed in joint)
     if not seeds:
-        return NotComputable(pair, dataset, f"{' and '.join(pair.arms)} have no seed in common on {dataset}")
+        return NotComputable(pair, dataset, f"{both} have no seed in common on {dataset}")
     first, second = (tuple(of[seed] for seed in seeds) for of in (specialist, joint))
     if min(first) <= 0.0:
         return NotComputable(pair, dataset, f"{pair.specialist} does not score above 0 on {dataset}")

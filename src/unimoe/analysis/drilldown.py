@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import math
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
+from typing import NamedTuple, TypeAlias
 
 import numpy as np
 
@@ -12,17 +15,21 @@ from unimoe.analysis.gates.definitions import Gate, InterferenceGate
 from unimoe.analysis.gates.findings import Finding
 from unimoe.analysis.gates.judging import Judgment
 from unimoe.analysis.tables import ABSENT, Cell, RowGroup, Table
+from unimoe.analysis.tables.gates import by_kind, column_heads
 from unimoe.core.errors import DataError
-from unimoe.results.folder import Details, Results, Seed
+from unimoe.core.limits import visible
+from unimoe.results.folder import Details, Results
 
 LIMIT = 200  # queries of a drill-down: what a reader can look through, and a page can hold
 MOST_CASES = 3_000
 """Queries of all drill-downs of a report: with the longest texts some 2 MB, and a browser sorts them at once."""
+MOST_CHARACTERS = 280
+MOST_DOCUMENTS = 5
 
 _TOP = 10
 _TEXT_SHOWN = 60
 
-Ranks = dict[str, tuple[int | None, ...]]  # of each relevant document by seed, None where it was not ranked
+Ranks: TypeAlias = Mapping[str, Sequence[int | None]]  # of each relevant document by seed, None where not ranked
 
 
 @dataclass(frozen=True)
@@ -45,46 +52,73 @@ class QueryCase:
     unread: tuple[str, ...]  # why texts or ranks are missing, a line for each sidecar; the same for all cases
 
 
+class QueryRow(NamedTuple):
+    """One query under two arms, in the order of the page's columns; scores x 100, means over seeds."""
+
+    place: int  # index into ``Queries.places``
+    id: str
+    text: str
+    first: float
+    second: float
+    difference: float
+    share: float  # what the query adds to the gate's value on its dataset, in points
+    ranks: tuple[str, ...]  # of each relevant document, ``doc: ranks under the first arm → ranks under the second``
+    best: int | None  # rank of any relevant document under either arm, to sort by; None where none was ranked
+
+
+@dataclass(frozen=True)
+class Queries:
+    """The rows of a page's drill-down, largest difference first."""
+
+    roles: tuple[str, str]  # of the first and the second arm, as headings
+    value: str  # what the shares add up to
+    words: str  # what the reader sees, and what was left out
+    places: tuple[str, ...]  # ``reranking/scifact``, with the arms or the gate where that is no name
+    rows: tuple[QueryRow, ...]
+    unread: tuple[str, ...]  # why texts or ranks are missing, a line for each sidecar
+
+
 def drill_down(results: Results, gate: Gate, found: Finding, limit: int = LIMIT) -> tuple[QueryCase, ...]:
     """Return the queries of a finding's one dataset with the largest differences, losses and wins alike, largest first.
 
     The sidecars are read once for each arm and seed; one that is missing or broken is named in ``unread``.
     """
-    key = f"{gate.task}/{found.datasets[0]}"
-    first, second = (
-        results.scores(arm, key, seeds, gate.metric).mean(axis=0)
-        for arm, seeds in zip(gate.arms, found.seeds, strict=True)
-    )
+    key, arms = f"{gate.task}/{found.datasets[0]}", tuple(zip(gate.arms, found.seeds, strict=True))
+    first, second = (results.scores(arm, key, seeds, gate.metric).mean(axis=0) for arm, seeds in arms)
     is_tir = isinstance(gate, InterferenceGate)
     differences = np.round(second - first if is_tir else first - second, 12)  # a tie, except for an average's rounding
     whole = -len(differences) * float(first.mean()) if is_tir else float(len(differences))
-    largest_first = np.argsort(-np.abs(differences), kind="stable")[:limit]
-    chosen = [int(i) for i in largest_first if differences[i] != 0.0 and whole]
+    largest = np.argsort(-np.abs(differences), kind="stable")[:limit]
     query_ids = sorted(results.measured(key, gate.arms[0])[0].per_query)
-    asked = [query_ids[i] for i in chosen]
-    by_arm = [
-        [_details(results, arm, seed, key, asked) for seed in seeds]
-        for arm, seeds in zip(gate.arms, found.seeds, strict=True)
-    ]
-    unread = tuple(str(error) for error in chain(*by_arm) if isinstance(error, DataError))
-    known = next((details for details in chain(*by_arm) if not isinstance(details, DataError)), {})
+    chosen = {query_ids[i]: int(i) for i in largest if differences[i] != 0.0 and whole}
+    by_arm: list[list[Details | None]] = []  # what is known of queries by arm and seed; None for an unreadable sidecar
+    unread = []
+    for arm, seeds in arms:
+        by_arm.append([])
+        for seed in seeds:
+            try:
+                by_arm[-1].append(results.query_details(arm, seed, key, list(chosen)))
+            except DataError as error:
+                by_arm[-1].append(None)
+                unread.append(str(error))
+    known = next(filter(None, chain(*by_arm)), {})
     cases = []
-    for i in chosen:
-        detail = known.get(query_ids[i])
+    for query_id, place in chosen.items():
+        detail = known.get(query_id)
         relevant = dict(detail.relevant) if detail else {}
-        first_ranks, second_ranks = (_ranks(of_arm, query_ids[i], relevant) for of_arm in by_arm)
+        first_ranks, second_ranks = (_ranks(of_arm, query_id, relevant) for of_arm in by_arm)
         cases.append(
             QueryCase(
-                query_id=query_ids[i],
+                query_id=query_id,
                 text=detail.text if detail else "",
-                first=float(first[i]),
-                second=float(second[i]),
-                difference=float(differences[i]),
-                share=float(differences[i]) / whole,
+                first=float(first[place]),
+                second=float(second[place]),
+                difference=float(differences[place]),
+                share=float(differences[place]) / whole,
                 relevant=relevant,
                 first_ranks=first_ranks,
                 second_ranks=second_ranks,
-                unread=unread,
+                unread=tuple(unread),
             )
         )
     return tuple(cases)
@@ -99,7 +133,22 @@ def drill_down_all(results: Results, judgments: Sequence[Judgment]) -> dict[tupl
 
 def drilldown_table(cases: Sequence[QueryCase], gate: Gate, dataset: str) -> Table:
     """Return the first queries of what ``drill_down`` returned for a gate on a dataset as a table."""
-    rows = tuple(_row(case) for case in cases[:_TOP])
+    rows = []
+    for case in cases[:_TOP]:
+        text = " ".join(case.text.split())
+        short = text if len(text) <= _TEXT_SHOWN else f"{text[: _TEXT_SHOWN - 3].rstrip()}..."
+        best = []  # the rank of the first relevant document by seed, as ``1 3 –``, under each arm
+        for ranks in (case.first_ranks, case.second_ranks):
+            by_seed = (filter(None, of_seed) for of_seed in zip(*ranks.values(), strict=True))
+            best.append(" ".join(str(min(of_seed, default=ABSENT)) for of_seed in by_seed) or "?")
+        rows.append(
+            (
+                Cell(f"{case.query_id}: {short}" if short else case.query_id),
+                *(Cell.number(100 * value, ".2f") for value in (case.first, case.second)),
+                *(Cell.signed(100 * value) for value in (case.difference, case.share)),
+                Cell(" → ".join(best)),
+            )
+        )
     first, second = gate.arms
     notes = [
         "Share: the query's part of the value, in points; the parts of all queries sum to it. "
@@ -109,44 +158,92 @@ def drilldown_table(cases: Sequence[QueryCase], gate: Gate, dataset: str) -> Tab
     if unread := cases[0].unread if cases else ():
         more = f", and {len(unread) - 1} more like it" if len(unread) > 1 else ""
         notes.append(f"Texts or ranks are missing: {unread[0]}{more}.")
+    heading = f"{' against '.join(gate.sides)}, {gate.metric} on {dataset}"
     return Table(
         name="drilldown",
         caption=f"The {len(rows)} queries with the largest differences, scores × 100",
         columns=("Query", first, second, "Difference", "Share", "First relevant"),
-        groups=(RowGroup(f"{' against '.join(gate.sides)}, {gate.metric} on {dataset}", rows),) if rows else (),
+        groups=(RowGroup(heading, tuple(rows)),) if rows else (),
         notes=tuple(notes),
     )
 
 
-def _details(results: Results, arm: str, seed: Seed, key: str, query_ids: Sequence[str]) -> Details | DataError:
-    """Return what is known of queries under one arm and seed, or why its sidecar cannot be read."""
-    try:
-        return results.query_details(arm, seed, key, query_ids)
-    except DataError as error:
-        return error
+def gather_queries(judgments: Sequence[Judgment], cases: Mapping[tuple[str, str], Sequence[QueryCase]]) -> Queries:
+    """Return what a page shows of the drill-downs of all judgments."""
+    shown = [(item, found) for item in judgments for found in item.rows]
+    held = [cases[item.name, found.datasets[0]] for item, found in shown]
+    rows = [_row(place, case) for place, of_place in enumerate(held) for case in of_place]
+    gains = "A positive difference is a query that the system gains."
+    loses = "A negative difference is a query that the joint arm loses; what it adds to TIR is then positive."
+    compared, sign, value = by_kind(
+        judgments,
+        ("The joint arm against its specialist", loses, "TIR"),
+        ("The system against the baseline", gains, "the difference"),
+        ("The two arms of each gate", f"{gains} {loses}", "the value of the gate"),
+    )
+    total = sum(found.queries for _, found in shown)
+    return Queries(
+        roles=column_heads(judgments)[:2],
+        value=value,
+        words=(
+            f"{compared}, query by query, each averaged over its seeds: {len(rows):,} of {total:,} queries, those with "
+            f"the largest differences. {sign} Over all queries of a dataset these parts sum to {value}."
+        ),
+        places=tuple(_places(shown)),
+        rows=tuple(sorted(rows, key=lambda row: -abs(row.difference))),
+        unread=tuple(dict.fromkeys(line for of_place in held for case in of_place[:1] for line in case.unread)),
+    )
 
 
-def _ranks(of_arm: Sequence[Details | DataError], query_id: str, relevant: Iterable[str]) -> Ranks:
+def _ranks(of_arm: Sequence[Details | None], query_id: str, relevant: Iterable[str]) -> Ranks:
     """Return ranks by seed; empty where a seed is unknown, because None stands for a document that was not ranked."""
-    by_seed = [details[query_id].ranks for details in of_arm if not isinstance(details, DataError)]
+    by_seed = [details[query_id].ranks for details in of_arm if details is not None]
     if len(by_seed) < len(of_arm):
         return {}
     return {document_id: tuple(ranks.get(document_id) for ranks in by_seed) for document_id in relevant}
 
 
-def _row(case: QueryCase) -> tuple[Cell, ...]:
-    text = " ".join(case.text.split())
-    short = text if len(text) <= _TEXT_SHOWN else f"{text[: _TEXT_SHOWN - 3].rstrip()}..."
-    numbers = [100 * value for value in (case.first, case.second, case.difference, case.share)]
-    return (
-        Cell(f"{case.query_id}: {short}" if short else case.query_id),
-        *(Cell.number(value, ".2f") for value in numbers[:2]),
-        *(Cell.signed(value) for value in numbers[2:]),
-        Cell(" → ".join(_first_ranks(ranks) or "?" for ranks in (case.first_ranks, case.second_ranks))),
+def _places(shown: Sequence[tuple[Judgment, Finding]]) -> Iterator[str]:
+    """Yield where queries were compared, with the arms, and the gate, where the shorter form is no name."""
+    forms = []
+    for item, found in shown:
+        key, arms = f"{item.gate.task}/{found.datasets[0]}", " against ".join(item.gate.sides)
+        forms.append((key, f"{key}: {arms}", f"{key}: {arms} ({item.name})"))
+    seen = Counter(form for of_place in forms for form in of_place)
+    for of_place in forms:
+        yield visible(next((form for form in of_place if seen[form] == 1), of_place[-1]))
+
+
+def _row(place: int, case: QueryCase) -> QueryRow:
+    sides = (case.first_ranks, case.second_ranks)
+    found = {doc: [rank for ranks in sides for rank in ranks.get(doc, ()) if rank] for doc in case.relevant}
+    best = {document: min(ranks, default=math.inf) for document, ranks in found.items()}
+    # By the best rank, then by grade: what nobody retrieved comes last.
+    documents = sorted(best, key=lambda document: (best[document], -case.relevant[document], document))
+    lines = []
+    for document in documents[:MOST_DOCUMENTS]:
+        by_seed = [" ".join(ABSENT if r is None else str(r) for r in ranks.get(document, ())) for ranks in sides]
+        texts = [text or ABSENT if ranks else "?" for text, ranks in zip(by_seed, sides, strict=True)]
+        lines.append(f"{_shortened(visible(document), 40)}: {' → '.join(texts)}")
+    if len(documents) > MOST_DOCUMENTS:
+        lines.append(f"and {len(documents) - MOST_DOCUMENTS:,} more")
+    first = min(best.values(), default=math.inf)
+    return QueryRow(
+        place=place,
+        id=visible(case.query_id),
+        text=_shortened(visible(case.text), MOST_CHARACTERS),
+        first=_points(case.first),
+        second=_points(case.second),
+        difference=_points(case.difference),
+        share=_points(case.share, 3),
+        ranks=tuple(lines),
+        best=int(first) if first < math.inf else None,
     )
 
 
-def _first_ranks(ranks: Ranks) -> str:
-    """Return the rank of the first relevant document by seed, as ``1 3 –``."""
-    found = ([rank for rank in of_seed if rank is not None] for of_seed in zip(*ranks.values(), strict=True))
-    return " ".join(str(min(of_seed)) if of_seed else ABSENT for of_seed in found)
+def _points(score: float, digits: int = 2) -> float:
+    return round(100 * score, digits) + 0.0  # no minus before a zero
+
+
+def _shortened(text: str, limit: int) -> str:
+    return text if len(text) <= limit else f"{text[: limit - 1]}…"

@@ -136,6 +136,11 @@ class Steps:
         return f"[{self._number:>{len(str(self._total))}}/{self._total}] {name}"
 
 
+def in_hours(seconds: float) -> str:
+    """Return a time as hours, or as minutes below two of them."""
+    return f"{seconds / 3600:,.1f} hours" if seconds >= 7200 else f"{seconds / 60:,.0f} minutes"
+
+
 def _rounded(seconds: float) -> str:
     """Return a time in words, as exact as an expected one is."""
     return f"about {math.ceil(seconds / 10) * 10} s" if seconds <= 90 else f"about {math.ceil(seconds / 60)} min"

@@ -22,7 +22,7 @@ from unimoe.analysis.gates.judging import Judgment, judge_all
 from unimoe.analysis.gates.registration import REGISTERED, own_gates, register, registered_in, unmet
 from unimoe.config import Experiment
 from unimoe.config.base import Dtype
-from unimoe.core.console import Steps, stderr
+from unimoe.core.console import Steps, in_hours, stderr
 from unimoe.core.errors import DataError
 from unimoe.core.io import Strict, read_json, write_json
 from unimoe.data.mteb_names import mteb_name
@@ -30,7 +30,6 @@ from unimoe.evaluation.beside import systems_beside
 from unimoe.evaluation.dev_eval import DevEvaluation
 from unimoe.evaluation.engines import ClusterEngine, Engine, LocalEngine
 from unimoe.evaluation.mteb.prompts import TaskPrompts
-from unimoe.evaluation.planning.plan import in_hours
 from unimoe.evaluation.recipes import checkpoint_recipe, zero_shot_recipe
 from unimoe.evaluation.runner import Evaluator
 from unimoe.evaluation.so_far import scores_so_far

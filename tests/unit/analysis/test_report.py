@@ -1,4 +1,4 @@
-"""The report's findings: headlines, cards, gauges, systems, and the gates it judges by."""
+"""The report's findings: headlines, verdicts, systems, and the gates it judges by."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 from support.gates import BASE, INTERFERENCE, gate_file, measured
-from support.reports import UNUSUAL, Scores, cards_of, contents_of, loaded, noisy, steady, untrained
-from support.results import make_result
+from support.reports import UNUSUAL, Scores, contents_of, loaded, noisy, steady, untrained, verdicts_of
+from support.results import make_result, write_experiment
 
 from unimoe.analysis.analysis import Analysis
 from unimoe.analysis.comparisons import Comparison, Question, compare_arms
@@ -29,7 +29,8 @@ from unimoe.results.folder import load_all_results
 class TestHeadlines:
     def test_the_report_opens_with_the_finding(self) -> None:
         contents = contents_of(steady(0.95))
-        ((heading, (card,)),) = contents.headlines
+        ((heading, (verdict,)),) = contents.headlines
+        card = verdict.said
         assert heading == ""
         assert (card.finding, card.label) == ("INTERFERENCE", "gate: PASS, build separate experts")
         assert card.headline == (
@@ -45,45 +46,57 @@ class TestHeadlines:
     def test_headline_and_action_are_those_of_the_judgment(self) -> None:
         for share in (0.9, 1.0, 1.1, 0.985):
             analysis = Analysis(loaded(steady(share)))
-            (card,), (item,) = gather(analysis, []).cards, analysis.judgments
+            (verdict,), (item,) = gather(analysis, []).verdicts, analysis.judgments
+            card = verdict.said
+            assert dict(verdict.first)["Do"] == action(item)
             assert card.headline == headline(item)
             assert (card.finding, card.label) == (finding_word(item.gate, item.label), gate_text(item))
             assert card.label.endswith(action(item))
 
-    def test_a_specialist_that_has_learnt_nothing_is_in_the_headline_and_missing(self) -> None:
+    def test_a_specialist_that_has_learnt_nothing_is_in_the_headline(self) -> None:
         contents = contents_of([*steady(0.9), untrained("zero_shot", 1.0)])
-        assert "But rank_only_r8 has learnt nothing measurable" in contents.cards[0].headline
-        assert any("a specialist that has learnt" in line for line in contents.missing)
+        assert "But rank_only_r8 has learnt nothing measurable" in contents.verdicts[0].said.headline
+        assert "nothing learnt beyond chance" in dict(contents.verdicts[0].more)["Specialist"]
 
     def test_registered_gates_are_told_apart_from_the_rules_own(self, tmp_path: Path) -> None:
         registration = load_gates(gate_file(tmp_path, kill=INTERFERENCE | {"datasets": ["a"]}, gone=INTERFERENCE))
         contents = contents_of([*steady(0.9, "a"), *steady(0.9, "b")], registration)
         registered, own = contents.headlines
         assert registered[0] == "Registered gates"
-        assert {card.finding for card in registered[1]} == {"INTERFERENCE", "NOT JUDGED"}
+        assert {verdict.said.finding for verdict in registered[1]} == {"INTERFERENCE", "NOT JUDGED"}
         assert own[0].startswith("Not registered")
-        assert [card.heading for card in own[1]] == ["Reranking on b"]
-        assert own[1][0].about.endswith("gate reranking.joint_r8, not registered")
+        about = "Reranking on b: joint_r8 against rank_only_r8, ndcg@10"
+        assert [(verdict.said.about, verdict.said.name) for verdict in own[1]] == [(about, "reranking.joint_r8")]
 
     def test_advisory_results_decide_nothing(self) -> None:
-        (card,) = cards_of(steady(0.9, caveats=["smoke run: unfit"]))
+        (verdict,) = verdicts_of(steady(0.9, caveats=["smoke run: unfit"]))
+        card = verdict.said
         assert (card.finding, card.label) == ("ADVISORY INTERFERENCE", "gate: ADVISORY PASS, decides nothing")
-        assert "smoke run: unfit" in dict(card.lines)["Advisory"]
+        assert dict(verdict.first)["Do"] == "nothing by this: smoke run: unfit"
+        assert "smoke run: unfit" in dict(verdict.more)["Advisory"]
 
 
-class TestCards:
+class TestVerdicts:
     def test_noise_says_what_would_settle_it(self) -> None:
-        (card,) = cards_of(noisy())
-        assert (card.finding, card.label) == ("UNDECIDED", "gate: INCONCLUSIVE, measure more")
-        assert {"TIR", "Confidence", "Would settle it"} <= dict(card.lines).keys()
-        assert {"Asked", "Scores", "Stability"} <= dict(card.folded).keys()
+        (verdict,) = verdicts_of(noisy())
+        assert (verdict.said.finding, verdict.said.label) == ("UNDECIDED", "gate: INCONCLUSIVE, measure more")
+        assert dict(verdict.first).keys() == {"Do", "Would settle it"}
+        assert {"TIR", "Confidence", "Asked", "Scores", "Stability"} <= dict(verdict.more).keys()
 
-    def test_one_seed_cannot_tell_and_is_missing(self) -> None:
+    def test_both_arms_are_beside_untrained_ones(self) -> None:
+        """One line says whether training has brought anything: the means, and what the paired tests decide."""
+        found = [*steady(0.9), untrained("bm25", 1.1), untrained("zero_shot", 0.95)]
+        assert dict(verdicts_of(found)[0].first)["Beside"] == (
+            "ndcg@10 x 100: bm25 66.00, zero_shot 57.00, rank_only_r8 59.99 (beats zero_shot, behind bm25), "
+            "joint_r8 54.01 (beats none, behind bm25 and zero_shot)"
+        )
+
+    def test_one_seed_cannot_tell(self) -> None:
         contents = contents_of(steady(0.9, seeds=1))
-        (card,) = contents.cards
+        card = contents.verdicts[0].said
         assert card.finding == "UNDECIDED"
+        assert "one seed of rank_only_r8 and joint_r8" in card.headline
         assert "train two more" in card.headline
-        assert any("one seed of rank_only_r8 and joint_r8" in line for line in contents.missing)
 
     def test_a_gate_that_cannot_be_judged_is_named_with_its_reason(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -92,63 +105,42 @@ class TestCards:
         monkeypatch.chdir(tmp_path)
         registration = load_gates(Path("gates.yaml"))
         contents = contents_of(steady(0.9), registration)
-        gone, kill = contents.cards
-        assert kill.about == "joint_r8 against rank_only_r8, ndcg@10; gate kill, registered"
-        assert (gone.finding, gone.label) == ("NOT JUDGED", "")
-        assert gone.gauge is None
-        assert "did you mean 'joint_r8'?" in gone.headline
-        assert gone.headline.startswith("gates.yaml: "), "a path is quoted as it is"
+        gone, kill = contents.verdicts
+        assert (kill.said.name, kill.registered, gone.registered) == ("kill", True, True)
+        assert (gone.said.finding, gone.said.label, gone.first) == ("NOT JUDGED", "", ())
+        assert "did you mean 'joint_r8'?" in gone.said.headline
+        assert gone.said.headline.startswith("gates.yaml: "), "a path is quoted as it is"
         assert any(line.startswith("gone was not judged:") for line in contents.missing)
 
-    def test_datasets_are_parts_of_one_card(self) -> None:
-        (card,) = cards_of([*steady(0.9, "a"), *steady(0.95, "b")])
-        assert card.heading == "Reranking on 2 datasets"
-        assert [name for name, _ in card.parts] == ["a", "b"]
-        assert all(text.endswith(" INTERFERENCE") for _, text in card.parts)
-        assert dict(card.folded)["Across datasets"].startswith("mean of TIRs; the TIR of mean scores is +7.4")
+    def test_datasets_are_parts_of_one_verdict(self) -> None:
+        (verdict,) = verdicts_of([*steady(0.9, "a"), *steady(0.95, "b")])
+        said = verdict.said
+        assert said.about == "Reranking on 2 datasets: joint_r8 against rank_only_r8, ndcg@10"
+        assert [name for name, _ in said.parts] == ["a", "b"]
+        assert all(text.endswith(" INTERFERENCE") for _, text in said.parts)
+        assert dict(verdict.more)["Across datasets"].startswith("mean of TIRs; the TIR of mean scores is +7.4")
 
-    def test_reading_takes_its_numbers_from_the_gates(self, tmp_path: Path) -> None:
+    def test_what_gates_ask_takes_its_numbers_from_them(self, tmp_path: Path) -> None:
         ni = BASE | {"kind": "non_inferiority", "margin": 0.005, "system": "joint_r8", "baseline": "rank_only_r8"}
-        reading = " ".join(
-            contents_of(steady(0.9), load_gates(gate_file(tmp_path, wide=INTERFERENCE | UNUSUAL, ni=ni))).reading
-        )
-        assert "wide: PASS from 10 %, FAIL below 8 %, MARGINAL between; a label needs confidence 0.8." in reading
-        assert "ni: joint_r8 is not worse than rank_only_r8 by more than 0.5 points; a label needs" in reading
-        assert "2 %" not in reading
+        contents = contents_of(steady(0.9), load_gates(gate_file(tmp_path, wide=INTERFERENCE | UNUSUAL, ni=ni)))
+        other, wide = (dict(verdict.more)["Asked"] for verdict in contents.verdicts)
+        assert wide == "PASS from 10 %, FAIL below 8 %, with confidence 0.8"
+        assert other == "joint_r8 is not worse than rank_only_r8 by more than 0.5 points, with confidence 0.9"
+        assert "2 %" not in " ".join(contents.reading)
 
+    def test_a_ratio_to_nothing_cannot_be_compared(self) -> None:
+        (found,) = verdicts_of([*measured("rank_only_r8", [[0.0] * 40] * 2), *measured("joint_r8", [[0.1] * 40] * 2)])
+        assert found.said.finding == "UNDECIDED"
+        assert "cannot be compared" in found.said.headline
 
-class TestGauge:
-    def test_places_keep_their_order_and_leave_room(self) -> None:
-        gauge = cards_of(noisy())[0].gauge
-        assert gauge is not None
-        assert gauge.low is not None
-        assert gauge.high is not None
-        assert 5 < gauge.low < gauge.estimate < gauge.high < 95
-        assert gauge.cutoffs[0][0] < gauge.cutoffs[1][0]
-        assert gauge.ends == ("NO INTERFERENCE", "INTERFERENCE")
-        assert gauge.words.endswith("cutoffs: 1 %, 2 %")
-
-    def test_equivalence_fails_at_both_ends(self, tmp_path: Path) -> None:
-        gate = {"kind": "equivalence", "margin": 0.01, "system": "joint_r8", "baseline": "rank_only_r8"}
-        gauge = cards_of(steady(1.0), load_gates(gate_file(tmp_path, same=BASE | gate)))[0].gauge
-        assert gauge is not None
-        assert gauge.ends == ("DIFFERENT", "DIFFERENT")
-        assert [text for _, text, _ in gauge.cutoffs] == ["-1 points", "1 point"]
-
-    def test_a_ratio_to_nothing_has_none(self) -> None:
-        (card,) = cards_of([*measured("rank_only_r8", [[0.0] * 40] * 2), *measured("joint_r8", [[0.1] * 40] * 2)])
-        assert card.finding == "UNDECIDED"
-        assert card.gauge is None
-        assert "cannot be compared" in card.headline
-
-    def test_a_very_long_interval_goes_on_beyond_the_line(self) -> None:
-        rng = np.random.default_rng(0)
-        own = rng.uniform(0.4, 0.6, (2, 8))
-        joint = own[::-1] + rng.normal(0.0, 0.2, (2, 8))
-        (card,) = cards_of([*measured("rank_only_r8", own), *measured("joint_r8", joint)])
-        assert card.gauge is not None
-        assert any(card.gauge.goes_on)
-        assert {card.gauge.low, card.gauge.high} & {0.0, 100.0}
+    def test_what_holds_for_several_tables_is_said_once(self, tmp_path: Path) -> None:
+        write_experiment(tmp_path, caveats=["smoke run"], logs=False)
+        path = write_report(Analysis(load_all_results(tmp_path), iterations=20))
+        for text in (path.read_text(encoding="utf-8"), path.with_suffix(".md").read_text(encoding="utf-8")):
+            for note in ("Estimate: where the value lies", "with confidence 0.9; embedding, ndcg@10 on apidocs"):
+                assert text.count(note) == 1
+            assert "Caveat: smoke run" not in re.sub(r"<svg.*?</svg>", "", text, flags=re.DOTALL)
+        assert "Caveat: smoke run" in (path.parent / "tables" / "significance.md").read_text(encoding="utf-8")
 
 
 def systems(**shifts: float) -> Scores:

@@ -17,13 +17,21 @@ from support.reports import UNUSUAL, Scores, contents_of, loaded, noisy, steady,
 from support.results import make_result, query_ids, write_experiment
 
 from unimoe.analysis.analysis import Analysis
-from unimoe.analysis.drilldown import MOST_CASES, QueryCase, Ranks, drilldown_table
+from unimoe.analysis.drilldown import (
+    MOST_CASES,
+    MOST_CHARACTERS,
+    Queries,
+    QueryCase,
+    Ranks,
+    _row,
+    drilldown_table,
+    gather_queries,
+)
 from unimoe.analysis.figures import all_figures, to_svg
 from unimoe.analysis.gates.definitions import load_gates
 from unimoe.analysis.report import gather, write_report
 from unimoe.analysis.report.pages import html_page, markdown_page
 from unimoe.analysis.report.provenance import missing_parts, provenance
-from unimoe.analysis.report.queries import MOST_CHARACTERS, _row, gather_queries
 from unimoe.results import DrillDown, QueryDetail, write_result
 from unimoe.results.folder import load_all_results
 
@@ -58,11 +66,15 @@ def test_unusual_cutoffs_reach_every_output_and_no_others_do(tmp_path: Path) -> 
     assert "PASS from 10 %" in said
 
 
+def queries_of(analysis: Analysis) -> Queries:
+    return gather_queries(analysis.judgments, analysis.cases)
+
+
 class TestQueries:
     def test_the_largest_differences_come_first_and_ties_not_at_all(self) -> None:
         scores = {"rank_only_r8": [0.9, 0.5, 0.5, 0.2], "joint_r8": [0.1, 0.5, 0.6, 0.5]}
         results = loaded([make_result(arm, 0, values) for arm, values in scores.items()])
-        queries = gather_queries(Analysis(results))
+        queries = queries_of(Analysis(results))
         assert [(row.id, row.difference) for row in queries.rows] == [("q000", -80.0), ("q003", 30.0), ("q002", 10.0)]
         assert (queries.rows[0].first, queries.rows[0].second) == (90.0, 10.0)
         assert "3 of 4 queries" in queries.words
@@ -85,7 +97,7 @@ class TestQueries:
     def test_gates_of_several_kinds_share_headings_and_have_places(self, tmp_path: Path) -> None:
         gate = BASE | {"kind": "superiority", "margin": 0.01, "system": "joint_r8", "baseline": "rank_only_r8"}
         registration = load_gates(gate_file(tmp_path, kill=INTERFERENCE, better=gate))
-        queries = gather_queries(Analysis(loaded(noisy()), registration))
+        queries = queries_of(Analysis(loaded(noisy()), registration))
         assert queries.roles == ("Specialist or system", "Joint or baseline")
         arms = "reranking/apidocs: joint_r8 against rank_only_r8"
         assert set(queries.places) == {f"{arms} (kill)", f"{arms} (better)"}
@@ -161,11 +173,10 @@ class TestHtml:
         page = _Page(html_page(contents_of(noisy()), []))
         assert not {"link", "img", "iframe", "object", "base", "form"} & set(page.tags)
         links = [value for name, value in page.attributes if name in ("src", "href", "action", "srcset")]
-        assert links
         assert all(link and link.startswith("#") for link in links)
         assert not [name for name, _ in page.attributes if name.startswith("on")]
 
-    def test_links_of_the_table_of_contents_lead_somewhere(self, tmp_path: Path) -> None:
+    def test_links_within_the_page_lead_somewhere(self, tmp_path: Path) -> None:
         write_experiment(tmp_path, seeds=(0, 1), queries=10, logs=False)
         text = write_report(Analysis(load_all_results(tmp_path), iterations=20)).read_text(encoding="utf-8")
         page = _Page(text)
@@ -229,7 +240,6 @@ class TestMissing:
         results = [*steady(0.9, seeds=1), make_result("emb_only_r8", 0, [0.5], task="embedding", dataset="e")]
         lines = list(missing_parts(Analysis(loaded(results))))
         assert any(line.startswith("embedding on e: no TIR, joint_r8 has no result on e") for line in lines)
-        assert any("one seed of rank_only_r8 and joint_r8" in line for line in lines)
         assert (
             "reranking.joint_r8: no zero_shot result beside it, so nothing says whether rank_only_r8 has learnt"
             in lines
@@ -237,16 +247,17 @@ class TestMissing:
         assert "no training log of emb_only_r8 seed 0, joint_r8 seed 0, rank_only_r8 seed 0" in lines
 
     @pytest.mark.parametrize("results", [noisy(), steady(0.9, seeds=1), [*noisy("a"), *noisy("b")]])
-    def test_an_inconclusive_label_is_never_beside_nothing_missing(self, results: Scores) -> None:
-        lines = list(missing_parts(Analysis(loaded(results))))
-        assert any(line.startswith("reranking.joint_r8: ") and "no zero_shot" not in line for line in lines)
+    def test_an_undecided_verdict_says_what_it_lacks(self, results: Scores) -> None:
+        (verdict,) = contents_of(results).verdicts
+        assert "Would settle it" in dict(verdict.first) or "train two more" in verdict.said.headline
 
     def test_left_out_seeds_are_named(self) -> None:
         paired = [
             result.model_copy(update={"config": {"paired_seeds": True}})
             for result in [*steady(0.9), make_result("joint_r8", 7, np.linspace(0.5, 0.7, 40))]
         ]
-        assert any("left out" in line and "joint_r8 seed 7" in line for line in missing_parts(Analysis(loaded(paired))))
+        (verdict,) = contents_of(paired).verdicts
+        assert any(name == "Note" and "left out" in text and "joint_r8 seed 7" in text for name, text in verdict.more)
 
     def test_nothing_missing_is_said(self) -> None:
         contents = contents_of([untrained("bm25", task="retrieval")])

@@ -44,13 +44,10 @@ def instant(value: Any) -> datetime:
 
 
 def _distinct(values: list[Any]) -> list[Any]:
-    twice = [value for value in dict.fromkeys(values) if values.count(value) > 1]
-    if twice:
-        raise ValueError(f"{twice[0]!r} is listed twice")
+    for place, value in enumerate(values):
+        if value in values[:place]:
+            raise ValueError(f"{value!r} is listed twice")
     return values
-
-
-Seeds = Annotated[list[Annotated[int, Field(ge=0)]], Field(min_length=1), AfterValidator(_distinct)]
 
 
 def _ascending(values: list[int]) -> list[int]:
@@ -59,15 +56,14 @@ def _ascending(values: list[int]) -> list[int]:
     return values
 
 
-Looks = Annotated[list[Annotated[int, Field(ge=FEWEST, le=MOST)]], Field(min_length=1), AfterValidator(_ascending)]
-
-
 def _share(value: float) -> float:
     if value >= 1:
         raise ValueError(f"{value:g} means {value * 100:g} %; {value:g} % is written {value / 100:g}")
     return value
 
 
+Seeds = Annotated[list[Annotated[int, Field(ge=0)]], Field(min_length=1), AfterValidator(_distinct)]
+Looks = Annotated[list[Annotated[int, Field(ge=FEWEST, le=MOST)]], Field(min_length=1), AfterValidator(_ascending)]
 Share = Annotated[float, Field(ge=0), AfterValidator(_share)]
 PositiveShare = Annotated[Positive, AfterValidator(_share)]
 
@@ -90,7 +86,7 @@ class _Gate(Section):
 
     @property
     def sides(self) -> tuple[str, str]:
-        """The arm that is judged, and the one that it is compared with."""
+        """The arm that is judged, and the one that it is compared with: joint and specialist, system and baseline."""
         return self.arms
 
     @property
@@ -109,13 +105,9 @@ class _Gate(Section):
         return confidence_at_looks(tuple(self.looks), self.confidence) if self.looks else self.confidence
 
     @model_validator(mode="after")
-    def _two_arms(self) -> Self:
+    def _consistent(self) -> Self:
         if self.arms[0] == self.arms[1]:
             raise ValueError(f"both arms are {self.arms[0]!r}; a gate compares two")
-        return self
-
-    @model_validator(mode="after")
-    def _seeds_for_all_looks(self) -> Self:
         if self.looks and self.seeds and len(self.seeds) < self.looks[-1]:
             raise ValueError(f"the last look is at {self.looks[-1]} seeds, but only {len(self.seeds)} are registered")
         if self.looks and self.estimand == "queries":
@@ -299,16 +291,11 @@ def sealed(content: bytes) -> bytes:
 
 
 def unsealed(path: Path) -> bytes:
-    """Return the content of a gate file without its checksum; raise ``DataError`` where the content has changed.
-
-    A file that was written by a person has no checksum.
-    """
+    """Return a gate file's content without its checksum, which a person's file lacks; ``DataError`` if it changed."""
     content = read_bytes(path)
-    begin = _CHECKSUM.match(content)
-    if begin is None:
-        return content
-    body = content[begin.end() :]
-    if _hash(body).encode() != begin[1]:
+    seal = _CHECKSUM.match(content)
+    body = content[seal.end() :] if seal else content
+    if seal and _hash(body).encode() != seal[1]:
         raise DataError(
             f"{path}: was changed after it was registered; restore it, or remove its `checksum` if the change is meant"
         )
@@ -316,8 +303,7 @@ def unsealed(path: Path) -> bytes:
 
 
 def _hash(content: bytes) -> str:
-    """Return the hash of a gate file's content; line ends do not count, which git may change."""
-    return hash_bytes(content.replace(b"\r\n", b"\n"))
+    return hash_bytes(content.replace(b"\r\n", b"\n"))  # line ends do not count, which git may change
 
 
 def _explain(error: ValidationError) -> str:

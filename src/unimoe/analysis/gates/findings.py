@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Literal
 
 import numpy as np
@@ -88,19 +89,32 @@ def find(gate: Gate, scores: GateScores) -> Finding:
     quantity = quantity_of(gate, datasets)
     as_they_are = gate.estimand != "seeds" and not scores.moments.groups
     found = estimate(scores.moments, quantity, "queries" if as_they_are else gate.estimand)
-    why = (found.unfit if math.isnan(found.value) else _too_little(gate, scores)) or found.unfit
+    queries = sum(scores.moments.queries)
+    differing = sum(int((abs(a.mean(axis=0) - b.mean(axis=0)) > 1e-12).sum()) for a, b in scores.by_dataset.values())
+    why = found.unfit
+    if not math.isnan(found.value) and differing < MIN_DIFFERING:
+        why = f"the arms differ on {differing:,} of {queries:,} queries, and fewer than {MIN_DIFFERING} cannot decide"
+    elif not math.isnan(found.value) and gate.estimand != "queries" and scores.single:
+        of = " and ".join(scores.single)
+        why = f"one seed of {of}: other training seeds cannot be judged by it, train two more"
     confidence = {} if why else gate.confidences(found.confidence_below)
     weights = ratio_weights(datasets, "tir_of_means")[0]
     first, second = weights @ scores.means
     of_first, of_second = (tuple((means @ weights).tolist()) for means in scores.run_means)
+    runs = [dict(zip(*of_arm, strict=False)) for of_arm in zip(scores.seeds, scores.run_means, strict=True)]
+    by_seed = {
+        seed: quantity.value(np.stack([runs[0][seed], runs[1][seed]], axis=1))
+        for seed in (runs[0] if scores.numbered or scores.paired else ())
+        if seed is not None and seed in runs[1]
+    }
     return Finding(
         datasets=datasets,
         seeds=scores.seeds,
         paired=scores.paired,
-        queries=scores.queries,
+        queries=queries,
         means=(float(first), float(second)),
         runs=(of_first, of_second),
-        by_seed=_by_seed(quantity, scores) if scores.numbered or scores.paired else {},
+        by_seed={seed: value for seed, value in by_seed.items() if math.isfinite(value)},
         estimate=found,
         label=label_of(confidence, gate.label_confidence),
         confidence=confidence,
@@ -113,19 +127,39 @@ def stability_of(gate: Gate, scores: GateScores, whole: Finding) -> Stability:
 
     So a label changes because the value moved, not because data was taken away.
     """
-    rows = tuple(_without(gate, whole, *left) for left in _leaving_one_out(scores))
-    untried = "; ".join(_not_tried(scores))
+    arms = [(None, "")] if scores.paired else [(place, f"{arm} ") for place, arm in enumerate(scores.arms)]
+    left: list[tuple[str, Kind, GateScores]] = [
+        (f"{arm}seed {seed}", "seed", scores.without(seed, place))
+        for place, arm in arms
+        for seed in scores.seeds[place or 0]
+        if scores.fewest[place or 0] > 1
+    ]
+    untried = []
+    if max(scores.fewest) == 1:
+        trained = any(seed is not None for seeds in scores.seeds for seed in seeds)
+        untried.append(f"no seed can be left out, there {'is one' if trained else 'are none'}")
+    if len(scores.groups) == 1:
+        untried.append("no dataset can be left out, there is one")
+    for name, parts in scores.groups.items() if len(scores.groups) > 1 else ():
+        rest = {dataset: block for dataset, block in scores.by_dataset.items() if dataset not in parts}
+        left.append((name, "dataset", replace(scores, by_dataset=rest)))
+    rows = []
+    for name, kind, others in left:
+        value = quantity_of(gate, tuple(others.by_dataset)).value(others.means)
+        below = partial(_moved_below, whole.estimate, value - whole.value)
+        label = label_of({} if whole.why else gate.confidences(below), gate.label_confidence)
+        rows.append(Without(name, kind, value, region_of(gate, value), label))
     if not rows:
-        return Stability((), None, f"not tried: {untried}")
+        return Stability((), None, f"not tried: {'; '.join(untried)}")
     if whole.why:
-        return Stability(rows, None, "not tried: there is no label to keep")
+        return Stability(tuple(rows), None, "not tried: there is no label to keep")
     changes = gathered((row.label, row.left_out) for row in rows if row.label != whole.label)
     if changes:
         without = (f"{label} without {' or '.join(names)}" for label, names in changes.items())
         said = f"{whole.label} becomes {', '.join(without)}"
     else:
         said = f"{whole.label} holds whichever {' or '.join(dict.fromkeys(row.kind for row in rows))} is left out"
-    return Stability(rows, not changes, f"{said}; {untried}" if untried else said)
+    return Stability(tuple(rows), not changes, "; ".join([said, *untried]))
 
 
 def region_of(gate: Gate, value: float) -> Label:
@@ -145,19 +179,20 @@ def bounds_of(gate: Gate, found: Finding) -> tuple[float | None, float | None]:
 
     PASS rests on the lower one, FAIL on the upper one; MARGINAL, and PASS of an equivalence gate, on both.
     """
-    bound, needed, cutoffs = found.estimate.bound, gate.label_confidence, gate.cutoffs
+    bound, needed, first, last = found.estimate.bound, gate.label_confidence, gate.cutoffs[0], gate.cutoffs[-1]
+    equivalence = isinstance(gate, EquivalenceGate)
     if found.label == "INCONCLUSIVE":
         return None, None
     if found.label == "MARGINAL":
-        return cutoffs[0], cutoffs[-1]
-    if isinstance(gate, EquivalenceGate):
-        if found.label == "PASS":
-            return max(bound(1.0 - needed), cutoffs[0]), min(bound(needed), cutoffs[-1])
-        half = (1.0 - needed) / 2.0  # FAIL is two-sided
-        return (bound(half), None) if found.value > 0.0 else (None, bound(1.0 - half))
+        return first, last
     if found.label == "PASS":
-        return max(bound(1.0 - needed), cutoffs[-1]), None
-    return None, min(bound(needed), cutoffs[0])
+        return max(bound(1.0 - needed), first if equivalence else last), min(
+            bound(needed), last
+        ) if equivalence else None
+    if equivalence:
+        half = (1.0 - needed) / 2.0  # its FAIL is two-sided
+        return (bound(half), None) if found.value > 0.0 else (None, bound(1.0 - half))
+    return None, min(bound(needed), first)
 
 
 def quantity_of(gate: Gate, datasets: Sequence[str]) -> Quantity:
@@ -183,48 +218,5 @@ def ratio_weights(datasets: Sequence[str], averaging: Averaging) -> Array:
     return weights if averaging == "mean_of_tirs" else np.asarray(weights.mean(axis=0, keepdims=True))
 
 
-def _too_little(gate: Gate, scores: GateScores) -> str:
-    """Return why the scores cannot decide anything, before any interval; empty where they may."""
-    if scores.differing < MIN_DIFFERING:
-        return (
-            f"the arms differ on {scores.differing:,} of {scores.queries:,} queries, and fewer than {MIN_DIFFERING} "
-            "cannot decide"
-        )
-    if gate.estimand != "queries" and scores.single:
-        return f"one seed of {' and '.join(scores.single)}: other training seeds cannot be judged by it, train two more"
-    return ""
-
-
-def _by_seed(quantity: Quantity, scores: GateScores) -> dict[int, float]:
-    arms = zip(scores.seeds, scores.run_means, strict=True)
-    first, second = (dict(zip(seeds, means, strict=False)) for seeds, means in arms)
-    shared = [seed for seed in first if seed is not None and seed in second]
-    values = {seed: quantity.value(np.stack([first[seed], second[seed]], axis=1)) for seed in shared}
-    return {seed: value for seed, value in values.items() if math.isfinite(value)}
-
-
-def _without(gate: Gate, whole: Finding, left_out: str, kind: Kind, rest: GateScores) -> Without:
-    value = quantity_of(gate, tuple(rest.by_dataset)).value(rest.means)
-    moved = value - whole.value
-    confidence = {} if whole.why else gate.confidences(lambda cutoff: whole.estimate.confidence_below(cutoff - moved))
-    return Without(left_out, kind, value, region_of(gate, value), label_of(confidence, gate.label_confidence))
-
-
-def _leaving_one_out(scores: GateScores) -> Iterator[tuple[str, Kind, GateScores]]:
-    arms = [(None, "")] if scores.paired else [(place, f"{arm} ") for place, arm in enumerate(scores.arms)]
-    for place, arm in arms:
-        seeds = scores.seeds[place or 0]
-        for seed in seeds if scores.fewest[place or 0] > 1 else ():
-            yield f"{arm}seed {seed}", "seed", scores.without(seed, place)
-    if len(scores.groups) > 1:
-        for name, parts in scores.groups.items():
-            rest = {dataset: block for dataset, block in scores.by_dataset.items() if dataset not in parts}
-            yield name, "dataset", replace(scores, by_dataset=rest)
-
-
-def _not_tried(scores: GateScores) -> Iterator[str]:
-    if max(scores.fewest) == 1:
-        trained = any(seed is not None for seeds in scores.seeds for seed in seeds)
-        yield f"no seed can be left out, there {'is one' if trained else 'are none'}"
-    if len(scores.groups) == 1:
-        yield "no dataset can be left out, there is one"
+def _moved_below(whole: Estimate, moved: float, cutoff: float) -> float:
+    return whole.confidence_below(cutoff - moved)

@@ -14,6 +14,7 @@ from functools import cached_property
 from typing import TypeAlias
 
 from unimoe.analysis.arms import ZERO_SHOT
+from unimoe.analysis.gates.costs import ArmCost, costs_of, seconds_of
 from unimoe.analysis.gates.definitions import (
     EquivalenceGate,
     Gate,
@@ -39,6 +40,19 @@ _FEW_QUERIES = 10
 
 
 @dataclass(frozen=True)
+class Learnt:
+    """Whether a specialist has learnt anything: specialist minus an arm that was not trained, in the metric's unit."""
+
+    baseline: str
+    found: Finding
+
+    @property
+    def holds(self) -> bool:
+        """Whether the specialist beats the baseline with the gate's confidence."""
+        return self.found.label == "PASS"
+
+
+@dataclass(frozen=True)
 class Judgment:
     """What a gate says of the results."""
 
@@ -53,6 +67,7 @@ class Judgment:
     advisory: tuple[str, ...]  # why the judgment may neither pass nor stop a project; empty where it may
     notes: tuple[str, ...]  # what else a reader must know before trusting the label
     scores: GateScores
+    costs: tuple[ArmCost, ...]  # of each arm; empty where the folder has no record of them
 
     @property
     def label(self) -> Label:
@@ -76,11 +91,6 @@ class Judgment:
         return EXIT_CODES["INCONCLUSIVE" if self.advisory else self.label]
 
     @property
-    def unlearnt(self) -> bool:
-        """Whether the specialist was compared with an arm that was not trained, and does not beat it."""
-        return self.learnt is not None and not self.learnt.holds
-
-    @property
     def rows(self) -> tuple[Finding, ...]:
         """What the gate found on each of its datasets."""
         return self.parts or (self.found,)
@@ -92,7 +102,8 @@ class Judgment:
         None too for a specialist that has learnt nothing: better training comes before more data.
         """
         gate, found = self.gate, self.found.estimate
-        if found.terms is None or self.found.why or gate.estimand == "seeds" or self.unlearnt:
+        untaught = self.learnt is not None and not self.learnt.holds
+        if found.terms is None or self.found.why or gate.estimand == "seeds" or untaught:
             return None
         aim = Aim(gate.cutoffs, gate.label_confidence, one_sided=isinstance(gate, EquivalenceGate))
         return plan(found.terms, found.value, aim)
@@ -100,33 +111,34 @@ class Judgment:
     @cached_property
     def outlook(self) -> Outlook | None:
         """What the looks to come may bring; None where the gate has its label or no look left, or no plan can be."""
-        gate, found = self.gate, self.found
-        if not gate.looks or self.plan is None or found.estimate.terms is None or self.label != "INCONCLUSIVE":
+        gate, terms = self.gate, self.found.estimate.terms
+        if not gate.looks or self.plan is None or terms is None or self.label != "INCONCLUSIVE":
             return None
-        return outlook(
-            found.estimate.terms,
-            found.value,
-            gate.looks,
-            lambda below: label_of(gate.confidences(below), gate.label_confidence),
-        )
+        needed = gate.label_confidence
+        return outlook(terms, self.found.value, gate.looks, lambda below: label_of(gate.confidences(below), needed))
+
+    @cached_property
+    def seconds(self) -> dict[str, float]:
+        """The seconds that each way to settle an undecided gate would take here; empty where they are not known."""
+        plan = self.plan
+        if not self.costs or plan is None or plan.grid is None or self.label != "INCONCLUSIVE":
+            return {}
+        seeds, queries = plan.at_hand
+        ways = {"seeds": (plan.seeds, queries), "queries": (seeds, plan.queries), "mix": plan.grid}
+        if plan.grid in (ways["seeds"], ways["queries"]):
+            del ways["mix"]
+        if self.gate.looks:
+            ways = {f"{look} seeds": (look, queries) for look in (self.outlook.looks if self.outlook else ())}
+        return {
+            way: seconds_of(self.costs, more_seeds, more_queries / queries)
+            for way, (more_seeds, more_queries) in ways.items()
+            if more_seeds is not None and more_queries is not None
+        }
 
     @cached_property
     def stability(self) -> Stability:
         """The changes of the label without one seed or one dataset."""
         return stability_of(self.gate, self.scores, self.found)
-
-
-@dataclass(frozen=True)
-class Learnt:
-    """Whether a specialist has learnt anything: specialist minus an arm that was not trained, in the metric's unit."""
-
-    baseline: str
-    found: Finding
-
-    @property
-    def holds(self) -> bool:
-        """Whether the specialist beats the baseline with the gate's confidence."""
-        return self.found.label == "PASS"
 
 
 @dataclass(frozen=True)
@@ -169,7 +181,11 @@ def exit_code(outcomes: Outcomes) -> int:
 
 
 def judge(results: Results, registration: Registration, name: str, *, advisory: bool = False) -> Judgment:
-    """Judge one gate; a DataError where an arm, dataset, seed or metric of it has no results."""
+    """Judge one gate; a DataError where an arm, dataset, seed or metric of it has no results.
+
+    A gate that registers looks is judged at the first with a label, else at the last so far: later seeds cannot change
+    a label, and are not looked at once there is one.
+    """
     gate = registration.gates[name]
     reasons: tuple[str, ...] = ()
     if advisory:
@@ -178,86 +194,82 @@ def judge(results: Results, registration: Registration, name: str, *, advisory: 
     elif gate.seeds and not gate.looks:
         gate, missing = restricted(results, gate, datasets=False)
         reasons = tuple(f"{lacking}: judged at another number of seeds than registered" for lacking in missing)
-    scores, found, learnt, look = _at_its_look(results, gate)
-    of_arms = [
-        (result, result.seed in seeds)
-        for arm, seeds in zip(gate.arms, scores.seeds, strict=True)
-        for key in gate.keys
-        for result in results.measured(key, arm)
-    ]
-    used, left_out = ([result for result, judged in of_arms if judged == wanted] for wanted in (True, False))
+    scores, found, learnt = _found(results, gate)
+    look, trained = None, [number for number, own in zip(scores.fewest, scores.seeds, strict=True) if own != (None,)]
+    if gate.looks and trained:
+        reached = [look for look in gate.looks if look <= min(trained)]
+        for look in reached or [min(trained)]:
+            scores, found, learnt = _found(results, gate, look)
+            if reached and found.label != "INCONCLUSIVE":
+                break
+        if not reached:
+            early = f"the first look is at {gate.looks[0]} seeds, and here {'is' if look == 1 else 'are'} {look}"
+            found = replace(found, label="INCONCLUSIVE", why=early)
+    # Each dataset is also judged alone, with all the seeds it has: other datasets' seeds do not limit it.
+    alone = [gate.model_copy(update={"datasets": [dataset]}) for dataset in gate.datasets]
+    otherwise = math.nan
+    if isinstance(gate, InterferenceGate) and len(scores.groups) > 1:
+        other = gate.model_copy(update={"across": gate.other_way})
+        otherwise = quantity_of(other, tuple(scores.by_dataset)).value(scores.means)
+    seeds = dict(zip(gate.arms, scores.seeds, strict=True))
+    measured = [result for arm in gate.arms for key in gate.keys for result in results.measured(key, arm)]
+    used = [result for result in measured if result.seed in seeds[result.config_name]]
+    left_out = [result for result in measured if result.seed not in seeds[result.config_name] and look is None]
+    cut = {limit for result in used if (limit := result.identity.max_queries) and not result.caveats}
     return Judgment(
         name=name,
         gate=gate,
         registered=registration.path is not None,
         found=found,
         look=look,
-        parts=tuple(_parts(results, gate, look)) if len(gate.datasets) > 1 else (),
-        otherwise=_otherwise(gate, scores),
+        parts=tuple(_found(results, one, look)[1] for one in alone) if len(alone) > 1 else (),
+        otherwise=otherwise if math.isfinite(otherwise) else None,
         learnt=learnt,
-        advisory=(*reasons, *_unfit(used)),
-        notes=(
-            *_notes_on_results(registration, gate, used, left_out, paired=scores.paired, look=look),
-            *results.notes(gate.keys, gate.arms),
-            *unequal_budgets(results, gate, scores.seeds),
-            *_notes_on_scores(results, gate, scores, found),
+        advisory=(
+            *reasons,
+            *dict.fromkeys(caveat for result in used for caveat in result.caveats),
+            *(f"{limit} queries of a larger set" for limit in sorted(cut)),
         ),
+        notes=tuple(_notes(results, registration, gate, scores, found, used, left_out)),
         scores=scores,
+        costs=costs_of(results, gate.keys, gate.arms, scores.seeds),
     )
 
 
-def unequal_budgets(results: Results, gate: Gate, seeds: tuple[tuple[Seed, ...], ...]) -> Iterator[str]:
+def unequal_budgets(results: Results, gate: Gate, seeds: Sequence[Sequence[Seed]]) -> Iterator[str]:
     """Yield a warning where arms of an interference gate saw different numbers of examples of its task.
 
     The arms are fair when the joint one saw as many examples of the task as the specialist.
     """
-    if not isinstance(gate, InterferenceGate):
-        return
     field = "ranking_examples" if gate.task == "reranking" else "embedding_examples"
     seen: list[set[int]] = []
     for arm, of_arm in zip(gate.arms, seeds, strict=True):
         held = [results.result(arm, seed, key) for key in gate.keys for seed in of_arm]
         seen.append({getattr(r.training, field) for r in held if r is not None and r.training is not None})
-    if all(seen) and seen[0] != seen[1]:
-        words = field.replace("_", " ")
+    if isinstance(gate, InterferenceGate) and all(seen) and seen[0] != seen[1]:
         counts = [" or ".join(f"{count:,}" for count in sorted(of_arm)) for of_arm in seen]
         yield (
-            f"unequal training: {gate.specialist} saw {counts[0]} {words}, {gate.joint} {counts[1]}; "
+            f"unequal training: {gate.specialist} saw {counts[0]} {field.replace('_', ' ')}, {gate.joint} {counts[1]}; "
             "TIR measures the budget too"
         )
 
 
-def _at_its_look(results: Results, gate: Gate) -> tuple[GateScores, Finding, Learnt | None, int | None]:
-    """Judge a gate, at its first look with a label where it registers looks; at the last look so far without one.
+def _found(results: Results, gate: Gate, look: int | None = None) -> tuple[GateScores, Finding, Learnt | None]:
+    """Return scores, finding, and whether the specialist has learnt: of the first runs up to a look, or of all.
 
-    Later seeds cannot change a label: they are not looked at once there is one.
+    The finding is INCONCLUSIVE where the gate requires a specialist that has learnt and it has not.
     """
-    scores = collect(results, gate)
-    trained = [number for number, seeds in zip(scores.fewest, scores.seeds, strict=True) if seeds != (None,)]
-    if not gate.looks or not trained:
-        learnt = _learnt(results, gate)
-        return scores, _required(gate, find(gate, scores), learnt), learnt, None
-    reached = [look for look in gate.looks if look <= min(trained)]
-    for look in reached or [min(trained)]:
-        cut, learnt = scores.first(look), _learnt(results, gate, look)
-        found = _required(gate, find(gate, cut), learnt)
-        if not reached:
-            early = f"the first look is at {gate.looks[0]} seeds, and here {'is' if look == 1 else 'are'} {look}"
-            found = replace(found, label="INCONCLUSIVE", why=early)
-        if found.label != "INCONCLUSIVE":
-            break
-    return cut, found, learnt, look
+    scores, learnt = collect(results, gate), _learnt(results, gate, look)
+    scores = scores.first(look) if look else scores
+    found = find(gate, scores)
+    if isinstance(gate, InterferenceGate) and gate.must_learn and learnt is not None and not learnt.holds:
+        asks = "the gate requires" if gate.specialist_must_beat else "a gate requires by default"
+        why = f"{gate.specialist} does not beat {learnt.baseline} with confidence, which {asks}"
+        found = replace(found, label="INCONCLUSIVE", why=found.why or why)
+    return scores, found, learnt
 
 
-def _parts(results: Results, gate: Gate, look: int | None) -> Iterator[Finding]:
-    """Yield what each dataset says alone, with all the seeds it has: other datasets' seeds do not limit it."""
-    for dataset in gate.datasets:
-        alone = gate.model_copy(update={"datasets": [dataset]})
-        scores = collect(results, alone)
-        yield _required(gate, find(alone, scores.first(look) if look else scores), _learnt(results, alone, look))
-
-
-def _learnt(results: Results, gate: Gate, look: int | None = None) -> Learnt | None:
+def _learnt(results: Results, gate: Gate, look: int | None) -> Learnt | None:
     """Compare the specialist with an arm that was not trained, by a superiority gate without a margin.
 
     One seed is taken as it is. None where that arm has no results, or a DataError where the gate requires them.
@@ -278,42 +290,18 @@ def _learnt(results: Results, gate: Gate, look: int | None = None) -> Learnt | N
     return Learnt(baseline, find(asked.model_copy(update={"estimand": "queries"}) if scores.single else asked, scores))
 
 
-def _required(gate: Gate, found: Finding, learnt: Learnt | None) -> Finding:
-    """Return the finding, INCONCLUSIVE where the gate requires a specialist that has learnt and it has not."""
-    if not isinstance(gate, InterferenceGate) or not gate.must_learn or learnt is None or learnt.holds:
-        return found
-    asks = "the gate requires" if gate.specialist_must_beat else "a gate requires by default"
-    why = f"{gate.specialist} does not beat {learnt.baseline} with confidence, which {asks}"
-    return replace(found, label="INCONCLUSIVE", why=found.why or why)
-
-
-def _otherwise(gate: Gate, scores: GateScores) -> float | None:
-    if not isinstance(gate, InterferenceGate) or len(scores.groups) == 1:
-        return None
-    other = gate.model_copy(update={"across": gate.other_way})
-    value = quantity_of(other, tuple(scores.by_dataset)).value(scores.means)
-    return value if math.isfinite(value) else None
-
-
-def _unfit(used: list[EvalResult]) -> Iterator[str]:
-    """Yield why results decide nothing: they are unfit for decisions, or of fewer queries than there are."""
-    yield from dict.fromkeys(caveat for result in used for caveat in result.caveats)
-    cut = {limit for result in used if (limit := result.identity.max_queries) and not result.caveats}
-    yield from (f"{limit} queries of a larger set" for limit in sorted(cut))
-
-
-def _notes_on_results(
+def _notes(
+    results: Results,
     registration: Registration,
     gate: Gate,
+    scores: GateScores,
+    found: Finding,
     used: list[EvalResult],
     left_out: list[EvalResult],
-    *,
-    paired: bool,
-    look: int | None,
 ) -> Iterator[str]:
-    """Yield which results were not judged, and that some are older than the gate."""
-    if left_out and look is None:
-        why = f"because {'the other arm or ' if paired else ''}another dataset lacks the seed"
+    """Yield what a reader must know before trusting a label: of the results first, then of their numbers."""
+    if left_out:
+        why = f"because {'the other arm or ' if scores.paired else ''}another dataset lacks the seed"
         names = dict.fromkeys(f"{result.config_name} seed {result.seed}" for result in left_out)
         yield f"left out, {'not registered' if gate.seeds else why}: {', '.join(names)}"
     fixed = registration.registered
@@ -324,11 +312,9 @@ def _notes_on_results(
             f"{len(older)} of {len(used)} results are older than this gate (registered {fixed.isoformat()}; "
             f"{first.config_name} {first.key}: {first.provenance.created}), so it was not fixed before them"
         )
-
-
-def _notes_on_scores(results: Results, gate: Gate, scores: GateScores, found: Finding) -> Iterator[str]:
-    """Yield where queries or seeds are too few for the interval's stated level, and that declared pairs are not."""
-    few = [dataset for dataset, (first, _) in scores.by_dataset.items() if first.shape[1] < _FEW_QUERIES]
+    yield from results.notes(gate.keys, gate.arms)
+    yield from unequal_budgets(results, gate, scores.seeds)
+    few = [dataset for dataset, (block, _) in scores.by_dataset.items() if block.shape[1] < _FEW_QUERIES]
     if few and found.estimate.estimand != "seeds":
         across = " across datasets" if len(scores.by_dataset) > 1 else ""
         yield f"fewer than {_FEW_QUERIES} queries on {', '.join(few)}: the interval{across} is a rough one"

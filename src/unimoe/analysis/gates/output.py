@@ -5,38 +5,47 @@ from __future__ import annotations
 import math
 import textwrap
 from collections.abc import Iterator
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from pydantic_core import to_jsonable_python
 
 from unimoe.analysis.formats import signed
+from unimoe.analysis.gates import wording
 from unimoe.analysis.gates.definitions import InterferenceGate, Registration
 from unimoe.analysis.gates.findings import Finding, bounds_of
-from unimoe.analysis.gates.judging import Judgment, Learnt, Outcome, Outcomes, Refusal, exit_code
-from unimoe.analysis.gates.wording import (
-    WAYS,
-    action,
-    asked,
-    at_look,
-    bound_text,
-    confidence_line,
-    confidence_text,
-    finding,
-    finding_word,
-    gate_text,
-    headline,
-    interval_text,
-    other_way,
-    region,
-    shown,
-    would_settle,
-)
+from unimoe.analysis.gates.judging import Judgment, Outcome, Outcomes, Refusal, exit_code
 from unimoe.analysis.statistics.power import decides_sentence
 
 WIDTH = 96
 
+BY_DATASET, SETTLES = "By dataset", "Would settle it"  # names of facts that a report shows elsewhere
 _MOST_ROWS = 4  # datasets of one gate beyond these get a line each: a full tier has 26 collections
+
+
+@dataclass(frozen=True)
+class Said:
+    """An outcome in words: what terminal, report and Markdown show of it, each in its own layout."""
+
+    name: str  # of the gate
+    finding: str  # INTERFERENCE, UNDECIDED, NOT JUDGED
+    label: str  # of the gate with its meaning; empty where nothing was judged
+    headline: str  # the finding as a sentence, or why there is none
+    about: str  # task, datasets, arms and metric
+    facts: tuple[tuple[str, str], ...]  # a name and its text
+    parts: tuple[tuple[str, str], ...] = ()  # what was found on each of several datasets
+
+
+def say(item: Outcome) -> Said:
+    """Write an outcome out; this is the one place where that is done."""
+    gate = item.gate
+    where = gate.datasets[0] if len(gate.datasets) == 1 else f"{len(gate.datasets)} datasets"
+    about = f"{gate.task.capitalize()} on {where}: {' against '.join(gate.sides)}, {gate.metric}"
+    if isinstance(item, Refusal):
+        return Said(item.name, "NOT JUDGED", "", f"{item.error}.", about, (("Asked", wording.asked(gate)),))
+    parts = tuple((row.datasets[0], _in_one_line(item, row)) for row in item.parts)
+    found, label, sentence = wording.finding(item), wording.gate_text(item), wording.headline(item)
+    return Said(item.name, found, label, sentence, about, tuple(_facts(item)), parts)
 
 
 def gate_lines(registration: Registration | None, outcomes: Outcomes) -> str:
@@ -65,66 +74,20 @@ def exit_line(outcomes: Outcomes) -> str:
     return f"Exit code {exit_code(outcomes)}: {', '.join(labels) or 'no gate'}"
 
 
-def judgment_lines(item: Judgment) -> Iterator[tuple[str, str]]:
-    """Yield what a judgment says beyond its headline, as named lines."""
-    gate, found = item.gate, item.found
-    if item.advisory:
-        yield "Advisory", f"{'; '.join(item.advisory)}: this neither passes nor stops a project"
-    yield "Asked", asked(gate)
-    yield ("TIR" if isinstance(gate, InterferenceGate) else "Difference"), _value(item)
-    yield "Scores", _scores(item)
-    if bound := bound_text(gate, found):
-        yield "Bound", f"{bound} with confidence {gate.label_confidence:g}: this decides, the 95 % interval does not"
-    if found.confidence:
-        yield "Confidence", confidence_line(gate, found)
-    if len(item.rows) > 1:
-        yield "By dataset", "; ".join(f"{row.datasets[0]} {in_one_line(item, row)}" for row in item.rows)
-    if isinstance(gate, InterferenceGate) and (other := other_way(item)):
-        yield "Across datasets", f"{WAYS[gate.across]}; {other}"
-    if item.learnt is not None:
-        yield "Specialist", learnt_line(item.learnt)
-    if looked := at_look(item):
-        yield "Looks", looked
-    if item.plan and item.label == "INCONCLUSIVE":
-        together = " (queries of all datasets together)" if len(item.rows) > 1 else ""
-        if settles := would_settle(item):
-            yield "Would settle it", settles + ("" if gate.looks else together)
-        yield "Can decide", decides_sentence(item.plan)
-    yield "Stability", item.stability.sentence
-    yield from (("Note", note) for note in item.notes)
-
-
-def in_one_line(item: Judgment, row: Finding) -> str:
-    """Return value, interval and finding on one dataset, for example ``+4.38 % [+3.11, +5.66] INTERFERENCE``."""
-    return f"{shown(item.gate, row.value)} {interval_text(item.gate, row)} {finding_word(item.gate, row.label)}"
-
-
-def learnt_line(learnt: Learnt) -> str:
-    """Return how the specialist compares with an arm that was not trained."""
-    value = learnt.found.value
-    said = "not computable" if math.isnan(value) else f"{signed(100 * value)} points"
-    if ends := learnt.found.estimate.interval:
-        said += f" [{', '.join(signed(100 * end, keep_side=True) for end in ends)}]"
-    outcome = "it has learnt" if learnt.holds else "nothing learnt beyond chance"
-    return f"{said} against {learnt.baseline}: {outcome}"
-
-
 def gates_as_json(registration: Registration | None, outcomes: Outcomes, decisive: Outcomes) -> dict[str, Any]:
     """Return all outcomes as plain data: ratios and differences as fractions, None where something cannot be had.
 
     The exit code is that of the ``decisive`` outcomes.
     """
     path, instant = (registration.path, registration.registered) if registration else (None, None)
-    found: dict[str, Any] = to_jsonable_python(
-        {
-            "file": str(path) if path else None,
-            "hash": registration.content_hash if registration else None,
-            "registered": instant.isoformat() if instant else None,
-            "exit_code": exit_code(decisive),
-            "gates": [_as_json(outcome) for outcome in outcomes],
-        },
-        inf_nan_mode="null",
-    )
+    facts = {
+        "file": str(path) if path else None,
+        "hash": registration.content_hash if registration else None,
+        "registered": instant.isoformat() if instant else None,
+        "exit_code": exit_code(decisive),
+        "gates": [_as_json(outcome) for outcome in outcomes],
+    }
+    found: dict[str, Any] = to_jsonable_python(facts, inf_nan_mode="null")
     return found
 
 
@@ -140,44 +103,73 @@ def filled(text: str, first: str = "", others: str = "  ") -> str:
 def _paragraph(item: Outcome) -> str:
     if isinstance(item, Refusal):
         return filled(f"NOT JUDGED: {item.error}")
-    title = f"{finding(item)}: {item.name} ({gate_text(item)})"
-    lines, many = [filled(title), filled(headline(item), "  ")], len(item.rows) > _MOST_ROWS
-    lines += [_named(name, text) for name, text in judgment_lines(item) if not (many and name == "By dataset")]
-    if many:
-        width = max(len(row.datasets[0]) for row in item.rows)
-        lines += [_named(row.datasets[0], in_one_line(item, row), width) for row in item.rows]
+    said = say(item)
+    lines = [filled(f"{said.finding}: {said.name} ({said.label})"), filled(said.headline, "  ")]
+    many = said.parts if len(said.parts) > _MOST_ROWS else ()
+    width = max((len(name) for name, _ in many), default=0)
+    columns = [(name, text, 16) for name, text in said.facts if not (many and name == BY_DATASET)]
+    for name, text, wide in (*columns, *((name, text, width) for name, text in many)):
+        start = f"  {name:<{wide}} "
+        lines.append(filled(text, start, " " * len(start)))
     return "\n".join(lines)
 
 
-def _named(name: str, text: str, width: int = 16) -> str:
-    """Return a name and its text in two columns."""
-    start = f"  {name:<{width}} "
-    return filled(text, start, " " * len(start))
-
-
-def _value(item: Judgment) -> str:
-    gate, found = item.gate, item.found
-    if math.isnan(found.value):
-        return f"not computable: {found.why}"
-    by_seed = ", ".join(f"seed {seed}: {shown(gate, value)}" for seed, value in found.by_seed.items())
-    described = "" if found.std is None else f" (by seed ± {100 * found.std:.2f}: {by_seed})"
-    if found.estimate.interval is None:
-        return f"{shown(gate, found.value)}, no interval: {found.why}{described}"
-    return (
-        f"{shown(gate, found.value)} {interval_text(gate, found)} (95 % interval for "
-        f"{found.holds_for}, t with {found.estimate.degrees_of_freedom:.1f} degrees of freedom); "
-        f"the estimate is {region(gate, found)}{described}"
-    )
-
-
-def _scores(item: Judgment) -> str:
-    found, parts = item.found, []
-    for arm, mean, runs, seeds in zip(item.gate.arms, found.means, found.runs, found.seeds, strict=True):
+def _facts(item: Judgment) -> Iterator[tuple[str, str]]:
+    """Yield what a judgment says beyond its headline, as named lines."""
+    gate, found, ends = item.gate, item.found, item.found.estimate.interval
+    if item.advisory:
+        yield "Advisory", f"{'; '.join(item.advisory)}: this neither passes nor stops a project"
+    yield "Asked", wording.asked(gate)
+    value = wording.shown(gate, found.value)
+    if ends:
+        value += (
+            f" {wording.interval_text(gate, found)} (95 % interval for {found.holds_for}, t with "
+            f"{found.estimate.degrees_of_freedom:.1f} degrees of freedom); the estimate is "
+            f"{wording.region(gate, found)}"
+        )
+    else:
+        value += f"{'' if math.isnan(found.value) else ', no interval'}: {found.why}"
+    if found.std is not None:
+        by_seed = (f"seed {seed}: {wording.shown(gate, of_seed)}" for seed, of_seed in found.by_seed.items())
+        value += f" (by seed ± {100 * found.std:.2f}: {', '.join(by_seed)})"
+    yield ("TIR" if isinstance(gate, InterferenceGate) else "Difference"), value
+    scores = []
+    for arm, mean, runs, seeds in zip(gate.arms, found.means, found.runs, found.seeds, strict=True):
         number = "no seeds" if seeds == (None,) else f"seed{'s' if len(seeds) > 1 else ''} {', '.join(map(str, seeds))}"
         of_runs = f": {', '.join(f'{100 * run:.2f}' for run in runs)}" if len(runs) > 1 else ""
-        parts.append(f"{arm} {100 * mean:.2f} ({number}{of_runs})")
+        scores.append(f"{arm} {100 * mean:.2f} ({number}{of_runs})")
     paired = "; seeds pair, as the experiment declares" if found.paired else ""
-    return f"{item.metric} x 100, {found.queries:,} queries: {', '.join(parts)}{paired}"
+    yield "Scores", f"{item.metric} x 100, {found.queries:,} queries: {', '.join(scores)}{paired}"
+    if bound := wording.bound_text(gate, found):
+        yield "Bound", f"{bound} with confidence {gate.label_confidence:g}: this decides, the 95 % interval does not"
+    if found.confidence:
+        yield "Confidence", wording.confidence_line(gate, found)
+    if item.parts:
+        yield BY_DATASET, "; ".join(f"{row.datasets[0]} {_in_one_line(item, row)}" for row in item.parts)
+    if isinstance(gate, InterferenceGate) and (other := wording.other_way(item)):
+        yield "Across datasets", f"{wording.WAYS[gate.across]}; {other}"
+    if item.learnt is not None:
+        beaten = item.learnt.found
+        said = "not computable" if math.isnan(beaten.value) else f"{signed(100 * beaten.value)} points"
+        if beaten.estimate.interval:
+            said += f" [{', '.join(signed(100 * end, keep_side=True) for end in beaten.estimate.interval)}]"
+        outcome = "it has learnt" if item.learnt.holds else "nothing learnt beyond chance"
+        yield "Specialist", f"{said} against {item.learnt.baseline}: {outcome}"
+    if looked := wording.at_look(item):
+        yield "Looks", looked
+    if item.plan and item.label == "INCONCLUSIVE":
+        if settles := wording.would_settle(item):
+            together = " (queries of all datasets together)" if item.parts and not gate.looks else ""
+            yield SETTLES, settles + together
+        yield "Can decide", decides_sentence(item.plan)
+    yield "Stability", item.stability.sentence
+    yield from (("Note", note) for note in item.notes)
+
+
+def _in_one_line(item: Judgment, row: Finding) -> str:
+    """Return value, interval and finding on one dataset, for example ``+4.38 % [+3.11, +5.66] INTERFERENCE``."""
+    word = wording.finding_word(item.gate, row.label)
+    return f"{wording.shown(item.gate, row.value)} {wording.interval_text(item.gate, row)} {word}"
 
 
 def _as_json(outcome: Outcome) -> dict[str, Any]:
@@ -187,10 +179,10 @@ def _as_json(outcome: Outcome) -> dict[str, Any]:
     learnt, plan = outcome.learnt, outcome.plan
     return facts | {
         "registered": outcome.registered,
-        "headline": headline(outcome),
+        "headline": wording.headline(outcome),
         "relevance_levels": outcome.scores.levels,
         **_finding_as_json(outcome, outcome.found),
-        "action": action(outcome),
+        "action": wording.action(outcome),
         "advisory": outcome.advisory,
         "datasets": {row.datasets[0]: _finding_as_json(outcome, row) for row in outcome.rows},
         "otherwise": outcome.otherwise,
@@ -198,7 +190,7 @@ def _as_json(outcome: Outcome) -> dict[str, Any]:
         and {"beats": learnt.baseline, "holds": learnt.holds, "interval": learnt.found.estimate.as_json()},
         "look": outcome.look,
         "label_confidence": outcome.gate.label_confidence,
-        "power": plan and asdict(plan) | {"says": would_settle(outcome)},
+        "power": plan and asdict(plan) | {"says": wording.would_settle(outcome), "seconds": outcome.seconds or None},
         "outlook": outcome.outlook and asdict(outcome.outlook),
         "stability": asdict(outcome.stability),
         "notes": outcome.notes,
@@ -209,9 +201,9 @@ def _finding_as_json(item: Judgment, found: Finding) -> dict[str, Any]:
     needed = item.gate.label_confidence
     return {
         "label": found.label,
-        "finding": finding_word(item.gate, found.label),
-        "estimate_lies": region(item.gate, found),
-        "confidence": {label: float(confidence_text(found, label, needed)) for label in found.confidence},
+        "finding": wording.finding_word(item.gate, found.label),
+        "estimate_lies": wording.region(item.gate, found),
+        "confidence": {label: float(wording.confidence_text(found, label, needed)) for label in found.confidence},
         "bounds": bounds_of(item.gate, found),
         "interval": found.estimate.as_json(),
         "why": found.why or None,

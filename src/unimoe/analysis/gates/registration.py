@@ -11,6 +11,7 @@ from unimoe.analysis.arms import ZERO_SHOT, Pair, pairs
 from unimoe.analysis.gates.definitions import Gate, InterferenceGate, Registration, load_gates, sealed, unsealed
 from unimoe.config.files import dump_yaml
 from unimoe.core.errors import DataError, did_you_mean
+from unimoe.core.grouping import gathered
 from unimoe.core.io import find_files, write_bytes
 from unimoe.results import Task
 from unimoe.results.folder import Results
@@ -40,12 +41,12 @@ def register(registration: Registration, output_dir: Path) -> bool:
         return True
     if output_dir.exists() and find_files(output_dir, "*/seed_*/results/*/*.json"):  # sidecars tell of scores too
         return False
-    if registration.path is None:
+    if registration.path is not None:
+        content = unsealed(registration.path)  # to the byte: it is known by its hash
+    else:
         now = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
         plain = {name: gate.model_dump(exclude_none=True) for name, gate in registration.gates.items()}
         content = dump_yaml({"registered": now, "gates": plain}).encode()
-    else:  # to the byte: it is known by its hash
-        content = unsealed(registration.path)
     write_bytes(path, sealed(content))
     return True
 
@@ -85,15 +86,10 @@ def own_gates(arms: Iterable[str], datasets: Sequence[str], metric: str, seeds: 
 
     All arms are evaluated on the datasets, which share their main metric.
     """
-    held = set(arms)
-    given = {
-        "metric": metric,
-        "datasets": list(datasets),
-        "seeds": list(seeds),
-        "looks": default_looks(len(seeds)),
-        "specialist_must_beat": ZERO_SHOT,
-    }
-    return Registration({f"{p.task}.{p.joint}": gate_of(p, **given) for p in pairs(held) if held.issuperset(p.arms)})
+    held, looks = set(arms), default_looks(len(seeds))
+    given = {"metric": metric, "datasets": list(datasets), "seeds": list(seeds), "looks": looks}
+    whole = (pair for pair in pairs(held) if held.issuperset(pair.arms))
+    return Registration({f"{p.task}.{p.joint}": gate_of(p, **given, specialist_must_beat=ZERO_SHOT) for p in whole})
 
 
 def default_looks(seeds: int) -> list[int] | None:
@@ -136,12 +132,12 @@ def gate_of(pair: Pair, **settings: Any) -> Gate:
 
 def suites(results: Results, asked: Iterable[Pair], held: Sequence[Gate] = ()) -> dict[tuple[Pair, str], list[str]]:
     """Return the datasets with results of both arms of a pair that no gate held judges, by pair and main metric."""
-    judged = {(gate.task, gate.arms, dataset) for gate in held for dataset in gate.datasets}
-    found: dict[tuple[Pair, str], list[str]] = {}
-    for pair in asked:
-        for key in results.dataset_keys:
-            task, _, dataset = key.partition("/")
-            measured = [results.measured(key, arm) for arm in pair.arms]
-            if task == pair.task and all(measured) and (task, pair.arms, dataset) not in judged:
-                found.setdefault((pair, measured[0][0].main_metric), []).append(dataset)
-    return found
+    judged = {(gate.arms, key) for gate in held for key in gate.keys}
+    found = (
+        ((pair, measured[0][0].main_metric), key.partition("/")[2])
+        for pair in asked
+        for key in results.dataset_keys
+        if key.startswith(f"{pair.task}/") and (pair.arms, key) not in judged
+        if all(measured := [results.measured(key, arm) for arm in pair.arms])
+    )
+    return gathered(found)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import compress, takewhile
@@ -30,32 +30,21 @@ class GateScores:
     numbered: bool = True  # whether seeds are those of trainings; those of run files are only their places in a list
 
     @property
-    def queries(self) -> int:
-        """Number of queries of all datasets together."""
-        return sum(first.shape[1] for first, _ in self.by_dataset.values())
-
-    @property
-    def differing(self) -> int:
-        """Number of queries on which the arms' scores, averaged over seeds, differ."""
-        differences = (first.mean(axis=0) - second.mean(axis=0) for first, second in self.by_dataset.values())
-        return sum(int((abs(of_dataset) > 1e-12).sum()) for of_dataset in differences)
-
-    @property
     def groups(self) -> dict[str, list[str]]:
         """The datasets by what counts once: CQADupStack's forums together, any other dataset alone."""
         return gathered((dataset_group(dataset), dataset) for dataset in self.by_dataset)
-
-    @property
-    def single(self) -> tuple[str, ...]:
-        """The arms with one training seed on a dataset, for which other seeds cannot be judged."""
-        held = zip(self.arms, self.fewest, self.seeds, strict=True)
-        return tuple(arm for arm, number, seeds in held if number == 1 and seeds[0] is not None)
 
     @property
     def fewest(self) -> tuple[int, int]:
         """The number of runs of each arm on the dataset where it has fewest."""
         first, second = (min(len(block[arm]) for block in self.by_dataset.values()) for arm in (0, 1))
         return first, second
+
+    @property
+    def single(self) -> tuple[str, ...]:
+        """The arms with one training seed on a dataset, for which other seeds cannot be judged."""
+        held = zip(self.arms, self.fewest, self.seeds, strict=True)
+        return tuple(arm for arm, number, seeds in held if number == 1 and seeds[0] is not None)
 
     @property
     def apart(self) -> tuple[int, ...]:
@@ -84,33 +73,30 @@ class GateScores:
 
     def first(self, number: int) -> GateScores:
         """Return the same with the first runs of each arm: what a look at so many seeds sees."""
-        seeds = tuple(
-            tuple(seed for of_dataset in self._seeds_by_dataset(arm) for seed in of_dataset[:number])
-            if arm in self.apart
-            else self.seeds[arm][:number]
-            for arm in (0, 1)
-        )
-        by_dataset = {dataset: (a[:number], b[:number]) for dataset, (a, b) in self.by_dataset.items()}
-        return replace(self, seeds=(seeds[0], seeds[1]), by_dataset=by_dataset)
+        return self._keeping(lambda arm, place, seed: place < number)
 
     def without(self, seed: Seed, arm: int | None = None) -> GateScores:
         """Return the same without one seed, of one arm or of both."""
+        return self._keeping(lambda of_arm, place, other: other != seed or arm not in (None, of_arm))
 
-        def kept(place: int, of_arm: Sequence[Seed]) -> list[bool]:
-            return [other != seed or arm not in (None, place) for other in of_arm]
-
-        cut = {}
-        own = zip(self.by_dataset.items(), self._seeds_by_dataset(0), self._seeds_by_dataset(1), strict=True)
-        for (dataset, (a, b)), of_first, of_second in own:
-            cut[dataset] = a[kept(0, of_first)], b[kept(1, of_second)]
-        first, second = (tuple(compress(seeds, kept(place, seeds))) for place, seeds in enumerate(self.seeds))
-        return replace(self, seeds=(first, second), by_dataset=cut)
-
-    def _seeds_by_dataset(self, arm: int) -> list[tuple[Seed, ...]]:
-        """Return the seeds of an arm's rows on each dataset: all of them, or its own where datasets share no run."""
-        numbers = [len(block[arm]) for block in self.by_dataset.values()]
-        starts = [sum(numbers[:place]) if arm in self.apart else 0 for place in range(len(numbers))]
-        return [self.seeds[arm][start : start + number] for start, number in zip(starts, numbers, strict=True)]
+    def _keeping(self, keep: Callable[[int, int, Seed], bool]) -> GateScores:
+        """Return the same with the runs kept, by the arm, the place among its runs on a dataset, and the seed."""
+        kept: tuple[list[Seed], list[Seed]] = ([], [])
+        by_dataset: dict[str, tuple[Array, Array]] = {}
+        starts = [0, 0]
+        for dataset, blocks in self.by_dataset.items():
+            cut = []
+            for arm, block in enumerate(blocks):
+                own = self.seeds[arm][starts[arm] : starts[arm] + len(block)]
+                here = [keep(arm, place, seed) for place, seed in enumerate(own)]
+                cut.append(block[here])
+                if arm in self.apart:  # the seeds of each dataset follow one another
+                    starts[arm] += len(block)
+                    kept[arm].extend(compress(own, here))
+                else:
+                    kept[arm][:] = compress(own, here)
+            by_dataset[dataset] = (cut[0], cut[1])
+        return replace(self, seeds=(tuple(kept[0]), tuple(kept[1])), by_dataset=by_dataset)
 
 
 def collect(results: Results, gate: Gate) -> GateScores:
@@ -122,39 +108,35 @@ def collect(results: Results, gate: Gate) -> GateScores:
     one run.
     """
     _refuse_missing(results, gate)
-    (arm, other), keys, metric = gate.arms, gate.keys, gate.metric
-    first, second = _seeds(results, gate, arm), _seeds(results, gate, other)
-    common = results.paired_seeds(gate.arms, keys, first, second)
-    pairs = [[_on(results, name, key, common) for name in gate.arms] for key in keys]
-    if common and all(a == b and len(a) > 1 for a, b in pairs):
-        first = second = common
-    else:
-        common = ()
+
+    def here(arm: str, key: str, seeds: Sequence[Seed]) -> tuple[Seed, ...]:
+        return tuple(seed for seed in seeds if results.result(arm, seed, key) is not None)
+
+    first, second = (_seeds(results, gate, arm) for arm in gate.arms)
+    common = results.paired_seeds(gate.arms, gate.keys, first, second)
+    held = [[here(arm, key, common) for arm in gate.arms] for key in gate.keys]
+    paired = bool(common) and all(a == b and len(a) > 1 for a, b in held)
+    seeds = (common, common) if paired else (first, second)
     blocks = [
-        (
-            results.scores(arm, key, _on(results, arm, key, first), metric),
-            results.scores(other, key, _on(results, other, key, second), metric),
-        )
-        for key in keys
+        [results.scores(arm, key, here(arm, key, own), gate.metric) for arm, own in zip(gate.arms, seeds, strict=True)]
+        for key in gate.keys
     ]
+    measured = [result for key in gate.keys for arm in gate.arms for result in results.measured(key, arm)]
+    levels = {result.relevance_level for result in measured} if parse_metric(gate.metric).binary else set()
     return GateScores(
         arms=gate.arms,
-        seeds=(first, second),
-        paired=bool(common),
-        by_dataset=dict(zip(gate.datasets, blocks, strict=True)),
-        levels=tuple(
-            sorted({results.measured(k, arm)[0].relevance_level for k in keys if parse_metric(metric).binary})
-        ),
-        numbered=all(r.identity.checkpoint != "none" for k in keys for a in gate.arms for r in results.measured(k, a)),
+        seeds=seeds,
+        paired=paired,
+        by_dataset={dataset: (a, b) for dataset, (a, b) in zip(gate.datasets, blocks, strict=True)},
+        levels=tuple(sorted(levels)),
+        numbered=all(result.identity.checkpoint != "none" for result in measured),
     )
 
 
 def restricted(results: Results, gate: Gate, *, datasets: bool = True) -> tuple[Gate, tuple[str, ...]]:
     """Return the gate with only those of its datasets and seeds that have results, and what that leaves out.
 
-    Without ``datasets``, all of these must have results.
-
-    A gate without any is a DataError, as in ``collect``.
+    Without ``datasets``, all of these must have results. A gate without any is a DataError, as in ``collect``.
     """
     there = zip(gate.datasets, gate.keys, strict=True)
     here = [dataset for dataset, key in there if all(results.measured(key, arm) for arm in gate.arms)]
@@ -164,7 +146,8 @@ def restricted(results: Results, gate: Gate, *, datasets: bool = True) -> tuple[
     if here != gate.datasets:
         reasons.append(f"no result yet on {', '.join(d for d in gate.datasets if d not in here)}")
     if gate.seeds is not None:
-        held = [results.seeds_of_all(arm, cut.keys) for arm in gate.arms if not _is_untrained(results, arm, cut.keys)]
+        trained = [arm for arm in gate.arms if any(results.result(arm, None, key) is None for key in cut.keys)]
+        held = [results.seeds_of_all(arm, cut.keys) for arm in trained]
         kept = [seed for seed in gate.seeds if all(seed in of_arm for of_arm in held)]
         if kept != gate.seeds:
             reasons.append(f"no result yet of seed {', '.join(str(seed) for seed in gate.seeds if seed not in kept)}")
@@ -178,13 +161,9 @@ def refuse_unknown_arm(results: Results, arm: str) -> None:
         raise DataError(f"no results of arm {arm!r}{did_you_mean(arm, results)}; here: {', '.join(results)}")
 
 
-def _is_untrained(results: Results, arm: str, keys: list[str]) -> bool:
-    return all(results.result(arm, None, key) is not None for key in keys)
-
-
 def _seeds(results: Results, gate: Gate, arm: str) -> tuple[Seed, ...]:
     """Return the seeds of an arm's runs; ``(None,)`` where it has none at all."""
-    if _is_untrained(results, arm, gate.keys):
+    if all(results.result(arm, None, key) is not None for key in gate.keys):
         return (None,)
     held = results.seeds_of_all(arm, gate.keys)
     if gate.seeds is not None:
@@ -195,19 +174,12 @@ def _seeds(results: Results, gate: Gate, arm: str) -> tuple[Seed, ...]:
         held = tuple(takewhile(held.__contains__, sorted(gate.seeds)))
         if not held:
             raise DataError(f"no result of {arm} for seed {min(gate.seeds)}, the first that the gate registers")
-    if not held:
-        held = tuple(seed for key in gate.keys for seed in results.distinct(arm, [key], results.seeds(arm, key)))
-        if len(set(held)) < len(held):
-            raise DataError(
-                f"{arm} has no seed with a result on each of {', '.join(gate.keys)}; evaluate one seed on all"
-            )
-        return held
-    return results.distinct(arm, gate.keys, held)
-
-
-def _on(results: Results, arm: str, key: str, seeds: Sequence[Seed]) -> tuple[Seed, ...]:
-    """Return those of some seeds that an arm has on a dataset."""
-    return tuple(seed for seed in seeds if results.result(arm, seed, key) is not None)
+    if held:
+        return results.distinct(arm, gate.keys, held)
+    apart = tuple(seed for key in gate.keys for seed in results.distinct(arm, [key], results.seeds(arm, key)))
+    if len(set(apart)) < len(apart):
+        raise DataError(f"{arm} has no seed with a result on each of {', '.join(gate.keys)}; evaluate one seed on all")
+    return apart
 
 
 def _refuse_missing(results: Results, gate: Gate) -> None:

@@ -19,6 +19,7 @@ from unimoe.analysis.gates.judging import Judgment
 from unimoe.analysis.statistics.estimates import LEVEL
 from unimoe.analysis.statistics.power import Aim, settle_sentence
 from unimoe.analysis.statistics.sequential import outlook_sentence
+from unimoe.core.console import in_hours
 
 WAYS: dict[Averaging, str] = {"mean_of_tirs": "mean of TIRs", "tir_of_means": "TIR of mean scores"}
 
@@ -48,15 +49,6 @@ def gate_text(item: Judgment) -> str:
     return f"gate: {item.verdict}, {'decides nothing' if item.advisory else action(item)}"
 
 
-def headline(item: Judgment) -> str:
-    """Return the finding as one sentence, and the caveat about a specialist that has learnt nothing.
-
-    For example: "joint_r8 loses 5.2 % of rank_only_r8's ndcg@10 on apidocs, at least 2.4 % with confidence 0.9 (95 %
-    interval 1.1 to 9.3 %): interference, 2 % or more."
-    """
-    return " ".join(filter(None, (_sentence(item.gate, item.found), unlearnt(item))))
-
-
 def action(item: Judgment) -> str:
     """Return what the label asks of the project."""
     gate, label = item.gate, item.label
@@ -70,6 +62,32 @@ def action(item: Judgment) -> str:
     if isinstance(gate, InterferenceGate):
         return "build separate experts" if label == "PASS" else "keep the joint model"
     return "go on" if label == "PASS" else "stop"
+
+
+def headline(item: Judgment) -> str:
+    """Return the finding as one sentence, and the caveat about a specialist that has learnt nothing.
+
+    For example: "joint_r8 loses 5.2 % of rank_only_r8's ndcg@10 on apidocs, at least 2.4 % with confidence 0.9 (95 %
+    interval 1.1 to 9.3 %): interference, 2 % or more."
+    """
+    gate, found = item.gate, item.found
+    (first, second), names = gate.arms, found.datasets
+    where = ", ".join(names) if len(names) <= _DATASETS_NAMED else f"{len(names)} datasets"
+    if math.isnan(found.value):
+        said = f"{second} cannot be compared with {first} on {where}: {found.why}."
+    else:
+        ends = found.estimate.interval or ()
+        digits, ahead = _digits(gate, [found.value, *ends], 1), found.value >= 0.0
+        value = f"{abs(round(100.0 * found.value, digits)):.{digits}f}"
+        if isinstance(gate, InterferenceGate):
+            name = "TIR"
+            said = f"{second} {'loses' if ahead else 'gains'} {value} % of {first}'s {gate.metric} on {where}"
+        else:
+            name = "difference"
+            said = f"{first} is {value} points {'ahead of' if ahead else 'behind'} {second} in {gate.metric} on {where}"
+        interval = f", {100 * LEVEL:g} % interval {interval_text(gate, found)}" if ends else ""
+        said += f"{_bound(gate, found)} ({name} {shown(gate, found.value)}{interval}): {_consequence(gate, found)}."
+    return " ".join(filter(None, (said, unlearnt(item))))
 
 
 def unlearnt(item: Judgment) -> str:
@@ -94,6 +112,20 @@ def asked(gate: Gate) -> str:
     return f"{said} over looks at {', '.join(map(str, gate.looks))} seeds, {gate.label_confidence:g} at each"
 
 
+def claim(gate: Gate, *, held: bool = True) -> str:
+    """Return what the gate asks, with its cutoffs; or, of a difference, what FAIL means: that it does not hold."""
+    if isinstance(gate, InterferenceGate):
+        return f"PASS from {amount(gate, gate.pass_at)}, FAIL below {amount(gate, gate.fail_below)}"
+    margin, (system, baseline) = amount(gate, gate.margin), gate.arms
+    if isinstance(gate, EquivalenceGate):
+        return f"{system} and {baseline} differ by {'at most' if held else 'more than'} {margin}"
+    if isinstance(gate, NonInferiorityGate):
+        by = f" by more than {margin}" if gate.margin else ""
+        return f"{system} is {'not ' if held else ''}worse than {baseline}{by}"
+    by = f" by {margin} or more" if gate.margin else ""
+    return f"{system} {'beats' if held else 'does not beat'} {baseline}{by}"
+
+
 def at_look(item: Judgment) -> str:
     """Return at which look a gate was judged, and what later seeds change; empty where seeds play no part.
 
@@ -115,24 +147,14 @@ def at_look(item: Judgment) -> str:
 
 
 def would_settle(item: Judgment) -> str:
-    """Return what would settle a gate without a label: looks to come, or other numbers of seeds and queries."""
+    """Return what would settle a gate without a label, looks to come or other sizes, and how long that takes here."""
     if item.gate.looks:
-        return outlook_sentence(item.outlook) if item.outlook else ""
-    return settle_sentence(item.plan) if item.plan else ""
-
-
-def claim(gate: Gate, *, held: bool = True) -> str:
-    """Return what the gate asks, with its cutoffs; or, of a difference, what FAIL means: that it does not hold."""
-    if isinstance(gate, InterferenceGate):
-        return f"PASS from {amount(gate, gate.pass_at)}, FAIL below {amount(gate, gate.fail_below)}"
-    margin, (system, baseline) = amount(gate, gate.margin), gate.arms
-    if isinstance(gate, EquivalenceGate):
-        return f"{system} and {baseline} differ by {'at most' if held else 'more than'} {margin}"
-    if isinstance(gate, NonInferiorityGate):
-        by = f" by more than {margin}" if gate.margin else ""
-        return f"{system} is {'not ' if held else ''}worse than {baseline}{by}"
-    by = f" by {margin} or more" if gate.margin else ""
-    return f"{system} {'beats' if held else 'does not beat'} {baseline}{by}"
+        said = outlook_sentence(item.outlook) if item.outlook else ""
+    else:
+        said = settle_sentence(item.plan) if item.plan else ""
+    times = {what: in_hours(seconds) if seconds >= 90 else "a minute" for what, seconds in item.seconds.items()}
+    takes = ", ".join(f"the {what} in about {time}" for what, time in times.items())
+    return f"{said}; as fast as so far, {takes}" if said and takes else said
 
 
 def other_way(item: Judgment) -> str | None:
@@ -149,9 +171,7 @@ def region(gate: Gate, found: Finding | Without) -> str:
     low, high = Aim(gate.cutoffs, gate.confidence).region(round(found.value, 12))
     if low == -math.inf:
         return f"below {amount(gate, high)}"
-    if high == math.inf:
-        return f"{amount(gate, low)} or more"
-    return f"{amount(gate, low)} to {amount(gate, high)}"
+    return f"{amount(gate, low)} or more" if high == math.inf else f"{amount(gate, low)} to {amount(gate, high)}"
 
 
 def shown(gate: Gate, value: float) -> str:
@@ -185,8 +205,10 @@ def confidence_text(found: Finding, label: Label, needed: float) -> str:
     held = found.confidence.get(label)
     if held is None:
         return ""
-    floors = ((d, min(math.floor(10**d * held + 1e-9), 10**d - 1)) for d in range(3, 15))
-    digits, floor = next(((d, n) for d, n in floors if (n >= 10**d * needed) == (held >= needed)), (15, 10**15 - 1))
+    for digits in range(3, 16):
+        floor = min(math.floor(10**digits * held + 1e-9), 10**digits - 1)
+        if (floor >= 10**digits * needed) == (held >= needed):
+            break
     return f"{floor / 10**digits:.{digits}f}"
 
 
@@ -196,11 +218,10 @@ def confidence_line(gate: Gate, found: Finding) -> str:
     Each is the level of a one-sided interval of its own. Set out as shares of 1 they would be read as a posterior, so
     nothing is said of what lies between, and of a claim and its opposite only what holds the higher one.
     """
+    claims: dict[Label, str] = {"PASS": claim(gate), "FAIL": claim(gate, held=False)}
     if isinstance(gate, InterferenceGate):
-        passed, failed = f"TIR is {amount(gate, gate.pass_at)} or more", f"TIR is below {amount(gate, gate.fail_below)}"
-    else:
-        passed, failed = claim(gate), claim(gate, held=False)
-    claims: dict[Label, str] = {"PASS": passed, "FAIL": failed}
+        passed, failed = amount(gate, gate.pass_at), amount(gate, gate.fail_below)
+        claims = {"PASS": f"TIR is {passed} or more", "FAIL": f"TIR is below {failed}"}
     if len(gate.cutoffs) == 1:
         higher = max(claims, key=lambda label: found.confidence[label])
         claims = {higher: claims[higher]}
@@ -217,26 +238,6 @@ def amount(gate: Gate, cutoff: float) -> str:
     """Return a cutoff with its unit, ``2 %`` or ``1 point``."""
     number = f"{100 * cutoff:.6g}"
     return f"{number} {unit(gate)}" if number != "1" else f"1 {unit(gate).removesuffix('s')}"
-
-
-def _sentence(gate: Gate, found: Finding) -> str:
-    (first, second), names = gate.arms, found.datasets
-    where = ", ".join(names) if len(names) <= _DATASETS_NAMED else f"{len(names)} datasets"
-    if math.isnan(found.value):
-        return f"{second} cannot be compared with {first} on {where}: {found.why}."
-    ends = found.estimate.interval or ()
-    digits, sign = _digits(gate, [found.value, *ends], 1), math.copysign(100.0, found.value + 0.0)
-    value = f"{round(sign * found.value, digits) + 0.0:.{digits}f}"
-    ahead = found.value >= 0.0
-    if isinstance(gate, InterferenceGate):
-        said = f"{second} {'loses' if ahead else 'gains'} {value} % of {first}'s {gate.metric} on {where}"
-    else:
-        said = f"{first} is {value} points {'ahead of' if ahead else 'behind'} {second} in {gate.metric} on {where}"
-    said += _bound(gate, found)
-    name = "TIR" if isinstance(gate, InterferenceGate) else "difference"
-    interval = f", {100 * LEVEL:g} % interval {interval_text(gate, found)}" if ends else ""
-    said += f" ({name} {shown(gate, found.value)}{interval})"
-    return f"{said}: {_consequence(gate, found)}."
 
 
 def _bound(gate: Gate, found: Finding) -> str:

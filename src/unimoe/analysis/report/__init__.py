@@ -1,22 +1,15 @@
 """The analysis on disk: ``{output_dir}/analysis/report.html`` and ``report.md``, with tables and figures beside them.
 
-``cards`` says what gates found, ``systems`` what comparisons did; ``pages`` sets it twice. Each is written whole or not
-at all.
+``pages`` gathers what there is to say and sets it twice. Each file is written whole or not at all.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from pathlib import Path
 
 from unimoe.analysis.analysis import Analysis
-from unimoe.analysis.gates.output import origin
 from unimoe.analysis.kept import SUBFOLDER
-from unimoe.analysis.report.cards import cards, reading
-from unimoe.analysis.report.pages import Contents, DrawnFigure, html_page, markdown_page
-from unimoe.analysis.report.provenance import missing_parts, provenance
-from unimoe.analysis.report.queries import gather_queries
-from unimoe.analysis.report.systems import systems_headlines, systems_reading
+from unimoe.analysis.report.pages import DrawnFigure, gather, html_page, markdown_page
 from unimoe.analysis.tables import Table
 from unimoe.analysis.tables.comparisons import comparisons_table
 from unimoe.analysis.tables.gates import datasets_table, gates_table, power_table, seeds_table, stability_table
@@ -33,13 +26,24 @@ def write_report(analysis: Analysis) -> Path:
     Raises:
         DataError: the output folder's gate file is malformed.
     """
+    from unimoe.analysis.figures import all_figures, save, to_svg  # matplotlib is only loaded by those who draw
+
     contents = gather(analysis, write_tables(analysis))
-    figures = _drawn(analysis)
-    folder = analysis.results.output_dir / SUBFOLDER
-    write_text(folder / "report.md", markdown_page(contents, figures))
-    path = folder / "report.html"
-    write_text(path, html_page(contents, figures))
-    return path
+    target = analysis.results.output_dir / SUBFOLDER
+    with atomic_dir(target / "figures") as folder:
+        figures = [
+            DrawnFigure(
+                file=save(drawing.figure, folder / drawing.name).name,
+                caption=drawing.caption,
+                svg=to_svg(drawing.figure, drawing.name),
+                inches=drawing.figure.get_figwidth(),
+                leads=drawing.leads,
+            )
+            for drawing in all_figures(analysis)
+        ]
+    write_text(target / "report.md", markdown_page(contents, figures))
+    write_text(target / "report.html", html_page(contents, figures))
+    return target / "report.html"
 
 
 def write_tables(analysis: Analysis) -> list[Table]:
@@ -76,39 +80,3 @@ def write_figures(analysis: Analysis) -> tuple[Path, ...]:
     final = analysis.results.output_dir / SUBFOLDER / "figures"
     with atomic_dir(final) as folder:
         return tuple(final / path.name for path in save_all(analysis, folder))
-
-
-def gather(analysis: Analysis, tables: Sequence[Table]) -> Contents:
-    """Ask every part of the analysis for what it has to say beside its tables."""
-    results, outcomes = analysis.results, analysis.outcomes
-    queries = gather_queries(analysis)
-    checks = f"{analysis.iterations:,} bootstrap resamples and permutations, random seed {analysis.seed}"
-    return Contents(
-        experiment=results.everything[0].identity.experiment,
-        caveats=results.caveats,
-        cards=cards(outcomes, analysis.decisive if analysis.registration else ()),
-        findings=() if outcomes else tuple(systems_headlines(results, analysis.comparisons)),
-        origin=f"{origin(analysis.registration)}." if outcomes else "",
-        reading=tuple(reading(analysis.judgments)) if outcomes else systems_reading(analysis.comparisons),
-        tables=tuple(tables),
-        queries=queries,
-        missing=(*missing_parts(analysis), *queries.unread),
-        provenance=(*provenance(results), ("Checks beside each test", checks)),
-    )
-
-
-def _drawn(analysis: Analysis) -> tuple[DrawnFigure, ...]:
-    """Draw every figure as ``write_figures`` does, and each also for the page."""
-    from unimoe.analysis.figures import all_figures, save, to_svg  # matplotlib is only loaded by those who draw
-
-    with atomic_dir(analysis.results.output_dir / SUBFOLDER / "figures") as folder:
-        return tuple(
-            DrawnFigure(
-                file=save(drawing.figure, folder / drawing.name).name,
-                caption=drawing.caption,
-                svg=to_svg(drawing.figure, drawing.name),
-                inches=drawing.figure.get_figwidth(),
-                leads=drawing.leads,
-            )
-            for drawing in all_figures(analysis)
-        )

@@ -5,21 +5,33 @@ from __future__ import annotations
 import base64
 import hashlib
 import re
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from importlib import resources
 
 from jinja2 import Environment, StrictUndefined
 from markupsafe import Markup
 
+from unimoe.analysis.analysis import Analysis
+from unimoe.analysis.arms import FIRST_STAGE, ZERO_SHOT
+from unimoe.analysis.comparisons import Comparison
+from unimoe.analysis.drilldown import Queries, gather_queries
 from unimoe.analysis.formats import signed
-from unimoe.analysis.report.cards import Card
-from unimoe.analysis.report.provenance import Fact
-from unimoe.analysis.report.queries import Queries
+from unimoe.analysis.gates.definitions import InterferenceGate
+from unimoe.analysis.gates.findings import ratio_weights
+from unimoe.analysis.gates.judging import Judgment
+from unimoe.analysis.gates.output import BY_DATASET, SETTLES, Said, family, origin, say
+from unimoe.analysis.gates.wording import action
+from unimoe.analysis.report.provenance import Fact, missing_parts, provenance
+from unimoe.analysis.report.systems import systems_headlines, systems_reading
+from unimoe.analysis.statistics.estimates import LEVEL
 from unimoe.analysis.tables import Table, escape_markdown
+from unimoe.analysis.tables.cells import caveat_notes
+from unimoe.results.folder import Results
 
 FIRST_ROWS = 25  # rows of the drill-down that are in the page itself, for readers without JavaScript
-FOLD_ABOVE = 80  # rows: longer tables are folded; print opens them
+MOST_OPEN = 2  # verdicts that are unfolded: with more of them the first screen lists what was found
 
 
 @dataclass(frozen=True)
@@ -34,29 +46,74 @@ class DrawnFigure:
 
 
 @dataclass(frozen=True)
+class Verdict:
+    """An outcome as the report shows it: what a reader needs in ten seconds, and the rest."""
+
+    said: Said
+    registered: bool
+    first: tuple[Fact, ...]  # what to do, what would settle it, and how the arms compare with untrained ones
+    more: tuple[Fact, ...]
+
+
+@dataclass(frozen=True)
 class Contents:
     """What the report says, figures apart."""
 
     experiment: str
     caveats: tuple[str, ...]
-    cards: tuple[Card, ...]
+    verdicts: tuple[Verdict, ...]
     findings: tuple[str, ...]  # where no gate was judged, what comparisons of systems say; a sentence each
     origin: str  # which file registered the gates, or that none did; empty without gates
-    reading: tuple[str, ...]  # how to read all that, a paragraph each
+    reading: tuple[str, ...]  # how to read all that and what holds for several tables, a paragraph each
     tables: tuple[Table, ...]
     queries: Queries
     missing: tuple[str, ...]  # what the analysis would have used and did not find
     provenance: tuple[Fact, ...]
 
     @property
-    def headlines(self) -> tuple[tuple[str, tuple[Card, ...]], ...]:
-        """The cards whose sentences open the report, by what they may decide; one kind alone has no heading."""
-        registered = tuple(card for card in self.cards if card.registered)
-        others = tuple(card for card in self.cards if not card.registered)
+    def headlines(self) -> tuple[tuple[str, tuple[Verdict, ...]], ...]:
+        """The verdicts by what they may decide; one kind alone has no heading."""
+        registered = tuple(verdict for verdict in self.verdicts if verdict.registered)
+        others = tuple(verdict for verdict in self.verdicts if not verdict.registered)
         if registered and others:
             own = "Not registered: default gates for all other pairs of arms, which decide nothing"
             return ("Registered gates", registered), (own, others)
-        return (("", self.cards),) if self.cards else ()
+        return (("", self.verdicts),) if self.verdicts else ()
+
+
+def gather(analysis: Analysis, tables: Sequence[Table]) -> Contents:
+    """Ask every part of the analysis for what it has to say beside its tables."""
+    results, outcomes = analysis.results, analysis.outcomes
+    queries = gather_queries(analysis.judgments, analysis.cases)
+    checks = f"{analysis.iterations:,} bootstrap resamples and permutations, random seed {analysis.seed}"
+    reading = _reading(analysis.judgments) if outcomes else systems_reading(analysis.comparisons)
+    said_above = {*reading, *caveat_notes(results)}
+    times = Counter(note for table in tables for note in table.notes)
+    shared = [note for note, number in times.items() if number > 1 and note not in said_above]
+    printed = said_above.union(shared)  # once, in place of below each table
+    verdicts = []
+    for item in outcomes:
+        said, first = say(item), tuple[Fact, ...]()
+        registered = analysis.registration is not None and any(item is other for other in analysis.decisive)
+        if isinstance(item, Judgment):
+            registered = item.registered
+            settles = [fact for fact in said.facts if fact[0] == SETTLES]
+            do = f"nothing by this: {'; '.join(item.advisory)}" if item.advisory else action(item)
+            first = (("Do", do), *settles, *_beside(results, item, analysis.comparisons))
+        more = (fact for fact in said.facts if fact[0] not in (SETTLES, BY_DATASET))
+        verdicts.append(Verdict(said, registered, first, (*more, *said.parts)))
+    return Contents(
+        experiment=results.everything[0].identity.experiment,
+        caveats=results.caveats,
+        verdicts=tuple(verdicts),
+        findings=() if outcomes else tuple(systems_headlines(results, analysis.comparisons)),
+        origin=f"{origin(analysis.registration)}." if outcomes else "",
+        reading=(*reading, *shared),
+        tables=tuple(replace(table, notes=tuple(n for n in table.notes if n not in printed)) for table in tables),
+        queries=queries,
+        missing=(*missing_parts(analysis), *queries.unread),
+        provenance=(*provenance(results), ("Checks beside each test", checks)),
+    )
 
 
 def html_page(contents: Contents, figures: Sequence[DrawnFigure]) -> str:
@@ -72,11 +129,11 @@ def html_page(contents: Contents, figures: Sequence[DrawnFigure]) -> str:
     leading, others = _leading(figures)
     return environment.from_string(_packaged("report.html.j2")).render(
         contents=contents,
-        tables=[(table, _scrolling(table), sum(len(g.rows) for g in table.groups)) for table in contents.tables],
+        tables=[(table, _scrolling(table)) for table in contents.tables],
         leading=[(figure, Markup(figure.svg)) for figure in leading],  # noqa: S704 - our own drawing
         figures=[(figure, Markup(figure.svg)) for figure in others],  # noqa: S704 - our own drawing
         first_rows=FIRST_ROWS,
-        fold_above=FOLD_ABOVE,
+        most_open=MOST_OPEN,
         style=Markup(_packaged("report.css")),  # noqa: S704 - our own file
         script=Markup(script),  # noqa: S704 - our own file
         script_hash=base64.b64encode(hashlib.sha256(script.encode()).digest()).decode(),
@@ -91,6 +148,59 @@ def markdown_page(contents: Contents, figures: Sequence[DrawnFigure]) -> str:
     template = environment.from_string(_packaged("report.md.j2"))
     page = template.render(contents=contents, leading=leading, figures=others)
     return re.sub(r"\n{3,}", "\n\n", page).strip() + "\n"  # parts that have nothing to say leave blank lines
+
+
+def _beside(results: Results, item: Judgment, comparisons: Sequence[Comparison]) -> Iterator[Fact]:
+    """Yield one line: the mean scores of both arms beside those of untrained ones, and which of these they beat."""
+    gate, metric = item.gate, item.gate.metric
+    weights = ratio_weights(gate.datasets, "tir_of_means")[0]
+    means = {}
+    for arm in (FIRST_STAGE, ZERO_SHOT):
+        held = [results.measured(key, arm) for key in gate.keys]
+        if arm not in gate.arms and all(of_key and metric in of_key[0].aggregate for of_key in held):
+            means[arm] = float(sum(w * of_key[0].aggregate[metric] for w, of_key in zip(weights, held, strict=True)))
+    if not means:
+        return
+    signs = {(c.key, c.system, c.baseline): c.significant * c.delta for c in comparisons if c.metric == metric}
+    said = [f"{name} {100 * mean:.2f}" for name, mean in means.items()]
+    for arm, mean in zip(gate.arms, item.found.means, strict=True):
+        tested = {name: [signs.get((key, arm, name), 0.0) for key in gate.keys] for name in means}
+        words = []
+        for verb, sign in (("beats", 1.0), ("behind", -1.0)):
+            counts = {name: sum(sign * value > 0.0 for value in of_key) for name, of_key in tested.items()}
+            where = {n: "" if n == len(gate.keys) else f" on {n} of {len(gate.keys)} datasets" for n in counts.values()}
+            names = " and ".join(f"{name}{where[n]}" for name, n in counts.items() if n)
+            words += [f"{verb} {names or 'none'}"] if names or sign > 0.0 else []
+        said.append(f"{arm} {100 * mean:.2f} ({', '.join(words)})")
+    yield "Beside", f"{metric} x 100: {', '.join(said)}"
+
+
+def _reading(items: Sequence[Judgment]) -> tuple[str, ...]:
+    """Explain the labels in plain words, a paragraph each."""
+    if not items:
+        return ()
+    paragraphs = [
+        "A finding needs one region between the cutoffs that holds the confidence its gate asks for. Otherwise it is "
+        "UNDECIDED (gate: INCONCLUSIVE): these seeds and queries cannot decide, wherever the estimate lies. Confidence "
+        "is the level of the one-sided interval that ends at a cutoff; it is no probability that the claim is true.",
+        family(len(items)),
+        f"An interval is one of {100 * LEVEL:g} %, two-sided; the bound that decides is one-sided, at the gate's own "
+        "confidence.",
+        "Of the untrained systems beside a verdict, an arm beats those that it is significantly above, and is behind "
+        "those that are significantly above it; the table of paired comparisons has the tests.",
+    ]
+    if not all(isinstance(item.gate, InterferenceGate) for item in items):
+        paragraphs.insert(
+            0, "A difference is system minus baseline in points (score x 100). PASS means that the gate's claim holds."
+        )
+    if any(isinstance(item.gate, InterferenceGate) for item in items):
+        paragraphs.insert(
+            0,
+            "TIR, the task interference ratio, is the share of the specialist's mean score that the joint model loses: "
+            "(specialist - joint) / specialist. Below 0 the joint model is ahead. INTERFERENCE (gate: PASS) speaks for "
+            "separate experts, NO INTERFERENCE (gate: FAIL) for the joint model, SMALL (gate: MARGINAL) for neither.",
+        )
+    return tuple(filter(None, paragraphs))
 
 
 def _packaged(name: str) -> str:

@@ -52,9 +52,8 @@ def _of_dataset(results: Results, key: str, comparisons: Sequence[Comparison], *
     score = f"{100 * means[best]:.2f}"
     if not others:
         return f"{where}, {best} is the only system: its {metric} is {score}."
-    equal = [arm for arm in others if math.isclose(means[arm], means[best], abs_tol=1e-12)]
     here = [c for c in comparisons if (c.key, c.metric) == (key, metric)]
-    if equal:
+    if equal := [arm for arm in others if math.isclose(means[arm], means[best], abs_tol=1e-12)]:
         return f"{where}, {_listed([best, *equal])} share the highest {metric} ({score}).{_significant(here)}"
     said = f"{where}, {best} has the highest {metric} ({score})"
     of_best = {c.baseline if c.system == best else c.system: c for c in here if best in (c.system, c.baseline)}
@@ -62,34 +61,27 @@ def _of_dataset(results: Results, key: str, comparisons: Sequence[Comparison], *
     besides = _significant([c for c in here if best not in (c.system, c.baseline)])
     if not against:
         return f"{said}; it was compared with none of {_listed(others)}.{besides}"
-    nearest = of_best[against[0]]
-    margin = f"{abs(100 * nearest.delta):.{_digits(nearest)}f} points"
+    c = of_best[against[0]]
+    digits = _digits(c)
+    certainty = f"(not tested: {c.unfit})"
+    if c.interval is not None and c.p_holm is not None:
+        low, high = c.interval if c.system == best else (-c.interval[1], -c.interval[0])
+        p = f"p {p_text(c.p_holm)}".replace("<0.", "< .").replace(" 0.", " .").replace("1.0000", "1")
+        certainty = f"[{100 * low:.{digits}f}, {100 * high:.{digits}f}] ({p} after Holm)"
     beaten = [arm for arm in against if of_best[arm].significant]
-    better = "is significantly better" if beaten else "is not significantly better"
     return (
-        f"{said}, {margin} above {against[0]} {_certainty(nearest, best)}, and {better} than "
-        f"{_listed(beaten or against)}.{besides}"
+        f"{said}, {abs(100 * c.delta):.{digits}f} points above {against[0]} {certainty}, and is "
+        f"{'' if beaten else 'not '}significantly better than {_listed(beaten or against)}.{besides}"
     )
 
 
 def _significant(comparisons: Sequence[Comparison]) -> str:
     """Return the significant ones of some comparisons as a sentence, the surest first; empty where none is."""
-    found = sorted((c for c in comparisons if c.significant), key=lambda c: c.p_holm or 0.0)
     said = []
-    for c in found:
+    for c in sorted((c for c in comparisons if c.significant), key=lambda c: c.p_holm or 0.0):
         above, below = (c.system, c.baseline) if c.delta > 0.0 else (c.baseline, c.system)
         said.append(f"{above} above {below} ({abs(100 * c.delta):.{_digits(c)}f} points)")
     return f" Also significant: {_listed(said)}." if said else ""
-
-
-def _certainty(c: Comparison, best: str) -> str:
-    """Return interval and p of the best system against the other, or why there are none."""
-    if c.interval is None or c.p_holm is None:
-        return f"(not tested: {c.unfit})"
-    low, high = c.interval if c.system == best else (-c.interval[1], -c.interval[0])
-    digits = _digits(c)
-    p = f"p {p_text(c.p_holm)}".replace("<0.", "< .").replace(" 0.", " .").replace("1.0000", "1")
-    return f"[{100 * low:.{digits}f}, {100 * high:.{digits}f}] ({p} after Holm)"
 
 
 def _digits(c: Comparison) -> int:

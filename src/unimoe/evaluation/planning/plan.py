@@ -9,7 +9,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
-from unimoe.core.console import stdout
+from unimoe.core.console import in_hours, stdout
 from unimoe.data.mteb_sizes import TaskSize, task_size
 from unimoe.evaluation.planning.dataset import PlannedDataset
 from unimoe.evaluation.planning.gauges import ItemGauge, ServedGauge, gauge_of, probed_speed, spread
@@ -225,11 +225,6 @@ def _print_work(work: Work) -> None:
         f"{work.disk / 2**20:>5,.0f} MiB",
         soft_wrap=True,
     )
-
-
-def in_hours(seconds: float) -> str:
-    """Return a time as hours, or as minutes below two of them."""
-    return f"{seconds / 3600:,.1f} hours" if seconds >= 7200 else f"{seconds / 60:,.0f} minutes"
 
 
 def _amount(works: Sequence[Work]) -> int:

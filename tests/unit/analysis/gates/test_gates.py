@@ -16,8 +16,8 @@ from unimoe.analysis.gates.judging import Judgment, Refusal, exit_code, judge, j
 from unimoe.analysis.gates.output import gate_lines, gates_as_json
 from unimoe.analysis.gates.wording import unlearnt
 from unimoe.core.errors import DataError
-from unimoe.results import TrainingBudget
-from unimoe.results.folder import Results
+from unimoe.results import TrainingBudget, write_result
+from unimoe.results.folder import Results, load_all_results
 
 
 @pytest.mark.parametrize("seed", range(3))
@@ -267,3 +267,44 @@ def test_json_of_what_cannot_be_decided_holds_no_infinity(tmp_path: Path, arms: 
     assert said["gates"][0]["label"] == "INCONCLUSIVE"
     assert said["gates"][0]["why"]
     assert "UNDECIDED: it (gate: INCONCLUSIVE" in gate_lines(registration, outcomes)
+
+
+RECORD = {"phases": {"train rank_only": {"seconds": 3600.0}, "train joint": {"seconds": 7200.0}, "rerank": {}}}
+
+
+class TestCosts:
+    """What would settle a gate is said with its price where the job has recorded what its arms took."""
+
+    def judged(self, folder: Path, record: Any, **gate: Any) -> Judgment:
+        tasks = {"rank_only_r8": {"task": "rank_only"}, "joint_r8": {"task": "joint"}}
+        scores = simulate(3, 40, 0.015, rng=np.random.default_rng(4), seed_sd=0.02)
+        for result in both(*scores).results:
+            write_result(folder, result.model_copy(update={"config": {"arms": tasks}}))
+        if record is not None:
+            (folder / "run.json").write_text(
+                record if isinstance(record, str) else json.dumps(record), encoding="utf-8"
+            )
+        return judge(load_all_results(folder), register(folder, **INTERFERENCE | gate), "it")
+
+    def test_further_seeds_have_a_price(self, tmp_path: Path) -> None:
+        """A seed: 1,200 s and 2,400 s of training over three seeds of each arm, and 1.5 s of scoring each."""
+        item = self.judged(tmp_path, RECORD, looks=[3, 5, 8])
+        assert item.seconds == pytest.approx({"5 seeds": 2 * 3603.0, "8 seeds": 5 * 3603.0})
+        said = " ".join(gate_lines(None, [item]).split())
+        assert "; as fast as so far, the 5 seeds in about 2.0 hours, the 8 seeds in about 5.0 hours" in said
+        assert gates_as_json(None, [item], [item])["gates"][0]["power"]["seconds"] == item.seconds
+
+    def test_more_queries_cost_scoring_alone(self, tmp_path: Path) -> None:
+        item = self.judged(tmp_path, RECORD, fail_below=0.001, pass_at=0.5)
+        assert item.plan is not None
+        for way, (seeds, queries) in {"queries": (3, item.plan.queries), "mix": item.plan.grid or (3, None)}.items():
+            if queries is not None and way in item.seconds:
+                expected = (seeds - 3) * 3600.0 + 2 * 1.5 * (seeds * queries / 40 - 3)
+                assert item.seconds[way] == pytest.approx(expected)
+        assert item.seconds
+
+    @pytest.mark.parametrize("record", [None, "{", {"phases": {"train joint": {"seconds": 5.0}}}, {}])
+    def test_where_nothing_is_recorded_nothing_is_said(self, tmp_path: Path, record: Any) -> None:
+        item = self.judged(tmp_path, record)
+        assert (item.costs, item.seconds) == ((), {})
+        assert "as fast as so far" not in gate_lines(None, [item])

@@ -18,9 +18,8 @@ from unimoe.analysis.figures.style import looks
 from unimoe.analysis.gates.definitions import Gate
 from unimoe.analysis.gates.findings import Finding
 from unimoe.analysis.gates.judging import Judgment, judge
-from unimoe.analysis.gates.output import WIDTH, gate_lines, gates_as_json
+from unimoe.analysis.gates.output import WIDTH, family, gate_lines, gates_as_json, say
 from unimoe.analysis.gates.wording import action, amount, claim, confidence_text, headline, region, shown
-from unimoe.analysis.report.cards import cards, reading
 from unimoe.analysis.tables.gates import gates_table
 from unimoe.results.folder import Results
 
@@ -116,13 +115,8 @@ class TestBounds:
             str(gates_table([item]).to_html()),
         ):
             assert re.search(rf"(≥|\\ge\$) \+{exact:.2f}", form)
-        (card,) = cards([item], [item])
-        assert (
-            "Bound",
-            f"at least +{exact:.2f} % with confidence 0.9: this decides, the 95 % interval does not",
-        ) in card.lines
-        assert card.gauge is not None
-        assert f"at least +{exact:.2f} % with confidence 0.9" in card.gauge.words
+        bound_fact = f"at least +{exact:.2f} % with confidence 0.9: this decides, the 95 % interval does not"
+        assert dict(say(item).facts)["Bound"] == bound_fact
         (group,) = gate_groups([item], looks(item.gate.arms))
         assert group.rows[0].label == f"INTERFERENCE: at least +{exact:.2f} %"
 
@@ -185,7 +179,7 @@ def test_several_gates_are_said_to_be_uncorrected(tmp_path: Path) -> None:
     words = "Each of these 2 gates has its own confidence, uncorrected for their number."
     assert words in " ".join(gate_lines(None, [item, item]).split())
     assert words in gates_table([item, item]).notes
-    assert words in reading([item, item])
+    assert words == family(2)
     assert "uncorrected" not in gate_lines(None, [item])
 
 
