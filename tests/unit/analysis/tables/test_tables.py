@@ -13,7 +13,7 @@ from support.tables import shown
 
 from unimoe.analysis.compare import Results, generate_comparison_table
 from unimoe.analysis.tables import ABSENT, Cell, RowGroup, Table, escape_html, escape_latex, escape_markdown
-from unimoe.analysis.tables.cells import short_names
+from unimoe.analysis.tables.cells import metric_name, short_names
 from unimoe.results import EvalResult
 
 
@@ -306,6 +306,24 @@ def test_a_mean_is_never_minus_zero() -> None:
 )
 def test_p_stays_on_its_side_of_the_level(p: float | None, text: str) -> None:
     assert Cell.p(p).text == text
+
+
+@pytest.mark.parametrize(
+    ("metric", "name"),
+    [
+        ("ndcg@10", "nDCG@10"),
+        ("mrr@10", "MRR@10"),
+        ("recall@100", "Recall@100"),
+        ("map", "MAP"),
+        ("p@5", "P@5"),
+        ("ndcg@10 (relevant from grade 2)", "nDCG@10 (relevant from grade 2)"),
+        ("recall_of_retrieved@10", "recall_of_retrieved@10"),
+        ("AP(rel=2)@100", "AP(rel=2)@100"),
+        ("accuracy", "accuracy"),
+    ],
+)
+def test_metrics_are_spelt_as_papers_spell_them(metric: str, name: str) -> None:
+    assert metric_name(metric) == name
 
 
 class TestShortNames:
