@@ -101,10 +101,10 @@ def correction_text(comparisons: Sequence[Comparison]) -> str:
     metrics = {c.metric for c in tested}
     of = "each metric" if len(metrics) > 1 else metric_name(*metrics)
     said = []
-    for words, averages in ((f"tests of {of}{family}", False), (f"tests of its average{family}", True)):
-        if sizes := {c.tests for c in tested if bool(c.parts) == averages}:
-            number = f"{max(sizes):,}" if len(sizes) == 1 else f"{min(sizes):,} to {max(sizes):,}"
-            said.append(f"for the {number} {words}")
+    for what, averages in ((of, False), ("its average", True)):
+        if sizes := sorted({c.tests for c in tested if bool(c.parts) == averages}):
+            number = f"{sizes[0]:,}" if len(sizes) == 1 else f"{sizes[0]:,} to {sizes[-1]:,}"
+            said.append(f"for the {number} test{'s' if sizes[-1] > 1 else ''} of {what}{family}")
     return f"{how} {' and '.join(said)}"
 
 
