@@ -210,18 +210,9 @@ def _limits(comparisons: Sequence[Comparison]) -> Iterator[str]:
     elif held:
         counted = (f"other {what} ({number:,} test{'s' if number > 1 else ''})" for what, number in held.items())
         yield f"What tests hold for: {'; '.join(counted)}."
-    alone: dict[str, dict[str, bool]] = {}
-    for c in comparisons:
-        for system in _both(c):
-            alone.setdefault(system, {})[c.key] = system in c.alone
-    alike = gathered(
-        ("" if all(keys.values()) else f" on {', '.join(key for key, single in keys.items() if single)}", system)
-        for system, keys in alone.items()
-        if any(keys.values())
-    )
-    for where, systems in alike.items():
-        rows = "its tests take that run as it is" if len(systems) == 1 else "their tests take these runs as they are"
-        yield f"One run of {', '.join(systems)}{where}: {rows}."
+    if alone := list(dict.fromkeys(system for c in comparisons for system in c.alone)):
+        rows = "its tests take that run as it is" if len(alone) == 1 else "their tests take these runs as they are"
+        yield f"One run of {', '.join(alone)}: {rows}."
     two = (system for c in comparisons for system, runs in zip(_both(c), c.runs, strict=True) if runs == 2)
     if named := ", ".join(dict.fromkeys(two)):
         yield f"Two seeds of {named}: {TWO_SEEDS}."

@@ -129,7 +129,7 @@ def test_no_difference_is_printed_as_minus_zero() -> None:
 
 def test_before_and_after_has_a_row_for_each_metric() -> None:
     found = results()
-    outcomes = before_after(found, "zero_shot", ["rank_only_r8"], iterations=100)
+    outcomes = before_after(found, "zero_shot", ["rank_only_r8"], keys=found.dataset_keys, iterations=100)
     table = before_after_table(found, outcomes)
     assert [g.heading for g in table.groups] == [
         "reranking/apidocs: rank_only_r8 (after) against zero_shot (before), 60 queries"

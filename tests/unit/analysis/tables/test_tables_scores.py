@@ -169,7 +169,7 @@ class TestMetrics:
     def test_recall_beyond_the_candidates_is_left_out_and_said(self) -> None:
         table = generate_comparison_table(results(metrics_of({"recall@100": 0.7, "recall@10": 0.7}, 10)))
         assert table.columns == ("System", "nDCG@10", "Recall@10", "Seeds")
-        assert "Left out, deeper than the candidates (depth 10): Recall@100." in table.notes
+        assert "No Recall@100 on reranking/apidocs, whose candidates do not reach as deep." in table.notes
 
     def test_where_one_dataset_is_deeper_the_others_have_a_dash(self) -> None:
         table = generate_comparison_table(
@@ -249,7 +249,7 @@ class TestOverview:
                 assert table.groups[0].rows[place][table.columns.index(column)] == row(overview, dataset)[system]
         assert row(table, "s0")["Average"].symbols == "a"
         assert row(table, "s2")["Average"].value is None
-        assert table.caption.startswith("nDCG@10 × 100 of all systems by dataset, mean over seeds: best of each column")
+        assert table.caption.startswith("nDCG@10 × 100 by dataset, mean over seeds: best of each column")
 
     def test_columns_without_a_number_are_left_out(self) -> None:
         one = by_dataset_table(results(make_result("bm25", None, [0.5]), make_result("joint_r8", None, [0.6])))
