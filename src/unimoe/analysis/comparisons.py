@@ -76,6 +76,11 @@ class Comparison:
     tests: int = 0  # of its family
 
     @property
+    def name(self) -> str:
+        """System minus baseline."""
+        return f"{self.system} \N{MINUS SIGN} {self.baseline}"
+
+    @property
     def delta(self) -> float:
         """System minus baseline, in the metric's unit."""
         return self.difference.value
