@@ -24,7 +24,7 @@ def all_tables(analysis: Analysis) -> list[Table]:
         stability_table(analysis.judgments),
         power_table(analysis.judgments),
         overview_table(results, comparisons),
-        generate_comparison_table(results, comparisons),
+        generate_comparison_table(results, analysis.tests),
         comparisons_table(results, comparisons),
         before_after_table(results, comparisons),
         mteb_table(results),
