@@ -26,7 +26,7 @@ def all_tables(analysis: Analysis) -> list[Table]:
         overview_table(results, comparisons),
         generate_comparison_table(results, analysis.tests),
         comparisons_table(results, comparisons),
-        before_after_table(results, comparisons),
+        before_after_table(results, [c for c in comparisons if not c.parts]),
         mteb_table(results),
         mteb_tasks_table(results),
         tir_without_queries_table(results),
