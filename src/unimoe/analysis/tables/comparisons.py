@@ -100,10 +100,11 @@ def correction_text(comparisons: Sequence[Comparison]) -> str:
     metrics = {c.metric for c in tested}
     of = "each metric" if len(metrics) > 1 else metric_name(*metrics)
     said = []
-    for what, averages in ((of, False), ("its average", True)):
+    own = family if tested[0].family == "baseline" else ""  # an average is on no dataset
+    for what, averages in ((f"{of}{family}", False), (f"its average{own}", True)):
         if sizes := sorted({c.tests for c in tested if bool(c.parts) == averages}):
             number = f"{sizes[0]:,}" if len(sizes) == 1 else f"{sizes[0]:,} to {sizes[-1]:,}"
-            said.append(f"for the {number} test{'s' if sizes[-1] > 1 else ''} of {what}{family}")
+            said.append(f"for the {number} test{'s' if sizes[-1] > 1 else ''} of {what}")
     return f"{how} {' and '.join(said)}"
 
 
