@@ -169,7 +169,7 @@ def _analyze(
         return
     path = report.write_report(analysis)
     if part is Part.ALL:
-        for table in (generate_comparison_table(results, analysis.comparisons), mteb_table(results)):
+        for table in (generate_comparison_table(results, analysis.tests), mteb_table(results)):
             if table.groups:
                 stdout.print(table.to_rich(), crop=False)
     if analysis.outcomes:

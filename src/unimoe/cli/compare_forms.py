@@ -19,8 +19,8 @@ from unimoe.analysis.gates.definitions import Gate, Registration, load_gates
 from unimoe.analysis.gates.judging import Refusal, exit_code
 from unimoe.analysis.gates.output import filled, gate_lines, gates_as_json
 from unimoe.analysis.gates.registration import gate_of, registered_in
-from unimoe.analysis.kept import MARKER, Test, keep
 from unimoe.analysis.report.systems import systems_headlines
+from unimoe.analysis.saved_comparison import MARKER, Test, save_comparison
 from unimoe.analysis.systems import Pairs, SystemComparison, compare_systems, comparison_row, in_order
 from unimoe.analysis.tables import Table
 from unimoe.analysis.tables.comparisons import comparisons_table
@@ -118,7 +118,7 @@ def judge_runs(request: Request) -> int:
         gates = Registration({"interference": _gate(request, datasets, results.results[0].main_metric)})
     questions = [Question(key, joint, specialist) for key in results.dataset_keys]
     if request.output_dir is not None:
-        gates = keep(results, gates, _tests(questions), overwrite=request.overwrite) or gates
+        gates = save_comparison(results, gates, _tests(questions), overwrite=request.overwrite) or gates
     analysis = Analysis(results, gates, questions=questions, iterations=request.iterations, seed=request.seed)
     report = _written(request, analysis)
     if request.as_json:
@@ -162,7 +162,7 @@ def tabulate_runs(request: Request) -> None:
     scored = _score(request, patterns, f"comparison of {', '.join(ordered)}", request.metrics or [_METRIC])
     found = _compared(request, scored.results, ordered, baseline)
     if request.output_dir is not None:
-        keep(scored.results, None, _tests(found.questions), overwrite=request.overwrite)
+        save_comparison(scored.results, None, _tests(found.questions), overwrite=request.overwrite)
     _tabulate(request, found, scored)
 
 
@@ -185,7 +185,7 @@ def tabulate_folder(request: Request, folder: Path) -> None:
         if request.output_dir.resolve() == folder.resolve():
             raise UsageError(f"--output-dir {folder} is what --results reads; choose another folder")
         gates = registered_in(folder)
-        keep(results, gates, _tests(found.questions), overwrite=request.overwrite, source=folder)
+        save_comparison(results, gates, _tests(found.questions), overwrite=request.overwrite, source=folder)
     _tabulate(request, found, None)
 
 
@@ -205,6 +205,7 @@ def _tabulate(request: Request, found: SystemComparison, scored: ScoredSystems |
             scored,
             baseline=found.baseline,
             pairs=found.pairs,
+            correction=found.correction,
             family=found.family,
             scores=found.score_rows,
             comparisons=found.test_rows,
@@ -272,7 +273,7 @@ def _print_verdict(analysis: Analysis) -> None:
     """Print the judgment of two arms with their scores and the queries that differ most."""
     stdout.out(gate_lines(analysis.registration, analysis.outcomes))
     stdout.out(f"\n{_levels(analysis.results)}\n")
-    _print_table(generate_comparison_table(analysis.results, analysis.comparisons))
+    _print_table(generate_comparison_table(analysis.results, analysis.tests))
     for item in analysis.judgments:
         for row in item.rows:
             if cases := analysis.cases[item.name, row.datasets[0]]:
@@ -283,7 +284,7 @@ def _print_systems(found: SystemComparison) -> None:
     """Print the table of systems, and every test between them."""
     for sentence in systems_headlines(found.results, found.comparisons):
         stdout.out(filled(sentence))
-    stdout.out(filled(f"{found.family}. {_levels(found.results)}"))
+    stdout.out(filled(f"{found.summary}. {_levels(found.results)}"))
     stdout.print()
     overview, columns = found.overview(), {metric for result in found.results.results for metric in result.aggregate}
     if overview.groups:

@@ -23,7 +23,7 @@ from unimoe.analysis.report.systems import systems_headlines
 from unimoe.core.errors import DataError
 from unimoe.core.io import hash_file
 from unimoe.results import write_result
-from unimoe.results.folder import load_all_results
+from unimoe.results.folder import Results, load_all_results
 
 
 class TestHeadlines:
@@ -163,7 +163,7 @@ class TestSystems:
         c = next(c for c in comparisons if (c.system, c.baseline) == ("fusion", "bm25"))
         low, high = c.difference.interval or (0.0, 0.0)
         assert sentence == (
-            f"On nfcorpus, fusion has the highest ndcg@10 ({100 * c.means[0]:.2f}), {100 * c.delta:.1f} points above "
+            f"On nfcorpus, fusion has the highest nDCG@10 ({100 * c.means[0]:.2f}), {100 * c.delta:.1f} points above "
             f"bm25 [{100 * low:.1f}, {100 * high:.1f}] (p < .0001 after Holm), and is significantly better than bm25 "
             "and minilm."
         )
@@ -173,7 +173,7 @@ class TestSystems:
         """A significant difference had "p .0500"."""
         results = loaded(systems(alpha=0.05, beta=0.0))
         (tested,) = compare_arms(results, iterations=10)
-        (sentence,) = systems_headlines(results, [replace(tested, p_holm=p)])
+        (sentence,) = systems_headlines(results, [replace(tested, p_corrected=p)])
         assert f"(p {said} after Holm), and is {'' if p < 0.05 else 'not '}significantly better" in sentence
 
     def test_the_order_of_the_comparison_does_not_matter(self) -> None:
@@ -186,7 +186,7 @@ class TestSystems:
     @pytest.mark.parametrize(
         ("shifts", "words"),
         [
-            ({"alpha": 0.0}, "On nfcorpus, alpha is the only system: its ndcg@10 is "),
+            ({"alpha": 0.0}, "On nfcorpus, alpha is the only system: its nDCG@10 is "),
             ({"alpha": 0.0, "beta": 0.002}, "and is not significantly better than "),
             ({"bm25": 0.0, "zero_shot": 0.1}, "and is significantly better than bm25."),
         ],
@@ -207,26 +207,47 @@ class TestSystems:
             results, [Question(key, "lucky", "minilm"), Question(key, "minilm", "bm25")], iterations=10
         )
         assert [c.significant for c in comparisons] == [False, True]
-        (sentence,) = systems_headlines(results, comparisons)
-        margin = 100 * comparisons[1].delta
+        sentence, also = systems_headlines(results, comparisons)
         assert "lucky has the highest" in sentence
-        assert sentence.endswith(
-            f"significantly better than minilm. Also significant: minilm above bm25 ({margin:.1f} points)."
-        )
+        assert sentence.endswith("is not significantly better than minilm.")
+        assert also == f"Also significant: minilm above bm25 ({100 * comparisons[1].delta:.1f} points)."
+
+    def several(self, *datasets: str, **shifts: float) -> Results:
+        return loaded([r.model_copy(update={"dataset": name}) for name in datasets for r in systems(**shifts)])
+
+    def test_of_several_datasets_the_average_speaks_in_three_sentences_at_most(self) -> None:
+        results = self.several("x", "y", "z", bm25=0.0, minilm=0.03, fusion=0.08)
+        comparisons = Analysis(results, iterations=10).tests
+        best, also = systems_headlines(results, comparisons)
+        assert best.startswith("On the average of 3 datasets, fusion has the highest nDCG@10 (")
+        assert best.endswith("and is significantly better than minilm and bm25.")
+        assert also.startswith("Also significant: ")
+        assert "fusion above minilm on x, y and z" in also
+
+    def test_of_many_places_the_best_systems_are_named(self) -> None:
+        results = self.several("x", "y", "z", bm25=0.0, minilm=0.08)
+        apart = [r for r in results.results if (r.config_name, r.dataset) != ("bm25", "z")]
+        apart += [r.model_copy(update={"dataset": "w"}) for r in systems(bm25=0.0)]
+        results = loaded(apart)
+        said = systems_headlines(results, Analysis(results, iterations=10).tests)
+        assert said == [
+            "Highest main metric: bm25 on w; minilm on x, y and z.",
+            "Significant: minilm above bm25 on x and y.",
+        ]
 
     def test_equal_systems_share_the_first_place(self) -> None:
         one = systems(alpha=0.0)
         same = one[0].model_copy(update={"config_name": "beta"})
         results = loaded([*one, same])
         comparisons: tuple[Comparison, ...] = compare_arms(results, iterations=10)
-        assert "alpha and beta share the highest ndcg@10" in systems_headlines(results, comparisons)[0]
+        assert "alpha and beta share the highest nDCG@10" in systems_headlines(results, comparisons)[0]
 
     def test_a_folder_without_gates_has_a_report_of_its_own(self, tmp_path: Path) -> None:
         for result in systems(bm25=0.0, minilm=0.01, fusion=0.05):
             write_result(tmp_path, result)
         path = write_report(Analysis(load_all_results(tmp_path), iterations=20))
         text, page = (p.read_text(encoding="utf-8") for p in (path.with_suffix(".md"), path))
-        assert text.splitlines()[2].startswith("- On nfcorpus, fusion has the highest ndcg@10")
+        assert text.splitlines()[2].startswith("- On nfcorpus, fusion has the highest nDCG@10")
         assert text.index("figures/scores-retrieval.png") < text.index("## Paired comparisons")
         assert page.index('id="scores-retrieval-') < page.index("Paired comparisons</h2>")
         for said in (text, page):

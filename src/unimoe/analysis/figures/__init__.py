@@ -22,6 +22,7 @@ except ValueError as error:
 from matplotlib.figure import Figure
 
 from unimoe.analysis.analysis import Analysis
+from unimoe.analysis.corrections import NAMES as CORRECTIONS
 from unimoe.analysis.figures.gates import (
     comparison_groups,
     difference_figure,
@@ -57,7 +58,7 @@ _CAPTIONS = {
     "5 and 10. Where a curve is below the grey line, the interval no longer reaches the cutoff of its gate nearest to "
     "the present estimate. A plan from estimated variances, not a promise.",
     "comparisons": "Each two systems compared on the same queries. Line: 95 % interval of their difference, for other "
-    "queries, and for other seeds of systems with several, each by itself. p: corrected by Holm for all rows, so that "
+    "queries, and for other seeds of systems with several, each by itself. p: corrected for many tests, so that "
     "a line may miss 0 without a star; *: significant.",
     "loss-curves": "Training losses, running mean over a twentieth of the steps. Thick: mean over seeds; thin: seeds.",
     "gradient-conflicts": "Cosine between the gradients of ranking and embedding, mean over seeds; dark is conflict. "
@@ -111,7 +112,9 @@ def all_figures(analysis: Analysis) -> Iterator[Drawing]:
         if figure := power_figure(items, seen, notes):
             yield _drawing("power", figure, task)
     if not judgments and 0 < len(analysis.comparisons) <= _MOST_COMPARISONS:
-        label = "difference, points (score x 100); intervals of 95 % are not corrected, p is, by Holm for all rows"
+        name = CORRECTIONS[analysis.comparisons[0].correction]
+        p = f"p is, by {name}" if name else "nor is p"
+        label = f"difference, points (score x 100); intervals of 95 % are not corrected, {p}"
         yield _drawing("comparisons", forest_figure(comparison_groups(analysis.comparisons, seen), label, notes))
     if any(results.logs.values()):
         yield _drawing("loss-curves", loss_figure(results.logs, seen, notes))

@@ -82,7 +82,7 @@ def comparison_groups(comparisons: Sequence[Comparison], looks: Mapping[str, Loo
     for c in comparisons:
         name = f"{names[c.system]} \N{MINUS SIGN} {names[c.baseline]}"
         ends = ", ".join(signed(100.0 * end, keep_side=True) for end in c.difference.interval or ()) or "no interval"
-        label = "no test" if c.p_holm is None else f"p {p_text(c.p_holm)}{' *' if c.significant else ''}"
+        label = "no test" if c.p_corrected is None else f"p {p_text(c.p_corrected)}{' *' if c.significant else ''}"
         row = Row(name, c.difference, f"{signed(100.0 * c.delta)} [{ends}]", label, looks[c.system])
         groups.setdefault(f"{c.key}, {c.metric} ({c.queries:,} queries)", []).append(row)
     return [Group(heading, (0.0,), (), tuple(rows)) for heading, rows in groups.items()]

@@ -8,7 +8,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from unimoe.analysis.analysis import Analysis
-from unimoe.analysis.kept import SUBFOLDER
+from unimoe.analysis.saved_comparison import SUBFOLDER
 from unimoe.analysis.report.pages import DrawnFigure, gather, html_page, markdown_page
 from unimoe.analysis.tables import Table
 from unimoe.analysis.tables.comparisons import comparisons_table
@@ -62,7 +62,7 @@ def write_tables(analysis: Analysis) -> list[Table]:
         tir_without_queries_table(results),
         comparisons_table(results, comparisons),
         training_table(results),
-        generate_comparison_table(results, comparisons),
+        generate_comparison_table(results, analysis.tests),
         mteb_tasks_table(results),
         seeds_table(judgments),
     )

@@ -48,10 +48,10 @@ def test_latex_has_booktabs_bold_best_underlined_second_and_subscript_std(three_
 
 def test_csv_has_full_precision(three_arms: Table) -> None:
     rows = list(csv.DictReader(io.StringIO(three_arms.to_csv())))
-    joint = next(row for row in rows if row["Arm"] == "joint_r8")
+    joint = next(row for row in rows if row["System"] == "joint_r8")
     assert float(joint["ndcg@10"]) == pytest.approx(70.0)
     assert float(joint["ndcg@10 std"]) == pytest.approx(200**0.5)
-    assert next(row for row in rows if row["Arm"] == "bm25")["Seeds"] == ""
+    assert next(row for row in rows if row["System"] == "bm25")["Seeds"] == ""
 
 
 def test_terminal_shows_arms_in_order_and_numbers_whole(three_arms: Table) -> None:
@@ -103,7 +103,7 @@ def test_an_absent_metric_is_a_dash() -> None:
     made = table(
         make_result("joint_r8", 0, [0.5], dataset="a"), make_result("joint_r8", 0, [0.5], dataset="b", metric="map")
     )
-    assert made.columns == ("Arm", "ndcg@10", "mrr@10", "map", "Seeds")
+    assert made.columns == ("System", "ndcg@10", "mrr@10", "map", "Seeds")
     assert [group.rows[0][3].text for group in made.groups] == ["–", "50.00"]
 
 
