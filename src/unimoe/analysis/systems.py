@@ -16,8 +16,7 @@ from unimoe.analysis.tables.scores import generate_comparison_table, overview_ta
 from unimoe.core.errors import DataError, UsageError
 from unimoe.results.folder import Results
 from unimoe.results.runs.building import score_systems
-from unimoe.results.runs.scoring import Scoring
-from unimoe.results.runs.sources import Judgments, QrelsContent, RunContent, RunSource, judgments
+from unimoe.results.runs.scoring import Judgments, QrelsContent, RunContent, RunSource, Scoring, judgments
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -15,7 +15,7 @@ from unimoe.core.errors import DataError, UsageError, did_you_mean
 from unimoe.core.grouping import natural_key
 from unimoe.core.limits import name_problem, shortened
 from unimoe.core.trec import text_lines
-from unimoe.results.runs.sources import Judgments, RunSource, judgments
+from unimoe.results.runs.scoring import Judgments, RunSource, judgments
 
 PLACE = "{dataset}"  # what a pattern holds in place of a dataset's name
 
