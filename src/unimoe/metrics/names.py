@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -110,6 +110,12 @@ def canonical_metric(name: MetricLike) -> str:
     A level that is written out stays, ``rel=1`` too: ``AP(rel=1)`` is not ``map`` where a collection counts from 2.
     """
     return parse_metric(name).name
+
+
+def canonical_metrics(metrics: MetricLike | Iterable[MetricLike]) -> tuple[str, ...]:
+    """Return the canonical names of one metric or several, each once."""
+    several = isinstance(metrics, Iterable) and not isinstance(metrics, str)
+    return tuple(dict.fromkeys(map(canonical_metric, metrics if several else [metrics])))
 
 
 @cache

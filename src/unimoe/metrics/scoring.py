@@ -14,7 +14,7 @@ from unimoe.core.grouping import gathered
 from unimoe.core.limits import HIGHEST_GRADE, HIGHEST_SCORE, read_grade, read_score, text_problem
 from unimoe.core.trec import Qrels, Run
 from unimoe.metrics.computing import N, checked_number, provider_of, scores_by_query
-from unimoe.metrics.names import MetricLike, parse_metric
+from unimoe.metrics.names import MetricLike, canonical_metrics, parse_metric
 
 DEFAULT_METRICS = ("ndcg@10", "mrr@10", "map", "recall@100")
 
@@ -74,12 +74,11 @@ def score_run(
 def computable_metrics(metrics: MetricLike | Sequence[MetricLike], relevance_level: int = 1) -> tuple[str, ...]:
     """Return the canonical names of metrics, each once; refuse those that ``score_run`` would refuse."""
     checked_level(relevance_level)
-    names = metrics if isinstance(metrics, Iterable) and not isinstance(metrics, str) else [metrics]
-    wanted = {metric.name: metric for metric in map(parse_metric, names)}
-    for metric in wanted.values():
+    names = canonical_metrics(metrics)
+    for metric in map(parse_metric, names):
         if metric.measure is not None:
             provider_of(metric, relevance_level)
-    return tuple(wanted)
+    return names
 
 
 def dataset_group(dataset: str) -> str:

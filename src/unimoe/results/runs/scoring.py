@@ -15,7 +15,7 @@ from unimoe.core.io import HASH_LENGTH, hash_file, hash_json
 from unimoe.core.limits import name_problem, shortened
 from unimoe.core.trec import Qrels, Run, head, is_unordered, ranked, read_qrels, read_run
 from unimoe.data.collection_card import describe_qrels
-from unimoe.metrics import DEFAULT_METRICS, MetricLike, canonical_metric, parse_metric, score_run
+from unimoe.metrics import DEFAULT_METRICS, MetricLike, canonical_metrics, parse_metric, score_run
 from unimoe.metrics.scoring import checked_level, computable_metrics, level_note, plain_run, whole_grades
 from unimoe.results import QueryDetail
 
@@ -62,15 +62,15 @@ class Scoring:
         UsageError: an unknown metric or allowance, two allowances that contradict each other, or a depth below 1.
     """
 
-    metrics: tuple[MetricLike, ...]  # those asked for, in any spelling; the first is the main metric, which is tested
-    others: tuple[MetricLike, ...] = ()  # shown too where the rankings of all runs are deep enough
+    metrics: tuple[str, ...]  # those asked for, in any spelling; the first is the main metric, which is tested
+    others: tuple[str, ...] = ()  # shown too where the rankings of all runs are deep enough
     depth: int | None = None  # score only this many documents of each query
     allow: tuple[str, ...] = ()  # what would be refused otherwise, of ``ALLOWANCES``
     paired: bool = False  # whether run i of all systems shares data order and initial weights
 
     def __post_init__(self) -> None:
         for name in ("metrics", "others"):
-            object.__setattr__(self, name, tuple(dict.fromkeys(map(canonical_metric, getattr(self, name)))))
+            object.__setattr__(self, name, canonical_metrics(getattr(self, name)))
         for name in self.allow:
             if name not in ALLOWANCES:
                 hint = did_you_mean(name, ALLOWANCES)
