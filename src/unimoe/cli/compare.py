@@ -48,12 +48,7 @@ class SeveralValues(TyperCommand):
 
 
 def repeated(arguments: Sequence[str], names: set[str]) -> list[str]:
-    """Return the same arguments with an option's name before each of its values: ``--a x y`` becomes ``--a x --a y``.
-
-    Args:
-        arguments: of a command line.
-        names: options that may be repeated.
-    """
+    """Return arguments with each value after its option's name where that may be repeated: ``--a x --a y``."""
     spelled: list[str] = []
     current, has_value = "", False
     for argument in arguments:
@@ -173,11 +168,12 @@ def compare(
     from unimoe.analysis.systems import compare_systems
     from unimoe.cli import compare_forms as forms
     from unimoe.cli.compare_models import as_run_files, is_scored
-    from unimoe.cli.run_files import Pattern, select_datasets, two_arms
+    from unimoe.cli.run_files import Pattern, select_datasets, select_runs, two_arms
+    from unimoe.results.runs.building import score_systems
     from unimoe.results.runs.scoring import Scoring
 
-    given = [Pattern.parse("--baseline", baseline)] if baseline else []
-    given += [Pattern.parse("--systems", text) for text in systems or []]
+    patterns = [Pattern.parse("--baseline", baseline)] if baseline else []
+    patterns += [Pattern.parse("--systems", text) for text in systems or []]
     for_models = ModelOptions(
         models_dir or Path("outputs", "compare"),
         config=config,
@@ -186,17 +182,22 @@ def compare(
         device=device,
         threads=threads,
     )
-    models = results is None and not (specialist or joint) and any(is_scored(pattern.path) for pattern in given)
+    models = results is None and not (specialist or joint) and any(is_scored(pattern.path) for pattern in patterns)
     if (named := for_models.given()) and not models:
         raise UsageError(f"{named[0]} is for models by name, and there are none; leave it out")
     _refuse_contradictions(ctx.params, models=models)
     if models:
-        given, dataset = as_run_files(given, dataset or [], for_models)
+        patterns, dataset = as_run_files(patterns, dataset or [], for_models)
 
-    def read(patterns: Patterns, experiment: str, asked: Sequence[str], others: Sequence[str] = ()) -> ScoredSystems:
+    def read(systems: Patterns, experiment: str, asked: Sequence[str], others: Sequence[str] = ()) -> ScoredSystems:
         scoring = Scoring(tuple(asked), tuple(others), depth, tuple(allow or ()), paired)
         judged = select_datasets(qrels, dataset or [], relevance_level, queries)
-        return forms.read_runs(patterns, judged, scoring, experiment, _recorded(ctx.params), output_dir or Path())
+        sources = select_runs(systems, judged, in_order=paired)
+        where = output_dir or Path()
+        given = _recorded(ctx.params)
+        scored = score_systems(sources, scoring, experiment, given=given, output_dir=where, on_run=forms.say_read)
+        forms.warn(scored.warnings)
+        return scored
 
     output = forms.Output(output_dir, overwrite, as_json)
     tabulate = partial(compare_systems, pairs=pairs or "all", iterations=iterations, seed=seed)
@@ -207,11 +208,10 @@ def compare(
         if gates is not None:
             raise typer.Exit(exit_code(analysis.decisive))
     elif results is not None:
-        forms.tabulate_folder(
-            results, baseline, systems or [], dataset or [], metric or [], allow or [], tabulate, output
-        )
+        wanted = systems or [], dataset or [], metric or [], allow or []
+        forms.tabulate_folder(results, baseline, *wanted, tabulate, output)
     else:
-        forms.tabulate_runs(given, metric or [], read, tabulate, output)
+        forms.tabulate_runs(patterns, metric or [], read, tabulate, output)
 
 
 def _recorded(options: Mapping[str, Any]) -> list[str]:

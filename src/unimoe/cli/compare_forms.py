@@ -15,7 +15,7 @@ from unimoe.analysis.analysis import Analysis
 from unimoe.analysis.arms import Pair, arm_order
 from unimoe.analysis.comparisons import Question, unknown_arm
 from unimoe.analysis.drilldown import LIMIT, drilldown_table
-from unimoe.analysis.gates.definitions import Gate, Registration, load_gates
+from unimoe.analysis.gates.definitions import Registration, load_gates
 from unimoe.analysis.gates.judging import Refusal
 from unimoe.analysis.gates.output import filled, gate_lines, gates_as_json
 from unimoe.analysis.gates.registration import gate_of, registered_in
@@ -25,15 +25,15 @@ from unimoe.analysis.systems import SystemComparison, comparison_row, in_order
 from unimoe.analysis.tables import Table
 from unimoe.analysis.tables.comparisons import comparisons_table
 from unimoe.analysis.tables.scores import generate_comparison_table
-from unimoe.cli.run_files import Pattern, name_systems, select_keys, select_runs
+from unimoe.cli.run_files import Pattern, name_systems, select_keys
 from unimoe.core.console import print_error, stderr, stdout
 from unimoe.core.errors import UsageError
 from unimoe.core.grouping import gathered
 from unimoe.metrics import DEFAULT_METRICS, canonical_metrics
 from unimoe.results.comparability import with_metrics
 from unimoe.results.folder import Results, load_all_results
-from unimoe.results.runs.building import TASK, ScoredSystems, score_systems
-from unimoe.results.runs.scoring import Judgments, ScoredRun, Scoring
+from unimoe.results.runs.building import TASK, ScoredSystems
+from unimoe.results.runs.scoring import ScoredRun
 
 _METRIC = "ndcg@10"
 
@@ -59,7 +59,7 @@ class Output:
         tests = [(question.key, question.system, question.baseline) for question in questions]
         return keep(results, gates, tests, overwrite=self.overwrite, source=source) or gates
 
-    def show(self, analysis: Analysis, as_text: Callable[[], None], own: Mapping[str, Any]) -> None:
+    def show(self, analysis: Analysis, print_text: Callable[[], None], plain: Callable[[], dict[str, Any]]) -> None:
         """Write the report to the folder, and print the comparison.
 
         The report comes before the first line: a pager that quits closes the pipe, which ends the command there.
@@ -68,31 +68,23 @@ class Output:
 
         report = None if self.folder is None else write_report(analysis)
         if self.as_json:
-            stdout.out(json.dumps(to_jsonable_python(own, inf_nan_mode="null"), ensure_ascii=False))
+            stdout.out(json.dumps(to_jsonable_python(plain(), inf_nan_mode="null"), ensure_ascii=False))
         else:
-            as_text()
+            print_text()
         if report is not None:
             (stderr if self.as_json else stdout).print(f"\nReport: {report}", soft_wrap=True)
 
 
-def read_runs(
-    patterns: Patterns,
-    datasets: Sequence[Judgments],
-    scoring: Scoring,
-    experiment: str,
-    given: Sequence[str],
-    output_dir: Path,
-) -> ScoredSystems:
-    """Find, read and score runs; say on stderr what was read, and what to know before the numbers are believed."""
+def say_read(run: ScoredRun) -> None:
+    """Say on stderr which run was read."""
+    where = f"{run.source.system} seed {run.source.seed} on {run.source.judged.dataset}, depth {run.depth:,}"
+    stderr.print(f"read {run.source.name}: {where}", style="dim", soft_wrap=True)
 
-    def say(run: ScoredRun) -> None:
-        where = f"{run.source.system} seed {run.source.seed} on {run.source.judged.dataset}, depth {run.depth:,}"
-        stderr.print(f"read {run.source.name}: {where}", style="dim", soft_wrap=True)
 
-    sources = select_runs(patterns, datasets, in_order=scoring.paired)
-    scored = score_systems(sources, scoring, experiment, given=given, output_dir=output_dir, on_run=say)
-    _warn(scored.warnings)
-    return scored
+def warn(warnings: Iterable[str]) -> None:
+    """Say on stderr what to know before the numbers are believed."""
+    for warning in warnings:
+        stderr.print(f"warning: {warning}", style="yellow", soft_wrap=True)
 
 
 def judge_runs(
@@ -104,12 +96,7 @@ def judge_runs(
     analyze: Callable[..., Analysis],
     output: Output,
 ) -> Analysis:
-    """Judge a joint model against its specialist, print and keep the judgment.
-
-    Raises:
-        UsageError: wrong or contradictory options.
-        DataError: files that cannot be read or compared.
-    """
+    """Judge a joint model against its specialist, print and keep the judgment."""
     specialist, joint = arms
     if len(metrics) > 1:
         asked = " ".join(metrics)
@@ -123,20 +110,28 @@ def judge_runs(
     results = scored.results
     if registration is None:
         datasets = list(dict.fromkeys(run.source.judged.dataset for run in scored.runs))
-        gate = _gate(Pair(TASK, specialist, joint), datasets, results.results[0].main_metric, looks)
+        try:
+            pair, metric = Pair(TASK, specialist, joint), results.results[0].main_metric
+            gate = gate_of(pair, datasets=datasets, metric=metric, looks=list(looks) or None)
+        except ValidationError as error:
+            reason = str(error.errors()[0]["msg"]).removeprefix("Value error, ")
+            raise UsageError(f"--looks {' '.join(map(str, looks))}: {reason}") from None
         registration = Registration({"interference": gate})
     questions = [Question(key, joint, specialist) for key in results.dataset_keys]
     analysis = analyze(results, output.keep(results, registration, questions), questions=questions)
-    own = {
-        "gates": gates_as_json(analysis.registration, analysis.outcomes, analysis.decisive),
-        "comparisons": [comparison_row(comparison) for comparison in analysis.comparisons],
-        "drilldown": [
-            {"gate": gate, "dataset": dataset, **asdict(case)}
-            for (gate, dataset), cases in analysis.cases.items()
-            for case in cases[:LIMIT]
-        ],
-    }
-    output.show(analysis, lambda: _print_verdict(analysis), _as_json(results, scored) | own)
+
+    def plain() -> dict[str, Any]:
+        return _as_json(results, scored) | {
+            "gates": gates_as_json(analysis.registration, analysis.outcomes, analysis.decisive),
+            "comparisons": [comparison_row(comparison) for comparison in analysis.comparisons],
+            "drilldown": [
+                {"gate": gate, "dataset": dataset, **asdict(case)}
+                for (gate, dataset), cases in analysis.cases.items()
+                for case in cases[:LIMIT]
+            ],
+        }
+
+    output.show(analysis, lambda: _print_verdict(analysis), plain)
     for outcome in analysis.decisive if gates else ():
         if isinstance(outcome, Refusal):
             print_error(outcome.error)
@@ -150,14 +145,6 @@ def _registered(gates: Path | None, output: Output) -> Registration | None:
     if output.folder is None or (output.overwrite and (output.folder / MARKER).exists()):
         return None
     return registered_in(output.folder)
-
-
-def _gate(pair: Pair, datasets: Sequence[str], metric: str, looks: Sequence[int]) -> Gate:
-    try:
-        return gate_of(pair, datasets=datasets, metric=metric, looks=list(looks) or None)
-    except ValidationError as error:
-        reason = str(error.errors()[0]["msg"]).removeprefix("Value error, ")
-        raise UsageError(f"--looks {' '.join(map(str, looks))}: {reason}") from None
 
 
 def tabulate_runs(
@@ -194,7 +181,7 @@ def tabulate_folder(
     names = canonical_metrics(metrics)
     chosen = [with_metrics(r, names) for r in held.results if r.config_name in wanted and r.key in keys]
     results = Results(output.folder or folder, chosen, allow=allow)
-    _warn(results.notes(results.dataset_keys))
+    warn(results.notes(results.dataset_keys))
     table = tabulate(results, ordered, baseline)
     if output.folder is not None and output.folder.resolve() == folder.resolve():
         raise UsageError(f"--output-dir {folder} is what --results reads; choose another folder")
@@ -203,19 +190,16 @@ def tabulate_folder(
 
 
 def _show_table(table: SystemComparison, scored: ScoredSystems | None, output: Output) -> None:
-    own = {
-        "baseline": table.baseline,
-        "pairs": table.pairs,
-        "family": table.family,
-        "scores": table.score_rows,
-        "comparisons": table.test_rows,
-    }
-    output.show(table.analysis, lambda: _print_systems(table), _as_json(table.results, scored) | own)
+    def plain() -> dict[str, Any]:
+        return _as_json(table.results, scored) | {
+            "baseline": table.baseline,
+            "pairs": table.pairs,
+            "family": table.family,
+            "scores": table.score_rows,
+            "comparisons": table.test_rows,
+        }
 
-
-def _warn(warnings: Iterable[str]) -> None:
-    for warning in warnings:
-        stderr.print(f"warning: {warning}", style="yellow", soft_wrap=True)
+    output.show(table.analysis, lambda: _print_systems(table), plain)
 
 
 def _print_verdict(analysis: Analysis) -> None:

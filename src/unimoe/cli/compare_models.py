@@ -67,7 +67,7 @@ def as_run_files(
         if pattern.path in scored:
             result = scored[pattern.path][keys[0]]
         elif _is_first_stage(pattern.path):
-            result = [_first_stage(first[key], pattern.path) for key in keys][0]
+            result, *_ = [_first_stage(first[key], pattern.path) for key in keys]
         else:
             patterns.append(pattern)
             continue

@@ -272,7 +272,7 @@ def _cut(run: Run, depth: int | None) -> Run:
 
 def _refuse_depth(depth: int | None) -> None:
     if depth is not None and (not hasattr(depth, "__index__") or depth < 1):
-        raise UsageError(f"--depth {depth} leaves no document to score; use a whole number from 1")
+        raise UsageError(f"--depth {depth} leaves no document to score; use a whole number, at least 1")
 
 
 def _refuse_empty(name: str, content: Qrels | Run) -> None:
