@@ -48,6 +48,7 @@ def test_swapping_arms_flips_signs_and_keeps_p(sides: tuple[Scores, Scores]) -> 
         low, high = one.difference.interval
         assert other.difference.interval == pytest.approx((-high, -low), abs=1e-9)
         assert other.p == pytest.approx(one.p, rel=1e-6)
+    assert one.check_interval
     assert other.check_interval == pytest.approx([-end for end in one.check_interval[::-1]], abs=1e-6)
     assert other.check_p == one.check_p
     assert (other.wins, other.ties, other.losses) == (one.losses, one.ties, one.wins)
@@ -58,9 +59,10 @@ def test_swapping_arms_flips_signs_and_keeps_p(sides: tuple[Scores, Scores]) -> 
 @given(two_sides())
 def test_no_number_is_undefined_and_no_p_is_zero(sides: tuple[Scores, Scores]) -> None:
     found = compare(*sides)
-    for p in (found.p, found.p_holm, found.check_p):
+    for p in (found.p, found.p_corrected, found.check_p):
         assert p is None or 0.0 < p <= 1.0
-    assert (found.p is None) == (found.p_holm is None) == bool(found.unfit)
+    assert (found.p is None) == (found.p_corrected is None) == bool(found.unfit)
+    assert found.check_interval
     assert found.check_interval[0] <= found.check_interval[1]
     if found.p is not None and found.difference.interval and abs(found.p - 0.05) > 1e-6:
         low, high = found.difference.interval
@@ -93,6 +95,7 @@ def test_the_order_of_queries_changes_nothing_but_the_checks_random_numbers(
 @settings(max_examples=20)
 def test_more_resamples_move_the_check_within_its_error_only(sides: tuple[Scores, Scores]) -> None:
     few, many = compare(*sides, iterations=1_000), compare(*sides, iterations=8_000)
+    assert many.check_p
     error = math.sqrt(many.check_p * (1.0 - many.check_p) / 1_000)
     assert few.check_p == pytest.approx(many.check_p, abs=5 * error + 2e-3)
     assert few.p == many.p

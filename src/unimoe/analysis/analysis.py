@@ -6,11 +6,20 @@ from collections.abc import Sequence
 from functools import cached_property
 
 from unimoe.analysis.arms import NotComputable, missing_pairs
-from unimoe.analysis.comparisons import ITERATIONS, Comparison, Question, compare_arms, questions_of
+from unimoe.analysis.comparisons import (
+    ITERATIONS,
+    Comparison,
+    Question,
+    compare_arms,
+    questions_of,
+    with_other_metrics,
+)
+from unimoe.analysis.corrections import Correction, Family, check_choice
 from unimoe.analysis.drilldown import QueryCase, drill_down_all
 from unimoe.analysis.gates.definitions import InterferenceGate, Registration
 from unimoe.analysis.gates.judging import Judgment, Outcome, judge_all
 from unimoe.analysis.gates.registration import default_gates, registered_in
+from unimoe.analysis.saved_comparison import saved_comparison
 from unimoe.results.folder import Results
 
 
@@ -29,16 +38,25 @@ class Analysis:
         questions: Sequence[Question] | None = None,
         iterations: int = ITERATIONS,
         seed: int = 0,
+        correction: Correction | None = None,
+        family: Family | None = None,
     ) -> None:
         """Take results, gates that replace those registered in their folder, and what to compare if not by names.
 
-        ``iterations`` and ``seed`` are those of the resampling checks beside each test.
+        ``iterations`` and ``seed`` are those of the resampling checks beside each test. ``correction`` and ``family``
+        say how p is corrected: by default as the comparison saved in the folder is, else by Holm over the table.
         """
+        if correction is not None:
+            check_choice("correction", correction, Correction)
+        if family is not None:
+            check_choice("family", family, Family)
         self.results = results
         self.iterations = iterations
         self.seed = seed
         self._given = gates
         self._questions = questions
+        self._correction = correction
+        self._family = family
 
     @cached_property
     def registration(self) -> Registration | None:
@@ -73,13 +91,26 @@ class Analysis:
 
     @cached_property
     def questions(self) -> tuple[Question, ...]:
-        """What to compare."""
+        """What to compare, on each dataset by its main metric."""
         return questions_of(self.results) if self._questions is None else tuple(self._questions)
 
     @cached_property
+    def tests(self) -> tuple[Comparison, ...]:
+        """The paired comparisons of arms on every metric: those on main metrics, then their averages, then others."""
+        saved = saved_comparison(self.results.output_dir) if self._questions is None else None
+        return compare_arms(
+            self.results,
+            with_other_metrics(self.results, self.questions),
+            iterations=self.iterations,
+            seed=self.seed,
+            correction=self._correction or (saved.correction if saved else "holm"),
+            family=self._family or (saved.family if saved else "table"),
+        )
+
+    @property
     def comparisons(self) -> tuple[Comparison, ...]:
-        """The paired comparisons of arms: one family of tests."""
-        return compare_arms(self.results, self.questions, iterations=self.iterations, seed=self.seed)
+        """Those of the tests that are on main metrics, with their averages."""
+        return tuple(test for test in self.tests if test.main)
 
     @cached_property
     def cases(self) -> dict[tuple[str, str], tuple[QueryCase, ...]]:

@@ -1,4 +1,4 @@
-"""Paired comparisons of arms: one test for each row, one family for all rows that are shown together.
+"""Paired comparisons of systems: one test for each row, and families of tests that are corrected together.
 
 The interval and the p of a row are one statement of the model of variance (``unimoe.analysis.statistics``). Bootstrap
 and sign flips are a narrower check beside it: they hold for other queries and these very runs.
@@ -6,17 +6,22 @@ and sign flips are a narrower check beside it: they hold for other queries and t
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Sequence
+import re
+from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 
 from unimoe.analysis.arms import FIRST_STAGE, ZERO_SHOT, has_role, pairs
-from unimoe.analysis.kept import tests_kept
-from unimoe.analysis.statistics.estimates import MIN_DIFFERING, Estimate, Linear, estimate, holm
+from unimoe.analysis.corrections import Correction, Family, adjusted
+from unimoe.analysis.gates.findings import ratio_weights
+from unimoe.analysis.saved_comparison import saved_tests
+from unimoe.analysis.statistics.estimates import MIN_DIFFERING, Estimate, Linear, estimate
 from unimoe.analysis.statistics.resampling import bootstrap_means, sign_flip_p
 from unimoe.analysis.statistics.variance import Array, Estimand, groups_of, moments
 from unimoe.core.errors import DataError, UsageError, did_you_mean
+from unimoe.core.grouping import gathered
+from unimoe.metrics.scoring import dataset_group
 from unimoe.results import EvalResult
 from unimoe.results.folder import Results, Seed
 
@@ -29,39 +34,46 @@ _ROUNDING = 1e-12
 
 @dataclass(frozen=True)
 class Question:
-    """Two arms to compare on one ``task/dataset``, by its main metric or another that both hold by query."""
+    """Two systems to compare on one ``task/dataset``, or on the average of several."""
 
-    key: str
+    key: str  # ``task/average of N`` for an average
     system: str
     baseline: str
-    metric: str | None = None
+    metric: str | None = None  # one that both hold by query; None for the main metric
+    parts: tuple[str, ...] = ()  # the ``task/dataset`` keys that an average is over; empty for one dataset
 
 
 @dataclass(frozen=True)
 class Comparison:
-    """System against baseline on the same queries of one ``task/dataset``.
+    """System against baseline on the same queries of one ``task/dataset``, or on the average of several.
 
     The checks are over queries, the runs taken as they are.
     """
 
     key: str
+    parts: tuple[str, ...]  # as in ``Question``
     metric: str
+    main: bool  # whether the metric was asked for as the main one of the dataset
     system: str
     baseline: str
-    seeds: tuple[tuple[Seed, ...], tuple[Seed, ...]]  # of system and baseline; ``(None,)`` for an arm without seeds
-    left_out: tuple[str, ...]  # runs whose seed the other arm lacks, where the experiment declares that seeds pair
+    seeds: tuple[tuple[Seed, ...], tuple[Seed, ...]]  # of system and baseline; ``(None,)`` for a system without seeds
+    runs: tuple[int, int]  # number of runs of both on the dataset where there are fewest
+    left_out: tuple[str, ...]  # runs whose seed the other lacks, where seeds pair, or that an average's datasets lack
     queries: int
     means: tuple[float, float]  # of system and baseline, in the metric's unit (0 to 1)
     difference: Estimate  # system minus baseline with its 95 % interval, in the metric's unit
     p: float | None  # two-sided; below .05 exactly where the interval excludes 0. None where there is no test
-    p_holm: float | None  # ``p`` corrected by Holm (1979) for all comparisons made with it
     unfit: str  # why there is no test, as a clause; empty where there is one
     effect: float | None  # Cohen's d, mean over standard deviation of the differences; None where they do not vary
     wins: int  # queries where the system scores higher, averaged over seeds
     ties: int
     losses: int
-    check_interval: tuple[float, float]  # percentile interval of the paired bootstrap
-    check_p: float  # two-sided, from sign flips; never 0
+    check_interval: tuple[float, float] | None = None  # percentile interval of the paired bootstrap; None of an average
+    check_p: float | None = None  # two-sided, from sign flips; never 0; None of an average
+    p_corrected: float | None = None  # ``p`` corrected for the tests of its family
+    correction: Correction = "holm"
+    family: Family = "table"
+    tests: int = 0  # of its family
 
     @property
     def delta(self) -> float:
@@ -75,8 +87,8 @@ class Comparison:
 
     @property
     def significant(self) -> bool:
-        """Whether the difference is significant at .05 after Holm's correction."""
-        return self.p_holm is not None and self.p_holm < ALPHA
+        """Whether the difference is significant at .05 after the correction."""
+        return self.p_corrected is not None and self.p_corrected < ALPHA
 
     @property
     def relative(self) -> float | None:
@@ -89,15 +101,20 @@ class Comparison:
         return (self.wins + self.ties / 2.0) / self.queries
 
     @property
+    def ordered(self) -> tuple[str, str]:
+        """Both systems, the one with the higher mean first."""
+        return (self.system, self.baseline) if self.delta > 0.0 else (self.baseline, self.system)
+
+    @property
     def alone(self) -> tuple[str, ...]:
-        """The arms with one run, which the row takes as it is: nothing is known of their other seeds."""
-        arms = zip((self.system, self.baseline), self.seeds, strict=True)
-        return tuple(arm for arm, seeds in arms if len(seeds) == 1 and seeds[0] is not None)
+        """The systems with one run, which the row takes as it is: nothing is known of their other seeds."""
+        both = zip((self.system, self.baseline), self.runs, self.seeds, strict=True)
+        return tuple(system for system, runs, seeds in both if runs == 1 and seeds[0] is not None)
 
     @property
     def holds_for(self) -> str:
-        """What the interval holds for beyond the data: other queries, and other seeds of the arms with several."""
-        if any(len(seeds) > 1 for seeds in self.seeds):
+        """What the interval holds for beyond the data: other queries, and other seeds of systems with several."""
+        if max(self.runs) > 1:
             return "seeds and queries" if not self.alone else "queries, seeds of one arm"
         return "queries"
 
@@ -108,41 +125,121 @@ def compare_arms(
     *,
     iterations: int = ITERATIONS,
     seed: int = 0,
+    correction: Correction = "holm",
+    family: Family = "table",
 ) -> tuple[Comparison, ...]:
-    """Compare arms; all comparisons of one call are one family, by default what ``questions_of`` asks.
+    """Compare systems, by default as ``questions_of`` asks; p is corrected by family.
 
     All comparisons on one dataset share the resamples and permutations of their checks, ``iterations`` of each, which
     depend on ``seed`` and the number of queries alone, so that another dataset changes nothing.
 
     Raises:
         UsageError: no iterations.
-        DataError: an arm lacks a metric, or a result.
+        DataError: a system lacks a metric, or a result.
     """
     if iterations < 1:
         raise UsageError(f"iterations {iterations}: at least 1 is needed, 10000 are usual")
     asked = list(questions_of(results) if questions is None else questions)
     found: dict[Question, Comparison] = {}
-    for key in dict.fromkeys(question.key for question in asked):
-        here = [question for question in asked if question.key == key]
-        found |= zip(here, _on_one_dataset(results, here, iterations, seed), strict=True)
-    return corrected([found[question] for question in asked])
+    deltas: dict[str, dict[Question, Array]] = {}
+    for question in asked:
+        found[question], delta = _compare(results, question)
+        if not question.parts:
+            deltas.setdefault(question.key, {})[question] = delta
+    for of_key in deltas.values():
+        columns = np.column_stack(list(of_key.values()))
+        means = bootstrap_means(columns, iterations, seed)
+        ends = np.quantile(means, [ALPHA / 2.0, 1.0 - ALPHA / 2.0], axis=0).T.tolist()
+        for question, (low, high), p in zip(of_key, ends, sign_flip_p(columns, iterations, seed), strict=True):
+            found[question] = replace(found[question], check_interval=(low, high), check_p=float(p))
+    return correct_by_family([found[question] for question in asked], correction, family)
+
+
+def correct_by_family(
+    comparisons: Sequence[Comparison], correction: Correction, family: Family
+) -> tuple[Comparison, ...]:
+    """Return comparisons with their p corrected for the tests of the same family.
+
+    Each metric is a family of its own, the main metrics of all datasets together, and so are the averages of a metric:
+    of the whole ``table``, or further divided by ``dataset`` or by ``baseline``.
+    """
+    divided: dict[Family, Callable[[Comparison], Hashable]] = {
+        "table": lambda c: "",
+        "dataset": lambda c: c.key,
+        "baseline": lambda c: c.baseline,
+    }
+    families: dict[Hashable, list[int]] = gathered(
+        ((None if c.main else c.metric, bool(c.parts), divided[family](c)), place)
+        for place, c in enumerate(comparisons)
+    )
+    found = list(comparisons)
+    for places in families.values():
+        whole = corrected([comparisons[place] for place in places], correction)
+        for place, c in zip(places, whole, strict=True):
+            found[place] = replace(c, family=family)
+    return tuple(found)
+
+
+def corrected(comparisons: Sequence[Comparison], correction: Correction = "holm") -> tuple[Comparison, ...]:
+    """Return comparisons with their p corrected for all of them together."""
+    p_values = [c.p for c in comparisons if c.p is not None]
+    left = iter(adjusted(p_values, correction))
+    return tuple(
+        replace(c, p_corrected=None if c.p is None else next(left), correction=correction, tests=len(p_values))
+        for c in comparisons
+    )
 
 
 def questions_of(results: Results) -> tuple[Question, ...]:
-    """Return the comparisons that ``compare`` kept in the folder, else those that the names of the arms ask for.
+    """Return the comparisons that ``compare`` saved in the folder, else those that the names of the arms ask for.
 
     Each trained arm is compared with zero-shot and with the first stage, each joint arm with its specialist. Systems
     whose names give them no such role are compared with each other, or with the two baselines alone where there are
     many of them.
     """
-    if (kept := tests_kept(results.output_dir)) is not None:
-        return tuple(Question(key, *arms) for key, *arms in kept if all(results.measured(key, arm) for arm in arms))
-    asked: dict[tuple[str, frozenset[str]], Question] = {}
+    if (saved := saved_tests(results.output_dir)) is not None:
+        asked = (Question(key, system, baseline) for key, system, baseline in saved)
+        return tuple(q for q in asked if all(results.measured(q.key, arm) for arm in (q.system, q.baseline)))
+    by_pair: dict[tuple[str, frozenset[str]], Question] = {}
     for key in results.dataset_keys:
         arms = list(dict.fromkeys(r.config_name for r in results.measured(key)))
         for system, baseline in _by_name(key.partition("/")[0], arms):
-            asked.setdefault((key, frozenset((system, baseline))), Question(key, system, baseline))
-    return tuple(asked.values())
+            by_pair.setdefault((key, frozenset((system, baseline))), Question(key, system, baseline))
+    return tuple(by_pair.values())
+
+
+def with_other_metrics(results: Results, asked: Sequence[Question]) -> tuple[Question, ...]:
+    """Return questions on main metrics, their averages, and both on each other metric.
+
+    Another metric is asked about where all compared results hold it by query, and their candidates reach its cutoff.
+    """
+    arms = gathered((question.key, arm) for question in asked for arm in (question.system, question.baseline))
+    others = {}
+    for key, of_key in arms.items():
+        held = [result for arm in dict.fromkeys(of_key) for result in results.measured(key, arm)]
+        others[key] = [m for m in _shared_metrics(held)[1:] if any(reaches_cutoff(r, m) for r in held)]
+    questions = [*asked, *_averages(results, asked)]
+    for metric in dict.fromkeys(metric for metrics in others.values() for metric in metrics):
+        rows = [replace(question, metric=metric) for question in asked if metric in others[question.key]]
+        questions += [*rows, *_averages(results, rows)]
+    return tuple(questions)
+
+
+def averaged_keys(results: Results) -> dict[tuple[str, str], tuple[str, ...]]:
+    """Return the ``task/dataset`` keys of each average by task and main metric, so that none mixes two metrics."""
+    blocks = gathered(((first.task, first.main_metric), first.key) for first in results.firsts)
+    return {block: tuple(keys) for block, keys in blocks.items() if len(keys) > 1}
+
+
+def average_name(keys: Iterable[str]) -> str:
+    """Return what the average over some datasets is called; CQADupStack's forums count once."""
+    return f"average of {len({dataset_group(key.partition('/')[2]) for key in keys})}"
+
+
+def reaches_cutoff(result: EvalResult, metric: str) -> bool:
+    """Return whether there are as many candidates as a metric looks at; MTEB's metrics have names of any kind."""
+    cutoff = re.search(r"@(\d+)$", metric)
+    return result.identity.depth is None or cutoff is None or int(cutoff[1]) <= result.identity.depth
 
 
 def all_pairs(key: str, arms: Sequence[str]) -> tuple[Question, ...]:
@@ -159,6 +256,8 @@ def before_after(
     iterations: int = ITERATIONS,
 ) -> tuple[Comparison, ...]:
     """Compare arms with an earlier one wherever both were measured, or on some keys, on every metric that both hold.
+
+    All rows are one family, whatever their metric.
 
     Raises:
         UsageError: an arm has no results, which names the closest, or an arm is compared with itself.
@@ -182,13 +281,7 @@ def before_after(
             f"{results.output_dir}: no dataset with results of both {before} and {', '.join(after)}; "
             f"{before} has {', '.join(there)}"
         )
-    return compare_arms(results, questions, iterations=iterations)
-
-
-def corrected(comparisons: Sequence[Comparison]) -> tuple[Comparison, ...]:
-    """Return comparisons with their p-values corrected by Holm, for all of them together."""
-    adjusted = iter(holm([c.p for c in comparisons if c.p is not None]))
-    return tuple(replace(c, p_holm=None if c.p is None else next(adjusted)) for c in comparisons)
+    return corrected(compare_arms(results, questions, iterations=iterations))
 
 
 def difference(system: Array, baseline: Array, *, paired: bool = False) -> tuple[Estimate, str]:
@@ -199,13 +292,7 @@ def difference(system: Array, baseline: Array, *, paired: bool = False) -> tuple
         baseline: of the other arm, the same queries in the same order; the number of seeds may differ.
         paired: whether row i of one belongs to row i of the other.
     """
-    rows = len(system), len(baseline)
-    found = moments([[system, baseline]], groups_of(rows, paired=paired and rows[0] == rows[1]))
-    differing = int((np.abs(system.mean(axis=0) - baseline.mean(axis=0)) > _ROUNDING).sum())
-    estimand: Estimand = "seeds_and_queries" if max(rows) > 1 else "queries"
-    estimated = estimate(found, Linear(np.array([[1.0, -1.0]])), estimand)
-    few = f"the systems differ on {differing:,} of {system.shape[1]:,} queries" if differing < MIN_DIFFERING else ""
-    return estimated, few or estimated.unfit
+    return _difference([(system, baseline)], np.ones(1), paired=paired)
 
 
 def interval_of_mean(scores: Array) -> tuple[float, float] | None:
@@ -241,44 +328,92 @@ def _shared_metrics(held: Sequence[EvalResult]) -> list[str]:
     return [held[0].main_metric, *(m for m in held[0].per_query_metrics if all(m in r.per_query_metrics for r in held))]
 
 
-def _on_one_dataset(
-    results: Results, questions: Sequence[Question], iterations: int, seed: int
-) -> Iterator[Comparison]:
-    key, asked = questions[0].key, [(q.system, q.baseline) for q in questions]
-    metrics = [q.metric or results.measured(key)[0].main_metric for q in questions]
-    held = {arm: tuple(r.seed for r in results.measured(key, arm)) for arms in asked for arm in arms}
-    pairing = [results.paired_seeds((arm, other), [key], held[arm], held[other]) for arm, other in asked]
-    seeds = [(common or held[arm], common or held[other]) for (arm, other), common in zip(asked, pairing, strict=True)]
-    scores = [
-        [results.scores(arm, key, of_arm, metric) for arm, of_arm in zip(arms, of_arms, strict=True)]
-        for arms, of_arms, metric in zip(asked, seeds, metrics, strict=True)
+def _averages(results: Results, asked: Sequence[Question]) -> Iterator[Question]:
+    """Yield the averages that questions on single datasets add up to; two systems need all datasets of one."""
+    places = gathered(((question.system, question.baseline, question.metric), question.key) for question in asked)
+    for (task, _), keys in averaged_keys(results).items():
+        for arms_and_metric, there in places.items():
+            if set(keys) <= set(there):
+                yield Question(f"{task}/{average_name(keys)}", *arms_and_metric, parts=keys)
+
+
+def _difference(
+    blocks: Sequence[tuple[Array, Array]], weights: Array, *, paired: bool, apart: Collection[int] = ()
+) -> tuple[Estimate, str]:
+    """Estimate system minus baseline, averaged over datasets by their weights, as ``difference`` does on one."""
+    runs = [min(len(block[arm]) for block in blocks) for arm in (0, 1)]
+    found = moments(blocks, groups_of(runs, paired=paired and runs[0] == runs[1]), apart)
+    by_query = np.concatenate([system.mean(axis=0) - baseline.mean(axis=0) for system, baseline in blocks])
+    differing = int((np.abs(by_query) > _ROUNDING).sum())
+    estimand: Estimand = "seeds_and_queries" if max(runs) > 1 else "queries"
+    estimated = estimate(found, Linear(np.stack([weights, -weights], axis=1)), estimand)
+    few = f"the systems differ on {differing:,} of {len(by_query):,} queries" if differing < MIN_DIFFERING else ""
+    return estimated, few or estimated.unfit
+
+
+def _compare(results: Results, question: Question) -> tuple[Comparison, Array]:
+    """Compare two systems, and return the differences by query too.
+
+    Seeds pair where the experiment declares it; then both systems are cut to the seeds that they share.
+    """
+    keys, arms = question.parts or (question.key,), (question.system, question.baseline)
+    metric = question.metric or results.measured(keys[0])[0].main_metric
+    used = [_seeds(results, arm, keys) for arm in arms]
+    apart = [place for place, by_key in enumerate(used) if len(set(by_key)) > 1]
+    common = () if apart else results.paired_seeds(arms, keys, used[0][0], used[1][0])
+    if common:
+        used = [[common] * len(keys)] * 2
+    blocks = [
+        (results.scores(arms[0], key, first, metric), results.scores(arms[1], key, second, metric))
+        for key, first, second in zip(keys, *used, strict=True)
     ]
-    deltas = np.column_stack([system.mean(axis=0) - baseline.mean(axis=0) for system, baseline in scores])
-    deltas[np.abs(deltas) < _ROUNDING] = 0.0  # a tie, except for the rounding of an average
-    means = bootstrap_means(deltas, iterations, seed)
-    ends = np.quantile(means, [ALPHA / 2.0, 1.0 - ALPHA / 2.0], axis=0).T
-    flips = sign_flip_p(deltas, iterations, seed)
-    rows = zip(asked, metrics, seeds, pairing, scores, deltas.T, ends, flips, strict=True)
-    for (arm, other), metric, of_arms, common, (system, baseline), delta, (low, high), flip_p in rows:
-        estimated, unfit = difference(system, baseline, paired=bool(common))
-        spread = float(delta.std(ddof=1)) if len(delta) > 1 else 0.0
-        yield Comparison(
-            key=key,
-            metric=metric,
-            system=arm,
-            baseline=other,
-            seeds=of_arms,
-            left_out=tuple(f"{a} seed {s}" for a in (arm, other) for s in held[a] if common and s not in common),
-            queries=len(delta),
-            means=(float(system.mean()), float(baseline.mean())),
-            difference=estimated,
-            p=None if unfit else estimated.p,
-            p_holm=None,
-            unfit=unfit,
-            effect=float(delta.mean()) / spread if spread > _ROUNDING else None,
-            wins=int((delta > 0).sum()),
-            ties=int((delta == 0).sum()),
-            losses=int((delta < 0).sum()),
-            check_interval=(float(low), float(high)),
-            check_p=float(flip_p),
-        )
+    weights = ratio_weights([key.partition("/")[2] for key in keys], "tir_of_means")[0]
+    estimated, unfit = _difference(blocks, weights, paired=bool(common), apart=apart)
+    for place in apart:
+        if len(set().union(*used[place])) < sum(map(len, used[place])):
+            unfit = unfit or f"no run of {arms[place]} is on every dataset, and some are on several"
+    delta = np.concatenate([system.mean(axis=0) - baseline.mean(axis=0) for system, baseline in blocks])
+    delta[np.abs(delta) < _ROUNDING] = 0.0  # a tie, except for the rounding of an average
+    spread = float(delta.std(ddof=1)) if len(delta) > 1 and not question.parts else 0.0
+    first, second = (weights @ [block[arm].mean() for block in blocks] for arm in (0, 1))
+    left_out = (
+        f"{arm} seed {seed}"
+        for arm, by_key in zip(arms, used, strict=True)
+        for key, seeds in zip(keys, by_key, strict=True)
+        for seed in results.seeds(arm, key)
+        if seed not in seeds
+    )
+    seeds, other = (tuple(dict.fromkeys(seed for of_key in by_key for seed in of_key)) for by_key in used)
+    compared = Comparison(
+        key=question.key,
+        parts=question.parts,
+        metric=metric,
+        main=question.metric is None,
+        system=question.system,
+        baseline=question.baseline,
+        seeds=(seeds, other),
+        runs=(min(map(len, used[0])), min(map(len, used[1]))),
+        left_out=tuple(dict.fromkeys(left_out)),
+        queries=len(delta),
+        means=(float(first), float(second)),
+        difference=estimated,
+        p=None if unfit else estimated.p,
+        unfit=unfit,
+        effect=float(delta.mean()) / spread if spread > _ROUNDING else None,
+        wins=int((delta > 0).sum()),
+        ties=int((delta == 0).sum()),
+        losses=int((delta < 0).sum()),
+    )
+    return compared, delta
+
+
+def _seeds(results: Results, arm: str, keys: Sequence[str]) -> list[tuple[Seed, ...]]:
+    """Return the seeds of an arm on each of some datasets: those that it has on all, else its own of each.
+
+    Runs are matched across datasets by their names, as a gate does it, never by their places in a list.
+    """
+    own = [tuple(result.seed for result in results.measured(key, arm)) for key in keys]
+    if len(set(own)) == 1 and (len(keys) == 1 or own[0] == (None,)):
+        return own
+    common = results.distinct(arm, keys, results.seeds_of_all(arm, keys))
+    return [common] * len(keys) if common else own

@@ -6,14 +6,16 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean, stdev
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias, cast, get_args
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias, cast
 
 from unimoe.analysis.analysis import Analysis
 from unimoe.analysis.comparisons import ITERATIONS, Comparison, Question, all_pairs, unknown_arm
+from unimoe.analysis.corrections import Correction, Family, check_choice
 from unimoe.analysis.tables import Table
-from unimoe.analysis.tables.comparisons import significance_marks
-from unimoe.analysis.tables.scores import generate_comparison_table, overview_table
+from unimoe.analysis.tables.comparisons import correction_text, significance_marks
+from unimoe.analysis.tables.scores import by_dataset_table, generate_comparison_table, overview_table
 from unimoe.core.errors import DataError, UsageError
+from unimoe.metrics import MetricLike, canonical_metrics
 from unimoe.results.folder import Results
 from unimoe.results.runs.building import score_systems
 from unimoe.results.runs.scoring import Judgments, QrelsContent, RunContent, RunSource, Scoring, judgments
@@ -22,9 +24,10 @@ if TYPE_CHECKING:
     import pandas as pd
 
 Pairs = Literal["all", "baseline"]
+Layout = Literal["systems", "datasets"]
 
-_AGAINST_BASELINE = ("baseline", "difference", "low", "high", "p", "p_holm", "wins", "ties", "losses", "holds_for")
-"""Columns of a test that the rows of the scores repeat."""
+# Columns of a test that the rows of the scores repeat.
+_REPEATED = ("baseline", "difference", "low", "high", "p", "p_corrected", "wins", "ties", "losses", "holds_for")
 
 Given: TypeAlias = str | RunContent
 Seeds: TypeAlias = Given | Sequence[Given]
@@ -36,9 +39,11 @@ class SystemComparison:
     """Systems with their scores on every dataset, and the tests between them.
 
     Attributes:
-        analysis: of their results; its comparisons are the tests.
+        analysis: of their results; its tests are those of every metric and average.
         systems: in the order given, the baseline first.
         pairs: whether every two systems are compared, or each with the baseline alone.
+        correction: of p, for the tests of a family.
+        family: which tests are corrected together: those of a metric in the table, on a dataset, or against a baseline.
         warnings: what should be known before the numbers are believed.
     """
 
@@ -46,6 +51,8 @@ class SystemComparison:
     systems: tuple[str, ...]
     baseline: str | None
     pairs: Pairs
+    correction: Correction = "holm"
+    family: Family = "table"
     warnings: tuple[str, ...] = ()
 
     @property
@@ -55,93 +62,102 @@ class SystemComparison:
 
     @property
     def questions(self) -> tuple[Question, ...]:
-        """What is tested."""
+        """What is tested on each dataset."""
         return self.analysis.questions
 
     @property
     def comparisons(self) -> tuple[Comparison, ...]:
-        """The tests, one family: Holm's correction counts all of them."""
+        """The tests on main metrics: on each dataset, then on average."""
         return self.analysis.comparisons
 
     def frame(self) -> pd.DataFrame:
         """Return a row for each dataset, system and metric.
 
-        ``difference`` is the system's mean minus the baseline's, with its 95 % interval and p. Only the main metric is
-        tested; rows of the other metrics, and those of the baseline, have None there. ``beats`` holds the letters of
-        the systems whose main metric is significantly lower on the dataset, in brackets where one of the two has a
-        single run.
+        ``difference`` is the system's mean minus the baseline's, with its 95 % interval and p; rows of the baseline,
+        and of metrics that some system lacks by query, have None there. ``beats`` holds the letters of the systems
+        whose score on the metric is significantly lower, in brackets where one of the two has a single run.
         """
         import pandas as pd  # only loaded by those who ask for a frame
 
         return pd.DataFrame(self.score_rows)
 
     def tests(self) -> pd.DataFrame:
-        """Return a row for each comparison of two systems on a dataset."""
+        """Return a row for each comparison of two systems, on a dataset or on the average of several.
+
+        The rows of main metrics come first, then their averages, then the same of each other metric. An average has no
+        ``check_`` columns and no ``effect``.
+        """
         import pandas as pd
 
         return pd.DataFrame(self.test_rows)
 
-    def table(self) -> Table:
-        """Return the systems in rows and the metrics in columns, a block for each dataset."""
-        return generate_comparison_table(self.results, self.comparisons)
+    def table(self, layout: Layout = "systems") -> Table:
+        """Return the systems in rows.
+
+        Args:
+            layout: ``systems``: a block for each dataset, metrics in columns. ``datasets``: datasets and their average
+                in columns, on the first metric alone.
+        """
+        check_choice("layout", layout, Layout)
+        if layout == "datasets":
+            return by_dataset_table(self.results, self.comparisons)
+        return generate_comparison_table(self.results, self.analysis.tests)
 
     def overview(self) -> Table:
         """Return the datasets in rows and the systems in columns; without rows where there is one dataset."""
         return overview_table(self.results, self.comparisons)
 
     @property
-    def family(self) -> str:
-        """Say which tests there are, and that they are one family."""
-        tested, asked = sum(c.p is not None for c in self.comparisons), len(self.comparisons)
-        if asked == 1:
-            return f"{self.comparisons[0].system} against {self.comparisons[0].baseline}: 1 comparison"
-        which = "every two systems" if self.pairs == "all" else f"each system against {self.baseline}"
-        datasets = len(self.results.dataset_keys)
+    def summary(self) -> str:
+        """Say in a sentence which tests there are on the main metric, and how their p is corrected."""
+        asked = [c for c in self.comparisons if not c.parts]
+        if len(asked) == 1:
+            return f"{asked[0].system} against {asked[0].baseline}: 1 comparison"
+        which = "Every two systems" if self.pairs == "all" else f"Each system against {self.baseline}"
+        datasets, tested = len(self.results.dataset_keys), sum(c.p is not None for c in asked)
         where = f" on each of {datasets} datasets" if datasets > 1 else ""
-        possible = "" if tested == asked else f", {tested} of them with a test"
-        return (
-            f"{which[0].upper()}{which[1:]}{where}: {asked} comparisons{possible}, p corrected by Holm for all of them"
-        )
+        possible = "" if tested == len(asked) else f", {tested} of them with a test"
+        return f"{which}{where}: {len(asked)} comparisons{possible}, p {correction_text(self.analysis.tests)}"
 
     @property
     def score_rows(self) -> list[dict[str, Any]]:
         """The rows of ``frame`` as plain data."""
-        marks = significance_marks(self.results, self.comparisons)
-        tests = {(c.key, c.system): comparison_row(c) for c in self.comparisons if c.baseline == self.baseline}
-        rows = []
+        found = {(c.key, c.metric, c.system, c.baseline): comparison_row(c) for c in self.analysis.tests}
+        tested = {(c.key, c.metric) for c in self.analysis.tests}
+        marks, rows = significance_marks(self.results, self.analysis.tests), []
         for key in self.results.dataset_keys:
             for system in self.systems:
                 runs = self.results.measured(key, system)
                 for metric in (runs[0].main_metric, *runs[0].per_query_metrics) if runs else ():
-                    main, means = metric == runs[0].main_metric, [run.aggregate[metric] for run in runs]
-                    test = tests.get((key, system), {}) if main else {}
+                    means = [run.aggregate[metric] for run in runs]
+                    test = found.get((key, metric, system, self.baseline), {}) if self.baseline else {}
                     rows.append({
                         "task": runs[0].task, "dataset": runs[0].dataset, "system": system, "metric": metric,
                         "queries": len(runs[0].per_query), "relevance_level": runs[0].relevance_level,
                         "runs": len(runs), "mean": fmean(means), "std": stdev(means) if len(means) > 1 else None,
-                        **{column: test.get(column) for column in _AGAINST_BASELINE},
+                        **{column: test.get(column) for column in _REPEATED},
                         "letter": marks.letters.get(system),
-                        "beats": marks.behind(key, system) if main else None,
+                        "beats": marks.behind((key,), metric, system) if (key, metric) in tested else None,
                     })  # fmt: skip
         return rows
 
     @property
     def test_rows(self) -> list[dict[str, Any]]:
         """The rows of ``tests`` as plain data."""
-        return [comparison_row(comparison) for comparison in self.comparisons]
+        return [comparison_row(comparison) for comparison in self.analysis.tests]
 
 
 def comparison_row(c: Comparison) -> dict[str, Any]:
     """Return a comparison as plain data; what cannot be had is None, the interval too where there is no test."""
     task, _, dataset = c.key.partition("/")
-    low, high = c.interval or (None, None)
+    (low, high), check = c.interval or (None, None), c.check_interval or (None, None)
     return {
         "task": task, "dataset": dataset, "metric": c.metric, "system": c.system, "baseline": c.baseline,
-        "queries": c.queries, "system_runs": len(c.seeds[0]), "baseline_runs": len(c.seeds[1]),
+        "queries": c.queries, "system_runs": c.runs[0], "baseline_runs": c.runs[1],
         "system_mean": c.means[0], "baseline_mean": c.means[1], "difference": c.delta, "low": low, "high": high,
-        "p": c.p, "p_holm": c.p_holm, "significant": c.significant, "unfit": c.unfit or None,
+        "p": c.p, "p_corrected": c.p_corrected, "significant": c.significant, "unfit": c.unfit or None,
         "effect": c.effect, "superiority": c.superiority, "wins": c.wins, "ties": c.ties, "losses": c.losses,
-        "holds_for": c.holds_for, "check_low": c.check_interval[0], "check_high": c.check_interval[1],
+        "holds_for": c.holds_for, "check_low": check[0], "check_high": check[1],
         "check_p": c.check_p,
     }  # fmt: skip
 
@@ -151,8 +167,10 @@ def compare(
     qrels: str | QrelsContent | Mapping[str, str | QrelsContent],
     *,
     baseline: str | None = None,
-    metrics: str | Sequence[str] = ("ndcg@10",),
+    metrics: MetricLike | Sequence[MetricLike] = ("ndcg@10",),
     pairs: Pairs = "all",
+    correction: Correction = "holm",
+    family: Family = "table",
     relevance_level: int | None = None,
     depth: int | None = None,
     allow: str | Sequence[str] = (),
@@ -174,17 +192,21 @@ def compare(
         1   bm25    p@1  0.000
         2   mono    mrr  1.000
         3   mono    p@1  1.000
-        >>> print(found.tests()[["system", "baseline", "difference", "significant"]].round(3).to_string())
-          system baseline  difference  significant
-        0   mono     bm25       0.556         True
+        >>> print(found.tests()[["system", "baseline", "metric", "difference", "significant"]].round(3).to_string())
+          system baseline metric  difference  significant
+        0   mono     bm25    mrr       0.556         True
+        1   mono     bm25    p@1       1.000        False
 
     Args:
         systems: runs by the system's name.
         qrels: ``{query id: {document id: grade}}`` or the path of a qrels file.
         baseline: the system to compare the others with.
-        metrics: in any spelling that ``canonical_metric`` knows; the first is tested, the others are shown.
-        pairs: the tests of one family: ``all``: every two systems on every dataset. ``baseline``: only each system
-            against the baseline, which leaves more power.
+        metrics: in any spelling that ``canonical_metric`` knows, or objects of ir_measures; the first is the main one.
+        pairs: ``all``: every two systems on every dataset are tested. ``baseline``: only each system against the
+            baseline, which leaves more power.
+        correction: of p for the tests of a family: ``holm``, ``bh`` (Benjamini-Hochberg), ``bonferroni`` or ``none``.
+        family: the tests of a metric that are corrected together: all of the ``table``, those of a ``dataset``, or
+            those against one ``baseline``. Averages over datasets are families of their own.
         relevance_level: the lowest relevant grade of binary measures; by default what a qrels file states, else 1.
         depth: score only this many documents of each query.
         allow: what would be refused otherwise: ``queries``, ``zeros``, ``depth``, ``duplicates``, as in ``Scoring``.
@@ -207,11 +229,13 @@ def compare(
             raise UsageError(f"{system} has no run on {', '.join(absent)}; map every dataset's name to its runs")
         for dataset, judged in zip(of_dataset, datasets, strict=True):
             sources += _sources(system, judged, held[dataset])
-    asked = (metrics,) if isinstance(metrics, str) else tuple(metrics)
-    scoring = Scoring(asked, depth=depth, allow=(allow,) if isinstance(allow, str) else tuple(allow), paired=paired)
+    allowed = (allow,) if isinstance(allow, str) else tuple(allow)
+    scoring = Scoring(canonical_metrics(metrics), depth=depth, allow=allowed, paired=paired)
     ordered = in_order(list(systems), baseline)
     scored = score_systems(sources, scoring, f"comparison of {', '.join(ordered)}")
-    return compare_systems(scored.results, ordered, baseline, pairs, warnings=scored.warnings)
+    return compare_systems(
+        scored.results, ordered, baseline, pairs, correction=correction, family=family, warnings=scored.warnings
+    )
 
 
 def in_order(systems: Sequence[str], baseline: str | None) -> tuple[str, ...]:
@@ -229,6 +253,8 @@ def compare_systems(
     baseline: str | None,
     pairs: Pairs,
     *,
+    correction: Correction = "holm",
+    family: Family = "table",
     iterations: int = ITERATIONS,
     seed: int = 0,
     warnings: Sequence[str] = (),
@@ -237,8 +263,7 @@ def compare_systems(
 
     Pairs with a baseline that is not named are a UsageError; no dataset with results of two systems is a DataError.
     """
-    if pairs not in get_args(Pairs):
-        raise UsageError(f"pairs {pairs!r}: unknown; use {' or '.join(get_args(Pairs))}")
+    check_choice("pairs", pairs, Pairs)
     if pairs == "baseline" and baseline is None:
         raise UsageError("pairs with the baseline need one; name it with --baseline, or compare all pairs")
     questions: list[Question] = []
@@ -250,8 +275,10 @@ def compare_systems(
             questions += [Question(key, system, baseline) for system in here if system != baseline]
     if not questions:
         raise DataError(f"{results.output_dir}: no dataset has results of two of {', '.join(systems)} to compare")
-    analysis = Analysis(results, questions=questions, iterations=iterations, seed=seed)
-    return SystemComparison(analysis, tuple(systems), baseline, pairs, tuple(warnings))
+    analysis = Analysis(
+        results, questions=questions, iterations=iterations, seed=seed, correction=correction, family=family
+    )
+    return SystemComparison(analysis, tuple(systems), baseline, pairs, correction, family, tuple(warnings))
 
 
 def _is_several(qrels: object) -> bool:

@@ -119,7 +119,7 @@ def _needed(registration: Registration, output_dir: Path) -> set[tuple[str, str]
     from unimoe.analysis.arms import ZERO_SHOT
     from unimoe.results import result_path
 
-    needed = set()
+    needed: set[tuple[str, str]] = set()
     for gate in registration.gates.values():
         for dataset, key in zip(gate.datasets, gate.keys, strict=True):
             needed.update((arm, key) for arm in gate.needed)
@@ -152,7 +152,7 @@ def _analyze(
         return
     path = report.write_report(analysis)
     if part == "all":
-        for table in (generate_comparison_table(results, analysis.comparisons), mteb_table(results)):
+        for table in (generate_comparison_table(results, analysis.tests), mteb_table(results)):
             if table.groups:
                 stdout.print(table.to_rich(), crop=False)
     if analysis.outcomes:

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from unimoe.cli.compare_forms import Patterns
     from unimoe.results.runs.building import ScoredSystems
 
-_OF_TABLES = ("systems", "baseline", "results", "pairs")
+_OF_TABLES = ("systems", "baseline", "results", "pairs", "layout")
 _OF_VERDICTS = ("gates", "looks", "specialist_name", "joint_name")
 _OF_RUNS = ("qrels", "relevance_level", "queries", "depth", "paired")
 _ARMS = ("specialist", "joint", "baseline", "systems", "dataset")
@@ -101,6 +101,24 @@ def compare(
             help="Systems to test: every two (all, the default), or each against the baseline, which has more power."
         ),
     ] = None,
+    layout: Annotated[
+        Literal["systems", "datasets"] | None,
+        typer.Option(
+            help="Tables of systems by metric, a block for each dataset (systems, the default), or of systems by "
+            "dataset, with their average, on the first metric (datasets)."
+        ),
+    ] = None,
+    correction: Annotated[
+        Literal["holm", "bh", "bonferroni", "none"],
+        typer.Option(help="How p is corrected for the tests of a family; bh is Benjamini and Hochberg's."),
+    ] = "holm",
+    family: Annotated[
+        Literal["table", "dataset", "baseline"],
+        typer.Option(
+            help="The tests of a metric that are corrected together: all of them, those on one dataset, or those "
+            "against one baseline."
+        ),
+    ] = "table",
     paired: Annotated[
         bool, typer.Option("--paired", help="Run i of all systems shares data order and initial weights.")
     ] = False,
@@ -199,11 +217,18 @@ def compare(
         forms.warn(scored.warnings)
         return scored
 
-    output = forms.Output(output_dir, overwrite, as_json)
-    tabulate = partial(compare_systems, pairs=pairs or "all", iterations=iterations, seed=seed)
+    output = forms.Output(output_dir, overwrite, as_json, layout or "systems", correction, family)
+    analyze = partial(Analysis, iterations=iterations, seed=seed, correction=correction, family=family)
+    tabulate = partial(
+        compare_systems,
+        pairs=pairs or "all",
+        iterations=iterations,
+        seed=seed,
+        correction=correction,
+        family=family,
+    )
     if specialist or joint:
         arms = two_arms((specialist_name or "specialist", joint_name or "joint"), specialist or [], joint or [])
-        analyze = partial(Analysis, iterations=iterations, seed=seed)
         analysis = forms.judge_runs(arms, metric or [], gates, looks or [], read, analyze, output)
         if gates is not None:
             raise typer.Exit(exit_code(analysis.decisive))
@@ -227,6 +252,7 @@ def _refuse_contradictions(options: Mapping[str, Any], *, models: bool) -> None:
         raise UsageError("--overwrite replaces what --output-dir holds; give that too")
     if options["looks"] and options["gates"]:
         raise UsageError("--looks belongs to a gate without a file; write `looks` into the gate file")
+    wrong: Sequence[str]
     if options["specialist"] or options["joint"]:
         wrong, because = _OF_TABLES, "--specialist and --joint ask for a verdict on two arms"
     elif options["results"]:

@@ -14,14 +14,15 @@ from pydantic_core import to_jsonable_python
 from unimoe.analysis.analysis import Analysis
 from unimoe.analysis.arms import Pair, arm_order
 from unimoe.analysis.comparisons import Question, unknown_arm
+from unimoe.analysis.corrections import Correction, Family
 from unimoe.analysis.drilldown import LIMIT, drilldown_table
 from unimoe.analysis.gates.definitions import Registration, load_gates
 from unimoe.analysis.gates.judging import Refusal
 from unimoe.analysis.gates.output import filled, gate_lines, gates_as_json
 from unimoe.analysis.gates.registration import gate_of, registered_in
-from unimoe.analysis.kept import MARKER, keep
 from unimoe.analysis.report.systems import systems_headlines
-from unimoe.analysis.systems import SystemComparison, comparison_row, in_order
+from unimoe.analysis.saved_comparison import MARKER, save_comparison
+from unimoe.analysis.systems import Layout, SystemComparison, comparison_row, in_order
 from unimoe.analysis.tables import Table
 from unimoe.analysis.tables.comparisons import comparisons_table
 from unimoe.analysis.tables.scores import generate_comparison_table
@@ -44,11 +45,14 @@ Tabulate: TypeAlias = Callable[..., SystemComparison]  # from results, systems, 
 
 @dataclass(frozen=True)
 class Output:
-    """Where a comparison goes: into a folder that keeps it, and to standard output."""
+    """Where a comparison goes, and how: into a folder that keeps it, and to standard output."""
 
     folder: Path | None
     overwrite: bool
     as_json: bool
+    layout: Layout
+    correction: Correction
+    family: Family
 
     def keep(
         self, results: Results, gates: Registration | None, questions: Sequence[Question], source: Path | None = None
@@ -57,7 +61,16 @@ class Output:
         if self.folder is None:
             return gates
         tests = [(question.key, question.system, question.baseline) for question in questions]
-        return keep(results, gates, tests, overwrite=self.overwrite, source=source) or gates
+        kept = save_comparison(
+            results,
+            gates,
+            tests,
+            overwrite=self.overwrite,
+            source=source,
+            correction=self.correction,
+            family=self.family,
+        )
+        return kept or gates
 
     def show(self, analysis: Analysis, print_text: Callable[[], None], plain: Callable[[], dict[str, Any]]) -> None:
         """Write the report to the folder, and print the comparison.
@@ -194,36 +207,38 @@ def _show_table(table: SystemComparison, scored: ScoredSystems | None, output: O
         return _as_json(table.results, scored) | {
             "baseline": table.baseline,
             "pairs": table.pairs,
+            "correction": table.correction,
             "family": table.family,
             "scores": table.score_rows,
             "comparisons": table.test_rows,
         }
 
-    output.show(table.analysis, lambda: _print_systems(table), plain)
+    output.show(table.analysis, lambda: _print_systems(table, output.layout), plain)
 
 
 def _print_verdict(analysis: Analysis) -> None:
     """Print the judgment of two arms with their scores and the queries that differ most."""
     stdout.out(gate_lines(analysis.registration, analysis.outcomes))
     stdout.out(f"\n{_levels(analysis.results)}\n")
-    _print_table(generate_comparison_table(analysis.results, analysis.comparisons))
+    _print_table(generate_comparison_table(analysis.results, analysis.tests))
     for item in analysis.judgments:
         for row in item.rows:
             if cases := analysis.cases[item.name, row.datasets[0]]:
                 _print_table(drilldown_table(cases, item.gate, row.datasets[0]))
 
 
-def _print_systems(table: SystemComparison) -> None:
+def _print_systems(table: SystemComparison, layout: Layout) -> None:
     """Print the table of systems, and every test between them."""
     for sentence in systems_headlines(table.results, table.comparisons):
         stdout.out(filled(sentence))
-    stdout.out(filled(f"{table.family}. {_levels(table.results)}"))
+    stdout.out(filled(f"{table.summary}. {_levels(table.results)}"))
     stdout.print()
-    overview, columns = table.overview(), {metric for result in table.results.results for metric in result.aggregate}
-    if overview.groups:
+    metrics = {metric for result in table.results.results for metric in result.aggregate}
+    overview = table.overview()
+    if overview.groups and layout == "systems":
         _print_table(overview)
-    if not overview.groups or len(columns) > 1:
-        _print_table(table.table())
+    if layout == "datasets" or not overview.groups or len(metrics) > 1:
+        _print_table(table.table(layout))
     _print_table(comparisons_table(table.results, table.comparisons))
 
 

@@ -114,8 +114,8 @@ def canonical_metric(name: MetricLike) -> str:
 
 def canonical_metrics(metrics: MetricLike | Iterable[MetricLike]) -> tuple[str, ...]:
     """Return the canonical names of one metric or several, each once."""
-    several = isinstance(metrics, Iterable) and not isinstance(metrics, str)
-    return tuple(dict.fromkeys(map(canonical_metric, metrics if several else [metrics])))
+    names = [metrics] if isinstance(metrics, str) or not isinstance(metrics, Iterable) else metrics
+    return tuple(dict.fromkeys(canonical_metric(name) for name in names))
 
 
 @cache

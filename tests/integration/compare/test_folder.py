@@ -58,7 +58,7 @@ class TestGates:
     def test_a_gate_of_other_arms_is_named_and_the_comparison_still_shown(self, arms: Arms, tmp_path: Path) -> None:
         done = compare_arms(arms, "--specialist-name", "mono", "--gates", gate_file(tmp_path, joint="all_of_them"))
         assert done.returncode == 3
-        assert "Scores of all arms" in done.stdout
+        assert "Scores of all systems" in done.stdout
         assert "all_of_them" in done.stderr.splitlines()[-1]
 
 

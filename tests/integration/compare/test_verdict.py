@@ -195,7 +195,7 @@ class TestWhatReviewersFound:
         assert found["gate"]["label"] == "INCONCLUSIVE"
         assert found["gate"]["confidence"] == {}
         assert "differ on 2 of 2 queries" in found["gate"]["why"]
-        assert found["comparisons"][0]["p_holm"] is None
+        assert found["comparisons"][0]["p_corrected"] is None
         assert "inf" not in compare_arms(few, "--metric", "mrr").stdout
 
     def test_constant_differences_on_many_queries_are_no_certainty_either(self, tmp_path: Path) -> None:

@@ -65,7 +65,9 @@ class TestFromPython:
         assert main["wins"]["mono"] + main["ties"]["mono"] + main["losses"]["mono"] == 20
         assert main["holds_for"]["mono"] == "queries, seeds of one arm"
         assert main["letter"]["bm25"] in main["beats"]["mono"]
-        assert frame[frame["metric"] == "map"][["difference", "p", "beats"]].isna().all(axis=None)
+        others = frame[frame["metric"] == "map"].set_index("system")
+        assert others["difference"]["mono"] == pytest.approx(others["mean"]["mono"] - others["mean"]["bm25"])
+        assert others["letter"]["bm25"] in others["beats"]["mono"]
 
     def test_all_pairs_are_one_family_and_those_with_the_baseline_a_smaller_one(
         self, qrels: Qrels, runs: dict[str, list[Run]]
@@ -77,17 +79,17 @@ class TestFromPython:
         assert few.tests()[["system", "baseline"]].to_numpy().tolist() == [["bm25", "mono"], ["duo", "mono"]]
         tests = every.tests()
         ordered = np.sort(tests["p"].to_numpy()) * [3, 2, 1]
-        assert np.sort(tests["p_holm"].to_numpy()) == pytest.approx(np.minimum(1, np.maximum.accumulate(ordered)))
-        assert (tests["significant"] == (tests["p_holm"] < ALPHA)).all()
-        assert every.family.startswith("Every two systems: 3 comparisons")
-        assert few.family.startswith("Each system against mono: 2 comparisons")
+        assert np.sort(tests["p_corrected"].to_numpy()) == pytest.approx(np.minimum(1, np.maximum.accumulate(ordered)))
+        assert (tests["significant"] == (tests["p_corrected"] < ALPHA)).all()
+        assert every.summary == "Every two systems: 3 comparisons, p corrected by Holm for all 3 tests"
+        assert few.summary == "Each system against mono: 2 comparisons, p corrected by Holm for all 2 tests"
 
     def test_several_datasets_by_name(self, qrels: Qrels, runs: dict[str, list[Run]]) -> None:
         half = {query_id: grades for query_id, grades in qrels.items() if int(query_id[1:]) % 2}
         systems = {name: {"whole": of, "half": [{q: run[q] for q in half} for run in of]} for name, of in runs.items()}
         found = public.compare(systems, {"whole": qrels, "half": half})
         assert found.results.dataset_keys == ("retrieval/half", "retrieval/whole")
-        assert len(found.tests()) == 6
+        assert found.tests()["dataset"].tolist() == [*["half"] * 3, *["whole"] * 3, *["average of 2"] * 3]
         assert found.overview().groups
         assert set(found.frame()["queries"]) == {10, 20}
         with pytest.raises(UsageError, match="bm25 has no run on half"):
@@ -156,7 +158,7 @@ class TestFromPython:
             qrels,
         )
         (row,) = found.test_rows
-        assert (row["p"], row["p_holm"], row["significant"]) == (None, None, False)
+        assert (row["p"], row["p_corrected"], row["significant"]) == (None, None, False)
         assert "differ on 2 of 20 queries" in row["unfit"]
         json.dumps([found.score_rows, found.test_rows], allow_nan=False)
 

@@ -132,7 +132,7 @@ class TestRows:
         assert row.p == pytest.approx(judgment.found.estimate.p)
         assert row.delta == pytest.approx(judgment.found.delta)
         assert row.left_out == ("rank_only_r8 seed 3",)
-        said = "joint_r8 − rank_only_r8 on reranking/apidocs, since seeds pair and the other arm lacks the seed"
+        said = "joint_r8 − rank_only_r8 on reranking/apidocs, since seeds pair and the other system lacks the seed"
         assert any(said in note for note in comparisons_table(found, [row]).notes)
 
     def test_numbers_of_seeds_may_differ_and_their_order_changes_nothing(self) -> None:
@@ -147,11 +147,11 @@ class TestRows:
             results(make_result("zero_shot", None, scores), make_result("joint_r8", 0, turned)), iterations=50
         )
         assert only.ties == 8
-        assert (only.delta, only.effect, only.p, only.p_holm, only.significant) == (0.0, None, None, None, False)
+        assert (only.delta, only.effect, only.p, only.p_corrected, only.significant) == (0.0, None, None, None, False)
 
     def test_too_little_to_test_says_why(self) -> None:
         few = two([0.3, 0.2, 0.1, 0.5, 0.5, 0.5], [0.1, 0.1, 0.1, 0.5, 0.5, 0.5])
-        assert (few.p, few.p_holm, few.significant) == (None, None, False)
+        assert (few.p, few.p_corrected, few.significant) == (None, None, False)
         assert few.unfit == "the systems differ on 2 of 6 queries"
         constant = two([0.4] * 10, [0.3] * 10)
         assert constant.p is None
@@ -169,6 +169,8 @@ class TestRows:
         items = [make_result("rank_only_r8", s, row) for s, row in enumerate(baseline)]
         items += [make_result("joint_r8", s, row) for s, row in enumerate(system)]
         (row,) = compare_arms(results(*items), iterations=500)
+        assert row.check_p
+        assert row.check_interval
         assert row.check_p < 0.01
         assert row.p is not None
         assert row.p > 0.05
@@ -199,16 +201,16 @@ class TestFamily:
         p_values = sorted(c.p for c in found if c.p is not None)
         assert len(p_values) == 3
         by_p = sorted(found, key=lambda c: c.p or 0.0)
-        assert by_p[0].p_holm == pytest.approx(min(1.0, 3 * p_values[0]))
-        assert all(c.p_holm >= c.p for c in found if c.p is not None and c.p_holm is not None)
+        assert by_p[0].p_corrected == pytest.approx(min(1.0, 3 * p_values[0]))
+        assert all(c.p_corrected >= c.p for c in found if c.p is not None and c.p_corrected is not None)
 
     def test_rows_without_a_test_do_not_count(self) -> None:
         tested = [two(row, [0.5] * 10) for row in np.random.default_rng(0).uniform(0.5, 0.9, (2, 10)).tolist()]
         family = corrected([*tested, two([0.4] * 10, [0.3] * 10)])
-        assert family[2].p_holm is None
+        assert family[2].p_corrected is None
         smallest = min(family[:2], key=lambda c: c.p or 1.0)
         assert smallest.p is not None
-        assert smallest.p_holm == pytest.approx(2 * smallest.p)
+        assert smallest.p_corrected == pytest.approx(2 * smallest.p)
 
     def test_p_below_five_percent_is_an_interval_without_zero(self) -> None:
         rng = np.random.default_rng(6)
@@ -239,7 +241,7 @@ class TestBeforeAfter:
         ]
         smallest = min(found, key=lambda c: c.p or 1.0)
         assert smallest.p is not None
-        assert smallest.p_holm == pytest.approx(min(1.0, 4 * smallest.p))
+        assert smallest.p_corrected == pytest.approx(min(1.0, 4 * smallest.p))
 
     def test_a_metric_alone_is_the_same_as_among_others(self) -> None:
         together = before_after(self.items(), "bm25", ["minilm"], keys=["reranking/one"], iterations=50)[1]

@@ -156,7 +156,7 @@ def _of_comparison(c: Comparison, look: Look) -> Row:
         value=100.0 * c.delta,
         interval=ends,
         numbers=f"{signed(100.0 * c.delta)} {text}",
-        label="no test" if c.p_holm is None else f"p {c.p_holm:.4f}{' *' if c.significant else ''}",
+        label="no test" if c.p_corrected is None else f"p {c.p_corrected:.4f}{' *' if c.significant else ''}",
         look=look,
     )
 

@@ -11,12 +11,12 @@ from pathlib import Path
 
 from unimoe.analysis.analysis import Analysis
 from unimoe.analysis.gates.output import origin
-from unimoe.analysis.kept import SUBFOLDER
 from unimoe.analysis.report.cards import cards, reading
 from unimoe.analysis.report.pages import Contents, DrawnFigure, html_page, markdown_page
 from unimoe.analysis.report.provenance import missing_parts, provenance
 from unimoe.analysis.report.queries import gather_queries
 from unimoe.analysis.report.systems import systems_headlines, systems_reading
+from unimoe.analysis.saved_comparison import SUBFOLDER
 from unimoe.analysis.tables import Table
 from unimoe.analysis.tables.comparisons import comparisons_table
 from unimoe.analysis.tables.gates import datasets_table, gates_table, power_table, seeds_table, stability_table
@@ -58,7 +58,7 @@ def write_tables(analysis: Analysis) -> list[Table]:
         tir_without_queries_table(results),
         comparisons_table(results, comparisons),
         training_table(results),
-        generate_comparison_table(results, comparisons),
+        generate_comparison_table(results, analysis.tests),
         mteb_tasks_table(results),
         seeds_table(judgments),
     )

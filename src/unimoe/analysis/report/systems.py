@@ -3,36 +3,63 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from statistics import fmean
 
-from unimoe.analysis.comparisons import ALPHA, Comparison
+from unimoe.analysis.comparisons import ALPHA, Comparison, average_name
+from unimoe.analysis.corrections import NAMES
 from unimoe.analysis.formats import p_text
 from unimoe.analysis.statistics.estimates import LEVEL
+from unimoe.analysis.tables.cells import metric_name
+from unimoe.analysis.tables.comparisons import correction_text
 from unimoe.core.grouping import gathered
 from unimoe.results.folder import Results
 
-_NAMED = 4  # systems that a sentence names; more are counted
+_NAMED = 4  # systems or findings that a sentence names; more are counted
+_PLACES = 2  # most datasets and averages that have a sentence each
+
+_Place = tuple[str, ...]  # the ``task/dataset`` key of one dataset, or those of an average
 
 
 def systems_headlines(results: Results, comparisons: Sequence[Comparison]) -> list[str]:
-    """Say for each dataset which system is best, by how much, which ones it beats, and what else is significant.
+    """Say in at most three sentences which system is best, by how much, which ones it beats, what else is significant.
 
-    For example: "On nfcorpus, fusion has the highest ndcg@10 (35.49), 3.4 points above bm25 [2.1, 4.8] (p .0003 after
-    Holm), and is significantly better than bm25 and minilm. Also significant: minilm above bm25 (1.2 points)."
+    Of several datasets their average speaks. For example: "On nfcorpus, fusion has the highest nDCG@10 (35.49), 3.4
+    points above bm25 [2.1, 4.8] (p .0003 after Holm), and is significantly better than bm25 and minilm." "Also
+    significant: minilm above bm25 (1.2 points)."
     """
+    at: dict[_Place, list[Comparison]] = gathered((c.parts or (c.key,), c) for c in comparisons if c.main)
+    averages = [place for place in at if len(place) > 1]
+    places = list(dict.fromkeys(next((p for p in averages if k in p), (k,)) for k in results.dataset_keys))
     tasks = {key.partition("/")[0] for key in results.dataset_keys}
-    return [_of_dataset(results, key, comparisons, name_task=len(tasks) > 1) for key in results.dataset_keys]
+    names = {place: _name(place, name_task=len(tasks) > 1) for place in [*places, *at]}
+    means = {place: _means(results, place, at.get(place, ())) for place in places}
+    mentioned: list[Comparison] = []
+    if len(places) <= _PLACES:
+        said = []
+        for place in places:
+            metric = metric_name(results.measured(place[0])[0].main_metric)
+            sentence, about_best = _of_best(means[place], metric, at.get(place, ()))
+            said.append(f"On {names[place]}, {sentence}")
+            mentioned += about_best
+    else:
+        best = gathered((max(of_place, key=of_place.__getitem__), names[p]) for p, of_place in means.items())
+        said = [f"Highest main metric: {'; '.join(f'{system} on {_listed(there)}' for system, there in best.items())}."]
+    others = [c for of_place in at.values() for c in of_place if c.significant and c not in mentioned]
+    if others:
+        also = "Also significant" if mentioned else "Significant"
+        said.append(f"{also}: {_listed(_findings(others, names, alone=len(at) == 1))}.")
+    return said
 
 
 def systems_reading(comparisons: Sequence[Comparison]) -> tuple[str, ...]:
     """Explain the numbers of the sentences in plain words, a paragraph each."""
     if not comparisons:
         return ()
-    rows = f"all {len(comparisons):,} comparisons" if len(comparisons) > 1 else "one comparison"
     paragraphs = [
         f"Differences are in points (score x 100), on the same queries, with a {100 * LEVEL:g} % interval. p is the "
-        f"probability of a difference at least as large if the systems were equal, corrected by Holm for {rows}; below "
-        f"{ALPHA:g} it is called significant."
+        f"probability of a difference at least as large if the systems were equal, {correction_text(comparisons)}; "
+        f"below {ALPHA:g} it is called significant."
     ]
     if any(c.alone for c in comparisons):
         paragraphs.append(
@@ -42,54 +69,64 @@ def systems_reading(comparisons: Sequence[Comparison]) -> tuple[str, ...]:
     return tuple(paragraphs)
 
 
-def _of_dataset(results: Results, key: str, comparisons: Sequence[Comparison], *, name_task: bool) -> str:
-    task, _, dataset = key.partition("/")
-    where = f"On {dataset} ({task})" if name_task else f"On {dataset}"
-    metric = results.measured(key)[0].main_metric
-    scores = gathered((r.config_name, r.aggregate[metric]) for r in results.measured(key))
-    means = {arm: math.fsum(values) / len(values) for arm, values in scores.items()}
-    best, *others = sorted(means, key=lambda arm: -means[arm])
+def _name(place: _Place, *, name_task: bool) -> str:
+    task, _, dataset = place[0].partition("/")
+    name = f"the {average_name(place)} datasets" if len(place) > 1 else dataset
+    return f"{name} ({task})" if name_task else name
+
+
+def _means(results: Results, place: _Place, here: Iterable[Comparison]) -> Mapping[str, float]:
+    """Return the mean of each system on a dataset, or of each that has an average of several."""
+    if len(place) > 1:
+        return {system: mean for c in here for system, mean in zip((c.system, c.baseline), c.means, strict=True)}
+    scores = gathered((r.config_name, r.aggregate[r.main_metric]) for r in results.measured(place[0]))
+    return {system: fmean(values) for system, values in scores.items()}
+
+
+def _of_best(means: Mapping[str, float], metric: str, here: Sequence[Comparison]) -> tuple[str, Collection[Comparison]]:
+    """Return what is said of the best system of one place, and the comparisons that this is about."""
+    best, *others = sorted(means, key=lambda system: -means[system])
     score = f"{100 * means[best]:.2f}"
     if not others:
-        return f"{where}, {best} is the only system: its {metric} is {score}."
-    equal = [arm for arm in others if math.isclose(means[arm], means[best], abs_tol=1e-12)]
-    here = [c for c in comparisons if (c.key, c.metric) == (key, metric)]
-    if equal:
-        return f"{where}, {_listed([best, *equal])} share the highest {metric} ({score}).{_significant(here)}"
-    said = f"{where}, {best} has the highest {metric} ({score})"
+        return f"{best} is the only system: its {metric} is {score}.", ()
+    if equal := [system for system in others if math.isclose(means[system], means[best], abs_tol=1e-12)]:
+        return f"{_listed([best, *equal])} share the highest {metric} ({score}).", ()
     of_best = {c.baseline if c.system == best else c.system: c for c in here if best in (c.system, c.baseline)}
-    against = [arm for arm in others if arm in of_best]
-    besides = _significant([c for c in here if best not in (c.system, c.baseline)])
+    against = [system for system in others if system in of_best]
+    said = f"{best} has the highest {metric} ({score})"
     if not against:
-        return f"{said}; it was compared with none of {_listed(others)}.{besides}"
+        return f"{said}; it was compared with none of {_listed(others)}.", ()
     nearest = of_best[against[0]]
     margin = f"{abs(100 * nearest.delta):.{_digits(nearest)}f} points"
-    beaten = [arm for arm in against if of_best[arm].significant]
+    beaten = [system for system in against if of_best[system].significant]
     better = "is significantly better" if beaten else "is not significantly better"
-    return (
+    sentence = (
         f"{said}, {margin} above {against[0]} {_certainty(nearest, best)}, and {better} than "
-        f"{_listed(beaten or against)}.{besides}"
+        f"{_listed(beaten or against)}."
     )
+    return sentence, of_best.values()
 
 
-def _significant(comparisons: Sequence[Comparison]) -> str:
-    """Return the significant ones of some comparisons as a sentence, the surest first; empty where none is."""
-    found = sorted((c for c in comparisons if c.significant), key=lambda c: c.p_holm or 0.0)
+def _findings(found: Iterable[Comparison], names: Mapping[_Place, str], *, alone: bool) -> list[str]:
+    """Return significant comparisons as clauses, the surest first: by how much, or where there are several places."""
+    by_pair = gathered((c.ordered, c) for c in sorted(found, key=lambda c: c.p_corrected or 0.0))
     said = []
-    for c in found:
-        above, below = (c.system, c.baseline) if c.delta > 0.0 else (c.baseline, c.system)
-        said.append(f"{above} above {below} ({abs(100 * c.delta):.{_digits(c)}f} points)")
-    return f" Also significant: {_listed(said)}." if said else ""
+    for (above, below), of_pair in by_pair.items():
+        points = f"({abs(100 * of_pair[0].delta):.{_digits(of_pair[0])}f} points)"
+        where = f"on {_listed([names[c.parts or (c.key,)] for c in of_pair])}"
+        said.append(f"{above} above {below} {points if alone else where}")
+    return said
 
 
 def _certainty(c: Comparison, best: str) -> str:
     """Return interval and p of the best system against the other, or why there are none."""
-    if c.interval is None or c.p_holm is None:
+    if c.interval is None or c.p_corrected is None:
         return f"(not tested: {c.unfit})"
     low, high = c.interval if c.system == best else (-c.interval[1], -c.interval[0])
     digits = _digits(c)
-    p = f"p {p_text(c.p_holm)}".replace("<0.", "< .").replace(" 0.", " .").replace("1.0000", "1")
-    return f"[{100 * low:.{digits}f}, {100 * high:.{digits}f}] ({p} after Holm)"
+    p = f"p {p_text(c.p_corrected)}".replace("<0.", "< .").replace(" 0.", " .").replace("1.0000", "1")
+    after = f"after {NAMES[c.correction]}" if NAMES[c.correction] else "not corrected"
+    return f"[{100 * low:.{digits}f}, {100 * high:.{digits}f}] ({p} {after})"
 
 
 def _digits(c: Comparison) -> int:

@@ -16,6 +16,8 @@ from unimoe.results.folder import Results
 
 Mark = Literal["best", "second"]
 
+METRIC_NAMES = {"ndcg": "nDCG", "mrr": "MRR", "map": "MAP", "recall": "Recall", "p": "P"}
+
 ABSENT = "–"  # shown where there is no number; empty in CSV
 NAME_WIDTH = 32  # characters of a name in a table with many columns; longer ones are cut
 
@@ -102,6 +104,12 @@ def marked(cells: Sequence[Cell]) -> list[Cell]:
 def caveat_notes(results: Results) -> tuple[str, ...]:
     """Return the caveats of the results, for every table and figure."""
     return tuple(f"Caveat: {caveat}" for caveat in results.caveats)
+
+
+def metric_name(metric: str) -> str:
+    """Return a metric as papers spell it: ``nDCG@10`` for ``ndcg@10``; other names as they are."""
+    family, at, rest = metric.partition("@")
+    return METRIC_NAMES.get(family, family) + at + rest
 
 
 def short_names(names: Iterable[str], width: int = NAME_WIDTH) -> dict[str, str]:

@@ -1,15 +1,24 @@
-"""Scores of all arms: every metric of every dataset, and the table that papers print; and what training saw."""
+"""Scores of all systems: every metric of every dataset, and the tables that papers print; and what training saw."""
 
 from __future__ import annotations
 
-import math
-import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from itertools import compress
+from statistics import fmean
 
 from unimoe.analysis.arms import arm_order
-from unimoe.analysis.comparisons import Comparison
-from unimoe.analysis.tables.cells import ABSENT, Cell, Row, RowGroup, caveat_notes, marked, name_cells, row_groups
+from unimoe.analysis.comparisons import Comparison, average_name, averaged_keys, reaches_cutoff
+from unimoe.analysis.tables.cells import (
+    ABSENT,
+    Cell,
+    RowGroup,
+    caveat_notes,
+    marked,
+    metric_name,
+    name_cells,
+    row_groups,
+)
 from unimoe.analysis.tables.comparisons import Marks, significance_marks
 from unimoe.analysis.tables.table import Table
 from unimoe.core.grouping import gathered, natural_key
@@ -20,57 +29,90 @@ from unimoe.results.folder import Results
 
 
 def generate_comparison_table(results: Results, comparisons: Sequence[Comparison] = ()) -> Table:
-    """Return every arm on every ``task/dataset`` and metric: mean over seeds, standard deviation, best and second best.
+    """Return every system on every ``task/dataset`` and metric: mean over seeds, standard deviation, best, second best.
 
     Args:
         results: what ``load_all_results`` returned.
-        comparisons: what ``compute_significance`` returned on them; letters behind a score on the main metric then name
-            the arms it beats significantly.
+        comparisons: what ``compute_significance`` returned on them, or ``Analysis.tests``; letters behind a score then
+            name the systems it beats significantly.
     """
     metrics = _metrics(results)
-    marks = significance_marks(results, comparisons)
-    return Table(
-        name="comparison",
-        title="Scores",
-        caption=(
-            "Scores of all arms × 100: mean ± standard deviation over seeds, best bold, second best underlined, "
-            f"{_queries_range(results)}"
-        ),
-        columns=("Arm", *(("#",) if marks.letters else ()), *metrics, "Seeds"),
-        groups=tuple(_group(results, key, metrics, marks) for key in results.dataset_keys),
-        notes=(*marks.notes, *_too_shallow(results, metrics), *_facts(results), *caveat_notes(results)),
+    marks = significance_marks(results, [c for c in comparisons if not c.parts])
+    groups = [_group(results, key, metrics, marks) for key in results.dataset_keys]
+    spread = any(cell.spread for group in groups for row in group.rows for cell in row)
+    mean = "mean ± standard deviation over seeds, " if spread else ""
+    return _without_empty_columns(
+        Table(
+            name="comparison",
+            title="Scores",
+            caption=f"Scores of all systems × 100: {mean}best bold, second best underlined, {_queries(results)}",
+            columns=("System", *(("#",) if marks.letters else ()), *map(metric_name, metrics), "Seeds"),
+            groups=tuple(groups),
+            notes=(*marks.notes, *_too_shallow(results, metrics), *_facts(results), *caveat_notes(results)),
+        )
     )
 
 
 def overview_table(results: Results, comparisons: Sequence[Comparison] = ()) -> Table:
-    """Return datasets in rows and arms in columns, as in the papers of BEIR: arms are few, datasets are many.
+    """Return datasets in rows and systems in columns: systems are few, datasets are many.
 
     Each block holds the datasets of one task and one main metric, so that an average never mixes metrics. It takes the
-    parts of one set once (CQADupStack), and an arm that lacks a dataset has none. A task and metric with one dataset
+    parts of one set once (CQADupStack), and a system that lacks a dataset has none. A task and metric with one dataset
     has no block: the comparison table says it all.
     """
-    arms = sorted({result.config_name for result in results.results}, key=arm_order)
-    marks = significance_marks(results, comparisons)
-    firsts = ((results.measured(key)[0], key) for key in results.dataset_keys)
-    blocks = gathered(((first.task, first.main_metric), key) for first, key in firsts)
-    blocks = {block: keys for block, keys in blocks.items() if len(keys) > 1}
+    systems, marks = _systems(results), significance_marks(results, [c for c in comparisons if c.main])
+    blocks = averaged_keys(results)
     names, cut = name_cells(key.partition("/")[2] for keys in blocks.values() for key in keys)
-    once = any(dataset_group(result.dataset) != result.dataset for result in results.results)
-    parts = ["The forums of CQADupStack count together as one dataset in an average."] if once else []
     return Table(
         name="overview",
         title="Scores by dataset",
         caption=(
-            "Main metric × 100 by dataset, mean over seeds: best of each row bold, second best underlined, "
-            f"{_queries_range(results)}"
+            f"{_main_metric(metric for _, metric in blocks)} × 100 by dataset, mean over seeds: best of each row bold, "
+            f"second best underlined, {_queries(results)}"
         ),
-        columns=("Dataset", "Queries", *(f"{arm} ({marks.letters[arm]})" if marks.letters else arm for arm in arms)),
+        columns=("Dataset", "Queries", *(_lettered(system, marks) for system in systems)),
         groups=row_groups(
-            (f"{task}, {metric}", row)
+            (f"{task}, {metric_name(metric)}", (names.get(name) or Cell(name), Cell.count(queries), *cells))
             for (task, metric), keys in sorted(blocks.items(), key=lambda block: TASKS.index(block[0][0]))
-            for row in _dataset_rows(results, metric, keys, arms, names, marks)
+            for name, queries, cells in _by_dataset(results, metric, keys, systems, marks)
         ),
-        notes=(*marks.notes, *parts, *_levels(results), *cut, *caveat_notes(results)),
+        notes=(*marks.notes, *_notes_by_dataset(results), *cut, *caveat_notes(results)),
+    )
+
+
+def by_dataset_table(results: Results, comparisons: Sequence[Comparison] = ()) -> Table:
+    """Return systems in rows, datasets and their average in columns, on main metrics: as papers on BEIR have it.
+
+    Each block holds the datasets of one task and one main metric, as in ``overview_table``.
+    """
+    marks = significance_marks(results, [c for c in comparisons if c.main])
+    blocks = gathered(((first.task, first.main_metric), first.key) for first in results.firsts)
+    names, cut = name_cells(key.partition("/")[2] for key in results.dataset_keys)
+    groups = []
+    for (task, metric), keys in blocks.items():
+        systems = [s for s in _systems(results) if any(results.measured(key, s) for key in keys)]
+        columns = {name: cells for name, _, cells in _by_dataset(results, metric, tuple(keys), systems, marks)}
+        average = columns.pop(average_name(keys)) if len(keys) > 1 else None
+        absent = [Cell(ABSENT)] * len(systems)
+        rows = zip(
+            *([Cell(system) for system in systems], [Cell(marks.letters.get(system, ABSENT)) for system in systems]),
+            *(columns.get(name, absent) for name in names),
+            average or absent,
+            strict=True,
+        )
+        groups.append(RowGroup(f"{task}, {metric_name(metric)}" if len(blocks) > 1 else "", tuple(rows)))
+    return _without_empty_columns(
+        Table(
+            name="by_dataset",
+            title="Scores by dataset",
+            caption=(
+                f"{_main_metric(metric for _, metric in blocks)} × 100 of all systems by dataset, mean over seeds: "
+                f"best of each column bold, second best underlined, {_queries(results)}"
+            ),
+            columns=("System", "#", *(cell.text for cell in names.values()), "Average"),
+            groups=tuple(groups),
+            notes=(*marks.notes, *_notes_by_dataset(results), *cut, *caveat_notes(results)),
+        )
     )
 
 
@@ -84,15 +126,38 @@ def training_table(results: Results) -> Table:
     return Table(
         name="training",
         title="Training budgets",
-        caption="What each arm saw in training; TIR measures interference only where budgets agree",
-        columns=("Arm", "Steps", "Ranking examples", "Embedding examples", "Tokens"),
+        caption="What each system saw in training; TIR measures interference only where budgets agree",
+        columns=("System", "Steps", "Ranking examples", "Embedding examples", "Tokens"),
         groups=row_groups(("", row) for row in rows),
         notes=caveat_notes(results),
     )
 
 
-def _queries_range(results: Results) -> str:
-    counts = {len(results.measured(key)[0].per_query) for key in results.dataset_keys} or {0}
+def _systems(results: Results) -> list[str]:
+    return sorted({result.config_name for result in results.results}, key=arm_order)
+
+
+def _lettered(system: str, marks: Marks) -> str:
+    return f"{system} ({marks.letters[system]})" if marks.letters else system
+
+
+def _main_metric(metrics: Iterator[str]) -> str:
+    """Return the name of the one main metric, or what several are called together."""
+    names = {metric_name(metric) for metric in metrics}
+    return names.pop() if len(names) == 1 else "Main metric"
+
+
+def _without_empty_columns(table: Table) -> Table:
+    """Leave out the columns in which no row has anything."""
+    held = [any(cell.text != ABSENT for cell in column) for column in table.by_column] or [True] * len(table.columns)
+    groups = tuple(
+        replace(group, rows=tuple(tuple(compress(row, held)) for row in group.rows)) for group in table.groups
+    )
+    return replace(table, columns=tuple(compress(table.columns, held)), groups=tuple(groups))
+
+
+def _queries(results: Results) -> str:
+    counts = {len(first.per_query) for first in results.firsts} or {0}
     fewest, most = min(counts), max(counts)
     return f"n = {most:,} queries" if fewest == most else f"n = {fewest:,} to {most:,} queries"
 
@@ -108,13 +173,7 @@ def _shown(results: Results, key: str) -> set[str]:
     """Return the metrics of a dataset that look no deeper than its candidates reach, and the main metric always."""
     measured = results.measured(key)
     held = {metric for result in measured for metric in result.aggregate}
-    return {m for m in held if m == measured[0].main_metric or any(_deep_enough(r, m) for r in measured)}
-
-
-def _deep_enough(result: EvalResult, metric: str) -> bool:
-    """Return whether there are as many candidates as a metric looks at; MTEB's metrics have names of any kind."""
-    cutoff = re.search(r"@(\d+)$", metric)
-    return result.identity.depth is None or cutoff is None or int(cutoff[1]) <= result.identity.depth
+    return {m for m in held if m == measured[0].main_metric or any(reaches_cutoff(r, m) for r in measured)}
 
 
 def _too_shallow(results: Results, metrics: Sequence[str]) -> Iterator[str]:
@@ -123,7 +182,7 @@ def _too_shallow(results: Results, metrics: Sequence[str]) -> Iterator[str]:
     if dropped:
         depths = sorted({r.identity.depth for r in results.results if r.identity.depth is not None})
         listed = ", ".join(f"{depth:,}" for depth in depths)
-        yield f"Left out, deeper than the candidates (depth {listed}): {', '.join(dropped)}."
+        yield f"Left out, deeper than the candidates (depth {listed}): {', '.join(map(metric_name, dropped))}."
     for metric in metrics:
         absent = [
             key
@@ -131,30 +190,30 @@ def _too_shallow(results: Results, metrics: Sequence[str]) -> Iterator[str]:
             if metric not in _shown(results, key) and any(metric in r.aggregate for r in results.measured(key))
         ]
         if absent:
-            yield f"No {metric} on {', '.join(absent)}, whose candidates do not reach as deep."
+            yield f"No {metric_name(metric)} on {', '.join(absent)}, whose candidates do not reach as deep."
 
 
 def _group(results: Results, key: str, metrics: Sequence[str], marks: Marks) -> RowGroup:
-    measured = results.measured(key)
-    main_metric, shown = measured[0].main_metric, _shown(results, key)
-    of_arm = {arm: results.measured(key, arm) for arm in sorted({r.config_name for r in measured}, key=arm_order)}
+    measured, shown = results.measured(key), _shown(results, key)
+    runs_of = {arm: results.measured(key, arm) for arm in sorted({r.config_name for r in measured}, key=arm_order)}
     columns = []
     for metric in metrics:
-        cells = []
-        for arm, runs in of_arm.items():
-            scores = [100.0 * r.aggregate[metric] for r in runs if metric in r.aggregate and metric in shown]
-            cells.append(replace(Cell.mean(scores), symbols=marks.behind(key, arm) if metric == main_metric else ""))
-        columns.append(marked(cells))
-    letters = [[Cell(marks.letters[arm]) for arm in of_arm]] if marks.letters else []
-    seeds = (sum(result.seed is not None for result in runs) for runs in of_arm.values())
+        scores = (
+            [100.0 * r.aggregate[metric] for r in runs if metric in r.aggregate and metric in shown]
+            for runs in runs_of.values()
+        )
+        behind = (marks.behind((key,), metric, system) for system in runs_of)
+        columns.append(marked([replace(Cell.mean(of), symbols=s) for of, s in zip(scores, behind, strict=True)]))
+    letters = [[Cell(marks.letters[system]) for system in runs_of]] if marks.letters else []
+    seeds = (sum(result.seed is not None for result in runs) for runs in runs_of.values())
     numbers = (Cell.count(number or None) for number in seeds)
-    rows = zip(map(Cell, of_arm), *letters, *columns, numbers, strict=True)
+    rows = zip(map(Cell, runs_of), *letters, *columns, numbers, strict=True)
     return RowGroup(f"{key} ({len(measured[0].per_query):,} queries)", tuple(rows))
 
 
 def _facts(results: Results) -> Iterator[str]:
     """Yield what the numbers rest on, and what cut them; datasets with the same facts share a line."""
-    datasets = gathered((_measured_how(results.measured(key)[0]), key) for key in results.dataset_keys)
+    datasets = gathered((_measured_how(first), first.key) for first in results.firsts)
     yield from (f"{', '.join(keys)}: {facts}." for facts, keys in datasets.items())
 
 
@@ -169,32 +228,37 @@ def _measured_how(result: EvalResult) -> str:
         f"pool of {identity.pool:,} documents" if identity.pool is not None else "",
         f"relevance level {result.relevance_level}" if result.relevance_level != 1 else "",
     )
-    return f"{', '.join(filter(None, parts))}; main metric {result.main_metric}"
+    return f"{', '.join(filter(None, parts))}; main metric {metric_name(result.main_metric)}"
 
 
-def _levels(results: Results) -> Iterator[str]:
-    """Yield the datasets whose binary measures count from another grade than 1."""
-    keys = gathered((results.measured(key)[0].relevance_level, key) for key in results.dataset_keys)
+def _notes_by_dataset(results: Results) -> Iterator[str]:
+    """Yield what counts once in an average, and the datasets whose binary measures count from another grade than 1."""
+    if any(dataset_group(first.dataset) != first.dataset for first in results.firsts):
+        yield "The forums of CQADupStack count together as one dataset in an average."
+    keys = gathered((first.relevance_level, first.key) for first in results.firsts)
     yield from (f"Relevance level {level}: {', '.join(keys[level])}." for level in sorted(keys) if level != 1)
 
 
-def _dataset_rows(
-    results: Results, metric: str, keys: Sequence[str], arms: Sequence[str], names: Mapping[str, Cell], marks: Marks
-) -> Iterator[Row]:
-    """Yield a row for each dataset of one task, and one for their average."""
-    scores: dict[str, dict[str, dict[str, float]]] = {arm: {} for arm in arms}
-    for key in keys:
-        dataset = key.partition("/")[2]
-        for arm in arms:
-            values = [r.aggregate[metric] for r in results.measured(key, arm) if metric in r.aggregate]
-            if values:
-                scores[arm][dataset] = {metric: math.fsum(values) / len(values)}
-        cells = [_cell(scores[arm].get(dataset, {}), metric, marks.behind(key, arm)) for arm in arms]
-        yield names[dataset], Cell.count(len(results.measured(key)[0].per_query)), *marked(cells)
+def _by_dataset(
+    results: Results, metric: str, keys: tuple[str, ...], systems: Sequence[str], marks: Marks
+) -> Iterator[tuple[str, int | None, list[Cell]]]:
+    """Yield each dataset of one task with its number of queries and a cell of each system, and their average last."""
+    scores: dict[str, dict[str, dict[str, float]]] = {system: {} for system in systems}
     main_metrics = {key.partition("/")[2]: metric for key in keys}
-    means = [_cell(suite_averages(main_metrics, scores[arm]), metric) for arm in arms]
-    yield Cell(f"average of {len(set(map(dataset_group, main_metrics)))}"), Cell(ABSENT), *marked(means)
+    for key, dataset in zip(keys, main_metrics, strict=True):
+        for system in systems:
+            if values := [r.aggregate[metric] for r in results.measured(key, system) if metric in r.aggregate]:
+                scores[system][dataset] = {metric: fmean(values)}
+        cells = [_cell(scores[s].get(dataset, {}), metric, marks.behind((key,), metric, s)) for s in systems]
+        yield dataset, len(results.measured(key)[0].per_query), marked(cells)
+    if len(keys) > 1:
+        means = {system: suite_averages(main_metrics, scores[system]) for system in systems}
+        yield (
+            average_name(keys),
+            None,
+            marked([_cell(means[s], metric, marks.behind(keys, metric, s)) for s in systems]),
+        )
 
 
-def _cell(scores: Mapping[str, float], metric: str, symbols: str = "") -> Cell:
+def _cell(scores: Mapping[str, float], metric: str, symbols: str) -> Cell:
     return replace(Cell.number(100 * scores[metric], ".2f"), symbols=symbols) if metric in scores else Cell(ABSENT)

@@ -51,8 +51,8 @@ def test_two_later_arms_are_one_family(tmp_path: Path, capsys: pytest.CaptureFix
         write_result(tmp_path, measured(arm, rng.uniform(size=30).tolist()))
     print_before_after(tmp_path, "bm25", ["minilm", "minilm+bm25"], ["retrieval/toy"])
     printed = " ".join(capsys.readouterr().out.split())
-    assert "Holm's correction is over the 6 rows of this table" in printed
-    assert "All rows hold for other queries." in printed
+    assert "p corrected by Holm for all 6 tests" in printed
+    assert "All tests hold for other queries." in printed
 
 
 def test_an_arm_is_looked_for_before_any_work(tmp_path: Path) -> None:

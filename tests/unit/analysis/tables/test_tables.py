@@ -13,7 +13,7 @@ from support.tables import shown
 
 from unimoe.analysis.compare import Results, generate_comparison_table
 from unimoe.analysis.tables import ABSENT, Cell, RowGroup, Table, escape_html, escape_latex, escape_markdown
-from unimoe.analysis.tables.cells import short_names
+from unimoe.analysis.tables.cells import metric_name, short_names
 from unimoe.results import EvalResult
 
 
@@ -48,10 +48,10 @@ def test_latex_has_booktabs_bold_best_underlined_second_and_subscript_std(three_
 
 def test_csv_has_full_precision(three_arms: Table) -> None:
     rows = list(csv.DictReader(io.StringIO(three_arms.to_csv())))
-    joint = next(row for row in rows if row["Arm"] == "joint_r8")
-    assert float(joint["ndcg@10"]) == pytest.approx(70.0)
-    assert float(joint["ndcg@10 std"]) == pytest.approx(200**0.5)
-    assert next(row for row in rows if row["Arm"] == "bm25")["Seeds"] == ""
+    joint = next(row for row in rows if row["System"] == "joint_r8")
+    assert float(joint["nDCG@10"]) == pytest.approx(70.0)
+    assert float(joint["nDCG@10 std"]) == pytest.approx(200**0.5)
+    assert next(row for row in rows if row["System"] == "bm25")["Seeds"] == ""
 
 
 def test_terminal_shows_arms_in_order_and_numbers_whole(three_arms: Table) -> None:
@@ -103,7 +103,7 @@ def test_an_absent_metric_is_a_dash() -> None:
     made = table(
         make_result("joint_r8", 0, [0.5], dataset="a"), make_result("joint_r8", 0, [0.5], dataset="b", metric="map")
     )
-    assert made.columns == ("Arm", "ndcg@10", "mrr@10", "map", "Seeds")
+    assert made.columns == ("System", "nDCG@10", "MRR@10", "MAP", "Seeds")
     assert [group.rows[0][3].text for group in made.groups] == ["–", "50.00"]
 
 
@@ -306,6 +306,24 @@ def test_a_mean_is_never_minus_zero() -> None:
 )
 def test_p_stays_on_its_side_of_the_level(p: float | None, text: str) -> None:
     assert Cell.p(p).text == text
+
+
+@pytest.mark.parametrize(
+    ("metric", "name"),
+    [
+        ("ndcg@10", "nDCG@10"),
+        ("mrr@10", "MRR@10"),
+        ("recall@100", "Recall@100"),
+        ("map", "MAP"),
+        ("p@5", "P@5"),
+        ("ndcg@10 (relevant from grade 2)", "nDCG@10 (relevant from grade 2)"),
+        ("recall_of_retrieved@10", "recall_of_retrieved@10"),
+        ("AP(rel=2)@100", "AP(rel=2)@100"),
+        ("accuracy", "accuracy"),
+    ],
+)
+def test_metrics_are_spelt_as_papers_spell_them(metric: str, name: str) -> None:
+    assert metric_name(metric) == name
 
 
 class TestShortNames:

@@ -36,18 +36,23 @@ def compared(found: Results) -> tuple[Comparison, ...]:
 def test_a_row_for_each_comparison_of_the_family() -> None:
     found = results()
     table = comparisons_table(found, compared(found))
-    assert [group.heading for group in table.groups] == ["reranking/apidocs, ndcg@10 (60 queries)"]
+    assert [group.heading for group in table.groups] == ["reranking/apidocs, nDCG@10 (60 queries)"]
     assert [r[0] for r in texts(table)] == [
         *("joint_r8 − zero_shot", "rank_only_r8 − zero_shot", "joint_r8 − rank_only_r8"),
     ]
     assert {r[1] for r in texts(table)} == {"seeds and queries"}
     assert table._printed().columns == (
-        *("Comparison", "Holds for other", "Delta", "Low", "High", "p", "Holm", "d", "W/T/L"),
+        *("Comparison", "Holds for other", "Delta", "Low", "High", "p", "p (Holm)", "d", "W/T/L"),
     )
     assert row(table, "joint_r8 − rank_only_r8")["W/T/L"].text == "0/0/60"
+    assert table.caption == (
+        "Paired comparisons of systems: difference (delta) in points (score × 100) with its 95 % interval, and p "
+        "corrected by Holm for all 3 tests"
+    )
     assert table.notes[0] == (
-        "p is below 0.05 exactly where the interval excludes 0, Holm's correction is over the 3 rows of this table, "
-        "and the checks in the CSV file (bootstrap and sign flips over queries) take the runs as they are."
+        "p: two-sided t from the model of seeds and queries, below 0.05 exactly where the interval excludes 0. The "
+        "checks in the CSV file (bootstrap and sign flips over queries) take the runs as they are. d: mean over "
+        "standard deviation of the differences by query. W/T/L: queries won, tied and lost."
     )
 
 
@@ -59,7 +64,8 @@ def test_csv_has_every_number_in_full() -> None:
     interval = c.difference.interval
     assert interval
     assert [float(line[name]) for name in ("Delta", "Low", "High")] == [100 * c.delta, *(100 * end for end in interval)]
-    assert [float(line[name]) for name in ("p", "Holm", "Check: sign-flip p")] == [c.p, c.p_holm, c.check_p]
+    assert [float(line[name]) for name in ("p", "p (Holm)", "Check: sign-flip p")] == [c.p, c.p_corrected, c.check_p]
+    assert c.check_interval
     assert float(line["Check: bootstrap high"]) == 100 * c.check_interval[1]
     assert float(line["Degrees of freedom"]) == c.difference.degrees_of_freedom
     assert float(line["Standard error"]) == 100 * c.difference.standard_error
@@ -87,10 +93,10 @@ def test_a_row_without_a_test_says_why() -> None:
     found = Results(Path("outputs"), [make_result("bm25", None, base), make_result("x", 0, moved)])
     table = comparisons_table(found, compared(found))
     cells = row(table, "x − bm25")
-    assert {cells[name].text for name in ("Holds for other", "Low", "High", "p", "Holm")} == {"–"}
+    assert {cells[name].text for name in ("Holds for other", "Low", "High", "p", "p (Holm)")} == {"–"}
     assert cells["Delta"].text == "+0.50"
     assert "No test of x − bm25 on reranking/apidocs: the systems differ on 3 of 60 queries." in table.notes
-    assert "over the 0 of 1 rows that have a test of this table" in table.notes[0]
+    assert table.caption.endswith("and p not computed, since nothing can be tested")
 
 
 def test_single_runs_beside_several_are_named() -> None:
@@ -99,10 +105,10 @@ def test_single_runs_beside_several_are_named() -> None:
     table = comparisons_table(found, compared(found))
     assert [r[1] for r in texts(table)] == ["queries", "seeds and queries", "queries, seeds of one arm"]
     assert (
-        "What rows hold for: other queries (1 row); other seeds and queries (1 row); other queries, seeds of one arm "
-        "(1 row)." in table.notes
+        "What tests hold for: other queries (1 test); other seeds and queries (1 test); other queries, seeds of one "
+        "arm (1 test)." in table.notes
     )
-    assert "One run of joint_r8: its rows take that run as it is." in table.notes
+    assert "One run of joint_r8: its tests take that run as it is." in table.notes
 
 
 def test_two_seeds_say_that_they_fall_short() -> None:
@@ -128,11 +134,11 @@ def test_before_and_after_has_a_row_for_each_metric() -> None:
     assert [g.heading for g in table.groups] == [
         "reranking/apidocs: rank_only_r8 (after) against zero_shot (before), 60 queries"
     ]
-    assert [r[0] for r in texts(table)] == ["ndcg@10", "mrr@10"]
-    cells = row(table, "ndcg@10")
+    assert [r[0] for r in texts(table)] == ["nDCG@10", "MRR@10"]
+    cells = row(table, "nDCG@10")
     assert [cells["After"].value, cells["Before"].value] == [100 * mean for mean in outcomes[0].means]
     assert cells["Delta"].value == 100 * outcomes[0].delta
-    assert cells["Holm"].value == outcomes[0].p_holm
+    assert cells["p (Holm)"].value == outcomes[0].p_corrected
     assert before_after_table(found, ()).groups == ()
 
 

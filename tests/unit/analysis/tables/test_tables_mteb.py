@@ -193,8 +193,8 @@ class TestNothingElseChanges:
             for seed in (0, 1, 2):
                 write_result(tmp_path, without_queries(name, seed, 0.5))
         after = Analysis(load_all_results(tmp_path), iterations=50)
-        assert [(c.key, c.delta, c.p_holm, c.check_p) for c in after.comparisons] == [
-            (c.key, c.delta, c.p_holm, c.check_p) for c in before.comparisons
+        assert [(c.key, c.delta, c.p_corrected, c.check_p) for c in after.comparisons] == [
+            (c.key, c.delta, c.p_corrected, c.check_p) for c in before.comparisons
         ]
         assert [(item.name, item.label, item.found.estimate.as_json()) for item in after.judgments] == [
             (item.name, item.label, item.found.estimate.as_json()) for item in before.judgments

@@ -54,24 +54,24 @@ class TestMarks:
         (comparison,) = compare_arms(found, iterations=50)
         assert comparison.p == pytest.approx(ttest_rel(ahead(2.2), BASE).pvalue)
         table = generate_comparison_table(found, [comparison])
-        assert table.columns[:3] == ("Arm", "#", "ndcg@10")
+        assert table.columns[:3] == ("System", "#", "nDCG@10")
         assert [(r[0].text, r[1].text, r[2].symbols) for r in table.groups[0].rows] == [
             ("bm25", "a", ""),
             ("s0", "b", "a"),
         ]
-        assert row(table, "s0")["mrr@10"].symbols == ""  # the main metric alone was compared
+        assert row(table, "s0")["MRR@10"].symbols == ""  # the main metric alone was compared
         assert table.notes[0] == (
-            "Raised letters name the arms that this one beats significantly on the main metric (two-sided t from the "
-            "model of seeds and queries, Holm-corrected over the 1 row of the table of paired comparisons, level 0.05)."
+            "Raised letters name the systems that this one beats significantly (two-sided t from the model of seeds "
+            "and queries, p corrected by Holm for the 1 test, level 0.05)."
         )
-        assert table.notes[1] == "All rows hold for other queries."
+        assert table.notes[1] == "All tests hold for other queries."
 
     def test_a_second_row_takes_the_first_over_the_line(self) -> None:
         found = results(*self.systems(2.2, 2.19))
         table = generate_comparison_table(found, compare_arms(found, self.against_bm25(found), iterations=50))
         assert {r[2].symbols for r in table.groups[0].rows} == {""}
-        assert table.notes[0].startswith("No arm beats another significantly (")
-        assert "over the 2 rows" in table.notes[0]
+        assert table.notes[0].startswith("No system beats another significantly (")
+        assert "for all 2 tests" in table.notes[0]
 
     def test_what_is_beaten_by_its_baseline_is_marked_there(self) -> None:
         found = results(make_result("bm25", None, ahead(9.0)), make_result("joint_r8", 0, BASE))
@@ -79,7 +79,7 @@ class TestMarks:
         assert [r[2].symbols for r in table.groups[0].rows] == ["(b)", ""]
         assert table.notes[0].startswith("Raised letters")
         assert table.notes[1].startswith("Letters in brackets hold for other queries alone")
-        assert "One run of joint_r8: its rows take that run as it is." in table.notes
+        assert "One run of joint_r8: its tests take that run as it is." in table.notes
 
     def test_one_lettering_for_all_datasets_and_for_the_overview(self) -> None:
         found = results(
@@ -107,26 +107,27 @@ class TestMarks:
         items += [make_result("y", s, BASE + shifts[3 + s] + noise[3 + s]) for s in range(3)]
         found = results(*items)
         (comparison,) = compare_arms(found, iterations=500)
+        assert comparison.check_p
         assert comparison.check_p < 0.01
         table = generate_comparison_table(found, [comparison])
         assert [r[2].symbols for r in table.groups[0].rows] == ["", ""]
-        assert "All rows hold for other seeds and queries." in table.notes
+        assert "All tests hold for other seeds and queries." in table.notes
 
     def test_the_letter_after_z_is_aa(self) -> None:
         found = results(*self.systems(*[9.0] * 27))
         compared = compare_arms(found, [Question("reranking/apidocs", "s0", b) for b in ("bm25", "s9")], iterations=50)
-        beaten = [replace(c, p_holm=0.01, difference=replace(c.difference, value=0.1)) for c in compared]
+        beaten = [replace(c, p_corrected=0.01, difference=replace(c.difference, value=0.1)) for c in compared]
         table = generate_comparison_table(found, beaten)
         letters = [r[1].text for r in table.groups[0].rows]
         assert (letters[0], letters[25:]) == ("a", ["z", "aa", "ab"])
-        assert row(table, "s0")["ndcg@10"].symbols == "a,ab"
+        assert row(table, "s0")["nDCG@10"].symbols == "a,ab"
 
     def test_rows_without_a_test_are_named_and_count_in_no_family(self) -> None:
         same = make_result("s1", None, BASE)
         found = results(*self.systems(2.2), same)
         table = generate_comparison_table(found, compare_arms(found, self.against_bm25(found), iterations=50))
-        assert row(table, "s0")["ndcg@10"].symbols == "a"
-        assert "over the 1 of 2 rows that have a test" in table.notes[0]
+        assert row(table, "s0")["nDCG@10"].symbols == "a"
+        assert "for the 1 test," in table.notes[0]
         assert "No test of s1 − bm25 on reranking/apidocs: the systems differ on 0 of 20 queries." in table.notes
 
     def test_without_comparisons_there_are_no_letters(self) -> None:
@@ -137,12 +138,12 @@ class TestMarks:
     def test_every_form_raises_the_letters(self) -> None:
         found = results(*self.systems(9.0))
         table = generate_comparison_table(found, compare_arms(found, iterations=50))
-        score = row(table, "s0")["ndcg@10"].text
+        score = row(table, "s0")["nDCG@10"].text
         assert f"{score}ᵃ" in shown(table)
         assert f"**{score}**<sup>a</sup>" in table.to_markdown()
         assert '<sup class="symbols">a</sup>' in table.to_html()
         assert f"\\textbf{{{score}}} & ${{}}^{{a}}$" in table.to_latex()
-        assert "ndcg@10 symbols" in table.to_csv().splitlines()[0]
+        assert "nDCG@10 symbols" in table.to_csv().splitlines()[0]
 
 
 class TestMetrics:
@@ -150,25 +151,25 @@ class TestMetrics:
         caps = {f"recall_cap@{k}": 0.5 for k in (1, 10, 5, 50)} | {"P(rel=2)@10": 0.5, "P(rel=2)@5": 0.5, "map": 0.5}
         table = generate_comparison_table(results(metrics_of(caps, None)))
         assert table.columns == (
-            *("Arm", "ndcg@10", "map", "P(rel=2)@5", "P(rel=2)@10"),
+            *("System", "nDCG@10", "MAP", "P(rel=2)@5", "P(rel=2)@10"),
             *("recall_cap@1", "recall_cap@5", "recall_cap@10", "recall_cap@50", "Seeds"),
         )
 
     def test_recall_beyond_the_candidates_is_left_out_and_said(self) -> None:
         table = generate_comparison_table(results(metrics_of({"recall@100": 0.7, "recall@10": 0.7}, 10)))
-        assert table.columns == ("Arm", "ndcg@10", "recall@10", "Seeds")
-        assert "Left out, deeper than the candidates (depth 10): recall@100." in table.notes
+        assert table.columns == ("System", "nDCG@10", "Recall@10", "Seeds")
+        assert "Left out, deeper than the candidates (depth 10): Recall@100." in table.notes
 
     def test_where_one_dataset_is_deeper_the_others_have_a_dash(self) -> None:
         table = generate_comparison_table(
             results(metrics_of({"recall@100": 0.7}, 100, "deep"), metrics_of({"recall@100": 0.7}, 10, "shallow"))
         )
         assert [(r[0], r[2]) for r in texts(table)] == [("joint_r8", "70.00"), ("joint_r8", "–")]
-        assert "No recall@100 on reranking/shallow, whose candidates do not reach as deep." in table.notes
+        assert "No Recall@100 on reranking/shallow, whose candidates do not reach as deep." in table.notes
 
     def test_the_main_metric_stays_however_deep_it_looks(self) -> None:
         table = generate_comparison_table(results(make_result("bm25", None, [0.5], metric="recall@100")))
-        assert row(table, "bm25")["recall@100"].text == "50.00"
+        assert row(table, "bm25")["Recall@100"].text == "50.00"
 
     def test_a_relevance_level_above_one_is_named(self) -> None:
         items = [
@@ -198,7 +199,7 @@ class TestOverview:
         items += [make_result("bm25", None, [0.9], dataset=name, metric="map") for name in "cd"]
         table = overview_table(results(*items))
         averages = {group.heading: group.rows[-1][2].value for group in table.groups}
-        assert averages == {"reranking, ndcg@10": pytest.approx(50.0), "reranking, map": pytest.approx(90.0)}
+        assert averages == {"reranking, nDCG@10": pytest.approx(50.0), "reranking, MAP": pytest.approx(90.0)}
 
     def test_the_best_of_each_row_is_marked(self) -> None:
         items = [

@@ -1,4 +1,4 @@
-"""A comparison kept in a folder: its results, its gates, and a marker that says what it compares and tests."""
+"""A comparison saved in a folder: its results, its gates, and a marker that says what it compares and tests."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, TypeAlias
 
+from unimoe.analysis.corrections import Correction, Family
 from unimoe.analysis.gates.definitions import Registration
 from unimoe.analysis.gates.registration import REGISTERED, register, registered_in
 from unimoe.core.errors import DataError
@@ -28,24 +29,30 @@ MARKER = "comparison.json"  # says what a folder compares, and that nothing else
 Test: TypeAlias = tuple[str, str, str]  # ``task/dataset``, system and baseline
 
 
-class _Comparison(Strict):
+class Saved(Strict):
+    """The marker: what makes two comparisons the same, and how this one is tested."""
+
     gates: dict[str, Any] | None
-    results: dict[str, dict[str, Any]]  # what makes each the same, by its place
+    results: dict[str, dict[str, Any]]  # what makes each the same, by its place below the folder
     tests: list[Test] | None = None
+    correction: Correction = "holm"
+    family: Family = "table"
 
 
-def keep(
+def save_comparison(
     results: Results,
     gates: Registration | None,
     tests: Iterable[Test],
     *,
     overwrite: bool,
     source: Path | None = None,
+    correction: Correction = "holm",
+    family: Family = "table",
 ) -> Registration | None:
     """Write results to their ``output_dir``, with the gates that judge them, and return the gates registered there.
 
-    The tests are written too, so that an analysis of the folder has the same family of them; other tests of the same
-    results are no other comparison.
+    The tests are written too, so that an analysis of the folder has the same family of them, corrected in the same
+    way; other tests of the same results are no other comparison.
 
     Sidecars come from the folder ``source`` where the results hold no details of queries.
 
@@ -54,36 +61,39 @@ def keep(
             to replace.
     """
     folder = results.output_dir
-    facts = {  # what makes two comparisons the same
-        "gates": None if gates is None else {name: gate.model_dump(mode="json") for name, gate in gates.gates.items()},
-        "results": {_place(result): _content(result) for result in results.everything},
-    }
-    if (folder / MARKER).exists():
-        there = _marker(folder)
-        difference = _difference(there, facts)
-        if difference and not overwrite:
+    here = Saved(
+        gates=None if gates is None else {name: gate.model_dump(mode="json") for name, gate in gates.gates.items()},
+        results={_place(result): _content(result) for result in results.everything},
+        tests=list(tests),
+        correction=correction,
+        family=family,
+    )
+    there = saved_comparison(folder)
+    if there is None and result_files(folder):
+        raise DataError(f"{folder} holds results that no comparison made; choose another --output-dir")
+    if there is not None and (difference := _difference(there, here)):
+        if not overwrite:
             raise DataError(
                 f"{folder} holds another comparison: {difference}; choose another --output-dir, or --overwrite"
             )
-        if difference:
-            _remove(folder, there.results)
-    elif result_files(folder):
-        raise DataError(f"{folder} holds results that no comparison made; choose another --output-dir")
+        _remove(folder, there.results)
     if gates is not None and not (folder / MARKER).exists():
         register(gates, folder)
-    write_json(folder / MARKER, facts | {"tests": list(tests)})
+    write_json(folder / MARKER, here.model_dump(mode="json"))
     for result in results.everything:
         write_result(folder, result, _detail(results, result, source))
     return registered_in(folder)
 
 
-def tests_kept(folder: Path) -> list[Test] | None:
-    """Return what the comparison kept in a folder tests; None where there is none, or one of an earlier version."""
-    return _marker(folder).tests if (folder / MARKER).exists() else None
+def saved_comparison(folder: Path) -> Saved | None:
+    """Return what the marker in a folder says; None where there is none."""
+    marker = folder / MARKER
+    return read_json(marker, Saved, "choose another --output-dir") if marker.exists() else None
 
 
-def _marker(folder: Path) -> _Comparison:
-    return read_json(folder / MARKER, _Comparison, "choose another --output-dir")
+def saved_tests(folder: Path) -> list[Test] | None:
+    """Return what the comparison saved in a folder tests; None where there is none, or one of an earlier version."""
+    return saved.tests if (saved := saved_comparison(folder)) else None
 
 
 def _detail(results: Results, result: EvalResult, source: Path | None) -> DrillDown | None:
@@ -94,11 +104,11 @@ def _detail(results: Results, result: EvalResult, source: Path | None) -> DrillD
 
 
 def _place(result: EvalResult) -> str:
-    """Return where a result lies below the folder."""
     return result_path(Path(), result.config_name, result.seed, result.task, result.dataset).as_posix()
 
 
 def _content(result: EvalResult) -> dict[str, Any]:
+    """Return what makes two results the same, under names that a refusal can show."""
     hashes = result.provenance.hashes
     return {
         "run": hashes.get("run") or hashes.get("checkpoint"),
@@ -113,9 +123,9 @@ def _content(result: EvalResult) -> dict[str, Any]:
     }
 
 
-def _difference(there: _Comparison, here: Mapping[str, Any]) -> str:
+def _difference(there: Saved, here: Saved) -> str:
     """Name the first difference of two comparisons; empty where they are the same."""
-    held, wanted = there.results, here["results"]
+    held, wanted = there.results, here.results
     for what, places in (("lacks", wanted.keys() - held.keys()), ("also holds", held.keys() - wanted.keys())):
         if places:
             return f"it {what} {min(places)}"
@@ -123,12 +133,18 @@ def _difference(there: _Comparison, here: Mapping[str, Any]) -> str:
         for name, value in content.items():
             if held[place].get(name) != value:
                 return f"{name} of {place} is {held[place].get(name)!r} there, {value!r} here"
-    return "" if there.gates == here["gates"] else f"{REGISTERED} holds other gates"
+    return "" if there.gates == here.gates else f"{REGISTERED} holds other gates"
 
 
 def _remove(folder: Path, places: Mapping[str, Any]) -> None:
-    """Remove a comparison: its analysis, its results, its gates, and the marker last, which says whose they are."""
-    _remove_report(folder)
+    """Remove a comparison: its report, its results, its gates, and the marker last, which says whose they are.
+
+    Other files in ``analysis/`` stay.
+    """
+    for name in ("report.html", "report.md"):
+        (folder / SUBFOLDER / name).unlink(missing_ok=True)
+    for name in ("tables", "figures"):
+        shutil.rmtree(folder / SUBFOLDER / name, ignore_errors=True)
     for path in result_files(folder):
         if path.relative_to(folder).as_posix() in places:
             path.unlink()
@@ -138,12 +154,3 @@ def _remove(folder: Path, places: Mapping[str, Any]) -> None:
                     parent.rmdir()
     (folder / REGISTERED).unlink(missing_ok=True)
     (folder / MARKER).unlink(missing_ok=True)
-
-
-def _remove_report(output_dir: Path) -> None:
-    """Remove what ``report.write_report`` wrote; other files in the folder stay."""
-    folder = output_dir / SUBFOLDER
-    for name in ("report.html", "report.md"):
-        (folder / name).unlink(missing_ok=True)
-    for name in ("tables", "figures"):
-        shutil.rmtree(folder / name, ignore_errors=True)
