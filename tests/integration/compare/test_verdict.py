@@ -43,7 +43,7 @@ class TestVerdict:
             "interference, 2 % or more",
             "(seeds 0, 1, 2:",
             "Relevance level 1 on q",
-            "mrr@10",
+            "MRR@10",
             "The 10 queries with the largest differences",
         ):
             assert words in text
