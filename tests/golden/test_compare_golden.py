@@ -65,6 +65,36 @@ class TestWorkedByHand:
         assert cases["q7"]["second_ranks"] == {"rel": [2]}
 
 
+class TestAverageWorkedByHand:
+    """Reciprocal ranks of one run of each system on two datasets, of eight and six queries.
+
+    Differences on x: 1/2 six times, 0, -1/2, mean 5/16; on y: 3/4, 3/4, 3/4, 1/2, 1/2, 1/2, mean 5/8. So the average
+    is 15/32. The squares about the means sum to 31/32 on x and to 3/32 on y. Over 7 x 8 and 5 x 6 these are the
+    variances of the means; the standard error is half of the root of their sum.
+    """
+
+    def test_its_difference_interval_and_p(self) -> None:
+        runs: dict[str, dict[str, Run]] = {"good": {}, "poor": {}}
+        qrels = {}
+        for dataset, poor in (("x", (2, 2, 2, 2, 2, 2, 1, 1)), ("y", (4, 4, 4, 2, 2, 2))):
+            queries = [f"q{number}" for number in range(len(poor))]
+            good = [1] * len(poor) if dataset == "y" else [1] * 7 + [2]
+            qrels[dataset] = one_relevant(*queries)
+            runs["good"][dataset] = run_with_ranks(dict(zip(queries, good, strict=True)))
+            runs["poor"][dataset] = run_with_ranks(dict(zip(queries, poor, strict=True)))
+        found = compare(runs, qrels, baseline="poor", metrics="recip_rank")
+        row = next(row for row in found.test_rows if row["dataset"] == "average of 2")
+        variances = (31 / 32) / (7 * 8), (3 / 32) / (5 * 6)
+        error = math.sqrt(sum(variances)) / 2
+        freedom = sum(variances) ** 2 / (variances[0] ** 2 / 7 + variances[1] ** 2 / 5)
+        half = stats.t.ppf(0.975, freedom) * error
+        assert row["difference"] == pytest.approx(15 / 32)
+        assert (row["low"], row["high"]) == pytest.approx((15 / 32 - half, 15 / 32 + half))
+        assert row["p"] == row["p_corrected"] == pytest.approx(2 * stats.t.sf(15 / 32 / error, freedom))
+        assert (row["system_mean"], row["baseline_mean"]) == pytest.approx(((15 / 16 + 1) / 2, (10 / 16 + 6 / 16) / 2))
+        assert (row["queries"], row["wins"], row["ties"], row["losses"]) == (14, 12, 1, 1)
+
+
 def by_pytrec_eval(qrels: Qrels, run: Run, measure: str) -> dict[str, float]:
     evaluated = pytrec_eval.RelevanceEvaluator(qrels, {measure}).evaluate(run)
     return {query_id: scores[measure] for query_id, scores in evaluated.items()}

@@ -7,7 +7,7 @@ and sign flips are a narrower check beside it: they hold for other queries and t
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -19,7 +19,7 @@ from unimoe.analysis.saved_comparison import saved_tests
 from unimoe.analysis.statistics.estimates import MIN_DIFFERING, Estimate, Linear, estimate
 from unimoe.analysis.statistics.resampling import bootstrap_means, sign_flip_p
 from unimoe.analysis.statistics.variance import Array, Estimand, groups_of, moments
-from unimoe.core.errors import DataError, UsageError, did_you_mean
+from unimoe.core.errors import UsageError, did_you_mean
 from unimoe.core.grouping import gathered
 from unimoe.metrics.scoring import dataset_group
 from unimoe.results import EvalResult
@@ -74,6 +74,11 @@ class Comparison:
     correction: Correction = "holm"
     family: Family = "table"
     tests: int = 0  # of its family
+
+    @property
+    def name(self) -> str:
+        """System minus baseline."""
+        return f"{self.system} \N{MINUS SIGN} {self.baseline}"
 
     @property
     def delta(self) -> float:
@@ -163,21 +168,18 @@ def correct_by_family(
     Each metric is a family of its own, the main metrics of all datasets together, and so are the averages of a metric:
     of the whole ``table``, or further divided by ``dataset`` or by ``baseline``.
     """
-    divided: dict[Family, Callable[[Comparison], Hashable]] = {
+    within: dict[Family, Callable[[Comparison], str]] = {
         "table": lambda c: "",
         "dataset": lambda c: c.key,
         "baseline": lambda c: c.baseline,
     }
-    families: dict[Hashable, list[int]] = gathered(
-        ((None if c.main else c.metric, bool(c.parts), divided[family](c)), place)
-        for place, c in enumerate(comparisons)
+    families = gathered(
+        (("" if c.main else c.metric, bool(c.parts), within[family](c)), place) for place, c in enumerate(comparisons)
     )
-    found = list(comparisons)
+    found: dict[int, Comparison] = {}
     for places in families.values():
-        whole = corrected([comparisons[place] for place in places], correction)
-        for place, c in zip(places, whole, strict=True):
-            found[place] = replace(c, family=family)
-    return tuple(found)
+        found |= zip(places, corrected([comparisons[place] for place in places], correction), strict=True)
+    return tuple(replace(found[place], family=family) for place in range(len(comparisons)))
 
 
 def corrected(comparisons: Sequence[Comparison], correction: Correction = "holm") -> tuple[Comparison, ...]:
@@ -225,10 +227,10 @@ def with_other_metrics(results: Results, asked: Sequence[Question]) -> tuple[Que
     return tuple(questions)
 
 
-def averaged_keys(results: Results) -> dict[tuple[str, str], tuple[str, ...]]:
-    """Return the ``task/dataset`` keys of each average by task and main metric, so that none mixes two metrics."""
+def blocks_of(results: Results) -> dict[tuple[str, str], tuple[str, ...]]:
+    """Return the ``task/dataset`` keys by task and main metric: those of one average, which never mixes metrics."""
     blocks = gathered(((first.task, first.main_metric), first.key) for first in results.firsts)
-    return {block: tuple(keys) for block, keys in blocks.items() if len(keys) > 1}
+    return {block: tuple(keys) for block, keys in blocks.items()}
 
 
 def average_name(keys: Iterable[str]) -> str:
@@ -248,39 +250,16 @@ def all_pairs(key: str, arms: Sequence[str]) -> tuple[Question, ...]:
 
 
 def before_after(
-    results: Results,
-    before: str,
-    after: Sequence[str],
-    *,
-    keys: Collection[str] | None = None,
-    iterations: int = ITERATIONS,
+    results: Results, before: str, after: Sequence[str], *, keys: Collection[str], iterations: int = ITERATIONS
 ) -> tuple[Comparison, ...]:
-    """Compare arms with an earlier one wherever both were measured, or on some keys, on every metric that both hold.
-
-    All rows are one family, whatever their metric.
-
-    Raises:
-        UsageError: an arm has no results, which names the closest, or an arm is compared with itself.
-        DataError: no dataset has both arms.
-    """
-    for arm in (before, *after):
-        if arm not in results:
-            raise UsageError(unknown_arm(arm, results))
-    if before in after:
-        raise UsageError(f"{before} is compared with itself; name two arms")
-    there = [key for key in results.dataset_keys if results.measured(key, before)]
+    """Compare arms with an earlier one on the keys that both have, on every metric that both hold: one family."""
     questions = [
         Question(key, arm, before, metric)
         for arm in after
-        for key in there
-        if (keys is None or key in keys) and results.measured(key, arm)
+        for key in results.dataset_keys
+        if key in keys and results.measured(key, arm) and results.measured(key, before)
         for metric in _shared_metrics([*results.measured(key, arm), *results.measured(key, before)])
     ]
-    if not questions:
-        raise DataError(
-            f"{results.output_dir}: no dataset with results of both {before} and {', '.join(after)}; "
-            f"{before} has {', '.join(there)}"
-        )
     return corrected(compare_arms(results, questions, iterations=iterations))
 
 
@@ -331,9 +310,9 @@ def _shared_metrics(held: Sequence[EvalResult]) -> list[str]:
 def _averages(results: Results, asked: Sequence[Question]) -> Iterator[Question]:
     """Yield the averages that questions on single datasets add up to; two systems need all datasets of one."""
     places = gathered(((question.system, question.baseline, question.metric), question.key) for question in asked)
-    for (task, _), keys in averaged_keys(results).items():
+    for (task, _), keys in blocks_of(results).items():
         for arms_and_metric, there in places.items():
-            if set(keys) <= set(there):
+            if len(keys) > 1 and set(keys) <= set(there):
                 yield Question(f"{task}/{average_name(keys)}", *arms_and_metric, parts=keys)
 
 

@@ -92,6 +92,10 @@ class TestFromPython:
         assert found.tests()["dataset"].tolist() == [*["half"] * 3, *["whole"] * 3, *["average of 2"] * 3]
         assert found.overview().groups
         assert set(found.frame()["queries"]) == {10, 20}
+        assert found.table("datasets").columns == ("System", "#", "half", "whole", "Average")
+        assert len(found.table().groups) == 2
+        with pytest.raises(UsageError, match="layout 'wide': unknown; use systems or datasets"):
+            found.table("wide")  # type: ignore[arg-type]
         with pytest.raises(UsageError, match="bm25 has no run on half"):
             public.compare(systems | {"bm25": {"whole": runs["bm25"]}}, {"whole": qrels, "half": half})
 
@@ -113,6 +117,8 @@ class TestFromPython:
             ({"metrics": "ndgc@10"}, "unknown metric 'ndgc@10'"),
             ({"relevance_level": 0}, "relevance"),
             ({"pairs": "some"}, "pairs 'some': unknown; use all or baseline"),
+            ({"correction": "sidak"}, "correction 'sidak': unknown; use holm or bh or bonferroni or none"),
+            ({"family": "all"}, "family 'all': unknown; use table or dataset or baseline"),
             ({"metrics": []}, "no metric to compare by"),
             ({"depth": 2.5}, "--depth 2.5 is no whole number"),
             ({"allow": "zero"}, "--allow zero: unknown (did you mean 'zeros'?)"),

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from itertools import combinations
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 import scipy.stats
 from support.results import make_result, query_ids, simulate
 
+from unimoe.analysis.analysis import Analysis
 from unimoe.analysis.compare import compute_interference_metrics
 from unimoe.analysis.comparisons import (
     Comparison,
@@ -21,8 +23,13 @@ from unimoe.analysis.comparisons import (
     difference,
     questions_of,
 )
+from unimoe.analysis.corrections import Correction, Family
+from unimoe.analysis.gates.definitions import SuperiorityGate
+from unimoe.analysis.gates.findings import find
+from unimoe.analysis.gates.scores import collect
+from unimoe.analysis.saved_comparison import save_comparison
 from unimoe.analysis.statistics.estimates import holm
-from unimoe.analysis.tables.comparisons import comparisons_table
+from unimoe.analysis.tables.comparisons import comparisons_table, significance_marks
 from unimoe.core.errors import DataError, UsageError
 from unimoe.results import EvalResult
 from unimoe.results.folder import Results
@@ -222,6 +229,168 @@ class TestFamily:
             assert (found.p < 0.05) == (ends[0] > 0.0 or ends[1] < 0.0)
 
 
+class TestCorrections:
+    """Two systems and a baseline on two datasets: six rows of each metric, three of each average."""
+
+    def found(self, correction: Correction = "holm", family: Family = "table") -> tuple[Comparison, ...]:
+        rng = np.random.default_rng(8)
+        items = []
+        for dataset in ("x", "y"):
+            base = rng.uniform(0.2, 0.6, 30)
+            for arm, gain in (("a", 0.0), ("b", 0.03), ("c", 0.05)):
+                items.append(make_result(arm, 0, base + gain + rng.normal(0.0, 0.1, 30), dataset=dataset))
+        asked = [q for key in ("reranking/x", "reranking/y") for q in all_pairs(key, ["a", "b", "c"])]
+        return Analysis(
+            results(*items), questions=asked, iterations=10, correction=correction, family=family
+        ).tests  # fmt: skip
+
+    def test_every_metric_and_every_average_is_a_family_of_its_own(self) -> None:
+        found = self.found()
+        assert [(c.key, c.metric, c.main) for c in found[::3]] == [
+            (f"reranking/{place}", metric, metric == "ndcg@10")
+            for metric in ("ndcg@10", "mrr@10")
+            for place in ("x", "y", "average of 2")
+        ]
+        assert [c.tests for c in found] == ([6] * 6 + [3] * 3) * 2
+        for rows in (found[:6], found[6:9], found[9:15], found[15:]):
+            assert [c.p_corrected for c in rows] == holm([c.p or 0.0 for c in rows])
+
+    @pytest.mark.parametrize(
+        ("correction", "rule"),
+        [
+            ("bh", scipy.stats.false_discovery_control),
+            ("bonferroni", lambda p: np.minimum(1.0, len(p) * np.array(p))),
+            ("none", np.array),
+        ],
+    )
+    def test_the_others_are_those_of_their_definitions(self, correction: Correction, rule: Any) -> None:
+        rows = self.found(correction)[:6]
+        assert [c.p_corrected for c in rows] == pytest.approx(rule([c.p for c in rows]).tolist())
+
+    def test_a_family_may_be_a_dataset_or_a_baseline(self) -> None:
+        assert [c.tests for c in self.found(family="dataset")] == [3] * 18
+        by_baseline = self.found(family="baseline")
+        assert [(c.baseline, c.tests) for c in by_baseline[:6]] == [("a", 4), ("a", 4), ("b", 2)] * 2
+        assert [(c.baseline, c.tests) for c in by_baseline[6:9]] == [("a", 2), ("a", 2), ("b", 1)]
+
+    @pytest.mark.parametrize("option", ["correction", "family"])
+    def test_an_unknown_one_is_refused(self, option: str) -> None:
+        unknown: dict[str, Any] = {option: "sidak"}
+        with pytest.raises(UsageError, match=f"{option} 'sidak': unknown; use "):
+            Analysis(results(*arms("a", "b")), **unknown)
+
+    @pytest.mark.parametrize(
+        ("correction", "family", "heading", "words"),
+        [
+            ("holm", "table", "p (Holm)", "p corrected by Holm for the 6 tests of nDCG@10 and for the 3 tests of its"),
+            ("bh", "dataset", "p (BH)", "p corrected by BH for the 3 tests of nDCG@10 on each dataset and for the 3"),
+            ("none", "baseline", "p", "p not corrected for the 2 to 4 tests of nDCG@10 against each baseline and for"),
+        ],
+    )
+    def test_tables_say_which_and_for_how_many_tests(
+        self, correction: Correction, family: Family, heading: str, words: str
+    ) -> None:
+        rows = [c for c in self.found(correction, family) if c.main]
+        table = comparisons_table(results(make_result("a", 0, [0.5])), rows)
+        assert words in table.caption
+        assert [column for column in table.columns if column.startswith("p")][-1] == heading
+        (mark,) = [n for n in significance_marks(results(*arms("a", "b", "c")), rows).notes if "two-sided" in n]
+        assert words in mark
+
+    def test_an_analysis_of_the_folder_corrects_as_the_saved_comparison_does(self, tmp_path: Path) -> None:
+        held = Results(tmp_path, arms("a", "b", "c"))
+        tests = [(q.key, q.system, q.baseline) for q in all_pairs("reranking/apidocs", ["a", "b", "c"])]
+        save_comparison(held, None, tests, overwrite=False, correction="bh", family="dataset")
+        assert {(c.correction, c.family) for c in Analysis(held, iterations=10).tests} == {("bh", "dataset")}
+
+
+class TestAverages:
+    """Runs are matched across datasets by their names; what is not on all datasets takes no part."""
+
+    def average(self, held: dict[str, dict[str, list[int]]]) -> Comparison | None:
+        """Return ``a - b`` on average, where each system has these seeds on each dataset."""
+        rng = np.random.default_rng(1)
+        items = [
+            make_result(arm, seed, rng.uniform(0.2, 0.6, 20) + 0.05 * (arm == "b"), dataset=d)
+            for arm, by_dataset in held.items()
+            for d, seeds in by_dataset.items()
+            for seed in seeds
+        ]
+        found = Analysis(results(*items), iterations=10).comparisons
+        return next((c for c in found if c.parts), None)
+
+    @pytest.mark.parametrize(
+        ("b", "seeds", "runs", "left_out"),
+        [
+            ({"x": [0, 1, 2], "y": [0, 1, 2]}, (0, 1, 2), 3, ()),
+            ({"x": [0, 1, 2], "y": [1, 2, 3]}, (1, 2), 2, ("b seed 0", "b seed 3")),
+            ({"x": [0, 1], "y": [2, 3, 4]}, (0, 1, 2, 3, 4), 2, ()),
+            ({"x": [0], "y": [1]}, (0, 1), 1, ()),
+        ],
+    )
+    def test_runs_are_those_on_every_dataset(
+        self, b: dict[str, list[int]], seeds: tuple[int, ...], runs: int, left_out: tuple[str, ...]
+    ) -> None:
+        found = self.average({"a": {"x": [0, 1], "y": [0, 1]}, "b": b})
+        assert found is not None
+        assert (found.system, found.baseline) == ("a", "b")
+        assert (found.seeds, found.runs, found.left_out) == (((0, 1), seeds), (2, runs), left_out)
+        assert found.p is not None
+        assert found.holds_for == ("seeds and queries" if runs > 1 else "queries, seeds of one arm")
+        assert (found.effect, found.check_interval, found.check_p) == (None, None, None)
+
+    def test_it_is_what_a_gate_over_the_datasets_finds(self) -> None:
+        for paired in (False, True):
+            rng = np.random.default_rng(3)
+            items = [
+                make_result(arm, seed, rng.uniform(0.2, 0.6, 40), dataset=dataset, paired_seeds=paired)
+                for arm in ("a", "b")
+                for dataset in ("cqadupstack-android", "cqadupstack-english", "scifact")
+                for seed in range(3)
+            ]
+            held = results(*items)
+            (c,) = [c for c in Analysis(held, iterations=10).comparisons if c.parts]
+            gate = SuperiorityGate(
+                kind="superiority", task="reranking", datasets=[key.partition("/")[2] for key in c.parts],
+                metric="ndcg@10", system=c.system, baseline=c.baseline, margin=0.0,
+            )  # fmt: skip
+            finding = find(gate, collect(held, gate))
+            assert c.key == "reranking/average of 2"
+            assert c.delta == pytest.approx(finding.value)
+            assert c.difference.interval == pytest.approx(finding.estimate.interval)
+
+    def test_runs_of_which_some_are_on_several_datasets_have_no_test(self) -> None:
+        b = {"x": [0, 1], "y": [1, 2], "z": [0, 2]}
+        found = self.average({"a": {dataset: [0] for dataset in "xyz"}, "b": b})
+        assert found is not None
+        assert (found.p, found.unfit) == (None, "no run of b is on every dataset, and some are on several")
+
+    def test_a_system_that_lacks_a_dataset_has_none(self) -> None:
+        assert self.average({"a": {"x": [0], "y": [0], "z": [0]}, "b": {"x": [0], "y": [0]}}) is None
+
+    def test_no_average_mixes_main_metrics(self) -> None:
+        rng = np.random.default_rng(3)
+        items = [
+            make_result(arm, 0, rng.uniform(size=20), dataset=dataset, metric=metric)
+            for arm in ("a", "b")
+            for dataset, metric in (("x", "ndcg@10"), ("y", "ndcg@10"), ("z", "map"))
+        ]
+        found = [c for c in Analysis(results(*items), iterations=10).tests if c.parts]
+        assert {c.parts for c in found} == {("reranking/x", "reranking/y")}
+
+
+class TestOtherMetrics:
+    def test_what_some_result_lacks_or_no_candidate_reaches_is_not_tested(self) -> None:
+        rng = np.random.default_rng(4)
+        items = [make_result(arm, 0, rng.uniform(size=20)) for arm in ("a", "b")]
+        deep = [
+            r.model_copy(update={"per_query_metrics": r.per_query_metrics | {"recall@100": r.per_query}}) for r in items
+        ]
+        one = [deep[0].model_copy(update={"per_query_metrics": deep[0].per_query_metrics | {"map": {}}}), deep[1]]
+        for held in (items, deep, one):
+            assert [c.metric for c in Analysis(results(*held), iterations=10).tests] == ["ndcg@10", "mrr@10"]
+
+
 class TestBeforeAfter:
     def items(self) -> Results:
         rng = np.random.default_rng(2)
@@ -235,7 +404,8 @@ class TestBeforeAfter:
         )
 
     def test_every_dataset_with_both_arms_and_every_metric_of_both_is_one_family(self) -> None:
-        found = before_after(self.items(), "bm25", ["minilm"], iterations=50)
+        held = self.items()
+        found = before_after(held, "bm25", ["minilm"], keys=held.dataset_keys, iterations=50)
         assert [(c.key, c.metric) for c in found] == [
             (f"reranking/{key}", metric) for key in ("one", "two") for metric in ("ndcg@10", "mrr@10")
         ]
@@ -248,21 +418,6 @@ class TestBeforeAfter:
         (alone,) = compare_arms(self.items(), [Question("reranking/one", "minilm", "bm25", "mrr@10")], iterations=50)
         assert (alone.metric, alone.p, alone.delta) == (together.metric, together.p, together.delta)
         assert alone.check_interval == pytest.approx(together.check_interval, rel=1e-6)
-
-    @pytest.mark.parametrize(
-        ("before", "after", "given", "error", "message"),
-        [
-            ("bm25", "bm25", {}, UsageError, "compared with itself"),
-            ("mb25", "minilm", {}, UsageError, r"unknown arm 'mb25' \(did you mean 'bm25'\?\); there is alone, bm25"),
-            ("bm25", "alone", {}, DataError, "both bm25 and alone; bm25 has reranking/one, reranking/two"),
-            ("bm25", "minilm", {"keys": ["reranking/three"]}, DataError, "no dataset with results of both"),
-        ],
-    )
-    def test_what_cannot_be_is_refused(
-        self, before: str, after: str, given: dict[str, list[str]], error: type[Exception], message: str
-    ) -> None:
-        with pytest.raises(error, match=message):
-            before_after(self.items(), before, [after], keys=given.get("keys"))
 
     def test_a_metric_that_was_not_computed_is_refused(self) -> None:
         with pytest.raises(DataError, match="no per-query 'recall@5'"):

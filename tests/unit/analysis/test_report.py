@@ -23,7 +23,7 @@ from unimoe.analysis.report.systems import systems_headlines
 from unimoe.core.errors import DataError
 from unimoe.core.io import hash_file
 from unimoe.results import write_result
-from unimoe.results.folder import load_all_results
+from unimoe.results.folder import Results, load_all_results
 
 
 class TestHeadlines:
@@ -219,6 +219,29 @@ class TestSystems:
         assert "lucky has the highest" in sentence
         assert sentence.endswith("is not significantly better than minilm.")
         assert also == f"Also significant: minilm above bm25 ({100 * comparisons[1].delta:.1f} points)."
+
+    def several(self, *datasets: str, **shifts: float) -> Results:
+        return loaded([r.model_copy(update={"dataset": name}) for name in datasets for r in systems(**shifts)])
+
+    def test_of_several_datasets_the_average_speaks_in_three_sentences_at_most(self) -> None:
+        results = self.several("x", "y", "z", bm25=0.0, minilm=0.03, fusion=0.08)
+        comparisons = Analysis(results, iterations=10).tests
+        best, also = systems_headlines(results, comparisons)
+        assert best.startswith("On the average of 3 datasets, fusion has the highest nDCG@10 (")
+        assert best.endswith("and is significantly better than minilm and bm25.")
+        assert also.startswith("Also significant: ")
+        assert "fusion above minilm on x, y and z" in also
+
+    def test_of_many_places_the_best_systems_are_named(self) -> None:
+        results = self.several("x", "y", "z", bm25=0.0, minilm=0.08)
+        apart = [r for r in results.results if (r.config_name, r.dataset) != ("bm25", "z")]
+        apart += [r.model_copy(update={"dataset": "w"}) for r in systems(bm25=0.0)]
+        results = loaded(apart)
+        said = systems_headlines(results, Analysis(results, iterations=10).tests)
+        assert said == [
+            "Highest main metric: bm25 on w; minilm on x, y and z.",
+            "Significant: minilm above bm25 on x and y.",
+        ]
 
     def test_equal_systems_share_the_first_place(self) -> None:
         one = systems(alpha=0.0)

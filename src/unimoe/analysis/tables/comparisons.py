@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from unimoe.analysis.arms import arm_order
@@ -25,7 +25,7 @@ from unimoe.results.folder import Results, load_all_results
 _TEST = "two-sided t from the model of seeds and queries"
 
 _COLUMNS: dict[str, Callable[[Comparison], Cell]] = {
-    "Comparison": lambda c: Cell(f"{c.system} − {c.baseline}"),
+    "Comparison": lambda c: Cell(c.name),
     "Metric": lambda c: Cell(metric_name(c.metric), full=c.metric),
     "Before": lambda c: Cell.mean([100 * c.means[1]]),
     "After": lambda c: Cell.mean([100 * c.means[0]]),
@@ -74,17 +74,15 @@ def significance_marks(results: Results, comparisons: Sequence[Comparison]) -> M
         return Marks({}, {}, ())
     systems = sorted({result.config_name for result in results.results}, key=arm_order)
     letters = {system: _letter(place) for place, system in enumerate(systems)}
-    won: dict[tuple[tuple[str, ...], str, str], dict[int, bool]] = {}
-    for c in comparisons:
-        if c.significant:
-            better, worse = c.ordered
-            won.setdefault((c.parts or (c.key,), c.metric, better), {})[systems.index(worse)] = bool(c.alone)
+    worse = gathered(
+        ((c.parts or (c.key,), c.metric, c.ordered[0]), (systems.index(c.ordered[1]), bool(c.alone)))
+        for c in comparisons
+        if c.significant
+    )
     between = "" if len(systems) <= 26 else ","
     beaten = {}
-    for place, worse_ones in won.items():
-        plain, alone = (
-            between.join(_letter(i) for i in sorted(worse_ones) if worse_ones[i] == of) for of in (False, True)
-        )
+    for place, found in worse.items():
+        plain, alone = (between.join(_letter(i) for i, single in sorted(found) if single == of) for of in (False, True))
         beaten[place] = f"{plain}({alone})" if alone else plain
     return Marks(letters, beaten, tuple(_mark_notes(comparisons, beaten.values())))
 
@@ -92,7 +90,7 @@ def significance_marks(results: Results, comparisons: Sequence[Comparison]) -> M
 def correction_text(comparisons: Sequence[Comparison]) -> str:
     """Say how p is corrected, and for how many tests of which family."""
     tested = [c for c in comparisons if c.p is not None]
-    if not comparisons or not tested:
+    if not tested:
         return "not computed, since nothing can be tested"
     name, family = NAMES[tested[0].correction], OF_FAMILY[tested[0].family]
     how = f"corrected by {name}" if name else "not corrected"
@@ -101,41 +99,43 @@ def correction_text(comparisons: Sequence[Comparison]) -> str:
     metrics = {c.metric for c in tested}
     of = "each metric" if len(metrics) > 1 else metric_name(*metrics)
     said = []
-    for words, averages in ((f"tests of {of}{family}", False), (f"tests of its average{family}", True)):
-        if sizes := {c.tests for c in tested if bool(c.parts) == averages}:
-            number = f"{max(sizes):,}" if len(sizes) == 1 else f"{min(sizes):,} to {max(sizes):,}"
-            said.append(f"for the {number} {words}")
+    for what, averages in ((of, False), ("its average", True)):
+        if sizes := sorted({c.tests for c in tested if bool(c.parts) == averages}):
+            number = f"{sizes[0]:,}" if len(sizes) == 1 else f"{sizes[0]:,} to {sizes[-1]:,}"
+            said.append(f"for the {number} test{'s' if sizes[-1] > 1 else ''} of {what}{family}")
     return f"{how} {' and '.join(said)}"
 
 
 def comparisons_table(results: Results, comparisons: Sequence[Comparison]) -> Table:
     """Return a row for each paired comparison, differences in points (score x 100)."""
     csv_only = ("Metric", "System mean", "Baseline mean", "Relative (%)", "Superiority", *_CHECKS)
-    return _table(
-        results,
-        comparisons,
+    empty = Table(
         name="significance",
         title="Paired comparisons",
         caption="Paired comparisons of systems: difference (delta) in points (score × 100)",
         columns=("Comparison", "Holds for other", *_OF_TEST, "d", "W/T/L", *csv_only),
-        csv_only=csv_only,
-        heading=lambda c: f"{c.key}, {metric_name(c.metric)} ({c.queries:,} queries)",
+        csv_only=frozenset(csv_only),
+        groups=(),
+        notes=("d: mean over standard deviation of the differences by query. W/T/L: queries won, tied and lost.",),
     )
+    heading = "{0.key}, {1} ({0.queries:,} queries)"
+    return _filled(empty, results, comparisons, heading)
 
 
 def before_after_table(results: Results, comparisons: Sequence[Comparison]) -> Table:
     """Return a row for each metric of a later system and an earlier one, in points (score x 100)."""
     csv_only = ("Holds for other", "d", *_CHECKS)
-    return _table(
-        results,
-        comparisons,
+    empty = Table(
         name="before_after",
         title="Before and after",
         caption="Scores before and after × 100, and their difference",
         columns=("Metric", "Before", "After", *_OF_TEST, "W/T/L", *csv_only),
-        csv_only=csv_only,
-        heading=lambda c: f"{c.key}: {c.system} (after) against {c.baseline} (before), {c.queries:,} queries",
+        csv_only=frozenset(csv_only),
+        groups=(),
+        notes=("W/T/L: queries won, tied and lost.",),
     )
+    heading = "{0.key}: {0.system} (after) against {0.baseline} (before), {0.queries:,} queries"
+    return _filled(empty, results, comparisons, heading)
 
 
 def print_before_after(
@@ -155,33 +155,22 @@ def print_before_after(
         stdout.print(before_after_table(results, before_after(results, before, after, keys=compared)).to_rich())
 
 
-def _table(
-    results: Results,
-    comparisons: Sequence[Comparison],
-    *,
-    name: str,
-    title: str,
-    caption: str,
-    columns: Sequence[str],
-    csv_only: Collection[str],
-    heading: Callable[[Comparison], str],
-) -> Table:
-    """Return a row for each comparison below its heading; the column of the corrected p is named by the correction."""
+def _filled(table: Table, results: Results, comparisons: Sequence[Comparison], heading: str) -> Table:
+    """Add a row for each comparison, below a heading made of it and its metric, and how the rows were tested."""
     correction = NAMES[comparisons[0].correction] if comparisons else ""
-    columns = [column for column in columns if correction or column != "Corrected"]
-    shown = "W/T/L: queries won, tied and lost."
-    if "d" not in csv_only:
-        shown = f"d: mean over standard deviation of the differences by query. {shown}"
-    return Table(
-        name=name,
-        title=title,
-        caption=f"{caption} with its {100 * LEVEL:g} % interval, and p {correction_text(comparisons)}",
+    columns = [column for column in table.columns if correction or column != "Corrected"]
+    rows = (
+        (heading.format(c, metric_name(c.metric)), tuple(_COLUMNS[name](c) for name in columns)) for c in comparisons
+    )
+    return replace(
+        table,
+        caption=f"{table.caption} with its {100 * LEVEL:g} % interval, and p {correction_text(comparisons)}",
         columns=tuple(f"p ({correction})" if column == "Corrected" else column for column in columns),
-        csv_only=frozenset(csv_only),
-        groups=row_groups((heading(c), tuple(_COLUMNS[column](c) for column in columns)) for c in comparisons),
+        groups=row_groups(rows),
         notes=(
             f"p: {_TEST}, below {ALPHA:g} exactly where the interval excludes 0. The checks in the CSV file (bootstrap "
-            f"and sign flips over queries) take the runs as they are. {shown}",
+            "and sign flips over queries) take the runs as they are.",
+            *table.notes,
             *_limits(comparisons),
             *caveat_notes(results),
         ),
@@ -210,46 +199,27 @@ def _limits(comparisons: Sequence[Comparison]) -> Iterator[str]:
     elif held:
         counted = (f"other {what} ({number:,} test{'s' if number > 1 else ''})" for what, number in held.items())
         yield f"What tests hold for: {'; '.join(counted)}."
-    alone: dict[str, dict[str, bool]] = {}
-    for c in comparisons:
-        for system in _both(c):
-            alone.setdefault(system, {})[c.key] = system in c.alone
-    alike = gathered(
-        ("" if all(keys.values()) else f" on {', '.join(key for key, single in keys.items() if single)}", system)
-        for system, keys in alone.items()
-        if any(keys.values())
-    )
-    for where, systems in alike.items():
-        rows = "its tests take that run as it is" if len(systems) == 1 else "their tests take these runs as they are"
-        yield f"One run of {', '.join(systems)}{where}: {rows}."
-    two = (system for c in comparisons for system, runs in zip(_both(c), c.runs, strict=True) if runs == 2)
-    if named := ", ".join(dict.fromkeys(two)):
-        yield f"Two seeds of {named}: {TWO_SEEDS}."
-    several = len({c.metric for c in comparisons}) > 1
-    left_out = gathered(((f"{_minus(c)} on {c.key}", bool(c.parts)), run) for c in comparisons for run in c.left_out)
-    for (row, average), runs in left_out.items():
+    if alone := list(dict.fromkeys(system for c in comparisons for system in c.alone)):
+        rows = "its tests take that run as it is" if len(alone) == 1 else "their tests take these runs as they are"
+        yield f"One run of {', '.join(alone)}: {rows}."
+    runs = ((system, c.runs[place]) for c in comparisons for place, system in enumerate((c.system, c.baseline)))
+    if two := list(dict.fromkeys(system for system, number in runs if number == 2)):
+        yield f"Two seeds of {', '.join(two)}: {TWO_SEEDS}."
+    left_out = gathered(((f"{c.name} on {c.key}", bool(c.parts)), run) for c in comparisons for run in c.left_out)
+    for (row, average), seeds in left_out.items():
         why = (
             "which takes runs on all its datasets"
             if average
             else "since seeds pair and the other system lacks the seed"
         )
-        yield f"Left out of {row}, {why}: {', '.join(dict.fromkeys(runs))}."
-    untested = gathered(
-        ((c.unfit, f"{_minus(c)} on {c.key}"), metric_name(c.metric)) for c in comparisons if c.p is None
-    )
+        yield f"Left out of {row}, {why}: {', '.join(dict.fromkeys(seeds))}."
+    several = len({c.metric for c in comparisons}) > 1
+    untested = gathered(((c.unfit, f"{c.name} on {c.key}"), metric_name(c.metric)) for c in comparisons if c.p is None)
     reasons = gathered(
         (reason, f"{row} ({', '.join(metrics)})" if several else row) for (reason, row), metrics in untested.items()
     )
     for reason, names in reasons.items():
         yield f"No test of {', '.join(names)}: {reason}."
-
-
-def _both(c: Comparison) -> tuple[str, str]:
-    return c.system, c.baseline
-
-
-def _minus(c: Comparison) -> str:
-    return f"{c.system} − {c.baseline}"
 
 
 def _letter(place: int) -> str:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import compress
 from statistics import fmean
 
 from unimoe.analysis.arms import arm_order
-from unimoe.analysis.comparisons import Comparison, average_name, averaged_keys, reaches_cutoff
+from unimoe.analysis.comparisons import Comparison, average_name, blocks_of, reaches_cutoff
 from unimoe.analysis.tables.cells import (
     ABSENT,
     Cell,
@@ -24,7 +24,7 @@ from unimoe.analysis.tables.table import Table
 from unimoe.core.grouping import gathered, natural_key
 from unimoe.metrics import DEFAULT_METRICS
 from unimoe.metrics.scoring import dataset_group, suite_averages
-from unimoe.results import TASKS, EvalResult
+from unimoe.results import EvalResult
 from unimoe.results.folder import Results
 
 
@@ -48,32 +48,29 @@ def generate_comparison_table(results: Results, comparisons: Sequence[Comparison
             caption=f"Scores of all systems × 100: {mean}best bold, second best underlined, {_queries(results)}",
             columns=("System", *(("#",) if marks.letters else ()), *map(metric_name, metrics), "Seeds"),
             groups=tuple(groups),
-            notes=(*marks.notes, *_too_shallow(results, metrics), *_facts(results), *caveat_notes(results)),
+            notes=(*marks.notes, *_too_shallow(results), *_facts(results), *caveat_notes(results)),
         )
     )
 
 
 def overview_table(results: Results, comparisons: Sequence[Comparison] = ()) -> Table:
-    """Return datasets in rows and systems in columns: systems are few, datasets are many.
+    """Return datasets in rows and systems in columns, on main metrics: systems are few, datasets are many.
 
     Each block holds the datasets of one task and one main metric, so that an average never mixes metrics. It takes the
     parts of one set once (CQADupStack), and a system that lacks a dataset has none. A task and metric with one dataset
     has no block: the comparison table says it all.
     """
+    blocks = {block: keys for block, keys in blocks_of(results).items() if len(keys) > 1}
     systems, marks = _systems(results), significance_marks(results, [c for c in comparisons if c.main])
-    blocks = averaged_keys(results)
     names, cut = name_cells(key.partition("/")[2] for keys in blocks.values() for key in keys)
     return Table(
         name="overview",
         title="Scores by dataset",
-        caption=(
-            f"{_main_metric(metric for _, metric in blocks)} × 100 by dataset, mean over seeds: best of each row bold, "
-            f"second best underlined, {_queries(results)}"
-        ),
-        columns=("Dataset", "Queries", *(_lettered(system, marks) for system in systems)),
+        caption=_caption_by_dataset(results, blocks, "row"),
+        columns=("Dataset", "Queries", *(f"{s} ({marks.letters[s]})" if marks.letters else s for s in systems)),
         groups=row_groups(
             (f"{task}, {metric_name(metric)}", (names.get(name) or Cell(name), Cell.count(queries), *cells))
-            for (task, metric), keys in sorted(blocks.items(), key=lambda block: TASKS.index(block[0][0]))
+            for (task, metric), keys in blocks.items()
             for name, queries, cells in _by_dataset(results, metric, keys, systems, marks)
         ),
         notes=(*marks.notes, *_notes_by_dataset(results), *cut, *caveat_notes(results)),
@@ -85,30 +82,21 @@ def by_dataset_table(results: Results, comparisons: Sequence[Comparison] = ()) -
 
     Each block holds the datasets of one task and one main metric, as in ``overview_table``.
     """
-    marks = significance_marks(results, [c for c in comparisons if c.main])
-    blocks = gathered(((first.task, first.main_metric), first.key) for first in results.firsts)
+    blocks, marks = blocks_of(results), significance_marks(results, [c for c in comparisons if c.main])
     names, cut = name_cells(key.partition("/")[2] for key in results.dataset_keys)
     groups = []
     for (task, metric), keys in blocks.items():
-        systems = [s for s in _systems(results) if any(results.measured(key, s) for key in keys)]
-        columns = {name: cells for name, _, cells in _by_dataset(results, metric, tuple(keys), systems, marks)}
-        average = columns.pop(average_name(keys)) if len(keys) > 1 else None
-        absent = [Cell(ABSENT)] * len(systems)
-        rows = zip(
-            *([Cell(system) for system in systems], [Cell(marks.letters.get(system, ABSENT)) for system in systems]),
-            *(columns.get(name, absent) for name in names),
-            average or absent,
-            strict=True,
-        )
-        groups.append(RowGroup(f"{task}, {metric_name(metric)}" if len(blocks) > 1 else "", tuple(rows)))
+        systems = [system for system in _systems(results) if any(results.measured(key, system) for key in keys)]
+        columns = {name: cells for name, _, cells in _by_dataset(results, metric, keys, systems, marks)}
+        letters, absent = [Cell(marks.letters.get(s, ABSENT)) for s in systems], [Cell(ABSENT)] * len(systems)
+        scores = (columns.get(name, absent) for name in (*names, average_name(keys)))
+        heading = f"{task}, {metric_name(metric)}" if len(blocks) > 1 else ""
+        groups.append(RowGroup(heading, tuple(zip(map(Cell, systems), letters, *scores, strict=True))))
     return _without_empty_columns(
         Table(
             name="by_dataset",
             title="Scores by dataset",
-            caption=(
-                f"{_main_metric(metric for _, metric in blocks)} × 100 of all systems by dataset, mean over seeds: "
-                f"best of each column bold, second best underlined, {_queries(results)}"
-            ),
+            caption=_caption_by_dataset(results, blocks, "column"),
             columns=("System", "#", *(cell.text for cell in names.values()), "Average"),
             groups=tuple(groups),
             notes=(*marks.notes, *_notes_by_dataset(results), *cut, *caveat_notes(results)),
@@ -137,14 +125,10 @@ def _systems(results: Results) -> list[str]:
     return sorted({result.config_name for result in results.results}, key=arm_order)
 
 
-def _lettered(system: str, marks: Marks) -> str:
-    return f"{system} ({marks.letters[system]})" if marks.letters else system
-
-
-def _main_metric(metrics: Iterator[str]) -> str:
-    """Return the name of the one main metric, or what several are called together."""
-    names = {metric_name(metric) for metric in metrics}
-    return names.pop() if len(names) == 1 else "Main metric"
+def _caption_by_dataset(results: Results, blocks: Iterable[tuple[str, str]], line: str) -> str:
+    metrics = {metric_name(metric) for _, metric in blocks}
+    what = f"{metrics.pop() if len(metrics) == 1 else 'Main metric'} × 100 by dataset, mean over seeds"
+    return f"{what}: best of each {line} bold, second best underlined, {_queries(results)}"
 
 
 def _without_empty_columns(table: Table) -> Table:
@@ -176,21 +160,12 @@ def _shown(results: Results, key: str) -> set[str]:
     return {m for m in held if m == measured[0].main_metric or any(reaches_cutoff(r, m) for r in measured)}
 
 
-def _too_shallow(results: Results, metrics: Sequence[str]) -> Iterator[str]:
-    held = {metric for result in results.results for metric in result.aggregate}
-    dropped = sorted(held.difference(metrics), key=natural_key)
-    if dropped:
-        depths = sorted({r.identity.depth for r in results.results if r.identity.depth is not None})
-        listed = ", ".join(f"{depth:,}" for depth in depths)
-        yield f"Left out, deeper than the candidates (depth {listed}): {', '.join(map(metric_name, dropped))}."
-    for metric in metrics:
-        absent = [
-            key
-            for key in results.dataset_keys
-            if metric not in _shown(results, key) and any(metric in r.aggregate for r in results.measured(key))
-        ]
-        if absent:
-            yield f"No {metric_name(metric)} on {', '.join(absent)}, whose candidates do not reach as deep."
+def _too_shallow(results: Results) -> Iterator[str]:
+    """Yield the metrics that are not shown, and where, since they look deeper than the candidates reach."""
+    held = {first.key: {m for r in results.measured(first.key) for m in r.aggregate} for first in results.firsts}
+    absent = gathered((metric, key) for key in held for metric in held[key].difference(_shown(results, key)))
+    for metric in sorted(absent, key=natural_key):
+        yield f"No {metric_name(metric)} on {', '.join(absent[metric])}, whose candidates do not reach as deep."
 
 
 def _group(results: Results, key: str, metrics: Sequence[str], marks: Marks) -> RowGroup:
@@ -242,9 +217,9 @@ def _notes_by_dataset(results: Results) -> Iterator[str]:
 def _by_dataset(
     results: Results, metric: str, keys: tuple[str, ...], systems: Sequence[str], marks: Marks
 ) -> Iterator[tuple[str, int | None, list[Cell]]]:
-    """Yield each dataset of one task with its number of queries and a cell of each system, and their average last."""
-    scores: dict[str, dict[str, dict[str, float]]] = {system: {} for system in systems}
+    """Yield each dataset of a block with its number of queries and a cell of each system, and their average last."""
     main_metrics = {key.partition("/")[2]: metric for key in keys}
+    scores: dict[str, dict[str, dict[str, float]]] = {system: {} for system in systems}
     for key, dataset in zip(keys, main_metrics, strict=True):
         for system in systems:
             if values := [r.aggregate[metric] for r in results.measured(key, system) if metric in r.aggregate]:
@@ -253,11 +228,8 @@ def _by_dataset(
         yield dataset, len(results.measured(key)[0].per_query), marked(cells)
     if len(keys) > 1:
         means = {system: suite_averages(main_metrics, scores[system]) for system in systems}
-        yield (
-            average_name(keys),
-            None,
-            marked([_cell(means[s], metric, marks.behind(keys, metric, s)) for s in systems]),
-        )
+        cells = [_cell(means[s], metric, marks.behind(keys, metric, s)) for s in systems]
+        yield average_name(keys), None, marked(cells)
 
 
 def _cell(scores: Mapping[str, float], metric: str, symbols: str) -> Cell:

@@ -49,10 +49,10 @@ def test_a_row_for_each_comparison_of_the_family() -> None:
         "Paired comparisons of systems: difference (delta) in points (score × 100) with its 95 % interval, and p "
         "corrected by Holm for all 3 tests"
     )
-    assert table.notes[0] == (
+    assert table.notes[:2] == (
         "p: two-sided t from the model of seeds and queries, below 0.05 exactly where the interval excludes 0. The "
-        "checks in the CSV file (bootstrap and sign flips over queries) take the runs as they are. d: mean over "
-        "standard deviation of the differences by query. W/T/L: queries won, tied and lost."
+        "checks in the CSV file (bootstrap and sign flips over queries) take the runs as they are.",
+        "d: mean over standard deviation of the differences by query. W/T/L: queries won, tied and lost.",
     )
 
 
@@ -129,7 +129,7 @@ def test_no_difference_is_printed_as_minus_zero() -> None:
 
 def test_before_and_after_has_a_row_for_each_metric() -> None:
     found = results()
-    outcomes = before_after(found, "zero_shot", ["rank_only_r8"], iterations=100)
+    outcomes = before_after(found, "zero_shot", ["rank_only_r8"], keys=found.dataset_keys, iterations=100)
     table = before_after_table(found, outcomes)
     assert [g.heading for g in table.groups] == [
         "reranking/apidocs: rank_only_r8 (after) against zero_shot (before), 60 queries"

@@ -11,8 +11,9 @@ from scipy.stats import ttest_rel
 from support.results import make_result
 from support.tables import row, shown, texts
 
+from unimoe.analysis.analysis import Analysis
 from unimoe.analysis.comparisons import Question, compare_arms
-from unimoe.analysis.tables.scores import generate_comparison_table, overview_table
+from unimoe.analysis.tables.scores import by_dataset_table, generate_comparison_table, overview_table
 from unimoe.results import EvalResult
 from unimoe.results.folder import Results
 
@@ -130,6 +131,16 @@ class TestMarks:
         assert "for the 1 test," in table.notes[0]
         assert "No test of s1 − bm25 on reranking/apidocs: the systems differ on 0 of 20 queries." in table.notes
 
+    def test_each_metric_has_marks_of_its_own(self) -> None:
+        """Halves of the scores have the same t; the marks of a metric say nothing of another."""
+        found = results(*self.systems(9.0))
+        table = generate_comparison_table(found, Analysis(found, iterations=10).tests)
+        assert [(r[2].symbols, r[3].symbols) for r in table.groups[0].rows] == [("", ""), ("a", "a")]
+        assert "p corrected by Holm for the 1 test of each metric" in table.notes[0]
+        other = compare_arms(found, [Question("reranking/apidocs", "s0", "bm25", "mrr@10")], iterations=10)
+        table = generate_comparison_table(found, other)
+        assert [(r[2].symbols, r[3].symbols) for r in table.groups[0].rows] == [("", ""), ("", "a")]
+
     def test_without_comparisons_there_are_no_letters(self) -> None:
         table = generate_comparison_table(results(*self.systems(9.0)))
         assert "#" not in table.columns
@@ -158,7 +169,7 @@ class TestMetrics:
     def test_recall_beyond_the_candidates_is_left_out_and_said(self) -> None:
         table = generate_comparison_table(results(metrics_of({"recall@100": 0.7, "recall@10": 0.7}, 10)))
         assert table.columns == ("System", "nDCG@10", "Recall@10", "Seeds")
-        assert "Left out, deeper than the candidates (depth 10): Recall@100." in table.notes
+        assert "No Recall@100 on reranking/apidocs, whose candidates do not reach as deep." in table.notes
 
     def test_where_one_dataset_is_deeper_the_others_have_a_dash(self) -> None:
         table = generate_comparison_table(
@@ -218,6 +229,39 @@ class TestOverview:
         assert f"{short[0]}: {names[0]}" in table.notes
         assert names[0] in table.to_csv().splitlines()[1]
         assert f'title="{names[0]}"' in table.to_html()
+
+    def test_datasets_may_be_columns(self) -> None:
+        """The same numbers and marks as in the overview, systems in rows and the average last."""
+        rng = np.random.default_rng(5)
+        noise = {arm: rng.normal(gain, 0.02, (2, N)) for arm, gain in (("bm25", 0.0), ("s0", 0.1), ("s1", 0.12))}
+        items = [
+            make_result(arm, None, BASE + noise[arm][place], dataset=dataset)
+            for place, dataset in enumerate(("one", "two"))
+            for arm in noise
+        ]
+        found = results(*items, make_result("s2", None, BASE, dataset="one"))
+        tests = Analysis(found, iterations=10).tests
+        table, overview = by_dataset_table(found, tests), overview_table(found, tests)
+        assert table.columns == ("System", "#", "one", "two", "Average")
+        assert [r[:2] for r in texts(table)] == [["bm25", "a"], ["s0", "b"], ["s1", "c"], ["s2", "d"]]
+        for place, system in enumerate(("bm25 (a)", "s0 (b)", "s1 (c)", "s2 (d)")):
+            for column, dataset in (("one", "one"), ("two", "two"), ("Average", "average of 2")):
+                assert table.groups[0].rows[place][table.columns.index(column)] == row(overview, dataset)[system]
+        assert row(table, "s0")["Average"].symbols == "a"
+        assert row(table, "s2")["Average"].value is None
+        assert table.caption.startswith("nDCG@10 × 100 by dataset, mean over seeds: best of each column")
+
+    def test_columns_without_a_number_are_left_out(self) -> None:
+        one = by_dataset_table(results(make_result("bm25", None, [0.5]), make_result("joint_r8", None, [0.6])))
+        assert one.columns == ("System", "apidocs")
+        mixed = [make_result("bm25", None, [0.5], dataset=d, metric=m) for d, m in (("x", "ndcg@10"), ("y", "map"))]
+        table = by_dataset_table(results(*mixed))
+        assert table.columns == ("System", "x", "y")
+        assert [(group.heading, group.rows[0][1].text) for group in table.groups] == [
+            ("reranking, nDCG@10", "50.00"),
+            ("reranking, MAP", "–"),
+        ]
+        assert generate_comparison_table(results(*mixed[:1])).columns == ("System", "nDCG@10", "MRR@10")
 
     def test_one_dataset_needs_no_overview(self) -> None:
         assert overview_table(results(make_result("bm25", None, [0.5]))).groups == ()
