@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias, cast
 from unimoe.analysis.analysis import Analysis
 from unimoe.analysis.comparisons import ITERATIONS, Comparison, Question, all_pairs, unknown_arm
 from unimoe.analysis.corrections import Correction, Family, check_choice
+from unimoe.analysis.gates.definitions import Registration
 from unimoe.analysis.tables import Table
 from unimoe.analysis.tables.comparisons import correction_text, significance_marks
 from unimoe.analysis.tables.scores import by_dataset_table, generate_comparison_table, overview_table
@@ -258,8 +259,11 @@ def compare_systems(
     iterations: int = ITERATIONS,
     seed: int = 0,
     warnings: Sequence[str] = (),
+    gates: Registration | None = None,
 ) -> SystemComparison:
     """Compare systems, in the order wanted with the baseline first, whose results are there already.
+
+    ``gates`` replace those that are registered in the results' folder.
 
     Pairs with a baseline that is not named are a UsageError; no dataset with results of two systems is a DataError.
     """
@@ -276,7 +280,7 @@ def compare_systems(
     if not questions:
         raise DataError(f"{results.output_dir}: no dataset has results of two of {', '.join(systems)} to compare")
     analysis = Analysis(
-        results, questions=questions, iterations=iterations, seed=seed, correction=correction, family=family
+        results, gates, questions=questions, iterations=iterations, seed=seed, correction=correction, family=family
     )
     return SystemComparison(analysis, tuple(systems), baseline, pairs, correction, family, tuple(warnings))
 

@@ -181,7 +181,6 @@ def compare(
     the file are not used. Exits 0 whatever the verdict, 2 on wrong usage, 3 on wrong data; with --gates as verdicts
     does: 0 (all PASS), 10 (FAIL), 11 (MARGINAL), 12 (INCONCLUSIVE or advisory).
     """
-    from unimoe.analysis.analysis import Analysis
     from unimoe.analysis.gates.judging import exit_code
     from unimoe.analysis.systems import compare_systems
     from unimoe.cli import compare_forms as forms
@@ -217,19 +216,12 @@ def compare(
         forms.warn(scored.warnings)
         return scored
 
-    output = forms.Output(output_dir, overwrite, as_json, layout or "systems", correction, family)
-    analyze = partial(Analysis, iterations=iterations, seed=seed, correction=correction, family=family)
-    tabulate = partial(
-        compare_systems,
-        pairs=pairs or "all",
-        iterations=iterations,
-        seed=seed,
-        correction=correction,
-        family=family,
-    )
+    output = forms.Output(output_dir, overwrite, as_json, layout or "systems")
+    corrected = partial(compare_systems, correction=correction, family=family)
+    tabulate = partial(corrected, pairs=pairs or "all", iterations=iterations, seed=seed)
     if specialist or joint:
         arms = two_arms((specialist_name or "specialist", joint_name or "joint"), specialist or [], joint or [])
-        analysis = forms.judge_runs(arms, metric or [], gates, looks or [], read, analyze, output)
+        analysis = forms.judge_runs(arms, metric or [], gates, looks or [], read, tabulate, output)
         if gates is not None:
             raise typer.Exit(exit_code(analysis.decisive))
     elif results is not None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -13,8 +14,7 @@ from pydantic_core import to_jsonable_python
 
 from unimoe.analysis.analysis import Analysis
 from unimoe.analysis.arms import Pair, arm_order
-from unimoe.analysis.comparisons import Question, unknown_arm
-from unimoe.analysis.corrections import Correction, Family
+from unimoe.analysis.comparisons import unknown_arm
 from unimoe.analysis.drilldown import LIMIT, drilldown_table
 from unimoe.analysis.gates.definitions import Registration, load_gates
 from unimoe.analysis.gates.judging import Refusal
@@ -51,26 +51,13 @@ class Output:
     overwrite: bool
     as_json: bool
     layout: Layout
-    correction: Correction
-    family: Family
 
-    def keep(
-        self, results: Results, gates: Registration | None, questions: Sequence[Question], source: Path | None = None
-    ) -> Registration | None:
-        """Write results, gates and tests to the folder, where there is one; return the gates to judge by."""
-        if self.folder is None:
-            return gates
-        tests = [(question.key, question.system, question.baseline) for question in questions]
-        kept = save_comparison(
-            results,
-            gates,
-            tests,
-            overwrite=self.overwrite,
-            source=source,
-            correction=self.correction,
-            family=self.family,
-        )
-        return kept or gates
+    def keep(self, table: SystemComparison, gates: Registration | None, source: Path | None = None) -> None:
+        """Write results, gates and tests to the folder, where there is one; sidecars come from ``source``."""
+        if self.folder is not None:
+            tests = [(question.key, question.system, question.baseline) for question in table.questions]
+            how = partial(save_comparison, correction=table.correction, family=table.family)
+            how(table.results, gates, tests, overwrite=self.overwrite, source=source)
 
     def show(self, analysis: Analysis, print_text: Callable[[], None], plain: Callable[[], dict[str, Any]]) -> None:
         """Write the report to the folder, and print the comparison.
@@ -106,7 +93,7 @@ def judge_runs(
     gates: Path | None,
     looks: Sequence[int],
     read: Read,
-    analyze: Callable[..., Analysis],
+    tabulate: Tabulate,
     output: Output,
 ) -> Analysis:
     """Judge a joint model against its specialist, print and keep the judgment."""
@@ -130,8 +117,12 @@ def judge_runs(
             reason = str(error.errors()[0]["msg"]).removeprefix("Value error, ")
             raise UsageError(f"--looks {' '.join(map(str, looks))}: {reason}") from None
         registration = Registration({"interference": gate})
-    questions = [Question(key, joint, specialist) for key in results.dataset_keys]
-    analysis = analyze(results, output.keep(results, registration, questions), questions=questions)
+    # With a folder, the gates that judge are those that are registered there.
+    table = tabulate(
+        results, (specialist, joint), specialist, pairs="baseline", gates=None if output.folder else registration
+    )
+    output.keep(table, registration)
+    analysis = table.analysis
 
     def plain() -> dict[str, Any]:
         return _as_json(results, scored) | {
@@ -169,7 +160,7 @@ def tabulate_runs(
     ordered = in_order(list(patterns), baseline)
     scored = read(patterns, f"comparison of {', '.join(ordered)}", metrics or [_METRIC])
     table = tabulate(scored.results, ordered, baseline)
-    output.keep(scored.results, None, table.questions)
+    output.keep(table, None)
     _show_table(table, scored, output)
 
 
@@ -198,7 +189,7 @@ def tabulate_folder(
     table = tabulate(results, ordered, baseline)
     if output.folder is not None and output.folder.resolve() == folder.resolve():
         raise UsageError(f"--output-dir {folder} is what --results reads; choose another folder")
-    output.keep(results, registered_in(folder), table.questions, folder)
+    output.keep(table, registered_in(folder), folder)
     _show_table(table, None, output)
 
 

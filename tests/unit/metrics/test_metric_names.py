@@ -70,7 +70,7 @@ class TestObjectsOfIrMeasures:
             (ir_measures.AP(rel=1), "AP(rel=1)"),  # its own str() is AP
             (ir_measures.R(rel=2) @ 100, "R(rel=2)@100"),
             (ir_measures.RBP(rel=2), "RBP(rel=2)"),
-            (ir_measures.RBP(p=0.9, rel=2) @ 5, "RBP(rel=2,p=0.9)@5"),
+            (ir_measures.RBP(p=0.9, rel=2), "RBP(rel=2,p=0.9)"),
             (ir_measures.nDCG(gains={2: 1, 1: 0}) @ 10, "nDCG(gains={1:0,2:1})@10"),
             (ir_measures.SetP, "SetP"),
         ],

@@ -5,9 +5,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from ir_measures import RR, nDCG
 from support.results import make_result, without_queries, write_experiment
 
-from unimoe.core.errors import DataError
+from unimoe.core.errors import DataError, UsageError
 from unimoe.core.io import read_json, write_json
 from unimoe.results import DrillDown, QueryDetail, write_result
 from unimoe.results.folder import Results, load_all_results

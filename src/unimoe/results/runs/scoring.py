@@ -271,8 +271,10 @@ def _cut(run: Run, depth: int | None) -> Run:
 
 
 def _refuse_depth(depth: int | None) -> None:
-    if depth is not None and (not hasattr(depth, "__index__") or depth < 1):
-        raise UsageError(f"--depth {depth} leaves no document to score; use a whole number, at least 1")
+    whole = hasattr(depth, "__index__")
+    if depth is not None and (not whole or depth < 1):
+        problem = "leaves no document to score" if whole else "is no whole number"
+        raise UsageError(f"--depth {depth} {problem}; use at least 1")
 
 
 def _refuse_empty(name: str, content: Qrels | Run) -> None:
