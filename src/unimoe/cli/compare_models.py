@@ -32,13 +32,9 @@ def as_run_files(
 ) -> tuple[list[Pattern], list[str]]:
     """Evaluate the systems that are models; return the run files of all, and datasets as ``NAME=QRELS``.
 
-    Args:
-        given: run files, models by name, folders of results, or the first stage that the models rerank (``bm25``).
-        datasets: collections that models are evaluated on, by name; those of the tier where there are none.
-        options: how models are evaluated; the collections are added.
-
-    Raises:
-        UnimoeError: a model or collection cannot be used, or the systems were not evaluated on the same data.
+    A system is run files, a model by name, a folder of results, or the first stage that the models rerank. ``datasets``
+    are collections that models are evaluated on, by name; those of the tier where there are none. An UnimoeError says
+    that a model or collection cannot be used, or that the systems were not evaluated on the same data.
     """
     for text in datasets:
         if Path(text.partition("=")[2]).is_file() or Path(text).is_file():

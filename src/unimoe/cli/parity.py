@@ -18,9 +18,6 @@ from unimoe.core.errors import UsageError, first_few
 if TYPE_CHECKING:
     from unimoe.analysis.parity import Parity
 
-NO_PARITY = 10
-"""The exit code where scores differ by the tolerance or more, or more rankings change than may."""
-
 
 def parity(
     first: Annotated[
@@ -62,9 +59,9 @@ def parity(
     from unimoe.analysis.parity import compare_scores
     from unimoe.results.folder import result_paths
 
-    for option, given_value in (("--tolerance", tolerance), ("--ranking-tolerance", ranking_tolerance)):
-        if not math.isfinite(given_value):
-            raise UsageError(f"{option} {given_value}: no finite number")
+    for option, value in (("--tolerance", tolerance), ("--ranking-tolerance", ranking_tolerance)):
+        if not math.isfinite(value):
+            raise UsageError(f"{option} {value}: no finite number")
     sides = [(name, result_paths(Path(name))) for name in (first, second)]
     place = output_dir or Path("outputs", "parity")
     options = ModelOptions(place, eval_tier, datasets, config, override, max_queries, device, threads)
@@ -83,7 +80,7 @@ def parity(
             stdout.out("\n".join(parity_lines(comparison)))
         stdout.out(verdict_line(comparisons, tolerance, ranking_tolerance))
     if not _within(comparisons, tolerance, ranking_tolerance):
-        raise typer.Exit(NO_PARITY)
+        raise typer.Exit(10)
 
 
 def parity_lines(found: Parity) -> list[str]:

@@ -64,17 +64,9 @@ _CHECKPOINT = _Rule("checkpoint", attrgetter("identity.checkpoint"))
 def comparable(where: str, results: Sequence[EvalResult], allow: Collection[str] = ()) -> list[EvalResult]:
     """Return results as they may be compared: of one experiment, and per dataset on the same queries and metric.
 
-    Systems beside the arms have base models and prompts of their own.
-
-    Args:
-        where: what they were read from, for messages.
-        results: at most one of each arm, seed, task and dataset.
-        allow: names of ``ALLOWANCES``: what differs becomes a caveat; other queries are cut to those that all arms
-            share, and other main metrics are exchanged for one that all arms hold.
-
-    Raises:
-        UsageError: an unknown name in ``allow``.
-        DataError: what must agree differs and was not allowed, or leaves nothing in common.
+    There is at most one result of each arm, seed, task and dataset; ``where`` is what they were read from. Where other
+    queries are allowed, all are cut to those that all arms share; other main metrics are exchanged for one that all
+    hold. An unknown name in ``allow`` is a UsageError, and what differs without being allowed a DataError.
     """
     for name in allow:
         if name not in ALLOWANCES:
@@ -192,11 +184,12 @@ def _on_shared_queries(
     key: str, results: list[EvalResult], allow: Collection[str]
 ) -> tuple[list[EvalResult], str | None]:
     """Return results as if measured on the queries that all hold, with a caveat; refuse others unless allowed."""
-    first = results[0]
-    other = next((r for r in results if r.per_query.keys() != first.per_query.keys()), None)
-    if other is None:
+    here = results[0]
+    there = next((r for r in results if r.per_query.keys() != here.per_query.keys()), None)
+    if there is None:
         return results, None
-    here, there = (first, other) if first.per_query.keys() - other.per_query.keys() else (other, first)
+    if not here.per_query.keys() - there.per_query.keys():
+        here, there = there, here
     missing = sorted(here.per_query.keys() - there.per_query.keys())
     _allowed(
         f"{key}: {name_of(there)} lacks {len(missing):,} of the {len(here.per_query):,} queries of {name_of(here)} "

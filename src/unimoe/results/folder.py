@@ -270,19 +270,20 @@ def load_all_results(
     paths = result_files(output_dir)
     if not paths:
         raise DataError(f"{output_dir}: no results here; evaluate an arm first, or point --output-dir at an experiment")
-    allow = [allow] if isinstance(allow, str) else allow
-    results = _read(output_dir, paths if only is None else _chosen(paths, only))
-    return Results(output_dir, results, read_logs(output_dir) if only is None else None, allow=allow)
+    if only is not None:
+        wanted = {(arm, task, safe_name(dataset)) for arm, key in only for task, _, dataset in [key.partition("/")]}
+        found = {path: (path.parts[-5], path.parts[-2], path.stem) for path in paths}
+        if wanted <= set(found.values()):
+            paths = [path for path, place in found.items() if place in wanted]
+    logs = read_logs(output_dir) if only is None else None
+    return Results(output_dir, _read(output_dir, paths), logs, allow=[allow] if isinstance(allow, str) else allow)
 
 
 def result_paths(path: Path) -> dict[str, Path]:
     """Return the reranking results at a path by ``task/dataset``: a file, or the folder of a seed, arm or system.
 
-    A folder of several arms has the first stage's results beside one system's; nothing is found in other folders.
-
-    Raises:
-        UsageError: the folder holds several systems.
-        DataError: a result is damaged.
+    A folder of several arms has the first stage's results beside one system's, several systems are a UsageError;
+    nothing is found in other folders.
     """
     if path.is_file() and path.suffix == ".json":
         return {read_result(path).key: path}
@@ -298,26 +299,16 @@ def result_paths(path: Path) -> dict[str, Path]:
     return next(iter(found.values()), {})
 
 
-def _chosen(paths: Sequence[Path], only: Collection[tuple[str, str]]) -> Sequence[Path]:
-    """Return the files of these arms and keys; all files where one has none."""
-    wanted = {(arm, task, safe_name(dataset)) for arm, key in only for task, _, dataset in [key.partition("/")]}
-    found = {path: (path.parts[-5], path.parts[-2], path.stem) for path in paths}
-    return paths if wanted.difference(found.values()) else [path for path, of in found.items() if of in wanted]
-
-
 def _read(output_dir: Path, paths: Sequence[Path]) -> Iterator[EvalResult]:
     """Yield results; refuse a file at another place than its content says, such as a second one for a measurement."""
     for path in paths:
         result = read_result(path)
         expected = result_path(output_dir, result.config_name, result.seed, result.task, result.dataset)
+        what = f"{name_of(result)} on {result.key}"
         if path != expected and expected in paths:
-            raise DataError(
-                f"{path} and {expected} both claim to be {name_of(result)} on {result.key}; remove one of them"
-            )
+            raise DataError(f"{path} and {expected} both claim to be {what}; remove one of them")
         if path != expected:
-            raise DataError(
-                f"{path} says it is {name_of(result)} on {result.key}, which belongs at {expected}; move it there"
-            )
+            raise DataError(f"{path} says it is {what}, which belongs at {expected}; move it there")
         yield result
 
 

@@ -206,7 +206,7 @@ class TestTableOfSystems:
         options = [*dataset_options(systems, ["dl19", "cran"]), *of_systems(systems)]
         done = compare(*options, "--layout", "datasets")
         assert done.returncode == 0, done.stderr
-        assert re.search(r"^ *System +cran +dl19 +[Aa]verage", done.stdout, re.MULTILINE), done.stdout
+        assert re.search(r"^ *System +# +cran +dl19 +Average", done.stdout, re.MULTILINE), done.stdout
         assert_refused(compare(*options, "--layout", "rows"), 2, "--layout")
 
     def test_numbers_of_runs_may_differ_between_datasets(self, tmp_path: Path) -> None:

@@ -74,7 +74,7 @@ class TestFrame:
             *("joint_r8,0,reranking,apidocs,ndcg@10,a,0.4", "joint_r8,0,reranking,apidocs,ndcg@10,b,0.2"),
             *("joint_r8,1,reranking,apidocs,ndcg@10,a,0.5", "joint_r8,1,reranking,apidocs,ndcg@10,b,0.2"),
         ]
-        assert (frame["seed"].dtype, frame["score"].dtype) == ("Int64", "float64")
+        assert (str(frame["seed"].dtype), str(frame["score"].dtype)) == ("Int64", "float64")
 
     def test_of_other_metrics(self) -> None:
         results = self.results()

@@ -22,12 +22,7 @@ from unimoe.results import QueryDetail
 RunContent: TypeAlias = Path | Mapping[str, Mapping[str, float]]
 QrelsContent: TypeAlias = Path | Mapping[str, Mapping[str, int]]
 
-ALLOWANCES = {  # the differences that can be allowed by name, and what each means
-    "queries": "compare on the judged queries that all runs have",
-    "zeros": "judged queries that a run lacks count 0 there, as in trec_eval -c",
-    "depth": "runs of different depth",
-    "duplicates": "the same run given twice",
-}
+ALLOWANCES = ("queries", "zeros", "depth", "duplicates")  # the help of ``compare --allow`` says what each means
 
 
 @dataclass(frozen=True)
