@@ -46,10 +46,8 @@ class Analysis:
         ``iterations`` and ``seed`` are those of the resampling checks beside each test. ``correction`` and ``family``
         say how p is corrected: by default as the comparison saved in the folder is, else by Holm over the table.
         """
-        if correction is not None:
-            check_choice("correction", correction, Correction)
-        if family is not None:
-            check_choice("family", family, Family)
+        check_choice("correction", correction, Correction)
+        check_choice("family", family, Family)
         self.results = results
         self.iterations = iterations
         self.seed = seed

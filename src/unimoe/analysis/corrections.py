@@ -30,7 +30,7 @@ def adjusted(p_values: Sequence[float], correction: Correction) -> list[float]:
     return list(p_values)
 
 
-def check_choice(name: str, value: str, choices: Any) -> None:
-    """Refuse a value that is none of the ``choices``, a Literal, by a UsageError that lists them."""
-    if value not in get_args(choices):
+def check_choice(name: str, value: str | None, choices: Any) -> None:
+    """Refuse a value that is neither None nor one of the ``choices``, a Literal, by a UsageError that lists them."""
+    if value is not None and value not in get_args(choices):
         raise UsageError(f"{name} {value!r}: unknown; use {' or '.join(get_args(choices))}")

@@ -1,8 +1,12 @@
-"""Numbers as text, so that no output contradicts what a number means: its sign, and its side of the level of a test."""
+"""Numbers and names as text; no number contradicts its meaning: its sign, and its side of the level of a test."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from unimoe.analysis.comparisons import ALPHA
+
+_NAMED = 4  # names in a sentence; more are counted
 
 
 def signed(number: float, digits: int = 2, *, keep_side: bool = False) -> str:
@@ -27,3 +31,10 @@ def p_text(p: float) -> str:
         return "<0.0001"
     shown = (f"{p:.{digits}f}" for digits in range(4, 30))
     return next((text for text in shown if (float(text) < ALPHA) == (p < ALPHA)), repr(p))
+
+
+def listed(names: Sequence[str]) -> str:
+    """Return names as part of a sentence; of more than four the first three, and how many more there are."""
+    if len(names) > _NAMED:
+        return f"{', '.join(names[: _NAMED - 1])} and {len(names) - _NAMED + 1} more"
+    return " and ".join(filter(None, (", ".join(names[:-1]), names[-1])))

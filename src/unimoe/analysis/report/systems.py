@@ -8,14 +8,13 @@ from statistics import fmean
 
 from unimoe.analysis.comparisons import ALPHA, Comparison, average_name
 from unimoe.analysis.corrections import NAMES
-from unimoe.analysis.formats import p_text
+from unimoe.analysis.formats import listed, p_text
 from unimoe.analysis.statistics.estimates import LEVEL
 from unimoe.analysis.tables.cells import metric_name
 from unimoe.analysis.tables.comparisons import correction_text
 from unimoe.core.grouping import gathered
 from unimoe.results.folder import Results
 
-_NAMED = 4  # systems or findings that a sentence names; more are counted
 _PLACES = 2  # most datasets and averages that have a sentence each
 
 _Place = tuple[str, ...]  # the ``task/dataset`` key of one dataset, or those of an average
@@ -44,11 +43,11 @@ def systems_headlines(results: Results, comparisons: Sequence[Comparison]) -> li
             mentioned += about_best
     else:
         best = gathered((max(of_place, key=of_place.__getitem__), names[p]) for p, of_place in means.items())
-        said = [f"Highest main metric: {'; '.join(f'{system} on {_listed(there)}' for system, there in best.items())}."]
+        said = [f"Highest main metric: {'; '.join(f'{system} on {listed(there)}' for system, there in best.items())}."]
     others = [c for of_place in at.values() for c in of_place if c.significant and c not in mentioned]
     if others:
         also = "Also significant" if mentioned else "Significant"
-        said.append(f"{also}: {_listed(_findings(others, names, alone=len(at) == 1))}.")
+        said.append(f"{also}: {listed(_findings(others, names, alone=len(at) == 1))}.")
     return said
 
 
@@ -90,19 +89,19 @@ def _of_best(means: Mapping[str, float], metric: str, here: Sequence[Comparison]
     if not others:
         return f"{best} is the only system: its {metric} is {score}.", ()
     if equal := [system for system in others if math.isclose(means[system], means[best], abs_tol=1e-12)]:
-        return f"{_listed([best, *equal])} share the highest {metric} ({score}).", ()
+        return f"{listed([best, *equal])} share the highest {metric} ({score}).", ()
     of_best = {c.baseline if c.system == best else c.system: c for c in here if best in (c.system, c.baseline)}
     against = [system for system in others if system in of_best]
     said = f"{best} has the highest {metric} ({score})"
     if not against:
-        return f"{said}; it was compared with none of {_listed(others)}.", ()
+        return f"{said}; it was compared with none of {listed(others)}.", ()
     nearest = of_best[against[0]]
     margin = f"{abs(100 * nearest.delta):.{_digits(nearest)}f} points"
     beaten = [system for system in against if of_best[system].significant]
     better = "is significantly better" if beaten else "is not significantly better"
     sentence = (
         f"{said}, {margin} above {against[0]} {_certainty(nearest, best)}, and {better} than "
-        f"{_listed(beaten or against)}."
+        f"{listed(beaten or against)}."
     )
     return sentence, of_best.values()
 
@@ -113,7 +112,7 @@ def _findings(found: Iterable[Comparison], names: Mapping[_Place, str], *, alone
     said = []
     for (above, below), of_pair in by_pair.items():
         points = f"({abs(100 * of_pair[0].delta):.{_digits(of_pair[0])}f} points)"
-        where = f"on {_listed([names[c.parts or (c.key,)] for c in of_pair])}"
+        where = f"on {listed([names[c.parts or (c.key,)] for c in of_pair])}"
         said.append(f"{above} above {below} {points if alone else where}")
     return said
 
@@ -133,9 +132,3 @@ def _digits(c: Comparison) -> int:
     """Return how many decimals keep difference and interval from rounding to 0."""
     numbers = [abs(100 * value) for value in (c.delta, *(c.difference.interval or ())) if value]
     return next((digits for digits in range(1, 5) if all(round(number, digits) for number in numbers)), 5)
-
-
-def _listed(names: Sequence[str]) -> str:
-    if len(names) > _NAMED:
-        return f"{', '.join(names[: _NAMED - 1])} and {len(names) - _NAMED + 1} more"
-    return " and ".join(filter(None, (", ".join(names[:-1]), names[-1])))

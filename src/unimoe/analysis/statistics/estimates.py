@@ -195,7 +195,8 @@ def _two_sided_p(value: float, terms: Terms) -> float:
 
     Satterthwaite's t is right at 5 percent. Far beyond, where Holm's correction over many rows looks, it is too thin:
     there p falls as one does that allows for how uncertain a variance over few runs is (docs/statistics.md, "Families
-    and marks"). A row of a table has at most two groups of runs; a suite may have more, and no table tests that.
+    and marks"). A row of a table has at most two groups of runs; a suite, or an average, of runs that differ by
+    dataset has more, and keeps that t.
     """
     p = 2.0 * float(stdtr(terms.freedom, -abs(value) / terms.error))
     if p >= 1.0 - LEVEL or len(terms.runs) > _MOST_GROUPS or not (terms.run.any() and terms.query.any()):

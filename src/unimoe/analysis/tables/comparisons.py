@@ -15,6 +15,7 @@ from pathlib import Path
 from unimoe.analysis.arms import arm_order
 from unimoe.analysis.comparisons import ALPHA, Comparison, before_after
 from unimoe.analysis.corrections import NAMES, OF_FAMILY
+from unimoe.analysis.formats import listed
 from unimoe.analysis.statistics.estimates import LEVEL, TWO_SEEDS
 from unimoe.analysis.tables.cells import ABSENT, Cell, caveat_notes, metric_name, row_groups
 from unimoe.analysis.tables.table import Table
@@ -219,7 +220,7 @@ def _limits(comparisons: Sequence[Comparison]) -> Iterator[str]:
         (reason, f"{row} ({', '.join(metrics)})" if several else row) for (reason, row), metrics in untested.items()
     )
     for reason, names in reasons.items():
-        yield f"No test of {', '.join(names)}: {reason}."
+        yield f"No test of {listed(names)}: {reason}."
 
 
 def _letter(place: int) -> str:
