@@ -35,11 +35,7 @@ _RECORDED = (*_ARMS, "qrels", "relevance_level", "depth", "allow", "looks")  # w
 
 
 class SeveralValues(TyperCommand):
-    """A command whose repeatable options also take several values at once: ``--joint b1.trec b2.trec``.
-
-    Such a command has no arguments, so every word up to the next option belongs to the option before it. A file whose
-    name begins with ``-`` is given as ``./-name``.
-    """
+    """A command without arguments, so that options may take several values at once: ``--joint b1.trec b2.trec``."""
 
     def parse_args(self, ctx: typer.Context, args: list[str]) -> list[str]:  # type: ignore[override]
         """Spell out repeated options, then parse as usual."""

@@ -93,10 +93,7 @@ def read_queries(path: Path) -> dict[str, str]:
 def select_datasets(
     qrels: Path | None, given: Sequence[str], level: int | None, queries: str | None = None
 ) -> list[Judgments]:
-    """Read the judgments that ``--qrels`` and ``--dataset`` name, with the texts of ``--queries``.
-
-    A UsageError where the options contradict each other.
-    """
+    """Read the judgments that ``--qrels`` and ``--dataset`` name, with the texts of ``--queries``."""
     if qrels is None and not given:
         raise UsageError("no judgments; give --qrels FILE, or --dataset NAME=FILE for each of several datasets")
     if qrels is not None and len(given) > 1:
@@ -111,7 +108,8 @@ def select_datasets(
     _refuse_equal("dataset", [judged.dataset for judged in found], "--dataset NAME=QRELS")
     if queries is None:
         return found
-    return [replace(judged, texts=read_queries(Path(queries.replace(PLACE, judged.dataset)))) for judged in found]
+    files = [Path(queries.replace(PLACE, judged.dataset)) for judged in found]
+    return [replace(judged, texts=read_queries(path)) for judged, path in zip(found, files, strict=True)]
 
 
 def select_runs(

@@ -44,12 +44,9 @@ def score_systems(
 ) -> ScoredSystems:
     """Read and score the runs of some systems, one run at a time, and refuse what cannot be compared.
 
-    The results record ``experiment``, as a name of the comparison, and the options ``given`` by hand.
-
-    Raises:
-        UsageError: a metric that cannot be computed here, or different numbers of runs that shall pair.
-        DataError: a file cannot be read; a run given twice, runs of different depth, or a run that lacks judged
-            queries, unless allowed.
+    The results record ``experiment``, as a name of the comparison, and the options ``given`` by hand. A UsageError is a
+    metric that cannot be computed here, or different numbers of runs that shall pair; a DataError what cannot be read,
+    or, unless allowed, a run given twice, other depths, or judged queries that a run lacks.
     """
     of_datasets = gathered((source.judged.dataset, source) for source in sources)
     for of_dataset in of_datasets.values():  # before the files are read, which may take a while

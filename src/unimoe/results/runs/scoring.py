@@ -51,11 +51,7 @@ class RunSource:
 
 @dataclass(frozen=True)
 class Scoring:
-    """How the runs of a comparison are scored.
-
-    Raises:
-        UsageError: an unknown metric or allowance, two allowances that contradict each other, or a depth below 1.
-    """
+    """How the runs of a comparison are scored; a UsageError where metrics, allowances or depth make no sense."""
 
     metrics: tuple[str, ...]  # those asked for, in any spelling; the first is the main metric, which is tested
     others: tuple[str, ...] = ()  # shown too where the rankings of all runs are deep enough
@@ -131,9 +127,7 @@ class RunScores:
 def judgments(content: QrelsContent, dataset: str | None = None, level: int | None = None) -> Judgments:
     """Read the judgments of a dataset; its name and level are by default those stated of the file, else its stem and 1.
 
-    Raises:
-        UsageError: a level below 1, or a name that a dataset cannot have.
-        DataError: the file is missing, malformed or empty.
+    A UsageError where the level is below 1 or the name cannot be a dataset's, a DataError where the file is malformed.
     """
     if level is not None:
         checked_level(level, "--relevance-level")
@@ -238,10 +232,7 @@ def score_source(source: RunSource, scoring: Scoring) -> ScoredRun:
 
 
 def _read(source: RunSource) -> tuple[Run, list[str], bool]:
-    """Return a run, its judged queries whose documents all have one score, and whether no query of several is ordered.
-
-    An empty run, and one that holds no judged query, is a DataError.
-    """
+    """Return a run, its judged queries whose documents all have one score, and whether none of several is ordered."""
     judged = source.judged
     if isinstance(source.content, Path):
         run = read_run(source.content)
