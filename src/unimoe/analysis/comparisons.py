@@ -271,7 +271,8 @@ def difference(system: Array, baseline: Array, *, paired: bool = False) -> tuple
         baseline: of the other arm, the same queries in the same order; the number of seeds may differ.
         paired: whether row i of one belongs to row i of the other.
     """
-    return _difference([(system, baseline)], np.ones(1), paired=paired)
+    estimated, unfit, _ = _difference([(system, baseline)], np.ones(1), paired=paired)
+    return estimated, unfit
 
 
 def interval_of_mean(scores: Array) -> tuple[float, float] | None:
@@ -318,16 +319,17 @@ def _averages(results: Results, asked: Sequence[Question]) -> Iterator[Question]
 
 def _difference(
     blocks: Sequence[tuple[Array, Array]], weights: Array, *, paired: bool, apart: Collection[int] = ()
-) -> tuple[Estimate, str]:
-    """Estimate system minus baseline, averaged over datasets by their weights, as ``difference`` does on one."""
+) -> tuple[Estimate, str, Array]:
+    """Return what ``difference`` does, averaged over datasets by their weights, and the differences by query."""
     runs = [min(len(block[arm]) for block in blocks) for arm in (0, 1)]
     found = moments(blocks, groups_of(runs, paired=paired and runs[0] == runs[1]), apart)
-    by_query = np.concatenate([system.mean(axis=0) - baseline.mean(axis=0) for system, baseline in blocks])
-    differing = int((np.abs(by_query) > _ROUNDING).sum())
+    delta = np.concatenate([system.mean(axis=0) - baseline.mean(axis=0) for system, baseline in blocks])
+    delta[np.abs(delta) < _ROUNDING] = 0.0  # a tie, except for the rounding of an average
+    differing = int((delta != 0.0).sum())
     estimand: Estimand = "seeds_and_queries" if max(runs) > 1 else "queries"
     estimated = estimate(found, Linear(np.stack([weights, -weights], axis=1)), estimand)
-    few = f"the systems differ on {differing:,} of {len(by_query):,} queries" if differing < MIN_DIFFERING else ""
-    return estimated, few or estimated.unfit
+    few = f"the systems differ on {differing:,} of {len(delta):,} queries" if differing < MIN_DIFFERING else ""
+    return estimated, few or estimated.unfit, delta
 
 
 def _compare(results: Results, question: Question) -> tuple[Comparison, Array]:
@@ -347,12 +349,10 @@ def _compare(results: Results, question: Question) -> tuple[Comparison, Array]:
         for key, first, second in zip(keys, *used, strict=True)
     ]
     weights = ratio_weights([key.partition("/")[2] for key in keys], "tir_of_means")[0]
-    estimated, unfit = _difference(blocks, weights, paired=bool(common), apart=apart)
+    estimated, unfit, delta = _difference(blocks, weights, paired=bool(common), apart=apart)
     for place in apart:
         if len(set().union(*used[place])) < sum(map(len, used[place])):
             unfit = unfit or f"no run of {arms[place]} is on every dataset, and some are on several"
-    delta = np.concatenate([system.mean(axis=0) - baseline.mean(axis=0) for system, baseline in blocks])
-    delta[np.abs(delta) < _ROUNDING] = 0.0  # a tie, except for the rounding of an average
     spread = float(delta.std(ddof=1)) if len(delta) > 1 and not question.parts else 0.0
     first, second = (weights @ [block[arm].mean() for block in blocks] for arm in (0, 1))
     left_out = (

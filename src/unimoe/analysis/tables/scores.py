@@ -24,7 +24,6 @@ from unimoe.analysis.tables.table import Table
 from unimoe.core.grouping import gathered, natural_key
 from unimoe.metrics import DEFAULT_METRICS
 from unimoe.metrics.scoring import dataset_group, suite_averages
-from unimoe.results import EvalResult
 from unimoe.results.folder import Results
 
 
@@ -188,22 +187,21 @@ def _group(results: Results, key: str, metrics: Sequence[str], marks: Marks) -> 
 
 def _facts(results: Results) -> Iterator[str]:
     """Yield what the numbers rest on, and what cut them; datasets with the same facts share a line."""
-    datasets = gathered((_measured_how(first), first.key) for first in results.firsts)
-    yield from (f"{', '.join(keys)}: {facts}." for facts, keys in datasets.items())
-
-
-def _measured_how(result: EvalResult) -> str:
-    identity = result.identity
-    parts = (
-        f"split {identity.split}",
-        f"{len(result.unjudged_queries):,} unjudged queries left out" if result.unjudged_queries else "",
-        f"queries cut to {identity.max_queries:,}" if identity.max_queries is not None else "",
-        f"candidates from {identity.first_stage}" if identity.first_stage is not None else "",
-        f"depth {identity.depth:,}" if identity.depth is not None else "no candidate cut",
-        f"pool of {identity.pool:,} documents" if identity.pool is not None else "",
-        f"relevance level {result.relevance_level}" if result.relevance_level != 1 else "",
-    )
-    return f"{', '.join(filter(None, parts))}; main metric {metric_name(result.main_metric)}"
+    datasets: dict[str, list[str]] = {}
+    for first in results.firsts:
+        identity = first.identity
+        facts = (
+            f"split {identity.split}",
+            f"{len(first.unjudged_queries):,} unjudged queries left out" if first.unjudged_queries else "",
+            f"queries cut to {identity.max_queries:,}" if identity.max_queries is not None else "",
+            f"candidates from {identity.first_stage}" if identity.first_stage is not None else "",
+            f"depth {identity.depth:,}" if identity.depth is not None else "no candidate cut",
+            f"pool of {identity.pool:,} documents" if identity.pool is not None else "",
+            f"relevance level {first.relevance_level}" if first.relevance_level != 1 else "",
+        )
+        how = f"{', '.join(filter(None, facts))}; main metric {metric_name(first.main_metric)}"
+        datasets.setdefault(how, []).append(first.key)
+    yield from (f"{', '.join(keys)}: {how}." for how, keys in datasets.items())
 
 
 def _notes_by_dataset(results: Results) -> Iterator[str]:
