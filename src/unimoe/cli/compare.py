@@ -105,16 +105,19 @@ def compare(
         ),
     ] = None,
     correction: Annotated[
-        Literal["holm", "bh", "bonferroni", "none"],
-        typer.Option(help="How p is corrected for the tests of a family; bh is Benjamini and Hochberg's."),
-    ] = "holm",
-    family: Annotated[
-        Literal["table", "dataset", "baseline"],
+        Literal["holm", "bh", "bonferroni", "none"] | None,
         typer.Option(
-            help="The tests of a metric that are corrected together: all of them, those on one dataset, or those "
-            "against one baseline."
+            help="How p is corrected for the tests of a family; bh is Benjamini and Hochberg's. By default holm, or as "
+            "the comparison that --results holds."
         ),
-    ] = "table",
+    ] = None,
+    family: Annotated[
+        Literal["table", "dataset", "baseline"] | None,
+        typer.Option(
+            help="The tests of a metric that are corrected together: all of them (table, the default), those on one "
+            "dataset, or those against one baseline."
+        ),
+    ] = None,
     paired: Annotated[
         bool, typer.Option("--paired", help="Run i of all systems shares data order and initial weights.")
     ] = False,
@@ -178,6 +181,7 @@ def compare(
     does: 0 (all PASS), 10 (FAIL), 11 (MARGINAL), 12 (INCONCLUSIVE or advisory).
     """
     from unimoe.analysis.gates.judging import exit_code
+    from unimoe.analysis.saved_comparison import saved_comparison
     from unimoe.analysis.systems import compare_systems
     from unimoe.cli import compare_forms as forms
     from unimoe.cli.compare_models import as_run_files, is_scored
@@ -213,8 +217,15 @@ def compare(
         return scored
 
     output = forms.Output(output_dir, overwrite, as_json, layout or "systems")
-    corrected = partial(compare_systems, correction=correction, family=family)
-    tabulate = partial(corrected, pairs=pairs or "all", iterations=iterations, seed=seed)
+    saved = saved_comparison(results) if results else None
+    tabulate = partial(
+        compare_systems,
+        pairs=pairs or "all",
+        iterations=iterations,
+        seed=seed,
+        correction=correction or (saved.correction if saved else "holm"),
+        family=family or (saved.family if saved else "table"),
+    )
     if specialist or joint:
         arms = two_arms((specialist_name or "specialist", joint_name or "joint"), specialist or [], joint or [])
         analysis = forms.judge_runs(arms, metric or [], gates, looks or [], read, tabulate, output)

@@ -202,6 +202,22 @@ class TestTableOfSystems:
             }[correction]
             assert [row["p_corrected"] for row in members] == pytest.approx(expected.tolist(), rel=1e-9)
 
+    @pytest.mark.usefixtures("without_report")
+    def test_a_saved_comparison_is_corrected_as_before_unless_asked(self, systems: Path, tmp_path: Path) -> None:
+        options = [*dataset_options(systems, ["dl19", "cran"]), *of_systems(systems), "--output-dir", str(tmp_path)]
+        saved = json.loads(compare(*options, "--correction", "bh", "--family", "dataset", "--json").stdout)
+        again, other = (
+            json.loads(compare("--results", tmp_path, "--baseline", "bm25", *more, "--json").stdout)
+            for more in ([], ["--correction", "none"])
+        )
+        assert (again["correction"], again["family"]) == ("bh", "dataset")
+        assert (other["correction"], other["family"]) == ("none", "dataset")
+        before, after = (
+            {(c["dataset"], *sorted((c["system"], c["baseline"]))): c["p_corrected"] for c in of["comparisons"]}
+            for of in (saved, again)
+        )
+        assert after == pytest.approx(before)
+
     def test_datasets_are_columns_where_asked(self, systems: Path) -> None:
         options = [*dataset_options(systems, ["dl19", "cran"]), *of_systems(systems)]
         done = compare(*options, "--layout", "datasets")
