@@ -292,7 +292,8 @@ class TestCorrections:
     ) -> None:
         rows = [c for c in self.found(correction, family) if c.main]
         table = comparisons_table(results(make_result("a", 0, [0.5])), rows)
-        assert words in table.caption
+        assert words.removeprefix("p ") in table.notes[0]
+        assert table.caption.endswith(f"by {heading[3:-1]}" if "(" in heading else "p, and no correction")
         assert [column for column in table.columns if column.startswith("p")][-1] == heading
         (mark,) = [n for n in significance_marks(results(*arms("a", "b", "c")), rows).notes if "two-sided" in n]
         assert words in mark

@@ -113,7 +113,7 @@ def comparisons_table(results: Results, comparisons: Sequence[Comparison]) -> Ta
     empty = Table(
         name="significance",
         title="Paired comparisons",
-        caption="Paired comparisons of systems: difference (delta) in points (score × 100)",
+        caption="Paired comparisons of systems: difference in points (score × 100)",
         columns=("Comparison", "Holds for other", *_OF_TEST, "d", "W/T/L", *csv_only),
         csv_only=frozenset(csv_only),
         groups=(),
@@ -159,18 +159,19 @@ def print_before_after(
 def _filled(table: Table, results: Results, comparisons: Sequence[Comparison], heading: str) -> Table:
     """Add a row for each comparison, below a heading made of it and its metric, and how the rows were tested."""
     correction = NAMES[comparisons[0].correction] if comparisons else ""
+    corrected = f"p corrected by {correction}" if correction else "no correction"
     columns = [column for column in table.columns if correction or column != "Corrected"]
     rows = (
         (heading.format(c, metric_name(c.metric)), tuple(_COLUMNS[name](c) for name in columns)) for c in comparisons
     )
     return replace(
         table,
-        caption=f"{table.caption} with its {100 * LEVEL:g} % interval, and p {correction_text(comparisons)}",
+        caption=f"{table.caption} with its {100 * LEVEL:g} % interval, p, and {corrected}",
         columns=tuple(f"p ({correction})" if column == "Corrected" else column for column in columns),
         groups=row_groups(rows),
         notes=(
-            f"p: {_TEST}, below {ALPHA:g} exactly where the interval excludes 0. The checks in the CSV file (bootstrap "
-            "and sign flips over queries) take the runs as they are.",
+            f"p: {_TEST}, below {ALPHA:g} exactly where the interval excludes 0; {correction_text(comparisons)}. The "
+            "checks in the CSV file (bootstrap and sign flips over queries) take the runs as they are.",
             *table.notes,
             *_limits(comparisons),
             *caveat_notes(results),

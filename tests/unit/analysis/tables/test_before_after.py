@@ -51,7 +51,7 @@ def test_two_later_arms_are_one_family(tmp_path: Path, capsys: pytest.CaptureFix
         write_result(tmp_path, measured(arm, rng.uniform(size=30).tolist()))
     print_before_after(tmp_path, "bm25", ["minilm", "minilm+bm25"], ["retrieval/toy"])
     printed = " ".join(capsys.readouterr().out.split())
-    assert "p corrected by Holm for all 6 tests" in printed
+    assert "; corrected by Holm for all 6 tests." in printed
     assert "All tests hold for other queries." in printed
 
 

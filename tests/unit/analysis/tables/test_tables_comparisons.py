@@ -46,12 +46,13 @@ def test_a_row_for_each_comparison_of_the_family() -> None:
     )
     assert row(table, "joint_r8 − rank_only_r8")["W/T/L"].text == "0/0/60"
     assert table.caption == (
-        "Paired comparisons of systems: difference (delta) in points (score × 100) with its 95 % interval, and p "
-        "corrected by Holm for all 3 tests"
+        "Paired comparisons of systems: difference in points (score × 100) with its 95 % interval, p, and p "
+        "corrected by Holm"
     )
     assert table.notes[:2] == (
-        "p: two-sided t from the model of seeds and queries, below 0.05 exactly where the interval excludes 0. The "
-        "checks in the CSV file (bootstrap and sign flips over queries) take the runs as they are.",
+        "p: two-sided t from the model of seeds and queries, below 0.05 exactly where the interval excludes 0; "
+        "corrected by Holm for all 3 tests. The checks in the CSV file (bootstrap and sign flips over queries) take "
+        "the runs as they are.",
         "d: mean over standard deviation of the differences by query. W/T/L: queries won, tied and lost.",
     )
 
@@ -96,7 +97,7 @@ def test_a_row_without_a_test_says_why() -> None:
     assert {cells[name].text for name in ("Holds for other", "Low", "High", "p", "p (Holm)")} == {"–"}
     assert cells["Delta"].text == "+0.50"
     assert "No test of x − bm25 on reranking/apidocs: the systems differ on 3 of 60 queries." in table.notes
-    assert table.caption.endswith("and p not computed, since nothing can be tested")
+    assert "; not computed, since nothing can be tested." in table.notes[0]
 
 
 def test_single_runs_beside_several_are_named() -> None:
