@@ -15,6 +15,7 @@ from unimoe.analysis.statistics.variance import Array
 from unimoe.core.errors import DataError
 from unimoe.core.trec import Run, ranked, read_run
 from unimoe.results import EvalResult, by_query_id, read_result, run_beside
+from unimoe.results.folder import result_paths
 
 TOP = 10  # documents at the head of a ranking, whose change a reader would see
 
@@ -77,18 +78,31 @@ def read_scored(path: Path) -> Scored:
     return Scored(result, read_run(run))
 
 
-def compare_scores(first: Mapping[str, Path], second: Mapping[str, Path]) -> list[Parity]:
-    """Compare two systems on every dataset that both have results of, as ``result_paths`` finds them.
+def compare_scores(first: str | Path | Mapping[str, Path], second: str | Path | Mapping[str, Path]) -> list[Parity]:
+    """Compare two systems on every dataset that both have reranking results of.
 
-    Systems without a dataset in common are a DataError, as is what ``parity`` refuses.
+    Args:
+        first: a result file; the folder of a seed, an arm or a system; or result files by ``task/dataset``.
+        second: the same.
+
+    Returns:
+        A comparison for each dataset; differences of the measure are the second system's minus the first's.
+
+    Raises:
+        UsageError: a folder holds several systems.
+        DataError: no results, no dataset in common, or systems that did not score the same pairs.
     """
-    keys = [key for key in first if key in second]
+    one, other = (side if isinstance(side, Mapping) else result_paths(Path(side)) for side in (first, second))
+    for side, found in ((first, one), (second, other)):
+        if not found:
+            raise DataError(f"{side}: no reranking results here; name a result file, or a folder of one system")
+    keys = [key for key in one if key in other]
     if not keys:
         raise DataError(
-            f"no dataset in common: the first system has {', '.join(first)}, the second {', '.join(second)}; evaluate "
+            f"no dataset in common: the first system has {', '.join(one)}, the second {', '.join(other)}; evaluate "
             "both on the same --datasets"
         )
-    return [parity(key, read_scored(first[key]), read_scored(second[key])) for key in keys]
+    return [parity(key, read_scored(one[key]), read_scored(other[key])) for key in keys]
 
 
 def parity(key: str, first: Scored, second: Scored) -> Parity:

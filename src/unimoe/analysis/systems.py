@@ -11,14 +11,15 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias, cast
 from unimoe.analysis.analysis import Analysis
 from unimoe.analysis.comparisons import ITERATIONS, Comparison, Question, all_pairs, unknown_arm
 from unimoe.analysis.corrections import Correction, Family, check_choice
+from unimoe.analysis.gates.definitions import Registration
 from unimoe.analysis.tables import Table
 from unimoe.analysis.tables.comparisons import correction_text, significance_marks
 from unimoe.analysis.tables.scores import by_dataset_table, generate_comparison_table, overview_table
 from unimoe.core.errors import DataError, UsageError
+from unimoe.metrics import MetricLike, canonical_metrics
 from unimoe.results.folder import Results
 from unimoe.results.runs.building import score_systems
-from unimoe.results.runs.scoring import Scoring
-from unimoe.results.runs.sources import Judgments, QrelsContent, RunContent, RunSource, judgments
+from unimoe.results.runs.scoring import Judgments, QrelsContent, RunContent, RunSource, Scoring, judgments
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -167,7 +168,7 @@ def compare(
     qrels: str | QrelsContent | Mapping[str, str | QrelsContent],
     *,
     baseline: str | None = None,
-    metrics: str | Sequence[str] = ("ndcg@10",),
+    metrics: MetricLike | Sequence[MetricLike] = ("ndcg@10",),
     pairs: Pairs = "all",
     correction: Correction = "holm",
     family: Family = "table",
@@ -201,7 +202,7 @@ def compare(
         systems: runs by the system's name.
         qrels: ``{query id: {document id: grade}}`` or the path of a qrels file.
         baseline: the system to compare the others with.
-        metrics: in any spelling that ``canonical_metric`` knows; the first is the main one.
+        metrics: in any spelling that ``canonical_metric`` knows, or objects of ir_measures; the first is the main one.
         pairs: ``all``: every two systems on every dataset are tested. ``baseline``: only each system against the
             baseline, which leaves more power.
         correction: of p for the tests of a family: ``holm``, ``bh`` (Benjamini-Hochberg), ``bonferroni`` or ``none``.
@@ -229,8 +230,8 @@ def compare(
             raise UsageError(f"{system} has no run on {', '.join(absent)}; map every dataset's name to its runs")
         for dataset, judged in zip(of_dataset, datasets, strict=True):
             sources += _sources(system, judged, held[dataset])
-    asked = (metrics,) if isinstance(metrics, str) else tuple(metrics)
-    scoring = Scoring(asked, depth=depth, allow=(allow,) if isinstance(allow, str) else tuple(allow), paired=paired)
+    allowed = (allow,) if isinstance(allow, str) else tuple(allow)
+    scoring = Scoring(canonical_metrics(metrics), depth=depth, allow=allowed, paired=paired)
     ordered = in_order(list(systems), baseline)
     scored = score_systems(sources, scoring, f"comparison of {', '.join(ordered)}")
     return compare_systems(
@@ -258,8 +259,11 @@ def compare_systems(
     iterations: int = ITERATIONS,
     seed: int = 0,
     warnings: Sequence[str] = (),
+    gates: Registration | None = None,
 ) -> SystemComparison:
     """Compare systems, in the order wanted with the baseline first, whose results are there already.
+
+    ``gates`` replace those that are registered in the results' folder.
 
     Pairs with a baseline that is not named are a UsageError; no dataset with results of two systems is a DataError.
     """
@@ -276,7 +280,7 @@ def compare_systems(
     if not questions:
         raise DataError(f"{results.output_dir}: no dataset has results of two of {', '.join(systems)} to compare")
     analysis = Analysis(
-        results, questions=questions, iterations=iterations, seed=seed, correction=correction, family=family
+        results, gates, questions=questions, iterations=iterations, seed=seed, correction=correction, family=family
     )
     return SystemComparison(analysis, tuple(systems), baseline, pairs, correction, family, tuple(warnings))
 

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Iterator
-from enum import StrEnum
+from collections.abc import Collection
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
@@ -20,23 +19,15 @@ if TYPE_CHECKING:
 app = typer.Typer(add_completion=False, rich_markup_mode=None)
 
 
-OutputDir = Annotated[Path, typer.Option(help="The experiment's folder; the analysis goes to its analysis/.")]
-
-
-class Part(StrEnum):
-    """What to make of the results."""
-
-    ALL = "all"
-    TABLES = "tables"
-    FIGURES = "figures"
-    REPORT = "report"
-    VERDICTS = "verdicts"
+Part = Literal["all", "tables", "figures", "report", "verdicts"]
 
 
 @app.command()
 def analyze(
-    part: Annotated[Part, typer.Argument(help="Tables, figures, the report, the gates' verdicts, or all.")] = Part.ALL,
-    output_dir: OutputDir = Path("outputs"),
+    part: Annotated[Part, typer.Argument(help="Tables, figures, the report, the gates' verdicts, or all.")] = "all",
+    output_dir: Annotated[
+        Path, typer.Option(help="The experiment's folder; the analysis goes to its analysis/.")
+    ] = Path("outputs"),
     iterations: Iterations = 10_000,
     seed: ResamplingSeed = 0,
     gates: Annotated[
@@ -65,7 +56,7 @@ def analyze(
     gates and ends with 0 (all PASS: go on), 10 (FAIL), 11 (MARGINAL), 12 (INCONCLUSIVE, or advisory) or 3 (wrong data);
     everything else ends with 0 whatever the verdict.
     """
-    if part is Part.VERDICTS:
+    if part == "verdicts":
         raise typer.Exit(judge_gates(output_dir, gates, advisory=advisory, as_json=as_json, allow=allow or ()))
     if advisory or as_json:
         raise UsageError("--advisory and --json belong to verdicts: analyze_results.py verdicts --json")
@@ -80,20 +71,10 @@ def judge_gates(
     as_json: bool = False,
     allow: Collection[str] = (),
 ) -> int:
-    """Print what the gates find in an output folder; gates that cannot be judged are errors on stderr.
+    """Print what the gates find in an output folder, and return the exit code of the worst.
 
-    Args:
-        output_dir: the experiment's folder.
-        gates: a gate file; None for the one registered in the folder, else default gates.
-        advisory: judge gates on those of their datasets and seeds that have results.
-        as_json: print one JSON object in place of lines.
-        allow: what may differ between arms, as in ``load_all_results``.
-
-    Returns:
-        The exit code: the worst gate counts, in the order 3, 10, 12, 11, 0.
-
-    Raises:
-        DataError: the gate file or the results cannot be read, or results do not belong side by side.
+    The gates are those of a file, else those registered in the folder, else default gates; one that cannot be judged is
+    an error on stderr. A DataError says that the file or the results cannot be read, or results do not belong together.
     """
     from unimoe.analysis.gates.judging import Judgment, Refusal, exit_code, judge_all
     from unimoe.analysis.gates.output import exit_line, gate_lines, gates_as_json
@@ -101,7 +82,7 @@ def judge_gates(
     from unimoe.results.folder import load_all_results
 
     registration = _gates(output_dir, gates)
-    only = None if registration is None else set(_needed(registration, output_dir))
+    only = None if registration is None else _needed(registration, output_dir)
     results = load_all_results(output_dir, allow, only=only)
     judged_by = default_gates(results) if registration is None else registration
     outcomes = judge_all(results, judged_by, advisory=advisory)
@@ -133,16 +114,18 @@ def _gates(output_dir: Path, gates: Path | None) -> Registration | None:
     return given
 
 
-def _needed(registration: Registration, output_dir: Path) -> Iterator[tuple[str, str]]:
-    """Yield the arms and ``task/dataset`` keys that the gates need, and the untrained model's where it has results."""
+def _needed(registration: Registration, output_dir: Path) -> set[tuple[str, str]]:
+    """Return the arms and ``task/dataset`` keys that the gates need, and the untrained model's where it has results."""
     from unimoe.analysis.arms import ZERO_SHOT
     from unimoe.results import result_path
 
+    needed: set[tuple[str, str]] = set()
     for gate in registration.gates.values():
         for dataset, key in zip(gate.datasets, gate.keys, strict=True):
-            yield from ((arm, key) for arm in gate.needed)
+            needed.update((arm, key) for arm in gate.needed)
             if result_path(output_dir, ZERO_SHOT, None, gate.task, dataset).is_file():
-                yield ZERO_SHOT, key
+                needed.add((ZERO_SHOT, key))
+    return needed
 
 
 def _analyze(
@@ -158,17 +141,17 @@ def _analyze(
 
     results = load_all_results(output_dir, allow)
     analysis = Analysis(results, _gates(output_dir, gates) if gates else None, iterations=iterations, seed=seed)
-    if part is Part.TABLES:
+    if part == "tables":
         for table in report.write_tables(analysis):
             stdout.print(table.to_rich(), crop=False)
         stderr.print(f"tables: {output_dir / report.SUBFOLDER / 'tables'}", soft_wrap=True)
         return
-    if part is Part.FIGURES:
+    if part == "figures":
         for path in report.write_figures(analysis):
             stdout.print(str(path), soft_wrap=True)
         return
     path = report.write_report(analysis)
-    if part is Part.ALL:
+    if part == "all":
         for table in (generate_comparison_table(results, analysis.tests), mteb_table(results)):
             if table.groups:
                 stdout.print(table.to_rich(), crop=False)

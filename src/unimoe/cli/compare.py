@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
-from enum import StrEnum
+from functools import partial
 from pathlib import Path
-from typing import Annotated, TypeAlias
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 from typer.core import TyperCommand
@@ -24,17 +23,19 @@ from unimoe.cli.options import (
 )
 from unimoe.core.errors import UsageError
 
-Options: TypeAlias = Mapping[str, object]
+if TYPE_CHECKING:
+    from unimoe.cli.compare_forms import Patterns
+    from unimoe.results.runs.building import ScoredSystems
 
-_OUTPUTS = Path("outputs", "compare")
+_OF_TABLES = ("systems", "baseline", "results", "pairs", "layout")
+_OF_VERDICTS = ("gates", "looks", "specialist_name", "joint_name")
+_OF_RUNS = ("qrels", "relevance_level", "queries", "depth", "paired")
+_ARMS = ("specialist", "joint", "baseline", "systems", "dataset")
+_RECORDED = (*_ARMS, "qrels", "relevance_level", "depth", "allow", "looks")  # what says what was compared
 
 
 class SeveralValues(TyperCommand):
-    """A command whose repeatable options also take several values at once: ``--joint b1.trec b2.trec``.
-
-    Such a command has no arguments, so every word up to the next option belongs to the option before it. A file whose
-    name begins with ``-`` is given as ``./-name``.
-    """
+    """A command without arguments, so that options may take several values at once: ``--joint b1.trec b2.trec``."""
 
     def parse_args(self, ctx: typer.Context, args: list[str]) -> list[str]:  # type: ignore[override]
         """Spell out repeated options, then parse as usual."""
@@ -42,20 +43,8 @@ class SeveralValues(TyperCommand):
         return super().parse_args(ctx, repeated(args, names))
 
 
-class PairsOption(StrEnum):
-    """Which systems are compared with which."""
-
-    ALL = "all"
-    BASELINE = "baseline"
-
-
 def repeated(arguments: Sequence[str], names: set[str]) -> list[str]:
-    """Return the same arguments with an option's name before each of its values: ``--a x y`` becomes ``--a x --a y``.
-
-    Args:
-        arguments: of a command line.
-        names: options that may be repeated.
-    """
+    """Return arguments with each value after its option's name where that may be repeated: ``--a x --a y``."""
     spelled: list[str] = []
     current, has_value = "", False
     for argument in arguments:
@@ -71,6 +60,7 @@ def repeated(arguments: Sequence[str], names: set[str]) -> list[str]:
 
 
 def compare(
+    ctx: typer.Context,
     specialist: Annotated[
         list[str] | None, typer.Option(help="Run files of the specialist, one per seed, or a pattern; may be .gz.")
     ] = None,
@@ -102,9 +92,30 @@ def compare(
         ),
     ] = None,
     pairs: Annotated[
-        PairsOption | None,
+        Literal["all", "baseline"] | None,
         typer.Option(
             help="Systems to test: every two (all, the default), or each against the baseline, which has more power."
+        ),
+    ] = None,
+    layout: Annotated[
+        Literal["systems", "datasets"] | None,
+        typer.Option(
+            help="Tables of systems by metric, a block for each dataset (systems, the default), or of systems by "
+            "dataset, with their average, on the first metric (datasets)."
+        ),
+    ] = None,
+    correction: Annotated[
+        Literal["holm", "bh", "bonferroni", "none"] | None,
+        typer.Option(
+            help="How p is corrected for the tests of a family; bh is Benjamini and Hochberg's. By default holm, or as "
+            "the comparison that --results holds."
+        ),
+    ] = None,
+    family: Annotated[
+        Literal["table", "dataset", "baseline"] | None,
+        typer.Option(
+            help="The tests of a metric that are corrected together: all of them (table, the default), those on one "
+            "dataset, or those against one baseline."
         ),
     ] = None,
     paired: Annotated[
@@ -169,74 +180,88 @@ def compare(
     the file are not used. Exits 0 whatever the verdict, 2 on wrong usage, 3 on wrong data; with --gates as verdicts
     does: 0 (all PASS), 10 (FAIL), 11 (MARGINAL), 12 (INCONCLUSIVE or advisory).
     """
+    from unimoe.analysis.gates.judging import exit_code
+    from unimoe.analysis.saved_comparison import saved_comparison
+    from unimoe.analysis.systems import compare_systems
     from unimoe.cli import compare_forms as forms
-    from unimoe.cli.compared import as_runs, names_models
+    from unimoe.cli.compare_models import as_run_files, is_scored
+    from unimoe.cli.run_files import Pattern, select_datasets, select_runs, two_arms
+    from unimoe.results.runs.building import score_systems
+    from unimoe.results.runs.scoring import Scoring
 
-    request = forms.Request(
-        specialist=specialist or [],
-        joint=joint or [],
-        names=(specialist_name or "specialist", joint_name or "joint"),
-        gates=gates,
-        looks=looks or [],
-        systems=systems or [],
-        baseline=baseline,
-        pairs=pairs.value if pairs else "all",
-        metrics=metric or [],
-        qrels=qrels,
-        dataset=dataset or [],
-        relevance_level=relevance_level,
-        queries=queries,
-        depth=depth,
-        allow=allow or [],
-        paired=paired,
-        output_dir=output_dir,
-        overwrite=overwrite,
-        iterations=iterations,
-        seed=seed,
-        as_json=as_json,
-    )
-    of_table: Options = {"--systems": systems, "--baseline": baseline, "--results": results, "--pairs": pairs}
-    of_verdict: Options = {
-        "--gates": gates,
-        "--looks": looks,
-        "--specialist-name": specialist_name,
-        "--joint-name": joint_name,
-    }
-    of_runs: Options = {"--qrels": qrels, "--relevance-level": relevance_level, "--queries": queries, "--depth": depth}
-    of_models = ModelOptions(
-        models_dir or _OUTPUTS,
+    patterns = [Pattern.parse("--baseline", baseline)] if baseline else []
+    patterns += [Pattern.parse("--systems", text) for text in systems or []]
+    for_models = ModelOptions(
+        models_dir or Path("outputs", "compare"),
         config=config,
         override=override,
         max_queries=max_queries,
         device=device,
         threads=threads,
     )
-    models = results is None and not (specialist or joint) and names_models(baseline, systems or [])
-    if (given := of_models.given()) and not models:
-        raise UsageError(f"{given[0]} is for models by name, and there are none; leave it out")
-    if overwrite and output_dir is None:
-        raise UsageError("--overwrite replaces what --output-dir holds; give that too")
-    if looks and gates:
-        raise UsageError("--looks belongs to a gate without a file; write `looks` into the gate file")
+    models = results is None and not (specialist or joint) and any(is_scored(pattern.path) for pattern in patterns)
+    if (named := for_models.given()) and not models:
+        raise UsageError(f"{named[0]} is for models by name, and there are none; leave it out")
+    _refuse_contradictions(ctx.params, models=models)
+    if models:
+        patterns, dataset = as_run_files(patterns, dataset or [], for_models)
+
+    def read(systems: Patterns, experiment: str, asked: Sequence[str], others: Sequence[str] = ()) -> ScoredSystems:
+        scoring = Scoring(tuple(asked), tuple(others), depth, tuple(allow or ()), paired)
+        judged = select_datasets(qrels, dataset or [], relevance_level, queries)
+        sources = select_runs(systems, judged, in_order=paired)
+        where = output_dir or Path()
+        given = _recorded(ctx.params)
+        scored = score_systems(sources, scoring, experiment, given=given, output_dir=where, on_run=forms.say_read)
+        forms.warn(scored.warnings)
+        return scored
+
+    output = forms.Output(output_dir, overwrite, as_json, layout or "systems")
+    saved = saved_comparison(results) if results else None
+    tabulate = partial(
+        compare_systems,
+        pairs=pairs or "all",
+        iterations=iterations,
+        seed=seed,
+        correction=correction or (saved.correction if saved else "holm"),
+        family=family or (saved.family if saved else "table"),
+    )
     if specialist or joint:
-        _refuse(of_table, "--specialist and --joint ask for a verdict on two arms")
-        raise typer.Exit(forms.judge_runs(request))
-    if results is not None:
-        _refuse({**of_verdict, **of_runs, "--paired": paired}, "--results compares results as they are")
-        forms.tabulate_folder(request, results)
-    elif systems or baseline:
-        _refuse(of_verdict, "--systems asks for a table, and a gate judges with --specialist and --joint")
-        if models:
-            _refuse({"--qrels": qrels}, "models are evaluated on collections, which have their judgments")
-            runs = as_runs(baseline, systems or [], dataset or [], of_models)
-            request = replace(request, baseline=runs.baseline, systems=runs.systems, dataset=runs.datasets)
-        forms.tabulate_runs(request)
+        arms = two_arms((specialist_name or "specialist", joint_name or "joint"), specialist or [], joint or [])
+        analysis = forms.judge_runs(arms, metric or [], gates, looks or [], read, tabulate, output)
+        if gates is not None:
+            raise typer.Exit(exit_code(analysis.decisive))
+    elif results is not None:
+        wanted = systems or [], dataset or [], metric or [], allow or []
+        forms.tabulate_folder(results, baseline, *wanted, tabulate, output)
+    else:
+        forms.tabulate_runs(patterns, metric or [], read, tabulate, output)
+
+
+def _recorded(options: Mapping[str, Any]) -> list[str]:
+    """Return the options that say what was compared, as the command line has them."""
+    named = {f"--{name.replace('_', '-')}": options[name] for name in _RECORDED if options[name]}
+    given = [f"{name} {' '.join(map(str, v)) if isinstance(v, list) else v}" for name, v in named.items()]
+    return [*given, "--paired"] if options["paired"] else given
+
+
+def _refuse_contradictions(options: Mapping[str, Any], *, models: bool) -> None:
+    """Refuse options that mean nothing in the form of the command that the others choose."""
+    if options["overwrite"] and options["output_dir"] is None:
+        raise UsageError("--overwrite replaces what --output-dir holds; give that too")
+    if options["looks"] and options["gates"]:
+        raise UsageError("--looks belongs to a gate without a file; write `looks` into the gate file")
+    wrong: Sequence[str]
+    if options["specialist"] or options["joint"]:
+        wrong, because = _OF_TABLES, "--specialist and --joint ask for a verdict on two arms"
+    elif options["results"]:
+        wrong, because = (*_OF_VERDICTS, *_OF_RUNS), "--results compares results as they are"
+    elif models and options["qrels"]:
+        wrong, because = ("qrels",), "models are evaluated on collections, which have their judgments"
+    elif options["systems"] or options["baseline"]:
+        wrong, because = _OF_VERDICTS, "--systems asks for a table, and a gate judges with --specialist and --joint"
     else:
         raise UsageError("nothing to compare; give --specialist and --joint, --systems, or --results")
-
-
-def _refuse(options: Options, because: str) -> None:
-    """Refuse options that mean nothing in the form of the command that was chosen."""
-    for name, value in options.items():
-        if value:
-            raise UsageError(f"{name} does not belong here: {because}; leave one of them out")
+    for name in wrong:
+        if options[name]:
+            raise UsageError(f"--{name.replace('_', '-')} does not belong here: {because}; leave one of them out")

@@ -3,19 +3,15 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from unimoe.cli.options import Depth, RelevanceLevel
 from unimoe.core.console import stderr, stdout
 from unimoe.core.errors import first_few
-
-if TYPE_CHECKING:
-    from unimoe.results.runs.scoring import RunScores
 
 
 def evaluate_run(
@@ -45,32 +41,23 @@ def evaluate_run(
     from unimoe.results.runs.scoring import score_run_file
 
     scores = score_run_file(run, qrels, metric or DEFAULT_METRICS, depth, relevance_level)
-    _print_scores(scores, per_query=per_query, as_json=as_json)
-
-
-def _print_scores(scores: RunScores, *, per_query: bool = False, as_json: bool = False) -> None:
-    for warning in _warnings(scores):
-        stderr.out(f"warning: {warning}", style="yellow")
-    lines = [json.dumps(asdict(scores), ensure_ascii=False)] if as_json else _lines(scores, per_query)
-    stdout.out("\n".join(lines))
-
-
-def _lines(scores: RunScores, per_query: bool) -> Iterator[str]:
-    width = max(map(len, [*scores.aggregate, "relevance level"]))
-    yield from (f"{metric:<{width}}  {mean:.4f}" for metric, mean in scores.aggregate.items())
-    yield f"{'queries':<{width}}  {scores.queries}"
-    yield f"{'relevance level':<{width}}  {scores.relevance_level}"
-    if per_query:
-        for metric, values in scores.per_query.items():
-            yield from (f"{metric} {query_id} {value:.4f}" for query_id, value in values.items())
-
-
-def _warnings(scores: RunScores) -> Iterator[str]:
-    yield from scores.notes
+    warnings = [*scores.notes]
     for finding, ids in (
         ("judged queries missing from the run, counted as 0", scores.missing_queries),
         ("queries without judgments, left out", scores.unjudged_queries),
         ("queries whose documents all have one score, ordered by id alone", scores.unordered_queries),
     ):
         if ids:
-            yield f"{finding}: {len(ids):,} ({first_few(ids, 5)})"
+            warnings.append(f"{finding}: {len(ids):,} ({first_few(ids, 5)})")
+    for warning in warnings:
+        stderr.out(f"warning: {warning}", style="yellow")
+    if as_json:
+        stdout.out(json.dumps(asdict(scores), ensure_ascii=False))
+        return
+    width = max(map(len, [*scores.aggregate, "relevance level"]))
+    lines = [f"{name:<{width}}  {mean:.4f}" for name, mean in scores.aggregate.items()]
+    lines += [f"{'queries':<{width}}  {scores.queries}", f"{'relevance level':<{width}}  {scores.relevance_level}"]
+    if per_query:
+        for name, values in scores.per_query.items():
+            lines += (f"{name} {query_id} {value:.4f}" for query_id, value in values.items())
+    stdout.out("\n".join(lines))

@@ -18,11 +18,6 @@ from unimoe.core.errors import UsageError, first_few
 if TYPE_CHECKING:
     from unimoe.analysis.parity import Parity
 
-NO_PARITY = 10
-"""The exit code where scores differ by the tolerance or more, or more rankings change than may."""
-
-_OUTPUTS = Path("outputs", "parity")
-
 
 def parity(
     first: Annotated[
@@ -64,11 +59,12 @@ def parity(
     from unimoe.analysis.parity import compare_scores
     from unimoe.results.folder import result_paths
 
-    for option, given_value in (("--tolerance", tolerance), ("--ranking-tolerance", ranking_tolerance)):
-        if not math.isfinite(given_value):
-            raise UsageError(f"{option} {given_value}: no finite number")
+    for option, value in (("--tolerance", tolerance), ("--ranking-tolerance", ranking_tolerance)):
+        if not math.isfinite(value):
+            raise UsageError(f"{option} {value}: no finite number")
     sides = [(name, result_paths(Path(name))) for name in (first, second)]
-    options = ModelOptions(output_dir or _OUTPUTS, eval_tier, datasets, config, override, max_queries, device, threads)
+    place = output_dir or Path("outputs", "parity")
+    options = ModelOptions(place, eval_tier, datasets, config, override, max_queries, device, threads)
     if (given := options.given()) and all(paths for _, paths in sides):
         raise UsageError(f"{given[0]} is for models, and both sides are results; leave it out")
     scored = iter(reranked([name for name, paths in sides if not paths], options, "parity"))
@@ -77,26 +73,27 @@ def parity(
     if alone := sorted(found[0].keys() ^ found[1].keys()):
         stderr.print(f"not compared, since one side alone has it: {', '.join(alone)}", soft_wrap=True)
     if as_json:
-        stdout.out(
-            json.dumps(parity_json(comparisons, tolerance, ranking_tolerance), ensure_ascii=False, allow_nan=False)
-        )
+        found_json = parity_json(comparisons, tolerance, ranking_tolerance)
+        stdout.out(json.dumps(found_json, ensure_ascii=False, allow_nan=False))
     else:
         for comparison in comparisons:
             stdout.out("\n".join(parity_lines(comparison)))
         stdout.out(verdict_line(comparisons, tolerance, ranking_tolerance))
     if not _within(comparisons, tolerance, ranking_tolerance):
-        raise typer.Exit(NO_PARITY)
+        raise typer.Exit(10)
 
 
 def parity_lines(found: Parity) -> list[str]:
     """Return a comparison as lines of text."""
     from unimoe.analysis.parity import TOP
 
-    lines = [f"{found.key}: {found.systems[0]} and {found.systems[1]}"]
     query, document = found.largest_at
-    lines.append(f"  scores         {found.pairs:,} pairs of {found.queries:,} queries")
-    lines.append(f"  difference     largest {found.largest:.3g} (query {query}, document {document})")
-    lines.append(f"                 mean {found.mean:.3g}; the scores' range is {found.span:.3g}")
+    lines = [
+        f"{found.key}: {found.systems[0]} and {found.systems[1]}",
+        f"  scores         {found.pairs:,} pairs of {found.queries:,} queries",
+        f"  difference     largest {found.largest:.3g} (query {query}, document {document})",
+        f"                 mean {found.mean:.3g}; the scores' range is {found.span:.3g}",
+    ]
     if found.kendall_mean is not None and found.kendall_lowest is not None:
         low, where = found.kendall_lowest
         lines.append(f"  Kendall's tau  mean {found.kendall_mean:.4f}, lowest {low:.4f} (query {where})")
@@ -113,35 +110,37 @@ def parity_json(found: Sequence[Parity], tolerance: float, ranking_tolerance: fl
     """Return comparisons as plain data."""
     from pydantic_core import to_jsonable_python
 
-    datasets = [
-        {
+    datasets = []
+    for one in found:
+        lowest, lowest_query = one.kendall_lowest or (None, None)
+        datasets.append({
             "key": one.key,
-            "systems": list(one.systems),
+            "systems": one.systems,
             "queries": one.queries,
             "pairs": one.pairs,
             "largest_difference": one.largest,
-            "largest_at": {"query": one.largest_at[0], "document": one.largest_at[1]},
+            "largest_at": dict(zip(("query", "document"), one.largest_at, strict=True)),
             "range": one.span,
-            "relative_difference": to_jsonable_python(one.relative, inf_nan_mode="null"),
+            "relative_difference": one.relative,
             "mean_difference": one.mean,
             "kendall_mean": one.kendall_mean,
-            "kendall_lowest": one.kendall_lowest and one.kendall_lowest[0],
-            "kendall_lowest_query": one.kendall_lowest and one.kendall_lowest[1],
+            "kendall_lowest": lowest,
+            "kendall_lowest_query": lowest_query,
             "top_changed": one.top_changed,
             "metric": one.metric,
-            "means": list(one.means),
+            "means": one.means,
             "measure_difference": one.measure.as_json(),
             "unfit": one.unfit or None,
-        }
-        for one in found
-    ]
-    return {
+        })  # fmt: skip
+    whole = {
         "tolerance": tolerance,
         "ranking_tolerance": ranking_tolerance,
         "largest": max((one.largest for one in found), default=0.0),
         "within": _within(found, tolerance, ranking_tolerance),
         "datasets": datasets,
     }
+    plain: dict[str, Any] = to_jsonable_python(whole, inf_nan_mode="null")
+    return plain
 
 
 def verdict_line(found: Sequence[Parity], tolerance: float, ranking_tolerance: float) -> str:
@@ -152,15 +151,11 @@ def verdict_line(found: Sequence[Parity], tolerance: float, ranking_tolerance: f
         return f"parity: no score differs by {tolerance:g} of the scores' range or more, and {rankings}"
     reasons = []
     if far.relative >= tolerance:
-        alike = all(one.kendall_lowest is None or one.kendall_lowest[0] == 1.0 for one in found)
-        reasons.append(
-            f"scores differ by up to {far.largest:.3g}, {far.relative:.2g} of their range ({far.key}), "
-            f"tolerance {tolerance:g}"
-        )
-        if alike:
-            reasons.append(
-                "the order is the same, so the scores may be on two scales, as a margin and a probability are"
-            )
+        share = f"{far.largest:.3g}, {far.relative:.2g} of their range ({far.key})"
+        reasons.append(f"scores differ by up to {share}, tolerance {tolerance:g}")
+        if all(one.kendall_lowest is None or one.kendall_lowest[0] == 1.0 for one in found):
+            scales = "so the scores may be on two scales, as a margin and a probability are"
+            reasons.append(f"the order is the same, {scales}")
     if changed.share_changed > ranking_tolerance:
         reasons.append(f"{rankings} ({changed.key}), tolerance {ranking_tolerance:g} of them")
     return f"no parity: {'; '.join(reasons)}"

@@ -6,7 +6,7 @@ import fnmatch
 import glob
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import accumulate
 from pathlib import Path
 from typing import TypeAlias
@@ -15,11 +15,11 @@ from unimoe.core.errors import DataError, UsageError, did_you_mean
 from unimoe.core.grouping import natural_key
 from unimoe.core.limits import name_problem, shortened
 from unimoe.core.trec import text_lines
-from unimoe.results.runs.sources import Judgments, RunSource, judgments
+from unimoe.results.runs.scoring import Judgments, RunSource, judgments
 
 PLACE = "{dataset}"  # what a pattern holds in place of a dataset's name
+WILDCARD = re.compile(r"[*?\[]")
 
-_WILDCARD = re.compile(r"[*?\[]")
 _EXTENSIONS = re.compile(r"(\.(trec|run|res|txt|tsv))?(\.gz)?$")
 
 Named: TypeAlias = tuple[int, str]  # place of a pattern, and a file that matches it without the dataset's name
@@ -48,14 +48,17 @@ class Pattern:
         """What the system may be called, shortest first: the file's name without seed, then with its folders."""
         if self.name is not None:
             return [self.name]
-        parts = [_without_seed(part) for part in Path(_EXTENSIONS.sub("", self.path)).parts]
-        kept = [part for part in parts if part]
+        kept = []
+        for part in Path(_EXTENSIONS.sub("", self.path)).parts:
+            # Without wildcards and the dataset's place, and what only introduced them, such as ``-seed``.
+            part = re.sub(r"[-_.]*(?:seed|run|fold)?[-_.]*(?:\*+|\?+|\[[^\]]*\])+", "", part.replace(PLACE, ""))
+            kept += [name for name in [re.sub(r"[-_. ]{2,}", "-", part).strip("-_. /\\")] if name]
         return ["-".join(kept[start:]) for start in range(len(kept) - 1, -1, -1)] or ["system"]
 
     def files(self, dataset: str) -> list[Path]:
         """Return the files of one dataset, in the order of the numbers in their names; a DataError where none match."""
         plain = Path(self.path.replace(PLACE, dataset))
-        if plain.is_file() or not _WILDCARD.search(self.path):
+        if plain.is_file() or not WILDCARD.search(self.path):
             return [plain]
         once = re.sub(r"(\*\*/)+", "**/", self.path)  # glob goes through all folders again for each
         found = glob.glob(once.replace(PLACE, glob.escape(dataset)), recursive=True)  # noqa: PTH207 - any root
@@ -79,28 +82,34 @@ def read_queries(path: Path) -> dict[str, str]:
     """Read query texts from lines of ``qid TAB text``; a line of another shape or a second text is a DataError."""
     texts: dict[str, str] = {}
     for number, line in text_lines(path):
-        query_id, _, text = (part.strip() for part in line.partition("\t"))
-        if "\t" not in line or not query_id or not text:
+        query_id, _, text = map(str.strip, line.partition("\t"))
+        if not query_id or not text:
             raise DataError(f"{path}:{number}: not a line of query id, tab, text; write one such line for each query")
         if texts.setdefault(query_id, text) != text:
             raise DataError(f"{path}:{number}: query {query_id!r} has two texts; remove one of them")
     return texts
 
 
-def select_datasets(qrels: Path | None, given: Sequence[str], level: int | None) -> list[Judgments]:
-    """Read the judgments that ``--qrels`` and ``--dataset`` name; a UsageError where the two contradict each other."""
+def select_datasets(
+    qrels: Path | None, given: Sequence[str], level: int | None, queries: str | None = None
+) -> list[Judgments]:
+    """Read the judgments that ``--qrels`` and ``--dataset`` name, with the texts of ``--queries``."""
     if qrels is None and not given:
         raise UsageError("no judgments; give --qrels FILE, or --dataset NAME=FILE for each of several datasets")
+    if qrels is not None and len(given) > 1:
+        raise UsageError("--qrels holds the judgments of one dataset; with several give --dataset NAME=QRELS each")
+    if qrels is not None and given and "=" in given[0]:
+        raise UsageError(f"--dataset {given[0]}: --qrels names the judgments already; give one of the two")
     if qrels is not None:
-        if len(given) > 1:
-            raise UsageError("--qrels holds the judgments of one dataset; with several give --dataset NAME=QRELS each")
-        if given and "=" in given[0]:
-            raise UsageError(f"--dataset {given[0]}: --qrels names the judgments already; give one of the two")
-        return [judgments(qrels, given[0] if given else None, level)]
-    patterns = [Pattern.parse("--dataset", text) for text in given]
-    found = [judgments(Path(pattern.path), pattern.name, level) for pattern in patterns]
+        found = [judgments(qrels, given[0] if given else None, level)]
+    else:
+        patterns = [Pattern.parse("--dataset", text) for text in given]
+        found = [judgments(Path(pattern.path), pattern.name, level) for pattern in patterns]
     _refuse_equal("dataset", [judged.dataset for judged in found], "--dataset NAME=QRELS")
-    return found
+    if queries is None:
+        return found
+    files = [Path(queries.replace(PLACE, judged.dataset)) for judged in found]
+    return [replace(judged, texts=read_queries(path)) for judged, path in zip(found, files, strict=True)]
 
 
 def select_runs(
@@ -137,10 +146,10 @@ def _seeds(files: Sequence[Sequence[tuple[Path, Named]]], *, in_order: bool) -> 
     Where no two datasets share a name, each file is a training of its own, and seeds count on over the datasets.
     """
     runs = [[run for _, run in of_dataset] for of_dataset in files]
-    ends = list(accumulate(map(len, runs)))
-    if len(set().union(*runs)) == ends[-1]:
-        return [range(end - len(of_dataset), end) for of_dataset, end in zip(runs, ends, strict=True)]
     every = {run for of_dataset in runs for run in of_dataset}
+    ends = list(accumulate(map(len, runs)))
+    if len(every) == ends[-1]:
+        return [range(end - len(of_dataset), end) for of_dataset, end in zip(runs, ends, strict=True)]
     order = sorted(every, key=lambda run: (run[0] if in_order else 0, natural_key(run[1]), run[0]))
     return [[order.index(run) for run in of_dataset] for of_dataset in runs]
 
@@ -177,8 +186,7 @@ def name_systems(patterns: Sequence[Pattern]) -> dict[str, list[Pattern]]:
     depths = [0] * len(patterns)
     while True:
         names = [pattern.names[depth] for pattern, depth in zip(patterns, depths, strict=True)]
-        equal = [i for i, name in enumerate(names) if names.count(name) > 1]
-        more = [i for i in equal if depths[i] + 1 < len(patterns[i].names)]
+        more = [i for i, name in enumerate(names) if names.count(name) > 1 and depths[i] + 1 < len(patterns[i].names)]
         if not more:
             break
         for i in more:
@@ -194,12 +202,6 @@ def _refuse_unusable(name: str) -> None:
     problem = name_problem(name, is_folder=True) or ("is the analysis's own" if name == "analysis" else None)
     if problem:
         raise UsageError(f"a system cannot be named {shortened(name)!r}, which {problem}; choose another name")
-
-
-def _without_seed(part: str) -> str:
-    """Return a part of a pattern without wildcards and the dataset's place, and what only introduced them."""
-    part = re.sub(r"[-_.]*(?:seed|run|fold)?[-_.]*(?:\*+|\?+|\[[^\]]*\])+", "", part.replace(PLACE, ""))
-    return re.sub(r"[-_. ]{2,}", "-", part).strip("-_. /\\")
 
 
 def _refuse_equal(what: str, names: Sequence[str], remedy: str) -> None:

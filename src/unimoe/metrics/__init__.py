@@ -16,7 +16,16 @@ that could be there, so that 1 can be reached where more than K documents are re
   first K of the run. Where a run holds fewer than K documents, what it does not hold is not counted as missed.
 """
 
-from unimoe.metrics.names import canonical_metric, parse_metric, register_measure
+from unimoe.metrics.names import MetricLike, canonical_metric, canonical_metrics, parse_metric, register_measure
 from unimoe.metrics.scoring import DEFAULT_METRICS, Scores, score_run
 
-__all__ = ["DEFAULT_METRICS", "Scores", "canonical_metric", "parse_metric", "register_measure", "score_run"]
+__all__ = [
+    "DEFAULT_METRICS",
+    "MetricLike",
+    "Scores",
+    "canonical_metric",
+    "canonical_metrics",
+    "parse_metric",
+    "register_measure",
+    "score_run",
+]

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from unimoe.core.errors import UsageError, did_you_mean
 from unimoe.core.limits import name_problem
@@ -32,6 +32,9 @@ _BOUNDS = dict.fromkeys(("cutoff", "rel", "max_rel"), (1, 9_999_999)) | {
     "recall": (0, 1),
 }
 """Of parameters: ir_measures takes any number, and its libraries crash or give NaN."""
+
+MetricLike: TypeAlias = "str | Measure"
+"""A metric as Python code names it: in any spelling that ``canonical_metric`` knows, or an object of ir_measures."""
 
 MeasureFunction = Callable[[Mapping[str, int], Sequence[str]], float]
 """From one query's grades by document id, and the ids that the run ranks, best first, to a value."""
@@ -84,25 +87,35 @@ def register_measure(name: str, function: MeasureFunction, *, cutoff: int | None
         raise UsageError(f"metric {name!r} exists already; choose another name")
 
 
-def parse_metric(name: str) -> Metric:
-    """Find the metric that a name means: a short one, or that of trec_eval or ir_measures.
+def parse_metric(name: MetricLike) -> Metric:
+    """Find the metric that is meant: by a short name, that of trec_eval or ir_measures, or an object of the latter.
 
     Raises:
         UsageError: an unknown metric, with the closest known one; or a measure with wrong parameters.
     """
     if not isinstance(name, str):
-        raise UsageError(f"metric {name!r} is no text; write its name, such as 'ndcg@10'")
+        import ir_measures  # takes long to import
+
+        if not isinstance(name, ir_measures.Measure):
+            raise UsageError(f"metric {name!r} is no text; write its name, such as 'ndcg@10'")
+        name = _spelling(name, name.params)  # its own str() leaves out AP's rel=1, which is another metric than map
     load_plugins("unimoe.measures")
     return _registered.get(name) or _known(name)
 
 
-def canonical_metric(name: str) -> str:
+def canonical_metric(name: MetricLike) -> str:
     """Return the name under which results hold a metric.
 
     It is the short name (``ndcg@10`` of ``ndcg_cut_10`` and ``nDCG@10``) where there is one, else that of ir_measures.
     A level that is written out stays, ``rel=1`` too: ``AP(rel=1)`` is not ``map`` where a collection counts from 2.
     """
     return parse_metric(name).name
+
+
+def canonical_metrics(metrics: MetricLike | Iterable[MetricLike]) -> tuple[str, ...]:
+    """Return the canonical names of one metric or several, each once."""
+    names = [metrics] if isinstance(metrics, str) or not isinstance(metrics, Iterable) else metrics
+    return tuple(dict.fromkeys(canonical_metric(name) for name in names))
 
 
 @cache

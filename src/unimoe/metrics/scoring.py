@@ -14,7 +14,7 @@ from unimoe.core.grouping import gathered
 from unimoe.core.limits import HIGHEST_GRADE, HIGHEST_SCORE, read_grade, read_score, text_problem
 from unimoe.core.trec import Qrels, Run
 from unimoe.metrics.computing import N, checked_number, provider_of, scores_by_query
-from unimoe.metrics.names import parse_metric
+from unimoe.metrics.names import MetricLike, canonical_metrics, parse_metric
 
 DEFAULT_METRICS = ("ndcg@10", "mrr@10", "map", "recall@100")
 
@@ -37,7 +37,7 @@ class Scores:
 def score_run(
     qrels: Mapping[str, Mapping[str, int]],
     run: Mapping[str, Mapping[str, float]],
-    metrics: str | Sequence[str] = DEFAULT_METRICS,
+    metrics: MetricLike | Sequence[MetricLike] = DEFAULT_METRICS,
     relevance_level: int = 1,
 ) -> Scores:
     """Score a run against qrels, per query and on average.
@@ -45,7 +45,8 @@ def score_run(
     Args:
         qrels: query id to ``{document id: integer grade}``; nDCG's gain is the grade.
         run: query id to ``{document id: score}``; higher is better, ties break by document id descending.
-        metrics: in any spelling that ``canonical_metric`` knows; the scores hold each once, by its canonical name.
+        metrics: in any spelling that ``canonical_metric`` knows, or objects of ir_measures; the scores
+            hold each once, by its canonical name.
         relevance_level: the lowest grade that counts as relevant, in binary metrics whose name fixes none.
 
     Raises:
@@ -70,15 +71,14 @@ def score_run(
     return Scores(per_query, aggregate, unjudged_queries=sorted(set(run) - set(judged)))
 
 
-def computable_metrics(metrics: str | Sequence[str], relevance_level: int = 1) -> tuple[str, ...]:
+def computable_metrics(metrics: MetricLike | Sequence[MetricLike], relevance_level: int = 1) -> tuple[str, ...]:
     """Return the canonical names of metrics, each once; refuse those that ``score_run`` would refuse."""
     checked_level(relevance_level)
-    names = [metrics] if isinstance(metrics, str) else metrics
-    wanted = {metric.name: metric for metric in map(parse_metric, names)}
-    for metric in wanted.values():
+    names = canonical_metrics(metrics)
+    for metric in map(parse_metric, names):
         if metric.measure is not None:
             provider_of(metric, relevance_level)
-    return tuple(wanted)
+    return names
 
 
 def dataset_group(dataset: str) -> str:

@@ -21,8 +21,7 @@ from unimoe.core.limits import HIGHEST_GRADE, MOST, name_problem, shortened
 Task = Literal["reranking", "embedding", "retrieval", "crossmodal"]
 TASKS: tuple[Task, ...] = get_args(Task)
 
-TYPES_WITH_QUERIES = ("Retrieval", "Reranking")
-"""MTEB's types of tasks whose results always hold scores by query."""
+TYPES_WITH_QUERIES = ("Retrieval", "Reranking")  # MTEB's types of tasks whose results always hold scores by query
 
 Score = Annotated[float, Field(allow_inf_nan=False, ge=-MOST, le=MOST)]
 
@@ -168,8 +167,7 @@ class DrillDown(Strict):
     queries: dict[str, QueryDetail]
 
 
-SIDECARS = (".queries.json", ".mteb.json")
-"""Ends of the names of files beside a result."""
+SIDECARS = (".queries.json", ".mteb.json")  # ends of the names of files beside a result
 
 
 def by_query_id(values: Mapping[str, float]) -> list[float]:
@@ -219,11 +217,7 @@ def safe_name(name: str) -> str:
 
 
 def write_result(output_dir: Path, result: EvalResult, detail: DrillDown | None = None) -> Path:
-    """Write a result and its drill-down sidecar; the result comes last, so that its presence means completeness.
-
-    Raises:
-        DataError: the file holds a result of another identity or dataset.
-    """
+    """Write a result and its drill-down sidecar; a DataError where the file is of another identity or dataset."""
     path = result_path(output_dir, result.config_name, result.seed, result.task, result.dataset)
     if path.exists():
         refuse_other_identity(path, result.identity, result.dataset)
@@ -231,7 +225,7 @@ def write_result(output_dir: Path, result: EvalResult, detail: DrillDown | None 
         drilldown_path(path).unlink(missing_ok=True)  # of an earlier run: its ranks may no longer be true
     else:
         write_json(drilldown_path(path), detail.model_dump(), indent=None)
-    write_json(path, result.model_dump())
+    write_json(path, result.model_dump())  # last, so that its presence means completeness
     return path
 
 

@@ -8,9 +8,8 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Sequence
-from dataclasses import dataclass
 from operator import attrgetter
-from typing import Any
+from typing import Any, NamedTuple
 
 from unimoe.core.errors import DataError, UsageError, did_you_mean
 from unimoe.core.grouping import gathered
@@ -26,17 +25,18 @@ ALLOWANCES = {  # the differences that can be allowed by name, and what each mea
     "duplicates": "one checkpoint, or one run, under several seeds of an arm",
 }
 
-_IDS_SHOWN = 10
 
-
-@dataclass(frozen=True)
-class _Rule:
+class _Rule(NamedTuple):
     """A property that must agree; ``allowance`` is the name that lifts the rule, None where nothing does."""
 
     what: str
     value_of: Callable[[EvalResult], Any]
     allowance: str | None = None
     none_agrees: bool = False
+
+
+def _hash(name: str) -> Callable[[EvalResult], str | None]:
+    return lambda result: result.provenance.hashes.get(name)
 
 
 _EXPERIMENT = _Rule("experiment", attrgetter("identity.experiment"))
@@ -50,11 +50,9 @@ _ONE_DATASET = (
     _Rule("split", attrgetter("identity.split"), "collections"),
     _Rule("pool", attrgetter("identity.pool"), "candidates"),
     _Rule("max_queries", attrgetter("identity.max_queries"), "max_queries"),
-    _Rule(
-        "collection hash", lambda result: result.provenance.hashes.get("collection"), "collections", none_agrees=True
-    ),
-    _Rule("identical_ids", lambda result: result.provenance.hashes.get("identical_ids"), "candidates"),
-    _Rule("candidates hash", lambda result: result.provenance.hashes.get("candidates"), "candidates", none_agrees=True),
+    _Rule("collection hash", _hash("collection"), "collections", none_agrees=True),
+    _Rule("identical_ids", _hash("identical_ids"), "candidates"),
+    _Rule("candidates hash", _hash("candidates"), "candidates", none_agrees=True),
 )
 _WHERE_RERANKED = (  # elsewhere the first stage is the system under test
     _Rule("first_stage", attrgetter("identity.first_stage"), "candidates"),
@@ -66,17 +64,9 @@ _CHECKPOINT = _Rule("checkpoint", attrgetter("identity.checkpoint"))
 def comparable(where: str, results: Sequence[EvalResult], allow: Collection[str] = ()) -> list[EvalResult]:
     """Return results as they may be compared: of one experiment, and per dataset on the same queries and metric.
 
-    Systems beside the arms have base models and prompts of their own.
-
-    Args:
-        where: what they were read from, for messages.
-        results: at most one of each arm, seed, task and dataset.
-        allow: names of ``ALLOWANCES``: what differs becomes a caveat; other queries are cut to those that all arms
-            share, and other main metrics are exchanged for one that all arms hold.
-
-    Raises:
-        UsageError: an unknown name in ``allow``.
-        DataError: what must agree differs and was not allowed, or leaves nothing in common.
+    There is at most one result of each arm, seed, task and dataset; ``where`` is what they were read from. Where other
+    queries are allowed, all are cut to those that all arms share; other main metrics are exchanged for one that all
+    hold. An unknown name in ``allow`` is a UsageError, and what differs without being allowed a DataError.
     """
     for name in allow:
         if name not in ALLOWANCES:
@@ -118,21 +108,17 @@ def refuse_other_data(key: str, results: Sequence[EvalResult]) -> None:
 
 
 def with_metrics(result: EvalResult, metrics: Sequence[str]) -> EvalResult:
-    """Return a result with these metrics alone, the first of them the main one; as it is where none are asked for.
-
-    Raises:
-        DataError: the result lacks one of them by query.
-    """
+    """Return a result with these metrics alone, the first of them the main one; a DataError where it lacks one."""
     if not metrics:
         return result
     means = {metric: result.aggregate[metric] for metric in metrics if metric in result.aggregate}
-    return _view(result, metrics).model_copy(update={"aggregate": means})
+    return _view(result, metrics, result.per_query).model_copy(update={"aggregate": means})
 
 
-def _view(result: EvalResult, metrics: Iterable[str], queries: Iterable[str] | None = None) -> EvalResult:
-    """Return a result with these metrics by query, the first of them the main one, of some queries or of all."""
+def _view(result: EvalResult, metrics: Iterable[str], queries: Iterable[str]) -> EvalResult:
+    """Return a result with these metrics of these queries, the first metric the main one."""
     main, *others = dict.fromkeys(metrics)
-    ids = sorted(result.per_query if queries is None else queries)
+    ids = sorted(queries)
     columns = {metric: [values[q] for q in ids] for metric in (main, *others) for values in [result.metric(metric)]}
     per_query = dict(zip(ids, columns.pop(main), strict=True))
     return result.model_copy(update={"main_metric": main, "per_query": per_query, "per_query_metrics": columns})
@@ -150,14 +136,15 @@ def _difference(rule: _Rule, results: Iterable[EvalResult]) -> str | None:
 def _agrees(rule: _Rule, where: str, results: Iterable[EvalResult], allow: Collection[str]) -> str | None:
     """Refuse results that differ; return the difference as a caveat where it is allowed."""
     difference = _difference(rule, results)
-    if difference is None:
-        return None
-    if rule.allowance in allow:
-        return f"{where}: {difference} (allowed by name: {rule.allowance})"
-    raise DataError(
-        f"{where}: {difference}; results of one --output-dir must be measured alike, "
-        f"move the others elsewhere or evaluate again{_or_allow(rule.allowance)}"
-    )
+    remedy = "results of one --output-dir must be measured alike, move the others elsewhere or evaluate again"
+    return None if difference is None else _allowed(f"{where}: {difference}", remedy, rule.allowance, allow)
+
+
+def _allowed(found: str, remedy: str, name: str | None, allow: Collection[str]) -> str:
+    """Return what was found as a caveat where it is allowed by name; refuse it elsewhere."""
+    if name in allow:
+        return f"{found} (allowed by name: {name})"
+    raise DataError(f"{found}; {remedy}" + (f", or compare all the same with --allow {name}" if name else ""))
 
 
 def _repeated(key: str, results: Iterable[EvalResult], allow: Collection[str]) -> str | None:
@@ -173,11 +160,8 @@ def _repeated(key: str, results: Iterable[EvalResult], allow: Collection[str]) -
         for (_, what, content), names in holders.items()
         if len(names) > 1
     )
-    if not found:
-        return None
-    if "duplicates" in allow:
-        return f"{key}: {found} (allowed by name: duplicates)"
-    raise DataError(f"{key}: {found}; keep one of them, or train the other seeds{_or_allow('duplicates')}")
+    remedy = "keep one of them, or train the other seeds"
+    return _allowed(f"{key}: {found}", remedy, "duplicates", allow) if found else None
 
 
 def _on_one_metric(key: str, results: list[EvalResult]) -> list[EvalResult]:
@@ -193,32 +177,34 @@ def _on_one_metric(key: str, results: list[EvalResult]) -> list[EvalResult]:
         raise DataError(f"{key}: no main metric ({', '.join(usual)}) that every result {held}; evaluate again")
     if not by_query:
         return [r.model_copy(update={"main_metric": chosen}) for r in results]
-    return [_view(r, (chosen, r.main_metric, *r.per_query_metrics)) for r in results]
+    return [_view(r, (chosen, r.main_metric, *r.per_query_metrics), r.per_query) for r in results]
 
 
 def _on_shared_queries(
     key: str, results: list[EvalResult], allow: Collection[str]
 ) -> tuple[list[EvalResult], str | None]:
     """Return results as if measured on the queries that all hold, with a caveat; refuse others unless allowed."""
-    first = results[0]
-    other = next((r for r in results if r.per_query.keys() != first.per_query.keys()), None)
-    if other is None:
+    here = results[0]
+    there = next((r for r in results if r.per_query.keys() != here.per_query.keys()), None)
+    if there is None:
         return results, None
-    if "queries" not in allow:
-        here, there = (first, other) if first.per_query.keys() - other.per_query.keys() else (other, first)
-        missing = sorted(here.per_query.keys() - there.per_query.keys())
-        raise DataError(
-            f"{key}: {name_of(there)} lacks {len(missing):,} of the {len(here.per_query):,} queries of {name_of(here)} "
-            f"({_some([repr(q) for q in missing], _IDS_SHOWN)}); arms are compared on the same queries only, "
-            f"evaluate again{_or_allow('queries')}"
-        )
+    if not here.per_query.keys() - there.per_query.keys():
+        here, there = there, here
+    missing = sorted(here.per_query.keys() - there.per_query.keys())
+    _allowed(
+        f"{key}: {name_of(there)} lacks {len(missing):,} of the {len(here.per_query):,} queries of {name_of(here)} "
+        f"({_some([repr(q) for q in missing], 10)})",
+        "arms are compared on the same queries only, evaluate again",
+        "queries",
+        allow,
+    )
     shared = set.intersection(*(set(r.per_query) for r in results))
     if not shared:
         raise DataError(f"{key}: no query that every result was judged on; evaluate the arms on the same queries")
     missing = sorted(set().union(*(r.per_query for r in results)) - shared)
     caveat = (
         f"{key}: compared on the {len(shared):,} queries that all arms share (allowed by name: queries); "
-        f"{len(missing):,} left out: {_some(missing, _IDS_SHOWN)}"
+        f"{len(missing):,} left out: {_some(missing, 10)}"
     )
     return [r if r.per_query.keys() == shared else _cut(r, shared) for r in results], caveat
 
@@ -228,10 +214,6 @@ def _cut(result: EvalResult, queries: Collection[str]) -> EvalResult:
     columns = {cut.main_metric: [*cut.per_query.values()], **cut.per_query_metrics}
     means = {metric: math.fsum(values) / len(values) for metric, values in columns.items()}
     return cut.model_copy(update={"aggregate": means, "first_stage": None})
-
-
-def _or_allow(name: str | None) -> str:
-    return "" if name is None else f", or compare all the same with --allow {name}"
 
 
 def _some(names: Sequence[str], limit: int) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,6 +26,11 @@ from unimoe.results import (
 )
 from unimoe.results.comparability import comparable, name_of
 from unimoe.results.logs import Log, read_logs
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from unimoe.metrics import MetricLike
 
 Seed: TypeAlias = int | None  # of a training; None for arms that have none, such as BM25 and zero-shot
 Details: TypeAlias = Mapping[str, QueryDetail]  # what is known of the queries of one arm and seed, by query id
@@ -62,13 +67,8 @@ class Results(dict[str, dict[Seed, dict[str, dict[str, float]]]]):
     ) -> None:
         """Take results that have been read; ``allow`` and errors are those of ``load_all_results``.
 
-        Args:
-            output_dir: the folder that was read.
-            results: the result files.
-            logs: training logs by arm and seed.
-            allow: differences that become caveats.
-            details: texts and ranks of queries, of results that no sidecars lie beside.
-            repeated_queries: those of rankings, by ``task/dataset``; by default they are found by their texts.
+        ``details`` are texts and ranks of queries that no sidecar holds. ``repeated_queries`` are those of rankings by
+        ``task/dataset``; by default they are found by their texts.
         """
         super().__init__()
         self.output_dir = output_dir
@@ -99,19 +99,49 @@ class Results(dict[str, dict[Seed, dict[str, dict[str, float]]]]):
         return _keys(self.results)
 
     @property
-    def firsts(self) -> tuple[EvalResult, ...]:
-        """The first result on each of the ``dataset_keys``, to tell what all results there share."""
-        return tuple(self._measured[key][0] for key in self.dataset_keys)
-
-    @property
     def keys_without_queries(self) -> tuple[str, ...]:
         """Every other ``task/dataset`` with a result, in the same order."""
         return _keys(self.without_queries)
 
     @property
+    def firsts(self) -> tuple[EvalResult, ...]:
+        """The first result on each of the ``dataset_keys``, to tell what all results there share."""
+        return tuple(self._measured[key][0] for key in self.dataset_keys)
+
+    @property
     def caveats(self) -> tuple[str, ...]:
         """Why these results are unfit for decisions, what was allowed included; each reason once."""
         return tuple(dict.fromkeys(caveat for r in self.everything for caveat in r.caveats))
+
+    def frame(self, metrics: MetricLike | Iterable[MetricLike] = ()) -> pd.DataFrame:
+        """Return the scores by query in rows ``system, seed, task, dataset, metric, query, score``.
+
+        Results without queries have no row, and arms without a seed have ``<NA>`` for it.
+
+        Args:
+            metrics: by default the main one of each dataset; else names, or ``"all"``. A result that lacks one has
+                no row for it.
+
+        Raises:
+            UsageError: an unknown metric.
+            DataError: no result holds one of them.
+        """
+        import pandas as pd  # only loaded by those who ask for a frame
+
+        from unimoe.metrics import canonical_metrics
+
+        wanted = () if metrics == "all" else canonical_metrics(metrics)
+        rows: list[tuple[object, ...]] = []
+        for r in self.results:
+            held = {r.main_metric: by_query_id(r.per_query), **r.per_query_metrics}
+            shown = held if metrics == "all" else wanted or [r.main_metric]
+            place = (r.config_name, r.seed, r.task, r.dataset)
+            rows += [(*place, metric, sorted(r.per_query), held[metric]) for metric in shown if metric in held]
+        if absent := [metric for metric in wanted if all(row[4] != metric for row in rows)]:
+            raise DataError(f"{self.output_dir}: no result holds {absent[0]!r} by query; evaluate again with it")
+        frame = pd.DataFrame(rows, columns=["system", "seed", "task", "dataset", "metric", "query", "score"])
+        frame = frame.astype({"seed": "Int64"}).explode(["query", "score"], ignore_index=True)
+        return frame.astype({"query": "str", "score": "float64"})
 
     def result(self, config_name: str, seed: Seed, key: str) -> EvalResult | None:
         """Return one result in full; None where it was not measured."""
@@ -240,19 +270,20 @@ def load_all_results(
     paths = result_files(output_dir)
     if not paths:
         raise DataError(f"{output_dir}: no results here; evaluate an arm first, or point --output-dir at an experiment")
-    allow = [allow] if isinstance(allow, str) else allow
-    results = _read(output_dir, paths if only is None else _chosen(paths, only))
-    return Results(output_dir, results, read_logs(output_dir) if only is None else None, allow=allow)
+    if only is not None:
+        wanted = {(arm, task, safe_name(dataset)) for arm, key in only for task, _, dataset in [key.partition("/")]}
+        found = {path: (path.parts[-5], path.parts[-2], path.stem) for path in paths}
+        if wanted <= set(found.values()):
+            paths = [path for path, place in found.items() if place in wanted]
+    logs = read_logs(output_dir) if only is None else None
+    return Results(output_dir, _read(output_dir, paths), logs, allow=[allow] if isinstance(allow, str) else allow)
 
 
 def result_paths(path: Path) -> dict[str, Path]:
     """Return the reranking results at a path by ``task/dataset``: a file, or the folder of a seed, arm or system.
 
-    A folder of several arms has the first stage's results beside one system's; nothing is found in other folders.
-
-    Raises:
-        UsageError: the folder holds several systems.
-        DataError: a result is damaged.
+    A folder of several arms has the first stage's results beside one system's, several systems are a UsageError;
+    nothing is found in other folders.
     """
     if path.is_file() and path.suffix == ".json":
         return {read_result(path).key: path}
@@ -268,26 +299,16 @@ def result_paths(path: Path) -> dict[str, Path]:
     return next(iter(found.values()), {})
 
 
-def _chosen(paths: Sequence[Path], only: Collection[tuple[str, str]]) -> Sequence[Path]:
-    """Return the files of these arms and keys by their paths; all files where one has none."""
-    wanted = {(arm, task, safe_name(dataset)) for arm, key in only for task, _, dataset in [key.partition("/")]}
-    found = {path: (path.parts[-5], path.parts[-2], path.stem) for path in paths}
-    return paths if wanted.difference(found.values()) else [path for path, of in found.items() if of in wanted]
-
-
 def _read(output_dir: Path, paths: Sequence[Path]) -> Iterator[EvalResult]:
     """Yield results; refuse a file at another place than its content says, such as a second one for a measurement."""
     for path in paths:
         result = read_result(path)
         expected = result_path(output_dir, result.config_name, result.seed, result.task, result.dataset)
+        what = f"{name_of(result)} on {result.key}"
         if path != expected and expected in paths:
-            raise DataError(
-                f"{path} and {expected} both claim to be {name_of(result)} on {result.key}; remove one of them"
-            )
+            raise DataError(f"{path} and {expected} both claim to be {what}; remove one of them")
         if path != expected:
-            raise DataError(
-                f"{path} says it is {name_of(result)} on {result.key}, which belongs at {expected}; move it there"
-            )
+            raise DataError(f"{path} says it is {what}, which belongs at {expected}; move it there")
         yield result
 
 

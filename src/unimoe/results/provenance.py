@@ -8,20 +8,9 @@ from functools import cache
 from importlib import metadata
 from pathlib import Path
 
-PACKAGES = (
-    "unimoe",
-    "torch",
-    "transformers",
-    "peft",
-    "mteb",
-    "bm25s",
-    "rank-bm25",
-    "pytrec-eval-terrier",
-    "numpy",
-    "scipy",
-    "pandas",
-)
-"""Packages whose version can change a score; the bundled collection is made of the last three."""
+# Packages whose version can change a score; the bundled collection is made of the last three.
+_MODELS = ("torch", "transformers", "peft", "mteb", "bm25s", "rank-bm25")
+PACKAGES = ("unimoe", *_MODELS, "pytrec-eval-terrier", "numpy", "scipy", "pandas")
 
 
 @cache

@@ -37,6 +37,7 @@ class TestBadInput:
             (["--baseline", "c.trec"], 2, ["--baseline does not belong here"]),
             (["--results", "outputs"], 2, ["--results does not belong here"]),
             (["--pairs", "all"], 2, ["--pairs does not belong here"]),
+            (["--layout", "datasets"], 2, ["--layout does not belong here", "a verdict"]),
             (["--gates", "nowhere.yaml"], 3, ["nowhere.yaml"]),
             (["--dataset", "a", "b"], 2, ["--dataset NAME=QRELS"]),
             (["--dataset", "x=other.qrels"], 2, ["--dataset x=other.qrels: --qrels names the judgments already"]),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -22,7 +23,7 @@ from support.runs import (
     random_run,
     write_systems,
 )
-from support.scripts import Done, call_script
+from support.scripts import Done, assert_refused, call_script
 
 from unimoe.analysis import compare as public
 from unimoe.core.trec import read_qrels, read_run, write_qrels, write_run
@@ -181,6 +182,48 @@ class TestTableOfSystems:
             same = by_row[row["dataset"], row["system"], row["baseline"]]
             assert row["p"] == same["p"]
             assert row["p_corrected"] <= same["p_corrected"]
+
+    @pytest.mark.parametrize("correction", ["bh", "bonferroni", "none"])
+    @pytest.mark.parametrize("family", ["table", "dataset", "baseline"])
+    def test_p_is_corrected_as_asked(self, systems: Path, correction: str, family: str) -> None:
+        options = [*dataset_options(systems, ["dl19", "cran"]), *of_systems(systems), "--json"]
+        found = json.loads(compare(*options, "--correction", correction, "--family", family).stdout)
+        assert (found["correction"], found["family"]) == (correction, family)
+        rows = [row for row in found["comparisons"] if not row["dataset"].startswith("average")]
+        assert len(rows) == 12
+        key = {"table": "metric", "dataset": "dataset", "baseline": "baseline"}[family]
+        for name in {row[key] for row in rows}:
+            members = [row for row in rows if row[key] == name]
+            p = np.array([row["p"] for row in members])
+            expected = {
+                "bh": stats.false_discovery_control(p),
+                "bonferroni": np.minimum(1.0, len(p) * p),
+                "none": p,
+            }[correction]
+            assert [row["p_corrected"] for row in members] == pytest.approx(expected.tolist(), rel=1e-9)
+
+    @pytest.mark.usefixtures("without_report")
+    def test_a_saved_comparison_is_corrected_as_before_unless_asked(self, systems: Path, tmp_path: Path) -> None:
+        options = [*dataset_options(systems, ["dl19", "cran"]), *of_systems(systems), "--output-dir", str(tmp_path)]
+        saved = json.loads(compare(*options, "--correction", "bh", "--family", "dataset", "--json").stdout)
+        again, other = (
+            json.loads(compare("--results", tmp_path, "--baseline", "bm25", *more, "--json").stdout)
+            for more in ([], ["--correction", "none"])
+        )
+        assert (again["correction"], again["family"]) == ("bh", "dataset")
+        assert (other["correction"], other["family"]) == ("none", "dataset")
+        before, after = (
+            {(c["dataset"], *sorted((c["system"], c["baseline"]))): c["p_corrected"] for c in of["comparisons"]}
+            for of in (saved, again)
+        )
+        assert after == pytest.approx(before)
+
+    def test_datasets_are_columns_where_asked(self, systems: Path) -> None:
+        options = [*dataset_options(systems, ["dl19", "cran"]), *of_systems(systems)]
+        done = compare(*options, "--layout", "datasets")
+        assert done.returncode == 0, done.stderr
+        assert re.search(r"^ *System +# +cran +dl19 +Average", done.stdout, re.MULTILINE), done.stdout
+        assert_refused(compare(*options, "--layout", "rows"), 2, "--layout")
 
     def test_numbers_of_runs_may_differ_between_datasets(self, tmp_path: Path) -> None:
         write_systems(tmp_path, {"x": 12, "y": 12}, {"a": (1.0, 3), "b": (2.0, 2)})

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from ir_measures import RBP, nDCG
 from support.runs import one_relevant, random_qrels, random_run, run_with_ranks, write_arms
 
 from unimoe.analysis import compare as public
@@ -68,6 +69,15 @@ class TestFromPython:
         others = frame[frame["metric"] == "map"].set_index("system")
         assert others["difference"]["mono"] == pytest.approx(others["mean"]["mono"] - others["mean"]["bm25"])
         assert others["letter"]["bm25"] in others["beats"]["mono"]
+
+    def test_objects_of_ir_measures_are_metrics(self, qrels: Qrels, runs: dict[str, list[Run]]) -> None:
+        objects, names = ([nDCG @ 10, RBP(rel=2)], ["ndcg@10", "RBP(rel=2)"])
+        assert (
+            public.compare(runs, qrels, metrics=objects)
+            .frame()
+            .equals(public.compare(runs, qrels, metrics=names).frame())
+        )
+        assert public.compare(runs, qrels, metrics=RBP(rel=2)).frame()["metric"].unique().tolist() == ["RBP(rel=2)"]
 
     def test_all_pairs_are_one_family_and_those_with_the_baseline_a_smaller_one(
         self, qrels: Qrels, runs: dict[str, list[Run]]

@@ -148,8 +148,9 @@ class TestPlaces:
         self.write(tmp_path, "bm25")
         for place in (file, file.parents[2], file.parents[3], tmp_path):
             assert result_paths(place) == {KEY: file}
-        (found,) = compare_scores(result_paths(file), result_paths(tmp_path))
-        assert found.largest == 0.0
+        for places in ((file, tmp_path), (str(file.parents[2]), result_paths(file))):
+            (found,) = compare_scores(*places)
+            assert found.largest == 0.0
 
     def test_several_systems_have_to_be_told(self, tmp_path: Path) -> None:
         for arm, seed in (("joint_r8", 0), ("joint_r8", 1), ("zero_shot", None)):
@@ -165,3 +166,5 @@ class TestPlaces:
 
     def test_elsewhere_there_is_nothing(self, tmp_path: Path) -> None:
         assert result_paths(tmp_path) == result_paths(tmp_path / "nowhere") == {}
+        with pytest.raises(DataError, match="nowhere: no reranking results here; name a result file"):
+            compare_scores(tmp_path / "nowhere", tmp_path)

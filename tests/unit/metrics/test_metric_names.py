@@ -59,6 +59,46 @@ def test_one_name_for_every_metric(name: str, canonical: str, cutoff: int | None
     assert canonical_metric(canonical) == canonical
 
 
+class TestObjectsOfIrMeasures:
+    @pytest.mark.parametrize(
+        ("measure", "name"),
+        [
+            (ir_measures.nDCG @ 10, "ndcg@10"),
+            (ir_measures.nDCG, "ndcg"),
+            (ir_measures.RR, "mrr"),
+            (ir_measures.AP, "map"),
+            (ir_measures.AP(rel=1), "AP(rel=1)"),  # its own str() is AP
+            (ir_measures.R(rel=2) @ 100, "R(rel=2)@100"),
+            (ir_measures.RBP(rel=2), "RBP(rel=2)"),
+            (ir_measures.RBP(p=0.9, rel=2), "RBP(rel=2,p=0.9)"),
+            (ir_measures.nDCG(gains={2: 1, 1: 0}) @ 10, "nDCG(gains={1:0,2:1})@10"),
+            (ir_measures.SetP, "SetP"),
+        ],
+    )
+    def test_have_the_names_of_their_texts(self, measure: ir_measures.Measure, name: str) -> None:
+        assert canonical_metric(measure) == canonical_metric(name) == name
+
+    def test_score_a_run_alone_or_among_names(self) -> None:
+        qrels, run = {"q": {"a": 1, "b": 2}}, {"q": {"a": 2.0, "b": 1.0}}
+        both = score_run(qrels, run, [ir_measures.nDCG @ 10, ir_measures.RBP(rel=2), "nDCG@10"])
+        assert both.aggregate == score_run(qrels, run, ["ndcg@10", "RBP(rel=2)"]).aggregate
+        assert score_run(qrels, run, ir_measures.RBP(rel=2)).aggregate == {"RBP(rel=2)": pytest.approx(0.16)}
+
+    @pytest.mark.parametrize(
+        ("measure", "words"),
+        [
+            (ir_measures.P, "cutoff is missing; write P@10"),
+            (ir_measures.RBP(p=2.0), "p=2.0 will not do"),
+            (ir_measures.define_byquery(lambda qrels, run: 0.0, name="mine"), "unknown metric 'mine'"),
+            (10, "metric 10 is no text"),
+        ],
+    )
+    def test_that_mean_nothing_are_one_line(self, measure: Any, words: str) -> None:
+        with pytest.raises(UsageError) as refusal:
+            canonical_metric(measure)
+        assert words in str(refusal.value)
+
+
 @pytest.mark.parametrize("name", ["Success@5", "SetF(beta=0.5)", "RBP(rel=2,p=0.9)", "P(judged_only=True)@5", "Compat"])
 def test_others_are_spelled_as_ir_measures_does(name: str) -> None:
     assert canonical_metric(name) == str(ir_measures.parse_measure(name))

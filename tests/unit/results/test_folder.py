@@ -5,9 +5,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from ir_measures import RR, nDCG
 from support.results import make_result, without_queries, write_experiment
 
-from unimoe.core.errors import DataError
+from unimoe.core.errors import DataError, UsageError
 from unimoe.core.io import read_json, write_json
 from unimoe.results import DrillDown, QueryDetail, write_result
 from unimoe.results.folder import Results, load_all_results
@@ -57,6 +58,38 @@ def test_scores_are_in_the_order_of_query_ids_whatever_that_of_the_file(tmp_path
     results = load_all_results(tmp_path)
     assert results.scores("joint_r8", "reranking/apidocs", [0]).tolist() == [[0.4, 0.2, 0.6]]
     assert results.scores("joint_r8", "reranking/apidocs", [0], "mrr@10").tolist() == [[0.2, 0.1, 0.3]]
+
+
+class TestFrame:
+    def results(self) -> Results:
+        mteb = without_queries("joint_r8", 0, 0.5)
+        made = [make_result("joint_r8", seed, {"b": 0.2, "a": 0.4 + seed / 10}) for seed in (0, 1)]
+        return Results(Path("out"), [*made, make_result("bm25", None, {"a": 0.6, "b": 0.8}), mteb])
+
+    def test_has_a_row_for_each_arm_seed_dataset_and_query(self) -> None:
+        frame = self.results().frame()
+        assert frame.to_csv(index=False).split() == [
+            "system,seed,task,dataset,metric,query,score",
+            *("bm25,,reranking,apidocs,ndcg@10,a,0.6", "bm25,,reranking,apidocs,ndcg@10,b,0.8"),
+            *("joint_r8,0,reranking,apidocs,ndcg@10,a,0.4", "joint_r8,0,reranking,apidocs,ndcg@10,b,0.2"),
+            *("joint_r8,1,reranking,apidocs,ndcg@10,a,0.5", "joint_r8,1,reranking,apidocs,ndcg@10,b,0.2"),
+        ]
+        assert (str(frame["seed"].dtype), str(frame["score"].dtype)) == ("Int64", "float64")
+
+    def test_of_other_metrics(self) -> None:
+        results = self.results()
+        for metrics in ("mrr@10", ["RR@10"], RR @ 10):
+            assert results.frame(metrics)["score"].tolist() == [0.3, 0.4, 0.2, 0.1, 0.25, 0.1]
+        every = results.frame("all")
+        assert every.groupby("metric").size().to_dict() == {"mrr@10": 6, "ndcg@10": 6}
+        assert every.equals(results.frame([nDCG @ 10, "mrr@10"]))
+
+    def test_of_what_is_not_there(self) -> None:
+        with pytest.raises(DataError, match="out: no result holds 'map' by query; evaluate again with it"):
+            self.results().frame(["ndcg@10", "map"])
+        with pytest.raises(UsageError, match="unknown metric 'ndgc@10'"):
+            self.results().frame("ndgc@10")
+        assert Results(Path("out"), [without_queries("joint_r8", 0, 0.5)]).frame().empty
 
 
 def test_skips_sidecars_and_other_files(tmp_path: Path) -> None:

@@ -1,35 +1,27 @@
-"""Results made of scored runs, so that runs from anywhere are judged and shown as evaluations are."""
+"""Results made of scored runs, and the refusals, caveats and warnings that keep their comparison fair."""
 
 from __future__ import annotations
 
 import math
 import platform
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
 
-from unimoe.core.errors import UsageError
+from unimoe.core.errors import DataError, UsageError, first_few
 from unimoe.core.grouping import gathered
-from unimoe.metrics.scoring import computable_metrics
+from unimoe.metrics import parse_metric
+from unimoe.metrics.scoring import computable_metrics, level_note
 from unimoe.results import EvalResult, Identity, Provenance, Task, by_query_id
-from unimoe.results.folder import Details, IdPairs, Results, Seed
-from unimoe.results.runs.scoring import (
-    ScoredRun,
-    Scoring,
-    caveats_of,
-    compared_queries,
-    hidden_metrics,
-    repeated_queries,
-    score_source,
-    warnings_of,
-)
-from unimoe.results.runs.sources import RunSource
+from unimoe.results.folder import Details, IdPairs, Results, Seed, repeats
+from unimoe.results.runs.scoring import RunSource, ScoredRun, Scoring, score_source
 
 TASK: Task = "retrieval"
 
 _PACKAGES = ("unimoe", "numpy", "scipy", "pytrec-eval-terrier", "ir-measures")
+_OTHER_DEPTHS = "the runs end at different depths"
 
 
 @dataclass(frozen=True)
@@ -52,12 +44,9 @@ def score_systems(
 ) -> ScoredSystems:
     """Read and score the runs of some systems, one run at a time, and refuse what cannot be compared.
 
-    The results record ``experiment``, as a name of the comparison, and the options ``given`` by hand.
-
-    Raises:
-        UsageError: a metric that cannot be computed here, or different numbers of runs that shall pair.
-        DataError: a file cannot be read; a run given twice, runs of different depth, or a run that lacks judged
-            queries, unless allowed.
+    The results record ``experiment``, as a name of the comparison, and the options ``given`` by hand. A UsageError is a
+    metric that cannot be computed here, or different numbers of runs that shall pair; a DataError what cannot be read,
+    or, unless allowed, a run given twice, other depths, or judged queries that a run lacks.
     """
     of_datasets = gathered((source.judged.dataset, source) for source in sources)
     for of_dataset in of_datasets.values():  # before the files are read, which may take a while
@@ -75,15 +64,19 @@ def score_systems(
             here.append(score_source(source, scoring))
             on_run(here[-1])
         runs += here
-        caveats, counted = caveats_of(here, scoring), compared_queries(here, scoring)
-        warnings += warnings_of(here, scoring)
-        hidden = hidden_metrics(here, scoring)
+        depths = [_depth(here, metric, scoring) for metric in scoring.metrics]
+        caveats = [caveat for caveat in (_duplicates(here, scoring), _queries(here, scoring), *depths) if caveat]
+        # All judged queries count, or with --allow queries those that every run has.
+        lacking = {query_id for run in here for query_id in run.missing} if "queries" in scoring.allow else set()
+        counted = [query_id for query_id in of_dataset[0].judged.qrels if query_id not in lacking]
+        hidden = {m: why for m in scoring.every if m not in scoring.metrics and (why := _why_hidden(here, m))}
+        warnings += _warnings(here, scoring, counted, hidden)
         for run in here:
             values = {m: {q: run.per_query[m][q] for q in counted} for m in scoring.every if m not in hidden}
             result = _result(run, values, scoring, experiment, caveats, given)
             results.append(result)
             details[result.config_name, result.seed, result.key] = {q: run.details[q] for q in counted}
-        repeated[results[-1].key] = repeated_queries(here, counted)
+        repeated[results[-1].key] = _repeated(here, counted)
     allow = [name for name in scoring.allow if name == "duplicates"]
     found = Results(output_dir, results, allow=allow, details=details, repeated_queries=repeated)
     warnings += found.notes(found.dataset_keys)
@@ -100,6 +93,95 @@ def _refuse_unequal(sources: Sequence[RunSource]) -> None:
             f"--paired: runs that pair are equal in number, here are {held} on {sources[0].judged.dataset}; give each "
             "system one of every seed, or leave --paired out"
         )
+
+
+def _duplicates(runs: Sequence[ScoredRun], scoring: Scoring) -> str | None:
+    """Find a run given twice, which fakes a seed or a tie; the results themselves name one that one system repeats."""
+    first: dict[str, ScoredRun] = {}
+    twice = []
+    for run in runs:
+        one = first.setdefault(run.digest, run)
+        if one is not run and ("duplicates" not in scoring.allow or one.source.system != run.source.system):
+            twice.append(f"{run.source.name} holds the same rankings and scores as {one.source.name}")
+    return scoring.allowed("duplicates", "; ".join(twice), "give every run once") if twice else None
+
+
+def _queries(runs: Sequence[ScoredRun], scoring: Scoring) -> str | None:
+    """Find missing queries: to fill them with 0 in silence favours one system, to leave them out another."""
+    found = "; ".join(f"{run.source.name} lacks {_some(run.missing)}" for run in runs if run.missing)
+    if not found:
+        return None
+    if "zeros" in scoring.allow:
+        return f"judged queries that a run lacks count 0 there (--allow zeros): {found}"
+    judged = len(runs[0].source.judged.qrels)
+    common = judged - len({query_id for run in runs for query_id in run.missing})
+    if "queries" not in scoring.allow:
+        raise DataError(
+            f"judged queries without documents: {found}; give complete runs, --allow queries to compare on the "
+            f"{common:,} that all runs have, or --allow zeros to count them 0 as trec_eval -c does"
+        )
+    if not common:
+        raise DataError(f"no judged query is in every run: {found}; give runs of the same queries")
+    return f"compared on the {common:,} of {judged:,} judged queries that all runs have (--allow queries): {found}"
+
+
+def _depth(runs: Sequence[ScoredRun], metric: str, scoring: Scoring) -> str | None:
+    """Find rankings of different depth, where the metric looks deeper than the shallowest."""
+    if _why_hidden(runs, metric) != _OTHER_DEPTHS:
+        return None
+    shallow, deep = (end(runs, key=lambda run: run.depth) for end in (min, max))
+    found = (
+        f"{shallow.source.name} ends at depth {shallow.depth:,}, {deep.source.name} at {deep.depth:,}, and {metric} "
+        f"looks deeper than {shallow.depth:,}"
+    )
+    return scoring.allowed("depth", found, f"give runs of one depth, cut all with --depth {shallow.depth}")
+
+
+def _why_hidden(runs: Sequence[ScoredRun], metric: str) -> str:
+    """Return why a metric sees less of the runs, or of one of them, than its name says; empty where it does not."""
+    depths, cutoff = {run.depth for run in runs}, parse_metric(metric).cutoff
+    if len(depths) > 1 and (cutoff is None or cutoff > min(depths)):
+        return _OTHER_DEPTHS
+    return f"the runs end at depth {max(depths):,}" if max(depths) < (cutoff or 0) else ""
+
+
+def _repeated(runs: Sequence[ScoredRun], counted: Sequence[str]) -> IdPairs:
+    """Return the queries with the same judgments and, in every run, the same documents and scores."""
+    qrels = runs[0].source.judged.qrels
+    return repeats(
+        ((frozenset(qrels[query_id].items()), *(run.rankings.get(query_id) for run in runs)), query_id)
+        for query_id in counted
+        if any(query_id in run.rankings for run in runs)
+    )
+
+
+def _warnings(
+    runs: Sequence[ScoredRun], scoring: Scoring, counted: Sequence[str], hidden: Mapping[str, str]
+) -> Iterator[str]:
+    """Yield what refuses nothing, but should be known before the numbers are believed."""
+    judged = runs[0].source.judged
+    for run in runs:
+        if run.unjudged:
+            yield f"{run.source.name}: queries without judgments, left out: {_some(run.unjudged)}"
+        if run.unordered:
+            which = _some(run.unordered)
+            yield f"{run.source.name}: queries with one score for all documents, which only their ids order: {which}"
+    deepest = max(run.depth for run in runs)
+    for metric in scoring.metrics:
+        if deepest < (parse_metric(metric).cutoff or 0):
+            yield f"{judged.dataset}: {metric} is computed on rankings that end at depth {deepest:,}"
+    for why, metrics in gathered((why, metric) for metric, why in hidden.items()).items():
+        yield f"{judged.dataset}: {', '.join(metrics)} not shown: {why}"
+    shown = [metric for metric in scoring.every if metric not in hidden]
+    if note := level_note(shown, judged.qrels, judged.stated, where=judged.name, remedy="--relevance-level 2"):
+        yield note
+    without = [] if judged.texts is None else [query_id for query_id in counted if query_id not in judged.texts]
+    if without:
+        yield f"{judged.dataset}: no text of {_some(without)}"
+
+
+def _some(ids: Sequence[str]) -> str:
+    return f"{len(ids):,} ({first_few(ids, 5)})"
 
 
 def _result(

@@ -16,8 +16,7 @@ from unimoe.cli.run_files import Pattern, name_systems, read_queries, select_dat
 from unimoe.core.errors import DataError, UsageError
 from unimoe.core.trec import Qrels, Run, write_run
 from unimoe.results.runs.building import ScoredSystems, score_systems
-from unimoe.results.runs.scoring import Scoring
-from unimoe.results.runs.sources import RunSource, judgments
+from unimoe.results.runs.scoring import RunSource, Scoring, judgments
 
 QUERIES = ("q1", "q2", "q3")
 
