@@ -15,7 +15,8 @@ from unimoe.core.errors import missing_extra
 if TYPE_CHECKING:
     __version__: str
     from unimoe.analysis.compare import compare, load_all_results
-    from unimoe.analysis.custom import compare_statistic, judge, parity
+    from unimoe.analysis.custom import compare_statistic, judge
+    from unimoe.analysis.parity import parity
     from unimoe.api import (
         bm25_candidates,
         evaluate_encoder,
@@ -56,7 +57,8 @@ __all__ = [
 
 _NAMES_OF = {
     "analysis.compare": ("compare", "load_all_results"),
-    "analysis.custom": ("compare_statistic", "judge", "parity"),
+    "analysis.custom": ("compare_statistic", "judge"),
+    "analysis.parity": ("parity",),
     "api": (
         "bm25_candidates",
         "evaluate_encoder",

@@ -1,4 +1,4 @@
-"""Ask results what no command asks: gates given as data, a statistic of one's own, parity of two folders."""
+"""Ask results what no command asks: gates given as data, and a statistic of one's own."""
 
 from __future__ import annotations
 
@@ -12,11 +12,10 @@ from unimoe.analysis.comparisons import ALPHA, ITERATIONS, unknown_arm
 from unimoe.analysis.gates.definitions import Gate, Registration, given_gates, load_gates
 from unimoe.analysis.gates.judging import Judgment, Refusal, judge_all
 from unimoe.analysis.gates.registration import default_gates, registered_in
-from unimoe.analysis.parity import Parity, compare_scores
 from unimoe.analysis.statistics.variance import Array
 from unimoe.analysis.systems import SystemComparison
 from unimoe.core.errors import DataError, UsageError
-from unimoe.results.folder import Results, load_all_results, result_paths
+from unimoe.results.folder import Results, load_all_results
 
 AnyResults = Results | SystemComparison | Path | str
 Statistic = Callable[[Array], float]
@@ -121,17 +120,6 @@ def compare_statistic(
     low, high = np.quantile(differences, [ALPHA / 2.0, 1.0 - ALPHA / 2.0]).tolist()
     value, other = (_mean_of(function, runs) for runs in scores)
     return StatisticComparison(key, metric, queries, value, other, value - other, low, high)
-
-
-def parity(first: Path | str, second: Path | str) -> list[Parity]:
-    """Compare the scores that two systems gave the same pairs, dataset by dataset, as ``unimoe parity`` does.
-
-    Each is given by a result file or the folder of its results. A DataError where there are none, or of other pairs.
-    """
-    found = {side: result_paths(Path(side)) for side in (first, second)}
-    if empty := [side for side, paths in found.items() if not paths]:
-        raise DataError(f"{empty[0]}: no reranking results of a system; give a result file or a system's folder")
-    return compare_scores(found[first], found[second])
 
 
 def given_results(results: AnyResults) -> Results:

@@ -78,7 +78,7 @@ def read_scored(path: Path) -> Scored:
     return Scored(result, read_run(run))
 
 
-def compare_scores(first: str | Path | Mapping[str, Path], second: str | Path | Mapping[str, Path]) -> list[Parity]:
+def parity(first: str | Path | Mapping[str, Path], second: str | Path | Mapping[str, Path]) -> list[Parity]:
     """Compare two systems on every dataset that both have reranking results of.
 
     Args:
@@ -102,10 +102,10 @@ def compare_scores(first: str | Path | Mapping[str, Path], second: str | Path | 
             f"no dataset in common: the first system has {', '.join(one)}, the second {', '.join(other)}; evaluate "
             "both on the same --datasets"
         )
-    return [parity(key, read_scored(one[key]), read_scored(other[key])) for key in keys]
+    return [compare_dataset(key, read_scored(one[key]), read_scored(other[key])) for key in keys]
 
 
-def parity(key: str, first: Scored, second: Scored) -> Parity:
+def compare_dataset(key: str, first: Scored, second: Scored) -> Parity:
     """Compare two systems on one dataset; a DataError if pairs or collection differ, or no measure is shared."""
     _refuse_other_pairs(key, first, second)
     differences: dict[str, Array] = {}

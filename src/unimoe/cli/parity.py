@@ -56,7 +56,7 @@ def parity(
     difference, as a share of the range of the scores, is below the tolerance, and no more rankings change than may,
     else 10.
     """
-    from unimoe.analysis.parity import compare_scores
+    from unimoe.analysis.parity import parity as compare_scores
     from unimoe.results.folder import result_paths
 
     for option, value in (("--tolerance", tolerance), ("--ranking-tolerance", ranking_tolerance)):

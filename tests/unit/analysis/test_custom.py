@@ -109,6 +109,7 @@ class TestCompareStatistic:
         assert checked.baseline == "b" or checked.system == "b"
         sign = 1 if checked.system == "a" else -1
         assert found.difference == pytest.approx(sign * checked.delta)
+        assert checked.check_interval is not None
         assert sorted(sign * end for end in checked.check_interval) == pytest.approx([found.low, found.high], abs=3e-3)
 
     def test_any_function_of_the_scores_by_query(self) -> None:

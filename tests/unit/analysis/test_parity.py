@@ -11,7 +11,7 @@ from scipy.stats import kendalltau
 from support.results import make_result, query_ids
 
 from unimoe.analysis.comparisons import difference
-from unimoe.analysis.parity import Scored, compare_scores, parity
+from unimoe.analysis.parity import Scored, compare_dataset, parity
 from unimoe.cli.parity import parity_json, parity_lines, verdict_line
 from unimoe.core.errors import DataError, UsageError
 from unimoe.core.trec import Run, write_run
@@ -39,7 +39,7 @@ def changed(run: Run, query: str, document: str, by: float) -> Run:
 
 class TestNumbers:
     def test_equal_scores_differ_in_nothing(self) -> None:
-        found = parity(KEY, scored(scores()), scored(scores(), "b"))
+        found = compare_dataset(KEY, scored(scores()), scored(scores(), "b"))
         assert (found.largest, found.mean, found.kendall_mean, found.top_changed) == (0.0, 0.0, 1.0, [])
         assert (found.queries, found.pairs, found.measure.value) == (12, 144, 0.0)
         assert verdict_line([found], 1e-9, 0.0) == (
@@ -49,14 +49,14 @@ class TestNumbers:
 
     def test_the_largest_difference_is_named_and_the_mean_is_over_all_pairs(self) -> None:
         other = changed(changed(scores(), "q003", "d05", -0.5), "q007", "d01", 0.25)
-        found = parity(KEY, scored(scores()), scored(other, "b"))
+        found = compare_dataset(KEY, scored(scores()), scored(other, "b"))
         assert found.largest == pytest.approx(0.5)
         assert found.largest_at == ("q003", "d05")
         assert found.mean == pytest.approx(0.75 / 144)
 
     def test_taus_are_scipys_on_each_query(self) -> None:
         one, other = scores(0), scores(1)
-        found = parity(KEY, scored(one), scored(other, "b"))
+        found = compare_dataset(KEY, scored(one), scored(other, "b"))
         taus = {q: kendalltau([*one[q].values()], [*other[q].values()]).statistic for q in QUERIES}
         assert found.kendall_mean == pytest.approx(np.mean([*taus.values()]))
         assert found.kendall_lowest is not None
@@ -65,12 +65,12 @@ class TestNumbers:
 
     def test_a_system_that_orders_nothing_agrees_with_none_but_its_like(self) -> None:
         flat = {query: dict.fromkeys(own, 1.0) for query, own in scores().items()}
-        assert parity(KEY, scored(flat), scored(flat, "b")).kendall_mean == 1.0
-        assert parity(KEY, scored(flat), scored(scores(), "b")).kendall_mean == 0.0
+        assert compare_dataset(KEY, scored(flat), scored(flat, "b")).kendall_mean == 1.0
+        assert compare_dataset(KEY, scored(flat), scored(scores(), "b")).kendall_mean == 0.0
 
     def test_queries_of_one_document_have_no_order(self) -> None:
         single = {query: {"d00": own["d00"]} for query, own in scores().items()}
-        found = parity(KEY, scored(single), scored(single, "b"))
+        found = compare_dataset(KEY, scored(single), scored(single, "b"))
         assert (found.kendall_mean, found.kendall_lowest) == (None, None)
         assert not any("Kendall" in line for line in parity_lines(found))
 
@@ -80,13 +80,13 @@ class TestNumbers:
         swapped = {**one, "q004": {**one["q004"], order[0]: one["q004"][order[1]], order[1]: one["q004"][order[0]]}}
         last = sorted(one["q009"], key=lambda d: -one["q009"][d])[10:]
         below = {**one, "q009": {**one["q009"], last[0]: one["q009"][last[1]], last[1]: one["q009"][last[0]]}}
-        assert parity(KEY, scored(one), scored(swapped, "b")).top_changed == ["q004"]
-        assert parity(KEY, scored(one), scored(below, "b")).top_changed == []
+        assert compare_dataset(KEY, scored(one), scored(swapped, "b")).top_changed == ["q004"]
+        assert compare_dataset(KEY, scored(one), scored(below, "b")).top_changed == []
 
     def test_the_measure_has_the_interval_of_the_analysis(self) -> None:
         rng = np.random.default_rng(3)
         values = [rng.uniform(size=len(QUERIES)) for _ in range(2)]
-        found = parity(KEY, scored(scores(), measure=values[0]), scored(scores(), "b", measure=values[1]))
+        found = compare_dataset(KEY, scored(scores(), measure=values[0]), scored(scores(), "b", measure=values[1]))
         expected, unfit = difference(values[1][None], values[0][None])
         assert (found.measure.value, found.measure.interval, found.unfit) == (expected.value, expected.interval, unfit)
         assert found.measure.value == pytest.approx(values[1].mean() - values[0].mean())
@@ -95,12 +95,14 @@ class TestNumbers:
 
     def test_another_scale_with_the_same_order_is_named(self) -> None:
         squashed = {q: {d: 1 / (1 + np.exp(-s)) for d, s in own.items()} for q, own in scores().items()}
-        found = parity(KEY, scored(scores()), scored(squashed, "b"))
+        found = compare_dataset(KEY, scored(scores()), scored(squashed, "b"))
         assert "as a margin and a probability are" in verdict_line([found], 1e-3, 0.0)
-        assert "as a margin" not in verdict_line([parity(KEY, scored(scores()), scored(scores(1), "b"))], 1e-3, 0.0)
+        assert "as a margin" not in verdict_line(
+            [compare_dataset(KEY, scored(scores()), scored(scores(1), "b"))], 1e-3, 0.0
+        )
 
     def test_plain_data_says_whether_it_is_within(self) -> None:
-        found = parity(KEY, scored(scores()), scored(changed(scores(), "q003", "d05", 0.5), "b"))
+        found = compare_dataset(KEY, scored(scores()), scored(changed(scores(), "q003", "d05", 0.5), "b"))
         other = changed(scores(), "q003", "d05", 0.5)
         every = [score for own in other.values() for score in own.values()]
         share = 0.5 / (max(every) - min(every))
@@ -118,18 +120,18 @@ class TestRefused:
             query: {d: s for d, s in own.items() if (query, d) != ("q005", "d03")} for query, own in scores().items()
         }
         with pytest.raises(DataError, match="query 'q005', document 'd03' was scored by a alone; evaluate both on the"):
-            parity(KEY, scored(scores()), scored(less, "b"))
+            compare_dataset(KEY, scored(scores()), scored(less, "b"))
         with pytest.raises(DataError, match="document 'd03' was scored by b alone"):
-            parity(KEY, scored(less), scored(scores(), "b"))
+            compare_dataset(KEY, scored(less), scored(scores(), "b"))
 
     def test_another_collection_of_the_same_name(self) -> None:
         sides = [scored(scores(), hashes={"collection": text}) for text in ("one", "other")]
         with pytest.raises(DataError, match="two collections of one name"):
-            parity(KEY, *sides)
+            compare_dataset(KEY, *sides)
 
     def test_no_dataset_in_common(self, tmp_path: Path) -> None:
         with pytest.raises(DataError, match="the first system has reranking/a, the second reranking/b"):
-            compare_scores({"reranking/a": tmp_path}, {"reranking/b": tmp_path})
+            parity({"reranking/a": tmp_path}, {"reranking/b": tmp_path})
 
 
 class TestPlaces:
@@ -149,7 +151,7 @@ class TestPlaces:
         for place in (file, file.parents[2], file.parents[3], tmp_path):
             assert result_paths(place) == {KEY: file}
         for places in ((file, tmp_path), (str(file.parents[2]), result_paths(file))):
-            (found,) = compare_scores(*places)
+            (found,) = parity(*places)
             assert found.largest == 0.0
 
     def test_several_systems_have_to_be_told(self, tmp_path: Path) -> None:
@@ -162,9 +164,9 @@ class TestPlaces:
     def test_without_a_run_it_says_what_to_do(self, tmp_path: Path) -> None:
         file = self.write(tmp_path, "mine", run=False)
         with pytest.raises(DataError, match=r"apidocs\.trec is missing.*run `unimoe evaluate` again"):
-            compare_scores({KEY: file}, {KEY: file})
+            parity({KEY: file}, {KEY: file})
 
     def test_elsewhere_there_is_nothing(self, tmp_path: Path) -> None:
         assert result_paths(tmp_path) == result_paths(tmp_path / "nowhere") == {}
         with pytest.raises(DataError, match="nowhere: no reranking results here; name a result file"):
-            compare_scores(tmp_path / "nowhere", tmp_path)
+            parity(tmp_path / "nowhere", tmp_path)

@@ -8,8 +8,8 @@ from __future__ import annotations
 from pathlib import Path
 
 from unimoe.analysis.analysis import Analysis
-from unimoe.analysis.saved_comparison import SUBFOLDER
 from unimoe.analysis.report.pages import DrawnFigure, gather, html_page, markdown_page
+from unimoe.analysis.saved_comparison import SUBFOLDER
 from unimoe.analysis.tables import Table
 from unimoe.analysis.tables.comparisons import comparisons_table
 from unimoe.analysis.tables.gates import datasets_table, gates_table, power_table, seeds_table, stability_table
