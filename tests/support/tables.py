@@ -51,11 +51,6 @@ def renderings(table: Table) -> dict[str, str]:
     }
 
 
-def notes(table: Table) -> tuple[str, ...]:
-    """The table's own notes, and those it shares with others."""
-    return (*table.notes, *table.shared)
-
-
 def row(table: Table, name: str, heading: str = "") -> dict[str, Cell]:
     """The first row of a name, below a heading that begins so."""
     found = next(r for g in table.groups if g.heading.startswith(heading) for r in g.rows if r[0].text == name)

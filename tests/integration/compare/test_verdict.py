@@ -251,7 +251,7 @@ class TestWhatReviewersFound:
         assert "Relevance level 2 on dl20" in done.stdout
         assert "map (relevant from grade 2) x 100" in done.stdout
         assert (
-            "map (relevant from grade 2) on dl20" in (tmp_path / "out" / "analysis" / "tables" / "gates.md").read_text()
+            "MAP (relevant from grade 2) on dl20" in (tmp_path / "out" / "analysis" / "tables" / "gates.md").read_text()
         )
         assert "counts from 2" not in done.stderr
         stored = read_result(result_path(tmp_path / "out", "joint", 1, "retrieval", "dl20"))

@@ -93,7 +93,7 @@ class TestParity:
         assert (found.key, found.pairs, found.largest, found.top_changed) == ("reranking/apidocs", 10, 0.25, [])
 
     def test_a_folder_without_results_is_named(self, tmp_path: Path) -> None:
-        with pytest.raises(DataError, match=f"{tmp_path}: no reranking results of a system"):
+        with pytest.raises(DataError, match=f"{tmp_path}: no reranking results here"):
             unimoe.parity(tmp_path, tmp_path / "other")
 
 

@@ -137,7 +137,7 @@ class TestVerdicts:
         write_experiment(tmp_path, caveats=["smoke run"], logs=False)
         path = write_report(Analysis(load_all_results(tmp_path), iterations=20))
         for text in (path.read_text(encoding="utf-8"), path.with_suffix(".md").read_text(encoding="utf-8")):
-            for note in ("Estimate: where the value lies", "with confidence 0.9; embedding, ndcg@10 on apidocs"):
+            for note in ("Estimate: where the value lies", "with confidence 0.9; embedding, nDCG@10 on apidocs"):
                 assert text.count(note) == 1
             assert "Caveat: smoke run" not in re.sub(r"<svg.*?</svg>", "", text, flags=re.DOTALL)
         assert "Caveat: smoke run" in (path.parent / "tables" / "significance.md").read_text(encoding="utf-8")

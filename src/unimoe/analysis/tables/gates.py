@@ -52,8 +52,9 @@ def gates_table(outcomes: Outcomes) -> Table:
         notes=(
             *_holding(judged, ((item, item.found) for item in judged)),
             *(f"{item.name} was not judged: {item.error}" for item in outcomes if isinstance(item, Refusal)),
+            _READING,
+            *_about(judged),
         ),
-        shared=(_READING, *_about(judged)),
     )
 
 
@@ -78,8 +79,9 @@ def datasets_table(judgments: Sequence[Judgment]) -> Table:
             "standard deviation is over a system's seeds, that of the value over seeds that both systems have.",
             *_holding(judgments, ((item, found) for item in judgments for found in item.rows)),
             *cut,
+            _READING,
+            *_about(judgments),
         ),
-        shared=(_READING, *_about(judgments)),
     )
 
 
@@ -106,8 +108,8 @@ def seeds_table(judgments: Sequence[Judgment]) -> Table:
         notes=(
             "A description: seeds that two systems have in common are a pair only where the experiment declares it. "
             "The mean of the values by seed is not the gate's own value, which is that of the mean scores.",
+            *_about(judgments),
         ),
-        shared=_about(judgments),
     )
 
 
@@ -130,8 +132,7 @@ def stability_table(judgments: Sequence[Judgment]) -> Table:
         ),
         columns=("Left out", "Value", "Estimate", "Finding"),
         groups=row_groups(rows),
-        notes=tuple(f"{item.name}: {item.stability.sentence}." for item in judgments),
-        shared=_about(judgments),
+        notes=(*(f"{item.name}: {item.stability.sentence}." for item in judgments), *_about(judgments)),
     )
 
 
@@ -166,8 +167,8 @@ def power_table(judgments: Sequence[Judgment]) -> Table:
             f"Never: not with up to {MOST_SEEDS:,} seeds or {MOST_QUERIES:,} queries. Fast tier: "
             f"{FAST_TIER_QUERIES:,} queries (SciFact, NFCorpus, FiQA2018) with the present seeds, if they vary as "
             "the present queries do.",
+            *_about(judgments),
         ),
-        shared=_about(judgments),
     )
 
 

@@ -57,8 +57,8 @@ def mteb_table(results: Results) -> Table:
             "Mean (Task): over tasks. Mean (TaskType): over the means of the types, which follow with their numbers "
             "of tasks. Only tasks that every system and seed has count. Main scores are MTEB's own.",
             *(f"Left out of the means, not measured for {of}: {', '.join(tasks)}." for of, tasks in left_out.items()),
+            *caveat_notes(results),
         ),
-        shared=caveat_notes(results),
     )
 
 
@@ -82,7 +82,7 @@ def mteb_tasks_table(results: Results) -> Table:
         ),
         columns=("Task", "Main score", *arms),
         groups=row_groups(rows),
-        shared=caveat_notes(results),
+        notes=caveat_notes(results),
     )
 
 
@@ -120,8 +120,8 @@ def tir_without_queries_table(results: Results) -> Table:
             "No interval and no test: without queries nothing is paired, and seeds alone say nothing of other data. "
             "These tasks enter no gate and no TIR across datasets. Delta: joint minus specialist.",
             *notes,
+            *caveat_notes(results),
         ),
-        shared=caveat_notes(results),
     )
 
 

@@ -63,7 +63,6 @@ class Table:
     notes: tuple[str, ...] = ()  # facts that travel with the table wherever it is pasted
     csv_only: frozenset[str] = frozenset()  # columns of CSV alone, where width costs nothing
     title: str = ""  # a short headline, for a page that shows several tables
-    shared: tuple[str, ...] = ()  # notes that hold for several tables; a page of them may print these once, by itself
 
     @property
     def by_column(self) -> list[Row]:
@@ -80,9 +79,9 @@ class Table:
         """Return what a terminal prints, columns aligned over groups: best bold, second underlined, spread dim."""
         return self._printed()
 
-    def to_markdown(self, *, shared: bool = True) -> str:
+    def to_markdown(self) -> str:
         """Return GitHub's Markdown: best bold, second underlined, spread as a subscript, symbols raised."""
-        table = self._printed(shared=shared)
+        table = self._printed()
         blocks = [escape_markdown(table.caption)]
         rule = [":--", *["--:"] * (len(table.columns) - 1)]
         for group in table.groups:
@@ -92,9 +91,9 @@ class Table:
         blocks += [f"<sub>{escape_markdown(note)}</sub>" for note in table.notes]
         return "\n\n".join(blocks) + "\n"
 
-    def to_html(self, *, shared: bool = True) -> str:
+    def to_html(self) -> str:
         """Return a ``table`` element and its notes, unstyled: classes ``best``, ``second``, ``spread``, ``symbols``."""
-        table = self._printed(shared=shared)
+        table = self._printed()
         lines = [f'<table id="table-{escape_html(table.name)}">', f"<caption>{escape_html(table.caption)}</caption>"]
         head = "".join(f'<th scope="col">{escape_html(column)}</th>' for column in table.columns)
         lines.append(f"<thead><tr>{head}</tr></thead>")
@@ -156,7 +155,7 @@ class Table:
         buffer = io.StringIO()
         writer = csv.writer(buffer, lineterminator="\n")
         writer.writerows(zip(*lines, strict=True))
-        writer.writerows([f"# {visible(note)}"] for note in (*self.notes, *self.shared))
+        writer.writerows([f"# {visible(note)}"] for note in self.notes)
         return buffer.getvalue()
 
     def write(self, folder: Path) -> None:
@@ -164,15 +163,13 @@ class Table:
         for ending, text in (("md", self.to_markdown()), ("tex", self.to_latex()), ("csv", self.to_csv())):
             write_text(folder / f"{self.name}.{ending}", text)
 
-    def _printed(self, *, shared: bool = True) -> Table:
-        """Return the table as people see it: no columns for CSV alone, all notes in one place."""
+    def _printed(self) -> Table:
+        """Return the table as people see it: no columns for CSV alone, metrics as papers spell them."""
         kept = [column not in self.csv_only for column in self.columns]
         return replace(
             self,
             columns=tuple(map(metric_name, compress(self.columns, kept))),
             groups=tuple(RowGroup(g.heading, tuple(tuple(compress(row, kept)) for row in g.rows)) for g in self.groups),
-            notes=(*self.notes, *(self.shared if shared else ())),
-            shared=(),
             csv_only=frozenset(),
         )
 

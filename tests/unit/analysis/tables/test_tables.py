@@ -219,16 +219,6 @@ def test_headings_of_many_columns_are_rotated() -> None:
     assert r"\rotatebox" not in Table("level", "Level", columns[:12], (RowGroup("", (row[:12],)),)).to_latex()
 
 
-def test_shared_notes_are_in_every_file_and_a_page_may_leave_them_out() -> None:
-    table = Table("t", "T", ("Name",), (RowGroup("", ((Cell("a"),),)),), ("own note",), shared=("Caveat: common",))
-    for form in (Table.to_markdown, Table.to_html, Table.to_latex, Table.to_csv, shown):
-        assert "own note" in form(table)
-        assert "Caveat: common" in form(table)
-    for page in (table.to_html(shared=False), table.to_markdown(shared=False)):
-        assert "own note" in page
-        assert "common" not in page
-
-
 def test_columns_of_metrics_are_spelt_as_in_papers_and_in_csv_as_in_results() -> None:
     row = (Cell("bm25"), *(Cell("1.00", value=1.0) for _ in range(3)))
     table = Table("t", "T", ("Arm", "ndcg@10", "recall@100", "p"), (RowGroup("", (row,)),))

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from support.gates import DIFFERENCE, INTERFERENCE, both, clear_gap, constant_gap, gate_file, measured, results
 from support.results import make_result, simulate
-from support.tables import all_tables, notes, renderings, row, texts
+from support.tables import all_tables, renderings, row, texts
 
 from unimoe.analysis.analysis import Analysis
 from unimoe.analysis.gates.definitions import load_gates
@@ -87,7 +87,7 @@ class TestUnusualCutoffs:
             assert "(PASS from 10 %, FAIL below 8 %, with confidence 0.8)" in table.caption
         assert (
             "it: TIR of joint_r8 against rank_only_r8, PASS from 10 %, FAIL below 8 %, with confidence 0.8; reranking, "
-            "nDCG@10 on apidocs." in notes(gates_table([item]))
+            "nDCG@10 on apidocs." in gates_table([item]).notes
         )
 
 
@@ -96,37 +96,37 @@ class TestGates:
         table = gates_table(outcomes)
         assert [r[0] for r in texts(table)] == ["kill", "same"]
         assert all(len(r) == len(table.columns) for r in texts(table))
-        assert any(note.startswith("gone was not judged: ") and "'joint_<r9>'" in note for note in notes(table))
-        assert any("PASS from 2 %, FAIL below 1 %" in note for note in notes(table))
-        assert any("differ by at most 1 point" in note for note in notes(table))
+        assert any(note.startswith("gone was not judged: ") and "'joint_<r9>'" in note for note in table.notes)
+        assert any("PASS from 2 %, FAIL below 1 %" in note for note in table.notes)
+        assert any("differ by at most 1 point" in note for note in table.notes)
         assert "&lt;r9&gt;" in table.to_html()
 
     def test_registered_gates_and_the_rules_own_are_told_apart(self, tmp_path: Path) -> None:
         found = lossy()
-        assert "Registered: yes (it)." in notes(gates_table(judged(found, tmp_path, it=INTERFERENCE)))
-        found_notes = notes(gates_table(judge_all(found, default_gates(found))))
+        assert "Registered: yes (it)." in gates_table(judged(found, tmp_path, it=INTERFERENCE)).notes
+        found_notes = gates_table(judge_all(found, default_gates(found))).notes
         assert "Registered: no: the default cutoffs (reranking.joint_r8)." in found_notes
 
     def test_advisory_is_part_of_the_verdict(self, tmp_path: Path) -> None:
         found = clear_gap(-0.1, caveats=["smoke run"])
         table = gates_table(judged(found, tmp_path, it=INTERFERENCE))
         assert row(table, "it")["Finding"].text == "Advisory interference"
-        assert "it: advisory, smoke run" in notes(table)
+        assert "it: advisory, smoke run" in table.notes
 
     def test_what_cannot_be_decided_says_why(self, tmp_path: Path) -> None:
         table = gates_table(judged(lossy(seeds=1), tmp_path, it=INTERFERENCE))
         cells = row(table, "it")
         assert (cells["Finding"].text, cells["Confidence"].text) == ("Undecided", "–")
-        assert any("on apidocs: INCONCLUSIVE, one seed of rank_only_r8 and joint_r8" in note for note in notes(table))
-        assert "Intervals hold for other queries, these very runs." in notes(table)
+        assert any("on apidocs: INCONCLUSIVE, one seed of rank_only_r8 and joint_r8" in note for note in table.notes)
+        assert "Intervals hold for other queries, these very runs." in table.notes
 
     def test_gates_that_hold_for_other_things_are_told_apart(self, tmp_path: Path) -> None:
         """Two notes said of one dataset that its intervals hold for other queries, and for other seeds."""
         seeds = INTERFERENCE | {"estimand": "seeds"}
         outcomes = judged(lossy(), tmp_path, both=INTERFERENCE, fixed=seeds)
         for table in (gates_table(outcomes), datasets_table([item for item in outcomes if isinstance(item, Judgment)])):
-            assert "Intervals of both on apidocs hold for other training seeds and other queries." in notes(table)
-            assert "Intervals of fixed on apidocs hold for other training seeds, these very queries." in notes(table)
+            assert "Intervals of both on apidocs hold for other training seeds and other queries." in table.notes
+            assert "Intervals of fixed on apidocs hold for other training seeds, these very queries." in table.notes
 
     def test_unequal_numbers_of_seeds_are_both_named(self, tmp_path: Path) -> None:
         specialist, joint = simulate(5, 60, 0.05, rng=np.random.default_rng(2))
@@ -142,7 +142,7 @@ class TestGates:
             measured("joint_r8", joint),
             [make_result("zero_shot", None, specialist[0])],
         )
-        found_notes = notes(gates_table(judged(found, tmp_path, it=INTERFERENCE)))
+        found_notes = gates_table(judged(found, tmp_path, it=INTERFERENCE)).notes
         assert any(note.startswith("it: But rank_only_r8 has learnt nothing measurable") for note in found_notes)
 
 
@@ -165,7 +165,7 @@ class TestDatasets:
         assert part.estimate.interval
         assert [cells["Low"].value, cells["High"].value] == [100 * end for end in part.estimate.interval]
         assert row(table, "all (mean of TIRs)")["TIR (%)"].value == 100 * item.found.value
-        assert any(note.startswith("it: the TIR of mean scores is ") for note in notes(table))
+        assert any(note.startswith("it: the TIR of mean scores is ") for note in table.notes)
 
     def test_a_dataset_that_is_added_takes_no_verdict_away(self, tmp_path: Path) -> None:
         a, b = (simulate(3, n, 0.2, rng=np.random.default_rng(n)) for n in (60, 40))

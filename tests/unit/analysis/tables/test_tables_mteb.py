@@ -103,7 +103,7 @@ class TestMeans:
     def test_caveats_travel_with_the_tables(self) -> None:
         results = of(without_queries("joint_r8", 0, 0.5, caveats=["smoke run"]))
         for table in (mteb_table(results), mteb_tasks_table(results)):
-            assert "Caveat: smoke run" in table.shared
+            assert "Caveat: smoke run" in table.notes
 
 
 def test_every_task_stands_under_its_type_with_its_main_score() -> None:

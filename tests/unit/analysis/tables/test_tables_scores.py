@@ -55,12 +55,12 @@ class TestMarks:
         (comparison,) = compare_arms(found, iterations=50)
         assert comparison.p == pytest.approx(ttest_rel(ahead(2.2), BASE).pvalue)
         table = generate_comparison_table(found, [comparison])
-        assert table.columns[:3] == ("System", "#", "nDCG@10")
+        assert table.columns[:3] == ("System", "#", "ndcg@10")
         assert [(r[0].text, r[1].text, r[2].symbols) for r in table.groups[0].rows] == [
             ("bm25", "a", ""),
             ("s0", "b", "a"),
         ]
-        assert row(table, "s0")["MRR@10"].symbols == ""  # the main metric alone was compared
+        assert row(table, "s0")["mrr@10"].symbols == ""  # the main metric alone was compared
         assert table.notes[0] == (
             "Raised letters name the systems that this one beats significantly (two-sided t from the model of seeds "
             "and queries, p corrected by Holm for the 1 test, level 0.05)."
@@ -121,13 +121,13 @@ class TestMarks:
         table = generate_comparison_table(found, beaten)
         letters = [r[1].text for r in table.groups[0].rows]
         assert (letters[0], letters[25:]) == ("a", ["z", "aa", "ab"])
-        assert row(table, "s0")["nDCG@10"].symbols == "a,ab"
+        assert row(table, "s0")["ndcg@10"].symbols == "a,ab"
 
     def test_rows_without_a_test_are_named_and_count_in_no_family(self) -> None:
         same = make_result("s1", None, BASE)
         found = results(*self.systems(2.2), same)
         table = generate_comparison_table(found, compare_arms(found, self.against_bm25(found), iterations=50))
-        assert row(table, "s0")["nDCG@10"].symbols == "a"
+        assert row(table, "s0")["ndcg@10"].symbols == "a"
         assert "for the 1 test," in table.notes[0]
         assert "No test of s1 − bm25 on reranking/apidocs: the systems differ on 0 of 20 queries." in table.notes
 
@@ -149,12 +149,12 @@ class TestMarks:
     def test_every_form_raises_the_letters(self) -> None:
         found = results(*self.systems(9.0))
         table = generate_comparison_table(found, compare_arms(found, iterations=50))
-        score = row(table, "s0")["nDCG@10"].text
+        score = row(table, "s0")["ndcg@10"].text
         assert f"{score}ᵃ" in shown(table)
         assert f"**{score}**<sup>a</sup>" in table.to_markdown()
         assert '<sup class="symbols">a</sup>' in table.to_html()
         assert f"\\textbf{{{score}}} & ${{}}^{{a}}$" in table.to_latex()
-        assert "nDCG@10 symbols" in table.to_csv().splitlines()[0]
+        assert "ndcg@10 symbols" in table.to_csv().splitlines()[0]
 
 
 class TestMetrics:
@@ -162,13 +162,13 @@ class TestMetrics:
         caps = {f"recall_cap@{k}": 0.5 for k in (1, 10, 5, 50)} | {"P(rel=2)@10": 0.5, "P(rel=2)@5": 0.5, "map": 0.5}
         table = generate_comparison_table(results(metrics_of(caps, None)))
         assert table.columns == (
-            *("System", "nDCG@10", "MAP", "P(rel=2)@5", "P(rel=2)@10"),
+            *("System", "ndcg@10", "map", "P(rel=2)@5", "P(rel=2)@10"),
             *("recall_cap@1", "recall_cap@5", "recall_cap@10", "recall_cap@50", "Seeds"),
         )
 
     def test_recall_beyond_the_candidates_is_left_out_and_said(self) -> None:
         table = generate_comparison_table(results(metrics_of({"recall@100": 0.7, "recall@10": 0.7}, 10)))
-        assert table.columns == ("System", "nDCG@10", "Recall@10", "Seeds")
+        assert table.columns == ("System", "ndcg@10", "recall@10", "Seeds")
         assert "No Recall@100 on reranking/apidocs, whose candidates do not reach as deep." in table.notes
 
     def test_where_one_dataset_is_deeper_the_others_have_a_dash(self) -> None:
@@ -180,7 +180,7 @@ class TestMetrics:
 
     def test_the_main_metric_stays_however_deep_it_looks(self) -> None:
         table = generate_comparison_table(results(make_result("bm25", None, [0.5], metric="recall@100")))
-        assert row(table, "bm25")["Recall@100"].text == "50.00"
+        assert row(table, "bm25")["recall@100"].text == "50.00"
 
     def test_a_relevance_level_above_one_is_named(self) -> None:
         items = [
@@ -261,7 +261,7 @@ class TestOverview:
             ("reranking, nDCG@10", "50.00"),
             ("reranking, MAP", "–"),
         ]
-        assert generate_comparison_table(results(*mixed[:1])).columns == ("System", "nDCG@10", "MRR@10")
+        assert generate_comparison_table(results(*mixed[:1])).columns == ("System", "ndcg@10", "mrr@10")
 
     def test_one_dataset_needs_no_overview(self) -> None:
         assert overview_table(results(make_result("bm25", None, [0.5]))).groups == ()
