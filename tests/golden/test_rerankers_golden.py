@@ -27,8 +27,8 @@ from unimoe.config import ModelConfig, PromptConfig
 from unimoe.core.errors import DataError
 from unimoe.evaluation.reranking.rerankers import CrossEncoderReranker, PairModelReranker
 from unimoe.models.base import load_base
+from unimoe.models.model_files import model_identity
 from unimoe.models.rerankers.cross_encoder import load_cross_encoder, refuse_no_cross_encoder
-from unimoe.models.rerankers.files import model_identity
 from unimoe.models.rerankers.mono_t5 import MonoT5, load_mono_t5
 from unimoe.models.rerankers.score_head import ScoreHead, load_score_head
 from unimoe.models.unimodel import UnimodelForExp1

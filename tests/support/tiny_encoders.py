@@ -77,7 +77,7 @@ def save_tiny_decoder(folder: Path) -> Path:
     return folder
 
 
-def save_sentence_transformer(bare: Path, folder: Path, *modules: Any, pooling: str = "mean", **options: Any) -> Path:
+def save_sentence_transformer(bare: Path, folder: Path, *modules: Any, pooling: Any = "mean", **options: Any) -> Path:
     """Save a bare encoder as sentence-transformers does: pooling, then ``modules``; options go to its constructor."""
     from sentence_transformers import SentenceTransformer
     from sentence_transformers.sentence_transformer.modules import Pooling, Transformer
@@ -85,6 +85,30 @@ def save_sentence_transformer(bare: Path, folder: Path, *modules: Any, pooling: 
     transformer = Transformer(str(bare))
     pool = Pooling(transformer.get_embedding_dimension(), pooling_mode=pooling)
     SentenceTransformer(modules=[transformer, pool, *modules], device="cpu", **options).save_pretrained(str(folder))
+    return folder
+
+
+def save_static_encoder(folder: Path) -> Path:
+    """Write random static embeddings, as model2vec's: the mean of a text's token vectors, no transformer."""
+    from sentence_transformers import SentenceTransformer
+    from sentence_transformers.sentence_transformer.modules import StaticEmbedding
+
+    tokenizer = tiny_wordpiece()
+    weights = torch.randn(len(tokenizer), 24, generator=torch.Generator().manual_seed(0))
+    SentenceTransformer(modules=[StaticEmbedding(tokenizer, weights)], device="cpu").save_pretrained(str(folder))
+    return folder
+
+
+def save_word_encoder(folder: Path) -> Path:
+    """Write random embeddings of words, and the mean and the maximum of those of a text."""
+    from sentence_transformers import SentenceTransformer
+    from sentence_transformers.sentence_transformer.modules import Pooling, WordEmbeddings
+    from sentence_transformers.sentence_transformer.modules.tokenizer import WhitespaceTokenizer
+
+    words = ["PADDING_TOKEN", *dict.fromkeys(_TEXT.split())]
+    weights = torch.randn(len(words), 12, generator=torch.Generator().manual_seed(0))
+    modules = [WordEmbeddings(WhitespaceTokenizer(words, stop_words=[]), weights), Pooling(12, ("mean", "max"))]
+    SentenceTransformer(modules=modules, device="cpu").save_pretrained(str(folder))
     return folder
 
 

@@ -58,7 +58,7 @@ class EncoderConfig(Section):
         revision: the hub revision; null for the newest.
         dtype: ``auto`` probes the device for the faster of float32 and bfloat16, or float16 on GPUs without bfloat16.
         max_length: tokens of one text, prefix included; null for the model's own limit.
-        pooling: how token states become one vector; ``auto`` takes the model's own setting, else the mean.
+        pooling: how token states become one vector; ``auto``: the model's own setting, else sentence-transformers'.
         query_prefix: text before a query, such as e5's ``query: ``; null for the model's own, which is often none.
         document_prefix: text before a document, such as e5's ``passage: ``; null for the model's own.
         trust_remote_code: runs code from the model's repository; leave it off unless you have read that code.

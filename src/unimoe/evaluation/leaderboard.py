@@ -9,7 +9,7 @@ import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, get_args
+from typing import TYPE_CHECKING, Any
 
 from unimoe.config import ModelConfig
 from unimoe.config.base import EncoderConfig
@@ -18,7 +18,7 @@ from unimoe.core.errors import DataError, UsageError
 from unimoe.core.io import hash_json, read_bytes
 from unimoe.data.mteb_names import find_tasks, random_state_kept
 from unimoe.models.base import BaseSizes, base_sizes
-from unimoe.models.encoder_files import Pooling, encoder_sizes
+from unimoe.models.encoder import POOLINGS, encoder_sizes
 from unimoe.results import EvalResult, Task, arm_dir, read_result, result_files
 
 if TYPE_CHECKING:
@@ -190,7 +190,7 @@ def _one_model(chosen: Sequence[_Found]) -> EvalResult:
 def _sizes(result: EvalResult) -> tuple[BaseSizes | None, list[str]]:
     model = parse_config(ModelConfig, result.config["model"], source="the results' config, model")
     try:
-        if (result.identity.prompt or "").partition("@")[0] in get_args(Pooling):  # an encoder's, whatever its weights
+        if set((result.identity.prompt or "").partition("@")[0].split("+")) <= set(POOLINGS):  # an encoder's
             trust = model.trust_remote_code
             return encoder_sizes(EncoderConfig(base=model.base, revision=model.revision, trust_remote_code=trust)), []
         return base_sizes(model), []

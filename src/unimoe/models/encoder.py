@@ -1,10 +1,15 @@
-"""Text encoders: sentence-transformers models and bare models of transformers, from a folder or the hub."""
+"""Text encoders: models of sentence-transformers and bare models of transformers, from a folder or the hub.
+
+``SentenceTransformer`` loads and computes them, whatever their modules are. What is added here: batches of a budget of
+tokens, sorted by length, and smaller ones where memory runs out; a transformer in low precision under pooling and heads
+in float32; prefixes of the config; and errors that say what to do.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, NoReturn, cast
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import numpy as np
 import torch
@@ -13,25 +18,28 @@ from torch import Tensor, nn
 from unimoe.config.base import EncoderConfig
 from unimoe.core.errors import DataError, InputError, UsageError
 from unimoe.core.io import hash_json
-from unimoe.core.limits import shortened
-from unimoe.models.batching import default_token_budget, to_device
+from unimoe.models.base import BaseSizes
+from unimoe.models.batching import default_token_budget
+from unimoe.models.bundled import bundled_encoder_folder
 from unimoe.models.embedder import Advance, TextKind, Vectors, refuse_zero_vectors
-from unimoe.models.encoder_files import EncoderFiles, Pooling, read_encoder_files, read_settings
-from unimoe.models.encoder_forward import EncoderForward, text_positions
 from unimoe.models.memory import FittingBatches
+from unimoe.models.model_files import content_identity, find_model, module_folders, settings_hash
 from unimoe.models.pipeline import Gathered
 from unimoe.models.prompts import well_formed
-from unimoe.models.quiet import first_line, load_pretrained, quiet_loading
+from unimoe.models.quiet import first_line, quiet_loading, refuse_another_vocabulary
+from unimoe.models.rerankers.float_heads import compute_in_float32
 
-Head = Callable[[Tensor], Tensor]
-"""A module that follows the pooling, on float32 vectors ``(N, D)``."""
+if TYPE_CHECKING:
+    from sentence_transformers import SentenceTransformer
 
-_KNOWN = {
-    "module_input_name": (None, "sentence_embedding"),
-    "module_output_name": (None, "sentence_embedding"),
-    "use_residual": (None, False),
-}
-"""Settings of a Dense that can change vectors, and the values that do not."""
+POOLINGS = ("cls", "max", "mean", "mean_sqrt_len_tokens", "weightedmean", "lasttoken", "none")
+"""Names of sentence-transformers' poolings; ``none`` where the first module gives a vector for a text."""
+
+META = torch.device("meta")
+"""Where an encoder has no weights: it is loaded in a moment, knows its settings and sizes, and embeds nothing."""
+
+_LONGEST = 10**6
+"""Tokens of a text where a model sets no limit."""
 
 
 def load_encoder(config: EncoderConfig, device: torch.device, dtype: torch.dtype) -> SentenceEncoder:
@@ -39,51 +47,72 @@ def load_encoder(config: EncoderConfig, device: torch.device, dtype: torch.dtype
 
     Args:
         config: its name, and how texts are put to it.
-        device: where it computes.
-        dtype: the dtype of the transformer.
+        device: where it computes, or ``META``.
+        dtype: the dtype of the transformer; what follows it computes in float32.
 
     Raises:
-        DataError: it is not available, is no encoder, or its files are damaged or incomplete.
+        DataError: it is not available, is no encoder of texts, or its files are damaged or incomplete.
         UsageError: ``max_length`` exceeds the model's positions.
     """
-    files = read_encoder_files(config)
-    tokenizer, model = load_transformer(config, files, dtype)
-    heads = [normalize if folder is None else dense(folder, device) for folder in files.after]
+    if bundled := config.base.startswith("bundled:"):
+        root, commit = bundled_encoder_folder(config.base), None
+    else:
+        trust = config.trust_remote_code
+        root, commit = find_model("encoder.base", config.base, config.revision, trust_remote_code=trust)
+    identity = content_identity(config.base if bundled or commit else root.resolve().name, root, commit)
+    settings = commit or settings_hash(root)
     try:
-        return SentenceEncoder(config, files, tokenizer, model.to(device), heads)
-    except (RuntimeError, IndexError) as error:  # torch's, of matrices whose shapes do not match
+        with quiet_loading():
+            model = _load(config, root, device, dtype)
+    except Exception as error:  # damaged files raise errors of many kinds, KeyError and plain Exception among them
         raise DataError(
-            f"encoder.base {config.base!r}: its modules do not fit together ({first_line(error)})"
+            f"encoder.base {config.base!r} cannot be loaded ({first_line(error)}); check the files in {root}"
         ) from None
+    return SentenceEncoder(model, config, identity, settings)
+
+
+def encoder_sizes(config: EncoderConfig) -> BaseSizes:
+    """Return the sizes of an encoder, without reading its weights; errors are those of ``load_encoder``."""
+    encoder = load_encoder(config, META, torch.float32)
+    part = encoder.model.transformers_model
+    embeddings = encoder.model[0] if part is None else part.get_input_embeddings()
+    parameters, own = (sum(weight.numel() for weight in each.parameters()) for each in (encoder.model, embeddings))
+    return BaseSizes(parameters, own, encoder.dimension)
 
 
 class SentenceEncoder:
     """Embeds texts with an encoder; an ``Embedder``.
 
     Args:
-        config: how texts are put to the model.
-        files: the settings in its folder.
-        tokenizer: its tokenizer.
-        model: the transformers model, in eval mode, on its device.
-        heads: the modules that follow the pooling.
+        model: the encoder, in eval mode, on its device.
+        config: how texts are put to it.
+        identity: logical id and content hash of its weights, or the hub's commit: ``id@hash``.
+        settings: what the settings in its folder hash to.
 
     Attributes:
+        prefixes: of a query, a document and a plain text.
+        pooling: names of its poolings, joined by ``+``.
         max_length: tokens of one text, special tokens included.
         dimension: the width of a vector.
+
+    Raises:
+        DataError: its vectors are compared neither by cosine nor by dot product, or its modules do not fit together.
+        UsageError: ``max_length`` exceeds the model's positions.
     """
 
-    def __init__(
-        self, config: EncoderConfig, files: EncoderFiles, tokenizer: Any, model: Any, heads: Sequence[Head]
-    ) -> None:
-        self._tokenizer, self._model, self._heads = tokenizer, model, heads
+    def __init__(self, model: SentenceTransformer, config: EncoderConfig, identity: str, settings: str) -> None:
+        if model.similarity_fn_name not in ("cosine", "dot"):
+            raise DataError(
+                f"encoder.base {config.base!r}: its similarity_fn_name is {model.similarity_fn_name}, and dense search "
+                "compares by cosine or dot product; use another encoder"
+            )
+        self.model, self._unit = model, model.similarity_fn_name == "cosine"
         self._fitting = FittingBatches("a text", "max_length")
-        self._prefixes, self._pooling, self._unit = files.prefixes, files.pooling, files.similarity == "cosine"
-        self.max_length = self._length(config, files)
-        self._forward = EncoderForward(model, self.max_length)
-        self.dimension = self._embed([[0]]).shape[1]
-        self.base_identity = files.identity
-        settings = [files.prefixes, files.pooling, self.max_length, files.lower_case, files.tokenizer_hash]
-        self.prompt_name = f"{files.pooling}@{hash_json([*settings, *files.compared])}"
+        self.prefixes, self.pooling = _prefixes(config, model), pooling_of(model)
+        self.max_length = _length(config, model)
+        self.dimension = self._width(config)
+        self.base_identity = identity
+        self.prompt_name = f"{self.pooling}@{hash_json([self.prefixes, self.pooling, self.max_length, settings])}"
 
     @property
     def reduced_budget(self) -> int | None:
@@ -93,14 +122,12 @@ class SentenceEncoder:
     @property
     def device(self) -> torch.device:
         """Where the weights are."""
-        device: torch.device = self._model.device
-        return device
+        return self.model.device
 
     @property
     def dtype(self) -> torch.dtype:
-        """The dtype of the transformer; pooling and heads compute in float32."""
-        dtype: torch.dtype = self._model.dtype
-        return dtype
+        """The dtype of the transformer."""
+        return next(self.model.parameters()).dtype
 
     def encode(
         self,
@@ -120,12 +147,13 @@ class SentenceEncoder:
             UsageError: ``max_length`` leaves no room beside the special tokens.
             DataError: one text alone does not fit in memory.
         """
-        before = self._prefixes[kind] if prefix is None else prefix
-        sequences = self.token_ids([before + text for text in texts], max_length)
+        before = self.prefixes[kind] if prefix is None else prefix
+        fine = [well_formed(text) for text in texts]
+        sequences = self.token_ids([before + text for text in fine], max_length)
         gathered = Gathered(len(texts), _refuse_non_finite)
         for batch, embedded in self._fitting.run(
             sequences,
-            lambda batch, _: self._embed([sequences[index] for index in batch]),
+            lambda batch, _: self._embed([fine[index] for index in batch], before, kind),
             budget=token_budget or default_token_budget(self.device),
             batch_size=batch_size,
         ):
@@ -140,168 +168,170 @@ class SentenceEncoder:
         return vectors
 
     def token_ids(self, texts: Sequence[str], max_length: int | None = None) -> list[list[int]]:
-        """Return the token ids of texts without prefixes, special tokens added; errors are those of ``encode``."""
+        """Return the token ids of texts without prefixes, special tokens added; errors are those of ``encode``.
+
+        Texts are cut to this length until the next call.
+        """
+        from tokenizers import Tokenizer
+        from transformers import PreTrainedTokenizerBase
+
         length = self.max_length if max_length is None else min(self.max_length, max_length)
-        special = self._tokenizer.num_special_tokens_to_add()
-        if length <= special:
-            raise UsageError(f"a length of {length} leaves no room beside the {special} special tokens; raise it")
-        if not texts:
-            return []
-        sequences: list[list[int]] = self._tokenizer(
-            [well_formed(text) for text in texts],
-            truncation=True,
-            max_length=length,
-            padding=False,
-            return_attention_mask=False,
-            return_token_type_ids=False,
-            verbose=False,
-        )["input_ids"]
+        tokenizer, texts = self.model.tokenizer, [well_formed(text) for text in texts]
+        if isinstance(tokenizer, Tokenizer):  # that of a static embedding, which reads no special tokens
+            if length < _LONGEST:
+                tokenizer.enable_truncation(length)
+            sequences = [encoding.ids for encoding in tokenizer.encode_batch(texts, add_special_tokens=False)]
+        elif isinstance(tokenizer, PreTrainedTokenizerBase):
+            special = tokenizer.num_special_tokens_to_add()
+            if length <= special:
+                raise UsageError(f"a length of {length} leaves no room beside the {special} special tokens; raise it")
+            self.model.max_seq_length = length
+            options = dict.fromkeys(("padding", "return_attention_mask", "return_token_type_ids", "verbose"), False)
+            sequences = tokenizer(texts, truncation=True, **options)["input_ids"] if texts else []
+        else:  # of words
+            self.model.max_seq_length = length
+            sequences = [tokenizer.tokenize(text)[:length] for text in texts]
         for index, ids in enumerate(sequences):
             if not ids:
                 raise InputError(index, "the text has no tokens; remove it, or use an encoder with special tokens")
         return sequences
 
     @torch.inference_mode()
-    def _embed(self, sequences: Sequence[list[int]]) -> Tensor:
+    def _embed(self, texts: list[str], prefix: str, kind: TextKind) -> Tensor:
         """Return the vectors of one batch on its device."""
-        pooled = pool(self._forward(sequences), [len(ids) for ids in sequences], self._pooling)
-        for head in self._heads:
-            pooled = head(pooled)
-        return normalize(pooled) if self._unit else pooled
+        from sentence_transformers.util import batch_to_device
 
-    def _length(self, config: EncoderConfig, files: EncoderFiles) -> int:
-        """Return the tokens of one text: the config's, else the folder's, else the tokenizer's, within the positions.
+        task = (
+            {} if kind == "plain" else {"task": kind}
+        )  # as encode_query and encode_document: some have routes of each
+        features = batch_to_device(self.model.preprocess(texts, prompt=prefix or None, **task), self.device)
+        vectors = self.model(features, **task)["sentence_embedding"].float()[:, : self.model.truncate_dim]
+        return nn.functional.normalize(vectors, dim=-1) if self._unit else vectors
 
-        Raises:
-            UsageError: the configured length is above the positions.
-        """
-        positions = text_positions(self._model)
-        if config.max_length is not None:
-            _refuse_longer(config, positions)
-            return config.max_length
-        own = files.max_length or self._tokenizer.model_max_length
-        if not isinstance(own, int | float) or own < 1:
-            raise DataError(f"{files.transformer}: model_max_length {own!r} is no length; set encoder.max_length")
-        return int(own if positions is None else min(own, positions))
+    def _width(self, config: EncoderConfig) -> int:
+        """Return the width of a vector, by embedding one where there are weights."""
+        if self.device == META:
+            return int(self.model.get_embedding_dimension() or 0)
+        try:
+            return self._embed(["a"], "", "plain").shape[1]
+        except (RuntimeError, IndexError, KeyError) as error:  # of matrices whose shapes do not match, or no pooling
+            raise DataError(
+                f"encoder.base {config.base!r}: its modules do not fit together ({first_line(error)}); "
+                "use an encoder that SentenceTransformer can encode with"
+            ) from None
 
 
-def refuse_bad_length(config: EncoderConfig, files: EncoderFiles) -> None:
-    """Refuse, by the files alone, a length that ``load_encoder`` refuses once it has the weights.
+def _load(config: EncoderConfig, root: Path, device: torch.device, dtype: torch.dtype) -> SentenceTransformer:
+    from sentence_transformers import SentenceTransformer
+
+    place = {"device_map": "meta"} if device == META else {}
+    model = SentenceTransformer(
+        str(root),
+        device=None if place else str(device),
+        local_files_only=True,
+        trust_remote_code=config.trust_remote_code,
+        model_kwargs={"dtype": dtype, **place},
+    )
+    folders = module_folders(root)
+    _refuse_incomplete(model, folders[0])
+    if model.transformers_model is None:  # embeddings of words or tokens, which come in the dtype of the file
+        model[0].to(dtype)
+    for index, module in enumerate(model.children()):
+        if index > 0:
+            compute_in_float32(module)
+            if dtype != torch.float32 and any(weight.device != META for weight in module.parameters()):
+                read: Any = module  # a Module of sentence-transformers
+                read.load_torch_weights(str(folders[index]), model=module)  # again: they were rounded to the dtype
+    if config.pooling != "auto":
+        _set_pooling(model, "lasttoken" if config.pooling == "last" else config.pooling)
+    return model.requires_grad_(False).eval()
+
+
+def _refuse_incomplete(model: SentenceTransformer, folder: Path) -> None:
+    """Refuse a transformer that has a decoder too, a tokenizer of another model, or weights that no file holds.
+
+    Random weights take the place of missing ones, and only transformers' own report of another load, here without
+    weights, tells.
+    """
+    from sentence_transformers.base.modules import Transformer
+
+    part: Any = model.transformers_model
+    if not isinstance(model[0], Transformer) or not (folder / "config.json").is_file():
+        return
+    if part.config.is_encoder_decoder:
+        raise ValueError(f"a {type(part).__name__} is an encoder and a decoder; use another encoder")
+    refuse_another_vocabulary(model.tokenizer, part)
+    _, report = type(part).from_pretrained(folder, config=part.config, device_map="meta", output_loading_info=True)
+    missing = sorted(key for key in report["missing_keys"] if "pooler" not in key.split("."))
+    if missing:
+        raise ValueError(f"no weights for {missing[0]}; use a complete model")
+
+
+def _set_pooling(model: SentenceTransformer, mode: str) -> None:
+    from sentence_transformers.sentence_transformer.modules import Pooling
+
+    for place, module in enumerate(model):
+        if isinstance(module, Pooling):
+            model[place] = Pooling(module.embedding_dimension, mode)
+            compute_in_float32(model[place])
+            return
+    raise ValueError("it has no pooling to replace; leave encoder.pooling at auto")
+
+
+def pooling_of(model: SentenceTransformer) -> str:
+    """Return the names of an encoder's poolings, joined by ``+``; ``none`` where it has none."""
+    from sentence_transformers.sentence_transformer.modules import Pooling
+
+    modes = next((module.pooling_mode for module in model if isinstance(module, Pooling)), "none")
+    return modes if isinstance(modes, str) else "+".join(modes)
+
+
+def _prefixes(config: EncoderConfig, model: SentenceTransformer) -> dict[TextKind, str]:
+    """Return the config's prefixes; where it has none, the model's, chosen as ``encode_query`` and its siblings do.
+
+    One difference: an empty ``document`` is replaced by ``passage``, which models older than ``encode_document`` have.
+    """
+    own = model.prompts
+    document = next(filter(None, (own.get(name) for name in ("document", "passage", "corpus"))), "")
+    return {
+        "query": well_formed(own.get("query") or "") if config.query_prefix is None else config.query_prefix,
+        "document": well_formed(document) if config.document_prefix is None else config.document_prefix,
+        "plain": well_formed(own.get(model.default_prompt_name or "") or ""),
+    }
+
+
+def _length(config: EncoderConfig, model: SentenceTransformer) -> int:
+    """Return the tokens of one text: the config's, else the model's own, within the positions.
 
     Raises:
-        UsageError: ``max_length`` exceeds the model's positions.
+        UsageError: the configured length is above the positions.
     """
-    if config.max_length is None:
-        return
-    from transformers import AutoConfig, AutoModel
+    positions = text_positions(model)
+    if config.max_length is not None:
+        if positions is not None and config.max_length > positions:
+            raise UsageError(
+                f"encoder.max_length {config.max_length}: {config.base} has {positions} positions; lower it"
+            )
+        return config.max_length
+    cut = getattr(model.tokenizer, "truncation", None)  # of a static embedding's tokenizer
+    own = cut["max_length"] if isinstance(cut, dict) else model.max_seq_length
+    limits = [limit for limit in (own, positions, _LONGEST) if isinstance(limit, int | float) and limit >= 1]
+    return int(min(limits))
 
-    trust, auto = {"trust_remote_code": config.trust_remote_code}, cast("Any", AutoModel)
-    try:
-        with quiet_loading(), torch.device("meta"):
-            model = auto.from_config(AutoConfig.from_pretrained(files.transformer, **trust), **trust)
-    except Exception:  # of many kinds; loading names what is damaged
-        return
-    _refuse_longer(config, text_positions(model))
 
-
-def _refuse_longer(config: EncoderConfig, positions: int | None) -> None:
-    if config.max_length is not None and positions is not None and config.max_length > positions:
-        raise UsageError(f"encoder.max_length {config.max_length}: {config.base} has {positions} positions; lower it")
+def text_positions(model: SentenceTransformer) -> int | None:
+    """Return the tokens of the longest text that a model has positions for; None where there is no end."""
+    part: Any = model.transformers_model
+    stated = None if part is None else getattr(part.config.get_text_config(), "max_position_embeddings", None)
+    if not stated or stated < 1:
+        return None
+    for module in part.modules():  # RoBERTa and its relatives count from the padding's id plus one
+        padding = getattr(module, "padding_idx", None)
+        if isinstance(padding, int) and isinstance(getattr(module, "position_embeddings", None), nn.Embedding):
+            return int(stated) - padding - 1
+    return int(stated)
 
 
 def _refuse_non_finite(batch: Sequence[int], vectors: Tensor) -> NoReturn:
     first = int(vectors.isfinite().all(dim=1).logical_not().nonzero()[0])
     raise InputError(batch[first], "the embedding is not finite; try encoder.dtype float32")
-
-
-def load_transformer(config: EncoderConfig, files: EncoderFiles, dtype: torch.dtype) -> tuple[Any, Any]:
-    """Load an encoder's tokenizer, and its model of transformers in eval mode.
-
-    Raises:
-        DataError: its files are damaged or incomplete, or it is no encoder alone.
-    """
-    from transformers import AutoModel
-
-    try:
-        tokenizer, model, absent = load_pretrained(
-            AutoModel, files.transformer, dtype, trust_remote_code=config.trust_remote_code
-        )
-    except Exception as error:  # damaged files raise errors of many kinds, KeyError and plain Exception among them
-        raise DataError(
-            f"encoder.base {config.base!r} cannot be loaded ({first_line(error)}); "
-            f"check the files in {files.transformer}"
-        ) from None
-    missing = [key for key in absent if "pooler" not in key.split(".")]
-    if missing:
-        raise DataError(f"encoder.base {config.base!r}: no weights for {missing[0]}; use a complete model")
-    if model.config.is_encoder_decoder:
-        raise DataError(
-            f"encoder.base {config.base!r}: a {type(model).__name__} is an encoder and a decoder; use another"
-        )
-    if files.lower_case:
-        _lower_case(tokenizer)
-    return tokenizer, model.requires_grad_(False).eval()
-
-
-def _lower_case(tokenizer: Any) -> None:
-    from tokenizers.normalizers import Lowercase, Sequence
-
-    fast = tokenizer.backend_tokenizer
-    fast.normalizer = Sequence([Lowercase(), *([fast.normalizer] if fast.normalizer else [])])
-
-
-def dense(folder: Path, device: torch.device) -> Head:
-    """Load a Dense module of sentence-transformers: a linear layer and an activation.
-
-    Raises:
-        DataError: it has more than these, or its weights are missing.
-    """
-    path = folder / "config.json"
-    settings = read_settings(path)
-    name = str(settings.get("activation_function", "torch.nn.modules.activation.Tanh"))
-    activation = _activation(name)
-    if activation is None:
-        raise DataError(f"{path}: activation {shortened(name)} is not supported; use another encoder")
-    for key, known in _KNOWN.items():
-        if settings.get(key) not in known:
-            raise DataError(f"{path}: {key} {shortened(repr(settings[key]))} is not supported; use another encoder")
-    weights = {name: tensor.float().to(device) for name, tensor in _read_weights(folder / "model.safetensors").items()}
-    if "linear.weight" not in weights or (settings.get("bias", True) and "linear.bias" not in weights):
-        raise DataError(f"{folder / 'model.safetensors'}: no linear.weight or linear.bias; save the model again")
-    weight, bias = weights["linear.weight"], weights.get("linear.bias")
-    return lambda vectors: activation(nn.functional.linear(vectors, weight, bias))
-
-
-def _activation(name: str) -> Head | None:
-    """Return an activation of torch by its dotted name; None if there is none, or it needs arguments."""
-    kind = getattr(nn, name.rpartition(".")[2], None) if name.startswith("torch.nn.") else None
-    if not isinstance(kind, type) or not issubclass(kind, nn.Module):
-        return None
-    try:
-        return cast(Head, kind())
-    except TypeError:
-        return None
-
-
-def _read_weights(path: Path) -> dict[str, Tensor]:
-    from safetensors.torch import load_file
-
-    try:
-        weights: dict[str, Tensor] = load_file(path)
-    except Exception as error:  # errors of the system, and safetensors' own
-        raise DataError(f"{path}: cannot be read ({first_line(error)}); save the model again") from None
-    return weights
-
-
-def normalize(vectors: Tensor) -> Tensor:
-    """Scale vectors ``(N, D)`` to unit length; a vector of zeros stays one."""
-    return nn.functional.normalize(vectors, dim=-1)
-
-
-def pool(states: Tensor, lengths: Sequence[int], pooling: Pooling) -> Tensor:
-    """Return one float32 vector for each text, ``(N, H)``, from the states of all tokens ``(T, H)``."""
-    (counts,) = to_device([np.array(lengths)], states.device)
-    if pooling == "mean":
-        return torch.segment_reduce(states.float(), "mean", lengths=counts)
-    ends = counts.cumsum(0)
-    return states[ends - counts if pooling == "cls" else ends - 1].float()

@@ -51,11 +51,11 @@ def load_pretrained(
         model, report = auto.from_pretrained(
             source, config=config, dtype=dtype, use_safetensors=True, output_loading_info=True, **options
         )
-    _refuse_another_vocabulary(tokenizer, model)
+    refuse_another_vocabulary(tokenizer, model)
     return tokenizer, model, sorted(report["missing_keys"])
 
 
-def _refuse_another_vocabulary(tokenizer: Any, model: Any) -> None:
+def refuse_another_vocabulary(tokenizer: Any, model: Any) -> None:
     """Refuse a tokenizer without tokens, or with some that the model has no embedding for.
 
     Tokens added to it do not count: many a model has one for padding without a row of its own.

@@ -18,8 +18,7 @@ from unimoe.core.io import cache_dir, hash_json
 from unimoe.core.trec import Run, head, ranked
 from unimoe.data.collection import Collection
 from unimoe.models.device import choose_device, choose_dtype, release_memory
-from unimoe.models.encoder import SentenceEncoder, load_encoder, refuse_bad_length
-from unimoe.models.encoder_files import read_encoder_files
+from unimoe.models.encoder import META, SentenceEncoder, load_encoder
 from unimoe.retrieval.bm25 import bm25_run, cached_run, first_stage_name
 from unimoe.retrieval.dense import dense_run
 
@@ -110,12 +109,10 @@ class Hybrid:
     @cached_property
     def _encoder(self) -> str:
         """Name, hash and dtype of the encoder; the hash is of all that vectors depend on besides texts and dtype."""
-        config = self.config.encoder
         try:
-            files = read_encoder_files(config)
-            refuse_bad_length(config, files)
+            encoder = load_encoder(self.config.encoder, META, torch.float32)
         except (DataError, UsageError) as error:
             raise type(error)(f"evaluation.fusion: {error}") from None
-        settings = [files.prefixes, files.pooling, files.max_length, files.lower_case, files.tokenizer_hash]
-        content = hash_json([files.identity, *settings, config.max_length, *files.compared])
-        return f"{files.identity.rpartition('@')[0]}@{content},{str(self._place[1]).removeprefix('torch.')}"
+        name, _, _ = encoder.base_identity.rpartition("@")
+        content = hash_json([encoder.base_identity, encoder.prompt_name])
+        return f"{name}@{content},{str(self._place[1]).removeprefix('torch.')}"

@@ -12,12 +12,19 @@ import pytest
 import torch
 from pydantic import ValidationError
 from safetensors.torch import load_file, save_file
-from sentence_transformers.sentence_transformer.modules import Dense, Normalize
-from support.tiny_encoders import POSITIONS, load, save_sentence_transformer, save_tiny_decoder, save_tiny_encoder
+from sentence_transformers.sentence_transformer.modules import Dense
+from support.tiny_encoders import (
+    POSITIONS,
+    load,
+    save_sentence_transformer,
+    save_static_encoder,
+    save_tiny_decoder,
+    save_tiny_encoder,
+)
 
 from unimoe.config.base import BUNDLED_ENCODER, EncoderConfig
 from unimoe.core.errors import DataError, InputError, UsageError
-from unimoe.models.encoder import SentenceEncoder
+from unimoe.models.encoder import META, SentenceEncoder, encoder_sizes, load_encoder
 
 TEXTS = ["the cat sat on the mat", "", "a dog ran", "rain over the old house and the roof of it", "a dog sat"]
 
@@ -83,8 +90,6 @@ class TestVectors:
         assert np.isfinite(encoder.encode(["the \ud800 cat"])).all()
 
     def test_low_precision_computes_in_it_and_returns_float32(self, bare: Path, encoder: SentenceEncoder) -> None:
-        from unimoe.models.encoder import load_encoder
-
         low = load_encoder(EncoderConfig(base=str(bare)), torch.device("cpu"), torch.bfloat16)
         assert low.dtype == torch.bfloat16
         vectors = low.encode(TEXTS)
@@ -135,22 +140,28 @@ class TestLength:
         assert load(folder).max_length == 7
 
 
-class TestPacking:
-    @pytest.mark.parametrize("kind", ["bert", "xlm-roberta", "roberta", "electra"])
-    def test_these_are_rows_without_padding(self, tmp_path: Path, kind: str) -> None:
-        assert load(save_tiny_encoder(tmp_path / kind, kind))._forward.packs
-
-    @pytest.mark.parametrize("kind", ["mpnet", "modernbert"])
-    def test_others_are_padded(self, tmp_path: Path, kind: str) -> None:
-        encoder = load(save_tiny_encoder(tmp_path / kind, kind))
-        assert not encoder._forward.packs
-        together = encoder.encode(TEXTS)
-        np.testing.assert_allclose(together, np.concatenate([encoder.encode([t]) for t in TEXTS]), atol=1e-5)
-
-    def test_a_row_may_be_longer_than_the_positions(self, encoder: SentenceEncoder) -> None:
-        texts = ["cat dog mat " * 18, "rain on the roof " * 13, "a"]
+class TestPadding:
+    @pytest.mark.parametrize("kind", ["bert", "xlm-roberta", "roberta", "electra", "mpnet", "modernbert", "decoder"])
+    def test_changes_nothing(self, tmp_path: Path, kind: str) -> None:
+        folder = tmp_path / kind
+        encoder = load(save_tiny_decoder(folder) if kind == "decoder" else save_tiny_encoder(folder, kind))
+        texts = [*TEXTS, "cat dog mat " * 18, "rain on the roof " * 13]
         together = encoder.encode(texts, token_budget=10 * POSITIONS)
         np.testing.assert_allclose(together, np.concatenate([encoder.encode([t]) for t in texts]), atol=1e-5)
+
+
+class TestWithoutWeights:
+    def test_settings_and_sizes_are_those_of_the_loaded_encoder(self, bare: Path, tmp_path: Path) -> None:
+        folder = save_sentence_transformer(bare, tmp_path / "dense", Dense(64, 8))
+        config = EncoderConfig(base=str(folder), query_prefix="query ")
+        loaded = load_encoder(config, torch.device("cpu"), torch.float32)
+        empty = load_encoder(config, META, torch.float32)
+        assert (empty.base_identity, empty.prompt_name) == (loaded.base_identity, loaded.prompt_name)
+        sizes = encoder_sizes(config)
+        assert sizes.parameters == sum(weight.numel() for weight in loaded.model.parameters())
+        part: Any = loaded.model.transformers_model
+        assert sizes.embedding_parameters == part.get_input_embeddings().weight.numel()
+        assert sizes.width == loaded.dimension == 8
 
 
 class TestIdentity:
@@ -194,51 +205,54 @@ class TestModules:
         cased = load(wrapped)
         assert not np.array_equal(cased.encode(["The CAT"]), cased.encode(["the cat"]))
 
-    def test_one_that_is_not_known_is_refused_by_name(self, wrapped: Path, tmp_path: Path) -> None:
+    def test_code_that_nobody_trusts_is_not_run(self, wrapped: Path, tmp_path: Path) -> None:
         folder = changed(wrapped, tmp_path / "other", "config.json")
         listed = json.loads((folder / "modules.json").read_text())
-        listed.append({"idx": 2, "name": "2", "path": "2_LSTM", "type": "sentence_transformers.models.LSTM"})
+        listed.append({"idx": 2, "name": "2", "path": "2_Own", "type": "mine.Own"})
         (folder / "modules.json").write_text(json.dumps(listed))
-        with pytest.raises(DataError, match=r"module sentence_transformers\.models\.LSTM is not known"):
+        with pytest.raises(DataError, match=r"cannot be loaded .*mine\.Own.*; check the files in"):
             load(folder)
 
-    def test_a_pooling_that_is_not_known_is_refused_unless_the_config_sets_one(
-        self, wrapped: Path, tmp_path: Path
-    ) -> None:
-        folder = changed(wrapped, tmp_path / "max", "1_Pooling/config.json", pooling_mode="max")
-        with pytest.raises(DataError, match="pooling max is not known; known are mean, cls, lasttoken"):
-            load(folder)
-        assert load(folder, pooling="mean").prompt_name.startswith("mean@")
+    def test_the_config_s_pooling_takes_the_place_of_the_model_s(self, wrapped: Path, tmp_path: Path) -> None:
+        settings = {"pooling_mode": "max", "include_prompt": False}
+        folder = changed(wrapped, tmp_path / "max", "1_Pooling/config.json", **settings)
+        assert load(folder).prompt_name.startswith("max@")
+        mean = load(folder, pooling="mean")
+        assert mean.prompt_name.startswith("mean@")
+        expected = load(changed(wrapped, tmp_path / "mean", "1_Pooling/config.json", pooling_mode="mean"))
+        np.testing.assert_array_equal(mean.encode(TEXTS, kind="query"), expected.encode(TEXTS, kind="query"))
 
-    def test_prompts_left_out_of_the_pooling_are_refused(self, wrapped: Path, tmp_path: Path) -> None:
-        folder = changed(wrapped, tmp_path / "x", "1_Pooling/config.json", include_prompt=False)
-        with pytest.raises(DataError, match="include_prompt false is not supported"):
-            load(folder)
+    def test_heads_keep_float32_in_low_precision(self, bare: Path, tmp_path: Path) -> None:
+        torch.manual_seed(0)
+        folder = save_sentence_transformer(bare, tmp_path / "dense", Dense(64, 8))
+        low = load_encoder(EncoderConfig(base=str(folder)), torch.device("cpu"), torch.bfloat16)
+        whole = load(folder)
+        assert low.dtype == torch.bfloat16
+        ours, saved = low.model[2].state_dict(), whole.model[2].state_dict()
+        torch.testing.assert_close(ours, saved, rtol=0, atol=0)
+        assert (low.encode(TEXTS) * whole.encode(TEXTS)).sum(axis=1).min() > 0.99
 
-    @pytest.mark.parametrize(
-        ("key", "value"), [("modality_config", {"message": {}}), ("query_length", 8), ("transformer_task", "fill-mask")]
-    )
-    def test_a_transformer_that_reads_texts_otherwise_is_refused(
-        self, wrapped: Path, tmp_path: Path, key: str, value: Any
-    ) -> None:
-        folder = changed(wrapped, tmp_path / "x", "sentence_bert_config.json", **{key: value})
-        with pytest.raises(DataError, match=rf"sentence_bert_config\.json: {key} .* is not supported"):
-            load(folder)
+    def test_a_model_without_pooling_has_none_to_replace(self, tmp_path: Path) -> None:
+        with pytest.raises(DataError, match=r"no pooling to replace; leave encoder\.pooling at auto"):
+            load(save_static_encoder(tmp_path / "static"), pooling="mean")
 
-    def test_an_activation_that_is_not_torch_s_is_refused(self, bare: Path, tmp_path: Path) -> None:
-        whole = save_sentence_transformer(bare, tmp_path / "dense", Dense(64, 8), Normalize())
-        folder = changed(whole, tmp_path / "x", "2_Dense/config.json", activation_function="mine.Own")
-        with pytest.raises(DataError, match=r"activation mine\.Own is not supported"):
-            load(folder)
+    def test_static_embeddings_are_cut_too(self, tmp_path: Path) -> None:
+        encoder = load(save_static_encoder(tmp_path / "static"), max_length=4)
+        assert encoder.prompt_name.startswith("none@")
+        np.testing.assert_array_equal(encoder.encode(["the cat sat on a mat"]), encoder.encode(["the cat sat on"]))
 
     def test_a_dense_that_does_not_fit_is_refused(self, bare: Path, tmp_path: Path) -> None:
-        folder = save_sentence_transformer(bare, tmp_path / "dense", Dense(64, 8))
+        whole = save_sentence_transformer(bare, tmp_path / "dense", Dense(64, 8))
+        folder = changed(whole, tmp_path / "other", "2_Dense/config.json", in_features=60)
         weights = {"linear.weight": torch.ones(8, 60), "linear.bias": torch.ones(8)}
         save_file(weights, folder / "2_Dense" / "model.safetensors")
         with pytest.raises(DataError, match="its modules do not fit together"):
             load(folder)
+        save_file(weights, whole / "2_Dense" / "model.safetensors")
+        with pytest.raises(DataError, match=r"dense' cannot be loaded \(size mismatch .*; check the files in"):
+            load(whole)
         (folder / "2_Dense" / "model.safetensors").write_bytes(b"\x00" * 40)
-        with pytest.raises(DataError, match=r"2_Dense/model\.safetensors: cannot be read"):
+        with pytest.raises(DataError, match=r"other' cannot be loaded .*; check the files in"):
             load(folder)
 
 
@@ -254,18 +268,25 @@ class TestBadInput:
 
     def test_the_hub_cannot_be_reached(self) -> None:
         with pytest.raises(
-            DataError, match=r"'no-such/encoder' cannot be found or downloaded .*; check the id or folder, or connect"
+            DataError, match=r"'no-such/encoder' cannot be loaded .*; check the id or folder, connect to the hub"
         ):
             load("no-such/encoder")
 
     def test_a_folder_without_weights(self, tmp_path: Path) -> None:
-        with pytest.raises(DataError, match=r"no \.safetensors file; save the model with save_pretrained"):
+        with pytest.raises(DataError, match=r"neither \*\.safetensors nor .*; save the model with save_pretrained"):
             load(tmp_path)
 
-    def test_pickled_weights(self, bare: Path, tmp_path: Path) -> None:
+    def test_pickled_weights_are_read_as_data(self, bare: Path, tmp_path: Path, encoder: SentenceEncoder) -> None:
         folder = changed(bare, tmp_path / "pickled", "config.json")
-        (folder / "model.safetensors").rename(folder / "pytorch_model.bin")
-        with pytest.raises(DataError, match=r"weights only as \.bin, which can run code"):
+        torch.save(load_file(folder / "model.safetensors"), folder / "pytorch_model.bin")
+        (folder / "model.safetensors").unlink()
+        np.testing.assert_array_equal(load(folder).encode(TEXTS), encoder.encode(TEXTS))
+
+    def test_pickled_code_is_not_run(self, bare: Path, tmp_path: Path) -> None:
+        folder = changed(bare, tmp_path / "pickled", "config.json")
+        (folder / "model.safetensors").unlink()
+        torch.save({"weights": Path()}, folder / "pytorch_model.bin")
+        with pytest.raises(DataError, match="cannot be loaded"):
             load(folder)
 
     def test_missing_weights(self, bare: Path, tmp_path: Path) -> None:

@@ -30,7 +30,7 @@ Scoring = tuple[Callable[[], Sequence[float]], Any]
 
 def encoder(folder: Path) -> Scoring:
     model = load(save_tiny_encoder(folder))
-    return lambda: model.encode(TEXTS)[:, 0].tolist(), model._model
+    return lambda: model.encode(TEXTS)[:, 0].tolist(), model.model.transformers_model
 
 
 def mono_t5(folder: Path) -> Scoring:

@@ -13,9 +13,7 @@ from torch import Tensor
 from unimoe.core.errors import DataError, InputError
 from unimoe.core.io import hash_json
 from unimoe.models.memory import FittingBatches
-from unimoe.models.pair_model import TextPair
-from unimoe.models.quiet import first_line, quiet_loading
-from unimoe.models.rerankers.files import (
+from unimoe.models.model_files import (
     architecture,
     dense_labels,
     label_count,
@@ -23,6 +21,8 @@ from unimoe.models.rerankers.files import (
     transformer_folder,
     weight_files,
 )
+from unimoe.models.pair_model import TextPair
+from unimoe.models.quiet import first_line, quiet_loading
 from unimoe.models.rerankers.float_heads import AnswerHead, compute_in_float32
 
 if TYPE_CHECKING:

@@ -14,11 +14,11 @@ from unimoe.core.errors import DataError
 from unimoe.core.io import hash_json
 from unimoe.models.batching import default_token_budget, pad_ids
 from unimoe.models.memory import FittingBatches
+from unimoe.models.model_files import architecture, settings_hash
 from unimoe.models.pair_model import QueryFirstIds, TextPair
 from unimoe.models.prompts import well_formed, yes_no_ids
 from unimoe.models.prompts.tokenizers import tokenize
 from unimoe.models.quiet import first_line, load_pretrained
-from unimoe.models.rerankers.files import architecture, settings_hash
 from unimoe.models.rerankers.float_heads import AnswerHead
 from unimoe.models.rerankers.token_scores import TokenReranker
 

@@ -13,12 +13,11 @@ from unimoe.core.errors import DataError
 from unimoe.core.io import hash_json
 from unimoe.models.base import attention_for
 from unimoe.models.batched import BatchedDecoder
-from unimoe.models.encoder_files import read_settings
+from unimoe.models.model_files import find_model, model_identity, read_settings, settings_hash, weights_hash
 from unimoe.models.model_settings import refuse_dependent_states
 from unimoe.models.pair_model import QueryFirstIds, TextPair
 from unimoe.models.prompts import well_formed
 from unimoe.models.quiet import first_line, load_pretrained, quiet_loading
-from unimoe.models.rerankers.files import find_model, model_identity, settings_hash, weights_hash
 from unimoe.models.rerankers.token_scores import TokenReranker
 
 KIND = "rankllama"

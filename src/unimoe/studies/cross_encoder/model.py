@@ -14,8 +14,8 @@ import torch
 from unimoe.config.base import BUNDLED_ENCODER
 from unimoe.core.errors import DataError
 from unimoe.models.bundled import bundled_encoder_folder, folder_named
+from unimoe.models.model_files import architecture, find_model, label_count, transformer_folder, weights_hash
 from unimoe.models.quiet import first_line, quiet_loading
-from unimoe.models.rerankers.files import architecture, find_model, label_count, transformer_folder, weights_hash
 from unimoe.studies.cross_encoder.config import CrossEncoderModelConfig
 
 if TYPE_CHECKING:

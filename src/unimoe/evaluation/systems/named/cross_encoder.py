@@ -5,8 +5,8 @@ from __future__ import annotations
 from unimoe.evaluation.reranking.rerankers import CrossEncoderReranker
 from unimoe.evaluation.systems.named import OPTION, Naming, register_model
 from unimoe.evaluation.systems.system import System
+from unimoe.models.model_files import find_model, model_identity
 from unimoe.models.rerankers.cross_encoder import cross_encoder_prompt, load_cross_encoder, refuse_no_cross_encoder
-from unimoe.models.rerankers.files import find_model, model_identity
 
 KIND = "cross-encoder"
 _BATCH_SIZE = 32

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from unimoe.evaluation.systems.named import OPTION, Naming, register_model
 from unimoe.evaluation.systems.system import System
-from unimoe.models.rerankers.files import find_model, model_identity
+from unimoe.models.model_files import find_model, model_identity
 from unimoe.models.rerankers.mono_t5 import load_mono_t5, mono_t5_prompt, refuse_no_t5
 
 KIND = "monot5"

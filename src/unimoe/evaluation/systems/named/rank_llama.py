@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from unimoe.evaluation.systems.named import OPTION, Naming, register_model
 from unimoe.evaluation.systems.system import System
-from unimoe.models.rerankers.files import find_model
+from unimoe.models.model_files import find_model
 from unimoe.models.rerankers.score_head import KIND, load_score_head, score_head_identity, score_head_prompt
 
 

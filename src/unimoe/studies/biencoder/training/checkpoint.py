@@ -39,7 +39,6 @@ DENSE = "2_Dense"
 _USE = """from sentence_transformers import SentenceTransformer
 
 model = SentenceTransformer("FOLDER")"""
-_POOLING = {"mean": "mean", "cls": "cls", "last": "lasttoken"}
 
 
 class BiEncoderManifest(BaseModel):
@@ -89,7 +88,9 @@ def save_checkpoint(folder: Path, model: BiEncoder, manifest: Mapping[str, Any])
     """
     with atomic_dir(folder) as temporary, quiet_loading():
         model.transformer.save_pretrained(temporary)
-        model.tokenizer.save_pretrained(temporary)
+        encoder = model.base.model
+        encoder.max_seq_length = model.base.max_length  # training has cut texts to other lengths
+        encoder.tokenizer.save_pretrained(temporary)
         width = _write_modules(temporary, model)
         whole = BiEncoderManifest(**manifest, weights_hash=_weights_hash(temporary), files=hash_files(temporary))
         write_text(temporary / "README.md", _model_card(whole, width))
@@ -117,12 +118,15 @@ def read_biencoder(folder: Path) -> BiEncoderManifest:
 
 def _write_modules(folder: Path, model: BiEncoder) -> int:
     """Write the files of sentence-transformers; return the dimensions of a vector."""
-    hidden = width = int(model.transformer.config.hidden_size)
+    width = int(model.pooling.pooling_output_dimension)
     kinds = [("Transformer", ""), ("Pooling", "1_Pooling")]
-    pooling = {"word_embedding_dimension": hidden, "pooling_mode": _POOLING[model.files.pooling]}
+    pooling = {
+        "word_embedding_dimension": model.pooling.embedding_dimension,
+        "pooling_mode": model.pooling.pooling_mode,
+    }
     write_json(folder / "1_Pooling" / "config.json", pooling | {"include_prompt": True})
     if model.head is not None:
-        width = model.head.out_features
+        hidden, width = width, model.head.out_features
         kinds.append(("Dense", DENSE))
         dense: dict[str, Any] = {"in_features": hidden, "out_features": width, "bias": False}
         dense["activation_function"] = "torch.nn.modules.linear.Identity"
@@ -136,9 +140,9 @@ def _write_modules(folder: Path, model: BiEncoder) -> int:
         for number, (kind, path) in enumerate(kinds)
     ]
     write_json(folder / "modules.json", modules)
-    length = {"max_seq_length": model.base.max_length, "do_lower_case": model.files.lower_case}
+    length = {"max_seq_length": model.base.max_length, "do_lower_case": model.base.model[0].do_lower_case}
     write_json(folder / "sentence_bert_config.json", length)
-    prefixes = {kind: model.files.prefixes[kind] for kind in ("query", "document")}
+    prefixes = {kind: model.base.prefixes[kind] for kind in ("query", "document")}
     prompts = {"prompts": prefixes, "default_prompt_name": None, "similarity_fn_name": "cosine"}
     write_json(folder / "config_sentence_transformers.json", prompts)
     return width

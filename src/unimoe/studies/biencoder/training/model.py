@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
-from functools import cached_property
 from typing import Any
 
 import torch
+from sentence_transformers import SentenceTransformer
+from sentence_transformers.sentence_transformer.modules import Dense, Normalize, Pooling, Transformer
 from torch import Tensor, nn
 
+from unimoe.config.base import EncoderConfig
 from unimoe.core.errors import DataError, UsageError
 from unimoe.models.batching import pad_ids
 from unimoe.models.embedder import TextKind
-from unimoe.models.encoder import Head, SentenceEncoder, load_transformer
-from unimoe.models.encoder_files import EncoderFiles, read_encoder_files
+from unimoe.models.encoder import SentenceEncoder, load_encoder
 from unimoe.studies.biencoder.config import BiEncoderConfig
 from unimoe.studies.common.initial_weight import initial_weight
 
@@ -24,45 +24,54 @@ class BiEncoder(nn.Module):
 
     Args:
         config: of the training.
-        files: settings in the folder of the base.
-        tokenizer: of the base.
-        transformer: of the base, a model of transformers.
+        base: the encoder that is trained: a transformer and a pooling, which are shared with it.
     """
 
-    def __init__(self, config: BiEncoderConfig, files: EncoderFiles, tokenizer: Any, transformer: Any) -> None:
+    def __init__(self, config: BiEncoderConfig, base: SentenceEncoder) -> None:
         super().__init__()
-        self.files, self.tokenizer, self.transformer = files, tokenizer, transformer
+        self._base = base
+        self.encoder_config = _encoder_config(config)
+        transformer: Any = base.model.transformers_model
+        self.transformer = transformer
+        self.pooling = next(module for module in base.model if isinstance(module, Pooling))
         self.lengths: dict[TextKind, int | None] = {"query": config.query_length, "document": config.document_length}
-        length = config.encoder.max_length if config.max_length is None else config.max_length
-        self.encoder_config = config.encoder.model_copy(update={"max_length": length})
         self.head: nn.Linear | None = None
         if config.out_dim is not None:
-            self.head = _linear(int(transformer.config.hidden_size), config.out_dim, config.head_init, config.seed)
+            width = self.pooling.pooling_output_dimension
+            self.head = _linear(width, config.out_dim, config.head_init, config.seed).to(base.device)
         self.requires_grad_(True)
         _freeze(transformer, config)
         if not config.dropout:
-            for module in transformer.modules():
-                if isinstance(module, nn.Dropout):
-                    module.p = 0.0
+            for part in transformer.modules():
+                if isinstance(part, nn.Dropout):
+                    part.p = 0.0
 
     @property
     def device(self) -> torch.device:
         """The device of the weights."""
-        device: torch.device = self.transformer.device
-        return device
+        return self._base.device
+
+    @property
+    def base(self) -> SentenceEncoder:
+        """The base without the linear layer, on the same weights; this sets eval mode."""
+        self.eval()
+        return self._base
 
     def embedder(self) -> SentenceEncoder:
         """Return the model as evaluation embeds with it, on the same weights; this sets eval mode."""
-        self.eval()
-        head = self.head
-        heads: list[Head] = [] if head is None else [lambda pooled: head(pooled).float()]
-        return SentenceEncoder(self.encoder_config, self.files, self.tokenizer, self.transformer, heads)
-
-    @cached_property
-    def base(self) -> SentenceEncoder:
-        """The base without the linear layer; use it in eval mode only."""
-        self.eval()
-        return SentenceEncoder(self.encoder_config, self.files, self.tokenizer, self.transformer, [])
+        base = self.base
+        modules = [base.model[0], self.pooling]
+        if self.head is not None:
+            dense = Dense(self.head.in_features, self.head.out_features, bias=False, activation_function=None)
+            dense.linear = self.head
+            modules.append(dense)
+        model = SentenceTransformer(
+            modules=modules,
+            device=str(self.device),
+            prompts={name: prompt or "" for name, prompt in base.model.prompts.items()},
+            default_prompt_name=base.model.default_prompt_name,
+        )
+        return SentenceEncoder(model, self.encoder_config, base.base_identity, "in training")
 
     def forward(self, sequences: Sequence[list[int]]) -> Tensor:
         """Return unit vectors ``(N, D)`` float32 of token ids, from one padded forward pass."""
@@ -70,8 +79,9 @@ class BiEncoder(nn.Module):
         ids = pad_ids(sequences, self.device)
         mask = torch.arange(ids.shape[1], device=self.device) < lengths[:, None]
         padding = getattr(self.transformer.config, "pad_token_id", None)
-        output = self.transformer(input_ids=ids.masked_fill(~mask, padding or 0), attention_mask=mask.long())
-        return self.projected(_pooled(output.last_hidden_state.float(), mask, lengths, self.files.pooling))
+        features = {"input_ids": ids.masked_fill(~mask, padding or 0), "attention_mask": mask.long()}
+        pooled: Tensor = self.pooling(self._base.model[0](features))["sentence_embedding"]
+        return self.projected(pooled)
 
     def projected(self, pooled: Tensor) -> Tensor:
         """Return unit vectors of pooled states ``(N, H)``; their length does not matter, as the layer has no bias."""
@@ -83,28 +93,37 @@ class BiEncoder(nn.Module):
 
     def token_ids(self, texts: Sequence[str], kind: TextKind) -> list[list[int]]:
         """Return token ids as evaluation does: with the prefix of the kind, cut to its length, with special tokens."""
-        prefix = self.files.prefixes[kind]
-        return self.base.token_ids([prefix + text for text in texts], self.lengths[kind])
+        prefix = self._base.prefixes[kind]
+        return self._base.token_ids([prefix + text for text in texts], self.lengths[kind])
 
 
 def load_biencoder(config: BiEncoderConfig, device: torch.device) -> BiEncoder:
     """Load the base of a config, with a new linear layer, on a device.
 
     Raises:
-        DataError: the base cannot be loaded, is not an encoder, or has a linear layer already.
-        UsageError: ``out_dim`` is above the base's hidden size, or a length above its positions.
+        DataError: the base cannot be loaded, or is more than a transformer and a pooling.
+        UsageError: ``out_dim`` is above the base's width, or a length above its positions.
     """
-    files = replace(read_encoder_files(config.encoder), similarity="cosine")  # what training compares by
-    dense = next((folder for folder in files.after if folder is not None), None)
-    if dense is not None:
-        raise DataError(f"{dense}: encoder.base has a linear layer already; train from an encoder without one")
-    tokenizer, transformer = load_transformer(config.encoder, files, torch.float32)
-    hidden = int(transformer.config.hidden_size)
-    if config.out_dim is not None and config.out_dim > hidden:
-        raise UsageError(
-            f"out_dim {config.out_dim} is above the {hidden} dimensions of {config.encoder.base}; lower it"
+    base = load_encoder(_encoder_config(config), device, torch.float32)
+    kinds = [type(module) for module in base.model]
+    if kinds[:2] != [Transformer, Pooling] or set(kinds[2:]) - {Normalize}:
+        found = ", ".join(kind.__name__ for kind in kinds)
+        raise DataError(
+            f"encoder.base {config.encoder.base!r} is of {found}; train from an encoder of Transformer and Pooling"
         )
-    return BiEncoder(config, files, tokenizer, transformer).to(device)
+    pooling = base.model[1]
+    assert isinstance(pooling, Pooling)  # noqa: S101
+    if not pooling.include_prompt:
+        raise DataError(f"encoder.base {config.encoder.base!r} does not pool its prompts; set encoder.pooling to do so")
+    width = pooling.pooling_output_dimension
+    if config.out_dim is not None and config.out_dim > width:
+        raise UsageError(f"out_dim {config.out_dim} is above the {width} dimensions of {config.encoder.base}; lower it")
+    return BiEncoder(config, base)
+
+
+def _encoder_config(config: BiEncoderConfig) -> EncoderConfig:
+    length = config.encoder.max_length if config.max_length is None else config.max_length
+    return config.encoder.model_copy(update={"max_length": length})
 
 
 def _linear(inputs: int, outputs: int, init: str, seed: int) -> nn.Linear:
@@ -149,11 +168,3 @@ def _after(transformer: Any, layers: Any) -> list[nn.Module]:
             hook.remove()
     last = len(called) - called[::-1].index(layers[-1])
     return [part for part in called[last:] if part not in called[:last]]
-
-
-def _pooled(states: Tensor, mask: Tensor, lengths: Tensor, pooling: str) -> Tensor:
-    """Return one vector for each text, ``(N, H)``, from right-padded states ``(N, L, H)``."""
-    if pooling == "mean":
-        return (states * mask.unsqueeze(-1)).sum(dim=1) / lengths[:, None]
-    rows = torch.arange(len(lengths), device=states.device)
-    return states[rows, torch.zeros_like(lengths) if pooling == "cls" else lengths - 1]

@@ -10,11 +10,12 @@ from typing import Any, Protocol
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor
+from sentence_transformers.sentence_transformer.modules import Dense
+from torch import Tensor, nn
 
 from unimoe.core.errors import named_inputs
 from unimoe.models.embedder import Advance, TextKind, Vectors
-from unimoe.models.encoder import SentenceEncoder, dense, normalize
+from unimoe.models.encoder import SentenceEncoder
 from unimoe.retrieval.embeddings import cached_embeddings
 from unimoe.studies.biencoder.training.checkpoint import DENSE
 from unimoe.studies.biencoder.training.model import BiEncoder
@@ -138,7 +139,7 @@ class CachedEmbedder:
         checkpoint: Path | None = None,
     ) -> None:
         self._base = base
-        self._head = None if checkpoint is None else dense(checkpoint / DENSE, base.device)
+        self._head = None if checkpoint is None else Dense.load(str(checkpoint), subfolder=DENSE).to(base.device)
         self.base_identity, self.prompt_name = base.base_identity, base.prompt_name
         self._known: dict[TextKind, dict[str, Vectors]] = {}
         for kind, some in texts.items():
@@ -176,5 +177,6 @@ class CachedEmbedder:
         here = dict(zip(new, rows, strict=True))
         vectors = np.stack([known[text] if text in known else here[text] for text in texts])
         if self._head is not None:
-            vectors = normalize(self._head(torch.from_numpy(vectors).to(self.device))).cpu().numpy()
+            projected = self._head.linear(torch.from_numpy(vectors).to(self.device))
+            vectors = nn.functional.normalize(projected, dim=-1).cpu().numpy()
         return vectors

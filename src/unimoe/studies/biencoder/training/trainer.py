@@ -109,7 +109,7 @@ class BiEncoderTrainer:
         folder = arm_dir(Path(config.output_dir), config.arm, config.seed)
         self.best_dir, self.last_dir = (folder / folder_name(which) for which in ("best", "last"))
         self.model = load_biencoder(config, device)
-        self.base_model = self.model.files.identity
+        self.base_model = self.model.base.base_identity
         settings = {
             "config": config.model_dump(mode="json", exclude=_WITHOUT_EFFECT),
             "base": self.base_model,

@@ -11,7 +11,7 @@ from pydantic import Field
 from unimoe.config.base import Section
 from unimoe.core.errors import DataError
 from unimoe.core.io import Strict, changed_file, hash_bytes, hash_files, read_bytes, read_json, write_json
-from unimoe.models.rerankers.files import weights_hash
+from unimoe.models.model_files import weights_hash
 from unimoe.results import TrainingBudget
 
 MANIFEST = "unimoe.json"

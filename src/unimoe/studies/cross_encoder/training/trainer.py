@@ -21,8 +21,8 @@ from unimoe.core.io import Strict, atomic_dir, hash_files, hash_json, read_json,
 from unimoe.evaluation.reranking.rerank import rerank_run
 from unimoe.evaluation.reranking.rerankers import CrossEncoderReranker
 from unimoe.metrics import score_run
+from unimoe.models.model_files import weights_hash
 from unimoe.models.quiet import quiet_loading
-from unimoe.models.rerankers.files import weights_hash
 from unimoe.results import TrainingBudget, arm_dir
 from unimoe.studies.cross_encoder.config import CrossEncoderConfig
 from unimoe.studies.cross_encoder.model import find_cross_encoder, new_cross_encoder

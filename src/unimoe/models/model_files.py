@@ -1,4 +1,4 @@
-"""The files of a reranker: where they are, and the hashes by which results know it."""
+"""The files of an encoder or a reranker: where they are, and the hashes by which results know it."""
 
 from __future__ import annotations
 
@@ -8,11 +8,12 @@ from typing import Any
 
 from unimoe.core.errors import DataError
 from unimoe.core.io import Strict, hash_file, hash_parts, read_json
+from unimoe.core.limits import shortened
 from unimoe.models.bundled import folder_named
-from unimoe.models.encoder_files import NOT_FROM_HUB, inside, read_settings, setting
 from unimoe.models.quiet import first_line
 
 _FROM_HUB = ["*.json", "*.txt", "*.model", "*.jinja", "*.safetensors"]
+_NOT_FROM_HUB = ["onnx/*", "openvino/*", "flax/*", "coreml/*"]
 _WEIGHTS = ("*.safetensors", "pytorch_model*.bin", "adapter_model.bin")
 _SETTINGS = ("*.json", "*.txt", "*.model", "*.jinja")
 _OTHERS = ("unimoe.json", "trainer_state.json")
@@ -45,13 +46,13 @@ def find_model(
     patterns = _FROM_HUB + ["*.py"] * trust_remote_code
 
     def fetch(allowed: list[str]) -> Path:
-        return Path(snapshot_download(base, revision=revision, allow_patterns=allowed, ignore_patterns=NOT_FROM_HUB))
+        return Path(snapshot_download(base, revision=revision, allow_patterns=allowed, ignore_patterns=_NOT_FROM_HUB))
 
     try:
         folder = fetch(patterns)
-        if not any(folder.glob("*.safetensors")):
-            # Older models have only these; transformers reads them as weights alone, which runs no code.
-            folder = fetch([*patterns, "pytorch_model*.bin", "adapter_model.bin"])
+        if not any(folder.rglob("*.safetensors")):
+            # Older models have only these; the libraries read them as weights alone, which runs no code.
+            folder = fetch([*patterns, "*pytorch_model*.bin", "*adapter_model.bin"])
     except Exception as error:  # the hub's client ends in errors of many kinds: offline, no such id, gated, malformed
         raise DataError(
             f"{key} {base!r} cannot be loaded ({first_line(error)}); check the id or folder, connect to the hub{remedy}"
@@ -71,7 +72,13 @@ def module_folders(root: Path) -> list[Path]:
     modules = read_json(listed, list[_Module], "save the model with save_pretrained()")
     if not modules:
         raise DataError(f"{listed}: lists no modules with a path; save the model with save_pretrained()")
-    return [root / inside(listed, module.path) for module in modules]
+    return [root / _inside(listed, module.path) for module in modules]
+
+
+def _inside(listed: Path, place: str) -> str:
+    if Path(place).is_absolute() or ".." in Path(place).parts or "\0" in place:
+        raise DataError(f"{listed}: module path {shortened(place)!r} leads out of the folder; save the model again")
+    return place
 
 
 def transformer_folder(root: Path) -> Path:
@@ -114,21 +121,33 @@ def _hash_of(folders: Iterable[Path]) -> str:
     return hash_parts(hash_file(file) for folder in folders for file in weight_files(folder))
 
 
+def _has_weights(folder: Path) -> bool:
+    return any(any(folder.glob(pattern)) for pattern in _WEIGHTS)
+
+
 def settings_hash(root: Path) -> str:
     """Return the content hash of all settings in a folder: of the model, its tokenizer and its modules."""
     files = {file for pattern in _SETTINGS for file in root.rglob(pattern) if file.name not in _OTHERS}
     return hash_parts(part for file in sorted(files) for part in (str(file.relative_to(root)), hash_file(file)))
 
 
+def content_identity(name: str, root: Path, commit: str | None) -> str:
+    """Return how results know a model: its name, and the hub's commit or the content hash of its weights.
+
+    Raises:
+        DataError: there are no weights.
+    """
+    if commit:
+        return f"{name}@{commit}"
+    first, *others = module_folders(root)
+    if not _has_weights(first):  # a Router of sentence-transformers keeps them in the folders of its routes
+        first, *others = sorted({file.parent for file in root.rglob("*.safetensors")}) or [first]
+    return f"{name}@{_hash_of([first, *(part for part in others if _has_weights(part))])}"
+
+
 def model_identity(kind: str, base: str, root: Path, commit: str | None) -> str:
-    """Return how results know a reranker: its family, its name, and the hub's commit or the hash of its weights."""
-    name = base if commit else root.resolve().name
-    transformer, *others = module_folders(root)
-    return f"{kind}:{name}@{commit or _hash_of([transformer, *(part for part in others if _has_weights(part))])}"
-
-
-def _has_weights(folder: Path) -> bool:
-    return any(any(folder.glob(pattern)) for pattern in _WEIGHTS)
+    """Return how results know a reranker: its family, and its ``content_identity``."""
+    return f"{kind}:{content_identity(base if commit else root.resolve().name, root, commit)}"
 
 
 def architecture(folder: Path) -> str:
@@ -149,3 +168,25 @@ def label_count(folder: Path) -> int | None:
     file = folder / "config.json"
     labels = setting(file, read_settings(file), "id2label", dict)
     return None if labels is None else len(labels)
+
+
+def read_settings(path: Path) -> dict[str, Any]:
+    """Read a JSON object; empty if there is no file."""
+    return read_json(path, dict[str, Any], "correct it, or save the model again") if path.is_file() else {}
+
+
+_KINDS: dict[type, str] = {list: "a list", dict: "an object"}
+
+
+def setting(path: Path, settings: dict[str, Any], key: str, kind: type) -> Any:
+    """Return a key's value, None where it is absent or null.
+
+    Raises:
+        DataError: it is of another kind.
+    """
+    value = settings.get(key)
+    if value is not None and type(value) is not kind:
+        raise DataError(
+            f"{path}: {key} must be {_KINDS[kind]}, and is {shortened(str(value))}; fix it, or save the model again"
+        )
+    return value
