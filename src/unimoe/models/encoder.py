@@ -201,9 +201,8 @@ class SentenceEncoder:
         """Return the vectors of one batch on its device."""
         from sentence_transformers.util import batch_to_device
 
-        task = (
-            {} if kind == "plain" else {"task": kind}
-        )  # as encode_query and encode_document: some have routes of each
+        # As encode_query and encode_document do: some models have a route of each.
+        task = {} if kind == "plain" else {"task": kind}
         features = batch_to_device(self.model.preprocess(texts, prompt=prefix or None, **task), self.device)
         vectors = self.model(features, **task)["sentence_embedding"].float()[:, : self.model.truncate_dim]
         return nn.functional.normalize(vectors, dim=-1) if self._unit else vectors

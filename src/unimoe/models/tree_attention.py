@@ -6,8 +6,7 @@ process every token once and no padding. Attention is computed in blocks under m
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache, cached_property
 from typing import Any
@@ -82,29 +81,6 @@ class UnsupportedAttentionError(Exception):
     """A layer needs attention that packed rows do not have: a window, sinks, or a mask."""
 
 
-_SAME = 0.999
-"""Cosine of states above which two ways to compute attention count as the same."""
-
-
-def same_states(found: Tensor, expected: Tensor) -> bool:
-    """Return whether two ways to compute attention give the same states ``(..., H)``, in any dtype."""
-    return bool((torch.cosine_similarity(found.float(), expected.float(), dim=-1) > _SAME).all())
-
-
-@contextmanager
-def attention_by(function: Callable[..., Any], name: str, config: Any) -> Iterator[None]:
-    """Let a function compute attention in the model of a config while the block runs, registered under a name."""
-    from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
-
-    ALL_ATTENTION_FUNCTIONS.register(name, function)
-    before = config._attn_implementation
-    config._attn_implementation = name  # each layer reads it as it runs, and so does the making of masks
-    try:
-        yield
-    finally:
-        config._attn_implementation = before
-
-
 def sees_whole_text(config: Any, longest: int | None) -> bool:
     """Return whether, by its configuration, no layer of a model has a window that ends within a text.
 
@@ -119,32 +95,25 @@ def sees_whole_text(config: Any, longest: int | None) -> bool:
     return window is None or wide
 
 
-def refuse_unsupported(
-    module: nn.Module, mask: Tensor | None, packing: object, options: Mapping[str, Any], longest: int
-) -> None:
-    """Refuse a layer that has a mask or other options, or passes on no description of the packed row.
-
-    A window over earlier tokens is harmless where it holds the ``longest`` text.
-
-    Raises:
-        UnsupportedAttentionError: it is such a layer.
-    """
-    asked = {name for name, value in options.items() if value is not None and value is not False} - _HARMLESS
-    if "sliding_window" in asked and options["sliding_window"] >= longest and getattr(module, "is_causal", False):
-        asked.remove("sliding_window")
-    if asked or mask is not None or packing is None:
-        raise UnsupportedAttentionError(f"{type(module).__name__}: {sorted(asked)}")
-
-
 def run_tree(decoder: Any, tree: PackedTree, states: Tensor | None = None) -> Tensor:
     """Run a decoder of transformers over a packed tree, from token ids or from ``states`` ``(1, T, H)``.
 
     Returns:
         The final states, ``(1, T, H)``.
     """
+    from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
+
+    ALL_ATTENTION_FUNCTIONS.register(NAME, _uncompiled_attention())
     inputs = {"input_ids": tree.ids} if states is None else {"inputs_embeds": states}
-    with attention_by(_uncompiled_attention(), NAME, decoder.config):
+    config = decoder.config
+    before, config._attn_implementation = (
+        config._attn_implementation,
+        NAME,
+    )  # each layer and its masks read it as it runs
+    try:
         output = decoder(**inputs, position_ids=tree.positions, use_cache=False, tree=tree)
+    finally:
+        config._attn_implementation = before
     hidden: Tensor = output.last_hidden_state
     return hidden
 
@@ -166,10 +135,14 @@ def tree_attention(
         ``(1, T, H, V)``, and no weights.
 
     Raises:
-        UnsupportedAttentionError: the layer asks for more, or does not pass the tree on.
+        UnsupportedAttentionError: the layer has a mask or another option, or does not pass the tree on.
     """
-    refuse_unsupported(module, attention_mask, tree, options, tree.longest if tree else 0)
-    assert tree is not None  # noqa: S101
+    asked = {name for name, value in options.items() if value is not None and value is not False} - _HARMLESS
+    # A window over earlier tokens changes nothing where it holds the longest text.
+    if tree and "sliding_window" in asked and options["sliding_window"] >= tree.longest:
+        asked -= {"sliding_window"} if getattr(module, "is_causal", False) else set()
+    if asked or attention_mask is not None or tree is None:
+        raise UnsupportedAttentionError(f"{type(module).__name__}: {sorted(asked)}")
     return tree.attend(query[0], key[0], value[0], scaling).unsqueeze(0), None
 
 
