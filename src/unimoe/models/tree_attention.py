@@ -105,11 +105,8 @@ def run_tree(decoder: Any, tree: PackedTree, states: Tensor | None = None) -> Te
 
     ALL_ATTENTION_FUNCTIONS.register(NAME, _uncompiled_attention())
     inputs = {"input_ids": tree.ids} if states is None else {"inputs_embeds": states}
-    config = decoder.config
-    before, config._attn_implementation = (
-        config._attn_implementation,
-        NAME,
-    )  # each layer and its masks read it as it runs
+    config, before = decoder.config, decoder.config._attn_implementation
+    config._attn_implementation = NAME  # each layer reads it as it runs, and so does the making of masks
     try:
         output = decoder(**inputs, position_ids=tree.positions, use_cache=False, tree=tree)
     finally:
