@@ -196,7 +196,7 @@ def test_a_telephone_answers_on_its_first_screen(open_report: Open, tmp_path: Pa
             assert box is not None
             assert box["y"] + box["height"] <= 844
             assert box["x"] + box["width"] <= 390
-    assert page.locator(".first dt").all_inner_texts() == ["Do", "Beside"] * 2
+    assert page.locator(".first dt").all_inner_texts() == ["Do", "Baselines"] * 2
     assert page.evaluate("document.documentElement.scrollHeight") < 3 * 844
     assert page.locator("table").first.is_visible() is False
 

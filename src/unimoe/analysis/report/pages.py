@@ -161,18 +161,21 @@ def _beside(results: Results, item: Judgment, comparisons: Sequence[Comparison])
             means[arm] = float(sum(w * of_key[0].aggregate[metric] for w, of_key in zip(weights, held, strict=True)))
     if not means:
         return
-    signs = {(c.key, c.system, c.baseline): c.significant * c.delta for c in comparisons if c.metric == metric}
+    tested = {
+        (c.key, c.system, c.baseline): ("beats" if c.delta > 0.0 else "behind") if c.significant else "level with"
+        for c in comparisons
+        if c.metric == metric and c.p is not None
+    }
     said = [f"{name} {100 * mean:.2f}" for name, mean in means.items()]
     for arm, mean in zip(gate.arms, item.found.means, strict=True):
-        tested = {name: [signs.get((key, arm, name), 0.0) for key in gate.keys] for name in means}
         words = []
-        for verb, sign in (("beats", 1.0), ("behind", -1.0)):
-            counts = {name: sum(sign * value > 0.0 for value in of_key) for name, of_key in tested.items()}
+        for verb in ("beats", "level with", "behind"):
+            counts = {name: sum(tested.get((key, arm, name)) == verb for key in gate.keys) for name in means}
             where = {n: "" if n == len(gate.keys) else f" on {n} of {len(gate.keys)} datasets" for n in counts.values()}
-            names = " and ".join(f"{name}{where[n]}" for name, n in counts.items() if n)
-            words += [f"{verb} {names or 'none'}"] if names or sign > 0.0 else []
-        said.append(f"{arm} {100 * mean:.2f} ({', '.join(words)})")
-    yield "Beside", f"{metric} x 100: {', '.join(said)}"
+            if names := " and ".join(f"{name}{where[n]}" for name, n in counts.items() if n):
+                words.append(f"{verb} {names}")
+        said.append(f"{arm} {100 * mean:.2f}" + (f" ({', '.join(words)})" if words else ""))
+    yield "Baselines", f"{metric} x 100: {', '.join(said)}"
 
 
 def _reading(items: Sequence[Judgment]) -> tuple[str, ...]:
@@ -186,8 +189,8 @@ def _reading(items: Sequence[Judgment]) -> tuple[str, ...]:
         family(len(items)),
         f"An interval is one of {100 * LEVEL:g} %, two-sided; the bound that decides is one-sided, at the gate's own "
         "confidence.",
-        "Of the untrained systems beside a verdict, an arm beats those that it is significantly above, and is behind "
-        "those that are significantly above it; the table of paired comparisons has the tests.",
+        "An arm beats the baselines that it is significantly above, and is behind those that are significantly above "
+        "it. It is level with the others, which need not mean that they are equal.",
     ]
     if not all(isinstance(item.gate, InterferenceGate) for item in items):
         paragraphs.insert(
