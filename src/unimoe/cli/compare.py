@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -73,7 +74,8 @@ def compare(
         ),
     ] = None,
     baseline: Annotated[
-        str | None, typer.Option(help="The system to compare the others with, as in --systems.")
+        str | None,
+        typer.Option(help="The system to compare the others with: as in --systems, or the NAME of one given there."),
     ] = None,
     results: Annotated[Path | None, typer.Option(help="A folder of results to take the systems from.")] = None,
     qrels: Annotated[Path | None, typer.Option(help="Judgments in TREC or BEIR layout; may be .gz.")] = None,
@@ -189,8 +191,12 @@ def compare(
     from unimoe.results.runs.building import score_systems
     from unimoe.results.runs.scoring import Scoring
 
-    patterns = [Pattern.parse("--baseline", baseline)] if baseline else []
-    patterns += [Pattern.parse("--systems", text) for text in systems or []]
+    patterns = [Pattern.parse("--systems", text) for text in systems or []]
+    if first := next((pattern for pattern in patterns if baseline and pattern.name == baseline), None):
+        patterns.remove(first)
+        patterns.insert(0, replace(first, option="--baseline"))
+    elif baseline:
+        patterns.insert(0, Pattern.parse("--baseline", baseline))
     for_models = ModelOptions(
         models_dir or Path("outputs", "compare"),
         config=config,

@@ -213,7 +213,7 @@ class SentenceEncoder:
             return int(self.model.get_embedding_dimension() or 0)
         try:
             return self._embed(["a"], "", "plain").shape[1]
-        except (RuntimeError, IndexError, KeyError) as error:  # of matrices whose shapes do not match, or no pooling
+        except Exception as error:  # of matrices whose shapes do not match, no pooling, a pooling without a mode
             raise DataError(
                 f"encoder.base {config.base!r}: its modules do not fit together ({first_line(error)}); "
                 "use an encoder that SentenceTransformer can encode with"

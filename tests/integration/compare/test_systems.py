@@ -56,6 +56,15 @@ def test_a_pattern_of_thirty_stars_takes_no_time(tmp_path: Path, pattern: str) -
     assert done.returncode == 0, done.stderr
 
 
+def test_the_baseline_may_be_named_among_the_systems(systems: Path) -> None:
+    shared = [*map(str, dataset_options(systems, ["dl19"])), "--json", "--systems"]
+    runs = [f"first={systems}/dl19/bm25.trec", f"mono={systems}/dl19/mono-seed1.trec"]
+    found = json.loads(compare(*shared, runs[1], runs[0], "--baseline", "first").stdout)
+    assert found["baseline"] == "first"
+    apart = json.loads(compare(*shared, runs[1], "--baseline", runs[0]).stdout)
+    assert found["comparisons"] == apart["comparisons"]
+
+
 @pytest.mark.parametrize(
     "encoding",
     [
