@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import wraps
 from pathlib import Path
 from typing import Any
 
@@ -48,6 +49,7 @@ def test_what_the_system_refuses_a_figure_is_one_line(
     write_experiment(tmp_path, logs=False)
     print_png = FigureCanvasAgg.print_png
 
+    @wraps(print_png)  # matplotlib reads its signature
     def limited(*arguments: Any, **options: Any) -> None:
         with limit(name, LIMITS[name][0]()):
             print_png(*arguments, **options)  # type: ignore[no-untyped-call]
