@@ -68,8 +68,9 @@ class Comparison:
     wins: int  # queries where the system scores higher, averaged over seeds
     ties: int
     losses: int
-    check_interval: tuple[float, float] | None = None  # percentile interval of the paired bootstrap; None of an average
-    check_p: float | None = None  # two-sided, from sign flips; never 0; None of an average
+    check_interval: tuple[float, float] | None = None  # percentile interval of the paired bootstrap; None where
+    # there is none: of an average, and of other metrics beside the main one
+    check_p: float | None = None  # two-sided, from sign flips; never 0; None where there is none
     p_corrected: float | None = None  # ``p`` corrected for the tests of its family
     correction: Correction = "holm"
     family: Family = "table"
@@ -147,9 +148,12 @@ def compare_arms(
     asked = list(questions_of(results) if questions is None else questions)
     found: dict[Question, Comparison] = {}
     deltas: dict[str, dict[Question, Array]] = {}
+    # Beside a main metric, the others have no checks: their resampling would take as long again for each of them.
+    main = {question.key for question in asked if question.metric is None}
+    unchecked = {question for question in asked if question.metric is not None and question.key in main}
     for question in asked:
         found[question], delta = _compare(results, question)
-        if not question.parts:
+        if question not in unchecked and not question.parts:
             deltas.setdefault(question.key, {})[question] = delta
     for of_key in deltas.values():
         columns = np.column_stack(list(of_key.values()))

@@ -12,10 +12,10 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal, get_args
 
-from pydantic import AfterValidator, Field, model_validator
+from pydantic import AfterValidator, Field, ValidationError, model_validator
 
 from unimoe.core.errors import DataError
-from unimoe.core.io import Strict, find_files, read_json, write_json
+from unimoe.core.io import Strict, damaged, find_files, read_json, write_json
 from unimoe.core.limits import HIGHEST_GRADE, MOST, name_problem, shortened
 
 Task = Literal["reranking", "embedding", "retrieval", "crossmodal"]
@@ -151,6 +151,10 @@ class EvalResult(Strict):
             raise DataError(f"{self.config_name}, {self.key}: no per-query {name!r}; it holds {sorted(self.aggregate)}")
         return dict(zip(sorted(self.per_query), self.per_query_metrics[name], strict=True))
 
+    def values(self, name: str) -> list[float]:
+        """Return a metric by ascending query id; a DataError where it was not computed."""
+        return self.per_query_metrics[name] if name in self.per_query_metrics else by_query_id(self.metric(name))
+
 
 class QueryDetail(Strict):
     """One query of a drill-down: its text and the ranks of its relevant documents."""
@@ -165,6 +169,11 @@ class DrillDown(Strict):
 
     schema_version: Literal[1] = 1
     queries: dict[str, QueryDetail]
+
+
+class _AnyQueries(Strict):
+    schema_version: Literal[1] = 1
+    queries: dict[str, Any]
 
 
 SIDECARS = (".queries.json", ".mteb.json")  # ends of the names of files beside a result
@@ -259,10 +268,13 @@ def read_drilldown(path: Path) -> DrillDown:
 
 def read_query_details(path: Path, query_ids: Iterable[str]) -> dict[str, QueryDetail]:
     """Read some queries of the sidecar of the result file ``path``; a DataError where it is broken or lacks one."""
-    queries = read_drilldown(path).queries
+    sidecar = drilldown_path(path)
+    queries = read_json(sidecar, _AnyQueries).queries  # the few wanted are checked: all of them would take seconds
     try:
-        return {query_id: queries[query_id] for query_id in query_ids}
+        return {query_id: QueryDetail.model_validate(queries[query_id]) for query_id in query_ids}
     except KeyError as lacking:
         raise DataError(
-            f"{drilldown_path(path)}: lacks query {lacking}, which its result holds; delete both, and evaluate again"
+            f"{sidecar}: lacks query {lacking}, which its result holds; delete both, and evaluate again"
         ) from None
+    except ValidationError as error:
+        raise damaged(sidecar, error) from None

@@ -244,7 +244,7 @@ class Results(dict[str, dict[Seed, dict[str, dict[str, float]]]]):
                 raise DataError(f"{self.output_dir}: {key} has no queries, and so no scores by query")
             place = (config_name, seed, key, metric or result.main_metric)
             if place not in self._rows:  # every comparison of an arm asks again
-                self._rows[place] = np.array(by_query_id(result.metric(place[-1])))
+                self._rows[place] = np.array(result.values(place[-1]))
             rows.append(self._rows[place])
         return np.array(rows, dtype=np.float64)
 

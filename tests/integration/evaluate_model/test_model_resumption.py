@@ -56,21 +56,3 @@ class TestResumption:
         total = -(-100 * 6 // 64)
         assert len(scored) == total - finished
         assert written(tmp_path) == written(undisturbed)
-
-    @pytest.mark.slow
-    @pytest.mark.parametrize(
-        ("name", "dataset"),
-        [("cross-encoder:ce", "wide"), ("python:my_functions:longest", "wide"), ("monot5:t5", "long")],
-    )
-    def test_several_processes_find_what_one_finds(self, data: Path, tmp_path: Path, name: str, dataset: str) -> None:
-        found = []
-        for place, launcher in (
-            ("one", []), ("two", ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]),
-        ):  # fmt: skip
-            options = many_shards(tmp_path / place, name, dataset)
-            command = [sys.executable, *launcher, str(SCRIPTS / "evaluate.py"), *options]
-            env = os.environ | environment(data)
-            done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=600)
-            assert done.returncode == 0, done.stderr
-            found.append((done.stdout.replace(str(tmp_path / place), ""), written(tmp_path / place)))
-        assert found[0] == found[1]

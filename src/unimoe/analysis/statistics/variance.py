@@ -197,10 +197,14 @@ def _group(blocks: Sequence[Sequence[Array]], members: Sequence[int], places: Se
             shift = scores[arm].mean(axis=1)
             shift -= shift.mean()
             means[:, d, arm] = shift
-            left.append((scores[arm] - shift[:, None] - scores[arm].mean(axis=0)).ravel())
+            rest = scores[arm] - shift[:, None]
+            rest -= scores[arm].mean(axis=0)  # in place: fresh pages take longer than the subtraction
+            left.append(rest.ravel())
         if queries > 1:
             freedom = (runs - 1) * (queries - 1) * runs * queries
-            residual[d][np.ix_(members, members)] = np.stack(left) @ np.stack(left).T / freedom
+            rows = np.stack(left) if len(left) > 1 else left[0][None]
+            # Not by BLAS, whose threads wait for each other: on busy cores that takes a hundred times as long.
+            residual[d][np.ix_(members, members)] = np.einsum("iq,jq->ij", rows, rows) / freedom
     return RunGroup(means, residual)
 
 
