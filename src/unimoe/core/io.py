@@ -149,18 +149,13 @@ def read_json(path: Path, kind: type[T], remedy: str | None = None) -> T:
     try:
         value: T = _adapter(kind).validate_json(read_bytes(path).removeprefix(codecs.BOM_UTF8))
     except ValidationError as error:
-        raise damaged(path, error, remedy) from None
+        first = error.errors(include_url=False)[0]
+        where = "".join(f"{part}." for part in first["loc"]).removesuffix(".")
+        why = ": ".join(filter(None, (where, first["msg"].removeprefix("Value error, "))))
+        if remedy is None:
+            why, remedy = f"is damaged or of another version ({why})", "delete it, and run again"
+        raise DataError(f"{path}: {why}; {remedy}") from None
     return value
-
-
-def damaged(path: Path, error: ValidationError, remedy: str | None = None) -> DataError:
-    """Return the error about a file's content, as ``read_json`` raises it."""
-    first = error.errors(include_url=False)[0]
-    where = "".join(f"{part}." for part in first["loc"]).removesuffix(".")
-    why = ": ".join(filter(None, (where, first["msg"].removeprefix("Value error, "))))
-    if remedy is None:
-        why, remedy = f"is damaged or of another version ({why})", "delete it, and run again"
-    return DataError(f"{path}: {why}; {remedy}")
 
 
 def read_bytes(path: Path) -> bytes:
