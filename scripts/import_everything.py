@@ -16,9 +16,6 @@ from pathlib import Path
 
 import unimoe
 
-NEWER = {"torch.nn.attention.varlen"}
-"""What unimoe does without where it is missing."""
-
 
 def imported_names(source: str) -> Iterator[tuple[str, str]]:
     """Yield each module that a source imports, and the name it takes from it; "" for the module itself."""
@@ -37,8 +34,6 @@ def main() -> None:
         file = importlib.import_module(name).__file__
         names |= set(imported_names(Path(file or "").read_text(encoding="utf-8")))
     for name, part in sorted(names):
-        if name in NEWER:
-            continue
         module = importlib.import_module(name)
         if part and not hasattr(module, part):
             importlib.import_module(f"{name}.{part}")
