@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import math
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -128,7 +129,13 @@ def drill_down_all(results: Results, judgments: Sequence[Judgment]) -> dict[tupl
     """Return the drill-down of every judgment by gate and dataset, each with its part of ``MOST_CASES``."""
     rows = [(item, found) for item in judgments for found in item.rows]
     limit = MOST_CASES // max(1, len(rows))
-    return {(item.name, found.datasets[0]): drill_down(results, item.gate, found, limit) for item, found in rows}
+    collects = gc.isenabled()
+    gc.disable()  # a sidecar makes so many objects that the collector would walk through all results again
+    try:
+        return {(item.name, found.datasets[0]): drill_down(results, item.gate, found, limit) for item, found in rows}
+    finally:
+        if collects:
+            gc.enable()
 
 
 def drilldown_table(cases: Sequence[QueryCase], gate: Gate, dataset: str) -> Table:

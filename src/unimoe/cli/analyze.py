@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import json
 from collections.abc import Collection
 from pathlib import Path
@@ -141,7 +140,6 @@ def _analyze(
     from unimoe.results.folder import load_all_results
 
     results = load_all_results(output_dir, allow)
-    gc.freeze()  # the results stay until the end: each collection of garbage would walk through all of them again
     analysis = Analysis(results, _gates(output_dir, gates) if gates else None, iterations=iterations, seed=seed)
     if part == "tables":
         for table in report.write_tables(analysis):
