@@ -85,8 +85,8 @@ class SystemComparison:
     def tests(self) -> pd.DataFrame:
         """Return a row for each comparison of two systems, on a dataset or on the average of several.
 
-        The rows of main metrics come first, then their averages, then the same of each other metric. An average has no
-        ``check_`` columns and no ``effect``.
+        The rows of main metrics come first, then their averages, then the same of each other metric. Only main
+        metrics have ``check_`` columns; an average has neither those nor an ``effect``.
         """
         import pandas as pd
 

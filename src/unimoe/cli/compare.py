@@ -90,7 +90,7 @@ def compare(
         list[str] | None,
         typer.Option(
             help="ndcg_cut_10, recip_rank, map, or any measure of ir_measures, for example RBP(rel=2); by default "
-            "ndcg@10. Of systems several: the first is tested, the others are shown."
+            "ndcg@10. Each metric that all systems hold by query is tested; the first heads the tables."
         ),
     ] = None,
     pairs: Annotated[

@@ -71,7 +71,7 @@ def trained_and_evaluated(
 ) -> Iterator[ExperimentRun]:
     """Train and evaluate what is not done yet, then run a block that analyses; ``run.json`` records what each costs.
 
-    ``given`` are options given by hand; ``started`` is when the job started, by ``time.perf_counter``.
+    ``given`` holds the command-line overrides; ``started`` is the start of the job by ``time.perf_counter``.
     """
     with counted_products() as counted:
         run = ExperimentRun(experiment, device, given, engine)

@@ -26,7 +26,7 @@ class Part(NamedTuple, Generic[Value, Kept]):
 
     Attributes:
         items: how many.
-        asked: what is asked about them, the arguments of the endpoint's body.
+        asked: the other fields of the request's body.
         keep: makes of the values of all items and what they cost what ``Client.ask`` returns, and writes it; an
             ``InputError`` carries an index in the part.
         kept: the same where it was written before; None to ask.
@@ -84,7 +84,7 @@ class Client:
         After an error or Ctrl-C no more are asked, and those under way are kept first: they are paid for.
 
         Args:
-            endpoint: what is asked.
+            endpoint: the path to which the request goes.
             read: returns the value of an answer's row, given with its index; an ``InputError`` carries the index.
             parts: made when their turn has come.
             advance: called with the items of each part.

@@ -53,7 +53,7 @@ class RunSource:
 class Scoring:
     """How the runs of a comparison are scored; a UsageError where metrics, allowances or depth make no sense."""
 
-    metrics: tuple[str, ...]  # those asked for, in any spelling; the first is the main metric, which is tested
+    metrics: tuple[str, ...]  # those asked for, in any spelling; the first is the main metric
     others: tuple[str, ...] = ()  # shown too where the rankings of all runs are deep enough
     depth: int | None = None  # score only this many documents of each query
     allow: tuple[str, ...] = ()  # what would be refused otherwise, of ``ALLOWANCES``
@@ -76,7 +76,7 @@ class Scoring:
 
     @property
     def main(self) -> str:
-        """The metric that is tested."""
+        """The metric that heads the tables."""
         return self.metrics[0]
 
     @property
