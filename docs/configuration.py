@@ -26,7 +26,7 @@ from unimoe.studies.translator.config import TranslatorConfig
 PAGE = Path(__file__).with_name("configuration.md")
 
 KINDS: list[tuple[str, str, type[BaseModel]]] = [
-    ("An experiment", "`configs/experiments/bundled.yaml`; `unimoe demo`, `train`, `evaluate`, `doctor`.", Experiment),
+    ("An experiment", "`configs/experiments/bundled.yaml`; `unimoe run`, `train`, `evaluate`, `doctor`.", Experiment),
     ("Dense retrieval", "`configs/retrieval/default.yaml`; `unimoe retrieve`.", DenseExperiment),
     ("A bi-encoder", "`configs/biencoder/default.yaml`; `unimoe train-biencoder`.", BiEncoderConfig),
     ("Labels by a reranker", "`configs/biencoder/labels.yaml`; `unimoe label-pairs`.", LabelConfig),

@@ -31,7 +31,7 @@ def checkpoint(config: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     ("script", "words"),
     [
         ("run_experiment.py", ["--config", "--smoke", "--output-dir", "--device", "--set"]),
-        ("train.py", ["--arm", "--seed", "--resume", "--device", "--config"]),
+        ("train.py", ["--arm", "--seed", "--device", "--config"]),
         (
             "evaluate.py",
             ["--checkpoint", "--eval-tier", "--max-queries", "--zero-shot", "UNIMOE_DATA", "exit code is 4"],
@@ -52,7 +52,7 @@ class TestTrain:
         assert checkpoint.parts[-3:] == ("joint_r8", "seed_1", "checkpoint")
         before = (checkpoint / "unimoe.json").stat().st_mtime_ns
         again = call_script(
-            "train.py", "--config", config, "--arm", "joint_r8", "--seed", "1", "--resume",
+            "train.py", "--config", config, "--arm", "joint_r8", "--seed", "1",
             "--output-dir", checkpoint.parents[2],
         )  # fmt: skip
         assert again.returncode == 0

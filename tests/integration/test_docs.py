@@ -31,7 +31,7 @@ ROOT = Path(__file__).parents[2]
 MANUAL = [ROOT / "README.md", *sorted(ROOT.glob("docs/*.md")), *sorted(ROOT.glob("docs/studies/*.md"))]
 MAIN = str(Path(unimoe.__file__).with_name("__main__.py"))
 NOT_OURS = {"pip", "pytest", "torchrun", "start_the_next_training"}
-SCRIPT_COMMANDS = {"run_experiment": "demo", "analyze_results": "analyze", "compare_methods": "compare-heads"}
+SCRIPT_COMMANDS = {"run_experiment": "run", "analyze_results": "analyze", "compare_methods": "compare-heads"}
 """Scripts that are named otherwise than their command."""
 
 

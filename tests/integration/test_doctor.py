@@ -39,7 +39,7 @@ def test_findings(tmp_path: Path) -> None:
 
 def test_every_command_is_registered() -> None:
     assert {command.name for command in app.registered_commands} == {
-        "demo", "train", "evaluate", "evaluate-run", "export-mteb", "analyze", "compare", "doctor", "parity",
+        "run", "train", "evaluate", "evaluate-run", "export-mteb", "analyze", "compare", "doctor", "parity",
         "retrieve", "status", "train-head", "compare-heads", "train-cross-encoder", "train-biencoder", "label-pairs",
         "train-translator", "compare-translators",
     }  # fmt: skip

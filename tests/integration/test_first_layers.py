@@ -57,7 +57,7 @@ def test_another_number_of_layers_is_never_evaluated(checkpoint: Path, config: P
 def test_another_number_of_layers_never_joins_a_training(checkpoint: Path, config: Path) -> None:
     same_place = ["--output-dir", str(checkpoint.parents[2])]
     other = call_script(
-        "train.py", "--arm", "rank_only_r8", "--config", config, *SMALL, "--set", "model.layers=4", "--resume",
+        "train.py", "--arm", "rank_only_r8", "--config", config, *SMALL, "--set", "model.layers=4",
         *same_place,
     )  # fmt: skip
     assert other.returncode == 3

@@ -72,8 +72,8 @@ def test_judging_needs_no_extra(runs: Path) -> None:
     ("arguments", "extra"),
     [
         (["doctor"], "models"),
-        (["demo"], "train"),
-        (["demo", "--plan"], "train"),
+        (["run"], "train"),
+        (["run", "--plan"], "train"),
         (["train", "--arm", "joint_r8"], "train"),
         (["evaluate", "--model", "cross-encoder:here", "--eval-tier", "fast"], "models"),
         (["retrieve", "--datasets", "scifact"], "models"),

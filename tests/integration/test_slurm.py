@@ -151,7 +151,7 @@ def test_without_a_command_it_says_how_it_is_used(slurm: Path) -> None:
     assert job.stderr.startswith("usage: sbatch ")
 
 
-@pytest.mark.parametrize("command", ["evaluate", "retrieve", "demo"])
+@pytest.mark.parametrize("command", ["evaluate", "retrieve", "run"])
 def test_commands_know_the_options_that_the_script_adds(command: str) -> None:
     group: Any = typer.main.get_command(app)
     context = group.commands[command].make_context(

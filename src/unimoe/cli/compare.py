@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
-from typer.core import TyperCommand
 
+from unimoe.cli.help import FirstOptions
 from unimoe.cli.models import ModelOptions
 from unimoe.cli.options import (
     Depth,
@@ -35,7 +35,7 @@ _ARMS = ("specialist", "joint", "baseline", "systems", "dataset")
 _RECORDED = (*_ARMS, "qrels", "relevance_level", "depth", "allow", "looks")  # what says what was compared
 
 
-class SeveralValues(TyperCommand):
+class SeveralValues(FirstOptions):
     """A command without arguments, so that options may take several values at once: ``--joint b1.trec b2.trec``."""
 
     def parse_args(self, ctx: typer.Context, args: list[str]) -> list[str]:  # type: ignore[override]

@@ -1,4 +1,4 @@
-"""``unimoe demo`` and ``scripts/run_experiment.py``: train, evaluate and judge all arms of an experiment."""
+"""``unimoe run`` and ``scripts/run_experiment.py``: train, evaluate and judge all arms of an experiment."""
 
 from __future__ import annotations
 

@@ -46,9 +46,6 @@ def train(
     output_dir: OutputDir = None,
     device: Device = None,
     threads: Threads = None,
-    resume: Annotated[
-        bool, typer.Option("--resume", help="Continue from a saved state, or keep a finished checkpoint.")
-    ] = False,
     task: Annotated[str | None, typer.Option(hidden=True, is_eager=True, callback=_refuse_task)] = None,
     num_steps: Annotated[
         str | None, typer.Option("--num_steps", "--num-steps", hidden=True, callback=_refuse_num_steps)
@@ -56,8 +53,9 @@ def train(
 ) -> None:
     """Train one arm with one seed, and print the checkpoint's folder.
 
-    Under torchrun or accelerate launch the processes share each batch. With training.evaluate_every, the folder
-    checkpoint-best keeps the checkpoint that is best on dev.
+    A stopped training continues when you run the command again, and a finished one is kept: delete its folder to
+    start over. Under torchrun or accelerate launch the processes share each batch. With training.evaluate_every, the
+    folder checkpoint-best keeps the checkpoint that is best on dev.
     """
     from unimoe.config.files import load_experiment
 
@@ -84,7 +82,7 @@ def train(
             data, base = load_training_data(experiment), loader.fresh_base()
             use_threads(threads)
             folder = train_arm(
-                experiment, arm, seed, base=base, data=data, frozen_layers=loader.frozen_layers, resume=resume,
-                on_step=on_step, score_on_dev=DevEvaluation(experiment, arm), processes=processes,
+                experiment, arm, seed, base=base, data=data, frozen_layers=loader.frozen_layers, on_step=on_step,
+                score_on_dev=DevEvaluation(experiment, arm), processes=processes,
             )  # fmt: skip
     stdout.print(str(folder), soft_wrap=True)

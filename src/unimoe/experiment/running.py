@@ -34,7 +34,7 @@ def run_experiment(
     output_dir: Path | str | None = None,
     device: DeviceName | None = None,
 ) -> Analysis:
-    """Train, evaluate and judge every arm and seed as ``unimoe demo --config`` does; what is done is skipped.
+    """Train, evaluate and judge every arm and seed as ``unimoe run --config`` does; what is done is skipped.
 
     Progress goes to stderr, results and the report to the experiment's folder.
 

@@ -1,0 +1,64 @@
+"""The ``unimoe`` command itself: its help, its version, and modules that a user imports for one call."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import typer
+from typer.testing import CliRunner
+
+import unimoe
+from unimoe.cli.app import app
+from unimoe.cli.help import FIRST_OPTIONS
+from unimoe.core.errors import UsageError
+
+COMMANDS = typer.main.get_command(app).commands  # type: ignore[attr-defined]
+
+
+def test_help_lists_each_command_in_a_group_with_its_whole_summary() -> None:
+    shown = CliRunner().invoke(app, ["--help"]).stdout
+    groups = ["Compare and judge (light install):", "Train and evaluate:", "Practical:", "Studies:"]
+    places = [shown.index(group) for group in groups]
+    assert places == sorted(places)
+    assert "..." not in shown[places[0] :]
+    assert places[1] < shown.index("\n  run ") < places[2]
+    assert all(f"\n  {name} " in shown for name in COMMANDS)
+
+
+@pytest.mark.parametrize("command", FIRST_OPTIONS)
+def test_help_lists_the_options_that_people_use_first(command: str) -> None:
+    shown = CliRunner().invoke(app, [command, "--help"]).stdout
+    first, _, others = shown.partition("More options:")
+    names = {param.name: param.opts[0] for param in COMMANDS[command].params}
+    assert set(FIRST_OPTIONS[command]) < set(names)
+    for name, option in names.items():
+        assert (f"\n  {option} " in first) == (name in FIRST_OPTIONS[command])
+        assert (f"\n  {option} " in others) == (name not in FIRST_OPTIONS[command])
+
+
+def test_the_version_is_printed() -> None:
+    assert CliRunner().invoke(app, ["--version"]).stdout == f"unimoe {unimoe.__version__}\n"
+
+
+def test_a_module_of_the_present_folder_registers_a_measure_for_one_call(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("unimoe.metrics.names._registered", {})
+    monkeypatch.chdir(tmp_path)
+    Path("own_measure_1.py").write_text(
+        "import unimoe.metrics as m\n\nm.register_measure('answers', lambda grades, ids: float(len(ids)))\n",
+        encoding="utf-8",
+    )
+    Path("q.txt").write_text("q1 0 d1 1\n", encoding="utf-8")
+    Path("r.trec").write_text("q1 Q0 d1 1 2.0 x\nq1 Q0 d2 2 1.0 x\n", encoding="utf-8")
+    arguments = ["evaluate-run", "r.trec", "q.txt", "--metric", "answers"]
+    done = CliRunner().invoke(app, ["--import", "own_measure_1", *arguments])
+    assert "answers" in done.stdout
+    assert "2.0" in done.stdout
+
+
+def test_a_module_that_cannot_be_imported_is_named() -> None:
+    done = CliRunner().invoke(app, ["--import", "no_such_module", "status"])
+    assert isinstance(done.exception, UsageError)
+    assert "--import no_such_module: ModuleNotFoundError" in str(done.exception)
