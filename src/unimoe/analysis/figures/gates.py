@@ -20,7 +20,7 @@ from unimoe.analysis.formats import p_text, signed
 from unimoe.analysis.gates.definitions import EquivalenceGate, Gate, InterferenceGate, Label
 from unimoe.analysis.gates.findings import Finding, bounds_of, region_of
 from unimoe.analysis.gates.judging import Judgment
-from unimoe.analysis.gates.wording import WAYS, amount, bound_text, finding_word, interval_text, shown
+from unimoe.analysis.gates.wording import WAYS, amount, bound_text, finding_word, interval_text, number
 from unimoe.analysis.statistics.estimates import Estimate
 from unimoe.analysis.statistics.power import half_width
 from unimoe.analysis.tables.cells import short_names
@@ -145,9 +145,8 @@ def _regions(gate: Gate) -> Iterator[tuple[str, float]]:
 
 
 def _row(item: Judgment, found: Finding, name: str, look: Look, marker: str) -> Row:
-    numbers = shown(item.gate, found.value)
-    if not math.isnan(found.value):
-        numbers = f"{numbers.rpartition(' ')[0]} {interval_text(item.gate, found)}"
+    gate, value = item.gate, found.value
+    numbers = "not computable" if math.isnan(value) else f"{number(gate, value)} {interval_text(gate, found)}"
     label = ": ".join(filter(None, (finding_word(item.gate, found.label), bound_text(item.gate, found))))
     bounds = tuple(100.0 * end for end in bounds_of(item.gate, found) if end is not None)
     return Row(name, found.estimate, numbers, label, look, bounds, marker)
@@ -281,9 +280,9 @@ def _draw_curves(axes: Axes, gate: Gate, found: Finding, seeds: int, look: Look)
     terms, (low, high) = found.estimate.terms, found.estimate.interval or (math.nan, math.nan)
     heights = [50.0 * (high - low)]
     axes.plot(found.queries, heights[0], "o", color=look.colour, markeredgecolor="black")
-    for number, dashes in {**MORE_SEEDS, seeds: "-"}.items():
-        if terms and (number == seeds or 0 < seeds < number):
-            values = [100.0 * half_width(terms, number, int(queries)) for queries in QUERIES]
+    for planned, dashes in {**MORE_SEEDS, seeds: "-"}.items():
+        if terms and (planned == seeds or 0 < seeds < planned):
+            values = [100.0 * half_width(terms, planned, int(queries)) for queries in QUERIES]
             axes.plot(QUERIES, values, dashes, color=look.colour, linewidth=1.2)
             heights += values
     distance = 100.0 * min(abs(found.value - cutoff) for cutoff in gate.cutoffs)

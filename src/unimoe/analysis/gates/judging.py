@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from functools import cached_property
 from typing import TypeAlias
 
 from unimoe.analysis.arms import ZERO_SHOT
-from unimoe.analysis.gates.costs import ArmCost, costs_of, seconds_of
+from unimoe.analysis.gates.costs import Sizes, seconds_of
 from unimoe.analysis.gates.definitions import (
     EquivalenceGate,
     Gate,
@@ -67,7 +67,7 @@ class Judgment:
     advisory: tuple[str, ...]  # why the judgment may neither pass nor stop a project; empty where it may
     notes: tuple[str, ...]  # what else a reader must know before trusting the label
     scores: GateScores
-    costs: tuple[ArmCost, ...]  # of each arm; empty where the folder has no record of them
+    results: Results = field(repr=False)  # what it was judged on
 
     @property
     def label(self) -> Label:
@@ -120,20 +120,16 @@ class Judgment:
     @cached_property
     def seconds(self) -> dict[str, float]:
         """The seconds that each way to settle an undecided gate would take here; empty where they are not known."""
-        plan = self.plan
-        if not self.costs or plan is None or plan.grid is None or self.label != "INCONCLUSIVE":
+        gate, plan = self.gate, self.plan
+        if plan is None or plan.grid is None or self.label != "INCONCLUSIVE":
             return {}
         seeds, queries = plan.at_hand
-        ways = {"seeds": (plan.seeds, queries), "queries": (seeds, plan.queries), "mix": plan.grid}
-        if plan.grid in (ways["seeds"], ways["queries"]):
-            del ways["mix"]
-        if self.gate.looks:
+        ways: dict[str, Sizes] = {"seeds": (plan.seeds, queries), "queries": (seeds, plan.queries)}
+        if plan.grid not in ways.values():
+            ways["mix"] = plan.grid
+        if gate.looks:
             ways = {f"{look} seeds": (look, queries) for look in (self.outlook.looks if self.outlook else ())}
-        return {
-            way: seconds_of(self.costs, more_seeds, more_queries / queries)
-            for way, (more_seeds, more_queries) in ways.items()
-            if more_seeds is not None and more_queries is not None
-        }
+        return seconds_of(self.results, gate, self.scores.seeds, ways, queries)
 
     @cached_property
     def stability(self) -> Stability:
@@ -177,7 +173,7 @@ def judge_all(results: Results, registration: Registration, *, advisory: bool = 
 def exit_code(outcomes: Outcomes) -> int:
     """Return the worst code: 3 data error, 10 FAIL, 12 INCONCLUSIVE, advisory or no gate, 11 MARGINAL, 0 all PASS."""
     codes = {outcome.exit_code for outcome in outcomes} or {EXIT_CODES["INCONCLUSIVE"]}
-    return next(code for code in WORST_FIRST if code in codes)
+    return min(codes, key=WORST_FIRST.index)
 
 
 def judge(results: Results, registration: Registration, name: str, *, advisory: bool = False) -> Judgment:
@@ -232,7 +228,7 @@ def judge(results: Results, registration: Registration, name: str, *, advisory: 
         ),
         notes=tuple(_notes(results, registration, gate, scores, found, used, left_out)),
         scores=scores,
-        costs=costs_of(results, gate.keys, gate.arms, scores.seeds),
+        results=results,
     )
 
 
@@ -259,8 +255,7 @@ def _found(results: Results, gate: Gate, look: int | None = None) -> tuple[GateS
 
     The finding is INCONCLUSIVE where the gate requires a specialist that has learnt and it has not.
     """
-    scores, learnt = collect(results, gate), _learnt(results, gate, look)
-    scores = scores.first(look) if look else scores
+    scores, learnt = collect(results, gate, look), _learnt(results, gate, look)
     found = find(gate, scores)
     if isinstance(gate, InterferenceGate) and gate.must_learn and learnt is not None and not learnt.holds:
         asks = "the gate requires" if gate.specialist_must_beat else "a gate requires by default"
@@ -285,8 +280,7 @@ def _learnt(results: Results, gate: Gate, look: int | None) -> Learnt | None:
         return None
     shared = gate.model_dump(include={"task", "datasets", "metric", "confidence", "estimand", "looks"})
     asked = SuperiorityGate(kind="superiority", system=gate.specialist, baseline=baseline, margin=0.0, **shared)
-    scores = collect(results, asked)
-    scores = scores.first(look) if look else scores
+    scores = collect(results, asked, look)
     return Learnt(baseline, find(asked.model_copy(update={"estimand": "queries"}) if scores.single else asked, scores))
 
 

@@ -142,39 +142,6 @@ def smallest_distance(terms: Terms, seeds: float, queries: float, aim: Aim) -> f
     return float(reach) * expected.error
 
 
-def settle_sentence(plan: PowerPlan) -> str:
-    """Say what would settle the gate; what never would is said too."""
-    seeds, queries = plan.at_hand
-    if plan.settled:
-        return f"these {f'{seeds} seeds x ' if seeds else ''}{queries:,} queries settle it"
-    if plan.grid is None:
-        return (
-            f"the estimate lies too near a cutoff: up to {MOST_SEEDS:,} seeds and {MOST_QUERIES:,} queries would not "
-            "settle it"
-        )
-    more_seeds = f"about {plan.seeds:,} seeds with these {queries:,} queries" if plan.seeds else "never by seeds alone"
-    these = f" with these {seeds} seeds" if seeds else ""
-    more_queries = f"about {plan.queries:,} queries{these}" if plan.queries else "never by queries alone"
-    ways = [more_seeds, more_queries] if seeds else [more_queries]
-    if seeds and plan.grid not in ((plan.seeds, queries), (seeds, plan.queries)):
-        ways.append(f"the cheapest mix, by scores to compute: about {plan.grid[0]:,} seeds x {plan.grid[1]:,} queries")
-    return "; ".join(ways)
-
-
-def decides_sentence(plan: PowerPlan) -> str:
-    """Say what data can decide at all; distances in points, which are percent for a TIR."""
-    return (
-        f"only what lies {points(plan.decides)} points or more from a cutoff; with the fast tier's "
-        f"{FAST_TIER_QUERIES:,} queries {points(plan.decides_in_fast_tier)}, with any number of queries "
-        f"{points(plan.decides_with_any_queries)}, with any number of seeds {points(plan.decides_with_any_seeds)}"
-    )
-
-
-def points(distance: float) -> str:
-    """Return a distance from a cutoff as text; a variance estimated as 0, which it hardly is, sets no limit."""
-    return f"{100 * distance:.2f}" if distance > 1e-6 else "no limit seen"
-
-
 def _held(terms: Terms, estimate: float, aim: Aim) -> float:
     """Return the confidence of the estimate's region after the bad luck that ``aim.power`` asks to bear.
 

@@ -103,16 +103,6 @@ def outlook(
     return Outlook(to_come, float(np.mean(ended)), {label: chance for label, chance in chances.items() if chance})
 
 
-def outlook_sentence(found: Outlook) -> str:
-    """Say which looks are to come, and what they may bring."""
-    chances = ", ".join(f"{label} {100 * chance:.0f} %" for label, chance in found.chances.items())
-    looks = ", ".join(map(str, found.looks))
-    return (
-        f"the looks to come are at {looks} seeds; if the true value is the estimate: {chances}, after "
-        f"{found.seeds:.1f} seeds on average"
-    )
-
-
 def _label(value: float, variance: float, freedom: float, label_at: Callable[[Callable[[float], float]], str]) -> str:
     if variance == 0.0:
         return label_at(lambda cutoff: float(value < cutoff))

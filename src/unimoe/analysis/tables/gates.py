@@ -16,7 +16,7 @@ from unimoe.analysis.gates.findings import Finding, Without
 from unimoe.analysis.gates.judging import Judgment, Outcomes, Refusal
 from unimoe.analysis.gates.output import family
 from unimoe.analysis.statistics.estimates import LEVEL
-from unimoe.analysis.statistics.power import FAST_TIER_QUERIES, MOST_QUERIES, MOST_SEEDS, POWER, points
+from unimoe.analysis.statistics.power import FAST_TIER_QUERIES, MOST_QUERIES, MOST_SEEDS, POWER
 from unimoe.analysis.tables.cells import ABSENT, Cell, Row, metric_name, name_cells, row_groups
 from unimoe.analysis.tables.table import Table
 from unimoe.core.grouping import gathered
@@ -146,7 +146,7 @@ def power_table(judgments: Sequence[Judgment]) -> Table:
         needed.append(Cell("never" if plan.grid is None else _size(plan.grid)))
         settles = [Cell("settled")] * 3 if plan.settled else needed
         decides = (plan.decides, plan.decides_in_fast_tier, plan.decides_with_any_queries, plan.decides_with_any_seeds)
-        distances = (Cell(points(distance), value=100 * distance) for distance in decides)
+        distances = (Cell(wording.points(distance), value=100 * distance) for distance in decides)
         rows.append(("", (Cell(item.name), Cell(_size(plan.at_hand)), *settles, *distances)))
     return Table(
         name="power",
@@ -297,7 +297,7 @@ def _one_claim(judgments: Sequence[Judgment]) -> str:
 def _value(item: Judgment, value: float, std: float | None = None) -> Cell:
     if not math.isfinite(value):
         return Cell(ABSENT)
-    cell = Cell(wording.shown(item.gate, value).rpartition(" ")[0], value=100 * value)
+    cell = Cell(wording.number(item.gate, value), value=100 * value)
     return cell.with_spread(std and 100 * std)
 
 

@@ -10,15 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.variances import known
 
-from unimoe.analysis.statistics.power import (
-    Aim,
-    at_size,
-    decides_sentence,
-    half_width,
-    plan,
-    settle_sentence,
-    smallest_distance,
-)
+from unimoe.analysis.gates.wording import decides_sentence, settle_sentence
+from unimoe.analysis.statistics.power import Aim, at_size, half_width, plan, smallest_distance
 from unimoe.analysis.statistics.variance import Terms
 from unimoe.core.errors import UsageError
 
