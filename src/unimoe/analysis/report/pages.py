@@ -9,6 +9,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from importlib import resources
+from typing import NamedTuple
 
 from jinja2 import Environment, StrictUndefined
 from markupsafe import Markup
@@ -22,8 +23,8 @@ from unimoe.analysis.gates.definitions import InterferenceGate
 from unimoe.analysis.gates.findings import ratio_weights
 from unimoe.analysis.gates.judging import Judgment
 from unimoe.analysis.gates.output import family, origin
-from unimoe.analysis.gates.wording import BY_DATASET, SETTLES, Said, action, say
-from unimoe.analysis.report.provenance import Fact, missing_parts, provenance
+from unimoe.analysis.gates.wording import BY_DATASET, SETTLES, Fact, Said, action, say
+from unimoe.analysis.report.provenance import missing_parts, provenance
 from unimoe.analysis.report.systems import systems_headlines, systems_reading
 from unimoe.analysis.statistics.estimates import LEVEL
 from unimoe.analysis.tables import Table, escape_markdown
@@ -34,8 +35,7 @@ FIRST_ROWS = 25  # rows of the drill-down that are in the page itself, for reade
 MOST_OPEN = 2  # verdicts that are unfolded: with more of them the first screen lists what was found
 
 
-@dataclass(frozen=True)
-class DrawnFigure:
+class DrawnFigure(NamedTuple):
     """A figure on disk, as the name of a PNG below ``figures/``, and on the page, as an ``svg`` element."""
 
     file: str
@@ -45,8 +45,7 @@ class DrawnFigure:
     leads: bool  # to the top of the page
 
 
-@dataclass(frozen=True)
-class Verdict:
+class Verdict(NamedTuple):
     """An outcome as the report shows it: what a reader needs in ten seconds, and the rest."""
 
     said: Said
@@ -93,15 +92,15 @@ def gather(analysis: Analysis, tables: Sequence[Table]) -> Contents:
     printed = said_above.union(shared)  # once, in place of below each table
     verdicts = []
     for item in outcomes:
-        said, first = say(item), tuple[Fact, ...]()
+        said, first = say(item), list[Fact]()
         registered = analysis.registration is not None and any(item is other for other in analysis.decisive)
         if isinstance(item, Judgment):
             registered = item.registered
-            settles = [fact for fact in said.facts if fact[0] == SETTLES]
-            do = f"nothing by this: {'; '.join(item.advisory)}" if item.advisory else action(item)
-            first = (("Do", do), *settles, *_beside(results, item, analysis.comparisons))
+            first = [("Do", f"nothing by this: {'; '.join(item.advisory)}" if item.advisory else action(item))]
+            first += [fact for fact in said.facts if fact[0] == SETTLES]
+            first += _beside(results, item, analysis.comparisons)
         more = (fact for fact in said.facts if fact[0] not in (SETTLES, BY_DATASET))
-        verdicts.append(Verdict(said, registered, first, (*more, *said.parts)))
+        verdicts.append(Verdict(said, registered, tuple(first), (*more, *said.parts)))
     return Contents(
         experiment=results.everything[0].identity.experiment,
         caveats=results.caveats,
@@ -126,12 +125,12 @@ def html_page(contents: Contents, figures: Sequence[DrawnFigure]) -> str:
     environment.filters["signed"] = signed
     environment.policies["json.dumps_kwargs"] = {"separators": (",", ":")}
     script = _packaged("report.js")
-    leading, others = _leading(figures)
+    leading, others = ([(figure, Markup(figure.svg)) for figure in part] for part in _leading(figures))  # noqa: S704
     return environment.from_string(_packaged("report.html.j2")).render(
         contents=contents,
         tables=[(table, _scrolling(table)) for table in contents.tables],
-        leading=[(figure, Markup(figure.svg)) for figure in leading],  # noqa: S704 - our own drawing
-        figures=[(figure, Markup(figure.svg)) for figure in others],  # noqa: S704 - our own drawing
+        leading=leading,
+        figures=others,
         first_rows=FIRST_ROWS,
         most_open=MOST_OPEN,
         style=Markup(_packaged("report.css")),  # noqa: S704 - our own file
@@ -182,7 +181,16 @@ def _reading(items: Sequence[Judgment]) -> tuple[str, ...]:
     """Explain the labels in plain words, a paragraph each."""
     if not items:
         return ()
-    paragraphs = [
+    tirs = [isinstance(item.gate, InterferenceGate) for item in items]
+    of_tir = (
+        "TIR, the task interference ratio, is the share of the specialist's mean score that the joint model loses: "
+        "(specialist - joint) / specialist. Below 0 the joint model is ahead. INTERFERENCE (gate: PASS) speaks for "
+        "separate experts, NO INTERFERENCE (gate: FAIL) for the joint model, SMALL (gate: MARGINAL) for neither."
+    )
+    of_others = "A difference is system minus baseline in points (score x 100). PASS means that the gate's claim holds."
+    paragraphs = (
+        of_tir if any(tirs) else "",
+        "" if all(tirs) else of_others,
         "A finding needs one region between the cutoffs that holds the confidence its gate asks for. Otherwise it is "
         "UNDECIDED (gate: INCONCLUSIVE): these seeds and queries cannot decide, wherever the estimate lies. Confidence "
         "is the level of the one-sided interval that ends at a cutoff; it is no probability that the claim is true.",
@@ -191,18 +199,7 @@ def _reading(items: Sequence[Judgment]) -> tuple[str, ...]:
         "confidence.",
         "An arm beats the baselines that it is significantly above, and is behind those that are significantly above "
         "it. It is level with the others, which need not mean that they are equal.",
-    ]
-    if not all(isinstance(item.gate, InterferenceGate) for item in items):
-        paragraphs.insert(
-            0, "A difference is system minus baseline in points (score x 100). PASS means that the gate's claim holds."
-        )
-    if any(isinstance(item.gate, InterferenceGate) for item in items):
-        paragraphs.insert(
-            0,
-            "TIR, the task interference ratio, is the share of the specialist's mean score that the joint model loses: "
-            "(specialist - joint) / specialist. Below 0 the joint model is ahead. INTERFERENCE (gate: PASS) speaks for "
-            "separate experts, NO INTERFERENCE (gate: FAIL) for the joint model, SMALL (gate: MARGINAL) for neither.",
-        )
+    )
     return tuple(filter(None, paragraphs))
 
 

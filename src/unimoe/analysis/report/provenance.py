@@ -8,12 +8,11 @@ from unimoe.analysis.analysis import Analysis
 from unimoe.analysis.arms import ZERO_SHOT, arm_order
 from unimoe.analysis.gates.definitions import InterferenceGate
 from unimoe.analysis.gates.judging import Refusal
+from unimoe.analysis.gates.wording import Fact
 from unimoe.core.grouping import gathered
 from unimoe.core.io import hash_json
 from unimoe.results import EvalResult
 from unimoe.results.folder import Results
-
-Fact = tuple[str, str]  # a name and what it says
 
 
 def missing_parts(analysis: Analysis) -> Iterator[str]:

@@ -20,7 +20,6 @@ from unimoe.analysis.statistics.power import FAST_TIER_QUERIES, MOST_QUERIES, MO
 from unimoe.analysis.tables.cells import ABSENT, Cell, Row, metric_name, name_cells, row_groups
 from unimoe.analysis.tables.table import Table
 from unimoe.core.grouping import gathered
-from unimoe.results.folder import Seed
 
 T = TypeVar("T")
 
@@ -50,7 +49,7 @@ def gates_table(outcomes: Outcomes) -> Table:
         columns=_OF_GATES,
         groups=row_groups(("", _row(item, item.found, _OF_GATES)) for item in judged),
         notes=(
-            *_holding(judged, ((item, item.found) for item in judged)),
+            *_holding(judged, [(item, item.found) for item in judged]),
             *(f"{item.name} was not judged: {item.error}" for item in outcomes if isinstance(item, Refusal)),
             _READING,
             *_about(judged),
@@ -77,7 +76,7 @@ def datasets_table(judgments: Sequence[Judgment]) -> Table:
         notes=(
             "Delta: joint minus specialist, in points; TIR is the share of the specialist's score that is lost. A "
             "standard deviation is over a system's seeds, that of the value over seeds that both systems have.",
-            *_holding(judgments, ((item, found) for item in judgments for found in item.rows)),
+            *_holding(judgments, [(item, found) for item in judgments for found in item.rows]),
             *cut,
             _READING,
             *_about(judgments),
@@ -95,7 +94,7 @@ def seeds_table(judgments: Sequence[Judgment]) -> Table:
         for seed in seeds:
             scores = (Cell.mean([100 * runs[seed]] if seed in runs else []) for runs in of_arms)
             value = math.nan if seed is None else found.by_seed.get(seed, math.nan)
-            rows.append((heading, (Cell(_seed(seed)), *scores, _value(item, value))))
+            rows.append((heading, (Cell("none" if seed is None else str(seed)), *scores, _value(item, value))))
         if len(seeds) > 1:
             mean = fmean(found.by_seed.values()) if found.by_seed else math.nan
             rows.append((heading, (Cell("mean"), *_means(found), _value(item, mean, found.std))))
@@ -142,12 +141,16 @@ def power_table(judgments: Sequence[Judgment]) -> Table:
     for item, plan in ((item, item.plan) for item in judgments):
         if plan is None:
             continue
+        present, mix = (
+            f"{seeds:,} x {queries:,}" if seeds else f"{queries:,} queries"
+            for seeds, queries in (plan.at_hand, plan.grid or plan.at_hand)
+        )
         needed = [Cell("never") if n is None else Cell.count(n) for n in (plan.seeds, plan.queries)]
-        needed.append(Cell("never" if plan.grid is None else _size(plan.grid)))
-        settles = [Cell("settled")] * 3 if plan.settled else needed
+        needed.append(Cell(mix if plan.grid else "never"))
         decides = (plan.decides, plan.decides_in_fast_tier, plan.decides_with_any_queries, plan.decides_with_any_seeds)
         distances = (Cell(wording.points(distance), value=100 * distance) for distance in decides)
-        rows.append(("", (Cell(item.name), Cell(_size(plan.at_hand)), *settles, *distances)))
+        settles = [Cell("settled")] * 3 if plan.settled else needed
+        rows.append(("", (Cell(item.name), Cell(present), *settles, *distances)))
     return Table(
         name="power",
         title="What would settle it",
@@ -180,22 +183,16 @@ def by_kind(judgments: Iterable[Judgment], tir: T, difference: T, either: T) -> 
 
 def column_heads(judgments: Iterable[Judgment]) -> tuple[str, str, str]:
     """Return what both arms and the value are called over columns of several judgments."""
-    return by_kind(
-        judgments,
-        ("Specialist", "Joint", "TIR (%)"),
-        ("System", "Baseline", "Difference"),
-        ("Specialist or system", "Joint or baseline", "Value"),
-    )
+    tir, difference = ("Specialist", "Joint", "TIR (%)"), ("System", "Baseline", "Difference")
+    return by_kind(judgments, tir, difference, ("Specialist or system", "Joint or baseline", "Value"))
 
 
 def _row(item: Judgment, found: Finding, columns: Sequence[str], names: Mapping[str, Cell] | None = None) -> Row:
     """Return some columns of what a gate found on one dataset or all of them."""
-    gate, estimate, dataset = item.gate, found.estimate, _datasets(item, found)
+    gate, estimate, terms, dataset = item.gate, found.estimate, found.estimate.terms, _datasets(item, found)
     low, high = estimate.interval or (math.nan, math.nan)
-    first, second = _means(found)
-    seed_share, query_share = estimate.terms.shares if estimate.terms else (None, None)
+    seed_share, query_share = terms.shares if terms else (None, None)
     bound = wording.bound_text(gate, found, at_least="≥", at_most="≤").removesuffix(f" {wording.unit(gate)}")
-    advisory = "advisory " if item.advisory else ""
     number_of_seeds = dict.fromkeys(ABSENT if seeds == (None,) else str(len(seeds)) for seeds in found.seeds)
     confidence = {
         label: Cell(
@@ -209,31 +206,32 @@ def _row(item: Judgment, found: Finding, columns: Sequence[str], names: Mapping[
         "Metric": Cell(gate.metric),
         "Queries": Cell.count(found.queries),
         "Seeds": Cell(" v ".join(number_of_seeds)),
-        "1st seeds": Cell(" ".join(map(_seed, found.seeds[0]))),
-        "2nd seeds": Cell(" ".join(map(_seed, found.seeds[1]))),
         "Paired": Cell("yes" if found.paired else "no"),
-        "1st": first,
-        "2nd": second,
         "Delta": Cell.signed(100 * found.delta if isinstance(gate, InterferenceGate) else None),
         "Value": _value(item, found.value),
         "TIR": _value(item, found.value, found.std),
         "Low": _value(item, low),
         "High": _value(item, high),
-        "Holds for": Cell(found.holds_for if estimate.terms else ABSENT),
-        "Standard error": Cell.number(100 * estimate.standard_error if estimate.terms else None),
-        "Degrees of freedom": Cell.number(estimate.degrees_of_freedom if estimate.terms else None),
+        "Holds for": Cell(found.holds_for if terms else ABSENT),
+        "Standard error": Cell.number(100 * estimate.standard_error if terms else None),
+        "Degrees of freedom": Cell.number(estimate.degrees_of_freedom if terms else None),
         "Seed share": Cell.number(seed_share),
         "Query share": Cell.number(query_share),
         "Estimate": Cell(wording.region(gate, found)),
-        "Finding": Cell(f"{advisory}{wording.finding_word(gate, found.label)}".capitalize()),
+        "Finding": Cell(
+            f"{'advisory ' if item.advisory else ''}{wording.finding_word(gate, found.label)}".capitalize()
+        ),
         "Bound": Cell(bound or ABSENT),
         "Confidence": confidence[found.label],
         **{f"Confidence {label}": cell for label, cell in confidence.items()},
     }
+    for place, mean, seeds in zip(("1st", "2nd"), _means(found), found.seeds, strict=True):
+        of_arm = ("none" if seed is None else str(seed) for seed in seeds)
+        row |= {place: mean, f"{place} seeds": Cell(" ".join(of_arm))}
     return tuple(row[column] for column in columns)
 
 
-def _holding(judgments: Sequence[Judgment], findings: Iterable[tuple[Judgment, Finding]]) -> Iterator[str]:
+def _holding(judgments: Sequence[Judgment], findings: Sequence[tuple[Judgment, Finding]]) -> Iterator[str]:
     """Yield what several gates do not correct for, and what intervals hold for; named only where they differ."""
     if several := family(len(judgments)):
         yield several
@@ -297,19 +295,9 @@ def _one_claim(judgments: Sequence[Judgment]) -> str:
 def _value(item: Judgment, value: float, std: float | None = None) -> Cell:
     if not math.isfinite(value):
         return Cell(ABSENT)
-    cell = Cell(wording.number(item.gate, value), value=100 * value)
-    return cell.with_spread(std and 100 * std)
+    return Cell(wording.number(item.gate, value), value=100 * value).with_spread(std and 100 * std)
 
 
 def _means(found: Finding) -> list[Cell]:
     arms = zip(found.means, found.runs, strict=True)
     return [Cell.mean([100 * run for run in runs or (mean,)]) for mean, runs in arms]
-
-
-def _seed(seed: Seed) -> str:
-    return "none" if seed is None else str(seed)
-
-
-def _size(size: tuple[int, int]) -> str:
-    seeds, queries = size
-    return f"{seeds:,} x {queries:,}" if seeds else f"{queries:,} queries"
