@@ -185,8 +185,8 @@ def difference_figure(
         reach = max(reach, float(np.abs(differences).max()))
         heights, edges = stairs(differences)
         for arm, part in zip(item.gate.sides, (np.maximum(heights, 0.0), np.minimum(heights, 0.0)), strict=True):
-            face = {"facecolor": looks[arm].colour, "hatch": looks[arm].hatch}
-            axes.stairs(part, edges, fill=True, edgecolor="black", linewidth=0, **face)
+            look = looks[arm]
+            axes.stairs(part, edges, fill=True, facecolor=look.colour, hatch=look.hatch, edgecolor="black", linewidth=0)
         axes.axhline(0.0, **HAIRLINE)
         wins, losses = int((differences > 0).sum()), int((differences < 0).sum())
         counts = f"won {wins:,}, tied {len(differences) - wins - losses:,}, lost {losses:,}"
