@@ -7,14 +7,15 @@ This is the one place where anything is judged. Tables, figures, the report, the
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from functools import cached_property
 from typing import TypeAlias
 
+from pydantic import BaseModel, Field
+
 from unimoe.analysis.arms import ZERO_SHOT
-from unimoe.analysis.gates.costs import Sizes, seconds_of
 from unimoe.analysis.gates.definitions import (
     EquivalenceGate,
     Gate,
@@ -30,6 +31,7 @@ from unimoe.analysis.statistics.estimates import TWO_SEEDS
 from unimoe.analysis.statistics.power import Aim, PowerPlan, plan
 from unimoe.analysis.statistics.sequential import Outlook, outlook
 from unimoe.core.errors import DataError
+from unimoe.core.io import find_files, read_json
 from unimoe.results import EvalResult
 from unimoe.results.folder import Results, Seed
 
@@ -37,6 +39,7 @@ EXIT_CODES: dict[Label, int] = {"PASS": 0, "FAIL": 10, "MARGINAL": 11, "INCONCLU
 WORST_FIRST = (DataError.exit_code, 10, 12, 11, 0)
 
 _FEW_QUERIES = 10
+_Sizes: TypeAlias = tuple[int | None, int | None]  # seeds of each arm, and queries of all datasets; None for never
 
 
 @dataclass(frozen=True)
@@ -124,12 +127,12 @@ class Judgment:
         if plan is None or plan.grid is None or self.label != "INCONCLUSIVE":
             return {}
         seeds, queries = plan.at_hand
-        ways: dict[str, Sizes] = {"seeds": (plan.seeds, queries), "queries": (seeds, plan.queries)}
+        ways: dict[str, _Sizes] = {"seeds": (plan.seeds, queries), "queries": (seeds, plan.queries)}
         if plan.grid not in ways.values():
             ways["mix"] = plan.grid
         if gate.looks:
             ways = {f"{look} seeds": (look, queries) for look in (self.outlook.looks if self.outlook else ())}
-        return seconds_of(self.results, gate, self.scores.seeds, ways, queries)
+        return _seconds_of(self, ways, queries)
 
     @cached_property
     def stability(self) -> Stability:
@@ -230,6 +233,42 @@ def judge(results: Results, registration: Registration, name: str, *, advisory: 
         scores=scores,
         results=results,
     )
+
+
+class _Record(BaseModel):
+    """What is needed of the job's ``run.json``: seconds by phase, over all seeds (``train joint``)."""
+
+    phases: dict[str, dict[str, float]] = Field(default_factory=dict)
+
+
+def _seconds_of(item: Judgment, ways: Mapping[str, _Sizes], queries: int) -> dict[str, float]:
+    """Return the seconds that each way to more seeds or queries takes, beyond what there is.
+
+    Empty where the folder has no record of the training of each arm, or a damaged one. A rough number: of a training
+    that was killed, the record has only what came after it was resumed.
+    """
+    results, gate = item.results, item.gate
+    try:
+        phases = read_json(results.output_dir / "run.json", _Record).phases
+    except DataError:
+        return {}  # costs are an extra, which must keep no gate from being judged
+    kinds = {name: arm.get("task") for r in results.everything for name, arm in r.config.get("arms", {}).items()}
+    runs = {file.parts[-5:-3] for file in find_files(results.output_dir, "*/seed_*/results/*/*.json")}
+    seconds = {way: 0.0 for way, size in ways.items() if None not in size}
+    for arm, of_arm in zip(gate.arms, item.scores.seeds, strict=True):
+        trained = sum(seed is not None for seed in of_arm)  # 0 for an arm that is not trained
+        spent = phases.get(f"train {kinds.get(arm)}", {}).get("seconds", 0.0)
+        if trained and not spent:
+            return {}
+        training = spent / max(1, sum(kinds.get(name) == kinds.get(arm) for name, _ in runs))  # of one seed
+        times = [r.provenance.wall_time_s for key in gate.keys for r in results.measured(key, arm) if r.seed in of_arm]
+        evaluation = sum(times) / max(1, trained)  # of one seed on all datasets
+        for way in seconds:
+            more_seeds, more_queries = (number or 0 for number in ways[way])
+            wanted = max(trained, more_seeds) if trained else 0
+            seconds[way] += (wanted - trained) * training
+            seconds[way] += (max(1, wanted) * (more_queries / queries) - max(1, trained)) * evaluation
+    return seconds
 
 
 def unequal_budgets(results: Results, gate: Gate, seeds: Sequence[Sequence[Seed]]) -> Iterator[str]:
