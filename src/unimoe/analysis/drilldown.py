@@ -15,8 +15,8 @@ import numpy as np
 from unimoe.analysis.gates.definitions import Gate, InterferenceGate
 from unimoe.analysis.gates.findings import Finding
 from unimoe.analysis.gates.judging import Judgment
+from unimoe.analysis.gates.wording import by_kind, column_heads
 from unimoe.analysis.tables import ABSENT, Cell, RowGroup, Table
-from unimoe.analysis.tables.gates import by_kind, column_heads
 from unimoe.core.errors import DataError
 from unimoe.core.limits import visible
 from unimoe.results.folder import Details, Results
@@ -164,7 +164,7 @@ def drilldown_table(cases: Sequence[QueryCase], gate: Gate, dataset: str) -> Tab
     if unread := cases[0].unread if cases else ():
         more = f", and {len(unread) - 1} more like it" if len(unread) > 1 else ""
         notes.append(f"Texts or ranks are missing: {unread[0]}{more}.")
-    heading = f"{' against '.join(gate.sides)}, {gate.metric} on {dataset}"
+    heading = f"{gate.against}, {gate.metric} on {dataset}"
     return Table(
         name="drilldown",
         caption=f"The {len(rows)} queries with the largest differences, scores × 100",
@@ -205,7 +205,7 @@ def _places(shown: Sequence[tuple[Judgment, Finding]]) -> Iterator[str]:
     """Yield where queries were compared, with the arms, and the gate, where the shorter form is no name."""
     forms = []
     for item, found in shown:
-        key, arms = f"{item.gate.task}/{found.datasets[0]}", " against ".join(item.gate.sides)
+        key, arms = f"{item.gate.task}/{found.datasets[0]}", item.gate.against
         forms.append((key, f"{key}: {arms}", f"{key}: {arms} ({item.name})"))
     seen = Counter(form for of_place in forms for form in of_place)
     for of_place in forms:

@@ -20,11 +20,10 @@ from unimoe.analysis.formats import p_text, signed
 from unimoe.analysis.gates.definitions import EquivalenceGate, Gate, InterferenceGate, Label
 from unimoe.analysis.gates.findings import Finding, bounds_of, region_of
 from unimoe.analysis.gates.judging import Judgment
-from unimoe.analysis.gates.wording import WAYS, amount, bound_text, finding_word, interval_text, number
+from unimoe.analysis.gates.wording import WAYS, amount, bound_text, by_kind, finding_word, interval_text, number
 from unimoe.analysis.statistics.estimates import Estimate
 from unimoe.analysis.statistics.power import half_width
 from unimoe.analysis.tables.cells import short_names
-from unimoe.analysis.tables.gates import by_kind
 from unimoe.results.folder import Results
 
 MOST_STEPS = 300  # of a panel, which is about 150 points wide in print

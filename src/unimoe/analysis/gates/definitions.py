@@ -90,6 +90,11 @@ class _Gate(Section):
         return self.arms if self.roles[0] == "system" else (self.arms[1], self.arms[0])
 
     @property
+    def against(self) -> str:
+        """Both sides in words: ``joint_r8 against rank_only_r8``."""
+        return " against ".join(self.sides)
+
+    @property
     def needed(self) -> tuple[str, ...]:
         """Every arm whose results the gate needs: both, and one that a specialist must beat."""
         return (*self.arms, *filter(None, [getattr(self, "specialist_must_beat", None)]))

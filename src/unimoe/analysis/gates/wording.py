@@ -1,13 +1,13 @@
 """One judgment in words and numbers: what terminal, tables, figures and report say of it is formatted here alone.
 
-Values with their units come first, then clauses about a gate and what it found, then whole sentences, then all facts.
+Values with their units come first, then clauses about a gate and what it found, then whole sentences.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
+from typing import TypeVar
 
 from unimoe.analysis.formats import signed
 from unimoe.analysis.gates.definitions import (
@@ -19,15 +19,14 @@ from unimoe.analysis.gates.definitions import (
     NonInferiorityGate,
 )
 from unimoe.analysis.gates.findings import Finding, Without, bounds_of, region_of
-from unimoe.analysis.gates.judging import Judgment, Outcome, Refusal
+from unimoe.analysis.gates.judging import Judgment
 from unimoe.analysis.statistics.estimates import LEVEL
 from unimoe.analysis.statistics.power import FAST_TIER_QUERIES, MOST_QUERIES, MOST_SEEDS, Aim, PowerPlan
 from unimoe.core.console import in_hours
 
-Fact = tuple[str, str]  # a name and what it says
+T = TypeVar("T")
 
 WAYS: dict[Averaging, str] = {"mean_of_tirs": "mean of TIRs", "tir_of_means": "TIR of mean scores"}
-BY_DATASET, SETTLES = "By dataset", "Would settle it"  # names of facts that a report shows elsewhere
 _DATASETS_NAMED = 3
 
 # What a label says of the models. PASS is bad news for a joint model, so the label alone would mislead.
@@ -63,6 +62,11 @@ def shown(gate: Gate, value: float) -> str:
 def interval_text(gate: Gate, found: Finding) -> str:
     """Return an interval as ``[+3.11, +5.66]``, or that there is none."""
     return f"[{', '.join(number(gate, end) for end in found.estimate.interval or ()) or 'no interval'}]"
+
+
+def estimate_text(gate: Gate, found: Finding) -> str:
+    """Return value and interval, for example ``+4.38 % [+3.11, +5.66]``."""
+    return f"{shown(gate, found.value)} {interval_text(gate, found)}"
 
 
 def bound_text(gate: Gate, found: Finding, at_least: str = "at least", at_most: str = "at most") -> str:
@@ -116,6 +120,18 @@ def action(item: Judgment) -> str:
     if isinstance(gate, InterferenceGate):
         return "build separate experts" if label == "PASS" else "keep the joint model"
     return "go on" if label == "PASS" else "stop"
+
+
+def by_kind(judgments: Iterable[Judgment], tir: T, difference: T, either: T) -> T:
+    """Return the first where all judgments are of TIR, the second where none is, else the third."""
+    kinds = {isinstance(item.gate, InterferenceGate) for item in judgments}
+    return either if len(kinds) != 1 else tir if True in kinds else difference
+
+
+def column_heads(judgments: Iterable[Judgment]) -> tuple[str, str, str]:
+    """Return what both arms and the value are called over columns of several judgments."""
+    tir, difference = ("Specialist", "Joint", "TIR (%)"), ("System", "Baseline", "Difference")
+    return by_kind(judgments, tir, difference, ("Specialist or system", "Joint or baseline", "Value"))
 
 
 def asked(gate: Gate) -> str:
@@ -216,7 +232,7 @@ def other_way(item: Judgment) -> str | None:
     return f"the {WAYS[item.gate.other_way]} is {shown(item.gate, item.otherwise)}"
 
 
-def _confidence_line(gate: Gate, found: Finding) -> str:
+def confidence_line(gate: Gate, found: Finding) -> str:
     """Return the confidence in each claim that could be decided.
 
     Each is the level of a one-sided interval of its own. Set out as shares of 1 they would be read as a posterior, so
@@ -233,7 +249,7 @@ def _confidence_line(gate: Gate, found: Finding) -> str:
     return f"{'; '.join(said)}; a label needs {gate.label_confidence:g}"
 
 
-def _at_look(item: Judgment) -> str:
+def at_look(item: Judgment) -> str:
     """Return at which look a gate was judged, and what later seeds change; empty where seeds play no part."""
     looks, look, gate = item.gate.looks, item.look, item.gate
     if not looks and not item.registered and gate.seeds is None and item.found.estimate.estimand != "queries":
@@ -295,88 +311,6 @@ def decides_sentence(plan: PowerPlan) -> str:
 def points(distance: float) -> str:
     """Return a distance from a cutoff as text; a variance estimated as 0, which it hardly is, sets no limit."""
     return f"{100 * distance:.2f}" if distance > 1e-6 else "no limit seen"
-
-
-@dataclass(frozen=True)
-class Said:
-    """An outcome in words: what terminal, report and Markdown show of it, each in its own layout."""
-
-    name: str  # of the gate
-    finding: str  # INTERFERENCE, UNDECIDED, NOT JUDGED
-    label: str  # of the gate with its meaning; empty where nothing was judged
-    headline: str  # the finding as a sentence, or why there is none
-    about: str  # task, datasets, arms and metric
-    facts: tuple[Fact, ...]
-    parts: tuple[Fact, ...] = ()  # what was found on each of several datasets
-
-
-def say(item: Outcome) -> Said:
-    """Write an outcome out; this is the one place where that is done."""
-    gate = item.gate
-    where = gate.datasets[0] if len(gate.datasets) == 1 else f"{len(gate.datasets)} datasets"
-    about = f"{gate.task.capitalize()} on {where}: {' against '.join(gate.sides)}, {gate.metric}"
-    if isinstance(item, Refusal):
-        return Said(item.name, "NOT JUDGED", "", f"{item.error}.", about, (("Asked", asked(gate)),))
-    rows = [(row, f"{shown(gate, row.value)} {interval_text(gate, row)}") for row in item.parts]
-    parts = tuple((row.datasets[0], f"{text} {finding_word(gate, row.label)}") for row, text in rows)
-    return Said(
-        name=item.name,
-        finding=f"{'ADVISORY ' if item.advisory else ''}{finding_word(gate, item.label)}",
-        label=f"gate: {item.verdict}, {'decides nothing' if item.advisory else action(item)}",
-        headline=headline(item),
-        about=about,
-        facts=tuple(_facts(item, parts)),
-        parts=parts,
-    )
-
-
-def _facts(item: Judgment, parts: Sequence[Fact]) -> Iterator[Fact]:
-    """Yield what a judgment says beyond its headline, as named lines."""
-    gate, found, ends = item.gate, item.found, item.found.estimate.interval
-    if item.advisory:
-        yield "Advisory", f"{'; '.join(item.advisory)}: this neither passes nor stops a project"
-    yield "Asked", asked(gate)
-    value = f"{shown(gate, found.value)}{'' if math.isnan(found.value) else ', no interval'}: {found.why}"
-    if ends:
-        value = (
-            f"{shown(gate, found.value)} {interval_text(gate, found)} (95 % interval for {found.holds_for}, t with "
-            f"{found.estimate.degrees_of_freedom:.1f} degrees of freedom); the estimate is {region(gate, found)}"
-        )
-    if found.std is not None:
-        by_seed = (f"seed {seed}: {shown(gate, of_seed)}" for seed, of_seed in found.by_seed.items())
-        value += f" (by seed ± {100 * found.std:.2f}: {', '.join(by_seed)})"
-    yield ("TIR" if isinstance(gate, InterferenceGate) else "Difference"), value
-    scores = []
-    for arm, mean, runs, seeds in zip(gate.arms, found.means, found.runs, found.seeds, strict=True):
-        which = "no seeds" if seeds == (None,) else f"seed{'s' if len(seeds) > 1 else ''} {', '.join(map(str, seeds))}"
-        of_runs = f": {', '.join(f'{100 * run:.2f}' for run in runs)}" if len(runs) > 1 else ""
-        scores.append(f"{arm} {100 * mean:.2f} ({which}{of_runs})")
-    paired = "; seeds pair, as the experiment declares" if found.paired else ""
-    yield "Scores", f"{item.metric} x 100, {found.queries:,} queries: {', '.join(scores)}{paired}"
-    if bound := bound_text(gate, found):
-        yield "Bound", f"{bound} with confidence {gate.label_confidence:g}: this decides, the 95 % interval does not"
-    if found.confidence:
-        yield "Confidence", _confidence_line(gate, found)
-    if parts:
-        yield BY_DATASET, "; ".join(map(" ".join, parts))
-    if isinstance(gate, InterferenceGate) and (other := other_way(item)):
-        yield "Across datasets", f"{WAYS[gate.across]}; {other}"
-    if item.learnt is not None:
-        beaten = item.learnt.found
-        said = "not computable" if math.isnan(beaten.value) else f"{signed(100 * beaten.value)} points"
-        if beaten.estimate.interval:
-            said += f" [{', '.join(signed(100 * end, keep_side=True) for end in beaten.estimate.interval)}]"
-        outcome = "it has learnt" if item.learnt.holds else "nothing learnt beyond chance"
-        yield "Specialist", f"{said} against {item.learnt.baseline}: {outcome}"
-    if looked := _at_look(item):
-        yield "Looks", looked
-    if item.plan and item.label == "INCONCLUSIVE":
-        if settles := would_settle(item):
-            together = " (queries of all datasets together)" if item.parts and not gate.looks else ""
-            yield SETTLES, settles + together
-        yield "Can decide", decides_sentence(item.plan)
-    yield "Stability", item.stability.sentence
-    yield from (("Note", note) for note in item.notes)
 
 
 def _digits(gate: Gate, values: Sequence[float], fewest: int) -> int:

@@ -22,8 +22,8 @@ from unimoe.analysis.formats import signed
 from unimoe.analysis.gates.definitions import InterferenceGate
 from unimoe.analysis.gates.findings import ratio_weights
 from unimoe.analysis.gates.judging import Judgment, Refusal
-from unimoe.analysis.gates.output import family, origin
-from unimoe.analysis.gates.wording import BY_DATASET, SETTLES, Fact, Said, action, say
+from unimoe.analysis.gates.output import BY_DATASET, SETTLES, Fact, Said, family, origin, say
+from unimoe.analysis.gates.wording import action
 from unimoe.analysis.report.systems import systems_headlines, systems_reading
 from unimoe.analysis.statistics.estimates import LEVEL
 from unimoe.analysis.tables import Table, escape_markdown

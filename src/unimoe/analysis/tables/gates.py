@@ -8,7 +8,6 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from statistics import fmean
-from typing import TypeVar
 
 from unimoe.analysis.gates import wording
 from unimoe.analysis.gates.definitions import InterferenceGate
@@ -20,8 +19,6 @@ from unimoe.analysis.statistics.power import FAST_TIER_QUERIES, MOST_QUERIES, MO
 from unimoe.analysis.tables.cells import ABSENT, Cell, Row, metric_name, name_cells, row_groups
 from unimoe.analysis.tables.table import Table
 from unimoe.core.grouping import gathered
-
-T = TypeVar("T")
 
 _VALUE = "TIR in percent or difference in points"
 _INTERVAL = f"{100 * LEVEL:g} % interval"
@@ -60,7 +57,7 @@ def gates_table(outcomes: Outcomes) -> Table:
 def datasets_table(judgments: Sequence[Judgment]) -> Table:
     """Return a row for each dataset of each judgment, and one for all of its datasets where there are several."""
     names, cut = name_cells(dataset for item in judgments for dataset in item.gate.datasets)
-    first, second, value = column_heads(judgments)
+    first, second, value = wording.column_heads(judgments)
     heads = {"1st": first, "2nd": second, "TIR": value, "1st seeds": f"{first} seeds", "2nd seeds": f"{second} seeds"}
     columns = (*_OF_DATASETS, *_DETAILS)
     return Table(
@@ -102,7 +99,7 @@ def seeds_table(judgments: Sequence[Judgment]) -> Table:
         name="seeds",
         title="Gates by seed",
         caption=f"Gates by seed: mean scores × 100 of every run, {_VALUE}",
-        columns=("Seed", *column_heads(judgments)),
+        columns=("Seed", *wording.column_heads(judgments)),
         groups=row_groups(rows),
         notes=(
             "A description: seeds that two systems have in common are a pair only where the experiment declares it. "
@@ -175,18 +172,6 @@ def power_table(judgments: Sequence[Judgment]) -> Table:
     )
 
 
-def by_kind(judgments: Iterable[Judgment], tir: T, difference: T, either: T) -> T:
-    """Return the first where all judgments are of TIR, the second where none is, else the third."""
-    kinds = {isinstance(item.gate, InterferenceGate) for item in judgments}
-    return either if len(kinds) != 1 else tir if True in kinds else difference
-
-
-def column_heads(judgments: Iterable[Judgment]) -> tuple[str, str, str]:
-    """Return what both arms and the value are called over columns of several judgments."""
-    tir, difference = ("Specialist", "Joint", "TIR (%)"), ("System", "Baseline", "Difference")
-    return by_kind(judgments, tir, difference, ("Specialist or system", "Joint or baseline", "Value"))
-
-
 def _row(item: Judgment, found: Finding, columns: Sequence[str], names: Mapping[str, Cell] | None = None) -> Row:
     """Return some columns of what a gate found on one dataset or all of them."""
     gate, estimate, terms, dataset = item.gate, found.estimate, found.estimate.terms, _datasets(item, found)
@@ -251,7 +236,7 @@ def _about(judgments: Sequence[Judgment]) -> tuple[str, ...]:
     remarks: list[tuple[str, str]] = []  # what follows the name, and the name
     for item in judgments:
         gate, few = item.gate, len(item.gate.datasets) <= _DATASETS_NAMED
-        of = f"TIR of {' against '.join(gate.sides)}, " if isinstance(gate, InterferenceGate) else ""
+        of = f"TIR of {gate.against}, " if isinstance(gate, InterferenceGate) else ""
         where = ", ".join(gate.datasets) if few else f"{len(gate.datasets)} datasets"
         claims.append(f"{item.name}: {of}{wording.asked(gate)}; {gate.task}, {metric_name(item.metric)} on {where}.")
         said = [f": advisory, {reason}" for reason in item.advisory]
@@ -283,7 +268,7 @@ def _datasets(item: Judgment, found: Finding) -> str:
 
 
 def _heading(item: Judgment) -> str:
-    return f"{item.name}: {' against '.join(item.gate.sides)}, {metric_name(item.gate.metric)}"
+    return f"{item.name}: {item.gate.against}, {metric_name(item.gate.metric)}"
 
 
 def _one_claim(judgments: Sequence[Judgment]) -> str:

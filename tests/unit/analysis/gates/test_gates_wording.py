@@ -18,8 +18,8 @@ from unimoe.analysis.figures.style import looks
 from unimoe.analysis.gates.definitions import Gate
 from unimoe.analysis.gates.findings import Finding
 from unimoe.analysis.gates.judging import Judgment, judge
-from unimoe.analysis.gates.output import WIDTH, family, gate_lines, gates_as_json
-from unimoe.analysis.gates.wording import action, amount, claim, confidence_text, headline, region, say, shown
+from unimoe.analysis.gates.output import WIDTH, family, gate_lines, gates_as_json, say
+from unimoe.analysis.gates.wording import action, amount, claim, confidence_text, headline, region, shown
 from unimoe.analysis.tables.gates import gates_table
 from unimoe.results.folder import Results
 
