@@ -12,7 +12,6 @@ from importlib import resources
 from typing import NamedTuple
 
 from jinja2 import Environment, StrictUndefined
-from markupsafe import Markup
 
 from unimoe.analysis.analysis import Analysis
 from unimoe.analysis.arms import FIRST_STAGE, ZERO_SHOT, arm_order
@@ -123,32 +122,37 @@ def html_page(contents: Contents, figures: Sequence[DrawnFigure]) -> str:
     The page's policy allows no request at all and no script but its own, by hash, so that even a name that escaped
     escaping could not run. Style stays open because SVG and HTML set colours and positions in attributes.
     """
-    environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
-    environment.filters["signed"] = signed
-    environment.policies["json.dumps_kwargs"] = {"separators": (",", ":")}
     script = _packaged("report.js")
-    leading, others = ([(figure, Markup(figure.svg)) for figure in part] for part in _leading(figures))  # noqa: S704
-    return environment.from_string(_packaged("report.html.j2")).render(
+    return _rendered(
+        "report.html.j2",
+        figures,
         contents=contents,
-        tables=[(table, _scrolling(table)) for table in contents.tables],
-        leading=leading,
-        figures=others,
         first_rows=FIRST_ROWS,
         most_open=MOST_OPEN,
-        style=Markup(_packaged("report.css")),  # noqa: S704 - our own file
-        script=Markup(script),  # noqa: S704 - our own file
+        style=_packaged("report.css"),
+        script=script,
         script_hash=base64.b64encode(hashlib.sha256(script.encode()).digest()).decode(),
     )
 
 
 def markdown_page(contents: Contents, figures: Sequence[DrawnFigure]) -> str:
     """Return the whole report, except for the drill-down, which needs a page that sorts and searches."""
-    environment = Environment(undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)  # noqa: S701 - Markdown
-    environment.filters["escaped"] = escape_markdown
-    leading, others = _leading(figures)
-    template = environment.from_string(_packaged("report.md.j2"))
-    page = template.render(contents=contents, leading=leading, figures=others)
+    page = _rendered("report.md.j2", figures, contents=contents)
     return re.sub(r"\n{3,}", "\n\n", page).strip() + "\n"  # parts that have nothing to say leave blank lines
+
+
+def _rendered(template: str, figures: Sequence[DrawnFigure], **given: object) -> str:
+    """Fill in a template, which gets the figures for the top, or the first one where none is made for it, and others.
+
+    That of HTML escapes everything it does not call safe; that of Markdown escapes where it says so.
+    """
+    environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
+    environment.autoescape = template.endswith(".html.j2")
+    environment.filters |= {"signed": signed, "escaped": escape_markdown}
+    environment.policies["json.dumps_kwargs"] = {"separators": (",", ":")}
+    leading = [figure for figure in figures if figure.leads] or list(figures[:1])
+    others = [figure for figure in figures if figure not in leading]
+    return environment.from_string(_packaged(template)).render(leading=leading, figures=others, **given)
 
 
 def _beside(results: Results, item: Judgment, comparisons: Sequence[Comparison]) -> Iterator[Fact]:
@@ -277,16 +281,3 @@ def _made_with(r: EvalResult) -> dict[str, str | None]:
 
 def _packaged(name: str) -> str:
     return resources.files(__package__).joinpath(name).read_text(encoding="utf-8")
-
-
-def _leading(figures: Sequence[DrawnFigure]) -> tuple[list[DrawnFigure], list[DrawnFigure]]:
-    """Return the figures for the top, or the first one where none is made for it, and the rest."""
-    top = [figure for figure in figures if figure.leads] or list(figures[:1])
-    return top, [figure for figure in figures if figure not in top]
-
-
-def _scrolling(table: Table) -> Markup:
-    """Put a wide table into a box that scrolls, by keyboard too; its notes stay where they can be read."""
-    element, end, notes = table.to_html().partition("</table>")
-    box = Markup('<div class="scroll" tabindex="0" role="region" aria-label="{}">').format(table.title)
-    return box + Markup(element + end) + Markup("</div>") + Markup(notes)  # noqa: S704 - escaped by the table
