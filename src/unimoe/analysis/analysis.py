@@ -6,14 +6,7 @@ from collections.abc import Sequence
 from functools import cached_property
 
 from unimoe.analysis.arms import NotComputable, missing_pairs
-from unimoe.analysis.comparisons import (
-    ITERATIONS,
-    Comparison,
-    Question,
-    compare_arms,
-    questions_of,
-    with_other_metrics,
-)
+from unimoe.analysis.comparisons import ITERATIONS, Comparison, Question, compare_arms, questions_of, with_other_metrics
 from unimoe.analysis.corrections import Correction, Family, check_choice
 from unimoe.analysis.drilldown import QueryCase, drill_down_all
 from unimoe.analysis.gates.definitions import InterferenceGate, Registration
@@ -53,8 +46,7 @@ class Analysis:
         self.seed = seed
         self._given = gates
         self._questions = questions
-        self._correction = correction
-        self._family = family
+        self._corrected = correction, family
 
     @cached_property
     def registration(self) -> Registration | None:
@@ -93,16 +85,31 @@ class Analysis:
         return questions_of(self.results) if self._questions is None else tuple(self._questions)
 
     @cached_property
+    def _choice(self) -> tuple[Correction, Family]:
+        saved = saved_comparison(self.results.output_dir) if self._questions is None else None
+        correction, family = (saved.correction, saved.family) if saved else ("holm", "table")
+        return self._corrected[0] or correction, self._corrected[1] or family
+
+    @property
+    def correction(self) -> Correction:
+        """How p is corrected: as given, else as by the comparison saved in the folder, else by Holm."""
+        return self._choice[0]
+
+    @property
+    def family(self) -> Family:
+        """Which tests are corrected together, chosen as ``correction`` is; by default those of a metric in a table."""
+        return self._choice[1]
+
+    @cached_property
     def tests(self) -> tuple[Comparison, ...]:
         """The paired comparisons of arms on every metric: those on main metrics, then their averages, then others."""
-        saved = saved_comparison(self.results.output_dir) if self._questions is None else None
         return compare_arms(
             self.results,
             with_other_metrics(self.results, self.questions),
             iterations=self.iterations,
             seed=self.seed,
-            correction=self._correction or (saved.correction if saved else "holm"),
-            family=self._family or (saved.family if saved else "table"),
+            correction=self.correction,
+            family=self.family,
         )
 
     @property

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 from statistics import fmean, stdev
+from typing import NamedTuple
 
 from unimoe.results import Task
 from unimoe.results.folder import Results
@@ -18,8 +18,7 @@ SPECIALISTS: dict[Task, str] = {"reranking": "rank_only", "embedding": "emb_only
 _FIRST_ARMS = (FIRST_STAGE, ZERO_SHOT, *SPECIALISTS.values(), "joint")
 
 
-@dataclass(frozen=True)
-class Pair:
+class Pair(NamedTuple):
     """A specialist and a joint arm: the same name behind the task word, or one that continues the specialist's."""
 
     task: Task
@@ -72,8 +71,7 @@ def _has_word(name: str, word: str) -> bool:
     return name == word or name.startswith(f"{word}_")
 
 
-@dataclass(frozen=True)
-class NotComputable:
+class NotComputable(NamedTuple):
     """A TIR that was asked for and cannot be had; ``dataset`` is None where the task has no result at all."""
 
     pair: Pair
@@ -81,8 +79,7 @@ class NotComputable:
     reason: str
 
 
-@dataclass(frozen=True)
-class Described:
+class Described(NamedTuple):
     """TIR on one of MTEB's tasks without queries: a description, since nothing is paired and no interval exists."""
 
     pair: Pair
@@ -112,53 +109,46 @@ def missing_pairs(results: Results) -> tuple[NotComputable, ...]:
     tasks = {key.partition("/")[0] for key in (*results.dataset_keys, *results.keys_without_queries)}
     found: list[NotComputable] = []
     for pair in () if tasks.isdisjoint(SPECIALISTS) else pairs(results):
-        here = _keys_of(results, pair, results.dataset_keys)
-        both = " and ".join(pair.arms)
+        here = list(_places(results, pair, results.dataset_keys))
         if not here:
+            both = " and ".join(pair.arms)
             reason = f"{both} have no {pair.task} result"
             if any(key.startswith(f"{pair.task}/") for key in results.keys_without_queries):
                 reason = f"{both} have only tasks without queries, where nothing is paired"
             if absent := [arm for arm in pair.arms if arm not in results]:
                 reason = f"there is no arm {' and no arm '.join(absent)}"
             found.append(NotComputable(pair, None, reason))
-        absences = ((key.partition("/")[2], _absent(results, pair, key)) for key in here)
-        found += [NotComputable(pair, dataset, absent) for dataset, absent in absences if absent]
+        found += [NotComputable(pair, dataset, absent) for _, dataset, absent in here if absent]
     return tuple(found)
 
 
 def without_queries(results: Results) -> tuple[Described | NotComputable, ...]:
     """Return TIR of every pair of arms on MTEB's tasks without queries."""
-    return tuple(
-        _described(results, pair, key)
-        for pair in pairs(results)
-        for key in _keys_of(results, pair, results.keys_without_queries)
-    )
+    found: list[Described | NotComputable] = []
+    for pair in pairs(results):
+        for key, dataset, absent in _places(results, pair, results.keys_without_queries):
+            specialist, joint = (
+                {r.seed: r.aggregate[r.main_metric] for r in results.measured(key, arm) if r.seed is not None}
+                for arm in pair.arms
+            )
+            seeds = tuple(seed for seed in specialist if seed in joint)
+            why = absent
+            if not why and not seeds:
+                why = f"{' and '.join(pair.arms)} have no seed in common on {dataset}"
+            if not why and min(specialist[seed] for seed in seeds) <= 0.0:
+                why = f"{pair.specialist} does not score above 0 on {dataset}"
+            if why:
+                found.append(NotComputable(pair, dataset, why))
+                continue
+            first, second = (tuple(of[seed] for seed in seeds) for of in (specialist, joint))
+            found.append(Described(pair, dataset, results.measured(key)[0].main_metric, seeds, first, second))
+    return tuple(found)
 
 
-def _keys_of(results: Results, pair: Pair, keys: Iterable[str]) -> list[str]:
-    """Return the keys of a pair's task on which either arm has a result."""
-    of_task = (key for key in keys if key.startswith(f"{pair.task}/"))
-    return [key for key in of_task if any(results.measured(key, arm) for arm in pair.arms)]
-
-
-def _absent(results: Results, pair: Pair, key: str) -> str:
-    """Say which arms have no result on a dataset; empty where both have one."""
-    absent = [arm for arm in pair.arms if not results.measured(key, arm)]
-    return f"{' and '.join(absent)} has no result on {key.partition('/')[2]}" if absent else ""
-
-
-def _described(results: Results, pair: Pair, key: str) -> Described | NotComputable:
-    dataset, both = key.partition("/")[2], " and ".join(pair.arms)
-    if absent := _absent(results, pair, key):
-        return NotComputable(pair, dataset, absent)
-    specialist, joint = (
-        {r.seed: r.aggregate[r.main_metric] for r in results.measured(key, arm) if r.seed is not None}
-        for arm in pair.arms
-    )
-    seeds = tuple(seed for seed in specialist if seed in joint)
-    if not seeds:
-        return NotComputable(pair, dataset, f"{both} have no seed in common on {dataset}")
-    first, second = (tuple(of[seed] for seed in seeds) for of in (specialist, joint))
-    if min(first) <= 0.0:
-        return NotComputable(pair, dataset, f"{pair.specialist} does not score above 0 on {dataset}")
-    return Described(pair, dataset, results.measured(key)[0].main_metric, seeds, first, second)
+def _places(results: Results, pair: Pair, keys: Iterable[str]) -> Iterator[tuple[str, str, str]]:
+    """Yield the keys of a pair's task on which an arm has a result, the dataset, and which arms have none there."""
+    for key in keys:
+        absent = [arm for arm in pair.arms if not results.measured(key, arm)]
+        if key.startswith(f"{pair.task}/") and len(absent) < len(pair.arms):
+            dataset = key.partition("/")[2]
+            yield key, dataset, f"{' and '.join(absent)} has no result on {dataset}" if absent else ""

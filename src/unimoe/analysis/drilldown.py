@@ -5,7 +5,7 @@ from __future__ import annotations
 import gc
 import math
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from typing import NamedTuple, TypeAlias
@@ -15,8 +15,8 @@ import numpy as np
 from unimoe.analysis.gates.definitions import Gate, InterferenceGate
 from unimoe.analysis.gates.findings import Finding
 from unimoe.analysis.gates.judging import Judgment
+from unimoe.analysis.gates.wording import by_kind, column_heads
 from unimoe.analysis.tables import ABSENT, Cell, RowGroup, Table
-from unimoe.analysis.tables.gates import by_kind, column_heads
 from unimoe.core.errors import DataError
 from unimoe.core.limits import visible
 from unimoe.results.folder import Details, Results
@@ -92,37 +92,36 @@ def drill_down(results: Results, gate: Gate, found: Finding, limit: int = LIMIT)
     largest = np.argsort(-np.abs(differences), kind="stable")[:limit]
     query_ids = sorted(results.measured(key, gate.arms[0])[0].per_query)
     chosen = {query_ids[i]: int(i) for i in largest if differences[i] != 0.0 and whole}
-    by_arm: list[list[Details | None]] = []  # what is known of queries by arm and seed; None for an unreadable sidecar
+    read: tuple[list[Details], list[Details]] = ([], [])  # what is known of queries, by arm and seed
     unread = []
-    for arm, seeds in arms:
-        by_arm.append([])
+    for of_arm, (arm, seeds) in zip(read, arms, strict=True):
         for seed in seeds:
             try:
-                by_arm[-1].append(results.query_details(arm, seed, key, list(chosen)))
+                of_arm.append(results.query_details(arm, seed, key, list(chosen)))
             except DataError as error:
-                by_arm[-1].append(None)
                 unread.append(str(error))
-    known = next(filter(None, chain(*by_arm)), {})
-    cases = []
-    for query_id, place in chosen.items():
-        detail = known.get(query_id)
-        relevant = dict(detail.relevant) if detail else {}
-        first_ranks, second_ranks = (_ranks(of_arm, query_id, relevant) for of_arm in by_arm)
-        cases.append(
-            QueryCase(
-                query_id=query_id,
-                text=detail.text if detail else "",
-                first=float(first[place]),
-                second=float(second[place]),
-                difference=float(differences[place]),
-                share=float(differences[place]) / whole,
-                relevant=relevant,
-                first_ranks=first_ranks,
-                second_ranks=second_ranks,
-                unread=tuple(unread),
-            )
+    known = next(filter(None, chain(*read)), {})
+
+    def ranks(arm: int, query: str) -> Ranks:
+        # Empty where a seed is unknown, because None stands for a document that was not ranked.
+        by_seed = [details[query].ranks for details in read[arm]] if len(read[arm]) == len(arms[arm][1]) else []
+        return {doc: tuple(of.get(doc) for of in by_seed) for doc in known[query].relevant} if by_seed else {}
+
+    return tuple(
+        QueryCase(
+            query_id=query,
+            text=known[query].text if known else "",
+            first=float(first[place]),
+            second=float(second[place]),
+            difference=float(differences[place]),
+            share=float(differences[place]) / whole,
+            relevant=dict(known[query].relevant) if known else {},
+            first_ranks=ranks(0, query),
+            second_ranks=ranks(1, query),
+            unread=tuple(unread),
         )
-    return tuple(cases)
+        for query, place in chosen.items()
+    )
 
 
 def drill_down_all(results: Results, judgments: Sequence[Judgment]) -> dict[tuple[str, str], tuple[QueryCase, ...]]:
@@ -165,7 +164,7 @@ def drilldown_table(cases: Sequence[QueryCase], gate: Gate, dataset: str) -> Tab
     if unread := cases[0].unread if cases else ():
         more = f", and {len(unread) - 1} more like it" if len(unread) > 1 else ""
         notes.append(f"Texts or ranks are missing: {unread[0]}{more}.")
-    heading = f"{' against '.join(gate.sides)}, {gate.metric} on {dataset}"
+    heading = f"{gate.against}, {gate.metric} on {dataset}"
     return Table(
         name="drilldown",
         caption=f"The {len(rows)} queries with the largest differences, scores × 100",
@@ -202,19 +201,11 @@ def gather_queries(judgments: Sequence[Judgment], cases: Mapping[tuple[str, str]
     )
 
 
-def _ranks(of_arm: Sequence[Details | None], query_id: str, relevant: Iterable[str]) -> Ranks:
-    """Return ranks by seed; empty where a seed is unknown, because None stands for a document that was not ranked."""
-    by_seed = [details[query_id].ranks for details in of_arm if details is not None]
-    if len(by_seed) < len(of_arm):
-        return {}
-    return {document_id: tuple(ranks.get(document_id) for ranks in by_seed) for document_id in relevant}
-
-
 def _places(shown: Sequence[tuple[Judgment, Finding]]) -> Iterator[str]:
     """Yield where queries were compared, with the arms, and the gate, where the shorter form is no name."""
     forms = []
     for item, found in shown:
-        key, arms = f"{item.gate.task}/{found.datasets[0]}", " against ".join(item.gate.sides)
+        key, arms = f"{item.gate.task}/{found.datasets[0]}", item.gate.against
         forms.append((key, f"{key}: {arms}", f"{key}: {arms} ({item.name})"))
     seen = Counter(form for of_place in forms for form in of_place)
     for of_place in forms:
@@ -222,6 +213,10 @@ def _places(shown: Sequence[tuple[Judgment, Finding]]) -> Iterator[str]:
 
 
 def _row(place: int, case: QueryCase) -> QueryRow:
+    def shortened(text: str, limit: int) -> str:
+        text = visible(text)
+        return text if len(text) <= limit else f"{text[: limit - 1]}…"
+
     sides = (case.first_ranks, case.second_ranks)
     found = {doc: [rank for ranks in sides for rank in ranks.get(doc, ()) if rank] for doc in case.relevant}
     best = {document: min(ranks, default=math.inf) for document, ranks in found.items()}
@@ -231,26 +226,20 @@ def _row(place: int, case: QueryCase) -> QueryRow:
     for document in documents[:MOST_DOCUMENTS]:
         by_seed = [" ".join(ABSENT if r is None else str(r) for r in ranks.get(document, ())) for ranks in sides]
         texts = [text or ABSENT if ranks else "?" for text, ranks in zip(by_seed, sides, strict=True)]
-        lines.append(f"{_shortened(visible(document), 40)}: {' → '.join(texts)}")
+        lines.append(f"{shortened(document, 40)}: {' → '.join(texts)}")
     if len(documents) > MOST_DOCUMENTS:
         lines.append(f"and {len(documents) - MOST_DOCUMENTS:,} more")
-    first = min(best.values(), default=math.inf)
+    scores = (case.first, case.second, case.difference)
+    first, second, difference = (round(100 * score, 2) + 0.0 for score in scores)  # no minus before a zero
+    rank = min(best.values(), default=math.inf)
     return QueryRow(
         place=place,
         id=visible(case.query_id),
-        text=_shortened(visible(case.text), MOST_CHARACTERS),
-        first=_points(case.first),
-        second=_points(case.second),
-        difference=_points(case.difference),
-        share=_points(case.share, 3),
+        text=shortened(case.text, MOST_CHARACTERS),
+        first=first,
+        second=second,
+        difference=difference,
+        share=round(100 * case.share, 3) + 0.0,
         ranks=tuple(lines),
-        best=int(first) if first < math.inf else None,
+        best=int(rank) if rank < math.inf else None,
     )
-
-
-def _points(score: float, digits: int = 2) -> float:
-    return round(100 * score, digits) + 0.0  # no minus before a zero
-
-
-def _shortened(text: str, limit: int) -> str:
-    return text if len(text) <= limit else f"{text[: limit - 1]}…"

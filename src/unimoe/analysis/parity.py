@@ -6,6 +6,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 
@@ -20,17 +21,11 @@ from unimoe.results.folder import result_paths
 TOP = 10  # documents at the head of a ranking, whose change a reader would see
 
 
-@dataclass(frozen=True)
-class Scored:
+class Scored(NamedTuple):
     """A system on one dataset: its result, and its scores of all pairs."""
 
     result: EvalResult
     run: Run
-
-    @property
-    def label(self) -> str:
-        """Name and identity."""
-        return f"{self.result.config_name} ({self.result.identity.base_model or 'no model'})"
 
 
 @dataclass(frozen=True)
@@ -66,18 +61,6 @@ class Parity:
         return len(self.top_changed) / self.queries
 
 
-def read_scored(path: Path) -> Scored:
-    """Read a result with its run; where one of them is missing or damaged, the DataError says what to run."""
-    result = read_result(path)
-    run = run_beside(path)
-    if not run.is_file():
-        raise DataError(
-            f"{path}: its run {run} is missing, and a result holds no scores of pairs; delete the result and run "
-            f"`unimoe evaluate` again"
-        )
-    return Scored(result, read_run(run))
-
-
 def parity(first: str | Path | Mapping[str, Path], second: str | Path | Mapping[str, Path]) -> list[Parity]:
     """Compare two systems on every dataset that both have reranking results of.
 
@@ -102,30 +85,43 @@ def parity(first: str | Path | Mapping[str, Path], second: str | Path | Mapping[
             f"no dataset in common: the first system has {', '.join(one)}, the second {', '.join(other)}; evaluate "
             "both on the same --datasets"
         )
-    return [compare_dataset(key, read_scored(one[key]), read_scored(other[key])) for key in keys]
+    return [compare_dataset(key, _read(one[key]), _read(other[key])) for key in keys]
+
+
+def _read(path: Path) -> Scored:
+    """Read a result with its run; where one of them is missing or damaged, the DataError says what to run."""
+    result, run = read_result(path), run_beside(path)
+    if not run.is_file():
+        raise DataError(
+            f"{path}: its run {run} is missing, and a result holds no scores of pairs; delete the result and run "
+            f"`unimoe evaluate` again"
+        )
+    return Scored(result, read_run(run))
 
 
 def compare_dataset(key: str, first: Scored, second: Scored) -> Parity:
     """Compare two systems on one dataset; a DataError if pairs or collection differ, or no measure is shared."""
     _refuse_other_pairs(key, first, second)
+    runs, results = (first.run, second.run), (first.result, second.result)
     differences: dict[str, Array] = {}
     taus: dict[str, float] = {}
     for query, scores in first.run.items():
         documents = sorted(scores)
-        one, other = (np.array([run[query][document] for document in documents]) for run in (first.run, second.run))
+        one, other = (np.array([run[query][document] for document in documents]) for run in runs)
         differences[query] = np.abs(one - other)
         if len(documents) > 1:
             taus[query] = _tau(one, other)
     pairs = sum(map(len, differences.values()))
-    every = [[score for scores in run.values() for score in scores.values()] for run in (first.run, second.run)]
+    every = [[score for scores in run.values() for score in scores.values()] for run in runs]
     farthest = max(differences, key=lambda query: differences[query].max())
     lowest = min(taus, key=lambda query: taus[query], default=None)
-    metric = _metric(key, first.result, second.result)
-    values = [np.array([by_query_id(scored.result.metric(metric))]) for scored in (first, second)]
+    metric = _metric(key, *results)
+    values = [np.array([by_query_id(result.metric(metric))]) for result in results]
     measure, unfit = difference(values[1], values[0])
+    name, other_name = (f"{result.config_name} ({result.identity.base_model or 'no model'})" for result in results)
     return Parity(
         key=key,
-        systems=(first.label, second.label),
+        systems=(name, other_name),
         queries=len(first.run),
         pairs=pairs,
         largest=float(differences[farthest].max()),

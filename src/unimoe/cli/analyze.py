@@ -76,21 +76,29 @@ def judge_gates(
     The gates are those of a file, else those registered in the folder, else default gates; one that cannot be judged is
     an error on stderr. A DataError says that the file or the results cannot be read, or results do not belong together.
     """
+    from unimoe.analysis.arms import ZERO_SHOT
     from unimoe.analysis.gates.judging import Judgment, Refusal, exit_code, judge_all
     from unimoe.analysis.gates.output import exit_line, gate_lines, gates_as_json
     from unimoe.analysis.gates.registration import default_gates
+    from unimoe.results import result_path
     from unimoe.results.folder import load_all_results
 
     registration = _gates(output_dir, gates)
-    only = None if registration is None else _needed(registration, output_dir)
+    only: set[tuple[str, str]] | None = None
+    if registration is not None:  # other arms and datasets need not be read
+        judged = list(registration.gates.values())
+        only = {(arm, key) for gate in judged for arm in gate.needed for key in gate.keys}
+        untrained = {(gate.task, dataset) for gate in judged for dataset in gate.datasets}
+        only |= {
+            (ZERO_SHOT, "/".join(at)) for at in untrained if result_path(output_dir, ZERO_SHOT, None, *at).is_file()
+        }
     results = load_all_results(output_dir, allow, only=only)
-    judged_by = default_gates(results) if registration is None else registration
-    outcomes = judge_all(results, judged_by, advisory=advisory)
+    outcomes = judge_all(results, registration or default_gates(results), advisory=advisory)
     if as_json:
         found = gates_as_json(registration, outcomes, outcomes)
         stdout.out(json.dumps(found, ensure_ascii=False, allow_nan=False))
-    elif judged := [item for item in outcomes if isinstance(item, Judgment)]:
-        stdout.out(f"{gate_lines(registration, judged)}\n\n{exit_line(outcomes)}")
+    elif items := [item for item in outcomes if isinstance(item, Judgment)]:
+        stdout.out(f"{gate_lines(registration, items)}\n\n{exit_line(outcomes)}")
     for outcome in outcomes:
         if isinstance(outcome, Refusal):
             print_error(outcome.error)
@@ -106,26 +114,10 @@ def _gates(output_dir: Path, gates: Path | None) -> Registration | None:
     from unimoe.analysis.gates.registration import registered_in
 
     here = registered_in(output_dir)
-    if gates is None:
-        return here
-    given = load_gates(gates)
-    if here and here.content_hash != given.content_hash:
+    given = load_gates(gates) if gates else here
+    if given and here and here.content_hash != given.content_hash:
         stderr.print(f"note: {here.path} registers other gates, hash {here.content_hash}", soft_wrap=True)
     return given
-
-
-def _needed(registration: Registration, output_dir: Path) -> set[tuple[str, str]]:
-    """Return the arms and ``task/dataset`` keys that the gates need, and the untrained model's where it has results."""
-    from unimoe.analysis.arms import ZERO_SHOT
-    from unimoe.results import result_path
-
-    needed: set[tuple[str, str]] = set()
-    for gate in registration.gates.values():
-        for dataset, key in zip(gate.datasets, gate.keys, strict=True):
-            needed.update((arm, key) for arm in gate.needed)
-            if result_path(output_dir, ZERO_SHOT, None, gate.task, dataset).is_file():
-                needed.add((ZERO_SHOT, key))
-    return needed
 
 
 def _analyze(
@@ -139,6 +131,9 @@ def _analyze(
     from unimoe.analysis.tables.scores import generate_comparison_table
     from unimoe.results.folder import load_all_results
 
+    def say(line: str) -> None:
+        stdout.print(line, soft_wrap=True)
+
     results = load_all_results(output_dir, allow)
     analysis = Analysis(results, _gates(output_dir, gates) if gates else None, iterations=iterations, seed=seed)
     if part == "tables":
@@ -148,21 +143,19 @@ def _analyze(
         return
     if part == "figures":
         for path in report.write_figures(analysis):
-            stdout.print(str(path), soft_wrap=True)
+            say(str(path))
         return
     path = report.write_report(analysis)
-    if part == "all":
-        for table in (generate_comparison_table(results, analysis.tests), mteb_table(results)):
-            if table.groups:
-                stdout.print(table.to_rich(), crop=False)
+    for table in (generate_comparison_table(results, analysis.tests), mteb_table(results)) if part == "all" else ():
+        if table.groups:
+            stdout.print(table.to_rich(), crop=False)
     if analysis.outcomes:
-        stdout.print(f"\n{gate_lines(analysis.registration, analysis.outcomes)}", soft_wrap=True)
+        say(f"\n{gate_lines(analysis.registration, analysis.outcomes)}")
     else:
         for line in systems_headlines(results, analysis.comparisons):
-            stdout.print(line, soft_wrap=True)
+            say(line)
     for absent in analysis.missing:
-        place = f" on {absent.dataset}" if absent.dataset else ""
-        stdout.print(f"No TIR of {absent.pair.task}{place}: {absent.reason}", soft_wrap=True)
+        say(f"No TIR of {absent.pair.task}{f' on {absent.dataset}' if absent.dataset else ''}: {absent.reason}")
     for caveat in results.caveats:
-        stdout.print(f"Caveat: {caveat}", soft_wrap=True)
-    stdout.print(f"\nReport: {path} (or {path.with_suffix('.md').name} beside it)", soft_wrap=True)
+        say(f"Caveat: {caveat}")
+    say(f"\nReport: {path} (or {path.with_suffix('.md').name} beside it)")

@@ -16,7 +16,7 @@ from unimoe.analysis.analysis import Analysis
 from unimoe.analysis.comparisons import Comparison, Question, compare_arms
 from unimoe.analysis.gates.definitions import load_gates
 from unimoe.analysis.gates.registration import REGISTERED
-from unimoe.analysis.gates.wording import action, finding_word, gate_text, headline
+from unimoe.analysis.gates.wording import action, finding_word, headline
 from unimoe.analysis.report import gather, write_report
 from unimoe.analysis.report.pages import markdown_page
 from unimoe.analysis.report.systems import systems_headlines
@@ -50,7 +50,10 @@ class TestHeadlines:
             card = verdict.said
             assert dict(verdict.first)["Do"] == action(item)
             assert card.headline == headline(item)
-            assert (card.finding, card.label) == (finding_word(item.gate, item.label), gate_text(item))
+            assert (card.finding, card.label) == (
+                finding_word(item.gate, item.label),
+                f"gate: {item.verdict}, {action(item)}",
+            )
             assert card.label.endswith(action(item))
 
     def test_a_specialist_that_has_learnt_nothing_is_in_the_headline(self) -> None:

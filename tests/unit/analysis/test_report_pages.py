@@ -30,8 +30,7 @@ from unimoe.analysis.drilldown import (
 from unimoe.analysis.figures import all_figures, to_svg
 from unimoe.analysis.gates.definitions import load_gates
 from unimoe.analysis.report import gather, write_report
-from unimoe.analysis.report.pages import html_page, markdown_page
-from unimoe.analysis.report.provenance import missing_parts, provenance
+from unimoe.analysis.report.pages import html_page, markdown_page, missing_parts, provenance
 from unimoe.results import DrillDown, QueryDetail, write_result
 from unimoe.results.folder import load_all_results
 

@@ -112,7 +112,7 @@ def all_figures(analysis: Analysis) -> Iterator[Drawing]:
         if figure := power_figure(items, seen, notes):
             yield _drawing("power", figure, task)
     if not judgments and 0 < len(analysis.comparisons) <= _MOST_COMPARISONS:
-        name = CORRECTIONS[analysis.comparisons[0].correction]
+        name = CORRECTIONS[analysis.correction]
         p = f"p is, by {name}" if name else "nor is p"
         label = f"difference, points (score x 100); intervals of 95 % are not corrected, {p}"
         yield _drawing("comparisons", forest_figure(comparison_groups(analysis.comparisons, seen), label, notes))

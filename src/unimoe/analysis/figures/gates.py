@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 from itertools import pairwise
+from typing import NamedTuple
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -20,11 +20,10 @@ from unimoe.analysis.formats import p_text, signed
 from unimoe.analysis.gates.definitions import EquivalenceGate, Gate, InterferenceGate, Label
 from unimoe.analysis.gates.findings import Finding, bounds_of, region_of
 from unimoe.analysis.gates.judging import Judgment
-from unimoe.analysis.gates.wording import WAYS, amount, bound_text, finding_word, interval_text, shown
+from unimoe.analysis.gates.wording import WAYS, amount, bound_text, by_kind, finding_word, interval_text, number
 from unimoe.analysis.statistics.estimates import Estimate
 from unimoe.analysis.statistics.power import half_width
 from unimoe.analysis.tables.cells import short_names
-from unimoe.analysis.tables.gates import by_kind
 from unimoe.results.folder import Results
 
 MOST_STEPS = 300  # of a panel, which is about 150 points wide in print
@@ -33,8 +32,7 @@ QUERIES = np.unique(np.geomspace(30, 100_000, 40).astype(int))
 _SHADES: dict[Label, float] = {"PASS": 0.34, "MARGINAL": 0.16}
 
 
-@dataclass(frozen=True)
-class Row:
+class Row(NamedTuple):
     """One line of a forest."""
 
     name: str  # the dataset, or how several were put together
@@ -46,8 +44,7 @@ class Row:
     marker: str = "s"
 
 
-@dataclass(frozen=True)
-class Group:
+class Group(NamedTuple):
     """Rows that share their cutoffs."""
 
     heading: str
@@ -62,16 +59,21 @@ def gate_groups(items: Sequence[Judgment], looks: Mapping[str, Look]) -> list[Gr
     arms = short_names((arm for item in items for arm in item.gate.sides), LONG)
     groups = []
     for item in items:
-        gate, look = item.gate, looks[item.gate.sides[0]]
-        rows = [_row(item, part, names[part.datasets[0]], look, "s") for part in item.rows]
-        if item.parts:
-            across = WAYS[gate.across] if isinstance(gate, InterferenceGate) else "mean of datasets"
-            rows.append(_row(item, item.found, across, look, "D"))
+        gate = item.gate
+        across = WAYS[gate.across] if isinstance(gate, InterferenceGate) else "mean of datasets"
+        shown = [(names[found.datasets[0]], found, "s") for found in item.rows]
+        rows = []
+        for name, found, marker in (*shown, (across, item.found, "D")) if item.parts else shown:
+            numbers = "not computable"
+            if not math.isnan(found.value):
+                numbers = f"{number(gate, found.value)} {interval_text(gate, found)}"
+            label = ": ".join(filter(None, (finding_word(gate, found.label), bound_text(gate, found))))
+            bounds = tuple(100.0 * end for end in bounds_of(gate, found) if end is not None)
+            rows.append(Row(name, found.estimate, numbers, label, looks[gate.sides[0]], bounds, marker))
         which = f"gate {item.name}" if item.registered else "no registered gate"
         sides = " against ".join(arms[arm] for arm in gate.sides)
         heading = f"{gate.task}: {sides}, {gate.metric} ({which}{', advisory' if item.advisory else ''})"
-        cutoffs = tuple(100.0 * cutoff for cutoff in gate.cutoffs)
-        groups.append(Group(heading, cutoffs, tuple(_regions(gate)), tuple(rows)))
+        groups.append(Group(heading, tuple(100.0 * cutoff for cutoff in gate.cutoffs), _regions(gate), tuple(rows)))
     return groups
 
 
@@ -88,23 +90,48 @@ def comparison_groups(comparisons: Sequence[Comparison], looks: Mapping[str, Loo
     return [Group(heading, (0.0,), (), tuple(rows)) for heading, rows in groups.items()]
 
 
+def _regions(gate: Gate) -> tuple[tuple[str, float], ...]:
+    first, last = gate.cutoffs[0], gate.cutoffs[-1]
+    found = []
+    for low, high in pairwise([first - 1.0, *gate.cutoffs, last + 1.0]):
+        label = region_of(gate, (low + high) / 2.0)
+        where = f" below {amount(gate, first)}" if high == first else ""
+        if high != first and low == last:
+            where = f" {'above' if isinstance(gate, EquivalenceGate) else 'from'} {amount(gate, last)}"
+        found.append((label + where, _SHADES.get(label, 0.0)))
+    return tuple(found)
+
+
 @in_style
 def forest_figure(groups: Sequence[Group], xlabel: str, notes: Sequence[str] = ()) -> Figure:
     """Draw rows by group, the heading and the regions of each group above its rows, numbers and labels at the right."""
     lines = sum(len(group.rows) + (3 if group.regions else 2) for group in groups) - 1
     figure, (axes,) = panels([""], xlabel, wide=True, height=0.17 * lines, notes=notes)
-    axes.set(xlim=limits(groups), ylim=(lines - 0.5, -0.5))
+    low, high = _limits(groups)
+    axes.set(xlim=(low, high), ylim=(lines - 0.5, -0.5))
     placed, line = dict[int, Row](), 0
     for group in groups:
         regions = f"regions: {' | '.join(name for name, _ in group.regions)}" if group.regions else ""
         for text in filter(None, (group.heading, regions)):
             axes.annotate(text, (0.01, line), xycoords=("figure fraction", "data"), va="center", in_layout=False)
             line += 1
-        _draw_regions(axes, line - 0.5, group)
+        top, bottom = line - 0.5, line - 0.5 + len(group.rows)
+        for ends, (_, shade) in zip(pairwise([low, *group.cutoffs, high]), group.regions, strict=False):
+            axes.fill_between(ends, top, bottom, color=NEUTRAL, alpha=shade, linewidth=0.0, zorder=0)
+        axes.vlines(group.cutoffs, top, bottom, **HAIRLINE)
+        axes.vlines(0.0, top, bottom, linestyle=":", **HAIRLINE)
         placed |= dict(enumerate(group.rows, start=line))
         line += len(group.rows) + 1
     for place, row in placed.items():
-        _draw_row(axes, place, row)
+        if row.found.interval:
+            start, end = (100.0 * end for end in row.found.interval)
+            axes.hlines(place, max(start, low), min(end, high), color="black", linewidth=1.0)
+            for beyond, edge, arrow in ((start < low, low, "<"), (end > high, high, ">")):
+                if beyond:
+                    axes.plot(edge, place, arrow, color="black", clip_on=False)
+        axes.plot(row.bounds, [place] * len(row.bounds), "|", color="black", markersize=6.0, markeredgewidth=1.0)
+        if not math.isnan(row.found.value):
+            axes.plot(100.0 * row.found.value, place, row.marker, color=row.look.colour, markeredgecolor="black")
     axes.set_yticks(list(placed), [row.name for row in placed.values()])
     axes.tick_params("y", length=0.0)
     axes.spines["left"].set_visible(False)
@@ -117,7 +144,7 @@ def forest_figure(groups: Sequence[Group], xlabel: str, notes: Sequence[str] = (
     return figure
 
 
-def limits(groups: Sequence[Group]) -> tuple[float, float]:
+def _limits(groups: Sequence[Group]) -> tuple[float, float]:
     """Return what the axis shows: every estimate and cutoff, and intervals unless they are far longer than most.
 
     One dataset with a handful of queries would otherwise squeeze all others to a dot.
@@ -130,49 +157,6 @@ def limits(groups: Sequence[Group]) -> tuple[float, float]:
     shown += [cutoff + side for group in groups for cutoff in group.cutoffs for side in (-1.0, 1.0)]
     margin = 0.04 * (max(shown) - min(shown))
     return min(shown) - margin, max(shown) + margin
-
-
-def _regions(gate: Gate) -> Iterator[tuple[str, float]]:
-    first, last = gate.cutoffs[0], gate.cutoffs[-1]
-    for low, high in pairwise([first - 1.0, *gate.cutoffs, last + 1.0]):
-        label = region_of(gate, (low + high) / 2.0)
-        name: str = label
-        if high == first:
-            name = f"{label} below {amount(gate, first)}"
-        elif low == last:
-            name = f"{label} {'above' if isinstance(gate, EquivalenceGate) else 'from'} {amount(gate, last)}"
-        yield name, _SHADES.get(label, 0.0)
-
-
-def _row(item: Judgment, found: Finding, name: str, look: Look, marker: str) -> Row:
-    numbers = shown(item.gate, found.value)
-    if not math.isnan(found.value):
-        numbers = f"{numbers.rpartition(' ')[0]} {interval_text(item.gate, found)}"
-    label = ": ".join(filter(None, (finding_word(item.gate, found.label), bound_text(item.gate, found))))
-    bounds = tuple(100.0 * end for end in bounds_of(item.gate, found) if end is not None)
-    return Row(name, found.estimate, numbers, label, look, bounds, marker)
-
-
-def _draw_regions(axes: Axes, top: float, group: Group) -> None:
-    low, high = axes.get_xlim()
-    bottom = top + len(group.rows)
-    for (start, end), (_, shade) in zip(pairwise([low, *group.cutoffs, high]), group.regions, strict=False):
-        axes.fill_between([start, end], top, bottom, color=NEUTRAL, alpha=shade, linewidth=0.0, zorder=0)
-    axes.vlines(group.cutoffs, top, bottom, **HAIRLINE)
-    axes.vlines(0.0, top, bottom, linestyle=":", **HAIRLINE)
-
-
-def _draw_row(axes: Axes, place: int, row: Row) -> None:
-    low, high = axes.get_xlim()
-    if row.found.interval:
-        start, end = (100.0 * end for end in row.found.interval)
-        axes.hlines(place, max(start, low), min(end, high), color="black", linewidth=1.0)
-        for beyond, edge, arrow in ((start < low, low, "<"), (end > high, high, ">")):
-            if beyond:
-                axes.plot(edge, place, arrow, color="black", clip_on=False)
-    axes.plot(row.bounds, [place] * len(row.bounds), "|", color="black", markersize=6.0, markeredgewidth=1.0)
-    if not math.isnan(row.found.value):
-        axes.plot(100.0 * row.found.value, place, row.marker, color=row.look.colour, markeredgecolor="black")
 
 
 @in_style
@@ -198,7 +182,15 @@ def difference_figure(
     for axes, (item, found) in zip(grid, shown, strict=True):
         differences = sorted_differences(results, item.gate, found)
         reach = max(reach, float(np.abs(differences).max()))
-        _draw_differences(axes, differences, [looks[arm] for arm in item.gate.sides])
+        heights, edges = stairs(differences)
+        for arm, part in zip(item.gate.sides, (np.maximum(heights, 0.0), np.minimum(heights, 0.0)), strict=True):
+            look = looks[arm]
+            axes.stairs(part, edges, fill=True, facecolor=look.colour, hatch=look.hatch, edgecolor="black", linewidth=0)
+        axes.axhline(0.0, **HAIRLINE)
+        wins, losses = int((differences > 0).sum()), int((differences < 0).sum())
+        counts = f"won {wins:,}, tied {len(differences) - wins - losses:,}, lost {losses:,}"
+        text = f"{counts}\nmean {signed(float(differences.mean()))}"
+        axes.text(0.99, 0.97, text, transform=axes.transAxes, ha="right", va="top")
     for axes in grid:
         axes.set(xlim=(0.0, 100.0), xticks=[20, 40, 60, 80], ylim=(-1.05 * reach or -1.0, 1.05 * reach or 1.0))
     return figure
@@ -226,17 +218,6 @@ def stairs(differences: NDArray[np.float64]) -> tuple[NDArray[np.float64], NDArr
     return np.add.reduceat(differences, edges[:-1]) / np.diff(edges), 100.0 * edges / n
 
 
-def _draw_differences(axes: Axes, differences: NDArray[np.float64], looks: Sequence[Look]) -> None:
-    heights, edges = stairs(differences)
-    for look, part in zip(looks, (np.maximum(heights, 0.0), np.minimum(heights, 0.0)), strict=True):
-        axes.stairs(part, edges, fill=True, facecolor=look.colour, hatch=look.hatch, edgecolor="black", linewidth=0)
-    axes.axhline(0.0, **HAIRLINE)
-    wins, losses = int((differences > 0).sum()), int((differences < 0).sum())
-    counts = f"won {wins:,}, tied {len(differences) - wins - losses:,}, lost {losses:,}"
-    mean = f"mean {signed(float(differences.mean()))}"
-    axes.text(0.99, 0.97, f"{counts}\n{mean}", transform=axes.transAxes, ha="right", va="top")
-
-
 @in_style
 def power_figure(items: Sequence[Judgment], looks: Mapping[str, Look], notes: Sequence[str] = ()) -> Figure | None:
     """Draw a panel for each dataset on one scale: half width by queries, where we are, and the nearest cutoff.
@@ -251,7 +232,7 @@ def power_figure(items: Sequence[Judgment], looks: Mapping[str, Look], notes: Se
     ]
     if not shown:
         return None
-    more = [number for number in MORE_SEEDS if any(0 < seeds < number for *_, seeds in shown)]
+    more = [planned for planned in MORE_SEEDS if any(0 < seeds < planned for *_, seeds in shown)]
     legend = [
         Line2D([], [], color="black", marker="o", label="seeds there are (point: now)"),
         *(Line2D([], [], color="black", linestyle=MORE_SEEDS[seeds], label=f"{seeds} seeds") for seeds in more),
@@ -281,9 +262,9 @@ def _draw_curves(axes: Axes, gate: Gate, found: Finding, seeds: int, look: Look)
     terms, (low, high) = found.estimate.terms, found.estimate.interval or (math.nan, math.nan)
     heights = [50.0 * (high - low)]
     axes.plot(found.queries, heights[0], "o", color=look.colour, markeredgecolor="black")
-    for number, dashes in {**MORE_SEEDS, seeds: "-"}.items():
-        if terms and (number == seeds or 0 < seeds < number):
-            values = [100.0 * half_width(terms, number, int(queries)) for queries in QUERIES]
+    for planned, dashes in {**MORE_SEEDS, seeds: "-"}.items():
+        if terms and (planned == seeds or 0 < seeds < planned):
+            values = [100.0 * half_width(terms, planned, int(queries)) for queries in QUERIES]
             axes.plot(QUERIES, values, dashes, color=look.colour, linewidth=1.2)
             heights += values
     distance = 100.0 * min(abs(found.value - cutoff) for cutoff in gate.cutoffs)

@@ -28,10 +28,7 @@ from unimoe.results import Task
 
 Label = Literal["PASS", "FAIL", "MARGINAL", "INCONCLUSIVE"]
 Averaging = Literal["mean_of_tirs", "tir_of_means"]
-
 Below: TypeAlias = Callable[[float], float]  # confidence that the true value lies below a cutoff, 0 to 1
-
-Text = Annotated[str, Field(min_length=1)]
 
 
 def instant(value: Any) -> datetime:
@@ -62,6 +59,7 @@ def _share(value: float) -> float:
     return value
 
 
+Text = Annotated[str, Field(min_length=1)]
 Seeds = Annotated[list[Annotated[int, Field(ge=0)]], Field(min_length=1), AfterValidator(_distinct)]
 Looks = Annotated[list[Annotated[int, Field(ge=FEWEST, le=MOST)]], Field(min_length=1), AfterValidator(_ascending)]
 Share = Annotated[float, Field(ge=0), AfterValidator(_share)]
@@ -71,6 +69,7 @@ PositiveShare = Annotated[Positive, AfterValidator(_share)]
 class _Gate(Section):
     """What every gate has. With several datasets the value is their mean, in which CQADupStack's forums count once."""
 
+    roles: ClassVar[tuple[str, str]] = ("system", "baseline")  # keys of the two arms
     task: Task
     datasets: Annotated[list[Text], Field(min_length=1), AfterValidator(_distinct)]
     metric: MetricName  # one that the results hold by query, in any spelling of the field: ``ndcg@10``, ``nDCG@10``
@@ -82,17 +81,23 @@ class _Gate(Section):
     @property
     def arms(self) -> tuple[str, str]:
         """Specialist and joint, or system and baseline."""
-        raise NotImplementedError
+        first, second = (getattr(self, role) for role in self.roles)
+        return first, second
 
     @property
     def sides(self) -> tuple[str, str]:
         """The arm that is judged, and the one that it is compared with: joint and specialist, system and baseline."""
-        return self.arms
+        return self.arms if self.roles[0] == "system" else (self.arms[1], self.arms[0])
+
+    @property
+    def against(self) -> str:
+        """Both sides in words: ``joint_r8 against rank_only_r8``."""
+        return " against ".join(self.sides)
 
     @property
     def needed(self) -> tuple[str, ...]:
-        """Every arm whose results the gate needs."""
-        return self.arms
+        """Every arm whose results the gate needs: both, and one that a specialist must beat."""
+        return (*self.arms, *filter(None, [getattr(self, "specialist_must_beat", None)]))
 
     @property
     def keys(self) -> list[str]:
@@ -123,6 +128,7 @@ class InterferenceGate(_Gate):
     zero_shot where that has results; null only adds a caveat.
     """
 
+    roles = ("specialist", "joint")
     kind: Literal["interference"]
     specialist: Text
     joint: Text
@@ -138,16 +144,6 @@ class InterferenceGate(_Gate):
         return self
 
     @property
-    def arms(self) -> tuple[str, str]:
-        """Specialist, joint."""
-        return self.specialist, self.joint
-
-    @property
-    def sides(self) -> tuple[str, str]:
-        """Joint, specialist."""
-        return self.joint, self.specialist
-
-    @property
     def must_learn(self) -> bool:
         """Whether a specialist that has learnt nothing makes the verdict INCONCLUSIVE; a written null says no."""
         return self.specialist_must_beat is not None or "specialist_must_beat" not in self.model_fields_set
@@ -156,11 +152,6 @@ class InterferenceGate(_Gate):
     def other_way(self) -> Averaging:
         """The way across datasets that the gate does not take."""
         return "tir_of_means" if self.across == "mean_of_tirs" else "mean_of_tirs"
-
-    @property
-    def needed(self) -> tuple[str, ...]:
-        """Both arms, and the one that the specialist must beat."""
-        return (*self.arms, *filter(None, [self.specialist_must_beat]))
 
     @property
     def cutoffs(self) -> tuple[float, ...]:
@@ -178,23 +169,15 @@ class InterferenceGate(_Gate):
 class _DifferenceGate(_Gate):
     """A gate on system minus baseline, in the metric's unit (0 to 1); ``margin`` has the same unit."""
 
-    specialist_must_beat: ClassVar[None] = None  # no key of such a gate, but every gate can be asked for it
     system: Text
     baseline: Text
     margin: Share
 
     @property
-    def arms(self) -> tuple[str, str]:
-        """System, baseline."""
-        return self.system, self.baseline
-
-    @property
     def cutoffs(self) -> tuple[float, ...]:
-        """The margin."""
         return (self.margin,)
 
     def confidences(self, below: Below) -> dict[Label, float]:
-        """Return the confidence in each label."""
         fail = below(self.cutoffs[0])
         return {"PASS": 1.0 - fail, "FAIL": fail}
 
@@ -279,10 +262,9 @@ def load_gates(path: Path) -> Registration:
 def given_gates(gates: Mapping[str, Any]) -> Registration:
     """Return gates given by name, as gates or as plain data; no file registers them, and mistakes are UsageErrors."""
     try:
-        parsed = GateFile.model_validate({"registered": "0001-01-01", "gates": gates})
+        return Registration(GateFile.model_validate({"registered": "0001-01-01", "gates": gates}).gates)
     except ValidationError as error:
         raise UsageError(_explain(error)) from None
-    return Registration(parsed.gates)
 
 
 def sealed(content: bytes) -> bytes:
@@ -311,12 +293,10 @@ def _explain(error: ValidationError) -> str:
     first: dict[str, Any] = {**error.errors()[0]}
     gate, kind, key = first["loc"][:2], first["loc"][2:3], first["loc"][3:]
     first["loc"] = (*gate, *key)
-    hint = ""
     if first["type"] == "union_tag_not_found":
-        first |= {"loc": (*gate, "kind"), "type": "missing"}
-    elif first["type"] == "union_tag_invalid":
+        return explain(first | {"loc": (*gate, "kind"), "type": "missing"}, GateFile)
+    if first["type"] == "union_tag_invalid":
         tag, expected = str(first["ctx"]["tag"]), {"expected": "one of " + ", ".join(_MODELS)}
         first |= {"loc": (*gate, "kind"), "type": "literal_error", "ctx": expected, "input": tag}
-        hint = did_you_mean(tag, _MODELS)
-    section = _MODELS.get(str(kind[0]), GateFile) if kind else GateFile
-    return explain(first, section) + hint
+        return explain(first, GateFile) + did_you_mean(tag, _MODELS)
+    return explain(first, _MODELS.get(str(kind[0]), GateFile) if kind else GateFile)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import Literal
 
 import numpy as np
@@ -146,7 +145,10 @@ def stability_of(gate: Gate, scores: GateScores, whole: Finding) -> Stability:
     rows = []
     for name, kind, others in left:
         value = quantity_of(gate, tuple(others.by_dataset)).value(others.means)
-        below = partial(_moved_below, whole.estimate, value - whole.value)
+
+        def below(cutoff: float, moved: float = value - whole.value) -> float:
+            return whole.estimate.confidence_below(cutoff - moved)
+
         label = label_of({} if whole.why else gate.confidences(below), gate.label_confidence)
         rows.append(Without(name, kind, value, region_of(gate, value), label))
     if not rows:
@@ -185,10 +187,10 @@ def bounds_of(gate: Gate, found: Finding) -> tuple[float | None, float | None]:
         return None, None
     if found.label == "MARGINAL":
         return first, last
+    if found.label == "PASS" and equivalence:
+        return max(bound(1.0 - needed), first), min(bound(needed), last)
     if found.label == "PASS":
-        return max(bound(1.0 - needed), first if equivalence else last), min(
-            bound(needed), last
-        ) if equivalence else None
+        return max(bound(1.0 - needed), last), None
     if equivalence:
         half = (1.0 - needed) / 2.0  # its FAIL is two-sided
         return (bound(half), None) if found.value > 0.0 else (None, bound(1.0 - half))
@@ -216,7 +218,3 @@ def ratio_weights(datasets: Sequence[str], averaging: Averaging) -> Array:
     members = np.array([[group == own for own in groups] for group in dict.fromkeys(groups)], dtype=np.float64)
     weights = members / members.sum(axis=1, keepdims=True)
     return weights if averaging == "mean_of_tirs" else np.asarray(weights.mean(axis=0, keepdims=True))
-
-
-def _moved_below(whole: Estimate, moved: float, cutoff: float) -> float:
-    return whole.confidence_below(cutoff - moved)

@@ -7,14 +7,15 @@ This is the one place where anything is judged. Tables, figures, the report, the
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from functools import cached_property
 from typing import TypeAlias
 
+from pydantic import BaseModel, Field
+
 from unimoe.analysis.arms import ZERO_SHOT
-from unimoe.analysis.gates.costs import ArmCost, costs_of, seconds_of
 from unimoe.analysis.gates.definitions import (
     EquivalenceGate,
     Gate,
@@ -30,6 +31,7 @@ from unimoe.analysis.statistics.estimates import TWO_SEEDS
 from unimoe.analysis.statistics.power import Aim, PowerPlan, plan
 from unimoe.analysis.statistics.sequential import Outlook, outlook
 from unimoe.core.errors import DataError
+from unimoe.core.io import find_files, read_json
 from unimoe.results import EvalResult
 from unimoe.results.folder import Results, Seed
 
@@ -37,6 +39,7 @@ EXIT_CODES: dict[Label, int] = {"PASS": 0, "FAIL": 10, "MARGINAL": 11, "INCONCLU
 WORST_FIRST = (DataError.exit_code, 10, 12, 11, 0)
 
 _FEW_QUERIES = 10
+_Sizes: TypeAlias = tuple[int | None, int | None]  # seeds of each arm, and queries of all datasets; None for never
 
 
 @dataclass(frozen=True)
@@ -67,7 +70,7 @@ class Judgment:
     advisory: tuple[str, ...]  # why the judgment may neither pass nor stop a project; empty where it may
     notes: tuple[str, ...]  # what else a reader must know before trusting the label
     scores: GateScores
-    costs: tuple[ArmCost, ...]  # of each arm; empty where the folder has no record of them
+    results: Results = field(repr=False)  # what it was judged on
 
     @property
     def label(self) -> Label:
@@ -120,20 +123,16 @@ class Judgment:
     @cached_property
     def seconds(self) -> dict[str, float]:
         """The seconds that each way to settle an undecided gate would take here; empty where they are not known."""
-        plan = self.plan
-        if not self.costs or plan is None or plan.grid is None or self.label != "INCONCLUSIVE":
+        gate, plan = self.gate, self.plan
+        if plan is None or plan.grid is None or self.label != "INCONCLUSIVE":
             return {}
         seeds, queries = plan.at_hand
-        ways = {"seeds": (plan.seeds, queries), "queries": (seeds, plan.queries), "mix": plan.grid}
-        if plan.grid in (ways["seeds"], ways["queries"]):
-            del ways["mix"]
-        if self.gate.looks:
+        ways: dict[str, _Sizes] = {"seeds": (plan.seeds, queries), "queries": (seeds, plan.queries)}
+        if plan.grid not in ways.values():
+            ways["mix"] = plan.grid
+        if gate.looks:
             ways = {f"{look} seeds": (look, queries) for look in (self.outlook.looks if self.outlook else ())}
-        return {
-            way: seconds_of(self.costs, more_seeds, more_queries / queries)
-            for way, (more_seeds, more_queries) in ways.items()
-            if more_seeds is not None and more_queries is not None
-        }
+        return _seconds_of(self, ways, queries)
 
     @cached_property
     def stability(self) -> Stability:
@@ -177,7 +176,7 @@ def judge_all(results: Results, registration: Registration, *, advisory: bool = 
 def exit_code(outcomes: Outcomes) -> int:
     """Return the worst code: 3 data error, 10 FAIL, 12 INCONCLUSIVE, advisory or no gate, 11 MARGINAL, 0 all PASS."""
     codes = {outcome.exit_code for outcome in outcomes} or {EXIT_CODES["INCONCLUSIVE"]}
-    return next(code for code in WORST_FIRST if code in codes)
+    return min(codes, key=WORST_FIRST.index)
 
 
 def judge(results: Results, registration: Registration, name: str, *, advisory: bool = False) -> Judgment:
@@ -232,8 +231,44 @@ def judge(results: Results, registration: Registration, name: str, *, advisory: 
         ),
         notes=tuple(_notes(results, registration, gate, scores, found, used, left_out)),
         scores=scores,
-        costs=costs_of(results, gate.keys, gate.arms, scores.seeds),
+        results=results,
     )
+
+
+class _Record(BaseModel):
+    """What is needed of the job's ``run.json``: seconds by phase, over all seeds (``train joint``)."""
+
+    phases: dict[str, dict[str, float]] = Field(default_factory=dict)
+
+
+def _seconds_of(item: Judgment, ways: Mapping[str, _Sizes], queries: int) -> dict[str, float]:
+    """Return the seconds that each way to more seeds or queries takes, beyond what there is.
+
+    Empty where the folder has no record of the training of each arm, or a damaged one. A rough number: of a training
+    that was killed, the record has only what came after it was resumed.
+    """
+    results, gate = item.results, item.gate
+    try:
+        phases = read_json(results.output_dir / "run.json", _Record).phases
+    except DataError:
+        return {}  # costs are an extra, which must keep no gate from being judged
+    kinds = {name: arm.get("task") for r in results.everything for name, arm in r.config.get("arms", {}).items()}
+    runs = {file.parts[-5:-3] for file in find_files(results.output_dir, "*/seed_*/results/*/*.json")}
+    seconds = {way: 0.0 for way, size in ways.items() if None not in size}
+    for arm, of_arm in zip(gate.arms, item.scores.seeds, strict=True):
+        trained = sum(seed is not None for seed in of_arm)  # 0 for an arm that is not trained
+        spent = phases.get(f"train {kinds.get(arm)}", {}).get("seconds", 0.0)
+        if trained and not spent:
+            return {}
+        training = spent / max(1, sum(kinds.get(name) == kinds.get(arm) for name, _ in runs))  # of one seed
+        times = [r.provenance.wall_time_s for key in gate.keys for r in results.measured(key, arm) if r.seed in of_arm]
+        evaluation = sum(times) / max(1, trained)  # of one seed on all datasets
+        for way in seconds:
+            more_seeds, more_queries = (number or 0 for number in ways[way])
+            wanted = max(trained, more_seeds) if trained else 0
+            seconds[way] += (wanted - trained) * training
+            seconds[way] += (max(1, wanted) * (more_queries / queries) - max(1, trained)) * evaluation
+    return seconds
 
 
 def unequal_budgets(results: Results, gate: Gate, seeds: Sequence[Sequence[Seed]]) -> Iterator[str]:
@@ -259,8 +294,7 @@ def _found(results: Results, gate: Gate, look: int | None = None) -> tuple[GateS
 
     The finding is INCONCLUSIVE where the gate requires a specialist that has learnt and it has not.
     """
-    scores, learnt = collect(results, gate), _learnt(results, gate, look)
-    scores = scores.first(look) if look else scores
+    scores, learnt = collect(results, gate, look), _learnt(results, gate, look)
     found = find(gate, scores)
     if isinstance(gate, InterferenceGate) and gate.must_learn and learnt is not None and not learnt.holds:
         asks = "the gate requires" if gate.specialist_must_beat else "a gate requires by default"
@@ -285,8 +319,7 @@ def _learnt(results: Results, gate: Gate, look: int | None) -> Learnt | None:
         return None
     shared = gate.model_dump(include={"task", "datasets", "metric", "confidence", "estimand", "looks"})
     asked = SuperiorityGate(kind="superiority", system=gate.specialist, baseline=baseline, margin=0.0, **shared)
-    scores = collect(results, asked)
-    scores = scores.first(look) if look else scores
+    scores = collect(results, asked, look)
     return Learnt(baseline, find(asked.model_copy(update={"estimand": "queries"}) if scores.single else asked, scores))
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import textwrap
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -15,10 +15,9 @@ from unimoe.analysis.gates import wording
 from unimoe.analysis.gates.definitions import InterferenceGate, Registration
 from unimoe.analysis.gates.findings import Finding, bounds_of
 from unimoe.analysis.gates.judging import Judgment, Outcome, Outcomes, Refusal, exit_code
-from unimoe.analysis.statistics.power import decides_sentence
 
 WIDTH = 96
-
+Fact = tuple[str, str]  # a name and what it says
 BY_DATASET, SETTLES = "By dataset", "Would settle it"  # names of facts that a report shows elsewhere
 _MOST_ROWS = 4  # datasets of one gate beyond these get a line each: a full tier has 26 collections
 
@@ -32,20 +31,78 @@ class Said:
     label: str  # of the gate with its meaning; empty where nothing was judged
     headline: str  # the finding as a sentence, or why there is none
     about: str  # task, datasets, arms and metric
-    facts: tuple[tuple[str, str], ...]  # a name and its text
-    parts: tuple[tuple[str, str], ...] = ()  # what was found on each of several datasets
+    facts: tuple[Fact, ...]
+    parts: tuple[Fact, ...] = ()  # what was found on each of several datasets
 
 
 def say(item: Outcome) -> Said:
     """Write an outcome out; this is the one place where that is done."""
     gate = item.gate
     where = gate.datasets[0] if len(gate.datasets) == 1 else f"{len(gate.datasets)} datasets"
-    about = f"{gate.task.capitalize()} on {where}: {' against '.join(gate.sides)}, {gate.metric}"
+    about = f"{gate.task.capitalize()} on {where}: {gate.against}, {gate.metric}"
     if isinstance(item, Refusal):
         return Said(item.name, "NOT JUDGED", "", f"{item.error}.", about, (("Asked", wording.asked(gate)),))
-    parts = tuple((row.datasets[0], _in_one_line(item, row)) for row in item.parts)
-    found, label, sentence = wording.finding(item), wording.gate_text(item), wording.headline(item)
-    return Said(item.name, found, label, sentence, about, tuple(_facts(item)), parts)
+    rows = [(row.datasets[0], wording.estimate_text(gate, row), row.label) for row in item.parts]
+    parts = tuple((dataset, f"{text} {wording.finding_word(gate, label)}") for dataset, text, label in rows)
+    return Said(
+        name=item.name,
+        finding=f"{'ADVISORY ' if item.advisory else ''}{wording.finding_word(gate, item.label)}",
+        label=f"gate: {item.verdict}, {'decides nothing' if item.advisory else wording.action(item)}",
+        headline=wording.headline(item),
+        about=about,
+        facts=tuple(_facts(item, parts)),
+        parts=parts,
+    )
+
+
+def _facts(item: Judgment, parts: Sequence[Fact]) -> Iterator[Fact]:
+    """Yield what a judgment says beyond its headline, as named lines."""
+    gate, found, ends = item.gate, item.found, item.found.estimate.interval
+    if item.advisory:
+        yield "Advisory", f"{'; '.join(item.advisory)}: this neither passes nor stops a project"
+    yield "Asked", wording.asked(gate)
+    value = f"{wording.shown(gate, found.value)}{'' if math.isnan(found.value) else ', no interval'}: {found.why}"
+    if ends:
+        freedom, lies = found.estimate.degrees_of_freedom, wording.region(gate, found)
+        value = (
+            f"{wording.estimate_text(gate, found)} (95 % interval for {found.holds_for}, t with {freedom:.1f} degrees "
+            f"of freedom); the estimate is {lies}"
+        )
+    if found.std is not None:
+        by_seed = (f"seed {seed}: {wording.shown(gate, of_seed)}" for seed, of_seed in found.by_seed.items())
+        value += f" (by seed ± {100 * found.std:.2f}: {', '.join(by_seed)})"
+    yield ("TIR" if isinstance(gate, InterferenceGate) else "Difference"), value
+    scores = []
+    for arm, mean, runs, seeds in zip(gate.arms, found.means, found.runs, found.seeds, strict=True):
+        which = "no seeds" if seeds == (None,) else f"seed{'s' if len(seeds) > 1 else ''} {', '.join(map(str, seeds))}"
+        of_runs = f": {', '.join(f'{100 * run:.2f}' for run in runs)}" if len(runs) > 1 else ""
+        scores.append(f"{arm} {100 * mean:.2f} ({which}{of_runs})")
+    paired = "; seeds pair, as the experiment declares" if found.paired else ""
+    yield "Scores", f"{item.metric} x 100, {found.queries:,} queries: {', '.join(scores)}{paired}"
+    if bound := wording.bound_text(gate, found):
+        yield "Bound", f"{bound} with confidence {gate.label_confidence:g}: this decides, the 95 % interval does not"
+    if found.confidence:
+        yield "Confidence", wording.confidence_line(gate, found)
+    if parts:
+        yield BY_DATASET, "; ".join(map(" ".join, parts))
+    if isinstance(gate, InterferenceGate) and (other := wording.other_way(item)):
+        yield "Across datasets", f"{wording.WAYS[gate.across]}; {other}"
+    if item.learnt is not None:
+        beaten = item.learnt.found
+        said = "not computable" if math.isnan(beaten.value) else f"{signed(100 * beaten.value)} points"
+        if beaten.estimate.interval:
+            said += f" [{', '.join(signed(100 * end, keep_side=True) for end in beaten.estimate.interval)}]"
+        outcome = "it has learnt" if item.learnt.holds else "nothing learnt beyond chance"
+        yield "Specialist", f"{said} against {item.learnt.baseline}: {outcome}"
+    if looked := wording.at_look(item):
+        yield "Looks", looked
+    if item.plan and item.label == "INCONCLUSIVE":
+        if settles := wording.would_settle(item):
+            together = " (queries of all datasets together)" if item.parts and not gate.looks else ""
+            yield SETTLES, settles + together
+        yield "Can decide", wording.decides_sentence(item.plan)
+    yield "Stability", item.stability.sentence
+    yield from (("Note", note) for note in item.notes)
 
 
 def gate_lines(registration: Registration | None, outcomes: Outcomes) -> str:
@@ -112,64 +169,6 @@ def _paragraph(item: Outcome) -> str:
         start = f"  {name:<{wide}} "
         lines.append(filled(text, start, " " * len(start)))
     return "\n".join(lines)
-
-
-def _facts(item: Judgment) -> Iterator[tuple[str, str]]:
-    """Yield what a judgment says beyond its headline, as named lines."""
-    gate, found, ends = item.gate, item.found, item.found.estimate.interval
-    if item.advisory:
-        yield "Advisory", f"{'; '.join(item.advisory)}: this neither passes nor stops a project"
-    yield "Asked", wording.asked(gate)
-    value = wording.shown(gate, found.value)
-    if ends:
-        value += (
-            f" {wording.interval_text(gate, found)} (95 % interval for {found.holds_for}, t with "
-            f"{found.estimate.degrees_of_freedom:.1f} degrees of freedom); the estimate is "
-            f"{wording.region(gate, found)}"
-        )
-    else:
-        value += f"{'' if math.isnan(found.value) else ', no interval'}: {found.why}"
-    if found.std is not None:
-        by_seed = (f"seed {seed}: {wording.shown(gate, of_seed)}" for seed, of_seed in found.by_seed.items())
-        value += f" (by seed ± {100 * found.std:.2f}: {', '.join(by_seed)})"
-    yield ("TIR" if isinstance(gate, InterferenceGate) else "Difference"), value
-    scores = []
-    for arm, mean, runs, seeds in zip(gate.arms, found.means, found.runs, found.seeds, strict=True):
-        number = "no seeds" if seeds == (None,) else f"seed{'s' if len(seeds) > 1 else ''} {', '.join(map(str, seeds))}"
-        of_runs = f": {', '.join(f'{100 * run:.2f}' for run in runs)}" if len(runs) > 1 else ""
-        scores.append(f"{arm} {100 * mean:.2f} ({number}{of_runs})")
-    paired = "; seeds pair, as the experiment declares" if found.paired else ""
-    yield "Scores", f"{item.metric} x 100, {found.queries:,} queries: {', '.join(scores)}{paired}"
-    if bound := wording.bound_text(gate, found):
-        yield "Bound", f"{bound} with confidence {gate.label_confidence:g}: this decides, the 95 % interval does not"
-    if found.confidence:
-        yield "Confidence", wording.confidence_line(gate, found)
-    if item.parts:
-        yield BY_DATASET, "; ".join(f"{row.datasets[0]} {_in_one_line(item, row)}" for row in item.parts)
-    if isinstance(gate, InterferenceGate) and (other := wording.other_way(item)):
-        yield "Across datasets", f"{wording.WAYS[gate.across]}; {other}"
-    if item.learnt is not None:
-        beaten = item.learnt.found
-        said = "not computable" if math.isnan(beaten.value) else f"{signed(100 * beaten.value)} points"
-        if beaten.estimate.interval:
-            said += f" [{', '.join(signed(100 * end, keep_side=True) for end in beaten.estimate.interval)}]"
-        outcome = "it has learnt" if item.learnt.holds else "nothing learnt beyond chance"
-        yield "Specialist", f"{said} against {item.learnt.baseline}: {outcome}"
-    if looked := wording.at_look(item):
-        yield "Looks", looked
-    if item.plan and item.label == "INCONCLUSIVE":
-        if settles := wording.would_settle(item):
-            together = " (queries of all datasets together)" if item.parts and not gate.looks else ""
-            yield SETTLES, settles + together
-        yield "Can decide", decides_sentence(item.plan)
-    yield "Stability", item.stability.sentence
-    yield from (("Note", note) for note in item.notes)
-
-
-def _in_one_line(item: Judgment, row: Finding) -> str:
-    """Return value, interval and finding on one dataset, for example ``+4.38 % [+3.11, +5.66] INTERFERENCE``."""
-    word = wording.finding_word(item.gate, row.label)
-    return f"{wording.shown(item.gate, row.value)} {wording.interval_text(item.gate, row)} {word}"
 
 
 def _as_json(outcome: Outcome) -> dict[str, Any]:

@@ -99,8 +99,8 @@ class GateScores:
         return replace(self, seeds=(tuple(kept[0]), tuple(kept[1])), by_dataset=by_dataset)
 
 
-def collect(results: Results, gate: Gate) -> GateScores:
-    """Find the scores of a gate; a DataError where an arm, dataset, seed or metric of it has no results.
+def collect(results: Results, gate: Gate, look: int | None = None) -> GateScores:
+    """Find the scores of a gate, up to a look; a DataError where an arm, dataset, seed or metric has no results.
 
     Where the experiment declares that seeds pair, both arms are cut to the seeds they share, if these are two or more.
     Otherwise each arm has all the seeds that it has on every dataset; where no two datasets share one, all its seeds:
@@ -108,29 +108,27 @@ def collect(results: Results, gate: Gate) -> GateScores:
     one run.
     """
     _refuse_missing(results, gate)
+    first, second = (_seeds(results, gate, arm) for arm in gate.arms)
+    common = results.paired_seeds(gate.arms, gate.keys, first, second)
 
     def here(arm: str, key: str, seeds: Sequence[Seed]) -> tuple[Seed, ...]:
         return tuple(seed for seed in seeds if results.result(arm, seed, key) is not None)
 
-    first, second = (_seeds(results, gate, arm) for arm in gate.arms)
-    common = results.paired_seeds(gate.arms, gate.keys, first, second)
     held = [[here(arm, key, common) for arm in gate.arms] for key in gate.keys]
     paired = bool(common) and all(a == b and len(a) > 1 for a, b in held)
     seeds = (common, common) if paired else (first, second)
-    blocks = [
-        [results.scores(arm, key, here(arm, key, own), gate.metric) for arm, own in zip(gate.arms, seeds, strict=True)]
-        for key in gate.keys
-    ]
+    by_dataset = {}
+    for dataset, key in zip(gate.datasets, gate.keys, strict=True):
+        a, b = (
+            results.scores(arm, key, here(arm, key, own), gate.metric)
+            for arm, own in zip(gate.arms, seeds, strict=True)
+        )
+        by_dataset[dataset] = (a, b)
     measured = [result for key in gate.keys for arm in gate.arms for result in results.measured(key, arm)]
     levels = {result.relevance_level for result in measured} if parse_metric(gate.metric).binary else set()
-    return GateScores(
-        arms=gate.arms,
-        seeds=seeds,
-        paired=paired,
-        by_dataset={dataset: (a, b) for dataset, (a, b) in zip(gate.datasets, blocks, strict=True)},
-        levels=tuple(sorted(levels)),
-        numbered=all(result.identity.checkpoint != "none" for result in measured),
-    )
+    numbered = all(result.identity.checkpoint != "none" for result in measured)
+    whole = GateScores(gate.arms, seeds, paired, by_dataset, tuple(sorted(levels)), numbered)
+    return whole.first(look) if look else whole
 
 
 def restricted(results: Results, gate: Gate, *, datasets: bool = True) -> tuple[Gate, tuple[str, ...]]:

@@ -1,9 +1,13 @@
-"""The words and numbers in which a gate speaks: its claim, its finding as a sentence, its value with its unit."""
+"""One judgment in words and numbers: what terminal, tables, figures and report say of it is formatted here alone.
+
+Values with their units come first, then clauses about a gate and what it found, then whole sentences.
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from typing import TypeVar
 
 from unimoe.analysis.formats import signed
 from unimoe.analysis.gates.definitions import (
@@ -17,12 +21,12 @@ from unimoe.analysis.gates.definitions import (
 from unimoe.analysis.gates.findings import Finding, Without, bounds_of, region_of
 from unimoe.analysis.gates.judging import Judgment
 from unimoe.analysis.statistics.estimates import LEVEL
-from unimoe.analysis.statistics.power import Aim, settle_sentence
-from unimoe.analysis.statistics.sequential import outlook_sentence
+from unimoe.analysis.statistics.power import FAST_TIER_QUERIES, MOST_QUERIES, MOST_SEEDS, Aim, PowerPlan
 from unimoe.core.console import in_hours
 
-WAYS: dict[Averaging, str] = {"mean_of_tirs": "mean of TIRs", "tir_of_means": "TIR of mean scores"}
+T = TypeVar("T")
 
+WAYS: dict[Averaging, str] = {"mean_of_tirs": "mean of TIRs", "tir_of_means": "TIR of mean scores"}
 _DATASETS_NAMED = 3
 
 # What a label says of the models. PASS is bad news for a joint model, so the label alone would mislead.
@@ -34,19 +38,73 @@ _FINDINGS: dict[str, dict[Label, str]] = {
 }
 
 
+def unit(gate: Gate) -> str:
+    """Return the unit of a gate's values as shown: percent of the specialist, or points (score x 100)."""
+    return "%" if isinstance(gate, InterferenceGate) else "points"
+
+
+def amount(gate: Gate, cutoff: float) -> str:
+    """Return a cutoff with its unit, ``2 %`` or ``1 point``."""
+    number = f"{100 * cutoff:.6g}"
+    return f"{number} {unit(gate)}" if number != "1" else f"1 {unit(gate).removesuffix('s')}"
+
+
+def number(gate: Gate, value: float) -> str:
+    """Return a value in percent or points, with two decimals or as many as keep it on its side of the cutoffs."""
+    return signed(100 * value, _digits(gate, [value], 2))
+
+
+def shown(gate: Gate, value: float) -> str:
+    """Return a value with its unit, for example ``+4.38 %``."""
+    return "not computable" if math.isnan(value) else f"{number(gate, value)} {unit(gate)}"
+
+
+def interval_text(gate: Gate, found: Finding) -> str:
+    """Return an interval as ``[+3.11, +5.66]``, or that there is none."""
+    return f"[{', '.join(number(gate, end) for end in found.estimate.interval or ()) or 'no interval'}]"
+
+
+def estimate_text(gate: Gate, found: Finding) -> str:
+    """Return value and interval, for example ``+4.38 % [+3.11, +5.66]``."""
+    return f"{shown(gate, found.value)} {interval_text(gate, found)}"
+
+
+def bound_text(gate: Gate, found: Finding, at_least: str = "at least", at_most: str = "at most") -> str:
+    """Return the bound that decides, for example ``at least +2.41 %``; empty where there is no label."""
+    low, high = bounds_of(gate, found)
+    if low is None:
+        return f"{at_most} {shown(gate, high)}" if high is not None else ""
+    return f"{at_least} {shown(gate, low)}" if high is None else f"{number(gate, low)} to {shown(gate, high)}"
+
+
+def confidence_text(found: Finding, label: Label, needed: float) -> str:
+    """Return the confidence in a label with three decimals, or as many as keep it on its side of the one needed.
+
+    It is rounded down, so that it never looks like certainty; empty where there is none.
+    """
+    held = found.confidence.get(label)
+    if held is None:
+        return ""
+    for digits in range(3, 16):
+        floor = min(math.floor(10**digits * held + 1e-9), 10**digits - 1)
+        if (floor >= 10**digits * needed) == (held >= needed):
+            break
+    return f"{floor / 10**digits:.{digits}f}"
+
+
+def region(gate: Gate, found: Finding | Without) -> str:
+    """Return where the estimate lies against the cutoffs, for example ``2 % or more``; no claim about the truth."""
+    if math.isnan(found.value):
+        return "no estimate"
+    low, high = Aim(gate.cutoffs, gate.confidence).region(round(found.value, 12))
+    if low == -math.inf:
+        return f"below {amount(gate, high)}"
+    return f"{amount(gate, low)} or more" if high == math.inf else f"{amount(gate, low)} to {amount(gate, high)}"
+
+
 def finding_word(gate: Gate, label: Label) -> str:
     """Return the finding in capitals: INTERFERENCE, NO INTERFERENCE, SMALL, UNDECIDED; by kind of gate."""
     return _FINDINGS[gate.kind].get(label, "UNDECIDED")
-
-
-def finding(item: Judgment) -> str:
-    """Return the finding of a judgment, as ``ADVISORY INTERFERENCE`` where it decides nothing."""
-    return f"{'ADVISORY ' if item.advisory else ''}{finding_word(item.gate, item.label)}"
-
-
-def gate_text(item: Judgment) -> str:
-    """Return the technical label with its meaning, for example ``gate: PASS, build separate experts``."""
-    return f"gate: {item.verdict}, {'decides nothing' if item.advisory else action(item)}"
 
 
 def action(item: Judgment) -> str:
@@ -64,52 +122,22 @@ def action(item: Judgment) -> str:
     return "go on" if label == "PASS" else "stop"
 
 
-def headline(item: Judgment) -> str:
-    """Return the finding as one sentence, and the caveat about a specialist that has learnt nothing.
-
-    For example: "joint_r8 loses 5.2 % of rank_only_r8's ndcg@10 on apidocs, at least 2.4 % with confidence 0.9 (95 %
-    interval 1.1 to 9.3 %): interference, 2 % or more."
-    """
-    gate, found = item.gate, item.found
-    (first, second), names = gate.arms, found.datasets
-    where = ", ".join(names) if len(names) <= _DATASETS_NAMED else f"{len(names)} datasets"
-    if math.isnan(found.value):
-        said = f"{second} cannot be compared with {first} on {where}: {found.why}."
-    else:
-        ends = found.estimate.interval or ()
-        digits, ahead = _digits(gate, [found.value, *ends], 1), found.value >= 0.0
-        value = f"{abs(round(100.0 * found.value, digits)):.{digits}f}"
-        if isinstance(gate, InterferenceGate):
-            name = "TIR"
-            said = f"{second} {'loses' if ahead else 'gains'} {value} % of {first}'s {gate.metric} on {where}"
-        else:
-            name = "difference"
-            said = f"{first} is {value} points {'ahead of' if ahead else 'behind'} {second} in {gate.metric} on {where}"
-        interval = f", {100 * LEVEL:g} % interval {interval_text(gate, found)}" if ends else ""
-        said += f"{_bound(gate, found)} ({name} {shown(gate, found.value)}{interval}): {_consequence(gate, found)}."
-    return " ".join(filter(None, (said, unlearnt(item))))
+def by_kind(judgments: Iterable[Judgment], tir: T, difference: T, either: T) -> T:
+    """Return the first where all judgments are of TIR, the second where none is, else the third."""
+    kinds = {isinstance(item.gate, InterferenceGate) for item in judgments}
+    return either if len(kinds) != 1 else tir if True in kinds else difference
 
 
-def unlearnt(item: Judgment) -> str:
-    """Return the caveat about a specialist that has learnt nothing measurable; empty where there is none."""
-    if item.learnt is None or item.learnt.holds:
-        return ""
-    found = item.learnt.found
-    p = found.estimate.p
-    tested = found.why or ("no test" if p is None else f"p {p:.2g}")
-    difference = f"{signed(100 * found.value)} points" if math.isfinite(found.value) else "no difference"
-    return (
-        f"But {item.gate.arms[0]} has learnt nothing measurable: {difference} against {item.learnt.baseline} "
-        f"({tested}), so a loss against it says little."
-    )
+def column_heads(judgments: Iterable[Judgment]) -> tuple[str, str, str]:
+    """Return what both arms and the value are called over columns of several judgments."""
+    tir, difference = ("Specialist", "Joint", "TIR (%)"), ("System", "Baseline", "Difference")
+    return by_kind(judgments, tir, difference, ("Specialist or system", "Joint or baseline", "Value"))
 
 
 def asked(gate: Gate) -> str:
     """Return the gate's claim and the confidence that it asks for."""
-    said = f"{claim(gate)}, with confidence {gate.confidence:g}"
-    if not gate.looks:
-        return said
-    return f"{said} over looks at {', '.join(map(str, gate.looks))} seeds, {gate.label_confidence:g} at each"
+    looks = f" over looks at {', '.join(map(str, gate.looks or ()))} seeds, {gate.label_confidence:g} at each"
+    return f"{claim(gate)}, with confidence {gate.confidence:g}{looks if gate.looks else ''}"
 
 
 def claim(gate: Gate, *, held: bool = True) -> str:
@@ -124,120 +152,6 @@ def claim(gate: Gate, *, held: bool = True) -> str:
         return f"{system} is {'not ' if held else ''}worse than {baseline}{by}"
     by = f" by {margin} or more" if gate.margin else ""
     return f"{system} {'beats' if held else 'does not beat'} {baseline}{by}"
-
-
-def at_look(item: Judgment) -> str:
-    """Return at which look a gate was judged, and what later seeds change; empty where seeds play no part.
-
-    Where nobody has registered the number of seeds, it says what looking again would cost.
-    """
-    looks, look, gate = item.gate.looks, item.look, item.gate
-    if not looks and not item.registered and gate.seeds is None and item.found.estimate.estimand != "queries":
-        return (
-            "nobody has registered the number of seeds: who adds seeds until a label appears gets a wrong one about "
-            "twice as often as the confidence says; fix the looks first, with looks in a gate file or compare --looks"
-        )
-    if not looks or look is None:
-        return ""
-    if item.label != "INCONCLUSIVE":
-        return f"decided at the look at {look} seeds: the gate is closed, and later seeds change nothing"
-    if look >= looks[-1]:
-        return f"the last look, at {look} seeds, is over: the gate stays INCONCLUSIVE, and later seeds change nothing"
-    return f"no label at {look} seeds; the next look is at {next(n for n in looks if n > look)} seeds"
-
-
-def would_settle(item: Judgment) -> str:
-    """Return what would settle a gate without a label, looks to come or other sizes, and how long that takes here."""
-    if item.gate.looks:
-        said = outlook_sentence(item.outlook) if item.outlook else ""
-    else:
-        said = settle_sentence(item.plan) if item.plan else ""
-    times = {what: in_hours(seconds) if seconds >= 90 else "a minute" for what, seconds in item.seconds.items()}
-    takes = ", ".join(f"the {what} in about {time}" for what, time in times.items())
-    return f"{said}; as fast as so far, {takes}" if said and takes else said
-
-
-def other_way(item: Judgment) -> str | None:
-    """Return the value across datasets by the way that the gate does not take; None where there is no such value."""
-    if item.otherwise is None or not isinstance(item.gate, InterferenceGate):
-        return None
-    return f"the {WAYS[item.gate.other_way]} is {shown(item.gate, item.otherwise)}"
-
-
-def region(gate: Gate, found: Finding | Without) -> str:
-    """Return where the estimate lies against the cutoffs, for example ``2 % or more``; no claim about the truth."""
-    if math.isnan(found.value):
-        return "no estimate"
-    low, high = Aim(gate.cutoffs, gate.confidence).region(round(found.value, 12))
-    if low == -math.inf:
-        return f"below {amount(gate, high)}"
-    return f"{amount(gate, low)} or more" if high == math.inf else f"{amount(gate, low)} to {amount(gate, high)}"
-
-
-def shown(gate: Gate, value: float) -> str:
-    """Return a value in percent or points, with two decimals or as many as keep it on its side of the cutoffs."""
-    if math.isnan(value):
-        return "not computable"
-    return f"{signed(100 * value, _digits(gate, [value], 2))} {unit(gate)}"
-
-
-def interval_text(gate: Gate, row: Finding) -> str:
-    """Return an interval as ``[+3.11, +5.66]``, or that there is none."""
-    ends = [shown(gate, end).rpartition(" ")[0] for end in row.estimate.interval or ()]
-    return f"[{', '.join(ends) or 'no interval'}]"
-
-
-def bound_text(gate: Gate, found: Finding, at_least: str = "at least", at_most: str = "at most") -> str:
-    """Return the bound that decides, for example ``at least +2.41 %``; empty where there is no label."""
-    low, high = bounds_of(gate, found)
-    if low is None:
-        return f"{at_most} {shown(gate, high)}" if high is not None else ""
-    if high is None:
-        return f"{at_least} {shown(gate, low)}"
-    return f"{shown(gate, low).rpartition(' ')[0]} to {shown(gate, high)}"
-
-
-def confidence_text(found: Finding, label: Label, needed: float) -> str:
-    """Return the confidence in a label, rounded down, so that it never looks like certainty; empty where there is none.
-
-    It has three decimals, or as many as keep it on its side of the confidence that a label needs.
-    """
-    held = found.confidence.get(label)
-    if held is None:
-        return ""
-    for digits in range(3, 16):
-        floor = min(math.floor(10**digits * held + 1e-9), 10**digits - 1)
-        if (floor >= 10**digits * needed) == (held >= needed):
-            break
-    return f"{floor / 10**digits:.{digits}f}"
-
-
-def confidence_line(gate: Gate, found: Finding) -> str:
-    """Return the confidence in each claim that could be decided.
-
-    Each is the level of a one-sided interval of its own. Set out as shares of 1 they would be read as a posterior, so
-    nothing is said of what lies between, and of a claim and its opposite only what holds the higher one.
-    """
-    claims: dict[Label, str] = {"PASS": claim(gate), "FAIL": claim(gate, held=False)}
-    if isinstance(gate, InterferenceGate):
-        passed, failed = amount(gate, gate.pass_at), amount(gate, gate.fail_below)
-        claims = {"PASS": f"TIR is {passed} or more", "FAIL": f"TIR is below {failed}"}
-    if len(gate.cutoffs) == 1:
-        higher = max(claims, key=lambda label: found.confidence[label])
-        claims = {higher: claims[higher]}
-    said = (f"that {text}: {confidence_text(found, label, gate.label_confidence)}" for label, text in claims.items())
-    return f"{'; '.join(said)}; a label needs {gate.label_confidence:g}"
-
-
-def unit(gate: Gate) -> str:
-    """Return the unit of a gate's values as shown: percent of the specialist, or points (score x 100)."""
-    return "%" if isinstance(gate, InterferenceGate) else "points"
-
-
-def amount(gate: Gate, cutoff: float) -> str:
-    """Return a cutoff with its unit, ``2 %`` or ``1 point``."""
-    number = f"{100 * cutoff:.6g}"
-    return f"{number} {unit(gate)}" if number != "1" else f"1 {unit(gate).removesuffix('s')}"
 
 
 def _bound(gate: Gate, found: Finding) -> str:
@@ -261,20 +175,142 @@ def _bound(gate: Gate, found: Finding) -> str:
     return f", at most {size} {'ahead' if end > 0.0 else 'behind'}{level}"
 
 
-def _consequence(gate: Gate, found: Finding) -> str:
-    """Return what the label of a finding means: go on, stop, or measure more."""
-    label = found.label
-    if label == "INCONCLUSIVE":
-        return found.why or "these seeds and queries cannot decide"
-    if not isinstance(gate, InterferenceGate):
-        return claim(gate, held=label == "PASS")
-    if label == "PASS":
-        return f"interference, {amount(gate, gate.pass_at)} or more"
-    if label == "MARGINAL":
-        return f"interference between {amount(gate, gate.fail_below)} and {amount(gate, gate.pass_at)}"
-    if found.value < 0:
-        return "no interference, the joint model is ahead"
-    return f"no interference worth a split, less than {amount(gate, gate.fail_below)}"
+def headline(item: Judgment) -> str:
+    """Return the finding as one sentence, and the caveat about a specialist that has learnt nothing.
+
+    For example: "joint_r8 loses 5.2 % of rank_only_r8's ndcg@10 on apidocs, at least 2.4 % with confidence 0.9 (95 %
+    interval 1.1 to 9.3 %): interference, 2 % or more."
+    """
+    gate, found, label = item.gate, item.found, item.label
+    (first, second), names = gate.arms, found.datasets
+    where = ", ".join(names) if len(names) <= _DATASETS_NAMED else f"{len(names)} datasets"
+    if math.isnan(found.value):
+        said = f"{second} cannot be compared with {first} on {where}: {found.why}."
+        return " ".join(filter(None, (said, unlearnt(item))))
+    ends = found.estimate.interval or ()
+    digits, ahead = _digits(gate, [found.value, *ends], 1), found.value >= 0.0
+    value = f"{abs(round(100.0 * found.value, digits)):.{digits}f}"
+    if isinstance(gate, InterferenceGate):
+        name = "TIR"
+        said = f"{second} {'loses' if ahead else 'gains'} {value} % of {first}'s {gate.metric} on {where}"
+        passed, failed = amount(gate, gate.pass_at), amount(gate, gate.fail_below)
+        means = {
+            "PASS": f"interference, {passed} or more",
+            "MARGINAL": f"interference between {failed} and {passed}",
+            "FAIL": f"no interference worth a split, less than {failed}"
+            if ahead
+            else "no interference, the joint model is ahead",
+        }
+    else:
+        name = "difference"
+        said = f"{first} is {value} points {'ahead of' if ahead else 'behind'} {second} in {gate.metric} on {where}"
+        means = {"PASS": claim(gate), "FAIL": claim(gate, held=False)}
+    meaning = means.get(label) or found.why or "these seeds and queries cannot decide"
+    interval = f", {100 * LEVEL:g} % interval {interval_text(gate, found)}" if ends else ""
+    said += f"{_bound(gate, found)} ({name} {shown(gate, found.value)}{interval}): {meaning}."
+    return " ".join(filter(None, (said, unlearnt(item))))
+
+
+def unlearnt(item: Judgment) -> str:
+    """Return the caveat about a specialist that has learnt nothing measurable; empty where there is none."""
+    if item.learnt is None or item.learnt.holds:
+        return ""
+    found = item.learnt.found
+    p = found.estimate.p
+    tested = found.why or ("no test" if p is None else f"p {p:.2g}")
+    difference = f"{signed(100 * found.value)} points" if math.isfinite(found.value) else "no difference"
+    return (
+        f"But {item.gate.arms[0]} has learnt nothing measurable: {difference} against {item.learnt.baseline} "
+        f"({tested}), so a loss against it says little."
+    )
+
+
+def other_way(item: Judgment) -> str | None:
+    """Return the value across datasets by the way that the gate does not take; None where there is no such value."""
+    if item.otherwise is None or not isinstance(item.gate, InterferenceGate):
+        return None
+    return f"the {WAYS[item.gate.other_way]} is {shown(item.gate, item.otherwise)}"
+
+
+def confidence_line(gate: Gate, found: Finding) -> str:
+    """Return the confidence in each claim that could be decided.
+
+    Each is the level of a one-sided interval of its own. Set out as shares of 1 they would be read as a posterior, so
+    nothing is said of what lies between, and of a claim and its opposite only what holds the higher one.
+    """
+    claims: dict[Label, str] = {"PASS": claim(gate), "FAIL": claim(gate, held=False)}
+    if isinstance(gate, InterferenceGate):
+        passed, failed = amount(gate, gate.pass_at), amount(gate, gate.fail_below)
+        claims = {"PASS": f"TIR is {passed} or more", "FAIL": f"TIR is below {failed}"}
+    if len(gate.cutoffs) == 1:
+        higher = max(claims, key=lambda label: found.confidence[label])
+        claims = {higher: claims[higher]}
+    said = (f"that {text}: {confidence_text(found, label, gate.label_confidence)}" for label, text in claims.items())
+    return f"{'; '.join(said)}; a label needs {gate.label_confidence:g}"
+
+
+def at_look(item: Judgment) -> str:
+    """Return at which look a gate was judged, and what later seeds change; empty where seeds play no part."""
+    looks, look, gate = item.gate.looks, item.look, item.gate
+    if not looks and not item.registered and gate.seeds is None and item.found.estimate.estimand != "queries":
+        return (
+            "nobody has registered the number of seeds: who adds seeds until a label appears gets a wrong one about "
+            "twice as often as the confidence says; fix the looks first, with looks in a gate file or compare --looks"
+        )
+    if not looks or look is None:
+        return ""
+    if item.label != "INCONCLUSIVE":
+        return f"decided at the look at {look} seeds: the gate is closed, and later seeds change nothing"
+    if look >= looks[-1]:
+        return f"the last look, at {look} seeds, is over: the gate stays INCONCLUSIVE, and later seeds change nothing"
+    return f"no label at {look} seeds; the next look is at {next(n for n in looks if n > look)} seeds"
+
+
+def would_settle(item: Judgment) -> str:
+    """Return what would settle a gate without a label, looks to come or other sizes, and how long that takes here."""
+    said = settle_sentence(item.plan) if item.plan and not item.gate.looks else ""
+    if item.gate.looks and (outlook := item.outlook):
+        chances = ", ".join(f"{label} {100 * chance:.0f} %" for label, chance in outlook.chances.items())
+        said = (
+            f"the looks to come are at {', '.join(map(str, outlook.looks))} seeds; if the true value is the estimate: "
+            f"{chances}, after {outlook.seeds:.1f} seeds on average"
+        )
+    times = {what: in_hours(seconds) if seconds >= 90 else "a minute" for what, seconds in item.seconds.items()}
+    takes = ", ".join(f"the {what} in about {time}" for what, time in times.items())
+    return f"{said}; as fast as so far, {takes}" if said and takes else said
+
+
+def settle_sentence(plan: PowerPlan) -> str:
+    """Say what would settle the gate; what never would is said too."""
+    seeds, queries = plan.at_hand
+    if plan.settled:
+        return f"these {f'{seeds} seeds x ' if seeds else ''}{queries:,} queries settle it"
+    if plan.grid is None:
+        return (
+            f"the estimate lies too near a cutoff: up to {MOST_SEEDS:,} seeds and {MOST_QUERIES:,} queries would not "
+            "settle it"
+        )
+    more_seeds = f"about {plan.seeds:,} seeds with these {queries:,} queries" if plan.seeds else "never by seeds alone"
+    these = f" with these {seeds} seeds" if seeds else ""
+    more_queries = f"about {plan.queries:,} queries{these}" if plan.queries else "never by queries alone"
+    ways = [more_seeds, more_queries] if seeds else [more_queries]
+    if seeds and plan.grid not in ((plan.seeds, queries), (seeds, plan.queries)):
+        ways.append(f"the cheapest mix, by scores to compute: about {plan.grid[0]:,} seeds x {plan.grid[1]:,} queries")
+    return "; ".join(ways)
+
+
+def decides_sentence(plan: PowerPlan) -> str:
+    """Say what data can decide at all; distances in points, which are percent for a TIR."""
+    return (
+        f"only what lies {points(plan.decides)} points or more from a cutoff; with the fast tier's "
+        f"{FAST_TIER_QUERIES:,} queries {points(plan.decides_in_fast_tier)}, with any number of queries "
+        f"{points(plan.decides_with_any_queries)}, with any number of seeds {points(plan.decides_with_any_seeds)}"
+    )
+
+
+def points(distance: float) -> str:
+    """Return a distance from a cutoff as text; a variance estimated as 0, which it hardly is, sets no limit."""
+    return f"{100 * distance:.2f}" if distance > 1e-6 else "no limit seen"
 
 
 def _digits(gate: Gate, values: Sequence[float], fewest: int) -> int:

@@ -1,4 +1,4 @@
-"""The report as one HTML file that needs nothing else, and as Markdown for a terminal, a repository or a chat."""
+"""What the report says, as one HTML file that needs nothing else, and as Markdown for a terminal or a repository."""
 
 from __future__ import annotations
 
@@ -9,33 +9,34 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from importlib import resources
+from typing import NamedTuple
 
 from jinja2 import Environment, StrictUndefined
-from markupsafe import Markup
 
 from unimoe.analysis.analysis import Analysis
-from unimoe.analysis.arms import FIRST_STAGE, ZERO_SHOT
+from unimoe.analysis.arms import FIRST_STAGE, ZERO_SHOT, arm_order
 from unimoe.analysis.comparisons import Comparison
 from unimoe.analysis.drilldown import Queries, gather_queries
 from unimoe.analysis.formats import signed
 from unimoe.analysis.gates.definitions import InterferenceGate
 from unimoe.analysis.gates.findings import ratio_weights
-from unimoe.analysis.gates.judging import Judgment
-from unimoe.analysis.gates.output import BY_DATASET, SETTLES, Said, family, origin, say
+from unimoe.analysis.gates.judging import Judgment, Refusal
+from unimoe.analysis.gates.output import BY_DATASET, SETTLES, Fact, Said, family, origin, say
 from unimoe.analysis.gates.wording import action
-from unimoe.analysis.report.provenance import Fact, missing_parts, provenance
 from unimoe.analysis.report.systems import systems_headlines, systems_reading
 from unimoe.analysis.statistics.estimates import LEVEL
 from unimoe.analysis.tables import Table, escape_markdown
 from unimoe.analysis.tables.cells import caveat_notes
+from unimoe.core.grouping import gathered
+from unimoe.core.io import hash_json
+from unimoe.results import EvalResult
 from unimoe.results.folder import Results
 
 FIRST_ROWS = 25  # rows of the drill-down that are in the page itself, for readers without JavaScript
 MOST_OPEN = 2  # verdicts that are unfolded: with more of them the first screen lists what was found
 
 
-@dataclass(frozen=True)
-class DrawnFigure:
+class DrawnFigure(NamedTuple):
     """A figure on disk, as the name of a PNG below ``figures/``, and on the page, as an ``svg`` element."""
 
     file: str
@@ -45,8 +46,7 @@ class DrawnFigure:
     leads: bool  # to the top of the page
 
 
-@dataclass(frozen=True)
-class Verdict:
+class Verdict(NamedTuple):
     """An outcome as the report shows it: what a reader needs in ten seconds, and the rest."""
 
     said: Said
@@ -93,15 +93,15 @@ def gather(analysis: Analysis, tables: Sequence[Table]) -> Contents:
     printed = said_above.union(shared)  # once, in place of below each table
     verdicts = []
     for item in outcomes:
-        said, first = say(item), tuple[Fact, ...]()
+        said, first = say(item), list[Fact]()
         registered = analysis.registration is not None and any(item is other for other in analysis.decisive)
         if isinstance(item, Judgment):
             registered = item.registered
-            settles = [fact for fact in said.facts if fact[0] == SETTLES]
-            do = f"nothing by this: {'; '.join(item.advisory)}" if item.advisory else action(item)
-            first = (("Do", do), *settles, *_beside(results, item, analysis.comparisons))
+            first = [("Do", f"nothing by this: {'; '.join(item.advisory)}" if item.advisory else action(item))]
+            first += [fact for fact in said.facts if fact[0] == SETTLES]
+            first += _beside(results, item, analysis.comparisons)
         more = (fact for fact in said.facts if fact[0] not in (SETTLES, BY_DATASET))
-        verdicts.append(Verdict(said, registered, first, (*more, *said.parts)))
+        verdicts.append(Verdict(said, registered, tuple(first), (*more, *said.parts)))
     return Contents(
         experiment=results.everything[0].identity.experiment,
         caveats=results.caveats,
@@ -122,32 +122,37 @@ def html_page(contents: Contents, figures: Sequence[DrawnFigure]) -> str:
     The page's policy allows no request at all and no script but its own, by hash, so that even a name that escaped
     escaping could not run. Style stays open because SVG and HTML set colours and positions in attributes.
     """
-    environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
-    environment.filters["signed"] = signed
-    environment.policies["json.dumps_kwargs"] = {"separators": (",", ":")}
     script = _packaged("report.js")
-    leading, others = _leading(figures)
-    return environment.from_string(_packaged("report.html.j2")).render(
+    return _rendered(
+        "report.html.j2",
+        figures,
         contents=contents,
-        tables=[(table, _scrolling(table)) for table in contents.tables],
-        leading=[(figure, Markup(figure.svg)) for figure in leading],  # noqa: S704 - our own drawing
-        figures=[(figure, Markup(figure.svg)) for figure in others],  # noqa: S704 - our own drawing
         first_rows=FIRST_ROWS,
         most_open=MOST_OPEN,
-        style=Markup(_packaged("report.css")),  # noqa: S704 - our own file
-        script=Markup(script),  # noqa: S704 - our own file
+        style=_packaged("report.css"),
+        script=script,
         script_hash=base64.b64encode(hashlib.sha256(script.encode()).digest()).decode(),
     )
 
 
 def markdown_page(contents: Contents, figures: Sequence[DrawnFigure]) -> str:
     """Return the whole report, except for the drill-down, which needs a page that sorts and searches."""
-    environment = Environment(undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)  # noqa: S701 - Markdown
-    environment.filters["escaped"] = escape_markdown
-    leading, others = _leading(figures)
-    template = environment.from_string(_packaged("report.md.j2"))
-    page = template.render(contents=contents, leading=leading, figures=others)
+    page = _rendered("report.md.j2", figures, contents=contents)
     return re.sub(r"\n{3,}", "\n\n", page).strip() + "\n"  # parts that have nothing to say leave blank lines
+
+
+def _rendered(template: str, figures: Sequence[DrawnFigure], **given: object) -> str:
+    """Fill in a template, which gets the figures for the top, or the first one where none is made for it, and others.
+
+    That of HTML escapes everything it does not call safe; that of Markdown escapes where it says so.
+    """
+    environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
+    environment.autoescape = template.endswith(".html.j2")
+    environment.filters |= {"signed": signed, "escaped": escape_markdown}
+    environment.policies["json.dumps_kwargs"] = {"separators": (",", ":")}
+    leading = [figure for figure in figures if figure.leads] or list(figures[:1])
+    others = [figure for figure in figures if figure not in leading]
+    return environment.from_string(_packaged(template)).render(leading=leading, figures=others, **given)
 
 
 def _beside(results: Results, item: Judgment, comparisons: Sequence[Comparison]) -> Iterator[Fact]:
@@ -182,7 +187,16 @@ def _reading(items: Sequence[Judgment]) -> tuple[str, ...]:
     """Explain the labels in plain words, a paragraph each."""
     if not items:
         return ()
-    paragraphs = [
+    tirs = [isinstance(item.gate, InterferenceGate) for item in items]
+    of_tir = (
+        "TIR, the task interference ratio, is the share of the specialist's mean score that the joint model loses: "
+        "(specialist - joint) / specialist. Below 0 the joint model is ahead. INTERFERENCE (gate: PASS) speaks for "
+        "separate experts, NO INTERFERENCE (gate: FAIL) for the joint model, SMALL (gate: MARGINAL) for neither."
+    )
+    of_others = "A difference is system minus baseline in points (score x 100). PASS means that the gate's claim holds."
+    paragraphs = (
+        of_tir if any(tirs) else "",
+        "" if all(tirs) else of_others,
         "A finding needs one region between the cutoffs that holds the confidence its gate asks for. Otherwise it is "
         "UNDECIDED (gate: INCONCLUSIVE): these seeds and queries cannot decide, wherever the estimate lies. Confidence "
         "is the level of the one-sided interval that ends at a cutoff; it is no probability that the claim is true.",
@@ -191,33 +205,79 @@ def _reading(items: Sequence[Judgment]) -> tuple[str, ...]:
         "confidence.",
         "An arm beats the baselines that it is significantly above, and is behind those that are significantly above "
         "it. It is level with the others, which need not mean that they are equal.",
-    ]
-    if not all(isinstance(item.gate, InterferenceGate) for item in items):
-        paragraphs.insert(
-            0, "A difference is system minus baseline in points (score x 100). PASS means that the gate's claim holds."
-        )
-    if any(isinstance(item.gate, InterferenceGate) for item in items):
-        paragraphs.insert(
-            0,
-            "TIR, the task interference ratio, is the share of the specialist's mean score that the joint model loses: "
-            "(specialist - joint) / specialist. Below 0 the joint model is ahead. INTERFERENCE (gate: PASS) speaks for "
-            "separate experts, NO INTERFERENCE (gate: FAIL) for the joint model, SMALL (gate: MARGINAL) for neither.",
-        )
+    )
     return tuple(filter(None, paragraphs))
+
+
+def missing_parts(analysis: Analysis) -> Iterator[str]:
+    """Yield what the analysis would have used and did not find, a line each; a verdict itself says what limits it."""
+    for absent in analysis.missing:
+        yield f"{absent.pair.task} on {absent.dataset or 'any dataset'}: no TIR, {absent.reason}"
+    for outcome in analysis.outcomes:
+        if isinstance(outcome, Refusal):
+            yield f"{outcome.name} was not judged: {outcome.error}"
+        elif outcome.learnt is None and isinstance(outcome.gate, InterferenceGate):
+            specialist = outcome.gate.specialist
+            yield f"{outcome.name}: no {ZERO_SHOT} result beside it, so nothing says whether {specialist} has learnt"
+    if not analysis.judgments:
+        yield from analysis.results.notes(analysis.results.dataset_keys)
+    trained = sorted({(r.config_name, r.seed) for r in analysis.results.everything if r.identity.checkpoint != "none"})
+    without = [f"{name} seed {seed}" for name, seed in trained if not analysis.results.logs.get((name, seed))]
+    if without:
+        yield f"no training log of {', '.join(without)}"
+
+
+def provenance(results: Results) -> Iterator[Fact]:
+    """Yield facts that all results share once, and facts that differ with the arms or places they belong to."""
+    by_name = gathered(
+        (name, (text, r.config_name)) for r in results.everything for name, text in _made_with(r).items()
+    )
+    for name, held in by_name.items():
+        texts = gathered(pair for pair in held if pair[0])
+        for text, arms in texts.items():
+            yield name, f"{text} ({', '.join(sorted(set(arms), key=arm_order))})" if len(texts) > 1 else f"{text}"
+    for key in (*results.dataset_keys, *results.keys_without_queries):
+        shared = set()
+        for r in results.measured(key):
+            hashes = r.provenance.hashes
+            shared |= {f"{name} {hashes[name]}" for name in ("collection", "candidates", "qrels") if name in hashes}
+            if r.relevance_level != 1:
+                shared.add(f"relevant from grade {r.relevance_level}")
+            if r.task_type and r.identity.prompt:
+                shared.add(f"prompt {r.identity.prompt}")
+        if shared:
+            yield key, ", ".join(sorted(shared))
+    # Checkpoint or run by arm and seed; a line more wherever a result was made from another than the first.
+    places = gathered(
+        ((r.config_name, r.seed, f"{what} {r.provenance.hashes[what]}"), r.key)
+        for r in results.everything
+        for what in ("checkpoint", "run")
+        if r.seed is not None and what in r.provenance.hashes
+    )
+    of_arms = [(name, seed) for name, seed, _ in places]
+    for name, seed, made_from in sorted(places, key=lambda found: (arm_order(found[0]), found[1])):
+        where = f" ({', '.join(places[name, seed, made_from])})" if of_arms.count((name, seed)) > 1 else ""
+        yield f"{name} seed {seed}", f"{made_from}{where}"
+
+
+def _made_with(r: EvalResult) -> dict[str, str | None]:
+    """Return what one result was made with; empty or None where there is nothing to say."""
+    made, commit = r.provenance, r.provenance.git_commit
+    pairing = "seeds of two arms make no pairs: the experiment declares none"
+    if r.config.get("paired_seeds") is True:
+        pairing = "equal seeds of two arms make a pair, as the experiment declares"
+    return {
+        "Base model": r.identity.base_model,
+        "Prompt": r.identity.prompt if r.task_type is None else None,  # MTEB's are among its tasks
+        "Config": hash_json({key: value for key, value in r.config.items() if key != "output_dir"}),
+        "Code": commit and f"{commit}{' with uncommitted changes' if made.git_dirty else ''}",
+        "Platform": f"{made.platform}, Python {made.python}",
+        "Packages": ", ".join(f"{name} {version}" for name, version in sorted(made.packages.items())),
+        "Device": " ".join(filter(None, (made.device, made.dtype))),
+        "Seeds": None if r.seed is None else pairing,
+        "Given by hand": ", ".join(made.given),
+    }
 
 
 def _packaged(name: str) -> str:
     return resources.files(__package__).joinpath(name).read_text(encoding="utf-8")
-
-
-def _leading(figures: Sequence[DrawnFigure]) -> tuple[list[DrawnFigure], list[DrawnFigure]]:
-    """Return the figures for the top, or the first one where none is made for it, and the rest."""
-    top = [figure for figure in figures if figure.leads] or list(figures[:1])
-    return top, [figure for figure in figures if figure not in top]
-
-
-def _scrolling(table: Table) -> Markup:
-    """Put a wide table into a box that scrolls, by keyboard too; its notes stay where they can be read."""
-    element, end, notes = table.to_html().partition("</table>")
-    box = Markup('<div class="scroll" tabindex="0" role="region" aria-label="{}">').format(table.title)
-    return box + Markup(element + end) + Markup("</div>") + Markup(notes)  # noqa: S704 - escaped by the table

@@ -137,9 +137,17 @@ def estimate(found: Moments, quantity: Quantity, estimand: Estimand = "seeds_and
     if not unfit:
         terms = found.terms(quantity.gradient(found.means), estimand)
         if terms.variance > 0.0:
-            excess = _first_order(value, terms)
-            if isinstance(quantity, LossRatios) and len(quantity.weights) == 1:
-                excess = _fieller(found, quantity, estimand)
+
+            def first_order(cutoff: float) -> tuple[float, Terms]:
+                return value - cutoff, terms
+
+            def fieller(cutoff: float) -> tuple[float, Terms]:
+                contrast = np.stack([(1.0 - cutoff) * quantity.weights[0], -quantity.weights[0]], axis=1)
+                first, second = quantity.weights[0] @ found.means
+                return (1.0 - cutoff) * first - second, found.terms(contrast, estimand)
+
+            of_one_ratio = isinstance(quantity, LossRatios) and len(quantity.weights) == 1
+            excess = fieller if of_one_ratio else first_order
             return Estimate(value, estimand, "", terms.error, terms.freedom, terms, excess)
         unfit = f"nothing varies over {estimand.replace('_', ' ')}, so a result cannot be distinguished from chance"
     return Estimate(value, estimand, unfit, 0.0, math.inf, None)
@@ -175,21 +183,6 @@ def holm(p_values: Sequence[float]) -> list[float]:
     return [float(p) for p in adjusted]
 
 
-def _first_order(value: float, terms: Terms) -> _Excess:
-    return lambda cutoff: (value - cutoff, terms)
-
-
-def _fieller(found: Moments, quantity: LossRatios, estimand: Estimand) -> _Excess:
-    (weights,) = quantity.weights
-    first, second = weights @ found.means
-
-    def excess(cutoff: float) -> tuple[float, Terms]:
-        contrast = np.stack([(1.0 - cutoff) * weights, -weights], axis=1)
-        return (1.0 - cutoff) * first - second, found.terms(contrast, estimand)
-
-    return excess
-
-
 def _two_sided_p(value: float, terms: Terms) -> float:
     """Return the p of a true value of 0: by Student's t up to the end of the interval, by a heavier tail beyond it.
 
@@ -205,8 +198,7 @@ def _two_sided_p(value: float, terms: Terms) -> float:
     return (1.0 - LEVEL) * float(beyond / at_end)
 
 
-def _reach(freedom: float) -> float:
-    """Return half of an interval in standard errors."""
+def _reach(freedom: float) -> float:  # half of an interval, in standard errors
     return float(stdtrit(freedom, (1.0 + LEVEL) / 2.0))
 
 

@@ -9,14 +9,13 @@ from __future__ import annotations
 import math
 from bisect import bisect_left
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from scipy.special import stdtr, stdtrit
 
 from unimoe.analysis.statistics.estimates import LEVEL
 from unimoe.analysis.statistics.variance import Terms
-from unimoe.core.errors import UsageError
 
 POWER = 0.80
 MOST_SEEDS = 100
@@ -33,22 +32,12 @@ class Aim:
     half of all data sets of a size that settles it only just would not. ``one_sided``: a region between two cutoffs
     needs the confidence on either side (two one-sided tests, as for equivalence), not on both at once (as MARGINAL);
     what lies outside needs it two-sided.
-
-    Raises:
-        UsageError: no cutoffs or unordered ones; a confidence or a power outside [.5, 1).
     """
 
     cutoffs: Sequence[float]  # ascending; they bound the regions that have a label
     confidence: float  # that the estimate's region must hold
     power: float = POWER
     one_sided: bool = False
-
-    def __post_init__(self) -> None:
-        if not self.cutoffs or any(a >= b for a, b in zip(self.cutoffs, self.cutoffs[1:], strict=False)):
-            raise UsageError(f"cutoffs {list(self.cutoffs)}: give one or more, in ascending order")
-        for name, value in (("confidence", self.confidence), ("power", self.power)):
-            if not 0.5 <= value < 1.0:
-                raise UsageError(f"{name} {value}: choose a value from 0.5 to below 1, for example 0.9")
 
     def region(self, estimate: float) -> tuple[float, float]:
         """Return the region around an estimate, ``low <= estimate < high``; its outer ends are infinite."""
@@ -78,13 +67,9 @@ class PowerPlan:
 def at_size(terms: Terms, seeds: float, queries: float) -> Terms:
     """Return the parts of the variance to expect with other numbers of seeds and queries.
 
-    An arm that has more seeds keeps what it has; the queries are those of all datasets, in their present proportions.
-
-    Raises:
-        UsageError: fewer than two queries.
+    An arm that has more seeds keeps what it has; the queries, two or more, are those of all datasets, in their present
+    proportions.
     """
-    if queries < 2:
-        raise UsageError(f"a plan for {queries} queries: an interval needs 2 or more")
     times = queries / sum(terms.queries)
     runs = np.array([max(have, seeds) for have in terms.runs], dtype=np.float64)
     more = np.array(terms.runs, dtype=np.float64) / runs
@@ -109,8 +94,7 @@ def half_width(terms: Terms, seeds: float, queries: float) -> float:
 def plan(terms: Terms, estimate: float, aim: Aim) -> PowerPlan:
     """Find the numbers of seeds and queries that would settle a gate at the estimate, in the unit of the cutoffs."""
     fewest, queries = int(min(terms.runs, default=0)), int(sum(terms.queries))
-    half = Aim(aim.cutoffs, aim.confidence, 0.5, aim.one_sided)
-    settled = _held(terms, estimate, half) >= aim.confidence
+    settled = _held(terms, estimate, replace(aim, power=0.5)) >= aim.confidence
     alone = _queries_needed(terms, estimate, aim, fewest, MOST_QUERIES)
     grid = None if alone is None else (fewest, alone)
     for seeds in range(fewest + 1, MOST_SEEDS + 1) if fewest else ():
@@ -119,10 +103,12 @@ def plan(terms: Terms, estimate: float, aim: Aim) -> PowerPlan:
             break  # more seeds cost more, whatever queries they save
         number = _queries_needed(terms, estimate, aim, seeds, most)
         grid = grid if number is None else (seeds, number)
+    tried = range(fewest, MOST_SEEDS + 1) if fewest and _settles(terms, estimate, aim, MOST_SEEDS, queries) else ()
+    enough = next((seeds for seeds in tried if _settles(terms, estimate, aim, seeds, queries)), None)
     return PowerPlan(
         at_hand=(fewest, queries),
         settled=settled,
-        seeds=fewest if settled else _seeds_needed(terms, estimate, aim, fewest),
+        seeds=fewest if settled else enough,
         queries=queries if settled else alone,
         grid=(fewest, queries) if settled else grid,
         decides=smallest_distance(terms, fewest, queries, aim),
@@ -140,39 +126,6 @@ def smallest_distance(terms: Terms, seeds: float, queries: float, aim: Aim) -> f
     expected = at_size(terms, seeds, queries)
     reach = stdtrit(expected.freedom, aim.confidence) + stdtrit(expected.freedom, aim.power)
     return float(reach) * expected.error
-
-
-def settle_sentence(plan: PowerPlan) -> str:
-    """Say what would settle the gate; what never would is said too."""
-    seeds, queries = plan.at_hand
-    if plan.settled:
-        return f"these {f'{seeds} seeds x ' if seeds else ''}{queries:,} queries settle it"
-    if plan.grid is None:
-        return (
-            f"the estimate lies too near a cutoff: up to {MOST_SEEDS:,} seeds and {MOST_QUERIES:,} queries would not "
-            "settle it"
-        )
-    more_seeds = f"about {plan.seeds:,} seeds with these {queries:,} queries" if plan.seeds else "never by seeds alone"
-    these = f" with these {seeds} seeds" if seeds else ""
-    more_queries = f"about {plan.queries:,} queries{these}" if plan.queries else "never by queries alone"
-    ways = [more_seeds, more_queries] if seeds else [more_queries]
-    if seeds and plan.grid not in ((plan.seeds, queries), (seeds, plan.queries)):
-        ways.append(f"the cheapest mix, by scores to compute: about {plan.grid[0]:,} seeds x {plan.grid[1]:,} queries")
-    return "; ".join(ways)
-
-
-def decides_sentence(plan: PowerPlan) -> str:
-    """Say what data can decide at all; distances in points, which are percent for a TIR."""
-    return (
-        f"only what lies {points(plan.decides)} points or more from a cutoff; with the fast tier's "
-        f"{FAST_TIER_QUERIES:,} queries {points(plan.decides_in_fast_tier)}, with any number of queries "
-        f"{points(plan.decides_with_any_queries)}, with any number of seeds {points(plan.decides_with_any_seeds)}"
-    )
-
-
-def points(distance: float) -> str:
-    """Return a distance from a cutoff as text; a variance estimated as 0, which it hardly is, sets no limit."""
-    return f"{100 * distance:.2f}" if distance > 1e-6 else "no limit seen"
 
 
 def _held(terms: Terms, estimate: float, aim: Aim) -> float:
@@ -213,10 +166,3 @@ def _queries_needed(terms: Terms, estimate: float, aim: Aim, seeds: int, most: i
         return None
     sizes = range(int(sum(terms.queries)), most)
     return sizes.start + bisect_left(sizes, True, key=lambda queries: _settles(terms, estimate, aim, seeds, queries))
-
-
-def _seeds_needed(terms: Terms, estimate: float, aim: Aim, fewest: int) -> int | None:
-    queries = sum(terms.queries)
-    if not fewest or not _settles(terms, estimate, aim, MOST_SEEDS, queries):
-        return None
-    return next(seeds for seeds in range(fewest, MOST_SEEDS + 1) if _settles(terms, estimate, aim, seeds, queries))

@@ -61,21 +61,12 @@ class Outlook:
 
 
 def outlook(
-    terms: Terms,
-    value: float,
-    looks: Sequence[int],
-    label_at: Callable[[Callable[[float], float]], str],
+    terms: Terms, value: float, looks: Sequence[int], label_at: Callable[[Callable[[float], float]], str]
 ) -> Outlook | None:
     """Draw the seeds to come, and judge each look; None where no look is left or no runs vary.
 
     New seeds scatter around the present value as the present ones do; queries stay. This is of first order: the scatter
-    of few seeds is itself uncertain.
-
-    Args:
-        terms: parts of the variance at the present value.
-        value: the present value.
-        looks: all looks of the gate.
-        label_at: the label that holds its confidence, from the confidence below a cutoff.
+    of few seeds is itself uncertain. ``label_at`` returns a label from the confidence below a cutoff.
     """
     now = int(min(terms.runs, default=0))
     to_come = tuple(look for look in looks if look > now)
@@ -94,27 +85,16 @@ def outlook(
             of_runs = squares / freedom / look
             variance = of_queries.variance + of_runs
             parts = of_runs**2 / freedom + of_queries.variance**2 / of_queries.freedom
-            label = _label(value + moved / look, variance, variance**2 / parts if parts else math.inf, label_at)
+            at, error = value + moved / look, math.sqrt(variance)
+            t = variance**2 / parts if parts else math.inf  # degrees of freedom
+
+            def below(cutoff: float, at: float = at, error: float = error, t: float = t) -> float:
+                return float(stdtr(t, (cutoff - at) / error) if error else at < cutoff)
+
+            label = label_at(below)
             if label != "INCONCLUSIVE":
                 break
         ended.append(number)
         labels.append(label)
     chances = {label: labels.count(label) / _FUTURES for label in ("PASS", "FAIL", "MARGINAL", "INCONCLUSIVE")}
     return Outlook(to_come, float(np.mean(ended)), {label: chance for label, chance in chances.items() if chance})
-
-
-def outlook_sentence(found: Outlook) -> str:
-    """Say which looks are to come, and what they may bring."""
-    chances = ", ".join(f"{label} {100 * chance:.0f} %" for label, chance in found.chances.items())
-    looks = ", ".join(map(str, found.looks))
-    return (
-        f"the looks to come are at {looks} seeds; if the true value is the estimate: {chances}, after "
-        f"{found.seeds:.1f} seeds on average"
-    )
-
-
-def _label(value: float, variance: float, freedom: float, label_at: Callable[[Callable[[float], float]], str]) -> str:
-    if variance == 0.0:
-        return label_at(lambda cutoff: float(value < cutoff))
-    error = math.sqrt(variance)
-    return label_at(lambda cutoff: float(stdtr(freedom, (cutoff - value) / error)))

@@ -8,7 +8,6 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from statistics import fmean
-from typing import TypeVar
 
 from unimoe.analysis.gates import wording
 from unimoe.analysis.gates.definitions import InterferenceGate
@@ -16,13 +15,10 @@ from unimoe.analysis.gates.findings import Finding, Without
 from unimoe.analysis.gates.judging import Judgment, Outcomes, Refusal
 from unimoe.analysis.gates.output import family
 from unimoe.analysis.statistics.estimates import LEVEL
-from unimoe.analysis.statistics.power import FAST_TIER_QUERIES, MOST_QUERIES, MOST_SEEDS, POWER, points
+from unimoe.analysis.statistics.power import FAST_TIER_QUERIES, MOST_QUERIES, MOST_SEEDS, POWER
 from unimoe.analysis.tables.cells import ABSENT, Cell, Row, metric_name, name_cells, row_groups
 from unimoe.analysis.tables.table import Table
 from unimoe.core.grouping import gathered
-from unimoe.results.folder import Seed
-
-T = TypeVar("T")
 
 _VALUE = "TIR in percent or difference in points"
 _INTERVAL = f"{100 * LEVEL:g} % interval"
@@ -50,7 +46,7 @@ def gates_table(outcomes: Outcomes) -> Table:
         columns=_OF_GATES,
         groups=row_groups(("", _row(item, item.found, _OF_GATES)) for item in judged),
         notes=(
-            *_holding(judged, ((item, item.found) for item in judged)),
+            *_holding(judged, [(item, item.found) for item in judged]),
             *(f"{item.name} was not judged: {item.error}" for item in outcomes if isinstance(item, Refusal)),
             _READING,
             *_about(judged),
@@ -61,7 +57,7 @@ def gates_table(outcomes: Outcomes) -> Table:
 def datasets_table(judgments: Sequence[Judgment]) -> Table:
     """Return a row for each dataset of each judgment, and one for all of its datasets where there are several."""
     names, cut = name_cells(dataset for item in judgments for dataset in item.gate.datasets)
-    first, second, value = column_heads(judgments)
+    first, second, value = wording.column_heads(judgments)
     heads = {"1st": first, "2nd": second, "TIR": value, "1st seeds": f"{first} seeds", "2nd seeds": f"{second} seeds"}
     columns = (*_OF_DATASETS, *_DETAILS)
     return Table(
@@ -77,7 +73,7 @@ def datasets_table(judgments: Sequence[Judgment]) -> Table:
         notes=(
             "Delta: joint minus specialist, in points; TIR is the share of the specialist's score that is lost. A "
             "standard deviation is over a system's seeds, that of the value over seeds that both systems have.",
-            *_holding(judgments, ((item, found) for item in judgments for found in item.rows)),
+            *_holding(judgments, [(item, found) for item in judgments for found in item.rows]),
             *cut,
             _READING,
             *_about(judgments),
@@ -95,7 +91,7 @@ def seeds_table(judgments: Sequence[Judgment]) -> Table:
         for seed in seeds:
             scores = (Cell.mean([100 * runs[seed]] if seed in runs else []) for runs in of_arms)
             value = math.nan if seed is None else found.by_seed.get(seed, math.nan)
-            rows.append((heading, (Cell(_seed(seed)), *scores, _value(item, value))))
+            rows.append((heading, (Cell("none" if seed is None else str(seed)), *scores, _value(item, value))))
         if len(seeds) > 1:
             mean = fmean(found.by_seed.values()) if found.by_seed else math.nan
             rows.append((heading, (Cell("mean"), *_means(found), _value(item, mean, found.std))))
@@ -103,7 +99,7 @@ def seeds_table(judgments: Sequence[Judgment]) -> Table:
         name="seeds",
         title="Gates by seed",
         caption=f"Gates by seed: mean scores × 100 of every run, {_VALUE}",
-        columns=("Seed", *column_heads(judgments)),
+        columns=("Seed", *wording.column_heads(judgments)),
         groups=row_groups(rows),
         notes=(
             "A description: seeds that two systems have in common are a pair only where the experiment declares it. "
@@ -142,12 +138,16 @@ def power_table(judgments: Sequence[Judgment]) -> Table:
     for item, plan in ((item, item.plan) for item in judgments):
         if plan is None:
             continue
+        present, mix = (
+            f"{seeds:,} x {queries:,}" if seeds else f"{queries:,} queries"
+            for seeds, queries in (plan.at_hand, plan.grid or plan.at_hand)
+        )
         needed = [Cell("never") if n is None else Cell.count(n) for n in (plan.seeds, plan.queries)]
-        needed.append(Cell("never" if plan.grid is None else _size(plan.grid)))
-        settles = [Cell("settled")] * 3 if plan.settled else needed
+        needed.append(Cell(mix if plan.grid else "never"))
         decides = (plan.decides, plan.decides_in_fast_tier, plan.decides_with_any_queries, plan.decides_with_any_seeds)
-        distances = (Cell(points(distance), value=100 * distance) for distance in decides)
-        rows.append(("", (Cell(item.name), Cell(_size(plan.at_hand)), *settles, *distances)))
+        distances = (Cell(wording.points(distance), value=100 * distance) for distance in decides)
+        settles = [Cell("settled")] * 3 if plan.settled else needed
+        rows.append(("", (Cell(item.name), Cell(present), *settles, *distances)))
     return Table(
         name="power",
         title="What would settle it",
@@ -172,30 +172,12 @@ def power_table(judgments: Sequence[Judgment]) -> Table:
     )
 
 
-def by_kind(judgments: Iterable[Judgment], tir: T, difference: T, either: T) -> T:
-    """Return the first where all judgments are of TIR, the second where none is, else the third."""
-    kinds = {isinstance(item.gate, InterferenceGate) for item in judgments}
-    return either if len(kinds) != 1 else tir if True in kinds else difference
-
-
-def column_heads(judgments: Iterable[Judgment]) -> tuple[str, str, str]:
-    """Return what both arms and the value are called over columns of several judgments."""
-    return by_kind(
-        judgments,
-        ("Specialist", "Joint", "TIR (%)"),
-        ("System", "Baseline", "Difference"),
-        ("Specialist or system", "Joint or baseline", "Value"),
-    )
-
-
 def _row(item: Judgment, found: Finding, columns: Sequence[str], names: Mapping[str, Cell] | None = None) -> Row:
     """Return some columns of what a gate found on one dataset or all of them."""
-    gate, estimate, dataset = item.gate, found.estimate, _datasets(item, found)
+    gate, estimate, terms, dataset = item.gate, found.estimate, found.estimate.terms, _datasets(item, found)
     low, high = estimate.interval or (math.nan, math.nan)
-    first, second = _means(found)
-    seed_share, query_share = estimate.terms.shares if estimate.terms else (None, None)
+    seed_share, query_share = terms.shares if terms else (None, None)
     bound = wording.bound_text(gate, found, at_least="≥", at_most="≤").removesuffix(f" {wording.unit(gate)}")
-    advisory = "advisory " if item.advisory else ""
     number_of_seeds = dict.fromkeys(ABSENT if seeds == (None,) else str(len(seeds)) for seeds in found.seeds)
     confidence = {
         label: Cell(
@@ -209,31 +191,32 @@ def _row(item: Judgment, found: Finding, columns: Sequence[str], names: Mapping[
         "Metric": Cell(gate.metric),
         "Queries": Cell.count(found.queries),
         "Seeds": Cell(" v ".join(number_of_seeds)),
-        "1st seeds": Cell(" ".join(map(_seed, found.seeds[0]))),
-        "2nd seeds": Cell(" ".join(map(_seed, found.seeds[1]))),
         "Paired": Cell("yes" if found.paired else "no"),
-        "1st": first,
-        "2nd": second,
         "Delta": Cell.signed(100 * found.delta if isinstance(gate, InterferenceGate) else None),
         "Value": _value(item, found.value),
         "TIR": _value(item, found.value, found.std),
         "Low": _value(item, low),
         "High": _value(item, high),
-        "Holds for": Cell(found.holds_for if estimate.terms else ABSENT),
-        "Standard error": Cell.number(100 * estimate.standard_error if estimate.terms else None),
-        "Degrees of freedom": Cell.number(estimate.degrees_of_freedom if estimate.terms else None),
+        "Holds for": Cell(found.holds_for if terms else ABSENT),
+        "Standard error": Cell.number(100 * estimate.standard_error if terms else None),
+        "Degrees of freedom": Cell.number(estimate.degrees_of_freedom if terms else None),
         "Seed share": Cell.number(seed_share),
         "Query share": Cell.number(query_share),
         "Estimate": Cell(wording.region(gate, found)),
-        "Finding": Cell(f"{advisory}{wording.finding_word(gate, found.label)}".capitalize()),
+        "Finding": Cell(
+            f"{'advisory ' if item.advisory else ''}{wording.finding_word(gate, found.label)}".capitalize()
+        ),
         "Bound": Cell(bound or ABSENT),
         "Confidence": confidence[found.label],
         **{f"Confidence {label}": cell for label, cell in confidence.items()},
     }
+    for place, mean, seeds in zip(("1st", "2nd"), _means(found), found.seeds, strict=True):
+        of_arm = ("none" if seed is None else str(seed) for seed in seeds)
+        row |= {place: mean, f"{place} seeds": Cell(" ".join(of_arm))}
     return tuple(row[column] for column in columns)
 
 
-def _holding(judgments: Sequence[Judgment], findings: Iterable[tuple[Judgment, Finding]]) -> Iterator[str]:
+def _holding(judgments: Sequence[Judgment], findings: Sequence[tuple[Judgment, Finding]]) -> Iterator[str]:
     """Yield what several gates do not correct for, and what intervals hold for; named only where they differ."""
     if several := family(len(judgments)):
         yield several
@@ -253,7 +236,7 @@ def _about(judgments: Sequence[Judgment]) -> tuple[str, ...]:
     remarks: list[tuple[str, str]] = []  # what follows the name, and the name
     for item in judgments:
         gate, few = item.gate, len(item.gate.datasets) <= _DATASETS_NAMED
-        of = f"TIR of {' against '.join(gate.sides)}, " if isinstance(gate, InterferenceGate) else ""
+        of = f"TIR of {gate.against}, " if isinstance(gate, InterferenceGate) else ""
         where = ", ".join(gate.datasets) if few else f"{len(gate.datasets)} datasets"
         claims.append(f"{item.name}: {of}{wording.asked(gate)}; {gate.task}, {metric_name(item.metric)} on {where}.")
         said = [f": advisory, {reason}" for reason in item.advisory]
@@ -285,7 +268,7 @@ def _datasets(item: Judgment, found: Finding) -> str:
 
 
 def _heading(item: Judgment) -> str:
-    return f"{item.name}: {' against '.join(item.gate.sides)}, {metric_name(item.gate.metric)}"
+    return f"{item.name}: {item.gate.against}, {metric_name(item.gate.metric)}"
 
 
 def _one_claim(judgments: Sequence[Judgment]) -> str:
@@ -297,19 +280,9 @@ def _one_claim(judgments: Sequence[Judgment]) -> str:
 def _value(item: Judgment, value: float, std: float | None = None) -> Cell:
     if not math.isfinite(value):
         return Cell(ABSENT)
-    cell = Cell(wording.shown(item.gate, value).rpartition(" ")[0], value=100 * value)
-    return cell.with_spread(std and 100 * std)
+    return Cell(wording.number(item.gate, value), value=100 * value).with_spread(std and 100 * std)
 
 
 def _means(found: Finding) -> list[Cell]:
     arms = zip(found.means, found.runs, strict=True)
     return [Cell.mean([100 * run for run in runs or (mean,)]) for mean, runs in arms]
-
-
-def _seed(seed: Seed) -> str:
-    return "none" if seed is None else str(seed)
-
-
-def _size(size: tuple[int, int]) -> str:
-    seeds, queries = size
-    return f"{seeds:,} x {queries:,}" if seeds else f"{queries:,} queries"

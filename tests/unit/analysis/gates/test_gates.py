@@ -306,5 +306,5 @@ class TestCosts:
     @pytest.mark.parametrize("record", [None, "{", {"phases": {"train joint": {"seconds": 5.0}}}, {}])
     def test_where_nothing_is_recorded_nothing_is_said(self, tmp_path: Path, record: Any) -> None:
         item = self.judged(tmp_path, record)
-        assert (item.costs, item.seconds) == ((), {})
+        assert item.seconds == {}
         assert "as fast as so far" not in gate_lines(None, [item])

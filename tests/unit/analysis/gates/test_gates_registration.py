@@ -126,6 +126,7 @@ class TestDefaults:
         found = results(*arms, [make_result("zero_shot", None, [0.1] * len(TWO_SEEDS[0]))])
         registration = register(tmp_path, **INTERFERENCE | {"specialist_must_beat": "zero_shot"})
         (other,) = default_gates(found, registration).gates.values()
+        assert isinstance(other, InterferenceGate)
         assert (other.datasets, other.specialist_must_beat) == (["b"], None)
         assert len(Analysis(found, registration).judgments) == 2
 

@@ -2,7 +2,6 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 import pytest
@@ -10,17 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.variances import known
 
-from unimoe.analysis.statistics.power import (
-    Aim,
-    at_size,
-    decides_sentence,
-    half_width,
-    plan,
-    settle_sentence,
-    smallest_distance,
-)
+from unimoe.analysis.gates.wording import decides_sentence, settle_sentence
+from unimoe.analysis.statistics.power import Aim, at_size, half_width, plan, smallest_distance
 from unimoe.analysis.statistics.variance import Terms
-from unimoe.core.errors import UsageError
 
 MANY_MORE = 10**12
 
@@ -144,25 +135,6 @@ def test_a_region_holds_its_lower_end() -> None:
     assert RULE.region(0.01) == (0.01, 0.02)
     assert RULE.region(0.02) == (0.02, math.inf)
     assert Aim(cutoffs=(-0.005,), confidence=0.9).region(0.0) == (-0.005, math.inf)
-
-
-@pytest.mark.parametrize(
-    ("wrong", "message"),
-    [
-        ({"cutoffs": ()}, "one or more"),
-        ({"cutoffs": (0.02, 0.01)}, "ascending"),
-        ({"confidence": 1.0}, "confidence 1.0"),
-        ({"power": 0.2}, "power 0.2"),
-    ],
-)
-def test_refuses_what_no_gate_can_ask(wrong: dict[str, Any], message: str) -> None:
-    with pytest.raises(UsageError, match=message):
-        replace(RULE, **wrong)
-
-
-def test_refuses_a_plan_for_one_query() -> None:
-    with pytest.raises(UsageError, match="2 or more"):
-        at_size(known(0.1, 0.1, 0.1, 3, 300), 3, 1)
 
 
 def test_two_one_sided_tests_ask_for_less_than_both_sides_at_once() -> None:
