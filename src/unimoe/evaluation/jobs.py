@@ -9,9 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from unimoe.cluster.texts import PairTexts, TokenTable
 from unimoe.cluster.work import Compute, Part
-from unimoe.core.io import hash_json
 from unimoe.data.collection import Collection, Document
 from unimoe.evaluation.mteb.remote import task_job
 from unimoe.evaluation.reranking.rerankers import device_of, reranker_of, returns_logits, used_budget
@@ -32,18 +30,12 @@ def model_jobs(load: Callable[[], Any]) -> Mapping[str, Compute]:
         return vectors
 
     def rerank(part: Part) -> NDArray[np.float64]:
-        reranker, whole = reranker_of(model(), **part["options"]), _with_texts(part)
-        if "tokens" not in part:
-            return score_part(reranker, whole, prepared_part(reranker, whole))
-        tokens: TokenTable | None = part.get("prepared")
-        if tokens is None:
-            tokens = part["made"] = TokenTable.of(prepared_part(reranker, whole))
-        return score_part(reranker, whole, tokens.prompts())
+        reranker = reranker_of(model(), **part["options"])
+        return score_part(reranker, part, prepared_part(reranker, part))
 
     def cut(part: Part) -> list[list[tuple[str, str]]]:
-        texts: PairTexts = part["shared"]
-        documents = {key: Document("", text) for key, text in texts.documents.items()}
-        collection = Collection(part["name"], "", documents, dict(texts.queries), {})
+        documents = {key: Document("", text) for key, text in part["corpus"].items()}
+        collection = Collection(part["name"], "", documents, part["queries"], {})
         return reranker_of(model(), **part["options"]).cut(collection, part["candidates"])
 
     def truncated(part: Part) -> list[str]:
@@ -71,8 +63,8 @@ def model_jobs(load: Callable[[], Any]) -> Mapping[str, Compute]:
 def model_facts(model: Any, batches: Mapping[str, Any]) -> dict[str, Any]:
     """Return what a driver that does not hold a model must know of it, as JSON values."""
     described = {name: str(getattr(model, name)) for name in ("base_identity", "prompt_name") if hasattr(model, name)}
-    if len(described) == 2 and callable(getattr(model, "rerank_ids", None)):
-        described["tokens"] = hash_json(described)
+    if callable(getattr(model, "rerank_ids", None)):
+        described["order"] = model.pair_ids.order
     if hasattr(model, "dtype"):
         described["dtype"] = str(model.dtype).removeprefix("torch.")
     return {
@@ -80,15 +72,4 @@ def model_facts(model: Any, batches: Mapping[str, Any]) -> dict[str, Any]:
         "place": describe_device(device_of(model)),
         "token_budget": used_budget(model, **batches),
         "logits": returns_logits(model),
-    }
-
-
-def _with_texts(part: Part) -> Part:
-    """Return a part with the texts of its pairs in it, which a cluster's workers read from shared memory."""
-    texts: PairTexts = part["shared"]
-    pairs = [pair for shard in part["shards"] for pair in shard]
-    return {
-        **part,
-        "queries": {query: texts.queries[query] for query, _ in pairs},
-        "corpus": {document: texts.documents[document] for _, document in pairs},
     }
