@@ -10,7 +10,7 @@ run's seconds over theirs, which needs two idle cores. The runs must be equal to
 of the bundled one and reads the beginning of each pair, so that there are some ten shards and a run ends within a
 minute; shards of an evaluation take longer, and cost as much to hand out.
 
-Then the dispatcher that does this hands 10,000 shards of eight models to 64 workers that sleep, a hundredth of what a
+Then the same driver hands 10,000 shards of eight models to 64 workers that sleep, a hundredth of what a
 GPU would take: .15 to .45 s for a shard and .1 s for loading a model. One start in 20 is preempted in the middle,
 whereupon the worker is gone, and after .1 s another comes, which has no model. ``simulated_efficiency`` is the time of
 all shards together over that of 64 workers.
@@ -21,13 +21,12 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import queue
 import random
 import statistics
 import tempfile
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import wait
 from contextlib import suppress
 from dataclasses import dataclass
@@ -37,11 +36,11 @@ from typing import Any
 import psutil
 import torch
 
-from unimoe.cluster.cluster import Assignment, Cluster
-from unimoe.cluster.dispatch import Arrived, Dispatcher, Event, Lost, Replied, Seat
-from unimoe.cluster.ray_pool import Hire, RayPool
-from unimoe.cluster.schedule import Unit
+from unimoe.cluster.actors import RayActors, WorkerLostError, WorkerSpec
+from unimoe.cluster.cluster import Assignment, Cluster, Unit
 from unimoe.cluster.units import UnitStore
+from unimoe.cluster.work import packed
+from unimoe.cluster.worker import VERSIONS
 from unimoe.config import BM25Config, Experiment
 from unimoe.config.files import load_experiment
 from unimoe.core.trec import Run, head
@@ -55,6 +54,7 @@ from unimoe.evaluation.reranking.shards import ShardStore
 from unimoe.models.bundled import BUNDLED_ID
 from unimoe.models.device import choose_dtype, describe_device
 from unimoe.models.loader import ModelLoader
+from unimoe.results.provenance import package_versions
 from unimoe.retrieval.bm25 import bm25_run
 
 QUERIES, LAYERS, MAX_LENGTH = 20, 4, 128
@@ -73,73 +73,80 @@ class Cost:
     busy: float
 
 
-class SleepingPool:
-    """Workers that sleep, each in a thread of its own; some are preempted."""
+class Sleeper:
+    """A worker that sleeps."""
+
+    def __init__(self, number: int) -> None:
+        self.chance, self.model, self.starts = random.Random(number), "", 0
+
+
+class SleepingActors(RayActors):
+    """Workers that sleep, some of which are preempted and come back without a model."""
 
     def __init__(self, workers: int) -> None:
-        self._news: queue.SimpleQueue[Event] = queue.SimpleQueue()
+        self._workers, self._hired = workers, 0
         self.loads = self.preempted = 0
-        for number in range(workers):
-            threading.Thread(target=self._work, args=(random.Random(number),), daemon=True).start()
 
-    def start(self, seat: Seat, unit: Unit) -> None:
-        """Hand a unit to a worker."""
-        seat.handle.put(unit)
+    def nodes(self) -> set[str]:
+        """No machine that was lost lives."""
+        return set()
 
-    def wait(self, seconds: float) -> list[Event]:
-        """Return what happened."""
-        events: list[Event] = []
-        try:
-            events.append(self._news.get(timeout=seconds) if seconds else self._news.get_nowait())
-            while True:
-                events.append(self._news.get_nowait())
-        except queue.Empty:
-            return events
+    def room(self) -> int:
+        """The number of workers."""
+        return self._workers
+
+    def hire(self) -> Sleeper:
+        """Return a new worker."""
+        self._hired += 1
+        return Sleeper(self._hired)
+
+    def facts(self, actor: Sleeper, stop: threading.Event) -> dict[str, Any]:
+        """Say what admits it, after the time of a return."""
+        if actor.starts:
+            time.sleep(RETURN)
+        actor.starts += 1
+        own = {name: package_versions()[name] for name in VERSIONS}
+        return {"node": "", "machine": "", "device": "cpu", "dtype": "float32", "versions": own, "sees_store": True}
+
+    def compute(self, actor: Sleeper, order: Sequence[Any], stop: threading.Event) -> bytes:
+        """Sleep."""
+        model, seconds = order
+        if actor.model != model:
+            actor.model = model
+            self.loads += 1
+            time.sleep(LOADING)
+        if actor.chance.random() < PREEMPTED:
+            actor.model = ""
+            self.preempted += 1
+            time.sleep(seconds * actor.chance.random())
+            raise WorkerLostError("preempted")
+        time.sleep(seconds)
+        return packed(0)
 
     def close(self) -> None:
-        """Do nothing: the threads end with the process."""
-
-    def _work(self, chance: random.Random) -> None:
-        while True:
-            inbox: queue.SimpleQueue[Unit] = queue.SimpleQueue()
-            seat, model = Seat(inbox, {}), ""
-            self._news.put(Arrived(seat))
-            while True:
-                unit = inbox.get()
-                if model != unit.system:
-                    model = unit.system
-                    self.loads += 1
-                    time.sleep(LOADING)
-                if chance.random() < PREEMPTED:
-                    time.sleep(unit.order["seconds"] * chance.random())
-                    break
-                time.sleep(unit.order["seconds"])
-                self._news.put(Replied(seat, unit, b""))
-            self.preempted += 1
-            self._news.put(Lost(seat, unit, False, "preempted"))
-            time.sleep(RETURN)
+        """Do nothing."""
 
 
 def simulate(shards: int) -> float:
     """Return the share of the workers' time that shards take."""
-    chance, pool = random.Random(0), SleepingPool(WORKERS)
-    dispatcher = Dispatcher(pool)
+    chance, actors = random.Random(0), SleepingActors(WORKERS)
     lengths = [chance.uniform(SHORTEST, LONGEST) for _ in range(shards)]
-    units = [
-        Unit(f"model {number % SYSTEMS}", "simulation", str(number), {"seconds": length})
-        for number, length in enumerate(lengths)
-    ]
-    start = time.perf_counter()
-    for unit in units:
-        dispatcher.submit(unit)
-    done, left = wait([unit.reply for unit in units])
-    seconds = time.perf_counter() - start
-    dispatcher.close()
+    models = [f"model {number % SYSTEMS}" for number in range(shards)]
+    with tempfile.TemporaryDirectory() as folder:
+        cluster = Cluster(actors, UnitStore(folder))
+        start = time.perf_counter()
+        units = [
+            Unit(model, "simulation", str(number), (model, length))
+            for number, (model, length) in enumerate(zip(models, lengths, strict=True))
+        ]
+        done, left = wait([cluster.submit(unit) for unit in units])
+        seconds = time.perf_counter() - start
+        cluster.close()
     if left or any(reply.exception() for reply in done):
         raise SystemExit("a shard was lost")
     print(
-        f"{shards:,} shards of {SYSTEMS} models by {WORKERS} workers: {seconds:.1f} s, {pool.preempted} preempted, "
-        f"{pool.loads} times a model was loaded"
+        f"{shards:,} shards of {SYSTEMS} models by {WORKERS} workers: {seconds:.1f} s, {actors.preempted} preempted, "
+        f"{actors.loads} times a model was loaded"
     )
     return sum(lengths) / (seconds * WORKERS)
 
@@ -239,7 +246,7 @@ def measure(depth: int, rounds: int, until: float) -> dict[str, float]:
     nodes: Any = Nodes(initialize_head=True, head_node_args={"num_cpus": 0, **options})
     with tempfile.TemporaryDirectory() as folder:
         nodes.add_node(num_cpus=1, object_store_memory=OBJECT_STORE)
-        cluster = Cluster(RayPool(nodes.address, Hire(folder, "cpu", 1)), UnitStore(folder))
+        cluster = Cluster(RayActors(nodes.address, WorkerSpec(folder, "cpu", 1)), UnitStore(folder))
         try:
             cluster_run = together(cluster, experiment, dtype, collection, candidates)
             half = time.perf_counter() + (until - time.perf_counter()) / 2

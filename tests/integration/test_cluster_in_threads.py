@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 
 import pytest
-from support.engine import ThreadPool
+from support.engine import ThreadActors
 from support.experiments import write_tiny_experiment
 from support.reranking import invented, write_invented
 from support.scripts import call_script
@@ -15,23 +15,16 @@ from support.tiny_encoders import save_tiny_encoder
 import unimoe
 from unimoe.results import read_result, result_files
 
-pytestmark = pytest.mark.usefixtures("one_thread")
+pytestmark = pytest.mark.usefixtures("one_thread", "threads")
 
 
 COMMAND = str(Path(unimoe.__file__).with_name("__main__.py"))
 
 
 @pytest.fixture
-def pools(monkeypatch: pytest.MonkeyPatch, tmp_cache: Path) -> list[ThreadPool]:
-    """The pools of workers that commands start."""
-    made: list[ThreadPool] = []
-
-    def pool(address: str | None, hire: object) -> ThreadPool:
-        made.append(ThreadPool(hire.store, 2))  # type: ignore[attr-defined]
-        return made[-1]
-
-    monkeypatch.setattr("unimoe.cluster.ray_pool.RayPool", pool)
-    return made
+def threads(monkeypatch: pytest.MonkeyPatch, tmp_cache: Path) -> None:
+    """Workers are threads."""
+    monkeypatch.setattr("unimoe.cluster.actors.RayActors", lambda address, spec: ThreadActors(spec.store, 2))
 
 
 def assert_equal(alone: Path, together: Path) -> None:
@@ -50,7 +43,7 @@ def assert_equal(alone: Path, together: Path) -> None:
             assert (together / path.relative_to(alone)).read_bytes() == path.read_bytes(), path
 
 
-def test_an_experiment(tmp_path: Path, pools: list[ThreadPool]) -> None:
+def test_an_experiment(tmp_path: Path) -> None:
     config = write_tiny_experiment(tmp_path)
     shared = ("--config", config, "--set", "seeds=[0]")
     assert (
@@ -60,9 +53,6 @@ def test_an_experiment(tmp_path: Path, pools: list[ThreadPool]) -> None:
     done = call_script("run_experiment.py", *shared, *cluster, "--output-dir", tmp_path / "together")
     assert done.returncode == 0, done.stderr
     assert_equal(tmp_path / "alone", tmp_path / "together")
-    # Arms share tokenizer, prompt and candidates: the pairs are tokenised for the first of them.
-    (pool,) = pools
-    assert pool.used > 0
     manifest = json.loads((tmp_path / "together" / "joint_r8" / "seed_0" / "checkpoint" / "unimoe.json").read_text())
     assert manifest["config"]["output_dir"] == str(tmp_path / "together")
     again = call_script("run_experiment.py", *shared, *cluster, "--output-dir", tmp_path / "together")
@@ -84,7 +74,7 @@ def test_an_experiment(tmp_path: Path, pools: list[ThreadPool]) -> None:
     assert "joint_r8, seed 0:" in fourth.stdout
 
 
-def test_retrieval(tmp_path: Path, pools: list[ThreadPool]) -> None:
+def test_retrieval(tmp_path: Path) -> None:
     write_invented(tmp_path / "set", invented(documents=30, queries=5, unjudged=1, name="set"))
     save_tiny_encoder(tmp_path / "encoder")
     options = ("--datasets", f"path:{tmp_path / 'set'}", "--encoder", tmp_path / "encoder", "--device", "cpu")
@@ -97,7 +87,7 @@ def test_retrieval(tmp_path: Path, pools: list[ThreadPool]) -> None:
     assert list((tmp_path / "store" / "units").rglob("*"))
 
 
-def test_a_server_is_asked_by_one_process(tmp_path: Path, pools: list[ThreadPool]) -> None:
+def test_a_server_is_asked_by_one_process(tmp_path: Path) -> None:
     write_invented(tmp_path / "set", invented(documents=3, queries=2, name="set"))
     asked = ("--model", "http://127.0.0.1:9/v1", "--set", "served.api=tei", "--set", "served.model=tiny")
     cluster = ("--engine", "ray", "--store", str(tmp_path / "store"), "--output-dir", tmp_path / "out")

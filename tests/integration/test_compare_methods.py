@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from support.comparisons import assert_same_comparison
-from support.engine import ThreadPool
+from support.engine import ThreadActors
 from support.heads import topics_folder
 from support.scripts import Done, assert_refused, call_script
 
@@ -216,7 +216,7 @@ class TestCluster:
 
     @pytest.fixture(autouse=True)
     def _workers(self, one_thread: None, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr("unimoe.cluster.ray_pool.RayPool", lambda address, hire: ThreadPool(hire.store, 2))
+        monkeypatch.setattr("unimoe.cluster.actors.RayActors", lambda address, hire: ThreadActors(hire.store, 2))
 
     def both(self, places: tuple[Path, Path, Path], folder: Path, *arguments: str) -> tuple[Done, Done]:
         """Compare in this process and by workers."""

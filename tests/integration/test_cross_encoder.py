@@ -12,7 +12,7 @@ from unittest.mock import Mock
 import pytest
 import torch
 from support.comparisons import assert_same_comparison
-from support.engine import ThreadPool
+from support.engine import ThreadActors
 from support.heads import topics_folder
 from support.scripts import Done, assert_refused, call_script
 from support.tiny_encoders import save_tiny_encoder
@@ -361,7 +361,7 @@ def test_without_options_the_comparison_has_a_model_to_start_from(tmp_path: Path
 def test_workers_of_a_cluster_compare_the_same(
     places: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("unimoe.cluster.ray_pool.RayPool", lambda address, hire: ThreadPool(hire.store, 2))
+    monkeypatch.setattr("unimoe.cluster.actors.RayActors", lambda address, hire: ThreadActors(hire.store, 2))
     file = tmp_path / "losses.yaml"
     file.write_text(json.dumps(config(places, tmp_path, max_steps=2).model_dump(mode="json")), encoding="utf-8")
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from mteb.mocks import MOCK_TASK_TEST_GRID
-from support.engine import ThreadPool
+from support.engine import ThreadActors
 from support.experiments import write_tiny_experiment
 from support.full_tier import write_full_tier
 from support.reranking import written
@@ -127,7 +127,7 @@ def test_workers_of_a_cluster_find_the_same_to_the_bit(
     config: Path, data: Path, whole: tuple[Path, Done], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     by_name = {kind.metadata.name: kind for kind in MOCKS}
-    monkeypatch.setattr("unimoe.cluster.ray_pool.RayPool", lambda address, hire: ThreadPool(hire.store, 2))
+    monkeypatch.setattr("unimoe.cluster.actors.RayActors", lambda address, hire: ThreadActors(hire.store, 2))
     monkeypatch.setattr("unimoe.evaluation.mteb.remote.find_tasks", lambda names: [by_name[name]() for name in names])
     options = ("--engine", "ray", "--store", str(tmp_path / "store"))
     done = evaluate(config, data, tmp_path / "out", MOCKS, *options)

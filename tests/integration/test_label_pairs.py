@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 import torch
 from sentence_transformers import CrossEncoder
-from support.engine import ThreadPool
+from support.engine import ThreadActors
 from support.heads import topics_folder
 from support.scripts import Done, assert_refused, call_script
 from support.tiny_encoders import save_tiny_encoder
@@ -173,7 +173,7 @@ def counted(pairs):
 
 
 def test_workers_of_a_cluster_label_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("unimoe.cluster.ray_pool.RayPool", lambda address, hire: ThreadPool(hire.store, 2))
+    monkeypatch.setattr("unimoe.cluster.actors.RayActors", lambda address, hire: ThreadActors(hire.store, 2))
     topics_folder(tmp_path / "collection")
     save_tiny_model(tmp_path / "model")
     options = ("--reranker", str(tmp_path / "model"), "--set", "thresholds=[0.0001, 0.5]", "--set", "shard_queries=2")

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 from support.comparisons import assert_same_comparison
-from support.engine import ThreadPool
+from support.engine import ThreadActors
 from support.scripts import Done, assert_refused, call_script
 from support.translators import small_pairs, write_npz
 from typer.testing import CliRunner
@@ -243,7 +243,7 @@ class TestCluster:
 
     @pytest.fixture(autouse=True)
     def _workers(self, tmp_cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr("unimoe.cluster.ray_pool.RayPool", lambda address, hire: ThreadPool(hire.store, 2))
+        monkeypatch.setattr("unimoe.cluster.actors.RayActors", lambda address, hire: ThreadActors(hire.store, 2))
 
     def test_models_are_compared_the_same(self, file: Path, compared: tuple[Path, Done], tmp_path: Path) -> None:
         folder, cluster = tmp_path / "out", ("--engine", "ray", "--store", str(tmp_path / "store"))

@@ -10,7 +10,7 @@ import pytest
 import torch
 from support.biencoders import toy_keys
 from support.comparisons import assert_same_comparison
-from support.engine import ThreadPool
+from support.engine import ThreadActors
 from support.scripts import Done, call_script
 
 from unimoe.config.files import load_config
@@ -48,7 +48,7 @@ def test_the_seed_s_recipe() -> None:
 
 
 def test_workers_of_a_cluster_choose_and_score_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("unimoe.cluster.ray_pool.RayPool", lambda address, hire: ThreadPool(hire.store, 2))
+    monkeypatch.setattr("unimoe.cluster.actors.RayActors", lambda address, hire: ThreadActors(hire.store, 2))
     settings: dict[str, dict[str, object]] = {
         "layer": {"freeze_base": True, "learning_rate": 3e-2},
         "all": {"out_dim": None, "learning_rate": 1e-9, "negatives": {"per_query": 1, "depth": 5}},

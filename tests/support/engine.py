@@ -1,10 +1,9 @@
-"""Workers without a cluster: a pool that a test drives by hand, and one of threads that hold real workers."""
+"""Workers without a cluster: each in a thread of this process, which a test may let die."""
 
 from __future__ import annotations
 
-import queue
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,71 +11,13 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from unimoe.cluster.dispatch import Arrived, Event, Lost, Replied, Seat
-from unimoe.cluster.schedule import Unit
+from unimoe.cluster.actors import RayActors, WorkerLostError
 from unimoe.cluster.units import UnitStore
 from unimoe.cluster.work import Compute, Part
 from unimoe.cluster.worker import Worker
 
 PATIENCE = 20.0
 """Seconds after which a test that waits for a unit fails."""
-
-
-def unit(name: str = "part", system: str = "one", what: str = "work") -> Unit:
-    """A unit that says nothing of its work."""
-    return Unit(system, what, name, {})
-
-
-class HandPool:
-    """Workers that do what a test says, one thing after the other."""
-
-    def __init__(self) -> None:
-        self._events: queue.Queue[Event | Exception] = queue.Queue()
-        self._started: queue.Queue[tuple[Seat, Unit]] = queue.Queue()
-        self.closed = False
-
-    def start(self, seat: Seat, unit: Unit) -> None:
-        """Keep what the dispatcher asks for."""
-        self._started.put((seat, unit))
-
-    def wait(self, seconds: float) -> list[Event]:
-        """Return what the test lets happen."""
-        try:
-            event = self._events.get(timeout=seconds) if seconds else self._events.get_nowait()
-        except queue.Empty:
-            return []
-        if isinstance(event, Exception):
-            raise event
-        return [event]
-
-    def close(self) -> None:
-        """Remember it."""
-        self.closed = True
-
-    def arrive(self, *names: str, **facts: Any) -> None:
-        """Let workers arrive."""
-        for name in names:
-            self._events.put(Arrived(Seat(name, facts)))
-
-    def started(self) -> tuple[Seat, Unit]:
-        """Wait for the next unit that a worker was given."""
-        return self._started.get(timeout=PATIENCE)
-
-    def nothing_started(self) -> bool:
-        """Whether no worker has been given a unit that the test did not see."""
-        return self._started.empty()
-
-    def reply(self, seat: Seat, unit: Unit, content: bytes = b"done") -> None:
-        """Let a worker reply."""
-        self._events.put(Replied(seat, unit, content))
-
-    def lose(self, seat: Seat, unit: Unit, *, crashed: bool = False) -> None:
-        """Let a worker's machine be lost, or its process die."""
-        self._events.put(Lost(seat, unit, crashed, "it is gone"))
-
-    def fail(self, error: Exception) -> None:
-        """Let the pool itself fail."""
-        self._events.put(error)
 
 
 @dataclass
@@ -100,11 +41,7 @@ def jobs_of(recipe: Mapping[str, Any], device: torch.device, store: UnitStore) -
             raise ValueError(f"{part['number']} is below zero")
         return np.array([part["number"] * recipe["by"]], dtype=np.float32)
 
-    def look_up(part: Part) -> list[str]:
-        calls.numbers += 1
-        return [part["shared"].queries[key] for key in part["keys"]]
-
-    return {"multiply": multiply, "look up": look_up}
+    return {"multiply": multiply}
 
 
 def recipe(by: int = 2) -> dict[str, Any]:
@@ -112,45 +49,64 @@ def recipe(by: int = 2) -> dict[str, Any]:
     return {"maker": f"{__name__}:jobs_of", "by": by}
 
 
-class ThreadPool:
-    """Real workers, each in a thread of this process; one computes at a time, as attention is not made for threads."""
+class ThreadActors(RayActors):
+    """Real workers, of which one computes at a time, as attention is not made for threads.
 
-    def __init__(self, store: str, count: int) -> None:
-        self._news: queue.Queue[Event] = queue.Queue()
-        self._turn = threading.Lock()
-        self.tokens: dict[str, Any] = {}
-        self.used = 0  # units whose token ids were made for another
-        self._coming = [Worker(store, "cpu", torch.get_num_threads()) for _ in range(count)]
+    Args:
+        store: its URL.
+        count: of workers.
+        facts: of every worker, in place of what it says itself.
 
-    def start(self, seat: Seat, unit: Unit) -> None:
-        """Compute in a thread of its own."""
-        fetch: Callable[[], Any] | None = None if unit.shared is None else lambda: unit.shared
+    Attributes:
+        deadly: numbers of parts under which the process of their worker dies, before it computes them.
+        losses: machines still to be lost, each with the next unit.
+        computed: the number of each part that a worker began, in order.
+        asked: times that a worker said its facts.
+    """
 
-        def compute() -> None:
-            tokens = unit.order["part"].get("tokens")
-            with self._turn:
-                known = self.tokens.get(tokens)
-                reply, made = seat.handle.compute(unit.order, fetch, None if known is None else lambda: known)
-            if made is not None:
-                self.tokens[tokens] = made
-            self.used += known is not None
-            self._news.put(Replied(seat, unit, reply))
+    def __init__(self, store: str, count: int, **facts: Any) -> None:
+        self._store, self._count, self._facts, self._turn = store, count, facts, threading.Lock()
+        self._places: dict[Worker, str] = {}
+        self.deadly: set[int] = set()
+        self.losses = self.asked = 0
+        self.computed: list[Any] = []
 
-        threading.Thread(target=compute, daemon=True).start()
+    def change(self, count: int, **facts: Any) -> None:
+        """Let workers join that have other facts."""
+        self._count, self._facts = count, facts
 
-    def share(self, value: Any) -> Any:
-        """Return the value: threads see it as it is."""
-        return value
+    def nodes(self) -> set[str]:
+        """The machines that are not lost."""
+        return set(self._places.values())
 
-    def wait(self, seconds: float) -> list[Event]:
-        """Return what happened."""
-        while self._coming:
-            worker = self._coming.pop()
-            self._news.put(Arrived(Seat(worker, worker.facts())))
-        try:
-            return [self._news.get(timeout=seconds) if seconds else self._news.get_nowait()]
-        except queue.Empty:
-            return []
+    def room(self) -> int:
+        """The number of workers."""
+        return self._count
+
+    def hire(self) -> Worker:
+        """Make a worker."""
+        return Worker(self._store, "cpu", torch.get_num_threads())
+
+    def facts(self, actor: Worker, stop: threading.Event) -> dict[str, Any]:
+        """Return its facts: it is on a machine of its own, a new one after a loss."""
+        self.asked += 1
+        self._places.setdefault(actor, f"node {self.asked}")
+        return {**actor.facts(), "node": self._places[actor], **self._facts}
+
+    def compute(self, actor: Worker, order: Sequence[Any], stop: threading.Event) -> bytes | Exception:
+        """Compute, or die."""
+        number = order[2].get("number")
+        with self._turn:
+            if stop.is_set():
+                raise WorkerLostError("the engine was closed")
+            self.computed.append(number)
+            if self.losses and number is not None:
+                self.losses -= 1
+                del self._places[actor]
+                raise WorkerLostError("its machine is gone")
+            if number in self.deadly:
+                raise WorkerLostError("it is gone")
+            return actor.compute(*order)
 
     def close(self) -> None:
         """Do nothing: threads end with their units."""

@@ -107,14 +107,14 @@ def opened_engine(settings: EngineSettings) -> Iterator[Engine]:
     if settings.engine == "local":
         yield LocalEngine()
         return
+    from unimoe.cluster.actors import RayActors, WorkerSpec
     from unimoe.cluster.cluster import Cluster
-    from unimoe.cluster.ray_pool import Hire, RayPool
     from unimoe.cluster.units import UnitStore
 
     url = settings.store or DEFAULT_STORE
     store = UnitStore(url if "://" in url else str(Path(url).resolve()))
-    hire = Hire(store.url, settings.device, settings.threads or 1, settings.workers)
-    cluster = Cluster(RayPool(settings.address, hire), store, allow_devices="devices" in (settings.allow or ()))
+    spec = WorkerSpec(store.url, settings.device, settings.threads or 1, settings.workers)
+    cluster = Cluster(RayActors(settings.address, spec), store, allow_devices="devices" in (settings.allow or ()))
     try:
         yield ClusterEngine(cluster)
     finally:

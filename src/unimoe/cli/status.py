@@ -15,7 +15,7 @@ from unimoe.core.errors import MissingPartError
 if TYPE_CHECKING:
     from rich.console import Group
 
-    from unimoe.cluster.status import Progress, Status
+    from unimoe.cluster.board import Progress, Status
 
 _EVERY = 5.0
 """Seconds between two looks, which is how often drivers write."""
@@ -39,7 +39,7 @@ def status(
     A line for each evaluation has its items (pairs or texts) done, the units that workers compute now, what failed,
     what is left, and the hours to go at the rate so far. The exit code is 4 where something failed or was set aside.
     """
-    from unimoe.cluster.status import read_status
+    from unimoe.cluster.board import read_status
     from unimoe.cluster.units import UnitStore
 
     place = UnitStore(store, patience=_PATIENCE)

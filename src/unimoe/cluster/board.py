@@ -1,4 +1,4 @@
-"""What a run on a cluster has done, is doing and has left: kept in the store, for ``unimoe status``."""
+"""What a driver on a cluster has done, is doing and has left: kept in the store, and read by ``unimoe status``."""
 
 from __future__ import annotations
 
@@ -6,19 +6,26 @@ import platform
 import threading
 import time
 import uuid
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field
-from typing import Literal
+from typing import Any, Literal
 
 from unimoe.cluster.units import UnitStore
-from unimoe.core.errors import UnimoeError
+from unimoe.core.errors import DataError, UnimoeError, UsageError
 
 SCOPE = "drivers"
 """The folder of a store that has the board of each driver."""
 
+SILENCE = 30.0
+"""Seconds after which a driver whose board did not change is not running."""
+
 _EVERY = 5.0
 """Seconds between two writes, and for which one is tried again while the store is out of reach."""
+
+
+State = Literal["running", "ended", "lost"]
+"""Of a driver: ``lost`` where it ended without saying so."""
 
 
 @dataclass
@@ -30,7 +37,6 @@ class Line:
         items: pairs, texts or steps in all; None where that is not known.
         done: items done.
         found: of these, items that the store had from before.
-        units: parts of the work done, each an object of the store.
         running: units that workers compute now.
         failed: reasons of what failed or was set aside.
         state: how far it is; whoever opened the line says when it ends, and how.
@@ -41,7 +47,6 @@ class Line:
     items: int | None = None
     done: int = 0
     found: int = 0
-    units: int = 0
     running: int = 0
     failed: list[str] = field(default_factory=list)
     state: Literal["running", "done", "failed"] = "running"
@@ -49,22 +54,19 @@ class Line:
 
 
 class Board:
-    """The lines of one driver; writes them every few seconds.
+    """The lines of one driver; a thread writes them every few seconds.
 
     Args:
         store: where.
         workers: returns the number of workers.
         running: returns by ``what`` how many units they compute now.
-
-    Attributes:
-        name: of its object in the store.
     """
 
     def __init__(
         self, store: UnitStore, workers: Callable[[], int], running: Callable[[], Mapping[str, int]] = dict
     ) -> None:
         self._store, self._workers, self._running = UnitStore(store.url, patience=_EVERY), workers, running
-        self.name = f"{time.strftime('%Y%m%d-%H%M%S', time.gmtime())}-{uuid.uuid4().hex[:6]}.json"
+        self._name = f"{time.strftime('%Y%m%d-%H%M%S', time.gmtime())}-{uuid.uuid4().hex[:6]}.json"
         self._started, self._lines = time.time(), dict[str, Line]()
         self._lock, self._closing = threading.Lock(), threading.Event()
         self._thread = threading.Thread(target=self._run, name="board", daemon=True)
@@ -78,9 +80,8 @@ class Board:
         return line
 
     def count(self, line: Line, items: int, *, found: bool = False) -> None:
-        """Count a unit of some items as done; ``found`` where the store had it."""
+        """Count items as done; ``found`` where the store had them."""
         with self._lock:
-            line.units += 1
             line.done += items
             line.found += items * found
 
@@ -112,13 +113,131 @@ class Board:
         running = {} if ended else self._running()
         with self._lock:
             lines = [asdict(line) | {"running": running.get(line.what, 0)} for line in self._lines.values()]
-        content = {
-            "machine": platform.node(),
-            "started": self._started,
-            "updated": time.time(),
-            "ended": ended,
-            "workers": self._workers(),
-            "lines": lines,
-        }
+        own = {"machine": platform.node(), "started": self._started, "workers": self._workers()}
         with suppress(UnimoeError):  # a store out of reach fails where units are written
-            self._store.write_json(SCOPE, self.name, content)
+            content = {**own, "updated": time.time(), "ended": ended, "lines": lines}
+            self._store.write_json(SCOPE, self._name, content)
+
+
+@dataclass(frozen=True)
+class Driver:
+    """A process that gave out work.
+
+    Attributes:
+        name: of its board.
+        machine: where it runs or ran.
+        state: whether it works.
+        workers: that it has or had.
+        seconds_ago: since its board changed.
+    """
+
+    name: str
+    machine: str
+    state: State
+    workers: int
+    seconds_ago: float
+
+
+@dataclass(frozen=True)
+class Progress:
+    """How far an evaluation or training is.
+
+    Attributes:
+        what: task, dataset, arm and seed.
+        state: ``stopped`` where its driver no longer runs and it is neither done nor failed.
+        items: pairs, texts or steps in all; None where that is not known.
+        done: items done.
+        running: units that workers compute now.
+        left: items left; None where ``items`` is.
+        hours: to go, at the rate of the items computed so far; None where that is not known.
+        failed: reasons of what failed or was set aside.
+    """
+
+    what: str
+    state: Literal["running", "done", "failed", "stopped"]
+    items: int | None
+    done: int
+    running: int
+    left: int | None
+    hours: float | None
+    failed: Sequence[str]
+
+
+@dataclass(frozen=True)
+class Status:
+    """The state of a store: its drivers, the latest first, and its evaluations and trainings by name."""
+
+    drivers: Sequence[Driver]
+    progress: Sequence[Progress]
+
+    @property
+    def runs(self) -> bool:
+        """Whether a driver runs."""
+        return any(driver.state == "running" for driver in self.drivers)
+
+    @property
+    def failed(self) -> bool:
+        """Whether something failed or was set aside."""
+        return any(one.state == "failed" or one.failed for one in self.progress)
+
+    def as_json(self) -> dict[str, Any]:
+        """Return it as JSON values."""
+        return {"running": self.runs, "failed": self.failed, **asdict(self)}
+
+
+def read_status(store: UnitStore) -> Status:
+    """Read the boards of a store.
+
+    Where several drivers have a line of one name, that of a driver that runs counts, and of several such the one with
+    the most items done; else the latest.
+
+    Raises:
+        UsageError: no driver has used it as a store.
+        DataError: a board has other fields, as those of another version of unimoe may have.
+    """
+    names = sorted(store.keys(SCOPE), reverse=True)
+    if not names:
+        raise UsageError(
+            f"{store.shown}: not a store, or not yet (no driver has written there); give the folder or URL that "
+            "--store named"
+        )
+    drivers: list[Driver] = []
+    best: dict[str, tuple[tuple[bool, int, float], Progress]] = {}
+    for name in names:
+        if (board := store.read_json(SCOPE, name)) is None:
+            continue  # cut short by a crash
+        try:
+            silent = max(0.0, time.time() - board["updated"])
+            state: State = "ended" if board["ended"] else "lost" if silent > SILENCE else "running"
+            drivers.append(Driver(name.removesuffix(".json"), board["machine"], state, board["workers"], silent))
+            for line in (Line(**values) for values in board["lines"]):
+                progress, runs = _progress(line, board["updated"], state == "running"), state == "running"
+                rank = (runs, line.done if runs else 0, board["updated"])
+                if line.what not in best or rank > best[line.what][0]:
+                    best[line.what] = (rank, progress)
+        except (KeyError, TypeError) as error:
+            raise DataError(
+                f"{store.shown}/{SCOPE}/{name}: unknown fields ({error}); use the version of unimoe that wrote it, or "
+                "delete it"
+            ) from None
+    return Status(drivers, [best[what][1] for what in sorted(best)])
+
+
+def _progress(line: Line, updated: float, runs: bool) -> Progress:
+    at_work, computed = runs and line.state == "running", line.done - line.found
+    left = None if line.items is None else max(0, line.items - line.done)
+    if line.state == "done":
+        left = 0  # what was done before there was a store, no driver counts
+    hours = None
+    if at_work and left is not None and computed > 0:
+        hours = left * (updated - line.begun) / computed / 3600
+    return Progress(
+        what=line.what,
+        state="stopped" if line.state == "running" and not runs else line.state,
+        items=line.items,
+        done=line.done,
+        running=line.running if at_work else 0,
+        left=left,
+        hours=hours,
+        failed=line.failed,
+    )

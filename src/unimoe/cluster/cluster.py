@@ -1,60 +1,56 @@
-"""A cluster as the driver uses it: the workers of each model, their units in the store, and the state of all work."""
+"""The driver of a cluster: hands units to workers, reads those that the store has, and knows the state of all work."""
 
 from __future__ import annotations
 
 import threading
-import time
-from collections import OrderedDict, deque
+from collections import Counter, deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass
-from typing import Any, Protocol
+from dataclasses import dataclass, field
+from typing import Any
 
-from unimoe.cluster.board import Board, Line
-from unimoe.cluster.dispatch import Dispatcher, Pool, Seat, SetAsideError
-from unimoe.cluster.schedule import Unit
+from unimoe.cluster.actors import RayActors, WorkerLostError
+from unimoe.cluster.board import Board
 from unimoe.cluster.units import UnitStore
-from unimoe.cluster.work import Compute, Part, is_error, unpacked
+from unimoe.cluster.work import Compute, Part, unpacked
 from unimoe.cluster.worker import PROBE, VERSIONS
 from unimoe.core.console import stderr
-from unimoe.core.errors import UsageError
+from unimoe.core.errors import DataError, UnimoeError, UsageError
 from unimoe.core.io import hash_json
 from unimoe.results.provenance import package_versions
 
-_AHEAD = 4
-"""Parts for each worker that are made ahead where their texts travel with them."""
-
-_OF_THE_DRIVER = ("shared", "items", "label")
-"""Keys of a part that a worker does not get."""
-
-_SILENCE = 60.0
-"""Seconds after which a wait for the first worker is explained."""
-
-_READERS = 16
-"""Objects read from the store at a time."""
-
-_SHARED = 4
-"""Sets of texts in the cluster's memory."""
+_DEATHS = 3  # of a worker's process under one unit, after which the unit is set aside
+_AHEAD = 4  # parts for each worker that an evaluation makes ahead: their texts travel with them
+_LOOK = 1.0  # seconds between two looks for room for workers
+_COURTESY = 0.05  # seconds that a free worker leaves a unit to those that hold its model
+_SILENCE = 60.0  # seconds after which a wait for the first worker is explained
+_READERS = 16  # objects read from the store at a time
+_OF_THE_DRIVER = ("items", "label")  # keys of a part that a worker does not get
 
 
-class SharingPool(Pool, Protocol):
-    """A pool with memory that its workers read."""
-
-    def share(self, value: Any) -> Any:
-        """Put a value there and return its handle."""
+class SetAsideError(DataError):
+    """A unit killed its worker each time."""
 
 
-@dataclass(frozen=True)
-class Handle:
-    """Texts in the cluster's memory.
+@dataclass(eq=False)
+class Unit:
+    """A part on its way through the workers.
 
     Attributes:
-        content: their hash.
-        reference: the pool's own.
+        system: hash of the recipe of the model that computes it.
+        what: task, dataset, arm and seed of the evaluation.
+        name: how messages call it beside these.
+        order: the arguments of ``Worker.compute``.
+        reply: becomes the bytes that a worker returned.
+        lost_on: machines on which a worker was lost under it.
     """
 
-    content: str
-    reference: Any
+    system: str
+    what: str
+    name: str
+    order: Sequence[Any]
+    reply: Future[bytes] = field(default_factory=Future)
+    lost_on: list[str] = field(default_factory=list)
 
 
 @dataclass(frozen=True)
@@ -75,42 +71,46 @@ class Assignment:
 
 
 class Cluster:
-    """The workers of one driver.
+    """The workers of one driver, each served by a thread that gives it one unit after the other.
 
     Args:
-        pool: the workers.
+        actors: where workers come from.
         store: where finished units are kept.
         allow_devices: whether workers of several kinds of device may work together.
+
+    Attributes:
+        board: what the driver has done, is doing and has left.
+        readers: threads that read the store.
     """
 
-    def __init__(self, pool: SharingPool, store: UnitStore, *, allow_devices: bool = False) -> None:
+    def __init__(self, actors: RayActors, store: UnitStore, *, allow_devices: bool = False) -> None:
         store.write(PROBE, PROBE, b"")
-        self._pool, self.store, self._allow_devices = pool, store, allow_devices
-        self._facts: Mapping[str, Any] = {}
-        self._first = threading.Event()
+        self._actors, self.store, self._allow_devices = actors, store, allow_devices
+        self._first: Future[Mapping[str, Any]] = Future()
+        self._hired, self._at_work = 0, 0
+        self._waiting: dict[str, deque[Unit]] = {}  # by system, so that a worker seldom loads another model
+        self._running: set[Unit] = set()
+        self._failure: UnimoeError | None = None
+        self._change, self._stop = threading.Condition(), threading.Event()
         self.readers = ThreadPoolExecutor(_READERS)
-        self._shared: OrderedDict[str, Handle] = OrderedDict()
-        self._lock = threading.Lock()
-        self._dispatcher = Dispatcher(pool, self._admit)
-        self.board = Board(store, lambda: self._dispatcher.seats, lambda: self._dispatcher.running)
+        self.board = Board(store, lambda: self._at_work, lambda: Counter(unit.what for unit in list(self._running)))
+        self._threads: list[threading.Thread] = []
+        self._start(self._hire)
 
     @property
     def size(self) -> int:
-        """Workers there are now."""
-        return max(1, self._dispatcher.seats)
+        """Workers there are now, one at least."""
+        return max(1, self._at_work)
 
     def facts(self) -> Mapping[str, Any]:
         """Wait for the first worker, and return what it said of itself."""
-        begun, patient = time.monotonic(), True
-        while not self._first.wait(0.5):
-            if self._dispatcher.failure:
-                raise self._dispatcher.failure
-            if patient and time.monotonic() - begun > _SILENCE:
-                patient = False
-                stderr.print(
-                    "waiting for a worker: the cluster has no free GPU, or not --threads free CPUs", soft_wrap=True
-                )
-        return self._facts
+        try:
+            return self._first.result(_SILENCE)
+        except TimeoutError:
+            stderr.print(
+                "waiting for a worker: the cluster has no free GPU, or not --threads free CPUs", soft_wrap=True
+            )
+        return self._first.result()
 
     def kind(self) -> str | None:
         """Return the kind of device that all workers have; None where several kinds may work together."""
@@ -119,32 +119,149 @@ class Cluster:
 
     def workers(self, assignment: Assignment) -> ClusterWorkers:
         """Return the workers of a model, for one evaluation."""
-        return ClusterWorkers(self, self._dispatcher, assignment, self.kind())
+        return ClusterWorkers(self, assignment)
 
-    def share(self, value: Any) -> Handle:
-        """Put texts into the cluster's memory, once."""
-        with self._lock:
-            if (handle := self._shared.get(value.content)) is None:
-                handle = self._shared[value.content] = Handle(value.content, self._pool.share(value))
-            self._shared.move_to_end(value.content)
-            while len(self._shared) > _SHARED:
-                self._shared.popitem(last=False)
-            return handle
+    def submit(self, unit: Unit) -> Future[bytes]:
+        """Let a unit be computed, and return its reply."""
+        with self._change:
+            if self._failure:
+                raise self._failure
+            self._waiting.setdefault(unit.system, deque()).append(unit)
+            self._change.notify_all()
+        return unit.reply
 
     def close(self) -> None:
-        """Let the workers go, and write the last state."""
-        self._dispatcher.close()
+        """Let the workers go, and write the last state; whoever waits for a unit gets an error."""
+        self._end(DataError("the engine was closed"))
+        for thread in self._threads:
+            thread.join()
+        self._actors.close()
         self.readers.shutdown(cancel_futures=True)
         self.board.close()
 
-    def _admit(self, seat: Seat) -> bool:
+    def _start(self, work: Any, *arguments: Any) -> None:
+        """Start a thread whose error ends the run, as whoever waits for a unit must hear of it."""
+
+        def run() -> None:
+            try:
+                work(*arguments)
+            except Exception as error:
+                self._end(error if isinstance(error, UnimoeError) else DataError(f"{type(error).__name__}: {error}"))
+
+        self._threads.append(threading.Thread(target=run, daemon=True))
+        self._threads[-1].start()
+
+    def _end(self, error: UnimoeError) -> None:
+        with self._change:
+            self._failure = self._failure or error
+            left = [*self._running, *(unit for units in self._waiting.values() for unit in units)]
+            self._running.clear()
+            self._waiting.clear()
+            self._stop.set()
+            self._change.notify_all()
+        for unit in left:
+            unit.reply.set_exception(self._failure)
+        if not self._first.done():
+            self._first.set_exception(self._failure)
+
+    def _hire(self) -> None:
+        """Hire actors for the room that there is, and look again: machines may join."""
+        while not self._stop.is_set():
+            for _ in range(self._actors.room() - self._hired):
+                self._count(hired=1)
+                self._start(self._employ, self._actors.hire())
+            self._stop.wait(_LOOK)
+
+    def _employ(self, actor: Any) -> None:
+        """Keep an actor at work: when it dies, Ray starts it again, on this machine or another."""
+        while not self._stop.is_set():
+            try:
+                facts = self._actors.facts(actor, self._stop)
+            except WorkerLostError:  # for good, as Ray would have started it again: the next look hires another
+                self._count(hired=-1)
+                return
+            if not self._admit(facts):
+                return  # and Ray ends the actor, which nobody holds any more
+            self._count(at_work=1)
+            self._keep_at_work(actor, facts["node"])
+            self._count(at_work=-1)
+
+    def _count(self, hired: int = 0, at_work: int = 0) -> None:
+        with self._change:
+            self._hired += hired
+            self._at_work += at_work
+
+    def _keep_at_work(self, actor: Any, node: str) -> None:
+        """Let an actor compute one unit after the other until it is lost, or the run ends."""
+        system: str | None = None
+        while unit := self._next(system):
+            system = unit.system
+            try:
+                reply = self._actors.compute(actor, unit.order, self._stop)
+            except WorkerLostError as lost:
+                unit.lost_on.append(node)
+                self._settle(unit, lost)
+                return
+            self._settle(unit, reply)
+
+    def _settle(self, unit: Unit, reply: bytes | Exception) -> None:
+        """Hand a reply to whoever waits for it; a unit whose worker was lost goes to the next free one.
+
+        Machines may be lost under a unit any number of times, but not processes. A lost machine still counts as alive
+        when its worker's loss is heard of, but no longer when the next one's is.
+        """
+        again = False
+        if isinstance(reply, WorkerLostError):
+            alive = self._actors.nodes()
+            again = sum(node in alive for node in unit.lost_on) < _DEATHS
+            reply = SetAsideError(
+                f"{unit.what}, {unit.name}: set aside, {_DEATHS} worker processes died under it ({reply}); give "
+                "workers more memory, or make the batches smaller with evaluation.token_budget"
+            )
+        with self._change:
+            if unit not in self._running:  # the run has ended, and with it the unit
+                return
+            self._running.remove(unit)
+            if again:
+                self._waiting.setdefault(unit.system, deque()).appendleft(unit)
+                self._change.notify_all()
+                return
+        if isinstance(reply, Exception):
+            unit.reply.set_exception(reply)
+        else:
+            unit.reply.set_result(reply)
+
+    def _next(self, held: str | None) -> Unit | None:
+        """Wait for the next unit of a worker that holds the model of a system; None where the run ends.
+
+        Units of that model come first, then those of the system with the most units for each worker.
+        """
+        with self._change:
+            while not self._stop.is_set():
+                if held not in self._waiting:
+                    self._change.wait_for(lambda: self._waiting or self._stop.is_set())
+                    self._change.wait_for(lambda: held in self._waiting, _COURTESY)
+                if not self._waiting:
+                    continue  # others were faster
+                system = held
+                if system is None or system not in self._waiting:
+                    busy = Counter(unit.system for unit in self._running)
+                    system = max(self._waiting, key=lambda name: len(self._waiting[name]) / (1 + busy[name]))
+                units = self._waiting[system]
+                unit = units.popleft()
+                if not units:
+                    del self._waiting[system]
+                self._running.add(unit)
+                return unit
+        return None
+
+    def _admit(self, facts: Mapping[str, Any]) -> bool:
         """Say whether a worker may be used: it must compute what the others compute.
 
         Raises:
             UsageError: it cannot; what is wrong with it is wrong with the cluster.
         """
-        facts, own = seat.facts, package_versions()
-        machine = facts["machine"]
+        own, machine = package_versions(), facts["machine"]
         if not facts["sees_store"]:
             raise UsageError(
                 f"{machine} does not see the store {self.store.shown}; give --store a URL or a folder that all "
@@ -156,41 +273,34 @@ class Cluster:
                     f"{machine} has {name} {facts['versions'][name]}, the driver {own[name]}; install the same "
                     "packages on every machine"
                 )
-        self._facts = self._facts or facts
-        if facts["device"] != self._facts["device"] and not self._allow_devices:
-            stderr.print(
-                f"left idle: {machine}, {facts['device']}, because the others compute on {self._facts['device']} and "
-                "scores differ in their last digits; --allow devices uses both",
-                style="yellow",
-                soft_wrap=True,
-            )
-            return False
-        self._first.set()
-        return True
+        with self._change:
+            if not self._first.done():
+                self._first.set_result(facts)
+        first = self._first.result()["device"]
+        if facts["device"] == first or self._allow_devices:
+            return True
+        stderr.print(
+            f"left idle: {machine}, {facts['device']}, because the others compute on {first} and scores differ in "
+            "their last digits; --allow devices uses both",
+            style="yellow",
+            soft_wrap=True,
+        )
+        return False
 
 
 class ClusterWorkers:
     """The workers of one model on a cluster, for one evaluation; see ``Workers``."""
 
-    def __init__(self, cluster: Cluster, dispatcher: Dispatcher, assignment: Assignment, device: str | None) -> None:
-        self._cluster, self._dispatcher, self._assignment = cluster, dispatcher, assignment
+    def __init__(self, cluster: Cluster, assignment: Assignment) -> None:
+        self._cluster, self._assignment = cluster, assignment
         self._system = hash_json(assignment.recipe)
-        self._identity = [dict(assignment.identity), device, package_versions()["unimoe"]]
+        self._identity = [dict(assignment.identity), cluster.kind(), package_versions()["unimoe"]]
         self._finished: set[str] | None = None
 
     @property
     def size(self) -> int:
         """Workers there are now."""
         return self._cluster.size
-
-    @property
-    def line(self) -> Line:
-        """The evaluation's line on the board."""
-        return self._cluster.board.line(self._assignment.what)
-
-    def share(self, value: Any) -> Handle:
-        """Put texts into the cluster's memory, to give them to a part as ``shared``."""
-        return self._cluster.share(value)
 
     def ask(self, job: str, part: Part) -> Any:
         """Let one worker do a job whose reply is not kept."""
@@ -199,74 +309,51 @@ class ClusterWorkers:
     def compute(self, job: str, parts: Iterable[Part], own: Compute) -> Iterator[Any]:
         """Yield what a job makes of each part, in order; what the store has is read.
 
-        A part names what makes it by ``content`` where it has ``shared`` texts, and the number of its items by
-        ``items``; messages call it by its ``label``. Where a part is set aside, the others are computed before
-        the error is raised.
+        A part may give the number of its items as ``items``, and what messages call it as ``label``. Where a part is
+        set aside, the others are computed before the error is raised.
         """
-        waiting: deque[tuple[Part, Future[bytes]]] = deque()
-        aside: list[str] = []
+        cluster, scope = self._cluster, self._assignment.scope
+        line, aside = cluster.board.line(self._assignment.what), list[str]()
+        waiting = deque[tuple[Part, bool, Future[bytes]]]()
+        if self._finished is None:
+            self._finished = cluster.store.keys(scope)
 
-        def next_one() -> Any:
-            _part, reply = waiting.popleft()
+        def first() -> Iterator[Any]:
+            part, found, reply = waiting.popleft()
             try:
                 value = unpacked(reply.result())
             except SetAsideError as error:
                 aside.append(str(error))
-                self.line.failed.append(str(error))
-                return None
-            return value
-
-        for part in parts:
-            waiting.append((part, self._reply(job, part)))
-            while not isinstance(parts, Sequence) and len(waiting) > _AHEAD * self.size:
-                value = next_one()
-                if not aside:
-                    yield value
-        while waiting:
-            value = next_one()
+                line.failed.append(str(error))
+                return
+            cluster.board.count(line, part.get("items", 1), found=found)
             if not aside:
                 yield value
+
+        for part in parts:
+            key = hash_json([self._identity, job, _sent(part)])
+            if found := key in self._finished:
+                reply = cluster.readers.submit(self._read, job, part, key)
+            else:
+                reply = self._submit(job, part, key)
+            waiting.append((part, found, reply))
+            if len(waiting) > _AHEAD * self.size:
+                yield from first()
+        while waiting:
+            yield from first()
         if aside:
             raise SetAsideError("; ".join(aside))
 
-    def _reply(self, job: str, part: Part) -> Future[bytes]:
-        """Return the reply of a part, from the store where it is finished."""
-        if self._finished is None:
-            self._finished = self._cluster.store.keys(self._assignment.scope)
-        known = {name: value for name, value in part.items() if name not in _OF_THE_DRIVER}
-        key, items = hash_json([self._identity, job, known]), part.get("items", 1)
-        if key in self._finished:
-            return self._cluster.readers.submit(self._read, job, part, key, items)
-        return self._computed(job, part, key, items)
-
-    def _read(self, job: str, part: Part, key: str, items: int) -> bytes:
+    def _read(self, job: str, part: Part, key: str) -> bytes:
         """Return a reply from the store, or compute it where the object is damaged."""
         body = self._cluster.store.read(self._assignment.scope, key)
-        if body is None:
-            return self._computed(job, part, key, items).result()
-        self._cluster.board.count(self.line, items, found=True)
-        return body
+        return self._submit(job, part, key).result() if body is None else body
 
-    def _computed(self, job: str, part: Part, key: str, items: int) -> Future[bytes]:
-        line = self.line
+    def _submit(self, job: str, part: Part, key: str | None) -> Future[bytes]:
+        assignment = self._assignment
+        order = (assignment.recipe, job, _sent(part), (assignment.scope, key) if key else None)
+        return self._cluster.submit(Unit(self._system, assignment.what, part.get("label", job), order))
 
-        def count(reply: Future[bytes]) -> None:
-            if not reply.exception() and not is_error(reply.result()):
-                self._cluster.board.count(line, items)
 
-        reply = self._submit(job, part, (self._assignment.scope, key))
-        reply.add_done_callback(count)
-        return reply
-
-    def _submit(self, job: str, part: Part, unit: tuple[str, str] | None) -> Future[bytes]:
-        handle: Handle | None = part.get("shared")
-        order = {
-            "recipe": self._assignment.recipe,
-            "job": job,
-            "part": {name: value for name, value in part.items() if name not in _OF_THE_DRIVER},
-            "unit": unit,
-            "shared": handle and handle.content,
-        }
-        asked = Unit(self._system, self._assignment.what, part.get("label", job), order, handle and handle.reference)
-        self._dispatcher.submit(asked)
-        return asked.reply
+def _sent(part: Part) -> Part:
+    return {name: value for name, value in part.items() if name not in _OF_THE_DRIVER}

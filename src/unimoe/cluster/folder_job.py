@@ -9,18 +9,15 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from unimoe.cluster.cluster import Assignment, Cluster
-from unimoe.cluster.mirror import Mirror
 from unimoe.cluster.units import UnitStore
-from unimoe.cluster.work import Compute, Part, nowhere
+from unimoe.cluster.work import Compute, Part, Recipe, nowhere
 from unimoe.core.errors import DataError
-from unimoe.core.io import hash_json
+from unimoe.core.io import atomic_path, hash_json
 
-_JOB = "write folder"
-_EVERY = 10.0
-"""Seconds between two copies of a folder to the store."""
-
-_STATE = "state.safetensors"
-"""Of unfinished trainings; it stays in the store."""
+_JOB, _LIST = "write folder", "files.json"
+_EVERY = 10.0  # seconds between two copies of a folder to the store
+_STATE = "state.safetensors"  # of unfinished trainings; it stays in the store
+_HERE = b"@FOLDER@"  # in the store, the folder's own path, which files in JSON and Markdown may name
 
 Tick = Callable[[], None]
 """Called often: copies the folder to the store from time to time."""
@@ -30,7 +27,7 @@ Write = Callable[[Part, Path, Tick], Any]
 
 
 def done_by_worker(
-    cluster: Cluster, what: str, recipe: Mapping[str, Any], part: Part, folder: Path, *, items: int | None = None
+    cluster: Cluster, what: str, recipe: Recipe, part: Part, folder: Path, *, items: int | None = None
 ) -> Any:
     """Let a worker do a part, or go on with it, and copy what it wrote into a folder.
 
@@ -53,8 +50,10 @@ def done_by_worker(
     with cluster.board.noted(what, items):
         workers = cluster.workers(Assignment(what, "units/folders", recipe, {}))
         (found,) = workers.compute(_JOB, [own if items is None else {**own, "items": items}], nowhere)
-    if not Mirror(folder, cluster.store, _finished(own)).fetch(but=_STATE):
-        raise DataError(f"{cluster.store.shown}: {_finished(own)} is missing or damaged; delete units/folders there")
+    if not _Mirror(folder, cluster.store, own, "finished").fetch(but=_STATE):
+        raise DataError(
+            f"{cluster.store.shown}: folders/{own['key']} is missing or damaged; delete units/folders there"
+        )
     return found
 
 
@@ -70,7 +69,7 @@ def folder_jobs(write: Write, store: UnitStore) -> Mapping[str, Compute]:
         # The store knows how far the work is; another driver may let a worker of this machine do the same.
         with TemporaryDirectory(prefix="unimoe-") as name:
             folder = Path(name)
-            mirror, last = Mirror(folder, store, _unfinished(part)), time.monotonic()
+            mirror, last = _Mirror(folder, store, part, "unfinished"), time.monotonic()
             mirror.fetch()
 
             def tick() -> None:
@@ -80,15 +79,55 @@ def folder_jobs(write: Write, store: UnitStore) -> Mapping[str, Compute]:
                     last = time.monotonic()
 
             found = write(part, folder, tick)
-            Mirror(folder, store, _finished(part)).push()
+            _Mirror(folder, store, part, "finished").push()
         return found
 
     return {_JOB: compute}
 
 
-def _unfinished(part: Part) -> str:
-    return f"folders/{part['key']}/unfinished"
+class _Mirror:
+    """The copy of a part's folder in a store: its files, and a list of them that is written last."""
+
+    def __init__(self, folder: Path, store: UnitStore, part: Part, state: str) -> None:
+        self._folder, self._store, self._scope = folder, store, f"folders/{part['key']}/{state}"
+        self._sent: dict[str, tuple[int, int]] = {}
+
+    def push(self) -> None:
+        """Copy the files that changed since the last push, and list those that there are."""
+        files = {str(path.relative_to(self._folder)): path.stat() for path in self._folder.rglob("*") if path.is_file()}
+        now = {name: (stat.st_mtime_ns, stat.st_size) for name, stat in files.items() if "/." not in f"/{name}"}
+        for name in now:
+            if self._sent.get(name) != now[name]:
+                content = (self._folder / name).read_bytes()
+                self._store.write(f"{self._scope}/files", _key(name), self._moved(name, content, to_store=True))
+        if now != self._sent:
+            self._store.write_json(self._scope, _LIST, sorted(now))
+            self._sent = now
+
+    def fetch(self, *, but: str | None = None) -> bool:
+        """Copy the listed files into the folder, but not those whose names end with ``but``; return whether any are.
+
+        Raises:
+            DataError: a file is missing or damaged.
+        """
+        listed: Any = self._store.read_json(self._scope, _LIST)
+        for name in listed or ():
+            if but is not None and name.endswith(but):
+                continue
+            content = self._store.read(f"{self._scope}/files", _key(name))
+            if content is None:
+                raise DataError(f"{self._store.shown}: {self._scope}, {name} is missing or damaged; delete this folder")
+            with atomic_path(self._folder / name) as temporary:
+                temporary.write_bytes(self._moved(name, content))
+        return listed is not None
+
+    def _moved(self, name: str, content: bytes, *, to_store: bool = False) -> bytes:
+        """Return a file's content with the folder's path in the store's words, or in this machine's."""
+        if not name.endswith((".json", ".jsonl", ".md")):
+            return content
+        here = str(self._folder).encode()
+        return content.replace(here, _HERE) if to_store else content.replace(_HERE, here)
 
 
-def _finished(part: Part) -> str:
-    return f"folders/{part['key']}/finished"
+def _key(name: str) -> str:
+    return name.replace("/", "--")

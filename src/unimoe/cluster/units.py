@@ -14,12 +14,9 @@ import time
 import uuid
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 from unimoe.core.errors import UsageError
-
-if TYPE_CHECKING:
-    import fsspec
 
 T = TypeVar("T")
 
@@ -27,11 +24,19 @@ PATIENCE = 600.0
 """Seconds for which a store may be out of reach."""
 
 _LONGEST_PAUSE = 30.0
-_FULL = {errno.ENOSPC, errno.EDQUOT}
-_FORBIDDEN = {errno.EACCES, errno.EPERM, errno.EROFS}
-_NO_FOLDER = {errno.ENOTDIR, errno.EISDIR, errno.EEXIST, errno.ENAMETOOLONG, errno.EINVAL, errno.ELOOP}
-_WITHOUT_KEYS = {"NoCredentialsError", "PartialCredentialsError", "ProfileNotFound", "DefaultCredentialsError"}
-"""Errors of the clients of S3 and Google's store, by name: the clients may not be installed."""
+_REMEDIES: dict[object, str] = {
+    **dict.fromkeys((errno.ENOSPC, errno.EDQUOT), "free room there"),
+    **dict.fromkeys((errno.EACCES, errno.EPERM, errno.EROFS), "allow this user to read and write there"),
+    **dict.fromkeys(
+        (errno.ENOTDIR, errno.EISDIR, errno.EEXIST, errno.ENAMETOOLONG, errno.EINVAL, errno.ELOOP),
+        "make room for a folder there",
+    ),
+    **dict.fromkeys(  # by name: the clients of S3 and Google's store may not be installed
+        ("NoCredentialsError", "PartialCredentialsError", "ProfileNotFound", "DefaultCredentialsError"),
+        "set the keys of this store in the environment, on every machine",
+    ),
+}
+"""What to do about errors that do not pass, by number or by the class's name."""
 
 
 class UnitStore:
@@ -49,8 +54,18 @@ class UnitStore:
     """
 
     def __init__(self, url: str, patience: float = PATIENCE) -> None:
-        self.url, self.shown, self._patience = url, _without_password(url), patience
-        self._files, self._root = _opened(url)
+        self.url, self._patience = url, patience
+        self.shown = re.sub(r"://[^/\s]*@", "://***@", url)
+        try:
+            import fsspec
+
+            self._files, root = fsspec.url_to_fs(url)
+        except Exception as error:  # clients that connect at once have errors of their own kinds
+            raise UsageError(
+                f"--store {self.shown}: no client for such a store ({_in_words(error, url)}); give a folder, "
+                "s3://BUCKET/FOLDER with unimoe[cluster], or install the fsspec client it names"
+            ) from None
+        self._root = root.rstrip("/")
         protocols = self._files.protocol
         self._is_folder = "file" in ((protocols,) if isinstance(protocols, str) else protocols)
 
@@ -124,7 +139,8 @@ class UnitStore:
                 raise
             except Exception as error:  # every client has errors of its own kind
                 said = _in_words(error, self.url)
-                if remedy := _remedy(error):
+                number = errno.EACCES if isinstance(error, PermissionError) else getattr(error, "errno", None)
+                if remedy := _REMEDIES.get(number) or _REMEDIES.get(type(error).__name__):
                     raise UsageError(f"{self.shown}: {said}; {remedy}, or give another --store") from None
                 if time.monotonic() - begun + pause > self._patience:
                     raise UsageError(
@@ -135,39 +151,8 @@ class UnitStore:
             pause = min(2 * pause, _LONGEST_PAUSE)
 
 
-def _remedy(error: BaseException) -> str | None:
-    """Return what to do about an error that does not pass; None for one that may."""
-    number = getattr(error, "errno", None)
-    if number in _FULL:
-        return "free room there"
-    if isinstance(error, PermissionError) or number in _FORBIDDEN:
-        return "allow this user to read and write there"
-    if type(error).__name__ in _WITHOUT_KEYS:
-        return "set the keys of this store in the environment, on every machine"
-    if number in _NO_FOLDER:
-        return "make room for a folder there"
-    return None
-
-
-def _opened(url: str) -> tuple[fsspec.AbstractFileSystem, str]:
-    import fsspec
-
-    try:
-        files, root = fsspec.url_to_fs(url)
-    except Exception as error:  # clients that connect at once have errors of their own kinds
-        raise UsageError(
-            f"--store {_without_password(url)}: no client for such a store ({_in_words(error, url)}); give a folder, "
-            "s3://BUCKET/FOLDER with unimoe[cluster], or install the fsspec client it names"
-        ) from None
-    return files, root.rstrip("/")
-
-
 def _checksum(body: bytes) -> bytes:
     return hashlib.sha256(body).hexdigest().encode()
-
-
-def _without_password(url: str) -> str:
-    return re.sub(r"://[^/\s]*@", "://***@", url)
 
 
 def _in_words(error: BaseException, url: str) -> str:

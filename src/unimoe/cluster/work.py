@@ -5,18 +5,11 @@ A part depends on nothing but the model and itself, so that the results are the 
 
 from __future__ import annotations
 
-import builtins
 import json
-import traceback
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
-import torch
-
-from unimoe.core import errors
-from unimoe.core.errors import InputError
 
 if TYPE_CHECKING:
     from unimoe.models.embedder import Advance
@@ -26,7 +19,6 @@ Part = dict[str, Any]
 
 Compute = Callable[[Part], Any]
 """What a process makes of a part: an array, or JSON values."""
-
 
 Recipe = Mapping[str, Any]
 """How a process on another machine makes a model, as JSON values; ``maker`` is the function that does."""
@@ -100,43 +92,10 @@ def packed(value: Any) -> bytes:
     return json.dumps(header).encode() + b"\n" + np.ascontiguousarray(value).tobytes()
 
 
-def packed_error(error: Exception, place: str) -> bytes:
-    """Return an error as bytes, with where it was raised."""
-    trace = "".join(traceback.format_exception(error))
-    content: dict[str, Any] = {
-        "error": type(error).__name__,
-        "message": str(error),
-        "note": f"in {place}:\n{trace}",
-    }
-    if isinstance(error, InputError):
-        content |= {"index": error.index, "reason": error.reason}
-    return json.dumps(content).encode() + b"\n"
-
-
 def unpacked(reply: bytes) -> Any:
-    """Return what a job made, or raise its error."""
+    """Return what a job made; arrays can be written to."""
     header, _, numbers = reply.partition(b"\n")
     content = json.loads(header)
-    if "error" in content:
-        error = _error(content)
-        error.add_note(content["note"])
-        raise error
     if "value" in content:
         return content["value"]
-    return np.frombuffer(numbers, dtype=content["dtype"]).reshape(content["shape"]).copy()  # which can be written to
-
-
-def is_error(reply: bytes) -> bool:
-    """Return whether a reply is an error."""
-    return reply.startswith(b'{"error"')
-
-
-def _error(content: Mapping[str, Any]) -> Exception:
-    if content["error"] == "InputError":
-        return InputError(content["index"], content["reason"])
-    for place in (errors, torch, builtins):
-        kind = getattr(place, content["error"], None)
-        if isinstance(kind, type) and issubclass(kind, Exception):
-            with suppress(TypeError):  # some take more than a message
-                return kind(content["message"])
-    return RuntimeError(f"{content['error']}: {content['message']}")
+    return np.frombuffer(numbers, dtype=content["dtype"]).reshape(content["shape"]).copy()

@@ -2,22 +2,21 @@
 
 from __future__ import annotations
 
+import copy
 import importlib
 import json
 import platform
+import traceback
 from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
 
 from unimoe.cluster.units import UnitStore
-from unimoe.cluster.work import Compute, packed, packed_error
+from unimoe.cluster.work import Compute, Part, Recipe, packed
 from unimoe.core.io import hash_json
 from unimoe.models.device import choose_device, choose_dtype, describe_device
 from unimoe.results.provenance import package_versions
-
-_SHARED = 2
-"""Sets of texts that a worker keeps at hand."""
 
 PROBE = "probe"
 """The object by which a worker sees that it reaches the driver's store; its scope has the same name."""
@@ -38,8 +37,8 @@ class Worker:
     def __init__(self, store: str, device: str | None, threads: int) -> None:
         torch.set_num_threads(threads)
         self._store, self._device = UnitStore(store), choose_device(device)
-        self._jobs: tuple[str, Mapping[str, Compute]] = ("", {})
-        self._shared: dict[str, Any] = {}
+        self._loaded: str | None = None
+        self._jobs: Mapping[str, Compute] = {}
 
     def facts(self) -> dict[str, Any]:
         """Return what the driver must know before it uses this worker, as JSON values."""
@@ -52,49 +51,46 @@ class Worker:
             "sees_store": self._store.read(PROBE, PROBE) is not None,
         }
 
-    def compute(
-        self,
-        order: Mapping[str, Any],
-        shared: Callable[[], Any] | None = None,
-        tokens: Callable[[], Any] | None = None,
-    ) -> tuple[bytes, Any]:
-        """Compute a unit and return what was made of it, or the error, as bytes; and token ids that others can use.
+    def compute(self, recipe: Recipe, job: str, part: Part, unit: tuple[str, str] | None) -> bytes | Exception:
+        """Compute a unit, and keep it in the store before anyone hears of it.
 
         Args:
-            order: ``recipe`` of the model, ``job`` and ``part``; ``unit`` is its place in the store, and ``shared`` the
-                hash of the texts that it reads, or None.
-            shared: fetches these texts.
-            tokens: fetches the token ids of the part, if another worker has made them; returns None if they are lost.
+            recipe: of the model.
+            job: one of those that the recipe's maker returns.
+            part: JSON values.
+            unit: scope and key in the store; None for a reply that is not kept.
+
+        Returns:
+            The reply as bytes, or the error of the work. The error is returned and not raised, because Ray raises for
+            its own reasons: a worker that died.
         """
         try:
-            part = dict(order["part"])
-            if shared:
-                part["shared"] = self._at_hand(order["shared"], shared)
-            if tokens:
-                part["prepared"] = tokens()
-            reply = packed(self._jobs_of(order["recipe"])[order["job"]](part))
-            if order["unit"]:
-                scope, key = order["unit"]
-                self._store.write(scope, key, reply)
-            return reply, part.get("made")
-        except Exception as error:  # of whatever kind, the driver waits for the reply
-            return packed_error(error, platform.node()), None
+            reply = packed(self._jobs_of(recipe)[job](dict(part)))
+            if unit:
+                self._store.write(*unit, reply)
+            return reply
+        except Exception as error:
+            error.add_note(f"in {platform.node()}:\n{''.join(traceback.format_exception(error))}")
+            return _sendable(error)
 
-    def _jobs_of(self, recipe: Mapping[str, Any]) -> Mapping[str, Compute]:
+    def _jobs_of(self, recipe: Recipe) -> Mapping[str, Compute]:
         """Return the jobs of a recipe; the model of the one before is let go first."""
         name = hash_json(recipe)
-        if self._jobs[0] != name:
-            self._jobs = ("", {})
+        if self._loaded != name:
+            self._loaded, self._jobs = None, {}
             if self._device.type == "cuda":
                 torch.cuda.empty_cache()
             module, _, maker = recipe["maker"].partition(":")
             make: Callable[..., Mapping[str, Compute]] = getattr(importlib.import_module(module), maker)
-            self._jobs = (name, make(json.loads(json.dumps(recipe)), self._device, self._store))
-        return self._jobs[1]
+            self._jobs = make(json.loads(json.dumps(recipe)), self._device, self._store)
+            self._loaded = name
+        return self._jobs
 
-    def _at_hand(self, content: str, fetch: Callable[[], Any]) -> Any:
-        if content not in self._shared:
-            while len(self._shared) >= _SHARED:
-                del self._shared[next(iter(self._shared))]
-            self._shared[content] = fetch()
-        return self._shared[content]
+
+def _sendable(error: Exception) -> Exception:
+    """Return an error that arrives: itself, or its words where pickle cannot make it again."""
+    try:
+        copy.deepcopy(error)
+    except Exception:  # whatever its class does when it is made again
+        return RuntimeError(f"{type(error).__name__}: {error}")
+    return error

@@ -36,6 +36,9 @@ class InputError(DataError):
         super().__init__(f"input {index}: {reason}")
         self.index, self.reason = index, reason
 
+    def __reduce__(self) -> tuple[object, ...]:  # pickle would make it of its message
+        return type(self), (self.index, self.reason), self.__dict__
+
 
 @contextmanager
 def named_inputs(name: Callable[[int], str]) -> Iterator[None]:

@@ -25,9 +25,6 @@ from unimoe.evaluation.systems.system import System
 from unimoe.models.device import choose_dtype
 from unimoe.results import safe_name
 
-_ONE_PROCESS = "a model behind a server is asked by one process"
-_MORE_REQUESTS = "and raise served.requests_in_flight for more requests at a time"
-
 
 @dataclass(frozen=True)
 class Purpose:
@@ -130,24 +127,27 @@ class ClusterEngine:
 
     def refuse_server(self) -> None:
         """Refuse to ask a server."""
-        raise UsageError(f"{_ONE_PROCESS}; leave --engine out, {_MORE_REQUESTS}")
+        raise UsageError(
+            "a model behind a server is asked by one process; leave --engine out, and raise served.requests_in_flight "
+            "for more requests at a time"
+        )
 
     def run(self, jobs: Iterable[Callable[[], None]], at_once: int) -> None:
         """Run some jobs at a time in threads; an error of one is raised after the others have ended."""
         with random_state_kept():  # now: while one thread imports transformers, another finds half of it
             importlib.import_module("unimoe.evaluation.mteb.tasks")
             _ = importlib.import_module("transformers").PreTrainedTokenizerBase
-        under_way: set[Future[None]] = set()
+        running: set[Future[None]] = set()
         over: list[Future[None]] = []
         threads = ThreadPoolExecutor(at_once)
         try:
-            for job in jobs:
-                under_way.add(threads.submit(job))
-                if len(under_way) >= at_once:
-                    done, under_way = wait(under_way, return_when=FIRST_COMPLETED)
+            for job in jobs:  # each loads its data when it is taken, so no more of them are than run
+                running.add(threads.submit(job))
+                if len(running) >= at_once:
+                    done, running = wait(running, return_when=FIRST_COMPLETED)
                     over += done
-            wait(under_way)
-            for ended in [*over, *under_way]:
+            wait(running)
+            for ended in [*over, *running]:
                 ended.result()
         finally:
             threads.shutdown(wait=False, cancel_futures=True)

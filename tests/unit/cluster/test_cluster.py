@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -9,11 +10,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.engine import ThreadPool, calls, recipe
+from support.engine import PATIENCE, ThreadActors, calls, recipe
 
-from unimoe.cluster.cluster import Assignment, Cluster
-from unimoe.cluster.texts import PairTexts, TextTable
+from unimoe.cluster.cluster import Assignment, Cluster, SetAsideError
 from unimoe.cluster.units import UnitStore
+from unimoe.cluster.worker import VERSIONS
+from unimoe.core.errors import DataError, UsageError
 
 NUMBERS = [*range(12)]
 
@@ -24,8 +26,8 @@ def fresh_counts() -> None:
 
 
 @contextmanager
-def cluster(folder: Path, workers: int = 2) -> Iterator[Cluster]:
-    opened = Cluster(ThreadPool(str(folder), workers), UnitStore(str(folder)))
+def cluster(folder: Path, workers: int = 2, actors: ThreadActors | None = None) -> Iterator[Cluster]:
+    opened = Cluster(actors or ThreadActors(str(folder), workers), UnitStore(str(folder)))
     try:
         yield opened
     finally:
@@ -37,17 +39,15 @@ def assignment(by: int = 2, what: str = "work") -> Assignment:
 
 
 def products(driver: Cluster, numbers: list[int], by: int = 2, **more: Any) -> list[float]:
-    parts = [{"number": number, "name": f"number {number}", **more} for number in numbers]
+    parts = [{"number": number, "label": f"number {number}", **more} for number in numbers]
     found = driver.workers(assignment(by)).compute("multiply", parts, lambda part: None)
     return [reply.item() for reply in found]
 
 
-def counted(driver: Cluster, units: int, items: int) -> tuple[int, int, int]:
-    """What the board counts; a unit is counted a moment after its result is there."""
-    line, deadline = driver.board.line("work"), time.monotonic() + 20
-    while (line.units, line.done) != (units, items) and time.monotonic() < deadline:
-        time.sleep(0.01)
-    return line.done, line.found, line.units
+def counted(driver: Cluster) -> tuple[int, int]:
+    """What the board counts: items done, and those that the store had."""
+    line = driver.board.line("work")
+    return line.done, line.found
 
 
 def in_store(folder: Path) -> list[Path]:
@@ -66,7 +66,7 @@ def test_what_is_finished_is_not_computed_again(tmp_path: Path) -> None:
         products(driver, NUMBERS[:7])
     with cluster(tmp_path, workers=1) as driver:
         assert products(driver, NUMBERS) == [2.0 * number for number in NUMBERS]
-        assert counted(driver, 12, items=12) == (12, 7, 12)
+        assert counted(driver) == (12, 7)
     assert calls.numbers == len(NUMBERS)
 
 
@@ -112,21 +112,7 @@ def test_an_error_of_the_work_ends_it_and_leaves_no_unit(tmp_path: Path) -> None
     assert len(in_store(tmp_path)) == 2
 
 
-def test_shared_texts_are_read_by_their_ids(tmp_path: Path) -> None:
-    queries = {"q1": "half of a pair \ud83d", "q2": "", "q3": "three"}
-    texts = PairTexts(TextTable.of(queries), TextTable.of({}))
-    with cluster(tmp_path) as driver:
-        workers = driver.workers(assignment())
-        parts = [
-            {"keys": keys, "content": "-".join(keys), "shared": workers.share(texts)} for keys in (["q2", "q1"], ["q3"])
-        ]
-        found = [*workers.compute("look up", parts, lambda part: None)]
-    assert found == [["", queries["q1"]], ["three"]]
-
-
 def test_a_store_that_fails_is_the_workers_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from unimoe.core.errors import UsageError
-
     with cluster(tmp_path) as driver:
         workers = driver.workers(assignment())
 
@@ -141,4 +127,90 @@ def test_a_store_that_fails_is_the_workers_error(tmp_path: Path, monkeypatch: py
 def test_the_board_counts_items(tmp_path: Path) -> None:
     with cluster(tmp_path) as driver:
         products(driver, NUMBERS, items=10)
-        assert counted(driver, 12, items=120) == (120, 0, 12)
+        assert counted(driver) == (120, 0)
+
+
+class TestLosses:
+    def test_units_of_lost_machines_are_computed_by_others_however_many_are_lost(self, tmp_path: Path) -> None:
+        actors = ThreadActors(str(tmp_path), 2)
+        actors.losses = 9
+        with cluster(tmp_path, actors=actors) as driver:
+            assert products(driver, NUMBERS) == [2.0 * number for number in NUMBERS]
+        assert len(actors.computed) == len(NUMBERS) + 9  # nothing is computed twice but the units in flight
+        assert calls.numbers == len(NUMBERS)
+
+    def test_a_unit_that_kills_its_workers_is_set_aside_by_name_and_the_rest_is_kept(self, tmp_path: Path) -> None:
+        actors = ThreadActors(str(tmp_path), 2)
+        actors.deadly = {3}
+        with cluster(tmp_path, actors=actors) as driver:
+            with pytest.raises(SetAsideError, match=r"^work, number 3: set aside, 3 worker processes died under it"):
+                products(driver, NUMBERS)
+            assert actors.computed.count(3) == 3
+            assert sorted(actors.computed) == sorted([*NUMBERS, 3, 3])
+            assert len(in_store(tmp_path)) == len(NUMBERS) - 1
+            assert len(driver.board.line("work").failed) == 1
+            actors.deadly = set()
+            assert products(driver, NUMBERS) == [2.0 * number for number in NUMBERS]
+        assert calls.numbers == len(NUMBERS)
+
+    def test_closing_ends_whoever_waits(self, tmp_path: Path) -> None:
+        errors: list[BaseException] = []
+
+        def wait() -> None:
+            try:
+                driver.workers(assignment()).ask("multiply", {"number": 1})
+            except DataError as error:
+                errors.append(error)
+
+        with cluster(tmp_path, workers=0) as driver:
+            waiter = threading.Thread(target=wait)
+            waiter.start()
+        waiter.join(PATIENCE)
+        assert [str(error) for error in errors] == ["the engine was closed"]
+
+
+class TestAdmission:
+    @pytest.mark.parametrize(
+        ("facts", "words"),
+        [
+            (
+                {"sees_store": False},
+                "does not see the store .*; give --store a URL or a folder that all",
+            ),
+            ({"versions": dict.fromkeys(VERSIONS, "0")}, "has unimoe 0, the driver .*; install the same packages"),
+        ],
+    )
+    def test_a_worker_that_must_not_be_used_ends_the_run(
+        self, tmp_path: Path, facts: dict[str, Any], words: str
+    ) -> None:
+        with (
+            cluster(tmp_path, actors=ThreadActors(str(tmp_path), 1, **facts)) as driver,
+            pytest.raises(UsageError, match=words),
+        ):
+            products(driver, NUMBERS)
+
+    @pytest.mark.parametrize("allow", [False, True])
+    def test_a_worker_on_another_kind_of_device_is_left_idle(
+        self, tmp_path: Path, allow: bool, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        actors = ThreadActors(str(tmp_path), 1)
+        driver = Cluster(actors, UnitStore(str(tmp_path)), allow_devices=allow)
+        try:
+            driver.facts()
+            actors.change(count=2, device="cuda (H100)")
+            deadline = time.monotonic() + PATIENCE
+            while actors.asked < 2 or driver.size < 1 + allow:
+                assert time.monotonic() < deadline
+                time.sleep(0.01)
+            assert driver.size == 1 + allow
+        finally:
+            driver.close()
+        assert ("left idle: " in capsys.readouterr().err) != allow
+
+
+def test_a_unit_goes_to_the_worker_that_holds_its_model(tmp_path: Path) -> None:
+    with cluster(tmp_path) as driver:
+        for number in NUMBERS:
+            products(driver, [number], by=2)
+            products(driver, [number], by=3)
+    assert calls.made <= 3  # the first unit of the other model may find its worker late

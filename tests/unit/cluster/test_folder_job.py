@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import torch
-from support.engine import ThreadPool
+from support.engine import ThreadActors
 
 from unimoe.cluster import folder_job
 from unimoe.cluster.cluster import Cluster
@@ -52,10 +52,7 @@ def often(monkeypatch: pytest.MonkeyPatch) -> None:
 @contextmanager
 def cluster(folder: Path, device: str | None = None) -> Iterator[Cluster]:
     store = UnitStore(str(folder / "store"))
-    driver = Cluster(ThreadPool(store.url, 1), store)
-    if device:
-        driver.facts()
-        driver._facts = {**driver._facts, "device": device}
+    driver = Cluster(ThreadActors(store.url, 1, **({"device": device} if device else {})), store)
     try:
         yield driver
     finally:
@@ -101,5 +98,5 @@ def test_a_store_that_lost_the_folder_is_named(tmp_path: Path) -> None:
         done_by_worker(driver, "count", RECIPE, PART, tmp_path / "out")
         for path in (tmp_path / "store" / "folders").rglob("files.json"):
             path.unlink()
-        with pytest.raises(DataError, match=r"finished is missing or damaged; delete units/folders there"):
+        with pytest.raises(DataError, match=r"is missing or damaged; delete units/folders there"):
             done_by_worker(driver, "count", RECIPE, PART, tmp_path / "again")

@@ -15,8 +15,7 @@ from support.scripts import call_script
 
 import unimoe
 from unimoe.cluster import board as boards
-from unimoe.cluster.board import SCOPE, Board
-from unimoe.cluster.status import SILENCE, Progress, read_status
+from unimoe.cluster.board import SCOPE, SILENCE, Board, Progress, read_status
 from unimoe.cluster.units import UnitStore
 from unimoe.core.errors import DataError, UsageError
 
@@ -31,7 +30,7 @@ def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> UnitStore:
 
 
 def line(what: str = "reranking scifact: mine", **values: Any) -> dict[str, Any]:
-    full = {"what": what, "items": 1000, "done": 0, "found": 0, "units": 0, "running": 0, "failed": []}
+    full = {"what": what, "items": 1000, "done": 0, "found": 0, "running": 0, "failed": []}
     return full | {"state": "running", "begun": NOW - 3600} | values
 
 
@@ -137,7 +136,7 @@ class TestBoard:
         one, two = board.line("one", 10), board.line("two")
         two.failed.append("no such file")
         two.state = "failed"
-        one.units, one.done = 2, 4
+        one.done = 4
         assert board.line("one") is one
         _until(lambda: any(progress.done == 4 for progress in _progress(store)))
         found = read_status(store)
@@ -248,7 +247,7 @@ class TestCommand:
             assert "1,000 of 1,000" in done.stdout
 
     def test_it_answers_without_torch(self) -> None:
-        code = "import sys, unimoe.cli.status, unimoe.cluster.status; sys.exit('torch' in sys.modules)"
+        code = "import sys, unimoe.cli.status, unimoe.cluster.board; sys.exit('torch' in sys.modules)"
         assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 

@@ -33,10 +33,20 @@ def task_part(task: AbsTask, prompts: MTEBConfig, adapted: dict[str, Any]) -> Pa
 
 
 def task_job(model: Callable[[], Any]) -> Callable[[Part], dict[str, Any]]:
-    """Return the job that does such tasks with a model."""
+    """Return the job that does such tasks with a model.
+
+    It raises a ``DataError`` where MTEB has other data here than on the driver's machine.
+    """
 
     def evaluate(part: Part) -> dict[str, Any]:
-        task = _chosen(part)
+        (task,) = find_tasks([part["name"]])
+        task.hf_subsets = part["subsets"]
+        if list(task.eval_splits) != part["splits"]:
+            task.metadata.eval_splits = part["splits"]
+        if mteb_data_hash(task) != part["data"]:
+            raise DataError(
+                f"{part['name']}: this machine's mteb has another revision of its data; install the driver's"
+            )
         load_from_hub(task)
         prompts = TaskPrompts(MTEBConfig.model_validate(part["prompts"]))
         outcome = evaluate_task(MTEBEncoderWrapper(model(), prompts=prompts, **part["adapted"]), task)
@@ -50,18 +60,3 @@ def task_job(model: Callable[[], Any]) -> Callable[[Part], dict[str, Any]]:
 def task_outcome(found: dict[str, Any]) -> Outcome:
     """Return the outcome of what a worker found."""
     return Outcome(run={}, qrels={}, queries={}, scores=Scores({}, {}, []), **found)
-
-
-def _chosen(part: Part) -> AbsTask:
-    """Return the task with the splits and subsets of the driver's.
-
-    Raises:
-        DataError: MTEB has other data here.
-    """
-    (task,) = find_tasks([part["name"]])
-    task.hf_subsets = part["subsets"]
-    if list(task.eval_splits) != part["splits"]:
-        task.metadata.eval_splits = part["splits"]
-    if mteb_data_hash(task) != part["data"]:
-        raise DataError(f"{part['name']}: this machine's mteb has another revision of its data; install the driver's")
-    return task

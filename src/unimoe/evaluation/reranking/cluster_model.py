@@ -1,19 +1,26 @@
-"""Models that the workers of a cluster hold: the driver cuts no text, loads no weights, and assembles the scores."""
+"""Models that the workers of a cluster hold: the driver loads no weights, and assembles the scores."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Unpack
 
 import torch
 
-from unimoe.cluster.cluster import ClusterWorkers, Handle
-from unimoe.cluster.texts import PairTexts, TextTable
-from unimoe.cluster.work import nowhere
-from unimoe.core.io import hash_json, hash_parts
+from unimoe.cluster.cluster import ClusterWorkers
+from unimoe.cluster.work import Part, nowhere
 from unimoe.data.collection import Collection
-from unimoe.evaluation.reranking.shards import Candidates, Pair, ShardScores, ShardWork, candidate_pairs
+from unimoe.evaluation.reranking.shards import (
+    GPU_SHARD_CHARACTERS,
+    SHARD_CHARACTERS,
+    Candidates,
+    Pair,
+    ShardScores,
+    ShardWork,
+    candidate_pairs,
+    cut_shards,
+)
 from unimoe.models.embedder import Advance, Vectors
 
 
@@ -31,8 +38,8 @@ class ClusterModel:
         self.workers, self.place = workers, facts["place"]
         self.budget: int | None = facts["token_budget"]
         self.logits: bool = facts["logits"]
-        self.tokens: str | None = facts.get("tokens")
-        """Tells token ids of pairs from those that another tokenizer or prompt makes; None where there are none."""
+        self.order: str | None = facts.get("order")
+        """What the prompts of a model of token ids begin with; None for models of other kinds."""
         for name in ("base_identity", "prompt_name"):
             if name in facts:
                 setattr(self, name, facts[name])
@@ -54,7 +61,6 @@ class ClusterReranker:
 
     def __init__(self, model: ClusterModel, options: Mapping[str, Any]) -> None:
         self._model, self._workers, self.options = model, model.workers, dict(options)
-        self._texts: Handle | None = None
 
     @property
     def token_budget(self) -> int | None:
@@ -62,13 +68,13 @@ class ClusterReranker:
         return self._model.budget
 
     def cut(self, collection: Collection, candidates: Candidates) -> list[list[Pair]]:
-        """Give the texts of the pairs to the cluster, and let a worker cut the pairs into shards."""
-        found = {key for _, key in candidate_pairs(collection, candidates)}
-        documents = {key: collection.corpus[key].full_text for key in sorted(found)}
-        texts = PairTexts(TextTable.of(collection.queries), TextTable.of(documents))
-        self._texts = self._workers.share(texts)
+        """Cut the pairs as the model's reranker does: here where it is one of token ids, else by a worker."""
+        if self._model.order is not None:
+            characters = SHARD_CHARACTERS if str(self._model.place).startswith("cpu") else GPU_SHARD_CHARACTERS
+            return cut_shards(collection, candidates, self._model.order, characters)
         asked = {query: list(candidates.get(query, ())) for query in collection.queries}
-        shards = self._workers.ask("cut", self._part(collection, candidates=asked))
+        part = self._part(collection, [*candidate_pairs(collection, candidates)]) | {"candidates": asked}
+        shards = self._workers.ask("cut", part | {"queries": dict(collection.queries)})
         return [[(query, document) for query, document in shard] for shard in shards]
 
     def truncated_queries(self, queries: Mapping[str, str]) -> list[str]:
@@ -90,19 +96,16 @@ class ClusterReranker:
     ) -> ShardScores:
         """Score the shards that ``cut`` made, each as a unit of the cluster's store."""
         advance = work.get("advance")
-        parts = [
-            self._part(
-                collection,
-                shards=[list(map(list, shard))],
-                **self._named(_content(collection, shard)),
-                items=len(shard),
-                label=f"shard {number} of {len(shards)} (query {shard[0][0]!r}, document {shard[0][1]!r}, and on)",
-            )
-            for number, shard in enumerate(shards, start=1)
-        ]
+
+        def parts() -> Iterator[Part]:
+            for number, shard in enumerate(shards, start=1):
+                label = f"shard {number} of {len(shards)} (query {shard[0][0]!r}, document {shard[0][1]!r}, and on)"
+                content = {"shards": [list(map(list, shard))], "items": len(shard), "label": label}
+                yield self._part(collection, shard) | content
+
         scores: list[float] = []
         times, budgets = [0.0], [self.token_budget or 0]
-        for *found, seconds, budget in (reply.tolist() for reply in self._workers.compute("rerank", parts, nowhere)):
+        for *found, seconds, budget in (reply.tolist() for reply in self._workers.compute("rerank", parts(), nowhere)):
             if advance:
                 advance(len(found))
             scores += found
@@ -110,15 +113,11 @@ class ClusterReranker:
             budgets.append(int(budget))
         return ShardScores(scores, math.fsum(times), min(filter(None, budgets), default=None))
 
-    def _named(self, content: str) -> dict[str, str]:
-        """Return the hash of a shard's texts, and that of its token ids."""
-        tokens = self._model.tokens
-        return {"content": content} | ({"tokens": hash_json([tokens, content, self.options])} if tokens else {})
-
-    def _part(self, collection: Collection, **content: Any) -> dict[str, Any]:
-        return {"name": collection.name, "options": self.options, "shared": self._texts, **content}
-
-
-def _content(collection: Collection, shard: Sequence[Pair]) -> str:
-    texts = ((collection.queries[query], collection.corpus[document].full_text) for query, document in shard)
-    return hash_parts(text for pair in texts for text in pair)
+    def _part(self, collection: Collection, pairs: Sequence[Pair]) -> Part:
+        """Return a part with the texts of some pairs."""
+        return {
+            "name": collection.name,
+            "options": self.options,
+            "queries": {query: collection.queries[query] for query, _ in pairs},
+            "corpus": {document: collection.corpus[document].full_text for _, document in pairs},
+        }

@@ -1,4 +1,4 @@
-"""The parts of Ray's pool that need no Ray."""
+"""The parts of RayActors that need no Ray."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from unimoe.cluster.ray_pool import _own_sigterm
+from unimoe.cluster.actors import _own_sigterm
 
 
 @pytest.fixture

@@ -1,0 +1,179 @@
+"""Ray's part: a cluster, and an actor on each GPU or on some CPUs, which Ray starts again where it died."""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+import socket
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+from unimoe.cluster.worker import Worker
+from unimoe.core.errors import UsageError
+
+_ANSWER = 10.0
+"""Seconds in which a cluster's head must accept a connection."""
+
+_PAUSE = 0.5
+"""Seconds between two looks whether a wait was ended."""
+
+_PASSED_ON = ("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "TOKENIZERS_PARALLELISM", "TRANSFORMERS_VERBOSITY", "HF_HUB_OFFLINE")
+"""Settings of libraries that workers take from the driver's environment."""
+
+
+@dataclass(frozen=True)
+class WorkerSpec:
+    """How workers are made.
+
+    Attributes:
+        store: URL of the store.
+        device: as ``--device``.
+        threads: of a worker on CPUs.
+        most: workers; None for as many as the cluster has room for.
+    """
+
+    store: str
+    device: str | None
+    threads: int
+    most: int | None = None
+
+
+class WorkerLostError(Exception):
+    """A worker's process or machine died while it computed."""
+
+
+class RayActors:
+    """The actors of a driver.
+
+    Args:
+        address: of the cluster: ``auto``, ``HOST:PORT``; None starts Ray on this machine alone.
+        spec: how workers are made.
+
+    Raises:
+        UsageError: ray is not installed, or there is no cluster at the address.
+    """
+
+    def __init__(self, address: str | None, spec: WorkerSpec) -> None:
+        self._ray, self._spec = _connected(address), spec
+        runtime = self._ray.get_runtime_context
+
+        class Actor(Worker):
+            def facts(self) -> dict[str, Any]:
+                return {**super().facts(), "node": runtime().get_node_id()}
+
+        # Ray starts a dead actor again wherever there is room, now or once a machine joins; calls wait for it.
+        self._actor = self._ray.remote(max_restarts=-1, max_task_retries=-1)(Actor)
+
+    def nodes(self) -> set[str]:
+        """Return the ids of the machines that live; Ray needs some seconds to miss one."""
+        return {node["NodeID"] for node in self._ray.nodes() if node["Alive"]}
+
+    def room(self) -> int:
+        """Return how many workers the cluster has room for, those that it has included."""
+        kind, share = ("GPU", 1) if self._on_gpus() else ("CPU", self._spec.threads)
+        room = sum(int(node["Resources"].get(kind, 0) // share) for node in self._ray.nodes() if node["Alive"])
+        return room if self._spec.most is None else min(room, self._spec.most)
+
+    def hire(self) -> Any:
+        """Return a new actor, which starts when there is room."""
+        spec, share = self._spec, {"num_gpus": 1} if self._on_gpus() else {"num_cpus": self._spec.threads}
+        return self._actor.options(**share).remote(spec.store, spec.device, spec.threads)
+
+    def facts(self, actor: Any, stop: threading.Event) -> dict[str, Any]:
+        """Return an actor's facts once it is started, or started again; raises as ``compute``."""
+        found: dict[str, Any] = self._reply(actor.facts.remote(), stop)
+        return found
+
+    def compute(self, actor: Any, order: Sequence[Any], stop: threading.Event) -> bytes | Exception:
+        """Return what an actor makes of a unit.
+
+        Ray would try a lost unit again on its own actor, whose machine may never come back. So no try follows here, and
+        the driver gives the unit to the next free actor.
+
+        Args:
+            actor: one that was hired.
+            order: the arguments of ``Worker.compute``.
+            stop: ends the wait.
+
+        Raises:
+            WorkerLostError: the actor died under it, or the wait was ended.
+            UsageError: actors cannot be made.
+        """
+        found: bytes | Exception = self._reply(actor.compute.options(max_task_retries=0).remote(*order), stop)
+        return found
+
+    def close(self) -> None:
+        """Let all actors go."""
+        self._ray.shutdown()
+
+    def _reply(self, call: Any, stop: threading.Event) -> Any:
+        while not self._ray.wait([call], timeout=_PAUSE)[0]:
+            if stop.is_set():
+                raise WorkerLostError("the engine was closed")
+        try:
+            return self._ray.get(call)
+        except self._ray.exceptions.RayError as error:
+            lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+            reason = lines[-1][:300] if lines else type(error).__name__
+            own = isinstance(error, self._ray.exceptions.RayTaskError)  # raised by our code, which it is not meant to
+            if own or getattr(error, "actor_init_failed", False):
+                raise UsageError(f"a worker could not start: {reason}") from None
+            raise WorkerLostError(reason) from None
+
+    def _on_gpus(self) -> bool:
+        wanted = self._spec.device
+        return wanted == "cuda" or (wanted is None and self._ray.cluster_resources().get("GPU", 0) > 0)
+
+
+def _connected(address: str | None) -> Any:
+    """Start or join a cluster, and return the module ``ray``."""
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+    os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
+    # Below `uv run`, Ray would send the current folder to the workers and run a copy of it with packages of its own.
+    os.environ.setdefault("RAY_ENABLE_UV_RUN_RUNTIME_ENV", "0")
+    try:
+        import ray
+    except ImportError:
+        raise UsageError("--engine ray needs Ray; install unimoe[cluster]") from None
+    options: dict[str, Any] = {} if address else {"include_dashboard": False}
+    options["runtime_env"] = {"env_vars": {name: os.environ[name] for name in _PASSED_ON if name in os.environ}}
+    host, _, port = (address or "").rpartition(":")
+    try:
+        if host and port.isdecimal() and "/" not in host:  # where nobody listens, Ray would try for minutes
+            socket.create_connection((host, int(port)), timeout=_ANSWER).close()
+        with _own_sigterm():
+            ray.init(
+                address=address or "local",  # None would join a cluster that somebody else has started here
+                log_to_driver=False,
+                logging_level=logging.ERROR,
+                namespace="unimoe",
+                **options,
+            )
+    except (OSError, OverflowError, ValueError, RuntimeError) as error:
+        raise UsageError(
+            f"--address {address}: no Ray cluster answers ({' '.join(str(error).split())[:200]}); start one with "
+            "`ray start --head`, or leave --address out for this machine alone"
+        ) from None
+    return ray
+
+
+@contextmanager
+def _own_sigterm() -> Iterator[None]:
+    """Keep the handler of SIGTERM, which Ray replaces by one that ends with 15 and prints a stack."""
+    before = signal.getsignal(signal.SIGTERM)
+    came = False
+    try:
+        yield
+    except SystemExit as end:
+        if end.code != signal.SIGTERM:
+            raise
+        came = True
+    finally:
+        if threading.current_thread() is threading.main_thread():
+            signal.signal(signal.SIGTERM, before)
+    if came:
+        signal.raise_signal(signal.SIGTERM)

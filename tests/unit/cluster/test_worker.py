@@ -1,0 +1,66 @@
+"""Errors of the work travel to the driver: their kind, their words, and where they were raised."""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from unimoe.cluster.units import UnitStore
+from unimoe.cluster.work import Compute, Part
+from unimoe.cluster.worker import Worker
+from unimoe.core.errors import DataError, InputError, UsageError
+
+
+class OwnError(Exception):
+    """Cannot be made of its message."""
+
+    def __init__(self, one: int, two: int) -> None:
+        super().__init__(f"{one} and {two}")
+
+
+ERRORS: dict[str, Exception] = {
+    "data": DataError("no such file\nin two lines"),
+    "usage": UsageError("no such key: \ud83d"),
+    "memory": torch.OutOfMemoryError("no room"),
+    "value": ValueError("no number"),
+    "unicode": UnicodeDecodeError("utf-8", b"\xff", 0, 1, "no text"),
+    "input": InputError(7, "too long"),
+    "own": OwnError(1, 2),
+}
+
+
+def jobs_of(recipe: Mapping[str, Any], device: torch.device, store: UnitStore) -> Mapping[str, Compute]:
+    """The job that raises an error."""
+
+    def fail(part: Part) -> None:
+        raise ERRORS[part["error"]]
+
+    return {"fail": fail}
+
+
+def reply_of(folder: Path, name: str) -> bytes | Exception:
+    worker = Worker(str(folder), "cpu", torch.get_num_threads())
+    reply = worker.compute({"maker": f"{__name__}:jobs_of"}, "fail", {"error": name}, ("units", "key"))
+    assert UnitStore(str(folder)).keys("units") == set()
+    found: bytes | Exception = pickle.loads(pickle.dumps(reply))
+    return found
+
+
+@pytest.mark.parametrize("name", ["data", "usage", "memory", "value", "unicode", "input"])
+def test_errors_arrive_with_kind_message_and_place(tmp_path: Path, name: str) -> None:
+    found = reply_of(tmp_path, name)
+    assert isinstance(found, Exception)
+    assert (type(found), str(found)) == (type(ERRORS[name]), str(ERRORS[name]))
+    assert found.__notes__[0].startswith("in ")
+    if isinstance(found, InputError):
+        assert (found.index, found.reason) == (7, "too long")
+
+
+def test_an_error_that_cannot_be_made_again_keeps_its_name(tmp_path: Path) -> None:
+    found = reply_of(tmp_path, "own")
+    assert (type(found), str(found)) == (RuntimeError, "OwnError: 1 and 2")
