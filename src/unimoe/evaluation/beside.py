@@ -36,7 +36,7 @@ def systems_beside(experiment: Experiment, device: torch.device, dtype: torch.dt
         with _naming_key(arm):
             system = named_system(name, Naming(settings, device, dtype, arm))
             served = name.partition(":")[0] in ADDRESSES
-            recipe = named_recipe(system.experiment, name, arm, dtype)
+            recipe = named_recipe(system.settings, name, arm, dtype)
             systems.append(system if served else replace(system, recipe=recipe))
     return systems
 

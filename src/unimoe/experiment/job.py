@@ -201,7 +201,7 @@ class ExperimentRun:
     def _evaluate(self, system: System, datasets: Sequence[LoadedDataset]) -> None:
         for data in datasets:
             for evaluation in self._evaluator.evaluations(system, data):
-                with self._phase(_PHASES[evaluation.spec.task] if system.load else LOAD):
+                with self._phase(_PHASES[evaluation.task] if system.load else LOAD):
                     self._evaluator.take(evaluation, self._steps)
 
     @contextmanager

@@ -57,7 +57,7 @@ def test_a_server_reads_the_tokens_of_the_experiments_base(tmp_path: Path) -> No
     with serve() as server:
         found = experiment(tmp_path, {"remote": server.base("vllm")}, served={"api": "vllm", "model": "org/tiny"})
         (system,) = systems_beside(found, CPU, torch.float32)
-        base, prompt = system.experiment.model.base, system.prompt
+        base, prompt = system.settings.model.base, system.prompt
     assert base == found.model.base
     assert str(prompt).startswith("chat/document_first@")
 

@@ -211,7 +211,7 @@ def test_the_time_for_texts_follows_the_length_that_mteb_states_for_each_task(
     """STS12's sentences are short and SciFact's documents long."""
     clock = [0.0]
     monkeypatch.setattr("unimoe.evaluation.planning.gauges.time.perf_counter", lambda: clock[0])
-    encoder = replace(system, load=lambda: Typist(clock), model_tasks=("embedding",))
+    encoder = replace(system, load=lambda: Typist(clock), tasks=("embedding",))
     for names in (["SciFact"], ["STS12", "SciFact"], ["SciFact", "STS12"]):
         tasks = find_tasks(names)
         sizes = [size for task in tasks if (size := task_size(task))]

@@ -79,7 +79,7 @@ class Naming:
             identity,
             prompt,
             self.dtype_name,
-            model_tasks=("reranking",),
+            tasks=("reranking",),
             instructed=False,
         )
 
@@ -164,7 +164,7 @@ def stated_system(model: Any, naming: Naming, tasks: tuple[Task, ...] = ("rerank
         model.base_identity if "embedding" in tasks else model.identity,
         getattr(model, "prompt_name", None),
         None,
-        model_tasks=tasks,
+        tasks=tasks,
         instructed=False,
         reusable=getattr(model, "reusable", True),
     )

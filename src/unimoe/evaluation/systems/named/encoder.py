@@ -39,7 +39,7 @@ def encoder_system(name: str, naming: Naming) -> System:
         model.base_identity,
         model.prompt_name,
         naming.dtype_name,
-        model_tasks=("embedding",),
+        tasks=("embedding",),
     )
 
 
