@@ -19,7 +19,7 @@ from numpy.typing import ArrayLike
 
 from unimoe.core.errors import DataError, InputError, UnimoeError, UsageError, did_you_mean
 from unimoe.core.io import hash_file, hash_json
-from unimoe.evaluation.reranking.rerankers import RERANKER_METHODS, FunctionReranker, is_reranker, with_article
+from unimoe.evaluation.reranking.rerankers import RERANKER_METHODS, is_reranker, reranker_of, with_article
 from unimoe.evaluation.systems.named import OPTION, Naming, register_model, stated_system
 from unimoe.evaluation.systems.system import System
 from unimoe.models.embedder import Advance, TextKind, Vectors, refuse_zero_vectors
@@ -45,9 +45,9 @@ def python_system(name: str, naming: Naming) -> System:
         DataError: importing the module raises an error.
     """
     found, identity = python_attribute(f"{OPTION} {KIND}:", name, "(query, document) pairs to scores")
-    reranker = found if is_reranker(found) else FunctionReranker(found)
-    attribute, reusable = name.partition(":")[2], getattr(found, "identity", None) is not None
-    return stated_system(PythonReranker(reranker, attribute, identity, reusable=reusable), naming)
+    called = getattr(found, "name", name.partition(":")[2])
+    reusable = getattr(found, "identity", None) is not None
+    return stated_system(PythonReranker(reranker_of(found), called, identity, reusable=reusable), naming)
 
 
 def python_attribute(option: str, name: str, maps: str) -> tuple[Any, str]:
@@ -90,8 +90,7 @@ class PythonReranker:
     """Gives a user's reranker the attributes that a system needs, and makes one line of any error that it raises."""
 
     def __init__(self, reranker: Any, name: str, identity: str, *, reusable: bool) -> None:
-        self._reranker, self.identity, self.reusable = reranker, identity, reusable
-        self.name: str = getattr(reranker, "name", name)
+        self._reranker, self.identity, self.reusable, self.name = reranker, identity, reusable, name
 
     def __getattr__(self, name: str) -> Any:
         if name in _OPTIONAL:
