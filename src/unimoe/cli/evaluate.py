@@ -103,7 +103,7 @@ def evaluate(
     from unimoe.evaluation.chosen import chosen_data, chosen_systems
     from unimoe.evaluation.engines import LocalEngine
     from unimoe.evaluation.evaluate import run_evaluation
-    from unimoe.evaluation.planning.evaluation import plan_evaluation
+    from unimoe.evaluation.plan import plan_evaluation
     from unimoe.models.device import use_threads
 
     if sum((checkpoint is not None, zero_shot, model is not None)) != 1:
