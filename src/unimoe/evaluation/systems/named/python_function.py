@@ -6,8 +6,8 @@ import importlib
 import inspect
 import sys
 import traceback
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import chdir, contextmanager
+from collections.abc import Callable, Sequence
+from contextlib import chdir
 from functools import wraps
 from pathlib import Path
 from types import ModuleType
@@ -59,7 +59,15 @@ def python_attribute(option: str, name: str, maps: str) -> tuple[Any, str]:
     module_name, _, attribute = name.partition(":")
     if not module_name or not attribute:
         raise UsageError(f"{where}: write {KIND}:MODULE:FUNCTION")
-    found = _attribute(where, _imported(where, module_name), attribute, maps)
+    found: Any = _imported(where, module_name)
+    for part in attribute.split("."):
+        known = [own for own in vars(found) if not own.startswith("_")] if hasattr(found, "__dict__") else []
+        if not hasattr(found, part):
+            raise UsageError(f"{where}: {module_name} has no {attribute}{did_you_mean(part, known)}")
+        found = getattr(found, part)
+    if isinstance(found, type) or not (callable(found) or is_reranker(found)):
+        what = "a class" if isinstance(found, type) else with_article(type(found).__name__)
+        raise UsageError(f"{where}: {attribute} is {what}; name a function from {maps}")
     stated = getattr(found, "identity", None)
     if not isinstance(stated, str | None):
         raise UsageError(f"{where}: its identity is {with_article(type(stated).__name__)}; make it a text")
@@ -168,39 +176,17 @@ def raising_one_line(method: Callable[..., Any], where: str) -> Callable[..., An
 
 
 def _imported(where: str, name: str) -> ModuleType:
-    with _from_current_folder():
-        try:
-            with chdir("."):
-                return importlib.import_module(name)
-        except ModuleNotFoundError as error:
-            if error.name and (name == error.name or name.startswith(f"{error.name}.")):
-                raise UsageError(
-                    f"{where}: no module {error.name!r}; run the command in its folder, or install it"
-                ) from None
-            raise DataError(f"{where}: importing it raised {_described(error)}; fix it") from error
-        except (Exception, SystemExit) as error:  # anything that a user's module raises
-            raise DataError(f"{where}: importing it raised {_described(error)}; fix it") from error
-
-
-def _attribute(where: str, module: ModuleType, name: str, maps: str) -> Any:
-    found: Any = module
-    for part in name.split("."):
-        known = [own for own in vars(found) if not own.startswith("_")] if hasattr(found, "__dict__") else []
-        if not hasattr(found, part):
-            raise UsageError(f"{where}: {module.__name__} has no {name}{did_you_mean(part, known)}")
-        found = getattr(found, part)
-    if isinstance(found, type) or not (callable(found) or is_reranker(found)):
-        what = "a class" if isinstance(found, type) else with_article(type(found).__name__)
-        raise UsageError(f"{where}: {name} is {what}; name a function from {maps}")
-    return found
-
-
-@contextmanager
-def _from_current_folder() -> Iterator[None]:
+    """Import a module as from the current folder."""
     here = str(Path.cwd())
     sys.path.insert(0, here)
     try:
-        yield
+        with chdir("."):
+            return importlib.import_module(name)
+    except (Exception, SystemExit) as error:  # anything that a user's module raises
+        missing = error.name if isinstance(error, ModuleNotFoundError) else None
+        if missing and f"{name}.".startswith(f"{missing}."):
+            raise UsageError(f"{where}: no module {missing!r}; run the command in its folder, or install it") from None
+        raise DataError(f"{where}: importing it raised {_described(error)}; fix it") from error
     finally:
         sys.path.remove(here)
 
