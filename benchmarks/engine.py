@@ -48,9 +48,8 @@ from unimoe.data.catalog import available, load_collection
 from unimoe.data.collection import Collection
 from unimoe.evaluation.recipes import zero_shot_recipe
 from unimoe.evaluation.reranking.cluster_model import ClusterModel
-from unimoe.evaluation.reranking.rerank import rerank_run
 from unimoe.evaluation.reranking.rerankers import reranker_of
-from unimoe.evaluation.reranking.shards import ShardStore
+from unimoe.evaluation.reranking.shards import ShardStore, rerank_run
 from unimoe.models.bundled import BUNDLED_ID
 from unimoe.models.device import choose_dtype, describe_device
 from unimoe.models.loader import ModelLoader

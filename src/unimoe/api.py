@@ -189,8 +189,8 @@ def evaluate_reranker(
             is not finite.
         UsageError: an unknown collection or metric, or a number below 1.
     """
-    from unimoe.evaluation.reranking.rerank import rerank_run
-    from unimoe.evaluation.reranking.rerankers import given_reranker, is_reranker
+    from unimoe.evaluation.reranking.rerankers import is_reranker, reranker_of
+    from unimoe.evaluation.reranking.shards import rerank_run
     from unimoe.evaluation.systems.named.python_function import function_identity
 
     loaded = collection if isinstance(collection, Collection) else load_collection(collection)
@@ -207,7 +207,7 @@ def evaluate_reranker(
         raise DataError(
             f"{loaded.name}: no query that is scored has candidates; give a run of this collection and split"
         )
-    run, _ = rerank_run(given_reranker(scorer), scored, chosen)
+    run, _ = rerank_run(reranker_of(scorer), scored, chosen)
     level = scored.relevance_level
     several = [scores for scores in chosen.values() if len(scores) > 1]
     ordered = not several or not all(map(is_unordered, several))

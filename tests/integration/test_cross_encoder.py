@@ -23,8 +23,8 @@ from unimoe.config.files import config_root, load_config, parse_config
 from unimoe.core.errors import DataError, MissingPartError, UsageError
 from unimoe.core.trec import Run, read_run
 from unimoe.data.catalog import result_name
-from unimoe.evaluation.reranking.rerank import rerank_run
 from unimoe.evaluation.reranking.rerankers import CrossEncoderReranker
+from unimoe.evaluation.reranking.shards import rerank_run
 from unimoe.metrics import score_run
 from unimoe.models.rerankers.cross_encoder import load_cross_encoder, score_pairs
 from unimoe.results import read_result, result_path, run_path

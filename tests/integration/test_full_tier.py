@@ -38,7 +38,7 @@ def evaluate(config: Path | str, data: Path, output_dir: Path, kinds: list[type[
     """Run the full tier, with mock tasks in place of MTEB's benchmark, which only the hub has."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setitem(sys.modules, "beir.util", None)  # nothing to download with
-        patch.setattr("unimoe.evaluation.request.find_tasks", lambda names: [kind() for kind in kinds])
+        patch.setattr("unimoe.evaluation.chosen.find_tasks", lambda names: [kind() for kind in kinds])
         return call_script(
             "evaluate.py", "--zero-shot", "--config", config, "--eval-tier", "full", "--output-dir", output_dir, *more,
             UNIMOE_DATA=str(data),

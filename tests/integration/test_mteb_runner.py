@@ -21,7 +21,7 @@ from unimoe.core.trec import read_qrels, read_run
 from unimoe.evaluation.mteb.suite import MTEBSuite
 from unimoe.evaluation.reranking.rerankers import FunctionReranker
 from unimoe.evaluation.runner import Evaluator
-from unimoe.evaluation.spec import mteb_spec
+from unimoe.evaluation.spec import mteb_evaluation
 from unimoe.evaluation.systems.named import Naming, stated_system
 from unimoe.evaluation.systems.system import System, zero_shot_system
 from unimoe.evaluation.tiers.loading import Failures
@@ -191,7 +191,7 @@ class TestIsDone:
         mteb_task = mteb_tasks.InventedReranking() if task == "reranking" else mteb_tasks.InventedSTS()
         if card:
             mteb_task.metadata = mteb_task.metadata.model_copy(update=card)
-        return Evaluator(outputs).store.is_done(mteb_spec(system, task, mteb_task))
+        return Evaluator(outputs).store.is_done(mteb_evaluation(system, task, mteb_task))
 
     def test_the_same_is_done(self, outputs: Path, experiment: Experiment) -> None:
         assert self.is_done(outputs, system_of(experiment))

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from glob import glob, has_magic
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, cast
 
 import typer
 
@@ -17,17 +18,20 @@ from unimoe.cli.engine import (
     WorkerCount,
     opened_engine,
 )
-from unimoe.cli.models import evaluation_request
 from unimoe.cli.options import (
     Device,
     MaxQueries,
     Override,
     Threads,
     chosen_device,
+    given_options,
     quiet_libraries,
     refuse_torchrun,
 )
 from unimoe.core.errors import UsageError, did_you_mean
+
+if TYPE_CHECKING:
+    from unimoe.results import Task
 
 
 def evaluate(
@@ -94,9 +98,13 @@ def evaluate(
     that are up to date, so you can restart a killed evaluation. With --engine ray the GPUs of this
     machine, or the machines of a cluster, share all work of all checkpoints.
     """
+    from unimoe.config.files import load_experiment
     from unimoe.data.mteb_names import split_names
+    from unimoe.evaluation.chosen import chosen_data, chosen_systems
+    from unimoe.evaluation.engines import LocalEngine
     from unimoe.evaluation.evaluate import run_evaluation
-    from unimoe.evaluation.planning.evaluation import plan_evaluation
+    from unimoe.evaluation.plan import plan_evaluation
+    from unimoe.models.device import use_threads
 
     if sum((checkpoint is not None, zero_shot, model is not None)) != 1:
         raise UsageError("give one of --checkpoint FOLDER, --zero-shot and --model NAME")
@@ -114,27 +122,39 @@ def evaluate(
         raise UsageError("--price-per-hour belongs to --plan; give both, or neither")
     quiet_libraries()
     settings = EngineSettings(engine, address, workers, store, allow, device, threads)
-    request = evaluation_request(
-        checkpoints=_folders(checkpoint),
-        model=model,
-        name=name,
-        config=config,
-        override=override,
-        eval_tier=eval_tier,
-        datasets=datasets,
-        mteb=mteb,
-        task=task,
-        max_queries=max_queries,
-        output_dir=output_dir,
-        threads=threads,
-    )
     if plan:
         refuse_torchrun("a plan")
         settings.refuse_unused()
-        plan_evaluation(request, chosen_device(device), price_per_hour)
-        return
-    with opened_engine(settings) as opened:
-        run_evaluation(request, chosen_device(settings.here), opened)
+    with nullcontext(LocalEngine()) if plan else opened_engine(settings) as opened:
+        chosen = chosen_device(settings.here)
+        systems = chosen_systems(
+            _folders(checkpoint),
+            model,
+            name=name,
+            config=load_experiment(config, override or []) if config else None,
+            overrides=override or (),
+            output_dir=output_dir,
+            device=chosen,
+            engine=opened,
+        )
+        data = chosen_data(
+            systems,
+            tier=eval_tier,
+            datasets=split_names(datasets or ""),
+            mteb=split_names(mteb or ""),
+            task=cast("Task | None", task),
+            max_queries=max_queries,
+        )
+        if not opened.remote:
+            use_threads(threads)
+        if plan:
+            plan_evaluation(systems, data, chosen, price_per_hour)
+            return
+        given = given_options(
+            config, override, model=model, name=name, eval_tier=eval_tier, datasets=datasets, mteb=mteb, task=task,
+            max_queries=max_queries,
+        )  # fmt: skip
+        run_evaluation(systems, data, chosen, opened, given)
 
 
 def _folders(pattern: str | None) -> tuple[Path, ...]:

@@ -1,68 +1,16 @@
-"""Models that commands evaluate: the request, and the results of a reranking that is compared with others."""
+"""Models that commands are given by name: the results of their reranking, which are compared with others."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, cast
 
 from unimoe.cli.options import chosen_device, given_options, quiet_libraries, refuse_torchrun
 from unimoe.core.console import stdout
 from unimoe.core.errors import DataError
 
-if TYPE_CHECKING:
-    from unimoe.evaluation.request import EvaluationRequest
-    from unimoe.results import Task
-
 _MODEL_FILES = ("config.json", "modules.json", "adapter_config.json")
-
-
-def evaluation_request(
-    *,
-    checkpoints: tuple[Path, ...] = (),
-    model: str | None = None,
-    name: str | None = None,
-    config: Path | None = None,
-    override: list[str] | None = None,
-    eval_tier: str = "bundled",
-    datasets: str | None = None,
-    mteb: str | None = None,
-    task: str | None = None,
-    max_queries: int | None = None,
-    output_dir: Path | None = None,
-    threads: int | None = None,
-) -> EvaluationRequest:
-    """Return what options of a command ask to evaluate; they are those of ``unimoe evaluate``."""
-    from unimoe.config.files import load_experiment
-    from unimoe.data.mteb_names import split_names
-    from unimoe.evaluation.request import EvaluationRequest
-
-    return EvaluationRequest(
-        checkpoints=checkpoints,
-        model=model,
-        name=name,
-        config=load_experiment(config, override or []) if config else None,
-        overrides=tuple(override or ()),
-        tier=eval_tier,
-        datasets=tuple(split_names(datasets or "")),
-        mteb=tuple(split_names(mteb or "")),
-        task=cast("Task | None", task),
-        max_queries=max_queries,
-        output_dir=output_dir,
-        threads=threads,
-        given=given_options(
-            config,
-            override,
-            model=model,
-            name=name,
-            eval_tier=eval_tier,
-            datasets=datasets,
-            mteb=mteb,
-            task=task,
-            max_queries=max_queries,
-        ),
-    )
 
 
 @dataclass(frozen=True)
@@ -103,9 +51,13 @@ def reranked(names: Sequence[str], options: ModelOptions, command: str) -> list[
     Raises:
         UnimoeError: a model or a collection cannot be used; ``command`` was started by torchrun.
     """
+    from unimoe.config.files import load_experiment
+    from unimoe.data.mteb_names import split_names
+    from unimoe.evaluation.chosen import chosen_data, chosen_systems
     from unimoe.evaluation.engines import LocalEngine
     from unimoe.evaluation.evaluate import run_evaluation
-    from unimoe.evaluation.request import asked, refuse_untrained_task, targets
+    from unimoe.models.device import use_threads
+    from unimoe.results import safe_name
 
     if not names:
         return []
@@ -114,32 +66,32 @@ def reranked(names: Sequence[str], options: ModelOptions, command: str) -> list[
         if Path(name).is_dir() and not _holds_model(name):
             raise DataError(f"{name}: holds neither reranking results nor a model; run `unimoe evaluate` first")
     quiet_libraries()
-    requests, device, engine = [_request(name, options) for name in names], chosen_device(options.device), LocalEngine()
-    for request in requests:
-        for target in targets(request, device, engine):
-            asked(request, target.experiment)
-            refuse_untrained_task(target.load(), request.task)
+    override, tier = options.override or [], options.eval_tier or "bundled"
+    config = load_experiment(options.config, override) if options.config else None
+    device, engine, work = chosen_device(options.device), LocalEngine(), []
+    for name in names:
+        systems = chosen_systems(
+            (),
+            name,
+            config=config,
+            overrides=override,
+            output_dir=options.output_dir / safe_name(name),
+            device=device,
+            engine=engine,
+        )
+        datasets = split_names(options.datasets or "")
+        data = chosen_data(systems, tier=tier, datasets=datasets, task="reranking", max_queries=options.max_queries)
+        given = given_options(
+            options.config, override, model=name, eval_tier=tier, datasets=options.datasets, task="reranking",
+            max_queries=options.max_queries,
+        )  # fmt: skip
+        work.append((systems, data, given))
+    use_threads(options.threads)
     stdout.quiet, before = True, stdout.quiet
     try:
-        return [run_evaluation(request, device, engine) for request in requests]
+        return [run_evaluation(systems, data, device, engine, given) for systems, data, given in work]
     finally:
         stdout.quiet = before
-
-
-def _request(name: str, options: ModelOptions) -> EvaluationRequest:
-    from unimoe.results import safe_name
-
-    return evaluation_request(
-        model=name,
-        config=options.config,
-        override=options.override,
-        eval_tier=options.eval_tier or "bundled",
-        datasets=options.datasets,
-        task="reranking",
-        max_queries=options.max_queries,
-        output_dir=options.output_dir / safe_name(name),
-        threads=options.threads,
-    )
 
 
 def _holds_model(name: str) -> bool:

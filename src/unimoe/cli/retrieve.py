@@ -75,9 +75,12 @@ def retrieve(
     from unimoe.config import DenseExperiment
     from unimoe.config.files import load_config
     from unimoe.data.mteb_names import split_names
-    from unimoe.evaluation.retrieve import RetrievalRequest, run_retrieval
+    from unimoe.evaluation.chosen import retrieval_systems
+    from unimoe.evaluation.evaluate import run_retrieval
     from unimoe.evaluation.systems.retriever import fused_name, retriever_name
     from unimoe.evaluation.systems.system import BM25
+    from unimoe.evaluation.tiers.datasets import chosen_datasets
+    from unimoe.models.device import use_threads
 
     if encoder is not None and checkpoint is not None:
         raise UsageError("give --encoder or --checkpoint, not both")
@@ -90,23 +93,21 @@ def retrieve(
     arm = retriever_name(experiment, checkpoint, name)
     refuse_unknown_arm(folder, before, [BM25, arm, fused_name(arm)])
     quiet_libraries()
-    request = RetrievalRequest(
-        config=experiment,
-        checkpoint=checkpoint,
-        name=arm,
-        datasets=tuple(split_names(datasets)),
-        max_queries=max_queries,
-        given=given_options(
-            config, override, datasets=datasets, encoder=encoder, checkpoint=checkpoint, name=name,
-            max_queries=max_queries,
-        ),
-    )  # fmt: skip
+    if not split_names(datasets):
+        raise UsageError("--datasets is empty; name collections, for example --datasets scifact,nfcorpus")
+    collections = chosen_datasets(experiment, split_names(datasets), max_queries)
     settings = EngineSettings(engine, address, workers, store, allow, device, threads)
     with opened_engine(settings) as opened:
-        report = run_retrieval(request, chosen_device(settings.here), opened)
-        if report is not None:
-            print_before_after(folder, before, report.arms, report.keys)
-            report.failures.refuse(done=bool(report.keys))
+        if not opened.remote:
+            use_threads(threads)
+        systems = retrieval_systems(experiment, arm, checkpoint, chosen_device(settings.here), opened)
+        given = given_options(
+            config, override, datasets=datasets, encoder=encoder, checkpoint=checkpoint, name=name,
+            max_queries=max_queries,
+        )  # fmt: skip
+        keys, failures = run_retrieval(systems, collections, opened, given)
+        print_before_after(folder, before, [system.name for system in systems[1:]], keys)
+        failures.refuse(done=bool(keys))
 
 
 def refuse_unknown_arm(output_dir: Path, arm: str, coming: Iterable[str]) -> None:

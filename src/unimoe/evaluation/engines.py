@@ -19,8 +19,7 @@ from unimoe.config.base import Dtype
 from unimoe.core.errors import UsageError
 from unimoe.data.mteb_names import random_state_kept
 from unimoe.evaluation.reranking.cluster_model import ClusterModel
-from unimoe.evaluation.spec import EvaluationSpec
-from unimoe.evaluation.systems.retriever import Retriever
+from unimoe.evaluation.spec import Evaluation
 from unimoe.evaluation.systems.system import System
 from unimoe.models.device import choose_dtype
 from unimoe.results import safe_name
@@ -42,7 +41,7 @@ class Purpose:
     identity: str | None
 
     @classmethod
-    def of(cls, spec: EvaluationSpec) -> Purpose:
+    def of(cls, spec: Evaluation) -> Purpose:
         """Return that of an evaluation."""
         place = (spec.system, str(spec.seed), spec.task, spec.dataset)
         return cls(spec.title, place, spec.fingerprint if spec.reusable else None)
@@ -65,7 +64,7 @@ class LocalEngine:
 
     remote = False
 
-    def held(self, source: System | Retriever, purpose: Purpose, batches: Batches) -> Held:
+    def held(self, source: System, purpose: Purpose, batches: Batches) -> Held:
         """Return the model of a system, loaded.
 
         Raises:
@@ -73,7 +72,7 @@ class LocalEngine:
         """
         return Held(source.model(), ALONE)
 
-    def noted(self, spec: EvaluationSpec, size: int | None) -> AbstractContextManager[None]:
+    def noted(self, spec: Evaluation, size: int | None) -> AbstractContextManager[None]:
         """Keep nothing of an evaluation that runs: the terminal shows it."""
         return nullcontext()
 
@@ -102,7 +101,7 @@ class ClusterEngine:
     def __init__(self, cluster: Cluster) -> None:
         self.cluster, self._run = cluster, uuid.uuid4().hex  # which names what no later run may find
 
-    def held(self, source: System | Retriever, purpose: Purpose, batches: Batches) -> Held:
+    def held(self, source: System, purpose: Purpose, batches: Batches) -> Held:
         """Return a stand-in for the model, which a worker loads; one that asks a server asks from here."""
         if source.recipe is None:
             return Held(source.model(), ALONE)
@@ -116,7 +115,7 @@ class ClusterEngine:
         )
         return Held(ClusterModel(workers, workers.ask("facts", {"options": dict(batches)})), workers)
 
-    def noted(self, spec: EvaluationSpec, size: int | None) -> AbstractContextManager[None]:
+    def noted(self, spec: Evaluation, size: int | None) -> AbstractContextManager[None]:
         """Keep on the board in the store, for ``unimoe status``, that an evaluation of so many items runs."""
         return self.cluster.board.noted(spec.title, size)
 

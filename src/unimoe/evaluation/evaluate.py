@@ -1,139 +1,235 @@
-"""Evaluates systems and the first stage beside them, as the command ``evaluate`` asks."""
+"""Evaluates systems on collections and tasks of MTEB: each task of each system once, results that exist are kept."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from itertools import count
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import torch
 
+from unimoe.config import DenseExperiment
 from unimoe.core.console import Steps, stdout
-from unimoe.evaluation.averages import print_averages, print_mteb_means
+from unimoe.data.catalog import load_collection
+from unimoe.data.sources.beir_sets import CQADUPSTACK
+from unimoe.evaluation.chosen import ChosenData
 from unimoe.evaluation.engines import Engine
 from unimoe.evaluation.mteb.suite import MTEBSuite
-from unimoe.evaluation.request import (
-    EvaluationRequest,
-    Target,
-    asked,
-    on_collections,
-    refuse_untrained_task,
-    targets,
-    wanted,
-)
-from unimoe.evaluation.runner import Evaluation, Evaluator
-from unimoe.evaluation.spec import result_dataset
+from unimoe.evaluation.retrieval_eval import Searches, dense_collection
+from unimoe.evaluation.runner import Evaluator
+from unimoe.evaluation.spec import Evaluation
 from unimoe.evaluation.systems.system import System, first_stage_system
-from unimoe.evaluation.tiers.datasets import Dataset
-from unimoe.evaluation.tiers.loading import Failures, load_reporting
-from unimoe.models.device import use_threads
+from unimoe.evaluation.tiers.datasets import Dataset, LoadedDataset
+from unimoe.evaluation.tiers.loading import Failures, load_reporting, report_oddities
+from unimoe.metrics.scoring import dataset_group, suite_averages
 from unimoe.results import EvalResult, Task, result_path
 
-if TYPE_CHECKING:
-    from mteb import AbsTask
+Result = tuple[System, EvalResult]
 
 
-def run_evaluation(request: EvaluationRequest, device: torch.device, engine: Engine) -> dict[str, Path]:
-    """Evaluate the systems and the first stage; print scores and result files on stdout.
+class Driver:
+    """Evaluates systems one dataset after the other; one that fails does not stop the others.
+
+    Attributes:
+        failures: the collections and tasks of MTEB without a score.
+        systems: those that are evaluated.
+
+    Args:
+        systems: each with the folder of its results.
+        data: what they are evaluated on.
+        engine: where the work is done.
+        given: options given by hand, for provenance.
+    """
+
+    def __init__(self, systems: Sequence[System], data: ChosenData, engine: Engine, given: Sequence[str]) -> None:
+        self.failures, self.systems, self._data, self._engine = Failures(), systems, data, engine
+        folders = {system.results_dir for system in systems}
+        self._evaluators = {folder: Evaluator(folder, given, engine) for folder in folders}
+        self._suites = [
+            MTEBSuite(self.evaluator(system), system, data.tasks(system), self.failures)
+            for system in systems
+            if data.mteb and system.load is not None
+        ]
+        for suite in self._suites:
+            suite.report_left_out(data.mteb, alone=not data.datasets)
+        parts = sum(len(data.tasks_on_collections(system)) for system in systems) * len(data.datasets)
+        parts += sum(len(suite.tasks_on(task)) for suite in self._suites for task in data.mteb)
+        self._steps = Steps(parts, bars=not engine.remote)
+
+    def evaluator(self, system: System) -> Evaluator:
+        """Return what runs the evaluations of a system."""
+        return self._evaluators[system.results_dir]
+
+    def on_collections(self, load: Callable[[Dataset], LoadedDataset | Searches], at_once: int) -> list[Result]:
+        """Evaluate on every collection, and print a line for each result; return them in the order of the work.
+
+        Args:
+            load: returns the data, for which the evaluations are made.
+            at_once: evaluations under way together, where the engine has workers elsewhere.
+        """
+        places, found = count(), dict[int, Result]()
+
+        def take(name: str, some: Sequence[tuple[int, System, Evaluation]]) -> None:
+            with self.failures.kept(name):
+                for place, system, evaluation in some:
+                    result = self.evaluator(system).take(evaluation, self._steps)
+                    _print_result(result, system)
+                    found[place] = (system, result)
+
+        def jobs() -> Iterator[Callable[[], None]]:
+            for dataset in self._data.datasets:
+                with self.failures.kept(dataset.name):
+                    data = load(dataset)
+                    parts = [
+                        (next(places), system, evaluation)
+                        for system in self.systems
+                        for evaluation in self.evaluator(system).evaluations(
+                            system, data, self._data.tasks_on_collections(system)
+                        )
+                    ]
+                    if isinstance(data, Searches):  # a fusion needs what the encoder found
+                        yield partial(take, dataset.name, parts)
+                    else:
+                        yield from (partial(take, dataset.name, [part]) for part in parts)
+
+        self._engine.run(jobs(), at_once)
+        return [result for _, result in sorted(found.items())]
+
+    def on_mteb(self) -> list[Result]:
+        """Evaluate each system on every task of MTEB, and print a line for each result, and their means."""
+        found = list[Result]()
+        for suite in self._suites:
+            done = [(suite.system, result) for result in suite.run(self._data.mteb, self._steps)]
+            for system, result in done:
+                _print_result(result, system)
+            print_mteb_means([result for _, result in done])
+            found += done
+        return found
+
+
+def run_evaluation(
+    systems: Sequence[System], data: ChosenData, device: torch.device, engine: Engine, given: Sequence[str] = ()
+) -> dict[str, Path]:
+    """Evaluate systems and the first stage beside them; print scores, averages and result files on stdout.
 
     Returns:
         The systems' result files by ``task/dataset``, of several systems those of the last.
 
     Raises:
         MissingPartError: everything is done except collections and tasks that failed.
-        UnimoeError: a checkpoint or config cannot be used, or nothing could be evaluated.
+        UnimoeError: nothing could be evaluated.
     """
-    asked_for = targets(request, device, engine)
-    experiment = asked_for[0].experiment
-    datasets, mteb_tasks = asked(request, experiment)
-    failures, arms = Failures(), [_Arm(target, request, engine) for target in asked_for]
-    suites = [MTEBSuite(arm.evaluator, arm.system, wanted(arm.system, request.task), failures) for arm in arms]
-    for suite in suites:
-        suite.report_left_out(mteb_tasks, alone=not datasets)
-    in_mteb = [[(task, one) for one in mteb_tasks for task in suite.tasks_on(one)] for suite in suites]
-    first_stages = {arm.output_dir: arm for arm in reversed(arms)}.values()
-    systems = [*((arm.evaluator, first_stage_system(arm.system.experiment)) for arm in first_stages)]
-    systems += [(arm.evaluator, arm.system) for arm in arms]
-    per_dataset = sum(len(on_collections(system, request)) for _, system in systems)
-    steps = Steps(per_dataset * len(datasets) + sum(map(len, in_mteb)), bars=not engine.remote)
-    if not engine.remote:
-        for arm, tasks in zip(arms, in_mteb, strict=True):
-            arm.load_early(datasets, tasks, request)
-    results: dict[str, dict[int, EvalResult]] = {}  # by system, and by place in the order of the work
-
-    def taken(evaluator: Evaluator, system: System, evaluation: Evaluation, name: str, place: int) -> None:
-        with failures.kept(name):
-            result = evaluator.take(evaluation, steps)
-            _print_result(result, evaluator.store.output_dir, system)
-            if system.load is not None:
-                results.setdefault(_label(result), {})[place] = result
-
-    def jobs() -> Iterator[Callable[[], None]]:
-        places = count()
-        for dataset in datasets:
-            with failures.kept(dataset.name):
-                data = load_reporting(dataset, device)
-                for evaluator, system in systems:
-                    for evaluation in evaluator.evaluations(system, data, on_collections(system, request)):
-                        yield partial(taken, evaluator, system, evaluation, dataset.name, next(places))
-
-    engine.run(jobs(), at_once=2 * len(systems))
-    for label, own in sorted(results.items()):
-        if len(arms) > 1:
+    by_folder = {system.results_dir: system for system in reversed(systems)}
+    first_stages = [
+        replace(first_stage_system(system.experiment), output_dir=folder) for folder, system in by_folder.items()
+    ]
+    driver = Driver([*first_stages, *systems], data, engine, given)
+    everything = driver.on_collections(lambda dataset: load_reporting(dataset, device), at_once=2 * len(driver.systems))
+    found = [(system, result) for system, result in everything if system.load is not None]
+    labelled: dict[str, list[EvalResult]] = {}
+    for _, result in found:
+        seed = "" if result.seed is None else f", seed {result.seed}"
+        labelled.setdefault(f"{result.config_name}{seed}", []).append(result)
+    for label, results in sorted(labelled.items()):
+        if len(systems) > 1:
             stdout.print(f"{label}:", soft_wrap=True)
-        print_averages([result for _, result in sorted(own.items())])
-    found = [result for own in results.values() for result in own.values()]
-    in_suite: list[EvalResult] = []
-    for arm, suite in zip(arms, suites, strict=True):
-        done = suite.run(mteb_tasks, steps)
-        for result in done:
-            _print_result(result, arm.output_dir, arm.system)
-        print_mteb_means(done)
-        in_suite += done
-    failures.refuse(done=bool(found or mteb_tasks))
-    return {
-        one.key: result_path(arms[-1].output_dir, one.config_name, one.seed, one.task, one.dataset)
-        for one in [*found, *in_suite]
-    }
+        print_averages(results)
+    found += driver.on_mteb()
+    driver.failures.refuse(done=bool(found or data.mteb))
+    return {result.key: _path(result, systems[-1]) for _, result in found}
 
 
-class _Arm:
-    """A system with what evaluates it."""
+def run_retrieval(
+    systems: Sequence[System], datasets: Sequence[Dataset], engine: Engine, given: Sequence[str] = ()
+) -> tuple[list[str], Failures]:
+    """Let systems search every collection; print a line for each result on stdout.
 
-    def __init__(self, target: Target, request: EvaluationRequest, engine: Engine) -> None:
-        self.output_dir = target.output_dir
-        self.evaluator = Evaluator(target.output_dir, request.given, engine)
-        self.system = target.load()
-        refuse_untrained_task(self.system, request.task)
+    Returns:
+        What was searched by all of them, as ``task/dataset``, and what could not be.
 
-    def load_early(
-        self,
-        datasets: Sequence[Dataset],
-        in_mteb: Sequence[tuple[Task, AbsTask]],
-        request: EvaluationRequest,
-    ) -> None:
-        """Load the model where a result is missing: if it cannot be, that shows before hours of first stages."""
-        system = self.system
-        names = [(task, result_dataset(task, data)) for data in datasets for task in on_collections(system, request)]
-        names += [(task, one.metadata.name) for task, one in in_mteb]
-        places = [result_path(self.output_dir, system.name, system.seed, task, name) for task, name in names]
-        if system.load is not None and not all(place.exists() for place in places):
-            use_threads(request.threads)
+    Raises:
+        DataError: the folder holds results that cannot be compared with these.
+    """
+    driver = Driver(systems, ChosenData(list(datasets)), engine, given)
+    retriever = systems[1]
+    driver.evaluator(retriever).store.refuse_other_experiments(retriever)
+
+    def load(dataset: Dataset) -> Searches:
+        collection = load_collection(dataset.collection, dataset.split)
+        report_oddities(dataset, collection, collection.oddities)
+        experiment = systems[0].experiment
+        assert isinstance(experiment, DenseExperiment)  # noqa: S101 - for the type checker
+        data = Searches(dataset, dense_collection(collection, experiment.retrieval, dataset.max_queries), engine)
+        for system in systems:  # all of them before the first is searched
+            driver.evaluator(system).store.refuse_taken(data.evaluation(system))
+        return data
+
+    found = driver.on_collections(load, at_once=1)
+    keys = [result.key for _, result in found if result.dataset not in driver.failures.collections]
+    return list(dict.fromkeys(keys)), driver.failures
 
 
-def _print_result(result: EvalResult, output_dir: Path, system: System) -> None:
-    """Print a line about a result: main metric, the first stage's and what reranking adds, file."""
+def _print_result(result: EvalResult, system: System) -> None:
+    """Print a line about a result: the metrics of its kind, the first stage's and what reranking adds, file."""
     metric, beside = result.main_metric, ""
+    shown = [metric, *(name for name in result.aggregate if name.startswith("recall_of_retrieved@"))]
     if result.first_stage and metric in result.first_stage.delta and system.load:
         before, delta = result.first_stage.aggregate[metric], result.first_stage.delta[metric]
         beside = f" (first stage {before:.4f}, {delta:+.4f})"
-    path = result_path(output_dir, result.config_name, result.seed, result.task, result.dataset)
-    stdout.print(
-        f"{result.key} {result.config_name}: {metric} {result.aggregate[metric]:.4f}{beside}  {path}", soft_wrap=True
-    )
+    scores = ", ".join(f"{name} {result.aggregate[name]:.4f}" for name in shown)
+    stdout.print(f"{result.key} {result.config_name}: {scores}{beside}  {_path(result, system)}", soft_wrap=True)
 
 
-def _label(result: EvalResult) -> str:
-    return result.config_name if result.seed is None else f"{result.config_name}, seed {result.seed}"
+def _path(result: EvalResult, system: System) -> Path:
+    return result_path(system.results_dir, result.config_name, result.seed, result.task, result.dataset)
+
+
+def print_averages(results: Sequence[EvalResult]) -> None:
+    """Print the averages of each task with more than one dataset; CQADupStack counts once.
+
+    Where some sets have another main metric, as MS MARCO has, nDCG@10 is averaged without them and with them: the field
+    reports both.
+    """
+    for task in sorted({result.task for result in results}):
+        of_task = [result for result in results if result.task == task]
+        main = {result.dataset: result.main_metric for result in of_task}
+        if len(main) < 2:
+            continue
+        _print_average(task, of_task, main, "")
+        others = [dataset for dataset, metric in main.items() if metric != "ndcg@10"]
+        if 0 < len(others) < len(main) and all("ndcg@10" in result.aggregate for result in of_task):
+            _print_average(task, of_task, dict.fromkeys(main, "ndcg@10"), f", {' and '.join(others)} included")
+
+
+def _print_average(task: Task, results: Sequence[EvalResult], metrics: Mapping[str, str], what: str) -> None:
+    after = suite_averages(metrics, {result.dataset: result.aggregate for result in results})
+    before = suite_averages(metrics, {r.dataset: r.first_stage.aggregate for r in results if r.first_stage})
+    for metric, value in after.items():
+        sets = [dataset_group(dataset) for dataset, own in metrics.items() if own == metric]
+        parts = sets.count("cqadupstack")
+        some = f" (cqadupstack: {parts} of its {len(CQADUPSTACK)})" if 0 < parts < len(CQADUPSTACK) else ""
+        beside = f" (first stage {before[metric]:.4f}, {value - before[metric]:+.4f})" if metric in before else ""
+        stdout.print(f"{task} average of {len(set(sets))}{what}: {metric} {value:.4f}{beside}{some}", soft_wrap=True)
+
+
+def print_mteb_means(results: Sequence[EvalResult]) -> None:
+    """Print MTEB's means over tasks: of all main scores, of the types' means, and of each type."""
+    for task in sorted({result.task for result in results}):
+        by_type: dict[str, list[float]] = {}
+        for result in results:
+            if result.task == task:
+                score = result.aggregate.get("main_score", result.aggregate[result.main_metric])
+                by_type.setdefault(str(result.task_type), []).append(score)
+        scores = [score for own in by_type.values() for score in own]
+        if len(scores) < 2:
+            continue
+        means = {kind: math.fsum(own) / len(own) for kind, own in sorted(by_type.items())}
+        stdout.print(
+            f"{task} in MTEB: Mean (Task) {math.fsum(scores) / len(scores):.4f} of {len(scores)} tasks, "
+            f"Mean (TaskType) {math.fsum(means.values()) / len(means):.4f}: "
+            + ", ".join(f"{kind} {mean:.4f} ({len(by_type[kind])})" for kind, mean in means.items()),
+            soft_wrap=True,
+        )

@@ -85,7 +85,7 @@ def jobs_of(recipe: Recipe, device: torch.device, store: UnitStore) -> Mapping[s
     def load() -> Any:
         kind = recipe["kind"]
         if kind == "encoder":
-            return encoder_retriever(DenseExperiment.model_validate(recipe["experiment"]), "encoder", device).load()
+            return encoder_retriever(DenseExperiment.model_validate(recipe["experiment"]), "encoder", device).model()
         experiment = Experiment.model_validate(recipe["experiment"])
         if kind == "checkpoint":
             folder = _fetched(recipe, store)

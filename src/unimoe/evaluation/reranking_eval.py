@@ -15,10 +15,9 @@ from unimoe.config import Experiment
 from unimoe.core.errors import DataError, UnimoeError, UsageError
 from unimoe.data.collection import Collection
 from unimoe.data.source import UnavailableError
-from unimoe.evaluation.reranking.rerank import rerank_run
 from unimoe.evaluation.reranking.rerankers import as_reranker, ties_note, truncation_note
 from unimoe.evaluation.reranking.served import ServedReranker
-from unimoe.evaluation.reranking.shards import Candidates, Reranker, ShardWork
+from unimoe.evaluation.reranking.shards import Candidates, Reranker, ShardWork, rerank_run
 from unimoe.evaluation.spec import Outcome
 from unimoe.evaluation.tiers.datasets import Dataset, LoadedDataset, chosen_datasets, known_tier, tier_datasets
 from unimoe.evaluation.tiers.loading import failure_line

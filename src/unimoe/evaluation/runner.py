@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -20,7 +20,8 @@ from unimoe.evaluation.mteb.run import evaluate_task
 from unimoe.evaluation.reranking.rerankers import device_of, reranker_of, used_budget
 from unimoe.evaluation.reranking.shards import ShardStore
 from unimoe.evaluation.reranking_eval import rerank_collection
-from unimoe.evaluation.spec import EvaluationSpec, Outcome, collection_spec, mteb_spec
+from unimoe.evaluation.retrieval_eval import Searches
+from unimoe.evaluation.spec import Evaluation, Outcome, collection_evaluation, mteb_evaluation
 from unimoe.evaluation.store import ResultStore
 from unimoe.evaluation.systems.system import System
 from unimoe.evaluation.tiers.datasets import LoadedDataset
@@ -33,21 +34,6 @@ if TYPE_CHECKING:
     from mteb import AbsTask
 
 
-@dataclass(frozen=True)
-class Evaluation:
-    """An evaluation that can be run.
-
-    Attributes:
-        spec: its specification.
-        size: pairs or texts that a model has to score, for the progress bar; None where only MTEB knows.
-        run: evaluates; takes what is called with the number of items done.
-    """
-
-    spec: EvaluationSpec
-    size: int | None
-    run: Callable[[Advance | None], Outcome]
-
-
 class Evaluator:
     """Runs evaluations whose results an experiment's folder lacks; ``given`` are options given by hand."""
 
@@ -56,32 +42,33 @@ class Evaluator:
         self.engine = engine or LocalEngine()
 
     def evaluations(
-        self, system: System, data: LoadedDataset, tasks: Sequence[Task] | None = None
+        self, system: System, data: LoadedDataset | Searches, tasks: Sequence[Task] | None = None
     ) -> Iterator[Evaluation]:
         """Yield the evaluations of a system on a dataset: of every task, or of those that are wanted.
 
         A first stage that gives no order has none.
         """
-        if system.load is not None or data.first_stage.ordered:
-            for task in system.tasks:
-                if tasks is None or task in tasks:
-                    yield self.on_collection(system, task, data)
+        if isinstance(data, Searches):
+            yield data.evaluation(system)
+        elif system.load is not None or data.first_stage.ordered:
+            for task in system.tasks if tasks is None else tasks:
+                yield self.on_collection(system, task, data)
 
     def on_collection(self, system: System, task: Task, data: LoadedDataset) -> Evaluation:
         """Return the evaluation of a system's task on a collection."""
-        spec = collection_spec(system, task, data)
+        evaluation = collection_evaluation(system, task, data)
         if system.load is None:
-            return Evaluation(spec, 0, lambda _: _first_stage_outcome(data, task))
+            return replace(evaluation, size=0, run=lambda _: _first_stage_outcome(data, task))
         if task == "embedding":
             size = len(data.pooled.corpus) + len(data.pooled.queries)
-            return Evaluation(spec, size, partial(self._embed, spec, system, data))
+            return replace(evaluation, size=size, run=partial(self._embed, evaluation, system, data))
         pairs = sum(map(len, data.candidates.values()))
-        return Evaluation(spec, pairs, partial(self._rerank, spec, system, data))
+        return replace(evaluation, size=pairs, run=partial(self._rerank, evaluation, system, data))
 
     def on_mteb_task(self, system: System, task: Task, mteb_task: AbsTask) -> Evaluation:
         """Return the evaluation of a system on a task of MTEB, by embedding or by reranking its candidates."""
-        spec = mteb_spec(system, task, mteb_task)
-        return Evaluation(spec, None, partial(self._evaluate_mteb_task, spec, system, mteb_task))
+        evaluation = mteb_evaluation(system, task, mteb_task)
+        return replace(evaluation, run=partial(self._evaluate_mteb_task, evaluation, system, mteb_task))
 
     def take(self, evaluation: Evaluation, steps: Steps, metric: str | None = None) -> EvalResult:
         """Run one evaluation as a step of several; a result of its very spec that exists is kept.
@@ -91,31 +78,25 @@ class Evaluator:
         Raises:
             DataError: the place of the result is taken by another evaluation, or a score is not finite.
         """
-        spec = evaluation.spec
-        if not self.store.is_done(spec):
-            with self.store.alone(spec):
-                return self._evaluate(evaluation, steps, metric)
-        steps.skip(spec.title)
-        self.store.clear_unfinished(spec)  # of a run that was killed right after the result
-        return self.store.read(spec)
-
-    def _evaluate(self, evaluation: Evaluation, steps: Steps, metric: str | None) -> EvalResult:
-        spec = evaluation.spec
-        with steps.step(spec.title, evaluation.size) as step:
-            with self.engine.noted(spec, evaluation.size):
-                self.store.refuse_taken(spec)
+        if self.store.is_done(evaluation):
+            steps.skip(evaluation.title)
+            self.store.clear_unfinished(evaluation)  # of a run that was killed right after the result
+            return self.store.read(evaluation)
+        with self.store.alone(evaluation), steps.step(evaluation.title, evaluation.size) as step:
+            with self.engine.noted(evaluation, evaluation.size):
+                self.store.refuse_taken(evaluation)
                 outcome = evaluation.run(step.advance)
-                result = self.store.write(spec, outcome)
+                result = self.store.write(evaluation, outcome)
             shown = metric or result.main_metric
             step.outcome = f"{shown} {result.aggregate[shown]:.4f}"
         for note in outcome.notes:
             stderr.print(note, style="dim", soft_wrap=True)
         return result
 
-    def _rerank(self, spec: EvaluationSpec, system: System, data: LoadedDataset, advance: Advance | None) -> Outcome:
-        held, batches = self._held(system, spec), system.experiment.evaluation.batches
-        model, folder = held.model, self._kept(spec)
-        store = ShardStore(folder, spec.fingerprint) if folder else None
+    def _rerank(self, evaluation: Evaluation, system: System, data: LoadedDataset, advance: Advance | None) -> Outcome:
+        held, batches = self._held(system, evaluation), system.experiment.evaluation.batches
+        model, folder = held.model, self._kept(evaluation)
+        store = ShardStore(folder, evaluation.fingerprint) if folder else None
         outcome = rerank_collection(
             reranker_of(model, **batches),
             data.collection,
@@ -128,14 +109,14 @@ class Evaluator:
         seconds = outcome.seconds / held.workers.size
         return replace(outcome, seconds=seconds, device=describe_device(device_of(model)))
 
-    def _embed(self, spec: EvaluationSpec, system: System, data: LoadedDataset, advance: Advance | None) -> Outcome:
+    def _embed(self, evaluation: Evaluation, system: System, data: LoadedDataset, advance: Advance | None) -> Outcome:
         """Rank a collection by the cosine of embeddings, through MTEB."""
-        held, collection = self._held(system, spec), data.collection
+        held, collection = self._held(system, evaluation), data.collection
         model = held.model
         before = _paid(model)
-        wrapped = MTEBEncoderWrapper(model, **self._adapted(spec, system, held, advance))
+        wrapped = MTEBEncoderWrapper(model, **self._adapted(evaluation, system, held, advance))
         outcome = evaluate_embedding_collection(
-            wrapped, data.pooled, exclude_self=data.dataset.exclude_self, folder=self._kept(spec)
+            wrapped, data.pooled, exclude_self=data.dataset.exclude_self, folder=self._kept(evaluation)
         )
         return replace(
             outcome,
@@ -143,20 +124,20 @@ class Evaluator:
             qrels=collection.qrels,
             queries=collection.queries,
             relevance_level=collection.relevance_level,
-            main_score=outcome.main_score if spec.task_type else None,
+            main_score=outcome.main_score if evaluation.task_type else None,
             token_budget=used_budget(model, **system.experiment.evaluation.batches),
             device=describe_device(device_of(model)),
             usage=_since(before, model),
         )
 
     def _evaluate_mteb_task(
-        self, spec: EvaluationSpec, system: System, mteb_task: AbsTask, advance: Advance | None
+        self, evaluation: Evaluation, system: System, mteb_task: AbsTask, advance: Advance | None
     ) -> Outcome:
-        held, reranking = self._held(system, spec), spec.task == "reranking"
+        held, reranking = self._held(system, evaluation), evaluation.task == "reranking"
         model = held.model
         batches = system.experiment.evaluation.batches
         if not self.needs_data(mteb_task):
-            given = {"name": system.name, "identity": self._identity(spec, system), **batches}
+            given = {"name": system.name, "identity": self._identity(evaluation, system), **batches}
             part = task_part(mteb_task, system.experiment.evaluation.mteb, given)
             (found,) = held.workers.compute("mteb", [part], nowhere)
             return replace(
@@ -166,8 +147,8 @@ class Evaluator:
             )
         adapter = MTEBCrossEncoderWrapper if reranking else MTEBEncoderWrapper
         before = _paid(model)
-        adapted = adapter(model, **self._adapted(spec, system, held, advance))
-        outcome = evaluate_task(adapted, mteb_task, self._kept(spec))
+        adapted = adapter(model, **self._adapted(evaluation, system, held, advance))
+        outcome = evaluate_task(adapted, mteb_task, self._kept(evaluation))
         return replace(
             outcome,
             token_budget=reranker_of(model, **batches).token_budget if reranking else used_budget(model, **batches),
@@ -180,28 +161,28 @@ class Evaluator:
         """Return whether this process reads a task's data, and no worker does the task whole."""
         return not self.engine.remote or ranks_documents(mteb_task)
 
-    def _held(self, system: System, spec: EvaluationSpec) -> Held:
+    def _held(self, system: System, evaluation: Evaluation) -> Held:
         batches = system.experiment.evaluation.batches
-        return self.engine.held(system, Purpose.of(spec), batches)
+        return self.engine.held(system, Purpose.of(evaluation), batches)
 
-    def _kept(self, spec: EvaluationSpec) -> Path | None:
+    def _kept(self, evaluation: Evaluation) -> Path | None:
         """Return the folder of what a killed evaluation finds again; None where it may be another system's."""
-        shards = spec.task == "reranking" and self.engine.remote
-        return self.store.unfinished(spec) if spec.reusable and not shards else None
+        shards = evaluation.task == "reranking" and self.engine.remote
+        return self.store.unfinished(evaluation) if evaluation.reusable and not shards else None
 
-    def _identity(self, spec: EvaluationSpec, system: System) -> dict[str, str]:
-        return spec.hashes | {"dtype": str(system.dtype)}
+    def _identity(self, evaluation: Evaluation, system: System) -> dict[str, str]:
+        return evaluation.hashes | {"dtype": str(system.dtype)}
 
-    def _adapted(self, spec: EvaluationSpec, system: System, held: Held, advance: Advance | None) -> dict[str, Any]:
+    def _adapted(self, evaluation: Evaluation, system: System, held: Held, advance: Advance | None) -> dict[str, Any]:
         """Return the arguments of an adapter to MTEB besides the model."""
-        evaluation = system.experiment.evaluation
+        settings = system.experiment.evaluation
         return {
             "name": system.name,
-            "identity": self._identity(spec, system),
-            "prompts": TaskPrompts(evaluation.mteb),
+            "identity": self._identity(evaluation, system),
+            "prompts": TaskPrompts(settings.mteb),
             "advance": advance,
             "workers": held.workers,
-            **evaluation.batches,
+            **settings.batches,
         }
 
 

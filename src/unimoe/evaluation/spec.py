@@ -1,23 +1,25 @@
-"""The specification of an evaluation, and its outcome.
+"""An evaluation, and its outcome.
 
-An ``EvaluationSpec`` names a system, a task and a dataset, with everything that the scores depend on; an ``Outcome``
-holds the scores. Every kind of evaluation makes these two, and ``store`` writes them as a result.
+An ``Evaluation`` is a system on a task and a dataset, with everything that the scores depend on; an ``Outcome`` holds
+the scores. Every kind of evaluation makes these two, and ``store`` writes them as a result.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from unimoe.config import DenseExperiment
 from unimoe.core.io import hash_json
 from unimoe.core.trec import Qrels, Run
 from unimoe.data.mteb_names import find_tasks, mteb_name
 from unimoe.evaluation.mteb.main_scores import main_metric
 from unimoe.evaluation.mteb.prompts import TaskCard, TaskPrompts
-from unimoe.evaluation.systems.system import System
+from unimoe.evaluation.systems.system import ZERO_SHOT_ARM, System
 from unimoe.evaluation.tiers.datasets import Dataset, LoadedDataset
 from unimoe.metrics import Scores
+from unimoe.models.embedder import Advance
 from unimoe.models.loader import weights_hash
 from unimoe.results import Identity, Task, TrainingBudget
 
@@ -33,8 +35,12 @@ _OF_TRAINING = {"training", "lora", "arms", "seeds", "gates"}
 """Sections that say nothing about a model that no arm trains."""
 
 
+def _nowhere(advance: Advance | None) -> Outcome:
+    raise ValueError("the outcome of this evaluation comes from elsewhere")
+
+
 @dataclass(frozen=True)
-class EvaluationSpec:
+class Evaluation:
     """One system on one task and dataset: all that is known before anything is scored.
 
     Attributes:
@@ -51,6 +57,8 @@ class EvaluationSpec:
         task_type: MTEB's type of the task; None outside MTEB.
         training: what a trained arm saw.
         reusable: whether the hashes tell this system from every other; where they do not, it is always evaluated again.
+        size: pairs or texts that a model has to score, for the progress bar; None where only MTEB knows.
+        run: evaluates; takes what is called with the number of items done. a study has outcomes from elsewhere.
     """
 
     system: str
@@ -66,6 +74,8 @@ class EvaluationSpec:
     task_type: str | None = None
     training: TrainingBudget | None = None
     reusable: bool = True
+    size: int | None = None
+    run: Callable[[Advance | None], Outcome] = _nowhere
 
     @property
     def title(self) -> str:
@@ -142,8 +152,8 @@ class Outcome:
         return {metric: self.scores.aggregate[metric] - value for metric, value in before.items()}
 
 
-def collection_spec(system: System, task: Task, data: LoadedDataset) -> EvaluationSpec:
-    """Return the spec of a system's task on a collection."""
+def collection_evaluation(system: System, task: Task, data: LoadedDataset) -> Evaluation:
+    """Return the evaluation of a system's task on a collection."""
     dataset, card = data.dataset, _published(task, data.dataset)
     pooled = task == "embedding" and len(data.pooled.corpus) < data.whole_size
     prompt = system.prompt
@@ -152,7 +162,7 @@ def collection_spec(system: System, task: Task, data: LoadedDataset) -> Evaluati
         prompt = _prompt_on_task(system, _mteb_card(mteb_name(name)) or _CollectionCard(name))
     part = "pool" if task == "embedding" else "candidates"
     rule = {} if task == "reranking" else dataset.rule_hashes  # the candidates' hash holds it
-    return _system_spec(
+    return system_evaluation(
         system,
         task,
         result_dataset(task, dataset),
@@ -169,10 +179,10 @@ def collection_spec(system: System, task: Task, data: LoadedDataset) -> Evaluati
     )
 
 
-def mteb_spec(system: System, task: Task, mteb_task: AbsTask) -> EvaluationSpec:
-    """Return the spec of a system on a task of MTEB: by embedding, or by reranking the task's candidates."""
+def mteb_evaluation(system: System, task: Task, mteb_task: AbsTask) -> Evaluation:
+    """Return the evaluation of a system on a task of MTEB: by embedding, or by reranking the task's candidates."""
     card = mteb_task.metadata
-    return _system_spec(
+    return system_evaluation(
         system,
         task,
         card.name,
@@ -210,7 +220,7 @@ def result_dataset(task: Task, dataset: Dataset) -> str:
     return card.name if card else dataset.name
 
 
-def _system_spec(
+def system_evaluation(
     system: System,
     task: Task,
     dataset: str,
@@ -221,11 +231,15 @@ def _system_spec(
     main_metric: str,
     caveats: Sequence[str] = (),
     **identity: Any,
-) -> EvaluationSpec:
-    """Return the spec of a system; ``identity`` is what ``Identity`` says of the data."""
+) -> Evaluation:
+    """Return an evaluation of a system; ``identity`` is what ``Identity`` says of the data."""
     checkpoint, experiment = system.checkpoint, system.experiment
     trained = weights_hash(checkpoint, experiment.evaluation) if checkpoint else None
-    return EvaluationSpec(
+    of_no_arm = system.load is not None and checkpoint is None and system.name != ZERO_SHOT_ARM
+    config = experiment.model_dump(exclude=_OF_TRAINING if of_no_arm else None)
+    if checkpoint and isinstance(experiment, DenseExperiment):  # which says nothing about the arm
+        config["checkpoint"] = checkpoint.config
+    return Evaluation(
         system=system.name,
         seed=system.seed,
         task=task,
@@ -238,7 +252,7 @@ def _system_spec(
             **{"depth": None, "pool": None, "max_queries": None, **identity},
         ),
         hashes=data_hashes | model_hashes(system.base_identity, prompt, trained),
-        config=experiment.model_dump(exclude=_OF_TRAINING if system.by_name else None),
+        config=config,
         main_metric=main_metric,
         dtype=system.dtype,
         caveats=[*experiment.caveats, *caveats],

@@ -18,7 +18,8 @@ from unimoe.core.errors import DataError
 from unimoe.core.io import sole_use, write_json
 from unimoe.core.trec import ranked, write_qrels, write_run
 from unimoe.data.collection_card import sidecar_path
-from unimoe.evaluation.spec import EvaluationSpec, Outcome
+from unimoe.evaluation.spec import Evaluation, Outcome
+from unimoe.evaluation.systems.system import System
 from unimoe.results import (
     DrillDown,
     EvalResult,
@@ -46,11 +47,11 @@ class ResultStore:
         self.output_dir = output_dir
         self._given = list(given)
 
-    def path(self, spec: EvaluationSpec) -> Path:
+    def path(self, spec: Evaluation) -> Path:
         """Return where the result of a spec lives."""
         return result_path(*self._place(spec))
 
-    def read(self, spec: EvaluationSpec) -> EvalResult:
+    def read(self, spec: Evaluation) -> EvalResult:
         """Read the result of a spec, and write the spec's caveats into it: they may change, and scores do not."""
         result = read_result(self.path(spec))
         if result.caveats == list(spec.caveats):
@@ -59,7 +60,7 @@ class ResultStore:
         write_json(self.path(spec), result.model_dump())
         return result
 
-    def is_done(self, spec: EvaluationSpec) -> bool:
+    def is_done(self, spec: Evaluation) -> bool:
         """Return whether the result on disk is of this very spec.
 
         Raises:
@@ -77,7 +78,7 @@ class ResultStore:
             == (spec.dataset, spec.identity, spec.hashes, spec.dtype)
         ) and spec.main_metric in (None, there.main_metric)
 
-    def refuse_taken(self, spec: EvaluationSpec) -> None:
+    def refuse_taken(self, spec: Evaluation) -> None:
         """Refuse a spec whose place holds another evaluation; call it before hours of scoring.
 
         Raises:
@@ -87,20 +88,19 @@ class ResultStore:
         if path.exists():
             refuse_other_identity(path, spec.identity, spec.dataset)
 
-    def refuse_other_experiments(self, experiment: str, base_model: str, prompt: str) -> None:
-        """Refuse a folder that holds results which cannot be compared with new retrieval results.
+    def refuse_other_experiments(self, retriever: System) -> None:
+        """Refuse a folder that holds results which cannot be compared with those of a search.
 
         Raises:
             DataError: it holds results of another experiment or base model, or retrieval with another prompt.
         """
+        here = {"experiment": retriever.experiment.name, "base_model": retriever.base_identity}
         for path in result_files(self.output_dir):
             result = read_result(path)
             if result.beside_arms:
                 continue
-            same_kind = result.task == "retrieval" and result.task_type is None
-            own_prompt = prompt if same_kind else result.identity.prompt
-            here = {"experiment": experiment, "base_model": base_model, "prompt": own_prompt}
-            for name, value in here.items():
+            prompt = {"prompt": retriever.prompt} if result.task == "retrieval" and result.task_type is None else {}
+            for name, value in (here | prompt).items():
                 there = getattr(result.identity, name)
                 if there not in (None, value):
                     raise DataError(
@@ -108,7 +108,7 @@ class ResultStore:
                         "base model, choose another --output-dir"
                     )
 
-    def evaluated(self, spec: EvaluationSpec, evaluate: Callable[[], Outcome]) -> EvalResult:
+    def evaluated(self, spec: Evaluation, evaluate: Callable[[], Outcome]) -> EvalResult:
         """Return the result of a spec: the one on disk where it is done, else one that is evaluated and written now.
 
         Raises:
@@ -120,7 +120,7 @@ class ResultStore:
                 return self.write(spec, evaluate())
         return self.read(spec)
 
-    def write(self, spec: EvaluationSpec, outcome: Outcome) -> EvalResult:
+    def write(self, spec: Evaluation, outcome: Outcome) -> EvalResult:
         """Write a result with its sidecars, TREC run and judgments.
 
         The result comes last, so that its presence means completeness. Tasks without queries have neither run nor
@@ -141,7 +141,7 @@ class ResultStore:
         self.clear_unfinished(spec)  # the result holds all of it now
         return result
 
-    def alone(self, spec: EvaluationSpec) -> AbstractContextManager[None]:
+    def alone(self, spec: Evaluation) -> AbstractContextManager[None]:
         """Return a context in which nobody else evaluates the same; one who does makes it a ``UsageError``.
 
         A cluster's driver evaluates an arm on several datasets at a time, in threads.
@@ -149,22 +149,22 @@ class ResultStore:
         path = self.path(spec)
         return sole_use(path.parent, path.name)
 
-    def unfinished(self, spec: EvaluationSpec) -> Path:
+    def unfinished(self, spec: Evaluation) -> Path:
         """Return the folder of what a killed evaluation finds again: shards of a reranking, else vectors."""
         kind = "shards" if spec.task == "reranking" else "vectors"
         return arm_dir(self.output_dir, spec.system, spec.seed) / kind / safe_name(spec.dataset)
 
-    def clear_unfinished(self, spec: EvaluationSpec) -> None:
+    def clear_unfinished(self, spec: Evaluation) -> None:
         """Remove what a killed evaluation would find again."""
         unfinished = self.unfinished(spec)
         rmtree(unfinished, ignore_errors=True)
         with suppress(OSError):  # other evaluations may have some in the parent folder
             unfinished.parent.rmdir()
 
-    def _place(self, spec: EvaluationSpec) -> tuple[Path, str, int | None, str, str]:
+    def _place(self, spec: Evaluation) -> tuple[Path, str, int | None, str, str]:
         return self.output_dir, spec.system, spec.seed, spec.task, spec.dataset
 
-    def _result(self, spec: EvaluationSpec, outcome: Outcome) -> EvalResult:
+    def _result(self, spec: Evaluation, outcome: Outcome) -> EvalResult:
         per_query = dict(outcome.scores.per_query) or {outcome.main_metric: {}}
         return EvalResult(
             config_name=spec.system,
@@ -187,7 +187,7 @@ class ResultStore:
             provenance=self._provenance(spec, outcome),
         )
 
-    def _provenance(self, spec: EvaluationSpec, outcome: Outcome) -> Provenance:
+    def _provenance(self, spec: Evaluation, outcome: Outcome) -> Provenance:
         commit, dirty = git_state()
         return Provenance(
             created=datetime.now(UTC).isoformat(timespec="seconds"),
@@ -206,7 +206,7 @@ class ResultStore:
             usage=dict(outcome.usage),
         )
 
-    def _write_judgments(self, spec: EvaluationSpec, outcome: Outcome) -> None:
+    def _write_judgments(self, spec: Evaluation, outcome: Outcome) -> None:
         """Write the judgments, so that any tool can score the runs, and from which grade on they were counted."""
         path = qrels_path(self.output_dir, spec.dataset, spec.identity.split)
         write_qrels(path, outcome.qrels)

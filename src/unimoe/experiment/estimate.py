@@ -13,10 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 from unimoe.config import Experiment
 from unimoe.config.training import ArmConfig
-from unimoe.evaluation.beside import planned_beside, systems_beside
-from unimoe.evaluation.planning.dataset import PlannedDataset
-from unimoe.evaluation.planning.gauges import spread
-from unimoe.evaluation.planning.plan import prompt_tokens
+from unimoe.evaluation.extra_systems import load_extra_systems, planned_extra_systems
+from unimoe.evaluation.plan import PlannedDataset, prompt_sample, spread
 from unimoe.evaluation.systems.system import ZERO_SHOT_ARM
 from unimoe.evaluation.tiers.datasets import LoadedDataset, tier_datasets
 from unimoe.experiment.job import ANALYZE, checked_gates, smoke_version
@@ -158,9 +156,9 @@ def planned(experiment: Experiment, device: torch.device, started: float) -> Ite
     seeds = len(experiment.seeds)
     yield f"{in_words(expected.cost)} for {experiment.name}, {seeds} seed{'s' * (seeds > 1)}, on this device"
     yield from expected.shorter
-    if beside := systems_beside(experiment, device, loader.dtype):
+    if beside := load_extra_systems(experiment, device, loader.dtype):
         (dataset,) = tier_datasets(experiment, "bundled")
-        yield from planned_beside(beside, PlannedDataset(dataset, device))
+        yield from planned_extra_systems(beside, PlannedDataset(dataset, device))
 
 
 def measure(loader: ModelLoader, experiment: Experiment, data: LoadedDataset, training: TrainingData) -> Speeds:
@@ -193,8 +191,8 @@ def measure(loader: ModelLoader, experiment: Experiment, data: LoadedDataset, tr
             gradients = ArmGradients(small, arm, model, weights, ranks, embeds, log, budget)
             return _measured(loader, lambda: gradients.add(0))
 
-    prompts, sample = prompt_tokens(data, model, 1000)
-    sample = _head(sample)
+    prompts = prompt_sample(data, model)
+    sample = _head(prompts)
     documents = [document.full_text for document in spread(list(data.pooled.corpus.values()), 256)]
     queries = spread(list(data.collection.queries.values()), 256)
     document_ids, query_ids = model.text_ids(documents, "document"), model.text_ids(queries, "query")
@@ -215,7 +213,7 @@ def measure(loader: ModelLoader, experiment: Experiment, data: LoadedDataset, tr
         load=load,
         ranking_query=tree_tokens(ranking.sequences) / len(ranking.groups),
         embedding_query=_tokens([*pairs.queries, *pairs.documents]) / len(pairs.groups),
-        prompt=prompts / 1000,
+        prompt=tree_tokens(prompts) / max(1, len(prompts)),
         document=_tokens(document_ids) / len(documents),
         query=_tokens(query_ids) / len(queries),
         pairs=sum(map(len, data.candidates.values())) / max(1, len(data.candidates)),

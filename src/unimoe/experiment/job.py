@@ -26,13 +26,13 @@ from unimoe.core.console import Steps, in_hours, stderr
 from unimoe.core.errors import DataError
 from unimoe.core.io import Strict, read_json, write_json
 from unimoe.data.mteb_names import mteb_name
-from unimoe.evaluation.beside import systems_beside
 from unimoe.evaluation.dev_eval import DevEvaluation
 from unimoe.evaluation.engines import ClusterEngine, Engine, LocalEngine
+from unimoe.evaluation.extra_systems import load_extra_systems
 from unimoe.evaluation.mteb.prompts import TaskPrompts
+from unimoe.evaluation.partial_results import partial_scores
 from unimoe.evaluation.recipes import checkpoint_recipe, zero_shot_recipe
 from unimoe.evaluation.runner import Evaluator
-from unimoe.evaluation.so_far import scores_so_far
 from unimoe.evaluation.systems.system import (
     ZERO_SHOT_ARM,
     System,
@@ -89,7 +89,7 @@ class ExperimentRun:
         self._output_dir = Path(experiment.output_dir)
         self._gates = gates = checked_gates(experiment)
         self.loader = ModelLoader(experiment, device, pinned_dtype(experiment, device, self._engine))
-        self._beside = systems_beside(experiment, device, self.loader.dtype)
+        self._beside = load_extra_systems(experiment, device, self.loader.dtype)
         if gates.gates and not register(gates, self._output_dir) and gates.path is not None:
             late = f"{self._output_dir} has results and no {REGISTERED}: too late to register {gates.path}"
             stderr.print(f"{late}; verdicts --gates still judges by it", soft_wrap=True)
@@ -186,7 +186,7 @@ class ExperimentRun:
                 yield partial(self._train_and_evaluate_arm, arm, seed, datasets)
             if self._steps.done > done and not self._engine.remote:
                 for data in (one.dataset for one in datasets):
-                    table = scores_so_far(self.experiment, data.name, data.main_metric)
+                    table = partial_scores(self.experiment, data.name, data.main_metric)
                     stderr.print("\n".join(["", *table, ""]), soft_wrap=True)
 
     def _train_and_evaluate_arm(self, arm: str, seed: int, datasets: Sequence[LoadedDataset]) -> None:
@@ -198,7 +198,7 @@ class ExperimentRun:
     def _evaluate(self, system: System, datasets: Sequence[LoadedDataset]) -> None:
         for data in datasets:
             for evaluation in self._evaluator.evaluations(system, data):
-                with self._phase(_PHASES[evaluation.spec.task] if system.load else LOAD):
+                with self._phase(_PHASES[evaluation.task] if system.load else LOAD):
                     self._evaluator.take(evaluation, self._steps)
 
     @contextmanager

@@ -22,7 +22,7 @@ from unimoe.data.mteb_names import find_tasks, ignores_identical_ids
 from unimoe.data.sources.beir_sets import CQADUPSTACK, SHORT_NAMES
 from unimoe.data.sources.nanobeir import NANOBEIR
 from unimoe.evaluation.runner import Evaluator
-from unimoe.evaluation.spec import EvaluationSpec, collection_spec
+from unimoe.evaluation.spec import Evaluation, collection_evaluation
 from unimoe.evaluation.store import ResultStore
 from unimoe.evaluation.systems.system import System, first_stage_system, zero_shot_system
 from unimoe.evaluation.tiers.datasets import Dataset, LoadedDataset, chosen_datasets
@@ -138,12 +138,12 @@ class TestResults:
     def system(self, experiment: Experiment) -> System:
         return zero_shot_system(experiment, ModelLoader(experiment, torch.device("cpu"), torch.float32))
 
-    def evaluated(self, output_dir: Path, system: System, task: Task, data: LoadedDataset) -> EvaluationSpec:
+    def evaluated(self, output_dir: Path, system: System, task: Task, data: LoadedDataset) -> Evaluation:
         """Write the result of a task on a collection; return its spec."""
         evaluator = Evaluator(output_dir)
         evaluation = evaluator.on_collection(system, task, data)
         evaluator.take(evaluation, Steps(1))
-        return evaluation.spec
+        return evaluation
 
     def test_reranking_and_embedding_leave_out_the_same(
         self, experiment: Experiment, system: System, tmp_path: Path
@@ -171,9 +171,9 @@ class TestResults:
     def test_rerankings_hash_of_candidates_holds_the_rule(
         self, experiment: Experiment, system: System, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        now = collection_spec(system, "reranking", loaded(experiment, "fiqa"))
+        now = collection_evaluation(system, "reranking", loaded(experiment, "fiqa"))
         monkeypatch.setattr(Dataset, "exclude_self", False)
-        before = collection_spec(system, "reranking", loaded(experiment, "fiqa"))
+        before = collection_evaluation(system, "reranking", loaded(experiment, "fiqa"))
         changed = {key for key in now.hashes if now.hashes[key] != before.hashes.get(key)}
         assert changed == {"candidates"}
 

@@ -13,7 +13,7 @@ from support.tiny_models import save_tiny_model
 
 from unimoe.config import Experiment
 from unimoe.config.files import parse_config
-from unimoe.evaluation.spec import collection_spec
+from unimoe.evaluation.spec import collection_evaluation
 from unimoe.evaluation.systems.system import System, zero_shot_system
 from unimoe.evaluation.tiers.datasets import LoadedDataset, chosen_datasets
 from unimoe.models.checkpoint import Checkpoint
@@ -41,7 +41,7 @@ def fingerprint(folder: Path, dtype: torch.dtype = torch.float32, adapter: str |
             "joint_r8", experiment, None, system.base_identity, system.prompt, system.dtype, checkpoint(adapter)
         )
     (dataset,) = chosen_datasets(experiment, [f"path:{folder / 'toy'}"])
-    found = collection_spec(system, "reranking", LoadedDataset(dataset))
+    found = collection_evaluation(system, "reranking", LoadedDataset(dataset))
     return found.fingerprint
 
 
@@ -63,7 +63,7 @@ def test_a_published_set_has_its_prefixes_in_its_identity_whatever_folder_it_is_
     system = zero_shot_system(experiment, ModelLoader(experiment, torch.device("cpu"), torch.float32))
     names = ("scifact", f"path:{tmp_path / 'mine' / 'scifact'}", f"path:{folder / 'toy'}")
     one, same, other = (
-        collection_spec(system, "embedding", LoadedDataset(dataset)).identity.prompt
+        collection_evaluation(system, "embedding", LoadedDataset(dataset)).identity.prompt
         for name in names
         for dataset in chosen_datasets(experiment, [name])
     )

@@ -24,7 +24,7 @@ from unimoe.data.collection import Collection, Document
 from unimoe.data.collection_card import Description, describe_qrels
 from unimoe.data.source import find_source
 from unimoe.evaluation.retrieval_eval import dense_collection
-from unimoe.evaluation.spec import EvaluationSpec, Outcome
+from unimoe.evaluation.spec import Evaluation, Outcome
 from unimoe.evaluation.store import ResultStore
 from unimoe.evaluation.tiers.datasets import chosen_datasets
 from unimoe.evaluation.tiers.loading import load_reporting, relevance_level_note
@@ -242,7 +242,7 @@ class TestResults:
 
     def test_exported_judgments_carry_a_level_other_than_1(self, tmp_path: Path) -> None:
         identity, store = make_result("joint_r8", 0, [0.5, 0.5], dataset="toy").identity, ResultStore(tmp_path)
-        spec = EvaluationSpec("joint_r8", 0, "retrieval", "toy", identity, hashes={}, config={})
+        spec = Evaluation("joint_r8", 0, "retrieval", "toy", identity, hashes={}, config={})
         assert store.write(spec, found(2)).relevance_level == 2
         assert read_plain(tmp_path / "qrels" / "toy-test.qrels.json") == {"relevance_level": 2}
         store.write(spec, found(1))

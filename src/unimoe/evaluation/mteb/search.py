@@ -17,8 +17,7 @@ from unimoe.core.io import hash_json
 from unimoe.core.trec import Run, head
 from unimoe.data.collection import Collection, Document
 from unimoe.evaluation.model_wrappers import MTEBCrossEncoderWrapper, MTEBEncoderWrapper, MTEBWrapper
-from unimoe.evaluation.reranking.rerank import rerank_run
-from unimoe.evaluation.reranking.shards import Candidates, ShardStore
+from unimoe.evaluation.reranking.shards import Candidates, ShardStore, rerank_run
 from unimoe.evaluation.sharing import ENCODED_CHARACTERS, shared
 from unimoe.results import safe_name
 from unimoe.retrieval.dense import search, search_among

@@ -11,7 +11,8 @@ from unimoe.core.errors import UsageError
 from unimoe.data.mteb_sizes import pairs_above
 from unimoe.evaluation.embedding_eval import RERANKING_TYPES
 from unimoe.evaluation.mteb.run import load_from_hub, task_at_hand
-from unimoe.evaluation.runner import Evaluation, Evaluator
+from unimoe.evaluation.runner import Evaluator
+from unimoe.evaluation.spec import Evaluation
 from unimoe.evaluation.systems.system import System
 from unimoe.evaluation.tiers.loading import Failures
 from unimoe.results import EvalResult, Task
@@ -28,14 +29,14 @@ class MTEBSuite:
     """Evaluates one system on tasks of MTEB, by those tasks of ours that are wanted."""
 
     def __init__(self, evaluator: Evaluator, system: System, wanted: Sequence[Task], failures: Failures) -> None:
-        self._evaluator, self._system, self._wanted, self.failures = evaluator, system, wanted, failures
+        self._evaluator, self.system, self._wanted, self.failures = evaluator, system, wanted, failures
 
     def tasks_on(self, mteb_task: AbsTask) -> list[Task]:
         """Return how to evaluate a task: by embedding, and by reranking too if the task comes with candidates.
 
         A task with more pairs than ``evaluation.mteb.max_pairs`` is not reranked.
         """
-        limit = self._system.experiment.evaluation.mteb.max_pairs
+        limit = self.system.experiment.evaluation.mteb.max_pairs
         reranks = _reranks(mteb_task) and pairs_above(mteb_task, limit) is None
         return [task for task in self._wanted if task == "embedding" or (task == "reranking" and reranks)]
 
@@ -50,7 +51,7 @@ class MTEBSuite:
             UsageError: the system can only be evaluated by reranking, and none of the tasks gives candidates; or all
                 that do are too large, and nothing else is evaluated.
         """
-        limit = self._system.experiment.evaluation.mteb.max_pairs
+        limit = self.system.experiment.evaluation.mteb.max_pairs
         for task in mteb_tasks if "reranking" in self._wanted else ():
             if pairs := pairs_above(task, limit):
                 stderr.print(
@@ -61,7 +62,7 @@ class MTEBSuite:
                 )
         if not mteb_tasks or any(map(self.tasks_on, mteb_tasks)):
             return
-        only = f"{self._system.name} is evaluated by reranking only"
+        only = f"{self.system.name} is evaluated by reranking only"
         if not any(map(_reranks, mteb_tasks)):
             raise UsageError(
                 f"{only}, and none of these tasks gives candidates to rerank; name tasks of type Reranking, or name "
@@ -94,8 +95,8 @@ class MTEBSuite:
     def _ready(self, mteb_task: AbsTask) -> list[Evaluation]:
         """Return the evaluations on a task, and load its data if one of them has to be run."""
         ready = task_at_hand(mteb_task) or mteb_task
-        evaluations = [self._evaluator.on_mteb_task(self._system, task, ready) for task in self.tasks_on(mteb_task)]
-        done = all(self._evaluator.store.is_done(evaluation.spec) for evaluation in evaluations)
+        evaluations = [self._evaluator.on_mteb_task(self.system, task, ready) for task in self.tasks_on(mteb_task)]
+        done = all(self._evaluator.store.is_done(evaluation) for evaluation in evaluations)
         if not done and self._evaluator.needs_data(mteb_task):
             load_from_hub(ready)
         return evaluations

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from itertools import compress, groupby
-from operator import itemgetter
+from itertools import compress
 from typing import TYPE_CHECKING, Any, Unpack
 
 import numpy as np
@@ -29,6 +28,7 @@ from unimoe.evaluation.reranking.shards import (
 )
 from unimoe.models.adapter import adapted_model
 from unimoe.models.base import BaseModel, decoder_layers, decoder_of
+from unimoe.models.batching import batches as batches_of
 from unimoe.models.batching import default_token_budget
 from unimoe.models.embedder import Advance
 from unimoe.models.pair_model import PairModel, TextPair
@@ -51,7 +51,7 @@ PairScorer = Callable[[list[TextPair]], Sequence[float] | NDArray[np.floating]]
 """Takes the ``(query, document)`` texts of one query and returns a score for each, higher for more relevant."""
 
 
-class PairModelReranker:
+class PairModelReranker(Reranker):
     """Scores pairs by a model of token ids, such as the margin between the logits of yes and no.
 
     Args:
@@ -98,30 +98,14 @@ class PairModelReranker:
         return scores
 
 
-class FunctionReranker:
+class FunctionReranker(Reranker):
     """Scores pairs by a function from (query, document) pairs of texts to a score for each.
 
     It is called with all candidates of one query at a time, so that it may compare them with each other.
     """
 
-    token_budget = None
-    options: Mapping[str, Any] = {}
-
     def __init__(self, function: PairScorer) -> None:
         self._function = function
-
-    def cut(self, collection: Collection, candidates: Candidates) -> list[list[Pair]]:
-        """Cut into a shard for each query."""
-        by_query = groupby(candidate_pairs(collection, candidates), key=itemgetter(0))
-        return [list(pairs) for _, pairs in by_query]
-
-    def prepare(self, pairs: Sequence[TextPair]) -> Sequence[TextPair]:
-        """Return the pairs unchanged."""
-        return pairs
-
-    def truncated_queries(self, queries: Mapping[str, str]) -> list[str]:
-        """Return no id: the function gets whole texts."""
-        return []
 
     def score(self, prepared: Sequence[TextPair], advance: Advance | None = None) -> list[float]:
         """Call the function.
@@ -147,16 +131,13 @@ class FunctionReranker:
         return values
 
 
-class CrossEncoderReranker:
-    """Scores pairs by the logit of a cross-encoder of sentence-transformers.
+class CrossEncoderReranker(Reranker):
+    """Scores pairs by the logit of a cross-encoder of sentence-transformers, which cuts the longer side of a pair.
 
     Args:
         model: a cross-encoder of one label.
         batch_size: pairs of one forward pass.
     """
-
-    token_budget = None
-    options: Mapping[str, Any] = {}
 
     def __init__(self, model: CrossEncoder, batch_size: int) -> None:
         self._model, self._batch_size, self._fitting = model, batch_size, pairs_that_fit()
@@ -171,16 +152,11 @@ class CrossEncoderReranker:
         pairs = list(candidate_pairs(collection, candidates))
         lengths = [sum(map(len, texts)) for texts in pair_texts(collection, pairs)]
         order = sorted(range(len(pairs)), key=lambda index: -lengths[index])
-        size = _SHARD_BATCHES * self._batch_size
-        return [[pairs[index] for index in order[begin : begin + size]] for begin in range(0, len(order), size)]
+        return [[pairs[index] for index in part] for part in batches_of(order, _SHARD_BATCHES * self._batch_size)]
 
     def prepare(self, pairs: Sequence[TextPair]) -> Sequence[TextPair]:
         """Return the texts, which sentence-transformers tokenises batch by batch, as its tokenizers take them."""
         return [(well_formed(query), well_formed(document)) for query, document in pairs]
-
-    def truncated_queries(self, queries: Mapping[str, str]) -> list[str]:
-        """Return no id: sentence-transformers cuts the longer side of a pair."""
-        return []
 
     def score(self, prepared: Sequence[TextPair], advance: Advance | None = None) -> list[float]:
         """Return the logit of each pair."""
@@ -226,16 +202,19 @@ def used_budget(model: Any, token_budget: int | None = None, batch_size: int | N
 
 
 def reranker_of(model: Any, *, instruction: str | None = None, **batches: Unpack[Batches]) -> Reranker:
-    """Return what scores the pairs of a system: its model where that is a ``Reranker``, else one of token ids.
+    """Return what scores the pairs of a system: a model of token ids, a ``Reranker``, or what scores pairs of texts.
 
-    A ``Reranker`` of its own kind sizes its batches itself and reads no instruction.
+    What has ``score`` alone gets the pairs of one query at a time, as a function does. Only a model of token ids reads
+    an instruction and batches of a given size.
     """
     if callable(getattr(model, "rerank_ids", None)):
         return PairModelReranker(model, instruction=instruction, **batches)
     if isinstance(model, ClusterModel):
         return model.reranker(instruction=instruction, **batches)
-    own: Reranker = model
-    return own
+    if callable(getattr(model, "cut", None)):
+        whole: Reranker = model
+        return whole
+    return FunctionReranker(getattr(model, "score", model))
 
 
 def returns_logits(model: Any) -> bool:
@@ -252,14 +231,8 @@ def device_of(model: Any) -> torch.device | str:
 
 
 def is_reranker(model: Any) -> bool:
-    """Return whether an object has the methods of a ``Reranker``."""
-    return all(callable(getattr(model, name, None)) for name in RERANKER_METHODS)
-
-
-def given_reranker(model: Any) -> Reranker:
-    """Return a model of token ids, a ``Reranker``, or a function from pairs of texts to scores as a reranker."""
-    known = callable(getattr(model, "rerank_ids", None)) or is_reranker(model)
-    return reranker_of(model) if known else FunctionReranker(model)
+    """Return whether an object has the one method that a ``Reranker`` needs."""
+    return callable(getattr(model, "score", None))
 
 
 def as_reranker(model: Any, tokenizer: Any, config: Experiment) -> Reranker:
@@ -275,7 +248,7 @@ def as_reranker(model: Any, tokenizer: Any, config: Experiment) -> Reranker:
         UsageError: it is none of these.
     """
     if not isinstance(model, nn.Module | type) and (callable(model) or is_reranker(model)):
-        return given_reranker(model)
+        return reranker_of(model)
     return PairModelReranker(as_unimodel(model, tokenizer, config), **config.evaluation.batches)
 
 

@@ -21,6 +21,7 @@ from unimoe.data.mteb_sizes import TaskSize
 from unimoe.evaluation.reranking.shards import (
     Candidates,
     Pair,
+    Reranker,
     ShardScores,
     ShardWork,
     candidate_pairs,
@@ -47,7 +48,7 @@ _SAMPLE = 64
 _DOCUMENTS_PER_SEARCH = 100
 
 
-class ServedReranker:
+class ServedReranker(Reranker):
     """Scores pairs by a server: raw scores of texts, or the margin of our own prompts.
 
     Args:
@@ -66,7 +67,6 @@ class ServedReranker:
         DataError: the tokenizer is not available.
     """
 
-    token_budget = None
     device = "a server"
 
     def __init__(self, url: str, settings: ServedConfig, experiment: Experiment, *, record: Path | None = None) -> None:

@@ -1,4 +1,4 @@
-"""Reranking in shards: units of work that a killed run finds again, and that several workers share.
+"""Reranks a run in shards: units of work that a killed run finds again, and that several workers share.
 
 Any ``Reranker`` is scored this way. It says how its pairs are cut into shards, so that a shard's scores depend on
 nothing outside it.
@@ -8,10 +8,13 @@ from __future__ import annotations
 
 import math
 import time
+from abc import abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from functools import partial
+from itertools import groupby
+from operator import itemgetter
 from pathlib import Path
 from typing import Any, Protocol, TypedDict, Unpack, runtime_checkable
 
@@ -43,29 +46,20 @@ Candidates = Mapping[str, Mapping[str, float]]
 
 
 class Reranker(Protocol):
-    """Scores pairs of texts; the larger the score, the more relevant the document."""
+    """Scores pairs of texts; the larger the score, the more relevant the document.
+
+    A subclass has ``score``. The other methods have defaults for one that reads whole texts and compares the candidates
+    of one query with each other; those that know more about their model cut larger shards and prepare texts ahead.
+    """
 
     @property
     def token_budget(self) -> int | None:
         """Tokens of one forward pass, fewer once memory ran out; None where pairs are counted instead."""
+        return None
 
-    def cut(self, collection: Collection, candidates: Candidates) -> list[list[Pair]]:
-        """Cut the candidate pairs of a collection's queries into shards, each pair once."""
-
-    def prepare(self, pairs: Sequence[TextPair]) -> Sequence[Sequence[Any]]:
-        """Return the input to score for each pair, such as its token ids.
-
-        It is done ahead in another thread, and names the shard on disk.
-
-        Raises:
-            InputError: a pair cannot be scored; carries its index.
-        """
-
-    def truncated_queries(self, queries: Mapping[str, str]) -> list[str]:
-        """Return the ids of queries so long that the model sees only their beginning, and nothing of a document."""
-
+    @abstractmethod
     def score(self, prepared: Sequence[Any], advance: Advance | None = None) -> Sequence[float]:
-        """Score what ``prepare`` made of some pairs, in their order.
+        """Score what ``prepare`` made of some pairs, by default their texts, in their order.
 
         Args:
             prepared: of N pairs.
@@ -75,9 +69,28 @@ class Reranker(Protocol):
             InputError: a pair cannot be scored; carries its index.
         """
 
+    def prepare(self, pairs: Sequence[TextPair]) -> Sequence[Sequence[Any]]:
+        """Return the input to score for each pair, such as its token ids.
+
+        It is done ahead in another thread, and names the shard on disk.
+
+        Raises:
+            InputError: a pair cannot be scored; carries its index.
+        """
+        return pairs
+
+    def cut(self, collection: Collection, candidates: Candidates) -> list[list[Pair]]:
+        """Cut the candidate pairs of a collection's queries into shards, each pair once; by default one a query."""
+        by_query = groupby(candidate_pairs(collection, candidates), key=itemgetter(0))
+        return [list(pairs) for _, pairs in by_query]
+
+    def truncated_queries(self, queries: Mapping[str, str]) -> list[str]:
+        """Return the ids of queries so long that the model sees only their beginning, and nothing of a document."""
+        return []
+
 
 @runtime_checkable
-class DelegatingReranker(Reranker, Protocol):
+class DelegatingReranker(Protocol):
     """A reranker whose model others hold, workers or a server, and score whole shards with, several at a time."""
 
     def score_shards(
@@ -132,9 +145,9 @@ def read_shard(file: Path, pairs: Sequence[Pair]) -> ShardScores | None:
     try:
         content = read_json(file, _ShardFile)
         scores = [content.run[query_id][document_id] for query_id, document_id in pairs]
-        return ShardScores(scores, content.seconds, usage=content.usage)
     except (DataError, KeyError):
         return None
+    return ShardScores(scores, content.seconds, usage=content.usage)
 
 
 def write_shard(file: Path, pairs: Sequence[Pair], found: ShardScores) -> None:
@@ -165,7 +178,9 @@ def cut_shards(
             shards.append([])
             room = characters
         shards[-1].extend(pairs)
-        room -= _characters(collection, pairs)
+        # What the prompts of a group share counts once.
+        room -= sum(len(collection.queries[query_id]) for query_id in {query_id for query_id, _ in pairs})
+        room -= sum(len(collection.corpus[key].full_text) for key in {key for _, key in pairs})
     return shards
 
 
@@ -191,6 +206,42 @@ class ShardWork(TypedDict, total=False):
     advance: Advance | None
 
 
+def rerank_run(
+    reranker: Reranker, collection: Collection, candidates: Candidates, **work: Unpack[ShardWork]
+) -> tuple[Run, ShardScores]:
+    """Rerank the candidates of every query of a collection.
+
+    Args:
+        reranker: scores pairs of texts.
+        collection: queries and documents.
+        candidates: a run: query id to ``{document id: first-stage score}``.
+        work: see ``ShardWork``.
+
+    Returns:
+        The new run; and the scores shard by shard, with seconds.
+
+    Raises:
+        DataError: a candidate is no document of the collection, or a score is not finite.
+    """
+    for query_id, document_id in candidate_pairs(collection, candidates):
+        if document_id not in collection.corpus:
+            raise DataError(
+                f"candidate {document_id!r} of query {query_id!r} is no document of {collection.name}; "
+                "give a run made on this corpus"
+            )
+    shards = reranker.cut(collection, candidates)
+    found = score_shards(reranker, collection, shards, **work)
+    scores = dict(zip((pair for shard in shards for pair in shard), found.scores, strict=True))
+    run: Run = {query: {} for query in collection.queries}
+    for query, document in candidate_pairs(collection, candidates):
+        if (query, document) not in scores:
+            raise DataError(
+                f"query {query!r}, document {document!r}: in no shard of the reranker's cut(); return every pair once"
+            )
+        run[query][document] = scores[query, document]
+    return run, found
+
+
 def score_shards(
     reranker: Reranker, collection: Collection, shards: Sequence[Sequence[Pair]], **work: Unpack[ShardWork]
 ) -> ShardScores:
@@ -208,7 +259,7 @@ def score_shards(
         file = store.file(pairs, prepared) if store else None
         found = read_shard(file, pairs) if file else None
         if found is None:
-            found = _score(reranker, collection, pairs, prepared, advance)
+            found = score_shard(reranker, collection, pairs, prepared, advance)
             if file:
                 write_shard(file, pairs, found)
         elif advance:
@@ -218,13 +269,59 @@ def score_shards(
     return ShardScores(scores, seconds, reranker.token_budget)
 
 
+def prepare(reranker: Reranker, collection: Collection, pairs: Sequence[Pair]) -> Sequence[Sequence[Any]]:
+    """Return what a reranker scores of some pairs.
+
+    Raises:
+        DataError: a pair cannot be scored; names query and document.
+    """
+    with named_pairs(collection, pairs):
+        return reranker.prepare(pair_texts(collection, pairs))
+
+
+def score_shard(
+    reranker: Reranker,
+    collection: Collection,
+    pairs: Sequence[Pair],
+    prepared: Sequence[Sequence[Any]],
+    advance: Advance | None = None,
+) -> ShardScores:
+    """Score what was prepared of the pairs of one shard.
+
+    Raises:
+        DataError: a score is missing or not finite; names query and document.
+    """
+    start = time.perf_counter()
+    with named_pairs(collection, pairs):
+        scores = list(map(float, reranker.score(prepared, advance)))
+        if len(scores) != len(pairs):
+            raise DataError(
+                f"query {pairs[0][0]!r}: the reranker returned {len(scores)} scores for {len(pairs)} pairs; "
+                "return one for each"
+            )
+        for index, score in enumerate(scores):
+            if not math.isfinite(score):
+                raise InputError(index, f"the score is {score}; a reranker returns finite numbers")
+    return ShardScores(scores, time.perf_counter() - start)
+
+
+def named_pairs(collection: Collection, pairs: Sequence[Pair]) -> AbstractContextManager[None]:
+    """Name the collection, query and document of a pair in the errors that carry its index."""
+
+    def name(index: int) -> str:
+        query, document = pairs[index]
+        return f"{collection.name}, query {query!r}, document {document!r}"
+
+    return named_inputs(name)
+
+
 def score_part(reranker: Reranker, part: Part, prepared: Sequence[Sequence[Any]]) -> NDArray[np.float64]:
     """Score a part of one shard that the driver cut: the scores of its pairs, then seconds and token budget.
 
     ``prepared`` is what ``prepared_part`` made of it, here or elsewhere.
     """
     collection, (shard,) = _part_content(part)
-    found = _score(reranker, collection, shard, prepared, None)
+    found = score_shard(reranker, collection, shard, prepared)
     return np.array([*found.scores, found.seconds, reranker.token_budget or 0])
 
 
@@ -238,62 +335,3 @@ def _part_content(part: Part) -> tuple[Collection, list[list[Pair]]]:
     corpus = {key: Document("", text) for key, text in part["corpus"].items()}
     shards = [[(query, document) for query, document in shard] for shard in part["shards"]]
     return Collection(part["name"], "", corpus, part["queries"], {}), shards
-
-
-def prepare(reranker: Reranker, collection: Collection, pairs: Sequence[Pair]) -> Sequence[Sequence[Any]]:
-    """Return what a reranker scores of some pairs.
-
-    Raises:
-        DataError: a pair cannot be scored; names query and document.
-    """
-    with named_pairs(collection, pairs):
-        return reranker.prepare(pair_texts(collection, pairs))
-
-
-def named_pairs(collection: Collection, pairs: Sequence[Pair]) -> AbstractContextManager[None]:
-    """Name the collection, query and document of a pair in the errors that carry its index."""
-
-    def name(index: int) -> str:
-        query, document = pairs[index]
-        return f"{collection.name}, query {query!r}, document {document!r}"
-
-    return named_inputs(name)
-
-
-def finite_scores(found: Sequence[float], pairs: Sequence[Pair]) -> list[float]:
-    """Return the scores of pairs as floats.
-
-    Raises:
-        DataError: there are more or fewer than pairs.
-        InputError: one is not finite; carries its index.
-    """
-    scores = list(map(float, found))
-    if len(scores) != len(pairs):
-        raise DataError(
-            f"query {pairs[0][0]!r}: the reranker returned {len(scores)} scores for {len(pairs)} pairs; "
-            "return one for each"
-        )
-    for index, score in enumerate(scores):
-        if not math.isfinite(score):
-            raise InputError(index, f"the score is {score}; a reranker returns finite numbers")
-    return scores
-
-
-def _characters(collection: Collection, pairs: Sequence[Pair]) -> int:
-    """Return the characters of a group; what its prompts share counts once."""
-    queries, documents = {pair[0] for pair in pairs}, {pair[1] for pair in pairs}
-    text = sum(len(collection.queries[query_id]) for query_id in queries)
-    return text + sum(len(collection.corpus[document_id].full_text) for document_id in documents)
-
-
-def _score(
-    reranker: Reranker,
-    collection: Collection,
-    pairs: Sequence[Pair],
-    prepared: Sequence[Sequence[Any]],
-    advance: Advance | None,
-) -> ShardScores:
-    start = time.perf_counter()
-    with named_pairs(collection, pairs):
-        scores = finite_scores(reranker.score(prepared, advance), pairs)
-    return ShardScores(scores, time.perf_counter() - start)

@@ -13,7 +13,7 @@ import torch
 
 from unimoe.cluster.units import UnitStore
 from unimoe.cluster.work import Recipe
-from unimoe.config import Experiment
+from unimoe.config import DenseExperiment, Experiment
 from unimoe.config.training import ArmConfig
 from unimoe.core.errors import DataError, UsageError
 from unimoe.models.checkpoint import Checkpoint, read_checkpoint
@@ -35,35 +35,39 @@ def tasks_of(arm: ArmConfig) -> tuple[Task, ...]:
 
 @dataclass(frozen=True)
 class System:
-    """An arm of an experiment with its model, or the first stage alone.
+    """What is evaluated: an arm of an experiment with its model, a model by name, or the first stage alone.
 
     Attributes:
         name: the arm.
-        experiment: its configuration.
+        experiment: its configuration; that of dense retrieval where the task is ``retrieval``.
         load: returns the model, when it is needed: a ``PairModel`` or ``Reranker`` to rerank, an ``Embedder`` to
-            embed, or one that is both; None for the first stage.
+            embed or to search, or one that is all of them; None for the first stage.
         base_identity: of the base model, ``id@hash``.
         prompt: name and hash of the prompt.
         dtype: what the model computes in; None where that is not known.
         checkpoint: of a trained arm.
-        model_tasks: what a model that is not an arm's checkpoint is evaluated on.
+        tasks: what it is evaluated on.
         instructed: whether a reranker reads the instruction of MTEB's tasks.
         recipe: returns how workers of a cluster make the model, with its files in a store; None where they cannot.
         reusable: whether identity and prompt tell the model from every other; where they do not, it is always
             evaluated again.
+        fused: whether its search is fused with BM25's.
+        output_dir: where its results go; None for the experiment's folder.
     """
 
     name: str
-    experiment: Experiment
+    experiment: Experiment | DenseExperiment
     load: Callable[[], Any] | None = None
     base_identity: str | None = None
     prompt: str | None = None
     dtype: str | None = None
     checkpoint: Checkpoint | None = None
-    model_tasks: tuple[Task, ...] = ("reranking", "embedding")
+    tasks: tuple[Task, ...] = ("reranking", "embedding")
     instructed: bool = True
     recipe: RecipeMaker | None = None
     reusable: bool = True
+    fused: bool = False
+    output_dir: Path | None = None
 
     @property
     def seed(self) -> int | None:
@@ -76,16 +80,16 @@ class System:
         return self.checkpoint.which if self.checkpoint else "none"
 
     @property
-    def by_name(self) -> bool:
-        """Whether it is a model that the experiment neither trains nor begins training with."""
-        return self.load is not None and self.checkpoint is None and self.name != ZERO_SHOT_ARM
+    def settings(self) -> Experiment:
+        """The configuration of a system that is no search."""
+        if not isinstance(self.experiment, Experiment):
+            raise TypeError(f"{self.name} searches; it has the configuration of dense retrieval")
+        return self.experiment
 
     @property
-    def tasks(self) -> tuple[Task, ...]:
-        """What the system is evaluated on; an arm that was trained to rank only is not evaluated on embedding."""
-        if self.load is None:
-            return ("reranking", "retrieval")
-        return tasks_of(self.experiment.arm(self.name)) if self.checkpoint else self.model_tasks
+    def results_dir(self) -> Path:
+        """The folder of its results."""
+        return self.output_dir or Path(self.experiment.output_dir)
 
     def model(self) -> Any:
         """Return the model.
@@ -98,10 +102,11 @@ class System:
         return self.load()
 
 
-def first_stage_system(experiment: Experiment) -> System:
+def first_stage_system(experiment: Experiment | DenseExperiment) -> System:
     """Return the first stage alone: BM25, or whatever made the given candidates."""
     bm25 = experiment.evaluation.first_stage in {"bm25s", "rank_bm25"}
-    return System(BM25 if bm25 else FIRST_STAGE, experiment)
+    tasks: tuple[Task, ...] = ("reranking", "retrieval") if isinstance(experiment, Experiment) else ("retrieval",)
+    return System(BM25 if bm25 else FIRST_STAGE, experiment, tasks=tasks)
 
 
 def zero_shot_system(experiment: Experiment, loader: ModelLoader) -> System:
@@ -122,36 +127,22 @@ def trained_system(experiment: Experiment, loader: ModelLoader, folder: Path) ->
             f"{folder} was trained on {checkpoint.base_model}, this evaluation would load {loader.identity}; "
             "set model.base to the one it was trained on"
         )
-    load = cache(lambda: loader.trained(folder))
-    return System(checkpoint.arm, experiment, load, loader.identity, loader.prompt, loader.dtype_name, checkpoint)
+    return System(
+        checkpoint.arm,
+        experiment,
+        cache(lambda: loader.trained(folder)),
+        loader.identity,
+        loader.prompt,
+        loader.dtype_name,
+        checkpoint,
+        tasks_of(experiment.arm(checkpoint.arm)),
+    )
 
 
 def checkpoint_loader(experiment: Experiment, checkpoint: Checkpoint, device: torch.device) -> ModelLoader:
     """Return the loader of a checkpoint; ``auto`` means the dtype of its training: in another it is another model."""
     dtype = experiment.model.dtype if experiment.model.dtype != "auto" else checkpoint.dtype
     return ModelLoader(experiment, device, getattr(torch, dtype))
-
-
-def evaluation_config(checkpoint: Checkpoint, given: Experiment | None) -> Experiment:
-    """Return the checkpoint's configuration, with the evaluation settings of another config where one is given.
-
-    Model, prompt and adapter are the checkpoint's: a score under another prompt would measure something else.
-
-    Raises:
-        DataError: the given config has another model, prompt or adapter.
-    """
-    trained = checkpoint.experiment
-    if given is None:
-        return trained
-    for section in ("model", "prompt", "lora"):
-        if getattr(given, section) != getattr(trained, section):
-            raise DataError(
-                f"--config: its {section} section differs from what {checkpoint.arm}, seed {checkpoint.seed} was "
-                f"trained with on {checkpoint.base_model}; only evaluation settings can be overridden"
-            )
-    return trained.model_copy(
-        update={"evaluation": given.evaluation, "output_dir": given.output_dir, "caveats": given.caveats}
-    )
 
 
 def arm_name(name: str) -> str:

@@ -13,7 +13,7 @@ from unimoe.cluster.units import UnitStore
 from unimoe.cluster.work import Compute, Part, Recipe
 from unimoe.data.catalog import result_name
 from unimoe.evaluation.engines import ClusterEngine, Engine
-from unimoe.evaluation.retrieve import TASK
+from unimoe.evaluation.retrieval_eval import TASK
 from unimoe.evaluation.systems.retriever import fused_name
 from unimoe.results import result_path, run_path
 from unimoe.studies.biencoder.config import BiEncoderConfig

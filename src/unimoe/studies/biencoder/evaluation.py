@@ -13,10 +13,11 @@ from unimoe.analysis.tables.comparisons import print_before_after
 from unimoe.config import DenseConfig, DenseExperiment
 from unimoe.config.base import EncoderConfig
 from unimoe.core.console import Steps, stdout
-from unimoe.evaluation.retrieval_eval import dense_collection
-from unimoe.evaluation.retrieve import TASK, DatasetArms
+from unimoe.evaluation.engines import LocalEngine
+from unimoe.evaluation.retrieval_eval import TASK, Searches, dense_collection
 from unimoe.evaluation.runner import Evaluator
-from unimoe.evaluation.systems.retriever import Retriever, encoder_retriever, fused_name, retriever_name
+from unimoe.evaluation.systems.retriever import encoder_retriever, fused_name, fused_system, retriever_name
+from unimoe.evaluation.systems.system import System, first_stage_system
 from unimoe.evaluation.tiers.datasets import Dataset
 from unimoe.models.checkpoint import Checkpoint
 from unimoe.models.device import choose_dtype
@@ -51,7 +52,7 @@ def retrieval_experiment(config: BiEncoderConfig) -> DenseExperiment:
     )
 
 
-def base_retriever(config: BiEncoderConfig, splits: Splits, device: torch.device) -> Retriever:
+def base_retriever(config: BiEncoderConfig, splits: Splits, device: torch.device) -> System:
     """Return the encoder before training, under its own name; a frozen one takes its vectors from the cache."""
     experiment = retrieval_experiment(config)
     retriever = encoder_retriever(experiment, retriever_name(experiment, None, None), device)
@@ -60,7 +61,7 @@ def base_retriever(config: BiEncoderConfig, splits: Splits, device: torch.device
     return replace(retriever, load=cache(lambda: _cached(retriever, config, splits, None)))
 
 
-def trained_retriever(folder: Path, base: Retriever, splits: Splits, device: torch.device) -> Retriever:
+def trained_retriever(folder: Path, base: System, splits: Splits, device: torch.device) -> System:
     """Return the bi-encoder of a checkpoint folder; ``base`` is what it was trained from.
 
     Its tokenizer, prefixes and lengths are the base's, and so is the prompt in its results.
@@ -98,14 +99,14 @@ def trained_retriever(folder: Path, base: Retriever, splits: Splits, device: tor
     )
 
 
-def _cached(base: Retriever, config: BiEncoderConfig, splits: Splits, checkpoint: Path | None) -> CachedEmbedder:
-    encoder = base.load()
+def _cached(base: System, config: BiEncoderConfig, splits: Splits, checkpoint: Path | None) -> CachedEmbedder:
+    encoder = base.model()
     assert isinstance(encoder, SentenceEncoder)  # noqa: S101 - for the type checker
     lengths: dict[TextKind, int | None] = {"query": config.query_length, "document": config.document_length}
     return CachedEmbedder(encoder, cached_texts(splits), lengths, checkpoint)
 
 
-def evaluate(config: BiEncoderConfig, splits: Splits, retrievers: Sequence[Retriever], given: list[str]) -> str:
+def evaluate(config: BiEncoderConfig, splits: Splits, retrievers: Sequence[System], given: list[str]) -> str:
     """Search the test split with each of several retrievers; results that exist are kept.
 
     Args:
@@ -131,16 +132,19 @@ def evaluate(config: BiEncoderConfig, splits: Splits, retrievers: Sequence[Retri
         depth=experiment.retrieval.depth,
         bm25=experiment.evaluation.bm25,
     )
-    evaluator.store.refuse_other_experiments(experiment.name, retrievers[0].base_identity, retrievers[0].prompt)
-    arms = [arm for retriever in retrievers for arm in DatasetArms(experiment, dataset, data, retriever)]
-    steps = Steps(len(arms))
-    for arm in arms:
-        evaluator.store.refuse_taken(arm.spec)
-        evaluator.take(arm, steps, metric="recall_of_retrieved@10")
+    evaluator.store.refuse_other_experiments(retrievers[0])
+    searches, evaluations = Searches(dataset, data, LocalEngine()), []
+    for retriever in retrievers:
+        arms = [first_stage_system(experiment), retriever, fused_system(retriever)]
+        evaluations += [searches.evaluation(replace(arm, experiment=experiment)) for arm in arms]
+    steps = Steps(len(evaluations))
+    for evaluation in evaluations:
+        evaluator.store.refuse_taken(evaluation)
+        evaluator.take(evaluation, steps, metric="recall_of_retrieved@10")
     return f"{TASK}/{dataset.name}"
 
 
-def report(config: BiEncoderConfig, before: Retriever, key: str) -> None:
+def report(config: BiEncoderConfig, before: System, key: str) -> None:
     """Print what training changed, over all seeds of the arm in the folder."""
     folder = Path(config.output_dir)
     print_before_after(folder, before.name, [config.arm, fused_name(config.arm)], [key], allow=UNTRAINED_SEEDS)

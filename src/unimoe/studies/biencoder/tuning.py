@@ -18,7 +18,7 @@ from unimoe.core.errors import UsageError, did_you_mean
 from unimoe.core.trec import read_run
 from unimoe.data.catalog import result_name
 from unimoe.evaluation.engines import Engine
-from unimoe.evaluation.retrieve import TASK
+from unimoe.evaluation.retrieval_eval import TASK
 from unimoe.metrics import score_run
 from unimoe.metrics.scoring import from_grade
 from unimoe.results import run_path

@@ -9,7 +9,7 @@ from typing import Any, Literal
 from unimoe.core.io import hash_json
 from unimoe.core.trec import Run
 from unimoe.data.collection import Collection
-from unimoe.evaluation.spec import EvaluationSpec, Outcome, model_hashes
+from unimoe.evaluation.spec import Evaluation, Outcome, model_hashes
 from unimoe.metrics import DEFAULT_METRICS, score_run
 from unimoe.results import Identity, TrainingBudget
 
@@ -49,7 +49,7 @@ class RerankingPools:
         checkpoint: Literal["best", "last"] = "best",
         training: TrainingBudget | None = None,
         caveats: Sequence[str] = (),
-    ) -> EvaluationSpec:
+    ) -> Evaluation:
         """Return the spec of an arm that reranks the pools.
 
         Args:
@@ -65,7 +65,7 @@ class RerankingPools:
             caveats: why the result is unfit for decisions.
         """
         hashes = {"collection": self.collection.content_hash, "candidates": hash_json(self.candidates)}
-        return EvaluationSpec(
+        return Evaluation(
             system=system,
             seed=seed,
             task="reranking",

@@ -8,9 +8,8 @@ from pathlib import Path
 from unimoe.core.console import Step
 from unimoe.core.io import hash_json
 from unimoe.data.catalog import main_metric
-from unimoe.evaluation.reranking.rerank import rerank_run
 from unimoe.evaluation.reranking.rerankers import CrossEncoderReranker
-from unimoe.evaluation.reranking.shards import ShardStore
+from unimoe.evaluation.reranking.shards import ShardStore, rerank_run
 from unimoe.evaluation.spec import Outcome
 from unimoe.evaluation.store import ResultStore
 from unimoe.models.device import describe_device

@@ -15,7 +15,7 @@ from typing import Any, Literal
 import numpy as np
 
 from unimoe.core.errors import named_inputs
-from unimoe.evaluation.spec import EvaluationSpec, Outcome, model_hashes
+from unimoe.evaluation.spec import Evaluation, Outcome, model_hashes
 from unimoe.evaluation.store import ResultStore
 from unimoe.metrics import Scores
 from unimoe.results import EvalResult, Identity, Task, TrainingBudget
@@ -44,7 +44,7 @@ def crossmodal_spec(
     checkpoint: Literal["best", "last", "none"] = "none",
     training: TrainingBudget | None = None,
     caveats: Sequence[str] = (),
-) -> EvaluationSpec:
+) -> Evaluation:
     """Return the spec of a translator on one split of captions and images.
 
     Args:
@@ -63,7 +63,7 @@ def crossmodal_spec(
         training: steps and examples that the training took.
         caveats: why the result is unfit for decisions.
     """
-    return EvaluationSpec(
+    return Evaluation(
         system=arm,
         seed=seed,
         task=TASK,
@@ -91,7 +91,7 @@ def crossmodal_spec(
 
 def evaluate_crossmodal(
     output_dir: Path,
-    spec: EvaluationSpec,
+    spec: Evaluation,
     translator: Translator,
     pairs: CaptionPairs,
     *,

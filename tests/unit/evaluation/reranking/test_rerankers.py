@@ -134,6 +134,17 @@ def test_any_reranker_is_resumed_at_the_shard_it_was_killed_at(tmp_path: Path) -
 
 
 class TestWhatIsGiven:
+    def test_an_object_with_score_alone_gets_the_pairs_of_one_query_at_a_time(
+        self, config: Experiment, folder: Path
+    ) -> None:
+        class Overlap:
+            def score(self, pairs: list[tuple[str, str]]) -> list[float]:
+                assert len({query for query, _ in pairs}) == 1
+                return shared_words(pairs)
+
+        found = evaluate_beir(Overlap(), None, config, f"path:{folder}")
+        assert found.run == evaluate_beir(shared_words, None, config, f"path:{folder}").run
+
     def test_a_reranker_stays_as_it_is(self, config: Experiment) -> None:
         own = CountingReranker()
         assert as_reranker(own, None, config) is own

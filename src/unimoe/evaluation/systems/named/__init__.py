@@ -2,7 +2,7 @@
 
 The kinds ``http`` and ``https`` are those of a server's address.
 
-A kind is one file in this folder, or registered by a program::
+A kind is a line of the table in ``kinds``, a file in this folder, or registered by a program::
 
     from unimoe.evaluation.systems.named import register_model
 
@@ -35,7 +35,7 @@ from unimoe.models.served.client import refuse_secrets
 from unimoe.results import Task, safe_name
 
 OPTION = "--model"
-YES_NO, BUNDLED = "yes-no", "bundled"
+YES_NO, BUNDLED, CROSS_ENCODER = "yes-no", "bundled", "cross-encoder"
 ADDRESSES = ("http", "https")
 
 _SETTINGS = "experiments/bundled"
@@ -79,7 +79,7 @@ class Naming:
             identity,
             prompt,
             self.dtype_name,
-            model_tasks=("reranking",),
+            tasks=("reranking",),
             instructed=False,
         )
 
@@ -164,7 +164,7 @@ def stated_system(model: Any, naming: Naming, tasks: tuple[Task, ...] = ("rerank
         model.base_identity if "embedding" in tasks else model.identity,
         getattr(model, "prompt_name", None),
         None,
-        model_tasks=tasks,
+        tasks=tasks,
         instructed=False,
         reusable=getattr(model, "reusable", True),
     )
@@ -173,31 +173,24 @@ def stated_system(model: Any, naming: Naming, tasks: tuple[Task, ...] = ("rerank
 def _split(name: str) -> tuple[str, str]:
     """Return the kind of a name, and the text that its maker gets."""
     kind, colon, rest = name.partition(":")
-    if not name.strip():
-        raise UsageError(f"{OPTION} names nothing; write a hub id, a folder, or {_forms()}")
-    if not colon or Path(name).exists():
-        _refuse_adapter(name)
-        return YES_NO, name
     known = MODELS.names()
+    forms = ", ".join(f"{known_kind}:..." for known_kind in known)
+    if not name.strip():
+        raise UsageError(f"{OPTION} names nothing; write a hub id, a folder, or {forms}")
+    if not colon or Path(name).exists():
+        if Path(name, "adapter_config.json").is_file() and not Path(name, "config.json").is_file():
+            raise UsageError(
+                f"{OPTION} {name}: an adapter alone, and no checkpoint of unimoe's training; merge it into its base "
+                f"and save the whole, or write {OPTION} rankllama:{name} if it has a score head"
+            )
+        return YES_NO, name
     if kind not in known:
         raise UsageError(
             f"{OPTION} {name}: no kind of model {kind!r}{did_you_mean(kind, known)}; write a hub id, a folder, or "
-            f"{_forms()}"
+            f"{forms}"
         )
     if not rest.strip():
         raise UsageError(f"{OPTION} {name}: names no model; write one after the colon")
     if kind in ADDRESSES:
         refuse_secrets(name)  # before a message or a result repeats the address
     return kind, name if kind == BUNDLED else rest
-
-
-def _refuse_adapter(name: str) -> None:
-    if Path(name, "adapter_config.json").is_file() and not Path(name, "config.json").is_file():
-        raise UsageError(
-            f"{OPTION} {name}: an adapter alone, and no checkpoint of unimoe's training; merge it into its base and "
-            f"save the whole, or write {OPTION} rankllama:{name} if it has a score head"
-        )
-
-
-def _forms() -> str:
-    return ", ".join(f"{kind}:..." for kind in MODELS.names())

@@ -6,8 +6,8 @@ import importlib
 import inspect
 import sys
 import traceback
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import chdir, contextmanager
+from collections.abc import Callable, Sequence
+from contextlib import chdir
 from functools import wraps
 from pathlib import Path
 from types import ModuleType
@@ -19,7 +19,7 @@ from numpy.typing import ArrayLike
 
 from unimoe.core.errors import DataError, InputError, UnimoeError, UsageError, did_you_mean
 from unimoe.core.io import hash_file, hash_json
-from unimoe.evaluation.reranking.rerankers import RERANKER_METHODS, FunctionReranker, is_reranker, with_article
+from unimoe.evaluation.reranking.rerankers import RERANKER_METHODS, is_reranker, reranker_of, with_article
 from unimoe.evaluation.systems.named import OPTION, Naming, register_model, stated_system
 from unimoe.evaluation.systems.system import System
 from unimoe.models.embedder import Advance, TextKind, Vectors, refuse_zero_vectors
@@ -45,9 +45,9 @@ def python_system(name: str, naming: Naming) -> System:
         DataError: importing the module raises an error.
     """
     found, identity = python_attribute(f"{OPTION} {KIND}:", name, "(query, document) pairs to scores")
-    reranker = found if is_reranker(found) else FunctionReranker(found)
-    attribute, reusable = name.partition(":")[2], getattr(found, "identity", None) is not None
-    return stated_system(PythonReranker(reranker, attribute, identity, reusable=reusable), naming)
+    called = getattr(found, "name", name.partition(":")[2])
+    reusable = getattr(found, "identity", None) is not None
+    return stated_system(PythonReranker(reranker_of(found), called, identity, reusable=reusable), naming)
 
 
 def python_attribute(option: str, name: str, maps: str) -> tuple[Any, str]:
@@ -59,7 +59,15 @@ def python_attribute(option: str, name: str, maps: str) -> tuple[Any, str]:
     module_name, _, attribute = name.partition(":")
     if not module_name or not attribute:
         raise UsageError(f"{where}: write {KIND}:MODULE:FUNCTION")
-    found = _attribute(where, _imported(where, module_name), attribute, maps)
+    found: Any = _imported(where, module_name)
+    for part in attribute.split("."):
+        known = [own for own in vars(found) if not own.startswith("_")] if hasattr(found, "__dict__") else []
+        if not hasattr(found, part):
+            raise UsageError(f"{where}: {module_name} has no {attribute}{did_you_mean(part, known)}")
+        found = getattr(found, part)
+    if isinstance(found, type) or not (callable(found) or is_reranker(found)):
+        what = "a class" if isinstance(found, type) else with_article(type(found).__name__)
+        raise UsageError(f"{where}: {attribute} is {what}; name a function from {maps}")
     stated = getattr(found, "identity", None)
     if not isinstance(stated, str | None):
         raise UsageError(f"{where}: its identity is {with_article(type(stated).__name__)}; make it a text")
@@ -90,8 +98,7 @@ class PythonReranker:
     """Gives a user's reranker the attributes that a system needs, and makes one line of any error that it raises."""
 
     def __init__(self, reranker: Any, name: str, identity: str, *, reusable: bool) -> None:
-        self._reranker, self.identity, self.reusable = reranker, identity, reusable
-        self.name: str = getattr(reranker, "name", name)
+        self._reranker, self.identity, self.reusable, self.name = reranker, identity, reusable, name
 
     def __getattr__(self, name: str) -> Any:
         if name in _OPTIONAL:
@@ -169,39 +176,17 @@ def raising_one_line(method: Callable[..., Any], where: str) -> Callable[..., An
 
 
 def _imported(where: str, name: str) -> ModuleType:
-    with _from_current_folder():
-        try:
-            with chdir("."):
-                return importlib.import_module(name)
-        except ModuleNotFoundError as error:
-            if error.name and (name == error.name or name.startswith(f"{error.name}.")):
-                raise UsageError(
-                    f"{where}: no module {error.name!r}; run the command in its folder, or install it"
-                ) from None
-            raise DataError(f"{where}: importing it raised {_described(error)}; fix it") from error
-        except (Exception, SystemExit) as error:  # anything that a user's module raises
-            raise DataError(f"{where}: importing it raised {_described(error)}; fix it") from error
-
-
-def _attribute(where: str, module: ModuleType, name: str, maps: str) -> Any:
-    found: Any = module
-    for part in name.split("."):
-        known = [own for own in vars(found) if not own.startswith("_")] if hasattr(found, "__dict__") else []
-        if not hasattr(found, part):
-            raise UsageError(f"{where}: {module.__name__} has no {name}{did_you_mean(part, known)}")
-        found = getattr(found, part)
-    if isinstance(found, type) or not (callable(found) or is_reranker(found)):
-        what = "a class" if isinstance(found, type) else with_article(type(found).__name__)
-        raise UsageError(f"{where}: {name} is {what}; name a function from {maps}")
-    return found
-
-
-@contextmanager
-def _from_current_folder() -> Iterator[None]:
+    """Import a module as from the current folder."""
     here = str(Path.cwd())
     sys.path.insert(0, here)
     try:
-        yield
+        with chdir("."):
+            return importlib.import_module(name)
+    except (Exception, SystemExit) as error:  # anything that a user's module raises
+        missing = error.name if isinstance(error, ModuleNotFoundError) else None
+        if missing and f"{name}.".startswith(f"{missing}."):
+            raise UsageError(f"{where}: no module {missing!r}; run the command in its folder, or install it") from None
+        raise DataError(f"{where}: importing it raised {_described(error)}; fix it") from error
     finally:
         sys.path.remove(here)
 

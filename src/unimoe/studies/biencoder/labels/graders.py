@@ -16,10 +16,16 @@ from unimoe.core.trec import Run
 from unimoe.data.collection import Collection
 from unimoe.evaluation.engines import Engine, Purpose
 from unimoe.evaluation.recipes import checkpoint_recipe, named_recipe
-from unimoe.evaluation.reranking.rerank import rerank_run
 from unimoe.evaluation.reranking.rerankers import reranker_of, returns_logits
-from unimoe.evaluation.systems.named import OPTION, Naming, default_experiment, is_checkpoint, named_system
-from unimoe.evaluation.systems.named.cross_encoder import KIND as CROSS_ENCODER
+from unimoe.evaluation.reranking.shards import rerank_run
+from unimoe.evaluation.systems.named import (
+    CROSS_ENCODER,
+    OPTION,
+    Naming,
+    default_experiment,
+    is_checkpoint,
+    named_system,
+)
 from unimoe.evaluation.systems.system import System, checkpoint_loader, trained_system
 from unimoe.models.checkpoint import read_checkpoint
 from unimoe.models.loader import weights_hash

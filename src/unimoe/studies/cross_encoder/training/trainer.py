@@ -18,8 +18,8 @@ from transformers.trainer import TRAINER_STATE_NAME
 from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
 
 from unimoe.core.io import Strict, atomic_dir, hash_files, hash_json, read_json, write_json
-from unimoe.evaluation.reranking.rerank import rerank_run
 from unimoe.evaluation.reranking.rerankers import CrossEncoderReranker
+from unimoe.evaluation.reranking.shards import rerank_run
 from unimoe.metrics import score_run
 from unimoe.models.model_files import weights_hash
 from unimoe.models.quiet import quiet_loading

@@ -9,7 +9,7 @@ from typing import Any
 
 from unimoe.core.io import hash_file, read_json, write_json
 from unimoe.data.catalog import result_name
-from unimoe.evaluation.spec import EvaluationSpec, Outcome
+from unimoe.evaluation.spec import Evaluation, Outcome
 from unimoe.evaluation.store import ResultStore
 from unimoe.models.device import describe_device
 from unimoe.results import TrainingBudget, arm_dir
@@ -72,7 +72,7 @@ def pools_tested(data: HeadData, config: TrainConfig) -> RerankingPools:
     )
 
 
-def spec_of(trainer: HeadTrainer, comparison: Comparison) -> EvaluationSpec:
+def spec_of(trainer: HeadTrainer, comparison: Comparison) -> Evaluation:
     """Return the evaluation of a finished training on the test pools."""
     data, config = trainer.data, trainer.config
     facts, untrained = trainer.fit(), trainer.seed is None

@@ -128,8 +128,8 @@ def _ids_by_row(train: PoolSet) -> list[str]:
 
 def _scores_by_reranker(name: str, train: PoolSet, collection: Collection, config: TrainConfig) -> Run:
     """Score by a reranker of any kind, kept in the user's cache where its identity tells it from every other."""
-    from unimoe.evaluation.reranking.rerank import rerank_run
     from unimoe.evaluation.reranking.rerankers import reranker_of
+    from unimoe.evaluation.reranking.shards import rerank_run
     from unimoe.evaluation.systems.named import Naming, default_experiment, named_system
 
     if not name:

@@ -15,7 +15,7 @@ from support.tiny_rerankers import save_tiny_cross_encoder
 from unimoe.config import Experiment
 from unimoe.config.files import parse_config
 from unimoe.core.errors import DataError, UsageError
-from unimoe.evaluation.beside import planned_beside, systems_beside
+from unimoe.evaluation.extra_systems import load_extra_systems, planned_extra_systems
 from unimoe.evaluation.tiers.datasets import LoadedDataset, chosen_datasets
 
 CPU = torch.device("cpu")
@@ -39,11 +39,11 @@ def test_a_model_behind_a_server_is_asked_about_the_probe_alone_and_planned_with
     with serve() as server:
         names = {"remote": server.base("tei"), "local": f"cross-encoder:{tmp_path / 'ce'}"}
         found = experiment(tmp_path, names, served=asked)
-        systems = systems_beside(found, CPU, torch.float32)
+        systems = load_extra_systems(found, CPU, torch.float32)
         probed = server.pairs
         (dataset,) = chosen_datasets(found, [f"path:{tmp_path / 'toy'}"])
         data = LoadedDataset(dataset)
-        remote, local = planned_beside(systems, data)
+        remote, local = planned_extra_systems(systems, data)
         assert server.pairs == probed > 0
     pairs = sum(map(len, data.candidates.values()))
     assert remote.startswith("beside the arms: remote (served:tei:")
@@ -56,8 +56,8 @@ def test_a_model_behind_a_server_is_asked_about_the_probe_alone_and_planned_with
 def test_a_server_reads_the_tokens_of_the_experiments_base(tmp_path: Path) -> None:
     with serve() as server:
         found = experiment(tmp_path, {"remote": server.base("vllm")}, served={"api": "vllm", "model": "org/tiny"})
-        (system,) = systems_beside(found, CPU, torch.float32)
-        base, prompt = system.experiment.model.base, system.prompt
+        (system,) = load_extra_systems(found, CPU, torch.float32)
+        base, prompt = system.settings.model.base, system.prompt
     assert base == found.model.base
     assert str(prompt).startswith("chat/document_first@")
 
@@ -72,4 +72,4 @@ def test_a_server_reads_the_tokens_of_the_experiments_base(tmp_path: Path) -> No
 )
 def test_what_is_no_model_is_named_with_its_key(tmp_path: Path, name: str, kind: type[Exception], words: str) -> None:
     with pytest.raises(kind, match=words):
-        systems_beside(experiment(tmp_path, {"other": name}), CPU, torch.float32)
+        load_extra_systems(experiment(tmp_path, {"other": name}), CPU, torch.float32)

@@ -14,7 +14,7 @@ _TASKS: tuple[Task, ...] = ("reranking", "embedding")
 _BASELINES = (BM25, FIRST_STAGE, ZERO_SHOT_ARM)
 
 
-def scores_so_far(experiment: Experiment, dataset: str, metric: str) -> Iterator[str]:
+def partial_scores(experiment: Experiment, dataset: str, metric: str) -> Iterator[str]:
     """Yield the lines of a table: each arm's mean over the seeds that are done, by task, beside the baselines."""
     width = max(map(len, (*_BASELINES, *experiment.arms)))
     yield f"{metric} on {dataset} so far"

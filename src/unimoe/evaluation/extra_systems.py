@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import replace
 
 import torch
@@ -21,7 +20,7 @@ _OF_THE_BASE = {"revision": None, "layers": None}
 """What an experiment says of its base model, and of no other."""
 
 
-def systems_beside(experiment: Experiment, device: torch.device, dtype: torch.dtype) -> list[System]:
+def load_extra_systems(experiment: Experiment, device: torch.device, dtype: torch.dtype) -> list[System]:
     """Return the systems that an experiment names, each known to be there; their models are loaded when needed.
 
     Raises:
@@ -32,16 +31,18 @@ def systems_beside(experiment: Experiment, device: torch.device, dtype: torch.dt
     other = experiment.model_copy(update={"model": model})
     systems = []
     for arm, name in experiment.evaluation.systems.items():
-        settings = experiment if name.partition(":")[0] in ADDRESSES else other  # a server reads the base's token ids
-        with _naming_key(arm):
-            system = named_system(name, Naming(settings, device, dtype, arm))
-            served = name.partition(":")[0] in ADDRESSES
-            recipe = named_recipe(system.experiment, name, arm, dtype)
-            systems.append(system if served else replace(system, recipe=recipe))
+        served = name.partition(":")[0] in ADDRESSES  # and reads the base's token ids
+        try:
+            system = named_system(name, Naming(experiment if served else other, device, dtype, arm))
+        except UnimoeError as error:
+            kind = UsageError if isinstance(error, UsageError) else DataError
+            raise kind(f"evaluation.systems.{arm}: {str(error).removeprefix(OPTION).lstrip()}") from None
+        recipe = None if served else named_recipe(system.settings, name, arm, dtype)
+        systems.append(replace(system, recipe=recipe))
     return systems
 
 
-def planned_beside(systems: Sequence[System], data: LoadedDataset) -> Iterator[str]:
+def planned_extra_systems(systems: Sequence[System], data: LoadedDataset) -> Iterator[str]:
     """Yield a line for each system: what it is evaluated on, and the requests and price of one behind a server."""
     texts = [document.full_text for document in data.pooled.corpus.values()] + list(data.pooled.queries.values())
     for system in systems:
@@ -56,12 +57,3 @@ def planned_beside(systems: Sequence[System], data: LoadedDataset) -> Iterator[s
         if isinstance(model, ServedEmbedder):
             work.append(str(model.estimate(texts)))
         yield f"beside the arms: {system.name} ({system.base_identity}), {', '.join(work)}"
-
-
-@contextmanager
-def _naming_key(arm: str) -> Iterator[None]:
-    try:
-        yield
-    except UnimoeError as error:
-        kind = UsageError if isinstance(error, UsageError) else DataError
-        raise kind(f"evaluation.systems.{arm}: {str(error).removeprefix(OPTION).lstrip()}") from None

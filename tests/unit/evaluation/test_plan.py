@@ -17,13 +17,13 @@ from unimoe.config import Experiment
 from unimoe.data.collection import Collection
 from unimoe.data.mteb_names import find_tasks
 from unimoe.data.mteb_sizes import task_size
-from unimoe.evaluation.planning import plan
-from unimoe.evaluation.planning.dataset import PlannedDataset
-from unimoe.evaluation.planning.plan import print_plan, probe_speed
+from unimoe.evaluation import plan
+from unimoe.evaluation.plan import PlannedDataset, print_plan, probed_speed
 from unimoe.evaluation.reranking import shards
 from unimoe.evaluation.reranking.shards import Pair, Reranker
 from unimoe.evaluation.systems.system import System, zero_shot_system
 from unimoe.evaluation.tiers.datasets import chosen_datasets
+from unimoe.models.batching import batches
 from unimoe.models.loader import ModelLoader
 from unimoe.models.token_tree import tree_tokens
 from unimoe.models.unimodel import UnimodelForExp1
@@ -59,7 +59,7 @@ def data(experiment: Experiment, tmp_path: Path, tmp_cache: Path) -> PlannedData
 @pytest.fixture
 def slow(monkeypatch: pytest.MonkeyPatch) -> None:
     """A model of a token in ten seconds."""
-    monkeypatch.setattr(plan, "probe_speed", lambda model, sequences: 0.1)
+    monkeypatch.setattr(plan, "probed_speed", lambda *arguments: 0.1)
 
 
 def planned(
@@ -110,7 +110,7 @@ class TestWork:
             sampled.append(len(pairs))
             return prepare(reranker, collection, pairs)
 
-        monkeypatch.setattr(plan, "_SAMPLE_CHARACTERS", 300)
+        monkeypatch.setattr(plan, "_PLACE_CHARACTERS", 300)
         monkeypatch.setattr(plan, "prepare", counted)
         line, _ = planned(capsys, system, [data])
         asked = questions(model, data)
@@ -147,18 +147,17 @@ class TestWork:
 class TestProbe:
     @pytest.mark.parametrize("seconds", [0.01, 2.0], ids=["quick", "slow"])
     def test_speed_is_tokens_over_seconds_and_no_question_comes_twice(
-        self, model: UnimodelForExp1, monkeypatch: pytest.MonkeyPatch, seconds: float
+        self, monkeypatch: pytest.MonkeyPatch, seconds: float
     ) -> None:
-        clock, asked = [0.0], list[list[list[int]]]()
+        clock, asked = [0.0], list[Sequence[list[int]]]()
 
-        def rerank_ids(sequences: list[list[int]]) -> None:
+        def rerank_ids(sequences: Sequence[list[int]]) -> None:
             asked.append(sequences)
             clock[0] += seconds
 
-        monkeypatch.setattr("unimoe.evaluation.planning.gauges.time.perf_counter", lambda: clock[0])
-        monkeypatch.setattr(model, "rerank_ids", rerank_ids)
+        monkeypatch.setattr("unimoe.evaluation.plan.time.perf_counter", lambda: clock[0])
         sequences = [[number, *range(50)] for number in range(600)]
-        speed = probe_speed(model, sequences)
+        speed = probed_speed(rerank_ids, list(batches(sequences, 32)), tree_tokens, 5.0)
         assert len({ids[0] for part in asked for ids in part}) == sum(map(len, asked))
         assert (sum(map(len, asked)) == len(sequences)) is (seconds < 1)  # a slow model is not asked them all
         timed = asked[1:]  # after a warm-up
@@ -210,8 +209,8 @@ def test_the_time_for_texts_follows_the_length_that_mteb_states_for_each_task(
 ) -> None:
     """STS12's sentences are short and SciFact's documents long."""
     clock = [0.0]
-    monkeypatch.setattr("unimoe.evaluation.planning.gauges.time.perf_counter", lambda: clock[0])
-    encoder = replace(system, load=lambda: Typist(clock), model_tasks=("embedding",))
+    monkeypatch.setattr("unimoe.evaluation.plan.time.perf_counter", lambda: clock[0])
+    encoder = replace(system, load=lambda: Typist(clock), tasks=("embedding",))
     for names in (["SciFact"], ["STS12", "SciFact"], ["SciFact", "STS12"]):
         tasks = find_tasks(names)
         sizes = [size for task in tasks if (size := task_size(task))]

@@ -1,0 +1,322 @@
+"""What an evaluation would take: pairs or texts, tokens, disk, time and cost.
+
+Collections are counted, and a sample of each is timed for a moment; the rest is multiplied. The sizes of MTEB's tasks
+come from the statistics that MTEB publishes with them, and texts of these lengths are made up to be timed.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from itertools import islice
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
+
+import torch
+
+from unimoe.core.console import in_hours, stdout
+from unimoe.core.errors import UsageError
+from unimoe.core.trec import Run
+from unimoe.data.mteb_sizes import TaskSize, task_size
+from unimoe.evaluation.chosen import ChosenData
+from unimoe.evaluation.mteb.suite import MTEBSuite
+from unimoe.evaluation.reranking.rerankers import reranker_of, truncation_note
+from unimoe.evaluation.reranking.shards import Pair, cut_shards, prepare
+from unimoe.evaluation.runner import Evaluator
+from unimoe.evaluation.spec import result_dataset
+from unimoe.evaluation.systems.system import System
+from unimoe.evaluation.tiers.datasets import Dataset, LoadedDataset
+from unimoe.evaluation.tiers.loading import Failures, report_dataset
+from unimoe.models.batching import batches
+from unimoe.models.served.usage import Estimate
+from unimoe.models.token_tree import tree_tokens
+from unimoe.models.unimodel import UnimodelForExp1
+from unimoe.results import Task
+
+if TYPE_CHECKING:
+    from mteb import AbsTask
+
+T = TypeVar("T")
+
+_PLACES, _PLACE_CHARACTERS = 4, 2**16
+"""Prompts are sampled in whole prefix groups at this many places of a dataset, with this much text at each."""
+
+_TEXTS, _PART, _PROMPTS = 256, 16, 32  # texts of a sample, texts or pairs of a timed part, prompts of one
+_SECONDS = 5.0  # of a probe by tokens, which are alike everywhere; a fifth of it for each dataset's texts or pairs
+_LINE_BYTES = 40  # of a run's line besides its ids; a shard's entry is shorter
+_QUERY_BYTES = 600  # of a query's scores and drill-down
+
+
+class PlannedDataset(LoadedDataset):
+    """A dataset for a plan, which embeds nothing: stand-ins take the place of candidates that are not cached.
+
+    Attributes:
+        texts: that the first stage has to embed; 0 where the candidates are its own.
+    """
+
+    def __init__(self, dataset: Dataset, device: torch.device | None = None) -> None:
+        super().__init__(dataset, device)
+        self.texts = self._stage.texts_to_embed(self._whole)
+        self.hybrid = self._stage.hybrid
+        if self.texts:
+            self._stage = replace(self._stage, setting="bm25s")
+
+    @cached_property
+    def candidates(self) -> Run:
+        """The candidates; where they are stand-ins, BM25's and any other documents, as many as a fusion will find."""
+        found = super().candidates
+        if not self.texts:
+            return found
+        others = dict.fromkeys(islice(self._whole.corpus, self.dataset.depth + 1), 0.0)
+        for query_id, scores in found.items():
+            left_out = {*scores, query_id} if self.dataset.exclude_self else scores.keys()
+            fill = ((key, score) for key, score in others.items() if key not in left_out)
+            found[query_id] = scores | dict(islice(fill, max(0, self.dataset.depth - len(scores))))
+        return found
+
+
+@dataclass(frozen=True)
+class Work:
+    """What one task on one dataset takes.
+
+    Attributes:
+        task: one of a system's tasks, or the first stage's ``fusion``.
+        items: pairs to rerank, or texts to embed.
+        tokens: that pass through the model, shared beginnings once, by a sample; None where items are counted instead.
+        disk: bytes of run, result and shards.
+        seconds: by a probe; 0 where there is nothing to do, or a server does it.
+    """
+
+    task: Task | Literal["fusion"]
+    dataset: str
+    queries: int
+    items: int
+    disk: int
+    tokens: int | None = None
+    seconds: float = 0.0
+
+    @property
+    def amount(self) -> int:
+        """What is counted of it."""
+        return self.items if self.tokens is None else self.tokens
+
+    def print(self) -> None:
+        """Print its line."""
+        tokens = "-" if self.tokens is None else f"{self.tokens:,}"
+        columns = f"{self.task:<10} {self.dataset:<26} {self.queries:>8,} {self.items:>12,} {tokens:>14}"
+        stdout.print(f"{columns} {self.disk / 2**20:>5,.0f} MiB", soft_wrap=True)
+
+
+class Probe:
+    """Counts what a model has to do, and times a sample of it.
+
+    Attributes:
+        unit: what is counted and timed: tokens where the model takes token ids, else texts or pairs.
+        asked: what a server will be asked, for each dataset so far; it is not timed, since that would cost.
+    """
+
+    def __init__(self, model: Any) -> None:
+        self.model, self._speed = model, 0.0
+        self._by_tokens, self._embeds = (callable(getattr(model, name, None)) for name in ("rerank_ids", "encode"))
+        self.served = callable(getattr(model, "estimate", None))
+        self.unit = "tokens" if self._by_tokens else "texts" if self._embeds else "pairs"
+        self.asked: list[Estimate] = []
+
+    def on_collection(self, task: Task, data: LoadedDataset) -> Work:
+        """Return what a task on a collection takes."""
+        collection, queries = data.collection, len(data.collection.queries)
+        if task == "reranking":
+            items = sum(map(len, data.candidates.values()))
+            lines = sum(len(q) + len(d) + _LINE_BYTES for q, found in data.candidates.items() for d in found)
+            disk = 2 * lines  # the run, and the shards until it is written
+            if self.served:
+                self.asked.append(self.model.estimate(collection, data.candidates))
+            if self._by_tokens:
+                sample: list[Any] = [prompt_sample(data, self.model)]
+            else:
+                asked = spread([query for query in collection.queries if data.candidates.get(query)], _TEXTS // _PART)
+                parts = [[(query, key) for key in islice(data.candidates[query], _PART)] for query in asked]
+                sample = [] if self.served else [prepare(reranker_of(self.model), collection, part) for part in parts]
+        else:
+            documents = [document.full_text for document in data.pooled.corpus.values()]
+            texts = [*documents, *data.pooled.queries.values()]
+            items, disk = len(texts), len(data.pooled.queries) * min(1000, len(documents)) * _LINE_BYTES
+            if self.served:
+                self.asked.append(self.model.estimate(texts))
+            if self._by_tokens:
+                sample = [self.model.text_ids(spread(documents, _TEXTS), "document")]
+            else:
+                sample = list(batches(spread(texts, _TEXTS), _PART))
+        work = Work(task, result_dataset(task, data.dataset), queries, items, disk + queries * _QUERY_BYTES)
+        return self.timed(work, sample)
+
+    def on_mteb_task(self, task: Task, mteb_task: AbsTask, size: TaskSize) -> Work:
+        """Return what a task of MTEB takes, by its published size."""
+        items = size.pairs if task == "reranking" else size.queries + size.documents
+        if self.served:
+            characters = size.query_characters + size.document_characters
+            by_size = self.model.estimate_of(items, characters) if self._embeds else self.model.estimate_task(size)
+            self.asked.append(by_size)
+        made = _made_up((mteb_task.metadata.description or mteb_task.metadata.name).split(), size)
+        if task == "reranking":
+            together = max(1, size.pairs // max(1, size.queries))  # candidates of one query, which prompts share
+            pairs = [(made.queries[row // together], document) for row, document in enumerate(made.documents)]
+            sample: list[Any] = [] if self.served else list(batches(reranker_of(self.model).prepare(pairs), _PART))
+        elif self._by_tokens:
+            sample = [self.model.text_ids(made.texts, "plain")]
+        else:
+            sample = list(batches(made.texts, _PART))
+        work = Work(task, mteb_task.metadata.name, size.queries, items, items * _LINE_BYTES)
+        return self.timed(work, sample)
+
+    def timed(self, work: Work, parts: Sequence[Sequence[Any]]) -> Work:
+        """Add the tokens and seconds of some work, of which some parts are a sample."""
+        sample = [item for part in parts for item in part]
+        if self._by_tokens:
+            tokens = tree_tokens(sample) if work.task == "reranking" else sum(map(len, sample))
+            work = replace(work, tokens=round(tokens * work.items / max(1, len(sample))))
+        if self.served or not sample:
+            return work
+        if not self._by_tokens:
+            run = self.model.encode if self._embeds else reranker_of(self.model).score
+            self._speed = probed_speed(run, parts, len, _SECONDS / 5)
+        elif not self._speed:
+            self._speed = probed_speed(self.model.rerank_ids, list(batches(sample, _PROMPTS)), tree_tokens, _SECONDS)
+        return replace(work, seconds=work.amount / self._speed)
+
+
+def plan_evaluation(
+    systems: Sequence[System], data: ChosenData, device: torch.device, price_per_hour: float | None
+) -> None:
+    """Print what ``run_evaluation`` would do and take; run only a short probe of the model.
+
+    Raises:
+        MissingPartError: the plan leaves out collections that cannot be loaded.
+        UsageError: there are several systems.
+    """
+    (system, *others), failures = systems, Failures()
+    if others:
+        raise UsageError("--plan counts one checkpoint's work; name one, the others take as long")
+    suite = MTEBSuite(Evaluator(Path()), system, data.tasks(system), failures)
+    suite.report_left_out(data.mteb, alone=not data.datasets)
+
+    def planned() -> Iterable[PlannedDataset]:
+        for dataset in data.datasets:
+            with failures.kept(dataset.name):
+                found = PlannedDataset(dataset, device)
+                report_dataset(found)
+                yield found
+
+    in_mteb = [(task, one) for one in data.mteb for task in suite.tasks_on(one)]
+    print_plan(system, planned(), data.tasks_on_collections(system), price_per_hour, in_mteb)
+    failures.refuse(done=True)
+
+
+def print_plan(
+    system: System,
+    datasets: Iterable[PlannedDataset],
+    tasks: Sequence[Task],
+    price: float | None,
+    mteb: Iterable[tuple[Task, AbsTask]] = (),
+) -> None:
+    """Print datasets, queries, pairs, tokens, disk, and the expected time and cost of evaluating a system.
+
+    ``price`` is that of an hour of this machine, in any currency; None prints hours alone. ``mteb`` has tasks of MTEB
+    and what the system does there.
+    """
+    probe, fusion, works, encoder = Probe(system.model()), list[Work](), list[Work](), None
+    header = f"{'task':<10} {'dataset':<26} {'queries':>8} {'pairs/texts':>12} {'tokens':>14} {'disk':>9}"
+    stdout.print(header, soft_wrap=True)
+    for data in datasets:
+        if data.texts:  # before there are candidates
+            texts = [document.full_text for document in data.collection.corpus.values()]
+            encoder = encoder or Probe(data.hybrid.load())
+            disk = 4 * encoder.model.dimension * len(texts)
+            work = Work("fusion", data.dataset.name, data.texts - len(texts), data.texts, disk)
+            fusion.append(encoder.timed(work, list(batches(spread(texts, _TEXTS), _PART))))
+            fusion[-1].print()
+        for task in tasks:
+            works.append(probe.on_collection(task, data))
+            works[-1].print()
+            queries = data.collection.queries if task == "reranking" else {}
+            if queries and (truncated := reranker_of(probe.model).truncated_queries(queries)):
+                stdout.print(truncation_note(data.dataset.name, truncated), soft_wrap=True)
+    for task, mteb_task in mteb:
+        if size := task_size(mteb_task):
+            works.append(probe.on_mteb_task(task, mteb_task, size))
+            works[-1].print()
+        else:
+            stdout.print(f"{task:<10} {mteb_task.metadata.name:<26} MTEB publishes no size of it", soft_wrap=True)
+    if probe.asked:
+        prices = [one.price for one in probe.asked if one.price is not None]
+        requests, tokens = sum(one.requests for one in probe.asked), sum(one.tokens for one in probe.asked)
+        stdout.print(f"total: {Estimate(requests, tokens, sum(prices) if prices else None)}", soft_wrap=True)
+    for label, some, unit in (("fusion", fusion, "texts"), ("total", works, probe.unit)):
+        if seconds := sum(work.seconds for work in some):
+            amount, disk = sum(work.amount for work in some), sum(work.disk for work in some)
+            cost = "" if price is None else f", {seconds / 3600 * price:,.2f} at {price:g} an hour"
+            speed = f"(probe: {amount / seconds:,.0f} {unit} a second)"
+            parts = f"{amount:,} {unit}, {disk / 2**20:,.0f} MiB, {in_hours(seconds)}{cost} {speed}"
+            stdout.print(f"{label}: {parts}", soft_wrap=True)
+
+
+def prompt_sample(data: LoadedDataset, model: UnimodelForExp1) -> list[list[int]]:
+    """Return the token ids of whole prefix groups from several places of a dataset."""
+    shards = cut_shards(data.collection, data.candidates, model.pair_ids.order, _PLACE_CHARACTERS)
+    pairs: list[Pair] = [pair for shard in spread(shards, _PLACES) for pair in shard]
+    return list(map(list, prepare(reranker_of(model), data.collection, pairs))) if pairs else []
+
+
+def probed_speed(
+    run: Callable[[Sequence[T]], object], parts: Sequence[Sequence[T]], amount: Callable[[Sequence[T]], int],
+    seconds: float,
+) -> float:  # fmt: skip
+    """Return how much of a sample a function does per second; no part is done twice, what it keeps would be quicker.
+
+    Args:
+        run: does a part.
+        parts: of which as many are done as the time allows; the last one is the warm-up.
+        amount: returns how much a part is.
+        seconds: the time.
+    """
+    *timed, last = parts
+    if timed:
+        run(last)
+    done, start = 0, time.perf_counter()
+    for part in timed or [last]:
+        run(part)
+        done += amount(part)
+        if time.perf_counter() - start > seconds:
+            break
+    return done / (time.perf_counter() - start)
+
+
+def spread(items: Sequence[T], count: int) -> Sequence[T]:
+    """Return about ``count`` items, from the whole of a list."""
+    return items[:: max(1, len(items) // count)]
+
+
+@dataclass(frozen=True)
+class _MadeUp:
+    """Queries and documents of the mean lengths of a task, as many of each; ``texts`` has them in its proportion."""
+
+    queries: list[str]
+    documents: list[str]
+    texts: list[str]
+
+
+def _made_up(words: Sequence[str], size: TaskSize) -> _MadeUp:
+    """Make texts of some words, no two of which begin alike."""
+    texts = [" ".join([str(row), *words[row % len(words) :], *words]) for row in range(_TEXTS // 4)]
+
+    def of_length(characters: int) -> list[str]:
+        return [(text * (1 + characters // len(text)))[: max(1, characters)] for text in texts]
+
+    queries = of_length(size.query_characters // max(1, size.queries))
+    documents = of_length(size.document_characters // max(1, size.documents))
+    share = size.queries / max(1, size.queries + size.documents)
+    asks = [int((row + 1) * share) > int(row * share) for row in range(len(texts))]  # spread evenly
+    mixed = [query if own else document for own, query, document in zip(asks, queries, documents, strict=True)]
+    return _MadeUp(queries, documents, mixed)

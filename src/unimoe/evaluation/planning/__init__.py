@@ -1,1 +1,0 @@
-"""What an evaluation would do and take, before it runs."""
