@@ -19,7 +19,7 @@ from unimoe.config.base import EncoderConfig
 from unimoe.core.errors import DataError, InputError, UsageError
 from unimoe.core.io import hash_json
 from unimoe.models.base import BaseSizes
-from unimoe.models.batching import default_token_budget
+from unimoe.models.batching import default_token_budget, to_device
 from unimoe.models.bundled import bundled_encoder_folder
 from unimoe.models.embedder import Advance, TextKind, Vectors, refuse_zero_vectors
 from unimoe.models.memory import FittingBatches
@@ -199,11 +199,12 @@ class SentenceEncoder:
     @torch.inference_mode()
     def _embed(self, texts: list[str], prefix: str, kind: TextKind) -> Tensor:
         """Return the vectors of one batch on its device."""
-        from sentence_transformers.util import batch_to_device
-
         # As encode_query and encode_document do: some models have a route of each.
         task = {} if kind == "plain" else {"task": kind}
-        features = batch_to_device(self.model.preprocess(texts, prompt=prefix or None, **task), self.device)
+        read = self.model.preprocess(texts, prompt=prefix or None, **task)
+        features = {
+            name: to_device(value, self.device) if isinstance(value, Tensor) else value for name, value in read.items()
+        }
         vectors = self.model(features, **task)["sentence_embedding"].float()[:, : self.model.truncate_dim]
         return nn.functional.normalize(vectors, dim=-1) if self._unit else vectors
 

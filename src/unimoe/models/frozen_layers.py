@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from unimoe.core.errors import UsageError
 from unimoe.core.io import hash_parts
 from unimoe.models.base import layer_kinds
-from unimoe.models.batching import default_token_budget, pad_ids, plan_batches
+from unimoe.models.batching import arrays_to_device, default_token_budget, pad_ids, plan_batches
 from unimoe.models.token_tree import TokenTree, build_tree, places, plan_trees, tree_tokens
 from unimoe.models.tree_attention import PackedTree, pack, run_tree
 
@@ -159,7 +159,7 @@ class FrozenLayers:
         """Return the states of a tree's tokens, ``(T, H)``, and the places of each sequence's among them."""
         weight = self._lower.embed_tokens.weight
         row = run_tree(self._lower, pack(tree, weight.device, weight.dtype))[0, : len(tree.ids)]
-        return row, [torch.from_numpy(own).to(weight.device) for own in places(tree)]
+        return row, arrays_to_device(places(tree), weight.device)
 
     def _run_padded(self, sequences: Sequence[list[int]]) -> tuple[Tensor, list[Tensor]]:
         """Return the states of all tokens one after the other, ``(T, H)``, and the places of each sequence's."""

@@ -12,7 +12,7 @@ import numpy as np
 from torch import Tensor, nn
 
 from unimoe.models.base import decoder_layers
-from unimoe.models.batching import to_device
+from unimoe.models.batching import arrays_to_device
 from unimoe.models.frozen_layers import with_modules
 from unimoe.models.tree_attention import PackedTree
 
@@ -38,7 +38,7 @@ class LastTokensLayer(nn.Module):
         """Return ``(1, N, H)`` from the states ``(1, T, H)`` of the packed row."""
         layer, attention = self.layer, self.layer.self_attn
         # Each place once: two sequences may end in the same token, whose gradient would count twice.
-        places, rows = to_device(np.unique(tree.tree.last, return_inverse=True), hidden_states.device)
+        places, rows = arrays_to_device(np.unique(tree.tree.last, return_inverse=True), hidden_states.device)
 
         def select(_: nn.Module, inputs: tuple[Tensor]) -> Tensor:
             return inputs[0][:, places]

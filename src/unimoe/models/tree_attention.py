@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from unimoe.core.io import hash_parts
-from unimoe.models.batching import to_device
+from unimoe.models.batching import arrays_to_device
 from unimoe.models.token_tree import TokenTree, with_filling
 from unimoe.models.tree_blocks import Blocks, build_blocks
 
@@ -73,7 +73,7 @@ def pack(tree: TokenTree, device: torch.device, dtype: torch.dtype) -> PackedTre
     if rounds_rows(device, dtype):
         tree = with_filling(tree, -len(tree.ids) % ROUND_ROWS)
     arrays = [np.array(part, dtype=np.int64) for part in (tree.ids, tree.positions, tree.last)]
-    ids, positions, last = to_device(arrays, device)
+    ids, positions, last = arrays_to_device(arrays, device)
     return PackedTree(tree, ids[None], positions[None], last, build_blocks(tree.segments, device, dtype))
 
 

@@ -10,7 +10,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from unimoe.models.batching import to_device
+from unimoe.models.batching import arrays_to_device
 from unimoe.models.token_tree import Segment, path
 
 _QUERIES = 128
@@ -89,7 +89,7 @@ def build_blocks(segments: Sequence[Segment], device: torch.device, dtype: torch
     rows = sorted(_rows(segments), key=lambda row: (-len(row.keys), -len(row.queries)))
     lengths = [segment.end - segment.begin for segment in segments]
     begins = np.repeat(np.array([segment.begin for segment in segments], dtype=np.int64), lengths)
-    (begin_of,) = to_device([np.append(begins, 0)], device)  # the last: padded queries see all
+    (begin_of,) = arrays_to_device([np.append(begins, 0)], device)  # the last: padded queries see all
     return Blocks([_block(chunk, begin_of, dtype) for chunk in _chunks(rows, limit)])
 
 
@@ -180,7 +180,7 @@ def _block(rows: Sequence[_Row], begin_of: Tensor, dtype: torch.dtype) -> Block:
         places[number, : len(row.queries)] = row.queries
         places[number, count : count + len(row.keys)] = row.keys
         places[number, -1] = row.begin
-    (flat,) = to_device([places.ravel()], device)
+    (flat,) = arrays_to_device([places.ravel()], device)
     queries, keys, begin = torch.split(flat.view(places.shape), [count, longest, 1], dim=1)
     asked, seen = queries.unsqueeze(-1), keys.unsqueeze(1)
     # A padded query sees all: its output is dropped, but a query that sees no key would give NaN.

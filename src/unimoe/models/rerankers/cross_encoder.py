@@ -161,7 +161,7 @@ def _logits(model: CrossEncoder, pairs: list[TextPair], batch_size: int) -> Tens
         activation_fn=torch.nn.Identity(),
         convert_to_tensor=True,
     )
-    return logits.float()
+    return logits.float().cpu()
 
 
 def _score_in_float32(model: CrossEncoder) -> None:

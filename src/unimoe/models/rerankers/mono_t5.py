@@ -12,7 +12,7 @@ from torch import Tensor
 from unimoe.config import PromptConfig
 from unimoe.core.errors import DataError
 from unimoe.core.io import hash_json
-from unimoe.models.batching import default_token_budget, pad_ids
+from unimoe.models.batching import default_token_budget, pad_ids, to_device
 from unimoe.models.memory import FittingBatches
 from unimoe.models.model_files import architecture, settings_hash
 from unimoe.models.pair_model import QueryFirstIds, TextPair
@@ -126,7 +126,7 @@ class MonoT5(TokenReranker):
 
     def _margins(self, sequences: Sequence[list[int]]) -> Tensor:
         """Return the margins of one batch on the device."""
-        lengths = torch.tensor([len(ids) for ids in sequences], device=self.device)
+        lengths = to_device(torch.tensor([len(ids) for ids in sequences]), self.device)
         ids = pad_ids(sequences, self.device)
         begin = torch.full((len(sequences), 1), self.model.config.decoder_start_token_id, device=self.device)
         logits = self.model(
