@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -9,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch import nn
 
 from unimoe.config import ModelConfig
 from unimoe.core.errors import DataError, UnimoeError, UsageError
@@ -76,6 +78,13 @@ def decoder_of(model: Any) -> Any:
 def decoder_layers(decoder: Any) -> Any:
     """Return the layers of a stack, which GPT-2 calls ``h``; None where it has none."""
     return getattr(decoder, "layers", getattr(decoder, "h", None))
+
+
+def with_modules(decoder: Any, **modules: nn.Module) -> Any:
+    """Return a shallow copy with some child modules replaced; it shares the others, and all weights."""
+    twin = copy.copy(decoder)
+    twin._modules = {**decoder._modules, **modules}
+    return twin
 
 
 def load_tokenizer(config: ModelConfig) -> Any:
