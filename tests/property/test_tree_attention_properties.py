@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from unimoe.models.token_tree import build_tree
-from unimoe.models.tree_attention import PackedTree, pack
+from unimoe.models.tree_attention import PackedTree, attend_in_blocks, pack
 
 WIDTH, SCALING = 8, 0.4
 CPU = torch.device("cpu")
@@ -36,7 +36,7 @@ def states(row: Tensor, heads: int) -> Tensor:
 
 def of_token(packed: PackedTree, heads: int, groups: int) -> Tensor:
     row = packed.ids[0]
-    return packed.attend(states(row, heads), states(row, groups), -states(row, groups), SCALING)
+    return attend_in_blocks(packed.blocks, states(row, heads), states(row, groups), -states(row, groups), SCALING)
 
 
 @settings(max_examples=60, deadline=None)

@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+import copy
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
+from torch import nn
 
 from unimoe.config import ModelConfig
-from unimoe.core.errors import DataError, UnimoeError, UsageError
+from unimoe.core.errors import DataError, UsageError
 from unimoe.core.io import hash_file, hash_json, hash_parts
 from unimoe.models.bundled import BUNDLED_ID, BUNDLED_LAYERS, bundled_weights_hash, folder_named, prepared_bundled_model
 from unimoe.models.device import keep_freed_memory
-from unimoe.models.quiet import first_line, load_pretrained, quiet_loading
+from unimoe.models.quiet import load_pretrained, loading
 
 _SHORT = 192
 _ONLY_KIND = "full_attention"
@@ -23,6 +23,7 @@ _AUTO_MODELS = {
     "ForSequenceClassification": "AutoModelForSequenceClassification",
     "ForConditionalGeneration": "AutoModelForSeq2SeqLM",
 }
+_REMEDY = "check the id or folder, or connect to the hub"
 
 
 @dataclass(frozen=True)
@@ -54,15 +55,28 @@ def load_base(config: ModelConfig, device: torch.device, dtype: torch.dtype) -> 
         UsageError: ``model.layers`` is more than the model has.
         DataError: the model is not available, is no causal language model, or its files are damaged.
     """
-    source = _source(config)
-    identity = _local_identity(config, source)
-    model, tokenizer = _load(config, source, dtype)
+    from transformers import AutoModelForCausalLM
+
+    identity, kept = base_identity(config), None if config.layers is None else _configuration(config)
+    with loading(f"model.base {config.base!r} cannot be loaded", _REMEDY):
+        tokenizer, model, missing = load_pretrained(
+            AutoModelForCausalLM, _source(config), dtype, config=kept, **_hub_options(config)
+        )
+    if missing:
+        raise DataError(
+            f"model.base {config.base!r}: no weights for {min(missing)}; "
+            "use a causal language model that is saved with its output layer"
+        )
     if decoder_layers(decoder_of(model)) is None:
         raise DataError(f"{config.base}: a {type(model).__name__} has no decoder layers at model.layers; use another")
     if device.type == "cpu":
         keep_freed_memory()
     model.requires_grad_(False).eval().to(device).set_attn_implementation(attention_for(device, config.max_length))
-    return BaseModel(model, tokenizer, identity or _identity(config, config.base, _hub_hash(config, model)))
+    if identity is None:  # a hub model's commit; without one (an old cache), a hash of the sums of its weights
+        commit = getattr(model.config, "_commit_hash", None)
+        sums = {} if commit else {name: float(weight.double().sum()) for name, weight in model.state_dict().items()}
+        identity = _identity(config, config.base, str(commit)[:16] if commit else hash_json([config.base, sums]))
+    return BaseModel(model, tokenizer, identity)
 
 
 def decoder_of(model: Any) -> Any:
@@ -78,6 +92,13 @@ def decoder_layers(decoder: Any) -> Any:
     return getattr(decoder, "layers", getattr(decoder, "h", None))
 
 
+def with_modules(decoder: Any, **modules: nn.Module) -> Any:
+    """Return a shallow copy with some child modules replaced; it shares the others, and all weights."""
+    twin = copy.copy(decoder)
+    twin._modules = {**decoder._modules, **modules}
+    return twin
+
+
 def load_tokenizer(config: ModelConfig) -> Any:
     """Load the tokenizer of a base model alone.
 
@@ -86,19 +107,21 @@ def load_tokenizer(config: ModelConfig) -> Any:
     """
     from transformers import AutoTokenizer
 
-    options = {"revision": config.revision, "trust_remote_code": config.trust_remote_code}
-    try:
-        with quiet_loading():
-            return AutoTokenizer.from_pretrained(_source(config), **options)
-    except UnimoeError:
-        raise
-    except Exception as error:  # damaged files raise errors of many kinds
-        raise DataError(f"model.base {config.base!r}: its tokenizer cannot be loaded ({_reason(error)})") from None
+    with loading(f"model.base {config.base!r}: its tokenizer cannot be loaded", _REMEDY):
+        return AutoTokenizer.from_pretrained(_source(config), **_hub_options(config))
 
 
 def base_identity(config: ModelConfig) -> str | None:
     """Return the identity of a base model without loading it; None where only the hub knows it."""
-    return _local_identity(config, _source(config))
+    folder = Path(_source(config))
+    if config.base == BUNDLED_ID:
+        return _identity(config, BUNDLED_ID, bundled_weights_hash(folder))
+    if not folder.is_dir():
+        return None
+    files = sorted(folder.glob("*.safetensors"))
+    if not files:
+        raise DataError(f"{config.base}: no .safetensors file; save the model with save_pretrained()")
+    return _identity(config, folder.resolve().name, hash_parts(hash_file(file) for file in files))
 
 
 def base_layers(config: ModelConfig) -> list[str]:
@@ -110,8 +133,7 @@ def base_layers(config: ModelConfig) -> list[str]:
     """
     if config.base == BUNDLED_ID:  # known before its half minute of preparation
         return [_ONLY_KIND] * _kept_layers(config, BUNDLED_LAYERS)
-    with _configuration_errors(config):
-        return layer_kinds(_configuration(config, _source(config)).get_text_config())
+    return layer_kinds(_configuration(config).get_text_config())
 
 
 def model_type(config: ModelConfig) -> str:
@@ -120,10 +142,7 @@ def model_type(config: ModelConfig) -> str:
     Raises:
         DataError: the configuration is not available.
     """
-    if config.base == BUNDLED_ID:  # known before its half minute of preparation
-        return "llama"
-    with _configuration_errors(config):
-        return str(_configuration(config, _source(config)).model_type)
+    return "llama" if config.base == BUNDLED_ID else str(_configuration(config).model_type)
 
 
 def base_architecture(config: ModelConfig) -> str:
@@ -132,10 +151,7 @@ def base_architecture(config: ModelConfig) -> str:
     Raises:
         DataError: the configuration is not available.
     """
-    if config.base == BUNDLED_ID:
-        return "LlamaForCausalLM"
-    with _configuration_errors(config):
-        return str((_configuration(config, _source(config)).architectures or [""])[0])
+    return "LlamaForCausalLM" if config.base == BUNDLED_ID else str((_configuration(config).architectures or [""])[0])
 
 
 def layer_kinds(config: Any) -> list[str]:
@@ -179,14 +195,9 @@ def base_sizes(config: ModelConfig) -> BaseSizes:
 
     saved_as = base_architecture(config)
     kind = next((auto for end, auto in _AUTO_MODELS.items() if saved_as.endswith(end)), "AutoModelForCausalLM")
-    with _configuration_errors(config):
-        return sizes_of(getattr(transformers, kind), _configuration(config, _source(config)))
-
-
-def sizes_of(auto: Any, configuration: Any) -> BaseSizes:
-    """Return the sizes of a model that an auto class of transformers makes of a configuration, without its weights."""
-    with torch.device("meta"):
-        model = auto.from_config(configuration)
+    found = _configuration(config)
+    with loading(f"model.base {config.base!r}: its configuration cannot be read", _REMEDY), torch.device("meta"):
+        model = getattr(transformers, kind).from_config(found)
     embeddings = model.get_input_embeddings().weight
     return BaseSizes(sum(weight.numel() for weight in model.parameters()), embeddings.numel(), embeddings.shape[1])
 
@@ -210,16 +221,8 @@ def _source(config: ModelConfig) -> str:
     return config.base
 
 
-def _local_identity(config: ModelConfig, source: str) -> str | None:
-    folder = Path(source)
-    if config.base == BUNDLED_ID:
-        return _identity(config, BUNDLED_ID, bundled_weights_hash(folder))
-    if not folder.is_dir():
-        return None
-    files = sorted(folder.glob("*.safetensors"))
-    if not files:
-        raise DataError(f"{config.base}: no .safetensors file; save the model with save_pretrained()")
-    return _identity(config, folder.resolve().name, hash_parts(hash_file(file) for file in files))
+def _hub_options(config: ModelConfig) -> dict[str, Any]:
+    return {"revision": config.revision, "trust_remote_code": config.trust_remote_code}
 
 
 def _identity(config: ModelConfig, name: str, weights: str) -> str:
@@ -228,19 +231,18 @@ def _identity(config: ModelConfig, name: str, weights: str) -> str:
     return f"{name}:{config.layers}@{hash_json([weights, config.layers])}"
 
 
-def _configuration(config: ModelConfig, source: str) -> Any:
+def _configuration(config: ModelConfig) -> Any:
     """Return the configuration by which transformers builds a base model, of the kept layers alone."""
     from transformers import AutoConfig
 
-    found: Any = AutoConfig.from_pretrained(
-        source, revision=config.revision, trust_remote_code=config.trust_remote_code
-    )
-    text = found.get_text_config()
-    layers, kept = text.num_hidden_layers, _kept_layers(config, text.num_hidden_layers)
-    if kept < layers:
-        for name in per_layer_settings(text):
-            setattr(text, name, getattr(text, name)[:kept])
-        text.num_hidden_layers = kept
+    with loading(f"model.base {config.base!r}: its configuration cannot be read", _REMEDY):
+        found: Any = AutoConfig.from_pretrained(_source(config), **_hub_options(config))
+        text = found.get_text_config()
+        layers, kept = text.num_hidden_layers, _kept_layers(config, text.num_hidden_layers)
+        if kept < layers:
+            for name in per_layer_settings(text):
+                setattr(text, name, getattr(text, name)[:kept])
+            text.num_hidden_layers = kept
     return found
 
 
@@ -250,54 +252,3 @@ def _kept_layers(config: ModelConfig, layers: int) -> int:
             f"model.layers {config.layers}: {config.base} has {layers} layers; give {layers} at most, or null for all"
         )
     return config.layers or layers
-
-
-@contextmanager
-def _configuration_errors(config: ModelConfig) -> Iterator[None]:
-    try:
-        yield
-    except UnimoeError:
-        raise
-    except Exception as error:  # damaged files raise errors of many kinds
-        raise DataError(
-            f"model.base {config.base!r}: its configuration cannot be read ({_reason(error)}); "
-            "check the id or folder, or connect to the hub"
-        ) from None
-
-
-def _load(config: ModelConfig, source: str, dtype: torch.dtype) -> tuple[Any, Any]:
-    from transformers import AutoModelForCausalLM
-
-    options = {"revision": config.revision, "trust_remote_code": config.trust_remote_code}
-    kept = None
-    if config.layers is not None:
-        with _configuration_errors(config):
-            kept = _configuration(config, source)
-    try:
-        tokenizer, model, missing = load_pretrained(AutoModelForCausalLM, source, dtype, config=kept, **options)
-    except Exception as error:  # damaged files raise errors of many kinds, KeyError and plain Exception among them
-        raise DataError(
-            f"model.base {config.base!r} cannot be loaded ({_reason(error)}); "
-            "check the id or folder, or connect to the hub"
-        ) from None
-    if missing:
-        raise DataError(
-            f"model.base {config.base!r}: no weights for {min(missing)}; "
-            "use a causal language model that is saved with its output layer"
-        )
-    return model, tokenizer
-
-
-def _reason(error: Exception) -> str:
-    if "ignore_mismatched_sizes" in str(error):
-        return "its weights have other shapes than its config.json says"
-    return first_line(error)
-
-
-def _hub_hash(config: ModelConfig, model: Any) -> str:
-    """Return a hub model's commit; without one (an old cache), a hash of the sums of its weights."""
-    commit = getattr(model.config, "_commit_hash", None)
-    if commit:
-        return str(commit)[:16]
-    sums = {name: float(weight.double().sum()) for name, weight in model.state_dict().items()}
-    return hash_json([config.base, sums])

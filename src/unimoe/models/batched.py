@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
 from typing import Any
 
@@ -12,13 +12,13 @@ from torch import Tensor
 from unimoe.models.base import decoder_layers, decoder_of
 from unimoe.models.batching import default_token_budget, last_tokens, pad_ids, pad_states
 from unimoe.models.frozen_layers import FrozenLayers, FrozenStates, tree_states
-from unimoe.models.last_layer import last_tokens_only
 from unimoe.models.memory import FittingBatches, if_it_fits, padded_tokens, plan_padded
 from unimoe.models.pipeline import ahead
 from unimoe.models.token_tree import build_tree, plan_trees, tree_tokens
 from unimoe.models.tree_attention import (
     PackedTree,
     UnsupportedAttentionError,
+    last_tokens_only,
     pack,
     run_tree,
     sees_whole_text,
@@ -91,12 +91,10 @@ class BatchedDecoder:
         """
         if not self.trains_trees:
             return self.padded_states(sequences, frozen)
-        tree = pack(build_tree(sequences), self.device, self._decoder.get_input_embeddings().weight.dtype)
-        if self._frozen_layers is None:
-            return self._top_states(tree, None)
-        return self._top_states(
-            tree, tree_states(tree.tree, frozen) if frozen else self._frozen_layers.compute_row(tree)
-        )
+        tree, below = self._pack(sequences), None
+        if self._frozen_layers is not None:
+            below = tree_states(tree.tree, frozen) if frozen else self._frozen_layers.compute_row(tree)
+        return self._top_states(tree, below)
 
     def padded_states(self, sequences: Sequence[Sequence[int]], frozen: FrozenStates | None = None) -> Tensor:
         """Return the final states ``(N, H)`` of one batch, padded on the right; gradients flow if enabled.
@@ -124,46 +122,36 @@ class BatchedDecoder:
         Raises:
             DataError: a batch of one sequence does not fit in memory.
         """
-        frozen = self._frozen(sequences)
-
-        def compute(batch: list[int], tree: PackedTree | None) -> Tensor:
-            members = [sequences[index] for index in batch]
-            if self._trees:
-                return self._tree_states(tree or self._pack(members))
-            return self.padded_states(members, [frozen[index] for index in batch] if frozen else None)
-
-        return self._fitting.run(
-            sequences,
-            compute,
-            budget=token_budget or default_token_budget(self.device),
-            batch_size=batch_size,
-            plan=plan_trees if self._trees else plan_padded,
-            tokens=tree_tokens if self._trees else padded_tokens,
-            prepare=partial(self._packed, sequences),
-        )
-
-    def _frozen(self, sequences: Sequence[list[int]]) -> FrozenStates | None:
-        """Return the states below ``upper``, which padded batches take; None if they do not fit in memory."""
-        if self._frozen_layers is None or self._trees:
-            return None
-        return if_it_fits(partial(self._frozen_layers.states, sequences, as_trees=False))
-
-    def _packed(self, sequences: Sequence[list[int]], batches: Sequence[list[int]]) -> Iterator[PackedTree | None]:
-        """Yield the tree of each batch, on a GPU built while the batch before is computed; None for padded batches."""
+        budget = token_budget or default_token_budget(self.device)
+        run = partial(self._fitting.run, sequences, budget=budget, batch_size=batch_size)
+        below = self._frozen_layers
         if not self._trees:
-            return iter([None] * len(batches))
+            frozen = if_it_fits(partial(below.states, sequences)) if below else None
 
-        def packed(batch: list[int]) -> PackedTree | None:
-            # What does not fit may do so when the batch before is done.
-            return if_it_fits(partial(self._pack, [sequences[index] for index in batch]))
+            def padded(batch: list[int], _: None) -> Tensor:
+                members = [sequences[index] for index in batch]
+                return self.padded_states(members, [frozen[index] for index in batch] if frozen else None)
 
-        return ahead(packed, batches) if _packs_ahead(self.device) else map(packed, batches)
+            return run(padded)
+
+        def packed(batch: list[int]) -> PackedTree:
+            return self._pack([sequences[index] for index in batch])
+
+        def of_tree(batch: list[int], tree: PackedTree | None) -> Tensor:
+            tree = tree or packed(batch)
+            return self._top_states(tree, below.row_states(tree) if below else None)
+
+        def prepare(batches: Sequence[list[int]]) -> Iterable[PackedTree | None]:
+            def attempt(batch: list[int]) -> PackedTree | None:
+                # What does not fit may do so when the batch before is done.
+                return if_it_fits(partial(packed, batch))
+
+            return ahead(attempt, batches) if _packs_ahead(self.device) else map(attempt, batches)
+
+        return run(of_tree, plan=plan_trees, tokens=tree_tokens, prepare=prepare)
 
     def _pack(self, sequences: Sequence[list[int]]) -> PackedTree:
         return pack(build_tree(sequences), self.device, self._decoder.get_input_embeddings().weight.dtype)
-
-    def _tree_states(self, tree: PackedTree) -> Tensor:
-        return self._top_states(tree, self._frozen_layers.row_states(tree) if self._frozen_layers else None)
 
     def _top_states(self, tree: PackedTree, below: Tensor | None) -> Tensor:
         """Return the last tokens' final states, from the states below ``upper`` if it is given."""

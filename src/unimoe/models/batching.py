@@ -58,7 +58,7 @@ def pad_ids(sequences: Sequence[Sequence[int]], device: torch.device) -> Tensor:
 
     They need no attention mask: under causal attention a token never sees the tokens on its right.
     """
-    return pad_sequence([torch.tensor(ids) for ids in sequences], batch_first=True).to(device)
+    return to_device(pad_sequence([torch.tensor(ids) for ids in sequences], batch_first=True), device)
 
 
 def pad_states(states: Sequence[Tensor]) -> Tensor:
@@ -66,16 +66,21 @@ def pad_states(states: Sequence[Tensor]) -> Tensor:
     return pad_sequence(list(states), batch_first=True)
 
 
-def to_device(arrays: Sequence[NDArray[np.int64]], device: torch.device) -> list[Tensor]:
-    """Copy integers to a device, all arrays at once; to a GPU from pinned memory, without waiting for it."""
-    joined = torch.from_numpy(np.concatenate(arrays))
-    if device.type == "cuda":
-        with torch.cuda.device(device):  # a thread begins with the first GPU
-            joined = joined.pin_memory()
-    return list(torch.split(joined.to(device, non_blocking=True), [len(array) for array in arrays]))
+def to_device(tensor: Tensor, device: torch.device) -> Tensor:
+    """Copy a tensor to a device; to a GPU from pinned memory, without waiting for what it computes."""
+    if device.type != "cuda" or tensor.device.type != "cpu":
+        return tensor.to(device)
+    with torch.cuda.device(device):  # a thread begins with the first GPU
+        return tensor.pin_memory().to(device, non_blocking=True)
+
+
+def arrays_to_device(arrays: Sequence[NDArray[np.int64]], device: torch.device) -> list[Tensor]:
+    """Copy integers to a device, all arrays at once."""
+    joined = to_device(torch.from_numpy(np.concatenate(arrays)), device)
+    return list(torch.split(joined, [len(array) for array in arrays]))
 
 
 def last_tokens(states: Tensor, lengths: Sequence[int]) -> Tensor:
     """Return the state of each sequence's last token, ``(N, H)``, from right-padded states ``(N, L, H)``."""
     rows = torch.arange(len(lengths), device=states.device)
-    return states[rows, torch.tensor(lengths, device=states.device) - 1]
+    return states[rows, to_device(torch.tensor(lengths) - 1, states.device)]

@@ -14,7 +14,7 @@ from typing import Any
 from unimoe.config.base import BUNDLED_ENCODER
 from unimoe.core.errors import DataError, did_you_mean
 from unimoe.core.io import Strict, atomic_dir, cache_dir, changed_file, hash_files, lock, read_json, write_json
-from unimoe.models.quiet import first_line, quiet_loading
+from unimoe.models.quiet import loading
 
 BUNDLED_ID = "bundled:smollm2-135m-instruct"
 BUNDLED_LAYERS = 30
@@ -116,33 +116,21 @@ def _is_whole(folder: Path) -> bool:
     return made.bytes == weights.stat().st_size and changed_file(folder, made.files) is None
 
 
-def _read(gguf: Path) -> tuple[Any, Any]:
-    import torch
-    from transformers import AutoModelForCausalLM, AutoTokenizer
-
-    try:
-        tokenizer = AutoTokenizer.from_pretrained(gguf.parent, gguf_file=gguf.name)
-        model = AutoModelForCausalLM.from_pretrained(gguf.parent, gguf_file=gguf.name, dtype=torch.float32)
-    except Exception as error:  # a damaged file raises errors of many kinds
-        raise DataError(f"{gguf}: cannot be read ({first_line(error)}); reinstall {_WHEEL}") from None
-    return model, tokenizer
-
-
 def _prepare(gguf: Path, folder: Path) -> None:
     if importlib.util.find_spec("gguf") is None:
         raise DataError(f"{BUNDLED_ID}: its weights need the package gguf once; run `pip install gguf`")
-    with atomic_dir(folder) as temporary, quiet_loading():
-        model, tokenizer = _read(gguf)
+    import torch
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    with atomic_dir(folder) as temporary, loading(f"{gguf}: cannot be read", f"reinstall {_WHEEL}"):
+        tokenizer: Any = AutoTokenizer.from_pretrained(gguf.parent, gguf_file=gguf.name)
+        model: Any = AutoModelForCausalLM.from_pretrained(gguf.parent, gguf_file=gguf.name, dtype=torch.float32)
         # The weights are dequantised; with these three set, transformers would save them as quantised.
         model.hf_quantizer = None
         model.is_quantized = False
         del model.config.quantization_config
         model.save_pretrained(temporary)
         tokenizer.save_pretrained(temporary)
-        _write_manifest(temporary)
-
-
-def _write_manifest(folder: Path) -> None:
-    weights, files = folder / "model.safetensors", hash_files(folder)
-    manifest = {"weights": files[weights.name], "bytes": weights.stat().st_size, "files": files}
-    write_json(folder / _MANIFEST, manifest)
+        weights, files = temporary / "model.safetensors", hash_files(temporary)
+        manifest = {"weights": files[weights.name], "bytes": weights.stat().st_size, "files": files}
+        write_json(temporary / _MANIFEST, manifest)

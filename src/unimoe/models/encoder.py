@@ -19,15 +19,15 @@ from unimoe.config.base import EncoderConfig
 from unimoe.core.errors import DataError, InputError, UsageError
 from unimoe.core.io import hash_json
 from unimoe.models.base import BaseSizes
-from unimoe.models.batching import default_token_budget
+from unimoe.models.batching import default_token_budget, to_device
 from unimoe.models.bundled import bundled_encoder_folder
 from unimoe.models.embedder import Advance, TextKind, Vectors, refuse_zero_vectors
 from unimoe.models.memory import FittingBatches
 from unimoe.models.model_files import content_identity, find_model, module_folders, settings_hash
 from unimoe.models.pipeline import Gathered
 from unimoe.models.prompts import well_formed
-from unimoe.models.quiet import first_line, quiet_loading, refuse_another_vocabulary
-from unimoe.models.rerankers.float_heads import compute_in_float32
+from unimoe.models.quiet import loading, refuse_another_vocabulary
+from unimoe.models.rerankers.token_scores import compute_in_float32
 
 if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformer
@@ -61,13 +61,8 @@ def load_encoder(config: EncoderConfig, device: torch.device, dtype: torch.dtype
         root, commit = find_model("encoder.base", config.base, config.revision, trust_remote_code=trust)
     identity = content_identity(config.base if bundled or commit else root.resolve().name, root, commit)
     settings = commit or settings_hash(root)
-    try:
-        with quiet_loading():
-            model = _load(config, root, device, dtype)
-    except Exception as error:  # damaged files raise errors of many kinds, KeyError and plain Exception among them
-        raise DataError(
-            f"encoder.base {config.base!r} cannot be loaded ({first_line(error)}); check the files in {root}"
-        ) from None
+    with loading(f"encoder.base {config.base!r} cannot be loaded", f"check the files in {root}"):
+        model = _load(config, root, device, dtype)
     return SentenceEncoder(model, config, identity, settings)
 
 
@@ -199,11 +194,12 @@ class SentenceEncoder:
     @torch.inference_mode()
     def _embed(self, texts: list[str], prefix: str, kind: TextKind) -> Tensor:
         """Return the vectors of one batch on its device."""
-        from sentence_transformers.util import batch_to_device
-
         # As encode_query and encode_document do: some models have a route of each.
         task = {} if kind == "plain" else {"task": kind}
-        features = batch_to_device(self.model.preprocess(texts, prompt=prefix or None, **task), self.device)
+        read = self.model.preprocess(texts, prompt=prefix or None, **task)
+        features = {
+            name: to_device(value, self.device) if isinstance(value, Tensor) else value for name, value in read.items()
+        }
         vectors = self.model(features, **task)["sentence_embedding"].float()[:, : self.model.truncate_dim]
         return nn.functional.normalize(vectors, dim=-1) if self._unit else vectors
 
@@ -211,13 +207,10 @@ class SentenceEncoder:
         """Return the width of a vector, by embedding one where there are weights."""
         if self.device == META:
             return int(self.model.get_embedding_dimension() or 0)
-        try:
+        what = f"encoder.base {config.base!r}: its modules do not fit together"
+        # Matrices whose shapes do not match, no pooling, a pooling without a mode.
+        with loading(what, "use an encoder that SentenceTransformer can encode with"):
             return self._embed(["a"], "", "plain").shape[1]
-        except Exception as error:  # of matrices whose shapes do not match, no pooling, a pooling without a mode
-            raise DataError(
-                f"encoder.base {config.base!r}: its modules do not fit together ({first_line(error)}); "
-                "use an encoder that SentenceTransformer can encode with"
-            ) from None
 
 
 def _load(config: EncoderConfig, root: Path, device: torch.device, dtype: torch.dtype) -> SentenceTransformer:

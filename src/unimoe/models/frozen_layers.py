@@ -6,7 +6,6 @@ gradient. Their states are computed once and shared.
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -16,8 +15,8 @@ from torch import Tensor, nn
 
 from unimoe.core.errors import UsageError
 from unimoe.core.io import hash_parts
-from unimoe.models.base import layer_kinds
-from unimoe.models.batching import default_token_budget, pad_ids, plan_batches
+from unimoe.models.base import layer_kinds, with_modules
+from unimoe.models.batching import arrays_to_device, default_token_budget, pad_ids, plan_batches
 from unimoe.models.token_tree import TokenTree, build_tree, places, plan_trees, tree_tokens
 from unimoe.models.tree_attention import PackedTree, pack, run_tree
 
@@ -148,26 +147,20 @@ class FrozenLayers:
         block = torch.empty(tokens, weight.shape[1], dtype=weight.dtype, device=weight.device)
         found: dict[int, TokenStates] = {}
         begin = 0
-        for number, batch in enumerate(plan):
-            states, own = self._run_tree(trees[number]) if as_trees else self._run_padded(batches[number])
+        for number, (indices, members) in enumerate(zip(plan, batches, strict=True)):
+            if as_trees:
+                tree = trees[number]
+                states = run_tree(self._lower, pack(tree, weight.device, weight.dtype))[0, : len(tree.ids)]
+                own = arrays_to_device(places(tree), weight.device)
+            else:
+                hidden = self._lower(input_ids=pad_ids(members, weight.device), use_cache=False).last_hidden_state
+                lengths = [len(ids) for ids in members]
+                states = torch.cat([hidden[row, :length] for row, length in enumerate(lengths)])
+                own = list(torch.split(torch.arange(len(states), device=weight.device), lengths))
             block[begin : begin + len(states)] = states
-            found |= {index: TokenStates(block, rows + begin) for index, rows in zip(batch, own, strict=True)}
+            found |= {index: TokenStates(block, rows + begin) for index, rows in zip(indices, own, strict=True)}
             begin += len(states)
         return [found[index] for index in range(len(sequences))]
-
-    def _run_tree(self, tree: TokenTree) -> tuple[Tensor, list[Tensor]]:
-        """Return the states of a tree's tokens, ``(T, H)``, and the places of each sequence's among them."""
-        weight = self._lower.embed_tokens.weight
-        row = run_tree(self._lower, pack(tree, weight.device, weight.dtype))[0, : len(tree.ids)]
-        return row, [torch.from_numpy(own).to(weight.device) for own in places(tree)]
-
-    def _run_padded(self, sequences: Sequence[list[int]]) -> tuple[Tensor, list[Tensor]]:
-        """Return the states of all tokens one after the other, ``(T, H)``, and the places of each sequence's."""
-        device = self._lower.embed_tokens.weight.device
-        hidden = self._lower(input_ids=pad_ids(sequences, device), use_cache=False).last_hidden_state
-        lengths = [len(ids) for ids in sequences]
-        states = torch.cat([hidden[row, :length] for row, length in enumerate(lengths)])
-        return states, list(torch.split(torch.arange(len(states), device=device), lengths))
 
     @torch.inference_mode(False)
     @torch.no_grad()
@@ -175,10 +168,3 @@ class FrozenLayers:
         """Return the states of a packed row without keeping them, ``(1, T, H)``."""
         hidden: Tensor = run_tree(self._lower, tree)
         return hidden
-
-
-def with_modules(decoder: Any, **modules: nn.Module) -> Any:
-    """Return a shallow copy with some child modules replaced; it shares the others, and all weights."""
-    twin = copy.copy(decoder)
-    twin._modules = {**decoder._modules, **modules}
-    return twin

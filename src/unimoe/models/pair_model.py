@@ -1,14 +1,12 @@
-"""The protocol of models that score pairs given as token ids, and the ids of pairs without an instruction."""
+"""The protocol of models that score pairs given as token ids."""
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
-from typing import Any, Literal, Protocol
+from typing import Literal, Protocol
 
 import torch
 
-from unimoe.core.errors import UsageError
 from unimoe.models.embedder import Advance, Vectors
 
 TextPair = tuple[str, str]
@@ -84,36 +82,3 @@ class PairModel(Protocol):
         Raises:
             InputError: a score is not finite.
         """
-
-
-class QueryFirstIds(ABC):
-    """Token ids of pairs without an instruction: the query, the document, and a suffix that is always whole.
-
-    What is too long loses the end of the document, then that of the query.
-
-    Args:
-        tokenizer: the model's tokenizer.
-        max_length: tokens of one pair.
-        suffix: tokens after the pair.
-    """
-
-    order: Literal["query_first", "document_first"] = "query_first"
-
-    def __init__(self, tokenizer: Any, max_length: int, suffix: list[int]) -> None:
-        self._tokenizer, self.suffix = tokenizer, suffix
-        self.room = max_length - len(suffix)
-        if self.room < len(self._bodies([("", "")])[0]) + 8:
-            raise UsageError(f"model.max_length {max_length} leaves no room beside the names of the fields; raise it")
-
-    def __call__(self, pairs: Sequence[TextPair], instruction: str | None = None) -> list[list[int]]:
-        """Return the token ids of each pair."""
-        return [body[: self.room] + self.suffix for body in self._bodies(pairs)] if pairs else []
-
-    def too_long(self, queries: Iterable[str], instruction: str | None = None) -> list[bool]:
-        """Return whether each query leaves no room for a document."""
-        pairs = [(query, "") for query in queries]
-        return [len(body) >= self.room for body in self._bodies(pairs)] if pairs else []
-
-    @abstractmethod
-    def _bodies(self, pairs: Sequence[TextPair]) -> list[list[int]]:
-        """Return the token ids of whole pairs without the suffix."""

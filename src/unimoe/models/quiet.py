@@ -1,7 +1,6 @@
-"""Loading models without the bars and reports that transformers and PEFT write to stderr.
+"""Loading models without the bars and reports that transformers and PEFT write to stderr, and with errors of ours.
 
-Callers check what matters in those reports (weights that are missing or do not fit) and raise an error. The bars of
-downloads are shown.
+Callers check what matters in those reports (weights that are missing or do not fit). The bars of downloads are shown.
 """
 
 from __future__ import annotations
@@ -14,6 +13,8 @@ from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from unimoe.core.errors import DataError, UnimoeError
+
 if TYPE_CHECKING:
     import torch
 
@@ -21,9 +22,41 @@ if TYPE_CHECKING:
 @contextmanager
 def quiet_loading() -> Iterator[None]:
     """Silence progress bars, warnings and load reports while the block runs."""
-    with _without_reports(), _without_bars(), warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        yield
+    from transformers.utils import logging as reports
+
+    hub: Any = import_module("huggingface_hub.utils")
+    gguf_loader: Any = import_module("transformers.modeling_gguf_pytorch_utils")
+    verbosity, gguf_tqdm = reports.get_verbosity(), gguf_loader.tqdm
+    shown, hub_shown = reports.is_progress_bar_enabled(), not hub.are_progress_bars_disabled()
+    reports.set_verbosity(logging.CRITICAL)
+    # One switch turns off the bars of transformers, except that of the GGUF loader, which calls tqdm itself.
+    gguf_loader.tqdm = reports.tqdm
+    reports.disable_progress_bar()  # type: ignore[no-untyped-call]
+    if hub_shown:
+        hub.enable_progress_bars()  # the switch turned off the hub's bars too
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        reports.set_verbosity(verbosity)
+        gguf_loader.tqdm = gguf_tqdm
+        if shown:
+            reports.enable_progress_bar()  # type: ignore[no-untyped-call]
+            if not hub_shown:
+                hub.disable_progress_bars()
+
+
+@contextmanager
+def loading(what: str, remedy: str) -> Iterator[None]:
+    """Load quietly; a library's error, of whatever kind, becomes a ``DataError`` ``what (its first line); remedy``."""
+    try:
+        with quiet_loading():
+            yield
+    except UnimoeError:
+        raise
+    except Exception as error:  # damaged files raise errors of many kinds, KeyError and plain Exception among them
+        raise DataError(f"{what} ({first_line(error)}); {remedy}") from None
 
 
 def load_pretrained(
@@ -71,39 +104,7 @@ def refuse_another_vocabulary(tokenizer: Any, model: Any) -> None:
 
 def first_line(error: Exception) -> str:
     """Return the first line of a library's message that does not end in a colon."""
+    if "ignore_mismatched_sizes" in str(error):
+        return "its weights have other shapes than its config.json says"
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     return next((line for line in lines if not line.endswith(":")), type(error).__name__)
-
-
-@contextmanager
-def _without_reports() -> Iterator[None]:
-    from transformers.utils import logging as transformers_logging
-
-    verbosity = transformers_logging.get_verbosity()
-    transformers_logging.set_verbosity(logging.CRITICAL)
-    try:
-        yield
-    finally:
-        transformers_logging.set_verbosity(verbosity)
-
-
-@contextmanager
-def _without_bars() -> Iterator[None]:
-    from transformers.utils import logging as transformers_logging
-
-    hub: Any = import_module("huggingface_hub.utils")
-    gguf_loader: Any = import_module("transformers.modeling_gguf_pytorch_utils")
-    # One switch turns off the bars of transformers, except that of the GGUF loader, which calls tqdm itself.
-    gguf_tqdm, gguf_loader.tqdm = gguf_loader.tqdm, transformers_logging.tqdm
-    shown, hub_shown = transformers_logging.is_progress_bar_enabled(), not hub.are_progress_bars_disabled()
-    transformers_logging.disable_progress_bar()  # type: ignore[no-untyped-call]
-    if hub_shown:
-        hub.enable_progress_bars()  # the switch turned off the hub's bars too
-    try:
-        yield
-    finally:
-        gguf_loader.tqdm = gguf_tqdm
-        if shown:
-            transformers_logging.enable_progress_bar()  # type: ignore[no-untyped-call]
-            if not hub_shown:
-                hub.disable_progress_bars()

@@ -24,6 +24,7 @@ from unimoe.core.errors import DataError, UsageError, named_inputs
 from unimoe.core.io import hash_json
 from unimoe.core.trec import Run
 from unimoe.data.collection import Collection
+from unimoe.models.batching import to_device
 from unimoe.models.embedder import Advance, Embedder
 from unimoe.retrieval.embeddings import Spread, embedding_fingerprint, encode_corpus
 
@@ -274,8 +275,9 @@ def _find_by_torch(
                 _refuse_not_finite(np.asarray(vectors[block]), ids[block], "document")
             if len(rows) >= k and not np.isfinite(pool.kth).all():
                 pool.kth = scores.T.contiguous().topk(k).values[:, -1].cpu().numpy().astype(np.float64)
-            row, query = (scores >= torch.from_numpy(pool.bounds).to(device)).nonzero(as_tuple=True)
-            pool.add(query.cpu().numpy(), row.cpu().numpy() + block.start, scores[row, query].cpu().numpy())
+            places = (scores >= to_device(torch.from_numpy(pool.bounds), device)).nonzero()
+            row, query = places.cpu().numpy().T
+            pool.add(query, row + block.start, scores[tuple(places.unbind(1))].cpu().numpy())
         if advance:
             advance(len(rows))
 

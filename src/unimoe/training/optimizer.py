@@ -69,13 +69,13 @@ class MasterAdamW:
                 torch.zeros_like(self.masters[name]) if weight.grad is None else weight.grad.float()
             )
             weight.grad = None
-        norm = nn.utils.clip_grad_norm_(list(self.masters.values()), max_grad_norm)
-        if not bool(norm.isfinite()):
-            return float(norm)
+        norm = float(nn.utils.clip_grad_norm_(list(self.masters.values()), max_grad_norm))
+        if not math.isfinite(norm):
+            return norm
         self._adamw.param_groups[0]["lr"] = learning_rate
         self._adamw.step()
         self._copy_back()
-        return float(norm)
+        return norm
 
     def state(self) -> dict[str, Tensor]:
         """Return the masters and AdamW's moments, as plain tensors."""

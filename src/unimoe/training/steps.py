@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from unimoe.cluster.processes import ALONE, Processes
 from unimoe.config.training import LOSSES, LossConfig
 from unimoe.core.errors import named_inputs
-from unimoe.models.batching import default_token_budget
+from unimoe.models.batching import default_token_budget, to_device
 from unimoe.models.frozen_layers import FrozenStates
 from unimoe.models.unimodel import UnimodelForExp1
 from unimoe.training.examples import EmbeddingSet, RankingSet, TokenIds
@@ -130,13 +130,14 @@ def _as_rows(lists: Sequence[Tensor]) -> Tensor:
 
 def _pointwise_backward(model: UnimodelForExp1, texts: Texts, labels: Tensor, weight: float, budget: Budget) -> float:
     """Add the gradient of the mean yes/no loss. It is a sum over prompts, so each part has its own backward pass."""
-    total = 0.0
+    losses = [torch.zeros((), device=model.device)]
     with _own_random_numbers(budget.processes):
         for part in _parts(model, texts, budget):
             margins = model.margins(_states(model, texts, part))
-            loss = yes_no_loss(margins, labels[part].to(margins.device)).sum() / len(labels)
+            loss = yes_no_loss(margins, to_device(labels[part], margins.device)).sum() / len(labels)
             (weight * loss).backward()  # type: ignore[no-untyped-call]
-            total += float(loss.detach())
+            losses.append(loss.detach())
+    total = sum(torch.stack(losses).cpu().tolist())  # read at the end: every reading waits for the device
     return float(budget.processes.total(torch.tensor(total, dtype=torch.float64)))
 
 
@@ -186,7 +187,7 @@ def embedding_backward(
         vectors = model.embeddings(states)
         on = vectors.device
         scores = vectors[: len(batch)] @ vectors[len(batch) :].T / temperature
-        return info_nce(scores, positives.to(on), excluded.to(on))
+        return info_nce(scores, to_device(positives, on), to_device(excluded, on))
 
     texts = join(queries.pick(batch), documents.pick(rows))
     return _joint_backward(model, texts, loss_of, weight, budget), texts.tokens
@@ -217,7 +218,8 @@ def _joint_backward(
         (weight * loss).backward()  # type: ignore[no-untyped-call]
         assert states.grad is not None  # noqa: S101 - for the type checker: the loss depends on the states
         for part, seed in zip(parts, seeds, strict=True):
-            _states(model, texts, part, seed).backward(states.grad[part])  # type: ignore[no-untyped-call]
+            own_grad = states.grad[to_device(torch.tensor(part), states.device)]
+            _states(model, texts, part, seed).backward(own_grad)  # type: ignore[no-untyped-call]
         return float(loss.detach())
 
 
@@ -263,7 +265,8 @@ def _gathered(
     """Return the states of all texts, ``(N, H)``, in order; gradients flow to this process's own parts."""
     rows = torch.tensor([row for part in parts for row in part], dtype=torch.long)
     if processes.size == 1:
-        return torch.cat(list(states))[rows.argsort()]
+        joined = torch.cat(list(states))
+        return joined[to_device(rows.argsort(), joined.device)]
     width = model.model.config.hidden_size
     own = torch.cat([*states, torch.zeros(0, width, dtype=model.dtype, device=model.device)])
     everyone = torch.zeros(count, width)

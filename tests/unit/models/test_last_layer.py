@@ -6,9 +6,8 @@ import pytest
 import torch
 from support.tiny_models import ModelKind, tiny_base, tiny_model
 
-from unimoe.models.last_layer import last_tokens_only
 from unimoe.models.token_tree import build_tree
-from unimoe.models.tree_attention import pack, run_tree
+from unimoe.models.tree_attention import last_tokens_only, pack, run_tree
 
 SEQUENCES = [[5, 6, 7, 8, 9, 10, 11, 12, 13, 14], [5, 6, 7, 8, 9, 10, 11, 12, 20], [30, 31]]
 

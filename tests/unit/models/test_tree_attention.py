@@ -10,11 +10,11 @@ import torch
 from support.tiny_models import HIDDEN, ModelKind, tiny_base
 from torch import Tensor
 
-from unimoe.models import tree_attention as attention
-from unimoe.models import tree_blocks as module
+from unimoe.models import tree_attention as module
 from unimoe.models.token_tree import TokenTree, build_tree
 from unimoe.models.tree_attention import (
     ROUND_ROWS,
+    Block,
     PackedTree,
     UnsupportedAttentionError,
     pack,
@@ -22,7 +22,6 @@ from unimoe.models.tree_attention import (
     run_tree,
     tree_attention,
 )
-from unimoe.models.tree_blocks import Block
 
 CPU = torch.device("cpu")
 WIDTH, VALUE_WIDTH, SCALING = 16, 24, 0.3
@@ -60,7 +59,7 @@ TREES: dict[str, list[list[int]]] = {
 @pytest.fixture(autouse=True, params=[False, True], ids=["as it is", "filled"])
 def filled(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> bool:
     """Whether rows are filled up to few sizes, as a CPU does below float32."""
-    monkeypatch.setattr(attention, "rounds_rows", lambda device, dtype: request.param)
+    monkeypatch.setattr(module, "rounds_rows", lambda device, dtype: request.param)
     return bool(request.param)
 
 
@@ -75,7 +74,7 @@ def where(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> st
     """How a CPU does it, how a GPU does it (on this CPU), and with blocks of one row."""
     if request.param == "gpu":
         monkeypatch.setattr(module, "_CPU_SCORES", module._GPU_SCORES)
-        monkeypatch.setattr(module, "_attend_on_cpu", module._attend_fused)
+        monkeypatch.setattr(Block, "attend_on_cpu", Block.attend)
     if request.param == "one row a block":
         monkeypatch.setattr(module, "_CPU_SCORES", 1)
     return str(request.param)
@@ -108,7 +107,7 @@ def random_states(tree: TokenTree, heads: int, groups: int) -> tuple[Tensor, Ten
 
 
 def blocks_of(packed: PackedTree) -> list[Block]:
-    return packed.attend.blocks
+    return packed.blocks
 
 
 def attend(tree: PackedTree, query: Tensor, key: Tensor, value: Tensor, **options: Any) -> Tensor:
@@ -180,8 +179,8 @@ class TestBlocks:
         assert (block.queries == tokens).sum() == 127
         query, key, value = random_states(packed.tree, 4, 2)
         queries = query[0].view(2, 2, -1, WIDTH)[:, :, block.queries.clamp(max=tokens - 1)]
-        for compute in (module._attend_on_cpu, module._attend_fused):
-            found = compute(queries, key[0][:, block.keys], value[0][:, block.keys], block, SCALING)
+        for compute in (block.attend_on_cpu, block.attend):
+            found = compute(queries, key[0][:, block.keys], value[0][:, block.keys], SCALING)
             assert found.shape == (2, 2, *block.queries.shape, VALUE_WIDTH)
             assert found.isfinite().all()
 

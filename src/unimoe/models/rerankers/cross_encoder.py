@@ -22,8 +22,8 @@ from unimoe.models.model_files import (
     weight_files,
 )
 from unimoe.models.pair_model import TextPair
-from unimoe.models.quiet import first_line, quiet_loading
-from unimoe.models.rerankers.float_heads import AnswerHead, compute_in_float32
+from unimoe.models.quiet import loading
+from unimoe.models.rerankers.token_scores import AnswerHead, compute_in_float32
 
 if TYPE_CHECKING:
     from sentence_transformers import CrossEncoder
@@ -58,17 +58,14 @@ def load_cross_encoder(
     from sentence_transformers import CrossEncoder
 
     refuse_no_cross_encoder(folder)
-    try:
-        with quiet_loading():
-            model: CrossEncoder = CrossEncoder(
-                str(folder),
-                device=str(device),
-                local_files_only=True,
-                trust_remote_code=trust_remote_code,
-                model_kwargs=None if dtype is None else {"dtype": dtype},
-            )
-    except Exception as error:
-        raise DataError(f"{folder}: cannot be loaded as a cross-encoder ({first_line(error)})") from None
+    with loading(f"{folder}: cannot be loaded as a cross-encoder", "save it with save_pretrained()"):
+        model: CrossEncoder = CrossEncoder(
+            str(folder),
+            device=str(device),
+            local_files_only=True,
+            trust_remote_code=trust_remote_code,
+            model_kwargs=None if dtype is None else {"dtype": dtype},
+        )
     _refuse_labels(folder, model.num_labels)
     _refuse_untrained_head(folder, model)
     _score_in_float32(model)
@@ -161,7 +158,7 @@ def _logits(model: CrossEncoder, pairs: list[TextPair], batch_size: int) -> Tens
         activation_fn=torch.nn.Identity(),
         convert_to_tensor=True,
     )
-    return logits.float()
+    return logits.float().cpu()
 
 
 def _score_in_float32(model: CrossEncoder) -> None:

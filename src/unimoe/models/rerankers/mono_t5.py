@@ -12,15 +12,14 @@ from torch import Tensor
 from unimoe.config import PromptConfig
 from unimoe.core.errors import DataError
 from unimoe.core.io import hash_json
-from unimoe.models.batching import default_token_budget, pad_ids
+from unimoe.models.batching import default_token_budget, pad_ids, to_device
 from unimoe.models.memory import FittingBatches
 from unimoe.models.model_files import architecture, settings_hash
-from unimoe.models.pair_model import QueryFirstIds, TextPair
+from unimoe.models.pair_model import TextPair
 from unimoe.models.prompts import well_formed, yes_no_ids
 from unimoe.models.prompts.tokenizers import tokenize
-from unimoe.models.quiet import first_line, load_pretrained
-from unimoe.models.rerankers.float_heads import AnswerHead
-from unimoe.models.rerankers.token_scores import TokenReranker
+from unimoe.models.quiet import load_pretrained, loading
+from unimoe.models.rerankers.token_scores import AnswerHead, QueryFirstIds, TokenReranker
 
 _TRUE, _FALSE = "true", "false"
 
@@ -50,13 +49,9 @@ def load_mono_t5(
     """
     from transformers import AutoModelForSeq2SeqLM
 
-    try:
+    remedy = "give a T5 saved as safetensors, with its tokenizer.json or the package sentencepiece"
+    with loading(f"{folder}: cannot be loaded as a monoT5", remedy):
         tokenizer, model, missing = load_pretrained(AutoModelForSeq2SeqLM, folder, dtype)
-    except Exception as error:  # damaged files raise errors of many kinds
-        raise DataError(
-            f"{folder}: cannot be loaded as a monoT5 ({first_line(error)}); give a T5 saved as safetensors, with its "
-            "tokenizer.json or the package sentencepiece"
-        ) from None
     if missing:
         raise DataError(f"{folder}: no weights for {missing[0]}; give a T5 that is saved with its output layer")
     answers = yes_no_ids(tokenizer, *prompt.answers(_TRUE, _FALSE))
@@ -117,23 +112,18 @@ class MonoT5(TokenReranker):
     def _scores(
         self, sequences: Sequence[list[int]], token_budget: int | None, batch_size: int | None
     ) -> Iterator[tuple[list[int], Tensor]]:
-        return self._fitting.run(
-            sequences,
-            lambda batch, _: self._margins([sequences[index] for index in batch]),
-            budget=token_budget or default_token_budget(self.device),
-            batch_size=batch_size,
-        )
+        def margins(batch: list[int], _: None) -> Tensor:
+            members = [sequences[index] for index in batch]
+            ids = pad_ids(members, self.device)
+            lengths = to_device(torch.tensor([len(member) for member in members]), self.device)
+            begin = torch.full((len(batch), 1), self.model.config.decoder_start_token_id, device=self.device)
+            logits: Tensor = self.model(
+                input_ids=ids,
+                attention_mask=(torch.arange(ids.shape[1], device=self.device) < lengths[:, None]).long(),
+                decoder_input_ids=begin,
+                use_cache=False,
+            ).logits[:, 0]
+            return logits[:, 0] - logits[:, 1]
 
-    def _margins(self, sequences: Sequence[list[int]]) -> Tensor:
-        """Return the margins of one batch on the device."""
-        lengths = torch.tensor([len(ids) for ids in sequences], device=self.device)
-        ids = pad_ids(sequences, self.device)
-        begin = torch.full((len(sequences), 1), self.model.config.decoder_start_token_id, device=self.device)
-        logits = self.model(
-            input_ids=ids,
-            attention_mask=(torch.arange(ids.shape[1], device=self.device) < lengths[:, None]).long(),
-            decoder_input_ids=begin,
-            use_cache=False,
-        ).logits[:, 0]
-        margins: Tensor = logits[:, 0] - logits[:, 1]
-        return margins
+        budget = token_budget or default_token_budget(self.device)
+        return self._fitting.run(sequences, margins, budget=budget, batch_size=batch_size)

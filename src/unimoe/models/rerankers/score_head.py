@@ -15,10 +15,10 @@ from unimoe.models.base import attention_for
 from unimoe.models.batched import BatchedDecoder
 from unimoe.models.model_files import find_model, model_identity, read_settings, settings_hash, weights_hash
 from unimoe.models.model_settings import refuse_dependent_states
-from unimoe.models.pair_model import QueryFirstIds, TextPair
+from unimoe.models.pair_model import TextPair
 from unimoe.models.prompts import well_formed
-from unimoe.models.quiet import first_line, load_pretrained, quiet_loading
-from unimoe.models.rerankers.token_scores import TokenReranker
+from unimoe.models.quiet import load_pretrained, loading
+from unimoe.models.rerankers.token_scores import QueryFirstIds, TokenReranker
 
 KIND = "rankllama"
 _ADAPTER = "adapter_config.json"
@@ -55,12 +55,8 @@ def load_score_head(
         DataError: it cannot be loaded, or is no decoder with a head of one output.
         UsageError: ``max_length`` leaves no room for a pair.
     """
-    try:
+    with loading(f"{folder}: cannot be loaded as a decoder with a score head", "save it with save_pretrained()"):
         tokenizer, model, missing = _load(folder, dtype, key)
-    except DataError:
-        raise
-    except Exception as error:  # damaged files raise errors of many kinds
-        raise DataError(f"{folder}: cannot be loaded as a decoder with a score head ({first_line(error)})") from None
     if missing:
         raise DataError(f"{folder}: no weights for {missing[0]}; give a model that was trained and saved with its head")
     if not hasattr(getattr(model, "model", None), "layers") or not hasattr(model, "score"):
@@ -127,12 +123,11 @@ def _load(folder: Path, dtype: torch.dtype, key: str) -> tuple[Any, Any, list[st
 
     root, _ = _adapted_base(key, folder)
     auto: Any = AutoModelForSequenceClassification
-    with quiet_loading():
-        own = (folder / "tokenizer_config.json").is_file()
-        tokenizer: Any = AutoTokenizer.from_pretrained(folder if own else root)
-        bare = auto.from_pretrained(root, num_labels=1, dtype=dtype, use_safetensors=True)
-        untrained = bare.score.weight.clone()
-        model: Any = PeftModel.from_pretrained(bare, str(folder)).merge_and_unload()
+    own = (folder / "tokenizer_config.json").is_file()
+    tokenizer: Any = AutoTokenizer.from_pretrained(folder if own else root)
+    bare = auto.from_pretrained(root, num_labels=1, dtype=dtype, use_safetensors=True)
+    untrained = bare.score.weight.clone()
+    model: Any = PeftModel.from_pretrained(bare, str(folder)).merge_and_unload()
     return tokenizer, model, ["score.weight"] if torch.equal(model.score.weight, untrained) else []
 
 

@@ -1,18 +1,54 @@
-"""What monoT5 and RankLLaMA share: pairs given as token ids are scored batch by batch."""
+"""What the families of rerankers share: token ids of pairs, scores batch by batch, and heads in float32.
+
+A model of lower precision has logits of 8 bits in bfloat16, which would tie.
+"""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
-from typing import Any, NoReturn
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, Literal, NoReturn
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
-from unimoe.core.errors import InputError
+from unimoe.core.errors import InputError, UsageError
 from unimoe.models.embedder import Advance, Vectors
-from unimoe.models.pair_model import PairIds
+from unimoe.models.pair_model import PairIds, TextPair
 from unimoe.models.pipeline import Gathered
+
+
+class QueryFirstIds(ABC):
+    """Token ids of pairs without an instruction: the query, the document, and a suffix that is always whole.
+
+    What is too long loses the end of the document, then that of the query.
+
+    Args:
+        tokenizer: the model's tokenizer.
+        max_length: tokens of one pair.
+        suffix: tokens after the pair.
+    """
+
+    order: Literal["query_first", "document_first"] = "query_first"
+
+    def __init__(self, tokenizer: Any, max_length: int, suffix: list[int]) -> None:
+        self._tokenizer, self.suffix = tokenizer, suffix
+        self.room = max_length - len(suffix)
+        if self.room < len(self._bodies([("", "")])[0]) + 8:
+            raise UsageError(f"model.max_length {max_length} leaves no room beside the names of the fields; raise it")
+
+    def __call__(self, pairs: Sequence[TextPair], instruction: str | None = None) -> list[list[int]]:
+        """Return the token ids of each pair."""
+        return [body[: self.room] + self.suffix for body in self._bodies(pairs)] if pairs else []
+
+    def too_long(self, queries: Iterable[str], instruction: str | None = None) -> list[bool]:
+        """Return whether each query leaves no room for a document."""
+        pairs = [(query, "") for query in queries]
+        return [len(body) >= self.room for body in self._bodies(pairs)] if pairs else []
+
+    @abstractmethod
+    def _bodies(self, pairs: Sequence[TextPair]) -> list[list[int]]:
+        """Return the token ids of whole pairs without the suffix."""
 
 
 class TokenReranker(ABC):
@@ -26,16 +62,14 @@ class TokenReranker(ABC):
 
     Attributes:
         model: as given.
+        reduced_budget: tokens of a batch after memory ran out; None before.
     """
+
+    reduced_budget: int | None
 
     def __init__(self, model: Any, pair_ids: PairIds, base_identity: str, prompt_name: str) -> None:
         self.model, self.pair_ids = model, pair_ids
         self.base_identity, self.prompt_name = base_identity, prompt_name
-
-    @property
-    def reduced_budget(self) -> int | None:
-        """Tokens of a batch after memory ran out; None before."""
-        return None
 
     @property
     def device(self) -> torch.device:
@@ -78,3 +112,36 @@ class TokenReranker(ABC):
 def _refuse_non_finite(batch: Sequence[int], scores: Tensor) -> NoReturn:
     first = int(scores.isfinite().logical_not().nonzero()[0])
     raise InputError(batch[first], "the score is not finite; try model.dtype float32")
+
+
+class AnswerHead(nn.Module):
+    """Computes the float32 logits of a few tokens.
+
+    Args:
+        head: the output layer of a language model.
+        tokens: their ids; the logits have their order.
+    """
+
+    weight: Tensor
+    bias: Tensor | None
+
+    def __init__(self, head: Any, tokens: Sequence[int]) -> None:
+        super().__init__()
+        rows, bias = list(tokens), getattr(head, "bias", None)
+        self.register_buffer("weight", head.weight[rows].detach().float())
+        self.register_buffer("bias", None if bias is None else bias[rows].detach().float())
+
+    def forward(self, states: Tensor) -> Tensor:
+        """Return logits ``(..., N)`` of states ``(..., H)``."""
+        return nn.functional.linear(states.float(), self.weight, self.bias)
+
+
+def compute_in_float32(module: nn.Module) -> None:
+    """Give a module float32 weights, and cast to float32 what it is called with."""
+    module.float().register_forward_pre_hook(lambda _, arguments: tuple(map(_float32, arguments)))
+
+
+def _float32(value: Any) -> Any:
+    if isinstance(value, Mapping):  # the features that modules of sentence-transformers pass on
+        return {name: _float32(feature) for name, feature in value.items()}
+    return value.float() if isinstance(value, Tensor) and value.is_floating_point() else value

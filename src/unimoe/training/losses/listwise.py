@@ -16,6 +16,7 @@ from torch import Tensor, nn
 
 from unimoe.config.training import LOSSES, LossConfig
 from unimoe.core.errors import DataError, InputError
+from unimoe.models.batching import to_device
 from unimoe.training.losses.sampling import Chance
 
 _ACTIVATIONS: dict[str, type[nn.Module]] = {"Identity": nn.Identity, "Sigmoid": nn.Sigmoid, "Tanh": nn.Tanh}
@@ -59,12 +60,15 @@ class ListwiseLoss(nn.Module):
                 finite or that the loss cannot take, or labels that rise where their order is to be respected.
         """
         _refuse_malformed(scores, labels)
-        scores = [row.float() for row in scores]
-        labels = [row.to(scores[0].device).float() for row in labels]
-        if self._loss.in_order:
+        scores, labels = [row.float() for row in scores], [row.float() for row in labels]
+        sizes, device = [len(row) for row in scores], scores[0].device
+        if self._loss.in_order:  # found where the labels are, and taken to the scores at once
             orders = [self._order(index, row) for index, row in enumerate(labels)]
-            scores = [row[order] for row, order in zip(scores, orders, strict=True)]
             labels = [row[order] for row, order in zip(labels, orders, strict=True)]
+            begins = [sum(sizes[:index]) for index in range(len(sizes))]
+            places = torch.cat([order + begin for order, begin in zip(orders, begins, strict=True)])
+            scores = list(torch.split(torch.cat(scores)[to_device(places, device)], sizes))
+        labels = list(torch.split(to_device(torch.cat(labels), device), sizes))
         chance = (Chance(self._generator, progress),) if self._loss.samples else ()
         found: Tensor = self._function([self._activation(row) for row in scores], labels, self.config, *chance)
         # The added 0 keeps the loss in the graph where every list is of one document or in perfect order, and is NaN

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from unimoe.core.errors import DataError, UsageError
+from unimoe.models.batching import arrays_to_device
 from unimoe.studies.heads.eggroll.kernels import machine_code, takes_machine_code
 
 Gain = Literal["linear", "exp2"]
@@ -125,9 +126,10 @@ class PoolMetric:
             worth = 1 / torch.arange(1, k + 1, dtype=exact, device=device)
         self._table = torch.cat([worth, worth.new_zeros(max(0, grades.shape[1] - k))])
         relevant = self._gains > 0
-        self._places = relevant.nonzero()[:, 1].cpu().numpy()
-        self._ends = np.concatenate([[0], relevant.sum(dim=1).cumsum(dim=0).cpu().numpy()])
-        self._worth = self._gains[relevant]
+        found = relevant.cpu().numpy()  # read once: every reading waits for a GPU
+        owners, self._places = np.nonzero(found)
+        self._ends = np.concatenate([[0], found.sum(axis=1).cumsum()])
+        self._worth = self._gains[tuple(arrays_to_device([owners, self._places], device))]
 
     def __call__(self, scores: Tensor, queries: slice = slice(None)) -> Tensor:
         """Return the metric of every ranking.
@@ -181,8 +183,8 @@ class PoolMetric:
         part = slice(ends[0], ends[-1])
         if part.start == part.stop:
             return total
-        owner = torch.from_numpy(np.repeat(np.arange(len(total)), np.diff(ends))).to(scores.device)
-        place = torch.from_numpy(self._places[part]).to(scores.device)
+        owners = np.repeat(np.arange(len(total)), np.diff(ends))
+        owner, place = arrays_to_device([owners, self._places[part]], scores.device)
         most = max(1, _COMPARED_BYTES // (scores[0].numel() * scores.element_size()))
         parts = zip(torch.split(owner, most), torch.split(place, most), strict=True)
         ahead = torch.cat([_count_ahead(scores, owners, places, valid) for owners, places in parts])

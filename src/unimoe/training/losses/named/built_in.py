@@ -47,9 +47,9 @@ def margin_mse(scores: Sequence[Tensor], labels: Sequence[Tensor], options: Loss
 
     margins, wanted = [], []
     for row, given in zip(scores, labels, strict=True):
-        first, *rest = given.argsort(descending=True, stable=True).tolist()
-        margins.append(row[first] - row[rest])
-        wanted.append(given[first] - given[rest])
+        order = given.argsort(descending=True, stable=True)
+        margins.append(row[order[:1]] - row[order[1:]])
+        wanted.append(given[order[:1]] - given[order[1:]])
     found = torch.cat(margins)
     return functional.mse_loss(found, torch.cat(wanted)) if len(found) else found.sum()
 
@@ -66,14 +66,14 @@ def infonce(scores: Sequence[Tensor], labels: Sequence[Tensor], options: LossOpt
 
 def supcon(scores: Sequence[Tensor], labels: Sequence[Tensor], options: LossOptions) -> Tensor:
     """Return InfoNCE with several positives (labels above 0) in one softmax, the mean over lists that have one."""
-    from unimoe.training.losses.contrastive import info_nce
+    import torch
+
     from unimoe.training.losses.padding import padded
 
     found, grades, valid = padded(scores, labels)
-    has = ((grades > 0) & valid).any(1)
-    if not bool(has.any()):
-        return 0.0 * found.sum()
-    return info_nce(found[has], (grades[has] > 0) & valid[has], ~valid[has])
+    positive = (grades > 0) & valid
+    log_shares = found.masked_fill(~valid, -torch.inf).log_softmax(1).masked_fill(~positive, 0.0)
+    return _mean_over_lists(-log_shares.sum(1) / positive.sum(1).clamp(min=1), positive)
 
 
 def approx_ndcg(scores: Sequence[Tensor], labels: Sequence[Tensor], options: LossOptions) -> Tensor:

@@ -1,0 +1,268 @@
+"""What a user runs on a GPU, followed without one: no operation on two devices, and no hidden wait for the device.
+
+One wait a batch is allowed where its result is needed, and named here by the function that waits.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from support.fake_gpu import CUDA, FakeGPU, fake_gpu, to_fake_gpu
+from support.tiny_encoders import load, save_sentence_transformer, save_tiny_encoder
+from support.tiny_models import tiny_base
+from support.tiny_rerankers import PAIRS, save_tiny_cross_encoder, save_tiny_score_head, save_tiny_t5
+from support.toy_pools import INPUTS, toy_pools
+
+from unimoe.config import PromptConfig
+from unimoe.config.training import LoraConfig, LossConfig
+from unimoe.models.adapter import adapter_parameters, add_lora
+from unimoe.models.base import BaseModel
+from unimoe.models.rerankers.cross_encoder import load_cross_encoder, score_pairs
+from unimoe.models.rerankers.mono_t5 import load_mono_t5
+from unimoe.models.rerankers.score_head import load_score_head
+from unimoe.models.unimodel import UnimodelForExp1
+from unimoe.retrieval.dense import search
+from unimoe.studies.heads.config import TrainConfig
+from unimoe.studies.heads.data import to_device
+from unimoe.studies.heads.eggroll.method import evolution
+from unimoe.training.examples import EmbeddingSet, RankingSet
+from unimoe.training.optimizer import MasterAdamW
+from unimoe.training.steps import Budget, Texts, embedding_backward, ranking_backward
+
+OF_EVOLUTION = Counter(
+    {
+        # The numbers of the batch's queries, their judged documents and the noise go to the device, or come from it.
+        "pools.batch": 1,
+        "objectives.relevance": 1,
+        "ndcg.__init__": 2,
+        "ndcg._check_shapes": 1,
+        "noise.directions": 1,
+        "score_space.score_noise": 1,
+        # Scores of a block, weights and gradient are finite; how large is a perturbation, and what is logged?
+        "products.masked": 1,
+        "sampling.spread_of": 1,
+        "score_space.score_space_gradient": 1,
+        "update.sigma_for": 2,
+        "update.relative_sigma": 1,
+        "update.relative_spread": 2,
+        "update.step": 1,
+        "method.step": 3,
+        "method._climb": 1,
+        "method._tied": 1,
+    }
+)
+"""How often one step of evolution may wait, by the function that waits; the number does not grow with the batch."""
+
+POOLS = toy_pools(8, 6)
+CPU = torch.device("cpu")
+PROMPT = PromptConfig(template="chat", instruction="find")
+TEXTS = ["the cat sat on the mat", "", "rain " * 80, "a quick sort"]
+
+
+@pytest.fixture
+def gpu() -> Iterator[FakeGPU]:
+    with fake_gpu() as found:
+        yield found
+
+
+class TestTheFakeGPU:
+    def test_a_mix_of_devices_raises(self, gpu: FakeGPU) -> None:
+        with pytest.raises(RuntimeError, match="two devices"):
+            torch.ones(2) + torch.ones(2, device="cuda")
+
+    @pytest.mark.parametrize(
+        "wait",
+        [
+            lambda x: x.sum().item(),
+            lambda x: bool(x.any()),
+            lambda x: x.nonzero(),
+            lambda x: x.cpu(),
+            lambda x: x[torch.tensor([0])],
+            lambda x: x[[0, 1]],
+            lambda x: torch.tensor([1.0, 2.0], device=x.device),
+        ],
+    )
+    def test_a_wait_is_counted(self, gpu: FakeGPU, wait: Any) -> None:
+        x = torch.ones(2, device="cuda")
+        gpu.waits.clear()
+        wait(x)
+        assert gpu.waits == {"a test": 1}
+
+    def test_what_the_device_does_alone_is_no_wait(self, gpu: FakeGPU) -> None:
+        x = torch.ones(2, device="cuda")
+        x[:1].add_(x.masked_fill(x > 1, 0.0).sum())
+        torch.ones(2).pin_memory().to("cuda", non_blocking=True)
+        assert not gpu.waits
+
+
+@pytest.fixture
+def base() -> BaseModel:
+    """A tiny base model whose weights are data, made before the device is fake."""
+    base = tiny_base()
+    base.model.set_attn_implementation("sdpa")
+    return base
+
+
+def model_on(
+    gpu: FakeGPU, base: BaseModel, order: str = "query_first", first_layer: int = 0, packs: bool = True
+) -> UnimodelForExp1:
+    """A model on the GPU, as its constructor leaves it there."""
+    base.model._supports_attention_backend = packs
+    to_fake_gpu(base.model)
+    model = UnimodelForExp1(base, PROMPT.model_copy(update={"order": order}), 128, first_layer)
+    gpu.waits.clear()
+    return model
+
+
+@pytest.mark.parametrize("packs", [True, False], ids=["packed", "padded"])
+@pytest.mark.parametrize("first_layer", [0, 2])
+class TestOneModelOfBothTasks:
+    @pytest.mark.parametrize("order", ["query_first", "document_first"])
+    def test_scores_of_many_batches_are_fetched_together(
+        self, base: BaseModel, gpu: FakeGPU, order: str, first_layer: int, packs: bool
+    ) -> None:
+        model = model_on(gpu, base, order, first_layer, packs)
+        assert model.rerank(PAIRS, output="gap", token_budget=300).shape == (len(PAIRS),)
+        assert gpu.waits == {"pipeline._fetch": 1}
+
+    def test_vectors_of_many_batches_are_fetched_together(
+        self, base: BaseModel, gpu: FakeGPU, first_layer: int, packs: bool
+    ) -> None:
+        model = model_on(gpu, base, first_layer=first_layer, packs=packs)
+        assert model.encode(TEXTS, batch_size=2).shape == (len(TEXTS), 64)
+        assert gpu.waits == {"pipeline._fetch": 1}
+
+
+class TestRerankersAndEncoders:
+    def test_mono_t5_waits_once(self, tmp_path: Path) -> None:
+        reranker = load_mono_t5(save_tiny_t5(tmp_path), "t5@0", PromptConfig(), 300, CPU, torch.float32)
+        self.once(reranker, reranker.model)
+
+    def test_a_score_head_waits_once(self, tmp_path: Path) -> None:
+        reranker = load_score_head(save_tiny_score_head(tmp_path), "head@0", 300, CPU, torch.float32)
+        self.once(reranker, reranker.model)
+
+    def once(self, reranker: Any, model: Any) -> None:
+        sequences = reranker.pair_ids(PAIRS)
+        with fake_gpu() as gpu:
+            to_fake_gpu(model)
+            made = type(reranker)(model, reranker.pair_ids, "name@0", "prompt@0")
+            gpu.waits.clear()
+            assert made.rerank_ids(sequences, batch_size=4).shape == (len(PAIRS),)
+            assert gpu.waits == {"pipeline._fetch": 1}
+
+    def test_a_cross_encoder_scores_there(self, tmp_path: Path) -> None:
+        model = load_cross_encoder(save_tiny_cross_encoder(tmp_path), CPU)
+        with fake_gpu() as gpu:
+            to_fake_gpu(model)
+            gpu.waits.clear()
+            assert len(score_pairs(model, PAIRS, batch_size=len(PAIRS))) == len(PAIRS)
+            assert gpu.waits == {"cross_encoder._logits": 4}  # sentence-transformers copies three features of a batch
+
+    def test_an_encoder_embeds_there(self, tmp_path: Path) -> None:
+        folder = save_sentence_transformer(save_tiny_encoder(tmp_path / "bare"), tmp_path / "whole")
+        encoder = load(folder)
+        with fake_gpu() as gpu:
+            to_fake_gpu(encoder.model)
+            assert len(encoder.encode(TEXTS, batch_size=2)) == len(TEXTS)
+            assert gpu.waits == {"pipeline._fetch": 1}
+
+
+class Arms:
+    """A model in training with the examples of both tasks; it is on the GPU within the block."""
+
+    def __init__(self, first_layer: int) -> None:
+        self.base, self.first_layer = tiny_base(), first_layer
+        self.peft = add_lora(self.base, LoraConfig(first_layer=first_layer), seed=0)
+        self.mode = fake_gpu()
+
+    def __enter__(self) -> Arms:
+        self.gpu = self.mode.__enter__()
+        to_fake_gpu(self.peft)
+        weights = adapter_parameters(self.peft)
+        model = self.model = UnimodelForExp1(self.base, PROMPT, 128, self.first_layer).train()
+        questions = [("cat", "mat " * n) for n in (1, 9, 2)] + [("dog", "rain " * n) for n in (5, 1)]
+        self.ranking = RankingSet(
+            model.pair_ids(questions),
+            [[0, 1, 2], [3, 4]],
+            query_ids=["a", "b"],
+            labels=[[2.0, 0.0, 0.0], [1.0, 0.0]],
+            batched=[[0], [1]],
+        )
+        self.embedding = EmbeddingSet(
+            queries=model.text_ids(["cat", "rain on a house"], "query"),
+            documents=model.text_ids(TEXTS, "document"),
+            groups=[[0, 1], [3, 2]],
+            relevant=[frozenset({0}), frozenset({3})],
+            query_ids=["a", "b"],
+        )
+        self.optimizer = MasterAdamW(weights, 0.01)
+        self.prompts, self.queries, self.documents = (
+            Texts(ids, model.kept_states(ids))
+            for ids in (self.ranking.sequences, self.embedding.queries, self.embedding.documents)
+        )
+        self.gpu.waits.clear()
+        return self
+
+    def __exit__(self, *error: Any) -> None:
+        self.mode.__exit__(*error)
+
+    def rank(self, budget: Budget, loss: str = "softmax") -> None:
+        ranking_backward(self.model, self.ranking, self.prompts, [0, 1], 1.0, LossConfig(name=loss), budget, 0.5)
+
+    def embed(self, budget: Budget) -> None:
+        embedding_backward(self.model, self.embedding, self.queries, self.documents, [0, 1], 1.0, 0.1, budget)
+
+
+WHOLE, PARTS = Budget(tokens=100_000), Budget(tokens=40)
+
+
+@pytest.mark.parametrize("first_layer", [0, 2])
+@pytest.mark.parametrize("budget", [WHOLE, PARTS], ids=["whole", "parts"])
+@pytest.mark.parametrize("tasks", [("rank",), ("embed",), ("rank", "embed")], ids=str)
+def test_a_step_of_each_kind_of_arm(tasks: tuple[str, ...], budget: Budget, first_layer: int) -> None:
+    with Arms(first_layer) as arms:
+        for task in tasks:
+            getattr(arms, task)(budget)
+        arms.optimizer.step(1e-3, 1.0)
+        # The loss of each task, and the gradient's norm: both are logged, and stop the training if they are not finite.
+        assert arms.gpu.waits == {"steps._joint_backward": len(tasks), "optimizer.step": 1}
+
+
+@pytest.mark.parametrize("loss", ["approxndcg", "infonce", "marginmse", "supcon", "yes_no"])
+def test_a_ranking_loss_waits_once(loss: str) -> None:
+    """Those of sentence-transformers wait by themselves, and those that sample read what they drew."""
+    with Arms(0) as arms:
+        arms.rank(PARTS, loss)
+        assert arms.gpu.waits == {"steps._pointwise_backward" if loss == "yes_no" else "steps._joint_backward": 1}
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [{}, {"scoring": "dot"}, {"precision": "bfloat16"}, {"adaptive_sigma": True}, {"method": "score_es"}],
+    ids=str,
+)
+def test_a_step_of_evolution(gpu: FakeGPU, settings: dict[str, Any]) -> None:
+    config = TrainConfig.model_validate({"head_output_size": 8, "population_size": 16, **settings})
+    pools = to_device(POOLS, CUDA)
+    weight = torch.empty(8, INPUTS, device=CUDA)
+    method = evolution(config, weight, pools)
+    gpu.waits.clear()
+    moved, facts = method.step(weight, pools.batch([0, 1, 2]), 0)
+    assert moved.device == CUDA
+    assert "fitness" in facts
+    assert gpu.waits <= OF_EVOLUTION
+
+
+def test_a_dense_search(gpu: FakeGPU) -> None:
+    vectors = np.ones((40, 8), dtype=np.float32) / np.sqrt(8, dtype=np.float32)
+    ids = [f"d{row}" for row in range(40)]
+    search(vectors[:3], ["a", "b", "c"], vectors, ids, 5, device=CUDA, block_bytes=4 * 8 * 20)
+    # The queries, each block, and of each block: is it finite, the k-th scores, how many are good enough, and which.
+    assert gpu.waits <= Counter({"dense._find_by_torch": 1 + 6 * 2})
