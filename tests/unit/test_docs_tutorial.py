@@ -1,4 +1,4 @@
-"""The tutorial: its page shows what comes out, and its notebook is the same and runs from top to bottom."""
+"""Pages whose examples run: the tutorial, its notebook, and the page of the neighbours."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import pytest
 from support.docs import code_blocks, run_python
 
 DOCS = Path(__file__).parents[2] / "docs"
@@ -21,9 +22,10 @@ print(second.label, second.look, "torch" in sys.modules)
 """
 
 
-def test_the_page_shows_what_comes_out() -> None:
-    blocks = code_blocks(DOCS / "tutorial.md", "python")
-    assert len(blocks) > 5
+@pytest.mark.parametrize("page", ["tutorial", "beside"])
+def test_the_page_shows_what_comes_out(page: str) -> None:
+    blocks = [block for block in code_blocks(DOCS / f"{page}.md", "python") if not block.not_run]
+    assert len(blocks) > 3
     run_python(blocks)
 
 
