@@ -131,11 +131,11 @@ def test_the_python_of_the_readme_runs() -> None:
 
 
 def test_every_other_block_of_python_says_why_it_is_not_run() -> None:
-    """``docs/python.md`` is run by ``tests/unit/test_docs_python.py``."""
+    """``tests/unit/test_docs_*.py`` run ``docs/python.md``, ``tutorial.md`` and ``beside.md``."""
     for block in blocks("python"):
-        assert block.path.name in {"README.md", "python.md", "extending.md"} or block.not_run, (
-            f"{block.path}:{block.line}"
-        )
+        assert (
+            block.path.name in {"README.md", "python.md", "extending.md", "tutorial.md", "beside.md"} or block.not_run
+        ), f"{block.path}:{block.line}"
 
 
 @pytest.mark.parametrize("block", blocks("yaml"), ids=lambda b: f"{b.path.stem}:{b.line}")
