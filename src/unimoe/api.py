@@ -6,21 +6,14 @@ torch is imported only when something is reranked, a model is loaded, or MTEB is
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING, NamedTuple, cast
+from typing import TYPE_CHECKING, cast
 
-from unimoe.analysis.analysis import Analysis
-from unimoe.analysis.arms import Pair
-from unimoe.analysis.custom import AnyResults, given_results, judge
-from unimoe.analysis.gates.definitions import InterferenceGate, Label, Registration
-from unimoe.analysis.gates.findings import Finding
-from unimoe.analysis.gates.judging import Judgment
-from unimoe.analysis.gates.registration import default_gates, registered_in, suites
 from unimoe.config import BM25Config, DenseConfig, ModelConfig, PromptConfig
 from unimoe.config.base import BUNDLED_ENCODER, EncoderConfig
-from unimoe.core.errors import DataError, UsageError, did_you_mean
+from unimoe.core.errors import DataError, UsageError
 from unimoe.core.io import hash_file, hash_json
 from unimoe.core.trec import Run, head, is_unordered, read_run
 from unimoe.data import catalog
@@ -30,8 +23,6 @@ from unimoe.metrics import DEFAULT_METRICS, Scores, score_run
 from unimoe.metrics.scoring import plain_run
 from unimoe.models.bundled import BUNDLED_ID
 from unimoe.models.checkpoint import ADAPTER_FILE, read_checkpoint
-from unimoe.results import TASKS, Task
-from unimoe.results.folder import Results
 from unimoe.retrieval.bm25 import bm25_run, first_stage_name
 
 if TYPE_CHECKING:
@@ -44,35 +35,6 @@ if TYPE_CHECKING:
     from unimoe.models.embedder import Embedder
     from unimoe.models.encoder import SentenceEncoder
     from unimoe.models.unimodel import UnimodelForExp1
-
-
-class TIR(NamedTuple):
-    """How much of the specialist's score a joint arm loses: ``(specialist - joint) / specialist``.
-
-    Attributes:
-        dataset: None for the value over all datasets, where there are several.
-        value: a ratio, .02 for 2 %; NaN where the specialist does not score above 0.
-        low: lower end of the 95 % interval; None where there is none.
-        high: its upper end.
-        label: PASS (interference), FAIL, MARGINAL or INCONCLUSIVE, by the gate's cutoffs.
-        why: why the label is INCONCLUSIVE whatever the numbers are; empty where they decide.
-        specialist_mean: in the metric's unit, 0 to 1.
-        joint_mean: the same of the joint arm.
-    """
-
-    task: Task
-    dataset: str | None
-    metric: str
-    specialist: str
-    joint: str
-    value: float
-    low: float | None
-    high: float | None
-    label: Label
-    why: str
-    specialist_mean: float
-    joint_mean: float
-    queries: int
 
 
 @dataclass(frozen=True)
@@ -93,33 +55,6 @@ class EvaluatedRun:
     identity: str
     candidates: str | None = None
     first_stage: Scores | None = None
-
-
-def tir(results: AnyResults, specialist: str | None = None, joint: str | None = None) -> list[TIR]:
-    """Return the TIR of joint arms with its interval, as numbers.
-
-    Args:
-        results: what ``load_all_results`` or ``compare`` gives, or an output folder.
-        specialist: an arm or system; with ``joint`` given, only this pair is judged. Without both, arms pair by name
-            (``rank_only_r8`` and ``joint_r8``). Either way the gates registered in the folder judge what they name.
-        joint: the arm that does both tasks.
-
-    Returns:
-        A row for each pair, task and dataset, and one over all datasets where there are several.
-        ``pandas.DataFrame(rows)`` has a column for each field.
-
-    Raises:
-        UsageError: one of the two arms is given alone, or has no results.
-        DataError: the results cannot be read or compared.
-    """
-    results = given_results(results)
-    if specialist is None and joint is None:
-        judgments = Analysis(results).interference
-    elif specialist is not None and joint is not None:
-        judgments = _judgments(results, specialist, joint)
-    else:
-        raise UsageError("give the specialist and the joint arm, or neither")
-    return [_row(judgment, found) for judgment in judgments for found in (*judgment.parts, judgment.found)]
 
 
 def load_collection(name: str, split: str | None = None) -> Collection:
@@ -324,46 +259,6 @@ def load_encoder(
     config = base if isinstance(base, EncoderConfig) else EncoderConfig(base=str(base))
     chosen = choose_device(device)
     return load(config, chosen, choose_dtype(chosen, config.dtype))
-
-
-def _judgments(results: Results, specialist: str, joint: str) -> tuple[Judgment, ...]:
-    """Judge one pair by the gates registered for it, and by default gates what these leave out."""
-    if specialist == joint:
-        raise UsageError(f"specialist and joint are both {joint!r}; name two arms")
-    for arm in (specialist, joint):
-        if arm not in results:
-            raise UsageError(f"no results of {arm!r}{did_you_mean(arm, results)}; there are {', '.join(results)}")
-    asked = [Pair(task, specialist, joint) for task in TASKS]
-    if not suites(results, asked):
-        raise DataError(f"{results.output_dir}: {specialist} and {joint} have no dataset in common")
-    registered = registered_in(results.output_dir) or Registration({})
-    of_pair = {
-        name: gate
-        for name, gate in registered.gates.items()
-        if isinstance(gate, InterferenceGate) and gate.arms == (specialist, joint)
-    }
-    registered = replace(registered, gates=of_pair)
-    return (*judge(results, registered), *judge(results, default_gates(results, registered, asked)))
-
-
-def _row(judgment: Judgment, found: Finding) -> TIR:
-    specialist, joint = judgment.gate.arms
-    low, high = found.estimate.interval or (None, None)
-    return TIR(
-        task=judgment.gate.task,
-        dataset=found.datasets[0] if len(found.datasets) == 1 else None,
-        metric=judgment.gate.metric,
-        specialist=specialist,
-        joint=joint,
-        value=found.value,
-        low=low,
-        high=high,
-        label=found.label,
-        why=found.why,
-        specialist_mean=found.means[0],
-        joint_mean=found.means[1],
-        queries=found.queries,
-    )
 
 
 def _excludes_self(collection: Collection | str, loaded: Collection) -> bool:

@@ -15,8 +15,9 @@ from pathlib import Path
 
 from unimoe.analysis.analysis import Analysis
 from unimoe.analysis.comparisons import Comparison, compare_arms
+from unimoe.analysis.from_python import compare
 from unimoe.analysis.gates.judging import Judgment
-from unimoe.analysis.systems import SystemComparison, compare
+from unimoe.analysis.systems import SystemComparison
 from unimoe.analysis.tables.scores import generate_comparison_table
 from unimoe.results.folder import Results, load_all_results
 

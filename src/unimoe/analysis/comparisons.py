@@ -15,7 +15,7 @@ import numpy as np
 from unimoe.analysis.arms import FIRST_STAGE, ZERO_SHOT, has_role, pairs
 from unimoe.analysis.corrections import Correction, Family, adjusted
 from unimoe.analysis.gates.findings import ratio_weights
-from unimoe.analysis.saved_comparison import saved_tests
+from unimoe.analysis.saved_comparison import Saved, saved_comparison
 from unimoe.analysis.statistics.estimates import MIN_DIFFERING, Estimate, Linear, estimate
 from unimoe.analysis.statistics.resampling import bootstrap_means, sign_flip_p
 from unimoe.analysis.statistics.variance import Array, Estimand, groups_of, moments
@@ -145,7 +145,8 @@ def compare_arms(
     """
     if iterations < 1:
         raise UsageError(f"iterations {iterations}: at least 1 is needed, 10000 are usual")
-    asked = list(questions_of(results) if questions is None else questions)
+    saved = saved_comparison(results.output_dir) if questions is None else None
+    asked = list(questions_of(results, saved) if questions is None else questions)
     found: dict[Question, Comparison] = {}
     deltas: dict[str, dict[Question, Array]] = {}
     # Beside a main metric, the others have no checks: their resampling would take as long again for each of them.
@@ -161,50 +162,42 @@ def compare_arms(
         ends = np.quantile(means, [ALPHA / 2.0, 1.0 - ALPHA / 2.0], axis=0).T.tolist()
         for question, (low, high), p in zip(of_key, ends, sign_flip_p(columns, iterations, seed), strict=True):
             found[question] = replace(found[question], check_interval=(low, high), check_p=float(p))
-    return correct_by_family([found[question] for question in asked], correction, family)
-
-
-def correct_by_family(
-    comparisons: Sequence[Comparison], correction: Correction, family: Family
-) -> tuple[Comparison, ...]:
-    """Return comparisons with their p corrected for the tests of the same family.
-
-    Each metric is a family of its own, the main metrics of all datasets together, and so are the averages of a metric:
-    of the whole ``table``, or further divided by ``dataset`` or by ``baseline``.
-    """
+    # Each metric is a family of its own, the main metrics of all datasets together, and so are averages of a metric.
     within: dict[Family, Callable[[Comparison], str]] = {
         "table": lambda c: "",
         "dataset": lambda c: c.key,
         "baseline": lambda c: c.baseline,
     }
-    families = gathered(
-        (("" if c.main else c.metric, bool(c.parts), within[family](c)), place) for place, c in enumerate(comparisons)
-    )
-    found: dict[int, Comparison] = {}
-    for places in families.values():
-        found |= zip(places, corrected([comparisons[place] for place in places], correction), strict=True)
-    return tuple(replace(found[place], family=family) for place in range(len(comparisons)))
+    rows = [replace(found[question], family=family) for question in asked]
+    return corrected(rows, correction, lambda c: ("" if c.main else c.metric, bool(c.parts), within[family](c)))
 
 
-def corrected(comparisons: Sequence[Comparison], correction: Correction = "holm") -> tuple[Comparison, ...]:
-    """Return comparisons with their p corrected for all of them together."""
-    p_values = [c.p for c in comparisons if c.p is not None]
-    left = iter(adjusted(p_values, correction))
-    return tuple(
-        replace(c, p_corrected=None if c.p is None else next(left), correction=correction, tests=len(p_values))
-        for c in comparisons
-    )
+def corrected(
+    comparisons: Sequence[Comparison],
+    correction: Correction = "holm",
+    family_of: Callable[[Comparison], object] = lambda c: None,
+) -> tuple[Comparison, ...]:
+    """Return comparisons with their p corrected for those of the same family, by default all of them together."""
+    found = list(comparisons)
+    for places in gathered((family_of(c), place) for place, c in enumerate(comparisons)).values():
+        p_values = {place: p for place in places if (p := comparisons[place].p) is not None}
+        of_place = dict(zip(p_values, adjusted(list(p_values.values()), correction), strict=True))
+        for place in places:
+            found[place] = replace(
+                found[place], p_corrected=of_place.get(place), correction=correction, tests=len(p_values)
+            )
+    return tuple(found)
 
 
-def questions_of(results: Results) -> tuple[Question, ...]:
-    """Return the comparisons that ``compare`` saved in the folder, else those that the names of the arms ask for.
+def questions_of(results: Results, saved: Saved | None = None) -> tuple[Question, ...]:
+    """Return the comparisons that ``compare`` saved with the results, else those that the names of the arms ask for.
 
     Each trained arm is compared with zero-shot and with the first stage, each joint arm with its specialist. Systems
     whose names give them no such role are compared with each other, or with the two baselines alone where there are
     many of them.
     """
-    if (saved := saved_tests(results.output_dir)) is not None:
-        asked = (Question(key, system, baseline) for key, system, baseline in saved)
+    if saved and saved.tests is not None:
+        asked = (Question(*test) for test in saved.tests)
         return tuple(q for q in asked if all(results.measured(q.key, arm) for arm in (q.system, q.baseline)))
     by_pair: dict[tuple[str, frozenset[str]], Question] = {}
     for key in results.dataset_keys:
