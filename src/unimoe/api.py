@@ -26,8 +26,6 @@ from unimoe.models.checkpoint import ADAPTER_FILE, read_checkpoint
 from unimoe.retrieval.bm25 import bm25_run, first_stage_name
 
 if TYPE_CHECKING:
-    import torch
-
     from unimoe.evaluation.reranking.rerankers import PairScorer
     from unimoe.evaluation.reranking.shards import Reranker
     from unimoe.evaluation.systems.named.python_function import TextEncoder
@@ -135,9 +133,24 @@ def evaluate_reranker(
         )
     if not isinstance(depth, int) or depth < 1:
         raise UsageError(f"depth {depth}: reranks nothing; use a whole number from 1")
-    source, found = _candidates(candidates, loaded, depth)
+    if candidates is None:
+        source, found = first_stage_name(BM25Config(), "bm25s"), bm25_candidates(loaded, depth)
+    elif isinstance(candidates, str | Path):
+        found = read_run(candidates)
+        source = f"run:{Path(candidates).name}@{hash_file(Path(candidates))}"
+    else:
+        found = plain_run(candidates)
+        source = f"run@{hash_json(found)}"
     scored = loaded if max_queries is None else loaded.sample_queries(max_queries)
-    chosen = {query_id: _cut(query_id, found.get(query_id, {}), depth) for query_id in scored.queries}
+    chosen: Run = {}
+    for query_id in scored.queries:
+        scores = found.get(query_id, {})
+        if len(scores) > depth and is_unordered(scores):
+            raise DataError(
+                f"query {query_id!r}: its {len(scores)} candidates all have one score, so a depth of {depth} would "
+                f"choose them by id; use a depth of at least {len(scores)}, or a ranked run"
+            )
+        chosen[query_id] = head(scores, depth)
     if not any(chosen.values()):
         raise DataError(
             f"{loaded.name}: no query that is scored has candidates; give a run of this collection and split"
@@ -219,6 +232,7 @@ def load_model(
         DataError: the model or the adapter cannot be loaded.
         UsageError: the device is not there, or a checkpoint is given together with what it brings along.
     """
+    from unimoe.evaluation.systems.system import checkpoint_loader, trained_system
     from unimoe.models.adapter import load_lora
     from unimoe.models.base import load_base
     from unimoe.models.device import choose_device, choose_dtype
@@ -229,7 +243,10 @@ def load_model(
     if not isinstance(base, ModelConfig) and Path(base, ADAPTER_FILE).is_file():
         if adapter is not None or prompt is not None:
             raise UsageError(f"{base}: a checkpoint has its own adapter and prompt; leave out what you gave")
-        return _trained(Path(base), chosen)
+        checkpoint = read_checkpoint(Path(base))
+        loader = checkpoint_loader(checkpoint.experiment, checkpoint, chosen)  # in the dtype it was trained in
+        trained_system(checkpoint.experiment, loader, Path(base))  # refuses an adapter of another base model
+        return loader.trained(Path(base))
     config = base if isinstance(base, ModelConfig) else ModelConfig(base=str(base))
     loaded = load_base(config, chosen, choose_dtype(chosen, config.dtype))
     if adapter is not None:
@@ -262,38 +279,6 @@ def load_encoder(
 
 
 def _excludes_self(collection: Collection | str, loaded: Collection) -> bool:
+    """Return whether MTEB's task of the collection leaves out the document with the query's id."""
     name = collections_of(collection)[0][0] if isinstance(collection, str) else collection.name
     return Dataset(name, loaded.split, 1, BM25Config()).exclude_self
-
-
-def _candidates(
-    given: Mapping[str, Mapping[str, float]] | Path | str | None, collection: Collection, depth: int
-) -> tuple[str, Run]:
-    """Return what made some candidates, as results call it, and the candidates."""
-    if given is None:
-        return first_stage_name(BM25Config(), "bm25s"), bm25_candidates(collection, depth)
-    if isinstance(given, str | Path):
-        run = read_run(given)
-        return f"run:{Path(given).name}@{hash_file(Path(given))}", run
-    run = plain_run(given)
-    return f"run@{hash_json(run)}", run
-
-
-def _cut(query_id: str, scores: Mapping[str, float], depth: int) -> dict[str, float]:
-    if len(scores) > depth and is_unordered(scores):
-        raise DataError(
-            f"query {query_id!r}: its {len(scores)} candidates all have one score, so a depth of {depth} would choose "
-            f"them by id; use a depth of at least {len(scores)}, or a ranked run"
-        )
-    return head(scores, depth)
-
-
-def _trained(folder: Path, device: torch.device) -> UnimodelForExp1:
-    """Load a trained arm in the dtype that it was trained in, unless its config sets another."""
-    from unimoe.evaluation.systems.system import checkpoint_loader, trained_system
-
-    checkpoint = read_checkpoint(folder)
-    experiment = checkpoint.experiment
-    loader = checkpoint_loader(experiment, checkpoint, device)
-    trained_system(experiment, loader, folder)  # refuses an adapter of another base model
-    return loader.trained(folder)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import chain
 
 import numpy as np
 
@@ -268,8 +269,7 @@ def difference(system: Array, baseline: Array, *, paired: bool = False) -> tuple
         baseline: of the other arm, the same queries in the same order; the number of seeds may differ.
         paired: whether row i of one belongs to row i of the other.
     """
-    estimated, unfit, _ = _difference([(system, baseline)], np.ones(1), paired=paired)
-    return estimated, unfit
+    return _difference([(system, baseline)], np.ones(1), paired=paired)[:2]
 
 
 def interval_of_mean(scores: Array) -> tuple[float, float] | None:
@@ -351,15 +351,14 @@ def _compare(results: Results, question: Question) -> tuple[Comparison, Array]:
         if len(set().union(*used[place])) < sum(map(len, used[place])):
             unfit = unfit or f"no run of {arms[place]} is on every dataset, and some are on several"
     spread = float(delta.std(ddof=1)) if len(delta) > 1 and not question.parts else 0.0
-    first, second = (weights @ [block[arm].mean() for block in blocks] for arm in (0, 1))
-    left_out = (
+    mean, other = (float(weights @ [block[arm].mean() for block in blocks]) for arm in (0, 1))
+    left_out = [
         f"{arm} seed {seed}"
         for arm, by_key in zip(arms, used, strict=True)
         for key, seeds in zip(keys, by_key, strict=True)
         for seed in results.seeds(arm, key)
         if seed not in seeds
-    )
-    seeds, other = (tuple(dict.fromkeys(seed for of_key in by_key for seed in of_key)) for by_key in used)
+    ]
     compared = Comparison(
         key=question.key,
         parts=question.parts,
@@ -367,11 +366,11 @@ def _compare(results: Results, question: Question) -> tuple[Comparison, Array]:
         main=question.metric is None,
         system=question.system,
         baseline=question.baseline,
-        seeds=(seeds, other),
+        seeds=(tuple(dict.fromkeys(chain(*used[0]))), tuple(dict.fromkeys(chain(*used[1])))),
         runs=(min(map(len, used[0])), min(map(len, used[1]))),
         left_out=tuple(dict.fromkeys(left_out)),
         queries=len(delta),
-        means=(float(first), float(second)),
+        means=(mean, other),
         difference=estimated,
         p=None if unfit else estimated.p,
         unfit=unfit,
@@ -389,7 +388,7 @@ def _seeds(results: Results, arm: str, keys: Sequence[str]) -> list[tuple[Seed, 
     Runs are matched across datasets by their names, as a gate does it, never by their places in a list.
     """
     own = [tuple(result.seed for result in results.measured(key, arm)) for key in keys]
-    if len(set(own)) == 1 and (len(keys) == 1 or own[0] == (None,)):
+    if len(keys) == 1 or set(own) == {(None,)}:
         return own
     common = results.distinct(arm, keys, results.seeds_of_all(arm, keys))
     return [common] * len(keys) if common else own

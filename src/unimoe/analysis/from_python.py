@@ -275,7 +275,15 @@ def compare_statistic(
         raise UsageError(f"the statistic is a {type(function).__name__}; give a function of scores by query")
     if not hasattr(iterations, "__index__") or iterations < 1:
         raise UsageError(f"iterations {iterations}: at least 1 is needed, 10000 are usual")
-    key, arms = _key(loaded, system, baseline, dataset), (system, baseline)
+    arms = (system, baseline)
+    if unknown := next((arm for arm in arms if arm not in loaded), None):
+        raise UsageError(unknown_arm(unknown, loaded))
+    shared = [key for key in loaded.dataset_keys if all(loaded.measured(key, arm) for arm in arms)]
+    chosen = [key for key in shared if dataset in (None, key, key.partition("/")[2])]
+    if len(chosen) != 1:
+        there = ", ".join(shared) or "none"
+        raise UsageError(f"dataset={dataset!r} names {len(chosen)} of those with both {system} and {baseline}: {there}")
+    (key,) = chosen
     metric = metric or loaded.measured(key, system)[0].main_metric
     held = [tuple(result.seed for result in loaded.measured(key, arm)) for arm in arms]
     common = loaded.paired_seeds(arms, [key], *held)
@@ -286,8 +294,8 @@ def compare_statistic(
         # One run fewer than there are: as many would make the variance over runs too small (Rao & Wu 1988).
         drawn = [rng.integers(count, size=max(1, count - 1)) for count in counts]
         asked = rng.integers(queries, size=queries)
-        chosen = (runs[drawn[0 if common else i]][:, asked] for i, runs in enumerate(scores))
-        differences[iteration] = _mean_of(function, next(chosen)) - _mean_of(function, next(chosen))
+        first, second = (runs[drawn[0 if common else i]][:, asked] for i, runs in enumerate(scores))
+        differences[iteration] = _mean_of(function, first) - _mean_of(function, second)
     low, high = np.quantile(differences, [ALPHA / 2.0, 1.0 - ALPHA / 2.0]).tolist()
     value, other = (_mean_of(function, runs) for runs in scores)
     return StatisticComparison(key, metric, queries, value, other, value - other, low, high)
@@ -324,18 +332,6 @@ def _judge_pair(results: Results, specialist: str, joint: str) -> tuple[Judgment
     }
     registered = replace(registered, gates=of_pair)
     return (*judge(results, registered), *judge(results, default_gates(results, registered, asked)))
-
-
-def _key(results: Results, system: str, baseline: str, dataset: str | None) -> str:
-    """Return the one ``task/dataset`` on which two arms are compared."""
-    if unknown := next((arm for arm in (system, baseline) if arm not in results), None):
-        raise UsageError(unknown_arm(unknown, results))
-    shared = [key for key in results.dataset_keys if all(results.measured(key, arm) for arm in (system, baseline))]
-    chosen = [key for key in shared if dataset in (None, key, key.partition("/")[2])]
-    if len(chosen) != 1:
-        there = ", ".join(shared) or "none"
-        raise UsageError(f"dataset={dataset!r} names {len(chosen)} of those with both {system} and {baseline}: {there}")
-    return chosen[0]
 
 
 def _mean_of(function: Statistic, runs: Array) -> float:

@@ -60,7 +60,7 @@ def save_comparison(
             to replace.
     """
     folder = results.output_dir
-    places = {_place(result): result for result in results.everything}
+    places = {result_path(Path(), r.config_name, r.seed, r.task, r.dataset).as_posix(): r for r in results.everything}
     here = Saved(
         gates=None if gates is None else {name: gate.model_dump(mode="json") for name, gate in gates.gates.items()},
         results={place: _content(result) for place, result in places.items()},
@@ -93,10 +93,6 @@ def saved_comparison(folder: Path) -> Saved | None:
     """Return what the marker in a folder says; None where there is none."""
     marker = folder / MARKER
     return read_json(marker, Saved, "choose another --output-dir") if marker.exists() else None
-
-
-def _place(result: EvalResult) -> str:
-    return result_path(Path(), result.config_name, result.seed, result.task, result.dataset).as_posix()
 
 
 def _content(result: EvalResult) -> dict[str, Any]:
