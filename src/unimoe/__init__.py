@@ -14,8 +14,7 @@ from unimoe.core.errors import missing_extra
 
 if TYPE_CHECKING:
     __version__: str
-    from unimoe.analysis.compare import compare, load_all_results
-    from unimoe.analysis.from_python import compare_statistic, judge, tir
+    from unimoe.analysis.compare import compare, compare_statistic, judge, load_all_results, tir
     from unimoe.analysis.parity import parity
     from unimoe.api import (
         bm25_candidates,
@@ -55,8 +54,7 @@ __all__ = [
 ]
 
 _NAMES_OF = {
-    "analysis.compare": ("compare", "load_all_results"),
-    "analysis.from_python": ("compare_statistic", "judge", "tir"),
+    "analysis.compare": ("compare", "compare_statistic", "judge", "load_all_results", "tir"),
     "analysis.parity": ("parity",),
     "api": (
         "bm25_candidates",
