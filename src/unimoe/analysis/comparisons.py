@@ -13,7 +13,7 @@ from itertools import chain
 
 import numpy as np
 
-from unimoe.analysis.arms import FIRST_STAGE, ZERO_SHOT, has_role, pairs
+from unimoe.analysis.arms import FIRST_STAGE, ZERO_SHOT, arm_order, has_role, pairs
 from unimoe.analysis.corrections import Correction, Family, adjusted
 from unimoe.analysis.gates.findings import ratio_weights
 from unimoe.analysis.saved_comparison import Saved, saved_comparison
@@ -229,6 +229,11 @@ def blocks_of(results: Results) -> dict[tuple[str, str], tuple[str, ...]]:
     """Return the ``task/dataset`` keys by task and main metric: those of one average, which never mixes metrics."""
     blocks = gathered(((first.task, first.main_metric), first.key) for first in results.firsts)
     return {block: tuple(keys) for block, keys in blocks.items()}
+
+
+def systems_of(results: Iterable[EvalResult]) -> list[str]:
+    """Return the systems of some results, baselines first."""
+    return sorted({result.config_name for result in results}, key=arm_order)
 
 
 def average_name(keys: Iterable[str]) -> str:

@@ -11,8 +11,8 @@ from typing import Any
 from pydantic import ValidationError
 from pydantic_core import to_jsonable_python
 
-from unimoe.analysis.arms import Pair, arm_order
-from unimoe.analysis.comparisons import unknown_arm
+from unimoe.analysis.arms import Pair
+from unimoe.analysis.comparisons import systems_of, unknown_arm
 from unimoe.analysis.drilldown import LIMIT, drilldown_table
 from unimoe.analysis.gates.definitions import Registration, load_gates
 from unimoe.analysis.gates.judging import Refusal, exit_code
@@ -152,7 +152,7 @@ def _tabulate_folder(options: Options, folder: Path) -> None:
     saved = saved_comparison(folder)
     allow, baseline = options.allow or [], options.baseline
     held = load_all_results(folder, allow)
-    known = sorted({result.config_name for result in held.results}, key=arm_order)
+    known = systems_of(held.results)
     wanted = list(dict.fromkeys([*([baseline] if baseline else []), *(options.systems or known)]))
     for arm in wanted:
         if arm not in known:

@@ -12,8 +12,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from unimoe.analysis.arms import arm_order
-from unimoe.analysis.comparisons import ALPHA, Comparison, before_after
+from unimoe.analysis.comparisons import ALPHA, Comparison, before_after, systems_of
 from unimoe.analysis.corrections import NAMES, OF_FAMILY
 from unimoe.analysis.formats import listed
 from unimoe.analysis.statistics.estimates import LEVEL, TWO_SEEDS
@@ -73,7 +72,7 @@ def significance_marks(results: Results, comparisons: Sequence[Comparison]) -> M
     """
     if not comparisons:
         return Marks({}, {}, ())
-    systems = sorted({result.config_name for result in results.results}, key=arm_order)
+    systems = systems_of(results.results)
     letters = {system: _letter(place) for place, system in enumerate(systems)}
     worse = gathered(
         ((c.parts or (c.key,), c.metric, c.ordered[0]), (systems.index(c.ordered[1]), bool(c.alone)))

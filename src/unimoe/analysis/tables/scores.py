@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from itertools import compress
 from statistics import fmean
 
 from unimoe.analysis.arms import arm_order
-from unimoe.analysis.comparisons import Comparison, average_name, blocks_of, reaches_cutoff
+from unimoe.analysis.comparisons import Comparison, average_name, blocks_of, reaches_cutoff, systems_of
 from unimoe.analysis.tables.cells import (
     ABSENT,
     Cell,
@@ -76,7 +75,7 @@ def overview_table(results: Results, comparisons: Sequence[Comparison] = ()) -> 
     has no block: the comparison table says it all.
     """
     blocks = {block: keys for block, keys in blocks_of(results).items() if len(keys) > 1}
-    systems, marks = _systems(results), significance_marks(results, [c for c in comparisons if c.main])
+    systems, marks = systems_of(results.results), significance_marks(results, [c for c in comparisons if c.main])
     names, cut = name_cells(key.partition("/")[2] for keys in blocks.values() for key in keys)
     return Table(
         name="overview",
@@ -101,7 +100,9 @@ def by_dataset_table(results: Results, comparisons: Sequence[Comparison] = ()) -
     names, cut = name_cells(key.partition("/")[2] for key in results.dataset_keys)
     groups = []
     for (task, metric), keys in blocks.items():
-        systems = [system for system in _systems(results) if any(results.measured(key, system) for key in keys)]
+        systems = [
+            system for system in systems_of(results.results) if any(results.measured(key, system) for key in keys)
+        ]
         columns = {name: cells for name, _, cells in _by_dataset(results, metric, keys, systems, marks)}
         letters, absent = [Cell(marks.letters.get(s, ABSENT)) for s in systems], [Cell(ABSENT)] * len(systems)
         scores = (columns.get(name, absent) for name in (*names, average_name(keys)))
@@ -136,10 +137,6 @@ def training_table(results: Results) -> Table:
     )
 
 
-def _systems(results: Results) -> list[str]:
-    return sorted({result.config_name for result in results.results}, key=arm_order)
-
-
 def _caption_by_dataset(results: Results, blocks: Iterable[tuple[str, str]], line: str) -> str:
     metrics = {metric_name(metric) for _, metric in blocks}
     what = f"{metrics.pop() if len(metrics) == 1 else 'Main metric'} × 100 by dataset, mean over seeds"
@@ -148,11 +145,7 @@ def _caption_by_dataset(results: Results, blocks: Iterable[tuple[str, str]], lin
 
 def _without_empty_columns(table: Table) -> Table:
     """Leave out the columns in which no row has anything."""
-    held = [any(cell.text != ABSENT for cell in column) for column in table.by_column] or [True] * len(table.columns)
-    groups = tuple(
-        replace(group, rows=tuple(tuple(compress(row, held)) for row in group.rows)) for group in table.groups
-    )
-    return replace(table, columns=tuple(compress(table.columns, held)), groups=tuple(groups))
+    return table.select([any(cell.text != ABSENT for cell in column) for column in table.by_column])
 
 
 def _queries(results: Results) -> str:
@@ -164,7 +157,7 @@ def _queries(results: Results) -> str:
 def _group(results: Results, key: str, metrics: Mapping[str, Collection[str]], marks: Marks) -> RowGroup:
     """Return a row of each system on a dataset; ``metrics`` are given with the datasets that show them."""
     measured = results.measured(key)
-    runs_of = {arm: results.measured(key, arm) for arm in sorted({r.config_name for r in measured}, key=arm_order)}
+    runs_of = {arm: results.measured(key, arm) for arm in systems_of(measured)}
     columns = []
     for metric, keys in metrics.items():
         cells = []
