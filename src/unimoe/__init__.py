@@ -14,8 +14,7 @@ from unimoe.core.errors import missing_extra
 
 if TYPE_CHECKING:
     __version__: str
-    from unimoe.analysis.compare import compare, load_all_results
-    from unimoe.analysis.custom import compare_statistic, judge
+    from unimoe.analysis.compare import compare, compare_statistic, judge, load_all_results, tir
     from unimoe.analysis.parity import parity
     from unimoe.api import (
         bm25_candidates,
@@ -24,7 +23,6 @@ if TYPE_CHECKING:
         load_collection,
         load_encoder,
         load_model,
-        tir,
     )
     from unimoe.config.files import load_experiment
     from unimoe.core.trec import read_qrels, read_run
@@ -56,8 +54,7 @@ __all__ = [
 ]
 
 _NAMES_OF = {
-    "analysis.compare": ("compare", "load_all_results"),
-    "analysis.custom": ("compare_statistic", "judge"),
+    "analysis.compare": ("compare", "compare_statistic", "judge", "load_all_results", "tir"),
     "analysis.parity": ("parity",),
     "api": (
         "bm25_candidates",
@@ -66,7 +63,6 @@ _NAMES_OF = {
         "load_collection",
         "load_encoder",
         "load_model",
-        "tir",
     ),
     "config.files": ("load_experiment",),
     "core.trec": ("read_qrels", "read_run"),

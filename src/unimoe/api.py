@@ -6,21 +6,14 @@ torch is imported only when something is reranked, a model is loaded, or MTEB is
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING, NamedTuple, cast
+from typing import TYPE_CHECKING, cast
 
-from unimoe.analysis.analysis import Analysis
-from unimoe.analysis.arms import Pair
-from unimoe.analysis.custom import AnyResults, given_results, judge
-from unimoe.analysis.gates.definitions import InterferenceGate, Label, Registration
-from unimoe.analysis.gates.findings import Finding
-from unimoe.analysis.gates.judging import Judgment
-from unimoe.analysis.gates.registration import default_gates, registered_in, suites
 from unimoe.config import BM25Config, DenseConfig, ModelConfig, PromptConfig
 from unimoe.config.base import BUNDLED_ENCODER, EncoderConfig
-from unimoe.core.errors import DataError, UsageError, did_you_mean
+from unimoe.core.errors import DataError, UsageError
 from unimoe.core.io import hash_file, hash_json
 from unimoe.core.trec import Run, head, is_unordered, read_run
 from unimoe.data import catalog
@@ -30,13 +23,9 @@ from unimoe.metrics import DEFAULT_METRICS, Scores, score_run
 from unimoe.metrics.scoring import plain_run
 from unimoe.models.bundled import BUNDLED_ID
 from unimoe.models.checkpoint import ADAPTER_FILE, read_checkpoint
-from unimoe.results import TASKS, Task
-from unimoe.results.folder import Results
 from unimoe.retrieval.bm25 import bm25_run, first_stage_name
 
 if TYPE_CHECKING:
-    import torch
-
     from unimoe.evaluation.reranking.rerankers import PairScorer
     from unimoe.evaluation.reranking.shards import Reranker
     from unimoe.evaluation.systems.named.python_function import TextEncoder
@@ -44,35 +33,6 @@ if TYPE_CHECKING:
     from unimoe.models.embedder import Embedder
     from unimoe.models.encoder import SentenceEncoder
     from unimoe.models.unimodel import UnimodelForExp1
-
-
-class TIR(NamedTuple):
-    """How much of the specialist's score a joint arm loses: ``(specialist - joint) / specialist``.
-
-    Attributes:
-        dataset: None for the value over all datasets, where there are several.
-        value: a ratio, .02 for 2 %; NaN where the specialist does not score above 0.
-        low: lower end of the 95 % interval; None where there is none.
-        high: its upper end.
-        label: PASS (interference), FAIL, MARGINAL or INCONCLUSIVE, by the gate's cutoffs.
-        why: why the label is INCONCLUSIVE whatever the numbers are; empty where they decide.
-        specialist_mean: in the metric's unit, 0 to 1.
-        joint_mean: the same of the joint arm.
-    """
-
-    task: Task
-    dataset: str | None
-    metric: str
-    specialist: str
-    joint: str
-    value: float
-    low: float | None
-    high: float | None
-    label: Label
-    why: str
-    specialist_mean: float
-    joint_mean: float
-    queries: int
 
 
 @dataclass(frozen=True)
@@ -93,33 +53,6 @@ class EvaluatedRun:
     identity: str
     candidates: str | None = None
     first_stage: Scores | None = None
-
-
-def tir(results: AnyResults, specialist: str | None = None, joint: str | None = None) -> list[TIR]:
-    """Return the TIR of joint arms with its interval, as numbers.
-
-    Args:
-        results: what ``load_all_results`` or ``compare`` gives, or an output folder.
-        specialist: an arm or system; with ``joint`` given, only this pair is judged. Without both, arms pair by name
-            (``rank_only_r8`` and ``joint_r8``). Either way the gates registered in the folder judge what they name.
-        joint: the arm that does both tasks.
-
-    Returns:
-        A row for each pair, task and dataset, and one over all datasets where there are several.
-        ``pandas.DataFrame(rows)`` has a column for each field.
-
-    Raises:
-        UsageError: one of the two arms is given alone, or has no results.
-        DataError: the results cannot be read or compared.
-    """
-    results = given_results(results)
-    if specialist is None and joint is None:
-        judgments = Analysis(results).interference
-    elif specialist is not None and joint is not None:
-        judgments = _judgments(results, specialist, joint)
-    else:
-        raise UsageError("give the specialist and the joint arm, or neither")
-    return [_row(judgment, found) for judgment in judgments for found in (*judgment.parts, judgment.found)]
 
 
 def load_collection(name: str, split: str | None = None) -> Collection:
@@ -200,9 +133,24 @@ def evaluate_reranker(
         )
     if not isinstance(depth, int) or depth < 1:
         raise UsageError(f"depth {depth}: reranks nothing; use a whole number from 1")
-    source, found = _candidates(candidates, loaded, depth)
+    if candidates is None:
+        source, found = first_stage_name(BM25Config(), "bm25s"), bm25_candidates(loaded, depth)
+    elif isinstance(candidates, str | Path):
+        found = read_run(candidates)
+        source = f"run:{Path(candidates).name}@{hash_file(Path(candidates))}"
+    else:
+        found = plain_run(candidates)
+        source = f"run@{hash_json(found)}"
     scored = loaded if max_queries is None else loaded.sample_queries(max_queries)
-    chosen = {query_id: _cut(query_id, found.get(query_id, {}), depth) for query_id in scored.queries}
+    chosen: Run = {}
+    for query_id in scored.queries:
+        scores = found.get(query_id, {})
+        if len(scores) > depth and is_unordered(scores):
+            raise DataError(
+                f"query {query_id!r}: its {len(scores)} candidates all have one score, so a depth of {depth} would "
+                f"choose them by id; use a depth of at least {len(scores)}, or a ranked run"
+            )
+        chosen[query_id] = head(scores, depth)
     if not any(chosen.values()):
         raise DataError(
             f"{loaded.name}: no query that is scored has candidates; give a run of this collection and split"
@@ -284,6 +232,7 @@ def load_model(
         DataError: the model or the adapter cannot be loaded.
         UsageError: the device is not there, or a checkpoint is given together with what it brings along.
     """
+    from unimoe.evaluation.systems.system import checkpoint_loader, trained_system
     from unimoe.models.adapter import load_lora
     from unimoe.models.base import load_base
     from unimoe.models.device import choose_device, choose_dtype
@@ -294,7 +243,10 @@ def load_model(
     if not isinstance(base, ModelConfig) and Path(base, ADAPTER_FILE).is_file():
         if adapter is not None or prompt is not None:
             raise UsageError(f"{base}: a checkpoint has its own adapter and prompt; leave out what you gave")
-        return _trained(Path(base), chosen)
+        checkpoint = read_checkpoint(Path(base))
+        loader = checkpoint_loader(checkpoint.experiment, checkpoint, chosen)  # in the dtype it was trained in
+        trained_system(checkpoint.experiment, loader, Path(base))  # refuses an adapter of another base model
+        return loader.trained(Path(base))
     config = base if isinstance(base, ModelConfig) else ModelConfig(base=str(base))
     loaded = load_base(config, chosen, choose_dtype(chosen, config.dtype))
     if adapter is not None:
@@ -326,79 +278,7 @@ def load_encoder(
     return load(config, chosen, choose_dtype(chosen, config.dtype))
 
 
-def _judgments(results: Results, specialist: str, joint: str) -> tuple[Judgment, ...]:
-    """Judge one pair by the gates registered for it, and by default gates what these leave out."""
-    if specialist == joint:
-        raise UsageError(f"specialist and joint are both {joint!r}; name two arms")
-    for arm in (specialist, joint):
-        if arm not in results:
-            raise UsageError(f"no results of {arm!r}{did_you_mean(arm, results)}; there are {', '.join(results)}")
-    asked = [Pair(task, specialist, joint) for task in TASKS]
-    if not suites(results, asked):
-        raise DataError(f"{results.output_dir}: {specialist} and {joint} have no dataset in common")
-    registered = registered_in(results.output_dir) or Registration({})
-    of_pair = {
-        name: gate
-        for name, gate in registered.gates.items()
-        if isinstance(gate, InterferenceGate) and gate.arms == (specialist, joint)
-    }
-    registered = replace(registered, gates=of_pair)
-    return (*judge(results, registered), *judge(results, default_gates(results, registered, asked)))
-
-
-def _row(judgment: Judgment, found: Finding) -> TIR:
-    specialist, joint = judgment.gate.arms
-    low, high = found.estimate.interval or (None, None)
-    return TIR(
-        task=judgment.gate.task,
-        dataset=found.datasets[0] if len(found.datasets) == 1 else None,
-        metric=judgment.gate.metric,
-        specialist=specialist,
-        joint=joint,
-        value=found.value,
-        low=low,
-        high=high,
-        label=found.label,
-        why=found.why,
-        specialist_mean=found.means[0],
-        joint_mean=found.means[1],
-        queries=found.queries,
-    )
-
-
 def _excludes_self(collection: Collection | str, loaded: Collection) -> bool:
+    """Return whether MTEB's task of the collection leaves out the document with the query's id."""
     name = collections_of(collection)[0][0] if isinstance(collection, str) else collection.name
     return Dataset(name, loaded.split, 1, BM25Config()).exclude_self
-
-
-def _candidates(
-    given: Mapping[str, Mapping[str, float]] | Path | str | None, collection: Collection, depth: int
-) -> tuple[str, Run]:
-    """Return what made some candidates, as results call it, and the candidates."""
-    if given is None:
-        return first_stage_name(BM25Config(), "bm25s"), bm25_candidates(collection, depth)
-    if isinstance(given, str | Path):
-        run = read_run(given)
-        return f"run:{Path(given).name}@{hash_file(Path(given))}", run
-    run = plain_run(given)
-    return f"run@{hash_json(run)}", run
-
-
-def _cut(query_id: str, scores: Mapping[str, float], depth: int) -> dict[str, float]:
-    if len(scores) > depth and is_unordered(scores):
-        raise DataError(
-            f"query {query_id!r}: its {len(scores)} candidates all have one score, so a depth of {depth} would choose "
-            f"them by id; use a depth of at least {len(scores)}, or a ranked run"
-        )
-    return head(scores, depth)
-
-
-def _trained(folder: Path, device: torch.device) -> UnimodelForExp1:
-    """Load a trained arm in the dtype that it was trained in, unless its config sets another."""
-    from unimoe.evaluation.systems.system import checkpoint_loader, trained_system
-
-    checkpoint = read_checkpoint(folder)
-    experiment = checkpoint.experiment
-    loader = checkpoint_loader(experiment, checkpoint, device)
-    trained_system(experiment, loader, folder)  # refuses an adapter of another base model
-    return loader.trained(folder)

@@ -12,7 +12,7 @@ from unimoe.analysis.drilldown import QueryCase, drill_down_all
 from unimoe.analysis.gates.definitions import InterferenceGate, Registration
 from unimoe.analysis.gates.judging import Judgment, Outcome, judge_all
 from unimoe.analysis.gates.registration import default_gates, registered_in
-from unimoe.analysis.saved_comparison import saved_comparison
+from unimoe.analysis.saved_comparison import Saved, saved_comparison
 from unimoe.results.folder import Results
 
 
@@ -82,7 +82,22 @@ class Analysis:
     @cached_property
     def questions(self) -> tuple[Question, ...]:
         """What to compare, on each dataset by its main metric."""
-        return questions_of(self.results) if self._questions is None else tuple(self._questions)
+        return questions_of(self.results, self._saved) if self._questions is None else tuple(self._questions)
+
+    @cached_property
+    def _saved(self) -> Saved | None:
+        """The comparison saved in the folder, where no questions are given in its place."""
+        return saved_comparison(self.results.output_dir) if self._questions is None else None
+
+    @property
+    def correction(self) -> Correction:
+        """How p is corrected."""
+        return self._correction or (self._saved.correction if self._saved else "holm")
+
+    @property
+    def family(self) -> Family:
+        """Which tests are corrected together."""
+        return self._family or (self._saved.family if self._saved else "table")
 
     @cached_property
     def _choice(self) -> tuple[Correction, Family]:

@@ -1,35 +1,216 @@
-"""The public functions of the analysis: load an output folder, then ask.
+"""The public functions of the analysis: load an output folder or bring runs from anywhere, then ask.
 
     results = load_all_results("outputs")
     compute_interference_metrics(results)[0].found.estimate.interval
     generate_comparison_table(results).to_latex()
-
-or compare runs from anywhere: ``compare({"bm25": "bm25.trec", "mono": ["mono-1.trec", ...]}, "qrels.txt").frame()``.
+    compare({"bm25": "bm25.trec", "mono": ["mono-1.trec", ...]}, "qrels.txt").frame()
 
 Light to import: no torch, no pandas, no pyplot, no scipy.stats.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
+from typing import Any, NamedTuple, TypeAlias, cast
+
+import numpy as np
 
 from unimoe.analysis.analysis import Analysis
-from unimoe.analysis.comparisons import Comparison, compare_arms
-from unimoe.analysis.gates.judging import Judgment
-from unimoe.analysis.systems import SystemComparison, compare
+from unimoe.analysis.arms import Pair
+from unimoe.analysis.comparisons import ALPHA, ITERATIONS, Comparison, compare_arms, unknown_arm
+from unimoe.analysis.corrections import Correction, Family
+from unimoe.analysis.gates.definitions import Gate, InterferenceGate, Label, Registration, given_gates, load_gates
+from unimoe.analysis.gates.judging import Judgment, Refusal, judge_all
+from unimoe.analysis.gates.registration import default_gates, registered_in, suites
+from unimoe.analysis.statistics.variance import Array
+from unimoe.analysis.systems import Pairs, SystemComparison, compare_systems, in_order
 from unimoe.analysis.tables.scores import generate_comparison_table
+from unimoe.core.errors import DataError, UsageError, did_you_mean
+from unimoe.metrics import MetricLike, canonical_metrics
+from unimoe.results import TASKS, Task
 from unimoe.results.folder import Results, load_all_results
+from unimoe.results.runs.building import score_systems
+from unimoe.results.runs.scoring import QrelsContent, RunContent, RunSource, Scoring, judgments
 
 __all__ = [
     "Results",
     "SystemComparison",
     "compare",
+    "compare_statistic",
     "compute_interference_metrics",
     "compute_significance",
     "generate_comparison_table",
     "generate_plots",
+    "judge",
     "load_all_results",
+    "tir",
 ]
+
+Given: TypeAlias = str | RunContent
+Seeds: TypeAlias = Given | Sequence[Given]
+OfSystem: TypeAlias = Seeds | Mapping[str, Seeds]
+AnyResults: TypeAlias = Results | SystemComparison | Path | str
+Statistic: TypeAlias = Callable[[Array], float]
+
+
+class TIR(NamedTuple):
+    """How much of the specialist's score a joint arm loses: ``(specialist - joint) / specialist``.
+
+    Attributes:
+        dataset: None for the value over all datasets, where there are several.
+        value: a ratio, .02 for 2 %; NaN where the specialist does not score above 0.
+        low: lower end of the 95 % interval; None where there is none.
+        high: its upper end.
+        label: PASS (interference), FAIL, MARGINAL or INCONCLUSIVE, by the gate's cutoffs.
+        why: why the label is INCONCLUSIVE whatever the numbers are; empty where they decide.
+        specialist_mean: in the metric's unit, 0 to 1.
+        joint_mean: the same of the joint arm.
+    """
+
+    task: Task
+    dataset: str | None
+    metric: str
+    specialist: str
+    joint: str
+    value: float
+    low: float | None
+    high: float | None
+    label: Label
+    why: str
+    specialist_mean: float
+    joint_mean: float
+    queries: int
+
+
+def compare(
+    systems: Mapping[str, OfSystem],
+    qrels: str | QrelsContent | Mapping[str, str | QrelsContent],
+    *,
+    baseline: str | None = None,
+    metrics: MetricLike | Sequence[MetricLike] = ("ndcg@10",),
+    pairs: Pairs = "all",
+    correction: Correction = "holm",
+    family: Family = "table",
+    relevance_level: int | None = None,
+    depth: int | None = None,
+    allow: str | Sequence[str] = (),
+    paired: bool = False,
+) -> SystemComparison:
+    """Compare systems by their runs: scores, intervals, and who beats whom, on one dataset or several.
+
+    A run is ``{query id: {document id: score}}`` or the path of a TREC run; a list of runs holds several seeds. With
+    several datasets, both ``qrels`` and each system map a dataset's name to what it has there.
+
+    Example:
+        >>> qrels = {f"q{i}": {"relevant": 1} for i in range(9)}
+        >>> good = {query: {"relevant": 3.0, "other": 2.0, "third": 1.0} for query in qrels}
+        >>> poor = {f"q{i}": {"relevant": 1.5, "other": 2.0, "third": i % 3} for i in range(9)}
+        >>> found = compare({"bm25": poor, "mono": good}, qrels, baseline="bm25", metrics=["mrr", "p@1"])
+        >>> print(found.frame()[["system", "metric", "mean"]].round(3).to_string())
+          system metric   mean
+        0   bm25    mrr  0.444
+        1   bm25    p@1  0.000
+        2   mono    mrr  1.000
+        3   mono    p@1  1.000
+        >>> print(found.tests()[["system", "baseline", "metric", "difference", "significant"]].round(3).to_string())
+          system baseline metric  difference  significant
+        0   mono     bm25    mrr       0.556         True
+        1   mono     bm25    p@1       1.000        False
+
+    Args:
+        systems: runs by the system's name.
+        qrels: ``{query id: {document id: grade}}`` or the path of a qrels file.
+        baseline: the system to compare the others with.
+        metrics: in any spelling that ``canonical_metric`` knows, or objects of ir_measures; the first is the main one.
+        pairs: ``all``: every two systems on every dataset are tested. ``baseline``: only each system against the
+            baseline, which leaves more power.
+        correction: of p for the tests of a family: ``holm``, ``bh`` (Benjamini-Hochberg), ``bonferroni`` or ``none``.
+        family: the tests of a metric that are corrected together: all of the ``table``, those of a ``dataset``, or
+            those against one ``baseline``. Averages over datasets are families of their own.
+        relevance_level: the lowest relevant grade of binary measures; by default what a qrels file states, else 1.
+        depth: score only this many documents of each query.
+        allow: what would be refused otherwise: ``queries``, ``zeros``, ``depth``, ``duplicates``, as in ``Scoring``.
+        paired: whether run i of all systems shares data order and initial weights.
+
+    Raises:
+        UsageError: unknown names, metrics or allowances, or fewer than two systems.
+        DataError: files or runs that cannot be read or compared.
+    """
+    if not isinstance(systems, Mapping):
+        raise UsageError(f"the systems are a {type(systems).__name__}; give a dictionary of their runs by name")
+    first = next(iter(qrels.values()), None) if isinstance(qrels, Mapping) else None
+    inner = next(iter(first.values()), None) if isinstance(first, Mapping) else None
+    several = isinstance(first, str | Path) or isinstance(inner, Mapping)
+    of_dataset = cast("dict[Any, str | QrelsContent]", qrels if several else {None: qrels})
+    datasets = {name: judgments(_content(given), name, relevance_level) for name, given in of_dataset.items()}
+    sources: list[RunSource] = []
+    for system, given in systems.items():
+        held: Any = given if several else {None: given}
+        absent = [name for name in datasets if not isinstance(held, Mapping) or name not in held]
+        if absent:
+            raise UsageError(f"{system} has no run on {', '.join(absent)}; map every dataset's name to its runs")
+        for name, judged in datasets.items():
+            one = isinstance(held[name], str) or not isinstance(held[name], Sequence)
+            runs = [held[name]] if one else held[name]
+            if not runs:
+                raise UsageError(f"no run of {system}; give one or more")
+            for run, content in enumerate(map(_content, runs)):
+                called = str(content) if isinstance(content, Path) else f"{system} run {run}"
+                sources.append(RunSource(system, judged, run, called, content))
+    allowed = (allow,) if isinstance(allow, str) else tuple(allow)
+    scoring = Scoring(canonical_metrics(metrics), depth=depth, allow=allowed, paired=paired)
+    ordered = in_order(list(systems), baseline)
+    scored = score_systems(sources, scoring, f"comparison of {', '.join(ordered)}")
+    return compare_systems(
+        scored.results, ordered, baseline, pairs, correction=correction, family=family, warnings=scored.warnings
+    )
+
+
+class StatisticComparison(NamedTuple):
+    """A statistic of two systems' scores on one ``task/dataset``, in its own unit; system minus baseline at 95 %."""
+
+    key: str
+    metric: str
+    queries: int
+    system_value: float
+    baseline_value: float
+    difference: float
+    low: float
+    high: float
+
+
+def judge(
+    results: AnyResults,
+    gates: Registration | Mapping[str, Gate | Mapping[str, Any]] | Path | str | None = None,
+    *,
+    advisory: bool = False,
+) -> tuple[Judgment, ...]:
+    """Judge results by gates.
+
+    Args:
+        results: what ``load_all_results`` or ``compare`` gives, or an output folder.
+        gates: gates by name, each with the keys of a gate file, ``looks`` among them; or a gate file. By default those
+            registered in the folder, else default gates. Of gates given as data ``judgment.registered`` is false:
+            nothing shows that they were fixed before the scores.
+        advisory: judge gates on those of their datasets and seeds that have results.
+
+    Raises:
+        UsageError: a gate given as data is malformed.
+        DataError: the gate file or the folder cannot be read, or a gate cannot be judged on these results.
+    """
+    loaded = given_results(results)
+    if gates is None:
+        registration = registered_in(loaded.output_dir) or default_gates(loaded)
+    elif isinstance(gates, str | Path):
+        registration = load_gates(Path(gates))
+    else:
+        registration = gates if isinstance(gates, Registration) else given_gates(gates)
+    outcomes = judge_all(loaded, registration, advisory=advisory)
+    if refused := next((outcome for outcome in outcomes if isinstance(outcome, Refusal)), None):
+        raise refused.error
+    return tuple(outcome for outcome in outcomes if isinstance(outcome, Judgment))
 
 
 def compute_interference_metrics(results: Results) -> tuple[Judgment, ...]:
@@ -45,7 +226,7 @@ def compute_interference_metrics(results: Results) -> tuple[Judgment, ...]:
     return Analysis(results).interference
 
 
-def compute_significance(results: Results, iterations: int = 10_000, seed: int = 0) -> tuple[Comparison, ...]:
+def compute_significance(results: Results, iterations: int = ITERATIONS, seed: int = 0) -> tuple[Comparison, ...]:
     """Compare arms in pairs: trained arms with their baselines, joint arms with specialists, systems with each other.
 
     Args:
@@ -72,3 +253,164 @@ def generate_plots(results: Results, output_path: Path | str) -> tuple[Path, ...
     from unimoe.analysis.figures import save_all  # matplotlib is only loaded by those who draw
 
     return save_all(Analysis(results), Path(output_path))
+
+
+def tir(results: AnyResults, specialist: str | None = None, joint: str | None = None) -> list[TIR]:
+    """Return the TIR of joint arms with its interval, as numbers.
+
+    Args:
+        results: what ``load_all_results`` or ``compare`` gives, or an output folder.
+        specialist: an arm or system; with ``joint`` given, only this pair is judged. Without both, arms pair by name
+            (``rank_only_r8`` and ``joint_r8``). Either way the gates registered in the folder judge what they name.
+        joint: the arm that does both tasks.
+
+    Returns:
+        A row for each pair, task and dataset, and one over all datasets where there are several.
+        ``pandas.DataFrame(rows)`` has a column for each field.
+
+    Raises:
+        UsageError: one of the two arms is given alone, or has no results.
+        DataError: the results cannot be read or compared.
+    """
+    loaded = given_results(results)
+    if (specialist is None) != (joint is None):
+        raise UsageError("give the specialist and the joint arm, or neither")
+    judged = (
+        Analysis(loaded).interference if specialist is None or joint is None else _judge_pair(loaded, specialist, joint)
+    )
+    rows = []
+    for judgment in judged:
+        for found in (*judgment.parts, judgment.found):
+            low, high = found.estimate.interval or (None, None)
+            rows.append(
+                TIR(
+                    task=judgment.gate.task,
+                    dataset=found.datasets[0] if len(found.datasets) == 1 else None,
+                    metric=judgment.gate.metric,
+                    specialist=judgment.gate.arms[0],
+                    joint=judgment.gate.arms[1],
+                    value=found.value,
+                    low=low,
+                    high=high,
+                    label=found.label,
+                    why=found.why,
+                    specialist_mean=found.means[0],
+                    joint_mean=found.means[1],
+                    queries=found.queries,
+                )
+            )
+    return rows
+
+
+def compare_statistic(
+    results: AnyResults,
+    function: Statistic,
+    system: str,
+    baseline: str,
+    *,
+    dataset: str | None = None,
+    metric: str | None = None,
+    iterations: int = ITERATIONS,
+    seed: int = 0,
+) -> StatisticComparison:
+    """Compare two systems by any function of their scores by query, such as a percentile, with a bootstrap interval.
+
+    Each resample draws queries, the same for both systems, and runs of each system that has several, in pairs where
+    the experiment declares that they pair (Owen 2007). The interval holds the middle 95 % of the differences. It is no
+    test, and a little too narrow with 25 queries or with two or three runs that differ much. A single run is taken as
+    it is. A statistic that one query decides, such as the minimum, has no such interval.
+
+    Args:
+        results: what ``load_all_results`` or ``compare`` gives, or an output folder.
+        function: gets the scores of one run by query, ``(queries,)``, and returns a finite number. A system's value is
+            the mean over its runs, so that systems with other numbers of runs compare.
+        system: an arm or system.
+        baseline: the one to compare it with.
+        dataset: a dataset or ``task/dataset``; needed where both have results on several.
+        metric: one that the results hold by query; by default the main one.
+        iterations: resamples.
+        seed: of the random numbers.
+
+    Raises:
+        UsageError: an unknown system or dataset, no iterations, or a function that returns something else.
+        DataError: the results do not hold the metric by query, or the statistic of a resample is not finite.
+    """
+    loaded = given_results(results)
+    if not callable(function):
+        raise UsageError(f"the statistic is a {type(function).__name__}; give a function of scores by query")
+    if not hasattr(iterations, "__index__") or iterations < 1:
+        raise UsageError(f"iterations {iterations}: at least 1 is needed, 10000 are usual")
+    arms = (system, baseline)
+    if unknown := next((arm for arm in arms if arm not in loaded), None):
+        raise UsageError(unknown_arm(unknown, loaded))
+    shared = [key for key in loaded.dataset_keys if all(loaded.measured(key, arm) for arm in arms)]
+    chosen = [key for key in shared if dataset in (None, key, key.partition("/")[2])]
+    if len(chosen) != 1:
+        there = ", ".join(shared) or "none"
+        raise UsageError(f"dataset={dataset!r} names {len(chosen)} of those with both {system} and {baseline}: {there}")
+    (key,) = chosen
+    metric = metric or loaded.measured(key, system)[0].main_metric
+    held = [tuple(result.seed for result in loaded.measured(key, arm)) for arm in arms]
+    common = loaded.paired_seeds(arms, [key], *held)
+    scores = [loaded.scores(arm, key, common or own, metric) for arm, own in zip(arms, held, strict=True)]
+    counts, queries = [len(runs) for runs in scores], scores[0].shape[1]
+    rng, differences = np.random.default_rng(seed), np.empty(iterations)
+    for iteration in range(iterations):
+        # One run fewer than there are: as many would make the variance over runs too small (Rao & Wu 1988).
+        drawn = [rng.integers(count, size=max(1, count - 1)) for count in counts]
+        asked = rng.integers(queries, size=queries)
+        first, second = (runs[drawn[0 if common else i]][:, asked] for i, runs in enumerate(scores))
+        differences[iteration] = _mean_of(function, first) - _mean_of(function, second)
+    low, high = np.quantile(differences, [ALPHA / 2.0, 1.0 - ALPHA / 2.0]).tolist()
+    value, other = (_mean_of(function, runs) for runs in scores)
+    return StatisticComparison(key, metric, queries, value, other, value - other, low, high)
+
+
+def given_results(results: AnyResults) -> Results:
+    """Return results given in any of their forms; a folder is read."""
+    if isinstance(results, SystemComparison):
+        return results.results
+    if isinstance(results, Results):
+        return results
+    if not isinstance(results, str | Path):
+        raise UsageError(
+            f"the results are a {type(results).__name__}; give an output folder, or what load_all_results gives"
+        )
+    return load_all_results(results)
+
+
+def _judge_pair(results: Results, specialist: str, joint: str) -> tuple[Judgment, ...]:
+    """Judge one pair by the gates registered for it, and by default gates what these leave out."""
+    if specialist == joint:
+        raise UsageError(f"specialist and joint are both {joint!r}; name two arms")
+    for arm in (specialist, joint):
+        if arm not in results:
+            raise UsageError(f"no results of {arm!r}{did_you_mean(arm, results)}; there are {', '.join(results)}")
+    asked = [Pair(task, specialist, joint) for task in TASKS]
+    if not suites(results, asked):
+        raise DataError(f"{results.output_dir}: {specialist} and {joint} have no dataset in common")
+    registered = registered_in(results.output_dir) or Registration({})
+    of_pair = {
+        name: gate
+        for name, gate in registered.gates.items()
+        if isinstance(gate, InterferenceGate) and gate.arms == (specialist, joint)
+    }
+    registered = replace(registered, gates=of_pair)
+    return (*judge(results, registered), *judge(results, default_gates(results, registered, asked)))
+
+
+def _mean_of(function: Statistic, runs: Array) -> float:
+    """Return the mean over runs ``(runs, queries)`` of a statistic of each."""
+    found = [function(scores) for scores in runs]
+    for one in found:
+        if not isinstance(one, int | float | np.number) or np.iscomplexobj(one):
+            raise UsageError(f"the statistic returned {type(one).__name__}; return one number for an array of scores")
+        if not np.isfinite(one):
+            raise DataError(
+                f"the statistic is {one} for some draw of {runs.shape[1]} queries; define it for every draw"
+            )
+    return float(np.mean(found))
+
+
+def _content(given: Any) -> Any:
+    return Path(given) if isinstance(given, str) else given

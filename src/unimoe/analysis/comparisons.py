@@ -9,13 +9,14 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import chain
 
 import numpy as np
 
-from unimoe.analysis.arms import FIRST_STAGE, ZERO_SHOT, has_role, pairs
+from unimoe.analysis.arms import FIRST_STAGE, ZERO_SHOT, arm_order, has_role, pairs
 from unimoe.analysis.corrections import Correction, Family, adjusted
 from unimoe.analysis.gates.findings import ratio_weights
-from unimoe.analysis.saved_comparison import saved_tests
+from unimoe.analysis.saved_comparison import Saved, saved_comparison
 from unimoe.analysis.statistics.estimates import MIN_DIFFERING, Estimate, Linear, estimate
 from unimoe.analysis.statistics.resampling import bootstrap_means, sign_flip_p
 from unimoe.analysis.statistics.variance import Array, Estimand, groups_of, moments
@@ -145,7 +146,8 @@ def compare_arms(
     """
     if iterations < 1:
         raise UsageError(f"iterations {iterations}: at least 1 is needed, 10000 are usual")
-    asked = list(questions_of(results) if questions is None else questions)
+    saved = saved_comparison(results.output_dir) if questions is None else None
+    asked = list(questions_of(results, saved) if questions is None else questions)
     found: dict[Question, Comparison] = {}
     deltas: dict[str, dict[Question, Array]] = {}
     # Beside a main metric, the others have no checks: their resampling would take as long again for each of them.
@@ -161,50 +163,42 @@ def compare_arms(
         ends = np.quantile(means, [ALPHA / 2.0, 1.0 - ALPHA / 2.0], axis=0).T.tolist()
         for question, (low, high), p in zip(of_key, ends, sign_flip_p(columns, iterations, seed), strict=True):
             found[question] = replace(found[question], check_interval=(low, high), check_p=float(p))
-    return correct_by_family([found[question] for question in asked], correction, family)
-
-
-def correct_by_family(
-    comparisons: Sequence[Comparison], correction: Correction, family: Family
-) -> tuple[Comparison, ...]:
-    """Return comparisons with their p corrected for the tests of the same family.
-
-    Each metric is a family of its own, the main metrics of all datasets together, and so are the averages of a metric:
-    of the whole ``table``, or further divided by ``dataset`` or by ``baseline``.
-    """
+    # Each metric is a family of its own, the main metrics of all datasets together, and so are averages of a metric.
     within: dict[Family, Callable[[Comparison], str]] = {
         "table": lambda c: "",
         "dataset": lambda c: c.key,
         "baseline": lambda c: c.baseline,
     }
-    families = gathered(
-        (("" if c.main else c.metric, bool(c.parts), within[family](c)), place) for place, c in enumerate(comparisons)
-    )
-    found: dict[int, Comparison] = {}
-    for places in families.values():
-        found |= zip(places, corrected([comparisons[place] for place in places], correction), strict=True)
-    return tuple(replace(found[place], family=family) for place in range(len(comparisons)))
+    rows = [replace(found[question], family=family) for question in asked]
+    return corrected(rows, correction, lambda c: ("" if c.main else c.metric, bool(c.parts), within[family](c)))
 
 
-def corrected(comparisons: Sequence[Comparison], correction: Correction = "holm") -> tuple[Comparison, ...]:
-    """Return comparisons with their p corrected for all of them together."""
-    p_values = [c.p for c in comparisons if c.p is not None]
-    left = iter(adjusted(p_values, correction))
-    return tuple(
-        replace(c, p_corrected=None if c.p is None else next(left), correction=correction, tests=len(p_values))
-        for c in comparisons
-    )
+def corrected(
+    comparisons: Sequence[Comparison],
+    correction: Correction = "holm",
+    family_of: Callable[[Comparison], object] = lambda c: None,
+) -> tuple[Comparison, ...]:
+    """Return comparisons with their p corrected for those of the same family, by default all of them together."""
+    found = list(comparisons)
+    for places in gathered((family_of(c), place) for place, c in enumerate(comparisons)).values():
+        p_values = {place: p for place in places if (p := comparisons[place].p) is not None}
+        of_place = dict(zip(p_values, adjusted(list(p_values.values()), correction), strict=True))
+        for place in places:
+            found[place] = replace(
+                found[place], p_corrected=of_place.get(place), correction=correction, tests=len(p_values)
+            )
+    return tuple(found)
 
 
-def questions_of(results: Results) -> tuple[Question, ...]:
-    """Return the comparisons that ``compare`` saved in the folder, else those that the names of the arms ask for.
+def questions_of(results: Results, saved: Saved | None = None) -> tuple[Question, ...]:
+    """Return the comparisons that ``compare`` saved with the results, else those that the names of the arms ask for.
 
     Each trained arm is compared with zero-shot and with the first stage, each joint arm with its specialist. Systems
     whose names give them no such role are compared with each other, or with the two baselines alone where there are
     many of them.
     """
-    if (saved := saved_tests(results.output_dir)) is not None:
-        asked = (Question(key, system, baseline) for key, system, baseline in saved)
+    if saved and saved.tests is not None:
+        asked = (Question(*test) for test in saved.tests)
         return tuple(q for q in asked if all(results.measured(q.key, arm) for arm in (q.system, q.baseline)))
     by_pair: dict[tuple[str, frozenset[str]], Question] = {}
     for key in results.dataset_keys:
@@ -235,6 +229,11 @@ def blocks_of(results: Results) -> dict[tuple[str, str], tuple[str, ...]]:
     """Return the ``task/dataset`` keys by task and main metric: those of one average, which never mixes metrics."""
     blocks = gathered(((first.task, first.main_metric), first.key) for first in results.firsts)
     return {block: tuple(keys) for block, keys in blocks.items()}
+
+
+def systems_of(results: Iterable[EvalResult]) -> list[str]:
+    """Return the systems of some results, baselines first."""
+    return sorted({result.config_name for result in results}, key=arm_order)
 
 
 def average_name(keys: Iterable[str]) -> str:
@@ -275,8 +274,7 @@ def difference(system: Array, baseline: Array, *, paired: bool = False) -> tuple
         baseline: of the other arm, the same queries in the same order; the number of seeds may differ.
         paired: whether row i of one belongs to row i of the other.
     """
-    estimated, unfit, _ = _difference([(system, baseline)], np.ones(1), paired=paired)
-    return estimated, unfit
+    return _difference([(system, baseline)], np.ones(1), paired=paired)[:2]
 
 
 def interval_of_mean(scores: Array) -> tuple[float, float] | None:
@@ -358,15 +356,14 @@ def _compare(results: Results, question: Question) -> tuple[Comparison, Array]:
         if len(set().union(*used[place])) < sum(map(len, used[place])):
             unfit = unfit or f"no run of {arms[place]} is on every dataset, and some are on several"
     spread = float(delta.std(ddof=1)) if len(delta) > 1 and not question.parts else 0.0
-    first, second = (weights @ [block[arm].mean() for block in blocks] for arm in (0, 1))
-    left_out = (
+    mean, other = (float(weights @ [block[arm].mean() for block in blocks]) for arm in (0, 1))
+    left_out = [
         f"{arm} seed {seed}"
         for arm, by_key in zip(arms, used, strict=True)
         for key, seeds in zip(keys, by_key, strict=True)
         for seed in results.seeds(arm, key)
         if seed not in seeds
-    )
-    seeds, other = (tuple(dict.fromkeys(seed for of_key in by_key for seed in of_key)) for by_key in used)
+    ]
     compared = Comparison(
         key=question.key,
         parts=question.parts,
@@ -374,11 +371,11 @@ def _compare(results: Results, question: Question) -> tuple[Comparison, Array]:
         main=question.metric is None,
         system=question.system,
         baseline=question.baseline,
-        seeds=(seeds, other),
+        seeds=(tuple(dict.fromkeys(chain(*used[0]))), tuple(dict.fromkeys(chain(*used[1])))),
         runs=(min(map(len, used[0])), min(map(len, used[1]))),
         left_out=tuple(dict.fromkeys(left_out)),
         queries=len(delta),
-        means=(float(first), float(second)),
+        means=(mean, other),
         difference=estimated,
         p=None if unfit else estimated.p,
         unfit=unfit,
@@ -396,7 +393,7 @@ def _seeds(results: Results, arm: str, keys: Sequence[str]) -> list[tuple[Seed, 
     Runs are matched across datasets by their names, as a gate does it, never by their places in a list.
     """
     own = [tuple(result.seed for result in results.measured(key, arm)) for key in keys]
-    if len(set(own)) == 1 and (len(keys) == 1 or own[0] == (None,)):
+    if len(keys) == 1 or set(own) == {(None,)}:
         return own
     common = results.distinct(arm, keys, results.seeds_of_all(arm, keys))
     return [common] * len(keys) if common else own

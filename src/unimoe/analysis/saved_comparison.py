@@ -9,7 +9,7 @@ from typing import Any, TypeAlias
 
 from unimoe.analysis.corrections import Correction, Family
 from unimoe.analysis.gates.definitions import Registration
-from unimoe.analysis.gates.registration import REGISTERED, register, registered_in
+from unimoe.analysis.gates.registration import REGISTERED, register
 from unimoe.core.errors import DataError
 from unimoe.core.io import Strict, hash_json, read_json, write_json
 from unimoe.results import (
@@ -48,22 +48,22 @@ def save_comparison(
     source: Path | None = None,
     correction: Correction = "holm",
     family: Family = "table",
-) -> Registration | None:
-    """Write results to their ``output_dir``, with the gates that judge them, and return the gates registered there.
+) -> None:
+    """Write results to their ``output_dir``, with the gates that judge them and the tests between them.
 
-    The tests are written too, so that an analysis of the folder has the same family of them, corrected in the same
-    way; other tests of the same results are no other comparison.
-
-    Sidecars come from the folder ``source`` where the results hold no details of queries.
+    An analysis of the folder then has the same family of tests, corrected in the same way; other tests of the same
+    results are no other comparison. Sidecars come from the folder ``source`` where the results hold no details of
+    queries.
 
     Raises:
         DataError: the folder holds results of something else, or another comparison that ``overwrite`` does not allow
             to replace.
     """
     folder = results.output_dir
+    places = {result_path(Path(), r.config_name, r.seed, r.task, r.dataset).as_posix(): r for r in results.everything}
     here = Saved(
         gates=None if gates is None else {name: gate.model_dump(mode="json") for name, gate in gates.gates.items()},
-        results={_place(result): _content(result) for result in results.everything},
+        results={place: _content(result) for place, result in places.items()},
         tests=list(tests),
         correction=correction,
         family=family,
@@ -80,31 +80,19 @@ def save_comparison(
     if gates is not None and not (folder / MARKER).exists():
         register(gates, folder)
     write_json(folder / MARKER, here.model_dump(mode="json"))
-    for result in results.everything:
-        write_result(folder, result, _detail(results, result, source))
-    return registered_in(folder)
+    for place, result in places.items():
+        detail = None
+        if results.details:
+            detail = DrillDown(queries=dict(results.details[result.config_name, result.seed, result.key]))
+        elif source is not None and drilldown_path(source / place).exists():
+            detail = read_drilldown(source / place)
+        write_result(folder, result, detail)
 
 
 def saved_comparison(folder: Path) -> Saved | None:
     """Return what the marker in a folder says; None where there is none."""
     marker = folder / MARKER
     return read_json(marker, Saved, "choose another --output-dir") if marker.exists() else None
-
-
-def saved_tests(folder: Path) -> list[Test] | None:
-    """Return what the comparison saved in a folder tests; None where there is none, or one of an earlier version."""
-    return saved.tests if (saved := saved_comparison(folder)) else None
-
-
-def _detail(results: Results, result: EvalResult, source: Path | None) -> DrillDown | None:
-    if results.details:
-        return DrillDown(queries=dict(results.details[result.config_name, result.seed, result.key]))
-    there = None if source is None else source / _place(result)
-    return read_drilldown(there) if there and drilldown_path(there).exists() else None
-
-
-def _place(result: EvalResult) -> str:
-    return result_path(Path(), result.config_name, result.seed, result.task, result.dataset).as_posix()
 
 
 def _content(result: EvalResult) -> dict[str, Any]:

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from statistics import fmean, stdev
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias, cast
+from typing import TYPE_CHECKING, Any, Literal
 
 from unimoe.analysis.analysis import Analysis
 from unimoe.analysis.comparisons import ITERATIONS, Comparison, Question, all_pairs, unknown_arm
@@ -16,10 +15,7 @@ from unimoe.analysis.tables import Table
 from unimoe.analysis.tables.comparisons import correction_text, significance_marks
 from unimoe.analysis.tables.scores import by_dataset_table, generate_comparison_table, overview_table
 from unimoe.core.errors import DataError, UsageError
-from unimoe.metrics import MetricLike, canonical_metrics
 from unimoe.results.folder import Results
-from unimoe.results.runs.building import score_systems
-from unimoe.results.runs.scoring import Judgments, QrelsContent, RunContent, RunSource, Scoring, judgments
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -30,21 +26,15 @@ Layout = Literal["systems", "datasets"]
 # Columns of a test that the rows of the scores repeat.
 _REPEATED = ("baseline", "difference", "low", "high", "p", "p_corrected", "wins", "ties", "losses", "holds_for")
 
-Given: TypeAlias = str | RunContent
-Seeds: TypeAlias = Given | Sequence[Given]
-OfSystem: TypeAlias = Seeds | Mapping[str, Seeds]
-
 
 @dataclass(frozen=True)
 class SystemComparison:
     """Systems with their scores on every dataset, and the tests between them.
 
     Attributes:
-        analysis: of their results; its tests are those of every metric and average.
+        analysis: of their results; its tests are those of every metric and average, with how their p is corrected.
         systems: in the order given, the baseline first.
         pairs: whether every two systems are compared, or each with the baseline alone.
-        correction: of p, for the tests of a family.
-        family: which tests are corrected together: those of a metric in the table, on a dataset, or against a baseline.
         warnings: what should be known before the numbers are believed.
     """
 
@@ -52,19 +42,12 @@ class SystemComparison:
     systems: tuple[str, ...]
     baseline: str | None
     pairs: Pairs
-    correction: Correction = "holm"
-    family: Family = "table"
     warnings: tuple[str, ...] = ()
 
     @property
     def results(self) -> Results:
         """The results that are compared."""
         return self.analysis.results
-
-    @property
-    def questions(self) -> tuple[Question, ...]:
-        """What is tested on each dataset."""
-        return self.analysis.questions
 
     @property
     def comparisons(self) -> tuple[Comparison, ...]:
@@ -123,9 +106,10 @@ class SystemComparison:
     @property
     def score_rows(self) -> list[dict[str, Any]]:
         """The rows of ``frame`` as plain data."""
-        found = {(c.key, c.metric, c.system, c.baseline): comparison_row(c) for c in self.analysis.tests}
-        tested = {(c.key, c.metric) for c in self.analysis.tests}
-        marks, rows = significance_marks(self.results, self.analysis.tests), []
+        tests = self.analysis.tests
+        found = {(c.key, c.metric, c.system, c.baseline): comparison_row(c) for c in tests}
+        tested = {(c.key, c.metric) for c in tests}
+        marks, rows = significance_marks(self.results, tests), []
         for key in self.results.dataset_keys:
             for system in self.systems:
                 runs = self.results.measured(key, system)
@@ -151,92 +135,15 @@ class SystemComparison:
 def comparison_row(c: Comparison) -> dict[str, Any]:
     """Return a comparison as plain data; what cannot be had is None, the interval too where there is no test."""
     task, _, dataset = c.key.partition("/")
-    (low, high), check = c.interval or (None, None), c.check_interval or (None, None)
+    (low, high), (check_low, check_high) = c.interval or (None, None), c.check_interval or (None, None)
     return {
         "task": task, "dataset": dataset, "metric": c.metric, "system": c.system, "baseline": c.baseline,
         "queries": c.queries, "system_runs": c.runs[0], "baseline_runs": c.runs[1],
         "system_mean": c.means[0], "baseline_mean": c.means[1], "difference": c.delta, "low": low, "high": high,
         "p": c.p, "p_corrected": c.p_corrected, "significant": c.significant, "unfit": c.unfit or None,
         "effect": c.effect, "superiority": c.superiority, "wins": c.wins, "ties": c.ties, "losses": c.losses,
-        "holds_for": c.holds_for, "check_low": check[0], "check_high": check[1],
-        "check_p": c.check_p,
+        "holds_for": c.holds_for, "check_low": check_low, "check_high": check_high, "check_p": c.check_p,
     }  # fmt: skip
-
-
-def compare(
-    systems: Mapping[str, OfSystem],
-    qrels: str | QrelsContent | Mapping[str, str | QrelsContent],
-    *,
-    baseline: str | None = None,
-    metrics: MetricLike | Sequence[MetricLike] = ("ndcg@10",),
-    pairs: Pairs = "all",
-    correction: Correction = "holm",
-    family: Family = "table",
-    relevance_level: int | None = None,
-    depth: int | None = None,
-    allow: str | Sequence[str] = (),
-    paired: bool = False,
-) -> SystemComparison:
-    """Compare systems by their runs: scores, intervals, and who beats whom, on one dataset or several.
-
-    A run is ``{query id: {document id: score}}`` or the path of a TREC run; a list of runs holds several seeds. With
-    several datasets, both ``qrels`` and each system map a dataset's name to what it has there.
-
-    Example:
-        >>> qrels = {f"q{i}": {"relevant": 1} for i in range(9)}
-        >>> good = {query: {"relevant": 3.0, "other": 2.0, "third": 1.0} for query in qrels}
-        >>> poor = {f"q{i}": {"relevant": 1.5, "other": 2.0, "third": i % 3} for i in range(9)}
-        >>> found = compare({"bm25": poor, "mono": good}, qrels, baseline="bm25", metrics=["mrr", "p@1"])
-        >>> print(found.frame()[["system", "metric", "mean"]].round(3).to_string())
-          system metric   mean
-        0   bm25    mrr  0.444
-        1   bm25    p@1  0.000
-        2   mono    mrr  1.000
-        3   mono    p@1  1.000
-        >>> print(found.tests()[["system", "baseline", "metric", "difference", "significant"]].round(3).to_string())
-          system baseline metric  difference  significant
-        0   mono     bm25    mrr       0.556         True
-        1   mono     bm25    p@1       1.000        False
-
-    Args:
-        systems: runs by the system's name.
-        qrels: ``{query id: {document id: grade}}`` or the path of a qrels file.
-        baseline: the system to compare the others with.
-        metrics: in any spelling that ``canonical_metric`` knows, or objects of ir_measures; the first is the main one.
-        pairs: ``all``: every two systems on every dataset are tested. ``baseline``: only each system against the
-            baseline, which leaves more power.
-        correction: of p for the tests of a family: ``holm``, ``bh`` (Benjamini-Hochberg), ``bonferroni`` or ``none``.
-        family: the tests of a metric that are corrected together: all of the ``table``, those of a ``dataset``, or
-            those against one ``baseline``. Averages over datasets are families of their own.
-        relevance_level: the lowest relevant grade of binary measures; by default what a qrels file states, else 1.
-        depth: score only this many documents of each query.
-        allow: what would be refused otherwise: ``queries``, ``zeros``, ``depth``, ``duplicates``, as in ``Scoring``.
-        paired: whether run i of all systems shares data order and initial weights.
-
-    Raises:
-        UsageError: unknown names, metrics or allowances, or fewer than two systems.
-        DataError: files or runs that cannot be read or compared.
-    """
-    if not isinstance(systems, Mapping):
-        raise UsageError(f"the systems are a {type(systems).__name__}; give a dictionary of their runs by name")
-    several = _is_several(qrels)
-    of_dataset = cast("dict[Any, str | QrelsContent]", qrels if several else {None: qrels})
-    datasets = [judgments(_content(given), name, relevance_level) for name, given in of_dataset.items()]
-    sources: list[RunSource] = []
-    for system, given in systems.items():
-        held: Any = given if several else {None: given}
-        absent = [dataset for dataset in of_dataset if not isinstance(held, Mapping) or dataset not in held]
-        if absent:
-            raise UsageError(f"{system} has no run on {', '.join(absent)}; map every dataset's name to its runs")
-        for dataset, judged in zip(of_dataset, datasets, strict=True):
-            sources += _sources(system, judged, held[dataset])
-    allowed = (allow,) if isinstance(allow, str) else tuple(allow)
-    scoring = Scoring(canonical_metrics(metrics), depth=depth, allow=allowed, paired=paired)
-    ordered = in_order(list(systems), baseline)
-    scored = score_systems(sources, scoring, f"comparison of {', '.join(ordered)}")
-    return compare_systems(
-        scored.results, ordered, baseline, pairs, correction=correction, family=family, warnings=scored.warnings
-    )
 
 
 def in_order(systems: Sequence[str], baseline: str | None) -> tuple[str, ...]:
@@ -254,8 +161,8 @@ def compare_systems(
     baseline: str | None,
     pairs: Pairs,
     *,
-    correction: Correction = "holm",
-    family: Family = "table",
+    correction: Correction | None = None,
+    family: Family | None = None,
     iterations: int = ITERATIONS,
     seed: int = 0,
     warnings: Sequence[str] = (),
@@ -282,24 +189,4 @@ def compare_systems(
     analysis = Analysis(
         results, gates, questions=questions, iterations=iterations, seed=seed, correction=correction, family=family
     )
-    return SystemComparison(analysis, tuple(systems), baseline, pairs, correction, family, tuple(warnings))
-
-
-def _is_several(qrels: object) -> bool:
-    """Return whether judgments are those of several datasets by name, not of one."""
-    first = next(iter(qrels.values()), None) if isinstance(qrels, Mapping) else None
-    inner = next(iter(first.values()), None) if isinstance(first, Mapping) else None
-    return isinstance(first, str | Path) or isinstance(inner, Mapping)
-
-
-def _sources(system: str, judged: Judgments, given: Seeds) -> Iterator[RunSource]:
-    runs = given if isinstance(given, Sequence) and not isinstance(given, str) else [given]
-    if not runs:
-        raise UsageError(f"no run of {system}; give one or more")
-    for seed, content in enumerate(map(_content, runs)):
-        name = str(content) if isinstance(content, Path) else f"{system} run {seed}"
-        yield RunSource(system, judged, seed, name, content)
-
-
-def _content(given: Any) -> Any:
-    return Path(given) if isinstance(given, str) else given
+    return SystemComparison(analysis, tuple(systems), baseline, pairs, tuple(warnings))

@@ -4,128 +4,122 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
-from functools import partial
+from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any
 
 from pydantic import ValidationError
 from pydantic_core import to_jsonable_python
 
-from unimoe.analysis.analysis import Analysis
-from unimoe.analysis.arms import Pair, arm_order
-from unimoe.analysis.comparisons import unknown_arm
+from unimoe.analysis.arms import Pair
+from unimoe.analysis.comparisons import systems_of, unknown_arm
 from unimoe.analysis.drilldown import LIMIT, drilldown_table
 from unimoe.analysis.gates.definitions import Registration, load_gates
-from unimoe.analysis.gates.judging import Refusal
+from unimoe.analysis.gates.judging import Refusal, exit_code
 from unimoe.analysis.gates.output import filled, gate_lines, gates_as_json
 from unimoe.analysis.gates.registration import gate_of, registered_in
 from unimoe.analysis.report.systems import systems_headlines
-from unimoe.analysis.saved_comparison import MARKER, save_comparison
-from unimoe.analysis.systems import Layout, SystemComparison, comparison_row, in_order
+from unimoe.analysis.saved_comparison import MARKER, Saved, save_comparison, saved_comparison
+from unimoe.analysis.systems import Pairs, SystemComparison, compare_systems, comparison_row, in_order
 from unimoe.analysis.tables import Table
 from unimoe.analysis.tables.comparisons import comparisons_table
 from unimoe.analysis.tables.scores import generate_comparison_table
-from unimoe.cli.run_files import Pattern, name_systems, select_keys
+from unimoe.cli.compare_options import Options
+from unimoe.cli.models import ModelOptions
+from unimoe.cli.run_files import (
+    Pattern,
+    as_run_files,
+    is_scored,
+    name_systems,
+    select_datasets,
+    select_keys,
+    select_runs,
+    two_arms,
+)
 from unimoe.core.console import print_error, stderr, stdout
 from unimoe.core.errors import UsageError
 from unimoe.core.grouping import gathered
 from unimoe.metrics import DEFAULT_METRICS, canonical_metrics
 from unimoe.results.comparability import with_metrics
 from unimoe.results.folder import Results, load_all_results
-from unimoe.results.runs.building import TASK, ScoredSystems
-from unimoe.results.runs.scoring import ScoredRun
+from unimoe.results.runs.building import TASK, ScoredSystems, score_systems
+from unimoe.results.runs.scoring import ScoredRun, Scoring
 
 _METRIC = "ndcg@10"
 
-Patterns: TypeAlias = Mapping[str, Sequence[Pattern]]  # of run files, by system
-Read: TypeAlias = Callable[..., ScoredSystems]  # from patterns, the comparison's name, metrics, and others to show
-Tabulate: TypeAlias = Callable[..., SystemComparison]  # from results, systems, and their baseline
+
+def run(options: Options) -> int:
+    """Compare what the options name, in the form that they choose, and return the command's exit code."""
+    patterns = [Pattern.parse("--systems", text) for text in options.systems or []]
+    if first := next((pattern for pattern in patterns if options.baseline and pattern.name == options.baseline), None):
+        patterns.remove(first)
+        patterns.insert(0, replace(first, option="--baseline"))
+    elif options.baseline:
+        patterns.insert(0, Pattern.parse("--baseline", options.baseline))
+    for_models = ModelOptions(
+        options.models_dir or Path("outputs", "compare"),
+        config=options.config,
+        override=options.override,
+        max_queries=options.max_queries,
+        device=options.device,
+        threads=options.threads,
+    )
+    of_runs = options.results is None and not (options.specialist or options.joint)
+    models = of_runs and any(is_scored(pattern.path) for pattern in patterns)
+    if (named := for_models.given()) and not models:
+        raise UsageError(f"{named[0]} is for models by name, and there are none; leave it out")
+    options.refuse_contradictions(models=models)
+    if options.specialist or options.joint:
+        return _judge_runs(options)
+    if options.results is not None:
+        _tabulate_folder(options, options.results)
+        return 0
+    datasets = options.dataset or []
+    if models:
+        patterns, datasets = as_run_files(patterns, datasets, for_models)
+    systems = name_systems(patterns)
+    baseline = next(iter(systems)) if patterns[0].option == "--baseline" else None
+    ordered = in_order(list(systems), baseline)
+    scored = _read(options, systems, datasets, f"comparison of {', '.join(ordered)}", options.metric or [_METRIC])
+    table = _compare(options, scored.results, ordered, baseline)
+    _keep(options, table, None)
+    _show_table(options, table, scored)
+    return 0
 
 
-@dataclass(frozen=True)
-class Output:
-    """Where a comparison goes, and how: into a folder that keeps it, and to standard output."""
-
-    folder: Path | None
-    overwrite: bool
-    as_json: bool
-    layout: Layout
-
-    def keep(self, table: SystemComparison, gates: Registration | None, source: Path | None = None) -> None:
-        """Write results, gates and tests to the folder, where there is one; sidecars come from ``source``."""
-        if self.folder is not None:
-            tests = [(question.key, question.system, question.baseline) for question in table.questions]
-            how = partial(save_comparison, correction=table.correction, family=table.family)
-            how(table.results, gates, tests, overwrite=self.overwrite, source=source)
-
-    def show(self, analysis: Analysis, print_text: Callable[[], None], plain: Callable[[], dict[str, Any]]) -> None:
-        """Write the report to the folder, and print the comparison.
-
-        The report comes before the first line: a pager that quits closes the pipe, which ends the command there.
-        """
-        from unimoe.analysis.report import write_report
-
-        report = None if self.folder is None else write_report(analysis)
-        if self.as_json:
-            stdout.out(json.dumps(to_jsonable_python(plain(), inf_nan_mode="null"), ensure_ascii=False))
-        else:
-            print_text()
-        if report is not None:
-            (stderr if self.as_json else stdout).print(f"\nReport: {report}", soft_wrap=True)
-
-
-def say_read(run: ScoredRun) -> None:
-    """Say on stderr which run was read."""
-    where = f"{run.source.system} seed {run.source.seed} on {run.source.judged.dataset}, depth {run.depth:,}"
-    stderr.print(f"read {run.source.name}: {where}", style="dim", soft_wrap=True)
-
-
-def warn(warnings: Iterable[str]) -> None:
-    """Say on stderr what to know before the numbers are believed."""
-    for warning in warnings:
-        stderr.print(f"warning: {warning}", style="yellow", soft_wrap=True)
-
-
-def judge_runs(
-    arms: Patterns,
-    metrics: Sequence[str],
-    gates: Path | None,
-    looks: Sequence[int],
-    read: Read,
-    tabulate: Tabulate,
-    output: Output,
-) -> Analysis:
-    """Judge a joint model against its specialist, print and keep the judgment."""
-    specialist, joint = arms
-    if len(metrics) > 1:
-        asked = " ".join(metrics)
+def _judge_runs(options: Options) -> int:
+    """Judge a joint model against its specialist, print and keep the judgment; 0 unless a gate file judges."""
+    names = options.specialist_name or "specialist", options.joint_name or "joint"
+    arms, metrics, looks = two_arms(names, options.specialist or [], options.joint or []), options.metric, options.looks
+    specialist, joint = names
+    if metrics and len(metrics) > 1:
         raise UsageError(
-            f"--metric {asked}: a verdict is on one metric; give one, or compare --systems, which shows all"
+            f"--metric {' '.join(metrics)}: a verdict is on one metric; give one, or compare --systems, which shows all"
         )
-    registration = _registered(gates, output)
+    # The gates given, else those that the output folder holds already, but not those of what is replaced.
+    registration, folder = None if options.gates is None else load_gates(options.gates), options.output_dir
+    if registration is None and folder is not None and not (options.overwrite and (folder / MARKER).exists()):
+        registration = registered_in(folder)
     of_gates = [gate.metric for gate in registration.gates.values()] if registration else []
-    main = metrics or of_gates[:1] or [_METRIC]
-    scored = read(arms, f"{joint} against {specialist}", main, [*of_gates, *DEFAULT_METRICS])
-    results = scored.results
+    main, others = metrics or of_gates[:1] or [_METRIC], [*of_gates, *DEFAULT_METRICS]
+    scored = _read(options, arms, options.dataset or [], f"{joint} against {specialist}", main, others)
     if registration is None:
         datasets = list(dict.fromkeys(run.source.judged.dataset for run in scored.runs))
+        metric = scored.results.results[0].main_metric
         try:
-            pair, metric = Pair(TASK, specialist, joint), results.results[0].main_metric
-            gate = gate_of(pair, datasets=datasets, metric=metric, looks=list(looks) or None)
+            gate = gate_of(Pair(TASK, specialist, joint), datasets=datasets, metric=metric, looks=looks or None)
         except ValidationError as error:
             reason = str(error.errors()[0]["msg"]).removeprefix("Value error, ")
-            raise UsageError(f"--looks {' '.join(map(str, looks))}: {reason}") from None
+            raise UsageError(f"--looks {' '.join(map(str, looks or []))}: {reason}") from None
         registration = Registration({"interference": gate})
     # With a folder, the gates that judge are those that are registered there.
-    table = tabulate(
-        results, (specialist, joint), specialist, pairs="baseline", gates=None if output.folder else registration
-    )
-    output.keep(table, registration)
+    judges = registration if folder is None else None
+    table = _compare(options, scored.results, names, specialist, pairs="baseline", gates=judges)
+    _keep(options, table, registration)
     analysis = table.analysis
 
     def plain() -> dict[str, Any]:
-        return _as_json(results, scored) | {
+        return _as_json(table.results, scored) | {
             "gates": gates_as_json(analysis.registration, analysis.outcomes, analysis.decisive),
             "comparisons": [comparison_row(comparison) for comparison in analysis.comparisons],
             "drilldown": [
@@ -135,102 +129,157 @@ def judge_runs(
             ],
         }
 
-    output.show(analysis, lambda: _print_verdict(analysis), plain)
-    for outcome in analysis.decisive if gates else ():
+    def print_text() -> None:
+        stdout.out(gate_lines(analysis.registration, analysis.outcomes))
+        stdout.out(f"\n{_levels(table.results)}\n")
+        _print_table(generate_comparison_table(table.results, analysis.tests))
+        for item in analysis.judgments:
+            for row in item.rows:
+                if cases := analysis.cases[item.name, row.datasets[0]]:
+                    _print_table(drilldown_table(cases, item.gate, row.datasets[0]))
+
+    _show(options, table, print_text, plain)
+    if options.gates is None:
+        return 0
+    for outcome in analysis.decisive:
         if isinstance(outcome, Refusal):
             print_error(outcome.error)
-    return analysis
+    return exit_code(analysis.decisive)
 
 
-def _registered(gates: Path | None, output: Output) -> Registration | None:
-    """Return the gates given, else those that the output folder holds already, but not those of what is replaced."""
-    if gates is not None:
-        return load_gates(gates)
-    if output.folder is None or (output.overwrite and (output.folder / MARKER).exists()):
-        return None
-    return registered_in(output.folder)
-
-
-def tabulate_runs(
-    given: Sequence[Pattern], metrics: Sequence[str], read: Read, tabulate: Tabulate, output: Output
-) -> None:
-    """Compare systems given as run files, print the table, and keep it; errors are those of ``judge_runs``."""
-    patterns = name_systems(given)
-    baseline = next(iter(patterns)) if given[0].option == "--baseline" else None
-    ordered = in_order(list(patterns), baseline)
-    scored = read(patterns, f"comparison of {', '.join(ordered)}", metrics or [_METRIC])
-    table = tabulate(scored.results, ordered, baseline)
-    output.keep(table, None)
-    _show_table(table, scored, output)
-
-
-def tabulate_folder(
-    folder: Path,
-    baseline: str | None,
-    systems: Sequence[str],
-    datasets: Sequence[str],
-    metrics: Sequence[str],
-    allow: Sequence[str],
-    tabulate: Tabulate,
-    output: Output,
-) -> None:
-    """Compare arms of a folder of results, print the table, and keep it; errors are those of ``judge_runs``."""
+def _tabulate_folder(options: Options, folder: Path) -> None:
+    """Compare arms of a folder of results, corrected as the comparison that it holds unless the options say how."""
+    saved = saved_comparison(folder)
+    allow, baseline = options.allow or [], options.baseline
     held = load_all_results(folder, allow)
-    known = sorted({result.config_name for result in held.results}, key=arm_order)
-    wanted = list(dict.fromkeys([*([baseline] if baseline else []), *(systems or known)]))
+    known = systems_of(held.results)
+    wanted = list(dict.fromkeys([*([baseline] if baseline else []), *(options.systems or known)]))
     for arm in wanted:
         if arm not in known:
             raise UsageError(f"--results {folder}: {unknown_arm(arm, known)}")
-    ordered, keys = in_order(wanted, baseline), select_keys(held.dataset_keys, datasets)
-    names = canonical_metrics(metrics)
-    chosen = [with_metrics(r, names) for r in held.results if r.config_name in wanted and r.key in keys]
-    results = Results(output.folder or folder, chosen, allow=allow)
-    warn(results.notes(results.dataset_keys))
-    table = tabulate(results, ordered, baseline)
-    if output.folder is not None and output.folder.resolve() == folder.resolve():
+    ordered, keys = in_order(wanted, baseline), select_keys(held.dataset_keys, options.dataset or [])
+    metrics = canonical_metrics(options.metric or [])
+    chosen = [with_metrics(r, metrics) for r in held.results if r.config_name in wanted and r.key in keys]
+    results = Results(options.output_dir or folder, chosen, allow=allow)
+    _warn(results.notes(results.dataset_keys))
+    table = _compare(options, results, ordered, baseline, saved=saved)
+    if options.output_dir is not None and options.output_dir.resolve() == folder.resolve():
         raise UsageError(f"--output-dir {folder} is what --results reads; choose another folder")
-    output.keep(table, registered_in(folder), folder)
-    _show_table(table, None, output)
+    _keep(options, table, registered_in(folder), folder)
+    _show_table(options, table, None)
 
 
-def _show_table(table: SystemComparison, scored: ScoredSystems | None, output: Output) -> None:
+def _read(
+    options: Options,
+    systems: Mapping[str, Sequence[Pattern]],
+    datasets: Sequence[str],
+    experiment: str,
+    metrics: Sequence[str],
+    others: Sequence[str] = (),
+) -> ScoredSystems:
+    """Read and score the run files of some systems, and say on stderr which were read, and what to know of them."""
+
+    def say_read(run: ScoredRun) -> None:
+        where = f"{run.source.system} seed {run.source.seed} on {run.source.judged.dataset}, depth {run.depth:,}"
+        stderr.print(f"read {run.source.name}: {where}", style="dim", soft_wrap=True)
+
+    scoring = Scoring(tuple(metrics), tuple(others), options.depth, tuple(options.allow or ()), options.paired)
+    judged = select_datasets(options.qrels, datasets, options.relevance_level, options.queries)
+    sources = select_runs(systems, judged, in_order=options.paired)
+    where = options.output_dir or Path()
+    scored = score_systems(sources, scoring, experiment, given=options.recorded, output_dir=where, on_run=say_read)
+    _warn(scored.warnings)
+    return scored
+
+
+def _warn(warnings: Iterable[str]) -> None:
+    for warning in warnings:
+        stderr.print(f"warning: {warning}", style="yellow", soft_wrap=True)
+
+
+def _compare(
+    options: Options,
+    results: Results,
+    systems: Sequence[str],
+    baseline: str | None,
+    *,
+    pairs: Pairs | None = None,
+    gates: Registration | None = None,
+    saved: Saved | None = None,
+) -> SystemComparison:
+    return compare_systems(
+        results,
+        systems,
+        baseline,
+        pairs or options.pairs or "all",
+        iterations=options.iterations,
+        seed=options.seed,
+        correction=options.correction or (saved.correction if saved else None),
+        family=options.family or (saved.family if saved else None),
+        gates=gates,
+    )
+
+
+def _keep(options: Options, table: SystemComparison, gates: Registration | None, source: Path | None = None) -> None:
+    """Write results, gates and tests to the output folder, where there is one; sidecars come from ``source``."""
+    if options.output_dir is not None:
+        save_comparison(
+            table.results,
+            gates,
+            [(question.key, question.system, question.baseline) for question in table.analysis.questions],
+            overwrite=options.overwrite,
+            source=source,
+            correction=table.analysis.correction,
+            family=table.analysis.family,
+        )
+
+
+def _show(
+    options: Options, table: SystemComparison, print_text: Callable[[], None], plain: Callable[[], dict[str, Any]]
+) -> None:
+    """Write the report to the output folder, and print the comparison.
+
+    The report comes before the first line: a pager that quits closes the pipe, which ends the command there.
+    """
+    from unimoe.analysis.report import write_report
+
+    report = None if options.output_dir is None else write_report(table.analysis)
+    if options.as_json:
+        stdout.out(json.dumps(to_jsonable_python(plain(), inf_nan_mode="null"), ensure_ascii=False))
+    else:
+        print_text()
+    if report is not None:
+        (stderr if options.as_json else stdout).print(f"\nReport: {report}", soft_wrap=True)
+
+
+def _show_table(options: Options, table: SystemComparison, scored: ScoredSystems | None) -> None:
+    """Print the table of systems, and every test between them."""
+
     def plain() -> dict[str, Any]:
         return _as_json(table.results, scored) | {
             "baseline": table.baseline,
             "pairs": table.pairs,
-            "correction": table.correction,
-            "family": table.family,
+            "correction": table.analysis.correction,
+            "family": table.analysis.family,
             "scores": table.score_rows,
             "comparisons": table.test_rows,
         }
 
-    output.show(table.analysis, lambda: _print_systems(table, output.layout), plain)
+    def print_text() -> None:
+        layout = options.layout or "systems"
+        for sentence in systems_headlines(table.results, table.comparisons):
+            stdout.out(filled(sentence))
+        stdout.out(filled(f"{table.summary}. {_levels(table.results)}"))
+        stdout.print()
+        metrics = {metric for result in table.results.results for metric in result.aggregate}
+        overview = table.overview()
+        if overview.groups and layout == "systems":
+            _print_table(overview)
+        if layout == "datasets" or not overview.groups or len(metrics) > 1:
+            _print_table(table.table(layout))
+        _print_table(comparisons_table(table.results, table.comparisons))
 
-
-def _print_verdict(analysis: Analysis) -> None:
-    """Print the judgment of two arms with their scores and the queries that differ most."""
-    stdout.out(gate_lines(analysis.registration, analysis.outcomes))
-    stdout.out(f"\n{_levels(analysis.results)}\n")
-    _print_table(generate_comparison_table(analysis.results, analysis.tests))
-    for item in analysis.judgments:
-        for row in item.rows:
-            if cases := analysis.cases[item.name, row.datasets[0]]:
-                _print_table(drilldown_table(cases, item.gate, row.datasets[0]))
-
-
-def _print_systems(table: SystemComparison, layout: Layout) -> None:
-    """Print the table of systems, and every test between them."""
-    for sentence in systems_headlines(table.results, table.comparisons):
-        stdout.out(filled(sentence))
-    stdout.out(filled(f"{table.summary}. {_levels(table.results)}"))
-    stdout.print()
-    metrics = {metric for result in table.results.results for metric in result.aggregate}
-    overview = table.overview()
-    if overview.groups and layout == "systems":
-        _print_table(overview)
-    if layout == "datasets" or not overview.groups or len(metrics) > 1:
-        _print_table(table.table(layout))
-    _print_table(comparisons_table(table.results, table.comparisons))
+    _show(options, table, print_text, plain)
 
 
 def _print_table(table: Table) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -20,7 +20,7 @@ from unimoe.results.folder import Results
 
 
 class Score:
-    """Main metric of one arm on one dataset: by seed or one run, its mean, and the ends of its 95 % interval.
+    """Main metric of one arm on one dataset: of each run, its mean, and the ends of its 95 % interval.
 
     The interval is for other seeds and queries; over queries alone where there is one run. With one query there is
     none, and both ends are the mean.
@@ -33,8 +33,7 @@ class Score:
         self.ends = interval_of_mean(matrix) or (self.mean, self.mean)
 
 
-@dataclass(frozen=True)
-class Panel:
+class Panel(NamedTuple):
     """One dataset, by the first of its results, and the scores of each arm."""
 
     first: EvalResult
@@ -47,8 +46,8 @@ def score_panels(results: Results, task: str) -> list[Panel]:
     for first in results.firsts:
         if first.task == task:
             runs = gathered((r.config_name, r.seed) for r in results.measured(first.key))
-            scores = {arm: 100.0 * results.scores(arm, first.key, seeds) for arm, seeds in runs.items()}
-            found.append(Panel(first, {arm: Score(matrix) for arm, matrix in scores.items()}))
+            scores = {arm: Score(100.0 * results.scores(arm, first.key, seeds)) for arm, seeds in runs.items()}
+            found.append(Panel(first, scores))
     return found
 
 
@@ -62,8 +61,16 @@ def score_figure(shown: Sequence[Panel], looks: Mapping[str, Look], notes: Seque
     figure, grid = panels(titles, _label(shown), height=0.35 + 0.15 * len(arms), notes=notes)
     for axes, panel in zip(grid, shown, strict=True):
         for place, arm in enumerate(arms):
-            if arm in panel.scores:
-                _draw_bar(axes, place, panel.scores[arm], looks[arm])
+            if score := panel.scores.get(arm):
+                look = looks[arm]
+                axes.barh(
+                    place, score.mean, 0.74, color=look.colour, hatch=look.hatch, edgecolor="black", linewidth=0.4
+                )
+                axes.hlines(place, *score.ends, color="black", linewidth=1.0)
+                if len(score.runs) > 1:
+                    heights = np.linspace(place - 0.2, place + 0.2, len(score.runs))
+                    axes.plot(score.runs, heights, "o", color="white", markeredgecolor="black", markersize=2.4)
+                axes.text(max(*score.runs, *score.ends), place, f"\N{NO-BREAK SPACE}{score.mean:.1f}", va="center")
         _name_rows(axes, short_names(arms, SHORT))
     most = max(axes.dataLim.x1 for axes in grid)
     for axes in grid:
@@ -100,12 +107,3 @@ def _name_rows(axes: Axes, names: Mapping[str, str]) -> None:
     axes.set_yticks(range(len(names)), list(names.values()))
     axes.tick_params("y", length=0.0)
     axes.set_ylim(len(names) - 0.5, -0.5)
-
-
-def _draw_bar(axes: Axes, place: int, score: Score, look: Look) -> None:
-    axes.barh(place, score.mean, 0.74, color=look.colour, hatch=look.hatch, edgecolor="black", linewidth=0.4)
-    axes.hlines(place, *score.ends, color="black", linewidth=1.0)
-    if len(score.runs) > 1:
-        heights = np.linspace(place - 0.2, place + 0.2, len(score.runs))
-        axes.plot(score.runs, heights, "o", color="white", markeredgecolor="black", markersize=2.4)
-    axes.text(max(*score.runs, *score.ends), place, f"\N{NO-BREAK SPACE}{score.mean:.1f}", va="center")

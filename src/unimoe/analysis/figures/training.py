@@ -38,7 +38,12 @@ def loss_figure(logs: Mapping[tuple[str, Seed], Log], looks: Mapping[str, Look],
     for (arm, _), log in logs.items():
         curves = gathered((loss, (record["step"], value)) for record in log for loss, value in _parts(record).items())
         for loss, points in curves.items():
-            found.setdefault(f"{loss} loss", {}).setdefault(arm, []).append(_smooth(dict(points)))
+            # The mean over the last twentieth of the run's steps; early steps average what there is.
+            steps, values = zip(*dict(points).items(), strict=True)
+            total, ends = np.cumsum([0.0, *values]), np.arange(1, len(steps) + 1)
+            starts = np.maximum(0, ends - max(1, len(steps) // 20))
+            smooth = dict(zip(steps, ((total[ends] - total[starts]) / (ends - starts)).tolist(), strict=True))
+            found.setdefault(f"{loss} loss", {}).setdefault(arm, []).append(smooth)
     figure, grid = _curves_figure(dict(sorted(found.items(), reverse=True)), looks, notes)
     for axes in grid:
         axes.set_ylim(bottom=min(0.0, axes.get_ylim()[0]))
@@ -146,30 +151,22 @@ def _curves_figure(
     seeds = {arm: max(len(curves.get(arm, ())) for curves in shown.values()) for arm in arms}
     labels = {arm: f"{name} ({seeds[arm]} seeds)" if seeds[arm] > 1 else name for arm, name in arms.items()}
     figure, grid = panels(list(shown), "step", columns=1, legend=legend_of(labels, looks, marker=""), notes=notes)
+
+    def draw(axes: Axes, curve: Curve, look: Look, linewidth: float, alpha: float) -> None:
+        places = np.linspace(0, len(curve) - 1, min(len(curve), MOST_POINTS)).astype(int)
+        points = np.array([*curve.items()]).reshape(-1, 2)[places]
+        marker = look.marker if len(curve) == 1 else ""
+        axes.plot(*points.T, look.dashes, color=look.colour, marker=marker, linewidth=linewidth, alpha=alpha)
+
     for axes, curves in zip(grid, shown.values(), strict=True):
         for arm in arms:
             if held := [curve for curve in curves.get(arm, ()) if curve]:
                 steps = sorted(set.intersection(*map(set, held)))
                 thick = {step: float(mean([curve[step] for curve in held])) for step in steps}
                 for curve in held if len(held) > 1 else ():
-                    _draw_curve(axes, curve, looks[arm], linewidth=0.5, alpha=0.45)
-                _draw_curve(axes, thick, looks[arm], linewidth=1.5, alpha=1.0)
+                    draw(axes, curve, looks[arm], 0.5, 0.45)
+                draw(axes, thick, looks[arm], 1.5, 1.0)
     for axes in grid[1:]:
         axes.sharex(grid[0])
     grid[0].xaxis.set_major_locator(MaxNLocator(5, integer=True))
     return figure, grid
-
-
-def _draw_curve(axes: Axes, curve: Curve, look: Look, linewidth: float, alpha: float) -> None:
-    places = np.linspace(0, len(curve) - 1, min(len(curve), MOST_POINTS)).astype(int)
-    points = np.array([*curve.items()]).reshape(-1, 2)[places]
-    marker = look.marker if len(curve) == 1 else ""
-    axes.plot(*points.T, look.dashes, color=look.colour, marker=marker, linewidth=linewidth, alpha=alpha)
-
-
-def _smooth(curve: Curve) -> Curve:
-    """Return the running mean over the last twentieth of the run's steps; early steps average what there is."""
-    total = np.cumsum([0.0, *curve.values()])
-    ends = np.arange(1, len(curve) + 1)
-    starts = np.maximum(0, ends - max(1, len(curve) // 20))
-    return dict(zip(curve, ((total[ends] - total[starts]) / (ends - starts)).tolist(), strict=True))

@@ -12,8 +12,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from unimoe.analysis.arms import arm_order
-from unimoe.analysis.comparisons import ALPHA, Comparison, before_after
+from unimoe.analysis.comparisons import ALPHA, Comparison, before_after, systems_of
 from unimoe.analysis.corrections import NAMES, OF_FAMILY
 from unimoe.analysis.formats import listed
 from unimoe.analysis.statistics.estimates import LEVEL, TWO_SEEDS
@@ -73,7 +72,7 @@ def significance_marks(results: Results, comparisons: Sequence[Comparison]) -> M
     """
     if not comparisons:
         return Marks({}, {}, ())
-    systems = sorted({result.config_name for result in results.results}, key=arm_order)
+    systems = systems_of(results.results)
     letters = {system: _letter(place) for place, system in enumerate(systems)}
     worse = gathered(
         ((c.parts or (c.key,), c.metric, c.ordered[0]), (systems.index(c.ordered[1]), bool(c.alone)))
@@ -85,7 +84,17 @@ def significance_marks(results: Results, comparisons: Sequence[Comparison]) -> M
     for place, found in worse.items():
         plain, alone = (between.join(_letter(i) for i, single in sorted(found) if single == of) for of in (False, True))
         beaten[place] = f"{plain}({alone})" if alone else plain
-    return Marks(letters, beaten, tuple(_mark_notes(comparisons, beaten.values())))
+    test, notes = f"{_TEST}, p {correction_text(comparisons)}, level {ALPHA:g}", list[str]()
+    if beaten:
+        notes.append(f"Raised letters name the systems that this one beats significantly ({test}).")
+    elif any(c.p is not None for c in comparisons):
+        notes.append(f"No system beats another significantly ({test}).")
+    if any("(" in letters for letters in beaten.values()):
+        notes.append(
+            "Letters in brackets hold for other queries alone: one of the two systems has a single run, and where that "
+            "is a training, another seed may well say otherwise."
+        )
+    return Marks(letters, beaten, (*notes, *_limits(comparisons)))
 
 
 def correction_text(comparisons: Sequence[Comparison]) -> str:
@@ -178,20 +187,6 @@ def _filled(table: Table, results: Results, comparisons: Sequence[Comparison], h
             *caveat_notes(results),
         ),
     )
-
-
-def _mark_notes(comparisons: Sequence[Comparison], beaten: Collection[str]) -> Iterator[str]:
-    test = f"{_TEST}, p {correction_text(comparisons)}, level {ALPHA:g}"
-    if beaten:
-        yield f"Raised letters name the systems that this one beats significantly ({test})."
-    elif any(c.p is not None for c in comparisons):
-        yield f"No system beats another significantly ({test})."
-    if any("(" in letters for letters in beaten):
-        yield (
-            "Letters in brackets hold for other queries alone: one of the two systems has a single run, and where that "
-            "is a training, another seed may well say otherwise."
-        )
-    yield from _limits(comparisons)
 
 
 def _limits(comparisons: Sequence[Comparison]) -> Iterator[str]:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from functools import partial
 from statistics import fmean
 from typing import TypeAlias
 
@@ -33,15 +31,18 @@ def mteb_table(results: Results) -> Table:
     lacking = {task: ", ".join(name for name, run in named if task not in run) for task in types}
     by_type = gathered(sorted((kind, task) for task, kind in types.items() if not lacking[task]))
     shared = [task for tasks in by_type.values() for task in tasks]
-    means: dict[str, Callable[[Run], float]] = {
-        "Mean (Task)": lambda run: _mean(run, shared),
-        "Mean (TaskType)": lambda run: fmean(_mean(run, tasks) for tasks in by_type.values()),
-        **{f"{kind} ({len(tasks)})": partial(_mean, tasks=tasks) for kind, tasks in by_type.items()},
+    means = {  # what each column is the mean of: groups of tasks, averaged first
+        "Mean (Task)": [shared],
+        "Mean (TaskType)": list(by_type.values()),
+        **{f"{kind} ({len(tasks)})": [tasks] for kind, tasks in by_type.items()},
     }
-    columns = [
-        marked([Cell.mean([mean(run) for run in by_seed.values() if shared]) for by_seed in arms.values()])
-        for mean in means.values()
-    ]
+    columns = []
+    for of in means.values():
+        scores = [
+            [fmean(fmean(_score(run[task]) for task in tasks) for tasks in of) for run in by_seed.values() if shared]
+            for by_seed in arms.values()
+        ]
+        columns.append(marked([Cell.mean(by_seed) for by_seed in scores]))
     left_out = gathered((lacking[task], task) for task in sorted(types) if lacking[task])
     rows = tuple(zip(map(Cell, arms), *columns, strict=True))
     return Table(
@@ -154,7 +155,3 @@ def _runs_by_arm(results: Results) -> dict[str, dict[Seed, Run]]:
 def _score(result: EvalResult) -> float:
     """Return MTEB's main score × 100; correlations may be negative."""
     return 100.0 * result.aggregate.get(MAIN_SCORE, result.aggregate[result.main_metric])
-
-
-def _mean(run: Run, tasks: Sequence[str]) -> float:
-    return fmean(_score(run[task]) for task in tasks)

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from itertools import compress
 from statistics import fmean
 
 from unimoe.analysis.arms import arm_order
-from unimoe.analysis.comparisons import Comparison, average_name, blocks_of, reaches_cutoff
+from unimoe.analysis.comparisons import Comparison, average_name, blocks_of, reaches_cutoff, systems_of
 from unimoe.analysis.tables.cells import (
     ABSENT,
     Cell,
@@ -35,7 +34,15 @@ def generate_comparison_table(results: Results, comparisons: Sequence[Comparison
         comparisons: what ``compute_significance`` returned on them, or ``Analysis.tests``; letters behind a score then
             name the systems it beats significantly.
     """
-    metrics = _metrics(results)
+    # The datasets that show each metric, and those whose candidates end before its cutoff.
+    shown, shallow = dict[str, list[str]](), dict[str, list[str]]()
+    for key in results.dataset_keys:
+        runs = results.measured(key)
+        for metric in {metric for run in runs for metric in run.aggregate}:
+            deep = metric == runs[0].main_metric or any(reaches_cutoff(run, metric) for run in runs)
+            (shown if deep else shallow).setdefault(metric, []).append(key)
+    usual = [metric for metric in DEFAULT_METRICS if metric in shown]
+    metrics = {m: shown[m] for m in (*usual, *sorted(shown.keys() - usual, key=natural_key))}
     marks = significance_marks(results, [c for c in comparisons if not c.parts])
     groups = [_group(results, key, metrics, marks) for key in results.dataset_keys]
     spread = any(cell.spread for group in groups for row in group.rows for cell in row)
@@ -47,7 +54,15 @@ def generate_comparison_table(results: Results, comparisons: Sequence[Comparison
             caption=f"Scores of all systems × 100: {mean}best bold, second best underlined, {_queries(results)}",
             columns=("System", *(("#",) if marks.letters else ()), *metrics, "Seeds"),
             groups=tuple(groups),
-            notes=(*marks.notes, *_too_shallow(results), *_facts(results), *caveat_notes(results)),
+            notes=(
+                *marks.notes,
+                *(
+                    f"No {metric_name(metric)} on {', '.join(shallow[metric])}, whose candidates do not reach as deep."
+                    for metric in sorted(shallow, key=natural_key)
+                ),
+                *_facts(results),
+                *caveat_notes(results),
+            ),
         )
     )
 
@@ -60,7 +75,7 @@ def overview_table(results: Results, comparisons: Sequence[Comparison] = ()) -> 
     has no block: the comparison table says it all.
     """
     blocks = {block: keys for block, keys in blocks_of(results).items() if len(keys) > 1}
-    systems, marks = _systems(results), significance_marks(results, [c for c in comparisons if c.main])
+    systems, marks = systems_of(results.results), significance_marks(results, [c for c in comparisons if c.main])
     names, cut = name_cells(key.partition("/")[2] for keys in blocks.values() for key in keys)
     return Table(
         name="overview",
@@ -85,7 +100,9 @@ def by_dataset_table(results: Results, comparisons: Sequence[Comparison] = ()) -
     names, cut = name_cells(key.partition("/")[2] for key in results.dataset_keys)
     groups = []
     for (task, metric), keys in blocks.items():
-        systems = [system for system in _systems(results) if any(results.measured(key, system) for key in keys)]
+        systems = [
+            system for system in systems_of(results.results) if any(results.measured(key, system) for key in keys)
+        ]
         columns = {name: cells for name, _, cells in _by_dataset(results, metric, keys, systems, marks)}
         letters, absent = [Cell(marks.letters.get(s, ABSENT)) for s in systems], [Cell(ABSENT)] * len(systems)
         scores = (columns.get(name, absent) for name in (*names, average_name(keys)))
@@ -120,10 +137,6 @@ def training_table(results: Results) -> Table:
     )
 
 
-def _systems(results: Results) -> list[str]:
-    return sorted({result.config_name for result in results.results}, key=arm_order)
-
-
 def _caption_by_dataset(results: Results, blocks: Iterable[tuple[str, str]], line: str) -> str:
     metrics = {metric_name(metric) for _, metric in blocks}
     what = f"{metrics.pop() if len(metrics) == 1 else 'Main metric'} × 100 by dataset, mean over seeds"
@@ -132,11 +145,7 @@ def _caption_by_dataset(results: Results, blocks: Iterable[tuple[str, str]], lin
 
 def _without_empty_columns(table: Table) -> Table:
     """Leave out the columns in which no row has anything."""
-    held = [any(cell.text != ABSENT for cell in column) for column in table.by_column] or [True] * len(table.columns)
-    groups = tuple(
-        replace(group, rows=tuple(tuple(compress(row, held)) for row in group.rows)) for group in table.groups
-    )
-    return replace(table, columns=tuple(compress(table.columns, held)), groups=tuple(groups))
+    return table.select([any(cell.text != ABSENT for cell in column) for column in table.by_column])
 
 
 def _queries(results: Results) -> str:
@@ -145,43 +154,20 @@ def _queries(results: Results) -> str:
     return f"n = {most:,} queries" if fewest == most else f"n = {fewest:,} to {most:,} queries"
 
 
-def _metrics(results: Results) -> tuple[str, ...]:
-    """Return the metrics that have numbers to show, the usual ones first, cutoffs in the order of numbers."""
-    found = {metric for key in results.dataset_keys for metric in _shown(results, key)}
-    known = [metric for metric in DEFAULT_METRICS if metric in found]
-    return (*known, *sorted(found.difference(known), key=natural_key))
-
-
-def _shown(results: Results, key: str) -> set[str]:
-    """Return the metrics of a dataset that look no deeper than its candidates reach, and the main metric always."""
+def _group(results: Results, key: str, metrics: Mapping[str, Collection[str]], marks: Marks) -> RowGroup:
+    """Return a row of each system on a dataset; ``metrics`` are given with the datasets that show them."""
     measured = results.measured(key)
-    held = {metric for result in measured for metric in result.aggregate}
-    return {m for m in held if m == measured[0].main_metric or any(reaches_cutoff(r, m) for r in measured)}
-
-
-def _too_shallow(results: Results) -> Iterator[str]:
-    """Yield the metrics that are not shown, and where, since they look deeper than the candidates reach."""
-    held = {first.key: {m for r in results.measured(first.key) for m in r.aggregate} for first in results.firsts}
-    absent = gathered((metric, key) for key in held for metric in held[key].difference(_shown(results, key)))
-    for metric in sorted(absent, key=natural_key):
-        yield f"No {metric_name(metric)} on {', '.join(absent[metric])}, whose candidates do not reach as deep."
-
-
-def _group(results: Results, key: str, metrics: Sequence[str], marks: Marks) -> RowGroup:
-    measured, shown = results.measured(key), _shown(results, key)
-    runs_of = {arm: results.measured(key, arm) for arm in sorted({r.config_name for r in measured}, key=arm_order)}
+    runs_of = {arm: results.measured(key, arm) for arm in systems_of(measured)}
     columns = []
-    for metric in metrics:
-        scores = (
-            [100.0 * r.aggregate[metric] for r in runs if metric in r.aggregate and metric in shown]
-            for runs in runs_of.values()
-        )
-        behind = (marks.behind((key,), metric, system) for system in runs_of)
-        columns.append(marked([replace(Cell.mean(of), symbols=s) for of, s in zip(scores, behind, strict=True)]))
+    for metric, keys in metrics.items():
+        cells = []
+        for system, runs in runs_of.items():
+            scores = [100.0 * r.aggregate[metric] for r in runs if metric in r.aggregate and key in keys]
+            cells.append(replace(Cell.mean(scores), symbols=marks.behind((key,), metric, system)))
+        columns.append(marked(cells))
     letters = [[Cell(marks.letters[system]) for system in runs_of]] if marks.letters else []
-    seeds = (sum(result.seed is not None for result in runs) for runs in runs_of.values())
-    numbers = (Cell.count(number or None) for number in seeds)
-    rows = zip(map(Cell, runs_of), *letters, *columns, numbers, strict=True)
+    seeds = (Cell.count(sum(run.seed is not None for run in runs) or None) for runs in runs_of.values())
+    rows = zip(map(Cell, runs_of), *letters, *columns, seeds, strict=True)
     return RowGroup(f"{key} ({len(measured[0].per_query):,} queries)", tuple(rows))
 
 
@@ -216,19 +202,19 @@ def _by_dataset(
     results: Results, metric: str, keys: tuple[str, ...], systems: Sequence[str], marks: Marks
 ) -> Iterator[tuple[str, int | None, list[Cell]]]:
     """Yield each dataset of a block with its number of queries and a cell of each system, and their average last."""
+
+    def cells(place: tuple[str, ...], means: Sequence[Mapping[str, float]]) -> list[Cell]:
+        shown = [Cell.number(100 * mean[metric], ".2f") if mean else Cell(ABSENT) for mean in means]
+        symbols = [marks.behind(place, metric, system) for system in systems]
+        return marked([replace(cell, symbols=raised) for cell, raised in zip(shown, symbols, strict=True)])
+
     main_metrics = {key.partition("/")[2]: metric for key in keys}
     scores: dict[str, dict[str, dict[str, float]]] = {system: {} for system in systems}
     for key, dataset in zip(keys, main_metrics, strict=True):
         for system in systems:
             if values := [r.aggregate[metric] for r in results.measured(key, system) if metric in r.aggregate]:
                 scores[system][dataset] = {metric: fmean(values)}
-        cells = [_cell(scores[s].get(dataset, {}), metric, marks.behind((key,), metric, s)) for s in systems]
-        yield dataset, len(results.measured(key)[0].per_query), marked(cells)
+        queries = len(results.measured(key)[0].per_query)
+        yield dataset, queries, cells((key,), [scores[system].get(dataset, {}) for system in systems])
     if len(keys) > 1:
-        means = {system: suite_averages(main_metrics, scores[system]) for system in systems}
-        cells = [_cell(means[s], metric, marks.behind(keys, metric, s)) for s in systems]
-        yield average_name(keys), None, marked(cells)
-
-
-def _cell(scores: Mapping[str, float], metric: str, symbols: str) -> Cell:
-    return replace(Cell.number(100 * scores[metric], ".2f"), symbols=symbols) if metric in scores else Cell(ABSENT)
+        yield average_name(keys), None, cells(keys, [suite_averages(main_metrics, scores[s]) for s in systems])

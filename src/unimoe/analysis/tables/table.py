@@ -75,13 +75,22 @@ class Table:
         """Whether some cell of each column has a spread or a symbol."""
         return [any(cell.spread or cell.symbols for cell in column) for column in self.by_column]
 
+    def select(self, kept: Sequence[bool]) -> Table:
+        """Return the table with some of its columns."""
+        groups = (replace(group, rows=tuple(tuple(compress(row, kept)) for row in group.rows)) for group in self.groups)
+        return replace(self, columns=tuple(compress(self.columns, kept)), groups=tuple(groups))
+
     def to_rich(self) -> Table:
-        """Return what a terminal prints, columns aligned over groups: best bold, second underlined, spread dim."""
-        return self._printed()
+        """Return the table as people see it, which rich prints: no columns for CSV alone, metrics as papers spell them.
+
+        Columns are aligned over groups; best is bold, second underlined, the spread dim.
+        """
+        table = self.select([column not in self.csv_only for column in self.columns])
+        return replace(table, columns=tuple(map(metric_name, table.columns)), csv_only=frozenset())
 
     def to_markdown(self) -> str:
         """Return GitHub's Markdown: best bold, second underlined, spread as a subscript, symbols raised."""
-        table = self._printed()
+        table = self.to_rich()
         blocks = [escape_markdown(table.caption)]
         rule = [":--", *["--:"] * (len(table.columns) - 1)]
         for group in table.groups:
@@ -93,7 +102,7 @@ class Table:
 
     def to_html(self) -> str:
         """Return a ``table`` element and its notes, unstyled: classes ``best``, ``second``, ``spread``, ``symbols``."""
-        table = self._printed()
+        table = self.to_rich()
         lines = [f'<table id="table-{escape_html(table.name)}">', f"<caption>{escape_html(table.caption)}</caption>"]
         head = "".join(f'<th scope="col">{escape_html(column)}</th>' for column in table.columns)
         lines.append(f"<thead><tr>{head}</tr></thead>")
@@ -115,7 +124,7 @@ class Table:
 
     def to_latex(self) -> str:
         """Return a float for booktabs and graphicx, or several of whole groups; long notes become text behind it."""
-        table = self._printed()
+        table = self.to_rich()
         floats: list[list[RowGroup]] = [[]]
         room = _MOST_ROWS
         for group in table.groups:
@@ -162,16 +171,6 @@ class Table:
         """Write ``{name}.md``, ``{name}.tex`` and ``{name}.csv``."""
         for ending, text in (("md", self.to_markdown()), ("tex", self.to_latex()), ("csv", self.to_csv())):
             write_text(folder / f"{self.name}.{ending}", text)
-
-    def _printed(self) -> Table:
-        """Return the table as people see it: no columns for CSV alone, metrics as papers spell them."""
-        kept = [column not in self.csv_only for column in self.columns]
-        return replace(
-            self,
-            columns=tuple(map(metric_name, compress(self.columns, kept))),
-            groups=tuple(RowGroup(g.heading, tuple(tuple(compress(row, kept)) for row in g.rows)) for g in self.groups),
-            csv_only=frozenset(),
-        )
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         """Yield caption, groups and notes; columns that do not fit go below the others, with the names beside them."""

@@ -171,13 +171,8 @@ def score_run_file(
     computable_metrics(metrics, 1 if relevance_level is None else relevance_level)
     judged = judgments(Path(qrels_path), "run", relevance_level)
     names = computable_metrics(metrics, judged.level)
-    run, unordered, none_ordered = _read(RunSource("run", judged, 0, str(run_path), Path(run_path)))
-    if none_ordered and depth is not None and any(len(run[query_id]) > depth for query_id in unordered):
-        raise DataError(
-            f"{run_path}: all documents of a query have one score, so --depth {depth} would keep documents by their "
-            "ids; give a ranked run, or score this one whole"
-        )
-    run = _cut(run, depth)
+    source = RunSource("run", judged, 0, str(run_path), Path(run_path))
+    run, unordered = _read(source, depth, refuse_unordered=False)
     scores = score_run(judged.qrels, run, names, judged.level)
     where = Path(qrels_path).name
     note = level_note(names, judged.qrels, judged.stated, where=where, remedy="--relevance-level 2")
@@ -199,13 +194,7 @@ def score_run_file(
 def score_source(source: RunSource, scoring: Scoring) -> ScoredRun:
     """Read and score one run; a DataError where it is malformed, holds no judged query, or orders none by scores."""
     judged, qrels = source.judged, source.judged.qrels
-    run, unordered, none_ordered = _read(source)
-    if none_ordered:
-        raise DataError(
-            f"{source.name}: all documents of a query have one score, and the rank column is not read; write scores "
-            "that fall from rank to rank"
-        )
-    run = _cut(run, scoring.depth)
+    run, unordered = _read(source, scoring.depth, refuse_unordered=True)
     order = {query_id: ranked(scores) for query_id, scores in run.items()}
     scores = score_run(qrels, run, scoring.every, judged.level)
     main = parse_metric(scoring.main)
@@ -216,11 +205,15 @@ def score_source(source: RunSource, scoring: Scoring) -> ScoredRun:
         relevant = {document_id: grade for document_id, grade in grades.items() if grade >= lowest}
         ranks = {document_id: places.get(document_id) for document_id in relevant}
         details[query_id] = QueryDetail(text=(judged.texts or {}).get(query_id, ""), relevant=relevant, ranks=ranks)
+    digest = hashlib.sha256()
+    for query_id in sorted(run):
+        digest.update("\n".join((query_id, *order[query_id], "")).encode())
+        digest.update(array("d", [run[query_id][document_id] for document_id in order[query_id]]).tobytes())
     written = source.content.stat().st_mtime if isinstance(source.content, Path) else datetime.now(UTC).timestamp()
     return ScoredRun(
         source=source,
         depth=max(len(order.get(query_id, ())) for query_id in qrels),
-        digest=_digest(run, order),
+        digest=digest.hexdigest()[:HASH_LENGTH],
         rankings={query_id: hash(frozenset(run[query_id].items())) for query_id in qrels if query_id in run},
         modified=datetime.fromtimestamp(written, tz=UTC).isoformat(timespec="seconds"),
         per_query=scores.per_query,
@@ -231,8 +224,11 @@ def score_source(source: RunSource, scoring: Scoring) -> ScoredRun:
     )
 
 
-def _read(source: RunSource) -> tuple[Run, list[str], bool]:
-    """Return a run, its judged queries whose documents all have one score, and whether none of several is ordered."""
+def _read(source: RunSource, depth: int | None, *, refuse_unordered: bool) -> tuple[Run, list[str]]:
+    """Return a run cut to a depth, and its judged queries whose documents, two or more, all have one score.
+
+    Where these are all its judged queries, the run has no order: it is refused if asked, or if the depth cuts it.
+    """
     judged = source.judged
     if isinstance(source.content, Path):
         run = read_run(source.content)
@@ -249,11 +245,19 @@ def _read(source: RunSource) -> tuple[Run, list[str], bool]:
         )
     unordered = [query_id for query_id in judged.qrels if is_unordered(run.get(query_id, {}))]
     several = sum(len(run.get(query_id, {})) > 1 for query_id in judged.qrels)
-    return run, unordered, bool(unordered) and several == len(unordered)
-
-
-def _cut(run: Run, depth: int | None) -> Run:
-    return run if depth is None else {query_id: head(scores, depth) for query_id, scores in run.items()}
+    if unordered and several == len(unordered):
+        if refuse_unordered:
+            raise DataError(
+                f"{source.name}: all documents of a query have one score, and the rank column is not read; write "
+                "scores that fall from rank to rank"
+            )
+        if depth is not None and any(len(run[query_id]) > depth for query_id in unordered):
+            raise DataError(
+                f"{source.name}: all documents of a query have one score, so --depth {depth} would keep documents by "
+                "their ids; give a ranked run, or score this one whole"
+            )
+    cut = run if depth is None else {query_id: head(scores, depth) for query_id, scores in run.items()}
+    return cut, unordered
 
 
 def _refuse_depth(depth: int | None) -> None:
@@ -266,11 +270,3 @@ def _refuse_depth(depth: int | None) -> None:
 def _refuse_empty(name: str, content: Qrels | Run) -> None:
     if not content:
         raise DataError(f"{name}: no line in it; there is nothing to score")
-
-
-def _digest(run: Run, order: Mapping[str, Sequence[str]]) -> str:
-    digest = hashlib.sha256()
-    for query_id in sorted(run):
-        digest.update("\n".join((query_id, *order[query_id], "")).encode())
-        digest.update(array("d", [run[query_id][document_id] for document_id in order[query_id]]).tobytes())
-    return digest.hexdigest()[:HASH_LENGTH]

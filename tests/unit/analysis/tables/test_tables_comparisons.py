@@ -41,7 +41,7 @@ def test_a_row_for_each_comparison_of_the_family() -> None:
         *("joint_r8 − zero_shot", "rank_only_r8 − zero_shot", "joint_r8 − rank_only_r8"),
     ]
     assert {r[1] for r in texts(table)} == {"seeds and queries"}
-    assert table._printed().columns == (
+    assert table.to_rich().columns == (
         *("Comparison", "Holds for other", "Delta", "Low", "High", "p", "p (Holm)", "d", "W/T/L"),
     )
     assert row(table, "joint_r8 − rank_only_r8")["W/T/L"].text == "0/0/60"

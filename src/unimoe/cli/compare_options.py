@@ -1,0 +1,170 @@
+"""The options of ``unimoe compare``, and which of them belong together."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Literal
+
+import typer
+
+from unimoe.cli.options import (
+    Depth,
+    Device,
+    Iterations,
+    MaxQueries,
+    Override,
+    RelevanceLevel,
+    ResamplingSeed,
+    Threads,
+)
+from unimoe.core.errors import UsageError
+
+_OF_TABLES = ("systems", "baseline", "results", "pairs", "layout")
+_OF_VERDICTS = ("gates", "looks", "specialist_name", "joint_name")
+_OF_RUNS = ("qrels", "relevance_level", "queries", "depth", "paired")
+_ARMS = ("specialist", "joint", "baseline", "systems", "dataset")
+_RECORDED = (*_ARMS, "qrels", "relevance_level", "depth", "allow", "looks")  # what says what was compared
+
+
+@dataclass(frozen=True)
+class Options:
+    """What ``unimoe compare`` takes; the command has these fields, with their types and help, as its options."""
+
+    specialist: Annotated[
+        list[str] | None, typer.Option(help="Run files of the specialist, one per seed, or a pattern; may be .gz.")
+    ] = None
+    joint: Annotated[list[str] | None, typer.Option(help="Run files of the joint model, one per seed.")] = None
+    systems: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="Systems, each as [NAME=]PATTERN: the files that match are its seeds, {dataset} is the dataset's "
+            "name. Also models as --model names them, and folders of results. With --results, names of arms."
+        ),
+    ] = None
+    baseline: Annotated[
+        str | None,
+        typer.Option(help="The system to compare the others with: as in --systems, or the NAME of one given there."),
+    ] = None
+    results: Annotated[Path | None, typer.Option(help="A folder of results to take the systems from.")] = None
+    qrels: Annotated[Path | None, typer.Option(help="Judgments in TREC or BEIR layout; may be .gz.")] = None
+    dataset: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="Datasets, each as [NAME=]QRELS; with --qrels what to call the one dataset, with --results names; "
+            "with models collections, such as scifact or path:DIR@dev."
+        ),
+    ] = None
+    metric: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="ndcg_cut_10, recip_rank, map, or any measure of ir_measures, for example RBP(rel=2); by default "
+            "ndcg@10. Each metric that all systems hold by query is tested; the first heads the tables."
+        ),
+    ] = None
+    pairs: Annotated[
+        Literal["all", "baseline"] | None,
+        typer.Option(
+            help="Systems to test: every two (all, the default), or each against the baseline, which has more power."
+        ),
+    ] = None
+    layout: Annotated[
+        Literal["systems", "datasets"] | None,
+        typer.Option(
+            help="Tables of systems by metric, a block for each dataset (systems, the default), or of systems by "
+            "dataset, with their average, on the first metric (datasets)."
+        ),
+    ] = None
+    correction: Annotated[
+        Literal["holm", "bh", "bonferroni", "none"] | None,
+        typer.Option(
+            help="How p is corrected for the tests of a family; bh is Benjamini and Hochberg's. By default holm, or as "
+            "the comparison that --results holds."
+        ),
+    ] = None
+    family: Annotated[
+        Literal["table", "dataset", "baseline"] | None,
+        typer.Option(
+            help="The tests of a metric that are corrected together: all of them (table, the default), those on one "
+            "dataset, or those against one baseline."
+        ),
+    ] = None
+    paired: Annotated[
+        bool, typer.Option("--paired", help="Run i of all systems shares data order and initial weights.")
+    ] = False
+    looks: Annotated[
+        list[int] | None,
+        typer.Option(
+            help="Numbers of seeds at which you look, fixed before: the first look with a label decides, and each asks "
+            "for more confidence, so that looking again does no harm."
+        ),
+    ] = None
+    specialist_name: Annotated[str | None, typer.Option(help="What to call the specialist.")] = None
+    joint_name: Annotated[str | None, typer.Option(help="What to call the joint model.")] = None
+    relevance_level: RelevanceLevel = None
+    queries: Annotated[
+        str | None, typer.Option(help="Query texts, lines of id, tab, text, to show with the queries that differ.")
+    ] = None
+    depth: Depth = None
+    allow: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="What is refused otherwise; the output says so. queries: compare on the judged queries that all runs "
+            "have. zeros: judged queries that a run lacks count 0 there, as trec_eval -c counts them. depth: runs of "
+            "different depth. duplicates: the same run given twice. With --results as in analyze_results.py."
+        ),
+    ] = None
+    gates: Annotated[
+        Path | None, typer.Option(help="Judge by a gate file, whose arms and datasets are named as here.")
+    ] = None
+    output_dir: Annotated[
+        Path | None,
+        typer.Option(help="Keep the comparison as results, with tables, figures and a report in its analysis/."),
+    ] = None
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace another comparison in --output-dir.")] = False
+    config: Annotated[Path | None, typer.Option(help="Settings of the models and their evaluation.")] = None
+    override: Override = None
+    max_queries: MaxQueries = None
+    models_dir: Annotated[
+        Path | None, typer.Option(help="Where models' results go, a folder each; by default outputs/compare.")
+    ] = None
+    device: Device = None
+    threads: Threads = None
+    iterations: Iterations = 10_000
+    seed: ResamplingSeed = 0
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object in place of text.")] = False
+
+    @property
+    def recorded(self) -> list[str]:
+        """The options that say what was compared, as the command line has them."""
+        named = {name: value for name in _RECORDED if (value := getattr(self, name))}
+        given = [
+            f"{_flag(name)} {' '.join(map(str, value)) if isinstance(value, list) else value}"
+            for name, value in named.items()
+        ]
+        return [*given, "--paired"] if self.paired else given
+
+    def refuse_contradictions(self, *, models: bool) -> None:
+        """Refuse options that mean nothing in the form of the command that the others choose."""
+        if self.overwrite and self.output_dir is None:
+            raise UsageError("--overwrite replaces what --output-dir holds; give that too")
+        if self.looks and self.gates:
+            raise UsageError("--looks belongs to a gate without a file; write `looks` into the gate file")
+        wrong: Sequence[str]
+        if self.specialist or self.joint:
+            wrong, because = _OF_TABLES, "--specialist and --joint ask for a verdict on two arms"
+        elif self.results:
+            wrong, because = (*_OF_VERDICTS, *_OF_RUNS), "--results compares results as they are"
+        elif models and self.qrels:
+            wrong, because = ("qrels",), "models are evaluated on collections, which have their judgments"
+        elif self.systems or self.baseline:
+            wrong, because = _OF_VERDICTS, "--systems asks for a table, and a gate judges with --specialist and --joint"
+        else:
+            raise UsageError("nothing to compare; give --specialist and --joint, --systems, or --results")
+        if name := next((name for name in wrong if getattr(self, name)), None):
+            raise UsageError(f"{_flag(name)} does not belong here: {because}; leave one of them out")
+
+
+def _flag(name: str) -> str:
+    return f"--{name.replace('_', '-')}"
