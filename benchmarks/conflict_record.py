@@ -52,7 +52,8 @@ def seconds(training: ArmTraining, device: torch.device) -> float:
     """Of the next step."""
     clock = time.process_time if device.type == "cpu" else time.perf_counter
     start = clock()
-    training.take_step(training.progress.step)
+    training.step(training.progress.step)
+    training.progress.step += 1
     if device.type == "cuda":
         torch.cuda.synchronize()
     return clock() - start

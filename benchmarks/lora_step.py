@@ -184,7 +184,8 @@ class Sides:
         def run(steps: int) -> float:
             first, start = training.progress.step, time.perf_counter()
             for step in range(first, first + steps):
-                training.take_step(step)
+                training.step(step)
+            training.progress.step = first + steps
             return (time.perf_counter() - start) / steps
 
         return run

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -22,17 +21,8 @@ from unimoe.results import read_result, result_path
 from unimoe.results.logs import read_logs
 from unimoe.retrieval.dense import search
 from unimoe.studies.biencoder.training.checkpoint import read_biencoder
-from unimoe.studies.biencoder.training.trainer import BiEncoderTrainer
 
 pytestmark = pytest.mark.usefixtures("one_thread", "tmp_cache")
-
-VARIANTS: dict[str, dict[str, Any]] = {
-    "plain": {},
-    "chunks": {"chunk_size": 3, "accumulation": 3, "schedule": "onecycle", "loss": {"symmetric": False}},
-    "negatives": {"negatives": {"per_query": 1, "depth": 6, "refresh_every": 1}, "out_dim": None},
-    "bfloat16": {"precision": "bfloat16", "epochs": 1},
-    "frozen": {"freeze_base": True, "negatives": {"per_query": 1, "depth": 6, "source": "model"}},
-}
 
 
 class KilledError(Exception):
@@ -45,34 +35,6 @@ def kill_after(steps: int) -> Callable[[int, dict[str, float]], None]:
             raise KilledError
 
     return on_step
-
-
-def weights(folder: Path) -> dict[str, bytes]:
-    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*.safetensors")}
-
-
-def logged(trainer: BiEncoderTrainer) -> list[dict[str, float]]:
-    lines = [json.loads(line) for line in trainer.state.log_path.read_text(encoding="utf-8").splitlines()]
-    return [{key: value for key, value in line.items() if key not in {"seconds", "checksum"}} for line in lines]
-
-
-@pytest.mark.parametrize("variant", VARIANTS)
-def test_a_killed_training_goes_on_to_the_same_bits(variant: str, tmp_path: Path) -> None:
-    keys = VARIANTS[variant] | {"save_every": 1}
-    whole = toy_training(tmp_path, **keys, output_dir=str(tmp_path / "whole"))
-    facts = whole.fit()
-    for steps in (1, whole.steps - 1):
-        killed = toy_training(tmp_path, **keys | {"save_every": 2}, output_dir=str(tmp_path / "killed"))
-        with pytest.raises(KilledError):
-            killed.fit(kill_after(steps))
-        assert not killed.is_finished()
-    killed = toy_training(tmp_path, **keys, output_dir=str(tmp_path / "killed"))
-    again = killed.fit()
-    assert {key: again[key] for key in ("start", "val", "epoch")} == {k: facts[k] for k in ("start", "val", "epoch")}
-    assert weights(killed.best_dir) == weights(whole.best_dir)
-    assert weights(killed.last_dir) == weights(whole.last_dir)
-    assert logged(killed) == logged(whole)
-    assert not killed.state.path.exists()
 
 
 def test_a_finished_training_is_kept_and_another_refused_by_its_key(tmp_path: Path) -> None:

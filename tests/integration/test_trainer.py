@@ -151,19 +151,6 @@ class TestFairArms:
 
 
 class TestResume:
-    @pytest.mark.parametrize("die_after", [1, 2, 3, 5])
-    def test_killed_training_ends_where_an_undisturbed_one_does(
-        self, experiment: Experiment, data: TrainingData, tmp_path: Path, die_after: int
-    ) -> None:
-        whole = train(placed(experiment, tmp_path / "whole"), data, "joint_r8")
-        broken = placed(experiment, tmp_path / "broken")
-        with pytest.raises(KilledError):
-            train(broken, data, "joint_r8", die_after=die_after)
-        resumed = train(broken, data, "joint_r8")
-        assert read_checkpoint(resumed).adapter_hash == read_checkpoint(whole).adapter_hash
-        assert read_checkpoint(resumed).training == read_checkpoint(whole).training
-        assert [line["loss"] for line in log(resumed)] == [line["loss"] for line in log(whole)]
-
     def test_resume_takes_only_the_steps_that_are_left(
         self, experiment: Experiment, data: TrainingData, tmp_path: Path
     ) -> None:

@@ -156,38 +156,6 @@ class TestBestOnDev:
 
 
 class TestResume:
-    OPTIONS = (
-        "training.evaluate_every=1",
-        "training.patience=3",
-        "training.schedule=onecycle",
-        "training.warmup_steps=2",
-        "training.steps=8",
-        "training.accumulation_steps=2",
-        "lora.dropout=0.2",
-    )
-
-    @pytest.fixture(scope="class")
-    def whole(self, experiment: Experiment, data: TrainingData, tmp_path_factory: pytest.TempPathFactory) -> Path:
-        here = changed(experiment, tmp_path_factory.mktemp("whole"), *self.OPTIONS)
-        return train(here, data, score_on_dev=of_the_weights)
-
-    @pytest.mark.parametrize("die_after", [1, 2, 3, 4, 5, 6, 7])
-    def test_killed_at_any_step_it_ends_with_the_same_bits(
-        self, experiment: Experiment, data: TrainingData, tmp_path: Path, whole: Path, die_after: int
-    ) -> None:
-        broken = changed(experiment, tmp_path / "broken", *self.OPTIONS)
-        if die_after <= read_checkpoint(whole).training.steps:
-            with pytest.raises(KilledError):
-                train(broken, data, die_after=die_after, score_on_dev=of_the_weights)
-        resumed = train(broken, data, score_on_dev=of_the_weights)
-        for name in ("checkpoint", "checkpoint-best"):
-            ours, theirs = (read_checkpoint(folder.with_name(name)) for folder in (resumed, whole))
-            assert (ours.adapter_hash, ours.training) == (theirs.adapter_hash, theirs.training)
-        assert log(resumed, "dev.jsonl") == log(whole, "dev.jsonl")
-        for line, expected in zip(log(resumed), log(whole), strict=True):
-            timing = {"tokens_per_s": 0, "checksum": ""}
-            assert line | timing == expected | timing
-
     def test_an_arm_may_have_a_loss_of_its_own(
         self, experiment: Experiment, data: TrainingData, tmp_path: Path
     ) -> None:
@@ -209,21 +177,6 @@ class TestResume:
         binary.ranking = lambda model: replace(data.ranking(model), labels=[[1.0, 0.0]] * 9)  # type: ignore[method-assign]
         with pytest.raises(DataError, match="loss marginmse needs graded labels"):
             train(changed(experiment, tmp_path / "no", "arms.rank_only_r8.loss=marginmse"), binary)
-
-    @pytest.mark.parametrize("loss", ["score_es", "pg_rank"])
-    def test_losses_that_sample_draw_by_seed_and_step(
-        self, experiment: Experiment, data: TrainingData, tmp_path: Path, loss: str
-    ) -> None:
-        options = [f"training.ranking.loss={loss}", "training.steps=4", "training.save_every=2"]
-        if loss == "score_es":
-            options.append("training.ranking.loss_options.sigma_end=0.1")
-        whole = train(changed(experiment, tmp_path / "whole", *options), data)
-        broken = changed(experiment, tmp_path / "broken", *options)
-        with pytest.raises(KilledError):
-            train(broken, data, die_after=3)
-        resumed = train(broken, data)
-        assert read_checkpoint(resumed).adapter_hash == read_checkpoint(whole).adapter_hash
-        assert [line["loss"] for line in log(resumed)] == [line["loss"] for line in log(whole)]
 
     @pytest.mark.parametrize(
         ("setting", "words"),

@@ -17,7 +17,7 @@ CHECKPOINT_VERSION = 1
 ADAPTER_FILE = "adapter_model.safetensors"
 ADAPTER_SETTINGS = "adapter_config.json"
 
-_MANIFEST = "unimoe.json"
+MANIFEST = "unimoe.json"
 
 WITHOUT_EFFECT = ("save_every", "tracking", "conflicts", "token_budget", "batch_size", "activation_checkpointing")
 """Settings of a training that do not change its weights, or only round them."""
@@ -97,7 +97,7 @@ def first_difference(there: Any, here: Any, key: str = "") -> tuple[str, Any, An
 
 def write_manifest(folder: Path, checkpoint: Checkpoint) -> None:
     """Write the manifest, which completes a checkpoint folder."""
-    write_json(folder / _MANIFEST, checkpoint.model_dump())
+    write_json(folder / MANIFEST, checkpoint.model_dump())
 
 
 def read_checkpoint(folder: Path) -> Checkpoint:
@@ -108,7 +108,7 @@ def read_checkpoint(folder: Path) -> Checkpoint:
     """
     if not folder.is_dir():
         raise DataError(f"{folder}: no such checkpoint folder; train the arm first (scripts/train.py)")
-    adapter, manifest = folder / ADAPTER_FILE, folder / _MANIFEST
+    adapter, manifest = folder / ADAPTER_FILE, folder / MANIFEST
     if (folder / "modules.json").is_file() and not adapter.is_file():
         raise DataError(
             f"{folder}: a model of sentence-transformers, no arm's adapter; if it is an encoder, use "

@@ -1,11 +1,10 @@
-"""The files of an arm's training: its checkpoints (adapter, manifest, model card), its state and its logs."""
+"""The checkpoints of an arm's training: adapter, manifest, model card."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any, Literal
 
@@ -19,6 +18,7 @@ from unimoe.core.io import atomic_dir, hash_file, write_text
 from unimoe.models.checkpoint import (
     ADAPTER_FILE,
     ADAPTER_SETTINGS,
+    MANIFEST,
     Checkpoint,
     folder_name,
     read_checkpoint,
@@ -29,39 +29,12 @@ from unimoe.models.checkpoint import (
 from unimoe.models.unimodel import UnimodelForExp1
 from unimoe.results import TrainingBudget, arm_dir
 from unimoe.training.model_card import base_on_hub, model_card
-from unimoe.training.run_state import Parts, RunState
+from unimoe.training.run_state import RunState
 from unimoe.training.tracking import Log, trackers
 
 
-@dataclass
-class Progress:
-    """How far the training of an arm is.
-
-    Attributes:
-        step: steps taken.
-        tokens: seen in them.
-        best_score: the best on dev so far; None before the first evaluation.
-        best_step: steps taken when it was seen.
-        waited: evaluations since then.
-    """
-
-    step: int = 0
-    tokens: int = 0
-    best_score: float | None = None
-    best_step: int = 0
-    waited: int = 0
-
-    def note(self, score: float) -> bool:
-        """Record a score on dev; return whether it is the best so far, which of equal scores is the earliest."""
-        if self.best_score is not None and score <= self.best_score:
-            self.waited += 1
-            return False
-        self.best_score, self.best_step, self.waited = score, self.step, 0
-        return True
-
-
 class CheckpointManager:
-    """Reads and writes the folder of one training. All processes read, the leader writes.
+    """Reads and writes the checkpoints of one training. All processes read, the leader writes.
 
     Args:
         experiment: holds the arm.
@@ -75,6 +48,7 @@ class CheckpointManager:
     Attributes:
         last: folder of the last checkpoint.
         best: folder of the checkpoint with the highest score on dev.
+        state: of the training.
         conflict_log_path: of a joint arm.
     """
 
@@ -89,38 +63,39 @@ class CheckpointManager:
         data: str,
         processes: Processes = ALONE,
     ) -> None:
-        self._experiment, self._arm, self._seed, self._processes = experiment, arm, seed, processes
-        self._base, self._dtype = base, dtype
+        self._experiment, self._arm, self._seed, self._base, self._dtype = experiment, arm, seed, base, dtype
         folder = arm_dir(Path(experiment.output_dir), arm, seed)
         self.last, self.best = folder / folder_name("last"), folder / folder_name("best")
         content = {"base": base, "dtype": dtype, "data": data}
-        self._state = RunState(
+        self.state = RunState(
             folder,
             training_settings(experiment, arm, seed, **content),
             training_fingerprint(experiment, arm, seed, **content),
-            Progress,
+            processes,
         )
-        self._logs = self._state.log_path.parent
-        self.conflict_log_path = self._logs / "gradient_conflicts.jsonl"
+        self.conflict_log_path = self.state.logs / "gradient_conflicts.jsonl"
+
+    @property
+    def manifests(self) -> tuple[Path, Path]:
+        """The files that complete the two checkpoints."""
+        return self.last / MANIFEST, self.best / MANIFEST
 
     def is_finished(self) -> bool:
-        """Return whether the checkpoint of this training exists; a state that a kill has left beside it is removed.
+        """Return whether the last checkpoint of this training exists.
 
         Raises:
             DataError: it belongs to another training, or the best one beside it is missing.
         """
         if not self.last.exists():
             return False
-        self._refuse_other_checkpoint(self.last)
-        if self._experiment.training.evaluate_every:
-            self._refuse_other_checkpoint(self.best)
-        if self._processes.leads:
-            self._state.delete()
+        self._refuse_other(self.last)
+        self.refuse_other_best(is_there=self._experiment.training.evaluate_every is not None)
         return True
 
-    def alone(self) -> AbstractContextManager[None]:
-        """Return ``RunState.alone``; nothing under torchrun, whose processes train together."""
-        return self._state.alone() if self._processes.size == 1 else nullcontext()
+    def refuse_other_best(self, *, is_there: bool = False) -> None:
+        """Refuse a best checkpoint that is damaged or of another training, or missing where it must be there."""
+        if is_there or self.best.exists():
+            self._refuse_other(self.best)
 
     def refuse_anything_there(self) -> None:
         """Refuse to replace what an earlier training has left.
@@ -128,30 +103,11 @@ class CheckpointManager:
         Raises:
             UsageError: there is a state or a checkpoint.
         """
-        for path in (self.last, self.best, self._state.path):
+        for path in (self.last, self.best, self.state.path):
             if path.exists():
                 raise UsageError(f"{path} exists; --resume continues from it, or delete it to start over")
 
-    def resume(self) -> tuple[Progress, Parts]:
-        """Return the saved state, empty where there is none, and cut the logs back to it.
-
-        Raises:
-            DataError: the state or the best checkpoint is damaged, or belongs to another training.
-        """
-        progress, parts = self._state.load() or (Progress(), {})
-        if self.best.exists() or progress.best_step:
-            self._refuse_other_checkpoint(self.best)
-        self._processes.leader_says(True)  # all have read before the leader writes
-        if self._processes.leads:
-            self._state.cut_logs(progress.step)
-        return progress, parts
-
-    def save_state(self, progress: Progress, **parts: Mapping[str, Tensor]) -> None:
-        """Write what a killed run resumes from."""
-        if self._processes.leads:
-            self._state.save(progress, **parts)
-
-    def save_checkpoint(
+    def save(
         self,
         which: Literal["best", "last"],
         seen: TrainingBudget,
@@ -159,7 +115,7 @@ class CheckpointManager:
         model: UnimodelForExp1,
         masters: Mapping[str, Tensor],
     ) -> None:
-        """Write a checkpoint; the last one ends the training, so its state is deleted.
+        """Write a checkpoint.
 
         Args:
             which: of the two.
@@ -168,7 +124,7 @@ class CheckpointManager:
             model: the model around it.
             masters: the float32 weights by name that the adapters are rounded copies of.
         """
-        if not self._processes.leads:
+        if not self.state.processes.leads:
             return
         with atomic_dir(self.last if which == "last" else self.best) as temporary:
             # Without False, "auto" would ask the hub whether embedding layers belong to the adapter.
@@ -181,7 +137,7 @@ class CheckpointManager:
                 which=which,
                 base_model=self._base,
                 dtype=self._dtype,
-                fingerprint=self._state.fingerprint,
+                fingerprint=self.state.fingerprint,
                 adapter_hash=hash_file(temporary / ADAPTER_FILE),
                 settings_hash=hash_file(temporary / ADAPTER_SETTINGS),
                 training=seen,
@@ -189,30 +145,23 @@ class CheckpointManager:
             )
             write_text(temporary / "README.md", model_card(checkpoint, model))
             write_manifest(temporary, checkpoint)
-        if which == "last":
-            self._state.delete()
-
-    def log(self, record: Mapping[str, Any], name: str = "train") -> None:
-        """Append a line to a log."""
-        if self._processes.leads:
-            self._state.log(record, name)
 
     def trackers(self, step: int) -> AbstractContextManager[Log]:
         """Open the trackers of a training that has taken ``step`` steps, while a block runs."""
         return trackers(
-            self._experiment.training.tracking if self._processes.leads else [],
-            self._logs,
+            self._experiment.training.tracking if self.state.processes.leads else [],
+            self.state.logs,
             run=f"{self._experiment.name}-{self._arm}-seed{self._seed}",
-            identity=self._state.fingerprint,
+            identity=self.state.fingerprint,
             step=step,
             config=self._experiment.model_dump(),
         )
 
-    def _refuse_other_checkpoint(self, folder: Path) -> None:
+    def _refuse_other(self, folder: Path) -> None:
         found = read_checkpoint(folder)
         content = {"base": found.base_model, "dtype": found.dtype}
         settings = training_settings(found.experiment, found.arm, found.seed, **content)
-        self._state.refuse_other(folder, found.fingerprint, settings)
+        self.state.refuse_other(folder, found.fingerprint, settings)
 
 
 def _write_masters(path: Path, masters: Mapping[str, Tensor]) -> None:

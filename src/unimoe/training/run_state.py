@@ -1,92 +1,126 @@
-"""The folder of an unfinished training: its saved state, its logs, and the refusal of another training's files.
-
-All trainers, those of the studies too, save and resume through ``RunState``. Each keeps its own loop and declares a
-dataclass of its progress.
-"""
+"""The folder of an unfinished training: its saved state, its logs, and the refusal of another training's files."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Generic, TypeVar
+from typing import Any
 
 import safetensors
-import torch
 from torch import Tensor
 
+from unimoe.cluster.processes import ALONE, Processes
 from unimoe.core.errors import DataError
 from unimoe.core.io import append_jsonl, read_bytes, sole_use, write_text
 from unimoe.models.checkpoint import first_difference
 from unimoe.models.tensor_files import read_tensors, save_tensors
 
-Progress = TypeVar("Progress")
-Parts = dict[str, dict[str, Tensor]]
+Parts = dict[str, Mapping[str, Tensor]]
 """Tensors by the part they belong to, such as the optimizer, and by name."""
 
-_OF_PROGRESS = "progress"
+
+@dataclass
+class Progress:
+    """How far a training is.
+
+    Attributes:
+        step: steps taken.
+        seconds: time of the steps, without evaluations on dev.
+        start: the score on dev before the first step; None where that is not evaluated.
+        best_score: the best on dev so far; None before the first evaluation.
+        best_step: steps taken when it was seen.
+        waited: evaluations since then.
+        extra: what else a trainer must know after a kill, such as the tokens seen, as JSON values.
+    """
+
+    step: int = 0
+    seconds: float = 0.0
+    start: float | None = None
+    best_score: float | None = None
+    best_step: int = 0
+    waited: int = 0
+    extra: dict[str, Any] = field(default_factory=dict)
+
+    def note(self, score: float) -> bool:
+        """Record a score on dev; return whether it is the best so far, which of equal scores is the earliest."""
+        if self.best_score is not None and score <= self.best_score:
+            self.waited += 1
+            return False
+        self.best_score, self.best_step, self.waited = score, self.step, 0
+        return True
+
+    def count(self, name: str, number: int) -> None:
+        """Add to a count among the extras, which begins at 0."""
+        self.extra[name] = self.extra.get(name, 0) + number
 
 
-class RunState(Generic[Progress]):
-    """The folder of one arm and seed.
+class RunState:
+    """The folder of one arm and seed. All processes read it, the leader alone writes.
 
     Args:
         folder: of the arm and seed.
         settings: everything that determines the training, as plain data.
         fingerprint: content hash of the settings.
-        progress: a dataclass that says how far a training is, in numbers and tensors.
+        processes: those that train together.
 
     Attributes:
         path: of the saved state, in safetensors' format.
         log_path: of the log with one line per step.
     """
 
-    def __init__(self, folder: Path, settings: Mapping[str, Any], fingerprint: str, progress: type[Progress]) -> None:
-        self.folder, self.settings, self.fingerprint = folder, settings, fingerprint
-        self.path, self._logs, self._progress = folder / "state.safetensors", folder / "logs", progress
-        self.log_path = self._logs / "train.jsonl"
+    def __init__(
+        self, folder: Path, settings: Mapping[str, Any], fingerprint: str, processes: Processes = ALONE
+    ) -> None:
+        self.folder, self.settings, self.fingerprint, self.processes = folder, settings, fingerprint, processes
+        self.path, self.logs = folder / "state.safetensors", folder / "logs"
+        self.log_path = self.logs / "train.jsonl"
 
     def alone(self) -> AbstractContextManager[None]:
-        """Return a context in which no other process trains here; entering it raises ``UsageError`` where one does."""
-        return sole_use(self.folder)
+        """Return a context in which no other process trains here; entering it raises ``UsageError`` where one does.
 
-    def save(self, progress: Progress, **parts: Mapping[str, Tensor]) -> None:
+        Processes of torchrun train here together.
+        """
+        return sole_use(self.folder) if self.processes.size == 1 else nullcontext()
+
+    def save(self, progress: Progress, parts: Parts) -> None:
         """Write the state atomically: the progress, and the tensors that the trainer keeps between steps."""
-        fields = vars(progress)
-        parts[_OF_PROGRESS] = {name: value for name, value in fields.items() if isinstance(value, Tensor)}
-        tensors = {f"{part}:{name}": tensor for part, named in parts.items() for name, tensor in named.items()}
-        numbers = {name: value for name, value in fields.items() if not isinstance(value, Tensor)}
-        about = {"fingerprint": self.fingerprint, "settings": self.settings, "progress": numbers}
-        save_tensors(self.path, tensors, {name: json.dumps(value) for name, value in about.items()})
+        if self.processes.leads:
+            tensors = {f"{part}:{name}": tensor for part, named in parts.items() for name, tensor in named.items()}
+            about = {"fingerprint": self.fingerprint, "settings": self.settings, "progress": vars(progress)}
+            save_tensors(self.path, tensors, {name: json.dumps(value) for name, value in about.items()})
 
-    def load(self, device: torch.device | str = "cpu") -> tuple[Progress, Parts] | None:
-        """Read the saved state, with its tensors on a device; None where there is none.
+    def load(self) -> tuple[Progress, Parts] | None:
+        """Read the saved state, with its tensors on the CPU; None where there is none.
 
         Raises:
             DataError: it is damaged or belongs to another training.
         """
         if not self.path.exists():
             return None
-        parts: Parts = {}
+        parts: dict[str, dict[str, Tensor]] = {}
         try:
-            kept, texts = read_tensors(self.path, device)
+            tensors, texts = read_tensors(self.path)
             about = {name: json.loads(value) for name, value in texts.items()}
-            for key, tensor in kept.items():
+            self.refuse_other(self.path, about["fingerprint"], about["settings"])
+            for key, tensor in tensors.items():
                 part, _, name = key.partition(":")
                 parts.setdefault(part, {})[name] = tensor
-            self.refuse_other(self.path, about["fingerprint"], about["settings"])
-            return self._progress(**about["progress"], **parts.pop(_OF_PROGRESS, {})), parts
+            return Progress(**about["progress"]), {**parts}
         except (OSError, safetensors.SafetensorError, KeyError, TypeError, ValueError) as error:
             raise DataError(f"{self.path}: damaged training state ({error}); delete it to start over") from None
 
     def delete(self) -> None:
         """Remove the saved state: the training is finished."""
-        self.path.unlink(missing_ok=True)
+        if self.processes.leads:
+            self.path.unlink(missing_ok=True)
 
     def log(self, record: Mapping[str, Any], name: str = "train") -> None:
         """Append one line to a log."""
-        append_jsonl(self._logs / f"{name}.jsonl", dict(record))
+        if self.processes.leads:
+            append_jsonl(self.logs / f"{name}.jsonl", dict(record))
 
     def cut_logs(self, step: int) -> None:
         """Drop the lines about later steps than ``step``: a resumed training takes those steps again.
@@ -94,8 +128,16 @@ class RunState(Generic[Progress]):
         Raises:
             DataError: a line is not a record of a step; names file and line.
         """
-        for path in sorted(self._logs.glob("*.jsonl")):
-            _cut_log(path, step)
+        for path in sorted(self.logs.glob("*.jsonl")) if self.processes.leads else ():
+            kept = []
+            lines = read_bytes(path).split(b"\n")[:-1]  # a killed run may leave a line without an end
+            for number, line in enumerate(lines, start=1):
+                try:
+                    if json.loads(line)["step"] <= step:
+                        kept.append(line.decode() + "\n")
+                except (ValueError, TypeError, KeyError):
+                    raise DataError(f"{path}:{number}: not a record of a step; remove the line") from None
+            write_text(path, "".join(kept))
 
     def refuse_other(self, path: Path, fingerprint: object, settings: Mapping[str, Any]) -> None:
         """Refuse what another training has left.
@@ -119,15 +161,3 @@ class RunState(Generic[Progress]):
         raise DataError(
             f"{path} is of another training: {reason}; choose another output_dir, or delete it to start over"
         )
-
-
-def _cut_log(path: Path, step: int) -> None:
-    kept = []
-    lines = read_bytes(path).split(b"\n")[:-1]  # a killed run may leave a line without an end
-    for number, line in enumerate(lines, start=1):
-        try:
-            if json.loads(line)["step"] <= step:
-                kept.append(line.decode() + "\n")
-        except (ValueError, TypeError, KeyError):
-            raise DataError(f"{path}:{number}: not a record of a step; remove the line") from None
-    write_text(path, "".join(kept))

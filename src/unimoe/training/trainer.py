@@ -1,8 +1,7 @@
 """Trains one arm with one seed, and writes its checkpoints.
 
-The state is saved every few steps. A resumed training takes the same steps with the same batches and random numbers as
-an undisturbed one, and ends with the same weights. Under ``torchrun`` or ``accelerate launch`` the processes share each
-batch, and the leader writes.
+A resumed training takes the same steps with the same batches and random numbers as an undisturbed one. Under
+``torchrun`` or ``accelerate launch`` the processes share each batch, and the leader writes.
 """
 
 from __future__ import annotations
@@ -10,9 +9,10 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, NoReturn, Protocol
+from typing import Any, ClassVar, Literal, NoReturn, Protocol
 
 import torch
 
@@ -24,12 +24,14 @@ from unimoe.models.base import BaseModel
 from unimoe.models.frozen_layers import FrozenLayers
 from unimoe.models.unimodel import UnimodelForExp1
 from unimoe.training.aggregation import Task
-from unimoe.training.checkpoint_manager import CheckpointManager, Progress
+from unimoe.training.checkpoint_manager import CheckpointManager
 from unimoe.training.examples import TrainingData
 from unimoe.training.gradients import ArmGradients, budget_seen, embedding_batches, ranking_batches
+from unimoe.training.loop import Facts, Training
 from unimoe.training.optimizer import MasterAdamW, learning_rate_at
+from unimoe.training.run_state import Parts
 from unimoe.training.steps import Budget
-from unimoe.training.tracking import refuse_missing
+from unimoe.training.tracking import Log, refuse_missing
 
 
 class DevScorer(Protocol):
@@ -91,34 +93,16 @@ def train_arm(
         DataError: a saved state or checkpoint is of another training, or the loss is not finite.
         UsageError: there is a state or checkpoint and ``resume`` is False; or a tracker is not installed.
     """
-    run = ArmTraining(experiment, arm, seed, base, data, frozen_layers, processes, score_on_dev)
+    training = ArmTraining(experiment, arm, seed, base, data, frozen_layers, processes, score_on_dev)
     if not resume:
-        run.checkpoints.refuse_anything_there()
-    if run.checkpoints.is_finished():
-        return run.checkpoints.last
-    refuse_missing(experiment.training.tracking)
-    if score_on_dev and experiment.training.evaluate_every and processes.leads:
-        score_on_dev.prepare()
-    with run.checkpoints.alone():
-        if run.checkpoints.is_finished():  # another process has trained it since
-            return run.checkpoints.last
-        return _train(run, experiment.training.save_every, on_step)
+        training.checkpoints.refuse_anything_there()
 
+    def report(step: int, facts: Facts) -> None:
+        if on_step:
+            on_step(StepReport(step, **{name: facts[name] for name in StepReport.__annotations__ if name != "step"}))
 
-def _train(run: ArmTraining, save_every: int, on_step: Callable[[StepReport], None] | None) -> Path:
-    run.prepare()
-    with run.checkpoints.trackers(run.progress.step) as show:
-        while not run.is_over:
-            report = run.take_step(run.progress.step)
-            run.checkpoints.log(vars(report))
-            show(report.step, {key: value for key, value in vars(report).items() if isinstance(value, float)})
-            if on_step:
-                on_step(report)
-            if run.evaluation_is_due:
-                show(report.step, run.evaluate())
-            if not run.is_over and report.step % save_every == 0:
-                run.save_state()
-    return run.finish()
+    training.run(report)
+    return training.checkpoints.last
 
 
 def model_in_training(
@@ -134,8 +118,10 @@ def model_in_training(
     return peft, model
 
 
-class ArmTraining:
+class ArmTraining(Training):
     """One training in progress: model, optimizer, data and progress. Arguments are those of ``train_arm``."""
+
+    dev_log: ClassVar[str] = "dev"
 
     def __init__(
         self,
@@ -148,20 +134,43 @@ class ArmTraining:
         processes: Processes = ALONE,
         score_on_dev: DevScorer | None = None,
     ) -> None:
-        if experiment.training.evaluate_every and score_on_dev is None:
+        training = experiment.training
+        if training.evaluate_every and score_on_dev is None:
             raise UsageError("training.evaluate_every is set: train_arm needs score_on_dev, see evaluation.dev_eval")
-        self._experiment, self._training, self._arm = experiment, experiment.training, experiment.arm(arm)
+        self._experiment, self._training, self._arm = experiment, training, experiment.arm(arm)
         self._arm_name, self._seed, self._base, self._data = arm, seed, base, data
         self._frozen_layers, self._processes, self._score_on_dev = frozen_layers, processes, score_on_dev
         dtype = str(base.model.get_output_embeddings().weight.dtype).removeprefix("torch.")
         self.checkpoints = CheckpointManager(
             experiment, arm, seed, base=base.identity, dtype=dtype, data=data.content_hash, processes=processes
         )
-        self.progress = Progress()
+        super().__init__(
+            self.checkpoints.state,
+            training.steps,
+            dev_every=training.evaluate_every,
+            save_every=training.save_every,
+            patience=training.patience,
+        )
+
+    @property
+    def outputs(self) -> Sequence[Path]:
+        """The manifests of both checkpoints."""
+        return self.checkpoints.manifests
+
+    def is_finished(self) -> bool:
+        """Return whether the last checkpoint exists; see ``Training``."""
+        return self.checkpoints.is_finished()
+
+    def check(self) -> None:
+        """Refuse trackers that are not installed, and dev data that cannot be loaded."""
+        refuse_missing(self._training.tracking)
+        if self._score_on_dev and self._training.evaluate_every and self._processes.leads:
+            self._score_on_dev.prepare()
 
     def prepare(self) -> None:
-        """Add the adapters, load the examples, and restore the saved state if there is one."""
+        """Add the adapters and load the examples."""
         config, training = self._experiment, self._training
+        self.checkpoints.refuse_other_best()
         self._peft, self._model = model_in_training(config, self._base, self._seed, self._frozen_layers)
         weights = adapter_parameters(self._peft)
         self._optimizer = MasterAdamW(weights, training.weight_decay)
@@ -172,78 +181,68 @@ class ArmTraining:
             embedding_batches(*sources) if self._arm.task != "rank_only" else None,
             self.checkpoints.conflict_log_path, Budget(training.token_budget, training.batch_size, self._processes),
         )  # fmt: skip
-        self.progress, parts = self.checkpoints.resume()
-        if parts:
-            self._optimizer.load_state(parts["optimizer"])
-            self._gradients.load_state(parts.get("aggregation", {}))
 
-    @property
-    def is_over(self) -> bool:
-        """Whether all steps are taken, or ``patience`` is exceeded."""
-        patience = self._training.patience
-        return self.progress.step >= self._training.steps or (patience is not None and self.progress.waited >= patience)
+    def watch(self) -> AbstractContextManager[Log]:
+        """Return the trackers."""
+        return self.checkpoints.trackers(self.progress.step)
 
-    @property
-    def evaluation_is_due(self) -> bool:
-        """Whether the model must be scored on dev now."""
-        every, step = self._training.evaluate_every, self.progress.step
-        return every is not None and (step % every == 0 or step == self._training.steps)
-
-    def take_step(self, step: int) -> StepReport:
+    def step(self, number: int) -> Facts:
         """Take one optimizer step: on the ranking batch, the embedding batch, or both."""
         start = time.perf_counter()
-        torch.manual_seed(self._seed * 1_000_003 + step)  # dropout: a resumed step draws what the first try drew
+        torch.manual_seed(self._seed * 1_000_003 + number)  # dropout: a resumed step draws what the first try drew
         training = self._training
-        found = self._gradients.add(step)
+        found = self._gradients.add(number)
         spoilt = [task for task, loss in found.losses.items() if not math.isfinite(loss)]
         if spoilt:
-            self._stop(step, f"the loss is {found.losses[spoilt[0]]}", spoilt)
-        rate = learning_rate_at(step, training.steps, training.warmup, self._arm.learning_rate, training.schedule)
+            self._stop(number, f"the loss is {found.losses[spoilt[0]]}", spoilt)
+        rate = learning_rate_at(number, training.steps, training.warmup, self._arm.learning_rate, training.schedule)
         norm = self._optimizer.step(rate, training.max_grad_norm)
         if not math.isfinite(norm):
-            self._stop(step, f"the gradient's norm is {norm}", list(found.losses))
+            self._stop(number, f"the gradient's norm is {norm}", list(found.losses))
         self._gradients.learn(found.losses)
-        self.progress.step, self.progress.tokens = step + 1, self.progress.tokens + found.tokens
-        return StepReport(
-            step=self.progress.step,
-            task=self._arm.task,
-            loss=found.total,
-            ranking_loss=found.losses.get("ranking"),
-            embedding_loss=found.losses.get("embedding"),
-            lr=rate,
-            grad_norm=norm,
-            tokens=found.tokens,
-            tokens_per_s=found.tokens / (time.perf_counter() - start),
-        )
+        self.progress.count("tokens", found.tokens)
+        return {
+            "task": self._arm.task,
+            "loss": found.total,
+            "ranking_loss": found.losses.get("ranking"),
+            "embedding_loss": found.losses.get("embedding"),
+            "lr": rate,
+            "grad_norm": norm,
+            "tokens": found.tokens,
+            "tokens_per_s": found.tokens / (time.perf_counter() - start),
+        }
 
-    def evaluate(self) -> dict[str, float]:
-        """Score the model on dev, and save it if it is the best so far; the leader alone has the scores."""
+    def score_on_dev(self) -> tuple[float, Facts]:
+        """Return the mean of the scores on dev, and the scores, which the leader alone has."""
         assert self._score_on_dev is not None  # noqa: S101 - for the type checker: refused at the start
         scores = dict(self._score_on_dev(self._model)) if self._processes.leads else {}
         mean = math.fsum(scores.values()) / len(scores) if scores else 0.0
         mean = float(self._processes.total(torch.tensor(mean, dtype=torch.float64)))  # the leader's, for all
-        if self.progress.note(mean):
-            self._save("best")
-        found = {"dev_score": mean, **scores}
-        self.checkpoints.log({"step": self.progress.step, **found}, "dev")
-        return found
+        return mean, {"dev_score": mean, **scores}
 
-    def save_state(self) -> None:
-        """Write what a killed run resumes from."""
-        self.checkpoints.save_state(
-            self.progress, optimizer=self._optimizer.state(), aggregation=self._gradients.state()
-        )
+    def parts(self) -> Parts:
+        """Return the optimizer's state, with the weights, and that of a joint arm's aggregation."""
+        return {"optimizer": self._optimizer.state(), "aggregation": self._gradients.state()}
 
-    def finish(self) -> Path:
-        """Write the last checkpoint, and delete the training state."""
+    def load_parts(self, parts: Parts) -> None:
+        """Restore what ``parts`` returned."""
+        if self.progress.best_step:
+            self.checkpoints.refuse_other_best(is_there=True)
+        self._optimizer.load_state(parts["optimizer"])
+        self._gradients.load_state(parts.get("aggregation", {}))
+
+    def keep_best(self) -> None:
+        """Write the best checkpoint."""
+        self._save("best")
+
+    def finish(self) -> None:
+        """Write the last checkpoint."""
         self._save("last")
-        self._processes.leader_says(True)  # all processes wait for the checkpoint
-        return self.checkpoints.last
 
     def _save(self, which: Literal["best", "last"]) -> None:
         ranks, embeds = (self._arm.task != other for other in ("emb_only", "rank_only"))
-        seen = budget_seen(self._experiment, self.progress.step, self.progress.tokens, ranks, embeds)
-        self.checkpoints.save_checkpoint(which, seen, self._peft, self._model, self._optimizer.masters)
+        seen = budget_seen(self._experiment, self.progress.step, self.progress.extra.get("tokens", 0), ranks, embeds)
+        self.checkpoints.save(which, seen, self._peft, self._model, self._optimizer.masters)
 
     def _stop(self, step: int, what: str, tasks: Sequence[Task]) -> NoReturn:
         ids = self._gradients.query_ids(step, tasks)

@@ -21,7 +21,6 @@ from unimoe.core.errors import UsageError, did_you_mean
 from unimoe.evaluation.engines import Engine
 from unimoe.results.folder import Results, load_all_results
 from unimoe.studies.common.differences import NO_DIFFERENCE, TESTED, Arms, differences, of_seeds, pair_up
-from unimoe.studies.common.progress import fit_with_progress
 from unimoe.studies.common.registered_gates import register_gates, verdict
 from unimoe.studies.cross_encoder.config import CrossEncoderConfig
 from unimoe.studies.cross_encoder.distant import train_by_workers, with_dtype_of_workers
@@ -146,7 +145,8 @@ def compare_losses(
         training, paired = training_of(config, data, device), config.arm in alike
         size = training.steps + sum(one.pairs for one in data.test)
         with steps.step(f"{config.arm}, seed {config.seed}", size) as step:
-            manifest = fit_with_progress(training.fit, training.steps, step)
+            training.run_with_bar(step)
+            manifest = training.fit()
             found = [report(training, manifest, one, given, step, paired=paired)[1] for one in data.test]
             step.outcome = ", ".join(f"{one.dataset} {100 * one.aggregate['ndcg@10']:.2f}" for one in found)
     results = load_all_results(Path(base.output_dir))

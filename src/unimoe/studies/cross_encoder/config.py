@@ -99,7 +99,7 @@ class CrossEncoderConfig(Section):
         warmup_ratio: share of the steps in which it rises.
         seed: set before the head is initialised, and again for dropout and the order of lists.
         eval_every: steps between evaluations on dev, each followed by a saved state; a killed run loses at most these.
-        keep: number of saved states to keep; the best is always among them.
+        keep: without effect: one state is kept, which holds the best model too.
         dtype: dtype of the forward passes in training; weights are float32. ``auto``: bfloat16 on a GPU that has it.
         push_to_hub: repository to upload the finished model to; null for none.
         caveats: reasons why results are unfit for decisions, copied into every result.

@@ -12,7 +12,6 @@ from unimoe.core.errors import MissingPartError
 from unimoe.models.quiet import first_line
 from unimoe.models.rerankers.cross_encoder import load_cross_encoder
 from unimoe.results import EvalResult
-from unimoe.studies.common.progress import fit_with_progress
 from unimoe.studies.cross_encoder.config import CrossEncoderConfig
 from unimoe.studies.cross_encoder.evaluation import report
 from unimoe.studies.cross_encoder.training.data import CrossEncoderData, load_cross_encoder_data
@@ -41,7 +40,8 @@ def train_and_evaluate(config: CrossEncoderConfig, device: torch.device, given: 
     training = training_of(config, data, device)
     steps = Steps(1 + len(data.test))
     with steps.step(f"{config.arm}, seed {config.seed}: {config.loss.name}", training.steps) as step:
-        manifest = fit_with_progress(training.fit, training.steps, step)
+        training.run_with_bar(step)
+        manifest = training.fit()
         step.outcome = "trained" if manifest.dev is None else f"nDCG@10 on dev {100 * manifest.dev:.2f}"
     for dataset in data.test:
         with steps.step(f"reranking {dataset.dataset}", dataset.pairs) as step:

@@ -12,7 +12,6 @@ from unimoe.core.console import Steps
 from unimoe.core.errors import UsageError
 from unimoe.core.io import write_json
 from unimoe.evaluation.engines import Engine
-from unimoe.studies.common.progress import fit_with_progress
 from unimoe.studies.cross_encoder.config import CrossEncoderConfig
 from unimoe.studies.cross_encoder.distant import train_by_workers
 from unimoe.studies.cross_encoder.jobs import training_of
@@ -64,7 +63,8 @@ def chosen_rates(
         trainings, tried = [training_of(config, data, device) for config in configs[arm]], list[dict[str, float]]()
         with steps.step(f"{arm}: {len(rates)} rates on dev", sum(one.steps for one in trainings)) as step:
             for rate, training in zip(rates, trainings, strict=True):
-                manifest = fit_with_progress(training.fit, training.steps, step)
+                training.run_with_bar(step)
+                manifest = training.fit()
                 assert manifest.dev is not None  # noqa: S101 - for the type checker: there are dev queries
                 tried.append({"learning_rate": rate, "dev": manifest.dev})
             found[arm] = max(tried, key=lambda one: one["dev"])["learning_rate"]

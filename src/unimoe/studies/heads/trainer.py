@@ -3,18 +3,16 @@
     results = HeadTrainer(TrainConfig(task="scifact", num_steps=300)).train()
     results["test/ndcg@10"]
 
-The state is saved every few steps. A resumed training takes the same steps as an undisturbed one, bit for bit on a CPU.
+A resumed training takes the same steps as an undisturbed one, bit for bit on a CPU.
 """
 
 from __future__ import annotations
 
 import json
-import time
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
 from datetime import date
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -32,40 +30,13 @@ from unimoe.studies.heads.eggroll.fp4 import dequantize, quantize
 from unimoe.studies.heads.methods import GradientMethod, Method
 from unimoe.studies.heads.model import HEAD_FILE, chosen_by, evaluate_head, load_head, save_head
 from unimoe.studies.heads.pools import PoolSet
-from unimoe.training.run_state import RunState
-
-OnStep = Callable[[int, dict[str, float]], None]
-"""Called with the number of steps taken and the log record of the last one."""
+from unimoe.training.loop import Facts, OnStep, Training
+from unimoe.training.run_state import Parts, RunState
 
 _WITHOUT_EFFECT = {"save_every", "device", "output_dir"}
 
 
-@dataclass
-class Progress:
-    """How far the training of a head is.
-
-    Attributes:
-        weight: the head after ``step`` steps.
-        best: the best head on dev so far.
-        best_value: its main metric on dev.
-        start_value: the metric before training.
-        best_step: steps taken when the best was seen; 0 is the head before training.
-        step: steps taken.
-        seconds: time of the steps, without evaluations on dev.
-        facts: the log record of the last step.
-    """
-
-    weight: Tensor
-    best: Tensor
-    best_value: float
-    start_value: float
-    best_step: int = 0
-    step: int = 0
-    seconds: float = 0.0
-    facts: dict[str, float] = field(default_factory=dict)
-
-
-class HeadTrainer:
+class HeadTrainer(Training):
     """Trains one head.
 
     Args:
@@ -79,8 +50,9 @@ class HeadTrainer:
         dev_pools: these choose the step.
         dates: of documents, where freshness is an objective; else None.
         head_path: of the trained head.
-        state: of the training in progress.
     """
+
+    logs_seconds: ClassVar[bool] = True
 
     def __init__(
         self, config: TrainConfig, data: HeadData | None = None, arm: str | None = None, root: Path | None = None
@@ -97,7 +69,13 @@ class HeadTrainer:
         if "freshness" in config.objectives:
             self.dates = document_dates(config.task)
             decisive.append({key: day.isoformat() for key, day in self.dates.items()})
-        self.state = RunState(folder, settings, hash_json(decisive), Progress)
+        super().__init__(
+            RunState(folder, settings, hash_json(decisive)),
+            0 if config.method == "zero_shot" else config.num_steps,
+            dev_every=config.eval_every,
+            save_every=config.save_every,
+            scores_start=True,
+        )
 
     @property
     def seed(self) -> int | None:
@@ -134,12 +112,15 @@ class HeadTrainer:
         Raises:
             DataError: as in ``train``.
         """
-        with self.state.alone():
-            if not self.is_finished():
-                self._take_steps(on_step)
+        self.run(on_step)
         _, metadata = self.head()
         facts: dict[str, float] = json.loads(metadata["facts"])
         return facts
+
+    @property
+    def outputs(self) -> Sequence[Path]:
+        """The trained head."""
+        return (self.head_path,)
 
     def is_finished(self) -> bool:
         """Return whether the head of this training exists.
@@ -153,17 +134,6 @@ class HeadTrainer:
         config = {k: v for k, v in json.loads(metadata.get("config", "{}")).items() if k not in _WITHOUT_EFFECT}
         self.state.refuse_other(self.head_path, metadata.get("fingerprint"), {"config": config})
         return True
-
-    def make_room(self) -> None:
-        """Remove what an unfinished training left, so that a worker's files take its place.
-
-        Raises:
-            DataError: there is a head or a state of another training.
-        """
-        with self.state.alone():
-            self.is_finished()
-            self.state.load()
-            self.state.delete()
 
     def head(self) -> tuple[Tensor, dict[str, str]]:
         """Return the trained head ``(D_out, D)`` and its metadata."""
@@ -185,50 +155,55 @@ class HeadTrainer:
         batch: list[int] = order[place * size : (place + 1) * size].tolist()
         return batch
 
-    def _take_steps(self, on_step: OnStep | None) -> None:
-        config, weight = self.config, self.initial()
-        method = make_method(config, weight, self.train_pools, self.dates)
-        if method is not None and (saved := self.state.load(self.device)):
-            progress, parts = saved
-            method.load_state(parts.get("method", {}))
-        else:
-            value = chosen_by(weight, self.dev_pools, config)
-            progress = Progress(weight, weight, value, value)
-        self.state.cut_logs(progress.step)
-        while method is not None and progress.step < config.num_steps:
-            self._take_step(method, progress)
-            if on_step:
-                on_step(progress.step, progress.facts)
-            if progress.step % config.save_every == 0 and progress.step < config.num_steps:
-                self.state.save(progress, method=method.state())
-        self._finish(progress)
+    def prepare(self) -> None:
+        """Make the first head and the method that trains it."""
+        self._weight = self._best = self.initial()
+        self._method = make_method(self.config, self._weight, self.train_pools, self.dates)
+        self._weight_bytes: float = self._weight.numel() * self._weight.element_size()
 
-    def _take_step(self, method: Method, progress: Progress) -> None:
-        config, start = self.config, time.perf_counter()
-        weight, facts = method.step(progress.weight, self.train_pools.batch(self.batch(progress.step)), progress.step)
-        progress.seconds += time.perf_counter() - start
-        progress.weight, progress.facts, progress.step = weight, facts, progress.step + 1
-        if not bool(weight.isfinite().all()):
+    def step(self, number: int) -> Facts:
+        """Take a step of the method."""
+        assert self._method is not None  # noqa: S101 - for the type checker: without a method there are no steps
+        self._weight, facts = self._method.step(self._weight, self.train_pools.batch(self.batch(number)), number)
+        if not bool(self._weight.isfinite().all()):
             raise DataError(
-                f"{self.arm}, seed {config.seed}, step {progress.step}: a weight is not finite; lower learning_rate "
+                f"{self.arm}, seed {self.config.seed}, step {number + 1}: a weight is not finite; lower learning_rate "
                 "or sigma"
             )
-        if progress.step % config.eval_every == 0 or progress.step == config.num_steps:
-            facts["val"] = value = chosen_by(weight, self.dev_pools, config)
-            if value > progress.best_value:
-                progress.best, progress.best_step, progress.best_value = weight, progress.step, value
-        loss = facts["loss"] if "loss" in facts else 1.0 - facts["fitness"]
-        self.state.log({"step": progress.step, **facts, "loss": loss, "seconds": progress.seconds})
+        self._weight_bytes = facts.get("weight_bytes", self._weight_bytes)
+        return {**facts, "loss": facts["loss"] if "loss" in facts else 1.0 - facts["fitness"]}
 
-    def _finish(self, progress: Progress) -> None:
-        head = progress.best
+    def score_on_dev(self) -> tuple[float, Facts]:
+        """Return the main metric on dev."""
+        value = chosen_by(self._weight, self.dev_pools, self.config)
+        return value, {"val": value}
+
+    def parts(self) -> Parts:
+        """Return the head, the best one, and what the method keeps."""
+        assert self._method is not None  # noqa: S101 - for the type checker
+        return {"heads": {"now": self._weight, "best": self._best}, "method": self._method.state()}
+
+    def load_parts(self, parts: Parts) -> None:
+        """Restore what ``parts`` returned."""
+        assert self._method is not None  # noqa: S101 - for the type checker
+        here = {part: {name: t.to(self.device) for name, t in named.items()} for part, named in parts.items()}
+        self._weight, self._best = here["heads"]["now"], here["heads"]["best"]
+        self._method.load_state(here.get("method", {}))
+
+    def keep_best(self) -> None:
+        """Keep the head."""
+        self._best = self._weight
+
+    def finish(self) -> None:
+        """Write the best head, with the facts about its training."""
+        progress = self.progress
         facts = {
-            "val": progress.best_value,
-            "start": progress.start_value,
+            "val": progress.best_score,
+            "start": progress.start,
             "best_step": progress.best_step,
             "steps": progress.step,
             "seconds": progress.seconds,
-            "weight_bytes": progress.facts.get("weight_bytes", head.numel() * head.element_size()),
+            "weight_bytes": self._weight_bytes,
         }
         metadata = {
             "fingerprint": self.state.fingerprint,
@@ -239,8 +214,7 @@ class HeadTrainer:
             "config": json.dumps(self.config.model_dump()),
         }
         self.head_path.parent.mkdir(parents=True, exist_ok=True)
-        save_head(self.head_path, head, metadata)
-        self.state.delete()
+        save_head(self.head_path, self._best, metadata)
 
 
 def make_method(

@@ -15,25 +15,13 @@ from unimoe.core.errors import DataError
 from unimoe.metrics import score_run
 from unimoe.results.logs import read_logs
 from unimoe.studies.common.initial_weight import initial_weight
-from unimoe.studies.heads.config import TrainConfig, methods, original_recipe
+from unimoe.studies.heads.config import TrainConfig
 from unimoe.studies.heads.data import HeadData
 from unimoe.studies.heads.eggroll.fp4 import dequantize, quantize
 from unimoe.studies.heads.model import evaluate_head, load_head, save_head
 from unimoe.studies.heads.trainer import HeadTrainer
 
 pytestmark = pytest.mark.usefixtures("tmp_cache")
-VARIANTS: dict[str, dict[str, Any]] = {method: {"method": method} for method in methods() if method != "zero_shot"}
-VARIANTS |= {
-    "hybrid": {"method": "hybrid", "handoff": 5},
-    "genetic": {"method": "genetic", "genetic": {"individuals": 6}},
-    "seed_recipe": {"method": "eggroll"}
-    | original_recipe().model_dump(
-        include={"sigma", "sigma_is", "optimizer", "adaptive_sigma", "seed_scale", "max_norm"}
-    ),
-    "fp4": {"method": "eggroll", "precision": "fp4"},
-    "sgd": {"method": "infonce", "optimizer": "sgd", "weight_decay": 0.01, "max_norm": 1.0},
-    "objectives": {"method": "eggroll", "objectives": {"relevance": 1.0, "diversity": 0.3, "fairness": 0.3}},
-}
 
 
 @pytest.fixture
@@ -65,31 +53,6 @@ def kill_after(steps: int) -> Any:
 
 def changed(config: TrainConfig, **changes: Any) -> TrainConfig:
     return TrainConfig.model_validate(config.model_dump() | changes)
-
-
-@pytest.mark.parametrize("variant", VARIANTS)
-def test_a_killed_training_goes_on_to_the_same_bits(
-    variant: str, config: TrainConfig, data: HeadData, tmp_path: Path
-) -> None:
-    config = changed(config, **VARIANTS[variant], learning_rate=1e-3)
-    whole = HeadTrainer(changed(config, output_dir=str(tmp_path / "whole")), data)
-    killed = HeadTrainer(changed(config, output_dir=str(tmp_path / "killed")), data)
-    whole.fit()
-    for steps in (6, 11):  # between two saved states each
-        with pytest.raises(KilledError):
-            HeadTrainer(killed.config, data).fit(kill_after(steps))
-        assert killed.state.path.exists()
-        assert not killed.is_finished()
-    killed.fit()
-    assert torch.equal(killed.head()[0], whole.head()[0])
-    assert not killed.state.path.exists()
-    logs = [[without_time(line) for line in t.state.log_path.read_text().splitlines()] for t in (whole, killed)]
-    assert logs[0] == logs[1]
-    assert len(logs[0]) == config.num_steps
-
-
-def without_time(line: str) -> dict[str, Any]:
-    return {key: value for key, value in json.loads(line).items() if key not in {"seconds", "checksum"}}
 
 
 def test_training_helps_and_reports_the_cutoff_it_was_asked_for(config: TrainConfig, data: HeadData) -> None:

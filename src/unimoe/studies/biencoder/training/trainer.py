@@ -11,12 +11,9 @@ as an undisturbed one, bit for bit.
 from __future__ import annotations
 
 import math
-import shutil
-import time
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Literal, NoReturn
+from typing import ClassVar, Literal, NoReturn
 
 import torch
 from torch import nn
@@ -40,45 +37,18 @@ from unimoe.studies.biencoder.training.pairs import (
     training_pairs,
 )
 from unimoe.studies.biencoder.training.search import HardNegatives, dev_score
-from unimoe.studies.biencoder.training.sources import EncoderSource, FrozenSource, Source, cached_texts
+from unimoe.studies.biencoder.training.sources import EncoderSource, FrozenSource, cached_texts
 from unimoe.studies.biencoder.training.steps import batch_backward
 from unimoe.studies.common.splits import Splits
+from unimoe.training.loop import Facts, OnStep, Training
 from unimoe.training.optimizer import learning_rate_at, optimizer_tensors, restore_optimizer
-from unimoe.training.run_state import RunState
-
-OnStep = Callable[[int, dict[str, float]], None]
-"""Called with the number of optimizer steps taken and the log record of the last one."""
+from unimoe.training.run_state import Parts, RunState
 
 _WITHOUT_EFFECT = {"save_every", "output_dir", "caveats"}
 _CHUNKS = 10_000  # more than a batch has: each chunk of each step draws its own dropout
 
 
-@dataclass
-class Progress:
-    """How far the training of a bi-encoder is.
-
-    Attributes:
-        step: optimizer steps taken.
-        pairs: training pairs seen.
-        tokens: tokens seen, padding not counted; 0 where the base is frozen.
-        start: the metric on dev before training.
-        val: the best since then.
-        epoch: the epoch after which it was seen; 0 is before training.
-        seconds: of the steps, without evaluations on dev.
-        dtype: of the forward passes; a resumed training keeps it, even on a machine that would choose another.
-    """
-
-    step: int = 0
-    pairs: int = 0
-    tokens: int = 0
-    start: float = 0.0
-    val: float = 0.0
-    epoch: int = 0
-    seconds: float = 0.0
-    dtype: str = "float32"
-
-
-class BiEncoderTrainer:
+class BiEncoderTrainer(Training):
     """Trains one bi-encoder.
 
     Args:
@@ -91,12 +61,13 @@ class BiEncoderTrainer:
         dev: the collection that chooses the epoch.
         best_dir: the checkpoint of the best epoch on dev, of epoch 0 until there is a better one.
         last_dir: the checkpoint of the last epoch, written when the training is finished.
-        state: of the training in progress.
 
     Raises:
         DataError: the collection or the base cannot be loaded, or no query has a positive.
         UsageError: a split does not exist, or the base does not allow a setting.
     """
+
+    logs_seconds: ClassVar[bool] = True
 
     def __init__(self, config: BiEncoderConfig, device: torch.device, splits: Splits | None = None) -> None:
         self.config, self.device = config, device
@@ -116,14 +87,22 @@ class BiEncoderTrainer:
             "train": self.train.content_hash,
             "dev": self.dev.content_hash,
         }
-        self.state = RunState(folder, settings, hash_json(settings), Progress)
-        self._negatives = HardNegatives(config, self.train, self.pairs, folder / "negatives", self.state.fingerprint)
         self._per_epoch = -(-batches_per_epoch(self.pairs, config) // config.accumulation)
+        super().__init__(
+            RunState(folder, settings, hash_json(settings)),
+            config.epochs * self._per_epoch,
+            dev_every=self._per_epoch,
+            save_every=config.save_every or self._per_epoch,
+            patience=config.dev.patience,
+            scores_start=True,
+        )
+        self._negatives = HardNegatives(config, self.train, self.pairs, folder / "negatives", self.state.fingerprint)
+        self._advance_texts: Advance | None = None
 
     @property
-    def steps(self) -> int:
-        """Optimizer steps of the whole training."""
-        return self.config.epochs * self._per_epoch
+    def outputs(self) -> Sequence[Path]:
+        """The manifests of both checkpoints."""
+        return self.best_dir / MANIFEST, self.last_dir / MANIFEST
 
     def is_finished(self) -> bool:
         """Return whether both checkpoints of this training exist.
@@ -152,101 +131,67 @@ class BiEncoderTrainer:
         Raises:
             DataError: a state or checkpoint in the folder is of another training; the loss is not finite.
         """
-        with self.state.alone():
-            if not self.is_finished():
-                self._train(on_step, advance)
+        self._advance_texts = advance
+        self.run(on_step)
         return read_biencoder(self.best_dir).facts
 
-    def make_room(self) -> None:
-        """Remove what an unfinished training left, and halves of a worker's files, so that a worker's take their place.
+    def clear(self) -> None:
+        """Remove the negatives that the epochs have found."""
+        self._negatives.clear()
 
-        Raises:
-            DataError: it is of another training.
-        """
-        folders = (self.best_dir, self.last_dir)
-        with self.state.alone():
-            for folder in folders:
-                if not (folder / MANIFEST).exists():
-                    shutil.rmtree(folder, ignore_errors=True)
-            self.state.load()
-            if not self.is_finished():
-                for folder in folders:
-                    shutil.rmtree(folder, ignore_errors=True)
-            self.state.delete()
-            self._negatives.clear()
+    def is_saved_after(self, step: int) -> bool:
+        """Return whether an epoch ends there, or ``save_every`` says so."""
+        return step % self._per_epoch == 0 or super().is_saved_after(step)
 
-    def _train(self, on_step: OnStep | None, advance: Advance | None) -> None:
+    def prepare(self) -> None:
+        """Make the optimizer, and what gives vectors."""
         config = self.config
         self._weights = self.model.trainable()
         self._optimizer = torch.optim.AdamW(self._weights.values(), lr=0.0, weight_decay=config.weight_decay)
-        self.progress = self._resume()
-        self._source = self._make_source(advance)
-        if self.progress.step == 0:
-            self.progress.start = self.progress.val = dev_score(self._source, self.dev, config.dev.metric)
-            self._save(self.best_dir, "best")
-        self.state.cut_logs(self.progress.step)
-        for epoch in range(self.progress.step // self._per_epoch, config.epochs):
-            if config.dev.patience is not None and epoch - self.progress.epoch >= config.dev.patience:
-                break
-            done = self.progress.step % self._per_epoch
-            negatives = self._negatives.of_epoch(epoch, self._source, begun=done > 0)
-            batches = epoch_batches(self.pairs, config, epoch, negatives)
-            for place in range(done, self._per_epoch):
-                begin = place * config.accumulation
-                facts = self._take_step(batches[begin : begin + config.accumulation])
-                if on_step:
-                    on_step(self.progress.step, facts)
-                if self._is_saved_now():
-                    self.state.save(self.progress, weights=self._weights, optimizer=optimizer_tensors(self._optimizer))
-        self._save(self.last_dir, "last")
-        self.state.delete()
-        self._negatives.clear()
+        dtype = choose_dtype(self.device, config.precision, trains=True)
+        self.progress.extra["dtype"] = str(dtype).removeprefix("torch.")
+        self._epoch, self._batches = -1, list[Batch]()
+        if config.freeze_base:
+            self._source: EncoderSource | FrozenSource = FrozenSource(
+                self.model, cached_texts(self.splits), self._advance_texts
+            )
+        else:
+            self._source = EncoderSource(self.model, dtype)
 
-    def _resume(self) -> Progress:
-        saved = self.state.load()
-        if saved is None:
-            dtype = choose_dtype(self.device, self.config.precision, trains=True)
-            return Progress(dtype=str(dtype).removeprefix("torch."))
-        progress, parts = saved
+    def load_parts(self, parts: Parts) -> None:
+        """Restore what ``parts`` returned; the dtype is kept even on a machine that would choose another."""
+        if isinstance(self._source, EncoderSource):
+            self._source = EncoderSource(self.model, getattr(torch, self.progress.extra["dtype"]))
         for name, weight in self._weights.items():
             weight.data.copy_(parts["weights"][name])
         restore_optimizer(self._optimizer, parts.get("optimizer", {}))
-        return progress
 
-    def _make_source(self, advance: Advance | None) -> Source:
-        if not self.config.freeze_base:
-            return EncoderSource(self.model, getattr(torch, self.progress.dtype))
-        return FrozenSource(self.model, cached_texts(self.splits), advance)
+    def parts(self) -> Parts:
+        """Return the weights and the optimizer's moments."""
+        return {"weights": self._weights, "optimizer": optimizer_tensors(self._optimizer)}
 
-    def _take_step(self, batches: Sequence[Batch]) -> dict[str, float]:
-        config, start, step = self.config, time.perf_counter(), self.progress.step
-        loss = sum(self._backward(batch, number, len(batches)) for number, batch in enumerate(batches)) / len(batches)
-        rate = learning_rate_at(
-            step, self.steps, min(round(config.warmup * self.steps), self.steps - 1), config.learning_rate,
-            config.schedule,
-        )  # fmt: skip
+    def begin_step(self, number: int) -> None:
+        """Draw the batches of a step's epoch."""
+        epoch, place = divmod(number, self._per_epoch)
+        if epoch != self._epoch:
+            negatives = self._negatives.of_epoch(epoch, self._source, begun=place > 0)
+            self._epoch, self._batches = epoch, epoch_batches(self.pairs, self.config, epoch, negatives)
+
+    def step(self, number: int) -> Facts:
+        """Take an optimizer step on as many batches as are accumulated."""
+        config, (epoch, place) = self.config, divmod(number, self._per_epoch)
+        batches = self._batches[place * config.accumulation : (place + 1) * config.accumulation]
+        losses = [self._backward(batch, place, len(batches)) for place, batch in enumerate(batches)]
+        warmup = min(round(config.warmup * self.steps), self.steps - 1)
+        rate = learning_rate_at(number, self.steps, warmup, config.learning_rate, config.schedule)
         norm = float(nn.utils.clip_grad_norm_(self._weights.values(), config.max_grad_norm))
         if not math.isfinite(norm):
             self._refuse_not_finite("gradient's norm", norm, batches)
         self._optimizer.param_groups[0]["lr"] = rate
         self._optimizer.step()
         self._optimizer.zero_grad(set_to_none=True)
-        self.progress.step += 1
-        self.progress.seconds += time.perf_counter() - start
-        facts = {
-            "step": self.progress.step,
-            "epoch": step // self._per_epoch + 1,
-            "loss": loss,
-            "lr": rate,
-            "grad_norm": norm,
-            "pairs": self.progress.pairs,
-            "tokens": self.progress.tokens,
-            "seconds": self.progress.seconds,
-        }
-        if self.progress.step % self._per_epoch == 0:
-            facts["val"] = self._evaluate(step // self._per_epoch + 1)
-        self.state.log(facts)
-        return facts
+        seen = {name: self.progress.extra.get(name, 0) for name in ("pairs", "tokens")}
+        return {"epoch": epoch + 1, "loss": sum(losses) / len(losses), "lr": rate, "grad_norm": norm, **seen}
 
     def _backward(self, batch: Batch, number: int, count: int) -> float:
         """Add a batch's part of the step's gradient and return the loss of the batch."""
@@ -265,17 +210,23 @@ class BiEncoderTrainer:
         )
         if not math.isfinite(loss):
             self._refuse_not_finite("loss", loss, [batch])
-        self.progress.pairs += len(batch.queries)
-        if not config.freeze_base:
-            self.progress.tokens += sum(map(len, [*inputs[0], *inputs[1]]))
+        self.progress.count("pairs", len(batch.queries))
+        if not config.freeze_base:  # whose texts are read once, before the training
+            self.progress.count("tokens", sum(map(len, [*inputs[0], *inputs[1]])))
         return loss
 
-    def _evaluate(self, epoch: int) -> float:
+    def score_on_dev(self) -> tuple[float, Facts]:
+        """Return the metric on dev."""
         value = dev_score(self._source, self.dev, self.config.dev.metric)
-        if value > self.progress.val:
-            self.progress.val, self.progress.epoch = value, epoch
-            self._save(self.best_dir, "best")
-        return value
+        return value, {"val": value}
+
+    def keep_best(self) -> None:
+        """Write the best checkpoint."""
+        self._save(self.best_dir, "best")
+
+    def finish(self) -> None:
+        """Write the last checkpoint."""
+        self._save(self.last_dir, "last")
 
     def _refuse_not_finite(self, what: str, value: float, batches: Sequence[Batch]) -> NoReturn:
         ids = [self.pairs.query_ids[place] for batch in batches for place in batch.queries]
@@ -285,10 +236,6 @@ class BiEncoderTrainer:
             f"checkpoint so far is {self.best_dir}"
         )
 
-    def _is_saved_now(self) -> bool:
-        step, every = self.progress.step, self.config.save_every
-        return step < self.steps and (step % self._per_epoch == 0 or (every is not None and step % every == 0))
-
     def _save(self, folder: Path, which: Literal["best", "last"]) -> None:
         progress = self.progress
         manifest = {
@@ -296,13 +243,19 @@ class BiEncoderTrainer:
             "seed": self.config.seed,
             "which": which,
             "base_model": self.base_model,
-            "dtype": progress.dtype,
+            "dtype": progress.extra["dtype"],
             "fingerprint": self.state.fingerprint,
             "facts": {
-                "start": progress.start, "val": progress.val, "epoch": progress.epoch, "seconds": progress.seconds,
+                "start": progress.start,
+                "val": progress.best_score,
+                "epoch": progress.best_step // self._per_epoch,
+                "seconds": progress.seconds,
             },
             "training": TrainingBudget(
-                steps=progress.step, ranking_examples=0, embedding_examples=progress.pairs, tokens=progress.tokens
+                steps=progress.step,
+                ranking_examples=0,
+                embedding_examples=progress.extra.get("pairs", 0),
+                tokens=progress.extra.get("tokens", 0),
             ),
             "config": self.config.model_dump(mode="json"),
         }  # fmt: skip

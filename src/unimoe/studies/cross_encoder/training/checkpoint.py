@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from pathlib import Path
 from typing import Any, Literal
 
@@ -10,19 +9,13 @@ from pydantic import Field
 
 from unimoe.config.base import Section
 from unimoe.core.errors import DataError
-from unimoe.core.io import Strict, changed_file, hash_bytes, hash_files, read_bytes, read_json, write_json
+from unimoe.core.io import changed_file, read_json, write_json
 from unimoe.models.model_files import weights_hash
 from unimoe.results import TrainingBudget
 
 MANIFEST = "unimoe.json"
-_STATE = "trainer_state.json"
 
 _WITHOUT_EFFECT = {"name", "output_dir", "keep", "push_to_hub", "caveats"}
-
-
-class _Files(Strict):
-    files: dict[str, str]
-    seconds: float = 0.0
 
 
 class CrossEncoderManifest(Section):
@@ -81,54 +74,3 @@ def read_manifest(folder: Path) -> CrossEncoderManifest:
     if file := changed_file(folder, manifest.files):
         raise DataError(f"{file}: differs from the manifest (damaged or replaced); train again")
     return manifest
-
-
-def seal_state(folder: Path, seconds: float) -> None:
-    """Write the hashes of all files of a state that the trainer has saved, and the training's seconds so far."""
-    write_json(folder / MANIFEST, {"files": _hashes(folder), "seconds": seconds})
-
-
-def seconds_of(state: Path) -> float:
-    """Return the training's seconds until a state; 0 where it was written without."""
-    path = state / MANIFEST
-    return read_json(path, _Files).seconds if path.exists() else 0.0
-
-
-def last_state(work: Path) -> Path | None:
-    """Return the newest complete state in a folder; incomplete ones, which a killed run may leave, are removed.
-
-    Raises:
-        DataError: one has changed. The trainer may need an older one too, the best on dev.
-    """
-    whole = []
-    for folder in work.glob("checkpoint-*"):
-        stated = read_json(folder / MANIFEST, _Files).files if (folder / MANIFEST).exists() else {}
-        there = _hashes(folder)
-        if changed := [name for name in stated if there.get(name, stated[name]) != stated[name]]:
-            raise DataError(f"{folder / changed[0]}: was changed after it was written; delete {work} to start over")
-        if stated.keys() <= there.keys() and _is_json(folder / _STATE):  # the trainer writes it last
-            whole.append(folder)
-        else:
-            shutil.rmtree(folder, ignore_errors=True)
-    return max(whole, key=step_of, default=None)
-
-
-def _hashes(folder: Path) -> dict[str, str]:
-    """Return the hashes of a state's files, without the path of its folder, which is another on another machine."""
-    hashes = hash_files(folder, but=[MANIFEST])
-    if _STATE in hashes:
-        hashes[_STATE] = hash_bytes(read_bytes(folder / _STATE).replace(str(folder.parent).encode(), b""))
-    return hashes
-
-
-def _is_json(path: Path) -> bool:
-    try:
-        read_json(path, dict[str, Any])
-    except DataError:
-        return False
-    return True
-
-
-def step_of(state: Path) -> int:
-    """Return the step after which a state was saved."""
-    return int(state.name.rpartition("-")[2])

@@ -24,17 +24,18 @@ class CrossEncoderListLoss(nn.Module):
         model: a cross-encoder of one label.
         config: the loss; ``mini_batch_size`` pairs go through the model at once.
         seed: of the training, for losses that draw random numbers.
+        bfloat16: run the model in bfloat16; its scores are float32.
 
     Raises:
         UsageError: the model has more than one label.
     """
 
-    def __init__(self, model: CrossEncoder, config: LossConfig, seed: int = 0) -> None:
+    def __init__(self, model: CrossEncoder, config: LossConfig, seed: int = 0, *, bfloat16: bool = False) -> None:
         super().__init__()
         if model.num_labels != 1:
             raise UsageError(f"loss {config.name}: the model has {model.num_labels} labels; it needs exactly one")
         self.model = model
-        self._config, self._seed = config, seed
+        self._config, self._seed, self._bfloat16 = config, seed, bfloat16
         self.begin_step(0, 1)
         self.tokens = 0
         """Tokens of the batches trained on, padding not counted."""
@@ -96,5 +97,7 @@ class CrossEncoderListLoss(nn.Module):
             )
             self.tokens += int(features["attention_mask"].sum())
             on = {key: value.to(self.model.device) for key, value in features.items() if isinstance(value, Tensor)}
-            parts.append(self.model({**features, **on})["scores"].view(-1).float())
+            with torch.autocast(self.model.device.type, dtype=torch.bfloat16, enabled=self._bfloat16):
+                scores = self.model({**features, **on})["scores"]
+            parts.append(scores.view(-1).float())
         return torch.cat(parts)[torch.tensor(order).argsort().to(parts[0].device)]

@@ -15,7 +15,6 @@ from unimoe.core.io import write_json
 from unimoe.data.catalog import result_name
 from unimoe.evaluation.engines import Engine
 from unimoe.evaluation.store import ResultStore
-from unimoe.studies.common.progress import fit_with_progress
 from unimoe.studies.common.registered_gates import register_gates
 from unimoe.studies.heads.compare.arms import ARMS, Comparison, in_words
 from unimoe.studies.heads.compare.distant import train_by_workers
@@ -172,7 +171,8 @@ class MethodComparison:
 
 
 def _fit(trainer: HeadTrainer, step: Step) -> dict[str, float]:
-    found = fit_with_progress(trainer.fit, trainer.config.num_steps, step)
+    trainer.run_with_bar(step)
+    found = trainer.fit()
     return {name: found[name] for name in ("val", "best_step", "seconds")}
 
 

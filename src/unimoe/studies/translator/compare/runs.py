@@ -12,7 +12,6 @@ from pathlib import Path
 from unimoe.core.console import Steps
 from unimoe.core.io import write_json
 from unimoe.evaluation.engines import Engine
-from unimoe.studies.common.progress import fit_with_progress
 from unimoe.studies.common.registered_gates import register_gates
 from unimoe.studies.translator.compare.arms import (
     ADAPTERS,
@@ -108,7 +107,10 @@ class TranslatorRun:
             return Chosen(*tried[0], None)
         trainers = self._tuned(model)
         with steps.step(f"{model}: {len(tried)} settings on dev", sum(t.batches for t in trainers)) as step:
-            values = [fit_with_progress(trainer.fit, trainer.batches, step)["val"] for trainer in trainers]
+            values = []
+            for trainer in trainers:
+                trainer.run_with_bar(step)
+                values.append(trainer.fit()["val"])
             best = values.index(max(values))
             changes, config = tried[best]
             shown = ", ".join(f"{key} {value}" for key, value in changes.items())
@@ -141,6 +143,6 @@ class TranslatorRun:
         with steps.step(f"{arm}: {len(trainers)} seeds", sum(t.batches for t in trainers)) as step:
             found = []
             for trainer in trainers:
-                facts = fit_with_progress(trainer.fit, trainer.batches, step)
-                found.append(report(trainer, facts, self._pairs, self._given))
+                trainer.run_with_bar(step)
+                found.append(report(trainer, trainer.fit(), self._pairs, self._given))
             step.outcome = f"test {100 * sum(found) / len(found):.2f}"

@@ -1,4 +1,4 @@
-"""InfoNCE of anchors over candidates, with its gradient computed in the same pass.
+"""InfoNCE of anchors over candidates, with several positives, hardest negatives, and a correction for unlabelled ones.
 
 For an anchor with positives P and negatives N, scores ``s = cosine / temperature``:
 
@@ -8,21 +8,18 @@ which is the mean of logs of Khosla et al. 2020 (SupCon's ``L_out``), and plain 
 variant (Chuang et al. 2020) corrects for negatives that are unlabelled positives, with prior t:
 
     N_g = |N| max((mean_N e^s - t mean_P e^s) / (1 - t), e^(-1/temperature))
-
-The matrix of scores is made once and changed in place until it is the gradient's; backward only scales what forward
-left. So a step costs two matrix products and a few passes over one matrix, where autograd would keep three.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import Tensor
+from torch.utils.checkpoint import checkpoint
 
 _CELLS = 32_000_000
-"""Scores held at once: 128 MB."""
+"""Scores held at once, 128 MB; a larger batch computes its scores again in the backward pass, part by part."""
 
 
 @dataclass(frozen=True)
@@ -106,153 +103,72 @@ def contrastive_loss(
         has_positive |= extra.valid.any(1)
     if not bool(has_positive.all()):
         raise ValueError("an anchor has no positive; put its target among the candidates")
-    given = (temperature, rows, columns, extra, negatives or Negatives())
-    loss: Tensor = _Contrastive.apply(anchors, candidates, *given)
-    return loss
+    negatives = negatives or Negatives()
+    count = max(1, _CELLS // max(1, len(candidates)))
+    if len(anchors) <= count:
+        return _losses(anchors, candidates, temperature, rows, columns, extra, negatives).mean()
+    losses = []
+    for begin in range(0, len(anchors), count):
+        part = slice(begin, begin + count)
+        inside = (rows >= begin) & (rows < begin + count)
+        further = None if extra is None else Extra(extra.vectors[part], extra.valid[part])
+        own = (rows[inside] - begin, columns[inside], further, negatives)
+        losses.append(checkpoint(_losses, anchors[part], candidates, temperature, *own, use_reentrant=False))
+    return torch.cat(losses).mean()
 
 
-class _Contrastive(torch.autograd.Function):
-    @staticmethod
-    def forward(
-        ctx: Any,
-        anchors: Tensor,
-        candidates: Tensor,
-        temperature: float,
-        rows: Tensor,
-        columns: Tensor,
-        extra: Extra | None,
-        negatives: Negatives,
-    ) -> Tensor:
-        wanted = ctx.needs_input_grad[:2]
-        count = max(1, _CELLS // max(1, len(candidates)))
-        of_anchors = torch.empty_like(anchors) if wanted[0] else None
-        of_candidates = torch.zeros_like(candidates) if wanted[1] else None
-        losses = []
-        for begin in range(0, len(anchors), count):
-            part = slice(begin, min(begin + count, len(anchors)))
-            inside = (rows >= part.start) & (rows < part.stop)
-            block = _Block(
-                anchors[part],
-                candidates,
-                temperature,
-                rows[inside] - begin,
-                columns[inside],
-                None if extra is None else Extra(extra.vectors[part], extra.valid[part]),
-                negatives,
-            )
-            losses.append(block.losses)
-            if of_anchors is not None or of_candidates is not None:
-                block.differentiate()
-            if of_anchors is not None:
-                of_anchors[part] = block.of_anchors(temperature * len(anchors))
-            if of_candidates is not None:
-                of_candidates += block.of_candidates(temperature * len(anchors))
-        ctx.gradients = (of_anchors, of_candidates)
-        return torch.cat(losses).mean()
+def _losses(
+    anchors: Tensor,
+    candidates: Tensor,
+    temperature: float,
+    rows: Tensor,
+    columns: Tensor,
+    extra: Extra | None,
+    negatives: Negatives,
+) -> Tensor:
+    """Return the loss of each anchor, ``(B,)``; its positives are at ``rows, columns`` of the scores, and in ``extra``.
 
-    @staticmethod
-    def backward(ctx: Any, *upstream: Tensor) -> tuple[Tensor | None, ...]:
-        scaled = [None if gradient is None else gradient * upstream[0] for gradient in ctx.gradients]
-        return (*scaled, None, None, None, None, None)
-
-
-class _Block:
-    """Some anchors against all candidates.
-
-    Every row is shifted by its largest score, so that no exponential overflows.
-
-    Attributes:
-        losses: ``(b,)``.
+    Exponentials are taken of scores less the row's largest, so that none overflows.
     """
-
-    def __init__(
-        self,
-        anchors: Tensor,
-        candidates: Tensor,
-        temperature: float,
-        rows: Tensor,
-        columns: Tensor,
-        extra: Extra | None,
-        negatives: Negatives,
-    ) -> None:
-        self._anchors, self._candidates, self._rows, self._columns = anchors, candidates, rows, columns
-        self._extra = extra
-        sharp = anchors / temperature
-        scores = sharp @ candidates.T
-        own = scores[rows, columns]
-        if negatives.hardest:
-            _keep_hardest(scores, rows, columns, negatives)
-        present = None if negatives.prior is None else (scores > -torch.inf).sum(1)
-        largest = scores.amax(1)
-        further = None
-        if extra is not None:
-            further = torch.einsum("bd,bkd->bk", sharp, extra.vectors).masked_fill_(~extra.valid, -torch.inf)
-            largest = torch.maximum(largest, further.amax(1))
-        self._weights = scores.sub_(largest[:, None]).exp_()
-        self._own = (own - largest[rows]).exp()
-        self._further = None if further is None else (further - largest[:, None]).exp()
-        counts = _per_row(torch.ones_like(own), rows, len(anchors))
-        if present is not None:
-            self._present = present - counts
-        logs, positive = _per_row(own, rows, len(anchors)), _per_row(self._own, rows, len(anchors))
-        negative = self._weights.sum(1) - positive
-        if further is not None and extra is not None and self._further is not None:
-            logs += further.masked_fill(~extra.valid, 0.0).sum(1)
-            positive = positive + self._further.sum(1)
-            counts += extra.valid.sum(1)
-        self._counts, self._prior = counts, negatives.prior
-        if negatives.prior is None:
-            self._total, self._open = positive + negative, torch.ones_like(positive)
-        else:
-            prior = negatives.prior
-            floor = self._present * (-1.0 / temperature - largest).exp()
-            corrected = (negative - prior * self._present * positive / counts) / (1.0 - prior)
-            self._open = (corrected > floor).to(own.dtype)
-            self._total = positive + torch.maximum(corrected, floor)
-        self.losses = largest + self._total.log() - logs / counts
-
-    def differentiate(self) -> None:
-        """Turn the exponentials into derivatives by score: of all candidates, then of the positives among them."""
-        inverse = 1.0 / self._total
-        prior = self._prior or 0.0
-        self._scale = self._open * inverse / (1.0 - prior)
-        share = inverse
-        if self._prior is not None:
-            share = inverse * (1.0 - self._open * prior / (1.0 - prior) * self._present / self._counts)
-        # What the row's scale gives a positive, as if it were a negative, is taken back.
-        rows = self._rows
-        self._own = self._own * (share - self._scale)[rows] - (1.0 / self._counts)[rows]
-        if self._further is not None and self._extra is not None:
-            self._further = self._further * share[:, None] - self._extra.valid / self._counts[:, None]
-
-    def of_anchors(self, divisor: float) -> Tensor:
-        """Return the gradient of the sum of losses over ``divisor`` with respect to the anchors, ``(b, D)``."""
-        found = (self._weights @ self._candidates).mul_(self._scale[:, None])
-        found.index_add_(0, self._rows, self._own[:, None] * self._candidates[self._columns])
-        if self._further is not None and self._extra is not None:
-            found += torch.einsum("bk,bkd->bd", self._further, self._extra.vectors)
-        return found.div_(divisor)
-
-    def of_candidates(self, divisor: float) -> Tensor:
-        """Return the gradient with respect to the candidates, ``(M, D)``; see ``of_anchors``."""
-        scaled = self._anchors * self._scale[:, None]
-        found = (scaled.T @ self._weights).T  # this way round nobody copies the weights
-        found.index_add_(0, self._columns, self._own[:, None] * self._anchors[self._rows])
-        return found.div_(divisor)
+    sharp = anchors / temperature
+    scores = sharp @ candidates.T
+    own = scores[rows, columns]
+    if negatives.hardest:
+        scores = scores.masked_fill(_easy(scores.detach(), rows, columns, negatives), -torch.inf)
+    counts = _per_row(torch.ones_like(own), rows, len(anchors))
+    among = counts  # of its positives, those among the candidates
+    logs, largest = _per_row(own, rows, len(anchors)), scores.detach().amax(1)
+    further = None
+    if extra is not None:
+        further = torch.einsum("bd,bkd->bk", sharp, extra.vectors).masked_fill(~extra.valid, -torch.inf)
+        largest = torch.maximum(largest, further.detach().amax(1))
+        logs = logs + further.masked_fill(~extra.valid, 0.0).sum(1)
+        counts = counts + extra.valid.sum(1)
+    of_candidates = (scores - largest[:, None]).exp().sum(1)
+    of_extra = 0.0 if further is None else (further - largest[:, None]).exp().sum(1)
+    if negatives.prior is None:
+        return largest + (of_candidates + of_extra).log() - logs / counts
+    present = (scores > -torch.inf).sum(1) - among
+    own_part = _per_row((own - largest[rows]).exp(), rows, len(anchors))
+    positive = own_part + of_extra
+    corrected = of_candidates - own_part - negatives.prior * present * positive / counts
+    floor = present * (-1.0 / temperature - largest).exp()
+    total = positive + torch.maximum(corrected / (1.0 - negatives.prior), floor)
+    return largest + total.log() - logs / counts
 
 
-def _keep_hardest(scores: Tensor, rows: Tensor, columns: Tensor, negatives: Negatives) -> None:
-    """Put minus infinity in the place of all minable negatives but an anchor's nearest; positives are not minable."""
-    minable = scores[:, negatives.start :]
-    if minable.shape[1] <= negatives.hardest:
-        return
-    inside = columns >= negatives.start
-    rows, columns = rows[inside], columns[inside] - negatives.start
-    own = minable[rows, columns]
-    minable[rows, columns] = -torch.inf
-    values, places = minable.topk(negatives.hardest, dim=1)
-    minable.fill_(-torch.inf).scatter_(1, places, values)
-    minable[rows, columns] = own
+def _easy(scores: Tensor, rows: Tensor, columns: Tensor, negatives: Negatives) -> Tensor:
+    """Return which minable negatives are not among an anchor's nearest, ``(B, M)``; positives are not minable."""
+    easy = torch.zeros_like(scores, dtype=torch.bool)
+    if scores.shape[1] - negatives.start > negatives.hardest:
+        minable = scores[:, negatives.start :].clone()
+        inside = columns >= negatives.start
+        minable[rows[inside], columns[inside] - negatives.start] = -torch.inf
+        nearest = minable.topk(negatives.hardest, dim=1).indices
+        easy[:, negatives.start :] = True
+        easy.scatter_(1, nearest + negatives.start, False)
+        easy[rows, columns] = False
+    return easy
 
 
 def _per_row(values: Tensor, rows: Tensor, count: int) -> Tensor:
