@@ -24,19 +24,15 @@ def main(output_dir: Path) -> None:
     """Write the first screen of the report as a picture, and what each gate found as JSON."""
     with sync_playwright() as browsers:
         browser = browsers.chromium.launch(executable_path=shutil.which("chromium"))
-        page = browser.new_page(viewport={"width": 1100, "height": 720})
+        page = browser.new_page(viewport={"width": 1100, "height": 560})
         page.goto((output_dir / SUBFOLDER / "report.html").resolve().as_uri())
         page.screenshot(path=PICTURE)
         browser.close()
-    judgments = Analysis(load_all_results(output_dir)).judgments
-    numbers = {
-        judgment.name: {
-            "label": judgment.label,
-            "tir_percent": [round(100 * x, 2) for x in (found.value, found.low, found.high)],
-        }
-        for judgment in judgments
-        for found in [judgment.found.estimate]
-    }
+    numbers = {}
+    for judgment in Analysis(load_all_results(output_dir)).judgments:
+        found = judgment.found.estimate
+        shown = [round(100 * end, 2) for end in (found.value, *(found.interval or ()))]
+        numbers[judgment.name] = {"label": judgment.label, "tir_percent": shown}
     NUMBERS.write_text(json.dumps(numbers, indent=1) + "\n", encoding="utf-8")
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import runpy
 import shlex
@@ -123,6 +124,21 @@ def test_what_a_page_registers_is_known(monkeypatch: pytest.MonkeyPatch) -> None
         TEMPLATES._things.pop("bare")
         LOSSES._things.pop("hinge")
         APIS._things.pop("hits")
+
+
+def test_the_readme_shows_what_the_example_prints() -> None:
+    printed = call_script(MAIN, "compare", "--example").stdout.split("\n")
+    (shown,) = blocks("text", ROOT / "README.md")
+    assert [line for line in shown.text.splitlines() if line.strip() not in {text.strip() for text in printed}] == []
+
+
+def test_the_picture_of_the_readme_shows_what_the_manual_says() -> None:
+    """``docs/report_picture.py`` makes both the picture and the numbers from one run."""
+    manual = (ROOT / "docs" / "bundled.md").read_text("utf-8")
+    for name, found in json.loads((ROOT / "docs" / "figures" / "report.json").read_text("utf-8")).items():
+        value, low, high = found["tir_percent"]
+        assert f"{value:+.2f} % ({low:+.2f} to {high:+.2f})" in manual, name
+        assert f"(gate: {found['label']})" in manual
 
 
 @pytest.mark.usefixtures("folder")

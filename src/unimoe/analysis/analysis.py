@@ -91,29 +91,13 @@ class Analysis:
 
     @property
     def correction(self) -> Correction:
-        """How p is corrected."""
-        return self._correction or (self._saved.correction if self._saved else "holm")
-
-    @property
-    def family(self) -> Family:
-        """Which tests are corrected together."""
-        return self._family or (self._saved.family if self._saved else "table")
-
-    @cached_property
-    def _choice(self) -> tuple[Correction, Family]:
-        saved = saved_comparison(self.results.output_dir) if self._questions is None else None
-        correction, family = (saved.correction, saved.family) if saved else ("holm", "table")
-        return self._corrected[0] or correction, self._corrected[1] or family
-
-    @property
-    def correction(self) -> Correction:
         """How p is corrected: as given, else as by the comparison saved in the folder, else by Holm."""
-        return self._choice[0]
+        return self._corrected[0] or (self._saved.correction if self._saved else "holm")
 
     @property
     def family(self) -> Family:
         """Which tests are corrected together, chosen as ``correction`` is; by default those of a metric in a table."""
-        return self._choice[1]
+        return self._corrected[1] or (self._saved.family if self._saved else "table")
 
     @cached_property
     def tests(self) -> tuple[Comparison, ...]:

@@ -10,6 +10,7 @@ import typer
 
 from unimoe.cli.compare_options import Options
 from unimoe.cli.help import FirstOptions
+from unimoe.core.console import stderr
 
 
 class SeveralValues(FirstOptions):
@@ -40,6 +41,8 @@ def repeated(arguments: Sequence[str], names: set[str]) -> list[str]:
 def compare(**options: Any) -> None:
     """Compare systems from their TREC runs: a verdict on a joint model, or a table of who beats whom.
 
+    unimoe compare --example
+
     unimoe compare --specialist a1.trec a2.trec --joint b1.trec b2.trec b3.trec --qrels q.tsv
 
     unimoe compare --baseline bm25.trec --systems d.trec 'mono-*.trec' --qrels q.tsv
@@ -57,7 +60,11 @@ def compare(**options: Any) -> None:
     """
     from unimoe.cli.compare_forms import run
 
-    raise typer.Exit(run(Options(**options)))
+    chosen = Options(**options)
+    if chosen.example:
+        chosen = chosen.with_example()
+        stderr.print(f"unimoe compare {' '.join(chosen.recorded)}", soft_wrap=True)
+    raise typer.Exit(run(chosen))
 
 
 compare.__signature__ = inspect.signature(Options, eval_str=True)  # type: ignore[attr-defined]

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Literal
 
 import typer
 
+import unimoe
 from unimoe.cli.options import (
     Depth,
     Device,
@@ -26,12 +27,16 @@ _OF_VERDICTS = ("gates", "looks", "specialist_name", "joint_name")
 _OF_RUNS = ("qrels", "relevance_level", "queries", "depth", "paired")
 _ARMS = ("specialist", "joint", "baseline", "systems", "dataset")
 _RECORDED = (*_ARMS, "qrels", "relevance_level", "depth", "allow", "looks")  # what says what was compared
+_EXAMPLE = {"bm25": "", "specialist": "-*", "joint": "-*", "zero_shot": ""}  # and how a system's seeds are named
 
 
 @dataclass(frozen=True)
 class Options:
     """What ``unimoe compare`` takes; the command has these fields, with their types and help, as its options."""
 
+    example: Annotated[
+        bool, typer.Option("--example", help="Compare runs that ship with unimoe, and print the options that do it.")
+    ] = False
     specialist: Annotated[
         list[str] | None, typer.Option(help="Run files of the specialist, one per seed, or a pattern; may be .gz.")
     ] = None
@@ -144,6 +149,14 @@ class Options:
             for name, value in named.items()
         ]
         return [*given, "--paired"] if self.paired else given
+
+    def with_example(self) -> Options:
+        """Return the options with the runs of the bundled experiment, which ship with unimoe."""
+        if own := [name for name in (*_ARMS, "results", "qrels") if getattr(self, name)]:
+            raise UsageError(f"--example brings runs of its own; leave it out, or {_flag(own[0])}")
+        runs = Path(unimoe.__file__).parent / "data" / "apidocs" / "runs"
+        systems = [f"{name}={runs / name}{part}.trec.gz" for name, part in _EXAMPLE.items()]
+        return replace(self, baseline=systems[0], systems=systems[1:], qrels=runs / "qrels.gz", dataset=["apidocs"])
 
     def refuse_contradictions(self, *, models: bool) -> None:
         """Refuse options that mean nothing in the form of the command that the others choose."""

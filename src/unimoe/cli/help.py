@@ -10,7 +10,8 @@ from typer.core import TyperCommand, TyperGroup
 from unimoe.core.grouping import gathered
 
 FIRST_OPTIONS = {
-    "compare": ("specialist", "joint", "systems", "baseline", "results", "qrels", "dataset", "metric", "output_dir"),
+    "compare": ("example", "specialist", "joint", "systems", "baseline", "results", "qrels", "dataset", "metric",
+                "output_dir"),
     "evaluate": ("checkpoint", "model", "name", "zero_shot", "config", "override", "eval_tier", "datasets",
                  "output_dir", "plan"),
 }  # fmt: skip

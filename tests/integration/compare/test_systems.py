@@ -280,3 +280,11 @@ def test_real_systems(unimoe_data: Path) -> None:
     assert done.returncode == 0, done.stderr
     assert "Every two systems: 6 comparisons" in words_of(done)
     assert "splade_p_p_ensemble_distil" in done.stdout
+
+
+def test_the_example_takes_options_but_no_other_runs(tmp_path: Path) -> None:
+    done = compare("--example", "--metric", "P@1", "--json")
+    systems = {run["system"] for run in json.loads(done.stdout)["runs"]}
+    assert systems == {"bm25", "specialist", "joint", "zero_shot"}
+    assert "unimoe compare --baseline bm25=" in done.stderr
+    assert_refused(compare("--example", "--qrels", tmp_path / "q.tsv"), 2, "leave it out, or --qrels")
