@@ -121,15 +121,7 @@ class Board:
 
 @dataclass(frozen=True)
 class Driver:
-    """A process that gave out work.
-
-    Attributes:
-        name: of its board.
-        machine: where it runs or ran.
-        state: whether it works.
-        workers: that it has or had.
-        seconds_ago: since its board changed.
-    """
+    """A process that gave out work, by the name of its board; ``seconds_ago`` its board changed."""
 
     name: str
     machine: str
@@ -140,17 +132,12 @@ class Driver:
 
 @dataclass(frozen=True)
 class Progress:
-    """How far an evaluation or training is.
+    """How far an evaluation or training is; see ``Line``.
 
     Attributes:
-        what: task, dataset, arm and seed.
         state: ``stopped`` where its driver no longer runs and it is neither done nor failed.
-        items: pairs, texts or steps in all; None where that is not known.
-        done: items done.
-        running: units that workers compute now.
         left: items left; None where ``items`` is.
         hours: to go, at the rate of the items computed so far; None where that is not known.
-        failed: reasons of what failed or was set aside.
     """
 
     what: str

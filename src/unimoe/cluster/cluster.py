@@ -159,10 +159,10 @@ class Cluster:
             self._waiting.clear()
             self._stop.set()
             self._change.notify_all()
+            if not self._first.done():
+                self._first.set_exception(self._failure)
         for unit in left:
             unit.reply.set_exception(self._failure)
-        if not self._first.done():
-            self._first.set_exception(self._failure)
 
     def _hire(self) -> None:
         """Hire actors for the room that there is, and look again: machines may join."""

@@ -40,19 +40,7 @@ def train_by_workers(
     *,
     tested: bool,
 ) -> None:
-    """Let workers do the trainings that are not done; do nothing without a cluster.
-
-    Args:
-        engine: has the workers.
-        base: says the data, and in whose ``output_dir`` those of the trainings are.
-        configs: of the trainings.
-        splits: of the collection.
-        given: command-line options, for provenance.
-        tested: whether each searches the test split too.
-
-    Raises:
-        DataError: a folder holds another training.
-    """
+    """Let workers do the trainings that are not done, each with its test where ``tested``; see ``done_by_workers``."""
     if not isinstance(engine, ClusterEngine):
         return
     tasks = []
@@ -61,13 +49,9 @@ def train_by_workers(
         trainer.make_room()
         if trainer.is_finished() and (not tested or _is_tested(config)):
             continue
-        part = {
-            "config": config.model_dump(mode="json", exclude={"output_dir"}),
-            "folder": Path(config.output_dir).relative_to(base.output_dir).as_posix(),
-            "tested": tested,
-            "data": [trainer.state.fingerprint, splits.test.content_hash],
-        }
-        tasks.append(Task(f"train {config.arm}, seed {config.seed}", part, trainer.steps))
+        data = [trainer.state.fingerprint, splits.test.content_hash]
+        what = f"train {config.arm}, seed {config.seed}"
+        tasks.append(Task.of(what, config, base.output_dir, trainer.steps, tested=tested, data=data))
     settings = base.model_dump(mode="json", exclude={"output_dir"})
     recipe = {"maker": f"{__name__}:jobs_of", "config": settings, GIVEN: [*given]}
     done_by_workers(engine, recipe, tasks, Path(base.output_dir))

@@ -10,6 +10,8 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
+from pydantic import BaseModel
+
 from unimoe.cluster.folder_job import done_by_worker
 from unimoe.cluster.work import Part, Recipe
 from unimoe.core.console import Steps
@@ -23,17 +25,19 @@ GIVEN = "given"
 
 @dataclass(frozen=True)
 class Task:
-    """A training with its evaluation.
-
-    Attributes:
-        what: names it.
-        part: says it to a worker, as JSON values.
-        items: such as steps, for ``unimoe status``.
-    """
+    """A training with its evaluation: its name, what a worker must know as JSON values, and its number of steps."""
 
     what: str
     part: Part
     items: int
+
+    @classmethod
+    def of(cls, what: str, config: BaseModel, base_dir: str | Path, items: int, **more: object) -> Task:
+        """Return the training of a config whose ``output_dir`` is in the comparison's, ``base_dir``."""
+        settings = config.model_dump(mode="json")
+        folder = Path(settings.pop("output_dir")).relative_to(base_dir).as_posix()
+        settings.pop("device", None)  # the worker's own
+        return cls(what, {"config": settings, "folder": folder, **more}, items)
 
 
 def done_by_workers(engine: Engine, recipe: Recipe, tasks: Sequence[Task], folder: Path) -> None:

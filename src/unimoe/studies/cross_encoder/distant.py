@@ -39,19 +39,9 @@ def train_by_workers(
     *,
     tested: bool,
 ) -> None:
-    """Let workers do the trainings that are not done; do nothing without a cluster.
+    """Let workers do the trainings that are not done, each with its test where ``tested``; see ``done_by_workers``.
 
-    Args:
-        engine: has the workers.
-        base: says the data, and in whose ``output_dir`` those of the trainings are.
-        configs: of the trainings.
-        data: of the comparison.
-        given: command-line options, for provenance.
-        paired: arms whose results record that seeds pair.
-        tested: whether each reranks the test sets too.
-
-    Raises:
-        DataError: a folder holds another training.
+    ``paired`` are the arms whose results record that seeds pair.
     """
     if not isinstance(engine, ClusterEngine):
         return
@@ -61,15 +51,10 @@ def train_by_workers(
         if _is_done(training, [one.dataset for one in test]):
             continue
         training.make_room()
-        part = {
-            "config": config.model_dump(mode="json", exclude={"output_dir"}),
-            "folder": Path(config.output_dir).relative_to(base.output_dir).as_posix(),
-            "tested": tested,
-            "paired": config.arm in paired,
-            "data": [training.fingerprint, *(one.content_hash for one in test)],
-        }
-        rate = "" if tested else f", rate {config.learning_rate:g}"
-        tasks.append(Task(f"train {config.arm}, seed {config.seed}{rate}", part, training.steps))
+        data_hashes = [training.fingerprint, *(one.content_hash for one in test)]
+        what = f"train {config.arm}, seed {config.seed}" + ("" if tested else f", rate {config.learning_rate:g}")
+        more = {"tested": tested, "paired": config.arm in paired, "data": data_hashes}
+        tasks.append(Task.of(what, config, base.output_dir, training.steps, **more))
     settings = base.model_dump(mode="json", exclude={"output_dir"})
     recipe = {"maker": f"{__name__}:jobs_of", "config": settings, GIVEN: [*given]}
     done_by_workers(engine, recipe, tasks, Path(base.output_dir))

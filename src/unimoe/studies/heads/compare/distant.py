@@ -28,17 +28,9 @@ def train_by_workers(
     *,
     tested: bool,
 ) -> None:
-    """Let workers do the trainings that are not done; do nothing without a cluster.
+    """Let workers do the trainings that are not done, each with its test where ``tested``; see ``done_by_workers``.
 
-    Args:
-        engine: has the workers.
-        comparison: says the data, and in whose ``output_dir`` those of the trainings are.
-        trainers: of the trainings; made only for a cluster, as each holds the pools on its device.
-        given: command-line options, for provenance.
-        tested: whether each is tested too.
-
-    Raises:
-        DataError: a folder holds another training.
+    The trainers are made only for a cluster, as each holds the pools on its device.
     """
     if not isinstance(engine, ClusterEngine):
         return
@@ -47,16 +39,10 @@ def train_by_workers(
         if trainer.is_finished() and (not tested or training_file(trainer, Path(base.output_dir)).exists()):
             continue
         trainer.make_room()
-        folder = Path(trainer.config.output_dir).relative_to(base.output_dir).as_posix()
-        part = {
-            "config": trainer.config.model_dump(mode="json", exclude={"output_dir", "device"}),
-            "arm": trainer.arm,
-            "folder": folder,
-            "tested": tested,
-            "data": trainer.state.fingerprint,
-        }
-        what = f"train {trainer.arm}, seed {trainer.seed}" + ("" if tested else f", {Path(folder).name}")
-        tasks.append(Task(what, part, trainer.config.num_steps))
+        config, data = trainer.config, trainer.state.fingerprint
+        what = f"train {trainer.arm}, seed {trainer.seed}" + ("" if tested else f", {Path(config.output_dir).name}")
+        more = {"arm": trainer.arm, "tested": tested, "data": data}
+        tasks.append(Task.of(what, config, base.output_dir, config.num_steps, **more))
     dtype = choose_dtype(choose_device(base.device), base.encoder.dtype)
     recipe = {
         "maker": f"{__name__}:jobs_of",

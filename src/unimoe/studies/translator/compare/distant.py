@@ -30,18 +30,7 @@ def train_by_workers(
     *,
     tested: bool,
 ) -> None:
-    """Let workers do the trainings that are not done; do nothing without a cluster.
-
-    Args:
-        engine: has the workers.
-        pairs: of the comparison.
-        trainers: of the trainings.
-        given: command-line options, for provenance.
-        tested: whether each is tested too.
-
-    Raises:
-        DataError: a folder holds another training.
-    """
+    """Let workers do the trainings that are not done, each with its test where ``tested``; see ``done_by_workers``."""
     if not isinstance(engine, ClusterEngine):
         return
     base, tasks = pairs.comparison.base, []
@@ -49,16 +38,10 @@ def train_by_workers(
         if _is_done(trainer, tested):
             continue
         trainer.make_room()
-        folder = Path(trainer.config.output_dir).relative_to(base.output_dir).as_posix()
-        part = {
-            "config": trainer.config.model_dump(mode="json", exclude={"output_dir", "device"}),
-            "arm": trainer.arm,
-            "folder": folder,
-            "tested": tested,
-            "data": [trainer.state.fingerprint, pairs.test.content_hash],
-        }
-        what = f"train {trainer.arm}, seed {trainer.config.seed}" + ("" if tested else f", {Path(folder).name}")
-        tasks.append(Task(what, part, max(1, trainer.batches)))
+        config, data = trainer.config, [trainer.state.fingerprint, pairs.test.content_hash]
+        what = f"train {trainer.arm}, seed {config.seed}" + ("" if tested else f", {Path(config.output_dir).name}")
+        more = {"arm": trainer.arm, "tested": tested, "data": data}
+        tasks.append(Task.of(what, config, base.output_dir, max(1, trainer.batches), **more))
     recipe = {
         "maker": f"{__name__}:jobs_of",
         "comparison": pairs.comparison.model_dump(mode="json", exclude={"base": {"output_dir"}}),
