@@ -45,11 +45,17 @@ class DevEvaluation:
         Raises:
             UnimoeError: as in ``prepare``, or a score is not finite.
         """
-        scores = {}
+        scores, data, evaluation = {}, self._data, self._experiment.evaluation
         if self._task != "emb_only":
-            scores[f"reranking/{_METRIC}"] = self._reranking(model)
+            reranked = rerank_collection(
+                PairModelReranker(model, **evaluation.batches), data.collection, data.candidates
+            )
+            scores[f"reranking/{_METRIC}"] = reranked.aggregate[_METRIC]
         if self._task != "rank_only":
-            scores[f"embedding/{_METRIC}"] = self._embedding(model)
+            prompts = TaskPrompts(evaluation.mteb)
+            wrapped = MTEBEncoderWrapper(model, name=self._arm, identity={}, prompts=prompts, **evaluation.batches)
+            ranked = evaluate_embedding_collection(wrapped, data.pooled, exclude_self=data.dataset.exclude_self)
+            scores[f"embedding/{_METRIC}"] = ranked.scores.aggregate[_METRIC]
         return scores
 
     @cached_property
@@ -69,14 +75,3 @@ class DevEvaluation:
             return LoadedDataset(dataset)
         except (DataError, UsageError) as error:
             raise type(error)(f"training.dev: {error}") from None
-
-    def _reranking(self, model: UnimodelForExp1) -> float:
-        reranker = PairModelReranker(model, **self._experiment.evaluation.batches)
-        return rerank_collection(reranker, self._data.collection, self._data.candidates).aggregate[_METRIC]
-
-    def _embedding(self, model: UnimodelForExp1) -> float:
-        evaluation, data = self._experiment.evaluation, self._data
-        prompts = TaskPrompts(evaluation.mteb)
-        wrapped = MTEBEncoderWrapper(model, name=self._arm, identity={}, prompts=prompts, **evaluation.batches)
-        outcome = evaluate_embedding_collection(wrapped, data.pooled, exclude_self=data.dataset.exclude_self)
-        return outcome.scores.aggregate[_METRIC]

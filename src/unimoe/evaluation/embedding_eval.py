@@ -23,7 +23,7 @@ from unimoe.evaluation.reranking.rerankers import as_unimodel
 from unimoe.evaluation.spec import Outcome
 from unimoe.evaluation.tiers.loading import failure_reason
 from unimoe.metrics import score_run
-from unimoe.models.embedder import Advance, Embedder
+from unimoe.models.embedder import Advance
 
 if TYPE_CHECKING:
     from mteb import AbsTask
@@ -104,7 +104,8 @@ def evaluate_mteb(
         refuse_without_candidates(chosen)
         wrapped = MTEBCrossEncoderWrapper(as_unimodel(model, tokenizer, config), **options)
     else:
-        wrapped = MTEBEncoderWrapper(_as_embedder(model, tokenizer, config), **options)
+        embeds = callable(getattr(model, "encode", None)) and hasattr(model, "base_identity")
+        wrapped = MTEBEncoderWrapper(model if embeds else as_unimodel(model, tokenizer, config), **options)
     outcome = MTEBOutcome({})
     for task in chosen:
         try:
@@ -159,11 +160,3 @@ def refuse_without_candidates(tasks: Sequence[AbsTask]) -> None:
                 f"{task.metadata.name} is a task of type {task.metadata.type}, which gives no candidates to rerank; "
                 "let the model embed there, or name reranking tasks"
             )
-
-
-def _as_embedder(model: Any, tokenizer: Any, config: Experiment) -> Embedder:
-    """Return a model that embeds unchanged, or a causal language model as the encoder that a config describes."""
-    if callable(getattr(model, "encode", None)) and hasattr(model, "base_identity"):
-        embedder: Embedder = model
-        return embedder
-    return as_unimodel(model, tokenizer, config)

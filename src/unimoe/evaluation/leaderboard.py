@@ -6,10 +6,9 @@ MTEB's own loader and writer do it: ``results/{model}/{revision}/{task}.json``, 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from unimoe.config import ModelConfig
 from unimoe.config.base import EncoderConfig
@@ -71,16 +70,6 @@ class Export:
     notes: list[str] = field(default_factory=list)
 
 
-@dataclass(frozen=True)
-class _Found:
-    path: Path
-    result: EvalResult
-
-    @property
-    def sidecar(self) -> Path:
-        return self.path.with_suffix(".mteb.json")
-
-
 def export_results(request: ExportRequest) -> Export:
     """Write the results of one arm and seed for MTEB's results repository.
 
@@ -88,22 +77,53 @@ def export_results(request: ExportRequest) -> Export:
         UsageError: the name or revision cannot be a model's, or MTEB has no task of a name.
         DataError: there is no result to write, or the results are not of one model.
     """
-    _refuse_unfit_names(request)
+    part = r"\w[\w.-]*"  # no "..": it would be another folder
+    if not re.fullmatch(f"{part}/{part}", request.model):
+        raise UsageError(f"--model-name {request.model}: MTEB files models by organisation and name; write org/name")
+    if request.revision is not None and not re.fullmatch(part, request.revision):
+        raise UsageError(
+            f"--revision {request.revision}: it names a folder; use letters, digits, '_', '.' and '-', "
+            "and begin with none of the last two"
+        )
     wanted = find_tasks(request.names) if request.names else []
-    there = _results(request)
+    paths = [path for path in result_files(request.output_dir) if path.parent == request.folder]
+    there = {
+        result.dataset: (path, result)
+        for path, result in zip(paths, map(read_result, paths), strict=True)
+        if result.task_type and _mteb_json(path).is_file()
+    }
     tasks = {task.metadata.name: task for task in wanted or find_tasks(there)} if there or wanted else {}
-    unfit = {name: reason for name, task in tasks.items() if (reason := _unfit(there.get(name), task))}
-    chosen = [there[name] for name in tasks if name not in unfit]
+    unfit = {
+        name: reason
+        for name, task in tasks.items()
+        if (reason := _unfit(there[name][1], task) if name in there else "no result")
+    }
     lines = [f"{name}: {reason}" for name, reason in unfit.items()]
+    chosen = {name: there[name] for name in tasks if name not in unfit}
     if not chosen:
         reason = f" ({lines[0]})" if lines else ""
         raise DataError(f"{request.folder}: no result of a whole task of MTEB{reason}; evaluate with --mteb")
-    model = _one_model(chosen)
+    (first, model), *others = chosen.values()
+    identity = _identity(model)
+    for path, result in others:
+        for name, value in _identity(result).items():
+            if value != identity[name]:
+                raise DataError(f"{path}: another {name} than in {first}; evaluate one of them again")
     sizes, notes = _sizes(model)
-    revision = request.revision or hash_json([request.task, _identity(chosen[0].result)])
+    revision = request.revision or hash_json([request.task, identity])
     # All are read first: a damaged one is refused before any is written.
-    theirs = {found.result.dataset: _theirs(found) for found in chosen}
-    folder = _write(request, revision, theirs.values(), model, sizes)
+    theirs = {name: _theirs(_mteb_json(path)) for name, (path, _) in chosen.items()}
+    with random_state_kept():
+        from mteb import ResultCache
+
+        from unimoe.evaluation.mteb.model_meta import model_meta
+
+        kind: Literal["dense", "cross-encoder"] = "dense" if request.task == "embedding" else "cross-encoder"
+        card = model_meta(request.model, revision, kind, _facts(model, sizes))
+        cache = ResultCache(request.target)
+        for one in theirs.values():
+            cache.save_to_cache(one, card)
+        folder = cache.get_task_result_path("x", card).parent
     notes += [
         f"{name} was read from a folder, whose content hash is its dataset_revision; the repository takes scores on "
         "MTEB's own data: evaluate without UNIMOE_DATA"
@@ -134,30 +154,13 @@ def seed_of(output_dir: Path, arm: str, seed: int | None) -> int | None:
     return int(names[0])
 
 
-def _refuse_unfit_names(request: ExportRequest) -> None:
-    part = r"\w[\w.-]*"  # no "..": it would be another folder
-    if not re.fullmatch(f"{part}/{part}", request.model):
-        raise UsageError(f"--model-name {request.model}: MTEB files models by organisation and name; write org/name")
-    if request.revision is not None and not re.fullmatch(part, request.revision):
-        raise UsageError(
-            f"--revision {request.revision}: it names a folder; use letters, digits, '_', '.' and '-', "
-            "and begin with none of the last two"
-        )
+def _mteb_json(path: Path) -> Path:
+    return path.with_suffix(".mteb.json")
 
 
-def _results(request: ExportRequest) -> dict[str, _Found]:
-    """Return the results of MTEB's tasks that have MTEB's own JSON beside them, by the task's name."""
-    found = (
-        _Found(path, read_result(path)) for path in result_files(request.output_dir) if path.parent == request.folder
-    )
-    return {one.result.dataset: one for one in found if one.result.task_type and one.sidecar.is_file()}
-
-
-def _unfit(found: _Found | None, task: AbsTask) -> str | None:
+def _unfit(result: EvalResult, task: AbsTask) -> str | None:
     """Return why a result is none of the whole task."""
-    if found is None:
-        return "no result"
-    identity, splits = found.result.identity, "+".join(task.eval_splits)
+    identity, splits = result.identity, "+".join(task.eval_splits)
     if identity.max_queries is not None or identity.pool is not None:
         return "a sample of its queries or documents was scored"
     return None if identity.split == splits else f"the split {identity.split} was scored, MTEB's is {splits}"
@@ -176,17 +179,6 @@ def _identity(result: EvalResult) -> dict[str, Any]:
     }
 
 
-def _one_model(chosen: Sequence[_Found]) -> EvalResult:
-    """Return one of several results, all of which one model made."""
-    first, *others = chosen
-    expected = _identity(first.result)
-    for other in others:
-        for name, value in _identity(other.result).items():
-            if value != expected[name]:
-                raise DataError(f"{other.path}: another {name} than in {first.path}; evaluate one of them again")
-    return first.result
-
-
 def _sizes(result: EvalResult) -> tuple[BaseSizes | None, list[str]]:
     model = parse_config(ModelConfig, result.config["model"], source="the results' config, model")
     try:
@@ -198,31 +190,15 @@ def _sizes(result: EvalResult) -> tuple[BaseSizes | None, list[str]]:
         return None, [f"model_meta.json has no numbers of parameters: {error}"]
 
 
-def _write(
-    request: ExportRequest, revision: str, theirs: Iterable[TaskResult], model: EvalResult, sizes: BaseSizes | None
-) -> Path:
-    with random_state_kept():
-        from mteb import ResultCache
-
-        from unimoe.evaluation.mteb.model_meta import model_meta
-
-        card = model_meta(
-            request.model, revision, "dense" if request.task == "embedding" else "cross-encoder", _facts(model, sizes)
-        )
-        cache = ResultCache(request.target)
-        for one in theirs:
-            cache.save_to_cache(one, card)
-        return cache.get_task_result_path("x", card).parent
-
-
-def _theirs(found: _Found) -> TaskResult:
+def _theirs(sidecar: Path) -> TaskResult:
+    """Read what MTEB found, which has to be a result of its own."""
     from mteb import TaskResult
 
     try:
-        return TaskResult.model_validate_json(read_bytes(found.sidecar))
+        return TaskResult.model_validate_json(read_bytes(sidecar))
     except ValueError as error:
         reason = str(error).partition("\n")[0]
-        raise DataError(f"{found.sidecar}: no result of MTEB ({reason}); evaluate again") from None
+        raise DataError(f"{sidecar}: no result of MTEB ({reason}); evaluate again") from None
 
 
 def _facts(model: EvalResult, sizes: BaseSizes | None) -> dict[str, Any]:

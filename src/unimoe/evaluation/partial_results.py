@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 
 from unimoe.config import Experiment
 from unimoe.evaluation.systems.system import BM25, FIRST_STAGE, ZERO_SHOT_ARM
-from unimoe.results import EvalResult, Task, read_result, result_path
+from unimoe.results import Task, read_result, result_path
 
 _TASKS: tuple[Task, ...] = ("reranking", "embedding")
 _BASELINES = (BM25, FIRST_STAGE, ZERO_SHOT_ARM)
@@ -21,23 +21,12 @@ def partial_scores(experiment: Experiment, dataset: str, metric: str) -> Iterato
     yield "  ".join([" " * width, *_TASKS])
     for arm in (*_BASELINES, *experiment.arms):
         seeds = list(experiment.seeds) if arm in experiment.arms else [None]
-        found = {task: list(_results(experiment, arm, seeds, task, dataset)) for task in _TASKS}
+        found: dict[Task, list[float]] = {}
+        for task in _TASKS:
+            paths = (result_path(Path(experiment.output_dir), arm, seed, task, dataset) for seed in seeds)
+            found[task] = [read_result(path).aggregate[metric] for path in paths if path.exists()]
         done = max(map(len, found.values()))
-        if not done:
-            continue
-        cells = [_mean(found[task], metric).rjust(len(task)) for task in _TASKS]
-        note = [f"{done} of {len(seeds)} seeds"] if arm in experiment.arms else []
-        yield "  ".join([arm.ljust(width), *cells, *note]).rstrip()
-
-
-def _results(
-    experiment: Experiment, arm: str, seeds: Sequence[int | None], task: Task, dataset: str
-) -> Iterator[EvalResult]:
-    for seed in seeds:
-        path = result_path(Path(experiment.output_dir), arm, seed, task, dataset)
-        if path.exists():
-            yield read_result(path)
-
-
-def _mean(results: Sequence[EvalResult], metric: str) -> str:
-    return f"{statistics.fmean(result.aggregate[metric] for result in results):.4f}" if results else ""
+        if done:
+            cells = [(f"{statistics.fmean(own):.4f}" if own else "").rjust(len(task)) for task, own in found.items()]
+            note = [f"{done} of {len(seeds)} seeds"] if arm in experiment.arms else []
+            yield "  ".join([arm.ljust(width), *cells, *note]).rstrip()

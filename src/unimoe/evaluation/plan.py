@@ -159,15 +159,16 @@ class Probe:
             characters = size.query_characters + size.document_characters
             by_size = self.model.estimate_of(items, characters) if self._embeds else self.model.estimate_task(size)
             self.asked.append(by_size)
-        made = _made_up((mteb_task.metadata.description or mteb_task.metadata.name).split(), size)
+        queries, documents = _made_up((mteb_task.metadata.description or mteb_task.metadata.name).split(), size)
         if task == "reranking":
             together = max(1, size.pairs // max(1, size.queries))  # candidates of one query, which prompts share
-            pairs = [(made.queries[row // together], document) for row, document in enumerate(made.documents)]
+            pairs = [(queries[row // together], document) for row, document in enumerate(documents)]
             sample: list[Any] = [] if self.served else list(batches(reranker_of(self.model).prepare(pairs), _PART))
-        elif self._by_tokens:
-            sample = [self.model.text_ids(made.texts, "plain")]
         else:
-            sample = list(batches(made.texts, _PART))
+            share = size.queries / max(1, items)
+            asks = [int((row + 1) * share) > int(row * share) for row in range(len(documents))]  # spread evenly
+            texts = [query if own else text for own, query, text in zip(asks, queries, documents, strict=True)]
+            sample = [self.model.text_ids(texts, "plain")] if self._by_tokens else list(batches(texts, _PART))
         work = Work(task, mteb_task.metadata.name, size.queries, items, items * _LINE_BYTES)
         return self.timed(work, sample)
 
@@ -298,25 +299,12 @@ def spread(items: Sequence[T], count: int) -> Sequence[T]:
     return items[:: max(1, len(items) // count)]
 
 
-@dataclass(frozen=True)
-class _MadeUp:
-    """Queries and documents of the mean lengths of a task, as many of each; ``texts`` has them in its proportion."""
-
-    queries: list[str]
-    documents: list[str]
-    texts: list[str]
-
-
-def _made_up(words: Sequence[str], size: TaskSize) -> _MadeUp:
-    """Make texts of some words, no two of which begin alike."""
+def _made_up(words: Sequence[str], size: TaskSize) -> tuple[list[str], list[str]]:
+    """Make queries and documents of a task's mean lengths, as many of each, no two of which begin alike."""
     texts = [" ".join([str(row), *words[row % len(words) :], *words]) for row in range(_TEXTS // 4)]
-
-    def of_length(characters: int) -> list[str]:
-        return [(text * (1 + characters // len(text)))[: max(1, characters)] for text in texts]
-
-    queries = of_length(size.query_characters // max(1, size.queries))
-    documents = of_length(size.document_characters // max(1, size.documents))
-    share = size.queries / max(1, size.queries + size.documents)
-    asks = [int((row + 1) * share) > int(row * share) for row in range(len(texts))]  # spread evenly
-    mixed = [query if own else document for own, query, document in zip(asks, queries, documents, strict=True)]
-    return _MadeUp(queries, documents, mixed)
+    means = (
+        size.query_characters // max(1, size.queries),
+        size.document_characters // max(1, size.documents),
+    )
+    queries, documents = ([(text * (1 + mean // len(text)))[: max(1, mean)] for text in texts] for mean in means)
+    return queries, documents

@@ -19,7 +19,7 @@ from unimoe.evaluation.reranking.rerankers import as_reranker, ties_note, trunca
 from unimoe.evaluation.reranking.served import ServedReranker
 from unimoe.evaluation.reranking.shards import Candidates, Reranker, ShardWork, rerank_run
 from unimoe.evaluation.spec import Outcome
-from unimoe.evaluation.tiers.datasets import Dataset, LoadedDataset, chosen_datasets, known_tier, tier_datasets
+from unimoe.evaluation.tiers.datasets import LoadedDataset, chosen_datasets, known_tier, tier_datasets
 from unimoe.evaluation.tiers.loading import failure_line
 from unimoe.metrics import score_run
 from unimoe.metrics.scoring import suite_averages
@@ -115,7 +115,10 @@ def evaluate_reranking_suite(
             missing.append(failure_line(dataset.name, error))
     if not outcomes:
         raise DataError(f"none of the {len(chosen)} collections could be evaluated; {missing[0]}")
-    return _suite(chosen, outcomes, missing)
+    main = {dataset.name: dataset.main_metric for dataset in chosen if dataset.name in outcomes}
+    after = {name: outcomes[name].aggregate for name in main}
+    before = {name: first.aggregate for name in main if (first := outcomes[name].first_stage)}
+    return SuiteOutcome(outcomes, suite_averages(main, after), suite_averages(main, before), missing)
 
 
 def rerank_collection(
@@ -173,10 +176,3 @@ def _rerank(reranker: Reranker, data: LoadedDataset) -> Outcome:
         main_metric=data.dataset.main_metric,
         ordered=data.first_stage.ordered,
     )
-
-
-def _suite(chosen: Sequence[Dataset], outcomes: dict[str, Outcome], missing: list[str]) -> SuiteOutcome:
-    main = {dataset.name: dataset.main_metric for dataset in chosen if dataset.name in outcomes}
-    after = {name: outcomes[name].aggregate for name in main}
-    before = {name: first.aggregate for name in main if (first := outcomes[name].first_stage)}
-    return SuiteOutcome(outcomes, suite_averages(main, after), suite_averages(main, before), missing)

@@ -133,7 +133,13 @@ class ResultStore:
         if outcome.qrels:
             detail = _drilldown(outcome)
             write_run(run_path(*self._place(spec)), outcome.run, spec.system)
-            self._write_judgments(spec, outcome)
+            # The judgments too, so that any tool can score the run, and from which grade on they were counted.
+            judgments = qrels_path(self.output_dir, spec.dataset, spec.identity.split)
+            write_qrels(judgments, outcome.qrels)
+            if outcome.relevance_level != 1:
+                write_json(sidecar_path(judgments), {"relevance_level": outcome.relevance_level})
+            else:
+                sidecar_path(judgments).unlink(missing_ok=True)
         result = self._result(spec, outcome)
         if outcome.mteb_json:
             write_json(self.path(spec).with_suffix(".mteb.json"), outcome.mteb_json)
@@ -166,6 +172,14 @@ class ResultStore:
 
     def _result(self, spec: Evaluation, outcome: Outcome) -> EvalResult:
         per_query = dict(outcome.scores.per_query) or {outcome.main_metric: {}}
+        commit, dirty = git_state()
+        first_stage = None
+        if outcome.queries_without_candidates is not None:
+            first_stage = FirstStageScores(
+                aggregate=outcome.first_stage.aggregate if outcome.first_stage else {},
+                delta=outcome.delta,
+                queries_without_candidates=outcome.queries_without_candidates,
+            )
         return EvalResult(
             config_name=spec.system,
             seed=spec.seed,
@@ -177,53 +191,30 @@ class ResultStore:
             per_query=per_query.pop(outcome.main_metric),
             per_query_metrics={name: by_query_id(values) for name, values in per_query.items()},
             unjudged_queries=outcome.scores.unjudged_queries,
-            first_stage=_first_stage(outcome),
+            first_stage=first_stage,
             truncated_queries=outcome.truncated_queries,
             caveats=list(spec.caveats),
             identity=spec.identity,
             training=spec.training,
             config=dict(spec.config),
             relevance_level=outcome.relevance_level,
-            provenance=self._provenance(spec, outcome),
+            provenance=Provenance(
+                created=datetime.now(UTC).isoformat(timespec="seconds"),
+                git_commit=commit,
+                git_dirty=dirty,
+                python=platform.python_version(),
+                platform=platform.platform(),
+                packages=package_versions(),
+                device=outcome.device,
+                dtype=spec.dtype,
+                hashes=dict(spec.hashes),
+                token_budget=outcome.token_budget,
+                wall_time_s=outcome.seconds,
+                items_per_s=outcome.items / outcome.seconds if outcome.items and outcome.seconds > 0 else None,
+                given=list(self._given),
+                usage=dict(outcome.usage),
+            ),
         )
-
-    def _provenance(self, spec: Evaluation, outcome: Outcome) -> Provenance:
-        commit, dirty = git_state()
-        return Provenance(
-            created=datetime.now(UTC).isoformat(timespec="seconds"),
-            git_commit=commit,
-            git_dirty=dirty,
-            python=platform.python_version(),
-            platform=platform.platform(),
-            packages=package_versions(),
-            device=outcome.device,
-            dtype=spec.dtype,
-            hashes=dict(spec.hashes),
-            token_budget=outcome.token_budget,
-            wall_time_s=outcome.seconds,
-            items_per_s=outcome.items / outcome.seconds if outcome.items and outcome.seconds > 0 else None,
-            given=list(self._given),
-            usage=dict(outcome.usage),
-        )
-
-    def _write_judgments(self, spec: Evaluation, outcome: Outcome) -> None:
-        """Write the judgments, so that any tool can score the runs, and from which grade on they were counted."""
-        path = qrels_path(self.output_dir, spec.dataset, spec.identity.split)
-        write_qrels(path, outcome.qrels)
-        if outcome.relevance_level != 1:
-            write_json(sidecar_path(path), {"relevance_level": outcome.relevance_level})
-        else:
-            sidecar_path(path).unlink(missing_ok=True)
-
-
-def _first_stage(outcome: Outcome) -> FirstStageScores | None:
-    if outcome.queries_without_candidates is None:
-        return None
-    return FirstStageScores(
-        aggregate=outcome.first_stage.aggregate if outcome.first_stage else {},
-        delta=outcome.delta,
-        queries_without_candidates=outcome.queries_without_candidates,
-    )
 
 
 def _drilldown(outcome: Outcome) -> DrillDown:

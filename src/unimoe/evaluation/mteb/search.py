@@ -208,9 +208,8 @@ class CandidateReranking(_SearchModel[MTEBCrossEncoderWrapper]):
 
 
 def _fingerprint(model: MTEBWrapper[Any], options: Mapping[str, Any]) -> str:
-    """Return the hash of what vectors and scores depend on besides the texts."""
-    revision = model.mteb_model_meta.revision  # a hash of identity, prompt, dtype and settings
-    return hash_json([revision, dict(options)])
+    """Return the hash of what vectors and scores depend on besides the texts; the revision is one of all else."""
+    return hash_json([model.mteb_model_meta.revision, dict(options)])
 
 
 def _of(corpus: Mapping[str, Document], candidates: Mapping[str, Iterable[str]]) -> dict[str, Document]:

@@ -65,21 +65,20 @@ class Rankings:
 
     def __init__(self, task: AbsTask) -> None:
         self._task = task
-        self._found: dict[tuple[str, str], tuple[Mapping[str, Any], Mapping[str, Any]]] = {}
-        self._groups: dict[tuple[str, str], dict[str, Group]] = {}
+        self._found: dict[tuple[str, str], tuple[Mapping[str, Any], Mapping[str, Any], dict[str, Group]]] = {}
         self.truncated: Mapping[tuple[str, str], list[str]] = {}
         if isinstance(task, AbsTaskRetrieval):
             own = task.task_specific_scores
 
             def kept(scores: Any, qrels: Any, results: Any, hf_split: str, hf_subset: str) -> dict[str, float]:
                 asked = {query: grades for query, grades in qrels.items() if query in results}  # MTEB scores no other
-                self._found[hf_split, hf_subset] = (asked, results)
 
                 def score(queries: Iterable[str]) -> dict[str, float]:
                     judged, ranked = ({query: part[query] for query in queries} for part in (asked, results))
                     return own(scores, judged, ranked, hf_split=hf_split, hf_subset=hf_subset)
 
-                self._groups[hf_split, hf_subset] = groups_of(task.metadata.main_score, asked, results, score)
+                groups = groups_of(task.metadata.main_score, asked, results, score)
+                self._found[hf_split, hf_subset] = (asked, results, groups)
                 return own(scores, qrels, results, hf_split=hf_split, hf_subset=hf_subset)
 
             setattr(task, "task_specific_scores", kept)  # noqa: B010 - on this task, not on its class
@@ -89,7 +88,7 @@ class Rankings:
         """Query id to ``{document id: grade}``; empty for tasks that rank nothing."""
         return {
             self._prefix(place) + query: {document: int(grade) for document, grade in grades.items()}
-            for place, (qrels, _) in self._found.items()
+            for place, (qrels, _, _) in self._found.items()
             for query, grades in qrels.items()
         }
 
@@ -98,7 +97,7 @@ class Rankings:
         """Query id to ``{document id: score}``, the best 1000."""
         return {
             self._prefix(place) + query: {document: float(score) for document, score in scores.items()}
-            for place, (_, results) in self._found.items()
+            for place, (_, results, _) in self._found.items()
             for query, scores in results.items()
         }
 
@@ -107,7 +106,7 @@ class Rankings:
         """The groups of queries over which the main score is a mean, by name; none where each query has a value."""
         return {
             self._prefix(place) + name: replace(group, queries=[self._prefix(place) + query for query in group.queries])
-            for place, groups in self._groups.items()
+            for place, (_, _, groups) in self._found.items()
             for name, group in groups.items()
         }
 
