@@ -129,14 +129,14 @@ class TestOneModelOfBothTasks:
     ) -> None:
         model = model_on(gpu, base, order, first_layer, packs)
         assert model.rerank(PAIRS, output="gap", token_budget=300).shape == (len(PAIRS),)
-        assert gpu.waits == {"pipeline._fetch": 1}
+        assert gpu.waits == {"pipeline.fetch": 1}
 
     def test_vectors_of_many_batches_are_fetched_together(
         self, base: BaseModel, gpu: FakeGPU, first_layer: int, packs: bool
     ) -> None:
         model = model_on(gpu, base, first_layer=first_layer, packs=packs)
         assert model.encode(TEXTS, batch_size=2).shape == (len(TEXTS), 64)
-        assert gpu.waits == {"pipeline._fetch": 1}
+        assert gpu.waits == {"pipeline.fetch": 1}
 
 
 class TestRerankersAndEncoders:
@@ -155,7 +155,7 @@ class TestRerankersAndEncoders:
             made = type(reranker)(model, reranker.pair_ids, "name@0", "prompt@0")
             gpu.waits.clear()
             assert made.rerank_ids(sequences, batch_size=4).shape == (len(PAIRS),)
-            assert gpu.waits == {"pipeline._fetch": 1}
+            assert gpu.waits == {"pipeline.fetch": 1}
 
     def test_a_cross_encoder_scores_there(self, tmp_path: Path) -> None:
         model = load_cross_encoder(save_tiny_cross_encoder(tmp_path), CPU)
@@ -171,7 +171,7 @@ class TestRerankersAndEncoders:
         with fake_gpu() as gpu:
             to_fake_gpu(encoder.model)
             assert len(encoder.encode(TEXTS, batch_size=2)) == len(TEXTS)
-            assert gpu.waits == {"pipeline._fetch": 1}
+            assert gpu.waits == {"pipeline.fetch": 1}
 
 
 class Arms:

@@ -27,7 +27,13 @@ def add_lora(base: BaseModel, config: LoraConfig, seed: int) -> Any:
     import peft
 
     first_layer = config.first_of(base.layers)
-    _refuse_unknown_modules(base, config)
+    # A misspelt module: PEFT ignores it as long as another name matches.
+    names = {name.rpartition(".")[2] for name, _ in decoder_layers(decoder_of(base.model)).named_modules()} - {""}
+    known = sorted(name for name in names if not name.isdigit())
+    for module in config.target_modules:
+        if module.rpartition(".")[2] not in known:
+            close = did_you_mean(module, known)
+            raise UsageError(f"lora.target_modules: no module {module!r} in the layers of this model{close}")
     torch.manual_seed(seed)
     settings = peft.LoraConfig(
         r=config.r,
@@ -52,14 +58,15 @@ def load_lora(base: BaseModel, folder: Path) -> Any:
         DataError: the folder holds no adapters that fit this model.
     """
     import peft
-    from safetensors import SafetensorError
+    from safetensors import SafetensorError, safe_open
 
     try:
         with quiet_loading():
             model = peft.PeftModel.from_pretrained(base.model, str(folder), autocast_adapter_dtype=False).eval()
         # Without embeddings: the default, "auto", asks the hub for the base model's config.
         names = peft.get_peft_model_state_dict(model, save_embedding_layers=False)
-        unmatched = set(names) ^ _saved_names(folder)
+        with safe_open(folder / ADAPTER_FILE, framework="pt") as file:
+            unmatched = set(names) ^ set(file.keys())
     except (OSError, ValueError, RuntimeError, KeyError, TypeError, SafetensorError) as error:
         raise DataError(f"{folder}: the adapter does not fit {base.identity} ({first_line(error)})") from None
     if unmatched:  # PEFT replaces missing weights by new ones, and drops unknown ones
@@ -118,21 +125,3 @@ def output_layer(model: Any) -> Any:
 def adapter_parameters(model: nn.Module) -> dict[str, nn.Parameter]:
     """Return the trainable parameters by name, sorted."""
     return {name: weight for name, weight in sorted(model.named_parameters()) if weight.requires_grad}
-
-
-def _refuse_unknown_modules(base: BaseModel, config: LoraConfig) -> None:
-    """Refuse a misspelt module: PEFT ignores it as long as another name matches."""
-    names = {name.rpartition(".")[2] for name, _ in decoder_layers(decoder_of(base.model)).named_modules()} - {""}
-    known = sorted(name for name in names if not name.isdigit())
-    for module in config.target_modules:
-        if module.rpartition(".")[2] not in known:
-            raise UsageError(
-                f"lora.target_modules: no module {module!r} in the layers of this model{did_you_mean(module, known)}"
-            )
-
-
-def _saved_names(folder: Path) -> set[str]:
-    from safetensors import safe_open
-
-    with safe_open(folder / ADAPTER_FILE, framework="pt") as file:
-        return set(file.keys())

@@ -131,6 +131,10 @@ def _prepare(gguf: Path, folder: Path) -> None:
         del model.config.quantization_config
         model.save_pretrained(temporary)
         tokenizer.save_pretrained(temporary)
-        weights, files = temporary / "model.safetensors", hash_files(temporary)
-        manifest = {"weights": files[weights.name], "bytes": weights.stat().st_size, "files": files}
-        write_json(temporary / _MANIFEST, manifest)
+        _write_manifest(temporary)
+
+
+def _write_manifest(folder: Path) -> None:
+    weights, files = folder / "model.safetensors", hash_files(folder)
+    manifest = {"weights": files[weights.name], "bytes": weights.stat().st_size, "files": files}
+    write_json(folder / _MANIFEST, manifest)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -24,7 +24,7 @@ from unimoe.models.bundled import bundled_encoder_folder
 from unimoe.models.embedder import Advance, TextKind, Vectors, refuse_zero_vectors
 from unimoe.models.memory import FittingBatches
 from unimoe.models.model_files import content_identity, find_model, module_folders, settings_hash
-from unimoe.models.pipeline import Gathered
+from unimoe.models.pipeline import gather
 from unimoe.models.prompts import well_formed
 from unimoe.models.quiet import loading, refuse_another_vocabulary
 from unimoe.models.rerankers.token_scores import compute_in_float32
@@ -145,17 +145,13 @@ class SentenceEncoder:
         before = self.prefixes[kind] if prefix is None else prefix
         fine = [well_formed(text) for text in texts]
         sequences = self.token_ids([before + text for text in fine], max_length)
-        gathered = Gathered(len(texts), _refuse_non_finite)
-        for batch, embedded in self._fitting.run(
+        embedded = self._fitting.run(
             sequences,
             lambda batch, _: self._embed([fine[index] for index in batch], before, kind),
             budget=token_budget or default_token_budget(self.device),
             batch_size=batch_size,
-        ):
-            gathered.add(batch, embedded)
-            if advance:
-                advance(len(batch))
-        found = gathered.values()
+        )
+        found = gather(len(texts), embedded, "the embedding is not finite; try encoder.dtype float32", advance)
         if found is None:
             return np.empty((0, self.dimension), dtype=np.float32)
         vectors: Vectors = found.numpy()
@@ -322,8 +318,3 @@ def text_positions(model: SentenceTransformer) -> int | None:
         if isinstance(padding, int) and isinstance(getattr(module, "position_embeddings", None), nn.Embedding):
             return int(stated) - padding - 1
     return int(stated)
-
-
-def _refuse_non_finite(batch: Sequence[int], vectors: Tensor) -> NoReturn:
-    first = int(vectors.isfinite().all(dim=1).logical_not().nonzero()[0])
-    raise InputError(batch[first], "the embedding is not finite; try encoder.dtype float32")

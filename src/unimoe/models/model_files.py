@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
+
+from pydantic import BaseModel
 
 from unimoe.core.errors import DataError
 from unimoe.core.io import Strict, hash_file, hash_parts, read_json
@@ -18,6 +19,8 @@ _WEIGHTS = ("*.safetensors", "pytorch_model*.bin", "adapter_model.bin")
 _SETTINGS = ("*.json", "*.txt", "*.model", "*.jinja")
 _OTHERS = ("unimoe.json", "trainer_state.json")
 """Files of a training, which change no score."""
+
+_SAVE_AGAIN = "correct it, or save the model again"
 
 
 class _Module(Strict):
@@ -64,7 +67,7 @@ def module_folders(root: Path) -> list[Path]:
     """Return the folders of a sentence-transformers model's modules, in order; the folder itself where it lists none.
 
     Raises:
-        DataError: the list of modules is damaged.
+        DataError: the list of modules is damaged, or leads out of the folder.
     """
     listed = root / "modules.json"
     if not listed.is_file():
@@ -72,13 +75,11 @@ def module_folders(root: Path) -> list[Path]:
     modules = read_json(listed, list[_Module], "save the model with save_pretrained()")
     if not modules:
         raise DataError(f"{listed}: lists no modules with a path; save the model with save_pretrained()")
-    return [root / _inside(listed, module.path) for module in modules]
-
-
-def _inside(listed: Path, place: str) -> str:
-    if Path(place).is_absolute() or ".." in Path(place).parts or "\0" in place:
-        raise DataError(f"{listed}: module path {shortened(place)!r} leads out of the folder; save the model again")
-    return place
+    for module in modules:
+        if Path(module.path).is_absolute() or ".." in Path(module.path).parts or "\0" in module.path:
+            shown = shortened(module.path)
+            raise DataError(f"{listed}: module path {shown!r} leads out of the folder; save the model again")
+    return [root / module.path for module in modules]
 
 
 def transformer_folder(root: Path) -> Path:
@@ -89,8 +90,7 @@ def transformer_folder(root: Path) -> Path:
 def dense_labels(root: Path) -> int | None:
     """Return the scores that a Dense module behind the transformer gives for a pair; None where there is none."""
     for folder in module_folders(root)[1:]:
-        file = folder / "config.json"
-        settings = read_json(file, dict[str, Any], "save the model again") if file.is_file() else {}
+        settings = read_settings(folder / "config.json")
         if settings.get("module_output_name") == "scores":
             return int(settings.get("out_features", 0))
     return None
@@ -108,21 +108,13 @@ def weight_files(folder: Path) -> list[Path]:
     return files
 
 
-def weights_hash(folder: Path) -> str:
-    """Return the content hash of the weights in a folder.
+def weights_hash(*folders: Path) -> str:
+    """Return the content hash of the weights in folders.
 
     Raises:
-        DataError: there are none.
+        DataError: one has none.
     """
-    return _hash_of([folder])
-
-
-def _hash_of(folders: Iterable[Path]) -> str:
     return hash_parts(hash_file(file) for folder in folders for file in weight_files(folder))
-
-
-def _has_weights(folder: Path) -> bool:
-    return any(any(folder.glob(pattern)) for pattern in _WEIGHTS)
 
 
 def settings_hash(root: Path) -> str:
@@ -139,10 +131,14 @@ def content_identity(name: str, root: Path, commit: str | None) -> str:
     """
     if commit:
         return f"{name}@{commit}"
+
+    def has_weights(folder: Path) -> bool:
+        return any(any(folder.glob(pattern)) for pattern in _WEIGHTS)
+
     first, *others = module_folders(root)
-    if not _has_weights(first):  # a Router of sentence-transformers keeps them in the folders of its routes
+    if not has_weights(first):  # a Router of sentence-transformers keeps them in the folders of its routes
         first, *others = sorted({file.parent for file in root.rglob("*.safetensors")}) or [first]
-    return f"{name}@{_hash_of([first, *(part for part in others if _has_weights(part))])}"
+    return f"{name}@{weights_hash(first, *filter(has_weights, others))}"
 
 
 def model_identity(kind: str, base: str, root: Path, commit: str | None) -> str:
@@ -156,37 +152,27 @@ def architecture(folder: Path) -> str:
     Raises:
         DataError: there is no such file, or it is damaged.
     """
-    file = folder / "config.json"
-    if not file.is_file():
+    if not (folder / "config.json").is_file():
         raise DataError(f"{folder}: no config.json; give the folder of a model that save_pretrained() has written")
-    names = setting(file, read_settings(file), "architectures", list)
+    names = _model_config(folder).architectures
     return str(names[0]) if names else ""
 
 
 def label_count(folder: Path) -> int | None:
     """Return the labels of a classifier by its ``config.json``; None where they are not named."""
-    file = folder / "config.json"
-    labels = setting(file, read_settings(file), "id2label", dict)
+    labels = _model_config(folder).id2label
     return None if labels is None else len(labels)
 
 
 def read_settings(path: Path) -> dict[str, Any]:
     """Read a JSON object; empty if there is no file."""
-    return read_json(path, dict[str, Any], "correct it, or save the model again") if path.is_file() else {}
+    return read_json(path, dict[str, Any], _SAVE_AGAIN) if path.is_file() else {}
 
 
-_KINDS: dict[type, str] = {list: "a list", dict: "an object"}
+class _ModelConfig(BaseModel):
+    architectures: list[Any] | None = None
+    id2label: dict[str, Any] | None = None
 
 
-def setting(path: Path, settings: dict[str, Any], key: str, kind: type) -> Any:
-    """Return a key's value, None where it is absent or null.
-
-    Raises:
-        DataError: it is of another kind.
-    """
-    value = settings.get(key)
-    if value is not None and type(value) is not kind:
-        raise DataError(
-            f"{path}: {key} must be {_KINDS[kind]}, and is {shortened(str(value))}; fix it, or save the model again"
-        )
-    return value
+def _model_config(folder: Path) -> _ModelConfig:
+    return read_json(folder / "config.json", _ModelConfig, _SAVE_AGAIN)

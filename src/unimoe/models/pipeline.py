@@ -10,6 +10,8 @@ from typing import TypeVar
 import torch
 from torch import Tensor
 
+from unimoe.core.errors import InputError
+
 _HELD = 2**26
 """Values that stay on a device: 256 MiB, those of 65,000 embeddings of 1,024 dimensions."""
 
@@ -29,45 +31,52 @@ def ahead(make: Callable[[Item], Made], items: Iterable[Item]) -> Iterator[Made]
             yield waiting.popleft().result()
 
 
-class Gathered:
-    """The values of N inputs, which come in batches, in the order of the inputs.
+def gather(
+    inputs: int,
+    batches: Iterable[tuple[Sequence[int], Tensor]],
+    reason: str,
+    advance: Callable[[int], None] | None = None,
+    spoils: Callable[[int], bool] | None = None,
+) -> Tensor | None:
+    """Return the values ``(N, ...)`` of all inputs on the CPU, in their order; None where there are none.
+
+    They are checked and fetched at once from a CPU, and many batches together from a GPU, which every fetch lets wait.
 
     Args:
         inputs: N.
-        refuse: raises the error about a batch with a value that is not finite, from its indices and values.
+        batches: the indices of B inputs with their values ``(B, ...)``; each input once.
+        reason: of the error about a value that is not finite.
+        advance: called with the number of inputs done, after each batch.
+        spoils: whether an input alone has such a value: it may spoil those of its batch.
+
+    Raises:
+        InputError: a value is not finite; carries the index of its input.
     """
+    gathered: Tensor | None = None
+    held: list[tuple[Sequence[int], Tensor]] = []
+    count = 0  # of the values held
 
-    def __init__(self, inputs: int, refuse: Callable[[Sequence[int], Tensor], None]) -> None:
-        self._inputs, self._refuse = inputs, refuse
-        self._held: list[tuple[Sequence[int], Tensor]] = []
-        self._count = 0  # of the values held
-        self._values: Tensor | None = None
-
-    def add(self, batch: Sequence[int], values: Tensor) -> None:
-        """Take the values ``(B, ...)`` of the inputs of some indices.
-
-        They are checked and fetched at once from a CPU, and many batches together from a GPU, which every fetch lets
-        wait.
-        """
-        self._held.append((batch, values))
-        self._count += values.numel()
-        if values.device.type == "cpu" or self._count > _HELD:
-            self._fetch()
-
-    def values(self) -> Tensor | None:
-        """Return the values ``(N, ...)`` of all inputs, on the CPU; None where there are none."""
-        if self._held:
-            self._fetch()
-        return self._values
-
-    def _fetch(self) -> None:
-        values = torch.cat([values for _, values in self._held]).cpu()
+    def fetch() -> None:
+        nonlocal gathered, count
+        values = torch.cat([values for _, values in held]).cpu()
+        places = [index for batch, _ in held for index in batch]
         if not bool(values.isfinite().all()):
-            for batch, part in self._held:
-                if not bool(part.isfinite().all()):
-                    self._refuse(batch, part)
-        if self._values is None:
-            self._values = values.new_empty(self._inputs, *values.shape[1:])
-        self._values[[index for batch, _ in self._held for index in batch]] = values
-        self._held.clear()
-        self._count = 0
+            finite = values.reshape(len(values), -1).isfinite().all(dim=1).tolist()
+            spoilt = sorted(index for index, fine in zip(places, finite, strict=True) if not fine)
+            raise InputError(next(filter(spoils, spoilt), spoilt[0]) if spoils else spoilt[0], reason)
+        if gathered is None:
+            gathered = values.new_empty(inputs, *values.shape[1:])
+        gathered[places] = values
+        held.clear()
+        count = 0
+
+    for batch, values in batches:
+        held.append((batch, values))
+        count += values.numel()
+        if values.device.type == "cpu" or count > _HELD:
+            fetch()
+        if advance:
+            advance(len(batch))
+    if held:
+        fetch()
+    return gathered

@@ -5,20 +5,19 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from typing import Literal, NoReturn
+from typing import Literal
 
 import torch
 from torch import Tensor, nn
 
 from unimoe.config import PromptConfig
-from unimoe.core.errors import InputError
 from unimoe.models.adapter import adapted_model, output_layer
 from unimoe.models.base import BaseModel, decoder_of
 from unimoe.models.batched import BatchedDecoder
 from unimoe.models.embedder import Advance, TextKind, Vectors, refuse_zero_vectors
 from unimoe.models.frozen_layers import FrozenLayers, FrozenStates, split_decoder
 from unimoe.models.model_settings import logit_changes, refuse_dependent_states
-from unimoe.models.pipeline import Gathered
+from unimoe.models.pipeline import gather
 from unimoe.models.prompts import PairTokenizer, TextTokenizer, prompt_name, yes_no_ids
 
 
@@ -207,25 +206,18 @@ class UnimodelForExp1(nn.Module):
         advance: Advance | None,
     ) -> Tensor:
         """Return ``head`` of every sequence's last state, in the order given."""
-        gathered = Gathered(len(sequences), lambda batch, values: self._refuse_non_finite(sequences, batch, values))
+
+        def spoils(index: int) -> bool:
+            return not bool(self._batched.padded_states([sequences[index]]).isfinite().all())
+
+        reason = "the score is not finite; try model.dtype float32, or another checkpoint"
         with _without_dropout(self):
-            for batch, states in self._batched.states(sequences, token_budget, batch_size):
-                gathered.add(batch, head(states))
-                if advance:
-                    advance(len(batch))
-            outputs = gathered.values()
+            states = self._batched.states(sequences, token_budget, batch_size)
+            values = ((batch, head(found)) for batch, found in states)
+            outputs = gather(len(sequences), values, reason, advance, spoils)
         if outputs is None:
             return head(self._yes_minus_no.new_empty(0, len(self._yes_minus_no))).cpu()
         return outputs
-
-    def _refuse_non_finite(self, sequences: Sequence[list[int]], batch: Sequence[int], values: Tensor) -> NoReturn:
-        """Refuse the sequence at fault: in a batch, whose sequences share a row, it can spoil the others' values."""
-        spoilt = values.reshape(len(values), -1).isfinite().all(dim=1).logical_not().nonzero().flatten().tolist()
-        alone = [
-            row for row in spoilt if not bool(self._batched.padded_states([sequences[batch[row]]]).isfinite().all())
-        ]
-        first = batch[min(alone or spoilt, key=lambda row: batch[row])]
-        raise InputError(first, "the score is not finite; try model.dtype float32, or another checkpoint")
 
 
 @contextmanager

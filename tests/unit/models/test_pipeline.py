@@ -1,14 +1,15 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable
 
 import pytest
 import torch
 from torch import Tensor
 
+from unimoe.core.errors import InputError
 from unimoe.models import pipeline
-from unimoe.models.pipeline import Gathered, ahead
+from unimoe.models.pipeline import ahead, gather
 
 
 class TestAhead:
@@ -37,10 +38,6 @@ class TestAhead:
         values.close()  # type: ignore[attr-defined]
 
 
-def refuse(batch: Sequence[int], values: Tensor) -> None:
-    raise ValueError(f"{list(batch)}: {values.tolist()}")
-
-
 class Elsewhere(Tensor):
     """A tensor that says it is on another device and counts its copies."""
 
@@ -66,39 +63,35 @@ def of(values: object, on_gpu: bool) -> Tensor:
     return tensor.as_subclass(Elsewhere) if on_gpu else tensor
 
 
-class TestGathered:
+class TestGathering:
     def test_values_are_in_the_order_of_the_inputs(self, on_gpu: bool) -> None:
-        gathered = Gathered(4, refuse)
-        gathered.add([3, 0], of([[3.0, 3], [0, 0]], on_gpu))
-        gathered.add([2], of([[2.0, 2]], on_gpu))
-        gathered.add([1], of([[1.0, 1]], on_gpu))
-        found = gathered.values()
+        done: list[int] = []
+        batches = [([3, 0], [[3.0, 3], [0, 0]]), ([2], [[2.0, 2]]), ([1], [[1.0, 1]])]
+        found = gather(4, ((batch, of(values, on_gpu)) for batch, values in batches), "not finite", done.append)
         assert found is not None
         assert found.tolist() == [[0, 0], [1, 1], [2, 2], [3, 3]]
+        assert done == [2, 1, 1]
         assert Elsewhere.copies == on_gpu  # one for all batches
 
     def test_what_a_gpu_holds_is_fetched_before_it_fills_the_memory(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(pipeline, "_HELD", 3)
         Elsewhere.copies = 0
-        gathered = Gathered(6, refuse)
-        for first in (0, 2, 4):
-            gathered.add([first, first + 1], of([first, first + 1.0], True))
-        found = gathered.values()
+        found = gather(6, (([first, first + 1], of([first, first + 1.0], True)) for first in (0, 2, 4)), "not finite")
         assert found is not None
         assert found.tolist() == [0, 1, 2, 3, 4, 5]
         assert Elsewhere.copies == 2
 
-    def test_the_first_batch_with_a_value_that_is_not_finite_is_refused(self, on_gpu: bool) -> None:
-        gathered = Gathered(5, refuse)
-        gathered.add([1], of([1.0], on_gpu))
+    def test_the_first_input_with_a_value_that_is_not_finite_is_refused(self, on_gpu: bool) -> None:
+        batches = [([1], [1.0]), ([3, 0], [torch.nan, torch.inf]), ([2, 4], [torch.inf, 1.0])]
 
-        def rest() -> None:
-            gathered.add([3, 0], of([torch.nan, 1.0], on_gpu))
-            gathered.add([2, 4], of([torch.inf, 1.0], on_gpu))
-            gathered.values()
+        def run(spoils: Callable[[int], bool] | None) -> int:
+            with pytest.raises(InputError, match="not finite") as caught:
+                gather(5, ((batch, of(values, on_gpu)) for batch, values in batches), "not finite", None, spoils)
+            return caught.value.index
 
-        with pytest.raises(ValueError, match=r"^\[3, 0\]: \[nan, 1\.0\]$"):
-            rest()
+        assert run(None) == 0
+        assert run(lambda index: index == 3) == 3  # it alone: what shares its batch is spoilt by it
+        assert run(lambda index: False) == 0
 
     def test_no_inputs_no_values(self) -> None:
-        assert Gathered(0, refuse).values() is None
+        assert gather(0, iter(()), "not finite") is None

@@ -68,8 +68,20 @@ class PairTokenizer:
         """
         if instruction not in (None, self._prompt.instruction):
             return self._instructed(instruction)(pairs)
-        bodies = self._document_first(pairs) if self.order == "document_first" else self._query_first(pairs)
-        return [self.prefix + body + self.suffix for body in bodies]
+        if self.order == "query_first":
+            # Tokenized whole, as in Qwen's code: "<Document>: " and "Paris" apart are other tokens than joined.
+            texts = [self._template.before_document(query) + document for query, document in pairs]
+            return [self.prefix + body[: self.room] + self.suffix for body in self._follow(texts)]
+        # Tokenized apart, each text once, so that all pairs of a document share its tokens to the last.
+        before, after = self._template.around_document()
+        documents = _each_once(self._follow, [document for _, document in pairs], before)
+        queries = _each_once(self._follow_document, [query for query, _ in pairs], after)
+        found = []
+        for query, document in pairs:
+            room = self.room - len(queries[query])
+            start = documents[document][:room] if room > len(self.opening) else self.opening
+            found.append(self.prefix + (start + queries[query])[: self.room] + self.suffix)
+        return found
 
     def body_texts(self, query: str, document: str) -> list[str]:
         """Return the texts of a prompt's body, which are tokenized apart where the document comes first."""
@@ -97,23 +109,6 @@ class PairTokenizer:
         prompt = self._prompt.model_copy(update={"instruction": instruction})
         return PairTokenizer(self._tokenizer, prompt, self._max_length)
 
-    def _query_first(self, pairs: Sequence[tuple[str, str]]) -> list[list[int]]:
-        # The body is tokenized whole, as in Qwen's code: "<Document>: " and "Paris" apart are other tokens than joined.
-        texts = [self._template.before_document(query) + document for query, document in pairs]
-        return [body[: self.room] for body in self._follow(texts)]
-
-    def _document_first(self, pairs: Sequence[tuple[str, str]]) -> list[list[int]]:
-        # The parts are tokenized apart, each text once, so that all pairs of a document share its tokens to the last.
-        before, after = self._template.around_document()
-        documents = _each_once(self._follow, [document for _, document in pairs], before)
-        queries = _each_once(self._follow_document, [query for query, _ in pairs], after)
-        bodies = []
-        for query, document in pairs:
-            room = self.room - len(queries[query])
-            start = documents[document][:room] if room > len(self.opening) else self.opening
-            bodies.append((start + queries[query])[: self.room])
-        return bodies
-
 
 def _each_once(follow: Following, texts: Sequence[str], before: str) -> dict[str, list[int]]:
     unique = list(dict.fromkeys(texts))
@@ -137,7 +132,8 @@ class Following:
 
     def __init__(self, tokenizer: Any, before: str, beginning: str) -> None:
         self._tokenizer = tokenizer
-        self._before = before if _marks_beginnings(tokenizer) else ""
+        first = tokenizer.convert_ids_to_tokens(tokenize(tokenizer, ["a"])[0][:1])
+        self._before = before if first and str(first[0]).startswith("\u2581") else ""
         (self.prefix,) = tokenize(tokenizer, [before])
         if self._before:
             (whole,) = tokenize(tokenizer, [before + beginning])
@@ -148,11 +144,6 @@ class Following:
         """Return the token ids of each text."""
         found = tokenize(self._tokenizer, [self._before + text for text in texts])
         return [ids[len(self.prefix) :] for ids in found] if self._before else found
-
-
-def _marks_beginnings(tokenizer: Any) -> bool:
-    first = tokenizer.convert_ids_to_tokens(tokenize(tokenizer, ["a"])[0][:1])
-    return bool(first) and str(first[0]).startswith("\u2581")
 
 
 class TextTokenizer:
@@ -206,23 +197,24 @@ def yes_no_ids(tokenizer: Any, yes: Answer = "yes", no: Answer = "no") -> tuple[
         DataError: the tokenizer has no single token for a word, so that the model cannot answer in one step; it has no
             token of an id; or both answers are one token.
     """
-    first, second = (_answer_id(tokenizer, answer) for answer in (yes, no))
+    found: list[int] = []
+    for answer in (yes, no):
+        if isinstance(answer, int):
+            if answer >= len(tokenizer):
+                raise DataError(f"this tokenizer has no token {answer}; its last one is {len(tokenizer) - 1}")
+            found.append(answer)
+            continue
+        (tokens,) = tokenize(tokenizer, [answer])
+        if len(tokens) != 1:
+            count = len(tokens)
+            raise DataError(f"this tokenizer writes {answer!r} as {count} tokens; yes/no scoring needs a single one")
+        if tokens[0] == tokenizer.unk_token_id:
+            raise DataError(f"this tokenizer does not know {answer!r}; yes/no scoring needs a token for it")
+        found += tokens
+    first, second = found
     if first == second:
         raise DataError(f"prompt.yes and prompt.no, {yes!r} and {no!r}, are one token; give two")
     return first, second
-
-
-def _answer_id(tokenizer: Any, answer: Answer) -> int:
-    if isinstance(answer, int):
-        if answer >= len(tokenizer):
-            raise DataError(f"this tokenizer has no token {answer}; its last one is {len(tokenizer) - 1}")
-        return answer
-    (tokens,) = tokenize(tokenizer, [answer])
-    if len(tokens) != 1:
-        raise DataError(f"this tokenizer writes {answer!r} as {len(tokens)} tokens; yes/no scoring needs a single one")
-    if tokens[0] == tokenizer.unk_token_id:
-        raise DataError(f"this tokenizer does not know {answer!r}; yes/no scoring needs a token for it")
-    return tokens[0]
 
 
 def first_token(tokenizer: Any) -> list[int]:

@@ -7,15 +7,15 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any, Literal, NoReturn
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
 
-from unimoe.core.errors import InputError, UsageError
+from unimoe.core.errors import UsageError
 from unimoe.models.embedder import Advance, Vectors
 from unimoe.models.pair_model import PairIds, TextPair
-from unimoe.models.pipeline import Gathered
+from unimoe.models.pipeline import gather
 
 
 class QueryFirstIds(ABC):
@@ -62,10 +62,7 @@ class TokenReranker(ABC):
 
     Attributes:
         model: as given.
-        reduced_budget: tokens of a batch after memory ran out; None before.
     """
-
-    reduced_budget: int | None
 
     def __init__(self, model: Any, pair_ids: PairIds, base_identity: str, prompt_name: str) -> None:
         self.model, self.pair_ids = model, pair_ids
@@ -93,12 +90,8 @@ class TokenReranker(ABC):
         advance: Advance | None = None,
     ) -> Vectors:
         """Score pairs given as token ids; arguments, result and errors as in ``PairModel``."""
-        gathered = Gathered(len(sequences), _refuse_non_finite)
-        for batch, scores in self._scores(sequences, token_budget, batch_size):
-            gathered.add(batch, scores)
-            if advance:
-                advance(len(batch))
-        found = gathered.values()
+        scores = self._scores(sequences, token_budget, batch_size)
+        found = gather(len(sequences), scores, "the score is not finite; try model.dtype float32", advance)
         values: Vectors = (torch.empty(0) if found is None else found).numpy()
         return values
 
@@ -107,11 +100,6 @@ class TokenReranker(ABC):
         self, sequences: Sequence[list[int]], token_budget: int | None, batch_size: int | None
     ) -> Iterator[tuple[list[int], Tensor]]:
         """Yield the indices of each batch with its scores, float32 on the device."""
-
-
-def _refuse_non_finite(batch: Sequence[int], scores: Tensor) -> NoReturn:
-    first = int(scores.isfinite().logical_not().nonzero()[0])
-    raise InputError(batch[first], "the score is not finite; try model.dtype float32")
 
 
 class AnswerHead(nn.Module):
