@@ -5,7 +5,7 @@ from __future__ import annotations
 import gc
 import math
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from typing import NamedTuple, TypeAlias
@@ -188,6 +188,12 @@ def gather_queries(judgments: Sequence[Judgment], cases: Mapping[tuple[str, str]
         ("The two arms of each gate", f"{gains} {loses}", "the value of the gate"),
     )
     total = sum(found.queries for _, found in shown)
+    forms = []  # of the name of each place, from the shortest
+    for item, found in shown:
+        key = f"{item.gate.task}/{found.datasets[0]}"
+        forms.append((key, f"{key}: {item.gate.against}", f"{key}: {item.gate.against} ({item.name})"))
+    seen = Counter(form for of_place in forms for form in of_place)
+    places = (next((form for form in of_place if seen[form] == 1), of_place[-1]) for of_place in forms)
     return Queries(
         roles=column_heads(judgments)[:2],
         value=value,
@@ -195,21 +201,10 @@ def gather_queries(judgments: Sequence[Judgment], cases: Mapping[tuple[str, str]
             f"{compared}, query by query, each averaged over its seeds: {len(rows):,} of {total:,} queries, those with "
             f"the largest differences. {sign} Over all queries of a dataset these parts sum to {value}."
         ),
-        places=tuple(_places(shown)),
+        places=tuple(map(visible, places)),
         rows=tuple(sorted(rows, key=lambda row: -abs(row.difference))),
         unread=tuple(dict.fromkeys(line for of_place in held for case in of_place[:1] for line in case.unread)),
     )
-
-
-def _places(shown: Sequence[tuple[Judgment, Finding]]) -> Iterator[str]:
-    """Yield where queries were compared, with the arms, and the gate, where the shorter form is no name."""
-    forms = []
-    for item, found in shown:
-        key, arms = f"{item.gate.task}/{found.datasets[0]}", item.gate.against
-        forms.append((key, f"{key}: {arms}", f"{key}: {arms} ({item.name})"))
-    seen = Counter(form for of_place in forms for form in of_place)
-    for of_place in forms:
-        yield visible(next((form for form in of_place if seen[form] == 1), of_place[-1]))
 
 
 def _row(place: int, case: QueryCase) -> QueryRow:

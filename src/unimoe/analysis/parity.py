@@ -55,6 +55,10 @@ class Parity:
             return 0.0
         return self.largest / self.span if self.span else math.inf
 
+    def within(self, tolerance: float, ranking_tolerance: float) -> bool:
+        """Return whether scores differ by less than this share of their range, and no more rankings change than may."""
+        return self.relative < tolerance and self.share_changed <= ranking_tolerance
+
     @property
     def share_changed(self) -> float:
         """The share of queries whose first documents change."""

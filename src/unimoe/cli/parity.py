@@ -79,7 +79,7 @@ def parity(
         for comparison in comparisons:
             stdout.out("\n".join(parity_lines(comparison)))
         stdout.out(verdict_line(comparisons, tolerance, ranking_tolerance))
-    if not _within(comparisons, tolerance, ranking_tolerance):
+    if not all(one.within(tolerance, ranking_tolerance) for one in comparisons):
         raise typer.Exit(10)
 
 
@@ -113,30 +113,32 @@ def parity_json(found: Sequence[Parity], tolerance: float, ranking_tolerance: fl
     datasets = []
     for one in found:
         lowest, lowest_query = one.kendall_lowest or (None, None)
-        datasets.append({
-            "key": one.key,
-            "systems": one.systems,
-            "queries": one.queries,
-            "pairs": one.pairs,
-            "largest_difference": one.largest,
-            "largest_at": dict(zip(("query", "document"), one.largest_at, strict=True)),
-            "range": one.span,
-            "relative_difference": one.relative,
-            "mean_difference": one.mean,
-            "kendall_mean": one.kendall_mean,
-            "kendall_lowest": lowest,
-            "kendall_lowest_query": lowest_query,
-            "top_changed": one.top_changed,
-            "metric": one.metric,
-            "means": one.means,
-            "measure_difference": one.measure.as_json(),
-            "unfit": one.unfit or None,
-        })  # fmt: skip
+        datasets.append(
+            {
+                "key": one.key,
+                "systems": one.systems,
+                "queries": one.queries,
+                "pairs": one.pairs,
+                "largest_difference": one.largest,
+                "largest_at": dict(zip(("query", "document"), one.largest_at, strict=True)),
+                "range": one.span,
+                "relative_difference": one.relative,
+                "mean_difference": one.mean,
+                "kendall_mean": one.kendall_mean,
+                "kendall_lowest": lowest,
+                "kendall_lowest_query": lowest_query,
+                "top_changed": one.top_changed,
+                "metric": one.metric,
+                "means": one.means,
+                "measure_difference": one.measure.as_json(),
+                "unfit": one.unfit or None,
+            }
+        )
     whole = {
         "tolerance": tolerance,
         "ranking_tolerance": ranking_tolerance,
         "largest": max((one.largest for one in found), default=0.0),
-        "within": _within(found, tolerance, ranking_tolerance),
+        "within": all(one.within(tolerance, ranking_tolerance) for one in found),
         "datasets": datasets,
     }
     plain: dict[str, Any] = to_jsonable_python(whole, inf_nan_mode="null")
@@ -147,7 +149,7 @@ def verdict_line(found: Sequence[Parity], tolerance: float, ranking_tolerance: f
     """Return a sentence about scores and one about rankings, each with its tolerance."""
     far, changed = max(found, key=lambda one: one.relative), max(found, key=lambda one: one.share_changed)
     rankings = f"the first ten documents change in {len(changed.top_changed):,} of {changed.queries:,} queries"
-    if _within(found, tolerance, ranking_tolerance):
+    if all(one.within(tolerance, ranking_tolerance) for one in found):
         return f"parity: no score differs by {tolerance:g} of the scores' range or more, and {rankings}"
     reasons = []
     if far.relative >= tolerance:
@@ -159,7 +161,3 @@ def verdict_line(found: Sequence[Parity], tolerance: float, ranking_tolerance: f
     if changed.share_changed > ranking_tolerance:
         reasons.append(f"{rankings} ({changed.key}), tolerance {ranking_tolerance:g} of them")
     return f"no parity: {'; '.join(reasons)}"
-
-
-def _within(found: Sequence[Parity], tolerance: float, ranking_tolerance: float) -> bool:
-    return all(one.relative < tolerance and one.share_changed <= ranking_tolerance for one in found)

@@ -193,17 +193,7 @@ def judge(results: Results, registration: Registration, name: str, *, advisory: 
     elif gate.seeds and not gate.looks:
         gate, missing = restricted(results, gate, datasets=False)
         reasons = tuple(f"{lacking}: judged at another number of seeds than registered" for lacking in missing)
-    scores, found, learnt = _found(results, gate)
-    look, trained = None, [number for number, own in zip(scores.fewest, scores.seeds, strict=True) if own != (None,)]
-    if gate.looks and trained:
-        reached = [look for look in gate.looks if look <= min(trained)]
-        for look in reached or [min(trained)]:
-            scores, found, learnt = _found(results, gate, look)
-            if reached and found.label != "INCONCLUSIVE":
-                break
-        if not reached:
-            early = f"the first look is at {gate.looks[0]} seeds, and here {'is' if look == 1 else 'are'} {look}"
-            found = replace(found, label="INCONCLUSIVE", why=early)
+    scores, found, learnt, look = _at_looks(results, gate)
     # Each dataset is also judged alone, with all the seeds it has: other datasets' seeds do not limit it.
     alone = [gate.model_copy(update={"datasets": [dataset]}) for dataset in gate.datasets]
     otherwise = math.nan
@@ -287,6 +277,23 @@ def unequal_budgets(results: Results, gate: Gate, seeds: Sequence[Sequence[Seed]
             f"unequal training: {gate.specialist} saw {counts[0]} {field.replace('_', ' ')}, {gate.joint} {counts[1]}; "
             "TIR measures the budget too"
         )
+
+
+def _at_looks(results: Results, gate: Gate) -> tuple[GateScores, Finding, Learnt | None, int | None]:
+    """Return what ``_found`` does, and the look: the first with a label, else the last so far; None without looks."""
+    scores, found, learnt = _found(results, gate)
+    trained = [number for number, own in zip(scores.fewest, scores.seeds, strict=True) if own != (None,)]
+    if not gate.looks or not trained:
+        return scores, found, learnt, None
+    there = min(trained)
+    for look in [number for number in gate.looks if number <= there] or [there]:
+        scores, found, learnt = _found(results, gate, look)
+        if found.label != "INCONCLUSIVE":
+            break
+    if there < gate.looks[0]:
+        early = f"the first look is at {gate.looks[0]} seeds, and here {'is' if there == 1 else 'are'} {there}"
+        found = replace(found, label="INCONCLUSIVE", why=early)
+    return scores, found, learnt, look
 
 
 def _found(results: Results, gate: Gate, look: int | None = None) -> tuple[GateScores, Finding, Learnt | None]:

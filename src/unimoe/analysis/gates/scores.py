@@ -81,20 +81,17 @@ class GateScores:
 
     def _keeping(self, keep: Callable[[int, int, Seed], bool]) -> GateScores:
         """Return the same with the runs kept, by the arm, the place among its runs on a dataset, and the seed."""
-        kept: tuple[list[Seed], list[Seed]] = ([], [])
+        kept: tuple[dict[Seed, None], dict[Seed, None]] = ({}, {})  # as sets in order
         by_dataset: dict[str, tuple[Array, Array]] = {}
         starts = [0, 0]
         for dataset, blocks in self.by_dataset.items():
             cut = []
             for arm, block in enumerate(blocks):
                 own = self.seeds[arm][starts[arm] : starts[arm] + len(block)]
+                starts[arm] += len(block) if arm in self.apart else 0  # there the seeds of datasets follow one another
                 here = [keep(arm, place, seed) for place, seed in enumerate(own)]
+                kept[arm].update(dict.fromkeys(compress(own, here)))
                 cut.append(block[here])
-                if arm in self.apart:  # the seeds of each dataset follow one another
-                    starts[arm] += len(block)
-                    kept[arm].extend(compress(own, here))
-                else:
-                    kept[arm][:] = compress(own, here)
             by_dataset[dataset] = (cut[0], cut[1])
         return replace(self, seeds=(tuple(kept[0]), tuple(kept[1])), by_dataset=by_dataset)
 
