@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from huggingface_hub import ModelCard
 from support.biencoders import toy_keys, toy_training
 from support.scripts import Done, assert_refused, call_script
 from support.tiny_encoders import load
@@ -90,8 +91,7 @@ def test_the_checkpoint_has_the_same_vectors_in_sentence_transformers(
     assert ours.dimension == (out_dim or 64)
     manifest = read_biencoder(trainer.last_dir)
     assert manifest.training.steps == trainer.steps
-    card = (trainer.last_dir / "README.md").read_text(encoding="utf-8")
-    assert card.startswith("---\nlibrary_name: sentence-transformers\n")
+    assert ModelCard.load(trainer.last_dir / "README.md").data.library_name == "sentence-transformers"
 
 
 def test_a_loss_that_is_not_finite_names_the_batch_and_leaves_the_best(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ import pytest
 from support.comparisons import assert_same_comparison
 from support.engine import ThreadActors
 from support.scripts import Done, assert_refused, call_script
-from support.translators import small_pairs, write_npz
+from support.translators import read_submission, small_pairs, write_npz
 from typer.testing import CliRunner
 
 from unimoe.analysis.gates.definitions import load_gates
@@ -25,7 +25,6 @@ from unimoe.studies.translator.compare.arms import COMPONENTS, ablation_config
 from unimoe.studies.translator.config import TranslatorConfig
 from unimoe.studies.translator.data.caption_pairs import split_by_image
 from unimoe.studies.translator.models.networks import NetworkTranslator
-from unimoe.studies.translator.submission import read_submission
 from unimoe.studies.translator.training.checkpoints import load_translator
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -80,7 +79,7 @@ class TestTrain:
         test = write_npz(tmp_path / "test.npz", pairs, images=None, image_ids=None, caption_image=None)
         done = train(file, tmp_path, "--test", test)
         assert done.returncode == 0, done.stderr
-        ids, vectors = read_submission(tmp_path / "bigjump" / "seed_0" / "submission.csv", 16)
+        ids, vectors = read_submission(tmp_path / "bigjump" / "seed_0" / "submission.csv")
         translator = load_translator(tmp_path / "bigjump" / "seed_0" / "checkpoint")
         assert isinstance(translator, NetworkTranslator)
         assert ids == pairs.caption_ids

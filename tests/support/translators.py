@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import csv
+import json
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from unimoe.studies.translator.config import TranslatorConfig
 from unimoe.studies.translator.data.caption_pairs import CaptionPairs, split_by_image
@@ -52,3 +55,12 @@ def write_npz(path: Path, pairs: CaptionPairs, **changes: Any) -> Path:
     }
     np.savez(path, **{name: array for name, array in (arrays | changes).items() if array is not None})
     return path
+
+
+def read_submission(path: Path) -> tuple[list[str], NDArray[np.float64]]:
+    """The ids and embeddings of a submission, as a scoreboard reads them."""
+    csv.field_size_limit(2**24)
+    with path.open(encoding="utf-8", newline="") as file:
+        header, *rows = csv.reader(file, strict=True)
+    assert header == ["id", "embedding"]
+    return [key for key, _ in rows], np.array([json.loads(vector) for _, vector in rows])

@@ -10,8 +10,9 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
+from huggingface_hub import ModelCardData
+
 from unimoe.config import Experiment
-from unimoe.config.files import dump_yaml
 from unimoe.models.base import decoder_layers, decoder_of, per_layer_settings
 from unimoe.models.bundled import BUNDLED_ID
 from unimoe.models.checkpoint import Checkpoint
@@ -74,7 +75,7 @@ INFO_NCE_CITATION = """@article{oord2018representation,
 
 def front_matter(**data: Any) -> str:
     """Return the YAML head that the hub reads."""
-    return f"---\n{dump_yaml(data)}---\n\n"
+    return f"---\n{ModelCardData(**data)}\n---\n\n"
 
 
 def plain(text: str) -> str:

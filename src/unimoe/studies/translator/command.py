@@ -149,12 +149,12 @@ def _print_training(trainer: TranslatorTrainer, translator: Translator, facts: d
 def _submit(
     trainer: TranslatorTrainer, translator: Translator, test: Path | None, ids: list[str], vectors: Any
 ) -> None:
-    """Write submission.csv for the captions of ``test``, and read it back to check it."""
+    """Write submission.csv for the captions of ``test``."""
     from unimoe.core.console import stdout
     from unimoe.core.errors import DataError, named_inputs
     from unimoe.studies.translator.models.interface import LinearMap
     from unimoe.studies.translator.models.networks import NetworkTranslator
-    from unimoe.studies.translator.submission import read_submission, write_submission
+    from unimoe.studies.translator.submission import write_submission
 
     if not isinstance(translator, LinearMap | NetworkTranslator):
         raise DataError(
@@ -163,8 +163,7 @@ def _submit(
     path = trainer.checkpoint.parent / "submission.csv"
     with named_inputs(lambda index: f"{test}: caption {ids[index]!r}"):
         write_submission(path, ids, translator.predict(vectors))
-    read, _ = read_submission(path, trainer.train.images.shape[1])
-    stdout.print(f"{'submission':<18}{path} ({len(read):,} captions)", soft_wrap=True)
+    stdout.print(f"{'submission':<18}{path} ({len(ids):,} captions)", soft_wrap=True)
 
 
 def compare_translators(
