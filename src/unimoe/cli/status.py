@@ -1,16 +1,18 @@
-"""``unimoe status``: what a run on a cluster has done, is doing and has left."""
+"""``unimoe status``: what an experiment, or a run on a cluster, has done, is doing and has left."""
 
 from __future__ import annotations
 
 import json
 import time
-from typing import TYPE_CHECKING, Annotated
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from unimoe.cli.engine import DEFAULT_STORE
 from unimoe.core.console import stdout
 from unimoe.core.errors import MissingPartError
+from unimoe.core.io import find_files
 
 if TYPE_CHECKING:
     from rich.console import Group
@@ -29,19 +31,24 @@ _PATIENCE = 10.0
 
 def status(
     store: Annotated[
-        str, typer.Argument(metavar="STORE", help="The folder or URL that --store named.")
+        str, typer.Argument(metavar="STORE", help="An experiment's folder, or what --store named.")
     ] = DEFAULT_STORE,
     watch: Annotated[bool, typer.Option("--watch", help="Show it until no driver runs.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object, with --watch one a line.")] = False,
 ) -> None:
-    """Show what runs with --engine ray have done, are doing and have left, from their store alone.
+    """Show what an experiment has done so far, or what runs with --engine ray have done, are doing and have left.
 
-    A line for each evaluation has its items (pairs or texts) done, the units that workers compute now, what failed,
+    Of an experiment's folder each line has an arm and seed, its training, and its scores. Of a store each line has an
+    evaluation with its items (pairs or texts) done, the units that workers compute now, what failed,
     what is left, and the hours to go at the rate so far. The exit code is 4 where something failed or was set aside.
     """
     from unimoe.cluster.board import read_status
     from unimoe.cluster.units import UnitStore
 
+    folder = Path(store)
+    if folder.is_dir() and find_files(folder, "*/seed_*"):  # an experiment of this machine, not a store
+        _print_experiment(folder, as_json)
+        return
     place = UnitStore(store, patience=_PATIENCE)
     found = read_status(place)
     if as_json or not watch:
@@ -102,3 +109,25 @@ def _numbers(one: Progress) -> tuple[str, ...]:
         "?" if one.left is None else f"{one.left:,}",
         "" if one.hours is None else f"{one.hours:.1f}" if one.hours >= 0.1 else "under .1",
     )
+
+
+def _print_experiment(folder: Path, as_json: bool) -> None:
+    """Print the arms of an experiment's folder: steps trained, and the main score of each result."""
+    from unimoe.results import arm_dir, read_result, result_files
+
+    results = [read_result(path) for path in result_files(folder)]
+    arms: dict[str, dict[str, Any]] = {}
+    for place in find_files(folder, "*/seed_*"):
+        log = place / "logs" / "train.jsonl"
+        steps = log.read_text("utf-8").splitlines() if log.exists() else []
+        own = [one for one in results if arm_dir(folder, one.config_name, one.seed) == place]
+        scores = {one.key: {one.main_metric: one.aggregate[one.main_metric]} for one in own}
+        done = bool(find_files(place, "checkpoint*/unimoe.json"))
+        arms[f"{place.parent.name}, {place.name}"] = {"steps": len(steps), "trained": done, "results": scores}
+    if as_json:
+        stdout.out(json.dumps(arms))
+        return
+    for name, arm in arms.items():
+        training = "trained" if arm["trained"] else f"{arm['steps']} steps so far" if arm["steps"] else ""
+        found = (f"{key} {metric} {value:.4f}" for key, by in arm["results"].items() for metric, value in by.items())
+        stdout.print("  ".join(filter(None, [name, training, *found])), soft_wrap=True)

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
 import typer
+from support.results import write_experiment
 from typer.testing import CliRunner
 
 import unimoe
@@ -62,3 +64,16 @@ def test_a_module_that_cannot_be_imported_is_named() -> None:
     done = CliRunner().invoke(app, ["--import", "no_such_module", "status"])
     assert isinstance(done.exception, UsageError)
     assert "--import no_such_module: ModuleNotFoundError" in str(done.exception)
+
+
+def test_status_shows_what_an_experiment_of_this_machine_has_done(tmp_path: Path) -> None:
+    write_experiment(tmp_path)
+    log = tmp_path / "joint_r8" / "seed_7" / "logs" / "train.jsonl"
+    log.parent.mkdir(parents=True)
+    log.write_text('{"step": 1}\n{"step": 2}\n', encoding="utf-8")
+    lines = CliRunner().invoke(app, ["status", str(tmp_path)]).stdout.splitlines()
+    assert "joint_r8, seed_7  2 steps so far" in lines
+    (one,) = [line for line in lines if line.startswith("joint_r8, seed_0")]
+    assert "reranking/apidocs ndcg@10 0." in one
+    found = json.loads(CliRunner().invoke(app, ["status", str(tmp_path), "--json"]).stdout)
+    assert found["joint_r8, seed_7"] == {"steps": 2, "trained": False, "results": {}}
