@@ -197,9 +197,7 @@ def headline(item: Judgment) -> str:
         means = {
             "PASS": f"interference, {passed} or more",
             "MARGINAL": f"interference between {failed} and {passed}",
-            "FAIL": f"no interference worth a split, less than {failed}"
-            if ahead
-            else "no interference, the joint model is ahead",
+            "FAIL": f"no interference{f' worth a split, less than {failed}' if ahead else ', the joint model is ahead'}",
         }
     else:
         name = "difference"
