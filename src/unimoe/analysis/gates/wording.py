@@ -194,12 +194,11 @@ def headline(item: Judgment) -> str:
         name = "TIR"
         said = f"{second} {'loses' if ahead else 'gains'} {value} % of {first}'s {gate.metric} on {where}"
         passed, failed = amount(gate, gate.pass_at), amount(gate, gate.fail_below)
+        little = f" worth a split, less than {failed}"
         means = {
             "PASS": f"interference, {passed} or more",
             "MARGINAL": f"interference between {failed} and {passed}",
-            "FAIL": f"no interference worth a split, less than {failed}"
-            if ahead
-            else "no interference, the joint model is ahead",
+            "FAIL": f"no interference{little if ahead else ', the joint model is ahead'}",
         }
     else:
         name = "difference"
