@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict, replace
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +20,7 @@ from unimoe.analysis.gates.output import filled, gate_lines, gates_as_json
 from unimoe.analysis.gates.registration import gate_of, registered_in
 from unimoe.analysis.report.systems import systems_headlines
 from unimoe.analysis.saved_comparison import MARKER, Saved, save_comparison, saved_comparison
-from unimoe.analysis.systems import Pairs, SystemComparison, compare_systems, comparison_row, in_order
+from unimoe.analysis.systems import Layout, Pairs, SystemComparison, compare_systems, comparison_row, in_order
 from unimoe.analysis.tables import Table
 from unimoe.analysis.tables.comparisons import comparisons_table
 from unimoe.analysis.tables.scores import generate_comparison_table
@@ -48,6 +48,16 @@ from unimoe.results.runs.scoring import ScoredRun, Scoring
 _METRIC = "ndcg@10"
 
 
+@dataclass(frozen=True)
+class _Found:
+    """What a form compared, and what is kept with it."""
+
+    table: SystemComparison
+    scored: ScoredSystems | None  # the runs that were read
+    gates: Registration | None
+    source: Path | None = None  # a folder whose sidecars are kept too
+
+
 def run(options: Options) -> int:
     """Compare what the options name, in the form that they choose, and return the command's exit code."""
     patterns = [Pattern.parse("--systems", text) for text in options.systems or []]
@@ -64,31 +74,61 @@ def run(options: Options) -> int:
         device=options.device,
         threads=options.threads,
     )
-    of_runs = options.results is None and not (options.specialist or options.joint)
-    models = of_runs and any(is_scored(pattern.path) for pattern in patterns)
+    verdict = bool(options.specialist or options.joint)
+    models = options.results is None and not verdict and any(is_scored(pattern.path) for pattern in patterns)
     if (named := for_models.given()) and not models:
         raise UsageError(f"{named[0]} is for models by name, and there are none; leave it out")
     options.refuse_contradictions(models=models)
-    if options.specialist or options.joint:
-        return _judge_runs(options)
-    if options.results is not None:
-        _tabulate_folder(options, options.results)
+    if verdict:
+        found = _judge_runs(options)
+    elif options.results is not None:
+        found = _compare_folder(options, options.results)
+    elif models:
+        found = _compare_runs(options, *as_run_files(patterns, options.dataset or [], for_models))
+    else:
+        found = _compare_runs(options, patterns, options.dataset or [])
+    _write(options, found, verdict=verdict)
+    if options.gates is None:
         return 0
-    datasets = options.dataset or []
-    if models:
-        patterns, datasets = as_run_files(patterns, datasets, for_models)
-    systems = name_systems(patterns)
-    baseline = next(iter(systems)) if patterns[0].option == "--baseline" else None
-    ordered = in_order(list(systems), baseline)
-    scored = _read(options, systems, datasets, f"comparison of {', '.join(ordered)}", options.metric or [_METRIC])
-    table = _compare(options, scored.results, ordered, baseline)
-    _keep(options, table, None)
-    _show_table(options, table, scored)
-    return 0
+    decisive = found.table.analysis.decisive
+    for outcome in decisive:
+        if isinstance(outcome, Refusal):
+            print_error(outcome.error)
+    return exit_code(decisive)
 
 
-def _judge_runs(options: Options) -> int:
-    """Judge a joint model against its specialist, print and keep the judgment; 0 unless a gate file judges."""
+def _write(options: Options, found: _Found, *, verdict: bool) -> None:
+    """Keep the comparison with its report in the output folder, where there is one, and print it.
+
+    The report comes before the first line: a pager that quits closes the pipe, which ends the command there.
+    """
+    from unimoe.analysis.report import write_report
+
+    table, report = found.table, None
+    if options.output_dir is not None:
+        save_comparison(
+            table.results,
+            found.gates,
+            [(question.key, question.system, question.baseline) for question in table.analysis.questions],
+            overwrite=options.overwrite,
+            source=found.source,
+            correction=table.analysis.correction,
+            family=table.analysis.family,
+        )
+        report = write_report(table.analysis)
+    if options.as_json:
+        plain = _as_json(table.results, found.scored) | (_verdict_as_json if verdict else _table_as_json)(table)
+        stdout.out(json.dumps(to_jsonable_python(plain, inf_nan_mode="null"), ensure_ascii=False))
+    elif verdict:
+        _print_verdict(table)
+    else:
+        _print_systems(table, options.layout or "systems")
+    if report is not None:
+        (stderr if options.as_json else stdout).print(f"\nReport: {report}", soft_wrap=True)
+
+
+def _judge_runs(options: Options) -> _Found:
+    """Judge a joint model against its specialist, by the runs of both."""
     names = options.specialist_name or "specialist", options.joint_name or "joint"
     arms, metrics, looks = two_arms(names, options.specialist or [], options.joint or []), options.metric, options.looks
     specialist, joint = names
@@ -115,39 +155,19 @@ def _judge_runs(options: Options) -> int:
     # With a folder, the gates that judge are those that are registered there.
     judges = registration if folder is None else None
     table = _compare(options, scored.results, names, specialist, pairs="baseline", gates=judges)
-    _keep(options, table, registration)
-    analysis = table.analysis
-
-    def plain() -> dict[str, Any]:
-        return _as_json(table.results, scored) | {
-            "gates": gates_as_json(analysis.registration, analysis.outcomes, analysis.decisive),
-            "comparisons": [comparison_row(comparison) for comparison in analysis.comparisons],
-            "drilldown": [
-                {"gate": gate, "dataset": dataset, **asdict(case)}
-                for (gate, dataset), cases in analysis.cases.items()
-                for case in cases[:LIMIT]
-            ],
-        }
-
-    def print_text() -> None:
-        stdout.out(gate_lines(analysis.registration, analysis.outcomes))
-        stdout.out(f"\n{_levels(table.results)}\n")
-        _print_table(generate_comparison_table(table.results, analysis.tests))
-        for item in analysis.judgments:
-            for row in item.rows:
-                if cases := analysis.cases[item.name, row.datasets[0]]:
-                    _print_table(drilldown_table(cases, item.gate, row.datasets[0]))
-
-    _show(options, table, print_text, plain)
-    if options.gates is None:
-        return 0
-    for outcome in analysis.decisive:
-        if isinstance(outcome, Refusal):
-            print_error(outcome.error)
-    return exit_code(analysis.decisive)
+    return _Found(table, scored, registration)
 
 
-def _tabulate_folder(options: Options, folder: Path) -> None:
+def _compare_runs(options: Options, patterns: Sequence[Pattern], datasets: Sequence[str]) -> _Found:
+    """Compare systems by their run files."""
+    systems = name_systems(patterns)
+    baseline = next(iter(systems)) if patterns[0].option == "--baseline" else None
+    ordered = in_order(list(systems), baseline)
+    scored = _read(options, systems, datasets, f"comparison of {', '.join(ordered)}", options.metric or [_METRIC])
+    return _Found(_compare(options, scored.results, ordered, baseline), scored, None)
+
+
+def _compare_folder(options: Options, folder: Path) -> _Found:
     """Compare arms of a folder of results, corrected as the comparison that it holds unless the options say how."""
     saved = saved_comparison(folder)
     allow, baseline = options.allow or [], options.baseline
@@ -165,8 +185,7 @@ def _tabulate_folder(options: Options, folder: Path) -> None:
     table = _compare(options, results, ordered, baseline, saved=saved)
     if options.output_dir is not None and options.output_dir.resolve() == folder.resolve():
         raise UsageError(f"--output-dir {folder} is what --results reads; choose another folder")
-    _keep(options, table, registered_in(folder), folder)
-    _show_table(options, table, None)
+    return _Found(table, None, registered_in(folder), folder)
 
 
 def _read(
@@ -220,66 +239,55 @@ def _compare(
     )
 
 
-def _keep(options: Options, table: SystemComparison, gates: Registration | None, source: Path | None = None) -> None:
-    """Write results, gates and tests to the output folder, where there is one; sidecars come from ``source``."""
-    if options.output_dir is not None:
-        save_comparison(
-            table.results,
-            gates,
-            [(question.key, question.system, question.baseline) for question in table.analysis.questions],
-            overwrite=options.overwrite,
-            source=source,
-            correction=table.analysis.correction,
-            family=table.analysis.family,
-        )
+def _print_verdict(table: SystemComparison) -> None:
+    """Print the judgment of two arms with their scores and the queries that differ most."""
+    analysis = table.analysis
+    stdout.out(gate_lines(analysis.registration, analysis.outcomes))
+    stdout.out(f"\n{_levels(table.results)}\n")
+    _print_table(generate_comparison_table(table.results, analysis.tests))
+    for item in analysis.judgments:
+        for row in item.rows:
+            if cases := analysis.cases[item.name, row.datasets[0]]:
+                _print_table(drilldown_table(cases, item.gate, row.datasets[0]))
 
 
-def _show(
-    options: Options, table: SystemComparison, print_text: Callable[[], None], plain: Callable[[], dict[str, Any]]
-) -> None:
-    """Write the report to the output folder, and print the comparison.
-
-    The report comes before the first line: a pager that quits closes the pipe, which ends the command there.
-    """
-    from unimoe.analysis.report import write_report
-
-    report = None if options.output_dir is None else write_report(table.analysis)
-    if options.as_json:
-        stdout.out(json.dumps(to_jsonable_python(plain(), inf_nan_mode="null"), ensure_ascii=False))
-    else:
-        print_text()
-    if report is not None:
-        (stderr if options.as_json else stdout).print(f"\nReport: {report}", soft_wrap=True)
+def _verdict_as_json(table: SystemComparison) -> dict[str, Any]:
+    analysis = table.analysis
+    return {
+        "gates": gates_as_json(analysis.registration, analysis.outcomes, analysis.decisive),
+        "comparisons": [comparison_row(comparison) for comparison in analysis.comparisons],
+        "drilldown": [
+            {"gate": gate, "dataset": dataset, **asdict(case)}
+            for (gate, dataset), cases in analysis.cases.items()
+            for case in cases[:LIMIT]
+        ],
+    }
 
 
-def _show_table(options: Options, table: SystemComparison, scored: ScoredSystems | None) -> None:
+def _print_systems(table: SystemComparison, layout: Layout) -> None:
     """Print the table of systems, and every test between them."""
+    for sentence in systems_headlines(table.results, table.comparisons):
+        stdout.out(filled(sentence))
+    stdout.out(filled(f"{table.summary}. {_levels(table.results)}"))
+    stdout.print()
+    metrics = {metric for result in table.results.results for metric in result.aggregate}
+    overview = table.overview()
+    if overview.groups and layout == "systems":
+        _print_table(overview)
+    if layout == "datasets" or not overview.groups or len(metrics) > 1:
+        _print_table(table.table(layout))
+    _print_table(comparisons_table(table.results, table.comparisons))
 
-    def plain() -> dict[str, Any]:
-        return _as_json(table.results, scored) | {
-            "baseline": table.baseline,
-            "pairs": table.pairs,
-            "correction": table.analysis.correction,
-            "family": table.analysis.family,
-            "scores": table.score_rows,
-            "comparisons": table.test_rows,
-        }
 
-    def print_text() -> None:
-        layout = options.layout or "systems"
-        for sentence in systems_headlines(table.results, table.comparisons):
-            stdout.out(filled(sentence))
-        stdout.out(filled(f"{table.summary}. {_levels(table.results)}"))
-        stdout.print()
-        metrics = {metric for result in table.results.results for metric in result.aggregate}
-        overview = table.overview()
-        if overview.groups and layout == "systems":
-            _print_table(overview)
-        if layout == "datasets" or not overview.groups or len(metrics) > 1:
-            _print_table(table.table(layout))
-        _print_table(comparisons_table(table.results, table.comparisons))
-
-    _show(options, table, print_text, plain)
+def _table_as_json(table: SystemComparison) -> dict[str, Any]:
+    return {
+        "baseline": table.baseline,
+        "pairs": table.pairs,
+        "correction": table.analysis.correction,
+        "family": table.analysis.family,
+        "scores": table.score_rows,
+        "comparisons": table.test_rows,
+    }
 
 
 def _print_table(table: Table) -> None:
