@@ -296,8 +296,14 @@ def _block(rows: Sequence[_Row], begin_of: Tensor, dtype: torch.dtype) -> Block:
     # A padded query sees all: its output is dropped, but a query that sees no key would give NaN.
     visible = (seen <= asked) & ((seen >= begin_of[queries].unsqueeze(-1)) | (seen < begin.unsqueeze(-1)))
     mask = torch.zeros(visible.shape, dtype=dtype, device=device).masked_fill_(visible.logical_not_(), -torch.inf)
-    spans = [_span(part) if len(rows) == 1 else None for part in (rows[0].queries, rows[0].keys)]
-    return Block(queries, keys.masked_fill(keys == length, 0), mask, *spans)
+    alone = len(rows) == 1
+    return Block(
+        queries,
+        keys.masked_fill(keys == length, 0),
+        mask,
+        _span(rows[0].queries) if alone else None,
+        _span(rows[0].keys) if alone else None,
+    )
 
 
 def _span(places: NDArray[np.int64]) -> slice | None:
