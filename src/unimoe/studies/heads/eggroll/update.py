@@ -12,15 +12,14 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from unimoe.core.errors import DataError, UsageError
+from unimoe.core.errors import UsageError
 from unimoe.studies.heads.eggroll.kernels import machine_code, takes_machine_code
 from unimoe.studies.heads.eggroll.perturbations import Perturbations
+from unimoe.training.optimizer import optimizer_tensors, restore_optimizer
 
 Shaping = Literal["rank", "zscore", "combined", "none"]
 OptimizerName = Literal["sgd", "adam"]
 SigmaRule = Literal["relative", "absolute"]
-
-_ADAM_DECAYS, _ADAM_EPSILON = (0.9, 0.999), 1e-8
 
 
 def shape(fitness: Tensor, how: Shaping = "rank") -> Tensor:
@@ -92,13 +91,13 @@ def estimate(perturbations: Perturbations, fitness: Tensor, sigma: float, *, see
 
 
 class Ascent:
-    """Steps of SGD or Adam towards more fitness, with clipping and decoupled weight decay.
+    """Steps of torch's SGD or Adam towards more fitness, with clipping and decoupled weight decay.
 
     Args:
         name: ``sgd``, or ``adam`` (Kingma & Ba 2015).
         learning_rate: of every step.
         max_norm: gradients are scaled down to this Frobenius norm; None for no clipping.
-        weight_decay: decoupled, as in Loshchilov & Hutter 2019.
+        weight_decay: decoupled, as in Loshchilov & Hutter 2019, for SGD too.
 
     Raises:
         UsageError: an unknown optimizer.
@@ -109,47 +108,31 @@ class Ascent:
     ) -> None:
         if name not in get_args(OptimizerName):
             raise UsageError(f"optimizer {name!r}: unknown; use {' or '.join(get_args(OptimizerName))}")
-        self._adam, self._rate, self._max_norm, self._decay = name == "adam", learning_rate, max_norm, weight_decay
-        self._steps, self._first, self._second = 0, torch.zeros(()), torch.zeros(())
+        self._rate, self._max_norm, self._decay = learning_rate, max_norm, weight_decay
+        self._parameter = torch.nn.Parameter(torch.empty(0))
+        kind = torch.optim.Adam if name == "adam" else torch.optim.SGD
+        self._optimizer: torch.optim.Optimizer = kind([self._parameter], lr=learning_rate, maximize=True)
 
     @torch.no_grad()
     def step(self, weight: Tensor, gradient: Tensor) -> float:
-        """Move the weight in place along the gradient of the fitness; return the gradient's norm before clipping.
-
-        Raises:
-            DataError: the gradient is not finite; the weight is unchanged.
-        """
+        """Move the weight in place along the gradient of the fitness; return the gradient's norm before clipping."""
         norm = float(torch.linalg.vector_norm(gradient))
-        if not math.isfinite(norm):
-            raise DataError(f"step {self._steps + 1}: the gradient's norm is {norm}; lower the learning rate or sigma")
         if self._max_norm is not None and norm > self._max_norm:
             gradient = gradient * (self._max_norm / norm)
-        self._steps += 1
-        if self._decay:
-            weight.mul_(1 - self._rate * self._decay)
-        if self._adam:
-            self._adam_step(weight, gradient)
-        else:
-            weight.add_(gradient, alpha=self._rate)
+        weight.mul_(1 - self._rate * self._decay)
+        self._parameter.data, self._parameter.grad = weight, gradient  # the optimizer works on the weight's memory
+        self._optimizer.step()
         return norm
-
-    def _adam_step(self, weight: Tensor, gradient: Tensor) -> None:
-        if self._first.ndim == 0:
-            self._first, self._second = torch.zeros_like(gradient), torch.zeros_like(gradient)
-        fast, slow = _ADAM_DECAYS
-        self._first.lerp_(gradient, 1 - fast)
-        self._second.mul_(slow).addcmul_(gradient, gradient, value=1 - slow)
-        root = self._second.sqrt().div_(math.sqrt(1 - slow**self._steps)).add_(_ADAM_EPSILON)
-        weight.addcdiv_(self._first, root, value=self._rate / (1 - fast**self._steps))
 
     def state(self) -> dict[str, Tensor]:
         """Return all that the next step depends on besides the weight."""
-        return {"steps": torch.tensor(self._steps), "first": self._first.clone(), "second": self._second.clone()}
+        return optimizer_tensors(self._optimizer)
 
     def load_state(self, tensors: Mapping[str, Tensor]) -> None:
         """Restore what ``state`` returned."""
-        self._steps = int(tensors["steps"])
-        self._first, self._second = tensors["first"].clone(), tensors["second"].clone()
+        if "0.exp_avg" in tensors:  # torch casts moments to the parameter's dtype and device
+            self._parameter.data = tensors["0.exp_avg"].clone()
+        restore_optimizer(self._optimizer, {name: t for name, t in tensors.items() if name[:1].isdigit()})
 
 
 def relative_sigma(sigma: float, weight: Tensor) -> float:

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from unimoe.core.errors import DataError, UsageError
+from unimoe.core.errors import UsageError
 from unimoe.studies.heads.eggroll.ndcg import PoolMetric
 from unimoe.studies.heads.eggroll.noise import directions, product_directions
 from unimoe.studies.heads.eggroll.products import Pools
@@ -102,13 +102,7 @@ class TestAscent:
         for gradient in gradients[stop:]:
             second.step(parted, gradient)
         assert torch.equal(whole, parted)
-        assert {type(value) for value in first.state().values()} == {Tensor}
-
-    def test_a_gradient_that_is_not_finite_leaves_the_weight(self) -> None:
-        weight = torch.ones(1, 2)
-        with pytest.raises(DataError, match="step 1: the gradient's norm is nan"):
-            Ascent("adam", 0.1).step(weight, torch.tensor([[torch.nan, 1.0]]))
-        assert weight.tolist() == [[1, 1]]
+        assert all(isinstance(value, Tensor) for value in first.state().values())
 
     def test_an_unknown_optimizer_is_named(self) -> None:
         with pytest.raises(UsageError, match="optimizer 'lion'"):
