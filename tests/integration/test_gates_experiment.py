@@ -12,11 +12,12 @@ from support.gates import INTERFERENCE, gate_file
 from support.results import make_result, write_experiment
 from support.scripts import call_script
 
-from unimoe.analysis.gates.definitions import load_gates, unsealed
+from unimoe.analysis.gates.definitions import Registration, load_gates, unsealed
 from unimoe.analysis.gates.registration import REGISTERED
 from unimoe.config import Experiment
 from unimoe.config.files import load_experiment
 from unimoe.core.errors import DataError
+from unimoe.experiment.estimate import planned
 from unimoe.experiment.job import ExperimentRun, matching_gates, smoke_version
 from unimoe.results import write_result
 
@@ -45,9 +46,28 @@ def test_an_experiment_without_gates_registers_its_own(tmp_path: Path) -> None:
 
 def test_a_copied_config_gets_gates_for_its_own_dataset(tmp_path: Path) -> None:
     bundled = load_experiment(
-        Path("experiments/bundled"), [f"output_dir={tmp_path}", "evaluation.bundled.collection=mine"]
+        Path("experiments/bundled"), [f"output_dir={tmp_path}", "evaluation.bundled.collection=mine", "gates=null"]
     )
     assert [gate.datasets for gate in matching_gates(bundled).gates.values()] == [["mine"], ["mine"]]
+
+
+def test_the_gates_of_the_bundled_experiment_ask_for_its_own_dataset_and_three_seeds(tmp_path: Path) -> None:
+    def gates(*override: str) -> Registration:
+        return matching_gates(load_experiment(Path("experiments/bundled"), [f"output_dir={tmp_path}", *override]))
+
+    assert [(gate.datasets, gate.looks) for gate in gates().gates.values()] == [(["apidocs"], [3, 5, 8])] * 2
+    with pytest.raises(DataError, match="leave 'gates' out of the config"):
+        gates("evaluation.bundled.collection=mine")
+    with pytest.raises(DataError, match=r"first look at 3 seeds, and this experiment trains 1; .* gates=null"):
+        gates("seeds=[0]")
+
+
+def test_a_plan_refuses_what_the_run_would_refuse(tmp_path: Path) -> None:
+    experiment = tiny_experiment(tmp_path)
+    ExperimentRun(experiment, CPU)
+    other = experiment.training.model_copy(update={"steps": 7})
+    with pytest.raises(DataError, match=r"holds an experiment with another training\.steps"):
+        list(planned(experiment.model_copy(update={"training": other}), CPU, 0.0))
 
 
 @pytest.mark.parametrize(

@@ -19,7 +19,7 @@ from unimoe.evaluation.planning.gauges import spread
 from unimoe.evaluation.planning.plan import prompt_tokens
 from unimoe.evaluation.systems.system import ZERO_SHOT_ARM
 from unimoe.evaluation.tiers.datasets import LoadedDataset, tier_datasets
-from unimoe.experiment.job import ANALYZE, smoke_version
+from unimoe.experiment.job import ANALYZE, checked_gates, smoke_version
 from unimoe.models.adapter import adapter_parameters
 from unimoe.models.checkpoint import ADAPTER_FILE, folder_name
 from unimoe.models.device import choose_dtype, release_memory, synchronize
@@ -152,6 +152,7 @@ def planned(experiment: Experiment, device: torch.device, started: float) -> Ite
         device: the device that it would run on.
         started: when the command started, by ``time.perf_counter``.
     """
+    checked_gates(experiment)
     loader = ModelLoader(experiment, device, choose_dtype(device, experiment.model.dtype, trains=True))
     expected = estimate(experiment, loader, started)
     seeds = len(experiment.seeds)
@@ -253,7 +254,8 @@ def shorter_ways(experiment: Experiment, speeds: Speeds, cost: Cost) -> Iterator
     ways = {"--smoke": smoke_version(experiment)}
     if len(experiment.seeds) > 1:
         one = experiment.model_copy(update={"seeds": experiment.seeds[:1]})
-        ways[f"--set seeds='{one.seeds}'"] = one
+        without = " --set gates=null" if experiment.gates else ""  # a gate of its own may ask for more seeds
+        ways[f"--set seeds='{one.seeds}'{without}"] = one
     tier = experiment.evaluation.bundled
     queries = min(tier.queries, speeds.queries) // 2
     if queries:

@@ -87,10 +87,7 @@ class ExperimentRun:
     ) -> None:
         self.experiment, self._engine = experiment, engine or LocalEngine()
         self._output_dir = Path(experiment.output_dir)
-        self._gates = gates = matching_gates(experiment)
-        refuse_missing_layers(experiment)
-        own = (dataset.name for dataset in tier_datasets(experiment, "bundled"))
-        TaskPrompts(experiment.evaluation.mteb).refuse_unknown_keys(own)
+        self._gates = gates = checked_gates(experiment)
         self.loader = ModelLoader(experiment, device, pinned_dtype(experiment, device, self._engine))
         self._beside = systems_beside(experiment, device, self.loader.dtype)
         if gates.gates and not register(gates, self._output_dir) and gates.path is not None:
@@ -276,6 +273,22 @@ def judged_checkpoint(experiment: Experiment, arm: str, seed: int) -> Path:
     return arm_dir(Path(experiment.output_dir), arm, seed) / folder_name(which)
 
 
+def checked_gates(experiment: Experiment) -> Registration:
+    """Return the gates of an experiment that can run in its output folder; a plan refuses what the run would refuse.
+
+    Raises:
+        UsageError: the base model does not have the layers that the config names, or a prompt belongs to no task.
+        DataError: the output folder holds an experiment with other settings, or the gates do not fit the experiment.
+    """
+    refuse_missing_layers(experiment)
+    own = (dataset.name for dataset in tier_datasets(experiment, "bundled"))
+    TaskPrompts(experiment.evaluation.mteb).refuse_unknown_keys(own)
+    path = Path(experiment.output_dir) / _PINNED
+    if path.exists():
+        _refuse_other_settings(path, read_json(path, _Pinned).config, _fixed_settings(experiment))
+    return matching_gates(experiment)
+
+
 def matching_gates(experiment: Experiment) -> Registration:
     """Return the gates that judge an experiment: those that its config names, else the default ones for its arms.
 
@@ -348,25 +361,26 @@ class _Pinned(Strict):
 
 
 def pinned_dtype(experiment: Experiment, device: torch.device, engine: Engine) -> torch.dtype:
-    """Return the dtype of the experiment in its output folder, chosen once and kept when it is resumed.
-
-    Raises:
-        DataError: the folder holds an experiment with other settings.
-    """
+    """Return the dtype of the experiment in its output folder, chosen once and kept when it is resumed."""
     path = Path(experiment.output_dir) / _PINNED
-    # Seeds and arms may be added later; each training has a fingerprint of its own. Gates and caveats do not change
-    # scores; a copy in the folder guards the gates.
+    if path.exists():
+        return engine.dtype(device, read_json(path, _Pinned).dtype)
+    dtype = engine.dtype(device, experiment.model.dtype, trains=True)
+    write_json(path, {"config": _fixed_settings(experiment), "dtype": str(dtype).removeprefix("torch.")})
+    return dtype
+
+
+def _fixed_settings(experiment: Experiment) -> dict[str, Any]:
+    """Return the settings that one output folder has once and for all.
+
+    Seeds and arms may be added later; each training has a fingerprint of its own. Gates and caveats do not change
+    scores; a copy in the folder guards the gates.
+    """
     settings = experiment.model_dump(exclude={"output_dir", "seeds", "arms", "gates", "served", "caveats"})
     for section, keys in _MAY_CHANGE.items():
         for key in keys:
             settings[section].pop(key)
-    if path.exists():
-        pinned = read_json(path, _Pinned)
-        _refuse_other_settings(path, pinned.config, settings)
-        return engine.dtype(device, pinned.dtype)
-    dtype = engine.dtype(device, experiment.model.dtype, trains=True)
-    write_json(path, {"config": settings, "dtype": str(dtype).removeprefix("torch.")})
-    return dtype
+    return settings
 
 
 def _refuse_other_settings(path: Path, there: Any, here: Any) -> None:

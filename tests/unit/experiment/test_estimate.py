@@ -94,8 +94,10 @@ def test_a_long_wait_comes_with_shorter_ways(bundled: Experiment) -> None:
     slow = speeds(ranking=Cost(20e-3, 1e9), reranking=Cost(5e-3, 1e9))
     ways = list(shorter_ways(bundled, slow, job_cost(bundled, slow)))
     assert [way.partition(", ")[0] for way in ways] == [
-        "shorter: --smoke", "shorter: --set seeds='[0]'", "shorter: --set evaluation.bundled.queries=50"
-    ]  # fmt: skip
+        "shorter: --smoke",
+        "shorter: --set seeds='[0]' --set gates=null",
+        "shorter: --set evaluation.bundled.queries=50",
+    ]
     assert all("minutes" in way for way in ways)
     assert list(shorter_ways(bundled, slow, Cost(29 * 60))) == []
 
@@ -103,7 +105,10 @@ def test_a_long_wait_comes_with_shorter_ways(bundled: Experiment) -> None:
 def test_a_way_that_is_no_shorter_is_not_named(bundled: Experiment) -> None:
     slow = speeds(ranking=Cost(20e-3, 1e9))  # half the queries save next to nothing
     ways = list(shorter_ways(bundled, slow, job_cost(bundled, slow)))
-    assert [way.partition(", ")[0] for way in ways] == ["shorter: --smoke", "shorter: --set seeds='[0]'"]
+    assert [way.partition(", ")[0] for way in ways] == [
+        "shorter: --smoke",
+        "shorter: --set seeds='[0]' --set gates=null",
+    ]
 
 
 def own_model(tmp_path: Path, **lora: Any) -> Experiment:

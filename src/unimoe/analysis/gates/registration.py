@@ -61,7 +61,10 @@ def unmet(
             if arm not in arms:
                 yield f"{where} names arm {arm!r}, which this experiment does not have{did_you_mean(arm, arms)}"
         if gate.looks and len(seeds) < gate.looks[0]:
-            yield f"{where} has its first look at {gate.looks[0]} seeds, and this experiment trains {len(seeds)}"
+            yield (
+                f"{where} has its first look at {gate.looks[0]} seeds, and this experiment trains {len(seeds)}; train "
+                "more, or set gates=null for default gates"
+            )
         absent = [str(seed) for seed in gate.seeds or () if seed not in seeds and not gate.looks]
         if absent:
             yield f"{where} registers seed {', '.join(absent)}, which this experiment does not train"
