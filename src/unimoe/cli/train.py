@@ -18,7 +18,7 @@ from unimoe.cli.options import (
     placed,
     quiet_libraries,
 )
-from unimoe.core.console import Steps, stdout
+from unimoe.core.console import Steps, stderr, stdout
 from unimoe.core.errors import UsageError
 
 
@@ -80,6 +80,7 @@ def train(
                 step.outcome = f"loss {report.loss:.3f}"
 
             data, base = load_training_data(experiment), loader.fresh_base()
+            stderr.print(data.in_words(), soft_wrap=True)
             use_threads(threads)
             folder = train_arm(
                 experiment, arm, seed, base=base, data=data, frozen_layers=loader.frozen_layers, on_step=on_step,

@@ -152,10 +152,12 @@ def planned(experiment: Experiment, device: torch.device, started: float) -> Ite
     """
     checked_gates(experiment)
     loader = ModelLoader(experiment, device, choose_dtype(device, experiment.model.dtype, trains=True))
-    expected = estimate(experiment, loader, started)
+    training = load_training_data(experiment)
+    expected = estimate(experiment, loader, started, training)
     seeds = len(experiment.seeds)
     yield f"{in_words(expected.cost)} for {experiment.name}, {seeds} seed{'s' * (seeds > 1)}, on this device"
     yield from expected.shorter
+    yield training.in_words()
     if beside := load_extra_systems(experiment, device, loader.dtype):
         (dataset,) = tier_datasets(experiment, "bundled")
         yield from planned_extra_systems(beside, PlannedDataset(dataset, device))

@@ -104,6 +104,6 @@ def _estimated(experiment: Experiment, run: ExperimentRun, record: RunRecord, st
     low, high = expected.cost.range
     record.note({"estimate_seconds": {"low": round(low, 1), "high": round(high, 1)}}, keep=True)
     record.note({"unit_seconds": {phase: round(seconds, 3) for phase, seconds in expected.units.items()}})
-    for line in (f"{in_words(expected.cost)} on this machine", *expected.shorter):
+    for line in (f"{in_words(expected.cost)} on this machine", *expected.shorter, run.training_data.in_words()):
         stderr.print(line, soft_wrap=True)
     return expected.units

@@ -236,11 +236,27 @@ class TrainingData:
         Raises:
             DataError: it is.
         """
+        for part, (queries, per_step) in self._sizes().items():
+            if task == "joint" or task.startswith(part):
+                _refuse_few(queries, per_step, RANKING_STREAM if part == "rank" else EMBEDDING_STREAM)
+
+    def in_words(self) -> str:
+        """Return how many queries there are to train on, and how often each is seen: a smaller set is repeated."""
+        steps = self._config.steps * self._config.accumulation_steps
+        parts = []
+        for part, (queries, per_step) in self._sizes().items():
+            times = steps * per_step / max(1, queries)
+            seen = "once" if times == 1 else f"{times:.3g} times"
+            parts.append(f"{queries:,} for {'reranking' if part == 'rank' else 'embedding'}, each seen {seen}")
+        return f"training queries: {'; '.join(parts)}"
+
+    def _sizes(self) -> dict[str, tuple[int, int]]:
+        """Return the queries of each task that can be trained on, and how many of them a step takes."""
         ranking, embedding = self._config.ranking, self._config.embedding
-        if task != "emb_only":
-            _refuse_few(len(_trainable(self._sample(ranking.queries))), ranking.queries_per_step, RANKING_STREAM)
-        if task != "rank_only":
-            _refuse_few(len(_trainable(self._sample(embedding.queries))), embedding.pairs_per_step, EMBEDDING_STREAM)
+        return {
+            "rank": (len(_trainable(self._sample(ranking.queries))), ranking.queries_per_step),
+            "emb": (len(_trainable(self._sample(embedding.queries))), embedding.pairs_per_step),
+        }
 
     def _triples(self, queries: int | None, hard: int, random: int, negatives_from: int) -> list[Triple]:
         return mine_triples(self._sample(queries), self._candidates, hard, random, negatives_from)

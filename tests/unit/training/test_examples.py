@@ -217,6 +217,14 @@ class TestSets:
         with pytest.raises(DataError, match=f"set has 2 examples, one step takes {few}; lower training.{key}, or"):
             data.refuse_too_few(task)
 
+    def test_a_reader_is_told_how_often_each_query_is_seen(self) -> None:
+        toy = collection()
+        config = training(queries=6, queries_per_step=4, pairs_per_step=3).model_copy(update={"steps": 6})
+        said = TrainingData(toy, candidates(toy), config).in_words()
+        assert said == "training queries: 6 for reranking, each seen 4 times; 6 for embedding, each seen 3 times"
+        once = config.model_copy(update={"steps": 2})
+        assert "6 for embedding, each seen once" in TrainingData(toy, candidates(toy), once).in_words()
+
 
 def training(*, queries: int, queries_per_step: int = 1, pairs_per_step: int = 2) -> TrainingConfig:
     raw: dict[str, Any] = {
