@@ -10,9 +10,17 @@ import torch
 from torch import Tensor
 
 from unimoe.models.base import decoder_layers, decoder_of
-from unimoe.models.batching import default_token_budget, last_tokens, pad_ids, pad_states
+from unimoe.models.batching import (
+    FittingBatches,
+    default_token_budget,
+    if_it_fits,
+    last_tokens,
+    pad_ids,
+    pad_states,
+    padded_tokens,
+    plan_padded,
+)
 from unimoe.models.frozen_layers import FrozenLayers, FrozenStates, tree_states
-from unimoe.models.memory import FittingBatches, if_it_fits, padded_tokens, plan_padded
 from unimoe.models.pipeline import ahead
 from unimoe.models.token_tree import build_tree, plan_trees, tree_tokens
 from unimoe.models.tree_attention import (

@@ -19,10 +19,9 @@ from unimoe.config.base import EncoderConfig
 from unimoe.core.errors import DataError, InputError, UsageError
 from unimoe.core.io import hash_json
 from unimoe.models.base import BaseSizes
-from unimoe.models.batching import default_token_budget, to_device
+from unimoe.models.batching import FittingBatches, default_token_budget, to_device
 from unimoe.models.bundled import bundled_encoder_folder
 from unimoe.models.embedder import Advance, TextKind, Vectors, refuse_zero_vectors
-from unimoe.models.memory import FittingBatches
 from unimoe.models.model_files import content_identity, find_model, module_folders, settings_hash
 from unimoe.models.pipeline import gather
 from unimoe.models.prompts import well_formed

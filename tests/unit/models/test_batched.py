@@ -9,7 +9,7 @@ from support.tiny_models import HIDDEN, tiny_base, tiny_model
 from torch import Tensor
 
 from unimoe.core.errors import DataError
-from unimoe.models import batched, memory
+from unimoe.models import batched, batching
 from unimoe.models.batched import BatchedDecoder, supports_trees
 from unimoe.models.frozen_layers import FrozenLayers, split_decoder
 from unimoe.models.token_tree import MIN_SHARED, tree_tokens
@@ -142,7 +142,7 @@ class TestOutOfMemory:
     def released(self, monkeypatch: pytest.MonkeyPatch) -> list[None]:
         """How often freed memory was given back, which takes long beside a test."""
         released: list[None] = []
-        monkeypatch.setattr(memory, "release_memory", lambda: released.append(None))
+        monkeypatch.setattr(batching, "release_memory", lambda: released.append(None))
         return released
 
     def test_batches_shrink_until_they_fit(

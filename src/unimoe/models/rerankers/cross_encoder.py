@@ -12,7 +12,7 @@ from torch import Tensor
 
 from unimoe.core.errors import DataError, InputError
 from unimoe.core.io import hash_json
-from unimoe.models.memory import FittingBatches
+from unimoe.models.batching import FittingBatches
 from unimoe.models.model_files import (
     architecture,
     dense_labels,

@@ -12,8 +12,7 @@ from torch import Tensor
 from unimoe.config import PromptConfig
 from unimoe.core.errors import DataError
 from unimoe.core.io import hash_json
-from unimoe.models.batching import default_token_budget, pad_ids, to_device
-from unimoe.models.memory import FittingBatches
+from unimoe.models.batching import FittingBatches, default_token_budget, pad_ids, to_device
 from unimoe.models.model_files import architecture, settings_hash
 from unimoe.models.pair_model import TextPair
 from unimoe.models.prompts import well_formed, yes_no_ids
