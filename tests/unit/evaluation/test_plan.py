@@ -221,3 +221,20 @@ def test_the_time_for_texts_follows_the_length_that_mteb_states_for_each_task(
         count = sum(size.queries + size.documents for size in sizes)
         assert f"{count:,} texts, " in total
         assert total.endswith(" texts a second)")
+
+
+def test_tokens_of_mtebs_tasks_follow_their_published_sizes(
+    capsys: pytest.CaptureFixture[str], system: System, model: UnimodelForExp1
+) -> None:
+    """Prompts are cut to the model's length, and a query that many candidates share counts once for all of them."""
+    (task,) = find_tasks(["AskUbuntuDupQuestions"])
+    size = task_size(task)
+    assert size is not None
+    print_plan(system, [], [], None, [("reranking", task), ("embedding", task)])
+    _, reranking, embedding, total = capsys.readouterr().out.splitlines()
+    assert reranking.split()[:4] == ["reranking", task.metadata.name, str(size.queries), f"{size.pairs:,}"]
+    assert embedding.split()[3] == f"{size.queries + size.documents:,}"
+    assert size.pairs < tokens_of(reranking) <= size.pairs * model.text_ids.max_length
+    characters = size.query_characters + size.document_characters
+    assert characters / 8 < tokens_of(embedding) < characters
+    assert total.startswith(f"total: {tokens_of(reranking) + tokens_of(embedding):,} tokens, ")
