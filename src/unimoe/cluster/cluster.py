@@ -238,7 +238,7 @@ class Cluster:
         """
         with self._change:
             while not self._stop.is_set():
-                if held not in self._waiting:
+                if not self._waiting:  # others may be idle too, and hold the model of what comes
                     self._change.wait_for(lambda: self._waiting or self._stop.is_set())
                     self._change.wait_for(lambda: held in self._waiting, _COURTESY)
                 if not self._waiting:
