@@ -184,7 +184,8 @@ class Cluster:
                 return  # and Ray ends the actor, which nobody holds any more
             self._count(at_work=1)
             self._keep_at_work(actor, facts["node"])
-            self._count(at_work=-1)
+            if not self._stop.is_set():  # the board keeps how many there were at the end
+                self._count(at_work=-1)
 
     def _count(self, hired: int = 0, at_work: int = 0) -> None:
         with self._change:
