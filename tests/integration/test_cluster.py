@@ -151,7 +151,7 @@ def test_an_experiment_trains_and_evaluates_as_in_one_process(home: Path) -> Non
     assert scores(home / "again") == trained
     boards = [json.loads(path.read_text().partition("\n")[2]) for path in (home / "store" / "drivers").iterdir()]
     last = max(boards, key=lambda board: board["started"])
-    assert sum(line["done"] for line in last["lines"]) > 100
+    assert sum(line["done"] for line in last["lines"]) > 50
     assert [line["found"] for line in last["lines"]] == [line["done"] for line in last["lines"]]
 
 

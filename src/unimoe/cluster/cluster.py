@@ -184,7 +184,8 @@ class Cluster:
                 return  # and Ray ends the actor, which nobody holds any more
             self._count(at_work=1)
             self._keep_at_work(actor, facts["node"])
-            self._count(at_work=-1)
+            if not self._stop.is_set():  # the board keeps how many there were at the end
+                self._count(at_work=-1)
 
     def _count(self, hired: int = 0, at_work: int = 0) -> None:
         with self._change:
@@ -238,7 +239,7 @@ class Cluster:
         """
         with self._change:
             while not self._stop.is_set():
-                if held not in self._waiting:
+                if not self._waiting:  # others may be idle too, and hold the model of what comes
                     self._change.wait_for(lambda: self._waiting or self._stop.is_set())
                     self._change.wait_for(lambda: held in self._waiting, _COURTESY)
                 if not self._waiting:
