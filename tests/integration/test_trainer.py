@@ -1,4 +1,4 @@
-"""Training: what it leaves behind, that arms are fair, and that a resumed one ends where an undisturbed one does."""
+"""Training: what it leaves behind, that arms are fair, and what it refuses."""
 
 from __future__ import annotations
 
@@ -18,7 +18,6 @@ from unimoe.core.errors import DataError, UsageError
 from unimoe.models.checkpoint import ADAPTER_FILE, Checkpoint, read_checkpoint
 from unimoe.models.loader import ModelLoader
 from unimoe.training.examples import TrainingData, load_training_data
-from unimoe.training.run_state import RunState
 from unimoe.training.trainer import StepReport, train_arm
 
 CPU = torch.device("cpu")
@@ -151,35 +150,12 @@ class TestFairArms:
 
 
 class TestResume:
-    def test_resume_takes_only_the_steps_that_are_left(
-        self, experiment: Experiment, data: TrainingData, tmp_path: Path
-    ) -> None:
-        here, taken = placed(experiment, tmp_path), []
-        with pytest.raises(KilledError):
-            train(here, data, "rank_only_r8", die_after=5)
-        loader = ModelLoader(here, CPU, torch.float32)
-        train_arm(here, "rank_only_r8", 0, base=loader.fresh_base(), data=data, on_step=lambda r: taken.append(r.step))
-        assert taken == [5, 6]
-
     def test_finished_training_is_kept(self, experiment: Experiment, data: TrainingData, tmp_path: Path) -> None:
         here = placed(experiment, tmp_path)
         folder = train(here, data, "rank_only_r8")
         before = (folder / ADAPTER_FILE).stat().st_mtime_ns
         train(here, data, "rank_only_r8", die_after=1)
         assert (folder / ADAPTER_FILE).stat().st_mtime_ns == before
-
-    def test_the_state_that_a_kill_left_beside_the_last_checkpoint_is_removed(
-        self, experiment: Experiment, data: TrainingData, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        here = placed(experiment, tmp_path)
-        with monkeypatch.context() as patch:
-            patch.setattr(RunState, "delete", lambda _: (_ for _ in ()).throw(KilledError))
-            with pytest.raises(KilledError):
-                train(here, data, "rank_only_r8")
-        state = tmp_path / "rank_only_r8" / "seed_0" / "state.safetensors"
-        assert state.exists()
-        train(here, data, "rank_only_r8", die_after=1)
-        assert not state.exists()
 
     def test_checkpoint_of_another_training_is_refused(
         self, experiment: Experiment, data: TrainingData, tmp_path: Path
