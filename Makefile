@@ -15,15 +15,16 @@ lint:  ## style and mistakes, without changing anything
 	uv run ruff check .
 	uv run ruff format --check .
 
-format:  ## mend what can be mended
+format:  ## fix style where a tool can
 	uv run ruff check --fix .
 	uv run ruff format .
 
 types:  ## mypy, strict
 	uv run mypy
 
-docs:  ## the manual as a site in site/, its configuration page written anew
+docs:  ## the manual as a site in site/, with its generated pages rewritten
 	uv run python docs/configuration.py
+	uv run python docs/notebook.py
 	NO_MKDOCS_2_WARNING=1 uv run --group docs mkdocs build --strict
 
 check: lint types test  ## what a change has to pass
