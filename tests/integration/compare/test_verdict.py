@@ -122,7 +122,7 @@ class TestVerdict:
             assert gate["interval"]["estimand"] == "seeds_and_queries"
         said = words_of(compare_arms((a[:1], b, q)))
         assert "other training seeds of one arm and other queries" in said
-        assert "Letters in brackets hold for other queries alone" in said
+        assert "A superscript in brackets holds for other queries alone" in said
 
     def test_texts_of_queries_and_ranks_of_relevant_documents(self, one_query: Arms, tmp_path: Path) -> None:
         queries = tmp_path / "queries.tsv"

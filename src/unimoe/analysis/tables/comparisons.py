@@ -86,13 +86,13 @@ def significance_marks(results: Results, comparisons: Sequence[Comparison]) -> M
         beaten[place] = f"{plain}({alone})" if alone else plain
     test, notes = f"{_TEST}, p {correction_text(comparisons)}, level {ALPHA:g}", list[str]()
     if beaten:
-        notes.append(f"Raised letters name the systems that this one beats significantly ({test}).")
+        notes.append(f"Superscripts mark the systems that each row significantly outperforms ({test}).")
     elif any(c.p is not None for c in comparisons):
         notes.append(f"No system beats another significantly ({test}).")
     if any("(" in letters for letters in beaten.values()):
         notes.append(
-            "Letters in brackets hold for other queries alone: one of the two systems has a single run, and where that "
-            "is a training, another seed may well say otherwise."
+            "A superscript in brackets holds for other queries alone: one of the two systems has a single run, and "
+            "another training seed may reverse it."
         )
     return Marks(letters, beaten, (*notes, *_limits(comparisons)))
 

@@ -62,7 +62,7 @@ class TestMarks:
         ]
         assert row(table, "s0")["mrr@10"].symbols == ""  # the main metric alone was compared
         assert table.notes[0] == (
-            "Raised letters name the systems that this one beats significantly (two-sided t from the model of seeds "
+            "Superscripts mark the systems that each row significantly outperforms (two-sided t from the model of seeds "
             "and queries, p corrected by Holm for the 1 test, level 0.05)."
         )
         assert table.notes[1] == "All tests hold for other queries."
@@ -78,8 +78,8 @@ class TestMarks:
         found = results(make_result("bm25", None, ahead(9.0)), make_result("joint_r8", 0, BASE))
         table = generate_comparison_table(found, compare_arms(found, iterations=50))
         assert [r[2].symbols for r in table.groups[0].rows] == ["(b)", ""]
-        assert table.notes[0].startswith("Raised letters")
-        assert table.notes[1].startswith("Letters in brackets hold for other queries alone")
+        assert table.notes[0].startswith("Superscripts mark")
+        assert table.notes[1].startswith("A superscript in brackets holds for other queries alone")
         assert "One run of joint_r8: its tests take that run as it is." in table.notes
 
     def test_one_lettering_for_all_datasets_and_for_the_overview(self) -> None:
