@@ -62,8 +62,8 @@ class TestMarks:
         ]
         assert row(table, "s0")["mrr@10"].symbols == ""  # the main metric alone was compared
         assert table.notes[0] == (
-            "Superscripts mark the systems that each row significantly outperforms (two-sided t from the model of seeds "
-            "and queries, p corrected by Holm for the 1 test, level 0.05)."
+            "Superscripts mark the systems that each row significantly outperforms (two-sided t from the model of "
+            "seeds and queries, p corrected by Holm for the 1 test, level 0.05)."
         )
         assert table.notes[1] == "All tests hold for other queries."
 
