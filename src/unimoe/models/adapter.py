@@ -12,7 +12,7 @@ from unimoe.config.training import LoraConfig
 from unimoe.core.errors import DataError, UsageError, did_you_mean
 from unimoe.models.base import BaseModel, decoder_layers, decoder_of
 from unimoe.models.checkpoint import ADAPTER_FILE
-from unimoe.models.quiet import first_line, quiet_loading
+from unimoe.models.quiet import first_line, silence_transformers
 
 
 def add_lora(base: BaseModel, config: LoraConfig, seed: int) -> Any:
@@ -44,7 +44,7 @@ def add_lora(base: BaseModel, config: LoraConfig, seed: int) -> Any:
         task_type="CAUSAL_LM",
     )
     try:
-        with quiet_loading():
+        with silence_transformers():
             model = peft.get_peft_model(base.model, settings, autocast_adapter_dtype=False)
     except ValueError as error:
         raise UsageError(f"lora.target_modules: {first_line(error)}") from None
@@ -61,7 +61,7 @@ def load_lora(base: BaseModel, folder: Path) -> Any:
     from safetensors import SafetensorError, safe_open
 
     try:
-        with quiet_loading():
+        with silence_transformers():
             model = peft.PeftModel.from_pretrained(base.model, str(folder), autocast_adapter_dtype=False).eval()
         # Without embeddings: the default, "auto", asks the hub for the base model's config.
         names = peft.get_peft_model_state_dict(model, save_embedding_layers=False)

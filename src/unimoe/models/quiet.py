@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 @contextmanager
-def quiet_loading() -> Iterator[None]:
+def silence_transformers() -> Iterator[None]:
     """Silence progress bars, warnings and load reports while the block runs."""
     from transformers.utils import logging as reports
 
@@ -51,7 +51,7 @@ def quiet_loading() -> Iterator[None]:
 def loading(what: str, remedy: str) -> Iterator[None]:
     """Load quietly; a library's error, of whatever kind, becomes a ``DataError`` ``what (its first line); remedy``."""
     try:
-        with quiet_loading():
+        with silence_transformers():
             yield
     except UnimoeError:
         raise
@@ -79,7 +79,7 @@ def load_pretrained(
     """
     from transformers import AutoTokenizer
 
-    with quiet_loading():
+    with silence_transformers():
         tokenizer: Any = AutoTokenizer.from_pretrained(source, **options)
         model, report = auto.from_pretrained(
             source, config=config, dtype=dtype, use_safetensors=True, output_loading_info=True, **options

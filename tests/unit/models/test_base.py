@@ -16,7 +16,7 @@ from unimoe.config import ModelConfig
 from unimoe.core.errors import DataError, UsageError
 from unimoe.models.base import BaseModel, base_identity, base_layers, base_sizes, load_base
 from unimoe.models.bundled import BUNDLED_ID
-from unimoe.models.quiet import first_line, quiet_loading
+from unimoe.models.quiet import first_line, silence_transformers
 
 CPU = torch.device("cpu")
 
@@ -205,7 +205,7 @@ class TestQuiet:
 
         logging.set_verbosity(WARNING)
         before = logging.get_verbosity(), logging.is_progress_bar_enabled(), vars(gguf_loader)["tqdm"]
-        with contextlib.suppress(KeyError), quiet_loading():
+        with contextlib.suppress(KeyError), silence_transformers():
             assert not logging.is_progress_bar_enabled()
             assert logging.get_verbosity() == CRITICAL
             raise KeyError
@@ -215,7 +215,7 @@ class TestQuiet:
         from huggingface_hub.utils import are_progress_bars_disabled  # type: ignore[attr-defined]
 
         before = are_progress_bars_disabled()
-        with quiet_loading():
+        with silence_transformers():
             assert are_progress_bars_disabled() == before
         assert are_progress_bars_disabled() == before
 

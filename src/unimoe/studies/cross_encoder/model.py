@@ -15,7 +15,7 @@ from unimoe.config.base import BUNDLED_ENCODER
 from unimoe.core.errors import DataError
 from unimoe.models.bundled import bundled_encoder_folder, folder_named
 from unimoe.models.model_files import architecture, find_model, label_count, transformer_folder, weights_hash
-from unimoe.models.quiet import first_line, quiet_loading
+from unimoe.models.quiet import first_line, silence_transformers
 from unimoe.studies.cross_encoder.config import CrossEncoderModelConfig
 
 if TYPE_CHECKING:
@@ -70,7 +70,7 @@ def new_cross_encoder(
     set_seed(seed)  # the trainer sets it again, but only after the head is initialised
     trust = {"trust_remote_code": config.trust_remote_code}
     try:
-        with quiet_loading():
+        with silence_transformers():
             transformer = Transformer(
                 str(files.folder),
                 transformer_task="sequence-classification",

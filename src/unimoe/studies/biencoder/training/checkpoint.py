@@ -26,7 +26,7 @@ from unimoe.core.io import (
     write_json,
     write_text,
 )
-from unimoe.models.quiet import quiet_loading
+from unimoe.models.quiet import silence_transformers
 from unimoe.results import TrainingBudget
 from unimoe.studies.biencoder.config import BiEncoderConfig
 from unimoe.studies.biencoder.training.model import BiEncoder
@@ -86,7 +86,7 @@ def save_checkpoint(folder: Path, model: BiEncoder, manifest: Mapping[str, Any])
         model: with its current weights.
         manifest: the manifest's fields, without ``weights_hash`` and ``files``.
     """
-    with atomic_dir(folder) as temporary, quiet_loading():
+    with atomic_dir(folder) as temporary, silence_transformers():
         model.transformer.save_pretrained(temporary)
         encoder = model.base.model
         encoder.max_seq_length = model.base.max_length  # training has cut texts to other lengths

@@ -18,7 +18,7 @@ from unimoe.evaluation.reranking.rerankers import CrossEncoderReranker
 from unimoe.evaluation.reranking.shards import rerank_run
 from unimoe.metrics import score_run
 from unimoe.models.model_files import weights_hash
-from unimoe.models.quiet import quiet_loading
+from unimoe.models.quiet import silence_transformers
 from unimoe.results import TrainingBudget, arm_dir
 from unimoe.studies.cross_encoder.config import CrossEncoderConfig
 from unimoe.studies.cross_encoder.model import find_cross_encoder, new_cross_encoder
@@ -213,7 +213,7 @@ class CrossEncoderTraining(Training):
             self._model.load_state_dict(self._best)
         self._fill_card()
         with atomic_dir(self.checkpoint_dir) as temporary:
-            with quiet_loading():
+            with silence_transformers():
                 self._model.save_pretrained(str(temporary))
             manifest = CrossEncoderManifest(
                 arm=self.config.arm,
@@ -241,7 +241,7 @@ class CrossEncoderTraining(Training):
 
         card, config = self._model.model_card_data, self.config
         data = Dataset.from_dict(as_columns(self._lists.lists))
-        with quiet_loading():
+        with silence_transformers():
             card.train_datasets = card.extract_dataset_metadata(data, card.train_datasets, self._loss, "train")
         card.set_losses([self._loss])
         names = ("learning_rate", "batch_size", "warmup_ratio", "weight_decay", "max_grad_norm", "seed")
