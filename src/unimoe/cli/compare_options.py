@@ -154,7 +154,7 @@ class Options:
         """Return the options with the runs of the bundled experiment, which ship with unimoe."""
         if own := [name for name in (*_ARMS, "results", "qrels") if getattr(self, name)]:
             raise UsageError(f"--example brings runs of its own; leave it out, or {_flag(own[0])}")
-        runs = Path(unimoe.__file__).parent / "data" / "apidocs" / "runs"
+        runs = Path(unimoe.__file__).parent / "data" / "example_runs"
         systems = [f"{name}={runs / name}{part}.trec.gz" for name, part in _EXAMPLE.items()]
         return replace(self, baseline=systems[0], systems=systems[1:], qrels=runs / "qrels.gz", dataset=["apidocs"])
 

@@ -12,7 +12,6 @@ import typer
 from unimoe.cli.engine import DEFAULT_STORE
 from unimoe.core.console import stdout
 from unimoe.core.errors import MissingPartError
-from unimoe.core.io import find_files
 
 if TYPE_CHECKING:
     from rich.console import Group
@@ -44,6 +43,7 @@ def status(
     """
     from unimoe.cluster.board import read_status
     from unimoe.cluster.units import UnitStore
+    from unimoe.core.io import find_files
 
     folder = Path(store)
     if folder.is_dir() and find_files(folder, "*/seed_*"):  # an experiment of this machine, not a store
@@ -113,6 +113,7 @@ def _numbers(one: Progress) -> tuple[str, ...]:
 
 def _print_experiment(folder: Path, as_json: bool) -> None:
     """Print the arms of an experiment's folder: steps trained, and the main score of each result."""
+    from unimoe.core.io import find_files
     from unimoe.results import arm_dir, read_result, result_files
 
     results = [read_result(path) for path in result_files(folder)]
