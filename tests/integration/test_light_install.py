@@ -58,6 +58,7 @@ def test_judging_needs_no_extra(runs: Path) -> None:
         (["evaluate-run", "a0.trec", "q.tsv"], 0),
         (["compare", *verdict, "--qrels", "q.tsv", "--output-dir", "out"], 0),
         (["compare", "--baseline", "a0.trec", "--systems", "b0.trec", "--qrels", "q.tsv"], 0),
+        (["compare", "--example"], 0),
         (["analyze", "--output-dir", "out"], 0),
         (["analyze", "verdicts", "--output-dir", "out", "--json"], 0),
         (["status", "store"], 2),  # there is no such store
