@@ -1,5 +1,5 @@
 .DEFAULT_GOAL := help
-.PHONY: help install test lint format types check audit docs demo clean
+.PHONY: help install test lint format types check audit docs smoke clean
 
 help:  ## show this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "%-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -32,8 +32,8 @@ check: lint types test  ## what a change has to pass
 audit:  ## compare the locked packages with published advisories; needs a network
 	uv audit --locked --preview-features audit-command
 
-demo:  ## the main job at its smallest, offline: train, evaluate, judge
-	uv run scripts/run_experiment.py --smoke --output-dir outputs/demo
+smoke:  ## the main job at its smallest, offline: train, evaluate, judge
+	uv run scripts/run_experiment.py --smoke --output-dir outputs/smoke
 
 clean:  ## caches and builds; outputs stay
 	rm -rf .pytest_cache .mypy_cache .ruff_cache .hypothesis dist site

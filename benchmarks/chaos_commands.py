@@ -49,7 +49,7 @@ def commands(inputs: Path, work: Path) -> list[Command]:
     server = beside(lambda: _model_server(journal))
     served = f"--set served.model=org/tiny --set served.requests_in_flight={REQUESTS_IN_FLIGHT}"
     lines = {
-        "main job": f"demo --config {inputs}/tiny.yaml",
+        "main job": f"run --config {inputs}/tiny.yaml",
         "evaluate": f"evaluate --zero-shot --config {inputs}/tiny.yaml --datasets path:{one},path:{two} "
         "--task reranking",
         "retrieve": f"retrieve --datasets path:{one},path:{two} --set encoder.base={encoder}",
