@@ -185,16 +185,6 @@ class TestResume:
         with pytest.raises(DataError, match="damaged training state"):
             train(here, data, "rank_only_r8")
 
-    def test_nothing_is_replaced_unasked(self, experiment: Experiment, data: TrainingData, tmp_path: Path) -> None:
-        here = placed(experiment, tmp_path)
-        with pytest.raises(KilledError):
-            train(here, data, "rank_only_r8", die_after=3, resume=False)
-        with pytest.raises(UsageError, match=r"state\.safetensors exists; --resume continues from it"):
-            train(here, data, "rank_only_r8", resume=False)
-        train(here, data, "rank_only_r8")
-        with pytest.raises(UsageError, match="checkpoint exists"):
-            train(here, data, "rank_only_r8", resume=False)
-
 
 class TestBadTraining:
     def test_loss_that_is_not_finite_stops_with_arm_seed_and_step(

@@ -41,7 +41,7 @@ class Driver:
         systems: each with the folder of its results.
         data: what they are evaluated on.
         engine: where the work is done.
-        given: options given by hand, for provenance.
+        given: command-line overrides, which each result records.
     """
 
     def __init__(self, systems: Sequence[System], data: ChosenData, engine: Engine, given: Sequence[str]) -> None:

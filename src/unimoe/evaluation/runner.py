@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 
 class Evaluator:
-    """Runs evaluations whose results an experiment's folder lacks; ``given`` are options given by hand."""
+    """Runs evaluations whose results an experiment's folder lacks; ``given`` are command-line overrides."""
 
     def __init__(self, output_dir: Path, given: Sequence[str] = (), engine: Engine | None = None) -> None:
         self.store = ResultStore(output_dir, given)

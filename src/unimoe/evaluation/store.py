@@ -41,7 +41,7 @@ from unimoe.results.provenance import git_state, package_versions
 
 
 class ResultStore:
-    """Reads and writes the results of one output folder; ``given`` are options given by hand, for provenance."""
+    """Reads and writes the results of one output folder; ``given`` are overrides that each result records."""
 
     def __init__(self, output_dir: Path, given: Sequence[str] = ()) -> None:
         self.output_dir = output_dir

@@ -13,7 +13,6 @@ from torch import Tensor
 
 from unimoe.cluster.processes import ALONE, Processes
 from unimoe.config import Experiment
-from unimoe.core.errors import UsageError
 from unimoe.core.io import atomic_dir, hash_file, write_text
 from unimoe.models.checkpoint import (
     ADAPTER_FILE,
@@ -96,16 +95,6 @@ class CheckpointManager:
         """Refuse a best checkpoint that is damaged or of another training, or missing where it must be there."""
         if is_there or self.best.exists():
             self._refuse_other(self.best)
-
-    def refuse_anything_there(self) -> None:
-        """Refuse to replace what an earlier training has left.
-
-        Raises:
-            UsageError: there is a state or a checkpoint.
-        """
-        for path in (self.last, self.best, self.state.path):
-            if path.exists():
-                raise UsageError(f"{path} exists; --resume continues from it, or delete it to start over")
 
     def save(
         self,

@@ -67,12 +67,13 @@ def train_arm(
     base: BaseModel,
     data: TrainingData,
     frozen_layers: FrozenLayers | None = None,
-    resume: bool = True,
     on_step: Callable[[StepReport], None] | None = None,
     score_on_dev: DevScorer | None = None,
     processes: Processes = ALONE,
 ) -> Path:
     """Train one arm and write ``{output_dir}/{arm}/seed_{N}/checkpoint``, the last, and ``checkpoint-best``.
+
+    A training that was stopped continues from its saved state, and a finished one is kept.
 
     Args:
         experiment: holds the arm.
@@ -81,7 +82,6 @@ def train_arm(
         base: a newly loaded base model; it is changed in place.
         data: the training examples.
         frozen_layers: frozen lower layers shared with other arms and seeds.
-        resume: continue from a saved state, or keep a finished checkpoint; False refuses both.
         on_step: called after every step.
         score_on_dev: evaluates the model every ``training.evaluate_every`` steps.
         processes: those that share the batches.
@@ -91,11 +91,9 @@ def train_arm(
 
     Raises:
         DataError: a saved state or checkpoint is of another training, or the loss is not finite.
-        UsageError: there is a state or checkpoint and ``resume`` is False; or a tracker is not installed.
+        UsageError: a tracker is not installed.
     """
     training = ArmTraining(experiment, arm, seed, base, data, frozen_layers, processes, score_on_dev)
-    if not resume:
-        training.checkpoints.refuse_anything_there()
 
     def report(step: int, facts: Facts) -> None:
         if on_step:

@@ -99,7 +99,6 @@ class CrossEncoderConfig(Section):
         warmup_ratio: share of the steps in which it rises.
         seed: set before the head is initialised, and again for dropout and the order of lists.
         eval_every: steps between evaluations on dev, each followed by a saved state; a killed run loses at most these.
-        keep: without effect: one state is kept, which holds the best model too.
         dtype: dtype of the forward passes in training; weights are float32. ``auto``: bfloat16 on a GPU that has it.
         push_to_hub: repository to upload the finished model to; null for none.
         caveats: reasons why results are unfit for decisions, copied into every result.
@@ -124,7 +123,6 @@ class CrossEncoderConfig(Section):
     max_grad_norm: Positive = 1.0
     seed: Annotated[int, Field(ge=0, lt=2**31)] = 12
     eval_every: Count = 500
-    keep: Count = 2
     dtype: Literal["auto", "float32", "bfloat16"] = "auto"
     push_to_hub: str | None = None
     caveats: list[str] = Field(default_factory=list)

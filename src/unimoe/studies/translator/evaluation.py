@@ -108,7 +108,7 @@ def evaluate_crossmodal(
         pairs: the captions, and all unique images of the part.
         texts: caption id to text, for drill-downs; without them ids are shown.
         device: where blocks of scores are computed.
-        given: options given by hand, for provenance.
+        given: command-line overrides, which each result records.
 
     Raises:
         DataError: the place of the result is taken by another evaluation, the translator takes other dimensions, or a

@@ -1,4 +1,4 @@
-"""The kinds of models that ``--model`` knows, but for a function in Python: one maker each, and their table."""
+"""Makes a system of each kind of model that ``--model`` names; ``python_function.py`` makes those of functions."""
 
 from __future__ import annotations
 

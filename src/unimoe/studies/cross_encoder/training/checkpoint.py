@@ -15,7 +15,7 @@ from unimoe.results import TrainingBudget
 
 MANIFEST = "unimoe.json"
 
-_WITHOUT_EFFECT = {"name", "output_dir", "keep", "push_to_hub", "caveats"}
+_WITHOUT_EFFECT = {"name", "output_dir", "push_to_hub", "caveats"}
 
 
 class CrossEncoderManifest(Section):
