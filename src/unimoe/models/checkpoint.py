@@ -13,7 +13,6 @@ from unimoe.core.errors import DataError
 from unimoe.core.io import hash_file, hash_json, read_json, write_json
 from unimoe.results import TrainingBudget
 
-CHECKPOINT_VERSION = 1
 ADAPTER_FILE = "adapter_model.safetensors"
 ADAPTER_SETTINGS = "adapter_config.json"
 

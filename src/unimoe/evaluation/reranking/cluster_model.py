@@ -12,14 +12,13 @@ from unimoe.cluster.cluster import ClusterWorkers
 from unimoe.cluster.work import Part, nowhere
 from unimoe.data.collection import Collection
 from unimoe.evaluation.reranking.shards import (
-    GPU_SHARD_CHARACTERS,
-    SHARD_CHARACTERS,
     Candidates,
     Pair,
     ShardScores,
     ShardWork,
     candidate_pairs,
     cut_shards,
+    shard_characters,
 )
 from unimoe.models.embedder import Advance, Vectors
 
@@ -70,8 +69,7 @@ class ClusterReranker:
     def cut(self, collection: Collection, candidates: Candidates) -> list[list[Pair]]:
         """Cut the pairs as the model's reranker does: here where it is one of token ids, else by a worker."""
         if self._model.order is not None:
-            characters = SHARD_CHARACTERS if str(self._model.place).startswith("cpu") else GPU_SHARD_CHARACTERS
-            return cut_shards(collection, candidates, self._model.order, characters)
+            return cut_shards(collection, candidates, self._model.order, shard_characters(self._model.place))
         asked = {query: list(candidates.get(query, ())) for query in collection.queries}
         part = self._part(collection, [*candidate_pairs(collection, candidates)]) | {"candidates": asked}
         shards = self._workers.ask("cut", part | {"queries": dict(collection.queries)})

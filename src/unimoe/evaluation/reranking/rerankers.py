@@ -17,14 +17,13 @@ from unimoe.core.trec import Run
 from unimoe.data.collection import Collection
 from unimoe.evaluation.reranking.cluster_model import ClusterModel
 from unimoe.evaluation.reranking.shards import (
-    GPU_SHARD_CHARACTERS,
-    SHARD_CHARACTERS,
     Candidates,
     Pair,
     Reranker,
     candidate_pairs,
     cut_shards,
     pair_texts,
+    shard_characters,
 )
 from unimoe.models.adapter import adapted_model
 from unimoe.models.base import BaseModel, decoder_layers, decoder_of
@@ -76,7 +75,7 @@ class PairModelReranker(Reranker):
 
     def cut(self, collection: Collection, candidates: Candidates) -> list[list[Pair]]:
         """Cut into whole prefix groups: batches never cross a shard, and what prompts share is computed once."""
-        characters = SHARD_CHARACTERS if self._model.device.type == "cpu" else GPU_SHARD_CHARACTERS
+        characters = shard_characters(self._model.device)
         return cut_shards(collection, candidates, self._model.pair_ids.order, characters)
 
     def prepare(self, pairs: Sequence[TextPair]) -> list[list[int]]:

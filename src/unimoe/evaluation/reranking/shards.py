@@ -184,6 +184,11 @@ def cut_shards(
     return shards
 
 
+def shard_characters(place: object) -> int:
+    """Return the text of one shard on a device, or on one that a description such as ``cpu (2 threads)`` names."""
+    return SHARD_CHARACTERS if str(place).startswith("cpu") else GPU_SHARD_CHARACTERS
+
+
 def candidate_pairs(collection: Collection, candidates: Candidates) -> Iterator[Pair]:
     """Yield the candidates of every query of a collection."""
     return ((query, document) for query in collection.queries for document in candidates.get(query, {}))

@@ -19,7 +19,7 @@ from unimoe.core.errors import DataError, UsageError
 from unimoe.core.trec import Run
 from unimoe.data.collection import Collection
 from unimoe.evaluation.embedding_eval import evaluate_mteb
-from unimoe.evaluation.reranking import rerankers
+from unimoe.evaluation.reranking import shards
 from unimoe.evaluation.reranking.rerankers import FunctionReranker, PairModelReranker, as_reranker
 from unimoe.evaluation.reranking.shards import ShardStore, cut_shards
 from unimoe.evaluation.reranking_eval import evaluate_beir, evaluate_reranking_suite, rerank_collection
@@ -92,7 +92,7 @@ class TestFunction:
 
 
 def test_shards_are_sized_by_the_device_and_by_nothing_else(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(rerankers, "SHARD_CHARACTERS", 1)
+    monkeypatch.setattr(shards, "SHARD_CHARACTERS", 1)
     unimodel = UnimodelForExp1(tiny_base(), PromptConfig(order="query_first"), 256)
     assert len(PairModelReranker(unimodel).cut(COLLECTION, CANDIDATES)) == len(CANDIDATES)
     monkeypatch.setattr(UnimodelForExp1, "device", torch.device("cuda"))
