@@ -28,10 +28,9 @@ from numpy.typing import NDArray
 
 from unimoe.models.device import describe_device
 from unimoe.studies.translator.data.caption_pairs import CaptionPairs
-from unimoe.studies.translator.models.ranking import image_ranks
-from unimoe.studies.translator.models.ridge import fit_ridge
-from unimoe.studies.translator.models.statistics import pair_statistics
-from unimoe.studies.translator.training.contrastive import contrastive_loss
+from unimoe.studies.translator.evaluation import image_ranks
+from unimoe.studies.translator.training.closed_forms import PairMoments, fit_ridge
+from unimoe.studies.translator.training.losses import contrastive_loss
 
 Floats = NDArray[np.float32]
 
@@ -80,11 +79,11 @@ def closed_form(captions: int) -> dict[str, float]:
         image_ids=[],
         image_of=pairs.image_of[: captions // 5],
     )
-    fit_ridge(pair_statistics(few), 1.0)
-    gathering = seconds(lambda: pair_statistics(pairs))
-    whole = seconds(lambda: fit_ridge(pair_statistics(pairs), 1.0))
-    peak = peak_mib(lambda: fit_ridge(pair_statistics(pairs), 1.0))
-    peak_few = peak_mib(lambda: fit_ridge(pair_statistics(few), 1.0))
+    fit_ridge(PairMoments(few), 1.0)
+    gathering = seconds(lambda: PairMoments(pairs))
+    whole = seconds(lambda: fit_ridge(PairMoments(pairs), 1.0))
+    peak = peak_mib(lambda: fit_ridge(PairMoments(pairs), 1.0))
+    peak_few = peak_mib(lambda: fit_ridge(PairMoments(few), 1.0))
     print(
         f"closed form, {captions:,} x {INPUTS} -> {OUTPUTS}: {whole:.1f} s, {gathering:.1f} of them for the one pass; "
         f"peak beyond the data {peak:,.0f} MiB, for a fifth of the captions {peak_few:,.0f}",

@@ -24,8 +24,8 @@ from unimoe.results.folder import load_all_results
 from unimoe.studies.translator.compare.arms import COMPONENTS, ablation_config
 from unimoe.studies.translator.config import TranslatorConfig
 from unimoe.studies.translator.data.caption_pairs import split_by_image
+from unimoe.studies.translator.models.files import load_translator
 from unimoe.studies.translator.models.networks import NetworkTranslator
-from unimoe.studies.translator.training.checkpoints import load_translator
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 SMALL = ("--device", "cpu", "--set", "hidden=8", "--set", "epochs=3", "--P", "8", "--mine_H", "4")

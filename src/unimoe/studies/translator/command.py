@@ -131,8 +131,9 @@ def _print_training(trainer: TranslatorTrainer, translator: Translator, facts: d
 
     from unimoe.core.console import stderr, stdout
     from unimoe.models.device import describe_device
+    from unimoe.studies.translator.evaluation import evaluate
+    from unimoe.studies.translator.models.files import load_translator
     from unimoe.studies.translator.models.interface import TIMED_BATCH, milliseconds_per_query
-    from unimoe.studies.translator.training.checkpoints import evaluate, load_translator
 
     for note in translator.notes:
         stderr.print(f"note: {note}", soft_wrap=True)

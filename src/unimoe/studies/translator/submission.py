@@ -16,22 +16,17 @@ from numpy.typing import NDArray
 
 from unimoe.core.errors import DataError, InputError
 from unimoe.core.io import atomic_path
-from unimoe.studies.translator.data.caption_pairs import first_repeated
 
 
 def write_submission(path: Path, ids: Sequence[str], vectors: NDArray[np.floating[Any]]) -> None:
     """Normalise translated captions ``(N, D)`` and write them atomically, in the order of their ids.
 
     Raises:
-        DataError: an id is empty or occurs twice, or there are not as many vectors as ids.
+        DataError: an id is empty.
         InputError: a vector is zero or not finite; carries its index.
     """
     if "" in ids:
         raise DataError(f"{path}: an id is empty; give every caption its own id")
-    if (repeated := first_repeated(ids)) is not None:
-        raise DataError(f"{path}: id {repeated!r} occurs twice; give every caption its own id")
-    if vectors.ndim != 2 or len(vectors) != len(ids):
-        raise DataError(f"{path}: {len(ids):,} ids for vectors of shape {vectors.shape}; give a row for each id")
     doubles = np.asarray(vectors, dtype=np.float64)
     norms = np.linalg.norm(doubles, axis=1, keepdims=True)
     bad = ~(np.isfinite(norms) & (norms > 0))[:, 0]
@@ -40,5 +35,5 @@ def write_submission(path: Path, ids: Sequence[str], vectors: NDArray[np.floatin
     with atomic_path(path) as temporary, temporary.open("w", encoding="utf-8", newline="") as file:
         writer = csv.writer(file, lineterminator="\n")
         writer.writerow(["id", "embedding"])
-        for key, vector, norm in zip(ids, doubles, norms, strict=True):
-            writer.writerow([key, f"[{', '.join(f'{value:.17g}' for value in (vector / norm).tolist())}]"])
+        for key, vector in zip(ids, doubles / norms, strict=True):
+            writer.writerow([key, f"[{', '.join(f'{value:.17g}' for value in vector.tolist())}]"])

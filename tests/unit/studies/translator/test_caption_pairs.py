@@ -56,11 +56,6 @@ class TestLayouts:
         }[label]
         assert load_pairs(write_npz(tmp_path / "x.npz", arrays)).image_of.tolist() == wanted.tolist()
 
-    def test_long_labels_are_read_in_parts(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr("unimoe.studies.translator.data.npz_file._BYTES_AT_ONCE", 13)
-        path = write_npz(tmp_path / "x.npz", seed_arrays())
-        assert load_pairs(path).image_of.tolist() == [0, 0, 1, 1, 2, 2, 3, 3]
-
     @pytest.mark.parametrize("prefix", ["", "Images/", "data\\Images\\"])
     def test_captions_txt_tells_the_image_whatever_stands_before_its_name(self, tmp_path: Path, prefix: str) -> None:
         arrays = seed_arrays()
@@ -248,11 +243,6 @@ class TestSplit:
         assert part.image_ids == ["i00007", "i00002"]
         assert part.images[:, 0].tolist() == [8, 3]
         assert part.image_of.tolist() == [1, 1, 1, 0, 0, 0]
-
-    @pytest.mark.parametrize("rows", [[], [10], [-1], [1, 1]])
-    def test_no_such_subset(self, rows: list[int]) -> None:
-        with pytest.raises(UsageError, match="different rows"):
-            numbered().subset(rows)
 
 
 def test_the_hash_sees_everything() -> None:

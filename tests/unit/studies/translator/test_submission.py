@@ -32,12 +32,6 @@ def test_the_file_itself(tmp_path: Path) -> None:
     )
 
 
-def test_long_embeddings_are_read(tmp_path: Path) -> None:
-    vectors = np.random.default_rng(0).standard_normal((2, 8000))
-    write_submission(tmp_path / "s.csv", ["a", "b"], vectors)
-    assert read_submission(tmp_path / "s.csv")[1].shape == (2, 8000)
-
-
 @given(arrays(np.float64, (3, 4), elements=st.floats(-1e3, 1e3).filter(lambda value: value == 0 or abs(value) > 1e-3)))
 def test_any_direction_comes_back(tmp_path_factory: pytest.TempPathFactory, vectors: np.ndarray) -> None:
     path = tmp_path_factory.mktemp("s") / "s.csv"
@@ -57,7 +51,6 @@ def test_a_refused_submission_leaves_the_old_file(tmp_path: Path) -> None:
     with pytest.raises(InputError) as raised:
         write_submission(path, ["a", "b"], np.array([[1.0, 0.0], [np.nan, 0.0]]))
     assert raised.value.index == 1
-    for ids in (["a"], ["a", "a"], ["a", ""]):
-        with pytest.raises(DataError):
-            write_submission(path, ids, np.eye(2))
+    with pytest.raises(DataError, match="an id is empty"):
+        write_submission(path, ["a", ""], np.eye(2))
     assert path.read_text() == before

@@ -6,18 +6,10 @@ import pytest
 import torch
 from torch.nn.functional import normalize
 
-from unimoe.studies.translator.training.contrastive import Negatives, contrastive_loss, matching_pairs
-from unimoe.studies.translator.training.queues import ImageQueue, PredictionQueue
+from unimoe.studies.translator.training.losses import Negatives, contrastive_loss
+from unimoe.studies.translator.training.objective import ImageQueue, PredictionQueue
 
 CPU = torch.device("cpu")
-
-
-def test_matching_pairs_are_all_equal_ids_and_nothing_else() -> None:
-    generator = torch.Generator().manual_seed(0)
-    anchors, candidates = (torch.randint(0, 9, (count,), generator=generator) for count in (20, 50))
-    rows, columns = matching_pairs(anchors, candidates)
-    expected = (anchors[:, None] == candidates).nonzero().tolist()
-    assert torch.stack([rows, columns], dim=1).tolist() == expected
 
 
 class TestImages:
@@ -71,14 +63,6 @@ class TestPredictions:
         vectors, images = queue.others(torch.tensor([11]))
         assert sorted(vectors[:, 0].tolist()) == [3.0, 5.0, 6.0, 7.0, 8.0, 9.0, 10.0]
         assert len(images) == 7
-
-    def test_a_state_brings_everything_back(self, queue: PredictionQueue) -> None:
-        other = PredictionQueue(8, 2, CPU)
-        other.load_state({name: tensor.clone() for name, tensor in queue.state().items()})
-        for one in (queue, other):
-            one.push(torch.tensor([[7.0, 7.0]]), torch.tensor([1]), torch.tensor([7]))
-        for name, tensor in queue.state().items():
-            assert torch.equal(tensor, other.state()[name])
 
     def test_what_is_kept_has_no_gradient(self) -> None:
         queue = PredictionQueue(4, 2, CPU)

@@ -28,12 +28,12 @@ from unimoe.studies.translator.config import (
     TranslatorConfig,
 )
 from unimoe.studies.translator.data.sources import generated_pairs
-from unimoe.studies.translator.models.files import save_translator
+from unimoe.studies.translator.evaluation import evaluate
+from unimoe.studies.translator.models.files import load_translator, save_translator
 from unimoe.studies.translator.models.networks import NetworkTranslator, Scales, make_network, network_from
 from unimoe.studies.translator.training import trainer as training
-from unimoe.studies.translator.training.checkpoints import evaluate, load_translator
 from unimoe.studies.translator.training.closed_forms import linear_map
-from unimoe.studies.translator.training.objectives import Batch, Objective
+from unimoe.studies.translator.training.objective import Batch, Objective
 from unimoe.studies.translator.training.schedule import (
     epoch_batches,
     make_optimizer,

@@ -19,14 +19,14 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
+from numpy.typing import NDArray
 
 from unimoe.core.errors import DataError, first_few
 from unimoe.core.trec import text_lines
 from unimoe.studies.translator.data.caption_pairs import CaptionPairs, Floats, build_pairs, checked_vectors
-from unimoe.studies.translator.data.npz_file import NpzFile
 
 Dims: TypeAlias = tuple[int, int]  # of captions and of images
 
@@ -35,7 +35,7 @@ OPTION = "--dims"
 _IMAGE_SUFFIX = re.compile(r"\.(jpe?g|png|webp|bmp|gif|tiff?)$", re.IGNORECASE)
 _NUMBERED = re.compile(r"#\d+$")
 _ORIGINAL_KEYS = ("captions/embeddings", "captions/ids", "images/embeddings", "images/names")
-_PLAIN_KEYS = ("captions", "caption_ids", "caption_image", "images", "image_ids")
+_PLAIN_KEYS = ("captions", "caption_ids", "images", "image_ids", "caption_image")
 
 _ENCODERS = {
     "captions": {
@@ -59,6 +59,73 @@ _ENCODERS = {
 """Encoders by embedding dimensions, for messages that name the encoder that is likely wrong."""
 
 
+class NpzFile:
+    """An NPZ file; ``keys`` names its arrays, which are read on request. Nothing is ever unpickled."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        try:
+            self._file = np.load(path, allow_pickle=False)
+            self.keys = set(self._file.files)
+        except FileNotFoundError:
+            raise DataError(f"{path}: no such file") from None
+        except Exception as error:  # numpy and zipfile raise errors of many kinds; an NPY file has no keys
+            raise DataError(f"{path}: no NPZ file ({error}); write it with numpy.savez") from None
+
+    def require(self, keys: Sequence[str]) -> None:
+        """Refuse a file that lacks one of the keys."""
+        if lacking := [key for key in keys if key not in self.keys]:
+            raise DataError(
+                f"{self.path}: lacks {', '.join(lacking)}; it has {', '.join(sorted(self.keys)) or 'no arrays'} "
+                f"(see the layouts in the documentation of {__name__})"
+            )
+
+    def read(self, key: str) -> NDArray[Any]:
+        """Read an array."""
+        try:
+            array: NDArray[Any] = self._file[key]
+        except Exception as error:  # as above
+            if "allow_pickle" in str(error):
+                raise DataError(
+                    f"{self.path}: {key} is an array of Python objects, which only unpickling could read; "
+                    "save it again after .astype(str), or as numbers"
+                ) from None
+            raise DataError(f"{self.path}: {key} is damaged ({error}); write the file again") from None
+        return array
+
+    def texts(self, key: str) -> list[str]:
+        """Read an array of ids; numbers become text."""
+        array = self.read(key)
+        if array.ndim != 1 or array.dtype.kind not in "USiu":
+            raise DataError(f"{self.path}: {key} has shape {array.shape} and type {array.dtype}; it must list ids")
+        try:
+            return [value.decode() if isinstance(value, bytes) else str(value) for value in array.tolist()]
+        except UnicodeDecodeError:
+            raise DataError(f"{self.path}: {key} is not UTF-8; save it again as text") from None
+
+    def vectors(self, key: str, side: str, wanted: int | None, wanted_by: str) -> NDArray[Any]:
+        """Read the embeddings of captions or images, with the dimensions that the metadata and the user state."""
+        array, source = self.read(key), f"{self.path}: {key}"
+        if array.ndim != 2:
+            raise DataError(f"{source} has shape {array.shape}; it must be a matrix with a row for each of the {side}")
+        metadata = f"metadata/embedding_dim_{'text' if side == 'captions' else 'image'}"
+        stated = self._whole_number(metadata) if metadata in self.keys else None
+        for expected, by in ((stated, metadata), (wanted, wanted_by)):
+            if expected is not None and expected != array.shape[1]:
+                raise DataError(
+                    f"{source}: {array.shape[1]} dimensions{_encoder(side, array.shape[1])}, expected {expected}"
+                    f"{_encoder(side, expected)} by {by}: the {side} were probably embedded with the wrong encoder; "
+                    "embed them again, or correct the expected dimensions"
+                )
+        return array
+
+    def _whole_number(self, key: str) -> int:
+        array = self.read(key)
+        if array.size != 1 or array.dtype.kind not in "iuf" or not float(array.item()).is_integer():
+            raise DataError(f"{self.path}: {key} must be one whole number; save it again")
+        return int(array.item())
+
+
 def load_pairs(path: Path, captions_txt: Path | None = None, dims: Dims | None = None) -> CaptionPairs:
     """Read captions with their images from a file of either layout.
 
@@ -72,37 +139,28 @@ def load_pairs(path: Path, captions_txt: Path | None = None, dims: Dims | None =
             (the message names the encoder that is likely wrong), an id twice, a vector zero or not finite, or no
             caption with an image.
     """
-    arrays = NpzFile(path)
+    file = NpzFile(path)
+    original = "captions/embeddings" in file.keys
+    keys = _ORIGINAL_KEYS if original else _PLAIN_KEYS
+    file.require(keys)
     of_captions, of_images = dims or (None, None)
-    if "captions/embeddings" not in arrays.keys:
-        _require(arrays, _PLAIN_KEYS)
-        _check_dimensions(arrays, "captions", "captions", of_captions, OPTION)
-        _check_dimensions(arrays, "images", "images", of_images, OPTION)
-        return build_pairs(
-            arrays.read("captions"),
-            arrays.texts("caption_ids"),
-            arrays.texts("caption_image"),
-            arrays.read("images"),
-            arrays.texts("image_ids"),
-            source=str(path),
-        )
-    _require(arrays, _ORIGINAL_KEYS)
-    _check_dimensions(arrays, "captions/embeddings", "captions", of_captions, OPTION)
-    _check_dimensions(arrays, "images/embeddings", "images", of_images, OPTION)
-    caption_ids, names = arrays.texts("captions/ids"), arrays.texts("images/names")
-    captions = arrays.shape("captions/embeddings")[0]
-    if len(caption_ids) != captions:
-        raise DataError(f"{path}: {len(caption_ids):,} caption ids for {captions:,} embeddings; write both again")
-    stems = _stems(names, path)
-    named, contradictions = _caption_images(arrays, captions_txt, caption_ids, list(stems))
+    captions = file.vectors(keys[0], "captions", of_captions, OPTION)
+    images = file.vectors(keys[2], "images", of_images, OPTION)
+    caption_ids, image_ids = file.texts(keys[1]), file.texts(keys[3])
+    caption_images: Sequence[str | None]
+    contradictions: list[str] = []
+    if original:
+        if len(caption_ids) != len(captions):
+            raise DataError(
+                f"{path}: {len(caption_ids):,} caption ids for {len(captions):,} embeddings; write both again"
+            )
+        stems = _stems(image_ids, path)
+        named, contradictions = _caption_images(file, captions_txt, caption_ids, list(stems))
+        caption_images = [None if stem is None else stems.get(stem, stem) for stem in named]
+    else:
+        caption_images = file.texts("caption_image")
     return build_pairs(
-        arrays.read("captions/embeddings"),
-        caption_ids,
-        [None if stem is None else stems.get(stem, stem) for stem in named],
-        arrays.read("images/embeddings"),
-        names,
-        source=str(path),
-        contradictions=contradictions,
+        captions, caption_ids, caption_images, images, image_ids, source=str(path), contradictions=contradictions
     )
 
 
@@ -112,13 +170,12 @@ def load_captions(path: Path, dims: int | None = None) -> tuple[list[str], Float
     Raises:
         DataError: as in ``load_pairs``, or the captions do not have ``dims`` dimensions.
     """
-    arrays = NpzFile(path)
-    original = "captions/embeddings" in arrays.keys
-    vectors, ids = _ORIGINAL_KEYS[:2] if original else _PLAIN_KEYS[:2]
-    _require(arrays, (vectors, ids))
-    _check_dimensions(arrays, vectors, "captions", dims, "the captions the translator is trained on")
-    caption_ids = arrays.texts(ids)
-    return caption_ids, checked_vectors(arrays.read(vectors), caption_ids, str(path), "caption")
+    file = NpzFile(path)
+    vectors, ids = (_ORIGINAL_KEYS if "captions/embeddings" in file.keys else _PLAIN_KEYS)[:2]
+    file.require((vectors, ids))
+    captions = file.vectors(vectors, "captions", dims, "the captions the translator is trained on")
+    caption_ids = file.texts(ids)
+    return caption_ids, checked_vectors(captions, caption_ids, str(path), "caption")
 
 
 def image_stem(name: str) -> str:
@@ -127,66 +184,60 @@ def image_stem(name: str) -> str:
 
 
 def _caption_images(
-    arrays: NpzFile, captions_txt: Path | None, caption_ids: Sequence[str], stems: Sequence[str]
-) -> tuple[list[str | None], list[str]]:
+    file: NpzFile, captions_txt: Path | None, caption_ids: Sequence[str], stems: Sequence[str]
+) -> tuple[Sequence[str | None], list[str]]:
     """Return the stem of each caption's image or None, and the captions whose two sources disagree."""
-    labels = _labels(arrays, len(caption_ids), stems) if "captions/label" in arrays.keys else None
+    labels = _labels(file, len(caption_ids), stems) if "captions/label" in file.keys else None
     if captions_txt is None:
         if labels is None:
             raise DataError(
-                f"{arrays.path}: lacks captions/label, which says which image each caption has; give captions.txt"
+                f"{file.path}: lacks captions/label, which says which image each caption has; give captions.txt"
             )
         return labels, []
-    listed: list[str | None] = [*_listed(captions_txt, arrays, len(caption_ids))]
-    if labels is None:
-        return listed, []
-    both = zip(listed, labels, strict=True)
+    listed = _listed(captions_txt, file.path, len(caption_ids))
+    both = zip(listed, labels or listed, strict=True)
     wrong = [row for row, (one, other) in enumerate(both) if other is not None and one != other]
+    contradictions = [caption_ids[row] for row in wrong]
     if 2 * len(wrong) > len(listed):
         raise DataError(
-            f"{captions_txt} and captions/label of {arrays.path} name different images for {len(wrong):,} of "
-            f"{len(listed):,} captions ({first_few([caption_ids[row] for row in wrong])}): its lines are in another "
+            f"{captions_txt} and captions/label of {file.path} name different images for {len(wrong):,} of "
+            f"{len(listed):,} captions ({first_few(contradictions)}): its lines are in another "
             "order; give the captions.txt that the embeddings were made from"
         )
-    for row in wrong:
-        listed[row] = None
-    return listed, [caption_ids[row] for row in wrong]
+    return [None if row in set(wrong) else stem for row, stem in enumerate(listed)], contradictions
 
 
-def _labels(arrays: NpzFile, captions: int, stems: Sequence[str]) -> list[str | None]:
-    """Return the images of ``captions/label`` as stems."""
-    key, shape = "captions/label", arrays.shape("captions/label")
-    if shape not in {(captions,), (captions, len(stems))}:
+def _labels(file: NpzFile, captions: int, stems: Sequence[str]) -> list[str | None]:
+    """Return the images of ``captions/label`` as stems; None where a row has no image, or several."""
+    key = "captions/label"
+    array = file.read(key)
+    if array.shape not in {(captions,), (captions, len(stems))}:
         raise DataError(
-            f"{arrays.path}: {key} has shape {shape}; it must have a row for each of {captions:,} captions, with a "
+            f"{file.path}: {key} has shape {array.shape}; it must have a row for each of {captions:,} captions, with a "
             f"column for each of {len(stems):,} images, or one number or name each"
         )
-    if len(shape) == 2:
-        rows = arrays.column_of_one(key)
-    else:
-        array = arrays.read(key)
-        if array.dtype.kind in "US":
-            return [image_stem(name) for name in arrays.texts(key)]
-        if array.dtype.kind not in "iu":
-            raise DataError(f"{arrays.path}: {key} has type {array.dtype}; it must hold row numbers or names of images")
-        rows = array.astype(np.int64)
-    return [stems[row] if 0 <= row < len(stems) else None for row in rows.tolist()]
+    if array.ndim == 1 and array.dtype.kind in "US":
+        return [image_stem(name) for name in file.texts(key)]
+    if array.ndim == 2:
+        array = np.where((array != 0).sum(1) == 1, (array != 0).argmax(1), -1)
+    if array.dtype.kind not in "iu":
+        raise DataError(f"{file.path}: {key} has type {array.dtype}; it must hold row numbers or names of images")
+    return [stems[row] if 0 <= row < len(stems) else None for row in array.tolist()]
 
 
-def _listed(captions_txt: Path, arrays: NpzFile, captions: int) -> list[str]:
+def _listed(captions_txt: Path, path: Path, captions: int) -> list[str]:
     """Return the image of every line of captions.txt as a stem."""
     found = []
     for number, line in text_lines(captions_txt):
-        separator = "\t" if "\t" in line else ","
-        name, found_separator, _ = line.partition(separator)
+        name, separator, _ = line.partition("\t" if "\t" in line else ",")
         if number == 1 and name.strip().lower() in {"image", "image_name"}:
             continue
-        if not name.strip() or not found_separator:
+        if not name.strip() or not separator:
             raise DataError(f"{captions_txt}:{number}: a line is image,caption; this one lacks a part")
         found.append(image_stem(_NUMBERED.sub("", name.strip())))
     if len(found) != captions:
         raise DataError(
-            f"{captions_txt}: {len(found):,} captions, but {arrays.path} has {captions:,}; "
+            f"{captions_txt}: {len(found):,} captions, but {path} has {captions:,}; "
             "give the captions.txt that the embeddings were made from"
         )
     return found
@@ -201,31 +252,6 @@ def _stems(names: Sequence[str], path: Path) -> dict[str, str]:
             raise DataError(f"{path}: images {stems[stem]!r} and {name!r} share the stem {stem!r}; name them apart")
         stems[stem] = name
     return stems
-
-
-def _require(arrays: NpzFile, keys: Sequence[str]) -> None:
-    lacking = [key for key in keys if key not in arrays.keys]
-    if lacking:
-        raise DataError(
-            f"{arrays.path}: lacks {', '.join(lacking)}; it has {', '.join(sorted(arrays.keys)) or 'no arrays'} "
-            "(see the layouts in the documentation of unimoe.studies.translator.data.caption_npz)"
-        )
-
-
-def _check_dimensions(arrays: NpzFile, key: str, side: str, wanted: int | None, wanted_by: str) -> None:
-    """Compare the dimensions of captions or images with the file's metadata, and with those wanted."""
-    shape, source = arrays.shape(key), f"{arrays.path}: {key}"
-    if len(shape) != 2:
-        raise DataError(f"{source} has shape {shape}; it must be a matrix with a row for each of the {side}")
-    metadata = f"metadata/embedding_dim_{'text' if side == 'captions' else 'image'}"
-    stated = arrays.whole_number(metadata) if metadata in arrays.keys else None
-    for expected, by in ((stated, metadata), (wanted, wanted_by)):
-        if expected is not None and expected != shape[1]:
-            raise DataError(
-                f"{source}: {shape[1]} dimensions{_encoder(side, shape[1])}, expected {expected}"
-                f"{_encoder(side, expected)} by {by}: the {side} were probably embedded with the wrong encoder; "
-                "embed them again, or correct the expected dimensions"
-            )
 
 
 def _encoder(side: str, dimensions: int) -> str:

@@ -20,13 +20,7 @@ Rows = NDArray[np.int64]
 
 @dataclass(frozen=True)
 class Dropped:
-    """Ids that a source holds and its pairs do not.
-
-    Attributes:
-        captions_without_image: captions that name no image, or one without an embedding.
-        images_without_captions: images that no caption describes.
-        contradictions: captions for which two sources name different images.
-    """
+    """Ids that a source holds and its pairs do not: contradictions are captions of two images in two sources."""
 
     captions_without_image: tuple[str, ...] = ()
     images_without_captions: tuple[str, ...] = ()
@@ -75,15 +69,9 @@ class CaptionPairs:
         return hash_parts([*ids, *(np.ascontiguousarray(array).tobytes() for array in arrays)])
 
     def subset(self, image_rows: NDArray[np.integer[Any]] | Sequence[int]) -> CaptionPairs:
-        """Return some images, in the order given, with all their captions, in the order they have here.
-
-        Raises:
-            UsageError: no rows, one that does not exist, or one twice.
-        """
+        """Return different images, in the order given, with all their captions, in the order they have here."""
         rows = np.asarray(image_rows, dtype=np.int64)
-        if not len(rows) or rows.min() < 0 or rows.max() >= len(self.image_ids) or len(np.unique(rows)) < len(rows):
-            raise UsageError(f"a subset of {len(self.image_ids):,} images needs different rows of them, at least one")
-        place = np.full(len(self.image_ids), -1, dtype=np.int64)
+        place = np.full(len(self.images), -1, dtype=np.int64)
         place[rows] = np.arange(len(rows))
         kept = np.flatnonzero(place[self.image_of] >= 0)
         return CaptionPairs(
@@ -155,28 +143,25 @@ def build_pairs(
             f"{source}: no caption has an image (captions name images such as {named!r}, "
             f"embeddings are of {image_ids[0]!r}); give captions and images of one data set"
         )
-    described = np.unique(found[kept])
-    place = np.full(len(image_ids), -1, dtype=np.int64)
-    place[described] = np.arange(len(described))
-    contradicted = set(contradictions)
-    without = [caption_ids[row] for row in np.flatnonzero(found < 0).tolist()]
+    described, image_of = np.unique(found[kept], return_inverse=True)
+    without = [caption_ids[row] for row in np.flatnonzero(found < 0)]
     return CaptionPairs(
         # Embeddings can take gigabytes: they are copied only where rows are dropped.
-        captions=captions if len(kept) == len(caption_ids) else captions[kept],
-        caption_ids=[caption_ids[row] for row in kept.tolist()],
-        images=images if len(described) == len(image_ids) else images[described],
-        image_ids=[image_ids[row] for row in described.tolist()],
-        image_of=place[found[kept]],
+        captions=captions if len(kept) == len(captions) else captions[kept],
+        caption_ids=[caption_ids[row] for row in kept],
+        images=images if len(described) == len(images) else images[described],
+        image_ids=[image_ids[row] for row in described],
+        image_of=image_of,
         dropped=Dropped(
-            captions_without_image=tuple(key for key in without if key not in contradicted),
-            images_without_captions=tuple(image_ids[row] for row in np.flatnonzero(place < 0).tolist()),
+            captions_without_image=tuple(key for key in without if key not in set(contradictions)),
+            images_without_captions=tuple(image_ids[row] for row in np.setdiff1d(np.arange(len(images)), described)),
             contradictions=tuple(contradictions),
         ),
     )
 
 
 def checked_vectors(vectors: NDArray[Any], ids: Sequence[str], source: str, what: str) -> Floats:
-    """Check shape, ids and values of embeddings, and return them as ``(N, D)`` float32.
+    """Return embeddings as ``(N, D)`` float32.
 
     Raises:
         DataError: not a matrix of numbers, another number of ids, an id twice, or a vector zero or not finite.
@@ -188,7 +173,7 @@ def checked_vectors(vectors: NDArray[Any], ids: Sequence[str], source: str, what
         )
     if len(ids) != len(vectors):
         raise DataError(f"{source}: {len(ids):,} {what} ids for {len(vectors):,} {what} embeddings; write both again")
-    repeated = first_repeated(ids)
+    repeated = next((key for key, count in Counter(ids).items() if count > 1), None)
     if repeated is not None:
         raise DataError(f"{source}: {what} id {repeated!r} occurs twice; keep one, or name them apart")
     with np.errstate(over="ignore"):  # numbers beyond float32 become infinite, and are refused below
@@ -202,8 +187,3 @@ def checked_vectors(vectors: NDArray[Any], ids: Sequence[str], source: str, what
                 f"{source}: the embedding of {what} {ids[row]!r} is {why}{others}; embed it again, or remove it"
             )
     return floats
-
-
-def first_repeated(ids: Sequence[str]) -> str | None:
-    """Return the first id that occurs more than once, or None."""
-    return next((key for key, count in Counter(ids).items() if count > 1), None)

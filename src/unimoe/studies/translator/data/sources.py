@@ -1,7 +1,15 @@
-"""The data that translators are trained and compared on: an NPZ file, Flickr8k, or pairs generated from a known map."""
+"""The data that translators are trained and compared on: an NPZ file, Flickr8k, or pairs generated from a known map.
+
+Flickr8k (Hodosh et al., 2013) is the folder ``flickr8k`` in the folder that ``UNIMOE_DATA`` names. It has
+``captions.txt`` (``image,caption``), ``Flickr_8k.testImages.txt`` (a name on each line), and the CNN features (``ids``,
+``embeddings``) of these 1,000 images.
+"""
 
 from __future__ import annotations
 
+import csv
+import os
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -11,11 +19,12 @@ from numpy.typing import NDArray
 
 from unimoe.core.console import Steps, stderr
 from unimoe.core.errors import DataError, UsageError, did_you_mean
-from unimoe.studies.translator.data.caption_npz import OPTION, Dims, load_pairs
+from unimoe.core.trec import text_lines
+from unimoe.studies.translator.data.caption_npz import OPTION, Dims, NpzFile, image_stem, load_pairs
 from unimoe.studies.translator.data.caption_pairs import CaptionPairs, build_pairs
-from unimoe.studies.translator.data.flickr8k import read_flickr8k
 
 _NAMES = ("flickr8k", "generated", "generated-curved")
+_FEATURES = "image-features-cnn512-test1000.npz"
 
 
 @dataclass(frozen=True)
@@ -129,18 +138,40 @@ def _flickr8k(encoder: str | None) -> Source:
     from unimoe.models.encoder import load_encoder
     from unimoe.retrieval.embeddings import cached_embeddings
 
+    data = os.environ.get("UNIMOE_DATA")
+    if not data:
+        raise UsageError("Flickr8k: no folder given; set UNIMOE_DATA to the folder that has flickr8k in it")
+    folder = Path(data, "flickr8k")
     with Steps(1).step("flickr8k: vectors of captions and images", None) as step:
-        data = read_flickr8k()
+        texts = _flickr8k_captions(folder)
+        features = NpzFile(folder / _FEATURES)
+        features.require(("ids", "embeddings"))
         config = EncoderConfig() if encoder is None else EncoderConfig(base=encoder)
         embedder = load_encoder(config, torch.device("cpu"), torch.float32)
-        ids = list(data.texts)
         pairs = build_pairs(
-            cached_embeddings(embedder, data.texts, "plain", advance=step.advance).of(ids),
-            ids,
-            [data.caption_images[caption_id] for caption_id in ids],
-            data.images,
-            data.image_ids,
-            source=data.source,
+            cached_embeddings(embedder, texts, "plain", advance=step.advance).of(list(texts)),
+            list(texts),
+            [image_stem(caption_id.rpartition("#")[0]) for caption_id in texts],
+            features.read("embeddings"),
+            [image_stem(name) for name in features.texts("ids")],
+            source=str(folder),
         )
         step.outcome = f"{len(pairs):,} captions of {len(pairs.image_ids):,} images"
-    return Source("flickr8k", pairs, data.texts, embedder.base_identity, embedder.prompt_name)
+    return Source("flickr8k", pairs, texts, embedder.base_identity, embedder.prompt_name)
+
+
+def _flickr8k_captions(folder: Path) -> dict[str, str]:
+    """Return the captions of the test split by id, ``name.jpg#0`` and so on."""
+    path = folder / "captions.txt"
+    wanted = {image_stem(line) for _, line in text_lines(folder / "Flickr_8k.testImages.txt")}
+    texts: dict[str, str] = {}
+    counts = Counter[str]()
+    for line, (name, *rest) in enumerate(csv.reader(text for _, text in text_lines(path)), start=1):
+        if not rest or not name:
+            raise DataError(f"{path}:{line}: a line is image,caption; this one lacks a part")
+        if image_stem(name) in wanted:
+            texts[f"{name}#{counts[name]}"] = ",".join(rest)
+            counts[name] += 1
+    if not texts:
+        raise DataError(f"{path}: no caption of an image of the test split; check the folder")
+    return texts

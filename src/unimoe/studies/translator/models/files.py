@@ -1,8 +1,4 @@
-"""Translators on disk: a folder with one safetensors file and a manifest that describes it.
-
-``save_translator`` and ``read_translator`` handle named tensors of any kind; ``save_closed_form`` and
-``load_closed_form`` the results of the closed forms.
-"""
+"""Translators on disk: a folder with one safetensors file and a manifest that describes it."""
 
 from __future__ import annotations
 
@@ -14,12 +10,14 @@ from typing import Any, Literal
 import numpy as np
 import safetensors
 import safetensors.numpy
+import torch
 from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict
 
 from unimoe.core.errors import DataError
 from unimoe.core.io import atomic_dir, hash_file, read_json, write_json
 from unimoe.studies.translator.models.interface import LinearMap, ProjectionPair
+from unimoe.studies.translator.models.networks import NetworkTranslator, network_from
 
 TENSORS_FILE, MANIFEST_FILE = "translator.safetensors", "translator.json"
 
@@ -27,6 +25,9 @@ _CLOSED_FORMS: dict[str, type[LinearMap] | type[ProjectionPair]] = {
     "linear_map": LinearMap,
     "projection_pair": ProjectionPair,
 }
+_NETWORK = "network"
+
+AnyTranslator = LinearMap | ProjectionPair | NetworkTranslator
 
 
 @dataclass(frozen=True)
@@ -34,7 +35,7 @@ class StoredTranslator:
     """The content of a translator's folder.
 
     Attributes:
-        kind: what the tensors are; the reader checks it.
+        kind: ``network``, ``linear_map`` or ``projection_pair``.
         tensors: by name.
         settings: JSON that its maker wrote about it.
         notes: how it was made.
@@ -58,23 +59,28 @@ class _Manifest(BaseModel):
     tensors_hash: str
 
 
-def save_translator(
-    folder: Path,
-    kind: str,
-    tensors: Mapping[str, NDArray[Any]],
-    settings: Mapping[str, Any],
-    notes: tuple[str, ...] = (),
-) -> str:
-    """Write a translator and return the content hash of its tensors; see ``StoredTranslator`` for the arguments.
+def translator_tensors(translator: AnyTranslator) -> dict[str, NDArray[Any]]:
+    """Return the arrays of a translator by name, as a file holds them."""
+    if isinstance(translator, NetworkTranslator):
+        return translator.tensors()
+    arrays = {field.name: getattr(translator, field.name) for field in fields(translator) if field.name != "notes"}
+    return {name: array for name, array in arrays.items() if array is not None}
+
+
+def save_translator(folder: Path, translator: AnyTranslator, settings: Mapping[str, Any]) -> str:
+    """Write a translator with JSON about it, and return the content hash of its tensors.
 
     The folder is replaced as a whole: a crash leaves the old one, none or the new one.
     """
+    kind = next((kind for kind, made in _CLOSED_FORMS.items() if isinstance(translator, made)), _NETWORK)
     with atomic_dir(folder) as temporary:
         file = temporary / TENSORS_FILE
+        tensors = translator_tensors(translator)
         safetensors.numpy.save_file({name: np.ascontiguousarray(tensor) for name, tensor in tensors.items()}, file)
-        manifest = _Manifest(kind=kind, settings=dict(settings), notes=list(notes), tensors_hash=hash_file(file))
+        notes, content_hash = list(translator.notes), hash_file(file)
+        manifest = _Manifest(kind=kind, settings=dict(settings), notes=notes, tensors_hash=content_hash)
         write_json(temporary / MANIFEST_FILE, manifest.model_dump())
-    return manifest.tensors_hash
+    return content_hash
 
 
 def read_translator(folder: Path) -> StoredTranslator:
@@ -83,44 +89,29 @@ def read_translator(folder: Path) -> StoredTranslator:
     Raises:
         DataError: the folder is missing, half-written, damaged, or of another version.
     """
-    if not folder.is_dir():
-        raise DataError(f"{folder}: no such translator; train it first")
     file, path = folder / TENSORS_FILE, folder / MANIFEST_FILE
-    for part in (file, path):
-        if not part.is_file():
-            raise DataError(f"{folder}: not a whole translator, {part.name} is missing; train it again")
+    for part in (folder, file, path):
+        if not part.exists():
+            raise DataError(f"{folder}: not a whole translator, {part.name} is missing; train it")
     manifest = read_json(path, _Manifest, "train it again with this unimoe")
     if hash_file(file) != manifest.tensors_hash:
         raise DataError(f"{file}: content differs from its manifest (damaged or replaced); train it again")
-    try:
-        tensors = safetensors.numpy.load_file(file)
-    except (OSError, safetensors.SafetensorError) as error:
-        raise DataError(f"{file}: damaged ({error}); train it again") from None
+    tensors = safetensors.numpy.load_file(file)
     return StoredTranslator(manifest.kind, tensors, manifest.settings, tuple(manifest.notes), manifest.tensors_hash)
 
 
-def save_closed_form(
-    folder: Path, translator: LinearMap | ProjectionPair, settings: Mapping[str, Any] | None = None
-) -> str:
-    """Write a closed form's result with the settings it was made from, and return its content hash."""
-    kind = next(kind for kind, made in _CLOSED_FORMS.items() if isinstance(translator, made))
-    arrays = {field.name: getattr(translator, field.name) for field in fields(translator) if field.name != "notes"}
-    tensors = {name: array for name, array in arrays.items() if array is not None}
-    return save_translator(folder, kind, tensors, settings or {}, translator.notes)
-
-
-def load_closed_form(folder: Path) -> LinearMap | ProjectionPair:
-    """Read what ``save_closed_form`` wrote.
+def load_translator(folder: Path, device: torch.device | None = None) -> AnyTranslator:
+    """Load a translator of any kind; a network computes on ``device``, by default the CPU.
 
     Raises:
-        DataError: it cannot be read, or is of another kind.
+        DataError: it is missing, damaged or of an unknown kind.
     """
     stored = read_translator(folder)
-    if stored.kind not in _CLOSED_FORMS:
-        kinds = " or ".join(_CLOSED_FORMS)
-        raise DataError(f"{folder}: a translator of kind {stored.kind!r}, no closed form; use {kinds}")
     try:
-        return _CLOSED_FORMS[stored.kind](**stored.tensors, notes=stored.notes)
-    except TypeError:
-        names = ", ".join(sorted(stored.tensors))
-        raise DataError(f"{folder}: a {stored.kind} cannot be made of {names}; train it again") from None
+        if stored.kind != _NETWORK:
+            return _CLOSED_FORMS[stored.kind](**stored.tensors, notes=stored.notes)
+        loaded = network_from(stored.tensors, stored.notes)
+    except (KeyError, TypeError, RuntimeError) as error:
+        raise DataError(f"{folder}: no {stored.kind} that this unimoe makes ({error}); train it again") from None
+    loaded.network.to(device or torch.device("cpu"))
+    return loaded

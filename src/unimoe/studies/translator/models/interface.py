@@ -70,12 +70,12 @@ class LinearMap:
 
     def predict(self, captions: Numbers) -> Floats:
         """Predict the images' embeddings, ``(n, Dy)`` float32, neither centred nor normalised."""
-        return affine(captions, self.weight, self.bias)
+        return _affine(captions, self.weight, self.bias, "captions")
 
     def translate(self, captions: Numbers) -> Floats:
         """See ``Translator``."""
         bias = self.bias if self.centre is None else self.bias - self.centre
-        return unit(affine(captions, self.weight, bias))
+        return unit(_affine(captions, self.weight, bias, "captions"))
 
     def gallery(self, images: Numbers) -> Floats:
         """See ``Translator``."""
@@ -108,23 +108,17 @@ class ProjectionPair:
 
     def translate(self, captions: Numbers) -> Floats:
         """See ``Translator``."""
-        return unit(affine(captions, self.caption_weight, self.caption_bias))
+        return unit(_affine(captions, self.caption_weight, self.caption_bias, "captions"))
 
     def gallery(self, images: Numbers) -> Floats:
         """See ``Translator``."""
-        return unit(affine(images, self.image_weight, self.image_bias, "images"))
+        return unit(_affine(images, self.image_weight, self.image_bias, "images"))
 
 
-def affine(vectors: Numbers, weight: Doubles, bias: Doubles, what: str = "captions") -> Floats:
-    """Return ``vectors @ weight.T + bias`` in float32.
-
-    Raises:
-        DataError: the vectors have other dimensions than the map takes.
-    """
+def _affine(vectors: Numbers, weight: Doubles, bias: Doubles, what: str) -> Floats:
     refuse_width(vectors, weight.shape[1], what)
     mapped: Floats = np.asarray(vectors, dtype=np.float32) @ weight.T.astype(np.float32)
-    mapped += bias.astype(np.float32)
-    return mapped
+    return mapped + bias.astype(np.float32)
 
 
 def unit(vectors: Numbers) -> Floats:

@@ -70,20 +70,25 @@ class TranslatorNetwork(nn.Module):
         generator: torch.Generator | None = None,
     ) -> None:
         super().__init__()
-        inputs, outputs = len(scales.caption_mean), len(scales.image_mean)
-        self.register_buffer("caption_mean", _float32(scales.caption_mean))
-        self.register_buffer("caption_scale", torch.tensor(scales.caption_scale, dtype=torch.float32))
-        self.register_buffer("image_mean", _float32(scales.image_mean))
-        self.register_buffer("image_scale", torch.tensor(scales.image_scale, dtype=torch.float32))
-        widths = [inputs, *[hidden] * layers, outputs]
+        for name, value in vars(scales).items():
+            self.register_buffer(name, torch.tensor(value, dtype=torch.float32))
+        widths = [len(scales.caption_mean), *[hidden] * layers, len(scales.image_mean)]
         self.layers = nn.Sequential()
         for place, (width, after) in enumerate(pairwise(widths)):
             if place:
                 self.layers.append(nn.GELU())
-            self.layers.append(_layer(width, after, generator, last=place == layers))
+            layer = nn.Linear(width, after)
+            if place == layers:
+                nn.init.xavier_uniform_(layer.weight, generator=generator)
+            else:
+                nn.init.kaiming_uniform_(layer.weight, nonlinearity="relu", generator=generator)
+            nn.init.zeros_(layer.bias)
+            self.layers.append(layer)
         self.base: nn.Linear | None = None
         if base is not None:
-            self.base = _frozen_layer(base)
+            self.base = nn.Linear(widths[0], widths[-1]).requires_grad_(False)
+            self.base.weight.copy_(torch.from_numpy(base.weight))
+            self.base.bias.copy_(torch.from_numpy(base.bias))
             nn.init.zeros_(cast(nn.Linear, self.layers[-1]).weight)
 
     def forward(self, captions: Tensor) -> Tensor:
@@ -123,12 +128,11 @@ class NetworkTranslator:
         """Predict the images' embeddings, ``(n, Dy)`` float32, neither centred nor normalised."""
         refuse_width(captions, self.input_dim, "captions")
         device = self.network.caption_mean.device
-        parts = [np.zeros((0, self.network.image_mean.numel()), dtype=np.float32)]
+        vectors = torch.from_numpy(np.ascontiguousarray(captions, dtype=np.float32))
+        blocks = (vectors[begin : begin + _BLOCK] for begin in range(0, len(vectors), _BLOCK))
         with torch.inference_mode():
-            for begin in range(0, len(captions), _BLOCK):
-                block = np.ascontiguousarray(captions[begin : begin + _BLOCK], dtype=np.float32)
-                parts.append(self.network(torch.from_numpy(block).to(device)).cpu().numpy())
-        return np.concatenate(parts)
+            found: Floats = torch.cat([self.network(block.to(device)).cpu() for block in blocks]).numpy()
+        return found
 
     def translate(self, captions: Numbers) -> Floats:
         """See ``Translator``."""
@@ -158,43 +162,9 @@ def network_from(tensors: dict[str, NDArray[Any]], notes: tuple[str, ...] = ()) 
     return NetworkTranslator(network.eval(), centre, notes)
 
 
-def count_parameters(network: nn.Module) -> int:
-    """Count the weights, the closed form's included."""
-    return sum(parameter.numel() for parameter in network.parameters())
-
-
-def _layer(inputs: int, outputs: int, generator: torch.Generator | None, *, last: bool) -> nn.Linear:
-    """Initialise as He before a GELU and as Xavier for the output; biases are zero."""
-    layer = _empty_layer(inputs, outputs)
-    if last:
-        nn.init.xavier_uniform_(layer.weight, generator=generator)
-    else:
-        nn.init.kaiming_uniform_(layer.weight, nonlinearity="relu", generator=generator)
-    nn.init.zeros_(layer.bias)
-    return layer
-
-
-def _frozen_layer(base: LinearMap) -> nn.Linear:
-    layer = _empty_layer(base.weight.shape[1], base.weight.shape[0])
-    with torch.no_grad():
-        layer.weight.copy_(_float32(base.weight))
-        layer.bias.copy_(_float32(base.bias))
-    return layer.requires_grad_(False)
-
-
-def _empty_layer(inputs: int, outputs: int) -> nn.Linear:
-    """Make a layer without drawing random numbers."""
-    layer: nn.Linear = nn.utils.skip_init(nn.Linear, inputs, outputs)  # type: ignore[no-untyped-call]
-    return layer
-
-
 def _spread(vectors: Numbers) -> tuple[Doubles, float]:
     """Return the mean, and the root mean square of the centred entries; 1 where nothing varies."""
     mean = vectors.mean(axis=0, dtype=np.float64)
     square = float(np.einsum("nd,nd->", vectors, vectors, dtype=np.float64)) / vectors.size
     variance = square - float(mean @ mean) / len(mean)
     return mean, float(np.sqrt(variance)) if variance > 1e-12 * square else 1.0
-
-
-def _float32(values: NDArray[Any]) -> Tensor:
-    return torch.from_numpy(np.ascontiguousarray(values, dtype=np.float32))

@@ -8,13 +8,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from unimoe.studies.translator.config import (
-    BankConfig,
-    GeometryConfig,
-    SamplerConfig,
-    TemperatureConfig,
-    TranslatorConfig,
-)
+from unimoe.studies.translator.config import BankConfig, SamplerConfig, TemperatureConfig, TranslatorConfig
 from unimoe.studies.translator.data.caption_pairs import Rows
 from unimoe.studies.translator.models.networks import TranslatorNetwork
 
@@ -35,16 +29,10 @@ def recent_of(config: BankConfig, epoch: int) -> int:
 
 def make_optimizer(network: TranslatorNetwork, config: TranslatorConfig) -> torch.optim.AdamW:
     """Return AdamW over the layers that start from random weights; biases have no decay."""
-    layers = dict(network.layers.named_parameters())
-    weights = [parameter for name, parameter in layers.items() if name.endswith("weight")]
-    biases = [parameter for name, parameter in layers.items() if name.endswith("bias")]
+    weights = [parameter for parameter in network.layers.parameters() if parameter.ndim == 2]
+    biases = [parameter for parameter in network.layers.parameters() if parameter.ndim == 1]
     groups = [{"params": weights, "weight_decay": config.weight_decay}, {"params": biases, "weight_decay": 0.0}]
     return torch.optim.AdamW(groups, lr=config.learning_rate)
-
-
-def is_unfrozen(config: GeometryConfig, epoch: int) -> bool:
-    """Return whether an epoch counted from 0 trains the closed form."""
-    return config.unfreeze_epoch is not None and epoch + 1 >= config.unfreeze_epoch
 
 
 def unfreeze(base: nn.Linear, optimizer: torch.optim.Optimizer, config: TranslatorConfig) -> None:
@@ -73,13 +61,12 @@ def epoch_batches(config: SamplerConfig, image_of: Rows, seed: int, epoch: int) 
         epoch: counted from 0.
     """
     rng = np.random.default_rng([seed, epoch, 0x7A])
-    batches = _by_image(config, image_of, rng) if config.by_image else _shuffled(config.batch, len(image_of), rng)
+    if config.by_image:
+        batches = _by_image(config, image_of, rng)
+    else:
+        order = rng.permutation(len(image_of))
+        batches = [order[begin : begin + config.batch] for begin in range(0, len(order), config.batch)]
     return [batch for batch in batches if len(batch) > 1] or batches
-
-
-def _shuffled(size: int, count: int, rng: np.random.Generator) -> list[Rows]:
-    order = rng.permutation(count)
-    return [order[begin : begin + size] for begin in range(0, count, size)]
 
 
 def _by_image(config: SamplerConfig, image_of: Rows, rng: np.random.Generator) -> list[Rows]:

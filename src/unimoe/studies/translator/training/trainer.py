@@ -28,21 +28,22 @@ from unimoe.models.device import choose_device
 from unimoe.results import arm_dir
 from unimoe.studies.translator.config import BASES, CLOSED_FORMS, TranslatorConfig
 from unimoe.studies.translator.data.caption_pairs import CaptionPairs
+from unimoe.studies.translator.evaluation import evaluate
 from unimoe.studies.translator.models.files import (
     MANIFEST_FILE,
     TENSORS_FILE,
+    AnyTranslator,
+    load_translator,
     read_translator,
-    save_closed_form,
     save_translator,
+    translator_tensors,
 )
 from unimoe.studies.translator.models.interface import Translator
-from unimoe.studies.translator.models.networks import NetworkTranslator, Scales, count_parameters, make_network
-from unimoe.studies.translator.training.checkpoints import NETWORK, evaluate, load_translator
+from unimoe.studies.translator.models.networks import NetworkTranslator, Scales, make_network
 from unimoe.studies.translator.training.closed_forms import fit_closed_form, linear_map
-from unimoe.studies.translator.training.objectives import Batch, Objective
+from unimoe.studies.translator.training.objective import Batch, Objective
 from unimoe.studies.translator.training.schedule import (
     epoch_batches,
-    is_unfrozen,
     make_optimizer,
     recent_of,
     temperature_of,
@@ -162,11 +163,10 @@ class TranslatorTrainer(Training):
         self._network = make_network(config.model, scales, config.hidden, config.seed, fitted).to(device)
         self._notes = fitted.notes if fitted else ()
         self._centre = scales.image_mean if config.centre else None
-        offset = np.zeros(train.images.shape[1]) if self._centre is None else self._centre
-        self._offset = torch.from_numpy(offset.astype(np.float32)).to(device)
-        self._captions = torch.from_numpy(np.ascontiguousarray(train.captions)).to(device)
+        self._offset = torch.tensor(scales.image_mean * config.centre, dtype=torch.float32, device=device)
+        self._captions = torch.from_numpy(train.captions).to(device)
         self._image_of = torch.from_numpy(train.image_of).to(device)
-        images = torch.from_numpy(np.ascontiguousarray(train.images)).to(device)
+        images = torch.from_numpy(train.images).to(device)
         self._objective = Objective(config.loss, normalize(images - self._offset, dim=1), len(train))
         self._optimizer = make_optimizer(self._network, config)
         self._unfrozen = False
@@ -185,9 +185,9 @@ class TranslatorTrainer(Training):
 
     def step(self, number: int) -> Facts:
         """Take the step of a batch; a loss that is not finite changes no weight."""
-        rows = torch.from_numpy(self._batches[self._place])
-        batch = Batch(rows.to(self._captions.device), self._image_of[rows])
-        predicted = self._network(self._captions[batch.captions]) - self._offset
+        rows = torch.from_numpy(self._batches[self._place]).to(self.device)
+        batch = Batch(rows, self._image_of[rows])
+        predicted = self._network(self._captions[rows]) - self._offset
         terms = self._objective(predicted, batch, self._temperature, self._recent)
         loss = torch.stack(list(terms.values())).sum()
         values = torch.stack([term.detach() for term in terms.values()]).tolist()
@@ -207,11 +207,9 @@ class TranslatorTrainer(Training):
 
     def score_on_dev(self) -> tuple[float, Facts]:
         """Return MRR on the validation images, and the facts about the epoch that has ended."""
-        if not self._ends:
-            return evaluate(self._closed_form, self.validation, self.device)["mrr"], {}
-        progress, translator = self.progress, NetworkTranslator(self._network, self._centre, self._notes)
+        progress = self.progress
         try:
-            found = evaluate(translator, self.validation, self.device)
+            found = evaluate(self._current(), self.validation, self.device)
         except DataError as error:
             if progress.step:
                 self._write_best(finished=False)
@@ -257,16 +255,11 @@ class TranslatorTrainer(Training):
     def finish(self) -> None:
         """Write the last epoch, and then the best, whose manifest says that the training is finished."""
         if self._ends:
-            translator = NetworkTranslator(self._network, self._centre, self._notes)
-            save_translator(self.last, NETWORK, translator.tensors(), {"epoch": self.config.epochs})
-            self._write_best(finished=True)
-            return
-        arrays = [entry for entry in vars(self._closed_form).values() if isinstance(entry, np.ndarray)]
-        sizes = {
-            "parameters": sum(entry.size for entry in arrays),
-            "weight_bytes": sum(entry.nbytes for entry in arrays),
-        }
-        save_closed_form(self.checkpoint, self._closed_form, self._manifest(sizes, finished=True))
+            save_translator(self.last, self._current(), {"epoch": self.config.epochs})
+        self._write_best(finished=True)
+
+    def _current(self) -> AnyTranslator:
+        return NetworkTranslator(self._network, self._centre, self._notes) if self._ends else self._closed_form
 
     def _epochs(self, step: int) -> int:
         """Return how many epochs have ended after so many steps."""
@@ -274,24 +267,21 @@ class TranslatorTrainer(Training):
 
     def _unfreeze(self, epoch: int) -> None:
         """Let the optimizer train the closed form too, from its epoch on."""
-        base = self._network.base
-        if base is not None and not self._unfrozen and is_unfrozen(self.config.geometry, epoch):
+        base, first = self._network.base, self.config.geometry.unfreeze_epoch
+        if base is not None and not self._unfrozen and first is not None and epoch + 1 >= first:
             unfreeze(base, self._optimizer, self.config)
             self._unfrozen = True
 
     def _write_best(self, *, finished: bool) -> None:
-        best = copy.deepcopy(self._network)
-        best.load_state_dict(self._best)
-        sizes = {
-            "parameters": count_parameters(best),
-            "weight_bytes": sum(entry.numel() * entry.element_size() for entry in best.parameters()),
-        }
-        tensors = NetworkTranslator(best, self._centre, self._notes).tensors()
-        save_translator(self.checkpoint, NETWORK, tensors, self._manifest(sizes, finished=finished), self._notes)
-
-    def _manifest(self, sizes: dict[str, int], *, finished: bool) -> dict[str, Any]:
-        """Return the settings and facts that are written beside the weights."""
-        progress = self.progress
+        """Write the best epoch, with the settings and facts that are kept beside the weights."""
+        best, progress = self._current(), self.progress
+        if isinstance(best, NetworkTranslator):
+            network = copy.deepcopy(self._network)
+            network.load_state_dict(self._best)
+            best = NetworkTranslator(network, self._centre, self._notes)
+            weights = [parameter.detach().cpu().numpy() for parameter in network.parameters()]
+        else:
+            weights = [*translator_tensors(best).values()]
         facts = {
             "val": progress.best_score,
             "start": progress.start,
@@ -299,13 +289,15 @@ class TranslatorTrainer(Training):
             "epochs": self._epochs(progress.step),
             "steps": progress.step,
             "seconds": progress.seconds,
-            **sizes,
+            "parameters": sum(weight.size for weight in weights),
+            "weight_bytes": sum(weight.nbytes for weight in weights),
             "fired": progress.extra.get("fired", {}),
         }
-        return {
+        settings = {
             "fingerprint": self.state.fingerprint,
             "finished": finished,
             "arm": self.arm,
             "config": self.config.model_dump(),
             "facts": facts,
         }
+        save_translator(self.checkpoint, best, settings)

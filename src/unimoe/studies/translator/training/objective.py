@@ -1,8 +1,11 @@
-"""The loss of a batch: InfoNCE over a bank and the terms beside it, and how often each of them had something to do."""
+"""The objective of a training: its losses, what they keep of past batches, and how often each had something to do.
+
+Image vectors are frozen, so a queue of them is a list of ids, and no entry is ever stale. An image is in it once
+and never beside its own copy in the batch: else copies of a caption's true image would be its hardest negatives.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 
 import torch
@@ -10,8 +13,14 @@ from torch import Tensor
 from torch.nn.functional import normalize
 
 from unimoe.studies.translator.config import LossConfig
-from unimoe.studies.translator.training.contrastive import Negatives, contrastive_loss
-from unimoe.studies.translator.training.queues import ImageQueue, PredictionQueue
+from unimoe.studies.translator.training.losses import (
+    Extra,
+    Negatives,
+    agreement_loss,
+    contrastive_loss,
+    cosine_loss,
+    moment_loss,
+)
 
 
 @dataclass(frozen=True)
@@ -25,6 +34,76 @@ class Batch:
 
     captions: Tensor
     images: Tensor
+
+
+class ImageQueue:
+    """The images of past batches, oldest first, each once; the oldest beyond the capacity are dropped.
+
+    Attributes:
+        ids: ``(n,)`` int64.
+    """
+
+    def __init__(self, capacity: int, device: torch.device) -> None:
+        self._capacity = capacity
+        self.ids = torch.empty(0, dtype=torch.int64, device=device)
+
+    def push(self, images: Tensor) -> None:
+        """Add the images of a batch; those already in the queue become the newest."""
+        fresh = torch.unique(images)
+        kept = self.ids[~torch.isin(self.ids, fresh)]
+        self.ids = torch.cat([kept, fresh])[-self._capacity :]
+
+    def recent(self, count: int, without: Tensor) -> Tensor:
+        """Return the newest ``count``, without those of a batch."""
+        newest = self.ids[max(0, len(self.ids) - count) :]
+        return newest[~torch.isin(newest, without)]
+
+
+class PredictionQueue:
+    """The last predictions, oldest first; only the newest for a caption counts, whose others have no image.
+
+    Args:
+        capacity: predictions pushed before the oldest is dropped.
+        width: dimensions of a prediction.
+        device: of the vectors.
+
+    Attributes:
+        vectors: ``(n, D)``.
+        images: ``(n,)`` rows of their images; -1 for none.
+        captions: ``(n,)`` rows of their captions.
+    """
+
+    def __init__(self, capacity: int, width: int, device: torch.device) -> None:
+        self._capacity = capacity
+        self.vectors = torch.empty(0, width, device=device)
+        self.images = torch.empty(0, dtype=torch.int64, device=device)
+        self.captions = torch.empty(0, dtype=torch.int64, device=device)
+
+    def push(self, vectors: Tensor, images: Tensor, captions: Tensor) -> None:
+        """Add a batch's predictions ``(B, D)`` with the rows of their images and captions; no gradient is kept."""
+        current = self.images.masked_fill(torch.isin(self.captions, captions), -1)
+        last = slice(-self._capacity, None)
+        self.vectors = torch.cat([self.vectors, vectors.detach()])[last]
+        self.images = torch.cat([current, images])[last]
+        self.captions = torch.cat([self.captions, captions])[last]
+
+    def positives(self, images: Tensor, captions: Tensor, per_image: int) -> Extra:
+        """Return the newest predictions for other captions of the same image.
+
+        Args:
+            images: ``(B,)`` rows of the anchors' images.
+            captions: ``(B,)`` rows of the anchors.
+            per_image: how many of an anchor at most.
+        """
+        others = (images[:, None] == self.images) & (captions[:, None] != self.captions)
+        places = torch.arange(len(self.images), device=images.device).where(others, -1)
+        newest = places.topk(min(per_image, len(self.images)), dim=1).values
+        return Extra(self.vectors[newest], newest >= 0)
+
+    def others(self, captions: Tensor) -> tuple[Tensor, Tensor]:
+        """Return all predictions for captions outside this batch, ``(n, D)``, and the rows of their images."""
+        kept = (self.images >= 0) & ~torch.isin(self.captions, captions)
+        return self.vectors[kept], self.images[kept]
 
 
 class Objective:
@@ -72,7 +151,11 @@ class Objective:
             disagreement, pairs = agreement_loss(unit, batch.images)
             terms["agreement"] = config.agreement * disagreement
             self._count("same_image_pairs", pairs)
-        self._push(unit, batch)
+        if self._images is not None:
+            self._images.push(batch.images)
+        for queue in (self._positives, self._past):
+            if queue is not None:
+                queue.push(unit, batch.images, batch.captions)
         return terms
 
     def take_counts(self) -> dict[str, int]:
@@ -82,17 +165,23 @@ class Objective:
 
     def state(self) -> dict[str, Tensor]:
         """Return all that the next batch depends on."""
-        kept = {name: queue.state() for name, queue in self._queues()}
-        return {f"{name}.{key}": tensor for name, state in kept.items() for key, tensor in state.items()}
+        return {
+            f"{name}.{key}": value
+            for name, queue in self._queues().items()
+            for key, value in vars(queue).items()
+            if isinstance(value, Tensor)
+        }
 
     def load_state(self, state: dict[str, Tensor]) -> None:
         """Restore what ``state`` returned."""
-        for name, queue in self._queues():
-            queue.load_state({key.partition(".")[2]: t for key, t in state.items() if key.startswith(f"{name}.")})
+        queues = self._queues()
+        for key, value in state.items():
+            name, _, attribute = key.partition(".")
+            setattr(queues[name], attribute, value.to(self._bank.device))
 
-    def _queues(self) -> Iterator[tuple[str, ImageQueue | PredictionQueue]]:
+    def _queues(self) -> dict[str, ImageQueue | PredictionQueue]:
         queues = {"images": self._images, "positives": self._positives, "past": self._past}
-        return ((name, queue) for name, queue in queues.items() if queue is not None)
+        return {name: queue for name, queue in queues.items() if queue is not None}
 
     def _images_of_captions(self, unit: Tensor, batch: Batch, temperature: float, recent: int) -> Tensor:
         """Return the loss by which each caption must find its image among the bank."""
@@ -127,47 +216,5 @@ class Objective:
             self._count("past_predictions", len(images) * len(past))
         return contrastive_loss(self._bank[images], images, candidates, ids, temperature)
 
-    def _push(self, unit: Tensor, batch: Batch) -> None:
-        if self._images is not None:
-            self._images.push(batch.images)
-        for queue in (self._positives, self._past):
-            if queue is not None:
-                queue.push(unit, batch.images, batch.captions)
-
     def _count(self, name: str, number: int) -> None:
         self.counts[name] = self.counts.get(name, 0) + number
-
-
-def cosine_loss(predicted: Tensor, targets: Tensor) -> Tensor:
-    """Return the mean of one minus the cosine of unit vectors ``(B, D)``."""
-    return 1.0 - (predicted * targets).sum(1).mean()
-
-
-def moment_loss(predicted: Tensor, targets: Tensor) -> Tensor:
-    """Return the squared distance of the means of ``(B, D)`` over the batch, plus that of the standard deviations."""
-    means = (predicted.mean(0) - targets.mean(0)).square().sum()
-    deviations = _deviations(predicted) - _deviations(targets)
-    return means + deviations.square().sum()
-
-
-def _deviations(vectors: Tensor) -> Tensor:
-    """Return the deviation of each dimension, kept above zero, where a root would have no derivative."""
-    variances = vectors.square().mean(0) - vectors.mean(0).square()
-    return variances.clamp(min=1e-12).sqrt()
-
-
-def agreement_loss(predicted: Tensor, images: Tensor) -> tuple[Tensor, int]:
-    """Return the mean squared distance of predictions ``(B, D)`` from the mean of those for the same image.
-
-    Returns:
-        The mean over captions that share their image with another of the batch, zero where none does; and the number
-        of pairs that share one.
-    """
-    _, place, counts = torch.unique(images, return_inverse=True, return_counts=True)
-    pairs = int((counts * (counts - 1) // 2).sum())
-    if not pairs:
-        return predicted.sum() * 0.0, 0
-    sums = torch.zeros(len(counts), predicted.shape[1], dtype=predicted.dtype, device=predicted.device)
-    means = sums.index_add(0, place, predicted) / counts[:, None]
-    distances = (predicted - means[place]).square().sum(1)
-    return distances[counts[place] > 1].mean(), pairs
