@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import re
-import zipfile
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -87,40 +85,3 @@ def arrays(**changed: Any) -> Change:
         np.savez(folder / "pairs.npz", **{**seed_arrays(), **renamed})
 
     return change
-
-
-def npy(header: str) -> bytes:
-    return b"\x93NUMPY\x01\x00" + len(header).to_bytes(2, "little") + header.encode()
-
-
-def with_header(shape: tuple[int, ...]) -> Change:
-    return with_member(npy(f"{{'descr': '<f4', 'fortran_order': False, 'shape': {shape}, }}\n") + bytes(48))
-
-
-def with_member(content: bytes) -> Change:
-    """Put these bytes in the place of the captions' vectors."""
-
-    def change(folder: Path) -> None:
-        kept = seed_arrays()
-        del kept["captions/embeddings"]
-        np.savez(folder / "pairs.npz", **kept)  # type: ignore[arg-type]
-        with zipfile.ZipFile(folder / "pairs.npz", "a") as packed:
-            packed.writestr("captions/embeddings.npy", content)
-
-    return change
-
-
-def encrypted(data: bytes) -> bytes:
-    return patched(data, flags=1)
-
-
-def patched(data: bytes, *, flags: int | None = None, method: int | None = None) -> bytes:
-    """Change flags or compression in every header of an archive."""
-    patched = bytearray(data)
-    for signature, at in ((b"PK\x03\x04", 6), (b"PK\x01\x02", 8)):
-        for found in re.finditer(re.escape(signature), data):
-            if flags is not None:
-                patched[found.start() + at] |= flags
-            if method is not None:
-                patched[found.start() + at + 2] = method
-    return bytes(patched)

@@ -23,13 +23,8 @@ from support.malformed_changes import (
     Change,
     arrays,
     edited,
-    encrypted,
     file,
     keys,
-    npy,
-    patched,
-    with_header,
-    with_member,
 )
 
 
@@ -205,13 +200,6 @@ def archives() -> Iterator[tuple[str, Case]]:
         "cut short": edited("pairs.npz", lambda data: data[: len(data) // 2]),
         "no archive": file("pairs.npz", "x" * 100),
         "nothing": file("pairs.npz", b""),
-        "a header of a petabyte": with_header((2**45, 6)),
-        "a header of negative size": with_header((-1, 6)),
-        "a broken header": with_member(b"\x93NUMPY\x01\x00\x10\x00{'descr': [[]], "),
-        "an unhashable header": with_member(npy("{{}: 1}")),
-        "another version": with_member(b"\x93NUMPY\x09\x00" + b" " * 100),
-        "encrypted": edited("pairs.npz", encrypted),
-        "an unknown compression": edited("pairs.npz", lambda data: patched(data, method=99)),
     }  # fmt: skip
     for name, change in changes.items():
         yield f"npz: {name}", Case(TRANSLATE, change)

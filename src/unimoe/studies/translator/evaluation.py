@@ -47,12 +47,8 @@ def image_ranks(
 ) -> Rows:
     """Return the rank of each caption's image among all images by inner product, from 1, ``(n,)`` int64.
 
-    Args:
-        translated: ``(n, D)`` captions in the common space; of unit length to rank by the cosine.
-        gallery: ``(m, D)`` images, each once.
-        image_of: ``(n,)`` row of each caption's image.
-        image_ids: by which equal scores rank, descending; without them the later row goes first.
-        device: where scores are computed.
+    Captions ``(n, D)`` and the gallery ``(m, D)``, each image once, are in the common space, of unit length to rank by
+    the cosine. Without ``image_ids``, of equal scores the later row goes first.
     """
     where = torch.device("cpu" if torch.device(device).type == "mps" else device)  # MPS has no float64
     order = torch.arange(len(gallery), device=where)
@@ -114,21 +110,9 @@ def crossmodal_spec(
 ) -> Evaluation:
     """Return the spec of a translator on one split of captions and images.
 
-    Args:
-        arm: its name.
-        seed: of the training; None where there was none.
-        experiment: the comparison's name in results.
-        dataset: the data's name in results.
-        split: the part's name in results.
-        pairs: the captions, and all unique images of the part.
-        config: the whole configuration.
-        encoder: identity of the captions' encoder, ``id@hash``; None where the files do not state it.
-        prompt: name and hash of its prefixes and lengths; None where the files do not state it.
-        translator_hash: content hash of what was learned; without it no existing result is known to be this
-            translator's, and it is always evaluated again.
-        checkpoint: which state of a training; ``none`` for closed forms.
-        training: steps and examples that the training took.
-        caveats: why the result is unfit for decisions.
+    ``pairs`` are the captions and all unique images of the part. ``encoder`` (``id@hash``) and ``prompt`` are None
+    where the files do not state them, ``checkpoint`` is ``none`` for closed forms. Without ``translator_hash``, the
+    content hash of what was learned, no existing result is known to be this translator's: it is evaluated again.
     """
     return Evaluation(
         system=arm,
@@ -168,14 +152,8 @@ def evaluate_crossmodal(
 ) -> EvalResult:
     """Rank, score, and write result, TREC run, judgments and drill-down, unless the result exists.
 
-    Args:
-        output_dir: the experiment's folder.
-        spec: of the evaluation; see ``crossmodal_spec``.
-        translator: the translator.
-        pairs: the captions, and all unique images of the part.
-        texts: caption id to text, for drill-downs; without them ids are shown.
-        device: where scores are computed.
-        given: command-line overrides, which each result records.
+    ``texts`` are the captions by id, for drill-downs; without them ids are shown. ``given`` are command-line overrides,
+    which each result records.
 
     Raises:
         DataError: the place of the result is taken by another evaluation, the translator takes other dimensions, or a

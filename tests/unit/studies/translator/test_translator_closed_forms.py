@@ -18,7 +18,7 @@ from unimoe.studies.translator.models.files import (
     MANIFEST_FILE,
     TENSORS_FILE,
     load_translator,
-    read_translator,
+    read_manifest,
     save_translator,
 )
 from unimoe.studies.translator.models.interface import LinearMap, ProjectionPair
@@ -182,11 +182,11 @@ class TestFiles:
         if isinstance(translator, LinearMap) and not centred:
             translator = LinearMap(translator.weight, translator.bias, notes=translator.notes)
         saved = save_translator(tmp_path / "t", translator, {"alpha": 1.0})
-        loaded, stored = load_translator(tmp_path / "t"), read_translator(tmp_path / "t")
+        loaded, stored = load_translator(tmp_path / "t"), read_manifest(tmp_path / "t")
         assert np.array_equal(loaded.translate(pairs.captions), translator.translate(pairs.captions))
         assert np.array_equal(loaded.gallery(pairs.images), translator.gallery(pairs.images))
         assert loaded.notes == translator.notes
-        assert (stored.content_hash, stored.settings) == (saved, {"alpha": 1.0})
+        assert (stored.tensors_hash, stored.settings) == (saved, {"alpha": 1.0})
 
     def test_damage_is_found(self, tmp_path: Path) -> None:
         folder = tmp_path / "t"

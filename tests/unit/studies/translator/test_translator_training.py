@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 from pydantic import ValidationError
-from support.translators import small_config, small_pairs, small_split
+from support.translators import small_config, small_split
 from torch.nn.functional import normalize
 
 from unimoe.config.files import load_config
@@ -76,8 +76,7 @@ class TestNetworks:
     def test_an_adapter_starts_at_its_closed_form(self, model: str, base: str, centre: bool, tmp_path: Path) -> None:
         config = small_config(tmp_path, model=model, centre=centre)
         fitted = linear_map(base, TRAIN, config)
-        network = make_network(model, Scales.of(TRAIN.captions, TRAIN.images), 16, 0, fitted)
-        start = NetworkTranslator(network, fitted.centre)
+        start = make_network(model, Scales.of(TRAIN.captions, TRAIN.images), 16, 0, fitted, centred=centre)
         np.testing.assert_allclose(start.predict(VALIDATION.captions), fitted.predict(VALIDATION.captions), atol=2e-6)
         np.testing.assert_allclose(
             start.translate(VALIDATION.captions), fitted.translate(VALIDATION.captions), atol=2e-6
@@ -95,15 +94,14 @@ class TestNetworks:
     def test_the_scale_of_captions_does_not_matter_to_the_learnt_part(self) -> None:
         large = Scales.of(1000 * TRAIN.captions + 50, TRAIN.images)
         small = make_network("mlp1", Scales.of(TRAIN.captions, TRAIN.images), 8, 0)
-        one = NetworkTranslator(small).predict(TRAIN.captions)
-        other = NetworkTranslator(make_network("mlp1", large, 8, 0)).predict(1000 * TRAIN.captions + 50)
+        one = small.predict(TRAIN.captions)
+        other = make_network("mlp1", large, 8, 0).predict(1000 * TRAIN.captions + 50)
         np.testing.assert_allclose(one, other, rtol=1e-3, atol=1e-3)
 
     @pytest.mark.parametrize("model", ["linear", "mlp2", "bigjump"])
     def test_tensors_bring_a_network_back(self, model: str, tmp_path: Path) -> None:
         base = linear_map("geometry", TRAIN, small_config(tmp_path)) if model == "bigjump" else None
-        network = make_network(model, Scales.of(TRAIN.captions, TRAIN.images), 8, 3, base)
-        before = NetworkTranslator(network, TRAIN.images.mean(0).astype(np.float64))
+        before = make_network(model, Scales.of(TRAIN.captions, TRAIN.images), 8, 3, base, centred=True)
         after = network_from(before.tensors())
         np.testing.assert_array_equal(after.translate(TRAIN.captions), before.translate(TRAIN.captions))
         np.testing.assert_array_equal(after.gallery(TRAIN.images), before.gallery(TRAIN.images))
@@ -111,7 +109,7 @@ class TestNetworks:
     def test_captions_of_another_encoder_are_refused(self) -> None:
         network = make_network("linear", Scales.of(TRAIN.captions, TRAIN.images), 8, 0)
         with pytest.raises(DataError, match="made for 12 dimensions"):
-            NetworkTranslator(network).translate(np.ones((2, 13), dtype=np.float32))
+            network.translate(np.ones((2, 13), dtype=np.float32))
 
 
 class TestSchedule:
@@ -361,8 +359,3 @@ def test_the_shipped_config_has_the_seeds_values() -> None:
 def test_impossible_settings_are_refused(raw: dict[str, Any], words: str) -> None:
     with pytest.raises(ValidationError, match=words):
         TranslatorConfig.model_validate(raw)
-
-
-def test_small_pairs_are_what_they_say() -> None:
-    pairs = small_pairs()
-    assert (len(pairs), pairs.captions.shape[1], pairs.images.shape) == (180, 12, (60, 16))

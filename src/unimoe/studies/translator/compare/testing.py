@@ -14,7 +14,7 @@ from unimoe.studies.translator.config import CLOSED_FORMS, TranslatorConfig
 from unimoe.studies.translator.data.caption_pairs import CaptionPairs, split_by_image
 from unimoe.studies.translator.data.sources import Source
 from unimoe.studies.translator.evaluation import crossmodal_spec, evaluate_crossmodal
-from unimoe.studies.translator.models.files import read_translator
+from unimoe.studies.translator.models.files import read_manifest
 from unimoe.studies.translator.models.interface import milliseconds_per_query
 from unimoe.studies.translator.training.trainer import TranslatorTrainer
 
@@ -71,7 +71,7 @@ def report(trainer: TranslatorTrainer, facts: Mapping[str, Any], pairs: Compared
         },
         encoder=source.encoder,
         prompt=source.prompt,
-        translator_hash=read_translator(trainer.checkpoint).content_hash,
+        translator_hash=read_manifest(trainer.checkpoint).tensors_hash,
         checkpoint="none" if closed_form else "best",
         training=None if closed_form else budget,
         caveats=comparison.caveats,

@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 import numpy as np
+from numpy.lib import npyio
 from numpy.typing import NDArray
 
 from unimoe.core.errors import DataError, first_few
@@ -65,11 +66,11 @@ class NpzFile:
     def __init__(self, path: Path) -> None:
         self.path = path
         try:
-            self._file = np.load(path, allow_pickle=False)
+            self._file = npyio.NpzFile(path, allow_pickle=False)  # np.load takes any file for a pickle
             self.keys = set(self._file.files)
         except FileNotFoundError:
             raise DataError(f"{path}: no such file") from None
-        except Exception as error:  # numpy and zipfile raise errors of many kinds; an NPY file has no keys
+        except Exception as error:  # numpy and zipfile raise errors of many kinds
             raise DataError(f"{path}: no NPZ file ({error}); write it with numpy.savez") from None
 
     def require(self, keys: Sequence[str]) -> None:
@@ -127,12 +128,7 @@ class NpzFile:
 
 
 def load_pairs(path: Path, captions_txt: Path | None = None, dims: Dims | None = None) -> CaptionPairs:
-    """Read captions with their images from a file of either layout.
-
-    Args:
-        path: the NPZ file.
-        captions_txt: the image of each caption, for the original layout; the plain layout has its own.
-        dims: the dimensions of captions and of images that are expected.
+    """Read captions with their images from a file of either layout; ``captions_txt`` is for the original one.
 
     Raises:
         DataError: the file is missing or damaged, lacks a key, has other dimensions than ``dims`` or its metadata say

@@ -86,10 +86,7 @@ class CaptionPairs:
 def split_by_image(pairs: CaptionPairs, fraction: float, seed: int) -> tuple[CaptionPairs, CaptionPairs]:
     """Split into (train, validation) by image, so that no image has captions on both sides.
 
-    Args:
-        pairs: to split.
-        fraction: share of the images for validation.
-        seed: which images; the choice depends on image ids, not on their order.
+    ``fraction`` is the share of the images for validation. Which ones depends on seed and ids, not on their order.
 
     Raises:
         UsageError: a part would have no image.
@@ -118,14 +115,8 @@ def build_pairs(
 ) -> CaptionPairs:
     """Match captions ``(N, Dx)`` and images ``(M, Dy)`` by image id; those without a counterpart are dropped.
 
-    Args:
-        captions: their embeddings.
-        caption_ids: their ids.
-        caption_images: the id of each caption's image, or None.
-        images: their embeddings.
-        image_ids: their ids.
-        source: the file that messages name.
-        contradictions: captions for which two sources name different images; their ``caption_images`` are None.
+    ``caption_images`` are the ids of the captions' images, None where it is unknown, as for ``contradictions``:
+    captions for which two sources name different images. Messages name ``source``.
 
     Raises:
         DataError: an id occurs twice, a vector is zero or not finite, lengths differ, or nothing is left.

@@ -53,11 +53,8 @@ def load_source(
 ) -> Source:
     """Load pairs by name, and print what was left out.
 
-    Args:
-        name: ``flickr8k``, ``generated`` (a linear map), ``generated-curved``, or an NPZ file.
-        captions_txt: the image of each caption of a file, unless the file says so itself.
-        encoder: of Flickr8k's captions; by default the bundled one.
-        dims: the dimensions of captions and of images that are expected.
+    The name is ``flickr8k``, ``generated`` (a linear map), ``generated-curved``, or an NPZ file. Only a file takes
+    ``captions_txt``, only Flickr8k an ``encoder`` of its captions. ``dims`` are those that are expected.
 
     Raises:
         UsageError: no such source.
@@ -95,15 +92,8 @@ def generated_pairs(
     """Generate captions and images from a known map, to see what a translator recovers.
 
     The content of an image is a vector z of ``Dx`` independent normal numbers with scales from 1 down to .1. The image
-    is ``A z`` plus ``curvature`` times a random quadratic map of z of the same spread; a caption is z with noise.
-
-    Args:
-        images: how many.
-        per_image: captions of each.
-        dims: of captions and of images, ``(Dx, Dy)``.
-        noise: standard deviation of a caption's noise over that of z, the same in every direction.
-        curvature: 0 for a linear map, which a closed form can recover.
-        seed: of everything.
+    is ``A z`` plus ``curvature`` times a random quadratic map of z of the same spread; a caption is z with noise, whose
+    standard deviation in every direction is ``noise`` times that of z.
 
     Returns:
         The pairs, and the map ``A``, ``(Dy, Dx)``.

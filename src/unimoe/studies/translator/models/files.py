@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
-import safetensors
 import safetensors.numpy
 import torch
 from numpy.typing import NDArray
@@ -30,26 +28,16 @@ _NETWORK = "network"
 AnyTranslator = LinearMap | ProjectionPair | NetworkTranslator
 
 
-@dataclass(frozen=True)
-class StoredTranslator:
-    """The content of a translator's folder.
+class Manifest(BaseModel):
+    """What a translator's folder says about it.
 
     Attributes:
         kind: ``network``, ``linear_map`` or ``projection_pair``.
-        tensors: by name.
         settings: JSON that its maker wrote about it.
         notes: how it was made.
-        content_hash: of the tensors' file.
+        tensors_hash: content hash of the tensors' file.
     """
 
-    kind: str
-    tensors: dict[str, NDArray[Any]]
-    settings: dict[str, Any]
-    notes: tuple[str, ...]
-    content_hash: str
-
-
-class _Manifest(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
 
     translator_version: Literal[1] = 1
@@ -63,8 +51,7 @@ def translator_tensors(translator: AnyTranslator) -> dict[str, NDArray[Any]]:
     """Return the arrays of a translator by name, as a file holds them."""
     if isinstance(translator, NetworkTranslator):
         return translator.tensors()
-    arrays = {field.name: getattr(translator, field.name) for field in fields(translator) if field.name != "notes"}
-    return {name: array for name, array in arrays.items() if array is not None}
+    return {name: array for name, array in vars(translator).items() if isinstance(array, np.ndarray)}
 
 
 def save_translator(folder: Path, translator: AnyTranslator, settings: Mapping[str, Any]) -> str:
@@ -78,13 +65,13 @@ def save_translator(folder: Path, translator: AnyTranslator, settings: Mapping[s
         tensors = translator_tensors(translator)
         safetensors.numpy.save_file({name: np.ascontiguousarray(tensor) for name, tensor in tensors.items()}, file)
         notes, content_hash = list(translator.notes), hash_file(file)
-        manifest = _Manifest(kind=kind, settings=dict(settings), notes=notes, tensors_hash=content_hash)
+        manifest = Manifest(kind=kind, settings=dict(settings), notes=notes, tensors_hash=content_hash)
         write_json(temporary / MANIFEST_FILE, manifest.model_dump())
     return content_hash
 
 
-def read_translator(folder: Path) -> StoredTranslator:
-    """Read and verify a translator.
+def read_manifest(folder: Path) -> Manifest:
+    """Read a translator's manifest, and verify its tensors.
 
     Raises:
         DataError: the folder is missing, half-written, damaged, or of another version.
@@ -93,11 +80,10 @@ def read_translator(folder: Path) -> StoredTranslator:
     for part in (folder, file, path):
         if not part.exists():
             raise DataError(f"{folder}: not a whole translator, {part.name} is missing; train it")
-    manifest = read_json(path, _Manifest, "train it again with this unimoe")
+    manifest = read_json(path, Manifest, "train it again with this unimoe")
     if hash_file(file) != manifest.tensors_hash:
         raise DataError(f"{file}: content differs from its manifest (damaged or replaced); train it again")
-    tensors = safetensors.numpy.load_file(file)
-    return StoredTranslator(manifest.kind, tensors, manifest.settings, tuple(manifest.notes), manifest.tensors_hash)
+    return manifest
 
 
 def load_translator(folder: Path, device: torch.device | None = None) -> AnyTranslator:
@@ -106,12 +92,12 @@ def load_translator(folder: Path, device: torch.device | None = None) -> AnyTran
     Raises:
         DataError: it is missing, damaged or of an unknown kind.
     """
-    stored = read_translator(folder)
+    manifest, tensors = read_manifest(folder), safetensors.numpy.load_file(folder / TENSORS_FILE)
+    notes = tuple(manifest.notes)
     try:
-        if stored.kind != _NETWORK:
-            return _CLOSED_FORMS[stored.kind](**stored.tensors, notes=stored.notes)
-        loaded = network_from(stored.tensors, stored.notes)
+        if manifest.kind != _NETWORK:
+            return _CLOSED_FORMS[manifest.kind](**tensors, notes=notes)
+        loaded = network_from(tensors, notes)
     except (KeyError, TypeError, RuntimeError) as error:
-        raise DataError(f"{folder}: no {stored.kind} that this unimoe makes ({error}); train it again") from None
-    loaded.network.to(device or torch.device("cpu"))
-    return loaded
+        raise DataError(f"{folder}: no {manifest.kind} that this unimoe makes ({error}); train it again") from None
+    return loaded.to(device or torch.device("cpu"))

@@ -38,8 +38,8 @@ class Scales:
         return cls(*_spread(captions), *_spread(images))
 
 
-class TranslatorNetwork(nn.Module):
-    """Computes ``y = base(x) + image_scale * layers((x - caption_mean) / caption_scale)``.
+class NetworkTranslator(nn.Module):
+    """Computes ``y = base(x) + image_scale * layers((x - caption_mean) / caption_scale)``; see also ``Translator``.
 
     Without a base, the mean image takes its place.
 
@@ -54,6 +54,8 @@ class TranslatorNetwork(nn.Module):
     Attributes:
         base: the closed form as a layer, in float32, or None.
         layers: the layers learnt from random weights.
+        centre: ``(Dy,)`` subtracted from translations and images before the cosine; None for the plain cosine.
+        notes: how it was made.
     """
 
     caption_mean: Tensor
@@ -70,6 +72,8 @@ class TranslatorNetwork(nn.Module):
         generator: torch.Generator | None = None,
     ) -> None:
         super().__init__()
+        self.centre: Doubles | None = None
+        self.notes = () if base is None else base.notes
         for name, value in vars(scales).items():
             self.register_buffer(name, torch.tensor(value, dtype=torch.float32))
         widths = [len(scales.caption_mean), *[hidden] * layers, len(scales.image_mean)]
@@ -96,42 +100,19 @@ class TranslatorNetwork(nn.Module):
         learnt: Tensor = self.image_scale * self.layers((captions - self.caption_mean) / self.caption_scale)
         return learnt + (self.image_mean if self.base is None else self.base(captions))
 
-
-def make_network(
-    model: str, scales: Scales, hidden: int, seed: int, base: LinearMap | None = None
-) -> TranslatorNetwork:
-    """Make an untrained network: ``linear``, ``mlp1``, ``mlp2``, or else an adapter of one hidden layer on ``base``."""
-    generator = torch.Generator().manual_seed(seed)
-    return TranslatorNetwork(scales, hidden, _HIDDEN_LAYERS.get(model, 1), base, generator)
-
-
-@dataclass(frozen=True)
-class NetworkTranslator:
-    """A network as a ``Translator``.
-
-    Attributes:
-        network: computes on the device of its parameters.
-        centre: ``(Dy,)`` subtracted from translations and images before the cosine; None for the plain cosine.
-        notes: how it was made.
-    """
-
-    network: TranslatorNetwork
-    centre: Doubles | None = None
-    notes: tuple[str, ...] = ()
-
     @property
     def input_dim(self) -> int:
         """Dimensions of a caption's embedding."""
-        return self.network.caption_mean.numel()
+        return self.caption_mean.numel()
 
     def predict(self, captions: Numbers) -> Floats:
         """Predict the images' embeddings, ``(n, Dy)`` float32, neither centred nor normalised."""
         refuse_width(captions, self.input_dim, "captions")
-        device = self.network.caption_mean.device
         vectors = torch.from_numpy(np.ascontiguousarray(captions, dtype=np.float32))
         blocks = (vectors[begin : begin + _BLOCK] for begin in range(0, len(vectors), _BLOCK))
         with torch.inference_mode():
-            found: Floats = torch.cat([self.network(block.to(device)).cpu() for block in blocks]).numpy()
+            parts = [self(block.to(self.caption_mean.device)).cpu() for block in blocks]
+        found: Floats = torch.cat(parts).numpy()
         return found
 
     def translate(self, captions: Numbers) -> Floats:
@@ -141,13 +122,23 @@ class NetworkTranslator:
 
     def gallery(self, images: Numbers) -> Floats:
         """See ``Translator``."""
-        refuse_width(images, self.network.image_mean.numel(), "images")
+        refuse_width(images, self.image_mean.numel(), "images")
         return unit(images if self.centre is None else images - self.centre)
 
     def tensors(self) -> dict[str, NDArray[Any]]:
         """Return weights and centre, for a file."""
-        found = {name: tensor.detach().cpu().numpy() for name, tensor in self.network.state_dict().items()}
+        found = {name: tensor.detach().cpu().numpy() for name, tensor in self.state_dict().items()}
         return found if self.centre is None else found | {"centre": self.centre}
+
+
+def make_network(
+    model: str, scales: Scales, hidden: int, seed: int, base: LinearMap | None = None, *, centred: bool = False
+) -> NetworkTranslator:
+    """Make an untrained network: ``linear``, ``mlp1``, ``mlp2``, or else an adapter of one hidden layer on ``base``."""
+    generator = torch.Generator().manual_seed(seed)
+    network = NetworkTranslator(scales, hidden, _HIDDEN_LAYERS.get(model, 1), base, generator)
+    network.centre = scales.image_mean if centred else None
+    return network
 
 
 def network_from(tensors: dict[str, NDArray[Any]], notes: tuple[str, ...] = ()) -> NetworkTranslator:
@@ -157,14 +148,13 @@ def network_from(tensors: dict[str, NDArray[Any]], notes: tuple[str, ...] = ()) 
     weights = [name for name in kept if name.startswith("layers.") and name.endswith(".weight")]
     scales = Scales(kept["caption_mean"], 1.0, kept["image_mean"], 1.0)
     base = LinearMap(kept["base.weight"], kept["base.bias"]) if "base.weight" in kept else None
-    network = TranslatorNetwork(scales, len(kept["layers.0.weight"]), len(weights) - 1, base)
+    network = NetworkTranslator(scales, len(kept["layers.0.weight"]), len(weights) - 1, base)
     network.load_state_dict({name: torch.from_numpy(tensor) for name, tensor in kept.items()})
-    return NetworkTranslator(network.eval(), centre, notes)
+    network.centre, network.notes = centre, notes
+    return network.eval()
 
 
 def _spread(vectors: Numbers) -> tuple[Doubles, float]:
     """Return the mean, and the root mean square of the centred entries; 1 where nothing varies."""
-    mean = vectors.mean(axis=0, dtype=np.float64)
-    square = float(np.einsum("nd,nd->", vectors, vectors, dtype=np.float64)) / vectors.size
-    variance = square - float(mean @ mean) / len(mean)
-    return mean, float(np.sqrt(variance)) if variance > 1e-12 * square else 1.0
+    deviation = float(np.sqrt(vectors.var(axis=0, dtype=np.float64).mean()))
+    return vectors.mean(axis=0, dtype=np.float64), deviation or 1.0

@@ -181,12 +181,9 @@ def fit_cca(
 ) -> ProjectionPair:
     """Fit the canonical projections, compared by the cosine.
 
-    Args:
-        moments: of the pairs. The images' covariance is that of unique images.
-        components: canonical directions kept, those of the highest correlation; None for all.
-        power: each side's coordinates are weighted by their correlation to this power: 0 weights them equally, 4 is
-            what Gong et al. (2014) use for images and tags.
-        shrinkage: of both covariances.
+    ``components`` are the canonical directions kept, those of the highest correlation; None for all. Each side's
+    coordinates are weighted by their correlation to ``power``: 0 weights them equally, 4 is what Gong et al. (2014) use
+    for images and tags.
 
     Raises:
         UsageError: more components than the smaller side has dimensions.

@@ -63,13 +63,10 @@ def contrastive_loss(
         anchors: ``(B, D)`` of unit length.
         anchor_ids: ``(B,)`` integers; every anchor needs a positive.
         candidates: ``(M, D)`` of unit length.
-        candidate_ids: ``(M,)``; null where a candidate's place is its id.
+        candidate_ids: ``(M,)``; None where a candidate's place is its id.
         temperature: cosines are divided by it.
         extra: further positives; they are nobody else's negatives.
         negatives: which of them count.
-
-    Returns:
-        A number; gradients flow to anchors and candidates.
 
     Raises:
         ValueError: an anchor has no positive among candidates and extra.

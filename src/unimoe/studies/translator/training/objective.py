@@ -6,7 +6,7 @@ and never beside its own copy in the batch: else copies of a caption's true imag
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -23,14 +23,8 @@ from unimoe.studies.translator.training.losses import (
 )
 
 
-@dataclass(frozen=True)
-class Batch:
-    """Captions of a batch.
-
-    Attributes:
-        captions: ``(B,)`` their rows.
-        images: ``(B,)`` the rows of their images in the bank.
-    """
+class Batch(NamedTuple):
+    """Rows of the captions of a batch ``(B,)``, and of their images in the bank."""
 
     captions: Tensor
     images: Tensor
@@ -88,13 +82,7 @@ class PredictionQueue:
         self.captions = torch.cat([self.captions, captions])[last]
 
     def positives(self, images: Tensor, captions: Tensor, per_image: int) -> Extra:
-        """Return the newest predictions for other captions of the same image.
-
-        Args:
-            images: ``(B,)`` rows of the anchors' images.
-            captions: ``(B,)`` rows of the anchors.
-            per_image: how many of an anchor at most.
-        """
+        """Return the newest predictions for other captions of the same image, so many of an anchor at most."""
         others = (images[:, None] == self.images) & (captions[:, None] != self.captions)
         places = torch.arange(len(self.images), device=images.device).where(others, -1)
         newest = places.topk(min(per_image, len(self.images)), dim=1).values
@@ -131,11 +119,7 @@ class Objective:
     def __call__(self, predicted: Tensor, batch: Batch, temperature: float, recent: int) -> dict[str, Tensor]:
         """Return the weighted terms of a batch; their sum is the loss.
 
-        Args:
-            predicted: ``(B, D)`` centred where the bank is, not normalised.
-            batch: the captions behind it.
-            temperature: of InfoNCE.
-            recent: images of the queue that count.
+        Predictions ``(B, D)`` are centred where the bank is, not normalised; ``recent`` images of the queue count.
         """
         config = self._config
         unit, targets = normalize(predicted, dim=1), self._bank[batch.images]

@@ -10,7 +10,7 @@ from torch import nn
 
 from unimoe.studies.translator.config import BankConfig, SamplerConfig, TemperatureConfig, TranslatorConfig
 from unimoe.studies.translator.data.caption_pairs import Rows
-from unimoe.studies.translator.models.networks import TranslatorNetwork
+from unimoe.studies.translator.models.networks import NetworkTranslator
 
 
 def temperature_of(config: TemperatureConfig, epoch: int, epochs: int) -> float:
@@ -27,7 +27,7 @@ def recent_of(config: BankConfig, epoch: int) -> int:
     return 0 if after < 0 else config.recent[min(after, len(config.recent) - 1)]
 
 
-def make_optimizer(network: TranslatorNetwork, config: TranslatorConfig) -> torch.optim.AdamW:
+def make_optimizer(network: NetworkTranslator, config: TranslatorConfig) -> torch.optim.AdamW:
     """Return AdamW over the layers that start from random weights; biases have no decay."""
     weights = [parameter for parameter in network.layers.parameters() if parameter.ndim == 2]
     biases = [parameter for parameter in network.layers.parameters() if parameter.ndim == 1]
@@ -53,12 +53,6 @@ def epoch_batches(config: SamplerConfig, image_of: Rows, seed: int, epoch: int) 
     Shuffled batches hold every caption once. Batches by image pass over all images as often as it takes to see every
     caption once on average; on each pass an image gives its next K captions, or all where it has fewer. A last batch of
     one caption, which has no negative, is left out.
-
-    Args:
-        config: kind and size of the batches.
-        image_of: ``(N,)`` the image of each caption.
-        seed: of the training.
-        epoch: counted from 0.
     """
     rng = np.random.default_rng([seed, epoch, 0x7A])
     if config.by_image:

@@ -10,6 +10,7 @@ On a CPU, a resumed training takes the same steps as an undisturbed one. A close
 from __future__ import annotations
 
 import copy
+import math
 import time
 from bisect import bisect_right
 from collections.abc import Sequence
@@ -34,7 +35,7 @@ from unimoe.studies.translator.models.files import (
     TENSORS_FILE,
     AnyTranslator,
     load_translator,
-    read_translator,
+    read_manifest,
     save_translator,
     translator_tensors,
 )
@@ -116,7 +117,7 @@ class TranslatorTrainer(Training):
                 kept.
         """
         self.run(on_batch)
-        facts: dict[str, Any] = read_translator(self.checkpoint).settings["facts"]
+        facts: dict[str, Any] = read_manifest(self.checkpoint).settings["facts"]
         return facts
 
     def translator(self) -> Translator:
@@ -136,7 +137,7 @@ class TranslatorTrainer(Training):
         """
         if not (self.checkpoint / MANIFEST_FILE).exists():
             return False
-        settings = read_translator(self.checkpoint).settings
+        settings = read_manifest(self.checkpoint).settings
         config = {key: value for key, value in settings.get("config", {}).items() if key not in WITHOUT_EFFECT}
         self.state.refuse_other(self.checkpoint, settings.get("fingerprint"), {"config": config})
         return bool(settings["finished"])
@@ -160,9 +161,8 @@ class TranslatorTrainer(Training):
         base = BASES.get(config.model)
         fitted = linear_map(base, train, config) if base else None
         scales = Scales.of(train.captions, train.images)
-        self._network = make_network(config.model, scales, config.hidden, config.seed, fitted).to(device)
-        self._notes = fitted.notes if fitted else ()
-        self._centre = scales.image_mean if config.centre else None
+        network = make_network(config.model, scales, config.hidden, config.seed, fitted, centred=config.centre)
+        self._network = network.to(device)
         self._offset = torch.tensor(scales.image_mean * config.centre, dtype=torch.float32, device=device)
         self._captions = torch.from_numpy(train.captions).to(device)
         self._image_of = torch.from_numpy(train.image_of).to(device)
@@ -213,7 +213,8 @@ class TranslatorTrainer(Training):
         except DataError as error:
             if progress.step:
                 self._write_best(finished=False)
-            raise DataError(f"{self.arm}, seed {self.config.seed}: {error}; or lower learning_rate") from None
+            remedy = "; or lower learning_rate" if self._ends else ""
+            raise DataError(f"{self.arm}, seed {self.config.seed}: {error}{remedy}") from None
         if not progress.step:
             return found["mrr"], {}
         counts, fired = self._objective.take_counts(), progress.extra.get("fired", {})
@@ -259,7 +260,7 @@ class TranslatorTrainer(Training):
         self._write_best(finished=True)
 
     def _current(self) -> AnyTranslator:
-        return NetworkTranslator(self._network, self._centre, self._notes) if self._ends else self._closed_form
+        return self._network if self._ends else self._closed_form
 
     def _epochs(self, step: int) -> int:
         """Return how many epochs have ended after so many steps."""
@@ -274,12 +275,10 @@ class TranslatorTrainer(Training):
 
     def _write_best(self, *, finished: bool) -> None:
         """Write the best epoch, with the settings and facts that are kept beside the weights."""
-        best, progress = self._current(), self.progress
+        best, progress = copy.deepcopy(self._current()), self.progress
         if isinstance(best, NetworkTranslator):
-            network = copy.deepcopy(self._network)
-            network.load_state_dict(self._best)
-            best = NetworkTranslator(network, self._centre, self._notes)
-            weights = [parameter.detach().cpu().numpy() for parameter in network.parameters()]
+            best.load_state_dict(self._best)
+            weights: list[Any] = [*best.parameters()]
         else:
             weights = [*translator_tensors(best).values()]
         facts = {
@@ -289,7 +288,7 @@ class TranslatorTrainer(Training):
             "epochs": self._epochs(progress.step),
             "steps": progress.step,
             "seconds": progress.seconds,
-            "parameters": sum(weight.size for weight in weights),
+            "parameters": sum(math.prod(weight.shape) for weight in weights),
             "weight_bytes": sum(weight.nbytes for weight in weights),
             "fired": progress.extra.get("fired", {}),
         }
