@@ -66,7 +66,8 @@ class NpzFile:
     def __init__(self, path: Path) -> None:
         self.path = path
         try:
-            self._file = npyio.NpzFile(path, allow_pickle=False)  # np.load takes any file for a pickle
+            # np.load takes any other file for a pickle, and says so.
+            self._file = npyio.NpzFile(path, allow_pickle=False)  # type: ignore[arg-type]
             self.keys = set(self._file.files)
         except FileNotFoundError:
             raise DataError(f"{path}: no such file") from None

@@ -141,11 +141,13 @@ def build_pairs(
         captions=captions if len(kept) == len(captions) else captions[kept],
         caption_ids=[caption_ids[row] for row in kept],
         images=images if len(described) == len(images) else images[described],
-        image_ids=[image_ids[row] for row in described],
+        image_ids=[image_ids[row] for row in described.tolist()],
         image_of=image_of,
         dropped=Dropped(
             captions_without_image=tuple(key for key in without if key not in set(contradictions)),
-            images_without_captions=tuple(image_ids[row] for row in np.setdiff1d(np.arange(len(images)), described)),
+            images_without_captions=tuple(
+                image_ids[row] for row in np.setdiff1d(np.arange(len(images)), described).tolist()
+            ),
             contradictions=tuple(contradictions),
         ),
     )
