@@ -30,7 +30,7 @@ from unimoe.evaluation.systems.system import System
 from unimoe.evaluation.tiers.datasets import Dataset, LoadedDataset
 from unimoe.evaluation.tiers.loading import Failures, report_dataset
 from unimoe.models.batching import batches
-from unimoe.models.served.usage import Estimate
+from unimoe.models.served.client import Estimate
 from unimoe.models.token_tree import tree_tokens
 from unimoe.models.unimodel import UnimodelForExp1
 from unimoe.results import Task

@@ -34,8 +34,7 @@ from unimoe.evaluation.reranking_eval import rerank_collection
 from unimoe.evaluation.runner import Evaluator
 from unimoe.evaluation.systems.named import Naming, stated_system
 from unimoe.evaluation.tiers.loading import Failures
-from unimoe.models.served.api import BOTTOM, TOP, margin
-from unimoe.models.served.apis import vllm_prompts
+from unimoe.models.served.api import BOTTOM, TOP, margin, vllm_prompts
 from unimoe.models.served.probe import PROBE_PAIRS
 from unimoe.results import Task
 
