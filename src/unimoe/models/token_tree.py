@@ -27,7 +27,7 @@ class Segment:
         parent: index of the segment that it continues; -1 where sequences begin.
         begin: index of its first token in the packed row.
         end: one past its last token there.
-        member: one of the sequences that share it; -1 for filling.
+        member: one of the sequences that share it.
     """
 
     parent: int
@@ -73,15 +73,6 @@ def build_tree(sequences: Sequence[list[int]]) -> TokenTree:
         cuts = [low, *(i for i in range(low + 1, high) if shared[i] < depth + MIN_SHARED), high]
         pending.extend((a, b, depth, parent) for a, b in reversed(list(pairwise(cuts))))
     return tree
-
-
-def with_filling(tree: TokenTree, count: int) -> TokenTree:
-    """Return a tree with so many more tokens, which belong to no sequence."""
-    if not count:
-        return tree
-    end = len(tree.ids)
-    filling = Segment(-1, end, end + count, -1)
-    return TokenTree(tree.ids + [0] * count, [*tree.positions, *range(count)], [*tree.segments, filling], tree.last)
 
 
 def places(tree: TokenTree) -> list[NDArray[np.int64]]:
