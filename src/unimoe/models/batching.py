@@ -41,14 +41,8 @@ def default_token_budget(device: torch.device) -> int:
 def plan_batches(lengths: Sequence[int], token_budget: int, batch_size: int | None = None) -> list[list[int]]:
     """Group indices into batches, longest first, so that memory peaks at the start and not after hours.
 
-    Args:
-        lengths: tokens of each sequence.
-        token_budget: padded tokens of a batch; a longer sequence is a batch alone.
-        batch_size: sequences of a batch, instead of the budget.
-
-    Returns:
-        Every index exactly once; no batch holds sequences less than half as long as its longest. The batches depend on
-        the lengths alone; sequences of one length keep their order.
+    A batch has so many padded tokens, or so many sequences, and none less than half as long as its longest; a longer
+    one is a batch alone. The batches depend on the lengths alone.
     """
     order = sorted(range(len(lengths)), key=lambda index: -lengths[index])
     batches: list[list[int]] = []
@@ -175,13 +169,8 @@ class FittingBatches:
     def attempt(self, compute: Callable[[], T], size: int, inputs: int) -> T | None:
         """Return what a function computes of a batch; None where it does not fit, after which batches are smaller.
 
-        Args:
-            compute: computes the batch.
-            size: of the batch.
-            inputs: how many it has.
-
         Raises:
-            DataError: the batch has one input.
+            DataError: the batch has one input, and does not fit.
         """
         found = if_it_fits(compute)
         if found is not None:

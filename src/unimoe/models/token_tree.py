@@ -93,13 +93,8 @@ def path(segments: Sequence[Segment], index: int) -> NDArray[np.int64]:
 def plan_trees(sequences: Sequence[list[int]], token_budget: int, batch_size: int | None = None) -> list[list[int]]:
     """Group indices into batches for ``build_tree``, sequences that begin alike together.
 
-    Args:
-        sequences: token ids, none empty.
-        token_budget: tokens of a tree; a longer sequence is a batch alone.
-        batch_size: sequences of a tree, instead of the budget.
-
-    Returns:
-        Every index exactly once. The batches depend on the token ids alone; equal sequences keep their order.
+    A tree has so many tokens, or so many sequences; a longer one is a batch alone. The batches depend on the token ids
+    alone; equal sequences keep their order.
     """
     entries = list(_entries(sequences))
     batches, begin = [], 0

@@ -58,11 +58,8 @@ _DOCUMENTS_PER_SEARCH = 100
 class ServedReranker(Reranker):
     """Scores pairs by a server: raw scores of texts, or the margin of our own prompts.
 
-    Args:
-        url: its address, as ``https://host/v1``.
-        settings: how it is asked.
-        experiment: for the API ``vllm``, its ``model`` section names the tokenizer and ``prompt`` is the prompt.
-        record: keeps the first answers about the probe pairs; by default a file in the user's cache.
+    For the API ``vllm``, the experiment's ``model`` section names the tokenizer and ``prompt`` is the prompt. The other
+    arguments are those of ``ServedEmbedder``.
 
     Attributes:
         name: of the arm.
@@ -129,11 +126,7 @@ class ServedReranker(Reranker):
         return list(compress(queries, self._tokenizer.too_long(queries.values()))) if self._tokenizer else []
 
     def score(self, prepared: Sequence[Any], advance: Advance | None = None) -> list[float]:
-        """Return the margin or raw score of each pair.
-
-        Raises:
-            InputError: the server does not answer, or not with a finite number for each pair; carries the index.
-        """
+        """Return the margin or raw score of each pair; errors are those of ``Client.ask``."""
         found = self._client.ask_all(self._ask, self._in_requests(prepared), advance)
         return [score for scores, _ in found for score in scores]
 
@@ -187,10 +180,8 @@ class ServedReranker(Reranker):
         shards = self.cut(collection, candidates)
         pairs = list(chain.from_iterable(shards))
         sample = self.prepare(pair_texts(collection, pairs[:: max(1, len(pairs) // _SAMPLE)]))
-        if self._tokenizer:
-            tokens: float = sum(map(len, sample))
-        else:
-            tokens = sum(map(len, chain.from_iterable(sample))) / CHARACTERS_PER_TOKEN
+        lengths = sum(map(len, sample if self._tokenizer else chain.from_iterable(sample)))
+        tokens = lengths if self._tokenizer else lengths / CHARACTERS_PER_TOKEN
         searches = sum(math.ceil(len(shard) / _DOCUMENTS_PER_SEARCH) for shard in shards)
         return estimate(len(shards), tokens * len(pairs) / max(1, len(sample)), self._settings, searches)
 

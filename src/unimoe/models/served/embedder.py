@@ -110,12 +110,7 @@ class ServedEmbedder:
         batch_size: int | None = None,
         advance: Advance | None = None,
     ) -> Vectors:
-        """Embed texts; arguments and result as in ``Embedder``. Requests have ``batch_size`` texts at most.
-
-        Raises:
-            UsageError: a length is asked for, which the server alone decides.
-            InputError: the server does not answer, or not with a vector for each text; carries the text's index.
-        """
+        """Embed texts; see ``Embedder``. Requests have ``batch_size`` texts at most; the server decides on lengths."""
         if max_length is not None:
             raise UsageError(
                 "a server cuts texts at its own limit; leave retrieval.query_length and retrieval.document_length null"
