@@ -162,22 +162,22 @@ def _uncompiled_attention() -> Callable[..., Any]:
 
 def attend_in_blocks(blocks: Sequence[Block], query: Tensor, key: Tensor, value: Tensor, scaling: float) -> Tensor:
     """Attend: queries ``(H, T, D)``, keys ``(G, T, D)``, values ``(G, T, V)``; return ``(T, H, V)``, 0 for filling."""
-    per_group, tokens = len(query) // len(key), query.shape[1]
-    queries = query.transpose(0, 1)
-    # A kernel with a mask wants as many heads of keys as of queries.
-    keys, values = (part.repeat_interleave(per_group, dim=0).transpose(0, 1) for part in (key, value))
+    groups, tokens = len(key), query.shape[1]
+    queries = query.unflatten(0, (groups, -1))
     # One token more: the output of padded queries, which is dropped.
-    output = query.new_zeros(tokens + 1, len(query), value.shape[-1])
+    output = query.new_zeros(tokens + 1, *queries.shape[:2], value.shape[-1])
     for block in blocks:
+        asked = queries[:, :, block.queries.clamp(max=tokens - 1)].permute(2, 0, 1, 3, 4)
+        # The heads of a group are stacked as rows, so that no key is copied for each of them.
         mixed = nn.functional.scaled_dot_product_attention(
-            queries[block.queries.clamp(max=tokens - 1)].transpose(1, 2),
-            keys[block.keys].transpose(1, 2),
-            values[block.keys].transpose(1, 2),
-            attn_mask=block.mask,
+            asked.flatten(2, 3),
+            key[:, block.keys].transpose(0, 1),
+            value[:, block.keys].transpose(0, 1),
+            attn_mask=block.mask.repeat(1, 1, asked.shape[2], 1),
             scale=scaling,
         )
-        output[block.queries] = mixed.transpose(1, 2)
-    return output[:-1]
+        output[block.queries] = mixed.unflatten(2, asked.shape[2:4]).permute(0, 3, 1, 2, 4)
+    return output[:-1].flatten(1, 2)
 
 
 def build_blocks(segments: Sequence[Segment], tokens: int, device: torch.device, dtype: torch.dtype) -> list[Block]:
