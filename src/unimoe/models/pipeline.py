@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import TypeVar
 
@@ -19,7 +19,7 @@ Item = TypeVar("Item")
 Made = TypeVar("Made")
 
 
-def ahead(make: Callable[[Item], Made], items: Iterable[Item], threads: int = 1) -> Iterator[Made]:
+def ahead(make: Callable[[Item], Made], items: Iterable[Item], threads: int = 1) -> Generator[Made, None, None]:
     """Yield what is made of each item, in order; threads make that of the next ones while the caller uses this one.
 
     After an error no more are begun, and those under way are waited for.

@@ -163,7 +163,7 @@ def _uncompiled_attention() -> Callable[..., Any]:
 def attend_in_blocks(blocks: Sequence[Block], query: Tensor, key: Tensor, value: Tensor, scaling: float) -> Tensor:
     """Attend: queries ``(H, T, D)``, keys ``(G, T, D)``, values ``(G, T, V)``; return ``(T, H, V)``, 0 for filling."""
     groups, tokens = len(key), query.shape[1]
-    queries = query.unflatten(0, (groups, -1))
+    queries = query.view(groups, -1, *query.shape[1:])
     # One token more: the output of padded queries, which is dropped.
     output = query.new_zeros(tokens + 1, *queries.shape[:2], value.shape[-1])
     for block in blocks:
@@ -176,7 +176,7 @@ def attend_in_blocks(blocks: Sequence[Block], query: Tensor, key: Tensor, value:
             attn_mask=block.mask.repeat(1, 1, asked.shape[2], 1),
             scale=scaling,
         )
-        output[block.queries] = mixed.unflatten(2, asked.shape[2:4]).permute(0, 3, 1, 2, 4)
+        output[block.queries] = mixed.view(*asked.shape[:-1], -1).permute(0, 3, 1, 2, 4)
     return output[:-1].flatten(1, 2)
 
 
