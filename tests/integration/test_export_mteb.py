@@ -16,6 +16,7 @@ from sentence_transformers import SentenceTransformer
 from support import mteb_tasks
 from support.experiments import tiny_experiment
 from support.json_files import read_plain, write_plain
+from support.mteb_runs import Suite
 from support.reranking import invented, with_evaluation, write_invented
 from support.scripts import Done, assert_refused, call_script
 from support.tiny_encoders import save_sentence_transformer, save_tiny_encoder
@@ -24,14 +25,10 @@ from support.tiny_rerankers import save_tiny_cross_encoder
 
 import unimoe
 from unimoe.config import Experiment, MTEBConfig
-from unimoe.core.console import Steps
 from unimoe.core.io import hash_file
 from unimoe.data.mteb_names import find_tasks
-from unimoe.evaluation.mteb.suite import MTEBSuite
-from unimoe.evaluation.runner import Evaluator
 from unimoe.evaluation.systems.named import Naming, default_experiment, named_system
 from unimoe.evaluation.systems.system import zero_shot_system
-from unimoe.evaluation.tiers.loading import Failures
 from unimoe.models.checkpoint import Checkpoint
 from unimoe.models.loader import ModelLoader
 from unimoe.results import Task, TrainingBudget, read_result
@@ -52,9 +49,9 @@ def evaluate(experiment: Experiment, output_dir: Path, wanted: tuple[Task, ...],
         if task.metadata.name in TASKS:
             data: Any = mteb_tasks.loaded(TASKS[task.metadata.name])
             task.dataset, task.data_loaded = data.dataset, True
-    failures = Failures()
-    MTEBSuite(Evaluator(output_dir), system, wanted, failures).run(tasks, Steps(len(tasks)))
-    assert failures.reasons == []
+    suite = Suite(output_dir, system, wanted)
+    suite.run(tasks)
+    assert suite.reasons == []
 
 
 @pytest.fixture(scope="module")
@@ -283,9 +280,9 @@ def evaluate_named(name: str, output_dir: Path, task: Task, mteb_task: str, *set
     (asked,) = find_tasks([mteb_task])
     data: Any = mteb_tasks.loaded(TASKS[mteb_task])
     asked.dataset, asked.data_loaded = data.dataset, True
-    failures = Failures()
-    MTEBSuite(Evaluator(output_dir), named_system(name, naming), (task,), failures).run([asked], Steps(1))
-    assert failures.reasons == []
+    suite = Suite(output_dir, named_system(name, naming), (task,))
+    suite.run([asked])
+    assert suite.reasons == []
 
 
 class TestModelsByName:

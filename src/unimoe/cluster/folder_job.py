@@ -8,7 +8,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from unimoe.cluster.cluster import Assignment, Cluster
+from unimoe.cluster.cluster import Cluster
 from unimoe.cluster.units import UnitStore
 from unimoe.cluster.work import Compute, Part, Recipe, nowhere
 from unimoe.core.errors import DataError
@@ -41,29 +41,18 @@ def done_by_worker(
 
     Returns:
         What the work returned.
-
-    Raises:
-        DataError: the store has lost what was written.
-        Exception: of the work.
     """
     own = {**part, "key": hash_json([part["key"], cluster.kind()])}  # no training goes on with another device's state
     with cluster.board.noted(what, items):
-        workers = cluster.workers(Assignment(what, "units/folders", recipe, {}))
+        workers = cluster.workers(what, "units/folders", recipe)
         (found,) = workers.compute(_JOB, [own if items is None else {**own, "items": items}], nowhere)
     if not _Mirror(folder, cluster.store, own, "finished").fetch(but=_STATE):
-        raise DataError(
-            f"{cluster.store.shown}: folders/{own['key']} is missing or damaged; delete units/folders there"
-        )
+        raise DataError(f"{cluster.store.shown}: folders/{own['key']} is missing; delete units/folders there")
     return found
 
 
 def folder_jobs(write: Write, store: UnitStore) -> Mapping[str, Compute]:
-    """Return the job of a worker that writes folders.
-
-    Args:
-        write: does a part in a folder, where it finds what a worker before it left.
-        store: keeps the folder.
-    """
+    """Return the job of a worker that writes folders; ``write`` finds there what a worker before it left."""
 
     def compute(part: Part) -> Any:
         # The store knows how far the work is; another driver may let a worker of this machine do the same.
@@ -105,18 +94,12 @@ class _Mirror:
             self._sent = now
 
     def fetch(self, *, but: str | None = None) -> bool:
-        """Copy the listed files into the folder, but not those whose names end with ``but``; return whether any are.
-
-        Raises:
-            DataError: a file is missing or damaged.
-        """
+        """Copy the listed files into the folder, but not those whose names end with ``but``; return whether any are."""
         listed: Any = self._store.read_json(self._scope, _LIST)
         for name in listed or ():
             if but is not None and name.endswith(but):
                 continue
-            content = self._store.read(f"{self._scope}/files", _key(name))
-            if content is None:
-                raise DataError(f"{self._store.shown}: {self._scope}, {name} is missing or damaged; delete this folder")
+            content = self._store.content(f"{self._scope}/files", _key(name))
             with atomic_path(self._folder / name) as temporary:
                 temporary.write_bytes(self._moved(name, content))
         return listed is not None

@@ -7,7 +7,9 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from itertools import count
+from operator import itemgetter
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import torch
 
@@ -17,7 +19,7 @@ from unimoe.data.catalog import load_collection
 from unimoe.data.sources.beir_sets import CQADUPSTACK
 from unimoe.evaluation.chosen import ChosenData
 from unimoe.evaluation.engines import Engine
-from unimoe.evaluation.mteb.suite import MTEBSuite
+from unimoe.evaluation.mteb.run import load_from_hub, task_at_hand
 from unimoe.evaluation.retrieval_eval import Searches, dense_collection
 from unimoe.evaluation.runner import Evaluator
 from unimoe.evaluation.spec import Evaluation
@@ -27,7 +29,13 @@ from unimoe.evaluation.tiers.loading import Failures, load_reporting, report_odd
 from unimoe.metrics.scoring import dataset_group, suite_averages
 from unimoe.results import EvalResult, Task, result_path
 
+if TYPE_CHECKING:
+    from mteb import AbsTask
+
 Result = tuple[System, EvalResult]
+
+_MTEB_AT_ONCE = 8
+"""Tasks of MTEB under way together on a cluster: the driver holds the data of those that rank documents."""
 
 
 class Driver:
@@ -35,7 +43,6 @@ class Driver:
 
     Attributes:
         failures: the collections and tasks of MTEB without a score.
-        systems: those that are evaluated.
 
     Args:
         systems: each with the folder of its results.
@@ -44,19 +51,15 @@ class Driver:
         given: command-line overrides, which each result records.
     """
 
-    def __init__(self, systems: Sequence[System], data: ChosenData, engine: Engine, given: Sequence[str]) -> None:
-        self.failures, self.systems, self._data, self._engine = Failures(), systems, data, engine
+    def __init__(self, systems: Sequence[System], data: ChosenData, engine: Engine, given: Sequence[str] = ()) -> None:
+        self.failures, self._systems, self._data, self._engine = Failures(), systems, data, engine
         folders = {system.results_dir for system in systems}
         self._evaluators = {folder: Evaluator(folder, given, engine) for folder in folders}
-        self._suites = [
-            MTEBSuite(self.evaluator(system), system, data.tasks(system), self.failures)
-            for system in systems
-            if data.mteb and system.load is not None
-        ]
-        for suite in self._suites:
-            suite.report_left_out(data.mteb, alone=not data.datasets)
+        for system in systems:
+            if system.load is not None:
+                data.report_left_out(system)
         parts = sum(len(data.tasks_on_collections(system)) for system in systems) * len(data.datasets)
-        parts += sum(len(suite.tasks_on(task)) for suite in self._suites for task in data.mteb)
+        parts += sum(len(data.tasks_on(task, system)) for system in systems for task in data.mteb)
         self._steps = Steps(parts, bars=not engine.remote)
 
     def evaluator(self, system: System) -> Evaluator:
@@ -72,12 +75,10 @@ class Driver:
         """
         places, found = count(), dict[int, Result]()
 
-        def take(name: str, some: Sequence[tuple[int, System, Evaluation]]) -> None:
+        def take(name: str, parts: Sequence[tuple[int, System, Evaluation]]) -> None:
             with self.failures.kept(name):
-                for place, system, evaluation in some:
-                    result = self.evaluator(system).take(evaluation, self._steps)
-                    _print_result(result, system)
-                    found[place] = (system, result)
+                for place, system, evaluation in parts:
+                    found[place] = self._taken(system, evaluation)
 
         def jobs() -> Iterator[Callable[[], None]]:
             for dataset in self._data.datasets:
@@ -85,7 +86,7 @@ class Driver:
                     data = load(dataset)
                     parts = [
                         (next(places), system, evaluation)
-                        for system in self.systems
+                        for system in self._systems
                         for evaluation in self.evaluator(system).evaluations(
                             system, data, self._data.tasks_on_collections(system)
                         )
@@ -96,18 +97,47 @@ class Driver:
                         yield from (partial(take, dataset.name, [part]) for part in parts)
 
         self._engine.run(jobs(), at_once)
-        return [result for _, result in sorted(found.items())]
+        return [result for _, result in sorted(found.items(), key=itemgetter(0))]
 
     def on_mteb(self) -> list[Result]:
-        """Evaluate each system on every task of MTEB, and print a line for each result, and their means."""
-        found = list[Result]()
-        for suite in self._suites:
-            done = [(suite.system, result) for result in suite.run(self._data.mteb, self._steps)]
-            for system, result in done:
-                _print_result(result, system)
-            print_mteb_means([result for _, result in done])
-            found += done
-        return found
+        """Evaluate on every task of MTEB, and print a line for each result, and each system's means.
+
+        Tasks are taken one after the other, so that the data of one is in memory; on a cluster a few at a time.
+        """
+        found: dict[str, list[Result]] = {task.metadata.name: [] for task in self._data.mteb}
+
+        def take(mteb_task: AbsTask) -> None:
+            given, name = mteb_task.data_loaded, mteb_task.metadata.name
+            with self.failures.kept(task=name):
+                for system, evaluation in self._ready(mteb_task):
+                    with self.failures.kept(task=name):
+                        found[name].append(self._taken(system, evaluation))
+            if mteb_task.data_loaded and not given:
+                mteb_task.unload_data()  # the next one may need the memory
+
+        self._engine.run((partial(take, task) for task in self._data.mteb), _MTEB_AT_ONCE)
+        results = [result for of_task in found.values() for result in of_task]
+        for system in self._systems:
+            print_mteb_means([result for other, result in results if other is system])
+        return results
+
+    def _ready(self, mteb_task: AbsTask) -> list[tuple[System, Evaluation]]:
+        """Return the evaluations on a task of MTEB, and load its data if one of them has to be run."""
+        ready = task_at_hand(mteb_task) or mteb_task
+        parts = [
+            (system, self.evaluator(system).on_mteb_task(system, task, ready))
+            for system in self._systems
+            for task in self._data.tasks_on(mteb_task, system)
+        ]
+        missing = [own for own, evaluation in parts if not self.evaluator(own).store.is_done(evaluation)]
+        if missing and self.evaluator(missing[0]).needs_data(mteb_task):
+            load_from_hub(ready)
+        return parts
+
+    def _taken(self, system: System, evaluation: Evaluation) -> Result:
+        result = self.evaluator(system).take(evaluation, self._steps)
+        _print_result(result, system)
+        return system, result
 
 
 def run_evaluation(
@@ -127,7 +157,8 @@ def run_evaluation(
         replace(first_stage_system(system.experiment), output_dir=folder) for folder, system in by_folder.items()
     ]
     driver = Driver([*first_stages, *systems], data, engine, given)
-    everything = driver.on_collections(lambda dataset: load_reporting(dataset, device), at_once=2 * len(driver.systems))
+    at_once = 2 * (len(first_stages) + len(systems))
+    everything = driver.on_collections(lambda dataset: load_reporting(dataset, device), at_once)
     found = [(system, result) for system, result in everything if system.load is not None]
     labelled: dict[str, list[EvalResult]] = {}
     for _, result in found:

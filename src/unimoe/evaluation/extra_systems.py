@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 
 import torch
 
 from unimoe.config import Experiment
 from unimoe.core.errors import DataError, UnimoeError, UsageError
-from unimoe.evaluation.recipes import named_recipe
 from unimoe.evaluation.reranking.served import ServedReranker
 from unimoe.evaluation.systems.named import ADDRESSES, OPTION, Naming, named_system
 from unimoe.evaluation.systems.system import System
@@ -33,12 +31,10 @@ def load_extra_systems(experiment: Experiment, device: torch.device, dtype: torc
     for arm, name in experiment.evaluation.systems.items():
         served = name.partition(":")[0] in ADDRESSES  # and reads the base's token ids
         try:
-            system = named_system(name, Naming(experiment if served else other, device, dtype, arm))
+            systems.append(named_system(name, Naming(experiment if served else other, device, dtype, arm)))
         except UnimoeError as error:
             kind = UsageError if isinstance(error, UsageError) else DataError
             raise kind(f"evaluation.systems.{arm}: {str(error).removeprefix(OPTION).lstrip()}") from None
-        recipe = None if served else named_recipe(system.settings, name, arm, dtype)
-        systems.append(replace(system, recipe=recipe))
     return systems
 
 

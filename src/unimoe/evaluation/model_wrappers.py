@@ -15,14 +15,14 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from unimoe.cluster.work import ALONE, Progress, Workers
+from unimoe.cluster.work import Progress
 from unimoe.config import Batches, MTEBConfig
 from unimoe.core.errors import named_inputs
 from unimoe.core.io import hash_json, hash_parts
 from unimoe.evaluation.mteb.prompts import TaskCard, TaskPrompts
+from unimoe.evaluation.reranking.cluster_model import encode_texts, shared, workers_of
 from unimoe.evaluation.reranking.rerankers import reranker_of
 from unimoe.evaluation.reranking.shards import Reranker
-from unimoe.evaluation.sharing import encode_texts, shared
 from unimoe.models.embedder import Advance, Embedder, TextKind, Vectors
 from unimoe.models.pair_model import PairModel
 
@@ -53,7 +53,6 @@ class MTEBWrapper(Generic[Model]):
             checkpoint. MTEB reuses stored scores of the same revision, so without it the weights in memory are hashed.
         prompts: prefixes or instructions by task; by default the model's own for all.
         advance: called with the number of texts or pairs done, after each batch.
-        workers: those that share the work.
         batches: the size of a forward pass; by default what suits the device.
     """
 
@@ -67,10 +66,9 @@ class MTEBWrapper(Generic[Model]):
         identity: Mapping[str, str] | None = None,
         prompts: TaskPrompts | None = None,
         advance: Advance | None = None,
-        workers: Workers = ALONE,
         **batches: Unpack[Batches],
     ) -> None:
-        self.model, self.name, self.workers, self.done = model, name, workers, 0
+        self.model, self.name, self.done = model, name, 0
         self.prompts, self._advance = prompts or _NO_PROMPTS, advance
         self.batches: Batches = {"token_budget": None, "batch_size": None, **batches}  # both: fingerprints hash them
         self.mteb_model_meta = self._meta(identity)
@@ -138,7 +136,7 @@ class MTEBEncoderWrapper(MTEBWrapper[Embedder]):
         options, progress = self.options(task, role), Progress(self.advance)
         encode = partial(self.model.encode, advance=progress.batch, **options)
         with named_inputs(lambda index: f"{task.name}, {role or 'text'} {ids[index]}"):
-            return encode_texts(encode, texts, shared(self.workers, **options), progress)
+            return encode_texts(encode, texts, shared(workers_of(self.model), **options), progress)
 
     def options(self, task: TaskCard, role: str | None) -> dict[str, Any]:
         """Return the arguments of ``Embedder.encode`` for the texts of a task, as JSON values."""

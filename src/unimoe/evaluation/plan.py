@@ -11,7 +11,6 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import islice
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 import torch
@@ -21,10 +20,8 @@ from unimoe.core.errors import UsageError
 from unimoe.core.trec import Run
 from unimoe.data.mteb_sizes import TaskSize, task_size
 from unimoe.evaluation.chosen import ChosenData
-from unimoe.evaluation.mteb.suite import MTEBSuite
 from unimoe.evaluation.reranking.rerankers import reranker_of, truncation_note
 from unimoe.evaluation.reranking.shards import Pair, cut_shards, prepare
-from unimoe.evaluation.runner import Evaluator
 from unimoe.evaluation.spec import result_dataset
 from unimoe.evaluation.systems.system import System
 from unimoe.evaluation.tiers.datasets import Dataset, LoadedDataset
@@ -200,8 +197,7 @@ def plan_evaluation(
     (system, *others), failures = systems, Failures()
     if others:
         raise UsageError("--plan counts one checkpoint's work; name one, the others take as long")
-    suite = MTEBSuite(Evaluator(Path()), system, data.tasks(system), failures)
-    suite.report_left_out(data.mteb, alone=not data.datasets)
+    data.report_left_out(system)
 
     def planned() -> Iterable[PlannedDataset]:
         for dataset in data.datasets:
@@ -210,7 +206,7 @@ def plan_evaluation(
                 report_dataset(found)
                 yield found
 
-    in_mteb = [(task, one) for one in data.mteb for task in suite.tasks_on(one)]
+    in_mteb = [(task, one) for one in data.mteb for task in data.tasks_on(one, system)]
     print_plan(system, planned(), data.tasks_on_collections(system), price_per_hour, in_mteb)
     failures.refuse(done=True)
 

@@ -14,16 +14,15 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Unpack
 
-from unimoe.cluster.work import ALONE, Workers
 from unimoe.config import Batches, DenseConfig, DenseExperiment
 from unimoe.core.errors import DataError, UsageError, first_few
 from unimoe.core.io import hash_json
 from unimoe.core.trec import Run, head
 from unimoe.data.collection import Collection
 from unimoe.data.sources.msmarco import PASSAGES, TOP1000
-from unimoe.evaluation.engines import Engine, Purpose
+from unimoe.evaluation.engines import Engine
+from unimoe.evaluation.reranking.cluster_model import shared, workers_of
 from unimoe.evaluation.reranking.rerankers import device_of
-from unimoe.evaluation.sharing import shared
 from unimoe.evaluation.spec import Evaluation, Outcome, system_evaluation
 from unimoe.evaluation.systems.system import System
 from unimoe.evaluation.tiers.datasets import Dataset
@@ -108,7 +107,6 @@ def evaluate_retrieval(
     weights: str | None,
     exclude_self: bool = False,
     advance: Advance | None = None,
-    workers: Workers = ALONE,
     **batches: Unpack[Batches],
 ) -> Outcome:
     """Embed a corpus and its queries, search it, and score what is found.
@@ -121,7 +119,6 @@ def evaluate_retrieval(
         weights: content hash of an adapter or a head.
         exclude_self: leave out the document whose id is the query's.
         advance: called with the number of texts done.
-        workers: those that share the documents.
         batches: the size of a forward pass; by default what suits the device.
 
     Raises:
@@ -134,7 +131,7 @@ def evaluate_retrieval(
 
     def counted(encode: Encode, units: Iterable[Sequence[str]]) -> Iterator[Vectors]:
         nonlocal embedded
-        for vectors in shared(workers, **of_document)(encode, units):
+        for vectors in shared(workers_of(model), **of_document)(encode, units):
             embedded += len(vectors)
             yield vectors
 
@@ -269,19 +266,18 @@ class Searches:
         if self._embedded is None or self._embedded[0].load is not system.load:
             experiment = _settings(system)
             batches = experiment.evaluation.batches
-            held = self._engine.held(system, Purpose.of(evaluation), batches)
+            model = self._engine.model(system, evaluation.title, evaluation.unit_identity, batches)
             outcome = evaluate_retrieval(
-                held.model,
+                model,
                 self.chosen.test,
                 experiment.retrieval.model_copy(update={"depth": depth}),
                 store_dir=Path(experiment.output_dir) / "vectors",
                 weights=weights_hash(system.checkpoint, experiment.evaluation) if system.checkpoint else None,
                 exclude_self=self.dataset.exclude_self,
                 advance=advance,
-                workers=held.workers,
                 **batches,
             )
-            self._embedded = (system, replace(outcome, device=describe_device(device_of(held.model))))
+            self._embedded = (system, replace(outcome, device=describe_device(device_of(model))))
         return self._embedded[1]
 
 

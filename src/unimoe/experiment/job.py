@@ -9,7 +9,6 @@ import math
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
 from functools import cached_property, partial
 from itertools import pairwise
 from pathlib import Path
@@ -31,7 +30,6 @@ from unimoe.evaluation.engines import ClusterEngine, Engine, LocalEngine
 from unimoe.evaluation.extra_systems import load_extra_systems
 from unimoe.evaluation.mteb.prompts import TaskPrompts
 from unimoe.evaluation.partial_results import partial_scores
-from unimoe.evaluation.recipes import checkpoint_recipe, zero_shot_recipe
 from unimoe.evaluation.runner import Evaluator
 from unimoe.evaluation.systems.system import (
     ZERO_SHOT_ARM,
@@ -128,8 +126,7 @@ class ExperimentRun:
         with record.phase(LOAD):
             chosen = tier_datasets(self.experiment, "bundled")
             datasets = [load_reporting(dataset, self.loader.device) for dataset in chosen]
-            recipe = zero_shot_recipe(self.experiment, self.loader.dtype)
-            zero_shot = replace(zero_shot_system(self.experiment, self.loader), recipe=recipe)
+            zero_shot = zero_shot_system(self.experiment, self.loader)
             baselines = [first_stage_system(self.experiment), zero_shot, *self._beside]
         self._units = self._phases(baselines, datasets)
         self._steps = Steps(len(self._units), self._seconds_left if expected else None, bars=not self._engine.remote)
@@ -192,8 +189,7 @@ class ExperimentRun:
     def _train_and_evaluate_arm(self, arm: str, seed: int, datasets: Sequence[LoadedDataset]) -> None:
         with self._phase(f"train {self.experiment.arm(arm).task}"):
             folder = self._train(arm, seed)
-        system = trained_system(self.experiment, self.loader, folder)
-        self._evaluate(replace(system, recipe=checkpoint_recipe(self.experiment, folder)), datasets)
+        self._evaluate(trained_system(self.experiment, self.loader, folder), datasets)
 
     def _evaluate(self, system: System, datasets: Sequence[LoadedDataset]) -> None:
         for data in datasets:

@@ -13,8 +13,8 @@ from numpy.typing import NDArray
 from unimoe.cluster.work import ALONE, Progress
 from unimoe.core.errors import DataError, InputError
 from unimoe.data.collection import Document
-from unimoe.evaluation import sharing
-from unimoe.evaluation.sharing import encode_texts, shared
+from unimoe.evaluation.reranking import cluster_model
+from unimoe.evaluation.reranking.cluster_model import encode_texts, shared
 from unimoe.retrieval.embeddings import encode_corpus
 
 TEXTS = ["word " * (7 * n % 23) + str(n) for n in range(40)]
@@ -35,7 +35,7 @@ class Encoder:
 class TestTexts:
     @pytest.fixture(autouse=True)
     def small_parts(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(sharing, "ENCODED_CHARACTERS", 150)
+        monkeypatch.setattr(cluster_model, "ENCODED_CHARACTERS", 150)
 
     def encoded(self, texts: list[str], done: list[int] | None = None) -> NDArray[np.float32]:
         advance = None if done is None else done.append

@@ -17,8 +17,8 @@ from unimoe.core.io import hash_json
 from unimoe.core.trec import Run, head
 from unimoe.data.collection import Collection, Document
 from unimoe.evaluation.model_wrappers import MTEBCrossEncoderWrapper, MTEBEncoderWrapper, MTEBWrapper
+from unimoe.evaluation.reranking.cluster_model import ENCODED_CHARACTERS, shared, workers_of
 from unimoe.evaluation.reranking.shards import Candidates, ShardStore, rerank_run
-from unimoe.evaluation.sharing import ENCODED_CHARACTERS, shared
 from unimoe.results import safe_name
 from unimoe.retrieval.dense import search, search_among
 from unimoe.retrieval.embeddings import Embedded, encode_corpus
@@ -159,7 +159,7 @@ class DenseSearch(_SearchModel[MTEBEncoderWrapper]):
             folder / role,
             fingerprint=_fingerprint(model, options),
             characters=ENCODED_CHARACTERS,
-            spread=shared(model.workers, **options),
+            spread=shared(workers_of(model.model), **options),
             label=f"{task.name}, {role}",
             advance=progress.part,
         )

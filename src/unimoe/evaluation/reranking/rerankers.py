@@ -14,20 +14,10 @@ from torch import nn
 from unimoe.config import Batches, Experiment
 from unimoe.core.errors import DataError, UsageError, first_few
 from unimoe.core.trec import Run
-from unimoe.data.collection import Collection
-from unimoe.evaluation.reranking.cluster_model import ClusterModel
-from unimoe.evaluation.reranking.shards import (
-    Candidates,
-    Pair,
-    Reranker,
-    candidate_pairs,
-    cut_shards,
-    pair_texts,
-    shard_characters,
-)
+from unimoe.evaluation.reranking.cluster_model import ClusterModel, ClusterReranker
+from unimoe.evaluation.reranking.shards import Cut, Reranker, shard_characters
 from unimoe.models.adapter import adapted_model
 from unimoe.models.base import BaseModel, decoder_layers, decoder_of
-from unimoe.models.batching import batches as batches_of
 from unimoe.models.batching import default_token_budget
 from unimoe.models.embedder import Advance
 from unimoe.models.pair_model import PairModel, TextPair
@@ -73,10 +63,10 @@ class PairModelReranker(Reranker):
         """Tokens of one forward pass; see ``Reranker``."""
         return used_budget(self._model, **self._batches)
 
-    def cut(self, collection: Collection, candidates: Candidates) -> list[list[Pair]]:
-        """Cut into whole prefix groups: batches never cross a shard, and what prompts share is computed once."""
-        characters = shard_characters(self._model.device)
-        return cut_shards(collection, candidates, self._model.pair_ids.order, characters)
+    @property
+    def cut_by(self) -> Cut:
+        """Whole prefix groups: batches never cross a shard, and what prompts share is computed once."""
+        return self._model.pair_ids.order, shard_characters(self._model.device)
 
     def prepare(self, pairs: Sequence[TextPair]) -> list[list[int]]:
         """Return the token ids of the pairs' prompts."""
@@ -146,12 +136,10 @@ class CrossEncoderReranker(Reranker):
         """Where the weights are."""
         return self._model.device
 
-    def cut(self, collection: Collection, candidates: Candidates) -> list[list[Pair]]:
-        """Cut by falling length, so that pairs of similar length share a batch."""
-        pairs = list(candidate_pairs(collection, candidates))
-        lengths = [sum(map(len, texts)) for texts in pair_texts(collection, pairs)]
-        order = sorted(range(len(pairs)), key=lambda index: -lengths[index])
-        return [[pairs[index] for index in part] for part in batches_of(order, _SHARD_BATCHES * self._batch_size)]
+    @property
+    def cut_by(self) -> Cut:
+        """Falling length, so that pairs of similar length share a batch."""
+        return "length", _SHARD_BATCHES * self._batch_size
 
     def prepare(self, pairs: Sequence[TextPair]) -> Sequence[TextPair]:
         """Return the texts, which sentence-transformers tokenises batch by batch, as its tokenizers take them."""
@@ -209,7 +197,7 @@ def reranker_of(model: Any, *, instruction: str | None = None, **batches: Unpack
     if callable(getattr(model, "rerank_ids", None)):
         return PairModelReranker(model, instruction=instruction, **batches)
     if isinstance(model, ClusterModel):
-        return model.reranker(instruction=instruction, **batches)
+        return ClusterReranker(model, instruction=instruction, **batches)
     if callable(getattr(model, "cut", None)):
         whole: Reranker = model
         return whole

@@ -13,7 +13,14 @@ from unimoe.config import DenseConfig, DenseExperiment
 from unimoe.config.served import ServedConfig
 from unimoe.core.errors import UsageError
 from unimoe.core.io import hash_json
-from unimoe.evaluation.systems.system import BM25, System, arm_name, checkpoint_loader, trained_system
+from unimoe.evaluation.systems.system import (
+    BM25,
+    System,
+    arm_name,
+    checkpoint_loader,
+    model_recipe,
+    trained_system,
+)
 from unimoe.models.checkpoint import read_checkpoint
 from unimoe.models.device import choose_dtype
 from unimoe.models.embedder import TextKind
@@ -60,7 +67,7 @@ def encoder_retriever(
     Raises:
         UnimoeError: the encoder cannot be loaded.
     """
-    encoder, base, dtype_name = experiment.encoder, experiment.encoder.base, "unknown"
+    encoder, base, dtype_name, recipe = experiment.encoder, experiment.encoder.base, "unknown", None
     model: SentenceEncoder | ServedEmbedder | FunctionEmbedder
     if settings := served_settings(experiment):
         from unimoe.models.served.embedder import ServedEmbedder
@@ -76,10 +83,19 @@ def encoder_retriever(
 
         dtype = dtype or choose_dtype(device, encoder.dtype)
         model, dtype_name = load_encoder(encoder, device, dtype), str(dtype).removeprefix("torch.")
-    prompt = _prompt_with_lengths(model.prompt_name, experiment.retrieval)
+        encoder = encoder.model_copy(update={"dtype": dtype_name})
+    if not settings:
+        recipe = model_recipe("encoder", experiment.model_copy(update={"encoder": encoder}))
     return System(
-        name, experiment, lambda: model, model.base_identity, prompt, dtype_name, tasks=("retrieval",)
-    )  # fmt: skip
+        name,
+        experiment,
+        lambda: model,
+        model.base_identity,
+        _prompt_with_lengths(model.prompt_name, experiment.retrieval),
+        dtype_name,
+        tasks=("retrieval",),
+        recipe=recipe,
+    )
 
 
 def served_settings(experiment: DenseExperiment) -> ServedConfig | None:

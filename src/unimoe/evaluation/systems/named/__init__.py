@@ -26,7 +26,7 @@ from unimoe.config import Experiment
 from unimoe.config.files import find_config, overridden, parse_config, read_yaml
 from unimoe.core.errors import UsageError, did_you_mean
 from unimoe.core.registry import Registry
-from unimoe.evaluation.systems.system import System, arm_name
+from unimoe.evaluation.systems.system import System, arm_name, model_recipe
 from unimoe.models.base import model_type
 from unimoe.models.bundled import BUNDLED_ID
 from unimoe.models.checkpoint import ADAPTER_FILE
@@ -119,9 +119,12 @@ def named_system(name: str, naming: Naming) -> System:
     """
     kind, rest = _split(name)
     experiment = naming.experiment
-    if kind not in ADDRESSES:  # with an address, the base model is the one whose tokenizer makes token ids
-        experiment = experiment.model_copy(update={"model": experiment.model.model_copy(update={"base": rest})})
-    return MODELS[kind](rest, replace(naming, experiment=experiment))
+    if kind in ADDRESSES:  # the base model is the one whose tokenizer makes token ids
+        return MODELS[kind](rest, naming)
+    experiment = experiment.model_copy(update={"model": experiment.model.model_copy(update={"base": rest})})
+    system = MODELS[kind](rest, replace(naming, experiment=experiment))
+    recipe = model_recipe("named", system.experiment, name=name, arm=naming.arm, dtype=naming.dtype_name)
+    return replace(system, recipe=recipe)
 
 
 def is_checkpoint(name: str) -> bool:
