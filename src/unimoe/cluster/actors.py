@@ -51,9 +51,6 @@ class RayActors:
     Args:
         address: of the cluster: ``auto``, ``HOST:PORT``; None starts Ray on this machine alone.
         spec: how workers are made.
-
-    Raises:
-        UsageError: ray is not installed, or there is no cluster at the address.
     """
 
     def __init__(self, address: str | None, spec: WorkerSpec) -> None:
@@ -83,7 +80,7 @@ class RayActors:
         return self._actor.options(**share).remote(spec.store, spec.device, spec.threads)
 
     def facts(self, actor: Any, stop: threading.Event) -> dict[str, Any]:
-        """Return an actor's facts once it is started, or started again; raises as ``compute``."""
+        """Return an actor's facts once it is started, or started again; a ``WorkerLostError`` says that it died."""
         found: dict[str, Any] = self._reply(actor.facts.remote(), stop)
         return found
 
@@ -92,10 +89,6 @@ class RayActors:
 
         Ray would try a lost unit again on its own actor, whose machine may never come back. So no try follows here, and
         the driver gives the unit to the next free actor.
-
-        Raises:
-            WorkerLostError: the actor died under it, or ``stop`` ended the wait.
-            UsageError: actors cannot be made.
         """
         found: bytes | Exception = self._reply(actor.compute.options(max_task_retries=0).remote(*order), stop)
         return found

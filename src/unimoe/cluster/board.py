@@ -175,10 +175,6 @@ def read_status(store: UnitStore) -> Status:
 
     Where several drivers have a line of one name, that of a driver that runs counts, and of several such the one with
     the most items done; else the latest.
-
-    Raises:
-        UsageError: no driver has used it as a store.
-        DataError: a board is damaged, or has the fields of another version of unimoe.
     """
     names = sorted(store.keys(SCOPE), reverse=True)
     if not names:

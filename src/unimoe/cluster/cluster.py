@@ -243,11 +243,7 @@ class Cluster:
         return None
 
     def _admit(self, facts: Mapping[str, Any]) -> bool:
-        """Say whether a worker may be used: it must compute what the others compute.
-
-        Raises:
-            UsageError: it cannot; what is wrong with it is wrong with the cluster.
-        """
+        """Say whether a worker may be used: it must compute what the others compute."""
         own, machine = package_versions(), facts["machine"]
         if not facts["sees_store"]:
             raise UsageError(

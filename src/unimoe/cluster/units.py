@@ -47,9 +47,6 @@ class UnitStore:
 
     Attributes:
         shown: the URL without a password, for messages.
-
-    Raises:
-        UsageError: there is no client for such a URL.
     """
 
     def __init__(self, url: str, patience: float = PATIENCE) -> None:
@@ -98,11 +95,7 @@ class UnitStore:
         return found
 
     def write(self, scope: str, key: str, content: bytes) -> None:
-        """Write an object.
-
-        Raises:
-            UsageError: the store is full, may not be written, or stayed out of reach.
-        """
+        """Write an object."""
         path = f"{self._root}/{scope}/{key}"
 
         def put() -> None:

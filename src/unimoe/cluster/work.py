@@ -38,9 +38,6 @@ class Workers(Protocol):
             job: its name among the jobs that all of them know.
             parts: taken when there is somebody to compute them.
             own: does the job in this process.
-
-        Raises:
-            Exception: of the first part that failed, after the results of those before it.
         """
 
 

@@ -68,10 +68,6 @@ def chosen_systems(
         output_dir: where results go; by default beside each checkpoint.
         device: where models compute.
         engine: where the work is done.
-
-    Raises:
-        UsageError: checkpoints differ in how they would be evaluated.
-        UnimoeError: a model cannot be used.
     """
     if model is not None and not is_checkpoint(model):
         experiment = config or default_experiment(model, tuple(overrides))
@@ -131,11 +127,7 @@ def _evaluation_config(checkpoint: Checkpoint, given: Experiment | None) -> Expe
 def retrieval_systems(
     experiment: DenseExperiment, name: str, checkpoint: Path | None, device: torch.device, engine: Engine
 ) -> list[System]:
-    """Return BM25, the checkpoint's arm or else the experiment's encoder, and the fusion of both where one is wanted.
-
-    Raises:
-        UnimoeError: the first stage cannot search, or the encoder or checkpoint cannot be used.
-    """
+    """Return BM25, the checkpoint's arm or else the experiment's encoder, and the fusion of both where it is wanted."""
     bm25_engine(experiment)  # refused now, not after the first collection
     if checkpoint is None:
         if served_settings(experiment):
@@ -185,12 +177,7 @@ class ChosenData:
         return [task for task in self.tasks(system) if task == "embedding" or (task == "reranking" and reranks)]
 
     def report_left_out(self, system: System) -> None:
-        """Print on stderr the tasks of MTEB that are too large for a system to rerank.
-
-        Raises:
-            UsageError: the system can only be evaluated by reranking, and none of the tasks gives candidates; or all
-                that do are too large, and nothing else is evaluated.
-        """
+        """Print on stderr the tasks of MTEB that are too large for a system to rerank."""
         limit = system.experiment.evaluation.mteb.max_pairs
         for task in self.mteb if "reranking" in self.tasks(system) else ():
             if pairs := pairs_above(task, limit):
@@ -227,11 +214,7 @@ def chosen_data(
     task: Task | None = None,
     max_queries: int | None = None,
 ) -> ChosenData:
-    """Return the collections and the tasks of MTEB that the user names, or those of the tier.
-
-    Raises:
-        UsageError: there is none of a name, or a system is not evaluated on the one task wanted.
-    """
+    """Return the collections and the tasks of MTEB that the user names, or those of the tier."""
     experiment, full = systems[0].settings, tier == "full" and not datasets and not mteb
     if datasets:
         collections = chosen_datasets(experiment, datasets, max_queries)

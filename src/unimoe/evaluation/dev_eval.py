@@ -40,11 +40,7 @@ class DevEvaluation:
             _ = self._data.pooled
 
     def __call__(self, model: UnimodelForExp1) -> dict[str, float]:
-        """Return ``{"reranking/ndcg@10": .., "embedding/ndcg@10": ..}``, only the tasks that the arm is trained for.
-
-        Raises:
-            UnimoeError: as in ``prepare``, or a score is not finite.
-        """
+        """Return ``{"reranking/ndcg@10": .., "embedding/ndcg@10": ..}``, only the tasks that the arm is trained for."""
         scores, data, evaluation = {}, self._data, self._experiment.evaluation
         if self._task != "emb_only":
             reranked = rerank_collection(

@@ -41,9 +41,6 @@ class LocalEngine:
             identity: hash of all that units depend on besides what they say themselves and the device; None where
                 nothing tells the model from every other, so that no later run may find them.
             batches: the size of a forward pass.
-
-        Raises:
-            UnimoeError: it cannot be loaded.
         """
         return system.model()
 

@@ -147,10 +147,6 @@ def run_evaluation(
 
     Returns:
         The systems' result files by ``task/dataset``, of several systems those of the last.
-
-    Raises:
-        MissingPartError: everything is done except collections and tasks that failed.
-        UnimoeError: nothing could be evaluated.
     """
     by_folder = {system.results_dir: system for system in reversed(systems)}
     first_stages = [
@@ -180,9 +176,6 @@ def run_retrieval(
 
     Returns:
         What was searched by all of them, as ``task/dataset``, and what could not be.
-
-    Raises:
-        DataError: the folder holds results that cannot be compared with these.
     """
     driver = Driver(systems, ChosenData(list(datasets)), engine, given)
     retriever = systems[1]

@@ -19,11 +19,7 @@ _OF_THE_BASE = {"revision": None, "layers": None}
 
 
 def load_extra_systems(experiment: Experiment, device: torch.device, dtype: torch.dtype) -> list[System]:
-    """Return the systems that an experiment names, each known to be there; their models are loaded when needed.
-
-    Raises:
-        UnimoeError: a name means no model, or a server does not answer; names the key.
-    """
+    """Return the systems that an experiment names, each known to be there; their models are loaded when needed."""
     model = experiment.model.model_copy(update=_OF_THE_BASE)
     model.model_fields_set.discard("max_length")  # set for the base: an encoder has a length of its own
     other = experiment.model_copy(update={"model": model})

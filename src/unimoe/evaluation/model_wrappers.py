@@ -19,6 +19,7 @@ from unimoe.cluster.work import Progress
 from unimoe.config import Batches, MTEBConfig
 from unimoe.core.errors import named_inputs
 from unimoe.core.io import hash_json, hash_parts
+from unimoe.data.sources.from_mteb import import_mteb
 from unimoe.evaluation.mteb.prompts import TaskCard, TaskPrompts
 from unimoe.evaluation.reranking.cluster_model import encode_texts, shared, workers_of
 from unimoe.evaluation.reranking.rerankers import reranker_of
@@ -84,8 +85,6 @@ class MTEBWrapper(Generic[Model]):
 
         The kind is part of it: an encoder and a cross-encoder with the same weights score a reranking task differently.
         """
-        from unimoe.evaluation.mteb.model_meta import model_meta
-
         parts = (getattr(self.model, name, None) for name in ("base_identity", "prompt_name", "dtype"))
         own = [part if part is None else str(part) for part in parts]  # a reranker's are in ``identity`` alone
         identity = {"weights": _weights_hash(self.model)} if identity is None else dict(identity)
@@ -125,14 +124,7 @@ class MTEBEncoderWrapper(MTEBWrapper[Embedder]):
         return self.encode_named(texts, ids, task_metadata, role)
 
     def encode_named(self, texts: Sequence[str], ids: Sequence[str], task: TaskCard, role: str | None) -> Vectors:
-        """Embed texts of a task in memory; arguments as in ``options``, result and errors as in ``encode``.
-
-        Args:
-            texts: N texts.
-            ids: what errors call them.
-            task: MTEB's card of the task.
-            role: ``query``, ``document`` or None.
-        """
+        """Embed texts of a task in memory, in a role: ``query``, ``document`` or None; errors name them by ``ids``."""
         options, progress = self.options(task, role), Progress(self.advance)
         encode = partial(self.model.encode, advance=progress.batch, **options)
         with named_inputs(lambda index: f"{task.name}, {role or 'text'} {ids[index]}"):
@@ -202,6 +194,31 @@ class MTEBCrossEncoderWrapper(MTEBWrapper[PairModel | Reranker]):
     def reranker(self, instruction: str | None) -> Reranker:
         """Return what scores pairs with an instruction in shards."""
         return reranker_of(self.model, instruction=instruction, **self.batches)
+
+
+def model_meta(
+    name: str, revision: str, kind: Literal["dense", "cross-encoder"], known: Mapping[str, Any] | None = None
+) -> ModelMeta:
+    """Return the card that MTEB files a model's results under.
+
+    Args:
+        name: with a ``/`` in it.
+        revision: a hash of everything that changes scores.
+        kind: what the model is.
+        known: other fields of the card, by name.
+    """
+    import_mteb()  # before anything of it is imported by name
+    from mteb.models.model_meta import ModelMeta, ScoringFunction
+
+    facts: dict[str, Any] = {
+        "name": name,
+        "revision": revision,
+        "model_type": [kind],
+        "modalities": ["text"],
+        "similarity_fn_name": ScoringFunction.COSINE if kind == "dense" else None,
+    }
+    empty = ModelMeta.create_empty(overwrites=facts)
+    return empty.model_validate({**dict(empty), **known}) if known else empty
 
 
 def _texts(inputs: DataLoader[BatchedInput]) -> tuple[list[str], list[str], list[str | None]]:

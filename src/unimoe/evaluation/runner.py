@@ -75,9 +75,6 @@ class Evaluator:
         """Run one evaluation as a step of several; a result of its very spec that exists is kept.
 
         The step shows ``metric``, by default the main one.
-
-        Raises:
-            DataError: the place of the result is taken by another evaluation, or a score is not finite.
         """
         if self.store.is_done(evaluation):
             steps.skip(evaluation.title)

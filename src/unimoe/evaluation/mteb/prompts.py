@@ -79,9 +79,6 @@ class TaskPrompts:
 
         Args:
             collections: names of those evaluated as tasks of their own.
-
-        Raises:
-            UsageError: a key is neither a task nor a type of tasks nor a role; the message names the closest.
         """
         from unimoe.data.mteb_names import random_state_kept, task_names, task_types
 

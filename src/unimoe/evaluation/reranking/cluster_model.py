@@ -127,11 +127,7 @@ def shared(workers: Workers, **options: Any) -> Spread:
 
 
 def encode_texts(encode: Encode, texts: Sequence[str], spread: Spread, progress: Progress) -> Vectors:
-    """Embed N texts in memory, ``(N, D)``, in units that depend on the texts alone; report every unit.
-
-    Raises:
-        InputError: a text cannot be embedded; carries its index in ``texts``.
-    """
+    """Embed N texts in memory, ``(N, D)``, in units that depend on the texts alone; report every unit."""
     units = [np.sort(unit) for unit in cut_units([len(text) for text in texts], ENCODED_CHARACTERS)]
     found: list[Vectors] = []
     try:

@@ -230,9 +230,6 @@ def as_reranker(model: Any, tokenizer: Any, config: Experiment) -> Reranker:
             from (query, document) pairs of texts to scores, or a ``Reranker``.
         tokenizer: the causal language model's; not read for the others.
         config: its ``prompt``, ``model.max_length`` and ``evaluation`` sections describe how a language model is asked.
-
-    Raises:
-        UsageError: it is none of these.
     """
     if not isinstance(model, nn.Module | type) and (callable(model) or is_reranker(model)):
         return reranker_of(model)
@@ -240,11 +237,7 @@ def as_reranker(model: Any, tokenizer: Any, config: Experiment) -> Reranker:
 
 
 def as_unimodel(model: Any, tokenizer: Any, config: Experiment) -> UnimodelForExp1:
-    """Return a causal language model as the reranker and encoder that a config describes.
-
-    Raises:
-        UsageError: it is no causal language model, or its decoder layers are not where they are looked for.
-    """
+    """Return a causal language model as the reranker and encoder that a config describes."""
     if isinstance(model, UnimodelForExp1):
         return model
     if not isinstance(model, nn.Module):

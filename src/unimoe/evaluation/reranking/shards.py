@@ -233,9 +233,6 @@ def rerank_run(
 
     Returns:
         The new run; and the scores shard by shard, with seconds.
-
-    Raises:
-        DataError: a candidate is no document of the collection, or a score is not finite.
     """
     for query_id, document_id in candidate_pairs(collection, candidates):
         if document_id not in collection.corpus:
@@ -259,11 +256,7 @@ def rerank_run(
 def score_shards(
     reranker: Reranker, collection: Collection, shards: Sequence[Sequence[Pair]], **work: Unpack[ShardWork]
 ) -> ShardScores:
-    """Score the pairs of all shards, in their order: what the store has is read, the rest is computed.
-
-    Raises:
-        DataError: a pair cannot be scored, or its score is not finite; names query and document.
-    """
+    """Score the pairs of all shards, in their order: what the store has is read, the rest is computed."""
     if isinstance(reranker, DelegatingReranker):
         return reranker.score_shards(collection, shards, **work)
     store, advance = work.get("store"), work.get("advance")
@@ -291,11 +284,7 @@ def prepare(reranker: Reranker, collection: Collection, pairs: Sequence[Pair]) -
 
 
 def timed_scores(reranker: Reranker, prepared: Sequence[Any], advance: Advance | None = None) -> ShardScores:
-    """Score what was prepared of the pairs of one shard.
-
-    Raises:
-        InputError: a score is missing or not finite; carries the pair's index.
-    """
+    """Score what was prepared of the pairs of one shard."""
     start = time.perf_counter()
     scores = list(map(float, reranker.score(prepared, advance)))
     if len(scores) != len(prepared):

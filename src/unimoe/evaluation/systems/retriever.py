@@ -45,12 +45,7 @@ def fused_system(retriever: System) -> System:
 
 
 def retriever_name(experiment: DenseExperiment, checkpoint: Path | None, name: str | None) -> str:
-    """Return the name of a retriever's arm: the one given, else that of the checkpoint's arm, else the encoder's base.
-
-    Raises:
-        UsageError: the name cannot be an arm's.
-        DataError: the checkpoint is missing or damaged.
-    """
+    """Return the name of a retriever's arm: the one given, else the checkpoint's arm's, else the encoder's base."""
     if name is None and checkpoint is None and (settings := served_settings(experiment)):
         name = served_name(settings)
     elif name is None:
@@ -62,11 +57,7 @@ def retriever_name(experiment: DenseExperiment, checkpoint: Path | None, name: s
 def encoder_retriever(
     experiment: DenseExperiment, name: str, device: torch.device, dtype: torch.dtype | None = None
 ) -> System:
-    """Load the encoder of an experiment, by default in the dtype of its settings.
-
-    Raises:
-        UnimoeError: the encoder cannot be loaded.
-    """
+    """Load the encoder of an experiment, by default in the dtype of its settings."""
     encoder, base, dtype_name, recipe = experiment.encoder, experiment.encoder.base, "unknown", None
     model: SentenceEncoder | ServedEmbedder | FunctionEmbedder
     if settings := served_settings(experiment):
@@ -113,12 +104,7 @@ def served_settings(experiment: DenseExperiment) -> ServedConfig | None:
 
 
 def checkpoint_retriever(experiment: DenseExperiment, folder: Path, name: str, device: torch.device) -> System:
-    """Return the arm of a checkpoint folder, in the dtype it was trained in; it is loaded when it is needed.
-
-    Raises:
-        UsageError: the arm was trained to rank only.
-        DataError: the checkpoint is missing, damaged, or of another base model.
-    """
+    """Return the arm of a checkpoint folder, in the dtype it was trained in; it is loaded when it is needed."""
     checkpoint = read_checkpoint(folder)
     trained = checkpoint.experiment.model_copy(update={"evaluation": experiment.evaluation})
     if trained.arm(checkpoint.arm).task == "rank_only":

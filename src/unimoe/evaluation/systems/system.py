@@ -88,11 +88,7 @@ class System:
         return self.output_dir or Path(self.experiment.output_dir)
 
     def model(self) -> Any:
-        """Return the model.
-
-        Raises:
-            ValueError: it is the first stage, which has none.
-        """
+        """Return the model."""
         if self.load is None:
             raise ValueError(f"{self.name}: the first stage alone has no model; give the system of an arm")
         return self.load()
@@ -119,11 +115,7 @@ def zero_shot_system(experiment: Experiment, loader: ModelLoader) -> System:
 
 
 def trained_system(experiment: Experiment, loader: ModelLoader, folder: Path) -> System:
-    """Return a trained arm from its checkpoint folder.
-
-    Raises:
-        DataError: the checkpoint is missing, damaged, or of another base model than the loader's.
-    """
+    """Return a trained arm from its checkpoint folder."""
     checkpoint = read_checkpoint(folder)
     if checkpoint.base_model != loader.identity:
         raise DataError(
@@ -156,11 +148,7 @@ def model_recipe(kind: str, experiment: Experiment | DenseExperiment, **values: 
 
 
 def arm_name(name: str) -> str:
-    """Return the name of an arm.
-
-    Raises:
-        UsageError: the name cannot be an arm's.
-    """
+    """Return the name of an arm."""
     if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9_.\-]*", name) or name in (BM25, FIRST_STAGE):
         raise UsageError(
             f"--name {name}: no name for this arm; use letters, digits, '_', '.' and '-', and neither {BM25} nor "

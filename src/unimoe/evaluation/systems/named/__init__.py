@@ -93,11 +93,7 @@ class Naming:
         return replace(self, experiment=self.experiment.model_copy(update={"evaluation": changed}))
 
     def refuse_layers(self, kind: str) -> None:
-        """Refuse ``model.layers`` with a kind of model that is always whole.
-
-        Raises:
-            UsageError: it is set.
-        """
+        """Refuse ``model.layers`` with a kind of model that is always whole."""
         if self.experiment.model.layers is not None:
             raise UsageError(f"model.layers cuts causal language models only; leave it out with {OPTION} {kind}:")
 
