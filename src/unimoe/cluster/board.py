@@ -51,10 +51,7 @@ class Line:
 class Board:
     """The lines of one driver; a thread writes them every few seconds.
 
-    Args:
-        store: where.
-        workers: returns the number of workers.
-        running: returns by ``what`` how many units they compute now.
+    ``workers`` returns their number, ``running`` by ``what`` how many units they compute now.
     """
 
     def __init__(

@@ -12,7 +12,7 @@ from typing import Any
 from unimoe.cluster.actors import RayActors, WorkerLostError
 from unimoe.cluster.board import Board
 from unimoe.cluster.units import UnitStore
-from unimoe.cluster.work import Compute, Part, Recipe, unpacked
+from unimoe.cluster.work import Part, Recipe, unpacked
 from unimoe.cluster.worker import PROBE, VERSIONS
 from unimoe.core.console import stderr
 from unimoe.core.errors import DataError, UnimoeError, UsageError
@@ -101,13 +101,9 @@ class Cluster:
         return kind
 
     def workers(self, what: str, scope: str, recipe: Recipe, identity: str = "") -> ClusterWorkers:
-        """Return the workers of a model for some work.
+        """Return the workers of a model for some work, which the board calls ``what``; ``scope`` has its units.
 
-        Args:
-            what: how the board calls the work.
-            scope: the folder of its units in the store.
-            recipe: how workers make the model.
-            identity: hash of all that units depend on besides the part and the device.
+        ``identity`` is the hash of all that units depend on besides the part and the device.
         """
         return ClusterWorkers(self, what, scope, recipe, identity)
 
@@ -272,7 +268,7 @@ class Cluster:
 
 
 class ClusterWorkers:
-    """The workers of one model on a cluster, for some work; see ``Workers``, and ``Cluster.workers``."""
+    """The workers of one model on a cluster, for some work; see ``Cluster.workers``."""
 
     def __init__(self, cluster: Cluster, what: str, scope: str, recipe: Recipe, identity: str) -> None:
         self._cluster, self._what, self._scope, self._recipe = cluster, what, scope, recipe
@@ -289,7 +285,7 @@ class ClusterWorkers:
         """Let one worker do a job whose reply is not kept."""
         return unpacked(self._submit(job, part, None).result())
 
-    def compute(self, job: str, parts: Iterable[Part], own: Compute) -> Iterator[Any]:
+    def compute(self, job: str, parts: Iterable[Part]) -> Iterator[Any]:
         """Yield what a job makes of each part, in order; what the store has is read.
 
         A part may give the number of its items as ``items``, and what messages call it as ``label``. Where a part is

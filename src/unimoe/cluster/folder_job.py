@@ -10,7 +10,7 @@ from typing import Any
 
 from unimoe.cluster.cluster import Cluster
 from unimoe.cluster.units import UnitStore
-from unimoe.cluster.work import Compute, Part, Recipe, nowhere
+from unimoe.cluster.work import Compute, Part, Recipe
 from unimoe.core.errors import DataError
 from unimoe.core.io import atomic_path, hash_json
 
@@ -29,23 +29,15 @@ Write = Callable[[Part, Path, Tick], Any]
 def done_by_worker(
     cluster: Cluster, what: str, recipe: Recipe, part: Part, folder: Path, *, items: int | None = None
 ) -> Any:
-    """Let a worker do a part, or go on with it, and copy what it wrote into a folder.
+    """Let a worker do a part, or go on with it, copy what it wrote into a folder, and return what the work returned.
 
-    Args:
-        cluster: has the workers.
-        what: names the work.
-        recipe: how a worker makes what does it: its ``maker`` returns ``folder_jobs``.
-        part: JSON values; ``key`` is the content hash of all that the result depends on.
-        folder: here; files of other parts in it are not touched.
-        items: such as steps, for ``unimoe status``.
-
-    Returns:
-        What the work returned.
+    ``recipe`` is how a worker makes what does it: its ``maker`` returns ``folder_jobs``. The part's ``key`` is the
+    content hash of all that the result depends on. Files of other parts in ``folder`` are not touched.
     """
     own = {**part, "key": hash_json([part["key"], cluster.kind()])}  # no training goes on with another device's state
     with cluster.board.noted(what, items):
         workers = cluster.workers(what, "units/folders", recipe)
-        (found,) = workers.compute(_JOB, [own if items is None else {**own, "items": items}], nowhere)
+        (found,) = workers.compute(_JOB, [own if items is None else {**own, "items": items}])
     if not _Mirror(folder, cluster.store, own, "finished").fetch(but=_STATE):
         raise DataError(f"{cluster.store.shown}: folders/{own['key']} is missing; delete units/folders there")
     return found

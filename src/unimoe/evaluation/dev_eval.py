@@ -18,12 +18,7 @@ _METRIC = "ndcg@10"
 
 
 class DevEvaluation:
-    """Scores models on the queries of ``training.dev``, on the tasks that an arm is trained for.
-
-    Args:
-        experiment: its ``training.dev`` says what is scored.
-        arm: one of its arms.
-    """
+    """Scores models on the queries of ``training.dev``, on the tasks that an arm is trained for."""
 
     def __init__(self, experiment: Experiment, arm: str) -> None:
         self._experiment, self._arm, self._task = experiment, arm, experiment.arm(arm).task

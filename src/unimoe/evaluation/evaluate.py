@@ -43,12 +43,6 @@ class Driver:
 
     Attributes:
         failures: the collections and tasks of MTEB without a score.
-
-    Args:
-        systems: each with the folder of its results.
-        data: what they are evaluated on.
-        engine: where the work is done.
-        given: command-line overrides, which each result records.
     """
 
     def __init__(self, systems: Sequence[System], data: ChosenData, engine: Engine, given: Sequence[str] = ()) -> None:
@@ -69,9 +63,8 @@ class Driver:
     def on_collections(self, load: Callable[[Dataset], LoadedDataset | Searches], at_once: int) -> list[Result]:
         """Evaluate on every collection, and print a line for each result; return them in the order of the work.
 
-        Args:
-            load: returns the data, for which the evaluations are made.
-            at_once: evaluations under way together, where the engine has workers elsewhere.
+        ``load`` returns a dataset's data, for which the evaluations are made. Where the engine has workers elsewhere,
+        ``at_once`` evaluations are under way together.
         """
         places, found = count(), dict[int, Result]()
 

@@ -15,13 +15,12 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from unimoe.cluster.work import Progress
 from unimoe.config import Batches, MTEBConfig
 from unimoe.core.errors import named_inputs
 from unimoe.core.io import hash_json, hash_parts
 from unimoe.data.sources.from_mteb import import_mteb
 from unimoe.evaluation.mteb.prompts import TaskCard, TaskPrompts
-from unimoe.evaluation.reranking.cluster_model import encode_texts, shared, workers_of
+from unimoe.evaluation.reranking.cluster_model import Progress, encode_texts, spread_over
 from unimoe.evaluation.reranking.rerankers import reranker_of
 from unimoe.evaluation.reranking.shards import Reranker
 from unimoe.models.embedder import Advance, Embedder, TextKind, Vectors
@@ -111,10 +110,7 @@ class MTEBEncoderWrapper(MTEBWrapper[Embedder]):
         prompt_type: PromptType | None = None,
         **kwargs: Unpack[EncodeKwargs],
     ) -> Vectors:
-        """Embed all texts of a data loader, regardless of its batches.
-
-        Returns:
-            ``(N, D)`` float32, in the loader's order.
+        """Embed all texts of a data loader, ``(N, D)`` float32 in the loader's order, regardless of its batches.
 
         Raises:
             DataError: an embedding is not finite or zero; the message names the task and the text's id.
@@ -128,7 +124,7 @@ class MTEBEncoderWrapper(MTEBWrapper[Embedder]):
         options, progress = self.options(task, role), Progress(self.advance)
         encode = partial(self.model.encode, advance=progress.batch, **options)
         with named_inputs(lambda index: f"{task.name}, {role or 'text'} {ids[index]}"):
-            return encode_texts(encode, texts, shared(workers_of(self.model), **options), progress)
+            return encode_texts(encode, texts, spread_over(self.model, **options), progress)
 
     def options(self, task: TaskCard, role: str | None) -> dict[str, Any]:
         """Return the arguments of ``Embedder.encode`` for the texts of a task, as JSON values."""
@@ -167,10 +163,7 @@ class MTEBCrossEncoderWrapper(MTEBWrapper[PairModel | Reranker]):
         prompt_type: PromptType | None = None,
         **kwargs: Unpack[EncodeKwargs],
     ) -> Vectors:
-        """Score the pairs of two data loaders of equal length, queries and documents.
-
-        Returns:
-            Scores ``(N,)``, float32, in the loaders' order.
+        """Score the pairs of two data loaders of equal length, queries and documents: ``(N,)`` float32 in their order.
 
         Raises:
             DataError: a score is not finite; names the task and both ids.
@@ -201,11 +194,7 @@ def model_meta(
 ) -> ModelMeta:
     """Return the card that MTEB files a model's results under.
 
-    Args:
-        name: with a ``/`` in it.
-        revision: a hash of everything that changes scores.
-        kind: what the model is.
-        known: other fields of the card, by name.
+    ``name`` has a ``/`` in it, ``revision`` is a hash of all that changes scores, ``known`` has other fields.
     """
     import_mteb()  # before anything of it is imported by name
     from mteb.models.model_meta import ModelMeta, ScoringFunction

@@ -21,7 +21,7 @@ from unimoe.core.trec import Run, head
 from unimoe.data.collection import Collection
 from unimoe.data.sources.msmarco import PASSAGES, TOP1000
 from unimoe.evaluation.engines import Engine
-from unimoe.evaluation.reranking.cluster_model import shared, workers_of
+from unimoe.evaluation.reranking.cluster_model import spread_over
 from unimoe.evaluation.reranking.rerankers import device_of
 from unimoe.evaluation.spec import Evaluation, Outcome, system_evaluation
 from unimoe.evaluation.systems.system import System
@@ -106,7 +106,7 @@ def evaluate_retrieval(
 
     def counted(encode: Encode, units: Iterable[Sequence[str]]) -> Iterator[Vectors]:
         nonlocal embedded
-        for vectors in shared(workers_of(model), **of_document)(encode, units):
+        for vectors in spread_over(model, **of_document)(encode, units):
             embedded += len(vectors)
             yield vectors
 
@@ -163,13 +163,7 @@ def retrieval_notes(collection: Collection, depth: int) -> list[str]:
 
 
 class Searches:
-    """A dataset as systems search it: BM25, an encoder, and their fusion, for which texts are embedded once.
-
-    Args:
-        dataset: names the collection.
-        chosen: what of it is searched and scored.
-        engine: where texts are embedded.
-    """
+    """A dataset as systems search it: BM25, an encoder, and their fusion, for which texts are embedded once."""
 
     def __init__(self, dataset: Dataset, chosen: DenseCollection, engine: Engine) -> None:
         self.dataset, self.chosen, self._engine = dataset, chosen, engine

@@ -8,7 +8,6 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from unimoe.cluster.work import nowhere
 from unimoe.core.console import Steps, stderr
 from unimoe.evaluation.embedding_eval import evaluate_embedding_collection
 from unimoe.evaluation.engines import Engine, LocalEngine
@@ -16,10 +15,10 @@ from unimoe.evaluation.model_wrappers import MTEBCrossEncoderWrapper, MTEBEncode
 from unimoe.evaluation.mteb.main_scores import ranks_documents
 from unimoe.evaluation.mteb.prompts import TaskPrompts
 from unimoe.evaluation.mteb.run import evaluate_task
-from unimoe.evaluation.reranking.cluster_model import workers_of
+from unimoe.evaluation.reranking.cluster_model import worker_count
 from unimoe.evaluation.reranking.rerankers import device_of, reranker_of, used_budget
 from unimoe.evaluation.reranking.shards import ShardStore
-from unimoe.evaluation.reranking_eval import rerank_collection
+from unimoe.evaluation.reranking_eval import rerank_dataset
 from unimoe.evaluation.retrieval_eval import Searches
 from unimoe.evaluation.spec import Evaluation, Outcome, collection_evaluation, mteb_evaluation
 from unimoe.evaluation.store import ResultStore
@@ -113,17 +112,10 @@ class Evaluator:
     def _rerank(
         self, model: Any, evaluation: Evaluation, system: System, data: LoadedDataset, advance: Advance | None
     ) -> Outcome:
-        folder = self._kept(evaluation)
-        outcome = rerank_collection(
-            reranker_of(model, **system.experiment.evaluation.batches),
-            data.collection,
-            data.candidates,
-            main_metric=data.dataset.main_metric,
-            ordered=data.first_stage.ordered,
-            store=ShardStore(folder, evaluation.fingerprint) if folder else None,
-            advance=advance,
-        )
-        return replace(outcome, seconds=outcome.seconds / workers_of(model).size)
+        reranker, folder = reranker_of(model, **system.experiment.evaluation.batches), self._kept(evaluation)
+        store = ShardStore(folder, evaluation.fingerprint) if folder else None
+        outcome = rerank_dataset(reranker, data, store=store, advance=advance)
+        return replace(outcome, seconds=outcome.seconds / worker_count(model))
 
     def _embed(
         self, model: Any, evaluation: Evaluation, system: System, data: LoadedDataset, advance: Advance | None
@@ -148,7 +140,7 @@ class Evaluator:
         settings, adapted = system.experiment.evaluation, _adapted(evaluation, system, advance)
         if not self.needs_data(mteb_task):
             part = mteb_part(mteb_task, settings.mteb, {**_identified(evaluation, system), **settings.batches})
-            (found,) = workers_of(model).compute("mteb", [part], nowhere)
+            (found,) = model.workers.compute("mteb", [part])
             return mteb_outcome(found)
         if evaluation.task == "embedding":
             return evaluate_task(MTEBEncoderWrapper(model, **adapted), mteb_task, self._kept(evaluation))

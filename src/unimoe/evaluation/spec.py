@@ -271,7 +271,7 @@ def _mteb_card(collection: str) -> TaskMetadata | None:
     return find_tasks([name])[0].metadata if name else None
 
 
-@dataclass(frozen=True)
+@dataclass
 class _CollectionCard:
     """What prefixes are chosen by, for a collection that MTEB has no task of."""
 

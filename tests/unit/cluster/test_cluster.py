@@ -40,7 +40,7 @@ def multipliers(driver: Cluster, by: int = 2) -> ClusterWorkers:
 
 def products(driver: Cluster, numbers: list[int], by: int = 2, **more: Any) -> list[float]:
     parts = [{"number": number, "label": f"number {number}", **more} for number in numbers]
-    found = multipliers(driver, by).compute("multiply", parts, lambda part: None)
+    found = multipliers(driver, by).compute("multiply", parts)
     return [reply.item() for reply in found]
 
 
@@ -88,7 +88,7 @@ def test_two_drivers_on_one_store_find_the_same(tmp_path: Path) -> None:
         ones = multipliers(one)
         others = multipliers(other)
         parts = [{"number": number} for number in NUMBERS]
-        both = [workers.compute("multiply", parts, lambda part: None) for workers in (ones, others)]
+        both = [workers.compute("multiply", parts) for workers in (ones, others)]
         found = [[next(replies).item() for replies in both] for _ in parts]
     assert found == [[2.0 * number] * 2 for number in NUMBERS]
 
@@ -116,7 +116,7 @@ def test_a_store_that_fails_is_the_workers_error(tmp_path: Path, monkeypatch: py
 
         monkeypatch.setattr(UnitStore, "write", full)
         with pytest.raises(UsageError, match="free room there"):
-            [*workers.compute("multiply", [{"number": 1}], lambda part: None)]
+            [*workers.compute("multiply", [{"number": 1}])]
 
 
 def test_the_board_counts_items(tmp_path: Path) -> None:

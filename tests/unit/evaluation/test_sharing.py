@@ -10,11 +10,10 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from unimoe.cluster.work import ALONE, Progress
 from unimoe.core.errors import DataError, InputError
 from unimoe.data.collection import Document
 from unimoe.evaluation.reranking import cluster_model
-from unimoe.evaluation.reranking.cluster_model import encode_texts, shared
+from unimoe.evaluation.reranking.cluster_model import Progress, encode_texts
 from unimoe.retrieval.embeddings import encode_corpus
 
 TEXTS = ["word " * (7 * n % 23) + str(n) for n in range(40)]
@@ -39,7 +38,7 @@ class TestTexts:
 
     def encoded(self, texts: list[str], done: list[int] | None = None) -> NDArray[np.float32]:
         advance = None if done is None else done.append
-        return encode_texts(Encoder(), texts, shared(ALONE), Progress(advance))
+        return encode_texts(Encoder(), texts, map, Progress(advance))
 
     def test_each_text_has_its_vector_and_every_unit_is_reported(self) -> None:
         done: list[int] = []
@@ -64,7 +63,7 @@ class TestTexts:
 
 class TestCorpus:
     def encode(self, folder: Path, **changes: Any) -> bytes:
-        settings: dict[str, Any] = {"corpus": CORPUS, "fingerprint": "one", "characters": 150, "spread": shared(ALONE)}
+        settings: dict[str, Any] = {"corpus": CORPUS, "fingerprint": "one", "characters": 150}
         return encode_corpus(Encoder(), folder=folder, **settings | changes).vectors.tobytes()
 
     def test_killed_and_resumed_it_has_the_same_files(self, tmp_path: Path) -> None:

@@ -11,13 +11,12 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar
 
-from unimoe.cluster.work import Progress
 from unimoe.core.errors import DataError
 from unimoe.core.io import hash_json
 from unimoe.core.trec import Run, head
 from unimoe.data.collection import Collection, Document
 from unimoe.evaluation.model_wrappers import MTEBCrossEncoderWrapper, MTEBEncoderWrapper, MTEBWrapper
-from unimoe.evaluation.reranking.cluster_model import ENCODED_CHARACTERS, shared, workers_of
+from unimoe.evaluation.reranking.cluster_model import ENCODED_CHARACTERS, Progress, spread_over
 from unimoe.evaluation.reranking.shards import ShardStore, rerank_run
 from unimoe.results import safe_name
 from unimoe.retrieval.dense import search, search_among
@@ -120,7 +119,7 @@ class DenseSearch(_SearchModel[MTEBEncoderWrapper]):
             folder / role,
             fingerprint=_fingerprint(model, options),
             characters=ENCODED_CHARACTERS,
-            spread=shared(workers_of(model.model), **options),
+            spread=spread_over(model.model, **options),
             label=f"{task.name}, {role}",
             advance=progress.part,
         )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import chain
 from typing import Any, Unpack
 
@@ -11,7 +11,7 @@ import numpy as np
 import torch
 
 from unimoe.cluster.cluster import ClusterWorkers
-from unimoe.cluster.work import ALONE, Part, Progress, Workers, nowhere
+from unimoe.cluster.work import Part
 from unimoe.core.errors import InputError
 from unimoe.data.collection import Collection
 from unimoe.evaluation.reranking.shards import Cut, Pair, Reranker, ShardScores, ShardWork, named_pairs, pair_texts
@@ -23,12 +23,7 @@ ENCODED_CHARACTERS = 2**18
 
 
 class ClusterModel:
-    """A model that workers hold; the driver sees what describes it, and lets them encode and score.
-
-    Args:
-        workers: those that hold it.
-        facts: what their job ``facts`` returns.
-    """
+    """A model that workers hold; the driver sees the ``facts`` that describe it, and lets them encode and score."""
 
     device = torch.device("cpu")  # of what the driver does with vectors
 
@@ -73,7 +68,7 @@ class ClusterReranker(Reranker):
 
     def score(self, prepared: Sequence[Any], advance: Advance | None = None) -> Sequence[float]:
         """Score pairs of texts as one shard."""
-        (reply,) = self._model.workers.compute("rerank", [self._part(prepared)], nowhere)
+        (reply,) = self._model.workers.compute("rerank", [self._part(prepared)])
         scores: list[float] = reply.tolist()[:-2]
         return scores
 
@@ -90,7 +85,7 @@ class ClusterReranker(Reranker):
 
         scores: list[float] = []
         times, budgets = [0.0], [self.token_budget or 0]
-        replies = self._model.workers.compute("rerank", parts(), nowhere)
+        replies = self._model.workers.compute("rerank", parts())
         for shard in shards:
             with named_pairs(collection, shard):
                 *found, seconds, budget = next(replies).tolist()
@@ -108,22 +103,38 @@ class ClusterReranker(Reranker):
         return {"options": self.options, "texts": list(texts), "pairs": numbers}
 
 
-def workers_of(model: Any) -> Workers:
-    """Return those that share a model's work: the workers that hold it, else this process alone."""
-    return model.workers if isinstance(model, ClusterModel) else ALONE
+def worker_count(model: Any) -> int:
+    """Return how many share a model's work now."""
+    return model.workers.size if isinstance(model, ClusterModel) else 1
 
 
-def shared(workers: Workers, **options: Any) -> Spread:
-    """Return what embeds units of texts by the workers of a model.
+def spread_over(model: Any, **options: Any) -> Spread:
+    """Return what embeds units of texts: the workers that hold a model, where they do, or the function of this process.
 
-    ``options`` are the arguments of ``Embedder.encode`` elsewhere; the function of this process has the same.
+    ``options`` are the arguments of ``Embedder.encode`` there, which the function has too.
     """
+    if not isinstance(model, ClusterModel):
+        return map
+    workers = model.workers
+    return lambda _, units: workers.compute("encode", ({"texts": list(unit), "options": options} for unit in units))
 
-    def spread(encode: Encode, units: Iterable[Sequence[str]]) -> Iterator[Vectors]:
-        parts = ({"texts": list(unit), "options": options} for unit in units)
-        return workers.compute("encode", parts, lambda part: encode(part["texts"]))
 
-    return spread
+class Progress:
+    """Counts the items of parts, of which those computed in this process have reported their batches before."""
+
+    def __init__(self, advance: Advance | None) -> None:
+        self._advance, self._ahead = advance, 0
+
+    def batch(self, items: int) -> None:
+        """Report a batch of a part under way."""
+        self._ahead += items
+        if self._advance and items:
+            self._advance(items)
+
+    def part(self, items: int) -> None:
+        """Report what is left of a part that is done."""
+        self.batch(max(0, items - self._ahead))
+        self._ahead -= items
 
 
 def encode_texts(encode: Encode, texts: Sequence[str], spread: Spread, progress: Progress) -> Vectors:

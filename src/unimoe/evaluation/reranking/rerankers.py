@@ -43,10 +43,7 @@ PairScorer = Callable[[list[TextPair]], Sequence[float] | NDArray[np.floating]]
 class PairModelReranker(Reranker):
     """Scores pairs by a model of token ids, such as the margin between the logits of yes and no.
 
-    Args:
-        model: the model.
-        instruction: what the prompts say, instead of the model's own instruction.
-        batches: the size of a forward pass; by default what suits the device.
+    ``instruction`` is what the prompts say, instead of the model's own; ``batches`` the size of a forward pass.
     """
 
     def __init__(self, model: PairModel, *, instruction: str | None = None, **batches: Unpack[Batches]) -> None:
@@ -121,12 +118,7 @@ class FunctionReranker(Reranker):
 
 
 class CrossEncoderReranker(Reranker):
-    """Scores pairs by the logit of a cross-encoder of sentence-transformers, which cuts the longer side of a pair.
-
-    Args:
-        model: a cross-encoder of one label.
-        batch_size: pairs of one forward pass.
-    """
+    """Scores pairs by the logit of a cross-encoder of sentence-transformers, which cuts the longer side of a pair."""
 
     def __init__(self, model: CrossEncoder, batch_size: int) -> None:
         self._model, self._batch_size, self._fitting = model, batch_size, pairs_that_fit()
@@ -225,11 +217,8 @@ def is_reranker(model: Any) -> bool:
 def as_reranker(model: Any, tokenizer: Any, config: Experiment) -> Reranker:
     """Return a model or function given from Python as a reranker.
 
-    Args:
-        model: a causal language model of transformers, with or without adapters, a ``UnimodelForExp1``, a function
-            from (query, document) pairs of texts to scores, or a ``Reranker``.
-        tokenizer: the causal language model's; not read for the others.
-        config: its ``prompt``, ``model.max_length`` and ``evaluation`` sections describe how a language model is asked.
+    ``model`` is a causal language model of transformers, with or without adapters, a ``UnimodelForExp1``, a function
+    from (query, document) pairs of texts to scores, or a ``Reranker``; ``config`` says how a language model is asked.
     """
     if not isinstance(model, nn.Module | type) and (callable(model) or is_reranker(model)):
         return reranker_of(model)

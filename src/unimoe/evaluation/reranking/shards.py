@@ -229,11 +229,7 @@ def pair_texts(collection: Collection, pairs: Sequence[Pair]) -> list[TextPair]:
 def rerank_run(
     reranker: Reranker, collection: Collection, candidates: Candidates, **work: Unpack[ShardWork]
 ) -> tuple[Run, ShardScores]:
-    """Rerank the candidates of every query of a collection.
-
-    Returns:
-        The new run; and the scores shard by shard, with seconds.
-    """
+    """Rerank the candidates of every query of a collection; return the new run, and the scores shard by shard."""
     for query_id, document_id in candidate_pairs(collection, candidates):
         if document_id not in collection.corpus:
             raise DataError(

@@ -129,12 +129,7 @@ def is_checkpoint(name: str) -> bool:
 
 
 def default_experiment(name: str, overrides: tuple[str, ...] = ()) -> Experiment:
-    """Return the settings of a model that comes without a config: those of the shipped one, and the model's prompt.
-
-    Args:
-        name: of the model.
-        overrides: ``key=value`` strings.
-    """
+    """Return the settings of a model that comes without a config: those of the shipped one, and the model's prompt."""
     kind, rest = _split(name)
     based = kind in ADDRESSES and any(text.startswith("model.base=") for text in overrides)
     raw = read_yaml(find_config(Path(_SETTINGS))) | {
