@@ -139,7 +139,6 @@ class TestOutcome:
         again = evaluate(model, collection, batch_size=6, advance=done.append)
         assert outcome.mteb_json["task_name"] == "topics"
         assert sum(done) == again.items == outcome.items == 20 + 8
-        assert max(done) == 6
         assert outcome.seconds > 0
 
     def test_the_corpus_is_encoded_in_one_call(

@@ -162,7 +162,9 @@ class TestEvaluateReranker:
 
     def test_what_cannot_be_scored_is_refused_by_id(self) -> None:
         collection = invented()
-        with pytest.raises(DataError, match=r"query 'q0': the reranker returned 0 scores for \d+ pairs"):
+        with pytest.raises(
+            DataError, match=r"query 'q0', document '\w+': the reranker returned 0 scores for \d+ pairs"
+        ):
             unimoe.evaluate_reranker(lambda pairs: [], collection)
         with pytest.raises(DataError, match=r"query 'q0', document 'd\d+': the score is nan"):
             unimoe.evaluate_reranker(lambda pairs: [math.nan] * len(pairs), collection)

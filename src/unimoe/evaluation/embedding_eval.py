@@ -84,7 +84,7 @@ def evaluate_mteb(
             FiQA2018, ``full`` for the 41 tasks of MTEB(eng, v2).
         cross_encoder: rerank the candidates of reranking tasks by yes/no judgements, instead of embedding.
         name: what MTEB's results call the model.
-        advance: called with the number of texts or pairs done, after each batch.
+        advance: called with the number of texts or pairs done.
 
     Returns:
         The scores of every task that could be done, and why the others could not.

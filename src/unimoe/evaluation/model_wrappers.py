@@ -20,7 +20,7 @@ from unimoe.core.errors import named_inputs
 from unimoe.core.io import hash_json, hash_parts
 from unimoe.data.sources.from_mteb import import_mteb
 from unimoe.evaluation.mteb.prompts import TaskCard, TaskPrompts
-from unimoe.evaluation.reranking.cluster_model import Progress, encode_texts, spread_over
+from unimoe.evaluation.reranking.cluster_model import encode_texts, spread_over
 from unimoe.evaluation.reranking.rerankers import reranker_of
 from unimoe.evaluation.reranking.shards import Reranker
 from unimoe.models.embedder import Advance, Embedder, TextKind, Vectors
@@ -52,7 +52,7 @@ class MTEBWrapper(Generic[Model]):
         identity: what changes scores besides base weights, prompt, length and dtype, above all the content hash of the
             checkpoint. MTEB reuses stored scores of the same revision, so without it the weights in memory are hashed.
         prompts: prefixes or instructions by task; by default the model's own for all.
-        advance: called with the number of texts or pairs done, after each batch.
+        advance: called with the number of texts or pairs done.
         batches: the size of a forward pass; by default what suits the device.
     """
 
@@ -121,10 +121,10 @@ class MTEBEncoderWrapper(MTEBWrapper[Embedder]):
 
     def encode_named(self, texts: Sequence[str], ids: Sequence[str], task: TaskCard, role: str | None) -> Vectors:
         """Embed texts of a task in memory, in a role: ``query``, ``document`` or None; errors name them by ``ids``."""
-        options, progress = self.options(task, role), Progress(self.advance)
-        encode = partial(self.model.encode, advance=progress.batch, **options)
+        options = self.options(task, role)
+        encode = partial(self.model.encode, **options)
         with named_inputs(lambda index: f"{task.name}, {role or 'text'} {ids[index]}"):
-            return encode_texts(encode, texts, spread_over(self.model, **options), progress)
+            return encode_texts(encode, texts, spread_over(self.model, **options), self.advance)
 
     def options(self, task: TaskCard, role: str | None) -> dict[str, Any]:
         """Return the arguments of ``Embedder.encode`` for the texts of a task, as JSON values."""

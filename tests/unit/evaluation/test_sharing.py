@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from unimoe.core.errors import DataError, InputError
 from unimoe.data.collection import Document
 from unimoe.evaluation.reranking import cluster_model
-from unimoe.evaluation.reranking.cluster_model import Progress, encode_texts
+from unimoe.evaluation.reranking.cluster_model import encode_texts
 from unimoe.retrieval.embeddings import encode_corpus
 
 TEXTS = ["word " * (7 * n % 23) + str(n) for n in range(40)]
@@ -38,7 +38,7 @@ class TestTexts:
 
     def encoded(self, texts: list[str], done: list[int] | None = None) -> NDArray[np.float32]:
         advance = None if done is None else done.append
-        return encode_texts(Encoder(), texts, map, Progress(advance))
+        return encode_texts(Encoder(), texts, map, advance)
 
     def test_each_text_has_its_vector_and_every_unit_is_reported(self) -> None:
         done: list[int] = []

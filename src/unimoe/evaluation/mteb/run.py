@@ -57,11 +57,10 @@ def evaluate_task(model: MTEBWrapper[Any], task: AbsTask, folder: Path | None = 
     Vectors or shards are kept in ``folder`` for a killed run, or in a temporary one.
     """
     with random_state_kept(), _quiet():
-        from unimoe.evaluation.mteb.tasks import CollectionTask, Rankings, for_one_run, run_task
+        from unimoe.evaluation.mteb.tasks import CollectionTask, run_task
 
-        task = for_one_run(task)
-        before, rankings = model.done, Rankings(task)
-        result = run_task(model, task, folder, rankings)
+        before = model.done
+        result, rankings = run_task(model, task, folder)
         main, main_score = task.metadata.main_score, float(result.get_score())
         if not math.isfinite(main_score):  # a correlation with scores that are all equal
             raise DataError(

@@ -16,7 +16,7 @@ from unimoe.core.io import hash_json
 from unimoe.core.trec import Run, head
 from unimoe.data.collection import Collection, Document
 from unimoe.evaluation.model_wrappers import MTEBCrossEncoderWrapper, MTEBEncoderWrapper, MTEBWrapper
-from unimoe.evaluation.reranking.cluster_model import ENCODED_CHARACTERS, Progress, spread_over
+from unimoe.evaluation.reranking.cluster_model import ENCODED_CHARACTERS, spread_over
 from unimoe.evaluation.reranking.shards import ShardStore, rerank_run
 from unimoe.results import safe_name
 from unimoe.retrieval.dense import search, search_among
@@ -112,16 +112,15 @@ class DenseSearch(_SearchModel[MTEBEncoderWrapper]):
         if role == "query" and sum(len(text.full_text) for text in texts.values()) < ENCODED_CHARACTERS:
             plain = [texts[key].full_text for key in ids]
             return Embedded(ids, model.encode_named(plain, list(map(repr, ids)), task, role))
-        progress = Progress(model.advance)
         return encode_corpus(
-            partial(model.model.encode, advance=progress.batch, **options),
+            partial(model.model.encode, **options),
             texts,
             folder / role,
             fingerprint=_fingerprint(model, options),
             characters=ENCODED_CHARACTERS,
             spread=spread_over(model.model, **options),
             label=f"{task.name}, {role}",
-            advance=progress.part,
+            advance=model.advance,
         )
 
 

@@ -129,19 +129,14 @@ class Rankings:
         return "".join(f"{part}/" for part in place) if len(self._found) > 1 else ""
 
 
-def for_one_run(task: AbsTask) -> AbsTask:
-    """Copy a task for one run, with the same data: clustering draws its samples from the task's own generator."""
-    own = copy.copy(task)
-    own.rng_state, own.np_rng = copy.deepcopy((task.rng_state, task.np_rng))
-    return own
-
-
-def run_task(model: MTEBWrapper[Any], task: AbsTask, folder: Path | None, rankings: Rankings) -> TaskResult:
+def run_task(model: MTEBWrapper[Any], task: AbsTask, folder: Path | None) -> tuple[TaskResult, Rankings]:
     """Run one task; nothing is read from MTEB's result cache or written to it.
 
-    A task that ranks documents is searched by our own search models, which keep vectors or shards in ``folder`` and
-    tell ``rankings`` of truncated queries.
+    A task that ranks documents is searched by our own search models, which keep vectors or shards in ``folder``.
     """
+    task, drawn = copy.copy(task), copy.deepcopy((task.rng_state, task.np_rng))
+    task.rng_state, task.np_rng = drawn  # clustering draws its samples from the task's own generator
+    rankings = Rankings(task)
     search: Any = DenseSearch if isinstance(model, MTEBEncoderWrapper) else CandidateReranking
     with TemporaryDirectory(prefix="unimoe-") if folder is None else nullcontext(folder) as place:
         asked: Any = model
@@ -157,7 +152,7 @@ def run_task(model: MTEBWrapper[Any], task: AbsTask, folder: Path | None, rankin
             show_progress_bar=False,
             encode_kwargs={"batch_size": _LOADER_BATCH, "show_progress_bar": False},
         )
-    return results.task_results[0]
+    return results.task_results[0], rankings
 
 
 def _split_data(collection: Collection) -> RetrievalSplitData:

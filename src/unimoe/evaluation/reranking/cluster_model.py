@@ -119,31 +119,17 @@ def spread_over(model: Any, **options: Any) -> Spread:
     return lambda _, units: workers.compute("encode", ({"texts": list(unit), "options": options} for unit in units))
 
 
-class Progress:
-    """Counts the items of parts, of which those computed in this process have reported their batches before."""
+def encode_texts(encode: Encode, texts: Sequence[str], spread: Spread, advance: Advance | None = None) -> Vectors:
+    """Embed N texts in memory, ``(N, D)``, in units that depend on the texts alone; report every unit.
 
-    def __init__(self, advance: Advance | None) -> None:
-        self._advance, self._ahead = advance, 0
-
-    def batch(self, items: int) -> None:
-        """Report a batch of a part under way."""
-        self._ahead += items
-        if self._advance and items:
-            self._advance(items)
-
-    def part(self, items: int) -> None:
-        """Report what is left of a part that is done."""
-        self.batch(max(0, items - self._ahead))
-        self._ahead -= items
-
-
-def encode_texts(encode: Encode, texts: Sequence[str], spread: Spread, progress: Progress) -> Vectors:
-    """Embed N texts in memory, ``(N, D)``, in units that depend on the texts alone; report every unit."""
+    An ``InputError`` carries the index in ``texts`` of one that cannot be embedded.
+    """
     units = [np.sort(unit) for unit in cut_units([len(text) for text in texts], ENCODED_CHARACTERS)]
     found: list[Vectors] = []
     try:
         for vectors in spread(encode, ([texts[row] for row in unit] for unit in units)):
-            progress.part(len(vectors))
+            if advance:
+                advance(len(vectors))
             found.append(vectors)
     except InputError as error:
         raise InputError(int(units[len(found)][error.index]), error.reason) from None
