@@ -1,23 +1,18 @@
-"""Texts are embedded in units that depend on the texts alone: kept, found again, and named where one fails."""
+"""Texts are embedded in units that depend on the texts alone, and named where one fails."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from unimoe.core.errors import DataError, InputError
-from unimoe.data.collection import Document
+from unimoe.core.errors import InputError
 from unimoe.evaluation.reranking import cluster_model
 from unimoe.evaluation.reranking.cluster_model import encode_texts
-from unimoe.retrieval.embeddings import encode_corpus
 
 TEXTS = ["word " * (7 * n % 23) + str(n) for n in range(40)]
-CORPUS = {f"d{n:02d}": Document("", text) for n, text in enumerate(TEXTS)}
 
 
 class Encoder:
@@ -59,35 +54,3 @@ class TestTexts:
         with pytest.raises(InputError) as raised:
             self.encoded(texts)
         assert (raised.value.index, raised.value.reason) == (place, "cannot be embedded")
-
-
-class TestCorpus:
-    def encode(self, folder: Path, **changes: Any) -> bytes:
-        settings: dict[str, Any] = {"corpus": CORPUS, "fingerprint": "one", "characters": 150}
-        return encode_corpus(Encoder(), folder=folder, **settings | changes).vectors.tobytes()
-
-    def test_killed_and_resumed_it_has_the_same_files(self, tmp_path: Path) -> None:
-        units: list[int] = []
-
-        def killed(done: int) -> None:
-            units.append(done)
-            if len(units) == 6:
-                raise DataError("killed")
-
-        alone = self.encode(tmp_path / "alone")
-        with pytest.raises(DataError, match="killed"):
-            self.encode(tmp_path / "killed", advance=killed)
-        seen: list[int] = []
-        assert self.encode(tmp_path / "killed", advance=seen.append) == alone
-        assert seen[0] == sum(units)
-        for name in ("vectors.npy", "ids.json", "store.json"):
-            assert (tmp_path / "killed" / name).read_bytes() == (tmp_path / "alone" / name).read_bytes()
-
-    def test_what_was_done_before_a_bad_document_is_kept(self, tmp_path: Path) -> None:
-        corpus = CORPUS | {"d07": Document("", "bad " + "x" * 40)}
-        with pytest.raises(DataError, match=r"^text 'd07': cannot be embedded"):
-            self.encode(tmp_path, corpus=corpus, label="text")
-        seen: list[int] = []
-        with pytest.raises(DataError):
-            self.encode(tmp_path, corpus=corpus, advance=seen.append)
-        assert seen[0] > 0
