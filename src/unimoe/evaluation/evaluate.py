@@ -110,8 +110,7 @@ class Driver:
 
         self._engine.run((partial(take, task) for task in self._data.mteb), _MTEB_AT_ONCE)
         results = [result for of_task in found.values() for result in of_task]
-        for system in self._systems:
-            print_mteb_means([result for other, result in results if other is system])
+        _print_by_arm(results, print_mteb_means)
         return results
 
     def _ready(self, mteb_task: AbsTask) -> list[tuple[System, Evaluation]]:
@@ -149,14 +148,7 @@ def run_evaluation(
     at_once = 2 * (len(first_stages) + len(systems))
     everything = driver.on_collections(lambda dataset: load_reporting(dataset, device), at_once)
     found = [(system, result) for system, result in everything if system.load is not None]
-    labelled: dict[str, list[EvalResult]] = {}
-    for _, result in found:
-        seed = "" if result.seed is None else f", seed {result.seed}"
-        labelled.setdefault(f"{result.config_name}{seed}", []).append(result)
-    for label, results in sorted(labelled.items()):
-        if len(systems) > 1:
-            stdout.print(f"{label}:", soft_wrap=True)
-        print_averages(results)
+    _print_by_arm(found, print_averages)
     found += driver.on_mteb()
     driver.failures.refuse(done=bool(found or data.mteb))
     return {result.key: _path(result, systems[-1]) for _, result in found}
@@ -202,6 +194,18 @@ def _print_result(result: EvalResult, system: System) -> None:
 
 def _path(result: EvalResult, system: System) -> Path:
     return result_path(system.results_dir, result.config_name, result.seed, result.task, result.dataset)
+
+
+def _print_by_arm(found: Sequence[Result], print_means: Callable[[Sequence[EvalResult]], None]) -> None:
+    """Print the means of each arm and seed, below its name where there are several."""
+    by_arm: dict[str, list[EvalResult]] = {}
+    for _, result in found:
+        seed = "" if result.seed is None else f", seed {result.seed}"
+        by_arm.setdefault(f"{result.config_name}{seed}", []).append(result)
+    for label, results in sorted(by_arm.items()):
+        if len(by_arm) > 1:
+            stdout.print(f"{label}:", soft_wrap=True)
+        print_means(results)
 
 
 def print_averages(results: Sequence[EvalResult]) -> None:
