@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -151,7 +151,7 @@ class ChosenData:
     """
 
     datasets: Sequence[Dataset] = ()
-    mteb: Sequence[AbsTask] = field(default=())
+    mteb: Sequence[AbsTask] = ()
     task: Task | None = None
     embeds: bool = True
 

@@ -12,7 +12,6 @@ from typing import Any
 import torch
 
 from unimoe.cluster.cluster import Cluster
-from unimoe.config import Batches
 from unimoe.config.base import Dtype
 from unimoe.core.errors import UsageError
 from unimoe.data.mteb_names import random_state_kept
@@ -32,7 +31,7 @@ class LocalEngine:
 
     remote = False
 
-    def model(self, system: System, what: str, identity: str | None, batches: Batches) -> Any:
+    def model(self, system: System, what: str, identity: str | None) -> Any:
         """Return the model of a system for some work.
 
         Args:
@@ -40,7 +39,6 @@ class LocalEngine:
             what: names the work; a store keeps its units in a folder of that name.
             identity: hash of all that units depend on besides what they say themselves and the device; None where
                 nothing tells the model from every other, so that no later run may find them.
-            batches: the size of a forward pass.
         """
         return system.model()
 
@@ -69,13 +67,13 @@ class ClusterEngine:
     def __init__(self, cluster: Cluster) -> None:
         self.cluster, self._run = cluster, uuid.uuid4().hex  # which names what no later run may find
 
-    def model(self, system: System, what: str, identity: str | None, batches: Batches) -> Any:
+    def model(self, system: System, what: str, identity: str | None) -> Any:
         """Return a stand-in for the model, which workers load; one that asks a server asks from here."""
         if system.recipe is None:
             return system.model()
         recipe = with_files(system.recipe, self.cluster.store)
         workers = self.cluster.workers(what, f"units/{safe_name(what)}", recipe, identity or self._run)
-        return ClusterModel(workers, workers.ask("facts", {"options": dict(batches)}))
+        return ClusterModel(workers, workers.ask("facts", {"options": dict(system.experiment.evaluation.batches)}))
 
     def noted(self, what: str, size: int | None) -> AbstractContextManager[None]:
         """Keep on the board in the store, for ``unimoe status``, that work on so many items runs."""

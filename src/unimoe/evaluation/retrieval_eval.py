@@ -230,8 +230,7 @@ class Searches:
         """Embed and search once for an encoder and its fusion, and not at all if both results exist."""
         if self._embedded is None or self._embedded[0].load is not system.load:
             experiment = _settings(system)
-            batches = experiment.evaluation.batches
-            model = self._engine.model(system, evaluation.title, evaluation.unit_identity, batches)
+            model = self._engine.model(system, evaluation.title, evaluation.unit_identity)
             outcome = evaluate_retrieval(
                 model,
                 self.chosen.test,
@@ -240,7 +239,7 @@ class Searches:
                 weights=weights_hash(system.checkpoint, experiment.evaluation) if system.checkpoint else None,
                 exclude_self=self.dataset.exclude_self,
                 advance=advance,
-                **batches,
+                **experiment.evaluation.batches,
             )
             self._embedded = (system, replace(outcome, device=describe_device(device_of(model))))
         return self._embedded[1]

@@ -98,12 +98,11 @@ class Evaluator:
         self, score: Callable[..., Outcome], evaluation: Evaluation, system: System, data: Any, advance: Advance | None
     ) -> Outcome:
         """Score by the system's model, and add where it computed, in what batches, and what a server was paid."""
-        batches = system.experiment.evaluation.batches
-        model = self.engine.model(system, evaluation.title, evaluation.unit_identity, batches)
+        model = self.engine.model(system, evaluation.title, evaluation.unit_identity)
         before = dict(getattr(model, "usage", {}))
         outcome = score(model, evaluation, system, data, advance)
         if evaluation.task == "embedding":
-            outcome = replace(outcome, token_budget=used_budget(model, **batches))
+            outcome = replace(outcome, token_budget=used_budget(model, **system.experiment.evaluation.batches))
         if not outcome.usage:  # a reranked collection's has what stored shards were paid too
             paid: dict[str, float] = getattr(model, "usage", {})
             outcome = replace(outcome, usage={name: paid[name] - before.get(name, 0.0) for name in paid})

@@ -9,7 +9,6 @@ from typing import Any
 
 import torch
 
-from unimoe.config import Batches
 from unimoe.core.errors import DataError, UsageError
 from unimoe.core.io import hash_json
 from unimoe.core.trec import Run
@@ -74,8 +73,7 @@ class Grader:
 
     @cached_property
     def _model(self) -> Any:
-        batches: Batches = {"token_budget": None, "batch_size": None}
-        return self._engine.model(self._system, f"label by {self._system.name}", self.identity, batches)
+        return self._engine.model(self._system, f"label by {self._system.name}", self.identity)
 
     def _estimates(self, query_id: str, scores: dict[str, float]) -> dict[str, float]:
         if returns_logits(self._model):
