@@ -6,6 +6,7 @@ MTEB's own loader and writer do it: ``results/{model}/{revision}/{task}.json``, 
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -28,28 +29,6 @@ _BYTES = {"float32": 4, "float16": 2, "bfloat16": 2}
 
 
 @dataclass(frozen=True)
-class ExportRequest:
-    """What to write, and where.
-
-    Attributes:
-        task: ``embedding``, or ``reranking`` for what the arm scores as a cross-encoder.
-        names: tasks and benchmarks of MTEB; empty for all that there are results of.
-        model: ``org/name``.
-        revision: of the model; None for a content hash of all that its scores depend on.
-        target: the folder that gets ``results/``.
-    """
-
-    output_dir: Path
-    arm: str
-    seed: int | None
-    task: Task
-    names: tuple[str, ...]
-    model: str
-    revision: str | None
-    target: Path
-
-
-@dataclass(frozen=True)
 class Export:
     """What was written.
 
@@ -66,19 +45,34 @@ class Export:
     notes: list[str] = field(default_factory=list)
 
 
-def export_results(request: ExportRequest) -> Export:
-    """Write the results of one arm and seed for MTEB's results repository."""
+def export_results(
+    output_dir: Path,
+    arm: str,
+    seed: int | None,
+    task: Task,
+    names: Sequence[str],
+    *,
+    model: str,
+    revision: str | None,
+    target: Path,
+) -> Export:
+    """Write the results of one arm and seed for MTEB's results repository, into ``results/`` of the folder ``target``.
+
+    ``task`` is ``embedding``, or ``reranking`` for what the arm scores as a cross-encoder. ``names`` are tasks and
+    benchmarks of MTEB, none for all that there are results of. ``model`` is ``org/name``; without a ``revision`` it
+    has a content hash of all that its scores depend on.
+    """
     part = r"\w[\w.-]*"  # no "..": it would be another folder
-    if not re.fullmatch(f"{part}/{part}", request.model):
-        raise UsageError(f"--model-name {request.model}: MTEB files models by organisation and name; write org/name")
-    if request.revision is not None and not re.fullmatch(part, request.revision):
+    if not re.fullmatch(f"{part}/{part}", model):
+        raise UsageError(f"--model-name {model}: MTEB files models by organisation and name; write org/name")
+    if revision is not None and not re.fullmatch(part, revision):
         raise UsageError(
-            f"--revision {request.revision}: it names a folder; use letters, digits, '_', '.' and '-', "
+            f"--revision {revision}: it names a folder; use letters, digits, '_', '.' and '-', "
             "and begin with none of the last two"
         )
-    wanted = find_tasks(request.names) if request.names else []
-    folder = arm_dir(request.output_dir, request.arm, request.seed) / "results" / request.task
-    paths = [path for path in result_files(request.output_dir) if path.parent == folder]
+    wanted = find_tasks(names) if names else []
+    folder = arm_dir(output_dir, arm, seed) / "results" / task
+    paths = [path for path in result_files(output_dir) if path.parent == folder]
     there = {
         result.dataset: (path, result)
         for path, result in zip(paths, map(read_result, paths), strict=True)
@@ -95,22 +89,22 @@ def export_results(request: ExportRequest) -> Export:
     if not chosen:
         reason = f" ({lines[0]})" if lines else ""
         raise DataError(f"{folder}: no result of a whole task of MTEB{reason}; evaluate with --mteb")
-    (first, model), *others = chosen.values()
-    identity = _identity(model)
+    (first, own), *others = chosen.values()
+    identity = _identity(own)
     for path, result in others:
         for name, value in _identity(result).items():
             if value != identity[name]:
                 raise DataError(f"{path}: another {name} than in {first}; evaluate one of them again")
-    sizes, notes = _sizes(model)
+    sizes, notes = _sizes(own)
     # All are read first: a damaged one is refused before any is written.
     theirs = {name: _theirs(_mteb_json(path)) for name, (path, _) in chosen.items()}
     with random_state_kept():
         from mteb import ResultCache
 
-        kind: Literal["dense", "cross-encoder"] = "dense" if request.task == "embedding" else "cross-encoder"
-        revision = request.revision or hash_json([request.task, identity])
-        card = model_meta(request.model, revision, kind, _facts(model, sizes))
-        cache = ResultCache(request.target)
+        kind: Literal["dense", "cross-encoder"] = "dense" if task == "embedding" else "cross-encoder"
+        revision = revision or hash_json([task, identity])
+        card = model_meta(model, revision, kind, _facts(own, sizes))
+        cache = ResultCache(target)
         for one in theirs.values():
             cache.save_to_cache(one, card)
         written = cache.get_task_result_path("x", card).parent

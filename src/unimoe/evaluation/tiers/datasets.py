@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, get_args
+from typing import TYPE_CHECKING, Literal, cast, get_args
 
 from unimoe.config import BM25Config, DenseExperiment, Experiment, FusionConfig
 from unimoe.core.errors import UsageError, did_you_mean
@@ -96,12 +96,10 @@ class Dataset:
 
 def known_tier(name: str) -> TierName:
     """Return the tier of a name."""
-    for tier in get_args(TierName):
-        if name == tier:
-            known: TierName = tier
-            return known
     names: tuple[str, ...] = get_args(TierName)
-    raise UsageError(f"unknown tier {name!r}{did_you_mean(name, names)}; use {', '.join(names)}")
+    if name not in names:
+        raise UsageError(f"unknown tier {name!r}{did_you_mean(name, names)}; use {', '.join(names)}")
+    return cast("TierName", name)
 
 
 def tier_datasets(experiment: Experiment, tier: TierName, max_queries: int | None = None) -> list[Dataset]:
