@@ -76,17 +76,6 @@ class TestRuns:
         assert found["gate"]["label"] == "INCONCLUSIVE"
         assert found["gate"]["seeds"] == {"specialist": [0, 1, 2], "joint": [0]}
 
-    def test_two_of_three_count_once(self, good_and_poor: tuple[Qrels, list[Run], list[Run]], tmp_path: Path) -> None:
-        qrels, good, poor = good_and_poor
-        repeated = judged(write_arms(tmp_path, qrels, good, [poor[0], scaled(poor[0], 2.0), poor[2]]))
-        (tmp_path / "two").mkdir()
-        alone = judged(write_arms(tmp_path / "two", qrels, good, [poor[0], poor[2]]))
-        assert repeated["gate"]["seeds"]["joint"] == [0, 2]
-        assert repeated["gate"]["interval"] == alone["gate"]["interval"]
-        (note,) = (note for note in repeated["gate"]["notes"] if "one run" in note)
-        assert note.startswith("joint seed 0, joint seed 1 have the same score")
-        assert not any("one run" in note for note in alone["gate"]["notes"])
-
     def test_a_table_of_systems_counts_them_once_and_says_so(
         self, good_and_poor: tuple[Qrels, list[Run], list[Run]], tmp_path: Path
     ) -> None:
@@ -117,20 +106,6 @@ class TestQueries:
         more = [[under_new_ids(run, 25) for run in arm] for arm in (good, poor)]
         (note,) = self.notes(write_arms(tmp_path, under_new_ids(qrels, 25), *more))
         assert note.startswith("25 of 65 queries of retrieval/q repeat another, such as 'again-q0' and 'q0'")
-
-    def test_equal_scores_of_several_queries_are_no_repetition(self, tmp_path: Path) -> None:
-        """Perfect rankings of other documents have equal scores, and prove nothing."""
-        qrels: Qrels = {f"q{i}": {f"d{i}": 1} for i in range(30)}
-        good = [{q: {f"d{q[1:]}": 2.0 + s, f"e{q[1:]}": 1.0} for q in qrels} for s in range(2)]
-        poor = [{q: {f"d{q[1:]}": float((int(q[1:]) + s) % 3), f"e{q[1:]}": 1.5} for q in qrels} for s in range(2)]
-        assert [note for note in self.notes(write_arms(tmp_path, qrels, good, poor)) if "repeat another" in note] == []
-
-    def test_fewer_than_ten_queries_are_noted(self, tmp_path: Path) -> None:
-        rng = np.random.default_rng(3)
-        qrels = random_qrels(9, rng)
-        good, poor = ([random_run(qrels, noise, rng) for _ in range(3)] for noise in (0.5, 3.0))
-        (note,) = self.notes(write_arms(tmp_path, qrels, good, poor))
-        assert note == "fewer than 10 queries on q: the interval is a rough one"
 
     def test_real_runs_repeat_no_query(self, unimoe_data: Path) -> None:
         pool = unimoe_data / "trec-dl19-passage-pool"

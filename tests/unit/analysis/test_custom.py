@@ -15,8 +15,6 @@ import unimoe
 from unimoe.analysis.compare import compute_significance
 from unimoe.analysis.gates.definitions import InterferenceGate, load_gates
 from unimoe.core.errors import DataError, UsageError
-from unimoe.core.trec import write_run
-from unimoe.results import run_path, write_result
 from unimoe.results.folder import Results
 
 GATE = {
@@ -83,15 +81,6 @@ class TestJudge:
 
 
 class TestParity:
-    def test_two_folders_are_compared_as_the_command_does(self, tmp_path: Path) -> None:
-        for system, shift in (("one", 0.0), ("other", 0.25)):
-            result = make_result(system, None, RNG.random(5))
-            write_result(tmp_path / system, result)
-            run = {query: {"d1": 1.0, "d2": 2.0 + shift} for query in result.per_query}
-            write_run(run_path(tmp_path / system, system, None, "reranking", "apidocs"), run, system)
-        (found,) = unimoe.parity(tmp_path / "one", str(tmp_path / "other"))
-        assert (found.key, found.pairs, found.largest, found.top_changed) == ("reranking/apidocs", 10, 0.25, [])
-
     def test_a_folder_without_results_is_named(self, tmp_path: Path) -> None:
         with pytest.raises(DataError, match=f"{tmp_path}: no reranking results here"):
             unimoe.parity(tmp_path, tmp_path / "other")

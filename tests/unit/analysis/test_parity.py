@@ -165,8 +165,3 @@ class TestPlaces:
         file = self.write(tmp_path, "mine", run=False)
         with pytest.raises(DataError, match=r"apidocs\.trec is missing.*run `unimoe evaluate` again"):
             parity({KEY: file}, {KEY: file})
-
-    def test_elsewhere_there_is_nothing(self, tmp_path: Path) -> None:
-        assert result_paths(tmp_path) == result_paths(tmp_path / "nowhere") == {}
-        with pytest.raises(DataError, match="nowhere: no reranking results here; name a result file"):
-            parity(tmp_path / "nowhere", tmp_path)

@@ -17,8 +17,6 @@ from unimoe.data.collection import Collection, Document, assemble
 from unimoe.data.source import UnavailableError
 from unimoe.data.sources.beir_sets import CQADUPSTACK
 
-OTHER = assemble("other", "test", [("d1", Document("T", "one"))], [("q1", "first")], {"q1": {"d1": 2}})
-
 
 @pytest.fixture(autouse=True)
 def data(tmp_path: Path, tmp_cache: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
@@ -37,10 +35,6 @@ class TestFolder:
         assert found.name == "fiqa"
         assert content(found) == content(SMALL)
         assert available(name) == data / "fiqa"
-
-    def test_any_name_will_do(self, data: Path) -> None:
-        write_beir(SMALL, data / "mine" / "Part")
-        assert load_collection("mine/Part", "test").name == "mine/Part"
 
     def test_a_damaged_one_is_named_rather_than_passed_over(self, data: Path) -> None:
         (data / "scifact").mkdir(parents=True)
@@ -67,17 +61,6 @@ class TestZipByHand:
         assert content(load_collection("FiQA2018", "test")) == content(SMALL)
         monkeypatch.setattr(zipfile.ZipFile, "extractall", lambda *_: pytest.fail("unpacked twice"))
         assert content(load_collection("fiqa", "test")) == content(SMALL)
-
-    def test_another_zip_is_another_collection(self, data: Path) -> None:
-        write_zip(data / "fiqa.zip", {"fiqa": SMALL})
-        load_collection("fiqa", "test")
-        write_zip(data / "fiqa.zip", {"fiqa": OTHER})
-        assert content(load_collection("fiqa", "test")) == content(OTHER)
-
-    def test_the_folder_goes_first(self, data: Path) -> None:
-        write_zip(data / "fiqa.zip", {"fiqa": SMALL})
-        write_beir(OTHER, data / "fiqa")
-        assert content(load_collection("fiqa", "test")) == content(OTHER)
 
     @pytest.mark.parametrize("top", ["scifact", "."])
     def test_another_top_folder_is_refused(self, data: Path, top: str) -> None:
@@ -133,14 +116,6 @@ class TestDownload:
         assert available("fiqa") is None
         assert not list(tmp_cache.rglob("*.zip"))
 
-    def test_one_without_the_layout_is_not_kept(self, server: FakeBeir) -> None:
-        server.archives.mkdir()
-        with zipfile.ZipFile(server.archives / "fiqa.zip", "w") as packed:
-            packed.writestr("fiqa/readme.txt", "moved")
-        with pytest.raises(UnavailableError, match=r"'fiqa': https://.*/fiqa\.zip is not a folder in BEIR layout"):
-            load_collection("fiqa", "test")
-        assert available("fiqa") is None
-
     @pytest.mark.parametrize(("name", "top"), [("fiqa", "fiqa"), ("cqadupstack/tex", "cqadupstack")])
     def test_without_it_the_error_says_what_to_do(self, name: str, top: str) -> None:
         with pytest.raises(UnavailableError) as caught:
@@ -165,11 +140,6 @@ class TestCqadupstack:
         monkeypatch.setitem(sys.modules, "beir.util", server)
         assert_the_twelve()
         assert server.asked == ["cqadupstack.zip"]
-
-    def test_the_zip_by_hand_holds_the_twelve(self, published: Path, data: Path) -> None:
-        data.mkdir()
-        published.rename(data / "cqadupstack.zip")
-        assert_the_twelve()
 
     def test_unpacked_folders_are_found(self, published: Path, data: Path) -> None:
         with zipfile.ZipFile(published) as packed:

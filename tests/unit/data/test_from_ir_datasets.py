@@ -39,12 +39,6 @@ def test_records_become_a_collection() -> None:
     assert found.unjudged_queries == ["q2"]
 
 
-def test_documents_may_have_fields_of_their_own(dataset: SimpleNamespace) -> None:
-    record = SimpleNamespace(doc_id="d1", headline="a", body="b", default_text=lambda: "a b")
-    dataset.docs_iter = lambda: iter([record])
-    assert load_collection("ir_datasets:toy/test", "test").corpus == {"d1": Document("", "a b")}
-
-
 def test_unknown_and_unjudged_datasets_are_usage_errors() -> None:
     with pytest.raises(UsageError, match="ir_datasets:toy has no queries and no qrels; name one of its splits"):
         load_collection("ir_datasets:toy", "test")

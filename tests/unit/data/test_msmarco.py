@@ -36,12 +36,6 @@ def test_reads_the_published_files(folder: Path) -> None:
     assert read_msmarco(folder, "dev", name="mine").name == "mine"
 
 
-def test_candidates_are_not_needed(folder: Path) -> None:
-    remove(folder, "top1000.dev")
-    assert is_msmarco_folder(folder)
-    assert content(read_msmarco(folder, "dev")) == content(SMALL)
-
-
 @pytest.mark.parametrize("absent", [("collection.tsv",), ("collection.tsv", "queries.dev.small.tsv")])
 def test_candidates_stand_in_for_the_corpus_and_the_collection_says_so(folder: Path, absent: tuple[str, ...]) -> None:
     remove(folder, *absent)
@@ -125,12 +119,6 @@ class TestTop1000:
         path = tmp_path / "top1000.dev"
         path.write_text("1\t5\tq\tp\n2\t5\tr\tp\n1\t4\tq\ts\n")
         assert read_top1000(path) == {"1": ["5", "4"], "2": ["5"]}
-
-    def test_a_candidate_listed_twice_is_refused(self, tmp_path: Path) -> None:
-        path = tmp_path / "top1000.dev"
-        path.write_text("1\t5\tq\tp\n1\t4\tq\ts\n1\t4\tq\ts\n")
-        with pytest.raises(DataError, match=r"top1000\.dev: passage '4' is listed twice for query '1'"):
-            read_top1000(path)
 
     def test_a_bad_line_is_named(self, tmp_path: Path) -> None:
         path = tmp_path / "top1000.dev"

@@ -76,8 +76,3 @@ def test_a_vector_that_is_not_finite_names_the_text() -> None:
     with pytest.raises(DataError, match="'b'") as raised:
         cached_embeddings(Broken(), TEXTS, "document")
     assert not isinstance(raised.value, InputError)
-
-
-def test_no_texts() -> None:
-    with pytest.raises(DataError, match="no documents to embed"):
-        cached_embeddings(WordEmbedder(), {}, "query")

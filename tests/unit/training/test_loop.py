@@ -158,20 +158,3 @@ def test_room_is_made_of_what_is_unfinished_alone(tmp_path: Path) -> None:
     Counting(tmp_path).run()
     Counting(tmp_path).make_room()
     assert training.outputs[0].exists()
-
-
-def test_a_bar_moves_past_what_was_done_before(tmp_path: Path) -> None:
-    with pytest.raises(KilledError):
-        Counting(tmp_path).run(kill_after(5))
-
-    class Bar:
-        def __init__(self) -> None:
-            self.moves: list[int] = []
-
-        def advance(self, steps: int) -> None:
-            self.moves.append(steps)
-
-    for expected in ([5, 1, 0], [6]):
-        bar = Bar()
-        Counting(tmp_path).run_with_bar(bar)  # type: ignore[arg-type]
-        assert bar.moves == expected

@@ -148,19 +148,6 @@ class TestRanking:
         assert seen == tokens
         assert_equal(table.take_gradients(), expected)
 
-    @pytest.mark.parametrize("kind", RANKING_LOSSES)
-    def test_parts_that_fit_together_do_too(self, table: Bench, kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
-        table.rank([1, 0], ALL, loss=kind)
-        expected = table.take_gradients()
-        monkeypatch.setattr(steps, "default_token_budget", lambda _: 40)
-        table.rank([1, 0], ALL, loss=kind)
-        assert_equal(table.take_gradients(), expected)
-
-    def test_only_the_groups_of_the_batch_count(self, table: Bench) -> None:
-        _, tokens = table.rank([1], ALL)
-        table.take_gradients()
-        assert tokens == sum(len(table.ranking.sequences[row]) for row in (3, 4, 5))
-
 
 class TestEmbedding:
     def test_it_is_the_gradient_of_info_nce(self, table: Bench) -> None:
@@ -186,13 +173,6 @@ class TestEmbedding:
         assert seen == tokens
         assert_equal(table.take_gradients(), expected)
 
-    def test_parts_that_fit_together_do_too(self, table: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
-        table.embed([0, 1, 2], ALL)
-        expected = table.take_gradients()
-        monkeypatch.setattr(steps, "default_token_budget", lambda _: 40)
-        table.embed([0, 1, 2], ALL)
-        assert_equal(table.take_gradients(), expected)
-
     def test_false_negatives_matter(self, table: Bench) -> None:
         loss, _ = table.embed([0, 1, 2], ALL)
         blind = table.embedding.__class__(
@@ -205,18 +185,6 @@ class TestEmbedding:
         other, _ = table._replace(embedding=blind).embed([0, 1, 2], ALL)
         table.take_gradients()
         assert other > loss
-
-    def test_only_the_documents_of_the_batch_are_seen(self, table: Bench) -> None:
-        _, tokens = table.embed([0], ALL)
-        table.take_gradients()
-        data = table.embedding
-        assert tokens == len(data.queries[0]) + len(data.documents[0]) + len(data.documents[1])
-
-    def test_a_query_may_stand_twice_in_a_batch(self, table: Bench) -> None:
-        once, _ = table.embed([0], ALL)
-        twice, _ = table.embed([0, 0], ALL)
-        table.take_gradients()
-        assert twice == pytest.approx(once, rel=1e-5)
 
 
 class TestAccumulation:
@@ -232,10 +200,6 @@ class TestAccumulation:
         assert loss == pytest.approx(expected, rel=1e-6)
         assert tokens == sum(seen for _, seen in apart)
         assert_equal(found, table.take_gradients())
-
-    def test_a_whole_batch_in_one_contrast_is_the_plain_loss(self, table: Bench) -> None:
-        assert table.embed([0, 1, 2], ALL, contrast=3) == table.embed([0, 1, 2], ALL)
-        table.take_gradients()
 
 
 class TestTrees:
@@ -331,10 +295,6 @@ class TestBudget:
         assert model.training_tokens(sequences) == 3 * 22
         assert Budget(tokens=66).holds(3, 66)
         assert not Budget(tokens=65).holds(3, 66)
-
-    def test_a_number_of_sequences_takes_the_place_of_tokens(self) -> None:
-        assert Budget(tokens=1, sequences=2).holds(2, 200)
-        assert not Budget(tokens=10_000, sequences=1).holds(2, 2)
 
 
 def frozen(value: float) -> TokenStates:

@@ -19,12 +19,6 @@ def test_the_shipped_gate_judges_both_tasks_of_the_bundled_experiment() -> None:
     }
 
 
-def test_the_hash_follows_the_content(tmp_path: Path) -> None:
-    first = register(tmp_path, **INTERFERENCE).content_hash
-    assert register(tmp_path, **INTERFERENCE).content_hash == first
-    assert register(tmp_path, **INTERFERENCE | {"pass_at": 0.03}).content_hash != first
-
-
 @pytest.mark.parametrize(
     ("change", "words"),
     [
@@ -60,17 +54,6 @@ def test_a_margin_of_zero_is_a_claim_but_for_equivalence(tmp_path: Path) -> None
         assert register(tmp_path, **DIFFERENCE | {"kind": kind, "margin": 0.0}).gates["it"].cutoffs == (0.0,)
     with pytest.raises(DataError, match=r"gates\.it\.margin"):
         register(tmp_path, **DIFFERENCE | {"kind": "equivalence", "margin": 0.0})
-
-
-@pytest.mark.parametrize("kind", ["superiority", "non_inferiority", "equivalence"])
-def test_a_margin_in_points_is_refused_with_how_it_is_written(tmp_path: Path, kind: str) -> None:
-    with pytest.raises(DataError, match=r"gates\.it\.margin: 2 means 200 %; 2 % is written 0\.02"):
-        register(tmp_path, **DIFFERENCE | {"kind": kind, "margin": 2.0})
-
-
-def test_cutoffs_ascend_and_without_room_for_marginal_there_is_one(tmp_path: Path) -> None:
-    assert register(tmp_path, **INTERFERENCE).gates["it"].cutoffs == (0.01, 0.02)
-    assert register(tmp_path, **INTERFERENCE | {"fail_below": 0.02}).gates["it"].cutoffs == (0.02,)
 
 
 def test_an_unreadable_date_is_refused(tmp_path: Path) -> None:
