@@ -61,6 +61,14 @@ def finished(config: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Pa
     return output_dir, run(config, output_dir)
 
 
+@pytest.fixture
+def without_report(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Draws no figures, which take most of the time of a job that finds everything done."""
+    monkeypatch.setattr(
+        "unimoe.analysis.report.write_report", lambda analysis: analysis.results.output_dir / "analysis/report.html"
+    )
+
+
 class TestMainJob:
     def test_ends_with_verdict_report_and_the_next_command(self, finished: tuple[Path, Done]) -> None:
         output_dir, done = finished
@@ -141,6 +149,7 @@ class TestMainJob:
         assert re.match(r"\d+ to \d+ (seconds|minutes), [.\d]+ TFLOP for tiny, 2 seeds, on this device", planned.stdout)
         assert not (tmp_path / "none").exists()
 
+    @pytest.mark.usefixtures("without_report")
     def test_a_resumed_run_goes_on_without_a_probe(
         self, config: Path, finished: tuple[Path, Done], tmp_path: Path
     ) -> None:
@@ -153,6 +162,7 @@ class TestMainJob:
         assert missing.exists()
         assert "on this machine" not in resumed.stderr
 
+    @pytest.mark.usefixtures("without_report")
     def test_second_run_finds_everything_done(self, config: Path, finished: tuple[Path, Done]) -> None:
         output_dir, first = finished
         before = {path: path.stat().st_mtime_ns for path in output_dir.rglob("results/**/*.json")}
@@ -200,6 +210,7 @@ class TestMainJob:
         assert verdicts(done) == verdicts(finished[1])
         assert len(verdicts(done)) == 2
 
+    @pytest.mark.usefixtures("without_report")
     @pytest.mark.parametrize("form", ["reformatted", "Windows line ends"])
     def test_files_may_be_edited_and_the_folder_copied_under_another_name(
         self, config: Path, finished: tuple[Path, Done], tmp_path: Path, form: str
@@ -219,6 +230,7 @@ class TestMainJob:
         assert verdicts(again) == verdicts(finished[1])
         assert results(output_dir).keys() == results(finished[0]).keys()
 
+    @pytest.mark.usefixtures("without_report")
     def test_what_changes_no_score_may_change_under_way(
         self, config: Path, finished: tuple[Path, Done], tmp_path: Path
     ) -> None:
@@ -288,6 +300,7 @@ def kill_when(path: Path, config: Path, output_dir: Path) -> None:
         process.send_signal(signal.SIGKILL)
 
 
+@pytest.mark.usefixtures("without_report")
 class TestLooks:
     """Three seeds, looked at after two and three; a tiny random model beats nothing, so the specialist need not."""
 

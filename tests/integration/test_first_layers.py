@@ -92,7 +92,8 @@ class TestLayersThatTheModelLacks:
         assert_refused(done, 2, "this model mixes kinds of layers; set it to 0")
         assert not (tmp_path / "outputs").exists()
 
-    def test_a_share_fits_every_model(self, two_layers: Path, tmp_path: Path) -> None:
+    def test_a_share_fits_every_model(self, two_layers: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr("unimoe.analysis.report.write_report", lambda analysis: output_dir / "analysis")
         output_dir = tmp_path / "outputs"
         options = [f"model.base={two_layers}", "model.layers=null", "lora.first_layer=0.5", "model.max_length=256"]
         done = call_script(
