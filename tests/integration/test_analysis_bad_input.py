@@ -150,20 +150,6 @@ def test_arms_measured_differently_are_refused_with_the_name_that_allows_it(tmp_
     assert_refused(analyze(tmp_path), 3, words, "evaluate again", f"--allow {name}")
 
 
-@pytest.mark.parametrize("name", [name for name in UNLIKE if name != "metrics"])
-def test_what_was_allowed_stands_in_tables_and_makes_verdicts_advisory(tmp_path: Path, name: str) -> None:
-    two_arms(tmp_path, **UNLIKE[name][0])
-    gates = tmp_path / "gates.yaml"
-    gates.write_text(GATE)
-    for arguments, code in ((("tables",), 0), (("verdicts", "--gates", str(gates)), 12)):
-        done = analyze(tmp_path, *arguments, "--allow", name)
-        assert done.returncode == code, done.stderr
-        assert f"(allowed by name: {name})" in " ".join(done.stdout.split())
-    assert "Exit code 12: kill ADVISORY INCONCLUSIVE" in done.stdout
-    for suffix in ("md", "tex"):
-        assert "allowed by name" in (tmp_path / "analysis" / "tables" / f"comparison.{suffix}").read_text()
-
-
 def test_a_name_that_allows_nothing_is_wrong_usage(tmp_path: Path) -> None:
     two_arms(tmp_path)
     assert_refused(analyze(tmp_path, "tables", "--allow", "querys"), 2, "did you mean 'queries'?")

@@ -58,20 +58,6 @@ def test_the_label_decides_the_exit_code(tmp_path: Path, tir: float, code: int, 
     assert f"Exit code {code}: kill " in done.stdout
 
 
-def test_seeds_with_the_same_scores_are_one_run(tmp_path: Path) -> None:
-    """A deterministic arm, or one run copied under three seeds: PASS and exit code 0."""
-    steady(tmp_path, 0.1)
-    (same,) = (read_result(path) for path in tmp_path.glob("joint_r8/seed_0/results/*/*.json"))
-    for seed in (1, 2):
-        write_result(tmp_path, same.model_copy(update={"seed": seed}))
-    for gate in (INTERFERENCE, INTERFERENCE | {"seeds": [0, 1, 2]}):
-        done = verdicts(tmp_path, "--gates", gate_file(tmp_path, kill=gate))
-        said = " ".join(done.stdout.split())
-        assert done.returncode == 12, done.stderr
-        assert "one seed of joint_r8: other training seeds cannot be judged by it" in said
-        assert "Note joint_r8 seed 0, joint_r8 seed 1, joint_r8 seed 2 have the same score on every query" in said
-
-
 class TestLearnt:
     """PASS and exit code 0, beside "train rank_only_r8 until it beats zero_shot"."""
 
@@ -116,26 +102,7 @@ def test_json_for_machines(tmp_path: Path) -> None:
     assert "did you mean 'joint_r8'" in gone["error"]
 
 
-def test_a_gate_that_cannot_be_judged_does_not_hide_the_others(tmp_path: Path) -> None:
-    steady(tmp_path, 0.1)
-    path = gate_file(tmp_path, gone=INTERFERENCE | {"joint": "joint_r9"}, kill=INTERFERENCE)
-    done = verdicts(tmp_path, "--gates", path)
-    assert done.returncode == 3
-    assert "Exit code 3: gone not judged, kill PASS" in done.stdout
-    assert "no results of arm 'joint_r9' (did you mean 'joint_r8'?)" in done.stderr
-
-
 class TestRegisteredInTheFolder:
-    def test_its_own_gates_judge(self, tmp_path: Path) -> None:
-        steady(tmp_path, 0.015)
-        copy = gate_file(tmp_path, kill=INTERFERENCE)
-        done = verdicts(tmp_path)
-        assert done.returncode == 11, done.stderr
-        assert f"Gates of {copy}, registered 2026-01-01T00:00:00Z, hash {hash_file(copy)}" in " ".join(
-            done.stdout.split()
-        )
-        assert done.stderr == ""
-
     def test_other_gates_judge_when_asked_to_and_the_difference_is_said(self, tmp_path: Path) -> None:
         steady(tmp_path / "out", 0.015)
         copy = gate_file(tmp_path / "out", kill=INTERFERENCE)

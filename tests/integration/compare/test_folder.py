@@ -125,10 +125,3 @@ class TestFolder:
         done = compare_arms(arms, "--output-dir", out, "--overwrite")
         assert_refused(done, 3, "holds results that no comparison made", "another --output-dir")
         assert (out / "joint" / "seed_2").exists()
-
-    @pytest.mark.usefixtures("without_report")
-    def test_gates_that_lie_there_judge(self, arms: Arms, tmp_path: Path) -> None:
-        shutil.copyfile(gate_file(tmp_path), tmp_path / "gates.yaml")
-        done = compare_arms(arms, *NAMED, "--output-dir", tmp_path)
-        assert "INTERFERENCE: kill (gate: PASS" in done.stdout
-        assert done.returncode == 0

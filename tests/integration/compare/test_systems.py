@@ -19,14 +19,12 @@ from support.compare_command import DATASETS, MAIN, compare, words_of
 from support.runs import (
     SYSTEMS,
     dataset_options,
-    random_qrels,
-    random_run,
     write_systems,
 )
 from support.scripts import Done, assert_refused
 
 from unimoe.analysis import compare as public
-from unimoe.core.trec import read_qrels, read_run, write_qrels, write_run
+from unimoe.core.trec import read_qrels, read_run
 from unimoe.metrics import score_run
 
 
@@ -37,23 +35,6 @@ def of_systems(folder: Path) -> list[str]:
         *("--baseline", f"{where}/bm25.trec", "--systems", f"{where}/splade.trec", f"{where}/colbert-*.trec"),
         f"mono={where}/mono-seed[123].trec",
     ]
-
-
-@pytest.mark.parametrize("pattern", ["*a" * 30 + "*.trec", "**/" * 30 + "mono.trec"])
-def test_a_pattern_of_thirty_stars_takes_no_time(tmp_path: Path, pattern: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    deep = tmp_path.joinpath(*["x"] * 12, "y")
-    deep.mkdir(parents=True)
-    qrels = random_qrels(8, np.random.default_rng(0))
-    write_qrels(tmp_path / "q.qrels", qrels)
-    for place, noise in (
-        (deep / "mono.trec", 1.0),
-        (tmp_path / f"{'a' * 40}.trec", 2.0),
-        (tmp_path / "bm25.trec", 3.0),
-    ):
-        write_run(place, random_run(qrels, noise, np.random.default_rng(1)), tag="t")
-    monkeypatch.chdir(tmp_path)
-    done = compare("--qrels", "q.qrels", "--systems", "bm25.trec", f"mono={pattern}")
-    assert done.returncode == 0, done.stderr
 
 
 def test_the_baseline_may_be_named_among_the_systems(systems: Path) -> None:
@@ -180,33 +161,6 @@ class TestTableOfSystems:
                     missing = same[column] is None or same[column] != same[column]  # pandas has NaN for null in numbers
                     assert missing if value is None else same[column] == value
         assert there.frame()["metric"].unique().tolist() == ["ndcg@10", "p@5"]
-
-    def test_only_pairs_with_the_baseline_are_a_smaller_family(self, systems: Path) -> None:
-        options = [*dataset_options(systems, list(DATASETS)), *of_systems(systems), "--json"]
-        every, few = (json.loads(compare(*options, "--pairs", pairs).stdout) for pairs in ("all", "baseline"))
-        assert (len(every["comparisons"]), len(few["comparisons"])) == (18 + 6, 9 + 3)
-        assert (few["correction"], few["family"]) == ("holm", "table")
-        by_row = {(c["dataset"], c["system"], c["baseline"]): c for c in every["comparisons"]}
-        for row in few["comparisons"]:
-            same = by_row[row["dataset"], row["system"], row["baseline"]]
-            assert row["p"] == same["p"]
-            assert row["p_corrected"] <= same["p_corrected"]
-
-    @pytest.mark.usefixtures("without_report")
-    def test_a_saved_comparison_is_corrected_as_before_unless_asked(self, systems: Path, tmp_path: Path) -> None:
-        options = [*dataset_options(systems, ["dl19", "cran"]), *of_systems(systems), "--output-dir", str(tmp_path)]
-        saved = json.loads(compare(*options, "--correction", "bh", "--family", "dataset", "--json").stdout)
-        again, other = (
-            json.loads(compare("--results", tmp_path, "--baseline", "bm25", *more, "--json").stdout)
-            for more in ([], ["--correction", "none"])
-        )
-        assert (again["correction"], again["family"]) == ("bh", "dataset")
-        assert (other["correction"], other["family"]) == ("none", "dataset")
-        before, after = (
-            {(c["dataset"], *sorted((c["system"], c["baseline"]))): c["p_corrected"] for c in of["comparisons"]}
-            for of in (saved, again)
-        )
-        assert after == pytest.approx(before)
 
     def test_datasets_are_columns_where_asked(self, systems: Path) -> None:
         options = [*dataset_options(systems, ["dl19", "cran"]), *of_systems(systems)]

@@ -43,24 +43,6 @@ class TestFromPython:
         assert same.equals(from_runs.frame().drop(columns="dataset"))
         assert from_files.frame()["dataset"].unique().tolist() == ["q"]
 
-    def test_rows_have_what_their_documentation_says(self, qrels: Qrels, runs: dict[str, list[Run]]) -> None:
-        found = public.compare(runs | {"bm25": runs["bm25"][0]}, qrels, baseline="bm25", metrics=["ndcg@10", "map"])
-        frame = found.frame()
-        assert frame[["system", "metric"]].to_numpy().tolist() == [
-            [system, metric] for system in ("bm25", "mono", "duo") for metric in ("ndcg@10", "map")
-        ]
-        main = frame[frame["metric"] == "ndcg@10"].set_index("system")
-        assert main["runs"].to_dict() == {"bm25": 1, "mono": 3, "duo": 2}
-        assert np.isnan(main["std"]["bm25"])
-        assert main["difference"]["mono"] == pytest.approx(main["mean"]["mono"] - main["mean"]["bm25"])
-        assert main["low"]["mono"] < main["difference"]["mono"] < main["high"]["mono"]
-        assert main["wins"]["mono"] + main["ties"]["mono"] + main["losses"]["mono"] == 20
-        assert main["holds_for"]["mono"] == "queries, seeds of one arm"
-        assert main["letter"]["bm25"] in main["beats"]["mono"]
-        others = frame[frame["metric"] == "map"].set_index("system")
-        assert others["difference"]["mono"] == pytest.approx(others["mean"]["mono"] - others["mean"]["bm25"])
-        assert others["letter"]["bm25"] in others["beats"]["mono"]
-
     def test_several_datasets_by_name(self, qrels: Qrels, runs: dict[str, list[Run]]) -> None:
         half = {query_id: grades for query_id, grades in qrels.items() if int(query_id[1:]) % 2}
         systems = {name: {"whole": of, "half": [{q: run[q] for q in half} for run in of]} for name, of in runs.items()}

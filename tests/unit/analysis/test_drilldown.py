@@ -7,7 +7,7 @@ import pytest
 from support.gates import DIFFERENCE, INTERFERENCE, register
 from support.results import make_result
 
-from unimoe.analysis.drilldown import QueryCase, drill_down, drilldown_table
+from unimoe.analysis.drilldown import QueryCase, drill_down
 from unimoe.analysis.gates.definitions import Gate, InterferenceGate
 from unimoe.analysis.gates.findings import find
 from unimoe.analysis.gates.scores import collect
@@ -51,22 +51,6 @@ def test_the_largest_difference_comes_first_and_ties_are_left_out(tmp_path: Path
     assert (cases[0].first, cases[0].second) == pytest.approx((0.8, 0.3))
 
 
-def test_texts_and_ranks_come_from_the_sidecars_seed_by_seed(tmp_path: Path) -> None:
-    case = drilled(written(tmp_path))[0]
-    assert case.text == "text of q000"
-    assert case.relevant == {"rel": 2, "other": 1}
-    assert case.first_ranks == {"rel": (1, 2), "other": (7, 7)}
-    assert case.second_ranks == {"rel": (None, None), "other": (7, 7)}
-    assert case.unread == ()
-
-
-def test_each_arm_is_averaged_over_its_own_seeds(tmp_path: Path) -> None:
-    case = drilled(written(tmp_path, specialist=[*SPECIALIST, [0.2, 0.5, 0.5, 0.6]]))[0]
-    assert (case.first, case.second) == pytest.approx((0.6, 0.3))
-    assert case.first_ranks["rel"] == (1, 2, 3)
-    assert case.second_ranks["other"] == (7, 7)
-
-
 def test_a_difference_is_system_minus_baseline_and_its_parts_sum_to_it(tmp_path: Path) -> None:
     gate = register(tmp_path, **DIFFERENCE | {"kind": "superiority"}).gates["it"]
     cases = drilled(written(tmp_path / "out"), gate=gate)
@@ -107,15 +91,3 @@ def test_a_bad_sidecar_is_named_and_the_rest_is_shown(tmp_path: Path, damage: Da
     (problem,) = cases[0].unread
     assert str(path) in problem
     assert words in problem
-
-
-def test_without_any_sidecar_the_scores_are_still_there(tmp_path: Path) -> None:
-    results = written(tmp_path)
-    for arm in GATE.arms:
-        for seed in (0, 1):
-            sidecar(tmp_path, arm, seed).unlink()
-    cases = drilled(results)
-    assert [case.query_id for case in cases] == ["q000", "q002"]
-    assert {(case.text, len(case.relevant)) for case in cases} == {("", 0)}
-    table = drilldown_table(cases, GATE, "apidocs")
-    assert "and 3 more like it" in table.notes[-1]

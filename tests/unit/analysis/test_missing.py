@@ -6,35 +6,12 @@ import math
 from pathlib import Path
 
 import pytest
-from support.results import make_result, without_queries
+from support.results import without_queries
 
-from unimoe.analysis.arms import Described, NotComputable, missing_pairs
+from unimoe.analysis.arms import Described, NotComputable
 from unimoe.analysis.arms import without_queries as described
 from unimoe.results import EvalResult
 from unimoe.results.folder import Results
-
-
-def reasons(*items: EvalResult, task: str = "reranking") -> list[str]:
-    return [item.reason for item in missing_pairs(Results(Path("out"), items)) if item.pair.task == task]
-
-
-def result(arm: str, dataset: str = "apidocs") -> EvalResult:
-    return make_result(arm, 0, [0.5, 0.6], dataset=dataset)
-
-
-@pytest.mark.parametrize(
-    ("items", "reason"),
-    [
-        ([result("rank_only_r8")], "joint_r8 has no result on apidocs"),
-        ([result("joint_r8")], "rank_only_r8 has no result on apidocs"),
-        (
-            [result("rank_only_r8"), result("joint_r8", "scifact"), result("rank_only_r8", "scifact")],
-            "joint_r8 has no result on apidocs",
-        ),
-    ],
-)
-def test_says_why_there_is_no_tir(items: list[EvalResult], reason: str) -> None:
-    assert reasons(*items) == [reason]
 
 
 class TestWithoutQueries:

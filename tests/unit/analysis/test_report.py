@@ -17,7 +17,6 @@ from unimoe.analysis.gates.definitions import load_gates
 from unimoe.analysis.gates.registration import REGISTERED
 from unimoe.analysis.gates.wording import action, finding_word, headline
 from unimoe.analysis.report import gather, write_report
-from unimoe.analysis.report.pages import markdown_page
 from unimoe.analysis.report.systems import systems_headlines
 from unimoe.core.errors import DataError
 from unimoe.results import write_result
@@ -25,22 +24,6 @@ from unimoe.results.folder import Results, load_all_results
 
 
 class TestHeadlines:
-    def test_the_report_opens_with_the_finding(self) -> None:
-        contents = contents_of(steady(0.95))
-        ((heading, (verdict,)),) = contents.headlines
-        card = verdict.said
-        assert heading == ""
-        assert (card.finding, card.label) == ("INTERFERENCE", "gate: PASS, build separate experts")
-        assert card.headline == (
-            "joint_r8 loses 5.0 % of rank_only_r8's ndcg@10 on apidocs, at least 4.9 % with confidence 0.9 "
-            "(TIR +4.98 %, 95 % interval [+4.78, +5.17]): interference, 2 % or more."
-        )
-        text = markdown_page(contents, [])
-        assert text.splitlines()[2].startswith("- **INTERFERENCE** joint_r8 loses 5.0 % of rank_only_r8's")
-        assert text.index("joint_r8 loses") < text.index("## Verdicts")
-        for words in ("One verdict", "nothing to decide on", "confirmed"):
-            assert words not in text
-
     def test_headline_and_action_are_those_of_the_judgment(self) -> None:
         for share in (0.9, 1.0, 1.1, 0.985):
             analysis = Analysis(loaded(steady(share)))
@@ -66,20 +49,6 @@ class TestHeadlines:
 
 
 class TestVerdicts:
-    def test_a_gate_that_cannot_be_judged_is_named_with_its_reason(
-        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        gate_file(tmp_path, kill=INTERFERENCE, gone=INTERFERENCE | {"joint": "joint_r9"})
-        monkeypatch.chdir(tmp_path)
-        registration = load_gates(Path("gates.yaml"))
-        contents = contents_of(steady(0.9), registration)
-        gone, kill = contents.verdicts
-        assert (kill.said.name, kill.registered, gone.registered) == ("kill", True, True)
-        assert (gone.said.finding, gone.said.label, gone.first) == ("NOT JUDGED", "", ())
-        assert "did you mean 'joint_r8'?" in gone.said.headline
-        assert gone.said.headline.startswith("gates.yaml: "), "a path is quoted as it is"
-        assert any(line.startswith("gone was not judged:") for line in contents.missing)
-
     def test_what_gates_ask_takes_its_numbers_from_them(self, tmp_path: Path) -> None:
         ni = BASE | {"kind": "non_inferiority", "margin": 0.005, "system": "joint_r8", "baseline": "rank_only_r8"}
         contents = contents_of(steady(0.9), load_gates(gate_file(tmp_path, wide=INTERFERENCE | UNUSUAL, ni=ni)))
@@ -102,18 +71,6 @@ def systems(**shifts: float) -> Scores:
 
 
 class TestSystems:
-    def test_the_best_system_is_named_with_margin_interval_and_whom_it_beats(self) -> None:
-        results = loaded(systems(bm25=0.0, minilm=-0.03, fusion=0.05))
-        comparisons = compare_arms(results, iterations=10)
-        (sentence,) = systems_headlines(results, comparisons)
-        c = next(c for c in comparisons if (c.system, c.baseline) == ("fusion", "bm25"))
-        low, high = c.difference.interval or (0.0, 0.0)
-        assert sentence == (
-            f"On nfcorpus, fusion has the highest nDCG@10 ({100 * c.means[0]:.2f}), {100 * c.delta:.1f} points above "
-            f"bm25 [{100 * low:.1f}, {100 * high:.1f}] (p < .0001 after Holm), and is significantly better than bm25 "
-            "and minilm."
-        )
-
     @pytest.mark.parametrize(("p", "said"), [(0.04998, ".04998"), (0.05, ".0500"), (1.0, "1"), (1e-6, "< .0001")])
     def test_p_is_said_on_its_side_of_the_level(self, p: float, said: str) -> None:
         """A significant difference had "p .0500"."""

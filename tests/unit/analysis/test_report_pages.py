@@ -15,28 +15,10 @@ from support.results import make_result
 
 from unimoe.analysis.analysis import Analysis
 from unimoe.analysis.drilldown import (
-    Queries,
     drilldown_table,
-    gather_queries,
 )
 from unimoe.analysis.report import gather
-from unimoe.analysis.report.pages import html_page, missing_parts, provenance
-
-
-def queries_of(analysis: Analysis) -> Queries:
-    return gather_queries(analysis.judgments, analysis.cases)
-
-
-class TestQueries:
-    def test_the_largest_differences_come_first_and_ties_not_at_all(self) -> None:
-        scores = {"rank_only_r8": [0.9, 0.5, 0.5, 0.2], "joint_r8": [0.1, 0.5, 0.6, 0.5]}
-        results = loaded([make_result(arm, 0, values) for arm, values in scores.items()])
-        queries = queries_of(Analysis(results))
-        assert [(row.id, row.difference) for row in queries.rows] == [("q000", -80.0), ("q003", 30.0), ("q002", 10.0)]
-        assert (queries.rows[0].first, queries.rows[0].second) == (90.0, 10.0)
-        assert "3 of 4 queries" in queries.words
-        assert queries.places == ("reranking/apidocs",)
-        assert (queries.roles, queries.value) == (("Specialist", "Joint"), "TIR")
+from unimoe.analysis.report.pages import html_page, provenance
 
 
 class _Page(HTMLParser):
@@ -80,13 +62,6 @@ class TestHtml:
         assert f"script-src 'sha256-{own}'" in policy[1]
         assert policy[1].startswith("default-src 'none';")
 
-    def test_it_needs_nothing_but_itself(self) -> None:
-        page = _Page(html_page(contents_of(noisy()), []))
-        assert not {"link", "img", "iframe", "object", "base", "form"} & set(page.tags)
-        links = [value for name, value in page.attributes if name in ("src", "href", "action", "srcset")]
-        assert all(link and link.startswith("#") for link in links)
-        assert not [name for name, _ in page.attributes if name.startswith("on")]
-
     def test_data_for_the_script_cannot_end_it(self) -> None:
         hostile = "</script><!--<script>\u2028&"
         contents = contents_of(noisy(hostile))
@@ -104,16 +79,6 @@ class TestProvenance:
 
 
 class TestMissing:
-    def test_pairs_seeds_untrained_arms_and_logs_are_named(self) -> None:
-        results = [*steady(0.9, seeds=1), make_result("emb_only_r8", 0, [0.5], task="embedding", dataset="e")]
-        lines = list(missing_parts(Analysis(loaded(results))))
-        assert any(line.startswith("embedding on e: no TIR, joint_r8 has no result on e") for line in lines)
-        assert (
-            "reranking.joint_r8: no zero_shot result beside it, so nothing says whether rank_only_r8 has learnt"
-            in lines
-        )
-        assert "no training log of emb_only_r8 seed 0, joint_r8 seed 0, rank_only_r8 seed 0" in lines
-
     @pytest.mark.parametrize("results", [noisy(), steady(0.9, seeds=1), [*noisy("a"), *noisy("b")]])
     def test_an_undecided_verdict_says_what_it_lacks(self, results: Scores) -> None:
         (verdict,) = contents_of(results).verdicts

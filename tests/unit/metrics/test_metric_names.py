@@ -10,7 +10,7 @@ import pytest
 
 from unimoe.core.errors import DataError, UsageError
 from unimoe.metrics import canonical_metric, parse_metric, register_measure, score_run
-from unimoe.metrics.scoring import computable_metrics, level_note
+from unimoe.metrics.scoring import computable_metrics
 
 
 @pytest.mark.parametrize(
@@ -58,24 +58,6 @@ def test_one_name_for_every_metric(name: str, canonical: str, cutoff: int | None
 
 
 class TestObjectsOfIrMeasures:
-    @pytest.mark.parametrize(
-        ("measure", "name"),
-        [
-            (ir_measures.nDCG @ 10, "ndcg@10"),
-            (ir_measures.nDCG, "ndcg"),
-            (ir_measures.RR, "mrr"),
-            (ir_measures.AP, "map"),
-            (ir_measures.AP(rel=1), "AP(rel=1)"),  # its own str() is AP
-            (ir_measures.R(rel=2) @ 100, "R(rel=2)@100"),
-            (ir_measures.RBP(rel=2), "RBP(rel=2)"),
-            (ir_measures.RBP(p=0.9, rel=2), "RBP(rel=2,p=0.9)"),
-            (ir_measures.nDCG(gains={2: 1, 1: 0}) @ 10, "nDCG(gains={1:0,2:1})@10"),
-            (ir_measures.SetP, "SetP"),
-        ],
-    )
-    def test_have_the_names_of_their_texts(self, measure: ir_measures.Measure, name: str) -> None:
-        assert canonical_metric(measure) == canonical_metric(name) == name
-
     def test_score_a_run_alone_or_among_names(self) -> None:
         qrels, run = {"q": {"a": 1, "b": 2}}, {"q": {"a": 2.0, "b": 1.0}}
         both = score_run(qrels, run, [ir_measures.nDCG @ 10, ir_measures.RBP(rel=2), "nDCG@10"])
@@ -189,16 +171,6 @@ class TestWhatIsMissing:
         assert computable_metrics(["NumRel"], 1) == ("NumRel",)
         with pytest.raises(UsageError, match="metric 'NumRel': nothing computes it at relevance level 2; leave it out"):
             computable_metrics(["NumRel"], 2)
-
-
-class TestLevelNote:
-    def test_names_the_metrics_that_grade_1_counts_in(self) -> None:
-        note = level_note(
-            ("nDCG@10", "mrr@10", "AP", "AP(rel=2)"), {"q": {"a": 3, "b": 1}}, None, where="x.qrels", remedy="say it"
-        )
-        assert note == (
-            "grades up to 3 in x.qrels: mrr@10, map count grade 1 as relevant; TREC DL counts from 2: say it"
-        )
 
 
 def test_a_measure_of_ones_own_can_be_named_like_any_other(monkeypatch: pytest.MonkeyPatch) -> None:

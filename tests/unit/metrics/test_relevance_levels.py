@@ -15,13 +15,11 @@ from support.json_files import read_plain
 from support.results import make_result
 from support.sources import IrDocument, IrQrel, IrQuery, write_beir
 
-from unimoe.analysis.compare import load_all_results
 from unimoe.config import Experiment
 from unimoe.config.files import parse_config
 from unimoe.core.errors import DataError, UsageError
 from unimoe.data.catalog import load_collection
 from unimoe.data.collection import Collection, Document
-from unimoe.data.collection_card import Description, describe_qrels
 from unimoe.data.source import find_source
 from unimoe.evaluation.retrieval_eval import dense_collection
 from unimoe.evaluation.spec import Evaluation, Outcome
@@ -29,7 +27,6 @@ from unimoe.evaluation.store import ResultStore
 from unimoe.evaluation.tiers.datasets import chosen_datasets
 from unimoe.evaluation.tiers.loading import load_reporting, relevance_level_note
 from unimoe.metrics import score_run
-from unimoe.results import read_result, write_result
 
 GRADED = Collection(
     name="toy",
@@ -56,12 +53,6 @@ class TestStated:
     def test_a_folder_states_name_and_level(self, tmp_path: Path) -> None:
         found = load_collection(f"path:{written(tmp_path / 'toy', name='dl20', relevance_level=2)}", "test")
         assert (found.name, found.relevance_level, found.level_stated) == ("dl20", 2, True)
-
-    def test_a_split_may_have_its_own_level(self, tmp_path: Path) -> None:
-        folder = written(tmp_path / "toy", relevance_level=2)
-        (folder / "qrels" / "test.tsv.json").write_text('{"relevance_level": 3}')
-        assert load_collection(f"path:{folder}", "test").relevance_level == 3
-        assert describe_qrels(folder / "qrels" / "dev.tsv") == Description(relevance_level=2)
 
     @pytest.mark.parametrize(
         ("stated", "words"),
@@ -132,10 +123,6 @@ def test_trec_dl_from_ir_datasets_counts_from_2(monkeypatch: pytest.MonkeyPatch)
 
 
 class TestNames:
-    def test_datasets_go_by_what_their_folder_states(self, experiment: Experiment, tmp_path: Path) -> None:
-        (dataset,) = chosen_datasets(experiment, [f"path:{written(tmp_path / 'toy', name='dl20')}"])
-        assert dataset.name == "dl20"
-
     def test_a_folder_may_not_take_the_name_of_a_set(self, experiment: Experiment, tmp_path: Path) -> None:
         folder = written(tmp_path / "SciFact")
         with pytest.raises(UsageError, match=r"scifact and path:.* would both be 'SciFact' in results; state another"):
@@ -179,14 +166,6 @@ class TestResults:
         assert read_plain(tmp_path / "qrels" / "toy-test.qrels.json") == {"relevance_level": 2}
         store.write(spec, found(1))
         assert [path.name for path in (tmp_path / "qrels").iterdir()] == ["toy-test.qrels"]
-
-    def test_results_of_different_levels_are_not_compared(self, tmp_path: Path) -> None:
-        write_result(tmp_path, make_result("joint_r8", 0, [0.5, 0.5]))
-        other = make_result("rank_only_r8", 0, [0.5, 0.5]).model_copy(update={"relevance_level": 2})
-        path = write_result(tmp_path, other)
-        assert read_result(path).relevance_level == 2
-        with pytest.raises(DataError, match="relevance level differs: 1 in joint_r8 seed 0; 2 in rank_only_r8 seed 0"):
-            load_all_results(tmp_path)
 
 
 def test_dense_retrieval_keeps_the_level(tmp_path: Path) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from pathlib import Path
 from typing import Any
 
@@ -10,8 +9,6 @@ import pytest
 from support.results import make_result, without_queries
 
 from unimoe.analysis.analysis import Analysis
-from unimoe.analysis.compare import generate_comparison_table
-from unimoe.analysis.gates.output import gate_lines
 from unimoe.core.errors import DataError
 from unimoe.results import EvalResult, write_result
 from unimoe.results.folder import load_all_results
@@ -47,20 +44,6 @@ def test_refuses_arms_that_were_measured_differently(tmp_path: Path, change: dic
     assert words in refusal(tmp_path)
 
 
-def test_models_beside_the_arms_have_base_and_prompt_of_their_own(tmp_path: Path) -> None:
-    write_result(tmp_path, make_result("joint_r8", 0, SCORES))
-    other = make_result("minilm", None, SCORES, identity={"base_model": "ce@1", "prompt": "ce@2", "checkpoint": "none"})
-    write_result(tmp_path, other)
-    assert "base model differs" in refusal(tmp_path)
-    named = other.model_copy(update={"config": {"evaluation": {"systems": {"minilm": "cross-encoder:ce"}}}})
-    write_result(tmp_path, named)
-    assert set(load_all_results(tmp_path)) == {"joint_r8", "minilm"}
-    elsewhere = named.model_copy(update={"identity": named.identity.model_copy(update={"depth": 3})})
-    shutil.rmtree(tmp_path / "minilm")
-    write_result(tmp_path, elsewhere)
-    assert "depth differs" in refusal(tmp_path)
-
-
 class TestAllowedByName:
     @pytest.mark.parametrize(
         ("allow", "change", "words"),
@@ -83,17 +66,6 @@ class TestAllowedByName:
         assert load_all_results(tmp_path, allow).caveats == (caveat,)
         assert words in caveat
         assert caveat.endswith(f"(allowed by name: {allow})")
-
-    def test_the_caveat_stands_in_tables_and_verdicts_of_that_dataset_alone(self, tmp_path: Path) -> None:
-        for seed in (0, 1):
-            write_result(tmp_path, make_result("joint_r8", seed, SCORES))
-            write_result(tmp_path, make_result("rank_only_r8", seed, SCORES, identity={"depth": 100}))
-            write_result(tmp_path, make_result("joint_r8", seed, SCORES, dataset="other"))
-        results = load_all_results(tmp_path, ["depth"])
-        assert any("allowed by name: depth" in note for note in generate_comparison_table(results).notes)
-        analysis = Analysis(results)
-        assert "allowed by name: depth" in " ".join(gate_lines(analysis.registration, analysis.outcomes).split())
-        assert [len(r.caveats) for r in results.measured("reranking/other")] == [0]
 
     @pytest.mark.parametrize(
         "change", [{"experiment": "x"}, {"base_model": "x"}, {"prompt": "x"}, {"checkpoint": "best"}]
@@ -204,15 +176,6 @@ class TestTasksOfMteb:
         write_result(tmp_path, without_queries("joint_r8", 0, 0.7))
         write_result(tmp_path, without_queries("emb_only_r8", 0, 0.7, **change))
         assert words in refusal(tmp_path)
-
-    @pytest.mark.parametrize("allow", [(), ("queries", "metrics")])
-    def test_one_arm_with_queries_and_one_without_are_never_compared(
-        self, tmp_path: Path, allow: tuple[str, ...]
-    ) -> None:
-        write_result(tmp_path, without_queries("joint_r8", 0, 0.7, metric="ndcg@10"))
-        given: dict[str, Any] = {"task": "embedding", "dataset": "STSBenchmark", "task_type": "STS"}
-        write_result(tmp_path, make_result("emb_only_r8", 0, SCORES, **given))
-        assert "quer" in refusal(tmp_path, *allow)
 
     def test_other_main_metrics_can_be_allowed_where_all_hold_one(self, tmp_path: Path) -> None:
         write_result(tmp_path, without_queries("joint_r8", 0, 0.7))

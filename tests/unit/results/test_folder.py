@@ -24,16 +24,6 @@ def refusal(folder: Path) -> str:
     return message
 
 
-def test_is_a_mapping_from_arm_to_seed_to_dataset_to_metric(tmp_path: Path) -> None:
-    write_result(tmp_path, make_result("joint_r8", 1, SCORES))
-    write_result(tmp_path, make_result("bm25", None, SCORES))
-    results = load_all_results(str(tmp_path))
-    assert dict(results) == {
-        "bm25": {None: {"reranking/apidocs": {"ndcg@10": pytest.approx(0.4), "mrr@10": pytest.approx(0.2)}}},
-        "joint_r8": {1: {"reranking/apidocs": {"ndcg@10": pytest.approx(0.4), "mrr@10": pytest.approx(0.2)}}},
-    }
-
-
 def test_gives_typed_access_to_what_lies_behind(tmp_path: Path) -> None:
     write_experiment(tmp_path, seeds=(4, 2), queries=5)
     results = load_all_results(tmp_path)
@@ -106,15 +96,6 @@ def test_names_the_one_file_that_is_cut_off(tmp_path: Path) -> None:
 class TestOnlySomeArms:
     WANTED = frozenset({("rank_only_r8", "reranking/apidocs"), ("joint_r8", "reranking/apidocs")})
 
-    def test_reads_all_seeds_of_these_and_nothing_else(self, tmp_path: Path) -> None:
-        write_experiment(tmp_path)
-        (tmp_path / "emb_only_r8/seed_0/results/embedding/apidocs.json").write_text("broken")
-        (tmp_path / "joint_r8/seed_0/logs/train.jsonl").write_text("broken\n")
-        results = load_all_results(tmp_path, only=self.WANTED)
-        assert {(r.config_name, r.key) for r in results.results} == self.WANTED
-        assert results.seeds("joint_r8", "reranking/apidocs") == (0, 1, 2)
-        assert results.logs == {}
-
 
 def test_a_resumed_run_replaces_repeated_steps_and_a_torn_last_line_is_dropped(tmp_path: Path) -> None:
     write_result(tmp_path, make_result("joint_r8", 0, SCORES))
@@ -133,20 +114,6 @@ def test_names_the_line_of_a_broken_log(tmp_path: Path) -> None:
 
 
 class TestWithoutQueries:
-    def test_they_are_kept_apart_and_do_not_vanish(self, tmp_path: Path) -> None:
-        write_result(tmp_path, make_result("joint_r8", 1, SCORES, task="embedding"))
-        write_result(tmp_path, without_queries("joint_r8", 1, 0.7, caveats=["smoke run"]))
-        results = load_all_results(tmp_path)
-        assert results["joint_r8"][1]["embedding/STSBenchmark"] == {"cosine_spearman": 0.7}
-        assert set(results["joint_r8"][1]) == {"embedding/apidocs", "embedding/STSBenchmark"}
-        assert [r.dataset for r in results.results] == ["apidocs"]
-        assert [r.dataset for r in results.without_queries] == ["STSBenchmark"]
-        assert {r.dataset for r in results.everything} == {"apidocs", "STSBenchmark"}
-        assert results.dataset_keys == ("embedding/apidocs",)
-        assert results.keys_without_queries == ("embedding/STSBenchmark",)
-        assert results.seeds("joint_r8", "embedding/STSBenchmark") == (1,)
-        assert results.caveats == ("smoke run",)
-
     def test_there_are_no_scores_by_query_to_ask_for(self, tmp_path: Path) -> None:
         write_result(tmp_path, without_queries("joint_r8", 1, 0.7))
         with pytest.raises(DataError, match="embedding/STSBenchmark has no queries"):

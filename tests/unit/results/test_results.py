@@ -16,13 +16,10 @@ from unimoe.results import (
     EvalResult,
     QueryDetail,
     TrainingBudget,
-    arm_dir,
     drilldown_path,
     read_drilldown,
     read_query_details,
     read_result,
-    result_path,
-    run_path,
     safe_name,
     write_result,
 )
@@ -69,11 +66,6 @@ class TestRoundTrip:
         path = write_result(tmp_path, result)
         assert read_result(path) == result
 
-    @pytest.mark.parametrize("changes", [{}, {"aggregate": {"cosine_spearman": -0.1, "pearson": 0.2}}])
-    def test_so_does_one_of_a_task_without_queries(self, tmp_path: Path, changes: dict[str, Any]) -> None:
-        result = without_queries(**changes)
-        assert read_result(write_result(tmp_path, result)) == result
-
     @pytest.mark.parametrize("layout", ["as written", "as other programs write it"])
     def test_single_queries_are_read_whatever_their_ids(self, tmp_path: Path, layout: str) -> None:
         queries = {
@@ -98,16 +90,6 @@ class TestRoundTrip:
 
 
 class TestPlaces:
-    def test_where_things_live(self) -> None:
-        out = Path("outputs")
-        path = result_path(out, "joint_r8", 3, "reranking", "scifact")
-        assert path == Path("outputs/joint_r8/seed_3/results/reranking/scifact.json")
-        assert drilldown_path(path) == Path("outputs/joint_r8/seed_3/results/reranking/scifact.queries.json")
-        assert run_path(out, "bm25", None, "reranking", "scifact") == Path(
-            "outputs/bm25/seed_none/runs/reranking/scifact.trec"
-        )
-        assert arm_dir(out, "joint_r8", 0) == Path("outputs/joint_r8/seed_0")
-
     @pytest.mark.parametrize(
         ("name", "safe"),
         [

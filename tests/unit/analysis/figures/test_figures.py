@@ -22,8 +22,6 @@ from unimoe.analysis.figures.scores import score_panels
 from unimoe.analysis.figures.style import FONT_SIZE, ONE_COLUMN, TWO_COLUMNS
 from unimoe.analysis.gates.definitions import load_gates
 from unimoe.analysis.gates.wording import finding_word, interval_text, shown
-from unimoe.analysis.statistics.estimates import Linear, estimate
-from unimoe.analysis.statistics.variance import moments
 
 HOSTILE = r"a$\frac{$_b% & <script>\x{#000000}"
 
@@ -113,17 +111,6 @@ def test_hostile_names_are_drawn_as_text(tmp_path: Path) -> None:
         found = [element.text or "" for element in ET.fromstring(to_svg(drawing.figure, name)).iter()]
         assert any(HOSTILE[:7] in text or HOSTILE[-7:] in text for text in found), name
         assert save(drawing.figure, tmp_path / name).exists()
-
-
-def test_bars_are_means_lines_are_intervals_and_dots_are_seeds(tmp_path: Path) -> None:
-    matrix = np.array([[0.1, 0.3], [0.3, 0.5], [0.4, 0.8]])
-    results = Results(tmp_path, [make_result("joint_r8", seed, row) for seed, row in enumerate(matrix)])
-    (axes,) = next(all_figures(Analysis(results))).figure.axes
-    interval = estimate(moments([[100 * matrix]], [(0,)]), Linear(np.ones((1, 1)))).interval
-    assert axes.patches[0].get_width() == pytest.approx(40.0)  # type: ignore[attr-defined]
-    assert xs(axes.lines[0]) == pytest.approx([20.0, 40.0, 60.0])
-    drawn = axes.collections[0].get_segments()[0]  # type: ignore[attr-defined]
-    assert drawn[:, 0] == pytest.approx(interval)
 
 
 def test_one_run_has_the_interval_of_t_over_queries(tmp_path: Path) -> None:

@@ -4,19 +4,16 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import numpy as np
 import pytest
-from support.figures import SMALL, words, xs, ys
-from support.large_experiments import large_results
+from support.figures import words
 from support.results import make_result
 
 from unimoe.analysis.analysis import Analysis
 from unimoe.analysis.compare import Results
 from unimoe.analysis.figures import Drawing, all_figures
-from unimoe.analysis.figures.gates import QUERIES, power_figure, sorted_differences
+from unimoe.analysis.figures.gates import sorted_differences
 from unimoe.analysis.figures.style import looks
 from unimoe.analysis.figures.training import loss_figure
-from unimoe.analysis.statistics.power import half_width
 from unimoe.core.errors import DataError
 from unimoe.core.io import append_jsonl
 from unimoe.results.folder import Seed
@@ -41,26 +38,6 @@ def test_differences_are_sorted_counted_and_keep_their_mean(results: Results, dr
     wins, losses = int((differences > 0).sum()), int((differences < 0).sum())
     counts = f"won {wins}, tied {len(differences) - wins - losses}, lost {losses}"
     assert any(text.startswith(counts) for text in words(drawings["differences-reranking"].figure))
-
-
-@pytest.mark.parametrize(("seeds", "dashes"), [(3, {"-", "--", ":"}), (5, {"-", ":"})])
-def test_power_curves_pass_through_the_interval_at_hand(tmp_path: Path, seeds: int, dashes: set[str]) -> None:
-    analysis = Analysis(large_results(tmp_path, SMALL, seeds=seeds))
-    figure = power_figure(analysis.judgments[:1], looks(analysis.results))
-    assert figure is not None
-    found = analysis.judgments[0].rows[0]
-    assert found.estimate.terms is not None
-    assert found.estimate.interval is not None
-    lines = {line.get_linestyle(): line for line in figure.axes[0].lines if len(xs(line)) > 2}
-    assert set(lines) == dashes
-    widths = [100 * half_width(found.estimate.terms, seeds, int(queries)) for queries in QUERIES]
-    assert ys(lines["-"]) == pytest.approx(widths)
-    now = next(line for line in figure.axes[0].lines if line.get_marker() == "o")
-    assert ys(now) == pytest.approx([50 * (found.estimate.interval[1] - found.estimate.interval[0])])
-    at_hand = np.interp(np.log(60), np.log(QUERIES), np.log(widths))
-    assert np.exp(at_hand) == pytest.approx(ys(now)[0], rel=0.02)
-    (distance,) = {y for line in figure.axes[0].lines if len(xs(line)) == 2 for y in ys(line)}
-    assert distance == pytest.approx(100 * min(abs(found.value - cutoff) for cutoff in (0.01, 0.02)))
 
 
 @pytest.mark.parametrize("line", ['{"step": 1}', "{", '{"step": "1"}', "[]"])

@@ -8,15 +8,14 @@ from typing import Any
 
 import numpy as np
 import pytest
-from support.gates import DIFFERENCE, INTERFERENCE, both, clear_gap, gate_file, measured, register, results
+from support.gates import DIFFERENCE, INTERFERENCE, both, clear_gap, measured, register, results
 from support.results import make_result, simulate
 
-from unimoe.analysis.gates.definitions import load_gates
 from unimoe.analysis.gates.judging import Judgment, Refusal, exit_code, judge, judge_all
 from unimoe.analysis.gates.output import gate_lines, gates_as_json
 from unimoe.analysis.gates.wording import unlearnt
 from unimoe.core.errors import DataError
-from unimoe.results import TrainingBudget, write_result
+from unimoe.results import write_result
 from unimoe.results.folder import Results, load_all_results
 
 
@@ -49,14 +48,6 @@ class TestRefusals:
         for word in ["gates.yaml", "'it'", *words]:
             assert word in str(outcome.error)
 
-    def test_registered_seeds_mean_nothing_to_arms_without_any(self, tmp_path: Path) -> None:
-        scores = np.random.default_rng(0).uniform(0.4, 0.6, 40)
-        found = results([make_result("bm25", None, scores), make_result("zero_shot", None, scores + 0.001)])
-        noisy = results([make_result("bm25", None, scores), make_result("zero_shot", None, scores[::-1])])
-        arms = {"kind": "equivalence", "system": "bm25", "baseline": "zero_shot", "margin": 0.2, "seeds": [0]}
-        assert judge(noisy, register(tmp_path, **DIFFERENCE | arms), "it").label == "PASS"
-        assert judge(found, register(tmp_path, **DIFFERENCE | arms), "it").label == "INCONCLUSIVE"
-
     def test_no_seed_with_a_result_on_every_dataset(self, tmp_path: Path) -> None:
         held = {"d0": (0, 1), "d1": (1, 2), "d2": (0, 2)}
         places = [(dataset, seed) for dataset, seeds in held.items() for seed in seeds]
@@ -67,31 +58,6 @@ class TestRefusals:
 
 
 INTERFERENCE_ARMS = ("rank_only_r8", "joint_r8")
-
-
-class TestNotes:
-    def test_results_older_than_the_gate(self, tmp_path: Path) -> None:
-        late = load_gates(gate_file(tmp_path, registered="2026-02-07T12:00:01Z", it=INTERFERENCE))
-        (note,) = judge(clear_gap(0.0), late, "it").notes
-        assert note.startswith("6 of 6 results are older than this gate")
-        early = load_gates(gate_file(tmp_path, registered="2026-02-07T12:00:00Z", it=INTERFERENCE))
-        assert judge(clear_gap(0.0), early, "it").notes == ()
-
-    def test_seeds_left_out_unequal_budgets_and_caveats(self, tmp_path: Path) -> None:
-        def budget(examples: int) -> TrainingBudget:
-            return TrainingBudget(steps=1, ranking_examples=examples, embedding_examples=0, tokens=1)
-
-        scores = np.random.default_rng(0).uniform(0.4, 0.6, (4, 10))
-        found = results(
-            measured("rank_only_r8", scores, training=budget(8), paired_seeds=True),
-            measured("joint_r8", scores[:3], training=budget(4), caveats=["smoke run"], paired_seeds=True),
-        )
-        judgment = judge(found, register(tmp_path, **INTERFERENCE), "it")
-        assert judgment.notes == (
-            "left out, because the other arm or another dataset lacks the seed: rank_only_r8 seed 3",
-            "unequal training: rank_only_r8 saw 8 ranking examples, joint_r8 4; TIR measures the budget too",
-        )
-        assert judgment.advisory == ("smoke run",)
 
 
 class TestLearnt:

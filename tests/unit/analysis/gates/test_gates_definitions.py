@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.gates import DIFFERENCE, INTERFERENCE, gate_file, register
+from support.gates import INTERFERENCE, gate_file, register
 
 from unimoe.analysis.gates.definitions import load_gates
 from unimoe.core.errors import DataError
@@ -47,13 +47,6 @@ def test_mistakes_are_named(tmp_path: Path, change: dict[str, Any], words: list[
 def test_what_decides_has_to_be_written_down(tmp_path: Path, missing: str) -> None:
     with pytest.raises(DataError, match=rf"gates\.it\.{missing}"):
         register(tmp_path, **{key: value for key, value in INTERFERENCE.items() if key != missing})
-
-
-def test_a_margin_of_zero_is_a_claim_but_for_equivalence(tmp_path: Path) -> None:
-    for kind in ("superiority", "non_inferiority"):
-        assert register(tmp_path, **DIFFERENCE | {"kind": kind, "margin": 0.0}).gates["it"].cutoffs == (0.0,)
-    with pytest.raises(DataError, match=r"gates\.it\.margin"):
-        register(tmp_path, **DIFFERENCE | {"kind": "equivalence", "margin": 0.0})
 
 
 def test_an_unreadable_date_is_refused(tmp_path: Path) -> None:

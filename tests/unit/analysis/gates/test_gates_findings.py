@@ -35,12 +35,6 @@ def noisy(specialist: float, joint: float, seeds: int = 3, queries: int = 20) ->
 
 
 class TestInterference:
-    def test_a_confidence_that_falls_between_the_cutoffs_leaves_none_for_marginal(self, tmp_path: Path) -> None:
-        """With six queries the degrees of freedom may fall faster than the distance to a cutoff grows."""
-        below = {0.2: 0.977, 0.43: 0.963}
-        wide = gate(tmp_path, pass_at=0.43, fail_below=0.2)
-        assert wide.confidences(below.__getitem__) == pytest.approx({"PASS": 0.023, "FAIL": 0.977, "MARGINAL": 0.0})
-
     def test_value_means_and_runs_by_hand(self, tmp_path: Path) -> None:
         item = found(both([[0.4, 0.6], [0.5, 0.7]], [[0.4, 0.5], [0.5, 0.64]]), gate(tmp_path))
         assert item.value == pytest.approx(1.0 - 0.51 / 0.55)
@@ -98,17 +92,6 @@ class TestSeeds:
         assert item.estimate.interval is not None
         assert sorted(item.by_seed) == [3, 4]
 
-    def test_a_declaration_pairs_the_seeds_that_both_have(self, tmp_path: Path) -> None:
-        specialist, joint = simulate(4, 60, 0.05, rng=np.random.default_rng(9))
-        declared = results(
-            measured("rank_only_r8", specialist, paired_seeds=True), measured("joint_r8", joint[:3], paired_seeds=True)
-        )
-        item = found(declared, gate(tmp_path))
-        assert item.paired
-        assert item.seeds == ((0, 1, 2), (0, 1, 2))
-        half = results(measured("rank_only_r8", specialist, paired_seeds=True), measured("joint_r8", joint[:3]))
-        assert not found(half, gate(tmp_path)).paired
-
     def test_declared_seeds_without_two_in_common_are_unpaired_and_it_is_said(self, tmp_path: Path) -> None:
         specialist, joint = simulate(3, 60, 0.05, rng=np.random.default_rng(9))
         others = [make_result("joint_r8", 2 + s, row.tolist(), paired_seeds=True) for s, row in enumerate(joint)]
@@ -150,17 +133,6 @@ class TestTooLittle:
         item = found(both([[0.5, 0.6]] * 2, [[0.4, 0.5]] * 2), gate(tmp_path))
         assert item.label == "INCONCLUSIVE"
         assert item.why == "the arms differ on 2 of 2 queries, and fewer than 6 cannot decide"
-
-    def test_a_dataset_of_one_query_cannot_decide_for_other_queries(self, tmp_path: Path) -> None:
-        arms = results(
-            *(
-                measured(arm, np.full((3, n), score) + 0.01 * np.arange(3)[:, None] + 0.001 * np.arange(n), dataset)
-                for arm, score in (("rank_only_r8", 0.6), ("joint_r8", 0.3))
-                for dataset, n in (("a", 1), ("b", 9))
-            )
-        )
-        assert found(arms, gate(tmp_path, datasets=["a", "b"])).label == "INCONCLUSIVE"
-        assert found(arms, gate(tmp_path, datasets=["a", "b"], estimand="seeds")).label == "PASS"
 
     def test_a_specialist_at_zero_has_no_tir(self, tmp_path: Path) -> None:
         item = found(both(np.zeros((2, 8)), np.full((2, 8), 0.1)), gate(tmp_path))

@@ -86,19 +86,3 @@ def test_nothing_to_leave_out_is_said(tmp_path: Path) -> None:
     untrained = results([make_result(arm, None, [0.5, 0.6]) for arm in ("bm25", "zero_shot")])
     arms = BASE | {"kind": "equivalence", "margin": 0.1, "system": "bm25", "baseline": "zero_shot"}
     assert "there are none" in judge(untrained, register(tmp_path, **arms), "it").stability.sentence
-
-
-def test_the_forums_of_cqadupstack_go_together(tmp_path: Path) -> None:
-    """Two forums at TIR 20 % and 0 % with the same specialist are one dataset at 10 %; with another at 0 %: 5 %."""
-    scores = {"cqadupstack/android": (0.5, 0.4), "cqadupstack/gis": (0.5, 0.5), "scifact": (0.8, 0.8)}
-    found = results(
-        *(
-            measured(arm, [[pair[side]] * 8] * 2, dataset)
-            for side, arm in enumerate(("rank_only_r8", "joint_r8"))
-            for dataset, pair in scores.items()
-        )
-    )
-    judgment = judge(found, register(tmp_path, **INTERFERENCE | {"datasets": list(scores)}), "it")
-    assert judgment.found.value == pytest.approx(0.05)
-    assert judgment.otherwise == pytest.approx(0.05 / 1.3)
-    assert [row.left_out for row in judgment.stability.rows if row.kind == "dataset"] == ["cqadupstack", "scifact"]

@@ -1,8 +1,5 @@
 from __future__ import annotations
 
-import csv
-import io
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -10,8 +7,8 @@ from support.results import make_result
 from support.tables import shown
 
 from unimoe.analysis.compare import Results, generate_comparison_table
-from unimoe.analysis.tables import ABSENT, Cell, RowGroup, Table, escape_html, escape_latex, escape_markdown
-from unimoe.analysis.tables.cells import metric_name, short_names
+from unimoe.analysis.tables import ABSENT, Cell, RowGroup, Table, escape_latex, escape_markdown
+from unimoe.analysis.tables.cells import short_names
 from unimoe.results import EvalResult
 
 
@@ -29,35 +26,12 @@ def three_arms() -> Table:
     )
 
 
-def test_markdown_has_bold_best_underlined_second_and_subscript_std(three_arms: Table) -> None:
-    markdown = three_arms.to_markdown()
-    assert "| rank_only_r8 | **75.00** |" in markdown
-    assert "| joint_r8 | <ins>70.00</ins><sub>±14.14</sub> |" in markdown
-    assert "| bm25 | 50.00 |" in markdown
-
-
 def test_latex_has_booktabs_bold_best_underlined_second_and_subscript_std(three_arms: Table) -> None:
     latex = three_arms.to_latex()
     assert "\\toprule" in latex
     assert r"rank\_only\_r8 & \textbf{75.00} &" in latex
     assert r"joint\_r8 & \underline{70.00} & $_{\pm 14.14}$ &" in latex
     assert r"r@{}l" in latex  # what stands behind a number does not move its decimals
-
-
-def test_csv_has_full_precision(three_arms: Table) -> None:
-    rows = list(csv.DictReader(io.StringIO(three_arms.to_csv())))
-    joint = next(row for row in rows if row["System"] == "joint_r8")
-    assert float(joint["ndcg@10"]) == pytest.approx(70.0)
-    assert float(joint["ndcg@10 std"]) == pytest.approx(200**0.5)
-    assert next(row for row in rows if row["System"] == "bm25")["Seeds"] == ""
-
-
-@pytest.mark.parametrize("render", [Table.to_markdown, Table.to_latex, Table.to_html, Table.to_csv, shown])
-def test_facts_and_caveats_travel_with_every_form(three_arms: Table, render: object) -> None:
-    assert callable(render)
-    text = " ".join(render(three_arms).split())
-    assert "smoke run: unfit for decisions" in text
-    assert "depth 10" in text
 
 
 def test_a_group_longer_than_a_page_is_cut() -> None:
@@ -130,22 +104,6 @@ def test_latex_escapes(text: str, escaped: str) -> None:
     assert escape_latex(text) == escaped
 
 
-@pytest.mark.parametrize("escape", [escape_html, escape_latex, escape_markdown])
-def test_what_cannot_be_seen_is_shown(escape: Callable[[str], str]) -> None:
-    text = escape("a\x00b\x1bc\x7fd\u202ee\ud800")
-    text.encode()
-    assert not any(character in text for character in "\x00\x1b\x7f\u202e")
-
-
-@pytest.mark.parametrize(
-    ("value", "text"),
-    [(-0.001, "0.00"), (0.0049, "0.00"), (-0.005001, "-0.01"), (10.0, "+10.00"), (float("inf"), "+∞")],
-)
-def test_a_difference_that_rounds_to_zero_has_no_sign(value: float, text: str) -> None:
-    assert Cell.signed(value).text == text
-    assert Cell.signed(value).value == value
-
-
 @pytest.mark.parametrize(("value", "text"), [(-0.001, "-0.001"), (0.0, "0.00"), (-0.0, "0.00"), (1e-12, "0.00000000")])
 def test_the_end_of_an_interval_stays_on_its_side_of_zero(value: float, text: str) -> None:
     assert Cell.signed(value, keep_side=True).text == text
@@ -166,26 +124,6 @@ def test_the_end_of_an_interval_stays_on_its_side_of_zero(value: float, text: st
 )
 def test_p_stays_on_its_side_of_the_level(p: float | None, text: str) -> None:
     assert Cell.p(p).text == text
-
-
-@pytest.mark.parametrize(
-    ("metric", "name"),
-    [
-        ("ndcg@10", "nDCG@10"),
-        ("mrr@10", "MRR@10"),
-        ("recall@100", "Recall@100"),
-        ("map", "MAP"),
-        ("p@5", "P@5"),
-        ("ndcg@10 (relevant from grade 2)", "nDCG@10 (relevant from grade 2)"),
-        ("recall_of_retrieved@10", "recall_of_retrieved@10"),
-        ("AP(rel=2)@100", "AP(rel=2)@100"),
-        ("accuracy", "accuracy"),
-        ("p", "p"),
-        ("map_at_10", "map_at_10"),
-    ],
-)
-def test_metrics_are_spelt_as_papers_spell_them(metric: str, name: str) -> None:
-    assert metric_name(metric) == name
 
 
 class TestShortNames:

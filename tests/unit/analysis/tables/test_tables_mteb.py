@@ -6,15 +6,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.results import make_result, without_queries, write_experiment
+from support.results import make_result, without_queries
 from support.tables import row
 
 from unimoe.analysis.analysis import Analysis
 from unimoe.analysis.arms import Described, NotComputable
 from unimoe.analysis.arms import without_queries as tirs_without_queries
-from unimoe.analysis.compare import compute_significance, load_all_results
 from unimoe.analysis.tables.mteb import mteb_table, mteb_tasks_table, tir_without_queries_table
-from unimoe.results import EvalResult, TrainingBudget, write_result
+from unimoe.results import EvalResult, TrainingBudget
 from unimoe.results.folder import Results
 
 RETRIEVAL: dict[str, Any] = {"task": "embedding", "dataset": "SciFact", "task_type": "Retrieval"}
@@ -123,30 +122,3 @@ class TestInterference:
         ]
         notes = tir_without_queries_table(of(*items)).notes
         assert len([note for note in notes if "unequal training" in note]) == 1
-
-
-class TestNothingElseChanges:
-    """Tasks without queries beside an experiment: every test, interval, gate and drill-down stays as it was."""
-
-    def test_neither_tests_nor_tir_nor_gates(self, tmp_path: Path) -> None:
-        write_experiment(tmp_path, queries=12)
-        before = Analysis(load_all_results(tmp_path), iterations=50)
-        for name in ("emb_only_r8", "joint_r8"):
-            for seed in (0, 1, 2):
-                write_result(tmp_path, without_queries(name, seed, 0.5))
-        after = Analysis(load_all_results(tmp_path), iterations=50)
-        assert [(c.key, c.delta, c.p_corrected, c.check_p) for c in after.comparisons] == [
-            (c.key, c.delta, c.p_corrected, c.check_p) for c in before.comparisons
-        ]
-        assert [(item.name, item.label, item.found.estimate.as_json()) for item in after.judgments] == [
-            (item.name, item.label, item.found.estimate.as_json()) for item in before.judgments
-        ]
-        assert after.missing == before.missing
-        assert after.cases == before.cases
-        assert len(tirs_without_queries(after.results)) == 1
-        assert tirs_without_queries(before.results) == ()
-
-    def test_alone_there_is_nothing_to_test(self) -> None:
-        results = of(without_queries("joint_r8", 0, 0.5), without_queries("emb_only_r8", 0, 0.5))
-        assert compute_significance(results, iterations=10) == ()
-        assert Analysis(results).outcomes == ()

@@ -9,8 +9,7 @@ from typing import Any
 import pytest
 from support.runs import one_relevant, run_with_ranks, write_arms, write_systems
 
-from unimoe.cli.compare import repeated
-from unimoe.cli.run_files import Pattern, name_systems, read_queries, select_datasets, select_runs
+from unimoe.cli.run_files import Pattern, name_systems, read_queries, select_runs
 from unimoe.core.errors import DataError, UsageError
 from unimoe.core.trec import Qrels, Run
 from unimoe.results.runs.building import ScoredSystems, score_systems
@@ -83,16 +82,6 @@ class TestDatasets:
             assert {result.relevance_level for result in found.results.results} == {level}
             assert not found.warnings
 
-    def test_a_level_in_the_metrics_name_chooses_the_relevant_documents_too(self, tmp_path: Path) -> None:
-        """The ranks of RBP(rel=2) were those of documents that it does not count."""
-        graded = {query_id: {"rel": 2, "d1": 1} for query_id in QUERIES}
-        a, b, q = write_arms(tmp_path, graded, [ranks(1, 1, 1)], [ranks(2, 3, 4)])
-        judged = judgments(q)
-        for metric, relevant in (("RBP(rel=2)", {"rel"}), ("AP(rel=2)", {"rel"}), ("map", {"rel", "d1"})):
-            sources = [RunSource(system, judged, 0, system, path) for system, path in (("a", a[0]), ("b", b[0]))]
-            found = score_systems(sources, Scoring((metric,)), "test").results
-            assert set(found.details["a", 0, found.dataset_keys[0]][QUERIES[0]].relevant) == relevant
-
 
 class TestPatterns:
     @pytest.mark.parametrize(
@@ -145,14 +134,6 @@ class TestPatterns:
         assert numbers["b-1"] == {n - 1: f"mono-seed{n}" for n in range(1, 12)}
         assert numbers["a"] == {seed: stem for seed, stem in numbers["b-1"].items() if seed != 1}
 
-    def test_of_several_datasets_hold_their_place(self, tmp_path: Path) -> None:
-        write_systems(tmp_path, {"x": 2, "y": 2}, {})
-        datasets = select_datasets(None, [str(tmp_path / "x.qrels"), str(tmp_path / "y.qrels")], None)
-        with pytest.raises(UsageError, match=r"the same files for 2 datasets; write \{dataset\}"):
-            select_runs({"a": [Pattern.parse("--systems", "a.trec")]}, datasets)
-        with pytest.raises(DataError, match=r"x/a\*\.trec: no file matches"):
-            select_runs({"a": [Pattern.parse("--systems", f"{tmp_path}/{{dataset}}/a*.trec")]}, datasets)
-
 
 def without_q3() -> Run:
     return {query_id: scores for query_id, scores in ranks(2, 2, 2).items() if query_id != "q3"}
@@ -190,12 +171,6 @@ class TestDepth:
         runs = [ranks(1, 1, 1, depth=20)], [ranks(2, 2, 2, depth=5)]
         found = scored(tmp_path, *runs, metric="map", allow=("depth",))
         assert found.results.caveats[0].endswith("(--allow depth)")
-
-    def test_a_cut_makes_them_alike(self, tmp_path: Path) -> None:
-        runs = [ranks(8, 1, 1, depth=20)], [ranks(2, 2, 2, depth=5)]
-        found = scored(tmp_path, *runs, metric="map", depth=5)
-        assert mean_of(found, "specialist") == pytest.approx(2.0 / 3)
-        assert found.results.caveats == ()
 
     def test_rankings_that_all_end_before_the_cutoff_are_pointed_out(self, tmp_path: Path) -> None:
         found = scored(tmp_path, [ranks(1, 1, 1, depth=5)], [ranks(2, 2, 2, depth=5)])
@@ -247,17 +222,3 @@ class TestRefusals:
         path.write_text(text, encoding="utf-8")
         with pytest.raises(DataError, match=words):
             read_queries(path)
-
-
-@pytest.mark.parametrize(
-    ("given", "spelled"),
-    [
-        ("--a x y --q z", "--a x --a y --q z"),
-        ("--a x --a y", "--a x --a y"),
-        ("--a=x y --json --b w v u", "--a=x --a y --json --b w --b v --b u"),
-        ("--q z stray", "--q z stray"),
-        ("--a --b x", "--a --b x"),
-    ],
-)
-def test_several_values_are_spelled_out(given: str, spelled: str) -> None:
-    assert repeated(given.split(), {"--a", "--b"}) == spelled.split()
