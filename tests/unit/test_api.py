@@ -14,7 +14,6 @@ import torch
 import yaml
 from support.reranking import invented, write_invented
 from support.results import write_experiment
-from support.tiny_encoders import save_tiny_encoder
 from support.tiny_models import save_tiny_model
 
 import unimoe
@@ -130,14 +129,6 @@ class TestEvaluateReranker:
         assert found.identity == f"python:{__name__}:by_length@{hash_file(Path(__file__))}"
         assert unimoe.evaluate_reranker(stated, invented()).identity.endswith(f"stated@{hash_json('length v1')}")
 
-    def test_a_loaded_model_reranks_as_its_function_does(self, tmp_path: Path) -> None:
-        model = unimoe.load_model(save_tiny_model(tmp_path), device="cpu")
-        found = unimoe.evaluate_reranker(model, invented(), depth=3)
-        same = unimoe.evaluate_reranker(lambda pairs: model.rerank(pairs, output="gap"), invented(), depth=3)
-        assert found.identity == model.base_identity
-        for query_id, scores in same.run.items():
-            assert found.run[query_id] == pytest.approx(scores, abs=1e-5)
-
     def test_what_cannot_be_scored_is_refused_by_id(self) -> None:
         collection = invented()
         with pytest.raises(DataError, match=r"query 'q0': the reranker returned 0 scores for \d+ pairs"):
@@ -182,14 +173,6 @@ class TestEvaluateEncoder:
         assert len(unimoe.evaluate_encoder(asymmetric, invented(), max_queries=2).run) == 2
         assert kinds == ["query", "document"]
 
-    def test_an_encoder_is_taken_as_it_is(self, tmp_path: Path) -> None:
-        encoder = unimoe.load_encoder(save_tiny_encoder(tmp_path / "tiny"), device="cpu")
-        found = unimoe.evaluate_encoder(encoder, invented())
-        same = unimoe.evaluate_encoder(encoder.encode, invented())
-        assert found.identity == encoder.base_identity
-        for query_id, scores in same.run.items():
-            assert found.run[query_id] == pytest.approx(scores, abs=1e-6)
-
     @pytest.mark.parametrize(
         ("encoder", "words"),
         [
@@ -218,12 +201,6 @@ class TestEvaluateEncoder:
 
 
 class TestLoadModel:
-    def test_a_folder_gives_a_model_that_reranks_and_encodes(self, tmp_path: Path) -> None:
-        model = unimoe.load_model(save_tiny_model(tmp_path), device="cpu")
-        assert model.prompt_name.startswith("chat/query_first@")
-        assert model.rerank([("a query", "a document")]).shape == (1,)
-        assert model.encode(["a text"]).shape == (1, 64)
-
     def test_qwen3_models_get_their_own_prompt(self, tmp_path: Path) -> None:
         config = ModelConfig(base=str(save_tiny_model(tmp_path, "qwen3")), dtype="float32", max_length=400)
         assert unimoe.load_model(config, device="cpu").prompt_name.startswith("qwen3/query_first@")
@@ -268,12 +245,3 @@ class TestMistakes:
     def test_a_run_of_other_queries_is_no_silent_zero(self) -> None:
         with pytest.raises(DataError, match=r"none of the run's 1 queries is judged .*'other'"):
             unimoe.score_run({"q": {"d": 1}}, {"other": {"d": 1.0}})
-
-    def test_options_that_would_be_ignored_are_refused(self) -> None:
-        from unimoe.cli.evaluate import evaluate
-        from unimoe.studies.translator.data.sources import load_source
-
-        with pytest.raises(UsageError, match="leave --captions out"):
-            load_source("generated", Path("captions.txt"))
-        with pytest.raises(UsageError, match="--datasets names nothing"):
-            evaluate(zero_shot=True, config=Path("experiments/bundled"), datasets=" , ")

@@ -41,11 +41,6 @@ def test_an_error_the_user_can_mend_is_one_line_and_its_exit_code(
     assert captured.out == ""
 
 
-def test_a_bug_keeps_its_traceback() -> None:
-    with pytest.raises(ZeroDivisionError):
-        run(command(ZeroDivisionError()))
-
-
 def ended(work: Callable[[], object], capsys: pytest.CaptureFixture[str]) -> tuple[object, str]:
     """The exit code of a command that does this work, and what it says."""
     app = typer.Typer()

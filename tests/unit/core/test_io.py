@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import os
 import subprocess
 import sys
 from pathlib import Path
@@ -51,14 +49,6 @@ class TestAtomicFile:
         assert path.read_text(encoding="utf-8") == "old"
         assert names(tmp_path) == ["x.txt"]
 
-    def test_others_may_read_what_the_umask_allows(self, tmp_path: Path) -> None:
-        mask = os.umask(0o022)
-        try:
-            io.write_text(tmp_path / "x.txt", "text")
-        finally:
-            os.umask(mask)
-        assert (tmp_path / "x.txt").stat().st_mode & 0o777 == 0o644
-
     def test_a_folder_in_the_way_is_a_usage_error(self, tmp_path: Path) -> None:
         with pytest.raises(UsageError, match="this is a folder, and a file is to be written here"):
             io.write_text(tmp_path, "text")
@@ -99,10 +89,6 @@ class TestJson:
         assert list(io.read_json(tmp_path / "x.json", dict[str, Any]).items()) == list(value.items())
         assert "한국어" in (tmp_path / "x.json").read_text(encoding="utf-8")
 
-    def test_half_a_surrogate_pair_is_replaced(self, tmp_path: Path) -> None:
-        io.write_json(tmp_path / "x.json", {"query": "한 \ud800"})
-        assert io.read_json(tmp_path / "x.json", dict[str, str]) == {"query": "한 ?"}
-
     @pytest.mark.parametrize("number", [float("nan"), float("inf")])
     def test_what_is_not_json_is_not_written(self, tmp_path: Path, number: float) -> None:
         io.write_json(tmp_path / "x.json", {"score": 1})
@@ -124,22 +110,11 @@ class TestJson:
         with pytest.raises(DataError, match=r"cannot be read \(Is a directory\)"):
             io.read_json(tmp_path, Counts)
 
-    def test_lines_are_appended(self, tmp_path: Path) -> None:
-        log = tmp_path / "logs" / "train.jsonl"
-        for step in range(3):
-            io.append_jsonl(log, {"step": step, "note": "a\nb"})
-        lines = log.read_text(encoding="utf-8").splitlines()
-        assert [json.loads(line)["step"] for line in lines] == [0, 1, 2]
-
 
 class TestHashes:
     def test_parts_do_not_run_together(self) -> None:
         hashes = {io.hash_parts(parts) for parts in (["ab", "c"], ["a", "bc"], ["abc"], ["abc", ""], ["", "abc"], [])}
         assert len(hashes) == 6
-
-    def test_text_is_hashed_as_utf8(self) -> None:
-        assert io.hash_parts(["é"]) == io.hash_parts(["é".encode()])
-        assert io.hash_parts(["\ud800"]) != io.hash_parts(["\ud801"])
 
     def test_the_length_is_fixed(self, tmp_path: Path) -> None:
         (tmp_path / "x").write_bytes(b"abc")
@@ -190,12 +165,6 @@ class TestSoleUse:
             io.sole_use(tmp_path, "scifact.json"),
         ):
             pass
-
-
-def test_the_cache_can_be_moved(tmp_cache: Path) -> None:
-    folder = io.cache_dir("bm25", "scifact")
-    assert folder == tmp_cache / "bm25" / "scifact"
-    assert folder.is_dir()
 
 
 def test_what_a_killed_process_left_goes_with_the_next_write(tmp_path: Path) -> None:

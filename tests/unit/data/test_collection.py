@@ -47,13 +47,6 @@ def test_dangling_judgments_and_empty_texts_are_counted_and_kept() -> None:
     )
 
 
-def test_queries_of_other_splits_are_left_out_but_unjudged_ones_stay() -> None:
-    queries = [("here", "a"), ("elsewhere", "b"), ("nowhere", "c")]
-    found = assemble("toy", "test", DOCUMENTS, queries, {"here": {"d1": 1}}, judged_elsewhere={"elsewhere"})
-    assert list(found.queries) == ["here", "nowhere"]
-    assert found.unjudged_queries == ["nowhere"]
-
-
 @pytest.mark.parametrize(
     ("queries", "state"),
     [([], "is not among the queries"), ([("q", " ")], "has an empty text")],
@@ -96,12 +89,6 @@ def test_a_larger_sample_keeps_the_smaller(collection: Collection) -> None:
     assert collection.sample_queries(99).qrels == collection.qrels
 
 
-def test_samples_depend_on_the_seed_and_not_on_the_order(collection: Collection) -> None:
-    reordered = assemble("toy", "test", DOCUMENTS, QUERIES[::-1], dict(reversed(QRELS.items())))
-    assert reordered.sample_queries(4, 1).queries == collection.sample_queries(4, 1).queries
-    assert len({frozenset(collection.sample_queries(4, seed).qrels) for seed in range(8)}) > 1
-
-
 def test_a_pool_holds_every_relevant_document_and_grows(collection: Collection) -> None:
     relevant = {f"d{i}" for i in range(10)}
     small, large = collection.pool(12, seed=1), collection.pool(15, seed=1)
@@ -126,11 +113,6 @@ class TestSplitByQuery:
         assert train.qrels | test.qrels == collection.qrels
         assert train.queries.keys() == train.qrels.keys()
         assert train.corpus == test.corpus == collection.corpus
-
-    def test_a_larger_test_part_keeps_the_smaller(self, collection: Collection) -> None:
-        parts = [collection.split_queries(size / 10, seed=1)[1].qrels.keys() for size in range(1, 10)]
-        for small, large in pairwise(parts):
-            assert small < large
 
     def test_the_split_depends_on_the_seed_and_not_on_the_order(self, collection: Collection) -> None:
         reordered = assemble("toy", "test", DOCUMENTS[::-1], QUERIES[::-1], dict(reversed(QRELS.items())))

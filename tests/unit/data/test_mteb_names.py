@@ -98,12 +98,6 @@ class TestFind:
         assert names("full") == found
         assert not any(task.data_loaded for task in benchmark)
 
-    def test_what_one_evaluation_does_to_a_task_the_next_does_not_see(self, benchmark: list[Any]) -> None:
-        draws = [task.rng_state.random() for task in benchmark]
-        again = find_tasks(["full"])
-        assert [task.rng_state.random() for task in again] == draws
-        assert all(one is not other for one, other in zip(benchmark, again, strict=True))
-
     def test_a_mean_of_tasks_is_its_tasks(self, monkeypatch: pytest.MonkeyPatch) -> None:
         assert names("CQADupstackRetrieval") == [mteb_name(name) for name in CQADUPSTACK]
         monkeypatch.setattr("unimoe.data.mteb_names._named", lambda name: [InventedMean()])

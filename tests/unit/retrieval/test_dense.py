@@ -76,16 +76,6 @@ def test_ties_break_by_id_descending_also_at_the_cut(backend: Backend, ids: list
 
 
 @both_backends
-def test_lengths_of_documents_may_differ_by_orders_of_magnitude(backend: Backend) -> None:
-    lengths = 10.0 ** np.random.default_rng(3).uniform(-6, 6, (800, 1))
-    vectors = (random_vectors(800, 24, 1) * lengths).astype(np.float32)
-    queries, ids = random_vectors(5, 24, 2), names("d", 800)
-    longest = float(lengths.max()) * 1.01
-    run = search(queries, names("q", 5), vectors, ids, 700, backend=backend, longest=longest, block_bytes=24 * 4 * 100)
-    assert in_order(run) == brute_force(queries, vectors, ids, 700)
-
-
-@both_backends
 def test_self_matches_go_before_the_cut(backend: Backend) -> None:
     vectors, ids = random_vectors(40, 8, 0), names("d", 40)
     query_ids = [*ids[:5], "elsewhere"]

@@ -37,12 +37,6 @@ def test_texts_are_embedded_once() -> None:
     assert np.array_equal(first.vectors, again.vectors)
 
 
-def test_vectors_come_by_id_in_the_order_asked() -> None:
-    embedder = WordEmbedder()
-    found = cached_embeddings(embedder, TEXTS, "document").of(["c", "a", "c"])
-    assert np.allclose(found, embedder.encode([TEXTS["c"], TEXTS["a"], TEXTS["c"]]))
-
-
 @pytest.mark.parametrize("change", ["encoder", "prompt", "dtype", "kind", "length", "text", "id"])
 def test_whatever_changes_vectors_makes_them_anew(change: str) -> None:
     cached_embeddings(WordEmbedder(), TEXTS, "document")

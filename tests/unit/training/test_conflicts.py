@@ -99,15 +99,6 @@ class TestRecord:
         assert record["norm_rank"] is record["cosine"] is record["magnitude_similarity"] is None
         json.dumps(record, allow_nan=False)
 
-    def test_stepping_up(self) -> None:
-        assert [stepped_up(value) for value in (1.0, 0.5, 0.0, -0.3, None)] == [
-            1.0,
-            pytest.approx(2 / 3),
-            0,
-            -0.3,
-            None,
-        ]
-
     def test_correction_finds_the_cosine_below_the_noise(self) -> None:
         generator = torch.Generator().manual_seed(0)
         size, batch = 200_000, 8
@@ -204,11 +195,6 @@ class TestSurgery:
         found = problem.take_step(JointGradients(problem.weights, problem.aggregation, None, 1), 0)
         torch.testing.assert_close(found, torch.tensor([2.0, 3.0, 0.5, 1.5, 5.0, 6.0]))
 
-    def test_the_log_says_the_same_as_under_fixed(self, tmp_path: Path) -> None:
-        lines = [measured(Problem(aggregation=name), tmp_path / name) for name in ("fixed", "cagrad")]
-        for fixed, cagrad in zip(*lines, strict=True):
-            assert fixed.model_dump() == pytest.approx(cagrad.model_dump(), rel=1e-4)
-
 
 class TestAdditive:
     @pytest.mark.parametrize(
@@ -237,30 +223,3 @@ class TestAdditive:
             labels = [row.clamp(max=1) for row in labels]
         halves = [loss(scores[:1], labels[:1]), loss(scores[1:], labels[1:])]
         torch.testing.assert_close(loss(scores, labels), halves[0] / 4 + halves[1] * 3 / 4)
-
-
-class TestFlatGradients:
-    def test_what_is_taken_can_be_put_back_in_the_weights_dtype(self) -> None:
-        toy = {name: nn.Parameter(torch.zeros(2, dtype=torch.bfloat16)) for name in NAMES}
-        flat = FlatGradients(toy)
-        assert flat.layers == [9, 10]
-        assert flat.take().tolist() == [0.0] * 6
-        flat.put(torch.arange(6.0))
-        assert all(weight.grad is not None and weight.grad.dtype == torch.bfloat16 for weight in toy.values())
-        assert toy["m.layers.10.b"].grad is not None
-        assert toy["m.layers.10.b"].grad.tolist() == [4.0, 5.0]
-        assert flat.take().tolist() == [0.0, 1.0, 2.0, 3.0, 4.0, 5.0]
-
-    def test_gradients_set_aside_come_back_even_after_an_error(self) -> None:
-        toy = weights()
-        fill(toy, torch.ones(6))
-        flat = FlatGradients(toy)
-        with pytest.raises(ZeroDivisionError), flat.set_aside():
-            self._fail_with_other_gradients(toy)
-        assert flat.take().tolist() == [1.0] * 6
-
-    @staticmethod
-    def _fail_with_other_gradients(toy: dict[str, nn.Parameter]) -> None:
-        assert all(weight.grad is None for weight in toy.values())
-        fill(toy, torch.arange(6.0))
-        raise ZeroDivisionError

@@ -51,12 +51,6 @@ class TestMining:
         triples = mine_triples(toy, candidates(toy), hard=2, random=1, negatives_from=10)
         assert [(t.query_id, t.positive) for t in triples] == [("q0", "d00"), ("q1", "d07")]
 
-    def test_of_equal_grades_the_smaller_id_is_the_positive(self) -> None:
-        toy = collection(1)
-        toy.qrels["q0"] = {"d07": 1, "d05": 1}
-        (triple,) = mine_triples(toy, candidates(toy), hard=1, random=0, negatives_from=10)
-        assert triple.positive == "d05"
-
     @pytest.mark.parametrize(("hard", "random"), [(5, 0), (0, 5), (4, 20)])
     def test_negatives_are_never_relevant_and_never_twice(self, hard: int, random: int) -> None:
         toy = collection()
@@ -161,20 +155,6 @@ class TestSets:
         assert data.relevant[0] == {first, second}  # its own positive, and that of q1
         assert first not in data.relevant[1]
 
-    def test_the_config_says_how_many_of_what(self, model: UnimodelForExp1) -> None:
-        toy = collection()
-        raw: dict[str, Any] = {
-            "collection": "toy",
-            "steps": 1,
-            "ranking": {"queries": 4, "hard_negatives": 2, "random_negatives": 1, "negatives_from": 10},
-            "embedding": {"queries": 3, "hard_negatives": 1, "negatives_from": 10},
-        }
-        data = TrainingData(toy, candidates(toy), TrainingConfig.model_validate(raw))
-        ranking, embedding = data.ranking(model), data.embedding(model)
-        assert [len(group) for group in ranking.groups] == [4] * 4
-        assert [len(group) for group in embedding.groups] == [2] * 3
-        assert data.content_hash == toy.content_hash
-
     @pytest.mark.parametrize("wanted", [1, 2, 5])
     def test_a_probe_takes_queries_that_have_a_relevant_document(self, wanted: int, model: UnimodelForExp1) -> None:
         toy = collection()
@@ -199,14 +179,6 @@ class TestSets:
             toy.qrels[query] = {"d05": 0}
         with pytest.raises(DataError, match=f"set has 2 examples, one step takes {few}; lower training.{key}, or"):
             data.refuse_too_few(task)
-
-    def test_a_reader_is_told_how_often_each_query_is_seen(self) -> None:
-        toy = collection()
-        config = training(queries=6, queries_per_step=4, pairs_per_step=3).model_copy(update={"steps": 6})
-        said = TrainingData(toy, candidates(toy), config).in_words()
-        assert said == "training queries: 6 for reranking, each seen 4 times; 6 for embedding, each seen 3 times"
-        once = config.model_copy(update={"steps": 2})
-        assert "6 for embedding, each seen once" in TrainingData(toy, candidates(toy), once).in_words()
 
 
 def training(*, queries: int, queries_per_step: int = 1, pairs_per_step: int = 2) -> TrainingConfig:

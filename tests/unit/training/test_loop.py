@@ -144,17 +144,3 @@ def test_a_second_process_and_another_training_are_refused(tmp_path: Path) -> No
     for refused in (Counting(tmp_path, seed=1).run, Counting(tmp_path, seed=1).make_room):
         with pytest.raises(DataError, match="is of another training: seed was 0 there and is 1 here"):
             refused()
-
-
-def test_room_is_made_of_what_is_unfinished_alone(tmp_path: Path) -> None:
-    training = Counting(tmp_path)
-    with pytest.raises(KilledError):
-        training.run(kill_after(3))
-    training.outputs[0].parent.mkdir()
-    (training.outputs[0].parent / "half").touch()
-    Counting(tmp_path).make_room()
-    assert not training.state.path.exists()
-    assert not training.outputs[0].parent.exists()
-    Counting(tmp_path).run()
-    Counting(tmp_path).make_room()
-    assert training.outputs[0].exists()

@@ -19,33 +19,7 @@ def state_in(folder: Path, settings: dict[str, object]) -> RunState:
     return RunState(folder, settings, hash_json(settings))
 
 
-class TestProgress:
-    def test_the_first_of_equal_scores_is_the_best(self) -> None:
-        progress = Progress()
-        noted = []
-        for step, score in enumerate([0.2, 0.5, 0.5, 0.4, 0.6], start=1):
-            progress.step = step
-            noted.append((progress.note(score), progress.best_step, progress.waited))
-        assert noted == [(True, 1, 0), (True, 2, 0), (False, 2, 1), (False, 2, 2), (True, 5, 0)]
-
-
 class TestState:
-    def test_it_comes_back_to_the_bit(self, tmp_path: Path) -> None:
-        state, progress = state_in(tmp_path, SETTINGS), Progress(3, 1 / 7, None, 1 / 3, 2, 1, {"tokens": 77})
-        state.save(progress, {"model": {"w": torch.tensor([1 / 3])}, "optimizer": {}})
-        loaded = state.load()
-        assert loaded is not None
-        assert loaded[0] == progress
-        assert loaded[1].keys() == {"model"}
-        assert torch.equal(loaded[1]["model"]["w"], torch.tensor([1 / 3]))
-
-    def test_there_is_none_before_it_is_saved_and_after_it_is_deleted(self, tmp_path: Path) -> None:
-        state = state_in(tmp_path, SETTINGS)
-        assert state.load() is None
-        state.save(Progress(), {})
-        state.delete()
-        assert state.load() is None
-
     @pytest.mark.parametrize(
         ("other", "words"),
         [
