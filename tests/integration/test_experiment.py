@@ -172,6 +172,7 @@ class TestMainJob:
         assert {path: path.stat().st_mtime_ns for path in before} == before
         assert again.stdout == first.stdout
 
+    @pytest.mark.usefixtures("without_report")
     def test_from_python_it_is_the_same(self, config: Path, finished: tuple[Path, Done], tmp_path: Path) -> None:
         analysis = unimoe.run_experiment(config, {"seeds": [0, 1]}, output_dir=tmp_path / "outputs")
         assert [(one.name, one.label) for one in analysis.judgments] == [
@@ -310,7 +311,7 @@ class TestLooks:
         free = {"specialist_must_beat": None, "looks": looks}
         gates = gate_file(folder, kill=INTERFERENCE | free | gate)
         text = config.read_text(encoding="utf-8").replace("seeds:\n- 0\n- 1\n", "seeds:\n- 0\n- 1\n- 2\n")
-        text = text.replace("queries: 6\n", "queries: 30\n").replace("pool: 40\n", "pool: 120\n")
+        text = text.replace("queries: 6\n", "queries: 16\n").replace("pool: 40\n", "pool: 80\n")
         config.write_text(f"{text}gates: {gates}\n", encoding="utf-8")
         return config
 
