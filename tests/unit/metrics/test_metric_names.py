@@ -10,7 +10,7 @@ import pytest
 
 from unimoe.core.errors import DataError, UsageError
 from unimoe.metrics import canonical_metric, parse_metric, register_measure, score_run
-from unimoe.metrics.scoring import computable_metrics
+from unimoe.metrics.scoring import computable_metrics, level_note
 
 
 @pytest.mark.parametrize(
@@ -199,3 +199,25 @@ def test_a_measure_of_ones_own_gives_numbers(value: Any, monkeypatch: pytest.Mon
 def test_what_is_no_measure_is_not_registered(name: str, function: Any) -> None:
     with pytest.raises(UsageError, match="give a name and a function"):
         register_measure(name, function)
+
+
+@pytest.mark.parametrize(
+    ("metrics", "grade", "stated", "note"),
+    [
+        (
+            ("ndcg@10", "map", "AP(rel=2)"),
+            3,
+            None,
+            "grades up to 3 in x: map counts grade 1 as relevant; TREC DL counts",
+        ),
+        (("map",), 1, 2, "no grade in x reaches relevance level 2, the highest is 1: map find nothing relevant"),
+        (("map",), 3, 2, ""),
+        (("map",), 1, None, ""),
+    ],
+)
+def test_a_doubtful_relevance_level_is_noted(
+    metrics: tuple[str, ...], grade: int, stated: int | None, note: str
+) -> None:
+    found = level_note(metrics, {"q": {"a": grade}}, stated, where="x", remedy="y")
+    assert (found or "").startswith(note)
+    assert (found is None) == (note == "")
