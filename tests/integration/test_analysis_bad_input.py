@@ -90,8 +90,9 @@ def test_settings_that_matplotlib_refuses_are_named(tmp_path: Path, variable: st
 def test_settings_of_matplotlib_change_no_figure(tmp_path: Path) -> None:
     write_experiment(tmp_path, logs=False)
     figures = []
-    for settings in ({}, {"text.usetex": True, "font.size": 40, "savefig.dpi": 7}):
-        with matplotlib.rc_context(settings):
+    settings: tuple[dict[Any, Any], ...] = ({}, {"text.usetex": True, "font.size": 40, "savefig.dpi": 7})
+    for own in settings:
+        with matplotlib.rc_context(own):
             assert analyze(tmp_path, "figures").returncode == 0
         figures.append({path.name: path.read_bytes() for path in (tmp_path / "analysis" / "figures").iterdir()})
     assert figures[0] == figures[1]

@@ -93,8 +93,8 @@ class TestLayersThatTheModelLacks:
         assert not (tmp_path / "outputs").exists()
 
     def test_a_share_fits_every_model(self, two_layers: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr("unimoe.analysis.report.write_report", lambda analysis: output_dir / "analysis")
         output_dir = tmp_path / "outputs"
+        monkeypatch.setattr("unimoe.analysis.report.write_report", lambda analysis: output_dir / "analysis")
         options = [f"model.base={two_layers}", "model.layers=null", "lora.first_layer=0.5", "model.max_length=256"]
         done = call_script(
             "run_experiment.py", "--config", "experiments/bundled", "--smoke", "--output-dir", output_dir,
