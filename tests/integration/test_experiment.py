@@ -311,7 +311,7 @@ class TestLooks:
         free = {"specialist_must_beat": None, "looks": looks}
         gates = gate_file(folder, kill=INTERFERENCE | free | gate)
         text = config.read_text(encoding="utf-8").replace("seeds:\n- 0\n- 1\n", "seeds:\n- 0\n- 1\n- 2\n")
-        text = text.replace("queries: 6\n", "queries: 16\n").replace("pool: 40\n", "pool: 80\n")
+        text = text.replace("queries: 6\n", "queries: 30\n").replace("pool: 40\n", "pool: 120\n")
         config.write_text(f"{text}gates: {gates}\n", encoding="utf-8")
         return config
 
