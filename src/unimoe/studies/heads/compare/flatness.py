@@ -38,7 +38,7 @@ def robustness(
 ) -> dict[float, tuple[float, float]]:
     """Return a head's nDCG and InfoNCE loss by size of the noise, each a mean over draws; size 0 is the head itself."""
     best = [ideal_dcg(grades.tolist(), config.ndcg_k) for grades in pools.judged]
-    metric = PoolMetric(pools.grades, torch.tensor(best, dtype=torch.float64), config.ndcg_k, valid=pools.valid)
+    metric = PoolMetric(pools.grades, torch.tensor(best, dtype=torch.float64), config.ndcg_k)
     found = {}
     for size in (0.0, *SIZES):
         heads = [disturbed(weight, size, draw) for draw in range(draws)] if size else [weight]
