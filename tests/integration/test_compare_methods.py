@@ -177,7 +177,7 @@ def test_a_file_says_what_options_would(places: tuple[Path, Path, Path], compare
     file = tmp_path / "heads.yaml"
     file.write_text(json.dumps(written), encoding="utf-8")  # JSON is YAML
     overrides = [part for key, value in keys.items() for part in ("--set", f"{key}={value}")]
-    given = ("study", file, "--only", METHODS, "--device", "cpu", *overrides)
+    given: tuple[str | Path, ...] = ("study", file, "--only", METHODS, "--device", "cpu", *overrides)
     done = call_script(UNIMOE, *given, UNIMOE_CACHE=str(places[2]))
     assert done.returncode == 0, done.stderr
     assert done.stdout == compared

@@ -97,7 +97,9 @@ def test_the_best_on_dev_is_trained_with_every_seed(tmp_path: Path, capsys: pyte
     assert tried["layer"]["val"] > max(tried["layer"]["start"], tried["still"]["val"])
     results = load_all_results(out, allow=runner.family.allow)
     table = study_table(runner.family, results, chosen, runner.family.datasets[0])
-    rows = {row[0].text: dict(zip(table.columns, row, strict=True)) for row in table.groups[0].rows}
+    rows: dict[str, dict[str, Any]] = {
+        row[0].text: dict(zip(table.columns, row, strict=True)) for row in table.groups[0].rows
+    }
     before = rows[runner.family.aliases["untrained"]]
     assert {"bm25", "biencoder"} < {*rows}
     main = "recall_of_retrieved@10"

@@ -46,6 +46,8 @@ class Family(ABC, Generic[C, T]):
 
     config_type: ClassVar[type[Any]]
     """The configuration of a training; it has ``seed`` and ``output_dir``."""
+    takes_data: ClassVar[bool] = False
+    """Whether a study's ``data`` names them: they are no part of a training's configuration."""
     task: ClassVar[Task]
     allow: ClassVar[tuple[str, ...]] = ()
     """What ``load_all_results`` is to allow in the study's folder."""
@@ -54,6 +56,8 @@ class Family(ABC, Generic[C, T]):
 
     def __init__(self, study: Study, device: torch.device | None = None, given: Sequence[str] = ()) -> None:
         self.study, self.device, self.given = study, device, given
+        if study.data and not self.takes_data:
+            raise UsageError(f"{study.name}: data: {study.family} names its data in base; leave data out")
         shared = {} if study.config is None else load_config(self.config_type, study.config).model_dump()
         raw = merged(shared, study.base) | {"output_dir": str(self.root)}
         self.base: C = parse_config(self.config_type, raw, f"{study.name}: base")

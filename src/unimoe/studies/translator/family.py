@@ -86,6 +86,7 @@ class TranslatorFamily(Family[TranslatorConfig, TranslatorTrainer]):
     """
 
     config_type = TranslatorConfig
+    takes_data = True
     task: ClassVar[Task] = "crossmodal"
     metrics = ("mrr", "recall@1", "recall@5", "recall@10")
 

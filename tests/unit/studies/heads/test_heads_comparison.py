@@ -63,6 +63,11 @@ def finished(base: TrainConfig, data: HeadData) -> Finished:
     return runner, runner.run()
 
 
+def family_of(finished: Finished) -> HeadFamily:
+    assert isinstance(finished[0].family, HeadFamily)
+    return finished[0].family
+
+
 def with_noise(results: Results) -> Results:
     """The same with other scores by query: so short a training changes no ranking."""
     rng = np.random.default_rng(0)
@@ -198,7 +203,7 @@ class TestOverlap:
         trained = {d for grades in some.values() for d, g in grades.items() if g > 0}
         assert known == sorted(q for q, grades in data.splits.test.qrels.items() if trained & set(grades))
         assert 0 < len(known) < len(splits.test.qrels)
-        cells = rows_of(overlap_table(finished[0].family, results, splits, METHODS))["infonce"]
+        cells = rows_of(overlap_table(family_of(finished), results, splits, METHODS))["infonce"]
         scores = [results.result("infonce", s, results.dataset_keys[0]).per_query for s in (0, 1)]  # type: ignore[union-attr]
         for column, inside in (("known", True), ("new", False)):
             mean = np.mean([[v for q, v in s.items() if (q in known) == inside] for s in scores])
@@ -206,9 +211,9 @@ class TestOverlap:
 
     def test_without_any_new_document_there_is_nothing_to_say(self, finished: Finished, data: HeadData) -> None:
         results = load_all_results(finished[0].family.root)
-        table = overlap_table(finished[0].family, results, data.splits, METHODS)
+        table = overlap_table(family_of(finished), results, data.splits, METHODS)
         assert {cell.text for row in table.groups[0].rows for cell in row[5:]} == {"–"}
-        assert overlap_table(finished[0].family, results, data.splits, METHODS[1:]).columns == ("arm", "known", "new")
+        assert overlap_table(family_of(finished), results, data.splits, METHODS[1:]).columns == ("arm", "known", "new")
 
 
 class TestMemory:
@@ -267,7 +272,9 @@ class TestFront:
         assert figure.exists()
 
     def test_the_map_of_a_grid_has_a_panel_per_size_and_population(self) -> None:
-        scores = {(s, p, r, n): s * p * r * n for s in (8, 16) for p in (4, 8) for r in (0.1, 0.2) for n in (0.1, 0.3)}
+        scores: dict[tuple[float, ...], float] = {
+            (s, p, r, n): s * p * r * n for s in (8, 16) for p in (4, 8) for r in (0.1, 0.2) for n in (0.1, 0.3)
+        }
         panels = heat_map(scores, "x").axes
         assert [axes.get_title(loc="left") for axes in panels[:4]] == [
             f"head {size}, population {population}" for size in (8, 16) for population in (4, 8)
