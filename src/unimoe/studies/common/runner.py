@@ -59,12 +59,12 @@ class StudyRunner:
             given_gates(gates)  # refuses what no gate can be
             register_gates(gates, family.root)
         chosen = self.choose()
-        if not study.seed_list:
+        if not study.seeds:
             return chosen
         first = next(iter(chosen.values())).config
         for write in untrained.values():
-            write(self._reported(first, study.seed_list[0]))
-        stages = look_stages(study.looks or (), study.seed_list)
+            write(self._reported(first, study.seeds[0]))
+        stages = look_stages(study.looks or (), study.seeds)
         for number, seeds in enumerate(stages):
             self._train(chosen, seeds)
             later = [str(seed) for stage in stages[number + 1 :] for seed in stage]
@@ -95,7 +95,7 @@ class StudyRunner:
         """Print the tables and the verdict, and write the tables."""
         family, folder = self.family, self.family.root / ANALYSIS
         tables = [settings_table(family, chosen)] if any(one.tried for one in chosen.values()) else []
-        results = self._results() if self.study.seed_list else None
+        results = self._results() if self.study.seeds else None
         if results is not None:
             tables += [study_table(family, results, chosen, dataset) for dataset in family.datasets]
             tables += family.more_tables(results, [*chosen])
@@ -113,7 +113,7 @@ class StudyRunner:
     def plan(self) -> None:
         """Print what the study would cost: time a few steps and an evaluation on dev of each arm, and multiply."""
         self.family.load()
-        seeds, total, fewest = self.study.seed_list, 0.0, 0.0
+        seeds, total, fewest = self.study.seeds, 0.0, 0.0
         stages = [len(stage) for stage in look_stages(self.study.looks or (), seeds)]
         for arm, settings in self.tuned.items():
             with TemporaryDirectory(prefix="unimoe-") as name:
@@ -165,7 +165,7 @@ class StudyRunner:
     def _tunings(self, arm: str) -> list[tuple[Setting, Any]]:
         """Return the settings of an arm with the configurations that try them; none where there is no choice."""
         settings = self.tuned[arm]
-        if len(settings) == 1 and self.study.seed_list:
+        if len(settings) == 1 and self.study.seeds:
             return []
         folder, seed = self.family.root / TUNING, self.study.seed_of_tuning
         return [

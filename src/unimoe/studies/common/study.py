@@ -24,7 +24,7 @@ from itertools import product
 from pathlib import Path
 from typing import Annotated, Any
 
-from pydantic import Field, model_validator
+from pydantic import BeforeValidator, Field, model_validator
 
 from unimoe.config.base import Count, Fraction, Name, Section
 from unimoe.config.files import find_config, overridden, parse_config, read_yaml
@@ -38,6 +38,11 @@ Seed = Annotated[int, Field(ge=0, lt=2**31)]
 Grid = dict[str, Annotated[list[Any], Field(min_length=1)]]
 
 _FIRST_TUNING_SEED = 100
+
+
+def _counted(value: Any) -> Any:
+    """Return the seeds that a number of them means: 3 is 0, 1, 2."""
+    return [*range(value)] if isinstance(value, int) and 0 <= value < 1000 else value
 
 
 class ArmConfig(Section):
@@ -77,7 +82,7 @@ class Study(Section):
         grid: the settings of arms without their own.
         settings: at most so many of each arm are tried; null for all.
         give_up: what a setting that is chosen by a second objective may lose on dev against the best setting.
-        seeds: the reported ones, or how many.
+        seeds: the reported ones, or how many; none for a study of settings on dev alone.
         tuning_seed: of the trainings that choose; null for one beyond the reported seeds.
         baselines: arms that the table compares the others with: those of the study, and the family's untrained ones.
         gates: registered before the first training; each compares two arms. Task, datasets, metric and seeds are the
@@ -96,7 +101,7 @@ class Study(Section):
     grid: Grid = {}  # noqa: RUF012
     settings: Count | None = None
     give_up: Fraction = 0.01
-    seeds: Annotated[list[Seed], Field(min_length=1)] | Annotated[int, Field(ge=0, lt=1000)] = 5
+    seeds: Annotated[list[Seed], BeforeValidator(_counted)] = [0, 1, 2, 3, 4]  # noqa: RUF012
     tuning_seed: Seed | None = None
     baselines: list[Name] = []  # noqa: RUF012
     gates: dict[Name, dict[str, Any]] = {}  # noqa: RUF012
@@ -105,7 +110,7 @@ class Study(Section):
 
     @model_validator(mode="after")
     def _possible(self) -> Study:
-        seeds = self.seed_list
+        seeds = self.seeds
         if len(set(seeds)) != len(seeds) or self.seed_of_tuning in seeds:
             raise ValueError("seeds: give each once, and not the tuning_seed, which chooses the settings")
         if self.looks and not self.gates:
@@ -113,14 +118,9 @@ class Study(Section):
         return self
 
     @property
-    def seed_list(self) -> list[int]:
-        """The reported seeds; none for a study of settings on dev alone."""
-        return [*range(self.seeds)] if isinstance(self.seeds, int) else self.seeds
-
-    @property
     def seed_of_tuning(self) -> int:
         """The seed of the trainings that choose a setting."""
-        return len(self.seed_list) + _FIRST_TUNING_SEED if self.tuning_seed is None else self.tuning_seed
+        return len(self.seeds) + _FIRST_TUNING_SEED if self.tuning_seed is None else self.tuning_seed
 
     def settings_of(self, arm: str) -> list[Setting]:
         """Return the settings of an arm in the order in which they are tried; one without changes where it has none."""
@@ -156,7 +156,7 @@ class Study(Section):
                         f"gates.{name}.{role}: {arm!r} is no arm of the study{did_you_mean(str(arm), known)}; "
                         f"there are {', '.join(known)}"
                     )
-            seeds = {"seeds": sorted(self.seed_list)}
+            seeds = {"seeds": sorted(self.seeds)}
             found[name] = {"kind": "superiority", **shared, **seeds, **looks, **gate}
         return found
 

@@ -87,7 +87,7 @@ def mean_interval(scores: Array) -> Cell:
 def study_table(family: Family[Any, Any], results: Results, chosen: Mapping[str, Chosen], dataset: str) -> Table:
     """Return one row per arm on a dataset: scores, tests against the baselines, costs, and the chosen setting."""
     study, key = family.study, f"{family.task}/{dataset}"
-    results = of_seeds(results, study.seed_list)
+    results = of_seeds(results, study.seeds)
     seeds = sorted({one.seed for one in results.results if one.seed is not None})
     names = [name for name in (*family.untrained(), *study.arms) if results.measured(key, name)]
     scores = {

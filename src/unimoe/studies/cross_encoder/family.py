@@ -44,7 +44,7 @@ class CrossEncoderFamily(Family[CrossEncoderConfig, CrossEncoderTraining]):
             step.outcome = f"{len(data.lists.lists):,} lists, {len(data.test)} test sets"
         for note in data.lists.notes:
             stderr.print(f"note: {note}", soft_wrap=True)
-        if self.study.seed_list and not data.test:
+        if self.study.seeds and not data.test:
             raise UsageError("evaluation.test is empty, and the lists' source has no test split; name a collection")
 
     @property

@@ -55,15 +55,17 @@ class HeadFamily(Family[TrainConfig, HeadTrainer]):
         if device is not None:
             self.base = self.base.model_copy(update={"device": device.type})
         self.metrics = (main_metric(self.base),)
+        self._advance: Advance | None = None  # is told of texts that are embedded
 
     @cached_property
     def data(self) -> HeadData:
         """The pools with their vectors; a cluster's worker embeds them as the driver does."""
-        return load_data(self.base)
+        return load_data(self.base, self._advance)
 
     def load(self) -> None:
         """Embed the texts, and say what is particular about the pools."""
         with Steps(1).step(f"{self.base.task}: vectors and pools", None) as step:
+            self._advance = step.advance
             data = self.data
             step.outcome = f"{len(data.train):,} queries to train on, {len(data.dev):,} dev, {len(data.test):,} test"
         for note in data.notes:
@@ -169,7 +171,7 @@ class HeadFamily(Family[TrainConfig, HeadTrainer]):
 
     def more_tables(self, results: Results, arms: Sequence[str]) -> Sequence[Table]:
         """Return the scores by whether training knew the documents that a query looks for."""
-        return (overlap_table(self, of_seeds(results, self.study.seed_list), self.data.splits, arms),)
+        return (overlap_table(self, of_seeds(results, self.study.seeds), self.data.splits, arms),)
 
     def _pools(self) -> RerankingPools:
         return RerankingPools(
@@ -242,7 +244,7 @@ def overlap_table(family: HeadFamily, results: Results, splits: Splits, names: S
     training queries to where queries lie gains on every test query that looks for one of them, and may lose on all
     others. A mean over both says nothing of new documents.
     """
-    (dataset,), metric, seeds = family.datasets, family.metrics[0], family.study.seed_list
+    (dataset,), metric, seeds = family.datasets, family.metrics[0], family.study.seeds
     scores = {name: family.scores(results, name, dataset, seeds, metric) for name in names}
     known = np.isin(sorted(splits.test.qrels), known_queries(splits))
     parts = {part: places for part, places in {"known": known, "new": ~known}.items() if places.any()}
