@@ -119,3 +119,14 @@ def test_the_best_on_dev_is_trained_with_every_seed(tmp_path: Path, capsys: pyte
 def test_settings_are_named_on_the_command_line(tmp_path: Path) -> None:
     done = call_script("tune_biencoder.py", "--only", "layers", "--output-dir", tmp_path)
     assert_refused(done, 2, "configuration 'layers': unknown", "did you mean 'layer'")
+
+
+def test_the_script_runs_the_shipped_study(tmp_path: Path) -> None:
+    base = toy_keys(tmp_path) | {"encoder": {"base": str(tmp_path / "encoder"), "dtype": "float32"}}
+    config = tmp_path / "base.yaml"
+    config.write_text(json.dumps(base), encoding="utf-8")
+    given = ("--config", config, "--only", "all-layers,all-layers-hard", "--seeds", "1", "--device", "cpu")
+    done = call_script("tune_biencoder.py", *given, "--output-dir", tmp_path / "tuned")
+    assert done.returncode == 0, done.stderr
+    assert "all-layers-hard" in done.stdout
+    assert "biencoder beats encoder" in " ".join(done.stdout.split())
