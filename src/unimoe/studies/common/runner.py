@@ -14,14 +14,13 @@ from unimoe.analysis.analysis import Analysis
 from unimoe.analysis.gates.definitions import given_gates, load_gates
 from unimoe.analysis.gates.judging import all_decided
 from unimoe.analysis.gates.output import gate_lines
-from unimoe.analysis.gates.registration import REGISTERED, look_stages
+from unimoe.analysis.gates.registration import REGISTERED, look_stages, register
 from unimoe.core.console import Steps, in_hours, stderr, stdout
-from unimoe.core.errors import UsageError
+from unimoe.core.errors import DataError, UsageError
 from unimoe.core.io import write_json
 from unimoe.evaluation.engines import Engine
 from unimoe.results.folder import Results, load_all_results
 from unimoe.studies.common.family import Family
-from unimoe.studies.common.registered_gates import register_gates
 from unimoe.studies.common.study import Chosen, Setting
 from unimoe.studies.common.table import settings_table, study_table
 from unimoe.studies.common.workers import Job, done_by_workers
@@ -55,9 +54,7 @@ class StudyRunner:
         family.load()
         untrained = family.untrained()
         shared = {"task": family.task, "datasets": family.datasets, "metric": family.metrics[0]}
-        if gates := study.gates_for(shared, untrained, family.aliases):
-            given_gates(gates)  # refuses what no gate can be
-            register_gates(gates, family.root)
+        self._register(study.gates_for(shared, untrained, family.aliases))
         chosen = self.choose()
         if not study.seeds:
             return chosen
@@ -72,6 +69,19 @@ class StudyRunner:
                 stderr.print(f"Every gate has its label: seeds {', '.join(later)} would change nothing", soft_wrap=True)
                 break
         return chosen
+
+    def _register(self, wanted: Mapping[str, Mapping[str, object]]) -> None:
+        """Register gates in the study's folder, unless it holds results already."""
+        if not wanted:
+            return
+        gates, path = given_gates(wanted), self.family.root / REGISTERED
+        if path.exists() and load_gates(path).gates != gates.gates:
+            raise DataError(
+                f"{path} registers another gate (collection, metric, seeds or margin differ); a gate stays "
+                "unchanged during a study, choose another --output-dir"
+            )
+        if not register(gates, self.family.root):
+            stderr.print(f"{path.parent} has results and no {REGISTERED}: too late to register a gate", soft_wrap=True)
 
     def _results(self) -> Results:
         return load_all_results(self.family.root, allow=self.family.allow)
