@@ -1,25 +1,44 @@
-"""Relevance against diversity on dev: the tried heads that no other beats in both, as a table and a figure."""
+"""Relevance against diversity on dev: the choice of a setting on their front, and the front as table and figure."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import NamedTuple
 
+import torch
 from matplotlib.figure import Figure
+from torch import Tensor
 
 from unimoe.analysis.figures.style import NEUTRAL, in_style, legend_of, looks, panels, save
 from unimoe.analysis.tables import Cell, RowGroup, Table
-from unimoe.data.catalog import result_name
-from unimoe.studies.heads.compare.arms import in_words
-from unimoe.studies.heads.compare.front import mean_diversity
-from unimoe.studies.heads.compare.methods import MethodComparison
-from unimoe.studies.heads.eggroll.objectives import pareto_front
-from unimoe.studies.heads.model import chosen_by
+from unimoe.studies.common.study import Chosen
+from unimoe.studies.heads.config import TrainConfig
+from unimoe.studies.heads.eggroll.objectives import diversity, first_documents, pareto_front
+from unimoe.studies.heads.model import pool_scores
+from unimoe.studies.heads.pools import PoolSet
 
 
-@dataclass(frozen=True)
-class Point:
+def mean_diversity(weight: Tensor, pools: PoolSet, config: TrainConfig) -> float:
+    """Return the mean diversity of each query's first documents, in a head's order."""
+    scores = pool_scores(weight, pools, config).masked_fill(~pools.valid, -torch.inf).unsqueeze(2)
+    top = first_documents(scores, pools.valid, config.ndcg_k)
+    return float(diversity(top, pools.documents[pools.rows]).mean())
+
+
+def chosen_on_front(points: Sequence[tuple[float, float]], give_up: float) -> int:
+    """Return the index of the most diverse point on the front that gives up little relevance; of equals the first.
+
+    Args:
+        points: relevance and diversity of each.
+        give_up: the most relevance below the best.
+    """
+    best = max(relevance for relevance, _ in points)
+    eligible = [index for index in pareto_front(points) if points[index][0] >= best - give_up]
+    return max(eligible, key=lambda index: (points[index][1], -index))
+
+
+class Point(NamedTuple):
     """A head by its arm, its setting as text, and its two objectives on dev."""
 
     method: str
@@ -28,33 +47,28 @@ class Point:
     diversity: float
 
 
-def pareto(compared: MethodComparison, methods: Sequence[str]) -> tuple[Table, Path]:
-    """Train every setting of some arms that is not trained yet, and place them by relevance and diversity.
+def front_of(chosen: Mapping[str, Chosen], dataset: str, cutoff: int, folder: Path) -> tuple[Table, Path]:
+    """Place the tried settings of all arms by relevance and diversity on dev.
 
     Returns:
         All points, the front first, and the PNG file.
     """
-    compared.tune_by_workers(methods)
-    dev, points = compared.data.dev, []
-    for name in methods:
-        for setting, trainer in compared.tuned(name):
-            trainer.fit()
-            weight, _ = trainer.head()
-            found = chosen_by(weight, dev, trainer.config), mean_diversity(weight, dev, trainer.config)
-            points.append(Point(name, in_words(setting), *found))
+    points = [
+        Point(name, setting, facts["val"], facts["diversity"])
+        for name, own in chosen.items()
+        for setting, facts in own.tried.items()
+    ]
     front = set(pareto_front([(point.relevance, point.diversity) for point in points]))
     order = sorted(range(len(points)), key=lambda i: (i not in front, -points[i].relevance))
-    base = compared.comparison.base
     table = Table(
         name="pareto",
-        caption=f"nDCG@{base.ndcg_k} and diversity of the first {base.ndcg_k} documents on dev, "
-        f"{result_name(base.task)}.",
+        caption=f"nDCG@{cutoff} and diversity of the first {cutoff} documents on dev, {dataset}.",
         columns=("method", "nDCG", "diversity", "front", "setting"),
         groups=(RowGroup("", tuple(_row(points[i], i in front) for i in order)),),
         notes=("nDCG x 100. On the front: no other head is at least as good in both and better in one.",),
         title="Pareto front",
     )
-    return table, save(pareto_figure(points, sorted(front)), compared.output_dir / "analysis" / "pareto")
+    return table, save(pareto_figure(points, sorted(front)), folder / "pareto")
 
 
 @in_style

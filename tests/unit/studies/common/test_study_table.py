@@ -11,7 +11,7 @@ from support.results import make_result, simulate
 
 from unimoe.analysis.statistics.estimates import holm
 from unimoe.results.folder import Results
-from unimoe.studies.common.differences import Arms, differences, mean_interval, pair_up
+from unimoe.studies.common.table import Arms, differences, mean_interval, pair_up
 
 
 def test_a_single_run_has_students_interval_over_queries() -> None:
