@@ -10,15 +10,14 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cached_property, partial
-from itertools import pairwise
 from pathlib import Path
 from typing import Any, Literal
 
 import torch
 
 from unimoe.analysis.gates.definitions import Registration, load_gates
-from unimoe.analysis.gates.judging import Judgment, judge_all
-from unimoe.analysis.gates.registration import REGISTERED, own_gates, register, registered_in, unmet
+from unimoe.analysis.gates.judging import Judgment, all_decided, judge_all
+from unimoe.analysis.gates.registration import REGISTERED, look_stages, own_gates, register, registered_in, unmet
 from unimoe.config import Experiment
 from unimoe.config.base import Dtype
 from unimoe.core.console import Steps, in_hours, stderr
@@ -141,21 +140,12 @@ class ExperimentRun:
                 break
 
     def _stages(self) -> list[list[int]]:
-        """Return the seeds in parts, each up to the next look of a gate; they are all in one part without looks."""
-        looks = {look for gate in self._gates.gates.values() for look in gate.looks or ()}
-        if not looks:
-            return [self.experiment.seeds]
-        seeds = sorted(self.experiment.seeds)  # in the order in which looks take them
-        ends = [0, *sorted(look for look in looks if look < len(seeds)), len(seeds)]
-        return [seeds[start:end] for start, end in pairwise(ends)]
+        """Return the seeds in parts, each up to the next look of a gate."""
+        looks = (look for gate in self._gates.gates.values() for look in gate.looks or ())
+        return look_stages(looks, self.experiment.seeds)
 
     def _decided(self) -> bool:
-        """Return whether every gate has a label that later seeds cannot change."""
-        gates = self._gates.gates.values()
-        if not gates or any(gate.looks is None for gate in gates):
-            return False
-        outcomes = judge_all(load_all_results(self._output_dir), self._gates)
-        return all(isinstance(item, Judgment) and item.label != "INCONCLUSIVE" for item in outcomes)
+        return all_decided(load_all_results(self._output_dir), self._gates)
 
     def next_look(self) -> Iterator[str]:
         """Yield, for each gate that is still open after the last seed, its next look and what the seeds would cost."""
