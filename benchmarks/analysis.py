@@ -26,37 +26,15 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+sys.path.append(str(Path(__file__).parents[1] / "tests"))
+
+from support.large_experiments import QUERIES
+from support.results import make_result
+
 from unimoe.core.io import ensure_dir, write_text
 from unimoe.metrics import DEFAULT_METRICS
-from unimoe.results import (
-    DrillDown,
-    EvalResult,
-    Identity,
-    Provenance,
-    QueryDetail,
-    TrainingBudget,
-    arm_dir,
-    by_query_id,
-    write_result,
-)
+from unimoe.results import DrillDown, EvalResult, QueryDetail, TrainingBudget, arm_dir, by_query_id, write_result
 
-QUERIES = {
-    "arguana": 1_406,
-    "climate-fever": 1_535,
-    "dbpedia-entity": 400,
-    "fever": 6_666,
-    "fiqa": 648,
-    "hotpotqa": 7_405,
-    "msmarco": 6_980,
-    "nfcorpus": 323,
-    "nq": 3_452,
-    "quora": 10_000,
-    "scidocs": 1_000,
-    "scifact": 300,
-    "trec-covid": 50,
-    "webis-touche2020": 49,
-    "cqadupstack": 13_145,
-}
 BASELINES = ("bm25", "zero_shot")
 TRAINED = ("rank_only_r8", "rank_only_r32", "emb_only_r8", "joint_r8", "joint_r32")
 SEEDS, STEPS, LAYERS, MEASURED_STEPS = 5, 1_000, 28, 50
@@ -69,6 +47,7 @@ CONFLICT_KEYS = (
     "norm_embed",
     "magnitude_similarity",
 )
+BUDGET = TrainingBudget(steps=STEPS, ranking_examples=8, embedding_examples=8, tokens=8)
 SCRIPT = Path(__file__).parents[1] / "scripts" / "analyze_results.py"
 
 
@@ -93,54 +72,24 @@ def generate(folder: Path) -> None:
 def result(arm: str, seed: int | None, dataset: str, ids: list[str], scores: NDArray[np.float64]) -> EvalResult:
     """One result file, with values of every default metric."""
     main, *others = DEFAULT_METRICS
-    per_query = dict(zip(ids, scores.tolist(), strict=True))
     rest = {
         name: by_query_id(dict(zip(ids, (scores ** (i + 2)).tolist(), strict=True))) for i, name in enumerate(others)
     }
-    columns = {main: list(per_query.values()), **rest}
-    return EvalResult(
-        config_name=arm,
-        seed=seed,
-        task="reranking",
+    made = make_result(
+        arm,
+        seed,
+        dict(zip(ids, scores.tolist(), strict=True)),
         dataset=dataset,
-        main_metric=main,
-        aggregate={name: math.fsum(values) / len(values) for name, values in columns.items()},
-        per_query=per_query,
-        per_query_metrics=rest,
-        unjudged_queries=[],
-        first_stage=None,
-        caveats=[],
-        identity=Identity(
-            experiment="beir",
-            base_model=None if arm == "bm25" else "qwen3-0.6b@0123456789abcdef",
-            checkpoint="none" if seed is None else "last",
-            split="test",
-            first_stage="bm25s(k1=0.9,b=0.4)",
-            depth=100,
-            pool=None,
-            prompt=None if arm == "bm25" else "qwen3@0123456789abcdef",
-            max_queries=None,
-        ),
+        metric=main,
+        identity={"experiment": "beir", "depth": 100, "checkpoint": "none" if seed is None else "last"},
+        hashes={"collection": dataset, "candidates": dataset},
         training=None
         if seed is None
         else TrainingBudget(steps=STEPS, ranking_examples=8, embedding_examples=8, tokens=8),
-        config={"name": "beir"},
-        provenance=Provenance(
-            created="2026-03-01T12:00:00+00:00",
-            git_commit="0" * 40,
-            git_dirty=False,
-            python=platform.python_version(),
-            platform=platform.platform(),
-            packages={"numpy": np.__version__},
-            device="cuda",
-            dtype="bfloat16",
-            hashes={"collection": dataset, "candidates": dataset},
-            token_budget=16_384,
-            wall_time_s=100.0,
-            items_per_s=1_000.0,
-            given=[],
-        ),
     )
+    means = {name: math.fsum(values) / len(values) for name, values in rest.items()}
+    changed = {"per_query_metrics": rest, "aggregate": {main: made.aggregate[main]} | means}
+    return EvalResult.model_validate(made.model_dump() | changed)
 
 
 def sidecar(ids: list[str], scores: NDArray[np.float64]) -> DrillDown:

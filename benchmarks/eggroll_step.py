@@ -29,12 +29,13 @@ from torch import Tensor
 from torch.profiler import ProfilerActivity, profile
 
 from unimoe.models.device import describe_device
+from unimoe.studies.heads.config import TrainConfig
 from unimoe.studies.heads.eggroll.ndcg import PoolMetric, ideal_dcg
-from unimoe.studies.heads.eggroll.noise import directions, product_directions
-from unimoe.studies.heads.eggroll.perturbations import Perturbations
-from unimoe.studies.heads.eggroll.products import Pools
+from unimoe.studies.heads.eggroll.noise import Perturbations, directions, product_directions
 from unimoe.studies.heads.eggroll.scoring import Scorer
-from unimoe.studies.heads.eggroll.update import Ascent, estimate, shape
+from unimoe.studies.heads.eggroll.update import estimate, shape
+from unimoe.studies.heads.methods import Ascent
+from unimoe.studies.heads.pools import Pools
 
 QUERIES, SIZE, WIDTH, OUTPUTS, DIRECTIONS, CUTOFF, SIGMA = 32, 100, 384, 128, 128, 10, 0.01
 FACTORS = 32
@@ -66,7 +67,7 @@ class Ours:
         self._problem, self._weight, self._step = problem, problem.weight.clone(), 0
         self._scorer = Scorer("dot")
         self._metric = PoolMetric(problem.grades, problem.ideal, CUTOFF)
-        self._ascent = Ascent("sgd", 1e-4)
+        self._ascent = Ascent(TrainConfig(optimizer="sgd", learning_rate=1e-4))
 
     def independent(self, count: int) -> None:
         """A step with so many independent directions."""
@@ -79,8 +80,9 @@ class Ours:
         self._with(product_directions(0, self._step, FACTORS, FACTORS, OUTPUTS, WIDTH))
 
     def _with(self, perturbations: Perturbations) -> None:
-        found = self._scorer.rated(self._weight, self._problem.pools, perturbations, SIGMA, self._metric)
-        self._ascent.step(self._weight, estimate(perturbations, shape(found.mean(dim=0)), SIGMA))
+        blocks = self._scorer.blocks(self._weight, self._problem.pools, perturbations, SIGMA)
+        found = torch.cat([self._metric(scores, queries) for queries, scores in blocks])
+        self._weight, _ = self._ascent.step(self._weight, estimate(perturbations, shape(found.mean(dim=0)), SIGMA))
 
 
 def topk_ndcg(problem: Problem, scores: Tensor) -> Tensor:

@@ -37,7 +37,7 @@ import psutil
 import torch
 
 from unimoe.cluster.actors import RayActors, WorkerLostError, WorkerSpec
-from unimoe.cluster.cluster import Assignment, Cluster, Unit
+from unimoe.cluster.cluster import Cluster, Unit
 from unimoe.cluster.units import UnitStore
 from unimoe.cluster.work import packed
 from unimoe.cluster.worker import VERSIONS
@@ -46,10 +46,10 @@ from unimoe.config.files import load_experiment
 from unimoe.core.trec import Run, head
 from unimoe.data.catalog import available, load_collection
 from unimoe.data.collection import Collection
-from unimoe.evaluation.recipes import zero_shot_recipe
 from unimoe.evaluation.reranking.cluster_model import ClusterModel
 from unimoe.evaluation.reranking.rerankers import reranker_of
 from unimoe.evaluation.reranking.shards import ShardStore, rerank_run
+from unimoe.evaluation.systems.system import model_recipe
 from unimoe.models.bundled import BUNDLED_ID
 from unimoe.models.device import choose_dtype, describe_device
 from unimoe.models.loader import ModelLoader
@@ -176,11 +176,12 @@ def together(
     cluster: Cluster, experiment: Experiment, dtype: torch.dtype, collection: Collection, candidates: Run
 ) -> Scorer:
     """Rerank by the workers of a cluster; no run finds what another one left in the store."""
-    recipe, runs = zero_shot_recipe(experiment, dtype)(cluster.store), iter(range(1000))
+    recipe = model_recipe("zero-shot", experiment, dtype=str(dtype).removeprefix("torch."))
+    runs = iter(range(1000))
 
     def run() -> Run:
         number = next(runs)
-        workers = cluster.workers(Assignment(f"run {number}", f"units/{number}", recipe, {"run": number}))
+        workers = cluster.workers(f"run {number}", f"units/{number}", recipe, str(number))
         model = ClusterModel(workers, workers.ask("facts", {"options": {"token_budget": None, "batch_size": None}}))
         return rerank_run(reranker_of(model), collection, candidates)[0]
 

@@ -18,8 +18,8 @@ from pydantic_core import PydanticUndefined
 
 from unimoe.config import DenseExperiment, Experiment
 from unimoe.studies.biencoder.config import BiEncoderConfig, LabelConfig
+from unimoe.studies.common.study import Study
 from unimoe.studies.cross_encoder.config import CrossEncoderConfig
-from unimoe.studies.heads.compare.arms import Comparison
 from unimoe.studies.heads.config import TrainConfig
 from unimoe.studies.translator.config import TranslatorConfig
 
@@ -32,7 +32,7 @@ KINDS: list[tuple[str, str, type[BaseModel]]] = [
     ("Labels by a reranker", "`configs/biencoder/labels.yaml`; `unimoe label-pairs`.", LabelConfig),
     ("A cross-encoder", "`configs/cross_encoder/default.yaml`; `unimoe train-cross-encoder`.", CrossEncoderConfig),
     ("A head", "`configs/studies/heads.yaml`; `unimoe train-head`.", TrainConfig),
-    ("A comparison of heads", "`configs/studies/heads_compare.yaml`; `unimoe compare-heads`.", Comparison),
+    ("A study", "`configs/studies/losses.yaml`; `unimoe study`, and the scripts that compare.", Study),
     ("A translator", "`configs/translator.yaml`; `unimoe train-translator`.", TranslatorConfig),
 ]
 

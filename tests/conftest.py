@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import gc
 import ipaddress
 import os
 import socket
+import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,6 +14,11 @@ from typing import Any
 
 import pytest
 from hypothesis import settings
+
+# Python compiles a library once and keeps the byte code, unless the environment forbids it; then each of the processes
+# that tests start would compile torch, transformers and mteb again, for half a minute.
+sys.dont_write_bytecode = False
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 
 # All are read when the libraries are imported, so they are set before any test module is.
 os.environ["HF_HUB_OFFLINE"] = "1"
@@ -22,6 +29,23 @@ os.environ["MTEB_CACHE"] = _mteb_cache.name
 
 settings.register_profile("suite", deadline=None, max_examples=100, derandomize=True)
 settings.load_profile("suite")
+
+
+_frozen_modules = 0
+
+
+def pytest_runtest_setup() -> None:
+    """Hide from the garbage collector what libraries hold: commands collect, and a collection takes half a second."""
+    global _frozen_modules
+    if len(sys.modules) > _frozen_modules + 100:
+        gc.collect()
+        gc.freeze()
+        _frozen_modules = len(sys.modules)
+
+
+def pytest_sessionfinish() -> None:
+    """Let the interpreter release everything at its end: libraries complain about what is left."""
+    gc.unfreeze()
 
 
 @pytest.fixture(scope="session")

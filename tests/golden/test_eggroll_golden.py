@@ -11,11 +11,10 @@ from scipy.stats import norm
 
 from unimoe.metrics import score_run
 from unimoe.studies.heads.eggroll.ndcg import PoolMetric, ideal_dcg
-from unimoe.studies.heads.eggroll.noise import Kind, directions, factors, product_directions
-from unimoe.studies.heads.eggroll.products import Pools
-from unimoe.studies.heads.eggroll.score_space import score_noise
+from unimoe.studies.heads.eggroll.noise import Kind, directions, factors, product_directions, score_noise
 from unimoe.studies.heads.eggroll.scoring import Scorer, base_scores
 from unimoe.studies.heads.eggroll.update import estimate
+from unimoe.studies.heads.pools import Pools
 from unimoe.training.losses.score_space import score_space_gradient
 
 pytestmark = pytest.mark.usefixtures("one_thread")

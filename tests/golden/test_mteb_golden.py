@@ -33,8 +33,7 @@ from unimoe.data.catalog import load_collection
 from unimoe.data.collection import Collection
 from unimoe.data.mteb_names import find_tasks
 from unimoe.evaluation.embedding_eval import evaluate_embedding_collection
-from unimoe.evaluation.model_wrappers import MTEBCrossEncoderWrapper, MTEBEncoderWrapper
-from unimoe.evaluation.mteb.model_meta import model_meta
+from unimoe.evaluation.model_wrappers import MTEBCrossEncoderWrapper, MTEBEncoderWrapper, model_meta
 from unimoe.evaluation.mteb.prompts import TaskPrompts
 from unimoe.evaluation.mteb.run import evaluate_task
 from unimoe.evaluation.mteb.tasks import CollectionTask, Rankings

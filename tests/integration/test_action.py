@@ -113,13 +113,6 @@ def test_a_pull_request_has_one_comment(runner: dict[str, str], old: str, asked:
     assert last == f"api {asked} --field body=@{runner['RUNNER_TEMP']}/verdicts.md"
 
 
-def test_a_comment_that_fails_is_a_warning(runner: dict[str, str]) -> None:
-    runner |= {"OLD_COMMENT": "", "GH_FAILS": "1"}
-    done = take("Comment", runner, {"inputs.token": "none", "github.event.number": "7"})
-    assert done.returncode == 0
-    assert "::warning::" in done.stdout
-
-
 def test_no_shell_step_holds_an_expression() -> None:
     """An expression in a step's text would let names from a pull request run as commands."""
     for step in STEPS.values():

@@ -86,31 +86,6 @@ class TestRealModel:
         assert capfd.readouterr() == ("", "")
 
 
-class TestWholeness:
-    @pytest.fixture
-    def folder(self, tmp_path: Path) -> Path:
-        (tmp_path / "model.safetensors").write_bytes(b"12345")
-        bundled._write_manifest(tmp_path)
-        return tmp_path
-
-    def test_a_whole_folder_is_kept(self, folder: Path) -> None:
-        assert bundled._is_whole(folder)
-
-    def test_weights_of_another_size(self, folder: Path) -> None:
-        (folder / "model.safetensors").write_bytes(b"1234")
-        assert not bundled._is_whole(folder)
-
-    @pytest.mark.parametrize("file", ["model.safetensors", "unimoe.json"])
-    def test_a_missing_file(self, folder: Path, file: str) -> None:
-        (folder / file).unlink()
-        assert not bundled._is_whole(folder)
-
-    @pytest.mark.parametrize("content", ["", "{", "[]", "{}", "null"])
-    def test_a_damaged_manifest(self, folder: Path, content: str) -> None:
-        (folder / "unimoe.json").write_text(content)
-        assert not bundled._is_whole(folder)
-
-
 class TestPreparing:
     @pytest.fixture
     def tiny_gguf(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:

@@ -19,7 +19,7 @@ from unimoe.core.trec import read_qrels, read_run
 from unimoe.metrics import score_run
 from unimoe.results import read_drilldown, read_result, result_path
 from unimoe.results.folder import load_all_results
-from unimoe.studies.heads.compare import search
+from unimoe.studies.common.study import load_study
 
 UNIMOE = str(Path(unimoe.__file__).with_name("__main__.py"))
 METHODS = "zero_shot,infonce,eggroll,eggroll_soft_labels"
@@ -53,15 +53,14 @@ def compared(comparison: Done) -> str:
 
 
 def test_a_first_run_says_nothing_of_done_work(comparison: Done) -> None:
-    assert "zero_shot: nothing to choose (" in comparison.stderr
     assert "already done" not in comparison.stderr
     assert "embedded" not in comparison.stderr, "nobody knows yet whether vectors come from the cache"
 
 
 def test_work_stands_beside_equal_steps(places: tuple[Path, Path, Path], compared: str) -> None:
     """Eight steps of 16 perturbed heads are 128 forward passes, those of a gradient 8."""
-    with (places[1] / "analysis" / "methods.csv").open(encoding="utf-8") as lines:
-        passes = {row["method"]: row["passes"] for row in csv.DictReader(lines) if row["method"]}
+    with (places[1] / "analysis" / "arms.csv").open(encoding="utf-8") as lines:
+        passes = {row["arm"]: row["passes"] for row in csv.DictReader(lines) if row["passes"]}
     assert passes == {"zero_shot": "0", "infonce": "8", "eggroll": "128", "eggroll_soft_labels": "128"}
 
 
@@ -78,12 +77,12 @@ def test_table_and_verdict_are_printed_and_written(places: tuple[Path, Path, Pat
     for name in METHODS.split(","):
         assert name in compared
     assert "eggroll-beats-infonce" in compared
-    text = (places[1] / "analysis" / "methods.csv").read_text(encoding="utf-8")
+    text = (places[1] / "analysis" / "arms.csv").read_text(encoding="utf-8")
     rows = [line.split(",") for line in text.splitlines() if line and not line.startswith("#")]
     names = [row[1] if row[0] == "" else row[0] for row in rows]
     assert {"zero_shot", "infonce", "eggroll"} <= set(names)
-    assert (places[1] / "analysis" / "methods.tex").exists()
-    assert (places[1] / "analysis" / "methods.md").exists()
+    assert (places[1] / "analysis" / "arms.tex").exists()
+    assert (places[1] / "analysis" / "arms.md").exists()
 
 
 def test_the_gate_was_registered_before_the_first_result(places: tuple[Path, Path, Path], compared: str) -> None:
@@ -131,7 +130,7 @@ def test_settings_were_chosen_on_dev_with_another_seed(places: tuple[Path, Path,
         config = read_result(result_path(places[1], name, 0, "reranking", dataset(places))).config["training"]
         assert config["learning_rate"] == best["learning_rate"]
         assert config["seed"] == 0
-        assert next(iter((places[1] / "tuning" / f"{name}-0" / name).iterdir())).name == "seed_102"
+    assert {path.name for path in (places[1] / "tuning").glob("*/*/seed_*")} == {"seed_105"}
 
 
 def test_again_nothing_is_trained(places: tuple[Path, Path, Path], compared: str) -> None:
@@ -170,25 +169,16 @@ def test_the_analysis_takes_the_folder(places: tuple[Path, Path, Path], compared
     assert (places[1] / "analysis" / "report.html").exists()
 
 
-def test_flatness(places: tuple[Path, Path, Path], compared: str) -> None:
-    done = call_script(
-        "compare_methods.py", "flatness", "--task", source(places), "--methods", METHODS, "--output-dir", places[1],
-        *FAST, UNIMOE_CACHE=str(places[2]),
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr
-    assert "train queries" in done.stdout
-    assert "noise 0.3" in done.stdout
-
-
 def test_a_file_says_what_options_would(places: tuple[Path, Path, Path], compared: str, tmp_path: Path) -> None:
-    """The comparison of above as a file: nothing is trained again, and the tables are the same."""
-    keys = dict(text.split("=", 1) for text in SMALL[1::2])
-    base = {"task": source(places), "num_steps": 8, "device": "cpu", "output_dir": str(places[1])}
-    written = {"methods": METHODS.split(","), "settings": 2, "seeds": [0, 1], "tuning_seed": 102, "base": base}
+    """The comparison of above as a study of its own: nothing is trained again, and the tables are the same."""
+    shipped = load_study(Path("studies/heads_compare"))
+    keys = {"task": source(places), "num_steps": 8, **dict(text.split("=", 1) for text in SMALL[1::2])}
+    written = shipped.model_dump(mode="json") | {"base": {}, "settings": 2, "seeds": 2, "output_dir": str(places[1])}
     file = tmp_path / "heads.yaml"
     file.write_text(json.dumps(written), encoding="utf-8")  # JSON is YAML
-    overrides = [part for key, value in keys.items() for part in ("--set", f"base.{key}={value}")]
-    done = call_script("compare_methods.py", "--config", file, *overrides, UNIMOE_CACHE=str(places[2]))
+    overrides = [part for key, value in keys.items() for part in ("--set", f"{key}={value}")]
+    given: tuple[str | Path, ...] = ("study", file, "--only", METHODS, "--device", "cpu", *overrides)
+    done = call_script(UNIMOE, *given, UNIMOE_CACHE=str(places[2]))
     assert done.returncode == 0, done.stderr
     assert done.stdout == compared
 
@@ -244,34 +234,40 @@ class TestCluster:
         assert "trainings by workers: 1:" in again.stderr, "what is there is not done again"
         assert again.stdout.count("eggroll-beats-infonce") == alone.stdout.count("eggroll-beats-infonce") == 1
 
-    def test_a_grid_and_a_front_are_the_same(
-        self, places: tuple[Path, Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        for name, values in {"SIGMAS": (0.1, 0.3), "POPULATIONS": (4, 8), "RATES": (1e-3,), "SIZES": (8,)}.items():
-            monkeypatch.setattr(search, name, values)
-        for part, trainings in (("grid", 4), ("pareto", 4)):
-            alone, together = self.both(places, tmp_path, part, "--methods", "eggroll,eggroll_objectives")
-            assert f"trainings by workers: {trainings}:" in together.stderr
-            ours, theirs = ((tmp_path / name / "analysis" / f"{part}.md").read_text() for name in ("alone", "together"))
+    def test_a_grid_and_a_front_are_the_same(self, places: tuple[Path, Path, Path], tmp_path: Path) -> None:
+        grid = {"sigma": [0.1, 0.3], "population_size": [4, 8], "learning_rate": [1e-3], "head_output_size": [8]}
+        small = ("--methods", "eggroll", "--set", f"arms.eggroll.grid={json.dumps(grid)}", "--settings", "9")
+        for part, table, more in (("grid", "settings", small), ("pareto", "pareto", ())):
+            alone, together = self.both(places, tmp_path, part, *more)
+            assert "trainings by workers: 4:" in together.stderr
+            ours, theirs = (
+                (tmp_path / name / "analysis" / f"{table}.md").read_text() for name in ("alone", "together")
+            )
             times = re.compile(r"[\d.]+ \|$", re.M) if part == "grid" else re.compile("$^")
             assert times.sub("", theirs) == times.sub("", ours)
             assert len(alone.stdout.splitlines()) == len(together.stdout.splitlines())
+            figures = {path.name for path in (tmp_path / "together" / "analysis").glob("*.png")}
+            assert f"{part}.png" in figures
 
 
 @pytest.mark.parametrize(
     ("arguments", "code", "words"),
     [
         (("--task", "scifakt"), 2, ("unknown collection", "scifact")),
-        (("--methods", "infonse"), 2, ("unknown method 'infonse'", "infonce")),
+        (("--methods", "infonse"), 2, ("unknown arm 'infonse'", "infonce")),
         (("--set", "sigmma=1"), 2, ("sigmma", "did you mean 'sigma'?")),
         (("--set", "population_size=7"), 2, ("population_size 7 is odd",)),
-        (("--margin", "0"), 2, ("margin",)),
+        (("--margin", "-1"), 2, ("eggroll-beats-infonce.margin", "at least 0")),
+        (
+            ("--methods", "eggroll,hybrid", "--num_steps", "1"),
+            2,
+            ("arms.hybrid", "handoff 1 must be below num_steps 1"),
+        ),
         (
             ("pareto", "--methods", "infonce,zero_shot"),
             2,
             ("pareto: shows eggroll", "--methods"),
         ),
-        (("flatness", "--methods", "zero_shot"), 2, ("flatness: shows trained heads", "--methods")),
         (("--device", "tpu"), 2, ("device",)),
     ],
 )

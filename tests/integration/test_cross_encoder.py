@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +20,7 @@ from support.tiny_encoders import save_tiny_encoder
 from unimoe.analysis.gates.definitions import load_gates
 from unimoe.config.base import BUNDLED_ENCODER
 from unimoe.config.files import config_root, load_config, parse_config
-from unimoe.core.errors import DataError, MissingPartError, UsageError
+from unimoe.core.errors import DataError, MissingPartError
 from unimoe.core.trec import Run, read_run
 from unimoe.data.catalog import result_name
 from unimoe.evaluation.reranking.rerankers import CrossEncoderReranker
@@ -27,7 +29,6 @@ from unimoe.metrics import score_run
 from unimoe.models.rerankers.cross_encoder import load_cross_encoder, score_pairs
 from unimoe.results import read_result, result_path, run_path
 from unimoe.results.folder import load_all_results
-from unimoe.studies.cross_encoder import compare_losses as losses
 from unimoe.studies.cross_encoder.config import CrossEncoderConfig, CrossEncoderModelConfig
 from unimoe.studies.cross_encoder.jobs import train_and_evaluate, training_of
 from unimoe.studies.cross_encoder.model import find_cross_encoder, new_cross_encoder
@@ -238,50 +239,58 @@ def test_dev_without_a_relevant_candidate_is_refused(places: tuple[Path, Path], 
         load_cross_encoder_data(config((places[0], folder), tmp_path / "out"))
 
 
-def test_losses_are_compared(places: tuple[Path, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    base = config(places, tmp_path, max_steps=2)
-    losses.compare_losses(base, ["listmle", losses.REFERENCE], [0, 1], CPU)
-    printed = capsys.readouterr().out
-    assert "plistmle_sum_identity" in printed
-    results = load_all_results(tmp_path)
-    key = f"reranking/{result_name(base.lists.source)}"
+REFERENCE = "plistmle_sum_identity"
+
+
+@pytest.fixture
+def compare(places: tuple[Path, Path], tmp_path: Path) -> Callable[..., Done]:
+    """Calls the script with a config of two steps."""
+    file = tmp_path / "losses.yaml"
+    settings = config(places, tmp_path / "out", max_steps=2)
+    file.write_text(json.dumps(settings.model_dump(mode="json")), encoding="utf-8")
+
+    def call(losses: str, *more: str | Path) -> Done:
+        given = ("--config", file, "--losses", losses, "--device", "cpu", "--threads", "1")
+        return call_script("compare_losses.py", *given, *more)
+
+    return call
+
+
+def test_losses_are_compared(places: tuple[Path, Path], tmp_path: Path, compare: Callable[..., Done]) -> None:
+    done = compare(f"listmle,{REFERENCE}", "--seeds", "2")
+    assert done.returncode == 0, done.stderr
+    assert "no gate is registered, since all losses share one rate; give --rates" not in done.stderr  # none is wanted
+    results = load_all_results(tmp_path / "out")
+    key = f"reranking/{places[1].name}"
     assert results.seeds("listmle", key) == (0, 1)
-    assert results.seeds_pair(("listmle", losses.REFERENCE), [key])  # the same lists, and so the same batches
-    table = losses.losses_table(results, key, ["listmle", losses.REFERENCE])
-    assert "corrected by Holm over all differences of this table" in " ".join(table.notes)
-    assert len(table.columns) == len(table.groups[0].rows[0]) == len(table.groups[0].rows[-1])
-    assert {path.suffix for path in (tmp_path / "analysis").glob("losses-*")} == {".csv", ".md", ".tex"}
-    losses.compare_losses(base, ["listmle", losses.REFERENCE], [0, 1], CPU)
-    assert capsys.readouterr().out == printed
+    assert results.seeds_pair(("listmle", REFERENCE), [key])  # the same lists, and so the same batches
+    assert "corrected by Holm over all differences of this table" in " ".join(done.stdout.split())
+    assert {path.suffix for path in (tmp_path / "out" / "analysis").glob("arms*")} == {".csv", ".md", ".tex"}
+    assert compare(f"listmle,{REFERENCE}", "--seeds", "2").stdout == done.stdout
 
 
 def test_each_loss_gets_its_best_rate_on_dev_and_the_gates_come_first(
-    places: tuple[Path, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, compare: Callable[..., Done]
 ) -> None:
-    base = config(places, tmp_path, max_steps=2)
-    losses.compare_losses(base, ["softmax", "pg_rank"], [0, 1], CPU, rates=[1e-5, 3e-2])
-    printed = capsys.readouterr().out
-    assert "pg_rank-beats-softmax" in printed
+    out, rates = tmp_path / "out", ("--rates", "3e-2,1e-5")
+    done = compare("softmax,pg_rank", "--seeds", "2", *rates)
+    assert "pg_rank-beats-softmax" in done.stdout
     for arm in ("softmax", "pg_rank"):
-        tried = json.loads((tmp_path / "tuning" / f"{arm}.json").read_text())
+        tried = json.loads((out / "tuning" / f"{arm}.json").read_text())
         assert [one["learning_rate"] for one in tried] == [1e-5, 3e-2]
-        best = max(tried, key=lambda one: one["dev"])["learning_rate"]
-        manifest = read_manifest(tmp_path / arm / "seed_0" / "checkpoint")
-        assert manifest.config["learning_rate"] == best
-        seeds = {path.name for path in (tmp_path / "tuning" / f"{arm}-1e-05" / arm).iterdir()}
-        assert seeds == {"seed_101"}  # none of those that are reported
-    gates = load_gates(tmp_path / "gates.yaml").gates
-    assert [*gates] == ["pg_rank-beats-softmax"]
-    with pytest.raises(DataError, match="registers another gate"):
-        losses.compare_losses(base, ["softmax", "pg_rank"], [0], CPU, rates=[1e-5, 3e-2])
+        best = max(tried, key=lambda one: one["val"])["learning_rate"]
+        assert read_manifest(out / arm / "seed_0" / "checkpoint").config["learning_rate"] == best
+    assert {path.name for path in (out / "tuning").glob("*/*/seed_*")} == {"seed_102"}  # none that is reported
+    assert [*load_gates(out / "gates.yaml").gates] == ["pg_rank-beats-softmax"]
+    assert_refused(compare("softmax,pg_rank", "--seeds", "1", *rates), 3, "registers another gate")
 
 
-def test_losses_that_share_one_rate_register_no_gate(
-    places: tuple[Path, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    losses.compare_losses(config(places, tmp_path, max_steps=2), ["softmax", "pg_rank"], [0], CPU)
-    assert not (tmp_path / "gates.yaml").exists()
-    assert "no gate is registered, since all losses share one rate; give --rates" in capsys.readouterr().err
+def test_losses_that_share_one_rate_register_no_gate(tmp_path: Path, compare: Callable[..., Done]) -> None:
+    done = compare("softmax,pg_rank", "--seeds", "1")
+    assert not (tmp_path / "out" / "gates.yaml").exists()
+    assert "no gate is registered, since all losses share one rate; give --rates" in done.stderr
+    assert_refused(compare("lambdalos"), 2, "unknown arm 'lambdalos'", "did you mean 'lambdaloss'")
+    assert_refused(compare("softmax", "--rates", "7"), 2, "--rates 7: a learning rate lies between 0 and 1")
 
 
 def test_without_options_the_comparison_has_a_model_to_start_from(tmp_path: Path) -> None:
@@ -295,52 +304,27 @@ def test_without_options_the_comparison_has_a_model_to_start_from(tmp_path: Path
 
 
 def test_workers_of_a_cluster_compare_the_same(
-    places: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    places: tuple[Path, Path], tmp_path: Path, compare: Callable[..., Done], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("unimoe.cluster.actors.RayActors", lambda address, hire: ThreadActors(hire.store, 2))
-    file = tmp_path / "losses.yaml"
-    file.write_text(json.dumps(config(places, tmp_path, max_steps=2).model_dump(mode="json")), encoding="utf-8")
-
-    def compare(folder: Path, *more: str, rates: str = "1e-5,3e-2") -> Done:
-        done = call_script(
-            "compare_losses.py", "--config", file, "--losses", "softmax,pg_rank", "--seeds", "2", "--device", "cpu",
-            "--rates", rates, "--threads", "1", "--output-dir", folder, *more,
-        )  # fmt: skip
-        assert done.returncode == 0, done.stderr
-        return done
-
     alone, together = tmp_path / "alone", tmp_path / "together"
     cluster = ("--engine", "ray", "--store", str(tmp_path / "store"))
-    printed, same = compare(alone).stdout, compare(together, *cluster).stdout.replace(str(together), str(alone))
-    gates_at = "  registered "
-    assert [line for line in same.splitlines() if not line.startswith(gates_at)] == [
-        line for line in printed.splitlines() if not line.startswith(gates_at)
-    ]
+
+    def both(folder: Path, *more: str, rates: str = "1e-5,3e-2") -> Done:
+        return compare("softmax,pg_rank", "--seeds", "2", "--rates", rates, "--output-dir", folder, *more)
+
+    printed, same = both(alone).stdout, both(together, *cluster).stdout.replace(str(together), str(alone))
+    changing = re.compile(r"registered \S+|hash \w+|[\d.]+ $", re.M)
+    assert changing.sub("", same) == changing.sub("", printed)
     assert_same_comparison(alone, together)
     assert len(list((tmp_path / "store" / "units" / "folders").iterdir())) == 8
     shutil.rmtree(tmp_path / "store")
     for rates in ("1e-5,3e-2", "3e-2,1e-5"):
-        done = compare(together, *cluster, rates=rates)
-        assert "by workers" not in done.stderr, "what is there is not done again"
+        assert "by workers" not in both(together, *cluster, rates=rates).stderr, "what is there is not done again"
     (together / "softmax" / "seed_1" / "runs" / "reranking" / f"{places[1].name}.trec").unlink()
-    assert "trainings by workers: 1:" in compare(together, *cluster).stderr
+    assert "trainings by workers: 1:" in both(together, *cluster).stderr
     shutil.rmtree(tmp_path / "store")
-    assert_refused(
-        call_script(
-            "compare_losses.py", "--config", file, "--losses", "softmax,pg_rank", "--seeds", "2", "--device", "cpu",
-            "--rates", "1e-4", "--output-dir", together, *cluster,
-        ),
-        3, "there and is 0.0001 here",
-    )  # fmt: skip
-
-
-def test_every_compared_loss_is_a_configuration() -> None:
-    base = load_config(CrossEncoderConfig, Path("cross_encoder/losses"))
-    arms = losses.chosen_losses(None)
-    assert len(arms) == 1 + 7 * 3 + 1 + 5
-    assert len({losses.configured(base, arm, 0).loss for arm in arms}) == len(arms)
-    with pytest.raises(UsageError, match="did you mean 'lambdaloss'"):
-        losses.chosen_losses(["lambdalos"])
+    assert_refused(both(together, *cluster, rates="1e-4"), 3, "there and is 0.0001 here")
 
 
 @pytest.mark.parametrize("path", sorted((config_root() / "cross_encoder").glob("*.yaml")), ids=lambda path: path.stem)

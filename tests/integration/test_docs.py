@@ -26,6 +26,9 @@ from unimoe.config.files import load_experiment, parse_config
 from unimoe.config.served import APIS, ServedConfig
 from unimoe.core.trec import Qrels, write_qrels, write_run
 from unimoe.data.source import SOURCES
+from unimoe.studies.common.family import family_of
+from unimoe.studies.common.runner import StudyRunner
+from unimoe.studies.common.study import load_study
 from unimoe.training.losses import LOSSES
 
 ROOT = Path(__file__).parents[2]
@@ -155,7 +158,12 @@ def test_every_other_block_of_python_says_why_it_is_not_run() -> None:
 
 
 @pytest.mark.parametrize("block", blocks("yaml"), ids=lambda b: f"{b.path.stem}:{b.line}")
-def test_a_piece_of_a_configuration_is_one(block: Block) -> None:
+def test_a_piece_of_a_configuration_is_one(block: Block, tmp_path: Path) -> None:
+    if "family:" in block.text:
+        (tmp_path / "study.yaml").write_text(block.text, encoding="utf-8")
+        study = load_study(tmp_path / "study.yaml")
+        assert StudyRunner(family_of(study.family)(study)).tuned.keys() == study.arms.keys()
+        return
     whole = load_experiment(Path("experiments/bundled")).model_dump()
     parse_config(Experiment, _merged(whole, yaml.safe_load(block.text)), source=str(block.path))
 

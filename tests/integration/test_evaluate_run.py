@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gzip
 import json
-from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -13,7 +12,7 @@ from support.scripts import Done, assert_refused, call_script
 
 import unimoe
 from unimoe.core.trec import Qrels, Run, read_qrels, write_qrels, write_run
-from unimoe.metrics import DEFAULT_METRICS, score_run
+from unimoe.metrics import score_run
 
 # q1: the relevant document comes second. q2: first. q3: not in the run. q9: not judged.
 QRELS: Qrels = {"q1": {"d1": 1}, "q2": {"d1": 2, "d2": 1}, "q3": {"d1": 1}}
@@ -35,13 +34,6 @@ def written(folder: Path, run: Run, qrels: Qrels) -> tuple[Path, Path]:
     return folder / "some.trec", folder / "qrels.txt"
 
 
-def test_help_names_the_default_metrics() -> None:
-    done = evaluate_run("--help")
-    assert done.returncode == 0
-    for word in (*DEFAULT_METRICS, "RUN", "QRELS", "--metric", "--depth", "--per-query", "--json", "trec_eval -c"):
-        assert word in done.stdout
-
-
 class TestStdout:
     def test_means_and_the_number_of_queries(self, files: tuple[Path, Path]) -> None:
         done = evaluate_run(*files)
@@ -54,17 +46,6 @@ class TestStdout:
             "recall@100       0.5000",
             "queries          3",
             "relevance level  1",
-        ]
-
-    def test_each_query(self, files: tuple[Path, Path]) -> None:
-        done = evaluate_run(*files, "--metric", "recall@5", "--metric", "mrr", "--per-query")
-        assert done.stdout.splitlines() == [
-            "recall@5         0.5000",
-            "mrr              0.5000",
-            "queries          3",
-            "relevance level  1",
-            *("recall@5 q1 1.0000", "recall@5 q2 0.5000", "recall@5 q3 0.0000"),
-            *("mrr q1 0.5000", "mrr q2 1.0000", "mrr q3 0.0000"),
         ]
 
     def test_json(self, files: tuple[Path, Path]) -> None:
@@ -103,21 +84,6 @@ class TestStdout:
         assert json.loads(done.stdout)["per_query"] == expected.per_query
 
 
-class TestMeasures:
-    def test_any_spelling_is_printed_once_by_the_name_of_results(self, files: tuple[Path, Path]) -> None:
-        asked = ("nDCG@10", "ndcg_cut_10", "ndcg@10", "RR", "Success@1", "NumRet", "AP(rel=2)")
-        done = evaluate_run(*files, *(word for metric in asked for word in ("--metric", metric)))
-        assert done.stdout.splitlines() == [
-            "ndcg@10          0.4637",
-            "mrr              0.5000",
-            "Success@1        0.3333",
-            "NumRet           4.0000",
-            "AP(rel=2)        0.3333",
-            "queries          3",
-            "relevance level  1",
-        ]
-
-
 class TestRelevanceLevel:
     def test_the_option_goes_before_what_is_stated_and_that_before_1(self, files: tuple[Path, Path]) -> None:
         def found(*options: str) -> tuple[int, float]:
@@ -130,42 +96,6 @@ class TestRelevanceLevel:
         files[1].with_name("qrels.txt.json").write_text('{"relevance_level": 2}')
         assert found() == (2, at_2)
         assert found("--relevance-level", "1") == (1, at_1)
-
-    def test_binary_measures_of_graded_judgments_are_noted_where_no_level_is_stated(
-        self, files: tuple[Path, Path]
-    ) -> None:
-        run = {"q1": {"d1": 1.0}, "q2": {"d1": 1.0}, "q3": {"d1": 1.0}}
-        write_run(files[0], run, tag="some")
-        assert evaluate_run(*files).stderr.splitlines() == [
-            "warning: grades up to 2 in qrels.txt: mrr@10, map, recall@100 count grade 1 as relevant; "
-            "TREC DL counts from 2: --relevance-level 2"
-        ]
-        assert evaluate_run(*files, "--metric", "ndcg@10", "--metric", "AP(rel=1)").stderr == ""
-        assert evaluate_run(*files, "--relevance-level", "2").stderr == ""
-        files[1].with_name("qrels.txt.json").write_text('{"name": "some", "relevance_level": 1}')
-        assert evaluate_run(*files).stderr == ""
-
-    def test_a_collection_states_it_for_the_qrels_in_its_folder(self, files: tuple[Path, Path]) -> None:
-        folder = files[1].parent / "set"
-        (folder / "qrels").mkdir(parents=True)
-        (folder / "collection.json").write_text('{"relevance_level": 2}')
-        write_qrels(folder / "qrels" / "test.tsv", QRELS)
-        assert "relevance level  2" in evaluate_run(files[0], folder / "qrels" / "test.tsv").stdout
-
-    @pytest.mark.parametrize(
-        ("text", "words"),
-        [
-            ('{"relevance_level": 0}', "relevance_level: Input should be greater than or equal to 1"),
-            ('{"relevance_level": "2"}', "relevance_level: Input should be a valid integer"),
-            ('{"level": 2}', "level: Extra inputs are not permitted"),
-            ('{"name": ""}', "name: String should match"),
-            ("[2]", "Input should be an object"),
-            ("{", "Invalid JSON"),
-        ],
-    )
-    def test_a_sidecar_of_another_shape(self, files: tuple[Path, Path], text: str, words: str) -> None:
-        files[1].with_name("qrels.txt.json").write_text(text)
-        assert_refused(evaluate_run(*files), 3, "qrels.txt.json: ", words)
 
 
 @pytest.mark.parametrize("layout", ["TREC", "BEIR"])
@@ -189,40 +119,11 @@ def test_every_kind_of_file_reads_the_same(
 
 
 class TestWarnings:
-    def test_none_where_run_and_qrels_hold_the_same_queries(self, tmp_path: Path) -> None:
-        files = written(tmp_path, {"q1": {"d1": 2.0, "d2": 1.0}, "q2": {"d1": 1.0}}, {"q1": {"d1": 1}, "q2": {"d1": 1}})
-        assert evaluate_run(*files).stderr == ""
-
     def test_missing_and_unjudged_queries(self, files: tuple[Path, Path]) -> None:
         assert evaluate_run(*files, "--relevance-level", "1").stderr.splitlines() == [
             "warning: judged queries missing from the run, counted as 0: 1 (q3)",
             "warning: queries without judgments, left out: 1 (q9)",
         ]
-
-    def test_of_many_queries_the_first_five_are_named_on_one_line(self, tmp_path: Path) -> None:
-        qrels = {f"{'long' * 20}{n}": {"d1": 1} for n in range(1200)}
-        ids = list(qrels)
-        done = evaluate_run(*written(tmp_path, {ids[-1]: {"d1": 1.0}}, qrels))
-        assert done.stderr.splitlines() == [
-            f"warning: judged queries missing from the run, counted as 0: 1,199 ({', '.join(ids[:5])}, ...)"
-        ]
-
-    def test_queries_that_only_ids_order(self, tmp_path: Path) -> None:
-        run = {
-            "equal": {"d1": 0.0, "d2": 0.0},
-            "equal as float32": {"d1": 1.0, "d2": 1 + 1e-9},
-            "ordered": {"d1": 1.0, "d2": 1.0, "d3": 2.0},
-            "one": {"d1": 0.0},
-        }
-        run = {query.replace(" ", "_"): scores for query, scores in run.items()}
-        done = evaluate_run(*written(tmp_path, run, {query: {"d1": 1} for query in run}))
-        assert done.stderr.splitlines() == [
-            "warning: queries whose documents all have one score, ordered by id alone: 2 (equal, equal_as_float32)"
-        ]
-        assert done.returncode == 0
-
-
-Damage = Callable[[Path, Path], object]
 
 
 class TestRefusals:
@@ -243,35 +144,8 @@ class TestRefusals:
     def test_an_unknown_metric_is_told_before_the_files_are_read(self, tmp_path: Path) -> None:
         assert_refused(evaluate_run(tmp_path / "a", tmp_path / "b", "--metric", "hits@1"), 2, "unknown metric 'hits@1'")
 
-    @pytest.mark.parametrize(
-        ("damage", "words"),
-        [
-            (lambda run, _: run.unlink(), ["some.trec: no such file"]),
-            (lambda _, qrels: qrels.unlink(), ["qrels.txt: no such file"]),
-            (lambda run, _: run.write_text(""), ["some.trec: no line in it"]),
-            (lambda _, qrels: qrels.write_text("query-id\tcorpus-id\tscore\n"), ["qrels.txt: no line in it"]),
-            (lambda run, _: run.write_text("q1 Q0 d1 1 nan t\n"), ["some.trec:1: score 'nan' is not finite"]),
-            (lambda run, qrels: run.write_bytes(qrels.read_bytes()), ["some.trec:1: a run line has 6 fields"]),
-            (lambda run, _: run.write_text("q1 Q0 d1 1 2 t\n" * 2), ["some.trec:2: document 'd1' is listed twice"]),
-            (lambda _, qrels: qrels.write_text("q1 0 d1 high\n"), ["qrels.txt:1: grade 'high' is not a number"]),
-            (
-                lambda _, qrels: qrels.write_text("other 0 d1 1\n"),
-                ["qrels.txt: judges none of the queries", "some.trec", "'other'", "'q1'"],
-            ),
-        ],
-    )  # fmt: skip
-    def test_files(self, files: tuple[Path, Path], damage: Damage, words: list[str]) -> None:
-        damage(*files)
-        assert_refused(evaluate_run(*files), 3, *words)
-
     def test_cutting_a_run_without_order(self, tmp_path: Path) -> None:
         run = {"q1": {"d1": 0.0, "d2": 0.0, "d3": 0.0}, "q2": {"d1": 0.0}}
         files = written(tmp_path, run, {"q1": {"d1": 1}, "q2": {"d1": 1}})
         assert_refused(evaluate_run(*files, "--depth", "2"), 3, "some.trec", "--depth 2", "one score")
         assert evaluate_run(*files, "--depth", "3").returncode == 0
-
-    def test_one_tied_query_does_not_stop_a_cut(self, tmp_path: Path) -> None:
-        run = {"q1": {"d1": 0.0, "d2": 0.0}, "q2": {"d1": 1.0, "d2": 0.0}}
-        done = evaluate_run(*written(tmp_path, run, {"q1": {"d1": 1}, "q2": {"d1": 1}}), "--depth", "1")
-        assert done.returncode == 0
-        assert "1 (q1)" in done.stderr

@@ -11,27 +11,22 @@ import pytest
 import torch
 from mteb import ResultCache
 from mteb.models.model_meta import ModelMeta
-from safetensors.torch import load_file
 from sentence_transformers import SentenceTransformer
 from support import mteb_tasks
 from support.experiments import tiny_experiment
 from support.json_files import read_plain, write_plain
+from support.mteb_runs import Suite
 from support.reranking import invented, with_evaluation, write_invented
 from support.scripts import Done, assert_refused, call_script
 from support.tiny_encoders import save_sentence_transformer, save_tiny_encoder
 from support.tiny_models import HIDDEN
-from support.tiny_rerankers import save_tiny_cross_encoder
 
 import unimoe
 from unimoe.config import Experiment, MTEBConfig
-from unimoe.core.console import Steps
 from unimoe.core.io import hash_file
 from unimoe.data.mteb_names import find_tasks
-from unimoe.evaluation.mteb.suite import MTEBSuite
-from unimoe.evaluation.runner import Evaluator
 from unimoe.evaluation.systems.named import Naming, default_experiment, named_system
 from unimoe.evaluation.systems.system import zero_shot_system
-from unimoe.evaluation.tiers.loading import Failures
 from unimoe.models.checkpoint import Checkpoint
 from unimoe.models.loader import ModelLoader
 from unimoe.results import Task, TrainingBudget, read_result
@@ -52,9 +47,9 @@ def evaluate(experiment: Experiment, output_dir: Path, wanted: tuple[Task, ...],
         if task.metadata.name in TASKS:
             data: Any = mteb_tasks.loaded(TASKS[task.metadata.name])
             task.dataset, task.data_loaded = data.dataset, True
-    failures = Failures()
-    MTEBSuite(Evaluator(output_dir), system, wanted, failures).run(tasks, Steps(len(tasks)))
-    assert failures.reasons == []
+    suite = Suite(output_dir, system, wanted)
+    suite.run(tasks)
+    assert suite.reasons == []
 
 
 @pytest.fixture(scope="module")
@@ -123,26 +118,6 @@ class TestExport:
         assert card.memory_usage_mb == pytest.approx(card.n_parameters * 4 / 2**20)
         assert card.adapted_from
         assert card.release_date
-
-    def test_data_that_is_not_mtebs_is_named(self, done: tuple[Path, Done]) -> None:
-        (note,) = [line for line in done[1].stderr.splitlines() if "dataset_revision" in line]
-        assert note.startswith("SciFact was read from a folder")
-
-    def test_again_it_writes_the_same(self, done: tuple[Path, Done], outputs: Path) -> None:
-        target, exported = done
-        before = {path: path.read_bytes() for path in written(exported).glob("*.json")}
-        again = export(outputs, "--arm", "zero_shot", "--model-name", "me/tiny", "--to", target)
-        assert again.stdout == exported.stdout
-        assert before == {path: path.read_bytes() for path in written(again).glob("*.json")}
-
-
-def test_a_cross_encoder_is_another_model(outputs: Path, tmp_path: Path) -> None:
-    done = export(outputs, "--arm", "zero_shot", "--task", "reranking", "--to", tmp_path)
-    card = json.loads((written(done) / "model_meta.json").read_text(encoding="utf-8"))
-    assert (card["model_type"], card["embed_dim"], card["name"]) == (["cross-encoder"], None, "unimoe/zero_shot")
-    assert {path.stem for path in written(done).glob("*.json")} == {"AskUbuntuDupQuestions", "model_meta"}
-    encoder = export(outputs, "--arm", "zero_shot", "--to", tmp_path)
-    assert written(encoder).name != written(done).name
 
 
 def test_a_task_asked_for_and_missing_is_named(outputs: Path, tmp_path: Path) -> None:
@@ -283,21 +258,12 @@ def evaluate_named(name: str, output_dir: Path, task: Task, mteb_task: str, *set
     (asked,) = find_tasks([mteb_task])
     data: Any = mteb_tasks.loaded(TASKS[mteb_task])
     asked.dataset, asked.data_loaded = data.dataset, True
-    failures = Failures()
-    MTEBSuite(Evaluator(output_dir), named_system(name, naming), (task,), failures).run([asked], Steps(1))
-    assert failures.reasons == []
+    suite = Suite(output_dir, named_system(name, naming), (task,))
+    suite.run([asked])
+    assert suite.reasons == []
 
 
 class TestModelsByName:
-    def test_an_encoder_is_counted_as_one(self, tmp_path: Path) -> None:
-        evaluate_named("bundled:all-minilm-l6-v2", tmp_path, "embedding", "STSBenchmark")
-        done = export(tmp_path, "--arm", "mine")
-        assert done.returncode == 0, done.stderr
-        card = json.loads((written(done) / "model_meta.json").read_text(encoding="utf-8"))
-        assert (card["n_parameters"], card["n_embedding_parameters"]) == (22_713_216, 11_720_448)
-        assert (card["embed_dim"], card["max_tokens"], card["model_type"]) == (384, 256, ["dense"])
-        assert card["memory_usage_mb"] == pytest.approx(22_713_216 * 4 / 2**20)
-
     def test_a_dense_module_counts_and_gives_the_width(self, tmp_path: Path) -> None:
         from sentence_transformers.models import Dense
 
@@ -309,12 +275,3 @@ class TestModelsByName:
             (written(export(tmp_path / "out", "--arm", "mine")) / "model_meta.json").read_text(encoding="utf-8")
         )
         assert (card["embed_dim"], card["n_parameters"]) == (24, sum(weight.numel() for weight in model.parameters()))
-
-    def test_a_cross_encoder_is_counted_with_its_head(self, tmp_path: Path) -> None:
-        folder = save_tiny_cross_encoder(tmp_path / "model")
-        evaluate_named(f"cross-encoder:{folder}", tmp_path / "out", "reranking", "AskUbuntuDupQuestions")
-        done = export(tmp_path / "out", "--arm", "mine", "--task", "reranking")
-        assert done.returncode == 0, done.stderr
-        card = json.loads((written(done) / "model_meta.json").read_text(encoding="utf-8"))
-        weights = load_file(folder / "model.safetensors").values()
-        assert card["n_parameters"] == sum(weight.numel() for weight in weights)

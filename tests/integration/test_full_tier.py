@@ -128,7 +128,7 @@ def test_workers_of_a_cluster_find_the_same_to_the_bit(
 ) -> None:
     by_name = {kind.metadata.name: kind for kind in MOCKS}
     monkeypatch.setattr("unimoe.cluster.actors.RayActors", lambda address, hire: ThreadActors(hire.store, 2))
-    monkeypatch.setattr("unimoe.evaluation.mteb.remote.find_tasks", lambda names: [by_name[name]() for name in names])
+    monkeypatch.setattr("unimoe.evaluation.worker_jobs.find_tasks", lambda names: [by_name[name]() for name in names])
     options = ("--engine", "ray", "--store", str(tmp_path / "store"))
     done = evaluate(config, data, tmp_path / "out", MOCKS, *options)
     assert done.returncode == 0, done.stderr

@@ -142,12 +142,6 @@ class TestPlan:
         assert not (here / "cache" / "dense").is_dir() or not list((here / "cache" / "dense").glob("*.trec"))
         assert not (tmp_path / "outputs").exists()
 
-    def test_candidates_that_are_there_are_planned_as_they_are(
-        self, data: Path, tmp_path: Path, finished: tuple[Path, Done]
-    ) -> None:
-        done = evaluate(data, tmp_path, "--plan")
-        assert [line.split()[0] for line in done.stdout.splitlines()] == ["task", "reranking", "total:"]
-
 
 def test_an_experiment_judges_arms_on_fused_candidates(data: Path, tmp_path: Path) -> None:
     raw = tiny_experiment_dict(tmp_path)

@@ -9,17 +9,14 @@ import pytest
 import torch
 from support.experiments import tiny_experiment
 from support.gates import INTERFERENCE, gate_file
-from support.results import make_result, write_experiment
-from support.scripts import call_script
 
-from unimoe.analysis.gates.definitions import Registration, load_gates, unsealed
+from unimoe.analysis.gates.definitions import load_gates
 from unimoe.analysis.gates.registration import REGISTERED
 from unimoe.config import Experiment
 from unimoe.config.files import load_experiment
 from unimoe.core.errors import DataError
 from unimoe.experiment.estimate import planned
 from unimoe.experiment.job import ExperimentRun, matching_gates, smoke_version
-from unimoe.results import write_result
 
 CPU = torch.device("cpu")
 
@@ -49,17 +46,6 @@ def test_a_copied_config_gets_gates_for_its_own_dataset(tmp_path: Path) -> None:
         Path("experiments/bundled"), [f"output_dir={tmp_path}", "evaluation.bundled.collection=mine", "gates=null"]
     )
     assert [gate.datasets for gate in matching_gates(bundled).gates.values()] == [["mine"], ["mine"]]
-
-
-def test_the_gates_of_the_bundled_experiment_ask_for_its_own_dataset_and_three_seeds(tmp_path: Path) -> None:
-    def gates(*override: str) -> Registration:
-        return matching_gates(load_experiment(Path("experiments/bundled"), [f"output_dir={tmp_path}", *override]))
-
-    assert [(gate.datasets, gate.looks) for gate in gates().gates.values()] == [(["apidocs"], [3, 5, 8])] * 2
-    with pytest.raises(DataError, match="leave 'gates' out of the config"):
-        gates("evaluation.bundled.collection=mine")
-    with pytest.raises(DataError, match=r"first look at 3 seeds, and this experiment trains 1; .* gates=null"):
-        gates("seeds=[0]")
 
 
 def test_a_plan_refuses_what_the_run_would_refuse(tmp_path: Path) -> None:
@@ -109,14 +95,6 @@ def test_the_declaration_of_paired_seeds_is_fixed_with_the_experiment(tmp_path: 
         ExperimentRun(experiment.model_copy(update={"paired_seeds": True}), CPU)
 
 
-def test_the_gates_are_there_before_any_result(experiment: Experiment) -> None:
-    ExperimentRun(experiment, CPU)
-    copy = Path(experiment.output_dir) / REGISTERED
-    assert unsealed(copy) == Path(str(experiment.gates)).read_bytes()
-    assert not list(Path(experiment.output_dir).rglob("results"))
-    ExperimentRun(experiment, CPU)  # a second start goes on
-
-
 def test_other_gates_in_the_same_folder_are_refused(experiment: Experiment) -> None:
     ExperimentRun(experiment, CPU)
     other = gate_file(Path(experiment.output_dir).parent, kill=INTERFERENCE | {"seeds": [0, 1], "pass_at": 0.05})
@@ -124,32 +102,6 @@ def test_other_gates_in_the_same_folder_are_refused(experiment: Experiment) -> N
         ExperimentRun(experiment.model_copy(update={"gates": str(other)}), CPU)
 
 
-def test_a_malformed_gate_file_stops_before_anything_is_written(experiment: Experiment) -> None:
-    Path(str(experiment.gates)).write_text("gates: {}", encoding="utf-8")
-    with pytest.raises(DataError, match="registered: this key is required"):
-        ExperimentRun(experiment, CPU)
-    assert not Path(experiment.output_dir).exists()
-
-
-def test_a_folder_from_before_gates_goes_on_without(experiment: Experiment, capsys: pytest.CaptureFixture[str]) -> None:
-    write_result(Path(experiment.output_dir), make_result("joint_r8", 0, [0.5, 0.6]))
-    ExperimentRun(experiment, CPU)
-    assert not (Path(experiment.output_dir) / REGISTERED).exists()
-    assert "too late to register" in capsys.readouterr().err
-
-
 def test_what_a_smoke_run_will_lack_is_said_first(experiment: Experiment, capsys: pytest.CaptureFixture[str]) -> None:
     ExperimentRun(smoke_version(experiment), CPU)
     assert "gate 'kill' registers seed 1, which this experiment does not train" in capsys.readouterr().err
-
-
-def test_gates_that_a_smoke_run_cannot_meet_do_not_fail_its_analysis(tmp_path: Path) -> None:
-    write_experiment(tmp_path, seeds=(0,), caveats=["smoke run"], logs=False)
-    gate_file(tmp_path, kill=INTERFERENCE | {"seeds": [0, 1]}, look=INTERFERENCE)
-    done = call_script("analyze_results.py", "--output-dir", tmp_path, "--iterations", "50")
-    assert done.returncode == 0, done.stderr
-    said = " ".join(done.stdout.split())
-    assert "UNDECIDED: kill (gate: ADVISORY INCONCLUSIVE" in said
-    assert "no result yet of seed 1: judged at another number of seeds than registered" in said
-    assert "UNDECIDED: look (gate: ADVISORY INCONCLUSIVE" in said
-    assert call_script("analyze_results.py", "verdicts", "--output-dir", tmp_path).returncode == 12

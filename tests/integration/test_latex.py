@@ -134,10 +134,3 @@ def test_tables_of_mteb_fit_their_pages(tmp_path: Path, layout: str) -> None:
     files = tex_files(Results(tmp_path / "outputs", rows))
     assert {path.stem for path in files} == {"mteb", "mteb_tasks", "tir_without_queries"}
     assert faults(compile_document(files, layout, tmp_path / "paper")) == []
-
-
-def test_what_pdflatex_cannot_set_is_named_and_explained(tmp_path: Path) -> None:
-    results = Results(tmp_path, [make_result("joint_r8", 0, [0.5], dataset="中文")])
-    path = next(path for path in tex_files(results) if path.stem == "comparison")
-    assert r"\texttt{U+4E2D U+6587}" in path.read_text()
-    assert path.read_text().splitlines()[1].startswith("% U+4E2D and the like")

@@ -19,7 +19,7 @@ import sys
 from importlib.abc import MetaPathFinder
 
 MISSING = {"torch", "transformers", "peft", "safetensors", "sentence_transformers", "mteb", "bm25s", "Stemmer",
-           "rank_bm25", "huggingface_hub", "tokenizers", "torchjd", "accelerate", "numba", "ray", "s3fs"}
+           "rank_bm25", "huggingface_hub", "tokenizers", "torchjd", "accelerate", "ray", "s3fs"}
 
 class Missing(MetaPathFinder):
     def find_spec(self, name, path=None, target=None):

@@ -22,16 +22,13 @@ from mteb._evaluators.retrieval_metrics import (
 from mteb.abstasks import AbsTaskRetrieval
 from support import mteb_tasks
 from support.experiments import tiny_experiment
+from support.mteb_runs import Suite
 from support.mteb_tasks import split_data
 from support.reranking import invented
 
-from unimoe.core.console import Steps
 from unimoe.core.trec import read_qrels, read_run
-from unimoe.evaluation.mteb.suite import MTEBSuite
 from unimoe.evaluation.reranking.rerankers import FunctionReranker
-from unimoe.evaluation.runner import Evaluator
 from unimoe.evaluation.systems.named import Naming, stated_system
-from unimoe.evaluation.tiers.loading import Failures
 from unimoe.results import EvalResult, read_query_details, read_result, result_path
 
 COLLECTION = invented(documents=18, queries=6)
@@ -82,10 +79,9 @@ def task_of(main_score: str, ids: list[str], own: Callable[..., dict[str, Any]] 
 
 def evaluated(folder: Path, task: Any) -> EvalResult:
     naming = Naming(tiny_experiment(folder), torch.device("cpu"), torch.float32)
-    failures = Failures()
-    suite = MTEBSuite(Evaluator(folder), stated_system(Chances(), naming), ("reranking",), failures)
-    (found,) = suite.run([task], Steps(1))
-    assert failures.reasons == []
+    suite = Suite(folder, stated_system(Chances(), naming), ("reranking",))
+    (found,) = suite.run([task])
+    assert suite.reasons == []
     return found
 
 

@@ -1,4 +1,4 @@
-"""``MTEBSuite``: what it writes of each type of task, what it takes for done, and what fails beside what does not."""
+"""Tasks of MTEB: what is written of each type of task, what counts as done, and what fails beside what does not."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ import pytest
 import torch
 from support import mteb_tasks
 from support.experiments import tiny_experiment
+from support.mteb_runs import Suite
 from support.mteb_tasks import RANKED, SYMMETRIC
 from support.reranking import with_evaluation
 
@@ -18,13 +19,11 @@ from unimoe.config import Experiment, MTEBConfig
 from unimoe.core.console import Steps
 from unimoe.core.errors import DataError
 from unimoe.core.trec import read_qrels, read_run
-from unimoe.evaluation.mteb.suite import MTEBSuite
 from unimoe.evaluation.reranking.rerankers import FunctionReranker
 from unimoe.evaluation.runner import Evaluator
 from unimoe.evaluation.spec import mteb_evaluation
 from unimoe.evaluation.systems.named import Naming, stated_system
 from unimoe.evaluation.systems.system import System, zero_shot_system
-from unimoe.evaluation.tiers.loading import Failures
 from unimoe.metrics import score_run
 from unimoe.models.loader import ModelLoader
 from unimoe.results import EvalResult, Task, read_result
@@ -54,23 +53,17 @@ def system(experiment: Experiment) -> System:
     return system_of(experiment)
 
 
-def runner(output_dir: Path, system: System, wanted: tuple[Task, ...] = ("reranking", "embedding")) -> MTEBSuite:
-    return MTEBSuite(Evaluator(output_dir), system, wanted, Failures())
-
-
-class TestMTEBSuite:
+class TestSuite:
     @pytest.fixture(scope="class")
-    def done(
-        self, system: System, tmp_path_factory: pytest.TempPathFactory
-    ) -> tuple[Path, MTEBSuite, list[EvalResult]]:
+    def done(self, system: System, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Suite, list[EvalResult]]:
         output_dir = tmp_path_factory.mktemp("outputs")
-        one = runner(output_dir, system)
+        one = Suite(output_dir, system)
         kinds = (mteb_tasks.InventedSTS, mteb_tasks.InventedReranking, mteb_tasks.InventedParts)
-        return output_dir, one, one.run([kind() for kind in kinds], Steps(4))
+        return output_dir, one, one.run([kind() for kind in kinds])
 
-    def test_it_measures_what_each_task_allows(self, done: tuple[Path, MTEBSuite, list[EvalResult]]) -> None:
+    def test_it_measures_what_each_task_allows(self, done: tuple[Path, Suite, list[EvalResult]]) -> None:
         _, one, measurements = done
-        assert one.failures.reasons == []
+        assert one.reasons == []
         assert [(m.task, m.dataset) for m in measurements] == [
             ("embedding", "InventedSTS"),
             ("reranking", "InventedReranking"),
@@ -79,7 +72,7 @@ class TestMTEBSuite:
         ]
 
     def test_a_task_without_queries_has_a_result_without_queries(
-        self, done: tuple[Path, MTEBSuite, list[EvalResult]]
+        self, done: tuple[Path, Suite, list[EvalResult]]
     ) -> None:
         output_dir, _, _ = done
         found = result(output_dir, "InventedSTS")
@@ -91,7 +84,7 @@ class TestMTEBSuite:
         assert (output_dir / "zero_shot/seed_none/results/embedding/InventedSTS.mteb.json").exists()
 
     def test_a_cross_encoders_result_has_the_candidates_as_first_stage(
-        self, done: tuple[Path, MTEBSuite, list[EvalResult]], system: System
+        self, done: tuple[Path, Suite, list[EvalResult]], system: System
     ) -> None:
         output_dir, _, _ = done
         reranked = result(output_dir, "InventedReranking", "reranking")
@@ -106,7 +99,7 @@ class TestMTEBSuite:
         assert embedded.identity.prompt != reranked.identity.prompt
         assert (embedded.identity.prompt or "").partition("@")[0] == (system.prompt or "").partition("@")[0]
 
-    def test_parts_are_told_apart(self, done: tuple[Path, MTEBSuite, list[EvalResult]]) -> None:
+    def test_parts_are_told_apart(self, done: tuple[Path, Suite, list[EvalResult]]) -> None:
         output_dir, _, _ = done
         found = result(output_dir, "InventedParts")
         assert found.identity.split == "dev+test"
@@ -130,7 +123,7 @@ class TestMTEBSuite:
                     lambda row: {"text": row["text"] * (400 if row["id"] == "q3" else 1)}
                 )
 
-        (found,) = runner(tmp_path, system, ("reranking",)).run([LongQuery()], Steps(1))
+        (found,) = Suite(tmp_path, system, ("reranking",)).run([LongQuery()])
         assert found.truncated_queries == ["q3"]
         assert "LongQuery: queries that fill the whole prompt" in capsys.readouterr().err
 
@@ -143,36 +136,36 @@ class TestMTEBSuite:
                 judgments: Any = self.dataset["default"]["test"]["relevant_docs"]
                 judgments["nobody"] = {"d00": 1}
 
-        one = runner(tmp_path, system, ("embedding",))
-        (found,) = one.run([JudgedTooMuch()], Steps(1))
-        assert one.failures.reasons == []
-        (plain,) = runner(tmp_path / "plain", system, ("embedding",)).run([mteb_tasks.InventedRetrieval()], Steps(1))
+        one = Suite(tmp_path, system, ("embedding",))
+        (found,) = one.run([JudgedTooMuch()])
+        assert one.reasons == []
+        (plain,) = Suite(tmp_path / "plain", system, ("embedding",)).run([mteb_tasks.InventedRetrieval()])
         assert found.aggregate == plain.aggregate
         assert "nobody" not in found.per_query
 
     def test_what_is_done_is_skipped_without_loading_its_data(
-        self, done: tuple[Path, MTEBSuite, list[EvalResult]], system: System
+        self, done: tuple[Path, Suite, list[EvalResult]], system: System
     ) -> None:
         class NowhereToBeHad(mteb_tasks.InventedSTS):
             def load_data(self, num_proc: int | None = None, **kwargs: Any) -> None:
                 raise ConnectionError("no network")
 
-        again = runner(done[0], system)
-        assert len(again.run([NowhereToBeHad()], Steps(1))) == 1
-        assert again.failures.reasons == []
+        again = Suite(done[0], system)
+        assert len(again.run([NowhereToBeHad()])) == 1
+        assert again.reasons == []
 
     def test_the_data_of_a_task_is_let_go(self, system: System, tmp_path: Path) -> None:
         ours, given = mteb_tasks.InventedSTS(), mteb_tasks.loaded(mteb_tasks.InventedPairs)
-        runner(tmp_path, system).run([ours, given], Steps(2))
+        Suite(tmp_path, system).run([ours, given])
         assert (ours.data_loaded, given.data_loaded) == (False, True)
 
     @pytest.mark.parametrize("kind", SYMMETRIC, ids=lambda kind: kind.__name__)
     def test_every_type_without_queries_is_written_and_read_back(
         self, system: System, tmp_path: Path, kind: type[Any]
     ) -> None:
-        one = runner(tmp_path, system)
-        one.run([kind()], Steps(1))
-        assert one.failures.reasons == []
+        one = Suite(tmp_path, system)
+        one.run([kind()])
+        assert one.reasons == []
         found = result(tmp_path, kind.__name__)
         assert (found.task_type, found.per_query) == (str(kind.metadata.type), {})
         assert 0 < abs(found.aggregate[found.main_metric]) <= 1
@@ -184,7 +177,7 @@ class TestIsDone:
     @pytest.fixture(scope="class")
     def outputs(self, system: System, tmp_path_factory: pytest.TempPathFactory) -> Path:
         output_dir = tmp_path_factory.mktemp("outputs")
-        runner(output_dir, system).run([mteb_tasks.InventedSTS(), mteb_tasks.InventedReranking()], Steps(3))
+        Suite(output_dir, system).run([mteb_tasks.InventedSTS(), mteb_tasks.InventedReranking()])
         return output_dir
 
     def is_done(self, outputs: Path, system: System, task: Task = "embedding", **card: Any) -> bool:
@@ -251,8 +244,8 @@ class Lengths(FunctionReranker):
 
 def test_a_reranker_without_weights_reranks_a_task(experiment: Experiment, tmp_path: Path) -> None:
     naming = Naming(experiment, torch.device("cpu"), torch.float32)
-    one = runner(tmp_path, stated_system(Lengths(), naming), ("reranking",))
-    (found,) = one.run([mteb_tasks.InventedReranking()], Steps(1))
+    one = Suite(tmp_path, stated_system(Lengths(), naming), ("reranking",))
+    (found,) = one.run([mteb_tasks.InventedReranking()])
     assert (found.identity.base_model, found.identity.prompt) == ("lengths@1", None)
     assert found.provenance.token_budget is None
     for scores in read_run(tmp_path / "lengths/seed_none/runs/reranking/InventedReranking.trec").values():
@@ -275,10 +268,10 @@ class TestFailures:
     def test_one_bad_task_is_named_and_the_others_go_on(
         self, system: System, tmp_path: Path, capsys: pytest.CaptureFixture[str]
     ) -> None:
-        one = runner(tmp_path, system)
-        done = one.run([Broken(), mteb_tasks.InventedSTS()], Steps(2))
+        one = Suite(tmp_path, system)
+        done = one.run([Broken(), mteb_tasks.InventedSTS()])
         assert [m.dataset for m in done] == ["InventedSTS"]
-        (line,) = one.failures.reasons
+        (line,) = one.reasons
         assert line.startswith("failed: Broken: KeyError: 'corpus'")
         assert line in capsys.readouterr().err
         assert not [name for name in files(tmp_path) if "Broken" in name]
@@ -287,9 +280,9 @@ class TestFailures:
         task: Any = mteb_tasks.loaded(mteb_tasks.InventedRetrieval)
         part = task.dataset["default"]["test"]
         part["queries"] = part["queries"].select([])
-        one = runner(tmp_path, system)
-        assert one.run([task], Steps(1)) == []
-        assert one.failures.reasons == ["failed: InventedRetrieval: a split has no queries; leave the task out"]
+        one = Suite(tmp_path, system)
+        assert one.run([task]) == []
+        assert one.reasons == ["failed: InventedRetrieval: a split has no queries; leave the task out"]
 
     def test_an_embedding_that_is_not_finite_is_named_by_id_and_leaves_nothing(
         self, experiment: Experiment, tmp_path: Path
@@ -307,18 +300,18 @@ class TestFailures:
 
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(model, "encode", spoilt)
-            one = runner(tmp_path, system, ("embedding",))
-            done = one.run([mteb_tasks.InventedSTS(), mteb_tasks.InventedRetrieval()], Steps(2))
+            one = Suite(tmp_path, system, ("embedding",))
+            done = one.run([mteb_tasks.InventedSTS(), mteb_tasks.InventedRetrieval()])
         assert [m.dataset for m in done] == ["InventedSTS"]
-        (line,) = one.failures.reasons
+        (line,) = one.reasons
         assert re.match(r"failed: InventedRetrieval, document 'd\d\d': the score is not finite", line)
         assert {Path(name).name for name in files(tmp_path)} == {"InventedSTS.json", "InventedSTS.mteb.json"}
 
     def test_a_damaged_result_is_that_tasks_failure_alone(self, system: System, tmp_path: Path) -> None:
-        runner(tmp_path, system).run([mteb_tasks.InventedSTS()], Steps(1))
+        Suite(tmp_path, system).run([mteb_tasks.InventedSTS()])
         path = tmp_path / "zero_shot/seed_none/results/embedding/InventedSTS.json"
         path.write_text("{", encoding="utf-8")
-        one = runner(tmp_path, system)
-        done = one.run([mteb_tasks.InventedSTS(), mteb_tasks.InventedPairs()], Steps(2))
+        one = Suite(tmp_path, system)
+        done = one.run([mteb_tasks.InventedSTS(), mteb_tasks.InventedPairs()])
         assert [m.dataset for m in done] == ["InventedPairs"]
-        assert "InventedSTS.json" in one.failures.reasons[0]
+        assert "InventedSTS.json" in one.reasons[0]

@@ -25,6 +25,7 @@ from unimoe.evaluation.model_wrappers import MTEBCrossEncoderWrapper, MTEBEncode
 from unimoe.evaluation.mteb import search
 from unimoe.evaluation.mteb.prompts import TaskPrompts
 from unimoe.evaluation.mteb.run import evaluate_task
+from unimoe.evaluation.reranking import shards
 from unimoe.evaluation.spec import Outcome
 from unimoe.models.encoder import load_encoder
 from unimoe.models.unimodel import UnimodelForExp1
@@ -112,14 +113,6 @@ class TestAgreement:
     def test_a_cross_encoder_on_mtebs_own_mock_tasks(self, model: UnimodelForExp1, name: str) -> None:
         wrapped = MTEBCrossEncoderWrapper(model)
         assert_same(ours(wrapped, mock(name)), theirs(wrapped, mock(name)))
-
-    def test_a_cross_encoder_in_blocks_of_queries(
-        self, model: UnimodelForExp1, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        monkeypatch.setattr(search, "_BLOCK_PAIRS", 15)
-        wrapped = MTEBCrossEncoderWrapper(model)
-        task = mteb_tasks.InventedReranking
-        assert_same(ours(wrapped, loaded(task)), theirs(wrapped, loaded(task)))
 
     @pytest.mark.usefixtures("unimoe_data")
     @pytest.mark.parametrize(("name", "queries", "documents"), [("scifact", 25, 90), ("nfcorpus", 6, 90)])
@@ -294,7 +287,7 @@ class TestResuming:
     def test_shards_of_a_cross_encoder_are_found_again(
         self, model: UnimodelForExp1, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(search, "_BLOCK_PAIRS", 15)
+        monkeypatch.setattr(shards, "SHARD_CHARACTERS", 300)
         sizes: list[int] = []
         rerank_ids = model.rerank_ids
 
@@ -331,7 +324,7 @@ def test_each_is_a_search_model_and_nothing_else(model: UnimodelForExp1, tmp_pat
 def test_texts_are_those_that_mteb_gives_to_a_model() -> None:
     data: Any = split_data(RANKED)
     metadata = mteb_tasks.InventedRetrieval.metadata
-    texts = search.TaskTexts(data["corpus"].select(range(3, 9)), metadata, "document")
+    texts, instructions = search.task_texts(data["corpus"].select(range(3, 9)), metadata, "document")
     assert list(texts) == list(RANKED.corpus)[3:9]
     assert [texts[key].full_text for key in texts] == [RANKED.corpus[key].full_text for key in texts]
-    assert len(texts) == 6
+    assert set(instructions.values()) == {None}

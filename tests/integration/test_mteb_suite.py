@@ -125,11 +125,6 @@ class TestCommand:
         assert "choose another --output-dir" in done.stderr
         assert path.read_bytes() == before
 
-    def test_prefixes_that_the_task_never_uses_change_nothing(self, data: Path, suite: tuple[Path, Done]) -> None:
-        unused = "evaluation.mteb.prompts={STS: 'Text: ', NFCorpus-query: 'x'}"
-        done = evaluate(data, suite[0], "--mteb", "SciFact", "--set", unused)
-        assert (done.returncode, done.stderr.count("already done")) == (0, 1)
-
     def test_other_text_has_another_hash(self, data: Path, tmp_path: Path, suite: tuple[Path, Done]) -> None:
         write_invented(tmp_path / "scifact", invented(documents=15, queries=4, name="scifact"))
         done = call_script(
@@ -215,25 +210,3 @@ class TestCommand:
             ["reranking", "AskUbuntuDupQuestions"]
         ]
         assert not any("no size" in task for task in tasks)
-
-
-class TestRankOnlyArm:
-    @pytest.fixture(scope="class")
-    def checkpoint(self, data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-        output_dir = tmp_path_factory.mktemp("trained")
-        done = call_script(
-            "train.py", "--config", data / "tiny.yaml", "--arm", "rank_only_r8", "--seed", "0",
-            "--output-dir", output_dir, UNIMOE_DATA=str(data),
-        )  # fmt: skip
-        assert done.returncode == 0, done.stderr
-        return output_dir / "rank_only_r8" / "seed_0" / "checkpoint"
-
-    def test_tasks_without_candidates_are_wrong_usage(self, checkpoint: Path, data: Path, tmp_path: Path) -> None:
-        done = call_script(
-            "evaluate.py", "--checkpoint", checkpoint, "--mteb", "STS12,SciFact", "--output-dir", tmp_path / "outputs",
-            UNIMOE_DATA=str(data),
-        )  # fmt: skip
-        assert (done.returncode, done.stdout) == (2, "")
-        last = done.stderr.strip().splitlines()[-1]
-        assert last.startswith("error: rank_only_r8 is evaluated by reranking only, and none of these tasks gives ")
-        assert not (tmp_path / "outputs").exists()

@@ -132,6 +132,8 @@ CROSS_ENCODERS: dict[str, dict[str, Any]] = {
 }
 KINDS: dict[str, Make] = {
     "joint arm": arm("joint_r8"),
+    "joint arm by gradvac": arm("joint_r8", "arms.joint_r8.aggregation=gradvac"),
+    "joint arm by uncertainty": arm("joint_r8", "arms.joint_r8.aggregation=uncertainty"),
     "arm with dev, dropout and accumulation": arm("rank_only_r8", *EVERYTHING),
     "arm by score_es": arm(
         "rank_only_r8", "training.ranking.loss=score_es", "training.ranking.loss_options.sigma_end=0.1"

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import importlib.util
-import json
-import shutil
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -138,16 +136,6 @@ class TestKeeping:
         assert {len(scores) for scores in run.values()} == {5}
         assert "toy: recall@100 and map count the 5 documents" in other.stderr
 
-    def test_a_lost_fusion_is_made_again_alone(self, data: Path, tmp_path: Path) -> None:
-        retrieve(data, tmp_path)
-        path = result_path(tmp_path, ARMS[2], None, "retrieval", "toy")
-        whole = path.read_text(encoding="utf-8")
-        path.unlink()
-        again = retrieve(data, tmp_path)
-        assert again.stderr.count("already done") == 2
-        lost, made = json.loads(whole), json.loads(path.read_text(encoding="utf-8"))
-        assert made["per_query_metrics"] == lost["per_query_metrics"]
-
     def test_another_corpus_of_the_same_name_is_not_taken_for_done(self, data: Path, tmp_path: Path) -> None:
         folder = write_invented(tmp_path / "one" / "toy", COLLECTION).parent
         retrieve(folder, tmp_path / "out")
@@ -185,23 +173,6 @@ class TestPools:
         assert (found.identity.experiment, len(found.per_query)) == ("seed002", 1)  # the other query is to train on
         whole = result_path(tmp_path / "out", "bm25", None, "retrieval", name)
         assert read_result(whole).per_query.keys() == found.per_query.keys()
-
-    def test_cut_queries_are_a_caveat(self, data: Path, tmp_path: Path) -> None:
-        retrieve(data, tmp_path, "--max-queries", "3")
-        found = result(tmp_path, ARMS[1])
-        assert (len(found.per_query), found.identity.max_queries) == (3, 3)
-        assert found.caveats == ["--max-queries 3: 8 queries are judged"]
-
-    def test_without_fusion_there_are_two_arms(self, data: Path, tmp_path: Path) -> None:
-        ended = retrieve(data, tmp_path, "--set", "retrieval.fuse_depth=null", "--name", "plain")
-        assert ended.returncode == 0, ended.stderr
-        assert set(load_all_results(tmp_path)) == {"bm25", "plain"}
-
-    def test_a_grade_threshold_reaches_all_scores(self, data: Path, tmp_path: Path) -> None:
-        retrieve(data, tmp_path, "--set", "retrieval.relevance_threshold=2")
-        qrels = read_qrels(tmp_path / "qrels" / "toy-test.qrels")
-        assert {grade for grades in qrels.values() for grade in grades.values()} == {0, 2}
-        assert result(tmp_path, "bm25").config["retrieval"]["relevance_threshold"] == 2
 
 
 class TestBefore:
@@ -282,11 +253,6 @@ class TestBadInput:
         )
         assert "retrieval/toy: all-minilm-l6-v2 (after) against bm25 (before)" in ended.stdout
 
-    def test_an_empty_corpus(self, tmp_path: Path) -> None:
-        folder = write_invented(tmp_path / "data" / "toy", COLLECTION)
-        (folder / "corpus.jsonl").write_text("", encoding="utf-8")
-        assert_refused(retrieve(tmp_path / "data", tmp_path / "out"), 3, "toy", "the corpus holds no documents")
-
     def test_results_of_another_identity_or_base_are_left_alone(self, data: Path, tmp_path: Path) -> None:
         retrieve(data, tmp_path)
         before = [written(tmp_path / arm) for arm in ARMS]
@@ -298,13 +264,6 @@ class TestBadInput:
         assert_refused(experiment, 3, "experiment 'dense' there, 'elsewhere' here")
         assert [written(tmp_path / arm) for arm in ARMS] == before
         assert not (tmp_path / "short").exists()
-
-    def test_a_place_that_is_taken_is_found_out_before_any_work(self, data: Path, tmp_path: Path) -> None:
-        retrieve(data, tmp_path)
-        shutil.rmtree(tmp_path / "bm25")
-        taken = retrieve(data, tmp_path, "--set", "evaluation.bm25.k1=1.2")  # the fusion's place, the last of the three
-        assert_refused(taken, 3, f"{ARMS[2]}/seed_none", "k1=1.2", "choose another --output-dir")
-        assert not (tmp_path / "bm25").exists()
 
 
 FUNCTIONS = """
@@ -366,9 +325,3 @@ class TestPythonFunction:
         assert done.returncode == code, done.stderr
         assert words in done.stderr
         assert "Traceback" not in done.stderr
-
-    def test_lengths_are_the_functions_own(self, data: Path, tmp_path: Path) -> None:
-        done = retrieve(
-            data, tmp_path / "out", "--encoder", "python:my_encoders:letters", "--set", "retrieval.query_length=9"
-        )
-        assert "a function cuts texts itself" in done.stderr

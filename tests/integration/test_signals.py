@@ -90,57 +90,6 @@ with atomic_path(Path("some.json")):
     assert [path.name for path in tmp_path.iterdir()] == ["begun"]
 
 
-def test_a_signal_that_another_thread_takes_ends_a_command_that_waits(tmp_path: Path) -> None:
-    work = """
-import threading
-
-def take():
-    time.sleep(0.5)
-    begun()
-    signal.pthread_kill(threading.get_ident(), signal.SIGTERM)
-
-threading.Thread(target=take).start()
-time.sleep(60)
-"""
-    done = stopped_at(tmp_path, work, 0)  # the process signals itself
-    assert (done.returncode, done.stderr) == (130, LINE)
-
-
-def test_a_signal_in_a_destructor_ends_it_all_the_same(tmp_path: Path) -> None:
-    work = """
-class Slow:
-    def __del__(self):
-        begun()
-        time.sleep(1)
-slow = Slow()
-del slow
-time.sleep(60)
-"""
-    done = stopped_at(tmp_path, work)
-    assert (done.returncode, done.stderr) == (130, LINE)
-
-
-def test_a_signal_in_a_destructor_of_a_forked_helper_is_no_traceback(tmp_path: Path) -> None:
-    work = """
-class Slow:
-    def __del__(self):
-        begun()
-        time.sleep(1)
-
-child = os.fork()
-if not child:
-    slow = Slow()
-    del slow
-    time.sleep(60)
-while not Path("begun").exists():
-    time.sleep(0.02)
-os.kill(child, signal.SIGTERM)
-os.waitpid(child, 0)
-"""
-    done = stopped_at(tmp_path, work, 0)  # the process signals its child
-    assert (done.returncode, done.stderr) == (0, LINE)
-
-
 def test_a_command_that_swallows_every_exception_is_cut_off(tmp_path: Path) -> None:
     done = stopped_at(tmp_path, NOT_TO_BE_STOPPED)
     assert (done.returncode, done.stderr) == (130, LINE)
@@ -169,16 +118,6 @@ except BaseException:
 """
     done = stopped_at(tmp_path, work)
     assert (done.returncode, done.stderr) == (130, LINE)
-
-
-def test_a_signal_during_imports_ends_the_command(tmp_path: Path) -> None:
-    swallowing = "\n".join(["import time", "from pathlib import Path", NOT_TO_BE_STOPPED])
-    for name, code in (("once", "import time\nopen('begun', 'w').close()\ntime.sleep(60)\n"), ("always", swallowing)):
-        folder = tmp_path / name
-        folder.mkdir()
-        (folder / "typer.py").write_text(code, "utf-8")
-        done = stopped(folder, [sys.executable, "-m", "unimoe", "--help"], signal.SIGINT, PYTHONPATH=str(folder))
-        assert (done.returncode, done.stdout, done.stderr) == (130, "", LINE)
 
 
 @pytest.mark.parametrize("function", ["slow", "stubborn"])

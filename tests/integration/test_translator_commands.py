@@ -18,15 +18,20 @@ from typer.testing import CliRunner
 
 from unimoe.analysis.gates.definitions import load_gates
 from unimoe.cli.app import app
+from unimoe.config.files import overridden
 from unimoe.core.errors import UsageError
 from unimoe.results import read_result, result_path
 from unimoe.results.folder import load_all_results
-from unimoe.studies.translator.compare.arms import COMPONENTS, ablation_config
+from unimoe.studies.common.runner import StudyRunner
+from unimoe.studies.common.study import load_study
+from unimoe.studies.translator.command import batch_of
 from unimoe.studies.translator.config import TranslatorConfig
 from unimoe.studies.translator.data.caption_pairs import split_by_image
+from unimoe.studies.translator.family import TranslatorFamily
 from unimoe.studies.translator.models.files import load_translator
 from unimoe.studies.translator.models.networks import NetworkTranslator
 
+COMPONENTS = [*load_study(Path("studies/translator_ablation")).arms]
 pytestmark = pytest.mark.usefixtures("one_thread")
 SMALL = ("--device", "cpu", "--set", "hidden=8", "--set", "epochs=3", "--P", "8", "--mine_H", "4")
 FAST = ("--epochs", "3", "--seeds", "2", "--settings", "2", "--device", "cpu", "--set", "hidden=8")
@@ -199,7 +204,6 @@ class TestCompare:
 
     def test_a_first_run_says_nothing_of_done_work(self, compared: tuple[Path, Done]) -> None:
         said = compared[1].stderr
-        assert "ridge: nothing to choose on dev (" in said
         assert "already done" not in said
 
     def test_there_are_no_columns_against_a_model_that_is_not_there(self, file: Path, tmp_path: Path) -> None:
@@ -253,7 +257,7 @@ class TestCluster:
         gates = [re.findall(r".*-beats-ridge.*", text) for text in (done.stdout, compared[1].stdout)]
         assert gates[0] == gates[1] != []
         shutil.rmtree(folder / "mlp1" / "seed_1")
-        shutil.rmtree(folder / "tuning" / "mlp2-1")
+        shutil.rmtree(folder / "tuning" / "mlp2-slow")
         again = compare(file, folder, "--threads", "1", *cluster)
         assert again.stderr.count("trainings by workers: 1:") == 2, "what is there is not done again"
         assert_same_comparison(compared[0], folder)
@@ -285,19 +289,22 @@ class TestAblation:
         assert "extra_positives" not in fired["no_further_positives"]
         assert "same_image_pairs" not in fired["no_agreement"]
         assert fired["with_predictions"]["past_predictions"] > 0
-        assert (tmp_path / "analysis" / "ablation.md").exists()
+        assert (tmp_path / "analysis" / "arms.md").exists()
         for name in COMPONENTS:
-            assert name in (tmp_path / "analysis" / "ablation.csv").read_text(encoding="utf-8")
+            assert name in (tmp_path / "analysis" / "arms.csv").read_text(encoding="utf-8")
 
     def test_rows_differ_from_all_on_in_what_they_say(self) -> None:
-        base = TranslatorConfig()
-        configs = {name: ablation_config(base, name, 600) for name in COMPONENTS}
+        study = load_study(Path("studies/translator_ablation"))
+        configs = {arm: own[0][1] for arm, own in StudyRunner(TranslatorFamily(study)).tuned.items()}
         assert all(config != configs["all_on"] for name, config in configs.items() if name != "all_on")
         full = configs["all_on"]
         assert full.sampler.by_image
         assert full.loss.bank.recent[0] > full.sampler.images
+        of_flickr = overridden(study.model_dump(), batch_of(small_pairs(8000), 25))["base"]
+        assert of_flickr["sampler"] == study.base["sampler"], "the file has the numbers of a large data set"
+        assert of_flickr["loss"]["bank"] == study.base["loss"]["bank"]
 
-    @pytest.mark.parametrize(("images", "epochs"), [(7, 25), (600, 2)])
+    @pytest.mark.parametrize(("images", "epochs"), [(10, 25), (600, 2)])
     def test_what_would_leave_the_queue_unused_is_refused(self, images: int, epochs: int) -> None:
         with pytest.raises(UsageError, match="would leave the queue unused"):
-            ablation_config(TranslatorConfig(epochs=epochs), "all_on", images)
+            batch_of(small_pairs(images), epochs)

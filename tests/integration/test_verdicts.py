@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 from support.gates import INTERFERENCE, gate_file
-from support.results import make_result, write_experiment
+from support.results import make_result
 from support.scripts import Done, assert_refused, call_script
 
 from unimoe.core.io import hash_file
@@ -58,51 +58,8 @@ def test_the_label_decides_the_exit_code(tmp_path: Path, tir: float, code: int, 
     assert f"Exit code {code}: kill " in done.stdout
 
 
-def test_one_seed_is_inconclusive_and_says_why(tmp_path: Path) -> None:
-    steady(tmp_path, 0.1, seeds=1)
-    done = verdicts(tmp_path, "--gates", gate_file(tmp_path, kill=INTERFERENCE))
-    assert done.returncode == 12
-    assert "UNDECIDED: kill (gate: INCONCLUSIVE" in done.stdout
-    said = " ".join(done.stdout.split())
-    assert "one seed of rank_only_r8 and joint_r8: other training seeds cannot be judged by it" in said
-    assert "95 % interval for other queries, these very runs" in said
-    assert "PASS 0" not in said  # no confidence where there is none
-
-
-def test_seeds_with_the_same_scores_are_one_run(tmp_path: Path) -> None:
-    """A deterministic arm, or one run copied under three seeds: PASS and exit code 0."""
-    steady(tmp_path, 0.1)
-    (same,) = (read_result(path) for path in tmp_path.glob("joint_r8/seed_0/results/*/*.json"))
-    for seed in (1, 2):
-        write_result(tmp_path, same.model_copy(update={"seed": seed}))
-    for gate in (INTERFERENCE, INTERFERENCE | {"seeds": [0, 1, 2]}):
-        done = verdicts(tmp_path, "--gates", gate_file(tmp_path, kill=gate))
-        said = " ".join(done.stdout.split())
-        assert done.returncode == 12, done.stderr
-        assert "one seed of joint_r8: other training seeds cannot be judged by it" in said
-        assert "Note joint_r8 seed 0, joint_r8 seed 1, joint_r8 seed 2 have the same score on every query" in said
-
-
 class TestLearnt:
     """PASS and exit code 0, beside "train rank_only_r8 until it beats zero_shot"."""
-
-    def folder(self, folder: Path) -> Path:
-        steady(folder, 0.1)
-        write_result(folder, make_result("zero_shot", None, np.linspace(0.3, 0.7, 40) + 0.001))
-        return folder
-
-    def test_a_gate_that_does_not_ask_for_it_is_inconclusive_too(self, tmp_path: Path) -> None:
-        done = verdicts(self.folder(tmp_path), "--gates", gate_file(tmp_path, kill=INTERFERENCE))
-        assert done.returncode == 12
-        assert "Exit code 12: kill INCONCLUSIVE" in done.stdout
-        assert "(gate: INCONCLUSIVE, train better first" in done.stdout
-        assert "measure more" not in done.stdout
-
-    def test_a_gate_may_allow_it(self, tmp_path: Path) -> None:
-        path = gate_file(tmp_path, kill=INTERFERENCE | {"specialist_must_beat": None})
-        done = verdicts(self.folder(tmp_path), "--gates", path)
-        assert done.returncode == 0
-        assert "But rank_only_r8 has learnt nothing measurable" in " ".join(done.stdout.split())
 
     def test_without_zero_shot_nothing_changes(self, tmp_path: Path) -> None:
         steady(tmp_path, 0.1)
@@ -124,52 +81,11 @@ def test_queries_with_one_text_and_the_same_documents_are_noted(tmp_path: Path) 
     assert note.startswith("1 of 40 queries of reranking/apidocs repeat another, such as 'q011' and 'q010'")
 
 
-def test_no_variance_is_no_certainty(tmp_path: Path) -> None:
-    for seed in range(2):
-        for arm, score in (("rank_only_r8", 0.6), ("joint_r8", 0.5)):
-            write_result(tmp_path, make_result(arm, seed, [score] * 2))
-    done = verdicts(tmp_path, "--json")
-    (gate,) = json.loads(done.stdout)["gates"]
-    assert done.returncode == 12
-    assert (gate["label"], gate["confidence"]) == ("INCONCLUSIVE", {})
-    assert gate["why"] == "the arms differ on 2 of 2 queries, and fewer than 6 cannot decide"
-    for seed in range(2):
-        for arm, score in (("rank_only_r8", 0.6), ("joint_r8", 0.5)):
-            write_result(tmp_path, make_result(arm, seed, [score] * 20))
-    (gate,) = json.loads(verdicts(tmp_path, "--json").stdout)["gates"]
-    assert gate["why"].startswith("one seed of rank_only_r8 and joint_r8: other training seeds cannot be judged by it")
-
-
-def test_without_gates_the_rule_judges_and_says_that_it_was_not_registered(tmp_path: Path) -> None:
-    write_experiment(tmp_path, tir=0.5, logs=False)
-    done = verdicts(tmp_path)
-    assert done.returncode == 0, done.stderr
-    assert "No gates were registered before the results" in done.stdout
-    assert "Exit code 0: reranking.joint_r8 PASS, embedding.joint_r8 PASS" in done.stdout
-
-
-def test_a_gate_younger_than_its_results_says_so(tmp_path: Path) -> None:
-    steady(tmp_path, 0.5)
-    done = verdicts(tmp_path, "--gates", gate_file(tmp_path, registered="2026-11-01", kill=INTERFERENCE))
-    assert "6 of 6 results are older than this gate" in done.stdout
-
-
 def test_folders_without_a_pair_decide_nothing(tmp_path: Path) -> None:
     write_result(tmp_path, make_result("bm25", None, [0.5] * 20))
     done = verdicts(tmp_path)
     assert done.returncode == 12
     assert "no joint arm has a specialist beside it; give --gates FILE" in done.stderr
-
-
-def test_another_dataset_erases_no_verdict(tmp_path: Path) -> None:
-    steady(tmp_path, 0.1)
-    (alone,) = json.loads(verdicts(tmp_path, "--json").stdout)["gates"]
-    steady(tmp_path, 0.1, seeds=1, dataset="scifact")
-    (both,) = json.loads(verdicts(tmp_path, "--json").stdout)["gates"]
-    assert alone["label"] == "PASS"
-    assert both["datasets"]["apidocs"] == alone["datasets"]["apidocs"]
-    assert both["datasets"]["scifact"]["label"] == both["label"] == "INCONCLUSIVE"
-    assert both["seeds"] == {"rank_only_r8": [0], "joint_r8": [0]}
 
 
 def test_json_for_machines(tmp_path: Path) -> None:
@@ -186,26 +102,7 @@ def test_json_for_machines(tmp_path: Path) -> None:
     assert "did you mean 'joint_r8'" in gone["error"]
 
 
-def test_a_gate_that_cannot_be_judged_does_not_hide_the_others(tmp_path: Path) -> None:
-    steady(tmp_path, 0.1)
-    path = gate_file(tmp_path, gone=INTERFERENCE | {"joint": "joint_r9"}, kill=INTERFERENCE)
-    done = verdicts(tmp_path, "--gates", path)
-    assert done.returncode == 3
-    assert "Exit code 3: gone not judged, kill PASS" in done.stdout
-    assert "no results of arm 'joint_r9' (did you mean 'joint_r8'?)" in done.stderr
-
-
 class TestRegisteredInTheFolder:
-    def test_its_own_gates_judge(self, tmp_path: Path) -> None:
-        steady(tmp_path, 0.015)
-        copy = gate_file(tmp_path, kill=INTERFERENCE)
-        done = verdicts(tmp_path)
-        assert done.returncode == 11, done.stderr
-        assert f"Gates of {copy}, registered 2026-01-01T00:00:00Z, hash {hash_file(copy)}" in " ".join(
-            done.stdout.split()
-        )
-        assert done.stderr == ""
-
     def test_other_gates_judge_when_asked_to_and_the_difference_is_said(self, tmp_path: Path) -> None:
         steady(tmp_path / "out", 0.015)
         copy = gate_file(tmp_path / "out", kill=INTERFERENCE)
@@ -225,21 +122,6 @@ def test_a_look_ahead_ends_with_12_whatever_it_says(tmp_path: Path) -> None:
     assert "Exit code 12: kill ADVISORY PASS" in looked.stdout
     said = json.loads(verdicts(tmp_path, "--gates", path, "--advisory", "--json").stdout)
     assert said["gates"][0]["advisory"] == ["a look ahead was asked for", "no result yet on scifact"]
-
-
-def test_what_would_settle_it_and_stability_are_said(tmp_path: Path) -> None:
-    write_experiment(tmp_path, tir=0.015, queries=300, logs=False)
-    done = verdicts(tmp_path)
-    assert done.returncode == 12, done.stderr
-    for line in ("Would settle it", "Can decide", "Stability"):
-        assert done.stdout.count(f"\n  {line}") == 2
-    kill = json.loads(verdicts(tmp_path, "--json").stdout)["gates"][0]
-    assert kill["label"] == "INCONCLUSIVE"
-    assert kill["power"]["at_hand"] == [3, 300]
-    assert not kill["power"]["settled"]
-    assert [row["left_out"] for row in kill["stability"]["rows"]] == [
-        f"{arm} seed {seed}" for arm in ("rank_only_r8", "joint_r8") for seed in range(3)
-    ]
 
 
 class TestBadInput:
@@ -286,27 +168,8 @@ class TestBadInput:
         path.write_text(text, encoding="utf-8")
         assert_refused(verdicts(tmp_path, "--gates", path), 3, str(path), word)
 
-    def test_no_gate_file(self, tmp_path: Path) -> None:
-        steady(tmp_path, 0.1)
-        assert_refused(verdicts(tmp_path, "--gates", "gates/kil_gate"), 3, "did you mean 'gates/kill_gate'?")
-
     def test_no_results(self, tmp_path: Path) -> None:
         assert_refused(verdicts(tmp_path), 3, str(tmp_path), "no results")
-
-    def test_arms_on_different_queries(self, tmp_path: Path) -> None:
-        steady(tmp_path, 0.1)
-        write_result(tmp_path, make_result("joint_r8", 3, [0.5] * 39))
-        assert_refused(
-            verdicts(tmp_path, "--gates", gate_file(tmp_path, kill=INTERFERENCE)), 3, "lacks 1 of the 40 queries"
-        )
-
-    def test_a_result_cut_short(self, tmp_path: Path) -> None:
-        steady(tmp_path, 0.1)
-        path = next(tmp_path.glob("joint_r8/seed_1/results/*/*.json"))
-        path.write_bytes(path.read_bytes()[:100])
-        assert_refused(
-            verdicts(tmp_path, "--gates", gate_file(tmp_path, kill=INTERFERENCE)), 3, str(path), "is damaged"
-        )
 
     @pytest.mark.parametrize("arguments", [["--json"], ["--advisory"]])
     def test_its_options_belong_to_verdicts(self, tmp_path: Path, arguments: list[str]) -> None:

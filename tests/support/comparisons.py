@@ -17,13 +17,16 @@ _TIMES = {"s", "peak MB", "µs/query"}
 
 
 def assert_same_comparison(here: Path, there: Path, results: str = ".") -> None:
-    """Two folders hold the same weights, runs, choices, tables and scores, to the bit; times and memory may differ.
+    """Two folders of a comparison hold the same; ``results`` is the folder in them that holds the arms."""
+    assert {".safetensors", ".trec", ".csv"} <= {path.suffix for path in _files(here)}
+    assert_same_files(here, there)
+    assert _scores(there / results) == _scores(here / results)
 
-    ``results`` is the folder in them that holds the arms.
-    """
+
+def assert_same_files(here: Path, there: Path) -> None:
+    """Two folders hold the same weights, runs, choices and tables, to the bit; times and memory may differ."""
     files = _files(here)
     assert _files(there) == files
-    assert {".safetensors", ".trec", ".csv"} <= {path.suffix for path in files}
     for path in sorted(files):
         if path.suffix == ".safetensors":
             ours, theirs = (load_file(folder / path) for folder in (here, there))
@@ -35,7 +38,6 @@ def assert_same_comparison(here: Path, there: Path, results: str = ".") -> None:
             assert _rows(there / path) == _rows(here / path), path
         elif path.parts[0] == "tuning" and len(path.parts) == 2:
             assert _choices(there / path) == _choices(here / path), path
-    assert _scores(there / results) == _scores(here / results)
     for path in (*there.rglob("*.json*"), *there.rglob("*.md")):
         assert "/folders/" not in path.read_text(), f"{path} names a worker's folder"
 

@@ -29,10 +29,6 @@ def xs(line: Line2D) -> list[float]:
     return np.asarray(line.get_xdata(), dtype=np.float64).tolist()  # type: ignore[no-any-return]
 
 
-def ys(line: Line2D) -> list[float]:
-    return np.asarray(line.get_ydata(), dtype=np.float64).tolist()  # type: ignore[no-any-return]
-
-
 def marked(axes: Axes, marker: str) -> list[float]:
     return [xs(line)[0] for line in axes.lines if line.get_marker() == marker]
 

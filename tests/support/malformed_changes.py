@@ -20,7 +20,6 @@ gates:
 """
 RESULT = "outputs/joint_r8/seed_1/results/reranking/apidocs.json"
 LOG = "outputs/joint_r8/seed_1/logs/train.jsonl"
-CONFLICTS = "outputs/joint_r8/seed_1/logs/gradient_conflicts.jsonl"
 LONG = "x" * 300
 DEEP = "[" * 100_000
 

@@ -25,15 +25,10 @@ def runs() -> Iterator[tuple[str, Case]]:
         "NUL in a query id": RUN.replace("q1", "q\0"),
         "NUL in a document id": RUN.replace("d1", "d\0"),
         "terminal escape in an id": RUN.replace("d1", "d\x1b[31m"),
-        "C1 control in an id": RUN.replace("d1", "d\x9b31m"),
         "score 1e308": RUN.replace(" 2 t", " 1e308 t"),
-        "score -1e39": RUN.replace(" 2 t", " -1e39 t"),
-        "score 1e400": RUN.replace(" 2 t", " 1e400 t"),
         "score nan": RUN.replace(" 2 t", " nan t"),
         "score inf": RUN.replace(" 2 t", " -inf t"),
-        "score with an underscore": RUN.replace(" 2 t", " 1_0 t"),
         "score in Arabic digits": RUN.replace(" 2 t", " ٣ t"),
-        "score in hexadecimals": RUN.replace(" 2 t", " 0x1p3 t"),
         "a word for a score": RUN.replace(" 2 t", " two t"),
         "five fields": RUN.replace(" t\n", "\n"),
         "an id with a blank": RUN.replace("d1", "d 1"),
@@ -41,11 +36,8 @@ def runs() -> Iterator[tuple[str, Case]]:
         "a line of ten million characters": "q" * 10**7,
         "a document twice": RUN + RUN,
         "nothing": b"",
-        "blank lines": b"\n \n\t\n",
         "Latin-1": RUN.encode() + "q3 Q0 é 1 1 t\n".encode("latin-1"),
         "UTF-16": RUN.encode("utf-16"),
-        "old Mac line ends": RUN.replace("\n", "\r"),
-        "binary": bytes(range(256)),
         "other queries": RUN.replace("q1", "x1").replace("q2", "x2"),
     }
     for name, content in runs.items():
@@ -57,26 +49,12 @@ def runs() -> Iterator[tuple[str, Case]]:
         "a byte flipped": packed[:12] + b"\0" + packed[13:],
     }.items():
         yield f"run.gz: {name}", Case(("evaluate-run", "r.trec.gz", "q.qrels"), file("r.trec.gz", data))
-    grades = (
-        "9223372036854775808",
-        "1e30",
-        "2147483648",
-        "100001",
-        "-100001",
-        "1.5",
-        "nan",
-        "inf",
-        "x",
-        "1_0",
-        "٣",
-        "1e400",
-    )
+    grades = ("9223372036854775808", "1e30", "100001", "-100001", "1.5", "nan", "x", "1_0")
     for grade in grades:
         yield f"qrels: grade {grade}", Case(SCORE, file("q.qrels", QRELS.replace("d1 1", f"d1 {grade}")))
     qrels: dict[str, str | bytes] = {
         "two grades": QRELS + "q1 0 d1 2\n",
         "two fields": "q1 d1\n",
-        "seven fields": "q1 0 d1 1 1 1 1\n",
         "NUL": QRELS.replace("q1", "q\0"),
         "UTF-16": QRELS.encode("utf-16"),
         "nothing": "",
@@ -111,21 +89,9 @@ def runs() -> Iterator[tuple[str, Case]]:
         yield f"path of a run: {name}", Case(("evaluate-run", path, "q.qrels"))
         yield f"path of qrels: {name}", Case(("evaluate-run", "r.trec", path))
     systems = ("compare", "--qrels", "q.qrels", "--specialist", "r.trec", "--joint", "s.trec", "--joint-name")
-    for name in (
-        " ",
-        "a/b",
-        "..",
-        ".hidden",
-        "x" * 3000,
-        "a\x1b[31mb",
-        "a\0b",
-        "a\nb",
-        "\udcff",
-        "analysis",
-        "a\\b",
-    ):
+    for name in (" ", "a/b", "..", "x" * 3000, "a\x1b[31mb", "\udcff", "analysis"):
         yield f"name of a system: {ascii(name)[1:40]}", Case((*systems, name))
-    for name in ("x" * 3000, "a\x1bb", "../x", " x"):
+    for name in ("x" * 3000, "../x"):
         yield f"name of a dataset: {ascii(name)[1:40]}", Case((*systems, "joint", "--dataset", name))
 
 
@@ -136,65 +102,46 @@ def settings() -> Iterator[tuple[str, Case]]:
     )
     texts: dict[str, str | bytes] = {
         "a thousand lists deep": "a: " + "[" * 1000 + "]" * 1000,
-        "a thousand sections deep": "\n".join(f"{' ' * level}a:" for level in range(1000)),
         "!!bool maybe": "a: !!bool maybe",
-        "!!timestamp x": "a: !!timestamp x",
-        "!!int x": "a: !!int x",
         "!!binary": "a: !!binary '%'",
         "!!python": "a: !!python/object/apply:os.system [id]",
         "a tag of one's own": "a: !own x",
         "a tab": "a:\n\tb: 1",
         "a key twice": "a: 1\na: 2",
-        "a key twice, quoted": "'a': 1\n\"a\": 2",
         "a list for a key": "? [a, b]\n: 1",
         "aliases that multiply": laugh,
-        "an alias within its anchor": "a: &a [*a]",
         "an alias without anchor": "a: *b",
         "a merge of a number": "a: {<<: 1}",
-        "half a surrogate pair": 'name: "\\ud800"',
-        "NUL, escaped": 'name: "\\0"',
         "NUL": b"name: \0",
         "a control character": "name: \x07",
-        "a number of 5,000 digits": "a: 1" + "0" * 5000,
         "a number beyond 64 bits": "a: 9223372036854775808",
         "three megabytes": "a: " + "x" * 3_000_000,
-        "twenty thousand keys": "".join(f"k{number}: 1\n" for number in range(20_000)),
         "two documents": "a: 1\n---\nb: 2",
         "nothing": "",
         "a list": "[1]",
-        "a word": "x",
         "Latin-1": "name: é".encode("latin-1"),
         "UTF-16": "name: x".encode("utf-16"),
         "a quote that never ends": 'a: "x',
-        "another version": "%YAML 9.9\n---\na: 1",
     }
     for name, text in texts.items():
-        yield f"gates: {name}", Case(JUDGE, file("gates.yaml", text))
         yield f"config: {name}", Case((*TRAIN, "c.yaml"), file("c.yaml", text))
+    for name in ("a key twice", "a tag of one's own", "nothing", "a list", "Latin-1", "a quote that never ends"):
+        yield f"gates: {name}", Case(JUDGE, file("gates.yaml", texts[name]))
     gates = {
-        "confidence NaN": GATES.replace("joint: joint_r8", "joint: joint_r8, confidence: .nan"),
-        "pass_at 1e400": GATES.replace("joint: joint_r8", "joint: joint_r8, pass_at: 1e400"),
         "pass_at below fail_below": GATES.replace("joint: joint_r8", "joint: joint_r8, pass_at: 0.001"),
         "no such kind": GATES.replace("interference", "interferenze"),
         "no datasets": GATES.replace("[apidocs]", "[]"),
         "a dataset twice": GATES.replace("[apidocs]", "[apidocs, apidocs]"),
         "a date that is none": GATES.replace("2026-01-01", "2026-13-01"),
         "equal arms": GATES.replace("rank_only_r8", "joint_r8"),
-        "a metric with another digit": GATES.replace("ndcg@10", "ndcg@1٣"),
-        "a name of 300 characters": GATES.replace("kill:", f"{LONG}:"),
         "an unknown key": GATES.replace("joint:", "jiont:"),
-        "seed -1": GATES.replace("joint: joint_r8", "joint: joint_r8, seeds: [-1]"),
     }
     for name, text in gates.items():
         yield f"gates: {name}", Case(JUDGE, file("gates.yaml", text))
     sets = (
-        "a", "=1", "..=1", "a=!!bool maybe", "a=!!timestamp x", "a=" + "[" * 1000, f"name={LONG}", "name=..",
-        "name=a/b",
-        'name="\\ud800"', "name=\udcff", "name=\x1b[31m", "seeds=[-1]", "seeds=[]", "seeds=[9" + "9" * 5000 + "]",
-        "seeds=[1, 1]", "training.steps=0", "training.steps=1e3", "training.steps=10000000000000",
-        "lora.r=100000000000",
-        "lora.alpha=.inf", "lora.dropout=.nan", "model.max_length=-1", 'model.base="a\\0b"', "model=1", "arms={}",
-        "a.b={c: 1, c: 2}", "training.max_grad_norm=1e400", "evaluation.bundled.queries=true", "modle.base=x",
+        "a", "=1", "..=1", "a=" + "[" * 1000, f"name={LONG}", "name=a/b", "name=\x1b[31m", "seeds=[-1]", "seeds=[]",
+        "seeds=[1, 1]", "training.steps=0", "training.steps=1e3", "lora.r=100000000000", "lora.alpha=.inf", "model=1",
+        "arms={}", "a.b={c: 1, c: 2}", "evaluation.bundled.queries=true", "modle.base=x",
     )  # fmt: skip
     for text in sets:
         yield f"--set {ascii(text)[1:60]}", Case((*TRAIN, "experiments/bundled", "--set", text))

@@ -10,8 +10,7 @@ import json
 import math
 import threading
 import time
-import zlib
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -30,8 +29,7 @@ MAX_LENGTH = 256
 Fault = Literal[
     "429", "429 for long", "500", "401", "cut connection", "cut JSON", "nothing", "null", "text", "too few", "too many",
     "twice", "beyond", "no index", "NaN", "word", "no rows", "huge", "slow", "echoes the key", "redirect",
-    "tells the key", "drips headers", "drips its body", "blanks without end", "packed blanks", "nested",
-    "deeply nested", "huge usage", "too long",
+    "tells the key", "drips headers", "drips its body", "too long",
 ]  # fmt: skip
 
 
@@ -159,7 +157,6 @@ class ModelServer:
         asked: path and body of each request that was answered with scores.
         received: headers of every request.
         most_at_a_time: requests that were under way together, at most.
-        sent: bytes of the answers without end.
     """
 
     url: str
@@ -172,7 +169,6 @@ class ModelServer:
     received: list[dict[str, str]] = field(default_factory=list)
     times: list[float] = field(default_factory=list)
     most_at_a_time: int = 0
-    sent: int = 0
     lock: Any = field(default_factory=threading.Lock)
     under_way: int = 0
     over: threading.Event = field(default_factory=threading.Event)
@@ -317,13 +313,6 @@ class _Handler(BaseHTTPRequestHandler):
                 shown.over.wait(20)
             case "drips headers" | "drips its body":
                 return self._drip(headers=fault == "drips headers")
-            case "blanks without end":
-                return self._stream(b" " * 2**20 for _ in range(2**12))
-            case "packed blanks":
-                return self._stream(packed_blanks(2**32), {"Content-Encoding": "gzip"})
-            case "nested" | "deeply nested":
-                depth = 200_000 if fault == "deeply nested" else 970
-                return self._send(200, "[" * depth + "]" * depth)
         kind = KINDS.get(self.path)
         if kind is None:
             return self._send(404, json.dumps({"detail": "Not Found"}))
@@ -354,18 +343,6 @@ class _Handler(BaseHTTPRequestHandler):
                     break
         self.close_connection = True
 
-    def _stream(self, parts: Iterable[bytes], headers: dict[str, str] | None = None) -> None:
-        """Send parts until there are no more or the client leaves."""
-        self.send_response(200)
-        for name, value in {"Content-Type": "application/json", "Connection": "close", **(headers or {})}.items():
-            self.send_header(name, value)
-        with suppress(ConnectionError):
-            self.end_headers()
-            for part in parts:
-                self.wfile.write(part)
-                self.shown.sent += len(part)
-        self.close_connection = True
-
     def _send(self, status: int, body: str, headers: dict[str, str] | None = None, cut: int | None = None) -> None:
         self.send_response(status)
         for name, value in {"Content-Type": "application/json", **(headers or {})}.items():
@@ -376,14 +353,6 @@ class _Handler(BaseHTTPRequestHandler):
             self.wfile.write(body.encode()[:cut])
         if cut is not None:
             self.close_connection = True
-
-
-def packed_blanks(size: int) -> Iterator[bytes]:
-    """A thousandth of the size in bytes, which unpack to that many blanks."""
-    packer, blanks = zlib.compressobj(9, zlib.DEFLATED, 31), b" " * 2**20
-    for _ in range(size // len(blanks)):
-        yield packer.compress(blanks)
-    yield packer.flush()
 
 
 def spoilt(answer: Any, fault: Fault | None) -> Any:
@@ -413,8 +382,6 @@ def spoilt(answer: Any, fault: Fault | None) -> Any:
             rows[-1] = _with(last, value, 10**400)
         case "no rows":
             return {}
-        case "huge usage":
-            return {**answer, "usage": {"total_tokens": 10**400}}
         case _:
             return answer
     return rows if key is None else {**answer, key: rows}

@@ -1,7 +1,10 @@
-"""A tiny model on a small task through MTEB, and the cosines that it must have found."""
+"""Systems and a tiny model on small tasks through MTEB, and the cosines that the model must have found."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 from support.mteb_tasks import loaded
@@ -9,11 +12,16 @@ from support.tiny_models import tiny_base
 
 from unimoe.config import MTEBConfig, PromptConfig
 from unimoe.data.collection import Collection
+from unimoe.evaluation.chosen import ChosenData
+from unimoe.evaluation.engines import LocalEngine
+from unimoe.evaluation.evaluate import Driver
 from unimoe.evaluation.model_wrappers import MTEBEncoderWrapper
 from unimoe.evaluation.mteb.prompts import TaskPrompts
 from unimoe.evaluation.mteb.run import evaluate_task
 from unimoe.evaluation.spec import Outcome
+from unimoe.evaluation.systems.system import System
 from unimoe.models.unimodel import UnimodelForExp1
+from unimoe.results import EvalResult, Task
 
 PROMPT = PromptConfig(query_prefix="Query: ", document_prefix="Document: ")
 PLAIN, INSTRUCTED = TaskPrompts(MTEBConfig(task_instruction=None)), TaskPrompts(MTEBConfig())
@@ -22,6 +30,24 @@ PLAIN, INSTRUCTED = TaskPrompts(MTEBConfig(task_instruction=None)), TaskPrompts(
 def make_model(seed: int = 0, prompt: PromptConfig = PROMPT, max_length: int = 256) -> UnimodelForExp1:
     """A random model whose roles have prefixes."""
     return UnimodelForExp1(tiny_base(seed=seed), prompt, max_length)
+
+
+class Suite:
+    """Evaluates a system on tasks of MTEB, as ``evaluate --mteb`` does.
+
+    Attributes:
+        reasons: why there is no score of some.
+    """
+
+    def __init__(self, output_dir: Path, system: System, wanted: Sequence[Task] = ("reranking", "embedding")) -> None:
+        self._system, self.reasons = replace(system, tasks=tuple(wanted), output_dir=output_dir), list[str]()
+
+    def run(self, tasks: Sequence[Any]) -> list[EvalResult]:
+        """Return the results."""
+        driver = Driver([self._system], ChosenData(mteb=tasks), LocalEngine())
+        found = [result for _, result in driver.on_mteb()]
+        self.reasons += driver.failures.reasons
+        return found
 
 
 def evaluate(model: UnimodelForExp1, kind: type[Any], prompts: TaskPrompts = PLAIN) -> Outcome:

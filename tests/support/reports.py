@@ -12,7 +12,7 @@ from support.results import make_result, simulate
 from unimoe.analysis.analysis import Analysis
 from unimoe.analysis.gates.definitions import Registration
 from unimoe.analysis.report import gather
-from unimoe.analysis.report.pages import Contents, Verdict
+from unimoe.analysis.report.pages import Contents
 from unimoe.results import EvalResult
 from unimoe.results.folder import Results
 
@@ -45,7 +45,3 @@ def loaded(results: Scores) -> Results:
 
 def contents_of(results: Scores, registration: Registration | None = None) -> Contents:
     return gather(Analysis(loaded(results), registration, iterations=10), [])
-
-
-def verdicts_of(results: Scores, registration: Registration | None = None) -> tuple[Verdict, ...]:
-    return contents_of(results, registration).verdicts

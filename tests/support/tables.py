@@ -41,16 +41,6 @@ def shown(table: Table, width: int = 100) -> str:
     return console.export_text()
 
 
-def renderings(table: Table) -> dict[str, str]:
-    return {
-        "terminal": shown(table, width=400),
-        "markdown": table.to_markdown(),
-        "html": table.to_html(),
-        "latex": table.to_latex(),
-        "csv": table.to_csv(),
-    }
-
-
 def row(table: Table, name: str, heading: str = "") -> dict[str, Cell]:
     """The first row of a name, below a heading that begins so."""
     found = next(r for g in table.groups if g.heading.startswith(heading) for r in g.rows if r[0].text == name)

@@ -16,10 +16,3 @@ def test_the_citation_has_the_version_and_the_licences_of_the_package() -> None:
     assert citation["version"] == PROJECT["version"]
     assert " AND ".join(citation["license"]) == PROJECT["license"]
     assert [author["name"] for author in citation["authors"]] == [author["name"] for author in PROJECT["authors"]]
-
-
-def test_the_lowest_python_is_the_first_that_is_classified() -> None:
-    prefix = "Programming Language :: Python :: 3."
-    versions = [int(line.removeprefix(prefix)) for line in PROJECT["classifiers"] if line.startswith(prefix)]
-    assert f">=3.{min(versions)}" == PROJECT["requires-python"]
-    assert versions == sorted(versions)

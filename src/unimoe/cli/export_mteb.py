@@ -36,7 +36,7 @@ def export_mteb(
     anything. If a task that is wanted has no result, the command names it, and its exit code is 4.
     """
     from unimoe.data.mteb_names import split_names
-    from unimoe.evaluation.leaderboard import ExportRequest, export_results, seed_of
+    from unimoe.evaluation.leaderboard import export_results, seed_of
     from unimoe.models.checkpoint import read_checkpoint
 
     if (checkpoint is None) == (arm is None) or (checkpoint is not None and seed is not None):
@@ -48,16 +48,14 @@ def export_mteb(
     if output_dir is None or arm is None:
         raise UsageError("--arm needs --output-dir, the experiment's folder")
     export = export_results(
-        ExportRequest(
-            output_dir=output_dir,
-            arm=arm,
-            seed=seed_of(output_dir, arm, seed),
-            task=task,
-            names=tuple(split_names(mteb or "")),
-            model=model_name or f"unimoe/{arm}",
-            revision=revision,
-            target=to or output_dir / "mteb",
-        )
+        output_dir,
+        arm,
+        seed_of(output_dir, arm, seed),
+        task,
+        split_names(mteb or ""),
+        model=model_name or f"unimoe/{arm}",
+        revision=revision,
+        target=to or output_dir / "mteb",
     )
     for name, reason in export.missing.items():
         stderr.print(f"missing: {name}: {reason}", style="yellow", soft_wrap=True)

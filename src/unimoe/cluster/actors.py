@@ -7,8 +7,7 @@ import os
 import signal
 import socket
 import threading
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -52,9 +51,6 @@ class RayActors:
     Args:
         address: of the cluster: ``auto``, ``HOST:PORT``; None starts Ray on this machine alone.
         spec: how workers are made.
-
-    Raises:
-        UsageError: ray is not installed, or there is no cluster at the address.
     """
 
     def __init__(self, address: str | None, spec: WorkerSpec) -> None:
@@ -84,24 +80,15 @@ class RayActors:
         return self._actor.options(**share).remote(spec.store, spec.device, spec.threads)
 
     def facts(self, actor: Any, stop: threading.Event) -> dict[str, Any]:
-        """Return an actor's facts once it is started, or started again; raises as ``compute``."""
+        """Return an actor's facts once it is started, or started again; a ``WorkerLostError`` says that it died."""
         found: dict[str, Any] = self._reply(actor.facts.remote(), stop)
         return found
 
     def compute(self, actor: Any, order: Sequence[Any], stop: threading.Event) -> bytes | Exception:
-        """Return what an actor makes of a unit.
+        """Return what an actor makes of a unit; ``order`` are the arguments of ``Worker.compute``.
 
         Ray would try a lost unit again on its own actor, whose machine may never come back. So no try follows here, and
         the driver gives the unit to the next free actor.
-
-        Args:
-            actor: one that was hired.
-            order: the arguments of ``Worker.compute``.
-            stop: ends the wait.
-
-        Raises:
-            WorkerLostError: the actor died under it, or the wait was ended.
-            UsageError: actors cannot be made.
         """
         found: bytes | Exception = self._reply(actor.compute.options(max_task_retries=0).remote(*order), stop)
         return found
@@ -145,35 +132,18 @@ def _connected(address: str | None) -> Any:
     try:
         if host and port.isdecimal() and "/" not in host:  # where nobody listens, Ray would try for minutes
             socket.create_connection((host, int(port)), timeout=_ANSWER).close()
-        with _own_sigterm():
-            ray.init(
-                address=address or "local",  # None would join a cluster that somebody else has started here
-                log_to_driver=False,
-                logging_level=logging.ERROR,
-                namespace="unimoe",
-                **options,
-            )
+        own = signal.getsignal(signal.SIGTERM)
+        ray.init(
+            address=address or "local",  # None would join a cluster that somebody else has started here
+            log_to_driver=False,
+            logging_level=logging.ERROR,
+            namespace="unimoe",
+            **options,
+        )
+        signal.signal(signal.SIGTERM, own)  # Ray's ends with 15 and prints a stack
     except (OSError, OverflowError, ValueError, RuntimeError) as error:
         raise UsageError(
             f"--address {address}: no Ray cluster answers ({' '.join(str(error).split())[:200]}); start one with "
             "`ray start --head`, or leave --address out for this machine alone"
         ) from None
     return ray
-
-
-@contextmanager
-def _own_sigterm() -> Iterator[None]:
-    """Keep the handler of SIGTERM, which Ray replaces by one that ends with 15 and prints a stack."""
-    before = signal.getsignal(signal.SIGTERM)
-    came = False
-    try:
-        yield
-    except SystemExit as end:
-        if end.code != signal.SIGTERM:
-            raise
-        came = True
-    finally:
-        if threading.current_thread() is threading.main_thread():
-            signal.signal(signal.SIGTERM, before)
-    if came:
-        signal.raise_signal(signal.SIGTERM)

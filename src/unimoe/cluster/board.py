@@ -20,12 +20,7 @@ SCOPE = "drivers"
 SILENCE = 30.0
 """Seconds after which a driver whose board did not change is not running."""
 
-_EVERY = 5.0
-"""Seconds between two writes, and for which one is tried again while the store is out of reach."""
-
-
-State = Literal["running", "ended", "lost"]
-"""Of a driver: ``lost`` where it ended without saying so."""
+_EVERY = 5.0  # seconds between two writes, for which one is tried again while the store is out of reach
 
 
 @dataclass
@@ -56,10 +51,7 @@ class Line:
 class Board:
     """The lines of one driver; a thread writes them every few seconds.
 
-    Args:
-        store: where.
-        workers: returns the number of workers.
-        running: returns by ``what`` how many units they compute now.
+    ``workers`` returns their number, ``running`` by ``what`` how many units they compute now.
     """
 
     def __init__(
@@ -121,11 +113,14 @@ class Board:
 
 @dataclass(frozen=True)
 class Driver:
-    """A process that gave out work, by the name of its board; ``seconds_ago`` its board changed."""
+    """A process that gave out work, by the name of its board, which changed ``seconds_ago``.
+
+    It is ``lost`` where it ended without saying so.
+    """
 
     name: str
     machine: str
-    state: State
+    state: Literal["running", "ended", "lost"]
     workers: int
     seconds_ago: float
 
@@ -177,10 +172,6 @@ def read_status(store: UnitStore) -> Status:
 
     Where several drivers have a line of one name, that of a driver that runs counts, and of several such the one with
     the most items done; else the latest.
-
-    Raises:
-        UsageError: no driver has used it as a store.
-        DataError: a board has other fields, as those of another version of unimoe may have.
     """
     names = sorted(store.keys(SCOPE), reverse=True)
     if not names:
@@ -191,17 +182,17 @@ def read_status(store: UnitStore) -> Status:
     drivers: list[Driver] = []
     best: dict[str, tuple[tuple[bool, int, float], Progress]] = {}
     for name in names:
-        if (board := store.read_json(SCOPE, name)) is None:
-            continue  # cut short by a crash
+        board = store.read_json(SCOPE, name)
         try:
-            silent = max(0.0, time.time() - board["updated"])
-            state: State = "ended" if board["ended"] else "lost" if silent > SILENCE else "running"
+            updated: float = board["updated"]
+            silent = max(0.0, time.time() - updated)
+            runs = not board["ended"] and silent <= SILENCE
+            state: Literal["running", "ended", "lost"] = "ended" if board["ended"] else "running" if runs else "lost"
             drivers.append(Driver(name.removesuffix(".json"), board["machine"], state, board["workers"], silent))
             for line in (Line(**values) for values in board["lines"]):
-                progress, runs = _progress(line, board["updated"], state == "running"), state == "running"
-                rank = (runs, line.done if runs else 0, board["updated"])
+                rank = (runs, line.done if runs else 0, updated)
                 if line.what not in best or rank > best[line.what][0]:
-                    best[line.what] = (rank, progress)
+                    best[line.what] = (rank, _progress(line, updated, runs))
         except (KeyError, TypeError) as error:
             raise DataError(
                 f"{store.shown}/{SCOPE}/{name}: unknown fields ({error}); use the version of unimoe that wrote it, or "

@@ -12,7 +12,7 @@ from typing import Any
 from unimoe.cluster.actors import RayActors, WorkerLostError
 from unimoe.cluster.board import Board
 from unimoe.cluster.units import UnitStore
-from unimoe.cluster.work import Compute, Part, unpacked
+from unimoe.cluster.work import Part, Recipe, unpacked
 from unimoe.cluster.worker import PROBE, VERSIONS
 from unimoe.core.console import stderr
 from unimoe.core.errors import DataError, UnimoeError, UsageError
@@ -37,37 +37,20 @@ class Unit:
     """A part on its way through the workers.
 
     Attributes:
-        system: hash of the recipe of the model that computes it.
-        what: task, dataset, arm and seed of the evaluation.
-        name: how messages call it beside these.
+        model: hash of the recipe of the model that computes it.
+        what: the work that it belongs to, as the board calls it.
+        name: how messages call it beside that.
         order: the arguments of ``Worker.compute``.
         reply: becomes the bytes that a worker returned.
         lost_on: machines on which a worker was lost under it.
     """
 
-    system: str
+    model: str
     what: str
     name: str
     order: Sequence[Any]
     reply: Future[bytes] = field(default_factory=Future)
     lost_on: list[str] = field(default_factory=list)
-
-
-@dataclass(frozen=True)
-class Assignment:
-    """A model's work on one evaluation.
-
-    Attributes:
-        what: how the board calls it.
-        scope: the folder of its units in the store.
-        recipe: how workers make the model.
-        identity: all that units depend on besides the part and the device.
-    """
-
-    what: str
-    scope: str
-    recipe: Mapping[str, Any]
-    identity: Mapping[str, Any]
 
 
 class Cluster:
@@ -88,7 +71,7 @@ class Cluster:
         self._actors, self.store, self._allow_devices = actors, store, allow_devices
         self._first: Future[Mapping[str, Any]] = Future()
         self._hired, self._at_work = 0, 0
-        self._waiting: dict[str, deque[Unit]] = {}  # by system, so that a worker seldom loads another model
+        self._waiting: dict[str, deque[Unit]] = {}  # by model, so that a worker seldom loads another one
         self._running: set[Unit] = set()
         self._failure: UnimoeError | None = None
         self._change, self._stop = threading.Condition(), threading.Event()
@@ -117,16 +100,19 @@ class Cluster:
         kind: str | None = None if self._allow_devices else self.facts()["device"]
         return kind
 
-    def workers(self, assignment: Assignment) -> ClusterWorkers:
-        """Return the workers of a model, for one evaluation."""
-        return ClusterWorkers(self, assignment)
+    def workers(self, what: str, scope: str, recipe: Recipe, identity: str = "") -> ClusterWorkers:
+        """Return the workers of a model for some work, which the board calls ``what``; ``scope`` has its units.
+
+        ``identity`` is the hash of all that units depend on besides the part and the device.
+        """
+        return ClusterWorkers(self, what, scope, recipe, identity)
 
     def submit(self, unit: Unit) -> Future[bytes]:
         """Let a unit be computed, and return its reply."""
         with self._change:
             if self._failure:
                 raise self._failure
-            self._waiting.setdefault(unit.system, deque()).append(unit)
+            self._waiting.setdefault(unit.model, deque()).append(unit)
             self._change.notify_all()
         return unit.reply
 
@@ -183,7 +169,16 @@ class Cluster:
             if not self._admit(facts):
                 return  # and Ray ends the actor, which nobody holds any more
             self._count(at_work=1)
-            self._keep_at_work(actor, facts["node"])
+            held: str | None = None
+            while unit := self._next(held):
+                held = unit.model
+                try:
+                    reply = self._actors.compute(actor, unit.order, self._stop)
+                except WorkerLostError as lost:
+                    unit.lost_on.append(facts["node"])
+                    self._settle(unit, lost)
+                    break
+                self._settle(unit, reply)
             if not self._stop.is_set():  # the board keeps how many there were at the end
                 self._count(at_work=-1)
 
@@ -191,19 +186,6 @@ class Cluster:
         with self._change:
             self._hired += hired
             self._at_work += at_work
-
-    def _keep_at_work(self, actor: Any, node: str) -> None:
-        """Let an actor compute one unit after the other until it is lost, or the run ends."""
-        system: str | None = None
-        while unit := self._next(system):
-            system = unit.system
-            try:
-                reply = self._actors.compute(actor, unit.order, self._stop)
-            except WorkerLostError as lost:
-                unit.lost_on.append(node)
-                self._settle(unit, lost)
-                return
-            self._settle(unit, reply)
 
     def _settle(self, unit: Unit, reply: bytes | Exception) -> None:
         """Hand a reply to whoever waits for it; a unit whose worker was lost goes to the next free one.
@@ -224,7 +206,7 @@ class Cluster:
                 return
             self._running.remove(unit)
             if again:
-                self._waiting.setdefault(unit.system, deque()).appendleft(unit)
+                self._waiting.setdefault(unit.model, deque()).appendleft(unit)
                 self._change.notify_all()
                 return
         if isinstance(reply, Exception):
@@ -233,9 +215,9 @@ class Cluster:
             unit.reply.set_result(reply)
 
     def _next(self, held: str | None) -> Unit | None:
-        """Wait for the next unit of a worker that holds the model of a system; None where the run ends.
+        """Wait for the next unit of a worker that holds a model; None where the run ends.
 
-        Units of that model come first, then those of the system with the most units for each worker.
+        Units of that model come first, then those of the model with the most units for each worker.
         """
         with self._change:
             while not self._stop.is_set():
@@ -244,24 +226,20 @@ class Cluster:
                     self._change.wait_for(lambda: held in self._waiting, _COURTESY)
                 if not self._waiting:
                     continue  # others were faster
-                system = held
-                if system is None or system not in self._waiting:
-                    busy = Counter(unit.system for unit in self._running)
-                    system = max(self._waiting, key=lambda name: len(self._waiting[name]) / (1 + busy[name]))
-                units = self._waiting[system]
+                model = held
+                if model is None or model not in self._waiting:
+                    busy = Counter(unit.model for unit in self._running)
+                    model = max(self._waiting, key=lambda name: len(self._waiting[name]) / (1 + busy[name]))
+                units = self._waiting[model]
                 unit = units.popleft()
                 if not units:
-                    del self._waiting[system]
+                    del self._waiting[model]
                 self._running.add(unit)
                 return unit
         return None
 
     def _admit(self, facts: Mapping[str, Any]) -> bool:
-        """Say whether a worker may be used: it must compute what the others compute.
-
-        Raises:
-            UsageError: it cannot; what is wrong with it is wrong with the cluster.
-        """
+        """Say whether a worker may be used: it must compute what the others compute."""
         own, machine = package_versions(), facts["machine"]
         if not facts["sees_store"]:
             raise UsageError(
@@ -290,12 +268,12 @@ class Cluster:
 
 
 class ClusterWorkers:
-    """The workers of one model on a cluster, for one evaluation; see ``Workers``."""
+    """The workers of one model on a cluster, for some work; see ``Cluster.workers``."""
 
-    def __init__(self, cluster: Cluster, assignment: Assignment) -> None:
-        self._cluster, self._assignment = cluster, assignment
-        self._system = hash_json(assignment.recipe)
-        self._identity = [dict(assignment.identity), cluster.kind(), package_versions()["unimoe"]]
+    def __init__(self, cluster: Cluster, what: str, scope: str, recipe: Recipe, identity: str) -> None:
+        self._cluster, self._what, self._scope, self._recipe = cluster, what, scope, recipe
+        self._model = hash_json(recipe)
+        self._identity = [identity, cluster.kind(), package_versions()["unimoe"]]
         self._finished: set[str] | None = None
 
     @property
@@ -307,37 +285,39 @@ class ClusterWorkers:
         """Let one worker do a job whose reply is not kept."""
         return unpacked(self._submit(job, part, None).result())
 
-    def compute(self, job: str, parts: Iterable[Part], own: Compute) -> Iterator[Any]:
+    def compute(self, job: str, parts: Iterable[Part]) -> Iterator[Any]:
         """Yield what a job makes of each part, in order; what the store has is read.
 
         A part may give the number of its items as ``items``, and what messages call it as ``label``. Where a part is
         set aside, the others are computed before the error is raised.
         """
-        cluster, scope = self._cluster, self._assignment.scope
-        line, aside = cluster.board.line(self._assignment.what), list[str]()
-        waiting = deque[tuple[Part, bool, Future[bytes]]]()
+        store, board, scope = self._cluster.store, self._cluster.board, self._scope
+        line, aside = board.line(self._what), list[str]()
+        waiting = deque[tuple[Part, str, bool, Future[bytes]]]()
         if self._finished is None:
-            self._finished = cluster.store.keys(scope)
+            self._finished = store.keys(scope)
 
         def first() -> Iterator[Any]:
-            part, found, reply = waiting.popleft()
+            part, key, found, reply = waiting.popleft()
             try:
-                value = unpacked(reply.result())
+                body = reply.result()
             except SetAsideError as error:
                 aside.append(str(error))
                 line.failed.append(str(error))
                 return
-            cluster.board.count(line, part.get("items", 1), found=found)
+            try:
+                value = unpacked(body)
+            except (ValueError, KeyError) as error:
+                raise DataError(f"{store.shown}/{scope}/{key} is damaged: delete it, and run again") from error
+            board.count(line, part.get("items", 1), found=found)
             if not aside:
                 yield value
 
         for part in parts:
             key = hash_json([self._identity, job, _sent(part)])
-            if found := key in self._finished:
-                reply = cluster.readers.submit(self._read, job, part, key)
-            else:
-                reply = self._submit(job, part, key)
-            waiting.append((part, found, reply))
+            found = key in self._finished
+            reply = self._cluster.readers.submit(store.content, scope, key) if found else self._submit(job, part, key)
+            waiting.append((part, key, found, reply))
             if len(waiting) > _AHEAD * self.size:
                 yield from first()
         while waiting:
@@ -345,15 +325,9 @@ class ClusterWorkers:
         if aside:
             raise SetAsideError("; ".join(aside))
 
-    def _read(self, job: str, part: Part, key: str) -> bytes:
-        """Return a reply from the store, or compute it where the object is damaged."""
-        body = self._cluster.store.read(self._assignment.scope, key)
-        return self._submit(job, part, key).result() if body is None else body
-
     def _submit(self, job: str, part: Part, key: str | None) -> Future[bytes]:
-        assignment = self._assignment
-        order = (assignment.recipe, job, _sent(part), (assignment.scope, key) if key else None)
-        return self._cluster.submit(Unit(self._system, assignment.what, part.get("label", job), order))
+        order = (self._recipe, job, _sent(part), (self._scope, key) if key else None)
+        return self._cluster.submit(Unit(self._model, self._what, part.get("label", job), order))
 
 
 def _sent(part: Part) -> Part:

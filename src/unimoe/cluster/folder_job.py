@@ -8,9 +8,9 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from unimoe.cluster.cluster import Assignment, Cluster
+from unimoe.cluster.cluster import Cluster
 from unimoe.cluster.units import UnitStore
-from unimoe.cluster.work import Compute, Part, Recipe, nowhere
+from unimoe.cluster.work import Compute, Part, Recipe
 from unimoe.core.errors import DataError
 from unimoe.core.io import atomic_path, hash_json
 
@@ -29,41 +29,22 @@ Write = Callable[[Part, Path, Tick], Any]
 def done_by_worker(
     cluster: Cluster, what: str, recipe: Recipe, part: Part, folder: Path, *, items: int | None = None
 ) -> Any:
-    """Let a worker do a part, or go on with it, and copy what it wrote into a folder.
+    """Let a worker do a part, or go on with it, copy what it wrote into a folder, and return what the work returned.
 
-    Args:
-        cluster: has the workers.
-        what: names the work.
-        recipe: how a worker makes what does it: its ``maker`` returns ``folder_jobs``.
-        part: JSON values; ``key`` is the content hash of all that the result depends on.
-        folder: here; files of other parts in it are not touched.
-        items: such as steps, for ``unimoe status``.
-
-    Returns:
-        What the work returned.
-
-    Raises:
-        DataError: the store has lost what was written.
-        Exception: of the work.
+    ``recipe`` is how a worker makes what does it: its ``maker`` returns ``folder_jobs``. The part's ``key`` is the
+    content hash of all that the result depends on. Files of other parts in ``folder`` are not touched.
     """
     own = {**part, "key": hash_json([part["key"], cluster.kind()])}  # no training goes on with another device's state
     with cluster.board.noted(what, items):
-        workers = cluster.workers(Assignment(what, "units/folders", recipe, {}))
-        (found,) = workers.compute(_JOB, [own if items is None else {**own, "items": items}], nowhere)
+        workers = cluster.workers(what, "units/folders", recipe)
+        (found,) = workers.compute(_JOB, [own if items is None else {**own, "items": items}])
     if not _Mirror(folder, cluster.store, own, "finished").fetch(but=_STATE):
-        raise DataError(
-            f"{cluster.store.shown}: folders/{own['key']} is missing or damaged; delete units/folders there"
-        )
+        raise DataError(f"{cluster.store.shown}: folders/{own['key']} is missing; delete units/folders there")
     return found
 
 
 def folder_jobs(write: Write, store: UnitStore) -> Mapping[str, Compute]:
-    """Return the job of a worker that writes folders.
-
-    Args:
-        write: does a part in a folder, where it finds what a worker before it left.
-        store: keeps the folder.
-    """
+    """Return the job of a worker that writes folders; ``write`` finds there what a worker before it left."""
 
     def compute(part: Part) -> Any:
         # The store knows how far the work is; another driver may let a worker of this machine do the same.
@@ -105,18 +86,12 @@ class _Mirror:
             self._sent = now
 
     def fetch(self, *, but: str | None = None) -> bool:
-        """Copy the listed files into the folder, but not those whose names end with ``but``; return whether any are.
-
-        Raises:
-            DataError: a file is missing or damaged.
-        """
+        """Copy the listed files into the folder, but not those whose names end with ``but``; return whether any are."""
         listed: Any = self._store.read_json(self._scope, _LIST)
         for name in listed or ():
             if but is not None and name.endswith(but):
                 continue
-            content = self._store.read(f"{self._scope}/files", _key(name))
-            if content is None:
-                raise DataError(f"{self._store.shown}: {self._scope}, {name} is missing or damaged; delete this folder")
+            content = self._store.content(f"{self._scope}/files", _key(name))
             with atomic_path(self._folder / name) as temporary:
                 temporary.write_bytes(self._moved(name, content))
         return listed is not None

@@ -71,11 +71,7 @@ ALONE = Processes()
 
 @contextmanager
 def joined_processes() -> Iterator[Processes]:
-    """Join the processes that ``torchrun`` has started; without it, this process is alone.
-
-    Raises:
-        UsageError: fewer processes answer than ``WORLD_SIZE``.
-    """
+    """Join the processes that ``torchrun`` has started; without it, this process is alone."""
     size = int(os.environ.get("WORLD_SIZE", "1"))
     if size == 1:
         yield ALONE

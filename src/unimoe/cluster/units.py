@@ -1,13 +1,12 @@
 """Finished units of work in a store: a folder, a bucket, or anything else that fsspec writes to.
 
-A unit is finished when its object exists. Its name is a hash of all that it was computed from, so that two runs that
-write the same unit do not harm each other. An object is written whole or not at all, and carries its checksum.
+A unit is finished when its object exists, which is written whole or not at all. Its name is a hash of all that it was
+computed from, so that two runs that write the same unit do not harm each other.
 """
 
 from __future__ import annotations
 
 import errno
-import hashlib
 import json
 import re
 import time
@@ -16,7 +15,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeVar
 
-from unimoe.core.errors import UsageError
+from unimoe.core.errors import DataError, UsageError
 
 T = TypeVar("T")
 
@@ -48,9 +47,6 @@ class UnitStore:
 
     Attributes:
         shown: the URL without a password, for messages.
-
-    Raises:
-        UsageError: there is no client for such a URL.
     """
 
     def __init__(self, url: str, patience: float = PATIENCE) -> None:
@@ -71,11 +67,10 @@ class UnitStore:
 
     def keys(self, scope: str) -> set[str]:
         """Return the names of the objects of a scope."""
-        place = f"{self._root}/{scope}"
 
         def listed() -> list[str]:
             self._files.invalidate_cache()
-            found: list[str] = self._files.ls(place, detail=False)
+            found: list[str] = self._files.ls(f"{self._root}/{scope}", detail=False)
             return found
 
         try:
@@ -85,21 +80,23 @@ class UnitStore:
         return {name for name in names if not name.startswith(".")}
 
     def read(self, scope: str, key: str) -> bytes | None:
-        """Return an object's content; None where there is none, or it is damaged."""
+        """Return an object's content; None where there is none."""
         try:
             content: bytes = self._patiently(lambda: self._files.cat_file(f"{self._root}/{scope}/{key}"))
         except FileNotFoundError:
             return None
-        header, _, body = content.partition(b"\n")
-        return body if header == _checksum(body) else None
+        return content
 
-    def write(self, scope: str, key: str, body: bytes) -> None:
-        """Write an object.
+    def content(self, scope: str, key: str) -> bytes:
+        """Return an object's content; a ``DataError`` says that there is none."""
+        found = self.read(scope, key)
+        if found is None:
+            raise DataError(f"{self.shown}/{scope}/{key} is missing: run again")
+        return found
 
-        Raises:
-            UsageError: the store is full, may not be written, or stayed out of reach.
-        """
-        path, content = f"{self._root}/{scope}/{key}", _checksum(body) + b"\n" + body
+    def write(self, scope: str, key: str, content: bytes) -> None:
+        """Write an object."""
+        path = f"{self._root}/{scope}/{key}"
 
         def put() -> None:
             if not self._is_folder:
@@ -125,9 +122,12 @@ class UnitStore:
         self.write(scope, key, json.dumps(value, allow_nan=False).encode())
 
     def read_json(self, scope: str, key: str) -> Any:
-        """Return the JSON values of an object; None where there is none, or it is damaged."""
+        """Return the JSON values of an object; None where there is none."""
         body = self.read(scope, key)
-        return None if body is None else json.loads(body)
+        try:
+            return None if body is None else json.loads(body)
+        except ValueError:
+            raise DataError(f"{self.shown}/{scope}/{key} is damaged: delete it, and run again") from None
 
     def _patiently(self, request: Callable[[], T]) -> T:
         """Repeat a request until the store answers, or patience ends."""
@@ -149,10 +149,6 @@ class UnitStore:
                     ) from None
             time.sleep(pause)
             pause = min(2 * pause, _LONGEST_PAUSE)
-
-
-def _checksum(body: bytes) -> bytes:
-    return hashlib.sha256(body).hexdigest().encode()
 
 
 def _in_words(error: BaseException, url: str) -> str:

@@ -52,17 +52,10 @@ class Worker:
         }
 
     def compute(self, recipe: Recipe, job: str, part: Part, unit: tuple[str, str] | None) -> bytes | Exception:
-        """Compute a unit, and keep it in the store before anyone hears of it.
+        """Compute a part by a job of a model, and keep it in the store before anyone hears of it.
 
-        Args:
-            recipe: of the model.
-            job: one of those that the recipe's maker returns.
-            part: JSON values.
-            unit: scope and key in the store; None for a reply that is not kept.
-
-        Returns:
-            The reply as bytes, or the error of the work. The error is returned and not raised, because Ray raises for
-            its own reasons: a worker that died.
+        ``unit`` is its scope and key there, None for a reply that is not kept. An error of the work is returned and not
+        raised, because Ray raises for its own reasons: a worker that died.
         """
         try:
             reply = packed(self._jobs_of(recipe)[job](dict(part)))

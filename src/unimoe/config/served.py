@@ -10,7 +10,7 @@ from pydantic import AfterValidator, Field
 from unimoe.config.base import Count, Positive, Section, checked
 from unimoe.core.registry import Registry
 
-APIS: Registry[Any] = Registry("served API", "unimoe.models.served.apis", "unimoe.apis")
+APIS: Registry[Any] = Registry("served API", "unimoe.models.served.api", "unimoe.apis")
 """What servers speak, by name; see ``models.served.api.API``."""
 
 Price = Annotated[float, Field(ge=0)]

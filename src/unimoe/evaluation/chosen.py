@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -11,18 +11,14 @@ import torch
 
 from unimoe.config import DenseExperiment, Experiment
 from unimoe.config.files import overridden, parse_config
+from unimoe.core.console import stderr
 from unimoe.core.errors import DataError, UsageError
 from unimoe.core.io import hash_json
 from unimoe.data.mteb_names import find_tasks
+from unimoe.data.mteb_sizes import pairs_above
+from unimoe.evaluation.embedding_eval import RERANKING_TYPES
 from unimoe.evaluation.engines import Engine
 from unimoe.evaluation.mteb.prompts import TaskPrompts
-from unimoe.evaluation.recipes import (
-    arm_recipe,
-    checkpoint_recipe,
-    encoder_recipe,
-    named_recipe,
-    zero_shot_recipe,
-)
 from unimoe.evaluation.retrieval_eval import bm25_engine
 from unimoe.evaluation.systems.named import ADDRESSES, Naming, default_experiment, is_checkpoint, named_system
 from unimoe.evaluation.systems.retriever import (
@@ -72,57 +68,41 @@ def chosen_systems(
         output_dir: where results go; by default beside each checkpoint.
         device: where models compute.
         engine: where the work is done.
-
-    Raises:
-        UsageError: checkpoints differ in how they would be evaluated.
-        UnimoeError: a model cannot be used.
     """
     if model is not None and not is_checkpoint(model):
         experiment = config or default_experiment(model, tuple(overrides))
         if model.partition(":")[0] in ADDRESSES:
             engine.refuse_server()
-        dtype = engine.dtype(device, experiment.model.dtype)
-        system = named_system(model, Naming(experiment, device, dtype, name))
-        recipe = named_recipe(system.settings, model, name, dtype)
-        return [replace(system, recipe=recipe, output_dir=output_dir or _OUTPUTS / system.name)]
+        system = named_system(model, Naming(experiment, device, engine.dtype(device, experiment.model.dtype), name))
+        return [replace(system, output_dir=output_dir or _OUTPUTS / system.name)]
     folders = checkpoints if model is None else (Path(model),)
     if not folders:
         if config is None:
             raise UsageError("--zero-shot needs --config, which names the base model")
         loader = ModelLoader(config, device, engine.dtype(device, config.model.dtype))
-        recipe = zero_shot_recipe(config, loader.dtype)
-        return [replace(zero_shot_system(config, loader), recipe=recipe, output_dir=output_dir)]
-    loaders: dict[str, ModelLoader] = {}
-    systems = [_trained(folder, config, overrides, output_dir, device, loaders) for folder in folders]
-    for folder, system in zip(folders, systems, strict=True):
-        if system.experiment.evaluation != systems[0].experiment.evaluation:
+        return [replace(zero_shot_system(config, loader), output_dir=output_dir)]
+    loaders: dict[str, ModelLoader] = {}  # checkpoints on one base share its weights
+    systems = []
+    for folder in folders:
+        checkpoint, given = read_checkpoint(folder), config
+        if given is None and overrides:
+            given = parse_config(Experiment, overridden(checkpoint.config, overrides), source="checkpoint's config")
+        experiment = _evaluation_config(checkpoint, given)
+        made = checkpoint_loader(experiment, checkpoint, device)
+        alike = hash_json([experiment.model_dump(include={"model", "prompt", "lora", "evaluation"}), made.dtype_name])
+        system = trained_system(experiment, loaders.setdefault(alike, made), folder)
+        systems.append(replace(system, output_dir=output_dir or _folder_around(folder, checkpoint)))
+        if experiment.evaluation != systems[0].experiment.evaluation:
             raise UsageError(
                 f"{folder} was trained with other evaluation settings than {folders[0]}; give --config for all of them"
             )
     return systems
 
 
-def _trained(
-    folder: Path,
-    config: Experiment | None,
-    overrides: Sequence[str],
-    output_dir: Path | None,
-    device: torch.device,
-    loaders: dict[str, ModelLoader],
-) -> System:
-    """Return a checkpoint; those on one base share its loader of ``loaders``, and so its weights."""
-    checkpoint = read_checkpoint(folder)
-    if config is None and overrides:
-        config = parse_config(Experiment, overridden(checkpoint.config, overrides), source="checkpoint's config")
-    experiment = _evaluation_config(checkpoint, config)
-    made = checkpoint_loader(experiment, checkpoint, device)
-    settings = experiment.model_dump(include={"model", "prompt", "lora", "evaluation"})
-    loader = loaders.setdefault(hash_json([settings, made.dtype_name]), made)
-    if output_dir is None:  # the experiment's folder, if the checkpoint is in its usual place in one
-        usual = (checkpoint.arm, f"seed_{checkpoint.seed}", folder_name(checkpoint.which))
-        output_dir = folder.resolve().parents[2] if folder.resolve().parts[-3:] == usual else None
-    system = trained_system(experiment, loader, folder)
-    return replace(system, recipe=checkpoint_recipe(experiment, folder), output_dir=output_dir)
+def _folder_around(folder: Path, checkpoint: Checkpoint) -> Path | None:
+    """Return the experiment's folder, if a checkpoint is in its usual place in one."""
+    usual = (checkpoint.arm, f"seed_{checkpoint.seed}", folder_name(checkpoint.which))
+    return folder.resolve().parents[2] if folder.resolve().parts[-3:] == usual else None
 
 
 def _evaluation_config(checkpoint: Checkpoint, given: Experiment | None) -> Experiment:
@@ -147,22 +127,14 @@ def _evaluation_config(checkpoint: Checkpoint, given: Experiment | None) -> Expe
 def retrieval_systems(
     experiment: DenseExperiment, name: str, checkpoint: Path | None, device: torch.device, engine: Engine
 ) -> list[System]:
-    """Return BM25, the checkpoint's arm or else the experiment's encoder, and the fusion of both where one is wanted.
-
-    Raises:
-        UnimoeError: the first stage cannot search, or the encoder or checkpoint cannot be used.
-    """
+    """Return BM25, the checkpoint's arm or else the experiment's encoder, and the fusion of both where it is wanted."""
     bm25_engine(experiment)  # refused now, not after the first collection
     if checkpoint is None:
-        dtype = engine.dtype(device, experiment.encoder.dtype)
         if served_settings(experiment):
             engine.refuse_server()
-        retriever = encoder_retriever(experiment, name, device, dtype)
-        recipe = encoder_recipe(experiment, dtype)
+        retriever = encoder_retriever(experiment, name, device, engine.dtype(device, experiment.encoder.dtype))
     else:
         retriever = checkpoint_retriever(experiment, checkpoint, name, device)
-        recipe = arm_recipe(experiment.evaluation, checkpoint)
-    retriever = replace(retriever, recipe=recipe)
     fused = [fused_system(retriever)] if experiment.retrieval.fuse_depth is not None else []
     return [first_stage_system(experiment), retriever, *fused]
 
@@ -178,8 +150,8 @@ class ChosenData:
         embeds: whether embeddings are evaluated on collections; in the full tier MTEB(eng, v2) is their evaluation.
     """
 
-    datasets: list[Dataset]
-    mteb: list[AbsTask] = field(default_factory=list)
+    datasets: Sequence[Dataset] = ()
+    mteb: Sequence[AbsTask] = ()
     task: Task | None = None
     embeds: bool = True
 
@@ -193,6 +165,45 @@ class ChosenData:
         """Return those of them that collections are for."""
         return [task for task in self.tasks(system) if self.embeds or task != "embedding"]
 
+    def tasks_on(self, mteb_task: AbsTask, system: System) -> list[Task]:
+        """Return how to evaluate a system on a task of MTEB: by embedding, and by reranking where it has candidates.
+
+        A task with more pairs than ``evaluation.mteb.max_pairs`` is not reranked; the first stage does neither.
+        """
+        if system.load is None:
+            return []
+        limit = system.experiment.evaluation.mteb.max_pairs
+        reranks = _reranks(mteb_task) and pairs_above(mteb_task, limit) is None
+        return [task for task in self.tasks(system) if task == "embedding" or (task == "reranking" and reranks)]
+
+    def report_left_out(self, system: System) -> None:
+        """Print on stderr the tasks of MTEB that are too large for a system to rerank."""
+        limit = system.experiment.evaluation.mteb.max_pairs
+        for task in self.mteb if "reranking" in self.tasks(system) else ():
+            if pairs := pairs_above(task, limit):
+                stderr.print(
+                    f"left out: reranking {task.metadata.name}, {pairs:,} pairs, more than "
+                    f"evaluation.mteb.max_pairs={limit:,}; set it to null to rerank them all",
+                    style="yellow",
+                    soft_wrap=True,
+                )
+        if not self.mteb or any(self.tasks_on(task, system) for task in self.mteb):
+            return
+        only = f"{system.name} is evaluated by reranking only"
+        if not any(map(_reranks, self.mteb)):
+            raise UsageError(
+                f"{only}, and none of these tasks gives candidates to rerank; name tasks of type Reranking, or name "
+                "tasks like SciFact by --datasets"
+            )
+        if not self.datasets:
+            raise UsageError(
+                f"{only}, and the tasks with candidates are left out (named above); raise evaluation.mteb.max_pairs"
+            )
+
+
+def _reranks(mteb_task: AbsTask) -> bool:
+    return mteb_task.metadata.type in RERANKING_TYPES
+
 
 def chosen_data(
     systems: Sequence[System],
@@ -203,11 +214,7 @@ def chosen_data(
     task: Task | None = None,
     max_queries: int | None = None,
 ) -> ChosenData:
-    """Return the collections and the tasks of MTEB that the user names, or those of the tier.
-
-    Raises:
-        UsageError: there is none of a name, or a system is not evaluated on the one task wanted.
-    """
+    """Return the collections and the tasks of MTEB that the user names, or those of the tier."""
     experiment, full = systems[0].settings, tier == "full" and not datasets and not mteb
     if datasets:
         collections = chosen_datasets(experiment, datasets, max_queries)

@@ -18,12 +18,7 @@ _METRIC = "ndcg@10"
 
 
 class DevEvaluation:
-    """Scores models on the queries of ``training.dev``, on the tasks that an arm is trained for.
-
-    Args:
-        experiment: its ``training.dev`` says what is scored.
-        arm: one of its arms.
-    """
+    """Scores models on the queries of ``training.dev``, on the tasks that an arm is trained for."""
 
     def __init__(self, experiment: Experiment, arm: str) -> None:
         self._experiment, self._arm, self._task = experiment, arm, experiment.arm(arm).task
@@ -40,11 +35,7 @@ class DevEvaluation:
             _ = self._data.pooled
 
     def __call__(self, model: UnimodelForExp1) -> dict[str, float]:
-        """Return ``{"reranking/ndcg@10": .., "embedding/ndcg@10": ..}``, only the tasks that the arm is trained for.
-
-        Raises:
-            UnimoeError: as in ``prepare``, or a score is not finite.
-        """
+        """Return ``{"reranking/ndcg@10": .., "embedding/ndcg@10": ..}``, only the tasks that the arm is trained for."""
         scores, data, evaluation = {}, self._data, self._experiment.evaluation
         if self._task != "emb_only":
             reranked = rerank_collection(

@@ -10,7 +10,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from unimoe.config import Experiment
 from unimoe.core.errors import DataError, UsageError
@@ -24,9 +24,6 @@ from unimoe.evaluation.spec import Outcome
 from unimoe.evaluation.tiers.loading import failure_reason
 from unimoe.metrics import score_run
 from unimoe.models.embedder import Advance
-
-if TYPE_CHECKING:
-    from mteb import AbsTask
 
 RERANKING_TYPES = ("Reranking", "InstructionReranking")
 """Types of tasks that a cross-encoder can do: the candidates are given."""
@@ -87,7 +84,7 @@ def evaluate_mteb(
             FiQA2018, ``full`` for the 41 tasks of MTEB(eng, v2).
         cross_encoder: rerank the candidates of reranking tasks by yes/no judgements, instead of embedding.
         name: what MTEB's results call the model.
-        advance: called with the number of texts or pairs done, after each batch.
+        advance: called with the number of texts or pairs done.
 
     Returns:
         The scores of every task that could be done, and why the others could not.
@@ -101,7 +98,12 @@ def evaluate_mteb(
     options: dict[str, Any] = {"name": name, "prompts": prompts, "advance": advance, **config.evaluation.batches}
     wrapped: MTEBWrapper[Any]
     if cross_encoder:
-        refuse_without_candidates(chosen)
+        for task in chosen:
+            if task.metadata.type not in RERANKING_TYPES:
+                raise UsageError(
+                    f"{task.metadata.name} is a task of type {task.metadata.type}, which gives no candidates to "
+                    "rerank; let the model embed there, or name reranking tasks"
+                )
         wrapped = MTEBCrossEncoderWrapper(as_unimodel(model, tokenizer, config), **options)
     else:
         embeds = callable(getattr(model, "encode", None)) and hasattr(model, "base_identity")
@@ -122,13 +124,9 @@ def evaluate_embedding_collection(
 ) -> Outcome:
     """Rank a collection by the cosine of embeddings, through ``mteb.evaluate``.
 
-    A BEIR set is evaluated as MTEB's task of it, with that task's name and instruction.
-
-    Args:
-        model: embeds the texts.
-        collection: judged queries without relevant documents count 0, unjudged ones are only listed.
-        exclude_self: leave out the document whose id is the query's (ArguAna, Quora).
-        folder: where vectors are kept, so that a killed run finds them again; None for a temporary one.
+    A BEIR set is evaluated as MTEB's task of it, with that task's name and instruction. Judged queries without relevant
+    documents count 0, unjudged ones are only listed. ``exclude_self`` leaves out the document whose id is the query's
+    (ArguAna, Quora). Vectors are kept in ``folder`` for a killed run, None for a temporary one.
 
     Raises:
         DataError: the collection has no documents or no judgments, or an embedding is not finite or zero.
@@ -146,17 +144,3 @@ def evaluate_embedding_collection(
     # By the collection's own judgments: MTEB's copy has no negative grades.
     scores = score_run(collection.qrels, outcome.run, relevance_level=collection.relevance_level)
     return replace(outcome, scores=replace(scores, unjudged_queries=collection.unjudged_queries))
-
-
-def refuse_without_candidates(tasks: Sequence[AbsTask]) -> None:
-    """Refuse tasks that a cross-encoder cannot do: those that give no candidates to rerank.
-
-    Raises:
-        UsageError: there is one.
-    """
-    for task in tasks:
-        if task.metadata.type not in RERANKING_TYPES:
-            raise UsageError(
-                f"{task.metadata.name} is a task of type {task.metadata.type}, which gives no candidates to rerank; "
-                "let the model embed there, or name reranking tasks"
-            )

@@ -7,52 +7,19 @@ import uuid
 from collections.abc import Callable, Iterable
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
 from typing import Any
 
 import torch
 
-from unimoe.cluster.cluster import Assignment, Cluster
-from unimoe.cluster.work import ALONE, Workers
-from unimoe.config import Batches
+from unimoe.cluster.cluster import Cluster
 from unimoe.config.base import Dtype
 from unimoe.core.errors import UsageError
 from unimoe.data.mteb_names import random_state_kept
 from unimoe.evaluation.reranking.cluster_model import ClusterModel
-from unimoe.evaluation.spec import Evaluation
 from unimoe.evaluation.systems.system import System
+from unimoe.evaluation.worker_jobs import with_files
 from unimoe.models.device import choose_dtype
 from unimoe.results import safe_name
-
-
-@dataclass(frozen=True)
-class Purpose:
-    """What a model is held for.
-
-    Attributes:
-        title: in words.
-        place: names of the folders below which a store keeps its units.
-        identity: of all that units depend on besides what they say themselves and the device; None where nothing tells
-            the model from every other, so that no later run may find them.
-    """
-
-    title: str
-    place: tuple[str, ...]
-    identity: str | None
-
-    @classmethod
-    def of(cls, spec: Evaluation) -> Purpose:
-        """Return that of an evaluation."""
-        place = (spec.system, str(spec.seed), spec.task, spec.dataset)
-        return cls(spec.title, place, spec.fingerprint if spec.reusable else None)
-
-
-@dataclass(frozen=True)
-class Held:
-    """A system's model as this process sees it, and the workers that share its work."""
-
-    model: Any
-    workers: Workers
 
 
 class LocalEngine:
@@ -64,16 +31,19 @@ class LocalEngine:
 
     remote = False
 
-    def held(self, source: System, purpose: Purpose, batches: Batches) -> Held:
-        """Return the model of a system, loaded.
+    def model(self, system: System, what: str, identity: str | None) -> Any:
+        """Return the model of a system for some work.
 
-        Raises:
-            UnimoeError: it cannot be loaded.
+        Args:
+            system: not the first stage.
+            what: names the work; a store keeps its units in a folder of that name.
+            identity: hash of all that units depend on besides what they say themselves and the device; None where
+                nothing tells the model from every other, so that no later run may find them.
         """
-        return Held(source.model(), ALONE)
+        return system.model()
 
-    def noted(self, spec: Evaluation, size: int | None) -> AbstractContextManager[None]:
-        """Keep nothing of an evaluation that runs: the terminal shows it."""
+    def noted(self, what: str, size: int | None) -> AbstractContextManager[None]:
+        """Keep nothing of work that runs: the terminal shows it."""
         return nullcontext()
 
     def dtype(self, device: torch.device, setting: Dtype, *, trains: bool = False) -> torch.dtype:
@@ -84,11 +54,7 @@ class LocalEngine:
         """Refuse nothing: one process may ask a server."""
 
     def run(self, jobs: Iterable[Callable[[], None]], at_once: int) -> None:
-        """Run jobs that submit work and wait for it, one after the other.
-
-        Raises:
-            Exception: of the first job that failed.
-        """
+        """Run jobs that submit work and wait for it, one after the other; the first error ends them."""
         for job in jobs:
             job()
 
@@ -101,23 +67,17 @@ class ClusterEngine:
     def __init__(self, cluster: Cluster) -> None:
         self.cluster, self._run = cluster, uuid.uuid4().hex  # which names what no later run may find
 
-    def held(self, source: System, purpose: Purpose, batches: Batches) -> Held:
-        """Return a stand-in for the model, which a worker loads; one that asks a server asks from here."""
-        if source.recipe is None:
-            return Held(source.model(), ALONE)
-        workers = self.cluster.workers(
-            Assignment(
-                what=purpose.title,
-                scope="/".join(["units", *map(safe_name, purpose.place)]),
-                recipe=source.recipe(self.cluster.store),
-                identity={"scores": purpose.identity or self._run},
-            )
-        )
-        return Held(ClusterModel(workers, workers.ask("facts", {"options": dict(batches)})), workers)
+    def model(self, system: System, what: str, identity: str | None) -> Any:
+        """Return a stand-in for the model, which workers load; one that asks a server asks from here."""
+        if system.recipe is None:
+            return system.model()
+        recipe = with_files(system.recipe, self.cluster.store)
+        workers = self.cluster.workers(what, f"units/{safe_name(what)}", recipe, identity or self._run)
+        return ClusterModel(workers, workers.ask("facts", {"options": dict(system.experiment.evaluation.batches)}))
 
-    def noted(self, spec: Evaluation, size: int | None) -> AbstractContextManager[None]:
-        """Keep on the board in the store, for ``unimoe status``, that an evaluation of so many items runs."""
-        return self.cluster.board.noted(spec.title, size)
+    def noted(self, what: str, size: int | None) -> AbstractContextManager[None]:
+        """Keep on the board in the store, for ``unimoe status``, that work on so many items runs."""
+        return self.cluster.board.noted(what, size)
 
     def dtype(self, device: torch.device, setting: Dtype, *, trains: bool = False) -> torch.dtype:
         """Return the setting, or what the first worker finds faster, for training too."""

@@ -7,7 +7,9 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from itertools import count
+from operator import itemgetter
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import torch
 
@@ -17,7 +19,7 @@ from unimoe.data.catalog import load_collection
 from unimoe.data.sources.beir_sets import CQADUPSTACK
 from unimoe.evaluation.chosen import ChosenData
 from unimoe.evaluation.engines import Engine
-from unimoe.evaluation.mteb.suite import MTEBSuite
+from unimoe.evaluation.mteb.run import load_from_hub, task_at_hand
 from unimoe.evaluation.retrieval_eval import Searches, dense_collection
 from unimoe.evaluation.runner import Evaluator
 from unimoe.evaluation.spec import Evaluation
@@ -27,7 +29,13 @@ from unimoe.evaluation.tiers.loading import Failures, load_reporting, report_odd
 from unimoe.metrics.scoring import dataset_group, suite_averages
 from unimoe.results import EvalResult, Task, result_path
 
+if TYPE_CHECKING:
+    from mteb import AbsTask
+
 Result = tuple[System, EvalResult]
+
+_MTEB_AT_ONCE = 8
+"""Tasks of MTEB under way together on a cluster: the driver holds the data of those that rank documents."""
 
 
 class Driver:
@@ -35,28 +43,17 @@ class Driver:
 
     Attributes:
         failures: the collections and tasks of MTEB without a score.
-        systems: those that are evaluated.
-
-    Args:
-        systems: each with the folder of its results.
-        data: what they are evaluated on.
-        engine: where the work is done.
-        given: command-line overrides, which each result records.
     """
 
-    def __init__(self, systems: Sequence[System], data: ChosenData, engine: Engine, given: Sequence[str]) -> None:
-        self.failures, self.systems, self._data, self._engine = Failures(), systems, data, engine
+    def __init__(self, systems: Sequence[System], data: ChosenData, engine: Engine, given: Sequence[str] = ()) -> None:
+        self.failures, self._systems, self._data, self._engine = Failures(), systems, data, engine
         folders = {system.results_dir for system in systems}
         self._evaluators = {folder: Evaluator(folder, given, engine) for folder in folders}
-        self._suites = [
-            MTEBSuite(self.evaluator(system), system, data.tasks(system), self.failures)
-            for system in systems
-            if data.mteb and system.load is not None
-        ]
-        for suite in self._suites:
-            suite.report_left_out(data.mteb, alone=not data.datasets)
+        for system in systems:
+            if system.load is not None:
+                data.report_left_out(system)
         parts = sum(len(data.tasks_on_collections(system)) for system in systems) * len(data.datasets)
-        parts += sum(len(suite.tasks_on(task)) for suite in self._suites for task in data.mteb)
+        parts += sum(len(data.tasks_on(task, system)) for system in systems for task in data.mteb)
         self._steps = Steps(parts, bars=not engine.remote)
 
     def evaluator(self, system: System) -> Evaluator:
@@ -66,18 +63,15 @@ class Driver:
     def on_collections(self, load: Callable[[Dataset], LoadedDataset | Searches], at_once: int) -> list[Result]:
         """Evaluate on every collection, and print a line for each result; return them in the order of the work.
 
-        Args:
-            load: returns the data, for which the evaluations are made.
-            at_once: evaluations under way together, where the engine has workers elsewhere.
+        ``load`` returns a dataset's data, for which the evaluations are made. Where the engine has workers elsewhere,
+        ``at_once`` evaluations are under way together.
         """
         places, found = count(), dict[int, Result]()
 
-        def take(name: str, some: Sequence[tuple[int, System, Evaluation]]) -> None:
+        def take(name: str, parts: Sequence[tuple[int, System, Evaluation]]) -> None:
             with self.failures.kept(name):
-                for place, system, evaluation in some:
-                    result = self.evaluator(system).take(evaluation, self._steps)
-                    _print_result(result, system)
-                    found[place] = (system, result)
+                for place, system, evaluation in parts:
+                    found[place] = self._taken(system, evaluation)
 
         def jobs() -> Iterator[Callable[[], None]]:
             for dataset in self._data.datasets:
@@ -85,7 +79,7 @@ class Driver:
                     data = load(dataset)
                     parts = [
                         (next(places), system, evaluation)
-                        for system in self.systems
+                        for system in self._systems
                         for evaluation in self.evaluator(system).evaluations(
                             system, data, self._data.tasks_on_collections(system)
                         )
@@ -96,18 +90,46 @@ class Driver:
                         yield from (partial(take, dataset.name, [part]) for part in parts)
 
         self._engine.run(jobs(), at_once)
-        return [result for _, result in sorted(found.items())]
+        return [result for _, result in sorted(found.items(), key=itemgetter(0))]
 
     def on_mteb(self) -> list[Result]:
-        """Evaluate each system on every task of MTEB, and print a line for each result, and their means."""
-        found = list[Result]()
-        for suite in self._suites:
-            done = [(suite.system, result) for result in suite.run(self._data.mteb, self._steps)]
-            for system, result in done:
-                _print_result(result, system)
-            print_mteb_means([result for _, result in done])
-            found += done
-        return found
+        """Evaluate on every task of MTEB, and print a line for each result, and each system's means.
+
+        Tasks are taken one after the other, so that the data of one is in memory; on a cluster a few at a time.
+        """
+        found: dict[str, list[Result]] = {task.metadata.name: [] for task in self._data.mteb}
+
+        def take(mteb_task: AbsTask) -> None:
+            given, name = mteb_task.data_loaded, mteb_task.metadata.name
+            with self.failures.kept(task=name):
+                for system, evaluation in self._ready(mteb_task):
+                    with self.failures.kept(task=name):
+                        found[name].append(self._taken(system, evaluation))
+            if mteb_task.data_loaded and not given:
+                mteb_task.unload_data()  # the next one may need the memory
+
+        self._engine.run((partial(take, task) for task in self._data.mteb), _MTEB_AT_ONCE)
+        results = [result for of_task in found.values() for result in of_task]
+        _print_by_arm(results, print_mteb_means)
+        return results
+
+    def _ready(self, mteb_task: AbsTask) -> list[tuple[System, Evaluation]]:
+        """Return the evaluations on a task of MTEB, and load its data if one of them has to be run."""
+        ready = task_at_hand(mteb_task) or mteb_task
+        parts = [
+            (system, self.evaluator(system).on_mteb_task(system, task, ready))
+            for system in self._systems
+            for task in self._data.tasks_on(mteb_task, system)
+        ]
+        missing = [own for own, evaluation in parts if not self.evaluator(own).store.is_done(evaluation)]
+        if missing and self.evaluator(missing[0]).needs_data(mteb_task):
+            load_from_hub(ready)
+        return parts
+
+    def _taken(self, system: System, evaluation: Evaluation) -> Result:
+        result = self.evaluator(system).take(evaluation, self._steps)
+        _print_result(result, system)
+        return system, result
 
 
 def run_evaluation(
@@ -117,26 +139,16 @@ def run_evaluation(
 
     Returns:
         The systems' result files by ``task/dataset``, of several systems those of the last.
-
-    Raises:
-        MissingPartError: everything is done except collections and tasks that failed.
-        UnimoeError: nothing could be evaluated.
     """
     by_folder = {system.results_dir: system for system in reversed(systems)}
     first_stages = [
         replace(first_stage_system(system.experiment), output_dir=folder) for folder, system in by_folder.items()
     ]
     driver = Driver([*first_stages, *systems], data, engine, given)
-    everything = driver.on_collections(lambda dataset: load_reporting(dataset, device), at_once=2 * len(driver.systems))
+    at_once = 2 * (len(first_stages) + len(systems))
+    everything = driver.on_collections(lambda dataset: load_reporting(dataset, device), at_once)
     found = [(system, result) for system, result in everything if system.load is not None]
-    labelled: dict[str, list[EvalResult]] = {}
-    for _, result in found:
-        seed = "" if result.seed is None else f", seed {result.seed}"
-        labelled.setdefault(f"{result.config_name}{seed}", []).append(result)
-    for label, results in sorted(labelled.items()):
-        if len(systems) > 1:
-            stdout.print(f"{label}:", soft_wrap=True)
-        print_averages(results)
+    _print_by_arm(found, print_averages)
     found += driver.on_mteb()
     driver.failures.refuse(done=bool(found or data.mteb))
     return {result.key: _path(result, systems[-1]) for _, result in found}
@@ -149,9 +161,6 @@ def run_retrieval(
 
     Returns:
         What was searched by all of them, as ``task/dataset``, and what could not be.
-
-    Raises:
-        DataError: the folder holds results that cannot be compared with these.
     """
     driver = Driver(systems, ChosenData(list(datasets)), engine, given)
     retriever = systems[1]
@@ -185,6 +194,18 @@ def _print_result(result: EvalResult, system: System) -> None:
 
 def _path(result: EvalResult, system: System) -> Path:
     return result_path(system.results_dir, result.config_name, result.seed, result.task, result.dataset)
+
+
+def _print_by_arm(found: Sequence[Result], print_means: Callable[[Sequence[EvalResult]], None]) -> None:
+    """Print the means of each arm and seed, below its name where there are several."""
+    by_arm: dict[str, list[EvalResult]] = {}
+    for _, result in found:
+        seed = "" if result.seed is None else f", seed {result.seed}"
+        by_arm.setdefault(f"{result.config_name}{seed}", []).append(result)
+    for label, results in sorted(by_arm.items()):
+        if len(by_arm) > 1:
+            stdout.print(f"{label}:", soft_wrap=True)
+        print_means(results)
 
 
 def print_averages(results: Sequence[EvalResult]) -> None:

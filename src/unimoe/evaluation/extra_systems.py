@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 
 import torch
 
 from unimoe.config import Experiment
 from unimoe.core.errors import DataError, UnimoeError, UsageError
-from unimoe.evaluation.recipes import named_recipe
 from unimoe.evaluation.reranking.served import ServedReranker
 from unimoe.evaluation.systems.named import ADDRESSES, OPTION, Naming, named_system
 from unimoe.evaluation.systems.system import System
@@ -21,11 +19,7 @@ _OF_THE_BASE = {"revision": None, "layers": None}
 
 
 def load_extra_systems(experiment: Experiment, device: torch.device, dtype: torch.dtype) -> list[System]:
-    """Return the systems that an experiment names, each known to be there; their models are loaded when needed.
-
-    Raises:
-        UnimoeError: a name means no model, or a server does not answer; names the key.
-    """
+    """Return the systems that an experiment names, each known to be there; their models are loaded when needed."""
     model = experiment.model.model_copy(update=_OF_THE_BASE)
     model.model_fields_set.discard("max_length")  # set for the base: an encoder has a length of its own
     other = experiment.model_copy(update={"model": model})
@@ -33,12 +27,10 @@ def load_extra_systems(experiment: Experiment, device: torch.device, dtype: torc
     for arm, name in experiment.evaluation.systems.items():
         served = name.partition(":")[0] in ADDRESSES  # and reads the base's token ids
         try:
-            system = named_system(name, Naming(experiment if served else other, device, dtype, arm))
+            systems.append(named_system(name, Naming(experiment if served else other, device, dtype, arm)))
         except UnimoeError as error:
             kind = UsageError if isinstance(error, UsageError) else DataError
             raise kind(f"evaluation.systems.{arm}: {str(error).removeprefix(OPTION).lstrip()}") from None
-        recipe = None if served else named_recipe(system.settings, name, arm, dtype)
-        systems.append(replace(system, recipe=recipe))
     return systems
 
 

@@ -6,6 +6,7 @@ MTEB's own loader and writer do it: ``results/{model}/{revision}/{task}.json``, 
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -16,6 +17,7 @@ from unimoe.config.files import parse_config
 from unimoe.core.errors import DataError, UsageError
 from unimoe.core.io import hash_json, read_bytes
 from unimoe.data.mteb_names import find_tasks, random_state_kept
+from unimoe.evaluation.model_wrappers import model_meta
 from unimoe.models.base import BaseSizes, base_sizes
 from unimoe.models.encoder import POOLINGS, encoder_sizes
 from unimoe.results import EvalResult, Task, arm_dir, read_result, result_files
@@ -24,33 +26,6 @@ if TYPE_CHECKING:
     from mteb import AbsTask, TaskResult
 
 _BYTES = {"float32": 4, "float16": 2, "bfloat16": 2}
-
-
-@dataclass(frozen=True)
-class ExportRequest:
-    """What to write, and where.
-
-    Attributes:
-        task: ``embedding``, or ``reranking`` for what the arm scores as a cross-encoder.
-        names: tasks and benchmarks of MTEB; empty for all that there are results of.
-        model: ``org/name``.
-        revision: of the model; None for a content hash of all that its scores depend on.
-        target: the folder that gets ``results/``.
-    """
-
-    output_dir: Path
-    arm: str
-    seed: int | None
-    task: Task
-    names: tuple[str, ...]
-    model: str
-    revision: str | None
-    target: Path
-
-    @property
-    def folder(self) -> Path:
-        """The results' folder."""
-        return arm_dir(self.output_dir, self.arm, self.seed) / "results" / self.task
 
 
 @dataclass(frozen=True)
@@ -70,23 +45,34 @@ class Export:
     notes: list[str] = field(default_factory=list)
 
 
-def export_results(request: ExportRequest) -> Export:
-    """Write the results of one arm and seed for MTEB's results repository.
+def export_results(
+    output_dir: Path,
+    arm: str,
+    seed: int | None,
+    task: Task,
+    names: Sequence[str],
+    *,
+    model: str,
+    revision: str | None,
+    target: Path,
+) -> Export:
+    """Write the results of one arm and seed for MTEB's results repository, into ``results/`` of the folder ``target``.
 
-    Raises:
-        UsageError: the name or revision cannot be a model's, or MTEB has no task of a name.
-        DataError: there is no result to write, or the results are not of one model.
+    ``task`` is ``embedding``, or ``reranking`` for what the arm scores as a cross-encoder. ``names`` are tasks and
+    benchmarks of MTEB, none for all that there are results of. ``model`` is ``org/name``; without a ``revision`` it
+    has a content hash of all that its scores depend on.
     """
     part = r"\w[\w.-]*"  # no "..": it would be another folder
-    if not re.fullmatch(f"{part}/{part}", request.model):
-        raise UsageError(f"--model-name {request.model}: MTEB files models by organisation and name; write org/name")
-    if request.revision is not None and not re.fullmatch(part, request.revision):
+    if not re.fullmatch(f"{part}/{part}", model):
+        raise UsageError(f"--model-name {model}: MTEB files models by organisation and name; write org/name")
+    if revision is not None and not re.fullmatch(part, revision):
         raise UsageError(
-            f"--revision {request.revision}: it names a folder; use letters, digits, '_', '.' and '-', "
+            f"--revision {revision}: it names a folder; use letters, digits, '_', '.' and '-', "
             "and begin with none of the last two"
         )
-    wanted = find_tasks(request.names) if request.names else []
-    paths = [path for path in result_files(request.output_dir) if path.parent == request.folder]
+    wanted = find_tasks(names) if names else []
+    folder = arm_dir(output_dir, arm, seed) / "results" / task
+    paths = [path for path in result_files(output_dir) if path.parent == folder]
     there = {
         result.dataset: (path, result)
         for path, result in zip(paths, map(read_result, paths), strict=True)
@@ -102,28 +88,26 @@ def export_results(request: ExportRequest) -> Export:
     chosen = {name: there[name] for name in tasks if name not in unfit}
     if not chosen:
         reason = f" ({lines[0]})" if lines else ""
-        raise DataError(f"{request.folder}: no result of a whole task of MTEB{reason}; evaluate with --mteb")
-    (first, model), *others = chosen.values()
-    identity = _identity(model)
+        raise DataError(f"{folder}: no result of a whole task of MTEB{reason}; evaluate with --mteb")
+    (first, own), *others = chosen.values()
+    identity = _identity(own)
     for path, result in others:
         for name, value in _identity(result).items():
             if value != identity[name]:
                 raise DataError(f"{path}: another {name} than in {first}; evaluate one of them again")
-    sizes, notes = _sizes(model)
-    revision = request.revision or hash_json([request.task, identity])
+    sizes, notes = _sizes(own)
     # All are read first: a damaged one is refused before any is written.
     theirs = {name: _theirs(_mteb_json(path)) for name, (path, _) in chosen.items()}
     with random_state_kept():
         from mteb import ResultCache
 
-        from unimoe.evaluation.mteb.model_meta import model_meta
-
-        kind: Literal["dense", "cross-encoder"] = "dense" if request.task == "embedding" else "cross-encoder"
-        card = model_meta(request.model, revision, kind, _facts(model, sizes))
-        cache = ResultCache(request.target)
+        kind: Literal["dense", "cross-encoder"] = "dense" if task == "embedding" else "cross-encoder"
+        revision = revision or hash_json([task, identity])
+        card = model_meta(model, revision, kind, _facts(own, sizes))
+        cache = ResultCache(target)
         for one in theirs.values():
             cache.save_to_cache(one, card)
-        folder = cache.get_task_result_path("x", card).parent
+        written = cache.get_task_result_path("x", card).parent
     notes += [
         f"{name} was read from a folder, whose content hash is its dataset_revision; the repository takes scores on "
         "MTEB's own data: evaluate without UNIMOE_DATA"
@@ -132,20 +116,15 @@ def export_results(request: ExportRequest) -> Export:
     ]
     if not wanted:  # nobody asked for what is unfit
         notes += [f"left out: {line}" for line in lines]
-    return Export(folder, list(theirs), unfit if wanted else {}, notes)
+    return Export(written, list(theirs), unfit if wanted else {}, notes)
 
 
 def seed_of(output_dir: Path, arm: str, seed: int | None) -> int | None:
-    """Return the seed of an arm's results: the one given, else the only one that there is.
-
-    Raises:
-        DataError: the folder holds no results of the arm.
-        UsageError: it holds several seeds.
-    """
-    results = [path for path in result_files(output_dir) if path.relative_to(output_dir).parts[0] == arm]
-    names = sorted({path.relative_to(output_dir).parts[1].removeprefix("seed_") for path in results})
+    """Return the seed of an arm's results: the one given, else the only one that there is."""
+    places = [path.relative_to(output_dir).parts for path in result_files(output_dir)]
+    names = sorted({place[1].removeprefix("seed_") for place in places if place[0] == arm})
     if not names:
-        arms = sorted({path.relative_to(output_dir).parts[0] for path in result_files(output_dir)})
+        arms = sorted({place[0] for place in places})
         raise DataError(f"{output_dir}: no results of {arm!r}; there are {', '.join(arms) or 'none'}")
     if seed is not None or names == ["none"]:
         return seed
@@ -180,6 +159,7 @@ def _identity(result: EvalResult) -> dict[str, Any]:
 
 
 def _sizes(result: EvalResult) -> tuple[BaseSizes | None, list[str]]:
+    """Return the numbers of parameters of a result's model, or a note why they are not known."""
     model = parse_config(ModelConfig, result.config["model"], source="the results' config, model")
     try:
         if set((result.identity.prompt or "").partition("@")[0].split("+")) <= set(POOLINGS):  # an encoder's

@@ -15,14 +15,14 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from unimoe.cluster.work import ALONE, Progress, Workers
 from unimoe.config import Batches, MTEBConfig
 from unimoe.core.errors import named_inputs
 from unimoe.core.io import hash_json, hash_parts
+from unimoe.data.sources.from_mteb import import_mteb
 from unimoe.evaluation.mteb.prompts import TaskCard, TaskPrompts
+from unimoe.evaluation.reranking.cluster_model import encode_texts, spread_over
 from unimoe.evaluation.reranking.rerankers import reranker_of
 from unimoe.evaluation.reranking.shards import Reranker
-from unimoe.evaluation.sharing import encode_texts, shared
 from unimoe.models.embedder import Advance, Embedder, TextKind, Vectors
 from unimoe.models.pair_model import PairModel
 
@@ -52,8 +52,7 @@ class MTEBWrapper(Generic[Model]):
         identity: what changes scores besides base weights, prompt, length and dtype, above all the content hash of the
             checkpoint. MTEB reuses stored scores of the same revision, so without it the weights in memory are hashed.
         prompts: prefixes or instructions by task; by default the model's own for all.
-        advance: called with the number of texts or pairs done, after each batch.
-        workers: those that share the work.
+        advance: called with the number of texts or pairs done.
         batches: the size of a forward pass; by default what suits the device.
     """
 
@@ -67,10 +66,9 @@ class MTEBWrapper(Generic[Model]):
         identity: Mapping[str, str] | None = None,
         prompts: TaskPrompts | None = None,
         advance: Advance | None = None,
-        workers: Workers = ALONE,
         **batches: Unpack[Batches],
     ) -> None:
-        self.model, self.name, self.workers, self.done = model, name, workers, 0
+        self.model, self.name, self.done = model, name, 0
         self.prompts, self._advance = prompts or _NO_PROMPTS, advance
         self.batches: Batches = {"token_budget": None, "batch_size": None, **batches}  # both: fingerprints hash them
         self.mteb_model_meta = self._meta(identity)
@@ -86,8 +84,6 @@ class MTEBWrapper(Generic[Model]):
 
         The kind is part of it: an encoder and a cross-encoder with the same weights score a reranking task differently.
         """
-        from unimoe.evaluation.mteb.model_meta import model_meta
-
         parts = (getattr(self.model, name, None) for name in ("base_identity", "prompt_name", "dtype"))
         own = [part if part is None else str(part) for part in parts]  # a reranker's are in ``identity`` alone
         identity = {"weights": _weights_hash(self.model)} if identity is None else dict(identity)
@@ -114,10 +110,7 @@ class MTEBEncoderWrapper(MTEBWrapper[Embedder]):
         prompt_type: PromptType | None = None,
         **kwargs: Unpack[EncodeKwargs],
     ) -> Vectors:
-        """Embed all texts of a data loader, regardless of its batches.
-
-        Returns:
-            ``(N, D)`` float32, in the loader's order.
+        """Embed all texts of a data loader, ``(N, D)`` float32 in the loader's order, regardless of its batches.
 
         Raises:
             DataError: an embedding is not finite or zero; the message names the task and the text's id.
@@ -127,18 +120,11 @@ class MTEBEncoderWrapper(MTEBWrapper[Embedder]):
         return self.encode_named(texts, ids, task_metadata, role)
 
     def encode_named(self, texts: Sequence[str], ids: Sequence[str], task: TaskCard, role: str | None) -> Vectors:
-        """Embed texts of a task in memory; arguments as in ``options``, result and errors as in ``encode``.
-
-        Args:
-            texts: N texts.
-            ids: what errors call them.
-            task: MTEB's card of the task.
-            role: ``query``, ``document`` or None.
-        """
-        options, progress = self.options(task, role), Progress(self.advance)
-        encode = partial(self.model.encode, advance=progress.batch, **options)
+        """Embed texts of a task in memory, in a role: ``query``, ``document`` or None; errors name them by ``ids``."""
+        options = self.options(task, role)
+        encode = partial(self.model.encode, **options)
         with named_inputs(lambda index: f"{task.name}, {role or 'text'} {ids[index]}"):
-            return encode_texts(encode, texts, shared(self.workers, **options), progress)
+            return encode_texts(encode, texts, spread_over(self.model, **options), self.advance)
 
     def options(self, task: TaskCard, role: str | None) -> dict[str, Any]:
         """Return the arguments of ``Embedder.encode`` for the texts of a task, as JSON values."""
@@ -177,10 +163,7 @@ class MTEBCrossEncoderWrapper(MTEBWrapper[PairModel | Reranker]):
         prompt_type: PromptType | None = None,
         **kwargs: Unpack[EncodeKwargs],
     ) -> Vectors:
-        """Score the pairs of two data loaders of equal length, queries and documents.
-
-        Returns:
-            Scores ``(N,)``, float32, in the loaders' order.
+        """Score the pairs of two data loaders of equal length, queries and documents: ``(N,)`` float32 in their order.
 
         Raises:
             DataError: a score is not finite; names the task and both ids.
@@ -204,6 +187,27 @@ class MTEBCrossEncoderWrapper(MTEBWrapper[PairModel | Reranker]):
     def reranker(self, instruction: str | None) -> Reranker:
         """Return what scores pairs with an instruction in shards."""
         return reranker_of(self.model, instruction=instruction, **self.batches)
+
+
+def model_meta(
+    name: str, revision: str, kind: Literal["dense", "cross-encoder"], known: Mapping[str, Any] | None = None
+) -> ModelMeta:
+    """Return the card that MTEB files a model's results under.
+
+    ``name`` has a ``/`` in it, ``revision`` is a hash of all that changes scores, ``known`` has other fields.
+    """
+    import_mteb()  # before anything of it is imported by name
+    from mteb.models.model_meta import ModelMeta, ScoringFunction
+
+    facts: dict[str, Any] = {
+        "name": name,
+        "revision": revision,
+        "model_type": [kind],
+        "modalities": ["text"],
+        "similarity_fn_name": ScoringFunction.COSINE if kind == "dense" else None,
+    }
+    empty = ModelMeta.create_empty(overwrites=facts)
+    return empty.model_validate({**dict(empty), **known}) if known else empty
 
 
 def _texts(inputs: DataLoader[BatchedInput]) -> tuple[list[str], list[str], list[str | None]]:

@@ -11,7 +11,6 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import islice
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 import torch
@@ -21,16 +20,14 @@ from unimoe.core.errors import UsageError
 from unimoe.core.trec import Run
 from unimoe.data.mteb_sizes import TaskSize, task_size
 from unimoe.evaluation.chosen import ChosenData
-from unimoe.evaluation.mteb.suite import MTEBSuite
 from unimoe.evaluation.reranking.rerankers import reranker_of, truncation_note
-from unimoe.evaluation.reranking.shards import Pair, cut_shards, prepare
-from unimoe.evaluation.runner import Evaluator
+from unimoe.evaluation.reranking.shards import cut_shards, prepare
 from unimoe.evaluation.spec import result_dataset
 from unimoe.evaluation.systems.system import System
 from unimoe.evaluation.tiers.datasets import Dataset, LoadedDataset
 from unimoe.evaluation.tiers.loading import Failures, report_dataset
 from unimoe.models.batching import batches
-from unimoe.models.served.usage import Estimate
+from unimoe.models.served.client import Estimate
 from unimoe.models.token_tree import tree_tokens
 from unimoe.models.unimodel import UnimodelForExp1
 from unimoe.results import Task
@@ -120,56 +117,57 @@ class Probe:
     def __init__(self, model: Any) -> None:
         self.model, self._speed = model, 0.0
         self._by_tokens, self._embeds = (callable(getattr(model, name, None)) for name in ("rerank_ids", "encode"))
-        self.served = callable(getattr(model, "estimate", None))
+        self._served = callable(getattr(model, "estimate", None))
         self.unit = "tokens" if self._by_tokens else "texts" if self._embeds else "pairs"
         self.asked: list[Estimate] = []
 
     def on_collection(self, task: Task, data: LoadedDataset) -> Work:
         """Return what a task on a collection takes."""
-        collection, queries = data.collection, len(data.collection.queries)
+        collection, pooled, sample = data.collection, data.pooled, list[Any]()
         if task == "reranking":
             items = sum(map(len, data.candidates.values()))
             lines = sum(len(q) + len(d) + _LINE_BYTES for q, found in data.candidates.items() for d in found)
             disk = 2 * lines  # the run, and the shards until it is written
-            if self.served:
+            if self._served:
                 self.asked.append(self.model.estimate(collection, data.candidates))
-            if self._by_tokens:
-                sample: list[Any] = [prompt_sample(data, self.model)]
+            elif self._by_tokens:
+                sample = [prompt_sample(data, self.model)]
             else:
                 asked = spread([query for query in collection.queries if data.candidates.get(query)], _TEXTS // _PART)
-                parts = [[(query, key) for key in islice(data.candidates[query], _PART)] for query in asked]
-                sample = [] if self.served else [prepare(reranker_of(self.model), collection, part) for part in parts]
+                parts = ([(query, key) for key in islice(data.candidates[query], _PART)] for query in asked)
+                sample = [prepare(reranker_of(self.model), collection, part) for part in parts]
         else:
-            documents = [document.full_text for document in data.pooled.corpus.values()]
-            texts = [*documents, *data.pooled.queries.values()]
-            items, disk = len(texts), len(data.pooled.queries) * min(1000, len(documents)) * _LINE_BYTES
-            if self.served:
+            documents = [document.full_text for document in pooled.corpus.values()]
+            texts = [*documents, *pooled.queries.values()]
+            items, disk = len(texts), len(pooled.queries) * min(1000, len(documents)) * _LINE_BYTES
+            if self._served:
                 self.asked.append(self.model.estimate(texts))
-            if self._by_tokens:
+            elif self._by_tokens:
                 sample = [self.model.text_ids(spread(documents, _TEXTS), "document")]
             else:
                 sample = list(batches(spread(texts, _TEXTS), _PART))
+        queries = len(collection.queries)
         work = Work(task, result_dataset(task, data.dataset), queries, items, disk + queries * _QUERY_BYTES)
         return self.timed(work, sample)
 
     def on_mteb_task(self, task: Task, mteb_task: AbsTask, size: TaskSize) -> Work:
         """Return what a task of MTEB takes, by its published size."""
         items = size.pairs if task == "reranking" else size.queries + size.documents
-        if self.served:
+        work = Work(task, mteb_task.metadata.name, size.queries, items, items * _LINE_BYTES)
+        if self._served:
             characters = size.query_characters + size.document_characters
             by_size = self.model.estimate_of(items, characters) if self._embeds else self.model.estimate_task(size)
             self.asked.append(by_size)
+            return work
         queries, documents = _made_up((mteb_task.metadata.description or mteb_task.metadata.name).split(), size)
         if task == "reranking":
             together = max(1, size.pairs // max(1, size.queries))  # candidates of one query, which prompts share
             pairs = [(queries[row // together], document) for row, document in enumerate(documents)]
-            sample: list[Any] = [] if self.served else list(batches(reranker_of(self.model).prepare(pairs), _PART))
-        else:
-            share = size.queries / max(1, items)
-            asks = [int((row + 1) * share) > int(row * share) for row in range(len(documents))]  # spread evenly
-            texts = [query if own else text for own, query, text in zip(asks, queries, documents, strict=True)]
-            sample = [self.model.text_ids(texts, "plain")] if self._by_tokens else list(batches(texts, _PART))
-        work = Work(task, mteb_task.metadata.name, size.queries, items, items * _LINE_BYTES)
+            return self.timed(work, list(batches(reranker_of(self.model).prepare(pairs), _PART)))
+        share = size.queries / max(1, items)
+        asks = [int((row + 1) * share) > int(row * share) for row in range(len(documents))]  # spread evenly
+        texts = [query if own else text for own, query, text in zip(asks, queries, documents, strict=True)]
+        sample = [self.model.text_ids(texts, "plain")] if self._by_tokens else list(batches(texts, _PART))
         return self.timed(work, sample)
 
     def timed(self, work: Work, parts: Sequence[Sequence[Any]]) -> Work:
@@ -178,7 +176,7 @@ class Probe:
         if self._by_tokens:
             tokens = tree_tokens(sample) if work.task == "reranking" else sum(map(len, sample))
             work = replace(work, tokens=round(tokens * work.items / max(1, len(sample))))
-        if self.served or not sample:
+        if not sample:
             return work
         if not self._by_tokens:
             run = self.model.encode if self._embeds else reranker_of(self.model).score
@@ -191,17 +189,11 @@ class Probe:
 def plan_evaluation(
     systems: Sequence[System], data: ChosenData, device: torch.device, price_per_hour: float | None
 ) -> None:
-    """Print what ``run_evaluation`` would do and take; run only a short probe of the model.
-
-    Raises:
-        MissingPartError: the plan leaves out collections that cannot be loaded.
-        UsageError: there are several systems.
-    """
+    """Print what ``run_evaluation`` would do and take; run only a short probe of the model."""
     (system, *others), failures = systems, Failures()
     if others:
         raise UsageError("--plan counts one checkpoint's work; name one, the others take as long")
-    suite = MTEBSuite(Evaluator(Path()), system, data.tasks(system), failures)
-    suite.report_left_out(data.mteb, alone=not data.datasets)
+    data.report_left_out(system)
 
     def planned() -> Iterable[PlannedDataset]:
         for dataset in data.datasets:
@@ -210,7 +202,7 @@ def plan_evaluation(
                 report_dataset(found)
                 yield found
 
-    in_mteb = [(task, one) for one in data.mteb for task in suite.tasks_on(one)]
+    in_mteb = [(task, one) for one in data.mteb for task in data.tasks_on(one, system)]
     print_plan(system, planned(), data.tasks_on_collections(system), price_per_hour, in_mteb)
     failures.refuse(done=True)
 
@@ -266,7 +258,7 @@ def print_plan(
 def prompt_sample(data: LoadedDataset, model: UnimodelForExp1) -> list[list[int]]:
     """Return the token ids of whole prefix groups from several places of a dataset."""
     shards = cut_shards(data.collection, data.candidates, model.pair_ids.order, _PLACE_CHARACTERS)
-    pairs: list[Pair] = [pair for shard in spread(shards, _PLACES) for pair in shard]
+    pairs = [pair for shard in spread(shards, _PLACES) for pair in shard]
     return list(map(list, prepare(reranker_of(model), data.collection, pairs))) if pairs else []
 
 
@@ -274,13 +266,9 @@ def probed_speed(
     run: Callable[[Sequence[T]], object], parts: Sequence[Sequence[T]], amount: Callable[[Sequence[T]], int],
     seconds: float,
 ) -> float:  # fmt: skip
-    """Return how much of a sample a function does per second; no part is done twice, what it keeps would be quicker.
+    """Return how much of a sample a function does per second, by as many parts as the time allows.
 
-    Args:
-        run: does a part.
-        parts: of which as many are done as the time allows; the last one is the warm-up.
-        amount: returns how much a part is.
-        seconds: the time.
+    The last part is the warm-up. None is done twice, as what the model keeps would make it quicker.
     """
     *timed, last = parts
     if timed:

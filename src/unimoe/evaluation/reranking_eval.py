@@ -63,7 +63,7 @@ def evaluate_beir(
     datasets = chosen_datasets(config, [dataset_name], max_queries)
     if len(datasets) > 1:
         raise UsageError(f"{dataset_name} is {len(datasets)} collections; use evaluate_reranking_suite, or name one")
-    return _rerank(as_reranker(model, tokenizer, config), LoadedDataset(datasets[0]))
+    return rerank_dataset(as_reranker(model, tokenizer, config), LoadedDataset(datasets[0]))
 
 
 def evaluate_msmarco_dev(
@@ -108,7 +108,7 @@ def evaluate_reranking_suite(
     missing: list[str] = []
     for dataset in chosen:
         try:
-            outcomes[dataset.name] = _rerank(reranker, LoadedDataset(dataset))
+            outcomes[dataset.name] = rerank_dataset(reranker, LoadedDataset(dataset))
         except UnimoeError as error:  # the others are still worth having
             if len(chosen) == 1 and not isinstance(error, UnavailableError):
                 raise
@@ -132,13 +132,7 @@ def rerank_collection(
 ) -> Outcome:
     """Rerank the candidates of every query of a collection, and score the new order.
 
-    Args:
-        reranker: scores pairs of texts.
-        collection: queries, documents and judgments.
-        candidates: a run: query id to ``{document id: first-stage score}``.
-        main_metric: the metric that decides.
-        ordered: whether the first stage's scores rank.
-        work: see ``ShardWork``.
+    ``ordered`` says whether the first stage's scores rank; ``work`` is as in ``ShardWork``.
 
     Raises:
         DataError: a candidate is no document of the collection, or a score is not finite.
@@ -168,11 +162,13 @@ def rerank_collection(
     )
 
 
-def _rerank(reranker: Reranker, data: LoadedDataset) -> Outcome:
+def rerank_dataset(reranker: Reranker, data: LoadedDataset, **work: Unpack[ShardWork]) -> Outcome:
+    """Rerank the candidates of a dataset, and score the new order."""
     return rerank_collection(
         reranker,
         data.collection,
         data.candidates,
         main_metric=data.dataset.main_metric,
         ordered=data.first_stage.ordered,
+        **work,
     )

@@ -14,16 +14,15 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Unpack
 
-from unimoe.cluster.work import ALONE, Workers
 from unimoe.config import Batches, DenseConfig, DenseExperiment
 from unimoe.core.errors import DataError, UsageError, first_few
 from unimoe.core.io import hash_json
 from unimoe.core.trec import Run, head
 from unimoe.data.collection import Collection
 from unimoe.data.sources.msmarco import PASSAGES, TOP1000
-from unimoe.evaluation.engines import Engine, Purpose
+from unimoe.evaluation.engines import Engine
+from unimoe.evaluation.reranking.cluster_model import spread_over
 from unimoe.evaluation.reranking.rerankers import device_of
-from unimoe.evaluation.sharing import shared
 from unimoe.evaluation.spec import Evaluation, Outcome, system_evaluation
 from unimoe.evaluation.systems.system import System
 from unimoe.evaluation.tiers.datasets import Dataset
@@ -61,21 +60,11 @@ class DenseCollection:
 
 
 def dense_collection(collection: Collection, config: DenseConfig, max_queries: int | None = None) -> DenseCollection:
-    """Choose what of a collection is searched and scored.
+    """Choose what of a whole collection is searched and scored.
 
     In this order: grades below ``relevance_threshold`` become 0; ``corpus_sample`` cuts the corpus, which keeps the
     documents that are relevant to any query; ``test_size`` splits the queries; ``max_queries`` cuts those that are
     scored; ``use_small_eval_set`` cuts the corpus once more, to what is relevant to the scored queries and some others.
-
-    Args:
-        collection: the whole collection.
-        config: settings of the search.
-        max_queries: score at most this many queries, a fixed sample.
-
-    Raises:
-        UsageError: a sample cannot hold the relevant documents, a part of the split would be empty, or the corpus is
-            no more than the candidates of a published first stage.
-        DataError: there are no documents, or no judgment reaches the threshold.
     """
     _refuse_unsearchable(collection)
     collection = replace(collection, qrels=from_grade(collection.qrels, config.relevance_threshold))
@@ -108,33 +97,16 @@ def evaluate_retrieval(
     weights: str | None,
     exclude_self: bool = False,
     advance: Advance | None = None,
-    workers: Workers = ALONE,
     **batches: Unpack[Batches],
 ) -> Outcome:
-    """Embed a corpus and its queries, search it, and score what is found.
-
-    Args:
-        model: embeds queries and documents.
-        collection: as ``dense_collection`` cuts it.
-        config: lengths, depth, cutoffs, backend and storage.
-        store_dir: of the vectors; this and the next three as in ``dense_run``.
-        weights: content hash of an adapter or a head.
-        exclude_self: leave out the document whose id is the query's.
-        advance: called with the number of texts done.
-        workers: those that share the documents.
-        batches: the size of a forward pass; by default what suits the device.
-
-    Raises:
-        DataError: no documents, no judgments, or an embedding is not finite or zero, which names the text's id.
-        UsageError: the backend is not installed, or vectors cannot be written to ``store_dir``.
-    """
+    """Embed a collection, as ``dense_collection`` cuts it, search it, and score what is found; see ``dense_run``."""
     _refuse_unsearchable(collection)
     start, embedded = time.perf_counter(), len(collection.queries)
     of_document: dict[str, Any] = {"kind": "document", "max_length": config.document_length, **batches}
 
     def counted(encode: Encode, units: Iterable[Sequence[str]]) -> Iterator[Vectors]:
         nonlocal embedded
-        for vectors in shared(workers, **of_document)(encode, units):
+        for vectors in spread_over(model, **of_document)(encode, units):
             embedded += len(vectors)
             yield vectors
 
@@ -191,13 +163,7 @@ def retrieval_notes(collection: Collection, depth: int) -> list[str]:
 
 
 class Searches:
-    """A dataset as systems search it: BM25, an encoder, and their fusion, for which texts are embedded once.
-
-    Args:
-        dataset: names the collection.
-        chosen: what of it is searched and scored.
-        engine: where texts are embedded.
-    """
+    """A dataset as systems search it: BM25, an encoder, and their fusion, for which texts are embedded once."""
 
     def __init__(self, dataset: Dataset, chosen: DenseCollection, engine: Engine) -> None:
         self.dataset, self.chosen, self._engine = dataset, chosen, engine
@@ -231,31 +197,27 @@ class Searches:
 
     def _search(self, evaluation: Evaluation, system: System, advance: Advance | None) -> Outcome:
         """Search by words, by vectors or by both, and score what is found."""
-        experiment, test = _settings(system), self.chosen.test
+        experiment, test, dataset = _settings(system), self.chosen.test, self.dataset
         config, start = experiment.retrieval, time.perf_counter()
         deep = max(config.depth, config.fuse_depth or 0)  # both sides of a fusion are searched to
-        runs: list[Run] = []
-        if system.load is None or system.fused:
-            words = bm25_run(
+        embedded = self._embed(evaluation, system, deep, advance) if system.load else None
+        run = embedded.run if embedded else {}
+        if embedded is None or system.fused:
+            run = bm25_run(
                 test,
                 deep,
                 experiment.evaluation.bm25,
                 engine=bm25_engine(experiment),
-                exclude_self=self.dataset.exclude_self,
+                exclude_self=dataset.exclude_self,
                 advance=None if system.fused else advance,
                 cached=True,
             )
-            runs.append(words)
-        embedded: Outcome | None = None
-        if system.load is not None:
-            embedded = self._embed(evaluation, system, deep, advance)
-            runs.append(embedded.run)
-        if system.fused:
+        if embedded is not None and system.fused:
             start = time.perf_counter()
-            cut = [_cut(run, config.fuse_depth or deep) for run in runs]
-            runs = [reciprocal_rank_fusion(cut, depth=config.depth, k=config.fuse_k)]
-        outcome = retrieval_outcome(test, _cut(runs[0], config.depth), config)
-        outcome = replace(outcome, main_metric=self.dataset.main_metric, items=0, seconds=time.perf_counter() - start)
+            sides = [_cut(side, config.fuse_depth or deep) for side in (run, embedded.run)]
+            run = reciprocal_rank_fusion(sides, depth=config.depth, k=config.fuse_k)
+        outcome = retrieval_outcome(test, _cut(run, config.depth), config)
+        outcome = replace(outcome, main_metric=dataset.main_metric, items=0, seconds=time.perf_counter() - start)
         if embedded is None:
             return outcome
         outcome = replace(outcome, device=embedded.device, token_budget=experiment.evaluation.token_budget)
@@ -268,29 +230,23 @@ class Searches:
         """Embed and search once for an encoder and its fusion, and not at all if both results exist."""
         if self._embedded is None or self._embedded[0].load is not system.load:
             experiment = _settings(system)
-            batches = experiment.evaluation.batches
-            held = self._engine.held(system, Purpose.of(evaluation), batches)
+            model = self._engine.model(system, evaluation.title, evaluation.unit_identity)
             outcome = evaluate_retrieval(
-                held.model,
+                model,
                 self.chosen.test,
                 experiment.retrieval.model_copy(update={"depth": depth}),
                 store_dir=Path(experiment.output_dir) / "vectors",
                 weights=weights_hash(system.checkpoint, experiment.evaluation) if system.checkpoint else None,
                 exclude_self=self.dataset.exclude_self,
                 advance=advance,
-                workers=held.workers,
-                **batches,
+                **experiment.evaluation.batches,
             )
-            self._embedded = (system, replace(outcome, device=describe_device(device_of(held.model))))
+            self._embedded = (system, replace(outcome, device=describe_device(device_of(model))))
         return self._embedded[1]
 
 
 def bm25_engine(experiment: DenseExperiment) -> bm25.Engine:
-    """Return the implementation of BM25 that is compared and fused with the encoder.
-
-    Raises:
-        UsageError: the first stage cannot search.
-    """
+    """Return the implementation of BM25 that is compared and fused with the encoder."""
     setting = experiment.evaluation.first_stage
     if setting == "bm25s":
         return "bm25s"

@@ -2,29 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from unimoe.cluster.work import nowhere
 from unimoe.core.console import Steps, stderr
 from unimoe.evaluation.embedding_eval import evaluate_embedding_collection
-from unimoe.evaluation.engines import Engine, Held, LocalEngine, Purpose
+from unimoe.evaluation.engines import Engine, LocalEngine
 from unimoe.evaluation.model_wrappers import MTEBCrossEncoderWrapper, MTEBEncoderWrapper
 from unimoe.evaluation.mteb.main_scores import ranks_documents
 from unimoe.evaluation.mteb.prompts import TaskPrompts
-from unimoe.evaluation.mteb.remote import task_outcome, task_part
 from unimoe.evaluation.mteb.run import evaluate_task
+from unimoe.evaluation.reranking.cluster_model import worker_count
 from unimoe.evaluation.reranking.rerankers import device_of, reranker_of, used_budget
 from unimoe.evaluation.reranking.shards import ShardStore
-from unimoe.evaluation.reranking_eval import rerank_collection
+from unimoe.evaluation.reranking_eval import rerank_dataset
 from unimoe.evaluation.retrieval_eval import Searches
 from unimoe.evaluation.spec import Evaluation, Outcome, collection_evaluation, mteb_evaluation
 from unimoe.evaluation.store import ResultStore
 from unimoe.evaluation.systems.system import System
 from unimoe.evaluation.tiers.datasets import LoadedDataset
+from unimoe.evaluation.worker_jobs import mteb_outcome, mteb_part
 from unimoe.metrics import score_run
 from unimoe.models.device import describe_device
 from unimoe.models.embedder import Advance
@@ -61,29 +61,26 @@ class Evaluator:
             return replace(evaluation, size=0, run=lambda _: _first_stage_outcome(data, task))
         if task == "embedding":
             size = len(data.pooled.corpus) + len(data.pooled.queries)
-            return replace(evaluation, size=size, run=partial(self._embed, evaluation, system, data))
+            return replace(evaluation, size=size, run=partial(self._run, self._embed, evaluation, system, data))
         pairs = sum(map(len, data.candidates.values()))
-        return replace(evaluation, size=pairs, run=partial(self._rerank, evaluation, system, data))
+        return replace(evaluation, size=pairs, run=partial(self._run, self._rerank, evaluation, system, data))
 
     def on_mteb_task(self, system: System, task: Task, mteb_task: AbsTask) -> Evaluation:
         """Return the evaluation of a system on a task of MTEB, by embedding or by reranking its candidates."""
         evaluation = mteb_evaluation(system, task, mteb_task)
-        return replace(evaluation, run=partial(self._evaluate_mteb_task, evaluation, system, mteb_task))
+        return replace(evaluation, run=partial(self._run, self._on_mteb, evaluation, system, mteb_task))
 
     def take(self, evaluation: Evaluation, steps: Steps, metric: str | None = None) -> EvalResult:
         """Run one evaluation as a step of several; a result of its very spec that exists is kept.
 
         The step shows ``metric``, by default the main one.
-
-        Raises:
-            DataError: the place of the result is taken by another evaluation, or a score is not finite.
         """
         if self.store.is_done(evaluation):
             steps.skip(evaluation.title)
             self.store.clear_unfinished(evaluation)  # of a run that was killed right after the result
             return self.store.read(evaluation)
         with self.store.alone(evaluation), steps.step(evaluation.title, evaluation.size) as step:
-            with self.engine.noted(evaluation, evaluation.size):
+            with self.engine.noted(evaluation.title, evaluation.size):
                 self.store.refuse_taken(evaluation)
                 outcome = evaluation.run(step.advance)
                 result = self.store.write(evaluation, outcome)
@@ -93,28 +90,37 @@ class Evaluator:
             stderr.print(note, style="dim", soft_wrap=True)
         return result
 
-    def _rerank(self, evaluation: Evaluation, system: System, data: LoadedDataset, advance: Advance | None) -> Outcome:
-        held, batches = self._held(system, evaluation), system.experiment.evaluation.batches
-        model, folder = held.model, self._kept(evaluation)
-        store = ShardStore(folder, evaluation.fingerprint) if folder else None
-        outcome = rerank_collection(
-            reranker_of(model, **batches),
-            data.collection,
-            data.candidates,
-            main_metric=data.dataset.main_metric,
-            ordered=data.first_stage.ordered,
-            store=store,
-            advance=advance,
-        )
-        seconds = outcome.seconds / held.workers.size
-        return replace(outcome, seconds=seconds, device=describe_device(device_of(model)))
+    def needs_data(self, mteb_task: AbsTask) -> bool:
+        """Return whether this process reads a task's data, and no worker does the task whole."""
+        return not self.engine.remote or ranks_documents(mteb_task)
 
-    def _embed(self, evaluation: Evaluation, system: System, data: LoadedDataset, advance: Advance | None) -> Outcome:
+    def _run(
+        self, score: Callable[..., Outcome], evaluation: Evaluation, system: System, data: Any, advance: Advance | None
+    ) -> Outcome:
+        """Score by the system's model, and add where it computed, in what batches, and what a server was paid."""
+        model = self.engine.model(system, evaluation.title, evaluation.unit_identity)
+        before = dict(getattr(model, "usage", {}))
+        outcome = score(model, evaluation, system, data, advance)
+        if evaluation.task == "embedding":
+            outcome = replace(outcome, token_budget=used_budget(model, **system.experiment.evaluation.batches))
+        if not outcome.usage:  # a reranked collection's has what stored shards were paid too
+            paid: dict[str, float] = getattr(model, "usage", {})
+            outcome = replace(outcome, usage={name: paid[name] - before.get(name, 0.0) for name in paid})
+        return replace(outcome, device=describe_device(device_of(model)))
+
+    def _rerank(
+        self, model: Any, evaluation: Evaluation, system: System, data: LoadedDataset, advance: Advance | None
+    ) -> Outcome:
+        reranker, folder = reranker_of(model, **system.experiment.evaluation.batches), self._kept(evaluation)
+        store = ShardStore(folder, evaluation.fingerprint) if folder else None
+        outcome = rerank_dataset(reranker, data, store=store, advance=advance)
+        return replace(outcome, seconds=outcome.seconds / worker_count(model))
+
+    def _embed(
+        self, model: Any, evaluation: Evaluation, system: System, data: LoadedDataset, advance: Advance | None
+    ) -> Outcome:
         """Rank a collection by the cosine of embeddings, through MTEB."""
-        held, collection = self._held(system, evaluation), data.collection
-        model = held.model
-        before = _paid(model)
-        wrapped = MTEBEncoderWrapper(model, **self._adapted(evaluation, system, held, advance))
+        collection, wrapped = data.collection, MTEBEncoderWrapper(model, **_adapted(evaluation, system, advance))
         outcome = evaluate_embedding_collection(
             wrapped, data.pooled, exclude_self=data.dataset.exclude_self, folder=self._kept(evaluation)
         )
@@ -125,74 +131,41 @@ class Evaluator:
             queries=collection.queries,
             relevance_level=collection.relevance_level,
             main_score=outcome.main_score if evaluation.task_type else None,
-            token_budget=used_budget(model, **system.experiment.evaluation.batches),
-            device=describe_device(device_of(model)),
-            usage=_since(before, model),
         )
 
-    def _evaluate_mteb_task(
-        self, evaluation: Evaluation, system: System, mteb_task: AbsTask, advance: Advance | None
+    def _on_mteb(
+        self, model: Any, evaluation: Evaluation, system: System, mteb_task: AbsTask, advance: Advance | None
     ) -> Outcome:
-        held, reranking = self._held(system, evaluation), evaluation.task == "reranking"
-        model = held.model
-        batches = system.experiment.evaluation.batches
+        settings, adapted = system.experiment.evaluation, _adapted(evaluation, system, advance)
         if not self.needs_data(mteb_task):
-            given = {"name": system.name, "identity": self._identity(evaluation, system), **batches}
-            part = task_part(mteb_task, system.experiment.evaluation.mteb, given)
-            (found,) = held.workers.compute("mteb", [part], nowhere)
-            return replace(
-                task_outcome(found),
-                token_budget=used_budget(model, **batches),
-                device=describe_device(device_of(model)),
-            )
-        adapter = MTEBCrossEncoderWrapper if reranking else MTEBEncoderWrapper
-        before = _paid(model)
-        adapted = adapter(model, **self._adapted(evaluation, system, held, advance))
-        outcome = evaluate_task(adapted, mteb_task, self._kept(evaluation))
-        return replace(
-            outcome,
-            token_budget=reranker_of(model, **batches).token_budget if reranking else used_budget(model, **batches),
-            device=describe_device(device_of(model)),
-            queries_without_candidates=[] if reranking else None,
-            usage=_since(before, model),
-        )
-
-    def needs_data(self, mteb_task: AbsTask) -> bool:
-        """Return whether this process reads a task's data, and no worker does the task whole."""
-        return not self.engine.remote or ranks_documents(mteb_task)
-
-    def _held(self, system: System, evaluation: Evaluation) -> Held:
-        batches = system.experiment.evaluation.batches
-        return self.engine.held(system, Purpose.of(evaluation), batches)
+            part = mteb_part(mteb_task, settings.mteb, {**_identified(evaluation, system), **settings.batches})
+            (found,) = model.workers.compute("mteb", [part])
+            return mteb_outcome(found)
+        if evaluation.task == "embedding":
+            return evaluate_task(MTEBEncoderWrapper(model, **adapted), mteb_task, self._kept(evaluation))
+        outcome = evaluate_task(MTEBCrossEncoderWrapper(model, **adapted), mteb_task, self._kept(evaluation))
+        budget = reranker_of(model, **settings.batches).token_budget
+        return replace(outcome, token_budget=budget, queries_without_candidates=[])
 
     def _kept(self, evaluation: Evaluation) -> Path | None:
-        """Return the folder of what a killed evaluation finds again; None where it may be another system's."""
+        """Return the folder of what a killed evaluation finds again; None where it may be another system's.
+
+        Shards that workers score are in the cluster's store.
+        """
         shards = evaluation.task == "reranking" and self.engine.remote
         return self.store.unfinished(evaluation) if evaluation.reusable and not shards else None
 
-    def _identity(self, evaluation: Evaluation, system: System) -> dict[str, str]:
-        return evaluation.hashes | {"dtype": str(system.dtype)}
 
-    def _adapted(self, evaluation: Evaluation, system: System, held: Held, advance: Advance | None) -> dict[str, Any]:
-        """Return the arguments of an adapter to MTEB besides the model."""
-        settings = system.experiment.evaluation
-        return {
-            "name": system.name,
-            "identity": self._identity(evaluation, system),
-            "prompts": TaskPrompts(settings.mteb),
-            "advance": advance,
-            "workers": held.workers,
-            **settings.batches,
-        }
+def _identified(evaluation: Evaluation, system: System) -> dict[str, Any]:
+    """Return the name and identity of an adapter to MTEB, as JSON values."""
+    return {"name": system.name, "identity": evaluation.hashes | {"dtype": str(system.dtype)}}
 
 
-def _paid(model: Any) -> dict[str, float]:
-    """Return what a model behind a server was paid so far, by name."""
-    return dict(getattr(model, "usage", {}))
-
-
-def _since(before: Mapping[str, float], model: Any) -> dict[str, float]:
-    return {name: amount - before.get(name, 0.0) for name, amount in _paid(model).items()}
+def _adapted(evaluation: Evaluation, system: System, advance: Advance | None) -> dict[str, Any]:
+    """Return the arguments of an adapter to MTEB besides the model."""
+    settings = system.experiment.evaluation
+    own = _identified(evaluation, system)
+    return {**own, "prompts": TaskPrompts(settings.mteb), "advance": advance, **settings.batches}
 
 
 def _first_stage_outcome(data: LoadedDataset, task: Task) -> Outcome:

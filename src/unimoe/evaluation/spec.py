@@ -30,7 +30,6 @@ if TYPE_CHECKING:
 MTEB_CANDIDATES = "mteb"
 """What results call the first stage of MTEB's reranking tasks, whose candidates are part of the task."""
 
-
 _OF_TRAINING = {"training", "lora", "arms", "seeds", "gates"}
 """Sections that say nothing about a model that no arm trains."""
 
@@ -58,7 +57,7 @@ class Evaluation:
         training: what a trained arm saw.
         reusable: whether the hashes tell this system from every other; where they do not, it is always evaluated again.
         size: pairs or texts that a model has to score, for the progress bar; None where only MTEB knows.
-        run: evaluates; takes what is called with the number of items done. a study has outcomes from elsewhere.
+        run: evaluates; takes what is called with the number of items done. A study has outcomes from elsewhere.
     """
 
     system: str
@@ -87,6 +86,11 @@ class Evaluation:
     def fingerprint(self) -> str:
         """The hash of what a pair's score depends on besides its tokens; batches and versions only round it."""
         return hash_json([self.identity.base_model, self.identity.prompt, self.hashes.get("checkpoint"), self.dtype])
+
+    @property
+    def unit_identity(self) -> str | None:
+        """The fingerprint; None where no later run may find what was scored."""
+        return self.fingerprint if self.reusable else None
 
 
 @dataclass(frozen=True)
@@ -154,12 +158,11 @@ class Outcome:
 
 def collection_evaluation(system: System, task: Task, data: LoadedDataset) -> Evaluation:
     """Return the evaluation of a system's task on a collection."""
-    dataset, card = data.dataset, _published(task, data.dataset)
+    dataset, prompt = data.dataset, system.prompt
     pooled = task == "embedding" and len(data.pooled.corpus) < data.whole_size
-    prompt = system.prompt
     if task == "embedding":
         name = data.collection.name  # which the task is named by, whatever folder it is read from
-        prompt = _prompt_on_task(system, _mteb_card(mteb_name(name)) or _CollectionCard(name))
+        prompt = _prompt_on_task(system, _mteb_card(name) or _CollectionCard(name))
     part = "pool" if task == "embedding" else "candidates"
     rule = {} if task == "reranking" else dataset.rule_hashes  # the candidates' hash holds it
     return system_evaluation(
@@ -167,7 +170,7 @@ def collection_evaluation(system: System, task: Task, data: LoadedDataset) -> Ev
         task,
         result_dataset(task, dataset),
         {name: data.hashes[name] for name in ("collection", part)} | rule,
-        card,
+        _mteb_card(dataset.collection) if task == "embedding" else None,
         prompt=prompt,
         split=dataset.split,
         first_stage=None if task == "embedding" else data.first_stage.source,
@@ -216,7 +219,7 @@ def model_hashes(base_model: str | None, prompt: str | None, checkpoint: str | N
 
 def result_dataset(task: Task, dataset: Dataset) -> str:
     """Return the name of a dataset in results: the collection's, but in embedding MTEB's where it has one."""
-    card = _published(task, dataset)
+    card = _mteb_card(dataset.collection) if task == "embedding" else None
     return card.name if card else dataset.name
 
 
@@ -262,16 +265,13 @@ def system_evaluation(
     )
 
 
-def _published(task: Task, dataset: Dataset) -> TaskMetadata | None:
-    """Return MTEB's card of the task that the collection is, where embeddings are evaluated on it."""
-    return _mteb_card(mteb_name(dataset.collection)) if task == "embedding" else None
-
-
-def _mteb_card(name: str | None) -> TaskMetadata | None:
+def _mteb_card(collection: str) -> TaskMetadata | None:
+    """Return MTEB's card of the task that a collection is."""
+    name = mteb_name(collection)
     return find_tasks([name])[0].metadata if name else None
 
 
-@dataclass(frozen=True)
+@dataclass
 class _CollectionCard:
     """What prefixes are chosen by, for a collection that MTEB has no task of."""
 

@@ -61,11 +61,7 @@ class ResultStore:
         return result
 
     def is_done(self, spec: Evaluation) -> bool:
-        """Return whether the result on disk is of this very spec.
-
-        Raises:
-            DataError: the file on disk is damaged, or one beside it.
-        """
+        """Return whether the result on disk is of this very spec."""
         path = self.path(spec)
         if not spec.reusable or not path.exists():
             return False
@@ -79,21 +75,13 @@ class ResultStore:
         ) and spec.main_metric in (None, there.main_metric)
 
     def refuse_taken(self, spec: Evaluation) -> None:
-        """Refuse a spec whose place holds another evaluation; call it before hours of scoring.
-
-        Raises:
-            DataError: the place is taken, or the file there is damaged.
-        """
+        """Refuse a spec whose place holds another evaluation; call it before hours of scoring."""
         path = self.path(spec)
         if path.exists():
             refuse_other_identity(path, spec.identity, spec.dataset)
 
     def refuse_other_experiments(self, retriever: System) -> None:
-        """Refuse a folder that holds results which cannot be compared with those of a search.
-
-        Raises:
-            DataError: it holds results of another experiment or base model, or retrieval with another prompt.
-        """
+        """Refuse a folder that holds results which cannot be compared with those of a search."""
         here = {"experiment": retriever.experiment.name, "base_model": retriever.base_identity}
         for path in result_files(self.output_dir):
             result = read_result(path)
@@ -109,11 +97,7 @@ class ResultStore:
                     )
 
     def evaluated(self, spec: Evaluation, evaluate: Callable[[], Outcome]) -> EvalResult:
-        """Return the result of a spec: the one on disk where it is done, else one that is evaluated and written now.
-
-        Raises:
-            DataError: the place of the result is taken by another evaluation.
-        """
+        """Return the result of a spec: the one on disk where it is done, else one that is evaluated and written now."""
         self.refuse_taken(spec)
         if not self.is_done(spec):
             with self.alone(spec):
@@ -125,9 +109,6 @@ class ResultStore:
 
         The result comes last, so that its presence means completeness. Tasks without queries have neither run nor
         judgments.
-
-        Raises:
-            DataError: the place of the result is taken by another evaluation.
         """
         detail = None
         if outcome.qrels:

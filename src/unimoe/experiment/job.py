@@ -9,17 +9,15 @@ import math
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
 from functools import cached_property, partial
-from itertools import pairwise
 from pathlib import Path
 from typing import Any, Literal
 
 import torch
 
 from unimoe.analysis.gates.definitions import Registration, load_gates
-from unimoe.analysis.gates.judging import Judgment, judge_all
-from unimoe.analysis.gates.registration import REGISTERED, own_gates, register, registered_in, unmet
+from unimoe.analysis.gates.judging import Judgment, all_decided, judge_all
+from unimoe.analysis.gates.registration import REGISTERED, look_stages, own_gates, register, registered_in, unmet
 from unimoe.config import Experiment
 from unimoe.config.base import Dtype
 from unimoe.core.console import Steps, in_hours, stderr
@@ -31,7 +29,6 @@ from unimoe.evaluation.engines import ClusterEngine, Engine, LocalEngine
 from unimoe.evaluation.extra_systems import load_extra_systems
 from unimoe.evaluation.mteb.prompts import TaskPrompts
 from unimoe.evaluation.partial_results import partial_scores
-from unimoe.evaluation.recipes import checkpoint_recipe, zero_shot_recipe
 from unimoe.evaluation.runner import Evaluator
 from unimoe.evaluation.systems.system import (
     ZERO_SHOT_ARM,
@@ -128,8 +125,7 @@ class ExperimentRun:
         with record.phase(LOAD):
             chosen = tier_datasets(self.experiment, "bundled")
             datasets = [load_reporting(dataset, self.loader.device) for dataset in chosen]
-            recipe = zero_shot_recipe(self.experiment, self.loader.dtype)
-            zero_shot = replace(zero_shot_system(self.experiment, self.loader), recipe=recipe)
+            zero_shot = zero_shot_system(self.experiment, self.loader)
             baselines = [first_stage_system(self.experiment), zero_shot, *self._beside]
         self._units = self._phases(baselines, datasets)
         self._steps = Steps(len(self._units), self._seconds_left if expected else None, bars=not self._engine.remote)
@@ -144,21 +140,12 @@ class ExperimentRun:
                 break
 
     def _stages(self) -> list[list[int]]:
-        """Return the seeds in parts, each up to the next look of a gate; they are all in one part without looks."""
-        looks = {look for gate in self._gates.gates.values() for look in gate.looks or ()}
-        if not looks:
-            return [self.experiment.seeds]
-        seeds = sorted(self.experiment.seeds)  # in the order in which looks take them
-        ends = [0, *sorted(look for look in looks if look < len(seeds)), len(seeds)]
-        return [seeds[start:end] for start, end in pairwise(ends)]
+        """Return the seeds in parts, each up to the next look of a gate."""
+        looks = (look for gate in self._gates.gates.values() for look in gate.looks or ())
+        return look_stages(looks, self.experiment.seeds)
 
     def _decided(self) -> bool:
-        """Return whether every gate has a label that later seeds cannot change."""
-        gates = self._gates.gates.values()
-        if not gates or any(gate.looks is None for gate in gates):
-            return False
-        outcomes = judge_all(load_all_results(self._output_dir), self._gates)
-        return all(isinstance(item, Judgment) and item.label != "INCONCLUSIVE" for item in outcomes)
+        return all_decided(load_all_results(self._output_dir), self._gates)
 
     def next_look(self) -> Iterator[str]:
         """Yield, for each gate that is still open after the last seed, its next look and what the seeds would cost."""
@@ -192,8 +179,7 @@ class ExperimentRun:
     def _train_and_evaluate_arm(self, arm: str, seed: int, datasets: Sequence[LoadedDataset]) -> None:
         with self._phase(f"train {self.experiment.arm(arm).task}"):
             folder = self._train(arm, seed)
-        system = trained_system(self.experiment, self.loader, folder)
-        self._evaluate(replace(system, recipe=checkpoint_recipe(self.experiment, folder)), datasets)
+        self._evaluate(trained_system(self.experiment, self.loader, folder), datasets)
 
     def _evaluate(self, system: System, datasets: Sequence[LoadedDataset]) -> None:
         for data in datasets:

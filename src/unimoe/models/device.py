@@ -21,8 +21,7 @@ from unimoe.results.provenance import processor_name
 DeviceName = Literal["cpu", "cuda", "mps"]
 
 _WORTH_IT = 1.3
-"""Speed-up from which bfloat16 is worth its lost digits. CPUs with bfloat16 units show 1.7 and more, at least 1.5 while
-busy with other work; those without are slower than in float32."""
+"""Speed-up from which bfloat16 is worth its lost digits. CPUs with bfloat16 units show 1.5 to 1.7 and more."""
 
 _PROBE_SHAPE = (2048, 576, 1536)
 """Rows, inputs and outputs: a projection of a small language model over a batch of short texts."""
@@ -99,11 +98,7 @@ def keep_freed_memory() -> None:
 
 
 def release_memory() -> None:
-    """Return freed memory to the system.
-
-    The C library keeps the memory that a training has freed, in pieces too small for the next arm's tensors, so that
-    every arm would add a gigabyte.
-    """
+    """Return freed memory to the system: its pieces are too small for the next arm's tensors, which adds a gigabyte."""
     gc.collect()
     torch.cuda.empty_cache()
     if platform.libc_ver()[0] == "glibc":

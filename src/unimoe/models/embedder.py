@@ -65,16 +65,14 @@ class Embedder(Protocol):
             ``(N, D)`` float32, in the order of ``texts``.
 
         Raises:
-            InputError: an embedding is not finite or zero; carries the index of the text.
+            InputError: a text has no tokens, or its embedding is not finite or zero; carries its index.
+            UsageError: ``max_length`` leaves no room for a text.
+            DataError: one text alone does not fit in memory.
         """
 
 
 def refuse_zero_vectors(vectors: Vectors) -> None:
-    """Refuse a vector of zeros, whose cosine with anything is undefined.
-
-    Raises:
-        InputError: there is one; carries its index.
-    """
+    """Raise an ``InputError`` about a vector of zeros, whose cosine with anything is undefined."""
     zero = np.flatnonzero(~vectors.any(axis=1))
     if len(zero):
         raise InputError(int(zero[0]), "the embedding is zero; try float32, or another model")

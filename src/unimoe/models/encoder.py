@@ -42,12 +42,7 @@ _LONGEST = 10**6
 
 
 def load_encoder(config: EncoderConfig, device: torch.device, dtype: torch.dtype) -> SentenceEncoder:
-    """Load an encoder.
-
-    Args:
-        config: its name, and how texts are put to it.
-        device: where it computes, or ``META``.
-        dtype: the dtype of the transformer; what follows it computes in float32.
+    """Load an encoder, to compute on ``device``, or ``META``; what follows its transformer computes in float32.
 
     Raises:
         DataError: it is not available, is no encoder of texts, or its files are damaged or incomplete.
@@ -77,21 +72,12 @@ def encoder_sizes(config: EncoderConfig) -> BaseSizes:
 class SentenceEncoder:
     """Embeds texts with an encoder; an ``Embedder``.
 
-    Args:
-        model: the encoder, in eval mode, on its device.
-        config: how texts are put to it.
-        identity: logical id and content hash of its weights, or the hub's commit: ``id@hash``.
-        settings: what the settings in its folder hash to.
-
     Attributes:
+        model: the encoder, in eval mode, on its device.
         prefixes: of a query, a document and a plain text.
         pooling: names of its poolings, joined by ``+``.
         max_length: tokens of one text, special tokens included.
         dimension: the width of a vector.
-
-    Raises:
-        DataError: its vectors are compared neither by cosine nor by dot product, or its modules do not fit together.
-        UsageError: ``max_length`` exceeds the model's positions.
     """
 
     def __init__(self, model: SentenceTransformer, config: EncoderConfig, identity: str, settings: str) -> None:
@@ -102,7 +88,7 @@ class SentenceEncoder:
             )
         self.model, self._unit = model, model.similarity_fn_name == "cosine"
         self._fitting = FittingBatches("a text", "max_length")
-        self.prefixes, self.pooling = _prefixes(config, model), pooling_of(model)
+        self.prefixes, self.pooling = _prefixes(config, model), _pooling(model)
         self.max_length = _length(config, model)
         self.dimension = self._width(config)
         self.base_identity = identity
@@ -134,19 +120,13 @@ class SentenceEncoder:
         batch_size: int | None = None,
         advance: Advance | None = None,
     ) -> Vectors:
-        """Embed texts; arguments and result as in ``Embedder``.
-
-        Raises:
-            InputError: a text has no tokens, or its embedding is not finite or zero; carries its index.
-            UsageError: ``max_length`` leaves no room beside the special tokens.
-            DataError: one text alone does not fit in memory.
-        """
+        """Embed texts; see ``Embedder``."""
         before = self.prefixes[kind] if prefix is None else prefix
         fine = [well_formed(text) for text in texts]
         sequences = self.token_ids([before + text for text in fine], max_length)
         embedded = self._fitting.run(
             sequences,
-            lambda batch, _: self._embed([fine[index] for index in batch], before, kind),
+            lambda batch: self._embed([fine[index] for index in batch], before, kind),
             budget=token_budget or default_token_budget(self.device),
             batch_size=batch_size,
         )
@@ -171,19 +151,20 @@ class SentenceEncoder:
             if length < _LONGEST:
                 tokenizer.enable_truncation(length)
             sequences = [encoding.ids for encoding in tokenizer.encode_batch(texts, add_special_tokens=False)]
-        elif isinstance(tokenizer, PreTrainedTokenizerBase):
-            special = tokenizer.num_special_tokens_to_add()
-            if length <= special:
-                raise UsageError(f"a length of {length} leaves no room beside the {special} special tokens; raise it")
+        else:
             self.model.max_seq_length = length
-            options = dict.fromkeys(("padding", "return_attention_mask", "return_token_type_ids", "verbose"), False)
-            sequences = tokenizer(texts, truncation=True, **options)["input_ids"] if texts else []
-        else:  # of words
-            self.model.max_seq_length = length
-            sequences = [tokenizer.tokenize(text)[:length] for text in texts]
-        for index, ids in enumerate(sequences):
-            if not ids:
-                raise InputError(index, "the text has no tokens; remove it, or use an encoder with special tokens")
+            if isinstance(tokenizer, PreTrainedTokenizerBase):
+                special = tokenizer.num_special_tokens_to_add()
+                if length <= special:
+                    beside = f"leaves no room beside the {special} special tokens"
+                    raise UsageError(f"a length of {length} {beside}; raise it")
+                alone = dict.fromkeys(("return_attention_mask", "return_token_type_ids", "verbose"), False)
+                sequences = tokenizer(texts, truncation=True, **alone)["input_ids"] if texts else []
+            else:  # of words
+                sequences = [tokenizer.tokenize(text)[:length] for text in texts]
+        if [] in sequences:
+            reason = "the text has no tokens; remove it, or use an encoder with special tokens"
+            raise InputError(sequences.index([]), reason)
         return sequences
 
     @torch.inference_mode()
@@ -265,8 +246,7 @@ def _set_pooling(model: SentenceTransformer, mode: str) -> None:
     raise ValueError("it has no pooling to replace; leave encoder.pooling at auto")
 
 
-def pooling_of(model: SentenceTransformer) -> str:
-    """Return the names of an encoder's poolings, joined by ``+``; ``none`` where it has none."""
+def _pooling(model: SentenceTransformer) -> str:
     from sentence_transformers.sentence_transformer.modules import Pooling
 
     modes = next((module.pooling_mode for module in model if isinstance(module, Pooling)), "none")
@@ -288,12 +268,8 @@ def _prefixes(config: EncoderConfig, model: SentenceTransformer) -> dict[TextKin
 
 
 def _length(config: EncoderConfig, model: SentenceTransformer) -> int:
-    """Return the tokens of one text: the config's, else the model's own, within the positions.
-
-    Raises:
-        UsageError: the configured length is above the positions.
-    """
-    positions = text_positions(model)
+    """Return the tokens of one text: the config's, else the model's own, within the positions."""
+    positions = _text_positions(model)
     if config.max_length is not None:
         if positions is not None and config.max_length > positions:
             raise UsageError(
@@ -306,7 +282,7 @@ def _length(config: EncoderConfig, model: SentenceTransformer) -> int:
     return int(min(limits))
 
 
-def text_positions(model: SentenceTransformer) -> int | None:
+def _text_positions(model: SentenceTransformer) -> int | None:
     """Return the tokens of the longest text that a model has positions for; None where there is no end."""
     part: Any = model.transformers_model
     stated = None if part is None else getattr(part.config.get_text_config(), "max_position_embeddings", None)

@@ -21,13 +21,7 @@ from unimoe.models.unimodel import UnimodelForExp1
 
 
 class ModelLoader:
-    """Loads the models of an experiment.
-
-    Args:
-        experiment: its model, prompt and lora sections are used.
-        device: the device to compute on.
-        dtype: the dtype to compute in.
-    """
+    """Loads the models that an experiment's sections model, prompt and lora describe."""
 
     def __init__(self, experiment: Experiment, device: torch.device, dtype: torch.dtype) -> None:
         self._experiment = experiment
@@ -75,11 +69,7 @@ class ModelLoader:
         return self._unimodel(self.fresh_base())
 
     def trained(self, checkpoint: Path) -> UnimodelForExp1:
-        """Load the base model with the adapters of a checkpoint folder, merged where the config says so.
-
-        Raises:
-            DataError: the adapters do not fit.
-        """
+        """Load the base model with the adapters of a checkpoint folder, merged where the config says so."""
         if self._experiment.evaluation.merge_adapters:
             base = load_base(self._experiment.model, self.device, self.dtype)  # its weights change
             merge_lora(base, load_base(self._experiment.model, torch.device("cpu"), torch.float32), checkpoint)

@@ -32,15 +32,9 @@ def find_model(
 ) -> tuple[Path, str | None]:
     """Return the folder of a model, downloaded where it is the hub's, and the commit of a downloaded one.
 
-    Args:
-        key: the config key or option that holds the name, for errors.
-        base: a folder or a hub id.
-        revision: of the hub.
-        trust_remote_code: fetch code as well.
-        remedy: what else to do where it cannot be had.
-
     Raises:
-        DataError: it is a path without a folder, or the hub does not give it.
+        DataError: it is a path without a folder, or the hub does not give it; names ``key``, the config key or option
+            that holds the name, and ``remedy``, what else to do.
     """
     if (named := folder_named(key, base)) is not None:
         return named, None
@@ -64,11 +58,7 @@ def find_model(
 
 
 def module_folders(root: Path) -> list[Path]:
-    """Return the folders of a sentence-transformers model's modules, in order; the folder itself where it lists none.
-
-    Raises:
-        DataError: the list of modules is damaged, or leads out of the folder.
-    """
+    """Return the folders of a sentence-transformers model's modules; the folder itself where it lists none."""
     listed = root / "modules.json"
     if not listed.is_file():
         return [root]
@@ -97,11 +87,7 @@ def dense_labels(root: Path) -> int | None:
 
 
 def weight_files(folder: Path) -> list[Path]:
-    """Return the files that hold the weights in a folder: safetensors, else pickled ones, which are read as data.
-
-    Raises:
-        DataError: there are none.
-    """
+    """Return the files that hold the weights in a folder: safetensors, else pickled ones, which are read as data."""
     files = next(filter(None, (sorted(folder.glob(pattern)) for pattern in _WEIGHTS)), None)
     if files is None:
         raise DataError(f"{folder}: neither *.safetensors nor pytorch_model.bin; save the model with save_pretrained()")
@@ -109,11 +95,7 @@ def weight_files(folder: Path) -> list[Path]:
 
 
 def weights_hash(*folders: Path) -> str:
-    """Return the content hash of the weights in folders.
-
-    Raises:
-        DataError: one has none.
-    """
+    """Return the content hash of the weights in folders."""
     return hash_parts(hash_file(file) for folder in folders for file in weight_files(folder))
 
 
@@ -124,11 +106,7 @@ def settings_hash(root: Path) -> str:
 
 
 def content_identity(name: str, root: Path, commit: str | None) -> str:
-    """Return how results know a model: its name, and the hub's commit or the content hash of its weights.
-
-    Raises:
-        DataError: there are no weights.
-    """
+    """Return how results know a model: its name, and the hub's commit or the content hash of its weights."""
     if commit:
         return f"{name}@{commit}"
 
@@ -147,11 +125,7 @@ def model_identity(kind: str, base: str, root: Path, commit: str | None) -> str:
 
 
 def architecture(folder: Path) -> str:
-    """Return the class that a folder's ``config.json`` names; an empty string where it names none.
-
-    Raises:
-        DataError: there is no such file, or it is damaged.
-    """
+    """Return the class that a folder's ``config.json`` names; an empty string where it names none."""
     if not (folder / "config.json").is_file():
         raise DataError(f"{folder}: no config.json; give the folder of a model that save_pretrained() has written")
     names = _model_config(folder).architectures

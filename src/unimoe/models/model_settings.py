@@ -33,11 +33,7 @@ def logit_changes(config: Any) -> tuple[float, float | None]:
 
 
 def refuse_dependent_states(config: Any, max_length: int) -> None:
-    """Refuse a decoder whose state of a token depends on later tokens, or on the longest text of its batch.
-
-    Raises:
-        UsageError: it is one.
-    """
+    """Raise a ``UsageError`` about a decoder whose states depend on later tokens, or on a batch's longest text."""
     if getattr(config, "use_bidirectional_attention", None) in (True, "all") or not getattr(config, "is_causal", True):
         raise UsageError(
             f"a {config.model_type} model of bidirectional attention is scored and embedded as a causal one here; "

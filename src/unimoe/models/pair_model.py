@@ -68,17 +68,8 @@ class PairModel(Protocol):
         batch_size: int | None = None,
         advance: Advance | None = None,
     ) -> Vectors:
-        """Score pairs given as token ids.
-
-        Args:
-            sequences: of N pairs, as ``pair_ids`` makes them.
-            token_budget: tokens of one forward pass; by default what suits the device.
-            batch_size: pairs of one forward pass, instead of the budget.
-            advance: called with the number of pairs done, after each batch.
-
-        Returns:
-            ``(N,)`` float32, in the order of ``sequences``.
+        """Score N pairs given as token ids: ``(N,)`` float32, in their order; other arguments as in ``Embedder``.
 
         Raises:
-            InputError: a score is not finite.
+            InputError: a score is not finite; carries the pair's index.
         """

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import TypeVar
 
@@ -19,16 +19,22 @@ Item = TypeVar("Item")
 Made = TypeVar("Made")
 
 
-def ahead(make: Callable[[Item], Made], items: Iterable[Item]) -> Iterator[Made]:
-    """Yield what is made of each item; that of the next one is made in a thread while the caller uses this one."""
-    with ThreadPoolExecutor(1) as thread:
-        waiting: deque[Future[Made]] = deque()
+def ahead(make: Callable[[Item], Made], items: Iterable[Item], threads: int = 1) -> Generator[Made, None, None]:
+    """Yield what is made of each item, in order; threads make that of the next ones while the caller uses this one.
+
+    After an error no more are begun, and those under way are waited for.
+    """
+    pool = ThreadPoolExecutor(threads)
+    waiting: deque[Future[Made]] = deque()
+    try:
         for item in items:
-            waiting.append(thread.submit(make, item))
-            if len(waiting) == 2:
+            waiting.append(pool.submit(make, item))
+            if len(waiting) == 2 * threads:
                 yield waiting.popleft().result()
         while waiting:
             yield waiting.popleft().result()
+    finally:
+        pool.shutdown(cancel_futures=True)
 
 
 def gather(

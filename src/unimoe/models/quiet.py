@@ -62,34 +62,23 @@ def loading(what: str, remedy: str) -> Iterator[None]:
 def load_pretrained(
     auto: Any, source: str | Path, dtype: torch.dtype, *, config: Any = None, **options: Any
 ) -> tuple[Any, Any, list[str]]:
-    """Load a tokenizer and a model.
-
-    Args:
-        auto: the model's Auto class in transformers.
-        source: a folder or hub id.
-        dtype: of the weights.
-        config: the model's configuration; None for the one beside its weights.
-        options: for both ``from_pretrained``.
+    """Load a tokenizer and a model by its Auto class, from a folder or hub id, within ``loading``.
 
     Returns:
         Tokenizer, model, and the names of the weights that are missing; transformers puts random ones in their place.
-
-    Raises:
-        ValueError: the tokenizer is that of another model; transformers raises errors of many kinds.
     """
     from transformers import AutoTokenizer
 
-    with silence_transformers():
-        tokenizer: Any = AutoTokenizer.from_pretrained(source, **options)
-        model, report = auto.from_pretrained(
-            source, config=config, dtype=dtype, use_safetensors=True, output_loading_info=True, **options
-        )
+    tokenizer: Any = AutoTokenizer.from_pretrained(source, **options)
+    model, report = auto.from_pretrained(
+        source, config=config, dtype=dtype, use_safetensors=True, output_loading_info=True, **options
+    )
     refuse_another_vocabulary(tokenizer, model)
     return tokenizer, model, sorted(report["missing_keys"])
 
 
 def refuse_another_vocabulary(tokenizer: Any, model: Any) -> None:
-    """Refuse a tokenizer without tokens, or with some that the model has no embedding for.
+    """Raise a ``ValueError`` about a tokenizer without tokens, or with some that the model has no embedding for.
 
     Tokens added to it do not count: many a model has one for padding without a row of its own.
     """

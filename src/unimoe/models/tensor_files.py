@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from shutil import rmtree
 
 import safetensors
 import safetensors.torch
@@ -19,16 +18,10 @@ _CHECKSUM = "checksum"
 def save_tensors(path: Path, tensors: Mapping[str, Tensor], texts: Mapping[str, str]) -> None:
     """Write tensors and texts about them atomically, with a checksum of both."""
     kept = {name: tensor.detach().cpu().clone().contiguous() for name, tensor in tensors.items()}
+    # As bytes: safetensors' own writer leaves a temporary file of its own behind when it is killed.
+    content = safetensors.torch.save(kept, {**texts, _CHECKSUM: _checksum(texts, kept)})
     with atomic_path(path) as temporary:
-        # Safetensors makes a temporary file of its own beside what it writes. A kill leaves that in this folder, which
-        # has a name by which the next writer knows that it is abandoned.
-        folder = temporary.with_suffix(".old")
-        folder.mkdir()
-        try:
-            safetensors.torch.save_file(kept, folder / path.name, {**texts, _CHECKSUM: _checksum(texts, kept)})
-            (folder / path.name).replace(temporary)
-        finally:
-            rmtree(folder, ignore_errors=True)
+        temporary.write_bytes(content)
 
 
 def read_tensors(path: Path, device: torch.device | str = "cpu") -> tuple[dict[str, Tensor], dict[str, str]]:
@@ -48,7 +41,7 @@ def read_tensors(path: Path, device: torch.device | str = "cpu") -> tuple[dict[s
 
 
 def _checksum(texts: Mapping[str, str], tensors: Mapping[str, Tensor]) -> str:
-    """Return the content hash of texts and tensors, whatever their order, which is another in each process."""
+    """Return the content hash of texts and tensors, whatever their order."""
     parts: list[str | bytes] = [part for name in sorted(texts) for part in (name, texts[name])]
     for name in sorted(tensors):
         flat = tensors[name].cpu().reshape(-1).view(torch.uint8)

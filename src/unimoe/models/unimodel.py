@@ -103,16 +103,9 @@ class UnimodelForExp1(nn.Module):
         return self._batched.kept_states(sequences)
 
     def last_states(self, sequences: Sequence[list[int]], frozen: FrozenStates | None = None) -> Tensor:
-        """Return the final state of each sequence's last token, in one forward pass; gradients flow if enabled.
+        """Return the final state of each sequence's last token, ``(N, H)``, in one pass; gradients flow if enabled.
 
-        A beginning that sequences share is computed once.
-
-        Args:
-            sequences: token ids of N sequences.
-            frozen: their ``kept_states``.
-
-        Returns:
-            ``(N, H)`` in the decoder's dtype.
+        A beginning that sequences share is computed once. ``frozen`` are the sequences' ``kept_states``.
         """
         return self._batched.training_states(sequences, frozen)
 
@@ -165,13 +158,9 @@ class UnimodelForExp1(nn.Module):
         batch_size: int | None = None,
         advance: Advance | None = None,
     ) -> Vectors:
-        """Return the margins of prompts given as token ids, as ``pair_ids`` makes them.
+        """Return the margins of prompts given as token ids, ``(N,)``; other arguments and errors as in ``rerank``.
 
-        Prompts that begin alike are scored together, and their beginning once. Arguments and errors are those of
-        ``rerank``.
-
-        Returns:
-            ``(N,)`` float32, in the order of ``sequences``.
+        Prompts that begin alike are scored together, and their beginning once.
         """
         return self._run(sequences, self.margins, token_budget, batch_size, advance).numpy()
 
@@ -186,11 +175,7 @@ class UnimodelForExp1(nn.Module):
         batch_size: int | None = None,
         advance: Advance | None = None,
     ) -> Vectors:
-        """Embed texts; arguments and result as in ``Embedder``.
-
-        Raises:
-            InputError: an embedding is not finite, or zero.
-        """
+        """Embed texts; see ``Embedder``."""
         sequences = self.text_ids(texts, kind, prefix, max_length)
         vectors: Vectors = self._run(sequences, self.embeddings, token_budget, batch_size, advance).numpy()
         refuse_zero_vectors(vectors)

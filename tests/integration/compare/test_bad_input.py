@@ -8,12 +8,12 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from support.compare_command import MAIN, Arms, compare, compare_arms
+from support.compare_command import Arms, compare, compare_arms
 from support.runs import (
     dataset_options,
     run_with_ranks,
 )
-from support.scripts import assert_refused, call_script
+from support.scripts import assert_refused
 
 from unimoe.core.trec import write_run
 
@@ -86,19 +86,6 @@ class TestBadInput:
 
     def test_an_arm_without_files(self, arms: Arms) -> None:
         assert_refused(compare("--specialist", *arms[0], "--qrels", arms[2]), 2, "no run file of joint", "--joint")
-
-    def test_a_folder_in_place_of_a_file(self, arms: Arms, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-        monkeypatch.chdir(tmp_path)
-        (first, *_), (second, *_), judged = arms
-        for runs, joint, qrels in ((".", second, judged), (first, ".", judged), (first, second, ".")):
-            done = compare("--specialist", str(runs), "--joint", str(joint), "--qrels", str(qrels))
-            assert_refused(done, 3, ".: cannot be read (Is a directory)")
-        assert_refused(call_script(MAIN, "evaluate-run", arms[0][0], "."), 3, ".: cannot be read (Is a directory)")
-
-    def test_a_stray_word(self, arms: Arms) -> None:
-        done = compare("stray", "--qrels", arms[2])
-        assert done.returncode == 2
-        assert "stray" in done.stderr
 
     @pytest.mark.parametrize(
         ("damage", "words"),

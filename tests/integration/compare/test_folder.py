@@ -5,13 +5,11 @@ from __future__ import annotations
 import errno
 import json
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 from typing import NoReturn
 
 import pytest
-from support.compare_command import MAIN, Arms, compare_arms, judged, words_of
+from support.compare_command import Arms, compare_arms, words_of
 from support.scripts import Done, assert_refused, call_script
 
 GATE = """
@@ -67,38 +65,6 @@ def verdicts(folder: Path) -> Done:
 
 
 class TestFolder:
-    def test_is_judged_again_with_the_same_label(self, arms: Arms, tmp_path: Path) -> None:
-        out = tmp_path / "out"
-        queries = tmp_path / "queries.tsv"
-        queries.write_text("".join(f"q{q}\twhat of {q}?\n" for q in range(40)), encoding="utf-8")
-        done = compare_arms(arms, "--output-dir", out, *NAMED, "--queries", queries)
-        assert done.returncode == 0, done.stderr
-        assert f"Report: {out / 'analysis' / 'report.html'}" in done.stdout
-        report = (out / "analysis" / "report.md").read_text(encoding="utf-8")
-        assert f"--specialist {arms[0][0]} {arms[0][1]}" in report
-        assert "what of 39?" in (out / "analysis" / "report.html").read_text(encoding="utf-8")
-        assert sorted(path.name for path in out.glob("all/seed_*")) == ["seed_0", "seed_1", "seed_2"]
-        again = verdicts(out)
-        (gate,) = json.loads(again.stdout)["gates"]
-        assert again.returncode == 0
-        for key in ("label", "interval", "confidence"):
-            assert gate[key] == judged(arms, *NAMED)["gate"][key]
-
-    def test_a_pager_that_quits_leaves_the_whole_of_the_new_comparison(self, arms: Arms, tmp_path: Path) -> None:
-        out = tmp_path / "out"
-        compare_arms(arms, "--output-dir", out)
-        (out / "analysis" / "notes.txt").write_text("mine", encoding="utf-8")
-        given = ["--specialist", *arms[1], "--joint", *arms[0], "--qrels", arms[2], "--output-dir", out, "--overwrite"]
-        with subprocess.Popen([sys.executable, MAIN, "compare", *map(str, given)], stdout=subprocess.PIPE) as ending:
-            assert ending.stdout is not None
-            ending.stdout.close()
-        new = compare_arms((arms[1], arms[0], arms[2]), "--output-dir", tmp_path / "new")
-        assert new.returncode == 0, new.stderr
-        for name in ("comparison.json", "analysis/tables/comparison.csv"):
-            assert (out / name).read_bytes() == (tmp_path / "new" / name).read_bytes()
-        assert f"--specialist {arms[1][0]}" in (out / "analysis" / "report.md").read_text(encoding="utf-8")
-        assert (out / "analysis" / "notes.txt").exists()
-
     def test_a_comparison_that_cannot_be_written_leaves_nothing_of_the_one_before(
         self, arms: Arms, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
@@ -112,14 +78,6 @@ class TestFolder:
         done = compare_arms((arms[1], arms[0], arms[2]), "--output-dir", out, "--overwrite")
         assert_refused(done, 3, "no room is left")
         assert not list((out / "analysis").iterdir())
-
-    @pytest.mark.usefixtures("without_report")
-    def test_the_same_call_again_is_fine(self, arms: Arms, tmp_path: Path) -> None:
-        out = tmp_path / "out"
-        first, again = (compare_arms(arms, "--output-dir", out) for _ in range(2))
-        assert first.returncode == again.returncode == 0
-        assert first.stdout == again.stdout
-        assert "INTERFERENCE: interference (gate: PASS" in first.stdout
 
     @pytest.mark.usefixtures("without_report")
     def test_another_comparison_is_refused_by_name_or_replaces_it(self, arms: Arms, tmp_path: Path) -> None:
@@ -167,10 +125,3 @@ class TestFolder:
         done = compare_arms(arms, "--output-dir", out, "--overwrite")
         assert_refused(done, 3, "holds results that no comparison made", "another --output-dir")
         assert (out / "joint" / "seed_2").exists()
-
-    @pytest.mark.usefixtures("without_report")
-    def test_gates_that_lie_there_judge(self, arms: Arms, tmp_path: Path) -> None:
-        shutil.copyfile(gate_file(tmp_path), tmp_path / "gates.yaml")
-        done = compare_arms(arms, *NAMED, "--output-dir", tmp_path)
-        assert "INTERFERENCE: kill (gate: PASS" in done.stdout
-        assert done.returncode == 0

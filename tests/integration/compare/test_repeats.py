@@ -4,16 +4,13 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import TypeVar
 
 import numpy as np
 import pytest
-from support.compare_command import Arms, compare, compare_arms, judged, words_of
+from support.compare_command import compare, compare_arms, words_of
 from support.runs import random_qrels, random_run, write_arms
 
 from unimoe.core.trec import Qrels, Run
-
-Number = TypeVar("Number", int, float)
 
 GATE = """
 registered: 2020-01-01T00:00:00Z
@@ -24,11 +21,6 @@ gates:
 
 def scaled(run: Run, factor: float) -> Run:
     return {query: {document: factor * score for document, score in scores.items()} for query, scores in run.items()}
-
-
-def under_new_ids(content: dict[str, dict[str, Number]], first: int) -> dict[str, dict[str, Number]]:
-    """The same, and its first queries once more under other ids."""
-    return {**content, **{f"again-{query}": dict(content[query]) for query in list(content)[:first]}}
 
 
 @pytest.fixture
@@ -61,32 +53,6 @@ class TestRuns:
             names = f"{arm} seed 0, {arm} seed 1, {arm} seed 2"
             assert f"Note {names} have the same score on every query of retrieval/q: they are one run" in said
 
-    def test_another_order_that_the_metric_does_not_see_makes_no_other_run(
-        self, good_and_poor: tuple[Qrels, list[Run], list[Run]], tmp_path: Path
-    ) -> None:
-        qrels, good, poor = good_and_poor
-        turned: list[Run] = []
-        for shift in range(3):
-            turned.append({})
-            for query, scores in poor[0].items():
-                order = sorted(scores, key=lambda document: -scores[document])
-                order = order[:10] + order[10 + shift :] + order[10 : 10 + shift]
-                turned[-1][query] = {document: float(-rank) for rank, document in enumerate(order)}
-        found = judged(write_arms(tmp_path, qrels, good, turned))
-        assert found["gate"]["label"] == "INCONCLUSIVE"
-        assert found["gate"]["seeds"] == {"specialist": [0, 1, 2], "joint": [0]}
-
-    def test_two_of_three_count_once(self, good_and_poor: tuple[Qrels, list[Run], list[Run]], tmp_path: Path) -> None:
-        qrels, good, poor = good_and_poor
-        repeated = judged(write_arms(tmp_path, qrels, good, [poor[0], scaled(poor[0], 2.0), poor[2]]))
-        (tmp_path / "two").mkdir()
-        alone = judged(write_arms(tmp_path / "two", qrels, good, [poor[0], poor[2]]))
-        assert repeated["gate"]["seeds"]["joint"] == [0, 2]
-        assert repeated["gate"]["interval"] == alone["gate"]["interval"]
-        (note,) = (note for note in repeated["gate"]["notes"] if "one run" in note)
-        assert note.startswith("joint seed 0, joint seed 1 have the same score")
-        assert not any("one run" in note for note in alone["gate"]["notes"])
-
     def test_a_table_of_systems_counts_them_once_and_says_so(
         self, good_and_poor: tuple[Qrels, list[Run], list[Run]], tmp_path: Path
     ) -> None:
@@ -105,33 +71,6 @@ class TestRuns:
 
 
 class TestQueries:
-    def notes(self, arms: Arms) -> list[str]:
-        return [note for note in judged(arms)["gate"]["notes"] if "two seeds" not in note]
-
-    def test_queries_repeated_under_new_ids_are_noted(
-        self, good_and_poor: tuple[Qrels, list[Run], list[Run]], tmp_path: Path
-    ) -> None:
-        """The interval became narrower without a word."""
-        qrels, good, poor = good_and_poor
-        assert self.notes(write_arms(tmp_path, qrels, good, poor)) == []
-        more = [[under_new_ids(run, 25) for run in arm] for arm in (good, poor)]
-        (note,) = self.notes(write_arms(tmp_path, under_new_ids(qrels, 25), *more))
-        assert note.startswith("25 of 65 queries of retrieval/q repeat another, such as 'again-q0' and 'q0'")
-
-    def test_equal_scores_of_several_queries_are_no_repetition(self, tmp_path: Path) -> None:
-        """Perfect rankings of other documents have equal scores, and prove nothing."""
-        qrels: Qrels = {f"q{i}": {f"d{i}": 1} for i in range(30)}
-        good = [{q: {f"d{q[1:]}": 2.0 + s, f"e{q[1:]}": 1.0} for q in qrels} for s in range(2)]
-        poor = [{q: {f"d{q[1:]}": float((int(q[1:]) + s) % 3), f"e{q[1:]}": 1.5} for q in qrels} for s in range(2)]
-        assert [note for note in self.notes(write_arms(tmp_path, qrels, good, poor)) if "repeat another" in note] == []
-
-    def test_fewer_than_ten_queries_are_noted(self, tmp_path: Path) -> None:
-        rng = np.random.default_rng(3)
-        qrels = random_qrels(9, rng)
-        good, poor = ([random_run(qrels, noise, rng) for _ in range(3)] for noise in (0.5, 3.0))
-        (note,) = self.notes(write_arms(tmp_path, qrels, good, poor))
-        assert note == "fewer than 10 queries on q: the interval is a rough one"
-
     def test_real_runs_repeat_no_query(self, unimoe_data: Path) -> None:
         pool = unimoe_data / "trec-dl19-passage-pool"
         runs, qrels = sorted((pool / "runs").glob("*.trec")), pool / "qrels" / "full.tsv"

@@ -19,14 +19,12 @@ from support.compare_command import DATASETS, MAIN, compare, words_of
 from support.runs import (
     SYSTEMS,
     dataset_options,
-    random_qrels,
-    random_run,
     write_systems,
 )
-from support.scripts import Done, assert_refused, call_script
+from support.scripts import Done, assert_refused
 
 from unimoe.analysis import compare as public
-from unimoe.core.trec import read_qrels, read_run, write_qrels, write_run
+from unimoe.core.trec import read_qrels, read_run
 from unimoe.metrics import score_run
 
 
@@ -37,23 +35,6 @@ def of_systems(folder: Path) -> list[str]:
         *("--baseline", f"{where}/bm25.trec", "--systems", f"{where}/splade.trec", f"{where}/colbert-*.trec"),
         f"mono={where}/mono-seed[123].trec",
     ]
-
-
-@pytest.mark.parametrize("pattern", ["*a" * 30 + "*.trec", "**/" * 30 + "mono.trec"])
-def test_a_pattern_of_thirty_stars_takes_no_time(tmp_path: Path, pattern: str) -> None:
-    deep = tmp_path.joinpath(*["x"] * 12, "y")
-    deep.mkdir(parents=True)
-    qrels = random_qrels(8, np.random.default_rng(0))
-    write_qrels(tmp_path / "q.qrels", qrels)
-    for place, noise in (
-        (deep / "mono.trec", 1.0),
-        (tmp_path / f"{'a' * 40}.trec", 2.0),
-        (tmp_path / "bm25.trec", 3.0),
-    ):
-        write_run(place, random_run(qrels, noise, np.random.default_rng(1)), tag="t")
-    command = [sys.executable, MAIN, "compare", "--qrels", "q.qrels", "--systems", "bm25.trec", f"mono={pattern}"]
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False)
-    assert done.returncode == 0, done.stderr
 
 
 def test_the_baseline_may_be_named_among_the_systems(systems: Path) -> None:
@@ -181,52 +162,6 @@ class TestTableOfSystems:
                     assert missing if value is None else same[column] == value
         assert there.frame()["metric"].unique().tolist() == ["ndcg@10", "p@5"]
 
-    def test_only_pairs_with_the_baseline_are_a_smaller_family(self, systems: Path) -> None:
-        options = [*dataset_options(systems, list(DATASETS)), *of_systems(systems), "--json"]
-        every, few = (json.loads(compare(*options, "--pairs", pairs).stdout) for pairs in ("all", "baseline"))
-        assert (len(every["comparisons"]), len(few["comparisons"])) == (18 + 6, 9 + 3)
-        assert (few["correction"], few["family"]) == ("holm", "table")
-        by_row = {(c["dataset"], c["system"], c["baseline"]): c for c in every["comparisons"]}
-        for row in few["comparisons"]:
-            same = by_row[row["dataset"], row["system"], row["baseline"]]
-            assert row["p"] == same["p"]
-            assert row["p_corrected"] <= same["p_corrected"]
-
-    @pytest.mark.parametrize("correction", ["bh", "bonferroni", "none"])
-    @pytest.mark.parametrize("family", ["table", "dataset", "baseline"])
-    def test_p_is_corrected_as_asked(self, systems: Path, correction: str, family: str) -> None:
-        options = [*dataset_options(systems, ["dl19", "cran"]), *of_systems(systems), "--json"]
-        found = json.loads(compare(*options, "--correction", correction, "--family", family).stdout)
-        assert (found["correction"], found["family"]) == (correction, family)
-        rows = [row for row in found["comparisons"] if not row["dataset"].startswith("average")]
-        assert len(rows) == 12
-        key = {"table": "metric", "dataset": "dataset", "baseline": "baseline"}[family]
-        for name in {row[key] for row in rows}:
-            members = [row for row in rows if row[key] == name]
-            p = np.array([row["p"] for row in members])
-            expected = {
-                "bh": stats.false_discovery_control(p),
-                "bonferroni": np.minimum(1.0, len(p) * p),
-                "none": p,
-            }[correction]
-            assert [row["p_corrected"] for row in members] == pytest.approx(expected.tolist(), rel=1e-9)
-
-    @pytest.mark.usefixtures("without_report")
-    def test_a_saved_comparison_is_corrected_as_before_unless_asked(self, systems: Path, tmp_path: Path) -> None:
-        options = [*dataset_options(systems, ["dl19", "cran"]), *of_systems(systems), "--output-dir", str(tmp_path)]
-        saved = json.loads(compare(*options, "--correction", "bh", "--family", "dataset", "--json").stdout)
-        again, other = (
-            json.loads(compare("--results", tmp_path, "--baseline", "bm25", *more, "--json").stdout)
-            for more in ([], ["--correction", "none"])
-        )
-        assert (again["correction"], again["family"]) == ("bh", "dataset")
-        assert (other["correction"], other["family"]) == ("none", "dataset")
-        before, after = (
-            {(c["dataset"], *sorted((c["system"], c["baseline"]))): c["p_corrected"] for c in of["comparisons"]}
-            for of in (saved, again)
-        )
-        assert after == pytest.approx(before)
-
     def test_datasets_are_columns_where_asked(self, systems: Path) -> None:
         options = [*dataset_options(systems, ["dl19", "cran"]), *of_systems(systems)]
         done = compare(*options, "--layout", "datasets")
@@ -240,21 +175,6 @@ class TestTableOfSystems:
         patterns = [f"{tmp_path}/{{dataset}}/{name}-seed*.trec" for name in "ab"]
         done = compare(*dataset_options(tmp_path, ["x", "y"]), "--systems", *patterns, "--json")
         assert [row["baseline_runs"] for row in json.loads(done.stdout)["comparisons"]] == [2, 3, 2]
-
-    @pytest.mark.parametrize("pairs", ["all", "baseline"])
-    def test_an_analysis_of_the_folder_has_the_same_tests(self, tmp_path: Path, pairs: str) -> None:
-        """With nine systems all tests, all letters and both tables were gone."""
-        names = [f"s{number}" for number in range(9)]
-        write_systems(tmp_path, {"x": 20}, {name: (0.5 + 0.2 * i, 1) for i, name in enumerate(names)})
-        files = [f"{tmp_path}/{{dataset}}/{name}.trec" for name in names]
-        out = tmp_path / "out"
-        options = ("--baseline", files[0], "--systems", *files[1:], "--pairs", pairs, "--output-dir", str(out))
-        assert compare(*dataset_options(tmp_path, ["x"]), *options).returncode == 0
-        tables = {name: out / "analysis" / "tables" / f"{name}.csv" for name in ("significance", "comparison")}
-        before = {name: path.read_text(encoding="utf-8") for name, path in tables.items()}
-        assert before["significance"].count(" − ") >= (36 if pairs == "all" else 8)
-        assert call_script("analyze_results.py", "tables", "--output-dir", out).returncode == 0
-        assert {name: path.read_text(encoding="utf-8") for name, path in tables.items()} == before
 
     @pytest.mark.usefixtures("without_report")
     def test_any_folder_of_results_is_compared(self, made: tuple[Done, Path], tmp_path: Path) -> None:

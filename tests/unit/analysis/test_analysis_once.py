@@ -8,17 +8,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.gates import INTERFERENCE, gate_file
-from support.results import make_result, write_experiment
+from support.results import write_experiment
 
 from unimoe.analysis import comparisons, drilldown
 from unimoe.analysis.analysis import Analysis
 from unimoe.analysis.gates import judging
-from unimoe.analysis.gates.definitions import load_gates
 from unimoe.analysis.gates.output import gate_lines
-from unimoe.analysis.gates.registration import REGISTERED
 from unimoe.analysis.report import write_report
-from unimoe.core.errors import DataError
 from unimoe.results.folder import Results, load_all_results
 
 
@@ -47,22 +43,3 @@ def test_the_parts_of_a_command_share_what_is_computed(tmp_path: Path, monkeypat
     assert "By dataset" in gate_lines(analysis.registration, analysis.outcomes)
     assert len(analysis.outcomes) == 2
     assert calls == {"judge": 2, "bootstrap_means": 4, "drill_down": 4}
-
-
-class TestGates:
-    def test_those_given_come_before_those_of_the_folder(self, tmp_path: Path) -> None:
-        results = Results(tmp_path, [make_result("joint_r8", 0, [0.5])])
-        assert Analysis(results).registration is None
-        (tmp_path / "other").mkdir()
-        given = load_gates(gate_file(tmp_path / "other", mine=INTERFERENCE))
-        gate_file(tmp_path, theirs=INTERFERENCE)
-        for analysis, name in ((Analysis(results), "theirs"), (Analysis(results, given), "mine")):
-            assert analysis.registration is not None
-            assert list(analysis.registration.gates) == [name]
-
-    def test_a_broken_file_is_an_error_when_gates_are_asked_for(self, tmp_path: Path) -> None:
-        (tmp_path / REGISTERED).write_text("gates: []", encoding="utf-8")
-        analysis = Analysis(Results(tmp_path, [make_result("joint_r8", 0, [0.5])]))
-        assert analysis.comparisons == ()
-        with pytest.raises(DataError, match=REGISTERED):
-            _ = analysis.outcomes

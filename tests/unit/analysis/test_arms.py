@@ -1,8 +1,6 @@
 from __future__ import annotations
 
-import pytest
-
-from unimoe.analysis.arms import Pair, arm_order, has_role, pairs
+from unimoe.analysis.arms import Pair, pairs
 
 
 def test_pairs_by_what_follows_the_task_word() -> None:
@@ -24,23 +22,3 @@ def test_each_way_of_joint_training_is_set_against_the_specialist_it_continues()
         "joint_r8_wide_pcgrad": "rank_only_r8_wide",
         "joint_r80": "rank_only_r80",
     }
-
-
-def test_a_specialist_without_any_joint_arm_asks_for_its_own() -> None:
-    assert Pair("reranking", "rank_only_r8", "joint_r8") in list(pairs(["rank_only_r8", "emb_only_r8"]))
-    assert list(pairs(["bm25", "my_system"])) == []
-
-
-def test_specialists_of_several_names_without_any_joint_arm_belong_to_no_pair() -> None:
-    assert list(pairs(["rank_only_softmax", "rank_only_lambdaloss", "zero_shot"])) == []
-
-
-def test_baselines_come_first_and_other_systems_last() -> None:
-    arms = ["my_system", "joint_r8", "zero_shot", "rank_only_r8", "emb_only_r8", "bm25", "a_system"]
-    ordered = ["bm25", "zero_shot", "rank_only_r8", "emb_only_r8", "joint_r8", "a_system", "my_system"]
-    assert sorted(arms, key=arm_order) == ordered
-
-
-@pytest.mark.parametrize(("name", "role"), [("bm25", True), ("joint", True), ("joint_r8", True), ("jointly", False)])
-def test_names_with_a_role(name: str, role: bool) -> None:
-    assert has_role(name) is role

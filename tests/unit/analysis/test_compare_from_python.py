@@ -3,26 +3,17 @@
 from __future__ import annotations
 
 import doctest
-import json
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from ir_measures import RBP, nDCG
-from support.runs import one_relevant, random_qrels, random_run, run_with_ranks, write_arms
+from support.runs import random_qrels, random_run, write_arms
 
 from unimoe.analysis import compare as public
 from unimoe.analysis import systems as systems_module
-from unimoe.analysis.comparisons import ALPHA
 from unimoe.core.errors import UnimoeError, UsageError
 from unimoe.core.trec import Qrels, Run
-
-QUERIES = ("q1", "q2", "q3")
-
-
-def ranks(*places: int | None, depth: int = 10) -> Run:
-    return run_with_ranks(dict(zip(QUERIES, places, strict=True)), depth)
 
 
 class TestFromPython:
@@ -52,48 +43,6 @@ class TestFromPython:
         assert same.equals(from_runs.frame().drop(columns="dataset"))
         assert from_files.frame()["dataset"].unique().tolist() == ["q"]
 
-    def test_rows_have_what_their_documentation_says(self, qrels: Qrels, runs: dict[str, list[Run]]) -> None:
-        found = public.compare(runs | {"bm25": runs["bm25"][0]}, qrels, baseline="bm25", metrics=["ndcg@10", "map"])
-        frame = found.frame()
-        assert frame[["system", "metric"]].to_numpy().tolist() == [
-            [system, metric] for system in ("bm25", "mono", "duo") for metric in ("ndcg@10", "map")
-        ]
-        main = frame[frame["metric"] == "ndcg@10"].set_index("system")
-        assert main["runs"].to_dict() == {"bm25": 1, "mono": 3, "duo": 2}
-        assert np.isnan(main["std"]["bm25"])
-        assert main["difference"]["mono"] == pytest.approx(main["mean"]["mono"] - main["mean"]["bm25"])
-        assert main["low"]["mono"] < main["difference"]["mono"] < main["high"]["mono"]
-        assert main["wins"]["mono"] + main["ties"]["mono"] + main["losses"]["mono"] == 20
-        assert main["holds_for"]["mono"] == "queries, seeds of one arm"
-        assert main["letter"]["bm25"] in main["beats"]["mono"]
-        others = frame[frame["metric"] == "map"].set_index("system")
-        assert others["difference"]["mono"] == pytest.approx(others["mean"]["mono"] - others["mean"]["bm25"])
-        assert others["letter"]["bm25"] in others["beats"]["mono"]
-
-    def test_objects_of_ir_measures_are_metrics(self, qrels: Qrels, runs: dict[str, list[Run]]) -> None:
-        objects, names = ([nDCG @ 10, RBP(rel=2)], ["ndcg@10", "RBP(rel=2)"])
-        assert (
-            public.compare(runs, qrels, metrics=objects)
-            .frame()
-            .equals(public.compare(runs, qrels, metrics=names).frame())
-        )
-        assert public.compare(runs, qrels, metrics=RBP(rel=2)).frame()["metric"].unique().tolist() == ["RBP(rel=2)"]
-
-    def test_all_pairs_are_one_family_and_those_with_the_baseline_a_smaller_one(
-        self, qrels: Qrels, runs: dict[str, list[Run]]
-    ) -> None:
-        every, few = (public.compare(runs, qrels, baseline="mono", pairs=pairs) for pairs in ("all", "baseline"))
-        assert every.tests()[["system", "baseline"]].to_numpy().tolist() == [
-            *(["bm25", "mono"], ["duo", "mono"], ["duo", "bm25"])
-        ]
-        assert few.tests()[["system", "baseline"]].to_numpy().tolist() == [["bm25", "mono"], ["duo", "mono"]]
-        tests = every.tests()
-        ordered = np.sort(tests["p"].to_numpy()) * [3, 2, 1]
-        assert np.sort(tests["p_corrected"].to_numpy()) == pytest.approx(np.minimum(1, np.maximum.accumulate(ordered)))
-        assert (tests["significant"] == (tests["p_corrected"] < ALPHA)).all()
-        assert every.summary == "Every two systems: 3 comparisons, p corrected by Holm for all 3 tests"
-        assert few.summary == "Each system against mono: 2 comparisons, p corrected by Holm for all 2 tests"
-
     def test_several_datasets_by_name(self, qrels: Qrels, runs: dict[str, list[Run]]) -> None:
         half = {query_id: grades for query_id, grades in qrels.items() if int(query_id[1:]) % 2}
         systems = {name: {"whole": of, "half": [{q: run[q] for q in half} for run in of]} for name, of in runs.items()}
@@ -108,16 +57,6 @@ class TestFromPython:
             found.table("wide")  # type: ignore[arg-type]
         with pytest.raises(UsageError, match="bm25 has no run on half"):
             public.compare(systems | {"bm25": {"whole": runs["bm25"]}}, {"whole": qrels, "half": half})
-
-    def test_seeds_pair_only_where_that_is_declared(self, qrels: Qrels, runs: dict[str, list[Run]]) -> None:
-        arms = {"mono": runs["mono"][:2], "duo": runs["duo"]}
-        turned = arms | {"duo": runs["duo"][::-1]}
-        low = [public.compare(of, qrels).tests()["low"][0] for of in (arms, turned)]
-        assert low[0] == pytest.approx(low[1], rel=1e-12)
-        low = [public.compare(of, qrels, paired=True).tests()["low"][0] for of in (arms, turned)]
-        assert abs(low[0] - low[1]) > 1e-6
-        with pytest.raises(UsageError, match="equal in number, here are 3 of mono, 2 of duo"):
-            public.compare(runs, qrels, paired=True)
 
     @pytest.mark.parametrize(
         ("options", "words"),
@@ -158,25 +97,6 @@ class TestFromPython:
                 {"a": {"q": {"d": 1.0}}} | systems if isinstance(systems, dict) else systems, {"q": {"d": 1}}
             )
         assert words in str(refusal.value)
-
-    def test_one_system_is_nothing_to_compare(self, qrels: Qrels, runs: dict[str, list[Run]]) -> None:
-        with pytest.raises(UsageError, match="only mono to compare"):
-            public.compare({"mono": runs["mono"]}, qrels)
-
-    def test_few_differing_queries_have_no_test_and_say_so(self) -> None:
-        qrels = one_relevant(*(f"q{i}" for i in range(20)))
-        places = dict.fromkeys(qrels, 1)
-        found = public.compare(
-            {
-                "a": [run_with_ranks(places, tail=tail) for tail in (0.0, 0.1)],
-                "b": [run_with_ranks(places | {"q0": 2, "q1": 3}, tail=tail) for tail in (0.0, 0.1)],
-            },
-            qrels,
-        )
-        (row,) = found.test_rows
-        assert (row["p"], row["p_corrected"], row["significant"]) == (None, None, False)
-        assert "differ on 2 of 20 queries" in row["unfit"]
-        json.dumps([found.score_rows, found.test_rows], allow_nan=False)
 
 
 def test_pandas_is_loaded_by_frames_alone() -> None:

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import scipy.stats
-from support.results import make_result, query_ids, simulate
+from support.results import make_result, simulate
 
 from unimoe.analysis.analysis import Analysis
 from unimoe.analysis.compare import compute_interference_metrics
@@ -17,9 +17,7 @@ from unimoe.analysis.comparisons import (
     Comparison,
     Question,
     all_pairs,
-    before_after,
     compare_arms,
-    corrected,
     difference,
     questions_of,
 )
@@ -29,7 +27,7 @@ from unimoe.analysis.gates.findings import find
 from unimoe.analysis.gates.scores import collect
 from unimoe.analysis.saved_comparison import save_comparison
 from unimoe.analysis.statistics.estimates import holm
-from unimoe.analysis.tables.comparisons import comparisons_table, significance_marks
+from unimoe.analysis.tables.comparisons import comparisons_table
 from unimoe.core.errors import DataError, UsageError
 from unimoe.results import EvalResult
 from unimoe.results.folder import Results
@@ -56,36 +54,11 @@ def two(system: list[float], baseline: list[float], seed: int | None = None) -> 
 
 
 class TestQuestions:
-    def test_arms_with_roles_are_compared_with_baselines_and_specialists(self) -> None:
-        asked = questions_of(results(*arms("bm25", "zero_shot", "rank_only_r8", "joint_r8")))
-        assert [(q.system, q.baseline) for q in asked] == [
-            ("joint_r8", "zero_shot"),
-            ("rank_only_r8", "zero_shot"),
-            ("joint_r8", "bm25"),
-            ("rank_only_r8", "bm25"),
-            ("joint_r8", "rank_only_r8"),
-        ]
-
-    def test_other_systems_are_compared_with_each_other(self) -> None:
-        """After ``retrieve`` there was no paired table and no mark at all."""
-        asked = questions_of(results(*arms("a", "b", "c")))
-        assert {frozenset((q.system, q.baseline)) for q in asked} == {
-            frozenset(pair) for pair in (("a", "b"), ("a", "c"), ("b", "c"))
-        }
-        assert len(asked) == 3
-
     def test_many_systems_are_compared_with_the_baseline_alone(self) -> None:
         names = [f"system{i}" for i in range(12)]
         asked = questions_of(results(*arms("bm25", *names, seeds=1)))
         assert {q.baseline for q in asked} == {"bm25"}
         assert len(asked) == 12
-
-    def test_all_pairs_asks_each_once(self) -> None:
-        asked = [(q.system, q.baseline) for q in all_pairs("retrieval/x", ["a", "b", "c"])]
-        assert asked == [("b", "a"), ("c", "a"), ("c", "b")]
-
-    def test_nothing_to_compare_is_no_error(self) -> None:
-        assert compare_arms(results(make_result("joint_r8", 0, [0.5]))) == ()
 
 
 class TestRows:
@@ -106,26 +79,6 @@ class TestRows:
         assert found.p == pytest.approx(scipy.stats.ttest_rel(system, baseline).pvalue, rel=1e-9)
         assert found.holds_for == "queries"
 
-    def test_what_a_row_holds_for(self) -> None:
-        found = compare_arms(results(*arms("zero_shot", "rank_only_r8", "joint_r8")), iterations=50)
-        assert [c.holds_for for c in found] == ["seeds and queries"] * 3
-        mixed = [*arms("rank_only_r8"), make_result("joint_r8", 0, np.linspace(0, 1, 30))]
-        (row,) = compare_arms(results(*mixed), iterations=50)
-        assert row.holds_for == "queries, seeds of one arm"
-
-    def test_seeds_pair_where_the_experiment_declares_it(self) -> None:
-        specialist, joint = simulate(3, 60, 0.02, rng=np.random.default_rng(2), seed_sd=0.0)
-        shift = np.array([[0.0], [0.03], [-0.03]])
-        rows = {}
-        for paired in (False, True):
-            items = [
-                make_result(arm, seed, row, paired_seeds=paired)
-                for arm, matrix in (("rank_only_r8", specialist + shift), ("joint_r8", joint + shift))
-                for seed, row in enumerate(matrix)
-            ]
-            (rows[paired],) = compare_arms(results(*items), iterations=50)
-        assert rows[True].difference.standard_error < rows[False].difference.standard_error
-
     def test_declared_pairs_take_the_seeds_of_both_arms_as_a_gate_does(self) -> None:
         """The table tested four seeds against three without pairs, beside a gate on the three pairs."""
         rng = np.random.default_rng(5)
@@ -142,20 +95,6 @@ class TestRows:
         said = "joint_r8 − rank_only_r8 on reranking/apidocs, since seeds pair and the other system lacks the seed"
         assert any(said in note for note in comparisons_table(found, [row]).notes)
 
-    def test_numbers_of_seeds_may_differ_and_their_order_changes_nothing(self) -> None:
-        specialist, joint = simulate(5, 40, 0.02, rng=np.random.default_rng(3))
-        found, turned = (difference(joint[order], specialist)[0] for order in ([0, 1, 2], [2, 0, 1]))
-        assert turned.interval == pytest.approx(found.interval, rel=1e-9)
-
-    def test_pairs_by_query_id_whatever_the_order_of_the_file(self) -> None:
-        scores = dict(zip(query_ids(8), np.linspace(0.1, 0.8, 8).tolist(), strict=True))
-        turned = dict(reversed(scores.items()))
-        (only,) = compare_arms(
-            results(make_result("zero_shot", None, scores), make_result("joint_r8", 0, turned)), iterations=50
-        )
-        assert only.ties == 8
-        assert (only.delta, only.effect, only.p, only.p_corrected, only.significant) == (0.0, None, None, None, False)
-
     def test_too_little_to_test_says_why(self) -> None:
         few = two([0.3, 0.2, 0.1, 0.5, 0.5, 0.5], [0.1, 0.1, 0.1, 0.5, 0.5, 0.5])
         assert (few.p, few.p_corrected, few.significant) == (None, None, False)
@@ -166,9 +105,6 @@ class TestRows:
         one = two([0.3], [0.1])
         assert (one.effect, one.p) == (None, None)
         assert one.unfit == "the systems differ on 1 of 1 queries"
-
-    def test_a_baseline_at_zero_leaves_no_relative_effect(self) -> None:
-        assert two([0.3, 0.2], [0.0, 0.0]).relative is None
 
     def test_checks_are_of_the_runs_as_they_are(self) -> None:
         """A sign-flip test over seed averages marks equal arms; the model's p knows that other seeds may differ."""
@@ -186,39 +122,12 @@ class TestRows:
         assert ends is not None
         assert width < (ends[1] - ends[0]) / 4
 
-    def test_equal_seeds_give_equal_numbers_and_another_dataset_changes_none_but_the_correction(self) -> None:
-        items = arms("zero_shot", "rank_only_r8", "joint_r8")
-        alone = compare_arms(results(*items), iterations=200, seed=4)
-        assert [c.check_p for c in alone] == [c.check_p for c in compare_arms(results(*items), iterations=200, seed=4)]
-        other = [make_result(arm, 0, np.linspace(0, 1, 9), dataset="a") for arm in ("rank_only_r8", "joint_r8")]
-        more = [c for c in compare_arms(results(*items, *other), iterations=200, seed=4) if c.key != "reranking/a"]
-        assert [(c.p, c.difference.interval, c.check_p) for c in more] == [
-            (c.p, c.difference.interval, c.check_p) for c in alone
-        ]
-
     def test_refuses_no_iterations(self) -> None:
         with pytest.raises(UsageError, match="iterations 0"):
             compare_arms(results(*arms("a", "b")), iterations=0)
 
 
 class TestFamily:
-    def test_the_rows_of_a_call_are_one_family(self) -> None:
-        """Single-seed rows and rows of three seeds were corrected apart from what the table showed."""
-        found = compare_arms(results(*arms("zero_shot", "rank_only_r8", "joint_r8")), iterations=50)
-        p_values = sorted(c.p for c in found if c.p is not None)
-        assert len(p_values) == 3
-        by_p = sorted(found, key=lambda c: c.p or 0.0)
-        assert by_p[0].p_corrected == pytest.approx(min(1.0, 3 * p_values[0]))
-        assert all(c.p_corrected >= c.p for c in found if c.p is not None and c.p_corrected is not None)
-
-    def test_rows_without_a_test_do_not_count(self) -> None:
-        tested = [two(row, [0.5] * 10) for row in np.random.default_rng(0).uniform(0.5, 0.9, (2, 10)).tolist()]
-        family = corrected([*tested, two([0.4] * 10, [0.3] * 10)])
-        assert family[2].p_corrected is None
-        smallest = min(family[:2], key=lambda c: c.p or 1.0)
-        assert smallest.p is not None
-        assert smallest.p_corrected == pytest.approx(2 * smallest.p)
-
     def test_p_below_five_percent_is_an_interval_without_zero(self) -> None:
         rng = np.random.default_rng(6)
         for gap in np.linspace(-0.2, 0.2, 21):
@@ -272,31 +181,6 @@ class TestCorrections:
         by_baseline = self.found(family="baseline")
         assert [(c.baseline, c.tests) for c in by_baseline[:6]] == [("a", 4), ("a", 4), ("b", 2)] * 2
         assert [(c.baseline, c.tests) for c in by_baseline[6:9]] == [("a", 2), ("a", 2), ("b", 1)]
-
-    @pytest.mark.parametrize("option", ["correction", "family"])
-    def test_an_unknown_one_is_refused(self, option: str) -> None:
-        unknown: dict[str, Any] = {option: "sidak"}
-        with pytest.raises(UsageError, match=f"{option} 'sidak': unknown; use "):
-            Analysis(results(*arms("a", "b")), **unknown)
-
-    @pytest.mark.parametrize(
-        ("correction", "family", "heading", "words"),
-        [
-            ("holm", "table", "p (Holm)", "p corrected by Holm for the 6 tests of nDCG@10 and for the 3 tests of its"),
-            ("bh", "dataset", "p (BH)", "p corrected by BH for the 3 tests of nDCG@10 on each dataset and for the 3"),
-            ("none", "baseline", "p", "p not corrected for the 2 to 4 tests of nDCG@10 against each baseline and for"),
-        ],
-    )
-    def test_tables_say_which_and_for_how_many_tests(
-        self, correction: Correction, family: Family, heading: str, words: str
-    ) -> None:
-        rows = [c for c in self.found(correction, family) if c.main]
-        table = comparisons_table(results(make_result("a", 0, [0.5])), rows)
-        assert words.removeprefix("p ") in table.notes[0]
-        assert table.caption.endswith(f"by {heading[3:-1]}" if "(" in heading else "p, and no correction")
-        assert [column for column in table.columns if column.startswith("p")][-1] == heading
-        (mark,) = [n for n in significance_marks(results(*arms("a", "b", "c")), rows).notes if "two-sided" in n]
-        assert words in mark
 
     def test_an_analysis_of_the_folder_corrects_as_the_saved_comparison_does(self, tmp_path: Path) -> None:
         held = Results(tmp_path, arms("a", "b", "c"))
@@ -366,31 +250,6 @@ class TestAverages:
         assert found is not None
         assert (found.p, found.unfit) == (None, "no run of b is on every dataset, and some are on several")
 
-    def test_a_system_that_lacks_a_dataset_has_none(self) -> None:
-        assert self.average({"a": {"x": [0], "y": [0], "z": [0]}, "b": {"x": [0], "y": [0]}}) is None
-
-    def test_no_average_mixes_main_metrics(self) -> None:
-        rng = np.random.default_rng(3)
-        items = [
-            make_result(arm, 0, rng.uniform(size=20), dataset=dataset, metric=metric)
-            for arm in ("a", "b")
-            for dataset, metric in (("x", "ndcg@10"), ("y", "ndcg@10"), ("z", "map"))
-        ]
-        found = [c for c in Analysis(results(*items), iterations=10).tests if c.parts]
-        assert {c.parts for c in found} == {("reranking/x", "reranking/y")}
-
-
-class TestOtherMetrics:
-    def test_what_some_result_lacks_or_no_candidate_reaches_is_not_tested(self) -> None:
-        rng = np.random.default_rng(4)
-        items = [make_result(arm, 0, rng.uniform(size=20)) for arm in ("a", "b")]
-        deep = [
-            r.model_copy(update={"per_query_metrics": r.per_query_metrics | {"recall@100": r.per_query}}) for r in items
-        ]
-        one = [deep[0].model_copy(update={"per_query_metrics": deep[0].per_query_metrics | {"map": {}}}), deep[1]]
-        for held in (items, deep, one):
-            assert [c.metric for c in Analysis(results(*held), iterations=10).tests] == ["ndcg@10", "mrr@10"]
-
 
 class TestBeforeAfter:
     def items(self) -> Results:
@@ -403,22 +262,6 @@ class TestBeforeAfter:
                 for (arm, key), row in rows.items()
             )
         )
-
-    def test_every_dataset_with_both_arms_and_every_metric_of_both_is_one_family(self) -> None:
-        held = self.items()
-        found = before_after(held, "bm25", ["minilm"], keys=held.dataset_keys, iterations=50)
-        assert [(c.key, c.metric) for c in found] == [
-            (f"reranking/{key}", metric) for key in ("one", "two") for metric in ("ndcg@10", "mrr@10")
-        ]
-        smallest = min(found, key=lambda c: c.p or 1.0)
-        assert smallest.p is not None
-        assert smallest.p_corrected == pytest.approx(min(1.0, 4 * smallest.p))
-
-    def test_a_metric_alone_is_the_same_as_among_others(self) -> None:
-        together = before_after(self.items(), "bm25", ["minilm"], keys=["reranking/one"], iterations=50)[1]
-        (alone,) = compare_arms(self.items(), [Question("reranking/one", "minilm", "bm25", "mrr@10")], iterations=50)
-        assert (alone.metric, alone.p, alone.delta) == (together.metric, together.p, together.delta)
-        assert alone.check_interval == pytest.approx(together.check_interval, rel=1e-6)
 
     def test_a_metric_that_was_not_computed_is_refused(self) -> None:
         with pytest.raises(DataError, match="no per-query 'recall@5'"):

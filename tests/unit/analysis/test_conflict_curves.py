@@ -51,52 +51,12 @@ def test_the_rate_counts_the_layers_that_have_a_cosine() -> None:
     assert conflict_rate(found, "cosine_corrected") == {1: 0.0, 11: 0.0}
 
 
-def test_a_step_without_any_cosine_has_no_rate() -> None:
-    assert conflict_rate(log(record(1, 0, None), record(2, 0, -1.0)), "cosine") == {2: 1.0}
-
-
 def test_the_ratio_is_of_all_layers_together() -> None:
     found = log(record(1, 0, norm_rank=3.0, norm_embed=0.6), record(1, 1, norm_rank=4.0, norm_embed=0.8))
     assert norm_ratio(found) == {1: pytest.approx(5.0)}
-
-
-def test_steps_with_a_zero_gradient_have_no_ratio() -> None:
-    found = log(record(1, 0, norm_rank=0.0), record(2, 0, norm_embed=0.0), record(3, 0, norm_rank=None), record(4, 0))
-    assert norm_ratio(found) == {4: 1.0}
-
-
-def test_seeds_are_thin_and_their_mean_is_thick(tmp_path: Path) -> None:
-    def seed(cosine: float, norm: float) -> list[dict[str, Any]]:
-        return [record(s, 0, cosine, cosine_corrected=2 * cosine, norm_rank=norm, norm_embed=1.0) for s in (1, 11)]
-
-    found = drawings(tmp_path, {0: seed(-0.1, 0.1), 1: [*seed(0.1, 10.0), record(21, 0, 0.1, norm_rank=1.0)]})
-    for axes in found["conflict-rate"].figure.axes:
-        first, second, mean = lines(axes)
-        assert first == [(1, 1.0), (11, 1.0)]
-        assert second == [(1, 0.0), (11, 0.0), (21, 0.0)]
-        assert mean == [(1, 0.5), (11, 0.5)]
-    first, second, mean = lines(found["norm-ratio"].figure.axes[0])
-    assert [y for _, y in mean] == pytest.approx([1.0, 1.0])  # of .1 and 10, on a scale of ratios
-    legend = found["norm-ratio"].figure.legends[0].get_texts()
-    assert [text.get_text() for text in legend] == ["joint_r8 (2 seeds)"]
 
 
 def test_a_log_of_one_step_is_a_point(tmp_path: Path) -> None:
     found = drawings(tmp_path, {0: [record(1, 0)]})
     (line,) = (line for line in found["norm-ratio"].figure.axes[0].lines if line.get_linewidth() != 0.6)
     assert line.get_marker() == "v"
-
-
-def test_a_log_without_any_value_draws_empty_panels(tmp_path: Path) -> None:
-    nothing = dict.fromkeys(Conflict.model_fields, None) | {"step": 1, "layer": 0}
-    found = drawings(tmp_path, {0: [nothing]})
-    for name in ("conflict-rate", "norm-ratio"):
-        assert all(not points for axes in found[name].figure.axes for points in lines(axes))
-
-
-def test_ratios_are_labelled_with_plain_numbers(tmp_path: Path) -> None:
-    found = drawings(tmp_path, {0: [record(1, 0, norm_rank=1.0, norm_embed=1.1), record(11, 0)]})
-    figure = found["norm-ratio"].figure
-    figure.draw_without_rendering()
-    labels = {label.get_text() for label in figure.axes[0].get_yticklabels()}
-    assert {"0.5", "1", "2"} <= labels

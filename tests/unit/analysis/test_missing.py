@@ -6,51 +6,12 @@ import math
 from pathlib import Path
 
 import pytest
-from support.results import make_result, without_queries
+from support.results import without_queries
 
-from unimoe.analysis.arms import Described, NotComputable, missing_pairs
+from unimoe.analysis.arms import Described, NotComputable
 from unimoe.analysis.arms import without_queries as described
 from unimoe.results import EvalResult
 from unimoe.results.folder import Results
-
-
-def reasons(*items: EvalResult, task: str = "reranking") -> list[str]:
-    return [item.reason for item in missing_pairs(Results(Path("out"), items)) if item.pair.task == task]
-
-
-def result(arm: str, dataset: str = "apidocs") -> EvalResult:
-    return make_result(arm, 0, [0.5, 0.6], dataset=dataset)
-
-
-@pytest.mark.parametrize(
-    ("items", "reason"),
-    [
-        ([result("rank_only_r8")], "joint_r8 has no result on apidocs"),
-        ([result("joint_r8")], "rank_only_r8 has no result on apidocs"),
-        (
-            [result("rank_only_r8"), result("joint_r8", "scifact"), result("rank_only_r8", "scifact")],
-            "joint_r8 has no result on apidocs",
-        ),
-    ],
-)
-def test_says_why_there_is_no_tir(items: list[EvalResult], reason: str) -> None:
-    assert reasons(*items) == [reason]
-
-
-def test_an_arm_that_is_there_is_not_called_missing() -> None:
-    """It said "emb_only_r8 and joint_r8 missing" although joint_r8 was there."""
-    assert reasons(result("joint_r8"), result("rank_only_r8"), task="embedding") == ["there is no arm emb_only_r8"]
-    assert reasons(result("joint_r8"), result("emb_only_r8"), task="embedding") == [
-        "emb_only_r8 and joint_r8 have no embedding result"
-    ]
-    both = [without_queries(arm, 0, 0.7) for arm in ("emb_only_r8", "joint_r8")]
-    assert reasons(*both, task="embedding") == [
-        "emb_only_r8 and joint_r8 have only tasks without queries, where nothing is paired"
-    ]
-
-
-def test_nothing_is_missing_where_both_arms_are() -> None:
-    assert reasons(result("rank_only_r8"), result("joint_r8")) == []
 
 
 class TestWithoutQueries:
@@ -64,20 +25,6 @@ class TestWithoutQueries:
         assert item.tir == pytest.approx(1.0 - 0.6 / 0.7)
         assert item.std == pytest.approx(0.25 / math.sqrt(2))
         assert (item.metric, item.seeds) == ("cosine_spearman", (0, 1))
-
-    @pytest.mark.parametrize(
-        ("specialist", "joint", "reason"),
-        [
-            ([0.5], [], "joint_r8 has no result on STSBenchmark"),
-            ([-0.1], [0.2], "emb_only_r8 does not score above 0 on STSBenchmark"),
-        ],
-    )
-    def test_says_why_there_is_none(self, specialist: list[float], joint: list[float], reason: str) -> None:
-        items = [without_queries("emb_only_r8", s, x) for s, x in enumerate(specialist)]
-        items += [without_queries("joint_r8", s, x) for s, x in enumerate(joint)]
-        (item,) = self.of(*items)
-        assert isinstance(item, NotComputable)
-        assert item.reason == reason
 
     def test_seeds_without_a_pair_are_named(self) -> None:
         (item,) = self.of(without_queries("emb_only_r8", 0, 0.5), without_queries("joint_r8", 1, 0.5))

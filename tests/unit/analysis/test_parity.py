@@ -47,13 +47,6 @@ class TestNumbers:
             "of 12 queries"
         )
 
-    def test_the_largest_difference_is_named_and_the_mean_is_over_all_pairs(self) -> None:
-        other = changed(changed(scores(), "q003", "d05", -0.5), "q007", "d01", 0.25)
-        found = compare_dataset(KEY, scored(scores()), scored(other, "b"))
-        assert found.largest == pytest.approx(0.5)
-        assert found.largest_at == ("q003", "d05")
-        assert found.mean == pytest.approx(0.75 / 144)
-
     def test_taus_are_scipys_on_each_query(self) -> None:
         one, other = scores(0), scores(1)
         found = compare_dataset(KEY, scored(one), scored(other, "b"))
@@ -165,8 +158,3 @@ class TestPlaces:
         file = self.write(tmp_path, "mine", run=False)
         with pytest.raises(DataError, match=r"apidocs\.trec is missing.*run `unimoe evaluate` again"):
             parity({KEY: file}, {KEY: file})
-
-    def test_elsewhere_there_is_nothing(self, tmp_path: Path) -> None:
-        assert result_paths(tmp_path) == result_paths(tmp_path / "nowhere") == {}
-        with pytest.raises(DataError, match="nowhere: no reranking results here; name a result file"):
-            parity(tmp_path / "nowhere", tmp_path)

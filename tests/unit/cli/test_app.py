@@ -10,10 +10,8 @@ import typer
 from support.results import write_experiment
 from typer.testing import CliRunner
 
-import unimoe
 from unimoe.cli.app import app
 from unimoe.cli.help import FIRST_OPTIONS
-from unimoe.core.errors import UsageError
 
 COMMANDS = typer.main.get_command(app).commands  # type: ignore[attr-defined]
 
@@ -39,10 +37,6 @@ def test_help_lists_the_options_that_people_use_first(command: str) -> None:
         assert (f"\n  {option} " in others) == (name not in FIRST_OPTIONS[command])
 
 
-def test_the_version_is_printed() -> None:
-    assert CliRunner().invoke(app, ["--version"]).stdout == f"unimoe {unimoe.__version__}\n"
-
-
 def test_a_module_of_the_present_folder_registers_a_measure_for_one_call(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -58,12 +52,6 @@ def test_a_module_of_the_present_folder_registers_a_measure_for_one_call(
     done = CliRunner().invoke(app, ["--import", "own_measure_1", *arguments])
     assert "answers" in done.stdout
     assert "2.0" in done.stdout
-
-
-def test_a_module_that_cannot_be_imported_is_named() -> None:
-    done = CliRunner().invoke(app, ["--import", "no_such_module", "status"])
-    assert isinstance(done.exception, UsageError)
-    assert "--import no_such_module: ModuleNotFoundError" in str(done.exception)
 
 
 def test_status_shows_what_an_experiment_of_this_machine_has_done(tmp_path: Path) -> None:

@@ -98,5 +98,5 @@ def test_a_store_that_lost_the_folder_is_named(tmp_path: Path) -> None:
         done_by_worker(driver, "count", RECIPE, PART, tmp_path / "out")
         for path in (tmp_path / "store" / "folders").rglob("files.json"):
             path.unlink()
-        with pytest.raises(DataError, match=r"is missing or damaged; delete units/folders there"):
+        with pytest.raises(DataError, match=r"is missing; delete units/folders there"):
             done_by_worker(driver, "count", RECIPE, PART, tmp_path / "again")

@@ -68,16 +68,6 @@ def test_what_is_written_is_read_by_others() -> None:
     assert other.keys("units/a") == {"key", "empty", "later"}  # nothing is cached
 
 
-@pytest.mark.parametrize("damage", [lambda content: content[:-3], lambda content: b"", lambda content: content[::-1]])
-def test_a_damaged_object_is_as_none(files: Any, damage: Any) -> None:
-    store = UnitStore("s3://mine/folder")
-    store.write("units", "key", BODY)
-    files.pipe_file("mine/folder/units/key", damage(files.cat_file("mine/folder/units/key")))
-    assert store.read("units", "key") is None
-    store.write("units", "key", BODY)
-    assert store.read("units", "key") == BODY
-
-
 @pytest.mark.usefixtures("files")
 def test_two_writers_harm_nobody() -> None:
     bodies = [bytes([letter]) * 20_000 for letter in b"xy"]

@@ -111,13 +111,6 @@ class TestProgress:
         write(store, "2", line(items=2000, done=10), ended=True, seconds_ago=600)
         assert (only(store).items, only(store).done) == (2000, 10)
 
-    def test_a_cut_board_is_left_out(self, store: UnitStore) -> None:
-        write(store, "1", line(done=300))
-        write(store, "2", line(done=500))
-        path = Path(store.url, SCOPE, "2.json")
-        path.write_bytes(path.read_bytes()[:-9])
-        assert only(store).done == 300
-
     def test_a_board_of_another_version_is_named(self, store: UnitStore) -> None:
         write(store, "1", {"what": "x", "speed": 9})
         with pytest.raises(DataError, match=r"drivers/1\.json: unknown fields .*use the version of unimoe"):

@@ -6,17 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from unimoe.config import DenseConfig, DenseExperiment
-from unimoe.config.base import BUNDLED_ENCODER
-from unimoe.config.files import load_config, parse_config
+from unimoe.config import DenseExperiment
+from unimoe.config.files import load_config
 from unimoe.core.errors import UsageError
-
-
-def test_the_shipped_default_is_the_bundled_encoder_on_whole_collections() -> None:
-    found = load_config(DenseExperiment, Path("retrieval/default"))
-    assert found.encoder.base == BUNDLED_ENCODER
-    assert found.retrieval == DenseConfig()
-    assert found.caveats == []
 
 
 def test_the_shipped_seed_config_holds_its_values() -> None:
@@ -25,13 +17,6 @@ def test_the_shipped_seed_config_holds_its_values() -> None:
     assert (found.cutoffs, found.relevance_threshold) == ([1, 5, 10, 50], 1)
     assert (found.corpus_sample, found.test_size, found.split_seed) == (150_000, 0.2, 42)
     assert (found.use_small_eval_set, found.subset_size) == (False, 500)
-
-
-def test_overrides_reach_inner_sections() -> None:
-    overrides = ["encoder.query_prefix='query: '", "retrieval.fuse_depth=null", "retrieval.storage=float16"]
-    found = load_config(DenseExperiment, Path("retrieval/default"), overrides)
-    assert found.encoder.query_prefix == "query: "
-    assert (found.retrieval.fuse_depth, found.retrieval.storage) == (None, "float16")
 
 
 @pytest.mark.parametrize(
@@ -60,8 +45,3 @@ def test_a_mistake_names_its_key_and_the_mend(overrides: list[str], words: list[
 def test_an_experiment_that_trains_is_no_evaluation_of_retrieval() -> None:
     with pytest.raises(UsageError, match=r"bundled\.yaml: seeds: unknown key"):
         load_config(DenseExperiment, Path("experiments/bundled"))
-
-
-def test_plain_data_that_is_no_section() -> None:
-    with pytest.raises(UsageError, match="here: must be a section"):
-        parse_config(DenseExperiment, ["name"], source="here")

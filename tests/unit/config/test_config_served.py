@@ -12,15 +12,11 @@ from support.experiments import tiny_experiment_dict
 
 from unimoe.config import Experiment
 from unimoe.config.files import overridden, parse_config
-from unimoe.config.served import APIS, ServedConfig
+from unimoe.config.served import ServedConfig
 from unimoe.core.errors import UsageError
 from unimoe.models.served.client import Client
 
 ASKED = ["served.api=tei", "served.model=org/tiny"]
-
-
-def test_every_api_is_registered() -> None:
-    assert APIS.names() == ("cohere", "jina", "openai", "tei", "tei-embed", "vllm", "vllm-rerank", "vllm-score")
 
 
 def test_it_is_set_key_by_key(tmp_path: Path) -> None:

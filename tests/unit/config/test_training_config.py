@@ -34,9 +34,6 @@ class TestWarmUp:
     def test_a_ratio_is_rounded_up_to_steps(self, ratio: float, steps: int) -> None:
         assert experiment(warmup_ratio=ratio).training.warmup == steps
 
-    def test_steps_are_taken_as_they_are(self) -> None:
-        assert experiment(warmup_steps=5).training.warmup == 5
-
     def test_both_are_refused(self) -> None:
         assert "give one of them" in mistake(warmup_steps=5, warmup_ratio=0.1)
 
@@ -88,9 +85,6 @@ class TestFirstLayer:
 
 
 class TestMistakes:
-    def test_a_learning_rate_of_zero_is_named(self) -> None:
-        assert mistake({"learning_rate": 0.0}) == "tiny: arms.rank.learning_rate: must be above 0.0 (it is 0.0)"
-
     def test_patience_needs_evaluations(self) -> None:
         assert "evaluate_every is not set" in mistake(patience=2)
         assert experiment(patience=2, evaluate_every=5).training.patience == 2

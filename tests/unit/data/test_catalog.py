@@ -20,10 +20,9 @@ from support.sources import (
     write_zip,
 )
 
-from unimoe.core.errors import DataError, UsageError
+from unimoe.core.errors import UsageError
 from unimoe.data.catalog import available, load_collection, members
-from unimoe.data.sources.beir_sets import ALIASES, BEIR_NAMES, CQADUPSTACK
-from unimoe.data.sources.nanobeir import NANOBEIR
+from unimoe.data.sources.beir_sets import CQADUPSTACK
 
 
 @pytest.fixture(autouse=True)
@@ -103,13 +102,6 @@ class TestPath:
         assert load_collection(name, "test").name == "anywhere"
         assert available(name) == tmp_path / "anywhere"
 
-    def test_what_is_no_collection_is_not_at_hand(self, tmp_path: Path) -> None:
-        archive = write_zip(tmp_path / "scifact.zip", {"scifact": SMALL})
-        for place in (tmp_path, tmp_path / "absent", archive):
-            assert available(f"path:{place}") is None
-            with pytest.raises(DataError, match=r"no such folder|corpus\.jsonl is missing"):
-                load_collection(f"path:{place}", "test")
-
     def test_beir_layout_goes_before_msmarco_files_in_one_folder(self, tmp_path: Path) -> None:
         write_beir(SMALL, tmp_path / "both")
         write_msmarco(tmp_path / "both", SMALL.pool(3))
@@ -122,22 +114,7 @@ class TestMembers:
         assert members("cqadupstack") == members("CQADupStack") == CQADUPSTACK
         assert len(set(CQADUPSTACK)) == 12
 
-    @pytest.mark.parametrize("name", ["scifact", "cqadupstack/tex", "path:cqadupstack", "nanobeir:NQ"])
-    def test_any_other_name_is_one(self, name: str) -> None:
-        assert members(name) == (name,)
-
     def test_the_twelve_cannot_be_loaded_as_one(self, data: Path) -> None:
         (data / "cqadupstack").mkdir(parents=True)
         with pytest.raises(UsageError, match=r"is 12 collections, .* write one of cqadupstack/android, cqadup"):
             load_collection("cqadupstack", "test")
-
-
-def test_names_are_what_is_published() -> None:
-    assert len(set(BEIR_NAMES)) == 14
-    assert set(ALIASES.values()) <= set(BEIR_NAMES)
-    assert len(set(NANOBEIR)) == 13
-
-
-def test_apidocs_is_always_at_hand() -> None:
-    assert available("apidocs") is not None
-    assert "apidocs" not in BEIR_NAMES

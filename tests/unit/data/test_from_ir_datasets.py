@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from support.sources import IrDocument, IrQrel, IrQuery, content
 
-from unimoe.core.errors import DataError, UsageError
+from unimoe.core.errors import UsageError
 from unimoe.data.catalog import load_collection
 from unimoe.data.collection import Document
 from unimoe.data.source import UnavailableError
@@ -39,12 +39,6 @@ def test_records_become_a_collection() -> None:
     assert found.unjudged_queries == ["q2"]
 
 
-def test_documents_may_have_fields_of_their_own(dataset: SimpleNamespace) -> None:
-    record = SimpleNamespace(doc_id="d1", headline="a", body="b", default_text=lambda: "a b")
-    dataset.docs_iter = lambda: iter([record])
-    assert load_collection("ir_datasets:toy/test", "test").corpus == {"d1": Document("", "a b")}
-
-
 def test_unknown_and_unjudged_datasets_are_usage_errors() -> None:
     with pytest.raises(UsageError, match="ir_datasets:toy has no queries and no qrels; name one of its splits"):
         load_collection("ir_datasets:toy", "test")
@@ -66,10 +60,3 @@ def test_a_download_may_fail_while_it_iterates(dataset: SimpleNamespace) -> None
     dataset.docs_iter = cut_off
     with pytest.raises(UnavailableError, match=r"connect to the network \(ConnectionError: cut off\)"):
         load_collection("ir_datasets:toy/test", "test")
-
-
-def test_data_that_contradicts_itself_is_no_download_failure(dataset: SimpleNamespace) -> None:
-    dataset.qrels_iter = lambda: iter([IrQrel("q9", "d1", 1)])
-    with pytest.raises(DataError, match="query 'q9' is judged") as caught:
-        load_collection("ir_datasets:toy/test", "test")
-    assert not isinstance(caught.value, UnavailableError)

@@ -8,7 +8,6 @@ import pytest
 from support.sources import SMALL, content, write_msmarco
 
 from unimoe.core.errors import DataError, UsageError
-from unimoe.data.collection import Document
 from unimoe.data.sources.beir_layout import read_beir
 from unimoe.data.sources.msmarco import is_msmarco_folder, read_msmarco, read_top1000
 
@@ -36,12 +35,6 @@ def test_reads_the_published_files(folder: Path) -> None:
     assert read_msmarco(folder, "dev", name="mine").name == "mine"
 
 
-def test_candidates_are_not_needed(folder: Path) -> None:
-    remove(folder, "top1000.dev")
-    assert is_msmarco_folder(folder)
-    assert content(read_msmarco(folder, "dev")) == content(SMALL)
-
-
 @pytest.mark.parametrize("absent", [("collection.tsv",), ("collection.tsv", "queries.dev.small.tsv")])
 def test_candidates_stand_in_for_the_corpus_and_the_collection_says_so(folder: Path, absent: tuple[str, ...]) -> None:
     remove(folder, *absent)
@@ -51,26 +44,6 @@ def test_candidates_stand_in_for_the_corpus_and_the_collection_says_so(folder: P
     assert found.candidates_only
     assert found.sample_queries(1).candidates_only
     assert found.oddities == ""
-
-
-def test_candidates_may_lack_the_answer_and_stay_judged(plain: Path) -> None:
-    remove(plain, "collection.tsv")
-    lines = (plain / "top1000.dev").read_text().split("\n")
-    (plain / "top1000.dev").write_text("\n".join(line for line in lines if "\t9\t" not in line))
-    found = read_msmarco(plain, "dev")
-    assert "9" not in found.corpus
-    assert found.qrels["205"] == {"9": 1}
-    assert found.oddities == "judgments of unknown documents: 1 (9)"
-
-
-def test_a_passage_with_two_texts_is_odd_but_a_repeated_one_is_not(plain: Path) -> None:
-    remove(plain, "collection.tsv", "queries.dev.small.tsv")
-    with (plain / "top1000.dev").open("a") as file:
-        file.write("205\t7\twhy is there a tide\tAnother text.\n101\t3\twhere do herons hunt\tx\n")
-        file.write("205\t3\twhy is there a tide\tx\n")
-    found = read_msmarco(plain, "dev")
-    assert found.corpus["7"] == Document("", "Herons wait in shallow water.")
-    assert found.oddities == "duplicate documents: 1 (7); conflicting documents: 1 (7)"
 
 
 @pytest.mark.parametrize("split", ["test", "dve", "train"])
@@ -120,17 +93,6 @@ class TestTop1000:
     def test_keeps_the_order_of_the_file(self, folder: Path) -> None:
         (path,) = folder.glob("top1000.dev*")
         assert read_top1000(path) == {"101": ["9", "12", "7"], "205": ["9", "12", "7"]}
-
-    def test_lines_of_a_query_need_not_stand_together(self, tmp_path: Path) -> None:
-        path = tmp_path / "top1000.dev"
-        path.write_text("1\t5\tq\tp\n2\t5\tr\tp\n1\t4\tq\ts\n")
-        assert read_top1000(path) == {"1": ["5", "4"], "2": ["5"]}
-
-    def test_a_candidate_listed_twice_is_refused(self, tmp_path: Path) -> None:
-        path = tmp_path / "top1000.dev"
-        path.write_text("1\t5\tq\tp\n1\t4\tq\ts\n1\t4\tq\ts\n")
-        with pytest.raises(DataError, match=r"top1000\.dev: passage '4' is listed twice for query '1'"):
-            read_top1000(path)
 
     def test_a_bad_line_is_named(self, tmp_path: Path) -> None:
         path = tmp_path / "top1000.dev"

@@ -97,10 +97,3 @@ def test_other_columns_are_refused(folder: Path, table: dict[str, list[Any]], me
     with pytest.raises(DataError, match=rf"queries/train-00000-of-00001\.parquet: {message}") as caught:
         load_collection("nanobeir:SciFact", "test")
     assert "\n" not in str(caught.value)
-
-
-def test_a_cut_table_is_refused(folder: Path) -> None:
-    path = folder / "corpus" / "train-00000-of-00002.parquet"
-    path.write_bytes(path.read_bytes()[:-20])
-    with pytest.raises(DataError, match=r"train-00000-of-00002\.parquet: not a table of _id and text"):
-        load_collection("nanobeir:SciFact", "test")

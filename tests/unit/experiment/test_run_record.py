@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from support.json_files import read_plain
 
-from unimoe.experiment.run_record import RECORD, RunRecord, peak_mib
+from unimoe.experiment.run_record import RECORD, RunRecord
 
 
 def content(folder: Path) -> Any:
@@ -35,25 +35,9 @@ def test_phases_add_up_over_runs(tmp_path: Path) -> None:
     assert again.elapsed == found["seconds"]
 
 
-def test_a_phase_that_fails_adds_nothing_and_loses_nothing(tmp_path: Path) -> None:
-    record = RunRecord(tmp_path, lambda: 10**12, time.perf_counter())
-    with record.phase("loading"):
-        pass
-    before = content(tmp_path)
-    with pytest.raises(KeyError), record.phase("reranking"):
-        raise KeyError
-    assert content(tmp_path) == before
-
-
 def test_facts_of_the_first_run_are_kept_where_asked(tmp_path: Path) -> None:
     for threads in (1, 2):
         record = RunRecord(tmp_path, lambda: 0, time.perf_counter())
         record.note({"threads": threads})
         record.note({"estimate_seconds": threads}, keep=True)
     assert (content(tmp_path)["threads"], content(tmp_path)["estimate_seconds"]) == (2, 1)
-
-
-def test_peak_is_of_this_process_in_mib() -> None:
-    held = bytearray(2**26)
-    held[::4096] = b"x" * (2**26 // 4096)
-    assert 64 < peak_mib() < 100_000

@@ -25,9 +25,3 @@ def test_it_is_never_larger_than_the_experiment() -> None:
     tier, dev = experiment.evaluation.bundled, experiment.training.dev
     assert (tier.queries, tier.depth, tier.pool) == (6, 3, 40)
     assert (dev.queries, dev.depth) == (7, 2)
-
-
-def test_a_pool_for_many_relevant_documents_keeps_its_share_of_them() -> None:
-    """A collection such as NFCorpus, with 38 relevant documents for a query: 20 queries need 760 documents."""
-    tier = smoke("evaluation.bundled.queries=100", "evaluation.bundled.pool=5000").evaluation.bundled
-    assert (tier.queries, tier.pool) == (20, 1000)

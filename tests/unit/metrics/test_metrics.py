@@ -19,25 +19,12 @@ class TestQueries:
         assert scores.per_query["ndcg@10"] == {"q1": 1.0, "q2": 0.0}
         assert scores.aggregate == dict.fromkeys(DEFAULT_METRICS, 0.5)
 
-    def test_so_does_one_with_an_empty_ranking(self) -> None:
-        scores = score_run({"q1": {"d1": 1}, "q2": {"d1": 1}}, {"q1": {"d1": 1.0}, "q2": {}})
-        assert scores.aggregate["map"] == 0.5
-        assert scores.unjudged_queries == []
-
-    def test_a_query_without_relevant_documents_counts_zero(self) -> None:
-        scores = score_run({"q1": {"d1": 1}, "q2": {"d1": 0}}, {"q1": {"d1": 1.0}, "q2": {"d1": 1.0}})
-        assert scores.per_query["ndcg@10"] == {"q1": 1.0, "q2": 0.0}
-        assert scores.aggregate["ndcg@10"] == 0.5
-
     def test_a_query_without_judgments_counts_nowhere_and_is_listed(self) -> None:
         run = {"q1": {"d1": 1.0}, "q9": {"d1": 1.0}, "q3": {"d1": 1.0}}
         scores = score_run({"q1": {"d1": 1}, "q3": {}}, run)
         assert scores.per_query["ndcg@10"] == {"q1": 1.0}
         assert scores.aggregate["ndcg@10"] == 1.0
         assert scores.unjudged_queries == ["q3", "q9"]
-
-    def test_an_empty_run_scores_zero(self) -> None:
-        assert score_run({"q1": {"d1": 1}}, {}).aggregate["recall@100"] == 0.0
 
     @pytest.mark.parametrize("qrels", [{}, {"q1": {}}])
     def test_without_any_judgment_there_is_nothing_to_score(self, qrels: dict[str, dict[str, int]]) -> None:
@@ -50,12 +37,6 @@ class TestValues:
     def test_a_score_that_is_no_number_is_refused_with_its_ids(self, score: float) -> None:
         with pytest.raises(DataError, match=r"query 'q1', document 'd2': score .* is not finite"):
             score_run({"q1": {"d1": 1}}, {"q1": {"d1": 1.0, "d2": score}})
-
-    @pytest.mark.parametrize("kind", [np.float32, np.float64, np.float16, np.int64, int])
-    def test_numbers_of_other_kinds_are_accepted(self, kind: type[float]) -> None:
-        scores = score_run({"q1": {"d1": 1}}, {"q1": {"d1": kind(1), "d2": kind(2)}})
-        assert scores.per_query["mrr@10"] == {"q1": 0.5}
-        assert type(scores.per_query["mrr@10"]["q1"]) is float
 
     @pytest.mark.parametrize(
         ("qrels", "run", "words"),
@@ -93,32 +74,8 @@ class TestValues:
         with pytest.raises(DataError, match=r"query 'q1', document 'd1': grade '0\.5' is not a whole number"):
             score_run({"q1": {"d1": 0.5}}, {"q1": {"d1": 1.0}})  # type: ignore[dict-item]
 
-    def test_negative_grades_count_as_not_relevant(self) -> None:
-        run = {"q1": {"a": 3.0, "b": 2.0, "c": 1.0}}
-        negative = score_run({"q1": {"a": -2, "b": 1, "c": 2}}, run)
-        assert negative == score_run({"q1": {"a": 0, "b": 1, "c": 2}}, run)
-
-    def test_queries_with_negative_grades_only_count_zero(self) -> None:
-        # Handed to trec_eval as they are, they write outside their memory.
-        for _ in range(50):
-            scores = score_run({"q1": {"a": -2}, "q2": {"a": 1}}, {"q1": {"a": 1.0}, "q2": {"a": 1.0}})
-            assert scores.aggregate["ndcg@10"] == 0.5
-
-    def test_arguments_are_left_alone(self) -> None:
-        qrels, run = {"q1": {"d1": -1}, "q2": {"d1": 1}}, {"q2": {"d1": 1.0}}
-        score_run(qrels, run)
-        assert qrels == {"q1": {"d1": -1}, "q2": {"d1": 1}}
-        assert run == {"q2": {"d1": 1.0}}
-
 
 class TestCutReciprocalRank:
-    @pytest.mark.parametrize(("rank", "expected"), [(1, 1.0), (10, 0.1), (11, 0.0)])
-    def test_it_ends_at_the_cut(self, rank: int, expected: float) -> None:
-        run = {"q1": {f"d{place:02}": -float(place) for place in range(1, 21)}}
-        scores = score_run({"q1": {f"d{rank:02}": 1}}, run, ["mrr@10", "mrr"])
-        assert scores.aggregate["mrr@10"] == pytest.approx(expected, abs=1e-12)
-        assert scores.aggregate["mrr"] == pytest.approx(1 / rank, abs=1e-12)
-
     def test_the_cut_falls_where_float32_ties_do(self) -> None:
         # In float64 "a" is first; in float32 the two tie, and "b" comes first because ids break ties descending.
         run = {"q1": {"a": 1 + 1e-9, "b": 1.0}}
@@ -127,20 +84,6 @@ class TestCutReciprocalRank:
 
 
 class TestNames:
-    def test_metrics_keep_the_order_asked_for(self) -> None:
-        asked = ["recall@5", "ndcg", "mrr@3", "map@2", "mrr", "p@1", "ndcg@5", "ndcg@10", "map"]
-        scores = score_run({"q1": {"d1": 1}}, {"q1": {"d1": 1.0}}, asked)
-        assert list(scores.aggregate) == list(scores.per_query) == asked
-        assert set(scores.aggregate.values()) == {1.0}
-
-    def test_one_at_a_time_gives_the_same_as_all_at_once(self) -> None:
-        qrels = {"q1": {"a": 2, "b": 1}, "q2": {"c": 1}}
-        run = {"q1": {"b": 3.0, "x": 2.0, "a": 1.0}, "q2": {"x": 2.0, "c": 1.0}}
-        asked = ["ndcg@1", "ndcg@3", "recall@1", "recall@3", "mrr@1", "mrr", "map", "map@1", "p@2"]
-        together = score_run(qrels, run, asked)
-        for metric in asked:
-            assert score_run(qrels, run, [metric]).per_query[metric] == together.per_query[metric]
-
     @pytest.mark.parametrize(
         "name",
         [
@@ -221,11 +164,6 @@ class TestCappedRecall:
                 expected = len(top & relevant) / min(len(relevant), len(top))
                 assert scores[query_id] == pytest.approx(expected, abs=1e-15)
 
-    def test_a_query_the_run_lacks_and_one_without_a_relevant_document_count_zero(self) -> None:
-        qrels = {"q1": {"a": 1}, "q2": {"a": 1}, "q3": {"a": 0}}
-        scores = score_run(qrels, {"q1": {"a": 1.0}, "q3": {"a": 1.0}}, ["recall_of_retrieved@5"])
-        assert scores.per_query["recall_of_retrieved@5"] == {"q1": 1.0, "q2": 0.0, "q3": 0.0}
-
 
 GRADED = {"q1": {"a": 1, "b": 2}, "q2": {"a": 1, "c": 0}}
 
@@ -255,19 +193,3 @@ class TestSuite:
             dict.fromkeys(values, "map"), {name: {"map": value} for name, value in values.items()}
         )
         assert averages == {"map": pytest.approx(0.5, abs=1e-15)}
-
-    def test_each_dataset_counts_in_the_average_of_its_main_metric_alone(self) -> None:
-        main = {"scifact": "ndcg@10", "msmarco": "mrr@10", "fiqa": "ndcg@10"}
-        scores = {
-            "scifact": {"ndcg@10": 0.5, "mrr@10": 0.1},
-            "msmarco": {"ndcg@10": 0.9, "mrr@10": 0.25},
-            "fiqa": {"ndcg@10": 0.25, "mrr@10": 0.1},
-        }
-        assert suite_averages(main, scores) == {"mrr@10": 0.25, "ndcg@10": 0.375}
-
-    def test_an_average_that_would_lack_a_dataset_is_not_given(self) -> None:
-        main = {"scifact": "ndcg@10", "msmarco": "mrr@10", "fiqa": "ndcg@10"}
-        half = {"ndcg@10": 0.5}
-        assert suite_averages(main, {"scifact": half, "msmarco": {}, "fiqa": half}) == half
-        assert suite_averages(main, {"scifact": half, "msmarco": {"mrr@10": 0.5}}) == {"mrr@10": 0.5}
-        assert suite_averages({}, {}) == {}

@@ -15,13 +15,11 @@ from support.json_files import read_plain
 from support.results import make_result
 from support.sources import IrDocument, IrQrel, IrQuery, write_beir
 
-from unimoe.analysis.compare import load_all_results
 from unimoe.config import Experiment
 from unimoe.config.files import parse_config
 from unimoe.core.errors import DataError, UsageError
-from unimoe.data.catalog import load_collection, result_name
+from unimoe.data.catalog import load_collection
 from unimoe.data.collection import Collection, Document
-from unimoe.data.collection_card import Description, describe_qrels
 from unimoe.data.source import find_source
 from unimoe.evaluation.retrieval_eval import dense_collection
 from unimoe.evaluation.spec import Evaluation, Outcome
@@ -29,7 +27,6 @@ from unimoe.evaluation.store import ResultStore
 from unimoe.evaluation.tiers.datasets import chosen_datasets
 from unimoe.evaluation.tiers.loading import load_reporting, relevance_level_note
 from unimoe.metrics import score_run
-from unimoe.results import EvalResult, read_result, write_result
 
 GRADED = Collection(
     name="toy",
@@ -57,36 +54,6 @@ class TestStated:
         found = load_collection(f"path:{written(tmp_path / 'toy', name='dl20', relevance_level=2)}", "test")
         assert (found.name, found.relevance_level, found.level_stated) == ("dl20", 2, True)
 
-    def test_without_the_file_it_is_named_by_its_folder_and_level_1_for_want_of_another(self, tmp_path: Path) -> None:
-        found = load_collection(f"path:{written(tmp_path / 'toy')}", "test")
-        assert (found.name, found.relevance_level, found.level_stated) == ("toy", 1, False)
-
-    def test_a_split_may_have_its_own_level(self, tmp_path: Path) -> None:
-        folder = written(tmp_path / "toy", relevance_level=2)
-        (folder / "qrels" / "test.tsv.json").write_text('{"relevance_level": 3}')
-        assert load_collection(f"path:{folder}", "test").relevance_level == 3
-        assert describe_qrels(folder / "qrels" / "dev.tsv") == Description(relevance_level=2)
-
-    def test_a_packed_file_has_the_sidecar_of_the_plain_one(self, tmp_path: Path) -> None:
-        (tmp_path / "dl20.qrels.json").write_text('{"name": "dl20", "relevance_level": 2}')
-        expected = Description(name="dl20", relevance_level=2)
-        assert describe_qrels(tmp_path / "dl20.qrels.gz") == describe_qrels(tmp_path / "dl20.qrels") == expected
-        assert describe_qrels(tmp_path / "other.qrels") == Description()
-
-    @pytest.mark.parametrize(
-        ("path", "level"),
-        [
-            ("nfcorpus/qrels/test.tsv", 1),
-            ("out/qrels/apidocs-test.qrels", 1),
-            ("out/qrels/NFCorpus-test.qrels.gz", 1),
-            ("out/qrels/webis-touche2020-test.qrels", 1),
-            ("out/qrels/mine-test.qrels", None),
-            ("nfcorpus-test.qrels", None),
-        ],
-    )
-    def test_graded_judgments_that_count_from_1_by_convention_need_no_file(self, path: str, level: int | None) -> None:
-        assert describe_qrels(Path(path)).relevance_level == level
-
     @pytest.mark.parametrize(
         ("stated", "words"),
         [
@@ -107,10 +74,6 @@ class TestStated:
         stated = replace(GRADED, relevance_level=2, level_stated=True)
         for part in (stated.sample_queries(1), *stated.split_queries(0.5), stated.pool(2)):
             assert (part.relevance_level, part.level_stated) == (2, True)
-
-    def test_only_a_level_above_1_is_part_of_the_content_hash(self) -> None:
-        assert replace(GRADED, level_stated=True).content_hash == GRADED.content_hash
-        assert replace(GRADED, relevance_level=2).content_hash != GRADED.content_hash
 
 
 @pytest.mark.parametrize(
@@ -159,47 +122,7 @@ def test_trec_dl_from_ir_datasets_counts_from_2(monkeypatch: pytest.MonkeyPatch)
     )
 
 
-def test_a_stated_level_goes_before_what_is_known(tmp_path: Path) -> None:
-    assert load_collection(f"path:{written(tmp_path / 'nfcorpus', relevance_level=2)}", "test").relevance_level == 2
-
-
 class TestNames:
-    @pytest.mark.parametrize(
-        ("collection", "name"),
-        [
-            ("path:some/long/way/mine", "mine"),
-            ("path:mine/", "mine"),
-            ("path:data/cqadupstack/tex", "cqadupstack/tex"),
-            ("scifact", "scifact"),
-            ("cqadupstack/tex", "cqadupstack/tex"),
-            ("mteb:ArguAna", "mteb:ArguAna"),
-            ("ir_datasets:beir/quora/test", "ir_datasets:beir/quora/test"),
-            ("nanobeir:SciFact", "nanobeir:SciFact"),
-        ],
-    )
-    def test_a_path_is_no_name(self, collection: str, name: str) -> None:
-        assert result_name(collection) == name
-
-    def test_of_this_folder_and_the_one_above(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        (tmp_path / "mine" / "inside").mkdir(parents=True)
-        monkeypatch.chdir(tmp_path / "mine" / "inside")
-        assert (result_name("path:."), result_name("path:..")) == ("inside", "mine")
-
-    def test_datasets_go_by_what_their_folder_states(self, experiment: Experiment, tmp_path: Path) -> None:
-        (dataset,) = chosen_datasets(experiment, [f"path:{written(tmp_path / 'toy', name='dl20')}"])
-        assert dataset.name == "dl20"
-
-    def test_two_of_one_name_are_refused_with_the_mend(self, experiment: Experiment, tmp_path: Path) -> None:
-        first, second = (f"path:{written(tmp_path / part / 'toy')}" for part in ("a", "b"))
-        with pytest.raises(UsageError) as refused:
-            chosen_datasets(experiment, [first, "scifact", second])
-        assert str(refused.value) == (
-            f"{first} and {second} would both be 'toy' in results; "
-            f"state another name in {tmp_path / 'b' / 'toy' / 'collection.json'}"
-        )
-        (tmp_path / "b" / "toy" / "collection.json").write_text('{"name": "other"}')
-        assert [d.name for d in chosen_datasets(experiment, [first, second])] == ["toy", "other"]
-
     def test_a_folder_may_not_take_the_name_of_a_set(self, experiment: Experiment, tmp_path: Path) -> None:
         folder = written(tmp_path / "SciFact")
         with pytest.raises(UsageError, match=r"scifact and path:.* would both be 'SciFact' in results; state another"):
@@ -236,10 +159,6 @@ def found(level: int) -> Outcome:
 
 
 class TestResults:
-    def test_a_result_of_before_counts_from_1(self) -> None:
-        raw = make_result("joint_r8", 0, [0.5]).model_dump(exclude={"relevance_level"})
-        assert EvalResult.model_validate(raw).relevance_level == 1
-
     def test_exported_judgments_carry_a_level_other_than_1(self, tmp_path: Path) -> None:
         identity, store = make_result("joint_r8", 0, [0.5, 0.5], dataset="toy").identity, ResultStore(tmp_path)
         spec = Evaluation("joint_r8", 0, "retrieval", "toy", identity, hashes={}, config={})
@@ -247,14 +166,6 @@ class TestResults:
         assert read_plain(tmp_path / "qrels" / "toy-test.qrels.json") == {"relevance_level": 2}
         store.write(spec, found(1))
         assert [path.name for path in (tmp_path / "qrels").iterdir()] == ["toy-test.qrels"]
-
-    def test_results_of_different_levels_are_not_compared(self, tmp_path: Path) -> None:
-        write_result(tmp_path, make_result("joint_r8", 0, [0.5, 0.5]))
-        other = make_result("rank_only_r8", 0, [0.5, 0.5]).model_copy(update={"relevance_level": 2})
-        path = write_result(tmp_path, other)
-        assert read_result(path).relevance_level == 2
-        with pytest.raises(DataError, match="relevance level differs: 1 in joint_r8 seed 0; 2 in rank_only_r8 seed 0"):
-            load_all_results(tmp_path)
 
 
 def test_dense_retrieval_keeps_the_level(tmp_path: Path) -> None:

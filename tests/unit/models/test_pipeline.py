@@ -35,7 +35,7 @@ class TestAhead:
     def test_a_caller_may_stop_early(self) -> None:
         values = ahead(str, range(100))
         assert next(values) == "0"
-        values.close()  # type: ignore[attr-defined]
+        values.close()
 
 
 class Elsewhere(Tensor):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from pathlib import Path
 from typing import Any
 
@@ -10,9 +9,7 @@ import pytest
 from support.results import make_result, without_queries
 
 from unimoe.analysis.analysis import Analysis
-from unimoe.analysis.compare import generate_comparison_table
-from unimoe.analysis.gates.output import gate_lines
-from unimoe.core.errors import DataError, UsageError
+from unimoe.core.errors import DataError
 from unimoe.results import EvalResult, write_result
 from unimoe.results.folder import load_all_results
 
@@ -47,46 +44,6 @@ def test_refuses_arms_that_were_measured_differently(tmp_path: Path, change: dic
     assert words in refusal(tmp_path)
 
 
-def test_models_beside_the_arms_have_base_and_prompt_of_their_own(tmp_path: Path) -> None:
-    write_result(tmp_path, make_result("joint_r8", 0, SCORES))
-    other = make_result("minilm", None, SCORES, identity={"base_model": "ce@1", "prompt": "ce@2", "checkpoint": "none"})
-    write_result(tmp_path, other)
-    assert "base model differs" in refusal(tmp_path)
-    named = other.model_copy(update={"config": {"evaluation": {"systems": {"minilm": "cross-encoder:ce"}}}})
-    write_result(tmp_path, named)
-    assert set(load_all_results(tmp_path)) == {"joint_r8", "minilm"}
-    elsewhere = named.model_copy(update={"identity": named.identity.model_copy(update={"depth": 3})})
-    shutil.rmtree(tmp_path / "minilm")
-    write_result(tmp_path, elsewhere)
-    assert "depth differs" in refusal(tmp_path)
-
-
-def test_arms_without_a_model_have_no_prompt_to_disagree_with(tmp_path: Path) -> None:
-    write_result(tmp_path, make_result("bm25", None, SCORES))
-    write_result(tmp_path, make_result("zero_shot", None, SCORES, identity={"prompt": None}))
-    write_result(tmp_path, make_result("joint_r8", 0, SCORES))
-    assert set(load_all_results(tmp_path)) == {"bm25", "zero_shot", "joint_r8"}
-
-
-def test_retrieval_systems_may_differ_in_their_first_stage(tmp_path: Path) -> None:
-    dense = {"first_stage": None, "depth": None}
-    write_result(tmp_path, make_result("bm25", None, SCORES, task="retrieval"))
-    write_result(tmp_path, make_result("joint_r8", 0, SCORES, task="retrieval", identity=dense))
-    assert len(load_all_results(tmp_path)) == 2
-
-
-def test_refuses_other_candidates(tmp_path: Path) -> None:
-    write_result(tmp_path, make_result("joint_r8", 0, SCORES))
-    write_result(tmp_path, make_result("rank_only_r8", 0, SCORES, hashes={"candidates": "other"}))
-    assert "candidates hash differs: 'decade' in joint_r8 seed 0" in refusal(tmp_path)
-
-
-def test_lists_the_queries_an_arm_lacks(tmp_path: Path) -> None:
-    write_result(tmp_path, make_result("joint_r8", 0, {"a": 0.1, "b": 0.2, "c": 0.3}))
-    write_result(tmp_path, make_result("rank_only_r8", 0, {"b": 0.2}))
-    assert "rank_only_r8 seed 0 lacks 2 of the 3 queries of joint_r8 seed 0 ('a', 'c')" in refusal(tmp_path)
-
-
 class TestAllowedByName:
     @pytest.mark.parametrize(
         ("allow", "change", "words"),
@@ -110,30 +67,6 @@ class TestAllowedByName:
         assert words in caveat
         assert caveat.endswith(f"(allowed by name: {allow})")
 
-    def test_so_does_the_rule_of_identical_ids(self, tmp_path: Path) -> None:
-        write_result(tmp_path, make_result("joint_r8", 0, SCORES))
-        write_result(tmp_path, make_result("rank_only_r8", 0, SCORES, hashes={"identical_ids": "left out"}))
-        assert "identical_ids differs: None in joint_r8 seed 0; 'left out' in rank_only_r8 seed 0" in refusal(tmp_path)
-        assert "identical_ids differs" in load_all_results(tmp_path, ["candidates"]).caveats[0]
-
-    @pytest.mark.parametrize(("allow", "part"), [("candidates", "candidates"), ("collections", "collection")])
-    def test_so_do_other_contents(self, tmp_path: Path, allow: str, part: str) -> None:
-        write_result(tmp_path, make_result("joint_r8", 0, SCORES))
-        write_result(tmp_path, make_result("rank_only_r8", 0, SCORES, hashes={part: "other"}))
-        assert f"--allow {allow}" in refusal(tmp_path)
-        assert f"{part} hash differs" in load_all_results(tmp_path, [allow]).caveats[0]
-
-    def test_the_caveat_stands_in_tables_and_verdicts_of_that_dataset_alone(self, tmp_path: Path) -> None:
-        for seed in (0, 1):
-            write_result(tmp_path, make_result("joint_r8", seed, SCORES))
-            write_result(tmp_path, make_result("rank_only_r8", seed, SCORES, identity={"depth": 100}))
-            write_result(tmp_path, make_result("joint_r8", seed, SCORES, dataset="other"))
-        results = load_all_results(tmp_path, ["depth"])
-        assert any("allowed by name: depth" in note for note in generate_comparison_table(results).notes)
-        analysis = Analysis(results)
-        assert "allowed by name: depth" in " ".join(gate_lines(analysis.registration, analysis.outcomes).split())
-        assert [len(r.caveats) for r in results.measured("reranking/other")] == [0]
-
     @pytest.mark.parametrize(
         "change", [{"experiment": "x"}, {"base_model": "x"}, {"prompt": "x"}, {"checkpoint": "best"}]
     )
@@ -141,13 +74,6 @@ class TestAllowedByName:
         write_result(tmp_path, make_result("joint_r8", 0, SCORES))
         write_result(tmp_path, make_result("rank_only_r8", 0, SCORES, identity=change))
         assert "--allow" not in refusal(tmp_path, "queries", "candidates", "metrics", "depth", "collections")
-
-    def test_an_unknown_name_is_wrong_usage_and_the_closest_is_told(self, tmp_path: Path) -> None:
-        write_result(tmp_path, make_result("joint_r8", 0, SCORES))
-        with pytest.raises(
-            UsageError, match=r"--allow query: no such difference \(did you mean 'queries'\?\); known are q"
-        ):
-            load_all_results(tmp_path, ["query"])
 
 
 class TestDuplicates:
@@ -169,12 +95,6 @@ class TestDuplicates:
         self.write(tmp_path, "aaaa", "aaaa")
         (caveat,) = load_all_results(tmp_path, ["duplicates"]).caveats
         assert caveat.endswith("are one checkpoint, content hash aaaa (allowed by name: duplicates)")
-
-    def test_other_contents_other_arms_and_arms_without_seeds_are_none(self, tmp_path: Path) -> None:
-        self.write(tmp_path, "aaaa", "bbbb")
-        write_result(tmp_path, make_result("rank_only_r8", 0, SCORES, hashes={"checkpoint": "aaaa"}))
-        write_result(tmp_path, make_result("zero_shot", None, SCORES, hashes={"run": "cccc"}))
-        assert load_all_results(tmp_path).caveats == ()
 
 
 class TestOtherQueries:
@@ -240,12 +160,6 @@ class TestTasksOfMteb:
             write_result(tmp_path, make_result(arm, 0, SCORES, identity={"prompt": "claims@2"}, **given))
         assert len(load_all_results(tmp_path).everything) == 4
 
-    def test_collections_outside_mteb_still_share_one(self, tmp_path: Path) -> None:
-        for dataset in ("a", "b"):
-            given: dict[str, Any] = {"dataset": dataset, "identity": {"prompt": f"{dataset}@1"}}
-            write_result(tmp_path, make_result("joint_r8", 0, SCORES, task="embedding", **given))
-        assert ", embedding: prompt differs" in refusal(tmp_path)
-
     @pytest.mark.parametrize(
         ("change", "words"),
         [
@@ -262,15 +176,6 @@ class TestTasksOfMteb:
         write_result(tmp_path, without_queries("joint_r8", 0, 0.7))
         write_result(tmp_path, without_queries("emb_only_r8", 0, 0.7, **change))
         assert words in refusal(tmp_path)
-
-    @pytest.mark.parametrize("allow", [(), ("queries", "metrics")])
-    def test_one_arm_with_queries_and_one_without_are_never_compared(
-        self, tmp_path: Path, allow: tuple[str, ...]
-    ) -> None:
-        write_result(tmp_path, without_queries("joint_r8", 0, 0.7, metric="ndcg@10"))
-        given: dict[str, Any] = {"task": "embedding", "dataset": "STSBenchmark", "task_type": "STS"}
-        write_result(tmp_path, make_result("emb_only_r8", 0, SCORES, **given))
-        assert "quer" in refusal(tmp_path, *allow)
 
     def test_other_main_metrics_can_be_allowed_where_all_hold_one(self, tmp_path: Path) -> None:
         write_result(tmp_path, without_queries("joint_r8", 0, 0.7))

@@ -5,12 +5,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from ir_measures import RR, nDCG
 from support.results import make_result, without_queries, write_experiment
 
 from unimoe.core.errors import DataError, UsageError
-from unimoe.core.io import read_json, write_json
-from unimoe.results import DrillDown, QueryDetail, write_result
+from unimoe.core.io import read_json
+from unimoe.results import write_result
 from unimoe.results.folder import Results, load_all_results
 
 SCORES = [0.2, 0.4, 0.6]
@@ -23,16 +22,6 @@ def refusal(folder: Path) -> str:
     assert "\n" not in message
     assert caught.value.exit_code == 3
     return message
-
-
-def test_is_a_mapping_from_arm_to_seed_to_dataset_to_metric(tmp_path: Path) -> None:
-    write_result(tmp_path, make_result("joint_r8", 1, SCORES))
-    write_result(tmp_path, make_result("bm25", None, SCORES))
-    results = load_all_results(str(tmp_path))
-    assert dict(results) == {
-        "bm25": {None: {"reranking/apidocs": {"ndcg@10": pytest.approx(0.4), "mrr@10": pytest.approx(0.2)}}},
-        "joint_r8": {1: {"reranking/apidocs": {"ndcg@10": pytest.approx(0.4), "mrr@10": pytest.approx(0.2)}}},
-    }
 
 
 def test_gives_typed_access_to_what_lies_behind(tmp_path: Path) -> None:
@@ -76,32 +65,12 @@ class TestFrame:
         ]
         assert (str(frame["seed"].dtype), str(frame["score"].dtype)) == ("Int64", "float64")
 
-    def test_of_other_metrics(self) -> None:
-        results = self.results()
-        for metrics in ("mrr@10", ["RR@10"], RR @ 10):
-            assert results.frame(metrics)["score"].tolist() == [0.3, 0.4, 0.2, 0.1, 0.25, 0.1]
-        every = results.frame("all")
-        assert every.groupby("metric").size().to_dict() == {"mrr@10": 6, "ndcg@10": 6}
-        assert every.equals(results.frame([nDCG @ 10, "mrr@10"]))
-
     def test_of_what_is_not_there(self) -> None:
         with pytest.raises(DataError, match="out: no result holds 'map' by query; evaluate again with it"):
             self.results().frame(["ndcg@10", "map"])
         with pytest.raises(UsageError, match="unknown metric 'ndgc@10'"):
             self.results().frame("ndgc@10")
         assert Results(Path("out"), [without_queries("joint_r8", 0, 0.5)]).frame().empty
-
-
-def test_skips_sidecars_and_other_files(tmp_path: Path) -> None:
-    detail = DrillDown(queries={"q000": QueryDetail(text="t", relevant={"d": 1}, ranks={"d": None})})
-    path = write_result(tmp_path, make_result("joint_r8", 0, SCORES), detail)
-    (path.parent / "notes.txt").write_text("not a result")
-    assert len(load_all_results(tmp_path).results) == 1
-
-
-def test_refuses_a_folder_without_results(tmp_path: Path) -> None:
-    assert "no results here" in refusal(tmp_path)
-    assert "no results here" in refusal(tmp_path / "absent")
 
 
 def test_an_unreadable_folder_does_not_count_as_an_absent_arm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -124,57 +93,8 @@ def test_names_the_one_file_that_is_cut_off(tmp_path: Path) -> None:
     assert str(path) in refusal(tmp_path)
 
 
-def test_refuses_an_older_schema(tmp_path: Path) -> None:
-    path = write_result(tmp_path, make_result("joint_r8", 0, SCORES))
-    write_json(path, read_json(path, dict[str, Any]) | {"schema_version": 0})
-    assert "is damaged or of another version (schema_version" in refusal(tmp_path)
-
-
-def test_refuses_two_files_that_claim_the_same_place(tmp_path: Path) -> None:
-    path = write_result(tmp_path, make_result("joint_r8", 0, SCORES))
-    copy = path.with_name("copy.json")
-    copy.write_text(path.read_text())
-    message = refusal(tmp_path)
-    assert str(path) in message
-    assert str(copy) in message
-
-
-def test_refuses_a_file_in_the_wrong_place(tmp_path: Path) -> None:
-    path = write_result(tmp_path, make_result("joint_r8", 0, SCORES))
-    moved = tmp_path / "joint_r8/seed_1/results/reranking/apidocs.json"
-    moved.parent.mkdir(parents=True)
-    path.rename(moved)
-    assert f"belongs at {path}" in refusal(tmp_path)
-
-
 class TestOnlySomeArms:
     WANTED = frozenset({("rank_only_r8", "reranking/apidocs"), ("joint_r8", "reranking/apidocs")})
-
-    def test_reads_all_seeds_of_these_and_nothing_else(self, tmp_path: Path) -> None:
-        write_experiment(tmp_path)
-        (tmp_path / "emb_only_r8/seed_0/results/embedding/apidocs.json").write_text("broken")
-        (tmp_path / "joint_r8/seed_0/logs/train.jsonl").write_text("broken\n")
-        results = load_all_results(tmp_path, only=self.WANTED)
-        assert {(r.config_name, r.key) for r in results.results} == self.WANTED
-        assert results.seeds("joint_r8", "reranking/apidocs") == (0, 1, 2)
-        assert results.logs == {}
-
-    def test_what_is_read_must_still_be_comparable(self, tmp_path: Path) -> None:
-        write_experiment(tmp_path, seeds=(0, 1))
-        write_result(tmp_path, make_result("joint_r8", 2, SCORES))
-        with pytest.raises(DataError, match=r"joint_r8 seed 2 lacks 37 of the 40 queries of joint_r8 seed 0"):
-            load_all_results(tmp_path, only=self.WANTED)
-
-    def test_finds_datasets_whose_names_are_no_file_names(self, tmp_path: Path) -> None:
-        write_result(tmp_path, make_result("joint_r8", 0, SCORES, dataset="cqadupstack/android"))
-        write_result(tmp_path, make_result("joint_r8", 0, SCORES))
-        found = load_all_results(tmp_path, only={("joint_r8", "reranking/cqadupstack/android")})
-        assert found.dataset_keys == ("reranking/cqadupstack/android",)
-
-    def test_reads_everything_where_one_is_missing(self, tmp_path: Path) -> None:
-        write_experiment(tmp_path)
-        found = load_all_results(tmp_path, only={*self.WANTED, ("joint_r9", "reranking/apidocs")})
-        assert set(found) == {"bm25", "zero_shot", "rank_only_r8", "emb_only_r8", "joint_r8"}
 
 
 def test_a_resumed_run_replaces_repeated_steps_and_a_torn_last_line_is_dropped(tmp_path: Path) -> None:
@@ -194,54 +114,7 @@ def test_names_the_line_of_a_broken_log(tmp_path: Path) -> None:
 
 
 class TestWithoutQueries:
-    def test_they_are_kept_apart_and_do_not_vanish(self, tmp_path: Path) -> None:
-        write_result(tmp_path, make_result("joint_r8", 1, SCORES, task="embedding"))
-        write_result(tmp_path, without_queries("joint_r8", 1, 0.7, caveats=["smoke run"]))
-        results = load_all_results(tmp_path)
-        assert results["joint_r8"][1]["embedding/STSBenchmark"] == {"cosine_spearman": 0.7}
-        assert set(results["joint_r8"][1]) == {"embedding/apidocs", "embedding/STSBenchmark"}
-        assert [r.dataset for r in results.results] == ["apidocs"]
-        assert [r.dataset for r in results.without_queries] == ["STSBenchmark"]
-        assert {r.dataset for r in results.everything} == {"apidocs", "STSBenchmark"}
-        assert results.dataset_keys == ("embedding/apidocs",)
-        assert results.keys_without_queries == ("embedding/STSBenchmark",)
-        assert results.seeds("joint_r8", "embedding/STSBenchmark") == (1,)
-        assert results.caveats == ("smoke run",)
-
     def test_there_are_no_scores_by_query_to_ask_for(self, tmp_path: Path) -> None:
         write_result(tmp_path, without_queries("joint_r8", 1, 0.7))
         with pytest.raises(DataError, match="embedding/STSBenchmark has no queries"):
             load_all_results(tmp_path).scores("joint_r8", "embedding/STSBenchmark", [1])
-
-    def test_a_question_about_others_does_not_read_them(self, tmp_path: Path) -> None:
-        write_result(tmp_path, make_result("joint_r8", 0, SCORES))
-        write_result(tmp_path, without_queries("joint_r8", 0, 0.7)).write_text("broken")
-        found = load_all_results(tmp_path, only={("joint_r8", "reranking/apidocs")})
-        assert found.everything == found.results
-        assert len(found.results) == 1
-
-
-class TestPairing:
-    """Equal seed numbers make no pair unless the experiment declares it, in every result."""
-
-    ARMS = ("rank_only_r8", "joint_r8")
-
-    def of(self, *declared: bool) -> bool:
-        items = [
-            make_result(arm, seed, SCORES, paired_seeds=pair)
-            for arm, pair in zip(self.ARMS, declared, strict=True)
-            for seed in (0, 1)
-        ]
-        return Results(Path("out"), items).seeds_pair(self.ARMS, ["reranking/apidocs"])
-
-    def test_the_declaration_must_stand_in_every_result(self) -> None:
-        assert self.of(True, True)
-        assert not self.of(True, False)
-        assert not self.of(False, False)
-
-    def test_arms_without_seeds_make_no_pair_and_need_no_declaration(self) -> None:
-        untrained = make_result("zero_shot", None, SCORES)
-        assert not Results(Path("out"), [untrained]).seeds_pair(["zero_shot"], ["reranking/apidocs"])
-        declared = make_result("joint_r8", 0, SCORES, paired_seeds=True)
-        both = Results(Path("out"), [untrained, declared])
-        assert both.seeds_pair(["zero_shot", "joint_r8"], ["reranking/apidocs"])

@@ -8,60 +8,31 @@ from typing import Any
 
 import pytest
 from support.json_files import read_plain, write_plain
+from support.results import make_result
 
 from unimoe.core.errors import DataError
 from unimoe.results import (
     DrillDown,
     EvalResult,
-    Identity,
     QueryDetail,
     TrainingBudget,
-    arm_dir,
     drilldown_path,
     read_drilldown,
     read_query_details,
     read_result,
-    refuse_other_identity,
-    result_path,
-    run_path,
     safe_name,
     write_result,
 )
 
-IDENTITY: dict[str, Any] = {
-    "experiment": "tiny",
-    "base_model": "some/model@0123456789abcdef",
-    "checkpoint": "last",
-    "split": "test",
-    "first_stage": "bm25s(k1=0.9,b=0.4)",
-    "depth": 10,
-    "pool": None,
-    "prompt": "qwen3@0123456789abcdef",
-    "max_queries": None,
-}
-PROVENANCE: dict[str, Any] = {
-    "created": "2026-01-01T00:00:00Z",
-    "git_commit": None,
-    "git_dirty": None,
-    "python": "3.11.7",
-    "platform": "Linux",
-    "packages": {"torch": "2.9"},
-    "device": "cpu",
-    "dtype": "float32",
-    "hashes": {"collection": "0123456789abcdef"},
-    "token_budget": None,
-    "wall_time_s": 1.5,
-    "items_per_s": None,
-    "given": [],
-}
-RESULT: dict[str, Any] = {
-    "config_name": "joint_r8",
-    "seed": 3,
-    "task": "reranking",
-    "dataset": "scifact",
-    "main_metric": "ndcg@10",
+RESULT: dict[str, Any] = make_result(
+    "joint_r8",
+    3,
+    {"q1": 0.25, "q2": 0.75},
+    dataset="scifact",
+    training=TrainingBudget(steps=10, ranking_examples=80, embedding_examples=320, tokens=40_000),
+    caveats=["smoke run"],
+).model_dump() | {
     "aggregate": {"ndcg@10": 0.5, "mrr@10": 0.75},
-    "per_query": {"q1": 0.25, "q2": 0.75},
     "per_query_metrics": {"mrr@10": [0.5, 1.0]},
     "unjudged_queries": ["q9"],
     "first_stage": {
@@ -69,21 +40,13 @@ RESULT: dict[str, Any] = {
         "delta": {"ndcg@10": 0.25},
         "queries_without_candidates": ["q1"],
     },
-    "caveats": ["smoke run"],
-    "identity": IDENTITY,
-    "training": {"steps": 10, "ranking_examples": 80, "embedding_examples": 320, "tokens": 40_000},
-    "config": {"name": "tiny", "nested": {"list": [1, None, "x"]}},
-    "provenance": PROVENANCE,
 }
+IDENTITY: dict[str, Any] = RESULT["identity"]
 DETAIL = DrillDown(queries={"q1": QueryDetail(text="what?", relevant={"d1": 2, "d2": 1}, ranks={"d1": 1, "d2": None})})
 
 
 def result_with(**changes: Any) -> EvalResult:
     return EvalResult.model_validate({**RESULT, **changes})
-
-
-def identity_with(**changes: Any) -> Identity:
-    return Identity.model_validate({**IDENTITY, **changes})
 
 
 def without_queries(**changes: Any) -> EvalResult:
@@ -102,21 +65,6 @@ class TestRoundTrip:
         result = result_with(**changes)
         path = write_result(tmp_path, result)
         assert read_result(path) == result
-
-    @pytest.mark.parametrize("changes", [{}, {"aggregate": {"cosine_spearman": -0.1, "pearson": 0.2}}])
-    def test_so_does_one_of_a_task_without_queries(self, tmp_path: Path, changes: dict[str, Any]) -> None:
-        result = without_queries(**changes)
-        assert read_result(write_result(tmp_path, result)) == result
-
-    def test_files_that_say_no_type_of_task_have_none(self, tmp_path: Path) -> None:
-        path = write_result(tmp_path, result_with())
-        written = read_plain(path)
-        del written["task_type"]
-        write_plain(path, written)
-        assert read_result(path) == result_with()
-
-    def test_so_does_its_drilldown(self, tmp_path: Path) -> None:
-        assert read_drilldown(write_result(tmp_path, result_with(), DETAIL)) == DETAIL
 
     @pytest.mark.parametrize("layout", ["as written", "as other programs write it"])
     def test_single_queries_are_read_whatever_their_ids(self, tmp_path: Path, layout: str) -> None:
@@ -140,28 +88,8 @@ class TestRoundTrip:
         with pytest.raises(DataError, match=r"scifact\.queries\.json: no such file"):
             read_drilldown(path)
 
-    def test_whole_numbers_are_scores_too(self) -> None:
-        result = result_with(aggregate={"ndcg@10": 1}, per_query={"q1": 1}, per_query_metrics={})
-        assert result.training == TrainingBudget(steps=10, ranking_examples=80, embedding_examples=320, tokens=40_000)
-        assert type(result.per_query["q1"]) is float
-
 
 class TestPlaces:
-    def test_where_things_live(self) -> None:
-        out = Path("outputs")
-        path = result_path(out, "joint_r8", 3, "reranking", "scifact")
-        assert path == Path("outputs/joint_r8/seed_3/results/reranking/scifact.json")
-        assert drilldown_path(path) == Path("outputs/joint_r8/seed_3/results/reranking/scifact.queries.json")
-        assert run_path(out, "bm25", None, "reranking", "scifact") == Path(
-            "outputs/bm25/seed_none/runs/reranking/scifact.trec"
-        )
-        assert arm_dir(out, "joint_r8", 0) == Path("outputs/joint_r8/seed_0")
-
-    def test_a_dot_in_a_name_is_no_suffix(self) -> None:
-        path = result_path(Path("o"), "a", 0, "embedding", "Touche2020Retrieval.v3")
-        assert path.name == "Touche2020Retrieval.v3.json"
-        assert drilldown_path(path).name == "Touche2020Retrieval.v3.queries.json"
-
     @pytest.mark.parametrize(
         ("name", "safe"),
         [
@@ -175,16 +103,6 @@ class TestPlaces:
     )
     def test_a_name_stays_within_its_folder(self, name: str, safe: str) -> None:
         assert safe_name(name) == safe
-
-    def test_task_and_dataset_make_the_key(self) -> None:
-        assert result_with().key == "reranking/scifact"
-
-    def test_metrics_by_name(self) -> None:
-        result = result_with()
-        assert result.metric("ndcg@10") == {"q1": 0.25, "q2": 0.75}
-        assert result.metric("mrr@10") == {"q1": 0.5, "q2": 1.0}
-        with pytest.raises(DataError, match=r"joint_r8, reranking/scifact: no per-query 'map'; it holds \['mrr@10'"):
-            result.metric("map")
 
 
 class TestStrictness:
@@ -225,46 +143,8 @@ class TestStrictness:
         assert "\n" not in message
         assert "Value error" not in message
 
-    @pytest.mark.parametrize("key", list(RESULT))
-    def test_nothing_may_be_missing(self, tmp_path: Path, key: str) -> None:
-        path = write_result(tmp_path, result_with())
-        raw = read_plain(path)
-        del raw[key]
-        write_plain(path, raw)
-        with pytest.raises(DataError, match=f"{key}: Field required"):
-            read_result(path)
-
-    def test_a_truncated_file(self, tmp_path: Path) -> None:
-        path = write_result(tmp_path, result_with())
-        path.write_text(path.read_text(encoding="utf-8")[:200], encoding="utf-8")
-        with pytest.raises(DataError, match=r"scifact\.json: is damaged .*Invalid JSON.*delete it, and run again"):
-            read_result(path)
-
-    @pytest.mark.parametrize("version", [0, 2, None, "1"])
-    def test_another_schema_version(self, tmp_path: Path, version: object) -> None:
-        path = write_result(tmp_path, result_with())
-        rewrite(path, schema_version=version)
-        with pytest.raises(DataError, match=r"is damaged or of another version \(schema_version: "):
-            read_result(path)
-
-    def test_a_file_of_something_else(self, tmp_path: Path) -> None:
-        (tmp_path / "x.json").write_text("[]", encoding="utf-8")
-        with pytest.raises(DataError, match="is damaged or of another version"):
-            read_result(tmp_path / "x.json")
-
-    def test_a_broken_drilldown(self, tmp_path: Path) -> None:
-        path = write_result(tmp_path, result_with(), DETAIL)
-        rewrite(drilldown_path(path), queries={"q1": {"text": "what?"}})
-        with pytest.raises(DataError, match=r"queries\.json: is damaged or .*queries\.q1\.relevant: Field required"):
-            read_drilldown(path)
-
 
 class TestIdentity:
-    def test_the_same_measurement_may_be_repeated(self, tmp_path: Path) -> None:
-        write_result(tmp_path, result_with())
-        again = result_with(aggregate={"ndcg@10": 0.75}, per_query={"q1": 0.5, "q2": 1.0}, per_query_metrics={})
-        assert read_result(write_result(tmp_path, again)) == again
-
     @pytest.mark.parametrize(
         ("field", "other"),
         [
@@ -290,22 +170,10 @@ class TestIdentity:
         )
         assert path.read_bytes() == before
 
-    def test_every_part_of_an_identity_is_compared(self, tmp_path: Path) -> None:
-        assert set(IDENTITY) == set(Identity.model_fields)
-        path = write_result(tmp_path, result_with())
-        refuse_other_identity(path, identity_with())
-        with pytest.raises(DataError, match=r"split 'test' there, 'dev' here; depth 10 there, 20 here"):
-            refuse_other_identity(path, identity_with(split="dev", depth=20))
-
     def test_datasets_whose_file_names_meet_are_told_apart(self, tmp_path: Path) -> None:
         write_result(tmp_path, result_with(dataset="path:a/b"))
         with pytest.raises(DataError, match="dataset 'path:a/b' there, 'path:a-b' here"):
             write_result(tmp_path, result_with(dataset="path:a-b"))
-
-    def test_arms_seeds_and_tasks_have_files_of_their_own(self, tmp_path: Path) -> None:
-        changes: list[dict[str, Any]] = [{}, {"seed": 4}, {"config_name": "joint_r16"}, {"task": "embedding"}]
-        paths = [write_result(tmp_path, result_with(**change)) for change in changes]
-        assert len(set(paths)) == len(changes)
 
 
 class TestWithoutQueries:
@@ -328,7 +196,3 @@ class TestWithoutQueries:
             read_result(path)
         assert str(path) in str(caught.value)
         assert words in str(caught.value)
-
-    def test_queries_of_a_task_that_could_do_without_are_checked_all_the_same(self) -> None:
-        with pytest.raises(ValueError, match="is not the mean"):
-            without_queries(per_query={"q1": 0.25})

@@ -12,7 +12,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from unimoe.core.errors import DataError, UsageError
-from unimoe.core.trec import Run, ranked
+from unimoe.core.trec import Run
 from unimoe.retrieval.dense import Backend, search
 
 Floats = NDArray[np.float32]
@@ -75,41 +75,6 @@ def test_ties_break_by_id_descending_also_at_the_cut(backend: Backend, ids: list
         assert list(found["q"].items()) == [("d9", 2.0), ("d2", 2.0), ("d10", 2.0), ("d1", 2.0), ("e", 1.0)][:k]
 
 
-def test_equal_documents_tie_wherever_they_stand() -> None:
-    """Float32 products of equal rows may differ by their place in a block; here a thousand copies fill the cut."""
-    vectors = np.repeat(random_vectors(4, 100, 0), 1001, axis=0)[np.random.default_rng(1).permutation(4004)]
-    queries, ids = random_vectors(3, 100, 2), names("d", 4004)
-    run = search(queries, ["a", "b", "c"], vectors, ids, 10, block_bytes=100 * 4 * 333)
-    assert in_order(run) == brute_force(queries, vectors, ids, 10)
-    assert all(len(set(found.values())) == 1 and ranked(found) == list(found) for found in run.values())
-
-
-def test_collapsed_embeddings_are_ranked_too() -> None:
-    """All scores within the error of float32: nothing can be dropped before it is computed exactly."""
-    vectors = (random_vectors(1, 64, 0) + 1e-6 * random_vectors(2000, 64, 1)).astype(np.float32)
-    queries, ids = random_vectors(4, 64, 2), names("d", 2000)
-    run = search(queries, names("q", 4), vectors, ids, 5, block_bytes=64 * 4 * 256)
-    assert in_order(run) == brute_force(queries, vectors, ids, 5)
-
-
-@both_backends
-def test_lengths_of_documents_may_differ_by_orders_of_magnitude(backend: Backend) -> None:
-    lengths = 10.0 ** np.random.default_rng(3).uniform(-6, 6, (800, 1))
-    vectors = (random_vectors(800, 24, 1) * lengths).astype(np.float32)
-    queries, ids = random_vectors(5, 24, 2), names("d", 800)
-    longest = float(lengths.max()) * 1.01
-    run = search(queries, names("q", 5), vectors, ids, 700, backend=backend, longest=longest, block_bytes=24 * 4 * 100)
-    assert in_order(run) == brute_force(queries, vectors, ids, 700)
-
-
-@both_backends
-@pytest.mark.parametrize("k", [3, 4, 1000])
-def test_more_than_there_is_gives_all(backend: Backend, k: int) -> None:
-    """FAISS pads with -1, which is no document."""
-    run = search(random_vectors(2, 8, 0), ["a", "b"], random_vectors(3, 8, 1), names("d", 3), k, backend=backend)
-    assert [sorted(found) for found in run.values()] == [names("d", 3)] * 2
-
-
 @both_backends
 def test_self_matches_go_before_the_cut(backend: Backend) -> None:
     vectors, ids = random_vectors(40, 8, 0), names("d", 40)
@@ -138,42 +103,10 @@ def test_vectors_that_are_not_finite_are_named() -> None:
             search(wrong, names("q", 3), vectors, names("d", 30), 5)
 
 
-def test_no_queries_give_an_empty_run() -> None:
-    assert search(random_vectors(1, 8, 0)[:0], [], random_vectors(4, 8, 1), names("d", 4), 1) == {}
-
-
 def test_without_faiss_the_message_says_how_to_get_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "faiss", None)
     with pytest.raises(UsageError, match="uv sync --extra faiss"):
         search(random_vectors(1, 8, 0), ["q"], random_vectors(4, 8, 1), names("d", 4), 1, backend="faiss")
-
-
-@both_backends
-def test_progress_counts_documents(backend: Backend) -> None:
-    seen: list[int] = []
-    queries, vectors = random_vectors(1, 8, 0), random_vectors(10, 8, 1)
-    search(queries, ["q"], vectors, names("d", 10), 1, backend=backend, block_bytes=8 * 4 * 4, advance=seen.append)
-    assert seen == [4, 4, 2]
-
-
-def test_a_program_that_asks_for_faster_products_gets_exact_search_and_keeps_its_setting() -> None:
-    """In TF32 and bfloat16, which torch may be asked for, a score errs by more than the search expects."""
-    seen: list[str] = []
-
-    def advance(_: int) -> None:
-        seen.append(torch.get_float32_matmul_precision())
-
-    queries, vectors = random_vectors(3, 8, seed=1), random_vectors(40, 8, seed=2)
-    ids = names("d", 40)
-    before = torch.get_float32_matmul_precision()
-    torch.set_float32_matmul_precision("medium")
-    try:
-        run = search(queries, names("q", 3), vectors, ids, 5, advance=advance)
-        assert torch.get_float32_matmul_precision() == "medium"
-    finally:
-        torch.set_float32_matmul_precision(before)
-    assert set(seen) == {"highest"}
-    assert in_order(run) == brute_force(queries, vectors, ids, 5)
 
 
 @pytest.mark.parametrize("width", [64, 384])

@@ -37,12 +37,6 @@ def test_texts_are_embedded_once() -> None:
     assert np.array_equal(first.vectors, again.vectors)
 
 
-def test_vectors_come_by_id_in_the_order_asked() -> None:
-    embedder = WordEmbedder()
-    found = cached_embeddings(embedder, TEXTS, "document").of(["c", "a", "c"])
-    assert np.allclose(found, embedder.encode([TEXTS["c"], TEXTS["a"], TEXTS["c"]]))
-
-
 @pytest.mark.parametrize("change", ["encoder", "prompt", "dtype", "kind", "length", "text", "id"])
 def test_whatever_changes_vectors_makes_them_anew(change: str) -> None:
     cached_embeddings(WordEmbedder(), TEXTS, "document")
@@ -76,8 +70,3 @@ def test_a_vector_that_is_not_finite_names_the_text() -> None:
     with pytest.raises(DataError, match="'b'") as raised:
         cached_embeddings(Broken(), TEXTS, "document")
     assert not isinstance(raised.value, InputError)
-
-
-def test_no_texts() -> None:
-    with pytest.raises(DataError, match="no documents to embed"):
-        cached_embeddings(WordEmbedder(), {}, "query")

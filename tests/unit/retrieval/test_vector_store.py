@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import json
 import logging
 from collections.abc import Sequence
 from pathlib import Path
@@ -80,21 +79,6 @@ class TestUnits:
         assert all(size >= UNIT for size in sizes[:-1])
         assert all(size - max(1, len(u[-1])) < UNIT for size, u in zip(sizes, encoder.calls, strict=True))
 
-    def test_the_cut_does_not_depend_on_the_order_of_the_corpus(self, folder: Path, undisturbed: Floats) -> None:
-        reordered = dict(reversed(CORPUS.items()))
-        assert encode(Encoder(), folder, corpus=reordered).tobytes() == undisturbed.tobytes()
-
-    def test_float16_is_half_the_size(self, folder: Path, undisturbed: Floats) -> None:
-        vectors = encode(Encoder(), folder, storage="float16")
-        assert vectors.dtype == np.float16
-        assert vectors.tobytes() == undisturbed.astype(np.float16).tobytes()
-        assert (folder / "vectors.npy").stat().st_size == 128 + 40 * 6 * 2
-
-    def test_the_file_is_plain_npy(self, folder: Path, undisturbed: Floats) -> None:
-        encode(Encoder(), folder)
-        assert np.load(folder / "vectors.npy").tobytes() == undisturbed.tobytes()
-        assert json.loads((folder / "ids.json").read_text(encoding="utf-8")) == sorted(CORPUS)
-
 
 class TestResuming:
     @pytest.mark.parametrize("units", [0, 1, 3, 6])
@@ -132,12 +116,6 @@ class TestResuming:
         assert encode(rest, folder).tobytes() == undisturbed.tobytes()
         encode(whole, folder.with_name("whole"))
         assert rest.calls == whole.calls[2:]
-
-    def test_what_is_done_is_not_done_again(self, folder: Path, undisturbed: Floats) -> None:
-        encode(Encoder(), folder)
-        again = Encoder()
-        assert encode(again, folder).tobytes() == undisturbed.tobytes()
-        assert again.calls == []
 
     @pytest.mark.parametrize(
         "changes",
@@ -188,10 +166,6 @@ class TestDamage:
 
 
 class TestErrors:
-    def test_an_empty_corpus(self, folder: Path) -> None:
-        with pytest.raises(DataError, match="the corpus is empty"):
-            encode(Encoder(), folder, corpus={})
-
     @pytest.mark.parametrize(
         ("value", "storage", "message"),
         [

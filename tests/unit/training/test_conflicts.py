@@ -19,7 +19,6 @@ from unimoe.training.conflicts import (
     JointGradients,
     TaskBatch,
     conflict_record,
-    cosine,
     is_additive,
     stepped_up,
 )
@@ -94,38 +93,11 @@ class TestRecord:
         assert (record["norm_rank"], record["norm_embed"]) == (5.0, 2.0)
         assert record["magnitude_similarity"] == pytest.approx(20 / 29)
 
-    @pytest.mark.parametrize("own", [0.0, -0.2, None])
-    def test_without_a_positive_cosine_of_its_own_nothing_is_corrected(self, own: float | None) -> None:
-        assert conflict_record(8.0, 25.0, 4.0, own, 0.6)["cosine_corrected"] is None
-        record = conflict_record(8.0, 25.0, 4.0, 0.6, own)
-        assert record["cosine_corrected"] is None
-        assert record["cosine_self_embed"] == own
-        assert record["cosine"] == pytest.approx(0.8)
-
-    def test_a_zero_gradient_has_no_cosine(self) -> None:
-        record = conflict_record(0.0, 0.0, 4.0, 0.5, 0.5)
-        assert record["cosine"] is record["cosine_corrected"] is None
-        assert (record["norm_rank"], record["norm_embed"], record["magnitude_similarity"]) == (0.0, 2.0, 0.0)
-        assert conflict_record(0.0, 0.0, 0.0, None, None)["magnitude_similarity"] is None
-
     @pytest.mark.parametrize("bad", [float("nan"), float("inf")])
     def test_what_is_not_finite_is_null_in_json(self, bad: float) -> None:
         record = conflict_record(bad, bad, 4.0, 0.5, 0.5)
         assert record["norm_rank"] is record["cosine"] is record["magnitude_similarity"] is None
         json.dumps(record, allow_nan=False)
-
-    def test_tiny_and_huge_gradients_have_a_cosine(self) -> None:
-        assert cosine(1e-320, 1e-320, 1e-320) == pytest.approx(1.0, rel=1e-3)
-        assert cosine(1e300, 1e300, 1e300) == pytest.approx(1.0)
-
-    def test_stepping_up(self) -> None:
-        assert [stepped_up(value) for value in (1.0, 0.5, 0.0, -0.3, None)] == [
-            1.0,
-            pytest.approx(2 / 3),
-            0,
-            -0.3,
-            None,
-        ]
 
     def test_correction_finds_the_cosine_below_the_noise(self) -> None:
         generator = torch.Generator().manual_seed(0)
@@ -180,11 +152,6 @@ class TestHalves:
             [*range(examples // 2, examples)],
         ]
 
-    def test_a_batch_of_one_has_no_halves(self, tmp_path: Path) -> None:
-        for line in measured(Problem(examples=1), tmp_path / "log.jsonl"):
-            assert line.cosine_self_rank is line.cosine_self_embed is line.cosine_corrected is None
-            assert line.cosine is not None
-
     def test_only_every_so_many_steps_are_measured(self, tmp_path: Path) -> None:
         problem, log = Problem(), tmp_path / "log.jsonl"
         joint = JointGradients(problem.weights, problem.aggregation, log, interval=3)
@@ -205,11 +172,6 @@ class TestNoEffect:
             found.append((gradient, torch.rand(1)))
         assert torch.equal(found[0][0], found[1][0])
         assert torch.equal(found[0][1], found[1][1])
-
-    def test_fixed_leaves_the_very_tensors_of_the_backward_passes(self, tmp_path: Path) -> None:
-        problem = Problem()
-        gradient = problem.take_step(JointGradients(problem.weights, problem.aggregation, tmp_path / "log.jsonl", 1), 0)
-        assert torch.equal(gradient, 0.25 * problem.ranking.mean(0) + 0.75 * problem.embedding.mean(0))
 
 
 class TestSurgery:
@@ -232,11 +194,6 @@ class TestSurgery:
         problem.ranking, problem.embedding = (rows.expand(4, -1) for rows in (ranking / 0.25, embedding / 0.75))
         found = problem.take_step(JointGradients(problem.weights, problem.aggregation, None, 1), 0)
         torch.testing.assert_close(found, torch.tensor([2.0, 3.0, 0.5, 1.5, 5.0, 6.0]))
-
-    def test_the_log_says_the_same_as_under_fixed(self, tmp_path: Path) -> None:
-        lines = [measured(Problem(aggregation=name), tmp_path / name) for name in ("fixed", "cagrad")]
-        for fixed, cagrad in zip(*lines, strict=True):
-            assert fixed.model_dump() == pytest.approx(cagrad.model_dump(), rel=1e-4)
 
 
 class TestAdditive:
@@ -266,44 +223,3 @@ class TestAdditive:
             labels = [row.clamp(max=1) for row in labels]
         halves = [loss(scores[:1], labels[:1]), loss(scores[1:], labels[1:])]
         torch.testing.assert_close(loss(scores, labels), halves[0] / 4 + halves[1] * 3 / 4)
-
-    @pytest.mark.parametrize("name", [name for name in LOSSES.names() if is_additive(LossConfig(name=name), 0.0)])
-    def test_over_lists_of_several_lengths_as_well_or_they_are_not_additive(self, name: str) -> None:
-        generator = torch.Generator().manual_seed(1)
-        scores = [torch.randn(length, generator=generator) for length in (2, 5, 3)]
-        labels = [torch.eye(len(row))[0] for row in scores]
-        loss = ListwiseLoss(LossConfig(name=name))
-        parts = loss(scores[:1], labels[:1]) / 3 + loss(scores[1:], labels[1:]) * 2 / 3
-        additive = bool(torch.isclose(loss(scores, labels), parts))
-        assert is_additive(LossConfig(name=name), 0.0, map(len, scores)) == additive
-
-
-class TestFlatGradients:
-    def test_what_is_taken_can_be_put_back_in_the_weights_dtype(self) -> None:
-        toy = {name: nn.Parameter(torch.zeros(2, dtype=torch.bfloat16)) for name in NAMES}
-        flat = FlatGradients(toy)
-        assert flat.layers == [9, 10]
-        assert flat.take().tolist() == [0.0] * 6
-        flat.put(torch.arange(6.0))
-        assert all(weight.grad is not None and weight.grad.dtype == torch.bfloat16 for weight in toy.values())
-        assert toy["m.layers.10.b"].grad is not None
-        assert toy["m.layers.10.b"].grad.tolist() == [4.0, 5.0]
-        assert flat.take().tolist() == [0.0, 1.0, 2.0, 3.0, 4.0, 5.0]
-
-    def test_layers_are_summed_apart(self) -> None:
-        flat = FlatGradients(weights())
-        assert flat.dots(torch.arange(6.0), torch.ones(6)).tolist() == [6.0, 9.0]
-
-    def test_gradients_set_aside_come_back_even_after_an_error(self) -> None:
-        toy = weights()
-        fill(toy, torch.ones(6))
-        flat = FlatGradients(toy)
-        with pytest.raises(ZeroDivisionError), flat.set_aside():
-            self._fail_with_other_gradients(toy)
-        assert flat.take().tolist() == [1.0] * 6
-
-    @staticmethod
-    def _fail_with_other_gradients(toy: dict[str, nn.Parameter]) -> None:
-        assert all(weight.grad is None for weight in toy.values())
-        fill(toy, torch.arange(6.0))
-        raise ZeroDivisionError

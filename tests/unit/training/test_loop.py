@@ -144,34 +144,3 @@ def test_a_second_process_and_another_training_are_refused(tmp_path: Path) -> No
     for refused in (Counting(tmp_path, seed=1).run, Counting(tmp_path, seed=1).make_room):
         with pytest.raises(DataError, match="is of another training: seed was 0 there and is 1 here"):
             refused()
-
-
-def test_room_is_made_of_what_is_unfinished_alone(tmp_path: Path) -> None:
-    training = Counting(tmp_path)
-    with pytest.raises(KilledError):
-        training.run(kill_after(3))
-    training.outputs[0].parent.mkdir()
-    (training.outputs[0].parent / "half").touch()
-    Counting(tmp_path).make_room()
-    assert not training.state.path.exists()
-    assert not training.outputs[0].parent.exists()
-    Counting(tmp_path).run()
-    Counting(tmp_path).make_room()
-    assert training.outputs[0].exists()
-
-
-def test_a_bar_moves_past_what_was_done_before(tmp_path: Path) -> None:
-    with pytest.raises(KilledError):
-        Counting(tmp_path).run(kill_after(5))
-
-    class Bar:
-        def __init__(self) -> None:
-            self.moves: list[int] = []
-
-        def advance(self, steps: int) -> None:
-            self.moves.append(steps)
-
-    for expected in ([5, 1, 0], [6]):
-        bar = Bar()
-        Counting(tmp_path).run_with_bar(bar)  # type: ignore[arg-type]
-        assert bar.moves == expected

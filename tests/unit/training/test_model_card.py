@@ -64,15 +64,6 @@ class TestHead:
         assert (data.library_name, data.base_model, data.pipeline_tag) == ("peft", "some/model", pipeline)
         assert data.tags == tags
 
-    def test_the_bundled_model_has_its_name_on_the_hub_and_its_licence(self) -> None:
-        data = card(checkpoint(model={"base": "bundled:smollm2-135m-instruct", "max_length": 128})).data
-        assert (data.base_model, data.license) == ("HuggingFaceTB/SmolLM2-135M-Instruct", "apache-2.0")
-
-    def test_a_folder_is_no_model_of_the_hub(self) -> None:
-        data = card(checkpoint(model={"base": "/models/own model: #1", "max_length": 128})).data
-        assert data.base_model is None
-        assert data.license is None
-
 
 class TestBody:
     def test_it_says_what_the_training_was(self) -> None:
@@ -89,23 +80,6 @@ class TestBody:
             "This is the last checkpoint.",
         ):
             assert words in text, words
-
-    def test_a_base_that_was_cut_is_cut_by_the_code(self) -> None:
-        whole, cut = card(checkpoint()).text, card(checkpoint(model={"base": "o/m", "layers": 3})).text
-        assert "| layers of the base model | all |" in whole
-        assert "AutoConfig" not in whole
-        assert "| layers of the base model | the first 3 |" in cut
-        assert "config.num_hidden_layers = 3" in cut
-        assert "from_pretrained(BASE, config=config, dtype=torch.float32)" in cut
-
-    def test_a_share_of_the_layers_is_given_as_a_layer(self) -> None:
-        assert "dropout 0.0, layers from 2 |" in card(checkpoint(lora={"first_layer": 0.5})).text
-
-    def test_an_arm_is_described_by_what_it_does(self) -> None:
-        text = card(checkpoint("rank_only_r8", which="best")).text
-        assert "InfoNCE" not in text
-        assert "SentenceTransformer" not in text
-        assert "the one that scored highest on 50 queries of the split dev" in text
 
     def test_text_from_outside_stays_text(self) -> None:
         hostile = 'a|b</td> [x](http://y) `z`\n---\n# "quoted"\n```\nrm'

@@ -13,12 +13,11 @@ from unimoe.config.training import LoraConfig, LossConfig
 from unimoe.core.errors import DataError
 from unimoe.models.adapter import adapter_parameters, add_lora
 from unimoe.models.batched import BatchedDecoder
-from unimoe.models.frozen_layers import TokenStates
 from unimoe.models.unimodel import UnimodelForExp1
 from unimoe.training import steps
 from unimoe.training.examples import EmbeddingSet, RankingSet
 from unimoe.training.losses.contrastive import info_nce
-from unimoe.training.steps import Budget, Texts, embedding_backward, join, ranking_backward
+from unimoe.training.steps import Budget, Texts, embedding_backward, ranking_backward
 
 ALL = Budget(tokens=100_000)
 LITTLE = Budget(tokens=40)
@@ -112,16 +111,6 @@ class TestRanking:
         assert tokens == sum(map(len, table.ranking.sequences))
         assert_equal(found, table.take_gradients())
 
-    def test_it_is_the_gradient_of_the_softmax_over_each_query(self, table: Bench) -> None:
-        loss, tokens = table.rank([1, 0], ALL, loss="softmax")
-        found = table.take_gradients()
-        gaps = [table.model.margins(table.model.last_states([ids]))[0] for ids in table.ranking.sequences]
-        expected = (torch.stack(gaps[:3]).logsumexp(0) - gaps[0] + torch.stack(gaps[3:]).logsumexp(0) - gaps[3]) / 2
-        expected.backward()  # type: ignore[no-untyped-call]
-        assert loss == pytest.approx(expected.item(), rel=1e-5)
-        assert tokens == sum(map(len, table.ranking.sequences))
-        assert_equal(found, table.take_gradients())
-
     def test_a_listwise_loss_sees_each_query_with_its_grades(self, table: Bench) -> None:
         """ListNet: the softmax of the grades 2, 0, 0 and 1, 0, 0 against that of the gaps."""
         loss, _ = table.rank([0, 1], ALL, loss="listnet")
@@ -148,19 +137,6 @@ class TestRanking:
         assert seen == tokens
         assert_equal(table.take_gradients(), expected)
 
-    @pytest.mark.parametrize("kind", RANKING_LOSSES)
-    def test_parts_that_fit_together_do_too(self, table: Bench, kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
-        table.rank([1, 0], ALL, loss=kind)
-        expected = table.take_gradients()
-        monkeypatch.setattr(steps, "default_token_budget", lambda _: 40)
-        table.rank([1, 0], ALL, loss=kind)
-        assert_equal(table.take_gradients(), expected)
-
-    def test_only_the_groups_of_the_batch_count(self, table: Bench) -> None:
-        _, tokens = table.rank([1], ALL)
-        table.take_gradients()
-        assert tokens == sum(len(table.ranking.sequences[row]) for row in (3, 4, 5))
-
 
 class TestEmbedding:
     def test_it_is_the_gradient_of_info_nce(self, table: Bench) -> None:
@@ -186,38 +162,6 @@ class TestEmbedding:
         assert seen == tokens
         assert_equal(table.take_gradients(), expected)
 
-    def test_parts_that_fit_together_do_too(self, table: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
-        table.embed([0, 1, 2], ALL)
-        expected = table.take_gradients()
-        monkeypatch.setattr(steps, "default_token_budget", lambda _: 40)
-        table.embed([0, 1, 2], ALL)
-        assert_equal(table.take_gradients(), expected)
-
-    def test_false_negatives_matter(self, table: Bench) -> None:
-        loss, _ = table.embed([0, 1, 2], ALL)
-        blind = table.embedding.__class__(
-            table.embedding.queries,
-            table.embedding.documents,
-            table.embedding.groups,
-            [frozenset()] * 3,
-            ["a", "b", "c"],
-        )
-        other, _ = table._replace(embedding=blind).embed([0, 1, 2], ALL)
-        table.take_gradients()
-        assert other > loss
-
-    def test_only_the_documents_of_the_batch_are_seen(self, table: Bench) -> None:
-        _, tokens = table.embed([0], ALL)
-        table.take_gradients()
-        data = table.embedding
-        assert tokens == len(data.queries[0]) + len(data.documents[0]) + len(data.documents[1])
-
-    def test_a_query_may_stand_twice_in_a_batch(self, table: Bench) -> None:
-        once, _ = table.embed([0], ALL)
-        twice, _ = table.embed([0, 0], ALL)
-        table.take_gradients()
-        assert twice == pytest.approx(once, rel=1e-5)
-
 
 class TestAccumulation:
     @pytest.mark.parametrize("batches", [[[0, 1], [2, 0]], [[0, 1], [2]]], ids=["equal", "the last one smaller"])
@@ -232,10 +176,6 @@ class TestAccumulation:
         assert loss == pytest.approx(expected, rel=1e-6)
         assert tokens == sum(seen for _, seen in apart)
         assert_equal(found, table.take_gradients())
-
-    def test_a_whole_batch_in_one_contrast_is_the_plain_loss(self, table: Bench) -> None:
-        assert table.embed([0, 1, 2], ALL, contrast=3) == table.embed([0, 1, 2], ALL)
-        table.take_gradients()
 
 
 class TestTrees:
@@ -254,41 +194,6 @@ class TestTrees:
         assert ours.keys() == theirs.keys()
         for name, gradient in theirs.items():
             torch.testing.assert_close(ours[name], gradient, rtol=1e-4, atol=1e-5)
-
-    def test_lists_of_several_lengths_have_the_loss_of_each_alone(self) -> None:
-        table = bench()
-        table.ranking.groups[1].pop()
-        both, _ = table.rank([0, 1], ALL, loss="softmax")
-        alone = [table.rank([group], ALL, loss="softmax")[0] for group in (0, 1)]
-        assert both == pytest.approx(sum(alone) / 2, rel=1e-5)
-
-
-class TestActivationCheckpointing:
-    @pytest.mark.parametrize(("kind", "first_layer"), [("llama", 0), ("qwen3", 2)])
-    def test_the_gradient_is_the_same_with_fewer_activations_kept(
-        self, kind: ModelKind, first_layer: int, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        monkeypatch.setattr(BatchedDecoder, "trains_trees", False)  # trees drop other units
-        table = bench(kind, first_layer, dropout=0.5)
-
-        def gradients() -> tuple[Gradients, int]:
-            kept: list[Tensor] = []
-
-            def keep(tensor: Tensor) -> Tensor:
-                kept.append(tensor)
-                return tensor
-
-            torch.manual_seed(3)
-            with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
-                table.rank([0, 1], ALL)
-                table.embed([0, 1, 2], ALL)
-            return table.take_gradients(), sum(tensor.nbytes for tensor in kept)
-
-        expected, before = gradients()
-        table.model.model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
-        found, after = gradients()
-        assert all(torch.equal(found[name], expected[name]) for name in expected)
-        assert after < before / 3
 
 
 class TestJoint:
@@ -321,40 +226,3 @@ class TestDropout:
             assert torch.equal(first, again)
             assert torch.equal(next_first, next_again)
             assert not torch.equal(first, next_first)  # another step drops others
-
-
-class TestBudget:
-    def test_tokens_are_those_that_are_computed(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        model, sequences = bench().model, [[*range(20), 21], [*range(20), 22, 23], [30]]
-        assert model.training_tokens(sequences) == 20 + 1 + 2 + 1
-        monkeypatch.setattr(BatchedDecoder, "trains_trees", False)
-        assert model.training_tokens(sequences) == 3 * 22
-        assert Budget(tokens=66).holds(3, 66)
-        assert not Budget(tokens=65).holds(3, 66)
-
-    def test_a_number_of_sequences_takes_the_place_of_tokens(self) -> None:
-        assert Budget(tokens=1, sequences=2).holds(2, 200)
-        assert not Budget(tokens=10_000, sequences=1).holds(2, 2)
-
-
-def frozen(value: float) -> TokenStates:
-    """The state of a sequence of one token."""
-    return TokenStates(torch.full((1, 1), value), torch.zeros(1, dtype=torch.long))
-
-
-class TestTexts:
-    def test_rows_are_picked_in_the_order_asked_for(self) -> None:
-        states = [frozen(float(row)) for row in range(3)]
-        texts = Texts([[0], [1, 1], [2]], states)
-        picked = texts.pick([2, 1, 2])
-        assert picked.ids == [[2], [1, 1], [2]]
-        assert picked.frozen is not None
-        assert [float(state.whole) for state in picked.frozen] == [2, 1, 2]
-        assert picked.tokens == 4
-
-    def test_joined_texts_keep_states_only_where_both_have_them(self) -> None:
-        with_states, without = Texts([[1]], [frozen(0.0)]), Texts([[2]], None)
-        assert join(with_states, with_states).ids == [[1], [1]]
-        assert len(join(with_states, with_states).frozen or []) == 2
-        assert join(with_states, without).frozen is None
-        assert without.pick([0]).frozen is None

@@ -173,6 +173,14 @@ def judge_all(results: Results, registration: Registration, *, advisory: bool = 
     return tuple(outcomes)
 
 
+def all_decided(results: Results, registration: Registration) -> bool:
+    """Return whether every gate has looks, and a label that later seeds cannot change."""
+    if not registration.gates or any(gate.looks is None for gate in registration.gates.values()):
+        return False
+    outcomes = judge_all(results, registration)
+    return all(isinstance(item, Judgment) and item.label != "INCONCLUSIVE" for item in outcomes)
+
+
 def exit_code(outcomes: Outcomes) -> int:
     """Return the worst code: 3 data error, 10 FAIL, 12 INCONCLUSIVE, advisory or no gate, 11 MARGINAL, 0 all PASS."""
     codes = {outcome.exit_code for outcome in outcomes} or {EXIT_CODES["INCONCLUSIVE"]}

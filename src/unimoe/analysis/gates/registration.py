@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -98,6 +99,15 @@ def own_gates(arms: Iterable[str], datasets: Sequence[str], metric: str, seeds: 
 def default_looks(seeds: int) -> list[int] | None:
     """Return the looks of an experiment that names no gates: at 3 and 5 seeds and at the end; None below five seeds."""
     return [*(look for look in (3, 5) if look <= seeds - 2), seeds] if seeds >= 5 else None
+
+
+def look_stages(looks: Iterable[int], seeds: Sequence[int]) -> list[list[int]]:
+    """Return the seeds in parts, each up to the next look; they are all in one part, as given, without looks."""
+    ends = {look for look in looks if look < len(seeds)} | {len(seeds)}
+    if len(ends) == 1:
+        return [[*seeds]]
+    ordered = sorted(seeds)  # in the order in which looks take them
+    return [ordered[start:end] for start, end in pairwise([0, *sorted(ends)])]
 
 
 def default_gates(

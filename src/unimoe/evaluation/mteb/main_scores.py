@@ -35,12 +35,7 @@ Ranking = Mapping[str, Mapping[str, float]]
 
 @dataclass(frozen=True)
 class Group:
-    """Queries that have one value of the main score together.
-
-    Attributes:
-        value: theirs.
-        queries: their ids.
-    """
+    """Queries that have one value of the main score together."""
 
     value: float
     queries: list[str]
@@ -70,11 +65,7 @@ def groups_of(
 ) -> dict[str, Group]:
     """Return the groups of queries over which MTEB takes the mean of a main score, by name; none of any other score.
 
-    Args:
-        main_score: MTEB's name.
-        qrels: of the queries that MTEB scores.
-        run: of these queries.
-        score_some: returns the task's own scores of some of them.
+    ``qrels`` and ``run`` are of the queries that MTEB scores; ``score_some`` returns the task's own scores of some.
     """
     if not _is_grouped(main_score):
         return {}

@@ -13,30 +13,24 @@ from unimoe.core.errors import UsageError, did_you_mean
 
 
 class TaskCard(Protocol):
-    """What a prefix is chosen by; MTEB's ``TaskMetadata`` is one."""
+    """What a prefix is chosen by; MTEB's ``TaskMetadata`` is one.
 
-    @property
-    def name(self) -> str:
-        """The task's name."""
+    Attributes:
+        name: the task's.
+        type: such as ``STS``.
+        prompt: its instruction: a text, one text for each role, None for that of its type, or empty for none.
+    """
 
-    @property
-    def type(self) -> str:
-        """Its type, such as ``STS``."""
-
-    @property
-    def prompt(self) -> Any:
-        """Its instruction: a text, one text for each role, None for that of its type, or empty for none."""
+    name: str
+    type: Any
+    prompt: Any
 
 
 _ROLES = ("query", "document")
 
 
 class TaskPrompts:
-    """Chooses the prefix of a text by its task and its role in it.
-
-    Args:
-        config: prefixes by task, and the template that makes a prefix of a task's instruction.
-    """
+    """Chooses the prefix of a text by its task and its role in it, from the settings of ``evaluation.mteb``."""
 
     def __init__(self, config: MTEBConfig) -> None:
         self._config = config
@@ -75,14 +69,7 @@ class TaskPrompts:
         return [self.prefix(task, role) for role in (*_ROLES, None)]
 
     def refuse_unknown_keys(self, collections: Iterable[str] = ()) -> None:
-        """Refuse a prefix in the config that no task would ever use.
-
-        Args:
-            collections: names of those evaluated as tasks of their own.
-
-        Raises:
-            UsageError: a key is neither a task nor a type of tasks nor a role; the message names the closest.
-        """
+        """Refuse a prefix in the config that no task would ever use, nor one of ``collections``, evaluated as tasks."""
         from unimoe.data.mteb_names import random_state_kept, task_names, task_types
 
         if not self._config.prompts:

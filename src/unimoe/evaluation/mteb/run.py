@@ -25,11 +25,7 @@ if TYPE_CHECKING:
 
 
 def task_at_hand(task: AbsTask) -> AbsTask | None:
-    """Return a task with data from the user's folder, where it is a BEIR set found there; None otherwise.
-
-    Raises:
-        DataError: the folder's data is malformed.
-    """
+    """Return a task with data from the user's folder, where it is a BEIR set found there; None otherwise."""
     from unimoe.evaluation.mteb.tasks import CollectionTask
 
     short = beir_name(task.metadata.name)
@@ -42,11 +38,7 @@ def task_at_hand(task: AbsTask) -> AbsTask | None:
 
 
 def load_from_hub(task: AbsTask) -> None:
-    """Load a task's data by MTEB's own loader, unless it is loaded.
-
-    Raises:
-        UnavailableError: it is not available; says what to do.
-    """
+    """Load a task's data by MTEB's own loader, unless it is loaded."""
     if task.data_loaded:
         return
     try:
@@ -63,16 +55,12 @@ def evaluate_task(model: MTEBWrapper[Any], task: AbsTask, folder: Path | None = 
     """Run one task, whose data is loaded, through ``mteb.evaluate``.
 
     Vectors or shards are kept in ``folder`` for a killed run, or in a temporary one.
-
-    Raises:
-        DataError: an embedding or a score is not finite; the task has no data or no judged query.
     """
     with random_state_kept(), _quiet():
-        from unimoe.evaluation.mteb.tasks import CollectionTask, Rankings, for_one_run, run_task
+        from unimoe.evaluation.mteb.tasks import CollectionTask, run_task
 
-        task = for_one_run(task)
-        before, rankings = model.done, Rankings(task)
-        result = run_task(model, task, folder, rankings)
+        before = model.done
+        result, rankings = run_task(model, task, folder)
         main, main_score = task.metadata.main_score, float(result.get_score())
         if not math.isfinite(main_score):  # a correlation with scores that are all equal
             raise DataError(

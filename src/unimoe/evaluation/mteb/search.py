@@ -6,19 +6,18 @@ in memory, hands all pairs to a cross-encoder at once, and starts a killed task 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar
 
-from unimoe.cluster.work import Progress
 from unimoe.core.errors import DataError
 from unimoe.core.io import hash_json
 from unimoe.core.trec import Run, head
 from unimoe.data.collection import Collection, Document
 from unimoe.evaluation.model_wrappers import MTEBCrossEncoderWrapper, MTEBEncoderWrapper, MTEBWrapper
-from unimoe.evaluation.reranking.shards import Candidates, ShardStore, rerank_run
-from unimoe.evaluation.sharing import ENCODED_CHARACTERS, shared
+from unimoe.evaluation.reranking.cluster_model import ENCODED_CHARACTERS, spread_over
+from unimoe.evaluation.reranking.shards import ShardStore, rerank_run
 from unimoe.results import safe_name
 from unimoe.retrieval.dense import search, search_among
 from unimoe.retrieval.embeddings import Embedded, encode_corpus
@@ -29,47 +28,25 @@ if TYPE_CHECKING:
 
 Adapter = TypeVar("Adapter", bound=MTEBWrapper[Any])
 
-_BLOCK_PAIRS = 2**16  # of a cross-encoder; their texts are in memory at once
 
+def task_texts(
+    rows: datasets.Dataset, task: TaskMetadata, role: Literal["query", "document"]
+) -> tuple[dict[str, Document], dict[str, str | None]]:
+    """Return the queries or documents of a task by id, as MTEB gives them to a model, and their own instructions."""
+    from mteb._create_dataloaders import _corpus_to_dict, create_dataloader
+    from mteb.types import PromptType
 
-class TaskTexts(Mapping[str, Document]):
-    """The queries or documents of a task as MTEB gives them to a model, by id; read from a mapped file one by one."""
-
-    def __init__(self, rows: datasets.Dataset, task: TaskMetadata, role: Literal["query", "document"]) -> None:
-        from mteb._create_dataloaders import _corpus_to_dict, create_dataloader
-        from mteb.types import PromptType
-
-        self._as_given: Callable[[dict[str, str]], dict[str, str]] = dict
-        if role == "document":  # one by one: MTEB's loader would copy the corpus
-            self._as_given = _corpus_to_dict
-        else:
-            if not len(rows):
-                raise DataError(f"{task.name}: a split has no queries; leave the task out")
-            loader: Any = create_dataloader(rows, task_metadata=task, prompt_type=PromptType.query)
-            rows = loader.dataset
-        names = [name for name in ("id", "title", "text", "instruction") if name in rows.column_names]
-        table: Any = rows.select_columns(names).with_format("arrow")[:]
-        self._columns = {name: table.column(name) for name in names}
-        self._instructions = self._columns.pop("instruction", None)
-        self._row = {key: row for row, key in enumerate(self._columns["id"].to_pylist())}
-
-    def __getitem__(self, key: str) -> Document:
-        row = self._row[key]
-        given = {name: column[row].as_py() for name, column in self._columns.items()}
-        return Document("", self._as_given(given)["text"])
-
-    def instruction(self, key: str) -> str | None:
-        """Return a query's own instruction; None in tasks that give it none."""
-        return None if self._instructions is None else self._instructions[self._row[key]].as_py() or None
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._row)
-
-    def __len__(self) -> int:
-        return len(self._row)
-
-    def __contains__(self, key: object) -> bool:
-        return key in self._row
+    as_given: Any = _corpus_to_dict
+    if role == "query":
+        if not len(rows):
+            raise DataError(f"{task.name}: a split has no queries; leave the task out")
+        loader: Any = create_dataloader(rows, task_metadata=task, prompt_type=PromptType.query)
+        rows, as_given = loader.dataset, dict
+    names = [name for name in ("id", "title", "text", "instruction") if name in rows.column_names]
+    table: Any = rows.select_columns(names).with_format("arrow")[:]
+    found = table.to_pylist()
+    instructions = {row["id"]: row.pop("instruction", None) or None for row in found}
+    return {row["id"]: Document("", as_given(row)["text"]) for row in found}, instructions
 
 
 class _SearchModel(Generic[Adapter]):
@@ -79,18 +56,11 @@ class _SearchModel(Generic[Adapter]):
         self._model, self._folder, self.mteb_model_meta = model, folder, model.mteb_model_meta
         self.truncated: dict[tuple[str, str], list[str]] = {}
         """By split and subset, the queries so long that a reranker saw only their beginning."""
-        self._corpus: TaskTexts | None = None
+        self._corpus: dict[str, Document] = {}
 
     def index(self, corpus: datasets.Dataset, *, task_metadata: TaskMetadata, **_: Any) -> None:
         """Take the corpus of a split, for the search that follows."""
-        self._corpus = TaskTexts(corpus, task_metadata, "document")
-
-    def _taken(self) -> TaskTexts:
-        """Return the corpus, and let it go: the next search may need the memory."""
-        corpus, self._corpus = self._corpus, None
-        if corpus is None:
-            raise ValueError("give the corpus to index() before each search")
-        return corpus
+        self._corpus, _instructions = task_texts(corpus, task_metadata, "document")
 
 
 class DenseSearch(_SearchModel[MTEBEncoderWrapper]):
@@ -119,13 +89,9 @@ class DenseSearch(_SearchModel[MTEBEncoderWrapper]):
             hf_subset: name of the subset.
             top_k: documents wanted per query.
             top_ranked: query id to the ids of the documents to rank; None for the whole corpus.
-
-        Raises:
-            DataError: an embedding is not finite or zero; the message names the task and the text's id. A document to
-                rank is not in the corpus.
         """
-        corpus: Mapping[str, Document] = self._taken()
-        asked = TaskTexts(queries, task_metadata, "query")
+        corpus, self._corpus = self._corpus, {}  # the next search may need the memory
+        asked, _instructions = task_texts(queries, task_metadata, "query")
         folder = self._folder / safe_name(f"{hf_split}-{hf_subset}")
         if top_ranked is not None:
             candidates = _candidates(task_metadata.name, asked, corpus, top_ranked)
@@ -136,14 +102,8 @@ class DenseSearch(_SearchModel[MTEBEncoderWrapper]):
         store = self._embedded(corpus, task_metadata, "document", folder)
         if top_ranked is not None:
             return search_among(found.vectors, found.ids, store.vectors, store.ids, candidates, top_k)
-        return search(
-            found.vectors,
-            found.ids,
-            store.vectors,
-            store.ids,
-            top_k,
-            device=self._model.model.device,
-        )
+        device = self._model.model.device
+        return search(found.vectors, found.ids, store.vectors, store.ids, top_k, device=device)
 
     def _embedded(self, texts: Mapping[str, Document], task: TaskMetadata, role: str, folder: Path) -> Embedded:
         """Return the vectors of queries or documents: the store's, or in memory where they are few queries."""
@@ -152,16 +112,15 @@ class DenseSearch(_SearchModel[MTEBEncoderWrapper]):
         if role == "query" and sum(len(text.full_text) for text in texts.values()) < ENCODED_CHARACTERS:
             plain = [texts[key].full_text for key in ids]
             return Embedded(ids, model.encode_named(plain, list(map(repr, ids)), task, role))
-        progress = Progress(model.advance)
         return encode_corpus(
-            partial(model.model.encode, advance=progress.batch, **options),
+            partial(model.model.encode, **options),
             texts,
             folder / role,
             fingerprint=_fingerprint(model, options),
             characters=ENCODED_CHARACTERS,
-            spread=shared(model.workers, **options),
+            spread=spread_over(model.model, **options),
             label=f"{task.name}, {role}",
-            advance=progress.part,
+            advance=model.advance,
         )
 
 
@@ -179,31 +138,26 @@ class CandidateReranking(_SearchModel[MTEBCrossEncoderWrapper]):
         top_ranked: Mapping[str, Sequence[str]] | None = None,
         **_: Any,
     ) -> Run:
-        """Score the candidates of each query; arguments as in ``DenseSearch.search``.
-
-        Raises:
-            DataError: there are no candidates, one is not in the corpus, or a pair cannot be scored; names them.
-        """
-        corpus, name = self._taken(), task_metadata.name
+        """Score the candidates of each query; arguments as in ``DenseSearch.search``."""
+        model, name = self._model, task_metadata.name
+        corpus, self._corpus = self._corpus, {}
         if top_ranked is None:
             raise DataError(f"{name}: gives no candidates to rerank; let the model embed there")
-        asked = TaskTexts(queries, task_metadata, "query")
+        asked, given = task_texts(queries, task_metadata, "query")
         candidates = _candidates(name, asked, corpus, top_ranked)
-        alike: dict[str | None, dict[str, Sequence[str]]] = {}  # queries by their instruction
+        alike: dict[str | None, dict[str, dict[str, float]]] = {}  # queries by their instruction
         for query, documents in candidates.items():
-            own = self._model.prompts.instruction(task_metadata, asked.instruction(query))
-            alike.setdefault(own, {})[query] = documents
+            own = model.prompts.instruction(task_metadata, given[query])
+            alike.setdefault(own, {})[query] = dict.fromkeys(documents, 0.0)  # a first stage's scores are not known
         run: Run = {}
-        model = self._model
         for instruction, some in alike.items():
             reranker = model.reranker(instruction)
             store = ShardStore(self._folder, _fingerprint(model, getattr(reranker, "options", {})))
-            for block in _blocks(some):
-                texts = {query: asked[query].full_text for query in block}
-                self.truncated.setdefault((hf_split, hf_subset), []).extend(reranker.truncated_queries(texts))
-                part = Collection(name, hf_split, _of(corpus, block), texts, {})
-                reranked, _scores = rerank_run(reranker, part, block, store=store, advance=model.advance)
-                run |= {query: head(scores, top_k) for query, scores in reranked.items()}
+            texts = {query: asked[query].full_text for query in some}
+            self.truncated.setdefault((hf_split, hf_subset), []).extend(reranker.truncated_queries(texts))
+            part = Collection(name, hf_split, _of(corpus, some), texts, {})
+            reranked, _scores = rerank_run(reranker, part, some, store=store, advance=model.advance)
+            run |= {query: head(scores, top_k) for query, scores in reranked.items()}
         return run
 
 
@@ -222,28 +176,10 @@ def _candidates(
     corpus: Mapping[str, Document],
     top_ranked: Mapping[str, Sequence[str]],
 ) -> dict[str, Sequence[str]]:
-    """Return the documents to rank for each query, none where the task names none.
-
-    Raises:
-        DataError: one is not in the corpus.
-    """
+    """Return the documents to rank for each query, none where the task names none; refuse one outside the corpus."""
     found = {query: top_ranked.get(query) or [] for query in queries}
     for query, documents in found.items():
         for document in documents:
             if document not in corpus:
                 raise DataError(f"{task}, query {query!r}: candidate {document!r} is no document of the corpus")
     return found
-
-
-def _blocks(candidates: Mapping[str, Sequence[str]]) -> Iterator[Candidates]:
-    """Yield the candidates of some queries at a time; the scores of a first stage are not known, and are 0."""
-    block: dict[str, dict[str, float]] = {}
-    pairs = 0
-    for query, documents in candidates.items():
-        block[query] = dict.fromkeys(documents, 0.0)
-        pairs += len(documents)
-        if pairs >= _BLOCK_PAIRS:
-            yield block
-            block, pairs = {}, 0
-    if block:
-        yield block

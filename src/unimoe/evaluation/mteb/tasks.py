@@ -6,12 +6,11 @@ This module alone imports MTEB at its top, which takes seconds: import it inside
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import nullcontext
-from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
+from typing import Any, TypeVar
 
 from unimoe.core.trec import Qrels, Run
 from unimoe.data.collection import Collection
@@ -27,6 +26,8 @@ from mteb import AbsTask, TaskResult, evaluate  # noqa: E402
 from mteb.abstasks import AbsTaskRetrieval  # noqa: E402
 from mteb.abstasks.retrieval_dataset_loaders import RetrievalSplitData  # noqa: E402
 from mteb.abstasks.task_metadata import TaskMetadata  # noqa: E402
+
+T = TypeVar("T")
 
 _SUBSET = "default"  # what MTEB calls the only subset of a task
 _UNKNOWN_LANGUAGE = "und-Zyyy"
@@ -86,62 +87,56 @@ class Rankings:
     @property
     def qrels(self) -> Qrels:
         """Query id to ``{document id: grade}``; empty for tasks that rank nothing."""
-        return {
-            self._prefix(place) + query: {document: int(grade) for document, grade in grades.items()}
-            for place, (qrels, _, _) in self._found.items()
-            for query, grades in qrels.items()
-        }
+        return self._named(
+            lambda place: {q: {d: int(grade) for d, grade in own.items()} for q, own in self._found[place][0].items()}
+        )
 
     @property
     def run(self) -> Run:
         """Query id to ``{document id: score}``, the best 1000."""
-        return {
-            self._prefix(place) + query: {document: float(score) for document, score in scores.items()}
-            for place, (_, results, _) in self._found.items()
-            for query, scores in results.items()
-        }
+        return self._named(
+            lambda place: {q: {d: float(s) for d, s in own.items()} for q, own in self._found[place][1].items()}
+        )
 
     @property
     def groups(self) -> dict[str, Group]:
         """The groups of queries over which the main score is a mean, by name; none where each query has a value."""
-        return {
-            self._prefix(place) + name: replace(group, queries=[self._prefix(place) + query for query in group.queries])
-            for place, (_, _, groups) in self._found.items()
-            for name, group in groups.items()
-        }
+
+        def named(place: tuple[str, str]) -> dict[str, Group]:
+            prefix, groups = self._prefix(place), self._found[place][2]
+            return {name: Group(one.value, [prefix + query for query in one.queries]) for name, one in groups.items()}
+
+        return self._named(named)
 
     @property
     def truncated_queries(self) -> list[str]:
         """Queries so long that a reranker saw only their beginning, sorted."""
-        return sorted(self._prefix(place) + query for place, queries in self.truncated.items() for query in queries)
+        return sorted(self._named(lambda place: dict.fromkeys(self.truncated.get(place, ()))))
 
     @property
     def queries(self) -> dict[str, str]:
         """The text of each query that is ranked for, by its id; empty for tasks that rank nothing."""
         data: Any = self._task.dataset
-        return {
-            self._prefix((split, subset)) + str(row["id"]): str(row["text"])
-            for split, subset in self._found
-            for row in data[subset][split]["queries"]
-        }
+        return self._named(
+            lambda place: {str(row["id"]): str(row["text"]) for row in data[place[1]][place[0]]["queries"]}
+        )
+
+    def _named(self, of: Callable[[tuple[str, str]], Mapping[str, T]]) -> dict[str, T]:
+        """Return what every split and subset has by name, together."""
+        return {self._prefix(place) + name: value for place in self._found for name, value in of(place).items()}
 
     def _prefix(self, place: tuple[str, str]) -> str:
         return "".join(f"{part}/" for part in place) if len(self._found) > 1 else ""
 
 
-def for_one_run(task: AbsTask) -> AbsTask:
-    """Copy a task for one run, with the same data: clustering draws its samples from the task's own generator."""
-    own = copy.copy(task)
-    own.rng_state, own.np_rng = copy.deepcopy((task.rng_state, task.np_rng))
-    return own
-
-
-def run_task(model: MTEBWrapper[Any], task: AbsTask, folder: Path | None, rankings: Rankings) -> TaskResult:
+def run_task(model: MTEBWrapper[Any], task: AbsTask, folder: Path | None) -> tuple[TaskResult, Rankings]:
     """Run one task; nothing is read from MTEB's result cache or written to it.
 
-    A task that ranks documents is searched by our own search models, which keep vectors or shards in ``folder`` and
-    tell ``rankings`` of truncated queries.
+    A task that ranks documents is searched by our own search models, which keep vectors or shards in ``folder``.
     """
+    task, drawn = copy.copy(task), copy.deepcopy((task.rng_state, task.np_rng))
+    task.rng_state, task.np_rng = drawn  # clustering draws its samples from the task's own generator
+    rankings = Rankings(task)
     search: Any = DenseSearch if isinstance(model, MTEBEncoderWrapper) else CandidateReranking
     with TemporaryDirectory(prefix="unimoe-") if folder is None else nullcontext(folder) as place:
         asked: Any = model
@@ -157,7 +152,7 @@ def run_task(model: MTEBWrapper[Any], task: AbsTask, folder: Path | None, rankin
             show_progress_bar=False,
             encode_kwargs={"batch_size": _LOADER_BATCH, "show_progress_bar": False},
         )
-    return results.task_results[0]
+    return results.task_results[0], rankings
 
 
 def _split_data(collection: Collection) -> RetrievalSplitData:

@@ -14,20 +14,10 @@ from torch import nn
 from unimoe.config import Batches, Experiment
 from unimoe.core.errors import DataError, UsageError, first_few
 from unimoe.core.trec import Run
-from unimoe.data.collection import Collection
-from unimoe.evaluation.reranking.cluster_model import ClusterModel
-from unimoe.evaluation.reranking.shards import (
-    Candidates,
-    Pair,
-    Reranker,
-    candidate_pairs,
-    cut_shards,
-    pair_texts,
-    shard_characters,
-)
+from unimoe.evaluation.reranking.cluster_model import ClusterModel, ClusterReranker
+from unimoe.evaluation.reranking.shards import Cut, Reranker, shard_characters
 from unimoe.models.adapter import adapted_model
 from unimoe.models.base import BaseModel, decoder_layers, decoder_of
-from unimoe.models.batching import batches as batches_of
 from unimoe.models.batching import default_token_budget
 from unimoe.models.embedder import Advance
 from unimoe.models.pair_model import PairModel, TextPair
@@ -53,10 +43,7 @@ PairScorer = Callable[[list[TextPair]], Sequence[float] | NDArray[np.floating]]
 class PairModelReranker(Reranker):
     """Scores pairs by a model of token ids, such as the margin between the logits of yes and no.
 
-    Args:
-        model: the model.
-        instruction: what the prompts say, instead of the model's own instruction.
-        batches: the size of a forward pass; by default what suits the device.
+    ``instruction`` is what the prompts say, instead of the model's own; ``batches`` the size of a forward pass.
     """
 
     def __init__(self, model: PairModel, *, instruction: str | None = None, **batches: Unpack[Batches]) -> None:
@@ -73,10 +60,10 @@ class PairModelReranker(Reranker):
         """Tokens of one forward pass; see ``Reranker``."""
         return used_budget(self._model, **self._batches)
 
-    def cut(self, collection: Collection, candidates: Candidates) -> list[list[Pair]]:
-        """Cut into whole prefix groups: batches never cross a shard, and what prompts share is computed once."""
-        characters = shard_characters(self._model.device)
-        return cut_shards(collection, candidates, self._model.pair_ids.order, characters)
+    @property
+    def cut_by(self) -> Cut:
+        """Whole prefix groups: batches never cross a shard, and what prompts share is computed once."""
+        return self._model.pair_ids.order, shard_characters(self._model.device)
 
     def prepare(self, pairs: Sequence[TextPair]) -> list[list[int]]:
         """Return the token ids of the pairs' prompts."""
@@ -131,12 +118,7 @@ class FunctionReranker(Reranker):
 
 
 class CrossEncoderReranker(Reranker):
-    """Scores pairs by the logit of a cross-encoder of sentence-transformers, which cuts the longer side of a pair.
-
-    Args:
-        model: a cross-encoder of one label.
-        batch_size: pairs of one forward pass.
-    """
+    """Scores pairs by the logit of a cross-encoder of sentence-transformers, which cuts the longer side of a pair."""
 
     def __init__(self, model: CrossEncoder, batch_size: int) -> None:
         self._model, self._batch_size, self._fitting = model, batch_size, pairs_that_fit()
@@ -146,12 +128,10 @@ class CrossEncoderReranker(Reranker):
         """Where the weights are."""
         return self._model.device
 
-    def cut(self, collection: Collection, candidates: Candidates) -> list[list[Pair]]:
-        """Cut by falling length, so that pairs of similar length share a batch."""
-        pairs = list(candidate_pairs(collection, candidates))
-        lengths = [sum(map(len, texts)) for texts in pair_texts(collection, pairs)]
-        order = sorted(range(len(pairs)), key=lambda index: -lengths[index])
-        return [[pairs[index] for index in part] for part in batches_of(order, _SHARD_BATCHES * self._batch_size)]
+    @property
+    def cut_by(self) -> Cut:
+        """Falling length, so that pairs of similar length share a batch."""
+        return "length", _SHARD_BATCHES * self._batch_size
 
     def prepare(self, pairs: Sequence[TextPair]) -> Sequence[TextPair]:
         """Return the texts, which sentence-transformers tokenises batch by batch, as its tokenizers take them."""
@@ -209,7 +189,7 @@ def reranker_of(model: Any, *, instruction: str | None = None, **batches: Unpack
     if callable(getattr(model, "rerank_ids", None)):
         return PairModelReranker(model, instruction=instruction, **batches)
     if isinstance(model, ClusterModel):
-        return model.reranker(instruction=instruction, **batches)
+        return ClusterReranker(model, instruction=instruction, **batches)
     if callable(getattr(model, "cut", None)):
         whole: Reranker = model
         return whole
@@ -237,14 +217,8 @@ def is_reranker(model: Any) -> bool:
 def as_reranker(model: Any, tokenizer: Any, config: Experiment) -> Reranker:
     """Return a model or function given from Python as a reranker.
 
-    Args:
-        model: a causal language model of transformers, with or without adapters, a ``UnimodelForExp1``, a function
-            from (query, document) pairs of texts to scores, or a ``Reranker``.
-        tokenizer: the causal language model's; not read for the others.
-        config: its ``prompt``, ``model.max_length`` and ``evaluation`` sections describe how a language model is asked.
-
-    Raises:
-        UsageError: it is none of these.
+    ``model`` is a causal language model of transformers, with or without adapters, a ``UnimodelForExp1``, a function
+    from (query, document) pairs of texts to scores, or a ``Reranker``; ``config`` says how a language model is asked.
     """
     if not isinstance(model, nn.Module | type) and (callable(model) or is_reranker(model)):
         return reranker_of(model)
@@ -252,11 +226,7 @@ def as_reranker(model: Any, tokenizer: Any, config: Experiment) -> Reranker:
 
 
 def as_unimodel(model: Any, tokenizer: Any, config: Experiment) -> UnimodelForExp1:
-    """Return a causal language model as the reranker and encoder that a config describes.
-
-    Raises:
-        UsageError: it is no causal language model, or its decoder layers are not where they are looked for.
-    """
+    """Return a causal language model as the reranker and encoder that a config describes."""
     if isinstance(model, UnimodelForExp1):
         return model
     if not isinstance(model, nn.Module):

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from functools import cached_property, partial
+from collections.abc import Mapping, Sequence
+from functools import cached_property
 from itertools import chain, compress, groupby
 from operator import itemgetter
 from pathlib import Path
@@ -37,9 +37,16 @@ from unimoe.models.embedder import Advance
 from unimoe.models.pair_model import TextPair
 from unimoe.models.prompts import PairTokenizer, prompt_name, well_formed, yes_no_ids
 from unimoe.models.served.api import API, BOTTOM, TOP, margin, number
-from unimoe.models.served.client import Client, Part
+from unimoe.models.served.client import (
+    CHARACTERS_PER_TOKEN,
+    Client,
+    Estimate,
+    Usage,
+    add_usage,
+    estimate,
+    usage_text,
+)
 from unimoe.models.served.probe import PROBE_PAIRS, record_file, served_identity, served_name
-from unimoe.models.served.usage import CHARACTERS_PER_TOKEN, Estimate, Usage, add_usage, estimate, usage_text
 
 _PROBE_PROMPT, _PROBE_LENGTH = PromptConfig(template="plain", instruction=""), 512
 """Of the probe pairs, whatever the configured prompt: it is no other model that is asked otherwise."""
@@ -51,11 +58,8 @@ _DOCUMENTS_PER_SEARCH = 100
 class ServedReranker(Reranker):
     """Scores pairs by a server: raw scores of texts, or the margin of our own prompts.
 
-    Args:
-        url: its address, as ``https://host/v1``.
-        settings: how it is asked.
-        experiment: for the API ``vllm``, its ``model`` section names the tokenizer and ``prompt`` is the prompt.
-        record: keeps the first answers about the probe pairs; by default a file in the user's cache.
+    For the API ``vllm``, the experiment's ``model`` section names the tokenizer and ``prompt`` is the prompt. The other
+    arguments are those of ``ServedEmbedder``.
 
     Attributes:
         name: of the arm.
@@ -74,8 +78,7 @@ class ServedReranker(Reranker):
         endpoint = api.prompts or api.rerank
         if endpoint is None:
             raise UsageError(f"served.api {settings.api}: it does not rerank; use one that does, such as vllm or tei")
-        self._client = Client(url, settings)
-        self._settings, self._endpoint = settings, endpoint
+        self._client, self._settings, self._endpoint = Client(url, settings), settings, endpoint
         self._batch = endpoint.items(settings)
         self._read = margin if endpoint.probability else number
         self.name = served_name(settings)
@@ -123,44 +126,35 @@ class ServedReranker(Reranker):
         return list(compress(queries, self._tokenizer.too_long(queries.values()))) if self._tokenizer else []
 
     def score(self, prepared: Sequence[Any], advance: Advance | None = None) -> list[float]:
-        """Return the margin or raw score of each pair.
-
-        Raises:
-            InputError: the server does not answer, or not with a finite number for each pair; carries the index.
-        """
-        parts = (Part(len(part), self._asked(part), _alone) for part in self._in_requests(prepared))
-        found = self._client.ask(self._endpoint, self._read, parts, advance)
-        return list(chain.from_iterable(found))
+        """Return the margin or raw score of each pair; errors are those of ``Client.ask``."""
+        found = self._client.ask_all(self._ask, self._in_requests(prepared), advance)
+        return [score for scores, _ in found for score in scores]
 
     def score_shards(
         self, collection: Collection, shards: Sequence[Sequence[Pair]], **work: Unpack[ShardWork]
     ) -> ShardScores:
         """Score the shards that ``cut`` made, several at a time: what the store has is read, the rest is asked for.
 
-        A shard has the seconds since another one's end.
-
         Raises:
             DataError: the server does not answer, or not with a finite number for each pair; names the pair.
         """
-        store, last = work.get("store"), time.perf_counter()
+        store, answered = work.get("store"), time.perf_counter()
 
-        def keep(file: Path | None, shard: Sequence[Pair], scores: list[float], usage: Usage) -> ShardScores:
-            nonlocal last
-            before, last = last, time.perf_counter()
-            found = ShardScores(scores, last - before, usage=usage)
+        def finished(shard: Sequence[Pair]) -> ShardScores:
+            nonlocal answered
+            prepared = prepare(self, collection, shard)
+            file = store.file(shard, prepared) if store else None
+            if file and (kept := read_shard(file, shard)):
+                return kept
+            scores, usage = self._ask(prepared)
+            before, answered = answered, time.perf_counter()  # since another one's end: together, they are wall time
+            found = ShardScores(scores, answered - before, usage=usage)
             if file:
                 write_shard(file, shard, found)
             return found
 
-        def parts() -> Iterator[Part[float, ShardScores]]:
-            for shard in shards:
-                prepared = prepare(self, collection, shard)
-                file = store.file(shard, prepared) if store else None
-                kept = read_shard(file, shard) if file else None
-                yield Part(len(shard), self._asked(prepared), partial(keep, file, shard), kept)
-
         with named_pairs(collection, list(chain.from_iterable(shards))):
-            found = self._client.ask(self._endpoint, self._read, parts(), work.get("advance"))
+            found = self._client.ask_all(finished, shards, work.get("advance"))
         total: dict[str, float] = {}
         for part in found:
             add_usage(total, part.usage)
@@ -186,10 +180,8 @@ class ServedReranker(Reranker):
         shards = self.cut(collection, candidates)
         pairs = list(chain.from_iterable(shards))
         sample = self.prepare(pair_texts(collection, pairs[:: max(1, len(pairs) // _SAMPLE)]))
-        if self._tokenizer:
-            tokens: float = sum(map(len, sample))
-        else:
-            tokens = sum(map(len, chain.from_iterable(sample))) / CHARACTERS_PER_TOKEN
+        lengths = sum(map(len, sample if self._tokenizer else chain.from_iterable(sample)))
+        tokens = lengths if self._tokenizer else lengths / CHARACTERS_PER_TOKEN
         searches = sum(math.ceil(len(shard) / _DOCUMENTS_PER_SEARCH) for shard in shards)
         return estimate(len(shards), tokens * len(pairs) / max(1, len(sample)), self._settings, searches)
 
@@ -211,10 +203,7 @@ class ServedReranker(Reranker):
         groups = [pairs] if self._tokenizer else [list(group) for _, group in groupby(pairs, itemgetter(0))]
         return [list(part) for group in groups for part in batches(group, self._batch)]
 
-    def _asked(self, prepared: Sequence[Any]) -> tuple[Any, ...]:
-        """Return what a request asks about pairs, which have a single query where they are texts."""
-        return (prepared, self._yes_no) if self._tokenizer else (prepared[0][0], [text for _, text in prepared])
-
-
-def _alone(scores: list[float], usage: Usage) -> list[float]:
-    return scores
+    def _ask(self, prepared: Sequence[Any]) -> tuple[list[float], Usage]:
+        """Ask about pairs by one request, which have a single query where they are texts."""
+        asked = (prepared, self._yes_no) if self._tokenizer else (prepared[0][0], [text for _, text in prepared])
+        return self._client.ask(self._endpoint, self._read, len(prepared), *asked)

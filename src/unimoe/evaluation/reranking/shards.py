@@ -1,7 +1,7 @@
 """Reranks a run in shards: units of work that a killed run finds again, and that several workers share.
 
-Any ``Reranker`` is scored this way. It says how its pairs are cut into shards, so that a shard's scores depend on
-nothing outside it.
+A ``Reranker`` scores pairs of texts. The pairs are cut into shards here, so that a shard's scores depend on nothing
+outside it.
 """
 
 from __future__ import annotations
@@ -18,15 +18,13 @@ from operator import itemgetter
 from pathlib import Path
 from typing import Any, Protocol, TypedDict, Unpack, runtime_checkable
 
-import numpy as np
-from numpy.typing import NDArray
 from pydantic import Field
 
-from unimoe.cluster.work import Part
 from unimoe.core.errors import DataError, InputError, named_inputs
 from unimoe.core.io import Strict, hash_parts, read_json, write_json
 from unimoe.core.trec import Run
-from unimoe.data.collection import Collection, Document
+from unimoe.data.collection import Collection
+from unimoe.models.batching import batches
 from unimoe.models.embedder import Advance
 from unimoe.models.pair_model import TextPair
 from unimoe.models.pipeline import ahead
@@ -37,24 +35,31 @@ SHARD_CHARACTERS = 2**18
 GPU_SHARD_CHARACTERS = 2**20
 """Text of one shard on a GPU: SciFact's 300 queries make some 40, which eight GPUs share evenly."""
 
-
 Pair = tuple[str, str]
 """Query id and document id."""
 
 Candidates = Mapping[str, Mapping[str, float]]
 """A run to rerank: query id to ``{document id: first-stage score}``."""
 
+Cut = tuple[str, int]
+"""How pairs are cut: ``query_first`` or ``document_first`` and a shard's characters, or ``length`` and its pairs."""
+
 
 class Reranker(Protocol):
     """Scores pairs of texts; the larger the score, the more relevant the document.
 
-    A subclass has ``score``. The other methods have defaults for one that reads whole texts and compares the candidates
+    A subclass has ``score``. The other members have defaults for one that reads whole texts and compares the candidates
     of one query with each other; those that know more about their model cut larger shards and prepare texts ahead.
     """
 
     @property
     def token_budget(self) -> int | None:
         """Tokens of one forward pass, fewer once memory ran out; None where pairs are counted instead."""
+        return None
+
+    @property
+    def cut_by(self) -> Cut | None:
+        """How the pairs are cut into shards; None for one shard a query."""
         return None
 
     @abstractmethod
@@ -70,19 +75,15 @@ class Reranker(Protocol):
         """
 
     def prepare(self, pairs: Sequence[TextPair]) -> Sequence[Sequence[Any]]:
-        """Return the input to score for each pair, such as its token ids.
+        """Return the input to score for each pair, such as its token ids; an ``InputError`` carries a pair's index.
 
         It is done ahead in another thread, and names the shard on disk.
-
-        Raises:
-            InputError: a pair cannot be scored; carries its index.
         """
         return pairs
 
     def cut(self, collection: Collection, candidates: Candidates) -> list[list[Pair]]:
-        """Cut the candidate pairs of a collection's queries into shards, each pair once; by default one a query."""
-        by_query = groupby(candidate_pairs(collection, candidates), key=itemgetter(0))
-        return [list(pairs) for _, pairs in by_query]
+        """Cut the candidate pairs of a collection's queries into shards, each pair once."""
+        return cut_pairs(collection, candidates, self.cut_by)
 
     def truncated_queries(self, queries: Mapping[str, str]) -> list[str]:
         """Return the ids of queries so long that the model sees only their beginning, and nothing of a document."""
@@ -122,7 +123,7 @@ class ShardStore:
 
     Attributes:
         folder: holds nothing else; made when needed.
-        fingerprint: of everything scores depend on besides the pairs: weights, dtype, device, budget, libraries.
+        fingerprint: of what scores depend on besides the pairs: weights, prompt, dtype.
     """
 
     folder: Path
@@ -132,6 +133,18 @@ class ShardStore:
         """Return the file of a shard: of these pairs, and what a reranker prepared of them."""
         content = (" ".join([*pair, *map(str, parts)]) for pair, parts in zip(pairs, prepared, strict=True))
         return self.folder / f"{hash_parts([self.fingerprint, *content])}.json"
+
+
+class ShardWork(TypedDict, total=False):
+    """Options of scoring shards.
+
+    Attributes:
+        store: keeps finished shards, so that a killed run can be resumed; by default none.
+        advance: called with the number of pairs done, after each batch.
+    """
+
+    store: ShardStore | None
+    advance: Advance | None
 
 
 class _ShardFile(Strict):
@@ -157,6 +170,20 @@ def write_shard(file: Path, pairs: Sequence[Pair], found: ShardScores) -> None:
         run.setdefault(query_id, {})[document_id] = score
     usage = {"usage": dict(found.usage)} if found.usage else {}
     write_json(file, {"run": run, "seconds": found.seconds, **usage}, indent=None)
+
+
+def cut_pairs(collection: Collection, candidates: Candidates, how: Cut | None) -> list[list[Pair]]:
+    """Cut the candidate pairs of a collection's queries into shards, each pair once."""
+    if how is None:
+        by_query = groupby(candidate_pairs(collection, candidates), key=itemgetter(0))
+        return [list(pairs) for _, pairs in by_query]
+    order, size = how
+    if order != "length":
+        return cut_shards(collection, candidates, order, size)
+    pairs = list(candidate_pairs(collection, candidates))
+    lengths = [sum(map(len, texts)) for texts in pair_texts(collection, pairs)]
+    falling = sorted(range(len(pairs)), key=lambda index: -lengths[index])  # pairs of similar length share a batch
+    return [[pairs[index] for index in part] for part in batches(falling, size)]
 
 
 def cut_shards(
@@ -185,7 +212,7 @@ def cut_shards(
 
 
 def shard_characters(place: object) -> int:
-    """Return the text of one shard on a device, or on one that a description such as ``cpu (2 threads)`` names."""
+    """Return the text of one shard on a device."""
     return SHARD_CHARACTERS if str(place).startswith("cpu") else GPU_SHARD_CHARACTERS
 
 
@@ -199,35 +226,10 @@ def pair_texts(collection: Collection, pairs: Sequence[Pair]) -> list[TextPair]:
     return [(collection.queries[query], collection.corpus[document].full_text) for query, document in pairs]
 
 
-class ShardWork(TypedDict, total=False):
-    """Options of scoring shards.
-
-    Attributes:
-        store: keeps finished shards, so that a killed run can be resumed; by default none.
-        advance: called with the number of pairs done, after each batch.
-    """
-
-    store: ShardStore | None
-    advance: Advance | None
-
-
 def rerank_run(
     reranker: Reranker, collection: Collection, candidates: Candidates, **work: Unpack[ShardWork]
 ) -> tuple[Run, ShardScores]:
-    """Rerank the candidates of every query of a collection.
-
-    Args:
-        reranker: scores pairs of texts.
-        collection: queries and documents.
-        candidates: a run: query id to ``{document id: first-stage score}``.
-        work: see ``ShardWork``.
-
-    Returns:
-        The new run; and the scores shard by shard, with seconds.
-
-    Raises:
-        DataError: a candidate is no document of the collection, or a score is not finite.
-    """
+    """Rerank the candidates of every query of a collection; return the new run, and the scores shard by shard."""
     for query_id, document_id in candidate_pairs(collection, candidates):
         if document_id not in collection.corpus:
             raise DataError(
@@ -250,11 +252,7 @@ def rerank_run(
 def score_shards(
     reranker: Reranker, collection: Collection, shards: Sequence[Sequence[Pair]], **work: Unpack[ShardWork]
 ) -> ShardScores:
-    """Score the pairs of all shards, in their order: what the store has is read, the rest is computed.
-
-    Raises:
-        DataError: a pair cannot be scored, or its score is not finite; names query and document.
-    """
+    """Score the pairs of all shards, in their order: what the store has is read, the rest is computed."""
     if isinstance(reranker, DelegatingReranker):
         return reranker.score_shards(collection, shards, **work)
     store, advance = work.get("store"), work.get("advance")
@@ -264,7 +262,8 @@ def score_shards(
         file = store.file(pairs, prepared) if store else None
         found = read_shard(file, pairs) if file else None
         if found is None:
-            found = score_shard(reranker, collection, pairs, prepared, advance)
+            with named_pairs(collection, pairs):
+                found = timed_scores(reranker, prepared, advance)
             if file:
                 write_shard(file, pairs, found)
         elif advance:
@@ -275,38 +274,22 @@ def score_shards(
 
 
 def prepare(reranker: Reranker, collection: Collection, pairs: Sequence[Pair]) -> Sequence[Sequence[Any]]:
-    """Return what a reranker scores of some pairs.
-
-    Raises:
-        DataError: a pair cannot be scored; names query and document.
-    """
+    """Return what a reranker scores of some pairs; a ``DataError`` names the query and document that cannot be."""
     with named_pairs(collection, pairs):
         return reranker.prepare(pair_texts(collection, pairs))
 
 
-def score_shard(
-    reranker: Reranker,
-    collection: Collection,
-    pairs: Sequence[Pair],
-    prepared: Sequence[Sequence[Any]],
-    advance: Advance | None = None,
-) -> ShardScores:
-    """Score what was prepared of the pairs of one shard.
-
-    Raises:
-        DataError: a score is missing or not finite; names query and document.
-    """
+def timed_scores(reranker: Reranker, prepared: Sequence[Any], advance: Advance | None = None) -> ShardScores:
+    """Score what was prepared of the pairs of one shard."""
     start = time.perf_counter()
-    with named_pairs(collection, pairs):
-        scores = list(map(float, reranker.score(prepared, advance)))
-        if len(scores) != len(pairs):
-            raise DataError(
-                f"query {pairs[0][0]!r}: the reranker returned {len(scores)} scores for {len(pairs)} pairs; "
-                "return one for each"
-            )
-        for index, score in enumerate(scores):
-            if not math.isfinite(score):
-                raise InputError(index, f"the score is {score}; a reranker returns finite numbers")
+    scores = list(map(float, reranker.score(prepared, advance)))
+    if len(scores) != len(prepared):
+        raise InputError(
+            0, f"the reranker returned {len(scores)} scores for {len(prepared)} pairs; return one for each"
+        )
+    for index, score in enumerate(scores):
+        if not math.isfinite(score):
+            raise InputError(index, f"the score is {score}; a reranker returns finite numbers")
     return ShardScores(scores, time.perf_counter() - start)
 
 
@@ -318,25 +301,3 @@ def named_pairs(collection: Collection, pairs: Sequence[Pair]) -> AbstractContex
         return f"{collection.name}, query {query!r}, document {document!r}"
 
     return named_inputs(name)
-
-
-def score_part(reranker: Reranker, part: Part, prepared: Sequence[Sequence[Any]]) -> NDArray[np.float64]:
-    """Score a part of one shard that the driver cut: the scores of its pairs, then seconds and token budget.
-
-    ``prepared`` is what ``prepared_part`` made of it, here or elsewhere.
-    """
-    collection, (shard,) = _part_content(part)
-    found = score_shard(reranker, collection, shard, prepared)
-    return np.array([*found.scores, found.seconds, reranker.token_budget or 0])
-
-
-def prepared_part(reranker: Reranker, part: Part) -> Sequence[Sequence[Any]]:
-    """Return what a reranker prepares of a part of one shard."""
-    collection, (shard,) = _part_content(part)
-    return prepare(reranker, collection, shard)
-
-
-def _part_content(part: Part) -> tuple[Collection, list[list[Pair]]]:
-    corpus = {key: Document("", text) for key, text in part["corpus"].items()}
-    shards = [[(query, document) for query, document in shard] for shard in part["shards"]]
-    return Collection(part["name"], "", corpus, part["queries"], {}), shards

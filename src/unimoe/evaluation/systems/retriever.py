@@ -13,7 +13,14 @@ from unimoe.config import DenseConfig, DenseExperiment
 from unimoe.config.served import ServedConfig
 from unimoe.core.errors import UsageError
 from unimoe.core.io import hash_json
-from unimoe.evaluation.systems.system import BM25, System, arm_name, checkpoint_loader, trained_system
+from unimoe.evaluation.systems.system import (
+    BM25,
+    System,
+    arm_name,
+    checkpoint_loader,
+    model_recipe,
+    trained_system,
+)
 from unimoe.models.checkpoint import read_checkpoint
 from unimoe.models.device import choose_dtype
 from unimoe.models.embedder import TextKind
@@ -38,12 +45,7 @@ def fused_system(retriever: System) -> System:
 
 
 def retriever_name(experiment: DenseExperiment, checkpoint: Path | None, name: str | None) -> str:
-    """Return the name of a retriever's arm: the one given, else that of the checkpoint's arm, else the encoder's base.
-
-    Raises:
-        UsageError: the name cannot be an arm's.
-        DataError: the checkpoint is missing or damaged.
-    """
+    """Return the name of a retriever's arm: the one given, else the checkpoint's arm's, else the encoder's base."""
     if name is None and checkpoint is None and (settings := served_settings(experiment)):
         name = served_name(settings)
     elif name is None:
@@ -55,12 +57,8 @@ def retriever_name(experiment: DenseExperiment, checkpoint: Path | None, name: s
 def encoder_retriever(
     experiment: DenseExperiment, name: str, device: torch.device, dtype: torch.dtype | None = None
 ) -> System:
-    """Load the encoder of an experiment, by default in the dtype of its settings.
-
-    Raises:
-        UnimoeError: the encoder cannot be loaded.
-    """
-    encoder, base, dtype_name = experiment.encoder, experiment.encoder.base, "unknown"
+    """Load the encoder of an experiment, by default in the dtype of its settings."""
+    encoder, base, dtype_name, recipe = experiment.encoder, experiment.encoder.base, "unknown", None
     model: SentenceEncoder | ServedEmbedder | FunctionEmbedder
     if settings := served_settings(experiment):
         from unimoe.models.served.embedder import ServedEmbedder
@@ -76,10 +74,19 @@ def encoder_retriever(
 
         dtype = dtype or choose_dtype(device, encoder.dtype)
         model, dtype_name = load_encoder(encoder, device, dtype), str(dtype).removeprefix("torch.")
-    prompt = _prompt_with_lengths(model.prompt_name, experiment.retrieval)
+        encoder = encoder.model_copy(update={"dtype": dtype_name})
+    if not settings:
+        recipe = model_recipe("encoder", experiment.model_copy(update={"encoder": encoder}))
     return System(
-        name, experiment, lambda: model, model.base_identity, prompt, dtype_name, tasks=("retrieval",)
-    )  # fmt: skip
+        name,
+        experiment,
+        lambda: model,
+        model.base_identity,
+        _prompt_with_lengths(model.prompt_name, experiment.retrieval),
+        dtype_name,
+        tasks=("retrieval",),
+        recipe=recipe,
+    )
 
 
 def served_settings(experiment: DenseExperiment) -> ServedConfig | None:
@@ -97,12 +104,7 @@ def served_settings(experiment: DenseExperiment) -> ServedConfig | None:
 
 
 def checkpoint_retriever(experiment: DenseExperiment, folder: Path, name: str, device: torch.device) -> System:
-    """Return the arm of a checkpoint folder, in the dtype it was trained in; it is loaded when it is needed.
-
-    Raises:
-        UsageError: the arm was trained to rank only.
-        DataError: the checkpoint is missing, damaged, or of another base model.
-    """
+    """Return the arm of a checkpoint folder, in the dtype it was trained in; it is loaded when it is needed."""
     checkpoint = read_checkpoint(folder)
     trained = checkpoint.experiment.model_copy(update={"evaluation": experiment.evaluation})
     if trained.arm(checkpoint.arm).task == "rank_only":

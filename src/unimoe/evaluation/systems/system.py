@@ -11,7 +11,6 @@ from typing import Any, Literal
 
 import torch
 
-from unimoe.cluster.units import UnitStore
 from unimoe.cluster.work import Recipe
 from unimoe.config import DenseExperiment, Experiment
 from unimoe.config.training import ArmConfig
@@ -19,9 +18,6 @@ from unimoe.core.errors import DataError, UsageError
 from unimoe.models.checkpoint import Checkpoint, read_checkpoint
 from unimoe.models.loader import ModelLoader
 from unimoe.results import Task
-
-RecipeMaker = Callable[[UnitStore], Recipe]
-"""Returns how workers of a cluster make a model, with the files for it in a store."""
 
 ZERO_SHOT_ARM = "zero_shot"
 BM25, FIRST_STAGE = "bm25", "first_stage"
@@ -48,7 +44,7 @@ class System:
         checkpoint: of a trained arm.
         tasks: what it is evaluated on.
         instructed: whether a reranker reads the instruction of MTEB's tasks.
-        recipe: returns how workers of a cluster make the model, with its files in a store; None where they cannot.
+        recipe: how workers of a cluster make the model, as ``model_recipe`` returns it; None where they cannot.
         reusable: whether identity and prompt tell the model from every other; where they do not, it is always
             evaluated again.
         fused: whether its search is fused with BM25's.
@@ -64,7 +60,7 @@ class System:
     checkpoint: Checkpoint | None = None
     tasks: tuple[Task, ...] = ("reranking", "embedding")
     instructed: bool = True
-    recipe: RecipeMaker | None = None
+    recipe: Recipe | None = None
     reusable: bool = True
     fused: bool = False
     output_dir: Path | None = None
@@ -92,11 +88,7 @@ class System:
         return self.output_dir or Path(self.experiment.output_dir)
 
     def model(self) -> Any:
-        """Return the model.
-
-        Raises:
-            ValueError: it is the first stage, which has none.
-        """
+        """Return the model."""
         if self.load is None:
             raise ValueError(f"{self.name}: the first stage alone has no model; give the system of an arm")
         return self.load()
@@ -111,16 +103,19 @@ def first_stage_system(experiment: Experiment | DenseExperiment) -> System:
 
 def zero_shot_system(experiment: Experiment, loader: ModelLoader) -> System:
     """Return the base model without training."""
-    load = cache(loader.zero_shot)
-    return System(ZERO_SHOT_ARM, experiment, load, loader.identity, loader.prompt, loader.dtype_name)
+    return System(
+        ZERO_SHOT_ARM,
+        experiment,
+        cache(loader.zero_shot),
+        loader.identity,
+        loader.prompt,
+        loader.dtype_name,
+        recipe=model_recipe("zero-shot", experiment, dtype=loader.dtype_name),
+    )
 
 
 def trained_system(experiment: Experiment, loader: ModelLoader, folder: Path) -> System:
-    """Return a trained arm from its checkpoint folder.
-
-    Raises:
-        DataError: the checkpoint is missing, damaged, or of another base model than the loader's.
-    """
+    """Return a trained arm from its checkpoint folder."""
     checkpoint = read_checkpoint(folder)
     if checkpoint.base_model != loader.identity:
         raise DataError(
@@ -136,6 +131,7 @@ def trained_system(experiment: Experiment, loader: ModelLoader, folder: Path) ->
         loader.dtype_name,
         checkpoint,
         tasks_of(experiment.arm(checkpoint.arm)),
+        recipe=model_recipe("checkpoint", experiment, folder=str(folder)),
     )
 
 
@@ -145,12 +141,14 @@ def checkpoint_loader(experiment: Experiment, checkpoint: Checkpoint, device: to
     return ModelLoader(experiment, device, getattr(torch, dtype))
 
 
-def arm_name(name: str) -> str:
-    """Return the name of an arm.
+def model_recipe(kind: str, experiment: Experiment | DenseExperiment, **values: Any) -> Recipe:
+    """Return how a worker makes the model of a system, as JSON values; ``worker_jobs`` has a maker of each kind."""
+    settings = experiment.model_dump(mode="json", exclude={"output_dir"})
+    return {"maker": "unimoe.evaluation.worker_jobs:jobs_of", "kind": kind, "experiment": settings, **values}
 
-    Raises:
-        UsageError: the name cannot be an arm's.
-    """
+
+def arm_name(name: str) -> str:
+    """Return the name of an arm."""
     if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9_.\-]*", name) or name in (BM25, FIRST_STAGE):
         raise UsageError(
             f"--name {name}: no name for this arm; use letters, digits, '_', '.' and '-', and neither {BM25} nor "

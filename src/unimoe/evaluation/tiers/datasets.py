@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, get_args
+from typing import TYPE_CHECKING, Literal, cast, get_args
 
 from unimoe.config import BM25Config, DenseExperiment, Experiment, FusionConfig
 from unimoe.core.errors import UsageError, did_you_mean
@@ -95,17 +95,11 @@ class Dataset:
 
 
 def known_tier(name: str) -> TierName:
-    """Return the tier of a name.
-
-    Raises:
-        UsageError: there is none; the message names the closest.
-    """
-    for tier in get_args(TierName):
-        if name == tier:
-            known: TierName = tier
-            return known
+    """Return the tier of a name."""
     names: tuple[str, ...] = get_args(TierName)
-    raise UsageError(f"unknown tier {name!r}{did_you_mean(name, names)}; use {', '.join(names)}")
+    if name not in names:
+        raise UsageError(f"unknown tier {name!r}{did_you_mean(name, names)}; use {', '.join(names)}")
+    return cast("TierName", name)
 
 
 def tier_datasets(experiment: Experiment, tier: TierName, max_queries: int | None = None) -> list[Dataset]:
@@ -120,11 +114,7 @@ def tier_datasets(experiment: Experiment, tier: TierName, max_queries: int | Non
 def chosen_datasets(
     experiment: Experiment | DenseExperiment, names: Iterable[str], max_queries: int | None = None
 ) -> list[Dataset]:
-    """Return datasets by name, each once, at most ``max_queries`` of each scored; names as for ``splits_by_name``.
-
-    Raises:
-        UsageError: as in ``splits_by_name``.
-    """
+    """Return datasets by name, each once, at most ``max_queries`` of each scored; names as for ``splits_by_name``."""
     return [_dataset(experiment, *named, max_queries) for named in splits_by_name(names).items()]
 
 
@@ -146,9 +136,6 @@ def splits_by_name(names: Iterable[str]) -> dict[str, str]:
 
     ``cqadupstack`` stands for its twelve, and ``@dev`` at the end chooses a split; without it the split is test, for MS
     MARCO dev.
-
-    Raises:
-        UsageError: no such collection, one is named with two splits, or two have one name in results.
     """
     splits: dict[str, str] = {}
     for collection, split in (pair for name in names for pair in collections_of(name)):
@@ -172,11 +159,7 @@ def collections_of(name: str) -> list[tuple[str, str]]:
 
 
 def refuse_equal_names(collections: Iterable[str]) -> None:
-    """Refuse collections of the catalogue whose results would overwrite each other.
-
-    Raises:
-        UsageError: two have one name in results, whatever its case, or one is named twice.
-    """
+    """Refuse collections of the catalogue whose results would overwrite each other."""
     seen: dict[str, str] = {}
     for collection in collections:
         name = result_name(collection)
@@ -198,11 +181,6 @@ class LoadedDataset:
     Args:
         dataset: the collection, and how much of it is scored.
         device: where the encoder of a fused first stage computes; None for the best device of this machine.
-
-    Raises:
-        UnavailableError: the collection is not available here.
-        UsageError: its first stage does not fit the collection.
-        DataError: the collection is malformed, or the run file or encoder of its first stage is missing.
     """
 
     def __init__(self, dataset: Dataset, device: torch.device | None = None) -> None:

@@ -42,12 +42,7 @@ class Failures:
             stderr.print(line, style="yellow", soft_wrap=True)
 
     def refuse(self, done: bool) -> None:
-        """End with an error where something failed; ``done`` says whether anything was evaluated.
-
-        Raises:
-            MissingPartError: something that was asked for is missing.
-            Exception: nothing was evaluated; what failed first, unless it was only not available.
-        """
+        """End with an error where something failed; ``done`` says whether anything was evaluated."""
         if self._first and not done and not isinstance(self._first, UnavailableError):
             raise self._first
         refuse_missing({"collection": self.collections, "MTEB task": self.tasks})

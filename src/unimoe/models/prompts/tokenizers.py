@@ -60,12 +60,7 @@ class PairTokenizer:
         self._instructed = cache(self._with_instruction)
 
     def __call__(self, pairs: Sequence[tuple[str, str]], instruction: str | None = None) -> list[list[int]]:
-        """Return the token ids of each ``(query, document)`` pair, at most ``max_length`` long.
-
-        Args:
-            pairs: N pairs of texts.
-            instruction: replaces the configured one.
-        """
+        """Return the token ids of each pair, at most ``max_length``; an instruction replaces the configured one."""
         if instruction not in (None, self._prompt.instruction):
             return self._instructed(instruction)(pairs)
         if self.order == "query_first":
@@ -171,17 +166,7 @@ class TextTokenizer:
     def __call__(
         self, texts: Sequence[str], kind: TextKind, prefix: str | None = None, max_length: int | None = None
     ) -> list[list[int]]:
-        """Return the token ids of each text.
-
-        Args:
-            texts: N texts.
-            kind: which configured prefix goes before them.
-            prefix: replaces the configured one.
-            max_length: tokens of one text, suffix included, where it is less than the configured length.
-
-        Raises:
-            UsageError: ``max_length`` leaves no room beside the suffix.
-        """
+        """Return the token ids of each text; arguments and errors as in ``Embedder``."""
         room = self._room if max_length is None else min(self._room, max_length - len(self.first) - len(self._suffix))
         if room < 1:
             raise UsageError(f"a length of {max_length} leaves no room beside prompt.embedding_suffix; raise it")

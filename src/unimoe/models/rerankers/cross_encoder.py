@@ -43,14 +43,10 @@ def load_cross_encoder(
     *,
     trust_remote_code: bool = False,
 ) -> CrossEncoder:
-    """Load a cross-encoder.
+    """Load a cross-encoder from a folder of sentence-transformers or transformers.
 
-    Args:
-        folder: of sentence-transformers or transformers.
-        device: where it computes.
-        dtype: what its body computes in; by default as it was saved. The head computes in float32.
-        max_length: tokens of one pair, at most; by default, and where that is less, the model's own.
-        trust_remote_code: run code from the folder.
+    Its body computes in ``dtype``, by default the saved one, and its head in float32. Pairs have ``max_length`` tokens
+    at most; by default, and where that is less, the model's own number counts.
 
     Raises:
         DataError: it cannot be loaded, has no trained head, or has more than two labels.
@@ -76,11 +72,7 @@ def load_cross_encoder(
 
 
 def refuse_no_cross_encoder(folder: Path) -> None:
-    """Refuse, by its settings alone, a model that gives no score or several for a pair.
-
-    Raises:
-        DataError: it is one.
-    """
+    """Raise a ``DataError`` about a folder whose settings are those of a model with no score or several for a pair."""
     inner, labels = transformer_folder(folder), dense_labels(folder)
     name = architecture(inner)
     if labels is None and not name.endswith(("ForSequenceClassification", "ForCausalLM")):

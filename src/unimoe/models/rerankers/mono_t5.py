@@ -15,7 +15,7 @@ from unimoe.core.io import hash_json
 from unimoe.models.batching import FittingBatches, default_token_budget, pad_ids, to_device
 from unimoe.models.model_files import architecture, settings_hash
 from unimoe.models.pair_model import TextPair
-from unimoe.models.prompts import well_formed, yes_no_ids
+from unimoe.models.prompts import yes_no_ids
 from unimoe.models.prompts.tokenizers import tokenize
 from unimoe.models.quiet import load_pretrained, loading
 from unimoe.models.rerankers.token_scores import AnswerHead, QueryFirstIds, TokenReranker
@@ -32,15 +32,9 @@ def mono_t5_prompt(root: Path, prompt: PromptConfig, max_length: int) -> str:
 def load_mono_t5(
     folder: Path, identity: str, prompt: PromptConfig, max_length: int, device: torch.device, dtype: torch.dtype
 ) -> MonoT5:
-    """Load a monoT5.
+    """Load a monoT5 from a folder of transformers.
 
-    Args:
-        folder: of transformers.
-        identity: as results know it.
-        prompt: its answers are used, ``true`` and ``false`` where it has none.
-        max_length: tokens of one pair.
-        device: where it computes.
-        dtype: what it computes in.
+    Of the prompt the answers are used, ``true`` and ``false`` where it has none.
 
     Raises:
         DataError: it cannot be loaded, or its tokenizer has no token for an answer.
@@ -55,20 +49,13 @@ def load_mono_t5(
         raise DataError(f"{folder}: no weights for {missing[0]}; give a T5 that is saved with its output layer")
     answers = yes_no_ids(tokenizer, *prompt.answers(_TRUE, _FALSE))
     model.set_output_embeddings(AnswerHead(model.get_output_embeddings(), answers))
-    return MonoT5(
-        model.requires_grad_(False).eval().to(device),
-        PairsOfT5(tokenizer, max_length, tokenize_end(tokenizer)),
-        identity,
-        mono_t5_prompt(folder, prompt, max_length),
-    )
+    model.requires_grad_(False).eval().to(device)
+    pairs = PairsOfT5(tokenizer, max_length, tokenizer("Relevant:")["input_ids"])  # and the end of a text
+    return MonoT5(model, pairs, identity, mono_t5_prompt(folder, prompt, max_length))
 
 
 def refuse_no_t5(folder: Path) -> None:
-    """Refuse, by its settings alone, a model that is no encoder and decoder with an output layer.
-
-    Raises:
-        DataError: it is another.
-    """
+    """Raise a ``DataError`` about a folder whose settings are not those of an encoder and decoder that answers."""
     name = architecture(folder)
     if not name.endswith("ForConditionalGeneration"):
         raise DataError(f"{folder}: a {name or 'model of no known architecture'}, no T5 that answers; give a monoT5")
@@ -81,22 +68,11 @@ class PairsOfT5(QueryFirstIds):
         return tokenize(self._tokenizer, [f"Query: {query} Document: {document}" for query, document in pairs])
 
 
-def tokenize_end(tokenizer: Any) -> list[int]:
-    """Return the token ids of ``Relevant:``, and of the end of a text."""
-    ids: list[int] = tokenizer(well_formed("Relevant:"))["input_ids"]
-    return ids
-
-
 class MonoT5(TokenReranker):
     """Scores pairs by the logit of ``true`` minus that of ``false`` in the first token of a T5's answer.
 
-    The order is that of the published score, the logarithm of P(true) of the two.
-
-    Args:
-        model: a T5 of transformers, in eval mode on its device, whose output layer is that of true and false alone.
-        pair_ids: makes the token ids of pairs.
-        base_identity: as results know it.
-        prompt_name: name and content hash of all settings that change a pair's tokens or score.
+    The order is that of the published score, the logarithm of P(true) of the two. The model's output layer is that of
+    true and false alone.
     """
 
     def __init__(self, model: Any, pair_ids: PairsOfT5, base_identity: str, prompt_name: str) -> None:
@@ -111,7 +87,7 @@ class MonoT5(TokenReranker):
     def _scores(
         self, sequences: Sequence[list[int]], token_budget: int | None, batch_size: int | None
     ) -> Iterator[tuple[list[int], Tensor]]:
-        def margins(batch: list[int], _: None) -> Tensor:
+        def margins(batch: list[int]) -> Tensor:
             members = [sequences[index] for index in batch]
             ids = pad_ids(members, self.device)
             lengths = to_device(torch.tensor([len(member) for member in members]), self.device)

@@ -11,7 +11,6 @@ from torch import Tensor
 
 from unimoe.core.errors import DataError
 from unimoe.core.io import hash_json
-from unimoe.models.base import attention_for
 from unimoe.models.batched import BatchedDecoder
 from unimoe.models.model_files import find_model, model_identity, read_settings, settings_hash, weights_hash
 from unimoe.models.model_settings import refuse_dependent_states
@@ -43,13 +42,7 @@ def load_score_head(
 ) -> ScoreHead:
     """Load a decoder with a head of one output, or the adapter of one with its base.
 
-    Args:
-        folder: of transformers or, for an adapter, of PEFT.
-        identity: as results know it.
-        max_length: tokens of one pair.
-        device: where it computes.
-        dtype: what it computes in.
-        key: the config key or option that holds its name, for errors.
+    Errors name ``key``, the config key or option that holds its name.
 
     Raises:
         DataError: it cannot be loaded, or is no decoder with a head of one output.
@@ -64,10 +57,10 @@ def load_score_head(
             f"{folder}: a {type(model).__name__}, no decoder with a score head; if it is a cross-encoder, name it by "
             "cross-encoder:"
         )
-    if model.config.num_labels != 1:
-        raise DataError(f"{folder}: a model of {model.config.num_labels} labels; ranking needs one score per pair")
+    if (labels := model.config.num_labels) != 1:
+        raise DataError(f"{folder}: a model of {labels} labels; ranking needs one score per pair")
     refuse_dependent_states(model.config, max_length)
-    model.requires_grad_(False).eval().to(device).set_attn_implementation(attention_for(device, max_length))
+    model.requires_grad_(False).eval().to(device)
     pairs = LlamaPairs(tokenizer, max_length, _end(tokenizer))
     return ScoreHead(model, pairs, identity, score_head_prompt(folder, max_length))
 
@@ -87,14 +80,7 @@ class LlamaPairs(QueryFirstIds):
 
 
 class ScoreHead(TokenReranker):
-    """Scores pairs by a head on the last token's final state; what pairs share at their beginning is computed once.
-
-    Args:
-        model: a causal model of transformers for sequence classification, in eval mode on its device.
-        pair_ids: makes the token ids of pairs.
-        base_identity: as results know it.
-        prompt_name: name and content hash of all settings that change a pair's tokens or score.
-    """
+    """Scores pairs by a head on the last token's final state; what pairs share at their beginning is computed once."""
 
     def __init__(self, model: Any, pair_ids: LlamaPairs, base_identity: str, prompt_name: str) -> None:
         super().__init__(model, pair_ids, base_identity, prompt_name)

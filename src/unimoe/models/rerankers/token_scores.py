@@ -9,6 +9,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Literal
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -52,17 +53,7 @@ class QueryFirstIds(ABC):
 
 
 class TokenReranker(ABC):
-    """Scores pairs given as token ids; satisfies ``PairModel``.
-
-    Args:
-        model: of transformers, in eval mode on its device.
-        pair_ids: makes the token ids of pairs.
-        base_identity: as results know it.
-        prompt_name: name and content hash of all settings that change a pair's tokens or score.
-
-    Attributes:
-        model: as given.
-    """
+    """Scores pairs given as token ids by a model of transformers in eval mode; satisfies ``PairModel``."""
 
     def __init__(self, model: Any, pair_ids: PairIds, base_identity: str, prompt_name: str) -> None:
         self.model, self.pair_ids = model, pair_ids
@@ -92,8 +83,7 @@ class TokenReranker(ABC):
         """Score pairs given as token ids; arguments, result and errors as in ``PairModel``."""
         scores = self._scores(sequences, token_budget, batch_size)
         found = gather(len(sequences), scores, "the score is not finite; try model.dtype float32", advance)
-        values: Vectors = (torch.empty(0) if found is None else found).numpy()
-        return values
+        return np.empty(0, np.float32) if found is None else found.numpy()
 
     @abstractmethod
     def _scores(
@@ -103,12 +93,7 @@ class TokenReranker(ABC):
 
 
 class AnswerHead(nn.Module):
-    """Computes the float32 logits of a few tokens.
-
-    Args:
-        head: the output layer of a language model.
-        tokens: their ids; the logits have their order.
-    """
+    """Computes the float32 logits of a few tokens, in their order, as the output layer ``head`` of a model does."""
 
     weight: Tensor
     bias: Tensor | None

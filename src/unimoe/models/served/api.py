@@ -1,4 +1,14 @@
-"""An API: the body of a request, and where an answer has its rows.
+"""What servers speak: the request of each API, and where its answers have the values.
+
+vllm          prompts as token ids to ``/generative_scoring``, so that the model reads our prompt to the letter
+vllm-score    texts to ``/score``; this and vllm-rerank ask for raw scores in the server's own template: under an
+              activation they would round to 1 where they still differ
+vllm-rerank   texts to ``/rerank``
+tei           Hugging Face's text-embeddings-inference: texts to ``/rerank``, 32 a request, for raw scores
+tei-embed     its ``/embed``
+cohere        ``/v2/rerank`` at ``https://api.cohere.com/v2``, which bills a search for each 100 documents of a request
+jina          ``/v1/rerank`` at ``https://api.jina.ai/v1``; infinity and others speak it too
+openai        ``/v1/embeddings`` at ``https://api.openai.com/v1``; vLLM, TEI and infinity speak it too
 
 An API of your own is registered under a name, which ``served.api`` may then be::
 
@@ -43,8 +53,7 @@ class Rows:
         """
         rows = answer if self.key is None else _field(answer, self.key)
         if not isinstance(rows, list):
-            where = "a list" if self.key is None else f"a list under {self.key!r}"
-            raise InputError(0, f"answered {_shown(answer)} in place of {where}")
+            raise InputError(0, f"answered {_shown(answer)} in place of a list")
         if len(rows) != count:
             raise InputError(0, f"answered {len(rows)} rows for the {count} of a request")
         if self.value is None:
@@ -52,7 +61,7 @@ class Rows:
         found: dict[int, Any] = {}
         for row in rows:
             index = _field(row, "index")
-            if not isinstance(index, int) or isinstance(index, bool) or not 0 <= index < count:
+            if type(index) is not int or not 0 <= index < count:
                 raise InputError(0, f"answered a row with index {_shown(index)} of {count}")
             if index in found:
                 raise InputError(index, "answered two rows for it")
@@ -108,28 +117,12 @@ class API:
     embed: Endpoint | None = None
 
 
-def not_blank(texts: Sequence[str]) -> list[str]:
-    """Return texts to embed, a full stop in place of each blank one: servers refuse those, and all beside them.
-
-    See https://github.com/openai/openai-python/issues/576.
-    """
-    return [text if text.strip() else "." for text in texts]
-
-
-def cut(text: str, tokens: int | None) -> str:
-    """Return the beginning of a text that has so many tokens, of three bytes each; all of it where there is no limit.
-
-    Tokenizers of servers are not here. English has four bytes a token, most other texts three at least.
-    """
-    return text if tokens is None else text.encode()[: 3 * tokens].decode(errors="ignore")
-
-
 def number(value: Any, index: int) -> float:
     """Return a score; raise an ``InputError`` that carries the index where it is no finite number."""
     try:
-        found = float(value) if isinstance(value, int | float) and not isinstance(value, bool) else math.nan
-    except OverflowError:  # an integer of hundreds of digits
-        found = math.inf
+        found = float(value)
+    except (TypeError, ValueError, OverflowError):
+        found = math.nan
     if not math.isfinite(found):
         raise InputError(index, f"answered {_shown(value)} in place of a finite number")
     return found
@@ -157,8 +150,84 @@ def _field(value: Any, name: str) -> Any:
 
 
 def _shown(value: Any) -> str:
-    try:
-        text = "nothing" if value in (None, "") else " ".join(repr(value).split())
-    except RecursionError:
-        text = "lists within lists"
-    return text if len(text) <= 80 else f"{text[:77]}..."
+    return "nothing" if value in (None, "") else repr(value)
+
+
+_MODEL_LIMIT = -1  # vLLM's word for truncation at the model's own length
+_TEI_BATCH = 32
+_TEI_CUTS = {"truncate": True, "truncation_direction": "Right"}
+
+
+def vllm_prompts(settings: ServedConfig, prompts: Sequence[list[int]], yes_no: tuple[int, int]) -> dict[str, Any]:
+    """Return a request for P(yes) of prompts; the beginning that they share is sent once."""
+    shared = 0
+    for tokens in zip(*(prompt[:-1] for prompt in prompts), strict=False):  # the server wants a token of each item
+        if len(set(tokens)) > 1:
+            break
+        shared += 1
+    return {
+        "model": settings.model,
+        "query": prompts[0][:shared],
+        "items": [prompt[shared:] for prompt in prompts],
+        "label_token_ids": list(yes_no),
+        "apply_softmax": True,
+        "item_first": False,
+        "add_special_tokens": False,
+    }
+
+
+def _vllm_score(settings: ServedConfig, query: str, documents: Sequence[str]) -> dict[str, Any]:
+    return {"model": settings.model, "text_1": query, "text_2": list(documents), **_vllm_options(settings)}
+
+
+def _vllm_rerank(settings: ServedConfig, query: str, documents: Sequence[str]) -> dict[str, Any]:
+    return _ranking(settings, query, documents) | _vllm_options(settings)
+
+
+def _vllm_options(settings: ServedConfig) -> dict[str, Any]:
+    return {"truncate_prompt_tokens": settings.max_length or _MODEL_LIMIT, "use_activation": False}
+
+
+def _tei_rerank(settings: ServedConfig, query: str, documents: Sequence[str]) -> dict[str, Any]:
+    return {"query": query, "texts": list(documents), "raw_scores": True, "return_text": False, **_TEI_CUTS}
+
+
+def _tei_embed(settings: ServedConfig, texts: Sequence[str]) -> dict[str, Any]:
+    return {"inputs": _not_blank(texts), "normalize": True, **_TEI_CUTS}
+
+
+def _cohere_rerank(settings: ServedConfig, query: str, documents: Sequence[str]) -> dict[str, Any]:
+    cut = {} if settings.max_length is None else {"max_tokens_per_doc": settings.max_length}
+    return _ranking(settings, query, documents) | cut
+
+
+def _jina_rerank(settings: ServedConfig, query: str, documents: Sequence[str]) -> dict[str, Any]:
+    return _ranking(settings, query, documents) | {"return_documents": False}
+
+
+def _openai_embed(settings: ServedConfig, texts: Sequence[str]) -> dict[str, Any]:
+    return {"model": settings.model, "input": _not_blank(texts), "encoding_format": "float"}
+
+
+def _ranking(settings: ServedConfig, query: str, documents: Sequence[str]) -> dict[str, Any]:
+    """Return what most APIs want, to have the scores of all documents."""
+    return {"model": settings.model, "query": query, "documents": list(documents), "top_n": len(documents)}
+
+
+def _not_blank(texts: Sequence[str]) -> list[str]:
+    # Servers refuse a blank text, and all beside it: https://github.com/openai/openai-python/issues/576
+    return [text if text.strip() else "." for text in texts]
+
+
+_SCORES, _RANKS = Rows("data", "score"), Rows("results", "relevance_score")
+_GENERATIVE = Endpoint("/generative_scoring", vllm_prompts, _SCORES, from_root=True, probability=True)
+_EMBEDDINGS = Endpoint("/embeddings", _openai_embed, Rows("data", "embedding"), largest_batch=2048, refuses_long=True)
+
+register_api("vllm", API(prompts=_GENERATIVE))
+register_api("vllm-score", API(rerank=Endpoint("/score", _vllm_score, _SCORES)))
+register_api("vllm-rerank", API(rerank=Endpoint("/rerank", _vllm_rerank, _RANKS)))
+register_api("tei", API(rerank=Endpoint("/rerank", _tei_rerank, Rows(None, "score"), largest_batch=_TEI_BATCH)))
+register_api("tei-embed", API(embed=Endpoint("/embed", _tei_embed, Rows(None, None), largest_batch=_TEI_BATCH)))
+register_api("cohere", API(rerank=Endpoint("/rerank", _cohere_rerank, _RANKS, batch=100, largest_batch=1000)))
+register_api("jina", API(rerank=Endpoint("/rerank", _jina_rerank, _RANKS)))
+register_api("openai", API(embed=_EMBEDDINGS))

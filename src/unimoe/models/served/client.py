@@ -1,4 +1,4 @@
-"""The client of a server: it sends a bounded number of requests at a time, and checks and hands on every answer."""
+"""The client of a server: it checks every answer, and counts what the answers cost."""
 
 from __future__ import annotations
 
@@ -6,40 +6,32 @@ import asyncio
 import os
 import re
 import threading
-from collections.abc import Callable, Iterable
-from concurrent.futures import FIRST_COMPLETED, Future, as_completed, wait
-from typing import Any, Generic, NamedTuple, TypeVar
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import closing
+from dataclasses import dataclass
+from itertools import accumulate
+from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
 from unimoe.config.served import ServedConfig
 from unimoe.core.errors import DataError, InputError, UsageError
 from unimoe.models.embedder import Advance
+from unimoe.models.pipeline import ahead
 from unimoe.models.served.api import Endpoint
-from unimoe.models.served.usage import Usage, add_usage, usage_of
 
+Item = TypeVar("Item")
 Value = TypeVar("Value")
-Kept = TypeVar("Kept")
+Answer = TypeVar("Answer")
 
+Usage = Mapping[str, float]
+"""Amounts by name: ``requests``, ``tokens`` and ``searches`` where the server names them, ``price`` if configured."""
 
-class Part(NamedTuple, Generic[Value, Kept]):
-    """A part of a list of items: what one request asks, unless its answer was kept.
-
-    Attributes:
-        items: how many.
-        asked: the other fields of the request's body.
-        keep: makes of the values of all items and what they cost what ``Client.ask`` returns, and writes it; an
-            ``InputError`` carries an index in the part.
-        kept: the same where it was written before; None to ask.
-    """
-
-    items: int
-    asked: tuple[Any, ...]
-    keep: Callable[[list[Value], Usage], Kept]
-    kept: Kept | None = None
+CHARACTERS_PER_TOKEN = 4
+"""Of English prose, about."""
 
 
 class Client:
-    """Asks one server.
+    """Asks one server; several threads may do so at a time.
 
     Args:
         url: its address, as ``https://host/v1``.
@@ -47,7 +39,7 @@ class Client:
 
     Attributes:
         host: the address without ``http://``, for names.
-        usage: what all requests so far cost, by name.
+        usage: what all requests so far cost.
 
     Raises:
         UsageError: the address cannot be used, or a package of the extra ``served`` is not installed.
@@ -59,7 +51,6 @@ class Client:
         self.host = f"{parts.netloc}{parts.path}".rstrip("/")
         self.url, self.settings = f"{parts.scheme}://{self.host}", settings
         self.usage: dict[str, float] = {}
-        self._key = _key(settings)
         try:
             from unimoe.models.served.connection import Connection
         except ImportError as error:
@@ -67,99 +58,140 @@ class Client:
                 f"a model behind a server needs the package {error.name}; run: uv sync --extra served "
                 "(or pip install 'unimoe[served]')"
             ) from None
-        self._connection = Connection(self.url, self._key, settings)
+        self._connection = Connection(self.url, _key(settings), settings)
+        self._counting = threading.Lock()
         # In a thread of its own, so that a caller may have an event loop, as notebooks do.
         self._loop = asyncio.new_event_loop()
         threading.Thread(target=self._loop.run_forever, name="unimoe-client", daemon=True).start()
 
     def ask(
-        self,
-        endpoint: Endpoint,
-        read: Callable[[Any, int], Value],
-        parts: Iterable[Part[Value, Kept]],
-        advance: Advance | None = None,
-    ) -> list[Kept]:
-        """Ask about the parts of a list, ``served.requests_in_flight`` at a time; keep each as soon as it is answered.
-
-        After an error or Ctrl-C no more are asked, and those under way are kept first: they are paid for.
+        self, endpoint: Endpoint, read: Callable[[Any, int], Value], count: int, *asked: Any
+    ) -> tuple[list[Value], Usage]:
+        """Send one request, and wait for its answer.
 
         Args:
             endpoint: the path to which the request goes.
             read: returns the value of an answer's row, given with its index; an ``InputError`` carries the index.
-            parts: made when their turn has come.
-            advance: called with the items of each part.
+            count: items that are asked about.
+            asked: the other arguments of the endpoint's ``body``.
 
         Returns:
-            What was kept of each part, in their order.
+            The value of each item, and what they cost.
 
         Raises:
-            InputError: the server does not answer, or not with a value for each item; carries the index in the list.
+            InputError: the server does not answer, or not with a value for each item; carries the item's index.
         """
         base = re.sub(r"/v\d+$", "", self.url) if endpoint.from_root else self.url
-        found: dict[int, Kept] = {}
-        waiting: dict[Future[Any], tuple[int, Part[Value, Kept]]] = {}
-        errors: list[BaseException] = []
-
-        def take(begin: int, part: Part[Value, Kept], kept: Kept) -> None:
-            found[begin] = kept
-            if advance:
-                advance(part.items)
-
-        def collect(answered: Iterable[Future[Any]]) -> None:
-            for future in answered:
-                begin, part = waiting.pop(future)
-                try:
-                    values, usage = self._values(endpoint, read, part.items, future)
-                    add_usage(self.usage, usage)
-                    take(begin, part, part.keep(values, usage))
-                except InputError as error:
-                    errors.append(InputError(begin + error.index, error.reason))
-                except BaseException as error:  # the other answers are worth keeping
-                    errors.append(error)
-
-        begin = 0
+        post = self._connection.post(base + endpoint.path, endpoint.body(self.settings, *asked))
         try:
-            for part in parts:
-                if part.kept is not None:
-                    take(begin, part, part.kept)
-                else:
-                    post = self._connection.post(base + endpoint.path, endpoint.body(self.settings, *part.asked))
-                    waiting[asyncio.run_coroutine_threadsafe(post, self._loop)] = begin, part
-                begin += part.items
-                if len(waiting) >= self.settings.requests_in_flight:
-                    collect(wait(waiting, return_when=FIRST_COMPLETED).done)
-                if errors:
-                    break
-        finally:
-            collect(as_completed(list(waiting)))
-        if errors:
-            raise min(errors, key=lambda error: getattr(error, "index", -1))
-        return [found[begin] for begin in sorted(found)]
-
-    def named(self, reason: str) -> str:
-        """Return the message of an error that names the server."""
-        return f"{self.url} ({self.settings.model}): {' '.join(reason.split())}"
-
-    def _values(
-        self, endpoint: Endpoint, read: Callable[[Any, int], Value], items: int, answered: Future[Any]
-    ) -> tuple[list[Value], Usage]:
-        answer: Any = None
-        try:
-            answer = answered.result()
-            rows = endpoint.rows.values(answer, items)
-            return [read(row, index) for index, row in enumerate(rows)], usage_of(answer, self.settings)
+            answer = asyncio.run_coroutine_threadsafe(post, self._loop).result()
+            values = [read(row, index) for index, row in enumerate(endpoint.rows.values(answer, count))]
         except InputError as error:
-            said = "answered with the key" if self._repeats_key(answer) else error.reason
+            said = self._connection.said(error.reason)
             raise InputError(error.index, self.named(f"{said}; check served.api, and the server's log")) from None
         except DataError as error:  # no answer at all
             raise InputError(0, self.named(str(error))) from None
+        usage = _usage(answer, self.settings)
+        with self._counting:
+            add_usage(self.usage, usage)
+        return values, usage
 
-    def _repeats_key(self, answer: Any) -> bool:
-        """Return whether no part of an answer may be shown."""
-        try:
-            return self._key is not None and self._key in str(answer)
-        except RecursionError:  # too many lists within lists to tell
-            return True
+    def ask_all(
+        self, ask: Callable[[Sequence[Item]], Answer], parts: Sequence[Sequence[Item]], advance: Advance | None = None
+    ) -> list[Answer]:
+        """Call ``ask`` with each part of a list, ``served.requests_in_flight`` at a time; return what it returns.
+
+        After an error or Ctrl-C no more are asked, and those under way are waited for: they are paid for.
+
+        Args:
+            ask: asks about one part; an ``InputError`` carries the index in the part.
+            parts: the list's parts.
+            advance: called with the items of each part.
+
+        Raises:
+            InputError: of the first part that failed; carries the index in the list.
+        """
+
+        def numbered(at: tuple[int, Sequence[Item]]) -> tuple[int, Answer]:
+            begin, part = at
+            try:
+                return len(part), ask(part)
+            except InputError as error:
+                raise InputError(begin + error.index, error.reason) from None
+
+        found = []
+        begins = accumulate(map(len, parts), initial=0)
+        with closing(ahead(numbered, zip(begins, parts, strict=False), self.settings.requests_in_flight)) as answers:
+            for items, answer in answers:
+                found.append(answer)
+                if advance:
+                    advance(items)
+        return found
+
+    def named(self, reason: str) -> str:
+        """Return the message of an error that names the server."""
+        return f"{self.url} ({self.settings.model}): {reason}"
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """What will be asked of a server.
+
+    Attributes:
+        requests: how many.
+        tokens: of a sample where prompts are ours, else one for every four characters.
+        price: in the currency of the settings; None without prices.
+    """
+
+    requests: int
+    tokens: int
+    price: float | None
+
+    def __str__(self) -> str:
+        cost = "" if self.price is None else f", price about {self.price:,.4g}"
+        return f"{self.requests:,} requests, about {self.tokens:,} tokens{cost}"
+
+
+def estimate(requests: int, tokens: float, settings: ServedConfig, searches: int = 0) -> Estimate:
+    """Return an estimate with its price."""
+    return Estimate(requests, round(tokens), _price(tokens, searches, settings))
+
+
+def add_usage(total: dict[str, float], usage: Usage) -> None:
+    """Add amounts to a total, by name."""
+    for name, amount in usage.items():
+        total[name] = total.get(name, 0.0) + amount
+
+
+def usage_text(usage: Usage) -> str:
+    """Return amounts in words."""
+    return ", ".join(
+        f"price {amount:,.4g}" if name == "price" else f"{amount:,.0f} {name}" for name, amount in usage.items()
+    )
+
+
+def _usage(answer: Any, settings: ServedConfig) -> dict[str, float]:
+    """Return what an answer says that it cost (OpenAI's ``usage``, Cohere's ``meta.billed_units``), with its price."""
+
+    def amount(*path: str) -> float:
+        found = answer
+        for name in path:
+            found = found.get(name) if isinstance(found, dict) else None
+        return float(found) if isinstance(found, int | float) else 0.0
+
+    tokens = amount("usage", "total_tokens") or amount("meta", "billed_units", "input_tokens")
+    searches = amount("meta", "billed_units", "search_units")
+    found = {"requests": 1.0, "tokens": tokens, "searches": searches}
+    found = {name: amount for name, amount in found.items() if amount}
+    price = _price(tokens, searches, settings)
+    return found if price is None else found | {"price": price}
+
+
+def _price(tokens: float, searches: float, settings: ServedConfig) -> float | None:
+    per_token, per_search = settings.price_per_million_tokens, settings.price_per_thousand_searches
+    if per_token is None and per_search is None:
+        return None
+    return tokens * (per_token or 0.0) / 1e6 + searches * (per_search or 0.0) / 1e3
 
 
 def refuse_secrets(url: str) -> None:

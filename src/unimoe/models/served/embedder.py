@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import suppress
-from functools import cached_property, partial
+from collections.abc import Mapping, Sequence
+from functools import cached_property
 from math import ceil
 from pathlib import Path
 
@@ -18,12 +17,12 @@ from unimoe.core.io import atomic_path, cache_dir, hash_json, hash_parts
 from unimoe.models.batching import batches
 from unimoe.models.embedder import Advance, TextKind, Vectors, refuse_zero_vectors
 from unimoe.models.prompts import well_formed
-from unimoe.models.served.api import API, cut, vector
-from unimoe.models.served.client import Client, Part
+from unimoe.models.served.api import API, vector
+from unimoe.models.served.client import CHARACTERS_PER_TOKEN, Client, Estimate, estimate
 from unimoe.models.served.probe import PROBE_TEXTS, record_file, served_identity, served_name
-from unimoe.models.served.usage import CHARACTERS_PER_TOKEN, Estimate, Usage, estimate
 
 _KEPT_SECONDS = 14 * 24 * 3600
+_BYTES_PER_TOKEN = 3  # English has four, most other texts three at least
 
 
 class ServedEmbedder:
@@ -61,8 +60,7 @@ class ServedEmbedder:
         api: API = APIS[settings.api]
         if api.embed is None:
             raise UsageError(f"served.api {settings.api}: it does not embed; use openai or tei-embed")
-        self._client = Client(url, settings)
-        self._settings, self._endpoint = settings, api.embed
+        self._client, self._settings, self._endpoint = Client(url, settings), settings, api.embed
         self._batch = api.embed.items(settings)
         self._prefixes = dict(prefixes or {})
         self._record = record or record_file(self._client, "embed", [])
@@ -71,6 +69,7 @@ class ServedEmbedder:
         self.prompt_name = f"server@{hash_json([self._prefixes, self._cut_at] if self._cut_at else self._prefixes)}"
         self.usage = self._client.usage
         self._folder: Path | None = None  # of vectors, once it is known which model answers
+        self._width = 0
 
     @cached_property
     def base_identity(self) -> str:
@@ -88,9 +87,8 @@ class ServedEmbedder:
         at_server = None if self._cut_at else self._settings.max_length
         self._folder = cache_dir("served", "vectors", hash_json([known, at_server]))
         for file in self._folder.glob("*.npy"):
-            with suppress(FileNotFoundError):  # another process removes them too
-                if time.time() - file.stat().st_mtime > _KEPT_SECONDS:
-                    file.unlink()
+            if time.time() - file.stat().st_mtime > _KEPT_SECONDS:
+                file.unlink(missing_ok=True)
         return known
 
     def estimate(self, texts: Sequence[str]) -> Estimate:
@@ -112,56 +110,41 @@ class ServedEmbedder:
         batch_size: int | None = None,
         advance: Advance | None = None,
     ) -> Vectors:
-        """Embed texts; arguments and result as in ``Embedder``. Requests have ``batch_size`` texts at most.
-
-        Raises:
-            UsageError: a length is asked for, which the server alone decides.
-            InputError: the server does not answer, or not with a vector for each text; carries the text's index.
-        """
+        """Embed texts; see ``Embedder``. Requests have ``batch_size`` texts at most; the server decides on lengths."""
         if max_length is not None:
             raise UsageError(
                 "a server cuts texts at its own limit; leave retrieval.query_length and retrieval.document_length null"
             )
         before = self._prefixes.get(kind, "") if prefix is None else prefix
-        prepared = [cut(well_formed(before + text), self._cut_at) for text in texts]
+        prepared = [self._cut(well_formed(before + text)) for text in texts]
         return self._embed(prepared, min(self._batch, batch_size or self._batch), advance)
 
+    def _cut(self, text: str) -> str:
+        """Return the beginning of a text, as long as the API takes it: the server's tokenizer is not here."""
+        if self._cut_at is None:
+            return text
+        return text.encode()[: _BYTES_PER_TOKEN * self._cut_at].decode(errors="ignore")
+
     def _embed(self, texts: Sequence[str], size: int, advance: Advance | None = None) -> Vectors:
-        """Return the vectors of texts as they are, ``size`` of them in a request; those kept are not asked for."""
-        widths: set[int] = set()
-
-        def keep(file: Path | None, rows: list[list[float]], usage: Usage) -> Vectors:
-            vectors = _of_unit_length(rows, widths)
-            if file:
-                with atomic_path(file) as path, path.open("wb") as opened:
-                    np.save(opened, vectors)
-            return vectors
-
-        def parts() -> Iterator[Part[list[float], Vectors]]:
-            for part in batches(texts, size):
-                file = self._folder / f"{hash_parts(part)}.npy" if self._folder else None
-                yield Part(len(part), (part,), partial(keep, file), _kept(file))
-
-        found = self._client.ask(self._endpoint, vector, parts(), advance)
+        found = self._client.ask_all(self._vectors, list(batches(texts, size)), advance)
         return np.concatenate(found) if found else np.empty((0, 0), np.float32)
 
-
-def _kept(file: Path | None) -> Vectors | None:
-    """Return the vectors of a request; None where they were not kept, or the file is damaged."""
-    try:
-        return np.load(file) if file else None
-    except (OSError, ValueError, EOFError):
-        return None
-
-
-def _of_unit_length(rows: Sequence[Sequence[float]], widths: set[int]) -> Vectors:
-    """Return vectors as rows of unit length; ``widths`` is given how many numbers they have, and all have as many."""
-    for index, row in enumerate(rows):
-        widths.add(len(row))
-        if len(widths) > 1:
-            other = min(widths - {len(row)})
-            raise InputError(index, f"the server answered a vector of {len(row)} numbers after one of {other}")
-    vectors = np.array(rows, dtype=np.float64)
-    refuse_zero_vectors(vectors.astype(np.float32))
-    normalised: Vectors = (vectors / np.linalg.norm(vectors, axis=1, keepdims=True)).astype(np.float32)
-    return normalised
+    def _vectors(self, texts: Sequence[str]) -> Vectors:
+        """Return vectors of unit length, by one request unless they were kept."""
+        file = self._folder / f"{hash_parts(texts)}.npy" if self._folder else None
+        if file and file.exists():
+            kept: Vectors = np.load(file)
+            return kept
+        rows, _ = self._client.ask(self._endpoint, vector, len(texts), texts)
+        for index, row in enumerate(rows):
+            self._width = self._width or len(row)
+            if len(row) != self._width:
+                lengths = f"a vector of {len(row)} numbers after one of {self._width}"
+                raise InputError(index, self._client.named(f"answered {lengths}; check served.model"))
+        exact = np.array(rows, dtype=np.float64)
+        refuse_zero_vectors(exact.astype(np.float32))
+        vectors: Vectors = (exact / np.linalg.norm(exact, axis=1, keepdims=True)).astype(np.float32)
+        if file:
+            with atomic_path(file) as path, path.open("wb") as opened:
+                np.save(opened, vectors)
+        return vectors

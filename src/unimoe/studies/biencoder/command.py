@@ -18,6 +18,9 @@ from unimoe.cli.engine import (
     opened_engine,
 )
 from unimoe.cli.options import Device, Override, comma_separated, quiet_libraries, refuse_torchrun
+from unimoe.studies.common.command import Plan, given_options, run_study
+
+SETTINGS = Path("studies/biencoder")
 
 
 def train_biencoder(
@@ -61,6 +64,7 @@ def tune_biencoder(
     only: Annotated[str | None, typer.Option(help="Configurations, separated by commas; by default all.")] = None,
     seeds: Annotated[int, typer.Option(min=1, help="Trainings of the best configuration.")] = 3,
     output_dir: Annotated[Path, typer.Option(help="One folder for each tuning.")] = Path("outputs/biencoder-tuning"),
+    plan: Plan = False,
     device: Device = None,
     override: Override = None,
     threads: TrainingThreads = None,
@@ -74,29 +78,22 @@ def tune_biencoder(
 
     Run it again to resume a killed tuning.
     """
-    from unimoe.config.files import load_config
-    from unimoe.core.console import stdout
-    from unimoe.studies.biencoder.config import BiEncoderConfig
+    from unimoe.core.errors import UsageError, did_you_mean
+    from unimoe.studies.common.study import load_study
 
-    refuse_torchrun("this study")
-    quiet_libraries()
-    named = [*([f"collection={collection}"] if collection else []), f"output_dir={output_dir}"]
-    settings = load_config(BiEncoderConfig, config, [*(override or []), *named])
-    from unimoe.models.device import choose_device
-    from unimoe.studies.biencoder.tuning import tune
-
-    options = [f"--config {config}", f"--seeds {seeds}", *(f"--set {text}" for text in (*(override or ()), *named))]
-    options += [f"--only {only}"] * (only is not None)
-    names = comma_separated(only)
+    named = [*(override or []), *([f"collection={collection}"] if collection else [])]
+    changes = {"config": str(config), "seeds": seeds, "output_dir": str(output_dir)}
+    study = load_study(SETTINGS, named, changes)
+    ((arm, own),) = study.arms.items()
+    for name in comma_separated(only) or ():
+        if name not in own.variants:
+            known = ", ".join(own.variants)
+            raise UsageError(f"configuration {name!r}: unknown{did_you_mean(name, own.variants)}; there is {known}")
+    kept = {name: keys for name, keys in own.variants.items() if only is None or name in (comma_separated(only) or ())}
+    study = study.model_copy(update={"arms": {arm: own.model_copy(update={"variants": kept})}})
+    options = {"--config": config, "--seeds": seeds, "--only": only}
     where = EngineSettings(engine, address, workers, store, allow, device, threads)
-    where.use_threads()
-    with opened_engine(where) as opened:
-        found = tune(settings, names, seeds, choose_device(where.here), options, opened)
-    for table in (found.dev, found.test):
-        stdout.print(table.to_rich(), crop=False)
-        stdout.print(f"\nTable:  {output_dir / 'analysis' / table.name}.md", soft_wrap=True)
-    if found.verdict:
-        stdout.print(f"\n{found.verdict}", soft_wrap=True)
+    run_study(study, where, given_options(options, named), plan=plan)
 
 
 def label_pairs(

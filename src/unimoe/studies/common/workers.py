@@ -1,65 +1,70 @@
-"""Parts of a comparison that workers of a cluster do: each writes a folder, which the comparison takes over.
+"""Trainings of a study by workers of a cluster: each writes a folder, which the study takes over.
 
-The comparison then runs as it does in one process, and finds these parts done.
+The study then runs as it does in one process, and finds these trainings done.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
-from functools import partial
+from collections.abc import Iterable, Mapping
+from functools import cache, partial
 from pathlib import Path
+from typing import Any, NamedTuple
 
-from pydantic import BaseModel
+import torch
 
-from unimoe.cluster.folder_job import done_by_worker
-from unimoe.cluster.work import Part, Recipe
+from unimoe.cluster.folder_job import Tick, done_by_worker, folder_jobs
+from unimoe.cluster.units import UnitStore
+from unimoe.cluster.work import Compute, Part, Recipe
 from unimoe.core.console import Steps
 from unimoe.core.errors import DataError
 from unimoe.core.io import hash_json
 from unimoe.evaluation.engines import ClusterEngine, Engine
+from unimoe.studies.common.family import Family, family_of
+from unimoe.studies.common.study import Study
 
-GIVEN = "given"
-"""Key of a recipe for the command's options: they are written into results, and change nothing else."""
-
-
-@dataclass(frozen=True)
-class Task:
-    """A training with its evaluation: its name, what a worker must know as JSON values, and its number of steps."""
-
-    what: str
-    part: Part
-    items: int
-
-    @classmethod
-    def of(cls, what: str, config: BaseModel, base_dir: str | Path, items: int, **more: object) -> Task:
-        """Return the training of a config whose ``output_dir`` is in the comparison's, ``base_dir``."""
-        settings = config.model_dump(mode="json")
-        folder = Path(settings.pop("output_dir")).relative_to(base_dir).as_posix()
-        settings.pop("device", None)  # the worker's own
-        return cls(what, {"config": settings, "folder": folder, **more}, items)
+_GIVEN = "given"  # key of a recipe for the command's options: they are written into results, and change nothing else
 
 
-def done_by_workers(engine: Engine, recipe: Recipe, tasks: Sequence[Task], folder: Path) -> None:
-    """Let workers do tasks of a comparison, and copy what they write into its folder; do nothing without a cluster.
+class Job(NamedTuple):
+    """A training of a study, with its test where it is reported."""
 
-    Args:
-        engine: has the workers.
-        recipe: how a worker makes what does the tasks, as ``done_by_worker`` wants it.
-        tasks: those that are not done in the folder.
-        folder: of the comparison.
+    arm: str
+    config: Any
+    tested: bool
+
+
+def done_by_workers(engine: Engine | None, family: Family[Any, Any], jobs: Iterable[Job]) -> None:
+    """Let workers do the jobs that are not done, and copy what they write into the study's folder.
+
+    Without a cluster nothing is done, and no training is made.
 
     Raises:
-        Exception: of the first task that failed; the others have ended.
+        Exception: of the first job that failed; the others have ended.
     """
-    if not isinstance(engine, ClusterEngine) or not tasks:
+    if not isinstance(engine, ClusterEngine):
         return
-    cluster, decisive = engine.cluster, {name: value for name, value in recipe.items() if name != GIVEN}
+    cluster, study = engine.cluster, family.study.model_dump(mode="json", exclude={"output_dir"})
+    recipe = {"maker": f"{__name__}:jobs_of", "study": study, _GIVEN: [*family.given]}
+    tasks = []
+    for job in jobs:
+        training, seed = family.training(job.config, job.arm), job.config.seed
+        reported = seed if family.trains(job.config) else None
+        training.make_room()
+        if training.is_finished() and (not job.tested or family.is_tested(training, job.arm, reported)):
+            continue
+        settings = job.config.model_dump(mode="json", exclude={"device", "output_dir"})
+        folder = Path(job.config.output_dir).relative_to(family.root).as_posix()
+        part = {"config": settings, "folder": folder, "arm": job.arm, "tested": job.tested}
+        part["data"] = family.identity(training)
+        part["key"] = hash_json([study, part])
+        what = f"train {job.arm}, seed {seed}" + ("" if job.tested else f", {Path(folder).name}")
+        tasks.append(partial(done_by_worker, cluster, what, recipe, part, family.root, items=max(1, training.steps)))
+    if not tasks:
+        return
     with Steps(1).step(f"trainings by workers: {len(tasks)}", len(tasks)) as step:
 
-        def do(task: Task) -> None:
-            part = {**task.part, "key": hash_json([decisive, task.part])}
-            done_by_worker(cluster, task.what, recipe, part, folder, items=task.items)
+        def do(task: partial[Any]) -> None:
+            task()
             step.advance(1)
 
         engine.run([partial(do, task) for task in tasks], at_once=len(tasks))
@@ -73,14 +78,25 @@ def dtype_of_gpus(engine: Engine | None) -> str | None:
     return str(facts["dtype"]) if facts["device"].startswith("cuda") else None
 
 
-def refuse_other_data(source: str, here: object, drivers: object) -> None:
-    """Refuse to train on other data than the driver has.
+def jobs_of(recipe: Recipe, device: torch.device, store: UnitStore) -> Mapping[str, Compute]:
+    """Return the job that does a training of a study, and its test."""
+    study = Study.model_validate({**recipe["study"], "output_dir": "outputs"})
+    opened = cache(lambda: family_of(study.family)(study, device, recipe[_GIVEN]))
 
-    Raises:
-        DataError: the hashes differ.
-    """
-    if here != drivers:
-        raise DataError(
-            f"{source}: other texts, vectors or base model on this machine than on the driver's; give all machines the "
-            "same UNIMOE_DATA and one kind of processor"
-        )
+    def train(part: Part, folder: Path, tick: Tick) -> None:
+        family = opened()
+        family.move_to(folder)
+        own = {"output_dir": str(folder / part["folder"]), "device": device.type}
+        known = {key: value for key, value in own.items() if key in family.config_type.model_fields}
+        config = family.config_type.model_validate(part["config"] | known)
+        training = family.training(config, part["arm"])
+        if family.identity(training) != part["data"]:
+            raise DataError(
+                f"{study.name}: other texts, vectors or base model on this machine than on the driver's; give all "
+                "machines the same UNIMOE_DATA and one kind of processor"
+            )
+        training.run(lambda *_: tick())
+        if part["tested"]:
+            family.test(training, part["arm"], lambda _: tick())
+
+    return folder_jobs(train, store)

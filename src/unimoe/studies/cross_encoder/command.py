@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -15,12 +15,13 @@ from unimoe.cli.engine import (
     StoreUrl,
     TrainingThreads,
     WorkerCount,
-    opened_engine,
 )
 from unimoe.cli.options import Device, Override, comma_separated, quiet_libraries, refuse_torchrun
+from unimoe.studies.common.command import Plan, given_options, run_study
 
 DEFAULT_CROSS_ENCODER = Path("cross_encoder/default")
 DEFAULT_LOSSES = Path("cross_encoder/losses")
+LOSSES = Path("studies/losses")
 
 
 def train_cross_encoder(
@@ -64,6 +65,7 @@ def compare_losses(
     ] = None,
     override: Override = None,
     output_dir: Annotated[Path | None, typer.Option(help="By default the config's output_dir.")] = None,
+    plan: Plan = False,
     device: Device = None,
     threads: TrainingThreads = None,
     engine: EngineName = "local",
@@ -76,27 +78,26 @@ def compare_losses(
 
     Run it again to resume a killed comparison. ``analyze`` reads its folder too.
     """
-    refuse_torchrun("training a cross-encoder")
-    quiet_libraries()
     from unimoe.config.files import load_config
-    from unimoe.models.device import choose_device
-    from unimoe.studies.cross_encoder import compare_losses as compared
+    from unimoe.core.console import stderr
+    from unimoe.studies.common.study import load_study
     from unimoe.studies.cross_encoder.config import CrossEncoderConfig
 
-    read = load_config(CrossEncoderConfig, config, override or [])
-    if output_dir is not None:
-        read = read.model_copy(update={"output_dir": str(output_dir)})
-    names = comma_separated(losses)
-    tried = [_rate(text) for text in comma_separated(rates) or ()]
+    base = load_config(CrossEncoderConfig, config, override or [])
+    tried = sorted({_rate(text) for text in comma_separated(rates) or ()})
+    changes: dict[str, Any] = {"name": base.name, "config": str(config), "seeds": seeds}
+    changes["output_dir"] = str(output_dir or base.output_dir)
+    changes["grid"] = {"learning_rate": tried} if tried else {}
+    study = load_study(LOSSES, override or (), changes).of_arms(comma_separated(losses))
+    if study.gates and not tried:  # the shared rate suits some losses better than others
+        stderr.print(
+            "note: no gate is registered, since all losses share one rate; give --rates, so that each has its own",
+            soft_wrap=True,
+        )
+        study = study.model_copy(update={"gates": {}})
     options = {"--config": config, "--losses": losses, "--seeds": seeds, "--rates": rates}
-    given = [
-        *(f"{name} {value}" for name, value in options.items() if value is not None),
-        *(f"--set {change}" for change in override or ()),
-    ]
     where = EngineSettings(engine, address, workers, store, allow, device, threads)
-    where.use_threads()
-    with opened_engine(where) as opened:
-        compared.compare_losses(read, names, range(seeds), choose_device(where.here), given, tried, opened)
+    run_study(study, where, given_options(options, override), plan=plan)
 
 
 def _rate(text: str) -> float:

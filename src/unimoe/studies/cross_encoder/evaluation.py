@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
-from unimoe.core.console import Step
 from unimoe.core.io import hash_json
 from unimoe.data.catalog import main_metric
 from unimoe.evaluation.reranking.rerankers import CrossEncoderReranker
@@ -22,35 +22,13 @@ from unimoe.studies.cross_encoder.training.checkpoint import CrossEncoderManifes
 from unimoe.studies.cross_encoder.training.trainer import CrossEncoderTraining
 
 
-def report(
-    training: CrossEncoderTraining,
-    manifest: CrossEncoderManifest,
-    dataset: RerankingSet,
-    given: Sequence[str],
-    step: Step,
-    *,
-    paired: bool = False,
-) -> tuple[EvalResult, EvalResult]:
-    """Write the results of the first stage (the arm ``bm25``) and of a trained cross-encoder on one set.
-
-    Results that exist are kept; a killed reranking is resumed.
-
-    Args:
-        training: finished.
-        manifest: of its checkpoint.
-        dataset: the collection with the candidates to rerank.
-        given: command-line options, for provenance.
-        step: its progress bar moves.
-        paired: record that trainings of one seed share the order of the data and the first weights.
-
-    Raises:
-        DataError: the place of a result is taken by another evaluation, or a score is not finite.
-    """
-    config = training.config
+def report_first_stage(
+    config: CrossEncoderConfig, dataset: RerankingSet, given: Sequence[str], recorded: Mapping[str, Any]
+) -> EvalResult:
+    """Write the result of the first stage, the arm ``bm25``, unless it exists; ``recorded`` is the config in it."""
     pools, store = _pools(dataset, config), ResultStore(Path(config.output_dir), given)
-    first_stage = pools.spec("bm25", None, experiment=config.name, config=manifest.config, caveats=config.caveats)
-    before = store.evaluated(first_stage, lambda: pools.outcome(dataset.candidates))
-    return before, report_trained(training, manifest, dataset, given, step.advance, paired=paired)
+    spec = pools.spec("bm25", None, experiment=config.name, config=recorded, caveats=config.caveats)
+    return store.evaluated(spec, lambda: pools.outcome(dataset.candidates))
 
 
 def report_trained(
@@ -60,11 +38,20 @@ def report_trained(
     given: Sequence[str],
     advance: Callable[[int], None],
     *,
-    paired: bool,
+    paired: bool = False,
 ) -> EvalResult:
-    """Write the result of a trained cross-encoder alone; see ``report``.
+    """Write the result of a trained cross-encoder on one set, unless it exists; a killed reranking is resumed.
 
-    ``advance`` is called with the number of pairs scored.
+    Args:
+        training: finished.
+        manifest: of its checkpoint.
+        dataset: the collection with the candidates to rerank.
+        given: command-line options, for provenance.
+        advance: called with the number of pairs scored.
+        paired: record that trainings of one seed share the order of the data and the first weights.
+
+    Raises:
+        DataError: the place of a result is taken by another evaluation, or a score is not finite.
     """
     config, device = training.config, training.device
     pools, store = _pools(dataset, config), ResultStore(Path(config.output_dir), given)

@@ -13,7 +13,7 @@ from unimoe.models.quiet import first_line
 from unimoe.models.rerankers.cross_encoder import load_cross_encoder
 from unimoe.results import EvalResult
 from unimoe.studies.cross_encoder.config import CrossEncoderConfig
-from unimoe.studies.cross_encoder.evaluation import report
+from unimoe.studies.cross_encoder.evaluation import report_first_stage, report_trained
 from unimoe.studies.cross_encoder.training.data import CrossEncoderData, load_cross_encoder_data
 from unimoe.studies.cross_encoder.training.lists import fit_for, warnings_for
 from unimoe.studies.cross_encoder.training.trainer import CrossEncoderTraining
@@ -45,7 +45,8 @@ def train_and_evaluate(config: CrossEncoderConfig, device: torch.device, given: 
         step.outcome = "trained" if manifest.dev is None else f"nDCG@10 on dev {100 * manifest.dev:.2f}"
     for dataset in data.test:
         with steps.step(f"reranking {dataset.dataset}", dataset.pairs) as step:
-            before, after = report(training, manifest, dataset, given, step)
+            before = report_first_stage(config, dataset, given, manifest.config)
+            after = report_trained(training, manifest, dataset, given, step.advance)
         _print(dataset.dataset, before, after)
     stdout.print(f"model  {training.checkpoint_dir}", soft_wrap=True)
     if config.push_to_hub is not None:

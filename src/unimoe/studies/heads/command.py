@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -15,10 +16,9 @@ from unimoe.cli.engine import (
     StoreUrl,
     TrainingThreads,
     WorkerCount,
-    opened_engine,
 )
 from unimoe.cli.options import Device, Override, comma_separated, quiet_libraries, refuse_torchrun
-from unimoe.studies.heads.compare import Part
+from unimoe.studies.common.command import Plan, given_options, run_study
 
 DEFAULT_HEAD, DEFAULT_COMPARISON = Path("studies/heads"), Path("studies/heads_compare")
 
@@ -67,9 +67,17 @@ def train_head(
     jobs.train_one(jobs.head_config(config, options, override or ()), test=test)
 
 
+class Part(StrEnum):
+    """The parts of the comparison."""
+
+    METHODS = "methods"
+    GRID = "grid"
+    PARETO = "pareto"
+
+
 def compare_heads(
     part: Annotated[
-        Part, typer.Argument(help="Methods; a grid of evolution's settings; noise on trained weights; or diversity.")
+        Part, typer.Argument(help="Methods; a grid of evolution's settings; or relevance against diversity.")
     ] = Part.METHODS,
     config: Config = DEFAULT_COMPARISON,
     task: Task = None,
@@ -81,6 +89,7 @@ def compare_heads(
     device: Device = None,
     output_dir: OutputDir = None,
     override: Override = None,
+    plan: Plan = False,
     threads: TrainingThreads = None,
     engine: EngineName = "local",
     address: Address = None,
@@ -93,8 +102,8 @@ def compare_heads(
     Finished work is skipped, so a killed comparison continues when started again. ``analyze`` reads the folder too.
     """
     run_comparison(
-        part, config, {"task": task}, num_steps=num_steps, methods=methods, seeds=seeds, settings=settings,
-        margin=margin, output_dir=output_dir, override=override,
+        part, config, {"task": task, "num_steps": num_steps}, methods=methods, seeds=seeds, settings=settings,
+        margin=margin, output_dir=output_dir, override=override, plan=plan,
         where=EngineSettings(engine, address, workers, store, allow, device, threads),
     )  # fmt: skip
 
@@ -126,6 +135,7 @@ def compare_korean(
     device: Device = None,
     output_dir: OutputDir = None,
     override: Override = None,
+    plan: Plan = False,
     threads: TrainingThreads = None,
     engine: EngineName = "local",
     address: Address = None,
@@ -134,10 +144,10 @@ def compare_korean(
     allow: Allow = None,
 ) -> None:
     """Compare methods that train a head on Korean: Ko-StrategyQA and multilingual-e5-base, which are downloaded."""
+    base = {**(BELEBELE if offline else KO_STRATEGYQA), "num_steps": num_steps}
     run_comparison(
-        part, config, BELEBELE if offline else KO_STRATEGYQA, num_steps=num_steps, methods=methods, seeds=seeds,
-        settings=settings, margin=margin, output_dir=output_dir, override=override,
-        where=EngineSettings(engine, address, workers, store, allow, device, threads),
+        part, config, base, methods=methods, seeds=seeds, settings=settings, margin=margin, output_dir=output_dir,
+        override=override, plan=plan, where=EngineSettings(engine, address, workers, store, allow, device, threads),
         caveats=[_WRONG_LANGUAGE] if offline else None,
     )  # fmt: skip
 
@@ -147,7 +157,6 @@ def run_comparison(
     config: Path,
     base: dict[str, Any],
     *,
-    num_steps: int | None,
     methods: str | None,
     seeds: int | None,
     settings: int | None,
@@ -155,23 +164,30 @@ def run_comparison(
     output_dir: Path | None,
     override: list[str] | None,
     where: EngineSettings,
+    plan: bool = False,
     caveats: list[str] | None = None,
 ) -> None:
-    """Run ``compare-heads`` with further keys of the shared configuration, and caveats."""
-    refuse_torchrun("training heads")
-    quiet_libraries()
+    """Run ``compare-heads`` with keys of the shared configuration, and caveats."""
+    from unimoe.studies.common.study import load_study
     from unimoe.studies.heads import jobs
 
-    folder = None if output_dir is None else str(output_dir)
-    shared = {"num_steps": num_steps, "device": where.here, "output_dir": folder, **base}
-    own = {"methods": comma_separated(methods), "settings": settings, "margin": margin, "caveats": caveats}
-    compared = jobs.comparison(config, shared, own, seeds, override or ())
-    options = {"--config": config, "--task": compared.base.task, "--num-steps": num_steps, "--seeds": seeds}
+    own: dict[str, Any] = {
+        "settings": settings,
+        "caveats": caveats,
+        "output_dir": None if output_dir is None else str(output_dir),
+    }
+    if part is Part.METHODS:
+        own["seeds"] = seeds
+    else:
+        own |= {"seeds": 0, "gates": {}, "settings": None if part is Part.GRID else settings}  # on dev alone
+    file = jobs.GRID if part is Part.GRID else config
+    read = load_study(file, override or (), own)
+    names = comma_separated(methods) if part is not Part.PARETO else jobs.on_front(comma_separated(methods))
+    read = jobs.placed(read, base, margin).of_arms(names)
+    options = {"--config": config, "--task": read.base["task"], "--num-steps": base["num_steps"], "--seeds": seeds}
     options |= {"--settings": settings, "--methods": methods, "--margin": margin}
-    given = [f"{name} {value}" for name, value in options.items() if value is not None]
-    where.use_threads()
-    with opened_engine(where) as opened:
-        jobs.compare(compared, part, [*given, *(f"--set {text}" for text in override or ())], opened)
+    show = {Part.METHODS: None, Part.GRID: jobs.show_grid, Part.PARETO: jobs.show_front}[part]
+    run_study(read, where, given_options(options, override), plan=plan, show=show)
 
 
 COMMANDS = {"train-head": train_head, "compare-heads": compare_heads}

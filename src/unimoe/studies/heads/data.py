@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import json
-import re
 from dataclasses import dataclass, field, replace
 from datetime import date
-from pathlib import Path
 
 import torch
 
@@ -17,12 +15,10 @@ from unimoe.data.catalog import available
 from unimoe.data.sources.beir_sets import folder_of
 from unimoe.models.embedder import Advance, Embedder
 from unimoe.retrieval.bm25 import first_stage_name
-from unimoe.retrieval.embeddings import Embedded, cached_embeddings
+from unimoe.retrieval.embeddings import cached_embeddings
 from unimoe.studies.common.splits import Splits, load_splits, task_collection
 from unimoe.studies.heads.config import SoftLabelConfig, TrainConfig
 from unimoe.studies.heads.pools import PoolSet, candidates_of, pool_set
-
-_ISO = re.compile(r"(\d{4})(?:-(\d{2})(?:-(\d{2})(?:[T ].*)?)?)?")
 
 
 @dataclass(frozen=True)
@@ -103,7 +99,7 @@ def load_head_data(config: TrainConfig, embedder: Embedder, advance: Advance | N
     for name, collection in splits._asdict().items():
         runs[name] = candidates_of(collection, config.pools, queries, documents, inject=name == "train")
         pools[name] = pool_set(name, collection, runs[name], queries, documents, training=name == "train")
-    bm25 = config.pools.source == "bm25"
+    bm25, embedded = config.pools.source == "bm25", hash_parts(v.vectors.tobytes() for v in (queries, documents))
     return HeadData(
         config=config,
         splits=splits,
@@ -114,7 +110,7 @@ def load_head_data(config: TrainConfig, embedder: Embedder, advance: Advance | N
         encoder=embedder.base_identity,
         prompt=embedder.prompt_name,
         first_stage=first_stage_name(config.pools.bm25) if bm25 else f"dense({embedder.base_identity})",
-        content_hash=_content_hash(splits, runs, queries, documents),
+        content_hash=hash_json([[part.content_hash for part in splits], runs, embedded]),
     )
 
 
@@ -135,49 +131,25 @@ def document_dates(task: str) -> dict[str, date]:
         DataError: no document has a date, or one is no date; names file and line.
     """
     name = task_collection(task)
-    corpus = _corpus_file(name)
-    dates = {} if corpus is None else _read_dates(corpus)
+    place, dates = available(name), dict[str, date]()
+    if place is None or place.is_file():
+        place = None if ":" in name else folder_of(name)
+    corpus = [] if place is None else [place / "corpus.jsonl", place / "corpus.jsonl.gz"]
+    for file in [file for file in corpus if file.is_file()][:1]:
+        for number, line in text_lines(file):
+            record = json.loads(line)
+            metadata = record.get("metadata")
+            text = str(metadata.get("date") or "").strip() if isinstance(metadata, dict) else ""
+            try:
+                if text:
+                    dates.setdefault(str(record["_id"]), date.fromisoformat(f"{text[:10]}-01-01"[:10]))
+            except ValueError:
+                raise DataError(
+                    f"{file}:{number}: date {text!r} is no date such as 2020-05-31, 2020-05 or 2020; fix or remove it"
+                ) from None
     if not dates:
         raise DataError(
             f"{name}: objectives.freshness needs dates, and no document has one; leave it out, or write "
             '"metadata": {"date": "2020-05-31"} in the lines of corpus.jsonl'
         )
     return dates
-
-
-def _content_hash(splits: Splits, runs: dict[str, Run], queries: Embedded, documents: Embedded) -> str:
-    embedded = hash_parts(vectors.vectors.tobytes() for vectors in (queries, documents))
-    return hash_json([[part.content_hash for part in splits], runs, embedded])
-
-
-def _corpus_file(name: str) -> Path | None:
-    place = available(name)
-    if place is None or place.is_file():
-        if ":" in name:
-            return None
-        place = folder_of(name)
-    return next((file for file in (place / "corpus.jsonl", place / "corpus.jsonl.gz") if file.is_file()), None)
-
-
-def _read_dates(corpus: Path) -> dict[str, date]:
-    dates: dict[str, date] = {}
-    for number, line in text_lines(corpus):
-        record = json.loads(line)
-        metadata = record.get("metadata")
-        text = metadata.get("date") if isinstance(metadata, dict) else None
-        if text not in (None, ""):
-            dates.setdefault(str(record["_id"]), _date(str(text), corpus, number))
-    return dates
-
-
-def _date(text: str, corpus: Path, number: int) -> date:
-    found = _ISO.fullmatch(text.strip())
-    try:
-        if found is None:
-            raise ValueError
-        year, month, day = (int(part or 1) for part in found.groups())
-        return date(year, month, day)
-    except ValueError:
-        raise DataError(
-            f"{corpus}:{number}: date {text!r} is no date such as 2020-05-31, 2020-05 or 2020; fix or remove it"
-        ) from None

@@ -24,7 +24,7 @@ def head_scores(weight: Tensor, queries: Tensor, documents: Tensor, scoring: Sco
     """Score queries ``(B, D)`` with the documents ``(B, P, D)`` of their pools; gradients flow to the weight.
 
     Returns:
-        Dot products or cosines of the projections under the weight ``(D_out, D)``, ``(B, P)`` float32.
+        Dot products or cosines of the projections under the weight ``(D_out, D)``, ``(B, P)``.
     """
     return _similarities(_project(weight, queries, scoring), _project(weight, documents, scoring))
 
@@ -109,5 +109,5 @@ def _project(weight: Tensor, embeddings: Tensor, scoring: Scoring) -> Tensor:
 
 
 def _similarities(queries: Tensor, documents: Tensor) -> Tensor:
-    """Multiply projected queries ``(B, D_out)`` with their pools ``(B, P, D_out)``, ``(B, P)`` float32."""
-    return (documents @ queries.unsqueeze(-1)).squeeze(-1).float()
+    """Multiply projected queries ``(B, D_out)`` with their pools ``(B, P, D_out)``, ``(B, P)``."""
+    return (documents @ queries.unsqueeze(-1)).squeeze(-1)

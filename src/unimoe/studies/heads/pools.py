@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -19,12 +18,27 @@ from unimoe.retrieval.embeddings import Embedded
 from unimoe.studies.heads.config import PoolConfig
 
 
-class Batch(NamedTuple):
+@dataclass(frozen=True)
+class Pools:
+    """Queries and the documents to rank for each, as the frozen encoder embeds them.
+
+    Attributes:
+        queries: ``(B, D)``.
+        documents: ``(B, P, D)``; each pool in descending order of document ids, so that ties break as the evaluator
+            breaks them.
+        valid: ``(B, P)`` bool, False where a pool is padded; None where none is.
+    """
+
+    queries: Tensor
+    documents: Tensor
+    valid: Tensor | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Batch(Pools):
     """Some queries of a ``PoolSet``: their indices in it, and its fields for them."""
 
     places: list[int]
-    queries: Tensor
-    documents: Tensor
     valid: Tensor
     grades: Tensor
     ranks: Tensor
@@ -75,9 +89,14 @@ class PoolSet:
     def batch(self, places: Sequence[int]) -> Batch:
         """Return the queries at these indices."""
         chosen = torch.as_tensor(places, device=self.rows.device)
-        documents = self.documents[self.rows[chosen]]
-        valid, grades, ranks = self.valid[chosen], self.grades[chosen], self.ranks[chosen]
-        return Batch(list(places), self.queries[chosen], documents, valid, grades, ranks)
+        return Batch(
+            places=list(places),
+            queries=self.queries[chosen],
+            documents=self.documents[self.rows[chosen]],
+            valid=self.valid[chosen],
+            grades=self.grades[chosen],
+            ranks=self.ranks[chosen],
+        )
 
     def run(self, scores: Tensor) -> Run:
         """Return scores ``(Q, P)`` as a run: query id to ``{document id: score}``."""

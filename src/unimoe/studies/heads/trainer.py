@@ -224,7 +224,7 @@ def make_method(
     if config.method == "zero_shot":
         return None
     if is_gradient_method(config.method):
-        return GradientMethod(config, config.method, config.learning_rate, weight)
+        return GradientMethod(config, config.method, config.learning_rate)
     from unimoe.studies.heads.eggroll.method import evolution
 
     return evolution(config, weight, train, dates=dates)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -15,14 +16,13 @@ from unimoe.cli.engine import (
     StoreUrl,
     TrainingThreads,
     WorkerCount,
-    opened_engine,
 )
-from unimoe.cli.options import Config, Device, Override, comma_separated, refuse_torchrun
+from unimoe.cli.options import Config, Device, Override, comma_separated
 from unimoe.core.errors import UsageError
-from unimoe.studies.translator.compare import Part
+from unimoe.studies.common.command import Plan, given_options, run_study
 
 if TYPE_CHECKING:
-    from unimoe.analysis.tables import Table
+    from unimoe.studies.translator.data.caption_pairs import CaptionPairs
     from unimoe.studies.translator.models.interface import Translator
     from unimoe.studies.translator.training.trainer import TranslatorTrainer
 
@@ -37,6 +37,8 @@ ExpectedDims = Annotated[
 Epochs = Annotated[int, typer.Option(min=1, help="Epochs of every training.")]
 Seeds = Annotated[int, typer.Option(min=1, help="Trainings of each model that are reported.")]
 
+
+MODELS, ABLATION = Path("studies/translators"), Path("studies/translator_ablation")
 
 _TODAY = {
     "arch": "--model {}",
@@ -167,6 +169,13 @@ def _submit(
     stdout.print(f"{'submission':<18}{path} ({len(ids):,} captions)", soft_wrap=True)
 
 
+class Part(StrEnum):
+    """The two comparisons: of all models, or of the components of one."""
+
+    MODELS = "models"
+    ABLATION = "ablation"
+
+
 def compare_translators(
     part: Annotated[Part, typer.Argument(help="All models, or the components of one.")] = Part.MODELS,
     data: Data = "flickr8k",
@@ -181,6 +190,7 @@ def compare_translators(
     device: Device = None,
     output_dir: Annotated[Path | None, typer.Option(help="By default outputs/translator-DATA.")] = None,
     override: Override = None,
+    plan: Plan = False,
     threads: TrainingThreads = None,
     engine: EngineName = "local",
     address: Address = None,
@@ -192,55 +202,46 @@ def compare_translators(
 
     Started again, an interrupted comparison resumes. ``analyze`` reads the folder too.
     """
-    from unimoe.analysis.analysis import Analysis
-    from unimoe.config.files import overridden, parse_config
-    from unimoe.core.console import stdout
     from unimoe.results import safe_name
-    from unimoe.results.folder import load_all_results
-    from unimoe.studies.common.registered_gates import verdict
-    from unimoe.studies.translator.compare.arms import TranslatorComparison
-    from unimoe.studies.translator.compare.runs import TranslatorRun
-    from unimoe.studies.translator.compare.table import ablation_table, model_table
-    from unimoe.studies.translator.config import TranslatorConfig
-    from unimoe.studies.translator.data.sources import load_source
+    from unimoe.studies.common.study import load_study
+    from unimoe.studies.translator.family import TranslatorData
 
-    refuse_torchrun("training translators")
-    options = {"data": data, "epochs": epochs, "seeds": seeds, "settings": settings, "models": models}
-    options |= {"captions": captions, "encoder": encoder}
-    given = [f"--{name} {value}" for name, value in options.items() if value is not None]
+    source = {"source": str(Path(data).resolve()) if Path(data).exists() else data, "encoder": encoder, "dims": dims}
+    source["captions"] = None if captions is None else str(captions.resolve())
+    held, ablation = TranslatorData.model_validate(source).load(), part is Part.ABLATION
+    folder = output_dir or Path("outputs") / f"translator-{safe_name(held.name)}{'-ablation' * ablation}"
+    sizes = batch_of(held.pairs, epochs) if ablation else []
+    named = [f"base.epochs={epochs}", *sizes, *(override or ())]
+    study = load_study(ABLATION if ablation else MODELS, named, {"seeds": seeds, "output_dir": str(folder)})
+    changes: dict[str, Any] = {"data": {**study.data, **source}}
+    if not ablation:
+        changes |= {"settings": settings, "gates": {n: {**gate, "margin": margin} for n, gate in study.gates.items()}}
+    study = study.model_copy(update=changes).of_arms(comma_separated(models))
+    options = {"--data": data, "--captions": captions, "--encoder": encoder, "--models": models, "--epochs": epochs}
     where = EngineSettings(engine, address, workers, store, allow, device, threads)
-    where.use_threads()
-    source = load_source(data, captions, encoder, dims)
-    suffix = "-ablation" if part is Part.ABLATION else ""
-    folder = output_dir or Path("outputs") / f"translator-{safe_name(source.name)}{suffix}"
-    shared = {"epochs": epochs, "output_dir": str(folder)} | ({"device": where.here} if where.here else {})
-    base = parse_config(TranslatorConfig, overridden(shared, override or ()), "compare-translators")
-    raw: dict[str, Any] = {
-        "dataset": source.name,
-        "base": base.model_dump(),
-        "seeds": [*range(seeds)],
-        "tuning_seed": seeds + 100,
-        "settings": settings,
-        "margin": margin,
-    }
-    if names := comma_separated(models):
-        raw["models"] = names
-    comparison = parse_config(TranslatorComparison, raw, "compare-translators")
-    with opened_engine(where) as opened:
-        run = TranslatorRun(comparison, source, (*given, *(f"--set {text}" for text in override or ())), opened)
-        if part is Part.ABLATION:
-            rows = run.ablate()
-        else:
-            chosen = run.compare()
-    results = load_all_results(folder)
-    if part is Part.ABLATION:
-        _print_table(ablation_table(run, results, rows), folder)
-        return
-    _print_table(model_table(run, results, chosen), folder)
-    analysis = Analysis(results)
-    if analysis.registration is not None:
-        stdout.print(f"\n{verdict(analysis)}", soft_wrap=True)
-    stdout.print(f"\nMore:   unimoe analyze --output-dir {folder}", soft_wrap=True)
+    given = given_options({**options, "--seeds": seeds, "--settings": settings}, override)
+    run_study(study, where, given, plan=plan)
+
+
+def batch_of(pairs: CaptionPairs, epochs: int) -> list[str]:
+    """Return overrides that make every component of an ablation active: batches of at most a quarter of the images.
+
+    Raises:
+        UsageError: too few training images or epochs for the queue to be used.
+    """
+    images = round(len(pairs.image_ids) * 0.6)  # without dev and test
+    batch = min(64, images // 4)
+    if batch < 2 or epochs < 3:
+        raise UsageError(
+            f"an ablation of {images} training images and {epochs} epochs would leave the queue unused; "
+            "give 8 images and 3 epochs at least"
+        )
+    keys = {"images": batch, "batch": 2 * batch}
+    bank = {"hardest": batch // 2, "recent": [4 * batch, 8 * batch, 16 * batch], "queue": 16 * batch}
+    return [
+        *(f"base.sampler.{key}={value}" for key, value in keys.items()),
+        *(f"base.loss.bank.{key}={value}" for key, value in bank.items()),
+    ]
 
 
 def ablate_translator(
@@ -252,6 +253,7 @@ def ablate_translator(
     device: Device = None,
     output_dir: Annotated[Path | None, typer.Option(help="By default outputs/translator-DATA-ablation.")] = None,
     override: Override = None,
+    plan: Plan = False,
     threads: TrainingThreads = None,
     engine: EngineName = "local",
     address: Address = None,
@@ -262,17 +264,9 @@ def ablate_translator(
     """Switch each component of the objective off and on: differences with intervals, and counts of its activity."""
     compare_translators(
         Part.ABLATION, data=data, captions=captions, dims=dims, epochs=epochs, seeds=seeds, device=device,
-        output_dir=output_dir, override=override, threads=threads, engine=engine, address=address, workers=workers,
-        store=store, allow=allow,
+        output_dir=output_dir, override=override, plan=plan, threads=threads, engine=engine, address=address,
+        workers=workers, store=store, allow=allow,
     )  # fmt: skip
-
-
-def _print_table(table: Table, folder: Path) -> None:
-    from unimoe.core.console import stdout
-
-    table.write(folder / "analysis")
-    stdout.print(table.to_rich(), crop=False)
-    stdout.print(f"\nTable:  {folder / 'analysis' / table.name}.md, .tex and .csv", soft_wrap=True)
 
 
 def _as_yaml(value: Any) -> str:

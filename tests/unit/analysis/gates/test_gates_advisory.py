@@ -5,12 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-import pytest
-from support.gates import INTERFERENCE, clear_gap, register, results
-from support.results import make_result
+from support.gates import INTERFERENCE, clear_gap, register
 
 from unimoe.analysis.gates.judging import Judgment, Refusal, exit_code, judge, judge_all
-from unimoe.analysis.gates.output import gate_lines, gates_as_json
 
 
 def only(folder: Path, *, advisory: bool = True, **change: Any) -> Judgment | Refusal:
@@ -31,51 +28,9 @@ def test_datasets_without_results_are_refused_unless_a_look_is_asked_for(tmp_pat
     assert looked.advisory == ("a look ahead was asked for", "no result yet on scifact, fiqa")
 
 
-def test_another_number_of_seeds_than_registered_is_advisory(tmp_path: Path) -> None:
-    unasked = only(tmp_path, advisory=False, seeds=[0, 1, 2, 3, 4])
-    assert isinstance(unasked, Judgment)
-    assert unasked.advisory == ("no result yet of seed 3, 4: judged at another number of seeds than registered",)
-    looked = only(tmp_path, seeds=[0, 1, 2, 3, 4])
-    assert isinstance(looked, Judgment)
-    assert looked.found.seeds == ((0, 1, 2), (0, 1, 2))
-    assert looked.advisory[1] == "no result yet of seed 3, 4"
-
-
-def test_a_complete_gate_stays_advisory_when_a_look_was_asked_for(tmp_path: Path) -> None:
-    looked = only(tmp_path)
-    assert isinstance(looked, Judgment)
-    assert exit_code([looked]) == 12
-
-
-@pytest.mark.parametrize(
-    ("change", "word"),
-    [({"datasets": ["scifact"]}, "scifact"), ({"joint": "joint_r9"}, "joint_r9"), ({"seeds": [8, 9]}, "8, 9")],
-)
-def test_nothing_to_look_at_is_refused(tmp_path: Path, change: dict[str, Any], word: str) -> None:
-    outcome = only(tmp_path, **change)
-    assert isinstance(outcome, Refusal)
-    assert word in str(outcome.error)
-
-
 def test_results_unfit_for_decisions_neither_pass_nor_stop(tmp_path: Path) -> None:
     registration = register(tmp_path, **INTERFERENCE)
     smoke = judge(clear_gap(-0.1, caveats=["smoke run"]), registration, "it")
     assert (smoke.label, smoke.advisory, exit_code([smoke])) == ("PASS", ("smoke run",), 12)
     cut = judge(clear_gap(-0.1, identity={"max_queries": 4}), registration, "it")
     assert (cut.advisory, exit_code([cut])) == (("4 queries of a larger set",), 12)
-
-
-def test_caveats_of_other_datasets_do_not_matter(tmp_path: Path) -> None:
-    other = make_result("joint_r8", 0, [0.5, 0.6], dataset="scifact", caveats=["smoke run"])
-    found = results([*clear_gap(-0.1).results, other])
-    assert judge(found, register(tmp_path, **INTERFERENCE), "it").advisory == ()
-
-
-def test_it_is_said_in_text_and_in_json(tmp_path: Path) -> None:
-    registration = register(tmp_path, **INTERFERENCE)
-    outcomes = judge_all(clear_gap(-0.1, caveats=["smoke run"]), registration)
-    text = gate_lines(registration, outcomes)
-    assert "INTERFERENCE: it (gate: ADVISORY PASS, decides nothing)" in text
-    assert "Advisory smoke run: this neither passes nor stops a project" in " ".join(text.split())
-    said = gates_as_json(registration, outcomes, outcomes)
-    assert (said["exit_code"], said["gates"][0]["advisory"]) == (12, ["smoke run"])

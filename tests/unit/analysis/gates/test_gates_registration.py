@@ -3,12 +3,11 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from support.gates import INTERFERENCE, both, gate_file, measured, register, results
+from support.gates import INTERFERENCE, gate_file, measured, register, results
 from support.results import make_result
 
 from unimoe.analysis.analysis import Analysis
 from unimoe.analysis.gates.definitions import InterferenceGate, load_gates
-from unimoe.analysis.gates.output import gate_lines, gates_as_json
 from unimoe.analysis.gates.registration import REGISTERED, default_gates, own_gates, registered_in, unmet
 from unimoe.analysis.gates.registration import register as register_in
 from unimoe.core.errors import DataError
@@ -26,13 +25,6 @@ class TestCopy:
         assert copy is not None
         assert copy.path == tmp_path / "out" / REGISTERED
         assert copy.content_hash == load_gates(path).content_hash
-
-    def test_other_line_ends_make_no_other_gates(self, tmp_path: Path) -> None:
-        registration = register(tmp_path, **INTERFERENCE)
-        assert register_in(registration, tmp_path / "out")
-        copy = tmp_path / "out" / REGISTERED
-        copy.write_bytes(copy.read_bytes().replace(b"\n", b"\r\n"))
-        assert register_in(registration, tmp_path / "out")
 
     def test_it_stays_when_the_run_goes_on(self, tmp_path: Path) -> None:
         registration = register(tmp_path, **INTERFERENCE)
@@ -85,40 +77,6 @@ class TestDefaults:
             "reranking.joint_r8-map": ["msmarco"],
         }
         assert {gate.metric for gate in gates.values()} == {"ndcg@10", "map"}
-
-    def test_each_way_of_joint_training_has_its_gate(self) -> None:
-        arms = ("rank_only_r8", "joint_r8", "joint_r8_pcgrad")
-        gates = default_gates(results(*(measured(arm, TWO_SEEDS) for arm in arms))).gates
-        assert {name: gate.arms for name, gate in gates.items()} == {
-            "reranking.joint_r8": ("rank_only_r8", "joint_r8"),
-            "reranking.joint_r8_pcgrad": ("rank_only_r8", "joint_r8_pcgrad"),
-        }
-
-    def test_they_say_that_nobody_registered_them(self) -> None:
-        analysis = Analysis(both(TWO_SEEDS, TWO_SEEDS))
-        assert analysis.registration is None
-        (judgment,) = analysis.judgments
-        assert not judgment.registered
-        text = gate_lines(analysis.registration, analysis.outcomes)
-        assert text.startswith("No gates were registered before the results; the default cutoffs are used")
-        said = gates_as_json(analysis.registration, analysis.outcomes, analysis.decisive)
-        assert (said["file"], said["hash"], said["registered"]) == (None, None, None)
-        assert [gate["label"] for gate in said["gates"]] == ["INCONCLUSIVE"]
-
-    def test_without_a_pair_there_is_none(self) -> None:
-        assert default_gates(results(measured("joint_r8", TWO_SEEDS))).gates == {}
-
-    def test_what_a_file_leaves_out_is_judged_by_its_cutoffs(self, tmp_path: Path) -> None:
-        found = results(
-            *(measured(arm, TWO_SEEDS, dataset) for arm in ("rank_only_r8", "joint_r8") for dataset in ("apidocs", "b"))
-        )
-        registration = register(tmp_path, **INTERFERENCE | {"pass_at": 0.1, "fail_below": 0.08, "seeds": [0, 1]})
-        (gate,) = default_gates(found, registration).gates.values()
-        assert isinstance(gate, InterferenceGate)
-        assert (gate.datasets, gate.cutoffs, gate.seeds) == (["b"], (0.08, 0.1), None)
-        analysis = Analysis(found, registration)
-        assert [item.registered for item in analysis.judgments] == [True, False]
-        assert [item.name for item in analysis.decisive] == ["it"]
 
     def test_what_a_file_requires_keeps_no_other_dataset_from_being_judged(self, tmp_path: Path) -> None:
         """A dataset without zero-shot beside the gate's own was NOT JUDGED."""

@@ -20,19 +20,6 @@ def stability(found: Results, folder: Path, **change: Any) -> Stability:
     return judge(found, register(folder, **INTERFERENCE | change), "it").stability
 
 
-def test_labels_that_hang_on_nothing_hold(tmp_path: Path) -> None:
-    found = stability(clear_gap(-0.1), tmp_path)
-    names = [f"{arm} seed {seed}" for arm in ("rank_only_r8", "joint_r8") for seed in range(3)]
-    assert [(row.left_out, row.region, row.label) for row in found.rows] == [(n, "PASS", "PASS") for n in names]
-    assert found.holds is True
-    assert found.sentence == "PASS holds whichever seed is left out; no dataset can be left out, there is one"
-
-
-def test_paired_seeds_are_left_out_of_both_arms(tmp_path: Path) -> None:
-    found = stability(clear_gap(-0.1, paired_seeds=True), tmp_path)
-    assert [row.left_out for row in found.rows] == ["seed 0", "seed 1", "seed 2"]
-
-
 def test_a_row_is_the_value_of_what_remains(tmp_path: Path) -> None:
     rng = np.random.default_rng(5)
     specialist, joint = rng.uniform(0.2, 0.9, (2, 4, 30))
@@ -99,27 +86,3 @@ def test_nothing_to_leave_out_is_said(tmp_path: Path) -> None:
     untrained = results([make_result(arm, None, [0.5, 0.6]) for arm in ("bm25", "zero_shot")])
     arms = BASE | {"kind": "equivalence", "margin": 0.1, "system": "bm25", "baseline": "zero_shot"}
     assert "there are none" in judge(untrained, register(tmp_path, **arms), "it").stability.sentence
-
-
-def test_without_a_label_there_is_none_to_keep(tmp_path: Path) -> None:
-    nothing_varies = both([[0.5] * 8, [0.6] * 8], [[0.4] * 8, [0.48] * 8], paired_seeds=True)
-    found = stability(nothing_varies, tmp_path)
-    assert found.holds is None
-    assert found.sentence == "not tried: there is no label to keep"
-    assert {row.label for row in found.rows} == {"INCONCLUSIVE"}
-
-
-def test_the_forums_of_cqadupstack_go_together(tmp_path: Path) -> None:
-    """Two forums at TIR 20 % and 0 % with the same specialist are one dataset at 10 %; with another at 0 %: 5 %."""
-    scores = {"cqadupstack/android": (0.5, 0.4), "cqadupstack/gis": (0.5, 0.5), "scifact": (0.8, 0.8)}
-    found = results(
-        *(
-            measured(arm, [[pair[side]] * 8] * 2, dataset)
-            for side, arm in enumerate(("rank_only_r8", "joint_r8"))
-            for dataset, pair in scores.items()
-        )
-    )
-    judgment = judge(found, register(tmp_path, **INTERFERENCE | {"datasets": list(scores)}), "it")
-    assert judgment.found.value == pytest.approx(0.05)
-    assert judgment.otherwise == pytest.approx(0.05 / 1.3)
-    assert [row.left_out for row in judgment.stability.rows if row.kind == "dataset"] == ["cqadupstack", "scifact"]

@@ -6,15 +6,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.results import make_result, without_queries, write_experiment
+from support.results import make_result, without_queries
 from support.tables import row
 
 from unimoe.analysis.analysis import Analysis
 from unimoe.analysis.arms import Described, NotComputable
 from unimoe.analysis.arms import without_queries as tirs_without_queries
-from unimoe.analysis.compare import compute_significance, load_all_results
 from unimoe.analysis.tables.mteb import mteb_table, mteb_tasks_table, tir_without_queries_table
-from unimoe.results import EvalResult, TrainingBudget, write_result
+from unimoe.results import EvalResult, TrainingBudget
 from unimoe.results.folder import Results
 
 RETRIEVAL: dict[str, Any] = {"task": "embedding", "dataset": "SciFact", "task_type": "Retrieval"}
@@ -66,11 +65,6 @@ class TestMeans:
         assert specialist["Mean (Task)"].mark == "best"
         assert row(table, "joint_r8")["Mean (Task)"].mark == "second"
 
-    def test_retrieval_counts_by_mtebs_main_score(self) -> None:
-        assert row(mteb_table(of(*suite())), "zero_shot")["Retrieval (1)"].value == pytest.approx(20)
-        alone = mteb_table(of(make_result("joint_r8", 0, [0.4, 0.6], **RETRIEVAL)))
-        assert row(alone, "joint_r8")["Retrieval (1)"].value == pytest.approx(50)
-
     def test_a_task_that_one_seed_lacks_counts_for_no_arm_and_is_named(self) -> None:
         kept = [r for r in suite() if (r.config_name, r.seed, r.dataset) != ("joint_r8", 1, "STS13")]
         table = mteb_table(of(*kept))
@@ -81,43 +75,6 @@ class TestMeans:
         assert "3 tasks" in table.caption
         assert row(mteb_tasks_table(of(*kept)), "STS13")["joint_r8"].value == pytest.approx(60)
 
-    def test_without_a_shared_task_there_are_no_means(self) -> None:
-        items = [
-            without_queries("emb_only_r8", 0, 0.5, dataset="STS12"),
-            without_queries("joint_r8", 0, 0.5, dataset="STS13"),
-        ]
-        table = mteb_table(of(*items))
-        assert [[cell.text for cell in r] for r in table.groups[0].rows] == [
-            ["emb_only_r8", "–", "–"],
-            ["joint_r8", "–", "–"],
-        ]
-        assert "Left out of the means, not measured for emb_only_r8 seed 0: STS13." in table.notes
-        assert "| joint_r8 | – | – |" in table.to_markdown()
-        assert "joint" in table.to_latex()
-
-    def test_outside_mteb_there_is_no_table(self) -> None:
-        results = of(make_result("joint_r8", 0, [0.5]), make_result("joint_r8", 0, [0.5], task="embedding"))
-        assert (mteb_table(results).groups, mteb_tasks_table(results).groups) == ((), ())
-        assert tir_without_queries_table(results).groups == ()
-
-    def test_caveats_travel_with_the_tables(self) -> None:
-        results = of(without_queries("joint_r8", 0, 0.5, caveats=["smoke run"]))
-        for table in (mteb_table(results), mteb_tasks_table(results)):
-            assert "Caveat: smoke run" in table.notes
-
-
-def test_every_task_stands_under_its_type_with_its_main_score() -> None:
-    table = mteb_tasks_table(of(*suite()))
-    assert [group.heading for group in table.groups] == ["Classification", "Retrieval", "STS"]
-    assert table.columns == ("Task", "Main score", "zero_shot", "emb_only_r8", "joint_r8")
-    assert [cell.text for cell in row(table, "Banking77").values()] == [
-        *("Banking77", "accuracy"),
-        *("60.00", "90.00", "80.00"),
-    ]
-    assert row(table, "SciFact")["Main score"].text == "main_score"
-    assert row(table, "STS13")["emb_only_r8"].spread == f"{20 / 2**0.5:.2f}"
-    assert row(table, "STS12")["emb_only_r8"].mark == "best"
-
 
 class TestInterference:
     def test_by_hand_and_without_interval(self) -> None:
@@ -127,22 +84,6 @@ class TestInterference:
         assert found["STS12"].tir == pytest.approx(0.125)
         assert found["STS12"].std == pytest.approx(0.25 / 2**0.5)
         assert found["Banking77"].tir == pytest.approx(1 / 9)
-
-    def test_the_table_shows_it_as_descriptive(self) -> None:
-        results = of(*suite())
-        table = tir_without_queries_table(results)
-        (group,) = table.groups
-        assert group.heading == "embedding: joint_r8 against emb_only_r8"
-        assert [(r[0].text, r[1].text) for r in group.rows] == [
-            ("Banking77", "Classification"),
-            ("STS12", "STS"),
-            ("STS13", "STS"),
-        ]
-        found = row(table, "STS12")
-        assert (found["TIR (%)"].text, found["TIR (%)"].spread) == ("+12.50", "17.68")
-        assert (found["Specialist"].text, found["Joint"].text, found["Delta"].text) == ("80.00", "70.00", "-10.00")
-        assert "without interval or test" in table.caption
-        assert not {"Low", "High", "Estimate", "Finding"} & set(table.columns)
 
     def test_what_cannot_be_had_is_named(self) -> None:
         items = [
@@ -181,30 +122,3 @@ class TestInterference:
         ]
         notes = tir_without_queries_table(of(*items)).notes
         assert len([note for note in notes if "unequal training" in note]) == 1
-
-
-class TestNothingElseChanges:
-    """Tasks without queries beside an experiment: every test, interval, gate and drill-down stays as it was."""
-
-    def test_neither_tests_nor_tir_nor_gates(self, tmp_path: Path) -> None:
-        write_experiment(tmp_path, queries=12)
-        before = Analysis(load_all_results(tmp_path), iterations=50)
-        for name in ("emb_only_r8", "joint_r8"):
-            for seed in (0, 1, 2):
-                write_result(tmp_path, without_queries(name, seed, 0.5))
-        after = Analysis(load_all_results(tmp_path), iterations=50)
-        assert [(c.key, c.delta, c.p_corrected, c.check_p) for c in after.comparisons] == [
-            (c.key, c.delta, c.p_corrected, c.check_p) for c in before.comparisons
-        ]
-        assert [(item.name, item.label, item.found.estimate.as_json()) for item in after.judgments] == [
-            (item.name, item.label, item.found.estimate.as_json()) for item in before.judgments
-        ]
-        assert after.missing == before.missing
-        assert after.cases == before.cases
-        assert len(tirs_without_queries(after.results)) == 1
-        assert tirs_without_queries(before.results) == ()
-
-    def test_alone_there_is_nothing_to_test(self) -> None:
-        results = of(without_queries("joint_r8", 0, 0.5), without_queries("emb_only_r8", 0, 0.5))
-        assert compute_significance(results, iterations=10) == ()
-        assert Analysis(results).outcomes == ()

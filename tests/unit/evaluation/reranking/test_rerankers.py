@@ -102,7 +102,7 @@ def test_shards_are_sized_by_the_device_and_by_nothing_else(monkeypatch: pytest.
 class CountingReranker:
     """A user's class: one shard a query, and the pairs scored so far; an interrupt after so many."""
 
-    token_budget = None
+    token_budget, cut_by = None, None
 
     def __init__(self, interrupt_after: int | None = None) -> None:
         self.scored, self._limit = 0, interrupt_after

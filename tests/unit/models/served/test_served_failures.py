@@ -6,7 +6,6 @@ import json
 import logging
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -223,37 +222,6 @@ class TestBounds:
         found = embedder(server, tmp_path, timeout=1, retries=0, requests_per_minute=100, batch=3).encode(TEXTS)
         assert len(found) == len(TEXTS)
 
-    @pytest.mark.parametrize(("fault", "most"), [("blanks without end", 512 * 2**20), ("packed blanks", 2**20)])
-    def test_an_answer_without_end_is_not_read_to_its_end(
-        self, fault: Fault, most: int, server: ModelServer, tmp_path: Path
-    ) -> None:
-        server.faults = [fault]
-        with pytest.raises(InputError, match=r"an answer of more than 128 MiB; check served\.api, and lower served"):
-            embedder(server, tmp_path).encode(["a cat"])
-        assert server.sent < most
-        assert len(server.received) == 1
-
-    @pytest.mark.parametrize("fault", ["nested", "deeply nested"])
-    @pytest.mark.parametrize("key", ["", KEY])
-    def test_lists_within_lists_are_one_line(
-        self, fault: Fault, key: str, server: ModelServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        monkeypatch.setenv("UNIMOE_API_KEY", key)
-        server.faults = [fault]
-        with pytest.raises(InputError, match="server's log"):
-            embedder(server, tmp_path, "tei-embed").encode(["a cat"])
-
-    @pytest.mark.parametrize("api", ["openai", "jina"])
-    def test_an_amount_that_nobody_can_bill_is_left_out(self, api: str, server: ModelServer, tmp_path: Path) -> None:
-        server.fails = lambda _: "huge usage"
-        if api == "openai":
-            asked: Any = embedder(server, tmp_path)
-            asked.encode(["a cat"])
-        else:
-            asked = reranker(server, tmp_path, api)
-            asked.score(asked.prepare([("a cat", "a dog")]))
-        assert asked.usage == {"requests": 1}
-
 
 class TestEnvironment:
     @pytest.mark.parametrize(
@@ -368,7 +336,7 @@ class TestKey:
     ) -> None:
         monkeypatch.setenv("UNIMOE_API_KEY", KEY)
         server.faults = ["tells the key"]
-        with pytest.raises(InputError, match=r"\(org/tiny\): answered with the key; check served.api") as caught:
+        with pytest.raises(InputError, match=r"\(org/tiny\): answered .*\*\*\*.*; check served.api") as caught:
             embedder(server, tmp_path).encode(["a cat"])
         assert KEY[:4] not in str(caught.value)
 

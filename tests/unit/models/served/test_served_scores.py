@@ -12,6 +12,7 @@ import pytest
 import torch
 from support import mteb_tasks
 from support.model_server import ModelServer, serve, sigmoid
+from support.mteb_runs import Suite
 from support.mteb_tasks import RANKED
 from support.served import (
     CANDIDATES,
@@ -25,17 +26,12 @@ from support.served import (
     settings,
 )
 
-from unimoe.core.console import Steps
 from unimoe.core.errors import UsageError
 from unimoe.core.trec import read_run
-from unimoe.evaluation.mteb.suite import MTEBSuite
 from unimoe.evaluation.reranking.rerankers import PairModelReranker
 from unimoe.evaluation.reranking_eval import rerank_collection
-from unimoe.evaluation.runner import Evaluator
 from unimoe.evaluation.systems.named import Naming, stated_system
-from unimoe.evaluation.tiers.loading import Failures
-from unimoe.models.served.api import BOTTOM, TOP, margin
-from unimoe.models.served.apis import vllm_prompts
+from unimoe.models.served.api import BOTTOM, TOP, margin, vllm_prompts
 from unimoe.models.served.probe import PROBE_PAIRS
 from unimoe.results import Task
 
@@ -165,13 +161,13 @@ def test_an_estimate_has_the_requests_and_the_price(server: ModelServer, tmp_pat
 class TestMTEB:
     """Tasks of MTEB, by the suite that ``evaluate --mteb`` runs."""
 
-    def suite(self, output_dir: Path, model: Any, task: Task) -> MTEBSuite:
+    def suite(self, output_dir: Path, model: Any, task: Task) -> Suite:
         naming = Naming(served_experiment(output_dir), torch.device("cpu"), torch.float32)
-        return MTEBSuite(Evaluator(output_dir), stated_system(model, naming, (task,)), (task,), Failures())
+        return Suite(output_dir, stated_system(model, naming, (task,)), (task,))
 
     def test_a_reranking_task(self, server: ModelServer, tmp_path: Path) -> None:
         model = reranker(server, tmp_path, "tei")
-        (found,) = self.suite(tmp_path, model, "reranking").run([mteb_tasks.InventedReranking()], Steps(1))
+        (found,) = self.suite(tmp_path, model, "reranking").run([mteb_tasks.InventedReranking()])
         run = read_run(tmp_path / "tiny.tei/seed_none/runs/reranking/InventedReranking.trec")
         texts = [(RANKED.queries[query], RANKED.corpus[document].full_text)
                  for query, documents in run.items() for document in documents]  # fmt: skip
@@ -182,7 +178,7 @@ class TestMTEB:
 
     def test_a_retrieval_task(self, server: ModelServer, tmp_path: Path) -> None:
         model = embedder(server, tmp_path, batch=50)
-        (found,) = self.suite(tmp_path, model, "embedding").run([mteb_tasks.InventedRetrieval()], Steps(1))
+        (found,) = self.suite(tmp_path, model, "embedding").run([mteb_tasks.InventedRetrieval()])
         assert found.identity.base_model == model.base_identity
         assert (found.provenance.device, found.provenance.token_budget) == ("a server", None)
         assert found.provenance.usage["requests"] == len(server.asked) - 1

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gzip
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -10,11 +9,9 @@ from typing import Any
 import pytest
 from support.runs import one_relevant, run_with_ranks, write_arms, write_systems
 
-from unimoe.analysis import compare as public
-from unimoe.cli.compare import repeated
-from unimoe.cli.run_files import Pattern, name_systems, read_queries, select_datasets, select_runs
+from unimoe.cli.run_files import Pattern, name_systems, read_queries, select_runs
 from unimoe.core.errors import DataError, UsageError
-from unimoe.core.trec import Qrels, Run, write_run
+from unimoe.core.trec import Qrels, Run
 from unimoe.results.runs.building import ScoredSystems, score_systems
 from unimoe.results.runs.scoring import RunSource, Scoring, judgments
 
@@ -72,34 +69,8 @@ class TestResults:
             found = scored(tmp_path, *runs, paired=paired)
             assert found.results.seeds_pair(("specialist", "joint"), ["retrieval/q"]) is paired
 
-    def test_are_dated_by_their_files(self, tmp_path: Path) -> None:
-        found = scored(tmp_path, [ranks(1, 1, 1)], [ranks(2, 2, 2)])
-        created = {result.provenance.created for result in found.results.results}
-        assert created == {run.modified for run in found.runs}
-
 
 class TestDatasets:
-    def test_are_called_as_the_qrels_or_as_their_description_says(self, tmp_path: Path) -> None:
-        *_, q = write_arms(tmp_path, QRELS, [], [])
-        packed = tmp_path / "dl19.test.tsv.gz"
-        packed.write_bytes(gzip.compress(q.read_bytes()))
-        assert judgments(packed).dataset == "dl19.test"
-        (tmp_path / "dl19.test.tsv.json").write_text('{"name": "TREC DL 19", "relevance_level": 2}', encoding="utf-8")
-        (described,) = select_datasets(packed, [], None)
-        assert (described.dataset, described.level, described.stated) == ("TREC DL 19", 2, 2)
-        assert select_datasets(packed, ["mine"], 1)[0].dataset == "mine"
-        assert select_datasets(packed, [], 1)[0].level == 1
-
-    def test_several_have_a_name_each(self, tmp_path: Path) -> None:
-        write_systems(tmp_path, {"x": 2, "y": 2}, {})
-        given = [f"first={tmp_path / 'x.qrels'}", str(tmp_path / "y.qrels")]
-        assert [judged.dataset for judged in select_datasets(None, given, None)] == ["first", "y"]
-
-    def test_equal_names_are_refused(self, tmp_path: Path) -> None:
-        write_systems(tmp_path, {"x": 2}, {})
-        with pytest.raises(UsageError, match=r"two datasets are named 'x'; .*NAME=QRELS"):
-            select_datasets(None, [str(tmp_path / "x.qrels")] * 2, None)
-
     def test_a_level_is_stored_and_counts(self, tmp_path: Path) -> None:
         graded = {query_id: {"rel": 2, "d1": 1} for query_id in QUERIES}
         a, b, q = write_arms(tmp_path, graded, [ranks(1, 1, 1)], [ranks(2, 3, 4)])
@@ -110,21 +81,6 @@ class TestDatasets:
             assert mean_of(found, "b") == pytest.approx(expected)
             assert {result.relevance_level for result in found.results.results} == {level}
             assert not found.warnings
-
-    def test_a_level_in_the_metrics_name_chooses_the_relevant_documents_too(self, tmp_path: Path) -> None:
-        """The ranks of RBP(rel=2) were those of documents that it does not count."""
-        graded = {query_id: {"rel": 2, "d1": 1} for query_id in QUERIES}
-        a, b, q = write_arms(tmp_path, graded, [ranks(1, 1, 1)], [ranks(2, 3, 4)])
-        judged = judgments(q)
-        for metric, relevant in (("RBP(rel=2)", {"rel"}), ("AP(rel=2)", {"rel"}), ("map", {"rel", "d1"})):
-            sources = [RunSource(system, judged, 0, system, path) for system, path in (("a", a[0]), ("b", b[0]))]
-            found = score_systems(sources, Scoring((metric,)), "test").results
-            assert set(found.details["a", 0, found.dataset_keys[0]][QUERIES[0]].relevant) == relevant
-
-    def test_grades_above_1_without_a_stated_level_are_pointed_out(self, tmp_path: Path) -> None:
-        graded = {query_id: {"rel": 2, "d1": 1} for query_id in QUERIES}
-        found = scored(tmp_path, [ranks(1, 1, 1)], [ranks(2, 3, 4)], graded)
-        assert any("grades up to 2" in warning and "--relevance-level 2" in warning for warning in found.warnings)
 
 
 class TestPatterns:
@@ -164,15 +120,6 @@ class TestPatterns:
         with pytest.raises(UsageError, match=words):
             name_systems([Pattern.parse("--systems", text) for text in given])
 
-    def test_matches_are_seeds_in_natural_order(self, tmp_path: Path) -> None:
-        write_systems(tmp_path, {"x": 2, "y": 2}, {"mono": (1.0, 11)})
-        datasets = select_datasets(None, [str(tmp_path / "x.qrels"), str(tmp_path / "y.qrels")], None)
-        pattern = Pattern.parse("--systems", f"{tmp_path}/{{dataset}}/mono-seed*.trec")
-        found = select_runs({"mono": [pattern]}, datasets)
-        stems = [Path(source.name).stem for source in found if source.judged.dataset == "y"]
-        assert stems == [f"mono-seed{n}" for n in range(1, 12)]
-        assert all("/x/" in source.name for source in found if source.judged.dataset == "x")
-
     @pytest.mark.parametrize("in_order", [False, True])
     def test_a_training_that_a_dataset_lacks_moves_no_other(self, tmp_path: Path, in_order: bool) -> None:
         """The third training was seed 1 on the dataset without the second, and seed 2 on the other."""
@@ -186,22 +133,6 @@ class TestPatterns:
         }
         assert numbers["b-1"] == {n - 1: f"mono-seed{n}" for n in range(1, 12)}
         assert numbers["a"] == {seed: stem for seed, stem in numbers["b-1"].items() if seed != 1}
-
-    def test_names_that_no_two_datasets_share_are_trainings_of_their_own(self, tmp_path: Path) -> None:
-        write_systems(tmp_path, {"x": 2, "y": 2}, {"mono": (1.0, 2)})
-        for number in (1, 2):
-            (tmp_path / "y" / f"mono-seed{number}.trec").rename(tmp_path / "y" / f"mono-on-monday-{number}.trec")
-        datasets = select_datasets(None, [str(tmp_path / "x.qrels"), str(tmp_path / "y.qrels")], None)
-        found = select_runs({"mono": [Pattern.parse("--systems", f"{tmp_path}/{{dataset}}/mono-*.trec")]}, datasets)
-        assert [source.seed for source in found] == [0, 1, 2, 3]
-
-    def test_of_several_datasets_hold_their_place(self, tmp_path: Path) -> None:
-        write_systems(tmp_path, {"x": 2, "y": 2}, {})
-        datasets = select_datasets(None, [str(tmp_path / "x.qrels"), str(tmp_path / "y.qrels")], None)
-        with pytest.raises(UsageError, match=r"the same files for 2 datasets; write \{dataset\}"):
-            select_runs({"a": [Pattern.parse("--systems", "a.trec")]}, datasets)
-        with pytest.raises(DataError, match=r"x/a\*\.trec: no file matches"):
-            select_runs({"a": [Pattern.parse("--systems", f"{tmp_path}/{{dataset}}/a*.trec")]}, datasets)
 
 
 def without_q3() -> Run:
@@ -218,11 +149,6 @@ class TestMissingQueries:
         assert mean_of(found, "specialist") == pytest.approx(0.75)
         assert found.results.caveats[0].startswith("compared on the 2 of 3 judged queries")
         assert "b1.trec lacks 1 (q3)" in found.results.caveats[0]
-
-    def test_count_zero_when_asked(self, tmp_path: Path) -> None:
-        found = scored(tmp_path, [ranks(1, 2, 2)], [without_q3()], allow=("zeros",), metric="recip_rank")
-        assert mean_of(found, "joint") == pytest.approx(1.0 / 3)
-        assert "count 0 there (--allow zeros)" in found.results.caveats[0]
 
     def test_that_leave_nothing_are_refused_even_when_asked(self, tmp_path: Path) -> None:
         first, last = ({q: s for q, s in ranks(1, 1, 1).items() if q in names} for names in (("q1",), ("q2", "q3")))
@@ -241,43 +167,14 @@ class TestDepth:
         assert set(found.results["joint"][0]["retrieval/q"]) == {"ndcg@10", "mrr@10"}
         assert "q: map, recall@100 not shown: the runs end at different depths" in found.warnings
 
-    def test_recall_at_100_is_not_shown_of_runs_that_end_at_10(self, tmp_path: Path) -> None:
-        found = scored(tmp_path, [ranks(1, 1, 1)], [ranks(2, 2, 2)])
-        assert set(found.results["joint"][0]["retrieval/q"]) == {"ndcg@10", "mrr@10", "map"}
-        assert "q: recall@100 not shown: the runs end at depth 10" in found.warnings
-
     def test_they_are_compared_when_allowed_and_that_is_said(self, tmp_path: Path) -> None:
         runs = [ranks(1, 1, 1, depth=20)], [ranks(2, 2, 2, depth=5)]
         found = scored(tmp_path, *runs, metric="map", allow=("depth",))
         assert found.results.caveats[0].endswith("(--allow depth)")
 
-    def test_a_cut_makes_them_alike(self, tmp_path: Path) -> None:
-        runs = [ranks(8, 1, 1, depth=20)], [ranks(2, 2, 2, depth=5)]
-        found = scored(tmp_path, *runs, metric="map", depth=5)
-        assert mean_of(found, "specialist") == pytest.approx(2.0 / 3)
-        assert found.results.caveats == ()
-
     def test_rankings_that_all_end_before_the_cutoff_are_pointed_out(self, tmp_path: Path) -> None:
         found = scored(tmp_path, [ranks(1, 1, 1, depth=5)], [ranks(2, 2, 2, depth=5)])
         assert "q: ndcg@10 is computed on rankings that end at depth 5" in found.warnings
-
-
-class TestDuplicates:
-    def test_a_run_on_both_sides_is_refused(self, tmp_path: Path) -> None:
-        with pytest.raises(DataError, match=r"b1\.trec holds the same rankings and scores as .*a1\.trec"):
-            scored(tmp_path, [ranks(1, 1, 1)], [ranks(1, 1, 1)])
-
-    def test_another_tag_and_order_of_queries_do_not_hide_it(self, tmp_path: Path) -> None:
-        a, b, q = write_arms(tmp_path, QRELS, [ranks(1, 2, 3)], [ranks(2, 2, 2), ranks(1, 1, 2)])
-        write_run(b[1], dict(reversed(ranks(1, 2, 3).items())), tag="another")
-        with pytest.raises(DataError, match=r"b2\.trec holds the same"):
-            public.compare({"a": a, "b": b}, q)
-
-    def test_when_allowed_both_repetitions_are_said_once(self, tmp_path: Path) -> None:
-        found = scored(tmp_path, [ranks(1, 1, 1)] * 2, [ranks(1, 1, 1), ranks(1, 1, 2)], allow=("duplicates",))
-        within, across = sorted(found.results.caveats, key=lambda caveat: "holds the same" in caveat)
-        assert within.startswith("retrieval/q: specialist seed 0, specialist seed 1 are one run")
-        assert across.endswith("(--allow duplicates)")
 
 
 class TestWarnings:
@@ -317,18 +214,6 @@ class TestRefusals:
         with pytest.raises(DataError, match=r"a1\.trec: all documents of a query have one score"):
             scored(tmp_path, [flat], [ranks(2, 2, 2)])
 
-    def test_a_run_of_other_queries(self, tmp_path: Path) -> None:
-        with pytest.raises(DataError, match=r"q\.tsv: judges none of .*a1\.trec \(the first are 'q1' and 'x'\)"):
-            scored(tmp_path, [{"x": {"d1": 1.0}}], [ranks(2, 2, 2)])
-
-    def test_an_empty_run(self, tmp_path: Path) -> None:
-        with pytest.raises(DataError, match=r"b1\.trec: no line in it"):
-            scored(tmp_path, [ranks(1, 1, 1)], [{}])
-
-    def test_empty_qrels(self, tmp_path: Path) -> None:
-        with pytest.raises(DataError, match=r"q\.tsv: no line in it"):
-            scored(tmp_path, [ranks(1, 1, 1)], [ranks(2, 2, 2)], qrels={})
-
     @pytest.mark.parametrize(
         ("text", "words"), [("q1 what\n", r":1: not a line"), ("q1\ta\nq1\tb\n", r":2: query 'q1' has two texts")]
     )
@@ -337,17 +222,3 @@ class TestRefusals:
         path.write_text(text, encoding="utf-8")
         with pytest.raises(DataError, match=words):
             read_queries(path)
-
-
-@pytest.mark.parametrize(
-    ("given", "spelled"),
-    [
-        ("--a x y --q z", "--a x --a y --q z"),
-        ("--a x --a y", "--a x --a y"),
-        ("--a=x y --json --b w v u", "--a=x --a y --json --b w --b v --b u"),
-        ("--q z stray", "--q z stray"),
-        ("--a --b x", "--a --b x"),
-    ],
-)
-def test_several_values_are_spelled_out(given: str, spelled: str) -> None:
-    assert repeated(given.split(), {"--a", "--b"}) == spelled.split()

@@ -46,7 +46,7 @@ def test_years_months_and_times_are_dates(tmp_path: Path) -> None:
     assert document_dates(f"path:{folder}") == expected
 
 
-@pytest.mark.parametrize("wrong", ["yesterday", "2020-13-01", "2020-02-30", "20200501"])
+@pytest.mark.parametrize("wrong", ["yesterday", "2020-13-01", "2020-02-30", "2020-5-1"])
 def test_what_is_no_date_is_named(tmp_path: Path, wrong: str) -> None:
     folder = topics_folder(tmp_path / "c")
     give_dates(folder, {"d002": wrong})

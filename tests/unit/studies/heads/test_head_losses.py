@@ -44,13 +44,15 @@ def test_a_query_without_a_positive_adds_nothing(name: str) -> None:
     assert loss_of(name, scores, torch.zeros_like(grades), valid, 0.5, 4).item() == 0.0
 
 
-@OVER_POOLS
+@ALL
 def test_the_gradient_raises_the_positive_and_lowers_the_negative(name: str) -> None:
     scores = torch.tensor([[0.1, 0.3, 0.2]], requires_grad=True)
-    grades = torch.tensor([[1.0, 0.0, 0.0]])
-    loss_of(name, scores, grades, torch.ones(1, 3, dtype=torch.bool), 0.5, 10).backward()  # type: ignore[no-untyped-call]
+    grades, valid = torch.tensor([[1.0, 0.0, 0.0]]), torch.ones(1, 3, dtype=torch.bool)
+    loss_of(name, scores, grades, valid, 0.5, 10).backward()  # type: ignore[no-untyped-call]
     assert scores.grad is not None
-    assert scores.grad[0, 0] < 0 < min(scores.grad[0, 1], scores.grad[0, 2])
+    assert scores.grad[0, 0] < 0
+    if name in OVER_POOLS.args[1]:  # others estimate it from samples
+        assert min(scores.grad[0, 1], scores.grad[0, 2]) > 0
 
 
 @OVER_POOLS
@@ -81,12 +83,3 @@ def test_lambdaloss_looks_only_at_pairs_that_touch_the_first_k() -> None:
     assert scores.grad is not None
     assert scores.grad[0, 3] == 0.0
     assert scores.grad[0, 0] != 0.0
-
-
-@ALL
-def test_every_loss_raises_the_positive(name: str) -> None:
-    scores = torch.tensor([[0.1, 0.3, 0.2]], requires_grad=True)
-    grades, valid = torch.tensor([[1.0, 0.0, 0.0]]), torch.ones(1, 3, dtype=torch.bool)
-    loss_of(name, scores, grades, valid, 0.5, 10).backward()  # type: ignore[no-untyped-call]
-    assert scores.grad is not None
-    assert scores.grad[0, 0] < 0

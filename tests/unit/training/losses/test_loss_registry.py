@@ -27,11 +27,6 @@ def test_every_option_of_a_loss_is_one_that_a_config_has() -> None:
         assert set(loss.all_options) <= set(LossOptions.model_fields), name
 
 
-def test_a_name_cannot_be_taken_twice() -> None:
-    with pytest.raises(UsageError, match="loss 'listnet' exists already; choose another name"):
-        register_loss("listnet", Loss(lambda scores, labels, options: torch.stack(list(scores)).sum()))
-
-
 def test_a_loss_from_outside_is_named_computed_and_checked_like_any_other() -> None:
     register_loss("toy", Loss(lambda s, y, options: options.sigma * torch.cat(list(s)).square().mean(), ("sigma",)))
     try:

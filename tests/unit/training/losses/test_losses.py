@@ -18,24 +18,12 @@ class TestYesNo:
         found = yes_no_loss(logits[:, 1] - logits[:, 0], labels.float())
         torch.testing.assert_close(found, expected)
 
-    def test_indifference_costs_log_two(self) -> None:
-        loss = yes_no_loss(torch.zeros(2), torch.tensor([0.0, 1.0]))
-        assert loss.tolist() == pytest.approx([math.log(2)] * 2)
-
-    def test_far_out_gaps_stay_finite(self) -> None:
-        loss = yes_no_loss(torch.tensor([500.0, -500.0]), torch.tensor([0.0, 1.0]))
-        assert loss.tolist() == [500.0, 500.0]
-
 
 class TestSoftmax:
     def test_by_hand(self) -> None:
         gaps = torch.tensor([[1.0, 0.0, 2.0], [3.0, 3.0, 3.0]])
         first = -math.log(math.e / (math.e + 1 + math.exp(2)))
         assert float(softmax_loss(gaps)) == pytest.approx((first + math.log(3)) / 2, rel=1e-6)
-
-    def test_only_differences_within_a_query_count(self) -> None:
-        gaps = torch.tensor([[1.0, 0.0], [3.0, 2.5]])
-        torch.testing.assert_close(softmax_loss(gaps + torch.tensor([[10.0], [-7.0]])), softmax_loss(gaps))
 
 
 class TestInfoNCE:
@@ -59,21 +47,3 @@ class TestInfoNCE:
         second = -math.log(math.exp(2) / (math.exp(0) + math.exp(2) + math.exp(1.6)))
         loss = info_nce(self.scores, self.positives, excluded)
         assert float(loss) == pytest.approx((first + second) / 2, rel=1e-6)
-
-    def test_a_query_without_any_negative_costs_nothing(self) -> None:
-        excluded = torch.tensor([[False, True, True]])
-        loss = info_nce(self.scores[:1], self.positives[:1], excluded)
-        assert float(loss) == 0
-
-    def test_an_excluded_document_gets_no_gradient(self) -> None:
-        documents = self.documents.clone().requires_grad_()
-        excluded = torch.tensor([[False, False, True], [False, False, True]])
-        info_nce(self.queries @ documents.T / 0.5, self.positives, excluded).backward()  # type: ignore[no-untyped-call]
-        assert documents.grad is not None
-        assert documents.grad[2].tolist() == [0, 0]
-        assert documents.grad[0].abs().sum() > 0
-
-    def test_two_queries_may_share_their_positive(self) -> None:
-        loss = info_nce(self.scores[:1].repeat(2, 1), torch.tensor([0, 0]), self.nothing)
-        alone = info_nce(self.scores[:1], torch.tensor([0]), self.nothing[:1])
-        assert float(loss) == pytest.approx(float(alone))

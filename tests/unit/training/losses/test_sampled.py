@@ -12,7 +12,6 @@ from unimoe.config.files import parse_config
 from unimoe.config.training import LossConfig
 from unimoe.core.errors import InputError, UsageError
 from unimoe.training.losses.listwise import ListwiseLoss
-from unimoe.training.losses.named.score_es import sigma_at
 from unimoe.training.losses.padding import padded
 from unimoe.training.losses.sampling import generator_of, spread_of
 
@@ -51,28 +50,6 @@ class TestBoth:
         config = LossConfig(name=name, directions=5000)
         assert float(ListwiseLoss(config, generator=generator_of(7, 0))(moved, LABELS)) < before - 0.01
 
-    def test_a_group_baseline_counts_lists_alike(self, name: str) -> None:
-        _, (row, pair) = gradient(name, directions=4000, baseline="group")
-        _, (plain_row, plain_pair) = gradient(name, directions=4000)
-        for scaled, plain in ((row, plain_row), (pair, plain_pair)):
-            assert float(torch.cosine_similarity(scaled, plain, dim=0)) > 0.999
-            assert float(scaled.norm() / plain.norm()) > 1.5  # standard deviations of nDCG are below 1
-
-    def test_lists_without_a_difference_have_no_gradient(self, name: str) -> None:
-        rows = [torch.tensor([0.3, 0.3], requires_grad=True), torch.tensor([1.0], requires_grad=True)]
-        loss = ListwiseLoss(LossConfig(name=name))(rows, [torch.zeros(2), torch.ones(1)])
-        loss.backward()
-        assert all(row.grad is not None and not row.grad.any() for row in rows)
-
-    def test_lists_in_blocks_are_the_same_lists(self, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-        """More lists than a block holds; the last one learns like the first."""
-        rows = [torch.tensor([0.0, 0.5], requires_grad=True) for _ in range(70)]
-        loss = ListwiseLoss(LossConfig(name=name, directions=500), generator=generator_of(0, 0))
-        loss(rows, [torch.tensor([1.0, 0])] * 70).backward()
-        slopes = torch.stack([70 * row.grad[0] for row in rows if row.grad is not None])
-        assert bool((slopes < 0).all())
-        assert float(slopes[64:].mean()) == pytest.approx(float(slopes[:32].mean()), rel=0.3)
-
     def test_padding_and_the_order_of_documents_change_nothing_but_the_draws(self, name: str) -> None:
         _, (row, _) = gradient(name, directions=20_000)
         config = LossConfig(name=name, directions=20_000)
@@ -84,10 +61,6 @@ class TestBoth:
         assert turned.grad is not None
         assert float(torch.cosine_similarity(turned.grad.flip(0), row, dim=0)) > 0.99
 
-    def test_a_strange_score_gives_nan(self, name: str) -> None:
-        rows = [torch.tensor([torch.nan, 0.5, 1.0])]
-        assert ListwiseLoss(LossConfig(name=name))(rows, [torch.tensor([1.0, 0, 0])]).isnan()
-
     def test_labels_that_the_measure_does_not_take_name_their_list(self, name: str) -> None:
         with pytest.raises(InputError, match="ERR@20 takes labels up to 4") as caught:
             ListwiseLoss(LossConfig(name=name, measure="ERR@20"))(SCORES, [LABELS[0], 9 * LABELS[1]])
@@ -96,17 +69,6 @@ class TestBoth:
     def test_an_unknown_measure_names_the_closest(self, name: str) -> None:
         with pytest.raises(UsageError, match=r"did you mean 'ndcg@10'"):
             parse_config(LossConfig, {"name": name, "measure": "ndgc@10"}, source="test")
-
-
-def test_spellings_of_a_measure_are_one() -> None:
-    assert LossConfig(name="pg_rank", measure="nDCG@10") == LossConfig(name="pg_rank", measure="ndcg_cut_10")
-
-
-def test_sigma_moves_by_equal_factors() -> None:
-    options = LossConfig(name="score_es", sigma=1.0, sigma_end=0.25)
-    assert [sigma_at(options, progress) for progress in (0.0, 0.5, 1.0)] == pytest.approx([1.0, 0.5, 0.25])
-    assert sigma_at(LossConfig(name="score_es", sigma=0.3), 0.7) == pytest.approx(0.3)
-    assert gradient("score_es", progress=1.0, sigma_end=0.1)[0] != gradient("score_es", sigma_end=0.1)[0]
 
 
 def test_noise_is_relative_to_the_spread() -> None:
@@ -122,9 +84,3 @@ def test_noise_is_relative_to_the_spread() -> None:
     assert row.grad is not None
     assert wide.grad is not None
     torch.testing.assert_close(10 * wide.grad, row.grad)
-
-
-def test_the_spread_leaves_padding_out() -> None:
-    rows = torch.tensor([[1.0, 3.0, 99.0], [0.0, 0.0, 0.0]])
-    valid = torch.tensor([[True, True, False], [True, True, True]])
-    assert spread_of(rows, valid) == pytest.approx(0.5**0.5)  # variances 1 and 0

@@ -26,7 +26,7 @@ from unimoe.config import Experiment
 from unimoe.config.files import find_config, overridden, parse_config, read_yaml
 from unimoe.core.errors import UsageError, did_you_mean
 from unimoe.core.registry import Registry
-from unimoe.evaluation.systems.system import System, arm_name
+from unimoe.evaluation.systems.system import System, arm_name, model_recipe
 from unimoe.models.base import model_type
 from unimoe.models.bundled import BUNDLED_ID
 from unimoe.models.checkpoint import ADAPTER_FILE
@@ -93,11 +93,7 @@ class Naming:
         return replace(self, experiment=self.experiment.model_copy(update={"evaluation": changed}))
 
     def refuse_layers(self, kind: str) -> None:
-        """Refuse ``model.layers`` with a kind of model that is always whole.
-
-        Raises:
-            UsageError: it is set.
-        """
+        """Refuse ``model.layers`` with a kind of model that is always whole."""
         if self.experiment.model.layers is not None:
             raise UsageError(f"model.layers cuts causal language models only; leave it out with {OPTION} {kind}:")
 
@@ -119,9 +115,12 @@ def named_system(name: str, naming: Naming) -> System:
     """
     kind, rest = _split(name)
     experiment = naming.experiment
-    if kind not in ADDRESSES:  # with an address, the base model is the one whose tokenizer makes token ids
-        experiment = experiment.model_copy(update={"model": experiment.model.model_copy(update={"base": rest})})
-    return MODELS[kind](rest, replace(naming, experiment=experiment))
+    if kind in ADDRESSES:  # the base model is the one whose tokenizer makes token ids
+        return MODELS[kind](rest, naming)
+    experiment = experiment.model_copy(update={"model": experiment.model.model_copy(update={"base": rest})})
+    system = MODELS[kind](rest, replace(naming, experiment=experiment))
+    recipe = model_recipe("named", system.experiment, name=name, arm=naming.arm, dtype=naming.dtype_name)
+    return replace(system, recipe=recipe)
 
 
 def is_checkpoint(name: str) -> bool:
@@ -130,12 +129,7 @@ def is_checkpoint(name: str) -> bool:
 
 
 def default_experiment(name: str, overrides: tuple[str, ...] = ()) -> Experiment:
-    """Return the settings of a model that comes without a config: those of the shipped one, and the model's prompt.
-
-    Args:
-        name: of the model.
-        overrides: ``key=value`` strings.
-    """
+    """Return the settings of a model that comes without a config: those of the shipped one, and the model's prompt."""
     kind, rest = _split(name)
     based = kind in ADDRESSES and any(text.startswith("model.base=") for text in overrides)
     raw = read_yaml(find_config(Path(_SETTINGS))) | {

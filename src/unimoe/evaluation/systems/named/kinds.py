@@ -39,12 +39,7 @@ _BATCH_SIZE = 32  # pairs of one forward pass of a cross-encoder
 
 
 def causal_system(name: str, naming: Naming) -> System:
-    """Return a causal language model that says yes or no about a pair by the experiment's prompt, and embeds texts.
-
-    Raises:
-        UsageError: it is a model of another kind.
-        DataError: it cannot be loaded.
-    """
+    """Return a causal language model that says yes or no about a pair by the experiment's prompt, and embeds texts."""
     found = base_architecture(naming.experiment.model)
     if found and not found.endswith("ForCausalLM"):
         kind = next((kind for end, kind in _OTHER_KINDS.items() if found.endswith(end)), ENCODER)
@@ -68,10 +63,6 @@ def encoder_system(name: str, naming: Naming) -> System:
     """Return an encoder of sentence-transformers or transformers, which embeds and does not rerank.
 
     Its own prefixes and length count unless the experiment sets those of ``evaluation.mteb`` or ``model.max_length``.
-
-    Raises:
-        DataError: it cannot be loaded.
-        UsageError: the length that is set exceeds the model's positions.
     """
     naming.refuse_layers(ENCODER)
     config = naming.experiment.model
@@ -99,11 +90,7 @@ def encoder_system(name: str, naming: Naming) -> System:
 
 
 def cross_encoder_system(name: str, naming: Naming) -> System:
-    """Return a cross-encoder that sentence-transformers loads, such as MiniLM's, BGE's, or our own.
-
-    Raises:
-        DataError: it is not there, or no cross-encoder of one label.
-    """
+    """Return a cross-encoder that sentence-transformers loads, such as MiniLM's, BGE's, or our own."""
     naming.refuse_layers(CROSS_ENCODER)
     model, batch_size = naming.experiment.model, naming.experiment.evaluation.batch_size or _BATCH_SIZE
     trusted = model.trust_remote_code
@@ -119,11 +106,7 @@ def cross_encoder_system(name: str, naming: Naming) -> System:
 
 
 def mono_t5_system(name: str, naming: Naming) -> System:
-    """Return a T5 that says true or false about a pair.
-
-    Raises:
-        DataError: it is not there, or no T5.
-    """
+    """Return a T5 that says true or false about a pair."""
     naming.refuse_layers(MONO_T5)
     config, prompt = naming.experiment.model, naming.experiment.prompt
     root, commit = find_model(OPTION, name, config.revision)
@@ -138,11 +121,7 @@ def mono_t5_system(name: str, naming: Naming) -> System:
 
 
 def rank_llama_system(name: str, naming: Naming) -> System:
-    """Return a decoder with a head of one output on its last token, or an adapter of one.
-
-    Raises:
-        DataError: it is not there, or no decoder with a score head.
-    """
+    """Return a decoder with a head of one output on its last token, or an adapter of one."""
     naming.refuse_layers(RANK_LLAMA)
     config = naming.experiment.model
     root, commit = find_model(OPTION, name, config.revision)
@@ -156,12 +135,7 @@ def rank_llama_system(name: str, naming: Naming) -> System:
 
 
 def served_system(scheme: str) -> Callable[[str, Naming], System]:
-    """Return the maker of models behind a server's address, each of which is asked about fixed texts at once.
-
-    Raises:
-        UsageError: the section ``served`` or, for prompts of ours, ``model.base`` is missing.
-        DataError: the server does not answer, or another model answers than before.
-    """
+    """Return the maker of models behind a server's address, each of which is asked about fixed texts at once."""
 
     def make(rest: str, naming: Naming) -> System:
         naming.refuse_layers(scheme)

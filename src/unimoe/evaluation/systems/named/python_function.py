@@ -39,10 +39,6 @@ def python_system(name: str, naming: Naming) -> System:
     An attribute ``identity`` of it, a text, tells results of one state of it from those of another. Without it the
     identity is the hash of the module's file, which says nothing about the weights that it loads: it is always
     evaluated again.
-
-    Raises:
-        UsageError: there is no such module or function.
-        DataError: importing the module raises an error.
     """
     found, identity = python_attribute(f"{OPTION} {KIND}:", name, "(query, document) pairs to scores")
     called = getattr(found, "name", name.partition(":")[2])

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import secrets
-from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -14,8 +13,7 @@ from unimoe.core.errors import DataError, UsageError
 from unimoe.core.io import hash_json
 from unimoe.core.trec import Run
 from unimoe.data.collection import Collection
-from unimoe.evaluation.engines import Engine, Purpose
-from unimoe.evaluation.recipes import checkpoint_recipe, named_recipe
+from unimoe.evaluation.engines import Engine
 from unimoe.evaluation.reranking.rerankers import reranker_of, returns_logits
 from unimoe.evaluation.reranking.shards import rerank_run
 from unimoe.evaluation.systems.named import (
@@ -75,8 +73,7 @@ class Grader:
 
     @cached_property
     def _model(self) -> Any:
-        purpose = Purpose(f"label by {self._system.name}", ("labels", self._system.name), self.identity)
-        return self._engine.held(self._system, purpose, {"token_budget": None, "batch_size": None}).model
+        return self._engine.model(self._system, f"label by {self._system.name}", self.identity)
 
     def _estimates(self, query_id: str, scores: dict[str, float]) -> dict[str, float]:
         if returns_logits(self._model):
@@ -96,13 +93,11 @@ def _system(config: LabelConfig, device: torch.device, engine: Engine) -> System
     if is_checkpoint(name):
         checkpoint = read_checkpoint(Path(name))
         experiment = checkpoint.experiment
-        system = trained_system(experiment, checkpoint_loader(experiment, checkpoint, device), Path(name))
-        return replace(system, recipe=checkpoint_recipe(experiment, Path(name)))
+        return trained_system(experiment, checkpoint_loader(experiment, checkpoint, device), Path(name))
     experiment = default_experiment(name)
     model = experiment.model.model_copy(update={"max_length": config.max_length})
     model.model_fields_set.discard("max_length")  # that of pairs: an encoder, which grades none, has its own
     experiment = experiment.model_copy(update={"model": model, "prompt": config.prompt})
     # Cross-encoders are small, and their grades stay the same on every machine.
     dtype = torch.float32 if name.startswith(f"{CROSS_ENCODER}:") else engine.dtype(device, model.dtype)
-    recipe = named_recipe(experiment, name, None, dtype)
-    return replace(named_system(name, Naming(experiment, device, dtype)), recipe=recipe)
+    return named_system(name, Naming(experiment, device, dtype))

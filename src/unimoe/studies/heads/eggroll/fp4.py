@@ -12,7 +12,7 @@ Microscaling Formats 1.0.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -20,7 +20,7 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from unimoe.core.errors import DataError
-from unimoe.studies.heads.eggroll.chance import generator
+from unimoe.studies.heads.eggroll.noise import generator
 from unimoe.studies.heads.methods import Method
 from unimoe.studies.heads.pools import Batch
 
@@ -31,14 +31,13 @@ MAGNITUDES = (0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0)
 _TOP, _TOP_SCALE = MAGNITUDES[-1], 448.0
 
 
-@dataclass(frozen=True)
-class Packed:
-    """A matrix ``(R, C)`` in NVFP4.
+class Packed(NamedTuple):
+    """Matrices ``(..., R, C)`` in NVFP4.
 
     Attributes:
-        codes: ``(R, ceil(C / 16) x 8)`` uint8; of two neighbours the first is in the low half of the byte.
-        scales: ``(R, ceil(C / 16))`` float8_e4m3fn, never negative.
-        scale: the tensor's, float32 without dimensions.
+        codes: ``(..., R, ceil(C / 16) x 8)`` uint8; of two neighbours the first is in the low half of the byte.
+        scales: ``(..., R, ceil(C / 16))`` float8_e4m3fn, never negative.
+        scale: of each matrix, float32 ``(...)``.
         columns: C; the last block is padded with zeros.
     """
 
@@ -50,48 +49,59 @@ class Packed:
     @property
     def bytes(self) -> int:
         """The size of codes and both kinds of scales."""
-        return sum(part.numel() * part.element_size() for part in (self.codes, self.scales, self.scale))
+        return sum(part.numel() * part.element_size() for part in self[:3])
+
+    def state(self) -> dict[str, Tensor]:
+        """Return the fields as tensors by name, for a file."""
+        return self._asdict() | {"columns": torch.tensor(self.columns)}
+
+    @classmethod
+    def of_state(cls, state: dict[str, Tensor]) -> Packed | None:
+        """Restore what ``state`` returned; None where it is not there."""
+        if "codes" not in state:
+            return None
+        return cls(state["codes"], state["scales"], state["scale"], int(state["columns"]))
 
 
-def quantize(weight: Tensor, uniform: tuple[Tensor, Tensor] | None = None) -> Packed:
-    """Encode a matrix ``(R, C)`` in four bits.
+def quantize(weights: Tensor, uniform: tuple[Tensor, Tensor] | None = None) -> Packed:
+    """Encode matrices ``(..., R, C)`` in four bits, each by itself.
 
     Args:
-        weight: the matrix, floating point.
-        uniform: numbers of [0, 1) for stochastic rounding, one per weight ``(R, C)`` and one per block
-            ``(R, ceil(C / 16))``; None rounds to the nearest, ties to even. Stochastic rounding of scales and codes
-            keeps the expectation of every weight.
+        weights: the matrices, floating point.
+        uniform: numbers of [0, 1) for stochastic rounding, one per weight ``(..., R, C)`` and one per block
+            ``(..., R, ceil(C / 16))``; None rounds to the nearest, ties to even. Stochastic rounding of scales and
+            codes keeps the expectation of every weight.
 
     Raises:
         DataError: a weight is not finite.
     """
-    values = weight.detach().float()
+    values = weights.detach().float()
     if not bool(values.isfinite().all()):
         raise DataError("a weight is not finite and has no code of four bits; lower learning_rate or sigma")
-    rows, columns = values.shape
     blocks = _blocks(values)
-    largest = blocks.abs().amax(2)
+    magnitudes = blocks.abs()
+    largest = magnitudes.amax(-1)
     scale = _tensor_scale(largest)
-    magnitudes, wanted = blocks.abs(), largest / _TOP / scale
+    of_block = scale[..., None, None]
+    wanted = largest / _TOP / of_block
     if uniform is None:
         scales = _round(wanted, 3, -6).clamp(max=_TOP_SCALE)
     else:
-        scales, magnitudes = _chosen_scales(wanted, magnitudes, scale, uniform[1])
-    steps = (scales * scale).unsqueeze(2)
+        scales, magnitudes = _chosen_scales(wanted, magnitudes, of_block, uniform[1])
+    steps = (scales * of_block).unsqueeze(-1)
     magnitudes = torch.where(steps > 0, magnitudes / steps, 0.0).clamp(max=_TOP)
     codes = _round(magnitudes, 1, 0, None if uniform is None else _blocks(uniform[0]))
-    bits = torch.bucketize(codes, torch.tensor(MAGNITUDES, device=weight.device)) + 8 * (blocks < 0)
-    halves = bits.reshape(rows, -1, 2).to(torch.uint8)
-    return Packed(halves[..., 0] | halves[..., 1] << 4, scales.to(torch.float8_e4m3fn), scale, columns)
+    bits = torch.bucketize(codes, torch.tensor(MAGNITUDES, device=weights.device)) + 8 * (blocks < 0)
+    halves = bits.view(*bits.shape[:-2], -1, 2).to(torch.uint8)
+    return Packed(halves[..., 0] | halves[..., 1] << 4, scales.to(torch.float8_e4m3fn), scale, weights.shape[-1])
 
 
 def dequantize(packed: Packed) -> Tensor:
-    """Decode the matrix ``(R, C)`` into float32; every value is exact."""
-    rows, blocks = packed.scales.shape
-    halves = torch.stack([packed.codes & 15, packed.codes >> 4], dim=2).reshape(rows, blocks, BLOCK).long()
+    """Decode the matrices ``(..., R, C)`` into float32; every value is exact."""
+    halves = torch.stack([packed.codes & 15, packed.codes >> 4], dim=-1).view(*packed.scales.shape, BLOCK).long()
     values = torch.tensor([*MAGNITUDES, *(-magnitude for magnitude in MAGNITUDES)], device=packed.codes.device)[halves]
-    scaled = values * (packed.scales.float() * packed.scale).unsqueeze(2)
-    return scaled.reshape(rows, -1)[:, : packed.columns].contiguous()
+    scaled = values * (packed.scales.float() * packed.scale[..., None, None]).unsqueeze(-1)
+    return scaled.flatten(-2)[..., : packed.columns].contiguous()
 
 
 class FourBit:
@@ -124,17 +134,11 @@ class FourBit:
     def state(self) -> dict[str, Tensor]:
         """Return the packed weights, and the method's state."""
         inner = {f"inner.{name}": value for name, value in self._method.state().items()}
-        if self._packed is None:
-            return inner
-        packed = self._packed
-        columns = torch.tensor(packed.columns)
-        return inner | {"codes": packed.codes, "scales": packed.scales, "scale": packed.scale, "columns": columns}
+        return inner | (self._packed.state() if self._packed else {})
 
     def load_state(self, state: dict[str, Tensor]) -> None:
         """Restore what ``state`` returned."""
-        self._packed = None
-        if "codes" in state:
-            self._packed = Packed(state["codes"], state["scales"], state["scale"], int(state["columns"]))
+        self._packed = Packed.of_state(state)
         self._method.load_state({n.removeprefix("inner."): t for n, t in state.items() if n.startswith("inner.")})
 
 
@@ -147,7 +151,7 @@ def rounding_chances(stream: str, seed: int, step: int, weights: Tensor) -> tupl
 
 
 def _chosen_scales(wanted: Tensor, magnitudes: Tensor, scale: Tensor, uniform: Tensor) -> tuple[Tensor, Tensor]:
-    """Round block scales ``(R, blocks)`` up or down by chance; return them and the magnitudes to encode with them.
+    """Round block scales ``(..., R, blocks)`` up or down by chance; return them and the magnitudes to encode with them.
 
     With the lower scale, magnitudes beyond its reach are cut, which lowers their mean. So with the upper scale those,
     and only those, are stretched until the largest is at the end of its reach, which compensates exactly.
@@ -155,9 +159,9 @@ def _chosen_scales(wanted: Tensor, magnitudes: Tensor, scale: Tensor, uniform: T
     spacing = _spacing(wanted, 3, -6)
     lower = (wanted / spacing).floor() * spacing
     up = uniform < (wanted - lower) / spacing
-    reach, largest = (_TOP * scale * lower).unsqueeze(2), (_TOP * scale * wanted).unsqueeze(2)
-    stretch = _TOP * scale * spacing.unsqueeze(2) / (largest - reach)
-    beyond = up.unsqueeze(2) & (magnitudes > reach)
+    reach, largest = (_TOP * scale * lower).unsqueeze(-1), (_TOP * scale * wanted).unsqueeze(-1)
+    stretch = (_TOP * scale * spacing).unsqueeze(-1) / (largest - reach)
+    beyond = up.unsqueeze(-1) & (magnitudes > reach)
     return lower + up * spacing, torch.where(beyond, reach + (magnitudes - reach) * stretch, magnitudes)
 
 
@@ -184,15 +188,13 @@ def _spacing(values: Tensor, mantissa: int, least: int) -> Tensor:
     return torch.ldexp(torch.ones_like(values), exponents - mantissa)
 
 
-def _blocks(matrix: Tensor) -> Tensor:
-    """``(R, C)`` as ``(R, ceil(C / 16), 16)``, padded with zeros."""
-    rows, columns = matrix.shape
-    return pad(matrix, (0, -columns % BLOCK)).view(rows, -1, BLOCK)
+def _blocks(matrices: Tensor) -> Tensor:
+    """``(..., R, C)`` as ``(..., R, ceil(C / 16), 16)``, padded with zeros."""
+    return pad(matrices, (0, -matrices.shape[-1] % BLOCK)).reshape(*matrices.shape[:-1], -1, BLOCK)
 
 
 def _tensor_scale(largest: Tensor) -> Tensor:
-    """Return the smallest power of two for which no block's scale exceeds E4M3's largest; 1 for a matrix of zeros."""
-    ratio = float(largest.max()) / (_TOP * _TOP_SCALE) if largest.numel() else 0.0
-    mantissa, exponent = math.frexp(ratio)
-    power = 1.0 if ratio == 0 else math.ldexp(1.0, max(exponent - (mantissa == 0.5), -126))
-    return torch.tensor(power, dtype=torch.float32, device=largest.device)
+    """Return the smallest power of two, from 2^-126, for which no block's scale exceeds E4M3's largest."""
+    ratio = (largest.amax((-2, -1)) / (_TOP * _TOP_SCALE)).clamp(min=2.0**-126)
+    mantissa, exponent = torch.frexp(ratio)
+    return torch.ldexp(torch.ones_like(ratio), exponent - (mantissa == 0.5).int())

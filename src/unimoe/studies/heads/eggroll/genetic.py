@@ -7,11 +7,9 @@ import torch
 from torch import Tensor
 
 from unimoe.studies.heads.config import TrainConfig
-from unimoe.studies.heads.eggroll.chance import generator
-from unimoe.studies.heads.eggroll.noise import directions
+from unimoe.studies.heads.eggroll.fp4 import Packed, dequantize, quantize, rounding_chances
+from unimoe.studies.heads.eggroll.noise import directions, generator
 from unimoe.studies.heads.eggroll.objectives import Objectives
-from unimoe.studies.heads.eggroll.population import Population
-from unimoe.studies.heads.eggroll.products import Pools
 from unimoe.studies.heads.eggroll.scoring import base_scores
 from unimoe.studies.heads.pools import Batch
 
@@ -27,6 +25,9 @@ class Genetic:
     The head that a step returns is the best on that step's queries, so a lucky one may pass for a good one: the larger
     the batch, the less. The next step ignores it, for the population holds it already.
 
+    In four bits a child is encoded once, with stochastic rounding, and an elite keeps its codes: encoded again, it
+    could get other block scales and change.
+
     Args:
         config: ``genetic``, ``scoring``, ``precision`` and the seed are used.
         objectives: their weighted sum is the fitness.
@@ -34,24 +35,23 @@ class Genetic:
 
     def __init__(self, config: TrainConfig, objectives: Objectives) -> None:
         self._config, self._objectives = config, objectives
-        self._population = Population(four_bits=config.precision == "fp4", seed=config.seed)
+        self._held: Tensor | Packed | None = None
 
     @torch.no_grad()
     def step(self, weight: Tensor, batch: Batch, step: int) -> tuple[Tensor, dict[str, float]]:
         """Breed one generation; see ``Method``."""
-        population = self._population.heads
-        if population is None:
+        if self._held is None:
             count = self._config.genetic.individuals
-            copies = weight.expand(count - 1, *weight.shape)
-            mutated = self._mutated(copies, step, first=count)
-            population = self._population.fill(torch.cat([weight.unsqueeze(0), mutated]))
-        values = self._values(population, batch)
+            mutated = self._mutated(weight.expand(count - 1, *weight.shape), step, first=count)
+            heads = torch.cat([weight.unsqueeze(0), mutated])
+            self._held = quantize(heads) if self._config.precision == "fp4" else heads
+        population = dequantize(self._held) if isinstance(self._held, Packed) else self._held
+        scores = torch.stack([base_scores(head, batch, self._config.scoring) for head in population], dim=2)
+        values = self._objectives.means(batch, [(slice(0, len(scores)), scores)])
         fitness = self._objectives.total(values)
         # Stable: of equals the first is the better, so that an elite gives way only to an individual that beats it.
         order = fitness.argsort(descending=True, stable=True)
         best = population[order[0]].clone()
-        elites = order[: self._config.genetic.elites]
-        self._population.replace(elites, self._children(population, fitness, step), step)
         facts = {
             "fitness": float(fitness[order[0]]),
             "fitness_mean": float(fitness.mean()),
@@ -59,25 +59,29 @@ class Genetic:
             "best_individual": float(order[0]),
             "update_norm": float(torch.linalg.vector_norm(best - weight)),
         }
-        facts |= self._population.facts()
+        elites, children = order[: self._config.genetic.elites], self._children(population, fitness, step)
+        if isinstance(self._held, Packed):
+            chances = rounding_chances("four bits of a population", self._config.seed, step, children)
+            parts = zip(self._held[:3], quantize(children, chances)[:3], strict=True)
+            codes, scales, scale = (torch.cat([old[elites], new]) for old, new in parts)
+            self._held = Packed(codes, scales, scale, weight.shape[1])
+            size = float(self._held.bytes)
+            facts |= {"weight_bytes": size / len(population), "method_bytes": size}
+        else:
+            self._held = torch.cat([population[elites], children])
         if len(values) > 1:
             facts |= {name: float(value[order[0]]) for name, value in values.items()}
         return best, facts
 
     def state(self) -> dict[str, Tensor]:
         """Return the population, elites first."""
-        return self._population.state()
+        if isinstance(self._held, Packed):
+            return self._held.state()
+        return {} if self._held is None else {"population": self._held}
 
     def load_state(self, state: dict[str, Tensor]) -> None:
         """Restore what ``state`` returned."""
-        self._population.load_state(state)
-
-    def _values(self, population: Tensor, batch: Batch) -> dict[str, Tensor]:
-        """Return each objective's mean over the queries, for every individual."""
-        pools = Pools(batch.queries, batch.documents, batch.valid)
-        scores = torch.stack([base_scores(head, pools, self._config.scoring) for head in population], dim=2)
-        values = self._objectives.of(batch).values(scores, slice(0, len(batch.queries)))
-        return {name: value / len(batch.queries) for name, value in values.items()}
+        self._held = state.get("population", Packed.of_state(state))
 
     def _children(self, population: Tensor, fitness: Tensor, step: int) -> Tensor:
         settings = self._config.genetic

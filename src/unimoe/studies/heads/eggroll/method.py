@@ -16,14 +16,11 @@ from unimoe.core.errors import DataError, UsageError
 from unimoe.studies.heads.config import TrainConfig
 from unimoe.studies.heads.eggroll.fp4 import FourBit
 from unimoe.studies.heads.eggroll.genetic import Genetic
-from unimoe.studies.heads.eggroll.noise import directions, product_directions
+from unimoe.studies.heads.eggroll.noise import Perturbations, directions, product_directions, score_noise
 from unimoe.studies.heads.eggroll.objectives import Objectives
-from unimoe.studies.heads.eggroll.perturbations import Perturbations
-from unimoe.studies.heads.eggroll.products import Pools
-from unimoe.studies.heads.eggroll.score_space import score_noise, through_head
 from unimoe.studies.heads.eggroll.scoring import Scorer, base_scores
-from unimoe.studies.heads.eggroll.update import Ascent, Sigma, estimate, relative_sigma, shape, sigma_for
-from unimoe.studies.heads.methods import GradientMethod, Method
+from unimoe.studies.heads.eggroll.update import Sigma, estimate, relative_sigma, shape, sigma_for
+from unimoe.studies.heads.methods import Ascent, GradientMethod, Method
 from unimoe.studies.heads.pools import Batch, PoolSet
 from unimoe.training.losses.sampling import spread_of
 from unimoe.training.losses.score_space import score_space_gradient
@@ -32,41 +29,32 @@ _ORIGINAL_TARGET = 0.1  # the variance of f+ - f- in the original's rule for sig
 
 
 def evolution(
-    config: TrainConfig,
-    weight: Tensor,
-    train: PoolSet,
-    *,
-    groups: Mapping[str, str] | None = None,
-    dates: Mapping[str, date] | None = None,
+    config: TrainConfig, weight: Tensor, train: PoolSet, *, dates: Mapping[str, date] | None = None
 ) -> Method:
-    """Make the method of a config that trains by evolution.
+    """Make the method of a config that trains by evolution: ``eggroll``, ``score_es``, ``genetic`` or ``hybrid``.
 
     Args:
-        config: ``method`` is ``eggroll``, ``score_es``, ``genetic`` or ``hybrid``.
+        config: of the training.
         weight: the head before training, ``(D_out, D)``.
         train: the training pools, on the weight's device.
-        groups: document id to group, for the objective ``fairness``; by default the first stage's upper and lower half.
         dates: document id to date, for the objective ``freshness``.
 
     Raises:
-        UsageError: freshness without dates, or a method that is no evolution.
-        DataError: a document without a group or date.
+        UsageError: freshness without dates.
+        DataError: a document without a date.
     """
-    objectives = Objectives(config, train, groups=groups, dates=dates)
+    objectives = Objectives(config, train, dates=dates)
     method: Method
-    if config.method == "eggroll":
-        method = WeightEvolution(config, weight, objectives)
-    elif config.method == "score_es":
+    if config.method == "genetic":
+        return Genetic(config, objectives)  # which has a population in four bits of its own
+    if config.method == "score_es":
         method = ScoreEvolution(config, objectives)
-    elif config.method == "genetic":
-        method = Genetic(config, objectives)
-    elif config.method == "hybrid":
-        gradient = GradientMethod(config, config.gradient_method, config.gradient_learning_rate, weight)
-        method = Hybrid(WeightEvolution(config, weight, objectives), gradient, config.handoff)
     else:
-        raise UsageError(f"method {config.method!r} is no evolution; use eggroll, score_es, genetic or hybrid")
-    wraps = config.precision == "fp4" and config.method != "genetic"  # whose population is in four bits already
-    return FourBit(method, config.seed) if wraps else method
+        method = WeightEvolution(config, weight, objectives)
+    if config.method == "hybrid":
+        gradient = GradientMethod(config, config.gradient_method, config.gradient_learning_rate)
+        method = Hybrid(method, gradient, config.handoff)
+    return FourBit(method, config.seed) if config.precision == "fp4" else method
 
 
 class WeightEvolution:
@@ -78,13 +66,11 @@ class WeightEvolution:
     """
 
     def __init__(self, config: TrainConfig, weight: Tensor, objectives: Objectives) -> None:
-        self._config, self._objectives = config, objectives
-        gemm = torch.bfloat16 if config.precision == "bfloat16" else None
-        self._scorer = Scorer(config.scoring, gemm_dtype=gemm)
-        self._optimizer = _optimizer(config)
+        self._config, self._objectives, self._ascent = config, objectives, Ascent(config)
+        self._scorer = Scorer(config.scoring, gemm_dtype=torch.bfloat16 if config.precision == "bfloat16" else None)
         self._sigma: Sigma | None = None
         if config.adaptive_sigma and config.sigma_is == "relative":
-            self._sigma = Sigma(_positive(sigma_for(config.sigma, weight)), "relative")
+            self._sigma = Sigma(_absolute_sigma(config, sigma_for(1.0, weight)))
         elif config.adaptive_sigma:
             highest = math.inf if config.seed_scale else 1.0
             self._sigma = Sigma(config.sigma, "absolute", target=_ORIGINAL_TARGET, highest=highest)
@@ -92,13 +78,13 @@ class WeightEvolution:
     @torch.no_grad()
     def step(self, weight: Tensor, batch: Batch, step: int) -> tuple[Tensor, dict[str, float]]:
         """Take a step; see ``Method``."""
-        config, perturbations, sigma = self._config, self._perturbations(weight, step), self._scale(weight)
-        values = self._values(weight, batch, perturbations, sigma)
+        config, perturbations = self._config, self._perturbations(weight, step)
+        sigma = self._sigma.value if self._sigma else _absolute_sigma(config, sigma_for(1.0, weight))
+        values = self._objectives.means(batch, self._scorer.blocks(weight, batch, perturbations, sigma))
         fitness = self._objectives.total(values)
-        shaped = shape(fitness, config.shaping_method)
-        gradient = estimate(perturbations, shaped, sigma, seed_scale=config.seed_scale)
+        gradient = estimate(perturbations, shape(fitness, config.shaping_method), sigma, seed_scale=config.seed_scale)
         tied = _tied(fitness)
-        moved, facts = _climb(self._optimizer, weight, gradient, informed=tied < 1)
+        moved, facts = _climb(self._ascent, weight, gradient, informed=tied < 1)
         facts |= {
             "fitness": float(fitness.mean()),
             "fitness_spread": float(fitness.std(correction=0)),
@@ -114,7 +100,7 @@ class WeightEvolution:
 
     def state(self) -> dict[str, Tensor]:
         """Return the optimizer's moments, and an adaptive sigma."""
-        tensors = self._optimizer.state()
+        tensors = self._ascent.state()
         if self._sigma is not None:
             # As the bits of its 64: not every device has numbers of that precision.
             tensors["sigma"] = torch.tensor(self._sigma.value, dtype=torch.float64).view(torch.int64)
@@ -122,21 +108,9 @@ class WeightEvolution:
 
     def load_state(self, state: dict[str, Tensor]) -> None:
         """Restore what ``state`` returned."""
-        self._optimizer.load_state(state)
         if self._sigma is not None:
             self._sigma.value = float(state["sigma"].cpu().view(torch.float64))
-
-    def _values(self, weight: Tensor, batch: Batch, directions: Perturbations, sigma: float) -> dict[str, Tensor]:
-        """Return each objective's mean over the queries, ``(2M,)``."""
-        of_batch, totals = self._objectives.of(batch), dict[str, Tensor]()
-        pools = Pools(batch.queries, batch.documents, batch.valid)
-        relevance = of_batch.relevance_alone
-        if relevance is not None:
-            return {"relevance": self._scorer.rated(weight, pools, directions, sigma, relevance).mean(dim=0)}
-        for block, scores in self._scorer.blocks(weight, pools, directions, sigma):
-            for name, value in of_batch.values(scores, block).items():
-                totals[name] = totals[name] + value if name in totals else value
-        return {name: total / len(batch.queries) for name, total in totals.items()}
+        self._ascent.load_state({name: value for name, value in state.items() if name != "sigma"})
 
     def _perturbations(self, weight: Tensor, step: int) -> Perturbations:
         config, (d_out, d_in), count = self._config, weight.shape, self._config.population_size // 2
@@ -144,11 +118,6 @@ class WeightEvolution:
             sizes = product_sizes(count, d_out, d_in)
             return product_directions(config.seed, step, *sizes, d_out, d_in, device=weight.device)
         return directions(config.seed, step, count, d_out, d_in, rank=config.noise_rank, device=weight.device)
-
-    def _scale(self, weight: Tensor) -> float:
-        if self._sigma is not None:
-            return self._sigma.value
-        return _absolute_sigma(self._config, sigma_for(1.0, weight))
 
 
 class ScoreEvolution:
@@ -160,21 +129,20 @@ class ScoreEvolution:
     """
 
     def __init__(self, config: TrainConfig, objectives: Objectives) -> None:
-        self._config, self._objectives = config, objectives
-        self._optimizer = _optimizer(config)
+        self._config, self._objectives, self._ascent = config, objectives, Ascent(config)
+        self.state, self.load_state = self._ascent.state, self._ascent.load_state
 
-    @torch.no_grad()
     def step(self, weight: Tensor, batch: Batch, step: int) -> tuple[Tensor, dict[str, float]]:
         """Take a step; see ``Method``."""
-        config, pools = self._config, Pools(batch.queries, batch.documents, batch.valid)
-        scores = base_scores(weight, pools, config.scoring)
-        spread = spread_of(scores, batch.valid)
+        config, parameter = self._config, weight.detach().requires_grad_()
+        scores = base_scores(parameter, batch, config.scoring)
+        fixed = scores.detach()
+        spread = spread_of(fixed, batch.valid)
         sigma = _absolute_sigma(config, spread)
-        metric, count = self._objectives.relevance(batch), config.population_size // 2
-        noise = score_noise(config.seed, step, count, scores)
-        slopes, found = score_space_gradient(scores, metric, sigma, noise)
-        gradient = through_head(slopes, weight, pools, config.scoring)
-        moved, facts = _climb(self._optimizer, weight, gradient, informed=bool(slopes.any()))
+        noise = score_noise(config.seed, step, config.population_size // 2, fixed)
+        slopes, found = score_space_gradient(fixed, self._objectives.relevance(batch), sigma, noise)
+        (gradient,) = torch.autograd.grad(scores, parameter, slopes)
+        moved, facts = _climb(self._ascent, weight, gradient, informed=bool(slopes.any()))
         facts |= {
             "fitness": float(found.mean()),
             "fitness_spread": float(found.mean(0).std(correction=0)),
@@ -182,14 +150,6 @@ class ScoreEvolution:
             "sigma": sigma,
         }
         return moved, facts | ({"sigma_relative": sigma / spread} if spread > 0 else {})
-
-    def state(self) -> dict[str, Tensor]:
-        """Return the optimizer's moments."""
-        return self._optimizer.state()
-
-    def load_state(self, state: dict[str, Tensor]) -> None:
-        """Restore what ``state`` returned."""
-        self._optimizer.load_state(state)
 
 
 class Hybrid:
@@ -200,21 +160,20 @@ class Hybrid:
     """
 
     def __init__(self, first: Method, second: Method, handoff: int) -> None:
-        self._first, self._second, self._handoff = first, second, handoff
+        self._parts, self._handoff = {"first": first, "second": second}, handoff
 
     def step(self, weight: Tensor, batch: Batch, step: int) -> tuple[Tensor, dict[str, float]]:
         """Take a step of the method whose turn it is; see ``Method``."""
-        return (self._first if step < self._handoff else self._second).step(weight, batch, step)
+        return self._parts["first" if step < self._handoff else "second"].step(weight, batch, step)
 
     def state(self) -> dict[str, Tensor]:
         """Return the state of both methods."""
-        parts = {"first": self._first.state(), "second": self._second.state()}
-        return {f"{part}.{name}": value for part, state in parts.items() for name, value in state.items()}
+        return {f"{part}.{key}": value for part, one in self._parts.items() for key, value in one.state().items()}
 
     def load_state(self, state: dict[str, Tensor]) -> None:
         """Restore what ``state`` returned."""
-        for part, method in (("first.", self._first), ("second.", self._second)):
-            method.load_state({name.removeprefix(part): t for name, t in state.items() if name.startswith(part)})
+        for part, method in self._parts.items():
+            method.load_state({k.removeprefix(f"{part}."): v for k, v in state.items() if k.startswith(f"{part}.")})
 
 
 def product_sizes(count: int, outputs: int, inputs: int) -> tuple[int, int]:
@@ -229,25 +188,16 @@ def product_sizes(count: int, outputs: int, inputs: int) -> tuple[int, int]:
     return min(splits, key=lambda split: (1 + (outputs + 1) / split[1]) * (1 + (inputs + 1) / split[0]))
 
 
-def _optimizer(config: TrainConfig) -> Ascent:
-    rate, decay = config.learning_rate, config.weight_decay
-    return Ascent(config.optimizer, rate, max_norm=config.max_norm, weight_decay=decay)
-
-
-def _climb(optimizer: Ascent, weight: Tensor, gradient: Tensor, *, informed: bool) -> tuple[Tensor, dict[str, float]]:
+def _climb(ascent: Ascent, weight: Tensor, gradient: Tensor, *, informed: bool) -> tuple[Tensor, dict[str, float]]:
     """Take the optimizer's step, or none where the fitness was tied: Adam's momentum would move the weight still."""
     if not informed:
         return weight, {"gradient_norm": 0.0, "update_norm": 0.0}
-    moved = weight.clone()
-    norm = optimizer.step(moved, gradient)
+    moved, norm = ascent.step(weight, gradient)
     return moved, {"gradient_norm": norm, "update_norm": float(torch.linalg.vector_norm(moved - weight))}
 
 
 def _absolute_sigma(config: TrainConfig, unit: float) -> float:
-    return _positive(config.sigma * (unit if config.sigma_is == "relative" else 1.0))
-
-
-def _positive(sigma: float) -> float:
+    sigma = config.sigma * (unit if config.sigma_is == "relative" else 1.0)
     if not (math.isfinite(sigma) and sigma > 0):
         raise DataError(f"sigma relative to weights or scores that do not differ is {sigma}; set sigma_is absolute")
     return sigma

@@ -1,4 +1,4 @@
-"""Random factors by counter: a draw depends on seed, step and place alone.
+"""Random directions for a weight ``(D_out, D_in)``, drawn by counter: a draw depends on seed, step and place alone.
 
 Philox (Salmon et al. 2011) is keyed by a hash of stream, seed and step, and every row of factors has a fixed range of
 its counter. So row j is the same alone or among others, on any device and in any process, and no two pairs of seed and
@@ -12,9 +12,10 @@ they end at 4.4, and their fourth moment is 2.9998 in place of 3.
 from __future__ import annotations
 
 import hashlib
+import math
+from dataclasses import dataclass
 from functools import cache
-from threading import Lock
-from typing import Any, Literal, get_args
+from typing import Literal
 
 import numpy as np
 import torch
@@ -22,19 +23,115 @@ from numpy.typing import NDArray
 from scipy.special import ndtri
 from torch import Tensor
 
-from unimoe.core.errors import UsageError
-from unimoe.studies.heads.eggroll.kernels import machine_code
-from unimoe.studies.heads.eggroll.perturbations import Directions, ProductDirections
-
 Kind = Literal["normal", "rademacher"]
 """Normal entries, or signs (``rademacher``): both have zero mean and unit variance."""
 
-_WORDS = 4
-"""64-bit words that one value of Philox's counter gives."""
-
 _INTERVALS = 2**16
+_WORDS = 4  # of 64 bits, which one value of Philox's counter gives
 
-_PHILOX, _PHILOX_LOCK = np.random.Philox(key=0), Lock()
+
+@dataclass(frozen=True)
+class Directions:
+    """Independent directions ``E_j = sum_k a_jk b_jk^T / sqrt(r)``, with ``mean |E_j|^2 = D_out D_in`` at every rank.
+
+    Each is used twice, as ``W + sigma E_j`` and ``W - sigma E_j``.
+
+    Attributes:
+        a: output factors ``(M, r, D_out)``.
+        b: input factors ``(M, r, D_in)``.
+    """
+
+    a: Tensor
+    b: Tensor
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """The dimensions of the set; their product is M, the number of directions."""
+        return (len(self.a),)
+
+    @property
+    def scale(self) -> float:
+        """The factor of the sum over ranks."""
+        return 1 / math.sqrt(self.a.shape[1])
+
+    @property
+    def inputs(self) -> Tensor:
+        """All ``b`` as rows, the first rank of all directions first."""
+        return self.b.transpose(0, 1).flatten(0, 1)
+
+    @property
+    def outputs(self) -> Tensor:
+        """All ``a`` as rows, the first rank of all directions first."""
+        return self.a.transpose(0, 1).flatten(0, 1)
+
+    def of_inputs(self, products: Tensor) -> list[Tensor]:
+        """View products with ``inputs``, ``(..., r M)``, as a tensor per rank that broadcasts over the directions."""
+        return list(products.view(*products.shape[:-1], -1, len(self.a)).unbind(-2))
+
+    of_outputs = of_inputs
+
+    def gram(self) -> list[list[Tensor]]:
+        """Return ``a_k . a_l`` of every direction, for all pairs of ranks."""
+        ranks = self.a.unbind(1)
+        return [[(first * second).sum(-1) for second in ranks] for first in ranks]
+
+    def weighted_sum(self, weights: Tensor) -> Tensor:
+        """Return ``sum_j weights_j E_j``, ``(D_out, D_in)``."""
+        scaled = (self.scale * weights).to(self.a.dtype).view(-1, 1, 1)
+        return (self.a * scaled).flatten(0, 1).T @ self.b.flatten(0, 1)
+
+
+@dataclass(frozen=True)
+class ProductDirections:
+    """Every ``b`` with every ``a``: ``m1 m2`` directions of rank 1 for the matrix products of ``m1 + m2``.
+
+    Direction ``i m2 + j`` is ``a_j b_i^T``. They are uncorrelated but not independent: for normal factors the estimate
+    of a linear objective's gradient has the relative squared error ``(1 + (D_out + 1) / m2) (1 + (D_in + 1) / m1) - 1``
+    (with -1 in place of +1 for signs), where ``m1 m2`` independent directions have about ``D_out D_in / (m1 m2)``.
+    The members are those of ``Directions``.
+
+    Attributes:
+        a: output factors ``(m2, D_out)``.
+        b: input factors ``(m1, D_in)``.
+    """
+
+    a: Tensor
+    b: Tensor
+    scale = 1.0
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """``(m1, m2)``."""
+        return (len(self.b), len(self.a))
+
+    @property
+    def inputs(self) -> Tensor:
+        """``(m1, D_in)``."""
+        return self.b
+
+    @property
+    def outputs(self) -> Tensor:
+        """``(m2, D_out)``."""
+        return self.a
+
+    def of_inputs(self, products: Tensor) -> list[Tensor]:
+        """View ``(..., m1)`` as ``(..., m1, 1)``."""
+        return [products.unsqueeze(-1)]
+
+    def of_outputs(self, products: Tensor) -> list[Tensor]:
+        """View ``(..., m2)`` as ``(..., 1, m2)``."""
+        return [products.unsqueeze(-2)]
+
+    def gram(self) -> list[list[Tensor]]:
+        """Return ``|a_j|^2``, ``(m2,)``."""
+        return [[self.a.square().sum(-1)]]
+
+    def weighted_sum(self, weights: Tensor) -> Tensor:
+        """Return ``A^T F^T B`` with ``F = weights.view(m1, m2)``."""
+        return self.a.T @ (weights.to(self.b.dtype).view(self.shape).T @ self.b)
+
+
+Perturbations = Directions | ProductDirections
 
 
 def directions(
@@ -50,18 +147,13 @@ def directions(
     device: torch.device | str = "cpu",
     dtype: torch.dtype = torch.float32,
 ) -> Directions:
-    """Draw the independent directions ``first`` to ``first + count - 1`` of a step, for a weight ``(d_out, d_in)``.
+    """Draw the independent directions ``first`` to ``first + count - 1`` of a step.
 
     They are drawn on the CPU in float32; a wider dtype holds the same values.
-
-    Raises:
-        UsageError: an unknown kind, or a count, size or rank below 1.
     """
-    _at_least_one(count=count, d_out=d_out, d_in=d_in, rank=rank)
     rows = factors("directions", seed, step, count, rank * (d_out + d_in), first=first, kind=kind)
-    rows = rows.to(device=device, dtype=dtype)
-    split = rank * d_out
-    return Directions(rows[:, :split].reshape(count, rank, d_out), rows[:, split:].reshape(count, rank, d_in))
+    a, b = torch.split(rows.to(device=device, dtype=dtype), [rank * d_out, rank * d_in], dim=1)
+    return Directions(a.reshape(count, rank, d_out), b.reshape(count, rank, d_in))
 
 
 def product_directions(
@@ -76,16 +168,17 @@ def product_directions(
     device: torch.device | str = "cpu",
     dtype: torch.dtype = torch.float32,
 ) -> ProductDirections:
-    """Draw ``inputs`` b-vectors and ``outputs`` a-vectors of a step, which make as many directions as their product.
-
-    Raises:
-        UsageError: an unknown kind, or a count or size below 1.
-    """
-    _at_least_one(inputs=inputs, outputs=outputs, d_out=d_out, d_in=d_in)
+    """Draw ``inputs`` b-vectors and ``outputs`` a-vectors of a step, which make as many directions as their product."""
     # The streams keep their first names, on which every draw depends.
     a = factors("grid outputs", seed, step, outputs, d_out, kind=kind)
     b = factors("grid inputs", seed, step, inputs, d_in, kind=kind)
     return ProductDirections(a.to(device=device, dtype=dtype), b.to(device=device, dtype=dtype))
+
+
+def score_noise(seed: int, step: int, count: int, scores: Tensor) -> Tensor:
+    """Draw directions in the space of scores ``(B, P)``, ``(count, B, P)``."""
+    noise = factors("scores", seed, step, count, scores.numel())
+    return noise.view(count, *scores.shape).to(scores.device, scores.dtype)
 
 
 def factors(
@@ -95,53 +188,24 @@ def factors(
 
     Returns:
         float32 ``(count, entries)`` on the CPU, possibly a view of longer rows.
-
-    Raises:
-        UsageError: an unknown kind.
     """
-    if kind not in get_args(Kind):
-        raise UsageError(f"kind of noise {kind!r}: unknown; use {' or '.join(get_args(Kind))}")
-    bits = 16 if kind == "normal" else 1
-    counters = -(-entries * bits // (64 * _WORDS))
-    key = hashlib.blake2b(f"{stream}\n{seed}\n{step}".encode(), digest_size=16).digest()
-    words = _words(key, first * counters, count * counters * _WORDS)
-    values = _normals(words) if kind == "normal" else _signs(words)
+    counters = -(-entries * (16 if kind == "normal" else 1) // (64 * _WORDS))
+    philox = np.random.Philox(key=_key(f"{stream}\n{seed}\n{step}"), counter=first * counters)
+    words = philox.random_raw(count * counters * _WORDS).astype("<u8")
+    if kind == "normal":
+        values = torch.from_numpy(_table()[words.view("<u2")])
+    else:
+        values = torch.from_numpy(np.unpackbits(words.view(np.uint8), bitorder="little")).float() * 2 - 1
     return values.view(count, -1)[:, :entries]
 
 
-def _words(key: bytes, counter: int, count: int) -> NDArray[np.uint64]:
-    """``np.random.Philox(key=key, counter=counter).random_raw(count)``, without the entropy that a new one gathers."""
-    state: Any = {
-        "bit_generator": "Philox",
-        "state": {
-            "key": np.frombuffer(key, dtype="<u8").astype(np.uint64),
-            "counter": np.array([counter >> bits & 2**64 - 1 for bits in (0, 64, 128, 192)], dtype=np.uint64),
-        },
-        "buffer": np.zeros(_WORDS, dtype=np.uint64),
-        "buffer_pos": _WORDS,  # all of it is used up
-        "has_uint32": 0,
-        "uinteger": 0,
-    }
-    with _PHILOX_LOCK:
-        _PHILOX.state = state
-        return np.asarray(_PHILOX.random_raw(count), dtype="<u8")
+def generator(stream: str, seed: int, step: int) -> np.random.Generator:
+    """Make a generator for one purpose in one step; no two streams, seeds or steps share random numbers."""
+    return np.random.Generator(np.random.Philox(key=_key(f"choices\n{stream}\n{seed}\n{step}")))
 
 
-def _normals(words: NDArray[np.uint64]) -> Tensor:
-    values = np.empty(4 * len(words), dtype=np.float32)
-    _look_up(words.view("<u2"), _table(), values)
-    return torch.from_numpy(values)
-
-
-@machine_code
-def _look_up(numbers: NDArray[np.uint16], table: NDArray[np.float32], values: NDArray[np.float32]) -> None:
-    for place in range(len(numbers)):
-        values[place] = table[numbers[place]]
-
-
-def _signs(words: NDArray[np.uint64]) -> Tensor:
-    bits = torch.from_numpy(np.unpackbits(words.view(np.uint8), bitorder="little"))
-    return bits.float().mul_(2).sub_(1)
+def _key(text: str) -> int:
+    return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=16).digest(), "little")
 
 
 @cache
@@ -152,9 +216,3 @@ def _table() -> NDArray[np.float32]:
     upper = densities[:-1] - densities[1:]
     upper /= np.sqrt(np.mean(upper**2))
     return np.concatenate([-upper[::-1], upper]).astype(np.float32)
-
-
-def _at_least_one(**sizes: int) -> None:
-    for name, size in sizes.items():
-        if size < 1:
-            raise UsageError(f"{name} is {size}; it must be at least 1")

@@ -6,87 +6,72 @@ h ``x_k = b_k.h``, ``y_k = a_k.(W h)``, ``K_kl = a_k.a_l``:
     (W_s q).(W_s d) = (W q).(W d) + s c sum_k (x_k(q) y_k(d) + y_k(q) x_k(d)) + c^2 sum_kl x_k(q) K_kl x_l(d)
     |W_s h|^2       = |W h|^2 + 2 s c sum_k x_k y_k + c^2 sum_kl x_k K_kl x_l
 
-The x and y of all documents and directions are one matrix product. Queries are taken a block at a time, so that the
-products of a block are still in the processor's cache when they are used; smaller blocks would cost more by their
-number than they gain.
+The x and y of all documents and directions are three matrix products.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
-from math import prod
-from typing import Literal, NamedTuple, get_args
+from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
-from torch.nn import functional
 
-from unimoe.core.errors import UsageError
-from unimoe.studies.heads.eggroll.cpu_scoring import earned_on_cpu, score_on_cpu
-from unimoe.studies.heads.eggroll.kernels import takes_machine_code
-from unimoe.studies.heads.eggroll.ndcg import PoolMetric
-from unimoe.studies.heads.eggroll.perturbations import Perturbations
-from unimoe.studies.heads.eggroll.products import DocumentTerms, Pools, Products, QueryTerms, masked, sum_of_products
+from unimoe.core.errors import DataError
+from unimoe.studies.heads.config import Scoring
+from unimoe.studies.heads.eggroll.noise import Perturbations
+from unimoe.studies.heads.model import head_scores
+from unimoe.studies.heads.pools import Pools
 
-Similarity = Literal["dot", "cosine"]
+_BLOCK_BYTES = {"cpu": 2**21}  # of the scores of a block: those fit the processor's cache
+_MOST_BYTES = 2**28
 
 
-def base_scores(weight: Tensor, pools: Pools, similarity: Similarity) -> Tensor:
-    """Return the scores under the weight ``(D_out, D)`` itself.
-
-    Returns:
-        ``(B, P)``, ``-inf`` where a pool is padded. A vector of length 0 has cosine 0.
+def base_scores(weight: Tensor, pools: Pools, scoring: Scoring) -> Tensor:
+    """Return the scores under the weight ``(D_out, D)`` itself, ``(B, P)``, ``-inf`` where a pool is padded.
 
     Raises:
         DataError: a score is not finite.
-        UsageError: an unknown similarity.
     """
-    _check_similarity(similarity)
-    queries, documents = pools.queries @ weight.T, pools.documents @ weight.T
-    if similarity == "cosine":
-        queries, documents = functional.normalize(queries, dim=-1), functional.normalize(documents, dim=-1)
-    return masked(torch.bmm(documents, queries.unsqueeze(-1)).squeeze(-1), pools.valid)
+    return _masked(head_scores(weight, pools.queries, pools.documents, scoring), pools.valid)
 
 
-class _Block(NamedTuple):
-    """Some queries, and the terms of their scores."""
+class _Terms(NamedTuple):
+    """What the closed forms know of some vectors: ``W h``, and x and y as a tensor per rank."""
 
-    part: slice
-    products: Products
-    documents: DocumentTerms
-    queries: QueryTerms
+    projected: Tensor
+    x: list[Tensor]
+    y: list[Tensor]
 
 
+def _terms(
+    vectors: Tensor, weight: Tensor, perturbations: Perturbations, gemm_dtype: torch.dtype | None = None
+) -> _Terms:
+    projected, inputs = vectors @ weight.T, perturbations.inputs.T
+    x = vectors @ inputs if gemm_dtype is None else (vectors.to(gemm_dtype) @ inputs.to(gemm_dtype)).to(vectors.dtype)
+    return _Terms(projected, perturbations.of_inputs(x), perturbations.of_outputs(projected @ perturbations.outputs.T))
+
+
+@dataclass(frozen=True)
 class Scorer:
-    """Scores pools under all perturbations; its work buffers are kept from one step to the next.
+    """Scores pools under all perturbations.
 
-    Args:
-        similarity: dot product or cosine of the projected vectors; both are exact.
-        gemm_dtype: dtype of the documents' products with the directions, such as bfloat16 where that is fast; by
-            default the documents'. The base scores always keep the documents' dtype.
-        block_bytes: of the scores of a block, or of its products where scores are not kept; by default a size that
-            suits the device.
-
-    Raises:
-        UsageError: an unknown similarity.
+    Attributes:
+        scoring: dot product or cosine of the projected vectors; both are exact.
+        gemm_dtype: dtype of the documents' products with the directions, such as bfloat16 where that is fast; None for
+            the documents'. ``W h`` always keeps their dtype.
+        block_bytes: of the scores of a block; None for a size that suits the device.
     """
 
-    def __init__(
-        self, similarity: Similarity, *, gemm_dtype: torch.dtype | None = None, block_bytes: int | None = None
-    ) -> None:
-        _check_similarity(similarity)
-        self.similarity = similarity
-        self._gemm_dtype, self._block_bytes = gemm_dtype, block_bytes
-        self._buffers: dict[str, Tensor] = {}
+    scoring: Scoring
+    gemm_dtype: torch.dtype | None = None
+    block_bytes: int | None = None
 
     def scores(self, weight: Tensor, pools: Pools, perturbations: Perturbations, sigma: float) -> Tensor:
-        """Return all scores at once; arguments and errors as in ``blocks``.
-
-        Returns:
-            ``(B, P, 2M)``: under all ``W + sigma E_j`` first, then under all ``W - sigma E_j``; ``-inf`` where a pool
-            is padded.
-        """
-        return torch.cat([scores.clone() for _, scores in self.blocks(weight, pools, perturbations, sigma)])
+        """Return all scores at once, ``(B, P, 2M)``; see ``blocks``."""
+        return torch.cat([scores for _, scores in self.blocks(weight, pools, perturbations, sigma)])
 
     def blocks(
         self, weight: Tensor, pools: Pools, perturbations: Perturbations, sigma: float
@@ -100,112 +85,61 @@ class Scorer:
             sigma: their scale.
 
         Yields:
-            Which queries, and their scores ``(b, P, 2M)`` as in ``scores``, in memory that the next block overwrites.
+            Which queries, and their scores ``(b, P, 2M)``: under all ``W + sigma E_j`` first, then under all
+            ``W - sigma E_j``; ``-inf`` where a pool is padded.
 
         Raises:
             DataError: a score is not finite.
         """
-        for block in self._blocks(weight, pools, perturbations, sigma):
-            with torch.no_grad():
-                scores = self._scores(block, perturbations.shape)
-            yield block.part, scores.view(*scores.shape[:2], -1)
+        count, size, _ = pools.documents.shape
+        budget = self.block_bytes or _BLOCK_BYTES.get(weight.device.type, _MOST_BYTES)
+        step = max(1, budget // (size * 2 * math.prod(perturbations.shape) * weight.element_size()))
+        for begin in range(0, count, step):
+            part = slice(begin, min(begin + step, count))
+            valid = None if pools.valid is None else pools.valid[part]
+            queries = _terms(pools.queries[part].unsqueeze(1), weight, perturbations)
+            documents = _terms(pools.documents[part], weight, perturbations, self.gemm_dtype)
+            yield part, self._scores(queries, documents, valid, perturbations, sigma).flatten(2)
 
-    def rated(
-        self, weight: Tensor, pools: Pools, perturbations: Perturbations, sigma: float, metric: PoolMetric
-    ) -> Tensor:
-        """Return a metric of these B queries for every ranking, ``(B, 2M)``; arguments and errors as in ``blocks``.
-
-        On a CPU the scores of one pool are counted before those of the next are computed.
-        """
-        if not (takes_machine_code(weight) and metric.counts_in_machine_code):
-            return metric.over(self.blocks(weight, pools, perturbations, sigma))
-        found = [
-            earned_on_cpu(block.products, block.documents, block.queries, metric.judged(block.part))
-            for block in self._blocks(weight, pools, perturbations, sigma, keeps_scores=False)
-        ]
-        return metric.rounded(torch.cat(found))
-
-    def _blocks(
-        self, weight: Tensor, pools: Pools, perturbations: Perturbations, sigma: float, *, keeps_scores: bool = True
-    ) -> Iterator[_Block]:
-        with torch.no_grad():
-            products = Products(weight, pools, perturbations, sigma, self.similarity == "cosine", self._gemm_dtype)
-        total, held = len(pools.queries), 2 * prod(perturbations.shape) if keeps_scores else products.width
-        budget = 2**28 if weight.device.type != "cpu" else 2**21 if keeps_scores else 2**22
-        row_bytes = held * weight.element_size()
-        most = (self._block_bytes or budget) // (pools.documents.shape[1] * row_bytes)
-        most = max(1, min(most, products.most_queries))
-        step = max(1, -(-total // max(1, -(-total // most))))
-        for begin in range(0, total, step):
-            part = slice(begin, min(begin + step, total))
-            with torch.no_grad():
-                documents, queries = products.of(part, self._buffer), products.queries.of(part)
-            yield _Block(part, products, documents, queries)
-
-    def _scores(self, block: _Block, directions: tuple[int, ...]) -> Tensor:
+    def _scores(self, q: _Terms, d: _Terms, valid: Tensor | None, perturbations: Perturbations, sigma: float) -> Tensor:
         """Return scores ``(b, P, 2, *directions)``."""
-        documents, queries, gram, twice = block.documents, block.queries, block.products.gram, block.products.twice
-        shape = documents.base.shape[:2]
-        scores = self._buffer("scores", (*shape, 2, *directions), documents.base)
-        if takes_machine_code(scores):
-            score_on_cpu(block.products, documents, queries, scores)
-            return scores
-        plus, minus = scores[:, :, 0], scores[:, :, 1]
-        _combine(documents, queries, plus, minus)
-        if documents.squared is not None:
-            scratch = [self._buffer(name, (*shape, *directions), documents.base) for name in ("odd", "even")]
-            _normalise(documents, documents.squared, gram, twice, queries.lengths[0], plus, *scratch)
-            _normalise(documents, documents.squared, gram, -twice, queries.lengths[1], minus, *scratch)
+        c, spread = sigma * perturbations.scale, [1] * len(perturbations.shape)
+        base = _masked((d.projected @ q.projected.mT).squeeze(2), valid)
+        gram = [[c * c * product for product in row] for row in perturbations.gram()]
+        scores = base.new_empty(*base.shape, 2, *perturbations.shape)
+        for sign, into in ((1, scores[:, :, 0]), (-1, scores[:, :, 1])):
+            into.copy_(base.view(*base.shape, *spread))
+            for k, row in enumerate(gram):
+                into.addcmul_(d.x[k], _sum_of_products(row, q.x) + sign * c * q.y[k])
+                into.addcmul_(d.y[k], sign * c * q.x[k])
+        if self.scoring == "cosine":
+            self._divide_by_lengths(scores, q, d, gram, 2 * c)
         return scores
 
-    def _buffer(self, name: str, shape: tuple[int, ...], like: Tensor) -> Tensor:
-        """Return memory that is used again, unless it is too small or of another kind."""
-        need, held = prod(shape), self._buffers.get(name)
-        if held is None or held.numel() < need or held.dtype != like.dtype or held.device != like.device:
-            held = self._buffers[name] = torch.empty(need, dtype=like.dtype, device=like.device)
-        return held[:need].view(shape)
+    def _divide_by_lengths(self, scores: Tensor, q: _Terms, d: _Terms, gram: list[list[Tensor]], twice: float) -> None:
+        """Turn dot products into cosines, in place.
+
+        A squared length is no smaller than its rounding error: else a vector that a perturbation all but cancels would
+        have a cosine beyond reason.
+        """
+        limits, parts = torch.finfo(scores.dtype), []
+        for projected, x, y in (q, d):
+            squared = projected.square().sum(2).view(*projected.shape[:2], *[1] * (scores.ndim - 3))
+            even = squared + _sum_of_products(x, [_sum_of_products(row, x) for row in gram])
+            parts.append((even, twice * _sum_of_products(x, y), limits.eps * squared))
+        for sign, into in ((1, scores[:, :, 0]), (-1, scores[:, :, 1])):
+            of_query, of_document = (torch.maximum(even + sign * odd, least) for even, odd, least in parts)
+            into.mul_((of_document * of_query).clamp_min_(limits.tiny).rsqrt_())
 
 
-def _combine(documents: DocumentTerms, queries: QueryTerms, plus: Tensor, minus: Tensor) -> None:
-    """Write the dot products under both signs."""
-    x, y = documents.x, documents.y
-    torch.addcmul(documents.base, x[0], queries.plus[0], out=plus)
-    torch.addcmul(documents.base, x[0], queries.minus[0], out=minus)
-    for rank in range(len(x)):
-        if rank:
-            plus.addcmul_(x[rank], queries.plus[rank])
-            minus.addcmul_(x[rank], queries.minus[rank])
-        plus.addcmul_(y[rank], queries.cx[rank])
-        minus.addcmul_(y[rank], queries.cx[rank], value=-1)
+def _masked(scores: Tensor, valid: Tensor | None) -> Tensor:
+    if not math.isfinite(float(scores.detach().sum())):  # a single pass: NaN and infinities survive a sum
+        raise DataError("a score is not finite: the weight or a vector is not; lower the learning rate, or embed again")
+    return scores if valid is None else scores.masked_fill(~valid, -torch.inf)
 
 
-def _normalise(
-    documents: DocumentTerms,
-    squared: Tensor,
-    gram: list[list[Tensor]],
-    twice: Tensor,
-    query: Tensor,
-    scores: Tensor,
-    odd: Tensor,
-    lengths: Tensor,
-) -> None:
-    """Turn dot products under one sign into cosines, in place; ``odd`` and ``lengths`` are scratch.
-
-    A squared length is no smaller than its rounding error: else a vector that a perturbation all but cancels would
-    have a cosine beyond reason.
-    """
-    x, y, limits = documents.x, documents.y, torch.finfo(scores.dtype)
-    torch.mul(x[0], y[0], out=odd)
-    lengths.copy_(squared.expand(lengths.shape))
-    for rank, row in enumerate(gram):
-        if rank:
-            odd.addcmul_(x[rank], y[rank])
-        lengths.addcmul_(x[rank], sum_of_products(row, x))
-    lengths.addcmul_(odd, twice)
-    torch.maximum(lengths, limits.eps * squared, out=lengths)
-    scores.mul_(lengths.mul_(query).clamp_min_(limits.tiny).rsqrt_())
-
-
-def _check_similarity(similarity: str) -> None:
-    if similarity not in get_args(Similarity):
-        raise UsageError(f"similarity {similarity!r}: unknown; use {' or '.join(get_args(Similarity))}")
+def _sum_of_products(first: list[Tensor], second: list[Tensor]) -> Tensor:
+    total = first[0] * second[0]
+    for left, right in zip(first[1:], second[1:], strict=True):
+        total = total + left * right
+    return total

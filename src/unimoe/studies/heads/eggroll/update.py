@@ -1,24 +1,17 @@
-"""A step from its fitness: shaping, the estimated gradient, the optimizer, the scale of the noise."""
+"""A step from its fitness: shaping, the estimated gradient, and the scale of the noise."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Literal, get_args
+from typing import Literal
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
-from unimoe.core.errors import UsageError
-from unimoe.studies.heads.eggroll.kernels import machine_code, takes_machine_code
-from unimoe.studies.heads.eggroll.perturbations import Perturbations
-from unimoe.training.optimizer import optimizer_tensors, restore_optimizer
+from unimoe.studies.heads.eggroll.noise import Perturbations
 
 Shaping = Literal["rank", "zscore", "combined", "none"]
-OptimizerName = Literal["sgd", "adam"]
 SigmaRule = Literal["relative", "absolute"]
 
 
@@ -31,16 +24,12 @@ def shape(fitness: Tensor, how: Shaping = "rank") -> Tensor:
     ``none``      unchanged
 
     Equal fitness is shaped to exactly 0 (except by ``none``): nothing was learned, so no step is taken.
-
-    Raises:
-        UsageError: an unknown shaping.
     """
-    if how not in get_args(Shaping):
-        raise UsageError(f"shaping {how!r}: unknown; use {', '.join(get_args(Shaping))}")
     if how == "none":
         return fitness
+    count = fitness.shape[-1]
     if how in ("rank", "combined"):
-        return average_ranks(fitness) / max(1, fitness.shape[-1] - 1) - 0.5 * (fitness.shape[-1] > 1)
+        return average_ranks(fitness) / max(1, count - 1) - 0.5 * (count > 1)
     centred = fitness - fitness.mean(dim=-1, keepdim=True)
     # The mean of equal numbers may differ from them by its rounding, which a division by its own size would blow up.
     centred = torch.where(fitness.amax(dim=-1, keepdim=True) == fitness.amin(dim=-1, keepdim=True), 0.0, centred)
@@ -50,29 +39,10 @@ def shape(fitness: Tensor, how: Shaping = "rank") -> Tensor:
 
 def average_ranks(values: Tensor) -> Tensor:
     """Return ranks from 0, ascending, along the last dimension; equal values share the mean of their places."""
-    if takes_machine_code(values):
-        ranks = torch.empty_like(values, memory_format=torch.contiguous_format)
-        _rank_rows(values.reshape(-1, values.shape[-1]).numpy(), ranks.view(-1, values.shape[-1]).numpy())
-        return ranks
+    values = values.contiguous()
     ordered = values.sort(dim=-1).values
-    below = torch.searchsorted(ordered, values.contiguous())
-    up_to = torch.searchsorted(ordered, values.contiguous(), right=True)
+    below, up_to = (torch.searchsorted(ordered, values, right=right) for right in (False, True))
     return (below + up_to - 1).to(values.dtype) / 2
-
-
-@machine_code
-def _rank_rows(values: NDArray[np.floating], ranks: NDArray[np.floating]) -> None:
-    count = values.shape[1]
-    for row in range(len(values)):
-        order = np.argsort(values[row])
-        first = 0
-        while first < count:
-            last = first
-            while last + 1 < count and values[row, order[last + 1]] == values[row, order[first]]:
-                last += 1
-            for place in range(first, last + 1):
-                ranks[row, order[place]] = (first + last) / 2
-            first = last + 1
 
 
 def estimate(perturbations: Perturbations, fitness: Tensor, sigma: float, *, seed_scale: bool = False) -> Tensor:
@@ -88,51 +58,6 @@ def estimate(perturbations: Perturbations, fitness: Tensor, sigma: float, *, see
     plus, minus = fitness.chunk(2)
     scale = 1 / len(fitness) if seed_scale else 1 / (len(fitness) * sigma)
     return perturbations.weighted_sum((plus - minus) * scale)
-
-
-class Ascent:
-    """Steps of torch's SGD or Adam towards more fitness, with clipping and decoupled weight decay.
-
-    Args:
-        name: ``sgd``, or ``adam`` (Kingma & Ba 2015).
-        learning_rate: of every step.
-        max_norm: gradients are scaled down to this Frobenius norm; None for no clipping.
-        weight_decay: decoupled, as in Loshchilov & Hutter 2019, for SGD too.
-
-    Raises:
-        UsageError: an unknown optimizer.
-    """
-
-    def __init__(
-        self, name: OptimizerName, learning_rate: float, *, max_norm: float | None = None, weight_decay: float = 0.0
-    ) -> None:
-        if name not in get_args(OptimizerName):
-            raise UsageError(f"optimizer {name!r}: unknown; use {' or '.join(get_args(OptimizerName))}")
-        self._rate, self._max_norm, self._decay = learning_rate, max_norm, weight_decay
-        self._parameter = torch.nn.Parameter(torch.empty(0))
-        kind = torch.optim.Adam if name == "adam" else torch.optim.SGD
-        self._optimizer: torch.optim.Optimizer = kind([self._parameter], lr=learning_rate, maximize=True)
-
-    @torch.no_grad()
-    def step(self, weight: Tensor, gradient: Tensor) -> float:
-        """Move the weight in place along the gradient of the fitness; return the gradient's norm before clipping."""
-        norm = float(torch.linalg.vector_norm(gradient))
-        if self._max_norm is not None and norm > self._max_norm:
-            gradient = gradient * (self._max_norm / norm)
-        weight.mul_(1 - self._rate * self._decay)
-        self._parameter.data, self._parameter.grad = weight, gradient  # the optimizer works on the weight's memory
-        self._optimizer.step()
-        return norm
-
-    def state(self) -> dict[str, Tensor]:
-        """Return all that the next step depends on besides the weight."""
-        return optimizer_tensors(self._optimizer)
-
-    def load_state(self, tensors: Mapping[str, Tensor]) -> None:
-        """Restore what ``state`` returned."""
-        if "0.exp_avg" in tensors:  # torch casts moments to the parameter's dtype and device
-            self._parameter.data = tensors["0.exp_avg"].clone()
-        restore_optimizer(self._optimizer, {name: t for name, t in tensors.items() if name[:1].isdigit()})
 
 
 def relative_sigma(sigma: float, weight: Tensor) -> float:
@@ -182,12 +107,6 @@ class Sigma:
     lowest: float = 1e-3
     highest: float = 1.0
 
-    def __post_init__(self) -> None:
-        if self.rule not in get_args(SigmaRule):
-            raise UsageError(f"sigma's rule {self.rule!r}: unknown; use {', '.join(get_args(SigmaRule))}")
-        if not (math.isfinite(self.value) and self.value > 0):
-            raise UsageError(f"sigma is {self.value}; it must be above 0")
-
     def adapt(self, fitness: Tensor, weight: Tensor) -> float:
         """Change sigma after a step, by its raw fitness ``(2M,)`` and the weight after it; return the new sigma."""
         if self.rule == "relative":
@@ -199,8 +118,7 @@ class Sigma:
         plus, minus = fitness.double().chunk(2)
         variance = float((plus - minus).var())
         if variance < 0.5 * self.target:
-            grown, highest = self.value * (1 + self.rate), sigma_for(self.highest, weight)
-            self.value = max(self.value, min(grown, highest))
+            self.value = max(self.value, min(self.value * (1 + self.rate), sigma_for(self.highest, weight)))
         elif variance > 2 * self.target:
             self.value *= 1 - self.rate
         return self.value

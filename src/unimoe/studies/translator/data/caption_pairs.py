@@ -135,11 +135,11 @@ def build_pairs(
             f"embeddings are of {image_ids[0]!r}); give captions and images of one data set"
         )
     described, image_of = np.unique(found[kept], return_inverse=True)
-    without = [caption_ids[row] for row in np.flatnonzero(found < 0)]
+    without = [caption_ids[row] for row in np.flatnonzero(found < 0).tolist()]
     return CaptionPairs(
         # Embeddings can take gigabytes: they are copied only where rows are dropped.
         captions=captions if len(kept) == len(captions) else captions[kept],
-        caption_ids=[caption_ids[row] for row in kept],
+        caption_ids=[caption_ids[row] for row in kept.tolist()],
         images=images if len(described) == len(images) else images[described],
         image_ids=[image_ids[row] for row in described.tolist()],
         image_of=image_of,

@@ -7,6 +7,7 @@ import torch
 from support.toy_pools import best_head, random_head, toy_pools
 
 from unimoe.studies.heads.config import GeneticConfig, TrainConfig
+from unimoe.studies.heads.eggroll.fp4 import Packed, dequantize
 from unimoe.studies.heads.eggroll.genetic import Genetic
 from unimoe.studies.heads.eggroll.objectives import Objectives
 from unimoe.studies.heads.model import evaluate_head
@@ -41,13 +42,14 @@ def test_four_bits_keep_the_elites_and_round_the_children() -> None:
     config = TrainConfig(method="genetic", head_output_size=8, genetic=GeneticConfig(individuals=16), precision="fp4")
     method, weight, found = Genetic(config, Objectives(config, POOLS)), random_head(), []
     for step in range(30):
-        before = method._population.heads
+        before = Packed.of_state(method.state())
         weight, facts = method.step(weight, EVERY, step)
-        after = method._population.heads
-        assert after is not None
+        packed = Packed.of_state(method.state())
+        assert packed is not None
+        after = dequantize(packed)
         assert torch.equal(after[0], weight)
         if before is not None:
-            assert any(torch.equal(weight, head) for head in before)
+            assert any(torch.equal(weight, head) for head in dequantize(before))
         assert all(len(block.unique()) <= 15 for row in after.flatten(0, 1) for block in row.split(16))
         found.append(facts["fitness"])
     assert found == sorted(found)

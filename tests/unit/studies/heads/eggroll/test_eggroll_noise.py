@@ -2,33 +2,12 @@ from __future__ import annotations
 
 from typing import get_args
 
-import numpy as np
 import pytest
 import torch
 
-from unimoe.core.errors import UsageError
-from unimoe.studies.heads.eggroll.noise import Kind, _words, directions, factors, product_directions
+from unimoe.studies.heads.eggroll.noise import Kind, directions, factors, generator, product_directions
 
 KINDS = get_args(Kind)
-
-
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("rank", [1, 3])
-def test_a_direction_is_the_same_alone_and_among_others(kind: Kind, rank: int) -> None:
-    together = directions(7, 11, 20, 5, 37, rank=rank, kind=kind)
-    for number in (0, 1, 13, 19):
-        alone = directions(7, 11, 1, 5, 37, rank=rank, first=number, kind=kind)
-        assert torch.equal(alone.a[0], together.a[number])
-        assert torch.equal(alone.b[0], together.b[number])
-    part = directions(7, 11, 6, 5, 37, rank=rank, first=9, kind=kind)
-    assert torch.equal(part.b, together.b[9:15])
-
-
-@pytest.mark.parametrize("counter", [0, 7, 2**64 - 2, 2**70 + 5])
-def test_words_are_those_of_a_fresh_philox(counter: int) -> None:
-    key = bytes(range(16))
-    expected = np.random.Philox(key=int.from_bytes(key, "little"), counter=counter).random_raw(60)
-    assert np.array_equal(_words(key, counter, 60), expected)
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -40,6 +19,11 @@ def test_directions_seeds_steps_and_streams_share_no_noise(kind: Kind) -> None:
     every = torch.cat(rows)
     correlations = every @ every.T / 512 - torch.eye(len(every))
     assert float(correlations.abs().max()) < 6 / 512**0.5
+
+
+def test_choices_differ_from_seed_to_seed_and_step_to_step() -> None:
+    found = [generator("four bits", seed, step).random(64).tolist() for seed, step in ((0, 0), (0, 1), (1, 0))]
+    assert len({*found[0], *found[1], *found[2]}) == 3 * 64
 
 
 def test_a_later_step_does_not_shift_the_noise_of_an_earlier_one() -> None:
@@ -83,12 +67,3 @@ def test_directions_have_unit_variance_at_every_rank(rank: int) -> None:
     found = directions(0, 0, count, 8, 9, rank=rank, dtype=torch.float64)
     squares = [float(found.weighted_sum(one).square().sum()) for one in torch.eye(count, dtype=torch.float64)]
     assert sum(squares) / count / 72 == pytest.approx(1, abs=0.1)
-
-
-@pytest.mark.parametrize(
-    ("wrong", "message"),
-    [({"kind": "cauchy"}, "kind of noise 'cauchy'"), ({"rank": 0}, "rank is 0"), ({"count": 0}, "count is 0")],
-)
-def test_wrong_usage_is_named(wrong: dict[str, object], message: str) -> None:
-    with pytest.raises(UsageError, match=message):
-        directions(**({"seed": 0, "step": 0, "count": 1, "d_out": 2, "d_in": 2} | wrong))  # type: ignore[arg-type]

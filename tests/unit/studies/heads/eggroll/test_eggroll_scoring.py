@@ -9,17 +9,15 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from unimoe.core.errors import DataError, UsageError
-from unimoe.studies.heads.eggroll import products, scoring
-from unimoe.studies.heads.eggroll.ndcg import Metric, PoolMetric
-from unimoe.studies.heads.eggroll.noise import directions, product_directions
-from unimoe.studies.heads.eggroll.perturbations import Perturbations, ProductDirections
-from unimoe.studies.heads.eggroll.products import Pools
-from unimoe.studies.heads.eggroll.scoring import Scorer, Similarity, base_scores
+from unimoe.core.errors import DataError
+from unimoe.studies.heads.config import Scoring
+from unimoe.studies.heads.eggroll.noise import Perturbations, ProductDirections, directions, product_directions
+from unimoe.studies.heads.eggroll.scoring import Scorer, base_scores
+from unimoe.studies.heads.pools import Pools
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
-SIMILARITIES = get_args(Similarity)
+SIMILARITIES = get_args(Scoring)
 QUERIES, SIZE, WIDTH = 5, 7, 12
 
 
@@ -41,7 +39,7 @@ def materialised(perturbations: Perturbations) -> Tensor:
     return torch.stack([every[j::count].sum(dim=0) for j in range(count)]) / float(rank**0.5)
 
 
-def by_hand(weight: Tensor, pools: Pools, similarity: Similarity) -> Tensor:
+def by_hand(weight: Tensor, pools: Pools, similarity: Scoring) -> Tensor:
     queries, documents = pools.queries @ weight.T, pools.documents @ weight.T
     if similarity == "cosine":
         return functional.cosine_similarity(queries.unsqueeze(1), documents, dim=2, eps=0)
@@ -61,13 +59,7 @@ def every_set(outputs: int, many: int = 9) -> dict[str, Perturbations]:
 @pytest.mark.parametrize("similarity", SIMILARITIES)
 @pytest.mark.parametrize("outputs", [2, 6, 11])
 @pytest.mark.parametrize("kind", ["rank 1", "rank 3", "signs", "grid"])
-@pytest.mark.parametrize("way", ["machine code", "tensors"])
-def test_scores_are_those_of_the_perturbed_weights(
-    similarity: Similarity, outputs: int, kind: str, way: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Two outputs are few enough that ``W d`` is the shorter way; at eleven the directions are projected first."""
-    if way == "tensors":
-        monkeypatch.setattr(scoring, "takes_machine_code", lambda _: False)
+def test_scores_are_those_of_the_perturbed_weights(similarity: Scoring, outputs: int, kind: str) -> None:
     weight, pools = problem(outputs)
     perturbations, sigma = every_set(outputs)[kind], 0.3
     every = materialised(perturbations)
@@ -78,27 +70,7 @@ def test_scores_are_those_of_the_perturbed_weights(
 
 
 @pytest.mark.parametrize("similarity", SIMILARITIES)
-@pytest.mark.parametrize("metric", get_args(Metric))
-@pytest.mark.parametrize("kind", ["rank 3", "grid"])
-def test_a_metric_without_scores_at_hand_is_that_of_the_scores(
-    similarity: Similarity, metric: Metric, kind: str
-) -> None:
-    """With padding, pools of no relevant document, and blocks of two queries."""
-    weight, pools = problem(6)
-    valid = torch.arange(SIZE) < torch.tensor([[7], [5], [7], [3], [6]])
-    pools = Pools(pools.queries, pools.documents, valid)
-    grades = torch.randint(0, 3, (QUERIES, SIZE), generator=torch.Generator().manual_seed(2)) * valid
-    grades[2] = 0
-    judged = PoolMetric(grades.float(), torch.full((QUERIES,), 4.0), 3, metric=metric, valid=valid, rounds=True)
-    perturbations = every_set(6)[kind]
-    scorer = Scorer(similarity, block_bytes=2 * SIZE * 2 * 9 * 8)
-    found = scorer.rated(weight, pools, perturbations, 0.5, judged)
-    assert torch.equal(found, judged.over(scorer.blocks(weight, pools, perturbations, 0.5)))
-    assert len(set(found.flatten().tolist())) > 3
-
-
-@pytest.mark.parametrize("similarity", SIMILARITIES)
-def test_no_noise_leaves_the_base_scores(similarity: Similarity) -> None:
+def test_no_noise_leaves_the_base_scores(similarity: Scoring) -> None:
     weight, pools = problem(6)
     found = Scorer(similarity).scores(weight, pools, every_set(6)["rank 3"], 0.0)
     expected = base_scores(weight, pools, similarity)
@@ -108,23 +80,17 @@ def test_no_noise_leaves_the_base_scores(similarity: Similarity) -> None:
 
 @pytest.mark.parametrize("similarity", SIMILARITIES)
 @pytest.mark.parametrize("kind", ["rank 3", "grid"])
-def test_blocks_change_nothing_and_buffers_are_used_again(similarity: Similarity, kind: str) -> None:
+def test_blocks_change_nothing(similarity: Scoring, kind: str) -> None:
     weight, pools = problem(6)
     perturbations = every_set(6)[kind]
     whole = Scorer(similarity).scores(weight, pools, perturbations, 0.2)
-    scorer = Scorer(similarity, block_bytes=1)
-    seen = []
-    for queries, scores in scorer.blocks(weight, pools, perturbations, 0.2):
-        torch.testing.assert_close(scores, whole[queries], rtol=0, atol=1e-13)
-        seen.append((queries, scores.data_ptr()))
-    assert [(queries.start, queries.stop) for queries, _ in seen] == [(n, n + 1) for n in range(QUERIES)]
-    assert len({address for _, address in seen}) == 1
-    again = scorer.scores(weight, pools, perturbations, 0.2)
-    torch.testing.assert_close(again, whole, rtol=0, atol=1e-13)
+    parts = [*Scorer(similarity, block_bytes=1).blocks(weight, pools, perturbations, 0.2)]
+    assert [(queries.start, queries.stop) for queries, _ in parts] == [(n, n + 1) for n in range(QUERIES)]
+    torch.testing.assert_close(torch.cat([scores for _, scores in parts]), whole, rtol=0, atol=1e-13)
 
 
 @pytest.mark.parametrize("similarity", SIMILARITIES)
-def test_padding_scores_minus_infinity(similarity: Similarity) -> None:
+def test_padding_scores_minus_infinity(similarity: Scoring) -> None:
     weight, pools = problem(6)
     valid = torch.ones(QUERIES, SIZE, dtype=torch.bool)
     valid[0, 3:] = valid[4, 1:] = False
@@ -148,12 +114,7 @@ def test_a_vector_of_length_zero_has_cosine_zero() -> None:
 
 
 @pytest.mark.parametrize("similarity", SIMILARITIES)
-@pytest.mark.parametrize("queries_at_once", [0, 2, 16])
-def test_float32_agrees_with_float64(
-    similarity: Similarity, queries_at_once: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """With none at once, base scores are a product of their own, as on a GPU."""
-    monkeypatch.setattr(products, "QUERIES_AT_ONCE", queries_at_once)
+def test_float32_agrees_with_float64(similarity: Scoring) -> None:
     weight, pools = problem(11, torch.float32)
     noise, wide = directions(0, 0, 50, 11, WIDTH), directions(0, 0, 50, 11, WIDTH, dtype=torch.float64)
     found = Scorer(similarity).scores(weight, pools, noise, 0.1)
@@ -163,7 +124,7 @@ def test_float32_agrees_with_float64(
 
 
 @pytest.mark.parametrize("similarity", SIMILARITIES)
-def test_bfloat16_products_keep_exact_base_scores(similarity: Similarity) -> None:
+def test_bfloat16_products_keep_exact_base_scores(similarity: Scoring) -> None:
     weight, pools = problem(11, torch.float32)
     noise = directions(0, 0, 30, 11, WIDTH)
     low = Scorer(similarity, gemm_dtype=torch.bfloat16)
@@ -176,19 +137,10 @@ def test_bfloat16_products_keep_exact_base_scores(similarity: Similarity) -> Non
 
 
 @pytest.mark.parametrize("similarity", SIMILARITIES)
-def test_a_diverged_weight_is_no_ranking(similarity: Similarity) -> None:
+def test_a_diverged_weight_is_no_ranking(similarity: Scoring) -> None:
     weight, pools = problem(6)
     weight[0, 0] = torch.nan
     with pytest.raises(DataError, match="not finite"):
         Scorer(similarity).scores(weight, pools, every_set(6)["rank 1"], 0.1)
     with pytest.raises(DataError, match="not finite"):
         base_scores(weight, pools, similarity)
-
-
-def test_shapes_that_do_not_fit_are_named() -> None:
-    with pytest.raises(DataError, match=r"not \(2, 3\) and \(2, 4, 5\)"):
-        Pools(torch.zeros(2, 3), torch.zeros(2, 4, 5))
-    with pytest.raises(DataError, match="mask of shape"):
-        Pools(torch.zeros(2, 5), torch.zeros(2, 4, 5), torch.ones(2, 5, dtype=torch.bool))
-    with pytest.raises(UsageError, match="similarity 'cos'"):
-        Scorer("cos")  # type: ignore[arg-type]

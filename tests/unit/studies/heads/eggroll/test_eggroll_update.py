@@ -1,32 +1,74 @@
 from __future__ import annotations
 
 import math
+from typing import Any, get_args
 
 import pytest
 import torch
-from torch import Tensor
 
-from unimoe.core.errors import UsageError
-from unimoe.studies.heads.eggroll.ndcg import PoolMetric
+from unimoe.studies.heads.config import TrainConfig
 from unimoe.studies.heads.eggroll.noise import directions, product_directions
-from unimoe.studies.heads.eggroll.products import Pools
-from unimoe.studies.heads.eggroll.score_space import score_noise, through_head
-from unimoe.studies.heads.eggroll.scoring import Similarity, base_scores
 from unimoe.studies.heads.eggroll.update import (
-    Ascent,
+    Shaping,
     Sigma,
+    average_ranks,
     estimate,
     relative_sigma,
     relative_spread,
     shape,
     sigma_for,
 )
-from unimoe.training.losses import score_space
-from unimoe.training.losses.score_space import score_space_gradient
+from unimoe.studies.heads.methods import Ascent
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
 F64 = torch.float64
+
+
+def test_ties_share_the_mean_of_their_ranks() -> None:
+    values = torch.tensor([3.0, 1.0, 3.0, 2.0, 3.0])
+    assert average_ranks(values).tolist() == [3, 0, 3, 1, 3]
+    assert shape(values, "rank").tolist() == pytest.approx([0.25, -0.5, 0.25, -0.25, 0.25])
+
+
+def test_ranks_run_from_minus_to_plus_a_half() -> None:
+    shaped = shape(torch.randperm(101).float(), "rank")
+    assert sorted(shaped.tolist()) == pytest.approx([number / 100 - 0.5 for number in range(101)])
+
+
+@pytest.mark.parametrize("how", ["rank", "zscore", "combined"])
+@pytest.mark.parametrize("count", [1, 2, 7, 256])
+@pytest.mark.parametrize("value", [0.0, 0.1, 1 / 3, 7e8])
+def test_equal_fitness_gives_exactly_zero(how: Shaping, count: int, value: float) -> None:
+    for dtype in (torch.float32, torch.float64):
+        assert shape(torch.full((count,), value, dtype=dtype), how).tolist() == [0] * count
+
+
+def test_combined_is_rank() -> None:
+    values = torch.randint(0, 5, (3, 64)).double() / 7
+    assert torch.equal(shape(values, "combined"), average_ranks(shape(values, "zscore")) / 63 - 0.5)
+    assert torch.equal(shape(values, "combined"), shape(values, "rank"))
+
+
+def test_z_scores_have_no_mean_and_unit_deviation() -> None:
+    shaped = shape(torch.rand(2, 500, dtype=torch.float64) * 1e-4 + 0.3, "zscore")
+    torch.testing.assert_close(shaped.mean(dim=1), torch.zeros(2, dtype=torch.float64), rtol=0, atol=1e-9)
+    torch.testing.assert_close(shaped.std(dim=1, correction=0), torch.ones(2, dtype=torch.float64))
+
+
+def test_each_row_is_shaped_by_itself() -> None:
+    rows = torch.stack([torch.rand(40), 5 + torch.rand(40), torch.ones(40)])
+    for how in get_args(Shaping):
+        assert torch.equal(shape(rows, how), torch.stack([shape(row, how) for row in rows]))
+
+
+def test_none_keeps_the_values() -> None:
+    values = torch.tensor([0.25, 0.75, 0.5])
+    assert shape(values, "none") is values
+
+
+def ascent(name: str, rate: float, **settings: Any) -> Ascent:
+    return Ascent(TrainConfig.model_validate({"optimizer": name, "learning_rate": rate, **settings}))
 
 
 class TestEstimate:
@@ -58,9 +100,7 @@ class TestEstimate:
         gradient = estimate(noise, shape(torch.full((128,), 0.3), how), 0.05)  # type: ignore[arg-type]
         assert bool((gradient == 0).all())
         for name in ("sgd", "adam"):
-            moved = weight.clone()
-            Ascent(name, 1.0).step(moved, gradient)
-            assert torch.equal(moved, weight)
+            assert torch.equal(ascent(name, 1.0).step(weight, gradient)[0], weight)
 
     def test_shaped_fitness_gives_the_weights_dtype(self) -> None:
         assert estimate(directions(0, 0, 2, 3, 5), torch.rand(4, dtype=F64), 0.1).dtype == torch.float32
@@ -68,45 +108,31 @@ class TestEstimate:
 
 class TestAscent:
     @pytest.mark.parametrize("decay", [0.0, 0.1])
-    def test_adam_is_torchs_adamw_upwards(self, decay: float) -> None:
+    @pytest.mark.parametrize("name", ["sgd", "adam"])
+    def test_it_is_torchs_optimizer_upwards_and_goes_on_from_its_state(self, name: str, decay: float) -> None:
         torch.manual_seed(0)
-        ours, theirs = torch.randn(3, 4, dtype=F64), torch.nn.Parameter(torch.empty(3, 4, dtype=F64))
-        theirs.data.copy_(ours)
-        peer = torch.optim.AdamW([theirs], lr=0.01, weight_decay=decay, maximize=True)
-        ascent = Ascent("adam", 0.01, weight_decay=decay)
-        for _ in range(20):
+        ours = torch.randn(3, 4, dtype=F64)
+        theirs = torch.nn.Parameter(ours.clone())
+        kind = torch.optim.AdamW if name == "adam" else torch.optim.SGD
+        peer: torch.optim.Optimizer = kind([theirs], lr=0.01, weight_decay=decay)
+        method = ascent(name, 0.01, weight_decay=decay)
+        for step in range(20):
             gradient = torch.randn(3, 4, dtype=F64)
-            theirs.grad = gradient.clone()
+            theirs.grad = -gradient
             peer.step()
-            ascent.step(ours, gradient)
+            ours, norm = method.step(ours, gradient)
+            assert norm == float(gradient.norm())
+            if step in (0, 7):
+                state, method = method.state(), ascent(name, 0.01, weight_decay=decay)
+                method.load_state(state)
         torch.testing.assert_close(ours, theirs.data, rtol=0, atol=1e-12)
 
     def test_sgd_clips_and_decays(self) -> None:
         weight, gradient = torch.full((2, 2), 10.0), torch.tensor([[3.0, 0.0], [0.0, 4.0]])
-        norm = Ascent("sgd", 0.5, max_norm=1.0, weight_decay=0.2).step(weight, gradient)
+        moved, norm = ascent("sgd", 0.5, max_norm=1.0, weight_decay=0.2).step(weight, gradient)
         assert norm == 5
-        torch.testing.assert_close(weight, torch.full((2, 2), 9.0) + torch.tensor([[0.3, 0.0], [0.0, 0.4]]))
-
-    @pytest.mark.parametrize("name", ["sgd", "adam"])
-    @pytest.mark.parametrize("stop", [0, 3])
-    def test_it_goes_on_from_its_state(self, name: str, stop: int) -> None:
-        gradients = torch.randn(6, 2, 3, generator=torch.Generator().manual_seed(0))
-        whole, parted = torch.ones(2, 3), torch.ones(2, 3)
-        first, second = Ascent(name, 0.1), Ascent(name, 0.1)  # type: ignore[arg-type]
-        for gradient in gradients:
-            first.step(whole, gradient)
-        before = Ascent(name, 0.1)  # type: ignore[arg-type]
-        for gradient in gradients[:stop]:
-            before.step(parted, gradient)
-        second.load_state(before.state())
-        for gradient in gradients[stop:]:
-            second.step(parted, gradient)
-        assert torch.equal(whole, parted)
-        assert all(isinstance(value, Tensor) for value in first.state().values())
-
-    def test_an_unknown_optimizer_is_named(self) -> None:
-        with pytest.raises(UsageError, match="optimizer 'lion'"):
-            Ascent("lion", 0.1)  # type: ignore[arg-type]
+        assert torch.equal(weight, torch.full((2, 2), 10.0))
+        torch.testing.assert_close(moved, torch.full((2, 2), 9.0) + torch.tensor([[0.3, 0.0], [0.0, 0.4]]))
 
 
 class TestSigma:
@@ -159,47 +185,3 @@ class TestSigma:
             endless.adapt(torch.ones(8), self.weight)
         assert relative_sigma(bounded.value, self.weight) == pytest.approx(1)
         assert endless.value == pytest.approx(0.05 * 1.5**20)
-
-    def test_wrong_usage_is_named(self) -> None:
-        with pytest.raises(UsageError, match="sigma's rule 'auto'"):
-            Sigma(0.1, "auto")  # type: ignore[arg-type]
-        for value in (0.0, -1.0, math.nan):
-            with pytest.raises(UsageError, match="must be above 0"):
-                Sigma(value)
-
-
-class TestScoreSpace:
-    @pytest.mark.parametrize("similarity", ["dot", "cosine"])
-    def test_the_way_through_the_head_is_autograds(self, similarity: Similarity) -> None:
-        torch.manual_seed(0)
-        weight, slopes = torch.randn(4, 6, dtype=F64, requires_grad=True), torch.randn(3, 5, dtype=F64)
-        pools = Pools(torch.randn(3, 6, dtype=F64), torch.randn(3, 5, 6, dtype=F64))
-        (base_scores(weight, pools, similarity) * slopes).sum().backward()  # type: ignore[no-untyped-call]
-        assert weight.grad is not None
-        found = through_head(slopes, weight.detach(), pools, similarity)
-        torch.testing.assert_close(found, weight.grad, rtol=0, atol=1e-12)
-
-    def test_vectors_of_length_zero_pull_nowhere(self) -> None:
-        pools = Pools(torch.zeros(1, 3), torch.zeros(1, 2, 3))
-        assert bool((through_head(torch.ones(1, 2), torch.ones(2, 3), pools, "cosine") == 0).all())
-
-    def test_blocks_change_nothing_and_seed_and_step_are_not_summed(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        scores = torch.randn(4, 6, generator=torch.Generator().manual_seed(0))
-        metric = PoolMetric(torch.eye(4, 6), torch.ones(4), 5)
-        whole, fitness = score_space_gradient(scores, metric, 0.5, score_noise(1, 2, 8, scores))
-        monkeypatch.setattr(score_space, "BLOCK", 1)
-        gradient, again = score_space_gradient(scores, metric, 0.5, score_noise(1, 2, 8, scores))
-        torch.testing.assert_close(gradient, whole)
-        assert torch.equal(again, fitness)
-        other, _ = score_space_gradient(scores, metric, 0.5, score_noise(2, 1, 8, scores))
-        assert not torch.equal(other, whole)
-
-    def test_padding_and_hopeless_queries_get_no_gradient(self) -> None:
-        valid = torch.tensor([[True, True, False], [True, True, True]])
-        scores = torch.tensor([[0.0, 0.1, -torch.inf], [5.0, 6.0, 7.0]])
-        metric = PoolMetric(torch.tensor([[1.0, 0, 0], [0, 0, 0]]), torch.tensor([1.0, 0]), 5, valid=valid)
-        gradient, fitness = score_space_gradient(scores, metric, 0.5, score_noise(0, 0, 200, scores))
-        assert gradient[0, 2] == 0
-        assert gradient[0, 0] > 0 > gradient[0, 1]
-        assert gradient[1].tolist() == [0, 0, 0]
-        assert bool(fitness.isfinite().all())

@@ -1,0 +1,124 @@
+"""Bi-encoders in a study: settings chosen on dev, and the test split searched beside BM25 and the untrained encoder."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import cached_property
+from typing import ClassVar
+
+import numpy as np
+
+from unimoe.analysis.arms import FIRST_STAGE
+from unimoe.analysis.statistics.variance import Array
+from unimoe.core.trec import read_run
+from unimoe.data.catalog import result_name
+from unimoe.evaluation.retrieval_eval import TASK
+from unimoe.evaluation.systems.retriever import fused_name, retriever_name
+from unimoe.metrics import score_run
+from unimoe.metrics.scoring import from_grade
+from unimoe.models.device import choose_device
+from unimoe.results import Task, run_path
+from unimoe.results.folder import Results
+from unimoe.studies.biencoder.config import BiEncoderConfig
+from unimoe.studies.biencoder.evaluation import (
+    UNTRAINED_SEEDS,
+    base_retriever,
+    evaluate,
+    retrieval_experiment,
+    trained_retriever,
+)
+from unimoe.studies.biencoder.training.pairs import biencoder_splits
+from unimoe.studies.biencoder.training.trainer import BiEncoderTrainer
+from unimoe.studies.common.family import Advance, Family
+from unimoe.studies.common.splits import Splits
+
+
+class BiEncoderFamily(Family[BiEncoderConfig, BiEncoderTrainer]):
+    """Bi-encoders, each trained by contrast."""
+
+    config_type = BiEncoderConfig
+    task: ClassVar[Task] = TASK
+    allow = UNTRAINED_SEEDS
+    metrics = ("recall_of_retrieved@10", "recall@10", "ndcg@10", "mrr@10", "recall@100")
+
+    @cached_property
+    def splits(self) -> Splits:
+        """The queries that train, choose and report."""
+        return biencoder_splits(self.base)
+
+    @property
+    def datasets(self) -> list[str]:
+        """The collection's name."""
+        return [result_name(self.base.collection)]
+
+    def training(self, config: BiEncoderConfig, arm: str) -> BiEncoderTrainer:
+        """Return a training on the study's splits."""
+        caveats = [*dict.fromkeys((*self.base.caveats, *self.study.caveats))]
+        named = config.model_copy(update={"arm": arm, "caveats": caveats})
+        return BiEncoderTrainer(named, self.device or choose_device(None), self.splits)
+
+    def dev(self, training: BiEncoderTrainer) -> dict[str, float]:
+        """Return the dev metric before training and at its best epoch."""
+        facts = training.fit()
+        return {"val": facts["val"], "start": facts["start"], "best": facts["epoch"], "seconds": facts["seconds"]}
+
+    def test(self, training: BiEncoderTrainer, arm: str, advance: Advance) -> float:
+        """Search the test split with the best epoch, alone and fused with BM25."""
+        before = base_retriever(training.config, self.splits, training.device)
+        after = trained_retriever(training.best_dir, before, self.splits, training.device)
+        evaluate(training.config, self.splits, [after], [*self.given])
+        advance(1)
+        (dataset,) = self.datasets
+        path = run_path(self.root, arm, training.config.seed, self.task, dataset)
+        return float(self._scored(read_run(path), self.metrics[0]).mean())
+
+    def test_to_dev(self, training: BiEncoderTrainer) -> float:
+        """Return documents of the corpus for each that dev searches: their vectors are what takes time."""
+        return len(self.splits.test.corpus) / max(1, len(training.dev.corpus))
+
+    def untrained(self) -> dict[str, Callable[[BiEncoderConfig], None]]:
+        """Return the encoder before training; BM25 and the fusion of both come with it."""
+        encoder = self.aliases["untrained"]
+        return {encoder: self._search_before, FIRST_STAGE: _comes_with_it, fused_name(encoder): _comes_with_it}
+
+    @cached_property
+    def aliases(self) -> dict[str, str]:
+        """Return the encoder's name in results, for ``untrained``."""
+        return {"untrained": retriever_name(retrieval_experiment(self.base), None, None)}
+
+    def _search_before(self, config: BiEncoderConfig) -> None:
+        device = self.device or choose_device(None)
+        evaluate(config, self.splits, [base_retriever(config, self.splits, device)], [*self.given])
+
+    def tested_arms(self, arm: str) -> Sequence[str]:
+        """Return the arm and its fusion with BM25."""
+        return arm, fused_name(arm)
+
+    def with_dtype(self, dtype: str | None) -> None:
+        """Train in the dtype of the workers."""
+        if self.base.encoder.dtype == "auto" and dtype is not None:
+            encoder = self.base.encoder.model_copy(update={"dtype": dtype})
+            self.base = self.base.model_copy(update={"encoder": encoder})
+
+    def identity(self, training: BiEncoderTrainer) -> list[str]:
+        """Return hashes of the training and of the test split."""
+        return [training.state.fingerprint, self.splits.test.content_hash]
+
+    def scores(self, results: Results, arm: str, dataset: str, seeds: Sequence[int], metric: str) -> Array:
+        """Return scores; trec_eval's recall@10 is taken from the runs, as results do not hold it."""
+        if metric != "recall@10":
+            return super().scores(results, arm, dataset, seeds, metric)
+        held: list[int | None] = [seed for seed in results.seeds(arm, f"{self.task}/{dataset}") if seed in seeds]
+        runs = (read_run(run_path(self.root, arm, seed, self.task, dataset)) for seed in held or [None])
+        return np.array([self._scored(run, metric) for run in runs])
+
+    def _scored(self, run: dict[str, dict[str, float]], metric: str) -> Array:
+        """Return the scores of a run by query, in the order of their ids."""
+        test = self.splits.test
+        qrels = from_grade(test.qrels, self.base.relevance_threshold)
+        found = score_run(qrels, run, [metric], test.relevance_level).per_query[metric]
+        return np.array([found[query_id] for query_id in sorted(found)])
+
+
+def _comes_with_it(config: BiEncoderConfig) -> None:
+    """Do nothing: the search with the encoder writes this system's results too."""

@@ -1,0 +1,100 @@
+"""The command ``study``, and what the studies' own commands share with it. Heavy modules are imported when one runs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from unimoe.cli.engine import (
+    Address,
+    Allow,
+    EngineName,
+    EngineSettings,
+    StoreUrl,
+    TrainingThreads,
+    WorkerCount,
+    opened_engine,
+)
+from unimoe.cli.options import Device, Override, comma_separated, quiet_libraries, refuse_torchrun
+
+if TYPE_CHECKING:
+    from unimoe.studies.common.runner import StudyRunner
+    from unimoe.studies.common.study import Chosen, Study
+
+Plan = Annotated[bool, typer.Option("--plan", help="Say what the study would cost, from a few steps of each arm.")]
+
+
+def study(
+    config: Annotated[Path, typer.Argument(help="A YAML file, or the name of a shipped one: studies/losses.")],
+    only: Annotated[str | None, typer.Option(help="Arms, separated by commas; by default all.")] = None,
+    seeds: Annotated[int | None, typer.Option(min=0, help="Reported trainings of each arm; 0 for dev alone.")] = None,
+    plan: Plan = False,
+    device: Device = None,
+    output_dir: Annotated[Path | None, typer.Option(help="By default the study's. One study has one folder.")] = None,
+    override: Override = None,
+    threads: TrainingThreads = None,
+    engine: EngineName = "local",
+    address: Address = None,
+    workers: WorkerCount = None,
+    store: StoreUrl = None,
+    allow: Allow = None,
+) -> None:
+    """Run a study: choose settings on dev, train all seeds, test once, and judge the gates registered beforehand.
+
+    Rerun the command to resume. ``analyze`` reads the folder too.
+    """
+    from unimoe.studies.common.study import load_study
+
+    options = {"seeds": seeds, "output_dir": None if output_dir is None else str(output_dir)}
+    read = load_study(config, override or (), options).of_arms(comma_separated(only))
+    where = EngineSettings(engine, address, workers, store, allow, device, threads)
+    given = given_options({"": config, "--only": only, "--seeds": seeds}, override)
+    run_study(read, where, given, plan=plan)
+
+
+def run_study(
+    study: Study,
+    where: EngineSettings,
+    given: Sequence[str],
+    *,
+    plan: bool = False,
+    show: Callable[[StudyRunner, Mapping[str, Chosen]], None] | None = None,
+) -> None:
+    """Run a study, or print what it would cost.
+
+    Args:
+        study: what to run.
+        where: options of device and cluster.
+        given: options of the command line, for provenance.
+        plan: only say what it would cost.
+        show: prints the outcome in place of the tables and the verdict.
+    """
+    refuse_torchrun("a study")
+    quiet_libraries()
+    from unimoe.models.device import choose_device
+    from unimoe.studies.common.family import family_of
+    from unimoe.studies.common.runner import StudyRunner
+    from unimoe.studies.common.workers import dtype_of_gpus
+
+    where.use_threads()
+    with opened_engine(where) as engine:
+        family = family_of(study.family)(study, choose_device(where.here), given)
+        family.with_dtype(dtype_of_gpus(engine))
+        runner = StudyRunner(family, engine)
+        if plan:
+            runner.plan()
+            return
+        chosen = runner.run()
+    (show or StudyRunner.report)(runner, chosen)
+
+
+def given_options(options: Mapping[str, Any], override: Sequence[str] | None) -> list[str]:
+    """Return the options of a command line that are given, for provenance."""
+    named = [f"{name} {value}".strip() for name, value in options.items() if value is not None]
+    return [*named, *(f"--set {text}" for text in override or ())]
+
+
+COMMANDS = {"study": study}

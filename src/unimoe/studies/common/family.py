@@ -1,0 +1,178 @@
+"""A family: what a study must know of a kind of model to train, choose and test it.
+
+A family is one class in one file, found by its name; another package adds its own under the entry points
+``unimoe.families``.
+"""
+
+from __future__ import annotations
+
+import importlib
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from importlib import metadata
+from pathlib import Path
+from typing import Any, ClassVar, Generic, TypeVar
+
+import torch
+
+from unimoe.analysis.statistics.variance import Array
+from unimoe.analysis.tables import Cell, Table
+from unimoe.config.base import Section
+from unimoe.config.files import load_config, parse_config
+from unimoe.core.errors import UsageError, did_you_mean
+from unimoe.results import Task, result_path, run_path
+from unimoe.results.folder import Results
+from unimoe.studies.common.study import Changes, Study, merged
+from unimoe.training.loop import Training
+
+C = TypeVar("C", bound=Section)
+T = TypeVar("T", bound=Training)
+Advance = Callable[[int], None]
+
+_GROUP = "unimoe.families"
+
+
+class Family(ABC, Generic[C, T]):
+    """One kind of model in one study. Data are loaded when they are first needed.
+
+    Args:
+        study: that asks for it.
+        device: of trainings and tests; None for the best there is.
+        given: command-line options, for provenance.
+
+    Attributes:
+        base: the configuration that all arms share.
+    """
+
+    config_type: ClassVar[type[Any]]
+    """The configuration of a training; it has ``seed`` and ``output_dir``."""
+    takes_data: ClassVar[bool] = False
+    """Whether a study's ``data`` names them: they are no part of a training's configuration."""
+    task: ClassVar[Task]
+    allow: ClassVar[tuple[str, ...]] = ()
+    """What ``load_all_results`` is to allow in the study's folder."""
+    metrics: tuple[str, ...]
+    """The metrics of the table; the first is tested and is that of the gates."""
+
+    def __init__(self, study: Study, device: torch.device | None = None, given: Sequence[str] = ()) -> None:
+        self.study, self.device, self.given = study, device, given
+        if study.data and not self.takes_data:
+            raise UsageError(f"{study.name}: data: {study.family} names its data in base; leave data out")
+        shared = {} if study.config is None else load_config(self.config_type, study.config).model_dump()
+        raw = merged(shared, study.base) | {"output_dir": str(self.root)}
+        self.base: C = parse_config(self.config_type, raw, f"{study.name}: base")
+
+    @property
+    def root(self) -> Path:
+        """The study's folder."""
+        return Path(self.study.output_dir or f"outputs/{self.study.name}")
+
+    def move_to(self, folder: Path) -> None:
+        """Write to another folder from now on, with the data that are loaded."""
+        self.study = self.study.model_copy(update={"output_dir": str(folder)})
+
+    # What a family says.
+
+    @property
+    @abstractmethod
+    def datasets(self) -> list[str]:
+        """Names of the tested datasets in results."""
+
+    @abstractmethod
+    def training(self, config: C, arm: str) -> T:
+        """Return the training of an arm with a configuration, whose seed and folder it has."""
+
+    @abstractmethod
+    def dev(self, training: T) -> dict[str, float]:
+        """Return what a finished training was like on dev: ``val``, and ``seconds``, ``start``, ... where known."""
+
+    @abstractmethod
+    def test(self, training: T, arm: str, advance: Advance) -> float:
+        """Write the results of a finished training, unless they exist; return the main metric, for progress."""
+
+    @abstractmethod
+    def test_to_dev(self, training: T) -> float:
+        """Return how much more a test costs than an evaluation on dev, for a plan."""
+
+    def load(self) -> None:
+        """Load the data, with notes about them on stderr."""
+
+    def untrained(self) -> dict[str, Callable[[C], None]]:
+        """Return the systems that are compared without a training, each with what writes its results.
+
+        That is called with the configuration that was chosen for the first arm, in the study's folder.
+        """
+        return {}
+
+    @property
+    def aliases(self) -> Mapping[str, str]:
+        """Names of systems by what a study's file may call them."""
+        return {}
+
+    def trains(self, config: C) -> bool:
+        """Return whether there is anything to train; else the arm has one result and no seed."""
+        return True
+
+    def configured(self, base: C, changes: Changes) -> C:
+        """Return a configuration with changes; a UsageError where the keys do not go together."""
+        found: C = parse_config(self.config_type, merged(base.model_dump(), changes), self.study.name)
+        return found
+
+    def with_dtype(self, dtype: str | None) -> None:
+        """Take the dtype that ``auto`` means to the workers of a cluster, as trainings are known by it."""
+
+    def tested_arms(self, arm: str) -> Sequence[str]:
+        """Return the names under which the results of an arm are written."""
+        return (arm,)
+
+    def is_tested(self, training: T, arm: str, seed: int | None) -> bool:
+        """Return whether the last files of an arm's test are there."""
+        return all(
+            path(self.root, name, seed, self.task, dataset).exists()
+            for name in self.tested_arms(arm)
+            for dataset in self.datasets
+            for path in (result_path, run_path)
+        )
+
+    def identity(self, training: T) -> list[str]:
+        """Return hashes of the data, which must be those of the driver on every machine of a cluster."""
+        return [training.state.fingerprint]
+
+    def choose(self, configs: Sequence[C], found: Sequence[dict[str, float]]) -> int:
+        """Return the place of the best setting on dev; of equals the one tried first."""
+        return max(range(len(found)), key=lambda place: (found[place]["val"], -place))
+
+    # What the tables show.
+
+    def scores(self, results: Results, arm: str, dataset: str, seeds: Sequence[int], metric: str) -> Array:
+        """Return scores ``(seeds, queries)`` of an arm; one row for an arm without seeds."""
+        key = f"{self.task}/{dataset}"
+        held = [seed for seed in results.seeds(arm, key) if seed in seeds]
+        return results.scores(arm, key, held or [None], metric)
+
+    def columns(self, results: Results, arm: str, dataset: str, config: C | None) -> dict[str, Cell]:
+        """Return further cells of an arm's row, by column: costs, counts."""
+        return {}
+
+    def notes(self) -> Sequence[str]:
+        """Return the notes of the table."""
+        return ()
+
+    def more_tables(self, results: Results, arms: Sequence[str]) -> Sequence[Table]:
+        """Return tables beside that of all arms."""
+        return ()
+
+
+def family_of(name: str) -> type[Family[Any, Any]]:
+    """Return a family by its name.
+
+    Raises:
+        UsageError: there is none of that name, or it cannot be loaded.
+    """
+    entries: Mapping[str, metadata.EntryPoint] = {entry.name: entry for entry in metadata.entry_points(group=_GROUP)}
+    if name not in entries:
+        known = ", ".join(sorted(entries))
+        raise UsageError(f"family: there is no {name!r}{did_you_mean(name, entries)}; use {known}")
+    module, _, attribute = entries[name].value.partition(":")
+    found: type[Family[Any, Any]] = getattr(importlib.import_module(module), attribute)
+    return found

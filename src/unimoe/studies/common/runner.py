@@ -1,0 +1,222 @@
+"""The one runner of studies: it registers gates, chooses settings on dev, trains all seeds, tests once, and judges.
+
+Finished work is skipped, so that a killed study continues when it is started again.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from tempfile import TemporaryDirectory
+from typing import Any
+
+from unimoe.analysis.analysis import Analysis
+from unimoe.analysis.gates.definitions import given_gates, load_gates
+from unimoe.analysis.gates.judging import all_decided
+from unimoe.analysis.gates.output import gate_lines
+from unimoe.analysis.gates.registration import REGISTERED, look_stages, register
+from unimoe.core.console import Steps, in_hours, stderr, stdout
+from unimoe.core.errors import DataError, UsageError
+from unimoe.core.io import write_json
+from unimoe.evaluation.engines import Engine
+from unimoe.results.folder import Results, load_all_results
+from unimoe.studies.common.family import Family
+from unimoe.studies.common.study import Chosen, Setting
+from unimoe.studies.common.table import settings_table, study_table
+from unimoe.studies.common.workers import Job, done_by_workers
+from unimoe.training.loop import Training
+
+ANALYSIS, TUNING = "analysis", "tuning"
+
+
+class StudyRunner:
+    """A study in its folder.
+
+    Args:
+        family: of its arms, which has the study.
+        engine: lets workers of a cluster do the trainings; by default this process does.
+
+    Raises:
+        UsageError: an arm cannot be trained as it is configured, or a gate names an arm that there is not.
+    """
+
+    def __init__(self, family: Family[Any, Any], engine: Engine | None = None) -> None:
+        self.family, self.study, self._engine = family, family.study, engine
+        self.tuned = {arm: self._settings(arm) for arm in self.study.arms}  # refused before the others are trained
+
+    def run(self) -> dict[str, Chosen]:
+        """Do everything that is not done yet; return the setting chosen for each arm.
+
+        Raises:
+            DataError: the folder holds other gates or another training.
+        """
+        study, family = self.study, self.family
+        family.load()
+        untrained = family.untrained()
+        shared = {"task": family.task, "datasets": family.datasets, "metric": family.metrics[0]}
+        self._register(study.gates_for(shared, untrained, family.aliases))
+        chosen = self.choose()
+        if not study.seeds:
+            return chosen
+        first = next(iter(chosen.values())).config
+        for write in untrained.values():
+            write(self._reported(first, study.seeds[0]))
+        stages = look_stages(study.looks or (), study.seeds)
+        for number, seeds in enumerate(stages):
+            self._train(chosen, seeds)
+            later = [str(seed) for stage in stages[number + 1 :] for seed in stage]
+            if later and self._decided():
+                stderr.print(f"Every gate has its label: seeds {', '.join(later)} would change nothing", soft_wrap=True)
+                break
+        return chosen
+
+    def _register(self, wanted: Mapping[str, Mapping[str, object]]) -> None:
+        """Register gates in the study's folder, unless it holds results already."""
+        if not wanted:
+            return
+        gates, path = given_gates(wanted), self.family.root / REGISTERED
+        if path.exists() and load_gates(path).gates != gates.gates:
+            raise DataError(
+                f"{path} registers another gate (collection, metric, seeds or margin differ); a gate stays "
+                "unchanged during a study, choose another --output-dir"
+            )
+        if not register(gates, self.family.root):
+            stderr.print(f"{path.parent} has results and no {REGISTERED}: too late to register a gate", soft_wrap=True)
+
+    def _results(self) -> Results:
+        return load_all_results(self.family.root, allow=self.family.allow)
+
+    def _decided(self) -> bool:
+        path = self.family.root / REGISTERED
+        return path.exists() and all_decided(self._results(), load_gates(path))
+
+    def choose(self) -> dict[str, Chosen]:
+        """Train every setting of every arm with the seed of the tuning, and return the best of each on dev."""
+        jobs = (Job(arm, config, tested=False) for arm in self.tuned for _, config in self._tunings(arm))
+        done_by_workers(self._engine, self.family, jobs)
+        steps = Steps(len(self.tuned))
+        return {arm: self._choose(arm, steps) for arm in self.tuned}
+
+    def trained(self, arm: str, config: Any, seed: int) -> Training:
+        """Return the reported training of an arm."""
+        return self.family.training(self._reported(config, seed), arm)  # type: ignore[no-any-return]
+
+    def report(self, chosen: Mapping[str, Chosen]) -> None:
+        """Print the tables and the verdict, and write the tables."""
+        family, folder = self.family, self.family.root / ANALYSIS
+        tables = [settings_table(family, chosen)] if any(one.tried for one in chosen.values()) else []
+        results = self._results() if self.study.seeds else None
+        if results is not None:
+            tables += [study_table(family, results, chosen, dataset) for dataset in family.datasets]
+            tables += family.more_tables(results, [*chosen])
+        for table in tables:
+            table.write(folder)
+            stdout.print(table.to_rich(), crop=False)
+            stdout.print(f"\nTable:  {folder / table.name}.md, .tex and .csv\n", soft_wrap=True)
+        if results is None:
+            return
+        analysis = Analysis(results)
+        if analysis.registration is not None:
+            stdout.print(f"{gate_lines(analysis.registration, analysis.outcomes)}\n", soft_wrap=True)
+        stdout.print(f"More:   unimoe analyze --output-dir {family.root}", soft_wrap=True)
+
+    def plan(self) -> None:
+        """Print what the study would cost: time a few steps and an evaluation on dev of each arm, and multiply."""
+        self.family.load()
+        seeds, total, fewest = self.study.seeds, 0.0, 0.0
+        stages = [len(stage) for stage in look_stages(self.study.looks or (), seeds)]
+        for arm, settings in self.tuned.items():
+            with TemporaryDirectory(prefix="unimoe-") as name:
+                config = settings[0][1].model_copy(update={"output_dir": name})
+                training, test = self._timed(arm, config)
+            tunings = len(settings) if len(settings) > 1 else 0
+            reported = len(seeds) if self.family.trains(config) else min(1, len(seeds))
+            total += tunings * training + reported * (training + test)
+            fewest += tunings * training + min(reported, stages[0] if stages else 0) * (training + test)
+            stdout.print(
+                f"{arm}: {tunings} trainings on dev and {reported} that are tested, {training:,.1f} s each, and "
+                f"{test:,.1f} s a test",
+                soft_wrap=True,
+            )
+        early = f"{in_hours(fewest)} to " if in_hours(fewest) != in_hours(total) else ""
+        stdout.print(f"In all about {early}{in_hours(total)} in this process", soft_wrap=True)
+
+    def _timed(self, arm: str, config: Any) -> tuple[float, float]:
+        """Return the seconds of a training and of a test; steps of the first setting stand for those of the others."""
+        training = self.family.training(config, arm)
+        training.check()
+        begin = time.perf_counter()
+        if not training.steps:  # a closed form is done in the time that a few steps take
+            training.run()
+            return time.perf_counter() - begin, 0.0
+        training.prepare()
+        taken = []
+        for number in range(min(3, training.steps)):  # the first one warms up
+            training.begin_step(number)
+            begin = time.perf_counter()
+            training.step(number)
+            taken.append(time.perf_counter() - begin)
+        begin = time.perf_counter()
+        training.score_on_dev()
+        dev = time.perf_counter() - begin
+        scored = sum(training.is_scored_after(step) for step in range(1, training.steps + 1))
+        return training.steps * min(taken) + scored * dev, dev * self.family.test_to_dev(training)
+
+    def _settings(self, arm: str) -> list[tuple[Setting, Any]]:
+        own, family = self.study.arms[arm].set, self.family
+        try:
+            return [
+                (setting, family.configured(family.base, {**own, **setting.changes}))
+                for setting in self.study.settings_of(arm)
+            ]
+        except UsageError as error:
+            raise UsageError(f"arms.{arm}: {error}") from None
+
+    def _tunings(self, arm: str) -> list[tuple[Setting, Any]]:
+        """Return the settings of an arm with the configurations that try them; none where there is no choice."""
+        settings = self.tuned[arm]
+        if len(settings) == 1 and self.study.seeds:
+            return []
+        folder, seed = self.family.root / TUNING, self.study.seed_of_tuning
+        return [
+            (setting, config.model_copy(update={"seed": seed, "output_dir": str(folder / f"{arm}-{setting.folder}")}))
+            for setting, config in settings
+        ]
+
+    def _choose(self, arm: str, steps: Steps) -> Chosen:
+        tunings, family = self._tunings(arm), self.family
+        if not tunings:
+            return Chosen(*self.tuned[arm][0], {}, None)
+        with steps.step(f"{arm}: {len(tunings)} settings on dev", None) as step:
+            found = []
+            for _, config in tunings:
+                training = family.training(config, arm)
+                training.run_with_bar(step)
+                found.append(family.dev(training))
+            best = family.choose([config for _, config in tunings], found)
+            step.outcome = f"best {100 * found[best]['val']:.2f} with {tunings[best][0].name or 'the base'}"
+        listed = [{**setting.changes, **facts} for (setting, _), facts in zip(tunings, found, strict=True)]
+        write_json(family.root / TUNING / f"{arm}.json", listed)
+        tried = {setting.name: facts for (setting, _), facts in zip(tunings, found, strict=True)}
+        return Chosen(*self.tuned[arm][best], tried, found[best]["val"])
+
+    def _reported(self, config: Any, seed: int) -> Any:
+        return config.model_copy(update={"seed": seed, "output_dir": str(self.family.root)})
+
+    def _train(self, chosen: Mapping[str, Chosen], seeds: Sequence[int]) -> None:
+        """Train every arm with some seeds, and test each training once."""
+        configs = {
+            arm: [self._reported(one.config, seed) for seed in (seeds if self.family.trains(one.config) else seeds[:1])]
+            for arm, one in chosen.items()
+        }
+        jobs = (Job(arm, config, tested=True) for arm, own in configs.items() for config in own)
+        done_by_workers(self._engine, self.family, jobs)
+        steps = Steps(len(configs))
+        for arm, own in configs.items():
+            with steps.step(f"{arm}: {len(own)} seed{'s' * (len(own) > 1)}", None) as step:
+                values = []
+                for config in own:
+                    training = self.family.training(config, arm)
+                    training.run_with_bar(step)
+                    values.append(self.family.test(training, arm, step.advance))
+                step.outcome = f"test {100 * sum(values) / len(values):.2f}"

@@ -1,0 +1,183 @@
+"""The tables of a study: one row per arm with its tested scores, and one row per setting tried on dev."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Hashable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from unimoe.analysis.comparisons import difference, interval_of_mean
+from unimoe.analysis.formats import signed
+from unimoe.analysis.statistics.estimates import holm
+from unimoe.analysis.statistics.variance import Array
+from unimoe.analysis.tables import ABSENT, Cell, RowGroup, Table
+from unimoe.analysis.tables.cells import caveat_notes, marked, metric_name
+from unimoe.results.folder import Results
+from unimoe.studies.common.family import Family
+from unimoe.studies.common.study import Chosen
+
+Asked = TypeVar("Asked", bound=Hashable)
+
+TESTED = (
+    "Differences, their 95 % intervals and p are of the model of variance, for other queries and other seeds (queries "
+    "alone where neither arm has several seeds); p is corrected by Holm over all differences of this table. "
+)
+"""What the p of a study's table holds for; a family adds which seeds pair."""
+
+
+@dataclass(frozen=True)
+class Arms:
+    """Scores of two arms, ``(seeds, queries)``, on the same queries; one row for an arm without seeds."""
+
+    system: Array
+    baseline: Array
+    paired: bool  # whether row i of one belongs to row i of the other
+
+
+@dataclass(frozen=True)
+class Difference:
+    """System minus baseline in the metric's unit, with its 95 % interval and two-sided p after Holm, if any."""
+
+    value: float
+    interval: tuple[float, float] | None
+    p: float | None
+
+    @property
+    def cells(self) -> tuple[Cell, Cell, Cell]:
+        """Difference in points, its interval, p."""
+        ends = [signed(100.0 * end, 1, keep_side=True) for end in self.interval or ()]
+        return Cell.signed(100.0 * self.value), Cell(" to ".join(ends) or ABSENT), Cell.p(self.p)
+
+
+NO_DIFFERENCE = (Cell(ABSENT), Cell(ABSENT), Cell(ABSENT))  # of an arm that is compared with nothing
+
+
+def differences(asked: Mapping[Asked, Arms]) -> dict[Asked, Difference]:
+    """Compare arms in pairs; all of them are one family, that of the table which shows them."""
+    found = {name: difference(arms.system, arms.baseline, paired=arms.paired) for name, arms in asked.items()}
+    p_values = {name: each.p for name, (each, unfit) in found.items() if not unfit and each.p is not None}
+    corrected = dict(zip(p_values, holm(list(p_values.values())), strict=True))
+    return {
+        name: Difference(each.value, None if unfit else each.interval, corrected.get(name))
+        for name, (each, unfit) in found.items()
+    }
+
+
+def of_seeds(results: Results, seeds: Collection[int]) -> Results:
+    """Return the results of these seeds and of arms without seeds: the folder may hold those of a longer study."""
+    return Results(results.output_dir, [one for one in results.results if one.seed is None or one.seed in seeds])
+
+
+def pair_up(results: Results, key: str, system: str, baseline: str) -> bool:
+    """Return whether the seeds of two arms pair on one ``task/dataset``: the same ones, and declared to."""
+    alike = results.seeds(system, key) == results.seeds(baseline, key)
+    return alike and results.seeds_pair((system, baseline), [key])
+
+
+def mean_of(scores: Array) -> Cell:
+    """Return the mean over seeds of scores ``(seeds, queries)`` in points, with the SD of the seeds' means."""
+    return Cell.mean((100.0 * scores.mean(axis=1)).tolist())
+
+
+def mean_interval(scores: Array) -> Cell:
+    """Return the 95 % interval of a mean in points."""
+    return Cell(" to ".join(f"{100.0 * end:.1f}" for end in interval_of_mean(scores) or ()) or ABSENT)
+
+
+def study_table(family: Family[Any, Any], results: Results, chosen: Mapping[str, Chosen], dataset: str) -> Table:
+    """Return one row per arm on a dataset: scores, tests against the baselines, costs, and the chosen setting."""
+    study, key = family.study, f"{family.task}/{dataset}"
+    results = of_seeds(results, study.seeds)
+    seeds = sorted({one.seed for one in results.results if one.seed is not None})
+    names = [name for name in (*family.untrained(), *study.arms) if results.measured(key, name)]
+    scores = {
+        metric: {name: family.scores(results, name, dataset, seeds, metric) for name in names}
+        for metric in family.metrics
+    }
+    main = scores[family.metrics[0]]
+    called = [family.aliases.get(name, name) for name in study.baselines]
+    baselines = [name for name in called if name in names and len(names) > 1]
+    found = differences(
+        {
+            (name, other): Arms(main[name], main[other], pair_up(results, key, name, other))
+            for other in baselines
+            for name in names
+            if name != other
+        }
+    )
+    means = {metric: marked([mean_of(rows) for rows in by_arm.values()]) for metric, by_arm in scores.items()}
+    configs = {name: chosen[name].config if name in chosen else None for name in names}
+    more = {name: family.columns(results, name, dataset, configs[name]) for name in names}
+    extra = [*dict.fromkeys(column for own in more.values() for column in own)]
+    rows = []
+    for place, name in enumerate(names):
+        own = chosen.get(name)
+        rows.append(
+            (
+                Cell(name),
+                Cell.count(len(results.seeds(name, key)) or None),
+                Cell.mean([] if own is None or own.dev is None else [100.0 * own.dev]),
+                *(means[metric][place] for metric in family.metrics),
+                mean_interval(main[name]),
+                *(cell for other in baselines for cell in _cells(found.get((name, other)))),
+                *(more[name].get(column, Cell(ABSENT)) for column in extra),
+                Cell(own.setting.name if own and own.setting.name else ABSENT),
+            )
+        )
+    columns = ["arm", "seeds", "dev", *map(metric_name, family.metrics), "95 % interval"]
+    for place, other in enumerate(baselines):
+        columns += [f"vs {other}", "interval" + " " * place, "p" + " " * place]
+    described = [f"{name}: {arm.description}." for name, arm in study.arms.items() if arm.description and name in names]
+    return Table(
+        name="arms" if len(family.datasets) == 1 else f"arms-{dataset.replace(':', '-').replace('/', '-')}",
+        caption=f"{study.name} on {dataset}: {metric_name(family.metrics[0])} over "
+        f"{next(iter(main.values())).shape[1]:,} test queries, {len(seeds)} seeds.",
+        columns=(*columns, *extra, "setting"),
+        groups=(RowGroup("", tuple(rows)),),
+        notes=(
+            "Scores x 100, mean over seeds ± SD; dev: the chosen setting's one tuning run, chosen by it. The interval "
+            f"is that of {metric_name(family.metrics[0])}, for other seeds and other queries (queries alone where "
+            "there are not several seeds).",
+            *([TESTED] if baselines else []),
+            *family.notes(),
+            *described,
+            *caveat_notes(results),
+        ),
+        csv_only=frozenset({"setting"}),
+        title=study.name,
+    )
+
+
+def settings_table(family: Family[Any, Any], chosen: Mapping[str, Chosen]) -> Table:
+    """Return one row per setting that was tried on dev, the best of each arm first."""
+    rows = []
+    for arm, own in chosen.items():
+        for name, facts in sorted(own.tried.items(), key=lambda item: -item[1]["val"]):
+            dev, start = 100 * facts["val"], 100 * facts["start"] if "start" in facts else None
+            rows.append(
+                (
+                    Cell(f"{arm} (chosen)" if name == own.setting.name else arm),
+                    Cell(name or ABSENT),
+                    Cell.number(start, ".2f"),
+                    Cell.number(dev, ".2f"),
+                    Cell.signed(None if start is None else dev - start),
+                    Cell.number(facts.get("best"), "g"),
+                    Cell.number(facts.get("seconds"), ".1f"),
+                )
+            )
+    study = family.study
+    return Table(
+        name="settings",
+        caption=f"{study.name}: settings on dev, seed {study.seed_of_tuning}.",
+        columns=("arm", "setting", "start", "dev", "gain", "best at", "s"),
+        groups=(RowGroup("", tuple(rows)),),
+        notes=(
+            "Scores x 100, of the best step or epoch on dev; 0: training helped nowhere. start: before training. s: "
+            "of the steps alone.",
+        ),
+        title="Settings on dev",
+    )
+
+
+def _cells(found: Difference | None) -> Iterable[Cell]:
+    return found.cells if found else NO_DIFFERENCE

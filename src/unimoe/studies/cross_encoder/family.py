@@ -1,0 +1,106 @@
+"""Cross-encoders in a study: the same lists, the same seeds, one reranking of each test set, and the first stage."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import cached_property
+from typing import ClassVar
+
+from unimoe.analysis.arms import FIRST_STAGE
+from unimoe.core.console import Steps, stderr
+from unimoe.core.errors import UsageError
+from unimoe.core.io import hash_json
+from unimoe.models.device import choose_device
+from unimoe.results import Task
+from unimoe.studies.common.family import Advance, Family
+from unimoe.studies.cross_encoder.config import CrossEncoderConfig
+from unimoe.studies.cross_encoder.evaluation import report_first_stage, report_trained
+from unimoe.studies.cross_encoder.jobs import training_of
+from unimoe.studies.cross_encoder.training.data import CrossEncoderData, load_cross_encoder_data
+from unimoe.studies.cross_encoder.training.lists import fit_for
+from unimoe.studies.cross_encoder.training.trainer import CrossEncoderTraining
+
+
+class CrossEncoderFamily(Family[CrossEncoderConfig, CrossEncoderTraining]):
+    """Cross-encoders, each trained with a listwise loss."""
+
+    config_type = CrossEncoderConfig
+    task: ClassVar[Task] = "reranking"
+    metrics = ("ndcg@10", "map", "mrr@10")
+
+    @cached_property
+    def data(self) -> CrossEncoderData:
+        """Lists, dev and test sets."""
+        return load_cross_encoder_data(self.base)
+
+    def load(self) -> None:
+        """Make the lists.
+
+        Raises:
+            UsageError: nothing is tested, or there are no dev queries to choose by.
+        """
+        with Steps(1).step(f"{self.base.lists.source}: lists made", None) as step:
+            data = self.data
+            step.outcome = f"{len(data.lists.lists):,} lists, {len(data.test)} test sets"
+        for note in data.lists.notes:
+            stderr.print(f"note: {note}", soft_wrap=True)
+        if self.study.seeds and not data.test:
+            raise UsageError("evaluation.test is empty, and the lists' source has no test split; name a collection")
+
+    @property
+    def datasets(self) -> list[str]:
+        """Names of the test sets."""
+        return [one.dataset for one in self.data.test]
+
+    def training(self, config: CrossEncoderConfig, arm: str) -> CrossEncoderTraining:
+        """Return a training on the lists that its loss can learn from."""
+        return training_of(self._named(config, arm), self.data, self.device or choose_device(None))
+
+    def _named(self, config: CrossEncoderConfig, arm: str) -> CrossEncoderConfig:
+        caveats = [*dict.fromkeys((*self.base.caveats, *self.study.caveats))]
+        return config.model_copy(update={"arm": arm, "name": self.study.name, "caveats": caveats})
+
+    def dev(self, training: CrossEncoderTraining) -> dict[str, float]:
+        """Return the mean nDCG@10 on dev."""
+        manifest = training.fit()
+        assert manifest.dev is not None  # noqa: S101 - for the type checker: the data have dev queries
+        return {"val": manifest.dev, "seconds": manifest.seconds}
+
+    def test(self, training: CrossEncoderTraining, arm: str, advance: Advance) -> float:
+        """Rerank the test sets."""
+        manifest, paired = training.fit(), self._draws(training.config) == self._draws(self.base)
+        found = [report_trained(training, manifest, one, self.given, advance, paired=paired) for one in self.data.test]
+        return sum(one.aggregate["ndcg@10"] for one in found) / len(found)
+
+    def test_to_dev(self, training: CrossEncoderTraining) -> float:
+        """Return pairs of the test sets per pair of dev."""
+        return sum(one.pairs for one in self.data.test) / max(1, sum(one.pairs for one in self.data.dev))
+
+    def untrained(self) -> dict[str, Callable[[CrossEncoderConfig], None]]:
+        """Return the first stage, in the order of its scores."""
+        return {FIRST_STAGE: self._report_first_stage}
+
+    def _report_first_stage(self, config: CrossEncoderConfig) -> None:
+        config = self._named(config, FIRST_STAGE)
+        for one in self.data.test:
+            report_first_stage(config, one, self.given, self.study.model_dump())
+
+    def with_dtype(self, dtype: str | None) -> None:
+        """Train in the dtype of the workers."""
+        if self.base.dtype == "auto" and dtype is not None:
+            self.base = self.base.model_copy(update={"dtype": dtype})
+
+    def identity(self, training: CrossEncoderTraining) -> list[str]:
+        """Return hashes of the training and of the test sets."""
+        return [training.fingerprint, *(one.content_hash for one in self.data.test)]
+
+    def notes(self) -> Sequence[str]:
+        """Say which seeds pair."""
+        return (
+            "Seeds pair between losses that train on the same lists, in the same order, from the same first weights.",
+        )
+
+    def _draws(self, config: CrossEncoderConfig) -> str:
+        """Return a hash of what a seed draws: a loss that cannot use some lists has other batches from the start."""
+        lists = fit_for(config.loss, self.data.lists).content_hash
+        return hash_json([lists, config.batch_size, config.model.model_dump()])

@@ -1,0 +1,281 @@
+"""Heads in a study: any method that trains a projection over a frozen encoder, on one set of candidate pools."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from functools import cached_property
+from typing import Any, ClassVar
+
+import numpy as np
+import torch
+
+from unimoe.analysis.arms import FIRST_STAGE, ZERO_SHOT
+from unimoe.analysis.tables import ABSENT, Cell, RowGroup, Table
+from unimoe.core.console import Steps, stderr
+from unimoe.core.io import hash_file, read_json, write_json
+from unimoe.data.catalog import result_name
+from unimoe.evaluation.spec import Evaluation, Outcome
+from unimoe.evaluation.store import ResultStore
+from unimoe.models.device import describe_device
+from unimoe.results import Task, TrainingBudget, arm_dir
+from unimoe.results.folder import Results
+from unimoe.studies.common.family import Advance, Family
+from unimoe.studies.common.pool_results import RerankingPools
+from unimoe.studies.common.splits import Splits
+from unimoe.studies.common.study import Changes, Study
+from unimoe.studies.common.table import (
+    NO_DIFFERENCE,
+    TESTED,
+    Arms,
+    differences,
+    mean_of,
+    of_seeds,
+    pair_up,
+)
+from unimoe.studies.heads.config import TrainConfig, forward_passes
+from unimoe.studies.heads.data import HeadData
+from unimoe.studies.heads.front import chosen_on_front, mean_diversity
+from unimoe.studies.heads.memory import step_peak_bytes
+from unimoe.studies.heads.model import evaluate_head, main_metric, pool_scores
+from unimoe.studies.heads.trainer import HeadTrainer, load_data, make_method
+
+TRAINING_FILE = "training.json"
+"""Beside an arm's checkpoint: scores on train and dev, time and memory of the training."""
+
+
+class HeadFamily(Family[TrainConfig, HeadTrainer]):
+    """Heads over one frozen encoder."""
+
+    config_type = TrainConfig
+    task: ClassVar[Task] = "reranking"
+
+    def __init__(self, study: Study, device: torch.device | None = None, given: Sequence[str] = ()) -> None:
+        super().__init__(study, device, given)
+        if device is not None:
+            self.base = self.base.model_copy(update={"device": device.type})
+        self.metrics = (main_metric(self.base),)
+        self._advance: Advance | None = None  # is told of texts that are embedded
+
+    @cached_property
+    def data(self) -> HeadData:
+        """The pools with their vectors; a cluster's worker embeds them as the driver does."""
+        return load_data(self.base, self._advance)
+
+    def load(self) -> None:
+        """Embed the texts, and say what is particular about the pools."""
+        with Steps(1).step(f"{self.base.task}: vectors and pools", None) as step:
+            self._advance = step.advance
+            data = self.data
+            step.outcome = f"{len(data.train):,} queries to train on, {len(data.dev):,} dev, {len(data.test):,} test"
+        for note in data.notes:
+            stderr.print(f"note: {note}", soft_wrap=True)
+        for caveat in self.study.caveats:
+            stderr.print(f"caveat: {caveat}", soft_wrap=True)
+
+    @property
+    def datasets(self) -> list[str]:
+        """The collection's name."""
+        return [result_name(self.base.task)]
+
+    def configured(self, base: TrainConfig, changes: Changes) -> TrainConfig:
+        """Return a configuration with changes; ``handoff`` may be a fraction of the steps.
+
+        Soft labels have BM25 and the head's own encoder as voters unless the changes name others.
+        """
+        changes = dict(changes)
+        if isinstance(handoff := changes.get("handoff"), float):
+            changes["handoff"] = max(1, min(base.num_steps - 1, round(handoff * base.num_steps)))
+        if isinstance(labels := changes.get("soft_labels"), dict):
+            changes["soft_labels"] = {"voters": ["bm25", base.encoder.base], **labels}
+            base = base.model_copy(update={"soft_labels": None})  # an arm has its own votes
+        return super().configured(base, changes)
+
+    def trains(self, config: TrainConfig) -> bool:
+        """Return whether the method is not the encoder alone."""
+        return config.method != ZERO_SHOT
+
+    def training(self, config: TrainConfig, arm: str) -> HeadTrainer:
+        """Return a training on the study's pools."""
+        return HeadTrainer(config, self.data, arm)
+
+    def dev(self, training: HeadTrainer) -> dict[str, float]:
+        """Return the main metric on dev, and the diversity of the first documents."""
+        facts = training.fit()
+        found = {"val": facts["val"], "start": facts["start"], "best": facts["best_step"], "seconds": facts["seconds"]}
+        return {**found, "diversity": mean_diversity(training.head()[0], self.data.dev, training.config)}
+
+    def choose(self, configs: Sequence[TrainConfig], found: Sequence[dict[str, float]]) -> int:
+        """Return the best setting by relevance, or on the front of both where diversity is an objective."""
+        if all("diversity" in config.objectives for config in configs):
+            return chosen_on_front([(one["val"], one["diversity"]) for one in found], self.study.give_up)
+        return super().choose(configs, found)
+
+    def test(self, training: HeadTrainer, arm: str, advance: Advance) -> float:
+        """Score the test pools, and write down what the training cost."""
+        metric, path = self.metrics[0], arm_dir(self.root, arm, training.seed) / TRAINING_FILE
+        store = ResultStore(self.root, self.given)
+        result = store.evaluated(self._spec(training), lambda: self._outcome(training))
+        if not path.exists() or read_json(path, dict[str, Any])["fingerprint"] != training.state.fingerprint:
+            facts, (weight, _) = training.fit(), training.head()
+            train = evaluate_head(weight.to(training.device), training.train_pools, training.config).aggregate[metric]
+            costs = {"train": train, "test": result.aggregate[metric], "peak_bytes": _peak_bytes(training)}
+            write_json(path, {"fingerprint": training.state.fingerprint, **costs, **facts})
+        return result.aggregate[metric]
+
+    def test_to_dev(self, training: HeadTrainer) -> float:
+        """Return test queries per dev query."""
+        return len(self.data.test) / max(1, len(self.data.dev))
+
+    def is_tested(self, training: HeadTrainer, arm: str, seed: int | None) -> bool:
+        """Return whether the cost is written, which comes last."""
+        return (arm_dir(self.root, arm, seed) / TRAINING_FILE).exists()
+
+    def untrained(self) -> dict[str, Callable[[TrainConfig], None]]:
+        """Return the pools in the order of BM25; the encoder's own order is that of zero-shot."""
+        return {FIRST_STAGE: self._write_first_stage} if self.base.pools.source == "bm25" else {}
+
+    def columns(self, results: Results, arm: str, dataset: str, config: TrainConfig | None) -> dict[str, Cell]:
+        """Return scores on the training queries, and what a training costs."""
+        if config is None:
+            return {}
+        key = f"{self.task}/{dataset}"
+        seeds = results.seeds(arm, key) or (None,)
+        records = [read_json(arm_dir(self.root, arm, seed) / TRAINING_FILE, dict[str, Any]) for seed in seeds]
+        train = [100.0 * record["train"] for record in records]
+        test = 100.0 * float(np.mean([record["test"] for record in records]))
+        found = {
+            "train": Cell.mean(train),
+            "gap": Cell.signed(float(np.mean(train)) - test),
+            "passes": Cell.count(forward_passes(config)),
+        }
+        peaks = [record["peak_bytes"] for record in records if record["peak_bytes"] is not None]
+        if peaks:
+            seconds = float(np.median([record["seconds"] for record in records]))
+            found |= {"s": Cell.number(seconds, ".1f"), "peak MB": Cell.number(max(peaks) / 1e6, ".1f")}
+            found["weights kB"] = Cell.count(round(records[0]["weight_bytes"] / 1e3))
+        return found
+
+    def notes(self) -> Sequence[str]:
+        """Say what pairs, what costs mean, and what is particular about the pools."""
+        return (
+            "Seeds pair where two methods share the order of the training queries and the first weights, as all but "
+            "seed_recipe do. train: on the training queries; gap: train minus test.",
+            "passes: forward passes of a training, one for each head that scores a step's batch. A step of evolution "
+            "takes one for each perturbation or individual, a step of gradients one and its backward pass: equal steps "
+            "are not equal work.",
+            "s: seconds of the training's steps, median over seeds. peak MB: memory of torch within a step beside "
+            "weights and data. weights kB: memory of the weights between steps, without an optimizer's moments.",
+            *self.data.notes,
+        )
+
+    def more_tables(self, results: Results, arms: Sequence[str]) -> Sequence[Table]:
+        """Return the scores by whether training knew the documents that a query looks for."""
+        return (overlap_table(self, of_seeds(results, self.study.seeds), self.data.splits, arms),)
+
+    def _pools(self) -> RerankingPools:
+        return RerankingPools(
+            dataset=self.datasets[0],
+            collection=self.data.splits.test,
+            candidates=self.data.candidates,
+            metric=self.metrics[0],
+            first_stage=self.data.first_stage,
+            depth=self.base.pools.depth,
+        )
+
+    def _write_first_stage(self, config: TrainConfig) -> None:
+        pools, study = self._pools(), self.study
+        spec = pools.spec(FIRST_STAGE, None, experiment=study.name, config=study.model_dump(), caveats=study.caveats)
+        ResultStore(self.root, self.given).evaluated(spec, lambda: pools.outcome(self.data.candidates))
+
+    def _spec(self, training: HeadTrainer) -> Evaluation:
+        config, data, untrained = training.config, self.data, training.seed is None
+        steps = int(training.fit()["steps"])
+        seen = steps * min(config.batch_size, len(data.train))
+        budget = TrainingBudget(steps=steps, ranking_examples=seen, embedding_examples=0, tokens=0)
+        # Every epoch's order depends on the seed alone, and so do the first weights of one kind and size.
+        shared = ("init", "head_output_size", "batch_size", "num_steps")
+        return self._pools().spec(
+            training.arm,
+            training.seed,
+            experiment=self.study.name,
+            config={
+                "study": self.study.model_dump(),
+                "training": config.model_dump(),
+                "paired_seeds": all(getattr(config, key) == getattr(self.base, key) for key in shared),
+            },
+            encoder=data.encoder,
+            prompt=data.prompt,
+            trained_hash=None if untrained else hash_file(training.head_path),
+            training=None if untrained else budget,
+            caveats=self.study.caveats,
+        )
+
+    def _outcome(self, training: HeadTrainer) -> Outcome:
+        test, start = self.data.test, time.perf_counter()
+        run = test.run(pool_scores(training.head()[0], test, training.config))
+        seconds, device = time.perf_counter() - start, describe_device(training.device)
+        return self._pools().outcome(run, items=sum(map(len, run.values())), seconds=seconds, device=device)
+
+
+def _peak_bytes(training: HeadTrainer) -> int | None:
+    """Measure the peak of one step, beside weights and data; return None where nothing is trained."""
+    weight = training.initial()
+    method = make_method(training.config, weight, training.train_pools, training.dates)
+    if method is None:
+        return None
+    return step_peak_bytes(method, weight, training.train_pools.batch(training.batch(0)))
+
+
+def known_queries(splits: Splits) -> list[str]:
+    """Return the test queries with a relevant document that is relevant to a training query too, sorted."""
+    known = splits.train.relevant_documents()
+    return sorted(
+        query_id
+        for query_id, grades in splits.test.qrels.items()
+        if any(grade > 0 and document_id in known for document_id, grade in grades.items())
+    )
+
+
+def overlap_table(family: HeadFamily, results: Results, splits: Splits, names: Sequence[str]) -> Table:
+    """Return each arm's scores on test queries with and without a relevant document known from training.
+
+    They show whether a head has learnt the task or the documents. A head that pulls the relevant documents of the
+    training queries to where queries lie gains on every test query that looks for one of them, and may lose on all
+    others. A mean over both says nothing of new documents.
+    """
+    (dataset,), metric, seeds = family.datasets, family.metrics[0], family.study.seeds
+    scores = {name: family.scores(results, name, dataset, seeds, metric) for name in names}
+    known = np.isin(sorted(splits.test.qrels), known_queries(splits))
+    parts = {part: places for part, places in {"known": known, "new": ~known}.items() if places.any()}
+    others = [name for name in names if name != ZERO_SHOT] if ZERO_SHOT in names else []
+    found = differences(
+        {
+            (name, part): Arms(
+                scores[name][:, places],
+                scores[ZERO_SHOT][:, places],
+                pair_up(results, f"{family.task}/{dataset}", name, ZERO_SHOT),
+            )
+            for part, places in parts.items()
+            for name in others
+        }
+    )
+
+    def cells(name: str, part: str) -> tuple[Cell, ...]:
+        mean = mean_of(scores[name][:, parts[part]]) if part in parts else Cell(ABSENT)
+        difference = found[name, part].cells if (name, part) in found else NO_DIFFERENCE
+        return (mean, *difference) if others else (mean,)
+
+    against = ("vs zero-shot", "interval", "p") if others else ()
+    return Table(
+        name="documents",
+        caption=f"{metric} on {dataset} by whether training knew a document that the test query looks for.",
+        columns=("arm", "known", *against, "new", *(f"{column} " for column in against)),
+        groups=(RowGroup("", tuple((Cell(n), *cells(n, "known"), *cells(n, "new")) for n in names)),),
+        notes=(
+            f"known: the {known.sum():,} test queries with a relevant document that is relevant to a training query "
+            f"too; new: the other {(~known).sum():,}. Scores x 100, mean over seeds ± SD.",
+            *([f"{TESTED}Zero-shot has no seeds."] if others else []),
+        ),
+        title="Known and new documents",
+    )

@@ -1,0 +1,229 @@
+"""Translators in a study: every seed splits the training images in its own way, and the test images stay the same."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cached_property
+from pathlib import Path
+from typing import Annotated, Any, ClassVar
+
+import numpy as np
+import torch
+from pydantic import Field, model_validator
+
+from unimoe.analysis.statistics.variance import Array
+from unimoe.analysis.tables import Cell
+from unimoe.config.base import Section
+from unimoe.config.files import parse_config
+from unimoe.core.io import read_json, write_json
+from unimoe.models.device import describe_device
+from unimoe.results import Task, TrainingBudget, arm_dir
+from unimoe.results.folder import Results
+from unimoe.studies.common.family import Advance, Family
+from unimoe.studies.common.study import Study
+from unimoe.studies.translator.config import CLOSED_FORMS, TranslatorConfig
+from unimoe.studies.translator.data.caption_pairs import CaptionPairs, split_by_image
+from unimoe.studies.translator.data.sources import Source, load_source
+from unimoe.studies.translator.evaluation import crossmodal_spec, evaluate_crossmodal
+from unimoe.studies.translator.models.files import read_manifest
+from unimoe.studies.translator.models.interface import TIMED_BATCH, milliseconds_per_query
+from unimoe.studies.translator.training.trainer import TranslatorTrainer
+
+TRAINING_FILE = "training.json"
+"""Cost and outcome of a training, beside the arm's checkpoint."""
+
+COUNTS = {
+    "queue negatives": "queue_negatives",
+    "mined": "mined_negatives",
+    "further positives": "extra_positives",
+    "past predictions": "past_predictions",
+    "same-image pairs": "same_image_pairs",
+}
+"""Columns that count how often a component of the loss was active, and their names in the facts of a training."""
+
+Share = Annotated[float, Field(gt=0, lt=1)]
+
+
+class TranslatorData(Section):
+    """The pairs of a study.
+
+    Attributes:
+        source: flickr8k under UNIMOE_DATA, generated, generated-curved, or an NPZ file.
+        captions: captions.txt, the image of each caption of an NPZ file.
+        encoder: of Flickr8k's captions; null for the bundled one.
+        dims: the dimensions that captions and images must have; null for any.
+        dev: share of the images that chooses settings and epochs.
+        test: share of the images that is reported, the same images for every seed, so that scores pair.
+        split_seed: of the choice of the test images.
+        counts: whether the table counts how often each component of the loss was active.
+    """
+
+    source: str = "flickr8k"
+    captions: str | None = None
+    encoder: str | None = None
+    dims: tuple[int, int] | None = None
+    dev: Share = 0.15
+    test: Share = 0.25
+    split_seed: Annotated[int, Field(ge=0, lt=2**31)] = 0
+    counts: bool = False
+
+    @model_validator(mode="after")
+    def _some_train(self) -> TranslatorData:
+        if self.dev + self.test >= 1:
+            raise ValueError("dev and test leave no image to train on; lower them")
+        return self
+
+    def load(self) -> Source:
+        """Return the pairs."""
+        captions = None if self.captions is None else Path(self.captions)
+        return load_source(self.source, captions, self.encoder, self.dims)
+
+
+class TranslatorFamily(Family[TranslatorConfig, TranslatorTrainer]):
+    """Translators from caption vectors to image vectors.
+
+    A seed splits the images outside the test part into train and dev, and draws first weights and batches.
+    """
+
+    config_type = TranslatorConfig
+    takes_data = True
+    task: ClassVar[Task] = "crossmodal"
+    metrics = ("mrr", "recall@1", "recall@5", "recall@10")
+
+    def __init__(self, study: Study, device: torch.device | None = None, given: Sequence[str] = ()) -> None:
+        super().__init__(study, device, given)
+        self.settings = parse_config(TranslatorData, study.data, f"{study.name}: data")
+        if device is not None:
+            self.base = self.base.model_copy(update={"device": device.type})
+
+    @cached_property
+    def source(self) -> Source:
+        """All pairs."""
+        return self.settings.load()
+
+    @cached_property
+    def parts(self) -> tuple[CaptionPairs, CaptionPairs]:
+        """The pairs that train and choose, and those that are reported."""
+        return split_by_image(self.source.pairs, self.settings.test, self.settings.split_seed)
+
+    @property
+    def datasets(self) -> list[str]:
+        """The name of the pairs."""
+        return [self.source.name]
+
+    def training(self, config: TranslatorConfig, arm: str) -> TranslatorTrainer:
+        """Return a training on the split of its seed."""
+        dev = self.settings.dev / (1.0 - self.settings.test)
+        return TranslatorTrainer(config, *split_by_image(self.parts[0], dev, config.seed), arm)
+
+    def dev(self, training: TranslatorTrainer) -> dict[str, float]:
+        """Return MRR on the dev images."""
+        facts = training.fit()
+        known = {"val": "val", "start": "start", "best": "best_epoch", "seconds": "seconds"}
+        return {name: facts[key] for name, key in known.items() if facts.get(key) is not None}
+
+    def test(self, training: TranslatorTrainer, arm: str, advance: Advance) -> float:
+        """Rank all test images for each test caption, and write down what the training cost."""
+        config, source, pairs, facts = training.config, self.source, self.parts[1], training.fit()
+        closed_form, translator = config.model in CLOSED_FORMS, training.translator()
+        seen = training.captions_seen
+        budget = TrainingBudget(steps=int(facts["steps"]), ranking_examples=0, embedding_examples=seen, tokens=0)
+        spec = crossmodal_spec(
+            arm,
+            config.seed,
+            experiment=self.study.name,
+            dataset=source.name,
+            split="test",
+            pairs=pairs,
+            config={
+                "study": self.study.model_dump(),
+                "training": config.model_dump(),
+                "paired_seeds": True,  # a seed decides which images every arm is trained on
+            },
+            encoder=source.encoder,
+            prompt=source.prompt,
+            translator_hash=read_manifest(training.checkpoint).tensors_hash,
+            checkpoint="none" if closed_form else "best",
+            training=None if closed_form else budget,
+            caveats=self.study.caveats,
+        )
+        result = evaluate_crossmodal(
+            self.root,
+            spec,
+            translator,
+            pairs,
+            texts=None if source.texts is None else {key: source.texts[key] for key in pairs.caption_ids},
+            device=training.device.type,
+            given=self.given,
+        )
+        path = arm_dir(self.root, arm, config.seed) / TRAINING_FILE
+        if not path.exists() or read_json(path, dict[str, Any])["fingerprint"] != training.state.fingerprint:
+            speed = {"ms_per_query": milliseconds_per_query(translator), "device": describe_device(training.device)}
+            write_json(path, {"fingerprint": training.state.fingerprint, **facts, **speed})
+        return result.aggregate["mrr"]
+
+    def test_to_dev(self, training: TranslatorTrainer) -> float:
+        """Return test captions per dev caption."""
+        return len(self.parts[1]) / max(1, len(training.validation))
+
+    def is_tested(self, training: TranslatorTrainer, arm: str, seed: int | None) -> bool:
+        """Return whether the cost is written, which comes last."""
+        return (arm_dir(self.root, arm, seed) / TRAINING_FILE).exists()
+
+    def identity(self, training: TranslatorTrainer) -> list[str]:
+        """Return hashes of the training and of the test pairs."""
+        return [training.state.fingerprint, self.parts[1].content_hash]
+
+    def scores(self, results: Results, arm: str, dataset: str, seeds: Sequence[int], metric: str) -> Array:
+        """Return scores by image: captions of one image are one observation, over which they are averaged first."""
+        pairs = self.parts[1]
+        order = sorted(range(len(pairs)), key=pairs.caption_ids.__getitem__)  # as results list captions
+        image_of = pairs.image_of[order]
+        counts = np.bincount(image_of)
+        by_caption = super().scores(results, arm, dataset, seeds, metric)
+        return np.array([np.bincount(image_of, weights=row) / counts for row in by_caption])
+
+    def columns(self, results: Results, arm: str, dataset: str, config: TranslatorConfig | None) -> dict[str, Cell]:
+        """Return median rank, size and time; or how often the components of the loss were active."""
+        key = f"{self.task}/{dataset}"
+        seeds = results.seeds(arm, key)
+        records = [read_json(arm_dir(self.root, arm, seed) / TRAINING_FILE, dict[str, Any]) for seed in seeds]
+
+        def middle(name: str) -> float:
+            return float(np.median([record[name] for record in records]))
+
+        if self.settings.counts:
+            counts = {
+                column: Cell.count(round(float(np.mean([record["fired"].get(name, 0) for record in records]))))
+                for column, name in COUNTS.items()
+            }
+            epoch = float(np.mean([record["best_epoch"] for record in records]))
+            return counts | {"epoch": Cell.number(epoch, ".1f")}
+        held = [result for seed in seeds if (result := results.result(arm, seed, key)) is not None]
+        ranks = {"median": "median_rank", "p75": "p75_rank"}
+        return {
+            **{column: Cell.mean([one.aggregate[name] for one in held]) for column, name in ranks.items()},
+            "parameters": Cell.count(records[0]["parameters"]),
+            "MB": Cell.number(records[0]["weight_bytes"] / 1e6, ".2f"),
+            "s": Cell.number(middle("seconds"), ".1f"),
+            "µs/query": Cell.number(1e3 * middle("ms_per_query"), ".2f"),
+        }
+
+    def notes(self) -> Sequence[str]:
+        """Say what the scores and costs are."""
+        cosine = "centred cosine" if self.base.centre else "plain cosine"
+        costs = (
+            "Counts are of one training, mean over seeds: caption-image pairs with an image of the queue, pairs left "
+            "by mining, past predictions that were a caption's further positives, image-caption pairs with a past "
+            "prediction, pairs of captions of one image in a batch. epoch: the best on dev."
+            if self.settings.counts
+            else f"µs/query: translation alone in batches of {TIMED_BATCH}, median. s: of training, median over seeds. "
+            "MB: of the weights as they are kept."
+        )
+        return (
+            "Queries are images here: captions of one image are one observation, and scores are averaged over them "
+            "first. Seeds pair: each splits the training images in its own way, the same for every arm.",
+            costs,
+            f"Ranked by the {cosine} in a gallery of {len(self.parts[1].image_ids):,} images.",
+            *self.source.pairs.dropped.notes,
+        )

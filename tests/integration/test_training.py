@@ -1,0 +1,362 @@
+"""Training as people expect it: what it leaves, fair arms, best on dev, accumulation, trackers, and clear errors."""
+
+from __future__ import annotations
+
+import copy
+import importlib.util
+import json
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import safetensors.torch
+import torch
+from support.experiments import tiny_experiment
+from support.scripts import call_script
+
+from unimoe.config import Experiment
+from unimoe.config.files import overridden, parse_config
+from unimoe.core.errors import DataError, UsageError
+from unimoe.evaluation.dev_eval import DevEvaluation
+from unimoe.models.batched import BatchedDecoder
+from unimoe.models.checkpoint import ADAPTER_FILE, read_checkpoint
+from unimoe.models.loader import ModelLoader
+from unimoe.models.unimodel import UnimodelForExp1
+from unimoe.training.examples import TrainingData, load_training_data
+from unimoe.training.trainer import DevScorer, StepReport, train_arm
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+
+CPU = torch.device("cpu")
+
+
+class KilledError(Exception):
+    """Stands for a process that ends between two steps."""
+
+
+@pytest.fixture(scope="module")
+def experiment(tmp_path_factory: pytest.TempPathFactory) -> Experiment:
+    return tiny_experiment(tmp_path_factory.mktemp("options"))
+
+
+@pytest.fixture(scope="module")
+def data(experiment: Experiment) -> TrainingData:
+    return load_training_data(experiment)
+
+
+def changed(experiment: Experiment, folder: Path, *overrides: str) -> Experiment:
+    return parse_config(
+        Experiment, overridden(experiment.model_dump(), [f"output_dir={folder}", *overrides]), source="tiny"
+    )
+
+
+def train(
+    experiment: Experiment,
+    data: TrainingData,
+    arm: str = "rank_only_r8",
+    die_after: int | None = None,
+    score_on_dev: DevScorer | None = None,
+) -> Path:
+    def on_step(report: StepReport) -> None:
+        if report.step == die_after:
+            raise KilledError
+
+    loader = ModelLoader(experiment, CPU, torch.float32)
+    return train_arm(
+        experiment, arm, 0, base=loader.fresh_base(), data=data, frozen_layers=loader.frozen_layers, on_step=on_step,
+        score_on_dev=score_on_dev,
+    )  # fmt: skip
+
+
+def log(checkpoint: Path, name: str = "train.jsonl") -> list[dict[str, Any]]:
+    lines = (checkpoint.parent / "logs" / name).read_text(encoding="utf-8").splitlines()
+    return [json.loads(line) for line in lines]
+
+
+def weights(checkpoint: Path) -> dict[str, torch.Tensor]:
+    return safetensors.torch.load_file(checkpoint / ADAPTER_FILE)
+
+
+def differing(one: Path, other: Path) -> list[str]:
+    there = weights(other)
+    return [name for name, weight in weights(one).items() if not torch.equal(weight, there[name])]
+
+
+class Scorer:
+    """A scorer that needs no collection."""
+
+    def __init__(self, score: Callable[[UnimodelForExp1], float]) -> None:
+        self._score = score
+
+    def prepare(self) -> None:
+        """Nothing to bring."""
+
+    def __call__(self, model: UnimodelForExp1) -> Mapping[str, float]:
+        """One measure."""
+        return {"score": self._score(model)}
+
+
+def scripted(scores: list[float]) -> DevScorer:
+    """Says what it is told, whatever the model."""
+    values: Iterator[float] = iter(scores)
+    return Scorer(lambda model: next(values))
+
+
+def sum_of_weights(model: UnimodelForExp1) -> float:
+    """Depends on every bit of the adapters, and so on the whole training up to here."""
+    return sum(float(w.detach().double().sum()) for name, w in model.named_parameters() if "lora_" in name) % 1
+
+
+of_the_weights = Scorer(sum_of_weights)
+
+
+class TestWhatItLeaves:
+    """Every arm of the experiment, trained once."""
+
+    @pytest.fixture(scope="class")
+    def trained(
+        self, experiment: Experiment, data: TrainingData, tmp_path_factory: pytest.TempPathFactory
+    ) -> dict[str, Path]:
+        here = changed(experiment, tmp_path_factory.mktemp("trained"))
+        return {arm: train(here, data, arm) for arm in here.arms}
+
+    def test_a_checkpoint_says_where_it_came_from(self, experiment: Experiment, trained: dict[str, Path]) -> None:
+        folder = trained["joint_r8"]
+        found = read_checkpoint(folder)
+        assert folder.parts[-3:] == ("joint_r8", "seed_0", "checkpoint")
+        assert (found.arm, found.seed, found.which, found.dtype) == ("joint_r8", 0, "last", "float32")
+        assert found.base_model.startswith("tiny-model@")
+        assert (found.training.steps, found.training.ranking_examples, found.training.embedding_examples) == (6, 12, 24)
+        assert found.experiment == changed(experiment, folder.parents[2])
+
+    def test_the_log_has_a_line_per_step_and_both_losses(self, trained: dict[str, Path]) -> None:
+        lines = log(trained["joint_r8"])
+        assert [line["step"] for line in lines] == [1, 2, 3, 4, 5, 6]
+        for line in lines:
+            assert line["loss"] == pytest.approx(0.5 * line["ranking_loss"] + 0.5 * line["embedding_loss"])
+            assert line["tokens_per_s"] > 0
+
+    def test_layers_above_the_first_are_changed_and_score_otherwise(
+        self, experiment: Experiment, trained: dict[str, Path]
+    ) -> None:
+        found = weights(trained["rank_only_r8"])
+        assert {int(name.split("layers.")[1].split(".")[0]) for name in found} == {2, 3}
+        assert all(weight.dtype == torch.float32 for weight in found.values())
+        loader = ModelLoader(experiment, CPU, torch.float32)
+        pairs = [("norm of a vector", "Return one of eight matrix norms."), ("sort", "Return a sorted copy.")]
+        ours, base = (model.rerank(pairs) for model in (loader.trained(trained["rank_only_r8"]), loader.zero_shot()))
+        assert abs(ours - base).max() > 1e-4
+
+    def test_the_joint_arm_sees_what_its_specialists_see(self, trained: dict[str, Path]) -> None:
+        budgets = {arm: read_checkpoint(folder).training for arm, folder in trained.items()}
+        rank, embed, joint = budgets["rank_only_r8"], budgets["emb_only_r8"], budgets["joint_r8"]
+        assert joint.ranking_examples == rank.ranking_examples
+        assert joint.embedding_examples == embed.embedding_examples
+        assert joint.tokens == rank.tokens + embed.tokens
+        assert joint.steps == rank.steps == embed.steps
+        first = {arm: log(folder)[0] for arm, folder in trained.items()}
+        assert first["joint_r8"]["ranking_loss"] == first["rank_only_r8"]["ranking_loss"]
+        assert first["joint_r8"]["embedding_loss"] == first["emb_only_r8"]["embedding_loss"]
+
+    def test_a_finished_training_is_kept(self, data: TrainingData, trained: dict[str, Path]) -> None:
+        folder = trained["rank_only_r8"]
+        before = (folder / ADAPTER_FILE).stat().st_mtime_ns
+        train(read_checkpoint(folder).experiment, data, "rank_only_r8", die_after=1)
+        assert (folder / ADAPTER_FILE).stat().st_mtime_ns == before
+
+
+class TestBestOnDev:
+    def test_the_best_stands_beside_the_last(self, experiment: Experiment, data: TrainingData, tmp_path: Path) -> None:
+        here = changed(experiment, tmp_path / "all", "training.evaluate_every=2")
+        last = train(here, data, score_on_dev=scripted([0.1, 0.3, 0.2]))
+        best = last.with_name("checkpoint-best")
+        assert [line["dev_score"] for line in log(last, "dev.jsonl")] == [0.1, 0.3, 0.2]
+        found = {which: read_checkpoint(folder) for which, folder in (("last", last), ("best", best))}
+        assert {which: (c.which, c.training.steps) for which, c in found.items()} == {
+            "last": ("last", 6),
+            "best": ("best", 4),
+        }
+        assert found["best"].training.ranking_examples == 8
+        assert differing(best, last)
+
+    def test_patience_ends_the_training(self, experiment: Experiment, data: TrainingData, tmp_path: Path) -> None:
+        here = changed(experiment, tmp_path, "training.evaluate_every=1", "training.patience=2")
+        last = train(here, data, score_on_dev=scripted([0.1, 0.3, 0.3, 0.2]))
+        assert read_checkpoint(last).training.steps == 4
+        assert read_checkpoint(last).training.ranking_examples == 8
+        assert read_checkpoint(last.with_name("checkpoint-best")).training.steps == 2
+
+    def test_evaluations_change_nothing_in_the_training(
+        self, experiment: Experiment, data: TrainingData, tmp_path: Path
+    ) -> None:
+        quiet = train(changed(experiment, tmp_path / "quiet"), data)
+        here = changed(experiment, tmp_path / "scored", "training.evaluate_every=1", "training.dev.queries=4")
+        scored = train(here, data, score_on_dev=DevEvaluation(here, "rank_only_r8"))
+        assert not differing(quiet, scored)
+        assert all(0 <= line["reranking/ndcg@10"] <= 1 for line in log(scored, "dev.jsonl"))
+
+
+class TestResume:
+    def test_an_arm_may_have_a_loss_of_its_own(
+        self, experiment: Experiment, data: TrainingData, tmp_path: Path
+    ) -> None:
+        """It trains as it would if all arms shared that loss, and its card names it."""
+        options = ("training.steps=3", "training.ranking.loss=softmax")
+        shared = changed(experiment, tmp_path / "shared", "training.steps=3", "training.ranking.loss=plistmle")
+        own = changed(experiment, tmp_path / "own", *options, "arms.rank_only_r8.loss=plistmle")
+        found = train(own, data)
+        assert read_checkpoint(found).adapter_hash == read_checkpoint(train(shared, data)).adapter_hash
+        assert '"name": "plistmle"' in (found / "README.md").read_text(encoding="utf-8")
+        other = changed(experiment, tmp_path / "other", *options)
+        assert read_checkpoint(train(other, data)).adapter_hash != read_checkpoint(found).adapter_hash
+        sharp = "arms.rank_only_r8.loss_options.temperature=0.1"
+        with pytest.raises(UsageError, match="temperature: the loss softmax does not read it"):
+            changed(experiment, tmp_path / "no", "arms.rank_only_r8.loss=softmax", sharp)
+        with pytest.raises(UsageError, match="an emb_only arm does not rank"):
+            changed(experiment, tmp_path / "no", "arms.emb_only_r8.loss=softmax")
+        binary = copy.copy(data)
+        binary.ranking = lambda model: replace(data.ranking(model), labels=[[1.0, 0.0]] * 9)  # type: ignore[method-assign]
+        with pytest.raises(DataError, match="loss marginmse needs graded labels"):
+            train(changed(experiment, tmp_path / "no", "arms.rank_only_r8.loss=marginmse"), binary)
+
+    @pytest.mark.parametrize(
+        ("setting", "words"),
+        [
+            ("training.schedule=cosine", "training.schedule was 'linear' there and is 'cosine' here"),
+            ("arms.rank_only_r8.learning_rate=0.5", "arms.rank_only_r8.learning_rate was 0.01 there and is 0.5 here"),
+        ],
+        ids=["schedule", "learning rate"],
+    )
+    @pytest.mark.parametrize("die_after", [3, None], ids=["state", "checkpoint"])
+    def test_another_config_is_refused_by_its_first_difference(
+        self,
+        experiment: Experiment,
+        data: TrainingData,
+        tmp_path: Path,
+        setting: str,
+        words: str,
+        die_after: int | None,
+    ) -> None:
+        if die_after:
+            with pytest.raises(KilledError):
+                train(changed(experiment, tmp_path), data, die_after=die_after)
+        else:
+            train(changed(experiment, tmp_path), data)
+        with pytest.raises(DataError, match=words):
+            train(changed(experiment, tmp_path, setting), data)
+
+
+class TestAccumulation:
+    def test_two_ranking_batches_a_step_are_one_of_twice_the_size(
+        self, experiment: Experiment, data: TrainingData, tmp_path: Path
+    ) -> None:
+        twice = train(changed(experiment, tmp_path / "twice", "training.accumulation_steps=2"), data)
+        large = train(changed(experiment, tmp_path / "large", "training.ranking.queries_per_step=4"), data)
+        assert [line["loss"] for line in log(twice)] == pytest.approx([line["loss"] for line in log(large)], rel=1e-5)
+        assert read_checkpoint(twice).training == read_checkpoint(large).training
+
+    def test_embedding_batches_are_contrasted_apart(
+        self, experiment: Experiment, data: TrainingData, tmp_path: Path
+    ) -> None:
+        twice = changed(experiment, tmp_path / "twice", "training.accumulation_steps=2")
+        large = changed(experiment, tmp_path / "large", "training.embedding.pairs_per_step=8")
+        first = [log(train(here, data, "emb_only_r8"))[0]["loss"] for here in (twice, large)]
+        assert first[0] < 0.95 * first[1]  # half as many negatives
+
+
+class TestActivationCheckpointing:
+    def test_it_ends_with_the_same_weights(
+        self, experiment: Experiment, data: TrainingData, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(BatchedDecoder, "trains_trees", False)  # trees drop other units
+        plain = train(changed(experiment, tmp_path / "plain", "lora.dropout=0.3"), data, "joint_r8")
+        options = ("lora.dropout=0.3", "training.activation_checkpointing=true")
+        assert not differing(plain, train(changed(experiment, tmp_path / "less", *options), data, "joint_r8"))
+
+
+class TestNotFinite:
+    def test_it_names_step_and_queries_and_keeps_what_was_saved(
+        self, experiment: Experiment, data: TrainingData, tmp_path: Path
+    ) -> None:
+        here = changed(
+            experiment, tmp_path, "training.save_every=1", "training.evaluate_every=1", "training.schedule=constant",
+            "training.warmup_steps=0", "arms.rank_only_r8.learning_rate=1e30",
+        )  # fmt: skip
+        with pytest.raises(
+            DataError, match=r"rank_only_r8, seed 0, step (\d): the .* is (nan|inf|-inf); its"
+        ) as caught:
+            train(here, data, score_on_dev=scripted([0.5] * 6))
+        loader = ModelLoader(here, CPU, torch.float32)
+        known = data.ranking(loader.zero_shot()).query_ids
+        named = str(caught.value).partition("its queries are ")[2].partition(";")[0].split(", ")
+        assert len(named) == 2
+        assert set(named) <= set(known)
+        folder = tmp_path / "rank_only_r8" / "seed_0"
+        assert (folder / "state.safetensors").exists()
+        assert read_checkpoint(folder / "checkpoint-best").training.steps == 1
+        assert not (folder / "checkpoint").exists()
+
+
+class TestTracking:
+    def test_tensorboard_holds_what_the_log_holds(
+        self, experiment: Experiment, data: TrainingData, tmp_path: Path
+    ) -> None:
+        from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+        here = changed(experiment, tmp_path, "training.tracking=[tensorboard]", "training.evaluate_every=3")
+        with pytest.raises(KilledError):
+            train(here, data, die_after=5, score_on_dev=of_the_weights)
+        last = train(here, data, score_on_dev=of_the_weights)
+        events = EventAccumulator(str(last.parent / "logs" / "tensorboard"))
+        events.Reload()
+        shown = {event.step: event.value for event in events.Scalars("loss")}
+        assert shown == pytest.approx({line["step"]: line["loss"] for line in log(last)}, rel=1e-6)
+        assert [event.step for event in events.Scalars("dev_score")] == [3, 6]
+
+    def test_wandb_needs_no_network_offline(
+        self, experiment: Experiment, data: TrainingData, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setenv("WANDB_MODE", "offline")
+        last = train(changed(experiment, tmp_path, "training.tracking=[wandb]"), data)
+        runs = list((last.parent / "logs" / "wandb").glob("offline-run-*/*.wandb"))
+        assert len(runs) == 1
+        assert b"ranking_loss" in runs[0].read_bytes()
+
+    def test_a_missing_library_is_refused_before_anything_is_computed(
+        self, experiment: Experiment, data: TrainingData, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        find = importlib.util.find_spec
+        monkeypatch.setattr(
+            importlib.util, "find_spec", lambda name, *rest: None if name == "wandb" else find(name, *rest)
+        )
+        with pytest.raises(UsageError, match="wandb is not installed; run `uv sync --extra tracking`"):
+            train(changed(experiment, tmp_path, "training.tracking=[wandb]"), data)
+        assert not (tmp_path / "rank_only_r8").exists()
+
+
+class TestScripts:
+    def test_a_joint_arm_is_scored_on_dev_and_either_checkpoint_can_be_evaluated(self, tmp_path: Path) -> None:
+        from support.experiments import write_tiny_experiment
+
+        config, output_dir = write_tiny_experiment(tmp_path), tmp_path / "outputs"
+        options = ["training.evaluate_every=3", "training.dev={queries: 5, depth: 3, pool: 40}"]
+        overrides = [word for option in options for word in ("--set", option)]
+        done = call_script("train.py", "--config", config, "--arm", "joint_r8", *overrides)
+        assert done.returncode == 0, done.stderr
+        folder = output_dir / "joint_r8" / "seed_0"
+        assert done.stdout.strip() == str(folder / "checkpoint")
+        for line in log(folder / "checkpoint", "dev.jsonl"):
+            parts = [line["reranking/ndcg@10"], line["embedding/ndcg@10"]]
+            assert line["dev_score"] == pytest.approx(sum(parts) / 2)
+        best = call_script("evaluate.py", "--checkpoint", folder / "checkpoint-best", "--task", "reranking")
+        assert best.returncode == 0, best.stderr
+        result = json.loads((folder / "results" / "reranking" / "apidocs.json").read_text(encoding="utf-8"))
+        assert result["identity"]["checkpoint"] == "best"
+        other = call_script("evaluate.py", "--checkpoint", folder / "checkpoint", "--task", "reranking")
+        assert other.returncode == 3  # the first stage's own result has been printed by then
+        assert "holds another evaluation (checkpoint 'best' there, 'last' here)" in other.stderr
+        elsewhere = ["--output-dir", str(tmp_path / "last")]
+        last = call_script("evaluate.py", "--checkpoint", folder / "checkpoint", "--task", "reranking", *elsewhere)
+        assert last.returncode == 0, last.stderr

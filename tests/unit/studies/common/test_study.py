@@ -1,0 +1,164 @@
+"""A study's file: settings in their order, arms that are left out, gates, and what is refused."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from unimoe.config.files import config_root
+from unimoe.core.errors import UsageError
+from unimoe.studies.common.family import family_of
+from unimoe.studies.common.runner import StudyRunner
+from unimoe.studies.common.study import Study, load_study, merged
+from unimoe.studies.heads.config import TrainConfig, original_recipe
+from unimoe.studies.heads.family import HeadFamily
+
+SHIPPED = [path for path in sorted((config_root() / "studies").glob("*.yaml")) if "family:" in path.read_text()]
+ARMS = {"a": {"set": {"method": "infonce"}}, "b": {"set": {"method": "listnet"}}}
+
+
+def study(**changes: Any) -> Study:
+    return Study.model_validate({"name": "s", "family": "heads", "arms": ARMS} | changes)
+
+
+@pytest.mark.parametrize("path", SHIPPED, ids=lambda path: path.stem)
+def test_every_arm_of_a_shipped_study_can_be_trained(path: Path) -> None:
+    read = load_study(path)
+    runner = StudyRunner(family_of(read.family)(read))
+    for arm, settings in runner.tuned.items():
+        different = {json.dumps(config.model_dump(mode="json"), sort_keys=True) for _, config in settings}
+        assert len(different) == len(settings), arm
+    known = [*read.arms, *runner.family.untrained()]
+    assert {runner.family.aliases.get(name, name) for name in read.baselines} <= {*known}
+
+
+def test_losses_are_all_that_were_compared() -> None:
+    read = load_study(Path("studies/losses"))
+    configs = [settings[0][1].loss for settings in StudyRunner(family_of(read.family)(read)).tuned.values()]
+    assert len(configs) == len(set(configs)) == 1 + 7 * 3 + 1 + 5
+    assert len(read.gates) == 6
+
+
+class TestSettings:
+    def test_the_middle_of_two_keys_comes_first(self) -> None:
+        own = study(grid={"sigma": [1, 2, 3], "learning_rate": [4, 5, 6]}).settings_of("a")
+        assert [tuple(one.changes.values()) for one in own[:5]] == [(2, 5), (1, 5), (2, 4), (2, 6), (3, 5)]
+        assert len(own) == 9
+        few = study(grid={"sigma": [1, 2, 3], "learning_rate": [4, 5, 6]}, settings=4)
+        assert few.settings_of("a") == own[:4]
+
+    def test_one_key_keeps_its_order(self) -> None:
+        own = study(grid={"sigma": [3, 1, 2]}).settings_of("a")
+        assert [one.name for one in own] == ["sigma 3", "sigma 1", "sigma 2"]
+        assert own[0].folder == "sigma_3"
+
+    def test_an_arm_has_its_own_grid_variants_or_none(self) -> None:
+        arms = {
+            "own": {"grid": {"sigma": [1]}},
+            "none": {"grid": {}},
+            "named": {"variants": {"x": {"sigma": 2}, "y": {}}},
+        }
+        read = study(arms=arms, grid={"sigma": [7, 8]})
+        names = {arm: [one.name for one in read.settings_of(arm)] for arm in arms}
+        assert names == {"own": ["sigma 1"], "none": [""], "named": ["x", "y"]}
+
+    def test_sections_keep_their_other_keys(self) -> None:
+        raw = {"loss": {"name": "softmax", "k": None}, "seed": 1}
+        assert merged(raw, {"loss.k": 3}) == {"loss": {"name": "softmax", "k": 3}, "seed": 1}
+        assert merged(raw, {"loss": {"k": 3}, "seed": 2}) == {"loss": {"name": "softmax", "k": 3}, "seed": 2}
+        assert raw["loss"] == {"name": "softmax", "k": None}
+
+
+class TestGates:
+    SHARED = {"task": "reranking", "datasets": ["d"], "metric": "ndcg@10"}  # noqa: RUF012
+
+    def test_they_share_what_the_study_says(self) -> None:
+        read = study(seeds=5, looks=[3, 5], gates={"g": {"system": "b", "baseline": "untrained", "margin": 0.01}})
+        (gate,) = read.gates_for(self.SHARED, ["base"], {"untrained": "base"}).values()
+        assert gate == {
+            "kind": "superiority", **self.SHARED, "seeds": [0, 1, 2, 3, 4], "looks": [3, 5], "system": "b",
+            "baseline": "base", "margin": 0.01,
+        }  # fmt: skip
+
+    def test_those_of_an_arm_that_is_left_out_go_with_it(self) -> None:
+        gates = {"g": {"system": "b", "baseline": "a"}, "h": {"system": "b", "baseline": "bm25"}}
+        read = study(gates=gates, baselines=["a", "bm25"]).of_arms(["b"])
+        assert ([*read.arms], [*read.gates], read.baselines) == (["b"], ["h"], ["bm25"])
+
+    def test_an_arm_that_there_is_not_is_named(self) -> None:
+        read = study(gates={"g": {"system": "b", "baseline": "bm52"}})
+        with pytest.raises(UsageError, match=r"gates.g.baseline: 'bm52' is no arm of the study .did you mean 'bm25'"):
+            read.gates_for(self.SHARED, ["bm25"], {})
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"seeds": [1, 1]}, "each once"),
+        ({"seeds": [102, 7]}, "not the tuning_seed"),
+        ({"looks": [3]}, "no gates to judge"),
+        ({"arms": {}}, "must not be empty"),
+        ({"arms": {"a": {"grid": {"x": [1]}, "variants": {"y": {}}}}}, "leave one of them out"),
+        ({"arms": {"a/b": {}}}, "may hold only letters"),
+        ({"famly": "heads"}, "did you mean 'family'"),
+    ],
+)
+def test_impossible_studies_are_refused(changes: dict[str, Any], words: str, tmp_path: Path) -> None:
+    file = tmp_path / "study.yaml"
+    file.write_text(json.dumps({"name": "s", "family": "heads", "arms": ARMS} | changes), encoding="utf-8")
+    with pytest.raises(UsageError, match=words) as raised:
+        load_study(file)
+    assert str(file) in str(raised.value)
+
+
+def test_an_unknown_family_or_arm_is_refused() -> None:
+    with pytest.raises(UsageError, match="did you mean 'heads'"):
+        family_of("head")
+    with pytest.raises(UsageError, match="unknown arm 'c'"):
+        study().of_arms(["c"])
+
+
+def heads(**base: Any) -> StudyRunner:
+    return StudyRunner(HeadFamily(load_study(Path("studies/heads_compare"), [], {"base": base})))
+
+
+class TestHeads:
+    def test_what_is_shared_stays_shared(self) -> None:
+        for name, settings in heads(num_steps=40, batch_size=8, ndcg_k=5, head_output_size=64).tuned.items():
+            for _, config in settings:
+                assert (config.num_steps, config.batch_size, config.ndcg_k) == (40, 8, 5)
+                if name != "seed_recipe":
+                    assert (config.head_output_size, config.scoring, config.init) == (64, "cosine", "pca")
+            assert len(settings) == (1 if name == "zero_shot" else 9)
+
+    def test_the_recipe_is_the_originals(self) -> None:
+        setting, config = heads().tuned["seed_recipe"][0]
+        recipe = original_recipe()
+        assert setting.changes == {"learning_rate": recipe.learning_rate, "sigma": recipe.sigma}
+        assert config.model_copy(update={"output_dir": recipe.output_dir}) == recipe.model_copy(update={"ndcg_k": 10})
+
+    def test_a_handoff_may_be_a_fraction_and_an_arm_has_its_own_votes(self) -> None:
+        family = HeadFamily(study(base={"num_steps": 200, "soft_labels": {"top_k": 3}}))
+        found = family.configured(family.base, {"method": "hybrid", "handoff": 0.25, "objectives.diversity": 0.5})
+        assert found.handoff == 50
+        assert found.objectives == {"relevance": 1.0, "diversity": 0.5}
+        own = family.configured(family.base, {"soft_labels": {}}).soft_labels
+        assert own is not None
+        assert (own.top_k, own.voters) == (20, ["bm25", TrainConfig().encoder.base])
+
+    @pytest.mark.parametrize(
+        ("base", "words"),
+        [
+            ({"num_steps": 1}, "arms.hybrid: heads: handoff 1 must be below num_steps 1"),
+            ({"noise_rank": 2}, "arms.eggroll_products: heads: grid: its directions have rank 1"),
+            ({"adaptive_sigma": True}, "arms.score_es: heads: adaptive_sigma: score_es has"),
+        ],
+    )
+    def test_an_arm_that_cannot_be_trained_is_refused_before_the_others_are(
+        self, base: dict[str, Any], words: str
+    ) -> None:
+        with pytest.raises(UsageError, match=words):
+            heads(**base)
