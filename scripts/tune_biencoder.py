@@ -1,7 +1,7 @@
 """Choose a bi-encoder's settings on dev among eight, then train the best with three seeds and measure it on test.
 
-uv run scripts/tune_biencoder.py --collection nfcorpus
-uv run scripts/tune_biencoder.py --collection nfcorpus --only layer,layer-slow
+uv run scripts/tune_biencoder.py --dataset nfcorpus
+uv run scripts/tune_biencoder.py --dataset nfcorpus --only layer,layer-slow
 """
 
 import typer

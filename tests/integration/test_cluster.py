@@ -87,7 +87,7 @@ def add_node(cluster: Any) -> Any:
 
 def arguments(home: Path, *collections: str, outputs: str = "together") -> list[str]:
     named = ",".join(collections)
-    return ["--model", "python:slow_scores:score", "--datasets", named, "--output-dir", str(home / outputs)]
+    return ["--model", "python:slow_scores:score", "--dataset", named, "--output-dir", str(home / outputs)]
 
 
 def on(cluster: Any, home: Path, workers: int = 2) -> list[str]:
@@ -220,7 +220,7 @@ def test_a_stopped_driver_ends_with_a_line(cluster: Any, home: Path) -> None:
     [
         (["--workers", "2"], "--workers belongs to --engine ray"),
         (["--engine", "rya"], "--engine rya: unknown (did you mean 'ray'?); use local or ray"),
-        (["--engine", "ray", "--allow", "device"], "--allow device: unknown (did you mean 'devices'?)"),
+        (["--allow-devices"], "--allow-devices belongs to --engine ray"),
         (["--engine", "ray", "--store", "nowhere://x"], "--store nowhere://x: no client for such a store"),
         (["--engine", "ray", "--address", "127.0.0.1:1"], "--address 127.0.0.1:1: no Ray cluster answers"),
     ],

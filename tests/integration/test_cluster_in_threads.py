@@ -77,7 +77,7 @@ def test_an_experiment(tmp_path: Path) -> None:
 def test_retrieval(tmp_path: Path) -> None:
     write_invented(tmp_path / "set", invented(documents=30, queries=5, unjudged=1, name="set"))
     save_tiny_encoder(tmp_path / "encoder")
-    options = ("--datasets", f"path:{tmp_path / 'set'}", "--encoder", tmp_path / "encoder", "--device", "cpu")
+    options = ("--dataset", f"path:{tmp_path / 'set'}", "--encoder", tmp_path / "encoder", "--device", "cpu")
     alone = call_script(COMMAND, "retrieve", *options, "--output-dir", tmp_path / "alone")
     assert alone.returncode == 0, alone.stderr
     cluster = ("--engine", "ray", "--store", str(tmp_path / "store"))
@@ -91,6 +91,6 @@ def test_a_server_is_asked_by_one_process(tmp_path: Path) -> None:
     write_invented(tmp_path / "set", invented(documents=3, queries=2, name="set"))
     asked = ("--model", "http://127.0.0.1:9/v1", "--set", "served.api=tei", "--set", "served.model=tiny")
     cluster = ("--engine", "ray", "--store", str(tmp_path / "store"), "--output-dir", tmp_path / "out")
-    done = call_script("evaluate.py", *asked, "--datasets", f"path:{tmp_path / 'set'}", *cluster)
+    done = call_script("evaluate.py", *asked, "--dataset", f"path:{tmp_path / 'set'}", *cluster)
     assert done.returncode == 2, done.stderr
     assert "a model behind a server is asked by one process; leave --engine out" in done.stderr

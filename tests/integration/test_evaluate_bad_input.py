@@ -34,7 +34,7 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def evaluate(data: Path, output_dir: Path, *more: str) -> Done:
     """Rerank ``toy`` with the untrained model, unless options that follow say otherwise."""
-    chosen = [] if "--eval-tier" in more else ["--datasets", "toy"]
+    chosen = [] if "--eval-tier" in more else ["--dataset", "toy"]
     return call_script(
         "evaluate.py", "--zero-shot", "--config", data / "tiny.yaml", *chosen, "--task", "reranking",
         "--output-dir", output_dir, *more, UNIMOE_DATA=str(data),
@@ -55,15 +55,15 @@ class TestNames:
     @pytest.mark.parametrize(
         ("options", "words"),
         [
-            (["--datasets", "scifct"], ["unknown collection 'scifct'", "did you mean 'scifact'?"]),
+            (["--dataset", "scifct"], ["unknown collection 'scifct'", "did you mean 'scifact'?"]),
             (
-                ["--datasets", "nanobeir:ArguAnna"],
+                ["--dataset", "nanobeir:ArguAnna"],
                 ["'nanobeir:ArguAnna'", "did you mean 'arguana'?"],
             ),
-            (["--datasets", "toy@tset"], ["no split 'tset'", "did you mean 'test'?"]),
-            (["--datasets", "toy,toy@dev"], ["toy is named with the splits test and dev"]),
+            (["--dataset", "toy@tset"], ["no split 'tset'", "did you mean 'test'?"]),
+            (["--dataset", "toy,toy@dev"], ["toy is named with the splits test and dev"]),
             (["--eval-tier", "fasst"], ["unknown tier 'fasst'", "did you mean 'fast'?"]),
-            (["--datasets", " , "], ["--datasets names nothing"]),
+            (["--dataset", " , "], ["--dataset names nothing"]),
             (["--task", "rerank"], ["--task rerank", "did you mean 'reranking'?"]),
             (["--set", "evaluation.first_stage=bm25"], ["did you mean 'bm25s'?"]),
             (["--set", "evaluation.first_stage=official"], ["toy", "top1000.dev", "use bm25s"]),
@@ -136,13 +136,13 @@ class TestCollections:
     def test_judgments_of_other_queries(self, data: Path, tmp_path: Path) -> None:
         folder = shutil.copytree(data / "toy", tmp_path / "other")
         (folder / "qrels" / "test.tsv").write_text("query-id\tcorpus-id\tscore\nx7\td01\t1\n", encoding="utf-8")
-        done = evaluate(data, tmp_path / "outputs", "--datasets", f"path:{folder}")
+        done = evaluate(data, tmp_path / "outputs", "--dataset", f"path:{folder}")
         assert_stopped(done, 3, "query 'x7' is judged in split 'test' but is not among the queries")
 
     def test_a_query_that_leaves_no_room_for_documents_is_cut_and_named(self, data: Path, tmp_path: Path) -> None:
         queries = {**COLLECTION.queries, "q1": f"{COLLECTION.queries['q1']} " * 100}
         folder = write_invented(tmp_path / "wordy", replace(COLLECTION, queries=queries))
-        done = evaluate(data, tmp_path / "outputs", "--datasets", f"path:{folder}")
+        done = evaluate(data, tmp_path / "outputs", "--dataset", f"path:{folder}")
         assert done.returncode == 0, done.stderr
         assert "wordy: queries that fill the whole prompt" in done.stderr
         result = read_result(tmp_path / "outputs/zero_shot/seed_none/results/reranking/wordy.json")
@@ -154,7 +154,7 @@ class TestCollections:
         lines = (folder / "queries.jsonl").read_text(encoding="utf-8").splitlines()
         kept = [line for line in lines if json.loads(line)["_id"] in queries]
         (folder / "queries.jsonl").write_text("\n".join(kept), encoding="utf-8")
-        done = evaluate(data, tmp_path / "outputs", "--datasets", f"path:{folder},toy")
+        done = evaluate(data, tmp_path / "outputs", "--dataset", f"path:{folder},toy")
         assert_stopped(done, 4, "done, without 1 collection (lacking); the reasons are above")
         assert "failed: lacking: " in done.stderr
         assert "query 'q1' is judged in split 'test' but is not among the queries" in done.stderr

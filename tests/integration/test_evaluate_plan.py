@@ -36,7 +36,7 @@ def files(folder: Path) -> set[Path]:
 
 def test_it_prints_every_part_and_writes_nothing(data: Path, tmp_path: Path) -> None:
     before = files(data)
-    done = plan(data, "--datasets", "first,second", "--output-dir", str(tmp_path / "outputs"))
+    done = plan(data, "--dataset", "first,second", "--output-dir", str(tmp_path / "outputs"))
     assert done.returncode == 0, done.stderr
     header, *lines, total = done.stdout.splitlines()
     assert header.split() == ["task", "dataset", "queries", "pairs/texts", "tokens", "disk"]
@@ -53,7 +53,7 @@ def test_it_prints_every_part_and_writes_nothing(data: Path, tmp_path: Path) -> 
 
 
 def test_one_task_fewer_queries_and_a_price(data: Path) -> None:
-    done = plan(data, "--datasets", "first", "--task", "reranking", "--max-queries", "2", "--price-per-hour", "3.5")
+    done = plan(data, "--dataset", "first", "--task", "reranking", "--max-queries", "2", "--price-per-hour", "3.5")
     assert done.returncode == 0, done.stderr
     _, line, total = done.stdout.splitlines()
     assert line.split()[:3] == ["reranking", "first", "2"]
@@ -62,7 +62,7 @@ def test_one_task_fewer_queries_and_a_price(data: Path) -> None:
 
 def test_a_missing_collection_is_named_and_the_others_planned(data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "beir.util", None)
-    done = plan(data, "--datasets", "fiqa,second", "--task", "reranking")
+    done = plan(data, "--dataset", "fiqa,second", "--task", "reranking")
     assert done.returncode == 4
     assert "not available: collection 'fiqa'" in done.stderr
     assert done.stderr.strip().splitlines()[-1].startswith("error: done, without 1 collection (fiqa);")

@@ -47,7 +47,7 @@ def evaluate(server: ModelServer, folder: Path, api: str, *more: str, address: s
         settings += [f"model.base={folder / 'tiny'}", "prompt.order=document_first", 'prompt.instruction="Judge it."',
                      "prompt.embedding_suffix=\"\\n\""]  # fmt: skip
     return call_script(
-        "evaluate.py", "--model", address or server.base(api), "--datasets", "toy", "--output-dir", folder / "outputs",
+        "evaluate.py", "--model", address or server.base(api), "--dataset", "toy", "--output-dir", folder / "outputs",
         *[word for setting in settings for word in ("--set", setting)], *more,
         UNIMOE_DATA=str(folder / "data"), UNIMOE_CACHE=str(folder / "cache"),
     )  # fmt: skip
@@ -118,7 +118,7 @@ def test_a_killed_run_asks_again_for_what_was_in_flight_alone(server: ModelServe
     environment = {**os.environ, "UNIMOE_DATA": str(folder / "data"), "UNIMOE_CACHE": str(folder / "cache")}
     words = ["--set", "served.requests_in_flight=2", "--set", "served.batch=2"]
     words += ["--set", "served.api=tei", "--set", "served.model=org/tiny", "--set", "evaluation.depth=10"]
-    command = [sys.executable, "-m", "unimoe", "evaluate", "--model", server.base("tei"), "--datasets", "toy", *words]
+    command = [sys.executable, "-m", "unimoe", "evaluate", "--model", server.base("tei"), "--dataset", "toy", *words]
     source = str(Path(unimoe.__file__).parents[1])
     with subprocess.Popen(
         [*command, "--output-dir", folder / "outputs"],
@@ -192,7 +192,7 @@ def test_a_server_is_at_parity_with_the_model_in_this_process(server: ModelServe
         "parity",
         str(folder / "tiny"),
         server.base("vllm"),
-        "--datasets",
+        "--dataset",
         "toy",
         "--tolerance",
         "1e-4",
@@ -210,7 +210,7 @@ def test_a_server_is_at_parity_with_the_model_in_this_process(server: ModelServe
 
 def retrieve(folder: Path, *more: str) -> Done:
     return call_script(
-        str(Path(unimoe.__file__).with_name("__main__.py")), "retrieve", "--datasets", "toy", "--output-dir",
+        str(Path(unimoe.__file__).with_name("__main__.py")), "retrieve", "--dataset", "toy", "--output-dir",
         folder / "outputs", *more, UNIMOE_DATA=str(folder / "data"), UNIMOE_CACHE=str(folder / "cache"),
     )  # fmt: skip
 

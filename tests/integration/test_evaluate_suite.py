@@ -41,7 +41,7 @@ def evaluate(data: Path, output_dir: Path, names: str, *more: str) -> Done:
     with pytest.MonkeyPatch.context() as patch:
         patch.setitem(sys.modules, "beir.util", None)  # nothing to download with
         return call_script(
-            "evaluate.py", "--zero-shot", "--config", data / "tiny.yaml", "--datasets", names, "--task", "reranking",
+            "evaluate.py", "--zero-shot", "--config", data / "tiny.yaml", "--dataset", names, "--task", "reranking",
             "--output-dir", output_dir, *more, UNIMOE_DATA=str(data),
         )  # fmt: skip
 

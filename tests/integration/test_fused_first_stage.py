@@ -38,7 +38,7 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def evaluate(data: Path, output_dir: Path, *more: str, stage: str = "fusion") -> Done:
     return call_script(
-        "evaluate.py", "--model", f"cross-encoder:{data / 'ce'}", "--datasets", "toy", "--output-dir", output_dir,
+        "evaluate.py", "--model", f"cross-encoder:{data / 'ce'}", "--dataset", "toy", "--output-dir", output_dir,
         "--device", "cpu", "--set", "model.dtype=float32", "--set", f"evaluation.depth={DEPTH}",
         "--set", f"evaluation.first_stage={stage}", "--set", f"evaluation.fusion.encoder.base={data / 'encoder'}",
         *more, UNIMOE_DATA=str(data), UNIMOE_CACHE=str(data / "cache"),

@@ -31,7 +31,7 @@ def retrieve(data: Path) -> str:
     for name in ("one", "two"):
         write_invented(data / name, invented(documents=30, queries=4, name=name))
     return (
-        f"retrieve --datasets path:{data}/one,path:{data}/two --set encoder.base={save_tiny_encoder(data / 'encoder')}"
+        f"retrieve --dataset path:{data}/one,path:{data}/two --set encoder.base={save_tiny_encoder(data / 'encoder')}"
     )
 
 
@@ -39,7 +39,7 @@ def label_pairs(data: Path) -> str:
     topics_folder(data / "topics")
     grader = save_tiny_cross_encoder(data / "grader")
     return (
-        f"label-pairs --collection path:{data}/topics --model cross-encoder:{grader} --set thresholds=[0.000001] "
+        f"label-pairs --dataset path:{data}/topics --model cross-encoder:{grader} --set thresholds=[0.000001] "
         "--set sampling.queries=6 --set shard_queries=2 --set depth=6"
     )
 

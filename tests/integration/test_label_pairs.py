@@ -116,7 +116,7 @@ class Command:
     def label(self, folder: Path, output: Path, *more: str) -> Done:
         return call_script(
             str(Path(unimoe.__file__).with_name("__main__.py")), "label-pairs", "--device", "cpu",
-            "--collection", f"path:{folder / 'collection'}", "--output-dir", output, "--set", "depth=10",
+            "--dataset", f"path:{folder / 'collection'}", "--output-dir", output, "--set", "depth=10",
             "--set", "sampling.queries=6", "--set", "prompt.template=qwen3", "--set", "max_length=256", *more,
         )  # fmt: skip
 

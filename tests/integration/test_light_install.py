@@ -77,7 +77,7 @@ def test_judging_needs_no_extra(runs: Path) -> None:
         (["run", "--plan"], "train"),
         (["train", "--arm", "joint_r8"], "train"),
         (["evaluate", "--model", "cross-encoder:here", "--eval-tier", "fast"], "models"),
-        (["retrieve", "--datasets", "scifact"], "models"),
+        (["retrieve", "--dataset", "scifact"], "models"),
         (["compare", "--baseline", "a0.trec", "--systems", "cross-encoder:here", "--dataset", "scifact"], "models"),
         (["train-head"], "studies"),
         (["compare-heads"], "studies"),

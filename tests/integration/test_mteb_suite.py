@@ -179,7 +179,7 @@ class TestCommand:
         assert not (tmp_path / "outputs").exists()
 
     def test_a_plan_counts_mtebs_tasks_by_their_published_sizes(self, data: Path, tmp_path: Path) -> None:
-        options = ("--plan", "--datasets", "scifact", "--mteb", "STS12,MindSmallReranking,AskUbuntuDupQuestions")
+        options = ("--plan", "--dataset", "scifact", "--mteb", "STS12,MindSmallReranking,AskUbuntuDupQuestions")
         done = evaluate(data, tmp_path / "outputs", *options)
         assert done.returncode == 0, done.stderr
         assert "left out: reranking MindSmallReranking, 97,008,807 pairs, more than" in done.stderr

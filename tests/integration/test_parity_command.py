@@ -55,7 +55,7 @@ def parity(data: Path, *arguments: str) -> Done:
     return call_script(MAIN, "parity", *arguments, UNIMOE_DATA=str(data), UNIMOE_CACHE=str(data / "cache"))
 
 
-ON_TOY = ("--datasets", "toy", "--set", "model.dtype=float32")
+ON_TOY = ("--dataset", "toy", "--set", "model.dtype=float32")
 
 
 def test_models_are_evaluated_and_compared_and_their_results_kept(data: Path, tmp_path: Path) -> None:
@@ -87,7 +87,7 @@ def test_a_model_and_stored_results(data: Path, tmp_path: Path) -> None:
         UNIMOE_DATA=str(data), UNIMOE_CACHE=str(data / "cache"),
     )  # fmt: skip
     assert stored.returncode == 0, stored.stderr
-    low = ("--datasets", "toy", "--set", "model.dtype=bfloat16")
+    low = ("--dataset", "toy", "--set", "model.dtype=bfloat16")
     done = parity(data, str(tmp_path / "stored"), "cross-encoder:ce", *low, "--output-dir", str(tmp_path), "--json")
     found = json.loads(done.stdout)
     runs = [
@@ -126,7 +126,7 @@ def test_datasets_of_one_side_alone_are_named(data: Path, tmp_path: Path) -> Non
     write_invented(tmp_path / "more", invented(documents=9, queries=4))
     for side, sets in (("a", f"toy,path:{tmp_path / 'more'}"), ("b", "toy")):
         call_script(
-            "evaluate.py", "--model", "python:my_parity:lengths", "--datasets", sets, "--output-dir", tmp_path / side,
+            "evaluate.py", "--model", "python:my_parity:lengths", "--dataset", sets, "--output-dir", tmp_path / side,
             UNIMOE_DATA=str(data), UNIMOE_CACHE=str(data / "cache"),
         )  # fmt: skip
     done = parity(data, str(tmp_path / "a"), str(tmp_path / "b"))

@@ -118,7 +118,7 @@ def test_a_run_is_scored_by_a_measure_of_another_package(site: Path) -> None:
 
 
 def test_a_reranker_of_another_package_reranks_a_collection_of_its_source(site: Path) -> None:
-    asked = ["--model", "overlap:any", "--datasets", "colours:garden", "--output-dir", "outputs"]
+    asked = ["--model", "overlap:any", "--dataset", "colours:garden", "--output-dir", "outputs"]
     done = unimoe(site, "evaluate", *asked)
     assert done.returncode == 0, done.stderr
     (folder,) = (site / "outputs" / "overlap").rglob("results/reranking")

@@ -53,7 +53,7 @@ def scored(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
 
 def options(data: Path, output_dir: Path) -> list[str]:
-    given = {"--config": data / "tiny.yaml", "--datasets": "long", "--task": "reranking", "--output-dir": output_dir}
+    given = {"--config": data / "tiny.yaml", "--dataset": "long", "--task": "reranking", "--output-dir": output_dir}
     return ["--zero-shot", *(str(part) for option in given.items() for part in option)]
 
 

@@ -39,7 +39,7 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def retrieve(data: Path, output_dir: Path, *more: str | Path, datasets: str = "toy") -> Done:
     return call_script(
-        str(Path(unimoe.__file__).with_name("__main__.py")), "retrieve", "--datasets", datasets,
+        str(Path(unimoe.__file__).with_name("__main__.py")), "retrieve", "--dataset", datasets,
         "--output-dir", output_dir, "--set", "encoder.dtype=float32", *more,
         UNIMOE_DATA=str(data), UNIMOE_CACHE=str(data / "cache"),
     )  # fmt: skip
@@ -220,10 +220,10 @@ class TestBadInput:
     @pytest.mark.parametrize(
         ("more", "code", "words"),
         [
-            (["--datasets", "toyy"], 2, ["unknown collection 'toyy'"]),
-            (["--datasets", "toy,toy@dev"], 2, ["toy is named with the splits test and dev"]),
-            (["--datasets", "toy@tset"], 2, ["no split 'tset'", "did you mean 'test'?"]),
-            (["--datasets", ","], 2, ["--datasets is empty"]),
+            (["--dataset", "toyy"], 2, ["unknown collection 'toyy'"]),
+            (["--dataset", "toy,toy@dev"], 2, ["toy is named with the splits test and dev"]),
+            (["--dataset", "toy@tset"], 2, ["no split 'tset'", "did you mean 'test'?"]),
+            (["--dataset", ","], 2, ["--dataset is empty"]),
             (["--encoder", "bundled:all-minilm"], 3, ["'bundled:all-minilm'", "did you mean"]),
             (["--encoder", "/no/such/folder"], 3, ["/no/such/folder"]),
             (["--encoder", "x", "--checkpoint", "y"], 2, ["--encoder or --checkpoint, not both"]),

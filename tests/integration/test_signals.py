@@ -124,7 +124,7 @@ except BaseException:
 def test_a_signal_within_a_users_function_is_not_the_functions_error(tmp_path: Path, function: str) -> None:
     write_invented(tmp_path / "toy", invented(documents=15, queries=8))
     (tmp_path / "functions.py").write_text(FUNCTIONS + indented(NOT_TO_BE_STOPPED), "utf-8")
-    asked = ["evaluate", "--model", f"python:functions:{function}", "--datasets", "toy", "--output-dir", "out"]
+    asked = ["evaluate", "--model", f"python:functions:{function}", "--dataset", "toy", "--output-dir", "out"]
     places = {"UNIMOE_DATA": str(tmp_path), "UNIMOE_CACHE": str(tmp_path / "cache")}
     done = stopped(tmp_path, [sys.executable, "-m", "unimoe", *asked], signal.SIGTERM, **places)
     assert done.returncode == 130, done.stderr

@@ -178,4 +178,4 @@ class TestCommand:
         assert_refused(self.train(tmp_path, "--set", "learning_rate=0.0"), 2, "learning_rate", "above 0")
         assert_refused(self.train(tmp_path, "--set", "margin=0.1"), 2, "margin", "unknown key")
         assert_refused(self.train(tmp_path, "--set", "splits.train=nowhere"), 2, "no split 'nowhere'")
-        assert_refused(self.train(tmp_path, "--collection", "scifcat"), 2, "did you mean 'scifact'")
+        assert_refused(self.train(tmp_path, "--dataset", "scifcat"), 2, "did you mean 'scifact'")

@@ -56,7 +56,7 @@ def results() -> Iterator[tuple[str, Case]]:
 
 
 def collections() -> Iterator[tuple[str, Case]]:
-    here = (*RETRIEVE, "--set", "encoder.base=encoder", "--datasets", "path:toy")
+    here = (*RETRIEVE, "--set", "encoder.base=encoder", "--dataset", "path:toy")
     lines: dict[str, tuple[str, str | bytes]] = {
         "half a surrogate pair in an id": ("corpus.jsonl", '{"_id": "d\\ud800", "text": "x"}\n'),
         "NUL in an id": ("corpus.jsonl", '{"_id": "d\\u0000", "text": "x"}\n'),
@@ -87,7 +87,7 @@ def collections() -> Iterator[tuple[str, Case]]:
         f"path:toy@{LONG}", "path:",
              ":", "nanobeir:../x", "paht:toy", "", "toy\x1b[31m")  # fmt: skip
     for text in names:
-        yield f"--datasets {ascii(text)[1:40]}", Case((*RETRIEVE, "--set", "encoder.base=encoder", "--datasets", text))
+        yield f"--dataset {ascii(text)[1:40]}", Case((*RETRIEVE, "--set", "encoder.base=encoder", "--dataset", text))
     for text in ("t" * 200, "to\x1b[31my", "to\udcff"):
         folder: Change = lambda at, name=text: shutil.copytree(at / "toy", at / name)  # type: ignore[misc]  # noqa: E731
         yield f"folder of a collection: {ascii(text)[1:40]}", Case((*here[:-1], f"path:{text}"), folder)
@@ -143,7 +143,7 @@ def encoders() -> Iterator[tuple[str, Case]]:
         "weights of nothing": file("encoder/model.safetensors", b""),
     }
     for name, change in changes.items():
-        case = Case((*RETRIEVE, "--set", "encoder.base=encoder", "--datasets", "path:toy"), change)
+        case = Case((*RETRIEVE, "--set", "encoder.base=encoder", "--dataset", "path:toy"), change)
         yield f"encoder: {name}", case
 
 

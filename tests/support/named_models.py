@@ -88,7 +88,7 @@ number = 3
 
 
 def evaluate(data: Path, model: str, output_dir: Path | None, *more: str) -> Done:
-    chosen = [] if "--datasets" in more else ["--datasets", "toy"]
+    chosen = [] if "--dataset" in more else ["--dataset", "toy"]
     place = [] if output_dir is None else ["--output-dir", str(output_dir)]
     exact = ["--set", "model.dtype=float32"] if "--config" not in more else []
     return call_script(
@@ -104,7 +104,7 @@ def result_of(output_dir: Path, arm: str, task: str = "reranking", dataset: str 
 def many_shards(output_dir: Path, model: str = "cross-encoder:ce", dataset: str = "wide") -> list[str]:
     """The options of a reranking in shards: of 64 pairs by cross-encoders, and by models of token ids of long texts."""
     exact = ["--set", "model.dtype=float32", "--set", "model.max_length=64", "--set", "evaluation.batch_size=1"]
-    return ["--model", model, "--datasets", dataset, *exact, "--output-dir", str(output_dir)]
+    return ["--model", model, "--dataset", dataset, *exact, "--output-dir", str(output_dir)]
 
 
 def environment(data: Path) -> dict[str, str]:

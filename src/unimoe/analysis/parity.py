@@ -87,7 +87,7 @@ def parity(first: str | Path | Mapping[str, Path], second: str | Path | Mapping[
     if not keys:
         raise DataError(
             f"no dataset in common: the first system has {', '.join(one)}, the second {', '.join(other)}; evaluate "
-            "both on the same --datasets"
+            "both on the same --dataset"
         )
     return [compare_dataset(key, _read(one[key]), _read(other[key])) for key in keys]
 

@@ -37,8 +37,8 @@ StoreUrl = Annotated[
 TrainingThreads = Annotated[
     int | None, typer.Option("--threads", min=1, help="Threads on a CPU; by default all, and 1 for a cluster's worker.")
 ]
-Allow = Annotated[
-    list[str] | None, typer.Option("--allow", help="devices: let workers of several kinds of device work together.")
+AllowDevices = Annotated[
+    bool, typer.Option("--allow-devices", help="Let workers of several kinds of device work together.")
 ]
 
 
@@ -50,7 +50,7 @@ class EngineSettings:
     address: str | None
     workers: int | None
     store: str | None
-    allow: list[str] | None
+    allow_devices: bool
     device: str | None
     threads: int | None
 
@@ -63,9 +63,6 @@ class EngineSettings:
         known = ("local", "ray")
         if self.engine not in known:
             raise UsageError(f"--engine {self.engine}: unknown{did_you_mean(self.engine, known)}; use local or ray")
-        for name in self.allow or ():
-            if name != "devices":
-                raise UsageError(f"--allow {name}: unknown{did_you_mean(name, ['devices'])}; use devices")
         if self.engine == "local":
             self.refuse_unused()
 
@@ -89,9 +86,9 @@ class EngineSettings:
         Raises:
             UsageError: one is given.
         """
-        for option in ("address", "workers", "store", "allow"):
+        for option in ("address", "workers", "store", "allow_devices"):
             if getattr(self, option):
-                raise UsageError(f"--{option} belongs to --engine ray; give both, or neither")
+                raise UsageError(f"--{option.replace('_', '-')} belongs to --engine ray; give both, or neither")
 
 
 @contextmanager
@@ -114,7 +111,7 @@ def opened_engine(settings: EngineSettings) -> Iterator[Engine]:
     url = settings.store or DEFAULT_STORE
     store = UnitStore(url if "://" in url else str(Path(url).resolve()))
     spec = WorkerSpec(store.url, settings.device, settings.threads or 1, settings.workers)
-    cluster = Cluster(RayActors(settings.address, spec), store, allow_devices="devices" in (settings.allow or ()))
+    cluster = Cluster(RayActors(settings.address, spec), store, allow_devices=settings.allow_devices)
     try:
         yield ClusterEngine(cluster)
     finally:

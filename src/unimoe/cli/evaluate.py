@@ -11,7 +11,7 @@ import typer
 
 from unimoe.cli.engine import (
     Address,
-    Allow,
+    AllowDevices,
     EngineName,
     EngineSettings,
     StoreUrl,
@@ -63,7 +63,8 @@ def evaluate(
         ),
     ] = "bundled",
     datasets: Annotated[
-        str | None, typer.Option(help="Collections in place of the tier: scifact,cqadupstack/android,path:DIR@dev.")
+        str | None,
+        typer.Option("--dataset", help="Collections in place of the tier: scifact,cqadupstack/android,path:DIR@dev."),
     ] = None,
     mteb: Annotated[
         str | None, typer.Option(help="Tasks or benchmarks of MTEB in place of the tier: STS12,SciFact; MTEB(eng, v2).")
@@ -89,7 +90,7 @@ def evaluate(
     address: Address = None,
     workers: WorkerCount = None,
     store: StoreUrl = None,
-    allow: Allow = None,
+    allow_devices: AllowDevices = False,
 ) -> None:
     """Evaluate a checkpoint or another model on a tier: reranking where it reranks, embedding where it embeds.
 
@@ -115,13 +116,13 @@ def evaluate(
     if task not in (None, "reranking", "embedding"):
         hint = did_you_mean(task, ("reranking", "embedding"))
         raise UsageError(f"--task {task}: unknown{hint}; use reranking or embedding")
-    for option, names in (("--datasets", datasets), ("--mteb", mteb)):
+    for option, names in (("--dataset", datasets), ("--mteb", mteb)):
         if names is not None and not split_names(names):
             raise UsageError(f"{option} names nothing; name what to evaluate, or leave {option} out")
     if price_per_hour is not None and not plan:
         raise UsageError("--price-per-hour belongs to --plan; give both, or neither")
     quiet_libraries()
-    settings = EngineSettings(engine, address, workers, store, allow, device, threads)
+    settings = EngineSettings(engine, address, workers, store, allow_devices, device, threads)
     if plan:
         refuse_torchrun("a plan")
         settings.refuse_unused()

@@ -34,7 +34,7 @@ class ModelOptions:
     def given(self) -> list[str]:
         """Return the options that say what models are evaluated on and how, where they are set."""
         named = {
-            "--datasets": self.datasets,
+            "--dataset": self.datasets,
             "--eval-tier": self.eval_tier,
             "--config": self.config,
             "--set": self.override,

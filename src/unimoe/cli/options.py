@@ -37,7 +37,7 @@ MaxQueries = Annotated[
     int | None, typer.Option(min=1, help="Score at most this many queries of each dataset; results say so.")
 ]
 Iterations = Annotated[int, typer.Option(min=1, help="Bootstrap resamples and permutations.")]
-ResamplingSeed = Annotated[int, typer.Option("--seed", min=0, help="Seed of the resampling.")]
+ResamplingSeed = Annotated[int, typer.Option("--resampling-seed", min=0, help="Seed of the resampling.")]
 Depth = Annotated[int | None, typer.Option(help="Score only this many documents of each query, its first ones.")]
 RelevanceLevel = Annotated[
     int | None,

@@ -35,7 +35,7 @@ def parity(
         ),
     ] = 0.01,
     datasets: Annotated[
-        str | None, typer.Option(help="Collections that models are evaluated on, in place of the tier.")
+        str | None, typer.Option("--dataset", help="Collections that models are evaluated on, in place of the tier.")
     ] = None,
     eval_tier: Annotated[str | None, typer.Option(help="Their tier, as of evaluate; by default bundled.")] = None,
     config: Annotated[Path | None, typer.Option(help="Settings of the models and their evaluation.")] = None,

@@ -10,7 +10,7 @@ import typer
 
 from unimoe.cli.engine import (
     Address,
-    Allow,
+    AllowDevices,
     EngineName,
     EngineSettings,
     StoreUrl,
@@ -34,7 +34,7 @@ DEFAULT_RETRIEVAL = Path("retrieval/default")
 
 
 def retrieve(
-    datasets: Annotated[str, typer.Option(help="Collections: scifact,cqadupstack/android,path:DIR@dev.")],
+    datasets: Annotated[str, typer.Option("--dataset", help="Collections: scifact,cqadupstack/android,path:DIR@dev.")],
     encoder: Annotated[
         str | None,
         typer.Option(
@@ -62,7 +62,7 @@ def retrieve(
     address: Address = None,
     workers: WorkerCount = None,
     store: StoreUrl = None,
-    allow: Allow = None,
+    allow_devices: AllowDevices = False,
 ) -> None:
     """Search collections by embeddings, by BM25, and by the fusion of both; compare the scores with --before.
 
@@ -94,9 +94,9 @@ def retrieve(
     refuse_unknown_arm(folder, before, [BM25, arm, fused_name(arm)])
     quiet_libraries()
     if not split_names(datasets):
-        raise UsageError("--datasets is empty; name collections, for example --datasets scifact,nfcorpus")
+        raise UsageError("--dataset is empty; name collections, for example --dataset scifact,nfcorpus")
     collections = chosen_datasets(experiment, split_names(datasets), max_queries)
-    settings = EngineSettings(engine, address, workers, store, allow, device, threads)
+    settings = EngineSettings(engine, address, workers, store, allow_devices, device, threads)
     with opened_engine(settings) as opened:
         if not opened.remote:
             use_threads(threads)

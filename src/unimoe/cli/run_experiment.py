@@ -13,7 +13,7 @@ import typer
 from unimoe.cli.analyze import analyze
 from unimoe.cli.engine import (
     Address,
-    Allow,
+    AllowDevices,
     EngineName,
     EngineSettings,
     StoreUrl,
@@ -54,7 +54,7 @@ def run_experiment(
     address: Address = None,
     workers: WorkerCount = None,
     store: StoreUrl = None,
-    allow: Allow = None,
+    allow_devices: AllowDevices = False,
 ) -> None:
     """Run an experiment: train, evaluate and judge every arm and seed.
 
@@ -74,7 +74,7 @@ def run_experiment(
         experiment = smoke_version(experiment).model_copy(update={"output_dir": f"{experiment.output_dir}-smoke"})
     experiment = placed(experiment, output_dir)
     quiet_libraries()
-    settings = EngineSettings(engine, address, workers, store, allow, device, threads)
+    settings = EngineSettings(engine, address, workers, store, allow_devices, device, threads)
     settings.use_threads()
     target = chosen_device(settings.here)
     if plan:

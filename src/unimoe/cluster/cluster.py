@@ -260,7 +260,7 @@ class Cluster:
             return True
         stderr.print(
             f"left idle: {machine}, {facts['device']}, because the others compute on {first} and scores differ in "
-            "their last digits; --allow devices uses both",
+            "their last digits; --allow-devices uses both",
             style="yellow",
             soft_wrap=True,
         )

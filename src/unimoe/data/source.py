@@ -4,7 +4,7 @@ A source of your own is an object with the methods of ``Source``, registered by 
 
     from unimoe.data.source import Source, register_source
 
-    register_source("mine", MySource())  # then --datasets mine:NAME
+    register_source("mine", MySource())  # then --dataset mine:NAME
 
 Inside unimoe it is one file under ``data/sources``.
 """

@@ -193,7 +193,7 @@ class ChosenData:
         if not any(map(_reranks, self.mteb)):
             raise UsageError(
                 f"{only}, and none of these tasks gives candidates to rerank; name tasks of type Reranking, or name "
-                "tasks like SciFact by --datasets"
+                "tasks like SciFact by --dataset"
             )
         if not self.datasets:
             raise UsageError(
@@ -221,7 +221,7 @@ def chosen_data(
     else:
         collections = [] if mteb else tier_datasets(experiment, known_tier(tier), max_queries)
     if max_queries is not None and mteb:
-        raise UsageError("--max-queries cuts collections, not tasks of MTEB; leave it out, or name --datasets")
+        raise UsageError("--max-queries cuts collections, not tasks of MTEB; leave it out, or name --dataset")
     names = mteb or (("full",) if full and task != "reranking" else ())
     tasks = find_tasks(names) if names else []
     TaskPrompts(experiment.evaluation.mteb).refuse_unknown_keys(dataset.name for dataset in collections)

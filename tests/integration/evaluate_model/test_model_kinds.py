@@ -59,7 +59,7 @@ class TestKinds:
                 assert score == pytest.approx(float(theirs.predict([pair])[0]), abs=1e-5)
 
     def test_a_causal_model_by_name_scores_as_the_base_of_a_config(self, data: Path, tmp_path: Path) -> None:
-        options = ["--config", "tiny.yaml", "--datasets", "toy"]
+        options = ["--config", "tiny.yaml", "--dataset", "toy"]
         zero = call_script(
             "evaluate.py", "--zero-shot", *options, "--output-dir", tmp_path / "zero", UNIMOE_DATA=str(data)
         )
@@ -127,7 +127,7 @@ class TestEqualScores:
     def test_candidates_of_a_model_in_bfloat16_have_scores_of_their_own(
         self, data: Path, tmp_path: Path, name: str
     ) -> None:
-        options = ["--datasets", "wide", "--task", "reranking", "--max-queries", "1", "--name", "low"]
+        options = ["--dataset", "wide", "--task", "reranking", "--max-queries", "1", "--name", "low"]
         done = evaluate(data, name, tmp_path, *options, "--set", "model.dtype=bfloat16")
         assert done.returncode == 0, done.stderr
         assert "equal scores" not in done.stderr

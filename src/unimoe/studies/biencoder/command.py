@@ -9,7 +9,7 @@ import typer
 
 from unimoe.cli.engine import (
     Address,
-    Allow,
+    AllowDevices,
     EngineName,
     EngineSettings,
     StoreUrl,
@@ -28,7 +28,7 @@ def train_biencoder(
         "biencoder/default"
     ),
     collection: Annotated[
-        str | None, typer.Option(help="scifact, path:DIR, ...; by default the config's collection.")
+        str | None, typer.Option("--dataset", help="scifact, path:DIR, ...; by default the config's collection.")
     ] = None,
     seed: Annotated[
         int | None, typer.Option(min=0, help="Of batches, draws and dropout; by default the config's.")
@@ -60,7 +60,7 @@ def tune_biencoder(
     config: Annotated[Path, typer.Option(help="The config that the configurations change.")] = Path(
         "biencoder/default"
     ),
-    collection: Annotated[str | None, typer.Option(help="By default the config's collection.")] = None,
+    collection: Annotated[str | None, typer.Option("--dataset", help="By default the config's collection.")] = None,
     only: Annotated[str | None, typer.Option(help="Configurations, separated by commas; by default all.")] = None,
     seeds: Annotated[int, typer.Option(min=1, help="Trainings of the best configuration.")] = 3,
     output_dir: Annotated[Path, typer.Option(help="One folder for each tuning.")] = Path("outputs/biencoder-tuning"),
@@ -72,7 +72,7 @@ def tune_biencoder(
     address: Address = None,
     workers: WorkerCount = None,
     store: StoreUrl = None,
-    allow: Allow = None,
+    allow_devices: AllowDevices = False,
 ) -> None:
     """Choose a bi-encoder's settings on dev, train the best with several seeds, and score them on test.
 
@@ -92,12 +92,12 @@ def tune_biencoder(
     kept = {name: keys for name, keys in own.variants.items() if only is None or name in (comma_separated(only) or ())}
     study = study.model_copy(update={"arms": {arm: own.model_copy(update={"variants": kept})}})
     options = {"--config": config, "--seeds": seeds, "--only": only}
-    where = EngineSettings(engine, address, workers, store, allow, device, threads)
+    where = EngineSettings(engine, address, workers, store, allow_devices, device, threads)
     run_study(study, where, given_options(options, named), plan=plan)
 
 
 def label_pairs(
-    collection: Annotated[str, typer.Option(help="The collection to label: nfcorpus, path:DIR, ...")],
+    collection: Annotated[str, typer.Option("--dataset", help="The collection to label: nfcorpus, path:DIR, ...")],
     output_dir: Annotated[
         Path, typer.Option(help="Folder of the new collection, then named path:DIR; must not exist yet.")
     ],
@@ -113,7 +113,7 @@ def label_pairs(
     address: Address = None,
     workers: WorkerCount = None,
     store: StoreUrl = None,
-    allow: Allow = None,
+    allow_devices: AllowDevices = False,
 ) -> None:
     """Make training data without judgments: sample queries, search deep, and let a reranker grade the pairs.
 
@@ -129,7 +129,7 @@ def label_pairs(
     from unimoe.models.device import choose_device
     from unimoe.studies.biencoder.labels import labelling
 
-    where = EngineSettings(engine, address, workers, store, allow, device, threads)
+    where = EngineSettings(engine, address, workers, store, allow_devices, device, threads)
     where.use_threads()
     with opened_engine(where) as opened:
         labelling.label_pairs(settings, output_dir, choose_device(where.here), opened)

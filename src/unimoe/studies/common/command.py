@@ -10,7 +10,7 @@ import typer
 
 from unimoe.cli.engine import (
     Address,
-    Allow,
+    AllowDevices,
     EngineName,
     EngineSettings,
     StoreUrl,
@@ -40,7 +40,7 @@ def study(
     address: Address = None,
     workers: WorkerCount = None,
     store: StoreUrl = None,
-    allow: Allow = None,
+    allow_devices: AllowDevices = False,
 ) -> None:
     """Run a study: choose settings on dev, train all seeds, test once, and judge the gates registered beforehand.
 
@@ -50,7 +50,7 @@ def study(
 
     options = {"seeds": seeds, "output_dir": None if output_dir is None else str(output_dir)}
     read = load_study(config, override or (), options).of_arms(comma_separated(only))
-    where = EngineSettings(engine, address, workers, store, allow, device, threads)
+    where = EngineSettings(engine, address, workers, store, allow_devices, device, threads)
     given = given_options({"": config, "--only": only, "--seeds": seeds}, override)
     run_study(read, where, given, plan=plan)
 

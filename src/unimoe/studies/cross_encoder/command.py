@@ -9,7 +9,7 @@ import typer
 
 from unimoe.cli.engine import (
     Address,
-    Allow,
+    AllowDevices,
     EngineName,
     EngineSettings,
     StoreUrl,
@@ -72,7 +72,7 @@ def compare_losses(
     address: Address = None,
     workers: WorkerCount = None,
     store: StoreUrl = None,
-    allow: Allow = None,
+    allow_devices: AllowDevices = False,
 ) -> None:
     """Compare ranking losses on a cross-encoder: MAP, MRR@10 and nDCG@10 beside BM25's, with paired tests.
 
@@ -96,7 +96,7 @@ def compare_losses(
         )
         study = study.model_copy(update={"gates": {}})
     options = {"--config": config, "--losses": losses, "--seeds": seeds, "--rates": rates}
-    where = EngineSettings(engine, address, workers, store, allow, device, threads)
+    where = EngineSettings(engine, address, workers, store, allow_devices, device, threads)
     run_study(study, where, given_options(options, override), plan=plan)
 
 

@@ -10,7 +10,7 @@ import typer
 
 from unimoe.cli.engine import (
     Address,
-    Allow,
+    AllowDevices,
     EngineName,
     EngineSettings,
     StoreUrl,
@@ -95,7 +95,7 @@ def compare_heads(
     address: Address = None,
     workers: WorkerCount = None,
     store: StoreUrl = None,
-    allow: Allow = None,
+    allow_devices: AllowDevices = False,
 ) -> None:
     """Compare methods that train a head: settings chosen on dev, seeds, one test, and a gate registered beforehand.
 
@@ -104,7 +104,7 @@ def compare_heads(
     run_comparison(
         part, config, {"task": task, "num_steps": num_steps}, methods=methods, seeds=seeds, settings=settings,
         margin=margin, output_dir=output_dir, override=override, plan=plan,
-        where=EngineSettings(engine, address, workers, store, allow, device, threads),
+        where=EngineSettings(engine, address, workers, store, allow_devices, device, threads),
     )  # fmt: skip
 
 
@@ -141,13 +141,14 @@ def compare_korean(
     address: Address = None,
     workers: WorkerCount = None,
     store: StoreUrl = None,
-    allow: Allow = None,
+    allow_devices: AllowDevices = False,
 ) -> None:
     """Compare methods that train a head on Korean: Ko-StrategyQA and multilingual-e5-base, which are downloaded."""
     base = {**(BELEBELE if offline else KO_STRATEGYQA), "num_steps": num_steps}
+    where = EngineSettings(engine, address, workers, store, allow_devices, device, threads)
     run_comparison(
         part, config, base, methods=methods, seeds=seeds, settings=settings, margin=margin, output_dir=output_dir,
-        override=override, plan=plan, where=EngineSettings(engine, address, workers, store, allow, device, threads),
+        override=override, plan=plan, where=where,
         caveats=[_WRONG_LANGUAGE] if offline else None,
     )  # fmt: skip
 

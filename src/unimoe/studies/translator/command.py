@@ -10,7 +10,7 @@ import typer
 
 from unimoe.cli.engine import (
     Address,
-    Allow,
+    AllowDevices,
     EngineName,
     EngineSettings,
     StoreUrl,
@@ -196,7 +196,7 @@ def compare_translators(
     address: Address = None,
     workers: WorkerCount = None,
     store: StoreUrl = None,
-    allow: Allow = None,
+    allow_devices: AllowDevices = False,
 ) -> None:
     """Compare translators over several splits by image: settings chosen on dev, one test, gates registered beforehand.
 
@@ -218,7 +218,7 @@ def compare_translators(
         changes |= {"settings": settings, "gates": {n: {**gate, "margin": margin} for n, gate in study.gates.items()}}
     study = study.model_copy(update=changes).of_arms(comma_separated(models))
     options = {"--data": data, "--captions": captions, "--encoder": encoder, "--models": models, "--epochs": epochs}
-    where = EngineSettings(engine, address, workers, store, allow, device, threads)
+    where = EngineSettings(engine, address, workers, store, allow_devices, device, threads)
     given = given_options({**options, "--seeds": seeds, "--settings": settings}, override)
     run_study(study, where, given, plan=plan)
 
@@ -259,13 +259,13 @@ def ablate_translator(
     address: Address = None,
     workers: WorkerCount = None,
     store: StoreUrl = None,
-    allow: Allow = None,
+    allow_devices: AllowDevices = False,
 ) -> None:
     """Switch each component of the objective off and on: differences with intervals, and counts of its activity."""
     compare_translators(
         Part.ABLATION, data=data, captions=captions, dims=dims, epochs=epochs, seeds=seeds, device=device,
         output_dir=output_dir, override=override, plan=plan, threads=threads, engine=engine, address=address,
-        workers=workers, store=store, allow=allow,
+        workers=workers, store=store, allow_devices=allow_devices,
     )  # fmt: skip
 
 
