@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
 from typing import Any
 
@@ -20,9 +20,17 @@ from unimoe.models.batching import (
     padded_tokens,
     plan_padded,
 )
-from unimoe.models.frozen_layers import FrozenLayers, FrozenStates, row_states
+from unimoe.models.frozen_layers import FrozenLayers, FrozenStates, tree_states
+from unimoe.models.pipeline import ahead
 from unimoe.models.token_tree import build_tree, plan_trees, tree_tokens
-from unimoe.models.tree_attention import UnsupportedAttentionError, last_tokens_only, pack, run_tree, sees_whole_text
+from unimoe.models.tree_attention import (
+    PackedTree,
+    UnsupportedAttentionError,
+    last_tokens_only,
+    pack,
+    run_tree,
+    sees_whole_text,
+)
 
 States = tuple[list[int], Tensor]
 """Indices of N sequences, and the final states ``(N, H)`` of their last tokens."""
@@ -89,9 +97,14 @@ class BatchedDecoder:
             sequences: token ids of N sequences.
             frozen: their ``kept_states``.
         """
-        return (self._tree_states if self.trains_trees else self.padded_states)(sequences, frozen)
+        if not self.trains_trees:
+            return self.padded_states(sequences, frozen)
+        tree, below = self._pack(sequences), None
+        if self._frozen_layers is not None:
+            below = tree_states(tree.tree, frozen) if frozen else self._frozen_layers.compute_row(tree)
+        return self._top_states(tree, below)
 
-    def padded_states(self, sequences: Sequence[list[int]], frozen: FrozenStates | None = None) -> Tensor:
+    def padded_states(self, sequences: Sequence[Sequence[int]], frozen: FrozenStates | None = None) -> Tensor:
         """Return the final states ``(N, H)`` of one batch, padded on the right; gradients flow if enabled.
 
         Args:
@@ -103,15 +116,6 @@ class BatchedDecoder:
         else:
             output = self._decoder(input_ids=pad_ids(sequences, self.device), use_cache=False)
         return last_tokens(output.last_hidden_state, [len(ids) for ids in sequences])
-
-    def _tree_states(self, sequences: Sequence[list[int]], frozen: FrozenStates | None) -> Tensor:
-        """Return the same, of one batch that is packed into a row."""
-        tree = pack(build_tree(sequences), self.device, self._decoder.get_input_embeddings().weight.dtype)
-        below = None
-        if self._frozen_layers is not None:
-            below = row_states(tree, frozen) if frozen else self._frozen_layers.compute_row(tree)
-        states = run_tree(self.top, tree, below)[0]
-        return states if self._drops_tokens else states[tree.last]
 
     def states(
         self, sequences: Sequence[list[int]], token_budget: int | None, batch_size: int | None
@@ -126,22 +130,46 @@ class BatchedDecoder:
         Raises:
             DataError: a batch of one sequence does not fit in memory.
         """
-        below, frozen = self._frozen_layers, None
-        if below:
-            frozen = if_it_fits(partial(below.states, sequences, self._trees))
-        compute = self._tree_states if self._trees else self.padded_states
+        budget = token_budget or default_token_budget(self.device)
+        run = partial(self._fitting.run, sequences, budget=budget, batch_size=batch_size)
+        below = self._frozen_layers
+        if not self._trees:
+            frozen = if_it_fits(partial(below.states, sequences)) if below else None
 
-        def of_batch(batch: list[int]) -> Tensor:
-            return compute([sequences[index] for index in batch], frozen and [frozen[index] for index in batch])
+            def padded(batch: list[int], _: None) -> Tensor:
+                members = [sequences[index] for index in batch]
+                return self.padded_states(members, [frozen[index] for index in batch] if frozen else None)
 
-        return self._fitting.run(
-            sequences,
-            of_batch,
-            budget=token_budget or default_token_budget(self.device),
-            batch_size=batch_size,
-            plan=plan_trees if self._trees else plan_padded,
-            tokens=tree_tokens if self._trees else padded_tokens,
-        )
+            return run(padded)
+
+        def packed(batch: list[int]) -> PackedTree:
+            return self._pack([sequences[index] for index in batch])
+
+        def of_tree(batch: list[int], tree: PackedTree | None) -> Tensor:
+            tree = tree or packed(batch)
+            return self._top_states(tree, below.row_states(tree) if below else None)
+
+        def prepare(batches: Sequence[list[int]]) -> Iterable[PackedTree | None]:
+            def attempt(batch: list[int]) -> PackedTree | None:
+                # What does not fit may do so when the batch before is done.
+                return if_it_fits(partial(packed, batch))
+
+            return ahead(attempt, batches) if _packs_ahead(self.device) else map(attempt, batches)
+
+        return run(of_tree, plan=plan_trees, tokens=tree_tokens, prepare=prepare)
+
+    def _pack(self, sequences: Sequence[list[int]]) -> PackedTree:
+        return pack(build_tree(sequences), self.device, self._decoder.get_input_embeddings().weight.dtype)
+
+    def _top_states(self, tree: PackedTree, below: Tensor | None) -> Tensor:
+        """Return the last tokens' final states, from the states below ``upper`` if it is given."""
+        states = run_tree(self.top, tree, below)[0]
+        return states if self._drops_tokens else states[tree.last]
+
+
+def _packs_ahead(device: torch.device) -> bool:
+    """Return whether batches are built in a thread: a CPU would have to share its cores with it."""
+    return device.type != "cpu"
 
 
 def supports_trees(model: Any, longest: int | None = None) -> bool:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
@@ -41,8 +41,14 @@ def default_token_budget(device: torch.device) -> int:
 def plan_batches(lengths: Sequence[int], token_budget: int, batch_size: int | None = None) -> list[list[int]]:
     """Group indices into batches, longest first, so that memory peaks at the start and not after hours.
 
-    A batch has so many padded tokens, or so many sequences, and none less than half as long as its longest; a longer
-    one is a batch alone. The batches depend on the lengths alone.
+    Args:
+        lengths: tokens of each sequence.
+        token_budget: padded tokens of a batch; a longer sequence is a batch alone.
+        batch_size: sequences of a batch, instead of the budget.
+
+    Returns:
+        Every index exactly once; no batch holds sequences less than half as long as its longest. The batches depend on
+        the lengths alone; sequences of one length keep their order.
     """
     order = sorted(range(len(lengths)), key=lambda index: -lengths[index])
     batches: list[list[int]] = []
@@ -132,22 +138,24 @@ class FittingBatches:
     def run(
         self,
         sequences: Sequence[list[int]],
-        compute: Callable[[list[int]], T],
+        compute: Callable[[list[int], Any], T],
         *,
         budget: int,
         batch_size: int | None,
         plan: Plan = plan_padded,
         tokens: Callable[[Sequence[list[int]]], int] = padded_tokens,
+        prepare: Callable[[list[list[int]]], Iterable[Any]] | None = None,
     ) -> Iterator[tuple[list[int], T]]:
         """Yield the indices of each batch with what is computed of it.
 
         Args:
             sequences: token ids.
-            compute: takes the indices of a batch.
+            compute: takes the indices of a batch, and what was prepared of it.
             budget: tokens of a batch.
             batch_size: sequences of a batch, instead of the budget, until memory runs out.
             plan: groups sequences into batches.
             tokens: of one batch.
+            prepare: makes of the batches what ``compute`` takes of each; None where it takes nothing.
 
         Raises:
             DataError: a batch of one sequence does not fit in memory.
@@ -155,11 +163,11 @@ class FittingBatches:
         left = list(range(len(sequences)))
         while left:
             limit, size = (min(budget, self.reduced), None) if self.reduced else (budget, batch_size)
-            done = set[int]()
-            for places in plan([sequences[index] for index in left], limit, size):
-                batch = [left[place] for place in places]
+            planned = plan([sequences[index] for index in left], limit, size)
+            batches, done = [[left[index] for index in batch] for batch in planned], set[int]()
+            for batch, prepared in zip(batches, prepare(batches) if prepare else [None] * len(batches), strict=True):
                 members = [sequences[index] for index in batch]
-                values = self.attempt(partial(compute, batch), tokens(members), len(batch))
+                values = self.attempt(partial(compute, batch, prepared), tokens(members), len(batch))
                 if values is None:
                     break
                 done.update(batch)
@@ -169,8 +177,13 @@ class FittingBatches:
     def attempt(self, compute: Callable[[], T], size: int, inputs: int) -> T | None:
         """Return what a function computes of a batch; None where it does not fit, after which batches are smaller.
 
+        Args:
+            compute: computes the batch.
+            size: of the batch.
+            inputs: how many it has.
+
         Raises:
-            DataError: the batch has one input, and does not fit.
+            DataError: the batch has one input.
         """
         found = if_it_fits(compute)
         if found is not None:

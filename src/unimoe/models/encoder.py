@@ -126,7 +126,7 @@ class SentenceEncoder:
         sequences = self.token_ids([before + text for text in fine], max_length)
         embedded = self._fitting.run(
             sequences,
-            lambda batch: self._embed([fine[index] for index in batch], before, kind),
+            lambda batch, _: self._embed([fine[index] for index in batch], before, kind),
             budget=token_budget or default_token_budget(self.device),
             batch_size=batch_size,
         )

@@ -6,10 +6,10 @@ gradient. Their states are computed once and shared.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any, NamedTuple
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -17,8 +17,7 @@ from unimoe.core.errors import UsageError
 from unimoe.core.io import hash_parts
 from unimoe.models.base import layer_kinds, with_modules
 from unimoe.models.batching import arrays_to_device, default_token_budget, pad_ids, plan_batches
-from unimoe.models.token_tree import build_tree, plan_trees, tree_tokens
-from unimoe.models.token_tree import places as places_of
+from unimoe.models.token_tree import TokenTree, build_tree, places, plan_trees, tree_tokens
 from unimoe.models.tree_attention import PackedTree, pack, run_tree
 
 MEMORY_LIMIT = 2**30
@@ -28,7 +27,8 @@ SETS_LIMIT = 2 * 2**30
 """Bytes of states kept for all sets together; beyond it the least recently used set is dropped."""
 
 
-class TokenStates(NamedTuple):
+@dataclass(frozen=True)
+class TokenStates:
     """The states of one sequence below the first adapted layer.
 
     Attributes:
@@ -38,6 +38,10 @@ class TokenStates(NamedTuple):
 
     block: Tensor
     places: Tensor
+
+    def between(self, begin: int, end: int) -> Tensor:
+        """Return the states of the tokens from ``begin`` to before ``end``, ``(end - begin, H)``."""
+        return self.block[self.places[begin:end]]
 
     @property
     def whole(self) -> Tensor:
@@ -49,16 +53,16 @@ FrozenStates = Sequence[TokenStates]
 """The states of each sequence of a set."""
 
 
-def row_states(packed: PackedTree, frozen: FrozenStates) -> Tensor:
-    """Return the states of a packed row of T tokens, ``(1, T, H)``, from those of its sequences; 0 for filling."""
-    tree = packed.tree
-    parts = []
+def tree_states(tree: TokenTree, frozen: FrozenStates) -> Tensor:
+    """Return the states of a tree's row, ``(1, T, H)``, from those of its sequences."""
+    rows: list[Tensor] = []
     for segment in tree.segments:
-        block, places = frozen[segment.member]
-        first = tree.positions[segment.begin]
-        parts.append(block[places[first : first + segment.end - segment.begin]])
-    states = torch.cat(parts)
-    return nn.functional.pad(states, (0, 0, 0, packed.ids.shape[1] - len(states)))[None]
+        first, count = tree.positions[segment.begin], segment.end - segment.begin
+        if segment.member < 0:
+            rows.append(rows[0].new_zeros(count, rows[0].shape[1]))
+        else:
+            rows.append(frozen[segment.member].between(first, first + count))
+    return torch.cat(rows)[None]
 
 
 def split_decoder(decoder: Any, first_layer: int) -> tuple[Any, Any]:
@@ -95,11 +99,14 @@ class FrozenLayers:
 
     Args:
         lower: the lower decoder of ``split_decoder``.
+
+    Batches are planned over the whole list of sequences, never over the missing ones: states depend in their last bits
+    on the shape of the batch, and a resumed run must get the same bits as an uninterrupted one.
     """
 
     def __init__(self, lower: Any) -> None:
         self._lower = lower
-        self._kept: dict[str, FrozenStates] = {}
+        self._kept: dict[str, list[TokenStates]] = {}
 
     def states(self, sequences: Sequence[list[int]], as_trees: bool = False) -> FrozenStates | None:
         """Return the states of sequences of token ids, or None if they exceed ``MEMORY_LIMIT``.
@@ -113,8 +120,15 @@ class FrozenLayers:
         if tokens * weight.shape[1] * weight.element_size() > MEMORY_LIMIT:
             return None
         key = hash_parts([str(as_trees), *(",".join(map(str, ids)) for ids in sequences)])
+        return self._kept_or(key, lambda: self._compute(sequences, as_trees))
+
+    def row_states(self, tree: PackedTree) -> Tensor:
+        """Return the states of a packed row of T tokens, ``(1, T, H)``."""
+        return self._kept_or(tree.key, lambda: [TokenStates(self.compute_row(tree)[0], tree.last)])[0].block[None]
+
+    def _kept_or(self, key: str, compute: Callable[[], list[TokenStates]]) -> list[TokenStates]:
         # Removed and added again: the order of the keys is the order of use.
-        states = self._kept.pop(key) if key in self._kept else self._compute(sequences, as_trees)
+        states = self._kept.pop(key) if key in self._kept else compute()
         self._kept[key] = states
         while sum(kept[0].block.nbytes for kept in self._kept.values() if kept) > SETS_LIMIT:
             del self._kept[next(iter(self._kept))]
@@ -122,32 +136,35 @@ class FrozenLayers:
 
     @torch.inference_mode(False)
     @torch.no_grad()
-    def _compute(self, sequences: Sequence[list[int]], as_trees: bool) -> FrozenStates:
+    def _compute(self, sequences: Sequence[list[int]], as_trees: bool) -> list[TokenStates]:
         """Compute all states in one block: thousands of small ones would keep memory between them from being freed."""
         weight = self._lower.embed_tokens.weight
         budget = default_token_budget(weight.device)
         plan = plan_trees(sequences, budget) if as_trees else plan_batches([len(ids) for ids in sequences], budget)
-        blocks: list[Tensor] = []
-        where: dict[int, Tensor] = {}
+        batches = [[sequences[index] for index in batch] for batch in plan]
+        trees = [build_tree(batch) for batch in batches] if as_trees else []
+        tokens = sum(len(tree.ids) for tree in trees) if as_trees else sum(map(len, sequences))
+        block = torch.empty(tokens, weight.shape[1], dtype=weight.dtype, device=weight.device)
+        found: dict[int, TokenStates] = {}
         begin = 0
-        for batch in plan:
-            members = [sequences[index] for index in batch]
+        for number, (indices, members) in enumerate(zip(plan, batches, strict=True)):
             if as_trees:
-                tree = build_tree(members)
-                blocks.append(self.compute_row(pack(tree, weight.device, weight.dtype))[0, : len(tree.ids)])
-                own = places_of(tree)
+                tree = trees[number]
+                states = run_tree(self._lower, pack(tree, weight.device, weight.dtype))[0, : len(tree.ids)]
+                own = arrays_to_device(places(tree), weight.device)
             else:
                 hidden = self._lower(input_ids=pad_ids(members, weight.device), use_cache=False).last_hidden_state
                 lengths = [len(ids) for ids in members]
-                blocks.append(torch.cat([hidden[row, :length] for row, length in enumerate(lengths)]))
-                own = np.split(np.arange(sum(lengths)), np.cumsum(lengths)[:-1])
-            where |= zip(batch, arrays_to_device([rows + begin for rows in own], weight.device), strict=True)
-            begin += len(blocks[-1])
-        block = torch.cat(blocks) if blocks else weight.new_empty(0, weight.shape[1])
-        return [TokenStates(block, where[index]) for index in range(len(sequences))]
+                states = torch.cat([hidden[row, :length] for row, length in enumerate(lengths)])
+                own = list(torch.split(torch.arange(len(states), device=weight.device), lengths))
+            block[begin : begin + len(states)] = states
+            found |= {index: TokenStates(block, rows + begin) for index, rows in zip(indices, own, strict=True)}
+            begin += len(states)
+        return [found[index] for index in range(len(sequences))]
 
     @torch.inference_mode(False)
     @torch.no_grad()
     def compute_row(self, tree: PackedTree) -> Tensor:
         """Return the states of a packed row without keeping them, ``(1, T, H)``."""
-        return run_tree(self._lower, tree)
+        hidden: Tensor = run_tree(self._lower, tree)
+        return hidden

@@ -27,7 +27,7 @@ class Segment:
         parent: index of the segment that it continues; -1 where sequences begin.
         begin: index of its first token in the packed row.
         end: one past its last token there.
-        member: one of the sequences that share it.
+        member: one of the sequences that share it; -1 for filling.
     """
 
     parent: int
@@ -75,6 +75,15 @@ def build_tree(sequences: Sequence[list[int]]) -> TokenTree:
     return tree
 
 
+def with_filling(tree: TokenTree, count: int) -> TokenTree:
+    """Return a tree with so many more tokens, which belong to no sequence."""
+    if not count:
+        return tree
+    end = len(tree.ids)
+    filling = Segment(-1, end, end + count, -1)
+    return TokenTree(tree.ids + [0] * count, [*tree.positions, *range(count)], [*tree.segments, filling], tree.last)
+
+
 def places(tree: TokenTree) -> list[NDArray[np.int64]]:
     """Return for each sequence where its tokens are in the packed row."""
     begins = np.array([segment.begin for segment in tree.segments])
@@ -93,8 +102,13 @@ def path(segments: Sequence[Segment], index: int) -> NDArray[np.int64]:
 def plan_trees(sequences: Sequence[list[int]], token_budget: int, batch_size: int | None = None) -> list[list[int]]:
     """Group indices into batches for ``build_tree``, sequences that begin alike together.
 
-    A tree has so many tokens, or so many sequences; a longer one is a batch alone. The batches depend on the token ids
-    alone; equal sequences keep their order.
+    Args:
+        sequences: token ids, none empty.
+        token_budget: tokens of a tree; a longer sequence is a batch alone.
+        batch_size: sequences of a tree, instead of the budget.
+
+    Returns:
+        Every index exactly once. The batches depend on the token ids alone; equal sequences keep their order.
     """
     entries = list(_entries(sequences))
     batches, begin = [], 0

@@ -8,7 +8,7 @@ of them sees, under masks. Of the last layer only the last tokens are needed.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cache, cached_property
 from typing import Any, NamedTuple
 
@@ -17,15 +17,15 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from unimoe.core.io import hash_parts
 from unimoe.models.base import decoder_layers, with_modules
 from unimoe.models.batching import arrays_to_device
-from unimoe.models.token_tree import Segment, TokenTree, path
+from unimoe.models.token_tree import Segment, TokenTree, path, with_filling
 
 NAME = "unimoe_tree"
 
 ROUND_ROWS = 64
-"""Below float32 a row is filled up to a multiple of so many tokens: on a CPU, oneDNN compiles and keeps code for each
-number of rows, so that a product of a new size takes three times as long (measured in bfloat16 at 1,500 rows)."""
+"""Rows of a product are a multiple of this where ``rounds_rows``."""
 
 _HARMLESS = {"dropout", "is_causal", "position_ids", "use_cache"}
 """Arguments of attention without effect here: all is evaluated, without a cache, and causal where the layer is."""
@@ -44,7 +44,7 @@ _LIKE_LLAMA = {
 
 @dataclass(frozen=True)
 class PackedTree:
-    """A token tree as tensors on a device, filled up to T tokens.
+    """A token tree as tensors on a device.
 
     Attributes:
         tree: the tree.
@@ -65,27 +65,88 @@ class PackedTree:
         """Tokens of the longest sequence."""
         return max(self.tree.positions) + 1
 
+    @cached_property
+    def key(self) -> str:
+        """Content hash of the tree."""
+        shape = [(segment.parent, segment.begin, segment.end) for segment in self.tree.segments]
+        return hash_parts(map(repr, (self.tree.ids, self.tree.positions, shape)))
 
-class Block(NamedTuple):
+
+@dataclass(frozen=True)
+class Block:
     """R rows of at most Q queries and K keys, each row padded.
 
     Attributes:
         queries: ``(R, Q)`` indices into the packed row; padding is T, one past its end.
         keys: ``(R, K)`` indices into the packed row; padding is 0, and masked.
-        mask: ``(R, 1, Q, K)``, 0 where the query sees the key and minus infinity elsewhere, in the model's dtype.
+        mask: ``(R, Q, K)``, 0 where the query sees the key and minus infinity elsewhere, in the model's dtype.
+        query_span: the queries of a single row as a slice, if adjacent, to take them without a copy; else None.
+        key_span: the same of its keys.
     """
 
     queries: Tensor
     keys: Tensor
     mask: Tensor
+    query_span: slice | None
+    key_span: slice | None
+    _stacked: dict[int, Tensor] = field(default_factory=dict, repr=False)
+
+    def queries_of(self, states: Tensor) -> Tensor:
+        """Return ``(G, H/G, R, Q, D)`` from the row's ``(G, H/G, T, D)``."""
+        if self.query_span is not None:
+            return states[:, :, self.query_span].unsqueeze(2)
+        return states[:, :, self.queries.clamp(max=states.shape[2] - 1)]
+
+    def keys_of(self, states: Tensor) -> Tensor:
+        """Return ``(G, R, K, D)`` from the row's ``(G, T, D)``."""
+        if self.key_span is not None:
+            return states[:, self.key_span].unsqueeze(1)
+        return states.index_select(1, self.keys.view(-1)).view(states.shape[0], *self.keys.shape, -1)
+
+    def attend_on_cpu(self, q: Tensor, k: Tensor, v: Tensor, scaling: float) -> Tensor:
+        """Attend by plain products, in bfloat16 twice as fast as PyTorch's fused kernel, which uses float32 on a CPU.
+
+        Queries are ``(G, H/G, R, Q, D)``, keys ``(G, R, K, D)``, values ``(G, R, K, V)``; the heads of a group are
+        stacked as rows.
+        """
+        groups, per_group, rows, count, width = q.shape
+        stacked = q.transpose(1, 2).reshape(groups * rows, per_group * count, width)
+        if per_group not in self._stacked:  # all layers share one
+            self._stacked[per_group] = self.mask.repeat(1, per_group, 1)
+        seen = self._stacked[per_group] if rows == 1 else self._stacked[per_group].repeat(groups, 1, 1)
+        scores = torch.baddbmm(seen, stacked, k.flatten(0, 1).transpose(1, 2), alpha=scaling)
+        mixed = torch.bmm(scores.softmax(dim=-1), v.flatten(0, 1))
+        return mixed.view(groups, rows, per_group, count, -1).transpose(1, 2)
+
+    def attend(self, q: Tensor, k: Tensor, v: Tensor, scaling: float) -> Tensor:
+        """Attend by PyTorch's fused kernel; shapes are those of ``attend_on_cpu``."""
+        groups, per_group, rows, count, width = q.shape
+        mixed = nn.functional.scaled_dot_product_attention(
+            q.permute(2, 0, 1, 3, 4).reshape(rows, groups * per_group, count, width),
+            k.transpose(0, 1).repeat_interleave(per_group, dim=1),
+            v.transpose(0, 1).repeat_interleave(per_group, dim=1),
+            attn_mask=self.mask.unsqueeze(1),
+            scale=scaling,
+        )
+        return mixed.view(rows, groups, per_group, count, -1).permute(1, 2, 0, 3, 4)
+
+
+def rounds_rows(device: torch.device, dtype: torch.dtype) -> bool:
+    """Return whether products should come in few sizes: oneDNN compiles and keeps code for each number of rows.
+
+    On a CPU, torch takes it for all dtypes but float32. Measured in bfloat16 at 1,500 rows: a product of a new size
+    takes three times as long, and keeps a megabyte.
+    """
+    return device.type == "cpu" and dtype != torch.float32
 
 
 def pack(tree: TokenTree, device: torch.device, dtype: torch.dtype) -> PackedTree:
     """Put a tree on a device, for a model of a dtype."""
-    filling = [] if dtype == torch.float32 else [0] * (-len(tree.ids) % ROUND_ROWS)
-    parts = (tree.ids + filling, tree.positions + filling, tree.last)
-    ids, positions, last = arrays_to_device([np.array(part, dtype=np.int64) for part in parts], device)
-    return PackedTree(tree, ids[None], positions[None], last, build_blocks(tree.segments, len(ids), device, dtype))
+    if rounds_rows(device, dtype):
+        tree = with_filling(tree, -len(tree.ids) % ROUND_ROWS)
+    arrays = [np.array(part, dtype=np.int64) for part in (tree.ids, tree.positions, tree.last)]
+    ids, positions, last = arrays_to_device(arrays, device)
+    return PackedTree(tree, ids[None], positions[None], last, build_blocks(tree.segments, device, dtype))
 
 
 class UnsupportedAttentionError(Exception):
@@ -161,35 +222,30 @@ def _uncompiled_attention() -> Callable[..., Any]:
 
 
 def attend_in_blocks(blocks: Sequence[Block], query: Tensor, key: Tensor, value: Tensor, scaling: float) -> Tensor:
-    """Attend: queries ``(H, T, D)``, keys ``(G, T, D)``, values ``(G, T, V)``; return ``(T, H, V)``, 0 for filling."""
-    groups, tokens = len(key), query.shape[1]
-    queries = query.view(groups, -1, *query.shape[1:])
+    """Attend: queries ``(H, T, D)``, keys ``(G, T, D)``, values ``(G, T, V)``; return ``(T, H, V)``."""
+    heads, groups = len(query), len(key)
+    queries = query.view(groups, heads // groups, *query.shape[1:])
     # One token more: the output of padded queries, which is dropped.
-    output = query.new_zeros(tokens + 1, *queries.shape[:2], value.shape[-1])
+    output = query.new_empty(query.shape[1] + 1, groups, heads // groups, value.shape[-1])
     for block in blocks:
-        asked = queries[:, :, block.queries.clamp(max=tokens - 1)].permute(2, 0, 1, 3, 4)
-        # The heads of a group are stacked as rows, so that no key is copied for each of them.
-        mixed = nn.functional.scaled_dot_product_attention(
-            asked.flatten(2, 3),
-            key[:, block.keys].transpose(0, 1),
-            value[:, block.keys].transpose(0, 1),
-            attn_mask=block.mask.repeat(1, 1, asked.shape[2], 1),
-            scale=scaling,
-        )
-        output[block.queries] = mixed.view(*asked.shape[:-1], -1).permute(0, 3, 1, 2, 4)
+        attend = block.attend_on_cpu if query.device.type == "cpu" else block.attend
+        mixed = attend(block.queries_of(queries), block.keys_of(key), block.keys_of(value), scaling)
+        if block.query_span is None:
+            output[block.queries] = mixed.permute(2, 3, 0, 1, 4)
+        else:
+            output[block.query_span] = mixed[:, :, 0].permute(2, 0, 1, 3)
     return output[:-1].flatten(1, 2)
 
 
-def build_blocks(segments: Sequence[Segment], tokens: int, device: torch.device, dtype: torch.dtype) -> list[Block]:
+def build_blocks(segments: Sequence[Segment], device: torch.device, dtype: torch.dtype) -> list[Block]:
     """Return the blocks of a tree's segments, with masks in ``dtype`` that the device makes from indices.
 
     Rows of similar size share a block: padded to their largest, they hold a limited number of scores, or are one row.
     """
     limit = _CPU_SCORES if device.type == "cpu" else _GPU_SCORES
-    begins = np.zeros(tokens + 1, dtype=np.int64)  # the last: padded queries see all
-    for segment in segments:
-        begins[segment.begin : segment.end] = segment.begin
-    (begin_of,) = arrays_to_device([begins], device)
+    lengths = [segment.end - segment.begin for segment in segments]
+    begins = np.repeat(np.array([segment.begin for segment in segments], dtype=np.int64), lengths)
+    (begin_of,) = arrays_to_device([np.append(begins, 0)], device)  # the last: padded queries see all
     rows = sorted(_rows(segments), key=lambda row: (-len(row.keys), -len(row.queries)))
     blocks: list[Block] = []
     first, queries = 0, 0
@@ -240,7 +296,20 @@ def _block(rows: Sequence[_Row], begin_of: Tensor, dtype: torch.dtype) -> Block:
     # A padded query sees all: its output is dropped, but a query that sees no key would give NaN.
     visible = (seen <= asked) & ((seen >= begin_of[queries].unsqueeze(-1)) | (seen < begin.unsqueeze(-1)))
     mask = torch.zeros(visible.shape, dtype=dtype, device=device).masked_fill_(visible.logical_not_(), -torch.inf)
-    return Block(queries, keys.masked_fill(keys == length, 0), mask.unsqueeze(1))
+    alone = len(rows) == 1
+    return Block(
+        queries,
+        keys.masked_fill(keys == length, 0),
+        mask,
+        _span(rows[0].queries) if alone else None,
+        _span(rows[0].keys) if alone else None,
+    )
+
+
+def _span(places: NDArray[np.int64]) -> slice | None:
+    """Return adjacent places as a slice; None for others."""
+    begin, end = int(places[0]), int(places[-1]) + 1
+    return slice(begin, end) if end - begin == len(places) else None
 
 
 class LastTokensLayer(nn.Module):
@@ -260,7 +329,9 @@ class LastTokensLayer(nn.Module):
 
     def forward(self, hidden_states: Tensor, *, tree: PackedTree, **options: Any) -> Tensor:
         """Return ``(1, N, H)`` from the states ``(1, T, H)`` of the packed row."""
-        layer, attention, places = self.layer, self.layer.self_attn, tree.last
+        layer, attention = self.layer, self.layer.self_attn
+        # Each place once: two sequences may end in the same token, whose gradient would count twice.
+        places, rows = arrays_to_device(np.unique(tree.tree.last, return_inverse=True), hidden_states.device)
 
         def select(_: nn.Module, inputs: tuple[Tensor]) -> Tensor:
             return inputs[0][:, places]
@@ -278,7 +349,7 @@ class LastTokensLayer(nn.Module):
             attended = attention(hidden_states=layer.input_layernorm(hidden_states), tree=tree, **options)[0]
         states = hidden_states[:, places] + attended
         found: Tensor = states + layer.mlp(layer.post_attention_layernorm(states))
-        return found
+        return found[:, rows]
 
 
 def last_tokens_only(decoder: Any) -> tuple[Any, bool]:

@@ -9,12 +9,19 @@ from support.tiny_models import HIDDEN, tiny_base, tiny_model
 from torch import Tensor
 
 from unimoe.core.errors import DataError
-from unimoe.models import batching
+from unimoe.models import batched, batching
 from unimoe.models.batched import BatchedDecoder, supports_trees
 from unimoe.models.frozen_layers import FrozenLayers, split_decoder
 from unimoe.models.token_tree import MIN_SHARED, tree_tokens
+from unimoe.models.tree_attention import pack
 
 Layout = Literal["trees", "padded"]
+
+
+@pytest.fixture(autouse=True)
+def unfilled(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Count a row's tokens as they are: some processors want them filled up to few sizes."""
+    monkeypatch.setattr("unimoe.models.tree_attention.rounds_rows", lambda device, dtype: False)
 
 
 BEGINNING = list(range(100, 130))
@@ -208,6 +215,35 @@ class TestOutOfMemory:
         counted(monkeypatch, subject, limit=52)
         with pytest.raises(DataError, match=r"^a sequence of 53 tokens alone does not fit in memory; .*max_length"):
             gathered(subject.decoder, SEQUENCES)
+
+
+class TestPackingAhead:
+    """What a GPU does, on this CPU: trees are built in a thread."""
+
+    def test_the_states_are_the_same_to_the_bit(self, subject: Subject, monkeypatch: pytest.MonkeyPatch) -> None:
+        expected = gathered(subject.decoder, SEQUENCES, 64)
+        monkeypatch.setattr(batched, "_packs_ahead", lambda _: True)
+        assert torch.equal(gathered(subject.decoder, SEQUENCES, 64), expected)
+
+    def test_memory_may_run_out(self, subject: Subject, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(batched, "_packs_ahead", lambda _: True)
+        counted(monkeypatch, subject, TestOutOfMemory.LIMIT)
+        torch.testing.assert_close(gathered(subject.decoder, SEQUENCES), subject.expected, rtol=1e-4, atol=1e-4)
+
+    def test_memory_that_runs_out_in_the_thread_is_no_end(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        decoder, calls = BatchedDecoder(model_of("trees")), list[int]()
+
+        def scarce(*arguments: Any) -> Any:
+            calls.append(1)
+            if len(calls) == 2:
+                raise torch.OutOfMemoryError("no memory while the batch before is computed")
+            return pack(*arguments)
+
+        expected = gathered(decoder, SEQUENCES, 64)
+        monkeypatch.setattr(batched, "pack", scarce)
+        monkeypatch.setattr(batched, "_packs_ahead", lambda _: True)
+        assert torch.equal(gathered(decoder, SEQUENCES, 64), expected)
+        assert decoder.reduced_budget is None
 
 
 class TestSupportsTrees:

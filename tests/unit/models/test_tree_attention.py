@@ -18,6 +18,7 @@ from unimoe.models.tree_attention import (
     PackedTree,
     UnsupportedAttentionError,
     pack,
+    rounds_rows,
     run_tree,
     tree_attention,
 )
@@ -55,11 +56,25 @@ TREES: dict[str, list[list[int]]] = {
 }
 
 
+@pytest.fixture(autouse=True, params=[False, True], ids=["as it is", "filled"])
+def filled(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> bool:
+    """Whether rows are filled up to few sizes, as a CPU does below float32."""
+    monkeypatch.setattr(module, "rounds_rows", lambda device, dtype: request.param)
+    return bool(request.param)
+
+
+def test_rows_are_filled_for_onednn_alone() -> None:
+    assert rounds_rows(CPU, torch.bfloat16)
+    assert not rounds_rows(CPU, torch.float32)
+    assert not rounds_rows(torch.device("cuda"), torch.bfloat16)
+
+
 @pytest.fixture(params=["cpu", "gpu", "one row a block"])
 def where(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
-    """Blocks as on a CPU, as on a GPU, and of one row."""
+    """How a CPU does it, how a GPU does it (on this CPU), and with blocks of one row."""
     if request.param == "gpu":
         monkeypatch.setattr(module, "_CPU_SCORES", module._GPU_SCORES)
+        monkeypatch.setattr(Block, "attend_on_cpu", Block.attend)
     if request.param == "one row a block":
         monkeypatch.setattr(module, "_CPU_SCORES", 1)
     return str(request.param)
@@ -115,17 +130,15 @@ def test_it_is_attention_under_the_mask_of_the_tree(tree: TokenTree, where: str,
     torch.testing.assert_close(found, expected.transpose(1, 2), rtol=1e-5, atol=1e-5)
 
 
-def test_in_bfloat16_it_is_near(tree: TokenTree, where: str) -> None:
+def test_in_bfloat16_it_is_near(tree: TokenTree, where: str, filled: bool) -> None:
     packed = pack(tree, CPU, torch.bfloat16)
-    tokens, filling = len(tree.ids), packed.ids.shape[1] - len(tree.ids)
-    assert packed.ids.shape[1] % ROUND_ROWS == 0
+    assert len(packed.tree.ids) % ROUND_ROWS == 0 if filled else packed.tree == tree
     states = random_states(packed.tree, 4, 2)
     exact = attend(pack(tree, CPU, torch.float32), *states)
-    query, key, value = (torch.nn.functional.pad(state, (0, 0, 0, filling)).bfloat16() for state in states)
+    query, key, value = (state.bfloat16() for state in states)
     found = attend(packed, query, key, value)
     assert found.dtype == torch.bfloat16
-    torch.testing.assert_close(found[:, :tokens].float(), exact, rtol=0.05, atol=0.05)
-    assert not found[:, tokens:].any()
+    torch.testing.assert_close(found.float(), exact, rtol=0.05, atol=0.05)
 
 
 class TestBlocks:
@@ -140,7 +153,7 @@ class TestBlocks:
         found = torch.zeros(tokens, tokens, dtype=torch.int)
         for block in blocks_of(packed):
             assert set(block.mask.flatten().tolist()) <= {0.0, -torch.inf}
-            real = (block.mask[:, 0] == 0) & (block.queries < tokens).unsqueeze(-1)
+            real = (block.mask == 0) & (block.queries < tokens).unsqueeze(-1)
             row, query, key = real.nonzero().unbind(1)
             found.index_put_((block.queries[row, query], block.keys[row, key]), torch.tensor(1).int(), accumulate=True)
         assert torch.equal(found, seen(packed.tree).int())
@@ -161,28 +174,45 @@ class TestBlocks:
     def test_padded_queries_give_no_nan(self) -> None:
         # A token alone, and the first 128 of a long sequence: one block of two rows, the first of them nearly empty.
         packed = pack(build_tree([[5], *random_ids(np.random.default_rng(0), 383)]), CPU, torch.float32)
+        tokens = len(packed.tree.ids)
         block = next(block for block in blocks_of(packed) if len(block.queries) == 2)
-        assert (block.queries == len(packed.tree.ids)).sum() == 127
-        assert attend(packed, *random_states(packed.tree, 4, 2)).isfinite().all()
+        assert (block.queries == tokens).sum() == 127
+        query, key, value = random_states(packed.tree, 4, 2)
+        queries = query[0].view(2, 2, -1, WIDTH)[:, :, block.queries.clamp(max=tokens - 1)]
+        for compute in (block.attend_on_cpu, block.attend):
+            found = compute(queries, key[0][:, block.keys], value[0][:, block.keys], SCALING)
+            assert found.shape == (2, 2, *block.queries.shape, VALUE_WIDTH)
+            assert found.isfinite().all()
 
 
 class TestPack:
-    @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-    def test_a_tree_as_tensors(self, dtype: torch.dtype) -> None:
+    def test_a_tree_as_tensors(self, filled: bool) -> None:
         tree = build_tree([list(range(10, 22)), list(range(10, 20))])
-        packed = pack(tree, CPU, dtype)
-        filling = [0] * (ROUND_ROWS - len(tree.ids) if dtype == torch.bfloat16 else 0)
-        assert packed.ids.tolist() == [tree.ids + filling]
-        assert packed.positions.tolist() == [tree.positions + filling]
+        packed = pack(tree, CPU, torch.bfloat16)
+        filling = ROUND_ROWS - len(tree.ids) if filled else 0
+        assert packed.ids.tolist() == [[*tree.ids, *[0] * filling]]
+        assert packed.positions.tolist() == [[*tree.positions, *range(filling)]]
         assert packed.last.tolist() == tree.last
         assert packed.last.dtype == packed.ids.dtype == torch.long
-        assert {block.mask.dtype for block in blocks_of(packed)} == {dtype}
+        assert {block.mask.dtype for block in blocks_of(packed)} == {torch.bfloat16}
 
     def test_no_sequences(self) -> None:
         packed = pack(build_tree([]), CPU, torch.float32)
         assert packed.ids.shape == (1, 0)
         assert packed.last.shape == (0,)
         assert blocks_of(packed) == []
+
+    def test_the_key_tells_trees_apart(self) -> None:
+        beginning = list(range(10, 20))
+        trees = [
+            [[*beginning, 1], [*beginning, 2]],
+            [[*beginning, 1], [*beginning, 3]],
+            [[*beginning, 1, 2]],
+            [[*beginning, 1], [*beginning[:-1], 2]],
+        ]
+        keys = [pack(build_tree(sequences), CPU, torch.float32).key for sequences in [*trees, *trees]]
+        assert keys[:4] == keys[4:]
+        assert len(set(keys)) == 4
 
 
 class TestRunTree:

@@ -87,7 +87,7 @@ class MonoT5(TokenReranker):
     def _scores(
         self, sequences: Sequence[list[int]], token_budget: int | None, batch_size: int | None
     ) -> Iterator[tuple[list[int], Tensor]]:
-        def margins(batch: list[int]) -> Tensor:
+        def margins(batch: list[int], _: Any) -> Tensor:
             members = [sequences[index] for index in batch]
             ids = pad_ids(members, self.device)
             lengths = to_device(torch.tensor([len(member) for member in members]), self.device)
