@@ -156,10 +156,7 @@ class _AtOnce:
 
     def __init__(self, _: int) -> None: ...
 
-    def __enter__(self) -> _AtOnce:
-        return self
-
-    def __exit__(self, *_: object) -> None: ...
+    def shutdown(self, *, cancel_futures: bool) -> None: ...
 
     def submit(self, make: Callable[..., Any], *items: Iterable[Any]) -> Future[Any]:
         future: Future[Any] = Future()
