@@ -63,15 +63,17 @@ def scores(folder: Path) -> dict[tuple[str, int | None], dict[str, float]]:
     return {(one.config_name, one.seed): one.per_query for one in load_all_results(folder).everything}
 
 
-def test_a_gate_that_has_its_label_ends_the_study(tmp_path: Path) -> None:
+@pytest.mark.parametrize("shared", [True, False])
+def test_a_gate_that_has_its_label_ends_the_study(shared: bool, tmp_path: Path) -> None:
     """Nothing is trained so well in four steps that it beats BM25 by .9, so the first look decides."""
-    gates = {"listnet-beats-bm25": {"system": "listnet", "baseline": "bm25", "margin": 0.9}}
-    done = run(study_file(tmp_path, seeds=5, looks=[3, 5], gates=gates))
+    gate = {"system": "listnet", "baseline": "bm25", "margin": 0.9}
+    of_study, own = {"looks": [3, 5], "gates": {"g": gate}}, {"gates": {"g": {**gate, "looks": [3, 5]}}}
+    done = run(study_file(tmp_path, seeds=5, **(of_study if shared else own)))
     assert done.returncode == 0, done.stderr
     assert "Every gate has its label: seeds 3, 4 would change nothing" in done.stderr
     assert load_all_results(tmp_path / "out").seeds("softmax", "reranking/topics") == (0, 1, 2)
     assert "gate: " in done.stdout
-    assert load_gates(tmp_path / "out" / "gates.yaml").gates["listnet-beats-bm25"].looks == [3, 5]
+    assert load_gates(tmp_path / "out" / "gates.yaml").gates["g"].looks == [3, 5]
     again = run(tmp_path / "study.yaml")
     assert again.stdout == done.stdout
 
@@ -96,7 +98,8 @@ def test_a_plan_trains_nothing_and_says_what_all_would_cost(tmp_path: Path) -> N
 
 
 def test_settings_on_dev_alone_are_not_tested(tmp_path: Path) -> None:
-    done = run(study_file(tmp_path), "--seeds", "0", "--only", "softmax")
+    gates = {"g": {"system": "softmax", "baseline": "bm25", "margin": 0}}
+    done = run(study_file(tmp_path, gates=gates), "--seeds", "0", "--only", "softmax")
     assert done.returncode == 0, done.stderr
     assert "learning_rate 0.001" in done.stdout
     assert not [*(tmp_path / "out").rglob("*.trec")]
@@ -145,6 +148,7 @@ def test_a_killed_study_ends_with_the_same_scores(tmp_path: Path, monkeypatch: p
 def test_mistakes_are_one_line_before_anything_is_trained(
     changes: dict[str, Any], code: int, words: tuple[str, ...], tmp_path: Path
 ) -> None:
-    assert_refused(run(study_file(tmp_path, **changes)), code, *words)
+    for more in ((), ("--plan",)):
+        assert_refused(run(study_file(tmp_path, **changes), *more), code, *words)
     assert not [*tmp_path.rglob("*.safetensors.json")]
     assert not (tmp_path / "out" / "tuning").exists()

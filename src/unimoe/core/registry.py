@@ -28,19 +28,33 @@ def load_plugins(group: str) -> tuple[Any, ...]:
     Raises:
         UsageError: an entry cannot be loaded; names the package.
     """
-    loaded = []
-    for entry in sorted(metadata.entry_points(group=group)):
-        try:
-            loaded.append(entry.load())
-        except UnimoeError:
-            raise
-        except Exception as error:
-            package = entry.dist.name if entry.dist else "a package"
-            raise UsageError(
-                f"{package}: its entry point {entry.name} = {entry.value} ({group}) cannot be loaded: "
-                f"{type(error).__name__}: {error}; repair or uninstall the package"
-            ) from error
-    return tuple(loaded)
+    return tuple(map(_loaded, sorted(metadata.entry_points(group=group))))
+
+
+def load_plugin(group: str, name: str) -> Any:
+    """Return what an installed package offers under a group by a name, and load no other.
+
+    Raises:
+        UsageError: nothing has that name, or it cannot be loaded; names the closest, or the package.
+    """
+    entries = {entry.name: entry for entry in metadata.entry_points(group=group)}
+    if name not in entries:
+        known = ", ".join(sorted(entries))
+        raise UsageError(f"there is no {name!r} among {group}{did_you_mean(name, entries)}; use {known}")
+    return _loaded(entries[name])
+
+
+def _loaded(entry: metadata.EntryPoint) -> Any:
+    try:
+        return entry.load()
+    except UnimoeError:
+        raise
+    except Exception as error:
+        package = entry.dist.name if entry.dist else "a package"
+        raise UsageError(
+            f"{package}: its entry point {entry.name} = {entry.value} ({entry.group}) cannot be loaded: "
+            f"{type(error).__name__}: {error}; repair or uninstall the package"
+        ) from error
 
 
 class Registry(Generic[T]):

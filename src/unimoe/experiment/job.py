@@ -141,8 +141,7 @@ class ExperimentRun:
 
     def _stages(self) -> list[list[int]]:
         """Return the seeds in parts, each up to the next look of a gate."""
-        looks = (look for gate in self._gates.gates.values() for look in gate.looks or ())
-        return look_stages(looks, self.experiment.seeds)
+        return look_stages(self._gates.gates.values(), self.experiment.seeds)
 
     def _decided(self) -> bool:
         return all_decided(load_all_results(self._output_dir), self._gates)

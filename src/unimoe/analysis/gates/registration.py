@@ -101,9 +101,9 @@ def default_looks(seeds: int) -> list[int] | None:
     return [*(look for look in (3, 5) if look <= seeds - 2), seeds] if seeds >= 5 else None
 
 
-def look_stages(looks: Iterable[int], seeds: Sequence[int]) -> list[list[int]]:
-    """Return the seeds in parts, each up to the next look; they are all in one part, as given, without looks."""
-    ends = {look for look in looks if look < len(seeds)} | {len(seeds)}
+def look_stages(gates: Iterable[Gate], seeds: Sequence[int]) -> list[list[int]]:
+    """Return the seeds in parts, each up to the next look of a gate; all are in one part, as given, without looks."""
+    ends = {look for gate in gates for look in gate.looks or () if look < len(seeds)} | {len(seeds)}
     if len(ends) == 1:
         return [[*seeds]]
     ordered = sorted(seeds)  # in the order in which looks take them

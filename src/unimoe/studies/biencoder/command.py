@@ -52,8 +52,7 @@ def train_biencoder(
     from unimoe.models.device import choose_device
     from unimoe.studies.biencoder.jobs import train_and_report
 
-    options = [f"--config {config}", *(f"--set {text}" for text in (*(override or ()), *named))]
-    train_and_report(settings, choose_device(device), options)
+    train_and_report(settings, choose_device(device), given_options({"--config": config}, [*(override or ()), *named]))
 
 
 def tune_biencoder(

@@ -16,7 +16,6 @@ from unimoe.evaluation.retrieval_eval import TASK
 from unimoe.evaluation.systems.retriever import fused_name, retriever_name
 from unimoe.metrics import score_run
 from unimoe.metrics.scoring import from_grade
-from unimoe.models.device import choose_device
 from unimoe.results import Task, run_path
 from unimoe.results.folder import Results
 from unimoe.studies.biencoder.config import BiEncoderConfig
@@ -55,7 +54,7 @@ class BiEncoderFamily(Family[BiEncoderConfig, BiEncoderTrainer]):
         """Return a training on the study's splits."""
         caveats = [*dict.fromkeys((*self.base.caveats, *self.study.caveats))]
         named = config.model_copy(update={"arm": arm, "caveats": caveats})
-        return BiEncoderTrainer(named, self.device or choose_device(None), self.splits)
+        return BiEncoderTrainer(named, self.device, self.splits)
 
     def dev(self, training: BiEncoderTrainer) -> dict[str, float]:
         """Return the dev metric before training and at its best epoch."""
@@ -87,8 +86,7 @@ class BiEncoderFamily(Family[BiEncoderConfig, BiEncoderTrainer]):
         return {"untrained": retriever_name(retrieval_experiment(self.base), None, None)}
 
     def _search_before(self, config: BiEncoderConfig) -> None:
-        device = self.device or choose_device(None)
-        evaluate(config, self.splits, [base_retriever(config, self.splits, device)], [*self.given])
+        evaluate(config, self.splits, [base_retriever(config, self.splits, self.device)], [*self.given])
 
     def tested_arms(self, arm: str) -> Sequence[str]:
         """Return the arm and its fusion with BM25."""

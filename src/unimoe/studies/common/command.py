@@ -81,7 +81,8 @@ def run_study(
 
     where.use_threads()
     with opened_engine(where) as engine:
-        family = family_of(study.family)(study, choose_device(where.here), given)
+        device = choose_device(where.here) if where.here else None
+        family = family_of(study.family)(study, device, given)
         family.with_dtype(dtype_of_gpus(engine))
         runner = StudyRunner(family, engine)
         if plan:

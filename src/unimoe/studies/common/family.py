@@ -6,10 +6,8 @@ A family is one class in one file, found by its name; another package adds its o
 
 from __future__ import annotations
 
-import importlib
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from importlib import metadata
 from pathlib import Path
 from typing import Any, ClassVar, Generic, TypeVar
 
@@ -19,7 +17,9 @@ from unimoe.analysis.statistics.variance import Array
 from unimoe.analysis.tables import Cell, Table
 from unimoe.config.base import Section
 from unimoe.config.files import load_config, parse_config
-from unimoe.core.errors import UsageError, did_you_mean
+from unimoe.core.errors import UsageError
+from unimoe.core.registry import load_plugin
+from unimoe.models.device import choose_device
 from unimoe.results import Task, result_path, run_path
 from unimoe.results.folder import Results
 from unimoe.studies.common.study import Changes, Study, merged
@@ -29,15 +29,13 @@ C = TypeVar("C", bound=Section)
 T = TypeVar("T", bound=Training)
 Advance = Callable[[int], None]
 
-_GROUP = "unimoe.families"
-
 
 class Family(ABC, Generic[C, T]):
     """One kind of model in one study. Data are loaded when they are first needed.
 
     Args:
         study: that asks for it.
-        device: of trainings and tests; None for the best there is.
+        device: of trainings and tests; None for that of the configuration, or the best there is.
         given: command-line options, for provenance.
 
     Attributes:
@@ -55,11 +53,13 @@ class Family(ABC, Generic[C, T]):
     """The metrics of the table; the first is tested and is that of the gates."""
 
     def __init__(self, study: Study, device: torch.device | None = None, given: Sequence[str] = ()) -> None:
-        self.study, self.device, self.given = study, device, given
+        self.study, self.device, self.given = study, device or choose_device(None), given
         if study.data and not self.takes_data:
             raise UsageError(f"{study.name}: data: {study.family} names its data in base; leave data out")
         shared = {} if study.config is None else load_config(self.config_type, study.config).model_dump()
         raw = merged(shared, study.base) | {"output_dir": str(self.root)}
+        if device is not None and "device" in self.config_type.model_fields:
+            raw["device"] = device.type
         self.base: C = parse_config(self.config_type, raw, f"{study.name}: base")
 
     @property
@@ -164,15 +164,6 @@ class Family(ABC, Generic[C, T]):
 
 
 def family_of(name: str) -> type[Family[Any, Any]]:
-    """Return a family by its name.
-
-    Raises:
-        UsageError: there is none of that name, or it cannot be loaded.
-    """
-    entries: Mapping[str, metadata.EntryPoint] = {entry.name: entry for entry in metadata.entry_points(group=_GROUP)}
-    if name not in entries:
-        known = ", ".join(sorted(entries))
-        raise UsageError(f"family: there is no {name!r}{did_you_mean(name, entries)}; use {known}")
-    module, _, attribute = entries[name].value.partition(":")
-    found: type[Family[Any, Any]] = getattr(importlib.import_module(module), attribute)
+    """Return a family by its name; a UsageError where there is none, or it cannot be loaded."""
+    found: type[Family[Any, Any]] = load_plugin("unimoe.families", name)
     return found

@@ -11,7 +11,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from unimoe.analysis.analysis import Analysis
-from unimoe.analysis.gates.definitions import given_gates, load_gates
+from unimoe.analysis.gates.definitions import Gate, Registration, given_gates, load_gates
 from unimoe.analysis.gates.judging import all_decided
 from unimoe.analysis.gates.output import gate_lines
 from unimoe.analysis.gates.registration import REGISTERED, look_stages, register
@@ -37,7 +37,7 @@ class StudyRunner:
         engine: lets workers of a cluster do the trainings; by default this process does.
 
     Raises:
-        UsageError: an arm cannot be trained as it is configured, or a gate names an arm that there is not.
+        UsageError: an arm cannot be trained as it is configured.
     """
 
     def __init__(self, family: Family[Any, Any], engine: Engine | None = None) -> None:
@@ -48,20 +48,20 @@ class StudyRunner:
         """Do everything that is not done yet; return the setting chosen for each arm.
 
         Raises:
+            UsageError: a gate cannot be, or names an arm that the study does not have.
             DataError: the folder holds other gates or another training.
         """
         study, family = self.study, self.family
         family.load()
-        untrained = family.untrained()
-        shared = {"task": family.task, "datasets": family.datasets, "metric": family.metrics[0]}
-        self._register(study.gates_for(shared, untrained, family.aliases))
+        gates = self._gates()
+        self._register(gates)
         chosen = self.choose()
         if not study.seeds:
             return chosen
         first = next(iter(chosen.values())).config
-        for write in untrained.values():
+        for write in family.untrained().values():
             write(self._reported(first, study.seeds[0]))
-        stages = look_stages(study.looks or (), study.seeds)
+        stages = look_stages(gates.values(), study.seeds)
         for number, seeds in enumerate(stages):
             self._train(chosen, seeds)
             later = [str(seed) for stage in stages[number + 1 :] for seed in stage]
@@ -70,17 +70,26 @@ class StudyRunner:
                 break
         return chosen
 
-    def _register(self, wanted: Mapping[str, Mapping[str, object]]) -> None:
+    def _gates(self) -> Mapping[str, Gate]:
+        """Return the study's gates; none where nothing is tested. The family's data must be loaded."""
+        family = self.family
+        if not self.study.seeds:
+            return {}
+        shared = {"task": family.task, "datasets": family.datasets, "metric": family.metrics[0]}
+        wanted = self.study.gates_for(shared, family.untrained(), family.aliases)
+        return given_gates(wanted).gates if wanted else {}
+
+    def _register(self, gates: Mapping[str, Gate]) -> None:
         """Register gates in the study's folder, unless it holds results already."""
-        if not wanted:
+        path = self.family.root / REGISTERED
+        if not gates:
             return
-        gates, path = given_gates(wanted), self.family.root / REGISTERED
-        if path.exists() and load_gates(path).gates != gates.gates:
+        if path.exists() and load_gates(path).gates != gates:
             raise DataError(
                 f"{path} registers another gate (collection, metric, seeds or margin differ); a gate stays "
                 "unchanged during a study, choose another --output-dir"
             )
-        if not register(gates, self.family.root):
+        if not register(Registration(gates), self.family.root):
             stderr.print(f"{path.parent} has results and no {REGISTERED}: too late to register a gate", soft_wrap=True)
 
     def _results(self) -> Results:
@@ -124,7 +133,7 @@ class StudyRunner:
         """Print what the study would cost: time a few steps and an evaluation on dev of each arm, and multiply."""
         self.family.load()
         seeds, total, fewest = self.study.seeds, 0.0, 0.0
-        stages = [len(stage) for stage in look_stages(self.study.looks or (), seeds)]
+        first_look = len(look_stages(self._gates().values(), seeds)[0])
         for arm, settings in self.tuned.items():
             with TemporaryDirectory(prefix="unimoe-") as name:
                 config = settings[0][1].model_copy(update={"output_dir": name})
@@ -132,7 +141,7 @@ class StudyRunner:
             tunings = len(settings) if len(settings) > 1 else 0
             reported = len(seeds) if self.family.trains(config) else min(1, len(seeds))
             total += tunings * training + reported * (training + test)
-            fewest += tunings * training + min(reported, stages[0] if stages else 0) * (training + test)
+            fewest += tunings * training + min(reported, first_look) * (training + test)
             stdout.print(
                 f"{arm}: {tunings} trainings on dev and {reported} that are tested, {training:,.1f} s each, and "
                 f"{test:,.1f} s a test",

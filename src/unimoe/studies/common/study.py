@@ -193,7 +193,7 @@ class Setting:
     @property
     def folder(self) -> str:
         """Name of the folder of the training that tries it: a setting that is added later moves no other."""
-        return safe_name(self.name.replace(", ", "-").replace(" ", "_"))
+        return safe_name(self.name.replace(", ", "-").replace(" ", "_") or "base")
 
 
 @dataclass(frozen=True)
@@ -253,7 +253,7 @@ def in_words(changes: Changes) -> str:
 def _shown(value: Any) -> str:
     if isinstance(value, dict):
         return f"({in_words(value)})"
-    return f"{value:g}" if isinstance(value, float) else str(value)
+    return str(value)
 
 
 def _combinations(grid: Mapping[str, Sequence[Any]]) -> Iterable[dict[str, Any]]:

@@ -52,8 +52,7 @@ def train_cross_encoder(
     read = load_config(CrossEncoderConfig, config, changes)
     if output_dir is not None:
         read = read.model_copy(update={"output_dir": str(output_dir)})
-    given = [f"--config {config}", *(f"--set {change}" for change in changes)]
-    train_and_evaluate(read, choose_device(device), given)
+    train_and_evaluate(read, choose_device(device), given_options({"--config": config}, changes))
 
 
 def compare_losses(

@@ -10,7 +10,6 @@ from unimoe.analysis.arms import FIRST_STAGE
 from unimoe.core.console import Steps, stderr
 from unimoe.core.errors import UsageError
 from unimoe.core.io import hash_json
-from unimoe.models.device import choose_device
 from unimoe.results import Task
 from unimoe.studies.common.family import Advance, Family
 from unimoe.studies.cross_encoder.config import CrossEncoderConfig
@@ -54,7 +53,7 @@ class CrossEncoderFamily(Family[CrossEncoderConfig, CrossEncoderTraining]):
 
     def training(self, config: CrossEncoderConfig, arm: str) -> CrossEncoderTraining:
         """Return a training on the lists that its loss can learn from."""
-        return training_of(self._named(config, arm), self.data, self.device or choose_device(None))
+        return training_of(self._named(config, arm), self.data, self.device)
 
     def _named(self, config: CrossEncoderConfig, arm: str) -> CrossEncoderConfig:
         caveats = [*dict.fromkeys((*self.base.caveats, *self.study.caveats))]

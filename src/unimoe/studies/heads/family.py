@@ -52,10 +52,8 @@ class HeadFamily(Family[TrainConfig, HeadTrainer]):
 
     def __init__(self, study: Study, device: torch.device | None = None, given: Sequence[str] = ()) -> None:
         super().__init__(study, device, given)
-        if device is not None:
-            self.base = self.base.model_copy(update={"device": device.type})
         self.metrics = (main_metric(self.base),)
-        self._advance: Advance | None = None  # is told of texts that are embedded
+        self._advance: Advance | None = None  # moves the progress bar by the texts embedded
 
     @cached_property
     def data(self) -> HeadData:

@@ -10,10 +10,8 @@ from matplotlib.figure import Figure
 
 from unimoe.analysis.figures.style import in_style, panels
 
-Keys = tuple[str, str, str, str]
+GRID_KEYS = ("head_output_size", "population_size", "learning_rate", "sigma")
 """Keys of the rows of panels, the columns of panels, and the rows and columns within a panel."""
-
-GRID_KEYS: Keys = ("head_output_size", "population_size", "learning_rate", "sigma")
 
 
 @in_style

@@ -93,8 +93,6 @@ class TranslatorFamily(Family[TranslatorConfig, TranslatorTrainer]):
     def __init__(self, study: Study, device: torch.device | None = None, given: Sequence[str] = ()) -> None:
         super().__init__(study, device, given)
         self.settings = parse_config(TranslatorData, study.data, f"{study.name}: data")
-        if device is not None:
-            self.base = self.base.model_copy(update={"device": device.type})
 
     @cached_property
     def source(self) -> Source:
