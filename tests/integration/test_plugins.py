@@ -13,6 +13,8 @@ from pathlib import Path
 import pytest
 import yaml
 from support.experiments import tiny_experiment_dict
+from support.heads import topics_folder
+from support.tiny_encoders import save_tiny_encoder
 
 from unimoe.results import read_result
 
@@ -70,6 +72,14 @@ class Overlap(FunctionReranker):
 register_model("overlap", lambda name, naming: stated_system(Overlap(), naming))
 """
 
+FAMILIES = """
+from unimoe.studies.cross_encoder.family import CrossEncoderFamily
+
+
+class Mine(CrossEncoderFamily):
+    metrics = ("mrr@10", "ndcg@10")
+"""
+
 ENTRY_POINTS = """
 [unimoe.commands]
 mine = ranking_extras:COMMANDS
@@ -81,6 +91,9 @@ mine = ranking_extras
 mine = ranking_extras
 [unimoe.rerankers]
 mine = ranking_extras_models
+[unimoe.families]
+mine = ranking_extras_families:Mine
+broken = ranking_extras_families:Nothing
 """
 
 
@@ -92,6 +105,7 @@ def site(tmp_path: Path) -> Path:
     info.mkdir(parents=True)
     (folder / "ranking_extras.py").write_text(MODULE, encoding="utf-8")
     (folder / "ranking_extras_models.py").write_text(RERANKERS, encoding="utf-8")
+    (folder / "ranking_extras_families.py").write_text(FAMILIES, encoding="utf-8")
     (info / "METADATA").write_text("Metadata-Version: 2.1\nName: ranking-extras\nVersion: 1.0\n", encoding="utf-8")
     (info / "entry_points.txt").write_text(ENTRY_POINTS, encoding="utf-8")
     return folder
@@ -134,6 +148,30 @@ def test_an_arm_is_trained_with_a_loss_of_another_package(site: Path) -> None:
     done = unimoe(site, "train", "--config", "tiny.yaml", "--arm", "rank_only_r8")
     assert done.returncode == 0, done.stderr
     assert (Path(done.stdout.strip()) / "adapter_model.safetensors").is_file()
+
+
+def test_a_study_trains_a_family_of_another_package(site: Path) -> None:
+    encoder, topics = save_tiny_encoder(site / "encoder"), topics_folder(site / "topics")
+    study = {
+        "name": "s",
+        "family": "mine",
+        "base": {
+            "model": {"base": str(encoder), "max_length": 48},
+            "lists": {"source": f"path:{topics}", "max_docs": 4},
+            "evaluation": {"depth": 6},
+            "max_steps": 2,
+        },
+        "arms": {"a": {}},
+        "seeds": 1,
+    }
+    (site / "study.yaml").write_text(yaml.safe_dump(study), encoding="utf-8")
+    done = unimoe(site, "study", "study.yaml", "--device", "cpu")
+    assert done.returncode == 0, done.stderr
+    assert "s on topics: MRR@10" in done.stdout
+    broken = unimoe(site, "study", "study.yaml", "--set", "family=broken")
+    assert broken.returncode == 2
+    assert "ranking-extras: its entry point broken = ranking_extras_families:Nothing" in broken.stderr
+    assert "Traceback" not in broken.stderr
 
 
 def test_a_package_that_cannot_be_imported_is_named_and_takes_no_command_away(site: Path) -> None:
