@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import inspect
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import wraps
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from unimoe.cli.options import refuse_torchrun
+from unimoe.cli.options import Device, Threads, refuse_torchrun
 from unimoe.core.errors import UsageError, did_you_mean
 
 if TYPE_CHECKING:
@@ -18,41 +20,30 @@ if TYPE_CHECKING:
 
 DEFAULT_STORE = "outputs/store"
 
-EngineName = Annotated[str, typer.Option("--engine", help="Where to compute: local, or ray for a Ray cluster.")]
-Address = Annotated[
-    str | None, typer.Option(help="Of the cluster: auto, or HOST:PORT; by default Ray runs on this machine alone.")
-]
-WorkerCount = Annotated[
-    int | None,
-    typer.Option("--workers", min=1, help="Workers at most; by default as many as the cluster has room for."),
-]
-StoreUrl = Annotated[
-    str | None,
-    typer.Option(
-        "--store",
-        help=f"Where finished units of work are kept: a folder that all machines share, or s3://BUCKET/FOLDER; "
-        f"{DEFAULT_STORE} by default.",
-    ),
-]
-TrainingThreads = Annotated[
-    int | None, typer.Option("--threads", min=1, help="Threads on a CPU; by default all, and 1 for a cluster's worker.")
-]
-AllowDevices = Annotated[
-    bool, typer.Option("--allow-devices", help="Let workers of several kinds of device work together.")
-]
-
 
 @dataclass(frozen=True)
 class EngineSettings:
-    """The options together."""
+    """The options of where work is computed, as typer reads them."""
 
-    engine: str
-    address: str | None
-    workers: int | None
-    store: str | None
-    allow_devices: bool
-    device: str | None
-    threads: int | None
+    device: Device = None
+    threads: Threads = None
+    engine: Annotated[str, typer.Option(help="Where to compute: local, or ray for a Ray cluster.")] = "local"
+    address: Annotated[
+        str | None, typer.Option(help="Of the cluster: auto, or HOST:PORT; by default Ray runs on this machine alone.")
+    ] = None
+    workers: Annotated[
+        int | None, typer.Option(min=1, help="Workers at most; by default as many as the cluster has room for.")
+    ] = None
+    store: Annotated[
+        str | None,
+        typer.Option(
+            help=f"Where finished units of work are kept: a folder that all machines share, or s3://BUCKET/FOLDER; "
+            f"{DEFAULT_STORE} by default."
+        ),
+    ] = None
+    allow_devices: Annotated[
+        bool, typer.Option("--allow-devices", help="Let workers of several kinds of device work together.")
+    ] = False
 
     def __post_init__(self) -> None:
         """Refuse what does not fit.
@@ -89,6 +80,21 @@ class EngineSettings:
         for option in ("address", "workers", "store", "allow_devices"):
             if getattr(self, option):
                 raise UsageError(f"--{option.replace('_', '-')} belongs to --engine ray; give both, or neither")
+
+
+def with_engine(command: Callable[..., None]) -> Callable[..., None]:
+    """Return a command that has these options where the given one takes ``where``, their settings."""
+    own = inspect.signature(command, eval_str=True).parameters
+    options = inspect.signature(EngineSettings, eval_str=True).parameters
+
+    @wraps(command)
+    def with_options(**given: Any) -> None:
+        where = EngineSettings(**{name: given.pop(name) for name in options if name in given})
+        command(**given, where=where)
+
+    parameters = [*(own[name] for name in own if name != "where"), *options.values()]
+    with_options.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+    return with_options
 
 
 @contextmanager

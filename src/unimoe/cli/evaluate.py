@@ -9,20 +9,10 @@ from typing import TYPE_CHECKING, Annotated, cast
 
 import typer
 
-from unimoe.cli.engine import (
-    Address,
-    AllowDevices,
-    EngineName,
-    EngineSettings,
-    StoreUrl,
-    WorkerCount,
-    opened_engine,
-)
+from unimoe.cli.engine import EngineSettings, opened_engine, with_engine
 from unimoe.cli.options import (
-    Device,
     MaxQueries,
     Override,
-    Threads,
     chosen_device,
     given_options,
     quiet_libraries,
@@ -34,6 +24,7 @@ if TYPE_CHECKING:
     from unimoe.results import Task
 
 
+@with_engine
 def evaluate(
     checkpoint: Annotated[
         str | None,
@@ -78,19 +69,14 @@ def evaluate(
             "--model."
         ),
     ] = None,
-    device: Device = None,
-    threads: Threads = None,
     plan: Annotated[
         bool, typer.Option("--plan", help="Print pairs, tokens, disk, time and cost; run only a short probe.")
     ] = False,
     price_per_hour: Annotated[
         float | None, typer.Option(min=0, help="Price of this machine, for the cost that --plan prints.")
     ] = None,
-    engine: EngineName = "local",
-    address: Address = None,
-    workers: WorkerCount = None,
-    store: StoreUrl = None,
-    allow_devices: AllowDevices = False,
+    *,
+    where: EngineSettings,
 ) -> None:
     """Evaluate a checkpoint or another model on a tier: reranking where it reranks, embedding where it embeds.
 
@@ -122,12 +108,11 @@ def evaluate(
     if price_per_hour is not None and not plan:
         raise UsageError("--price-per-hour belongs to --plan; give both, or neither")
     quiet_libraries()
-    settings = EngineSettings(engine, address, workers, store, allow_devices, device, threads)
     if plan:
         refuse_torchrun("a plan")
-        settings.refuse_unused()
-    with nullcontext(LocalEngine()) if plan else opened_engine(settings) as opened:
-        chosen = chosen_device(settings.here)
+        where.refuse_unused()
+    with nullcontext(LocalEngine()) if plan else opened_engine(where) as opened:
+        chosen = chosen_device(where.here)
         systems = chosen_systems(
             _folders(checkpoint),
             model,
@@ -147,7 +132,7 @@ def evaluate(
             max_queries=max_queries,
         )
         if not opened.remote:
-            use_threads(threads)
+            use_threads(where.threads)
         if plan:
             plan_evaluation(systems, data, chosen, price_per_hour)
             return

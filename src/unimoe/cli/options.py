@@ -29,8 +29,7 @@ Override = Annotated[
 ]
 Device = Annotated[str | None, typer.Option(help="cpu, cuda or mps; by default the best there is.")]
 Threads = Annotated[
-    int | None,
-    typer.Option(min=1, help="Threads on a CPU; by default one or all, whichever a short probe finds faster."),
+    int | None, typer.Option(min=1, help="Threads on a CPU; by default all, and 1 for a worker of a cluster.")
 ]
 OutputDir = Annotated[Path | None, typer.Option(help="The experiment's folder; by default the config's output_dir.")]
 MaxQueries = Annotated[

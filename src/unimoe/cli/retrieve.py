@@ -8,21 +8,11 @@ from typing import Annotated
 
 import typer
 
-from unimoe.cli.engine import (
-    Address,
-    AllowDevices,
-    EngineName,
-    EngineSettings,
-    StoreUrl,
-    WorkerCount,
-    opened_engine,
-)
+from unimoe.cli.engine import EngineSettings, opened_engine, with_engine
 from unimoe.cli.options import (
-    Device,
     MaxQueries,
     OutputDir,
     Override,
-    Threads,
     chosen_device,
     given_options,
     placed,
@@ -33,6 +23,7 @@ from unimoe.core.errors import UsageError
 DEFAULT_RETRIEVAL = Path("retrieval/default")
 
 
+@with_engine
 def retrieve(
     datasets: Annotated[str, typer.Option("--dataset", help="Collections: scifact,cqadupstack/android,path:DIR@dev.")],
     encoder: Annotated[
@@ -49,7 +40,6 @@ def retrieve(
     ] = DEFAULT_RETRIEVAL,
     override: Override = None,
     output_dir: OutputDir = None,
-    device: Device = None,
     name: Annotated[
         str | None, typer.Option(help="What to call the arm; by default the encoder's name, or the checkpoint's arm.")
     ] = None,
@@ -57,12 +47,8 @@ def retrieve(
         str, typer.Option(help="The arm to compare with: one of this run, or one with results in the folder.")
     ] = "bm25",
     max_queries: MaxQueries = None,
-    threads: Threads = None,
-    engine: EngineName = "local",
-    address: Address = None,
-    workers: WorkerCount = None,
-    store: StoreUrl = None,
-    allow_devices: AllowDevices = False,
+    *,
+    where: EngineSettings,
 ) -> None:
     """Search collections by embeddings, by BM25, and by the fusion of both; compare the scores with --before.
 
@@ -96,11 +82,10 @@ def retrieve(
     if not split_names(datasets):
         raise UsageError("--dataset is empty; name collections, for example --dataset scifact,nfcorpus")
     collections = chosen_datasets(experiment, split_names(datasets), max_queries)
-    settings = EngineSettings(engine, address, workers, store, allow_devices, device, threads)
-    with opened_engine(settings) as opened:
+    with opened_engine(where) as opened:
         if not opened.remote:
-            use_threads(threads)
-        systems = retrieval_systems(experiment, arm, checkpoint, chosen_device(settings.here), opened)
+            use_threads(where.threads)
+        systems = retrieval_systems(experiment, arm, checkpoint, chosen_device(where.here), opened)
         given = given_options(
             config, override, datasets=datasets, encoder=encoder, checkpoint=checkpoint, name=name,
             max_queries=max_queries,

@@ -11,22 +11,12 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from unimoe.cli.analyze import analyze
-from unimoe.cli.engine import (
-    Address,
-    AllowDevices,
-    EngineName,
-    EngineSettings,
-    StoreUrl,
-    WorkerCount,
-    opened_engine,
-)
+from unimoe.cli.engine import EngineSettings, opened_engine, with_engine
 from unimoe.cli.options import (
     DEFAULT_EXPERIMENT,
     Config,
-    Device,
     OutputDir,
     Override,
-    Threads,
     chosen_device,
     given_options,
     placed,
@@ -39,22 +29,18 @@ if TYPE_CHECKING:
     from unimoe.config import Experiment
 
 
+@with_engine
 def run_experiment(
     config: Config = DEFAULT_EXPERIMENT,
     override: Override = None,
     output_dir: OutputDir = None,
-    device: Device = None,
-    threads: Threads = None,
     plan: Annotated[
         bool, typer.Option("--plan", help="Print time and work; run only a probe of some seconds.")
     ] = False,
     smoke: Annotated[bool, typer.Option("--smoke", help="Few steps, one seed, unfit for decisions.")] = False,
     open_report: Annotated[bool, typer.Option("--open", help="Open the report in the browser at the end.")] = False,
-    engine: EngineName = "local",
-    address: Address = None,
-    workers: WorkerCount = None,
-    store: StoreUrl = None,
-    allow_devices: AllowDevices = False,
+    *,
+    where: EngineSettings,
 ) -> None:
     """Run an experiment: train, evaluate and judge every arm and seed.
 
@@ -74,18 +60,17 @@ def run_experiment(
         experiment = smoke_version(experiment).model_copy(update={"output_dir": f"{experiment.output_dir}-smoke"})
     experiment = placed(experiment, output_dir)
     quiet_libraries()
-    settings = EngineSettings(engine, address, workers, store, allow_devices, device, threads)
-    settings.use_threads()
-    target = chosen_device(settings.here)
+    where.use_threads()
+    target = chosen_device(where.here)
     if plan:
-        settings.refuse_unused()
+        where.refuse_unused()
         from unimoe.experiment.estimate import planned
 
         for line in planned(experiment, target, started):
             stdout.print(line, soft_wrap=True)
         return
     options = given_options(config, override, smoke=smoke)
-    with sole_use(Path(experiment.output_dir)), opened_engine(settings) as opened:
+    with sole_use(Path(experiment.output_dir)), opened_engine(where) as opened:
         with trained_and_evaluated(experiment, target, options, opened, started) as run:
             analyze(output_dir=Path(experiment.output_dir))
         for line in run.next_look():

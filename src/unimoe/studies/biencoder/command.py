@@ -7,16 +7,7 @@ from typing import Annotated
 
 import typer
 
-from unimoe.cli.engine import (
-    Address,
-    AllowDevices,
-    EngineName,
-    EngineSettings,
-    StoreUrl,
-    TrainingThreads,
-    WorkerCount,
-    opened_engine,
-)
+from unimoe.cli.engine import EngineSettings, opened_engine, with_engine
 from unimoe.cli.options import Device, Override, comma_separated, quiet_libraries, refuse_torchrun
 from unimoe.studies.common.command import Plan, given_options, run_study
 
@@ -55,6 +46,7 @@ def train_biencoder(
     train_and_report(settings, choose_device(device), given_options({"--config": config}, [*(override or ()), *named]))
 
 
+@with_engine
 def tune_biencoder(
     config: Annotated[Path, typer.Option(help="The config that the configurations change.")] = Path(
         "biencoder/default"
@@ -64,14 +56,9 @@ def tune_biencoder(
     seeds: Annotated[int, typer.Option(min=1, help="Trainings of the best configuration.")] = 3,
     output_dir: Annotated[Path, typer.Option(help="One folder for each tuning.")] = Path("outputs/biencoder-tuning"),
     plan: Plan = False,
-    device: Device = None,
     override: Override = None,
-    threads: TrainingThreads = None,
-    engine: EngineName = "local",
-    address: Address = None,
-    workers: WorkerCount = None,
-    store: StoreUrl = None,
-    allow_devices: AllowDevices = False,
+    *,
+    where: EngineSettings,
 ) -> None:
     """Choose a bi-encoder's settings on dev, train the best with several seeds, and score them on test.
 
@@ -91,10 +78,10 @@ def tune_biencoder(
     kept = {name: keys for name, keys in own.variants.items() if only is None or name in (comma_separated(only) or ())}
     study = study.model_copy(update={"arms": {arm: own.model_copy(update={"variants": kept})}})
     options = {"--config": config, "--seeds": seeds, "--only": only}
-    where = EngineSettings(engine, address, workers, store, allow_devices, device, threads)
     run_study(study, where, given_options(options, named), plan=plan)
 
 
+@with_engine
 def label_pairs(
     collection: Annotated[str, typer.Option("--dataset", help="The collection to label: nfcorpus, path:DIR, ...")],
     output_dir: Annotated[
@@ -105,14 +92,9 @@ def label_pairs(
         typer.Option("--model", "--reranker", help="A reranker as evaluate --model names it; SmolLM2 by default."),
     ] = None,
     config: Annotated[Path, typer.Option(help="A YAML file, or the name of a shipped one.")] = Path("biencoder/labels"),
-    device: Device = None,
     override: Override = None,
-    threads: TrainingThreads = None,
-    engine: EngineName = "local",
-    address: Address = None,
-    workers: WorkerCount = None,
-    store: StoreUrl = None,
-    allow_devices: AllowDevices = False,
+    *,
+    where: EngineSettings,
 ) -> None:
     """Make training data without judgments: sample queries, search deep, and let a reranker grade the pairs.
 
@@ -128,7 +110,6 @@ def label_pairs(
     from unimoe.models.device import choose_device
     from unimoe.studies.biencoder.labels import labelling
 
-    where = EngineSettings(engine, address, workers, store, allow_devices, device, threads)
     where.use_threads()
     with opened_engine(where) as opened:
         labelling.label_pairs(settings, output_dir, choose_device(where.here), opened)

@@ -8,17 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from unimoe.cli.engine import (
-    Address,
-    AllowDevices,
-    EngineName,
-    EngineSettings,
-    StoreUrl,
-    TrainingThreads,
-    WorkerCount,
-    opened_engine,
-)
-from unimoe.cli.options import Device, Override, comma_separated, quiet_libraries, refuse_torchrun
+from unimoe.cli.engine import EngineSettings, opened_engine, with_engine
+from unimoe.cli.options import Override, comma_separated, quiet_libraries, refuse_torchrun
 
 if TYPE_CHECKING:
     from unimoe.studies.common.runner import StudyRunner
@@ -27,20 +18,16 @@ if TYPE_CHECKING:
 Plan = Annotated[bool, typer.Option("--plan", help="Say what the study would cost, from a few steps of each arm.")]
 
 
+@with_engine
 def study(
     config: Annotated[Path, typer.Argument(help="A YAML file, or the name of a shipped one: studies/losses.")],
     only: Annotated[str | None, typer.Option(help="Arms, separated by commas; by default all.")] = None,
     seeds: Annotated[int | None, typer.Option(min=0, help="Reported trainings of each arm; 0 for dev alone.")] = None,
     plan: Plan = False,
-    device: Device = None,
     output_dir: Annotated[Path | None, typer.Option(help="By default the study's. One study has one folder.")] = None,
     override: Override = None,
-    threads: TrainingThreads = None,
-    engine: EngineName = "local",
-    address: Address = None,
-    workers: WorkerCount = None,
-    store: StoreUrl = None,
-    allow_devices: AllowDevices = False,
+    *,
+    where: EngineSettings,
 ) -> None:
     """Run a study: choose settings on dev, train all seeds, test once, and judge the gates registered beforehand.
 
@@ -50,7 +37,6 @@ def study(
 
     options = {"seeds": seeds, "output_dir": None if output_dir is None else str(output_dir)}
     read = load_study(config, override or (), options).of_arms(comma_separated(only))
-    where = EngineSettings(engine, address, workers, store, allow_devices, device, threads)
     given = given_options({"": config, "--only": only, "--seeds": seeds}, override)
     run_study(read, where, given, plan=plan)
 

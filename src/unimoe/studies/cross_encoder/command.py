@@ -7,15 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from unimoe.cli.engine import (
-    Address,
-    AllowDevices,
-    EngineName,
-    EngineSettings,
-    StoreUrl,
-    TrainingThreads,
-    WorkerCount,
-)
+from unimoe.cli.engine import EngineSettings, with_engine
 from unimoe.cli.options import Device, Override, comma_separated, quiet_libraries, refuse_torchrun
 from unimoe.studies.common.command import Plan, given_options, run_study
 
@@ -55,6 +47,7 @@ def train_cross_encoder(
     train_and_evaluate(read, choose_device(device), given_options({"--config": config}, changes))
 
 
+@with_engine
 def compare_losses(
     config: Annotated[Path, typer.Option(help="A YAML file, or the name of a shipped one.")] = DEFAULT_LOSSES,
     losses: Annotated[str | None, typer.Option(help="Losses, separated by commas; by default all.")] = None,
@@ -65,13 +58,8 @@ def compare_losses(
     override: Override = None,
     output_dir: Annotated[Path | None, typer.Option(help="By default the config's output_dir.")] = None,
     plan: Plan = False,
-    device: Device = None,
-    threads: TrainingThreads = None,
-    engine: EngineName = "local",
-    address: Address = None,
-    workers: WorkerCount = None,
-    store: StoreUrl = None,
-    allow_devices: AllowDevices = False,
+    *,
+    where: EngineSettings,
 ) -> None:
     """Compare ranking losses on a cross-encoder: MAP, MRR@10 and nDCG@10 beside BM25's, with paired tests.
 
@@ -95,7 +83,6 @@ def compare_losses(
         )
         study = study.model_copy(update={"gates": {}})
     options = {"--config": config, "--losses": losses, "--seeds": seeds, "--rates": rates}
-    where = EngineSettings(engine, address, workers, store, allow_devices, device, threads)
     run_study(study, where, given_options(options, override), plan=plan)
 
 

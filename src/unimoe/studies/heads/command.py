@@ -8,15 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
-from unimoe.cli.engine import (
-    Address,
-    AllowDevices,
-    EngineName,
-    EngineSettings,
-    StoreUrl,
-    TrainingThreads,
-    WorkerCount,
-)
+from unimoe.cli.engine import EngineSettings, with_engine
 from unimoe.cli.options import Device, Override, comma_separated, quiet_libraries, refuse_torchrun
 from unimoe.studies.common.command import Plan, given_options, run_study
 
@@ -75,6 +67,7 @@ class Part(StrEnum):
     PARETO = "pareto"
 
 
+@with_engine
 def compare_heads(
     part: Annotated[
         Part, typer.Argument(help="Methods; a grid of evolution's settings; or relevance against diversity.")
@@ -86,16 +79,11 @@ def compare_heads(
     seeds: Seeds = None,
     settings: Settings = None,
     margin: Margin = None,
-    device: Device = None,
     output_dir: OutputDir = None,
     override: Override = None,
     plan: Plan = False,
-    threads: TrainingThreads = None,
-    engine: EngineName = "local",
-    address: Address = None,
-    workers: WorkerCount = None,
-    store: StoreUrl = None,
-    allow_devices: AllowDevices = False,
+    *,
+    where: EngineSettings,
 ) -> None:
     """Compare methods that train a head: settings chosen on dev, seeds, one test, and a gate registered beforehand.
 
@@ -103,8 +91,7 @@ def compare_heads(
     """
     run_comparison(
         part, config, {"task": task, "num_steps": num_steps}, methods=methods, seeds=seeds, settings=settings,
-        margin=margin, output_dir=output_dir, override=override, plan=plan,
-        where=EngineSettings(engine, address, workers, store, allow_devices, device, threads),
+        margin=margin, output_dir=output_dir, override=override, plan=plan, where=where,
     )  # fmt: skip
 
 
@@ -121,6 +108,7 @@ _WRONG_LANGUAGE = (
 )
 
 
+@with_engine
 def compare_korean(
     part: Annotated[Part, typer.Argument(help="As in compare_methods.py.")] = Part.METHODS,
     config: Config = DEFAULT_COMPARISON,
@@ -132,20 +120,14 @@ def compare_korean(
     seeds: Seeds = None,
     settings: Settings = None,
     margin: Margin = None,
-    device: Device = None,
     output_dir: OutputDir = None,
     override: Override = None,
     plan: Plan = False,
-    threads: TrainingThreads = None,
-    engine: EngineName = "local",
-    address: Address = None,
-    workers: WorkerCount = None,
-    store: StoreUrl = None,
-    allow_devices: AllowDevices = False,
+    *,
+    where: EngineSettings,
 ) -> None:
     """Compare methods that train a head on Korean: Ko-StrategyQA and multilingual-e5-base, which are downloaded."""
     base = {**(BELEBELE if offline else KO_STRATEGYQA), "num_steps": num_steps}
-    where = EngineSettings(engine, address, workers, store, allow_devices, device, threads)
     run_comparison(
         part, config, base, methods=methods, seeds=seeds, settings=settings, margin=margin, output_dir=output_dir,
         override=override, plan=plan, where=where,

@@ -8,15 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from unimoe.cli.engine import (
-    Address,
-    AllowDevices,
-    EngineName,
-    EngineSettings,
-    StoreUrl,
-    TrainingThreads,
-    WorkerCount,
-)
+from unimoe.cli.engine import EngineSettings, with_engine
 from unimoe.cli.options import Config, Device, Override, comma_separated
 from unimoe.core.errors import UsageError
 from unimoe.studies.common.command import Plan, given_options, run_study
@@ -176,6 +168,7 @@ class Part(StrEnum):
     ABLATION = "ablation"
 
 
+@with_engine
 def compare_translators(
     part: Annotated[Part, typer.Argument(help="All models, or the components of one.")] = Part.MODELS,
     data: Data = "flickr8k",
@@ -187,16 +180,11 @@ def compare_translators(
     seeds: Seeds = 5,
     settings: Annotated[int, typer.Option(min=1, max=6, help="Settings of each network tried on dev.")] = 6,
     margin: Annotated[float, typer.Option(help="The MRR by which an adapter must beat ridge: .01 is a point.")] = 0.01,
-    device: Device = None,
     output_dir: Annotated[Path | None, typer.Option(help="By default outputs/translator-DATA.")] = None,
     override: Override = None,
     plan: Plan = False,
-    threads: TrainingThreads = None,
-    engine: EngineName = "local",
-    address: Address = None,
-    workers: WorkerCount = None,
-    store: StoreUrl = None,
-    allow_devices: AllowDevices = False,
+    *,
+    where: EngineSettings,
 ) -> None:
     """Compare translators over several splits by image: settings chosen on dev, one test, gates registered beforehand.
 
@@ -218,7 +206,6 @@ def compare_translators(
         changes |= {"settings": settings, "gates": {n: {**gate, "margin": margin} for n, gate in study.gates.items()}}
     study = study.model_copy(update=changes).of_arms(comma_separated(models))
     options = {"--data": data, "--captions": captions, "--encoder": encoder, "--models": models, "--epochs": epochs}
-    where = EngineSettings(engine, address, workers, store, allow_devices, device, threads)
     given = given_options({**options, "--seeds": seeds, "--settings": settings}, override)
     run_study(study, where, given, plan=plan)
 
@@ -244,28 +231,23 @@ def batch_of(pairs: CaptionPairs, epochs: int) -> list[str]:
     ]
 
 
+@with_engine
 def ablate_translator(
     data: Data = "flickr8k",
     captions: Captions = None,
     dims: ExpectedDims = None,
     epochs: Epochs = 25,
     seeds: Seeds = 5,
-    device: Device = None,
     output_dir: Annotated[Path | None, typer.Option(help="By default outputs/translator-DATA-ablation.")] = None,
     override: Override = None,
     plan: Plan = False,
-    threads: TrainingThreads = None,
-    engine: EngineName = "local",
-    address: Address = None,
-    workers: WorkerCount = None,
-    store: StoreUrl = None,
-    allow_devices: AllowDevices = False,
+    *,
+    where: EngineSettings,
 ) -> None:
     """Switch each component of the objective off and on: differences with intervals, and counts of its activity."""
     compare_translators(
-        Part.ABLATION, data=data, captions=captions, dims=dims, epochs=epochs, seeds=seeds, device=device,
-        output_dir=output_dir, override=override, plan=plan, threads=threads, engine=engine, address=address,
-        workers=workers, store=store, allow_devices=allow_devices,
+        part=Part.ABLATION, data=data, captions=captions, dims=dims, epochs=epochs, seeds=seeds, output_dir=output_dir,
+        override=override, plan=plan, **vars(where),
     )  # fmt: skip
 
 
