@@ -1,35 +1,30 @@
 """Ctrl-C and SIGTERM end a command with one line and exit code 130, whatever it is at.
 
 A signal becomes an exception, so that temporary files are removed on the way out. Python and libraries swallow
-exceptions in many places: destructors, callbacks of C, imports that may fail, a user's ``except BaseException``. So it
-is raised once more after some seconds, and then the process is cut off.
-
-A signal that another thread took, or that came as a call began to wait, does not wake the call: Python would hear of it
-at the call's end. So a thread sends it to the main thread again until it is heard.
+exceptions in many places (destructors, callbacks of C, a user's ``except BaseException``), and a call of C may wait for
+long. So a thread hears of the signal too, and cuts the process off where it has not ended some seconds later.
 """
 
 from __future__ import annotations
 
-import atexit
 import os
 import signal
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 
 STOPPED = 130
 """The exit code of a command that Ctrl-C or SIGTERM ended."""
 
-_LINE = "error: stopped; run the same command again to go on from what is done"
-_PATIENCE = 5.0  # seconds from each step to the next; temporary files are removed in less
-_UNHEARD = 0.5  # seconds after which a signal that nothing has heard is sent again
+_LINE = "error: stopped; run the same command again to go on from what is done\n"
+_PATIENCE = 8.0  # seconds from the signal to the cut; temporary files are removed in less
 
-atexit.register(signal.setitimer, signal.ITIMER_REAL, 0)  # handlers are gone after that, and the timer would kill
 os.register_at_fork(after_in_child=lambda: _listening and signal.set_wakeup_fd(-1))  # a child's signals are its own
 
 _listening = 0  # the id of the process that hears signals; copies of it have its handlers too
+_came = False  # whether a signal did
 
 
 class Stopped(BaseException):
@@ -39,7 +34,7 @@ class Stopped(BaseException):
 @contextmanager
 def ended_by_signals() -> Iterator[None]:
     """End the process when Ctrl-C or SIGTERM comes while the block runs; only a main thread can."""
-    global _listening
+    global _listening, _came
     if threading.current_thread() is not threading.main_thread() or _listening == os.getpid():
         with _never_lost():
             yield
@@ -48,27 +43,28 @@ def ended_by_signals() -> Iterator[None]:
     hook = sys.unraisablehook
     ours = (Stopped, SystemExit)  # a copy of this process raises the second
     sys.unraisablehook = lambda ignored: None if ignored.exc_type in ours else hook(ignored)
-    _listening = os.getpid()
+    _listening, _came = os.getpid(), False
     read, write = os.pipe()
     os.set_blocking(write, False)
-    threading.Thread(target=_send_until_heard, args=(read, threading.get_ident()), daemon=True).start()
+    threading.Thread(target=_cut_off, args=(read,), daemon=True).start()
     wakes = signal.set_wakeup_fd(write, warn_on_full_buffer=False)
     try:
         with _never_lost():
             yield
     except Stopped:
-        _then(lambda *_: os._exit(STOPPED))  # where an exit handler or a thread does not end
         for number in before:
-            signal.signal(number, signal.SIG_IGN)
-        sys.stderr.write(f"{_LINE}\n")
+            signal.signal(number, signal.SIG_IGN)  # it ends already
+        sys.stderr.write(_LINE)
+        sys.stderr.flush()
         sys.exit(STOPPED)
     finally:
-        _listening = 0
         signal.set_wakeup_fd(wakes)
-        os.close(write)
         sys.unraisablehook = hook
-        for number, handler in before.items():
-            signal.signal(number, handler)
+        _listening = 0
+        if not _came:  # else the thread waits to cut off exit handlers and threads that do not end
+            os.close(write)
+            for number, handler in before.items():
+                signal.signal(number, handler)
 
 
 @contextmanager
@@ -77,44 +73,24 @@ def _never_lost() -> Iterator[None]:
     try:
         yield
     finally:
-        if _is_under_way():
+        if _came:
             raise Stopped
 
 
-def _send_until_heard(pipe: int, main: int) -> None:
-    while number := os.read(pipe, 1):
-        time.sleep(_UNHEARD)
-        while number[0] in (signal.SIGINT, signal.SIGTERM) and _listening and not _is_under_way():
-            signal.pthread_kill(main, number[0])
-            time.sleep(_UNHEARD)
-    os.close(pipe)
-
-
 def _stop(*_: object) -> None:
-    if not _is_under_way():
-        _then(_stop_again)
-    _raise()
+    global _came
+    if os.getpid() != _listening:
+        raise SystemExit(STOPPED)
+    _came = True
+    raise Stopped
 
 
-def _stop_again(*_: object) -> None:
-    _then(_cut_off)
-    _raise()
-
-
-def _cut_off(*_: object) -> None:
-    if os.getpid() == _listening:
-        os.write(2, f"{_LINE}\n".encode())
-    os._exit(STOPPED)
-
-
-def _is_under_way() -> bool:
-    return signal.getsignal(signal.SIGALRM) in (_stop_again, _cut_off)
-
-
-def _then(do: Callable[..., object]) -> None:
-    signal.signal(signal.SIGALRM, do)
-    signal.setitimer(signal.ITIMER_REAL, _PATIENCE)
-
-
-def _raise() -> None:
-    raise Stopped if os.getpid() == _listening else SystemExit(STOPPED)
+def _cut_off(pipe: int) -> None:
+    """End the process some seconds after its first signal, of which Python writes the number into the pipe."""
+    while number := os.read(pipe, 1):
+        if number[0] in (signal.SIGINT, signal.SIGTERM):
+            time.sleep(_PATIENCE)
+            with suppress(OSError):
+                os.write(2, _LINE.encode() if _listening else b"")  # else the line is there already
+            os._exit(STOPPED)
+    os.close(pipe)
