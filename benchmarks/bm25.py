@@ -1,14 +1,10 @@
-"""BM25's top 100 against rank_bm25, and how indexing and searching grow with the corpus.
+"""BM25's top 100 against rank_bm25; ``load.py`` has how indexing and searching grow with the corpus.
 
     UNIMOE_DATA=DIR uv run benchmarks/bm25.py
 
 Both rank all test queries of SciFact (of the bundled collection where UNIMOE_DATA holds no SciFact) by the same tokens,
 with the index built beforehand, on one core. Ours starts from the query's text and ends with a run; the peer,
 ``BM25Okapi.get_top_n``, starts from the query's tokens.
-
-Growth is measured on generated passages, each size in a process of its own, through the same path as real text: words
-by a Zipf-Mandelbrot law that has the document frequencies of MS MARCO's passages (22 % hold the most frequent word,
-3.6 % the hundredth), 60 a document, of which 17 are stop words, and 5 a query.
 """
 
 from __future__ import annotations
@@ -16,23 +12,20 @@ from __future__ import annotations
 import argparse
 import json
 import statistics
-import subprocess
-import sys
 import time
 from collections.abc import Callable
 
 import numpy as np
+import torch
 from rank_bm25 import BM25Okapi
 
-from memory import forget_peak, memory_mib
 from unimoe.config import BM25Config
 from unimoe.data.catalog import available, load_collection
-from unimoe.data.collection import Collection, Document
+from unimoe.data.collection import Collection
+from unimoe.models.device import describe_device
 from unimoe.retrieval.bm25 import BM25Index, make_tokenizer
 
 ROUNDS, DEPTH, PARAMS = 7, 100, BM25Config()
-SIZES, PROJECTED, QUERIES = (10_000, 100_000, 1_000_000), 5_000_000, 200
-VOCABULARY, CONTENT_WORDS, STOP_WORDS, QUERY_WORDS = 2_000_000, 43, 17, 5
 
 
 def seconds(work: Callable[[], object]) -> float:
@@ -92,79 +85,14 @@ def print_floor(okapi: BM25Okapi, tokens: list[list[int]], own: float) -> None:
     )
 
 
-def generated(size: int, rng: np.random.Generator) -> tuple[dict[str, Document], list[str]]:
-    """Passages and queries of numbers, which are words like others."""
-    cumulative = np.cumsum((np.arange(VOCABULARY) + 21) ** -1.1)
-
-    def texts(count: int, length: int) -> list[str]:
-        words = np.searchsorted(cumulative, rng.random((count, length)) * cumulative[-1])
-        return [" ".join(map(str, text)) for text in words.tolist()]
-
-    corpus: dict[str, Document] = {}
-    stop = " the" * STOP_WORDS
-    for first in range(0, size, 10_000):
-        for place, text in enumerate(texts(min(10_000, size - first), CONTENT_WORDS), start=first):
-            corpus[str(place)] = Document("", text + stop)
-    return corpus, texts(QUERIES, QUERY_WORDS)
-
-
-def grow(size: int) -> dict[str, float]:
-    """Seconds of indexing, milliseconds per search, MiB of the text and, at most, of what comes beside it."""
-    empty_mib = memory_mib("VmRSS")
-    corpus, queries = generated(size, np.random.default_rng(0))
-    collection, full_mib = Collection("generated", "test", corpus, {}, {}), memory_mib("VmRSS")
-    forget_peak()
-    start = time.perf_counter()
-    index = BM25Index(collection, PARAMS)
-    indexed = time.perf_counter()
-    for query in queries:
-        index.search(query, DEPTH)
-    searched = time.perf_counter()
-    return {
-        "documents": size,
-        "index_s": indexed - start,
-        "search_ms": (searched - indexed) / len(queries) * 1e3,
-        "text_mib": full_mib - empty_mib,
-        "index_mib": memory_mib("VmHWM") - full_mib,
-    }
-
-
-def print_growth() -> None:
-    """Measure every size and continue the line through the two largest."""
-    rows = []
-    for size in SIZES:
-        command = [sys.executable, __file__, "--grow", str(size)]
-        done = subprocess.run(command, capture_output=True, text=True, check=True)
-        rows.append(json.loads(done.stdout))
-    before, last = rows[-2:]
-    beyond = (PROJECTED - last["documents"]) / (last["documents"] - before["documents"])
-    rows.append({key: last[key] + beyond * (last[key] - before[key]) for key in last})
-    for row in rows:
-        print(
-            f"{row['documents']:>9,.0f} generated documents{' (projected)' * (row is rows[-1])}: "
-            f"index {row['index_s']:.1f} s and at most {row['index_mib']:,.0f} MiB "
-            f"beside {row['text_mib']:,.0f} MiB of text, search {row['search_ms']:.2f} ms"
-        )
-
-
 def main() -> None:
     """Measure and print one JSON object as the last line."""
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--grow", type=int, help="measure one size of generated corpus; the benchmark calls itself")
-    size = parser.parse_args().grow
-    if size is not None:
-        print(json.dumps(grow(size)))
-        return
-    import torch  # here, so that it is not part of the memory of the generated sizes
-
-    from unimoe.models.device import describe_device
-
+    argparse.ArgumentParser(description=__doc__).parse_args()
     name = "scifact" if available("scifact") else "apidocs"
     if name == "apidocs":
         print("no SciFact under UNIMOE_DATA: measured on the bundled collection instead")
     print(f"{describe_device(torch.device('cpu'))}, numpy {np.__version__}")
     own, ratio = compare(load_collection(name, "test"))
-    print_growth()
     print(json.dumps({"vs_rank_bm25": round(ratio), "us_per_query": round(own, 1)}))
 
 

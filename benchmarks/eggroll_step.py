@@ -11,8 +11,7 @@ seed    the original: the closed form as three products with the documents' vect
 floor   documents times all directions' factors: one matrix product by torch, into memory that exists already
 
 The JSON's numbers are for one thread, in processor time: with two threads, or in wall-clock time, other processes of a
-small machine decide. Several threads are timed by the clock. Memory is what torch allocates from the first step on
-(its profiler's running sum, work buffers included) and what numpy does (tracemalloc).
+small machine decide. Several threads are timed by the clock.
 """
 
 from __future__ import annotations
@@ -21,12 +20,10 @@ import argparse
 import json
 import statistics
 import time
-import tracemalloc
 from collections.abc import Callable
 
 import torch
 from torch import Tensor
-from torch.profiler import ProfilerActivity, profile
 
 from unimoe.models.device import describe_device
 from unimoe.studies.heads.config import TrainConfig
@@ -185,27 +182,6 @@ def compare(problem: Problem) -> dict[str, float]:
     }
 
 
-def peak_extra_mb(problem: Problem) -> float:
-    """Megabytes beyond weight, pools and judgments that the first steps need, buffers that stay included."""
-    ours = Ours(problem)
-    directions(0, 0, 1, 1, 1)  # the table of normal variates belongs to the process
-    with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiled:
-        ours.independent(DIRECTIONS)
-        ours.independent(DIRECTIONS)
-    tracemalloc.start()
-    ours.independent(DIRECTIONS)
-    numpy_peak = tracemalloc.get_traced_memory()[1]
-    tracemalloc.stop()
-    events = profiled.profiler.kineto_results.events()
-    changes = [(event.start_ns(), event.nbytes()) for event in events if event.name() == "[memory]"]
-    held = peak = 0
-    for _, change in sorted(changes):
-        held += change
-        peak = max(peak, held)
-    print(f"memory: torch {peak / 1e6:.1f} MB at most, Python and numpy {numpy_peak / 1e6:.1f} MB")
-    return (peak + numpy_peak) / 1e6
-
-
 def main() -> None:
     """Measure and print one JSON object as the last line."""
     argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None).parse_args()
@@ -214,9 +190,7 @@ def main() -> None:
     if threads > 1:
         print(json.dumps(compare(problem)))
     torch.set_num_threads(1)
-    memory = peak_extra_mb(problem)
-    found = compare(problem)
-    print(json.dumps(found | {"peak_extra_mb": round(memory, 1)}))
+    print(json.dumps(compare(problem)))
 
 
 if __name__ == "__main__":

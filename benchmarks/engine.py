@@ -1,19 +1,14 @@
-"""What a Ray cluster costs beside the work itself, and how busy many workers are kept while some are preempted.
+"""What a Ray cluster costs beside the work itself.
 
     UNIMOE_DATA=DIR uv run --extra cluster benchmarks/engine.py
 
-First the candidates of 20 queries of SciFact (of the bundled collection where UNIMOE_DATA holds no SciFact) are
+The candidates of 20 queries of SciFact (of the bundled collection where UNIMOE_DATA holds no SciFact) are
 reranked in this process and by workers of a Ray cluster on this machine, one after the other, with one thread each and
 models loaded beforehand. By one worker for ``overhead_percent``: the processor time of driver and worker beyond the
 local run's, which other work on the machine changes less than seconds. By two on two nodes for ``speedup_2``, the local
 run's seconds over theirs, which needs two idle cores. The runs must be equal to the bit. The model is the first layers
 of the bundled one and reads the beginning of each pair, so that there are some ten shards and a run ends within a
 minute; shards of an evaluation take longer, and cost as much to hand out.
-
-Then the same driver hands 10,000 shards of eight models to 64 workers that sleep, a hundredth of what a
-GPU would take: .15 to .45 s for a shard and .1 s for loading a model. One start in 20 is preempted in the middle,
-whereupon the worker is gone, and after .1 s another comes, which has no model. ``simulated_efficiency`` is the time of
-all shards together over that of 64 workers.
 """
 
 from __future__ import annotations
@@ -21,13 +16,10 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import random
 import statistics
 import tempfile
-import threading
 import time
-from collections.abc import Callable, Sequence
-from concurrent.futures import wait
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -36,11 +28,9 @@ from typing import Any
 import psutil
 import torch
 
-from unimoe.cluster.actors import RayActors, WorkerLostError, WorkerSpec
-from unimoe.cluster.cluster import Cluster, Unit
+from unimoe.cluster.actors import RayActors, WorkerSpec
+from unimoe.cluster.cluster import Cluster
 from unimoe.cluster.units import UnitStore
-from unimoe.cluster.work import packed
-from unimoe.cluster.worker import VERSIONS
 from unimoe.config import BM25Config, Experiment
 from unimoe.config.files import load_experiment
 from unimoe.core.trec import Run, head
@@ -53,12 +43,9 @@ from unimoe.evaluation.systems.system import model_recipe
 from unimoe.models.bundled import BUNDLED_ID
 from unimoe.models.device import choose_dtype, describe_device
 from unimoe.models.loader import ModelLoader
-from unimoe.results.provenance import package_versions
 from unimoe.retrieval.bm25 import bm25_run
 
 QUERIES, LAYERS, MAX_LENGTH = 20, 4, 128
-SHARDS, WORKERS, SYSTEMS, PREEMPTED = 10_000, 64, 8, 0.05
-SHORTEST, LONGEST, LOADING, RETURN = 0.15, 0.45, 0.1, 0.1
 OBJECT_STORE = 80 * 2**20
 
 Scorer = Callable[[], Run]
@@ -70,84 +57,6 @@ class Cost:
 
     wall: float
     busy: float
-
-
-class Sleeper:
-    """A worker that sleeps."""
-
-    def __init__(self, number: int) -> None:
-        self.chance, self.model, self.starts = random.Random(number), "", 0
-
-
-class SleepingActors(RayActors):
-    """Workers that sleep, some of which are preempted and come back without a model."""
-
-    def __init__(self, workers: int) -> None:
-        self._workers, self._hired = workers, 0
-        self.loads = self.preempted = 0
-
-    def nodes(self) -> set[str]:
-        """No machine that was lost lives."""
-        return set()
-
-    def room(self) -> int:
-        """The number of workers."""
-        return self._workers
-
-    def hire(self) -> Sleeper:
-        """Return a new worker."""
-        self._hired += 1
-        return Sleeper(self._hired)
-
-    def facts(self, actor: Sleeper, stop: threading.Event) -> dict[str, Any]:
-        """Say what admits it, after the time of a return."""
-        if actor.starts:
-            time.sleep(RETURN)
-        actor.starts += 1
-        own = {name: package_versions()[name] for name in VERSIONS}
-        return {"node": "", "machine": "", "device": "cpu", "dtype": "float32", "versions": own, "sees_store": True}
-
-    def compute(self, actor: Sleeper, order: Sequence[Any], stop: threading.Event) -> bytes:
-        """Sleep."""
-        model, seconds = order
-        if actor.model != model:
-            actor.model = model
-            self.loads += 1
-            time.sleep(LOADING)
-        if actor.chance.random() < PREEMPTED:
-            actor.model = ""
-            self.preempted += 1
-            time.sleep(seconds * actor.chance.random())
-            raise WorkerLostError("preempted")
-        time.sleep(seconds)
-        return packed(0)
-
-    def close(self) -> None:
-        """Do nothing."""
-
-
-def simulate(shards: int) -> float:
-    """Return the share of the workers' time that shards take."""
-    chance, actors = random.Random(0), SleepingActors(WORKERS)
-    lengths = [chance.uniform(SHORTEST, LONGEST) for _ in range(shards)]
-    models = [f"model {number % SYSTEMS}" for number in range(shards)]
-    with tempfile.TemporaryDirectory() as folder:
-        cluster = Cluster(actors, UnitStore(folder))
-        start = time.perf_counter()
-        units = [
-            Unit(model, "simulation", str(number), (model, length))
-            for number, (model, length) in enumerate(zip(models, lengths, strict=True))
-        ]
-        done, left = wait([cluster.submit(unit) for unit in units])
-        seconds = time.perf_counter() - start
-        cluster.close()
-    if left or any(reply.exception() for reply in done):
-        raise SystemExit("a shard was lost")
-    print(
-        f"{shards:,} shards of {SYSTEMS} models by {WORKERS} workers: {seconds:.1f} s, {actors.preempted} preempted, "
-        f"{actors.loads} times a model was loaded"
-    )
-    return sum(lengths) / (seconds * WORKERS)
 
 
 def work(depth: int) -> tuple[Collection, Run]:
@@ -265,19 +174,16 @@ def measure(depth: int, rounds: int, until: float) -> dict[str, float]:
 
 
 def main() -> None:
-    """Measure, simulate, and print one JSON object as the last line."""
+    """Measure and print one JSON object as the last line."""
     start = time.perf_counter()
     parser = argparse.ArgumentParser()
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--minutes", type=float, default=7, help="the measured rounds end by then")
     parser.add_argument("--depth", type=int, default=80, help="candidates of a query")
-    parser.add_argument("--shards", type=int, default=SHARDS, help="of the simulation")
     options = parser.parse_args()
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     os.environ.setdefault("OMP_NUM_THREADS", "1")
-    found = {"simulated_efficiency": round(simulate(options.shards), 3)}
-    print(json.dumps(found), flush=True)
-    found |= measure(options.depth, options.rounds, start + 60 * options.minutes)
+    found = measure(options.depth, options.rounds, start + 60 * options.minutes)
     print(f"{time.perf_counter() - start:.0f} s")
     print(json.dumps(found))
 

@@ -5,12 +5,11 @@
 All train the bundled ranking arm from the same token ids: softmax over a query's margins, 24 prompts a step, adapters
 on the upper half, the same dtype. ``Trainer`` is what a user would write: PEFT's default adapters (float32 beside a
 bfloat16 base), right-padded batches with a mask, all logits, AdamW. ``CrossEncoderTrainer`` is the same loop around a
-CrossEncoder with LogitScore, which computes the last token's logits alone, so it is the stronger peer in memory.
+CrossEncoder with LogitScore, which computes the last token's logits alone.
 
 Ours starts from the states of the frozen half, which are computed once for all arms and seeds. In the bundled
 experiment a training sees each prompt once: ``*_shared`` adds to every step its part of that computation, shared by all
-of the experiment's trainings that rank; ``*_alone`` adds all of it, as if there were one arm and one seed. Peak memory
-is that of a process for each side while it takes steps; weights are included, loading them is not.
+of the experiment's trainings that rank; ``*_alone`` adds all of it, as if there were one arm and one seed.
 
 ``score_es_vs_softmax`` and ``pg_rank_vs_softmax`` are ratios of time: our step with one of these losses over ours with
 softmax, on the same batches. Rounds take as many steps as let the script end within eight minutes.
@@ -21,8 +20,6 @@ from __future__ import annotations
 import argparse
 import json
 import statistics
-import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Callable
@@ -34,7 +31,6 @@ import torch
 from torch.utils.data import Dataset
 from transformers import Trainer, TrainingArguments
 
-from memory import forget_peak, memory_mib
 from unimoe.config import Experiment
 from unimoe.config.base import Dtype
 from unimoe.config.files import load_experiment, overridden, parse_config
@@ -53,7 +49,7 @@ ROUNDS, FEWEST_ROUNDS, STEPS = 5, 3, 3
 TURNS = 11
 """Steps of each of our losses, one after the other."""
 
-QUERIES, PEAK_STEPS = 16, 3
+QUERIES = 16
 
 Run = Callable[[int], float]
 """Takes that many steps, and returns the seconds of one."""
@@ -248,28 +244,9 @@ def timed(train: Callable[[], Any], steps: int) -> float:
     return (time.perf_counter() - start) / steps
 
 
-def peak_mib(device: torch.device, run: Run) -> float:
-    """The most held while steps are taken: on the accelerator where there is one, else by this process."""
-    on_device = device.type == "cuda"
-    if on_device:
-        torch.cuda.reset_peak_memory_stats()
-    else:
-        forget_peak()
-    run(PEAK_STEPS - 1)
-    return torch.cuda.max_memory_allocated() / 2**20 if on_device else memory_mib("VmHWM")
-
-
-def measured_peak(side: str, dtype: str) -> float:
-    """The most that a process holds while it takes steps of one side, after a first one; MiB, weights included."""
-    command = [sys.executable, __file__, "--side", side, "--dtype", dtype]
-    done = subprocess.run(command, capture_output=True, text=True, check=True)
-    return float(done.stdout.splitlines()[-1])
-
-
 def main() -> None:
     """Measure alternately and print one JSON object as the last line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--side", choices=SIDES, help="take steps of this side and print the peak memory, MiB")
     parser.add_argument("--rounds", type=int, default=ROUNDS)
     parser.add_argument("--minutes", type=float, default=7, help="rounds are sized to end by then")
     parser.add_argument("--dtype", choices=("auto", "bfloat16", "float32"), default="auto")
@@ -277,12 +254,6 @@ def main() -> None:
     start, device = time.perf_counter(), choose_device()
     with tempfile.TemporaryDirectory() as folder:
         sides = Sides(Path(folder), device, options.dtype)
-        if options.side:
-            run_one: Run = getattr(sides, options.side)()
-            run_one(1)
-            print(peak_mib(device, run_one))
-            return
-        peaks = {side: measured_peak(side, sides.loader.dtype_name) for side in SIDES}
         runs: dict[str, Run] = {side: getattr(sides, side)() for side in SIDES}
         losses = turns({"softmax": runs["ours"], **{loss: getattr(sides, loss)() for loss in LOSSES}})
         first = sum(run(1) for run in runs.values())  # the warm-up; it is slower than what follows
@@ -294,7 +265,7 @@ def main() -> None:
             steps = min(STEPS, max(1, int(left / (options.rounds - len(rounds)) / first)))
             rounds.append({side: run(steps) for side, run in runs.items()})
             first = sum(rounds[-1].values())
-        report(sides, rounds, peaks, losses, device)
+        report(sides, rounds, losses, device)
 
 
 def turns(runs: dict[str, Run]) -> dict[str, list[float]]:
@@ -308,7 +279,6 @@ def turns(runs: dict[str, Run]) -> dict[str, list[float]]:
 def report(
     sides: Sides,
     rounds: list[dict[str, float]],
-    peaks: dict[str, float],
     losses: dict[str, list[float]],
     device: torch.device,
 ) -> None:
@@ -324,7 +294,7 @@ def report(
     print(f"{describe_device(device)}, {sides.loader.dtype_name}, {tokens:.0f} tokens a step, {len(rounds)} rounds")
     for side in SIDES:
         spread = f", ratio {ratios[side][0]:.2f} to {ratios[side][-1]:.2f}" if side in ratios else ""
-        print(f"{side}: {seconds[side]:.2f} s a step, peak {peaks[side]:.0f} MiB{spread}")
+        print(f"{side}: {seconds[side]:.2f} s a step{spread}")
     for loss, found in losses.items():
         print(f"{loss}: {statistics.median(found):.3f} of softmax's time a step, {found[0]:.2f} to {found[-1]:.2f}")
     print(f"frozen states of a step's {questions} questions: {alone:.2f} s, shared by {trainings} trainings")
@@ -334,7 +304,6 @@ def report(
             f"vs_{side}": round(statistics.median(ratios[side]), 2),
             f"vs_{side}_shared": round(seconds[side] / (seconds["ours"] + alone / trainings), 2),
             f"vs_{side}_alone": round(seconds[side] / (seconds["ours"] + alone), 2),
-            f"peak_memory_vs_{side}": round(peaks["ours"] / peaks[side], 2),
         }
     result |= {f"{loss}_vs_softmax": round(statistics.median(found), 3) for loss, found in losses.items()}
     print(json.dumps(result))

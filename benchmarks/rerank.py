@@ -21,7 +21,6 @@ from typing import Any
 
 import torch
 
-from memory import forget_peak, memory_mib
 from unimoe.config import BM25Config, ModelConfig, PromptConfig
 from unimoe.core.trec import Run, head
 from unimoe.data.catalog import available, load_collection
@@ -75,13 +74,13 @@ def reference(base: BaseModel, encode: PairTokenizer) -> Scorer:
 
     @torch.inference_mode()
     def score(pairs: Pairs) -> list[float]:
-        gaps: list[float] = []
+        margins: list[float] = []
         for begin in range(0, len(pairs), BATCH):
             inputs = padded(encode(pairs[begin : begin + BATCH]), next(base.model.parameters()).device)
             logits = base.model(**inputs).logits[:, -1, :]
             both = torch.log_softmax(torch.stack([logits[:, no], logits[:, yes]], dim=1), dim=1)
-            gaps += (both[:, 1] - both[:, 0]).tolist()
-        return gaps
+            margins += (both[:, 1] - both[:, 0]).tolist()
+        return margins
 
     return score
 
@@ -94,8 +93,8 @@ def cross_encoder(dtype: torch.dtype, device: torch.device, encode: PairTokenize
     model.preprocess = lambda batch, **_: padded(encode([tuple(pair) for pair in batch]), device)
 
     def score(pairs: Pairs) -> list[float]:
-        gaps: list[float] = model.predict(list(pairs), batch_size=BATCH, activation_fn=torch.nn.Identity()).tolist()
-        return gaps
+        margins: list[float] = model.predict(list(pairs), batch_size=BATCH, activation_fn=torch.nn.Identity()).tolist()
+        return margins
 
     return score
 
@@ -112,22 +111,18 @@ def padded(sequences: Sequence[list[int]], device: torch.device) -> dict[str, to
 
 
 class Stopwatch:
-    """Seconds, and the memory that a run needs beyond what the process holds; null where the system does not tell."""
+    """Seconds of each side, round by round."""
 
     def __init__(self) -> None:
         self.seconds: dict[str, list[float]] = {}
-        self.peak_mib: dict[str, float] = {}
 
     def run(self, name: str, scorer: Scorer, pairs: Pairs) -> Sequence[float]:
         """Score once and take the time."""
         release_memory()
-        before = memory_mib("VmRSS")
-        forget_peak()
         start = time.perf_counter()
-        gaps = scorer(pairs)
+        margins = scorer(pairs)
         self.seconds.setdefault(name, []).append(time.perf_counter() - start)
-        self.peak_mib[name] = max(self.peak_mib.get(name, 0.0), memory_mib("VmHWM") - before)
-        return gaps
+        return margins
 
     def ratios(self, peer: str, own: str) -> list[float]:
         """The peer's time over ours, round by round, sorted."""
@@ -165,11 +160,11 @@ def main() -> None:
         begin = time.perf_counter()
         first = next(by_one_query)[:size]
         second = first[:WARM_UP] if left == options.rounds else at_least(by_one_document, max(2, size // 3))
-        gaps = watch.run("ours", lambda p: ours["query_first"].rerank(p, output="gap").tolist(), first)
+        margins = watch.run("ours", lambda p: ours["query_first"].rerank(p, output="gap").tolist(), first)
         others = [watch.run(peer, peers[peer], first) for peer in ("reference", "CrossEncoder")]
         watch.run("ours, document first", lambda p: ours["document_first"].rerank(p, output="gap").tolist(), second)
         watch.run("reference, document first", peers["reference, document first"], second)
-        worst = max([worst, *(abs(a - b) for other in others for a, b in zip(gaps, other, strict=True))])
+        worst = max([worst, *(abs(a - b) for other in others for a, b in zip(margins, other, strict=True))])
         queries.append(first)
         documents.append(second)
         now = time.perf_counter()
@@ -202,12 +197,10 @@ def report(
         f"{describe_device(device)}, {dtype}, torch {torch.__version__}, matrix products at {speed / 1e9:.0f} GFLOP/s"
     )
     print(f"{name}: {pairs} pairs of {tokens / pairs:.0f} tokens, query first, {floor_tokens / pairs:.0f} not shared;")
-    print(f"{sum(map(len, documents))} pairs, document first; gaps differ by at most {worst:.3f}")
+    print(f"{sum(map(len, documents))} pairs, document first; margins differ by at most {worst:.3f}")
     for run, seconds in watch.seconds.items():
         parts = documents if "document" in run else queries
-        print(
-            f"{run}: {sum(map(len, parts)) / sum(seconds):.2f} pairs/s, {watch.peak_mib[run]:.0f} MiB beside the models"
-        )
+        print(f"{run}: {sum(map(len, parts)) / sum(seconds):.2f} pairs/s")
     ratios = {
         "vs_reference": watch.ratios("reference", "ours"),
         "vs_sentence_transformers": watch.ratios("CrossEncoder", "ours"),
@@ -216,7 +209,6 @@ def report(
     print("; ".join(f"{key} {values[0]:.2f} to {values[-1]:.2f}" for key, values in ratios.items()))
     result = {"pairs_per_s": round(pairs / spent, 2)}
     result |= {key: round(statistics.median(values), 2) for key, values in ratios.items()}
-    result["peak_memory_vs_sentence_transformers"] = round(watch.peak_mib["ours"] / watch.peak_mib["CrossEncoder"], 2)
     result["floor_fraction"] = round(floor / spent, 2)
     print(json.dumps(result))
 

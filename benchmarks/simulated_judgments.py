@@ -18,7 +18,7 @@ from unimoe.analysis.comparisons import ALPHA, difference
 from unimoe.analysis.gates.definitions import InterferenceGate
 from unimoe.analysis.gates.findings import label_of, ratio_weights, region_of
 from unimoe.analysis.statistics.estimates import LEVEL, LossRatios, estimate, holm
-from unimoe.analysis.statistics.variance import Terms, groups_of, moments
+from unimoe.analysis.statistics.variance import groups_of, moments
 
 TRUTHS = (0.0, 0.01, 0.05)
 FEWEST = 3
@@ -27,7 +27,6 @@ FEWEST = 3
 Counts: TypeAlias = Counter[tuple[str, float]]
 """How often something happened at a true TIR."""
 
-_SHARE_QUERIES = 2_000
 _TAIL = (1.0 - LEVEL) / 2.0
 _GATE = InterferenceGate(
     kind="interference", task="reranking", datasets=["one"], metric="ndcg@10", specialist="rank_only", joint="joint"
@@ -98,28 +97,6 @@ def mark(setting: Setting, reps: int, rng: np.random.Generator) -> Counts:
         found["row", 0.0] += sum(p < ALPHA for p in p_values)
         found["family", 0.0] += min(holm(p_values)) < ALPHA
     return found
-
-
-def covered_by_share(groups: Sequence[int], share: float, reps: int, rng: np.random.Generator) -> int:
-    """Count how often an interval covers where seeds alone carry a share of the variance; 2,000 queries.
-
-    Args:
-        groups: training runs of each group that varies by itself.
-        share: of the variance, in equal parts by run.
-        reps: intervals.
-        rng: where the random numbers come from.
-    """
-    runs = np.array(groups, dtype=np.float64)
-    alone = share / runs / (1.0 / runs).sum()
-    residual = 0.25 * (1.0 - share) / runs / (1.0 / runs).sum()
-    query = 1.0 - share
-    drawn_query = query * rng.chisquare(_SHARE_QUERIES - 1, reps) / (_SHARE_QUERIES - 1)
-    drawn_run = (alone + residual) * rng.chisquare(runs - 1, (reps, len(runs))) / (runs - 1)
-    covered = 0
-    for error, of_query, of_run in zip(rng.standard_normal(reps), drawn_query, drawn_run, strict=True):
-        terms = Terms(np.array([of_query]), of_run, residual[:, None], (_SHARE_QUERIES,), tuple(groups))
-        covered += abs(error) <= float(stdtrit(terms.freedom, 1.0 - _TAIL)) * terms.error
-    return covered
 
 
 def _outcomes(setting: Setting, blocks: Sequence[Sequence[Array]], truth: float) -> Iterable[str]:

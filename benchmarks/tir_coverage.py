@@ -7,9 +7,7 @@ differences and Holm's correction of the comparison table) judges scores between
 Three tables: TIR on one dataset, TIR over a suite of five (mean of TIRs), and the comparison table of eight equal
 systems on three datasets, whose 84 rows are one family; ``mark_false_rate_max`` is the share of tables with a mark. On
 the same data it shows Student's t over per-seed TIRs, and the bootstrap over queries with the runs as they are, by the
-normal limit it has at these sizes; beside the marks, a t test over queries with the runs as they are. A fourth table
-says where intervals fall short, by the share of the variance that lies in few seeds: it draws mean squares instead of
-scores, which are then independent and chi-squared, and the JSON does not count it.
+normal limit it has at these sizes; beside the marks, a t test over queries with the runs as they are.
 
 The JSON counts rows with three seeds or more on each side; ``*`` marks those with two. ``†`` marks rows whose intervals
 are so wide that a true TIR of 1 % is as good as the cutoff of 2 %, where the label's confidence of .90 allows up to
@@ -33,7 +31,7 @@ import scipy
 from threadpoolctl import threadpool_limits
 
 from simulated_arms import MEAN, Kind
-from simulated_judgments import FEWEST, TRUTHS, Counts, Setting, covered_by_share, judge, mark
+from simulated_judgments import FEWEST, TRUTHS, Counts, Setting, judge, mark
 from unimoe.results.provenance import processor_name
 
 Found: TypeAlias = dict[Setting, Counts]
@@ -74,13 +72,6 @@ MARK_ROWS = len(MARK_SIZES) * math.comb(MARK_SYSTEMS, 2)
 
 MARK_RUNS = ((3, True), (5, True), (3, False), (5, False), (0, False))
 """Runs of each system; 0: systems with three, and one without seeds."""
-
-SHARES, SHARE_REPS = (0.0, 0.2, 0.4, 0.6, 0.8, 0.9, 0.95), 5_000
-SHARE_GROUPS: dict[str, tuple[int, ...]] = {
-    **{f"{number} paired": (number,) for number in (2, 3, 5, 10)},
-    **{f"{first} v {second}": (first, second) for first, second in ((2, 2), (2, 3), (3, 3), (3, 5), (5, 5))},
-}
-"""Training runs of each group that varies by itself: one where seeds pair, two where they do not."""
 
 HEAD = ("Scores", "Queries", "sd(diff)/mean", "Seed sd", "Seeds")
 
@@ -139,16 +130,6 @@ def mark_table(found: Found, reps: int) -> str:
         for setting, counts in found.items()
     ]
     return table([*HEAD, *of.values()], rows)
-
-
-def share_table() -> str:
-    """Return coverage by the share of the variance that lies in seeds alone, one row per numbers of seeds."""
-    rng = np.random.default_rng(1)
-    rows = [
-        [name, *(percent(covered_by_share(groups, share, SHARE_REPS, rng), SHARE_REPS) for share in SHARES)]
-        for name, groups in SHARE_GROUPS.items()
-    ]
-    return table(["Seeds", *(f"{100 * share:g} %" for share in SHARES)], rows)
 
 
 def described(setting: Setting) -> list[str]:
@@ -226,7 +207,7 @@ def main() -> None:
     print(f"{reps:,} experiments per configuration, {of_marks:,} comparison tables")
     groups = [(judge, one_dataset(), reps), (judge, suites(), reps), (mark, comparison_tables(), of_marks)]
     one, suite, marks = simulate_all(groups)
-    print(f"\n{tir_table(one, reps)}\n\n{tir_table(suite, reps)}\n\n{mark_table(marks, of_marks)}\n\n{share_table()}\n")
+    print(f"\n{tir_table(one, reps)}\n\n{tir_table(suite, reps)}\n\n{mark_table(marks, of_marks)}\n")
     for enough, words in ((False, "with two seeds"), (True, "with three or more")):
         refused = [coverage(c, "refused") for s, c in {**one, **suite}.items() if s.enough is enough]
         print(f"no interval {words}, since the denominator is too uncertain: at most {percent(max(refused), reps)} %")
