@@ -17,6 +17,7 @@ from simulated_arms import MEAN, Array, Kind, World, draw
 from unimoe.analysis.comparisons import ALPHA, difference
 from unimoe.analysis.gates.definitions import InterferenceGate
 from unimoe.analysis.gates.findings import label_of, ratio_weights, region_of
+from unimoe.analysis.standings import standings_of
 from unimoe.analysis.statistics.estimates import LEVEL, LossRatios, estimate, holm
 from unimoe.analysis.statistics.variance import groups_of, moments
 
@@ -90,10 +91,17 @@ def mark(setting: Setting, reps: int, rng: np.random.Generator) -> Counts:
         p_values = []
         drawn = draw(worlds, setting.sizes, setting.runs, rng, paired=setting.paired)
         for world, centre, arms in zip(worlds, centres, drawn, strict=True):
-            for system, baseline in combinations([world.scores(arm + centre) for arm in arms], 2):
-                p = difference(system, baseline, paired=setting.paired)[0].p
-                p_values.append(1.0 if p is None else p)
-                found["query row", 0.0] += _p_over_queries(system, baseline) < ALPHA
+            scores = {str(number): world.scores(arm + centre) for number, arm in enumerate(arms)}
+            tests = {}
+            for first, second in combinations(scores, 2):
+                estimate_of_two = difference(scores[first], scores[second], paired=setting.paired)[0]
+                tests[first, second] = estimate_of_two.value, estimate_of_two.p
+                p_values.append(1.0 if estimate_of_two.p is None else estimate_of_two.p)
+                found["query row", 0.0] += _p_over_queries(scores[first], scores[second]) < ALPHA
+            # Of equal systems each one is the best, and has every rank.
+            for one in standings_of({name: float(own.mean()) for name, own in scores.items()}, tests):
+                found["best", 0.0] += not one.is_among_best
+                found["rank", 0.0] += one.ranks != (1, len(scores))
         found["row", 0.0] += sum(p < ALPHA for p in p_values)
         found["family", 0.0] += min(holm(p_values)) < ALPHA
     return found

@@ -123,8 +123,10 @@ def tir_table(found: Found, reps: int) -> str:
 
 def mark_table(found: Found, reps: int) -> str:
     """Return one row per configuration: how often equal systems are marked, in percent."""
-    of = {"row": "single rows", "family": "tables with a mark, Holm", "query row": "single rows, t over queries"}
+    of = {"row": "single rows", "family": "tables with a mark, Holm", "query row": "single rows, t over queries",
+          "best": "best systems left out", "rank": "ranks outside their interval"}  # fmt: skip
     per_table = {"row": MARK_ROWS, "family": 1, "query row": MARK_ROWS}
+    per_table |= dict.fromkeys(("best", "rank"), MARK_SYSTEMS * len(MARK_SIZES))
     rows = [
         [*described(setting), *(percent(counts[what, 0.0], reps * per_table[what]) for what in of)]
         for setting, counts in found.items()
@@ -172,6 +174,12 @@ def summary(tirs: Found, marks: Found, reps: int) -> dict[str, float]:
         "false_pass_at_1_wide": max(counts["label", 0.01] for counts in wide),
         "mark_false_rate_max": tables,
         "row_false_rate_max": rows / MARK_ROWS,
+        **{
+            f"{what}_missed_max": max(counts[what, 0.0] for counts in marks.values())
+            * MARK_SHARE
+            / (MARK_SYSTEMS * len(MARK_SIZES))
+            for what in ("best", "rank")
+        },
         "unpaired_coverage_min": min(count for setting, count in covered.items() if not setting.paired),
     }
     return {key: round(100 * count / reps, 2) for key, count in counted.items()}

@@ -11,6 +11,7 @@ from unimoe.analysis.analysis import Analysis
 from unimoe.analysis.comparisons import ITERATIONS, Comparison, Question, all_pairs, unknown_arm
 from unimoe.analysis.corrections import Correction, Family, check_choice
 from unimoe.analysis.gates.definitions import Registration
+from unimoe.analysis.standings import standings
 from unimoe.analysis.tables import Table
 from unimoe.analysis.tables.comparisons import correction_text, significance_marks
 from unimoe.analysis.tables.scores import by_dataset_table, generate_comparison_table, overview_table
@@ -75,6 +76,16 @@ class SystemComparison:
 
         return pd.DataFrame(self.test_rows)
 
+    def ranks(self) -> pd.DataFrame:
+        """Return a row for each system on a dataset or average and metric: its rank, the 95 % interval of the rank.
+
+        ``among_best`` says whether it may be the best system. Without rows where not every two of three or more systems
+        were compared.
+        """
+        import pandas as pd
+
+        return pd.DataFrame(self.rank_rows)
+
     def table(self, layout: Layout = "systems") -> Table:
         """Return the systems in rows.
 
@@ -125,6 +136,20 @@ class SystemComparison:
                         "beats": marks.behind((key,), metric, system) if (key, metric) in tested else None,
                     })  # fmt: skip
         return rows
+
+    @property
+    def rank_rows(self) -> list[dict[str, Any]]:
+        """The rows of ``ranks`` as plain data."""
+        names = {c.parts or (c.key,): c.key.partition("/") for c in self.analysis.tests}
+        return [
+            {
+                "task": names[place][0], "dataset": names[place][2], "metric": metric, "system": one.system,
+                "mean": one.mean, "rank": one.rank, "low": one.ranks[0], "high": one.ranks[1],
+                "among_best": one.is_among_best,
+            }
+            for (place, metric), found in standings(self.analysis.tests).items()
+            for one in found
+        ]  # fmt: skip
 
     @property
     def test_rows(self) -> list[dict[str, Any]]:

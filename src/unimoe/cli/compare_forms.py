@@ -22,7 +22,7 @@ from unimoe.analysis.report.systems import systems_headlines
 from unimoe.analysis.saved_comparison import MARKER, Saved, save_comparison, saved_comparison
 from unimoe.analysis.systems import Layout, Pairs, SystemComparison, compare_systems, comparison_row, in_order
 from unimoe.analysis.tables import Table
-from unimoe.analysis.tables.comparisons import comparisons_table
+from unimoe.analysis.tables.comparisons import comparisons_table, standings_table
 from unimoe.analysis.tables.scores import generate_comparison_table
 from unimoe.cli.compare_options import Options
 from unimoe.cli.models import ModelOptions
@@ -276,6 +276,8 @@ def _print_systems(table: SystemComparison, layout: Layout) -> None:
         _print_table(overview)
     if layout == "datasets" or not overview.groups or len(metrics) > 1:
         _print_table(table.table(layout))
+    if (ranks := standings_table(table.results, table.comparisons)).groups:
+        _print_table(ranks)
     _print_table(comparisons_table(table.results, table.comparisons))
 
 
@@ -287,6 +289,7 @@ def _table_as_json(table: SystemComparison) -> dict[str, Any]:
         "family": table.analysis.family,
         "scores": table.score_rows,
         "comparisons": table.test_rows,
+        "ranks": table.rank_rows,
     }
 
 

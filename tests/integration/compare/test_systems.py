@@ -96,11 +96,12 @@ class TestTableOfSystems:
             "metric and for the 6 tests of its average",
             "Relevance level 1 on cran, dl19, dl20.",
             "average of 3",
+            "At 95 % confidence",
             "mono − colbert",
             f"Report: {out / 'analysis' / 'report.html'}",
         ):
             assert words in text
-        for name in ("overview", "comparison", "significance"):
+        for name in ("overview", "comparison", "significance", "standings"):
             assert {path.suffix for path in (out / "analysis" / "tables").glob(f"{name}.*")} == {".md", ".tex", ".csv"}
         assert list((out / "analysis" / "figures").glob("*.pdf"))
 

@@ -11,7 +11,7 @@ from unimoe.analysis.analysis import Analysis
 from unimoe.analysis.report.pages import DrawnFigure, gather, html_page, markdown_page
 from unimoe.analysis.saved_comparison import SUBFOLDER
 from unimoe.analysis.tables import Table
-from unimoe.analysis.tables.comparisons import comparisons_table
+from unimoe.analysis.tables.comparisons import comparisons_table, standings_table
 from unimoe.analysis.tables.gates import datasets_table, gates_table, power_table, seeds_table, stability_table
 from unimoe.analysis.tables.mteb import mteb_table, mteb_tasks_table, tir_without_queries_table
 from unimoe.analysis.tables.scores import generate_comparison_table, overview_table, training_table
@@ -60,6 +60,7 @@ def write_tables(analysis: Analysis) -> list[Table]:
         overview_table(results, comparisons),
         mteb_table(results),
         tir_without_queries_table(results),
+        standings_table(results, comparisons),
         comparisons_table(results, comparisons),
         training_table(results),
         generate_comparison_table(results, analysis.tests),

@@ -9,6 +9,7 @@ from statistics import fmean
 from unimoe.analysis.comparisons import ALPHA, Comparison, average_name
 from unimoe.analysis.corrections import NAMES
 from unimoe.analysis.formats import listed, p_text
+from unimoe.analysis.standings import best_of, standings
 from unimoe.analysis.statistics.estimates import LEVEL
 from unimoe.analysis.tables.cells import metric_name
 from unimoe.analysis.tables.comparisons import correction_text
@@ -21,7 +22,7 @@ _Place = tuple[str, ...]  # the ``task/dataset`` key of one dataset, or those of
 
 
 def systems_headlines(results: Results, comparisons: Sequence[Comparison]) -> list[str]:
-    """Say in at most three sentences which system is best, by how much, which ones it beats, what else is significant.
+    """Say in a few sentences which system is best, by how much, which ones may be the best, what else is significant.
 
     Of several datasets their average speaks. For example: "On nfcorpus, fusion has the highest nDCG@10 (35.49), 3.4
     points above bm25 [2.1, 4.8] (p .0003 after Holm), and is significantly better than bm25 and minilm." "Also
@@ -41,6 +42,10 @@ def systems_headlines(results: Results, comparisons: Sequence[Comparison]) -> li
             sentence, about_best = _of_best(means[place], metric, at.get(place, ()))
             said.append(f"On {names[place]}, {sentence}")
             mentioned += about_best
+            for found in standings(at.get(place, ())).values():
+                may_be, where = best_of(found), "" if len(places) == 1 else f" on {names[place]}"
+                of = f"{len(may_be)} of the {len(found)} systems" if len(may_be) > 1 else "one system alone"
+                said.append(f"At {100 * LEVEL:g} % confidence {of} may be the best{where}: {listed(may_be)}.")
     else:
         best = gathered((max(of_place, key=of_place.__getitem__), names[p]) for p, of_place in means.items())
         said = [f"Highest main metric: {'; '.join(f'{system} on {listed(there)}' for system, there in best.items())}."]

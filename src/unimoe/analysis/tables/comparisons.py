@@ -15,6 +15,7 @@ from pathlib import Path
 from unimoe.analysis.comparisons import ALPHA, Comparison, before_after, systems_of
 from unimoe.analysis.corrections import NAMES, OF_FAMILY
 from unimoe.analysis.formats import listed
+from unimoe.analysis.standings import standings
 from unimoe.analysis.statistics.estimates import LEVEL, TWO_SEEDS
 from unimoe.analysis.tables.cells import ABSENT, Cell, caveat_notes, metric_name, row_groups
 from unimoe.analysis.tables.table import Table
@@ -131,6 +132,39 @@ def comparisons_table(results: Results, comparisons: Sequence[Comparison]) -> Ta
     )
     heading = "{0.key}, {1} ({0.queries:,} queries)"
     return _filled(empty, results, comparisons, heading)
+
+
+def standings_table(results: Results, comparisons: Sequence[Comparison]) -> Table:
+    """Return a row for each system with its rank, where every two of three or more systems were compared."""
+    names = {c.parts or (c.key,): c.key for c in comparisons}
+    rows = (
+        (
+            f"{names[place]}, {metric_name(metric)}",
+            (
+                Cell(one.system),
+                Cell.mean([100 * one.mean]),
+                Cell.count(one.rank),
+                Cell("{} to {}".format(*one.ranks)),
+                Cell("yes" if one.is_among_best else "no"),
+            ),
+        )
+        for (place, metric), found in standings(comparisons).items()
+        for one in found
+    )
+    return Table(
+        name="standings",
+        title="Which systems are the best?",
+        caption=f"Ranks of the systems with {100 * LEVEL:g} % intervals, and which systems may be the best",
+        columns=("System", "Score", "Rank", f"{100 * LEVEL:g} % interval", "Among the best"),
+        groups=row_groups(rows),
+        notes=(
+            "The interval of a rank counts the systems that are surely ahead and behind: two-sided p below "
+            f"{ALPHA:g}, corrected by Holm for the tests of that system. Among the best: no system is better by a "
+            f"one-sided p below {ALPHA:g}, corrected for all others; so the best system is missed at most in "
+            f"{100 * ALPHA:g} % of tables.",
+            *caveat_notes(results),
+        ),
+    )
 
 
 def before_after_table(results: Results, comparisons: Sequence[Comparison]) -> Table:

@@ -1,0 +1,76 @@
+"""Which systems are among the best, and which rank each may have, from the tests between every two of them.
+
+A system is among the best unless some other one is better, by a one-sided test at .05 that is corrected for all others
+(Bonferroni). The truly best system is left out of at most 5 % of tables: only its own tests can do that, so that the
+other systems need no correction (multiple comparisons with the best, Hsu 1984). The interval of a rank counts the
+systems that are surely ahead and surely behind, by two-sided tests at .05, corrected by Holm for the tests of this
+system: it misses the rank in at most 5 % of tables, and holds for each system by itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from unimoe.analysis.comparisons import ALPHA, Comparison
+from unimoe.analysis.statistics.estimates import holm
+from unimoe.core.grouping import gathered
+
+FEWEST = 3  # systems: of two, their test says it all
+
+
+@dataclass(frozen=True)
+class Standing:
+    """A system among others on one dataset, or on the average of several."""
+
+    system: str
+    mean: float  # in the metric's unit
+    rank: int  # by the mean, from 1; equal means share the better rank
+    ranks: tuple[int, int]  # the 95 % interval of its rank
+    is_among_best: bool
+
+
+def standings(comparisons: Iterable[Comparison]) -> dict[tuple[tuple[str, ...], str], tuple[Standing, ...]]:
+    """Return the systems of each place and metric, best first, where every two of three or more were compared.
+
+    A place is the ``task/dataset`` keys of one dataset, or those of an average.
+    """
+    found = {}
+    for place, here in gathered(((c.parts or (c.key,), c.metric), c) for c in comparisons).items():
+        means = {system: mean for c in here for system, mean in zip((c.system, c.baseline), c.means, strict=True)}
+        tests = {(c.system, c.baseline): (c.delta, c.p) for c in here}
+        if len(means) >= FEWEST and len({*map(frozenset, tests)}) == len(means) * (len(means) - 1) // 2:
+            found[place] = standings_of(means, tests)
+    return found
+
+
+def standings_of(
+    means: Mapping[str, float], tests: Mapping[tuple[str, str], tuple[float, float | None]]
+) -> tuple[Standing, ...]:
+    """Return systems, best first.
+
+    Args:
+        means: of the systems.
+        tests: of every two systems: the first minus the second, and the two-sided p; None, where there is no test,
+            tells nothing.
+    """
+    others, found = len(means) - 1, []
+    for system in sorted(means, key=lambda name: -means[name]):
+        own = [(delta if system == first else -delta, 1.0 if p is None else p)
+               for (first, second), (delta, p) in tests.items() if system in (first, second)]  # fmt: skip
+        sure = [delta for (delta, _), p in zip(own, holm([p for _, p in own]), strict=True) if p < ALPHA]
+        found.append(
+            Standing(
+                system,
+                means[system],
+                rank=1 + sum(mean > means[system] for mean in means.values()),
+                ranks=(1 + sum(delta < 0 for delta in sure), others + 1 - sum(delta > 0 for delta in sure)),
+                is_among_best=not any(delta < 0 and others * p / 2 < ALPHA for delta, p in own),
+            )
+        )
+    return tuple(found)
+
+
+def best_of(found: Sequence[Standing]) -> list[str]:
+    """Return the systems that are among the best."""
+    return [one.system for one in found if one.is_among_best]
