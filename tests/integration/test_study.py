@@ -152,3 +152,9 @@ def test_mistakes_are_one_line_before_anything_is_trained(
         assert_refused(run(study_file(tmp_path, **changes), *more), code, *words)
     assert not [*tmp_path.rglob("*.safetensors.json")]
     assert not (tmp_path / "out" / "tuning").exists()
+
+
+def test_a_gate_that_cannot_be_is_refused_before_data_are_loaded(tmp_path: Path) -> None:
+    gate = {"system": "listnet", "baseline": "softmax", "margin": 0.0}
+    file = study_file(tmp_path, seeds=5, gates={"g": {**gate, "looks": [3, 8]}})
+    assert_refused(run(file, "--set", "lists.source=path:nowhere"), 2, "gates.g", "the last look is at 8 seeds")

@@ -114,7 +114,10 @@ class _Gate(Section):
         if self.arms[0] == self.arms[1]:
             raise ValueError(f"both arms are {self.arms[0]!r}; a gate compares two")
         if self.looks and self.seeds and len(self.seeds) < self.looks[-1]:
-            raise ValueError(f"the last look is at {self.looks[-1]} seeds, but only {len(self.seeds)} are registered")
+            raise ValueError(
+                f"the last look is at {self.looks[-1]} seeds, but only {len(self.seeds)} are registered; "
+                "give more seeds, or end the looks there"
+            )
         if self.looks and self.estimand == "queries":
             raise ValueError("looks count seeds, and estimand 'queries' takes these very runs; leave one of them out")
         return self

@@ -37,12 +37,13 @@ class StudyRunner:
         engine: lets workers of a cluster do the trainings; by default this process does.
 
     Raises:
-        UsageError: an arm cannot be trained as it is configured.
+        UsageError: an arm cannot be trained as it is configured, or a gate cannot be.
     """
 
     def __init__(self, family: Family[Any, Any], engine: Engine | None = None) -> None:
         self.family, self.study, self._engine = family, family.study, engine
         self.tuned = {arm: self._settings(arm) for arm in self.study.arms}  # refused before the others are trained
+        self._gates([family.study.name])  # refused before data are loaded, which name the datasets
 
     def run(self) -> dict[str, Chosen]:
         """Do everything that is not done yet; return the setting chosen for each arm.
@@ -53,7 +54,7 @@ class StudyRunner:
         """
         study, family = self.study, self.family
         family.load()
-        gates = self._gates()
+        gates = self._gates(family.datasets)
         self._register(gates)
         chosen = self.choose()
         if not study.seeds:
@@ -70,12 +71,12 @@ class StudyRunner:
                 break
         return chosen
 
-    def _gates(self) -> Mapping[str, Gate]:
-        """Return the study's gates; none where nothing is tested. The family's data must be loaded."""
+    def _gates(self, datasets: Sequence[str]) -> Mapping[str, Gate]:
+        """Return the gates of the study on some datasets; none where nothing is tested."""
         family = self.family
         if not self.study.seeds:
             return {}
-        shared = {"task": family.task, "datasets": family.datasets, "metric": family.metrics[0]}
+        shared = {"task": family.task, "datasets": [*datasets], "metric": family.metrics[0]}
         wanted = self.study.gates_for(shared, family.untrained(), family.aliases)
         return given_gates(wanted).gates if wanted else {}
 
@@ -133,7 +134,7 @@ class StudyRunner:
         """Print what the study would cost: time a few steps and an evaluation on dev of each arm, and multiply."""
         self.family.load()
         seeds, total, fewest = self.study.seeds, 0.0, 0.0
-        first_look = len(look_stages(self._gates().values(), seeds)[0])
+        first_look = len(look_stages(self._gates(self.family.datasets).values(), seeds)[0])
         for arm, settings in self.tuned.items():
             with TemporaryDirectory(prefix="unimoe-") as name:
                 config = settings[0][1].model_copy(update={"output_dir": name})
