@@ -135,8 +135,12 @@ def comparisons_table(results: Results, comparisons: Sequence[Comparison]) -> Ta
 
 
 def standings_table(results: Results, comparisons: Sequence[Comparison]) -> Table:
-    """Return a row for each system with its rank, where every two of three or more systems were compared."""
+    """Return a row for each system with its rank, where every two of three or more systems were compared.
+
+    An average speaks for its datasets.
+    """
     names = {c.parts or (c.key,): c.key for c in comparisons}
+    averaged = {key for place in names if len(place) > 1 for key in place}
     rows = (
         (
             f"{names[place]}, {metric_name(metric)}",
@@ -149,6 +153,7 @@ def standings_table(results: Results, comparisons: Sequence[Comparison]) -> Tabl
             ),
         )
         for (place, metric), found in standings(comparisons).items()
+        if averaged.isdisjoint(place) or len(place) > 1
         for one in found
     )
     return Table(
