@@ -24,7 +24,7 @@ class TestBadInput:
             ("nobody/nothing", 3, ["'nobody/nothing'", "check the id or folder, or connect to the hub"]),
             ("cross-encoder:nli", 3, ["nli: a model of 3 labels; ranking needs one score per pair"]),
             ("cross-encoder:encoder", 3, ["encoder: a BertModel, which has no head that scores pairs"]),
-            ("cross-encoder:headless", 3, ["headless: no weights for classifier.weight"]),
+            ("cross-encoder:headless", 3, ["headless: no weights for classifier.bias"]),
             ("cross-encoder:toy", 3, ["toy: no config.json; give the folder of a model"]),
             ("cross-encoder:damaged", 3, ["toy, query 'q", "its score is not finite; the weights are damaged"]),
             ("ce", 2, ["a BertForSequenceClassification, no causal language model", "write --model cross-encoder:ce"]),
