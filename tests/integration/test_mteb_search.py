@@ -252,7 +252,7 @@ class TestResuming:
         resumed = evaluate_task(wrapped, loaded(task), folder=tmp_path)
         assert (resumed.run, resumed.main_score) == (whole.run, whole.main_score)
         assert sum(sizes) == sizes[2] + sum(map(len, mteb_tasks.CANDIDATES.values()))
-        other = MTEBCrossEncoderWrapper(model, token_budget=99)
+        other = MTEBCrossEncoderWrapper(model, prompts=INSTRUCTED)
         evaluate_task(other, loaded(task), folder=tmp_path)
         assert sum(sizes) == sizes[2] + 2 * sum(map(len, mteb_tasks.CANDIDATES.values()))
 

@@ -13,8 +13,7 @@ from numpy.typing import NDArray
 
 from unimoe.cluster.actors import RayActors, WorkerLostError
 from unimoe.cluster.units import UnitStore
-from unimoe.cluster.work import Compute, Part
-from unimoe.cluster.worker import Worker
+from unimoe.cluster.worker import Compute, Part, Worker
 
 PATIENCE = 20.0
 """Seconds after which a test that waits for a unit fails."""

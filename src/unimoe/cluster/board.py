@@ -25,10 +25,9 @@ _EVERY = 5.0  # seconds between two writes, for which one is tried again while t
 
 @dataclass
 class Line:
-    """The state of one evaluation or training.
+    """The state of one evaluation or training, named by task, dataset, arm and seed.
 
     Attributes:
-        what: task, dataset, arm and seed.
         items: pairs, texts or steps in all; None where that is not known.
         done: items done.
         found: of these, items that the store had from before.
@@ -113,10 +112,7 @@ class Board:
 
 @dataclass(frozen=True)
 class Driver:
-    """A process that gave out work, by the name of its board, which changed ``seconds_ago``.
-
-    It is ``lost`` where it ended without saying so.
-    """
+    """A process that gave out work, by the name of its board; ``lost`` where it ended without saying so."""
 
     name: str
     machine: str
@@ -129,10 +125,8 @@ class Driver:
 class Progress:
     """How far an evaluation or training is; see ``Line``.
 
-    Attributes:
-        state: ``stopped`` where its driver no longer runs and it is neither done nor failed.
-        left: items left; None where ``items`` is.
-        hours: to go, at the rate of the items computed so far; None where that is not known.
+    It is ``stopped`` where its driver no longer runs and it is neither done nor failed. ``left`` and ``hours``, at the
+    rate of the items computed so far, are None where they are not known.
     """
 
     what: str
@@ -209,13 +203,6 @@ def _progress(line: Line, updated: float, runs: bool) -> Progress:
     hours = None
     if at_work and left is not None and computed > 0:
         hours = left * (updated - line.begun) / computed / 3600
-    return Progress(
-        what=line.what,
-        state="stopped" if line.state == "running" and not runs else line.state,
-        items=line.items,
-        done=line.done,
-        running=line.running if at_work else 0,
-        left=left,
-        hours=hours,
-        failed=line.failed,
-    )
+    state = "stopped" if line.state == "running" and not runs else line.state
+    running = line.running if at_work else 0
+    return Progress(line.what, state, line.items, line.done, running, left, hours, line.failed)

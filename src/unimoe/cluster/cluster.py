@@ -12,8 +12,7 @@ from typing import Any
 from unimoe.cluster.actors import RayActors, WorkerLostError
 from unimoe.cluster.board import Board
 from unimoe.cluster.units import UnitStore
-from unimoe.cluster.work import Part, Recipe, unpacked
-from unimoe.cluster.worker import PROBE, VERSIONS
+from unimoe.cluster.worker import PROBE, VERSIONS, Part, Recipe, unpacked
 from unimoe.core.console import stderr
 from unimoe.core.errors import DataError, UnimoeError, UsageError
 from unimoe.core.io import hash_json

@@ -10,7 +10,7 @@ from typing import Any
 
 from unimoe.cluster.cluster import Cluster
 from unimoe.cluster.units import UnitStore
-from unimoe.cluster.work import Compute, Part, Recipe
+from unimoe.cluster.worker import Compute, Part, Recipe
 from unimoe.core.errors import DataError
 from unimoe.core.io import atomic_path, hash_json
 

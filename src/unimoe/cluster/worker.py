@@ -1,4 +1,8 @@
-"""A worker of a cluster: holds one model at a time, computes units with it, and keeps what is finished in the store."""
+"""A worker of a cluster: holds one model at a time, computes units with it, and keeps what is finished in the store.
+
+Work comes in parts that are JSON values, and replies travel as bytes. A part depends on nothing but the model and
+itself, so that the results are the same wherever it is computed.
+"""
 
 from __future__ import annotations
 
@@ -10,13 +14,22 @@ import traceback
 from collections.abc import Callable, Mapping
 from typing import Any
 
+import numpy as np
 import torch
 
 from unimoe.cluster.units import UnitStore
-from unimoe.cluster.work import Compute, Part, Recipe, packed
 from unimoe.core.io import hash_json
 from unimoe.models.device import choose_device, choose_dtype, describe_device
 from unimoe.results.provenance import package_versions
+
+Part = dict[str, Any]
+"""Work that one worker does."""
+
+Compute = Callable[[Part], Any]
+"""What a worker makes of a part: an array, or JSON values."""
+
+Recipe = Mapping[str, Any]
+"""How a worker makes a model, as JSON values; ``maker`` is the function that does."""
 
 PROBE = "probe"
 """The object by which a worker sees that it reaches the driver's store; its scope has the same name."""
@@ -26,13 +39,7 @@ VERSIONS = ("unimoe", "torch", "transformers", "peft", "numpy")
 
 
 class Worker:
-    """Computes units.
-
-    Args:
-        store: URL of the store.
-        device: as ``--device``; None for the best of this machine.
-        threads: of a CPU.
-    """
+    """Computes units; ``store`` is the URL of the store, ``device`` is as ``--device``."""
 
     def __init__(self, store: str, device: str | None, threads: int) -> None:
         torch.set_num_threads(threads)
@@ -87,3 +94,20 @@ def _sendable(error: Exception) -> Exception:
     except Exception:  # whatever its class does when it is made again
         return RuntimeError(f"{type(error).__name__}: {error}")
     return error
+
+
+def packed(value: Any) -> bytes:
+    """Return what a job made as bytes: a line of JSON, and the numbers of an array."""
+    if not isinstance(value, np.ndarray):
+        return json.dumps({"value": value}).encode() + b"\n"
+    header = {"dtype": value.dtype.str, "shape": value.shape}
+    return json.dumps(header).encode() + b"\n" + np.ascontiguousarray(value).tobytes()
+
+
+def unpacked(reply: bytes) -> Any:
+    """Return what a job made; arrays can be written to."""
+    header, _, numbers = reply.partition(b"\n")
+    content = json.loads(header)
+    if "value" in content:
+        return content["value"]
+    return np.frombuffer(numbers, dtype=content["dtype"]).reshape(content["shape"]).copy()

@@ -1,8 +1,8 @@
-"""What a command names: systems to evaluate, and the collections and tasks of MTEB to evaluate them on."""
+"""What commands and experiments name: systems, and the collections and tasks of MTEB to evaluate them on."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -12,7 +12,7 @@ import torch
 from unimoe.config import DenseExperiment, Experiment
 from unimoe.config.files import overridden, parse_config
 from unimoe.core.console import stderr
-from unimoe.core.errors import DataError, UsageError
+from unimoe.core.errors import DataError, UnimoeError, UsageError
 from unimoe.core.io import hash_json
 from unimoe.data.mteb_names import find_tasks
 from unimoe.data.mteb_sizes import pairs_above
@@ -20,7 +20,14 @@ from unimoe.evaluation.embedding_eval import RERANKING_TYPES
 from unimoe.evaluation.engines import Engine
 from unimoe.evaluation.mteb.prompts import TaskPrompts
 from unimoe.evaluation.retrieval_eval import bm25_engine
-from unimoe.evaluation.systems.named import ADDRESSES, Naming, default_experiment, is_checkpoint, named_system
+from unimoe.evaluation.systems.named import (
+    ADDRESSES,
+    OPTION,
+    Naming,
+    default_experiment,
+    is_checkpoint,
+    named_system,
+)
 from unimoe.evaluation.systems.retriever import (
     checkpoint_retriever,
     encoder_retriever,
@@ -34,7 +41,7 @@ from unimoe.evaluation.systems.system import (
     trained_system,
     zero_shot_system,
 )
-from unimoe.evaluation.tiers.datasets import Dataset, chosen_datasets, known_tier, tier_datasets
+from unimoe.evaluation.tiers.datasets import Dataset, LoadedDataset, chosen_datasets, known_tier, tier_datasets
 from unimoe.models.checkpoint import Checkpoint, folder_name, read_checkpoint
 from unimoe.models.loader import ModelLoader
 from unimoe.results import Task
@@ -59,15 +66,10 @@ def chosen_systems(
 ) -> list[System]:
     """Return the systems that a command names; their models are loaded when they are needed.
 
-    Args:
-        checkpoints: folders; none for the untrained base model, or where ``model`` names another (``systems.named``).
-        model: a model by name.
-        name: its name in results; by default the model's.
-        config: settings in place of the checkpoint's or model's; required without both.
-        overrides: ``key=value`` strings, for the checkpoint's or model's config where no other is given.
-        output_dir: where results go; by default beside each checkpoint.
-        device: where models compute.
-        engine: where the work is done.
+    There are checkpoints, or a ``model`` by name (``systems.named``) with its ``name`` in results, or none of both for
+    the untrained base model of the ``config``. It counts in place of the checkpoint's or model's settings, which
+    ``overrides``, ``key=value`` strings, change where no config is given. Results go beside each checkpoint unless an
+    ``output_dir`` is given.
     """
     if model is not None and not is_checkpoint(model):
         experiment = config or default_experiment(model, tuple(overrides))
@@ -122,6 +124,38 @@ def _evaluation_config(checkpoint: Checkpoint, given: Experiment | None) -> Expe
     return trained.model_copy(
         update={"evaluation": given.evaluation, "output_dir": given.output_dir, "caveats": given.caveats}
     )
+
+
+def load_extra_systems(experiment: Experiment, device: torch.device, dtype: torch.dtype) -> list[System]:
+    """Return the systems that an experiment names to be evaluated beside its arms; models are loaded when needed."""
+    model = experiment.model.model_copy(update={"revision": None, "layers": None})  # which are the base's alone
+    model.model_fields_set.discard("max_length")  # set for the base: an encoder has a length of its own
+    other = experiment.model_copy(update={"model": model})
+    systems = []
+    for arm, name in experiment.evaluation.systems.items():
+        served = name.partition(":")[0] in ADDRESSES  # and reads the base's token ids
+        try:
+            systems.append(named_system(name, Naming(experiment if served else other, device, dtype, arm)))
+        except UnimoeError as error:
+            kind = UsageError if isinstance(error, UsageError) else DataError
+            raise kind(f"evaluation.systems.{arm}: {str(error).removeprefix(OPTION).lstrip()}") from None
+    return systems
+
+
+def planned_extra_systems(systems: Sequence[System], data: LoadedDataset) -> Iterator[str]:
+    """Yield a line for each system: what it is evaluated on, and the requests and price of one behind a server."""
+    texts = [document.full_text for document in data.pooled.corpus.values()] + list(data.pooled.queries.values())
+    for system in systems:
+        work = []
+        if "reranking" in system.tasks:
+            work.append(f"{sum(map(len, data.candidates.values())):,} pairs to rerank")
+        if "embedding" in system.tasks:
+            work.append(f"{len(texts):,} texts to embed")
+        model = system.model() if system.dtype is None else None  # without weights to load
+        if hasattr(model, "estimate"):
+            asked = (texts,) if "embedding" in system.tasks else (data.collection, data.candidates)
+            work.append(str(model.estimate(*asked)))
+        yield f"beside the arms: {system.name} ({system.base_identity}), {', '.join(work)}"
 
 
 def retrieval_systems(

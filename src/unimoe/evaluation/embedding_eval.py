@@ -21,7 +21,7 @@ from unimoe.evaluation.mteb.prompts import TaskPrompts
 from unimoe.evaluation.mteb.run import evaluate_task, load_from_hub, task_at_hand
 from unimoe.evaluation.reranking.rerankers import as_unimodel
 from unimoe.evaluation.spec import Outcome
-from unimoe.evaluation.tiers.loading import failure_reason
+from unimoe.evaluation.tiers.datasets import failure_reason
 from unimoe.metrics import score_run
 from unimoe.models.embedder import Advance
 

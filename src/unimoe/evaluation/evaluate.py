@@ -6,26 +6,23 @@ import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from itertools import count
 from operator import itemgetter
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import torch
 
-from unimoe.config import DenseExperiment
 from unimoe.core.console import Steps, stdout
 from unimoe.data.catalog import load_collection
 from unimoe.data.sources.beir_sets import CQADUPSTACK
 from unimoe.evaluation.chosen import ChosenData
 from unimoe.evaluation.engines import Engine
 from unimoe.evaluation.mteb.run import load_from_hub, task_at_hand
-from unimoe.evaluation.retrieval_eval import Searches, dense_collection
+from unimoe.evaluation.retrieval_eval import Searches, dense_collection, retrieval_evaluation
 from unimoe.evaluation.runner import Evaluator
 from unimoe.evaluation.spec import Evaluation
 from unimoe.evaluation.systems.system import System, first_stage_system
-from unimoe.evaluation.tiers.datasets import Dataset, LoadedDataset
-from unimoe.evaluation.tiers.loading import Failures, load_reporting, report_oddities
+from unimoe.evaluation.tiers.datasets import Dataset, Failures, LoadedDataset, load_reporting, report_oddities
 from unimoe.metrics.scoring import dataset_group, suite_averages
 from unimoe.results import EvalResult, Task, result_path
 
@@ -66,30 +63,22 @@ class Driver:
         ``load`` returns a dataset's data, for which the evaluations are made. Where the engine has workers elsewhere,
         ``at_once`` evaluations are under way together.
         """
-        places, found = count(), dict[int, Result]()
+        found: dict[int, Result] = {}
 
-        def take(name: str, parts: Sequence[tuple[int, System, Evaluation]]) -> None:
+        def take(place: int, name: str, system: System, evaluation: Evaluation) -> None:
             with self.failures.kept(name):
-                for place, system, evaluation in parts:
-                    found[place] = self._taken(system, evaluation)
+                found[place] = self._taken(system, evaluation)
 
-        def jobs() -> Iterator[Callable[[], None]]:
+        def evaluations() -> Iterator[tuple[str, System, Evaluation]]:
             for dataset in self._data.datasets:
                 with self.failures.kept(dataset.name):
                     data = load(dataset)
-                    parts = [
-                        (next(places), system, evaluation)
-                        for system in self._systems
-                        for evaluation in self.evaluator(system).evaluations(
-                            system, data, self._data.tasks_on_collections(system)
-                        )
-                    ]
-                    if isinstance(data, Searches):  # a fusion needs what the encoder found
-                        yield partial(take, dataset.name, parts)
-                    else:
-                        yield from (partial(take, dataset.name, [part]) for part in parts)
+                    for system in self._systems:
+                        tasks = self._data.tasks_on_collections(system)
+                        for evaluation in self.evaluator(system).evaluations(system, data, tasks):
+                            yield dataset.name, system, evaluation
 
-        self._engine.run(jobs(), at_once)
+        self._engine.run((partial(take, place, *one) for place, one in enumerate(evaluations())), at_once)
         return [result for _, result in sorted(found.items(), key=itemgetter(0))]
 
     def on_mteb(self) -> list[Result]:
@@ -169,11 +158,9 @@ def run_retrieval(
     def load(dataset: Dataset) -> Searches:
         collection = load_collection(dataset.collection, dataset.split)
         report_oddities(dataset, collection, collection.oddities)
-        experiment = systems[0].experiment
-        assert isinstance(experiment, DenseExperiment)  # noqa: S101 - for the type checker
-        data = Searches(dataset, dense_collection(collection, experiment.retrieval, dataset.max_queries), engine)
+        data = Searches(dataset, dense_collection(collection, retriever.dense.retrieval, dataset.max_queries))
         for system in systems:  # all of them before the first is searched
-            driver.evaluator(system).store.refuse_taken(data.evaluation(system))
+            driver.evaluator(system).store.refuse_taken(retrieval_evaluation(system, data))
         return data
 
     found = driver.on_collections(load, at_once=1)

@@ -174,15 +174,16 @@ class MTEBCrossEncoderWrapper(MTEBWrapper[PairModel | Reranker]):
         rows: dict[str | None, list[int]] = {}
         for row, own in enumerate(given):
             rows.setdefault(self.prompts.instruction(task_metadata, own), []).append(row)
-        prepared: list[Any] = [None] * len(pairs)
+        scores = np.empty(len(pairs), dtype=np.float32)
         for instruction, chosen in rows.items():
-            asked = self.reranker(instruction).prepare([pairs[row] for row in chosen])
-            for row, prompt in zip(chosen, asked, strict=True):
-                prepared[row] = prompt
-        with named_inputs(
-            lambda row: f"{task_metadata.name}, query {query_ids[row]} with document {document_ids[row]}"
-        ):
-            return np.asarray(self.reranker(None).score(prepared, self.advance), dtype=np.float32)
+            reranker = self.reranker(instruction)
+            with named_inputs(
+                lambda index, rows=chosen: (  # type: ignore[misc]
+                    f"{task_metadata.name}, query {query_ids[rows[index]]} with document {document_ids[rows[index]]}"
+                )
+            ):
+                scores[chosen] = reranker.score(reranker.prepare([pairs[row] for row in chosen]), self.advance)
+        return scores
 
     def reranker(self, instruction: str | None) -> Reranker:
         """Return what scores pairs with an instruction in shards."""

@@ -10,8 +10,8 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from itertools import islice
-from typing import TYPE_CHECKING, Any, Literal, TypeVar
+from itertools import chain, islice
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
 
@@ -21,11 +21,10 @@ from unimoe.core.trec import Run
 from unimoe.data.mteb_sizes import TaskSize, task_size
 from unimoe.evaluation.chosen import ChosenData
 from unimoe.evaluation.reranking.rerankers import reranker_of, truncation_note
-from unimoe.evaluation.reranking.shards import cut_shards, prepare
+from unimoe.evaluation.reranking.shards import Pair, candidate_pairs, cut_pairs, pair_texts, prepare
 from unimoe.evaluation.spec import result_dataset
 from unimoe.evaluation.systems.system import System
-from unimoe.evaluation.tiers.datasets import Dataset, LoadedDataset
-from unimoe.evaluation.tiers.loading import Failures, report_dataset
+from unimoe.evaluation.tiers.datasets import Dataset, Failures, LoadedDataset, report_dataset
 from unimoe.models.batching import batches
 from unimoe.models.served.client import Estimate
 from unimoe.models.token_tree import tree_tokens
@@ -38,10 +37,10 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 _PLACES, _PLACE_CHARACTERS = 4, 2**16
-"""Prompts are sampled in whole prefix groups at this many places of a dataset, with this much text at each."""
+"""Pairs are sampled in whole prefix groups at this many places of a dataset, with this much text at each."""
 
-_TEXTS, _PART, _PROMPTS = 256, 16, 32  # texts of a sample, texts or pairs of a timed part, prompts of one
-_SECONDS = 5.0  # of a probe by tokens, which are alike everywhere; a fifth of it for each dataset's texts or pairs
+_TEXTS, _PART = 256, 16  # texts of a sample, texts or pairs of a timed part
+_SECONDS = 2.0  # of a probe, after its warm-up
 _LINE_BYTES = 40  # of a run's line besides its ids; a shard's entry is shorter
 _QUERY_BYTES = 600  # of a query's scores and drill-down
 
@@ -76,17 +75,13 @@ class PlannedDataset(LoadedDataset):
 
 @dataclass(frozen=True)
 class Work:
-    """What one task on one dataset takes.
+    """What one task on one dataset takes: ``items`` are pairs or texts, ``disk`` is in bytes.
 
-    Attributes:
-        task: one of a system's tasks, or the first stage's ``fusion``.
-        items: pairs to rerank, or texts to embed.
-        tokens: that pass through the model, shared beginnings once, by a sample; None where items are counted instead.
-        disk: bytes of run, result and shards.
-        seconds: by a probe; 0 where there is nothing to do, or a server does it.
+    ``tokens`` are by a sample, shared beginnings once, and None where the model takes texts. ``seconds`` are 0 where
+    there is nothing to do, or a server does it.
     """
 
-    task: Task | Literal["fusion"]
+    task: str
     dataset: str
     queries: int
     items: int
@@ -99,12 +94,6 @@ class Work:
         """What is counted of it."""
         return self.items if self.tokens is None else self.tokens
 
-    def print(self) -> None:
-        """Print its line."""
-        tokens = "-" if self.tokens is None else f"{self.tokens:,}"
-        columns = f"{self.task:<10} {self.dataset:<26} {self.queries:>8,} {self.items:>12,} {tokens:>14}"
-        stdout.print(f"{columns} {self.disk / 2**20:>5,.0f} MiB", soft_wrap=True)
-
 
 class Probe:
     """Counts what a model has to do, and times a sample of it.
@@ -115,35 +104,31 @@ class Probe:
     """
 
     def __init__(self, model: Any) -> None:
-        self.model, self._speed = model, 0.0
-        self._by_tokens, self._embeds = (callable(getattr(model, name, None)) for name in ("rerank_ids", "encode"))
-        self._served = callable(getattr(model, "estimate", None))
+        self.model, self.asked = model, list[Estimate]()
+        self._by_tokens, self._embeds, self._served = (
+            callable(getattr(model, name, None)) for name in ("rerank_ids", "encode", "estimate")
+        )
         self.unit = "tokens" if self._by_tokens else "texts" if self._embeds else "pairs"
-        self.asked: list[Estimate] = []
 
     def on_collection(self, task: Task, data: LoadedDataset) -> Work:
         """Return what a task on a collection takes."""
         collection, pooled, sample = data.collection, data.pooled, list[Any]()
         if task == "reranking":
-            items = sum(map(len, data.candidates.values()))
-            lines = sum(len(q) + len(d) + _LINE_BYTES for q, found in data.candidates.items() for d in found)
-            disk = 2 * lines  # the run, and the shards until it is written
+            pairs = list(candidate_pairs(collection, data.candidates))
+            items = len(pairs)
+            # The run, and the shards until it is written.
+            disk = 2 * sum(len(query) + len(document) + _LINE_BYTES for query, document in pairs)
             if self._served:
                 self.asked.append(self.model.estimate(collection, data.candidates))
-            elif self._by_tokens:
-                sample = [prompt_sample(data, self.model)]
             else:
-                asked = spread([query for query in collection.queries if data.candidates.get(query)], _TEXTS // _PART)
-                parts = ([(query, key) for key in islice(data.candidates[query], _PART)] for query in asked)
-                sample = [prepare(reranker_of(self.model), collection, part) for part in parts]
+                order = reranker_of(self.model).cut_by[0]
+                groups = (pair_texts(collection, group) for group in _groups(data, order))
+                sample = [list(part) for group in groups for part in batches(group, _PART)]
         else:
-            documents = [document.full_text for document in pooled.corpus.values()]
-            texts = [*documents, *pooled.queries.values()]
-            items, disk = len(texts), len(pooled.queries) * min(1000, len(documents)) * _LINE_BYTES
+            texts = [*(document.full_text for document in pooled.corpus.values()), *pooled.queries.values()]
+            items, disk = len(texts), len(pooled.queries) * min(1000, len(pooled.corpus)) * _LINE_BYTES
             if self._served:
                 self.asked.append(self.model.estimate(texts))
-            elif self._by_tokens:
-                sample = [self.model.text_ids(spread(documents, _TEXTS), "document")]
             else:
                 sample = list(batches(spread(texts, _TEXTS), _PART))
         queries = len(collection.queries)
@@ -163,27 +148,24 @@ class Probe:
         if task == "reranking":
             together = max(1, size.pairs // max(1, size.queries))  # candidates of one query, which prompts share
             pairs = [(queries[row // together], document) for row, document in enumerate(documents)]
-            return self.timed(work, list(batches(reranker_of(self.model).prepare(pairs), _PART)))
+            return self.timed(work, list(batches(pairs, _PART)))
         share = size.queries / max(1, items)
         asks = [int((row + 1) * share) > int(row * share) for row in range(len(documents))]  # spread evenly
         texts = [query if own else text for own, query, text in zip(asks, queries, documents, strict=True)]
-        sample = [self.model.text_ids(texts, "plain")] if self._by_tokens else list(batches(texts, _PART))
-        return self.timed(work, sample)
+        return self.timed(work, list(batches(texts, _PART)))
 
-    def timed(self, work: Work, parts: Sequence[Sequence[Any]]) -> Work:
-        """Add the tokens and seconds of some work, of which some parts are a sample."""
-        sample = [item for part in parts for item in part]
+    def timed(self, work: Work, sample: Sequence[Sequence[Any]]) -> Work:
+        """Add the tokens and seconds of some work, of which parts of pairs or of texts are a sample."""
+        run, parts = getattr(self.model, "encode", None), sample
+        if work.task == "reranking":
+            reranker = reranker_of(self.model)
+            run, parts = reranker.score, [reranker.prepare(part) for part in sample]
+        whole = list(chain.from_iterable(parts))
         if self._by_tokens:
-            tokens = tree_tokens(sample) if work.task == "reranking" else sum(map(len, sample))
-            work = replace(work, tokens=round(tokens * work.items / max(1, len(sample))))
-        if not sample:
-            return work
-        if not self._by_tokens:
-            run = self.model.encode if self._embeds else reranker_of(self.model).score
-            self._speed = probed_speed(run, parts, len, _SECONDS / 5)
-        elif not self._speed:
-            self._speed = probed_speed(self.model.rerank_ids, list(batches(sample, _PROMPTS)), tree_tokens, _SECONDS)
-        return replace(work, seconds=work.amount / self._speed)
+            ids = whole if work.task == "reranking" else self.model.text_ids(whole, "document")
+            tokens = tree_tokens(ids) if work.task == "reranking" else sum(map(len, ids))
+            work = replace(work, tokens=round(tokens * work.items / max(1, len(whole))))
+        return replace(work, seconds=work.items * seconds_each(run, parts)) if run and whole else work
 
 
 def plan_evaluation(
@@ -222,24 +204,28 @@ def print_plan(
     probe, fusion, works, encoder = Probe(system.model()), list[Work](), list[Work](), None
     header = f"{'task':<10} {'dataset':<26} {'queries':>8} {'pairs/texts':>12} {'tokens':>14} {'disk':>9}"
     stdout.print(header, soft_wrap=True)
+
+    def add(works: list[Work], work: Work) -> None:
+        works.append(work)
+        tokens = "-" if work.tokens is None else f"{work.tokens:,}"
+        columns = f"{work.task:<10} {work.dataset:<26} {work.queries:>8,} {work.items:>12,} {tokens:>14}"
+        stdout.print(f"{columns} {work.disk / 2**20:>5,.0f} MiB", soft_wrap=True)
+
     for data in datasets:
         if data.texts:  # before there are candidates
             texts = [document.full_text for document in data.collection.corpus.values()]
             encoder = encoder or Probe(data.hybrid.load())
             disk = 4 * encoder.model.dimension * len(texts)
             work = Work("fusion", data.dataset.name, data.texts - len(texts), data.texts, disk)
-            fusion.append(encoder.timed(work, list(batches(spread(texts, _TEXTS), _PART))))
-            fusion[-1].print()
+            add(fusion, encoder.timed(work, list(batches(spread(texts, _TEXTS), _PART))))
         for task in tasks:
-            works.append(probe.on_collection(task, data))
-            works[-1].print()
+            add(works, probe.on_collection(task, data))
             queries = data.collection.queries if task == "reranking" else {}
             if queries and (truncated := reranker_of(probe.model).truncated_queries(queries)):
                 stdout.print(truncation_note(data.dataset.name, truncated), soft_wrap=True)
     for task, mteb_task in mteb:
         if size := task_size(mteb_task):
-            works.append(probe.on_mteb_task(task, mteb_task, size))
-            works[-1].print()
+            add(works, probe.on_mteb_task(task, mteb_task, size))
         else:
             stdout.print(f"{task:<10} {mteb_task.metadata.name:<26} MTEB publishes no size of it", soft_wrap=True)
     if probe.asked:
@@ -257,16 +243,18 @@ def print_plan(
 
 def prompt_sample(data: LoadedDataset, model: UnimodelForExp1) -> list[list[int]]:
     """Return the token ids of whole prefix groups from several places of a dataset."""
-    shards = cut_shards(data.collection, data.candidates, model.pair_ids.order, _PLACE_CHARACTERS)
-    pairs = [pair for shard in spread(shards, _PLACES) for pair in shard]
+    pairs = list(chain.from_iterable(_groups(data, model.pair_ids.order)))
     return list(map(list, prepare(reranker_of(model), data.collection, pairs))) if pairs else []
 
 
-def probed_speed(
-    run: Callable[[Sequence[T]], object], parts: Sequence[Sequence[T]], amount: Callable[[Sequence[T]], int],
-    seconds: float,
-) -> float:  # fmt: skip
-    """Return how much of a sample a function does per second, by as many parts as the time allows.
+def _groups(data: LoadedDataset, order: str) -> Sequence[list[Pair]]:
+    """Return whole prefix groups from several places of a dataset."""
+    by = "document_first" if order == "document_first" else "query_first"
+    return spread(cut_pairs(data.collection, data.candidates, (by, _PLACE_CHARACTERS)), _PLACES)
+
+
+def seconds_each(run: Callable[[Sequence[T]], object], parts: Sequence[Sequence[T]]) -> float:
+    """Return the seconds that a function takes for an item, by as many parts as the time allows.
 
     The last part is the warm-up. None is done twice, as what the model keeps would make it quicker.
     """
@@ -276,10 +264,10 @@ def probed_speed(
     done, start = 0, time.perf_counter()
     for part in timed or [last]:
         run(part)
-        done += amount(part)
-        if time.perf_counter() - start > seconds:
+        done += len(part)
+        if time.perf_counter() - start > _SECONDS:
             break
-    return done / (time.perf_counter() - start)
+    return (time.perf_counter() - start) / done
 
 
 def spread(items: Sequence[T], count: int) -> Sequence[T]:

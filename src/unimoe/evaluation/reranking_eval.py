@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Unpack
+from typing import Any
 
 from unimoe.config import Experiment
 from unimoe.core.errors import DataError, UnimoeError, UsageError
@@ -17,12 +17,11 @@ from unimoe.data.collection import Collection
 from unimoe.data.source import UnavailableError
 from unimoe.evaluation.reranking.rerankers import as_reranker, ties_note, truncation_note
 from unimoe.evaluation.reranking.served import ServedReranker
-from unimoe.evaluation.reranking.shards import Candidates, Reranker, ShardWork, rerank_run
+from unimoe.evaluation.reranking.shards import Candidates, Reranker, ShardStore, rerank_run
 from unimoe.evaluation.spec import Outcome
-from unimoe.evaluation.tiers.datasets import LoadedDataset, chosen_datasets, known_tier, tier_datasets
-from unimoe.evaluation.tiers.loading import failure_line
-from unimoe.metrics import score_run
+from unimoe.evaluation.tiers.datasets import LoadedDataset, chosen_datasets, failure_line, known_tier, tier_datasets
 from unimoe.metrics.scoring import suite_averages
+from unimoe.models.embedder import Advance
 
 
 @dataclass(frozen=True)
@@ -128,33 +127,27 @@ def rerank_collection(
     *,
     main_metric: str = "ndcg@10",
     ordered: bool = True,
-    **work: Unpack[ShardWork],
+    store: ShardStore | None = None,
+    advance: Advance | None = None,
 ) -> Outcome:
     """Rerank the candidates of every query of a collection, and score the new order.
 
-    ``ordered`` says whether the first stage's scores rank; ``work`` is as in ``ShardWork``.
-
-    Raises:
-        DataError: a candidate is no document of the collection, or a score is not finite.
+    ``ordered`` says whether the first stage's scores rank; ``store`` and ``advance`` are as in ``rerank_run``.
     """
-    run, found = rerank_run(reranker, collection, candidates, **work)
-    level, truncated = collection.relevance_level, sorted(reranker.truncated_queries(collection.queries))
+    run, found = rerank_run(reranker, collection, candidates, store=store, advance=advance)
+    truncated = sorted(reranker.truncated_queries(collection.queries))
     notes = [truncation_note(collection.name, truncated)] if truncated else []
     notes += filter(None, [ties_note(collection.name, run)])
     if isinstance(reranker, ServedReranker):
         notes += reranker.notes(run, found.usage)
-    first_stage = score_run(collection.qrels, candidates, relevance_level=level) if ordered else None
-    return Outcome(
-        main_metric=main_metric,
-        run=run,
-        qrels=collection.qrels,
-        queries=collection.queries,
-        scores=score_run(collection.qrels, run, relevance_level=level),
+    return Outcome.of_run(
+        collection,
+        run,
+        main_metric,
         items=len(found.scores),
         seconds=found.seconds,
-        relevance_level=level,
         token_budget=found.token_budget,
-        first_stage=first_stage,
+        first_stage=Outcome.of_run(collection, candidates, main_metric).scores if ordered else None,
         queries_without_candidates=sorted(query for query in collection.qrels if not candidates.get(query)),
         truncated_queries=truncated,
         notes=notes,
@@ -162,7 +155,9 @@ def rerank_collection(
     )
 
 
-def rerank_dataset(reranker: Reranker, data: LoadedDataset, **work: Unpack[ShardWork]) -> Outcome:
+def rerank_dataset(
+    reranker: Reranker, data: LoadedDataset, *, store: ShardStore | None = None, advance: Advance | None = None
+) -> Outcome:
     """Rerank the candidates of a dataset, and score the new order."""
     return rerank_collection(
         reranker,
@@ -170,5 +165,6 @@ def rerank_dataset(reranker: Reranker, data: LoadedDataset, **work: Unpack[Shard
         data.candidates,
         main_metric=data.dataset.main_metric,
         ordered=data.first_stage.ordered,
-        **work,
+        store=store,
+        advance=advance,
     )

@@ -1,8 +1,7 @@
 """Retrieval: an encoder, BM25 or their fusion searches a collection, and what each finds is scored.
 
 ``dense_collection`` chooses the documents and queries of a collection; ``evaluate_retrieval`` embeds every document
-once, finds the nearest to each query exactly, and writes only the vectors; ``Searches`` evaluates several systems on
-one collection, which is embedded once for all of them.
+once, finds the nearest to each query exactly, and writes only the vectors.
 """
 
 from __future__ import annotations
@@ -10,33 +9,26 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from pathlib import Path
-from typing import Any, Unpack
+from typing import Any, Unpack, cast
 
 from unimoe.config import Batches, DenseConfig, DenseExperiment
 from unimoe.core.errors import DataError, UsageError, first_few
 from unimoe.core.io import hash_json
-from unimoe.core.trec import Run, head
 from unimoe.data.collection import Collection
 from unimoe.data.sources.msmarco import PASSAGES, TOP1000
-from unimoe.evaluation.engines import Engine
 from unimoe.evaluation.reranking.cluster_model import spread_over
-from unimoe.evaluation.reranking.rerankers import device_of
 from unimoe.evaluation.spec import Evaluation, Outcome, system_evaluation
 from unimoe.evaluation.systems.system import System
 from unimoe.evaluation.tiers.datasets import Dataset
-from unimoe.metrics import DEFAULT_METRICS, score_run
+from unimoe.metrics import DEFAULT_METRICS
 from unimoe.metrics.scoring import from_grade
-from unimoe.models.device import describe_device
 from unimoe.models.embedder import Advance, Embedder, Vectors
-from unimoe.models.loader import weights_hash
 from unimoe.results import Task
 from unimoe.retrieval import bm25
-from unimoe.retrieval.bm25 import bm25_run, first_stage_name
+from unimoe.retrieval.bm25 import first_stage_name
 from unimoe.retrieval.dense import dense_run
 from unimoe.retrieval.embeddings import Encode
-from unimoe.retrieval.fusion import reciprocal_rank_fusion
 
 TASK: Task = "retrieval"
 
@@ -121,24 +113,9 @@ def evaluate_retrieval(
         spread=counted,
         **batches,
     )
-    return replace(
-        retrieval_outcome(collection, run, config),
-        items=embedded,
-        seconds=time.perf_counter() - start,
-        notes=retrieval_notes(collection, config.depth),
-    )
-
-
-def retrieval_outcome(collection: Collection, run: Run, config: DenseConfig) -> Outcome:
-    """Score a run over a collection by nDCG@10, MRR@10, MAP, recall@100, and recall_of_retrieved@K for every cutoff."""
-    return Outcome(
-        main_metric="ndcg@10",
-        run=run,
-        qrels=collection.qrels,
-        queries=collection.queries,
-        scores=score_run(collection.qrels, run, retrieval_metrics(config), collection.relevance_level),
-        relevance_level=collection.relevance_level,
-    )
+    seconds = time.perf_counter() - start
+    outcome = Outcome.of_run(collection, run, "ndcg@10", retrieval_metrics(config), items=embedded, seconds=seconds)
+    return replace(outcome, notes=retrieval_notes(collection, config.depth))
 
 
 def retrieval_metrics(config: DenseConfig) -> tuple[str, ...]:
@@ -163,110 +140,46 @@ def retrieval_notes(collection: Collection, depth: int) -> list[str]:
 
 
 class Searches:
-    """A dataset as systems search it: BM25, an encoder, and their fusion, for which texts are embedded once."""
+    """A dataset as systems search it, and what the latest encoder found there, which its fusion takes too."""
 
-    def __init__(self, dataset: Dataset, chosen: DenseCollection, engine: Engine) -> None:
-        self.dataset, self.chosen, self._engine = dataset, chosen, engine
-        self._embedded: tuple[System, Outcome] | None = None  # the latest: vectors of others are on disk
+    def __init__(self, dataset: Dataset, chosen: DenseCollection) -> None:
+        self.dataset, self.chosen = dataset, chosen
+        self.embedded: tuple[System, Outcome] | None = None  # vectors of others are on disk
 
-    def evaluation(self, system: System) -> Evaluation:
-        """Return the evaluation of a system's search."""
-        experiment, test = _settings(system), self.chosen.test
-        config, encodes = experiment.retrieval, system.load is not None
-        settings: list[object] = [config.depth, sorted(set(config.cutoffs))]
-        if encodes:
-            settings.append(config.storage)
-        if system.fused:
-            settings += [config.fuse_depth, config.fuse_k]
-        evaluation = system_evaluation(
-            system,
-            TASK,
-            self.dataset.name,
-            {"collection": test.content_hash, "settings": hash_json(settings)} | self.dataset.rule_hashes,
-            None,
-            prompt=system.prompt,
-            split=test.split,
-            first_stage=None if encodes and not system.fused else _words_name(experiment),
-            pool=self.chosen.pool,
-            max_queries=self.dataset.max_queries,
-            main_metric=self.dataset.main_metric,
-            caveats=self.chosen.caveats,
-        )
-        size = len(test.queries) + (len(test.corpus) if encodes else 0)
-        return replace(evaluation, size=size, run=partial(self._search, evaluation, system))
 
-    def _search(self, evaluation: Evaluation, system: System, advance: Advance | None) -> Outcome:
-        """Search by words, by vectors or by both, and score what is found."""
-        experiment, test, dataset = _settings(system), self.chosen.test, self.dataset
-        config, start = experiment.retrieval, time.perf_counter()
-        deep = max(config.depth, config.fuse_depth or 0)  # both sides of a fusion are searched to
-        embedded = self._embed(evaluation, system, deep, advance) if system.load else None
-        run = embedded.run if embedded else {}
-        if embedded is None or system.fused:
-            run = bm25_run(
-                test,
-                deep,
-                experiment.evaluation.bm25,
-                engine=bm25_engine(experiment),
-                exclude_self=dataset.exclude_self,
-                advance=None if system.fused else advance,
-                cached=True,
-            )
-        if embedded is not None and system.fused:
-            start = time.perf_counter()
-            sides = [_cut(side, config.fuse_depth or deep) for side in (run, embedded.run)]
-            run = reciprocal_rank_fusion(sides, depth=config.depth, k=config.fuse_k)
-        outcome = retrieval_outcome(test, _cut(run, config.depth), config)
-        outcome = replace(outcome, main_metric=dataset.main_metric, items=0, seconds=time.perf_counter() - start)
-        if embedded is None:
-            return outcome
-        outcome = replace(outcome, device=embedded.device, token_budget=experiment.evaluation.token_budget)
-        if system.fused:
-            return outcome
-        notes = retrieval_notes(test, config.depth)
-        return replace(outcome, items=embedded.items, seconds=embedded.seconds, notes=notes)
-
-    def _embed(self, evaluation: Evaluation, system: System, depth: int, advance: Advance | None) -> Outcome:
-        """Embed and search once for an encoder and its fusion, and not at all if both results exist."""
-        if self._embedded is None or self._embedded[0].load is not system.load:
-            experiment = _settings(system)
-            model = self._engine.model(system, evaluation.title, evaluation.unit_identity)
-            outcome = evaluate_retrieval(
-                model,
-                self.chosen.test,
-                experiment.retrieval.model_copy(update={"depth": depth}),
-                store_dir=Path(experiment.output_dir) / "vectors",
-                weights=weights_hash(system.checkpoint, experiment.evaluation) if system.checkpoint else None,
-                exclude_self=self.dataset.exclude_self,
-                advance=advance,
-                **experiment.evaluation.batches,
-            )
-            self._embedded = (system, replace(outcome, device=describe_device(device_of(model))))
-        return self._embedded[1]
+def retrieval_evaluation(system: System, data: Searches) -> Evaluation:
+    """Return the evaluation of a system's search."""
+    experiment, test, encodes = system.dense, data.chosen.test, system.load is not None
+    config = experiment.retrieval
+    settings: list[object] = [config.depth, sorted(set(config.cutoffs))]
+    if encodes:
+        settings.append(config.storage)
+    if system.fused:
+        settings += [config.fuse_depth, config.fuse_k]
+    words = None if encodes and not system.fused else bm25_engine(experiment)
+    evaluation = system_evaluation(
+        system,
+        TASK,
+        data.dataset.name,
+        {"collection": test.content_hash, "settings": hash_json(settings)} | data.dataset.rule_hashes,
+        None,
+        prompt=system.prompt,
+        split=test.split,
+        first_stage=words and first_stage_name(experiment.evaluation.bm25, words),
+        pool=data.chosen.pool,
+        max_queries=data.dataset.max_queries,
+        main_metric=data.dataset.main_metric,
+        caveats=data.chosen.caveats,
+    )
+    return replace(evaluation, size=len(test.queries) + (len(test.corpus) if encodes else 0))
 
 
 def bm25_engine(experiment: DenseExperiment) -> bm25.Engine:
     """Return the implementation of BM25 that is compared and fused with the encoder."""
     setting = experiment.evaluation.first_stage
-    if setting == "bm25s":
-        return "bm25s"
-    if setting == "rank_bm25":
-        return "rank_bm25"
+    if setting in ("bm25s", "rank_bm25"):
+        return cast("bm25.Engine", setting)
     raise UsageError(f"evaluation.first_stage={setting}: retrieval searches with BM25 itself; use bm25s or rank_bm25")
-
-
-def _settings(system: System) -> DenseExperiment:
-    if not isinstance(system.experiment, DenseExperiment):
-        raise TypeError(f"{system.name}: a search needs the settings of dense retrieval")
-    return system.experiment
-
-
-def _words_name(experiment: DenseExperiment) -> str:
-    return first_stage_name(experiment.evaluation.bm25, bm25_engine(experiment))
-
-
-def _cut(run: Run, depth: int) -> Run:
-    return {query_id: head(scores, depth) for query_id, scores in run.items()}
 
 
 def _pool(collection: Collection, n: int, seed: int, key: str) -> Collection:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
@@ -15,20 +16,28 @@ from unimoe.evaluation.model_wrappers import MTEBCrossEncoderWrapper, MTEBEncode
 from unimoe.evaluation.mteb.main_scores import ranks_documents
 from unimoe.evaluation.mteb.prompts import TaskPrompts
 from unimoe.evaluation.mteb.run import evaluate_task
-from unimoe.evaluation.reranking.cluster_model import worker_count
 from unimoe.evaluation.reranking.rerankers import device_of, reranker_of, used_budget
 from unimoe.evaluation.reranking.shards import ShardStore
 from unimoe.evaluation.reranking_eval import rerank_dataset
-from unimoe.evaluation.retrieval_eval import Searches
+from unimoe.evaluation.retrieval_eval import (
+    Searches,
+    bm25_engine,
+    evaluate_retrieval,
+    retrieval_evaluation,
+    retrieval_metrics,
+    retrieval_notes,
+)
 from unimoe.evaluation.spec import Evaluation, Outcome, collection_evaluation, mteb_evaluation
 from unimoe.evaluation.store import ResultStore
 from unimoe.evaluation.systems.system import System
 from unimoe.evaluation.tiers.datasets import LoadedDataset
 from unimoe.evaluation.worker_jobs import mteb_outcome, mteb_part
-from unimoe.metrics import score_run
 from unimoe.models.device import describe_device
 from unimoe.models.embedder import Advance
+from unimoe.models.loader import weights_hash
 from unimoe.results import EvalResult, Task
+from unimoe.retrieval.bm25 import bm25_run
+from unimoe.retrieval.fusion import cut_run, reciprocal_rank_fusion
 
 if TYPE_CHECKING:
     from mteb import AbsTask
@@ -48,14 +57,15 @@ class Evaluator:
 
         A first stage that gives no order has none.
         """
-        if isinstance(data, Searches):
-            yield data.evaluation(system)
-        elif system.load is not None or data.first_stage.ordered:
+        if isinstance(data, Searches) or system.load is not None or data.first_stage.ordered:
             for task in system.tasks if tasks is None else tasks:
                 yield self.on_collection(system, task, data)
 
-    def on_collection(self, system: System, task: Task, data: LoadedDataset) -> Evaluation:
+    def on_collection(self, system: System, task: Task, data: LoadedDataset | Searches) -> Evaluation:
         """Return the evaluation of a system's task on a collection."""
+        if isinstance(data, Searches):
+            evaluation = retrieval_evaluation(system, data)
+            return replace(evaluation, run=partial(self._search, evaluation, system, data))
         evaluation = collection_evaluation(system, task, data)
         if system.load is None:
             return replace(evaluation, size=0, run=lambda _: _first_stage_outcome(data, task))
@@ -94,11 +104,15 @@ class Evaluator:
         """Return whether this process reads a task's data, and no worker does the task whole."""
         return not self.engine.remote or ranks_documents(mteb_task)
 
+    def _model(self, evaluation: Evaluation, system: System) -> Any:
+        identity = evaluation.fingerprint if evaluation.reusable else None
+        return self.engine.model(system, evaluation.title, identity)
+
     def _run(
         self, score: Callable[..., Outcome], evaluation: Evaluation, system: System, data: Any, advance: Advance | None
     ) -> Outcome:
         """Score by the system's model, and add where it computed, in what batches, and what a server was paid."""
-        model = self.engine.model(system, evaluation.title, evaluation.unit_identity)
+        model = self._model(evaluation, system)
         before = dict(getattr(model, "usage", {}))
         outcome = score(model, evaluation, system, data, advance)
         if evaluation.task == "embedding":
@@ -113,8 +127,7 @@ class Evaluator:
     ) -> Outcome:
         reranker, folder = reranker_of(model, **system.experiment.evaluation.batches), self._kept(evaluation)
         store = ShardStore(folder, evaluation.fingerprint) if folder else None
-        outcome = rerank_dataset(reranker, data, store=store, advance=advance)
-        return replace(outcome, seconds=outcome.seconds / worker_count(model))
+        return rerank_dataset(reranker, data, store=store, advance=advance)
 
     def _embed(
         self, model: Any, evaluation: Evaluation, system: System, data: LoadedDataset, advance: Advance | None
@@ -147,6 +160,56 @@ class Evaluator:
         budget = reranker_of(model, **settings.batches).token_budget
         return replace(outcome, token_budget=budget, queries_without_candidates=[])
 
+    def _search(self, evaluation: Evaluation, system: System, data: Searches, advance: Advance | None) -> Outcome:
+        """Search by words, by vectors or by both, and score what is found."""
+        experiment, test, dataset = system.dense, data.chosen.test, data.dataset
+        config, start = experiment.retrieval, time.perf_counter()
+        deep = max(config.depth, config.fuse_depth or 0)  # both sides of a fusion are searched to
+        embedded = self._embedded(evaluation, system, data, deep, advance) if system.load else None
+        run = embedded.run if embedded else {}
+        if embedded is None or system.fused:
+            run = bm25_run(
+                test,
+                deep,
+                experiment.evaluation.bm25,
+                engine=bm25_engine(experiment),
+                exclude_self=dataset.exclude_self,
+                advance=None if system.fused else advance,
+                cached=True,
+            )
+        if embedded is not None and system.fused:
+            start = time.perf_counter()
+            sides = [cut_run(side, config.fuse_depth or deep) for side in (run, embedded.run)]
+            run = reciprocal_rank_fusion(sides, depth=config.depth, k=config.fuse_k)
+        outcome = Outcome.of_run(test, cut_run(run, config.depth), dataset.main_metric, retrieval_metrics(config))
+        outcome = replace(outcome, items=0, seconds=time.perf_counter() - start)
+        if embedded is None:
+            return outcome
+        outcome = replace(outcome, device=embedded.device, token_budget=experiment.evaluation.token_budget)
+        if system.fused:
+            return outcome
+        notes = retrieval_notes(test, config.depth)
+        return replace(outcome, items=embedded.items, seconds=embedded.seconds, notes=notes)
+
+    def _embedded(
+        self, evaluation: Evaluation, system: System, data: Searches, depth: int, advance: Advance | None
+    ) -> Outcome:
+        """Embed and search once for an encoder and its fusion, and not at all if both results exist."""
+        if data.embedded is None or data.embedded[0].load is not system.load:
+            experiment, model = system.dense, self._model(evaluation, system)
+            outcome = evaluate_retrieval(
+                model,
+                data.chosen.test,
+                experiment.retrieval.model_copy(update={"depth": depth}),
+                store_dir=Path(experiment.output_dir) / "vectors",
+                weights=weights_hash(system.checkpoint, experiment.evaluation) if system.checkpoint else None,
+                exclude_self=data.dataset.exclude_self,
+                advance=advance,
+                **experiment.evaluation.batches,
+            )
+            data.embedded = system, replace(outcome, device=describe_device(device_of(model)))
+        return data.embedded[1]
+
     def _kept(self, evaluation: Evaluation) -> Path | None:
         """Return the folder of what a killed evaluation finds again; None where it may be another system's.
 
@@ -170,16 +233,7 @@ def _adapted(evaluation: Evaluation, system: System, advance: Advance | None) ->
 
 def _first_stage_outcome(data: LoadedDataset, task: Task) -> Outcome:
     """Score the first stage alone: as candidates to rerank, or as retrieval from the whole corpus."""
-    collection, reranking = data.collection, task == "reranking"
-    run = data.candidates if reranking else data.first_stage.run
-    scores = score_run(collection.qrels, run, relevance_level=collection.relevance_level)
-    return Outcome(
-        main_metric=data.dataset.main_metric,
-        run=run,
-        qrels=collection.qrels,
-        queries=collection.queries,
-        scores=scores,
-        relevance_level=collection.relevance_level,
-        first_stage=scores if reranking and data.first_stage.ordered else None,
-        queries_without_candidates=data.queries_without_candidates if reranking else None,
-    )
+    if task != "reranking":
+        return Outcome.of_run(data.collection, data.first_stage.run, data.dataset.main_metric)
+    outcome = Outcome.of_run(data.collection, data.candidates, data.dataset.main_metric)
+    return replace(outcome, first_stage=outcome.scores, queries_without_candidates=data.queries_without_candidates)

@@ -13,12 +13,13 @@ from typing import TYPE_CHECKING, Any
 from unimoe.config import DenseExperiment
 from unimoe.core.io import hash_json
 from unimoe.core.trec import Qrels, Run
+from unimoe.data.collection import Collection
 from unimoe.data.mteb_names import find_tasks, mteb_name
 from unimoe.evaluation.mteb.main_scores import main_metric
 from unimoe.evaluation.mteb.prompts import TaskCard, TaskPrompts
 from unimoe.evaluation.systems.system import ZERO_SHOT_ARM, System
 from unimoe.evaluation.tiers.datasets import Dataset, LoadedDataset
-from unimoe.metrics import Scores
+from unimoe.metrics import DEFAULT_METRICS, Scores, score_run
 from unimoe.models.embedder import Advance
 from unimoe.models.loader import weights_hash
 from unimoe.results import Identity, Task, TrainingBudget
@@ -40,21 +41,10 @@ def _nowhere(advance: Advance | None) -> Outcome:
 
 @dataclass(frozen=True)
 class Evaluation:
-    """One system on one task and dataset: all that is known before anything is scored.
+    """One system on one task and dataset: all of its ``EvalResult`` that is known before anything is scored.
 
     Attributes:
-        system: name of the arm.
-        seed: of its training; None where it has none.
-        task: which of our tasks.
-        dataset: the dataset's name in results.
-        identity: a result is never overwritten by one of another identity.
-        hashes: content hashes of what scores depend on, by name.
-        config: the configuration as it was resolved.
-        main_metric: the metric that decides; None for whatever the outcome has.
-        dtype: what the model computes in; None without a model.
-        caveats: why the result is unfit for decisions; empty when it is fit.
-        task_type: MTEB's type of the task; None outside MTEB.
-        training: what a trained arm saw.
+        main_metric: None for whatever the outcome has.
         reusable: whether the hashes tell this system from every other; where they do not, it is always evaluated again.
         size: pairs or texts that a model has to score, for the progress bar; None where only MTEB knows.
         run: evaluates; takes what is called with the number of items done. A study has outcomes from elsewhere.
@@ -87,37 +77,22 @@ class Evaluation:
         """The hash of what a pair's score depends on besides its tokens; batches and versions only round it."""
         return hash_json([self.identity.base_model, self.identity.prompt, self.hashes.get("checkpoint"), self.dtype])
 
-    @property
-    def unit_identity(self) -> str | None:
-        """The fingerprint; None where no later run may find what was scored."""
-        return self.fingerprint if self.reusable else None
-
 
 @dataclass(frozen=True)
 class Outcome:
-    """What an evaluation found.
+    """What an evaluation found; ``EvalResult`` and its ``Provenance`` say what the fields are that they have too.
 
     Attributes:
-        main_metric: the metric that decides.
         run: query id to ``{document id: score}``; empty for tasks without queries, as are the next two.
-        qrels: the judgments.
         queries: the texts of the judged queries, at least.
+        items: pairs or texts that a model scored; None where there is no model.
+        seconds: time of scoring.
+        queries_without_candidates: None where nothing was reranked.
+        main_score: MTEB's main score, the mean over splits and subsets; None outside MTEB, as is ``task_type``.
+        mteb_json: MTEB's own result as JSON values, with None for what is no number (nAUC of equal scores).
+        notes: what to know before the scores are believed, in sentences.
         groups: the ids of the queries that have one value together, by the name that ``scores`` has it under; empty
             where each query has its own.
-        scores: by query and on average; empty for tasks without queries.
-        items: pairs or texts that a model scored; None where there is no model.
-        seconds: time of scoring, of all processes together.
-        relevance_level: the lowest grade that binary metrics counted as relevant.
-        device: description of the device that computed.
-        token_budget: tokens of one forward pass; None without a model, or where sequences are counted instead.
-        first_stage: the scores of the candidates in their first-stage order; None where there is no such order.
-        queries_without_candidates: judged queries that had none, which count 0; None where nothing was reranked.
-        truncated_queries: ids of queries so long that the reranker saw only their beginning and no document, sorted.
-        main_score: MTEB's main score, the mean over splits and subsets; None outside MTEB.
-        mteb_json: MTEB's own result as JSON values, with None for what is no number (nAUC of equal scores).
-        task_type: MTEB's type of the task; None outside MTEB.
-        notes: what to know before the scores are believed, in sentences.
-        usage: what a server was paid for the scores, by name: requests, tokens, searches.
     """
 
     main_metric: str
@@ -140,6 +115,15 @@ class Outcome:
     usage: Mapping[str, float] = field(default_factory=dict)
     groups: Mapping[str, Sequence[str]] = field(default_factory=dict)
 
+    @classmethod
+    def of_run(
+        cls, collection: Collection, run: Any, main_metric: str, metrics: Sequence[str] = DEFAULT_METRICS, **found: Any
+    ) -> Outcome:
+        """Score a run over a collection; ``found`` is what else is known."""
+        level = collection.relevance_level
+        scores = score_run(collection.qrels, run, metrics, level)
+        return cls(main_metric, run, collection.qrels, collection.queries, scores, relevance_level=level, **found)
+
     @property
     def aggregate(self) -> dict[str, float]:
         """Mean over judged queries, by metric, with MTEB's main score beside them; without queries that alone."""
@@ -158,27 +142,28 @@ class Outcome:
 
 def collection_evaluation(system: System, task: Task, data: LoadedDataset) -> Evaluation:
     """Return the evaluation of a system's task on a collection."""
-    dataset, prompt = data.dataset, system.prompt
-    pooled = task == "embedding" and len(data.pooled.corpus) < data.whole_size
+    dataset, card, prompt = data.dataset, None, system.prompt
+    part, rule = "candidates", dataset.rule_hashes
+    identity: dict[str, Any] = {"first_stage": data.first_stage.source} if task != "embedding" else {}
+    if task == "reranking":
+        rule, identity["depth"] = {}, dataset.depth  # the candidates' hash holds the rule
     if task == "embedding":
         name = data.collection.name  # which the task is named by, whatever folder it is read from
+        card, part = _mteb_card(dataset.collection), "pool"
         prompt = _prompt_on_task(system, _mteb_card(name) or _CollectionCard(name))
-    part = "pool" if task == "embedding" else "candidates"
-    rule = {} if task == "reranking" else dataset.rule_hashes  # the candidates' hash holds it
+        identity["pool"] = size if (size := len(data.pooled.corpus)) < data.whole_size else None
     return system_evaluation(
         system,
         task,
-        result_dataset(task, dataset),
+        card.name if card else dataset.name,
         {name: data.hashes[name] for name in ("collection", part)} | rule,
-        _mteb_card(dataset.collection) if task == "embedding" else None,
+        card,
         prompt=prompt,
         split=dataset.split,
-        first_stage=None if task == "embedding" else data.first_stage.source,
-        depth=dataset.depth if task == "reranking" else None,
-        pool=len(data.pooled.corpus) if pooled else None,
         max_queries=dataset.max_queries,
         main_metric=dataset.main_metric,
         caveats=data.caveats,
+        **identity,
     )
 
 
@@ -252,7 +237,7 @@ def system_evaluation(
             base_model=system.base_identity,
             checkpoint=system.which,
             prompt=prompt,
-            **{"depth": None, "pool": None, "max_queries": None, **identity},
+            **identity,
         ),
         hashes=data_hashes | model_hashes(system.base_identity, prompt, trained),
         config=config,

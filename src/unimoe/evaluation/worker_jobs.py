@@ -16,7 +16,7 @@ import torch
 from numpy.typing import NDArray
 
 from unimoe.cluster.units import UnitStore
-from unimoe.cluster.work import Compute, Part, Recipe
+from unimoe.cluster.worker import Compute, Part, Recipe
 from unimoe.config import DenseExperiment, Experiment, MTEBConfig
 from unimoe.core.errors import DataError
 from unimoe.core.io import atomic_dir, cache_dir, read_bytes
@@ -25,7 +25,6 @@ from unimoe.evaluation.model_wrappers import MTEBEncoderWrapper
 from unimoe.evaluation.mteb.prompts import TaskPrompts
 from unimoe.evaluation.mteb.run import evaluate_task, load_from_hub
 from unimoe.evaluation.reranking.rerankers import device_of, reranker_of, returns_logits, used_budget
-from unimoe.evaluation.reranking.shards import timed_scores
 from unimoe.evaluation.spec import Outcome, mteb_data_hash
 from unimoe.evaluation.systems.named import Naming, named_system
 from unimoe.evaluation.systems.retriever import encoder_retriever
@@ -94,7 +93,7 @@ def jobs_of(recipe: Recipe, device: torch.device, store: UnitStore) -> Mapping[s
         """Return the scores of pairs, which are numbers of texts; then seconds and token budget."""
         reranker, texts = reranker_of(model(), **part["options"]), part["texts"]
         prepared = reranker.prepare([(texts[query], texts[document]) for query, document in part["pairs"]])
-        found = timed_scores(reranker, prepared)
+        found = reranker.shard_scores(prepared)
         return np.array([*found.scores, found.seconds, reranker.token_budget or 0])
 
     def truncated(part: Part) -> list[str]:

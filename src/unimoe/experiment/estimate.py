@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from unimoe.config import Experiment
 from unimoe.config.training import ArmConfig
-from unimoe.evaluation.extra_systems import load_extra_systems, planned_extra_systems
+from unimoe.evaluation.chosen import load_extra_systems, planned_extra_systems
 from unimoe.evaluation.plan import PlannedDataset, prompt_sample, spread
 from unimoe.evaluation.systems.system import ZERO_SHOT_ARM
 from unimoe.evaluation.tiers.datasets import LoadedDataset, tier_datasets

@@ -24,9 +24,9 @@ from unimoe.core.console import Steps, in_hours, stderr
 from unimoe.core.errors import DataError
 from unimoe.core.io import Strict, read_json, write_json
 from unimoe.data.mteb_names import mteb_name
+from unimoe.evaluation.chosen import load_extra_systems
 from unimoe.evaluation.dev_eval import DevEvaluation
 from unimoe.evaluation.engines import ClusterEngine, Engine, LocalEngine
-from unimoe.evaluation.extra_systems import load_extra_systems
 from unimoe.evaluation.mteb.prompts import TaskPrompts
 from unimoe.evaluation.partial_results import partial_scores
 from unimoe.evaluation.runner import Evaluator
@@ -38,8 +38,7 @@ from unimoe.evaluation.systems.system import (
     trained_system,
     zero_shot_system,
 )
-from unimoe.evaluation.tiers.datasets import LoadedDataset, TierName, tier_datasets
-from unimoe.evaluation.tiers.loading import load_reporting
+from unimoe.evaluation.tiers.datasets import LoadedDataset, TierName, load_reporting, tier_datasets
 from unimoe.experiment.run_record import RunRecord
 from unimoe.experiment.training_job import train_by_worker
 from unimoe.models.checkpoint import WITHOUT_EFFECT, first_difference, folder_name

@@ -12,7 +12,7 @@ import torch
 from unimoe.cluster.cluster import Cluster
 from unimoe.cluster.folder_job import Tick, done_by_worker, folder_jobs
 from unimoe.cluster.units import UnitStore
-from unimoe.cluster.work import Compute, Part, Recipe
+from unimoe.cluster.worker import Compute, Part, Recipe
 from unimoe.config import Experiment
 from unimoe.core.errors import DataError
 from unimoe.evaluation.dev_eval import DevEvaluation

@@ -46,6 +46,11 @@ def reciprocal_rank_fusion(runs: Sequence[Mapping[str, Mapping[str, float]]], *,
     return fused
 
 
+def cut_run(run: Run, depth: int) -> Run:
+    """Keep the first ``depth`` documents of each query."""
+    return {query_id: head(scores, depth) for query_id, scores in run.items()}
+
+
 @dataclass(frozen=True)
 class Hybrid:
     """A first stage of two rankings.

@@ -15,7 +15,7 @@ from unimoe.cluster import folder_job
 from unimoe.cluster.cluster import Cluster
 from unimoe.cluster.folder_job import Tick, done_by_worker, folder_jobs
 from unimoe.cluster.units import UnitStore
-from unimoe.cluster.work import Compute, Part
+from unimoe.cluster.worker import Compute, Part
 from unimoe.core.errors import DataError
 
 PART: Part = {"key": "k", "steps": 4}

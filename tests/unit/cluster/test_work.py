@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 from numpy.typing import NDArray
 
-from unimoe.cluster.work import packed, unpacked
+from unimoe.cluster.worker import packed, unpacked
 
 DTYPES = st.sampled_from([np.float16, np.float32, np.float64, np.int64, np.uint8, np.bool_])
 JSON = st.recursive(

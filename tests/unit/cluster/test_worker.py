@@ -11,8 +11,7 @@ import pytest
 import torch
 
 from unimoe.cluster.units import UnitStore
-from unimoe.cluster.work import Compute, Part
-from unimoe.cluster.worker import Worker
+from unimoe.cluster.worker import Compute, Part, Worker
 from unimoe.core.errors import DataError, InputError, UsageError
 
 

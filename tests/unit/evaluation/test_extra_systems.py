@@ -15,7 +15,7 @@ from support.tiny_rerankers import save_tiny_cross_encoder
 from unimoe.config import Experiment
 from unimoe.config.files import parse_config
 from unimoe.core.errors import DataError, UsageError
-from unimoe.evaluation.extra_systems import load_extra_systems, planned_extra_systems
+from unimoe.evaluation.chosen import load_extra_systems, planned_extra_systems
 from unimoe.evaluation.tiers.datasets import LoadedDataset, chosen_datasets
 
 CPU = torch.device("cpu")

@@ -24,8 +24,7 @@ from unimoe.data.source import find_source
 from unimoe.evaluation.retrieval_eval import dense_collection
 from unimoe.evaluation.spec import Evaluation, Outcome
 from unimoe.evaluation.store import ResultStore
-from unimoe.evaluation.tiers.datasets import chosen_datasets
-from unimoe.evaluation.tiers.loading import load_reporting, relevance_level_note
+from unimoe.evaluation.tiers.datasets import chosen_datasets, load_reporting, relevance_level_note
 from unimoe.metrics import score_run
 
 GRADED = Collection(

@@ -6,7 +6,7 @@ in memory, hands all pairs to a cross-encoder at once, and starts a killed task 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar
@@ -27,11 +27,13 @@ if TYPE_CHECKING:
     from mteb.abstasks.task_metadata import TaskMetadata
 
 Adapter = TypeVar("Adapter", bound=MTEBWrapper[Any])
+Texts = dict[str, Document]
+Ranked = Mapping[str, Sequence[str]]
 
 
 def task_texts(
     rows: datasets.Dataset, task: TaskMetadata, role: Literal["query", "document"]
-) -> tuple[dict[str, Document], dict[str, str | None]]:
+) -> tuple[Texts, dict[str, str | None]]:
     """Return the queries or documents of a task by id, as MTEB gives them to a model, and their own instructions."""
     from mteb._create_dataloaders import _corpus_to_dict, create_dataloader
     from mteb.types import PromptType
@@ -50,24 +52,44 @@ def task_texts(
 
 
 class _SearchModel(Generic[Adapter]):
-    """What MTEB searches with: it gives the corpus first, then the queries."""
+    """What MTEB searches with: it gives the corpus first, then the queries.
+
+    What a killed task finds again is kept in ``folder``.
+    """
 
     def __init__(self, model: Adapter, folder: Path) -> None:
         self._model, self._folder, self.mteb_model_meta = model, folder, model.mteb_model_meta
         self.truncated: dict[tuple[str, str], list[str]] = {}
         """By split and subset, the queries so long that a reranker saw only their beginning."""
-        self._corpus: dict[str, Document] = {}
+        self._corpus: Texts = {}
 
     def index(self, corpus: datasets.Dataset, *, task_metadata: TaskMetadata, **_: Any) -> None:
         """Take the corpus of a split, for the search that follows."""
         self._corpus, _instructions = task_texts(corpus, task_metadata, "document")
 
+    def _taken(self, queries: datasets.Dataset, task: TaskMetadata, top_ranked: Ranked | None) -> Any:
+        """Return queries with their instructions, documents, and the candidates of each query, none without any."""
+        corpus, self._corpus = self._corpus, {}  # the next search may need the memory
+        asked, instructions = task_texts(queries, task, "query")
+        if top_ranked is None:
+            return asked, instructions, corpus, None
+        candidates = {query: top_ranked.get(query) or [] for query in asked}
+        for query, documents in candidates.items():
+            for document in documents:
+                if document not in corpus:
+                    raise DataError(
+                        f"{task.name}, query {query!r}: candidate {document!r} is no document of the corpus"
+                    )
+        wanted = dict.fromkeys(key for found in candidates.values() for key in found)
+        return asked, instructions, {key: corpus[key] for key in wanted}, candidates
+
+    def _fingerprint(self, **options: Any) -> str:
+        """Return the hash of what vectors and scores depend on besides the texts; the revision is one of all else."""
+        return hash_json([self.mteb_model_meta.revision, options])
+
 
 class DenseSearch(_SearchModel[MTEBEncoderWrapper]):
-    """Ranks documents by the cosine of embeddings.
-
-    Vectors are kept below ``folder``, by split, subset and role, so that a killed task finds them again.
-    """
+    """Ranks documents by the cosine of embeddings, whose vectors are kept by split, subset and role."""
 
     def search(
         self,
@@ -77,35 +99,22 @@ class DenseSearch(_SearchModel[MTEBEncoderWrapper]):
         hf_split: str,
         hf_subset: str,
         top_k: int,
-        top_ranked: Mapping[str, Sequence[str]] | None = None,
+        top_ranked: Ranked | None = None,
         **_: Any,
     ) -> Run:
-        """Find the best documents of each query, or rank those that are given.
-
-        Args:
-            queries: of a split.
-            task_metadata: MTEB's card of the task.
-            hf_split: name of the split.
-            hf_subset: name of the subset.
-            top_k: documents wanted per query.
-            top_ranked: query id to the ids of the documents to rank; None for the whole corpus.
-        """
-        corpus, self._corpus = self._corpus, {}  # the next search may need the memory
-        asked, _instructions = task_texts(queries, task_metadata, "query")
+        """Find the best ``top_k`` documents of each query, or rank those that ``top_ranked`` names."""
+        asked, _instructions, corpus, candidates = self._taken(queries, task_metadata, top_ranked)
         folder = self._folder / safe_name(f"{hf_split}-{hf_subset}")
-        if top_ranked is not None:
-            candidates = _candidates(task_metadata.name, asked, corpus, top_ranked)
-            corpus = _of(corpus, candidates)
         found = self._embedded(asked, task_metadata, "query", folder)  # first: a broken model is noticed in seconds
         if not corpus:
             return {query: {} for query in asked}
         store = self._embedded(corpus, task_metadata, "document", folder)
-        if top_ranked is not None:
+        if candidates is not None:
             return search_among(found.vectors, found.ids, store.vectors, store.ids, candidates, top_k)
         device = self._model.model.device
         return search(found.vectors, found.ids, store.vectors, store.ids, top_k, device=device)
 
-    def _embedded(self, texts: Mapping[str, Document], task: TaskMetadata, role: str, folder: Path) -> Embedded:
+    def _embedded(self, texts: Texts, task: TaskMetadata, role: str, folder: Path) -> Embedded:
         """Return the vectors of queries or documents: the store's, or in memory where they are few queries."""
         model, options = self._model, self._model.options(task, role)
         ids = sorted(texts)
@@ -116,7 +125,7 @@ class DenseSearch(_SearchModel[MTEBEncoderWrapper]):
             partial(model.model.encode, **options),
             texts,
             folder / role,
-            fingerprint=_fingerprint(model, options),
+            fingerprint=self._fingerprint(**options),
             characters=ENCODED_CHARACTERS,
             spread=spread_over(model.model, **options),
             label=f"{task.name}, {role}",
@@ -125,7 +134,7 @@ class DenseSearch(_SearchModel[MTEBEncoderWrapper]):
 
 
 class CandidateReranking(_SearchModel[MTEBCrossEncoderWrapper]):
-    """Ranks the candidates of a task by a cross-encoder, in shards that a killed task finds again in ``folder``."""
+    """Ranks the candidates of a task by a cross-encoder, in shards."""
 
     def search(
         self,
@@ -135,16 +144,14 @@ class CandidateReranking(_SearchModel[MTEBCrossEncoderWrapper]):
         hf_split: str,
         hf_subset: str,
         top_k: int,
-        top_ranked: Mapping[str, Sequence[str]] | None = None,
+        top_ranked: Ranked | None = None,
         **_: Any,
     ) -> Run:
-        """Score the candidates of each query; arguments as in ``DenseSearch.search``."""
+        """Score the candidates of each query."""
         model, name = self._model, task_metadata.name
-        corpus, self._corpus = self._corpus, {}
-        if top_ranked is None:
+        asked, given, corpus, candidates = self._taken(queries, task_metadata, top_ranked)
+        if candidates is None:
             raise DataError(f"{name}: gives no candidates to rerank; let the model embed there")
-        asked, given = task_texts(queries, task_metadata, "query")
-        candidates = _candidates(name, asked, corpus, top_ranked)
         alike: dict[str | None, dict[str, dict[str, float]]] = {}  # queries by their instruction
         for query, documents in candidates.items():
             own = model.prompts.instruction(task_metadata, given[query])
@@ -152,34 +159,10 @@ class CandidateReranking(_SearchModel[MTEBCrossEncoderWrapper]):
         run: Run = {}
         for instruction, some in alike.items():
             reranker = model.reranker(instruction)
-            store = ShardStore(self._folder, _fingerprint(model, getattr(reranker, "options", {})))
+            store = ShardStore(self._folder, self._fingerprint(instruction=instruction))
             texts = {query: asked[query].full_text for query in some}
             self.truncated.setdefault((hf_split, hf_subset), []).extend(reranker.truncated_queries(texts))
-            part = Collection(name, hf_split, _of(corpus, some), texts, {})
+            part = Collection(name, hf_split, corpus, texts, {})
             reranked, _scores = rerank_run(reranker, part, some, store=store, advance=model.advance)
             run |= {query: head(scores, top_k) for query, scores in reranked.items()}
         return run
-
-
-def _fingerprint(model: MTEBWrapper[Any], options: Mapping[str, Any]) -> str:
-    """Return the hash of what vectors and scores depend on besides the texts; the revision is one of all else."""
-    return hash_json([model.mteb_model_meta.revision, dict(options)])
-
-
-def _of(corpus: Mapping[str, Document], candidates: Mapping[str, Iterable[str]]) -> dict[str, Document]:
-    return {key: corpus[key] for key in dict.fromkeys(key for found in candidates.values() for key in found)}
-
-
-def _candidates(
-    task: str,
-    queries: Mapping[str, Document],
-    corpus: Mapping[str, Document],
-    top_ranked: Mapping[str, Sequence[str]],
-) -> dict[str, Sequence[str]]:
-    """Return the documents to rank for each query, none where the task names none; refuse one outside the corpus."""
-    found = {query: top_ranked.get(query) or [] for query in queries}
-    for query, documents in found.items():
-        for document in documents:
-            if document not in corpus:
-                raise DataError(f"{task}, query {query!r}: candidate {document!r} is no document of the corpus")
-    return found

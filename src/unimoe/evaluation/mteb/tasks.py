@@ -8,9 +8,10 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import nullcontext
+from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any, TypeVar
+from typing import Any, cast
 
 from unimoe.core.trec import Qrels, Run
 from unimoe.data.collection import Collection
@@ -27,8 +28,6 @@ from mteb.abstasks import AbsTaskRetrieval  # noqa: E402
 from mteb.abstasks.retrieval_dataset_loaders import RetrievalSplitData  # noqa: E402
 from mteb.abstasks.task_metadata import TaskMetadata  # noqa: E402
 
-T = TypeVar("T")
-
 _SUBSET = "default"  # what MTEB calls the only subset of a task
 _UNKNOWN_LANGUAGE = "und-Zyyy"
 _LOADER_BATCH = 1024  # rows per step of MTEB's data loader; the model forms its batches itself
@@ -37,13 +36,9 @@ _LOADER_BATCH = 1024  # rows per step of MTEB's data loader; the model forms its
 class CollectionTask(AbsTaskRetrieval):
     """A collection as a retrieval task of MTEB.
 
-    As in ``trec_eval -c``, every judged query counts; the others are not searched for.
-
-    Args:
-        collection: its split becomes the task's only one.
-        exclude_self: leave out the document whose id is the query's. Right where queries are documents of the corpus
-            (ArguAna, Quora), wrong where ids coincide by chance.
-        published: MTEB's own card of the task that the collection is; without it the collection names the task.
+    As in ``trec_eval -c``, every judged query counts; the others are not searched for. ``exclude_self`` leaves out the
+    document whose id is the query's, which is wrong where ids coincide by chance. ``published`` is MTEB's own card of
+    the task that the collection is; without it the collection names the task.
     """
 
     def __init__(
@@ -62,71 +57,53 @@ class Rankings:
 
     MTEB's prediction files still hold documents with their query's id; these runs do not. Where a task has several
     splits or subsets, query ids begin with theirs.
+
+    Attributes:
+        groups: of queries over which the main score is a mean; none where each query has a value.
+        truncated_queries: those so long that a reranker saw only their beginning, sorted.
     """
 
     def __init__(self, task: AbsTask) -> None:
-        self._task = task
-        self._found: dict[tuple[str, str], tuple[Mapping[str, Any], Mapping[str, Any], dict[str, Group]]] = {}
-        self.truncated: Mapping[tuple[str, str], list[str]] = {}
+        self.run: Run = {}
+        self.qrels: Qrels = {}
+        self.queries: dict[str, str] = {}
+        self.groups: dict[str, Group] = {}
+        self.truncated_queries: list[str] = []
+        self._several = len(task.eval_splits) * len(task.hf_subsets) > 1
         if isinstance(task, AbsTaskRetrieval):
-            own = task.task_specific_scores
+            setattr(task, "task_specific_scores", partial(self._scores, task, task.task_specific_scores))  # noqa: B010
 
-            def kept(scores: Any, qrels: Any, results: Any, hf_split: str, hf_subset: str) -> dict[str, float]:
-                asked = {query: grades for query, grades in qrels.items() if query in results}  # MTEB scores no other
+    def name(self, query: str, split: str, subset: str) -> str:
+        """Return the id of a query."""
+        return f"{split}/{subset}/{query}" if self._several else query
 
-                def score(queries: Iterable[str]) -> dict[str, float]:
-                    judged, ranked = ({query: part[query] for query in queries} for part in (asked, results))
-                    return own(scores, judged, ranked, hf_split=hf_split, hf_subset=hf_subset)
+    def _scores(
+        self,
+        task: AbsTaskRetrieval,
+        own: Callable[..., dict[str, float]],
+        scores: Any,
+        qrels: Mapping[str, Mapping[str, Any]],
+        results: Mapping[str, Mapping[str, Any]],
+        hf_split: str,
+        hf_subset: str,
+    ) -> dict[str, float]:
+        """Take what is scored, and return the task's own scores of it."""
 
-                groups = groups_of(task.metadata.main_score, asked, results, score)
-                self._found[hf_split, hf_subset] = (asked, results, groups)
-                return own(scores, qrels, results, hf_split=hf_split, hf_subset=hf_subset)
+        def score(queries: Iterable[str]) -> dict[str, float]:
+            judged, ranked = ({query: part[query] for query in queries} for part in (asked, results))
+            return own(scores, judged, ranked, hf_split=hf_split, hf_subset=hf_subset)
 
-            setattr(task, "task_specific_scores", kept)  # noqa: B010 - on this task, not on its class
-
-    @property
-    def qrels(self) -> Qrels:
-        """Query id to ``{document id: grade}``; empty for tasks that rank nothing."""
-        return self._named(
-            lambda place: {q: {d: int(grade) for d, grade in own.items()} for q, own in self._found[place][0].items()}
-        )
-
-    @property
-    def run(self) -> Run:
-        """Query id to ``{document id: score}``, the best 1000."""
-        return self._named(
-            lambda place: {q: {d: float(s) for d, s in own.items()} for q, own in self._found[place][1].items()}
-        )
-
-    @property
-    def groups(self) -> dict[str, Group]:
-        """The groups of queries over which the main score is a mean, by name; none where each query has a value."""
-
-        def named(place: tuple[str, str]) -> dict[str, Group]:
-            prefix, groups = self._prefix(place), self._found[place][2]
-            return {name: Group(one.value, [prefix + query for query in one.queries]) for name, one in groups.items()}
-
-        return self._named(named)
-
-    @property
-    def truncated_queries(self) -> list[str]:
-        """Queries so long that a reranker saw only their beginning, sorted."""
-        return sorted(self._named(lambda place: dict.fromkeys(self.truncated.get(place, ()))))
-
-    @property
-    def queries(self) -> dict[str, str]:
-        """The text of each query that is ranked for, by its id; empty for tasks that rank nothing."""
-        data: Any = self._task.dataset
-        return self._named(
-            lambda place: {str(row["id"]): str(row["text"]) for row in data[place[1]][place[0]]["queries"]}
-        )
-
-    def _named(self, of: Callable[[tuple[str, str]], Mapping[str, T]]) -> dict[str, T]:
-        """Return what every split and subset has by name, together."""
-        return {self._prefix(place) + name: value for place in self._found for name, value in of(place).items()}
-
-    def _prefix(self, place: tuple[str, str]) -> str:
-        return "".join(f"{part}/" for part in place) if len(self._found) > 1 else ""
+        named = partial(self.name, split=hf_split, subset=hf_subset)
+        asked = {query: grades for query, grades in qrels.items() if query in results}  # MTEB scores no other
+        for name, group in groups_of(task.metadata.main_score, asked, results, score).items():
+            self.groups[named(name)] = Group(group.value, list(map(named, group.queries)))
+        self.qrels |= {
+            named(query): {key: int(grade) for key, grade in grades.items()} for query, grades in asked.items()
+        }
+        self.run |= {named(query): {key: float(s) for key, s in found.items()} for query, found in results.items()}
+        data: Any = task.dataset
+        self.queries |= {named(str(row["id"])): str(row["text"]) for row in data[hf_subset][hf_split]["queries"]}
+        return own(scores, qrels, results, hf_split=hf_split, hf_subset=hf_subset)
 
 
 def run_task(model: MTEBWrapper[Any], task: AbsTask, folder: Path | None) -> tuple[TaskResult, Rankings]:
@@ -136,13 +113,11 @@ def run_task(model: MTEBWrapper[Any], task: AbsTask, folder: Path | None) -> tup
     """
     task, drawn = copy.copy(task), copy.deepcopy((task.rng_state, task.np_rng))
     task.rng_state, task.np_rng = drawn  # clustering draws its samples from the task's own generator
-    rankings = Rankings(task)
-    search: Any = DenseSearch if isinstance(model, MTEBEncoderWrapper) else CandidateReranking
+    rankings, asked = Rankings(task), cast("Any", model)
     with TemporaryDirectory(prefix="unimoe-") if folder is None else nullcontext(folder) as place:
-        asked: Any = model
         if isinstance(task, AbsTaskRetrieval):
+            search: Any = DenseSearch if isinstance(model, MTEBEncoderWrapper) else CandidateReranking
             asked = search(model, Path(place))
-            rankings.truncated = asked.truncated
         results = evaluate(
             asked,
             task,
@@ -152,6 +127,8 @@ def run_task(model: MTEBWrapper[Any], task: AbsTask, folder: Path | None) -> tup
             show_progress_bar=False,
             encode_kwargs={"batch_size": _LOADER_BATCH, "show_progress_bar": False},
         )
+    truncated: Mapping[tuple[str, str], list[str]] = getattr(asked, "truncated", {})
+    rankings.truncated_queries = sorted(rankings.name(key, *at) for at, keys in truncated.items() for key in keys)
     return results.task_results[0], rankings
 
 

@@ -5,16 +5,16 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import chain
-from typing import Any, Unpack
+from typing import Any
 
 import numpy as np
 import torch
 
 from unimoe.cluster.cluster import ClusterWorkers
-from unimoe.cluster.work import Part
+from unimoe.cluster.worker import Part
 from unimoe.core.errors import InputError
 from unimoe.data.collection import Collection
-from unimoe.evaluation.reranking.shards import Cut, Pair, Reranker, ShardScores, ShardWork, named_pairs, pair_texts
+from unimoe.evaluation.reranking.shards import Cut, Pair, Reranker, ShardScores, ShardStore, named_pairs, pair_texts
 from unimoe.models.embedder import Advance, Vectors
 from unimoe.retrieval.embeddings import Encode, Spread, cut_units
 
@@ -31,7 +31,7 @@ class ClusterModel:
         self.workers, self.place = workers, facts["place"]
         self.budget: int | None = facts["token_budget"]
         self.logits: bool = facts["logits"]
-        self.cut_by: Cut | None = facts["cut_by"]
+        self.cut_by: Cut = facts["cut_by"]
         for name in ("base_identity", "prompt_name"):
             if name in facts:
                 setattr(self, name, facts[name])
@@ -56,14 +56,13 @@ class ClusterReranker(Reranker):
         return self._model.budget
 
     @property
-    def cut_by(self) -> Cut | None:
+    def cut_by(self) -> Cut:
         """How the model's reranker cuts pairs."""
         return self._model.cut_by
 
     def truncated_queries(self, queries: Mapping[str, str]) -> list[str]:
         """Return the ids of queries that leave no room for a document."""
-        asked = {"queries": dict(queries), "options": self.options}
-        found: list[str] = self._model.workers.ask("truncated", asked)
+        found: list[str] = self._model.workers.ask("truncated", {"queries": dict(queries), "options": self.options})
         return found
 
     def score(self, prepared: Sequence[Any], advance: Advance | None = None) -> Sequence[float]:
@@ -73,10 +72,14 @@ class ClusterReranker(Reranker):
         return scores
 
     def score_shards(
-        self, collection: Collection, shards: Sequence[Sequence[Pair]], **work: Unpack[ShardWork]
+        self,
+        collection: Collection,
+        shards: Sequence[Sequence[Pair]],
+        *,
+        store: ShardStore | None = None,
+        advance: Advance | None = None,
     ) -> ShardScores:
         """Score the shards that ``cut`` made, each as a unit of the cluster's store."""
-        advance = work.get("advance")
 
         def parts() -> Iterator[Part]:
             for number, shard in enumerate(shards, start=1):
@@ -94,18 +97,14 @@ class ClusterReranker(Reranker):
             scores += found
             times.append(seconds)
             budgets.append(int(budget))
-        return ShardScores(scores, math.fsum(times), min(filter(None, budgets), default=None))
+        wall_time = math.fsum(times) / self._model.workers.size
+        return ShardScores(scores, wall_time, min(filter(None, budgets), default=None))
 
     def _part(self, pairs: Sequence[tuple[str, str]]) -> Part:
         """Return a part with each text of some pairs once, as a shard repeats a query or a document."""
         texts = {text: number for number, text in enumerate(dict.fromkeys(chain.from_iterable(pairs)))}
         numbers = [[texts[query], texts[document]] for query, document in pairs]
         return {"options": self.options, "texts": list(texts), "pairs": numbers}
-
-
-def worker_count(model: Any) -> int:
-    """Return how many share a model's work now."""
-    return model.workers.size if isinstance(model, ClusterModel) else 1
 
 
 def spread_over(model: Any, **options: Any) -> Spread:

@@ -34,8 +34,6 @@ _SHARD_BATCHES = 64
 _FIRST_PLACES, _FEW_TIES = 10, 0.1
 """Where equal scores count, and the share of queries up to which they are not worth a note."""
 
-RERANKER_METHODS = ("cut", "prepare", "truncated_queries", "score")
-
 PairScorer = Callable[[list[TextPair]], Sequence[float] | NDArray[np.floating]]
 """Takes the ``(query, document)`` texts of one query and returns a score for each, higher for more relevant."""
 
@@ -47,13 +45,7 @@ class PairModelReranker(Reranker):
     """
 
     def __init__(self, model: PairModel, *, instruction: str | None = None, **batches: Unpack[Batches]) -> None:
-        self._model, self._instruction = model, instruction
-        self._batches: Batches = {"token_budget": None, "batch_size": None, **batches}
-
-    @property
-    def options(self) -> dict[str, Any]:
-        """The arguments beside the model."""
-        return {**self._batches, "instruction": self._instruction}
+        self._model, self._instruction, self._batches = model, instruction, batches
 
     @property
     def token_budget(self) -> int | None:
@@ -94,11 +86,7 @@ class FunctionReranker(Reranker):
         self._function = function
 
     def score(self, prepared: Sequence[TextPair], advance: Advance | None = None) -> list[float]:
-        """Call the function.
-
-        Raises:
-            DataError: it returned something else than a number for each pair.
-        """
+        """Call the function; a DataError where it returns something else than a number for each pair."""
         found: Any = self._function(list(prepared))
         try:
             if np.ma.is_masked(found):
@@ -113,8 +101,7 @@ class FunctionReranker(Reranker):
             raise DataError(f"the reranker returned scores of shape {scores.shape}; return a number for each pair")
         if advance:
             advance(len(prepared))
-        values: list[float] = scores.tolist()
-        return values
+        return list(scores.tolist())
 
 
 class CrossEncoderReranker(Reranker):
@@ -133,13 +120,10 @@ class CrossEncoderReranker(Reranker):
         """Falling length, so that pairs of similar length share a batch."""
         return "length", _SHARD_BATCHES * self._batch_size
 
-    def prepare(self, pairs: Sequence[TextPair]) -> Sequence[TextPair]:
-        """Return the texts, which sentence-transformers tokenises batch by batch, as its tokenizers take them."""
-        return [(well_formed(query), well_formed(document)) for query, document in pairs]
-
     def score(self, prepared: Sequence[TextPair], advance: Advance | None = None) -> list[float]:
         """Return the logit of each pair."""
-        return score_pairs(self._model, prepared, self._batch_size, advance, self._fitting)
+        pairs = [(well_formed(query), well_formed(document)) for query, document in prepared]
+        return score_pairs(self._model, pairs, self._batch_size, advance, self._fitting)
 
 
 def truncation_note(name: str, truncated: Sequence[str]) -> str:
@@ -190,10 +174,7 @@ def reranker_of(model: Any, *, instruction: str | None = None, **batches: Unpack
         return PairModelReranker(model, instruction=instruction, **batches)
     if isinstance(model, ClusterModel):
         return ClusterReranker(model, instruction=instruction, **batches)
-    if callable(getattr(model, "cut", None)):
-        whole: Reranker = model
-        return whole
-    return FunctionReranker(getattr(model, "score", model))
+    return model if isinstance(model, Reranker) else FunctionReranker(getattr(model, "score", model))
 
 
 def returns_logits(model: Any) -> bool:

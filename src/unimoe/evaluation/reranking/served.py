@@ -9,7 +9,7 @@ from functools import cached_property
 from itertools import chain, compress, groupby
 from operator import itemgetter
 from pathlib import Path
-from typing import Any, Unpack
+from typing import Any
 
 from unimoe.config import Experiment, PromptConfig
 from unimoe.config.served import APIS, ServedConfig
@@ -23,13 +23,9 @@ from unimoe.evaluation.reranking.shards import (
     Pair,
     Reranker,
     ShardScores,
-    ShardWork,
+    ShardStore,
     candidate_pairs,
-    named_pairs,
     pair_texts,
-    prepare,
-    read_shard,
-    write_shard,
 )
 from unimoe.models.base import load_tokenizer
 from unimoe.models.batching import batches
@@ -42,7 +38,6 @@ from unimoe.models.served.client import (
     Client,
     Estimate,
     Usage,
-    add_usage,
     estimate,
     usage_text,
 )
@@ -79,6 +74,7 @@ class ServedReranker(Reranker):
         if endpoint is None:
             raise UsageError(f"served.api {settings.api}: it does not rerank; use one that does, such as vllm or tei")
         self._client, self._settings, self._endpoint = Client(url, settings), settings, endpoint
+        self.at_once, self._answered = settings.requests_in_flight, 0.0
         self._batch = endpoint.items(settings)
         self._read = margin if endpoint.probability else number
         self.name = served_name(settings)
@@ -131,35 +127,22 @@ class ServedReranker(Reranker):
         return [score for scores, _ in found for score in scores]
 
     def score_shards(
-        self, collection: Collection, shards: Sequence[Sequence[Pair]], **work: Unpack[ShardWork]
+        self,
+        collection: Collection,
+        shards: Sequence[Sequence[Pair]],
+        *,
+        store: ShardStore | None = None,
+        advance: Advance | None = None,
     ) -> ShardScores:
-        """Score the shards that ``cut`` made, several at a time: what the store has is read, the rest is asked for.
+        """Score the shards that ``cut`` made, each by one request; see ``Reranker``."""
+        self._answered = time.perf_counter()
+        return super().score_shards(collection, shards, store=store, advance=advance)
 
-        Raises:
-            DataError: the server does not answer, or not with a finite number for each pair; names the pair.
-        """
-        store, answered = work.get("store"), time.perf_counter()
-
-        def finished(shard: Sequence[Pair]) -> ShardScores:
-            nonlocal answered
-            prepared = prepare(self, collection, shard)
-            file = store.file(shard, prepared) if store else None
-            if file and (kept := read_shard(file, shard)):
-                return kept
-            scores, usage = self._ask(prepared)
-            before, answered = answered, time.perf_counter()  # since another one's end: together, they are wall time
-            found = ShardScores(scores, answered - before, usage=usage)
-            if file:
-                write_shard(file, shard, found)
-            return found
-
-        with named_pairs(collection, list(chain.from_iterable(shards))):
-            found = self._client.ask_all(finished, shards, work.get("advance"))
-        total: dict[str, float] = {}
-        for part in found:
-            add_usage(total, part.usage)
-        scores = [score for part in found for score in part.scores]
-        return ShardScores(scores, math.fsum(part.seconds for part in found), usage=total)
+    def shard_scores(self, prepared: Sequence[Any], advance: Advance | None = None) -> ShardScores:
+        """Return the scores of one request's pairs, what they cost, and the time since another one's answer."""
+        scores, usage = self._ask(prepared)
+        before, self._answered = self._answered, time.perf_counter()  # so that times add up to the wall time
+        return ShardScores(scores, self._answered - before, usage=usage)
 
     def notes(self, run: Run, usage: Usage) -> list[str]:
         """Return what to know about a run's scores: what they cost, what revision they are of, and which saturate."""

@@ -8,15 +8,14 @@ from __future__ import annotations
 
 import math
 import time
-from abc import abstractmethod
+from abc import ABC, abstractmethod
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, closing
 from dataclasses import dataclass, field
 from functools import partial
-from itertools import groupby
-from operator import itemgetter
 from pathlib import Path
-from typing import Any, Protocol, TypedDict, Unpack, runtime_checkable
+from typing import Any
 
 from pydantic import Field
 
@@ -44,34 +43,50 @@ Cut = tuple[str, int]
 """How pairs are cut: ``query_first`` or ``document_first`` and a shard's characters, or ``length`` and its pairs."""
 
 
-class Reranker(Protocol):
+@dataclass(frozen=True)
+class ShardScores:
+    """The scores of one shard, or of all of them.
+
+    Attributes:
+        scores: of each pair, in the order of the pairs.
+        seconds: time of scoring, of all workers together.
+        token_budget: tokens of one forward pass, the fewest of all workers; None where pairs are counted instead.
+        usage: what a server was paid for them, by name; that of stored shards included.
+    """
+
+    scores: list[float]
+    seconds: float
+    token_budget: int | None = None
+    usage: Mapping[str, float] = field(default_factory=dict)
+
+
+class Reranker(ABC):
     """Scores pairs of texts; the larger the score, the more relevant the document.
 
     A subclass has ``score``. The other members have defaults for one that reads whole texts and compares the candidates
     of one query with each other; those that know more about their model cut larger shards and prepare texts ahead.
     """
 
-    @property
-    def token_budget(self) -> int | None:
-        """Tokens of one forward pass, fewer once memory ran out; None where pairs are counted instead."""
-        return None
-
-    @property
-    def cut_by(self) -> Cut | None:
-        """How the pairs are cut into shards; None for one shard a query."""
-        return None
+    at_once = 1
+    """Shards that are scored at a time, each by a thread, where a model elsewhere does the work."""
 
     @abstractmethod
     def score(self, prepared: Sequence[Any], advance: Advance | None = None) -> Sequence[float]:
         """Score what ``prepare`` made of some pairs, by default their texts, in their order.
 
-        Args:
-            prepared: of N pairs.
-            advance: called with the number of pairs done.
-
-        Raises:
-            InputError: a pair cannot be scored; carries its index.
+        ``advance`` is called with the number of pairs done. An ``InputError`` carries the index of a pair that cannot
+        be scored.
         """
+
+    @property
+    def cut_by(self) -> Cut:
+        """How the pairs are cut into shards; by default one shard a query."""
+        return "query_first", 0
+
+    @property
+    def token_budget(self) -> int | None:
+        """Tokens of one forward pass, fewer once memory ran out; None where pairs are counted instead."""
+        return None
 
     def prepare(self, pairs: Sequence[TextPair]) -> Sequence[Sequence[Any]]:
         """Return the input to score for each pair, such as its token ids; an ``InputError`` carries a pair's index.
@@ -88,32 +103,57 @@ class Reranker(Protocol):
         """Return the ids of queries so long that the model sees only their beginning, and nothing of a document."""
         return []
 
-
-@runtime_checkable
-class DelegatingReranker(Protocol):
-    """A reranker whose model others hold, workers or a server, and score whole shards with, several at a time."""
+    def shard_scores(self, prepared: Sequence[Any], advance: Advance | None = None) -> ShardScores:
+        """Score what was prepared of the pairs of one shard; refuse scores that are none."""
+        start = time.perf_counter()
+        scores = list(map(float, self.score(prepared, advance)))
+        if len(scores) != len(prepared):
+            raise InputError(
+                0, f"the reranker returned {len(scores)} scores for {len(prepared)} pairs; return one for each"
+            )
+        for index, score in enumerate(scores):
+            if not math.isfinite(score):
+                raise InputError(index, f"the score is {score}; a reranker returns finite numbers")
+        return ShardScores(scores, time.perf_counter() - start)
 
     def score_shards(
-        self, collection: Collection, shards: Sequence[Sequence[Pair]], **work: Unpack[ShardWork]
+        self,
+        collection: Collection,
+        shards: Sequence[Sequence[Pair]],
+        *,
+        store: ShardStore | None = None,
+        advance: Advance | None = None,
     ) -> ShardScores:
-        """Score the pairs of shards that ``cut`` made, in their order."""
+        """Score the pairs of all shards, in their order: what the store has is read, the rest is computed."""
+        in_threads = self.at_once > 1  # which report nothing: the caller's thread does, of whole shards
 
+        def finished(shard: Sequence[Pair], prepared: Sequence[Sequence[Any]]) -> ShardScores:
+            file = store.file(shard, prepared) if store else None
+            found = read_shard(file, shard) if file else None
+            if found is None:
+                with named_pairs(collection, shard):
+                    found = self.shard_scores(prepared, None if in_threads else advance)
+                if file:  # at once: an answer of a server is paid for, whatever becomes of the others
+                    write_shard(file, shard, found)
+            elif advance and not in_threads:
+                advance(len(shard))
+            return found
 
-@dataclass(frozen=True)
-class ShardScores:
-    """The scores of one shard, or of all of them.
-
-    Attributes:
-        scores: of each pair, in the order of the pairs.
-        seconds: time of scoring, of all workers together.
-        token_budget: tokens of one forward pass, the fewest of all workers; None where pairs are counted instead.
-        usage: what a server was paid for them, by name; that of stored shards included.
-    """
-
-    scores: list[float]
-    seconds: float
-    token_budget: int | None = None
-    usage: Mapping[str, float] = field(default_factory=dict)
+        if in_threads:
+            made = ahead(lambda shard: finished(shard, prepare(self, collection, shard)), shards, self.at_once)
+        else:
+            ready = ahead(partial(prepare, self, collection), shards)
+            made = (finished(shard, prepared) for shard, prepared in zip(shards, ready, strict=True))
+        scores: list[float] = []
+        seconds, usage = 0.0, Counter[str]()
+        with closing(made):
+            for shard, found in zip(shards, made, strict=True):
+                scores += found.scores
+                seconds += found.seconds
+                usage.update(found.usage)
+                if advance and in_threads:
+                    advance(len(shard))
+        return ShardScores(scores, seconds, self.token_budget, dict(usage))
 
 
 @dataclass(frozen=True)
@@ -132,18 +172,6 @@ class ShardStore:
         """Return the file of a shard: of these pairs, and what a reranker prepared of them."""
         content = (" ".join([*pair, *map(str, parts)]) for pair, parts in zip(pairs, prepared, strict=True))
         return self.folder / f"{hash_parts([self.fingerprint, *content])}.json"
-
-
-class ShardWork(TypedDict, total=False):
-    """Options of scoring shards.
-
-    Attributes:
-        store: keeps finished shards, so that a killed run can be resumed; by default none.
-        advance: called with the number of pairs done, after each batch.
-    """
-
-    store: ShardStore | None
-    advance: Advance | None
 
 
 class _ShardFile(Strict):
@@ -171,42 +199,31 @@ def write_shard(file: Path, pairs: Sequence[Pair], found: ShardScores) -> None:
     write_json(file, {"run": run, "seconds": found.seconds, **usage}, indent=None)
 
 
-def cut_pairs(collection: Collection, candidates: Candidates, how: Cut | None) -> list[list[Pair]]:
-    """Cut the candidate pairs of a collection's queries into shards, each pair once."""
-    if how is None:
-        by_query = groupby(candidate_pairs(collection, candidates), key=itemgetter(0))
-        return [list(pairs) for _, pairs in by_query]
-    order, size = how
-    if order != "length":
-        return cut_shards(collection, candidates, order, size)
-    pairs = list(candidate_pairs(collection, candidates))
-    lengths = [sum(map(len, texts)) for texts in pair_texts(collection, pairs)]
-    falling = sorted(range(len(pairs)), key=lambda index: -lengths[index])  # pairs of similar length share a batch
-    return [[pairs[index] for index in part] for part in batches(falling, size)]
+def cut_pairs(collection: Collection, candidates: Candidates, how: Cut) -> list[list[Pair]]:
+    """Cut the candidate pairs of a collection's queries into shards, each pair once.
 
-
-def cut_shards(
-    collection: Collection, candidates: Candidates, order: str, characters: int = SHARD_CHARACTERS
-) -> list[list[Pair]]:
-    """Cut the candidate pairs of a collection's queries into shards of whole prefix groups.
-
-    A prefix group is the pairs whose prompts begin alike: those of a query where ``order`` is ``query_first``, those of
-    a document where it is ``document_first``. A shard ends with the group that brings its text to ``characters``.
+    By ``length`` a shard has pairs of similar length. Else it has whole prefix groups, the pairs whose prompts begin
+    alike: those of a query where the order is ``query_first``, those of a document where it is ``document_first``. Such
+    a shard ends with the group that brings its text to its size.
     """
-    by = 0 if order == "query_first" else 1
+    order, size = how
+    pairs = candidate_pairs(collection, candidates)
+    if order == "length":
+        lengths = {pair: sum(map(len, texts)) for pair in pairs for texts in pair_texts(collection, [pair])}
+        return [list(part) for part in batches(sorted(lengths, key=lambda pair: -lengths[pair]), size)]
     groups: dict[str, list[Pair]] = {}
-    for pair in candidate_pairs(collection, candidates):
-        groups.setdefault(pair[by], []).append(pair)
+    for pair in pairs:
+        groups.setdefault(pair[order == "document_first"], []).append(pair)
     shards: list[list[Pair]] = []
     room = 0
-    for pairs in groups.values():
+    for group in groups.values():
         if room <= 0:
             shards.append([])
-            room = characters
-        shards[-1].extend(pairs)
+            room = size
+        shards[-1].extend(group)
         # What the prompts of a group share counts once.
-        room -= sum(len(collection.queries[query_id]) for query_id in {query_id for query_id, _ in pairs})
-        room -= sum(len(collection.corpus[key].full_text) for key in {key for _, key in pairs})
+        room -= sum(len(collection.queries[query_id]) for query_id in {query_id for query_id, _ in group})
+        room -= sum(len(collection.corpus[key].full_text) for key in {key for _, key in group})
     return shards
 
 
@@ -225,10 +242,30 @@ def pair_texts(collection: Collection, pairs: Sequence[Pair]) -> list[TextPair]:
     return [(collection.queries[query], collection.corpus[document].full_text) for query, document in pairs]
 
 
+def prepare(reranker: Reranker, collection: Collection, pairs: Sequence[Pair]) -> Sequence[Sequence[Any]]:
+    """Return what a reranker scores of some pairs; a ``DataError`` names the query and document that cannot be."""
+    with named_pairs(collection, pairs):
+        return reranker.prepare(pair_texts(collection, pairs))
+
+
+def named_pairs(collection: Collection, pairs: Sequence[Pair]) -> AbstractContextManager[None]:
+    """Name the collection, query and document of a pair in the errors that carry its index."""
+    return named_inputs(lambda index: "{}, query {!r}, document {!r}".format(collection.name, *pairs[index]))
+
+
 def rerank_run(
-    reranker: Reranker, collection: Collection, candidates: Candidates, **work: Unpack[ShardWork]
+    reranker: Reranker,
+    collection: Collection,
+    candidates: Candidates,
+    *,
+    store: ShardStore | None = None,
+    advance: Advance | None = None,
 ) -> tuple[Run, ShardScores]:
-    """Rerank the candidates of every query of a collection; return the new run, and the scores shard by shard."""
+    """Rerank the candidates of every query of a collection; return the new run, and the scores shard by shard.
+
+    ``store`` keeps finished shards, so that a killed run can be resumed; ``advance`` is called with the number of pairs
+    done.
+    """
     for query_id, document_id in candidate_pairs(collection, candidates):
         if document_id not in collection.corpus:
             raise DataError(
@@ -236,7 +273,7 @@ def rerank_run(
                 "give a run made on this corpus"
             )
     shards = reranker.cut(collection, candidates)
-    found = score_shards(reranker, collection, shards, **work)
+    found = reranker.score_shards(collection, shards, store=store, advance=advance)
     scores = dict(zip((pair for shard in shards for pair in shard), found.scores, strict=True))
     run: Run = {query: {} for query in collection.queries}
     for query, document in candidate_pairs(collection, candidates):
@@ -246,57 +283,3 @@ def rerank_run(
             )
         run[query][document] = scores[query, document]
     return run, found
-
-
-def score_shards(
-    reranker: Reranker, collection: Collection, shards: Sequence[Sequence[Pair]], **work: Unpack[ShardWork]
-) -> ShardScores:
-    """Score the pairs of all shards, in their order: what the store has is read, the rest is computed."""
-    if isinstance(reranker, DelegatingReranker):
-        return reranker.score_shards(collection, shards, **work)
-    store, advance = work.get("store"), work.get("advance")
-    scores: list[float] = []
-    seconds = 0.0
-    for pairs, prepared in zip(shards, ahead(partial(prepare, reranker, collection), shards), strict=True):
-        file = store.file(pairs, prepared) if store else None
-        found = read_shard(file, pairs) if file else None
-        if found is None:
-            with named_pairs(collection, pairs):
-                found = timed_scores(reranker, prepared, advance)
-            if file:
-                write_shard(file, pairs, found)
-        elif advance:
-            advance(len(pairs))
-        scores += found.scores
-        seconds += found.seconds
-    return ShardScores(scores, seconds, reranker.token_budget)
-
-
-def prepare(reranker: Reranker, collection: Collection, pairs: Sequence[Pair]) -> Sequence[Sequence[Any]]:
-    """Return what a reranker scores of some pairs; a ``DataError`` names the query and document that cannot be."""
-    with named_pairs(collection, pairs):
-        return reranker.prepare(pair_texts(collection, pairs))
-
-
-def timed_scores(reranker: Reranker, prepared: Sequence[Any], advance: Advance | None = None) -> ShardScores:
-    """Score what was prepared of the pairs of one shard."""
-    start = time.perf_counter()
-    scores = list(map(float, reranker.score(prepared, advance)))
-    if len(scores) != len(prepared):
-        raise InputError(
-            0, f"the reranker returned {len(scores)} scores for {len(prepared)} pairs; return one for each"
-        )
-    for index, score in enumerate(scores):
-        if not math.isfinite(score):
-            raise InputError(index, f"the score is {score}; a reranker returns finite numbers")
-    return ShardScores(scores, time.perf_counter() - start)
-
-
-def named_pairs(collection: Collection, pairs: Sequence[Pair]) -> AbstractContextManager[None]:
-    """Name the collection, query and document of a pair in the errors that carry its index."""
-
-    def name(index: int) -> str:
-        query, document = pairs[index]
-        return f"{collection.name}, query {query!r}, document {document!r}"
-
-    return named_inputs(name)

@@ -11,7 +11,7 @@ from typing import Any, Literal
 
 import torch
 
-from unimoe.cluster.work import Recipe
+from unimoe.cluster.worker import Recipe
 from unimoe.config import DenseExperiment, Experiment
 from unimoe.config.training import ArmConfig
 from unimoe.core.errors import DataError, UsageError
@@ -34,15 +34,11 @@ class System:
     """What is evaluated: an arm of an experiment with its model, a model by name, or the first stage alone.
 
     Attributes:
-        name: the arm.
         experiment: its configuration; that of dense retrieval where the task is ``retrieval``.
         load: returns the model, when it is needed: a ``PairModel`` or ``Reranker`` to rerank, an ``Embedder`` to
             embed or to search, or one that is all of them; None for the first stage.
-        base_identity: of the base model, ``id@hash``.
-        prompt: name and hash of the prompt.
+        base_identity: of the base model, ``id@hash``; ``prompt`` is name and hash too.
         dtype: what the model computes in; None where that is not known.
-        checkpoint: of a trained arm.
-        tasks: what it is evaluated on.
         instructed: whether a reranker reads the instruction of MTEB's tasks.
         recipe: how workers of a cluster make the model, as ``model_recipe`` returns it; None where they cannot.
         reusable: whether identity and prompt tell the model from every other; where they do not, it is always
@@ -83,6 +79,13 @@ class System:
         return self.experiment
 
     @property
+    def dense(self) -> DenseExperiment:
+        """The configuration of a system that searches."""
+        if not isinstance(self.experiment, DenseExperiment):
+            raise TypeError(f"{self.name}: a search needs the settings of dense retrieval")
+        return self.experiment
+
+    @property
     def results_dir(self) -> Path:
         """The folder of its results."""
         return self.output_dir or Path(self.experiment.output_dir)
@@ -103,15 +106,10 @@ def first_stage_system(experiment: Experiment | DenseExperiment) -> System:
 
 def zero_shot_system(experiment: Experiment, loader: ModelLoader) -> System:
     """Return the base model without training."""
-    return System(
-        ZERO_SHOT_ARM,
-        experiment,
-        cache(loader.zero_shot),
-        loader.identity,
-        loader.prompt,
-        loader.dtype_name,
-        recipe=model_recipe("zero-shot", experiment, dtype=loader.dtype_name),
-    )
+    dtype = loader.dtype_name
+    recipe = model_recipe("zero-shot", experiment, dtype=dtype)
+    load = cache(loader.zero_shot)
+    return System(ZERO_SHOT_ARM, experiment, load, loader.identity, loader.prompt, dtype, recipe=recipe)
 
 
 def trained_system(experiment: Experiment, loader: ModelLoader, folder: Path) -> System:

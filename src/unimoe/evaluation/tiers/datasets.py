@@ -1,19 +1,22 @@
-"""The collections of a tier, or those named by hand, and how much of each is scored."""
+"""The collections of a tier, or those named by hand: how much of each is scored, what is odd, and what fails."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, cast, get_args
 
 from unimoe.config import BM25Config, DenseExperiment, Experiment, FusionConfig
-from unimoe.core.errors import UsageError, did_you_mean
+from unimoe.core.console import stderr
+from unimoe.core.errors import UnimoeError, UsageError, did_you_mean, first_few, refuse_missing
 from unimoe.core.io import hash_json
 from unimoe.core.trec import Run, head
 from unimoe.data.catalog import (
+    available,
     default_split,
     load_collection,
     main_metric,
@@ -24,8 +27,11 @@ from unimoe.data.catalog import (
 )
 from unimoe.data.collection import Collection
 from unimoe.data.collection_card import COLLECTION_FILE
+from unimoe.data.source import UnavailableError
 from unimoe.data.sources.beir_sets import BEIR_NAMES, CQADUPSTACK, SHORT_NAMES, canonical_name
 from unimoe.data.sources.nanobeir import NANOBEIR
+from unimoe.metrics import DEFAULT_METRICS
+from unimoe.metrics.scoring import level_note
 from unimoe.retrieval.first_stage import Candidates, FirstStage
 
 if TYPE_CHECKING:
@@ -44,18 +50,14 @@ _POOL_SEED = 0
 
 @dataclass(frozen=True)
 class Dataset:
-    """One collection, and how much of it is scored.
+    """One collection of the catalogue, and how much of it is scored.
 
     Attributes:
-        collection: its name in the catalogue.
-        split: the split scored.
         depth: first-stage candidates reranked per query.
-        bm25: BM25's parameters.
         queries: judged queries scored, a fixed sample; None for all.
         pool: documents of dense retrieval, a fixed sample that holds every relevant one; None for the whole corpus.
         max_queries: the cut asked for by hand; None without one.
         first_stage: where candidates come from, as in the config.
-        fusion: settings of the first stage ``fusion``.
     """
 
     collection: str
@@ -120,15 +122,7 @@ def chosen_datasets(
 
 def _dataset(experiment: Experiment | DenseExperiment, collection: str, split: str, max_queries: int | None) -> Dataset:
     own = experiment.evaluation
-    return Dataset(
-        collection,
-        split,
-        own.depth,
-        own.bm25,
-        max_queries=max_queries,
-        first_stage=own.first_stage,
-        fusion=own.fusion,
-    )
+    return Dataset(collection, split, own.depth, own.bm25, None, None, max_queries, own.first_stage, own.fusion)
 
 
 def splits_by_name(names: Iterable[str]) -> dict[str, str]:
@@ -178,23 +172,14 @@ def refuse_equal_names(collections: Iterable[str]) -> None:
 class LoadedDataset:
     """A dataset in memory: the queries scored, the documents, and the first stage's candidates.
 
-    Args:
-        dataset: the collection, and how much of it is scored.
-        device: where the encoder of a fused first stage computes; None for the best device of this machine.
+    ``device`` is where the encoder of a fused first stage computes; None for the best device of this machine.
     """
 
     def __init__(self, dataset: Dataset, device: torch.device | None = None) -> None:
         self.dataset = dataset
         self._whole = load_collection(dataset.collection, dataset.split)
-        self._stage = FirstStage(
-            dataset.first_stage,
-            dataset.collection,
-            dataset.depth,
-            dataset.bm25,
-            dataset.exclude_self,
-            dataset.fusion,
-            device,
-        )
+        stage, depth, exclude_self = dataset.first_stage, dataset.depth, dataset.exclude_self
+        self._stage = FirstStage(stage, dataset.collection, depth, dataset.bm25, exclude_self, dataset.fusion, device)
         self._stage.refuse_impossible(self._whole)
 
     @property
@@ -249,3 +234,81 @@ class LoadedDataset:
         if self.dataset.max_queries is None or len(self._whole.qrels) <= len(self.collection.qrels):
             return []
         return [f"--max-queries {self.dataset.max_queries}: {len(self._whole.qrels)} queries are judged"]
+
+
+class Failures:
+    """Keeps an evaluation of many datasets going when one fails: lists its name, and the reason that stderr shows."""
+
+    def __init__(self) -> None:
+        self.collections: list[str] = []
+        self.tasks: list[str] = []
+        self.reasons: list[str] = []
+        self._first: Exception | None = None
+
+    @contextmanager
+    def kept(self, collection: str | None = None, *, task: str | None = None) -> Iterator[None]:
+        """Run a block about one collection, or one of MTEB's tasks, and go on after it whatever it raises."""
+        try:
+            yield
+        except Exception as error:  # the others are still worth having
+            names, name = (self.collections, collection) if collection else (self.tasks, task or "")
+            if name not in names:
+                names.append(name)
+            self._first = self._first or error
+            line = failure_line(name, error)
+            self.reasons.append(line)
+            stderr.print(line, style="yellow", soft_wrap=True)
+
+    def refuse(self, done: bool) -> None:
+        """End with an error where something failed; ``done`` says whether anything was evaluated."""
+        if self._first and not done and not isinstance(self._first, UnavailableError):
+            raise self._first
+        refuse_missing({"collection": self.collections, "MTEB task": self.tasks})
+
+
+def failure_line(name: str, error: Exception) -> str:
+    """Return one line about a collection or a task that failed."""
+    if isinstance(error, UnavailableError):
+        return f"not available: {error}"
+    reason = failure_reason(error)
+    return f"failed: {reason}" if reason.startswith(name) else f"failed: {name}: {reason}"
+
+
+def failure_reason(error: Exception) -> str:
+    """Return why something has no score, in one line."""
+    message = " ".join(str(error).split())[:300]
+    return message if isinstance(error, UnimoeError) else f"{type(error).__name__}: {message}"
+
+
+def load_reporting(dataset: Dataset, device: torch.device | None = None) -> LoadedDataset:
+    """Load a dataset as ``LoadedDataset`` does, and say on stderr what is odd about it and its candidates."""
+    data = LoadedDataset(dataset, device)
+    report_dataset(data)
+    return data
+
+
+def report_dataset(data: LoadedDataset) -> None:
+    """Say on stderr what is odd about a dataset's collection and its candidates."""
+    oddities = [data.problems] if data.problems else []
+    if lacking := data.queries_without_candidates:
+        oddities.append(f"judged queries without any candidate, which count 0: {len(lacking):,} ({first_few(lacking)})")
+    if not data.first_stage.ordered:
+        oddities.append(f"{data.first_stage.source} gives no order, so it gets no scores")
+    report_oddities(data.dataset, data.collection, "; ".join(oddities))
+
+
+def report_oddities(dataset: Dataset, collection: Collection, oddities: str) -> None:
+    """Print on stderr what is odd about a collection, and a warning where its relevance level was never stated."""
+    if oddities:
+        stderr.print(f"{dataset.name}: {oddities}", style="dim", soft_wrap=True)
+    if note := relevance_level_note(dataset.collection, collection):
+        stderr.print(f"warning: {note}", style="yellow", soft_wrap=True)
+
+
+def relevance_level_note(name: str, collection: Collection) -> str | None:
+    """Return one line about a collection whose graded judgments do not state which grades are relevant, else None."""
+    folder = available(name)
+    place = folder / COLLECTION_FILE if folder else f"the {COLLECTION_FILE} of a folder in BEIR layout"
+    stated = collection.relevance_level if collection.level_stated else None
+    remedy = f"state relevance_level in {place}"
+    return level_note(DEFAULT_METRICS, collection.qrels, stated, where=collection.name, remedy=remedy)

@@ -13,7 +13,6 @@ from unimoe.analysis.tables.comparisons import print_before_after
 from unimoe.config import DenseConfig, DenseExperiment
 from unimoe.config.base import EncoderConfig
 from unimoe.core.console import Steps, stdout
-from unimoe.evaluation.engines import LocalEngine
 from unimoe.evaluation.retrieval_eval import TASK, Searches, dense_collection
 from unimoe.evaluation.runner import Evaluator
 from unimoe.evaluation.systems.retriever import encoder_retriever, fused_name, fused_system, retriever_name
@@ -133,10 +132,10 @@ def evaluate(config: BiEncoderConfig, splits: Splits, retrievers: Sequence[Syste
         bm25=experiment.evaluation.bm25,
     )
     evaluator.store.refuse_other_experiments(retrievers[0])
-    searches, evaluations = Searches(dataset, data, LocalEngine()), []
+    searches, evaluations = Searches(dataset, data), []
     for retriever in retrievers:
         arms = [first_stage_system(experiment), retriever, fused_system(retriever)]
-        evaluations += [searches.evaluation(replace(arm, experiment=experiment)) for arm in arms]
+        evaluations += [evaluator.on_collection(replace(arm, experiment=experiment), TASK, searches) for arm in arms]
     steps = Steps(len(evaluations))
     for evaluation in evaluations:
         evaluator.store.refuse_taken(evaluation)

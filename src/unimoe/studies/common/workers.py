@@ -14,7 +14,7 @@ import torch
 
 from unimoe.cluster.folder_job import Tick, done_by_worker, folder_jobs
 from unimoe.cluster.units import UnitStore
-from unimoe.cluster.work import Compute, Part, Recipe
+from unimoe.cluster.worker import Compute, Part, Recipe
 from unimoe.core.console import Steps
 from unimoe.core.errors import DataError
 from unimoe.core.io import hash_json

@@ -14,8 +14,15 @@ from unimoe.core.trec import Run, ranked, write_run
 from unimoe.data.source import UnavailableError
 from unimoe.data.sources.beir_sets import CQADUPSTACK
 from unimoe.data.sources.nanobeir import NANOBEIR
-from unimoe.evaluation.tiers.datasets import Dataset, LoadedDataset, TierName, chosen_datasets, tier_datasets
-from unimoe.evaluation.tiers.loading import Failures, load_reporting
+from unimoe.evaluation.tiers.datasets import (
+    Dataset,
+    Failures,
+    LoadedDataset,
+    TierName,
+    chosen_datasets,
+    load_reporting,
+    tier_datasets,
+)
 from unimoe.metrics.scoring import dataset_group
 from unimoe.retrieval.bm25 import first_stage_name
 

@@ -46,12 +46,8 @@ _SETTINGS = "experiments/bundled"
 class Naming:
     """The settings by which a name becomes a system.
 
-    Attributes:
-        experiment: its model, prompt and evaluation sections are used; the name, if it is no
-            address, replaces ``model.base``.
-        device: where models compute.
-        dtype: what they compute in.
-        arm: the name in results; None for one made of the model's.
+    Of the experiment, the sections model, prompt and evaluation are used; the name, if it is no address, replaces
+    ``model.base``. ``arm`` is the name in results, None for one made of the model's.
     """
 
     experiment: Experiment
@@ -72,16 +68,8 @@ class Naming:
 
     def reranker(self, name: str, load: Callable[[], Any], identity: str, prompt: str) -> System:
         """Return the system of a model that reranks by a prompt of its own, which is loaded once."""
-        return System(
-            self.arm_of(name),
-            self.experiment,
-            cache(load),
-            identity,
-            prompt,
-            self.dtype_name,
-            tasks=("reranking",),
-            instructed=False,
-        )
+        own: dict[str, Any] = {"tasks": ("reranking",), "instructed": False}
+        return System(self.arm_of(name), self.experiment, cache(load), identity, prompt, self.dtype_name, **own)
 
     def with_own_prefixes(self) -> Naming:
         """Return the same, with no instruction of MTEB's before texts to embed unless the experiment sets one."""
@@ -107,12 +95,7 @@ register_model = MODELS.add
 
 
 def named_system(name: str, naming: Naming) -> System:
-    """Return the system that a name means; its model is loaded when it is needed.
-
-    Raises:
-        UsageError: there is no such kind of model, or the name is not as its kind wants it.
-        DataError: no such model is at hand.
-    """
+    """Return the system that a name means; its model is loaded when it is needed."""
     kind, rest = _split(name)
     experiment = naming.experiment
     if kind in ADDRESSES:  # the base model is the one whose tokenizer makes token ids
@@ -132,12 +115,8 @@ def default_experiment(name: str, overrides: tuple[str, ...] = ()) -> Experiment
     """Return the settings of a model that comes without a config: those of the shipped one, and the model's prompt."""
     kind, rest = _split(name)
     based = kind in ADDRESSES and any(text.startswith("model.base=") for text in overrides)
-    raw = read_yaml(find_config(Path(_SETTINGS))) | {
-        "name": "models",
-        "model": {"base": rest},
-        "prompt": {},
-        "lora": {},
-    }
+    own: dict[str, Any] = {"name": "models", "model": {"base": rest}, "prompt": {}, "lora": {}}
+    raw = read_yaml(find_config(Path(_SETTINGS))) | own
     if kind == YES_NO or rest == BUNDLED_ID or based:
         given = overridden({"model": raw["model"]}, [text for text in overrides if text.startswith("model.")])
         raw["prompt"] = default_prompt(model_type(parse_config(Experiment, raw | given, OPTION).model)).settings
@@ -147,9 +126,8 @@ def default_experiment(name: str, overrides: tuple[str, ...] = ()) -> Experiment
 def stated_system(model: Any, naming: Naming, tasks: tuple[Task, ...] = ("reranking",)) -> System:
     """Return the system of a reranker or embedder that states its ``name`` and ``identity`` itself.
 
-    An embedder's identity is its ``base_identity``.
-
-    An attribute ``reusable`` that is false says that the identity does not tell the model from every other.
+    An embedder's identity is its ``base_identity``. An attribute ``reusable`` that is false says that the identity does
+    not tell the model from every other.
     """
     return System(
         naming.arm_of(model.name),

@@ -6,8 +6,9 @@ import importlib
 import inspect
 import sys
 import traceback
-from collections.abc import Callable, Sequence
-from contextlib import chdir
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import chdir, contextmanager
+from copy import copy
 from functools import wraps
 from pathlib import Path
 from types import ModuleType
@@ -19,8 +20,8 @@ from numpy.typing import ArrayLike
 
 from unimoe.core.errors import DataError, InputError, UnimoeError, UsageError, did_you_mean
 from unimoe.core.io import hash_file, hash_json
-from unimoe.evaluation.reranking.rerankers import RERANKER_METHODS, is_reranker, reranker_of, with_article
-from unimoe.evaluation.systems.named import OPTION, Naming, register_model, stated_system
+from unimoe.evaluation.reranking.rerankers import is_reranker, reranker_of, with_article
+from unimoe.evaluation.systems.named import OPTION, Naming, register_model
 from unimoe.evaluation.systems.system import System
 from unimoe.models.embedder import Advance, TextKind, Vectors, refuse_zero_vectors
 
@@ -29,8 +30,8 @@ KIND = "python"
 TextEncoder = Callable[..., ArrayLike]
 """From a list of N texts, and their ``kind`` where it has such a parameter, to vectors ``(N, D)``."""
 
-_OPTIONAL = {"token_budget": None, "device": "as the function chooses"}
-"""Attributes that a user's reranker may lack, with what counts instead."""
+_METHODS = ("score", "prepare", "cut", "truncated_queries")
+"""What of a user's reranker may raise any error."""
 
 
 def python_system(name: str, naming: Naming) -> System:
@@ -41,9 +42,20 @@ def python_system(name: str, naming: Naming) -> System:
     evaluated again.
     """
     found, identity = python_attribute(f"{OPTION} {KIND}:", name, "(query, document) pairs to scores")
-    called = getattr(found, "name", name.partition(":")[2])
-    reusable = getattr(found, "identity", None) is not None
-    return stated_system(PythonReranker(reranker_of(found), called, identity, reusable=reusable), naming)
+    reranker: Any = copy(reranker_of(found))  # the user's object stays as it is
+    reranker.place = getattr(reranker, "device", "as the function chooses")
+    for method in _METHODS:
+        setattr(reranker, method, raising_one_line(getattr(reranker, method), f"{KIND}:{name}"))
+    return System(
+        naming.arm_of(getattr(found, "name", name.partition(":")[2])),
+        naming.experiment,
+        lambda: reranker,
+        identity,
+        getattr(found, "prompt_name", None),
+        tasks=("reranking",),
+        instructed=False,
+        reusable=getattr(found, "identity", None) is not None,
+    )
 
 
 def python_attribute(option: str, name: str, maps: str) -> tuple[Any, str]:
@@ -79,7 +91,7 @@ def function_identity(function: Any) -> str:
 def named_embedder(setting: str, name: str) -> FunctionEmbedder:
     """Return what ``python:MODULE:FUNCTION`` names as an encoder; ``setting`` is what errors call its place.
 
-    Its vectors are kept, so a UsageError refuses a function that does not state its identity.
+    Its vectors are kept, so a function that does not state its identity is refused.
     """
     found, identity = python_attribute(f"{setting} {KIND}:", name, "texts to vectors")
     if getattr(found, "identity", None) is None:
@@ -88,19 +100,6 @@ def named_embedder(setting: str, name: str) -> FunctionEmbedder:
             f"{setting} {KIND}:{name}: say what it computes with, such as {function}.identity = 'MODEL v1'"
         )
     return FunctionEmbedder(raising_one_line(found, f"{KIND}:{name}"), identity)
-
-
-class PythonReranker:
-    """Gives a user's reranker the attributes that a system needs, and makes one line of any error that it raises."""
-
-    def __init__(self, reranker: Any, name: str, identity: str, *, reusable: bool) -> None:
-        self._reranker, self.identity, self.reusable, self.name = reranker, identity, reusable, name
-
-    def __getattr__(self, name: str) -> Any:
-        if name in _OPTIONAL:
-            return getattr(self._reranker, name, _OPTIONAL[name])
-        found = getattr(self._reranker, name)
-        return raising_one_line(found, self.identity.rpartition("@")[0]) if name in RERANKER_METHODS else found
 
 
 class FunctionEmbedder:
@@ -160,13 +159,8 @@ def raising_one_line(method: Callable[..., Any], where: str) -> Callable[..., An
 
     @wraps(method)
     def call(*arguments: Any, **named: Any) -> Any:
-        try:
-            with chdir("."):  # a function that goes elsewhere takes no relative path of ours with it
-                return method(*arguments, **named)
-        except UnimoeError:
-            raise
-        except (Exception, SystemExit) as error:  # anything that a user's code raises
-            raise DataError(f"{where} raised {_described(error)}; fix it") from error
+        with _one_line(f"{where} raised"):
+            return method(*arguments, **named)
 
     return call
 
@@ -176,15 +170,31 @@ def _imported(where: str, name: str) -> ModuleType:
     here = str(Path.cwd())
     sys.path.insert(0, here)
     try:
-        with chdir("."):
+        with _one_line(f"{where}: importing it raised"):
             return importlib.import_module(name)
-    except (Exception, SystemExit) as error:  # anything that a user's module raises
-        missing = error.name if isinstance(error, ModuleNotFoundError) else None
+    except DataError as error:
+        missing = getattr(error.__cause__, "name", None) if isinstance(error.__cause__, ModuleNotFoundError) else None
         if missing and f"{name}.".startswith(f"{missing}."):
             raise UsageError(f"{where}: no module {missing!r}; run the command in its folder, or install it") from None
-        raise DataError(f"{where}: importing it raised {_described(error)}; fix it") from error
+        raise
     finally:
         sys.path.remove(here)
+
+
+@contextmanager
+def _one_line(what: str) -> Iterator[None]:
+    """Run a user's code, and make one line of any error with its kind, message and place."""
+    try:
+        with chdir("."):  # code that goes elsewhere takes no relative path of ours with it
+            yield
+    except UnimoeError:
+        raise
+    except (Exception, SystemExit) as error:
+        frames = traceback.extract_tb(error.__traceback__)
+        place = f" ({Path(frames[-1].filename).name}, line {frames[-1].lineno})" if frames else ""
+        message = " ".join(str(error).split())[:200]
+        raised = f"{type(error).__name__}{f': {message}' if message else ''}{place}"
+        raise DataError(f"{what} {raised}; fix it") from error
 
 
 def _content_hash(function: Any, module: str) -> str:
@@ -193,14 +203,6 @@ def _content_hash(function: Any, module: str) -> str:
         return hash_json(stated)
     file = getattr(sys.modules.get(module), "__file__", None)
     return hash_file(Path(file)) if file else "unknown"
-
-
-def _described(error: BaseException) -> str:
-    """Return kind, message and place of an error in one line."""
-    frames = traceback.extract_tb(error.__traceback__)
-    place = f" ({Path(frames[-1].filename).name}, line {frames[-1].lineno})" if frames else ""
-    message = " ".join(str(error).split())[:200]
-    return f"{type(error).__name__}{f': {message}' if message else ''}{place}"
 
 
 register_model(KIND, python_system)
