@@ -26,14 +26,7 @@ _PASSED_ON = ("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "TOKENIZERS_PARALLELISM", "TRAN
 
 @dataclass(frozen=True)
 class WorkerSpec:
-    """How workers are made.
-
-    Attributes:
-        store: URL of the store.
-        device: as ``--device``.
-        threads: of a worker on CPUs.
-        most: workers; None for as many as the cluster has room for.
-    """
+    """How workers are made, by the URL of the store; ``most`` is None for as many as the cluster has room for."""
 
     store: str
     device: str | None
@@ -46,12 +39,7 @@ class WorkerLostError(Exception):
 
 
 class RayActors:
-    """The actors of a driver.
-
-    Args:
-        address: of the cluster: ``auto``, ``HOST:PORT``; None starts Ray on this machine alone.
-        spec: how workers are made.
-    """
+    """The actors of a driver on the cluster ``auto`` or ``HOST:PORT``; None starts Ray on this machine alone."""
 
     def __init__(self, address: str | None, spec: WorkerSpec) -> None:
         self._ray, self._spec = _connected(address), spec

@@ -6,6 +6,7 @@ import threading
 from collections import Counter, deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -37,8 +38,7 @@ class Unit:
 
     Attributes:
         model: hash of the recipe of the model that computes it.
-        what: the work that it belongs to, as the board calls it.
-        name: how messages call it beside that.
+        what: the work that it belongs to, as the board calls it; ``name`` is how messages call it beside that.
         order: the arguments of ``Worker.compute``.
         reply: becomes the bytes that a worker returned.
         lost_on: machines on which a worker was lost under it.
@@ -55,14 +55,8 @@ class Unit:
 class Cluster:
     """The workers of one driver, each served by a thread that gives it one unit after the other.
 
-    Args:
-        actors: where workers come from.
-        store: where finished units are kept.
-        allow_devices: whether workers of several kinds of device may work together.
-
-    Attributes:
-        board: what the driver has done, is doing and has left.
-        readers: threads that read the store.
+    ``actors`` is where workers come from, and the ``store`` keeps finished units. ``board`` has what the driver has
+    done, is doing and has left; ``readers`` are threads that read the store.
     """
 
     def __init__(self, actors: RayActors, store: UnitStore, *, allow_devices: bool = False) -> None:
@@ -86,12 +80,9 @@ class Cluster:
 
     def facts(self) -> Mapping[str, Any]:
         """Wait for the first worker, and return what it said of itself."""
-        try:
+        with suppress(TimeoutError):
             return self._first.result(_SILENCE)
-        except TimeoutError:
-            stderr.print(
-                "waiting for a worker: the cluster has no free GPU, or not --threads free CPUs", soft_wrap=True
-            )
+        stderr.print("waiting for a worker: the cluster has no free GPU, or not --threads free CPUs", soft_wrap=True)
         return self._first.result()
 
     def kind(self) -> str | None:

@@ -30,12 +30,7 @@ _PATIENCE = timedelta(days=7)  # the others wait while the leader works alone
 
 @dataclass(frozen=True)
 class Processes:
-    """This process's place among those that work together.
-
-    Attributes:
-        rank: from 0; 0 is the leader.
-        size: the number of processes.
-    """
+    """This process's place among those that work together: its rank, 0 for the leader, and their number."""
 
     rank: int = 0
     size: int = 1

@@ -39,14 +39,9 @@ _REMEDIES: dict[object, str] = {
 
 
 class UnitStore:
-    """Objects below a URL such as ``outputs/store`` or ``s3://bucket/folder``.
+    """Objects below a URL such as ``outputs/store`` or ``s3://bucket/folder``; ``shown`` is it without a password.
 
-    Args:
-        url: the store.
-        patience: seconds for which a request is repeated while the store is out of reach.
-
-    Attributes:
-        shown: the URL without a password, for messages.
+    A request is repeated for ``patience`` seconds while the store is out of reach.
     """
 
     def __init__(self, url: str, patience: float = PATIENCE) -> None:

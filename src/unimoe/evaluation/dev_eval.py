@@ -24,11 +24,7 @@ class DevEvaluation:
         self._experiment, self._arm, self._task = experiment, arm, experiment.arm(arm).task
 
     def prepare(self) -> None:
-        """Load queries, documents and candidates.
-
-        Raises:
-            UnimoeError: the collection has no such split, or too few documents for the pool.
-        """
+        """Load queries, documents and candidates."""
         if self._task != "emb_only":
             _ = self._data.candidates
         if self._task != "rank_only":

@@ -31,12 +31,7 @@ RERANKING_TYPES = ("Reranking", "InstructionReranking")
 
 @dataclass(frozen=True)
 class MTEBOutcome:
-    """What MTEB found on several tasks.
-
-    Attributes:
-        tasks: outcomes by the task's name.
-        failures: the task's name to why there is no score; these tasks are part of no mean.
-    """
+    """What MTEB found on several tasks by name, and why others have no score; these are part of no mean."""
 
     tasks: dict[str, Outcome]
     failures: dict[str, str] = field(default_factory=dict)
@@ -86,9 +81,6 @@ def evaluate_mteb(
         name: what MTEB's results call the model.
         advance: called with the number of texts or pairs done.
 
-    Returns:
-        The scores of every task that could be done, and why the others could not.
-
     Raises:
         UsageError: an unknown task or prefix key, a task about more than text, or a cross-encoder's task without
             candidates.
@@ -127,9 +119,6 @@ def evaluate_embedding_collection(
     A BEIR set is evaluated as MTEB's task of it, with that task's name and instruction. Judged queries without relevant
     documents count 0, unjudged ones are only listed. ``exclude_self`` leaves out the document whose id is the query's
     (ArguAna, Quora). Vectors are kept in ``folder`` for a killed run, None for a temporary one.
-
-    Raises:
-        DataError: the collection has no documents or no judgments, or an embedding is not finite or zero.
     """
     if not collection.corpus or not collection.qrels:
         lacking = "judgments" if collection.corpus else "documents"
@@ -142,5 +131,8 @@ def evaluate_embedding_collection(
         task = CollectionTask(collection, exclude_self=exclude_self, published=metadata)
     outcome = evaluate_task(model, task, folder)
     # By the collection's own judgments: MTEB's copy has no negative grades.
-    scores = score_run(collection.qrels, outcome.run, relevance_level=collection.relevance_level)
-    return replace(outcome, scores=replace(scores, unjudged_queries=collection.unjudged_queries))
+    level = collection.relevance_level
+    scores = score_run(collection.qrels, outcome.run, relevance_level=level)
+    scores = replace(scores, unjudged_queries=collection.unjudged_queries)
+    own = {"qrels": collection.qrels, "queries": collection.queries, "relevance_level": level}
+    return replace(outcome, scores=scores, **own)

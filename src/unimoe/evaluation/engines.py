@@ -32,13 +32,10 @@ class LocalEngine:
     remote = False
 
     def model(self, system: System, what: str, identity: str | None) -> Any:
-        """Return the model of a system for some work.
+        """Return the model of a system for some work; a store keeps its units in a folder that ``what`` names.
 
-        Args:
-            system: not the first stage.
-            what: names the work; a store keeps its units in a folder of that name.
-            identity: hash of all that units depend on besides what they say themselves and the device; None where
-                nothing tells the model from every other, so that no later run may find them.
+        ``identity`` is the hash of all that units depend on besides what they say themselves and the device; None where
+        nothing tells the model from every other, so that no later run may find them.
         """
         return system.model()
 

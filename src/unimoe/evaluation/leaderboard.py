@@ -30,13 +30,10 @@ _BYTES = {"float32": 4, "float16": 2, "bfloat16": 2}
 
 @dataclass(frozen=True)
 class Export:
-    """What was written.
+    """What was written into the folder of a model's revision.
 
-    Attributes:
-        folder: of the model's revision.
-        tasks: names of the tasks written.
-        missing: the reason for each task that was asked for and could not be written, by its name.
-        notes: what to know before the folder is handed in, in sentences.
+    ``missing`` has the reason for each task that was asked for and could not be written, by its name, ``notes`` what to
+    know before the folder is handed in, in sentences.
     """
 
     folder: Path

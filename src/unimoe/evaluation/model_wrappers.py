@@ -41,10 +41,7 @@ _NO_PROMPTS = TaskPrompts(MTEBConfig(task_instruction=None))
 
 
 class MTEBWrapper(Generic[Model]):
-    """What both adapters are made of.
-
-    Attributes:
-        done: texts or pairs that were scored so far.
+    """What both adapters are made of; ``done`` is the number of texts or pairs that were scored so far.
 
     Args:
         model: the model.
@@ -110,11 +107,7 @@ class MTEBEncoderWrapper(MTEBWrapper[Embedder]):
         prompt_type: PromptType | None = None,
         **kwargs: Unpack[EncodeKwargs],
     ) -> Vectors:
-        """Embed all texts of a data loader, ``(N, D)`` float32 in the loader's order, regardless of its batches.
-
-        Raises:
-            DataError: an embedding is not finite or zero; the message names the task and the text's id.
-        """
+        """Embed all texts of a data loader, ``(N, D)`` float32 in the loader's order, regardless of its batches."""
         texts, ids, _ = _texts(inputs)
         role = None if prompt_type is None else str(prompt_type.value)
         return self.encode_named(texts, ids, task_metadata, role)
@@ -163,11 +156,7 @@ class MTEBCrossEncoderWrapper(MTEBWrapper[PairModel | Reranker]):
         prompt_type: PromptType | None = None,
         **kwargs: Unpack[EncodeKwargs],
     ) -> Vectors:
-        """Score the pairs of two data loaders of equal length, queries and documents: ``(N,)`` float32 in their order.
-
-        Raises:
-            DataError: a score is not finite; names the task and both ids.
-        """
+        """Score the pairs of two data loaders of equal length, queries and documents: ``(N,)`` float32, in order."""
         queries, query_ids, given = _texts(inputs1)
         documents, document_ids, _ = _texts(inputs2)
         pairs = list(zip(queries, documents, strict=True))

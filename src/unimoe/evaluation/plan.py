@@ -139,20 +139,19 @@ class Probe:
         """Return what a task of MTEB takes, by its published size."""
         items = size.pairs if task == "reranking" else size.queries + size.documents
         work = Work(task, mteb_task.metadata.name, size.queries, items, items * _LINE_BYTES)
+        characters = size.query_characters + size.document_characters
         if self._served:
-            characters = size.query_characters + size.document_characters
             by_size = self.model.estimate_of(items, characters) if self._embeds else self.model.estimate_task(size)
             self.asked.append(by_size)
             return work
-        queries, documents = _made_up((mteb_task.metadata.description or mteb_task.metadata.name).split(), size)
-        if task == "reranking":
-            together = max(1, size.pairs // max(1, size.queries))  # candidates of one query, which prompts share
-            pairs = [(queries[row // together], document) for row, document in enumerate(documents)]
-            return self.timed(work, list(batches(pairs, _PART)))
-        share = size.queries / max(1, items)
-        asks = [int((row + 1) * share) > int(row * share) for row in range(len(documents))]  # spread evenly
-        texts = [query if own else text for own, query, text in zip(asks, queries, documents, strict=True)]
-        return self.timed(work, list(batches(texts, _PART)))
+        words = (mteb_task.metadata.description or mteb_task.metadata.name).split()
+        if task == "embedding":
+            return self.timed(work, list(batches(_made_up(words, characters, items), _PART)))
+        queries = _made_up(words, size.query_characters, size.queries)
+        documents = _made_up(words, size.document_characters, size.documents)
+        together = max(1, size.pairs // max(1, size.queries))  # candidates of one query, which prompts share
+        pairs = [(queries[row // together], document) for row, document in enumerate(documents)]
+        return self.timed(work, list(batches(pairs, _PART)))
 
     def timed(self, work: Work, sample: Sequence[Sequence[Any]]) -> Work:
         """Add the tokens and seconds of some work, of which parts of pairs or of texts are a sample."""
@@ -275,12 +274,8 @@ def spread(items: Sequence[T], count: int) -> Sequence[T]:
     return items[:: max(1, len(items) // count)]
 
 
-def _made_up(words: Sequence[str], size: TaskSize) -> tuple[list[str], list[str]]:
-    """Make queries and documents of a task's mean lengths, as many of each, no two of which begin alike."""
-    texts = [" ".join([str(row), *words[row % len(words) :], *words]) for row in range(_TEXTS // 4)]
-    means = (
-        size.query_characters // max(1, size.queries),
-        size.document_characters // max(1, size.documents),
-    )
-    queries, documents = ([(text * (1 + mean // len(text)))[: max(1, mean)] for text in texts] for mean in means)
-    return queries, documents
+def _made_up(words: Sequence[str], characters: int, texts: int) -> list[str]:
+    """Make texts of the mean length of so many, no two of which begin alike."""
+    mean = characters // max(1, texts)
+    made = (" ".join([str(row), *words[row % len(words) :], *words]) for row in range(_TEXTS // 4))
+    return [(text * (1 + mean // len(text)))[: max(1, mean)] for text in made]

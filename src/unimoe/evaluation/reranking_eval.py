@@ -16,7 +16,6 @@ from unimoe.core.errors import DataError, UnimoeError, UsageError
 from unimoe.data.collection import Collection
 from unimoe.data.source import UnavailableError
 from unimoe.evaluation.reranking.rerankers import as_reranker, ties_note, truncation_note
-from unimoe.evaluation.reranking.served import ServedReranker
 from unimoe.evaluation.reranking.shards import Candidates, Reranker, ShardStore, rerank_run
 from unimoe.evaluation.spec import Outcome
 from unimoe.evaluation.tiers.datasets import LoadedDataset, chosen_datasets, failure_line, known_tier, tier_datasets
@@ -26,13 +25,9 @@ from unimoe.models.embedder import Advance
 
 @dataclass(frozen=True)
 class SuiteOutcome:
-    """What reranking found on several collections.
+    """What reranking found on several collections, and a line for each that could not be evaluated.
 
-    Attributes:
-        datasets: by the collection's name.
-        averages: metric to the mean over the sets whose main metric it is; CQADupStack counts once.
-        first_stage_averages: the same of the first stage.
-        missing: a line for each collection that could not be evaluated.
+    ``averages`` are, by metric, the means over the sets whose main metric it is; CQADupStack counts once.
     """
 
     datasets: dict[str, Outcome]
@@ -90,11 +85,7 @@ def evaluate_reranking_suite(
     """Rerank every collection of a tier, one after the other; one that fails does not stop the others.
 
     The tier is ``bundled``, ``fast``, ``nano`` or ``full``, or names of collections. The other arguments are those of
-    ``evaluate_beir``.
-
-    Raises:
-        UsageError: no such tier or collection.
-        DataError: none of the collections could be evaluated.
+    ``evaluate_beir``. A DataError says that none of the collections could be evaluated.
     """
     if isinstance(tier, str):
         chosen = tier_datasets(config, known_tier(tier), max_queries)
@@ -137,9 +128,7 @@ def rerank_collection(
     run, found = rerank_run(reranker, collection, candidates, store=store, advance=advance)
     truncated = sorted(reranker.truncated_queries(collection.queries))
     notes = [truncation_note(collection.name, truncated)] if truncated else []
-    notes += filter(None, [ties_note(collection.name, run)])
-    if isinstance(reranker, ServedReranker):
-        notes += reranker.notes(run, found.usage)
+    notes += [*filter(None, [ties_note(collection.name, run)]), *reranker.notes(run, found.usage)]
     return Outcome.of_run(
         collection,
         run,

@@ -37,7 +37,8 @@ from unimoe.models.embedder import Advance
 from unimoe.models.loader import weights_hash
 from unimoe.results import EvalResult, Task
 from unimoe.retrieval.bm25 import bm25_run
-from unimoe.retrieval.fusion import cut_run, reciprocal_rank_fusion
+from unimoe.retrieval.first_stage import cut_run
+from unimoe.retrieval.fusion import reciprocal_rank_fusion
 
 if TYPE_CHECKING:
     from mteb import AbsTask
@@ -133,18 +134,11 @@ class Evaluator:
         self, model: Any, evaluation: Evaluation, system: System, data: LoadedDataset, advance: Advance | None
     ) -> Outcome:
         """Rank a collection by the cosine of embeddings, through MTEB."""
-        collection, wrapped = data.collection, MTEBEncoderWrapper(model, **_adapted(evaluation, system, advance))
-        outcome = evaluate_embedding_collection(
-            wrapped, data.pooled, exclude_self=data.dataset.exclude_self, folder=self._kept(evaluation)
-        )
-        return replace(
-            outcome,
-            main_metric=data.dataset.main_metric,
-            qrels=collection.qrels,
-            queries=collection.queries,
-            relevance_level=collection.relevance_level,
-            main_score=outcome.main_score if evaluation.task_type else None,
-        )
+        wrapped = MTEBEncoderWrapper(model, **_adapted(evaluation, system, advance))
+        exclude_self, folder = data.dataset.exclude_self, self._kept(evaluation)
+        outcome = evaluate_embedding_collection(wrapped, data.pooled, exclude_self=exclude_self, folder=folder)
+        main_score = outcome.main_score if evaluation.task_type else None
+        return replace(outcome, main_metric=data.dataset.main_metric, main_score=main_score)
 
     def _on_mteb(
         self, model: Any, evaluation: Evaluation, system: System, mteb_task: AbsTask, advance: Advance | None

@@ -99,10 +99,10 @@ def bm25_run(
     cached: bool = False,
     advance: Callable[[int], None] | None = None,
 ) -> Run:
-    """Rank the corpus for every query of the collection.
+    """Rank the corpus for every query of the collection, judged or not.
 
     Args:
-        collection: its judged and unjudged queries are ranked alike.
+        collection: has both.
         depth: documents kept per query, at most; only documents that share a word with the query are kept.
         params: BM25's parameters.
         engine: whose implementation of BM25.

@@ -51,18 +51,10 @@ def dense_run(
 ) -> Run:
     """Embed a corpus and its queries, and find the documents nearest to each query.
 
-    Args:
-        model: embeds both.
-        collection: holds both.
-        config: lengths, depth, backend and storage.
-        store_dir: vectors are kept below it, in a folder named by everything they depend on: a killed run is resumed
-            there, and other queries over the same corpus find it embedded.
-        weights: content hash of an adapter or a head, which is no part of ``model.base_identity``; None where there is
-            neither. Without it, vectors of other weights would be reused.
-        exclude_self: leave out the document whose id is the query's, as MTEB's tasks of some collections do.
-        advance: called with the number of texts done.
-        spread: embeds units of documents; see ``encode_corpus``.
-        batches: the size of a forward pass; by default what suits the device.
+    Vectors are kept below ``store_dir``, in a folder named by everything they depend on: a killed run is resumed there,
+    and other queries over the same corpus find it embedded. So ``weights`` is the content hash of an adapter or a head,
+    which is no part of ``model.base_identity``; None where there is neither. ``spread`` embeds units of documents; see
+    ``encode_corpus``.
     """
     query_ids, texts = list(collection.queries), list(collection.queries.values())
     with named_inputs(lambda index: f"{collection.name}, query {query_ids[index]!r}"):
@@ -126,9 +118,7 @@ def search(
         For every query ``{document id: score}``, best first. Ties, also those at the cut, break by document id
         descending, as in trec_eval; with FAISS those of some k / 8 documents at the cut.
 
-    Raises:
-        UsageError: FAISS is not installed.
-        DataError: a vector is not finite; names the text.
+    A DataError names a text whose vector is not finite.
     """
     queries = np.ascontiguousarray(queries, dtype=np.float32)
     _refuse_not_finite(queries, query_ids, "query")

@@ -40,12 +40,7 @@ UNIT_CHARACTERS = 2**20
 
 @dataclass(frozen=True)
 class Embedded:
-    """Embeddings by id.
-
-    Attributes:
-        ids: ascending.
-        vectors: ``(N, D)`` of unit length, in memory or mapped from a file.
-    """
+    """Embeddings by ascending id: ``(N, D)`` of unit length, in memory or mapped from a file."""
 
     ids: list[str]
     vectors: Vectors
@@ -68,17 +63,10 @@ def cached_embeddings(
     max_length: int | None = None,
     advance: Callable[[int], None] | None = None,
 ) -> Embedded:
-    """Embed texts, or read them from the cache; a killed run is resumed.
+    """Embed texts by id, or read them from the cache; a killed run is resumed.
 
-    Args:
-        embedder: a frozen encoder without adapters, which ``base_identity`` would not tell apart.
-        texts: id to text.
-        kind: which of the encoder's prefixes goes before them.
-        max_length: tokens of one text; None for the encoder's own limit.
-        advance: called with the number of texts done.
-
-    Raises:
-        DataError: as in ``encode_corpus``.
+    The embedder is a frozen encoder without adapters, which ``base_identity`` would not tell apart. Other arguments are
+    those of ``Embedder.encode``.
     """
     fingerprint = embedding_fingerprint(embedder, kind, max_length)
     content = hash_parts(part for key in sorted(texts) for part in (key, texts[key]))
@@ -129,10 +117,6 @@ def encode_corpus(
         spread: embeds the units, by default one after the other; several processes embed several at a time.
         label: what errors call a document, before its id.
         advance: called with the number of documents done; at once for units that are done.
-
-    Raises:
-        DataError: the corpus is empty; a vector is not finite or zero, which names the document.
-        UsageError: the folder cannot be written.
     """
     if not corpus:
         raise DataError(f"{folder}: no documents to embed; the corpus is empty")

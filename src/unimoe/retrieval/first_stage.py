@@ -33,14 +33,17 @@ RECALL_DEPTH = 100
 """Recall@100 is reported of every first stage, however few of its candidates are reranked."""
 
 
+def cut_run(run: Run, depth: int) -> Run:
+    """Keep the first ``depth`` documents of each query."""
+    return {query_id: head(scores, depth) for query_id, scores in run.items()}
+
+
 @dataclass(frozen=True)
 class Candidates:
-    """What a first stage found for some queries.
+    """What a first stage found for some queries, best first; a query has no documents where nothing was found.
 
-    Attributes:
-        source: the first stage's name in results, with its parameters or the content hash of its file.
-        run: for every query ``{document id: score}``, best first; empty where nothing was found.
-        ordered: whether the scores rank. Where they are all equal, the first stage gives no order to compare with.
+    ``source`` is the first stage's name in results, with its parameters or the content hash of its file. Where scores
+    are all equal, it gives no order to compare with: it is not ``ordered``.
     """
 
     source: str
@@ -50,16 +53,11 @@ class Candidates:
 
 @dataclass(frozen=True)
 class FirstStage:
-    """A way to find candidates for the queries of one collection.
+    """A way to find candidates for the queries of one collection of the catalogue.
 
-    Attributes:
-        setting: as in the config; see the head of this module.
-        dataset: the collection's name in the catalogue.
-        depth: candidates that are to be reranked per query, at most.
-        params: of the two BM25 engines.
-        exclude_self: leave out the document whose id is the query's, before any cut.
-        fusion: settings of ``fusion``.
-        device: where its encoder computes; None for the best device of this machine.
+    ``setting`` is as in the config; see the head of this module. At most ``depth`` candidates are to be reranked per
+    query; ``exclude_self`` leaves out the document whose id is the query's, before any cut. ``device`` is where the
+    encoder of ``fusion`` computes; None for the best device of this machine.
     """
 
     setting: str
@@ -79,11 +77,7 @@ class FirstStage:
 
     @property
     def file(self) -> Path | None:
-        """The file that holds the candidates; None where a search finds them.
-
-        Raises:
-            UsageError: ``official``, and the collection has no ``top1000.dev``.
-        """
+        """The file that holds the candidates; None where a search finds them."""
         if self.setting.startswith("run:"):
             return Path(self.setting.removeprefix("run:").replace("{dataset}", safe_name(result_name(self.dataset))))
         if self.setting != "official":
@@ -98,12 +92,7 @@ class FirstStage:
         return file
 
     def refuse_impossible(self, collection: Collection) -> None:
-        """Refuse, before any work is done, a setting that can give no candidates.
-
-        Raises:
-            UsageError: the setting does not fit the collection.
-            DataError: there is no such run file or encoder.
-        """
+        """Refuse, before any work is done, a setting that can give no candidates."""
         file = self.file
         if file is not None and not file.is_file():
             raise DataError(f"{file}: no such run file; correct evaluation.first_stage={self.setting}")
@@ -125,13 +114,7 @@ class FirstStage:
     def candidates(self, whole: Collection, scored: Collection) -> Candidates:
         """Find the candidates of the scored queries, at least 100 each where there are as many.
 
-        Args:
-            whole: the collection with all its queries: one cached run serves every sample of them.
-            scored: the queries wanted, over the same corpus.
-
-        Raises:
-            UsageError: see ``refuse_impossible``.
-            DataError: the file is malformed, does not fit the collection, or would have to be cut without being ranked.
+        ``whole`` is the collection with all its queries: one cached run serves every sample of them.
         """
         file = self.file
         if file is not None:
@@ -182,4 +165,4 @@ class FirstStage:
             fitting[query_id] = scores
         several = [scores for scores in fitting.values() if len(scores) > 1]
         ordered = not several or not all(map(is_unordered, several))
-        return Candidates(source, {query_id: head(scores, self._kept) for query_id, scores in fitting.items()}, ordered)
+        return Candidates(source, cut_run(fitting, self._kept), ordered)

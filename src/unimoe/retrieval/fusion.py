@@ -46,20 +46,9 @@ def reciprocal_rank_fusion(runs: Sequence[Mapping[str, Mapping[str, float]]], *,
     return fused
 
 
-def cut_run(run: Run, depth: int) -> Run:
-    """Keep the first ``depth`` documents of each query."""
-    return {query_id: head(scores, depth) for query_id, scores in run.items()}
-
-
 @dataclass(frozen=True)
 class Hybrid:
-    """A first stage of two rankings.
-
-    Attributes:
-        config: the encoder and how the rankings are fused.
-        bm25: BM25's parameters.
-        device: where the encoder computes; None for the best device of this machine.
-    """
+    """A first stage of two rankings; the encoder computes on ``device``, by default the best of this machine."""
 
     config: FusionConfig
     bm25: BM25Config

@@ -18,9 +18,7 @@ from unimoe.data.collection import Collection
 from unimoe.data.mteb_names import find_tasks
 from unimoe.data.mteb_sizes import task_size
 from unimoe.evaluation import plan
-from unimoe.evaluation.plan import PlannedDataset, print_plan, probed_speed
-from unimoe.evaluation.reranking import shards
-from unimoe.evaluation.reranking.shards import Pair, Reranker
+from unimoe.evaluation.plan import PlannedDataset, print_plan, seconds_each
 from unimoe.evaluation.systems.system import System, zero_shot_system
 from unimoe.evaluation.tiers.datasets import chosen_datasets
 from unimoe.models.batching import batches
@@ -58,8 +56,8 @@ def data(experiment: Experiment, tmp_path: Path, tmp_cache: Path) -> PlannedData
 
 @pytest.fixture
 def slow(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A model of a token in ten seconds."""
-    monkeypatch.setattr(plan, "probed_speed", lambda *arguments: 0.1)
+    """A model of a pair or text in ten seconds."""
+    monkeypatch.setattr(plan, "seconds_each", lambda *arguments: 10.0)
 
 
 def planned(
@@ -103,18 +101,10 @@ class TestWork:
         data: PlannedDataset,
         monkeypatch: pytest.MonkeyPatch,
     ) -> None:
-        sampled = list[int]()
-        prepare = shards.prepare
-
-        def counted(reranker: Reranker, collection: Collection, pairs: Sequence[Pair]) -> Sequence[Sequence[Any]]:
-            sampled.append(len(pairs))
-            return prepare(reranker, collection, pairs)
-
         monkeypatch.setattr(plan, "_PLACE_CHARACTERS", 300)
-        monkeypatch.setattr(plan, "prepare", counted)
-        line, _ = planned(capsys, system, [data])
         asked = questions(model, data)
-        assert sampled[0] < len(asked) / 2
+        assert len(plan.prompt_sample(data, model)) < len(asked) / 2
+        (line, _) = planned(capsys, system, [data])
         assert tokens_of(line) == pytest.approx(tree_tokens(asked), rel=0.1)
 
     def test_every_task_and_dataset_has_a_line_unless_one_is_asked_for(
@@ -131,10 +121,10 @@ class TestWork:
         self, capsys: pytest.CaptureFixture[str], system: System, data: PlannedDataset
     ) -> None:
         line, total = planned(capsys, system, [data], price=30)
-        hours = tokens_of(line) / 3600 / 0.1
-        found = re.search(r"MiB, ([\d.]+) hours, ([\d.,]+) at 30 an hour \(probe: 0 tokens a second\)$", total)
+        hours = 10 * int(line.split()[3].replace(",", "")) / 3600
+        found = re.search(r"MiB, ([\d.]+) minutes, ([\d.,]+) at 30 an hour \(probe: [\d,]+ tokens a second\)$", total)
         assert found is not None
-        assert float(found[1]) == pytest.approx(hours, abs=0.05)
+        assert float(found[1]) == pytest.approx(60 * hours, abs=0.5)
         assert float(found[2].replace(",", "")) == pytest.approx(30 * hours, abs=0.005)
         assert "an hour" not in planned(capsys, system, [data])[-1]
 
@@ -145,23 +135,22 @@ class TestWork:
 
 
 class TestProbe:
-    @pytest.mark.parametrize("seconds", [0.01, 2.0], ids=["quick", "slow"])
-    def test_speed_is_tokens_over_seconds_and_no_question_comes_twice(
+    @pytest.mark.parametrize("seconds", [0.01, 1.5], ids=["quick", "slow"])
+    def test_no_part_is_timed_twice_and_a_slow_model_is_not_asked_them_all(
         self, monkeypatch: pytest.MonkeyPatch, seconds: float
     ) -> None:
-        clock, asked = [0.0], list[Sequence[list[int]]]()
+        clock, asked = [0.0], list[int]()
 
-        def rerank_ids(sequences: Sequence[list[int]]) -> None:
-            asked.append(sequences)
+        def run(part: Sequence[int]) -> None:
+            asked.extend(part)
             clock[0] += seconds
 
         monkeypatch.setattr("unimoe.evaluation.plan.time.perf_counter", lambda: clock[0])
-        sequences = [[number, *range(50)] for number in range(600)]
-        speed = probed_speed(rerank_ids, list(batches(sequences, 32)), tree_tokens, 5.0)
-        assert len({ids[0] for part in asked for ids in part}) == sum(map(len, asked))
-        assert (sum(map(len, asked)) == len(sequences)) is (seconds < 1)  # a slow model is not asked them all
-        timed = asked[1:]  # after a warm-up
-        assert speed == pytest.approx(sum(map(tree_tokens, timed)) / (seconds * len(timed)))
+        each = seconds_each(run, list(batches(range(600), 32)))
+        assert len(set(asked)) == len(asked)
+        assert (len(asked) == 600) is (seconds < 1)
+        timed = len(asked) - 600 % 32  # after a warm-up by the last part
+        assert each == pytest.approx(seconds * (timed / 32) / timed)
 
     def test_queries_without_any_candidate_need_no_time(
         self, capsys: pytest.CaptureFixture[str], experiment: Experiment, system: System, tmp_path: Path

@@ -149,10 +149,10 @@ class TestResults:
 
 def test_dense_retrieval_keeps_the_level(tmp_path: Path) -> None:
     from unimoe.config import DenseConfig
-    from unimoe.evaluation.retrieval_eval import retrieval_outcome
+    from unimoe.evaluation.retrieval_eval import retrieval_metrics
 
     stated = replace(GRADED, relevance_level=2, level_stated=True)
     data = dense_collection(stated, DenseConfig())
-    scores = retrieval_outcome(data.test, RUN, DenseConfig()).scores
+    scores = Outcome.of_run(data.test, RUN, "ndcg@10", retrieval_metrics(DenseConfig())).scores
     assert scores.per_query["map"] == {"q1": 0.0, "q2": 0.5}
     assert scores.per_query["recall_of_retrieved@10"] == {"q1": 0.0, "q2": 1.0}

@@ -5,8 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from unimoe.data.mteb_names import random_state_kept
 from unimoe.metrics import Scores, score_run
@@ -33,8 +32,7 @@ Judgments = Mapping[str, Mapping[str, int]]
 Ranking = Mapping[str, Mapping[str, float]]
 
 
-@dataclass(frozen=True)
-class Group:
+class Group(NamedTuple):
     """Queries that have one value of the main score together."""
 
     value: float

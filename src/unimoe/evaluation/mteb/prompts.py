@@ -15,10 +15,7 @@ from unimoe.core.errors import UsageError, did_you_mean
 class TaskCard(Protocol):
     """What a prefix is chosen by; MTEB's ``TaskMetadata`` is one.
 
-    Attributes:
-        name: the task's.
-        type: such as ``STS``.
-        prompt: its instruction: a text, one text for each role, None for that of its type, or empty for none.
+    Its ``prompt`` is an instruction: a text, one text for each role, None for that of its type, or empty for none.
     """
 
     name: str

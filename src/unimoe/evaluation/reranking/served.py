@@ -54,16 +54,8 @@ class ServedReranker(Reranker):
     """Scores pairs by a server: raw scores of texts, or the margin of our own prompts.
 
     For the API ``vllm``, the experiment's ``model`` section names the tokenizer and ``prompt`` is the prompt. The other
-    arguments are those of ``ServedEmbedder``.
-
-    Attributes:
-        name: of the arm.
-        prompt_name: name and hash of the prompt; the server's own where it has one.
-        usage: what all requests so far cost, by name.
-
-    Raises:
-        UsageError: the address or the API cannot be used, the batch is too large for it, or what asks is not installed.
-        DataError: the tokenizer is not available.
+    arguments are those of ``ServedEmbedder``. ``prompt_name`` is the server's own where it has one, and ``usage`` is
+    what all requests so far cost, by name.
     """
 
     device = "a server"
@@ -98,8 +90,7 @@ class ServedReranker(Reranker):
     def identity(self) -> str:
         """What results store for the base model: API, server, model, revision and fingerprint.
 
-        Raises:
-            DataError: the server does not answer, or another model answers than before.
+        A DataError says that the server does not answer, or that another model answers than before.
         """
         return served_identity(self._client, lambda: self.score(self._probe), self._record)
 
@@ -142,6 +133,8 @@ class ServedReranker(Reranker):
         """Return the scores of one request's pairs, what they cost, and the time since another one's answer."""
         scores, usage = self._ask(prepared)
         before, self._answered = self._answered, time.perf_counter()  # so that times add up to the wall time
+        if advance:
+            advance(len(scores))
         return ShardScores(scores, self._answered - before, usage=usage)
 
     def notes(self, run: Run, usage: Usage) -> list[str]:

@@ -103,6 +103,10 @@ class Reranker(ABC):
         """Return the ids of queries so long that the model sees only their beginning, and nothing of a document."""
         return []
 
+    def notes(self, run: Run, usage: Mapping[str, float]) -> list[str]:
+        """Return what to know before a run's scores are believed, in sentences; ``usage`` is what they cost."""
+        return []
+
     def shard_scores(self, prepared: Sequence[Any], advance: Advance | None = None) -> ShardScores:
         """Score what was prepared of the pairs of one shard; refuse scores that are none."""
         start = time.perf_counter()

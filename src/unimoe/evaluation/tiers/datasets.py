@@ -14,7 +14,7 @@ from unimoe.config import BM25Config, DenseExperiment, Experiment, FusionConfig
 from unimoe.core.console import stderr
 from unimoe.core.errors import UnimoeError, UsageError, did_you_mean, first_few, refuse_missing
 from unimoe.core.io import hash_json
-from unimoe.core.trec import Run, head
+from unimoe.core.trec import Run
 from unimoe.data.catalog import (
     available,
     default_split,
@@ -32,7 +32,7 @@ from unimoe.data.sources.beir_sets import BEIR_NAMES, CQADUPSTACK, SHORT_NAMES, 
 from unimoe.data.sources.nanobeir import NANOBEIR
 from unimoe.metrics import DEFAULT_METRICS
 from unimoe.metrics.scoring import level_note
-from unimoe.retrieval.first_stage import Candidates, FirstStage
+from unimoe.retrieval.first_stage import Candidates, FirstStage, cut_run
 
 if TYPE_CHECKING:
     import torch
@@ -212,7 +212,7 @@ class LoadedDataset:
     @cached_property
     def candidates(self) -> Run:
         """The candidates to rerank: the first stage's best ``depth`` of every query."""
-        return {query_id: head(scores, self.dataset.depth) for query_id, scores in self.first_stage.run.items()}
+        return cut_run(self.first_stage.run, self.dataset.depth)
 
     @property
     def queries_without_candidates(self) -> list[str]:
@@ -256,8 +256,9 @@ class Failures:
                 names.append(name)
             self._first = self._first or error
             line = failure_line(name, error)
-            self.reasons.append(line)
-            stderr.print(line, style="yellow", soft_wrap=True)
+            if line not in self.reasons:  # several systems may fail by one reason
+                self.reasons.append(line)
+                stderr.print(line, style="yellow", soft_wrap=True)
 
     def refuse(self, done: bool) -> None:
         """End with an error where something failed; ``done`` says whether anything was evaluated."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,11 +17,10 @@ from support.tiny_models import tiny_base
 from unimoe.config import Experiment, PromptConfig
 from unimoe.core.errors import DataError, UsageError
 from unimoe.core.trec import Run
-from unimoe.data.collection import Collection
 from unimoe.evaluation.embedding_eval import evaluate_mteb
 from unimoe.evaluation.reranking import shards
 from unimoe.evaluation.reranking.rerankers import FunctionReranker, PairModelReranker, as_reranker
-from unimoe.evaluation.reranking.shards import ShardStore, cut_shards
+from unimoe.evaluation.reranking.shards import Reranker, ShardStore
 from unimoe.evaluation.reranking_eval import evaluate_beir, evaluate_reranking_suite, rerank_collection
 from unimoe.metrics import score_run
 from unimoe.models.embedder import Advance
@@ -47,7 +46,7 @@ def folder(tmp_path: Path, tmp_cache: Path) -> Path:
 
 
 class TestFunction:
-    def test_evaluate_beir_ranks_by_its_scores(self, config: Experiment, folder: Path) -> None:
+    def test_evaluate_beir_and_a_suite_rank_by_its_scores(self, config: Experiment, folder: Path) -> None:
         found = evaluate_beir(shared_words, None, config, f"path:{folder}")
         assert found.items == sum(map(len, found.run.values())) > 20
         for query, scores in found.run.items():
@@ -56,22 +55,17 @@ class TestFunction:
         assert found.scores == score_run(COLLECTION.qrels, found.run)
         assert found.first_stage is not None
         assert found.delta.keys() == found.scores.aggregate.keys()
-        assert found.token_budget is None
-
-    def test_a_suite_takes_it_too(self, config: Experiment, folder: Path) -> None:
-        found = evaluate_reranking_suite(shared_words, None, config, [f"path:{folder}"], max_queries=2)
-        (outcome,) = found.datasets.values()
+        suite = evaluate_reranking_suite(shared_words, None, config, [f"path:{folder}"], max_queries=2)
+        (outcome,) = suite.datasets.values()
         assert len(outcome.run) == 2
-        assert found.averages == {"ndcg@10": outcome.aggregate["ndcg@10"]}
+        assert suite.averages == {"ndcg@10": outcome.aggregate["ndcg@10"]}
 
     @pytest.mark.parametrize("wrap", [np.array, torch.tensor, tuple], ids=["array", "tensor", "tuple"])
-    def test_scores_may_be_any_sequence_of_numbers(self, wrap: Callable[[list[float]], Any]) -> None:
-        ranks = FunctionReranker(lambda pairs: wrap([float(len(document)) for _, document in pairs]))
-        expected = {key: float(len(document.full_text)) for key, document in COLLECTION.corpus.items()}
-        assert rerank_collection(ranks, COLLECTION, CANDIDATES).run["q0"] == expected
-
-    def test_scores_that_float32_would_tie_stay_apart(self) -> None:
+    def test_scores_may_be_any_sequence_of_numbers_which_stay_apart(self, wrap: Callable[[list[float]], Any]) -> None:
         places = {document.full_text: place for place, document in enumerate(COLLECTION.corpus.values())}
+        ranks = FunctionReranker(lambda pairs: wrap([1 + places[document] / 8 for _, document in pairs]))
+        expected = {key: 1 + place / 8 for place, key in enumerate(COLLECTION.corpus)}
+        assert rerank_collection(ranks, COLLECTION, CANDIDATES).run["q0"] == expected
         ranks = FunctionReranker(lambda pairs: [1 + 1e-12 * places[document] for _, document in pairs])
         assert len(set(rerank_collection(ranks, COLLECTION, CANDIDATES).run["q0"].values())) == len(COLLECTION.corpus)
 
@@ -99,22 +93,11 @@ def test_shards_are_sized_by_the_device_and_by_nothing_else(monkeypatch: pytest.
     assert len(PairModelReranker(unimodel).cut(COLLECTION, CANDIDATES)) == 1
 
 
-class CountingReranker:
+class CountingReranker(Reranker):
     """A user's class: one shard a query, and the pairs scored so far; an interrupt after so many."""
-
-    token_budget, cut_by = None, None
 
     def __init__(self, interrupt_after: int | None = None) -> None:
         self.scored, self._limit = 0, interrupt_after
-
-    def cut(self, collection: Collection, candidates: Any) -> list[list[tuple[str, str]]]:
-        return cut_shards(collection, candidates, "query_first", characters=1)
-
-    def prepare(self, pairs: Sequence[tuple[str, str]]) -> Sequence[tuple[str, str]]:
-        return pairs
-
-    def truncated_queries(self, queries: Mapping[str, str]) -> list[str]:
-        return []
 
     def score(self, prepared: Sequence[tuple[str, str]], advance: Advance | None = None) -> list[float]:
         if self._limit is not None and self.scored >= self._limit:
@@ -123,13 +106,18 @@ class CountingReranker:
         return shared_words(list(prepared))
 
 
-def test_any_reranker_is_resumed_at_the_shard_it_was_killed_at(tmp_path: Path) -> None:
-    store, per_query = ShardStore(tmp_path, "one"), len(COLLECTION.corpus)
+@pytest.mark.parametrize("at_once", [1, 2])
+def test_any_reranker_is_resumed_at_the_shard_it_was_killed_at(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, at_once: int
+) -> None:
+    monkeypatch.setattr(CountingReranker, "at_once", at_once)
+    store, per_query, done = ShardStore(tmp_path, "one"), len(COLLECTION.corpus), list[int]()
     with pytest.raises(KeyboardInterrupt):
         rerank_collection(CountingReranker(2 * per_query), COLLECTION, CANDIDATES, store=store)
     again = CountingReranker()
-    found = rerank_collection(again, COLLECTION, CANDIDATES, store=store)
+    found = rerank_collection(again, COLLECTION, CANDIDATES, store=store, advance=done.append)
     assert again.scored == 3 * per_query  # of five queries
+    assert sum(done) == (2 if at_once == 1 else 5) * per_query  # the reranker itself reports none
     assert found.run == rerank_collection(FunctionReranker(shared_words), COLLECTION, CANDIDATES).run
 
 
@@ -144,8 +132,6 @@ class TestWhatIsGiven:
 
         found = evaluate_beir(Overlap(), None, config, f"path:{folder}")
         assert found.run == evaluate_beir(shared_words, None, config, f"path:{folder}").run
-
-    def test_a_reranker_stays_as_it_is(self, config: Experiment) -> None:
         own = CountingReranker()
         assert as_reranker(own, None, config) is own
 

@@ -17,17 +17,8 @@ from unimoe.config import PromptConfig
 from unimoe.core.errors import DataError
 from unimoe.core.trec import Run
 from unimoe.data.collection import Collection, Document
-from unimoe.evaluation.reranking.rerankers import PairModelReranker
-from unimoe.evaluation.reranking.shards import (
-    Pair,
-    ShardScores,
-    ShardStore,
-    cut_pairs,
-    cut_shards,
-    read_shard,
-    score_shards,
-    write_shard,
-)
+from unimoe.evaluation.reranking.rerankers import FunctionReranker, PairModelReranker
+from unimoe.evaluation.reranking.shards import Pair, ShardScores, ShardStore, cut_pairs, read_shard, write_shard
 from unimoe.evaluation.reranking_eval import rerank_collection
 from unimoe.models.unimodel import UnimodelForExp1
 
@@ -68,51 +59,44 @@ def scored(model: UnimodelForExp1, monkeypatch: pytest.MonkeyPatch) -> list[int]
     return sizes
 
 
-def text_of(collection: Collection, pairs: list[Pair]) -> int:
-    """Characters of the texts that stand in these pairs, each once."""
-    queries, documents = {query_id for query_id, _ in pairs}, {document_id for _, document_id in pairs}
-    return sum(len(collection.queries[q]) for q in queries) + sum(
-        len(collection.corpus[d].full_text) for d in documents
-    )
+def cut(candidates: Run = CANDIDATES, order: str = "document_first", size: int = SMALL) -> list[list[Pair]]:
+    return cut_pairs(COLLECTION, candidates, (order, size))
+
+
+def score(model: UnimodelForExp1, shards: list[list[Pair]], collection: Collection = COLLECTION, **work: Any) -> Any:
+    return PairModelReranker(model).score_shards(collection, shards, **work)
 
 
 class TestCut:
     @pytest.mark.parametrize("order", ORDERS)
     @pytest.mark.parametrize("characters", [1, SMALL, 10**9])
     def test_every_pair_once_and_groups_whole(self, order: str, characters: int) -> None:
-        shards = cut_shards(COLLECTION, CANDIDATES, order, characters)
+        shards = cut(order=order, size=characters)
         assert sorted(pair for shard in shards for pair in shard) == sorted(PAIRS)
-        side = ORDERS.index(order)
-        groups = [{pair[side] for pair in shard} for shard in shards]
+        groups = [{pair[ORDERS.index(order)] for pair in shard} for shard in shards]
         assert sum(map(len, groups)) == len(set[str]().union(*groups))
-        assert shards == cut_shards(COLLECTION, CANDIDATES, order, characters)
+        assert len(shards) == {1: len(set[str]().union(*groups)), 10**9: 1}.get(characters, len(shards))
 
     def test_the_group_that_brings_the_text_to_its_size_ends_a_shard(self) -> None:
-        shards = cut_shards(COLLECTION, CANDIDATES, "query_first", SMALL)
-        assert len(shards) == len(CANDIDATES)  # each query's documents alone are longer
-        shards = cut_shards(COLLECTION, CANDIDATES, "document_first", SMALL)
+        assert len(cut(order="query_first")) == len(CANDIDATES)  # each query's documents alone are longer
+        shards = cut()
         assert 3 < len(shards) < len(COLLECTION.corpus)
         for shard in shards[:-1]:
-            last = shard[-1][1]
-            assert text_of(COLLECTION, shard) > 0.8 * SMALL  # queries count in each of its groups
-            assert text_of(COLLECTION, [pair for pair in shard if pair[1] != last]) < SMALL
-
-    def test_a_size_beyond_all_text_is_one_shard_and_no_candidates_are_none(self) -> None:
-        assert len(cut_shards(COLLECTION, CANDIDATES, "query_first")) == 1
-        assert cut_shards(COLLECTION, {"q0": {}}, "query_first") == []
+            texts = {COLLECTION.corpus[document].full_text for _, document in shard[:-1]}
+            assert sum(map(len, texts)) < 1.5 * SMALL
 
     def test_candidates_of_other_queries_are_left_out(self) -> None:
-        (shard,) = cut_shards(COLLECTION, {"q1": {"d03": 1.0}, "elsewhere": {"d04": 1.0}}, "document_first")
-        assert shard == [("q1", "d03")]
+        assert cut({"q1": {"d03": 1.0}, "elsewhere": {"d04": 1.0}}) == [[("q1", "d03")]]
+        assert cut({"q0": {}}) == []
 
     def test_a_cross_encoder_cuts_by_falling_length_and_a_function_by_query(self) -> None:
-        by_length = cut_pairs(COLLECTION, CANDIDATES, ("length", 7))
+        by_length = cut(order="length", size=7)
         assert [len(shard) for shard in by_length[:-1]] == [7] * (len(by_length) - 1)
         pairs = [pair for shard in by_length for pair in shard]
         lengths = [len(COLLECTION.queries[q]) + len(COLLECTION.corpus[d].full_text) for q, d in pairs]
         assert lengths == sorted(lengths, reverse=True)
         assert sorted(pairs) == sorted(PAIRS)
-        by_query = cut_pairs(COLLECTION, CANDIDATES, None)
+        by_query = FunctionReranker(lambda _: []).cut(COLLECTION, CANDIDATES)
         assert [{query for query, _ in shard} for shard in by_query] == [{query} for query in CANDIDATES]
 
 
@@ -153,19 +137,19 @@ class TestStore:
 
 class TestScore:
     @pytest.mark.parametrize("order", ORDERS)
-    def test_gaps_are_those_of_the_pairs_in_the_order_of_the_shards(self, order: str) -> None:
-        model, shards = tiny_unimodel(order), cut_shards(COLLECTION, CANDIDATES, order, SMALL)
+    def test_margins_are_those_of_the_pairs_in_the_order_of_the_shards(self, order: str) -> None:
+        model, shards = tiny_unimodel(order), cut(order=order)
         texts = [(COLLECTION.queries[q], COLLECTION.corpus[d].full_text) for shard in shards for q, d in shard]
-        found = score_shards(PairModelReranker(model), COLLECTION, shards)
+        found = score(model, shards)
         np.testing.assert_allclose(found.scores, model.rerank(texts, output="gap"), atol=1e-4)
         assert found.seconds > 0
-        assert score_shards(PairModelReranker(model), COLLECTION, []).scores == []
+        assert score(model, []).scores == []
 
     def test_an_interrupted_run_goes_on_where_it_was_and_ends_the_same(
         self, model: UnimodelForExp1, scored: list[int], tmp_path: Path
     ) -> None:
-        shards = cut_shards(COLLECTION, CANDIDATES, "document_first", SMALL)
-        undisturbed = score_shards(PairModelReranker(model), COLLECTION, shards)
+        shards = cut()
+        undisturbed = score(model, shards)
         store, done = ShardStore(tmp_path, "one"), list[int]()
 
         def interrupted(pairs: int) -> None:
@@ -174,26 +158,26 @@ class TestScore:
                 raise KeyboardInterrupt
 
         with pytest.raises(KeyboardInterrupt):
-            score_shards(PairModelReranker(model), COLLECTION, shards, store=store, advance=interrupted)
+            score(model, shards, store=store, advance=interrupted)
         scored.clear()
         done.clear()
-        resumed = score_shards(PairModelReranker(model), COLLECTION, shards, store=store, advance=done.append)
+        resumed = score(model, shards, store=store, advance=done.append)
         assert scored == [len(shard) for shard in shards[2:]]  # the third was under way
         assert resumed.scores == undisturbed.scores
         assert sum(done) == len(PAIRS)
-        assert score_shards(PairModelReranker(model), COLLECTION, shards, store=store) == resumed
+        assert score(model, shards, store=store) == resumed
 
     def test_a_changed_text_meets_no_old_shard(self, model: UnimodelForExp1, scored: list[int], tmp_path: Path) -> None:
-        shards, store = cut_shards(COLLECTION, CANDIDATES, "document_first", SMALL), ShardStore(tmp_path, "one")
-        score_shards(PairModelReranker(model), COLLECTION, shards, store=store)
+        shards, store = cut(), ShardStore(tmp_path, "one")
+        score(model, shards, store=store)
         scored.clear()
         corpus = {**COLLECTION.corpus, "d00": Document("", "another text")}
         changed = Collection("changed", "test", corpus, COLLECTION.queries, COLLECTION.qrels)
-        found = score_shards(PairModelReranker(model), changed, shards, store=store)
+        found = score(model, shards, changed, store=store)
         assert scored == [len(shards[0])]
-        assert found.scores == score_shards(PairModelReranker(model), changed, shards).scores
+        assert found.scores == score(model, shards, changed).scores
         scored.clear()
-        score_shards(PairModelReranker(model), COLLECTION, shards, store=ShardStore(tmp_path, "another"))
+        score(model, shards, store=ShardStore(tmp_path, "another"))
         assert scored == [len(shard) for shard in shards]
 
 
@@ -207,9 +191,9 @@ class TestErrors:
         model.model.model.embed_tokens.weight[token] = torch.nan
         corpus = {**COLLECTION.corpus, "d05": Document("", "a <|endoftext|> b")}
         spoilt = Collection("spoilt", "test", corpus, COLLECTION.queries, COLLECTION.qrels)
-        shards = cut_shards(spoilt, CANDIDATES, model.pair_ids.order)
+        shards = cut_pairs(spoilt, CANDIDATES, (model.pair_ids.order, 10**9))
         with pytest.raises(DataError, match=r"query 'q\d', document 'd05': the score is not finite"):
-            score_shards(PairModelReranker(model), spoilt, shards)
+            score(model, shards, spoilt)
 
     def test_a_query_that_leaves_no_room_is_named_in_the_outcome(self, model: UnimodelForExp1) -> None:
         queries = {**COLLECTION.queries, "q2": "word " * 200}
