@@ -83,23 +83,6 @@ def test_a_lost_unit_is_computed_again_and_a_damaged_one_is_named(tmp_path: Path
         products(driver, NUMBERS)
 
 
-def test_two_drivers_on_one_store_find_the_same(tmp_path: Path) -> None:
-    with cluster(tmp_path) as one, cluster(tmp_path) as other:
-        ones = multipliers(one)
-        others = multipliers(other)
-        parts = [{"number": number} for number in NUMBERS]
-        both = [workers.compute("multiply", parts) for workers in (ones, others)]
-        found = [[next(replies).item() for replies in both] for _ in parts]
-    assert found == [[2.0 * number] * 2 for number in NUMBERS]
-
-
-def test_units_of_another_model_are_not_taken(tmp_path: Path) -> None:
-    with cluster(tmp_path) as driver:
-        assert products(driver, NUMBERS, by=2) == [2.0 * number for number in NUMBERS]
-        assert products(driver, NUMBERS, by=3) == [3.0 * number for number in NUMBERS]
-    assert calls.numbers == 2 * len(NUMBERS)
-
-
 def test_an_error_of_the_work_ends_it_and_leaves_no_unit(tmp_path: Path) -> None:
     with cluster(tmp_path) as driver, pytest.raises(ValueError, match="-1 is below zero"):
         products(driver, [1, 2, -1])
@@ -117,12 +100,6 @@ def test_a_store_that_fails_is_the_workers_error(tmp_path: Path, monkeypatch: py
         monkeypatch.setattr(UnitStore, "write", full)
         with pytest.raises(UsageError, match="free room there"):
             [*workers.compute("multiply", [{"number": 1}])]
-
-
-def test_the_board_counts_items(tmp_path: Path) -> None:
-    with cluster(tmp_path) as driver:
-        products(driver, NUMBERS, items=10)
-        assert counted(driver) == (120, 0)
 
 
 class TestLosses:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -66,26 +65,6 @@ def test_what_is_written_is_read_by_others() -> None:
     assert other.keys("units/a") == {"key", "empty"}
     store.write("units/a", "later", BODY)
     assert other.keys("units/a") == {"key", "empty", "later"}  # nothing is cached
-
-
-@pytest.mark.usefixtures("files")
-def test_two_writers_harm_nobody() -> None:
-    bodies = [bytes([letter]) * 20_000 for letter in b"xy"]
-
-    def write(body: bytes) -> None:
-        store = UnitStore("s3://mine/folder")
-        for _ in range(10):
-            store.write("units", "key", body)
-
-    writers = [threading.Thread(target=write, args=(body,)) for body in bodies]
-    for writer in writers:
-        writer.start()
-    reader = UnitStore("s3://mine/folder")
-    seen = {reader.read("units", "key") for _ in range(20)}
-    for writer in writers:
-        writer.join()
-    assert seen <= {None, *bodies}
-    assert reader.read("units", "key") in bodies
 
 
 @pytest.mark.usefixtures("files")

@@ -49,11 +49,6 @@ class TestProgress:
         write(store, "a", line(done=700, found=500, running=3), seconds_ago=0)
         assert only(store) == Progress("reranking scifact: mine", "running", 1000, 700, 3, 300, 1.5, [])
 
-    @pytest.mark.parametrize("values", [{"items": None, "done": 5}, {"done": 0}, {"done": 500, "found": 500}])
-    def test_without_a_rate_there_are_no_hours(self, store: UnitStore, values: dict[str, Any]) -> None:
-        write(store, "a", line(**values))
-        assert only(store).hours is None
-
     @pytest.mark.parametrize("values", [{"done": 1000}, {"done": 10}, {"items": None}])
     def test_what_is_done_has_none_left(self, store: UnitStore, values: dict[str, Any]) -> None:
         write(store, "a", line(state="done", **values))
@@ -100,16 +95,6 @@ class TestProgress:
         ]
         assert not found.failed
         assert [driver.name for driver in found.drivers] == ["2", "1"]
-
-    def test_of_two_that_run_the_farther_one_counts(self, store: UnitStore) -> None:
-        write(store, "1", line(done=300))
-        write(store, "2", line(done=200), seconds_ago=0)
-        assert only(store).done == 300
-
-    def test_of_two_that_ended_the_later_one_counts(self, store: UnitStore) -> None:
-        write(store, "1", line(done=1000, state="done"), ended=True, seconds_ago=900)
-        write(store, "2", line(items=2000, done=10), ended=True, seconds_ago=600)
-        assert (only(store).items, only(store).done) == (2000, 10)
 
     def test_a_board_of_another_version_is_named(self, store: UnitStore) -> None:
         write(store, "1", {"what": "x", "speed": 9})
@@ -193,10 +178,6 @@ class TestCommand:
         assert ["two", "done", "1,000", "of", "1,000", "0", "0", "0"] in rows
         assert ["a", "head", "running", "4", "2", "s", "ago"] in rows
 
-    def test_names_with_brackets_print_as_they_are(self, store: UnitStore) -> None:
-        write(store, "a", line("embedding [red]x[/]: mine"))
-        assert "embedding [red]x[/]: mine" in call_script(MAIN, "status", store.url).stdout
-
     def test_json_is_one_object(self, store: UnitStore) -> None:
         write(store, "a", line(done=700, found=500), seconds_ago=0)
         done = call_script(MAIN, "status", store.url, "--json")
@@ -211,12 +192,6 @@ class TestCommand:
         assert done.returncode == 4
         assert "shard 7: set aside" in done.stdout
         assert done.stderr.splitlines() == ["error: failed, wholly or in part: bad"]
-
-    def test_no_store_is_exit_code_2(self, tmp_path: Path) -> None:
-        done = call_script(MAIN, "status", str(tmp_path / "typo"))
-        assert (done.returncode, done.stdout) == (2, "")
-        assert "typo: not a store" in done.stderr
-        assert not (tmp_path / "typo").exists()
 
     @pytest.mark.parametrize("as_json", [[], ["--json"]])
     def test_watching_ends_with_the_last_driver(

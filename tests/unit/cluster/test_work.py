@@ -27,11 +27,6 @@ def test_arrays_arrive_to_the_bit(value: NDArray[np.float64]) -> None:
     assert found.flags.writeable
 
 
-def test_arrays_that_are_views_arrive() -> None:
-    value = np.arange(24, dtype=np.float32).reshape(4, 6)[::2, ::-1]
-    np.testing.assert_array_equal(unpacked(packed(value)), value)
-
-
 @given(JSON)
 def test_json_values_arrive(value: object) -> None:
     assert unpacked(packed(value)) == value

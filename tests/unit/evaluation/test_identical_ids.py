@@ -6,7 +6,6 @@ import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import mteb
 import pytest
@@ -18,9 +17,7 @@ from unimoe.config import BM25Config, Experiment
 from unimoe.core.console import Steps
 from unimoe.data.catalog import mteb_task
 from unimoe.data.collection import Collection, Document, assemble
-from unimoe.data.mteb_names import find_tasks, ignores_identical_ids
-from unimoe.data.sources.beir_sets import CQADUPSTACK, SHORT_NAMES
-from unimoe.data.sources.nanobeir import NANOBEIR
+from unimoe.data.mteb_names import find_tasks
 from unimoe.evaluation.runner import Evaluator
 from unimoe.evaluation.spec import Evaluation, collection_evaluation
 from unimoe.evaluation.store import ResultStore
@@ -65,21 +62,6 @@ class TestRule:
         assert mteb_task(collection) == task
         assert named(collection).exclude_self is ask_mteb(task)
 
-    def test_it_is_not_arguana_and_quora_alone(self) -> None:
-        assert named("fiqa").exclude_self
-        assert named("mteb:FEVERHardNegatives").exclude_self
-        assert not named("scifact").exclude_self
-        assert not named("trec-covid").exclude_self
-
-    def test_every_published_name_has_its_task(self) -> None:
-        for collection in (*SHORT_NAMES, *NANOBEIR):
-            task = mteb_task(collection)
-            assert task is not None, collection
-            assert mteb.get_task(task).metadata.type == "Retrieval"
-            assert named(collection).exclude_self is ask_mteb(task), collection
-        forums: Any = mteb.get_task("CQADupstackRetrieval")
-        assert [mteb_task(name) for name in CQADUPSTACK] == [task.metadata.name for task in forums.tasks]
-
     def test_every_retrieval_task_of_the_benchmark(self) -> None:
         for task in find_tasks(["full"]):
             if task.metadata.type == "Retrieval":
@@ -90,9 +72,6 @@ class TestRule:
     def test_other_collections_keep_such_documents(self, collection: str) -> None:
         assert mteb_task(collection) is None
         assert not named(collection).exclude_self
-
-    def test_a_task_that_does_not_exist_has_no_rule(self) -> None:
-        assert not ignores_identical_ids("NoSuchTask")
 
     def test_collections_that_mteb_does_not_know_are_asked_without_importing_it(self) -> None:
         code = (
@@ -176,9 +155,3 @@ class TestResults:
         before = collection_evaluation(system, "reranking", loaded(experiment, "fiqa"))
         changed = {key for key in now.hashes if now.hashes[key] != before.hashes.get(key)}
         assert changed == {"candidates"}
-
-    def test_results_name_the_rule_where_it_leaves_documents_out(self) -> None:
-        for name in ("nanobeir:ArguAna", "nanobeir:SciFact"):
-            assert named(name).rule_hashes == {}
-        for name in ("mteb:ArguAna", "mteb:FEVER", "fiqa"):
-            assert named(name).rule_hashes == {"identical_ids": "left out"}

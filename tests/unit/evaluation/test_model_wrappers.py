@@ -86,11 +86,6 @@ class TestEncoder:
         assert vectors.dtype == np.float32
         np.testing.assert_array_equal(vectors, model.encode(TEXTS, kind=kind))
 
-    def test_the_three_roles_differ(self, model: UnimodelForExp1) -> None:
-        by_kind = [model.encode(TEXTS[:1], kind=kind) for kind in ("query", "document", "plain")]
-        assert not np.allclose(by_kind[0], by_kind[1])
-        assert not np.allclose(by_kind[1], by_kind[2])
-
     def test_a_prefix_for_the_task_goes_before_queries_and_texts_without_role_only(
         self, model: UnimodelForExp1, task: dict[str, Any]
     ) -> None:
@@ -102,15 +97,6 @@ class TestEncoder:
             np.testing.assert_array_equal(wrapped.encode(loader(TEXTS), **task, prompt_type=role), as_claims)
         documents = wrapped.encode(loader(TEXTS), **task, prompt_type=PromptType.document)
         np.testing.assert_array_equal(documents, model.encode(TEXTS, kind="document"))
-
-    def test_a_prefix_for_documents_takes_the_place_of_the_models_own(
-        self, model: UnimodelForExp1, task: dict[str, Any]
-    ) -> None:
-        from mteb.types import PromptType
-
-        wrapped = encoder(model, prompts=by_hand(document=""))
-        documents = wrapped.encode(loader(TEXTS[:2]), **task, prompt_type=PromptType.document)
-        np.testing.assert_array_equal(documents, model.encode(TEXTS[:2], kind="plain"))
 
     def test_an_error_names_task_role_and_id(self, task: dict[str, Any]) -> None:
         from mteb.types import PromptType
@@ -130,26 +116,6 @@ class TestEncoder:
         nameless: Any = DataLoader([{"text": text} for text in TEXTS], batch_size=2)  # type: ignore[arg-type]
         with pytest.raises(DataError, match=r"^SciFact, text 4: cannot be embedded$"):
             encoder(model).encode(nameless, **task)
-
-    def test_all_batches_of_the_loader_reach_the_model_in_one_call(
-        self, model: UnimodelForExp1, task: dict[str, Any], monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        calls: list[Any] = []
-
-        def spy(texts: list[str], **options: Any) -> Any:
-            calls.append((texts, options))
-            return np.zeros((len(texts), 2), dtype=np.float32)
-
-        monkeypatch.setattr(model, "encode", spy)
-        encoder(model, token_budget=64, batch_size=3).encode(loader(TEXTS), **task, batch_size=2)
-        ((texts, options),) = calls
-        assert texts == TEXTS
-        assert (options["token_budget"], options["batch_size"]) == (64, 3)
-
-    def test_progress_counts_every_text(self, model: UnimodelForExp1, task: dict[str, Any]) -> None:
-        done: list[int] = []
-        encoder(model, batch_size=2, advance=done.append).encode(loader(TEXTS), **task)
-        assert sum(done) == len(TEXTS)
 
     def test_similarity_is_the_cosine(self, model: UnimodelForExp1) -> None:
         left, right = model.encode(TEXTS), model.encode(QUERIES)
@@ -211,22 +177,6 @@ class TestCrossEncoder:
         with pytest.raises(DataError, match=r"^SciFact, query '0' with document '0'"):
             wrapped.predict(asked, loader(TEXTS), **task)
 
-    def test_loaders_of_different_length_are_refused(self, model: UnimodelForExp1, task: dict[str, Any]) -> None:
-        wrapped = MTEBCrossEncoderWrapper(model, name="rank_only_r8", identity=IDENTITY)
-        with pytest.raises(ValueError, match="shorter"):
-            wrapped.predict(loader(QUERIES), loader(TEXTS[:3]), **task)
-
-    def test_an_error_names_the_task_and_both_ids(self, task: dict[str, Any]) -> None:
-        wrapped = MTEBCrossEncoderWrapper(broken(), name="rank_only_r8", identity=IDENTITY)
-        with pytest.raises(DataError, match=r"^SciFact, query '0' with document '0': the score is not finite"):
-            wrapped.predict(loader(QUERIES), loader(TEXTS), **task)
-
-    def test_progress_counts_every_pair(self, model: UnimodelForExp1, task: dict[str, Any]) -> None:
-        done: list[int] = []
-        wrapped = MTEBCrossEncoderWrapper(model, identity=IDENTITY, batch_size=2, advance=done.append)
-        wrapped.predict(loader(QUERIES), loader(TEXTS), **task)
-        assert sum(done) == len(TEXTS)
-
 
 class TestMeta:
     def test_mteb_knows_the_arm_by_name_and_revision(self, model: UnimodelForExp1) -> None:
@@ -239,11 +189,6 @@ class TestMeta:
     def test_the_revision_is_the_same_for_the_same_model(self, model: UnimodelForExp1) -> None:
         again = encoder(make_model(), identity=dict(reversed(IDENTITY.items())), token_budget=7, batch_size=1)
         assert again.mteb_model_meta.revision == encoder(model).mteb_model_meta.revision
-
-    @pytest.mark.parametrize("part", IDENTITY)
-    def test_each_part_of_the_identity_changes_the_revision(self, model: UnimodelForExp1, part: str) -> None:
-        other = encoder(model, identity=IDENTITY | {part: "other"})
-        assert other.mteb_model_meta.revision != encoder(model).mteb_model_meta.revision
 
     def test_so_does_what_the_model_itself_tells(self, model: UnimodelForExp1) -> None:
         half = make_model()

@@ -59,10 +59,6 @@ class TestByHand:
         others = {*everything, "query", "document", "NFCorpus", "STS"} - set(order)
         assert by_hand(**dict.fromkeys(others, "never")).prefix(scifact, role) is None
 
-    def test_documents_are_bare_unless_something_is_written_for_documents(self, scifact: Any) -> None:
-        prompts = by_hand(SciFact="Claim: ", Retrieval="Search: ", query="Query: ")
-        assert [prompts.prefix(scifact, role) for role in ROLES] == ["Claim: ", None, "Claim: "]
-
     def test_an_empty_prefix_is_a_prefix(self, scifact: Any) -> None:
         prompts = TaskPrompts(MTEBConfig(prompts={"SciFact": "", "document": "Passage: "}))
         assert prompts.of_task(scifact) == ["", "Passage: ", ""]
@@ -80,44 +76,9 @@ class TestInstruction:
         prompts = TaskPrompts(MTEBConfig())
         assert prompts.of_task(scifact)[:2] == [f"Instruct: {self.SCIFACT}\nQuery:", None]
 
-    def test_the_template_is_a_setting(self, scifact: Any) -> None:
-        prompts = TaskPrompts(MTEBConfig(task_instruction="{instruction}: "))
-        assert prompts.prefix(scifact, "query") == f"{self.SCIFACT}: "
-
-    def test_symmetric_tasks_get_that_of_their_type(self, sts: Any) -> None:
-        assert sts.prompt is None
-        prompts = TaskPrompts(MTEBConfig())
-        assert prompts.prefix(sts, None) == "Instruct: Retrieve semantically similar text.\nQuery:"
-
-    def test_or_their_own_where_they_have_one(self) -> None:
-        import mteb
-
-        prompts = TaskPrompts(MTEBConfig())
-        task = mteb.get_task("Banking77Classification.v2").metadata
-        assert isinstance(task.prompt, str)
-        assert prompts.prefix(task, None) == f"Instruct: {task.prompt}\nQuery:"
-
-    def test_a_task_without_one_gets_that_of_its_type(self) -> None:
-        prompts = TaskPrompts(MTEBConfig())
-        without = [task for task in find_tasks(["full"]) if task.metadata.prompt is None]
-        ranked = {task.metadata.name for task in without if task.metadata.type == "Retrieval"}
-        assert ranked == {
-            "CQADupstackGamingRetrieval", "CQADupstackUnixRetrieval", "ClimateFEVERHardNegatives", "FEVERHardNegatives",
-            "HotpotQAHardNegatives", "Touche2020Retrieval.v3",
-        }  # fmt: skip
-        for task in without:
-            if task.metadata.name in ranked:
-                expected = "Instruct: Retrieve text based on user query.\nQuery:"
-                assert prompts.of_task(task.metadata) == [expected, None, expected]
-
     def test_a_collection_that_is_no_task_of_mteb_is_left_to_the_model(self, scifact: Any) -> None:
         card = scifact.model_copy(update={"prompt": ""})
         assert TaskPrompts(MTEBConfig()).of_task(card) == [None] * 3
-
-    def test_texts_without_a_role_have_one_prefix(self, scifact: Any, sts: Any) -> None:
-        prompts = TaskPrompts(MTEBConfig())
-        assert prompts.prefix(scifact, "query") == f"Instruct: {self.SCIFACT}\nQuery:"
-        assert prompts.of_task(sts)[2] == "Instruct: Retrieve semantically similar text.\nQuery:"
 
     def test_none_leaves_all_to_the_model(self, scifact: Any, sts: Any) -> None:
         prompts = TaskPrompts(MTEBConfig(task_instruction=None))
@@ -186,11 +147,6 @@ class TestAsMTEB:
                 compared += 1
         assert compared > 1000
 
-    def test_a_prefix_by_hand_takes_its_place(self, wrapper: Any) -> None:
-        (task,) = find_tasks(["FEVERHardNegatives"])
-        prompts = TaskPrompts(MTEBConfig(prompts={"FEVERHardNegatives-query": "Claim: "}))
-        assert prompts.prefix(task.metadata, "query") == "Claim: " != self.sent(wrapper, task, "query")
-
 
 class TestUnknownKeys:
     @pytest.mark.parametrize(
@@ -210,15 +166,5 @@ class TestUnknownKeys:
         assert f"evaluation.mteb.prompts: {key!r} is no task, type of tasks or role" in str(refused.value)
         assert f"did you mean '{near}" in str(refused.value)
 
-    def test_a_collection_that_is_no_task_of_mteb_is_refused(self) -> None:
-        with pytest.raises(UsageError, match="'apidocs' is no task"):
-            by_hand(apidocs="x").refuse_unknown_keys()
-
     def test_a_collection_that_is_evaluated_passes(self) -> None:
         by_hand(**{"apidocs": "x", "apidocs-query": "y"}).refuse_unknown_keys(["apidocs"])
-
-
-def test_whatever_changes_a_prefix_changes_the_settings() -> None:
-    configs = [{}, {"task_instruction": None}, {"task_instruction": "{instruction} "}, {"prompts": {"query": "x"}}]
-    settings = [TaskPrompts(MTEBConfig.model_validate(config)).settings for config in configs]
-    assert all(one != other for n, one in enumerate(settings) for other in settings[:n])

@@ -128,11 +128,6 @@ class TestWork:
         assert float(found[2].replace(",", "")) == pytest.approx(30 * hours, abs=0.005)
         assert "an hour" not in planned(capsys, system, [data])[-1]
 
-    def test_where_nothing_can_be_had_there_is_no_total(
-        self, capsys: pytest.CaptureFixture[str], system: System
-    ) -> None:
-        assert planned(capsys, system, []) == []
-
 
 class TestProbe:
     @pytest.mark.parametrize("seconds", [0.01, 1.5], ids=["quick", "slow"])
@@ -151,14 +146,6 @@ class TestProbe:
         assert (len(asked) == 600) is (seconds < 1)
         timed = len(asked) - 600 % 32  # after a warm-up by the last part
         assert each == pytest.approx(seconds * (timed / 32) / timed)
-
-    def test_queries_without_any_candidate_need_no_time(
-        self, capsys: pytest.CaptureFixture[str], experiment: Experiment, system: System, tmp_path: Path
-    ) -> None:
-        folder = write_invented(tmp_path / "strange", with_queries("zebra"))
-        data = PlannedDataset(chosen_datasets(experiment, [f"path:{folder}"])[0])
-        (line,) = planned(capsys, system, [data])
-        assert line.split()[2:5] == ["7", "0", "0"]
 
     def test_queries_that_leave_no_room_are_named(
         self, capsys: pytest.CaptureFixture[str], experiment: Experiment, system: System, tmp_path: Path

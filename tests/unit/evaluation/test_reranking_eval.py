@@ -176,13 +176,6 @@ class TestOutcome:
         assert found.scores.aggregate["recall@100"] == len(others) / 4
         assert found.items == 2 * len(others)
 
-    def test_a_sample_holds_the_scores_of_the_whole(self, base: BaseModel, config: Experiment, folder: Path) -> None:
-        whole = evaluate_beir(base.model, base.tokenizer, config, f"path:{folder}")
-        part = evaluate_beir(base.model, base.tokenizer, config, f"path:{folder}", max_queries=2)
-        assert len(part.run) == 2
-        for query_id, gaps in part.run.items():
-            assert gaps == pytest.approx(whole.run[query_id], abs=1e-4)
-
     def test_a_candidate_that_is_no_document_is_refused(self, base: BaseModel, config: Experiment) -> None:
         model = as_unimodel(base.model, base.tokenizer, config)
         with pytest.raises(DataError, match="candidate 'x9' of query 'q1' is no document of invented"):
@@ -191,7 +184,3 @@ class TestOutcome:
     def test_twelve_collections_are_a_suite(self, base: BaseModel, config: Experiment) -> None:
         with pytest.raises(UsageError, match="cqadupstack is 12 collections; use evaluate_reranking_suite"):
             evaluate_beir(base.model, base.tokenizer, config, "cqadupstack")
-
-    def test_an_unknown_name_is_answered_with_the_closest(self, base: BaseModel, config: Experiment) -> None:
-        with pytest.raises(UsageError, match=r"unknown collection 'scifct' \(did you mean 'scifact'\?\)"):
-            evaluate_beir(base.model, base.tokenizer, config, "scifct")

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from support.experiments import tiny_experiment
 from support.reranking import invented, with_evaluation, write_invented
-from support.sources import SMALL, write_msmarco, write_nanobeir
+from support.sources import SMALL, write_msmarco
 from support.tiny_models import tiny_base
 
 from unimoe.config import Experiment
@@ -62,12 +62,6 @@ class TestMSMARCO:
         assert suite.averages == {"mrr@10": found.scores.aggregate["mrr@10"]}
         assert suite.first_stage_averages == {}
 
-    def test_they_are_never_cut(self, base: BaseModel, config: Experiment, data: Path) -> None:
-        folder = write_msmarco(data / "passages", SMALL)
-        official = with_evaluation(config, first_stage="official", depth=2)
-        with pytest.raises(DataError, match="the 3 candidates of query '101' all have one score, so a depth of 2"):
-            evaluate_msmarco_dev(base.model, base.tokenizer, official, collection=f"path:{folder}")
-
 
 class TestSuite:
     def test_cqadupstack_counts_once_and_mrr_is_never_mixed_with_ndcg(
@@ -99,13 +93,6 @@ class TestSuite:
         assert [line.partition(" is not available")[0] for line in found.missing] == [
             "not available: collection 'scifact'", "not available: collection 'fiqa'",
         ]  # fmt: skip
-
-    def test_nanobeir_is_a_tier(self, base: BaseModel, config: Experiment, data: Path) -> None:
-        write_nanobeir(data / "nanobeir" / "NanoMSMARCO", SMALL)
-        found = evaluate_reranking_suite(base.model, base.tokenizer, config, "nano")
-        assert list(found.datasets) == ["nanobeir:MSMARCO"]
-        assert list(found.averages) == ["ndcg@10"]
-        assert len(found.missing) == 12
 
     def test_where_nothing_can_be_had_there_is_no_average(
         self, base: BaseModel, config: Experiment, data: Path

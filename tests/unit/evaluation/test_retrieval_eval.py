@@ -6,7 +6,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 from support.embedders import WordEmbedder
 from support.sources import SMALL, write_msmarco
@@ -16,7 +15,7 @@ from unimoe.config.base import EncoderConfig
 from unimoe.core.errors import DataError, UsageError
 from unimoe.data.catalog import load_collection
 from unimoe.data.collection import Collection, Document, assemble
-from unimoe.evaluation.retrieval_eval import dense_collection, evaluate_retrieval, retrieval_metrics, retrieval_notes
+from unimoe.evaluation.retrieval_eval import dense_collection, evaluate_retrieval, retrieval_notes
 from unimoe.evaluation.systems.retriever import fused_name, retriever_name
 
 WORDS = ("heron", "tide", "moon", "rain")
@@ -73,10 +72,6 @@ class TestScores:
         assert found.scores.per_query["mrr@10"] == {"q1": 1.0, "q2": 1.0}
         assert found.scores.unjudged_queries == ["u"]
         assert found.items == 3 + 5
-
-    def test_metrics_are_the_usual_ones_and_capped_recall_at_every_cutoff(self) -> None:
-        metrics = retrieval_metrics(DenseConfig(cutoffs=[10, 5, 5]))
-        assert metrics == ("ndcg@10", "mrr@10", "map", "recall@100", "recall_of_retrieved@5", "recall_of_retrieved@10")
 
     def test_lengths_and_roles_reach_the_model(self, tmp_path: Path) -> None:
         model = WordEmbedder(WORDS)
@@ -165,17 +160,8 @@ class TestVectors:
         assert resumed.embedded["document"] == 40 - done
         assert found.run == retrieve(tmp_path / "whole", collection).run
 
-    def test_progress_counts_every_text(self, tmp_path: Path) -> None:
-        counted: list[int] = []
-        retrieve(tmp_path, toy(), advance=counted.append)
-        assert sum(counted) == 8
-
 
 class TestWhatIsSearchedAndScored:
-    def test_everything_by_default(self) -> None:
-        data = dense_collection(large(), DenseConfig())
-        assert (data.test, data.train, data.pool, data.caveats) == (large(), None, None, [])
-
     def test_grades_below_the_threshold_count_nothing(self, tmp_path: Path) -> None:
         data = dense_collection(toy(), DenseConfig(relevance_threshold=2))
         assert data.test.qrels == {"q1": {"a": 0, "b": 2}, "q2": {"c": 0, "a": 0}}
@@ -194,14 +180,6 @@ class TestWhatIsSearchedAndScored:
         other = dense_collection(large(), config.model_copy(update={"split_seed": 1}))
         assert other.test.qrels != data.test.qrels
         assert other.test.corpus != data.test.corpus
-
-    def test_cut_queries_are_a_part_of_the_test_queries(self) -> None:
-        config = DenseConfig(test_size=0.5)
-        whole, cut = (dense_collection(large(), config, n) for n in (None, 3))
-        assert cut.test.qrels.items() <= whole.test.qrels.items()
-        assert cut.train == whole.train
-        assert cut.caveats == ["--max-queries 3: 10 queries are judged"]
-        assert dense_collection(large(), config, 10).caveats == []
 
     def test_the_small_set_keeps_what_is_relevant_and_says_so(self) -> None:
         config = DenseConfig(use_small_eval_set=True, subset_size=10, test_size=0.2)
@@ -251,10 +229,6 @@ class TestBadInput:
                 refused()
         assert list(tmp_path.iterdir()) == []
 
-    def test_no_judgments(self, tmp_path: Path) -> None:
-        with pytest.raises(DataError, match="toy: split 'test' holds no judgments"):
-            retrieve(tmp_path, replace(toy(), qrels={}))
-
     @pytest.mark.parametrize(("text", "reason"), [("nan", "not finite"), ("unknown words", "zero")])
     def test_a_document_without_an_embedding_is_named(self, tmp_path: Path, text: str, reason: str) -> None:
         with pytest.raises(DataError, match=rf"document 'x': the embedding is {reason}"):
@@ -294,9 +268,3 @@ def test_an_arm_is_called_like_its_encoder_unless_told_otherwise(base: str, give
 def test_a_name_that_cannot_be_an_arms_is_refused(name: str) -> None:
     with pytest.raises(UsageError, match="no name for this arm"):
         retriever_name(DenseExperiment(), None, name)
-
-
-def test_vectors_on_disk_have_unit_length(tmp_path: Path) -> None:
-    retrieve(tmp_path, toy())
-    (path,) = tmp_path.glob("*/vectors.npy")
-    assert np.linalg.norm(np.load(path), axis=1) == pytest.approx(np.ones(5), abs=1e-6)

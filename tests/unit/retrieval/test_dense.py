@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import sys
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -53,17 +52,6 @@ def test_the_run_is_that_of_brute_force(backend: Backend, storage: str) -> None:
     assert list(run) == query_ids
     assert in_order(run) == brute_force(queries, vectors, ids, 50)
     assert all(type(score) is float for score in run["q00000"].values())
-
-
-def test_a_mapped_file_of_another_order_is_searched_without_warnings(
-    tmp_path: Path, recwarn: pytest.WarningsRecorder
-) -> None:
-    queries, vectors = random_vectors(3, 16, 0), random_vectors(500, 16, 1)
-    np.save(tmp_path / "v.npy", np.asfortranarray(vectors))
-    ids = names("d", 500)[::-1]
-    run = search(queries, ["x", "y", "z"], np.load(tmp_path / "v.npy", mmap_mode="r"), ids, 20)
-    assert in_order(run) == brute_force(queries, vectors, ids, 20)
-    assert not [one for one in recwarn if not issubclass(one.category, ResourceWarning)]  # of other tests' files
 
 
 @both_backends

@@ -10,9 +10,8 @@ import pytest
 import torch
 from support.heads import WordEmbedder
 
-from unimoe.core.errors import DataError, InputError
 from unimoe.models.embedder import Vectors
-from unimoe.retrieval.embeddings import cached_embeddings, embedding_fingerprint
+from unimoe.retrieval.embeddings import cached_embeddings
 
 pytestmark = pytest.mark.usefixtures("tmp_cache")
 TEXTS = {"b": "topic1 all", "a": "topic2 all noise1", "c": "topic3"}
@@ -50,23 +49,3 @@ def test_whatever_changes_vectors_makes_them_anew(change: str) -> None:
         other, texts, "query" if change == "kind" else "document", max_length=7 if change == "length" else None
     )
     assert other.done == len(texts)
-
-
-def test_another_encoder_is_never_served() -> None:
-    one, two = WordEmbedder(0), WordEmbedder(1)
-    assert not np.allclose(
-        cached_embeddings(one, TEXTS, "document").vectors, cached_embeddings(two, TEXTS, "document").vectors
-    )
-    assert embedding_fingerprint(one, "document") != embedding_fingerprint(two, "document")
-
-
-def test_a_vector_that_is_not_finite_names_the_text() -> None:
-    class Broken(WordEmbedder):
-        def encode(self, texts: Sequence[str], **options: Any) -> Vectors:
-            vectors = super().encode(texts, **options)
-            vectors[list(texts).index(TEXTS["b"])] = np.nan
-            return vectors
-
-    with pytest.raises(DataError, match="'b'") as raised:
-        cached_embeddings(Broken(), TEXTS, "document")
-    assert not isinstance(raised.value, InputError)

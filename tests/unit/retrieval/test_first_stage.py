@@ -60,12 +60,6 @@ def refusal(path: Path, run: dict[str, dict[str, float]], depth: int = 10, colle
 
 class TestSetting:
     @pytest.mark.parametrize(
-        "setting", ["bm25s", "rank_bm25", "fusion", "official", "run:a.trec", "run:runs/{dataset}.trec.gz"]
-    )
-    def test_what_the_config_takes(self, setting: str) -> None:
-        assert EvaluationConfig(first_stage=setting).first_stage == setting
-
-    @pytest.mark.parametrize(
         ("setting", "close"),
         [
             ("bm25", " (did you mean 'bm25s'?)"),
@@ -99,17 +93,6 @@ class TestBM25:
         sizes = [len(find("bm25s", depth, many).run["q"]) for depth in (1, 100, 1000, 2000)]
         assert sizes == [100, 100, 1000, 1200]
 
-    def test_serves_every_sample_of_queries_from_one_run(self, tmp_cache: Path) -> None:
-        for n in (1, 2, 3):
-            scored = TOY.sample_queries(n)
-            assert list(stage("bm25s").candidates(TOY, scored).run) == list(scored.queries)
-        assert len(list((tmp_cache / "bm25").glob("*.trec"))) == 1
-
-    @pytest.mark.parametrize("engine", ["bm25s", "rank_bm25"])
-    def test_leaves_out_self_matches_where_told(self, engine: Engine) -> None:
-        assert "q1" in find(engine).run["q1"]
-        assert "q1" not in find(engine, exclude_self=True).run["q1"]
-
     @pytest.mark.parametrize("engine", ["bm25s", "rank_bm25"])
     def test_refuses_to_search_a_corpus_that_is_only_candidates(self, engine: Engine) -> None:
         with pytest.raises(UsageError, match=f"so {engine} would search what was found already; set evaluation.first"):
@@ -136,15 +119,6 @@ class TestRunFile:
         for depth, kept in ((3, 100), (100, 100), (250, 250), (1000, 300)):
             assert list(find(f"run:{file}", depth, many).run["q"].items()) == list(head(scores, kept).items())
 
-    def test_may_hold_other_queries_too(self, file: Path) -> None:
-        write_run(file, {**FOUND, "other": {"y": 1.0}}, "x")
-        assert list(find(f"run:{file}").run) == list(TOY.queries)
-
-    def test_needs_only_the_queries_that_are_scored(self, file: Path) -> None:
-        write_run(file, {"q1": FOUND["q1"]}, "x")
-        scored = replace(TOY, queries={"q1": "red fox"}, qrels={"q1": {"a": 1}})
-        assert stage(f"run:{file}").candidates(TOY, scored).run == {"q1": FOUND["q1"]}
-
     def test_loses_self_matches_before_the_cut(self, file: Path) -> None:
         write_run(file, {**FOUND, "q1": {"q1": 9.0} | {"a": 1.0, "b": 1.0}}, "x")
         assert list(find(f"run:{file}", 2, exclude_self=True).run["q1"]) == ["b", "a"]
@@ -157,10 +131,6 @@ class TestRunFile:
         assert {key: set(scores) for key, scores in found.run.items() if scores} == {
             k: set(v) for k, v in FOUND.items()
         }
-
-    def test_with_one_candidate_each_is_ordered(self, file: Path) -> None:
-        write_run(file, {"q1": {"a": 0.0}, "q2": {"c": 0.0}, "q3": {"e": 0.0}}, "x")
-        assert find(f"run:{file}", 1).ordered
 
 
 class TestRefusedRunFile:
@@ -176,15 +146,6 @@ class TestRefusedRunFile:
             "give a run of this collection and split, over all its queries"
         )
         assert refusal(file, {"q2": FOUND["q2"]}).startswith("no candidates for query 'q1' nor for 1 more, judged in")
-
-    def test_queries_of_another_collection(self, file: Path) -> None:
-        assert refusal(file, {"101": {"a": 1.0}, "205": {"b": 1.0}}) == (
-            "no candidates for query 'q1' nor for 2 more, judged in toy, split test; "
-            "give a run of this collection and split, over all its queries"
-        )
-
-    def test_an_empty_run(self, file: Path) -> None:
-        assert refusal(file, {}).startswith("no candidates for query 'q1' nor for 2 more, judged in toy")
 
     def test_a_cut_through_equal_scores(self, file: Path) -> None:
         tied = {**FOUND, "q1": {"a": 1.0, "b": 1.0 + 1e-9, "c": 1.0}}  # equal in float32
@@ -219,10 +180,6 @@ class TestOfficial:
         assert (found.source, found.ordered) == ("official(top1000.dev)", False)
         assert {key: set(scores.values()) for key, scores in found.run.items()} == {"101": {0.0}, "205": {0.0}}
         assert all(SMALL.qrels[key].keys() <= scores.keys() for key, scores in found.run.items())
-
-    def test_is_never_cut(self, name: str) -> None:
-        with pytest.raises(DataError, match=r"top1000\.dev: the \d candidates of query '101' all have one score"):
-            stage("official", 1, dataset=name).candidates(SMALL, SMALL)
 
     @pytest.mark.parametrize("dataset", ["apidocs", "scifact"])
     def test_is_refused_elsewhere(self, dataset: str, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -13,18 +13,15 @@ from unimoe.core.errors import DataError, MissingPartError, UsageError
 from unimoe.core.trec import Run, ranked, write_run
 from unimoe.data.source import UnavailableError
 from unimoe.data.sources.beir_sets import CQADUPSTACK
-from unimoe.data.sources.nanobeir import NANOBEIR
 from unimoe.evaluation.tiers.datasets import (
     Dataset,
     Failures,
     LoadedDataset,
-    TierName,
     chosen_datasets,
     load_reporting,
     tier_datasets,
 )
 from unimoe.metrics.scoring import dataset_group
-from unimoe.retrieval.bm25 import first_stage_name
 
 
 @pytest.fixture(scope="module")
@@ -52,17 +49,6 @@ class TestTiers:
             "apidocs", "test", 4, 6, 40,
         )  # fmt: skip
 
-    def test_fast_is_three_collections_at_depth_100(self, experiment: Experiment) -> None:
-        datasets = tier_datasets(experiment, "fast")
-        assert [dataset.collection for dataset in datasets] == ["scifact", "nfcorpus", "fiqa"]
-        assert {dataset.depth for dataset in datasets} == {100}
-
-    def test_nano_is_the_thirteen_sets(self, experiment: Experiment) -> None:
-        datasets = tier_datasets(experiment, "nano")
-        assert [dataset.collection for dataset in datasets] == list(NANOBEIR)
-        assert len(datasets) == 13
-        assert {(dataset.split, dataset.main_metric) for dataset in datasets} == {("test", "ndcg@10")}
-
     def test_full_is_beirs_fifteen_sets_with_cqadupstack_counting_once(self, experiment: Experiment) -> None:
         datasets = tier_datasets(experiment, "full")
         assert len({dataset.collection for dataset in datasets}) == len(datasets) == 26
@@ -79,12 +65,6 @@ class TestTiers:
         assert {name for name, dataset in datasets.items() if dataset.exclude_self} == {
             "arguana", "fever", "fiqa", "msmarco", "quora",
         }  # fmt: skip
-
-    @pytest.mark.parametrize("tier", ["bundled", "fast", "nano", "full"])
-    def test_first_stage_and_max_queries_reach_every_dataset(self, experiment: Experiment, tier: TierName) -> None:
-        changed = setting(experiment, first_stage="run:x", bm25=BM25Config(k1=2.0))
-        for dataset in tier_datasets(changed, tier, max_queries=7):
-            assert (dataset.first_stage, dataset.bm25.k1, dataset.max_queries) == ("run:x", 2.0, 7)
 
     def test_a_collection_that_cannot_be_had_is_named_and_the_others_stay(
         self,
@@ -113,12 +93,6 @@ class TestTiers:
 
 
 class TestFailures:
-    def test_nothing_failed(self) -> None:
-        failures = Failures()
-        with failures.kept("a"):
-            pass
-        failures.refuse(done=False)
-
     def test_each_is_named_once_by_its_kind(self, capsys: pytest.CaptureFixture[str]) -> None:
         failures = Failures()
         for task in ("STS12", "STS13"):
@@ -141,10 +115,6 @@ class TestFailures:
                 raise DataError(reason)
         with pytest.raises(DataError, match="first"):
             failures.refuse(done=False)
-
-    def test_an_interrupt_is_not_kept(self) -> None:
-        with pytest.raises(KeyboardInterrupt), Failures().kept("scifact"):
-            raise KeyboardInterrupt
 
 
 class TestDataset:
@@ -169,22 +139,6 @@ class TestDataset:
     def test_main_metric(self, collection: str, split: str, metric: str) -> None:
         assert named(collection, split).main_metric == metric
 
-    @pytest.mark.parametrize(
-        ("collection", "excluded"),
-        [
-            ("arguana", True),
-            ("path:data/arguana", True),
-            ("ir_datasets:beir/quora/test", True),
-            ("nanobeir:QuoraRetrieval", False),  # mteb's NanoQuoraRetrieval keeps them
-            ("mteb:ArguAna", True),
-            ("path:quora/scifact", False),
-            ("cqadupstack/tex", False),
-            ("scifact", False),
-        ],
-    )
-    def test_self_matches_are_left_out_wherever_the_set_comes_from(self, collection: str, excluded: bool) -> None:
-        assert named(collection).exclude_self is excluded
-
 
 class TestChosen:
     def test_names_are_spelled_as_in_the_tiers_and_come_once(
@@ -199,17 +153,6 @@ class TestChosen:
         ]  # fmt: skip
         assert {(d.split, d.depth, d.queries, d.pool, d.first_stage) for d in datasets} == {
             ("test", 100, None, None, "bm25s")
-        }
-
-    def test_a_misspelt_name_is_refused_before_anything_is_loaded(self, experiment: Experiment) -> None:
-        with pytest.raises(UsageError, match="did you mean 'nfcorpus'"):
-            chosen_datasets(experiment, ["scifact", "nfcorpsu"])
-
-    def test_cqadupstack_is_its_twelve(self, experiment: Experiment) -> None:
-        datasets = chosen_datasets(experiment, ["CQADupStack", "cqadupstack/tex"], max_queries=5)
-        assert [dataset.collection for dataset in datasets] == list(CQADUPSTACK)
-        assert {(dataset_group(dataset.collection), dataset.max_queries) for dataset in datasets} == {
-            ("cqadupstack", 5)
         }
 
     @pytest.mark.parametrize(
@@ -260,10 +203,6 @@ class TestLoadedDataset:
         for query_id, candidates in loaded.candidates.items():
             assert list(candidates) == ranked(loaded.first_stage.run[query_id])[:4]
 
-    def test_the_first_stage_is_named_and_ordered(self, loaded: LoadedDataset) -> None:
-        assert loaded.first_stage.source == first_stage_name(BM25Config())
-        assert loaded.first_stage.ordered
-
     def test_queries_that_match_nothing_are_listed(self, experiment: Experiment, tmp_path: Path) -> None:
         folder = tmp_path / "toy"
         (folder / "qrels").mkdir(parents=True)
@@ -289,18 +228,10 @@ class TestLoadedDataset:
         assert other.first_stage.run == other.candidates == run
         assert other.first_stage.source.startswith("run:apidocs.trec@")
 
-    def test_a_first_stage_that_cannot_be_is_refused_before_any_work(self, experiment: Experiment) -> None:
-        (missing,) = tier_datasets(setting(experiment, first_stage="run:nowhere.trec"), "bundled")
-        with pytest.raises(DataError, match=r"nowhere\.trec: no such run file"):
-            LoadedDataset(missing)
-
     def test_max_queries_cuts_and_says_so(self, experiment: Experiment) -> None:
         cut = LoadedDataset(tier_datasets(experiment, "bundled", max_queries=3)[0])
         assert len(cut.collection.queries) == 3
         assert "--max-queries 3" in cut.caveats[0]
-
-    def test_without_a_cut_there_is_no_caveat(self, loaded: LoadedDataset) -> None:
-        assert loaded.caveats == []
 
     def test_hashes_follow_what_is_scored(self, experiment: Experiment, loaded: LoadedDataset) -> None:
         tier = experiment.evaluation.bundled.model_copy(update={"depth": 3})
