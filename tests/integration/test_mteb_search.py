@@ -21,10 +21,10 @@ from support.mteb_tasks import ALL_TYPES, CANDIDATES, PARTS, RANKED, loaded, spl
 from unimoe.config import MTEBConfig
 from unimoe.core.errors import DataError
 from unimoe.data.collection import Collection, Document, assemble
+from unimoe.evaluation.embedding_eval import evaluate_task
 from unimoe.evaluation.model_wrappers import MTEBCrossEncoderWrapper, MTEBEncoderWrapper
 from unimoe.evaluation.mteb import search
 from unimoe.evaluation.mteb.prompts import TaskPrompts
-from unimoe.evaluation.mteb.run import evaluate_task
 from unimoe.evaluation.reranking import shards
 from unimoe.evaluation.reranking.rerankers import PairModelReranker
 from unimoe.evaluation.reranking_eval import rerank_collection

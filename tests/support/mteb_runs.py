@@ -13,11 +13,11 @@ from support.tiny_models import tiny_base
 from unimoe.config import MTEBConfig, PromptConfig
 from unimoe.data.collection import Collection
 from unimoe.evaluation.chosen import ChosenData
+from unimoe.evaluation.embedding_eval import evaluate_task
 from unimoe.evaluation.engines import LocalEngine
 from unimoe.evaluation.evaluate import Driver
 from unimoe.evaluation.model_wrappers import MTEBEncoderWrapper
 from unimoe.evaluation.mteb.prompts import TaskPrompts
-from unimoe.evaluation.mteb.run import evaluate_task
 from unimoe.evaluation.spec import Outcome
 from unimoe.evaluation.systems.system import System
 from unimoe.models.unimodel import UnimodelForExp1

@@ -16,8 +16,8 @@ from unimoe.core.console import Steps, stdout
 from unimoe.data.catalog import load_collection
 from unimoe.data.sources.beir_sets import CQADUPSTACK
 from unimoe.evaluation.chosen import ChosenData
+from unimoe.evaluation.embedding_eval import load_from_hub, task_at_hand
 from unimoe.evaluation.engines import Engine
-from unimoe.evaluation.mteb.run import load_from_hub, task_at_hand
 from unimoe.evaluation.retrieval_eval import Searches, dense_collection, retrieval_evaluation
 from unimoe.evaluation.runner import Evaluator
 from unimoe.evaluation.spec import Evaluation

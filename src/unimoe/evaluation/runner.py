@@ -10,12 +10,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from unimoe.core.console import Steps, stderr
-from unimoe.evaluation.embedding_eval import evaluate_embedding_collection
+from unimoe.evaluation.embedding_eval import evaluate_embedding_collection, evaluate_task
 from unimoe.evaluation.engines import Engine, LocalEngine
 from unimoe.evaluation.model_wrappers import MTEBCrossEncoderWrapper, MTEBEncoderWrapper
 from unimoe.evaluation.mteb.main_scores import ranks_documents
 from unimoe.evaluation.mteb.prompts import TaskPrompts
-from unimoe.evaluation.mteb.run import evaluate_task
 from unimoe.evaluation.reranking.rerankers import device_of, reranker_of, used_budget
 from unimoe.evaluation.reranking.shards import ShardStore
 from unimoe.evaluation.reranking_eval import rerank_dataset

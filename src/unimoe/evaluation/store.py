@@ -8,24 +8,27 @@ result of another identity is never overwritten.
 from __future__ import annotations
 
 import platform
-from collections.abc import Callable, Mapping, Sequence
+import statistics
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, suppress
 from datetime import UTC, datetime
 from pathlib import Path
 from shutil import rmtree
 
+from unimoe.config import Experiment
 from unimoe.core.errors import DataError
 from unimoe.core.io import sole_use, write_json
 from unimoe.core.trec import ranked, write_qrels, write_run
 from unimoe.data.collection_card import sidecar_path
 from unimoe.evaluation.spec import Evaluation, Outcome
-from unimoe.evaluation.systems.system import System
+from unimoe.evaluation.systems.system import BM25, FIRST_STAGE, ZERO_SHOT_ARM, System
 from unimoe.results import (
     DrillDown,
     EvalResult,
     FirstStageScores,
     Provenance,
     QueryDetail,
+    Task,
     arm_dir,
     by_query_id,
     qrels_path,
@@ -38,6 +41,9 @@ from unimoe.results import (
     write_result,
 )
 from unimoe.results.provenance import git_state, package_versions
+
+_TASKS: tuple[Task, ...] = ("reranking", "embedding")
+_BASELINES = (BM25, FIRST_STAGE, ZERO_SHOT_ARM)
 
 
 class ResultStore:
@@ -218,3 +224,21 @@ def _together(details: Mapping[str, QueryDetail]) -> QueryDetail:
         relevant={f"{query}: {key}": grade for query, one in details.items() for key, grade in one.relevant.items()},
         ranks={f"{query}: {key}": rank for query, one in details.items() for key, rank in one.ranks.items()},
     )
+
+
+def partial_scores(experiment: Experiment, dataset: str, metric: str) -> Iterator[str]:
+    """Yield the lines of a table: each arm's mean over the seeds that are done, by task, beside the baselines."""
+    width = max(map(len, (*_BASELINES, *experiment.arms)))
+    yield f"{metric} on {dataset} so far"
+    yield "  ".join([" " * width, *_TASKS])
+    for arm in (*_BASELINES, *experiment.arms):
+        seeds = list(experiment.seeds) if arm in experiment.arms else [None]
+        found: dict[Task, list[float]] = {}
+        for task in _TASKS:
+            paths = (result_path(Path(experiment.output_dir), arm, seed, task, dataset) for seed in seeds)
+            found[task] = [read_result(path).aggregate[metric] for path in paths if path.exists()]
+        done = max(map(len, found.values()))
+        if done:
+            cells = [(f"{statistics.fmean(own):.4f}" if own else "").rjust(len(task)) for task, own in found.items()]
+            note = [f"{done} of {len(seeds)} seeds"] if arm in experiment.arms else []
+            yield "  ".join([arm.ljust(width), *cells, *note]).rstrip()

@@ -21,9 +21,9 @@ from unimoe.config import DenseExperiment, Experiment, MTEBConfig
 from unimoe.core.errors import DataError
 from unimoe.core.io import atomic_dir, cache_dir, read_bytes
 from unimoe.data.mteb_names import find_tasks
+from unimoe.evaluation.embedding_eval import evaluate_task, load_from_hub
 from unimoe.evaluation.model_wrappers import MTEBEncoderWrapper
 from unimoe.evaluation.mteb.prompts import TaskPrompts
-from unimoe.evaluation.mteb.run import evaluate_task, load_from_hub
 from unimoe.evaluation.reranking.rerankers import device_of, reranker_of, returns_logits, used_budget
 from unimoe.evaluation.spec import Outcome, mteb_data_hash
 from unimoe.evaluation.systems.named import Naming, named_system

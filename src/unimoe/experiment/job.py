@@ -28,8 +28,8 @@ from unimoe.evaluation.chosen import load_extra_systems
 from unimoe.evaluation.dev_eval import DevEvaluation
 from unimoe.evaluation.engines import ClusterEngine, Engine, LocalEngine
 from unimoe.evaluation.mteb.prompts import TaskPrompts
-from unimoe.evaluation.partial_results import partial_scores
 from unimoe.evaluation.runner import Evaluator
+from unimoe.evaluation.store import partial_scores
 from unimoe.evaluation.systems.system import (
     ZERO_SHOT_ARM,
     System,
