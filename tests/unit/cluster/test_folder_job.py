@@ -84,15 +84,6 @@ def test_another_kind_of_device_begins_anew(tmp_path: Path) -> None:
     assert taken == [0, 1, 0, 1, 2, 3]
 
 
-def test_a_second_driver_takes_nothing_from_the_first(tmp_path: Path) -> None:
-    with cluster(tmp_path) as one, cluster(tmp_path) as other:
-        done_by_worker(one, "count", RECIPE, PART, tmp_path / "one")
-        with pytest.raises(DataError, match="stopped"):  # its copy of the unfinished folder comes later
-            done_by_worker(other, "count", RECIPE, {**PART, "stops": 4, "steps": 5}, tmp_path / "other")
-        done_by_worker(one, "count", RECIPE, PART, tmp_path / "third")
-    assert (tmp_path / "third" / "counter.json").read_text() == "4"
-
-
 def test_a_store_that_lost_the_folder_is_named(tmp_path: Path) -> None:
     with cluster(tmp_path) as driver:
         done_by_worker(driver, "count", RECIPE, PART, tmp_path / "out")

@@ -13,7 +13,7 @@ from support.ports import free_port
 from torch import distributed
 
 from unimoe.cluster import processes
-from unimoe.cluster.processes import ALONE, Processes, joined_processes
+from unimoe.cluster.processes import Processes, joined_processes
 from unimoe.core.errors import UsageError
 
 # Two processes, as torchrun would start them; forked, so that torch is imported once. Each prints what it got.
@@ -72,25 +72,6 @@ class TestShare:
         assert sorted(item for share in shares for item in share) == list(range(7))
         assert max(map(len, shares)) - min(map(len, shares)) <= 1
 
-    def test_the_first_leads(self) -> None:
-        assert [Processes(rank, 3).leads for rank in range(3)] == [True, False, False]
-
-
-class TestAlone:
-    def test_a_process_alone_has_all_and_answers_itself(self) -> None:
-        values = torch.tensor([0.1, 0.2])
-        assert ALONE.total(values).tolist() == values.tolist()
-        assert (ALONE.leader_says(True), ALONE.leader_says(False)) == (True, False)
-
-    @pytest.mark.parametrize("size", [None, "1"])
-    def test_without_torchrun_nothing_is_joined(self, monkeypatch: pytest.MonkeyPatch, size: str | None) -> None:
-        monkeypatch.delenv("WORLD_SIZE", raising=False)
-        if size:
-            monkeypatch.setenv("WORLD_SIZE", size)
-        with joined_processes() as here:
-            assert here == ALONE
-            assert not distributed.is_initialized()
-
 
 class TestJoined:
     def test_two_processes_sum_and_follow_the_leader(self, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -114,10 +95,3 @@ class TestJoined:
         with pytest.raises(UsageError, match=refusal), joined_processes():
             pass
         assert not distributed.is_initialized()
-
-    def test_a_size_without_the_rest_of_torchruns_environment_is_refused(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        for name in ("RANK", "MASTER_ADDR", "MASTER_PORT"):
-            monkeypatch.delenv(name, raising=False)
-        monkeypatch.setenv("WORLD_SIZE", "2")
-        with pytest.raises(UsageError, match=r"announces 2 processes, .* RANK expected"), joined_processes():
-            pass

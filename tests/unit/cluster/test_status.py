@@ -49,11 +49,6 @@ class TestProgress:
         write(store, "a", line(done=700, found=500, running=3), seconds_ago=0)
         assert only(store) == Progress("reranking scifact: mine", "running", 1000, 700, 3, 300, 1.5, [])
 
-    @pytest.mark.parametrize("values", [{"done": 1000}, {"done": 10}, {"items": None}])
-    def test_what_is_done_has_none_left(self, store: UnitStore, values: dict[str, Any]) -> None:
-        write(store, "a", line(state="done", **values))
-        assert (only(store).state, only(store).left, only(store).hours) == ("done", 0, None)
-
     @pytest.mark.parametrize(
         ("values", "driver", "state"),
         [
@@ -177,13 +172,6 @@ class TestCommand:
         assert ["reranking", "scifact:", "mine", "running", "700", "of", "1,000", "3", "0", "300", "1.5"] in rows
         assert ["two", "done", "1,000", "of", "1,000", "0", "0", "0"] in rows
         assert ["a", "head", "running", "4", "2", "s", "ago"] in rows
-
-    def test_json_is_one_object(self, store: UnitStore) -> None:
-        write(store, "a", line(done=700, found=500), seconds_ago=0)
-        done = call_script(MAIN, "status", store.url, "--json")
-        assert done.returncode == 0
-        assert json.loads(done.stdout) == read_status(store).as_json()
-        assert json.loads(done.stdout)["progress"][0]["hours"] == 1.5
 
     @pytest.mark.parametrize("as_json", [[], ["--json"]])
     def test_a_failure_is_exit_code_4_and_named(self, store: UnitStore, as_json: list[str]) -> None:

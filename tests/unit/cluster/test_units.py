@@ -38,11 +38,6 @@ class TestFolder:
         with pytest.raises(DataError, match="drivers/one is damaged: delete it, and run again"):
             store.read_json("drivers", "one")
 
-    def test_what_a_killed_writer_left_is_no_unit(self, store: UnitStore) -> None:
-        store.write("units", "key", BODY)
-        Path(store.url, "units", ".key.x1.tmp").write_bytes(b"half")
-        assert store.keys("units") == {"key"}
-
     def test_two_writers_and_a_reader_see_whole_objects_alone(self, store: UnitStore) -> None:
         ends, seen = threading.Event(), set[bytes | None]()
         bodies = [bytes([letter]) * 20_000 for letter in b"xy"]
@@ -181,21 +176,6 @@ class TestOutOfReach:
         with pytest.raises(UsageError, match=words):
             UnitStore("flaky://bucket").keys("units")
         assert flaky.clock.pauses == []
-
-    def test_a_shared_folder_whose_server_hangs_is_waited_for(
-        self, store: UnitStore, flaky: type[Flaky], monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        mkdir = Path.mkdir
-
-        def hangs(path: Path, *arguments: Any, **options: Any) -> None:
-            if flaky.clock.now < 40:
-                raise OSError(errno.ESTALE, os.strerror(errno.ESTALE))
-            mkdir(path, *arguments, **options)
-
-        monkeypatch.setattr(Path, "mkdir", hangs)
-        store.write("units", "key", BODY)
-        assert flaky.clock.now >= 40
-        assert store.read("units", "key") == BODY
 
 
 @pytest.mark.parametrize("url", ["nosuch://bucket/folder", "S4://x"])

@@ -1,4 +1,4 @@
-"""Errors of the work travel to the driver: their kind, their words, and where they were raised."""
+"""What workers reply arrives at the driver: the same bits, and errors with their kind, words, and place."""
 
 from __future__ import annotations
 
@@ -7,11 +7,16 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as arrays
+from numpy.typing import NDArray
 
 from unimoe.cluster.units import UnitStore
-from unimoe.cluster.worker import Compute, Part, Worker
+from unimoe.cluster.worker import Compute, Part, Worker, packed, unpacked
 from unimoe.core.errors import DataError, InputError, UsageError
 
 
@@ -63,3 +68,25 @@ def test_errors_arrive_with_kind_message_and_place(tmp_path: Path, name: str) ->
 def test_an_error_that_cannot_be_made_again_keeps_its_name(tmp_path: Path) -> None:
     found = reply_of(tmp_path, "own")
     assert (type(found), str(found)) == (RuntimeError, "OwnError: 1 and 2")
+
+
+DTYPES = st.sampled_from([np.float16, np.float32, np.float64, np.int64, np.uint8, np.bool_])
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(), inner, max_size=4),
+    max_leaves=8,
+)
+
+
+@given(arrays.arrays(DTYPES, arrays.array_shapes(min_dims=0, min_side=0, max_side=4)))
+def test_arrays_arrive_to_the_bit(value: NDArray[np.float64]) -> None:
+    reply = packed(value)
+    found = unpacked(reply)
+    assert (found.dtype, found.shape) == (value.dtype, value.shape)
+    assert found.tobytes() == value.tobytes()
+    assert found.flags.writeable
+
+
+@given(JSON)
+def test_json_values_arrive(value: object) -> None:
+    assert unpacked(packed(value)) == value

@@ -11,7 +11,7 @@ from support.tiny_models import tiny_base
 from torch.utils.data import DataLoader
 
 from unimoe.config import MTEBConfig, PromptConfig
-from unimoe.core.errors import DataError, InputError
+from unimoe.core.errors import DataError
 from unimoe.evaluation.model_wrappers import MTEBCrossEncoderWrapper, MTEBEncoderWrapper
 from unimoe.evaluation.mteb.prompts import TaskPrompts
 from unimoe.models.unimodel import UnimodelForExp1
@@ -105,17 +105,6 @@ class TestEncoder:
             encoder(broken()).encode(loader(TEXTS), **task, prompt_type=PromptType.document)
         with pytest.raises(DataError, match=r"^SciFact, text '0': the score is not finite"):
             encoder(broken()).encode(loader(TEXTS), **task)
-
-    def test_a_text_without_id_is_named_by_its_place(
-        self, task: dict[str, Any], model: UnimodelForExp1, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        def refuse(texts: list[str], **_: Any) -> Any:
-            raise InputError(3, "cannot be embedded")
-
-        monkeypatch.setattr(model, "encode", refuse)
-        nameless: Any = DataLoader([{"text": text} for text in TEXTS], batch_size=2)  # type: ignore[arg-type]
-        with pytest.raises(DataError, match=r"^SciFact, text 4: cannot be embedded$"):
-            encoder(model).encode(nameless, **task)
 
     def test_similarity_is_the_cosine(self, model: UnimodelForExp1) -> None:
         left, right = model.encode(TEXTS), model.encode(QUERIES)

@@ -120,14 +120,6 @@ class TestModels:
         gaps = model.rerank([("cat", "the cat sat"), ("cat", "")], output="gap")
         np.testing.assert_allclose(gaps, expected, atol=1e-5)
 
-    def test_a_tokenizer_without_a_padding_token_will_do(
-        self, base: BaseModel, config: Experiment, folder: Path
-    ) -> None:
-        tokenizer = tiny_base().tokenizer
-        tokenizer.pad_token = None
-        found = evaluate_beir(base.model, tokenizer, config, f"path:{folder}")
-        assert found.run == evaluate_beir(base.model, base.tokenizer, config, f"path:{folder}").run
-
     def test_the_model_is_left_as_it_was(self, config: Experiment, folder: Path) -> None:
         model = tiny_base(layers=2).model.train()
         evaluate_beir(model, tiny_base().tokenizer, config, f"path:{folder}", max_queries=1)

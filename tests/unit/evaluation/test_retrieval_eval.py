@@ -73,22 +73,6 @@ class TestScores:
         assert found.scores.unjudged_queries == ["u"]
         assert found.items == 3 + 5
 
-    def test_lengths_and_roles_reach_the_model(self, tmp_path: Path) -> None:
-        model = WordEmbedder(WORDS)
-        cut = retrieve(tmp_path, toy(), model, query_length=2, document_length=1)
-        assert model.lengths == {("query", 2), ("document", 1)}
-        assert cut.run["q1"]["a"] == pytest.approx(1.0)  # "heron heron tide" is "heron" now
-        whole = retrieve(tmp_path, toy(), model)  # other lengths, other vectors
-        assert whole.run["q1"]["a"] == pytest.approx(2 / 5**0.5, abs=1e-6)
-
-    def test_a_document_with_the_querys_id_is_left_out_where_asked(self, tmp_path: Path) -> None:
-        corpus = {"q1": "heron", "b": "heron tide", "c": "moon"}
-        collection = toy({"q1": {"b": 1}}, corpus)
-        assert next(iter(retrieve(tmp_path, collection, depth=5).run["q1"])) == "q1"
-        excluded = retrieve(tmp_path, collection, depth=5, exclude_self=True)
-        assert list(excluded.run["q1"]) == ["b", "c"]
-        assert excluded.scores.aggregate["mrr@10"] == 1.0
-
     @pytest.mark.parametrize("storage", ["float32", "float16"])
     def test_both_backends_find_the_same_scores(self, tmp_path: Path, storage: str) -> None:
         """The documents too, but for equal ones at the cut, of which FAISS gives some."""
@@ -99,12 +83,6 @@ class TestScores:
 
 
 class TestDepth:
-    def test_a_depth_beyond_the_corpus_ranks_all_of_it_and_says_so(self, tmp_path: Path) -> None:
-        found = retrieve(tmp_path, toy(), depth=100)
-        assert [len(scores) for scores in found.run.values()] == [5, 5, 5]
-        assert "toy: depth 100, but the corpus holds 5: every document is ranked" in found.notes
-        assert found.scores.aggregate["recall@100"] == 1.0
-
     def test_a_shallow_run_says_what_its_recall_is_of(self) -> None:
         (note,) = retrieval_notes(large(200), 20)
         assert note == "large: recall@100 and map count the 20 documents kept of each query"

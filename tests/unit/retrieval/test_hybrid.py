@@ -109,9 +109,3 @@ class TestCache:
         embedder.fail_after = None
         assert list(hybrid(folder).run(collection, 3, exclude_self=False)["q"]) == ["d3", "d2", "d1"]
         assert embedder.embedded["document"] == 4
-
-    def test_the_document_with_the_querys_id_is_left_out_of_both(self, folder: Path, embedder: WordEmbedder) -> None:
-        documents = [(key, Document("", "big")) for key in ("a", "b", "q")]
-        collection = assemble("self", "test", documents, [("q", "big")], {"q": {"a": 1}})
-        assert list(hybrid(folder).run(collection, 2, exclude_self=True)["q"]) == ["b", "a"]
-        assert list(hybrid(folder).run(collection, 2, exclude_self=False)["q"]) == ["q", "b"]

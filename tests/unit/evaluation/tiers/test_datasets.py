@@ -10,7 +10,7 @@ from support.sources import SMALL, write_msmarco
 
 from unimoe.config import BM25Config, Experiment
 from unimoe.core.errors import DataError, MissingPartError, UsageError
-from unimoe.core.trec import Run, ranked, write_run
+from unimoe.core.trec import Run, write_run
 from unimoe.data.source import UnavailableError
 from unimoe.data.sources.beir_sets import CQADUPSTACK
 from unimoe.evaluation.tiers.datasets import (
@@ -197,26 +197,6 @@ class TestLoadedDataset:
     def test_pool_holds_every_relevant_document(self, loaded: LoadedDataset) -> None:
         assert len(loaded.pooled.corpus) == 40
         assert loaded.collection.relevant_documents() <= loaded.pooled.corpus.keys()
-
-    def test_candidates_are_the_first_of_the_whole_collections_run(self, loaded: LoadedDataset) -> None:
-        assert loaded.whole_size > 4000
-        for query_id, candidates in loaded.candidates.items():
-            assert list(candidates) == ranked(loaded.first_stage.run[query_id])[:4]
-
-    def test_queries_that_match_nothing_are_listed(self, experiment: Experiment, tmp_path: Path) -> None:
-        folder = tmp_path / "toy"
-        (folder / "qrels").mkdir(parents=True)
-        (folder / "corpus.jsonl").write_text('{"_id": "d", "title": "", "text": "red"}\n')
-        queries = {"q9": "zebra", "q2": "owl", "q1": "red", "unjudged": "whale"}
-        (folder / "queries.jsonl").write_text(
-            "".join(f'{{"_id": "{key}", "text": "{text}"}}\n' for key, text in queries.items())
-        )
-        judgments = "".join(f"{key}\td\t1\n" for key in ("q9", "q2", "q1"))
-        (folder / "qrels" / "test.tsv").write_text(f"query-id\tcorpus-id\tscore\n{judgments}")
-        (dataset,) = chosen_datasets(experiment, [f"path:{folder}"])
-        toy = LoadedDataset(dataset)
-        assert toy.queries_without_candidates == ["q2", "q9"]
-        assert toy.candidates["q1"].keys() == {"d"}
 
     def test_a_run_file_takes_the_place_of_bm25(
         self, experiment: Experiment, loaded: LoadedDataset, tmp_path: Path
