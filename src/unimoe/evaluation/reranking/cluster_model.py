@@ -14,7 +14,7 @@ from unimoe.cluster.cluster import ClusterWorkers
 from unimoe.cluster.worker import Part
 from unimoe.core.errors import InputError
 from unimoe.data.collection import Collection
-from unimoe.evaluation.reranking.shards import Cut, Pair, Reranker, ShardScores, ShardStore, named_pairs, pair_texts
+from unimoe.evaluation.reranking.shards import Cut, Reranker, Shards, ShardScores, ShardStore, named_pairs, pair_texts
 from unimoe.models.embedder import Advance, Vectors
 from unimoe.retrieval.embeddings import Encode, Spread, cut_units
 
@@ -72,12 +72,7 @@ class ClusterReranker(Reranker):
         return scores
 
     def score_shards(
-        self,
-        collection: Collection,
-        shards: Sequence[Sequence[Pair]],
-        *,
-        store: ShardStore | None = None,
-        advance: Advance | None = None,
+        self, collection: Collection, shards: Shards, store: ShardStore | None = None, advance: Advance | None = None
     ) -> ShardScores:
         """Score the shards that ``cut`` made, each as a unit of the cluster's store."""
 

@@ -22,6 +22,7 @@ from unimoe.evaluation.reranking.shards import (
     Candidates,
     Pair,
     Reranker,
+    Shards,
     ShardScores,
     ShardStore,
     candidate_pairs,
@@ -118,12 +119,7 @@ class ServedReranker(Reranker):
         return [score for scores, _ in found for score in scores]
 
     def score_shards(
-        self,
-        collection: Collection,
-        shards: Sequence[Sequence[Pair]],
-        *,
-        store: ShardStore | None = None,
-        advance: Advance | None = None,
+        self, collection: Collection, shards: Shards, store: ShardStore | None = None, advance: Advance | None = None
     ) -> ShardScores:
         """Score the shards that ``cut`` made, each by one request; see ``Reranker``."""
         self._answered = time.perf_counter()

@@ -36,6 +36,8 @@ GPU_SHARD_CHARACTERS = 2**20
 Pair = tuple[str, str]
 """Query id and document id."""
 
+Shards = Sequence[Sequence[Pair]]
+
 Candidates = Mapping[str, Mapping[str, float]]
 """A run to rerank: query id to ``{document id: first-stage score}``."""
 
@@ -121,12 +123,7 @@ class Reranker(ABC):
         return ShardScores(scores, time.perf_counter() - start)
 
     def score_shards(
-        self,
-        collection: Collection,
-        shards: Sequence[Sequence[Pair]],
-        *,
-        store: ShardStore | None = None,
-        advance: Advance | None = None,
+        self, collection: Collection, shards: Shards, store: ShardStore | None = None, advance: Advance | None = None
     ) -> ShardScores:
         """Score the pairs of all shards, in their order: what the store has is read, the rest is computed."""
         in_threads = self.at_once > 1  # which report nothing: the caller's thread does, of whole shards
