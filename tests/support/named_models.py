@@ -9,6 +9,8 @@ from support.scripts import Done, call_script
 from unimoe.results import EvalResult, read_result
 
 FUNCTIONS = """
+from unimoe.evaluation.reranking.shards import Reranker
+
 def longest(pairs):
     return [float(len(document)) for query, document in pairs]
 
@@ -59,25 +61,19 @@ def unnamed(pairs):
 unnamed.identity = 7
 
 class Own:
-    # It lacks all but the methods.
+    # It lacks all but the method.
 
-    def cut(self, collection, candidates):
-        return [[(query, document) for document in found] for query, found in candidates.items()]
+    def score(self, pairs):
+        return longest(pairs)
 
-    def prepare(self, pairs):
-        return pairs
+class Broken(Own):
+    def score(self, pairs):
+        raise RuntimeError("no such luck")
 
-    def truncated_queries(self, queries):
-        return []
-
+class Losing(Reranker):
     def score(self, prepared, advance=None):
         return longest(prepared)
 
-class Broken(Own):
-    def score(self, prepared, advance=None):
-        raise RuntimeError("no such luck")
-
-class Losing(Own):
     def cut(self, collection, candidates):
         return super().cut(collection, candidates)[1:]
 
