@@ -54,7 +54,7 @@ class TestCrossEncoder:
         expected = [float(theirs.predict([pair])[0]) for pair in PAIRS]
         ours = CrossEncoderReranker(load_cross_encoder(folder, CPU, FLOAT, 512), batch_size)
         assert np.ptp(expected) > 0.1
-        assert ours.score(ours.prepare(PAIRS)) == pytest.approx(expected, abs=1e-5)
+        assert ours.score(PAIRS) == pytest.approx(expected, abs=1e-5)
 
     def test_a_shorter_length_is_the_librarys(self, folder: Path) -> None:
         from sentence_transformers import CrossEncoder

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -151,7 +151,7 @@ def planned_extra_systems(systems: Sequence[System], data: LoadedDataset) -> Ite
             work.append(f"{sum(map(len, data.candidates.values())):,} pairs to rerank")
         if "embedding" in system.tasks:
             work.append(f"{len(texts):,} texts to embed")
-        model = system.model() if system.dtype is None else None  # without weights to load
+        model: Any = system.model() if system.dtype is None else None  # without weights to load
         if hasattr(model, "estimate"):
             asked = (texts,) if "embedding" in system.tasks else (data.collection, data.candidates)
             work.append(str(model.estimate(*asked)))

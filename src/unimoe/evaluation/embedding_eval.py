@@ -144,7 +144,7 @@ def evaluate_embedding_collection(
     level = collection.relevance_level
     scores = score_run(collection.qrels, outcome.run, relevance_level=level)
     scores = replace(scores, unjudged_queries=collection.unjudged_queries)
-    own = {"qrels": collection.qrels, "queries": collection.queries, "relevance_level": level}
+    own: dict[str, Any] = {"qrels": collection.qrels, "queries": collection.queries, "relevance_level": level}
     return replace(outcome, scores=scores, **own)
 
 

@@ -41,7 +41,7 @@ def mono_t5(folder: Path) -> Scoring:
 def cross_encoder(folder: Path) -> Scoring:
     loaded: Any = load_cross_encoder(save_tiny_cross_encoder(folder), CPU, FLOAT, 64)
     model = CrossEncoderReranker(loaded, 32)
-    return lambda: model.score(model.prepare(PAIRS * 2)), loaded[0].model
+    return lambda: model.score(PAIRS * 2), loaded[0].model
 
 
 def bounded(monkeypatch: pytest.MonkeyPatch, module: Any, limit: int, error: RuntimeError) -> list[int]:
