@@ -21,7 +21,7 @@ from unimoe.core.trec import Run
 from unimoe.data.mteb_sizes import TaskSize, task_size
 from unimoe.evaluation.chosen import ChosenData
 from unimoe.evaluation.reranking.rerankers import reranker_of, truncation_note
-from unimoe.evaluation.reranking.shards import Pair, candidate_pairs, cut_pairs, pair_texts, prepare
+from unimoe.evaluation.reranking.shards import Cut, Pair, candidate_pairs, cut_pairs, pair_texts, prepare
 from unimoe.evaluation.spec import result_dataset
 from unimoe.evaluation.systems.system import System
 from unimoe.evaluation.tiers.datasets import Dataset, Failures, LoadedDataset, report_dataset
@@ -121,8 +121,8 @@ class Probe:
             if self._served:
                 self.asked.append(self.model.estimate(collection, data.candidates))
             else:
-                order = reranker_of(self.model).cut_by[0]
-                groups = (pair_texts(collection, group) for group in _groups(data, order))
+                cut_by = reranker_of(self.model).cut_by
+                groups = (pair_texts(collection, group) for group in _groups(data, cut_by))
                 sample = [list(part) for group in groups for part in batches(group, _PART)]
         else:
             texts = [*(document.full_text for document in pooled.corpus.values()), *pooled.queries.values()]
@@ -242,14 +242,14 @@ def print_plan(
 
 def prompt_sample(data: LoadedDataset, model: UnimodelForExp1) -> list[list[int]]:
     """Return the token ids of whole prefix groups from several places of a dataset."""
-    pairs = list(chain.from_iterable(_groups(data, model.pair_ids.order)))
+    pairs = list(chain.from_iterable(_groups(data, (model.pair_ids.order, _PLACE_CHARACTERS))))
     return list(map(list, prepare(reranker_of(model), data.collection, pairs))) if pairs else []
 
 
-def _groups(data: LoadedDataset, order: str) -> Sequence[list[Pair]]:
-    """Return whole prefix groups from several places of a dataset."""
-    by = "document_first" if order == "document_first" else "query_first"
-    return spread(cut_pairs(data.collection, data.candidates, (by, _PLACE_CHARACTERS)), _PLACES)
+def _groups(data: LoadedDataset, cut_by: Cut) -> Sequence[list[Pair]]:
+    """Return whole prefix groups from several places of a dataset; those of a function have one query."""
+    order, size = cut_by if cut_by[0] != "length" else ("query_first", 0)
+    return spread(cut_pairs(data.collection, data.candidates, (order, min(size, _PLACE_CHARACTERS))), _PLACES)
 
 
 def seconds_each(run: Callable[[Sequence[T]], object], parts: Sequence[Sequence[T]]) -> float:
