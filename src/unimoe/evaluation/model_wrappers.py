@@ -166,11 +166,8 @@ class MTEBCrossEncoderWrapper(MTEBWrapper[PairModel | Reranker]):
         scores = np.empty(len(pairs), dtype=np.float32)
         for instruction, chosen in rows.items():
             reranker = self.reranker(instruction)
-            with named_inputs(
-                lambda index, rows=chosen: (  # type: ignore[misc]
-                    f"{task_metadata.name}, query {query_ids[rows[index]]} with document {document_ids[rows[index]]}"
-                )
-            ):
+            names = [f"query {query_ids[row]} with document {document_ids[row]}" for row in chosen]
+            with named_inputs([f"{task_metadata.name}, {name}" for name in names].__getitem__):
                 scores[chosen] = reranker.score(reranker.prepare([pairs[row] for row in chosen]), self.advance)
         return scores
 
