@@ -18,7 +18,7 @@ from support.tiny_models import tiny_base
 from unimoe.config import Experiment, MTEBConfig
 from unimoe.core.errors import UsageError
 from unimoe.data.collection import Collection
-from unimoe.evaluation.embedding_eval import MTEBOutcome, evaluate_mteb, evaluate_task
+from unimoe.evaluation.embedding_eval import MTEBOutcome, evaluate_mteb
 from unimoe.evaluation.model_wrappers import MTEBCrossEncoderWrapper, MTEBEncoderWrapper
 from unimoe.evaluation.mteb.prompts import TaskPrompts
 from unimoe.models.unimodel import UnimodelForExp1

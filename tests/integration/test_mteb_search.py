@@ -15,7 +15,7 @@ import pytrec_eval
 import torch
 from support import mteb_tasks
 from support.embedders import WordEmbedder
-from support.mteb_runs import PLAIN, cosines, evaluate, make_model
+from support.mteb_runs import INSTRUCTED, PLAIN, cosines, evaluate, make_model
 from support.mteb_tasks import ALL_TYPES, CANDIDATES, PARTS, RANKED, loaded, split_data
 
 from unimoe.config import MTEBConfig
