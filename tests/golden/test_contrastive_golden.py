@@ -10,7 +10,7 @@ from pytorch_metric_learning import distances, losses
 from torch import Tensor
 
 from unimoe.config.training import LossConfig
-from unimoe.training.losses.contrastive import info_nce, nt_xent
+from unimoe.training.losses.built_in import info_nce, nt_xent
 from unimoe.training.losses.listwise import ListwiseLoss
 
 TEMPERATURE = 0.2

@@ -13,8 +13,7 @@ from torch import Tensor
 from unimoe.config.training import LossConfig
 from unimoe.training.losses.list_measures import ListMeasure
 from unimoe.training.losses.listwise import ListwiseLoss
-from unimoe.training.losses.plackett_luce import advantages, drawn_orders, prefix_slopes
-from unimoe.training.losses.score_space import score_space_gradient
+from unimoe.training.losses.sampled import advantages, drawn_orders, prefix_slopes, score_space_gradient
 
 MEASURES = ("ndcg@10", "ndcg@2", "mrr@10", "ERR@20", "map")
 CASES = {

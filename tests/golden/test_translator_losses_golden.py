@@ -20,7 +20,7 @@ from unimoe.studies.translator.training.losses import (
     cosine_loss,
     moment_loss,
 )
-from unimoe.training.losses.contrastive import info_nce
+from unimoe.training.losses.built_in import info_nce
 
 Sides = tuple[Tensor, Tensor, Tensor, Tensor]
 

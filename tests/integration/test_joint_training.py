@@ -18,7 +18,8 @@ from unimoe.models.checkpoint import ADAPTER_FILE, read_checkpoint
 from unimoe.models.loader import ModelLoader
 from unimoe.results.logs import Conflict, read_conflict_logs
 from unimoe.training.examples import TrainingData, load_training_data
-from unimoe.training.trainer import StepReport, train_arm
+from unimoe.training.loop import Facts
+from unimoe.training.trainer import train_arm
 
 CPU = torch.device("cpu")
 AGGREGATIONS = get_args(AggregationName)
@@ -49,8 +50,8 @@ def experiment(
 
 
 def train(config: Experiment, data: TrainingData, die_after: int | None = None) -> Path:
-    def on_step(report: StepReport) -> None:
-        if report.step == die_after:
+    def on_step(step: int, _: Facts) -> None:
+        if step == die_after:
             raise KilledError
 
     loader = ModelLoader(config, CPU, torch.float32)

@@ -25,7 +25,8 @@ from unimoe.models.checkpoint import ADAPTER_FILE, read_checkpoint
 from unimoe.models.loader import ModelLoader
 from unimoe.models.unimodel import UnimodelForExp1
 from unimoe.training.examples import TrainingData, load_training_data
-from unimoe.training.trainer import DevScorer, StepReport, train_arm
+from unimoe.training.loop import Facts
+from unimoe.training.trainer import DevScorer, train_arm
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -59,8 +60,8 @@ def train(
     die_after: int | None = None,
     score_on_dev: DevScorer | None = None,
 ) -> Path:
-    def on_step(report: StepReport) -> None:
-        if report.step == die_after:
+    def on_step(step: int, _: Facts) -> None:
+        if step == die_after:
             raise KilledError
 
     loader = ModelLoader(experiment, CPU, torch.float32)

@@ -24,7 +24,7 @@ from unimoe.training.examples import (
     TrainingData,
     batch_order,
 )
-from unimoe.training.losses.labels import refuse_binary
+from unimoe.training.losses.listwise import refuse_binary
 from unimoe.training.optimizer import sum_gradients
 from unimoe.training.steps import Budget, Texts, embedding_backward, ranking_backward
 

@@ -16,8 +16,8 @@ from unimoe.models.batching import default_token_budget, to_device
 from unimoe.models.frozen_layers import FrozenStates
 from unimoe.models.unimodel import UnimodelForExp1
 from unimoe.training.examples import EmbeddingSet, RankingSet, TokenIds
-from unimoe.training.losses.contrastive import info_nce
-from unimoe.training.losses.pointwise import softmax_loss, yes_no_loss
+from unimoe.training.losses.built_in import info_nce, softmax_loss, yes_no_loss
+from unimoe.training.losses.listwise import ListwiseLoss
 
 
 @dataclass(frozen=True)
@@ -104,8 +104,6 @@ def _loss_of_lists(
     sizes = [len(data.groups[group]) for group in batch]
     if loss.name == "softmax" and loss.activation == "Identity":
         return lambda states: softmax_loss(_as_rows(torch.split(model.margins(states), sizes)))
-    from unimoe.training.losses.listwise import ListwiseLoss  # sentence-transformers takes seconds to import
-
     generator = None
     if (
         loss.ties == "shuffle" or LOSSES[loss.name].samples

@@ -53,7 +53,7 @@ class TestLog:
         for record in records:
             state.log(record)
             state.log(record, "dev")
-        with state.log_path.open("a", encoding="utf-8") as file:
+        with (state.logs / "train.jsonl").open("a", encoding="utf-8") as file:
             file.write('{"step": 4, "la')
         state.cut_logs(2)
         for name in ("train", "dev"):

@@ -7,7 +7,7 @@ equal ones shuffled at every step where asked; an order that contradicts the lab
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import Any
 
@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from unimoe.config.training import LOSSES, LossConfig
 from unimoe.core.errors import DataError, InputError
 from unimoe.models.batching import to_device
-from unimoe.training.losses.sampling import Chance
+from unimoe.training.losses.sampled import Chance
 
 _ACTIVATIONS: dict[str, type[nn.Module]] = {"Identity": nn.Identity, "Sigmoid": nn.Sigmoid, "Tanh": nn.Tanh}
 
@@ -42,7 +42,7 @@ class ListwiseLoss(nn.Module):
         super().__init__()
         self.config, self._loss = config, LOSSES[config.name]
         self._generator = generator
-        self._function = self._loss.function if discount is None else partial(self._loss.function, discount=discount)
+        self._function = self._loss.resolved if discount is None else partial(self._loss.resolved, discount=discount)
         self._activation = _ACTIVATIONS[config.activation]()
         self._custom = discount is not None
 
@@ -108,6 +108,20 @@ def loss_card(config: LossConfig) -> dict[str, Any]:
     """Return what a model card says of a loss: ``{"config": name and options, "citation": BibTeX}``."""
     loss = ListwiseLoss(config)
     return {"config": loss.get_config_dict(), "citation": loss.citation}
+
+
+def are_binary(labels: Iterable[float]) -> bool:
+    """Return whether all labels are 0 or 1."""
+    return set(labels) <= {0.0, 1.0}
+
+
+def refuse_binary(name: str, labels: Iterable[float]) -> None:
+    """Raise a data error where a loss needs graded labels and there are only 0 and 1."""
+    if LOSSES[name].labels == "graded" and are_binary(labels):
+        raise DataError(
+            f"loss {name} needs graded labels, such as a teacher's scores, and these are 0 and 1; "
+            "take yes_no, softmax, plistmle or lambdaloss"
+        )
 
 
 def _refuse_malformed(scores: Sequence[Tensor], labels: Sequence[Tensor]) -> None:

@@ -14,7 +14,7 @@ from unimoe.core.errors import UsageError
 from unimoe.studies.biencoder.config import ContrastiveConfig
 from unimoe.studies.biencoder.training.losses import contrastive_loss
 from unimoe.studies.biencoder.training.steps import batch_backward
-from unimoe.training.losses.contrastive import label_matrix
+from unimoe.training.losses.built_in import label_matrix
 
 PLAIN = ContrastiveConfig(temperature=1.0, margin=0.0, symmetric=False)
 

@@ -5,8 +5,7 @@ import math
 import pytest
 import torch
 
-from unimoe.training.losses.contrastive import info_nce
-from unimoe.training.losses.pointwise import softmax_loss, yes_no_loss
+from unimoe.training.losses.built_in import info_nce, softmax_loss, yes_no_loss
 
 
 class TestYesNo:

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 import safetensors.torch
+from huggingface_hub import ModelCardData
 from pydantic import BaseModel, ConfigDict
 
 from unimoe.config.files import parse_config
@@ -30,15 +31,13 @@ from unimoe.models.quiet import silence_transformers
 from unimoe.results import TrainingBudget
 from unimoe.studies.biencoder.config import BiEncoderConfig
 from unimoe.studies.biencoder.training.model import BiEncoder
-from unimoe.training.model_card import INFO_NCE_CITATION, code_block, front_matter, json_block, plain
+from unimoe.training.losses.named import bibtex
+from unimoe.training.model_card import rendered
 
 MANIFEST = "unimoe.json"
 _MODULES = "sentence_transformers.models."
 DENSE = "2_Dense"
 """Folder of the linear layer in a checkpoint."""
-_USE = """from sentence_transformers import SentenceTransformer
-
-model = SentenceTransformer("FOLDER")"""
 
 
 class BiEncoderManifest(BaseModel):
@@ -153,28 +152,13 @@ def _weights_hash(folder: Path) -> str:
 
 
 def _model_card(manifest: BiEncoderManifest, width: int) -> str:
-    config, facts, seen = manifest.config, manifest.facts, manifest.training
     base = manifest.base_model.rpartition("@")[0]
-    query_length, document_length = (
-        "the model's limit of" if config[name] is None else config[name] for name in ("query_length", "document_length")
-    )
     named = {"base_model": base} if "/" in base and not base.startswith("bundled:") else {}
-    tags = ["sentence-transformers", "sentence-similarity", "feature-extraction", "unimoe"]
-    head = front_matter(library_name="sentence-transformers", pipeline_tag="sentence-similarity", **named, tags=tags)
-    sections = [
-        f"# {plain(manifest.arm)}, seed {manifest.seed}",
-        f"A bi-encoder for dense retrieval: {plain(base)} trained by contrast on {plain(config['collection'])} "
-        f"({width} dimensions, unit length). It is the {manifest.which} epoch.",
-        f"- {config['dev']['metric']} on dev: {facts['start']:.4f} before training, {facts['val']:.4f} here "
-        f"(epoch {facts['epoch']:g})\n"
-        f"- {seen.embedding_examples:,} training pairs, {seen.steps:,} steps, {seen.tokens:,} tokens\n"
-        f"- queries are cut to {query_length} tokens, documents to {document_length}\n"
-        "- licence: that of the base model and of the training data",
-        code_block("python", _USE),
-        "## Settings",
-        json_block(config),
-        "## Loss",
-        "InfoNCE over the documents of a batch, with an additive margin before the temperature.",
-        code_block("bibtex", INFO_NCE_CITATION),
-    ]
-    return head + "\n\n".join(sections) + "\n"
+    data = ModelCardData(
+        library_name="sentence-transformers",
+        pipeline_tag="sentence-similarity",
+        tags=["sentence-transformers", "sentence-similarity", "feature-extraction", "unimoe"],
+        **named,
+    )
+    template, citation = Path(__file__).with_name("model_card.md.j2"), bibtex("oord2018representation")
+    return rendered(template, data, made=manifest, base=base, width=width, citation=citation) + "\n"

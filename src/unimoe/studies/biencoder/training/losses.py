@@ -7,7 +7,7 @@ from torch import Tensor
 
 from unimoe.core.errors import UsageError
 from unimoe.studies.biencoder.config import ContrastiveConfig
-from unimoe.training.losses.contrastive import info_nce
+from unimoe.training.losses.built_in import info_nce
 
 
 def contrastive_loss(

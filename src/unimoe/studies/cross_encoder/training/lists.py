@@ -18,7 +18,7 @@ from unimoe.core.errors import DataError
 from unimoe.core.io import hash_parts
 from unimoe.core.trec import Run, ranked
 from unimoe.data.collection import Collection
-from unimoe.training.losses.labels import are_binary, refuse_binary
+from unimoe.training.losses.listwise import are_binary, refuse_binary
 
 
 @dataclass(frozen=True)

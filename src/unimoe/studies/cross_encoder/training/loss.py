@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from unimoe.config.training import LossConfig
 from unimoe.core.errors import DataError, UsageError, first_few, named_inputs
 from unimoe.training.losses.listwise import ListwiseLoss
-from unimoe.training.losses.sampling import generator_of
+from unimoe.training.losses.sampled import generator_of
 
 if TYPE_CHECKING:
     from sentence_transformers import CrossEncoder
