@@ -15,7 +15,7 @@ from unimoe.config.training import ArmConfig
 from unimoe.models.unimodel import UnimodelForExp1
 from unimoe.results import TrainingBudget
 from unimoe.training.aggregation import Task, make_aggregation
-from unimoe.training.conflicts import JointGradients, TaskBatch, is_additive
+from unimoe.training.conflicts import FlatGradients, JointGradients, TaskBatch, is_additive
 from unimoe.training.examples import (
     EMBEDDING_STREAM,
     RANKING_STREAM,
@@ -25,7 +25,6 @@ from unimoe.training.examples import (
     batch_order,
 )
 from unimoe.training.losses.listwise import refuse_binary
-from unimoe.training.optimizer import sum_gradients
 from unimoe.training.steps import Budget, Texts, embedding_backward, ranking_backward
 
 
@@ -49,11 +48,7 @@ class EmbeddingBatches:
 
 
 def ranking_batches(experiment: Experiment, seed: int, data: TrainingData, model: UnimodelForExp1) -> RankingBatches:
-    """Return the ranking batches of a training, the same for every arm that ranks.
-
-    Raises:
-        DataError: too few examples.
-    """
+    """Return the ranking batches of a training, the same for every arm that ranks."""
     examples = data.ranking(model)
     recipe = experiment.training.ranking
     order = _steps(experiment, len(examples.batched), recipe.queries_per_step // recipe.group, seed, RANKING_STREAM)
@@ -64,11 +59,7 @@ def ranking_batches(experiment: Experiment, seed: int, data: TrainingData, model
 def embedding_batches(
     experiment: Experiment, seed: int, data: TrainingData, model: UnimodelForExp1
 ) -> EmbeddingBatches:
-    """Return the embedding batches of a training, the same for every arm that embeds.
-
-    Raises:
-        DataError: too few examples.
-    """
+    """Return the embedding batches of a training, the same for every arm that embeds."""
     examples = data.embedding(model)
     per_step = experiment.training.embedding.pairs_per_step
     order = _steps(experiment, len(examples.groups), per_step, seed, EMBEDDING_STREAM)
@@ -126,17 +117,15 @@ class ArmGradients:
         conflict_log: Path,
         budget: Budget,
     ) -> None:
-        self._experiment, self._model, self._weights, self._budget = experiment, model, weights, budget
-        self._ranking, self._embedding = ranking, embedding
+        self._experiment, self._model, self._budget = experiment, model, budget
+        self._ranking, self._embedding, self._flat = ranking, embedding, FlatGradients(weights, budget.processes)
         self._loss = arm.ranking_loss(experiment.training.ranking)
         if ranking:
             refuse_binary(self._loss.name, (label for labels in ranking.data.labels for label in labels))
         conflicts = experiment.training.conflicts
         path = conflict_log if conflicts.measure else None
         self._joint = (
-            JointGradients(weights, make_aggregation(arm), path, conflicts.interval, budget.processes)
-            if arm.task == "joint"
-            else None
+            JointGradients(self._flat, make_aggregation(arm), path, conflicts.interval) if arm.task == "joint" else None
         )
 
     def add(self, step: int) -> StepLosses:
@@ -159,7 +148,7 @@ class ArmGradients:
         if self._joint and math.isfinite(found.total):
             summed = self._joint.embedding_done(step, self._task_batches(step))
         if not summed:
-            sum_gradients(self._weights.values(), self._budget.processes)
+            self._flat.sum_up()
         return found
 
     def learn(self, losses: Mapping[Task, float]) -> None:

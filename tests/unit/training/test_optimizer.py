@@ -4,9 +4,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from unimoe.cluster.processes import Processes
 from unimoe.config.training import Schedule
-from unimoe.training.optimizer import MasterAdamW, learning_rate_at, sum_gradients
+from unimoe.training.optimizer import MasterAdamW, learning_rate_at
 
 
 def parameters(dtype: torch.dtype = torch.float32) -> dict[str, nn.Parameter]:
@@ -94,16 +93,3 @@ class TestBfloat16:
             assert master.dtype == torch.float32
             assert torch.equal(weights[name], master.bfloat16())
             assert not torch.equal(master, master.bfloat16().float())
-
-
-class TestSumOverProcesses:
-    def test_every_process_gets_the_sum_and_none_counts_as_zero(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        other = torch.arange(17.0)  # what the other process sends: a's twelve and b's five
-        monkeypatch.setattr(Processes, "total", lambda _, values: values + other)
-        weights = parameters(torch.bfloat16)
-        weights["a"].grad = torch.ones(3, 4, dtype=torch.bfloat16)
-        sum_gradients(weights.values(), Processes(0, 2))
-        assert weights["a"].grad.flatten().tolist() == [1 + number for number in range(12)]
-        assert weights["a"].grad.dtype == torch.bfloat16
-        assert weights["b"].grad is not None
-        assert weights["b"].grad.tolist() == [12, 13, 14, 15, 16]

@@ -12,8 +12,7 @@ from torch import Tensor, nn
 
 from unimoe.core.errors import UsageError
 from unimoe.studies.biencoder.config import ContrastiveConfig
-from unimoe.studies.biencoder.training.losses import contrastive_loss
-from unimoe.studies.biencoder.training.steps import batch_backward
+from unimoe.studies.biencoder.training.steps import batch_backward, contrastive_loss
 from unimoe.training.losses.built_in import label_matrix
 
 PLAIN = ContrastiveConfig(temperature=1.0, margin=0.0, symmetric=False)

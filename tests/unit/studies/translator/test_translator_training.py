@@ -169,7 +169,7 @@ class TestBatches:
         raw = {"model": "linear", "epochs": 2, "sampler": sampler, "output_dir": str(tmp_path)}
         training = trainer(TranslatorConfig.model_validate(raw))
         batches = [b for epoch in (0, 1) for b in epoch_batches(training.config.sampler, TRAIN.image_of, 0, epoch)]
-        assert training.batches == len(batches)
+        assert training.steps == len(batches)
         assert training.captions_seen == len(np.concatenate(batches))
         assert trainer(training.config.model_copy(update={"model": "ridge"})).captions_seen == 0
 
@@ -283,7 +283,7 @@ class TestTraining:
     def test_closed_forms_are_computed_once(self, model: str, tmp_path: Path) -> None:
         done = trainer(small_config(tmp_path, model=model))
         facts = done.fit()
-        assert (facts["steps"], done.batches) == (0, 0)
+        assert (facts["steps"], done.steps) == (0, 0)
         assert evaluate(done.translator(), VALIDATION, CPU)["mrr"] == pytest.approx(facts["val"])
         before = done.checkpoint.stat().st_mtime_ns
         assert done.fit() == facts
@@ -299,7 +299,7 @@ class TestTraining:
 
         def breaking(self: Objective, *arguments: Any) -> dict[str, torch.Tensor]:
             taken.append(1)
-            spoilt = len(taken) == 3 * (bad.batches // 5) + 2
+            spoilt = len(taken) == 3 * (bad.steps // 5) + 2
             return {"infonce": torch.tensor(float("nan"))} if spoilt else terms(self, *arguments)
 
         monkeypatch.setattr(Objective, "__call__", breaking)
@@ -323,7 +323,7 @@ class TestTraining:
     def test_a_damaged_state_is_named(self, tmp_path: Path) -> None:
         half = trainer(small_config(tmp_path))
         with pytest.raises(KilledError):
-            half.fit(kill_after(half.batches - 1))
+            half.fit(kill_after(half.steps - 1))
         half.state.path.write_bytes(half.state.path.read_bytes()[:100])
         with pytest.raises(DataError, match="damaged training state"):
             half.fit()

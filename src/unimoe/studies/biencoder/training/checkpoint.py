@@ -6,70 +6,38 @@ vectors.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal
 
-import safetensors.torch
 from huggingface_hub import ModelCardData
-from pydantic import BaseModel, ConfigDict
 
 from unimoe.config.files import parse_config
 from unimoe.core.errors import DataError
-from unimoe.core.io import (
-    atomic_dir,
-    changed_file,
-    ensure_dir,
-    hash_file,
-    hash_files,
-    hash_parts,
-    read_json,
-    write_json,
-    write_text,
-)
+from unimoe.core.io import atomic_dir, write_text
 from unimoe.models.quiet import silence_transformers
-from unimoe.results import TrainingBudget
 from unimoe.studies.biencoder.config import BiEncoderConfig
 from unimoe.studies.biencoder.training.model import BiEncoder
+from unimoe.studies.common.trained_model import TrainedModel, read_trained, write_trained
 from unimoe.training.losses.named import bibtex
 from unimoe.training.model_card import rendered
 
-MANIFEST = "unimoe.json"
-_MODULES = "sentence_transformers.models."
 DENSE = "2_Dense"
 """Folder of the linear layer in a checkpoint."""
 
 
-class BiEncoderManifest(BaseModel):
+class BiEncoderManifest(TrainedModel):
     """The origin of a checkpoint.
 
     Attributes:
         kind: distinguishes it from an adapter's manifest.
-        which: the best epoch on dev, or the last.
-        base_model: identity of the base, ``id@hash``.
-        fingerprint: content hash of everything that determines the training.
-        weights_hash: content hash of the weights in the folder.
-        files: content hash of each file of the model; empty in checkpoints that were written without.
+        dtype: of the forward passes in training.
         facts: epoch, dev scores and seconds.
-        training: steps, pairs and tokens.
-        config: of the training.
     """
-
-    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
 
     checkpoint_version: Literal[1] = 1
     kind: Literal["biencoder"] = "biencoder"
-    arm: str
-    seed: int
-    which: Literal["best", "last"]
-    base_model: str
     dtype: str
-    fingerprint: str
-    weights_hash: str
-    files: dict[str, str] = {}
     facts: dict[str, float]
-    training: TrainingBudget
-    config: dict[str, Any]
 
     @property
     def settings(self) -> BiEncoderConfig:
@@ -77,23 +45,12 @@ class BiEncoderManifest(BaseModel):
         return parse_config(BiEncoderConfig, self.config, source=f"checkpoint of {self.arm}, seed {self.seed}")
 
 
-def save_checkpoint(folder: Path, model: BiEncoder, manifest: Mapping[str, Any]) -> None:
-    """Write a checkpoint folder atomically, in place of an earlier one.
-
-    Args:
-        folder: of the checkpoint.
-        model: with its current weights.
-        manifest: the manifest's fields, without ``weights_hash`` and ``files``.
-    """
+def save_checkpoint(folder: Path, model: BiEncoder, **fields: Any) -> None:
+    """Write a checkpoint folder atomically, in place of an earlier one; ``fields`` are those of its manifest."""
     with atomic_dir(folder) as temporary, silence_transformers():
-        model.transformer.save_pretrained(temporary)
-        encoder = model.base.model
-        encoder.max_seq_length = model.base.max_length  # training has cut texts to other lengths
-        encoder.tokenizer.save_pretrained(temporary)
-        width = _write_modules(temporary, model)
-        whole = BiEncoderManifest(**manifest, weights_hash=_weights_hash(temporary), files=hash_files(temporary))
-        write_text(temporary / "README.md", _model_card(whole, width))
-        write_json(temporary / MANIFEST, whole.model_dump())
+        model.save(temporary)
+        manifest = write_trained(temporary, BiEncoderManifest, **fields)
+        write_text(temporary / "README.md", _model_card(manifest, model.width))
 
 
 def read_biencoder(folder: Path) -> BiEncoderManifest:
@@ -104,51 +61,7 @@ def read_biencoder(folder: Path) -> BiEncoderManifest:
     """
     if not folder.is_dir():
         raise DataError(f"{folder}: no such checkpoint folder; train the bi-encoder first (unimoe train-biencoder)")
-    path = folder / MANIFEST
-    if not path.is_file():
-        raise DataError(f"{folder}: not a trained bi-encoder, {MANIFEST} is missing; train it again")
-    manifest = read_json(path, BiEncoderManifest, "give the checkpoint of a bi-encoder")
-    if _weights_hash(folder) != manifest.weights_hash:
-        raise DataError(f"{folder}: weights differ from the manifest (damaged or replaced); train it again")
-    if file := changed_file(folder, manifest.files):
-        raise DataError(f"{file}: differs from the manifest (damaged or replaced); train it again")
-    return manifest
-
-
-def _write_modules(folder: Path, model: BiEncoder) -> int:
-    """Write the files of sentence-transformers; return the dimensions of a vector."""
-    width = int(model.pooling.pooling_output_dimension)
-    kinds = [("Transformer", ""), ("Pooling", "1_Pooling")]
-    pooling = {
-        "word_embedding_dimension": model.pooling.embedding_dimension,
-        "pooling_mode": model.pooling.pooling_mode,
-    }
-    write_json(folder / "1_Pooling" / "config.json", pooling | {"include_prompt": True})
-    if model.head is not None:
-        hidden, width = width, model.head.out_features
-        kinds.append(("Dense", DENSE))
-        dense: dict[str, Any] = {"in_features": hidden, "out_features": width, "bias": False}
-        dense["activation_function"] = "torch.nn.modules.linear.Identity"
-        write_json(folder / DENSE / "config.json", dense)
-        weight = model.head.weight.detach().cpu().contiguous()
-        safetensors.torch.save_file({"linear.weight": weight}, folder / DENSE / "model.safetensors")
-    kinds.append(("Normalize", f"{len(kinds)}_Normalize"))
-    ensure_dir(folder / kinds[-1][1])
-    modules = [
-        {"idx": number, "name": str(number), "path": path, "type": _MODULES + kind}
-        for number, (kind, path) in enumerate(kinds)
-    ]
-    write_json(folder / "modules.json", modules)
-    length = {"max_seq_length": model.base.max_length, "do_lower_case": model.base.model[0].do_lower_case}
-    write_json(folder / "sentence_bert_config.json", length)
-    prefixes = {kind: model.base.prefixes[kind] for kind in ("query", "document")}
-    prompts = {"prompts": prefixes, "default_prompt_name": None, "similarity_fn_name": "cosine"}
-    write_json(folder / "config_sentence_transformers.json", prompts)
-    return width
-
-
-def _weights_hash(folder: Path) -> str:
-    return hash_parts(hash_file(file) for file in sorted(folder.rglob("*.safetensors")))
+    return read_trained(folder, BiEncoderManifest, "bi-encoder")
 
 
 def _model_card(manifest: BiEncoderManifest, width: int) -> str:
