@@ -73,3 +73,11 @@ def test_both_by_hand_where_they_differ() -> None:
     together = math.log(e**2 + e + 1) - 1.5
     assert float(ListwiseLoss(LossConfig(name="infonce"))(scores, labels)) == pytest.approx(apart, rel=1e-6)
     assert float(ListwiseLoss(LossConfig(name="supcon"))(scores, labels)) == pytest.approx(together, rel=1e-6)
+
+
+def test_a_false_negative_is_no_negative() -> None:
+    scores = torch.tensor([[2.0, 0.0, 1.2], [0.0, 2.0, 1.6]])
+    excluded = torch.tensor([[False, False, True], [False, False, False]])
+    first, second = math.log(1 + math.exp(-2)), math.log(1 + math.exp(-2) + math.exp(-0.4))
+    loss = info_nce(scores, torch.tensor([0, 1]), excluded)
+    assert float(loss) == pytest.approx((first + second) / 2, rel=1e-6)

@@ -203,9 +203,8 @@ class CAGrad(Surgery):
 
 
 def make_aggregation(arm: ArmConfig) -> Aggregation:
-    """Return the method of a joint arm, at its start."""
-    weight = arm.ranking_weight
-    assert weight is not None  # noqa: S101 - the config refuses a joint arm without it
+    """Return the method of an arm, at its start: of a specialist, its one loss as it is."""
+    weight = float(arm.task == "rank_only") if arm.ranking_weight is None else arm.ranking_weight
     match arm.aggregation:
         case "uncertainty":
             return Uncertainty(weight, arm.uncertainty_learning_rate)

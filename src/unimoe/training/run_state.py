@@ -68,7 +68,7 @@ class RunState:
 
     Attributes:
         path: of the saved state, in safetensors' format.
-        logs: folder of the logs, each with one line per step.
+        logs: folder of the logs, each with one line per step; that of the steps themselves is ``log_path``.
     """
 
     def __init__(
@@ -76,6 +76,7 @@ class RunState:
     ) -> None:
         self.folder, self.settings, self.fingerprint, self.processes = folder, settings, fingerprint, processes
         self.path, self.logs = folder / "state.safetensors", folder / "logs"
+        self.log_path = self.logs / "train.jsonl"
 
     def alone(self) -> AbstractContextManager[None]:
         """Return a context in which no other process trains here, except those of one torchrun.

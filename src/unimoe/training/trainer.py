@@ -185,7 +185,7 @@ class ArmTraining(Training):
         norm = self._optimizer.step(rate, training.max_grad_norm)
         if not math.isfinite(norm):
             self._stop(number, f"the gradient's norm is {norm}", list(found.losses))
-        self._gradients.learn(found.losses)
+        self._gradients.aggregation.learn(found.losses)
         self.progress.count("tokens", found.tokens)
         return {
             "task": self._arm.task,
@@ -208,14 +208,14 @@ class ArmTraining(Training):
 
     def parts(self) -> Parts:
         """Return the optimizer's state, with the weights, and that of a joint arm's aggregation."""
-        return {"optimizer": self._optimizer.state(), "aggregation": self._gradients.state()}
+        return {"optimizer": self._optimizer.state(), "aggregation": self._gradients.aggregation.state()}
 
     def load_parts(self, parts: Parts) -> None:
         """Restore what ``parts`` returned."""
         if self.progress.best_step:
             self.checkpoints.refuse_other_best(is_there=True)
         self._optimizer.load_state(parts["optimizer"])
-        self._gradients.load_state(parts.get("aggregation", {}))
+        self._gradients.aggregation.load_state(parts.get("aggregation", {}))
 
     def keep_best(self) -> None:
         """Write the best checkpoint."""

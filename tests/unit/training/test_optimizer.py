@@ -1,8 +1,11 @@
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 from torch import Tensor, nn
+from transformers import get_scheduler
 
 from unimoe.config.training import Schedule
 from unimoe.training.optimizer import MasterAdamW, learning_rate_at
@@ -27,32 +30,29 @@ def take(optimizer: MasterAdamW, weights: dict[str, nn.Parameter], steps: range,
     return norms
 
 
-class TestLearningRate:
-    @pytest.mark.parametrize("schedule", ["linear", "cosine"])
-    @pytest.mark.parametrize("warmup", [0, 4])
-    def test_decays_are_those_of_transformers(self, schedule: Schedule, warmup: int) -> None:
-        from transformers import get_scheduler
+def rates_of(scheduler: Any) -> list[float]:
+    rates = []
+    for _ in range(20):
+        rates.append(scheduler.get_last_lr()[0])
+        scheduler.optimizer.step()
+        scheduler.step()
+    return rates
 
-        adamw = torch.optim.AdamW(parameters().values(), lr=2.0)
-        oracle = get_scheduler(schedule, adamw, num_warmup_steps=warmup, num_training_steps=20)
-        expected = []
-        for _ in range(20):
-            expected.append(oracle.get_last_lr()[0])
-            adamw.step()
-            oracle.step()
-        rates = [learning_rate_at(step, 20, warmup, 2.0, schedule) for step in range(20)]
-        assert rates[warmup:] == pytest.approx(expected[warmup:])
 
-    @pytest.mark.parametrize("warmup", [0, 3, 10])
-    def test_onecycle_is_torchs(self, warmup: int) -> None:
-        adamw = torch.optim.AdamW(parameters().values())
-        oracle = torch.optim.lr_scheduler.OneCycleLR(adamw, max_lr=2.0, total_steps=20, pct_start=warmup / 20)
-        expected = []
-        for _ in range(20):
-            expected.append(oracle.get_last_lr()[0])
-            adamw.step()
-            oracle.step()
-        assert [learning_rate_at(step, 20, warmup, 2.0, "onecycle") for step in range(20)] == pytest.approx(expected)
+@pytest.mark.parametrize("schedule", ["linear", "cosine"])
+@pytest.mark.parametrize("warmup", [0, 4])
+def test_decays_are_those_of_transformers(schedule: Schedule, warmup: int) -> None:
+    adamw = torch.optim.AdamW(parameters().values(), lr=2.0)
+    expected = rates_of(get_scheduler(schedule, adamw, num_warmup_steps=warmup, num_training_steps=20))
+    rates = [learning_rate_at(step, 20, warmup, 2.0, schedule) for step in range(20)]
+    assert rates[warmup:] == pytest.approx(expected[warmup:])
+
+
+@pytest.mark.parametrize("warmup", [0, 3, 10])
+def test_onecycle_is_torchs(warmup: int) -> None:
+    adamw = torch.optim.AdamW(parameters().values())
+    expected = rates_of(torch.optim.lr_scheduler.OneCycleLR(adamw, max_lr=2.0, total_steps=20, pct_start=warmup / 20))
+    assert [learning_rate_at(step, 20, warmup, 2.0, "onecycle") for step in range(20)] == pytest.approx(expected)
 
 
 class TestFloat32:

@@ -20,13 +20,9 @@ FAR = -1e9
 
 
 def yes_no_loss(margins: Tensor, labels: Tensor) -> Tensor:
-    """Return the cross-entropy of the answers ``yes`` and ``no``, per pair ``(N,)``.
+    """Return the cross-entropy of the answers ``yes`` and ``no``, per pair ``(N,)``; labels are 1 for yes, else 0.
 
     Equals ``-log_softmax([logit_no, logit_yes])[label]``, the loss that Qwen3-Reranker is fine-tuned with.
-
-    Args:
-        margins: logit of yes minus logit of no, float32 ``(N,)``.
-        labels: 1 where the document is relevant, else 0, float32 ``(N,)``.
     """
     return functional.binary_cross_entropy_with_logits(margins, labels, reduction="none")
 
@@ -70,12 +66,8 @@ def label_matrix(positives: Tensor) -> Tensor:
 def nt_xent(scores: Tensor, positives: Tensor, valid: Tensor) -> Tensor:
     """Return InfoNCE of every positive against the negatives alone: another positive is no negative.
 
-    Equals ``info_nce`` where a query has one positive.
-
-    Args:
-        scores: divided by the temperature, ``(Q, N)``.
-        positives: ``(Q, N)`` bool.
-        valid: ``(Q, N)`` bool, places that hold a document.
+    Equals ``info_nce`` where a query has one positive. Scores, divided by the temperature, positives, and ``valid``,
+    the places that hold a document, are ``(Q, N)``.
 
     Returns:
         The mean over the positives of each query, ``(Q,)``; 0 where there is none.

@@ -52,17 +52,9 @@ class GivenScores:
 def upstream_loss(
     name: str, scores: Sequence[Tensor], labels: Sequence[Tensor], options: LossOptions, **settings: Any
 ) -> Tensor:
-    """Compute one of sentence-transformers' losses.
+    """Compute the loss of a class of theirs, with further arguments of the class; of the options it reads weighting.
 
-    Args:
-        name: of its class.
-        scores: for each list ``(n_i,)``.
-        labels: the same shapes.
-        options: LambdaLoss's weighting is read.
-        settings: further arguments of the class.
-
-    Returns:
-        The mean over lists (over pairs for LambdaLoss and RankNet, over documents for ADR-MSE), a scalar.
+    It is the mean over lists (over pairs for LambdaLoss and RankNet, over documents for ADR-MSE), a scalar.
 
     Raises:
         InputError: the index of a list whose gains are beyond float32.

@@ -261,7 +261,10 @@ class TestTraining:
     def test_the_epoch_that_is_kept_is_the_best_on_validation_images(self, tmp_path: Path) -> None:
         done = trainer(small_config(tmp_path, model="mlp1", epochs=8, learning_rate=0.02))
         facts = done.fit()
-        seen = [facts["start"], *(json.loads(line)["val/mrr"] for line in done.state.log_path.read_text().splitlines())]
+        seen = [
+            facts["start"],
+            *(json.loads(line)["val/mrr"] for line in done.state.log_path.read_text().splitlines()),
+        ]
         assert facts["val"] == max(seen)
         assert facts["best_epoch"] == seen.index(max(seen))
         assert evaluate(done.translator(), VALIDATION, CPU)["mrr"] == facts["val"]
