@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -59,37 +58,19 @@ class BiEncoder(nn.Module):
 
     def embedder(self) -> SentenceEncoder:
         """Return the model as evaluation embeds with it, on the same weights; this sets eval mode."""
-        prompts = {name: prompt or "" for name, prompt in self.base.model.prompts.items()}
-        model = SentenceTransformer(
-            modules=self._modules_of(),
-            device=str(self.device),
-            prompts=prompts,
-            default_prompt_name=self.base.model.default_prompt_name,
-        )
-        return SentenceEncoder(model, self.encoder_config, self.base.base_identity, "in training")
-
-    def save(self, folder: Path) -> None:
-        """Write the folder that ``SentenceTransformer`` and ``load_encoder`` read."""
         base = self.base
-        base.model.max_seq_length = base.max_length  # training has cut texts to other lengths
-        prompts = {kind: base.prefixes[kind] for kind in ("query", "document")}
-        modules = [*self._modules_of(), Normalize()]
-        SentenceTransformer(
-            modules=modules, device=str(self.device), prompts=prompts, similarity_fn_name="cosine"
-        ).save_pretrained(str(folder), create_model_card=False)
-
-    def _modules_of(self) -> list[nn.Module]:
-        modules = [self._base.model[0], self.pooling]
+        modules = [base.model[0], self.pooling]
         if self.head is not None:
             dense = Dense(self.head.in_features, self.head.out_features, bias=False, activation_function=None)
             dense.linear = self.head
             modules.append(dense)
-        return modules
-
-    @property
-    def width(self) -> int:
-        """Dimensions of a vector."""
-        return int(self.pooling.pooling_output_dimension) if self.head is None else self.head.out_features
+        model = SentenceTransformer(
+            modules=modules,
+            device=str(self.device),
+            prompts={name: prompt or "" for name, prompt in base.model.prompts.items()},
+            default_prompt_name=base.model.default_prompt_name,
+        )
+        return SentenceEncoder(model, self.encoder_config, base.base_identity, "in training")
 
     def forward(self, sequences: Sequence[list[int]]) -> Tensor:
         """Return unit vectors ``(N, D)`` float32 of token ids, from one padded forward pass."""
