@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from unimoe.config.training import LossOptions, Normalization, RankDiscount, Weighting
-from unimoe.core.errors import DataError, InputError
+from unimoe.core.errors import InputError
 
 _WEIGHTINGS: dict[Weighting, type[nn.Module]] = {
     "ndcg_loss2pp": losses.NDCGLoss2PPScheme,
@@ -105,11 +105,9 @@ def citation_of(name: str) -> str:
     return str(vars(getattr(losses, name))["citation"].fget(None))
 
 
-def plistmle(
-    scores: Sequence[Tensor], labels: Sequence[Tensor], options: LossOptions, discount: DiscountFn | None = None
-) -> Tensor:
-    """Compute PListMLE, with weights by name or by a function of ranks."""
-    weights = PositionWeights(options, discount)
+def plistmle(scores: Sequence[Tensor], labels: Sequence[Tensor], options: LossOptions) -> Tensor:
+    """Compute PListMLE."""
+    weights = PositionWeights(options)
     if weights.normalizes:
         return upstream_loss("PListMLELoss", scores, labels, options, lambda_weight=weights)
     # The module always divides the weights of a list by their sum; a list at a time, that can be undone.
@@ -127,10 +125,7 @@ def plistmle(
     return torch.stack(losses_of_lists).mean()
 
 
-DiscountFn = Callable[[Tensor], Tensor]
-"""From ranks, 1 for the first place, ``(n,)`` float32, to weights ``(n,)``."""
-
-DISCOUNTS: dict[RankDiscount, DiscountFn] = {
+_DISCOUNTS: dict[RankDiscount, Callable[[Tensor], Tensor]] = {  # from ranks, 1 for the first place, to weights
     "identity": torch.ones_like,
     "log1p": lambda ranks: 1.0 / torch.log1p(ranks),
     "log2": lambda ranks: 1.0 / torch.log2(1.0 + ranks),
@@ -146,20 +141,15 @@ _FAR = 80.0
 class PositionWeights(nn.Module):
     """The weights of every place of a batch of lists.
 
-    It takes the place of a ``PListMLELambdaWeight``, whose ``rank_discount_fn`` takes a mask; a discount here takes
-    ranks.
-
-    Args:
-        options: ``rank_discount``, ``normalize_weights``, ``normalization_method`` and ``temperature`` are read.
-        discount: another discount than those by name.
+    It takes the place of a ``PListMLELambdaWeight``, whose ``rank_discount_fn`` takes a mask in place of ranks.
     """
 
-    def __init__(self, options: LossOptions, discount: DiscountFn | None = None) -> None:
+    def __init__(self, options: LossOptions) -> None:
         super().__init__()
         self._method: Normalization = options.normalization_method if options.normalize_weights else "none"
         self._temperature = options.temperature
         self._last = _LAST_EXPONENT.get(options.rank_discount, 0)
-        self._discount = discount if discount is not None else DISCOUNTS.get(options.rank_discount)
+        self._discount = _DISCOUNTS.get(options.rank_discount)
 
     @property
     def normalizes(self) -> bool:
@@ -167,23 +157,14 @@ class PositionWeights(nn.Module):
         return self._method != "none"
 
     def logarithms(self, mask: Tensor) -> Tensor:
-        """Return logarithms of weights before normalisation, ``-inf`` where ``mask (B, n)`` is false.
-
-        Valid places come first.
-
-        Raises:
-            DataError: a discount gave a weight below 0.
-        """
+        """Return logarithms of weights before normalisation, ``-inf`` where ``mask (B, n)``, true first, is false."""
         exact = torch.float32 if mask.device.type == "mps" else torch.float64
         ranks = torch.arange(1, mask.shape[1] + 1, device=mask.device)
         if self._discount is None:
             exponents = (mask.sum(1, keepdim=True) - ranks + self._last).clamp(min=0).to(exact)
             found = exponents * math.log(2) + torch.log1p(-torch.exp2(-exponents))
         else:
-            weights = self._discount(ranks.float())
-            if bool((weights < 0).any()):
-                raise DataError("PListMLE's discount gives a weight below 0; weights are at least 0")
-            found = weights.to(exact).log().expand(mask.shape)
+            found = self._discount(ranks.float()).to(exact).log().expand(mask.shape)
         return found.masked_fill(~mask, -torch.inf)
 
     def forward(self, mask: Tensor) -> Tensor:

@@ -7,8 +7,7 @@ equal ones shuffled at every step where asked; an order that contradicts the lab
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
-from functools import partial
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import torch
@@ -29,22 +28,12 @@ class ListwiseLoss(nn.Module):
         config: name and options; ``mini_batch_size`` is not read, since the scores exist already.
         generator: shuffles equal labels, and draws what a sampled loss needs; by default torch's, which trainers seed
             and restore.
-        discount: for PListMLE, weights by a function of ranks instead of by name.
     """
 
-    def __init__(
-        self,
-        config: LossConfig,
-        *,
-        generator: torch.Generator | None = None,
-        discount: Callable[[Tensor], Tensor] | None = None,
-    ) -> None:
+    def __init__(self, config: LossConfig, *, generator: torch.Generator | None = None) -> None:
         super().__init__()
-        self.config, self._loss = config, LOSSES[config.name]
-        self._generator = generator
-        self._function = self._loss.resolved if discount is None else partial(self._loss.resolved, discount=discount)
-        self._activation = _ACTIVATIONS[config.activation]()
-        self._custom = discount is not None
+        self.config, self._loss, self._generator = config, LOSSES[config.name], generator
+        self._function, self._activation = self._loss.resolved, _ACTIVATIONS[config.activation]()
 
     def forward(self, scores: Sequence[Tensor], labels: Sequence[Tensor], progress: float = 0.0) -> Tensor:
         """Return the loss, a scalar that depends on the scores whatever its value.
@@ -78,10 +67,7 @@ class ListwiseLoss(nn.Module):
     def get_config_dict(self) -> dict[str, Any]:
         """Return the name and the options that the loss reads, for model cards."""
         options = {key: getattr(self.config, key) for key in self._loss.all_options}
-        config = {"name": self.config.name, **options}
-        if self._custom:
-            config["rank_discount"] = "custom"
-        return config
+        return {"name": self.config.name, **options}
 
     @property
     def citation(self) -> str:

@@ -10,12 +10,9 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from unimoe.core.errors import UsageError
 from unimoe.studies.biencoder.config import ContrastiveConfig
 from unimoe.studies.biencoder.training.steps import batch_backward, contrastive_loss
 from unimoe.training.losses.built_in import label_matrix
-
-PLAIN = ContrastiveConfig(temperature=1.0, margin=0.0, symmetric=False)
 
 
 def none_excluded(positives: Tensor) -> Tensor:
@@ -77,13 +74,6 @@ def test_gradients_stay_finite_under_masks() -> None:
     contrastive_loss(queries, torch.randn(3, 4), positives, ~positives, ContrastiveConfig()).backward()  # type: ignore[no-untyped-call]
     assert queries.grad is not None
     assert bool(queries.grad.isfinite().all())
-
-
-@pytest.mark.parametrize("positives", [torch.zeros(0, 2), torch.tensor([[1, 0], [0, 0]])])
-def test_a_batch_without_a_positive_is_refused(positives: Tensor) -> None:
-    targets = positives.bool()
-    with pytest.raises(UsageError, match="no positive"):
-        contrastive_loss(torch.randn(len(targets), 3), torch.randn(2, 3), targets, none_excluded(targets), PLAIN)
 
 
 class Toy:

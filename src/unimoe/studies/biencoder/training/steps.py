@@ -8,7 +8,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from unimoe.core.errors import UsageError
 from unimoe.studies.biencoder.config import ContrastiveConfig
 from unimoe.studies.biencoder.training.sources import Source
 from unimoe.training.losses.built_in import info_nce
@@ -86,13 +85,8 @@ def contrastive_loss(
     Returns:
         The mean over the queries, a scalar; symmetric: its mean with that over the documents that are a positive.
 
-    Raises:
-        UsageError: there is no query, or one has no positive.
-
     Source: van den Oord et al. 2018; the margin is that of LaBSE (Feng et al. 2022, section 3.2).
     """
-    if not len(positives) or not bool(positives.any(dim=1).all()):
-        raise UsageError("a batch without queries, or with a query that has no positive, has no contrastive loss")
     cosines = queries @ documents.T
     logits = ((cosines - config.margin * positives) / config.temperature).masked_fill(excluded, -torch.inf)
     forward = info_nce(logits, positives)

@@ -30,13 +30,6 @@ class LabelledList:
     documents: tuple[str, ...]
     labels: tuple[float, ...]
 
-    def __post_init__(self) -> None:
-        if len(self.documents) != len(self.labels):
-            raise DataError(
-                f"query {self.query_id!r}: {len(self.documents)} documents, {len(self.labels)} labels; "
-                "give one label per document"
-            )
-
     @property
     def pairs(self) -> int:
         """Number of documents."""
