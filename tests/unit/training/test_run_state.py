@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -44,6 +45,14 @@ class TestState:
         state.refuse_other(tmp_path, state.fingerprint, {"seed": 1})
         with pytest.raises(DataError, match="is of another training: its data or base model is another one"):
             state.refuse_other(tmp_path, "another", {"seed": 0})
+
+    @pytest.mark.parametrize("damage", [lambda content: content[:100], lambda content: b"{}" + content])
+    def test_a_damaged_one_is_named(self, tmp_path: Path, damage: Callable[[bytes], bytes]) -> None:
+        state = state_in(tmp_path, SETTINGS)
+        state.save(Progress(), {"model": {"w": torch.zeros(100)}})
+        state.path.write_bytes(damage(state.path.read_bytes()))
+        with pytest.raises(DataError, match=r"state\.safetensors: damaged training state .* delete it to start over"):
+            state.load()
 
 
 class TestLog:

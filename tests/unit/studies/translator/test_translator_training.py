@@ -52,14 +52,6 @@ class KilledError(Exception):
     """What ends a training in the middle."""
 
 
-def kill_after(batches: int) -> Any:
-    def on_batch(number: int, loss: float) -> None:
-        if number == batches:
-            raise KilledError
-
-    return on_batch
-
-
 def trainer(config: TranslatorConfig) -> TranslatorTrainer:
     return TranslatorTrainer(config, TRAIN, VALIDATION)
 
@@ -105,11 +97,6 @@ class TestNetworks:
         after = network_from(before.tensors())
         np.testing.assert_array_equal(after.translate(TRAIN.captions), before.translate(TRAIN.captions))
         np.testing.assert_array_equal(after.gallery(TRAIN.images), before.gallery(TRAIN.images))
-
-    def test_captions_of_another_encoder_are_refused(self) -> None:
-        network = make_network("linear", Scales.of(TRAIN.captions, TRAIN.images), 8, 0)
-        with pytest.raises(DataError, match="made for 12 dimensions"):
-            network.translate(np.ones((2, 13), dtype=np.float32))
 
 
 class TestSchedule:
@@ -322,14 +309,6 @@ class TestTraining:
         trainer(small_config(tmp_path, epochs=1)).fit()
         with pytest.raises(DataError, match="of another training"):
             trainer(small_config(tmp_path, epochs=2)).fit()
-
-    def test_a_damaged_state_is_named(self, tmp_path: Path) -> None:
-        half = trainer(small_config(tmp_path))
-        with pytest.raises(KilledError):
-            half.fit(kill_after(half.steps - 1))
-        half.state.path.write_bytes(half.state.path.read_bytes()[:100])
-        with pytest.raises(DataError, match="damaged training state"):
-            half.fit()
 
 
 def test_the_known_map_is_recovered() -> None:
