@@ -52,13 +52,14 @@ def model_card(checkpoint: Checkpoint, model: UnimodelForExp1) -> str:
     config, ranks, embeds = checkpoint.experiment, checkpoint.ranks, checkpoint.embeds
     base, bundled = base_on_hub(config), config.model.base == BUNDLED_ID
     # A folder means nothing to the hub, so it is not named.
-    named = {"base_model": base, "base_model_relation": "adapter"} if _HUB_ID.fullmatch(base) else {}
+    known = {"base_model": base, "base_model_relation": "adapter"} if _HUB_ID.fullmatch(base) else {}
+    if bundled:
+        known["license"] = "apache-2.0"
     data = ModelCardData(
         library_name="peft",
         pipeline_tag="text-ranking" if ranks else "feature-extraction",
         tags=["unimoe", "lora", *["reranker"] * ranks, *["sentence-similarity"] * embeds],
-        **named,
-        **({"license": "apache-2.0"} if bundled else {}),
+        **dict[str, Any](known),
     )
     first, *second = (_expression(text) for text in model.pair_ids.body_texts(_QUERY, _DOCUMENT))
     losses = _losses(checkpoint)

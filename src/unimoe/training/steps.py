@@ -96,7 +96,7 @@ def _loss_of_lists(
     if loss.name == "softmax" and loss.activation == "Identity":
         return lambda states: softmax_loss(  # shorter lists are filled with what no softmax sees
             nn.utils.rnn.pad_sequence(
-                torch.split(model.margins(states), sizes), batch_first=True, padding_value=-torch.inf
+                list(torch.split(model.margins(states), sizes)), batch_first=True, padding_value=-torch.inf
             )
         )
     generator = None

@@ -104,12 +104,12 @@ def _write_modules(folder: Path, model: BiEncoder) -> int:
 
 def _model_card(manifest: BiEncoderManifest, width: int) -> str:
     base = manifest.base_model.rpartition("@")[0]
-    named = {"base_model": base} if "/" in base and not base.startswith("bundled:") else {}
+    known = {"base_model": base} if "/" in base and not base.startswith("bundled:") else {}
     data = ModelCardData(
         library_name="sentence-transformers",
         pipeline_tag="sentence-similarity",
         tags=["sentence-transformers", "sentence-similarity", "feature-extraction", "unimoe"],
-        **named,
+        **dict[str, Any](known),
     )
     template, citation = Path(__file__).with_name("model_card.md.j2"), bibtex("oord2018representation")
     return rendered(template, data, made=manifest, base=base, width=width, citation=citation) + "\n"
