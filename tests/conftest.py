@@ -79,6 +79,20 @@ def one_thread() -> Iterator[None]:
     torch.set_num_threads(before)
 
 
+@pytest.fixture
+def without_report(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Write no report: its figures take most of the time of a test that does not look at them."""
+    monkeypatch.setattr(
+        "unimoe.analysis.report.write_report", lambda analysis: analysis.results.output_dir / "analysis/report.html"
+    )
+
+
+@pytest.fixture
+def without_figures(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Write a report, but no files of its figures."""
+    monkeypatch.setattr("unimoe.analysis.figures.save", lambda figure, stem: stem)
+
+
 @pytest.fixture(scope="session", autouse=True)
 def no_network() -> Iterator[None]:
     """Refuse connections that would leave this machine: the default suite needs no network."""

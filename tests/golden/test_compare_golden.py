@@ -12,16 +12,14 @@ import pytest
 import pytrec_eval
 from scipy import stats
 from support.runs import one_relevant, random_qrels, random_run, run_with_ranks, write_arms
-from support.scripts import call_script
+from support.scripts import call_unimoe, successful
 
-import unimoe
 from unimoe.analysis.compare import compare
 from unimoe.core.trec import Qrels, Run
 
 
 def call(*arguments: str | Path) -> dict[str, Any]:
-    done = call_script(str(Path(unimoe.__file__).with_name("__main__.py")), *arguments)
-    assert done.returncode == 0, done.stderr
+    done = successful(call_unimoe(*arguments))
     answer: dict[str, Any] = json.loads(done.stdout)
     return answer
 

@@ -1,17 +1,22 @@
-"""Contrastive losses against pytorch-metric-learning and numbers by hand."""
+"""Contrastive and sampled losses against peers and by hand."""
 
 from __future__ import annotations
 
 import math
+from itertools import permutations, product
 
+import numpy as np
 import pytest
 import torch
 from pytorch_metric_learning import distances, losses
+from scipy.stats import norm
 from torch import Tensor
 
 from unimoe.config.training import LossConfig
 from unimoe.training.losses.built_in import info_nce, nt_xent
+from unimoe.training.losses.list_measures import ListMeasure
 from unimoe.training.losses.listwise import ListwiseLoss
+from unimoe.training.losses.sampled import advantages, drawn_orders, prefix_slopes, score_space_gradient
 
 TEMPERATURE = 0.2
 
@@ -73,6 +78,157 @@ def test_both_by_hand_where_they_differ() -> None:
     together = math.log(e**2 + e + 1) - 1.5
     assert float(ListwiseLoss(LossConfig(name="infonce"))(scores, labels)) == pytest.approx(apart, rel=1e-6)
     assert float(ListwiseLoss(LossConfig(name="supcon"))(scores, labels)) == pytest.approx(together, rel=1e-6)
+
+
+MEASURES = ("ndcg@10", "ndcg@2", "mrr@10", "ERR@20", "map")
+CASES = {
+    4: ([0.4, -0.2, 0.9, 0.1], [1.0, 0.0, 0.0, 2.0]),
+    5: ([0.1, 1.4, 0.2, -0.6, 0.5], [1.0, 0.0, 3.0, 0.0, 1.0]),
+    6: ([2.0, 0.3, 0.2, -0.6, 0.5, 0.7], [0.0, 0.0, 0.0, 1.0, 0.0, 1.0]),
+}
+
+
+def case(size: int) -> tuple[Tensor, Tensor, Tensor]:
+    """Scores, labels, and all orders of a list."""
+    scores, labels = CASES[size]
+    orders = torch.tensor(list(permutations(range(size))))
+    return torch.tensor([scores], dtype=torch.float64), torch.tensor([labels]), orders.unsqueeze(0)
+
+
+def values_of(name: str, labels: Tensor, orders: Tensor) -> Tensor:
+    return ListMeasure(name, labels, torch.ones_like(labels, dtype=torch.bool)).of_orders(orders)
+
+
+def probabilities(scores: Tensor, orders: Tensor) -> Tensor:
+    """Plackett-Luce's, straight from its definition."""
+    in_order = scores[0][orders[0]]
+    picks = [in_order[:, i] - in_order[:, i:].logsumexp(1) for i in range(in_order.shape[1])]
+    return torch.stack(picks).sum(0).exp()
+
+
+class TestPolicyGradient:
+    @pytest.mark.parametrize("size", CASES)
+    @pytest.mark.parametrize("name", MEASURES)
+    def test_its_mean_over_all_permutations_is_the_derivative_of_the_mean(self, size: int, name: str) -> None:
+        scores, labels, orders = case(size)
+        values = values_of(name, labels, orders)
+        tracked = scores.clone().requires_grad_()
+        (probabilities(tracked, orders) * values[0]).sum().backward()  # type: ignore[no-untyped-call]
+        weights = (probabilities(scores, orders) * values[0]).unsqueeze(0)
+        cutoff = ListMeasure(name, labels, labels >= 0).cutoff
+        for k in {cutoff, None}:
+            torch.testing.assert_close(prefix_slopes(scores, orders, weights, k), tracked.grad, rtol=0, atol=1e-12)
+
+    def test_the_mean_of_the_others_leaves_it_unbiased_and_one_own_share_does_not(self) -> None:
+        """All pairs of rankings of four documents, each pair with its probability."""
+        scores, labels, orders = case(4)
+        values, chances = values_of("ndcg@10", labels, orders)[0], probabilities(scores, orders)
+        truth = prefix_slopes(scores, orders, (chances * values).unsqueeze(0), None)
+        pairs = torch.tensor(list(product(range(24), repeat=2)))
+        both = (chances[pairs[:, 0]] * chances[pairs[:, 1]]).unsqueeze(1)
+        several, batch = values[pairs], orders[0][pairs]
+        for baseline, factor in (("leave_one_out", 1.0), ("none", 1.0)):
+            weights = advantages(several, baseline) / 2 * both  # type: ignore[arg-type]
+            found = prefix_slopes(scores.expand(len(pairs), -1), batch, weights, None).sum(0, keepdim=True)
+            torch.testing.assert_close(found, factor * truth, rtol=0, atol=1e-12)
+        centred = (several - several.mean(1, keepdim=True)) / 2 * both
+        found = prefix_slopes(scores.expand(len(pairs), -1), batch, centred, None).sum(0, keepdim=True)
+        torch.testing.assert_close(found, truth / 2, rtol=0, atol=1e-12)  # (N - 1) / N of it
+
+    def test_rankings_are_drawn_with_their_probabilities(self) -> None:
+        scores, _, orders = case(4)
+        drawn = drawn_orders(scores, 200_000, torch.Generator().manual_seed(0))[0]
+        numbers = {tuple(order): place for place, order in enumerate(orders[0].tolist())}
+        counts = np.bincount([numbers[tuple(order)] for order in drawn.tolist()], minlength=24)
+        expected = probabilities(scores, orders).numpy()
+        errors = (counts / 200_000 - expected) / np.sqrt(expected / 200_000)
+        assert np.abs(errors).max() < 4
+
+    def test_far_scores_stay_finite(self) -> None:
+        scores = torch.tensor([[200.0, -200.0, 0.0, -torch.inf]])
+        orders = drawn_orders(scores, 16, torch.Generator().manual_seed(0))
+        assert bool((orders[0, :, -1] == 3).all())
+        found = prefix_slopes(scores, orders, torch.ones(1, 16), None)
+        assert bool(found.isfinite().all())
+        assert float(found[0, 3]) == 0
+
+    def test_the_loss_has_the_gradient_of_the_mean_measure(self) -> None:
+        scores, labels, orders = case(5)
+        tracked = scores.clone().requires_grad_()
+        mean = (probabilities(tracked, orders) * values_of("ndcg@10", labels, orders)[0]).sum()
+        (-mean).backward()  # type: ignore[no-untyped-call]
+        loss, gradient, error = sampled_gradient({"name": "pg_rank", "directions": 40_000}, scores, labels)
+        assert tracked.grad is not None
+        assert loss == pytest.approx(1 - float(mean.detach()), abs=3e-3)
+        assert float(((gradient - tracked.grad[0]) / error).abs().max()) < 4
+
+
+def sampled_gradient(options: dict[str, object], scores: Tensor, labels: Tensor) -> tuple[float, Tensor, Tensor]:
+    """Mean loss and gradient of five draws, and the standard error of the gradient."""
+    losses, found = [], []
+    for seed in range(10):
+        row = scores[0].float().requires_grad_()
+        loss = ListwiseLoss(LossConfig(**options), generator=torch.Generator().manual_seed(seed))  # type: ignore[arg-type]
+        value = loss([row], [labels[0]])
+        value.backward()
+        assert row.grad is not None
+        losses.append(float(value.detach()))
+        found.append(row.grad.double())
+    rows = torch.stack(found)
+    return float(np.mean(losses)), rows.mean(0), rows.std(0) / len(rows) ** 0.5 + 1e-9
+
+
+def thurstone(scores: np.ndarray, sigma: float, orders: np.ndarray) -> np.ndarray:
+    """Probability of every order under independent normal noise, by nested integrals on a fine grid."""
+    grid = np.linspace(scores.min() - 9 * sigma, scores.max() + 9 * sigma, 6001)
+    densities = norm.pdf(grid[None], scores[:, None], sigma)
+    found = []
+    for order in orders:
+        below = np.ones_like(grid)
+        for place in order[::-1]:
+            inner = densities[place] * below
+            below = np.concatenate([[0.0], np.cumsum((inner[1:] + inner[:-1]) / 2)]) * (grid[1] - grid[0])
+        found.append(below[-1])
+    return np.array(found)
+
+
+class TestScoreEvolution:
+    @pytest.mark.parametrize("name", MEASURES)
+    def test_the_estimate_is_the_slope_of_the_smoothed_measure(self, name: str) -> None:
+        scores, labels, orders = case(4)
+        sigma, values = 0.7, values_of(name, labels, orders)[0].numpy()
+
+        def smoothed(at: np.ndarray) -> float:
+            return float(thurstone(at, sigma, orders[0].numpy()) @ values)
+
+        at, step = scores[0].numpy(), 1e-3
+        expected = [(smoothed(at + step * e) - smoothed(at - step * e)) / (2 * step) for e in np.eye(4)]
+        measure = ListMeasure(name, labels, labels >= 0)
+        found = []
+        for seed in range(10):
+            noise = torch.randn(20_000, 1, 4, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+            gradient, fitness = score_space_gradient(scores, measure, sigma, noise)
+            found.append(gradient[0])
+        rows = torch.stack(found)
+        errors = (rows.mean(0) - torch.tensor(expected)) / (rows.std(0) / 10**0.5)
+        assert float(errors.abs().max()) < 4.5  # of 20 slopes in all, by t with nine degrees of freedom
+        assert float(rows.mean(0).abs().max()) > 0.02
+        assert float(fitness.mean()) == pytest.approx(smoothed(at), abs=0.01)
+
+    def test_the_loss_is_the_estimate_at_the_spread_of_the_margins(self) -> None:
+        scores, labels, orders = case(4)
+        spread = float(scores.std(correction=0))
+        values = values_of("ndcg@10", labels, orders)[0].numpy()
+
+        def smoothed(at: np.ndarray) -> float:
+            return float(thurstone(at, 0.5 * spread, orders[0].numpy()) @ values)
+
+        at, step = scores[0].numpy(), 1e-3
+        expected = torch.tensor([(smoothed(at + step * e) - smoothed(at - step * e)) / (2 * step) for e in np.eye(4)])
+        options = {"name": "score_es", "directions": 20_000, "sigma": 0.5}
+        loss, gradient, error = sampled_gradient(options, scores, labels)
+        assert loss == pytest.approx(1 - smoothed(at), abs=5e-3)
+        assert float(((gradient + expected) / error).abs().max()) < 4.5
 
 
 def test_a_false_negative_is_no_negative() -> None:

@@ -1,16 +1,22 @@
-"""Intervals of gates against scipy's t tests, which the command itself does without."""
+"""Gates against scipy's t tests; judged at looks, against simulations by other code."""
 
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 from scipy import stats
-from support.gates import DIFFERENCE, INTERFERENCE, both, register
+from support.gates import DIFFERENCE, INTERFERENCE, both, clear_gap, register
 from support.results import make_result, simulate
 
-from unimoe.analysis.gates.judging import judge
+from unimoe.analysis.gates.definitions import load_gates
+from unimoe.analysis.gates.judging import Judgment, judge
+from unimoe.analysis.gates.output import gate_lines, gates_as_json
+from unimoe.analysis.gates.registration import default_looks
+from unimoe.analysis.statistics.sequential import confidence_at_looks
+from unimoe.core.errors import DataError
 from unimoe.results.folder import Results
 
 TOST = DIFFERENCE | {"kind": "equivalence", "margin": 0.02}
@@ -45,3 +51,131 @@ def test_tir_over_paired_seeds_is_the_test_of_the_contrast_at_the_cutoff(tmp_pat
     for cutoff, confidence in ((0.02, found.confidence["PASS"]), (0.01, 1.0 - found.confidence["FAIL"])):
         excess = ((1.0 - cutoff) * specialist - joint).mean(axis=1)
         assert confidence == pytest.approx(1.0 - stats.ttest_1samp(excess, 0.0, alternative="greater").pvalue)
+
+
+@pytest.mark.parametrize(
+    ("looks", "at_90", "at_95"),
+    [  # calibrated twice with 400,000 paths each, by other code
+        ((3, 6), 0.940, 0.972),
+        ((4, 8), 0.939, 0.971),
+        ((3, 5, 8), 0.954, 0.979),
+        ((3, 5, 10), 0.956, 0.980),
+        (tuple(range(3, 11)), 0.969, 0.987),
+        (tuple(range(2, 11)), 0.974, 0.989),
+    ],
+)
+def test_each_look_asks_for_the_confidence_that_simulations_found(
+    looks: tuple[int, ...], at_90: float, at_95: float
+) -> None:
+    assert confidence_at_looks(looks, 0.90) == pytest.approx(at_90, abs=0.0011)
+    assert confidence_at_looks(looks, 0.95) == pytest.approx(at_95, abs=0.0011)
+
+
+def test_one_look_asks_for_no_more_than_the_gate() -> None:
+    assert confidence_at_looks((3,), 0.9) == 0.9
+
+
+def test_later_seeds_do_not_change_a_label(tmp_path: Path) -> None:
+    """Seeds 3 and 4 lose all that the first three had won: they came after the label."""
+    specialist, joint = (np.asarray(rows) for rows in _scores(clear_gap(-0.1, seeds=5)))
+    joint[3:] += 0.3
+    gate = register(tmp_path, **INTERFERENCE | {"looks": [3, 5, 8]})
+    found = judge(both(specialist, joint), gate, "it")
+    assert (found.look, found.label, found.found.seeds[1]) == (3, "PASS", (0, 1, 2))
+    alone = judge(both(specialist[:3], joint[:3]), gate, "it").found
+    assert (found.found.value, found.found.confidence) == (alone.value, alone.confidence)
+    assert "decided at the look at 3 seeds: the gate is closed, and later seeds change nothing" in _text(found)
+    assert judge(both(specialist, joint), register(tmp_path, **INTERFERENCE), "it").label != "PASS"
+
+
+@pytest.mark.parametrize(("seeds", "look", "words"), [(3, 3, "the next look is at 5"), (4, 3, "5 seeds"), (5, 5, "8")])
+def test_without_a_label_it_is_judged_at_the_last_look_so_far(
+    tmp_path: Path, seeds: int, look: int, words: str
+) -> None:
+    found = judge(_undecided(seeds), register(tmp_path, **INTERFERENCE | {"looks": [3, 5, 8]}), "it")
+    assert (found.label, found.look, len(found.found.seeds[0])) == ("INCONCLUSIVE", look, look)
+    assert words in _text(found)
+    assert found.outlook is not None
+    assert sum(found.outlook.chances.values()) == pytest.approx(1.0)
+
+
+def test_the_last_look_without_a_label_is_final(tmp_path: Path) -> None:
+    found = judge(_undecided(12), register(tmp_path, **INTERFERENCE | {"looks": [3, 5]}), "it")
+    assert (found.label, found.look, found.outlook) == ("INCONCLUSIVE", 5, None)
+    assert "the last look, at 5 seeds, is over" in _text(found)
+    assert "measure more" not in _text(found)
+
+
+def test_before_the_first_look_nothing_is_decided(tmp_path: Path) -> None:
+    found = judge(clear_gap(-0.1, seeds=2), register(tmp_path, **INTERFERENCE | {"looks": [3, 5]}), "it")
+    assert found.label == "INCONCLUSIVE"
+    assert "the first look is at 3 seeds, and here are 2" in _text(found)
+
+
+def test_a_look_skips_no_registered_seed(tmp_path: Path) -> None:
+    """Seed 1 is missing: seeds 2 to 5 cannot stand in for it."""
+    whole = clear_gap(-0.1, seeds=6)
+    results = Results(Path("out"), [result for result in whole.results if result.seed != 1])
+    gate = register(tmp_path, **INTERFERENCE | {"looks": [3, 5], "seeds": [0, 1, 2, 3, 4]})
+    found = judge(results, gate, "it")
+    assert (found.label, found.found.seeds) == ("INCONCLUSIVE", ((0,), (0,)))
+
+
+def test_a_difference_is_judged_at_looks_too(tmp_path: Path) -> None:
+    gate = register(tmp_path, **DIFFERENCE | {"kind": "non_inferiority", "looks": [3, 5]})
+    assert judge(clear_gap(-0.1, seeds=5), gate, "it").label == "FAIL"
+
+
+def test_json_has_the_look_and_what_it_asks(tmp_path: Path) -> None:
+    gate = register(tmp_path, **INTERFERENCE | {"looks": [3, 5, 8]})
+    found = judge(_undecided(3), gate, "it")
+    (facts,) = gates_as_json(gate, [found], [found])["gates"]
+    assert (facts["look"], facts["label_confidence"], facts["gate"]["looks"]) == (3, 0.954, [3, 5, 8])
+    assert facts["outlook"]["looks"] == [5, 8]
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"looks": [5, 3]}, "does not ascend"),
+        ({"looks": [3, 3]}, "does not ascend"),
+        ({"looks": [1, 3]}, "looks"),
+        ({"looks": [3, 5], "seeds": [0, 1, 2]}, "the last look is at 5 seeds, but only 3 are registered"),
+        ({"looks": [3, 5], "estimand": "queries"}, "looks count seeds"),
+    ],
+)
+def test_impossible_looks_are_refused(tmp_path: Path, change: dict[str, Any], words: str) -> None:
+    with pytest.raises(DataError, match=words):
+        register(tmp_path, **INTERFERENCE | change)
+
+
+def test_a_gate_that_misses_seeds_is_advisory(tmp_path: Path) -> None:
+    gate = register(tmp_path, **INTERFERENCE | {"seeds": [0, 1, 2, 3, 4]})
+    found = judge(clear_gap(-0.1), gate, "it")
+    assert (found.verdict, found.exit_code) == ("ADVISORY PASS", 12)
+
+
+@pytest.mark.parametrize(
+    ("seeds", "looks"), [(4, None), (5, [3, 5]), (6, [3, 6]), (7, [3, 5, 7]), (8, [3, 5, 8]), (10, [3, 5, 10])]
+)
+def test_experiments_of_five_seeds_or_more_look_before_their_end(seeds: int, looks: list[int] | None) -> None:
+    assert default_looks(seeds) == looks
+
+
+def test_the_shipped_gate_stays_without_looks() -> None:
+    assert all(gate.looks is None for gate in load_gates(Path("gates/kill_gate")).gates.values())
+
+
+def _undecided(seeds: int) -> Results:
+    """Arms whose TIR of 1.5 % lies between the cutoffs, with seeds that scatter far more."""
+    return both(*simulate(seeds, 40, 0.015, rng=np.random.default_rng(4), seed_sd=0.02))
+
+
+def _scores(results: Results) -> tuple[Any, Any]:
+    seeds = range(len(results.results) // 2)
+    first, second = (results.scores(arm, "reranking/apidocs", seeds, "ndcg@10") for arm in ("rank_only_r8", "joint_r8"))
+    return first, second
+
+
+def _text(found: Judgment) -> str:
+    return " ".join(gate_lines(None, [found]).split())

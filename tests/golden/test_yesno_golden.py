@@ -18,8 +18,8 @@ from support.yesno import Scores, adapt, assert_gaps_equal, plain_scores
 from unimoe.config import ModelConfig, PromptConfig
 from unimoe.core.errors import UsageError
 from unimoe.models.base import BaseModel, load_base
-from unimoe.models.batched import supports_trees
 from unimoe.models.bundled import BUNDLED_ID
+from unimoe.models.tree_attention import supports_trees
 from unimoe.models.unimodel import UnimodelForExp1
 
 Order = Literal["query_first", "document_first"]

@@ -11,14 +11,13 @@ import torch
 from huggingface_hub import ModelCard
 from support.experiments import tiny_experiment
 from support.tiny_models import save_tiny_model
+from support.trainings import CPU, train
 
 from unimoe.config import Experiment
 from unimoe.config.files import overridden, parse_config
 from unimoe.models.loader import ModelLoader
 from unimoe.training.examples import load_training_data
-from unimoe.training.trainer import train_arm
 
-CPU = torch.device("cpu")
 PAIRS = [
     ("norm of a vector", "Return one of eight matrix norms."),
     ("sort", "Return a sorted copy. " * 60),
@@ -42,11 +41,7 @@ def trained(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
     overrides = [f"prompt={prompt}", f"model.layers={layers}", "training.steps=2", "lora.first_layer=1"]
     overrides.append("model.max_length=512")
     experiment = parse_config(Experiment, overridden(tiny_experiment(folder).model_dump(), overrides), source="tiny")
-    loader = ModelLoader(experiment, CPU, torch.float32)
-    data = load_training_data(experiment)
-    return experiment, train_arm(
-        experiment, "joint_r8", 0, base=loader.fresh_base(), data=data, frozen_layers=loader.frozen_layers
-    )
+    return experiment, train(experiment, load_training_data(experiment), "joint_r8")
 
 
 def test_the_code_on_the_card_gives_the_same_scores_and_vectors(

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 from support.experiments import write_tiny_experiment
-from support.scripts import SCRIPTS, call_script
+from support.scripts import SCRIPTS, assert_refused, call_script
 
 from unimoe.data.collection_card import COLLECTION_FILE
 from unimoe.results import read_result, result_files
@@ -226,7 +226,4 @@ def test_a_stopped_driver_ends_with_a_line(cluster: Any, home: Path) -> None:
     ],
 )
 def test_options_that_do_not_fit_are_refused_in_one_line(home: Path, options: list[str], words: str) -> None:
-    done = call_script("evaluate.py", *arguments(home, "path:nowhere"), *options)
-    assert done.returncode == 2, done.stderr
-    assert words in done.stderr
-    assert "Traceback" not in done.stderr
+    assert_refused(call_script("evaluate.py", *arguments(home, "path:nowhere"), *options), 2, words)

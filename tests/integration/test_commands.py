@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 from pathlib import Path
 
 import pytest
 from support.experiments import tiny_experiment_dict, write_tiny_experiment
-from support.scripts import assert_refused, call_script
+from support.scripts import assert_refused, call_script, call_unimoe, successful
 from support.tiny_models import save_tiny_model
 
 
@@ -20,8 +21,9 @@ def config(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def checkpoint(config: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     output_dir = tmp_path_factory.mktemp("trained") / "outputs"
-    done = call_script("train.py", "--config", config, "--arm", "joint_r8", "--seed", "1", "--output-dir", output_dir)
-    assert done.returncode == 0, done.stderr
+    done = successful(
+        call_script("train.py", "--config", config, "--arm", "joint_r8", "--seed", "1", "--output-dir", output_dir)
+    )
     return Path(done.stdout.strip())
 
 
@@ -74,28 +76,19 @@ class TestTrain:
 
 class TestEvaluate:
     def test_writes_results_beside_the_checkpoint_and_prints_them(self, checkpoint: Path) -> None:
-        done = call_script("evaluate.py", "--checkpoint", checkpoint)
-        assert done.returncode == 0, done.stderr
+        done = successful(call_script("evaluate.py", "--checkpoint", checkpoint))
         paths = [Path(line.rpartition("  ")[2]) for line in done.stdout.splitlines()]
         assert all(path.is_file() for path in paths)
         assert checkpoint.parent / "results" / "embedding" / "apidocs.json" in paths
 
     def test_max_queries_is_said_in_the_result(self, checkpoint: Path, tmp_path: Path) -> None:
-        done = call_script("evaluate.py", "--checkpoint", checkpoint, "--max-queries", "3", "--output-dir", tmp_path)
-        assert done.returncode == 0, done.stderr
+        successful(
+            call_script("evaluate.py", "--checkpoint", checkpoint, "--max-queries", "3", "--output-dir", tmp_path)
+        )
         result = json.loads((tmp_path / "joint_r8/seed_1/results/reranking/apidocs.json").read_text(encoding="utf-8"))
         assert len(result["per_query"]) == 3
         assert result["identity"]["max_queries"] == 3
         assert "--max-queries 3" in result["caveats"][0]
-
-    def test_another_measurement_in_the_same_place_is_refused_and_nothing_touched(
-        self, checkpoint: Path, tmp_path: Path
-    ) -> None:
-        options = ("--checkpoint", checkpoint, "--output-dir", tmp_path)
-        assert call_script("evaluate.py", *options, "--max-queries", "3").returncode == 0
-        before = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
-        assert_refused(call_script("evaluate.py", *options), 3, "holds another evaluation", "max_queries 3 there")
-        assert {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()} == before
 
     def test_real_collections_from_a_folder_and_a_missing_one_named(
         self, checkpoint: Path, unimoe_data: Path, tmp_path: Path
@@ -132,3 +125,27 @@ class TestEvaluate:
 
     def test_neither_checkpoint_nor_zero_shot(self) -> None:
         assert_refused(call_script("evaluate.py"), 2, "--checkpoint", "--zero-shot")
+
+
+def doctor(*options: str, **environment: str) -> dict[str, str]:
+    done = successful(call_unimoe("doctor", *options, **environment))
+    return {line.split()[0]: line for line in done.stdout.splitlines()}
+
+
+def test_findings(tmp_path: Path) -> None:
+    (tmp_path / "scifact" / "qrels").mkdir(parents=True)
+    (tmp_path / "scifact" / "qrels" / "test.tsv").write_text("query-id\tcorpus-id\tscore\n", encoding="utf-8")
+    for part in ("corpus", "queries"):
+        (tmp_path / "scifact" / f"{part}.jsonl").write_text('{"_id": "1", "text": "x"}\n', encoding="utf-8")
+    found = doctor(
+        "--config",
+        str(write_tiny_experiment(tmp_path)),
+        UNIMOE_DATA=str(tmp_path),
+        UNIMOE_CACHE=str(tmp_path / "cache"),
+    )
+    assert found.keys() >= {"python", "packages", "device", "dtype", "cache", "disk", "collections", "main"}
+    assert "scifact" in found["collections"]
+    assert "nfcorpus" not in found["collections"]
+    assert "GFLOP/s" in found["dtype"]
+    assert str(tmp_path / "cache") in found["cache"]
+    assert re.search(r"\d+ to \d+ (minutes|seconds), [.\d]+ TFLOP for tiny", found["main"])

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -11,15 +10,14 @@ from typing import Any
 
 import pytest
 import torch
-from support.comparisons import assert_same_comparison
-from support.engine import ThreadActors
 from support.heads import topics_folder
-from support.scripts import Done, assert_refused, call_script
+from support.scripts import Done, assert_refused, call_script, successful
+from support.studies import cross_encoder_config
 from support.tiny_encoders import save_tiny_encoder
 
 from unimoe.analysis.gates.definitions import load_gates
 from unimoe.config.base import BUNDLED_ENCODER
-from unimoe.config.files import config_root, load_config, parse_config
+from unimoe.config.files import config_root, load_config
 from unimoe.core.errors import DataError, MissingPartError
 from unimoe.core.trec import Run, read_run
 from unimoe.data.catalog import result_name
@@ -63,24 +61,6 @@ def _cache(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyP
     monkeypatch.setenv("UNIMOE_CACHE", str(tmp_path_factory.getbasetemp() / "cross-cache"))
 
 
-def config(places: tuple[Path, Path], output_dir: Path, **changes: Any) -> CrossEncoderConfig:
-    """Six steps of four lists, an evaluation and a saved state after every second."""
-    encoder, topics = places
-    raw: dict[str, Any] = {
-        "output_dir": str(output_dir),
-        "model": {"base": str(encoder), "max_length": 48},
-        "loss": {"name": "plistmle", "mini_batch_size": 8},
-        "lists": {"source": f"path:{topics}", "max_docs": 4},
-        "evaluation": {"depth": 6},
-        "batch_size": 4,
-        "max_steps": STEPS,
-        "learning_rate": 1e-3,
-        "seed": 3,
-        "eval_every": 2,
-    }
-    return parse_config(CrossEncoderConfig, raw | changes, source="test")
-
-
 def trained(settings: CrossEncoderConfig, data: CrossEncoderData | None = None) -> CrossEncoderTraining:
     return training_of(settings, data or load_cross_encoder_data(settings), CPU)
 
@@ -98,7 +78,7 @@ def done(places: tuple[Path, Path], tmp_path_factory: pytest.TempPathFactory) ->
     """A finished training with its results."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("UNIMOE_CACHE", str(tmp_path_factory.getbasetemp() / "cross-cache"))
-        settings = config(places, tmp_path_factory.mktemp("done"))
+        settings = cross_encoder_config(*places, tmp_path_factory.mktemp("done"))
         train_and_evaluate(settings, CPU)
     return settings
 
@@ -148,10 +128,6 @@ class TestTraining:
         assert path.stat().st_mtime_ns == before
         assert "over BM25" in capsys.readouterr().out
 
-    def test_another_training_in_its_place_is_refused(self, done: CrossEncoderConfig) -> None:
-        with pytest.raises(DataError, match="is of another training"):
-            trained(done.model_copy(update={"learning_rate": 5e-4})).fit()
-
     def test_a_failed_upload_loses_nothing(self, done: CrossEncoderConfig) -> None:
         folder = Path(done.output_dir) / "cross_encoder" / "seed_3" / "checkpoint"
         with pytest.raises(MissingPartError, match="could not be uploaded to somebody/nothing") as raised:
@@ -159,20 +135,6 @@ class TestTraining:
         assert str(folder) in str(raised.value)
         assert raised.value.exit_code == 4
         manifest_of(folder)
-
-
-class TestResumption:
-    def test_another_config_names_what_differs(self, places: tuple[Path, Path], tmp_path: Path) -> None:
-        settings = config(places, tmp_path)
-
-        def kill(step: int, _: object) -> None:
-            if step == 3:
-                raise KeyboardInterrupt
-
-        with pytest.raises(KeyboardInterrupt):
-            trained(settings).fit(kill)
-        with pytest.raises(DataError, match=r"another training: config\.learning_rate was "):
-            trained(settings.model_copy(update={"learning_rate": 5e-4})).fit()
 
 
 class TestModel:
@@ -192,7 +154,7 @@ class TestModel:
 
     def test_frozen_layers_stay(self, places: tuple[Path, Path], tmp_path: Path) -> None:
         model = {"base": str(places[0]), "max_length": 48, "frozen_layers": 1}
-        training = trained(config(places, tmp_path, model=model))
+        training = trained(cross_encoder_config(*places, tmp_path, model=model))
         training.fit()
         base = CrossEncoderModelConfig.model_validate(model)
         before = dict(new_cross_encoder(base, find_cross_encoder(base), 3, CPU).state_dict())
@@ -221,14 +183,14 @@ class TestModel:
 
 
 def test_a_loss_that_is_not_finite_stops_and_names_the_queries(places: tuple[Path, Path], tmp_path: Path) -> None:
-    training = trained(config(places, tmp_path, learning_rate=1e30, eval_every=100))
+    training = trained(cross_encoder_config(*places, tmp_path, learning_rate=1e30, eval_every=100))
     with pytest.raises(DataError, match=r"the loss of the queries 'train\d\d', .* is (nan|inf); lower learning_rate"):
         training.fit()
     assert not training.checkpoint_dir.exists()
 
 
 def test_graded_labels_of_a_collection_reach_the_loss(places: tuple[Path, Path], tmp_path: Path) -> None:
-    settings = config(places, tmp_path, loss={"name": "lambdaloss"})
+    settings = cross_encoder_config(*places, tmp_path, loss={"name": "lambdaloss"})
     lists = fit_for(settings.loss, load_cross_encoder_data(settings).lists)
     assert {label for one in lists.lists for label in one.labels} == {0.0, 1.0, 2.0}
     assert trained(settings).fit().which == "best"
@@ -240,7 +202,7 @@ def test_dev_without_a_relevant_candidate_is_refused(places: tuple[Path, Path], 
     none = [row.rpartition("\t")[0] + "\t0" for row in rows]
     (folder / "qrels" / "dev.tsv").write_text("\n".join([head, *none]) + "\n")
     with pytest.raises(DataError, match="no dev query has a relevant document among its candidates"):
-        load_cross_encoder_data(config((places[0], folder), tmp_path / "out"))
+        load_cross_encoder_data(cross_encoder_config(places[0], folder, tmp_path / "out"))
 
 
 REFERENCE = "plistmle_sum_identity"
@@ -250,7 +212,7 @@ REFERENCE = "plistmle_sum_identity"
 def compare(places: tuple[Path, Path], tmp_path: Path) -> Callable[..., Done]:
     """Calls the script with a config of two steps."""
     file = tmp_path / "losses.yaml"
-    settings = config(places, tmp_path / "out", max_steps=2)
+    settings = cross_encoder_config(*places, tmp_path / "out", max_steps=2)
     file.write_text(json.dumps(settings.model_dump(mode="json")), encoding="utf-8")
 
     def call(losses: str, *more: str | Path) -> Done:
@@ -261,8 +223,7 @@ def compare(places: tuple[Path, Path], tmp_path: Path) -> Callable[..., Done]:
 
 
 def test_losses_are_compared(places: tuple[Path, Path], tmp_path: Path, compare: Callable[..., Done]) -> None:
-    done = compare(f"listmle,{REFERENCE}", "--seeds", "2")
-    assert done.returncode == 0, done.stderr
+    done = successful(compare(f"listmle,{REFERENCE}", "--seeds", "2"))
     assert "no gate is registered, since all losses share one rate; give --rates" not in done.stderr  # none is wanted
     results = load_all_results(tmp_path / "out")
     key = f"reranking/{places[1].name}"
@@ -298,37 +259,11 @@ def test_losses_that_share_one_rate_register_no_gate(tmp_path: Path, compare: Ca
 
 
 def test_without_options_the_comparison_has_a_model_to_start_from(tmp_path: Path) -> None:
-    done = call_script(
+    done = successful(call_script(
         "compare_losses.py", "--losses", "listnet", "--seeds", "1", "--output-dir", tmp_path / "outputs",
-        "--set", "max_steps=1", "--set", "lists.queries=8", "--set", "evaluation.test_queries=2",
-        "--set", "evaluation.dev_queries=2", "--device", "cpu",
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr
+        "--set", "lists.queries=8", "--set", "evaluation.test_queries=2", "--device", "cpu", "--plan",
+    ))  # fmt: skip
     assert "listnet" in done.stdout
-
-
-def test_workers_of_a_cluster_compare_the_same(
-    places: tuple[Path, Path], tmp_path: Path, compare: Callable[..., Done], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("unimoe.cluster.actors.RayActors", lambda address, hire: ThreadActors(hire.store, 2))
-    alone, together = tmp_path / "alone", tmp_path / "together"
-    cluster = ("--engine", "ray", "--store", str(tmp_path / "store"))
-
-    def both(folder: Path, *more: str, rates: str = "1e-5,3e-2") -> Done:
-        return compare("softmax,pg_rank", "--seeds", "2", "--rates", rates, "--output-dir", folder, *more)
-
-    printed, same = both(alone).stdout, both(together, *cluster).stdout.replace(str(together), str(alone))
-    changing = re.compile(r"registered \S+|hash \w+|[\d.]+ $", re.M)
-    assert changing.sub("", same) == changing.sub("", printed)
-    assert_same_comparison(alone, together)
-    assert len(list((tmp_path / "store" / "units" / "folders").iterdir())) == 8
-    shutil.rmtree(tmp_path / "store")
-    for rates in ("1e-5,3e-2", "3e-2,1e-5"):
-        assert "by workers" not in both(together, *cluster, rates=rates).stderr, "what is there is not done again"
-    (together / "softmax" / "seed_1" / "runs" / "reranking" / f"{places[1].name}.trec").unlink()
-    assert "trainings by workers: 1:" in both(together, *cluster).stderr
-    shutil.rmtree(tmp_path / "store")
-    assert_refused(both(together, *cluster, rates="1e-4"), 3, "there and is 0.0001 here")
 
 
 @pytest.mark.parametrize("path", sorted((config_root() / "cross_encoder").glob("*.yaml")), ids=lambda path: path.stem)

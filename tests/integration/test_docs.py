@@ -17,7 +17,7 @@ import yaml
 from support.docs import Block, code_blocks, run_python
 from support.results import write_experiment
 from support.runs import random_qrels, random_run
-from support.scripts import call_script
+from support.scripts import MAIN, call_script, call_unimoe
 
 import unimoe
 from unimoe.cli.app import app
@@ -33,7 +33,6 @@ from unimoe.training.losses import LOSSES
 
 ROOT = Path(__file__).parents[2]
 MANUAL = [ROOT / "README.md", *sorted(ROOT.glob("docs/*.md")), *sorted(ROOT.glob("docs/studies/*.md"))]
-MAIN = str(Path(unimoe.__file__).with_name("__main__.py"))
 NOT_OURS = {"pip", "pytest", "torchrun", "start_the_next_training"}
 SCRIPT_COMMANDS = {"run_experiment": "run", "analyze_results": "analyze", "compare_methods": "compare-heads"}
 """Scripts that are named otherwise than their command."""
@@ -130,7 +129,7 @@ def test_what_a_page_registers_is_known(monkeypatch: pytest.MonkeyPatch) -> None
 
 
 def test_the_readme_shows_what_the_example_prints() -> None:
-    printed = call_script(MAIN, "compare", "--example").stdout.split("\n")
+    printed = call_unimoe("compare", "--example").stdout.split("\n")
     (shown,) = blocks("text", ROOT / "README.md")
     assert [line for line in shown.text.splitlines() if line.strip() not in {text.strip() for text in printed}] == []
 
@@ -150,7 +149,7 @@ def test_the_python_of_the_readme_runs() -> None:
 
 
 def test_every_other_block_of_python_says_why_it_is_not_run() -> None:
-    """``tests/unit/test_docs_*.py`` run ``docs/python.md``, ``tutorial.md`` and ``beside.md``."""
+    """``tests/unit/test_docs.py`` runs ``docs/python.md``, ``tutorial.md`` and ``beside.md``."""
     for block in blocks("python"):
         assert (
             block.path.name in {"README.md", "python.md", "extending.md", "tutorial.md", "beside.md"} or block.not_run

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from support.experiments import write_tiny_experiment
 from support.reranking import invented, write_invented
-from support.scripts import Done, call_script
+from support.scripts import Done, call_script, successful
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -36,8 +36,7 @@ def files(folder: Path) -> set[Path]:
 
 def test_it_prints_every_part_and_writes_nothing(data: Path, tmp_path: Path) -> None:
     before = files(data)
-    done = plan(data, "--dataset", "first,second", "--output-dir", str(tmp_path / "outputs"))
-    assert done.returncode == 0, done.stderr
+    done = successful(plan(data, "--dataset", "first,second", "--output-dir", str(tmp_path / "outputs")))
     header, *lines, total = done.stdout.splitlines()
     assert header.split() == ["task", "dataset", "queries", "pairs/texts", "tokens", "disk"]
     assert [line.split()[:3] for line in lines] == [
@@ -53,8 +52,9 @@ def test_it_prints_every_part_and_writes_nothing(data: Path, tmp_path: Path) -> 
 
 
 def test_one_task_fewer_queries_and_a_price(data: Path) -> None:
-    done = plan(data, "--dataset", "first", "--task", "reranking", "--max-queries", "2", "--price-per-hour", "3.5")
-    assert done.returncode == 0, done.stderr
+    done = successful(
+        plan(data, "--dataset", "first", "--task", "reranking", "--max-queries", "2", "--price-per-hour", "3.5")
+    )
     _, line, total = done.stdout.splitlines()
     assert line.split()[:3] == ["reranking", "first", "2"]
     assert re.search(r"minutes, \d+\.\d\d at 3\.5 an hour \(probe", total)

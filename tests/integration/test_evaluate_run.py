@@ -8,9 +8,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from support.scripts import Done, assert_refused, call_script
+from support.scripts import Done, assert_refused, call_unimoe
 
-import unimoe
 from unimoe.core.trec import Qrels, Run, read_qrels, write_qrels, write_run
 from unimoe.metrics import score_run
 
@@ -20,7 +19,7 @@ RUN: Run = {"q1": {"d1": 1.0, "d2": 2.0}, "q2": {"d1": 2.0, "d3": 1.0}, "q9": {"
 
 
 def evaluate_run(*arguments: str | Path) -> Done:
-    return call_script(str(Path(unimoe.__file__).with_name("__main__.py")), "evaluate-run", *arguments)
+    return call_unimoe("evaluate-run", *arguments)
 
 
 @pytest.fixture
@@ -127,23 +126,6 @@ class TestWarnings:
 
 
 class TestRefusals:
-    @pytest.mark.parametrize(
-        ("options", "words"),
-        [
-            (["--metric", "ndgc@20"], ["unknown metric 'ndgc@20'", "did you mean 'ndcg@20'?", "recall@K"]),
-            (["--metric", "ndcg_10"], ["did you mean 'ndcg@10'?"]),
-            (["--metric", "AP(foo=2)"], ["metric 'AP(foo=2)': AP has no parameter 'foo'"]),
-            (["--relevance-level", "0"], ["relevance level 0", "at least 1"]),
-            (["--metric", "recall"], ["did you mean 'recall@10'?"]),
-            (["--depth", "0"], ["--depth 0", "at least 1"]),
-        ],
-    )
-    def test_options(self, files: tuple[Path, Path], options: list[str], words: list[str]) -> None:
-        assert_refused(evaluate_run(*files, *options), 2, *words)
-
-    def test_an_unknown_metric_is_told_before_the_files_are_read(self, tmp_path: Path) -> None:
-        assert_refused(evaluate_run(tmp_path / "a", tmp_path / "b", "--metric", "hits@1"), 2, "unknown metric 'hits@1'")
-
     def test_cutting_a_run_without_order(self, tmp_path: Path) -> None:
         run = {"q1": {"d1": 0.0, "d2": 0.0, "d3": 0.0}, "q2": {"d1": 0.0}}
         files = written(tmp_path, run, {"q1": {"d1": 1}, "q2": {"d1": 1}})

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from support.experiments import write_tiny_experiment
 from support.reranking import invented, write_invented
-from support.scripts import Done, call_script
+from support.scripts import Done, call_script, successful
 from support.sources import SMALL, write_msmarco
 
 from unimoe.core.trec import read_qrels, read_run
@@ -93,8 +93,7 @@ def test_what_cannot_be_had_is_named_and_the_rest_is_done(data: Path, suite: tup
 
 def test_candidates_in_no_order_are_reranked_whole_and_not_scored_themselves(data: Path, tmp_path: Path) -> None:
     settings = ("--set", "evaluation.first_stage=official", "--set", "evaluation.depth=1000")
-    done = evaluate(data, tmp_path, "msmarco", *settings)
-    assert done.returncode == 0, done.stderr
+    done = successful(evaluate(data, tmp_path, "msmarco", *settings))
     assert "official(top1000.dev) gives no order" in done.stderr
     found = result(tmp_path, "msmarco")
     assert found.main_metric == "mrr@10"

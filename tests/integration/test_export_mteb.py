@@ -17,11 +17,10 @@ from support.experiments import tiny_experiment
 from support.json_files import read_plain, write_plain
 from support.mteb_runs import Suite
 from support.reranking import invented, with_evaluation, write_invented
-from support.scripts import Done, assert_refused, call_script
+from support.scripts import Done, assert_refused, call_unimoe, successful
 from support.tiny_encoders import save_sentence_transformer, save_tiny_encoder
 from support.tiny_models import HIDDEN
 
-import unimoe
 from unimoe.config import Experiment, MTEBConfig
 from unimoe.core.io import hash_file
 from unimoe.data.mteb_names import find_tasks
@@ -69,8 +68,7 @@ def outputs(experiment: Experiment, tmp_path_factory: pytest.TempPathFactory) ->
 
 
 def export(output_dir: Path, *more: str | Path) -> Done:
-    main = str(Path(unimoe.__file__).with_name("__main__.py"))
-    return call_script(main, "export-mteb", "--output-dir", output_dir, *more)
+    return call_unimoe("export-mteb", "--output-dir", output_dir, *more)
 
 
 def written(done: Done) -> Path:
@@ -138,8 +136,7 @@ def test_a_model_whose_dtype_is_not_known_is_exported_without_it(
         result = read_plain(path)
         result["provenance"]["dtype"] = dtype
         write_plain(path, result)
-    done = export(tmp_path / "served", "--arm", "zero_shot", "--task", "reranking", "--to", tmp_path)
-    assert done.returncode == 0, done.stderr
+    done = successful(export(tmp_path / "served", "--arm", "zero_shot", "--task", "reranking", "--to", tmp_path))
     card = json.loads((written(done) / "model_meta.json").read_text(encoding="utf-8"))
     assert (card["output_dtypes"], card["memory_usage_mb"]) == (None, None)
     assert card["n_parameters"] > 0
@@ -245,11 +242,9 @@ class TestSeeds:
             training=TrainingBudget(steps=1, ranking_examples=1, embedding_examples=1, tokens=1), config={},
         )  # fmt: skip
         (folder / "unimoe.json").write_text(manifest.model_dump_json(), encoding="utf-8")
-        main = str(Path(unimoe.__file__).with_name("__main__.py"))
-        done = call_script(main, "export-mteb", "--checkpoint", folder)
-        assert done.returncode == 0, done.stderr
+        done = successful(call_unimoe("export-mteb", "--checkpoint", folder))
         assert written(done).parent == two / "mteb" / "results" / "unimoe__joint_r8"
-        assert_refused(call_script(main, "export-mteb", "--checkpoint", folder, "--seed", "0"), 2, "or --checkpoint")
+        assert_refused(call_unimoe("export-mteb", "--checkpoint", folder, "--seed", "0"), 2, "or --checkpoint")
 
 
 def evaluate_named(name: str, output_dir: Path, task: Task, mteb_task: str, *settings: str) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from support.experiments import write_tiny_experiment
-from support.scripts import assert_refused, call_script
+from support.scripts import assert_refused, call_script, successful
 from support.tiny_models import save_tiny_model, tiny_model, tiny_tokenizer
 
 from unimoe.models.checkpoint import read_checkpoint
@@ -26,17 +26,15 @@ def config(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def checkpoint(config: Path) -> Path:
     """An arm that was trained on the first three of four layers."""
-    done = call_script(
+    done = successful(call_script(
         "train.py", "--arm", "rank_only_r8", "--config", config, *SMALL, "--set", "model.layers=3",
         "--output-dir", config.parent / "outputs",
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr
+    ))  # fmt: skip
     return Path(done.stdout.strip())
 
 
 def test_an_evaluation_cuts_the_model_as_the_training_did(checkpoint: Path) -> None:
-    done = call_script("evaluate.py", "--checkpoint", checkpoint, "--task", "reranking")
-    assert done.returncode == 0, done.stderr
+    successful(call_script("evaluate.py", "--checkpoint", checkpoint, "--task", "reranking"))
     result = read_result(checkpoint.parent / "results" / "reranking" / "apidocs.json")
     trained = read_checkpoint(checkpoint)
     assert trained.base_model.startswith("tiny-model:3@")
@@ -92,14 +90,13 @@ class TestLayersThatTheModelLacks:
         assert_refused(done, 2, "this model mixes kinds of layers; set it to 0")
         assert not (tmp_path / "outputs").exists()
 
-    def test_a_share_fits_every_model(self, two_layers: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_a_share_fits_every_model(self, two_layers: Path, tmp_path: Path) -> None:
         output_dir = tmp_path / "outputs"
-        monkeypatch.setattr("unimoe.analysis.report.write_report", lambda analysis: output_dir / "analysis")
-        options = [f"model.base={two_layers}", "model.layers=null", "lora.first_layer=0.5", "model.max_length=256"]
-        done = call_script(
-            "run_experiment.py", "--config", "experiments/bundled", "--smoke", "--output-dir", output_dir,
+        options = [f"model.base={two_layers}", "model.layers=null", "lora.first_layer=0.5", "model.max_length=256",
+                   "training.steps=1", "training.warmup_steps=0"]  # fmt: skip
+        successful(call_script(
+            "train.py", "--arm", "joint_r8", "--config", "experiments/bundled", "--output-dir", output_dir,
             *[part for option in options for part in ("--set", option)],
-        )  # fmt: skip
-        assert done.returncode == 0, done.stderr
+        ))  # fmt: skip
         adapter = next(output_dir.rglob("joint_r8/seed_0/checkpoint/adapter_config.json"))
         assert json.loads(adapter.read_text(encoding="utf-8"))["layers_to_transform"] == [1]

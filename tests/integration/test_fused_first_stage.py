@@ -10,13 +10,12 @@ import yaml
 from sentence_transformers import SentenceTransformer
 from support.experiments import tiny_experiment_dict
 from support.reranking import invented, write_invented, written
-from support.scripts import Done, call_script
+from support.scripts import Done, assert_refused, call_script, successful
 from support.tiny_encoders import save_tiny_encoder
 from support.tiny_rerankers import save_tiny_cross_encoder
 
 from unimoe.config import BM25Config
 from unimoe.core.trec import Run, read_run
-from unimoe.models.encoder import SentenceEncoder
 from unimoe.results import EvalResult, read_result
 from unimoe.retrieval.bm25 import bm25_run
 from unimoe.retrieval.fusion import reciprocal_rank_fusion
@@ -105,34 +104,11 @@ class TestEvaluate:
             assert "embedded" not in other.stderr
         assert before.items() <= written(output_dir).items(), "BM25's own results are new beside them"
 
-    def test_a_killed_evaluation_ends_the_same(
-        self, data: Path, tmp_path: Path, finished: tuple[Path, Done], monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        """It dies after the queries; the second try has the cache that the first one left."""
-        here = shutil.copytree(data, tmp_path / "data", ignore=shutil.ignore_patterns("cache"))
-        whole, calls = SentenceEncoder.encode, []
-
-        def dying(self: SentenceEncoder, texts: list[str], **options: object) -> object:
-            calls.append(len(texts))
-            if len(calls) == 2:
-                raise KeyboardInterrupt
-            return whole(self, texts, **options)  # type: ignore[arg-type]
-
-        with monkeypatch.context() as patch:
-            patch.setattr(SentenceEncoder, "encode", dying)
-            assert evaluate(here, tmp_path / "outputs").returncode != 0
-        assert calls == [5, 30]
-        done = evaluate(here, tmp_path / "outputs")
-        assert done.returncode == 0, done.stderr
-        for arm in ("ce", "first_stage"):
-            assert run_of(tmp_path / "outputs", arm) == run_of(finished[0], arm)
-
 
 class TestPlan:
     def test_what_has_to_be_embedded_is_counted_and_timed_and_not_embedded(self, data: Path, tmp_path: Path) -> None:
         here = shutil.copytree(data, tmp_path / "data", ignore=shutil.ignore_patterns("cache"))
-        done = evaluate(here, tmp_path / "outputs", "--plan")
-        assert done.returncode == 0, done.stderr
+        done = successful(evaluate(here, tmp_path / "outputs", "--plan"))
         _, fusion, reranking, seconds, total = done.stdout.splitlines()
         assert fusion.split()[:5] == ["fusion", "toy", "5", "35", "-"]
         assert reranking.split()[:5] == ["reranking", "toy", "5", str(5 * DEPTH), "-"]
@@ -143,6 +119,7 @@ class TestPlan:
         assert not (tmp_path / "outputs").exists()
 
 
+@pytest.mark.usefixtures("without_report")
 def test_an_experiment_judges_arms_on_fused_candidates(data: Path, tmp_path: Path) -> None:
     raw = tiny_experiment_dict(tmp_path)
     raw["seeds"] = [0]
@@ -154,11 +131,10 @@ def test_an_experiment_judges_arms_on_fused_candidates(data: Path, tmp_path: Pat
     }
     config = tmp_path / "tiny.yaml"
     config.write_text(yaml.safe_dump(raw), encoding="utf-8")
-    done = call_script(
+    successful(call_script(
         "run_experiment.py", "--config", config, "--output-dir", tmp_path / "outputs", "--device", "cpu",
         UNIMOE_CACHE=str(data / "cache"),
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr
+    ))  # fmt: skip
     (arms,) = {str(path.parts[-5]) for path in (tmp_path / "outputs").glob("first_stage/*/results/*/toy.json")}
     assert arms == "first_stage"
     stages = {
@@ -191,10 +167,5 @@ class TestBadInput:
     )
     def test_it_is_one_line(self, data: Path, tmp_path: Path, setting: str, code: int, words: list[str]) -> None:
         done = evaluate(data, tmp_path / "outputs", "--set", f"evaluation.{setting}")
-        assert done.returncode == code, done.stderr
-        assert "Traceback" not in done.stderr
-        last = done.stderr.strip().splitlines()[-1]
-        assert last.startswith("error: ")
-        for word in words:
-            assert word in last
+        assert_refused(done, code, *words, silent=False)
         assert not (tmp_path / "outputs").exists()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from pathlib import Path
 
 import pytest
@@ -56,22 +55,10 @@ def test_a_plan_refuses_what_the_run_would_refuse(tmp_path: Path) -> None:
         list(planned(experiment.model_copy(update={"training": other}), CPU, 0.0))
 
 
-@pytest.mark.parametrize(
-    ("change", "words"),
-    [
-        ({"datasets": ["apidoc"]}, "names reranking/apidoc, on which this experiment is not evaluated (did you mean"),
-        ({"datasets": ["apidoc"]}, "or leave 'gates' out of the config for default gates"),
-        ({"joint": "joint_r9"}, "names arm 'joint_r9', which this experiment does not have (did you mean 'joint_r8'?)"),
-        ({"seeds": [0, 7]}, "registers seed 7, which this experiment does not train"),
-        ({"specialist_must_beat": "zero"}, "names arm 'zero', which this experiment does not have"),
-    ],
-)
-def test_gates_that_cannot_match_are_refused_before_anything_is_written(
-    tmp_path: Path, change: dict[str, object], words: str
-) -> None:
-    path = gate_file(tmp_path, kill=INTERFERENCE | change)
+def test_gates_that_cannot_match_are_refused_before_anything_is_written(tmp_path: Path) -> None:
+    path = gate_file(tmp_path, kill=INTERFERENCE | {"datasets": ["apidoc"]})
     experiment = tiny_experiment(tmp_path).model_copy(update={"gates": str(path)})
-    with pytest.raises(DataError, match=re.escape(words)) as refused:
+    with pytest.raises(DataError, match="on which this experiment is not evaluated") as refused:
         ExperimentRun(experiment, CPU)
     assert str(refused.value).startswith(f"{path}: gate 'kill' ")
     assert not Path(experiment.output_dir).exists()

@@ -1,30 +1,33 @@
-"""Commands killed between two files that they write: run again, they leave what an undisturbed run does."""
+"""Whole commands, killed between two files or computed by workers: they leave what an undisturbed run does."""
 
 from __future__ import annotations
 
+import json
 import os
+import shutil
 from collections.abc import Callable
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
-from support.compare_command import MAIN
-from support.comparisons import assert_same_files
+from support.biencoders import toy_keys
+from support.comparisons import assert_same_files, assert_same_results
+from support.engine import ThreadActors
+from support.experiments import write_tiny_experiment
 from support.heads import topics_folder
 from support.reranking import invented, write_invented
 from support.results import write_experiment
-from support.scripts import Done, call_script
+from support.scripts import Done, call_script, call_unimoe, successful
+from support.studies import encoder_study, loss_study
 from support.tiny_encoders import save_tiny_encoder
 from support.tiny_rerankers import save_tiny_cross_encoder
+from support.trainings import KilledError
 from support.translators import small_pairs, write_npz
 
-pytestmark = pytest.mark.usefixtures("one_thread", "tmp_cache")
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 Prepare = Callable[[Path], str]
 """Writes what a command reads into a folder, and returns its command line."""
-
-
-class KilledError(BaseException):
-    """Stands for the end of the process, which no command can catch."""
 
 
 def retrieve(data: Path) -> str:
@@ -49,7 +52,8 @@ def compare_heads(data: Path) -> str:
     encoder = save_tiny_encoder(data / "encoder")
     return (
         f"compare-heads --task path:{data}/topics --set encoder.base={encoder} --set batch_size=12 "
-        "--set pools.depth=20 --methods zero_shot,infonce --num-steps 4 --settings 2 --seeds 2 --set eval_every=2"
+        "--set pools.depth=20 --methods zero_shot,infonce,eggroll --set population_size=16 --num-steps 4 --settings 2 "
+        "--seeds 2 --set eval_every=2"
     )
 
 
@@ -58,13 +62,51 @@ def compare_translators(data: Path) -> str:
     return f"compare-translators --data {pairs} --epochs 2 --seeds 2 --settings 2 --set hidden=8 --set sampler.batch=32"
 
 
+def study_of_encoders(data: Path) -> str:
+    variants = {
+        "layer": {"freeze_base": True, "learning_rate": 3e-2},
+        "all": {"out_dim": None, "learning_rate": 1e-9, "negatives": {"per_query": 1, "depth": 5}},
+    }
+    return f"study {encoder_study(data, toy_keys(data) | {'epochs': 1}, variants)} --seeds 2"
+
+
+def study_of_losses(data: Path) -> str:
+    return f"study {loss_study(data)}"
+
+
 COMMANDS: dict[str, Prepare] = {
     "retrieve": retrieve,
     "label-pairs": label_pairs,
     "compare-heads": compare_heads,
     "compare-translators": compare_translators,
+    "study of encoders": study_of_encoders,
+    "study of losses": study_of_losses,
     "analyze": lambda _: "analyze --iterations 50",
 }
+
+
+class Job(NamedTuple):
+    """A command line, a folder for what it leaves, and how many files it left in its subfolder ``whole``."""
+
+    line: str
+    folder: Path
+    files: int
+
+
+@pytest.fixture(scope="module")
+def job(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Job:
+    """A command that ran undisturbed."""
+    folder = tmp_path_factory.mktemp("job")
+    line = COMMANDS[request.param](folder)
+    if line.startswith("analyze"):
+        for out in ("whole", "killed"):
+            write_experiment(folder / out, seeds=(0, 1), queries=10)
+    else:
+        line += " --device cpu --threads 1"
+    done, files = run(line, folder / "whole")
+    assert done is not None
+    assert done.returncode == 0, done.stderr
+    return Job(line, folder, files)
 
 
 def run(line: str, out: Path, kill_at: int | None = None) -> tuple[Done | None, int]:
@@ -78,28 +120,88 @@ def run(line: str, out: Path, kill_at: int | None = None) -> tuple[Done | None, 
         replace(source, target)
         written += 1
 
-    device = [] if line.startswith("analyze") else ["--device", "cpu"]
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(os, "replace", counted)
         try:
-            done = call_script(MAIN, *line.split(), *device, "--output-dir", out)
+            cache = str(out.parent / "cache")
+            done = call_unimoe(*line.split(), "--output-dir", out, UNIMOE_CACHE=cache)
         except KilledError:
             assert kill_at is not None
     return done, written
 
 
-@pytest.mark.parametrize("name", COMMANDS)
-def test_killed_between_two_files_it_goes_on_and_ends_the_same(name: str, tmp_path: Path) -> None:
-    line = COMMANDS[name](tmp_path)
-    whole, killed = tmp_path / "whole", tmp_path / "killed"
-    for out in (whole, killed) if name == "analyze" else ():
-        write_experiment(out, seeds=(0, 1), queries=10)
-    undisturbed, files = run(line, whole)
-    assert undisturbed is not None
-    assert undisturbed.returncode == 0, undisturbed.stderr
+@pytest.mark.parametrize(
+    "job", ["retrieve", "label-pairs", "compare-heads", "compare-translators", "analyze"], indirect=True
+)
+def test_killed_between_two_files_it_goes_on_and_ends_the_same(job: Job) -> None:
+    killed = job.folder / "killed"
     for share in (0.2, 0.5, 0.9):
-        assert run(line, killed, kill_at=int(share * files))[0] is None or share > 0.2
-    done, _ = run(line, killed)
+        assert run(job.line, killed, kill_at=int(share * job.files))[0] is None or share > 0.2
+    done, _ = run(job.line, killed)
     assert done is not None
     assert done.returncode == 0, done.stderr
-    assert_same_files(whole, killed)
+    assert_same_files(job.folder / "whole", killed)
+
+
+@pytest.mark.usefixtures("threads")
+@pytest.mark.parametrize("job", [name for name in COMMANDS if name != "analyze"], indirect=True)
+def test_workers_of_a_cluster_leave_the_same_and_do_nothing_twice(job: Job) -> None:
+    whole, together, store = (job.folder / name for name in ("whole", "together", "store"))
+
+    def by_workers() -> str:
+        done, _ = run(f"{job.line} --engine ray --store {store}", together)
+        assert done is not None
+        assert done.returncode == 0, done.stderr
+        assert_same_files(whole, together)
+        return done.stderr
+
+    by_workers()
+    assert list((store / "units").rglob("*"))
+    shutil.rmtree(store)
+    assert "by workers" not in by_workers(), "what is there is not done again"
+    for lost in sorted(together.glob("*/seed_1"))[-1:]:  # of a study
+        shutil.rmtree(lost)
+        assert "trainings by workers: 1:" in by_workers()
+
+
+@pytest.fixture
+def threads(monkeypatch: pytest.MonkeyPatch, tmp_cache: Path) -> None:
+    """Workers are threads."""
+    monkeypatch.setattr("unimoe.cluster.actors.RayActors", lambda address, spec: ThreadActors(spec.store, 2))
+
+
+@pytest.mark.usefixtures("threads", "without_report")
+def test_workers_train_and_evaluate_an_experiment_the_same(tmp_path: Path) -> None:
+    config = write_tiny_experiment(tmp_path)
+    small = ("seeds=[0]", "training.steps=2", "training.save_every=1", "evaluation.bundled.queries=3")
+    shared = ["--config", str(config), *(word for setting in small for word in ("--set", setting))]
+    successful(call_script("run_experiment.py", *shared, "--threads", "1", "--output-dir", tmp_path / "alone"))
+    cluster = ("--engine", "ray", "--store", str(tmp_path / "store"))
+    successful(call_script("run_experiment.py", *shared, *cluster, "--output-dir", tmp_path / "together"))
+    assert_same_results(tmp_path / "alone", tmp_path / "together")
+    manifest = json.loads((tmp_path / "together" / "joint_r8" / "seed_0" / "checkpoint" / "unimoe.json").read_text())
+    assert manifest["config"]["output_dir"] == str(tmp_path / "together")
+    again = successful(call_script("run_experiment.py", *shared, *cluster, "--output-dir", tmp_path / "together"))
+    assert again.stderr.count("already done") == 12
+
+    # Several checkpoints by a pattern, into a folder of their own: all units are in the store.
+    pattern = str(tmp_path / "together" / "*" / "seed_*" / "checkpoint")
+    options = ("--checkpoint", pattern, "--eval-tier", "bundled", "--output-dir", tmp_path / "third")
+    successful(call_script("evaluate.py", *options, *cluster))
+    boards = [json.loads(path.read_text()) for path in (tmp_path / "store" / "drivers").iterdir()]
+    lines = max(boards, key=lambda board: board["started"])["lines"]
+    assert [line["found"] for line in lines] == [line["done"] for line in lines]
+    # The same without a cluster.
+    fourth = successful(call_script("evaluate.py", *options[:-1], tmp_path / "fourth", "--threads", "1"))
+    assert_same_results(tmp_path / "fourth", tmp_path / "third")
+    assert "joint_r8, seed 0:" in fourth.stdout
+
+
+@pytest.mark.usefixtures("threads")
+def test_a_server_is_asked_by_one_process(tmp_path: Path) -> None:
+    write_invented(tmp_path / "set", invented(documents=3, queries=2, name="set"))
+    asked = ("--model", "http://127.0.0.1:9/v1", "--set", "served.api=tei", "--set", "served.model=tiny")
+    cluster = ("--engine", "ray", "--store", str(tmp_path / "store"), "--output-dir", tmp_path / "out")
+    done = call_script("evaluate.py", *asked, "--dataset", f"path:{tmp_path / 'set'}", *cluster)
+    assert done.returncode == 2, done.stderr
+    assert "a model behind a server is asked by one process; leave --engine out" in done.stderr

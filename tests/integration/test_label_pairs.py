@@ -6,15 +6,15 @@ import importlib
 import os
 import statistics
 import sys
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
 from sentence_transformers import CrossEncoder
-from support.engine import ThreadActors
 from support.heads import topics_folder
-from support.scripts import Done, assert_refused, call_script
+from support.scripts import Done, assert_refused, call_unimoe, successful
 from support.tiny_encoders import save_tiny_encoder
 from support.tiny_models import save_tiny_model
 from support.tiny_rerankers import save_tiny_cross_encoder
@@ -23,7 +23,7 @@ import unimoe
 from unimoe.config import ModelConfig
 from unimoe.core.errors import DataError
 from unimoe.core.io import hash_json
-from unimoe.core.trec import Qrels, Run
+from unimoe.core.trec import Run
 from unimoe.data.catalog import load_collection
 from unimoe.data.collection import Collection
 from unimoe.evaluation import engines
@@ -116,8 +116,8 @@ class Command:
     """The command on a small collection."""
 
     def label(self, folder: Path, output: Path, *more: str) -> Done:
-        return call_script(
-            str(Path(unimoe.__file__).with_name("__main__.py")), "label-pairs", "--device", "cpu",
+        return call_unimoe(
+            "label-pairs", "--device", "cpu",
             "--dataset", f"path:{folder / 'collection'}", "--output-dir", output, "--set", "depth=10",
             "--set", "sampling.queries=6", "--set", "prompt.template=qwen3", "--set", "max_length=256", *more,
         )  # fmt: skip
@@ -132,8 +132,7 @@ class Command:
 class TestCommand(Command):
     def test_a_collection_comes_out_that_can_be_trained_on(self, folder: Path) -> None:
         options = ("--reranker", str(folder / "model"), "--set", "thresholds=[0.0001, 0.5]")
-        done = self.label(folder, folder / "labelled", *options)
-        assert done.returncode == 0, done.stderr
+        done = successful(self.label(folder, folder / "labelled", *options))
         assert "precision" in done.stdout
         assert "6 of " in done.stderr
         labelled = load_collection(f"path:{folder / 'labelled'}", "train")
@@ -174,21 +173,6 @@ def counted(pairs):
 """
 
 
-def test_workers_of_a_cluster_label_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("unimoe.cluster.actors.RayActors", lambda address, hire: ThreadActors(hire.store, 2))
-    topics_folder(tmp_path / "collection")
-    save_tiny_model(tmp_path / "model")
-    options = ("--reranker", str(tmp_path / "model"), "--set", "thresholds=[0.0001, 0.5]", "--set", "shard_queries=2")
-    alone = Command().label(tmp_path, tmp_path / "alone", *options)
-    cluster = ("--engine", "ray", "--store", str(tmp_path / "store"))
-    together = Command().label(tmp_path, tmp_path / "together", *options, *cluster)
-    assert together.returncode == 0, together.stderr
-    assert together.stdout.replace("together", "alone") == alone.stdout
-    for path in sorted((tmp_path / "alone").rglob("*.*")):
-        assert (tmp_path / "together" / path.relative_to(tmp_path / "alone")).read_bytes() == path.read_bytes()
-    assert list((tmp_path / "store" / "units").rglob("*"))
-
-
 class TestModels(Command):
     """What ``evaluate --model`` takes, graded."""
 
@@ -202,9 +186,6 @@ class TestModels(Command):
         monkeypatch.setenv("MODULE", module)
         return folder
 
-    def grades(self, folder: Path, output: str) -> Qrels:
-        return load_collection(f"path:{folder / output}", "train").qrels
-
     def texts(self, folder: Path, output: str) -> dict[tuple[str, str], tuple[str, str]]:
         """The labelled pairs, relevant or not, and their texts."""
         labelled = load_collection(f"path:{folder / output}", "train")
@@ -216,26 +197,26 @@ class TestModels(Command):
             for document_id in scores
         }
 
-    def check(self, folder: Path, output: str, expected: dict[tuple[str, str], float], threshold: float) -> None:
+    def check(self, here: Path, model: str, grade: Callable[[list[tuple[str, str]]], Sequence[float]]) -> None:
+        """Label twice, the second time at a threshold that separates what ``grade`` gives to the pairs."""
+        given = ("--model", model, "--set")
+        successful(self.label(here, here / "all", *given, "thresholds=[0.000001]"))
+        pairs = self.texts(here, "all")
+        expected = dict(zip(pairs, grade(list(pairs.values())), strict=True))
+        middle = statistics.median(expected.values()) + 1e-5
+        successful(self.label(here, here / "labelled", *given, f"thresholds=[{middle}]"))
         graded = {
             (query_id, document_id)
-            for query_id, grades in self.grades(folder, output).items()
-            for document_id, grade in grades.items()
-            if grade == 1
+            for query_id, grades in load_collection(f"path:{here / 'labelled'}", "train").qrels.items()
+            for document_id, grade_there in grades.items()
+            if grade_there == 1
         }
-        assert graded == {pair for pair, value in expected.items() if value >= threshold}
+        assert graded == {pair for pair, value in expected.items() if value >= middle}
         assert 0 < len(graded) < len(expected), "a threshold that separates"
 
     def test_a_cross_encoder_grades_by_the_sigmoid_of_its_logit(self, here: Path) -> None:
-        options = ("--model", "cross-encoder:ce", "--set", "thresholds=[0.000001]")
-        assert self.label(here, here / "all", *options).returncode == 0
-        pairs = self.texts(here, "all")
-        theirs = CrossEncoder("ce", device="cpu", activation_fn=torch.nn.Sigmoid()).predict(list(pairs.values()))
-        expected = dict(zip(pairs, theirs.tolist(), strict=True))
-        middle = statistics.median(theirs.tolist()) + 1e-5
-        done = self.label(here, here / "labelled", *options[:2], "--set", f"thresholds=[{middle}]")
-        assert done.returncode == 0, done.stderr
-        self.check(here, "labelled", expected, middle)
+        theirs = CrossEncoder("ce", device="cpu", activation_fn=torch.nn.Sigmoid())
+        self.check(here, "cross-encoder:ce", lambda pairs: theirs.predict(pairs).tolist())
 
     def test_a_causal_model_grades_by_its_probability_of_yes(self, here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(engines, "choose_dtype", lambda *_, **__: torch.float32)
@@ -246,9 +227,7 @@ class TestModels(Command):
         grader = load_grader(config, torch.device("cpu"), LocalEngine())
         found = grader.probabilities(some, run)
         model = unimoe.load_model(
-            ModelConfig(base=str(here / "model"), max_length=256, dtype="float32"),
-            prompt=config.prompt,
-            device="cpu",
+            ModelConfig(base=str(here / "model"), max_length=256, dtype="float32"), prompt=config.prompt, device="cpu"
         )
         known = [model.base_identity, model.prompt_name, str(model.dtype), None]
         assert grader.identity == hash_json(known), "as it was, so that labels stay what they are"
@@ -258,19 +237,11 @@ class TestModels(Command):
 
     def test_a_function_returns_probabilities_for_one_query_at_a_time(self, here: Path) -> None:
         module = os.environ["MODULE"]
-        options = ("--model", f"python:{module}:stated", "--set", "thresholds=[0.000001]")
-        assert self.label(here, here / "all", *options).returncode == 0
-        pairs = self.texts(here, "all")
-        functions = importlib.import_module(module)
-        assert all(len(queries) == 1 for queries in functions.calls)
-        asked = len(functions.calls)
-        assert asked == 6
-        expected = dict(zip(pairs, functions.overlap(list(pairs.values())), strict=True))
-        middle = statistics.median(expected.values()) + 1e-5
-        done = self.label(here, here / "labelled", *options[:2], "--set", f"thresholds=[{middle}]")
-        assert done.returncode == 0, done.stderr
-        self.check(here, "labelled", expected, middle)
-        assert "already done" in self.label(here, here / "all", *options).stderr
+        self.check(here, f"python:{module}:stated", lambda pairs: importlib.import_module(module).overlap(pairs))
+        asked = [len(queries) for queries in importlib.import_module(module).calls]
+        assert sorted(asked) == [1] * 12 + [6], "six queries twice, and all of them by this test"
+        again = self.label(here, here / "all", "--model", f"python:{module}:stated", "--set", "thresholds=[0.000001]")
+        assert "already done" in again.stderr
 
     def test_a_function_without_an_identity_is_never_taken_for_what_is_there(self, here: Path) -> None:
         options = ("--model", f"python:{os.environ['MODULE']}:overlap", "--set", "thresholds=[0.000001]")

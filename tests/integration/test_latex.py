@@ -14,10 +14,7 @@ from support.results import make_result, without_queries, write_experiment
 from support.tables import all_tables
 
 from unimoe.analysis.analysis import Analysis
-from unimoe.analysis.compare import (
-    Results,
-    load_all_results,
-)
+from unimoe.analysis.compare import Results, load_all_results
 
 pytestmark = pytest.mark.skipif(shutil.which("pdflatex") is None, reason="needs pdflatex; .ci/run installs it")
 

@@ -74,14 +74,10 @@ def test_judging_needs_no_extra(runs: Path) -> None:
     [
         (["doctor"], "models"),
         (["run"], "train"),
-        (["run", "--plan"], "train"),
-        (["train", "--arm", "joint_r8"], "train"),
         (["evaluate", "--model", "cross-encoder:here", "--eval-tier", "fast"], "models"),
         (["retrieve", "--dataset", "scifact"], "models"),
         (["compare", "--baseline", "a0.trec", "--systems", "cross-encoder:here", "--dataset", "scifact"], "models"),
         (["train-head"], "studies"),
-        (["compare-heads"], "studies"),
-        (["train-cross-encoder"], "studies"),
     ],
 )
 def test_other_commands_name_the_extra_they_need(runs: Path, arguments: list[str], extra: str) -> None:

@@ -12,7 +12,6 @@ import torch
 from support import mteb_tasks
 from support.experiments import tiny_experiment
 from support.mteb_runs import INSTRUCTED, PLAIN, PROMPT, cosines, evaluate, make_model
-from support.mteb_tasks import loaded
 from support.reranking import invented, write_invented
 from support.tiny_models import tiny_base
 
@@ -22,7 +21,6 @@ from unimoe.data.collection import Collection
 from unimoe.evaluation.embedding_eval import MTEBOutcome, evaluate_mteb
 from unimoe.evaluation.model_wrappers import MTEBCrossEncoderWrapper, MTEBEncoderWrapper
 from unimoe.evaluation.mteb.prompts import TaskPrompts
-from unimoe.evaluation.mteb.run import evaluate_task
 from unimoe.models.unimodel import UnimodelForExp1
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -59,25 +57,12 @@ class TestNeverStale:
             "instruction": (make_model(), INSTRUCTED),
         }
 
-    def test_revision_and_numbers_differ_each_time(self) -> None:
+    def test_revisions_differ_each_time(self) -> None:
         changed = self.changed()
         revisions = {MTEBEncoderWrapper(m, prompts=prompts).mteb_model_meta.revision for m, prompts in changed.values()}
         assert len(revisions) == len(changed)
-        retrieval = [evaluate(m, mteb_tasks.InventedRetrieval, prompts).run for m, prompts in changed.values()]
-        assert all(one != other for n, one in enumerate(retrieval) for other in retrieval[:n])
-        del changed["length"]  # whose sentences are shorter
-        sts = [evaluate(m, mteb_tasks.InventedSTS, prompts).mteb_json["scores"] for m, prompts in changed.values()]
-        assert len({scores["test"][0]["cosine_pearson"] for scores in sts}) == len(changed)
-
-    def test_the_cross_encoders_too(self) -> None:
-        models = {name: m for name, (m, _) in self.changed().items() if name not in {"by hand", "instruction"}}
-        revisions = {MTEBCrossEncoderWrapper(m).mteb_model_meta.revision for m in models.values()}
-        assert len(revisions) == len(models)
-        del models["prompt"]  # what comes after a text that is embedded is no part of a question
-        runs = [
-            evaluate_task(MTEBCrossEncoderWrapper(m), loaded(mteb_tasks.InventedReranking)).run for m in models.values()
-        ]
-        assert all(one != other for n, one in enumerate(runs) for other in runs[:n])
+        models = [m for name, (m, _) in changed.items() if name not in {"by hand", "instruction"}]
+        assert len({MTEBCrossEncoderWrapper(m).mteb_model_meta.revision for m in models}) == len(models)
 
     def test_nothing_is_left_in_mtebs_cache(self, model: UnimodelForExp1) -> None:
         from mteb.cache import ResultCache
@@ -131,17 +116,6 @@ class TestEvaluateMTEB:
         ]
         assert all(one != other for n, one in enumerate(runs) for other in runs[:n])
         assert self.run(config).tasks["SciFact"].run == runs[0]
-
-    @pytest.mark.usefixtures("scifact")
-    def test_what_cannot_be_had_is_named_and_the_rest_is_done(self, config: Experiment) -> None:
-        base = tiny_base()
-        outcome = evaluate_mteb(base.model, base.tokenizer, config, ["NFCorpus", "SciFact", "STS12"])
-        assert list(outcome.tasks) == ["SciFact"]
-        assert outcome.failures.keys() == {"NFCorpus", "STS12"}
-        assert "mteb:NFCorpus" in outcome.failures["NFCorpus"]
-        assert "put the BEIR folder nfcorpus under UNIMOE_DATA" in outcome.failures["NFCorpus"]
-        assert "connect to the network" in outcome.failures["STS12"]
-        assert "BEIR" not in outcome.failures["STS12"]
 
     def test_an_embedder_is_taken_as_it_is(
         self, model: UnimodelForExp1, scifact: Collection, config: Experiment

@@ -1,33 +1,34 @@
-"""Our search models find what MTEB's own wrappers find, ties included, and go on where they were killed."""
+"""Our search models: ties as MTEB breaks them, parts told apart, and no text embedded twice after a kill."""
 
 from __future__ import annotations
 
 import json
 import logging
 import random
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import pytest
+import pytrec_eval
 import torch
 from support import mteb_tasks
 from support.embedders import WordEmbedder
-from support.mteb_runs import INSTRUCTED, PLAIN, make_model
-from support.mteb_tasks import RANKED, loaded, split_data
+from support.mteb_runs import PLAIN, cosines, evaluate, make_model
+from support.mteb_tasks import ALL_TYPES, CANDIDATES, PARTS, RANKED, loaded, split_data
 
 from unimoe.config import MTEBConfig
-from unimoe.config.base import EncoderConfig
 from unimoe.core.errors import DataError
-from unimoe.data.catalog import load_collection
 from unimoe.data.collection import Collection, Document, assemble
-from unimoe.data.mteb_names import find_tasks, mteb_name
 from unimoe.evaluation.model_wrappers import MTEBCrossEncoderWrapper, MTEBEncoderWrapper
 from unimoe.evaluation.mteb import search
 from unimoe.evaluation.mteb.prompts import TaskPrompts
 from unimoe.evaluation.mteb.run import evaluate_task
 from unimoe.evaluation.reranking import shards
+from unimoe.evaluation.reranking.rerankers import PairModelReranker
+from unimoe.evaluation.reranking_eval import rerank_collection
 from unimoe.evaluation.spec import Outcome
-from unimoe.models.encoder import load_encoder
 from unimoe.models.unimodel import UnimodelForExp1
 from unimoe.retrieval.dense import search as exact_search
 from unimoe.retrieval.dense import search_among
@@ -37,39 +38,10 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
-MOCKS = (
-    "MockRetrievalTask",
-    "MockRetrievalDialogTask",
-    "MockMultilingualRetrievalTask",
-    "MockInstructionRetrieval",
-    "MockMultilingualInstructionRetrieval",
-    "MockRerankingTask",
-    "MockMultilingualRerankingTask",
-    "MockInstructionReranking",
-    "MockMultilingualInstructionReranking",
-)
-OTHER_MOCKS = (
-    "MockBitextMiningTask",
-    "MockClassificationTask",
-    "MockRegressionTask",
-    "MockClusteringTask",
-    "MockPairClassificationTask",
-    "MockSTSTask",
-    "MockMultilabelClassification",
-    "MockSummarizationTask",
-)
-
 
 @pytest.fixture(scope="module")
 def model() -> UnimodelForExp1:
     return make_model()
-
-
-def mock(name: str) -> AbsTask:
-    """A task of MTEB's own tests, with its data."""
-    from mteb import mocks
-
-    return loaded(getattr(mocks, name))
 
 
 def theirs(wrapped: MTEBEncoderWrapper | MTEBCrossEncoderWrapper, task: AbsTask) -> dict[str, Any]:
@@ -100,32 +72,6 @@ def numbers(value: Any, key: str = "") -> dict[str, float]:
         items = value.items() if isinstance(value, dict) else enumerate(value)
         return {path: number for own, part in items for path, number in numbers(part, f"{key}/{own}").items()}
     return {key: float("nan") if value is None else value} if isinstance(value, int | float | None) else {}
-
-
-class TestAgreement:
-    @pytest.mark.parametrize("prompts", [PLAIN, INSTRUCTED], ids=["plain", "instructed"])
-    @pytest.mark.parametrize("name", [*MOCKS, *OTHER_MOCKS])
-    def test_an_encoder_on_mtebs_own_mock_tasks(self, model: UnimodelForExp1, name: str, prompts: TaskPrompts) -> None:
-        wrapped = MTEBEncoderWrapper(model, prompts=prompts)
-        assert_same(ours(wrapped, mock(name)), theirs(wrapped, mock(name)))
-
-    @pytest.mark.parametrize("name", [name for name in MOCKS if "Reranking" in name])
-    def test_a_cross_encoder_on_mtebs_own_mock_tasks(self, model: UnimodelForExp1, name: str) -> None:
-        wrapped = MTEBCrossEncoderWrapper(model)
-        assert_same(ours(wrapped, mock(name)), theirs(wrapped, mock(name)))
-
-    @pytest.mark.usefixtures("unimoe_data")
-    @pytest.mark.parametrize(("name", "queries", "documents"), [("scifact", 25, 90), ("nfcorpus", 6, 90)])
-    def test_real_collections(self, name: str, queries: int, documents: int) -> None:
-        from unimoe.evaluation.mteb.tasks import CollectionTask
-
-        pool = load_collection(name, "test").sample_queries(queries, seed=3).pool(documents)
-        published = find_tasks([mteb_name(name) or ""])[0].metadata
-        encoder = load_encoder(EncoderConfig(), torch.device("cpu"), torch.float32)
-        wrapped = MTEBEncoderWrapper(encoder, prompts=INSTRUCTED)
-        found = ours(wrapped, CollectionTask(pool, published=published))
-        assert_same(found, theirs(wrapped, CollectionTask(pool, published=published)))
-        assert 0.1 < found["test"][0]["main_score"] < 1
 
 
 WORDS = ("cat", "dog", "rain", "roof", "salt")
@@ -185,11 +131,11 @@ class TestTies:
         from unimoe.evaluation.mteb.tasks import Rankings
 
         runs = []
-        for evaluate in (ours, theirs):
+        for find in (ours, theirs):
             task: Any = loaded(Tied)
             task._top_k = depth
             rankings = Rankings(task)
-            evaluate(words(), task)
+            find(words(), task)
             runs.append({query: sorted(found.values(), reverse=True) for query, found in rankings.run.items()})
         assert runs[0].keys() == runs[1].keys()
         for query, scores in runs[0].items():
@@ -328,3 +274,63 @@ def test_texts_are_those_that_mteb_gives_to_a_model() -> None:
     assert list(texts) == list(RANKED.corpus)[3:9]
     assert [texts[key].full_text for key in texts] == [RANKED.corpus[key].full_text for key in texts]
     assert set(instructions.values()) == {None}
+
+
+def measured(collection: Collection, run: Mapping[str, Mapping[str, float]], measure: str) -> dict[str, float]:
+    found = pytrec_eval.RelevanceEvaluator(collection.qrels, {measure}).evaluate(run)
+    return {query: values[measure.replace(".", "_")] for query, values in found.items()}
+
+
+class TestRankingTasks:
+    def test_splits_and_subsets_are_told_apart(self, model: UnimodelForExp1) -> None:
+        outcome = evaluate(model, mteb_tasks.InventedParts)
+        expected, texts, means = dict[str, float](), dict[str, str](), []
+        for (split, subset), collection in PARTS.items():
+            per_query = measured(collection, cosines(model, collection), "ndcg_cut.10")
+            means.append(np.mean([*per_query.values()]))
+            expected |= {f"{split}/{subset}/{query}": value for query, value in per_query.items()}
+            texts |= {f"{split}/{subset}/{query}": collection.queries[query] for query in per_query}
+        assert outcome.scores.per_query["ndcg@10"] == pytest.approx(expected)
+        assert outcome.scores.aggregate["ndcg@10"] == pytest.approx(np.mean([*expected.values()]))
+        assert outcome.main_score == pytest.approx(np.mean(means), abs=1e-5)  # MTEB's, over parts
+        assert outcome.queries == texts
+        assert outcome.run.keys() == outcome.qrels.keys() == expected.keys()
+
+
+@pytest.mark.parametrize("kind", ALL_TYPES, ids=lambda kind: kind.__name__)
+def test_the_same_task_twice_gives_the_same(model: UnimodelForExp1, kind: type[Any]) -> None:
+    wrapped, task = MTEBEncoderWrapper(model), loaded(kind)
+    one, two = evaluate_task(wrapped, task), evaluate_task(wrapped, task)
+    assert one.main_score == two.main_score
+    assert one.run == two.run
+    assert one.mteb_json["scores"] == two.mteb_json["scores"]
+    assert "task_specific_scores" not in vars(task)
+
+
+class TestCrossEncoder:
+    def test_it_agrees_with_our_own_reranker(self, model: UnimodelForExp1) -> None:
+        theirs = evaluate_task(MTEBCrossEncoderWrapper(model), loaded(mteb_tasks.InventedReranking))
+        ours = rerank_collection(PairModelReranker(model), RANKED, CANDIDATES, ordered=False)
+        assert theirs.run.keys() == ours.run.keys()
+        for query, gaps in ours.run.items():
+            assert theirs.run[query] == pytest.approx(gaps, abs=1e-5, rel=1e-5)
+        assert theirs.scores == ours.scores
+        assert theirs.main_score == pytest.approx(ours.scores.aggregate["map"], abs=1e-5)
+        assert theirs.items == ours.items == sum(map(len, CANDIDATES.values()))
+
+
+class TestRefused:
+    @pytest.mark.filterwarnings("ignore:An input array is constant")
+    def test_scores_that_are_no_number(self, model: UnimodelForExp1, monkeypatch: pytest.MonkeyPatch) -> None:
+        alike = np.full((1, 4), 0.5, dtype=np.float32)
+        monkeypatch.setattr(model, "encode", lambda texts, **_: alike.repeat(len(texts), axis=0))
+        with pytest.raises(DataError, match=r"^InventedSTS: cosine_spearman is not a number"):
+            evaluate(model, mteb_tasks.InventedSTS)
+
+    @pytest.mark.parametrize("kind", ALL_TYPES, ids=lambda kind: kind.__name__)
+    def test_an_embedding_that_is_not_finite_is_named(self, kind: type[Any]) -> None:
+        model = make_model()
+        with torch.no_grad():
+            model.model.model.norm.weight[0] = torch.nan
+        with pytest.raises(DataError, match=rf"^{kind.__name__}, (text 1|query 'q0'): the score is not finite"):
+            evaluate(model, kind)

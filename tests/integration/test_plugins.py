@@ -1,4 +1,4 @@
-"""A package of another name that adds a measure, reranker, source, loss and command, used from the command line.
+"""A package of another name that adds a measure, reranker, prompt, source, loss and command, used as a user would.
 
 The package is laid out as installing a wheel leaves it: a module, and a ``dist-info`` folder with its entry points.
 """
@@ -72,6 +72,27 @@ class Overlap(FunctionReranker):
 register_model("overlap", lambda name, naming: stated_system(Overlap(), naming))
 """
 
+PROMPTS = """
+from unimoe.models.prompts import register_prompt
+
+
+class Bare:
+    def __init__(self, prompt):
+        self._instruction = prompt.instruction
+
+    def conversation(self, tokenizer):
+        return self._instruction, " Answer: "
+
+    def before_document(self, query):
+        return f"{query} | "
+
+    def around_document(self):
+        return "", " | "
+
+
+register_prompt("bare_of_mine", Bare)
+"""
+
 FAMILIES = """
 from unimoe.studies.cross_encoder.family import CrossEncoderFamily
 
@@ -91,6 +112,8 @@ mine = ranking_extras
 mine = ranking_extras
 [unimoe.rerankers]
 mine = ranking_extras_models
+[unimoe.prompts]
+mine = ranking_extras_prompts
 [unimoe.families]
 mine = ranking_extras_families:Mine
 broken = ranking_extras_families:Nothing
@@ -104,8 +127,8 @@ def site(tmp_path: Path) -> Path:
     info = folder / "ranking_extras-1.0.dist-info"
     info.mkdir(parents=True)
     (folder / "ranking_extras.py").write_text(MODULE, encoding="utf-8")
-    (folder / "ranking_extras_models.py").write_text(RERANKERS, encoding="utf-8")
-    (folder / "ranking_extras_families.py").write_text(FAMILIES, encoding="utf-8")
+    for part, text in {"models": RERANKERS, "prompts": PROMPTS, "families": FAMILIES}.items():
+        (folder / f"ranking_extras_{part}.py").write_text(text, encoding="utf-8")
     (info / "METADATA").write_text("Metadata-Version: 2.1\nName: ranking-extras\nVersion: 1.0\n", encoding="utf-8")
     (info / "entry_points.txt").write_text(ENTRY_POINTS, encoding="utf-8")
     return folder
@@ -140,8 +163,9 @@ def test_a_reranker_of_another_package_reranks_a_collection_of_its_source(site: 
     assert read_result(file).per_query == {"q1": 1.0, "q2": 1.0}
 
 
-def test_an_arm_is_trained_with_a_loss_of_another_package(site: Path) -> None:
+def test_an_arm_is_trained_with_a_loss_and_a_prompt_of_another_package(site: Path) -> None:
     settings = tiny_experiment_dict(site)
+    settings["prompt"]["template"] = "bare_of_mine"
     settings["training"]["steps"] = 2
     settings["training"]["ranking"] |= {"loss": "hinge_of_mine", "loss_options": {"sigma": 0.5}}
     (site / "tiny.yaml").write_text(yaml.safe_dump(settings), encoding="utf-8")

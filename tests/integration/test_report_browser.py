@@ -15,7 +15,7 @@ from playwright.sync_api import Browser, Dialog, Locator, Page, sync_playwright
 from support.large_experiments import large_results
 from support.results import make_result, query_ids, simulate, write_experiment
 
-from unimoe.analysis import drilldown, figures
+from unimoe.analysis import drilldown
 from unimoe.analysis.analysis import Analysis
 from unimoe.analysis.drilldown import MOST_CASES, QueryCase, drill_down
 from unimoe.analysis.gates.definitions import Gate
@@ -273,6 +273,7 @@ def test_paper_shows_what_is_filtered_with_everything_unfolded(open_report: Open
     assert page.locator("details[open]").count() == 4  # two verdicts, the picture and the queries, as before
 
 
+@pytest.mark.usefixtures("without_figures")  # the page holds SVG
 def test_a_full_tier_stays_small_and_sorts(open_report: Open, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     relevant = {f"document-{i}-of-a-long-name": 1 for i in range(40)}
     ranks: dict[str, tuple[int | None, ...]] = dict.fromkeys(relevant, (123, 4567, None))
@@ -283,7 +284,6 @@ def test_a_full_tier_stays_small_and_sorts(open_report: Open, tmp_path: Path, mo
         return tuple(replace(c, text=text, relevant=relevant, first_ranks=ranks, second_ranks=ranks) for c in cases)
 
     monkeypatch.setattr(drilldown, "drill_down", with_long_texts)
-    monkeypatch.setattr(figures, "save", lambda _, stem: stem)  # the page holds SVG; files of figures cost time only
     path = write_report(Analysis(large_results(tmp_path, seeds=2), iterations=20))
     assert path.stat().st_size < 10 * 2**20
     page = open_report(path, viewport={"width": 360, "height": 740})

@@ -13,7 +13,8 @@ from typing import Any
 import pytest
 from support.experiments import write_tiny_experiment
 from support.reranking import long_collection, write_invented, written
-from support.scripts import SCRIPTS, Done, call_script
+from support.scripts import SCRIPTS, Done, call_script, successful
+from support.trainings import KilledError
 
 from unimoe.models.unimodel import UnimodelForExp1
 from unimoe.results import DrillDown, EvalResult, write_result
@@ -79,10 +80,6 @@ def kill_after(count: int, data: Path, output_dir: Path) -> None:
         process.send_signal(signal.SIGKILL)
 
 
-class KilledError(BaseException):
-    """Stands for the end of the process, which no command can catch."""
-
-
 def crash_before_the_result(data: Path, output_dir: Path) -> None:
     """Evaluate, and die when everything is scored and the run is written."""
 
@@ -112,8 +109,7 @@ def test_killed_at_any_shard_it_goes_on_and_ends_the_same(
     kill_after(2, data, tmp_path)
     finished = len(shards(tmp_path))
     assert 2 <= finished < SHARDS
-    again = evaluate(data, tmp_path)
-    assert again.returncode == 0, again.stderr
+    successful(evaluate(data, tmp_path))
     assert len(scored) == SHARDS - finished
     assert written(tmp_path) == written(undisturbed)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import random
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -15,14 +15,14 @@ from safetensors.torch import load_file
 from support.biencoders import toy_training
 from support.experiments import tiny_experiment
 from support.heads import topics_folder, toy_config, toy_data
+from support.studies import cross_encoder_config
 from support.tiny_encoders import save_tiny_encoder
+from support.trainings import CPU, KilledError, kill_after, of_the_weights
 from support.translators import small_config, small_split
 
 from unimoe.config import Experiment
 from unimoe.config.files import overridden, parse_config
 from unimoe.models.loader import ModelLoader
-from unimoe.models.unimodel import UnimodelForExp1
-from unimoe.studies.cross_encoder.config import CrossEncoderConfig
 from unimoe.studies.cross_encoder.evaluation import training_of
 from unimoe.studies.cross_encoder.training.data import load_cross_encoder_data
 from unimoe.studies.heads.config import TrainConfig, methods, original_recipe
@@ -30,32 +30,15 @@ from unimoe.studies.heads.trainer import HeadTrainer
 from unimoe.studies.translator.config import CLOSED_FORMS, MODELS
 from unimoe.studies.translator.training.trainer import TranslatorTrainer
 from unimoe.training.examples import load_training_data
-from unimoe.training.loop import Facts, OnStep, Training
+from unimoe.training.loop import Training
 from unimoe.training.trainer import ArmTraining
 
 pytestmark = pytest.mark.usefixtures("one_thread", "tmp_cache")
 
-CPU = torch.device("cpu")
 KILLS = 2
 
 Make = Callable[[Path, Path], Training]
 """Makes a training: of data in one folder, with its outputs in another."""
-
-
-class KilledError(Exception):
-    """What ends a training between two steps."""
-
-
-class OfTheWeights:
-    """A score on dev that depends on every bit of the adapters, and so on the whole training up to here."""
-
-    def prepare(self) -> None:
-        """Nothing to bring."""
-
-    def __call__(self, model: UnimodelForExp1) -> Mapping[str, float]:
-        """One measure."""
-        adapters = (weight for name, weight in model.named_parameters() if "lora_" in name)
-        return {"score": sum(float(weight.detach().double().sum()) for weight in adapters) % 1}
 
 
 def arm(name: str, *settings: str) -> Make:
@@ -65,7 +48,7 @@ def arm(name: str, *settings: str) -> Make:
         loader = ModelLoader(experiment, CPU, torch.float32)
         examples = load_training_data(experiment)
         return ArmTraining(
-            experiment, name, 0, loader.fresh_base(), examples, loader.frozen_layers, score_on_dev=OfTheWeights()
+            experiment, name, 0, loader.fresh_base(), examples, loader.frozen_layers, score_on_dev=of_the_weights
         )
 
     return make
@@ -88,17 +71,7 @@ def cross_encoder(data: Path, out: Path, **changes: Any) -> Training:
     if not encoder.exists():
         save_tiny_encoder(encoder)
         topics_folder(topics, {"train": 24, "dev": 6, "test": 6})
-    raw = {
-        "output_dir": str(out),
-        "model": {"base": str(encoder), "max_length": 48},
-        "lists": {"source": f"path:{topics}", "max_docs": 4},
-        "evaluation": {"depth": 6},
-        "batch_size": 5,
-        "max_steps": 8,
-        "learning_rate": 1e-3,
-        "eval_every": 2,
-    }
-    config = parse_config(CrossEncoderConfig, raw | changes, source="test")
+    config = cross_encoder_config(encoder, topics, out, **changes)
     return training_of(config, load_cross_encoder_data(config), CPU)
 
 
@@ -149,14 +122,6 @@ KINDS: dict[str, Make] = {
 @pytest.fixture(scope="module")
 def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("data")
-
-
-def kill_after(moment: int) -> OnStep:
-    def on_step(step: int, facts: Facts) -> None:
-        if step == moment:
-            raise KilledError
-
-    return on_step
 
 
 def assert_close(found: Any, expected: Any) -> None:

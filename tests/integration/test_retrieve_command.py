@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from support.experiments import write_tiny_experiment
 from support.reranking import invented, write_invented, written
-from support.scripts import Done, assert_refused, call_script
+from support.scripts import Done, assert_refused, call_script, call_unimoe, successful
 from support.sources import SMALL, write_msmarco
 
 import unimoe
@@ -38,8 +38,8 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def retrieve(data: Path, output_dir: Path, *more: str | Path, datasets: str = "toy") -> Done:
-    return call_script(
-        str(Path(unimoe.__file__).with_name("__main__.py")), "retrieve", "--dataset", datasets,
+    return call_unimoe(
+        "retrieve", "--dataset", datasets,
         "--output-dir", output_dir, "--set", "encoder.dtype=float32", *more,
         UNIMOE_DATA=str(data), UNIMOE_CACHE=str(data / "cache"),
     )  # fmt: skip
@@ -116,8 +116,7 @@ class TestKeeping:
         output_dir, first = done
         before = written(output_dir / "bm25")
         times = {path: path.stat().st_mtime_ns for path in output_dir.rglob("*.json")}
-        again = retrieve(data, output_dir, datasets="toy,other")
-        assert again.returncode == 0, again.stderr
+        again = successful(retrieve(data, output_dir, datasets="toy,other"))
         assert again.stdout == first.stdout
         assert again.stderr.count("already done") == 6
         assert written(output_dir / "bm25") == before
@@ -141,18 +140,16 @@ class TestKeeping:
         retrieve(folder, tmp_path / "out")
         corpus = folder / "toy" / "corpus.jsonl"
         corpus.write_text(corpus.read_text(encoding="utf-8").replace("ba", "bo"), encoding="utf-8")
-        again = retrieve(folder, tmp_path / "out")
-        assert again.returncode == 0, again.stderr
+        again = successful(retrieve(folder, tmp_path / "out"))
         assert "already done" not in again.stderr
 
 
 class TestPools:
     def test_a_sample_is_in_every_identity_and_bm25_searches_it_too(self, data: Path, tmp_path: Path) -> None:
-        ended = retrieve(
+        ended = successful(retrieve(
             data, tmp_path, "--set", "retrieval.corpus_sample=20", "--set", "retrieval.test_size=0.5",
             "--set", "retrieval.use_small_eval_set=true", "--set", "retrieval.subset_size=12",
-        )  # fmt: skip
-        assert ended.returncode == 0, ended.stderr
+        ))  # fmt: skip
         found = [result(tmp_path, arm) for arm in ARMS]
         assert [r.identity.pool for r in found] == [12, 12, 12]
         assert all(len(r.per_query) == 4 for r in found)
@@ -166,8 +163,7 @@ class TestPools:
     def test_ms_marco_with_the_shipped_settings(self, data: Path, tmp_path: Path) -> None:
         folder = write_msmarco(tmp_path / "passages", SMALL)
         name = folder.name
-        ended = retrieve(data, tmp_path / "out", "--config", "retrieval/seed002", datasets=f"path:{folder}@dev")
-        assert ended.returncode == 0, ended.stderr
+        successful(retrieve(data, tmp_path / "out", "--config", "retrieval/seed002", datasets=f"path:{folder}@dev"))
         found = result(tmp_path / "out", ARMS[1], name)
         assert (found.main_metric, found.identity.split, found.identity.pool) == ("mrr@10", "dev", None)
         assert (found.identity.experiment, len(found.per_query)) == ("seed002", 1)  # the other query is to train on
@@ -195,16 +191,16 @@ class TestCheckpoint:
         config = write_tiny_experiment(folder)
 
         def train(arm: str) -> Path:
-            ended = call_script("train.py", "--config", config, "--arm", arm, "--output-dir", folder / "outputs")
-            assert ended.returncode == 0, ended.stderr
+            ended = successful(
+                call_script("train.py", "--config", config, "--arm", arm, "--output-dir", folder / "outputs")
+            )
             return Path(ended.stdout.strip())
 
         return train
 
     def test_an_arm_of_an_experiment_embeds(self, data: Path, tmp_path: Path, trained: Callable[[str], Path]) -> None:
         checkpoint = trained("emb_only_r8")
-        ended = retrieve(data, tmp_path, "--checkpoint", checkpoint)
-        assert ended.returncode == 0, ended.stderr
+        successful(retrieve(data, tmp_path, "--checkpoint", checkpoint))
         for arm in ("emb_only_r8", "emb_only_r8+bm25"):
             found = result(tmp_path, arm, seed=0)
             assert (found.identity.checkpoint, found.training is not None) == ("last", True)
@@ -220,10 +216,6 @@ class TestBadInput:
     @pytest.mark.parametrize(
         ("more", "code", "words"),
         [
-            (["--dataset", "toyy"], 2, ["unknown collection 'toyy'"]),
-            (["--dataset", "toy,toy@dev"], 2, ["toy is named with the splits test and dev"]),
-            (["--dataset", "toy@tset"], 2, ["no split 'tset'", "did you mean 'test'?"]),
-            (["--dataset", ","], 2, ["--dataset is empty"]),
             (["--encoder", "bundled:all-minilm"], 3, ["'bundled:all-minilm'", "did you mean"]),
             (["--encoder", "/no/such/folder"], 3, ["/no/such/folder"]),
             (["--encoder", "x", "--checkpoint", "y"], 2, ["--encoder or --checkpoint, not both"]),
@@ -295,8 +287,7 @@ class TestPythonFunction:
         monkeypatch.delitem(sys.modules, "my_encoders", raising=False)
 
     def test_a_function_is_an_encoder_as_any(self, data: Path, tmp_path: Path) -> None:
-        done = retrieve(data, tmp_path / "out", "--encoder", "python:my_encoders:letters")
-        assert done.returncode == 0, done.stderr
+        successful(retrieve(data, tmp_path / "out", "--encoder", "python:my_encoders:letters"))
         found = result(tmp_path / "out", "letters")
         assert str(found.identity.base_model).startswith("python:my_encoders:letters@")
         from_python = unimoe.evaluate_encoder(importlib.import_module("my_encoders").letters, COLLECTION)
@@ -322,6 +313,4 @@ class TestPythonFunction:
         self, data: Path, tmp_path: Path, name: str, code: int, words: str
     ) -> None:
         done = retrieve(data, tmp_path / "out", "--encoder", f"python:my_encoders:{name}")
-        assert done.returncode == code, done.stderr
-        assert words in done.stderr
-        assert "Traceback" not in done.stderr
+        assert_refused(done, code, words, silent=False)

@@ -74,50 +74,39 @@ def indented(code: str) -> str:
     return "".join(f"    {line}\n" for line in code.strip().splitlines())
 
 
-def stopped_at(folder: Path, work: str, number: int = signal.SIGTERM) -> Done:
-    return stopped(folder, [sys.executable, "-c", COMMAND.format(work=indented(work))], number)
-
-
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_a_signal_ends_a_command_with_a_line_and_no_temporary_file(tmp_path: Path, number: int) -> None:
-    work = """
-with atomic_path(Path("some.json")):
-    begun()
-    time.sleep(60)
-"""
-    done = stopped_at(tmp_path, work, number)
-    assert (done.returncode, done.stdout, done.stderr) == (130, "", LINE)
-    assert [path.name for path in tmp_path.iterdir()] == ["begun"]
-
-
-def test_a_command_that_swallows_every_exception_is_cut_off(tmp_path: Path) -> None:
-    done = stopped_at(tmp_path, NOT_TO_BE_STOPPED)
-    assert (done.returncode, done.stderr) == (130, LINE)
-
-
-def test_a_thread_that_does_not_end_is_cut_off(tmp_path: Path) -> None:
-    work = """
-import threading
-threading.Thread(target=time.sleep, args=(60,)).start()
-begun()
-time.sleep(60)
-"""
-    done = stopped_at(tmp_path, work)
-    assert (done.returncode, done.stderr) == (130, LINE)
-
-
-@pytest.mark.parametrize("then", ["pass", "raise ValueError", "raise DataError('of what did not happen')"])
-def test_a_signal_that_was_swallowed_is_what_the_command_ends_with(tmp_path: Path, then: str) -> None:
-    work = f"""
+SWALLOWED = """
 from unimoe.core.errors import DataError
 try:
     begun()
     time.sleep(60)
 except BaseException:
-    {then}
+    {}
 """
-    done = stopped_at(tmp_path, work)
-    assert (done.returncode, done.stderr) == (130, LINE)
+WORK = {
+    "between two steps": """
+with atomic_path(Path("some.json")):
+    begun()
+    time.sleep(60)
+""",
+    "in what swallows every exception": NOT_TO_BE_STOPPED,
+    "beside a thread that does not end": """
+import threading
+threading.Thread(target=time.sleep, args=(60,)).start()
+begun()
+time.sleep(60)
+""",
+    "swallowed": SWALLOWED.format("pass"),
+    "another error in its place": SWALLOWED.format("raise ValueError"),
+    "an error of the user's in its place": SWALLOWED.format("raise DataError('of what did not happen')"),
+}
+
+
+@pytest.mark.parametrize("work", WORK)
+def test_a_signal_ends_a_command_with_a_line_and_no_temporary_file(tmp_path: Path, work: str) -> None:
+    number = signal.SIGINT if work == "between two steps" else signal.SIGTERM
+    done = stopped(tmp_path, [sys.executable, "-c", COMMAND.format(work=indented(WORK[work]))], number)
+    assert (done.returncode, done.stdout, done.stderr) == (130, "", LINE)
+    assert [path.name for path in tmp_path.iterdir()] == ["begun"]
 
 
 @pytest.mark.parametrize("function", ["slow", "stubborn"])

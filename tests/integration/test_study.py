@@ -1,4 +1,4 @@
-"""A researcher's own study as one YAML file: looks that end it early, a plan, a kill, and what is refused."""
+"""A researcher's own study as one YAML file, and the shipped one of bi-encoders with settings chosen on dev."""
 
 from __future__ import annotations
 
@@ -7,60 +7,31 @@ import json
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
-from support.heads import topics_folder
-from support.scripts import Done, assert_refused, call_script
-from support.tiny_encoders import save_tiny_encoder
+from support.biencoders import toy_keys
+from support.scripts import Done, assert_refused, call_script, call_unimoe, successful
+from support.studies import encoder_study, loss_study
 
-import unimoe
 from unimoe.analysis.gates.definitions import load_gates
+from unimoe.config.files import load_config
+from unimoe.core.errors import DataError
+from unimoe.core.trec import ranked, read_qrels, read_run
 from unimoe.results import read_result
 from unimoe.results.folder import load_all_results
+from unimoe.studies.biencoder.config import BiEncoderConfig
+from unimoe.studies.biencoder.family import BiEncoderFamily
+from unimoe.studies.biencoder.training.checkpoint import read_biencoder
 from unimoe.studies.common.runner import StudyRunner
 from unimoe.studies.common.study import load_study
-from unimoe.studies.cross_encoder.family import CrossEncoderFamily
-from unimoe.training.loop import Training
+from unimoe.studies.common.table import study_table
 
-UNIMOE = str(Path(unimoe.__file__).with_name("__main__.py"))
 pytestmark = pytest.mark.usefixtures("one_thread", "tmp_cache")
 
 
-def study_file(folder: Path, **changes: Any) -> Path:
-    """Two losses at two rates on a toy collection with a tiny encoder: steps of milliseconds."""
-    topics = folder / "topics"
-    if not topics.exists():
-        save_tiny_encoder(folder / "encoder")
-        topics_folder(topics, {"train": 24, "dev": 6, "test": 12})
-    raw: dict[str, Any] = {
-        "name": "mine",
-        "family": "cross_encoder",
-        "output_dir": str(folder / "out"),
-        "base": {
-            "model": {"base": str(folder / "encoder"), "max_length": 48},
-            "loss.mini_batch_size": 8,
-            "lists": {"source": f"path:{topics}", "max_docs": 4},
-            "evaluation.depth": 6,
-            "batch_size": 4,
-            "max_steps": 4,
-            "eval_every": 2,
-        },
-        "arms": {"softmax": {"set": {"loss.name": "softmax"}}, "listnet": {"set": {"loss.name": "listnet"}}},
-        "grid": {"learning_rate": [1e-5, 1e-3]},
-        "seeds": 2,
-        "baselines": ["bm25", "softmax"],
-    }
-    file = folder / "study.yaml"
-    file.write_text(json.dumps(raw | changes), encoding="utf-8")
-    return file
-
-
 def run(file: Path, *more: str | Path) -> Done:
-    return call_script(UNIMOE, "study", file, "--device", "cpu", "--threads", "1", *more)
-
-
-def scores(folder: Path) -> dict[tuple[str, int | None], dict[str, float]]:
-    return {(one.config_name, one.seed): one.per_query for one in load_all_results(folder).everything}
+    return call_unimoe("study", file, "--device", "cpu", "--threads", "1", *more)
 
 
 @pytest.mark.parametrize("shared", [True, False])
@@ -68,8 +39,9 @@ def test_a_gate_that_has_its_label_ends_the_study(shared: bool, tmp_path: Path) 
     """Nothing is trained so well in four steps that it beats BM25 by .9, so the first look decides."""
     gate = {"system": "listnet", "baseline": "bm25", "margin": 0.9}
     of_study, own = {"looks": [3, 5], "gates": {"g": gate}}, {"gates": {"g": {**gate, "looks": [3, 5]}}}
-    done = run(study_file(tmp_path, seeds=5, **(of_study if shared else own)))
-    assert done.returncode == 0, done.stderr
+    done = successful(
+        run(loss_study(tmp_path, seeds=5, grid={"learning_rate": [1e-3]}, **(of_study if shared else own)))
+    )
     assert "Every gate has its label: seeds 3, 4 would change nothing" in done.stderr
     assert load_all_results(tmp_path / "out").seeds("softmax", "reranking/topics") == (0, 1, 2)
     assert "gate: " in done.stdout
@@ -79,7 +51,7 @@ def test_a_gate_that_has_its_label_ends_the_study(shared: bool, tmp_path: Path) 
 
 
 def test_the_result_says_which_study_it_is_of(tmp_path: Path) -> None:
-    assert run(study_file(tmp_path, caveats=["toy"]), "--seeds", "1").returncode == 0
+    assert run(loss_study(tmp_path, caveats=["toy"]), "--seeds", "1").returncode == 0
     (path,) = (tmp_path / "out" / "listnet" / "seed_0" / "results" / "reranking").glob("topics.json")
     result = read_result(path)
     assert (result.identity.experiment, result.caveats) == ("mine", ["toy"])
@@ -90,8 +62,7 @@ def test_the_result_says_which_study_it_is_of(tmp_path: Path) -> None:
 
 
 def test_a_plan_trains_nothing_and_says_what_all_would_cost(tmp_path: Path) -> None:
-    done = run(study_file(tmp_path), "--plan")
-    assert done.returncode == 0, done.stderr
+    done = successful(run(loss_study(tmp_path), "--plan"))
     assert "softmax: 2 trainings on dev and 2 that are tested" in done.stdout
     assert "In all about" in done.stdout
     assert not (tmp_path / "out").exists()
@@ -99,38 +70,9 @@ def test_a_plan_trains_nothing_and_says_what_all_would_cost(tmp_path: Path) -> N
 
 def test_settings_on_dev_alone_are_not_tested(tmp_path: Path) -> None:
     gates = {"g": {"system": "softmax", "baseline": "bm25", "margin": 0}}
-    done = run(study_file(tmp_path, gates=gates), "--seeds", "0", "--only", "softmax")
-    assert done.returncode == 0, done.stderr
+    done = successful(run(loss_study(tmp_path, gates=gates), "--seeds", "0", "--only", "softmax"))
     assert "learning_rate 0.001" in done.stdout
     assert not [*(tmp_path / "out").rglob("*.trec")]
-
-
-def test_a_killed_study_ends_with_the_same_scores(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    study = load_study(study_file(tmp_path))
-    StudyRunner(CrossEncoderFamily(study, torch.device("cpu"))).run()
-    file = load_study(tmp_path / "study.yaml", [], {"output_dir": str(tmp_path / "killed")})
-    advance, taken = Training._advance, 0
-
-    def killed(self: Training, *given: Any) -> None:
-        nonlocal taken
-        taken += 1
-        if taken % 7 == 0:
-            raise KeyboardInterrupt
-        advance(self, *given)
-
-    monkeypatch.setattr(Training, "_advance", killed)
-    kills = 0
-    while True:
-        try:
-            StudyRunner(CrossEncoderFamily(file, torch.device("cpu"))).run()
-            break
-        except KeyboardInterrupt:
-            kills += 1
-    assert kills >= 3
-    expected, found = scores(tmp_path / "out"), scores(tmp_path / "killed")
-    assert found.keys() == expected.keys()
-    for place, values in expected.items():
-        assert found[place] == pytest.approx(values, abs=1e-6)
 
 
 @pytest.mark.parametrize(
@@ -149,12 +91,78 @@ def test_mistakes_are_one_line_before_anything_is_trained(
     changes: dict[str, Any], code: int, words: tuple[str, ...], tmp_path: Path
 ) -> None:
     for more in ((), ("--plan",)):
-        assert_refused(run(study_file(tmp_path, **changes), *more), code, *words)
+        assert_refused(run(loss_study(tmp_path, **changes), *more), code, *words)
     assert not [*tmp_path.rglob("*.safetensors.json")]
     assert not (tmp_path / "out" / "tuning").exists()
 
 
 def test_a_gate_that_cannot_be_is_refused_before_data_are_loaded(tmp_path: Path) -> None:
     gate = {"system": "listnet", "baseline": "softmax", "margin": 0.0}
-    file = study_file(tmp_path, seeds=5, gates={"g": {**gate, "looks": [3, 8]}})
+    file = loss_study(tmp_path, seeds=5, gates={"g": {**gate, "looks": [3, 8]}})
     assert_refused(run(file, "--set", "lists.source=path:nowhere"), 2, "gates.g", "the last look is at 8 seeds")
+
+
+def test_the_seed_s_recipe() -> None:
+    recipe = load_config(BiEncoderConfig, Path("biencoder/seed002"))
+    assert (recipe.encoder.base, recipe.encoder.pooling, recipe.out_dim) == ("microsoft/deberta-v3-small", "mean", 256)
+    assert (recipe.batch_size, recipe.accumulation, recipe.epochs, recipe.schedule) == (32, 4, 3, "constant")
+    assert (recipe.loss.margin, recipe.loss.temperature, recipe.loss.symmetric) == (0.1, 0.05, True)
+    assert (recipe.learning_rate, recipe.weight_decay, recipe.max_grad_norm) == (2e-5, 0.01, 1.0)
+    assert (recipe.query_length, recipe.document_length, recipe.corpus_sample) == (32, 128, 150_000)
+
+
+def hits_of_grade_2(folder: Path, seed: str, arm: str = "encoder*") -> float:
+    """The share of test queries that have their one document of grade 2 among the first ten."""
+    runs = (folder / "out").glob(f"{arm}/{seed}/runs/retrieval/*.trec")
+    (path,) = (path for path in runs if "+bm25" not in str(path))
+    judged = read_qrels(folder / "collection" / "qrels" / "test.tsv")
+    best = {query: next(d for d, grade in grades.items() if grade == 2) for query, grades in judged.items()}
+    run = read_run(path)
+    return float(np.mean([best[query] in ranked(run[query])[:10] for query in best]))
+
+
+def test_the_best_on_dev_is_trained_with_every_seed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    small = {"freeze_base": True, "epochs": 1}
+    settings = {"still": small | {"learning_rate": 1e-9}, "layer": small | {"learning_rate": 3e-2, "epochs": 4}}
+    file = encoder_study(tmp_path, toy_keys(tmp_path) | {"relevance_threshold": 2}, settings)
+    out = tmp_path / "out"
+    study = load_study(file, [], {"seeds": 2, "output_dir": str(out)})
+    runner = StudyRunner(BiEncoderFamily(study, torch.device("cpu")))
+    chosen = runner.run()
+    assert chosen["biencoder"].setting.name == "layer"
+    tried = chosen["biencoder"].tried
+    assert tried["layer"]["val"] > max(tried["layer"]["start"], tried["still"]["val"])
+    results = load_all_results(out, allow=runner.family.allow)
+    table = study_table(runner.family, results, chosen, runner.family.datasets[0])
+    rows: dict[str, dict[str, Any]] = {
+        row[0].text: dict(zip(table.columns, row, strict=True)) for row in table.groups[0].rows
+    }
+    before = rows[runner.family.aliases["untrained"]]
+    assert {"bm25", "biencoder"} < {*rows}
+    main = "recall_of_retrieved@10"
+    assert rows["biencoder"][main].value > before[main].value
+    for seed in (0, 1):
+        assert read_biencoder(out / "biencoder" / f"seed_{seed}" / "checkpoint").seed == seed
+    assert before["Recall@10"].value == pytest.approx(100 * hits_of_grade_2(tmp_path, "seed_none"))
+    found = [hits_of_grade_2(tmp_path, f"seed_{seed}", "biencoder") for seed in (0, 1)]
+    assert rows["biencoder"]["Recall@10"].value == pytest.approx(100 * np.mean(found))
+    runner.report(chosen)
+    assert "biencoder beats encoder" in " ".join(capsys.readouterr().out.split())
+    longer = StudyRunner(BiEncoderFamily(load_study(file, [], {"seeds": 3, "output_dir": str(out)})))
+    with pytest.raises(DataError, match="registers another gate"):
+        longer.run()
+
+
+def test_settings_are_named_on_the_command_line(tmp_path: Path) -> None:
+    done = call_script("tune_biencoder.py", "--only", "layers", "--output-dir", tmp_path)
+    assert_refused(done, 2, "configuration 'layers': unknown", "did you mean 'layer'")
+
+
+def test_the_script_runs_the_shipped_study(tmp_path: Path) -> None:
+    base = toy_keys(tmp_path) | {"encoder": {"base": str(tmp_path / "encoder"), "dtype": "float32"}}
+    config = tmp_path / "base.yaml"
+    config.write_text(json.dumps(base), encoding="utf-8")
+    given = ("--config", config, "--only", "all-layers,all-layers-hard", "--seeds", "1", "--device", "cpu")
+    done = successful(call_script("tune_biencoder.py", *given, "--output-dir", tmp_path / "tuned"))
+    assert "all-layers-hard" in done.stdout
+    assert "biencoder beats encoder" in " ".join(done.stdout.split())

@@ -57,9 +57,7 @@ def launched(launcher: list[str], *arguments: str, **environment: str) -> subpro
             id="accelerate",
         ),
         pytest.param(
-            TORCHRUN,
-            ["training.ranking.loss=score_es", "arms.joint_r8.aggregation=ortho_lora"],
-            id="sampled loss",
+            TORCHRUN, ["training.ranking.loss=score_es", "arms.joint_r8.aggregation=ortho_lora"], id="sampled loss"
         ),
     ],
 )

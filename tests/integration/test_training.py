@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import importlib.util
 import json
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -14,7 +14,8 @@ import pytest
 import safetensors.torch
 import torch
 from support.experiments import tiny_experiment
-from support.scripts import call_script
+from support.scripts import call_script, successful
+from support.trainings import CPU, KilledError, Scorer, of_the_weights, train
 
 from unimoe.config import Experiment
 from unimoe.config.files import overridden, parse_config
@@ -23,18 +24,10 @@ from unimoe.evaluation.dev_eval import DevEvaluation
 from unimoe.models.batched import BatchedDecoder
 from unimoe.models.checkpoint import ADAPTER_FILE, read_checkpoint
 from unimoe.models.loader import ModelLoader
-from unimoe.models.unimodel import UnimodelForExp1
 from unimoe.training.examples import TrainingData, load_training_data
-from unimoe.training.loop import Facts
-from unimoe.training.trainer import DevScorer, train_arm
+from unimoe.training.trainer import DevScorer
 
 pytestmark = pytest.mark.usefixtures("one_thread")
-
-CPU = torch.device("cpu")
-
-
-class KilledError(Exception):
-    """Stands for a process that ends between two steps."""
 
 
 @pytest.fixture(scope="module")
@@ -53,24 +46,6 @@ def changed(experiment: Experiment, folder: Path, *overrides: str) -> Experiment
     )
 
 
-def train(
-    experiment: Experiment,
-    data: TrainingData,
-    arm: str = "rank_only_r8",
-    die_after: int | None = None,
-    score_on_dev: DevScorer | None = None,
-) -> Path:
-    def on_step(step: int, _: Facts) -> None:
-        if step == die_after:
-            raise KilledError
-
-    loader = ModelLoader(experiment, CPU, torch.float32)
-    return train_arm(
-        experiment, arm, 0, base=loader.fresh_base(), data=data, frozen_layers=loader.frozen_layers, on_step=on_step,
-        score_on_dev=score_on_dev,
-    )  # fmt: skip
-
-
 def log(checkpoint: Path, name: str = "train.jsonl") -> list[dict[str, Any]]:
     lines = (checkpoint.parent / "logs" / name).read_text(encoding="utf-8").splitlines()
     return [json.loads(line) for line in lines]
@@ -85,32 +60,10 @@ def differing(one: Path, other: Path) -> list[str]:
     return [name for name, weight in weights(one).items() if not torch.equal(weight, there[name])]
 
 
-class Scorer:
-    """A scorer that needs no collection."""
-
-    def __init__(self, score: Callable[[UnimodelForExp1], float]) -> None:
-        self._score = score
-
-    def prepare(self) -> None:
-        """Nothing to bring."""
-
-    def __call__(self, model: UnimodelForExp1) -> Mapping[str, float]:
-        """One measure."""
-        return {"score": self._score(model)}
-
-
 def scripted(scores: list[float]) -> DevScorer:
     """Says what it is told, whatever the model."""
     values: Iterator[float] = iter(scores)
     return Scorer(lambda model: next(values))
-
-
-def sum_of_weights(model: UnimodelForExp1) -> float:
-    """Depends on every bit of the adapters, and so on the whole training up to here."""
-    return sum(float(w.detach().double().sum()) for name, w in model.named_parameters() if "lora_" in name) % 1
-
-
-of_the_weights = Scorer(sum_of_weights)
 
 
 class TestWhatItLeaves:
@@ -223,14 +176,13 @@ class TestResume:
             train(changed(experiment, tmp_path / "no", "arms.rank_only_r8.loss=marginmse"), binary)
 
     @pytest.mark.parametrize(
-        ("setting", "words"),
+        ("setting", "words", "die_after"),
         [
-            ("training.schedule=cosine", "training.schedule was 'linear' there and is 'cosine' here"),
-            ("arms.rank_only_r8.learning_rate=0.5", "arms.rank_only_r8.learning_rate was 0.01 there and is 0.5 here"),
+            ("training.schedule=cosine", "training.schedule was 'linear' there and is 'cosine' here", 3),
+            ("arms.rank_only_r8.learning_rate=0.5", "learning_rate was 0.01 there and is 0.5 here", None),
         ],
-        ids=["schedule", "learning rate"],
+        ids=["state", "checkpoint"],
     )
-    @pytest.mark.parametrize("die_after", [3, None], ids=["state", "checkpoint"])
     def test_another_config_is_refused_by_its_first_difference(
         self,
         experiment: Experiment,
@@ -344,20 +296,17 @@ class TestScripts:
         config, output_dir = write_tiny_experiment(tmp_path), tmp_path / "outputs"
         options = ["training.evaluate_every=3", "training.dev={queries: 5, depth: 3, pool: 40}"]
         overrides = [word for option in options for word in ("--set", option)]
-        done = call_script("train.py", "--config", config, "--arm", "joint_r8", *overrides)
-        assert done.returncode == 0, done.stderr
+        done = successful(call_script("train.py", "--config", config, "--arm", "joint_r8", *overrides))
         folder = output_dir / "joint_r8" / "seed_0"
         assert done.stdout.strip() == str(folder / "checkpoint")
         for line in log(folder / "checkpoint", "dev.jsonl"):
             parts = [line["reranking/ndcg@10"], line["embedding/ndcg@10"]]
             assert line["dev_score"] == pytest.approx(sum(parts) / 2)
-        best = call_script("evaluate.py", "--checkpoint", folder / "checkpoint-best", "--task", "reranking")
-        assert best.returncode == 0, best.stderr
+        successful(call_script("evaluate.py", "--checkpoint", folder / "checkpoint-best", "--task", "reranking"))
         result = json.loads((folder / "results" / "reranking" / "apidocs.json").read_text(encoding="utf-8"))
         assert result["identity"]["checkpoint"] == "best"
         other = call_script("evaluate.py", "--checkpoint", folder / "checkpoint", "--task", "reranking")
         assert other.returncode == 3  # the first stage's own result has been printed by then
         assert "holds another evaluation (checkpoint 'best' there, 'last' here)" in other.stderr
         elsewhere = ["--output-dir", str(tmp_path / "last")]
-        last = call_script("evaluate.py", "--checkpoint", folder / "checkpoint", "--task", "reranking", *elsewhere)
-        assert last.returncode == 0, last.stderr
+        successful(call_script("evaluate.py", "--checkpoint", folder / "checkpoint", "--task", "reranking", *elsewhere))

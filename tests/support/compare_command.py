@@ -8,14 +8,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from support.runs import (
-    random_qrels,
-    random_run,
-    write_arms,
-)
-from support.scripts import Done, call_script
-
-import unimoe
+from support.runs import random_qrels, random_run, write_arms
+from support.scripts import Done, call_unimoe
 
 Arms = tuple[list[Path], list[Path], Path]
 
@@ -23,11 +17,8 @@ DATASETS = {"dl19": 24, "dl20": 30, "cran": 36}
 """Queries of each dataset of the systems."""
 
 
-MAIN = str(Path(unimoe.__file__).with_name("__main__.py"))
-
-
 def compare(*arguments: str | Path) -> Done:
-    return call_script(MAIN, "compare", *arguments)
+    return call_unimoe("compare", *arguments)
 
 
 def compare_arms(arms: Arms, *more: str | Path) -> Done:

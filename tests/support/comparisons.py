@@ -10,17 +10,10 @@ from typing import Any
 import torch
 from safetensors.torch import load_file
 
-from unimoe.results.folder import load_all_results
+from unimoe.results import read_result, result_files
 
 _TIMES = {"s", "peak MB", "µs/query"}
 """Columns of tables that differ between two runs."""
-
-
-def assert_same_comparison(here: Path, there: Path, results: str = ".") -> None:
-    """Two folders of a comparison hold the same; ``results`` is the folder in them that holds the arms."""
-    assert {".safetensors", ".trec", ".csv"} <= {path.suffix for path in _files(here)}
-    assert_same_files(here, there)
-    assert _scores(there / results) == _scores(here / results)
 
 
 def assert_same_files(here: Path, there: Path) -> None:
@@ -42,6 +35,20 @@ def assert_same_files(here: Path, there: Path) -> None:
         assert "/folders/" not in path.read_text(), f"{path} names a worker's folder"
 
 
+def assert_same_results(here: Path, there: Path) -> None:
+    """Two output folders hold the same results, runs, judgments and weights."""
+    paths = result_files(here)
+    assert [path.relative_to(here) for path in paths] == [path.relative_to(there) for path in result_files(there)]
+    parts = {"aggregate", "per_query", "per_query_metrics", "identity", "truncated_queries"}
+    for path in paths:
+        own, other = read_result(path), read_result(there / path.relative_to(here))
+        assert own.model_dump(include=parts) == other.model_dump(include=parts), path
+        assert own.provenance.hashes == other.provenance.hashes, path
+    for pattern in ("*.trec", "*.safetensors", "adapter_config.json", "*.qrels"):
+        for path in sorted(here.rglob(pattern)):
+            assert (there / path.relative_to(here)).read_bytes() == path.read_bytes(), path
+
+
 def _files(folder: Path) -> set[Path]:
     return {
         path.relative_to(folder) for path in folder.rglob("*.*") if path.is_file() and not path.name.startswith(".")
@@ -55,9 +62,3 @@ def _rows(path: Path) -> list[dict[str, str]]:
 
 def _choices(path: Path) -> list[dict[str, Any]]:
     return [{key: value for key, value in one.items() if key != "seconds"} for one in json.loads(path.read_text())]
-
-
-def _scores(folder: Path) -> dict[tuple[str, int | None, str, str], dict[str, float]]:
-    return {
-        (one.config_name, one.seed, one.task, one.dataset): one.per_query for one in load_all_results(folder).everything
-    }

@@ -105,7 +105,7 @@ def fake_gpu() -> Iterator[FakeGPU]:
         patch.setattr(Tensor, "numpy", _numpy)
         patch.setattr(Tensor, "backward", _backward)
         patch.setattr(torch.autograd, "grad", lambda outputs, leaf, *_: (torch.zeros_like(leaf),))
-        patch.setattr("unimoe.models.pipeline.ThreadPoolExecutor", _AtOnce)
+        patch.setattr("unimoe.models.batching.ThreadPoolExecutor", _AtOnce)
         with FakeTensorMode(allow_non_fake_inputs=True), gpu:
             yield gpu
 

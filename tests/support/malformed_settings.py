@@ -5,19 +5,7 @@ from __future__ import annotations
 import gzip
 from collections.abc import Iterator
 
-from support.malformed_changes import (
-    DEEP,
-    GATES,
-    JUDGE,
-    LONG,
-    QRELS,
-    RUN,
-    SCORE,
-    TRAIN,
-    TRANSLATE,
-    Case,
-    file,
-)
+from support.malformed_changes import DEEP, GATES, JUDGE, LONG, QRELS, RUN, SCORE, TRAIN, TRANSLATE, Case, file
 
 
 def runs() -> Iterator[tuple[str, Case]]:

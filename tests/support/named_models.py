@@ -6,7 +6,6 @@ from pathlib import Path
 
 from support.scripts import Done, call_script
 
-import unimoe
 from unimoe.results import EvalResult, read_result
 
 FUNCTIONS = """
@@ -99,15 +98,3 @@ def evaluate(data: Path, model: str, output_dir: Path | None, *more: str) -> Don
 
 def result_of(output_dir: Path, arm: str, task: str = "reranking", dataset: str = "toy") -> EvalResult:
     return read_result(output_dir / arm / "seed_none" / "results" / task / f"{dataset}.json")
-
-
-def many_shards(output_dir: Path, model: str = "cross-encoder:ce", dataset: str = "wide") -> list[str]:
-    """The options of a reranking in shards: of 64 pairs by cross-encoders, and by models of token ids of long texts."""
-    exact = ["--set", "model.dtype=float32", "--set", "model.max_length=64", "--set", "evaluation.batch_size=1"]
-    return ["--model", model, "--dataset", dataset, *exact, "--output-dir", str(output_dir)]
-
-
-def environment(data: Path) -> dict[str, str]:
-    source = str(Path(unimoe.__file__).parents[1])  # wherever the process starts
-    own = {"UNIMOE_DATA": str(data), "UNIMOE_CACHE": str(data / "cache")}
-    return own | {"OMP_NUM_THREADS": "1", "PYTHONPATH": source}

@@ -10,7 +10,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from unittest.mock import patch
 
+import unimoe
+
 SCRIPTS = Path(__file__).parents[2] / "scripts"
+MAIN = str(Path(unimoe.__file__).with_name("__main__.py"))
 
 
 @dataclass(frozen=True)
@@ -38,11 +41,23 @@ def call_script(name: str, *arguments: str | Path, **environment: str) -> Done:
     return Done(code, stdout.getvalue(), stderr.getvalue())
 
 
-def assert_refused(done: Done, code: int, *words: str) -> None:
-    """One line on stderr that holds all words, nothing on stdout, no traceback."""
+def call_unimoe(*arguments: str | Path, **environment: str) -> Done:
+    """Run a command as ``unimoe ...`` would."""
+    return call_script(MAIN, *arguments, **environment)
+
+
+def successful(done: Done) -> Done:
+    """Return how a script ended, which must be well."""
+    assert done.returncode == 0, done.stderr
+    return done
+
+
+def assert_refused(done: Done, code: int, *words: str, silent: bool = True) -> None:
+    """The last line on stderr holds all words, and there is no traceback; nor anything on stdout, if ``silent``."""
     assert done.returncode == code, done.stderr
     assert "Traceback" not in done.stderr
     last = done.stderr.strip().splitlines()[-1]
+    assert last.lower().startswith("error: ")
     for word in words:
         assert word in last
-    assert done.stdout == ""
+    assert not (silent and done.stdout)

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from support.tiny_models import HIDDEN, tiny_model, tiny_tokenizer
+from support.tiny_models import saved, seeded, tiny_model, tiny_sizes, tiny_tokenizer
 
 from unimoe.config.base import EncoderConfig
 from unimoe.models.encoder import SentenceEncoder, load_encoder
@@ -20,16 +20,8 @@ def tiny_wordpiece() -> Any:
     from transformers import BertTokenizer
 
     letters = [chr(code) for code in range(33, 127)]
-    words = [
-        "[PAD]",
-        "[UNK]",
-        "[CLS]",
-        "[SEP]",
-        "[MASK]",
-        *letters,
-        *(f"##{letter}" for letter in letters),
-        *_TEXT.split(),
-    ]
+    special = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
+    words = [*special, *letters, *(f"##{letter}" for letter in letters), *_TEXT.split()]
     vocabulary = {word: index for index, word in enumerate(dict.fromkeys(words))}
     return BertTokenizer(vocab=vocabulary, model_max_length=POSITIONS)
 
@@ -39,24 +31,10 @@ def save_tiny_encoder(folder: Path, kind: str = "bert", **settings: Any) -> Path
     from transformers import AutoConfig, AutoModel
 
     tokenizer = tiny_wordpiece()
-    sizes = {
-        "vocab_size": len(tokenizer),
-        "hidden_size": HIDDEN,
-        "intermediate_size": 2 * HIDDEN,
-        "num_hidden_layers": 2,
-        "num_attention_heads": 4,
-        "max_position_embeddings": POSITIONS,
-        "pad_token_id": tokenizer.pad_token_id,
-        "initializer_range": 0.2,  # large enough that texts differ clearly in their embeddings
-    }
-    config = AutoConfig.for_model(kind, **{**sizes, **settings})
+    more = {"max_position_embeddings": POSITIONS, "pad_token_id": tokenizer.pad_token_id} | settings
+    config = AutoConfig.for_model(kind, **tiny_sizes(len(tokenizer), **more))
     auto: Any = AutoModel
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(0)
-        model = auto.from_config(config)
-    model.save_pretrained(folder)
-    tokenizer.save_pretrained(folder)
-    return folder
+    return saved(folder, seeded(lambda: auto.from_config(config)), tokenizer)
 
 
 def save_tiny_decoder(folder: Path) -> Path:
@@ -69,12 +47,9 @@ def save_tiny_decoder(folder: Path) -> Path:
     tokenizer = tiny_tokenizer()
     tokenizer.chat_template = None  # sentence-transformers would write every text as a message
     tokenizer.backend_tokenizer.post_processor = TemplateProcessing(
-        single="$A <|im_end|>",
-        special_tokens=[("<|im_end|>", tokenizer.convert_tokens_to_ids("<|im_end|>"))],
+        single="$A <|im_end|>", special_tokens=[("<|im_end|>", tokenizer.convert_tokens_to_ids("<|im_end|>"))]
     )
-    tiny_model("qwen3", max_position_embeddings=POSITIONS).model.save_pretrained(folder)
-    tokenizer.save_pretrained(folder)
-    return folder
+    return saved(folder, tiny_model("qwen3", max_position_embeddings=POSITIONS).model, tokenizer)
 
 
 def save_sentence_transformer(bare: Path, folder: Path, *modules: Any, pooling: Any = "mean", **options: Any) -> Path:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import cache
 from pathlib import Path
 from typing import Any, Literal
@@ -28,6 +29,27 @@ SENTENCES = [
 ]
 
 
+def tiny_sizes(vocabulary: int, **settings: Any) -> dict[str, Any]:
+    """The sizes of a tiny transformer, and settings of its kind."""
+    sizes = {"vocab_size": vocabulary, "hidden_size": HIDDEN, "intermediate_size": 2 * HIDDEN, "num_hidden_layers": 2}
+    # So large weights that texts differ clearly in their embeddings.
+    return {**sizes, "num_attention_heads": 4, "initializer_range": 0.2, **settings}
+
+
+def seeded(make: Callable[[], Any], seed: int = 0) -> Any:
+    """What ``make`` makes of random numbers of this seed; those of the test go on as they were."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        return make()
+
+
+def saved(folder: Path, model: Any, tokenizer: Any) -> Path:
+    """Write a model and its tokenizer into a folder."""
+    model.save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    return folder
+
+
 def tiny_base(kind: ModelKind = "llama", layers: int = 4, seed: int = 0) -> BaseModel:
     """A random causal language model in float32 with a byte-level tokenizer; equal arguments, equal weights."""
     model = _build(kind, layers, seed).requires_grad_(False).eval()
@@ -38,26 +60,17 @@ def tiny_base(kind: ModelKind = "llama", layers: int = 4, seed: int = 0) -> Base
 def save_tiny_model(folder: Path, kind: ModelKind = "llama", layers: int = 4, seed: int = 0) -> Path:
     """Write model and tokenizer of ``tiny_base`` into ``folder``, a valid ``model.base`` from then on."""
     base = tiny_base(kind, layers, seed)
-    base.model.save_pretrained(folder)
-    base.tokenizer.save_pretrained(folder)
-    return folder
+    return saved(folder, base.model, base.tokenizer)
 
 
 def tiny_model(kind: str, **settings: Any) -> Any:
     """A random causal language model of two layers, of any kind that transformers knows, over the tiny tokenizer."""
     from transformers import AutoConfig, AutoModelForCausalLM
 
-    sizes = {
-        "vocab_size": _trained_tokenizer().get_vocab_size(),
-        "hidden_size": HIDDEN,
-        "intermediate_size": 2 * HIDDEN,
-    }
-    layers = {"num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2, "pad_token_id": 0}
-    config = AutoConfig.for_model(kind, **{**sizes, **layers, "initializer_range": 0.2, **settings})
+    more = {"num_key_value_heads": 2, "pad_token_id": 0} | settings
+    config = AutoConfig.for_model(kind, **tiny_sizes(_trained_tokenizer().get_vocab_size(), **more))
     auto: Any = AutoModelForCausalLM
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(0)
-        return auto.from_config(config).requires_grad_(False).eval()
+    return seeded(lambda: auto.from_config(config)).requires_grad_(False).eval()
 
 
 def tiny_tokenizer() -> Any:
@@ -122,24 +135,18 @@ def _trained_tokenizer() -> Any:
 def _build(kind: ModelKind, layers: int, seed: int) -> Any:
     from transformers import LlamaConfig, LlamaForCausalLM, Qwen3Config, Qwen3ForCausalLM
 
-    settings: dict[str, Any] = {
-        "vocab_size": _trained_tokenizer().get_vocab_size(),
-        "hidden_size": HIDDEN,
-        "intermediate_size": 2 * HIDDEN,
-        "num_hidden_layers": layers,
-        "num_attention_heads": 4,
-        "num_key_value_heads": 2,
-        "head_dim": HIDDEN // 4,
-        "max_position_embeddings": 1024,
-        "tie_word_embeddings": False,
-        "initializer_range": 0.2,  # large enough that texts differ clearly in their embeddings
-        "bos_token_id": None,
-        "eos_token_id": SPECIAL_TOKENS.index("<|im_end|>"),
-        "pad_token_id": SPECIAL_TOKENS.index("<|pad|>"),
-        "dtype": "float32",
-    }
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
-        if kind == "qwen3":
-            return Qwen3ForCausalLM(Qwen3Config(**settings))
-        return LlamaForCausalLM(LlamaConfig(**settings))
+    settings = tiny_sizes(
+        _trained_tokenizer().get_vocab_size(),
+        num_hidden_layers=layers,
+        num_key_value_heads=2,
+        head_dim=HIDDEN // 4,
+        max_position_embeddings=1024,
+        tie_word_embeddings=False,
+        bos_token_id=None,
+        eos_token_id=SPECIAL_TOKENS.index("<|im_end|>"),
+        pad_token_id=SPECIAL_TOKENS.index("<|pad|>"),
+        dtype="float32",
+    )
+    if kind == "qwen3":
+        return seeded(lambda: Qwen3ForCausalLM(Qwen3Config(**settings)), seed)
+    return seeded(lambda: LlamaForCausalLM(LlamaConfig(**settings)), seed)

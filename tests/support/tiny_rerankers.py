@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 from support.tiny_encoders import POSITIONS, tiny_wordpiece
-from support.tiny_models import HIDDEN, SENTENCES, tiny_tokenizer
+from support.tiny_models import HIDDEN, SENTENCES, saved, seeded, tiny_sizes, tiny_tokenizer
 
 PAIRS = [
     (query, document)
@@ -27,20 +27,9 @@ def save_tiny_cross_encoder(folder: Path, labels: int = 1, **settings: Any) -> P
     from transformers import BertConfig, BertForSequenceClassification
 
     tokenizer = tiny_wordpiece()
-    sizes: dict[str, Any] = {
-        "vocab_size": len(tokenizer),
-        "hidden_size": HIDDEN,
-        "intermediate_size": 2 * HIDDEN,
-        "num_hidden_layers": 2,
-        "num_attention_heads": 4,
-        "max_position_embeddings": POSITIONS,
-        "pad_token_id": tokenizer.pad_token_id,
-        "initializer_range": 0.2,
-        "num_labels": labels,
-    }
-    _seeded(lambda: BertForSequenceClassification(BertConfig(**{**sizes, **settings}))).save_pretrained(folder)
-    tokenizer.save_pretrained(folder)
-    return folder
+    more = {"max_position_embeddings": POSITIONS, "pad_token_id": tokenizer.pad_token_id, "num_labels": labels}
+    config = BertConfig(**tiny_sizes(len(tokenizer), **more | settings))
+    return saved(folder, seeded(lambda: BertForSequenceClassification(config)), tokenizer)
 
 
 def save_tiny_dense_cross_encoder(folder: Path, bare: Path, labels: int = 1) -> Path:
@@ -50,15 +39,8 @@ def save_tiny_dense_cross_encoder(folder: Path, bare: Path, labels: int = 1) -> 
     from sentence_transformers.sentence_transformer.modules import Pooling
 
     transformer = Transformer(str(bare))
-    head: Any = _seeded(
-        lambda: Dense(
-            HIDDEN,
-            labels,
-            activation_function=torch.nn.Identity(),
-            module_input_name="sentence_embedding",
-            module_output_name="scores",
-        )
-    )
+    places: dict[str, Any] = {"module_input_name": "sentence_embedding", "module_output_name": "scores"}
+    head = seeded(lambda: Dense(HIDDEN, labels, activation_function=torch.nn.Identity(), **places))
     modules = [transformer, Pooling(HIDDEN, pooling_mode="mean"), head]
     CrossEncoder(modules=modules, device="cpu").save_pretrained(str(folder))
     return folder
@@ -81,9 +63,7 @@ def save_tiny_t5(folder: Path) -> Path:
         eos_token_id=tokenizer.eos_token_id,
     )
     config.decoder_start_token_id = tokenizer.pad_token_id
-    _seeded(lambda: T5ForConditionalGeneration(config)).save_pretrained(folder)
-    tokenizer.save_pretrained(folder)
-    return folder
+    return saved(folder, seeded(lambda: T5ForConditionalGeneration(config)), tokenizer)
 
 
 def tiny_t5_tokenizer() -> Any:
@@ -114,9 +94,7 @@ def save_tiny_score_head(folder: Path, kind: str = "llama", labels: int = 1) -> 
     tokenizer = llama_like_tokenizer()
     config = AutoConfig.for_model(kind, **decoder_sizes(tokenizer), num_labels=labels)
     auto: Any = AutoModelForSequenceClassification
-    _seeded(lambda: auto.from_config(config)).save_pretrained(folder)
-    tokenizer.save_pretrained(folder)
-    return folder
+    return saved(folder, seeded(lambda: auto.from_config(config)), tokenizer)
 
 
 def save_tiny_score_adapter(base: Path, folder: Path) -> Path:
@@ -127,11 +105,10 @@ def save_tiny_score_adapter(base: Path, folder: Path) -> Path:
     tokenizer = llama_like_tokenizer()
     config = AutoConfig.for_model("llama", **decoder_sizes(tokenizer))
     auto: Any = AutoModelForCausalLM
-    _seeded(lambda: auto.from_config(config)).save_pretrained(base)
-    tokenizer.save_pretrained(base)
+    saved(base, seeded(lambda: auto.from_config(config)), tokenizer)
     classifier: Any = AutoModelForSequenceClassification
     lora = LoraConfig(task_type=TaskType.SEQ_CLS, r=4, target_modules=["q_proj", "v_proj"], init_lora_weights=False)
-    _seeded(lambda: get_peft_model(classifier.from_pretrained(base, num_labels=1), lora)).save_pretrained(folder)
+    seeded(lambda: get_peft_model(classifier.from_pretrained(base, num_labels=1), lora)).save_pretrained(folder)
     return folder
 
 
@@ -151,20 +128,5 @@ def llama_like_tokenizer() -> Any:
 
 def decoder_sizes(tokenizer: Any) -> dict[str, Any]:
     """The sizes of a tiny decoder over a tokenizer."""
-    return {
-        "vocab_size": len(tokenizer),
-        "hidden_size": HIDDEN,
-        "intermediate_size": 2 * HIDDEN,
-        "num_hidden_layers": 2,
-        "num_attention_heads": 4,
-        "num_key_value_heads": 2,
-        "max_position_embeddings": 1024,
-        "pad_token_id": tokenizer.pad_token_id,
-        "initializer_range": 0.2,
-    }
-
-
-def _seeded(make: Any) -> Any:
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(0)
-        return make()
+    more = {"num_key_value_heads": 2, "max_position_embeddings": 1024, "pad_token_id": tokenizer.pad_token_id}
+    return tiny_sizes(len(tokenizer), **more)

@@ -208,13 +208,6 @@ class TestLoadModel:
         assert unimoe.load_model(config, device="cpu").prompt_name.startswith("qwen3/query_first@")
 
 
-def test_collections_are_refused_by_name() -> None:
-    with pytest.raises(UsageError, match=r"unknown collection 'scifacts' \(did you mean 'scifact'\?\)"):
-        unimoe.load_collection("scifacts")
-    with pytest.raises(UsageError, match="cqadupstack is 12 collections"):
-        unimoe.load_collection("cqadupstack")
-
-
 class TestMistakes:
     @pytest.mark.parametrize(
         ("call", "words"),

@@ -122,14 +122,14 @@ class TestOneModelOfBothTasks:
     ) -> None:
         model = model_on(gpu, base, order, first_layer, packs)
         assert model.rerank(PAIRS, output="gap", token_budget=300).shape == (len(PAIRS),)
-        assert gpu.waits == {"pipeline.fetch": 1}
+        assert gpu.waits == {"batching.fetch": 1}
 
     def test_vectors_of_many_batches_are_fetched_together(
         self, base: BaseModel, gpu: FakeGPU, first_layer: int, packs: bool
     ) -> None:
         model = model_on(gpu, base, first_layer=first_layer, packs=packs)
         assert model.encode(TEXTS, batch_size=2).shape == (len(TEXTS), 64)
-        assert gpu.waits == {"pipeline.fetch": 1}
+        assert gpu.waits == {"batching.fetch": 1}
 
 
 class TestRerankersAndEncoders:
@@ -148,7 +148,7 @@ class TestRerankersAndEncoders:
             made = type(reranker)(model, reranker.pair_ids, "name@0", "prompt@0")
             gpu.waits.clear()
             assert made.rerank_ids(sequences, batch_size=4).shape == (len(PAIRS),)
-            assert gpu.waits == {"pipeline.fetch": 1}
+            assert gpu.waits == {"batching.fetch": 1}
 
     def test_a_cross_encoder_scores_there(self, tmp_path: Path) -> None:
         model = load_cross_encoder(save_tiny_cross_encoder(tmp_path), CPU)
@@ -156,7 +156,8 @@ class TestRerankersAndEncoders:
             to_fake_gpu(model)
             gpu.waits.clear()
             assert len(score_pairs(model, PAIRS, batch_size=len(PAIRS))) == len(PAIRS)
-            assert gpu.waits == {"cross_encoder._logits": 4}  # sentence-transformers copies three features of a batch
+            # Sentence-transformers copies three features of a batch.
+            assert gpu.waits == {"cross_encoder.logits": 3, "batching.fetch": 1}
 
     def test_an_encoder_embeds_there(self, tmp_path: Path) -> None:
         folder = save_sentence_transformer(save_tiny_encoder(tmp_path / "bare"), tmp_path / "whole")
@@ -164,7 +165,7 @@ class TestRerankersAndEncoders:
         with fake_gpu() as gpu:
             to_fake_gpu(encoder.model)
             assert len(encoder.encode(TEXTS, batch_size=2)) == len(TEXTS)
-            assert gpu.waits == {"pipeline.fetch": 1}
+            assert gpu.waits == {"batching.fetch": 1}
 
 
 class Arms:

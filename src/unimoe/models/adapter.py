@@ -20,9 +20,6 @@ def add_lora(base: BaseModel, config: LoraConfig, seed: int) -> Any:
 
     The adapters have the base model's dtype: float32 adapters on a bfloat16 base spend more time in conversions than in
     arithmetic. Training keeps float32 master copies instead.
-
-    Raises:
-        UsageError: the model has no such layers or modules.
     """
     import peft
 
@@ -52,11 +49,7 @@ def add_lora(base: BaseModel, config: LoraConfig, seed: int) -> Any:
 
 
 def load_lora(base: BaseModel, folder: Path) -> Any:
-    """Add the adapters saved in ``folder`` to a base model, frozen, and return the PEFT model.
-
-    Raises:
-        DataError: the folder holds no adapters that fit this model.
-    """
+    """Add the adapters saved in ``folder`` to a base model, frozen, and return the PEFT model."""
     import peft
     from safetensors import SafetensorError, safe_open
 
@@ -75,7 +68,7 @@ def load_lora(base: BaseModel, folder: Path) -> Any:
 
 
 def merge_lora(base: BaseModel, exact: BaseModel, folder: Path) -> None:
-    """Add the adapters saved in ``folder`` to the weights of a base model; errors are those of ``load_lora``.
+    """Add the adapters saved in ``folder`` to the weights of a base model.
 
     They are merged into ``exact``, the same model in float32, which is used up.
     """
@@ -84,11 +77,7 @@ def merge_lora(base: BaseModel, exact: BaseModel, folder: Path) -> None:
 
 
 def adapted_model(model: Any) -> Any:
-    """Return the model of transformers inside one of PEFT, whose layers hold its adapters; any other as it is.
-
-    Raises:
-        UsageError: its adapters are elsewhere.
-    """
+    """Return the model of transformers inside one of PEFT, whose layers hold its adapters; any other as it is."""
     if not hasattr(model, "get_base_model"):
         return model
     settings = model.active_peft_config
@@ -101,11 +90,7 @@ def adapted_model(model: Any) -> Any:
 
 
 def output_layer(model: Any) -> Any:
-    """Return the layer of a causal language model that gives logits.
-
-    Raises:
-        UsageError: it has none, or adapters change it.
-    """
+    """Return the layer of a causal language model that gives logits, which no adapter may change."""
     head = model.get_output_embeddings()
     if head is None:
         raise UsageError(f"a {type(model).__name__} gives no logits of tokens; give a causal language model")

@@ -1,4 +1,4 @@
-"""Loading a base model, whole or its first layers: bundled, from a folder, or from the hub."""
+"""Base models: bundled, from a folder or from the hub, whole or their first layers; and what their settings say."""
 
 from __future__ import annotations
 
@@ -12,9 +12,10 @@ from torch import nn
 
 from unimoe.config import ModelConfig
 from unimoe.core.errors import DataError, UsageError
-from unimoe.core.io import hash_file, hash_json, hash_parts
+from unimoe.core.io import hash_json
 from unimoe.models.bundled import BUNDLED_ID, BUNDLED_LAYERS, bundled_weights_hash, folder_named, prepared_bundled_model
 from unimoe.models.device import keep_freed_memory
+from unimoe.models.model_files import weights_hash
 from unimoe.models.quiet import load_pretrained, loading
 
 _ONLY_KIND = "full_attention"
@@ -22,22 +23,19 @@ _AUTO_MODELS = {
     "ForSequenceClassification": "AutoModelForSequenceClassification",
     "ForConditionalGeneration": "AutoModelForSeq2SeqLM",
 }
+_FACTORS = {"logit_scale": ("cohere", 1), "lm_head_multiplier": ("falcon_h1", 1), "logits_scaling": ("granite", -1)}
+"""Settings that multiply logits, or divide them (-1), in models whose kind begins so."""
+
 _REMEDY = "check the id or folder, or connect to the hub"
 
 
 @dataclass(frozen=True)
 class BaseModel:
-    """A base causal language model, ready to be adapted.
-
-    Attributes:
-        model: the transformers model, in eval mode, all weights frozen.
-        tokenizer: its tokenizer.
-        identity: logical id and content hash of the weights, ``id@hash``; ``id:layers@hash`` with ``model.layers``.
-    """
+    """A base causal language model, ready to be adapted: of transformers, in eval mode, all weights frozen."""
 
     model: Any
     tokenizer: Any
-    identity: str
+    identity: str  # name and content hash of the weights, ``id@hash``; ``id:layers@hash`` with ``model.layers``
 
     @property
     def layers(self) -> int:
@@ -46,18 +44,15 @@ class BaseModel:
 
 
 def load_base(config: ModelConfig, device: torch.device, dtype: torch.dtype) -> BaseModel:
-    """Load the base model of a config.
-
-    Raises:
-        UsageError: ``model.layers`` is more than the model has.
-        DataError: the model is not available, is no causal language model, or its files are damaged.
-    """
+    """Load the base model of a config."""
     from transformers import AutoModelForCausalLM
 
     identity, kept = base_identity(config), None if config.layers is None else _configuration(config)
-    with loading(f"model.base {config.base!r} cannot be loaded", _REMEDY):
+    source = _source(config)
+    remedy = f"delete {source}, and run again" if config.base == BUNDLED_ID else _REMEDY
+    with loading(f"model.base {config.base!r} cannot be loaded", remedy):
         tokenizer, model, missing = load_pretrained(
-            AutoModelForCausalLM, _source(config), dtype, config=kept, **_hub_options(config)
+            AutoModelForCausalLM, source, dtype, config=kept, **_hub_options(config)
         )
     if missing:
         raise DataError(
@@ -95,7 +90,7 @@ def with_modules(decoder: Any, **modules: nn.Module) -> Any:
 
 
 def load_tokenizer(config: ModelConfig) -> Any:
-    """Load the tokenizer of a base model alone; raise ``DataError`` where it is not available."""
+    """Load the tokenizer of a base model alone."""
     from transformers import AutoTokenizer
 
     with loading(f"model.base {config.base!r}: its tokenizer cannot be loaded", _REMEDY):
@@ -109,14 +104,11 @@ def base_identity(config: ModelConfig) -> str | None:
         return _identity(config, BUNDLED_ID, bundled_weights_hash(folder))
     if not folder.is_dir():
         return None
-    files = sorted(folder.glob("*.safetensors"))
-    if not files:
-        raise DataError(f"{config.base}: no .safetensors file; save the model with save_pretrained()")
-    return _identity(config, folder.resolve().name, hash_parts(hash_file(file) for file in files))
+    return _identity(config, folder.resolve().name, weights_hash(folder))
 
 
 def base_layers(config: ModelConfig) -> list[str]:
-    """Return the kind of each layer that is kept of a base model; errors are those of ``base_sizes``."""
+    """Return the kind of each layer that is kept of a base model."""
     if config.base == BUNDLED_ID:  # known before its half minute of preparation
         return [_ONLY_KIND] * _kept_layers(config, BUNDLED_LAYERS)
     return layer_kinds(_configuration(config).get_text_config())
@@ -144,28 +136,53 @@ def per_layer_settings(config: Any) -> list[str]:
     return sorted(name for name in sized if not name.endswith("token_id") and name != "architectures")
 
 
+def logit_changes(config: Any) -> tuple[float, float | None]:
+    """Return by what a model multiplies the products of states and output matrix, and the bound of its soft cap."""
+    factor = 1.0
+    for setting in (*_FACTORS, "output_multiplier", "logits_soft_cap", "output_logit_soft_cap"):
+        value = getattr(config, setting, None)
+        if value in (None, 1):
+            continue
+        kind, exponent = _FACTORS.get(setting, ("", 0))
+        if not exponent or not config.model_type.startswith(kind):
+            raise UsageError(
+                f"a {config.model_type} model changes its logits ({setting}), which its yes/no margin would miss"
+            )
+        factor *= float(value) ** exponent
+    return factor, getattr(config, "final_logit_softcapping", None)
+
+
+def refuse_dependent_states(config: Any, max_length: int) -> None:
+    """Raise a ``UsageError`` about a decoder whose states depend on later tokens, or on a batch's longest text."""
+    if getattr(config, "use_bidirectional_attention", None) in (True, "all") or not getattr(config, "is_causal", True):
+        raise UsageError(
+            f"a {config.model_type} model of bidirectional attention is scored and embedded as a causal one here; "
+            "name it with encoder: to embed"
+        )
+    stated = getattr(config, "rope_parameters", None) or {}
+    kinds = [stated] if "rope_type" in stated else [kind for kind in stated.values() if isinstance(kind, dict)]
+    for name, kind in ((kind.get("rope_type"), kind) for kind in kinds):
+        if name not in {"longrope", "dynamic"}:
+            continue
+        stated_by = kind["original_max_position_embeddings"] if name == "longrope" else config.max_position_embeddings
+        if max_length > (limit := int(stated_by)):
+            raise UsageError(
+                f"model.max_length {max_length}: beyond {limit} tokens a {config.model_type} model of {name} RoPE "
+                f"rotates all texts of a batch by the longest; lower it to {limit}"
+            )
+
+
 @dataclass(frozen=True)
 class BaseSizes:
-    """How large a base model is.
-
-    Attributes:
-        parameters: all of them, tied ones once, without the layers that ``model.layers`` cuts.
-        embedding_parameters: those of the input embeddings.
-        width: of the final states, which embeddings have too.
-    """
+    """How large the kept layers of a base model are; tied weights count once."""
 
     parameters: int
     embedding_parameters: int
-    width: int
+    width: int  # of the final states, which embeddings have too
 
 
 def base_sizes(config: ModelConfig) -> BaseSizes:
-    """Return the sizes of a base model by its configuration, without its weights.
-
-    Raises:
-        UsageError: ``model.layers`` is more than the model has.
-        DataError: the configuration is not available.
-    """
+    """Return the sizes of a base model by its configuration, without its weights."""
     import transformers
 
     saved_as = base_architecture(config)

@@ -1,10 +1,16 @@
-"""Batches of sequences: within a budget of tokens, padded, on the device, and smaller where memory runs out."""
+"""Batches of sequences: within a budget of tokens, padded, on the device, and smaller where memory runs out.
+
+A GPU is kept busy: the next batch is prepared in a thread, and results stay on it until many are fetched.
+"""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections import deque
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
+from itertools import repeat
 from typing import Any, TypeVar
 
 import numpy as np
@@ -13,13 +19,11 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
-from unimoe.core.errors import DataError
+from unimoe.core.errors import DataError, InputError
 from unimoe.models.device import release_memory
 
-T = TypeVar("T")
-
-Plan = Callable[[Sequence[list[int]], int, int | None], list[list[int]]]
-"""From sequences, the tokens of a batch, and the sequences of one where they count instead, to the indices of each."""
+Input = TypeVar("Input")
+Made = TypeVar("Made")
 
 logger = logging.getLogger(__name__)
 
@@ -27,8 +31,11 @@ CPU_TOKENS, GPU_TOKENS = 2048, 16384
 """Padded tokens of one forward pass: on a CPU, batches whose activations exceed the caches take twice the time per
 token; a GPU needs large ones."""
 
+_HELD = 2**26
+"""Values that stay on a device: 256 MiB, those of 65,000 embeddings of 1,024 dimensions."""
 
-def batches(items: Sequence[T], size: int) -> Iterator[Sequence[T]]:
+
+def batches(items: Sequence[Input], size: int) -> Iterator[Sequence[Input]]:
     """Yield the items in batches of a size."""
     return (items[begin : begin + size] for begin in range(0, len(items), size))
 
@@ -39,16 +46,10 @@ def default_token_budget(device: torch.device) -> int:
 
 
 def plan_batches(lengths: Sequence[int], token_budget: int, batch_size: int | None = None) -> list[list[int]]:
-    """Group indices into batches, longest first, so that memory peaks at the start and not after hours.
+    """Group indices into padded batches, longest first, so that memory peaks at the start and not after hours.
 
-    Args:
-        lengths: tokens of each sequence.
-        token_budget: padded tokens of a batch; a longer sequence is a batch alone.
-        batch_size: sequences of a batch, instead of the budget.
-
-    Returns:
-        Every index exactly once; no batch holds sequences less than half as long as its longest. The batches depend on
-        the lengths alone; sequences of one length keep their order.
+    A batch holds ``batch_size`` sequences, else ``token_budget`` tokens with padding or one longer sequence, and none
+    less than half as long as its longest. It depends on the lengths alone; equal ones keep their order.
     """
     order = sorted(range(len(lengths)), key=lambda index: -lengths[index])
     batches: list[list[int]] = []
@@ -63,17 +64,22 @@ def plan_batches(lengths: Sequence[int], token_budget: int, batch_size: int | No
     return batches
 
 
+def plan_padded(sequences: Sequence[list[int]], token_budget: int, batch_size: int | None) -> list[list[int]]:
+    """Group the indices of sequences into padded batches."""
+    return plan_batches([len(ids) for ids in sequences], token_budget, batch_size)
+
+
+def padded_tokens(sequences: Sequence[list[int]]) -> int:
+    """Return the tokens of a padded batch."""
+    return len(sequences) * max(map(len, sequences))
+
+
 def pad_ids(sequences: Sequence[Sequence[int]], device: torch.device) -> Tensor:
     """Pad token ids on the right with 0 to ``(N, longest)``.
 
     They need no attention mask: under causal attention a token never sees the tokens on its right.
     """
     return to_device(pad_sequence([torch.tensor(ids) for ids in sequences], batch_first=True), device)
-
-
-def pad_states(states: Sequence[Tensor]) -> Tensor:
-    """Pad hidden states ``(length, H)`` on the right with 0 to ``(N, longest, H)``."""
-    return pad_sequence(list(states), batch_first=True)
 
 
 def to_device(tensor: Tensor, device: torch.device) -> Tensor:
@@ -96,99 +102,60 @@ def last_tokens(states: Tensor, lengths: Sequence[int]) -> Tensor:
     return states[rows, to_device(torch.tensor(lengths) - 1, states.device)]
 
 
-def if_it_fits(compute: Callable[[], T]) -> T | None:
-    """Return what a function computes; None where memory runs out.
-
-    cuBLAS and cuDNN report that by errors of their own, without a class.
-    """
+def if_it_fits(compute: Callable[[], Made]) -> Made | None:
+    """Return what a function computes; None where memory runs out."""
     try:
         return compute()
     except RuntimeError as error:
+        # cuBLAS and cuDNN report it by errors of their own, without a class.
         if not isinstance(error, torch.OutOfMemoryError) and "STATUS_ALLOC_FAILED" not in str(error):
             raise
     return None  # leaving the block drops the traceback, which holds the activations
 
 
-def padded_tokens(sequences: Sequence[list[int]]) -> int:
-    """Return the tokens of a padded batch."""
-    return len(sequences) * max(map(len, sequences))
-
-
-def plan_padded(sequences: Sequence[list[int]], token_budget: int, batch_size: int | None) -> list[list[int]]:
-    """Group the indices of sequences into padded batches."""
-    return plan_batches([len(ids) for ids in sequences], token_budget, batch_size)
-
-
 class FittingBatches:
     """Computes batches, and remembers the size of one that did not fit: all later ones have at most half of it.
 
-    Args:
-        what: one of the inputs, as in ``a text``.
-        setting: the key that cuts an input.
-        unit: what the size of a batch counts.
-
-    Attributes:
-        reduced: the size of a batch after memory ran out; None before.
+    Messages call one of the inputs ``what``, and name the ``setting`` that cuts it; sizes count ``unit``.
     """
 
     def __init__(self, what: str, setting: str, unit: str = "tokens") -> None:
         self._what, self._setting, self._unit = what, setting, unit
-        self.reduced: int | None = None
+        self.reduced: int | None = None  # the size of a batch, once memory ran out
 
     def run(
         self,
-        sequences: Sequence[list[int]],
-        compute: Callable[[list[int], Any], T],
+        inputs: Sequence[Input],
+        compute: Callable[[list[int], Any], Made],
         *,
         budget: int,
-        batch_size: int | None,
-        plan: Plan = plan_padded,
-        tokens: Callable[[Sequence[list[int]]], int] = padded_tokens,
+        batch_size: int | None = None,
+        plan: Callable[[Sequence[Input], int, int | None], list[list[int]]] = plan_padded,  # type: ignore[assignment]
+        size: Callable[[Sequence[Input]], int] = padded_tokens,  # type: ignore[assignment]
         prepare: Callable[[list[list[int]]], Iterable[Any]] | None = None,
-    ) -> Iterator[tuple[list[int], T]]:
-        """Yield the indices of each batch with what is computed of it.
+    ) -> Iterator[tuple[list[int], Made]]:
+        """Yield the indices of each batch with what ``compute`` returns for them and for what was prepared of them.
 
-        Args:
-            sequences: token ids.
-            compute: takes the indices of a batch, and what was prepared of it.
-            budget: tokens of a batch.
-            batch_size: sequences of a batch, instead of the budget, until memory runs out.
-            plan: groups sequences into batches.
-            tokens: of one batch.
-            prepare: makes of the batches what ``compute`` takes of each; None where it takes nothing.
-
-        Raises:
-            DataError: a batch of one sequence does not fit in memory.
+        ``plan`` groups indices by the budget, the ``size`` of a batch at most, or by the number of inputs in a batch,
+        which counts until memory runs out. ``prepare`` makes of all batches what ``compute`` takes of each.
         """
-        left = list(range(len(sequences)))
+        left = list(range(len(inputs)))
         while left:
-            limit, size = (min(budget, self.reduced), None) if self.reduced else (budget, batch_size)
-            planned = plan([sequences[index] for index in left], limit, size)
-            batches, done = [[left[index] for index in batch] for batch in planned], set[int]()
-            for batch, prepared in zip(batches, prepare(batches) if prepare else [None] * len(batches), strict=True):
-                members = [sequences[index] for index in batch]
-                values = self.attempt(partial(compute, batch, prepared), tokens(members), len(batch))
+            limit, count = (min(budget, self.reduced), None) if self.reduced else (budget, batch_size)
+            planned = plan([inputs[index] for index in left], limit, count)
+            batches, done = [[left[place] for place in batch] for batch in planned], set[int]()
+            for batch, prepared in zip(batches, prepare(batches) if prepare else repeat(None), strict=False):
+                values = if_it_fits(partial(compute, batch, prepared))
                 if values is None:
+                    self._reduce(size([inputs[index] for index in batch]), alone=len(batch) == 1)
                     break
                 done.update(batch)
                 yield batch, values
             left = [index for index in left if index not in done]
 
-    def attempt(self, compute: Callable[[], T], size: int, inputs: int) -> T | None:
-        """Return what a function computes of a batch; None where it does not fit, after which batches are smaller.
-
-        Args:
-            compute: computes the batch.
-            size: of the batch.
-            inputs: how many it has.
-
-        Raises:
-            DataError: the batch has one input.
-        """
-        found = if_it_fits(compute)
-        if found is not None:
-            return found
-        if inputs == 1:
+    def _reduce(self, size: int, *, alone: bool) -> None:
+        """Halve the size of a batch that did not fit; refuse an input that does not fit alone."""
+        if alone:
             length = f" of {size} tokens" if self._unit == "tokens" else ""
             raise DataError(
                 f"{self._what}{length} alone does not fit in memory; lower {self._setting}, "
@@ -197,4 +164,67 @@ class FittingBatches:
         self.reduced = size // 2
         logger.warning("out of memory: batches of at most %d %s from now on", self.reduced, self._unit)
         release_memory()
-        return None
+
+
+def ahead(make: Callable[[Input], Made], items: Iterable[Input], threads: int = 1) -> Generator[Made, None, None]:
+    """Yield what is made of each item, in order; threads make that of the next ones while the caller uses this one.
+
+    After an error no more are begun, and those under way are waited for.
+    """
+    pool = ThreadPoolExecutor(threads)
+    waiting: deque[Future[Made]] = deque()
+    try:
+        for item in items:
+            waiting.append(pool.submit(make, item))
+            if len(waiting) == 2 * threads:
+                yield waiting.popleft().result()
+        while waiting:
+            yield waiting.popleft().result()
+    finally:
+        pool.shutdown(cancel_futures=True)
+
+
+def gather(
+    inputs: int,
+    batches: Iterable[tuple[Sequence[int], Tensor]],
+    reason: str,
+    advance: Callable[[int], None] | None = None,
+    spoils: Callable[[int], bool] | None = None,
+) -> Tensor | None:
+    """Return the values ``(N, ...)`` of N inputs on the CPU, in their order; None where there are none.
+
+    ``batches`` are the indices of B inputs with their values ``(B, ...)``, each input once. They are checked and
+    fetched at once from a CPU, and many batches together from a GPU, which every fetch lets wait.
+
+    Raises:
+        InputError: a value is not finite, for ``reason``; carries the index of its input, by preference of one that
+            ``spoils`` finds to have such a value alone, since it may spoil those of its batch.
+    """
+    gathered: Tensor | None = None
+    held: list[tuple[Sequence[int], Tensor]] = []
+    count = 0  # of the values held
+
+    def fetch() -> None:
+        nonlocal gathered, count
+        values = torch.cat([values for _, values in held]).cpu()
+        places = [index for batch, _ in held for index in batch]
+        if not bool(values.isfinite().all()):
+            finite = values.reshape(len(values), -1).isfinite().all(dim=1).tolist()
+            spoilt = sorted(index for index, fine in zip(places, finite, strict=True) if not fine)
+            raise InputError(next(filter(spoils, spoilt), spoilt[0]) if spoils else spoilt[0], reason)
+        if gathered is None:
+            gathered = values.new_empty(inputs, *values.shape[1:])
+        gathered[places] = values
+        held.clear()
+        count = 0
+
+    for batch, values in batches:
+        held.append((batch, values))
+        count += values.numel()
+        if values.device.type == "cpu" or count > _HELD:
+            fetch()
+        if advance:
+            advance(len(batch))
+    if held:
+        fetch()
+    return gathered

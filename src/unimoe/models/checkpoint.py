@@ -23,14 +23,7 @@ WITHOUT_EFFECT = ("save_every", "tracking", "conflicts", "token_budget", "batch_
 
 
 class Checkpoint(BaseModel):
-    """The manifest of a checkpoint folder.
-
-    Attributes:
-        fingerprint: content hash of all that determines the weights; equal fingerprints, equal trainings.
-        adapter_hash: content hash of the adapter's weights.
-        settings_hash: content hash of the adapter's settings; None in checkpoints that were written without it.
-        dtype: of the training; evaluation uses the same unless the config sets another.
-    """
+    """The manifest of a checkpoint folder."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
 
@@ -39,10 +32,10 @@ class Checkpoint(BaseModel):
     seed: int
     which: Literal["best", "last"]
     base_model: str
-    dtype: str
-    fingerprint: str
-    adapter_hash: str
-    settings_hash: str | None = None
+    dtype: str  # of the training; evaluation uses the same unless the config sets another
+    fingerprint: str  # content hash of all that determines the weights; equal fingerprints, equal trainings
+    adapter_hash: str  # of the adapter's weights
+    settings_hash: str | None = None  # of the adapter's settings; checkpoints of before have none
     training: TrainingBudget
     config: dict[str, Any]
 
@@ -100,11 +93,7 @@ def write_manifest(folder: Path, checkpoint: Checkpoint) -> None:
 
 
 def read_checkpoint(folder: Path) -> Checkpoint:
-    """Read and verify the manifest of a checkpoint folder.
-
-    Raises:
-        DataError: the folder is missing, incomplete, damaged, of another version, or holds no adapter.
-    """
+    """Read and verify the manifest of a checkpoint folder."""
     if not folder.is_dir():
         raise DataError(f"{folder}: no such checkpoint folder; train the arm first (scripts/train.py)")
     adapter, manifest = folder / ADAPTER_FILE, folder / MANIFEST

@@ -8,7 +8,6 @@ import math
 import platform
 import statistics
 import time
-from collections.abc import Callable
 from functools import cache
 from typing import Literal, get_args
 
@@ -23,18 +22,12 @@ DeviceName = Literal["cpu", "cuda", "mps"]
 _WORTH_IT = 1.3
 """Speed-up from which bfloat16 is worth its lost digits. CPUs with bfloat16 units show 1.5 to 1.7 and more."""
 
-_PROBE_SHAPE = (2048, 576, 1536)
+_PROBE_SHAPE, _PROBE_SECONDS = (2048, 576, 1536), 0.5
 """Rows, inputs and outputs: a projection of a small language model over a batch of short texts."""
-
-_PROBE_SECONDS = 0.5
 
 
 def choose_device(name: str | None = None) -> torch.device:
-    """Return the device called ``name``, or the best of this machine: cuda, then mps, then cpu.
-
-    Raises:
-        UsageError: an unknown device, or one this machine does not have.
-    """
+    """Return the device called ``name``, or the best of this machine: cuda, then mps, then cpu."""
     present = {"cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available(), "cpu": True}
     if name is None:
         return torch.device(next(device for device, there in present.items() if there))
@@ -72,17 +65,26 @@ def use_threads(count: int | None) -> None:
 def probe_speed(device: str) -> dict[str, float]:
     """Measure the speed of matrix products in FLOP/s for float32 and the half dtype of a device, for half a second.
 
-    The two alternate, so that other work on the machine slows both alike.
+    The two alternate, so that other work on the machine slows both alike; the median forgets the first, slow one.
     """
-    products = {name: _product(torch.device(device), getattr(torch, name)) for name in ("float32", _half(device))}
-    taken: dict[str, list[float]] = {name: [] for name in products}
+    place, (rows, inputs, outputs) = torch.device(device), _PROBE_SHAPE
+    x, weight = torch.ones(rows, inputs, device=place), torch.ones(outputs, inputs, device=place)
+    given = {name: (x.to(getattr(torch, name)), weight.to(getattr(torch, name))) for name in ("float32", _half(device))}
+    taken: dict[str, list[float]] = {name: [] for name in given}
     start = time.perf_counter()
-    while time.perf_counter() - start < _PROBE_SECONDS:
-        for name, product in products.items():
-            begin = time.perf_counter()
-            product()
-            taken[name].append(time.perf_counter() - begin)
+    with torch.inference_mode():
+        while time.perf_counter() - start < _PROBE_SECONDS:
+            for name, (left, right) in given.items():
+                begin = time.perf_counter()
+                left @ right.T
+                synchronize(place)
+                taken[name].append(time.perf_counter() - begin)
     return {name: 2 * math.prod(_PROBE_SHAPE) / statistics.median(seconds) for name, seconds in taken.items()}
+
+
+def _half(device: str) -> str:
+    emulated = device == "cuda" and not torch.cuda.is_bf16_supported(including_emulation=False)
+    return "float16" if emulated else "bfloat16"
 
 
 def keep_freed_memory() -> None:
@@ -113,26 +115,6 @@ def describe_device(device: torch.device | str) -> str:
         return f"cuda ({torch.cuda.get_device_name(device)})"
     threads = torch.get_num_threads()
     return f"{device.type} ({processor_name()}, {threads} {'thread' if threads == 1 else 'threads'})"
-
-
-def _half(device: str) -> str:
-    emulated = device == "cuda" and not torch.cuda.is_bf16_supported(including_emulation=False)
-    return "float16" if emulated else "bfloat16"
-
-
-def _product(device: torch.device, dtype: torch.dtype) -> Callable[[], None]:
-    """Return a function that computes one product of the probe, after one run to warm up."""
-    rows, inputs, outputs = _PROBE_SHAPE
-    x = torch.ones(rows, inputs, device=device, dtype=dtype)
-    weight = torch.ones(outputs, inputs, device=device, dtype=dtype)
-
-    def once() -> None:
-        with torch.inference_mode():
-            x @ weight.T
-        synchronize(device)
-
-    once()
-    return once
 
 
 def synchronize(device: torch.device) -> None:

@@ -19,13 +19,12 @@ from unimoe.config.base import EncoderConfig
 from unimoe.core.errors import DataError, InputError, UsageError
 from unimoe.core.io import hash_json
 from unimoe.models.base import BaseSizes
-from unimoe.models.batching import FittingBatches, default_token_budget, to_device
+from unimoe.models.batching import FittingBatches, default_token_budget, gather, to_device
 from unimoe.models.bundled import bundled_encoder_folder
 from unimoe.models.embedder import Advance, TextKind, Vectors, refuse_zero_vectors
 from unimoe.models.model_files import content_identity, find_model, module_folders, settings_hash
-from unimoe.models.pipeline import gather
 from unimoe.models.prompts import well_formed
-from unimoe.models.quiet import loading, refuse_another_vocabulary
+from unimoe.models.quiet import loading, missing_weights, refuse_another_vocabulary
 from unimoe.models.rerankers.token_scores import compute_in_float32
 
 if TYPE_CHECKING:
@@ -42,12 +41,7 @@ _LONGEST = 10**6
 
 
 def load_encoder(config: EncoderConfig, device: torch.device, dtype: torch.dtype) -> SentenceEncoder:
-    """Load an encoder, to compute on ``device``, or ``META``; what follows its transformer computes in float32.
-
-    Raises:
-        DataError: it is not available, is no encoder of texts, or its files are damaged or incomplete.
-        UsageError: ``max_length`` exceeds the model's positions.
-    """
+    """Load an encoder, to compute on ``device``, or ``META``; what follows its transformer computes in float32."""
     if bundled := config.base.startswith("bundled:"):
         root, commit = bundled_encoder_folder(config.base), None
     else:
@@ -151,17 +145,16 @@ class SentenceEncoder:
             if length < _LONGEST:
                 tokenizer.enable_truncation(length)
             sequences = [encoding.ids for encoding in tokenizer.encode_batch(texts, add_special_tokens=False)]
-        else:
+        elif isinstance(tokenizer, PreTrainedTokenizerBase):
             self.model.max_seq_length = length
-            if isinstance(tokenizer, PreTrainedTokenizerBase):
-                special = tokenizer.num_special_tokens_to_add()
-                if length <= special:
-                    beside = f"leaves no room beside the {special} special tokens"
-                    raise UsageError(f"a length of {length} {beside}; raise it")
-                alone = dict.fromkeys(("return_attention_mask", "return_token_type_ids", "verbose"), False)
-                sequences = tokenizer(texts, truncation=True, **alone)["input_ids"] if texts else []
-            else:  # of words
-                sequences = [tokenizer.tokenize(text)[:length] for text in texts]
+            special = tokenizer.num_special_tokens_to_add()
+            if length <= special:
+                raise UsageError(f"a length of {length} leaves no room beside the {special} special tokens; raise it")
+            alone = dict.fromkeys(("return_attention_mask", "return_token_type_ids", "verbose"), False)
+            sequences = tokenizer(texts, truncation=True, **alone)["input_ids"] if texts else []
+        else:  # of words
+            self.model.max_seq_length = length
+            sequences = [tokenizer.tokenize(text)[:length] for text in texts]
         if [] in sequences:
             reason = "the text has no tokens; remove it, or use an encoder with special tokens"
             raise InputError(sequences.index([]), reason)
@@ -216,11 +209,7 @@ def _load(config: EncoderConfig, root: Path, device: torch.device, dtype: torch.
 
 
 def _refuse_incomplete(model: SentenceTransformer, folder: Path) -> None:
-    """Refuse a transformer that has a decoder too, a tokenizer of another model, or weights that no file holds.
-
-    Random weights take the place of missing ones, and only transformers' own report of another load, here without
-    weights, tells.
-    """
+    """Refuse a transformer that has a decoder too, a tokenizer of another model, or weights that no file holds."""
     from sentence_transformers.base.modules import Transformer
 
     part: Any = model.transformers_model
@@ -229,8 +218,7 @@ def _refuse_incomplete(model: SentenceTransformer, folder: Path) -> None:
     if part.config.is_encoder_decoder:
         raise ValueError(f"a {type(part).__name__} is an encoder and a decoder; use another encoder")
     refuse_another_vocabulary(model.tokenizer, part)
-    _, report = type(part).from_pretrained(folder, config=part.config, device_map="meta", output_loading_info=True)
-    missing = sorted(key for key in report["missing_keys"] if "pooler" not in key.split("."))
+    missing = [name for name in missing_weights(part, folder) if "pooler" not in name.split(".")]
     if missing:
         raise ValueError(f"no weights for {missing[0]}; use a complete model")
 
@@ -258,12 +246,12 @@ def _prefixes(config: EncoderConfig, model: SentenceTransformer) -> dict[TextKin
 
     One difference: an empty ``document`` is replaced by ``passage``, which models older than ``encode_document`` have.
     """
-    own = model.prompts
+    own = {name: well_formed(prompt or "") for name, prompt in model.prompts.items()}
     document = next(filter(None, (own.get(name) for name in ("document", "passage", "corpus"))), "")
     return {
-        "query": well_formed(own.get("query") or "") if config.query_prefix is None else config.query_prefix,
-        "document": well_formed(document) if config.document_prefix is None else config.document_prefix,
-        "plain": well_formed(own.get(model.default_prompt_name or "") or ""),
+        "query": own.get("query", "") if config.query_prefix is None else config.query_prefix,
+        "document": document if config.document_prefix is None else config.document_prefix,
+        "plain": own.get(model.default_prompt_name or "", ""),
     }
 
 

@@ -91,10 +91,8 @@ class ModelLoader:
 def refuse_missing_layers(experiment: Experiment) -> None:
     """Refuse layers that the base model does not have, by its configuration, before anything is loaded or written.
 
-    Raises:
-        UsageError: ``model.layers`` or ``lora.first_layer`` is beyond the model's last layer, or its layers are of
-            several kinds and only the upper ones are adapted.
-        DataError: the configuration is not available.
+    A ``UsageError`` tells of ``model.layers`` or ``lora.first_layer`` beyond the last layer, and of layers of several
+    kinds of which only the upper ones are adapted.
     """
     kinds = base_layers(experiment.model)
     if experiment.lora.first_of(len(kinds)) > 0:

@@ -14,17 +14,11 @@ TextPair = tuple[str, str]
 
 
 class PairIds(Protocol):
-    """Turns pairs into the token ids of one sequence each.
-
-    Attributes:
-        order: which side of a pair comes first.
-        suffix: the tokens after both.
-        room: the tokens before the suffix, at most.
-    """
+    """Turns pairs into the token ids of one sequence each."""
 
     order: Literal["query_first", "document_first"]
-    suffix: list[int]
-    room: int
+    suffix: list[int]  # the tokens after both
+    room: int  # the tokens before the suffix, at most
 
     def __call__(self, pairs: Sequence[TextPair], instruction: str | None = None) -> list[list[int]]:
         """Return the token ids of each pair; a model without instructions does not read ``instruction``."""
@@ -34,15 +28,10 @@ class PairIds(Protocol):
 
 
 class PairModel(Protocol):
-    """Scores pairs; the larger the score, the more relevant the document.
+    """Scores pairs; the larger the score, the more relevant the document."""
 
-    Attributes:
-        base_identity: logical id and content hash of the weights, ``id@hash``.
-        prompt_name: name and content hash of all settings that change a pair's tokens or score.
-    """
-
-    base_identity: str
-    prompt_name: str
+    base_identity: str  # logical id and content hash of the weights, ``id@hash``
+    prompt_name: str  # name and content hash of all settings that change a pair's tokens or score
 
     @property
     def pair_ids(self) -> PairIds:

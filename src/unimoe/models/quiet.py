@@ -25,12 +25,9 @@ def silence_transformers() -> Iterator[None]:
     from transformers.utils import logging as reports
 
     hub: Any = import_module("huggingface_hub.utils")
-    gguf_loader: Any = import_module("transformers.modeling_gguf_pytorch_utils")
-    verbosity, gguf_tqdm = reports.get_verbosity(), gguf_loader.tqdm
-    shown, hub_shown = reports.is_progress_bar_enabled(), not hub.are_progress_bars_disabled()
+    verbosity, shown = reports.get_verbosity(), reports.is_progress_bar_enabled()
+    hub_shown = not hub.are_progress_bars_disabled()
     reports.set_verbosity(logging.CRITICAL)
-    # One switch turns off the bars of transformers, except that of the GGUF loader, which calls tqdm itself.
-    gguf_loader.tqdm = reports.tqdm
     reports.disable_progress_bar()  # type: ignore[no-untyped-call]
     if hub_shown:
         hub.enable_progress_bars()  # the switch turned off the hub's bars too
@@ -40,7 +37,6 @@ def silence_transformers() -> Iterator[None]:
             yield
     finally:
         reports.set_verbosity(verbosity)
-        gguf_loader.tqdm = gguf_tqdm
         if shown:
             reports.enable_progress_bar()  # type: ignore[no-untyped-call]
             if not hub_shown:
@@ -75,6 +71,18 @@ def load_pretrained(
     )
     refuse_another_vocabulary(tokenizer, model)
     return tokenizer, model, sorted(report["missing_keys"])
+
+
+def missing_weights(model: Any, folder: Path) -> list[str]:
+    """Return the names of a loaded model's weights that no file of its folder holds.
+
+    Random ones take their place, and only the report of another load, here without weights, tells; a model of code of
+    its own may not bear that.
+    """
+    if not type(model).__module__.startswith("transformers."):
+        return []
+    _, report = type(model).from_pretrained(folder, config=model.config, device_map="meta", output_loading_info=True)
+    return sorted(report["missing_keys"])
 
 
 def refuse_another_vocabulary(tokenizer: Any, model: Any) -> None:

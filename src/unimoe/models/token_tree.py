@@ -21,36 +21,22 @@ MIN_SHARED = 8
 
 @dataclass(frozen=True)
 class Segment:
-    """A run of tokens that one or more sequences share.
+    """A run of tokens that one or more sequences share, from ``begin`` to before ``end`` in the packed row."""
 
-    Attributes:
-        parent: index of the segment that it continues; -1 where sequences begin.
-        begin: index of its first token in the packed row.
-        end: one past its last token there.
-        member: one of the sequences that share it; -1 for filling.
-    """
-
-    parent: int
+    parent: int  # the segment that it continues; -1 where sequences begin
     begin: int
     end: int
-    member: int
+    member: int  # one of the sequences that share it; -1 for filling
 
 
 @dataclass(frozen=True)
 class TokenTree:
-    """N sequences in one packed row of T tokens, parents before children.
-
-    Attributes:
-        ids: T token ids.
-        positions: position of each in its sequences, from 0.
-        segments: the runs of the row, in order.
-        last: N indices of the sequences' last tokens in the row; no two sequences share one.
-    """
+    """N sequences in one packed row of T tokens, parents before children."""
 
     ids: list[int]
-    positions: list[int]
+    positions: list[int]  # of each token in its sequences, from 0
     segments: list[Segment]
-    last: list[int]
+    last: list[int]  # places of the N sequences' last tokens in the row; no two sequences share one
 
 
 def build_tree(sequences: Sequence[list[int]]) -> TokenTree:
@@ -58,17 +44,24 @@ def build_tree(sequences: Sequence[list[int]]) -> TokenTree:
     order = sorted(range(len(sequences)), key=sequences.__getitem__)
     shared = [0, *(_shared(sequences[a], sequences[b]) for a, b in pairwise(order)), 0]
     tree = TokenTree([], [], [], [0] * len(sequences))
+
+    def append(member: int, begin: int, end: int, parent: int) -> None:
+        place = len(tree.ids)
+        tree.ids.extend(sequences[member][begin:end])
+        tree.positions.extend(range(begin, end))
+        tree.segments.append(Segment(parent, place, len(tree.ids), member))
+
     # Ranges of ``order`` whose sequences share their first ``depth`` tokens, which the tree holds.
     pending = [(0, len(order), 0, -1)] if order else []
     while pending:
         low, high, depth, parent = pending.pop()
         if high - low == 1:
-            _append(tree, sequences, order[low], depth, len(sequences[order[low]]), parent)
+            append(order[low], depth, len(sequences[order[low]]), parent)
             tree.last[order[low]] = len(tree.ids) - 1
             continue
         common = min(shared[low + 1 : high])
         if common >= depth + MIN_SHARED:
-            _append(tree, sequences, order[low], depth, common, parent)
+            append(order[low], depth, common, parent)
             depth, parent = common, len(tree.segments) - 1
         cuts = [low, *(i for i in range(low + 1, high) if shared[i] < depth + MIN_SHARED), high]
         pending.extend((a, b, depth, parent) for a, b in reversed(list(pairwise(cuts))))
@@ -100,15 +93,10 @@ def path(segments: Sequence[Segment], index: int) -> NDArray[np.int64]:
 
 
 def plan_trees(sequences: Sequence[list[int]], token_budget: int, batch_size: int | None = None) -> list[list[int]]:
-    """Group indices into batches for ``build_tree``, sequences that begin alike together.
+    """Group the indices of sequences, none empty, into batches for ``build_tree``, those that begin alike together.
 
-    Args:
-        sequences: token ids, none empty.
-        token_budget: tokens of a tree; a longer sequence is a batch alone.
-        batch_size: sequences of a tree, instead of the budget.
-
-    Returns:
-        Every index exactly once. The batches depend on the token ids alone; equal sequences keep their order.
+    A batch holds ``batch_size`` sequences, else a tree of ``token_budget`` tokens or one longer sequence. It depends on
+    the token ids alone; equal sequences keep their order.
     """
     entries = list(_entries(sequences))
     batches, begin = [], 0
@@ -158,16 +146,8 @@ def _batch_end(entries: Sequence[_Entry], begin: int, token_budget: int) -> int:
 
 def _shared(first: list[int], second: list[int]) -> int:
     """Return how many first tokens two sequences share, without the last token of either."""
-    limit = min(len(first), len(second)) - 1
-    low, high = 0, limit
+    low, high = 0, min(len(first), len(second)) - 1
     while low < high:  # comparing slices is quicker than comparing tokens one by one
         middle = (low + high + 1) // 2
         low, high = (middle, high) if first[low:middle] == second[low:middle] else (low, middle - 1)
     return low
-
-
-def _append(tree: TokenTree, sequences: Sequence[list[int]], member: int, begin: int, end: int, parent: int) -> None:
-    place = len(tree.ids)
-    tree.ids.extend(sequences[member][begin:end])
-    tree.positions.extend(range(begin, end))
-    tree.segments.append(Segment(parent, place, len(tree.ids), member))

@@ -7,7 +7,7 @@ of them sees, under masks. Of the last layer only the last tokens are needed.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cache, cached_property
 from typing import Any, NamedTuple
@@ -17,10 +17,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from unimoe.core.io import hash_parts
-from unimoe.models.base import decoder_layers, with_modules
+from unimoe.models.base import decoder_layers, decoder_of, with_modules
 from unimoe.models.batching import arrays_to_device
-from unimoe.models.token_tree import Segment, TokenTree, path, with_filling
+from unimoe.models.token_tree import Segment, TokenTree, build_tree, path, with_filling
 
 NAME = "unimoe_tree"
 
@@ -44,50 +43,28 @@ _LIKE_LLAMA = {
 
 @dataclass(frozen=True)
 class PackedTree:
-    """A token tree as tensors on a device.
-
-    Attributes:
-        tree: the tree.
-        ids: ``(1, T)`` token ids.
-        positions: ``(1, T)``.
-        last: ``(N,)`` index of each sequence's last token.
-        blocks: which token sees which.
-    """
+    """A token tree as tensors on a device."""
 
     tree: TokenTree
-    ids: Tensor
-    positions: Tensor
-    last: Tensor
-    blocks: list[Block]
+    ids: Tensor  # (1, T)
+    positions: Tensor  # (1, T)
+    last: Tensor  # (N,), the place of each sequence's last token
+    blocks: list[Block]  # which token sees which
 
     @cached_property
     def longest(self) -> int:
         """Tokens of the longest sequence."""
         return max(self.tree.positions) + 1
 
-    @cached_property
-    def key(self) -> str:
-        """Content hash of the tree."""
-        shape = [(segment.parent, segment.begin, segment.end) for segment in self.tree.segments]
-        return hash_parts(map(repr, (self.tree.ids, self.tree.positions, shape)))
-
 
 @dataclass(frozen=True)
 class Block:
-    """R rows of at most Q queries and K keys, each row padded.
+    """R rows of at most Q queries and K keys, as places in the packed row, each row padded."""
 
-    Attributes:
-        queries: ``(R, Q)`` indices into the packed row; padding is T, one past its end.
-        keys: ``(R, K)`` indices into the packed row; padding is 0, and masked.
-        mask: ``(R, Q, K)``, 0 where the query sees the key and minus infinity elsewhere, in the model's dtype.
-        query_span: the queries of a single row as a slice, if adjacent, to take them without a copy; else None.
-        key_span: the same of its keys.
-    """
-
-    queries: Tensor
-    keys: Tensor
-    mask: Tensor
-    query_span: slice | None
+    queries: Tensor  # (R, Q); padding is T, one past the packed row's end
+    keys: Tensor  # (R, K); padding is 0, and masked
+    mask: Tensor  # (R, Q, K), 0 where the query sees the key and minus infinity elsewhere, in the model's dtype
+    query_span: slice | None  # adjacent queries of a single row, to take them without a copy
     key_span: slice | None
     _stacked: dict[int, Tensor] = field(default_factory=dict, repr=False)
 
@@ -153,24 +130,28 @@ class UnsupportedAttentionError(Exception):
     """A layer needs attention that packed rows do not have: a window, sinks, or a mask."""
 
 
-def sees_whole_text(config: Any, longest: int | None) -> bool:
-    """Return whether, by its configuration, no layer of a model has a window that ends within a text.
+def supports_trees(model: Any, longest: int | None = None) -> bool:
+    """Return whether all layers attend to all earlier tokens and let another function compute the attention.
 
-    Texts have ``longest`` tokens at most; None where that is not known.
+    Sequences have ``longest`` tokens at most; None where that is not known.
     """
+    config, decoder = model.config, decoder_of(model)
     kinds, window = set(getattr(config, "layer_types", None) or []), getattr(config, "sliding_window", None)
     wide = window is not None and longest is not None and window >= longest
-    if kinds:
-        return kinds <= {"full_attention", *(["sliding_attention"] if wide else [])}
-    return window is None or wide
+    whole = kinds <= {"full_attention", *(["sliding_attention"] if wide else [])} if kinds else window is None or wide
+    if not whole or not getattr(model, "_supports_attention_backend", False):
+        return False
+    weight = decoder.get_input_embeddings().weight
+    try:  # one token: the configuration does not tell of sinks, capped scores and the like
+        with torch.no_grad():
+            run_tree(decoder, pack(build_tree([[0]]), weight.device, weight.dtype))
+    except UnsupportedAttentionError:
+        return False
+    return True
 
 
 def run_tree(decoder: Any, tree: PackedTree, states: Tensor | None = None) -> Tensor:
-    """Run a decoder of transformers over a packed tree, from token ids or from ``states`` ``(1, T, H)``.
-
-    Returns:
-        The final states, ``(1, T, H)``.
-    """
+    """Return a decoder's final states ``(1, T, H)`` over a packed tree, from its token ids or from such states."""
     from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
     ALL_ATTENTION_FUNCTIONS.register(NAME, _uncompiled_attention())
@@ -196,10 +177,7 @@ def tree_attention(
     tree: PackedTree | None = None,
     **options: Any,
 ) -> tuple[Tensor, None]:
-    """Compute attention: queries ``(1, H, T, D)``, keys ``(1, G, T, D)``, values ``(1, G, T, V)``.
-
-    Returns:
-        ``(1, T, H, V)``, and no weights.
+    """Return attention ``(1, T, H, V)`` of queries ``(1, H, T, D)``, keys ``(1, G, T, D)``, values ``(1, G, T, V)``.
 
     Raises:
         UnsupportedAttentionError: the layer has a mask or another option, or does not pass the tree on.
@@ -214,11 +192,10 @@ def tree_attention(
 
 
 @cache
-def _uncompiled_attention() -> Callable[..., Any]:
+def _uncompiled_attention() -> Any:
     """Return ``tree_attention`` as what compiled layers call and do not look into: every tree differs."""
-    disable: Any = torch.compiler.disable
-    function: Callable[..., Any] = disable(tree_attention)
-    return function
+    disable: Any = torch.compiler.disable  # loads the compiler, which takes seconds
+    return disable(tree_attention)
 
 
 def attend_in_blocks(blocks: Sequence[Block], query: Tensor, key: Tensor, value: Tensor, scaling: float) -> Tensor:
@@ -296,30 +273,21 @@ def _block(rows: Sequence[_Row], begin_of: Tensor, dtype: torch.dtype) -> Block:
     # A padded query sees all: its output is dropped, but a query that sees no key would give NaN.
     visible = (seen <= asked) & ((seen >= begin_of[queries].unsqueeze(-1)) | (seen < begin.unsqueeze(-1)))
     mask = torch.zeros(visible.shape, dtype=dtype, device=device).masked_fill_(visible.logical_not_(), -torch.inf)
-    alone = len(rows) == 1
-    return Block(
-        queries,
-        keys.masked_fill(keys == length, 0),
-        mask,
-        _span(rows[0].queries) if alone else None,
-        _span(rows[0].keys) if alone else None,
-    )
+    spans = _span([row.queries for row in rows]), _span([row.keys for row in rows])
+    return Block(queries, keys.masked_fill(keys == length, 0), mask, *spans)
 
 
-def _span(places: NDArray[np.int64]) -> slice | None:
-    """Return adjacent places as a slice; None for others."""
-    begin, end = int(places[0]), int(places[-1]) + 1
-    return slice(begin, end) if end - begin == len(places) else None
+def _span(rows: Sequence[NDArray[np.int64]]) -> slice | None:
+    """Return the places of a single row as a slice, if they are adjacent."""
+    begin, end = int(rows[0][0]), int(rows[0][-1]) + 1
+    return slice(begin, end) if len(rows) == 1 and end - begin == len(rows[0]) else None
 
 
 class LastTokensLayer(nn.Module):
     """Runs a decoder's last layer over a packed tree, and returns the states of the sequences' last tokens.
 
     Of all other tokens the layer computes keys and values, 6 % of its work in a small Llama. Where three layers are
-    adapted, that saves almost a third of a training step.
-
-    Args:
-        layer: a layer ``_LIKE_LLAMA``.
+    adapted, that saves almost a third of a training step. ``layer`` is one of ``_LIKE_LLAMA``.
     """
 
     def __init__(self, layer: Any) -> None:
@@ -329,9 +297,7 @@ class LastTokensLayer(nn.Module):
 
     def forward(self, hidden_states: Tensor, *, tree: PackedTree, **options: Any) -> Tensor:
         """Return ``(1, N, H)`` from the states ``(1, T, H)`` of the packed row."""
-        layer, attention = self.layer, self.layer.self_attn
-        # Each place once: two sequences may end in the same token, whose gradient would count twice.
-        places, rows = arrays_to_device(np.unique(tree.tree.last, return_inverse=True), hidden_states.device)
+        layer, attention, places = self.layer, self.layer.self_attn, tree.last
 
         def select(_: nn.Module, inputs: tuple[Tensor]) -> Tensor:
             return inputs[0][:, places]
@@ -349,14 +315,11 @@ class LastTokensLayer(nn.Module):
             attended = attention(hidden_states=layer.input_layernorm(hidden_states), tree=tree, **options)[0]
         states = hidden_states[:, places] + attended
         found: Tensor = states + layer.mlp(layer.post_attention_layernorm(states))
-        return found[:, rows]
+        return found
 
 
 def last_tokens_only(decoder: Any) -> tuple[Any, bool]:
-    """Return a decoder that gives the final states of last tokens only, and True; the same one and False if it cannot.
-
-    The decoder takes trees; the one returned shares all weights.
-    """
+    """Return a decoder of the same weights that gives a tree's last tokens alone, and True; else the same and False."""
     *layers, last = decoder_layers(decoder)
     if type(last).__module__ not in _LIKE_LLAMA:
         return decoder, False

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Literal
 
@@ -12,12 +11,11 @@ from torch import Tensor, nn
 
 from unimoe.config import PromptConfig
 from unimoe.models.adapter import adapted_model, output_layer
-from unimoe.models.base import BaseModel, decoder_of
+from unimoe.models.base import BaseModel, decoder_of, logit_changes, refuse_dependent_states
 from unimoe.models.batched import BatchedDecoder
+from unimoe.models.batching import gather
 from unimoe.models.embedder import Advance, TextKind, Vectors, refuse_zero_vectors
-from unimoe.models.frozen_layers import FrozenLayers, FrozenStates, split_decoder
-from unimoe.models.model_settings import logit_changes, refuse_dependent_states
-from unimoe.models.pipeline import gather
+from unimoe.models.frozen_layers import FrozenLayers, split_decoder
 from unimoe.models.prompts import PairTokenizer, TextTokenizer, prompt_name, yes_no_ids
 
 
@@ -32,8 +30,8 @@ class UnimodelForExp1(nn.Module):
         base: the base model, with or without adapters, or wrapped by PEFT.
         prompt: how texts become token ids.
         max_length: tokens of one sequence, prompt included.
-        first_layer: the lowest layer with adapters; models share the layers below through ``frozen_layers``.
-        frozen_layers: the shared lower layers; made if not given and ``first_layer`` is above 0.
+        first_layer: the lowest layer with adapters.
+        frozen_layers: the layers below it, shared with other models; made if not given.
     """
 
     _answers: Tensor
@@ -62,6 +60,9 @@ class UnimodelForExp1(nn.Module):
             self.frozen_layers = frozen_layers or FrozenLayers(lower)
         refuse_dependent_states(base.model.config, max_length)
         self._batched = BatchedDecoder(base.model, self.frozen_layers, upper, max_length)
+        # Training plans its own batches, and asks for the states of each.
+        self.plan_training, self.training_tokens = self._batched.plan_training, self._batched.training_tokens
+        self.kept_states, self.last_states = self._batched.kept_states, self._batched.training_states
         answers = list(yes_no_ids(base.tokenizer, *prompt.answers("yes", "no")))
         head = output_layer(base.model)
         factor, self._cap = logit_changes(base.model.config)
@@ -88,27 +89,6 @@ class UnimodelForExp1(nn.Module):
         dtype: torch.dtype = self.model.get_output_embeddings().weight.dtype
         return dtype
 
-    def plan_training(
-        self, sequences: Sequence[list[int]], token_budget: int, batch_size: int | None
-    ) -> list[list[int]]:
-        """Group the indices of sequences into batches for ``last_states``, within tokens or, if given, sequences."""
-        return self._batched.plan_training(sequences, token_budget, batch_size)
-
-    def training_tokens(self, sequences: Sequence[list[int]]) -> int:
-        """Return how many tokens ``last_states`` computes for one batch: with padding, or shared beginnings once."""
-        return self._batched.training_tokens(sequences)
-
-    def kept_states(self, sequences: Sequence[list[int]]) -> FrozenStates | None:
-        """Return the sequences' states below the first adapted layer; None if there are none, or too many to keep."""
-        return self._batched.kept_states(sequences)
-
-    def last_states(self, sequences: Sequence[list[int]], frozen: FrozenStates | None = None) -> Tensor:
-        """Return the final state of each sequence's last token, ``(N, H)``, in one pass; gradients flow if enabled.
-
-        A beginning that sequences share is computed once. ``frozen`` are the sequences' ``kept_states``.
-        """
-        return self._batched.training_states(sequences, frozen)
-
     def margins(self, states: Tensor) -> Tensor:
         """Return the logit of ``yes`` minus that of ``no``, float32 ``(N,)``, for last-token states ``(N, H)``."""
         if self._cap is None:  # the difference of the rows loses no digits to that of two large logits
@@ -130,7 +110,7 @@ class UnimodelForExp1(nn.Module):
         batch_size: int | None = None,
         advance: Advance | None = None,
     ) -> Vectors:
-        """Score ``(query, document)`` pairs by the yes/no judgement.
+        """Score ``(query, document)`` pairs by the yes/no judgement: ``(N,)`` float32, in their order.
 
         Args:
             pairs: N pairs of texts.
@@ -139,9 +119,6 @@ class UnimodelForExp1(nn.Module):
             token_budget: tokens of one forward pass; by default what suits the device.
             batch_size: pairs of one forward pass, instead of the budget.
             advance: called with the number of pairs done, after each batch.
-
-        Returns:
-            ``(N,)`` float32, in the order of ``pairs``.
 
         Raises:
             InputError: a score is not finite.
@@ -190,29 +167,20 @@ class UnimodelForExp1(nn.Module):
         batch_size: int | None,
         advance: Advance | None,
     ) -> Tensor:
-        """Return ``head`` of every sequence's last state, in the order given."""
+        """Return ``head`` of every sequence's last state, in the order given, without the dropout of training."""
 
         def spoils(index: int) -> bool:
             return not bool(self._batched.padded_states([sequences[index]]).isfinite().all())
 
         reason = "the score is not finite; try model.dtype float32, or another checkpoint"
-        with _without_dropout(self):
+        training = self.model.training
+        self.model.eval()
+        try:
             states = self._batched.states(sequences, token_budget, batch_size)
             values = ((batch, head(found)) for batch, found in states)
             outputs = gather(len(sequences), values, reason, advance, spoils)
+        finally:
+            self.model.train(training)
         if outputs is None:
             return head(self._yes_minus_no.new_empty(0, len(self._yes_minus_no))).cpu()
         return outputs
-
-
-@contextmanager
-def _without_dropout(model: nn.Module) -> Iterator[None]:
-    """Switch modules in training mode to eval mode while the block runs, to score a model in training."""
-    training = [module for module in model.modules() if module.training]
-    for module in training:
-        module.training = False
-    try:
-        yield
-    finally:
-        for module in training:
-            module.training = True

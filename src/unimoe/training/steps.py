@@ -28,7 +28,7 @@ class Budget:
         tokens: most tokens to compute, with padding, and shared beginnings once.
         sequences: most sequences; replaces ``tokens``.
         processes: each runs its share of a batch's sequences. Each gets the loss of the whole batch and the gradient of
-            its own share; ``sum_gradients`` adds the gradients up.
+            its own share; ``FlatGradients`` adds the gradients up.
     """
 
     tokens: int

@@ -25,9 +25,3 @@ def systems(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("systems")
     write_systems(folder, DATASETS)
     return folder
-
-
-@pytest.fixture
-def without_report(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Draws no figures, which take most of the time of a test that does not look at them."""
-    monkeypatch.setattr("unimoe.analysis.report.write_report", lambda analysis: analysis.results.output_dir)

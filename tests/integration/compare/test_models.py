@@ -7,9 +7,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.compare_command import MAIN
 from support.reranking import invented, write_invented
-from support.scripts import Done, assert_refused, call_script
+from support.scripts import Done, assert_refused, call_unimoe
 from support.tiny_rerankers import save_tiny_cross_encoder
 
 from unimoe.results.runs.scoring import score_run_file
@@ -46,7 +45,7 @@ def _here(data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def compare(data: Path, *arguments: str) -> Done:
     exact = () if "--models-dir" not in arguments else ("--set", "model.dtype=float32")
     own = {"UNIMOE_DATA": str(data), "UNIMOE_CACHE": str(data / "cache")}
-    return call_script(MAIN, "compare", *arguments, *exact, **own)
+    return call_unimoe("compare", *arguments, *exact, **own)
 
 
 def found(done: Done) -> dict[str, Any]:

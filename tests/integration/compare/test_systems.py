@@ -6,7 +6,6 @@ import csv
 import json
 import os
 import re
-import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -15,13 +14,9 @@ from typing import Any
 import numpy as np
 import pytest
 from scipy import stats
-from support.compare_command import DATASETS, MAIN, compare, words_of
-from support.runs import (
-    SYSTEMS,
-    dataset_options,
-    write_systems,
-)
-from support.scripts import Done, assert_refused
+from support.compare_command import DATASETS, compare, words_of
+from support.runs import SYSTEMS, dataset_options, write_systems
+from support.scripts import MAIN, Done, assert_refused, successful
 
 from unimoe.analysis import compare as public
 from unimoe.core.trec import read_qrels, read_run
@@ -136,17 +131,6 @@ class TestTableOfSystems:
         assert row["mono (c) symbols"] == "(ad)", "bm25 and splade have one run each"
         assert row["colbert (b) symbols"] == "(a)"
 
-    @pytest.mark.skipif(shutil.which("pdflatex") is None, reason="needs pdflatex; .ci/run installs it")
-    def test_its_latex_compiles(self, made: tuple[Done, Path], tmp_path: Path) -> None:
-        inputs = "\n".join(f"\\input{{{path}}}" for path in (made[1] / "analysis" / "tables").glob("*.tex"))
-        packages = "\\usepackage[T1]{fontenc}\\usepackage{booktabs}\\usepackage{graphicx}"
-        (tmp_path / "paper.tex").write_text(
-            f"\\documentclass[twocolumn]{{article}}{packages}\\begin{{document}}{inputs}\\end{{document}}",
-            encoding="utf-8",
-        )
-        command = ["pdflatex", "-halt-on-error", "-interaction=nonstopmode", "paper.tex"]
-        subprocess.run(command, cwd=tmp_path, check=True, capture_output=True)
-
     def test_json_and_frame_are_the_same(self, systems: Path) -> None:
         options = [*dataset_options(systems, list(DATASETS)), *of_systems(systems), "--json"]
         found = json.loads(compare(*options, "--metric", "ndcg@10", "P@5").stdout, parse_constant=pytest.fail)
@@ -165,8 +149,7 @@ class TestTableOfSystems:
 
     def test_datasets_are_columns_where_asked(self, systems: Path) -> None:
         options = [*dataset_options(systems, ["dl19", "cran"]), *of_systems(systems)]
-        done = compare(*options, "--layout", "datasets")
-        assert done.returncode == 0, done.stderr
+        done = successful(compare(*options, "--layout", "datasets"))
         assert re.search(r"^ *System +# +cran +dl19 +Average", done.stdout, re.MULTILINE), done.stdout
         assert_refused(compare(*options, "--layout", "rows"), 2, "--layout")
 
@@ -186,8 +169,7 @@ class TestTableOfSystems:
         found = json.loads(compare("--results", folder, *chosen, "--json").stdout)
         assert {(row["dataset"], row["metric"]) for row in found["scores"]} == {("dl19", "map"), ("cran", "map")}
         assert [(c["system"], c["baseline"]) for c in found["comparisons"]] == [("colbert", "mono")] * 3
-        done = compare("--results", folder, *chosen, "--output-dir", tmp_path / "copy")
-        assert done.returncode == 0, done.stderr
+        successful(compare("--results", folder, *chosen, "--output-dir", tmp_path / "copy"))
         again = json.loads(compare("--results", tmp_path / "copy", "--json").stdout)
         found, again = ([row["p"] for row in of["comparisons"]] for of in (found, again))
         assert again == pytest.approx(found)
@@ -197,8 +179,9 @@ def test_real_systems(unimoe_data: Path) -> None:
     pool = unimoe_data / "trec-dl19-passage-pool"
     names = ("splade_p_p_ensemble_distil", "rep_llama", "bm25", "bm25_rm3")
     runs = [pool / "runs" / f"{name}.trec" for name in names]
-    done = compare("--baseline", runs[2], "--systems", *runs[:2], runs[3], "--qrels", pool / "qrels" / "full.tsv")
-    assert done.returncode == 0, done.stderr
+    done = successful(
+        compare("--baseline", runs[2], "--systems", *runs[:2], runs[3], "--qrels", pool / "qrels" / "full.tsv")
+    )
     assert "Every two systems: 6 comparisons" in words_of(done)
     assert "splade_p_p_ensemble_distil" in done.stdout
 

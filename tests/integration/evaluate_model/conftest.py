@@ -13,12 +13,7 @@ from support.named_models import FUNCTIONS
 from support.reranking import invented, long_collection, write_invented
 from support.tiny_encoders import save_tiny_encoder
 from support.tiny_models import save_tiny_model
-from support.tiny_rerankers import (
-    save_tiny_cross_encoder,
-    save_tiny_score_adapter,
-    save_tiny_score_head,
-    save_tiny_t5,
-)
+from support.tiny_rerankers import save_tiny_cross_encoder, save_tiny_score_adapter, save_tiny_score_head, save_tiny_t5
 
 
 @pytest.fixture(scope="session")

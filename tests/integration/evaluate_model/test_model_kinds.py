@@ -1,14 +1,15 @@
-"""``evaluate --model``: any reranker or embedder by name, planned before it is evaluated."""
+"""``evaluate --model``: any reranker or embedder by name, or a function of the user's; and its plan."""
 
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 from support.named_models import evaluate, result_of
 from support.reranking import written
-from support.scripts import assert_refused, call_script
+from support.scripts import assert_refused, call_script, successful
 from support.tiny_encoders import POSITIONS
 
 from unimoe.core.trec import read_run
@@ -31,8 +32,7 @@ class TestKinds:
     def test_a_result_says_what_was_evaluated(
         self, data: Path, tmp_path: Path, name: str, arm: str, identity: str, prompt: str
     ) -> None:
-        done = evaluate(data, name, tmp_path, "--task", "reranking")
-        assert done.returncode == 0, done.stderr
+        done = successful(evaluate(data, name, tmp_path, "--task", "reranking"))
         result = result_of(tmp_path, arm)
         assert str(result.identity.base_model).startswith(identity)
         assert str(result.identity.prompt).startswith(prompt)
@@ -60,12 +60,12 @@ class TestKinds:
 
     def test_a_causal_model_by_name_scores_as_the_base_of_a_config(self, data: Path, tmp_path: Path) -> None:
         options = ["--config", "tiny.yaml", "--dataset", "toy"]
-        zero = call_script(
-            "evaluate.py", "--zero-shot", *options, "--output-dir", tmp_path / "zero", UNIMOE_DATA=str(data)
+        successful(
+            call_script(
+                "evaluate.py", "--zero-shot", *options, "--output-dir", tmp_path / "zero", UNIMOE_DATA=str(data)
+            )
         )
-        assert zero.returncode == 0, zero.stderr
-        named = evaluate(data, "tiny-model", tmp_path / "named", *options, "--name", "mine")
-        assert named.returncode == 0, named.stderr
+        successful(evaluate(data, "tiny-model", tmp_path / "named", *options, "--name", "mine"))
         for task in ("reranking", "embedding"):
             one, other = result_of(tmp_path / "zero", "zero_shot", task), result_of(tmp_path / "named", "mine", task)
             assert (one.per_query, one.identity) == (other.per_query, other.identity)
@@ -76,8 +76,7 @@ class TestKinds:
         assert read_run(runs[0]) == read_run(runs[1])
 
     def test_an_encoder_embeds_and_does_not_rerank(self, data: Path, tmp_path: Path) -> None:
-        done = evaluate(data, "encoder:encoder", tmp_path)
-        assert done.returncode == 0, done.stderr
+        successful(evaluate(data, "encoder:encoder", tmp_path))
         result = result_of(tmp_path, "encoder", "embedding")
         assert str(result.identity.base_model).startswith("encoder@")
         assert str(result.identity.prompt).startswith("mean@")
@@ -112,8 +111,7 @@ class TestKinds:
         assert result_of(tmp_path / "one", "t5").identity.prompt != result_of(tmp_path / "other", "t5").identity.prompt
 
     def test_a_task_of_mteb_is_planned(self, data: Path, tmp_path: Path) -> None:
-        done = evaluate(data, "cross-encoder:ce", tmp_path, "--mteb", "AskUbuntuDupQuestions", "--plan")
-        assert done.returncode == 0, done.stderr
+        done = successful(evaluate(data, "cross-encoder:ce", tmp_path, "--mteb", "AskUbuntuDupQuestions", "--plan"))
         assert "AskUbuntuDupQuestions" in done.stdout
 
 
@@ -128,8 +126,7 @@ class TestEqualScores:
         self, data: Path, tmp_path: Path, name: str
     ) -> None:
         options = ["--dataset", "wide", "--task", "reranking", "--max-queries", "1", "--name", "low"]
-        done = evaluate(data, name, tmp_path, *options, "--set", "model.dtype=bfloat16")
-        assert done.returncode == 0, done.stderr
+        done = successful(evaluate(data, name, tmp_path, *options, "--set", "model.dtype=bfloat16"))
         assert "equal scores" not in done.stderr
         assert result_of(tmp_path, "low", dataset="wide").provenance.dtype == "bfloat16"
         for query, scores in read_run(tmp_path / "low/seed_none/runs/reranking/wide.trec").items():
@@ -137,15 +134,13 @@ class TestEqualScores:
             assert len(set(scores.values())) == len(scores), query
 
     def test_a_run_with_many_of_them_is_named(self, data: Path, tmp_path: Path) -> None:
-        done = evaluate(data, "python:my_functions:longest", tmp_path)
-        assert done.returncode == 0, done.stderr
+        done = successful(evaluate(data, "python:my_functions:longest", tmp_path))
         assert "toy: queries with equal scores among the first 10 places" in done.stderr.replace("\n", " ")
 
 
 class TestPlan:
     def test_pairs_are_counted_and_timed_and_nothing_is_written(self, data: Path, tmp_path: Path) -> None:
-        done = evaluate(data, "cross-encoder:ce", tmp_path / "outputs", "--plan", "--price-per-hour", "2")
-        assert done.returncode == 0, done.stderr
+        done = successful(evaluate(data, "cross-encoder:ce", tmp_path / "outputs", "--plan", "--price-per-hour", "2"))
         header, line, total = done.stdout.splitlines()
         assert header.split() == ["task", "dataset", "queries", "pairs/texts", "tokens", "disk"]
         task, dataset, queries, pairs, tokens, *_ = line.split()
@@ -159,6 +154,39 @@ class TestPlan:
         ("name", "unit"), [("monot5:t5", "tokens"), ("rankllama:llama", "tokens"), ("encoder:encoder", "texts")]
     )
     def test_what_is_counted_is_what_the_model_reads(self, data: Path, tmp_path: Path, name: str, unit: str) -> None:
-        done = evaluate(data, name, tmp_path, "--plan")
-        assert done.returncode == 0, done.stderr
+        done = successful(evaluate(data, name, tmp_path, "--plan"))
         assert done.stdout.splitlines()[-1].endswith(f" {unit} a second)")
+
+
+class TestPython:
+    def run_of(self, output_dir: Path, arm: str) -> Any:
+        return read_run(output_dir / arm / "seed_none/runs/reranking/toy.trec")
+
+    def test_a_function_of_the_current_folder(self, data: Path, tmp_path: Path) -> None:
+        assert evaluate(data, "python:my_functions:longest", tmp_path).returncode == 0
+        corpus = load_collection(f"path:{data / 'toy'}", "test").corpus
+        for scores in self.run_of(tmp_path, "longest").values():
+            assert scores == {document: len(corpus[document].full_text) for document in scores}
+
+    def test_a_function_that_changes_the_folder_moves_no_results(
+        self, data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.chdir(tmp_path)
+        monkeypatch.syspath_prepend(data)
+        successful(evaluate(data, "python:my_functions:moving", Path("outputs")))
+        assert result_of(tmp_path / "outputs", "moving").aggregate
+        assert not [*(tmp_path / "elsewhere").iterdir()]
+
+    def test_a_reranker_with_the_methods_alone(self, data: Path, tmp_path: Path) -> None:
+        for name in ("own", "of_one_query"):
+            done = successful(evaluate(data, f"python:my_functions:{name}", tmp_path / name))
+            done = evaluate(data, f"python:my_functions:{name}", None, "--plan")
+            assert "pairs a second" in done.stdout, done.stderr
+        assert self.run_of(tmp_path / "own", "own") == self.run_of(tmp_path / "of_one_query", "of_one_query")
+
+    def test_without_an_identity_it_is_always_evaluated_again(self, data: Path, tmp_path: Path) -> None:
+        for name, kept in (("named", True), ("longest", False)):
+            lines = [evaluate(data, f"python:my_functions:{name}", tmp_path / name).stderr for _ in range(2)]
+            assert (f"reranking toy: {name}: already done" in lines[1]) is kept, lines[1]
+        identity = str(result_of(tmp_path / "named", "named").identity.base_model)
+        assert identity.startswith("python:my_functions:named@")

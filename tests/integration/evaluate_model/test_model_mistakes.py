@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from support.named_models import evaluate, result_of
-from support.scripts import assert_refused, call_script
+from support.scripts import assert_refused, call_script, successful
 
 
 class TestBadInput:
@@ -24,7 +24,7 @@ class TestBadInput:
             ("nobody/nothing", 3, ["'nobody/nothing'", "check the id or folder, or connect to the hub"]),
             ("cross-encoder:nli", 3, ["nli: a model of 3 labels; ranking needs one score per pair"]),
             ("cross-encoder:encoder", 3, ["encoder: a BertModel, which has no head that scores pairs"]),
-            ("cross-encoder:headless", 3, ["headless: no weights for classifier.weight"]),
+            ("cross-encoder:headless", 3, ["headless: no weights for classifier.bias"]),
             ("cross-encoder:toy", 3, ["toy: no config.json; give the folder of a model"]),
             ("cross-encoder:damaged", 3, ["toy, query 'q", "its score is not finite; the weights are damaged"]),
             ("ce", 2, ["a BertForSequenceClassification, no causal language model", "write --model cross-encoder:ce"]),
@@ -65,11 +65,7 @@ class TestBadInput:
         self, data: Path, tmp_path: Path, name: str, code: int, words: list[str]
     ) -> None:
         done = evaluate(data, name, tmp_path / "outputs", "--task", "reranking")
-        assert done.returncode == code, done.stderr
-        assert "Traceback" not in done.stderr
-        last = done.stderr.strip().splitlines()[-1]
-        for word in words:
-            assert word in last
+        assert_refused(done, code, *words, silent=False)
         assert not [*tmp_path.glob("outputs/*/seed_none/results/reranking/toy.json")] or code == 3
 
     @pytest.mark.parametrize(
@@ -90,8 +86,7 @@ class TestBadInput:
     def test_a_prefix_that_no_text_would_get_is_refused_on_collections_too(self, data: Path, tmp_path: Path) -> None:
         done = evaluate(data, "encoder:encoder", tmp_path, "--set", "evaluation.mteb.prompts.quer=x")
         assert_refused(done, 2, "evaluation.mteb.prompts: 'quer' is no task, type of tasks or role of MTEB")
-        own = evaluate(data, "encoder:encoder", tmp_path, "--set", "evaluation.mteb.prompts.toy-query=x")
-        assert own.returncode == 0, own.stderr
+        successful(evaluate(data, "encoder:encoder", tmp_path, "--set", "evaluation.mteb.prompts.toy-query=x"))
 
     def test_another_model_of_the_same_name_is_refused(self, data: Path, tmp_path: Path) -> None:
         assert evaluate(data, "cross-encoder:ce", tmp_path).returncode == 0

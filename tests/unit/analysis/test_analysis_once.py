@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -18,6 +17,7 @@ from unimoe.analysis.report import write_report
 from unimoe.results.folder import Results, load_all_results
 
 
+@pytest.mark.usefixtures("without_figures")
 def test_the_parts_of_a_command_share_what_is_computed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Two pairs of arms on two datasets each: two gates, checks and drill-downs on four datasets."""
     write_experiment(tmp_path, queries=12)
@@ -37,7 +37,6 @@ def test_the_parts_of_a_command_share_what_is_computed(tmp_path: Path, monkeypat
     counted(judging, "judge")
     counted(comparisons, "bootstrap_means")
     counted(drilldown, "drill_down")
-    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0})  # on one core figures are drawn here, and counted
     analysis = Analysis(results, iterations=50)
     write_report(analysis)
     assert "By dataset" in gate_lines(analysis.registration, analysis.outcomes)

@@ -63,14 +63,13 @@ class TestFromPython:
         [
             ({"baseline": "bm52"}, "unknown arm 'bm52' (did you mean 'bm25'?)"),
             ({"pairs": "baseline"}, "pairs with the baseline need one"),
-            ({"metrics": "ndgc@10"}, "unknown metric 'ndgc@10'"),
             ({"relevance_level": 0}, "relevance"),
             ({"pairs": "some"}, "pairs 'some': unknown; use all or baseline"),
             ({"correction": "sidak"}, "correction 'sidak': unknown; use holm or bh or bonferroni or none"),
             ({"family": "all"}, "family 'all': unknown; use table or dataset or baseline"),
             ({"metrics": []}, "no metric to compare by"),
+            ({"allow": ["queries", "zeros"]}, "give the one that suits the runs"),
             ({"depth": 2.5}, "--depth 2.5 is no whole number"),
-            ({"allow": "zero"}, "--allow zero: unknown (did you mean 'zeros'?)"),
         ],
     )
     def test_wrong_wishes(self, qrels: Qrels, runs: dict[str, list[Run]], options: dict[str, Any], words: str) -> None:

@@ -13,14 +13,7 @@ from support.results import make_result, simulate
 
 from unimoe.analysis.analysis import Analysis
 from unimoe.analysis.compare import compute_interference_metrics
-from unimoe.analysis.comparisons import (
-    Comparison,
-    Question,
-    all_pairs,
-    compare_arms,
-    difference,
-    questions_of,
-)
+from unimoe.analysis.comparisons import Comparison, Question, all_pairs, compare_arms, difference, questions_of
 from unimoe.analysis.corrections import Correction, Family
 from unimoe.analysis.gates.definitions import SuperiorityGate
 from unimoe.analysis.gates.findings import find
@@ -72,13 +65,6 @@ class TestRows:
         gaps = np.array([0.1, 0.0, -0.2, 0.4, 0.1, 0.1, 0.1, 0.1])
         assert found.effect == pytest.approx(gaps.mean() / gaps.std(ddof=1))
 
-    def test_single_runs_have_the_paired_t_test_over_queries(self) -> None:
-        rng = np.random.default_rng(1)
-        system, baseline = rng.uniform(size=(2, 40))
-        found = two(system.tolist(), baseline.tolist(), seed=0)
-        assert found.p == pytest.approx(scipy.stats.ttest_rel(system, baseline).pvalue, rel=1e-9)
-        assert found.holds_for == "queries"
-
     def test_declared_pairs_take_the_seeds_of_both_arms_as_a_gate_does(self) -> None:
         """The table tested four seeds against three without pairs, beside a gate on the three pairs."""
         rng = np.random.default_rng(5)
@@ -125,17 +111,6 @@ class TestRows:
     def test_refuses_no_iterations(self) -> None:
         with pytest.raises(UsageError, match="iterations 0"):
             compare_arms(results(*arms("a", "b")), iterations=0)
-
-
-class TestFamily:
-    def test_p_below_five_percent_is_an_interval_without_zero(self) -> None:
-        rng = np.random.default_rng(6)
-        for gap in np.linspace(-0.2, 0.2, 21):
-            found = two((0.5 + gap + rng.normal(0.0, 0.3, 12)).tolist(), [0.5] * 12)
-            ends = found.difference.interval
-            assert found.p is not None
-            assert ends is not None
-            assert (found.p < 0.05) == (ends[0] > 0.0 or ends[1] < 0.0)
 
 
 class TestCorrections:

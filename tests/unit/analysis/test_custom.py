@@ -63,7 +63,6 @@ class TestJudge:
         ("gates", "words"),
         [
             ({"own": GATE | {"pass": 1}}, "gates.own.pass: unknown key.*known here: .*pass_at"),
-            ({"own": GATE | {"kind": "interferance"}}, r"gates.own.kind: .*did you mean 'interference'"),
             ({"own": GATE | {"looks": [5, 3]}}, r"gates.own.looks: \[5, 3\] does not ascend"),
             ({"own": 3}, "gates.own"),
             ({}, "gates: must not be empty"),
@@ -88,7 +87,8 @@ class TestParity:
 
 class TestCompareStatistic:
     def test_the_mean_has_the_interval_of_the_bootstrap_of_means(self) -> None:
-        given = results(a=RNG.random((1, 300)), b=RNG.random((1, 300)))
+        first, second = np.random.default_rng(0).random((2, 1, 300))  # the same whatever runs before
+        given = results(a=first, b=second)
         found = unimoe.compare_statistic(given, np.mean, "a", "b", iterations=4000)
         (checked,) = compute_significance(given, iterations=4000)
         assert checked.baseline == "b" or checked.system == "b"

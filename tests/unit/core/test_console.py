@@ -60,12 +60,23 @@ def test_a_path_that_is_too_long_is_named(capsys: pytest.CaptureFixture[str]) ->
     assert said == f"error: {'x' * 300}: File name too long; check the path, its rights, and the room on its disk\n"
 
 
-@pytest.mark.parametrize("error", [OSError(errno.ENOSPC, "x"), RuntimeError("I/O error: No space left on device")])
-def test_a_full_disk_is_one_line_whoever_says_it(capsys: pytest.CaptureFixture[str], error: Exception) -> None:
+@pytest.mark.parametrize(
+    ("error", "words"),
+    [
+        (OSError(errno.ENOSPC, "x"), "no room is left on the disk"),
+        (RuntimeError("I/O error: No space left on device"), "no room is left on the disk"),
+        (OSError(errno.EFBIG, "x"), "a file would be larger than this process may write"),
+        (OSError(errno.EMFILE, "x"), "this process may open no more files"),
+        (PermissionError(errno.EACCES, "Permission denied", "analysis"), "analysis: Permission denied"),
+    ],
+)
+def test_what_the_system_refuses_is_one_line_whoever_says_it(
+    capsys: pytest.CaptureFixture[str], error: Exception, words: str
+) -> None:
     with pytest.raises(SystemExit) as left:
         run(command(error))
     assert left.value.code == 3
-    assert capsys.readouterr().err.startswith("error: no room is left on the disk")
+    assert capsys.readouterr().err.startswith(f"error: {words}")
 
 
 def test_a_long_message_loses_its_middle(capsys: pytest.CaptureFixture[str]) -> None:

@@ -4,7 +4,7 @@ from itertools import pairwise
 
 import pytest
 
-from unimoe.core.errors import DataError, UsageError
+from unimoe.core.errors import UsageError
 from unimoe.data.collection import Collection, Document, assemble
 
 DOCUMENTS = [(f"d{i}", Document("", f"text {i}")) for i in range(20)]
@@ -45,27 +45,6 @@ def test_dangling_judgments_and_empty_texts_are_counted_and_kept() -> None:
         "judgments of unknown documents: 1 (gone); empty documents: 2 (d, e); "
         "empty queries: 1 (u); unjudged queries: 1 (u)"
     )
-
-
-@pytest.mark.parametrize(
-    ("queries", "state"),
-    [([], "is not among the queries"), ([("q", " ")], "has an empty text")],
-    ids=["absent", "empty"],
-)
-def test_a_judged_query_needs_text(queries: list[tuple[str, str]], state: str) -> None:
-    with pytest.raises(DataError, match=f"query 'q' is judged in split 'test' but {state}; add its text"):
-        assemble("toy", "test", DOCUMENTS, queries, {"q": {"d1": 1}})
-
-
-def test_no_judgment_is_an_error() -> None:
-    with pytest.raises(DataError, match="toy: split 'test' holds no judgments"):
-        assemble("toy", "test", DOCUMENTS, QUERIES, {"q1": {}})
-
-
-@pytest.mark.parametrize("key", ["", "a b", "a\t", "\u00a0"])
-def test_ids_that_trec_files_cannot_hold_are_refused(key: str) -> None:
-    with pytest.raises(DataError, match="white space"):
-        assemble("toy", "test", [(key, Document("", "x"))], QUERIES, QRELS)
 
 
 def test_hashes_ignore_order_and_see_every_change(collection: Collection) -> None:

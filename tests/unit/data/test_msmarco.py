@@ -28,13 +28,6 @@ def remove(folder: Path, *names: str) -> None:
             path.unlink()
 
 
-def test_reads_the_published_files(folder: Path) -> None:
-    found = read_msmarco(folder, "dev")
-    assert content(found) == content(SMALL)
-    assert (found.name, found.split, found.candidates_only) == ("msmarco", "dev", False)
-    assert read_msmarco(folder, "dev", name="mine").name == "mine"
-
-
 @pytest.mark.parametrize("absent", [("collection.tsv",), ("collection.tsv", "queries.dev.small.tsv")])
 def test_candidates_stand_in_for_the_corpus_and_the_collection_says_so(folder: Path, absent: tuple[str, ...]) -> None:
     remove(folder, *absent)

@@ -1,4 +1,4 @@
-"""The expected cost: how it follows the experiment's size, and that a real model's is counted as the job counts it."""
+"""What an experiment will cost, what it has cost, and its smoke version."""
 
 from __future__ import annotations
 
@@ -10,14 +10,15 @@ from typing import Any
 import pytest
 import torch
 from support.experiments import tiny_experiment, tiny_experiment_dict
+from support.json_files import read_plain
 
 from unimoe.config import Experiment
 from unimoe.config.files import load_experiment, parse_config
 from unimoe.core.io import write_json, write_text
 from unimoe.evaluation.tiers.datasets import LoadedDataset, tier_datasets
 from unimoe.experiment.estimate import Cost, Speeds, estimate, job_cost, measure, shorter_ways
-from unimoe.experiment.job import ExperimentRun
-from unimoe.experiment.run_record import RunRecord
+from unimoe.experiment.job import ExperimentRun, smoke_version
+from unimoe.experiment.run_record import RECORD, RunRecord
 from unimoe.models.checkpoint import ADAPTER_FILE, folder_name
 from unimoe.models.loader import ModelLoader
 from unimoe.models.work import counted_products
@@ -128,3 +129,52 @@ def test_the_random_numbers_of_a_training_are_its_own(tmp_path: Path) -> None:
     assert loader.frozen_layers is not None
     assert not loader.frozen_layers._kept
     assert not Path(experiment.output_dir).exists()
+
+
+def content(folder: Path) -> Any:
+    return read_plain(folder / RECORD)
+
+
+def test_phases_add_up_over_runs(tmp_path: Path) -> None:
+    flop = 0
+    record = RunRecord(tmp_path, lambda: flop, time.perf_counter() - 5)
+    with record.phase("loading"):
+        flop += 2 * 10**12
+    with record.phase("reranking"):
+        flop += 10**12
+    again = RunRecord(tmp_path, lambda: 10**12, time.perf_counter() - 7)
+    with again.phase("reranking"):
+        pass
+    found = content(tmp_path)
+    assert {name: phase["matmul_tflop"] for name, phase in found["phases"].items()} == {"loading": 2, "reranking": 2}
+    assert found["matmul_tflop"] == 4
+    assert 5 <= found["phases"]["loading"]["seconds"] < 65
+    assert 7 <= found["phases"]["reranking"]["seconds"] < 67
+    assert found["seconds"] == pytest.approx(sum(phase["seconds"] for phase in found["phases"].values()), abs=1e-4)
+    assert again.elapsed == found["seconds"]
+
+
+def test_facts_of_the_first_run_are_kept_where_asked(tmp_path: Path) -> None:
+    for threads in (1, 2):
+        record = RunRecord(tmp_path, lambda: 0, time.perf_counter())
+        record.note({"threads": threads})
+        record.note({"estimate_seconds": threads}, keep=True)
+    assert (content(tmp_path)["threads"], content(tmp_path)["estimate_seconds"]) == (2, 1)
+
+
+def smoke(*override: str) -> Experiment:
+    return smoke_version(load_experiment(Path("experiments/bundled"), list(override)))
+
+
+def test_a_step_has_the_examples_that_it_takes() -> None:
+    training = smoke("training.ranking.queries_per_step=32", "training.embedding.pairs_per_step=64").training
+    assert (training.ranking.queries, training.embedding.queries) == (32, 64)
+    assert (smoke().training.ranking.queries, smoke().training.embedding.queries) == (24, 48)
+
+
+def test_it_is_never_larger_than_the_experiment() -> None:
+    few = ("evaluation.bundled.queries=6", "evaluation.bundled.depth=3", "evaluation.bundled.pool=40")
+    experiment = smoke(*few, "training.dev.queries=7", "training.dev.depth=2")
+    tier, dev = experiment.evaluation.bundled, experiment.training.dev
+    assert (tier.queries, tier.depth, tier.pool) == (6, 3, 40)
+    assert (dev.queries, dev.depth) == (7, 2)

@@ -10,10 +10,10 @@ from torch import Tensor
 
 from unimoe.core.errors import DataError
 from unimoe.models import batched, batching
-from unimoe.models.batched import BatchedDecoder, supports_trees
+from unimoe.models.batched import BatchedDecoder
 from unimoe.models.frozen_layers import FrozenLayers, split_decoder
 from unimoe.models.token_tree import MIN_SHARED, tree_tokens
-from unimoe.models.tree_attention import pack
+from unimoe.models.tree_attention import pack, supports_trees
 
 Layout = Literal["trees", "padded"]
 
@@ -115,9 +115,6 @@ class TestStates:
         found = gathered(subject.decoder, SEQUENCES, budget, size)
         torch.testing.assert_close(found, subject.expected, rtol=1e-4, atol=1e-4)
 
-    def test_no_sequences_no_batches(self, subject: Subject) -> None:
-        assert list(subject.decoder.states([], None, None)) == []
-
     def test_trees_compute_what_is_shared_once(self, subject: Subject, layout: Layout, tokens: list[int]) -> None:
         gathered(subject.decoder, SEQUENCES, 10**6)
         everything = sum(map(len, SEQUENCES))
@@ -125,13 +122,6 @@ class TestStates:
             assert sum(tokens) <= tree_tokens(SEQUENCES) + MIN_SHARED * len(SEQUENCES) < everything
         else:
             assert sum(tokens) >= everything
-
-    def test_a_budget_bounds_the_tokens_of_a_pass(self, subject: Subject, tokens: list[int]) -> None:
-        longest = max(map(len, SEQUENCES))
-        for budget in (1, 60, 90):
-            tokens.clear()
-            gathered(subject.decoder, SEQUENCES, budget)
-            assert max(tokens) <= max(longest, budget + MIN_SHARED * len(SEQUENCES))
 
 
 class TestOutOfMemory:
@@ -161,46 +151,6 @@ class TestOutOfMemory:
         assert caplog.messages[-1] == f"out of memory: batches of at most {reduced} tokens from now on"
         assert len(released) == len(caplog.messages)
 
-    def test_a_budget_halves_what_did_not_fit(self, layout: Layout, monkeypatch: pytest.MonkeyPatch) -> None:
-        model = model_of(layout)
-        decoder = BatchedDecoder(model)
-        counted(monkeypatch, Subject(decoder, decoder.top, torch.empty(0)), limit=50)
-        gathered(decoder, [[*BEGINNING, 1], [*BEGINNING, 2, 2, 2], [*BEGINNING, 3]])
-        # Trees fit at once: 30 tokens that all share, and 1, 3 and 1. Of three rows of 33 tokens, one fits.
-        assert decoder.reduced_budget == (None if layout == "trees" else 3 * 33 // 2)
-        other = list(range(30))
-        gathered(decoder, [[*BEGINNING, 1], [*BEGINNING, 2, 2, 2], other])
-        assert decoder.reduced_budget == ((30 + 1 + 3 + 30) // 2 if layout == "trees" else 3 * 33 // 2)
-
-    def test_later_calls_keep_the_smaller_batches(self, subject: Subject, monkeypatch: pytest.MonkeyPatch) -> None:
-        tokens = counted(monkeypatch, subject, self.LIMIT)
-        gathered(subject.decoder, SEQUENCES)
-        reduced = subject.decoder.reduced_budget
-        gathered(subject.decoder, SEQUENCES)
-        gathered(subject.decoder, SEQUENCES, size=len(SEQUENCES))
-        gathered(subject.decoder, SEQUENCES, budget=10**6)
-        assert subject.decoder.reduced_budget == reduced  # nothing failed again
-        assert max(tokens) <= self.LIMIT
-
-    def test_a_smaller_budget_of_the_caller_counts(self, subject: Subject, monkeypatch: pytest.MonkeyPatch) -> None:
-        tokens = counted(monkeypatch, subject, self.LIMIT)
-        gathered(subject.decoder, SEQUENCES)
-        tokens.clear()
-        gathered(subject.decoder, [[token] for token in range(60)], budget=20)
-        assert max(tokens) == 20
-
-    @pytest.mark.parametrize("size", [2, 10])
-    def test_a_batch_size_gives_way(self, subject: Subject, monkeypatch: pytest.MonkeyPatch, size: int) -> None:
-        counted(monkeypatch, subject, limit=53)  # what the longest sequence alone needs
-        found = gathered(subject.decoder, SEQUENCES, size=size)
-        torch.testing.assert_close(found, subject.expected, rtol=1e-4, atol=1e-4)
-
-    def test_what_was_done_before_is_not_done_again(self, subject: Subject, monkeypatch: pytest.MonkeyPatch) -> None:
-        tokens = counted(monkeypatch, subject, limit=53)
-        single = [[token] for token in range(10)]
-        gathered(subject.decoder, [*single, list(range(50)), list(range(60, 10, -1))], budget=100)
-        assert 50 <= sum(tokens) <= 10 + 50 + 50 + 10  # the ten at most twice: with each of the others
-
     def test_the_lower_layers_may_run_out_of_memory_too(self, layout: Layout, monkeypatch: pytest.MonkeyPatch) -> None:
         model = model_of(layout)
         expected = gathered(BatchedDecoder(model), SEQUENCES)
@@ -225,11 +175,6 @@ class TestPackingAhead:
         monkeypatch.setattr(batched, "_packs_ahead", lambda _: True)
         assert torch.equal(gathered(subject.decoder, SEQUENCES, 64), expected)
 
-    def test_memory_may_run_out(self, subject: Subject, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(batched, "_packs_ahead", lambda _: True)
-        counted(monkeypatch, subject, TestOutOfMemory.LIMIT)
-        torch.testing.assert_close(gathered(subject.decoder, SEQUENCES), subject.expected, rtol=1e-4, atol=1e-4)
-
     def test_memory_that_runs_out_in_the_thread_is_no_end(self, monkeypatch: pytest.MonkeyPatch) -> None:
         decoder, calls = BatchedDecoder(model_of("trees")), list[int]()
 
@@ -246,34 +191,33 @@ class TestPackingAhead:
         assert decoder.reduced_budget is None
 
 
+FULL = {"layer_types": ["full_attention"] * 2}
+MIXED = {"use_sliding_window": True, "sliding_window": 8}
+
+
 class TestSupportsTrees:
     @pytest.mark.parametrize("kind", ["llama", "qwen2", "qwen3", "gemma", "phi3", "olmo2", "smollm3"])
     def test_families_of_plain_full_attention(self, kind: str) -> None:
         assert supports_trees(tiny_model(kind))
 
-    def test_a_window_in_every_layer(self) -> None:
-        assert not supports_trees(tiny_model("mistral", sliding_window=8))
+    @pytest.mark.parametrize(
+        ("kind", "settings"),
+        [
+            ("mistral", {"sliding_window": 8}),
+            ("qwen2", {**MIXED, "layer_types": ["full_attention", "sliding_attention"]}),
+            ("gpt_oss", {**FULL, "num_local_experts": 2, "num_experts_per_tok": 1, "head_dim": 16}),  # has sinks
+            ("gemma2", {**FULL, "head_dim": 16, "attn_logit_softcapping": 50.0}),
+            ("doge", {}),  # has a mask of its own
+            ("nemotron", {}),  # does not pass on what attention is given
+        ],
+    )
+    def test_other_attention_is_refused(self, kind: str, settings: dict[str, Any]) -> None:
+        assert not supports_trees(tiny_model(kind, **settings))
+
+    def test_families_that_may_have_other_attention_and_have_none(self) -> None:
         assert supports_trees(tiny_model("mistral", sliding_window=None))
-
-    def test_a_window_in_some_layers(self) -> None:
-        mixed = {"use_sliding_window": True, "sliding_window": 8}
-        assert not supports_trees(tiny_model("qwen2", layer_types=["full_attention", "sliding_attention"], **mixed))
-        assert supports_trees(tiny_model("qwen2", layer_types=["full_attention"] * 2, **mixed))
-
-    def test_attention_sinks(self) -> None:
-        experts = {"num_local_experts": 2, "num_experts_per_tok": 1, "head_dim": 16}
-        assert not supports_trees(tiny_model("gpt_oss", layer_types=["full_attention"] * 2, **experts))
-
-    def test_capped_logits_of_attention(self) -> None:
-        full = {"layer_types": ["full_attention"] * 2, "head_dim": 16}
-        assert not supports_trees(tiny_model("gemma2", attn_logit_softcapping=50.0, **full))
-        assert supports_trees(tiny_model("gemma2", attn_logit_softcapping=None, **full))
-
-    def test_a_mask_of_the_layers_own(self) -> None:
-        assert not supports_trees(tiny_model("doge"))
-
-    def test_a_decoder_that_does_not_pass_on_what_attention_is_given(self) -> None:
-        assert not supports_trees(tiny_model("nemotron"))
+        assert supports_trees(tiny_model("qwen2", **FULL, **MIXED))
+        assert supports_trees(tiny_model("gemma2", **FULL, head_dim=16, attn_logit_softcapping=None))
 
     def test_values_narrower_than_keys(self) -> None:
         latent = {"q_lora_rank": 16, "kv_lora_rank": 16, "qk_rope_head_dim": 8, "qk_nope_head_dim": 8, "v_head_dim": 12}

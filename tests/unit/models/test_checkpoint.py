@@ -108,14 +108,8 @@ class TestReading:
         edit(folder, settings_hash=None)
         assert read_checkpoint(folder).settings_hash is None
 
-    def test_the_experiment_comes_back(self, folder: Path) -> None:
-        assert read_checkpoint(folder).experiment == experiment()
-
     def test_a_missing_folder(self, tmp_path: Path) -> None:
         assert "no such checkpoint folder" in refusal(tmp_path / "none")
-
-    def test_a_file_in_its_place(self, folder: Path) -> None:
-        assert "no such checkpoint folder" in refusal(folder / ADAPTER_FILE)
 
     def test_an_encoder_is_sent_where_it_is_taken(self, tmp_path: Path) -> None:
         (tmp_path / "modules.json").write_text("[]")
@@ -126,58 +120,25 @@ class TestReading:
         (folder / file).unlink()
         assert f"not a whole checkpoint, {file} is missing" in refusal(folder)
 
-    def test_a_damaged_adapter(self, folder: Path) -> None:
-        (folder / ADAPTER_FILE).write_bytes(b"weighty")
-        assert "content differs from its manifest" in refusal(folder)
-
-    def test_a_manifest_cut_short(self, folder: Path) -> None:
+    def test_a_manifest_of_another_version_or_cut_short(self, folder: Path) -> None:
+        edit(folder, checkpoint_version=2)
+        assert "checkpoint_version: Input should be 1" in refusal(folder)
         path = folder / "unimoe.json"
         path.write_text(path.read_text()[:100])
         assert "unimoe.json: Invalid JSON" in refusal(folder)
 
-    @pytest.mark.parametrize("content", ["[]", "3", "null"])
-    def test_a_manifest_that_is_no_object(self, folder: Path, content: str) -> None:
-        (folder / "unimoe.json").write_text(content)
-        assert "unimoe.json: Input should be" in refusal(folder)
-
-    @pytest.mark.parametrize(
-        ("changes", "message"),
-        [
-            ({"checkpoint_version": 0}, "checkpoint_version: Input should be 1"),
-            ({"checkpoint_version": 2}, "checkpoint_version: Input should be 1"),
-            ({"colour": "red"}, "colour: Extra inputs are not permitted"),
-            ({"seed": None}, "seed: Field required"),
-            ({"seed": "1"}, "seed: Input should be a valid integer"),
-            ({"which": "first"}, "which: Input should be 'best' or 'last'"),
-            ({"training": {"steps": 1}}, "training.ranking_examples: Field required"),
-        ],
-        ids=lambda value: str(value)[:30],
-    )
-    def test_another_version_or_other_keys(self, folder: Path, changes: dict[str, Any], message: str) -> None:
-        edit(folder, **changes)
-        assert message in refusal(folder)
-
 
 class TestFingerprint:
-    def test_equal_trainings_have_equal_ones(self) -> None:
-        assert fingerprint() == fingerprint()
-
     @pytest.mark.parametrize(
         ("key", "value"),
         [
             ("model.base", "other/model"),
-            ("model.layers", 4),
             ("model.max_length", 256),
             ("prompt.order", "document_first"),
-            ("prompt.instruction", "find"),
             ("lora.r", 4),
-            ("lora.first_layer", 2),
             ("training.steps", 11),
-            ("training.collection", "other"),
-            ("training.weight_decay", 0.1),
             ("training.ranking", {"hard_negatives": 5}),
             ("training.ranking", {"loss": "softmax"}),
-            ("training.embedding", {"temperature": 0.1}),
             ("evaluation.bm25", {"k1": 1.2}),
             ("arms.rank_only_r8.learning_rate", 2e-3),
         ],
@@ -189,36 +150,17 @@ class TestFingerprint:
         assert not {"yes", "no"} & training_settings(experiment(), "rank_only_r8", 1)["prompt"].keys()
         assert fingerprint("prompt.yes", None) == fingerprint() != fingerprint("prompt.yes", "true")
 
-    def test_settings_of_an_aggregation_count_where_it_is_taken_alone(self) -> None:
-        for aggregation, key in (("uncertainty", "uncertainty_learning_rate"), ("gradvac", "gradvac_beta")):
-            arm = {**RAW["arms"]["joint_r8"], "aggregation": aggregation}
-            found = {fingerprint("arms.joint_r8", {**arm, key: value}, arm="joint_r8") for value in (0.2, 0.3)}
-            assert len(found) == 2
-
-    def test_content_changes_it(self) -> None:
+    def test_content_arm_and_seed_change_it(self) -> None:
         others = {fingerprint(data="other"), fingerprint(base="other"), fingerprint(dtype="bfloat16")}
-        assert len(others | {fingerprint()}) == 4
-
-    def test_arm_and_seed_change_it(self) -> None:
-        assert len({fingerprint(), fingerprint(seed=2), fingerprint(arm="joint_r8")}) == 3
-
-    def test_the_weight_of_the_tasks_changes_that_of_a_joint_arm(self) -> None:
-        key = "arms.joint_r8.ranking_weight"
-        assert fingerprint(key, 0.3, arm="joint_r8") != fingerprint(arm="joint_r8")
+        assert len(others | {fingerprint(), fingerprint(seed=2), fingerprint(arm="joint_r8")}) == 6
 
     @pytest.mark.parametrize(
         ("key", "value"),
         [
             ("output_dir", "elsewhere"),
-            ("name", "other"),
-            ("seeds", [1, 2, 3]),
-            ("caveats", ["small"]),
-            ("evaluation.depth", 7),
             ("evaluation.token_budget", 100),
             ("evaluation.bundled", {"queries": 5}),
             ("training.save_every", 3),
-            ("training.token_budget", 100),
-            ("training.batch_size", 2),
             ("arms.joint_r8.learning_rate", 5e-3),
             ("arms.emb_only_r8", {"task": "emb_only", "learning_rate": 1e-3}),
         ],

@@ -22,28 +22,6 @@ def tokenizer() -> Any:
 
 class TestPairs:
     @pytest.mark.parametrize("order", ORDERS)
-    @pytest.mark.parametrize("template", ["qwen3", "chat", "plain"])
-    def test_only_the_document_is_truncated(self, tokenizer: Any, order: Order, template: str) -> None:
-        prompt = PromptConfig(order=order, template=template, instruction="find")
-        encode = PairTokenizer(tokenizer, prompt, 512)
-        whole, cut = encode([("why?", "z"), ("why?", "z " * 10_000)])
-        assert len(cut) == 512
-        assert len(whole) < 512
-        text = tokenizer.decode(cut)
-        assert "why?" in text
-        after_the_cut = len(" z\nRelevant:") if template == "plain" else 20
-        assert text.endswith(tokenizer.decode(whole)[-after_the_cut:])
-
-    @pytest.mark.parametrize("order", ORDERS)
-    def test_a_pair_that_just_fits_is_whole(self, tokenizer: Any, order: Order) -> None:
-        prompt = PromptConfig(order=order)
-        pair = ("why?", "because of this")
-        (free,) = PairTokenizer(tokenizer, prompt, 1000)([pair])
-        assert PairTokenizer(tokenizer, prompt, len(free))([pair]) == [free]
-        (cut,) = PairTokenizer(tokenizer, prompt, len(free) - 1)([pair])
-        assert len(cut) == len(free) - 1
-
-    @pytest.mark.parametrize("order", ORDERS)
     @pytest.mark.parametrize("text", ODD_TEXTS, ids=ascii)
     def test_odd_texts_are_taken_on_either_side(self, tokenizer: Any, order: Order, text: str) -> None:
         encode = PairTokenizer(tokenizer, PromptConfig(order=order), 512)
@@ -99,31 +77,9 @@ class TestPairs:
             assert encode.too_long(["why?", "word " * 600], "Find a duplicate.") == [False, True]
             assert encode(pairs, configured.instruction) == encode(pairs)
 
-    @pytest.mark.parametrize("order", ORDERS)
-    def test_a_pair_does_not_depend_on_its_neighbours(self, tokenizer: Any, order: Order) -> None:
-        encode = PairTokenizer(tokenizer, PromptConfig(order=order), 300)
-        pairs = [("a", "x " * 300), ("b", "x " * 300), ("a", ""), ("longer query", "y")]
-        assert encode(pairs) == [ids for pair in pairs for ids in encode([pair])]
-
-    def test_document_first_shares_the_documents_tokens(self, tokenizer: Any) -> None:
-        encode = PairTokenizer(tokenizer, PromptConfig(order="document_first"), 512)
-        one, other = encode([("cat", "the old house"), ("zebra", "the old house")])
-        shared = next(i for i, (a, b) in enumerate(zip(one, other, strict=False)) if a != b)
-        assert tokenizer.decode(one[:shared]).endswith("<Document>: the old house\n<Query>:")
-
-    def test_no_pairs_no_questions(self, tokenizer: Any) -> None:
-        assert PairTokenizer(tokenizer, PromptConfig(), 512)([]) == []
-        assert PairTokenizer(tokenizer, PromptConfig(order="document_first"), 512)([]) == []
-
     def test_a_length_without_room_is_refused(self, tokenizer: Any) -> None:
         with pytest.raises(UsageError, match=r"model\.max_length 16 leaves no room"):
             PairTokenizer(tokenizer, PromptConfig(), 16)
-
-    def test_texts_beyond_the_models_length_go_without_a_warning(self) -> None:
-        short = tiny_tokenizer()
-        short.model_max_length = 8
-        PairTokenizer(short, PromptConfig(), 512)([("q", "a long document " * 100)])
-        assert not short.deprecation_warnings  # where the tokenizer notes that it has warned
 
 
 class TestFirstToken:
@@ -160,16 +116,6 @@ class TestFirstToken:
             ids = TextTokenizer(with_first, prompt, 64)(texts, "query", max_length=length)
             assert ids == [[with_first.bos_token_id, *tokens] for tokens in plain]
 
-    def test_a_token_that_only_ends_texts_is_not_put_before_them(self, tokenizer: Any) -> None:
-        from tokenizers.processors import TemplateProcessing
-
-        ending = tiny_tokenizer()
-        ending.bos_token = "<|endoftext|>"
-        post = TemplateProcessing(single="$A <|endoftext|>", special_tokens=[("<|endoftext|>", ending.bos_token_id)])
-        ending.backend_tokenizer.post_processor = post
-        pairs = [("why?", "so")]
-        assert PairTokenizer(ending, PromptConfig(), 300)(pairs) == PairTokenizer(tokenizer, PromptConfig(), 300)(pairs)
-
 
 class TestPlain:
     @pytest.mark.parametrize(
@@ -187,11 +133,6 @@ class TestPlain:
         # An instruction, from the config or from a task of MTEB, is never dropped in silence.
         assert tokenizer.decode(encode([("why", "so")], "Find it.")[0]) == f"Find it.\n{text}"
 
-    def test_it_needs_no_chat_template(self) -> None:
-        tokenizer = tiny_tokenizer()
-        tokenizer.chat_template = None
-        assert PairTokenizer(tokenizer, PromptConfig(template="plain"), 512)([("why", "so")])
-
 
 class TestChatFrame:
     def test_the_models_own_template_frames_the_question(self, tokenizer: Any) -> None:
@@ -201,11 +142,6 @@ class TestChatFrame:
             '<|im_start|>system\nDoes it answer? Answer only "yes" or "no".<|im_end|>\n'
             "<|im_start|>user\nQuery: why\nDocument: so<|im_end|>\n<|im_start|>assistant\n"
         )
-
-    def test_document_first(self, tokenizer: Any) -> None:
-        prompt = PromptConfig(template="chat", order="document_first", field_separator="\n\n")
-        (ids,) = PairTokenizer(tokenizer, prompt, 512)([("why", "so")])
-        assert "<|im_start|>user\nDocument: so\n\nQuery: why<|im_end|>" in tokenizer.decode(ids)
 
     @pytest.mark.parametrize(
         ("template", "reason"),
@@ -262,15 +198,6 @@ class TestSentencePiece:
         fields = ["Query: what sorts a list", "Document: the cat sat"][:: 1 if order == "query_first" else -1]
         assert ids == tokenizer("\n".join([*fields, "Relevant:"]))["input_ids"]
 
-    def test_what_is_too_long_loses_the_end_of_the_document(self) -> None:
-        tokenizer = tiny_sentencepiece("prepend")
-        tokenizer.chat_template = LLAMA2
-        pair = ("why?", "the cat sat on the mat " * 100)
-        whole, cut = (PairTokenizer(tokenizer, PromptConfig(template="chat"), room)([pair])[0] for room in (2000, 300))
-        suffix = tokenizer("a [/INST]", add_special_tokens=False)["input_ids"][1:]
-        assert len(cut) == 300
-        assert cut == whole[: 300 - len(suffix)] + suffix
-
 
 class TestTexts:
     def test_each_kind_has_its_prefix_and_all_end_in_the_suffix(self, tokenizer: Any) -> None:
@@ -280,11 +207,6 @@ class TestTexts:
         assert tokenizer.decode(encode(["cat"], "document")[0]) == "D: cat<|endoftext|>"
         assert tokenizer.decode(encode(["cat"], "plain")[0]) == "cat<|endoftext|>"
 
-    def test_a_given_prefix_takes_the_place_of_the_configured_one(self, tokenizer: Any) -> None:
-        encode = TextTokenizer(tokenizer, PromptConfig(), 512)
-        assert tokenizer.decode(encode(["cat"], "query", "other: ")[0]) == "other: cat<|endoftext|>"
-        assert encode(["cat"], "query", "") == encode(["cat"], "plain")
-
     def test_truncation_keeps_the_token_that_carries_the_embedding(self, tokenizer: Any) -> None:
         suffix = tokenizer.convert_tokens_to_ids("<|endoftext|>")
         encode = TextTokenizer(tokenizer, PromptConfig(), 16)
@@ -293,30 +215,12 @@ class TestTexts:
         assert long[-1] == suffix
         assert empty == [suffix]
 
-    @pytest.mark.parametrize("text", ODD_TEXTS, ids=ascii)
-    def test_odd_texts_are_taken(self, tokenizer: Any, text: str) -> None:
-        (ids,) = TextTokenizer(tokenizer, PromptConfig(), 512)([text], "plain")
-        assert 1 <= len(ids) <= 512
-
     def test_a_length_without_room_is_refused(self, tokenizer: Any) -> None:
         with pytest.raises(UsageError, match="leaves no room"):
             TextTokenizer(tokenizer, PromptConfig(embedding_suffix="a suffix of many tokens"), 4)
 
-    def test_no_texts_no_ids(self, tokenizer: Any) -> None:
-        assert TextTokenizer(tokenizer, PromptConfig(), 64)([], "query") == []
-
 
 class TestYesNo:
-    def test_single_tokens_are_found(self, tokenizer: Any) -> None:
-        yes, no = yes_no_ids(tokenizer)
-        assert tokenizer.decode([yes]) == "yes"
-        assert tokenizer.decode([no]) == "no"
-
-    def test_other_words_and_token_ids(self, tokenizer: Any) -> None:
-        yes, no = yes_no_ids(tokenizer)
-        assert yes_no_ids(tokenizer, "no", "yes") == (no, yes)
-        assert yes_no_ids(tokenizer, 7, "no") == (7, no)
-
     @pytest.mark.parametrize(
         ("answers", "reason"),
         [
@@ -330,23 +234,6 @@ class TestYesNo:
     ) -> None:
         with pytest.raises(DataError, match=f"^{reason}"):
             yes_no_ids(tokenizer, *answers)
-
-    @pytest.mark.parametrize(
-        ("merges", "reason"),
-        [
-            ([("n", "o")], "writes 'yes' as 3 tokens"),
-            ([("n", "o"), ("y", "e")], "writes 'yes' as 2 tokens"),
-            ([("y", "e"), ("ye", "s")], "writes 'no' as 2 tokens"),
-        ],
-    )
-    def test_a_word_of_several_tokens_is_refused(self, merges: list[tuple[str, str]], reason: str) -> None:
-        from tokenizers import Tokenizer, models
-        from transformers import PreTrainedTokenizerFast
-
-        tokens = [*"yesno", *map("".join, merges)]
-        known = Tokenizer(models.BPE({token: place for place, token in enumerate(tokens)}, merges))
-        with pytest.raises(DataError, match=f"{reason}; yes/no scoring needs a single one"):
-            yes_no_ids(PreTrainedTokenizerFast(tokenizer_object=known))  # type: ignore[no-untyped-call]
 
     @pytest.mark.parametrize("known", ["yes", "no"])
     def test_a_word_that_is_unknown_is_refused(self, known: str) -> None:
@@ -364,12 +251,6 @@ class TestName:
     def test_it_is_as_before_there_were_other_answers_unless_they_are_set(self) -> None:
         assert prompt_name(PromptConfig(), 512) == "qwen3/query_first@76e12fcf0c5f00e4"
         assert len({prompt_name(PromptConfig(yes=yes), 512) for yes in (None, "yes", "true", 7)}) == 4
-
-    def test_it_says_template_and_order(self) -> None:
-        assert prompt_name(PromptConfig(), 512).startswith("qwen3/query_first@")
-        assert prompt_name(PromptConfig(template="chat", order="document_first"), 512).startswith(
-            "chat/document_first@"
-        )
 
     def test_everything_that_changes_token_ids_changes_it(self) -> None:
         prompts = [

@@ -24,10 +24,6 @@ def parents(tree: TokenTree) -> list[int]:
     return [segment.parent for segment in tree.segments]
 
 
-def test_the_examples_share_what_is_just_worth_a_segment() -> None:
-    assert len(SHARED) == MIN_SHARED
-
-
 class TestBuildTree:
     def test_a_beginning_that_two_share_stands_once(self) -> None:
         tree = build_tree(ids("abcdefgh-one", "abcdefgh+two!"))
@@ -36,27 +32,11 @@ class TestBuildTree:
         assert tree.positions == [*range(8), 8, 9, 10, 11, 12, 8, 9, 10, 11]
         assert tree.last == [16, 12]
 
-    def test_a_shorter_one_stands_twice(self) -> None:
-        tree = build_tree(ids("abcdefg1", "abcdefg2"))
-        assert row(tree) == ["abcdefg1", "abcdefg2"]
-        assert parents(tree) == [-1, -1]
-        assert tree.last == [7, 15]
-
     def test_a_group_shares_a_beginning_and_within_it_a_pair_shares_more(self) -> None:
         tree = build_tree(ids("abcdefgh12345678x", "abcdefgh12345678y", "abcdefghz"))
         assert row(tree) == ["abcdefgh", "12345678", "x", "y", "z"]
         assert parents(tree) == [-1, 0, 1, 1, 0]
         assert tree.last == [16, 17, 18]
-
-    def test_what_a_pair_shares_beyond_its_group_stands_twice_when_it_is_short(self) -> None:
-        tree = build_tree(ids("abcdefgh1234567x", "abcdefgh1234567y", "abcdefghz"))
-        assert row(tree) == ["abcdefgh", "1234567x", "1234567y", "z"]
-        assert parents(tree) == [-1, 0, 0, 0]
-
-    def test_sequences_without_a_common_beginning_are_a_forest(self) -> None:
-        tree = build_tree(ids("hgfedcba2", "abcdefgh1", "abcdefgh2"))
-        assert row(tree) == ["abcdefgh", "1", "2", "hgfedcba2"]
-        assert parents(tree) == [-1, 0, 0, -1]
 
     def test_a_sequence_that_begins_another_keeps_its_last_token_to_itself(self) -> None:
         tree = build_tree(ids("abcdefghi", "abcdefghijk"))
@@ -67,15 +47,6 @@ class TestBuildTree:
         tree = build_tree(ids(*["abcdefghi"] * 3))
         assert row(tree) == ["abcdefgh", "i", "i", "i"]
         assert tree.last == [8, 9, 10]
-
-    def test_equal_sequences_too_short_to_share(self) -> None:
-        assert row(build_tree(ids("abcdefgh", "abcdefgh"))) == ["abcdefgh", "abcdefgh"]
-
-    def test_single_tokens(self) -> None:
-        tree = build_tree(ids("b", "a", "b"))
-        assert row(tree) == ["a", "b", "b"]
-        assert tree.positions == [0, 0, 0]
-        assert tree.last == [1, 0, 2]
 
     def test_no_sequences_no_tree(self) -> None:
         assert build_tree([]) == TokenTree([], [], [], [])
@@ -102,18 +73,6 @@ class TestPlanTrees:
 
     def test_a_group_that_does_not_fit_is_cut(self) -> None:
         assert plan_trees(self.GROUPS, 12) == [[1, 3], [5], [0, 2], [4]]
-
-    def test_a_single_longer_sequence_is_a_batch_of_its_own(self) -> None:
-        assert plan_trees(self.GROUPS, 1) == [[1], [3], [5], [0], [2], [4]]
-
-    def test_a_batch_size_takes_the_place_of_the_budget(self) -> None:
-        assert plan_trees(self.GROUPS, 1, batch_size=4) == [[1, 3, 5, 0], [2, 4]]
-
-    def test_ties_keep_their_order(self) -> None:
-        assert plan_trees(ids("b", "a", "b", "a"), 100) == [[1, 3, 0, 2]]
-
-    def test_no_sequences_no_batches(self) -> None:
-        assert plan_trees([], 100) == []
 
 
 class TestTreeTokens:

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from support.tiny_models import HIDDEN, ModelKind, tiny_base
+from support.tiny_models import HIDDEN, ModelKind, tiny_base, tiny_model
 from torch import Tensor
 
 from unimoe.models import tree_attention as module
@@ -17,6 +17,7 @@ from unimoe.models.tree_attention import (
     Block,
     PackedTree,
     UnsupportedAttentionError,
+    last_tokens_only,
     pack,
     rounds_rows,
     run_tree,
@@ -47,8 +48,6 @@ def chain() -> list[list[int]]:
 
 TREES: dict[str, list[list[int]]] = {
     "one token": [[5]],
-    "one long sequence": random_ids(np.random.default_rng(2), 300),
-    "single tokens": [[token] for token in range(3, 60)],
     "equal sequences": [list(range(3, 50))] * 20,
     "a chain": chain(),
     "questions about documents": reranking(),
@@ -106,10 +105,6 @@ def random_states(tree: TokenTree, heads: int, groups: int) -> tuple[Tensor, Ten
     return query, key, value
 
 
-def blocks_of(packed: PackedTree) -> list[Block]:
-    return packed.blocks
-
-
 def attend(tree: PackedTree, query: Tensor, key: Tensor, value: Tensor, **options: Any) -> Tensor:
     return tree_attention(torch.nn.Identity(), query, key, value, None, scaling=SCALING, tree=tree, **options)[0]
 
@@ -139,80 +134,6 @@ def test_in_bfloat16_it_is_near(tree: TokenTree, where: str, filled: bool) -> No
     found = attend(packed, query, key, value)
     assert found.dtype == torch.bfloat16
     torch.testing.assert_close(found.float(), exact, rtol=0.05, atol=0.05)
-
-
-class TestBlocks:
-    def test_every_token_asks_once(self, tree: TokenTree, where: str) -> None:
-        packed = pack(tree, CPU, torch.float32)
-        queries, tokens = torch.cat([block.queries.flatten() for block in blocks_of(packed)]), len(packed.tree.ids)
-        assert sorted(queries[queries < tokens].tolist()) == list(range(tokens))
-
-    def test_only_what_is_seen_is_unmasked(self, tree: TokenTree, where: str) -> None:
-        packed = pack(tree, CPU, torch.float32)
-        tokens = len(packed.tree.ids)
-        found = torch.zeros(tokens, tokens, dtype=torch.int)
-        for block in blocks_of(packed):
-            assert set(block.mask.flatten().tolist()) <= {0.0, -torch.inf}
-            real = (block.mask == 0) & (block.queries < tokens).unsqueeze(-1)
-            row, query, key = real.nonzero().unbind(1)
-            found.index_put_((block.queries[row, query], block.keys[row, key]), torch.tensor(1).int(), accumulate=True)
-        assert torch.equal(found, seen(packed.tree).int())
-
-    def test_a_gpu_pads_rows_to_a_block_and_a_cpu_keeps_blocks_small(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        tree = build_tree(TREES["a forest"])
-        small = blocks_of(pack(tree, CPU, torch.float32))
-        assert all(len(block.queries) == 1 or block.mask.numel() <= module._CPU_SCORES for block in small)
-        monkeypatch.setattr(module, "_CPU_SCORES", module._GPU_SCORES)
-        packed = pack(tree, CPU, torch.float32)
-        (large,) = blocks_of(packed)
-        assert len(large.queries) > 20
-        padded = large.queries == len(packed.tree.ids)
-        assert padded.any()
-        assert not padded.all()
-        assert (large.mask == -torch.inf).any()
-
-    def test_padded_queries_give_no_nan(self) -> None:
-        # A token alone, and the first 128 of a long sequence: one block of two rows, the first of them nearly empty.
-        packed = pack(build_tree([[5], *random_ids(np.random.default_rng(0), 383)]), CPU, torch.float32)
-        tokens = len(packed.tree.ids)
-        block = next(block for block in blocks_of(packed) if len(block.queries) == 2)
-        assert (block.queries == tokens).sum() == 127
-        query, key, value = random_states(packed.tree, 4, 2)
-        queries = query[0].view(2, 2, -1, WIDTH)[:, :, block.queries.clamp(max=tokens - 1)]
-        for compute in (block.attend_on_cpu, block.attend):
-            found = compute(queries, key[0][:, block.keys], value[0][:, block.keys], SCALING)
-            assert found.shape == (2, 2, *block.queries.shape, VALUE_WIDTH)
-            assert found.isfinite().all()
-
-
-class TestPack:
-    def test_a_tree_as_tensors(self, filled: bool) -> None:
-        tree = build_tree([list(range(10, 22)), list(range(10, 20))])
-        packed = pack(tree, CPU, torch.bfloat16)
-        filling = ROUND_ROWS - len(tree.ids) if filled else 0
-        assert packed.ids.tolist() == [[*tree.ids, *[0] * filling]]
-        assert packed.positions.tolist() == [[*tree.positions, *range(filling)]]
-        assert packed.last.tolist() == tree.last
-        assert packed.last.dtype == packed.ids.dtype == torch.long
-        assert {block.mask.dtype for block in blocks_of(packed)} == {torch.bfloat16}
-
-    def test_no_sequences(self) -> None:
-        packed = pack(build_tree([]), CPU, torch.float32)
-        assert packed.ids.shape == (1, 0)
-        assert packed.last.shape == (0,)
-        assert blocks_of(packed) == []
-
-    def test_the_key_tells_trees_apart(self) -> None:
-        beginning = list(range(10, 20))
-        trees = [
-            [[*beginning, 1], [*beginning, 2]],
-            [[*beginning, 1], [*beginning, 3]],
-            [[*beginning, 1, 2]],
-            [[*beginning, 1], [*beginning[:-1], 2]],
-        ]
-        keys = [pack(build_tree(sequences), CPU, torch.float32).key for sequences in [*trees, *trees]]
-        assert keys[:4] == keys[4:]
-        assert len(set(keys)) == 4
 
 
 class TestRunTree:
@@ -266,10 +187,56 @@ class TestUnsupported:
         with pytest.raises(UnsupportedAttentionError):
             tree_attention(torch.nn.Identity(), *random_states(packed.tree, 4, 2), **arguments)
 
-    def test_what_changes_nothing_is_let_pass(self) -> None:
-        tree = build_tree([[5, 6]])
-        packed = pack(tree, CPU, torch.float32)
-        states = random_states(packed.tree, 4, 2)
-        options: dict[str, Any] = {"dropout": 0.0, "is_causal": True, "position_ids": packed.positions}
-        found = attend(packed, *states, sliding_window=None, softcap=None, output_attentions=False, **options)
-        assert torch.equal(found, attend(packed, *states))
+
+SEQUENCES = [[5, 6, 7, 8, 9, 10, 11, 12, 13, 14], [5, 6, 7, 8, 9, 10, 11, 12, 20], [30, 31]]
+
+
+def tree_of(decoder: Any) -> Any:
+    weight = decoder.embed_tokens.weight
+    return pack(build_tree(SEQUENCES), weight.device, weight.dtype)
+
+
+class TestLastLayer:
+    @pytest.mark.parametrize("kind", ["llama", "qwen3"])
+    def test_last_tokens_have_the_states_that_all_layers_give(self, kind: ModelKind) -> None:
+        decoder = tiny_base(kind).model.model
+        quick, drops = last_tokens_only(decoder)
+        assert drops
+        tree = tree_of(decoder)
+        with torch.no_grad():
+            found, expected = run_tree(quick, tree), run_tree(decoder, tree)[:, tree.last]
+        assert found.shape == (1, len(SEQUENCES), expected.shape[-1])
+        torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-5)
+
+    @pytest.mark.parametrize("kind", ["llama", "qwen3"])
+    def test_gradients_are_those_of_all_layers(self, kind: ModelKind) -> None:
+        decoder = tiny_base(kind).model.model.double().requires_grad_()
+        quick, drops = last_tokens_only(decoder)
+        assert drops
+        tree = pack(build_tree([*SEQUENCES, SEQUENCES[1]]), torch.device("cpu"), torch.float64)  # one twice
+        weights = dict(decoder.named_parameters())
+        direction = torch.randn(len(SEQUENCES) + 1, decoder.config.hidden_size, dtype=torch.float64)
+        expected = torch.autograd.grad(
+            (run_tree(decoder, tree)[0, tree.last] * direction).sum(), list(weights.values())
+        )
+        found = torch.autograd.grad((run_tree(quick, tree)[0] * direction).sum(), list(weights.values()))
+        for gradient, wanted in zip(found, expected, strict=True):
+            torch.testing.assert_close(gradient, wanted)
+
+    def test_the_last_layer_computes_queries_and_feeds_forward_of_last_tokens_only(self) -> None:
+        decoder = tiny_base().model.model
+        rows: dict[str, int] = {}
+        for name in ("q_proj", "k_proj", "v_proj", "o_proj"):
+            projection = getattr(decoder.layers[-1].self_attn, name)
+            projection.register_forward_hook(lambda _, inputs, found, name=name: rows.update({name: found.shape[1]}))
+        decoder.layers[-1].mlp.register_forward_hook(lambda _, inputs, found: rows.update(mlp=found.shape[1]))
+        quick, _ = last_tokens_only(decoder)
+        tree = tree_of(decoder)
+        run_tree(quick, tree)
+        tokens, few = tree.ids.shape[1], len(SEQUENCES)
+        assert rows == {"q_proj": few, "k_proj": tokens, "v_proj": tokens, "o_proj": few, "mlp": few}
+
+    @pytest.mark.parametrize("kind", ["granite", "gemma2"])
+    def test_layers_that_add_their_parts_in_another_way_are_left_as_they_are(self, kind: str) -> None:
+        decoder = tiny_model(kind).model
+        assert last_tokens_only(decoder) == (decoder, False)

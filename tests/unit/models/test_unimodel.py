@@ -1,22 +1,20 @@
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from support.tiny_models import HIDDEN, tiny_base
+from support.tiny_models import HIDDEN, tiny_base, tiny_model, tiny_tokenizer
 
 from unimoe.config import PromptConfig
 from unimoe.config.training import LoraConfig
 from unimoe.core.errors import InputError, UsageError
 from unimoe.models.adapter import adapter_parameters, add_lora
-from unimoe.models.embedder import TextKind
+from unimoe.models.base import BaseModel
 from unimoe.models.unimodel import UnimodelForExp1
 
 PROMPT = PromptConfig(template="chat", instruction="find")
-KINDS: tuple[TextKind, ...] = ("query", "document", "plain")
 TEXTS = ["the cat sat on the mat", "", "rain " * 300, "🐈", "a quick sort", "the cat sat on the mat"]
 PAIRS = [("cat", text) for text in TEXTS]
 
@@ -53,37 +51,12 @@ class TestEncode:
         assert found.dtype == np.float32
         np.testing.assert_allclose(found, np.stack(naive), atol=1e-5)
 
-    def test_embeddings_have_unit_length_and_differ(self, model: UnimodelForExp1) -> None:
-        found = model.encode(TEXTS)
-        np.testing.assert_allclose(np.linalg.norm(found, axis=1), 1, atol=1e-6)
-        np.testing.assert_allclose(found[0], found[-1], atol=1e-5)
-        assert (found[0] @ found[1:5].T < 0.999).all()
-
-    def test_kinds_have_their_own_prefix_and_a_given_one_replaces_it(self) -> None:
-        model = tiny_unimodel(query_prefix="Q: ", document_prefix="D: ")
-        query, document, plain = (model.encode(["cat"], kind=kind) for kind in KINDS)
-        assert not np.allclose(query, document, atol=1e-3)
-        assert not np.allclose(document, plain, atol=1e-3)
-        np.testing.assert_allclose(model.encode(["cat"], prefix="Q: "), query, atol=1e-6)
-        np.testing.assert_allclose(model.encode(["cat"], kind="query", prefix=""), plain, atol=1e-6)
-        np.testing.assert_allclose(model.encode(["D: cat"]), document, atol=1e-6)
-
-    def test_batching_does_not_matter(self, model: UnimodelForExp1) -> None:
-        whole = model.encode(TEXTS)
-        np.testing.assert_allclose(model.encode(TEXTS, batch_size=1), whole, atol=1e-5)
-        np.testing.assert_allclose(model.encode(TEXTS, token_budget=1), whole, atol=1e-5)
-
     @pytest.mark.parametrize("first_layer", [0, 2])
     def test_no_texts_no_embeddings(self, first_layer: int) -> None:
         assert tiny_unimodel(first_layer).encode([]).shape == (0, HIDDEN)
 
 
 class TestRerank:
-    def test_probabilities_by_default_gaps_on_request(self, model: UnimodelForExp1) -> None:
-        probabilities, gaps = model.rerank(PAIRS), model.rerank(PAIRS, output="gap")
-        np.testing.assert_allclose(probabilities, 1 / (1 + np.exp(-gaps.astype(float))), atol=1e-6)
-        assert ((probabilities >= 0) & (probabilities <= 1)).all()
-
     def test_the_gap_tells_apart_what_the_probability_rounds_to_one(self, model: UnimodelForExp1) -> None:
         states = torch.stack([scale * model._yes_minus_no for scale in (20.0, 30.0)])
         gaps = model.margins(states)
@@ -100,9 +73,6 @@ class TestRerank:
         gaps = UnimodelForExp1(base, PROMPT, 128).rerank(PAIRS, output="gap")
         np.testing.assert_allclose(gaps, without + 1.75, atol=1e-5)
 
-    def test_no_pairs_no_scores(self, model: UnimodelForExp1) -> None:
-        assert model.rerank([]).shape == (0,)
-
     def test_progress_is_told_in_pairs(self, model: UnimodelForExp1) -> None:
         done: list[int] = []
         model.rerank([("cat", "mat")] * 6, batch_size=4, advance=done.append)
@@ -113,30 +83,6 @@ class TestRerank:
         model._yes_minus_no[0] = torch.nan
         with pytest.raises(InputError, match="input 0: the score is not finite"):
             model.rerank(PAIRS)
-
-    def test_token_ids_are_scored_as_their_pairs(self, model: UnimodelForExp1) -> None:
-        gaps = model.rerank_ids(model.pair_ids(PAIRS))
-        np.testing.assert_array_equal(gaps, model.rerank(PAIRS, output="gap"))
-
-    @pytest.mark.parametrize("order", ["query_first", "document_first"])
-    def test_a_query_that_fills_the_length_is_scored_by_its_beginning(self, order: str) -> None:
-        model = tiny_unimodel(order=order)
-        margins = model.rerank([*PAIRS, ("Zebra " * 100, "mat"), ("Zebra " * 200, "house")], output="gap")
-        np.testing.assert_allclose(margins[:-2], model.rerank(PAIRS, output="gap"), atol=1e-5)
-        assert margins[-1] == pytest.approx(margins[-2], abs=1e-5)
-
-    def test_an_instruction_changes_the_prompt(self, model: UnimodelForExp1) -> None:
-        other = tiny_unimodel(instruction="Find a duplicate.")
-        np.testing.assert_array_equal(model.rerank(PAIRS, instruction="Find a duplicate."), other.rerank(PAIRS))
-        assert not np.array_equal(model.rerank(PAIRS), other.rerank(PAIRS))
-
-    def test_a_tokenizer_without_a_padding_token(self, model: UnimodelForExp1) -> None:
-        base = tiny_base()
-        base.tokenizer.pad_token = base.model.config.pad_token_id = None
-        bare = UnimodelForExp1(base, PROMPT, 128)
-        assert bare.tokenizer.pad_token_id is None
-        np.testing.assert_array_equal(bare.rerank(PAIRS), model.rerank(PAIRS))
-        np.testing.assert_array_equal(bare.encode(TEXTS), model.encode(TEXTS))
 
 
 @pytest.mark.parametrize("trees", [True, False])
@@ -165,31 +111,6 @@ class TestNotFinite:
             model.rerank(pairs)
         assert caught.value.index == culprit
 
-    def test_the_text_that_spoils_its_batch_is_named_and_not_its_neighbours(
-        self, trees: bool, first_layer: int
-    ) -> None:
-        with pytest.raises(InputError, match="input 1: the score is not finite"):
-            self.poisoned(trees, first_layer).encode(["cat", "a <|pad|> b", "dog"])
-
-
-class TestOutOfMemory:
-    def test_the_scores_are_the_same_and_the_model_says_what_fits(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        model, done = tiny_unimodel(), list[int]()
-        top = model._batched.top
-        forward = top.forward
-
-        def small_memory(**inputs: Any) -> Any:
-            if inputs["input_ids"].numel() > 130:
-                raise torch.OutOfMemoryError("no memory for so many")
-            return forward(**inputs)
-
-        monkeypatch.setattr(top, "forward", small_memory)
-        gaps = model.rerank(PAIRS, output="gap", advance=done.append)
-        np.testing.assert_allclose(gaps, tiny_unimodel().rerank(PAIRS, output="gap"), rtol=1e-4, atol=1e-4)
-        assert model.reduced_budget is not None
-        assert model.reduced_budget < 130
-        assert sum(done) == len(PAIRS)
-
 
 class TestModes:
     def test_a_model_in_training_is_scored_without_dropout_and_trains_on(self) -> None:
@@ -200,13 +121,6 @@ class TestModes:
         np.testing.assert_array_equal(model.encode(TEXTS), model.encode(TEXTS))
         assert model.training
         assert not torch.equal(model.last_states(ids), model.last_states(ids))
-
-    def test_scoring_leaves_the_mode_of_every_module_as_it_was(self) -> None:
-        model = with_dropout()
-        model.model.model.layers[1].eval()
-        before = [module.training for module in model.modules()]
-        model.rerank(PAIRS[:1])
-        assert [module.training for module in model.modules()] == before
 
     def test_gradients_flow_to_the_adapters_and_to_nothing_else(self) -> None:
         base = tiny_base()
@@ -231,15 +145,41 @@ class TestModes:
         np.testing.assert_allclose(gaps, exact, atol=0.15 * np.abs(exact).max())
         np.testing.assert_allclose(np.linalg.norm(model.encode(TEXTS), axis=1), 1, atol=1e-6)
 
-    def test_identity_and_prompt_are_known(self) -> None:
-        base = replace(tiny_base(), identity="some@hash")
-        model = UnimodelForExp1(base, PROMPT, 128)
-        assert model.base_identity == "some@hash"
-        assert model.prompt_name.startswith("chat/query_first@")
-
 
 def test_a_model_that_changes_its_logits_in_an_unknown_way_is_refused() -> None:
     base = tiny_base()
     base.model.config.output_multiplier = 30.0
     with pytest.raises(UsageError, match="output_multiplier"):
         UnimodelForExp1(base, PROMPT, 128)
+
+
+WINDOW_PAIRS = [
+    ("which animal purrs", text) for text in ("a cat does", "a dog barks at the cat", "cats", "the sun is warm")
+]
+
+
+def counted(model: Any) -> list[int]:
+    """The tokens of each forward pass from now on, padding included."""
+    tokens: list[int] = []
+    model.get_input_embeddings().register_forward_hook(lambda _, inputs, __: tokens.append(inputs[0].numel()))
+    return tokens
+
+
+def reranked(kind: str, **settings: Any) -> tuple[Any, int]:
+    """The scores of pairs with one query, and how many tokens were computed for them."""
+    base = BaseModel(tiny_model(kind, **settings).eval(), tiny_tokenizer(), "tiny@1")
+    model = UnimodelForExp1(base, PromptConfig(template="plain", instruction="Judge"), 128).eval()
+    tokens = counted(base.model)
+    return model.rerank(WINDOW_PAIRS, output="gap"), sum(tokens)
+
+
+@pytest.mark.parametrize("kind", ["mistral", "qwen2"])
+def test_a_window_as_long_as_the_longest_pair_lets_pairs_share_a_query(kind: str) -> None:
+    mixed = {"use_sliding_window": True, "max_window_layers": 1} if kind == "qwen2" else {}
+    plain, shared = reranked(kind, sliding_window=None)
+    wide, tokens = reranked(kind, sliding_window=128, **mixed)
+    np.testing.assert_array_equal(wide, plain)
+    assert tokens == shared
+    narrow, every = reranked(kind, sliding_window=127, **mixed)
+    np.testing.assert_allclose(narrow, plain, atol=1e-3)  # these pairs are shorter
+    assert every > 1.5 * shared

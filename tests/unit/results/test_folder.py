@@ -93,10 +93,6 @@ def test_names_the_one_file_that_is_cut_off(tmp_path: Path) -> None:
     assert str(path) in refusal(tmp_path)
 
 
-class TestOnlySomeArms:
-    WANTED = frozenset({("rank_only_r8", "reranking/apidocs"), ("joint_r8", "reranking/apidocs")})
-
-
 def test_a_resumed_run_replaces_repeated_steps_and_a_torn_last_line_is_dropped(tmp_path: Path) -> None:
     write_result(tmp_path, make_result("joint_r8", 0, SCORES))
     log = tmp_path / "joint_r8/seed_0/logs/train.jsonl"

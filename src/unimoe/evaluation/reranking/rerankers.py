@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from sentence_transformers import CrossEncoder
 
 _SHARD_BATCHES = 64
-"""Batches of a shard; a multiple of the 16 that ``score_pairs`` scores at a time, so that shards change no batch."""
+"""Batches of a shard of pairs in falling length: shards change no batch."""
 
 _FIRST_PLACES, _FEW_TIES = 10, 0.1
 """Where equal scores count, and the share of queries up to which they are not worth a note."""

@@ -24,10 +24,9 @@ from unimoe.core.errors import DataError, InputError, named_inputs
 from unimoe.core.io import Strict, hash_parts, read_json, write_json
 from unimoe.core.trec import Run
 from unimoe.data.collection import Collection
-from unimoe.models.batching import batches
+from unimoe.models.batching import ahead, batches
 from unimoe.models.embedder import Advance
 from unimoe.models.pair_model import TextPair
-from unimoe.models.pipeline import ahead
 
 SHARD_CHARACTERS = 2**18
 """Text of one shard, each beginning counted once: half a minute for a small model on two cores."""

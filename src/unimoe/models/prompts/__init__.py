@@ -11,8 +11,14 @@ code: give a changed template another name.
 """
 
 from unimoe.config import TEMPLATES, PromptConfig
-from unimoe.models.prompts.template import Template
-from unimoe.models.prompts.tokenizers import PairTokenizer, TextTokenizer, prompt_name, well_formed, yes_no_ids
+from unimoe.models.prompts.tokenizers import (
+    PairTokenizer,
+    Template,
+    TextTokenizer,
+    prompt_name,
+    well_formed,
+    yes_no_ids,
+)
 
 __all__ = [
     "PairTokenizer",

@@ -10,12 +10,37 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from functools import cache
 from itertools import takewhile
-from typing import Any, Literal
+from typing import Any, Literal, Protocol
 
 from unimoe.config import TEMPLATES, Answer, PromptConfig
 from unimoe.core.errors import DataError, UsageError
 from unimoe.core.io import hash_json
 from unimoe.models.embedder import TextKind
+
+
+class Template(Protocol):
+    """The text of a yes/no prompt about a pair.
+
+    A prompt is the beginning of a conversation, a body that holds query and document, and the end after which the model
+    answers. The parts of the conversation are tokenized apart from the body.
+
+    Made from the ``prompt`` section of a config.
+    """
+
+    def __init__(self, prompt: PromptConfig) -> None: ...
+
+    def conversation(self, tokenizer: Any) -> tuple[str, str]:
+        """Return the text before the body and the text after it.
+
+        Raises:
+            UsageError: the tokenizer cannot write the conversation.
+        """
+
+    def before_document(self, query: str) -> str:
+        """Return the body up to the document, where the query comes first."""
+
+    def around_document(self) -> tuple[str, str]:
+        """Return the text before the document and that between it and the query, where the document comes first."""
 
 
 def prompt_name(prompt: PromptConfig, max_length: int) -> str:
@@ -24,19 +49,10 @@ def prompt_name(prompt: PromptConfig, max_length: int) -> str:
 
 
 class PairTokenizer:
-    """Turns query-document pairs into the token ids of one yes/no prompt each.
+    """Turns query-document pairs into the token ids of one yes/no prompt each, of ``max_length`` tokens at most.
 
-    Args:
-        tokenizer: the model's tokenizer.
-        prompt: template, order, instruction and separator.
-        max_length: tokens of one prompt, template included.
-
-    Attributes:
-        order: which side of a pair comes first.
-        prefix: tokens before the body.
-        suffix: tokens after it.
-        room: tokens of the body.
-        opening: tokens of the body before the document, where the document comes first; else none.
+    ``prefix`` and ``suffix`` are the tokens around a prompt's body, which has ``room`` of them; ``opening`` are those
+    of the body before the document, where the document comes first.
     """
 
     def __init__(self, tokenizer: Any, prompt: PromptConfig, max_length: int) -> None:
@@ -95,10 +111,7 @@ class PairTokenizer:
             between = self._template.around_document()[1]
             parts, follow = [between + query for query in queries], self._follow_document
         room = self.room - len(self.opening)
-        # Most queries have fewer bytes than there is room for tokens, and no token is shorter than a byte.
-        long = [index for index, part in enumerate(parts) if len(well_formed(part).encode()) >= room]
-        lengths = dict(zip(long, map(len, follow([parts[index] for index in long])), strict=True))
-        return [lengths.get(index, 0) >= room for index in range(len(parts))]
+        return [len(ids) >= room for ids in follow(parts)]
 
     def _with_instruction(self, instruction: str) -> PairTokenizer:
         prompt = self._prompt.model_copy(update={"instruction": instruction})
@@ -115,11 +128,6 @@ class Following:
 
     SentencePiece marks the beginning of a text as it marks a space, so that a part tokenized apart has a mark that the
     whole has not. With such a tokenizer the text before is tokenized with each text, and its tokens are taken off.
-
-    Args:
-        tokenizer: the model's tokenizer.
-        before: the text before.
-        beginning: how all texts begin.
 
     Attributes:
         prefix: tokens of the text before, without those that also hold some of what follows.
@@ -142,24 +150,13 @@ class Following:
 
 
 class TextTokenizer:
-    """Turns texts into the token ids to embed: prefix, text, and one last token that carries the embedding.
-
-    Args:
-        tokenizer: the model's tokenizer.
-        prompt: the prefixes of queries and documents, and the suffix.
-        max_length: tokens of one text, suffix included.
-
-    Attributes:
-        first: the token that the model wants before every text; empty for most models.
-        max_length: as given.
-    """
+    """Turns texts into the token ids to embed: prefix, text, and the suffix, whose last token carries the embedding."""
 
     def __init__(self, tokenizer: Any, prompt: PromptConfig, max_length: int) -> None:
-        self._tokenizer, self.max_length = tokenizer, max_length
-        self.first = first_token(tokenizer)
+        self._tokenizer, self._first, self.max_length = tokenizer, first_token(tokenizer), max_length
         self._prefix = {"query": prompt.query_prefix, "document": prompt.document_prefix, "plain": ""}
         self._suffix = tokenize(tokenizer, [prompt.embedding_suffix])[0]
-        self._room = max_length - len(self.first) - len(self._suffix)
+        self._room = max_length - len(self._first) - len(self._suffix)
         if self._room < 1:
             raise UsageError(f"model.max_length {max_length} leaves no room beside prompt.embedding_suffix; raise it")
 
@@ -167,21 +164,16 @@ class TextTokenizer:
         self, texts: Sequence[str], kind: TextKind, prefix: str | None = None, max_length: int | None = None
     ) -> list[list[int]]:
         """Return the token ids of each text; arguments and errors as in ``Embedder``."""
-        room = self._room if max_length is None else min(self._room, max_length - len(self.first) - len(self._suffix))
+        room = self._room if max_length is None else min(self._room, max_length - len(self._first) - len(self._suffix))
         if room < 1:
             raise UsageError(f"a length of {max_length} leaves no room beside prompt.embedding_suffix; raise it")
         before = self._prefix[kind] if prefix is None else prefix
         bodies = tokenize(self._tokenizer, [before + text for text in texts])
-        return [self.first + ids[:room] + self._suffix for ids in bodies]
+        return [self._first + ids[:room] + self._suffix for ids in bodies]
 
 
 def yes_no_ids(tokenizer: Any, yes: Answer = "yes", no: Answer = "no") -> tuple[int, int]:
-    """Return the token ids of the answers that say relevant and not relevant.
-
-    Raises:
-        DataError: the tokenizer has no single token for a word, so that the model cannot answer in one step; it has no
-            token of an id; or both answers are one token.
-    """
+    """Return the token ids of the answers that say relevant and not relevant, which must be one token each."""
     found: list[int] = []
     for answer in (yes, no):
         if isinstance(answer, int):

@@ -3,36 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
-from unimoe.core.errors import DataError, InputError
-from unimoe.core.io import hash_json
-from unimoe.models.batching import FittingBatches
-from unimoe.models.model_files import (
-    architecture,
-    dense_labels,
-    label_count,
-    settings_hash,
-    transformer_folder,
-    weight_files,
-)
+from unimoe.core.errors import DataError
+from unimoe.models.batching import FittingBatches, batches, gather
+from unimoe.models.model_files import architecture, dense_labels, label_count, transformer_folder
 from unimoe.models.pair_model import TextPair
-from unimoe.models.quiet import loading
-from unimoe.models.rerankers.token_scores import AnswerHead, compute_in_float32
+from unimoe.models.quiet import loading, missing_weights
+from unimoe.models.rerankers.token_scores import AnswerHead, compute_in_float32, reading
 
 if TYPE_CHECKING:
     from sentence_transformers import CrossEncoder
-
-_SCORED = (1, 2)
-"""The numbers of labels that make one score: with two, as monoBERT has, label 1 says relevant and label 0 does not."""
-
-_CHUNK = 16
-"""Batches between two reports of progress, among which sentence-transformers sorts the pairs by length."""
 
 
 def load_cross_encoder(
@@ -62,8 +47,10 @@ def load_cross_encoder(
             trust_remote_code=trust_remote_code,
             model_kwargs=None if dtype is None else {"dtype": dtype},
         )
+        missing = missing_weights(model[0].model, transformer_folder(folder)) if len(model) == 1 else []
+    if missing:
+        raise DataError(f"{folder}: no weights for {missing[0]}; give a cross-encoder that was trained and saved whole")
     _refuse_labels(folder, model.num_labels)
-    _refuse_untrained_head(folder, model)
     _score_in_float32(model)
     own = model.max_seq_length
     if max_length is not None and (own is None or own > max_length):
@@ -87,13 +74,13 @@ def refuse_no_cross_encoder(folder: Path) -> None:
 
 
 def _refuse_labels(folder: Path, labels: int) -> None:
-    if labels not in _SCORED:
+    if labels not in (1, 2):  # with two, as monoBERT has, label 1 says relevant and label 0 does not
         raise DataError(f"{folder}: a model of {labels} labels; ranking needs one score per pair")
 
 
 def cross_encoder_prompt(root: Path, max_length: int) -> str:
-    """Return name and content hash of all settings by which a folder's cross-encoder reads a pair."""
-    return f"cross_encoder(max_length={max_length})@{hash_json([settings_hash(root), max_length])}"
+    """Return how a folder's cross-encoder reads a pair; see ``reading``."""
+    return reading("cross_encoder", root, max_length)
 
 
 def pairs_that_fit() -> FittingBatches:
@@ -108,49 +95,34 @@ def score_pairs(
     advance: Callable[[int], None] | None = None,
     fitting: FittingBatches | None = None,
 ) -> list[float]:
-    """Return the logit of every pair; of two labels, the logit of label 1 minus that of label 0.
+    """Return the logit of every (query, document); of two labels, the logit of label 1 minus that of label 0.
 
-    Args:
-        model: the cross-encoder.
-        pairs: query and document.
-        batch_size: pairs of one forward pass, fewer once memory ran out.
-        advance: called with the number of pairs done.
-        fitting: remembers for the next call that memory ran out.
+    A forward pass has ``batch_size`` pairs, fewer once memory ran out, which ``fitting`` remembers for the next call.
 
     Raises:
         InputError: a logit is not finite.
         DataError: one pair alone does not fit in memory.
     """
-    fitting = fitting or pairs_that_fit()
-    scores: list[float] = []
-    while len(scores) < len(pairs):
-        size = min(batch_size, fitting.reduced or batch_size)
-        chosen = list(pairs[len(scores) : len(scores) + _CHUNK * size])
-        size = min(size, len(chosen))
-        found = fitting.attempt(partial(_logits, model, chosen, size), size, size)
-        if found is None:
-            continue
-        if found.ndim > 1:
-            found = found[:, 1] - found[:, 0]
-        spoilt = found.isfinite().logical_not().nonzero().flatten().tolist()
-        if spoilt:
-            reason = "its score is not finite; the weights are damaged, or the training diverged"
-            raise InputError(len(scores) + spoilt[0], reason)
-        scores += found.tolist()
-        if advance is not None:
-            advance(len(chosen))
-    return scores
+
+    def logits(batch: list[int], _: None) -> Tensor:
+        found: Tensor = model.predict(
+            [pairs[index] for index in batch],
+            batch_size=len(batch),
+            show_progress_bar=False,
+            activation_fn=torch.nn.Identity(),
+            convert_to_tensor=True,
+        ).float()
+        return found[:, 1] - found[:, 0] if found.ndim > 1 else found
+
+    scored = (fitting or pairs_that_fit()).run(pairs, logits, budget=batch_size, plan=_longest_first, size=len)
+    reason = "its score is not finite; the weights are damaged, or the training diverged"
+    found = gather(len(pairs), scored, reason, advance)
+    return [] if found is None else found.tolist()
 
 
-def _logits(model: CrossEncoder, pairs: list[TextPair], batch_size: int) -> Tensor:
-    logits: Tensor = model.predict(
-        pairs,
-        batch_size=batch_size,
-        show_progress_bar=False,
-        activation_fn=torch.nn.Identity(),
-        convert_to_tensor=True,
-    )
-    return logits.float().cpu()
+def _longest_first(pairs: Sequence[TextPair], size: int, _: int | None) -> list[list[int]]:
+    order = sorted(range(len(pairs)), key=lambda index: -sum(map(len, pairs[index])))
+    return [list(batch) for batch in batches(order, size)]
 
 
 def _score_in_float32(model: CrossEncoder) -> None:
@@ -172,20 +144,3 @@ def _score_in_float32(model: CrossEncoder) -> None:
             head.true_token_id, head.false_token_id = 0, 1 if len(answers) > 1 else None
         else:
             compute_in_float32(head)
-
-
-def _refuse_untrained_head(folder: Path, model: CrossEncoder) -> None:
-    """Refuse a classifier whose head is not among the saved weights: transformers would put a random one there."""
-    transformer: Any = model[0]
-    body = f"{transformer.model.base_model_prefix}."
-    files = weight_files(transformer_folder(folder))
-    if not all(file.suffix == ".safetensors" for file in files) or len(model) > 1:
-        return
-    from safetensors import safe_open
-
-    opened: list[Any] = [safe_open(file, framework="pt") for file in files]
-    saved = {name for file in opened for name in file.keys()}  # noqa: SIM118 - it is no dictionary
-    missing = [name for name, _ in transformer.model.named_parameters() if not name.startswith(body)]
-    missing = [name for name in missing if name not in saved]
-    if missing:
-        raise DataError(f"{folder}: no weights for {missing[0]}; give a cross-encoder that was trained and saved whole")

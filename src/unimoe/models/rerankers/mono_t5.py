@@ -11,35 +11,26 @@ from torch import Tensor
 
 from unimoe.config import PromptConfig
 from unimoe.core.errors import DataError
-from unimoe.core.io import hash_json
 from unimoe.models.batching import FittingBatches, default_token_budget, pad_ids, to_device
-from unimoe.models.model_files import architecture, settings_hash
+from unimoe.models.model_files import architecture
 from unimoe.models.pair_model import TextPair
 from unimoe.models.prompts import yes_no_ids
 from unimoe.models.prompts.tokenizers import tokenize
 from unimoe.models.quiet import load_pretrained, loading
-from unimoe.models.rerankers.token_scores import AnswerHead, QueryFirstIds, TokenReranker
+from unimoe.models.rerankers.token_scores import AnswerHead, QueryFirstIds, TokenReranker, reading
 
 _TRUE, _FALSE = "true", "false"
 
 
 def mono_t5_prompt(root: Path, prompt: PromptConfig, max_length: int) -> str:
-    """Return name and content hash of all settings by which a folder's monoT5 reads and judges a pair."""
-    answers = prompt.answers(_TRUE, _FALSE)
-    return f"monot5(max_length={max_length})@{hash_json([settings_hash(root), max_length, answers])}"
+    """Return how a folder's monoT5 reads and judges a pair; see ``reading``."""
+    return reading("monot5", root, max_length, prompt.answers(_TRUE, _FALSE))
 
 
 def load_mono_t5(
     folder: Path, identity: str, prompt: PromptConfig, max_length: int, device: torch.device, dtype: torch.dtype
 ) -> MonoT5:
-    """Load a monoT5 from a folder of transformers.
-
-    Of the prompt the answers are used, ``true`` and ``false`` where it has none.
-
-    Raises:
-        DataError: it cannot be loaded, or its tokenizer has no token for an answer.
-        UsageError: ``max_length`` leaves no room for a pair.
-    """
+    """Load a monoT5 from a folder; of the prompt the answers are used, ``true`` and ``false`` where it has none."""
     from transformers import AutoModelForSeq2SeqLM
 
     remedy = "give a T5 saved as safetensors, with its tokenizer.json or the package sentencepiece"
@@ -71,8 +62,7 @@ class PairsOfT5(QueryFirstIds):
 class MonoT5(TokenReranker):
     """Scores pairs by the logit of ``true`` minus that of ``false`` in the first token of a T5's answer.
 
-    The order is that of the published score, the logarithm of P(true) of the two. The model's output layer is that of
-    true and false alone.
+    The order is that of the published score, the logarithm of P(true). The output layer is that of the two alone.
     """
 
     def __init__(self, model: Any, pair_ids: PairsOfT5, base_identity: str, prompt_name: str) -> None:
@@ -88,9 +78,8 @@ class MonoT5(TokenReranker):
         self, sequences: Sequence[list[int]], token_budget: int | None, batch_size: int | None
     ) -> Iterator[tuple[list[int], Tensor]]:
         def margins(batch: list[int], _: Any) -> Tensor:
-            members = [sequences[index] for index in batch]
-            ids = pad_ids(members, self.device)
-            lengths = to_device(torch.tensor([len(member) for member in members]), self.device)
+            ids = pad_ids([sequences[index] for index in batch], self.device)
+            lengths = to_device(torch.tensor([len(sequences[index]) for index in batch]), self.device)
             begin = torch.full((len(batch), 1), self.model.config.decoder_start_token_id, device=self.device)
             logits: Tensor = self.model(
                 input_ids=ids,

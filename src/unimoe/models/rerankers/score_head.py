@@ -11,21 +11,21 @@ from torch import Tensor
 
 from unimoe.core.errors import DataError
 from unimoe.core.io import hash_json
+from unimoe.models.base import refuse_dependent_states
 from unimoe.models.batched import BatchedDecoder
-from unimoe.models.model_files import find_model, model_identity, read_settings, settings_hash, weights_hash
-from unimoe.models.model_settings import refuse_dependent_states
+from unimoe.models.model_files import find_model, model_identity, read_settings, weights_hash
 from unimoe.models.pair_model import TextPair
 from unimoe.models.prompts import well_formed
 from unimoe.models.quiet import load_pretrained, loading
-from unimoe.models.rerankers.token_scores import QueryFirstIds, TokenReranker
+from unimoe.models.rerankers.token_scores import QueryFirstIds, TokenReranker, reading
 
 KIND = "rankllama"
 _ADAPTER = "adapter_config.json"
 
 
 def score_head_prompt(root: Path, max_length: int) -> str:
-    """Return name and content hash of all settings by which a folder's model reads a pair."""
-    return f"rankllama(max_length={max_length})@{hash_json([settings_hash(root), max_length])}"
+    """Return how a folder's model reads a pair; see ``reading``."""
+    return reading(KIND, root, max_length)
 
 
 def score_head_identity(key: str, base: str, root: Path, commit: str | None) -> str:
@@ -40,14 +40,7 @@ def score_head_identity(key: str, base: str, root: Path, commit: str | None) -> 
 def load_score_head(
     folder: Path, identity: str, max_length: int, device: torch.device, dtype: torch.dtype, key: str = "model.base"
 ) -> ScoreHead:
-    """Load a decoder with a head of one output, or the adapter of one with its base.
-
-    Errors name ``key``, the config key or option that holds its name.
-
-    Raises:
-        DataError: it cannot be loaded, or is no decoder with a head of one output.
-        UsageError: ``max_length`` leaves no room for a pair.
-    """
+    """Load a decoder with a head of one output, or the adapter of one with its base; ``key`` holds its name."""
     with loading(f"{folder}: cannot be loaded as a decoder with a score head", "save it with save_pretrained()"):
         tokenizer, model, missing = _load(folder, dtype, key)
     if missing:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
@@ -14,20 +15,22 @@ import torch
 from torch import Tensor, nn
 
 from unimoe.core.errors import UsageError
+from unimoe.core.io import hash_json
+from unimoe.models.batching import gather
 from unimoe.models.embedder import Advance, Vectors
+from unimoe.models.model_files import settings_hash
 from unimoe.models.pair_model import PairIds, TextPair
-from unimoe.models.pipeline import gather
+
+
+def reading(family: str, root: Path, max_length: int, *others: Any) -> str:
+    """Return name and content hash of all settings by which a folder's model reads and judges a pair."""
+    return f"{family}(max_length={max_length})@{hash_json([settings_hash(root), max_length, *others])}"
 
 
 class QueryFirstIds(ABC):
     """Token ids of pairs without an instruction: the query, the document, and a suffix that is always whole.
 
-    What is too long loses the end of the document, then that of the query.
-
-    Args:
-        tokenizer: the model's tokenizer.
-        max_length: tokens of one pair.
-        suffix: tokens after the pair.
+    What is too long for ``max_length`` tokens loses the end of the document, then that of the query.
     """
 
     order: Literal["query_first", "document_first"] = "query_first"
@@ -80,7 +83,7 @@ class TokenReranker(ABC):
         batch_size: int | None = None,
         advance: Advance | None = None,
     ) -> Vectors:
-        """Score pairs given as token ids; arguments, result and errors as in ``PairModel``."""
+        """Score pairs given as token ids; see ``PairModel``."""
         scores = self._scores(sequences, token_budget, batch_size)
         found = gather(len(sequences), scores, "the score is not finite; try model.dtype float32", advance)
         return np.empty(0, np.float32) if found is None else found.numpy()

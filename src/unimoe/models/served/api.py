@@ -153,8 +153,6 @@ def _shown(value: Any) -> str:
     return "nothing" if value in (None, "") else repr(value)
 
 
-_MODEL_LIMIT = -1  # vLLM's word for truncation at the model's own length
-_TEI_BATCH = 32
 _TEI_CUTS = {"truncate": True, "truncation_direction": "Right"}
 
 
@@ -185,7 +183,8 @@ def _vllm_rerank(settings: ServedConfig, query: str, documents: Sequence[str]) -
 
 
 def _vllm_options(settings: ServedConfig) -> dict[str, Any]:
-    return {"truncate_prompt_tokens": settings.max_length or _MODEL_LIMIT, "use_activation": False}
+    # -1 is vLLM's word for truncation at the model's own length.
+    return {"truncate_prompt_tokens": settings.max_length or -1, "use_activation": False}
 
 
 def _tei_rerank(settings: ServedConfig, query: str, documents: Sequence[str]) -> dict[str, Any]:
@@ -226,8 +225,8 @@ _EMBEDDINGS = Endpoint("/embeddings", _openai_embed, Rows("data", "embedding"), 
 register_api("vllm", API(prompts=_GENERATIVE))
 register_api("vllm-score", API(rerank=Endpoint("/score", _vllm_score, _SCORES)))
 register_api("vllm-rerank", API(rerank=Endpoint("/rerank", _vllm_rerank, _RANKS)))
-register_api("tei", API(rerank=Endpoint("/rerank", _tei_rerank, Rows(None, "score"), largest_batch=_TEI_BATCH)))
-register_api("tei-embed", API(embed=Endpoint("/embed", _tei_embed, Rows(None, None), largest_batch=_TEI_BATCH)))
+register_api("tei", API(rerank=Endpoint("/rerank", _tei_rerank, Rows(None, "score"), largest_batch=32)))
+register_api("tei-embed", API(embed=Endpoint("/embed", _tei_embed, Rows(None, None), largest_batch=32)))
 register_api("cohere", API(rerank=Endpoint("/rerank", _cohere_rerank, _RANKS, batch=100, largest_batch=1000)))
 register_api("jina", API(rerank=Endpoint("/rerank", _jina_rerank, _RANKS)))
 register_api("openai", API(embed=_EMBEDDINGS))

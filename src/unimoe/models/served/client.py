@@ -15,8 +15,8 @@ from urllib.parse import urlsplit
 
 from unimoe.config.served import ServedConfig
 from unimoe.core.errors import DataError, InputError, UsageError
+from unimoe.models.batching import ahead
 from unimoe.models.embedder import Advance
-from unimoe.models.pipeline import ahead
 from unimoe.models.served.api import Endpoint
 
 Item = TypeVar("Item")
@@ -31,11 +31,7 @@ CHARACTERS_PER_TOKEN = 4
 
 
 class Client:
-    """Asks one server; several threads may do so at a time.
-
-    Args:
-        url: its address, as ``https://host/v1``.
-        settings: how it is asked.
+    """Asks one server at an address such as ``https://host/v1``; several threads may do so at a time.
 
     Attributes:
         host: the address without ``http://``, for names.
@@ -67,19 +63,10 @@ class Client:
     def ask(
         self, endpoint: Endpoint, read: Callable[[Any, int], Value], count: int, *asked: Any
     ) -> tuple[list[Value], Usage]:
-        """Send one request, and wait for its answer.
+        """Return the values of the ``count`` items of one request, and what they cost.
 
-        Args:
-            endpoint: the path to which the request goes.
-            read: returns the value of an answer's row, given with its index; an ``InputError`` carries the index.
-            count: items that are asked about.
-            asked: the other arguments of the endpoint's ``body``.
-
-        Returns:
-            The value of each item, and what they cost.
-
-        Raises:
-            InputError: the server does not answer, or not with a value for each item; carries the item's index.
+        ``asked`` are the other arguments of the endpoint's ``body``; ``read`` returns the value of an answer's row,
+        given with its index. An ``InputError`` about the answer carries the item's index.
         """
         base = re.sub(r"/v\d+$", "", self.url) if endpoint.from_root else self.url
         post = self._connection.post(base + endpoint.path, endpoint.body(self.settings, *asked))
@@ -99,17 +86,10 @@ class Client:
     def ask_all(
         self, ask: Callable[[Sequence[Item]], Answer], parts: Sequence[Sequence[Item]], advance: Advance | None = None
     ) -> list[Answer]:
-        """Call ``ask`` with each part of a list, ``served.requests_in_flight`` at a time; return what it returns.
+        """Return what ``ask`` returns of each part of a list, asked ``served.requests_in_flight`` at a time.
 
-        After an error or Ctrl-C no more are asked, and those under way are waited for: they are paid for.
-
-        Args:
-            ask: asks about one part; an ``InputError`` carries the index in the part.
-            parts: the list's parts.
-            advance: called with the items of each part.
-
-        Raises:
-            InputError: of the first part that failed; carries the index in the list.
+        After an error or Ctrl-C no more are asked, and those under way are waited for: they are paid for. An
+        ``InputError`` of ``ask`` carries the index in its part, and the one raised the index in the list.
         """
 
         def numbered(at: tuple[int, Sequence[Item]]) -> tuple[int, Answer]:
@@ -135,13 +115,7 @@ class Client:
 
 @dataclass(frozen=True)
 class Estimate:
-    """What will be asked of a server.
-
-    Attributes:
-        requests: how many.
-        tokens: of a sample where prompts are ours, else one for every four characters.
-        price: in the currency of the settings; None without prices.
-    """
+    """What will be asked of a server: requests, about so many tokens, and their price where there are prices."""
 
     requests: int
     tokens: int
@@ -195,11 +169,7 @@ def _price(tokens: float, searches: float, settings: ServedConfig) -> float | No
 
 
 def refuse_secrets(url: str) -> None:
-    """Refuse what is no address of a server, or holds more than host and path, without repeating it.
-
-    Raises:
-        UsageError: it is one of these.
-    """
+    """Raise a ``UsageError`` about what is no address of a server, or holds more than host and path, unseen."""
     try:
         parts = urlsplit(url)
         whole = parts.scheme in {"http", "https"} and parts.hostname and parts.port != 0

@@ -39,11 +39,7 @@ class _PacedClient(openai.DefaultAsyncHttpxClient):
 
 
 class Connection:
-    """Sends requests to one server.
-
-    Raises:
-        UsageError: the address or the environment's settings for connections cannot be used.
-    """
+    """Sends requests to one server."""
 
     def __init__(self, url: str, key: str | None, settings: ServedConfig) -> None:
         self._key, self._settings = key, settings

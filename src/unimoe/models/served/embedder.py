@@ -22,11 +22,10 @@ from unimoe.models.served.client import CHARACTERS_PER_TOKEN, Client, Estimate, 
 from unimoe.models.served.probe import PROBE_TEXTS, record_file, served_identity, served_name
 
 _KEPT_SECONDS = 14 * 24 * 3600
-_BYTES_PER_TOKEN = 3  # English has four, most other texts three at least
 
 
 class ServedEmbedder:
-    """Embeds texts by a server; satisfies ``Embedder``.
+    """Embeds texts by a server at an address; satisfies ``Embedder``.
 
     Args:
         url: its address.
@@ -36,19 +35,12 @@ class ServedEmbedder:
 
     Attributes:
         name: of the arm.
-        prompt_name: name and hash of the prefixes.
         usage: what all requests so far cost, by name.
-        place: where the weights are, in words.
-        device: where vectors arrive.
-        dtype: of the vectors; the server's own is unknown.
-
-    Raises:
-        UsageError: the API does not embed, the batch is too large for it, or what asks is not installed.
     """
 
-    place = "a server"
-    device = torch.device("cpu")
-    dtype = torch.float32
+    place = "a server"  # of the weights
+    device = torch.device("cpu")  # where vectors arrive
+    dtype = torch.float32  # of the vectors; the server's own is unknown
 
     def __init__(
         self,
@@ -73,17 +65,10 @@ class ServedEmbedder:
 
     @cached_property
     def base_identity(self) -> str:
-        """API, server, model, revision and fingerprint; the probe texts are asked about.
-
-        Raises:
-            DataError: the server does not answer, or another model answers than before.
-        """
-
-        def ask() -> list[float]:
-            values: list[float] = self._embed(PROBE_TEXTS, self._batch).ravel().tolist()
-            return values
-
-        known = served_identity(self._client, ask, self._record)
+        """API, server, model, revision and fingerprint; the probe texts are asked about."""
+        known = served_identity(
+            self._client, lambda: self._embed(PROBE_TEXTS, self._batch).ravel().tolist(), self._record
+        )
         at_server = None if self._cut_at else self._settings.max_length
         self._folder = cache_dir("served", "vectors", hash_json([known, at_server]))
         for file in self._folder.glob("*.npy"):
@@ -120,10 +105,8 @@ class ServedEmbedder:
         return self._embed(prepared, min(self._batch, batch_size or self._batch), advance)
 
     def _cut(self, text: str) -> str:
-        """Return the beginning of a text, as long as the API takes it: the server's tokenizer is not here."""
-        if self._cut_at is None:
-            return text
-        return text.encode()[: _BYTES_PER_TOKEN * self._cut_at].decode(errors="ignore")
+        # The server's tokenizer is not here: English has four bytes a token, most other texts three at least.
+        return text.encode()[: 3 * self._cut_at].decode(errors="ignore") if self._cut_at else text
 
     def _embed(self, texts: Sequence[str], size: int, advance: Advance | None = None) -> Vectors:
         found = self._client.ask_all(self._vectors, list(batches(texts, size)), advance)

@@ -52,10 +52,7 @@ def record_file(client: Client, kind: str, asked: Sequence[Any]) -> Path:
 def served_identity(client: Client, ask: Callable[[], Sequence[float]], record: Path) -> str:
     """Return what results store for the base model, ``id@hash``: API, server, model, revision, and the fingerprint.
 
-    Args:
-        client: the server's.
-        ask: asks about the probe texts.
-        record: keeps the first answers, whose hash is the fingerprint; written if absent.
+    ``ask`` asks about the probe texts, and ``record`` keeps the first answers, whose hash is the fingerprint.
 
     Raises:
         DataError: the server does not answer, or its answers have moved, so that another model answers under the same

@@ -47,15 +47,6 @@ def test_every_figure_is_drawn_as_png_and_pdf(results: Results, tmp_path: Path) 
         assert path.with_suffix(".pdf").read_bytes().startswith(b"%PDF")
 
 
-def test_equal_results_give_equal_files(results: Results, tmp_path: Path) -> None:
-    kept: list[tuple[bytes, bytes, str]] = []
-    for folder in (tmp_path / "a", tmp_path / "b"):
-        drawing = next(all_figures(Analysis(results)))
-        png = save(drawing.figure, folder / drawing.name)
-        kept.append((png.read_bytes(), png.with_suffix(".pdf").read_bytes(), to_svg(drawing.figure, drawing.name)))
-    assert kept[0] == kept[1]
-
-
 def test_figures_fit_one_or_two_columns_in_readable_type(drawings: dict[str, Drawing]) -> None:
     for drawing in drawings.values():
         assert drawing.figure.get_figwidth() in (ONE_COLUMN, TWO_COLUMNS)

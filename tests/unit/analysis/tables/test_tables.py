@@ -129,7 +129,7 @@ def test_p_stays_on_its_side_of_the_level(p: float | None, text: str) -> None:
 class TestShortNames:
     def test_other_names_lose_their_middle(self) -> None:
         assert list(short_names(["scifact-with-bm25-test", "nfcorpus-with-bm25-test"], 12).values()) == [
-            *("scifa…5-test", "nfcor…5-test"),
+            *("scifa…5-test", "nfcor…5-test")
         ]
 
     def test_no_two_are_alike_whatever_they_share(self) -> None:

@@ -1,4 +1,4 @@
-"""MTEB's tables and TIR on its tasks without queries, against numbers worked out by hand."""
+"""Pairs of arms, MTEB's tables, and TIR on its tasks without queries, against numbers worked out by hand."""
 
 from __future__ import annotations
 
@@ -10,11 +10,44 @@ from support.results import make_result, without_queries
 from support.tables import row
 
 from unimoe.analysis.analysis import Analysis
-from unimoe.analysis.arms import Described, NotComputable
+from unimoe.analysis.arms import Described, NotComputable, Pair, pairs
+from unimoe.analysis.arms import without_queries as described
 from unimoe.analysis.arms import without_queries as tirs_without_queries
 from unimoe.analysis.tables.mteb import mteb_table, mteb_tasks_table, tir_without_queries_table
 from unimoe.results import EvalResult, TrainingBudget
 from unimoe.results.folder import Results
+
+
+def test_pairs_by_what_follows_the_task_word() -> None:
+    found = list(pairs(["rank_only_r8", "joint_r8", "rank_only_r16", "joint_r16", "jointly_r8"]))
+    assert found == [
+        Pair("reranking", "rank_only_r16", "joint_r16"),
+        Pair("reranking", "rank_only_r8", "joint_r8"),
+        Pair("embedding", "emb_only_r16", "joint_r16"),
+        Pair("embedding", "emb_only_r8", "joint_r8"),
+    ]
+
+
+def test_each_way_of_joint_training_is_set_against_the_specialist_it_continues() -> None:
+    arms = ("rank_only_r8", "rank_only_r8_wide", "joint_r8", "joint_r8_pcgrad", "joint_r8_wide_pcgrad", "joint_r80")
+    found = {pair.joint: pair.specialist for pair in pairs(arms) if pair.task == "reranking"}
+    assert found == {
+        "joint_r8": "rank_only_r8",
+        "joint_r8_pcgrad": "rank_only_r8",
+        "joint_r8_wide_pcgrad": "rank_only_r8_wide",
+        "joint_r80": "rank_only_r80",
+    }
+
+
+class TestWithoutQueries:
+    def of(self, *items: EvalResult) -> list[Described | NotComputable]:
+        return list(described(Results(Path("out"), items)))
+
+    def test_seeds_without_a_pair_are_named(self) -> None:
+        (item,) = self.of(without_queries("emb_only_r8", 0, 0.5), without_queries("joint_r8", 1, 0.5))
+        assert isinstance(item, NotComputable)
+        assert item.reason == "emb_only_r8 and joint_r8 have no seed in common on STSBenchmark"
+
 
 RETRIEVAL: dict[str, Any] = {"task": "embedding", "dataset": "SciFact", "task_type": "Retrieval"}
 

@@ -7,7 +7,6 @@ import logging
 from collections.abc import Iterator
 from pathlib import Path
 
-import numpy as np
 import pytest
 from support.model_server import Fault, ModelServer, serve
 from support.served import (
@@ -69,13 +68,6 @@ def test_a_passing_failure_changes_no_score(api: str, fault: Fault, server: Mode
     assert not server.faults
 
 
-def test_retry_after_is_waited_for(server: ModelServer, tmp_path: Path) -> None:
-    server.faults = ["429"]
-    embedder(server, tmp_path).encode(["a cat"])
-    first, second = server.times
-    assert second - first >= 1.0
-
-
 @pytest.mark.parametrize("api", RERANKING)
 @pytest.mark.parametrize(("fault", "words"), WRONG)
 def test_a_wrong_answer_names_server_pair_and_mend(
@@ -114,28 +106,7 @@ def test_a_wrong_vector_is_refused(api: str, fault: Fault, words: str, server: M
     assert f"{server.base(api)} (org/tiny): " in caught.value.reason
 
 
-def test_the_pair_at_fault_is_named(server: ModelServer, tmp_path: Path) -> None:
-    scorer = reranker(server, tmp_path, "vllm-score", requests_in_flight=1)
-    server.faults = ["NaN"]
-    with pytest.raises(DataError, match=r"^invented, query 'q0', document 'd04': http://127"):  # the last of five
-        rerank_collection(scorer, COLLECTION, CANDIDATES)
-
-
 class TestWhatWasPaidFor:
-    def test_a_stopped_run_asks_nothing_twice(self, server: ModelServer, tmp_path: Path) -> None:
-        expected = rerank_collection(reranker(server, tmp_path, "tei"), COLLECTION, CANDIDATES)
-        server.asked.clear()
-        store, poison = ShardStore(tmp_path / "shards", "one"), COLLECTION.queries["q2"]
-        server.fails = lambda body: "NaN" if poison in body else None
-        with pytest.raises(DataError, match="query 'q2'"):
-            rerank_collection(reranker(server, tmp_path, "tei"), COLLECTION, CANDIDATES, store=store)
-        assert server.pairs >= 24  # those of two queries, and of the others what was under way
-        server.fails = lambda body: None
-        found = rerank_collection(reranker(server, tmp_path, "tei"), COLLECTION, CANDIDATES, store=store)
-        assert server.pairs == PAIRS + PROBES
-        assert found.run == expected.run
-        assert found.usage == expected.usage  # that of the shards of the stopped run included
-
     def test_an_interrupted_run_keeps_what_is_under_way(self, server: ModelServer, tmp_path: Path) -> None:
         store = ShardStore(tmp_path / "shards", "one")
 
@@ -190,13 +161,6 @@ class TestRefusals:
         with pytest.raises(DataError, match=rf"^{url} \(org/tiny\): no connection \(.*check the address"):
             _ = scorer.identity
 
-    def test_a_slow_answer_is_asked_for_again(self, server: ModelServer, tmp_path: Path) -> None:
-        server.faults = ["slow"]
-        embedder(server, tmp_path, timeout=2.5).encode(["a cat"])
-        server.fails = lambda _: "slow"
-        with pytest.raises(InputError, match=r"no answer within 2\.5 s \(tries: 1\); raise served\.timeout"):
-            embedder(server, tmp_path, timeout=2.5, retries=0).encode(["a cat"])
-
     def test_a_batch_that_the_api_does_not_take(self, server: ModelServer, tmp_path: Path) -> None:
         with pytest.raises(UsageError, match=r"served\.batch 33: tei takes 32 at most; lower it"):
             reranker(server, tmp_path, "tei", batch=33)
@@ -217,10 +181,6 @@ class TestBounds:
         with pytest.raises(InputError, match=r"no answer within 1 s \(tries: 2\); raise served\.timeout"):
             embedder(server, tmp_path, timeout=1, retries=1).encode(["a cat"])
         assert len(server.received) == 2
-
-    def test_waiting_for_its_turn_is_no_part_of_a_requests_time(self, server: ModelServer, tmp_path: Path) -> None:
-        found = embedder(server, tmp_path, timeout=1, retries=0, requests_per_minute=100, batch=3).encode(TEXTS)
-        assert len(found) == len(TEXTS)
 
 
 class TestEnvironment:
@@ -245,21 +205,6 @@ class TestEnvironment:
     def test_a_host_that_no_client_takes_is_named(self, url: str) -> None:
         with pytest.raises(UsageError, match=r"no address of a server \(.*\); write https://HOST/v1"):
             Client(url, settings("jina"))
-
-
-class TestPace:
-    def test_requests_in_flight_are_bounded(self, server: ModelServer, tmp_path: Path) -> None:
-        server.latency = 0.03
-        rerank_collection(reranker(server, tmp_path, "tei", requests_in_flight=3), COLLECTION, CANDIDATES)
-        assert server.most_at_a_time == 3
-        embedder(server, tmp_path, requests_in_flight=2, batch=1).encode(TEXTS)
-        assert server.most_at_a_time == 3
-
-    def test_requests_are_spaced_retries_included(self, server: ModelServer, tmp_path: Path) -> None:
-        server.faults = ["500"]
-        embedder(server, tmp_path, requests_per_minute=300, batch=3).encode(TEXTS)
-        assert len(server.times) == 5
-        assert np.median(np.diff(sorted(server.times))) > 0.16  # a request may arrive late, and the next one in time
 
 
 class TestKey:
@@ -321,16 +266,6 @@ class TestKey:
             Client("http://host/v1", settings("jina"))
         assert key not in str(caught.value)
 
-    def test_half_a_key_is_not_shown(
-        self, server: ModelServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        long = "k" * 300
-        monkeypatch.setenv("UNIMOE_API_KEY", long)
-        server.faults = ["echoes the key"]
-        with pytest.raises(InputError, match=r"\*\*\*") as caught:
-            embedder(server, tmp_path).encode(["a cat"])
-        assert "kk" not in str(caught.value)
-
     def test_an_answer_that_tells_the_key_is_not_shown(
         self, server: ModelServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
@@ -356,13 +291,6 @@ class TestIdentity:
         server.change_model()
         with pytest.raises(DataError, match="another model answers under this name than before: the scores of the"):
             _ = reranker(server, tmp_path, api).identity
-
-    def test_a_changed_embedder_is_refused(self, server: ModelServer, tmp_path: Path) -> None:
-        assert embedder(server, tmp_path).base_identity
-        server.change_model()
-        with pytest.raises(DataError, match=r"say which it is with another served\.revision") as caught:
-            _ = embedder(server, tmp_path).base_identity
-        assert server.base("openai") in str(caught.value)
 
     def test_another_prompt_is_no_other_model(self, server: ModelServer, tmp_path: Path) -> None:
         before = reranker(server, tmp_path)

@@ -32,7 +32,6 @@ from unimoe.evaluation.reranking.rerankers import PairModelReranker
 from unimoe.evaluation.reranking_eval import rerank_collection
 from unimoe.evaluation.systems.named import Naming, stated_system
 from unimoe.models.served.api import BOTTOM, TOP, margin, vllm_prompts
-from unimoe.models.served.probe import PROBE_PAIRS
 from unimoe.results import Task
 
 
@@ -57,15 +56,6 @@ def test_a_run_has_the_scores_of_the_model_in_this_process(api: str, server: Mod
         assert found.run[query] == pytest.approx(expected, abs=2e-5)
     assert found.scores.aggregate == local.scores.aggregate
     assert found.items == PAIRS
-
-
-@pytest.mark.parametrize("api", RERANKING)
-def test_each_pair_is_asked_once_in_requests_of_the_batch(api: str, server: ModelServer, tmp_path: Path) -> None:
-    found = rerank_collection(reranker(server, tmp_path, api), COLLECTION, CANDIDATES)
-    of_the_run = math.ceil(PAIRS / 5) if api == "vllm" else len(CANDIDATES) * math.ceil(12 / 5)
-    assert found.usage["requests"] == of_the_run
-    assert len(server.asked) == of_the_run + 2  # two about the probe pairs
-    assert server.pairs == PAIRS + len(PROBE_PAIRS)
 
 
 @pytest.mark.parametrize("api", EMBEDDING)
@@ -175,10 +165,3 @@ class TestMTEB:
         assert answered == pytest.approx(server.model.rerank(texts, output="gap").tolist(), abs=1e-5)
         assert found.identity.base_model == model.identity
         assert found.provenance.usage["requests"] == len(server.asked) - 2  # the first two ask about the probe pairs
-
-    def test_a_retrieval_task(self, server: ModelServer, tmp_path: Path) -> None:
-        model = embedder(server, tmp_path, batch=50)
-        (found,) = self.suite(tmp_path, model, "embedding").run([mteb_tasks.InventedRetrieval()])
-        assert found.identity.base_model == model.base_identity
-        assert (found.provenance.device, found.provenance.token_budget) == ("a server", None)
-        assert found.provenance.usage["requests"] == len(server.asked) - 1

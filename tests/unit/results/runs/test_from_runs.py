@@ -195,20 +195,6 @@ class TestWarnings:
 
 
 class TestRefusals:
-    @pytest.mark.parametrize(
-        ("options", "words"),
-        [
-            ({"metrics": ("ndgc_cut_10",)}, "unknown metric 'ndgc_cut_10' (did you mean 'ndcg_cut_10'?)"),
-            ({"allow": ("quieries",)}, "--allow quieries: unknown (did you mean 'queries'?)"),
-            ({"allow": ("queries", "zeros")}, "give the one that suits"),
-            ({"depth": 0}, "--depth 0"),
-        ],
-    )
-    def test_wrong_wishes_are_refused_before_files_are_read(self, options: dict[str, Any], words: str) -> None:
-        with pytest.raises(UsageError) as refusal:
-            Scoring(**{"metrics": ("map",), **options})
-        assert words in str(refusal.value)
-
     def test_a_run_whose_scores_order_nothing(self, tmp_path: Path) -> None:
         flat = {query_id: dict.fromkeys(scores, 1.0) for query_id, scores in ranks(1, 1, 1).items()}
         with pytest.raises(DataError, match=r"a1\.trec: all documents of a query have one score"):

@@ -1,0 +1,266 @@
+"""``analyze``: what it writes, verdicts with their exit codes, and one judgment in every output."""
+
+from __future__ import annotations
+
+import html
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from support.gates import INTERFERENCE, gate_file
+from support.results import make_result, write_experiment
+from support.scripts import Done, assert_refused, call_script, successful
+
+from unimoe.core.io import hash_file
+from unimoe.results import DrillDown, QueryDetail, read_result, write_result
+
+
+def analyze(folder: Path, *arguments: str) -> Done:
+    return successful(
+        call_script("analyze_results.py", *arguments, "--output-dir", folder, "--iterations", "100", COLUMNS="100")
+    )
+
+
+def test_writes_everything_and_prints_the_verdict(tmp_path: Path) -> None:
+    write_experiment(tmp_path, caveats=["smoke run: unfit for decisions"])
+    stale = tmp_path / "analysis" / "figures" / "reranking-gone.png"
+    stale.parent.mkdir(parents=True)
+    stale.write_bytes(b"of an earlier analysis")
+    done = analyze(tmp_path)
+    assert re.search(r"^ADVISORY [A-Z ]+: reranking.joint_r8", done.stdout, re.MULTILINE)
+    assert re.search(r"^ADVISORY [A-Z ]+: embedding.joint_r8", done.stdout, re.MULTILINE)
+    assert "Caveat: smoke run" in done.stdout
+    analysis = tmp_path / "analysis"
+    report = (analysis / "report.md").read_text(encoding="utf-8")
+    for heading in ("Verdicts", "Stability", "Scores", "Paired comparisons", "Figures", "Provenance"):
+        assert f"\n## {heading}\n" in report
+    assert report.index("smoke run") < report.index("## Verdicts")
+    assert "<h2" in (analysis / "report.html").read_text(encoding="utf-8")
+    for table in ("gates", "datasets", "stability", "power", "comparison", "seeds", "significance", "training"):
+        for suffix in ("md", "tex", "csv"):
+            assert (analysis / "tables" / f"{table}.{suffix}").stat().st_size > 0
+    for figure in ("scores-reranking", "scores-embedding", "tir-forest", "loss-curves"):
+        assert f"(figures/{figure}.png)" in report
+        assert (analysis / "figures" / f"{figure}.png").stat().st_size > 0
+    assert not stale.exists()
+    assert not list(analysis.rglob("*.tmp"))
+
+
+@pytest.mark.parametrize("part", ["tables", "figures"])
+def test_one_part_alone(tmp_path: Path, part: str) -> None:
+    write_experiment(tmp_path, seeds=(0, 1), queries=10, logs=False)
+    analyze(tmp_path, part)
+    assert [path.name for path in (tmp_path / "analysis").iterdir()] == [part]
+
+
+def test_two_runs_write_the_same_report(tmp_path: Path) -> None:
+    write_experiment(tmp_path, arms=("rank_only_r8", "joint_r8"), seeds=(0, 1), queries=10)
+    files = []
+    for _ in range(2):
+        analyze(tmp_path, "report")
+        files.append({p.name: p.read_bytes() for p in (tmp_path / "analysis").rglob("*") if p.is_file()})
+    assert files[0] == files[1]
+
+
+TOO_HEAVY = {"pandas", "matplotlib", "scipy.stats", "torch", "transformers"}
+
+
+def verdicts(output_dir: Path, *arguments: str | Path) -> Done:
+    return call_script("analyze_results.py", "verdicts", "--output-dir", output_dir, *arguments)
+
+
+def steady(output_dir: Path, tir: float, seeds: int = 3, dataset: str = "apidocs") -> None:
+    """A folder where the joint arm loses a share of rank_only's score on every query, nearly alike for all seeds."""
+    rng = np.random.default_rng(3)
+    base = np.linspace(0.3, 0.7, 40)
+    for seed in range(seeds):
+        for arm, factor in (("rank_only_r8", 1.0), ("joint_r8", 1.0 - tir)):
+            scores = factor * base + rng.normal(0.0, 0.003, 40)
+            write_result(output_dir, make_result(arm, seed, scores.tolist(), dataset=dataset))
+
+
+@pytest.mark.parametrize(
+    ("tir", "code", "words"),
+    [
+        (
+            0.1,
+            0,
+            r"joint_r8 loses (9|10)\.\d % of rank_only_r8's ndcg@10 on apidocs, at least \d+\.\d % with confidence",
+        ),
+        (0.1, 0, r"with confidence 0\.9 \(TIR \+1\d\.\d\d %, 95 % interval \[\+9\.\d"),
+        (0.1, 0, "interference, 2 % or more\\."),
+        (0.0, 10, "no interference worth a split, less than 1 %"),
+        (-0.1, 10, r"joint_r8 gains (9|10)\.\d % of rank_only_r8's ndcg@10"),
+        (0.015, 11, "interference between 1 % and 2 %\\."),
+    ],
+)
+def test_the_label_decides_the_exit_code(tmp_path: Path, tir: float, code: int, words: str) -> None:
+    steady(tmp_path, tir)
+    path = gate_file(tmp_path, kill=INTERFERENCE)
+    done = verdicts(tmp_path, "--gates", path)
+    assert done.returncode == code, done.stderr
+    assert re.search(words, " ".join(done.stdout.split()))
+    assert hash_file(path) in done.stdout
+    assert f"Exit code {code}: kill " in done.stdout
+
+
+def test_queries_with_one_text_and_the_same_documents_are_noted(tmp_path: Path) -> None:
+    steady(tmp_path, 0.1)
+    known: dict[str, tuple[str, str]] = {f"q{i:03d}": (f"text {i}", f"d{i}") for i in range(40)}
+    known |= {"q011": known["q010"], "q012": ("text 10", "another"), "q013": ("other words", "d10")}
+    queries = {q: QueryDetail(text=text, relevant={d: 1}, ranks={d: 1}) for q, (text, d) in known.items()}
+    for path in tmp_path.glob("*/seed_*/results/*/apidocs.json"):
+        result = read_result(path)
+        per_query = result.per_query | dict.fromkeys(("q011", "q012", "q013"), result.per_query["q010"])
+        again = make_result(result.config_name, result.seed, per_query)
+        write_result(tmp_path, again, DrillDown(queries=queries))
+    done = verdicts(tmp_path, "--json")
+    (note,) = json.loads(done.stdout)["gates"][0]["notes"]
+    assert note.startswith("1 of 40 queries of reranking/apidocs repeat another, such as 'q011' and 'q010'")
+
+
+def test_folders_without_a_pair_decide_nothing(tmp_path: Path) -> None:
+    write_result(tmp_path, make_result("bm25", None, [0.5] * 20))
+    done = verdicts(tmp_path)
+    assert done.returncode == 12
+    assert "no joint arm has a specialist beside it; give --gates FILE" in done.stderr
+
+
+def test_json_for_machines(tmp_path: Path) -> None:
+    steady(tmp_path, 0.015)
+    path = gate_file(tmp_path, kill=INTERFERENCE, gone=INTERFERENCE | {"joint": "joint_r9"})
+    done = verdicts(tmp_path, "--gates", path, "--json")
+    said = json.loads(done.stdout)
+    assert said["hash"] == hash_file(path)
+    assert said["exit_code"] == done.returncode == 3
+    gone, kill = said["gates"]
+    assert (kill["estimate_lies"], kill["label"], kill["error"]) == ("1 % to 2 %", "MARGINAL", None)
+    assert kill["interval"]["value"] == pytest.approx(0.015, abs=2e-3)
+    assert kill["confidence"]["MARGINAL"] > 0.9 > kill["confidence"]["PASS"]
+    assert "did you mean 'joint_r8'" in gone["error"]
+
+
+class TestRegisteredInTheFolder:
+    def test_other_gates_judge_when_asked_to_and_the_difference_is_said(self, tmp_path: Path) -> None:
+        steady(tmp_path / "out", 0.015)
+        copy = gate_file(tmp_path / "out", kill=INTERFERENCE)
+        done = successful(
+            verdicts(
+                tmp_path / "out",
+                "--gates",
+                gate_file(tmp_path, kill=INTERFERENCE | {"pass_at": 0.01, "fail_below": 0.005}),
+            )
+        )
+        assert f"{copy} registers other gates, hash {hash_file(copy)}" in done.stderr
+
+
+def test_a_look_ahead_ends_with_12_whatever_it_says(tmp_path: Path) -> None:
+    steady(tmp_path, 0.1)
+    path = gate_file(tmp_path, kill=INTERFERENCE | {"datasets": ["apidocs", "scifact"]})
+    assert_refused(verdicts(tmp_path, "--gates", path), 3, "no reranking/scifact result of rank_only_r8")
+    looked = verdicts(tmp_path, "--gates", path, "--advisory")
+    assert looked.returncode == 12, looked.stderr
+    assert "Exit code 12: kill ADVISORY PASS" in looked.stdout
+    said = json.loads(verdicts(tmp_path, "--gates", path, "--advisory", "--json").stdout)
+    assert said["gates"][0]["advisory"] == ["a look ahead was asked for", "no result yet on scifact"]
+
+
+class TestBadInput:
+    def test_no_results(self, tmp_path: Path) -> None:
+        assert_refused(verdicts(tmp_path), 3, str(tmp_path), "no results")
+
+    @pytest.mark.parametrize("arguments", [["--json"], ["--advisory"]])
+    def test_its_options_belong_to_verdicts(self, tmp_path: Path, arguments: list[str]) -> None:
+        steady(tmp_path, 0.1)
+        done = call_script("analyze_results.py", "tables", "--output-dir", tmp_path, *arguments)
+        assert_refused(done, 2, "belong to verdicts")
+
+
+def test_it_needs_no_heavy_library(tmp_path: Path) -> None:
+    steady(tmp_path, 0.1)
+    code = (
+        "import sys\n"
+        "from pathlib import Path\n"
+        "from unimoe.cli.analyze import judge_gates\n"
+        "code = judge_gates(Path(sys.argv[1]), Path(sys.argv[2]))\n"
+        "print('modules', *sys.modules)\n"
+        "sys.exit(code)"
+    )
+    path = gate_file(tmp_path, kill=INTERFERENCE)
+    done = subprocess.run(
+        [sys.executable, "-c", code, tmp_path, path], capture_output=True, text=True, encoding="utf-8", check=True
+    )
+    loaded = set(done.stdout.splitlines()[-1].split())
+    assert "unimoe.analysis.gates.judging" in loaded
+    assert not TOO_HEAVY & loaded
+
+
+UNUSUAL = {"pass_at": 0.137, "fail_below": 0.113, "confidence": 0.77}
+"""Cutoffs that no default has."""
+
+LABELS = {"PASS", "FAIL", "MARGINAL", "INCONCLUSIVE"}
+
+
+@pytest.fixture(scope="module")
+def outputs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    """Everything that an analysis says, by where it says it."""
+    folder = tmp_path_factory.mktemp("outputs")
+    write_experiment(folder, tir=0.044, queries=300)
+    embedding = INTERFERENCE | {"task": "embedding", "specialist": "emb_only_r8"}
+    gate_file(folder, rank=INTERFERENCE | UNUSUAL, embed=embedding | UNUSUAL)
+    whole = call_script("analyze_results.py", "--output-dir", folder, "--iterations", "200")
+    verdicts = call_script("analyze_results.py", "verdicts", "--output-dir", folder)
+    machines = call_script("analyze_results.py", "verdicts", "--output-dir", folder, "--json")
+    assert (whole.returncode, verdicts.returncode, machines.returncode) == (0, 10, 10), whole.stderr
+    said = {"analyze": whole.stdout, "verdicts": verdicts.stdout, "json": machines.stdout}
+    for path in (folder / "analysis").rglob("*"):
+        if path.suffix in {".md", ".tex", ".csv"}:
+            said[path.name] = path.read_text(encoding="utf-8").replace("\\", "")
+    page = (folder / "analysis" / "report.html").read_text(encoding="utf-8")
+    visible = re.sub(r"<style>.*?</style>|<script(?! type=\"application/json\").*?</script>", "", page, flags=re.DOTALL)
+    said["report.html"] = html.unescape(re.sub(r"<[^>]+>", " ", visible)).replace("\N{NO-BREAK SPACE}", " ")
+    without_bm25 = {where: text.replace("bm25s(k1=0.9,b=0.4)", "bm25s") for where, text in said.items()}
+    return {where: " ".join(text.split()) for where, text in without_bm25.items()}
+
+
+def test_the_walk_covers_every_kind_of_output(outputs: dict[str, str]) -> None:
+    assert {"analyze", "verdicts", "json", "report.html", "report.md", "gates.tex", "gates.csv"} <= set(outputs)
+    assert re.search(r"FAIL below 11.3 % \| MARGINAL \| PASS from 13.7 %", outputs["report.html"]), (
+        "the forest figure's regions"
+    )
+
+
+def test_no_output_names_a_cutoff_that_is_not_the_gates_own(outputs: dict[str, str]) -> None:
+    for where, text in outputs.items():
+        foreign = re.findall(r"(?<![\d.])(?:2|1) ?%|(?<![\d.])(?:2|1) \\%|(?<!\d)0?\.90?(?![\d])", text)
+        assert not foreign, (where, foreign)
+
+
+def test_no_output_gives_another_label(outputs: dict[str, str]) -> None:
+    for where, text in outputs.items():
+        explained = re.sub(
+            r"[^.;:]*INCONCLUSIVE\)?(: these seeds and queries cannot decide| where none does)", "", text
+        )
+        for label in re.findall(r"\b[A-Z]{4,}\b", explained):
+            assert label not in LABELS - {"FAIL", "PASS", "MARGINAL"}, (where, label)
+    assert "NO INTERFERENCE: rank (gate: FAIL, keep the joint model) joint_r8 loses" in outputs["verdicts"]
+    assert {gate["label"] for gate in json.loads(outputs["json"])["gates"]} == {"FAIL"}
+
+
+def test_every_output_shows_the_same_estimate_and_interval(outputs: dict[str, str]) -> None:
+    rank = next(gate for gate in json.loads(outputs["json"])["gates"] if gate["name"] == "rank")
+    low, value, high = (f"{100 * rank['interval'][key]:+.2f}" for key in ("low", "value", "high"))
+    for where in ("verdicts", "analyze", "report.html", "report.md"):
+        assert f"{value} % [{low}, {high}]" in outputs[where], where
+    table = outputs["datasets.md"].replace("−", "-")
+    assert all(number in table for number in (value, low, high))
+
+
+def test_nothing_is_called_confirmed_and_no_zero_is_negative(outputs: dict[str, str]) -> None:
+    for where, text in outputs.items():
+        assert "confirmed" not in text, where
+        assert not re.search(r"[-−]0\.00(?!\d)", text), where
