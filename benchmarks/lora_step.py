@@ -40,7 +40,7 @@ from unimoe.models.loader import ModelLoader
 from unimoe.models.prompts import yes_no_ids
 from unimoe.models.unimodel import UnimodelForExp1
 from unimoe.training.examples import RankingSet, TrainingData, batch_order, load_training_data
-from unimoe.training.losses.pointwise import softmax_loss
+from unimoe.training.losses.built_in import softmax_loss
 from unimoe.training.trainer import ArmTraining
 
 ROUNDS, FEWEST_ROUNDS, STEPS = 5, 3, 3

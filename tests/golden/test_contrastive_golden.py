@@ -13,11 +13,10 @@ from scipy.stats import norm
 from torch import Tensor
 
 from unimoe.config.training import LossConfig
-from unimoe.training.losses.contrastive import info_nce, nt_xent
+from unimoe.training.losses.built_in import info_nce, nt_xent
 from unimoe.training.losses.list_measures import ListMeasure
 from unimoe.training.losses.listwise import ListwiseLoss
-from unimoe.training.losses.plackett_luce import advantages, drawn_orders, prefix_slopes
-from unimoe.training.losses.score_space import score_space_gradient
+from unimoe.training.losses.sampled import advantages, drawn_orders, prefix_slopes, score_space_gradient
 
 TEMPERATURE = 0.2
 
@@ -230,3 +229,11 @@ class TestScoreEvolution:
         loss, gradient, error = sampled_gradient(options, scores, labels)
         assert loss == pytest.approx(1 - smoothed(at), abs=5e-3)
         assert float(((gradient + expected) / error).abs().max()) < 4.5
+
+
+def test_a_false_negative_is_no_negative() -> None:
+    scores = torch.tensor([[2.0, 0.0, 1.2], [0.0, 2.0, 1.6]])
+    excluded = torch.tensor([[False, False, True], [False, False, False]])
+    first, second = math.log(1 + math.exp(-2)), math.log(1 + math.exp(-2) + math.exp(-0.4))
+    loss = info_nce(scores, torch.tensor([0, 1]), excluded)
+    assert float(loss) == pytest.approx((first + second) / 2, rel=1e-6)

@@ -15,7 +15,7 @@ from unimoe.studies.heads.eggroll.noise import Kind, directions, factors, produc
 from unimoe.studies.heads.eggroll.scoring import Scorer, base_scores
 from unimoe.studies.heads.eggroll.update import estimate
 from unimoe.studies.heads.pools import Pools
-from unimoe.training.losses.score_space import score_space_gradient
+from unimoe.training.losses.sampled import score_space_gradient
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 

@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from unimoe.studies.common.initial_weight import initial_weight
+from unimoe.studies.heads.initial_weight import initial_weight
 from unimoe.studies.heads.losses import head_loss
 from unimoe.studies.heads.model import head_scores
 

@@ -13,10 +13,9 @@ from torch import Tensor
 
 from unimoe.config.training import LossConfig
 from unimoe.core.errors import InputError
-from unimoe.training.losses.from_sentence_transformers import GivenScores
+from unimoe.training.losses.built_in import softmax_loss
+from unimoe.training.losses.from_sentence_transformers import GivenScores, PositionWeights
 from unimoe.training.losses.listwise import ListwiseLoss
-from unimoe.training.losses.pointwise import softmax_loss
-from unimoe.training.losses.position_weights import PositionWeights
 
 E = math.e
 

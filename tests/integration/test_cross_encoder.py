@@ -27,21 +27,25 @@ from unimoe.metrics import score_run
 from unimoe.models.rerankers.cross_encoder import load_cross_encoder, score_pairs
 from unimoe.results import read_result, result_path, run_path
 from unimoe.results.folder import load_all_results
+from unimoe.studies.common.pool_results import RerankingPools
+from unimoe.studies.common.trained_model import read_trained
 from unimoe.studies.cross_encoder.config import CrossEncoderConfig, CrossEncoderModelConfig
-from unimoe.studies.cross_encoder.jobs import train_and_evaluate, training_of
+from unimoe.studies.cross_encoder.evaluation import train_and_evaluate, training_of
 from unimoe.studies.cross_encoder.model import find_cross_encoder, new_cross_encoder
-from unimoe.studies.cross_encoder.reranking_set import RerankingSet
-from unimoe.studies.cross_encoder.training.checkpoint import read_manifest
 from unimoe.studies.cross_encoder.training.data import CrossEncoderData, load_cross_encoder_data
 from unimoe.studies.cross_encoder.training.lists import fit_for
-from unimoe.studies.cross_encoder.training.trainer import CrossEncoderTraining
+from unimoe.studies.cross_encoder.training.trainer import CrossEncoderManifest, CrossEncoderTraining
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 CPU = torch.device("cpu")
 STEPS = 6
 
 
-def reranked(model: Any, data: RerankingSet, batch_size: int) -> Run:
+def manifest_of(folder: Path) -> CrossEncoderManifest:
+    return read_trained(folder, CrossEncoderManifest, "cross-encoder")
+
+
+def reranked(model: Any, data: RerankingPools, batch_size: int) -> Run:
     return rerank_run(CrossEncoderReranker(model, batch_size), data.collection, data.candidates)[0]
 
 
@@ -112,7 +116,7 @@ class TestTraining:
     def test_the_best_on_dev_is_kept(self, done: CrossEncoderConfig) -> None:
         folder = Path(done.output_dir) / "cross_encoder" / "seed_3"
         best = max(line["mean_ndcg@10"] for line in read_lines(folder / "logs" / "dev.jsonl"))
-        assert read_manifest(folder / "checkpoint").dev == pytest.approx(best)
+        assert manifest_of(folder / "checkpoint").dev == pytest.approx(best)
         dev = load_cross_encoder_data(done).dev[0]
         run = reranked(load_cross_encoder(folder / "checkpoint", CPU), dev, done.evaluation.batch_size)
         assert score_run(dev.collection.qrels, run).aggregate["ndcg@10"] == pytest.approx(best)
@@ -130,7 +134,7 @@ class TestTraining:
             train_and_evaluate(done.model_copy(update={"push_to_hub": "somebody/nothing"}), CPU)
         assert str(folder) in str(raised.value)
         assert raised.value.exit_code == 4
-        read_manifest(folder)
+        manifest_of(folder)
 
 
 class TestModel:
@@ -240,7 +244,7 @@ def test_each_loss_gets_its_best_rate_on_dev_and_the_gates_come_first(
         tried = json.loads((out / "tuning" / f"{arm}.json").read_text())
         assert [one["learning_rate"] for one in tried] == [1e-5, 3e-2]
         best = max(tried, key=lambda one: one["val"])["learning_rate"]
-        assert read_manifest(out / arm / "seed_0" / "checkpoint").config["learning_rate"] == best
+        assert manifest_of(out / arm / "seed_0" / "checkpoint").config["learning_rate"] == best
     assert {path.name for path in (out / "tuning").glob("*/*/seed_*")} == {"seed_102"}  # none that is reported
     assert [*load_gates(out / "gates.yaml").gates] == ["pg_rank-beats-softmax"]
     assert_refused(compare("softmax,pg_rank", "--seeds", "1", *rates), 3, "registers another gate")

@@ -28,10 +28,10 @@ from unimoe.data.catalog import load_collection
 from unimoe.data.collection import Collection
 from unimoe.evaluation import engines
 from unimoe.evaluation.engines import LocalEngine
+from unimoe.evaluation.reranking.shards import ShardStore
 from unimoe.studies.biencoder.config import LabelConfig, SamplingConfig
 from unimoe.studies.biencoder.labels.graders import Grader, load_grader
-from unimoe.studies.biencoder.labels.labelling import agreement, candidates_of, grades_of, probabilities
-from unimoe.studies.biencoder.labels.queries import sample_queries
+from unimoe.studies.biencoder.labels.labelling import agreement, candidates_of, grades_of, probabilities, sample_queries
 
 pytestmark = pytest.mark.usefixtures("one_thread", "tmp_cache")
 
@@ -87,11 +87,11 @@ class Killed(Grader):
     def __init__(self, grader: Grader, shards: int) -> None:
         self.grader, self.left, self.identity = grader, shards, grader.identity
 
-    def probabilities(self, collection: Collection, candidates: Run) -> Run:
+    def probabilities(self, collection: Collection, candidates: Run, store: ShardStore | None = None) -> Run:
         if self.left == 0:
             raise KeyboardInterrupt
         self.left -= 1
-        return self.grader.probabilities(collection, candidates)
+        return self.grader.probabilities(collection, candidates, store)
 
 
 def test_a_killed_run_grades_no_shard_twice(tmp_path: Path) -> None:
@@ -105,8 +105,10 @@ def test_a_killed_run_grades_no_shard_twice(tmp_path: Path) -> None:
     whole = probabilities(grader, collection, queries, run, tmp_path / "whole", 3, LocalEngine())
     with pytest.raises(KeyboardInterrupt):
         probabilities(Killed(grader, 2), collection, queries, run, tmp_path / "shards", 3, LocalEngine())
-    assert len(list((tmp_path / "shards").iterdir())) == 2
-    assert probabilities(Killed(grader, 1), collection, queries, run, tmp_path / "shards", 3, LocalEngine()) == whole
+    written = {file: file.stat().st_mtime_ns for file in (tmp_path / "shards").iterdir()}
+    assert len(written) == 2
+    assert probabilities(grader, collection, queries, run, tmp_path / "shards", 3, LocalEngine()) == whole
+    assert {file: file.stat().st_mtime_ns for file in written} == written
     assert all(0.0 < value < 1.0 for scores in whole.values() for value in scores.values())
 
 

@@ -23,7 +23,7 @@ from support.translators import small_config, small_split
 from unimoe.config import Experiment
 from unimoe.config.files import overridden, parse_config
 from unimoe.models.loader import ModelLoader
-from unimoe.studies.cross_encoder.jobs import training_of
+from unimoe.studies.cross_encoder.evaluation import training_of
 from unimoe.studies.cross_encoder.training.data import load_cross_encoder_data
 from unimoe.studies.heads.config import TrainConfig, methods, original_recipe
 from unimoe.studies.heads.trainer import HeadTrainer

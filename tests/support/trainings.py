@@ -12,8 +12,8 @@ from unimoe.config import Experiment
 from unimoe.models.loader import ModelLoader
 from unimoe.models.unimodel import UnimodelForExp1
 from unimoe.training.examples import TrainingData
-from unimoe.training.loop import OnStep
-from unimoe.training.trainer import DevScorer, StepReport, train_arm
+from unimoe.training.loop import Facts, OnStep
+from unimoe.training.trainer import DevScorer, train_arm
 
 CPU = torch.device("cpu")
 
@@ -63,8 +63,8 @@ def train(
 ) -> Path:
     """Train an arm with seed 0 in float32, and return its checkpoint."""
 
-    def on_step(report: StepReport) -> None:
-        if report.step == die_after:
+    def on_step(step: int, _: Facts) -> None:
+        if step == die_after:
             raise KilledError
 
     loader = ModelLoader(experiment, CPU, torch.float32)

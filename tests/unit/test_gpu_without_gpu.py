@@ -45,7 +45,7 @@ OF_EVOLUTION = Counter(
         "noise.score_noise": 1,
         # Scores of a block, weights and gradient are finite; how large is a perturbation, and what is logged?
         "scoring._masked": 1,
-        "sampling.spread_of": 1,
+        "sampled.spread_of": 1,
         "score_space.score_space_gradient": 1,
         "update.sigma_for": 2,
         "update.relative_sigma": 1,

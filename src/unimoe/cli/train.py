@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -66,7 +66,7 @@ def train(
     from unimoe.models.device import choose_dtype, use_threads
     from unimoe.models.loader import ModelLoader, refuse_missing_layers
     from unimoe.training.examples import load_training_data
-    from unimoe.training.trainer import StepReport, train_arm
+    from unimoe.training.trainer import train_arm
 
     with joined_quietly() as processes:
         refuse_missing_layers(experiment)
@@ -75,9 +75,9 @@ def train(
         loader = ModelLoader(experiment, target, processes.leaders_dtype(dtype))
         with Steps(1).step(f"train {arm}, seed {seed}", experiment.training.steps) as step:
 
-            def on_step(report: StepReport) -> None:
+            def on_step(_: int, facts: dict[str, Any]) -> None:
                 step.advance(1)
-                step.outcome = f"loss {report.loss:.3f}"
+                step.outcome = f"loss {facts['loss']:.3f}"
 
             data, base = load_training_data(experiment), loader.fresh_base()
             stderr.print(data.in_words(), soft_wrap=True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from pkgutil import resolve_name
 from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field, model_validator
@@ -26,14 +27,14 @@ Weighting = Literal["ndcg_loss2pp", "ndcg_loss2", "ndcg_loss1", "lambdarank", "n
 
 @dataclass(frozen=True)
 class Loss:
-    """A ranking loss, as the files of ``losses/named`` register it.
+    """A ranking loss, as ``training/losses/named.py`` registers it.
 
     ``function(scores, labels, options)`` gives a scalar tensor. ``scores`` and ``labels`` are lists of float32 tensors
     ``(n_i,)``, one of each for a list of documents; the activation was applied to the scores. ``options`` are
-    ``LossOptions``. One that draws random numbers takes a ``losses.sampling.Chance`` as well.
+    ``LossOptions``. One that draws random numbers takes a ``losses.sampled.Chance`` as well.
     """
 
-    function: Callable[..., Any]
+    function: Callable[..., Any] | str  # or where it is, ``module:name``, to be imported when it is computed
     options: tuple[str, ...] = ()  # names of those that it reads, besides ``activation``
     citation: Callable[[], str] = str  # gives the BibTeX of its source
     labels: Literal["any", "probabilities", "graded"] = "any"  # from 0 to 1, or not 0 and 1 alone
@@ -41,6 +42,12 @@ class Loss:
     in_order: bool = False  # whether it takes documents best first: they are sorted by label before it is called
     mean_of: Literal["lists", "documents"] | None = None  # over what the loss of a batch is a mean, if it is one
     samples: bool = False  # whether it draws random numbers
+
+    @property
+    def resolved(self) -> Callable[..., Any]:
+        """The function, imported where need be."""
+        found: Callable[..., Any] = resolve_name(self.function) if isinstance(self.function, str) else self.function
+        return found
 
     @property
     def all_options(self) -> tuple[str, ...]:

@@ -47,7 +47,8 @@ from unimoe.models.loader import ModelLoader, refuse_missing_layers
 from unimoe.results import Task, arm_dir, result_path
 from unimoe.results.folder import load_all_results
 from unimoe.training.examples import TrainingData, load_training_data
-from unimoe.training.trainer import StepReport, train_arm
+from unimoe.training.loop import Facts
+from unimoe.training.trainer import train_arm
 
 _PINNED = "experiment.json"
 _MAY_CHANGE = {"evaluation": ("systems", "token_budget", "batch_size", "compile"), "training": WITHOUT_EFFECT}
@@ -220,8 +221,8 @@ class ExperimentRun:
                 step.was_done, step.outcome = not losses, _in_words(losses)
                 return folder
 
-            def on_step(report: StepReport) -> None:
-                losses.append(report.loss)
+            def on_step(_: int, facts: Facts) -> None:
+                losses.append(facts["loss"])
                 step.advance(1)
 
             train_arm(

@@ -20,7 +20,8 @@ from unimoe.models.checkpoint import training_fingerprint
 from unimoe.models.loader import ModelLoader
 from unimoe.training.checkpoint_manager import CheckpointManager
 from unimoe.training.examples import load_training_data
-from unimoe.training.trainer import StepReport, train_arm
+from unimoe.training.loop import Facts
+from unimoe.training.trainer import train_arm
 
 
 def train_by_worker(
@@ -73,8 +74,8 @@ def jobs_of(recipe: Recipe, device: torch.device, store: UnitStore) -> Mapping[s
         here = experiment.model_copy(update={"output_dir": str(folder)})
         losses: list[float] = []
 
-        def on_step(report: StepReport) -> None:
-            losses.append(report.loss)
+        def on_step(_: int, facts: Facts) -> None:
+            losses.append(facts["loss"])
             tick()
 
         train_arm(

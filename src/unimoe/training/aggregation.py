@@ -20,8 +20,7 @@ from typing import Literal
 
 import torch
 from torch import Tensor
-from torchjd.aggregation import GradVacWeighting, PCGradWeighting, Weighting
-from torchjd.linalg import PSDMatrix
+from torchjd.aggregation import GradVacWeighting, PCGradWeighting
 
 from unimoe.config.training import ArmConfig
 
@@ -33,11 +32,7 @@ _STATIONARY = 1e-4
 
 
 class Aggregation:
-    """``fixed``: the weighted sum of the two losses.
-
-    Args:
-        ranking_weight: of the ranking loss; the embedding loss has the rest.
-    """
+    """``fixed``: the weighted sum of the two losses; the embedding loss has what ``ranking_weight`` leaves."""
 
     def __init__(self, ranking_weight: float) -> None:
         self._ranking_weight = ranking_weight
@@ -65,10 +60,6 @@ class Uncertainty(Aggregation):
     loss, so that the sum of both moves away from 1.
 
     Source: Kendall, Gal & Cipolla 2018, equation 10, for two cross-entropies.
-
-    Args:
-        ranking_weight: of the ranking loss at the start; the embedding loss has the rest.
-        learning_rate: of the log-variances.
     """
 
     def __init__(self, ranking_weight: float, learning_rate: float) -> None:
@@ -111,8 +102,7 @@ class Surgery(Aggregation, ABC):
     def coefficients(self, gramian: Tensor) -> tuple[float, float]:
         """Return the coefficients of the weighted gradients of ranking and embedding.
 
-        Args:
-            gramian: inner products of the gradients, float64 ``(2, 2)``, ranking first.
+        The Gramian has their inner products, float64 ``(2, 2)``, ranking first.
         """
         size = gramian.trace()
         if not bool(gramian.isfinite().all()) or size <= 0:  # the step is then that of ``fixed``
@@ -129,7 +119,7 @@ class PCGrad(Surgery):
     """Removes from each gradient its component against the other, where they conflict (Yu et al. 2020)."""
 
     def _coefficients(self, gramian: Tensor) -> Tensor:
-        return _weighted(PCGradWeighting(), gramian)
+        return PCGradWeighting()(gramian)
 
 
 class OrthoLora(PCGrad):
@@ -145,9 +135,7 @@ class OrthoLora(PCGrad):
 class GradVac(Surgery):
     """Raises the cosine to its running mean wherever it is lower (Wang et al. 2021).
 
-    Args:
-        ranking_weight: of the ranking loss; the embedding loss has the rest.
-        beta: weight of the newest cosine in the running mean.
+    ``beta`` is the weight of the newest cosine in the running mean.
     """
 
     def __init__(self, ranking_weight: float, beta: float) -> None:
@@ -155,7 +143,7 @@ class GradVac(Surgery):
         self._weighting = GradVacWeighting(beta=beta)
 
     def _coefficients(self, gramian: Tensor) -> Tensor:
-        return _weighted(self._weighting, gramian)
+        return self._weighting(gramian)
 
     def state(self) -> dict[str, Tensor]:
         """Return what a resumed training needs, as plain tensors."""
@@ -172,11 +160,8 @@ class CAGrad(Surgery):
     """Takes, among steps near the mean gradient, the best for the task that gains least (Liu et al. 2021).
 
     torchjd uses a general solver for the weights. For two tasks they have a closed form. The radius is added without a
-    conflict too: gradients that are equal give ``1 + c`` times their sum.
-
-    Args:
-        ranking_weight: of the ranking loss; the embedding loss has the rest.
-        c: radius around the mean gradient, as a share of its length.
+    conflict too: gradients that are equal give ``1 + c`` times their sum. ``c`` is the radius around the mean gradient,
+    as a share of its length.
     """
 
     def __init__(self, ranking_weight: float, c: float) -> None:
@@ -218,9 +203,8 @@ class CAGrad(Surgery):
 
 
 def make_aggregation(arm: ArmConfig) -> Aggregation:
-    """Return the method of a joint arm, at its start."""
-    weight = arm.ranking_weight
-    assert weight is not None  # noqa: S101 - the config refuses a joint arm without it
+    """Return the method of an arm, at its start: of a specialist, its one loss as it is."""
+    weight = float(arm.task == "rank_only") if arm.ranking_weight is None else arm.ranking_weight
     match arm.aggregation:
         case "uncertainty":
             return Uncertainty(weight, arm.uncertainty_learning_rate)
@@ -234,8 +218,3 @@ def make_aggregation(arm: ArmConfig) -> Aggregation:
             return CAGrad(weight, arm.cagrad_c)
         case _:
             return Aggregation(weight)
-
-
-def _weighted(weighting: Weighting[PSDMatrix], gramian: Tensor) -> Tensor:
-    coefficients: Tensor = weighting(gramian)
-    return coefficients

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any, Literal
 
@@ -13,15 +12,13 @@ from torch import Tensor
 
 from unimoe.cluster.processes import ALONE, Processes
 from unimoe.config import Experiment
-from unimoe.core.io import atomic_dir, hash_file, write_text
+from unimoe.core.io import atomic_dir, hash_file, hash_json, write_text
 from unimoe.models.checkpoint import (
     ADAPTER_FILE,
     ADAPTER_SETTINGS,
-    MANIFEST,
     Checkpoint,
     folder_name,
     read_checkpoint,
-    training_fingerprint,
     training_settings,
     write_manifest,
 )
@@ -29,7 +26,6 @@ from unimoe.models.unimodel import UnimodelForExp1
 from unimoe.results import TrainingBudget, arm_dir
 from unimoe.training.model_card import base_on_hub, model_card
 from unimoe.training.run_state import RunState
-from unimoe.training.tracking import Log, trackers
 
 
 class CheckpointManager:
@@ -48,7 +44,6 @@ class CheckpointManager:
         last: folder of the last checkpoint.
         best: folder of the checkpoint with the highest score on dev.
         state: of the training.
-        conflict_log_path: of a joint arm.
     """
 
     def __init__(
@@ -65,19 +60,8 @@ class CheckpointManager:
         self._experiment, self._arm, self._seed, self._base, self._dtype = experiment, arm, seed, base, dtype
         folder = arm_dir(Path(experiment.output_dir), arm, seed)
         self.last, self.best = folder / folder_name("last"), folder / folder_name("best")
-        content = {"base": base, "dtype": dtype, "data": data}
-        self.state = RunState(
-            folder,
-            training_settings(experiment, arm, seed, **content),
-            training_fingerprint(experiment, arm, seed, **content),
-            processes,
-        )
-        self.conflict_log_path = self.state.logs / "gradient_conflicts.jsonl"
-
-    @property
-    def manifests(self) -> tuple[Path, Path]:
-        """The files that complete the two checkpoints."""
-        return self.last / MANIFEST, self.best / MANIFEST
+        settings = training_settings(experiment, arm, seed, base=base, dtype=dtype, data=data)
+        self.state = RunState(folder, settings, hash_json(settings), processes)
 
     def is_finished(self) -> bool:
         """Return whether the last checkpoint of this training exists.
@@ -104,14 +88,10 @@ class CheckpointManager:
         model: UnimodelForExp1,
         masters: Mapping[str, Tensor],
     ) -> None:
-        """Write a checkpoint.
+        """Write a checkpoint of a PEFT model and the model around it.
 
-        Args:
-            which: of the two.
-            seen: in training until now.
-            peft: the PEFT model in training.
-            model: the model around it.
-            masters: the float32 weights by name that the adapters are rounded copies of.
+        ``seen`` is what it was trained on until now; ``masters`` are the float32 weights by name that its adapters are
+        rounded copies of.
         """
         if not self.state.processes.leads:
             return
@@ -134,17 +114,6 @@ class CheckpointManager:
             )
             write_text(temporary / "README.md", model_card(checkpoint, model))
             write_manifest(temporary, checkpoint)
-
-    def trackers(self, step: int) -> AbstractContextManager[Log]:
-        """Open the trackers of a training that has taken ``step`` steps, while a block runs."""
-        return trackers(
-            self._experiment.training.tracking if self.state.processes.leads else [],
-            self.state.logs,
-            run=f"{self._experiment.name}-{self._arm}-seed{self._seed}",
-            identity=self.state.fingerprint,
-            step=step,
-            config=self._experiment.model_dump(),
-        )
 
     def _refuse_other(self, folder: Path) -> None:
         found = read_checkpoint(folder)

@@ -18,8 +18,8 @@ import math
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -32,47 +32,37 @@ from unimoe.training.aggregation import Aggregation, Surgery, Task
 _LAYER = re.compile(r"\.layers\.(\d+)\.")
 
 
-@dataclass(frozen=True)
-class TaskBatch:
-    """One task's batch of a step.
+class TaskBatch(NamedTuple):
+    """One task's batch of a step."""
 
-    Attributes:
-        rows: the task's groups in the batch.
-        backward: adds the gradient of the unweighted loss over some of the rows.
-        additive: whether the gradient over all rows is the mean of the gradients over parts, weighted by their rows.
-    """
-
-    rows: Sequence[int]
-    backward: Callable[[Sequence[int]], object]
-    additive: bool
+    rows: Sequence[int]  # the task's groups in the batch
+    backward: Callable[[Sequence[int]], object]  # adds the gradient of the unweighted loss over some of the rows
+    additive: bool  # whether the gradient over all rows is the mean of those over parts, weighted by their rows
 
 
 class FlatGradients:
-    """Reads and writes the gradients of the trainable parameters as one vector.
+    """Reads and writes the gradients of the trainable parameters as one vector, and sums them over processes.
 
     Args:
         weights: the trainable parameters by name; each name holds its layer, ``....layers.15....``.
+        processes: each has the gradient of its own share of the batches; their sum is the step's.
     """
 
-    def __init__(self, weights: Mapping[str, nn.Parameter]) -> None:
+    def __init__(self, weights: Mapping[str, nn.Parameter], processes: Processes = ALONE) -> None:
         of_layer: dict[int, list[nn.Parameter]] = {}
         for name, weight in weights.items():
             found = _LAYER.search(name)
             if not found:
                 raise AssertionError(f"{name}: an adapter outside the layers")
             of_layer.setdefault(int(found[1]), []).append(weight)
-        self.layers = sorted(of_layer)
+        self.layers, self.processes = sorted(of_layer), processes
         self._weights = [weight for layer in self.layers for weight in of_layer[layer]]
         self._sizes = [sum(weight.numel() for weight in of_layer[layer]) for layer in self.layers]
 
     def take(self) -> Tensor:
         """Return a copy of the accumulated gradients, float32 ``(P,)``, layer after layer; zero where there is none."""
-        return torch.cat(
-            [
-                (torch.zeros_like(weight) if weight.grad is None else weight.grad).detach().float().flatten()
-                for weight in self._weights
-            ]
-        )
+        grads = [torch.zeros_like(weight) if weight.grad is None else weight.grad for weight in self._weights]
+        return torch.cat([grad.detach().float().flatten() for grad in grads])
 
     def matrices(self, flat: Tensor) -> Sequence[Tensor]:
         """Return the parts of a vector of ``take`` that belong to each trainable matrix."""
@@ -82,6 +72,15 @@ class FlatGradients:
         """Replace the accumulated gradients by a vector of ``take``."""
         for weight, part in zip(self._weights, self.matrices(flat), strict=True):
             weight.grad = part.view_as(weight).to(weight.dtype)
+
+    def total(self, flat: Tensor) -> Tensor:
+        """Return the sum of all processes' vectors of ``take``."""
+        return self.processes.total(flat.cpu()).to(flat.device) if self.processes.size > 1 else flat
+
+    def sum_up(self) -> None:
+        """Replace the accumulated gradients by the sum of those of all processes."""
+        if self.processes.size > 1:
+            self.put(self.total(self.take()))
 
     def clear(self) -> None:
         """Remove all gradients."""
@@ -112,23 +111,14 @@ class JointGradients:
     Measuring does not change the step.
 
     Args:
-        weights: the trainable parameters by name.
+        flat: the gradients.
         aggregation: combines the two tasks in one step.
         log_path: of the measurements; None for none.
         interval: steps from one measurement to the next.
-        processes: each has the gradient of its own share of the batches; their sum is the step's.
     """
 
-    def __init__(
-        self,
-        weights: Mapping[str, nn.Parameter],
-        aggregation: Aggregation,
-        log_path: Path | None,
-        interval: int,
-        processes: Processes = ALONE,
-    ) -> None:
-        self._flat, self.aggregation = FlatGradients(weights), aggregation
-        self._log_path, self._interval, self._processes = log_path, interval, processes
+    def __init__(self, flat: FlatGradients, aggregation: Aggregation, log_path: Path | None, interval: int) -> None:
+        self._flat, self.aggregation, self._log_path, self._interval = flat, aggregation, log_path, interval
         self._ranking: Tensor | None = None
 
     def ranking_done(self, step: int) -> None:
@@ -141,10 +131,6 @@ class JointGradients:
     def embedding_done(self, step: int, batches: Mapping[Task, TaskBatch]) -> bool:
         """Combine the gradients by surgery where that is set, and log the measurement if the step has one.
 
-        Args:
-            step: counted from 0.
-            batches: of the two tasks.
-
         Returns:
             Whether the gradients are already summed over all processes, as surgery needs them.
         """
@@ -155,27 +141,22 @@ class JointGradients:
         self._ranking = None
         if not surgery:
             embedding -= ranking
-        ranking, embedding = self._total(ranking), self._total(embedding)
+        ranking, embedding = self._flat.total(ranking), self._flat.total(embedding)
         if isinstance(self.aggregation, Surgery):
             self._flat.put(self._combined(self.aggregation, ranking, embedding))
         if self._is_measured(step):
             weights = self.aggregation.weights
-            wholes: dict[Task, Tensor] = {
-                "ranking": ranking.div_(weights["ranking"]),
-                "embedding": embedding.div_(weights["embedding"]),
-            }
-            self._append(step, wholes, batches)
+            self._measure(step, ranking.div_(weights["ranking"]), embedding.div_(weights["embedding"]), batches)
         return surgery
-
-    def _total(self, flat: Tensor) -> Tensor:
-        return self._processes.total(flat.cpu()).to(flat.device) if self._processes.size > 1 else flat
 
     def _is_measured(self, step: int) -> bool:
         return self._log_path is not None and step % self._interval == 0
 
     def _combined(self, surgery: Surgery, ranking: Tensor, embedding: Tensor) -> Tensor:
         if not surgery.by_matrix:
-            share = surgery.coefficients(self._gramian(ranking, embedding))
+            product = self._flat.dots(ranking, embedding).sum()
+            squares = [self._flat.dots(flat, flat).sum() for flat in (ranking, embedding)]
+            share = surgery.coefficients(torch.stack([squares[0], product, product, squares[1]]).view(2, 2))
             return share[0] * ranking + share[1] * embedding
         combined = []
         for first, second in zip(self._flat.matrices(ranking), self._flat.matrices(embedding), strict=True):
@@ -184,28 +165,16 @@ class JointGradients:
             combined.append(share[0] * first + share[1] * second)
         return torch.cat(combined)
 
-    def _gramian(self, ranking: Tensor, embedding: Tensor) -> Tensor:
-        product = self._flat.dots(ranking, embedding).sum()
-        squares = [self._flat.dots(flat, flat).sum() for flat in (ranking, embedding)]
-        return torch.stack([squares[0], product, product, squares[1]]).view(2, 2)
+    def _measure(self, step: int, ranking: Tensor, embedding: Tensor, batches: Mapping[Task, TaskBatch]) -> None:
+        """Log the agreement of the gradients of the two unweighted losses in each layer."""
+        halves = self._halves(batches["ranking"], ranking), self._halves(batches["embedding"], embedding)
+        pairs = ((ranking, embedding), (ranking, ranking), (embedding, embedding))
+        dots = [self._flat.dots(*pair).tolist() for pair in pairs]
+        for layer, *values in zip(self._flat.layers, *dots, *halves, strict=True):
+            if self._log_path and self._flat.processes.leads:
+                append_jsonl(self._log_path, {"step": step + 1, "layer": layer} | conflict_record(*values))
 
-    def _append(self, step: int, wholes: Mapping[Task, Tensor], batches: Mapping[Task, TaskBatch]) -> None:
-        own = {task: self._self_dots(batches[task], whole) for task, whole in wholes.items()}
-        dots = self._flat.dots
-        products = dots(wholes["ranking"], wholes["embedding"])
-        squares = {task: dots(whole, whole) for task, whole in wholes.items()}
-        for place, layer in enumerate(self._flat.layers):
-            record = conflict_record(
-                float(products[place]),
-                float(squares["ranking"][place]),
-                float(squares["embedding"][place]),
-                own["ranking"][place],
-                own["embedding"][place],
-            )
-            if self._log_path and self._processes.leads:
-                append_jsonl(self._log_path, {"step": step + 1, "layer": layer} | record)
-
-    def _self_dots(self, batch: TaskBatch, whole: Tensor) -> list[float | None]:
+    def _halves(self, batch: TaskBatch, whole: Tensor) -> list[float | None]:
         """Return each layer's cosine between two disjoint halves of the batch; None for a batch of one row."""
         middle = len(batch.rows) // 2
         if middle == 0:
@@ -218,17 +187,13 @@ class JointGradients:
                 second = (whole - share * first) / (1 - share)
             else:
                 second = self._gradient(batch, batch.rows[middle:])
-        dots = self._flat.dots
-        sizes = (dots(first, first), dots(second, second))
-        return [
-            cosine(float(product), float(a), float(b))
-            for product, a, b in zip(dots(first, second), *sizes, strict=True)
-        ]
+        pairs = ((first, second), (first, first), (second, second))
+        return [cosine(*values) for values in zip(*(self._flat.dots(*pair).tolist() for pair in pairs), strict=True)]
 
     def _gradient(self, batch: TaskBatch, rows: Sequence[int]) -> Tensor:
         self._flat.clear()
         batch.backward(rows)
-        return self._total(self._flat.take())
+        return self._flat.total(self._flat.take())
 
 
 def is_additive(loss: LossConfig, dropout: float, lengths: Iterable[int] = ()) -> bool:
@@ -247,12 +212,8 @@ def conflict_record(
 ) -> dict[str, float | None]:
     """Return a line of the log without step and layer, as ``analysis.logs.Conflict`` describes it.
 
-    Args:
-        product: inner product of the two tasks' gradients.
-        square_rank: squared length of the ranking gradient.
-        square_embed: squared length of the embedding gradient.
-        halves_rank: cosine between two disjoint halves of the ranking batch; None where there is none.
-        halves_embed: the same for the embedding batch.
+    It takes the inner product of the two tasks' gradients, their squared lengths, and the cosine between two disjoint
+    halves of each task's batch; None where there is none.
     """
     raw = cosine(product, square_rank, square_embed)
     own = [stepped_up(halves) for halves in (halves_rank, halves_embed)]

@@ -9,11 +9,12 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import islice
+from typing import NamedTuple
 
 import numpy as np
 
 from unimoe.config import Experiment
-from unimoe.config.training import ArmTask, TrainingConfig
+from unimoe.config.training import ArmTask, EmbeddingRecipe, RankingRecipe, TrainingConfig
 from unimoe.core.errors import DataError
 from unimoe.core.io import hash_parts
 from unimoe.core.trec import Run, ranked
@@ -30,8 +31,7 @@ RANKING_STREAM, EMBEDDING_STREAM = 0, 1
 _RELEVANT_AMONG_CANDIDATES = 50
 
 
-@dataclass(frozen=True)
-class Triple:
+class Triple(NamedTuple):
     """A training query with its positive and its negatives, as document ids."""
 
     query_id: str
@@ -85,15 +85,12 @@ def mine_triples(collection: Collection, candidates: Run, hard: int, random: int
     every arm and seed.
 
     Raises:
-        DataError: a query has fewer candidates than hard negatives wanted.
+        DataError: a query has fewer candidates than hard negatives wanted, or none has a relevant document.
     """
     everything = sorted(collection.corpus)
     triples = []
-    for query_id in collection.queries:
-        relevant = _relevant(collection, query_id)
-        if not relevant:
-            continue
-        grades = collection.qrels[query_id]
+    for query_id in _trainable(collection):
+        relevant, grades = _relevant(collection, query_id), collection.qrels[query_id]
         rng = np.random.default_rng(int(hash_parts([query_id]), 16))
         pool = [d for d in ranked(candidates.get(query_id, {}))[:negatives_from] if d not in relevant]
         negatives = _draw(rng, pool, hard, query_id)
@@ -109,13 +106,7 @@ def mine_triples(collection: Collection, candidates: Run, hard: int, random: int
 
 
 def neighbourhoods(triples: Sequence[Triple], candidates: Run, size: int, depth: int) -> list[list[int]]:
-    """Group queries with others whose positive is among the candidates of the group, as far as there are such.
-
-    Args:
-        triples: one for each query.
-        candidates: the BM25 candidates of the queries.
-        size: queries of a group.
-        depth: candidates of each query to look at.
+    """Group queries with others whose positive is among the group's first ``depth`` candidates, as far as there are.
 
     Returns:
         Indices into ``triples``, each at most once, in groups of exactly ``size``.
@@ -142,12 +133,8 @@ def ranking_set(
 ) -> RankingSet:
     """Return the prompts of a ranking training set.
 
-    Args:
-        model: its tokenizer makes the prompts.
-        collection: holds the texts and judgments.
-        triples: one for each query.
-        batched: groups of queries as indices into ``triples``; each query takes the positives of its group as further
-            negatives, except documents that are relevant to it. By default each query is alone.
+    ``batched`` are groups of queries as indices into ``triples``; by default each query is alone. A query takes the
+    positives of its group as further negatives, except documents that are relevant to it.
     """
     batched = [list(group) for group in batched] or [[index] for index in range(len(triples))]
     pairs: list[tuple[str, str]] = []
@@ -207,23 +194,20 @@ class TrainingData:
 
     def ranking(self, model: UnimodelForExp1) -> RankingSet:
         """Return the ranking examples in a model's token ids."""
-        recipe = self._config.ranking
-        triples = self._triples(recipe.queries, recipe.hard_negatives, recipe.random_negatives, recipe.negatives_from)
-        batched = (
-            neighbourhoods(triples, self._candidates, recipe.group, recipe.negatives_from) if recipe.neighbours else []
-        )
-        if recipe.neighbours and not batched:
-            raise DataError(
-                f"the training set has {len(triples)} queries, a group takes {recipe.group}; lower "
-                "training.ranking.neighbours, or add data"
-            )
+        recipe, batched = self._config.ranking, list[list[int]]()
+        triples = self._triples(recipe, recipe.random_negatives)
+        if recipe.neighbours:
+            batched = neighbourhoods(triples, self._candidates, recipe.group, recipe.negatives_from)
+            if not batched:
+                raise DataError(
+                    f"the training set has {len(triples)} queries, a group takes {recipe.group}; lower "
+                    "training.ranking.neighbours, or add data"
+                )
         return ranking_set(model, self._collection, triples, batched)
 
     def embedding(self, model: UnimodelForExp1) -> EmbeddingSet:
         """Return the embedding examples in a model's token ids."""
-        recipe = self._config.embedding
-        triples = self._triples(recipe.queries, recipe.hard_negatives, 0, recipe.negatives_from)
-        return embedding_set(model, self._collection, triples)
+        return embedding_set(model, self._collection, self._triples(self._config.embedding, random=0))
 
     def probe(self, config: TrainingConfig) -> TrainingData:
         """Return a training set with another number of queries, all of which have a relevant document."""
@@ -231,11 +215,7 @@ class TrainingData:
         return TrainingData(replace(self._collection, qrels=qrels), self._candidates, config)
 
     def refuse_too_few(self, task: ArmTask) -> None:
-        """Refuse a training set that is smaller than a step of an arm of this task.
-
-        Raises:
-            DataError: it is.
-        """
+        """Raise ``DataError`` where the training set is smaller than a step of an arm of this task."""
         for part, (queries, per_step) in self._sizes().items():
             if task == "joint" or task.startswith(part):
                 _refuse_few(queries, per_step, RANKING_STREAM if part == "rank" else EMBEDDING_STREAM)
@@ -258,8 +238,9 @@ class TrainingData:
             "emb": (len(_trainable(self._sample(embedding.queries))), embedding.pairs_per_step),
         }
 
-    def _triples(self, queries: int | None, hard: int, random: int, negatives_from: int) -> list[Triple]:
-        return mine_triples(self._sample(queries), self._candidates, hard, random, negatives_from)
+    def _triples(self, recipe: RankingRecipe | EmbeddingRecipe, random: int) -> list[Triple]:
+        sample = self._sample(recipe.queries)
+        return mine_triples(sample, self._candidates, recipe.hard_negatives, random, recipe.negatives_from)
 
     def _sample(self, queries: int | None) -> Collection:
         return self._collection if queries is None else self._collection.sample_queries(queries)
@@ -283,15 +264,8 @@ def load_training_data(experiment: Experiment) -> TrainingData:
 def batch_order(examples: int, per_step: int, steps: int, seed: int, stream: int) -> list[list[int]]:
     """Return the examples of each step: a permutation for every epoch, cut into steps across the ends of epochs.
 
-    Args:
-        examples: size of the training set.
-        per_step: examples of one step, at most ``examples``.
-        steps: number of steps.
-        seed: the training seed.
-        stream: of the task, so that the orders of ranking and embedding are independent.
-
-    Raises:
-        DataError: fewer examples than one step takes.
+    The streams of the two tasks have independent orders. A ``DataError`` says that one step takes more examples than
+    there are.
     """
     _refuse_few(examples, per_step, stream)
 

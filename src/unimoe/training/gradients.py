@@ -7,15 +7,16 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
+from typing import NamedTuple
 
-from torch import Tensor, nn
+from torch import nn
 
 from unimoe.config import Experiment
 from unimoe.config.training import ArmConfig
 from unimoe.models.unimodel import UnimodelForExp1
 from unimoe.results import TrainingBudget
 from unimoe.training.aggregation import Task, make_aggregation
-from unimoe.training.conflicts import JointGradients, TaskBatch, is_additive
+from unimoe.training.conflicts import FlatGradients, JointGradients, TaskBatch, is_additive
 from unimoe.training.examples import (
     EMBEDDING_STREAM,
     RANKING_STREAM,
@@ -24,8 +25,7 @@ from unimoe.training.examples import (
     TrainingData,
     batch_order,
 )
-from unimoe.training.losses.labels import refuse_binary
-from unimoe.training.optimizer import sum_gradients
+from unimoe.training.losses.listwise import refuse_binary
 from unimoe.training.steps import Budget, Texts, embedding_backward, ranking_backward
 
 
@@ -49,11 +49,7 @@ class EmbeddingBatches:
 
 
 def ranking_batches(experiment: Experiment, seed: int, data: TrainingData, model: UnimodelForExp1) -> RankingBatches:
-    """Return the ranking batches of a training, the same for every arm that ranks.
-
-    Raises:
-        DataError: too few examples.
-    """
+    """Return the ranking batches of a training, the same for every arm that ranks."""
     examples = data.ranking(model)
     recipe = experiment.training.ranking
     order = _steps(experiment, len(examples.batched), recipe.queries_per_step // recipe.group, seed, RANKING_STREAM)
@@ -64,11 +60,7 @@ def ranking_batches(experiment: Experiment, seed: int, data: TrainingData, model
 def embedding_batches(
     experiment: Experiment, seed: int, data: TrainingData, model: UnimodelForExp1
 ) -> EmbeddingBatches:
-    """Return the embedding batches of a training, the same for every arm that embeds.
-
-    Raises:
-        DataError: too few examples.
-    """
+    """Return the embedding batches of a training, the same for every arm that embeds."""
     examples = data.embedding(model)
     per_step = experiment.training.embedding.pairs_per_step
     order = _steps(experiment, len(examples.groups), per_step, seed, EMBEDDING_STREAM)
@@ -87,8 +79,7 @@ def budget_seen(experiment: Experiment, steps: int, tokens: int, ranks: bool, em
     )
 
 
-@dataclass(frozen=True)
-class StepLosses:
+class StepLosses(NamedTuple):
     """The unweighted losses of one step by task, the weights of the tasks, and the tokens seen."""
 
     losses: Mapping[Task, float]
@@ -113,6 +104,9 @@ class ArmGradients:
         embedding: the arm's embedding batches; None where it does not embed.
         conflict_log: of a joint arm.
         budget: of one backward pass, with the processes that share it.
+
+    Attributes:
+        aggregation: how the losses are weighted; a joint arm's learns.
     """
 
     def __init__(
@@ -126,18 +120,16 @@ class ArmGradients:
         conflict_log: Path,
         budget: Budget,
     ) -> None:
-        self._experiment, self._model, self._weights, self._budget = experiment, model, weights, budget
-        self._ranking, self._embedding = ranking, embedding
+        self._experiment, self._model, self._budget = experiment, model, budget
+        self._ranking, self._embedding, self._flat = ranking, embedding, FlatGradients(weights, budget.processes)
         self._loss = arm.ranking_loss(experiment.training.ranking)
         if ranking:
             refuse_binary(self._loss.name, (label for labels in ranking.data.labels for label in labels))
-        conflicts = experiment.training.conflicts
-        path = conflict_log if conflicts.measure else None
-        self._joint = (
-            JointGradients(weights, make_aggregation(arm), path, conflicts.interval, budget.processes)
-            if arm.task == "joint"
-            else None
-        )
+        self.aggregation, self._joint = make_aggregation(arm), None
+        if arm.task == "joint":
+            conflicts = experiment.training.conflicts
+            path = conflict_log if conflicts.measure else None
+            self._joint = JointGradients(self._flat, self.aggregation, path, conflicts.interval)
 
     def add(self, step: int) -> StepLosses:
         """Add the gradient of a step, counted from 0, summed over all processes.
@@ -145,8 +137,7 @@ class ArmGradients:
         If a loss is not finite, do not use the gradients.
         """
         losses: dict[Task, float] = {}
-        weights: dict[Task, float] = self._joint.aggregation.weights if self._joint else {"ranking": 1, "embedding": 1}
-        tokens, summed = 0, False
+        weights, tokens, summed = self.aggregation.weights, 0, False
         if self._ranking:
             losses["ranking"], seen = self._rank(step, self._ranking.steps[step], weights["ranking"])
             tokens += seen
@@ -159,13 +150,8 @@ class ArmGradients:
         if self._joint and math.isfinite(found.total):
             summed = self._joint.embedding_done(step, self._task_batches(step))
         if not summed:
-            sum_gradients(self._weights.values(), self._budget.processes)
+            self._flat.sum_up()
         return found
-
-    def learn(self, losses: Mapping[Task, float]) -> None:
-        """Adapt the loss weights of a joint arm to the losses of the last step."""
-        if self._joint:
-            self._joint.aggregation.learn(losses)
 
     def query_ids(self, step: int, tasks: Sequence[Task]) -> list[str]:
         """Return the ids of the queries in a step's batches of some tasks, each once."""
@@ -173,15 +159,6 @@ class ArmGradients:
         chosen = [batches for task in tasks if (batches := sets[task])]
         ids = (batches.data.query_ids[group] for batches in chosen for group in batches.steps[step])
         return list(dict.fromkeys(ids))
-
-    def state(self) -> dict[str, Tensor]:
-        """Return what the aggregation of a joint arm keeps between steps, as plain tensors."""
-        return self._joint.aggregation.state() if self._joint else {}
-
-    def load_state(self, tensors: Mapping[str, Tensor]) -> None:
-        """Restore what ``state`` returned."""
-        if self._joint:
-            self._joint.aggregation.load_state(tensors)
 
     def _rank(self, step: int, rows: Sequence[int], weight: float) -> tuple[float, int]:
         training, batches = self._experiment.training, self._ranking

@@ -3,25 +3,20 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 
 import torch
 from torch import Tensor, nn
 
-from unimoe.cluster.processes import ALONE, Processes
 from unimoe.config.training import Schedule
 
 
 def learning_rate_at(step: int, steps: int, warmup: int, peak: float, schedule: Schedule = "linear") -> float:
-    """Return the learning rate of one step.
+    """Return the learning rate of a step, counted from 0.
 
-    Args:
-        step: from 0.
-        steps: of the training.
-        warmup: steps of warm-up, below ``steps``. It is linear from above 0, except in ``onecycle``.
-        peak: the highest rate.
-        schedule: what follows the warm-up: ``linear`` or ``cosine`` decay to 0 after ``steps``, or ``constant``.
-            ``onecycle`` is ``torch.optim.lr_scheduler.OneCycleLR`` with its defaults, its rise over ``warmup`` steps.
+    The ``warmup`` steps, fewer than ``steps``, rise linearly from above 0 to the peak. Then the rate stays
+    ``constant``, or falls to 0 after ``steps``, ``linear`` or ``cosine``. ``onecycle`` is
+    ``torch.optim.lr_scheduler.OneCycleLR`` with its defaults, its rise over ``warmup`` steps.
     """
     if schedule == "onecycle":
         return _one_cycle(step, steps, warmup, peak)
@@ -65,9 +60,8 @@ class MasterAdamW:
         If the norm is not finite, the weights stay unchanged.
         """
         for name, weight in self._weights.items():
-            self.masters[name].grad = (
-                torch.zeros_like(self.masters[name]) if weight.grad is None else weight.grad.float()
-            )
+            master = self.masters[name]
+            master.grad = torch.zeros_like(master) if weight.grad is None else weight.grad.float()
             weight.grad = None
         norm = float(nn.utils.clip_grad_norm_(list(self.masters.values()), max_grad_norm))
         if not math.isfinite(norm):
@@ -109,17 +103,3 @@ def restore_optimizer(optimizer: torch.optim.Optimizer, tensors: Mapping[str, Te
         number, _, name = key.partition(".")
         state.setdefault(int(number), {})[name] = tensor.clone()
     optimizer.load_state_dict(optimizer.state_dict() | {"state": state})
-
-
-def sum_gradients(weights: Iterable[nn.Parameter], processes: Processes = ALONE) -> None:
-    """Sum the gradients of all processes, whose parameters are in the same order; each then holds the sum.
-
-    Each process has the gradient of its share of the batch, and none counts as 0. One float32 vector carries them all.
-    """
-    if processes.size == 1:
-        return
-    weights = list(weights)
-    flat = [torch.zeros_like(w) if w.grad is None else w.grad for w in weights]
-    total = processes.total(torch.cat([grad.float().flatten() for grad in flat]).cpu())
-    for weight, part in zip(weights, torch.split(total, [weight.numel() for weight in weights]), strict=True):
-        weight.grad = part.view_as(weight).to(weight)

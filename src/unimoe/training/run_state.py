@@ -68,7 +68,7 @@ class RunState:
 
     Attributes:
         path: of the saved state, in safetensors' format.
-        log_path: of the log with one line per step.
+        logs: folder of the logs, each with one line per step; that of the steps themselves is ``log_path``.
     """
 
     def __init__(
@@ -79,14 +79,14 @@ class RunState:
         self.log_path = self.logs / "train.jsonl"
 
     def alone(self) -> AbstractContextManager[None]:
-        """Return a context in which no other process trains here; entering it raises ``UsageError`` where one does.
+        """Return a context in which no other process trains here, except those of one torchrun.
 
-        Processes of torchrun train here together.
+        Entering it raises ``UsageError`` where another process does.
         """
         return sole_use(self.folder) if self.processes.size == 1 else nullcontext()
 
     def save(self, progress: Progress, parts: Parts) -> None:
-        """Write the state atomically: the progress, and the tensors that the trainer keeps between steps."""
+        """Write the state atomically."""
         if self.processes.leads:
             tensors = {f"{part}:{name}": tensor for part, named in parts.items() for name, tensor in named.items()}
             about = {"fingerprint": self.fingerprint, "settings": self.settings, "progress": vars(progress)}
@@ -140,15 +140,10 @@ class RunState:
             write_text(path, "".join(kept))
 
     def refuse_other(self, path: Path, fingerprint: object, settings: Mapping[str, Any]) -> None:
-        """Refuse what another training has left.
-
-        Args:
-            path: of what it left.
-            fingerprint: of the training that left it.
-            settings: those of its settings that are known, named as in this training's.
+        """Refuse what a training of another fingerprint has left at a path.
 
         Raises:
-            DataError: the fingerprints differ; names the first setting that differs, where a known one does.
+            DataError: it names the first of its known settings that differs, if one does.
         """
         if fingerprint == self.fingerprint:
             return

@@ -16,8 +16,8 @@ from unimoe.models.batching import default_token_budget, to_device
 from unimoe.models.frozen_layers import FrozenStates
 from unimoe.models.unimodel import UnimodelForExp1
 from unimoe.training.examples import EmbeddingSet, RankingSet, TokenIds
-from unimoe.training.losses.contrastive import info_nce
-from unimoe.training.losses.pointwise import softmax_loss, yes_no_loss
+from unimoe.training.losses.built_in import info_nce, softmax_loss, yes_no_loss
+from unimoe.training.losses.listwise import ListwiseLoss
 
 
 @dataclass(frozen=True)
@@ -28,7 +28,7 @@ class Budget:
         tokens: most tokens to compute, with padding, and shared beginnings once.
         sequences: most sequences; replaces ``tokens``.
         processes: each runs its share of a batch's sequences. Each gets the loss of the whole batch and the gradient of
-            its own share; ``sum_gradients`` adds the gradients up.
+            its own share; ``FlatGradients`` adds the gradients up.
     """
 
     tokens: int
@@ -51,16 +51,14 @@ class Texts:
         """Return some of the sequences, in the order of ``rows``."""
         return Texts([self.ids[row] for row in rows], [self.frozen[row] for row in rows] if self.frozen else None)
 
+    def __add__(self, other: Texts) -> Texts:
+        frozen = [*self.frozen, *other.frozen] if self.frozen and other.frozen else None
+        return Texts([*self.ids, *other.ids], frozen)
+
     @property
     def tokens(self) -> int:
         """Tokens of all sequences, padding not counted."""
         return sum(map(len, self.ids))
-
-
-def join(first: Texts, second: Texts) -> Texts:
-    """Concatenate the sequences of both."""
-    frozen = [*first.frozen, *second.frozen] if first.frozen and second.frozen else None
-    return Texts([*first.ids, *second.ids], frozen)
 
 
 def ranking_backward(
@@ -73,17 +71,10 @@ def ranking_backward(
     budget: Budget,
     progress: float = 0.0,
 ) -> tuple[float, int]:
-    """Add the gradient of ``weight`` x the ranking loss over the batch's prompts.
+    """Add the gradient of ``weight`` x the ranking loss over the prompts of a batch of groups.
 
-    Args:
-        model: the model in training.
-        data: the ranking set.
-        texts: its sequences.
-        batch: the groups of the batch.
-        weight: of this loss in the step.
-        loss: name and options; all losses except ``yes_no`` see a query's documents together.
-        budget: of one forward pass.
-        progress: of the training, 0 at its first step and 1 at its last.
+    All losses except ``yes_no`` see a query's documents together. The progress of the training is 0 at its first step
+    and 1 at its last.
 
     Returns:
         The unweighted loss, and the tokens seen.
@@ -103,13 +94,14 @@ def _loss_of_lists(
     """Return a loss of the states of a batch's prompts that sees each query's documents together."""
     sizes = [len(data.groups[group]) for group in batch]
     if loss.name == "softmax" and loss.activation == "Identity":
-        return lambda states: softmax_loss(_as_rows(torch.split(model.margins(states), sizes)))
-    from unimoe.training.losses.listwise import ListwiseLoss  # sentence-transformers takes seconds to import
-
+        return lambda states: softmax_loss(  # shorter lists are filled with what no softmax sees
+            nn.utils.rnn.pad_sequence(
+                list(torch.split(model.margins(states), sizes)), batch_first=True, padding_value=-torch.inf
+            )
+        )
     generator = None
-    if (
-        loss.ties == "shuffle" or LOSSES[loss.name].samples
-    ):  # equal in all processes, whose random numbers differ after the forward passes
+    if loss.ties == "shuffle" or LOSSES[loss.name].samples:
+        # Drawn before the forward passes, after which the random numbers of processes differ.
         generator = torch.Generator().manual_seed(int(torch.randint(2**31, ())))
     of_scores = ListwiseLoss(loss, generator=generator)
     labels = [torch.tensor(data.labels[group]) for group in batch]
@@ -121,11 +113,6 @@ def _loss_of_lists(
         return found
 
     return loss_of
-
-
-def _as_rows(lists: Sequence[Tensor]) -> Tensor:
-    """Return lists of scores as the rows of a matrix, shorter ones filled with what no softmax sees."""
-    return nn.utils.rnn.pad_sequence(list(lists), batch_first=True, padding_value=-torch.inf)
 
 
 def _pointwise_backward(model: UnimodelForExp1, texts: Texts, labels: Tensor, weight: float, budget: Budget) -> float:
@@ -152,19 +139,10 @@ def embedding_backward(
     budget: Budget,
     contrast: int | None = None,
 ) -> tuple[float, int]:
-    """Add the gradient of ``weight`` x InfoNCE over the batch's queries and all their documents.
+    """Add the gradient of ``weight`` x InfoNCE over a batch's queries and all their documents.
 
-    Args:
-        model: the model in training.
-        data: the embedding set.
-        queries: its queries.
-        documents: its documents.
-        batch: the groups of the batch.
-        weight: of this loss in the step.
-        temperature: of the loss.
-        budget: of one forward pass.
-        contrast: number of consecutive queries that are contrasted with each other; the loss is the mean over all
-            queries. None contrasts the whole batch.
+    So many consecutive queries as ``contrast`` says are contrasted with each other, None for the whole batch; the loss
+    is the mean over all queries.
 
     Returns:
         The unweighted loss, and the tokens seen.
@@ -189,7 +167,7 @@ def embedding_backward(
         scores = vectors[: len(batch)] @ vectors[len(batch) :].T / temperature
         return info_nce(scores, to_device(positives, on), to_device(excluded, on))
 
-    texts = join(queries.pick(batch), documents.pick(rows))
+    texts = queries.pick(batch) + documents.pick(rows)
     return _joint_backward(model, texts, loss_of, weight, budget), texts.tokens
 
 

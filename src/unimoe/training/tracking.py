@@ -4,29 +4,21 @@ from __future__ import annotations
 
 import importlib.util
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from unimoe.config.training import Tracker
 from unimoe.core.errors import UsageError
 from unimoe.core.io import ensure_dir
 
-
-class Log(Protocol):
-    """Receives the values of steps."""
-
-    def __call__(self, step: int, values: Mapping[str, float]) -> None:
-        """Record the values of one step."""
+Log = Callable[[int, Mapping[str, float]], None]
+"""Receives a step's number and its values."""
 
 
 def refuse_missing(names: Sequence[Tracker]) -> None:
-    """Refuse trackers whose library is not installed, before a training starts.
-
-    Raises:
-        UsageError: one is missing.
-    """
+    """Raise ``UsageError`` where the library of a tracker is not installed, before a training starts."""
     for name in names:
         if importlib.util.find_spec(name) is None:
             raise UsageError(

@@ -8,9 +8,8 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, Literal, NoReturn, Protocol
 
@@ -21,17 +20,18 @@ from unimoe.config import Experiment
 from unimoe.core.errors import DataError, UsageError
 from unimoe.models.adapter import adapter_parameters, add_lora
 from unimoe.models.base import BaseModel
+from unimoe.models.checkpoint import MANIFEST
 from unimoe.models.frozen_layers import FrozenLayers
 from unimoe.models.unimodel import UnimodelForExp1
 from unimoe.training.aggregation import Task
 from unimoe.training.checkpoint_manager import CheckpointManager
 from unimoe.training.examples import TrainingData
 from unimoe.training.gradients import ArmGradients, budget_seen, embedding_batches, ranking_batches
-from unimoe.training.loop import Facts, Training
+from unimoe.training.loop import Facts, OnStep, Training
 from unimoe.training.optimizer import MasterAdamW, learning_rate_at
 from unimoe.training.run_state import Parts
 from unimoe.training.steps import Budget
-from unimoe.training.tracking import Log, refuse_missing
+from unimoe.training.tracking import Log, refuse_missing, trackers
 
 
 class DevScorer(Protocol):
@@ -44,21 +44,6 @@ class DevScorer(Protocol):
         """Return measures by name; their mean chooses the best checkpoint."""
 
 
-@dataclass(frozen=True)
-class StepReport:
-    """The result of one optimizer step, which is also a line of ``logs/train.jsonl``."""
-
-    step: int
-    task: str
-    loss: float
-    ranking_loss: float | None
-    embedding_loss: float | None
-    lr: float
-    grad_norm: float
-    tokens: int
-    tokens_per_s: float
-
-
 def train_arm(
     experiment: Experiment,
     arm: str,
@@ -67,7 +52,7 @@ def train_arm(
     base: BaseModel,
     data: TrainingData,
     frozen_layers: FrozenLayers | None = None,
-    on_step: Callable[[StepReport], None] | None = None,
+    on_step: OnStep | None = None,
     score_on_dev: DevScorer | None = None,
     processes: Processes = ALONE,
 ) -> Path:
@@ -82,7 +67,7 @@ def train_arm(
         base: a newly loaded base model; it is changed in place.
         data: the training examples.
         frozen_layers: frozen lower layers shared with other arms and seeds.
-        on_step: called after every step.
+        on_step: called after every step with the steps taken and what ``logs/train.jsonl`` says of the last.
         score_on_dev: evaluates the model every ``training.evaluate_every`` steps.
         processes: those that share the batches.
 
@@ -94,12 +79,7 @@ def train_arm(
         UsageError: a tracker is not installed.
     """
     training = ArmTraining(experiment, arm, seed, base, data, frozen_layers, processes, score_on_dev)
-
-    def report(step: int, facts: Facts) -> None:
-        if on_step:
-            on_step(StepReport(step, **{name: facts[name] for name in StepReport.__annotations__ if name != "step"}))
-
-    training.run(report)
+    training.run(on_step)
     return training.checkpoints.last
 
 
@@ -153,7 +133,7 @@ class ArmTraining(Training):
     @property
     def outputs(self) -> Sequence[Path]:
         """The manifests of both checkpoints."""
-        return self.checkpoints.manifests
+        return self.checkpoints.last / MANIFEST, self.checkpoints.best / MANIFEST
 
     def is_finished(self) -> bool:
         """Return whether the last checkpoint exists; see ``Training``."""
@@ -177,12 +157,20 @@ class ArmTraining(Training):
             config, self._arm, self._model, weights,
             ranking_batches(*sources) if self._arm.task != "emb_only" else None,
             embedding_batches(*sources) if self._arm.task != "rank_only" else None,
-            self.checkpoints.conflict_log_path, Budget(training.token_budget, training.batch_size, self._processes),
+            self.state.logs / "gradient_conflicts.jsonl",
+            Budget(training.token_budget, training.batch_size, self._processes),
         )  # fmt: skip
 
     def watch(self) -> AbstractContextManager[Log]:
-        """Return the trackers."""
-        return self.checkpoints.trackers(self.progress.step)
+        """Return the trackers, which the leader alone has."""
+        return trackers(
+            self._training.tracking if self._processes.leads else [],
+            self.state.logs,
+            run=f"{self._experiment.name}-{self._arm_name}-seed{self._seed}",
+            identity=self.state.fingerprint,
+            step=self.progress.step,
+            config=self._experiment.model_dump(),
+        )
 
     def step(self, number: int) -> Facts:
         """Take one optimizer step: on the ranking batch, the embedding batch, or both."""
@@ -197,7 +185,7 @@ class ArmTraining(Training):
         norm = self._optimizer.step(rate, training.max_grad_norm)
         if not math.isfinite(norm):
             self._stop(number, f"the gradient's norm is {norm}", list(found.losses))
-        self._gradients.learn(found.losses)
+        self._gradients.aggregation.learn(found.losses)
         self.progress.count("tokens", found.tokens)
         return {
             "task": self._arm.task,
@@ -220,14 +208,14 @@ class ArmTraining(Training):
 
     def parts(self) -> Parts:
         """Return the optimizer's state, with the weights, and that of a joint arm's aggregation."""
-        return {"optimizer": self._optimizer.state(), "aggregation": self._gradients.state()}
+        return {"optimizer": self._optimizer.state(), "aggregation": self._gradients.aggregation.state()}
 
     def load_parts(self, parts: Parts) -> None:
         """Restore what ``parts`` returned."""
         if self.progress.best_step:
             self.checkpoints.refuse_other_best(is_there=True)
         self._optimizer.load_state(parts["optimizer"])
-        self._gradients.load_state(parts.get("aggregation", {}))
+        self._gradients.aggregation.load_state(parts.get("aggregation", {}))
 
     def keep_best(self) -> None:
         """Write the best checkpoint."""

@@ -13,10 +13,8 @@ from torch import Tensor
 from unimoe.config.files import load_experiment
 from unimoe.config.training import ArmConfig
 from unimoe.training.aggregation import (
-    Aggregation,
     CAGrad,
     GradVac,
-    OrthoLora,
     PCGrad,
     Surgery,
     Uncertainty,
@@ -112,38 +110,21 @@ class TestUncertainty:
         assert method.weights == pytest.approx({"ranking": 2.0, "embedding": 0.25}, rel=1e-3)
 
 
-class TestChoice:
-    @pytest.mark.parametrize(
-        ("name", "kind"),
-        [
-            ("fixed", Aggregation),
-            ("uncertainty", Uncertainty),
-            ("pcgrad", PCGrad),
-            ("ortho_lora", OrthoLora),
-            ("cagrad", CAGrad),
-            ("gradvac", GradVac),
-        ],
-    )
-    def test_each_name_has_its_method(self, name: str, kind: type[Aggregation]) -> None:
-        method = make_aggregation(arm(aggregation=name, ranking_weight=0.25))
-        assert type(method) is kind
-        assert method.weights == pytest.approx({"ranking": 0.25, "embedding": 0.75})
-
-    def test_the_shipped_comparison_has_the_recipe_that_it_names(self) -> None:
-        methods, main = (load_experiment(Path(f"experiments/{name}")) for name in ("joint_methods", "bundled"))
-        own = {"name", "output_dir", "gates", "arms", "training", "evaluation"}
-        assert methods.model_dump(exclude=own) == main.model_dump(exclude=own)
-        neutral = {"conflicts"}
-        assert methods.training.model_dump(exclude=neutral) == main.training.model_dump(exclude=neutral)
-        tried = {method.aggregation for method in methods.arms.values() if method.task == "joint"}
-        assert tried == {
-            "fixed",
-            "uncertainty",
-            "pcgrad",
-            "ortho_lora",
-            "cagrad",
-            "gradvac",
-        }  # UPGrad takes PCGrad's steps
-        rate = {"learning_rate"}  # each is chosen on dev
-        for name, arm in main.arms.items():
-            assert methods.arms[name].model_dump(exclude=rate) == arm.model_dump(exclude=rate)
+def test_the_shipped_comparison_has_the_recipe_that_it_names() -> None:
+    methods, main = (load_experiment(Path(f"experiments/{name}")) for name in ("joint_methods", "bundled"))
+    own = {"name", "output_dir", "gates", "arms", "training", "evaluation"}
+    assert methods.model_dump(exclude=own) == main.model_dump(exclude=own)
+    neutral = {"conflicts"}
+    assert methods.training.model_dump(exclude=neutral) == main.training.model_dump(exclude=neutral)
+    tried = {method.aggregation for method in methods.arms.values() if method.task == "joint"}
+    assert tried == {
+        "fixed",
+        "uncertainty",
+        "pcgrad",
+        "ortho_lora",
+        "cagrad",
+        "gradvac",
+    }  # UPGrad takes PCGrad's steps
+    rate = {"learning_rate"}  # each is chosen on dev
+    for name, arm in main.arms.items():
+        assert methods.arms[name].model_dump(exclude=rate) == arm.model_dump(exclude=rate)

@@ -11,6 +11,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from unimoe.cluster.processes import Processes
 from unimoe.config.training import LOSSES, ArmConfig, LossConfig
 from unimoe.results.logs import Conflict
 from unimoe.training.aggregation import Aggregation, Task, make_aggregation
@@ -74,7 +75,7 @@ class Problem:
 
 
 def measured(problem: Problem, log: Path, additive: bool = True) -> list[Conflict]:
-    problem.take_step(JointGradients(problem.weights, problem.aggregation, log, 5), 0, additive)
+    problem.take_step(JointGradients(FlatGradients(problem.weights), problem.aggregation, log, 5), 0, additive)
     return [Conflict.model_validate_json(line) for line in log.read_text(encoding="utf-8").splitlines()]
 
 
@@ -154,7 +155,7 @@ class TestHalves:
 
     def test_only_every_so_many_steps_are_measured(self, tmp_path: Path) -> None:
         problem, log = Problem(), tmp_path / "log.jsonl"
-        joint = JointGradients(problem.weights, problem.aggregation, log, interval=3)
+        joint = JointGradients(FlatGradients(problem.weights), problem.aggregation, log, interval=3)
         for step in range(7):
             problem.take_step(joint, step)
         steps = [json.loads(line)["step"] for line in log.read_text(encoding="utf-8").splitlines()]
@@ -168,7 +169,7 @@ class TestNoEffect:
         for log in (tmp_path / "log.jsonl", None):
             torch.manual_seed(0)
             problem = Problem(aggregation=aggregation)
-            gradient = problem.take_step(JointGradients(problem.weights, problem.aggregation, log, 1), 0)
+            gradient = problem.take_step(JointGradients(FlatGradients(problem.weights), problem.aggregation, log, 1), 0)
             found.append((gradient, torch.rand(1)))
         assert torch.equal(found[0][0], found[1][0])
         assert torch.equal(found[0][1], found[1][1])
@@ -183,7 +184,7 @@ class TestSurgery:
         product = ranking @ embedding
         expected = ranking + embedding - product / embedding.square().sum() * embedding
         expected -= product / ranking.square().sum() * ranking
-        found = problem.take_step(JointGradients(problem.weights, problem.aggregation, None, 1), 0)
+        found = problem.take_step(JointGradients(FlatGradients(problem.weights), problem.aggregation, None, 1), 0)
         torch.testing.assert_close(found, expected)
 
     def test_ortho_lora_is_pcgrad_in_each_matrix(self) -> None:
@@ -192,7 +193,7 @@ class TestSurgery:
         ranking = torch.tensor([1.0, 2.0, 1.0, 0.0, 3.0, 1.0])
         embedding = torch.tensor([1.0, 1.0, -1.0, 1.0, 2.0, 5.0])  # over all matrices the two agree
         problem.ranking, problem.embedding = (rows.expand(4, -1) for rows in (ranking / 0.25, embedding / 0.75))
-        found = problem.take_step(JointGradients(problem.weights, problem.aggregation, None, 1), 0)
+        found = problem.take_step(JointGradients(FlatGradients(problem.weights), problem.aggregation, None, 1), 0)
         torch.testing.assert_close(found, torch.tensor([2.0, 3.0, 0.5, 1.5, 5.0, 6.0]))
 
 
@@ -223,3 +224,15 @@ class TestAdditive:
             labels = [row.clamp(max=1) for row in labels]
         halves = [loss(scores[:1], labels[:1]), loss(scores[1:], labels[1:])]
         torch.testing.assert_close(loss(scores, labels), halves[0] / 4 + halves[1] * 3 / 4)
+
+
+def test_every_process_gets_the_sum_and_none_counts_as_zero(monkeypatch: pytest.MonkeyPatch) -> None:
+    other = torch.arange(17.0)  # what the other process sends: a's twelve and b's five
+    monkeypatch.setattr(Processes, "total", lambda _, values: values + other)
+    a, b = (nn.Parameter(torch.zeros(shape, dtype=torch.bfloat16)) for shape in ((3, 4), (5,)))
+    a.grad = torch.ones(3, 4, dtype=torch.bfloat16)
+    FlatGradients({"x.layers.0.a": a, "x.layers.1.b": b}, Processes(0, 2)).sum_up()
+    assert a.grad.flatten().tolist() == [1 + number for number in range(12)]
+    assert a.grad.dtype == torch.bfloat16
+    assert b.grad is not None
+    assert b.grad.tolist() == [12, 13, 14, 15, 16]

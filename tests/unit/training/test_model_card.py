@@ -76,7 +76,7 @@ class TestBody:
             "| adapter | r 8, alpha 16, dropout 0.0, layers from 0 |",
             '"name": "yes_no"',
             '"name": "InfoNCE"',
-            "@article{oord2018representation",
+            "@misc{oord2018representation",
             "This is the last checkpoint.",
         ):
             assert words in text, words

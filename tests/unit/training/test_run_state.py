@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -45,6 +46,14 @@ class TestState:
         with pytest.raises(DataError, match="is of another training: its data or base model is another one"):
             state.refuse_other(tmp_path, "another", {"seed": 0})
 
+    @pytest.mark.parametrize("damage", [lambda content: content[:100], lambda content: b"{}" + content])
+    def test_a_damaged_one_is_named(self, tmp_path: Path, damage: Callable[[bytes], bytes]) -> None:
+        state = state_in(tmp_path, SETTINGS)
+        state.save(Progress(), {"model": {"w": torch.zeros(100)}})
+        state.path.write_bytes(damage(state.path.read_bytes()))
+        with pytest.raises(DataError, match=r"state\.safetensors: damaged training state .* delete it to start over"):
+            state.load()
+
 
 class TestLog:
     def test_lines_after_the_state_go_and_so_does_one_without_an_end(self, tmp_path: Path) -> None:
@@ -53,7 +62,7 @@ class TestLog:
         for record in records:
             state.log(record)
             state.log(record, "dev")
-        with state.log_path.open("a", encoding="utf-8") as file:
+        with (state.logs / "train.jsonl").open("a", encoding="utf-8") as file:
             file.write('{"step": 4, "la')
         state.cut_logs(2)
         for name in ("train", "dev"):

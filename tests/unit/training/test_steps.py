@@ -16,7 +16,7 @@ from unimoe.models.batched import BatchedDecoder
 from unimoe.models.unimodel import UnimodelForExp1
 from unimoe.training import steps
 from unimoe.training.examples import EmbeddingSet, RankingSet
-from unimoe.training.losses.contrastive import info_nce
+from unimoe.training.losses.built_in import info_nce
 from unimoe.training.steps import Budget, Texts, embedding_backward, ranking_backward
 
 ALL = Budget(tokens=100_000)

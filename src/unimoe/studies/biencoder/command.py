@@ -41,7 +41,7 @@ def train_biencoder(
     named = [f"{key}={value}" for key, value in given.items() if value is not None]
     settings = load_config(BiEncoderConfig, config, [*(override or []), *named])
     from unimoe.models.device import choose_device
-    from unimoe.studies.biencoder.jobs import train_and_report
+    from unimoe.studies.biencoder.evaluation import train_and_report
 
     train_and_report(settings, choose_device(device), given_options({"--config": config}, [*(override or ()), *named]))
 

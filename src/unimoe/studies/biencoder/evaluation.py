@@ -1,4 +1,4 @@
-"""Evaluates the base and a trained bi-encoder on the test split, beside BM25 and their fusions with it."""
+"""Evaluates the base and a trained bi-encoder on the test split, beside BM25 and fusions; the report of a training."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import torch
 from unimoe.analysis.tables.comparisons import print_before_after
 from unimoe.config import DenseConfig, DenseExperiment
 from unimoe.config.base import EncoderConfig
-from unimoe.core.console import Steps, stdout
+from unimoe.core.console import Steps, stderr, stdout
 from unimoe.evaluation.retrieval_eval import TASK, Searches, dense_collection
 from unimoe.evaluation.runner import Evaluator
 from unimoe.evaluation.systems.retriever import encoder_retriever, fused_name, fused_system, retriever_name
@@ -25,7 +25,9 @@ from unimoe.models.encoder import SentenceEncoder, load_encoder
 from unimoe.studies.biencoder.config import BiEncoderConfig
 from unimoe.studies.biencoder.training.checkpoint import read_biencoder
 from unimoe.studies.biencoder.training.sources import CachedEmbedder, cached_texts
+from unimoe.studies.biencoder.training.trainer import BiEncoderTrainer
 from unimoe.studies.common.splits import Splits
+from unimoe.training.loop import Facts
 
 EXPERIMENT = "biencoder"
 UNTRAINED_SEEDS = ("duplicates",)  # seeds whose training helped nowhere on dev keep one checkpoint: the untrained base
@@ -64,9 +66,6 @@ def trained_retriever(folder: Path, base: System, splits: Splits, device: torch.
     """Return the bi-encoder of a checkpoint folder; ``base`` is what it was trained from.
 
     Its tokenizer, prefixes and lengths are the base's, and so is the prompt in its results.
-
-    Raises:
-        DataError: the checkpoint is missing, damaged, or no bi-encoder.
     """
     manifest = read_biencoder(folder)
     config = manifest.settings
@@ -108,12 +107,6 @@ def _cached(base: System, config: BiEncoderConfig, splits: Splits, checkpoint: P
 def evaluate(config: BiEncoderConfig, splits: Splits, retrievers: Sequence[System], given: list[str]) -> str:
     """Search the test split with each of several retrievers; results that exist are kept.
 
-    Args:
-        config: of the training.
-        splits: of its collection.
-        retrievers: the base and trained ones.
-        given: for provenance.
-
     Returns:
         ``task/dataset`` of the results.
 
@@ -143,8 +136,46 @@ def evaluate(config: BiEncoderConfig, splits: Splits, retrievers: Sequence[Syste
     return f"{TASK}/{dataset.name}"
 
 
-def report(config: BiEncoderConfig, before: System, key: str) -> None:
-    """Print what training changed, over all seeds of the arm in the folder."""
-    folder = Path(config.output_dir)
+def train_and_report(config: BiEncoderConfig, device: torch.device, given: list[str]) -> None:
+    """Train one bi-encoder, search the test split before and after, and print both scores, over all seeds there are.
+
+    Raises:
+        UnimoeError: see ``BiEncoderTrainer`` and ``evaluate``.
+    """
+    trainer = BiEncoderTrainer(config, device)
+    _train(trainer)
+    before = base_retriever(config, trainer.splits, device)
+    after = trained_retriever(trainer.best_dir, before, trainer.splits, device)
+    key, folder = evaluate(config, trainer.splits, [before, after], given), Path(config.output_dir)
     print_before_after(folder, before.name, [config.arm, fused_name(config.arm)], [key], allow=UNTRAINED_SEEDS)
     stdout.print(f"\nMore:   unimoe analyze --output-dir {folder}", soft_wrap=True)
+    stdout.print(f"Best:   {trainer.best_dir}\nLast:   {trainer.last_dir}", soft_wrap=True)
+
+
+def _train(trainer: BiEncoderTrainer) -> None:
+    """Train unless that is done; progress and notes on the data go to stderr."""
+    config, steps = trainer.config, Steps(1)
+    name = f"{config.arm}, seed {config.seed}"
+    if trainer.is_finished():
+        steps.skip(name)
+        return
+    stderr.print(
+        f"{config.collection}: {len(trainer.pairs):,} training queries ({trainer.pairs.dropped:,} without a positive "
+        f"left out), {len(trainer.dev.queries):,} dev over {len(trainer.dev.corpus):,} documents",
+        soft_wrap=True,
+    )
+    if config.freeze_base:
+        stderr.print("the frozen base embeds the texts that the cache lacks, once for all trainings", style="dim")
+    with steps.step(name, trainer.steps) as step:
+
+        def on_step(number: int, facts: Facts) -> None:
+            step.advance(1)
+            if "val" in facts:
+                stderr.print(
+                    f"epoch {facts['epoch']}: loss {facts['loss']:.3f}, {config.dev.metric} on dev {facts['val']:.4f}"
+                )
+
+        found = trainer.fit(on_step)
+        step.outcome = (
+            f"{config.dev.metric} on dev {found['start']:.4f} → {found['val']:.4f} (epoch {found['epoch']:g})"
+        )

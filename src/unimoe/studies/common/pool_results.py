@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, Literal
 
 from unimoe.core.io import hash_json
 from unimoe.core.trec import Run
+from unimoe.data.catalog import result_name
 from unimoe.data.collection import Collection
 from unimoe.evaluation.spec import Evaluation, Outcome, model_hashes
 from unimoe.metrics import DEFAULT_METRICS, score_run
@@ -16,11 +18,11 @@ from unimoe.results import Identity, TrainingBudget
 
 @dataclass(frozen=True)
 class RerankingPools:
-    """The candidates of a test split, which every arm of a comparison reranks, and what makes results of them.
+    """The candidates of a split, which every arm of a comparison reranks, and what makes results of them.
 
     Attributes:
-        dataset: the collection's name in results.
-        collection: queries, judgments and corpus of the test split.
+        name: of the collection in the catalogue.
+        collection: queries, judgments and corpus of the split.
         candidates: the pools, as a run of their source.
         metric: the main metric, such as ``ndcg@10``.
         first_stage: the source of the pools, with its parameters.
@@ -28,13 +30,28 @@ class RerankingPools:
         max_queries: queries scored, where they were cut.
     """
 
-    dataset: str
+    name: str
     collection: Collection
     candidates: Run
     metric: str
     first_stage: str
     depth: int
     max_queries: int | None = None
+
+    @cached_property
+    def dataset(self) -> str:
+        """The collection's name in results."""
+        return result_name(self.name)
+
+    @property
+    def pairs(self) -> int:
+        """Pairs of query and document."""
+        return sum(map(len, self.candidates.values()))
+
+    @cached_property
+    def content_hash(self) -> str:
+        """Content hash of collection and candidates."""
+        return hash_json([self.collection.content_hash, self.candidates])
 
     def spec(
         self,
@@ -52,17 +69,8 @@ class RerankingPools:
     ) -> Evaluation:
         """Return the spec of an arm that reranks the pools.
 
-        Args:
-            system: the arm.
-            seed: of its training; None where it has none.
-            experiment: the comparison's name in results.
-            config: the whole configuration.
-            encoder: identity of the encoder; None for the order of the pools' source.
-            prompt: name and hash of the encoder's prefixes and lengths; None without an encoder.
-            trained_hash: content hash of what was trained, a head or a whole cross-encoder; None without a training.
-            checkpoint: which one, where something was trained.
-            training: what the training took.
-            caveats: why the result is unfit for decisions.
+        ``encoder`` and ``prompt`` are identities as results have them, None for the order of the pools' source;
+        ``trained_hash`` is that of what was trained, a head or a whole cross-encoder, None without a training.
         """
         hashes = {"collection": self.collection.content_hash, "candidates": hash_json(self.candidates)}
         return Evaluation(
@@ -90,14 +98,7 @@ class RerankingPools:
         )
 
     def outcome(self, run: Run, *, items: int | None = None, seconds: float = 0.0, device: str = "cpu") -> Outcome:
-        """Score the pools in the order of a run, beside the order of their source.
-
-        Args:
-            run: the pools with an arm's scores.
-            items: pairs that a model scored; None where there is no model.
-            seconds: time of scoring.
-            device: description of the device that computed.
-        """
+        """Score the pools in the order of a run, beside the order of their source; ``items`` as in ``Outcome``."""
         collection, level = self.collection, self.collection.relevance_level
         metrics = tuple(dict.fromkeys((self.metric, *DEFAULT_METRICS)))
         return Outcome(

@@ -36,7 +36,7 @@ def train_cross_encoder(
     from unimoe.config.files import load_config
     from unimoe.models.device import choose_device
     from unimoe.studies.cross_encoder.config import CrossEncoderConfig
-    from unimoe.studies.cross_encoder.jobs import train_and_evaluate
+    from unimoe.studies.cross_encoder.evaluation import train_and_evaluate
 
     changes = [*(override or ())]
     if seed is not None:

@@ -1,4 +1,4 @@
-"""The reranking of a first stage's candidates by a trained cross-encoder, as an ordinary result."""
+"""The reranking of a first stage's candidates by a trained cross-encoder as an ordinary result; a training's report."""
 
 from __future__ import annotations
 
@@ -6,56 +6,57 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import torch
+
+from unimoe.core.console import Steps, stderr, stdout
+from unimoe.core.errors import MissingPartError
 from unimoe.core.io import hash_json
-from unimoe.data.catalog import main_metric
 from unimoe.evaluation.reranking.rerankers import CrossEncoderReranker
 from unimoe.evaluation.reranking.shards import ShardStore, rerank_run
 from unimoe.evaluation.spec import Outcome
 from unimoe.evaluation.store import ResultStore
 from unimoe.models.device import describe_device
+from unimoe.models.quiet import first_line
 from unimoe.models.rerankers.cross_encoder import load_cross_encoder
 from unimoe.results import EvalResult
 from unimoe.studies.common.pool_results import RerankingPools
 from unimoe.studies.cross_encoder.config import CrossEncoderConfig
-from unimoe.studies.cross_encoder.reranking_set import RerankingSet
-from unimoe.studies.cross_encoder.training.checkpoint import CrossEncoderManifest
+from unimoe.studies.cross_encoder.training.data import CrossEncoderData, load_cross_encoder_data
+from unimoe.studies.cross_encoder.training.lists import fit_for, warnings_for
 from unimoe.studies.cross_encoder.training.trainer import CrossEncoderTraining
 
 
+def training_of(config: CrossEncoderConfig, data: CrossEncoderData, device: torch.device) -> CrossEncoderTraining:
+    """Return the training of a configuration on the lists that its loss can learn from."""
+    return CrossEncoderTraining(config, fit_for(config.loss, data.lists), data.dev, device)
+
+
 def report_first_stage(
-    config: CrossEncoderConfig, dataset: RerankingSet, given: Sequence[str], recorded: Mapping[str, Any]
+    config: CrossEncoderConfig, pools: RerankingPools, given: Sequence[str], recorded: Mapping[str, Any]
 ) -> EvalResult:
     """Write the result of the first stage, the arm ``bm25``, unless it exists; ``recorded`` is the config in it."""
-    pools, store = _pools(dataset, config), ResultStore(Path(config.output_dir), given)
     spec = pools.spec("bm25", None, experiment=config.name, config=recorded, caveats=config.caveats)
-    return store.evaluated(spec, lambda: pools.outcome(dataset.candidates))
+    return ResultStore(Path(config.output_dir), given).evaluated(spec, lambda: pools.outcome(pools.candidates))
 
 
 def report_trained(
     training: CrossEncoderTraining,
-    manifest: CrossEncoderManifest,
-    dataset: RerankingSet,
+    pools: RerankingPools,
     given: Sequence[str],
     advance: Callable[[int], None],
     *,
     paired: bool = False,
 ) -> EvalResult:
-    """Write the result of a trained cross-encoder on one set, unless it exists; a killed reranking is resumed.
+    """Write the result of a finished training on one set, unless it exists; a killed reranking is resumed.
 
-    Args:
-        training: finished.
-        manifest: of its checkpoint.
-        dataset: the collection with the candidates to rerank.
-        given: command-line options, for provenance.
-        advance: called with the number of pairs scored.
-        paired: record that trainings of one seed share the order of the data and the first weights.
+    ``advance`` is called with the number of pairs scored. ``paired`` is recorded: whether trainings of one seed share
+    the order of the data and the first weights.
 
     Raises:
         DataError: the place of a result is taken by another evaluation, or a score is not finite.
     """
-    config, device = training.config, training.device
-    pools, store = _pools(dataset, config), ResultStore(Path(config.output_dir), given)
-    max_length, batch_size = config.model.max_length, config.evaluation.batch_size
+    config, device, manifest = training.config, training.device, training.fit()
+    store, max_length = ResultStore(Path(config.output_dir), given), config.model.max_length
     prompt = {"pair": "query, document", "max_length": max_length}
     spec = pools.spec(
         manifest.arm,
@@ -72,26 +73,56 @@ def report_trained(
 
     def evaluate() -> Outcome:
         run, found = rerank_run(
-            CrossEncoderReranker(load_cross_encoder(training.checkpoint_dir, device), batch_size),
-            dataset.collection,
-            dataset.candidates,
+            CrossEncoderReranker(load_cross_encoder(training.checkpoint_dir, device), config.evaluation.batch_size),
+            pools.collection,
+            pools.candidates,
             store=ShardStore(store.unfinished(spec), spec.fingerprint),
             advance=advance,
         )
         return pools.outcome(run, items=len(found.scores), seconds=found.seconds, device=describe_device(device))
 
     if store.is_done(spec):
-        advance(dataset.pairs)
+        advance(pools.pairs)
     return store.evaluated(spec, evaluate)
 
 
-def _pools(data: RerankingSet, config: CrossEncoderConfig) -> RerankingPools:
-    return RerankingPools(
-        dataset=data.dataset,
-        collection=data.collection,
-        candidates=data.candidates,
-        metric=main_metric(data.name, data.collection.split),
-        first_stage=data.first_stage,
-        depth=config.evaluation.depth,
-        max_queries=config.evaluation.test_queries,
-    )
+def train_and_evaluate(config: CrossEncoderConfig, device: torch.device, given: Sequence[str] = ()) -> None:
+    """Train, evaluate, and print the test scores beside BM25's; finished parts are skipped.
+
+    Raises:
+        DataError: data or saved states are unfit.
+        MissingPartError: the upload failed; the model's folder is complete.
+    """
+    with Steps(1).step(f"{config.lists.source}: lists made", None) as step:
+        data = load_cross_encoder_data(config)
+        lists = fit_for(config.loss, data.lists)
+        step.outcome = f"{len(lists.lists):,} lists, {sum(one.pairs for one in lists.lists):,} documents"
+    for note in [*lists.notes, *warnings_for(config.loss, lists)]:
+        stderr.print(f"note: {note}", soft_wrap=True)
+    training = training_of(config, data, device)
+    steps = Steps(1 + len(data.test))
+    with steps.step(f"{config.arm}, seed {config.seed}: {config.loss.name}", training.steps) as step:
+        training.run_with_bar(step)
+        manifest = training.fit()
+        step.outcome = "trained" if manifest.dev is None else f"nDCG@10 on dev {100 * manifest.dev:.2f}"
+    for pools in data.test:
+        with steps.step(f"reranking {pools.dataset}", pools.pairs) as step:
+            before = report_first_stage(config, pools, given, manifest.config).aggregate
+            after = report_trained(training, pools, given, step.advance).aggregate
+        for metric in ("map", "mrr@10", "ndcg@10"):
+            gain = f"{after[metric] - before[metric]:+.4f} over BM25"
+            stdout.print(f"{pools.dataset}  {metric:<8}{after[metric]:.4f} ({gain})", soft_wrap=True)
+    stdout.print(f"model  {training.checkpoint_dir}", soft_wrap=True)
+    if config.push_to_hub is not None:
+        _push(config.push_to_hub, training.checkpoint_dir, device)
+
+
+def _push(repository: str, folder: Path, device: torch.device) -> None:
+    try:
+        load_cross_encoder(folder, device).push_to_hub(repository)
+    except Exception as error:  # the hub's client ends in errors of many kinds: no token, no network, no such place
+        raise MissingPartError(
+            f"the model could not be uploaded to {repository} ({first_line(error)}); it is complete in {folder}: log "
+            "in with `hf auth login` and run the same command again"
+        ) from None
+    stdout.print(f"hub    {repository}", soft_wrap=True)

@@ -13,8 +13,7 @@ from unimoe.core.io import hash_json
 from unimoe.results import Task
 from unimoe.studies.common.family import Advance, Family
 from unimoe.studies.cross_encoder.config import CrossEncoderConfig
-from unimoe.studies.cross_encoder.evaluation import report_first_stage, report_trained
-from unimoe.studies.cross_encoder.jobs import training_of
+from unimoe.studies.cross_encoder.evaluation import report_first_stage, report_trained, training_of
 from unimoe.studies.cross_encoder.training.data import CrossEncoderData, load_cross_encoder_data
 from unimoe.studies.cross_encoder.training.lists import fit_for
 from unimoe.studies.cross_encoder.training.trainer import CrossEncoderTraining
@@ -67,8 +66,8 @@ class CrossEncoderFamily(Family[CrossEncoderConfig, CrossEncoderTraining]):
 
     def test(self, training: CrossEncoderTraining, arm: str, advance: Advance) -> float:
         """Rerank the test sets."""
-        manifest, paired = training.fit(), self._draws(training.config) == self._draws(self.base)
-        found = [report_trained(training, manifest, one, self.given, advance, paired=paired) for one in self.data.test]
+        paired = self._draws(training.config) == self._draws(self.base)
+        found = [report_trained(training, one, self.given, advance, paired=paired) for one in self.data.test]
         return sum(one.aggregate["ndcg@10"] for one in found) / len(found)
 
     def test_to_dev(self, training: CrossEncoderTraining) -> float:
@@ -91,7 +90,7 @@ class CrossEncoderFamily(Family[CrossEncoderConfig, CrossEncoderTraining]):
 
     def identity(self, training: CrossEncoderTraining) -> list[str]:
         """Return hashes of the training and of the test sets."""
-        return [training.fingerprint, *(one.content_hash for one in self.data.test)]
+        return [training.state.fingerprint, *(one.content_hash for one in self.data.test)]
 
     def notes(self) -> Sequence[str]:
         """Say which seeds pair."""

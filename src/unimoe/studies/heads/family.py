@@ -173,7 +173,7 @@ class HeadFamily(Family[TrainConfig, HeadTrainer]):
 
     def _pools(self) -> RerankingPools:
         return RerankingPools(
-            dataset=self.datasets[0],
+            name=self.base.task,
             collection=self.data.splits.test,
             candidates=self.data.candidates,
             metric=self.metrics[0],

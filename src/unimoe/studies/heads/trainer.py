@@ -23,10 +23,10 @@ from unimoe.core.io import hash_json
 from unimoe.models.device import choose_device, choose_dtype
 from unimoe.models.embedder import Advance
 from unimoe.results import arm_dir
-from unimoe.studies.common.initial_weight import initial_weight
 from unimoe.studies.heads.config import TrainConfig, is_gradient_method
 from unimoe.studies.heads.data import HeadData, document_dates, load_head_data, to_device
 from unimoe.studies.heads.eggroll.fp4 import dequantize, quantize
+from unimoe.studies.heads.initial_weight import initial_weight
 from unimoe.studies.heads.methods import GradientMethod, Method
 from unimoe.studies.heads.model import HEAD_FILE, chosen_by, evaluate_head, load_head, save_head
 from unimoe.studies.heads.pools import PoolSet

@@ -111,7 +111,7 @@ def train_translator(
     # Read before hours of training, so that errors in it show at once.
     tested = None if test is None else load_captions(test, source.pairs.captions.shape[1])
     trainer = TranslatorTrainer(parsed, *split_by_image(source.pairs, parsed.validation, parsed.seed))
-    with Steps(1).step(f"{parsed.model} on {source.name}", trainer.batches or None) as step:
+    with Steps(1).step(f"{parsed.model} on {source.name}", trainer.steps or None) as step:
         facts = trainer.fit(lambda number, loss: step.advance(1))
         step.outcome = f"best after epoch {facts['best_epoch']}" if facts["epochs"] else "computed"
     translator = trainer.translator()
@@ -147,9 +147,9 @@ def _submit(
     """Write submission.csv for the captions of ``test``."""
     from unimoe.core.console import stdout
     from unimoe.core.errors import DataError, named_inputs
+    from unimoe.studies.translator.models.files import write_submission
     from unimoe.studies.translator.models.interface import LinearMap
     from unimoe.studies.translator.models.networks import NetworkTranslator
-    from unimoe.studies.translator.submission import write_submission
 
     if not isinstance(translator, LinearMap | NetworkTranslator):
         raise DataError(

@@ -6,7 +6,8 @@ A loss of your own is a function of scores, labels and options::
 
     register_loss("hinge", Loss(lambda scores, labels, options: ...))
 
-Inside unimoe it is a file under ``losses/named``. Every config that names a loss can name it then.
+Inside unimoe it is a function in a file of this folder with a line in ``named.py``. Every config that names a loss can
+name it then.
 """
 
 from unimoe.config.training import LOSSES, Loss

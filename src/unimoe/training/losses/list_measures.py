@@ -18,19 +18,12 @@ from unimoe.metrics.scoring import score_run
 
 
 class Ranked(NamedTuple):
-    """Rankings of b lists.
+    """Rankings of b lists."""
 
-    Attributes:
-        labels: of the first documents of N rankings, best first, ``(b, N, k)``; 0 where there is no document.
-        judged: of all documents of each list, ``(b, P)``; 0 where padded.
-        sizes: documents of each list, ``(b,)``.
-        level: the lowest relevant label.
-    """
-
-    labels: Tensor
-    judged: Tensor
-    sizes: Tensor
-    level: int
+    labels: Tensor  # of the first documents of N rankings, best first, (b, N, k); 0 where there is no document
+    judged: Tensor  # of all documents of each list, (b, P); 0 where padded
+    sizes: Tensor  # documents of each list, (b,)
+    level: int  # the lowest relevant label
 
     @property
     def relevant(self) -> Tensor:
@@ -139,29 +132,16 @@ class ListMeasure:
         _refuse_labels(self._metric, self._labels, whole=self._formula is None)
 
     def __call__(self, scores: Tensor, lists: slice = slice(None)) -> Tensor:
-        """Return the measure of rankings by scores.
-
-        Args:
-            scores: ``(b, P, N)``, ``-inf`` where a list is padded.
-            lists: which of the lists they belong to.
-
-        Returns:
-            ``(b, N)``.
-        """
+        """Return the measure ``(b, N)`` of rankings of some lists by scores ``(b, P, N)``, ``-inf`` where padded."""
         rows = scores.transpose(1, 2)
         if self.cutoff is not None and self.cutoff < rows.shape[2]:
             return self.of_orders(rows.topk(self.cutoff, dim=2).indices, lists)
         return self.of_orders(rows.argsort(dim=2, descending=True), lists)
 
     def of_orders(self, orders: Tensor, lists: slice = slice(None)) -> Tensor:
-        """Return the measure of rankings.
+        """Return the measure ``(b, N)`` of rankings of some lists.
 
-        Args:
-            orders: places of documents, the best first and padding last, ``(b, N, P)``, or the first of them.
-            lists: which of the lists they belong to.
-
-        Returns:
-            ``(b, N)``.
+        The orders are places of documents, the best first and padding last, ``(b, N, P)``, or the first of them.
         """
         if self.cutoff is not None:
             orders = orders[..., : self.cutoff]

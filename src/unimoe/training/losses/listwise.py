@@ -7,8 +7,7 @@ equal ones shuffled at every step where asked; an order that contradicts the lab
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from functools import partial
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import torch
@@ -17,7 +16,7 @@ from torch import Tensor, nn
 from unimoe.config.training import LOSSES, LossConfig
 from unimoe.core.errors import DataError, InputError
 from unimoe.models.batching import to_device
-from unimoe.training.losses.sampling import Chance
+from unimoe.training.losses.sampled import Chance
 
 _ACTIVATIONS: dict[str, type[nn.Module]] = {"Identity": nn.Identity, "Sigmoid": nn.Sigmoid, "Tanh": nn.Tanh}
 
@@ -29,22 +28,12 @@ class ListwiseLoss(nn.Module):
         config: name and options; ``mini_batch_size`` is not read, since the scores exist already.
         generator: shuffles equal labels, and draws what a sampled loss needs; by default torch's, which trainers seed
             and restore.
-        discount: for PListMLE, weights by a function of ranks instead of by name.
     """
 
-    def __init__(
-        self,
-        config: LossConfig,
-        *,
-        generator: torch.Generator | None = None,
-        discount: Callable[[Tensor], Tensor] | None = None,
-    ) -> None:
+    def __init__(self, config: LossConfig, *, generator: torch.Generator | None = None) -> None:
         super().__init__()
-        self.config, self._loss = config, LOSSES[config.name]
-        self._generator = generator
-        self._function = self._loss.function if discount is None else partial(self._loss.function, discount=discount)
-        self._activation = _ACTIVATIONS[config.activation]()
-        self._custom = discount is not None
+        self.config, self._loss, self._generator = config, LOSSES[config.name], generator
+        self._function, self._activation = self._loss.resolved, _ACTIVATIONS[config.activation]()
 
     def forward(self, scores: Sequence[Tensor], labels: Sequence[Tensor], progress: float = 0.0) -> Tensor:
         """Return the loss, a scalar that depends on the scores whatever its value.
@@ -78,10 +67,7 @@ class ListwiseLoss(nn.Module):
     def get_config_dict(self) -> dict[str, Any]:
         """Return the name and the options that the loss reads, for model cards."""
         options = {key: getattr(self.config, key) for key in self._loss.all_options}
-        config = {"name": self.config.name, **options}
-        if self._custom:
-            config["rank_discount"] = "custom"
-        return config
+        return {"name": self.config.name, **options}
 
     @property
     def citation(self) -> str:
@@ -108,6 +94,20 @@ def loss_card(config: LossConfig) -> dict[str, Any]:
     """Return what a model card says of a loss: ``{"config": name and options, "citation": BibTeX}``."""
     loss = ListwiseLoss(config)
     return {"config": loss.get_config_dict(), "citation": loss.citation}
+
+
+def are_binary(labels: Iterable[float]) -> bool:
+    """Return whether all labels are 0 or 1."""
+    return set(labels) <= {0.0, 1.0}
+
+
+def refuse_binary(name: str, labels: Iterable[float]) -> None:
+    """Raise a data error where a loss needs graded labels and there are only 0 and 1."""
+    if LOSSES[name].labels == "graded" and are_binary(labels):
+        raise DataError(
+            f"loss {name} needs graded labels, such as a teacher's scores, and these are 0 and 1; "
+            "take yes_no, softmax, plistmle or lambdaloss"
+        )
 
 
 def _refuse_malformed(scores: Sequence[Tensor], labels: Sequence[Tensor]) -> None:

@@ -135,10 +135,6 @@ class TestFitness:
         assert "graded labels" in warnings_for(LossConfig(name="adrmse"), binary)[0]
         assert warnings_for(LossConfig(name="adrmse"), self.lists) == []
 
-    def test_counts_that_differ_are_refused(self) -> None:
-        with pytest.raises(DataError, match=r"query 'q7': 2 documents, 1 labels"):
-            LabelledList("q7", "query", ("a", "b"), (1.0,))
-
 
 def test_samples_are_nested_and_hashes_see_everything() -> None:
     lists = Lists(tuple(one((1.0, 0.0), str(number)) for number in range(10)))

@@ -13,10 +13,10 @@ from support.heads import WordEmbedder, topics_folder, toy_config, toy_data
 from unimoe.core.errors import DataError
 from unimoe.metrics import score_run
 from unimoe.results.logs import read_logs
-from unimoe.studies.common.initial_weight import initial_weight
 from unimoe.studies.heads.config import TrainConfig
 from unimoe.studies.heads.data import HeadData
 from unimoe.studies.heads.eggroll.fp4 import dequantize, quantize
+from unimoe.studies.heads.initial_weight import initial_weight
 from unimoe.studies.heads.model import evaluate_head, load_head, save_head
 from unimoe.studies.heads.trainer import HeadTrainer
 

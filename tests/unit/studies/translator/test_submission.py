@@ -12,7 +12,7 @@ from hypothesis.extra.numpy import arrays
 from support.translators import read_submission
 
 from unimoe.core.errors import DataError, InputError
-from unimoe.studies.translator.submission import write_submission
+from unimoe.studies.translator.models.files import write_submission
 
 
 def test_vectors_come_back_exactly_and_of_unit_length(tmp_path: Path) -> None:

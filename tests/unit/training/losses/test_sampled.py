@@ -11,9 +11,9 @@ from torch import Tensor
 from unimoe.config.files import parse_config
 from unimoe.config.training import LossConfig
 from unimoe.core.errors import InputError, UsageError
+from unimoe.training.losses.built_in import padded
 from unimoe.training.losses.listwise import ListwiseLoss
-from unimoe.training.losses.padding import padded
-from unimoe.training.losses.sampling import generator_of, spread_of
+from unimoe.training.losses.sampled import generator_of, spread_of
 
 SCORES = [torch.tensor([0.2, 1.0, -0.4, 0.1]), torch.tensor([0.3, 0.1])]
 LABELS = [torch.tensor([1.0, 0, 0, 2]), torch.tensor([1.0, 0])]

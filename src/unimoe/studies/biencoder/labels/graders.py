@@ -15,7 +15,7 @@ from unimoe.core.trec import Run
 from unimoe.data.collection import Collection
 from unimoe.evaluation.engines import Engine
 from unimoe.evaluation.reranking.rerankers import reranker_of, returns_logits
-from unimoe.evaluation.reranking.shards import rerank_run
+from unimoe.evaluation.reranking.shards import ShardStore, rerank_run
 from unimoe.evaluation.systems.named import (
     CROSS_ENCODER,
     OPTION,
@@ -31,12 +31,7 @@ from unimoe.studies.biencoder.config import LabelConfig
 
 
 def load_grader(config: LabelConfig, device: torch.device, engine: Engine) -> Grader:
-    """Return the grader that a config names; its model is loaded when it is needed.
-
-    Raises:
-        UsageError: there is no such kind of model, or it does not rerank.
-        DataError: no such model is at hand.
-    """
+    """Return the grader that a config names, which reranks; its model is loaded when it is needed."""
     system = _system(config, device, engine)
     if "reranking" not in system.tasks:
         raise UsageError(f"{OPTION} {config.reranker}: embeds and does not rerank; name a reranker")
@@ -46,9 +41,7 @@ def load_grader(config: LabelConfig, device: torch.device, engine: Engine) -> Gr
 class Grader:
     """Estimates the relevance of pairs of texts.
 
-    Args:
-        system: a reranker. Its scores are logits where it is a model of unimoe's families; others return probabilities.
-        engine: where it computes.
+    The scores of a reranker of unimoe's families are logits; others return probabilities.
 
     Attributes:
         identity: content hash of everything that the estimates depend on besides the texts; another for each grader
@@ -62,13 +55,13 @@ class Grader:
         known = [system.base_identity, system.prompt, f"torch.{system.dtype}", adapter]
         self.identity = hash_json(known if system.reusable else [*known, secrets.token_hex()])
 
-    def probabilities(self, collection: Collection, candidates: Run) -> Run:
-        """Return P(relevant) of the candidates of a collection's queries.
+    def probabilities(self, collection: Collection, candidates: Run, store: ShardStore | None = None) -> Run:
+        """Return P(relevant) of the candidates of a collection's queries; the store keeps finished shards.
 
         Raises:
             DataError: a pair cannot be scored, or its score is no probability; names query and document.
         """
-        run, _ = rerank_run(reranker_of(self._model), collection, candidates)
+        run, _ = rerank_run(reranker_of(self._model), collection, candidates, store=store)
         return {query_id: self._estimates(query_id, scores) for query_id, scores in run.items()}
 
     @cached_property

@@ -1,7 +1,9 @@
-"""Grades the candidates of sampled queries, shard by shard, and writes them as the judgments of a new collection."""
+"""Samples queries, grades their candidates shard by shard, and writes the grades as judgments of a new collection."""
 
 from __future__ import annotations
 
+import heapq
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -18,11 +20,11 @@ from unimoe.data.catalog import load_collection
 from unimoe.data.collection import Collection
 from unimoe.data.sources.beir_layout import write_parts
 from unimoe.evaluation.engines import Engine, LocalEngine
+from unimoe.evaluation.reranking.shards import ShardStore
 from unimoe.models.embedder import Advance
 from unimoe.retrieval.bm25 import bm25_run
-from unimoe.studies.biencoder.config import LabelConfig
+from unimoe.studies.biencoder.config import LabelConfig, SamplingConfig
 from unimoe.studies.biencoder.labels.graders import Grader, load_grader
-from unimoe.studies.biencoder.labels.queries import sample_queries
 
 LABELS_FILE = "labels.json"
 """The manifest of a collection whose labels ``label-pairs`` has made: a fingerprint of what they depend on."""
@@ -33,21 +35,13 @@ _AT_ONCE = 32
 
 @dataclass(frozen=True)
 class Agreement:
-    """Agreement of pseudo-positives with real judgments, over the labelled queries that have real judgments.
-
-    Attributes:
-        queries: their number.
-        pseudo: pseudo-positives.
-        real: real positives, among the candidates or not.
-        found: real positives among the candidates, the most that a grader can confirm.
-        both: pseudo-positives that are real positives. A pair without a judgment counts as not relevant.
-    """
+    """Agreement of pseudo-positives with real judgments, over the labelled queries that have real judgments."""
 
     queries: int
-    pseudo: int
-    real: int
-    found: int
-    both: int
+    pseudo: int  # pseudo-positives
+    real: int  # real positives, among the candidates or not
+    found: int  # real positives among the candidates, the most that a grader can confirm
+    both: int  # pseudo-positives that are real positives; a pair without a judgment counts as not relevant
 
     @property
     def precision(self) -> float:
@@ -97,6 +91,56 @@ def label_pairs(config: LabelConfig, folder: Path, device: torch.device, engine:
     _print_labels(qrels, len(config.thresholds), agreement(qrels, collection.qrels), folder)
 
 
+@dataclass(frozen=True)
+class SampledQueries:
+    """A sample of the queries that passed the rules."""
+
+    queries: dict[str, str]  # id to text, by ascending id
+    rejected: dict[str, int]  # number of queries that did not pass, by reason
+    passed: int  # number of queries that passed, sampled or not
+
+
+def sample_queries(queries: Mapping[str, str], config: SamplingConfig) -> SampledQueries:
+    """Sample among the queries that pass the rules.
+
+    A query's place depends on its id and the seed alone: a larger sample adds queries and removes none. A ``DataError``
+    says that none passes.
+    """
+    rejected: Counter[str] = Counter()
+    seen: set[str] = set()
+    passed = []
+    for query_id in sorted(queries):
+        text = queries[query_id]
+        plain = " ".join(text.casefold().split())
+        reason = _flaw(text, config) or ("a duplicate" if plain in seen else None)
+        if reason is None:
+            seen.add(plain)
+            passed.append(query_id)
+        else:
+            rejected[reason] += 1
+    if not passed:
+        found = ", ".join(f"{reason} {count}" for reason, count in rejected.most_common())
+        raise DataError(f"none of {len(queries)} queries passes ({found or 'there are none'}); loosen sampling")
+    wanted = len(passed) if config.queries is None else config.queries
+    chosen = heapq.nsmallest(wanted, passed, key=lambda key: hash_parts(["pseudo labels", str(config.seed), key]))
+    return SampledQueries({key: queries[key] for key in sorted(chosen)}, dict(rejected), len(passed))
+
+
+def _flaw(text: str, config: SamplingConfig) -> str | None:
+    """Return the rule that a query breaks; None where it passes."""
+    words = text.split()
+    if len(words) < config.min_words:
+        return "too few words"
+    if len(words) > config.max_words or len(text) > config.characters:
+        return "too long"
+    visible = "".join(words)
+    if any(not character.isprintable() for character in visible) or "\ufffd" in visible:
+        return "characters that cannot be printed"
+    if sum(map(str.isalnum, visible)) < config.letters * len(visible):
+        return "too few letters"
+    return None
+
+
 def candidates_of(collection: Collection, queries: Mapping[str, str], config: LabelConfig) -> Run:
     """Return the candidates that the first stage finds for the queries, to the depth of the config.
 
@@ -119,37 +163,20 @@ def probabilities(
     engine: Engine,
     advance: Advance | None = None,
 ) -> Run:
-    """Return P(relevant) of every candidate, computed in shards of queries that a killed run does not repeat.
+    """Return P(relevant) of every candidate, so many queries at a time; a killed run does not repeat finished shards.
 
-    Args:
-        grader: scores the pairs.
-        collection: holds the documents.
-        queries: id to text.
-        run: the candidates of each query.
-        folder: of the shards.
-        shard_queries: queries of one shard.
-        engine: grades the shards.
-        advance: called with the number of pairs done.
+    ``advance`` is called with the number of pairs done.
 
     Raises:
         DataError: a pair cannot be scored; names it.
     """
-    order, found = sorted(queries), dict[int, Run]()
+    order, found, store = sorted(queries), dict[int, Run](), ShardStore(folder, grader.identity)
 
     def grade(begin: int) -> None:
-        shard = order[begin : begin + shard_queries]
-        pairs = [(query_id, document_id) for query_id in shard for document_id in run[query_id]]
-        texts = [(queries[query_id], collection.corpus[document_id].full_text) for query_id, document_id in pairs]
-        name = hash_parts([grader.identity, *(part for pair in (*pairs, *texts) for part in pair)])
-        path = folder / f"{name}.json"
-        scores = _kept(path, shard, run)
-        if scores is None:
-            asked = replace(collection, queries={query_id: queries[query_id] for query_id in shard})
-            scores = grader.probabilities(asked, run)
-            write_json(path, {"scores": scores}, indent=None)
-        found[begin] = scores
+        asked = {query_id: queries[query_id] for query_id in order[begin : begin + shard_queries]}
+        found[begin] = grader.probabilities(replace(collection, queries=asked), run, store)
         if advance:
-            advance(len(pairs))
+            advance(sum(len(run[query_id]) for query_id in asked))
 
     engine.run((partial(grade, begin) for begin in range(0, len(order), shard_queries)), _AT_ONCE)
     return {query_id: scores for _, part in sorted(found.items()) for query_id, scores in part.items()}
@@ -193,10 +220,6 @@ class _LabelsMade(Strict):
     fingerprint: str
 
 
-class _ScoredShard(Strict):
-    scores: Run
-
-
 def _is_written(folder: Path, fingerprint: str) -> bool:
     """Return whether a folder already holds these labels; refuse one that holds other files."""
     if not folder.exists() or not any(folder.iterdir()):
@@ -228,16 +251,6 @@ def _write_labels(
     with atomic_dir(folder) as temporary:
         write_parts(temporary, collection.corpus, texts, splits)
         write_json(temporary / LABELS_FILE, {"fingerprint": fingerprint})
-
-
-def _kept(path: Path, shard: Sequence[str], run: Run) -> Run | None:
-    """Read the scores of a finished shard; None where it is missing or its file is damaged."""
-    try:
-        kept = read_json(path, _ScoredShard).scores
-    except DataError:
-        return None
-    whole = all(kept.get(key, {}).keys() == run[key].keys() for key in shard)
-    return kept if whole else None
 
 
 def _print_labels(qrels: Qrels, highest: int, found: Agreement | None, folder: Path) -> None:

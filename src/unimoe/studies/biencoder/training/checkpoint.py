@@ -6,71 +6,40 @@ vectors.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal
 
 import safetensors.torch
-from pydantic import BaseModel, ConfigDict
+from huggingface_hub import ModelCardData
 
 from unimoe.config.files import parse_config
 from unimoe.core.errors import DataError
-from unimoe.core.io import (
-    atomic_dir,
-    changed_file,
-    ensure_dir,
-    hash_file,
-    hash_files,
-    hash_parts,
-    read_json,
-    write_json,
-    write_text,
-)
+from unimoe.core.io import atomic_dir, ensure_dir, write_json, write_text
 from unimoe.models.quiet import silence_transformers
-from unimoe.results import TrainingBudget
 from unimoe.studies.biencoder.config import BiEncoderConfig
 from unimoe.studies.biencoder.training.model import BiEncoder
-from unimoe.training.model_card import INFO_NCE_CITATION, code_block, front_matter, json_block, plain
+from unimoe.studies.common.trained_model import TrainedModel, read_trained, write_trained
+from unimoe.training.losses.named import bibtex
+from unimoe.training.model_card import rendered
 
-MANIFEST = "unimoe.json"
 _MODULES = "sentence_transformers.models."
 DENSE = "2_Dense"
 """Folder of the linear layer in a checkpoint."""
-_USE = """from sentence_transformers import SentenceTransformer
-
-model = SentenceTransformer("FOLDER")"""
 
 
-class BiEncoderManifest(BaseModel):
+class BiEncoderManifest(TrainedModel):
     """The origin of a checkpoint.
 
     Attributes:
         kind: distinguishes it from an adapter's manifest.
-        which: the best epoch on dev, or the last.
-        base_model: identity of the base, ``id@hash``.
-        fingerprint: content hash of everything that determines the training.
-        weights_hash: content hash of the weights in the folder.
-        files: content hash of each file of the model; empty in checkpoints that were written without.
+        dtype: of the forward passes in training.
         facts: epoch, dev scores and seconds.
-        training: steps, pairs and tokens.
-        config: of the training.
     """
-
-    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
 
     checkpoint_version: Literal[1] = 1
     kind: Literal["biencoder"] = "biencoder"
-    arm: str
-    seed: int
-    which: Literal["best", "last"]
-    base_model: str
     dtype: str
-    fingerprint: str
-    weights_hash: str
-    files: dict[str, str] = {}
     facts: dict[str, float]
-    training: TrainingBudget
-    config: dict[str, Any]
 
     @property
     def settings(self) -> BiEncoderConfig:
@@ -78,23 +47,16 @@ class BiEncoderManifest(BaseModel):
         return parse_config(BiEncoderConfig, self.config, source=f"checkpoint of {self.arm}, seed {self.seed}")
 
 
-def save_checkpoint(folder: Path, model: BiEncoder, manifest: Mapping[str, Any]) -> None:
-    """Write a checkpoint folder atomically, in place of an earlier one.
-
-    Args:
-        folder: of the checkpoint.
-        model: with its current weights.
-        manifest: the manifest's fields, without ``weights_hash`` and ``files``.
-    """
+def save_checkpoint(folder: Path, model: BiEncoder, **fields: Any) -> None:
+    """Write a checkpoint folder atomically, in place of an earlier one; ``fields`` are those of its manifest."""
     with atomic_dir(folder) as temporary, silence_transformers():
         model.transformer.save_pretrained(temporary)
         encoder = model.base.model
         encoder.max_seq_length = model.base.max_length  # training has cut texts to other lengths
         encoder.tokenizer.save_pretrained(temporary)
         width = _write_modules(temporary, model)
-        whole = BiEncoderManifest(**manifest, weights_hash=_weights_hash(temporary), files=hash_files(temporary))
-        write_text(temporary / "README.md", _model_card(whole, width))
-        write_json(temporary / MANIFEST, whole.model_dump())
+        manifest = write_trained(temporary, BiEncoderManifest, **fields)
+        write_text(temporary / "README.md", _model_card(manifest, width))
 
 
 def read_biencoder(folder: Path) -> BiEncoderManifest:
@@ -105,19 +67,11 @@ def read_biencoder(folder: Path) -> BiEncoderManifest:
     """
     if not folder.is_dir():
         raise DataError(f"{folder}: no such checkpoint folder; train the bi-encoder first (unimoe train-biencoder)")
-    path = folder / MANIFEST
-    if not path.is_file():
-        raise DataError(f"{folder}: not a trained bi-encoder, {MANIFEST} is missing; train it again")
-    manifest = read_json(path, BiEncoderManifest, "give the checkpoint of a bi-encoder")
-    if _weights_hash(folder) != manifest.weights_hash:
-        raise DataError(f"{folder}: weights differ from the manifest (damaged or replaced); train it again")
-    if file := changed_file(folder, manifest.files):
-        raise DataError(f"{file}: differs from the manifest (damaged or replaced); train it again")
-    return manifest
+    return read_trained(folder, BiEncoderManifest, "bi-encoder")
 
 
 def _write_modules(folder: Path, model: BiEncoder) -> int:
-    """Write the files of sentence-transformers; return the dimensions of a vector."""
+    """Write the files of sentence-transformers as servers and its versions before 6 read them; return the width."""
     width = int(model.pooling.pooling_output_dimension)
     kinds = [("Transformer", ""), ("Pooling", "1_Pooling")]
     pooling = {
@@ -148,33 +102,14 @@ def _write_modules(folder: Path, model: BiEncoder) -> int:
     return width
 
 
-def _weights_hash(folder: Path) -> str:
-    return hash_parts(hash_file(file) for file in sorted(folder.rglob("*.safetensors")))
-
-
 def _model_card(manifest: BiEncoderManifest, width: int) -> str:
-    config, facts, seen = manifest.config, manifest.facts, manifest.training
     base = manifest.base_model.rpartition("@")[0]
-    query_length, document_length = (
-        "the model's limit of" if config[name] is None else config[name] for name in ("query_length", "document_length")
+    known = {"base_model": base} if "/" in base and not base.startswith("bundled:") else {}
+    data = ModelCardData(
+        library_name="sentence-transformers",
+        pipeline_tag="sentence-similarity",
+        tags=["sentence-transformers", "sentence-similarity", "feature-extraction", "unimoe"],
+        **dict[str, Any](known),
     )
-    named = {"base_model": base} if "/" in base and not base.startswith("bundled:") else {}
-    tags = ["sentence-transformers", "sentence-similarity", "feature-extraction", "unimoe"]
-    head = front_matter(library_name="sentence-transformers", pipeline_tag="sentence-similarity", **named, tags=tags)
-    sections = [
-        f"# {plain(manifest.arm)}, seed {manifest.seed}",
-        f"A bi-encoder for dense retrieval: {plain(base)} trained by contrast on {plain(config['collection'])} "
-        f"({width} dimensions, unit length). It is the {manifest.which} epoch.",
-        f"- {config['dev']['metric']} on dev: {facts['start']:.4f} before training, {facts['val']:.4f} here "
-        f"(epoch {facts['epoch']:g})\n"
-        f"- {seen.embedding_examples:,} training pairs, {seen.steps:,} steps, {seen.tokens:,} tokens\n"
-        f"- queries are cut to {query_length} tokens, documents to {document_length}\n"
-        "- licence: that of the base model and of the training data",
-        code_block("python", _USE),
-        "## Settings",
-        json_block(config),
-        "## Loss",
-        "InfoNCE over the documents of a batch, with an additive margin before the temperature.",
-        code_block("bibtex", INFO_NCE_CITATION),
-    ]
-    return head + "\n\n".join(sections) + "\n"
+    template, citation = Path(__file__).with_name("model_card.md.j2"), bibtex("oord2018representation")
+    return rendered(template, data, made=manifest, base=base, width=width, citation=citation) + "\n"

@@ -16,7 +16,6 @@ from unimoe.models.batching import pad_ids
 from unimoe.models.embedder import TextKind
 from unimoe.models.encoder import SentenceEncoder, load_encoder
 from unimoe.studies.biencoder.config import BiEncoderConfig
-from unimoe.studies.common.initial_weight import initial_weight
 
 
 class BiEncoder(nn.Module):
@@ -131,7 +130,7 @@ def _linear(inputs: int, outputs: int, init: str, seed: int) -> nn.Linear:
         torch.manual_seed(seed)
         layer = nn.Linear(inputs, outputs, bias=False)
     if init == "orthogonal":
-        layer.weight.data.copy_(initial_weight("orthogonal", torch.empty(0, inputs), outputs, seed))
+        nn.init.orthogonal_(layer.weight, generator=torch.Generator().manual_seed(seed))
     return layer
 
 

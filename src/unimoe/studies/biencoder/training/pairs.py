@@ -18,23 +18,14 @@ from unimoe.studies.common.splits import Splits, load_splits
 
 @dataclass(frozen=True)
 class TrainingPairs:
-    """The training queries with their relevant documents.
+    """The training queries with their relevant documents; all lists but the ids go with them."""
 
-    Attributes:
-        query_ids: ascending.
-        texts: of the queries.
-        relevant: for each query, the documents of the corpus that are relevant to any query of equal text, ascending.
-        own: for each query, the documents relevant to itself, of which one is drawn.
-        same_text: for each query, a number that queries of equal text share.
-        dropped: queries left out because they have no positive.
-    """
-
-    query_ids: list[str]
+    query_ids: list[str]  # ascending
     texts: list[str]
-    relevant: list[list[str]]
-    own: list[list[str]]
-    same_text: list[int]
-    dropped: int
+    relevant: list[list[str]]  # documents of the corpus that are relevant to any query of equal text, ascending
+    own: list[list[str]]  # documents relevant to the query itself, of which one is drawn
+    same_text: list[int]  # a number that queries of equal text share
+    dropped: int  # queries left out because they have no positive
 
     def __len__(self) -> int:
         return len(self.query_ids)
@@ -42,19 +33,12 @@ class TrainingPairs:
 
 @dataclass(frozen=True)
 class Batch:
-    """Queries and all their documents.
+    """Queries and all their documents."""
 
-    Attributes:
-        queries: their places among the training queries, Q of them.
-        documents: N ids, each once: the positives, then hard negatives.
-        positives: ``(Q, N)`` bool.
-        excluded: ``(Q, N)`` bool.
-    """
-
-    queries: list[int]
-    documents: list[str]
-    positives: Tensor
-    excluded: Tensor
+    queries: list[int]  # their places among the training queries, Q of them
+    documents: list[str]  # N ids, each once: the positives, then hard negatives
+    positives: Tensor  # (Q, N) bool
+    excluded: Tensor  # (Q, N) bool, neither positive nor negative
 
 
 def biencoder_splits(config: BiEncoderConfig) -> Splits:
@@ -95,11 +79,7 @@ def dev_collection(dev: Collection, config: DevConfig, threshold: int) -> Collec
 
 
 def training_pairs(collection: Collection, threshold: int) -> TrainingPairs:
-    """Return the queries of a split that have a positive in the corpus.
-
-    Args:
-        collection: its judged queries.
-        threshold: the lowest grade that counts as relevant.
+    """Return the queries of a split that have a positive in the corpus, of the threshold's grade at least.
 
     Raises:
         DataError: no query has a positive.
@@ -139,11 +119,7 @@ def epoch_batches(
 ) -> list[Batch]:
     """Draw the batches of an epoch, which depend on the seed alone: order, one positive a query, hard negatives.
 
-    Args:
-        pairs: the training queries.
-        config: batch size, seed, hard negatives per query, and what known positives count as.
-        epoch: from 0.
-        negatives: by query id, the documents that hard negatives are drawn from; None for no hard negatives.
+    ``negatives`` are the documents that hard negatives are drawn from, by query id; None for no hard negatives.
     """
     random = np.random.default_rng([config.seed, epoch])
     order = random.permutation(len(pairs)).tolist()

@@ -46,14 +46,8 @@ class _Mined(Strict):
 class HardNegatives:
     """Finds the documents that hard negatives are drawn from: the best of BM25 or the model that are not relevant.
 
-    They are kept in files, so that a resumed training draws from the same documents.
-
-    Args:
-        config: of the training.
-        train: the training queries and the corpus.
-        pairs: the relevant documents of each query.
-        folder: of the files.
-        fingerprint: of the training; files of another training are replaced.
+    They are kept in files, so that a resumed training draws from the same documents; files of another training, by its
+    fingerprint, are replaced.
     """
 
     def __init__(
@@ -65,13 +59,8 @@ class HardNegatives:
     def of_epoch(self, epoch: int, source: Source, begun: bool) -> dict[str, list[str]] | None:
         """Return the documents that an epoch draws from, best first, by query id; None without hard negatives.
 
-        Args:
-            epoch: from 0.
-            source: of vectors; the model at the beginning of the epoch.
-            begun: whether steps of the epoch have been taken already.
-
-        Raises:
-            DataError: the file of an epoch that has begun is missing.
+        The source gives vectors of the model at the beginning of the epoch. A ``DataError`` says that the file of an
+        epoch is missing of which steps have been taken already.
         """
         config = self._config.negatives
         if config.per_query == 0:

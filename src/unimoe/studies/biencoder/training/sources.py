@@ -49,12 +49,7 @@ def _named(kind: TextKind, texts: Texts) -> AbstractContextManager[None]:
 
 
 class EncoderSource:
-    """Runs the encoder for every batch.
-
-    Args:
-        model: in training.
-        dtype: of the forward pass; weights stay float32.
-    """
+    """Runs the encoder for every batch, in a dtype; its weights stay float32."""
 
     def __init__(self, model: BiEncoder, dtype: torch.dtype) -> None:
         self._model, self._dtype = model, dtype
@@ -83,22 +78,12 @@ class EncoderSource:
 
 
 class FrozenSource:
-    """Embeds all texts with the frozen base once, in the user's cache, and applies the linear layer.
+    """Embeds all texts of each kind with the frozen base once, in the user's cache, and applies the linear layer."""
 
-    Args:
-        model: with a frozen base.
-        texts: of each kind, all that will be used.
-        advance: called with the number of texts done.
-
-    Raises:
-        DataError: an embedding is not finite or zero; names the id.
-    """
-
-    def __init__(self, model: BiEncoder, texts: Mapping[TextKind, Texts], advance: Advance | None = None) -> None:
+    def __init__(self, model: BiEncoder, texts: Mapping[TextKind, Texts]) -> None:
         self._model = model
-        model.eval()
         self._base = {
-            kind: cached_embeddings(model.base, some, kind, max_length=model.lengths[kind], advance=advance)
+            kind: cached_embeddings(model.base, some, kind, max_length=model.lengths[kind])
             for kind, some in texts.items()
         }
 
@@ -122,13 +107,7 @@ class CachedEmbedder:
     """An ``Embedder`` for evaluation: the cached vectors of a frozen base, and the linear layer trained over it.
 
     Up to rounding, its vectors are those of the checkpoint: the linear layer has no bias, so it does not matter that
-    the cached vectors have unit length.
-
-    Args:
-        base: the frozen encoder.
-        texts: id to text of each kind; those that the cache lacks are embedded now.
-        lengths: tokens of a text, by kind.
-        checkpoint: of the linear layer; None for the base alone.
+    the cached vectors have unit length. Without a checkpoint of the layer they are those of the base.
     """
 
     def __init__(

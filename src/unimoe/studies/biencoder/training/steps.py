@@ -1,4 +1,4 @@
-"""Forward and backward pass of one batch, at once or in chunks with the same gradient."""
+"""Forward and backward pass of one batch, at once or in chunks with the same gradient, and its loss."""
 
 from __future__ import annotations
 
@@ -8,7 +8,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from unimoe.studies.biencoder.config import ContrastiveConfig
 from unimoe.studies.biencoder.training.sources import Source
+from unimoe.training.losses.built_in import info_nce
 
 Loss = Callable[[Tensor, Tensor], Tensor]
 """Takes query vectors ``(Q, D)`` and document vectors ``(N, D)``."""
@@ -26,22 +28,12 @@ def batch_backward(
 ) -> float:
     """Add the gradient of ``weight`` x the loss of a batch.
 
-    With ``chunk_size``, every chunk runs twice: without gradients, to get the loss and its gradient at the vectors,
-    then with gradients. Both runs draw the same dropout.
-
-    Args:
-        source: of vectors.
-        queries: its inputs for Q queries.
-        documents: its inputs for N documents.
-        loss_of: the loss.
-        weight: of this batch in the optimizer step.
-        chunk_size: texts of one forward pass; None for two passes, queries and documents.
-        seed: of dropout.
+    Without a chunk size there are two forward passes, of queries and of documents. With it, every chunk of so many
+    texts runs twice (gradient caching, Gao et al. 2021): without gradients, to get the loss and its gradient at the
+    vectors, then with gradients. Both runs draw the same dropout, by the seed.
 
     Returns:
         The unweighted loss.
-
-    Source: gradient caching, Gao et al. 2021.
     """
     inputs = [*queries, *documents]
     parts = _parts(queries, 0, chunk_size) + _parts(documents, len(queries), chunk_size)
@@ -76,3 +68,29 @@ def _parts(inputs: Sequence[Any], first: int, chunk_size: int | None) -> list[li
 
 def _split(vectors: Tensor, queries: int) -> tuple[Tensor, Tensor]:
     return vectors[:queries], vectors[queries:]
+
+
+def contrastive_loss(
+    queries: Tensor, documents: Tensor, positives: Tensor, excluded: Tensor, config: ContrastiveConfig
+) -> Tensor:
+    """Return InfoNCE of ``(cosine - margin * positive) / temperature``.
+
+    Args:
+        queries: unit vectors ``(Q, D)``.
+        documents: unit vectors ``(N, D)``, each document of the batch once.
+        positives: ``(Q, N)`` bool, the targets of each query, at least one.
+        excluded: ``(Q, N)`` bool, documents that are neither.
+        config: temperature, margin, and whether documents are contrasted over the queries too.
+
+    Returns:
+        The mean over the queries, a scalar; symmetric: its mean with that over the documents that are a positive.
+
+    Source: van den Oord et al. 2018; the margin is that of LaBSE (Feng et al. 2022, section 3.2).
+    """
+    cosines = queries @ documents.T
+    logits = ((cosines - config.margin * positives) / config.temperature).masked_fill(excluded, -torch.inf)
+    forward = info_nce(logits, positives)
+    if not config.symmetric:
+        return forward
+    anchors = positives.any(dim=0)  # a hard negative belongs to no query
+    return (forward + info_nce(logits.T[anchors], positives.T[anchors])) / 2

@@ -22,11 +22,9 @@ from unimoe.core.errors import DataError, first_few
 from unimoe.core.io import hash_json
 from unimoe.models.checkpoint import folder_name
 from unimoe.models.device import choose_dtype
-from unimoe.models.embedder import Advance
 from unimoe.results import TrainingBudget, arm_dir
 from unimoe.studies.biencoder.config import BiEncoderConfig
-from unimoe.studies.biencoder.training.checkpoint import MANIFEST, read_biencoder, save_checkpoint
-from unimoe.studies.biencoder.training.losses import contrastive_loss
+from unimoe.studies.biencoder.training.checkpoint import read_biencoder, save_checkpoint
 from unimoe.studies.biencoder.training.model import load_biencoder
 from unimoe.studies.biencoder.training.pairs import (
     Batch,
@@ -38,8 +36,9 @@ from unimoe.studies.biencoder.training.pairs import (
 )
 from unimoe.studies.biencoder.training.search import HardNegatives, dev_score
 from unimoe.studies.biencoder.training.sources import EncoderSource, FrozenSource, cached_texts
-from unimoe.studies.biencoder.training.steps import batch_backward
+from unimoe.studies.biencoder.training.steps import batch_backward, contrastive_loss
 from unimoe.studies.common.splits import Splits
+from unimoe.studies.common.trained_model import MANIFEST
 from unimoe.training.loop import Facts, OnStep, Training
 from unimoe.training.optimizer import learning_rate_at, optimizer_tensors, restore_optimizer
 from unimoe.training.run_state import Parts, RunState
@@ -97,7 +96,6 @@ class BiEncoderTrainer(Training):
             scores_start=True,
         )
         self._negatives = HardNegatives(config, self.train, self.pairs, folder / "negatives", self.state.fingerprint)
-        self._advance_texts: Advance | None = None
 
     @property
     def outputs(self) -> Sequence[Path]:
@@ -117,12 +115,8 @@ class BiEncoderTrainer(Training):
                 self.state.refuse_other(folder, there.fingerprint, {"config": config})
         return self.last_dir.exists()
 
-    def fit(self, on_step: OnStep | None = None, advance: Advance | None = None) -> dict[str, float]:
+    def fit(self, on_step: OnStep | None = None) -> dict[str, float]:
         """Train unless that is done.
-
-        Args:
-            on_step: called after every optimizer step.
-            advance: called with the number of texts that a frozen base has embedded.
 
         Returns:
             ``start`` and ``val``, the metric on dev before training and at its best; ``epoch``, when it was at its
@@ -131,7 +125,6 @@ class BiEncoderTrainer(Training):
         Raises:
             DataError: a state or checkpoint in the folder is of another training; the loss is not finite.
         """
-        self._advance_texts = advance
         self.run(on_step)
         return read_biencoder(self.best_dir).facts
 
@@ -152,9 +145,7 @@ class BiEncoderTrainer(Training):
         self.progress.extra["dtype"] = str(dtype).removeprefix("torch.")
         self._epoch, self._batches = -1, list[Batch]()
         if config.freeze_base:
-            self._source: EncoderSource | FrozenSource = FrozenSource(
-                self.model, cached_texts(self.splits), self._advance_texts
-            )
+            self._source: EncoderSource | FrozenSource = FrozenSource(self.model, cached_texts(self.splits))
         else:
             self._source = EncoderSource(self.model, dtype)
 
@@ -238,25 +229,26 @@ class BiEncoderTrainer(Training):
 
     def _save(self, folder: Path, which: Literal["best", "last"]) -> None:
         progress = self.progress
-        manifest = {
-            "arm": self.config.arm,
-            "seed": self.config.seed,
-            "which": which,
-            "base_model": self.base_model,
-            "dtype": progress.extra["dtype"],
-            "fingerprint": self.state.fingerprint,
-            "facts": {
+        save_checkpoint(
+            folder,
+            self.model,
+            arm=self.config.arm,
+            seed=self.config.seed,
+            which=which,
+            base_model=self.base_model,
+            dtype=progress.extra["dtype"],
+            fingerprint=self.state.fingerprint,
+            facts={
                 "start": progress.start,
                 "val": progress.best_score,
                 "epoch": progress.best_step // self._per_epoch,
                 "seconds": progress.seconds,
             },
-            "training": TrainingBudget(
+            training=TrainingBudget(
                 steps=progress.step,
                 ranking_examples=0,
                 embedding_examples=progress.extra.get("pairs", 0),
                 tokens=progress.extra.get("tokens", 0),
             ),
-            "config": self.config.model_dump(mode="json"),
-        }  # fmt: skip
-        save_checkpoint(folder, self.model, manifest)
+            config=self.config.model_dump(mode="json"),
+        )

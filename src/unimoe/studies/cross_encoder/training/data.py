@@ -6,17 +6,17 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from unimoe.config import BM25Config
 from unimoe.core.errors import DataError
 from unimoe.core.io import hash_parts
 from unimoe.core.trec import Run
+from unimoe.data.catalog import main_metric
 from unimoe.data.collection import Collection, Document, assemble
 from unimoe.evaluation.tiers.datasets import Dataset, LoadedDataset, collections_of, refuse_equal_names
 from unimoe.models.quiet import first_line
 from unimoe.retrieval.bm25 import bm25_run, first_stage_name
+from unimoe.studies.common.pool_results import RerankingPools
 from unimoe.studies.common.splits import load_splits
-from unimoe.studies.cross_encoder.config import MS_MARCO_LISTS, CrossEncoderConfig, ListsConfig, RerankingConfig
-from unimoe.studies.cross_encoder.reranking_set import RerankingSet
+from unimoe.studies.cross_encoder.config import MS_MARCO_LISTS, CrossEncoderConfig
 from unimoe.studies.cross_encoder.training.lists import LabelledList, Lists, collection_lists, ms_marco_lists
 
 _HELD_OUT_SEED = 12
@@ -33,8 +33,8 @@ class CrossEncoderData:
     """
 
     lists: Lists
-    dev: tuple[RerankingSet, ...]
-    test: tuple[RerankingSet, ...]
+    dev: tuple[RerankingPools, ...]
+    test: tuple[RerankingPools, ...]
 
 
 def load_cross_encoder_data(config: CrossEncoderConfig) -> CrossEncoderData:
@@ -45,9 +45,9 @@ def load_cross_encoder_data(config: CrossEncoderConfig) -> CrossEncoderData:
         DataError: the source cannot be loaded or is malformed, a part of it has no query, or dev can choose nothing.
     """
     evaluation = config.evaluation
-    lists, own_dev, own_test = _own_parts(config.lists, evaluation)
+    lists, own_dev, own_test = _own_parts(config)
     dev = _named(config, evaluation.dev, evaluation.dev_queries) or (own_dev,)
-    if not any(one.can_be_ranked for one in dev):
+    if not any(_can_be_ranked(one) for one in dev):
         raise DataError(
             f"{dev[0].name}: no dev query has a relevant document among its candidates, so that every score "
             "is 0; raise evaluation.depth, or name other collections in evaluation.dev"
@@ -56,39 +56,50 @@ def load_cross_encoder_data(config: CrossEncoderConfig) -> CrossEncoderData:
     return CrossEncoderData(lists, dev, test)
 
 
-def _own_parts(config: ListsConfig, evaluation: RerankingConfig) -> tuple[Lists, RerankingSet, RerankingSet | None]:
+def _own_parts(config: CrossEncoderConfig) -> tuple[Lists, RerankingPools, RerankingPools | None]:
     """Return the lists of a source, its dev part, and its test part where it has one."""
-    if config.source == MS_MARCO_LISTS:
-        lists, held_out = ms_marco_lists(ms_marco_rows(), config.max_docs).split(config.held_out, _HELD_OUT_SEED)
-        return lists.sample(config.queries), held_out_set(held_out.sample(evaluation.dev_queries).lists), None
-    splits = load_splits(config.source, config.splits)
-    train = splits.train if config.queries is None else splits.train.sample_queries(config.queries)
-    candidates = bm25_run(train, config.negatives_from, config.bm25, cached=True)
-    lists = collection_lists(train, candidates, config.max_docs, config.max_positives)
-    dev, test = (
-        _bm25_set(config.source, part, queries, evaluation.depth, config.bm25)
-        for part, queries in ((splits.dev, evaluation.dev_queries), (splits.test, evaluation.test_queries))
-    )
-    return lists, dev, test
+    source, evaluation = config.lists, config.evaluation
+    if source.source == MS_MARCO_LISTS:
+        lists, held_out = ms_marco_lists(ms_marco_rows(), source.max_docs).split(source.held_out, _HELD_OUT_SEED)
+        return lists.sample(source.queries), held_out_set(held_out.sample(evaluation.dev_queries).lists), None
+    splits = load_splits(source.source, source.splits)
+    train = splits.train if source.queries is None else splits.train.sample_queries(source.queries)
+    candidates = bm25_run(train, source.negatives_from, source.bm25, cached=True)
+    lists = collection_lists(train, candidates, source.max_docs, source.max_positives)
+
+    def part(collection: Collection, queries: int | None) -> RerankingPools:
+        if queries is not None:
+            collection = collection.sample_queries(queries)
+        run = bm25_run(collection, evaluation.depth, source.bm25, cached=True)
+        return _pools(config, source.source, collection, run, first_stage_name(source.bm25))
+
+    return lists, part(splits.dev, evaluation.dev_queries), part(splits.test, evaluation.test_queries)
 
 
-def _bm25_set(name: str, collection: Collection, queries: int | None, depth: int, params: BM25Config) -> RerankingSet:
-    if queries is not None:
-        collection = collection.sample_queries(queries)
-    return RerankingSet(name, collection, bm25_run(collection, depth, params, cached=True), first_stage_name(params))
-
-
-def _named(config: CrossEncoderConfig, names: Sequence[str], queries: int | None) -> tuple[RerankingSet, ...]:
+def _named(config: CrossEncoderConfig, names: Sequence[str], queries: int | None) -> tuple[RerankingPools, ...]:
     sets = []
     chosen = [pair for given in names for pair in collections_of(given)]
     refuse_equal_names(name for name, _ in chosen)
     for name, split in chosen:
         loaded = LoadedDataset(Dataset(name, split, config.evaluation.depth, config.lists.bm25, queries))
-        sets.append(RerankingSet(name, loaded.collection, loaded.candidates, loaded.first_stage.source))
+        sets.append(_pools(config, name, loaded.collection, loaded.candidates, loaded.first_stage.source))
     return tuple(sets)
 
 
-def held_out_set(lists: Sequence[LabelledList]) -> RerankingSet:
+def _pools(
+    config: CrossEncoderConfig, name: str, collection: Collection, candidates: Run, first_stage: str
+) -> RerankingPools:
+    metric, evaluation = main_metric(name, collection.split), config.evaluation
+    return RerankingPools(name, collection, candidates, metric, first_stage, evaluation.depth, evaluation.test_queries)
+
+
+def _can_be_ranked(pools: RerankingPools) -> bool:
+    """Return whether any query has a relevant document among its candidates."""
+    qrels, found = pools.collection.qrels, pools.candidates
+    return any(grade > 0 and key in found.get(q, {}) for q in qrels for key, grade in qrels[q].items())
+
+
+def held_out_set(lists: Sequence[LabelledList]) -> RerankingPools:
     """Turn lists into a collection whose queries each have their own documents as candidates, in no order.
 
     Documents are named by a hash, so that ties in score do not fall back to the order of the list.
@@ -103,7 +114,7 @@ def held_out_set(lists: Sequence[LabelledList]) -> RerankingSet:
         qrels[one.query_id] = {name: int(label) for name, label in zip(names, one.labels, strict=True)}
     queries = ((one.query_id, one.query) for one in lists)
     collection = assemble(MS_MARCO_LISTS, "held_out", documents.items(), queries, qrels)
-    return RerankingSet(MS_MARCO_LISTS, collection, run, "the list itself")
+    return RerankingPools(MS_MARCO_LISTS, collection, run, "ndcg@10", "the list itself", max(map(len, run.values())))
 
 
 def ms_marco_rows() -> Any:

@@ -18,31 +18,17 @@ from unimoe.core.errors import DataError
 from unimoe.core.io import hash_parts
 from unimoe.core.trec import Run, ranked
 from unimoe.data.collection import Collection
-from unimoe.training.losses.labels import are_binary, refuse_binary
+from unimoe.training.losses.listwise import are_binary, refuse_binary
 
 
 @dataclass(frozen=True)
 class LabelledList:
-    """One query with its documents.
-
-    Attributes:
-        query_id: of the query.
-        query: its text.
-        documents: their texts, by descending label.
-        labels: one for each document.
-    """
+    """One query with the texts of its documents, by descending label, and a label for each."""
 
     query_id: str
     query: str
     documents: tuple[str, ...]
     labels: tuple[float, ...]
-
-    def __post_init__(self) -> None:
-        if len(self.documents) != len(self.labels):
-            raise DataError(
-                f"query {self.query_id!r}: {len(self.documents)} documents, {len(self.labels)} labels; "
-                "give one label per document"
-            )
 
     @property
     def pairs(self) -> int:
@@ -52,12 +38,7 @@ class LabelledList:
 
 @dataclass(frozen=True)
 class Lists:
-    """Lists, and the number of queries left out, by reason.
-
-    Attributes:
-        lists: the lists kept.
-        dropped: number of queries by reason.
-    """
+    """Lists, and the number of queries left out, by reason."""
 
     lists: tuple[LabelledList, ...]
     dropped: Mapping[str, int] = field(default_factory=dict)
@@ -102,9 +83,7 @@ class Lists:
 def ms_marco_lists(rows: Iterable[Mapping[str, Any]], max_docs: int | None) -> Lists:
     """Make lists from rows of MS MARCO v1.1: sort passages stably by label, cut, leave out queries without a positive.
 
-    Args:
-        rows: ``{"query_id", "query", "passages": {"is_selected": [..], "passage_text": [..]}}``; the id may be absent.
-        max_docs: at most this many passages in a list; None for all.
+    A row is ``{"query_id", "query", "passages": {"is_selected": [..], "passage_text": [..]}}``; the id may be absent.
 
     Raises:
         DataError: a row has another shape, or not one label for each passage.
@@ -140,13 +119,7 @@ def collection_lists(collection: Collection, candidates: Run, max_docs: int | No
 
     Relevant documents are ordered by grade, then by the first stage's rank, then by id where it did not find them. The
     best candidates without a grade above 0 fill up the list in their order: a loss that respects the input order
-    learns that order too.
-
-    Args:
-        collection: the training queries.
-        candidates: the first stage's run.
-        max_docs: at most this many documents in a list; None for all candidates.
-        max_positives: at most this many relevant documents in a list; None for half of ``max_docs``.
+    learns that order too. ``max_positives`` is by default half of ``max_docs``.
     """
     if max_positives is None and max_docs is not None:
         max_positives = max(1, max_docs // 2)

@@ -8,35 +8,44 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import ClassVar
+from typing import Any, ClassVar, Literal
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
-from unimoe.core.io import atomic_dir, hash_files, hash_json
+from unimoe.core.errors import DataError, first_few, named_inputs
+from unimoe.core.io import atomic_dir, hash_json
 from unimoe.evaluation.reranking.rerankers import CrossEncoderReranker
 from unimoe.evaluation.reranking.shards import rerank_run
 from unimoe.metrics import score_run
-from unimoe.models.model_files import weights_hash
 from unimoe.models.quiet import silence_transformers
 from unimoe.results import TrainingBudget, arm_dir
+from unimoe.studies.common.pool_results import RerankingPools
+from unimoe.studies.common.trained_model import MANIFEST, TrainedModel, read_trained, write_trained
 from unimoe.studies.cross_encoder.config import CrossEncoderConfig
 from unimoe.studies.cross_encoder.model import find_cross_encoder, new_cross_encoder
-from unimoe.studies.cross_encoder.reranking_set import RerankingSet
-from unimoe.studies.cross_encoder.training.checkpoint import (
-    MANIFEST,
-    CrossEncoderManifest,
-    determining,
-    read_manifest,
-    write_manifest,
-)
-from unimoe.studies.cross_encoder.training.lists import Lists, as_columns
-from unimoe.studies.cross_encoder.training.loss import CrossEncoderListLoss
+from unimoe.studies.cross_encoder.training.lists import LabelledList, Lists, as_columns
 from unimoe.training.loop import Facts, OnStep, Training
+from unimoe.training.losses.listwise import ListwiseLoss
+from unimoe.training.losses.sampled import generator_of
 from unimoe.training.optimizer import optimizer_tensors, restore_optimizer
 from unimoe.training.run_state import Parts, RunState
 
 _METRICS = ("ndcg@10", "mrr@10", "map")
+_WITHOUT_EFFECT = {"name", "output_dir", "push_to_hub", "caveats"}
+
+
+class CrossEncoderManifest(TrainedModel):
+    """The manifest of a trained cross-encoder.
+
+    Attributes:
+        dev: mean nDCG@10 on dev; None without dev sets, where the last step was written.
+        seconds: of steps and evaluations, those before a kill included up to the state that was resumed.
+    """
+
+    manifest_version: Literal[1] = 1
+    dev: float | None
+    seconds: float
 
 
 class CrossEncoderTraining(Training):
@@ -55,7 +64,7 @@ class CrossEncoderTraining(Training):
     dev_log: ClassVar[str] = "dev"
 
     def __init__(
-        self, config: CrossEncoderConfig, lists: Lists, dev: Sequence[RerankingSet], device: torch.device
+        self, config: CrossEncoderConfig, lists: Lists, dev: Sequence[RerankingPools], device: torch.device
     ) -> None:
         self.config, self._lists, self._dev, self.device = config, lists, tuple(dev), device
         self._base = find_cross_encoder(config.model)
@@ -70,7 +79,7 @@ class CrossEncoderTraining(Training):
             "base": self._base.identity,
             "dtype": "bfloat16" if self._bfloat16 else "float32",
         }
-        settings = {"config": determining(config.model_dump()), "content": content}
+        settings = {"config": _determining(config.model_dump()), "content": content}
         self._per_epoch = -(-len(lists.lists) // config.batch_size)
         super().__init__(
             RunState(folder, settings, hash_json(list(settings.values()))),
@@ -80,30 +89,17 @@ class CrossEncoderTraining(Training):
         )
 
     @property
-    def fingerprint(self) -> str:
-        """Content hash of everything that determines the training."""
-        return self.state.fingerprint
-
-    @property
     def outputs(self) -> Sequence[Path]:
         """The manifest of the checkpoint."""
         return (self.checkpoint_dir / MANIFEST,)
 
-    def finished(self) -> CrossEncoderManifest | None:
-        """Return the manifest of this training; None before it is finished.
-
-        Raises:
-            DataError: the folder is damaged, or of another training.
-        """
-        if not self.checkpoint_dir.exists():
-            return None
-        manifest = read_manifest(self.checkpoint_dir)
-        self.state.refuse_other(self.checkpoint_dir, manifest.fingerprint, {"config": determining(manifest.config)})
-        return manifest
-
     def is_finished(self) -> bool:
-        """Return whether the checkpoint exists; raises as ``finished``."""
-        return self.finished() is not None
+        """Return whether the checkpoint exists; a ``DataError`` where it is damaged, or of another training."""
+        if not self.checkpoint_dir.exists():
+            return False
+        manifest = self._manifest()
+        self.state.refuse_other(self.checkpoint_dir, manifest.fingerprint, {"config": _determining(manifest.config)})
+        return True
 
     def fit(self, on_step: OnStep | None = None) -> CrossEncoderManifest:
         """Train, from the saved state where there is one, unless the training is finished.
@@ -112,16 +108,18 @@ class CrossEncoderTraining(Training):
             DataError: a saved state is of another training, a list cannot be used, or the loss is not finite.
         """
         self.run(on_step)
-        return read_manifest(self.checkpoint_dir)
+        return self._manifest()
+
+    def _manifest(self) -> CrossEncoderManifest:
+        return read_trained(self.checkpoint_dir, CrossEncoderManifest, "cross-encoder")
 
     def prepare(self) -> None:
-        """Make the model, its loss and its optimizer."""
+        """Make the model and its optimizer."""
         from transformers import get_linear_schedule_with_warmup, set_seed
 
         config = self.config
         self._model = new_cross_encoder(config.model, self._base, config.seed, self.device)
         set_seed(config.seed)  # again, as the head may have drawn more or fewer numbers
-        self._loss = CrossEncoderListLoss(self._model, config.loss, config.seed, bfloat16=self._bfloat16)
         trained = [(name, weight) for name, weight in self._model.named_parameters() if weight.requires_grad]
         decays = [weight.ndim > 1 and "bias" not in name for name, weight in trained]
         groups = [
@@ -150,12 +148,9 @@ class CrossEncoderTraining(Training):
         config, place = self.config, number % self._per_epoch
         rows = self._order[place * config.batch_size : (place + 1) * config.batch_size]
         batch = [self._lists.lists[row] for row in rows]
-        columns = as_columns(batch)
-        labels = [torch.tensor(row) for row in columns.pop("labels")]
         self._model.train()
-        self._loss.begin_step(number, self.steps)
-        loss = self._loss([*columns.values()], labels)
-        loss.backward()
+        loss = self._loss(number, batch)
+        loss.backward()  # type: ignore[no-untyped-call]
         norm = nn.utils.clip_grad_norm_(self._model.parameters(), config.max_grad_norm)
         rate = config.learning_rate * self._rate_at(number)
         for group in self._optimizer.param_groups:
@@ -163,8 +158,42 @@ class CrossEncoderTraining(Training):
         self._optimizer.step()
         self._optimizer.zero_grad(set_to_none=True)
         self.progress.count("lists", len(batch))
-        self.progress.extra["tokens"] = self._loss.tokens
         return {"loss": float(loss.detach()), "lr": rate, "grad_norm": float(norm) if norm.isfinite() else None}
+
+    def _loss(self, number: int, batch: Sequence[LabelledList]) -> Tensor:
+        """Return the loss of a step's lists; its random numbers depend on seed and step alone.
+
+        Raises:
+            DataError: a list cannot be used, or the loss is not finite; names the queries.
+        """
+        pairs = [(one.query, text) for one in batch for text in one.documents]
+        scores = self._scores(pairs, self.config.loss.mini_batch_size, len(batch))
+        loss_of = ListwiseLoss(self.config.loss, generator=generator_of(self.config.seed, number))
+        labels = [torch.tensor(one.labels) for one in batch]
+        with named_inputs(lambda index: f"query {batch[index].query_id!r}"):
+            lists = scores.split([one.pairs for one in batch])  # type: ignore[no-untyped-call]
+            loss: Tensor = loss_of(lists, labels, number / max(1, self.steps - 1))
+        if not loss.isfinite():
+            names = first_few([repr(one.query_id) for one in batch])
+            raise DataError(
+                f"the loss of the queries {names} is {float(loss.detach())}; lower learning_rate, or set "
+                "dtype to float32; what was saved before is kept"
+            )
+        return loss
+
+    def _scores(self, pairs: Sequence[tuple[str, str]], mini_batch: int | None, queries: int) -> Tensor:
+        """Return the logits ``(N,)``, computed in batches of similar length, so that little is padded."""
+        size = queries if mini_batch is None else mini_batch if mini_batch > 0 else len(pairs)
+        order = sorted(range(len(pairs)), key=lambda index: -sum(map(len, pairs[index])))
+        parts = []
+        for begin in range(0, len(order), size):
+            features = self._model.preprocess([pairs[index] for index in order[begin : begin + size]])
+            self.progress.count("tokens", int(features["attention_mask"].sum()))
+            on = {key: value.to(self.device) for key, value in features.items() if isinstance(value, Tensor)}
+            with torch.autocast(self.device.type, dtype=torch.bfloat16, enabled=self._bfloat16):
+                scores = self._model({**features, **on})["scores"]
+            parts.append(scores.view(-1).float())
+        return torch.cat(parts)[torch.tensor(order).argsort().to(self.device)]
 
     def score_on_dev(self) -> tuple[float, Facts]:
         """Rerank the dev sets as evaluation does; return their mean nDCG@10, and all measures of each."""
@@ -201,7 +230,6 @@ class CrossEncoderTraining(Training):
         self._model.load_state_dict(parts["weights"])
         self._best = dict(parts.get("best", {}))
         restore_optimizer(self._optimizer, parts["optimizer"])
-        self._loss.tokens = self.progress.extra["tokens"]
         torch.set_rng_state(parts["random"]["cpu"])
         if "cuda" in parts["random"] and self.device.type == "cuda":
             torch.cuda.set_rng_state(parts["random"]["cuda"], self.device)
@@ -215,14 +243,14 @@ class CrossEncoderTraining(Training):
         with atomic_dir(self.checkpoint_dir) as temporary:
             with silence_transformers():
                 self._model.save_pretrained(str(temporary))
-            manifest = CrossEncoderManifest(
+            write_trained(
+                temporary,
+                CrossEncoderManifest,
                 arm=self.config.arm,
                 seed=self.config.seed,
                 which="best" if self._dev else "last",
                 base_model=self._base.identity,
                 fingerprint=self.state.fingerprint,
-                weights_hash=weights_hash(temporary),
-                files=hash_files(temporary, but=["README.md"]),
                 dev=progress.best_score,
                 training=TrainingBudget(
                     steps=progress.step,
@@ -233,19 +261,26 @@ class CrossEncoderTraining(Training):
                 seconds=progress.seconds + progress.extra.get("dev_seconds", 0.0),
                 config=self.config.model_dump(),
             )
-            write_manifest(temporary, manifest)
 
     def _fill_card(self) -> None:
         """Say in the model's card what it was trained on, and how."""
         from datasets import Dataset
 
         card, config = self._model.model_card_data, self.config
+        loss = ListwiseLoss(config.loss)
         data = Dataset.from_dict(as_columns(self._lists.lists))
         with silence_transformers():
-            card.train_datasets = card.extract_dataset_metadata(data, card.train_datasets, self._loss, "train")
-        card.set_losses([self._loss])
+            card.train_datasets = card.extract_dataset_metadata(data, card.train_datasets, loss, "train")
+        card.set_losses([loss])
         names = ("learning_rate", "batch_size", "warmup_ratio", "weight_decay", "max_grad_norm", "seed")
         card.non_default_hyperparameters = {name: getattr(config, name) for name in names} | {"steps": self.steps}
+
+
+def _determining(config: dict[str, Any]) -> dict[str, Any]:
+    """Return the settings of a dumped configuration that determine the training."""
+    settings = {key: value for key, value in config.items() if key not in _WITHOUT_EFFECT}
+    evaluation = {key: value for key, value in config["evaluation"].items() if not key.startswith("test")}
+    return settings | {"evaluation": evaluation}
 
 
 def _begin_loader() -> None:

@@ -22,8 +22,7 @@ from unimoe.studies.heads.eggroll.scoring import Scorer, base_scores
 from unimoe.studies.heads.eggroll.update import Sigma, estimate, relative_sigma, shape, sigma_for
 from unimoe.studies.heads.methods import Ascent, GradientMethod, Method
 from unimoe.studies.heads.pools import Batch, PoolSet
-from unimoe.training.losses.sampling import spread_of
-from unimoe.training.losses.score_space import score_space_gradient
+from unimoe.training.losses.sampled import score_space_gradient, spread_of
 
 _ORIGINAL_TARGET = 0.1  # the variance of f+ - f- in the original's rule for sigma
 

@@ -11,7 +11,7 @@ import csv
 import os
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -37,7 +37,6 @@ class Source:
         texts: caption id to caption, if known.
         encoder: identity of the captions' encoder, ``id@hash``, if known.
         prompt: name and hash of the encoder's prefixes and lengths, if known.
-        origin: the arguments of ``load_source`` as JSON values, with whole paths, for other processes.
     """
 
     name: str
@@ -45,7 +44,6 @@ class Source:
     texts: Mapping[str, str] | None = None
     encoder: str | None = None
     prompt: str | None = None
-    origin: Mapping[str, str | None] = field(default_factory=dict)
 
 
 def load_source(
@@ -76,9 +74,7 @@ def load_source(
         raise DataError(f"{name}: captions and images have {has} dimensions, {OPTION} expects {expected}; correct it")
     for note in source.pairs.dropped.notes:
         stderr.print(f"note: {note}", soft_wrap=True)
-    whole = name if name in _NAMES else str(Path(name).resolve())
-    captions = None if captions_txt is None else str(captions_txt.resolve())
-    return replace(source, origin={"name": whole, "captions_txt": captions, "encoder": encoder})
+    return source
 
 
 def generated_pairs(

@@ -1,8 +1,9 @@
-"""Translators on disk: a folder with one safetensors file and a manifest that describes it."""
+"""Translators on disk, a folder with one safetensors file and a manifest that describes it; their submissions."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import csv
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
@@ -12,8 +13,8 @@ import torch
 from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict
 
-from unimoe.core.errors import DataError
-from unimoe.core.io import atomic_dir, hash_file, read_json, write_json
+from unimoe.core.errors import DataError, InputError
+from unimoe.core.io import atomic_dir, atomic_path, hash_file, read_json, write_json
 from unimoe.studies.translator.models.interface import LinearMap, ProjectionPair
 from unimoe.studies.translator.models.networks import NetworkTranslator, network_from
 
@@ -101,3 +102,27 @@ def load_translator(folder: Path, device: torch.device | None = None) -> AnyTran
     except (KeyError, TypeError, RuntimeError) as error:
         raise DataError(f"{folder}: no {manifest.kind} that this unimoe makes ({error}); train it again") from None
     return loaded.to(device or torch.device("cpu"))
+
+
+def write_submission(path: Path, ids: Sequence[str], vectors: NDArray[np.floating[Any]]) -> None:
+    """Write translated captions ``(N, D)`` as a CSV of two columns, ``id,embedding``, in the order of their ids.
+
+    An embedding, of unit length, is a list of numbers with 17 significant digits in one quoted field, as JSON writes
+    lists, so every float64 is read back exactly.
+
+    Raises:
+        DataError: an id is empty.
+        InputError: a vector is zero or not finite; carries its index.
+    """
+    if "" in ids:
+        raise DataError(f"{path}: an id is empty; give every caption its own id")
+    doubles = np.asarray(vectors, dtype=np.float64)
+    norms = np.linalg.norm(doubles, axis=1, keepdims=True)
+    bad = ~(np.isfinite(norms) & (norms > 0))[:, 0]
+    if bad.any():
+        raise InputError(int(bad.argmax()), "the vector is zero or not finite, so that it has no direction")
+    with atomic_path(path) as temporary, temporary.open("w", encoding="utf-8", newline="") as file:
+        writer = csv.writer(file, lineterminator="\n")
+        writer.writerow(["id", "embedding"])
+        for key, vector in zip(ids, doubles / norms, strict=True):
+            writer.writerow([key, f"[{', '.join(f'{value:.17g}' for value in vector.tolist())}]"])

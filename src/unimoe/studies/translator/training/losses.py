@@ -67,9 +67,6 @@ def contrastive_loss(
         temperature: cosines are divided by it.
         extra: further positives; they are nobody else's negatives.
         negatives: which of them count.
-
-    Raises:
-        ValueError: an anchor has no positive among candidates and extra.
     """
     negatives = negatives or Negatives()
     sharp = anchors / temperature
@@ -83,8 +80,6 @@ def contrastive_loss(
         further = torch.einsum("bd,bkd->bk", sharp, extra.vectors).masked_fill(~extra.valid, -torch.inf)
         scores, positive = torch.cat([scores, further], dim=1), torch.cat([positive, extra.valid], dim=1)
     counts = positive.sum(1, dtype=scores.dtype)
-    if not bool(counts.all()):
-        raise ValueError("an anchor has no positive; put its target among the candidates")
     mean_positive = scores.masked_fill(~positive, 0.0).sum(1) / counts
     if negatives.prior is None:
         return (scores.logsumexp(1) - mean_positive).mean()

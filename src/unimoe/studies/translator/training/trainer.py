@@ -99,11 +99,6 @@ class TranslatorTrainer(Training):
             scores_start=True,
         )
 
-    @property
-    def batches(self) -> int:
-        """Batches of the whole training; 0 for closed forms."""
-        return self.steps
-
     def fit(self, on_batch: OnStep | None = None) -> dict[str, Any]:
         """Train unless that is done.
 
