@@ -160,9 +160,9 @@ def main() -> None:
         begin = time.perf_counter()
         first = next(by_one_query)[:size]
         second = first[:WARM_UP] if left == options.rounds else at_least(by_one_document, max(2, size // 3))
-        margins = watch.run("ours", lambda p: ours["query_first"].rerank(p, output="gap").tolist(), first)
+        margins = watch.run("ours", lambda p: ours["query_first"].rerank(p, output="margin").tolist(), first)
         others = [watch.run(peer, peers[peer], first) for peer in ("reference", "CrossEncoder")]
-        watch.run("ours, document first", lambda p: ours["document_first"].rerank(p, output="gap").tolist(), second)
+        watch.run("ours, document first", lambda p: ours["document_first"].rerank(p, output="margin").tolist(), second)
         watch.run("reference, document first", peers["reference, document first"], second)
         worst = max([worst, *(abs(a - b) for other in others for a, b in zip(margins, other, strict=True))])
         queries.append(first)

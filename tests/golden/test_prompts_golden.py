@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import torch
 from support.tiny_models import ModelKind, save_tiny_model, tiny_base
-from support.yesno import Scores, adapt, assert_gaps_equal, plain_scores
+from support.yesno import Scores, adapt, assert_margins_equal, plain_scores
 
 from unimoe.config import ModelConfig, PromptConfig
 from unimoe.models.base import load_base
@@ -83,7 +83,7 @@ def test_the_gap_is_yes_minus_no(kind: ModelKind, order: Order, first_layer: int
     assert np.ptp(expected) > 0.1
     batchings: list[dict[str, Any]] = [{}, {"batch_size": 2}, {"token_budget": 10**6}]
     for batching in batchings:
-        assert_gaps_equal(model.rerank(PAIRS, output="gap", **batching), expected)
+        assert_margins_equal(model.rerank(PAIRS, output="margin", **batching), expected)
 
 
 PEERS_PAIRS = [
@@ -144,8 +144,8 @@ def test_the_gaps_are_the_peers_scores(peers: Peers) -> None:
     sequences = peers.ours.pair_ids(PEERS_PAIRS)
     expected = logit_scores(peers.theirs, sequences)
     assert np.ptp(expected) > 0.1
-    assert_gaps_equal(peers.ours.rerank(PEERS_PAIRS, output="gap"), expected)
-    assert_gaps_equal(peers.ours.rerank(PEERS_PAIRS, output="gap", batch_size=3), expected)
+    assert_margins_equal(peers.ours.rerank(PEERS_PAIRS, output="margin"), expected)
+    assert_margins_equal(peers.ours.rerank(PEERS_PAIRS, output="margin", batch_size=3), expected)
 
 
 def test_the_probability_is_the_peers_default_activation(peers: Peers) -> None:

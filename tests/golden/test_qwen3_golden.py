@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.tiny_models import tiny_model
-from support.yesno import Scores, adapt, assert_gaps_equal, plain_scores
+from support.yesno import Scores, adapt, assert_margins_equal, plain_scores
 
 from unimoe.config import PromptConfig
 from unimoe.models.base import BaseModel
@@ -169,13 +169,13 @@ class TestScores:
     )
     def test_the_gap_is_yes_minus_no(self, subject: Subject, batching: dict[str, Any]) -> None:
         assert np.ptp(subject.gaps) > 0.1
-        assert_gaps_equal(subject.model.rerank(self.PAIRS, output="gap", **batching), subject.gaps)
+        assert_margins_equal(subject.model.rerank(self.PAIRS, output="margin", **batching), subject.gaps)
 
     @settings(max_examples=7)
     @given(order=st.permutations(range(len(PAIRS))), budget=st.sampled_from([64, 700, 2048]))
     def test_the_order_of_the_pairs_does_not_matter(self, subject: Subject, order: list[int], budget: int) -> None:
         pairs = [self.PAIRS[index] for index in order]
-        assert_gaps_equal(subject.model.rerank(pairs, output="gap", token_budget=budget), subject.gaps[order])
+        assert_margins_equal(subject.model.rerank(pairs, output="margin", token_budget=budget), subject.gaps[order])
 
     def test_a_query_beyond_the_length_is_cut_as_in_qwens_code(self, subject: Subject) -> None:
         tokens = subject.model.pair_ids

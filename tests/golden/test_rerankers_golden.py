@@ -21,7 +21,7 @@ from support.tiny_rerankers import (
     save_tiny_score_head,
     save_tiny_t5,
 )
-from support.yesno import assert_gaps_equal
+from support.yesno import assert_margins_equal
 
 from unimoe.config import ModelConfig, PromptConfig
 from unimoe.core.errors import DataError
@@ -261,4 +261,4 @@ class TestYesNo:
                 logits = base.model(input_ids=torch.tensor([sequence])).logits[0, -1]
             expected.append(float(logits[first] - logits[second]))
         assert np.ptp(expected) > 0.1
-        assert_gaps_equal(model.rerank(PAIRS, output="gap"), np.array(expected, dtype=np.float32))
+        assert_margins_equal(model.rerank(PAIRS, output="margin"), np.array(expected, dtype=np.float32))

@@ -13,7 +13,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.tiny_models import ModelKind, tiny_base, tiny_model
-from support.yesno import Scores, adapt, assert_gaps_equal, plain_scores
+from support.yesno import Scores, adapt, assert_margins_equal, plain_scores
 
 from unimoe.config import ModelConfig, PromptConfig
 from unimoe.core.errors import UsageError
@@ -88,7 +88,7 @@ def test_the_reference_tells_the_pairs_apart(subject: Subject) -> None:
 
 @pytest.mark.parametrize("batching", BATCHINGS, ids=str)
 def test_the_gap_is_yes_minus_no(subject: Subject, batching: dict[str, Any]) -> None:
-    assert_gaps_equal(subject.model.rerank(PAIRS, output="gap", **batching), subject.gaps)
+    assert_margins_equal(subject.model.rerank(PAIRS, output="margin", **batching), subject.gaps)
 
 
 def test_the_probability_is_that_of_the_formula(subject: Subject) -> None:
@@ -103,8 +103,8 @@ def test_the_probability_is_that_of_the_formula(subject: Subject) -> None:
 def test_neither_order_nor_company_nor_batching_matters(
     subject: Subject, rows: list[int], batching: dict[str, Any]
 ) -> None:
-    gaps = subject.model.rerank([PAIRS[row] for row in rows], output="gap", **batching)
-    assert_gaps_equal(gaps, subject.gaps[rows])
+    gaps = subject.model.rerank([PAIRS[row] for row in rows], output="margin", **batching)
+    assert_margins_equal(gaps, subject.gaps[rows])
 
 
 def test_many_lengths(subject: Subject) -> None:
@@ -112,7 +112,7 @@ def test_many_lengths(subject: Subject) -> None:
     sequences = subject.model.pair_ids(pairs)
     assert len({len(ids) for ids in sequences}) == len(pairs)
     expected, _ = plain_scores(subject.base, sequences, rows=25)
-    assert_gaps_equal(subject.model.rerank(pairs, output="gap"), expected)
+    assert_margins_equal(subject.model.rerank(pairs, output="margin"), expected)
 
 
 def test_a_document_of_ten_thousand_tokens_whole() -> None:
@@ -123,7 +123,7 @@ def test_a_document_of_ten_thousand_tokens_whole() -> None:
     sequences = model.pair_ids(pairs)
     assert all(10_000 < len(ids) < 12_000 for ids in sequences)
     expected, _ = plain_scores(base, sequences, rows=1)
-    assert_gaps_equal(model.rerank(pairs, output="gap"), expected)
+    assert_margins_equal(model.rerank(pairs, output="margin"), expected)
 
 
 WINDOW = {"use_sliding_window": True, "sliding_window": 32, "layer_types": ["full_attention", "sliding_attention"]}
@@ -157,7 +157,7 @@ class TestFamilies:
         expected, _ = plain_scores(base, sequences)
         assert np.ptp(expected) > 0.1
         for batching in BATCHINGS:
-            assert_gaps_equal(model.rerank(PAIRS, output="gap", **batching), expected)
+            assert_margins_equal(model.rerank(PAIRS, output="margin", **batching), expected)
 
     def test_a_window_changes_the_formula(self) -> None:
         gaps = []
@@ -204,7 +204,7 @@ class TestOwnWays:
         model = UnimodelForExp1(base, PromptConfig(), MAX_LENGTH)
         expected, _ = plain_scores(base, model.pair_ids(PAIRS), rows=1)
         assert np.ptp(expected) > 0.03
-        np.testing.assert_allclose(model.rerank(PAIRS, output="gap"), expected, atol=2e-5)
+        np.testing.assert_allclose(model.rerank(PAIRS, output="margin"), expected, atol=2e-5)
 
     @pytest.mark.parametrize(
         ("kind", "settings", "words"),
@@ -252,5 +252,5 @@ class TestBundledModel:
         assert max(map(len, sequences)) == 80  # one is truncated
         expected, _ = plain_scores(base, sequences)
         assert np.ptp(expected) > 1
-        assert_gaps_equal(model.rerank(self.PAIRS, output="gap", token_budget=10**6), expected)
-        assert_gaps_equal(model.rerank(self.PAIRS[::-1], output="gap", batch_size=3)[::-1], expected)
+        assert_margins_equal(model.rerank(self.PAIRS, output="margin", token_budget=10**6), expected)
+        assert_margins_equal(model.rerank(self.PAIRS[::-1], output="margin", batch_size=3)[::-1], expected)

@@ -77,8 +77,8 @@ class TestRealModel:
         assert base_layers(ModelConfig(base=BUNDLED_ID)) == layer_kinds(base.model.config)
         assert base.tokenizer.convert_tokens_to_ids(["yes", "no"]) == [10407, 4607]
         pairs = [("capital of France", "Paris is the capital of France."), ("capital of France", "")]
-        together = model.rerank(pairs, output="gap")
-        alone = [model.rerank([pair], output="gap")[0] for pair in pairs]
+        together = model.rerank(pairs, output="margin")
+        alone = [model.rerank([pair], output="margin")[0] for pair in pairs]
         np.testing.assert_allclose(together, alone, rtol=1e-3, atol=1e-3)
         assert model.encode(["Paris"]).shape == (1, 576)
         assert capfd.readouterr() == ("", "")

@@ -57,7 +57,7 @@ def test_the_code_on_the_card_gives_the_same_scores_and_vectors(
 
     exec(blocks[0].partition("\n```\n")[0], there)
     scores = [there["score"](query, document) for query, document in PAIRS]
-    assert scores == pytest.approx(ours.rerank(PAIRS, output="gap").tolist(), abs=1e-3)
+    assert scores == pytest.approx(ours.rerank(PAIRS, output="margin").tolist(), abs=1e-3)
 
     exec(blocks[1].partition("\n```\n")[0], there)
     prompt = experiment.prompt

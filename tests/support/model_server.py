@@ -224,7 +224,7 @@ class ModelServer:
 
     def _margins(self, query: str, documents: Sequence[str]) -> list[float]:
         with self.lock:
-            return list(map(float, self.model.rerank([(query, text) for text in documents], output="gap")))
+            return list(map(float, self.model.rerank([(query, text) for text in documents], output="margin")))
 
     def _vectors(self, texts: Sequence[str]) -> list[list[float]]:
         with self.lock:

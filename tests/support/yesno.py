@@ -38,7 +38,7 @@ def plain_scores(base: BaseModel, sequences: Sequence[list[int]], rows: int = 4)
     return (logits[:, 1] - logits[:, 0]).numpy(), probabilities.numpy()
 
 
-def assert_gaps_equal(found: Scores, expected: Scores) -> None:
+def assert_margins_equal(found: Scores, expected: Scores) -> None:
     """As exact as float32 allows for sums in another order."""
     assert found.shape == expected.shape
     assert found.dtype == np.float32

@@ -121,7 +121,7 @@ class TestOneModelOfBothTasks:
         self, base: BaseModel, gpu: FakeGPU, order: str, first_layer: int, packs: bool
     ) -> None:
         model = model_on(gpu, base, order, first_layer, packs)
-        assert model.rerank(PAIRS, output="gap", token_budget=300).shape == (len(PAIRS),)
+        assert model.rerank(PAIRS, output="margin", token_budget=300).shape == (len(PAIRS),)
         assert gpu.waits == {"batching.fetch": 1}
 
     def test_vectors_of_many_batches_are_fetched_together(

@@ -104,7 +104,7 @@ class UnimodelForExp1(nn.Module):
         self,
         pairs: Sequence[tuple[str, str]],
         *,
-        output: Literal["probability", "gap"] = "probability",
+        output: Literal["probability", "margin"] = "probability",
         instruction: str | None = None,
         token_budget: int | None = None,
         batch_size: int | None = None,
@@ -114,7 +114,7 @@ class UnimodelForExp1(nn.Module):
 
         Args:
             pairs: N pairs of texts.
-            output: P(yes) in [0, 1], or the margin (``"gap"``), which orders pairs whose P(yes) rounds to 1.
+            output: P(yes) in [0, 1], or the margin (``"margin"``), which orders pairs whose P(yes) rounds to 1.
             instruction: replaces the prompt's.
             token_budget: tokens of one forward pass; by default what suits the device.
             batch_size: pairs of one forward pass, instead of the budget.
@@ -125,7 +125,7 @@ class UnimodelForExp1(nn.Module):
         """
         sequences = self.pair_ids(pairs, instruction)
         margins = self.rerank_ids(sequences, token_budget=token_budget, batch_size=batch_size, advance=advance)
-        return margins if output == "gap" else torch.sigmoid(torch.from_numpy(margins)).numpy()
+        return margins if output == "margin" else torch.sigmoid(torch.from_numpy(margins)).numpy()
 
     def rerank_ids(
         self,

@@ -120,7 +120,7 @@ class TestCrossEncoder:
         wrapped = MTEBCrossEncoderWrapper(model, name="rank_only_r8", identity=IDENTITY)
         scores = wrapped.predict(loader(QUERIES), loader(TEXTS), **task)
         pairs = list(zip(QUERIES, TEXTS, strict=True))
-        np.testing.assert_array_equal(scores, model.rerank(pairs, output="gap"))
+        np.testing.assert_array_equal(scores, model.rerank(pairs, output="margin"))
 
     @pytest.mark.parametrize("template", ["qwen3", "chat"])
     def test_the_instruction_of_the_task_is_in_the_prompt(self, task: dict[str, Any], template: str) -> None:
@@ -135,7 +135,7 @@ class TestCrossEncoder:
             (TaskPrompts(MTEBConfig(prompts={"query": "Instruct: Weigh.\nQuery:"})), "Weigh."),
         ):
             scores = MTEBCrossEncoderWrapper(model, prompts=prompts).predict(loader(QUERIES), loader(TEXTS), **task)
-            np.testing.assert_array_equal(scores, model.rerank(pairs, output="gap", instruction=instruction))
+            np.testing.assert_array_equal(scores, model.rerank(pairs, output="margin", instruction=instruction))
         written = tiny_base().tokenizer.decode(model.pair_ids(pairs[:1], own)[0])
         assert own in written
         assert "Judge." not in written
@@ -148,7 +148,7 @@ class TestCrossEncoder:
         ]
         asked: Any = DataLoader(rows, batch_size=2)  # type: ignore[arg-type]
         expected = [
-            model.rerank([pair], output="gap", instruction=own)[0]
+            model.rerank([pair], output="margin", instruction=own)[0]
             for pair, own in zip(zip(QUERIES, TEXTS, strict=True), given, strict=True)
         ]
         scores = MTEBCrossEncoderWrapper(model, prompts=TaskPrompts(MTEBConfig())).predict(asked, loader(TEXTS), **task)

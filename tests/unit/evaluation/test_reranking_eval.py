@@ -63,7 +63,7 @@ class TestModels:
         assert (made.run, made.scores, made.first_stage) == (raw.run, raw.scores, raw.first_stage)
         texts = [(COLLECTION.queries[q], COLLECTION.corpus[d].full_text) for q, gaps in raw.run.items() for d in gaps]
         gaps = [gap for gaps in raw.run.values() for gap in gaps.values()]
-        np.testing.assert_allclose(gaps, unimodel.rerank(texts, output="gap"), atol=1e-4)
+        np.testing.assert_allclose(gaps, unimodel.rerank(texts, output="margin"), atol=1e-4)
         assert raw.items == len(gaps) > 20
         assert raw.seconds > 0
 
@@ -117,7 +117,7 @@ class TestModels:
                 logits = adapted(input_ids=torch.tensor([ids])).logits[0, -1]
             expected.append(float(logits[base.tokenizer.convert_tokens_to_ids("yes")]))
             expected[-1] -= float(logits[base.tokenizer.convert_tokens_to_ids("no")])
-        gaps = model.rerank([("cat", "the cat sat"), ("cat", "")], output="gap")
+        gaps = model.rerank([("cat", "the cat sat"), ("cat", "")], output="margin")
         np.testing.assert_allclose(gaps, expected, atol=1e-5)
 
     def test_the_model_is_left_as_it_was(self, config: Experiment, folder: Path) -> None:

@@ -23,7 +23,7 @@ UPPER = LoraConfig(first_layer=2)
 
 
 def gaps(base: BaseModel) -> Any:
-    return UnimodelForExp1(base, PromptConfig(), 256).rerank(PAIRS, output="gap")
+    return UnimodelForExp1(base, PromptConfig(), 256).rerank(PAIRS, output="margin")
 
 
 def trained_adapter(folder: Path, config: LoraConfig = UPPER) -> Any:

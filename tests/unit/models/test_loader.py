@@ -42,7 +42,7 @@ def trained(folder: Path, **evaluation: Any) -> UnimodelForExp1:
 
 
 def gaps(model: UnimodelForExp1) -> Any:
-    return model.rerank(PAIRS, output="gap")
+    return model.rerank(PAIRS, output="margin")
 
 
 def test_merged_adapters_score_as_adapters_do(folder: Path) -> None:

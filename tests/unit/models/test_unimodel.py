@@ -65,12 +65,12 @@ class TestRerank:
 
     def test_the_bias_of_the_output_layer_counts(self) -> None:
         base = tiny_base()
-        without = UnimodelForExp1(base, PROMPT, 128).rerank(PAIRS, output="gap")
+        without = UnimodelForExp1(base, PROMPT, 128).rerank(PAIRS, output="margin")
         yes, no = base.tokenizer.convert_tokens_to_ids(["yes", "no"])
         bias = torch.zeros(base.model.lm_head.weight.shape[0])
         bias[yes], bias[no] = 1.5, -0.25
         base.model.lm_head.bias = torch.nn.Parameter(bias, requires_grad=False)
-        gaps = UnimodelForExp1(base, PROMPT, 128).rerank(PAIRS, output="gap")
+        gaps = UnimodelForExp1(base, PROMPT, 128).rerank(PAIRS, output="margin")
         np.testing.assert_allclose(gaps, without + 1.75, atol=1e-5)
 
     def test_progress_is_told_in_pairs(self, model: UnimodelForExp1) -> None:
@@ -138,10 +138,10 @@ class TestModes:
         model = UnimodelForExp1(base, PROMPT, 128)
         assert model.dtype == torch.bfloat16
         assert model.device == torch.device("cpu")
-        gaps = torch.tensor(model.rerank(PAIRS, output="gap"))
+        gaps = torch.tensor(model.rerank(PAIRS, output="margin"))
         assert gaps.dtype == torch.float32
         assert not torch.equal(gaps, gaps.bfloat16().float())  # finer than bfloat16 can tell
-        exact = tiny_unimodel().rerank(PAIRS, output="gap")
+        exact = tiny_unimodel().rerank(PAIRS, output="margin")
         np.testing.assert_allclose(gaps, exact, atol=0.15 * np.abs(exact).max())
         np.testing.assert_allclose(np.linalg.norm(model.encode(TEXTS), axis=1), 1, atol=1e-6)
 
@@ -170,7 +170,7 @@ def reranked(kind: str, **settings: Any) -> tuple[Any, int]:
     base = BaseModel(tiny_model(kind, **settings).eval(), tiny_tokenizer(), "tiny@1")
     model = UnimodelForExp1(base, PromptConfig(template="plain", instruction="Judge"), 128).eval()
     tokens = counted(base.model)
-    return model.rerank(WINDOW_PAIRS, output="gap"), sum(tokens)
+    return model.rerank(WINDOW_PAIRS, output="margin"), sum(tokens)
 
 
 @pytest.mark.parametrize("kind", ["mistral", "qwen2"])

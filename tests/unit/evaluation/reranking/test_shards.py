@@ -141,7 +141,7 @@ class TestScore:
         model, shards = tiny_unimodel(order), cut(order=order)
         texts = [(COLLECTION.queries[q], COLLECTION.corpus[d].full_text) for shard in shards for q, d in shard]
         found = score(model, shards)
-        np.testing.assert_allclose(found.scores, model.rerank(texts, output="gap"), atol=1e-4)
+        np.testing.assert_allclose(found.scores, model.rerank(texts, output="margin"), atol=1e-4)
         assert found.seconds > 0
         assert score(model, []).scores == []
 

@@ -162,6 +162,6 @@ class TestMTEB:
         texts = [(RANKED.queries[query], RANKED.corpus[document].full_text)
                  for query, documents in run.items() for document in documents]  # fmt: skip
         answered = [score for documents in run.values() for score in documents.values()]
-        assert answered == pytest.approx(server.model.rerank(texts, output="gap").tolist(), abs=1e-5)
+        assert answered == pytest.approx(server.model.rerank(texts, output="margin").tolist(), abs=1e-5)
         assert found.identity.base_model == model.identity
         assert found.provenance.usage["requests"] == len(server.asked) - 2  # the first two ask about the probe pairs
