@@ -67,7 +67,7 @@ def biencoder(data: Path, out: Path, **changes: Any) -> Training:
 
 
 def cross_encoder(data: Path, out: Path, **changes: Any) -> Training:
-    encoder, topics = data / "encoder", data / "topics"
+    encoder, topics = data / "cross_encoder", data / "lists"  # a bi-encoder and a head have others
     if not encoder.exists():
         save_tiny_encoder(encoder)
         topics_folder(topics, {"train": 24, "dev": 6, "test": 6})
