@@ -111,7 +111,7 @@ class TestBadInput:
         trainer.fit()
         weight = trainer.last_dir / "2_Dense" / "model.safetensors"
         weight.write_bytes(weight.read_bytes()[:-4] + b"\0\0\0\1")
-        with pytest.raises(DataError, match="weights differ from the manifest"):
+        with pytest.raises(DataError, match="safetensors: differs from the manifest"):
             toy_training(tmp_path, epochs=1).fit()
 
     def test_a_base_that_has_a_linear_layer(self, tmp_path: Path) -> None:

@@ -144,8 +144,7 @@ def evaluate_embedding_collection(
     level = collection.relevance_level
     scores = score_run(collection.qrels, outcome.run, relevance_level=level)
     scores = replace(scores, unjudged_queries=collection.unjudged_queries)
-    own: dict[str, Any] = {"qrels": collection.qrels, "queries": collection.queries, "relevance_level": level}
-    return replace(outcome, scores=scores, **own)
+    return replace(outcome, scores=scores, qrels=collection.qrels, queries=collection.queries, relevance_level=level)
 
 
 def task_at_hand(task: AbsTask) -> AbsTask | None:

@@ -19,7 +19,7 @@ from unimoe.evaluation.reranking.rerankers import as_reranker, ties_note, trunca
 from unimoe.evaluation.reranking.shards import Candidates, Reranker, ShardStore, rerank_run
 from unimoe.evaluation.spec import Outcome
 from unimoe.evaluation.tiers.datasets import LoadedDataset, chosen_datasets, failure_line, known_tier, tier_datasets
-from unimoe.metrics.scoring import suite_averages
+from unimoe.metrics.scoring import score_run, suite_averages
 from unimoe.models.embedder import Advance
 
 
@@ -129,6 +129,7 @@ def rerank_collection(
     truncated = sorted(reranker.truncated_queries(collection.queries))
     notes = [truncation_note(collection.name, truncated)] if truncated else []
     notes += [*filter(None, [ties_note(collection.name, run)]), *reranker.notes(run, found.usage)]
+    before = score_run(collection.qrels, candidates, relevance_level=collection.relevance_level) if ordered else None
     return Outcome.of_run(
         collection,
         run,
@@ -136,7 +137,7 @@ def rerank_collection(
         items=len(found.scores),
         seconds=found.seconds,
         token_budget=found.token_budget,
-        first_stage=Outcome.of_run(collection, candidates, main_metric).scores if ordered else None,
+        first_stage=before,
         queries_without_candidates=sorted(query for query in collection.qrels if not candidates.get(query)),
         truncated_queries=truncated,
         notes=notes,

@@ -173,14 +173,15 @@ class UnimodelForExp1(nn.Module):
             return not bool(self._batched.padded_states([sequences[index]]).isfinite().all())
 
         reason = "the score is not finite; try model.dtype float32, or another checkpoint"
-        training = self.model.training
+        training = [module for module in self.model.modules() if module.training]
         self.model.eval()
         try:
             states = self._batched.states(sequences, token_budget, batch_size)
             values = ((batch, head(found)) for batch, found in states)
             outputs = gather(len(sequences), values, reason, advance, spoils)
         finally:
-            self.model.train(training)
+            for module in training:
+                module.training = True
         if outputs is None:
             return head(self._yes_minus_no.new_empty(0, len(self._yes_minus_no))).cpu()
         return outputs

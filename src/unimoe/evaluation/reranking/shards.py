@@ -51,7 +51,7 @@ class ShardScores:
 
     Attributes:
         scores: of each pair, in the order of the pairs.
-        seconds: time of scoring, of all workers together.
+        seconds: time of scoring; the sum over the shards that threads score at a time, the mean over workers.
         token_budget: tokens of one forward pass, the fewest of all workers; None where pairs are counted instead.
         usage: what a server was paid for them, by name; that of stored shards included.
     """
@@ -208,10 +208,11 @@ def cut_pairs(collection: Collection, candidates: Candidates, how: Cut) -> list[
     a shard ends with the group that brings its text to its size.
     """
     order, size = how
-    pairs = candidate_pairs(collection, candidates)
+    pairs = list(candidate_pairs(collection, candidates))
     if order == "length":
-        lengths = {pair: sum(map(len, texts)) for pair in pairs for texts in pair_texts(collection, [pair])}
-        return [list(part) for part in batches(sorted(lengths, key=lambda pair: -lengths[pair]), size)]
+        lengths = [sum(map(len, texts)) for texts in pair_texts(collection, pairs)]
+        longest_first = sorted(range(len(pairs)), key=lambda index: -lengths[index])
+        return [[pairs[index] for index in part] for part in batches(longest_first, size)]
     groups: dict[str, list[Pair]] = {}
     for pair in pairs:
         groups.setdefault(pair[order == "document_first"], []).append(pair)

@@ -122,7 +122,15 @@ def chosen_datasets(
 
 def _dataset(experiment: Experiment | DenseExperiment, collection: str, split: str, max_queries: int | None) -> Dataset:
     own = experiment.evaluation
-    return Dataset(collection, split, own.depth, own.bm25, None, None, max_queries, own.first_stage, own.fusion)
+    return Dataset(
+        collection,
+        split,
+        depth=own.depth,
+        bm25=own.bm25,
+        max_queries=max_queries,
+        first_stage=own.first_stage,
+        fusion=own.fusion,
+    )
 
 
 def splits_by_name(names: Iterable[str]) -> dict[str, str]:

@@ -6,6 +6,7 @@ import asyncio
 import os
 import re
 import threading
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
@@ -46,7 +47,7 @@ class Client:
         parts = urlsplit(url)
         self.host = f"{parts.netloc}{parts.path}".rstrip("/")
         self.url, self.settings = f"{parts.scheme}://{self.host}", settings
-        self.usage: dict[str, float] = {}
+        self.usage: Counter[str] = Counter()
         try:
             from unimoe.models.served.connection import Connection
         except ImportError as error:
@@ -80,7 +81,7 @@ class Client:
             raise InputError(0, self.named(str(error))) from None
         usage = _usage(answer, self.settings)
         with self._counting:
-            add_usage(self.usage, usage)
+            self.usage.update(usage)
         return values, usage
 
     def ask_all(
@@ -129,12 +130,6 @@ class Estimate:
 def estimate(requests: int, tokens: float, settings: ServedConfig, searches: int = 0) -> Estimate:
     """Return an estimate with its price."""
     return Estimate(requests, round(tokens), _price(tokens, searches, settings))
-
-
-def add_usage(total: dict[str, float], usage: Usage) -> None:
-    """Add amounts to a total, by name."""
-    for name, amount in usage.items():
-        total[name] = total.get(name, 0.0) + amount
 
 
 def usage_text(usage: Usage) -> str:

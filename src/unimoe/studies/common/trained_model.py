@@ -7,7 +7,7 @@ from typing import Any, Literal, TypeVar
 
 from unimoe.config.base import Section
 from unimoe.core.errors import DataError
-from unimoe.core.io import changed_file, hash_file, hash_files, hash_parts, read_json, write_json
+from unimoe.core.io import changed_file, hash_files, hash_parts, read_json, write_json
 from unimoe.results import TrainingBudget
 
 MANIFEST = "unimoe.json"
@@ -21,7 +21,7 @@ class TrainedModel(Section):
         base_model: identity of the base, ``id@hash``.
         fingerprint: content hash of everything that determined the training.
         weights_hash: content hash of the weights in the folder.
-        files: content hash of each file of the model; empty in folders that were written without.
+        files: content hash of each file of the model.
         training: steps, examples and tokens.
         config: the configuration of the training.
     """
@@ -32,7 +32,7 @@ class TrainedModel(Section):
     base_model: str
     fingerprint: str
     weights_hash: str
-    files: dict[str, str] = {}  # noqa: RUF012 - pydantic copies it
+    files: dict[str, str]
     training: TrainingBudget
     config: dict[str, Any]
 
@@ -42,7 +42,9 @@ T = TypeVar("T", bound=TrainedModel)
 
 def write_trained(folder: Path, kind: type[T], **fields: Any) -> T:
     """Write the manifest of the model in a folder, which completes it; ``fields`` lack the hashes of its files."""
-    manifest = kind(**fields, weights_hash=_weights_hash(folder), files=hash_files(folder, but=["README.md"]))
+    files = hash_files(folder, but=["README.md"])
+    weights = hash_parts(content for name, content in files.items() if name.endswith(".safetensors"))
+    manifest = kind(**fields, weights_hash=weights, files=files)
     write_json(folder / MANIFEST, manifest.model_dump())
     return manifest
 
@@ -57,12 +59,6 @@ def read_trained(folder: Path, kind: type[T], name: str) -> T:
     if not path.is_file():
         raise DataError(f"{folder}: no whole {name}, {MANIFEST} is missing; delete it and train again")
     manifest = read_json(path, kind, "train again with this unimoe")
-    if _weights_hash(folder) != manifest.weights_hash:
-        raise DataError(f"{folder}: weights differ from the manifest (damaged or replaced); train again")
     if file := changed_file(folder, manifest.files):
         raise DataError(f"{file}: differs from the manifest (damaged or replaced); train again")
     return manifest
-
-
-def _weights_hash(folder: Path) -> str:
-    return hash_parts(hash_file(file) for file in sorted(folder.rglob("*.safetensors")))

@@ -23,7 +23,7 @@ from unimoe.studies.common.pool_results import RerankingPools
 from unimoe.studies.cross_encoder.config import CrossEncoderConfig
 from unimoe.studies.cross_encoder.training.data import CrossEncoderData, load_cross_encoder_data
 from unimoe.studies.cross_encoder.training.lists import fit_for, warnings_for
-from unimoe.studies.cross_encoder.training.trainer import CrossEncoderTraining
+from unimoe.studies.cross_encoder.training.trainer import CrossEncoderManifest, CrossEncoderTraining
 
 
 def training_of(config: CrossEncoderConfig, data: CrossEncoderData, device: torch.device) -> CrossEncoderTraining:
@@ -41,6 +41,7 @@ def report_first_stage(
 
 def report_trained(
     training: CrossEncoderTraining,
+    manifest: CrossEncoderManifest,
     pools: RerankingPools,
     given: Sequence[str],
     advance: Callable[[int], None],
@@ -49,13 +50,13 @@ def report_trained(
 ) -> EvalResult:
     """Write the result of a finished training on one set, unless it exists; a killed reranking is resumed.
 
-    ``advance`` is called with the number of pairs scored. ``paired`` is recorded: whether trainings of one seed share
-    the order of the data and the first weights.
+    ``manifest`` is the one that ``training.fit()`` returned. ``advance`` is called with the number of pairs scored.
+    ``paired`` is recorded: whether trainings of one seed share the order of the data and the first weights.
 
     Raises:
         DataError: the place of a result is taken by another evaluation, or a score is not finite.
     """
-    config, device, manifest = training.config, training.device, training.fit()
+    config, device = training.config, training.device
     store, max_length = ResultStore(Path(config.output_dir), given), config.model.max_length
     prompt = {"pair": "query, document", "max_length": max_length}
     spec = pools.spec(
@@ -108,7 +109,7 @@ def train_and_evaluate(config: CrossEncoderConfig, device: torch.device, given: 
     for pools in data.test:
         with steps.step(f"reranking {pools.dataset}", pools.pairs) as step:
             before = report_first_stage(config, pools, given, manifest.config).aggregate
-            after = report_trained(training, pools, given, step.advance).aggregate
+            after = report_trained(training, manifest, pools, given, step.advance).aggregate
         for metric in ("map", "mrr@10", "ndcg@10"):
             gain = f"{after[metric] - before[metric]:+.4f} over BM25"
             stdout.print(f"{pools.dataset}  {metric:<8}{after[metric]:.4f} ({gain})", soft_wrap=True)

@@ -67,7 +67,8 @@ class CrossEncoderFamily(Family[CrossEncoderConfig, CrossEncoderTraining]):
     def test(self, training: CrossEncoderTraining, arm: str, advance: Advance) -> float:
         """Rerank the test sets."""
         paired = self._draws(training.config) == self._draws(self.base)
-        found = [report_trained(training, one, self.given, advance, paired=paired) for one in self.data.test]
+        manifest = training.fit()
+        found = [report_trained(training, manifest, one, self.given, advance, paired=paired) for one in self.data.test]
         return sum(one.aggregate["ndcg@10"] for one in found) / len(found)
 
     def test_to_dev(self, training: CrossEncoderTraining) -> float:

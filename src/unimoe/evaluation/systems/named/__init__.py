@@ -85,8 +85,16 @@ class Naming:
 
     def reranker(self, name: str, load: Callable[[], Any], identity: str, prompt: str) -> System:
         """Return the system of a model that reranks by a prompt of its own, which is loaded once."""
-        own: dict[str, Any] = {"tasks": ("reranking",), "instructed": False}
-        return System(self.arm_of(name), self.experiment, cache(load), identity, prompt, self.dtype_name, **own)
+        return System(
+            self.arm_of(name),
+            self.experiment,
+            cache(load),
+            identity,
+            prompt,
+            self.dtype_name,
+            tasks=("reranking",),
+            instructed=False,
+        )
 
     def with_own_prefixes(self) -> Naming:
         """Return the same, with no instruction of MTEB's before texts to embed unless the experiment sets one."""
@@ -132,8 +140,8 @@ def default_experiment(name: str, overrides: tuple[str, ...] = ()) -> Experiment
     """Return the settings of a model that comes without a config: those of the shipped one, and the model's prompt."""
     kind, rest = _split(name)
     based = kind in ADDRESSES and any(text.startswith("model.base=") for text in overrides)
-    own: dict[str, Any] = {"name": "models", "model": {"base": rest}, "prompt": {}, "lora": {}}
-    raw = read_yaml(find_config(Path(_SETTINGS))) | own
+    raw = read_yaml(find_config(Path(_SETTINGS)))
+    raw |= {"name": "models", "model": {"base": rest}, "prompt": {}, "lora": {}}
     if kind == YES_NO or rest == BUNDLED_ID or based:
         given = overridden({"model": raw["model"]}, [text for text in overrides if text.startswith("model.")])
         raw["prompt"] = default_prompt(model_type(parse_config(Experiment, raw | given, OPTION).model)).settings
