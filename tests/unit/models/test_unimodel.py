@@ -122,6 +122,13 @@ class TestModes:
         assert model.training
         assert not torch.equal(model.last_states(ids), model.last_states(ids))
 
+    def test_parts_that_alone_are_in_training_stay_so(self) -> None:
+        model = with_dropout()
+        model.model.training = False  # the root alone: its dropout still trains
+        before = [module.training for module in model.modules()]
+        model.encode(["a text"])
+        assert [module.training for module in model.modules()] == before
+
     def test_gradients_flow_to_the_adapters_and_to_nothing_else(self) -> None:
         base = tiny_base()
         adapters = adapter_parameters(add_lora(base, LoraConfig(), seed=0))
