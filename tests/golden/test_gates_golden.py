@@ -11,12 +11,10 @@ from scipy import stats
 from support.gates import DIFFERENCE, INTERFERENCE, both, clear_gap, register
 from support.results import make_result, simulate
 
-from unimoe.analysis.gates.definitions import load_gates
 from unimoe.analysis.gates.judging import Judgment, judge
 from unimoe.analysis.gates.output import gate_lines, gates_as_json
 from unimoe.analysis.gates.registration import default_looks
 from unimoe.analysis.statistics.sequential import confidence_at_looks
-from unimoe.core.errors import DataError
 from unimoe.results.folder import Results
 
 TOST = DIFFERENCE | {"kind": "equivalence", "margin": 0.02}
@@ -56,6 +54,7 @@ def test_tir_over_paired_seeds_is_the_test_of_the_contrast_at_the_cutoff(tmp_pat
 @pytest.mark.parametrize(
     ("looks", "at_90", "at_95"),
     [  # calibrated twice with 400,000 paths each, by other code
+        ((3,), 0.9, 0.95),
         ((3, 6), 0.940, 0.972),
         ((4, 8), 0.939, 0.971),
         ((3, 5, 8), 0.954, 0.979),
@@ -71,10 +70,6 @@ def test_each_look_asks_for_the_confidence_that_simulations_found(
     assert confidence_at_looks(looks, 0.95) == pytest.approx(at_95, abs=0.0011)
 
 
-def test_one_look_asks_for_no_more_than_the_gate() -> None:
-    assert confidence_at_looks((3,), 0.9) == 0.9
-
-
 def test_later_seeds_do_not_change_a_label(tmp_path: Path) -> None:
     """Seeds 3 and 4 lose all that the first three had won: they came after the label."""
     specialist, joint = (np.asarray(rows) for rows in _scores(clear_gap(-0.1, seeds=5)))
@@ -88,28 +83,31 @@ def test_later_seeds_do_not_change_a_label(tmp_path: Path) -> None:
     assert judge(both(specialist, joint), register(tmp_path, **INTERFERENCE), "it").label != "PASS"
 
 
-@pytest.mark.parametrize(("seeds", "look", "words"), [(3, 3, "the next look is at 5"), (4, 3, "5 seeds"), (5, 5, "8")])
+@pytest.mark.parametrize(
+    ("looks", "seeds", "look", "words"),
+    [
+        ([3, 5, 8], 2, 2, "the first look is at 3 seeds, and here are 2"),
+        ([3, 5, 8], 3, 3, "the next look is at 5"),
+        ([3, 5, 8], 4, 3, "the next look is at 5"),
+        ([3, 5, 8], 5, 5, "the next look is at 8"),
+        ([3, 5], 12, 5, "the last look, at 5 seeds, is over"),
+    ],
+)
 def test_without_a_label_it_is_judged_at_the_last_look_so_far(
-    tmp_path: Path, seeds: int, look: int, words: str
+    tmp_path: Path, looks: list[int], seeds: int, look: int, words: str
 ) -> None:
-    found = judge(_undecided(seeds), register(tmp_path, **INTERFERENCE | {"looks": [3, 5, 8]}), "it")
+    found = judge(_undecided(seeds), register(tmp_path, **INTERFERENCE | {"looks": looks}), "it")
     assert (found.label, found.look, len(found.found.seeds[0])) == ("INCONCLUSIVE", look, look)
     assert words in _text(found)
-    assert found.outlook is not None
-    assert sum(found.outlook.chances.values()) == pytest.approx(1.0)
-
-
-def test_the_last_look_without_a_label_is_final(tmp_path: Path) -> None:
-    found = judge(_undecided(12), register(tmp_path, **INTERFERENCE | {"looks": [3, 5]}), "it")
-    assert (found.label, found.look, found.outlook) == ("INCONCLUSIVE", 5, None)
-    assert "the last look, at 5 seeds, is over" in _text(found)
-    assert "measure more" not in _text(found)
-
-
-def test_before_the_first_look_nothing_is_decided(tmp_path: Path) -> None:
-    found = judge(clear_gap(-0.1, seeds=2), register(tmp_path, **INTERFERENCE | {"looks": [3, 5]}), "it")
-    assert found.label == "INCONCLUSIVE"
-    assert "the first look is at 3 seeds, and here are 2" in _text(found)
+    (facts,) = gates_as_json(None, [found], [found])["gates"]
+    assert (facts["look"], facts["label_confidence"]) == (look, confidence_at_looks(tuple(looks), 0.90))
+    if look == looks[-1]:
+        assert (found.outlook, facts["outlook"]) == (None, None)
+        assert "measure more" not in _text(found)
+    else:
+        assert found.outlook is not None
+        assert sum(found.outlook.chances.values()) == pytest.approx(1.0)
+        assert facts["outlook"]["looks"] == tuple(later for later in looks if later > look)
 
 
 def test_a_look_skips_no_registered_seed(tmp_path: Path) -> None:
@@ -121,49 +119,11 @@ def test_a_look_skips_no_registered_seed(tmp_path: Path) -> None:
     assert (found.label, found.found.seeds) == ("INCONCLUSIVE", ((0,), (0,)))
 
 
-def test_a_difference_is_judged_at_looks_too(tmp_path: Path) -> None:
-    gate = register(tmp_path, **DIFFERENCE | {"kind": "non_inferiority", "looks": [3, 5]})
-    assert judge(clear_gap(-0.1, seeds=5), gate, "it").label == "FAIL"
-
-
-def test_json_has_the_look_and_what_it_asks(tmp_path: Path) -> None:
-    gate = register(tmp_path, **INTERFERENCE | {"looks": [3, 5, 8]})
-    found = judge(_undecided(3), gate, "it")
-    (facts,) = gates_as_json(gate, [found], [found])["gates"]
-    assert (facts["look"], facts["label_confidence"], facts["gate"]["looks"]) == (3, 0.954, [3, 5, 8])
-    assert facts["outlook"]["looks"] == [5, 8]
-
-
-@pytest.mark.parametrize(
-    ("change", "words"),
-    [
-        ({"looks": [5, 3]}, "does not ascend"),
-        ({"looks": [3, 3]}, "does not ascend"),
-        ({"looks": [1, 3]}, "looks"),
-        ({"looks": [3, 5], "seeds": [0, 1, 2]}, "the last look is at 5 seeds, but only 3 are registered"),
-        ({"looks": [3, 5], "estimand": "queries"}, "looks count seeds"),
-    ],
-)
-def test_impossible_looks_are_refused(tmp_path: Path, change: dict[str, Any], words: str) -> None:
-    with pytest.raises(DataError, match=words):
-        register(tmp_path, **INTERFERENCE | change)
-
-
-def test_a_gate_that_misses_seeds_is_advisory(tmp_path: Path) -> None:
-    gate = register(tmp_path, **INTERFERENCE | {"seeds": [0, 1, 2, 3, 4]})
-    found = judge(clear_gap(-0.1), gate, "it")
-    assert (found.verdict, found.exit_code) == ("ADVISORY PASS", 12)
-
-
 @pytest.mark.parametrize(
     ("seeds", "looks"), [(4, None), (5, [3, 5]), (6, [3, 6]), (7, [3, 5, 7]), (8, [3, 5, 8]), (10, [3, 5, 10])]
 )
 def test_experiments_of_five_seeds_or_more_look_before_their_end(seeds: int, looks: list[int] | None) -> None:
     assert default_looks(seeds) == looks
-
-
-def test_the_shipped_gate_stays_without_looks() -> None:
-    assert all(gate.looks is None for gate in load_gates(Path("gates/kill_gate")).gates.values())
 
 
 def _undecided(seeds: int) -> Results:

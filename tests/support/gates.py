@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +11,8 @@ import yaml
 from numpy.typing import NDArray
 from support.results import make_result
 
-from unimoe.analysis.gates.definitions import Registration, load_gates
+from unimoe.analysis.gates.definitions import Gate, Registration, load_gates
+from unimoe.analysis.gates.scores import GateScores, Runs
 from unimoe.results import EvalResult
 from unimoe.results.folder import Results
 
@@ -58,3 +59,12 @@ def clear_gap(gap: float, seeds: int = 3, **given: Any) -> Results:
     noise = rng.normal(0.0, 0.0005, (2, seeds, 20))
     noise -= noise.mean(axis=(1, 2), keepdims=True)
     return both(base + noise[0], base + gap + noise[1], **given)
+
+
+def scores_of(gate: Gate, datasets: Mapping[str, tuple[Matrix, Matrix]], *, paired: bool = False) -> GateScores:
+    """What a gate judges, of the specialist's and the joint arm's scores, ``(seeds, queries)``, by dataset."""
+    by_dataset = {}
+    for dataset, arms in datasets.items():
+        first, second = (Runs(tuple(range(len(rows))), np.asarray(rows)) for rows in arms)
+        by_dataset[dataset] = (first, second)
+    return GateScores(gate.arms, paired, by_dataset)

@@ -9,7 +9,7 @@ from rich.console import Console
 from unimoe.analysis.analysis import Analysis
 from unimoe.analysis.tables import Cell, Table
 from unimoe.analysis.tables.comparisons import before_after_table, comparisons_table
-from unimoe.analysis.tables.gates import datasets_table, gates_table, power_table, seeds_table, stability_table
+from unimoe.analysis.tables.gates import gates_table, stability_table
 from unimoe.analysis.tables.mteb import mteb_table, mteb_tasks_table, tir_without_queries_table
 from unimoe.analysis.tables.scores import generate_comparison_table, overview_table, training_table
 
@@ -19,10 +19,7 @@ def all_tables(analysis: Analysis) -> list[Table]:
     results, comparisons = analysis.results, analysis.comparisons
     made = [
         gates_table(analysis.outcomes),
-        datasets_table(analysis.judgments),
-        seeds_table(analysis.judgments),
         stability_table(analysis.judgments),
-        power_table(analysis.judgments),
         overview_table(results, comparisons),
         generate_comparison_table(results, analysis.tests),
         comparisons_table(results, comparisons),

@@ -15,7 +15,7 @@ from unimoe.analysis.analysis import Analysis
 from unimoe.analysis.compare import compute_interference_metrics
 from unimoe.analysis.comparisons import Comparison, Question, all_pairs, compare_arms, difference, questions_of
 from unimoe.analysis.corrections import Correction, Family
-from unimoe.analysis.gates.definitions import SuperiorityGate
+from unimoe.analysis.gates.definitions import DifferenceGate
 from unimoe.analysis.gates.findings import find
 from unimoe.analysis.gates.scores import collect
 from unimoe.analysis.saved_comparison import save_comparison
@@ -76,7 +76,7 @@ class TestRows:
         (row,), (judgment,) = compare_arms(found, iterations=50), compute_interference_metrics(found)
         assert row.seeds == judgment.found.seeds == ((0, 1, 2), (0, 1, 2))
         assert row.p == pytest.approx(judgment.found.estimate.p)
-        assert row.delta == pytest.approx(judgment.found.delta)
+        assert row.delta == pytest.approx(judgment.found.means[1] - judgment.found.means[0])
         assert row.left_out == ("rank_only_r8 seed 3",)
         said = "joint_r8 − rank_only_r8 on reranking/apidocs, since seeds pair and the other system lacks the seed"
         assert any(said in note for note in comparisons_table(found, [row]).notes)
@@ -210,7 +210,7 @@ class TestAverages:
             ]
             held = results(*items)
             (c,) = [c for c in Analysis(held, iterations=10).comparisons if c.parts]
-            gate = SuperiorityGate(
+            gate = DifferenceGate(
                 kind="superiority", task="reranking", datasets=[key.partition("/")[2] for key in c.parts],
                 metric="ndcg@10", system=c.system, baseline=c.baseline, margin=0.0,
             )  # fmt: skip

@@ -23,16 +23,10 @@ from matplotlib.figure import Figure
 
 from unimoe.analysis.analysis import Analysis
 from unimoe.analysis.corrections import NAMES as CORRECTIONS
-from unimoe.analysis.figures.gates import (
-    comparison_groups,
-    difference_figure,
-    forest_figure,
-    gate_groups,
-    power_figure,
-)
-from unimoe.analysis.figures.scores import overview_figure, score_figure, score_panels
+from unimoe.analysis.figures.gates import comparison_groups, forest_figure, gate_groups, power_figure
+from unimoe.analysis.figures.scores import difference_figure, score_figure
 from unimoe.analysis.figures.style import looks, save, to_svg
-from unimoe.analysis.figures.training import conflict_figure, conflict_rate_figure, loss_figure, norm_ratio_figure
+from unimoe.analysis.figures.training import conflict_figure, loss_figure
 from unimoe.analysis.gates.definitions import InterferenceGate
 from unimoe.analysis.tables.cells import caveat_notes
 from unimoe.results import TASKS
@@ -45,13 +39,12 @@ _ROWS = (
     "Square: one dataset; diamond: all datasets of a gate; line: 95 % interval, with an arrow where it goes on. Tick: "
     "the bound that the label rests on, end of a one-sided interval at the gate's confidence; at the right in words."
 )
-_INTERVAL = "line: 95 % interval for other seeds and queries (over queries alone where there is one run)"
 _CAPTIONS = {
     "tir-forest": f"What the joint arm loses, against the cutoffs of each gate. {_ROWS}",
     "difference-forest": f"System minus baseline, against the margins of each gate. {_ROWS}",
-    "scores": f"Scores on {{task}}. Bar and number: mean over seeds; dots: seeds; {_INTERVAL}. Arms answer the same "
-    "queries, so that lines may overlap where arms differ: compare arms by their differences.",
-    "overview": f"Scores on {{task}}, a row for each dataset. Point: mean over seeds; {_INTERVAL}.",
+    "scores": "Scores on {task}, a row for each dataset with its number of queries. Point: mean over seeds; ticks: "
+    "seeds; line: 95 % interval for other seeds and queries (over queries alone where there is one run). Arms answer "
+    "the same queries, so that lines may overlap where arms differ: compare arms by their differences.",
     "differences": "What each query of {task} gains (above 0) or loses (below), sorted, each arm averaged over its own "
     "seeds. Where there are many queries, neighbours are averaged; the area is the mean difference.",
     "power": "How much more data would help on {task}: half of the 95 % interval to expect, for the seeds there are, "
@@ -63,11 +56,6 @@ _CAPTIONS = {
     "loss-curves": "Training losses, running mean over a twentieth of the steps. Thick: mean over seeds; thin: seeds.",
     "gradient-conflicts": "Cosine between the gradients of ranking and embedding, mean over seeds; dark is conflict. "
     "Noise draws the raw cosine to 0; the corrected one is divided by the cosines of each task with itself.",
-    "conflict-rate": "Share of the layers whose gradients of ranking and embedding conflict (cosine below 0). Thick: "
-    "mean over seeds; thin: seeds. Two unrelated gradients conflict in half of the layers. The lower panel counts only "
-    "the layers in which each task agrees with itself, where a sign means something.",
-    "norm-ratio": "Length of the gradient of ranking over that of embedding, all layers together. Thick: geometric "
-    "mean over seeds; thin: seeds. Far from 1, the longer one decides where the step goes, whatever the angle.",
 }
 
 
@@ -103,10 +91,8 @@ def all_figures(analysis: Analysis) -> Iterator[Drawing]:
         label = "system minus baseline, points (score x 100)"
         yield _drawing("difference-forest", forest_figure(gate_groups(others, seen), label, notes))
     for task in TASKS:
-        if shown := score_panels(results, task):
-            yield _drawing("scores", score_figure(shown, seen, notes), task)
-        if len(shown) > 1:
-            yield _drawing("overview", overview_figure(shown, seen, notes), task)
+        if firsts := [first for first in results.firsts if first.task == task]:
+            yield _drawing("scores", score_figure(results, firsts, seen, notes), task)
         if items := [item for item in judgments if item.gate.task == task]:
             yield _drawing("differences", difference_figure(results, items, seen, notes), task)
         if figure := power_figure(items, seen, notes):
@@ -120,8 +106,6 @@ def all_figures(analysis: Analysis) -> Iterator[Drawing]:
         yield _drawing("loss-curves", loss_figure(results.logs, seen, notes))
     if conflicts:
         yield _drawing("gradient-conflicts", conflict_figure(conflicts, notes))
-        yield _drawing("conflict-rate", conflict_rate_figure(conflicts, seen, notes))
-        yield _drawing("norm-ratio", norm_ratio_figure(conflicts, seen, notes))
 
 
 def _drawing(kind: str, figure: Figure, task: str = "") -> Drawing:

@@ -1,4 +1,4 @@
-"""What gates and comparisons found: forests of estimates, differences by query, and how much more data would help."""
+"""What gates and comparisons found: forests of estimates, and how much more data would help."""
 
 from __future__ import annotations
 
@@ -8,25 +8,21 @@ from itertools import pairwise
 from typing import NamedTuple
 
 import numpy as np
-from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
-from matplotlib.patches import Patch
-from numpy.typing import NDArray
 
 from unimoe.analysis.comparisons import Comparison
-from unimoe.analysis.figures.style import HAIRLINE, LONG, NEUTRAL, SHORT, Dashes, Look, in_style, panel_titles, panels
+from unimoe.analysis.figures.scores import panel_titles
+from unimoe.analysis.figures.style import HAIRLINE, LONG, NEUTRAL, SHORT, Dashes, Look, in_style, panels
 from unimoe.analysis.formats import p_text, signed
-from unimoe.analysis.gates.definitions import EquivalenceGate, Gate, InterferenceGate, Label
-from unimoe.analysis.gates.findings import Finding, bounds_of, region_of
+from unimoe.analysis.gates import wording
+from unimoe.analysis.gates.definitions import Gate, Label
+from unimoe.analysis.gates.findings import bounds_of, region_of
 from unimoe.analysis.gates.judging import Judgment
-from unimoe.analysis.gates.wording import WAYS, amount, bound_text, by_kind, finding_word, interval_text, number
 from unimoe.analysis.statistics.estimates import Estimate
 from unimoe.analysis.statistics.power import half_width
 from unimoe.analysis.tables.cells import short_names
-from unimoe.results.folder import Results
 
-MOST_STEPS = 300  # of a panel, which is about 150 points wide in print
 MORE_SEEDS: dict[int, Dashes] = {5: "--", 10: ":"}  # numbers of seeds to plan for, and the dashes of their curves
 QUERIES = np.unique(np.geomspace(30, 100_000, 40).astype(int))
 _SHADES: dict[Label, float] = {"PASS": 0.34, "MARGINAL": 0.16}
@@ -59,15 +55,13 @@ def gate_groups(items: Sequence[Judgment], looks: Mapping[str, Look]) -> list[Gr
     arms = short_names((arm for item in items for arm in item.gate.sides), LONG)
     groups = []
     for item in items:
-        gate = item.gate
-        across = WAYS[gate.across] if isinstance(gate, InterferenceGate) else "mean of datasets"
+        gate, rows = item.gate, []
         shown = [(names[found.datasets[0]], found, "s") for found in item.rows]
-        rows = []
-        for name, found, marker in (*shown, (across, item.found, "D")) if item.parts else shown:
+        for name, found, marker in (*shown, (wording.across(gate), item.found, "D")) if item.parts else shown:
             numbers = "not computable"
             if not math.isnan(found.value):
-                numbers = f"{number(gate, found.value)} {interval_text(gate, found)}"
-            label = ": ".join(filter(None, (finding_word(gate, found.label), bound_text(gate, found))))
+                numbers = f"{wording.number(gate, found.value)} {wording.interval_text(gate, found)}"
+            label = ": ".join(filter(None, (wording.finding_word(gate, found.label), wording.bound_text(gate, found))))
             bounds = tuple(100.0 * end for end in bounds_of(gate, found) if end is not None)
             rows.append(Row(name, found.estimate, numbers, label, looks[gate.sides[0]], bounds, marker))
         which = f"gate {item.name}" if item.registered else "no registered gate"
@@ -95,9 +89,9 @@ def _regions(gate: Gate) -> tuple[tuple[str, float], ...]:
     found = []
     for low, high in pairwise([first - 1.0, *gate.cutoffs, last + 1.0]):
         label = region_of(gate, (low + high) / 2.0)
-        where = f" below {amount(gate, first)}" if high == first else ""
+        where = f" below {wording.amount(gate, first)}" if high == first else ""
         if high != first and low == last:
-            where = f" {'above' if isinstance(gate, EquivalenceGate) else 'from'} {amount(gate, last)}"
+            where = f" {'above' if gate.kind == 'equivalence' else 'from'} {wording.amount(gate, last)}"
         found.append((label + where, _SHADES.get(label, 0.0)))
     return tuple(found)
 
@@ -160,90 +154,42 @@ def _limits(groups: Sequence[Group]) -> tuple[float, float]:
 
 
 @in_style
-def difference_figure(
-    results: Results, items: Sequence[Judgment], looks: Mapping[str, Look], notes: Sequence[str] = ()
-) -> Figure:
-    """Draw differences by query, averaged over each arm's seeds and sorted: wins above 0, losses below."""
-    each_once: dict[object, tuple[Judgment, Finding]] = {}  # two gates on the same scores have the same differences
-    for item in items:
-        for found in item.rows:
-            each_once.setdefault((item.gate.sides, found.seeds, found.datasets, item.gate.metric), (item, found))
-    shown = list(each_once.values())
-    arms = short_names((item.gate.sides[place] for place in (0, 1) for item in items), LONG)
-    legend = [
-        Patch(facecolor=looks[arm].colour, hatch=looks[arm].hatch, edgecolor="black", label=f"{name} better")
-        for arm, name in arms.items()
-    ]
-    titles = panel_titles([_title(*one, items) for one in shown], [f"n = {found.queries:,}" for _, found in shown])
-    xlabel = "queries (%), largest gain to largest loss"
-    ylabel = by_kind(items, "joint - specialist, points", "system - baseline, points", "difference, points")
-    figure, grid = panels(titles, xlabel, ylabel, legend=legend, notes=notes)
-    reach = 0.0
-    for axes, (item, found) in zip(grid, shown, strict=True):
-        differences = sorted_differences(results, item.gate, found)
-        reach = max(reach, float(np.abs(differences).max()))
-        heights, edges = stairs(differences)
-        for arm, part in zip(item.gate.sides, (np.maximum(heights, 0.0), np.minimum(heights, 0.0)), strict=True):
-            look = looks[arm]
-            axes.stairs(part, edges, fill=True, facecolor=look.colour, hatch=look.hatch, edgecolor="black", linewidth=0)
-        axes.axhline(0.0, **HAIRLINE)
-        wins, losses = int((differences > 0).sum()), int((differences < 0).sum())
-        counts = f"won {wins:,}, tied {len(differences) - wins - losses:,}, lost {losses:,}"
-        text = f"{counts}\nmean {signed(float(differences.mean()))}"
-        axes.text(0.99, 0.97, text, transform=axes.transAxes, ha="right", va="top")
-    for axes in grid:
-        axes.set(xlim=(0.0, 100.0), xticks=[20, 40, 60, 80], ylim=(-1.05 * reach or -1.0, 1.05 * reach or 1.0))
-    return figure
-
-
-def sorted_differences(results: Results, gate: Gate, found: Finding) -> NDArray[np.float64]:
-    """Return differences by query of a finding's one dataset, largest first, in points.
-
-    They are joint minus specialist, or system minus baseline, each arm averaged over its own seeds.
-    """
-    seeds = dict(zip(gate.arms, found.seeds, strict=True))
-    key = f"{gate.task}/{found.datasets[0]}"
-    judged, other = (results.scores(arm, key, seeds[arm], gate.metric).mean(axis=0) for arm in gate.sides)
-    differences = np.round(100.0 * (judged - other), 9)  # equal scores may differ in the last bits of their mean
-    return np.asarray(np.sort(differences)[::-1])
-
-
-def stairs(differences: NDArray[np.float64]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Return what is drawn of sorted differences: ``(steps,)`` heights, ``(steps + 1,)`` edges in percent of queries.
-
-    Many queries are averaged in runs of neighbours, which leaves the area, and so the mean, as it is.
-    """
-    n = len(differences)
-    edges = np.unique(np.linspace(0, n, min(n, MOST_STEPS) + 1).astype(int))
-    return np.add.reduceat(differences, edges[:-1]) / np.diff(edges), 100.0 * edges / n
-
-
-@in_style
 def power_figure(items: Sequence[Judgment], looks: Mapping[str, Look], notes: Sequence[str] = ()) -> Figure | None:
     """Draw a panel for each dataset on one scale: half width by queries, where we are, and the nearest cutoff.
 
     None where no variance is known to plan from.
     """
     shown = [
-        (item, found, int(min(found.estimate.terms.runs, default=0)))  # seeds of the arm with fewest, of several
+        (item, found, found.estimate.terms, found.estimate.interval)
         for item in items
         for found in item.rows
-        if found.estimate.terms and found.estimate.interval and not found.why and item.gate.estimand != "seeds"
+        if not found.why and item.gate.estimand != "seeds"
     ]
     if not shown:
         return None
-    more = [planned for planned in MORE_SEEDS if any(0 < seeds < planned for *_, seeds in shown)]
+    seeds = [int(min(terms.runs, default=0)) if terms else 0 for _, _, terms, _ in shown]  # of the arm with fewest
+    more = [planned for planned in MORE_SEEDS if any(0 < there < planned for there in seeds)]
     legend = [
         Line2D([], [], color="black", marker="o", label="seeds there are (point: now)"),
-        *(Line2D([], [], color="black", linestyle=MORE_SEEDS[seeds], label=f"{seeds} seeds") for seeds in more),
+        *(Line2D([], [], color="black", linestyle=MORE_SEEDS[number], label=f"{number} seeds") for number in more),
         Line2D([], [], color=NEUTRAL, linewidth=2.0, label="distance to the nearest cutoff"),
     ]
-    sizes = [f"{f'S = {seeds}, ' if seeds else ''}n = {found.queries:,}" for _, found, seeds in shown]
-    titles = panel_titles([_title(item, found, items) for item, found, _ in shown], sizes)
+    pairs = [(item, found) for item, found, _, _ in shown]
+    sizes = [f"{f'S = {s}, ' if s else ''}n = {found.queries:,}" for s, (_, found) in zip(seeds, pairs, strict=True)]
+    titles = panel_titles(pairs, sizes)
     figure, grid = panels(titles, "queries", "half of the interval, points", legend=legend, notes=notes)
     heights: list[float] = []
-    for axes, (item, found, seeds) in zip(grid, shown, strict=True):
-        heights += _draw_curves(axes, item.gate, found, seeds, looks[item.gate.sides[0]])
+    for axes, there, (item, found, terms, interval) in zip(grid, seeds, shown, strict=True):
+        look, (low, high) = looks[item.gate.sides[0]], interval or (math.nan, math.nan)
+        heights.append(50.0 * (high - low))
+        axes.plot(found.queries, heights[-1], "o", color=look.colour, markeredgecolor="black")
+        for planned, dashes in {**MORE_SEEDS, there: "-"}.items():
+            if terms and (planned == there or 0 < there < planned):
+                values = [100.0 * half_width(terms, planned, int(queries)) for queries in QUERIES]
+                axes.plot(QUERIES, values, dashes, color=look.colour, linewidth=1.2)
+                heights += values
+        distance = 100.0 * min(abs(found.value - cutoff) for cutoff in item.gate.cutoffs)
+        axes.axhline(distance, color=NEUTRAL, linewidth=2.0, alpha=0.7, zorder=0)
     high = max(heights)
     low = max(min(heights), high / 1e4)
     powers = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
@@ -255,24 +201,3 @@ def power_figure(items: Sequence[Judgment], looks: Mapping[str, Look], notes: Se
         axes.minorticks_off()
         axes.set(xlim=(QUERIES[0], QUERIES[-1]), ylim=(low / 1.3, high * 1.3))
     return figure
-
-
-def _draw_curves(axes: Axes, gate: Gate, found: Finding, seeds: int, look: Look) -> list[float]:
-    """Draw one panel, in points, and return the heights its scale should show."""
-    terms, (low, high) = found.estimate.terms, found.estimate.interval or (math.nan, math.nan)
-    heights = [50.0 * (high - low)]
-    axes.plot(found.queries, heights[0], "o", color=look.colour, markeredgecolor="black")
-    for planned, dashes in {**MORE_SEEDS, seeds: "-"}.items():
-        if terms and (planned == seeds or 0 < seeds < planned):
-            values = [100.0 * half_width(terms, planned, int(queries)) for queries in QUERIES]
-            axes.plot(QUERIES, values, dashes, color=look.colour, linewidth=1.2)
-            heights += values
-    distance = 100.0 * min(abs(found.value - cutoff) for cutoff in gate.cutoffs)
-    axes.axhline(distance, color=NEUTRAL, linewidth=2.0, alpha=0.7, zorder=0)
-    return heights
-
-
-def _title(item: Judgment, found: Finding, items: Sequence[Judgment]) -> str:
-    """Return a dataset, and what tells its judgment from others of the figure."""
-    which = f", {item.name.removeprefix(f'{item.gate.task}.')}" if len(items) > 1 else ""
-    return found.datasets[0] + which

@@ -1,109 +1,129 @@
-"""Scores of all arms on all datasets of a task: bars with a panel per dataset, and a compact plot with a row each."""
+"""Scores: of all arms on the datasets of a task, and differences by query."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple
+from textwrap import fill
 
 import numpy as np
-from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.patches import Patch
 from numpy.typing import NDArray
 
 from unimoe.analysis.arms import arm_order
 from unimoe.analysis.comparisons import interval_of_mean
-from unimoe.analysis.figures.style import LONG, NEUTRAL, SHORT, Look, in_style, legend_of, panel_titles, panels
+from unimoe.analysis.figures.style import HAIRLINE, LONG, NEUTRAL, SHORT, Look, in_style, legend_of, panels
+from unimoe.analysis.formats import signed
+from unimoe.analysis.gates.definitions import Gate
+from unimoe.analysis.gates.findings import Finding
+from unimoe.analysis.gates.judging import Judgment
+from unimoe.analysis.gates.wording import by_kind
 from unimoe.analysis.tables.cells import short_names
 from unimoe.core.grouping import gathered
 from unimoe.results import EvalResult
 from unimoe.results.folder import Results
 
+MOST_STEPS = 300  # of a panel, which is about 150 points wide in print
 
-class Score:
-    """Main metric of one arm on one dataset: of each run, its mean, and the ends of its 95 % interval.
 
-    The interval is for other seeds and queries; over queries alone where there is one run. With one query there is
-    none, and both ends are the mean.
+@in_style
+def score_figure(
+    results: Results, firsts: Sequence[EvalResult], looks: Mapping[str, Look], notes: Sequence[str] = ()
+) -> Figure:
+    """Draw a row for each dataset, in it a point for each arm with its interval and, of several, its seeds.
+
+    Args:
+        results: all scores.
+        firsts: one result on each dataset.
+        looks: how arms are drawn.
+        notes: what is said below.
     """
-
-    def __init__(self, matrix: NDArray[np.float64]) -> None:
-        """Take the scores of each run and query, ``(runs, queries)``, x 100."""
-        self.runs: list[float] = matrix.mean(axis=1).tolist()
-        self.mean = float(matrix.mean())
-        self.ends = interval_of_mean(matrix) or (self.mean, self.mean)
-
-
-class Panel(NamedTuple):
-    """One dataset, by the first of its results, and the scores of each arm."""
-
-    first: EvalResult
-    scores: Mapping[str, Score]
-
-
-def score_panels(results: Results, task: str) -> list[Panel]:
-    """Return the scores of every dataset of a task."""
-    found = []
-    for first in results.firsts:
-        if first.task == task:
-            runs = gathered((r.config_name, r.seed) for r in results.measured(first.key))
-            scores = {arm: Score(100.0 * results.scores(arm, first.key, seeds)) for arm, seeds in runs.items()}
-            found.append(Panel(first, scores))
-    return found
-
-
-@in_style
-def score_figure(shown: Sequence[Panel], looks: Mapping[str, Look], notes: Sequence[str] = ()) -> Figure:
-    """Draw a panel of bars for each dataset on one scale: mean over seeds, its interval, a dot per seed."""
-    arms = sorted({arm for panel in shown for arm in panel.scores}, key=arm_order)
-    several = len({panel.first.main_metric for panel in shown}) > 1
-    names = [panel.first.dataset + (f", {panel.first.main_metric}" if several else "") for panel in shown]
-    titles = panel_titles(names, [f"n = {len(panel.first.per_query):,}" for panel in shown])
-    figure, grid = panels(titles, _label(shown), height=0.35 + 0.15 * len(arms), notes=notes)
-    for axes, panel in zip(grid, shown, strict=True):
-        for place, arm in enumerate(arms):
-            if score := panel.scores.get(arm):
-                look = looks[arm]
-                axes.barh(
-                    place, score.mean, 0.74, color=look.colour, hatch=look.hatch, edgecolor="black", linewidth=0.4
-                )
-                axes.hlines(place, *score.ends, color="black", linewidth=1.0)
-                if len(score.runs) > 1:
-                    heights = np.linspace(place - 0.2, place + 0.2, len(score.runs))
-                    axes.plot(score.runs, heights, "o", color="white", markeredgecolor="black", markersize=2.4)
-                axes.text(max(*score.runs, *score.ends), place, f"\N{NO-BREAK SPACE}{score.mean:.1f}", va="center")
-        _name_rows(axes, short_names(arms, SHORT))
-    most = max(axes.dataLim.x1 for axes in grid)
-    for axes in grid:
-        axes.set_xlim(0.0, 1.25 * most or 1.0)  # room for the number beside the longest bar
-    return figure
-
-
-@in_style
-def overview_figure(shown: Sequence[Panel], looks: Mapping[str, Look], notes: Sequence[str] = ()) -> Figure:
-    """Draw a row for each dataset, in it a point for each arm with its interval."""
-    arms = sorted({arm for panel in shown for arm in panel.scores}, key=arm_order)
-    names = short_names((panel.first.dataset for panel in shown), SHORT)
-    wide, height = max(map(len, names.values())) > LONG, len(shown) * (0.07 + 0.07 * len(arms))
+    runs = [gathered((r.config_name, r.seed) for r in results.measured(first.key)) for first in firsts]
+    arms = sorted({arm for of_dataset in runs for arm in of_dataset}, key=arm_order)
+    names = short_names((f"{first.dataset} ({len(first.per_query):,})" for first in firsts), SHORT)
+    label = f"{' or '.join(dict.fromkeys(first.main_metric for first in firsts))} x 100"
+    height = max(0.6, len(firsts) * (0.07 + 0.07 * len(arms)))
     legend = legend_of(short_names(arms, LONG), looks, ls="-", markeredgecolor="black")
-    figure, (axes,) = panels([""], _label(shown), wide=wide, height=height, legend=legend, notes=notes)
-    for row in range(0, len(shown), 2):
+    wide = max(map(len, names.values())) > LONG
+    figure, (axes,) = panels([""], label, wide=wide, height=height, legend=legend, notes=notes)
+    for row in range(0, len(firsts), 2):
         axes.axhspan(row - 0.5, row + 0.5, color=NEUTRAL, alpha=0.12, linewidth=0.0)
-    for i, arm in enumerate(arms, start=1):
-        look, below = looks[arm], i / (len(arms) + 1) - 0.5
-        scores = {row + below: panel.scores[arm] for row, panel in enumerate(shown) if arm in panel.scores}
-        low, high = zip(*(score.ends for score in scores.values()), strict=True)
-        axes.hlines(list(scores), low, high, color=look.colour, linewidth=1.0)
-        means = [score.mean for score in scores.values()]
-        axes.plot(means, list(scores), look.marker, color=look.colour, markeredgecolor="black")
-    _name_rows(axes, names)
-    return figure
-
-
-def _label(shown: Sequence[Panel]) -> str:
-    return f"{' or '.join(dict.fromkeys(panel.first.main_metric for panel in shown))} x 100"
-
-
-def _name_rows(axes: Axes, names: Mapping[str, str]) -> None:
+    for below, arm in enumerate(arms, start=1):
+        look = looks[arm]
+        for row, (first, of_dataset) in enumerate(zip(firsts, runs, strict=True)):
+            if arm not in of_dataset:
+                continue
+            place, scores = row + below / (len(arms) + 1) - 0.5, 100.0 * results.scores(arm, first.key, of_dataset[arm])
+            axes.hlines(place, *(interval_of_mean(scores) or [scores.mean()] * 2), color=look.colour, linewidth=1.0)
+            if len(scores) > 1:
+                axes.plot(scores.mean(axis=1), [place] * len(scores), "|", color="black", markersize=3.0)
+            axes.plot(scores.mean(), place, look.marker, color=look.colour, markeredgecolor="black")
     axes.set_yticks(range(len(names)), list(names.values()))
     axes.tick_params("y", length=0.0)
     axes.set_ylim(len(names) - 0.5, -0.5)
+    return figure
+
+
+@in_style
+def difference_figure(
+    results: Results, items: Sequence[Judgment], looks: Mapping[str, Look], notes: Sequence[str] = ()
+) -> Figure:
+    """Draw differences by query, averaged over each arm's seeds and sorted: wins above 0, losses below."""
+    each_once: dict[object, tuple[Judgment, Finding]] = {}  # two gates on the same scores have the same differences
+    for item in items:
+        for found in item.rows:
+            each_once.setdefault((item.gate.sides, found.seeds, found.datasets, item.gate.metric), (item, found))
+    shown = list(each_once.values())
+    arms = short_names((item.gate.sides[place] for place in (0, 1) for item in items), LONG)
+    legend = [
+        Patch(facecolor=looks[arm].colour, hatch=looks[arm].hatch, edgecolor="black", label=f"{name} better")
+        for arm, name in arms.items()
+    ]
+    titles = panel_titles(shown, [f"n = {found.queries:,}" for _, found in shown])
+    xlabel = "queries (%), largest gain to largest loss"
+    ylabel = by_kind(items, "joint - specialist, points", "system - baseline, points", "difference, points")
+    figure, grid = panels(titles, xlabel, ylabel, legend=legend, notes=notes)
+    reach = 0.0
+    for axes, (item, found) in zip(grid, shown, strict=True):
+        differences = sorted_differences(results, item.gate, found)
+        reach = max(reach, float(np.abs(differences).max()))
+        # Many queries are averaged in runs of neighbours, which leaves the area, and so the mean, as it is.
+        edges = np.unique(np.linspace(0, len(differences), min(len(differences), MOST_STEPS) + 1).astype(int))
+        heights, shares = np.add.reduceat(differences, edges[:-1]) / np.diff(edges), 100.0 * edges / len(differences)
+        for arm, part in zip(item.gate.sides, (np.maximum(heights, 0.0), np.minimum(heights, 0.0)), strict=True):
+            look = looks[arm]
+            axes.stairs(
+                part, shares, fill=True, facecolor=look.colour, hatch=look.hatch, edgecolor="black", linewidth=0
+            )
+        axes.axhline(0.0, **HAIRLINE)
+        wins, losses = int((differences > 0).sum()), int((differences < 0).sum())
+        counts = f"won {wins:,}, tied {len(differences) - wins - losses:,}, lost {losses:,}"
+        text = f"{counts}\nmean {signed(float(differences.mean()))}"
+        axes.text(0.99, 0.97, text, transform=axes.transAxes, ha="right", va="top")
+    for axes in grid:
+        axes.set(xlim=(0.0, 100.0), xticks=[20, 40, 60, 80], ylim=(-1.05 * reach or -1.0, 1.05 * reach or 1.0))
+    return figure
+
+
+def panel_titles(shown: Sequence[tuple[Judgment, Finding]], sizes: Sequence[str]) -> list[str]:
+    """Return the dataset and the size of each panel, and what tells its judgment from others; long names are cut."""
+    several = len({item.name for item, _ in shown}) > 1
+    names = [
+        found.datasets[0] + (f", {item.name.removeprefix(f'{item.gate.task}.')}" if several else "")
+        for item, found in shown
+    ]
+    short = short_names(names, SHORT)
+    whole = [f"({size})".replace(" ", "\N{NO-BREAK SPACE}") for size in sizes]
+    return [fill(f"{short[name]} {size}", 34) for name, size in zip(names, whole, strict=True)]
+
+
+def sorted_differences(results: Results, gate: Gate, found: Finding) -> NDArray[np.float64]:
+    """Return differences by query of a finding's one dataset, largest first, in points.
+
+    They are joint minus specialist, or system minus baseline, each arm averaged over its own seeds.
+    """
+    seeds = dict(zip(gate.arms, found.seeds, strict=True))
+    key = f"{gate.task}/{found.datasets[0]}"
+    judged, other = (results.scores(arm, key, seeds[arm], gate.metric).mean(axis=0) for arm in gate.sides)
+    differences = np.round(100.0 * (judged - other), 9)  # equal scores may differ in the last bits of their mean
+    return np.asarray(np.sort(differences)[::-1])

@@ -28,7 +28,6 @@ from matplotlib.lines import Line2D
 from matplotlib.text import Text
 
 from unimoe.analysis.arms import arm_order
-from unimoe.analysis.tables.cells import short_names
 from unimoe.core.io import atomic_path
 
 ONE_COLUMN, TWO_COLUMNS = 3.3, 6.9
@@ -111,13 +110,6 @@ def legend_of(labels: Mapping[str, str], looks: Mapping[str, Look], **own: Any) 
     shown = [(looks[arm], label) for arm, label in labels.items()]
     lines = [{"color": a.colour, "ls": a.dashes, "marker": a.marker, "label": label} | own for a, label in shown]
     return [Line2D([], [], **line) for line in lines]
-
-
-def panel_titles(names: Sequence[str], facts: Sequence[str]) -> list[str]:
-    """Return names, cut where they are long but never as another one is, each with a fact in brackets."""
-    short = short_names(names, SHORT)
-    whole = [f"({fact})".replace(" ", "\N{NO-BREAK SPACE}") for fact in facts]
-    return [fill(f"{short[name]} {fact}", 34) for name, fact in zip(names, whole, strict=True)]
 
 
 def panels(

@@ -12,7 +12,6 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from itertools import pairwise
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal, Self, TypeAlias, get_args
 
@@ -41,14 +40,13 @@ def instant(value: Any) -> datetime:
 
 
 def _distinct(values: list[Any]) -> list[Any]:
-    for place, value in enumerate(values):
-        if value in values[:place]:
-            raise ValueError(f"{value!r} is listed twice")
+    if twice := [value for value in values if values.count(value) > 1]:
+        raise ValueError(f"{twice[0]!r} is listed twice")
     return values
 
 
 def _ascending(values: list[int]) -> list[int]:
-    if any(a >= b for a, b in pairwise(values)):
+    if values != sorted(set(values)):
         raise ValueError(f"{values} does not ascend; give the numbers of seeds in order, such as [3, 5, 8]")
     return values
 
@@ -169,63 +167,47 @@ class InterferenceGate(_Gate):
         return {"PASS": 1.0 - passed, "FAIL": fail, "MARGINAL": passed - fail}
 
 
-class _DifferenceGate(_Gate):
-    """A gate on system minus baseline, in the metric's unit (0 to 1); ``margin`` has the same unit."""
+class DifferenceGate(_Gate):
+    """System minus baseline, in the metric's unit (0 to 1), which ``margin`` has too.
 
+    Superiority: the system beats the baseline by at least the margin. Non-inferiority: it is not worse by more than
+    that. Equivalence: they differ by at most that either way, by two one-sided tests (Schuirmann 1987).
+    """
+
+    kind: Literal["superiority", "non_inferiority", "equivalence"]
     system: Text
     baseline: Text
     margin: Share
 
+    @model_validator(mode="after")
+    def _has_room(self) -> Self:
+        if self.kind == "equivalence" and not self.margin:
+            raise ValueError("margin must be above 0: nobody shows that two arms are exactly equal")
+        return self
+
     @property
     def cutoffs(self) -> tuple[float, ...]:
-        return (self.margin,)
+        """Ascending; of equivalence both margins, the upper of which still is equivalent, as the lower one is."""
+        if self.kind == "equivalence":
+            return -self.margin, math.nextafter(self.margin, math.inf)
+        return (self.margin if self.kind == "superiority" else 0.0 - self.margin,)  # never -0
 
     def confidences(self, below: Below) -> dict[Label, float]:
-        fail = below(self.cutoffs[0])
-        return {"PASS": 1.0 - fail, "FAIL": fail}
+        """Return the confidence in PASS and FAIL; of equivalence, in the weaker of its two one-sided tests.
 
-
-class SuperiorityGate(_DifferenceGate):
-    """The system beats the baseline by at least ``margin``."""
-
-    kind: Literal["superiority"]
-
-
-class NonInferiorityGate(_DifferenceGate):
-    """The system is not worse than the baseline by more than ``margin``."""
-
-    kind: Literal["non_inferiority"]
-
-    @property
-    def cutoffs(self) -> tuple[float, ...]:
-        """The margin, on the side of the loss; never -0."""
-        return (0.0 - self.margin,)
-
-
-class EquivalenceGate(_DifferenceGate):
-    """System and baseline differ by at most ``margin`` either way: two one-sided tests (Schuirmann 1987)."""
-
-    kind: Literal["equivalence"]
-    margin: PositiveShare
-
-    @property
-    def cutoffs(self) -> tuple[float, ...]:
-        """Both margins; the upper one itself still is equivalent, as the lower one is."""
-        return -self.margin, math.nextafter(self.margin, math.inf)
-
-    def confidences(self, below: Below) -> dict[Label, float]:
-        """Return the confidence in the weaker of the two one-sided tests, and in the clearer violation.
-
-        Two violations make FAIL, either way, so its confidence is two-sided: each has half of the chance to be wrong.
+        Two violations make FAIL there, either way, so its confidence is two-sided: each has half of the chance to err.
         """
+        if self.kind != "equivalence":
+            fail = below(self.cutoffs[0])
+            return {"PASS": 1.0 - fail, "FAIL": fail}
         worse, within = map(below, self.cutoffs)
         return {"PASS": min(1.0 - worse, within), "FAIL": max(0.0, 2.0 * max(worse, 1.0 - within) - 1.0)}
 
 
-Gate: TypeAlias = InterferenceGate | SuperiorityGate | NonInferiorityGate | EquivalenceGate
+Gate: TypeAlias = InterferenceGate | DifferenceGate
 
 _CHECKSUM = re.compile(rb'# "checksum": "(.*)"\r?\n')
-_MODELS = {get_args(model.model_fields["kind"].annotation)[0]: model for model in get_args(Gate)}
+_KINDS = {kind: gate for gate in get_args(Gate) for kind in get_args(gate.model_fields["kind"].annotation)}
 
 
 class GateFile(Section):
@@ -299,7 +281,7 @@ def _explain(error: ValidationError) -> str:
     if first["type"] == "union_tag_not_found":
         return explain(first | {"loc": (*gate, "kind"), "type": "missing"}, GateFile)
     if first["type"] == "union_tag_invalid":
-        tag, expected = str(first["ctx"]["tag"]), {"expected": "one of " + ", ".join(_MODELS)}
+        tag, expected = str(first["ctx"]["tag"]), {"expected": "one of " + ", ".join(_KINDS)}
         first |= {"loc": (*gate, "kind"), "type": "literal_error", "ctx": expected, "input": tag}
-        return explain(first, GateFile) + did_you_mean(tag, _MODELS)
-    return explain(first, _MODELS.get(str(kind[0]), GateFile) if kind else GateFile)
+        return explain(first, GateFile) + did_you_mean(tag, _KINDS)
+    return explain(first, _KINDS.get(str(kind[0]), GateFile) if kind else GateFile)

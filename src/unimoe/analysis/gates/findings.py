@@ -9,7 +9,7 @@ from typing import Literal
 
 import numpy as np
 
-from unimoe.analysis.gates.definitions import Averaging, EquivalenceGate, Gate, InterferenceGate, Label
+from unimoe.analysis.gates.definitions import Averaging, Gate, InterferenceGate, Label
 from unimoe.analysis.gates.scores import GateScores
 from unimoe.analysis.statistics.estimates import MIN_DIFFERING, Estimate, Linear, LossRatios, Quantity, estimate
 from unimoe.analysis.statistics.variance import ESTIMANDS, Array
@@ -43,11 +43,6 @@ class Finding:
     def value(self) -> float:
         """TIR or difference."""
         return self.estimate.value
-
-    @property
-    def delta(self) -> float:
-        """Second arm minus first, in the metric's unit."""
-        return self.means[1] - self.means[0]
 
     @property
     def holds_for(self) -> str:
@@ -89,7 +84,8 @@ def find(gate: Gate, scores: GateScores) -> Finding:
     as_they_are = gate.estimand != "seeds" and not scores.moments.groups
     found = estimate(scores.moments, quantity, "queries" if as_they_are else gate.estimand)
     queries = sum(scores.moments.queries)
-    differing = sum(int((abs(a.mean(axis=0) - b.mean(axis=0)) > 1e-12).sum()) for a, b in scores.by_dataset.values())
+    deltas = [a.scores.mean(axis=0) - b.scores.mean(axis=0) for a, b in scores.by_dataset.values()]
+    differing = sum(int((abs(delta) > 1e-12).sum()) for delta in deltas)
     why = found.unfit
     if not math.isnan(found.value) and differing < MIN_DIFFERING:
         why = f"the arms differ on {differing:,} of {queries:,} queries, and fewer than {MIN_DIFFERING} cannot decide"
@@ -99,12 +95,11 @@ def find(gate: Gate, scores: GateScores) -> Finding:
     confidence = {} if why else gate.confidences(found.confidence_below)
     weights = ratio_weights(datasets, "tir_of_means")[0]
     first, second = weights @ scores.means
-    of_first, of_second = (tuple((means @ weights).tolist()) for means in scores.run_means)
-    runs = [dict(zip(*of_arm, strict=False)) for of_arm in zip(scores.seeds, scores.run_means, strict=True)]
+    runs, others = scores.run_means(0), scores.run_means(1)
     by_seed = {
-        seed: quantity.value(np.stack([runs[0][seed], runs[1][seed]], axis=1))
-        for seed in (runs[0] if scores.numbered or scores.paired else ())
-        if seed is not None and seed in runs[1]
+        seed: quantity.value(np.stack([runs[seed], others[seed]], axis=1))
+        for seed in (runs if scores.numbered or scores.paired else ())
+        if seed is not None and seed in others
     }
     return Finding(
         datasets=datasets,
@@ -112,7 +107,7 @@ def find(gate: Gate, scores: GateScores) -> Finding:
         paired=scores.paired,
         queries=queries,
         means=(float(first), float(second)),
-        runs=(of_first, of_second),
+        runs=(tuple(float(run @ weights) for run in runs.values()), tuple(float(r @ weights) for r in others.values())),
         by_seed={seed: value for seed, value in by_seed.items() if math.isfinite(value)},
         estimate=found,
         label=label_of(confidence, gate.label_confidence),
@@ -140,7 +135,7 @@ def stability_of(gate: Gate, scores: GateScores, whole: Finding) -> Stability:
     if len(scores.groups) == 1:
         untried.append("no dataset can be left out, there is one")
     for name, parts in scores.groups.items() if len(scores.groups) > 1 else ():
-        rest = {dataset: block for dataset, block in scores.by_dataset.items() if dataset not in parts}
+        rest = {dataset: runs for dataset, runs in scores.by_dataset.items() if dataset not in parts}
         left.append((name, "dataset", replace(scores, by_dataset=rest)))
     rows = []
     for name, kind, others in left:
@@ -182,7 +177,7 @@ def bounds_of(gate: Gate, found: Finding) -> tuple[float | None, float | None]:
     PASS rests on the lower one, FAIL on the upper one; MARGINAL, and PASS of an equivalence gate, on both.
     """
     bound, needed, first, last = found.estimate.bound, gate.label_confidence, gate.cutoffs[0], gate.cutoffs[-1]
-    equivalence = isinstance(gate, EquivalenceGate)
+    equivalence = gate.kind == "equivalence"
     if found.label == "INCONCLUSIVE":
         return None, None
     if found.label == "MARGINAL":

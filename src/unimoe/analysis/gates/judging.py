@@ -11,20 +11,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from functools import cached_property
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
 
 from pydantic import BaseModel, Field
 
 from unimoe.analysis.arms import ZERO_SHOT
-from unimoe.analysis.gates.definitions import (
-    EquivalenceGate,
-    Gate,
-    InterferenceGate,
-    Label,
-    Registration,
-    SuperiorityGate,
-    instant,
-)
+from unimoe.analysis.gates.definitions import DifferenceGate, Gate, InterferenceGate, Label, Registration, instant
 from unimoe.analysis.gates.findings import Finding, Stability, find, label_of, quantity_of, stability_of
 from unimoe.analysis.gates.scores import GateScores, collect, refuse_unknown_arm, restricted
 from unimoe.analysis.statistics.estimates import TWO_SEEDS
@@ -32,6 +24,7 @@ from unimoe.analysis.statistics.power import Aim, PowerPlan, plan
 from unimoe.analysis.statistics.sequential import Outlook, outlook
 from unimoe.core.errors import DataError
 from unimoe.core.io import find_files, read_json
+from unimoe.metrics import parse_metric
 from unimoe.results import EvalResult
 from unimoe.results.folder import Results, Seed
 
@@ -42,8 +35,7 @@ _FEW_QUERIES = 10
 _Sizes: TypeAlias = tuple[int | None, int | None]  # seeds of each arm, and queries of all datasets; None for never
 
 
-@dataclass(frozen=True)
-class Learnt:
+class Learnt(NamedTuple):
     """Whether a specialist has learnt anything: specialist minus an arm that was not trained, in the metric's unit."""
 
     baseline: str
@@ -80,8 +72,15 @@ class Judgment:
     @property
     def metric(self) -> str:
         """The metric, with the lowest relevant grade where it depends on one."""
-        levels = " or ".join(map(str, self.scores.levels))
+        levels = " or ".join(map(str, self.levels))
         return f"{self.gate.metric} (relevant from grade {levels})" if levels else self.gate.metric
+
+    @property
+    def levels(self) -> tuple[int, ...]:
+        """The lowest relevant grades, where the metric depends on them."""
+        measured = (r for key in self.gate.keys for arm in self.gate.arms for r in self.results.measured(key, arm))
+        binary = parse_metric(self.gate.metric).binary
+        return tuple(sorted({result.relevance_level for result in measured})) if binary else ()
 
     @property
     def verdict(self) -> str:
@@ -108,7 +107,7 @@ class Judgment:
         untaught = self.learnt is not None and not self.learnt.holds
         if found.terms is None or self.found.why or gate.estimand == "seeds" or untaught:
             return None
-        aim = Aim(gate.cutoffs, gate.label_confidence, one_sided=isinstance(gate, EquivalenceGate))
+        aim = Aim(gate.cutoffs, gate.label_confidence, one_sided=gate.kind == "equivalence")
         return plan(found.terms, found.value, aim)
 
     @cached_property
@@ -196,7 +195,7 @@ def judge(results: Results, registration: Registration, name: str, *, advisory: 
     gate = registration.gates[name]
     reasons: tuple[str, ...] = ()
     if advisory:
-        gate, missing = restricted(results, gate)
+        gate, missing = restricted(results, gate, datasets=True)
         reasons = ("a look ahead was asked for", *missing)
     elif gate.seeds and not gate.looks:
         gate, missing = restricted(results, gate, datasets=False)
@@ -333,7 +332,7 @@ def _learnt(results: Results, gate: Gate, look: int | None) -> Learnt | None:
     elif not all(results.measured(key, baseline) for key in gate.keys):
         return None
     shared = gate.model_dump(include={"task", "datasets", "metric", "confidence", "estimand", "looks"})
-    asked = SuperiorityGate(kind="superiority", system=gate.specialist, baseline=baseline, margin=0.0, **shared)
+    asked = DifferenceGate(kind="superiority", system=gate.specialist, baseline=baseline, margin=0.0, **shared)
     scores = collect(results, asked, look)
     return Learnt(baseline, find(asked.model_copy(update={"estimand": "queries"}) if scores.single else asked, scores))
 
@@ -362,7 +361,7 @@ def _notes(
         )
     yield from results.notes(gate.keys, gate.arms)
     yield from unequal_budgets(results, gate, scores.seeds)
-    few = [dataset for dataset, (block, _) in scores.by_dataset.items() if block.shape[1] < _FEW_QUERIES]
+    few = [dataset for dataset, (runs, _) in scores.by_dataset.items() if runs.scores.shape[1] < _FEW_QUERIES]
     if few and found.estimate.estimand != "seeds":
         across = " across datasets" if len(scores.by_dataset) > 1 else ""
         yield f"fewer than {_FEW_QUERIES} queries on {', '.join(few)}: the interval{across} is a rough one"

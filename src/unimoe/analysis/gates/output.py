@@ -63,7 +63,7 @@ def _facts(item: Judgment, parts: Sequence[Fact]) -> Iterator[Fact]:
     yield "Asked", wording.asked(gate)
     value = f"{wording.shown(gate, found.value)}{'' if math.isnan(found.value) else ', no interval'}: {found.why}"
     if ends:
-        freedom, lies = found.estimate.degrees_of_freedom, wording.region(gate, found)
+        freedom, lies = found.estimate.degrees_of_freedom, wording.region(gate, found.value)
         value = (
             f"{wording.estimate_text(gate, found)} (95 % interval for {found.holds_for}, t with {freedom:.1f} degrees "
             f"of freedom); the estimate is {lies}"
@@ -86,7 +86,7 @@ def _facts(item: Judgment, parts: Sequence[Fact]) -> Iterator[Fact]:
     if parts:
         yield BY_DATASET, "; ".join(map(" ".join, parts))
     if isinstance(gate, InterferenceGate) and (other := wording.other_way(item)):
-        yield "Across datasets", f"{wording.WAYS[gate.across]}; {other}"
+        yield "Across datasets", f"{wording.across(gate)}; {other}"
     if item.learnt is not None:
         beaten = item.learnt.found
         said = "not computable" if math.isnan(beaten.value) else f"{signed(100 * beaten.value)} points"
@@ -107,7 +107,8 @@ def _facts(item: Judgment, parts: Sequence[Fact]) -> Iterator[Fact]:
 
 def gate_lines(registration: Registration | None, outcomes: Outcomes) -> str:
     """Return the origin of the gates, then a paragraph for each, at most 96 columns wide."""
-    return "\n\n".join([filled(f"{origin(registration)}. {family(len(outcomes))}".strip()), *map(_paragraph, outcomes)])
+    first = f"{origin(registration)}. {wording.family(len(outcomes))}".strip()
+    return "\n\n".join([filled(first), *map(_paragraph, outcomes)])
 
 
 def origin(registration: Registration | None) -> str:
@@ -116,13 +117,6 @@ def origin(registration: Registration | None) -> str:
         return "No gates were registered before the results; the default cutoffs are used"
     when = registration.registered.isoformat().replace("+00:00", "Z")
     return f"Gates of {registration.path}, registered {when}, hash {registration.content_hash}"
-
-
-def family(gates: int) -> str:
-    """Say that the labels of several gates are not corrected for their number; empty for one gate."""
-    if gates < 2:
-        return ""
-    return f"Each of these {gates} gates has its own confidence, uncorrected for their number."
 
 
 def exit_line(outcomes: Outcomes) -> str:
@@ -179,7 +173,7 @@ def _as_json(outcome: Outcome) -> dict[str, Any]:
     return facts | {
         "registered": outcome.registered,
         "headline": wording.headline(outcome),
-        "relevance_levels": outcome.scores.levels,
+        "relevance_levels": outcome.levels,
         **_finding_as_json(outcome, outcome.found),
         "action": wording.action(outcome),
         "advisory": outcome.advisory,
@@ -201,7 +195,7 @@ def _finding_as_json(item: Judgment, found: Finding) -> dict[str, Any]:
     return {
         "label": found.label,
         "finding": wording.finding_word(item.gate, found.label),
-        "estimate_lies": wording.region(item.gate, found),
+        "estimate_lies": wording.region(item.gate, found.value),
         "confidence": {label: float(wording.confidence_text(found, label, needed)) for label in found.confidence},
         "bounds": bounds_of(item.gate, found),
         "interval": found.estimate.as_json(),

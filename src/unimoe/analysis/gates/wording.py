@@ -10,23 +10,16 @@ from collections.abc import Iterable, Sequence
 from typing import TypeVar
 
 from unimoe.analysis.formats import signed
-from unimoe.analysis.gates.definitions import (
-    Averaging,
-    EquivalenceGate,
-    Gate,
-    InterferenceGate,
-    Label,
-    NonInferiorityGate,
-)
-from unimoe.analysis.gates.findings import Finding, Without, bounds_of, region_of
+from unimoe.analysis.gates.definitions import Averaging, Gate, InterferenceGate, Label
+from unimoe.analysis.gates.findings import Finding, bounds_of, region_of
 from unimoe.analysis.gates.judging import Judgment
 from unimoe.analysis.statistics.estimates import LEVEL
-from unimoe.analysis.statistics.power import FAST_TIER_QUERIES, MOST_QUERIES, MOST_SEEDS, Aim, PowerPlan
+from unimoe.analysis.statistics.power import MOST_QUERIES, MOST_SEEDS, Aim, PowerPlan
 from unimoe.core.console import in_hours
 
 T = TypeVar("T")
 
-WAYS: dict[Averaging, str] = {"mean_of_tirs": "mean of TIRs", "tir_of_means": "TIR of mean scores"}
+_WAYS: dict[Averaging, str] = {"mean_of_tirs": "mean of TIRs", "tir_of_means": "TIR of mean scores"}
 _DATASETS_NAMED = 3
 
 # What a label says of the models. PASS is bad news for a joint model, so the label alone would mislead.
@@ -92,11 +85,11 @@ def confidence_text(found: Finding, label: Label, needed: float) -> str:
     return f"{floor / 10**digits:.{digits}f}"
 
 
-def region(gate: Gate, found: Finding | Without) -> str:
-    """Return where the estimate lies against the cutoffs, for example ``2 % or more``; no claim about the truth."""
-    if math.isnan(found.value):
+def region(gate: Gate, value: float) -> str:
+    """Return where an estimate lies against the cutoffs, for example ``2 % or more``; no claim about the truth."""
+    if math.isnan(value):
         return "no estimate"
-    low, high = Aim(gate.cutoffs, gate.confidence).region(round(found.value, 12))
+    low, high = Aim(gate.cutoffs, gate.confidence).region(round(value, 12))
     if low == -math.inf:
         return f"below {amount(gate, high)}"
     return f"{amount(gate, low)} or more" if high == math.inf else f"{amount(gate, low)} to {amount(gate, high)}"
@@ -122,6 +115,13 @@ def action(item: Judgment) -> str:
     return "go on" if label == "PASS" else "stop"
 
 
+def family(gates: int) -> str:
+    """Say that the labels of several gates are not corrected for their number; empty for one gate."""
+    if gates < 2:
+        return ""
+    return f"Each of these {gates} gates has its own confidence, uncorrected for their number."
+
+
 def by_kind(judgments: Iterable[Judgment], tir: T, difference: T, either: T) -> T:
     """Return the first where all judgments are of TIR, the second where none is, else the third."""
     kinds = {isinstance(item.gate, InterferenceGate) for item in judgments}
@@ -144,10 +144,10 @@ def claim(gate: Gate, *, held: bool = True) -> str:
     """Return what the gate asks, with its cutoffs; or, of a difference, what FAIL means: that it does not hold."""
     if isinstance(gate, InterferenceGate):
         return f"PASS from {amount(gate, gate.pass_at)}, FAIL below {amount(gate, gate.fail_below)}"
-    margin, (system, baseline) = amount(gate, gate.margin), gate.arms
-    if isinstance(gate, EquivalenceGate):
+    margin, system, baseline = amount(gate, gate.margin), gate.system, gate.baseline
+    if gate.kind == "equivalence":
         return f"{system} and {baseline} differ by {'at most' if held else 'more than'} {margin}"
-    if isinstance(gate, NonInferiorityGate):
+    if gate.kind == "non_inferiority":
         by = f" by more than {margin}" if gate.margin else ""
         return f"{system} is {'not ' if held else ''}worse than {baseline}{by}"
     by = f" by {margin} or more" if gate.margin else ""
@@ -224,11 +224,16 @@ def unlearnt(item: Judgment) -> str:
     )
 
 
-def other_way(item: Judgment) -> str | None:
-    """Return the value across datasets by the way that the gate does not take; None where there is no such value."""
+def across(gate: Gate) -> str:
+    """Return by which mean a gate makes one value of several datasets."""
+    return _WAYS[gate.across] if isinstance(gate, InterferenceGate) else "mean"
+
+
+def other_way(item: Judgment) -> str:
+    """Return the value across datasets by the way that the gate does not take; empty where there is no such value."""
     if item.otherwise is None or not isinstance(item.gate, InterferenceGate):
-        return None
-    return f"the {WAYS[item.gate.other_way]} is {shown(item.gate, item.otherwise)}"
+        return ""
+    return f"the {_WAYS[item.gate.other_way]} is {shown(item.gate, item.otherwise)}"
 
 
 def confidence_line(gate: Gate, found: Finding) -> str:
@@ -300,16 +305,13 @@ def settle_sentence(plan: PowerPlan) -> str:
 
 def decides_sentence(plan: PowerPlan) -> str:
     """Say what data can decide at all; distances in points, which are percent for a TIR."""
+    distances = (plan.decides, plan.decides_with_any_queries, plan.decides_with_any_seeds)
+    # A variance estimated as 0, which it hardly is, sets no limit.
+    here, queries, seeds = (f"{100 * distance:.2f}" if distance > 1e-6 else "no limit seen" for distance in distances)
     return (
-        f"only what lies {points(plan.decides)} points or more from a cutoff; with the fast tier's "
-        f"{FAST_TIER_QUERIES:,} queries {points(plan.decides_in_fast_tier)}, with any number of queries "
-        f"{points(plan.decides_with_any_queries)}, with any number of seeds {points(plan.decides_with_any_seeds)}"
+        f"only what lies {here} points or more from a cutoff; with any number of queries {queries}, with any number "
+        f"of seeds {seeds}"
     )
-
-
-def points(distance: float) -> str:
-    """Return a distance from a cutoff as text; a variance estimated as 0, which it hardly is, sets no limit."""
-    return f"{100 * distance:.2f}" if distance > 1e-6 else "no limit seen"
 
 
 def _digits(gate: Gate, values: Sequence[float], fewest: int) -> int:

@@ -8,11 +8,11 @@ from __future__ import annotations
 from pathlib import Path
 
 from unimoe.analysis.analysis import Analysis
-from unimoe.analysis.report.pages import DrawnFigure, gather, html_page, markdown_page
+from unimoe.analysis.report.pages import DrawnFigure, gather, page
 from unimoe.analysis.saved_comparison import SUBFOLDER
 from unimoe.analysis.tables import Table
 from unimoe.analysis.tables.comparisons import comparisons_table, standings_table
-from unimoe.analysis.tables.gates import datasets_table, gates_table, power_table, seeds_table, stability_table
+from unimoe.analysis.tables.gates import gates_table, stability_table
 from unimoe.analysis.tables.mteb import mteb_table, mteb_tasks_table, tir_without_queries_table
 from unimoe.analysis.tables.scores import generate_comparison_table, overview_table, training_table
 from unimoe.core.io import atomic_dir, write_text
@@ -41,8 +41,8 @@ def write_report(analysis: Analysis) -> Path:
             )
             for drawing in all_figures(analysis)
         ]
-    write_text(target / "report.md", markdown_page(contents, figures))
-    write_text(target / "report.html", html_page(contents, figures))
+    for name in ("report.md", "report.html"):
+        write_text(target / name, page(f"{name}.j2", contents, figures))
     return target / "report.html"
 
 
@@ -51,12 +51,10 @@ def write_tables(analysis: Analysis) -> list[Table]:
 
     What was judged comes first, details last; where seeds or datasets are few, some tables have no rows.
     """
-    results, judgments, comparisons = analysis.results, analysis.judgments, analysis.comparisons
+    results, comparisons = analysis.results, analysis.comparisons
     tables = (
         gates_table(analysis.outcomes),
-        datasets_table(judgments),
-        stability_table(judgments),
-        power_table(judgments),
+        stability_table(analysis.judgments),
         overview_table(results, comparisons),
         mteb_table(results),
         tir_without_queries_table(results),
@@ -65,7 +63,6 @@ def write_tables(analysis: Analysis) -> list[Table]:
         training_table(results),
         generate_comparison_table(results, analysis.tests),
         mteb_tasks_table(results),
-        seeds_table(judgments),
     )
     kept = [table for table in tables if table.groups]
     with atomic_dir(analysis.results.output_dir / SUBFOLDER / "tables") as folder:

@@ -8,10 +8,10 @@ import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from importlib import resources
+from importlib.resources import files
 from typing import NamedTuple
 
-from jinja2 import Environment, StrictUndefined
+from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from unimoe.analysis.analysis import Analysis
 from unimoe.analysis.arms import FIRST_STAGE, ZERO_SHOT, arm_order
@@ -20,9 +20,9 @@ from unimoe.analysis.drilldown import Queries, gather_queries
 from unimoe.analysis.formats import signed
 from unimoe.analysis.gates.definitions import InterferenceGate
 from unimoe.analysis.gates.findings import ratio_weights
-from unimoe.analysis.gates.judging import Judgment, Refusal
-from unimoe.analysis.gates.output import BY_DATASET, SETTLES, Fact, Said, family, origin, say
-from unimoe.analysis.gates.wording import action
+from unimoe.analysis.gates.judging import Judgment, Outcome, Refusal
+from unimoe.analysis.gates.output import BY_DATASET, SETTLES, Fact, Said, origin, say
+from unimoe.analysis.gates.wording import action, family
 from unimoe.analysis.report.systems import systems_headlines, systems_reading
 from unimoe.analysis.statistics.estimates import LEVEL
 from unimoe.analysis.tables import Table, escape_markdown
@@ -57,7 +57,7 @@ class Verdict(NamedTuple):
 
 @dataclass(frozen=True)
 class Contents:
-    """What the report says, figures apart."""
+    """What the report says, figures apart; both templates walk through it in this order."""
 
     experiment: str
     caveats: tuple[str, ...]
@@ -91,21 +91,10 @@ def gather(analysis: Analysis, tables: Sequence[Table]) -> Contents:
     times = Counter(note for table in tables for note in table.notes)
     shared = [note for note, number in times.items() if number > 1 and note not in said_above]
     printed = said_above.union(shared)  # once, in place of below each table
-    verdicts = []
-    for item in outcomes:
-        said, first = say(item), list[Fact]()
-        registered = analysis.registration is not None and any(item is other for other in analysis.decisive)
-        if isinstance(item, Judgment):
-            registered = item.registered
-            first = [("Do", f"nothing by this: {'; '.join(item.advisory)}" if item.advisory else action(item))]
-            first += [fact for fact in said.facts if fact[0] == SETTLES]
-            first += _beside(results, item, analysis.comparisons)
-        more = (fact for fact in said.facts if fact[0] not in (SETTLES, BY_DATASET))
-        verdicts.append(Verdict(said, registered, tuple(first), (*more, *said.parts)))
     return Contents(
         experiment=results.everything[0].identity.experiment,
         caveats=results.caveats,
-        verdicts=tuple(verdicts),
+        verdicts=tuple(_verdict(analysis, item) for item in outcomes),
         findings=() if outcomes else tuple(systems_headlines(results, analysis.comparisons)),
         origin=f"{origin(analysis.registration)}." if outcomes else "",
         reading=(*reading, *shared),
@@ -116,43 +105,51 @@ def gather(analysis: Analysis, tables: Sequence[Table]) -> Contents:
     )
 
 
-def html_page(contents: Contents, figures: Sequence[DrawnFigure]) -> str:
-    """Return the whole page. Everything that comes from results is escaped; SVG and tables arrive escaped.
+def page(template: str, contents: Contents, figures: Sequence[DrawnFigure]) -> str:
+    """Fill in ``report.html.j2``, which needs no other file, or ``report.md.j2``, which lacks only the drill-down.
 
-    The page's policy allows no request at all and no script but its own, by hash, so that even a name that escaped
-    escaping could not run. Style stays open because SVG and HTML set colours and positions in attributes.
+    The figures for the top, or the first one where none is made for it, come before the others. The template of HTML
+    escapes everything that it does not call safe, as SVG and tables, which arrive escaped. The page's policy allows no
+    request at all and no script but its own, by hash, so that even a name that escaped escaping could not run. Style
+    stays open because SVG and HTML set colours and positions in attributes.
     """
-    script = _packaged("report.js")
-    return _rendered(
-        "report.html.j2",
-        figures,
-        contents=contents,
-        first_rows=FIRST_ROWS,
-        most_open=MOST_OPEN,
-        style=_packaged("report.css"),
-        script=script,
-        script_hash=base64.b64encode(hashlib.sha256(script.encode()).digest()).decode(),
+    environment = Environment(
+        loader=PackageLoader("unimoe.analysis.report", ""),
+        autoescape=template.endswith(".html.j2"),
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
     )
-
-
-def markdown_page(contents: Contents, figures: Sequence[DrawnFigure]) -> str:
-    """Return the whole report, except for the drill-down, which needs a page that sorts and searches."""
-    page = _rendered("report.md.j2", figures, contents=contents)
-    return re.sub(r"\n{3,}", "\n\n", page).strip() + "\n"  # parts that have nothing to say leave blank lines
-
-
-def _rendered(template: str, figures: Sequence[DrawnFigure], **given: object) -> str:
-    """Fill in a template, which gets the figures for the top, or the first one where none is made for it, and others.
-
-    That of HTML escapes everything it does not call safe; that of Markdown escapes where it says so.
-    """
-    environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
-    environment.autoescape = template.endswith(".html.j2")
     environment.filters |= {"signed": signed, "escaped": escape_markdown}
     environment.policies["json.dumps_kwargs"] = {"separators": (",", ":")}
     leading = [figure for figure in figures if figure.leads] or list(figures[:1])
-    others = [figure for figure in figures if figure not in leading]
-    return environment.from_string(_packaged(template)).render(leading=leading, figures=others, **given)
+    style, script = (
+        files(__package__).joinpath(name).read_text(encoding="utf-8") for name in ("report.css", "report.js")
+    )
+    text = environment.get_template(template).render(
+        contents=contents,
+        leading=leading,
+        figures=[figure for figure in figures if figure not in leading],
+        first_rows=FIRST_ROWS,
+        most_open=MOST_OPEN,
+        style=style,
+        script=script,
+        script_hash=base64.b64encode(hashlib.sha256(script.encode()).digest()).decode(),
+    )
+    # Parts of Markdown that have nothing to say leave blank lines.
+    return text if template.endswith(".html.j2") else re.sub(r"\n{3,}", "\n\n", text).strip() + "\n"
+
+
+def _verdict(analysis: Analysis, item: Outcome) -> Verdict:
+    said, first = say(item), list[Fact]()
+    registered = analysis.registration is not None and any(item is other for other in analysis.decisive)
+    if isinstance(item, Judgment):
+        registered = item.registered
+        first = [("Do", f"nothing by this: {'; '.join(item.advisory)}" if item.advisory else action(item))]
+        first += [fact for fact in said.facts if fact[0] == SETTLES]
+        first += _beside(analysis.results, item, analysis.comparisons)
+    more = (fact for fact in said.facts if fact[0] not in (SETTLES, BY_DATASET))
+    return Verdict(said, registered, tuple(first), (*more, *said.parts))
 
 
 def _beside(results: Results, item: Judgment, comparisons: Sequence[Comparison]) -> Iterator[Fact]:
@@ -229,44 +226,23 @@ def missing_parts(analysis: Analysis) -> Iterator[str]:
 
 def provenance(results: Results) -> Iterator[Fact]:
     """Yield facts that all results share once, and facts that differ with the arms or places they belong to."""
-    by_name = gathered(
-        (name, (text, r.config_name)) for r in results.everything for name, text in _made_with(r).items()
-    )
-    for name, held in by_name.items():
-        texts = gathered(pair for pair in held if pair[0])
-        for text, arms in texts.items():
-            yield name, f"{text} ({', '.join(sorted(set(arms), key=arm_order))})" if len(texts) > 1 else f"{text}"
-    for key in (*results.dataset_keys, *results.keys_without_queries):
-        shared = set()
-        for r in results.measured(key):
-            hashes = r.provenance.hashes
-            shared |= {f"{name} {hashes[name]}" for name in ("collection", "candidates", "qrels") if name in hashes}
-            if r.relevance_level != 1:
-                shared.add(f"relevant from grade {r.relevance_level}")
-            if r.task_type and r.identity.prompt:
-                shared.add(f"prompt {r.identity.prompt}")
-        if shared:
-            yield key, ", ".join(sorted(shared))
-    # Checkpoint or run by arm and seed; a line more wherever a result was made from another than the first.
-    places = gathered(
-        ((r.config_name, r.seed, f"{what} {r.provenance.hashes[what]}"), r.key)
-        for r in results.everything
-        for what in ("checkpoint", "run")
-        if r.seed is not None and what in r.provenance.hashes
-    )
-    of_arms = [(name, seed) for name, seed, _ in places]
-    for name, seed, made_from in sorted(places, key=lambda found: (arm_order(found[0]), found[1])):
-        where = f" ({', '.join(places[name, seed, made_from])})" if of_arms.count((name, seed)) > 1 else ""
-        yield f"{name} seed {seed}", f"{made_from}{where}"
+    for facts_of in (_made_with, _measured_on, _made_from):
+        facts = [
+            fact for r in sorted(results.everything, key=lambda r: arm_order(r.config_name)) for fact in facts_of(r)
+        ]
+        for name, held in gathered((name, (text, where)) for name, text, where in facts if text).items():
+            texts = gathered(held)
+            for text, where in texts.items():
+                yield name, f"{text} ({', '.join(dict.fromkeys(where))})" if len(texts) > 1 else text
 
 
-def _made_with(r: EvalResult) -> dict[str, str | None]:
-    """Return what one result was made with; empty or None where there is nothing to say."""
+def _made_with(r: EvalResult) -> Iterator[tuple[str, str | None, str]]:
+    """Yield what one result was made with: name, text or nothing, and the arm."""
     made, commit = r.provenance, r.provenance.git_commit
     pairing = "seeds of two arms make no pairs: the experiment declares none"
     if r.config.get("paired_seeds") is True:
         pairing = "equal seeds of two arms make a pair, as the experiment declares"
-    return {
+    facts = {
         "Base model": r.identity.base_model,
         "Prompt": r.identity.prompt if r.task_type is None else None,  # MTEB's are among its tasks
         "Config": hash_json({key: value for key, value in r.config.items() if key != "output_dir"}),
@@ -277,7 +253,19 @@ def _made_with(r: EvalResult) -> dict[str, str | None]:
         "Seeds": None if r.seed is None else pairing,
         "Given by hand": ", ".join(made.given),
     }
+    yield from ((name, text, r.config_name) for name, text in facts.items())
 
 
-def _packaged(name: str) -> str:
-    return resources.files(__package__).joinpath(name).read_text(encoding="utf-8")
+def _measured_on(r: EvalResult) -> Iterator[tuple[str, str, str]]:
+    """Yield the hashes of one result's dataset, and the arm."""
+    hashes = r.provenance.hashes
+    facts = [f"{name} {hashes[name]}" for name in ("collection", "candidates", "qrels") if name in hashes]
+    facts += [f"relevant from grade {r.relevance_level}"] if r.relevance_level != 1 else []
+    facts += [f"prompt {r.identity.prompt}"] if r.task_type and r.identity.prompt else []
+    yield r.key, ", ".join(facts), r.config_name
+
+
+def _made_from(r: EvalResult) -> Iterator[tuple[str, str, str]]:
+    """Yield the checkpoint or run that one result was made from, and the dataset."""
+    facts = [f"{what} {r.provenance.hashes[what]}" for what in ("checkpoint", "run") if what in r.provenance.hashes]
+    yield f"{r.config_name} seed {r.seed}", ", ".join(facts if r.seed is not None else ()), r.key

@@ -20,7 +20,6 @@ from unimoe.analysis.statistics.variance import Terms
 POWER = 0.80
 MOST_SEEDS = 100
 MOST_QUERIES = 10**9
-FAST_TIER_QUERIES = 300 + 323 + 648  # test queries of SciFact, NFCorpus and FiQA2018
 ENDLESS = 1e15  # as good as infinitely many, and finite in every formula
 
 
@@ -61,7 +60,6 @@ class PowerPlan:
     decides: float  # smallest distance from a cutoff that data of this size settles, with the asked power
     decides_with_any_queries: float  # the same with these seeds and any number of queries
     decides_with_any_seeds: float  # the reverse
-    decides_in_fast_tier: float  # with the fast tier's queries, if they vary as these do
 
 
 def at_size(terms: Terms, seeds: float, queries: float) -> Terms:
@@ -114,7 +112,6 @@ def plan(terms: Terms, estimate: float, aim: Aim) -> PowerPlan:
         decides=smallest_distance(terms, fewest, queries, aim),
         decides_with_any_queries=smallest_distance(terms, fewest, ENDLESS, aim),
         decides_with_any_seeds=smallest_distance(terms, ENDLESS, queries, aim),
-        decides_in_fast_tier=smallest_distance(terms, fewest, FAST_TIER_QUERIES, aim),
     )
 
 

@@ -8,7 +8,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.variances import known
 
-from unimoe.analysis.gates.wording import settle_sentence
 from unimoe.analysis.statistics.power import Aim, at_size, half_width, plan, smallest_distance
 from unimoe.analysis.statistics.variance import Terms
 
@@ -78,19 +77,6 @@ def test_asking_for_more_never_needs_less(
         assert asked.decides >= less.decides
 
 
-@settings(max_examples=20, deadline=None)
-@given(terms(), estimates)
-def test_the_grid_needs_no_more_of_either_than_either_alone(found: Terms, estimate: float) -> None:
-    planned = plan(found, estimate, RULE)
-    seeds, queries = planned.at_hand
-    cells = [s * n for s, n in ((seeds, planned.queries), (planned.seeds, queries)) if s and n]
-    if cells:
-        assert planned.grid is not None
-        assert planned.grid[0] >= seeds
-        assert planned.grid[1] >= queries
-        assert planned.grid[0] * planned.grid[1] <= min(cells)
-
-
 def test_more_queries_can_widen_the_interval_when_seeds_are_few() -> None:
     # Why a plan looks at the limits too: t with 2 degrees of freedom is 4.30, and with 5 it is 2.57.
     found = known(seed=0.00008, query=0.12, residual=0.02, seeds=3, queries=300)
@@ -118,9 +104,3 @@ def test_two_one_sided_tests_ask_for_less_than_both_sides_at_once() -> None:
     assert equivalence.grid is not None
     assert between.grid is not None
     assert equivalence.grid[0] * equivalence.grid[1] < between.grid[0] * between.grid[1]
-
-
-class TestSentences:
-    def test_on_a_cutoff_the_reason_is_given(self) -> None:
-        found = plan(known(seed=0.00003, query=0.03, residual=0.02, seeds=3, queries=300), 0.02, RULE)
-        assert "too near a cutoff" in settle_sentence(found)
