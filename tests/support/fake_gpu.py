@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import Future
+from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any, cast
@@ -99,13 +98,12 @@ def fake_gpu() -> Iterator[FakeGPU]:
     """Make tensors fake while the block runs, ``cuda`` among their devices."""
     gpu = FakeGPU()
     with pytest.MonkeyPatch.context() as patch:
-        # What asks for a driver, and threads, in which no mode is on.
+        # What asks for a driver.
         patch.setattr(torch.cuda, "device", nullcontext)
         patch.setattr(Tensor, "pin_memory", lambda tensor: tensor)
         patch.setattr(Tensor, "numpy", _numpy)
         patch.setattr(Tensor, "backward", _backward)
         patch.setattr(torch.autograd, "grad", lambda outputs, leaf, *_: (torch.zeros_like(leaf),))
-        patch.setattr("unimoe.models.batching.ThreadPoolExecutor", _AtOnce)
         with FakeTensorMode(allow_non_fake_inputs=True), gpu:
             yield gpu
 
@@ -149,16 +147,3 @@ def _backward(loss: Tensor, gradient: Tensor | None = None) -> None:
         if (leaf := getattr(node, "variable", None)) is not None:
             leaf.grad = torch.zeros_like(leaf)
         pending += [before for before, _ in node.next_functions]
-
-
-class _AtOnce:
-    """An executor without a thread."""
-
-    def __init__(self, _: int) -> None: ...
-
-    def shutdown(self, *, cancel_futures: bool) -> None: ...
-
-    def submit(self, make: Callable[..., Any], *items: Iterable[Any]) -> Future[Any]:
-        future: Future[Any] = Future()
-        future.set_result(make(*items))
-        return future

@@ -28,7 +28,7 @@ MAX_LENGTH = 256
 
 Fault = Literal[
     "429", "429 for long", "500", "401", "cut connection", "cut JSON", "nothing", "null", "text", "too few", "too many",
-    "twice", "beyond", "no index", "NaN", "word", "no rows", "huge", "slow", "echoes the key", "redirect",
+    "twice", "beyond", "no index", "NaN", "word", "no rows", "huge", "echoes the key", "redirect",
     "tells the key", "drips headers", "drips its body", "too long",
 ]  # fmt: skip
 
@@ -156,7 +156,6 @@ class ModelServer:
         latency: seconds before every answer.
         asked: path and body of each request that was answered with scores.
         received: headers of every request.
-        most_at_a_time: requests that were under way together, at most.
     """
 
     url: str
@@ -167,10 +166,7 @@ class ModelServer:
     latency: float = 0.0
     asked: list[tuple[str, Any]] = field(default_factory=list)
     received: list[dict[str, str]] = field(default_factory=list)
-    times: list[float] = field(default_factory=list)
-    most_at_a_time: int = 0
     lock: Any = field(default_factory=threading.Lock)
-    under_way: int = 0
     over: threading.Event = field(default_factory=threading.Event)
 
     def base(self, api: str) -> str:
@@ -190,12 +186,11 @@ class ModelServer:
         """The right answer to a request."""
         usage = {"total_tokens": sum(map(len, _items(request.model_dump()))), "prompt_tokens": 1}
         match request:
-            case Generative():
-                scores = self._generative(request)
-                rows = [{"index": i, "object": "score", "score": score} for i, score in enumerate(scores)]
-                return {"id": "x", "object": "list", "model": request.model, "data": rows, "usage": usage}
-            case VllmScore():
-                scores = self._margins(request.text_1, request.text_2)
+            case Generative() | VllmScore():
+                if isinstance(request, Generative):
+                    scores = self._generative(request)
+                else:
+                    scores = self._margins(request.text_1, request.text_2)
                 rows = [{"index": i, "object": "score", "score": score} for i, score in enumerate(scores)]
                 return {"id": "x", "object": "list", "model": request.model, "data": rows, "usage": usage}
             case TeiRerank():
@@ -276,16 +271,9 @@ class _Handler(BaseHTTPRequestHandler):
         text = self.rfile.read(int(self.headers["Content-Length"])).decode()
         with shown.lock:
             shown.received.append(dict(self.headers))
-            shown.times.append(time.monotonic())
-            shown.under_way += 1
-            shown.most_at_a_time = max(shown.most_at_a_time, shown.under_way)
             fault = shown.faults.pop(0) if shown.faults else shown.fails(text)
         time.sleep(shown.latency)
-        try:
-            self._respond(text, fault)
-        finally:
-            with shown.lock:
-                shown.under_way -= 1
+        self._respond(text, fault)
 
     def _respond(self, text: str, fault: Fault | None) -> None:
         shown = self.shown
@@ -309,8 +297,6 @@ class _Handler(BaseHTTPRequestHandler):
                 return self._send(400, json.dumps({"error": {"message": message}}))
             case "redirect":
                 return self._send(307, "", {"Location": f"http://localhost:9{self.path}"})
-            case "slow":
-                shown.over.wait(20)
             case "drips headers" | "drips its body":
                 return self._drip(headers=fault == "drips headers")
         kind = KINDS.get(self.path)

@@ -102,9 +102,7 @@ def base() -> BaseModel:
     return base
 
 
-def model_on(
-    gpu: FakeGPU, base: BaseModel, order: str = "query_first", first_layer: int = 0, packs: bool = True
-) -> UnimodelForExp1:
+def model_on(gpu: FakeGPU, base: BaseModel, order: str, first_layer: int, packs: bool) -> UnimodelForExp1:
     """A model on the GPU, as its constructor leaves it there."""
     base.model._supports_attention_backend = packs
     to_fake_gpu(base.model)
@@ -114,40 +112,28 @@ def model_on(
 
 
 @pytest.mark.parametrize("packs", [True, False], ids=["packed", "padded"])
-@pytest.mark.parametrize("first_layer", [0, 2])
-class TestOneModelOfBothTasks:
-    @pytest.mark.parametrize("order", ["query_first", "document_first"])
-    def test_scores_of_many_batches_are_fetched_together(
-        self, base: BaseModel, gpu: FakeGPU, order: str, first_layer: int, packs: bool
-    ) -> None:
-        model = model_on(gpu, base, order, first_layer, packs)
-        assert model.rerank(PAIRS, output="margin", token_budget=300).shape == (len(PAIRS),)
-        assert gpu.waits == {"batching.fetch": 1}
-
-    def test_vectors_of_many_batches_are_fetched_together(
-        self, base: BaseModel, gpu: FakeGPU, first_layer: int, packs: bool
-    ) -> None:
-        model = model_on(gpu, base, first_layer=first_layer, packs=packs)
-        assert model.encode(TEXTS, batch_size=2).shape == (len(TEXTS), 64)
-        assert gpu.waits == {"batching.fetch": 1}
+@pytest.mark.parametrize(("first_layer", "order"), [(0, "query_first"), (2, "document_first")])
+def test_what_many_batches_give_is_fetched_together(
+    base: BaseModel, gpu: FakeGPU, order: str, first_layer: int, packs: bool
+) -> None:
+    model = model_on(gpu, base, order, first_layer, packs)
+    assert model.rerank(PAIRS, output="margin", token_budget=300).shape == (len(PAIRS),)
+    assert model.encode(TEXTS, batch_size=2).shape == (len(TEXTS), 64)
+    assert gpu.waits == {"batching.fetch": 2}
 
 
 class TestRerankersAndEncoders:
-    def test_mono_t5_waits_once(self, tmp_path: Path) -> None:
-        reranker = load_mono_t5(save_tiny_t5(tmp_path), "t5@0", PromptConfig(), 300, CPU, torch.float32)
-        self.once(reranker, reranker.model)
-
-    def test_a_score_head_waits_once(self, tmp_path: Path) -> None:
-        reranker = load_score_head(save_tiny_score_head(tmp_path), "head@0", 300, CPU, torch.float32)
-        self.once(reranker, reranker.model)
-
-    def once(self, reranker: Any, model: Any) -> None:
+    @pytest.mark.parametrize("family", ["mono_t5", "score_head"])
+    def test_a_reranker_waits_once(self, family: str, tmp_path: Path) -> None:
+        if family == "mono_t5":
+            reranker = load_mono_t5(save_tiny_t5(tmp_path), "t5@0", PromptConfig(), 300, CPU, torch.float32)
+        else:
+            reranker = load_score_head(save_tiny_score_head(tmp_path), "head@0", 300, CPU, torch.float32)
         sequences = reranker.pair_ids(PAIRS)
         with fake_gpu() as gpu:
-            to_fake_gpu(model)
-            made = type(reranker)(model, reranker.pair_ids, "name@0", "prompt@0")
+            to_fake_gpu(reranker.model)
             gpu.waits.clear()
-            assert made.rerank_ids(sequences, batch_size=4).shape == (len(PAIRS),)
+            assert reranker.rerank_ids(sequences, batch_size=4).shape == (len(PAIRS),)
             assert gpu.waits == {"batching.fetch": 1}
 
     def test_a_cross_encoder_scores_there(self, tmp_path: Path) -> None:

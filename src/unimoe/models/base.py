@@ -19,10 +19,6 @@ from unimoe.models.model_files import weights_hash
 from unimoe.models.quiet import load_pretrained, loading
 
 _ONLY_KIND = "full_attention"
-_AUTO_MODELS = {
-    "ForSequenceClassification": "AutoModelForSequenceClassification",
-    "ForConditionalGeneration": "AutoModelForSeq2SeqLM",
-}
 _FACTORS = {"logit_scale": ("cohere", 1), "lm_head_multiplier": ("falcon_h1", 1), "logits_scaling": ("granite", -1)}
 """Settings that multiply logits, or divide them (-1), in models whose kind begins so."""
 
@@ -64,9 +60,43 @@ def load_base(config: ModelConfig, device: torch.device, dtype: torch.dtype) -> 
     if device.type == "cpu":
         keep_freed_memory()
     model.requires_grad_(False).eval().to(device)
-    if identity is None:  # the hub's
-        identity = _identity(config, config.base, str(model.config._commit_hash)[:16])
-    return BaseModel(model, tokenizer, identity)
+    return BaseModel(model, tokenizer, identity or _identity(config, config.base, model.config._commit_hash[:16]))
+
+
+def load_tokenizer(config: ModelConfig) -> Any:
+    """Load the tokenizer of a base model alone."""
+    from transformers import AutoTokenizer
+
+    with loading(f"model.base {config.base!r}: its tokenizer cannot be loaded", _REMEDY):
+        return AutoTokenizer.from_pretrained(_source(config), **_hub_options(config))
+
+
+def base_identity(config: ModelConfig) -> str | None:
+    """Return the identity of a base model without loading it; None where only the hub knows it."""
+    folder = Path(_source(config))
+    if config.base == BUNDLED_ID:
+        return _identity(config, BUNDLED_ID, bundled_weights_hash(folder))
+    return _identity(config, folder.resolve().name, weights_hash(folder)) if folder.is_dir() else None
+
+
+def _identity(config: ModelConfig, name: str, weights: str) -> str:
+    if config.layers is None:
+        return f"{name}@{weights}"
+    return f"{name}:{config.layers}@{hash_json([weights, config.layers])}"
+
+
+def _source(config: ModelConfig) -> str:
+    """Return the folder or hub id that transformers loads from."""
+    if config.base == BUNDLED_ID:
+        return str(prepared_bundled_model())
+    if config.base.startswith("bundled:"):
+        raise DataError(f"model.base {config.base!r}: unknown; the bundled model is {BUNDLED_ID}")
+    folder_named("model.base", config.base)  # refuses a path without a folder
+    return config.base
+
+
+def _hub_options(config: ModelConfig) -> dict[str, Any]:
+    return {"revision": config.revision, "trust_remote_code": config.trust_remote_code}
 
 
 def decoder_of(model: Any) -> Any:
@@ -89,24 +119,6 @@ def with_modules(decoder: Any, **modules: nn.Module) -> Any:
     return twin
 
 
-def load_tokenizer(config: ModelConfig) -> Any:
-    """Load the tokenizer of a base model alone."""
-    from transformers import AutoTokenizer
-
-    with loading(f"model.base {config.base!r}: its tokenizer cannot be loaded", _REMEDY):
-        return AutoTokenizer.from_pretrained(_source(config), **_hub_options(config))
-
-
-def base_identity(config: ModelConfig) -> str | None:
-    """Return the identity of a base model without loading it; None where only the hub knows it."""
-    folder = Path(_source(config))
-    if config.base == BUNDLED_ID:
-        return _identity(config, BUNDLED_ID, bundled_weights_hash(folder))
-    if not folder.is_dir():
-        return None
-    return _identity(config, folder.resolve().name, weights_hash(folder))
-
-
 def base_layers(config: ModelConfig) -> list[str]:
     """Return the kind of each layer that is kept of a base model."""
     if config.base == BUNDLED_ID:  # known before its half minute of preparation
@@ -122,6 +134,49 @@ def model_type(config: ModelConfig) -> str:
 def base_architecture(config: ModelConfig) -> str:
     """Return the class that a base model was saved as, by its configuration; an empty string where it names none."""
     return "LlamaForCausalLM" if config.base == BUNDLED_ID else str((_configuration(config).architectures or [""])[0])
+
+
+def _configuration(config: ModelConfig) -> Any:
+    """Return the configuration by which transformers builds a base model, of the kept layers alone."""
+    from transformers import AutoConfig
+
+    with loading(f"model.base {config.base!r}: its configuration cannot be read", _REMEDY):
+        found: Any = AutoConfig.from_pretrained(_source(config), **_hub_options(config))
+        text = found.get_text_config()
+        kept = _kept_layers(config, text.num_hidden_layers)
+        if kept < text.num_hidden_layers:
+            for name in per_layer_settings(text):
+                setattr(text, name, getattr(text, name)[:kept])
+            text.num_hidden_layers = kept
+    return found
+
+
+def _kept_layers(config: ModelConfig, layers: int) -> int:
+    if config.layers is not None and config.layers > layers:
+        raise UsageError(
+            f"model.layers {config.layers}: {config.base} has {layers} layers; give {layers} at most, or null for all"
+        )
+    return config.layers or layers
+
+
+@dataclass(frozen=True)
+class BaseSizes:
+    """How large the kept layers of a base model are; tied weights count once."""
+
+    parameters: int
+    embedding_parameters: int
+    width: int  # of the final states, which embeddings have too
+
+
+def base_sizes(config: ModelConfig) -> BaseSizes:
+    """Return the sizes of a base model by its configuration, without its weights."""
+    import transformers
+
+    found = _configuration(config)
+    with loading(f"model.base {config.base!r}: its class cannot be built", _REMEDY), torch.device("meta"):
+        model = getattr(transformers, base_architecture(config))(found)
+    embeddings = model.get_input_embeddings().weight
+    return BaseSizes(sum(weight.numel() for weight in model.parameters()), embeddings.numel(), embeddings.shape[1])
 
 
 def layer_kinds(config: Any) -> list[str]:
@@ -160,78 +215,13 @@ def refuse_dependent_states(config: Any, max_length: int) -> None:
             "name it with encoder: to embed"
         )
     stated = getattr(config, "rope_parameters", None) or {}
-    kinds = [stated] if "rope_type" in stated else [kind for kind in stated.values() if isinstance(kind, dict)]
-    for name, kind in ((kind.get("rope_type"), kind) for kind in kinds):
-        if name not in {"longrope", "dynamic"}:
+    for kind in [stated] if "rope_type" in stated else filter(lambda each: isinstance(each, dict), stated.values()):
+        if (name := kind.get("rope_type")) not in {"longrope", "dynamic"}:
             continue
-        stated_by = kind["original_max_position_embeddings"] if name == "longrope" else config.max_position_embeddings
-        if max_length > (limit := int(stated_by)):
+        longrope = name == "longrope"
+        limit = int(kind["original_max_position_embeddings"] if longrope else config.max_position_embeddings)
+        if max_length > limit:
             raise UsageError(
                 f"model.max_length {max_length}: beyond {limit} tokens a {config.model_type} model of {name} RoPE "
                 f"rotates all texts of a batch by the longest; lower it to {limit}"
             )
-
-
-@dataclass(frozen=True)
-class BaseSizes:
-    """How large the kept layers of a base model are; tied weights count once."""
-
-    parameters: int
-    embedding_parameters: int
-    width: int  # of the final states, which embeddings have too
-
-
-def base_sizes(config: ModelConfig) -> BaseSizes:
-    """Return the sizes of a base model by its configuration, without its weights."""
-    import transformers
-
-    saved_as = base_architecture(config)
-    kind = next((auto for end, auto in _AUTO_MODELS.items() if saved_as.endswith(end)), "AutoModelForCausalLM")
-    found = _configuration(config)
-    with loading(f"model.base {config.base!r}: its configuration cannot be read", _REMEDY), torch.device("meta"):
-        model = getattr(transformers, kind).from_config(found)
-    embeddings = model.get_input_embeddings().weight
-    return BaseSizes(sum(weight.numel() for weight in model.parameters()), embeddings.numel(), embeddings.shape[1])
-
-
-def _source(config: ModelConfig) -> str:
-    """Return the folder or hub id that transformers loads from."""
-    if config.base == BUNDLED_ID:
-        return str(prepared_bundled_model())
-    if config.base.startswith("bundled:"):
-        raise DataError(f"model.base {config.base!r}: unknown; the bundled model is {BUNDLED_ID}")
-    folder_named("model.base", config.base)  # refuses a path without a folder
-    return config.base
-
-
-def _hub_options(config: ModelConfig) -> dict[str, Any]:
-    return {"revision": config.revision, "trust_remote_code": config.trust_remote_code}
-
-
-def _identity(config: ModelConfig, name: str, weights: str) -> str:
-    if config.layers is None:
-        return f"{name}@{weights}"
-    return f"{name}:{config.layers}@{hash_json([weights, config.layers])}"
-
-
-def _configuration(config: ModelConfig) -> Any:
-    """Return the configuration by which transformers builds a base model, of the kept layers alone."""
-    from transformers import AutoConfig
-
-    with loading(f"model.base {config.base!r}: its configuration cannot be read", _REMEDY):
-        found: Any = AutoConfig.from_pretrained(_source(config), **_hub_options(config))
-        text = found.get_text_config()
-        layers, kept = text.num_hidden_layers, _kept_layers(config, text.num_hidden_layers)
-        if kept < layers:
-            for name in per_layer_settings(text):
-                setattr(text, name, getattr(text, name)[:kept])
-            text.num_hidden_layers = kept
-    return found
-
-
-def _kept_layers(config: ModelConfig, layers: int) -> int:
-    if config.layers is not None and config.layers > layers:
-        raise UsageError(
-            f"model.layers {config.layers}: {config.base} has {layers} layers; give {layers} at most, or null for all"
-        )
-    return config.layers or layers

@@ -3,19 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from functools import partial
 from typing import Any
 
-import torch
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
 from unimoe.models.base import decoder_layers, decoder_of
 from unimoe.models.batching import (
     FittingBatches,
-    ahead,
     default_token_budget,
-    if_it_fits,
     last_tokens,
     pad_ids,
     padded_tokens,
@@ -23,7 +19,7 @@ from unimoe.models.batching import (
 )
 from unimoe.models.frozen_layers import FrozenLayers, FrozenStates, tree_states
 from unimoe.models.token_tree import build_tree, plan_trees, tree_tokens
-from unimoe.models.tree_attention import PackedTree, last_tokens_only, pack, run_tree, supports_trees
+from unimoe.models.tree_attention import last_tokens_only, pack, run_tree, supports_trees
 
 
 class BatchedDecoder:
@@ -42,18 +38,7 @@ class BatchedDecoder:
         self.top, self._drops_tokens = self._decoder, False
         if self._trees:
             self.top, self._drops_tokens = last_tokens_only(self._decoder if upper is None else upper)
-        self._fitting = FittingBatches("a sequence", "model.max_length")
-
-    @property
-    def reduced_budget(self) -> int | None:
-        """Tokens of a batch after memory ran out; None before."""
-        return self._fitting.reduced
-
-    @property
-    def device(self) -> torch.device:
-        """Where the weights are."""
-        device: torch.device = self._decoder.get_input_embeddings().weight.device
-        return device
+        self.fitting = FittingBatches("a sequence", "model.max_length")
 
     @property
     def trains_trees(self) -> bool:
@@ -63,7 +48,7 @@ class BatchedDecoder:
         return self._trees and not dropout and not recomputes
 
     def kept_states(self, sequences: Sequence[list[int]]) -> FrozenStates | None:
-        """Return the states of training sequences below ``upper``; None if there are none, or too many to keep."""
+        """Return the states of sequences below ``upper``; None if there are none, or too many to keep."""
         return self._frozen_layers.states(sequences) if self._frozen_layers else None
 
     def plan_training(
@@ -81,20 +66,25 @@ class BatchedDecoder:
 
         A beginning that sequences share is computed once. ``frozen`` are the sequences' ``kept_states``.
         """
-        if not self.trains_trees:
-            return self.padded_states(sequences, frozen)
-        tree, below = self._pack(sequences), None
-        if self._frozen_layers is not None:
-            below = tree_states(tree.tree, frozen) if frozen else self._frozen_layers.compute_row(tree)
-        return self._top_states(tree, below)
+        return (self.tree_states if self.trains_trees else self.padded_states)(sequences, frozen)
 
-    def padded_states(self, sequences: Sequence[Sequence[int]], frozen: FrozenStates | None = None) -> Tensor:
+    def tree_states(self, sequences: Sequence[list[int]], frozen: FrozenStates | None = None) -> Tensor:
+        """Return the final states ``(N, H)`` of one batch, packed into a tree; gradients flow if enabled."""
+        weight, below = self._decoder.get_input_embeddings().weight, None
+        tree = pack(build_tree(sequences), weight.device, weight.dtype)
+        if self._frozen_layers is not None:
+            below = tree_states(tree, frozen) if frozen else self._frozen_layers.compute_row(tree)
+        states = run_tree(self.top, tree, below)[0]
+        return states if self._drops_tokens else states[tree.last]
+
+    def padded_states(self, sequences: Sequence[list[int]], frozen: FrozenStates | None = None) -> Tensor:
         """Return the final states ``(N, H)`` of one batch, padded on the right; gradients flow if enabled."""
         if frozen is not None:
             below = pad_sequence([states.tokens() for states in frozen], batch_first=True)
             output = self._upper(inputs_embeds=below, use_cache=False)
         else:
-            output = self._decoder(input_ids=pad_ids(sequences, self.device), use_cache=False)
+            ids = pad_ids(sequences, self._decoder.get_input_embeddings().weight.device)
+            output = self._decoder(input_ids=ids, use_cache=False)
         return last_tokens(output.last_hidden_state, [len(ids) for ids in sequences])
 
     def states(
@@ -109,32 +99,10 @@ class BatchedDecoder:
             DataError: a batch of one sequence does not fit in memory.
         """
 
-        def members(batch: list[int]) -> list[list[int]]:
-            return [sequences[index] for index in batch]
+        def of_batch(batch: list[int]) -> Tensor:
+            members = [sequences[index] for index in batch]
+            return self.tree_states(members, self.kept_states(members)) if self._trees else self.padded_states(members)
 
-        def of_tree(batch: list[int], tree: PackedTree | None) -> Tensor:
-            tree = tree or self._pack(members(batch))
-            below = self._frozen_layers.row_states(members(batch), tree) if self._frozen_layers else None
-            return self._top_states(tree, below)
-
-        budget = token_budget or default_token_budget(self.device)
-        run = partial(self._fitting.run, sequences, budget=budget, batch_size=batch_size)
-        if not self._trees:
-            return run(lambda batch, _: self.padded_states(members(batch)))
-        # What does not fit in memory beside the batch before may do so when that one is done: ``of_tree`` tries again.
-        pack_ahead = partial(ahead, lambda batch: if_it_fits(lambda: self._pack(members(batch))))
-        prepare = pack_ahead if _packs_ahead(self.device) else None
-        return run(of_tree, plan=plan_trees, size=tree_tokens, prepare=prepare)
-
-    def _pack(self, sequences: Sequence[list[int]]) -> PackedTree:
-        return pack(build_tree(sequences), self.device, self._decoder.get_input_embeddings().weight.dtype)
-
-    def _top_states(self, tree: PackedTree, below: Tensor | None) -> Tensor:
-        """Return the last tokens' final states, from the states below ``upper`` if it is given."""
-        states = run_tree(self.top, tree, below)[0]
-        return states if self._drops_tokens else states[tree.last]
-
-
-def _packs_ahead(device: torch.device) -> bool:
-    """Return whether batches are built in a thread: a CPU would have to share its cores with it."""
-    return device.type != "cpu"
+        budget = token_budget or default_token_budget(self._decoder.get_input_embeddings().weight.device)
+        layout = (plan_trees, tree_tokens) if self._trees else (plan_padded, padded_tokens)
+        return self.fitting.run(sequences, of_batch, *layout, budget=budget, batch_size=batch_size)

@@ -1,6 +1,6 @@
 """Batches of sequences: within a budget of tokens, padded, on the device, and smaller where memory runs out.
 
-A GPU is kept busy: the next batch is prepared in a thread, and results stay on it until many are fetched.
+A GPU is kept busy: nothing waits for it until the results of many batches are fetched together.
 """
 
 from __future__ import annotations
@@ -9,9 +9,7 @@ import logging
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from functools import partial
-from itertools import repeat
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import numpy as np
 import torch
@@ -45,28 +43,24 @@ def default_token_budget(device: torch.device) -> int:
     return CPU_TOKENS if device.type == "cpu" else GPU_TOKENS
 
 
-def plan_batches(lengths: Sequence[int], token_budget: int, batch_size: int | None = None) -> list[list[int]]:
+def plan_padded(
+    sequences: Sequence[Sequence[int]], token_budget: int, batch_size: int | None = None
+) -> list[list[int]]:
     """Group indices into padded batches, longest first, so that memory peaks at the start and not after hours.
 
     A batch holds ``batch_size`` sequences, else ``token_budget`` tokens with padding or one longer sequence, and none
     less than half as long as its longest. It depends on the lengths alone; equal ones keep their order.
     """
-    order = sorted(range(len(lengths)), key=lambda index: -lengths[index])
     batches: list[list[int]] = []
     longest = 0
-    for index in order:
-        room = batch_size or token_budget // max(1, longest)
-        if batches and len(batches[-1]) < room and 2 * lengths[index] >= longest:
+    for index in sorted(range(len(sequences)), key=lambda index: -len(sequences[index])):
+        length, room = len(sequences[index]), batch_size or token_budget // max(1, longest)
+        if batches and len(batches[-1]) < room and 2 * length >= longest:
             batches[-1].append(index)
         else:
             batches.append([index])
-            longest = lengths[index]
+            longest = length
     return batches
-
-
-def plan_padded(sequences: Sequence[list[int]], token_budget: int, batch_size: int | None) -> list[list[int]]:
-    """Group the indices of sequences into padded batches."""
-    return plan_batches([len(ids) for ids in sequences], token_budget, batch_size)
 
 
 def padded_tokens(sequences: Sequence[list[int]]) -> int:
@@ -102,17 +96,6 @@ def last_tokens(states: Tensor, lengths: Sequence[int]) -> Tensor:
     return states[rows, to_device(torch.tensor(lengths) - 1, states.device)]
 
 
-def if_it_fits(compute: Callable[[], Made]) -> Made | None:
-    """Return what a function computes; None where memory runs out."""
-    try:
-        return compute()
-    except RuntimeError as error:
-        # cuBLAS and cuDNN report it by errors of their own, without a class.
-        if not isinstance(error, torch.OutOfMemoryError) and "STATUS_ALLOC_FAILED" not in str(error):
-            raise
-    return None  # leaving the block drops the traceback, which holds the activations
-
-
 class FittingBatches:
     """Computes batches, and remembers the size of one that did not fit: all later ones have at most half of it.
 
@@ -126,27 +109,31 @@ class FittingBatches:
     def run(
         self,
         inputs: Sequence[Input],
-        compute: Callable[[list[int], Any], Made],
+        compute: Callable[[list[int]], Made],
+        plan: Callable[[Sequence[Input], int, int | None], list[list[int]]],
+        size: Callable[[Sequence[Input]], int],
         *,
         budget: int,
         batch_size: int | None = None,
-        plan: Callable[[Sequence[Input], int, int | None], list[list[int]]] = plan_padded,  # type: ignore[assignment]
-        size: Callable[[Sequence[Input]], int] = padded_tokens,  # type: ignore[assignment]
-        prepare: Callable[[list[list[int]]], Iterable[Any]] | None = None,
     ) -> Iterator[tuple[list[int], Made]]:
-        """Yield the indices of each batch with what ``compute`` returns for them and for what was prepared of them.
+        """Yield the indices of each batch with what ``compute`` returns for them.
 
         ``plan`` groups indices by the budget, the ``size`` of a batch at most, or by the number of inputs in a batch,
-        which counts until memory runs out. ``prepare`` makes of all batches what ``compute`` takes of each.
+        which counts until memory runs out.
         """
         left = list(range(len(inputs)))
         while left:
             limit, count = (min(budget, self.reduced), None) if self.reduced else (budget, batch_size)
-            planned = plan([inputs[index] for index in left], limit, count)
-            batches, done = [[left[place] for place in batch] for batch in planned], set[int]()
-            for batch, prepared in zip(batches, prepare(batches) if prepare else repeat(None), strict=False):
-                values = if_it_fits(partial(compute, batch, prepared))
-                if values is None:
+            done = set[int]()
+            for places in plan([inputs[index] for index in left], limit, count):
+                batch, values = [left[place] for place in places], None
+                try:
+                    values = compute(batch)
+                except RuntimeError as error:
+                    # cuBLAS and cuDNN report it by errors of their own, without a class.
+                    if not isinstance(error, torch.OutOfMemoryError) and "STATUS_ALLOC_FAILED" not in str(error):
+                        raise
+                if values is None:  # here the traceback is gone, which held the activations
                     self._reduce(size([inputs[index] for index in batch]), alone=len(batch) == 1)
                     break
                 done.update(batch)
@@ -185,13 +172,13 @@ def ahead(make: Callable[[Input], Made], items: Iterable[Input], threads: int = 
 
 
 def gather(
-    inputs: int,
+    shape: tuple[int, ...],
     batches: Iterable[tuple[Sequence[int], Tensor]],
     reason: str,
     advance: Callable[[int], None] | None = None,
     spoils: Callable[[int], bool] | None = None,
-) -> Tensor | None:
-    """Return the values ``(N, ...)`` of N inputs on the CPU, in their order; None where there are none.
+) -> Tensor:
+    """Return the float32 values of N inputs on the CPU, in their order, in a tensor of a shape ``(N, ...)``.
 
     ``batches`` are the indices of B inputs with their values ``(B, ...)``, each input once. They are checked and
     fetched at once from a CPU, and many batches together from a GPU, which every fetch lets wait.
@@ -200,28 +187,22 @@ def gather(
         InputError: a value is not finite, for ``reason``; carries the index of its input, by preference of one that
             ``spoils`` finds to have such a value alone, since it may spoil those of its batch.
     """
-    gathered: Tensor | None = None
+    gathered = torch.empty(shape)
     held: list[tuple[Sequence[int], Tensor]] = []
-    count = 0  # of the values held
 
     def fetch() -> None:
-        nonlocal gathered, count
         values = torch.cat([values for _, values in held]).cpu()
         places = [index for batch, _ in held for index in batch]
         if not bool(values.isfinite().all()):
             finite = values.reshape(len(values), -1).isfinite().all(dim=1).tolist()
             spoilt = sorted(index for index, fine in zip(places, finite, strict=True) if not fine)
             raise InputError(next(filter(spoils, spoilt), spoilt[0]) if spoils else spoilt[0], reason)
-        if gathered is None:
-            gathered = values.new_empty(inputs, *values.shape[1:])
         gathered[places] = values
         held.clear()
-        count = 0
 
     for batch, values in batches:
         held.append((batch, values))
-        count += values.numel()
-        if values.device.type == "cpu" or count > _HELD:
+        if values.device.type == "cpu" or sum(each.numel() for _, each in held) > _HELD:
             fetch()
         if advance:
             advance(len(batch))

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Literal, Protocol
+from typing import Literal, Protocol, Unpack
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from unimoe.config import Batches
 from unimoe.core.errors import InputError
 
 TextKind = Literal["query", "document", "plain"]
@@ -46,23 +47,18 @@ class Embedder(Protocol):
         kind: TextKind = "plain",
         prefix: str | None = None,
         max_length: int | None = None,
-        token_budget: int | None = None,
-        batch_size: int | None = None,
         advance: Advance | None = None,
+        **batches: Unpack[Batches],
     ) -> Vectors:
-        """Embed texts.
+        """Embed N texts: ``(N, D)`` float32, in their order.
 
         Args:
             texts: N texts.
             kind: their role, which chooses the configured prefix.
             prefix: a prefix instead of the configured one.
             max_length: tokens of one text, prefix included, if fewer than the model's limit.
-            token_budget: tokens of one forward pass; by default what suits the device.
-            batch_size: texts of one forward pass, instead of the budget.
             advance: called with the number of texts done, after each batch.
-
-        Returns:
-            ``(N, D)`` float32, in the order of ``texts``.
+            batches: what one forward pass reads, by default the ``token_budget`` that suits the device.
 
         Raises:
             InputError: a text has no tokens, or its embedding is not finite or zero; carries its index.

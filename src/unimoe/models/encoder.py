@@ -11,7 +11,6 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -19,13 +18,20 @@ from unimoe.config.base import EncoderConfig
 from unimoe.core.errors import DataError, InputError, UsageError
 from unimoe.core.io import hash_json
 from unimoe.models.base import BaseSizes
-from unimoe.models.batching import FittingBatches, default_token_budget, gather, to_device
+from unimoe.models.batching import (
+    FittingBatches,
+    default_token_budget,
+    gather,
+    padded_tokens,
+    plan_padded,
+    to_device,
+)
 from unimoe.models.bundled import bundled_encoder_folder
 from unimoe.models.embedder import Advance, TextKind, Vectors, refuse_zero_vectors
 from unimoe.models.model_files import content_identity, find_model, module_folders, settings_hash
 from unimoe.models.prompts import well_formed
 from unimoe.models.quiet import loading, missing_weights, refuse_another_vocabulary
-from unimoe.models.rerankers.token_scores import compute_in_float32
+from unimoe.models.rerankers.float32_heads import compute_in_float32
 
 if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformer
@@ -84,7 +90,12 @@ class SentenceEncoder:
         self._fitting = FittingBatches("a text", "max_length")
         self.prefixes, self.pooling = _prefixes(config, model), _pooling(model)
         self.max_length = _length(config, model)
-        self.dimension = self._width(config)
+        if self.device == META:
+            self.dimension = int(model.get_embedding_dimension() or 0)
+        else:  # Matrices whose shapes do not match, no pooling, or one without a mode show with a text.
+            remedy = "use an encoder that SentenceTransformer can encode with"
+            with loading(f"encoder.base {config.base!r}: its modules do not fit together", remedy):
+                self.dimension = self._embed(["a"], "", "plain").shape[1]
         self.base_identity = identity
         self.prompt_name = f"{self.pooling}@{hash_json([self.prefixes, self.pooling, self.max_length, settings])}"
 
@@ -117,17 +128,16 @@ class SentenceEncoder:
         """Embed texts; see ``Embedder``."""
         before = self.prefixes[kind] if prefix is None else prefix
         fine = [well_formed(text) for text in texts]
-        sequences = self.token_ids([before + text for text in fine], max_length)
         embedded = self._fitting.run(
-            sequences,
-            lambda batch, _: self._embed([fine[index] for index in batch], before, kind),
+            self.token_ids([before + text for text in fine], max_length),
+            lambda batch: self._embed([fine[index] for index in batch], before, kind),
+            plan_padded,
+            padded_tokens,
             budget=token_budget or default_token_budget(self.device),
             batch_size=batch_size,
         )
-        found = gather(len(texts), embedded, "the embedding is not finite; try encoder.dtype float32", advance)
-        if found is None:
-            return np.empty((0, self.dimension), dtype=np.float32)
-        vectors: Vectors = found.numpy()
+        reason = "the embedding is not finite; try encoder.dtype float32"
+        vectors: Vectors = gather((len(texts), self.dimension), embedded, reason, advance).numpy()
         refuse_zero_vectors(vectors)
         return vectors
 
@@ -172,18 +182,11 @@ class SentenceEncoder:
         vectors = self.model(features, **task)["sentence_embedding"].float()[:, : self.model.truncate_dim]
         return nn.functional.normalize(vectors, dim=-1) if self._unit else vectors
 
-    def _width(self, config: EncoderConfig) -> int:
-        """Return the width of a vector, by embedding one where there are weights."""
-        if self.device == META:
-            return int(self.model.get_embedding_dimension() or 0)
-        what = f"encoder.base {config.base!r}: its modules do not fit together"
-        # Matrices whose shapes do not match, no pooling, a pooling without a mode.
-        with loading(what, "use an encoder that SentenceTransformer can encode with"):
-            return self._embed(["a"], "", "plain").shape[1]
-
 
 def _load(config: EncoderConfig, root: Path, device: torch.device, dtype: torch.dtype) -> SentenceTransformer:
     from sentence_transformers import SentenceTransformer
+    from sentence_transformers.base.modules import Transformer
+    from sentence_transformers.sentence_transformer.modules import Pooling
 
     place = {"device_map": "meta"} if device == META else {}
     model = SentenceTransformer(
@@ -194,44 +197,28 @@ def _load(config: EncoderConfig, root: Path, device: torch.device, dtype: torch.
         model_kwargs={"dtype": dtype, **place},
     )
     folders = module_folders(root)
-    _refuse_incomplete(model, folders[0])
-    if model.transformers_model is None:  # embeddings of words or tokens, which come in the dtype of the file
+    part: Any = model.transformers_model
+    if part is None:  # embeddings of words or tokens, which come in the dtype of the file
         model[0].to(dtype)
-    for index, module in enumerate(model.children()):
+    elif isinstance(model[0], Transformer) and (folders[0] / "config.json").is_file():
+        if part.config.is_encoder_decoder:
+            raise ValueError(f"a {type(part).__name__} is an encoder and a decoder; use another encoder")
+        refuse_another_vocabulary(model.tokenizer, part)
+        if missing := [name for name in missing_weights(part, folders[0]) if "pooler" not in name.split(".")]:
+            raise ValueError(f"no weights for {missing[0]}; use a complete model")
+    for index, module in enumerate(model):
+        if config.pooling != "auto" and isinstance(module, Pooling):
+            model[index] = Pooling(
+                module.embedding_dimension, "lasttoken" if config.pooling == "last" else config.pooling
+            )
         if index > 0:
-            compute_in_float32(module)
+            compute_in_float32(model[index])
             if dtype != torch.float32 and any(weight.device != META for weight in module.parameters()):
                 read: Any = module  # a Module of sentence-transformers
                 read.load_torch_weights(str(folders[index]), model=module)  # again: they were rounded to the dtype
-    if config.pooling != "auto":
-        _set_pooling(model, "lasttoken" if config.pooling == "last" else config.pooling)
+    if config.pooling != "auto" and not any(isinstance(module, Pooling) for module in model):
+        raise ValueError("it has no pooling to replace; leave encoder.pooling at auto")
     return model.requires_grad_(False).eval()
-
-
-def _refuse_incomplete(model: SentenceTransformer, folder: Path) -> None:
-    """Refuse a transformer that has a decoder too, a tokenizer of another model, or weights that no file holds."""
-    from sentence_transformers.base.modules import Transformer
-
-    part: Any = model.transformers_model
-    if not isinstance(model[0], Transformer) or not (folder / "config.json").is_file():
-        return
-    if part.config.is_encoder_decoder:
-        raise ValueError(f"a {type(part).__name__} is an encoder and a decoder; use another encoder")
-    refuse_another_vocabulary(model.tokenizer, part)
-    missing = [name for name in missing_weights(part, folder) if "pooler" not in name.split(".")]
-    if missing:
-        raise ValueError(f"no weights for {missing[0]}; use a complete model")
-
-
-def _set_pooling(model: SentenceTransformer, mode: str) -> None:
-    from sentence_transformers.sentence_transformer.modules import Pooling
-
-    for place, module in enumerate(model):
-        if isinstance(module, Pooling):
-            model[place] = Pooling(module.embedding_dimension, mode)
-            compute_in_float32(model[place])
-            return
-    raise ValueError("it has no pooling to replace; leave encoder.pooling at auto")
 
 
 def _pooling(model: SentenceTransformer) -> str:
@@ -256,28 +243,21 @@ def _prefixes(config: EncoderConfig, model: SentenceTransformer) -> dict[TextKin
 
 
 def _length(config: EncoderConfig, model: SentenceTransformer) -> int:
-    """Return the tokens of one text: the config's, else the model's own, within the positions."""
-    positions = _text_positions(model)
+    """Return the tokens of one text: the config's, else the model's own, within its positions where they end."""
+    part: Any = model.transformers_model
+    stated = None if part is None else getattr(part.config.get_text_config(), "max_position_embeddings", None)
+    positions = int(stated or 0)
+    for module in part.modules() if positions else ():  # RoBERTa and its relatives count from the padding's id plus one
+        padding = getattr(module, "padding_idx", None)
+        if isinstance(padding, int) and isinstance(getattr(module, "position_embeddings", None), nn.Embedding):
+            positions -= padding + 1
+            break
     if config.max_length is not None:
-        if positions is not None and config.max_length > positions:
+        if positions and 0 < positions < config.max_length:
             raise UsageError(
                 f"encoder.max_length {config.max_length}: {config.base} has {positions} positions; lower it"
             )
         return config.max_length
     cut = getattr(model.tokenizer, "truncation", None)  # of a static embedding's tokenizer
     own = cut["max_length"] if isinstance(cut, dict) else model.max_seq_length
-    limits = [limit for limit in (own, positions, _LONGEST) if isinstance(limit, int | float) and limit >= 1]
-    return int(min(limits))
-
-
-def _text_positions(model: SentenceTransformer) -> int | None:
-    """Return the tokens of the longest text that a model has positions for; None where there is no end."""
-    part: Any = model.transformers_model
-    stated = None if part is None else getattr(part.config.get_text_config(), "max_position_embeddings", None)
-    if not stated or stated < 1:
-        return None
-    for module in part.modules():  # RoBERTa and its relatives count from the padding's id plus one
-        padding = getattr(module, "padding_idx", None)
-        if isinstance(padding, int) and isinstance(getattr(module, "position_embeddings", None), nn.Embedding):
-            return int(stated) - padding - 1
-    return int(stated)
+    return int(min(limit for limit in (own, positions, _LONGEST) if isinstance(limit, int | float) and limit >= 1))

@@ -6,7 +6,7 @@ gradient. Their states are computed once and shared.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,7 +17,7 @@ from unimoe.core.errors import UsageError
 from unimoe.core.io import hash_parts
 from unimoe.models.base import layer_kinds, with_modules
 from unimoe.models.batching import arrays_to_device, default_token_budget
-from unimoe.models.token_tree import TokenTree, build_tree, places, plan_trees, tree_tokens
+from unimoe.models.token_tree import build_tree, plan_trees, tree_tokens
 from unimoe.models.tree_attention import PackedTree, pack, run_tree
 
 MEMORY_LIMIT = 2**30
@@ -34,25 +34,20 @@ class TokenStates:
     block: Tensor  # (T, H), of all tokens of a set of sequences, those of a shared beginning once
     places: Tensor  # (length,), where in it the sequence's tokens are
 
-    def tokens(self, begin: int = 0, end: int | None = None) -> Tensor:
-        """Return the states of the tokens from ``begin`` to before ``end``, ``(end - begin, H)``."""
-        return self.block[self.places[begin:end]]
+    def tokens(self, begin: int = 0) -> Tensor:
+        """Return the states of the tokens from ``begin`` on, ``(length - begin, H)``."""
+        return self.block[self.places[begin:]]
 
 
 FrozenStates = Sequence[TokenStates]
 """The states of each sequence of a set."""
 
 
-def tree_states(tree: TokenTree, frozen: FrozenStates) -> Tensor:
+def tree_states(tree: PackedTree, frozen: FrozenStates) -> Tensor:
     """Return the states of a tree's row, ``(1, T, H)``, from those of its sequences."""
-    rows: list[Tensor] = []
-    for segment in tree.segments:
-        first, count = tree.positions[segment.begin], segment.end - segment.begin
-        if segment.member < 0:
-            rows.append(rows[0].new_zeros(count, rows[0].shape[1]))
-        else:
-            rows.append(frozen[segment.member].tokens(first, first + count))
-    return torch.cat(rows)[None]
+    rows = [frozen[member].tokens(shared) for member, shared in tree.tree.parts]
+    filling = tree.ids.shape[1] - len(tree.tree.ids)
+    return torch.cat([*rows, rows[0].new_zeros(filling, rows[0].shape[1])])[None]
 
 
 def split_decoder(decoder: Any, first_layer: int) -> tuple[Any, Any]:
@@ -89,19 +84,9 @@ class FrozenLayers:
         weight = self._lower.embed_tokens.weight
         if tree_tokens(sequences) * weight.shape[1] * weight.element_size() > MEMORY_LIMIT:
             return None
-        return self._kept_or("set", sequences, lambda: self._compute(sequences))
-
-    def row_states(self, sequences: Sequence[list[int]], tree: PackedTree) -> Tensor:
-        """Return the states of the packed row of some sequences, ``(1, T, H)``."""
-        row = self._kept_or("row", sequences, lambda: [TokenStates(self.compute_row(tree)[0], tree.last)])[0]
-        return row.block[None]
-
-    def _kept_or(
-        self, what: str, sequences: Sequence[list[int]], compute: Callable[[], list[TokenStates]]
-    ) -> list[TokenStates]:
-        key = hash_parts([what, *(",".join(map(str, ids)) for ids in sequences)])
+        key = hash_parts(",".join(map(str, ids)) for ids in sequences)
         # Removed and added again: the order of the keys is the order of use.
-        states = self._kept.pop(key) if key in self._kept else compute()
+        states = self._kept.pop(key) if key in self._kept else self._compute(sequences)
         self._kept[key] = states
         while sum(kept[0].block.nbytes for kept in self._kept.values() if kept) > SETS_LIMIT:
             del self._kept[next(iter(self._kept))]
@@ -120,7 +105,7 @@ class FrozenLayers:
         for batch, tree in zip(plan, trees, strict=True):
             count = len(tree.ids)
             block[begin : begin + count] = self.compute_row(pack(tree, weight.device, weight.dtype))[0, :count]
-            rows = arrays_to_device(places(tree), weight.device)
+            rows = arrays_to_device(tree.paths, weight.device)
             found |= {index: TokenStates(block, own + begin) for index, own in zip(batch, rows, strict=True)}
             begin += count
         return [found[index] for index in range(len(sequences))]
@@ -129,5 +114,4 @@ class FrozenLayers:
     @torch.no_grad()
     def compute_row(self, tree: PackedTree) -> Tensor:
         """Return the states of a packed row without keeping them, ``(1, T, H)``."""
-        hidden: Tensor = run_tree(self._lower, tree)
-        return hidden
+        return run_tree(self._lower, tree)

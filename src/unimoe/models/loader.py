@@ -24,23 +24,14 @@ class ModelLoader:
     """Loads the models that an experiment's sections model, prompt and lora describe."""
 
     def __init__(self, experiment: Experiment, device: torch.device, dtype: torch.dtype) -> None:
-        self._experiment = experiment
-        self.device, self.dtype = device, dtype
-
-    @property
-    def dtype_name(self) -> str:
-        """``bfloat16``, ``float32``, ..."""
-        return str(self.dtype).removeprefix("torch.")
-
-    @property
-    def prompt(self) -> str:
-        """Name and content hash of the prompt."""
-        return prompt_name(self._experiment.prompt, self._experiment.model.max_length)
+        self._experiment, self.device, self.dtype = experiment, device, dtype
+        self.dtype_name = str(dtype).removeprefix("torch.")
+        self.prompt = prompt_name(experiment.prompt, experiment.model.max_length)
 
     @cached_property
     def identity(self) -> str:
         """Logical id and content hash of the base model."""
-        return base_identity(self._experiment.model) or self.fresh_base().identity
+        return base_identity(self._experiment.model) or self._base.identity
 
     @cached_property
     def first_layer(self) -> int:

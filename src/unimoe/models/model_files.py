@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from unimoe.core.errors import DataError
-from unimoe.core.io import Strict, hash_file, hash_parts, read_json
+from unimoe.core.io import Strict, hash_file, hash_json, hash_parts, read_json
 from unimoe.models.bundled import folder_named
 from unimoe.models.quiet import first_line
 
@@ -111,6 +111,11 @@ def content_identity(name: str, root: Path, commit: str | None) -> str:
 def model_identity(kind: str, base: str, root: Path, commit: str | None) -> str:
     """Return how results know a reranker: its family, and its ``content_identity``."""
     return f"{kind}:{content_identity(base if commit else root.resolve().name, root, commit)}"
+
+
+def reading(family: str, root: Path, max_length: int, *others: Any) -> str:
+    """Return name and content hash of all settings by which a folder's model reads and judges a pair."""
+    return f"{family}(max_length={max_length})@{hash_json([settings_hash(root), max_length, *others])}"
 
 
 def architecture(folder: Path) -> str:

@@ -1,95 +1,50 @@
 """Token trees: a beginning that several sequences share is held once and computed once.
 
 A reranker's prompts for one query begin alike: the same instruction and query, or the same instruction and document. A
-batch of them is packed into one row without padding, as segments: each continues its parent, and its tokens see the
-tokens of its ancestors and their own past, as in the sequence alone.
+batch of them is packed into one row without padding. Sorted by their tokens, each sequence adds what it does not share
+with the one before; its tokens see those of its own path, as in the sequence alone.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 MIN_SHARED = 8
-"""Shared tokens from which a segment pays."""
-
-
-@dataclass(frozen=True)
-class Segment:
-    """A run of tokens that one or more sequences share, from ``begin`` to before ``end`` in the packed row."""
-
-    parent: int  # the segment that it continues; -1 where sequences begin
-    begin: int
-    end: int
-    member: int  # one of the sequences that share it; -1 for filling
+"""Shared tokens from which a branch pays."""
 
 
 @dataclass(frozen=True)
 class TokenTree:
-    """N sequences in one packed row of T tokens, parents before children."""
+    """N sequences in one packed row of T tokens.
+
+    The row goes down each branch before the next, so what continues a token is all in one piece behind it.
+    """
 
     ids: list[int]
     positions: list[int]  # of each token in its sequences, from 0
-    segments: list[Segment]
-    last: list[int]  # places of the N sequences' last tokens in the row; no two sequences share one
+    ends: NDArray[np.int64]  # (T,), the place before which all tokens that continue a token are
+    paths: list[NDArray[np.int64]]  # of each of the N sequences, the places of its tokens; no two share the last one
+    parts: list[tuple[int, int]]  # in the row's order: a sequence, and how many of its first tokens were there before
 
 
 def build_tree(sequences: Sequence[list[int]]) -> TokenTree:
     """Pack sequences of token ids, none of them empty, into a tree."""
-    order = sorted(range(len(sequences)), key=sequences.__getitem__)
-    shared = [0, *(_shared(sequences[a], sequences[b]) for a, b in pairwise(order)), 0]
-    tree = TokenTree([], [], [], [0] * len(sequences))
-
-    def append(member: int, begin: int, end: int, parent: int) -> None:
-        place = len(tree.ids)
-        tree.ids.extend(sequences[member][begin:end])
-        tree.positions.extend(range(begin, end))
-        tree.segments.append(Segment(parent, place, len(tree.ids), member))
-
-    # Ranges of ``order`` whose sequences share their first ``depth`` tokens, which the tree holds.
-    pending = [(0, len(order), 0, -1)] if order else []
-    while pending:
-        low, high, depth, parent = pending.pop()
-        if high - low == 1:
-            append(order[low], depth, len(sequences[order[low]]), parent)
-            tree.last[order[low]] = len(tree.ids) - 1
-            continue
-        common = min(shared[low + 1 : high])
-        if common >= depth + MIN_SHARED:
-            append(order[low], depth, common, parent)
-            depth, parent = common, len(tree.segments) - 1
-        cuts = [low, *(i for i in range(low + 1, high) if shared[i] < depth + MIN_SHARED), high]
-        pending.extend((a, b, depth, parent) for a, b in reversed(list(pairwise(cuts))))
+    tree = TokenTree([], [], np.zeros(tree_tokens(sequences), np.int64), [np.arange(0)] * len(sequences), [])
+    path = np.arange(0)
+    for number, shared, length in _entries(sequences):
+        begin = len(tree.ids)
+        tree.ends[path[shared:]] = begin  # the branch before ends here
+        tree.ids.extend(sequences[number][shared:])
+        tree.positions.extend(range(shared, length))
+        tree.parts.append((number, shared))
+        path = tree.paths[number] = np.concatenate([path[:shared], np.arange(begin, len(tree.ids))])
+    tree.ends[path] = len(tree.ids)
     return tree
-
-
-def with_filling(tree: TokenTree, count: int) -> TokenTree:
-    """Return a tree with so many more tokens, which belong to no sequence."""
-    if not count:
-        return tree
-    end = len(tree.ids)
-    filling = Segment(-1, end, end + count, -1)
-    return TokenTree(tree.ids + [0] * count, [*tree.positions, *range(count)], [*tree.segments, filling], tree.last)
-
-
-def places(tree: TokenTree) -> list[NDArray[np.int64]]:
-    """Return for each sequence where its tokens are in the packed row."""
-    begins = np.array([segment.begin for segment in tree.segments])
-    return [path(tree.segments, int(np.searchsorted(begins, last, "right")) - 1) for last in tree.last]
-
-
-def path(segments: Sequence[Segment], index: int) -> NDArray[np.int64]:
-    """Return the places of the tokens of a segment and all its ancestors, from the first on; none for index -1."""
-    found: list[NDArray[np.int64]] = []
-    while index >= 0:
-        found.append(np.arange(segments[index].begin, segments[index].end))
-        index = segments[index].parent
-    return np.concatenate([*reversed(found)]) if found else np.arange(0)
 
 
 def plan_trees(sequences: Sequence[list[int]], token_budget: int, batch_size: int | None = None) -> list[list[int]]:
@@ -108,7 +63,7 @@ def plan_trees(sequences: Sequence[list[int]], token_budget: int, batch_size: in
 
 
 def tree_tokens(sequences: Sequence[list[int]]) -> int:
-    """Return the tokens to compute if every shared beginning is computed once: the minimum of any batching."""
+    """Return the tokens of a tree of sequences: the fewest of any batches, since what is shared is computed once."""
     return sum(entry.length - entry.shared for entry in _entries(sequences))
 
 

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
-from typing import Literal
+from typing import Literal, Unpack
 
 import torch
 from torch import Tensor, nn
 
-from unimoe.config import PromptConfig
+from unimoe.config import Batches, PromptConfig
 from unimoe.models.adapter import adapted_model, output_layer
 from unimoe.models.base import BaseModel, decoder_of, logit_changes, refuse_dependent_states
 from unimoe.models.batched import BatchedDecoder
@@ -36,7 +35,6 @@ class UnimodelForExp1(nn.Module):
 
     _answers: Tensor
     _biases: Tensor
-    _yes_minus_no: Tensor
 
     def __init__(
         self,
@@ -47,41 +45,38 @@ class UnimodelForExp1(nn.Module):
         frozen_layers: FrozenLayers | None = None,
     ) -> None:
         super().__init__()
-        base = replace(base, model=adapted_model(base.model))
-        self.base_identity = base.identity
+        model = self.model = adapted_model(base.model)
+        self.tokenizer, self.base_identity = base.tokenizer, base.identity
         self.prompt_name = prompt_name(prompt, max_length)
-        self.tokenizer = base.tokenizer
         self.pair_ids = PairTokenizer(base.tokenizer, prompt, max_length)
         self.text_ids = TextTokenizer(base.tokenizer, prompt, max_length)
-        self.model = base.model
         self.frozen_layers, upper = frozen_layers, None
         if first_layer > 0:
-            lower, upper = split_decoder(decoder_of(base.model), first_layer)
+            lower, upper = split_decoder(decoder_of(model), first_layer)
             self.frozen_layers = frozen_layers or FrozenLayers(lower)
-        refuse_dependent_states(base.model.config, max_length)
-        self._batched = BatchedDecoder(base.model, self.frozen_layers, upper, max_length)
+        refuse_dependent_states(model.config, max_length)
+        self._batched = BatchedDecoder(model, self.frozen_layers, upper, max_length)
         # Training plans its own batches, and asks for the states of each.
         self.plan_training, self.training_tokens = self._batched.plan_training, self._batched.training_tokens
         self.kept_states, self.last_states = self._batched.kept_states, self._batched.training_states
         answers = list(yes_no_ids(base.tokenizer, *prompt.answers("yes", "no")))
-        head = output_layer(base.model)
-        factor, self._cap = logit_changes(base.model.config)
+        head = output_layer(model)
+        factor, self._cap = logit_changes(model.config)
         bias = getattr(head, "bias", None)
         rows = factor * head.weight[answers].detach().float()
         biases = rows.new_zeros(2) if bias is None else factor * bias[answers].detach().float()
         self.register_buffer("_answers", rows, persistent=False)
         self.register_buffer("_biases", biases, persistent=False)
-        self.register_buffer("_yes_minus_no", rows[0] - rows[1], persistent=False)
 
     @property
     def reduced_budget(self) -> int | None:
         """Tokens of a batch after memory ran out; None before."""
-        return self._batched.reduced_budget
+        return self._batched.fitting.reduced
 
     @property
     def device(self) -> torch.device:
         """Where the weights are."""
-        return self._yes_minus_no.device
+        return self._answers.device
 
     @property
     def dtype(self) -> torch.dtype:
@@ -92,7 +87,7 @@ class UnimodelForExp1(nn.Module):
     def margins(self, states: Tensor) -> Tensor:
         """Return the logit of ``yes`` minus that of ``no``, float32 ``(N,)``, for last-token states ``(N, H)``."""
         if self._cap is None:  # the difference of the rows loses no digits to that of two large logits
-            return states.float() @ self._yes_minus_no + (self._biases[0] - self._biases[1])
+            return states.float() @ (self._answers[0] - self._answers[1]) + (self._biases[0] - self._biases[1])
         logits = self._cap * torch.tanh(nn.functional.linear(states.float(), self._answers, self._biases) / self._cap)
         return logits[:, 0] - logits[:, 1]
 
@@ -106,9 +101,8 @@ class UnimodelForExp1(nn.Module):
         *,
         output: Literal["probability", "margin"] = "probability",
         instruction: str | None = None,
-        token_budget: int | None = None,
-        batch_size: int | None = None,
         advance: Advance | None = None,
+        **batches: Unpack[Batches],
     ) -> Vectors:
         """Score ``(query, document)`` pairs by the yes/no judgement: ``(N,)`` float32, in their order.
 
@@ -116,30 +110,23 @@ class UnimodelForExp1(nn.Module):
             pairs: N pairs of texts.
             output: P(yes) in [0, 1], or the margin (``"margin"``), which orders pairs whose P(yes) rounds to 1.
             instruction: replaces the prompt's.
-            token_budget: tokens of one forward pass; by default what suits the device.
-            batch_size: pairs of one forward pass, instead of the budget.
             advance: called with the number of pairs done, after each batch.
+            batches: ``token_budget``, by default what suits the device, or ``batch_size`` of one forward pass.
 
         Raises:
             InputError: a score is not finite.
         """
-        sequences = self.pair_ids(pairs, instruction)
-        margins = self.rerank_ids(sequences, token_budget=token_budget, batch_size=batch_size, advance=advance)
+        margins = self.rerank_ids(self.pair_ids(pairs, instruction), advance=advance, **batches)
         return margins if output == "margin" else torch.sigmoid(torch.from_numpy(margins)).numpy()
 
     def rerank_ids(
-        self,
-        sequences: Sequence[list[int]],
-        *,
-        token_budget: int | None = None,
-        batch_size: int | None = None,
-        advance: Advance | None = None,
+        self, sequences: Sequence[list[int]], *, advance: Advance | None = None, **batches: Unpack[Batches]
     ) -> Vectors:
         """Return the margins of prompts given as token ids, ``(N,)``; other arguments and errors as in ``rerank``.
 
         Prompts that begin alike are scored together, and their beginning once.
         """
-        return self._run(sequences, self.margins, token_budget, batch_size, advance).numpy()
+        return self._run(sequences, self.margins, (), advance, **batches)
 
     def encode(
         self,
@@ -148,13 +135,12 @@ class UnimodelForExp1(nn.Module):
         kind: TextKind = "plain",
         prefix: str | None = None,
         max_length: int | None = None,
-        token_budget: int | None = None,
-        batch_size: int | None = None,
         advance: Advance | None = None,
+        **batches: Unpack[Batches],
     ) -> Vectors:
         """Embed texts; see ``Embedder``."""
         sequences = self.text_ids(texts, kind, prefix, max_length)
-        vectors: Vectors = self._run(sequences, self.embeddings, token_budget, batch_size, advance).numpy()
+        vectors = self._run(sequences, self.embeddings, (self._answers.shape[1],), advance, **batches)
         refuse_zero_vectors(vectors)
         return vectors
 
@@ -163,25 +149,24 @@ class UnimodelForExp1(nn.Module):
         self,
         sequences: Sequence[list[int]],
         head: Callable[[Tensor], Tensor],
-        token_budget: int | None,
-        batch_size: int | None,
+        shape: tuple[int, ...],
         advance: Advance | None,
-    ) -> Tensor:
-        """Return ``head`` of every sequence's last state, in the order given, without the dropout of training."""
+        token_budget: int | None = None,
+        batch_size: int | None = None,
+    ) -> Vectors:
+        """Return ``head`` of every sequence's last state, of a shape, in the order given, without dropout."""
 
         def spoils(index: int) -> bool:
             return not bool(self._batched.padded_states([sequences[index]]).isfinite().all())
 
-        reason = "the score is not finite; try model.dtype float32, or another checkpoint"
         training = [module for module in self.model.modules() if module.training]
         self.model.eval()
         try:
             states = self._batched.states(sequences, token_budget, batch_size)
             values = ((batch, head(found)) for batch, found in states)
-            outputs = gather(len(sequences), values, reason, advance, spoils)
+            reason = "the score is not finite; try model.dtype float32, or another checkpoint"
+            vectors: Vectors = gather((len(sequences), *shape), values, reason, advance, spoils).numpy()
         finally:
             for module in training:
                 module.training = True
-        if outputs is None:
-            return head(self._yes_minus_no.new_empty(0, len(self._yes_minus_no))).cpu()
-        return outputs
+        return vectors

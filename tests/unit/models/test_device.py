@@ -6,7 +6,7 @@ import torch
 from unimoe.config.base import Dtype
 from unimoe.core.errors import UsageError
 from unimoe.models import device as device_module
-from unimoe.models.device import choose_device, choose_dtype, describe_device, probe_speed
+from unimoe.models.device import choose_device, choose_dtype, describe_device
 from unimoe.results.provenance import processor_name
 
 CPU = torch.device("cpu")
@@ -73,9 +73,3 @@ class TestDtype:
         monkeypatch.setattr(device_module, "probe_speed", lambda _: {"float32": 1.0, half: 4.0})
         assert choose_dtype(torch.device("cuda")) == getattr(torch, half)
         assert choose_dtype(torch.device("cuda"), trains=True) == getattr(torch, trained)
-
-    def test_the_probe_measures_both_once(self) -> None:
-        speeds = probe_speed("cpu")
-        assert set(speeds) == {"float32", "bfloat16"}
-        assert all(speed > 0 for speed in speeds.values())
-        assert probe_speed("cpu") is speeds

@@ -61,58 +61,76 @@ def changed(folder: Path, target: Path, file: str, **settings: Any) -> Path:
 
 
 class TestVectors:
-    def test_they_are_of_unit_length_in_the_order_given(self, encoder: SentenceEncoder) -> None:
-        vectors = encoder.encode(TEXTS)
-        assert vectors.dtype == np.float32
-        np.testing.assert_allclose(np.linalg.norm(vectors, axis=1), 1, atol=1e-6)
-        alone = np.concatenate([encoder.encode([text]) for text in TEXTS])
-        np.testing.assert_allclose(vectors, alone, atol=1e-5)
-        assert (vectors[0] @ vectors[3]) < 0.999  # texts do differ
-
-    def test_half_of_a_surrogate_pair_is_a_text(self, encoder: SentenceEncoder) -> None:
-        assert np.isfinite(encoder.encode(["the \ud800 cat"])).all()
-
-    def test_low_precision_computes_in_it_and_returns_float32(self, bare: Path, encoder: SentenceEncoder) -> None:
-        low = load_encoder(EncoderConfig(base=str(bare)), torch.device("cpu"), torch.bfloat16)
+    def test_they_are_of_unit_length_in_the_order_given_also_in_low_precision(self, bare: Path, tmp_path: Path) -> None:
+        torch.manual_seed(0)
+        folder = save_sentence_transformer(bare, tmp_path / "dense", Dense(64, 8))
+        config = EncoderConfig(base=str(folder))
+        low, whole = load_encoder(config, torch.device("cpu"), torch.bfloat16), load(folder)
         assert low.dtype == torch.bfloat16
-        vectors = low.encode(TEXTS)
-        assert vectors.dtype == np.float32
-        assert (vectors * encoder.encode(TEXTS)).sum(axis=1).min() > 0.99
+        vectors = whole.encode([*TEXTS, "the \ud800 cat"])
+        np.testing.assert_allclose(np.linalg.norm(vectors, axis=1), 1, atol=1e-6)
+        np.testing.assert_allclose(vectors[:2], [whole.encode([text])[0] for text in TEXTS[:2]], atol=1e-5)
+        assert (vectors[0] @ vectors[3]) < 0.999  # texts do differ
+        found = low.encode(TEXTS)
+        assert found.dtype == np.float32
+        assert (vectors[:-1] * found).sum(axis=1).min() > 0.99
+        # The heads keep float32.
+        torch.testing.assert_close(low.model[2].state_dict(), whole.model[2].state_dict(), rtol=0, atol=0)
 
-
-class TestPrefixes:
-    def test_the_model_s_own_go_before_texts_where_the_config_has_none(self, wrapped: Path) -> None:
+    def test_prefixes_are_a_calls_else_the_configs_else_the_models(self, wrapped: Path) -> None:
         own, without = load(wrapped), load(wrapped, query_prefix="", document_prefix="")
         for kind, prefix in (("query", "query "), ("document", "passage "), ("plain", "list ")):
             expected = without.encode([prefix + text for text in TEXTS], prefix="")
             np.testing.assert_array_equal(own.encode(TEXTS, kind=kind), expected)  # type: ignore[arg-type]
+        ours = load(wrapped, query_prefix="sort ")
+        np.testing.assert_array_equal(ours.encode(["cat"], kind="query"), ours.encode(["sort cat"], prefix=""))
+        by_call = ours.encode(["cat"], kind="query", prefix="quick ")
+        np.testing.assert_array_equal(by_call, ours.encode(["quick cat"], prefix=""))
 
-    def test_the_config_s_go_first_and_a_call_s_before_them(self, wrapped: Path) -> None:
-        encoder = load(wrapped, query_prefix="sort ")
-        np.testing.assert_array_equal(encoder.encode(["cat"], kind="query"), encoder.encode(["sort cat"], prefix=""))
-        by_call = encoder.encode(["cat"], kind="query", prefix="quick ")
-        np.testing.assert_array_equal(by_call, encoder.encode(["quick cat"], prefix=""))
-        assert not np.array_equal(by_call, encoder.encode(["cat"], kind="query"))
-
-
-class TestLength:
-    def test_a_call_may_ask_for_less_but_not_for_more(self, bare: Path) -> None:
+    def test_texts_are_cut_to_the_length_of_a_call_or_the_config(self, bare: Path, tmp_path: Path) -> None:
         encoder = load(bare, max_length=6)
         cut = encoder.encode(["cat dog mat sat ran old"])
         np.testing.assert_array_equal(cut, encoder.encode(["cat dog mat sat"]))
         np.testing.assert_array_equal(cut, encoder.encode(["cat dog mat sat ran old"], max_length=60))
         np.testing.assert_array_equal(encoder.encode(["cat dog"], max_length=3), encoder.encode(["cat"]))
-
-    def test_no_room_for_a_text_is_refused(self, encoder: SentenceEncoder) -> None:
         with pytest.raises(UsageError, match="length of 2 leaves no room beside the 2 special tokens"):
             encoder.encode(["cat"], max_length=2)
-
-    def test_more_than_the_positions_is_refused(self, bare: Path) -> None:
         with pytest.raises(UsageError, match=f"max_length 65: .* has {POSITIONS} positions"):
             load(bare, max_length=65)
+        assert load(save_tiny_encoder(tmp_path / "roberta", "xlm-roberta")).max_length == POSITIONS - 1  # it reserves
 
-    def test_roberta_reserves_some_positions(self, tmp_path: Path) -> None:
-        assert load(save_tiny_encoder(tmp_path / "roberta", "xlm-roberta")).max_length == POSITIONS - 1
+
+class TestIdentity:
+    def test_it_is_of_all_weights_and_the_prompts_of_what_decides_which_tokens_are_read(
+        self, bare: Path, tmp_path: Path
+    ) -> None:
+        plain = load(bare)
+        assert plain.base_identity.startswith("bare@")
+        identities = {plain.base_identity, load(bare).base_identity}
+        identities.add(load(save_tiny_encoder(tmp_path / "bare", initializer_range=0.1)).base_identity)
+        for seed in (1, 2):  # a dense module is part of the weights
+            torch.manual_seed(seed)
+            folder = save_sentence_transformer(bare, tmp_path / str(seed) / "one", Dense(64, 8))
+            identities.add(load(folder).base_identity)
+        assert len(identities) == 4
+        changes: list[dict[str, Any]] = [
+            {"query_prefix": "query "}, {"document_prefix": "a "}, {"pooling": "cls"}, {"max_length": 32},
+        ]  # fmt: skip
+        others = [load(bare, **settings) for settings in changes]
+        assert len({plain.prompt_name, *(other.prompt_name for other in others)}) == 5
+        assert {other.base_identity for other in others} == {plain.base_identity}
+
+    def test_settings_and_sizes_are_known_without_weights(self, bare: Path, tmp_path: Path) -> None:
+        folder = save_sentence_transformer(bare, tmp_path / "dense", Dense(64, 8))
+        config = EncoderConfig(base=str(folder), query_prefix="query ")
+        loaded = load_encoder(config, torch.device("cpu"), torch.float32)
+        empty = load_encoder(config, META, torch.float32)
+        assert (empty.base_identity, empty.prompt_name) == (loaded.base_identity, loaded.prompt_name)
+        sizes = encoder_sizes(config)
+        part: Any = loaded.model.transformers_model
+        assert sizes.parameters == sum(weight.numel() for weight in loaded.model.parameters())
+        assert sizes.embedding_parameters == part.get_input_embeddings().weight.numel()
+        assert sizes.width == loaded.dimension == 8
 
 
 class TestPadding:
@@ -125,46 +143,14 @@ class TestPadding:
         np.testing.assert_allclose(together, np.concatenate([encoder.encode([t]) for t in texts]), atol=1e-5)
 
 
-class TestWithoutWeights:
-    def test_settings_and_sizes_are_those_of_the_loaded_encoder(self, bare: Path, tmp_path: Path) -> None:
-        folder = save_sentence_transformer(bare, tmp_path / "dense", Dense(64, 8))
-        config = EncoderConfig(base=str(folder), query_prefix="query ")
-        loaded = load_encoder(config, torch.device("cpu"), torch.float32)
-        empty = load_encoder(config, META, torch.float32)
-        assert (empty.base_identity, empty.prompt_name) == (loaded.base_identity, loaded.prompt_name)
-        sizes = encoder_sizes(config)
-        assert sizes.parameters == sum(weight.numel() for weight in loaded.model.parameters())
-        part: Any = loaded.model.transformers_model
-        assert sizes.embedding_parameters == part.get_input_embeddings().weight.numel()
-        assert sizes.width == loaded.dimension == 8
-
-
-class TestIdentity:
-    def test_names_the_folder_and_its_weights(self, bare: Path, tmp_path: Path) -> None:
-        other = save_tiny_encoder(tmp_path / "bare", initializer_range=0.1)
-        first, second = load(bare).base_identity, load(other).base_identity
-        assert first.startswith("bare@")
-        assert second.startswith("bare@")
-        assert first != second
-        assert load(bare).base_identity == first
-
-    def test_a_dense_module_is_part_of_the_weights(self, bare: Path, tmp_path: Path) -> None:
-        identities = set()
-        for seed in (1, 2):
-            torch.manual_seed(seed)
-            folder = save_sentence_transformer(bare, tmp_path / str(seed) / "one", Dense(64, 8))
-            identities.add(load(folder).base_identity)
-        assert len(identities) == 2
-
-    @pytest.mark.parametrize(
-        "settings", [{"query_prefix": "query "}, {"document_prefix": "a "}, {"pooling": "cls"}, {"max_length": 32}]
-    )
-    def test_all_that_decides_which_tokens_are_read_is_in_the_prompt_s_name(
-        self, bare: Path, settings: dict[str, Any]
-    ) -> None:
-        plain, other = load(bare), load(bare, **settings)
-        assert plain.prompt_name != other.prompt_name
-        assert plain.base_identity == other.base_identity
+def without(folder: Path, target: Path, *names: str) -> Path:
+    """A copy of a folder whose weights lack those that begin so."""
+    changed(folder, target, "config.json")
+    weights = load_file(folder / "model.safetensors")
+    left = {name: weight for name, weight in weights.items() if not name.startswith(names)}
+    assert len(left) < len(weights)
+    save_file(left, target / "model.safetensors", {"format": "pt"})
+    return target
 
 
 class TestModules:
@@ -175,16 +161,6 @@ class TestModules:
         (folder / "modules.json").write_text(json.dumps(listed))
         with pytest.raises(DataError, match=r"cannot be loaded .*mine\.Own.*; check the files in"):
             load(folder)
-
-    def test_heads_keep_float32_in_low_precision(self, bare: Path, tmp_path: Path) -> None:
-        torch.manual_seed(0)
-        folder = save_sentence_transformer(bare, tmp_path / "dense", Dense(64, 8))
-        low = load_encoder(EncoderConfig(base=str(folder)), torch.device("cpu"), torch.bfloat16)
-        whole = load(folder)
-        assert low.dtype == torch.bfloat16
-        ours, saved = low.model[2].state_dict(), whole.model[2].state_dict()
-        torch.testing.assert_close(ours, saved, rtol=0, atol=0)
-        assert (low.encode(TEXTS) * whole.encode(TEXTS)).sum(axis=1).min() > 0.99
 
     def test_a_model_without_pooling_has_none_to_replace(self, tmp_path: Path) -> None:
         with pytest.raises(DataError, match=r"no pooling to replace; leave encoder\.pooling at auto"):
@@ -224,39 +200,31 @@ class TestBadInput:
         ):
             load("no-such/encoder")
 
-    def test_pickled_weights_are_read_as_data(self, bare: Path, tmp_path: Path, encoder: SentenceEncoder) -> None:
+    def test_weights_that_are_missed_and_those_that_are_not(
+        self, bare: Path, tmp_path: Path, encoder: SentenceEncoder
+    ) -> None:
+        with pytest.raises(DataError, match=r"no weights for encoder\.layer\.1\.output\.dense\.weight"):
+            load(without(bare, tmp_path / "cut", "encoder.layer.1.output.dense.weight"))
+        pooled = load(without(bare, tmp_path / "pooler", "pooler"))
+        np.testing.assert_array_equal(pooled.encode(TEXTS), encoder.encode(TEXTS))
         folder = changed(bare, tmp_path / "pickled", "config.json")
         torch.save(load_file(folder / "model.safetensors"), folder / "pytorch_model.bin")
         (folder / "model.safetensors").unlink()
         np.testing.assert_array_equal(load(folder).encode(TEXTS), encoder.encode(TEXTS))
-
-    def test_pickled_code_is_not_run(self, bare: Path, tmp_path: Path) -> None:
-        folder = changed(bare, tmp_path / "pickled", "config.json")
-        (folder / "model.safetensors").unlink()
-        torch.save({"weights": Path()}, folder / "pytorch_model.bin")
+        torch.save({"weights": Path()}, folder / "pytorch_model.bin")  # whose code is not run
         with pytest.raises(DataError, match="cannot be loaded"):
             load(folder)
 
-    def test_missing_weights(self, bare: Path, tmp_path: Path) -> None:
-        folder = changed(bare, tmp_path / "cut", "config.json")
-        weights = load_file(folder / "model.safetensors")
-        del weights["encoder.layer.1.output.dense.weight"]
-        save_file(weights, folder / "model.safetensors", {"format": "pt"})
-        with pytest.raises(DataError, match=r"no weights for encoder\.layer\.1\.output\.dense\.weight"):
-            load(folder)
-
-    def test_a_missing_pooler_is_not_missed(self, bare: Path, tmp_path: Path, encoder: SentenceEncoder) -> None:
-        folder = changed(bare, tmp_path / "cut", "config.json")
-        weights = load_file(folder / "model.safetensors")
-        left = {name: weight for name, weight in weights.items() if not name.startswith("pooler")}
-        assert len(left) < len(weights)
-        save_file(left, folder / "model.safetensors", {"format": "pt"})
-        np.testing.assert_array_equal(load(folder).encode(TEXTS), encoder.encode(TEXTS))
-
-    def test_an_encoder_with_a_decoder(self, tmp_path: Path) -> None:
+    def test_an_encoder_with_a_decoder_or_a_vector_of_zeros(self, bare: Path, tmp_path: Path) -> None:
         folder = save_tiny_encoder(tmp_path / "bart", "bart", d_model=64, encoder_layers=1, decoder_layers=1)
         with pytest.raises(DataError, match="BartModel is an encoder and a decoder"):
             load(folder)
+        dead = Dense(64, 8, bias=False, activation_function=torch.nn.ReLU())
+        with torch.no_grad():
+            dead.linear.weight.zero_()
+        with pytest.raises(InputError, match="the embedding is zero") as caught:
+            load(save_sentence_transformer(bare, tmp_path / "zero", dead)).encode(["a cat"])
+        assert caught.value.index == 0
 
     def test_a_vector_that_is_not_finite_names_its_text(self, bare: Path, tmp_path: Path) -> None:
         folder = changed(bare, tmp_path / "nan", "config.json")
@@ -267,16 +235,6 @@ class TestBadInput:
         with pytest.raises(InputError, match=r"not finite; try encoder\.dtype float32") as caught:
             load(folder).encode(["a cat", "the dog", "the rain", "a mat"])
         assert caught.value.index == 2
-
-    def test_a_zero_vector_names_its_text(self, bare: Path, tmp_path: Path) -> None:
-        torch.manual_seed(0)
-        dead = Dense(64, 8, bias=False, activation_function=torch.nn.ReLU())
-        with torch.no_grad():
-            dead.linear.weight.zero_()
-        folder = save_sentence_transformer(bare, tmp_path / "zero", dead)
-        with pytest.raises(InputError, match="the embedding is zero") as caught:
-            load(folder).encode(["a cat"])
-        assert caught.value.index == 0
 
     def test_a_text_without_tokens(self, tmp_path: Path) -> None:
         from transformers import AutoTokenizer

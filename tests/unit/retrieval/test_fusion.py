@@ -1,11 +1,37 @@
+"""Fused rankings: ranks by hand, what names a fused first stage, and that no text is embedded twice."""
+
 from __future__ import annotations
 
+import re
 from fractions import Fraction
 from itertools import permutations
+from pathlib import Path
 
 import pytest
+import torch
+from support.embedders import WordEmbedder
+from support.reranking import invented
+from support.tiny_encoders import save_tiny_encoder
 
-from unimoe.retrieval.fusion import reciprocal_rank_fusion
+from unimoe.config import BM25Config, FusionConfig, FusionEncoder
+from unimoe.core.errors import DataError, UsageError
+from unimoe.core.io import cache_dir
+from unimoe.data.collection import Document, assemble
+from unimoe.retrieval.embeddings import UNIT_CHARACTERS
+from unimoe.retrieval.first_stage import FirstStage
+from unimoe.retrieval.fusion import Hybrid, reciprocal_rank_fusion
+
+pytestmark = pytest.mark.usefixtures("one_thread", "tmp_cache")
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return save_tiny_encoder(tmp_path_factory.mktemp("models") / "encoder")
+
+
+def hybrid(base: Path, *, depth: int = 100, k: int = 60, k1: float = 0.9, **encoder: object) -> Hybrid:
+    config = FusionConfig(encoder=FusionEncoder.model_validate({"base": str(base), **encoder}), depth=depth, k=k)
+    return Hybrid(config, BM25Config(k1=k1), torch.device("cpu"))
 
 
 def test_scores_by_hand() -> None:
@@ -34,3 +60,78 @@ def test_the_order_of_the_runs_does_not_show() -> None:
     runs = [{"q": {d: float((i * step) % 7) for i, d in enumerate("abcdefg")}} for step in (1, 2, 3, 5)]
     results = [list(reciprocal_rank_fusion(order, depth=7)["q"].items()) for order in permutations(runs)]
     assert all(result == results[0] for result in results)
+
+
+class TestName:
+    def test_it_states_both_rankings_and_how_they_are_fused(self, folder: Path) -> None:
+        parts = r"bm25s\(k1=0\.9,b=0\.4,stemmer=english\),encoder@[0-9a-f]{16},float32,depth=100,k=60"
+        assert re.fullmatch(rf"fusion\({parts}\)", hybrid(folder).name(20))
+
+    def test_whatever_changes_candidates_changes_it(self, folder: Path, tmp_path: Path) -> None:
+        other = save_tiny_encoder(tmp_path / "encoder", num_hidden_layers=1)
+        names = [
+            hybrid(folder).name(20),
+            hybrid(other).name(20),
+            hybrid(folder, query_prefix="query: ").name(20),
+            hybrid(folder, pooling="cls").name(20),
+            hybrid(folder, max_length=16).name(20),
+            hybrid(folder, dtype="bfloat16").name(20),
+            hybrid(folder, k=10).name(20),
+            hybrid(folder, k1=1.2).name(20),
+            hybrid(folder, depth=50).name(20),
+            hybrid(folder).name(101),
+        ]
+        assert len(set(names)) == len(names)
+        assert hybrid(folder).name(100) == names[0], "the depth of the rankings counts, not that of the cut"
+
+    @pytest.mark.parametrize(("kind", "positions"), [("bert", 64), ("xlm-roberta", 63)])
+    def test_a_length_beyond_the_positions_is_refused_before_any_work(
+        self, tmp_path: Path, kind: str, positions: int
+    ) -> None:
+        base = save_tiny_encoder(tmp_path / kind, kind)
+        encoder = FusionEncoder(base=str(base), max_length=positions + 1)
+        stage = FirstStage("fusion", "toy", 10, BM25Config(), fusion=FusionConfig(encoder=encoder))
+        with pytest.raises(UsageError, match=rf"^evaluation\.fusion: encoder\.max_length .* {positions} positions"):
+            stage.refuse_impossible(invented())
+        assert not [*cache_dir("bm25").rglob("*.trec")]
+        hybrid(base, max_length=positions).name(10)
+        nowhere = FusionConfig(encoder=FusionEncoder(base="./nowhere"))
+        with pytest.raises(DataError, match=r"^evaluation\.fusion: .*nowhere"):
+            FirstStage("fusion", "toy", 10, BM25Config(), fusion=nowhere).refuse_impossible(invented())
+
+
+class TestCache:
+    @pytest.fixture
+    def embedder(self, monkeypatch: pytest.MonkeyPatch) -> WordEmbedder:
+        words = {word for document in invented().corpus.values() for word in document.full_text.split()}
+        embedder = WordEmbedder([*sorted(words), "big"])
+        monkeypatch.setattr(Hybrid, "load", lambda _: embedder)
+        return embedder
+
+    def test_texts_are_embedded_once_for_every_fusion_of_the_rankings(
+        self, folder: Path, embedder: WordEmbedder
+    ) -> None:
+        collection = invented()
+        assert not hybrid(folder).path(collection, 10, exclude_self=False).exists()
+        first = hybrid(folder).run(collection, 10, exclude_self=False)
+        assert hybrid(folder).path(collection, 10, exclude_self=False).exists()
+        done = dict(embedder.embedded)
+        assert (done["query"], done["document"]) == (len(collection.queries), len(collection.corpus))
+        assert hybrid(folder).run(collection, 10, exclude_self=False) == first
+        assert hybrid(folder, k=1).run(collection, 10, exclude_self=False) != first
+        assert embedder.embedded == done
+        (run,) = cache_dir("dense").glob("*.trec")
+        assert {path.suffix for path in run.parent.iterdir() if not path.name.startswith(".")} == {".trec"}
+
+    def test_a_killed_run_goes_on_where_it_was(self, folder: Path, embedder: WordEmbedder) -> None:
+        """Each document is a unit of its own."""
+        filling = "x" * UNIT_CHARACTERS
+        documents = [(f"d{number}", Document("", f"big {filling}")) for number in range(4)]
+        collection = assemble("big", "test", documents, [("q", "big")], {"q": {"d1": 1}})
+        embedder.fail_after = 2
+        with pytest.raises(KeyboardInterrupt):
+            hybrid(folder).run(collection, 3, exclude_self=False)
+        assert embedder.embedded["document"] == 2
+        embedder.fail_after = None
+        assert list(hybrid(folder).run(collection, 3, exclude_self=False)["q"]) == ["d3", "d2", "d1"]
+        assert embedder.embedded["document"] == 4

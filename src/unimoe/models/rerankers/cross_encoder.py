@@ -11,10 +11,10 @@ from torch import Tensor
 
 from unimoe.core.errors import DataError
 from unimoe.models.batching import FittingBatches, batches, gather
-from unimoe.models.model_files import architecture, dense_labels, label_count, transformer_folder
+from unimoe.models.model_files import architecture, dense_labels, label_count, reading, transformer_folder
 from unimoe.models.pair_model import TextPair
 from unimoe.models.quiet import loading, missing_weights
-from unimoe.models.rerankers.token_scores import AnswerHead, compute_in_float32, reading
+from unimoe.models.rerankers.float32_heads import AnswerHead, compute_in_float32
 
 if TYPE_CHECKING:
     from sentence_transformers import CrossEncoder
@@ -104,7 +104,11 @@ def score_pairs(
         DataError: one pair alone does not fit in memory.
     """
 
-    def logits(batch: list[int], _: None) -> Tensor:
+    def longest_first(pairs: Sequence[TextPair], size: int, _: int | None) -> list[list[int]]:
+        order = sorted(range(len(pairs)), key=lambda index: -sum(map(len, pairs[index])))
+        return [list(batch) for batch in batches(order, size)]
+
+    def logits(batch: list[int]) -> Tensor:
         found: Tensor = model.predict(
             [pairs[index] for index in batch],
             batch_size=len(batch),
@@ -114,15 +118,10 @@ def score_pairs(
         ).float()
         return found[:, 1] - found[:, 0] if found.ndim > 1 else found
 
-    scored = (fitting or pairs_that_fit()).run(pairs, logits, budget=batch_size, plan=_longest_first, size=len)
+    scored = (fitting or pairs_that_fit()).run(pairs, logits, longest_first, len, budget=batch_size)
     reason = "its score is not finite; the weights are damaged, or the training diverged"
-    found = gather(len(pairs), scored, reason, advance)
-    return [] if found is None else found.tolist()
-
-
-def _longest_first(pairs: Sequence[TextPair], size: int, _: int | None) -> list[list[int]]:
-    order = sorted(range(len(pairs)), key=lambda index: -sum(map(len, pairs[index])))
-    return [list(batch) for batch in batches(order, size)]
+    scores: list[float] = gather((len(pairs),), scored, reason, advance).tolist()
+    return scores
 
 
 def _score_in_float32(model: CrossEncoder) -> None:

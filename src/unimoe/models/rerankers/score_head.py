@@ -13,11 +13,10 @@ from unimoe.core.errors import DataError
 from unimoe.core.io import hash_json
 from unimoe.models.base import refuse_dependent_states
 from unimoe.models.batched import BatchedDecoder
-from unimoe.models.model_files import find_model, model_identity, read_settings, weights_hash
-from unimoe.models.pair_model import TextPair
+from unimoe.models.model_files import find_model, model_identity, read_settings, reading, weights_hash
+from unimoe.models.pair_model import QueryFirstIds, TextPair, TokenReranker
 from unimoe.models.prompts import well_formed
 from unimoe.models.quiet import load_pretrained, loading
-from unimoe.models.rerankers.token_scores import QueryFirstIds, TokenReranker, reading
 
 KIND = "rankllama"
 _ADAPTER = "adapter_config.json"
@@ -39,8 +38,12 @@ def score_head_identity(key: str, base: str, root: Path, commit: str | None) -> 
 
 def load_score_head(
     folder: Path, identity: str, max_length: int, device: torch.device, dtype: torch.dtype, key: str = "model.base"
-) -> ScoreHead:
-    """Load a decoder with a head of one output, or the adapter of one with its base; ``key`` holds its name."""
+) -> TokenReranker:
+    """Load a decoder with a head of one output, or the adapter of one with its base; ``key`` holds its name.
+
+    It scores ``query: ...`` and ``document: ...``, a pair to the tokenizer, by the head on the last token's final
+    state. What pairs share at their beginning is computed once.
+    """
     with loading(f"{folder}: cannot be loaded as a decoder with a score head", "save it with save_pretrained()"):
         tokenizer, model, missing = _load(folder, dtype, key)
     if missing:
@@ -54,43 +57,29 @@ def load_score_head(
         raise DataError(f"{folder}: a model of {labels} labels; ranking needs one score per pair")
     refuse_dependent_states(model.config, max_length)
     model.requires_grad_(False).eval().to(device)
-    pairs = LlamaPairs(tokenizer, max_length, _end(tokenizer))
-    return ScoreHead(model, pairs, identity, score_head_prompt(folder, max_length))
+    decoder, head = BatchedDecoder(model, longest=max_length), model.score
 
+    def scores(
+        sequences: Sequence[list[int]], token_budget: int | None, batch_size: int | None
+    ) -> Iterator[tuple[list[int], Tensor]]:
+        bias = 0.0 if head.bias is None else head.bias.float()
+        for batch, states in decoder.states(sequences, token_budget, batch_size):
+            yield batch, states.float() @ head.weight[0].float() + bias
 
-class LlamaPairs(QueryFirstIds):
-    """The token ids of ``query: ...`` and ``document: ...``, a pair to the tokenizer with its special tokens."""
-
-    def _bodies(self, pairs: Sequence[TextPair]) -> list[list[int]]:
+    def bodies(pairs: Sequence[TextPair]) -> list[list[int]]:
         queries, documents = zip(*pairs, strict=True)
-        found: list[list[int]] = self._tokenizer(
+        found: list[list[int]] = tokenizer(
             [well_formed(f"query: {query}") for query in queries],
             [well_formed(f"document: {document}") for document in documents],
             return_attention_mask=False,
             verbose=False,
         )["input_ids"]
-        return [ids[: len(ids) - len(self.suffix)] for ids in found]
+        return [ids[: len(ids) - len(end)] for ids in found]
 
-
-class ScoreHead(TokenReranker):
-    """Scores pairs by a head on the last token's final state; what pairs share at their beginning is computed once."""
-
-    def __init__(self, model: Any, pair_ids: LlamaPairs, base_identity: str, prompt_name: str) -> None:
-        super().__init__(model, pair_ids, base_identity, prompt_name)
-        self._batched = BatchedDecoder(model, longest=pair_ids.room + len(pair_ids.suffix))
-        self._weight = model.score.weight[0].float()
-        self._bias = 0.0 if model.score.bias is None else float(model.score.bias[0])
-
-    @property
-    def reduced_budget(self) -> int | None:
-        """Tokens of a batch after memory ran out; None before."""
-        return self._batched.reduced_budget
-
-    def _scores(
-        self, sequences: Sequence[list[int]], token_budget: int | None, batch_size: int | None
-    ) -> Iterator[tuple[list[int], Tensor]]:
-        for batch, states in self._batched.states(sequences, token_budget, batch_size):
-            yield batch, states.float() @ self._weight + self._bias
+    end: list[int] = tokenizer("a", "a", verbose=False)["input_ids"][-1:]
+    end = end if end == [tokenizer.eos_token_id] else []  # which some tokenizers put after every text
+    pairs = QueryFirstIds(bodies, max_length, end)
+    return TokenReranker(model, pairs, identity, score_head_prompt(folder, max_length), scores, decoder.fitting)
 
 
 def _load(folder: Path, dtype: torch.dtype, key: str) -> tuple[Any, Any, list[str]]:
@@ -119,9 +108,3 @@ def _adapted_base(key: str, folder: Path) -> tuple[Path, str | None]:
             "one of task_type SEQ_CLS that names its base model"
         )
     return find_model(f"{key} {folder}: its base model", str(base), settings.get("revision"))
-
-
-def _end(tokenizer: Any) -> list[int]:
-    """Return the token that the tokenizer puts after every text, where it does so."""
-    ids: list[int] = tokenizer("a", "a", verbose=False)["input_ids"]
-    return ids[-1:] if ids[-1] == tokenizer.eos_token_id else []

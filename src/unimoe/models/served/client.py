@@ -93,20 +93,20 @@ class Client:
         ``InputError`` of ``ask`` carries the index in its part, and the one raised the index in the list.
         """
 
-        def numbered(at: tuple[int, Sequence[Item]]) -> tuple[int, Answer]:
-            begin, part = at
+        def numbered(begin: int, part: Sequence[Item]) -> Answer:
             try:
-                return len(part), ask(part)
+                return ask(part)
             except InputError as error:
                 raise InputError(begin + error.index, error.reason) from None
 
-        found = []
         begins = accumulate(map(len, parts), initial=0)
-        with closing(ahead(numbered, zip(begins, parts, strict=False), self.settings.requests_in_flight)) as answers:
-            for items, answer in answers:
+        at_once = self.settings.requests_in_flight
+        found = []
+        with closing(ahead(lambda place: numbered(*place), zip(begins, parts, strict=False), at_once)) as answers:
+            for part, answer in zip(parts, answers, strict=True):
                 found.append(answer)
                 if advance:
-                    advance(items)
+                    advance(len(part))
         return found
 
     def named(self, reason: str) -> str:
@@ -150,8 +150,8 @@ def _usage(answer: Any, settings: ServedConfig) -> dict[str, float]:
 
     tokens = amount("usage", "total_tokens") or amount("meta", "billed_units", "input_tokens")
     searches = amount("meta", "billed_units", "search_units")
-    found = {"requests": 1.0, "tokens": tokens, "searches": searches}
-    found = {name: amount for name, amount in found.items() if amount}
+    amounts = {"requests": 1.0, "tokens": tokens, "searches": searches}
+    found = {name: amount for name, amount in amounts.items() if amount}
     price = _price(tokens, searches, settings)
     return found if price is None else found | {"price": price}
 

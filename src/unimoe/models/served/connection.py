@@ -43,26 +43,22 @@ class Connection:
 
     def __init__(self, url: str, key: str | None, settings: ServedConfig) -> None:
         self._key, self._settings = key, settings
-        self._headers: Any = {"Authorization": f"Bearer {key}" if key else openai.Omit()}
-        try:
-            paced = _PacedClient(settings)
-        except Exception:  # of many kinds; their messages may hold a proxy's password
-            raise UsageError(
-                "the environment's settings for connections cannot be used (HTTP_PROXY, HTTPS_PROXY, ALL_PROXY, "
-                "NO_PROXY, SSL_CERT_FILE, SSL_CERT_DIR); correct or unset them (a SOCKS proxy needs the package "
-                "socksio)"
-            ) from None
         try:
             self._client = openai.AsyncOpenAI(
                 api_key=key or "none",
                 base_url=url,
                 timeout=settings.timeout,
                 max_retries=settings.retries,
-                http_client=paced,
+                http_client=_PacedClient(settings),
             )
-        except Exception as error:  # a host name or port that httpx alone refuses
-            raise UsageError(f"{url}: no address of a server ({error}); write https://HOST/v1") from None
+        except Exception:  # of many kinds; their messages may hold a proxy's password
+            raise UsageError(
+                f"{url}: no address of a server, or the environment's settings for connections cannot be used "
+                "(HTTP_PROXY, HTTPS_PROXY, ALL_PROXY, NO_PROXY, SSL_CERT_FILE, SSL_CERT_DIR); write https://HOST/v1, "
+                "and correct or unset them (a SOCKS proxy needs the package socksio)"
+            ) from None
         self._client.organization = self._client.project = None  # those of OPENAI_ORG_ID are another server's
+        self._headers: Any = {"Authorization": f"Bearer {key}" if key else openai.Omit()}
 
     async def post(self, url: str, body: dict[str, Any]) -> Any:
         """Return the answer to a request as JSON values; raise a ``DataError`` with a remedy where there is none."""

@@ -101,12 +101,10 @@ class ServedEmbedder:
                 "a server cuts texts at its own limit; leave retrieval.query_length and retrieval.document_length null"
             )
         before = self._prefixes.get(kind, "") if prefix is None else prefix
-        prepared = [self._cut(well_formed(before + text)) for text in texts]
+        prepared = [well_formed(before + text) for text in texts]
+        if self._cut_at:  # The server's tokenizer is not here: English has four bytes a token, other texts three.
+            prepared = [text.encode()[: 3 * self._cut_at].decode(errors="ignore") for text in prepared]
         return self._embed(prepared, min(self._batch, batch_size or self._batch), advance)
-
-    def _cut(self, text: str) -> str:
-        # The server's tokenizer is not here: English has four bytes a token, most other texts three at least.
-        return text.encode()[: 3 * self._cut_at].decode(errors="ignore") if self._cut_at else text
 
     def _embed(self, texts: Sequence[str], size: int, advance: Advance | None = None) -> Vectors:
         found = self._client.ask_all(self._vectors, list(batches(texts, size)), advance)

@@ -1,0 +1,309 @@
+"""Packed rows: attention under the tree's mask, decoders over them and over padded batches, and their last layer."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from support.tiny_models import HIDDEN, ModelKind, tiny_base, tiny_model
+from torch import Tensor
+
+from unimoe.core.errors import DataError
+from unimoe.models import batching
+from unimoe.models import tree_attention as module
+from unimoe.models.batched import BatchedDecoder
+from unimoe.models.frozen_layers import FrozenLayers, split_decoder
+from unimoe.models.token_tree import TokenTree, build_tree, plan_trees, tree_tokens
+from unimoe.models.tree_attention import (
+    ROUND_ROWS,
+    PackedTree,
+    UnsupportedAttentionError,
+    last_tokens_only,
+    pack,
+    rounds_rows,
+    run_tree,
+    supports_trees,
+    tree_attention,
+)
+
+CPU, SCALING = torch.device("cpu"), 0.3
+
+
+def letters(*texts: str) -> list[list[int]]:
+    return [list(map(ord, text)) for text in texts]
+
+
+def test_a_tree_by_hand() -> None:
+    tree = build_tree(letters("abcdefghi", "abcdefgh-one", "ABC", "abcdefgh-two"))
+    assert "".join(map(chr, tree.ids)) == "ABCabcdefgh-onetwoi"  # in the order of their tokens
+    assert tree.positions == [0, 1, 2, *range(12), 9, 10, 11, 8]
+    assert tree.ends.tolist() == [3, 3, 3, *[19] * 8, 18, *[15] * 3, *[18] * 3, 19]
+    assert [path[-1] for path in tree.paths] == [18, 14, 2, 17]
+    assert tree.parts == [(2, 0), (1, 0), (3, 9), (0, 8)]
+    assert tree_tokens(letters("abcdefg-one", "abcdefg+two")) == 22  # too few to share
+
+
+def test_a_batch_ends_between_groups_though_it_had_room_for_more() -> None:
+    # Eight tokens shared and two of their own each: 10 for the first of a group, 2 for every other.
+    groups = letters("abcdefgh0.", "ABCDEFGH0.", "abcdefgh1.", "ABCDEFGH1.", "abcdefgh2.", "ABCDEFGH2.")
+    assert plan_trees(groups, 28) == [[1, 3, 5, 0, 2, 4]]
+    assert all(plan_trees(groups, budget) == [[1, 3, 5], [0, 2, 4]] for budget in (14, 24, 27))
+    assert plan_trees(groups, 12) == [[1, 3], [5], [0, 2], [4]]
+
+
+def random_ids(rng: np.random.Generator, *lengths: int) -> list[list[int]]:
+    return [rng.integers(3, 300, length).tolist() for length in lengths]
+
+
+def forest() -> list[list[int]]:
+    """Queries and documents after one beginning, a chain of sequences that begin the next, equal and lone ones."""
+    rng = np.random.default_rng(0)
+    (beginning, chain), documents = random_ids(rng, 40, 300), random_ids(rng, 1, 5, 127, 128, 129, 200)
+    reranking = [beginning + query + document for query in random_ids(rng, 9, 150) for document in [*documents, [7]]]
+    chained = [chain[:length] for length in range(10, 300, 24)]
+    return [*reranking, *chained, *[list(range(3, 50))] * 5, *random_ids(rng, 1, 3, 140, 300)]
+
+
+@pytest.fixture(params=["cpu", "gpu"])
+def blocks(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One row a block, and many, as a GPU has."""
+    if request.param == "gpu":
+        monkeypatch.setattr(module, "_CPU_ROWS", 3)
+        monkeypatch.setattr(module, "_attend_on_cpu", module._attend)
+
+
+@pytest.fixture(params=[[[5]], forest()], ids=["one token", "forest"])
+def tree(request: pytest.FixtureRequest) -> TokenTree:
+    return build_tree(request.param)
+
+
+def random_states(tokens: int, heads: int, groups: int) -> tuple[Tensor, Tensor, Tensor]:
+    """Queries, keys and values; the values wider than the others."""
+    generator = torch.Generator().manual_seed(0)
+    sizes = [(heads, 16), (groups, 16), (groups, 24)]
+    query, key, value = (torch.randn(1, n, tokens, width, generator=generator) for n, width in sizes)
+    return query, key, value
+
+
+def attend(tree: PackedTree, query: Tensor, key: Tensor, value: Tensor, **options: Any) -> Tensor:
+    return tree_attention(torch.nn.Identity(), query, key, value, None, scaling=SCALING, tree=tree, **options)[0]
+
+
+@pytest.mark.usefixtures("blocks")
+@pytest.mark.parametrize(("heads", "groups"), [(4, 4), (4, 2), (6, 1)])
+def test_it_is_attention_under_the_mask_of_the_tree(tree: TokenTree, heads: int, groups: int) -> None:
+    tokens, row = len(tree.ids), np.arange(len(tree.ids))
+    query, key, value = states = random_states(tokens, heads, groups)
+    expected = torch.nn.functional.scaled_dot_product_attention(
+        query,
+        key.repeat_interleave(heads // groups, dim=1),
+        value.repeat_interleave(heads // groups, dim=1),
+        attn_mask=torch.from_numpy((row <= row[:, None]) & (row[:, None] < tree.ends)),
+        scale=SCALING,
+    ).transpose(1, 2)
+    torch.testing.assert_close(attend(pack(tree, CPU, torch.float32), *states), expected, rtol=1e-5, atol=1e-5)
+    low = pack(tree, CPU, torch.bfloat16)  # whose row is filled up
+    assert low.ids.shape[1] % ROUND_ROWS == 0
+    filled = (torch.nn.functional.pad(state, (0, 0, 0, low.ids.shape[1] - tokens)).bfloat16() for state in states)
+    found = attend(low, *filled)[:, :tokens]
+    torch.testing.assert_close(found.float(), expected, rtol=0.05, atol=0.05)
+
+
+def test_rows_are_filled_for_onednn_alone() -> None:
+    assert rounds_rows(CPU, torch.bfloat16)
+    assert not rounds_rows(CPU, torch.float32)
+    assert not rounds_rows(torch.device("cuda"), torch.bfloat16)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"tree": None},
+        {"attention_mask": torch.zeros(1, 1, 2, 2)},
+        {"s_aux": torch.zeros(4)},
+        {"sliding_window": 1},
+        {"softcap": 50.0},
+    ],
+    ids=lambda options: next(iter(options)),
+)
+def test_a_layer_that_asks_for_more_is_refused_rather_than_misread(options: dict[str, Any]) -> None:
+    packed = pack(build_tree([[5, 6]]), CPU, torch.float32)
+    arguments = {"attention_mask": None, "tree": packed, "scaling": SCALING, **options}
+    with pytest.raises(UnsupportedAttentionError):
+        tree_attention(torch.nn.Identity(), *random_states(2, 4, 2), **arguments)
+
+
+def test_the_decoder_attends_as_before_even_after_a_failure(monkeypatch: pytest.MonkeyPatch) -> None:
+    decoder, packed = tiny_base().model.model, pack(build_tree([[5, 6]]), CPU, torch.float32)
+    before = decoder.config._attn_implementation
+    run_tree(decoder, packed)
+    assert decoder.config._attn_implementation == before
+    monkeypatch.setattr(decoder, "forward", lambda **_: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        run_tree(decoder, packed)
+    assert decoder.config._attn_implementation == before
+
+
+BEGINNING = list(range(100, 130))
+SEQUENCES = [
+    *([*BEGINNING, *range(200, 203 + tail)] for tail in (0, 7, 1, 20, 3)),
+    *([5], BEGINNING, list(range(40)), BEGINNING, list(range(40, 0, -1))),
+]
+
+
+@pytest.mark.parametrize("kind", ["llama", "qwen3"])
+class TestLastLayer:
+    def test_last_tokens_have_the_states_and_gradients_that_all_layers_give(self, kind: ModelKind) -> None:
+        decoder = tiny_base(kind).model.model.double().requires_grad_()
+        quick, drops = last_tokens_only(decoder)
+        assert drops
+        tree, weights = pack(build_tree(SEQUENCES), CPU, torch.float64), list(decoder.parameters())
+        found, expected = run_tree(quick, tree)[0], run_tree(decoder, tree)[0, tree.last]
+        torch.testing.assert_close(found, expected)
+        direction = torch.randn_like(expected)
+        gradients = [torch.autograd.grad((states * direction).sum(), weights) for states in (found, expected)]
+        torch.testing.assert_close(*gradients)
+
+    def test_queries_and_feed_forward_of_last_tokens_only_are_computed(self, kind: ModelKind) -> None:
+        decoder = tiny_base(kind).model.model
+        rows: dict[str, int] = {}
+        for name in ("q_proj", "k_proj", "v_proj", "o_proj"):
+            projection = getattr(decoder.layers[-1].self_attn, name)
+            projection.register_forward_hook(lambda _, inputs, found, name=name: rows.update({name: found.shape[1]}))
+        decoder.layers[-1].mlp.register_forward_hook(lambda _, inputs, found: rows.update(mlp=found.shape[1]))
+        tree = pack(build_tree(SEQUENCES), CPU, torch.float32)
+        run_tree(last_tokens_only(decoder)[0], tree)
+        tokens, few = tree.ids.shape[1], len(SEQUENCES)
+        assert rows == {"q_proj": few, "k_proj": tokens, "v_proj": tokens, "o_proj": few, "mlp": few}
+
+
+@pytest.mark.parametrize("kind", ["granite", "gemma2"])
+def test_layers_that_add_their_parts_in_another_way_are_left_as_they_are(kind: str) -> None:
+    decoder = tiny_model(kind).model
+    assert last_tokens_only(decoder) == (decoder, False)
+
+
+def decoders(trees: bool, halves: bool) -> tuple[BatchedDecoder, Any]:
+    """A decoder, whole or with frozen lower layers, and the module whose memory may run out."""
+    model = tiny_base().model
+    model._supports_attention_backend = trees  # False in models whose layers attend in a way of their own
+    assert supports_trees(model) == trees
+    if not halves:
+        decoder = BatchedDecoder(model)
+        return decoder, decoder.top
+    lower, upper = split_decoder(model.model, 2)
+    return BatchedDecoder(model, FrozenLayers(lower), upper), lower if trees else model.model
+
+
+@torch.inference_mode()
+def gathered(decoder: BatchedDecoder, budget: int | None = None, size: int | None = None) -> Tensor:
+    """The states of ``SEQUENCES`` in their order, each of which came exactly once."""
+    found: dict[int, Tensor] = {}
+    for batch, states in decoder.states(SEQUENCES, budget, size):
+        assert states.shape == (len(batch), HIDDEN)
+        assert not found.keys() & set(batch)
+        found.update(zip(batch, states, strict=True))
+    return torch.stack([found[index] for index in range(len(SEQUENCES))])
+
+
+def counted(monkeypatch: pytest.MonkeyPatch, watched: Any, limit: int = 10**6) -> list[int]:
+    """Counts the tokens of each forward pass, and lets memory run out above ``limit`` of them."""
+    tokens: list[int] = []
+    forward: Callable[..., Any] = watched.forward
+
+    def counting(**inputs: Any) -> Any:
+        if inputs["input_ids"].numel() > limit:
+            raise torch.OutOfMemoryError("no memory for so many")
+        tokens.append(inputs["input_ids"].numel())
+        return forward(**inputs)
+
+    monkeypatch.setattr(watched, "forward", counting)
+    return tokens
+
+
+@pytest.mark.parametrize("halves", [False, True], ids=["whole", "halves"])
+@pytest.mark.parametrize("trees", [True, False], ids=["trees", "padded"])
+class TestBatchedDecoder:
+    @pytest.fixture
+    def expected(self) -> Tensor:
+        model = tiny_base().model.model
+        with torch.inference_mode():
+            return torch.stack([model(input_ids=torch.tensor([ids])).last_hidden_state[0, -1] for ids in SEQUENCES])
+
+    @pytest.mark.parametrize(("budget", "size"), [(None, None), (1, None), (64, None), (None, 3), (10**6, 3)])
+    def test_states_are_those_of_each_sequence_alone(
+        self, trees: bool, halves: bool, expected: Tensor, budget: int | None, size: int | None
+    ) -> None:
+        found = gathered(decoders(trees, halves)[0], budget, size)
+        torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-4)
+
+    def test_trees_compute_what_is_shared_once(
+        self, trees: bool, halves: bool, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        decoder, watched = decoders(trees, halves)
+        tokens = counted(monkeypatch, watched)
+        gathered(decoder, 10**6)
+        assert sum(tokens) == tree_tokens(SEQUENCES) if trees else sum(tokens) >= sum(map(len, SEQUENCES))
+
+    def test_batches_shrink_until_they_fit(
+        self,
+        trees: bool,
+        halves: bool,
+        expected: Tensor,
+        monkeypatch: pytest.MonkeyPatch,
+        caplog: pytest.LogCaptureFixture,
+    ) -> None:
+        released: list[None] = []  # freed memory was given back, which takes long beside a test
+        monkeypatch.setattr(batching, "release_memory", lambda: released.append(None))
+        decoder, watched = decoders(trees, halves)
+        tokens = counted(monkeypatch, watched, limit=70)  # the longest sequence has fewer
+        torch.testing.assert_close(gathered(decoder), expected, rtol=1e-4, atol=1e-4)
+        assert max(tokens) <= 70
+        reduced = decoder.fitting.reduced
+        assert caplog.messages[-1] == f"out of memory: batches of at most {reduced} tokens from now on"
+        assert len(released) == len(caplog.messages)
+        decoder, watched = decoders(trees, halves)
+        counted(monkeypatch, watched, limit=52)
+        with pytest.raises(DataError, match=r"^a sequence of 53 tokens alone does not fit in memory; .*max_length"):
+            gathered(decoder)
+
+
+FULL = {"layer_types": ["full_attention"] * 2}
+MIXED = {"use_sliding_window": True, "sliding_window": 8}
+SINKS = {"num_local_experts": 2, "num_experts_per_tok": 1, "head_dim": 16}
+CAPPED = {"head_dim": 16, "attn_logit_softcapping": 50.0}
+
+
+@pytest.mark.parametrize(
+    ("kind", "settings", "trees"),
+    [
+        *((kind, {}, True) for kind in ("llama", "qwen2", "qwen3", "gemma", "phi3", "olmo2", "smollm3")),
+        ("mistral", {"sliding_window": None}, True),
+        ("mistral", {"sliding_window": 8}, False),
+        ("qwen2", {**FULL, **MIXED}, True),
+        ("qwen2", {**MIXED, "layer_types": ["full_attention", "sliding_attention"]}, False),
+        ("gemma2", {**FULL, **CAPPED, "attn_logit_softcapping": None}, True),
+        ("gemma2", {**FULL, **CAPPED}, False),
+        ("gpt_oss", {**FULL, **SINKS}, False),
+        ("doge", {}, False),  # has a mask of its own
+        ("nemotron", {}, False),  # does not pass on what attention is given
+    ],
+)
+def test_families_of_plain_full_attention_are_packed(kind: str, settings: dict[str, Any], trees: bool) -> None:
+    assert supports_trees(tiny_model(kind, **settings)) == trees
+
+
+def test_values_narrower_than_keys() -> None:
+    latent = {"q_lora_rank": 16, "kv_lora_rank": 16, "qk_rope_head_dim": 8, "qk_nope_head_dim": 8, "v_head_dim": 12}
+    experts = {"n_routed_experts": 2, "num_experts_per_tok": 1, "n_group": 1, "topk_group": 1}
+    model = tiny_model("deepseek_v3", num_key_value_heads=4, **latent, **experts)
+    assert supports_trees(model)
+    sequences = [[*range(1, 20), 30], [*range(1, 20), 31, 32]]
+    with torch.inference_mode():
+        ((batch, states),) = BatchedDecoder(model).states(sequences, None, None)
+        for index, state in zip(batch, states, strict=True):
+            alone = model.model(input_ids=torch.tensor([sequences[index]])).last_hidden_state[0, -1]
+            torch.testing.assert_close(state, alone, rtol=1e-4, atol=1e-4)
