@@ -33,6 +33,16 @@ Fault = Literal[
 ]  # fmt: skip
 
 
+def _not_blank(text: str) -> str:
+    if not text.strip():
+        raise ValueError("the input is empty")
+    return text
+
+
+Documents = Annotated[list[str], Field(min_length=1)]
+Inputs = Annotated[list[Annotated[str, AfterValidator(_not_blank)]], Field(min_length=1, max_length=2048)]
+
+
 class _Request(BaseModel):
     model_config = ConfigDict(extra="forbid", strict=True)
 
@@ -47,62 +57,15 @@ class Generative(_Request):
     add_special_tokens: Literal[False]
 
 
-class VllmScore(_Request):
+class _VllmOptions(_Request):
+    truncate_prompt_tokens: int = Field(ge=-1)
+    use_activation: Literal[False]
+
+
+class VllmScore(_VllmOptions):
     model: str
     text_1: str
-    text_2: list[str] = Field(min_length=1)
-    truncate_prompt_tokens: int = Field(ge=-1)
-    use_activation: Literal[False]
-
-
-class VllmRerank(_Request):
-    model: str
-    query: str
-    documents: list[str] = Field(min_length=1)
-    top_n: int
-    truncate_prompt_tokens: int = Field(ge=-1)
-    use_activation: Literal[False]
-
-
-class TeiRerank(_Request):
-    query: str
-    texts: list[str] = Field(min_length=1, max_length=32)
-    raw_scores: Literal[True]
-    return_text: Literal[False]
-    truncate: Literal[True]
-    truncation_direction: Literal["Right"]
-
-
-def _not_blank(text: str) -> str:
-    if not text.strip():
-        raise ValueError("the input is empty")
-    return text
-
-
-Input = Annotated[str, AfterValidator(_not_blank)]
-
-
-class TeiEmbed(_Request):
-    inputs: list[Input] = Field(min_length=1, max_length=32)
-    normalize: Literal[True]
-    truncate: Literal[True]
-    truncation_direction: Literal["Right"]
-
-
-class CohereRerank(_Request):
-    model: str
-    query: str
-    documents: list[str] = Field(min_length=1, max_length=1000)
-    top_n: int
-    max_tokens_per_doc: int | None = None
-
-
-class JinaRerank(_Request):
-    model: str
-    query: str
-    documents: list[str] = Field(min_length=1)
-    top_n: int
-    return_documents: Literal[False]
+    text_2: Documents
 
 
 class MtebRerank(_Request):
@@ -110,12 +73,44 @@ class MtebRerank(_Request):
 
     model: str
     query: str
-    documents: list[str] = Field(min_length=1)
+    documents: Documents
+
+
+class VllmRerank(_VllmOptions, MtebRerank):
+    top_n: int
+
+
+class JinaRerank(MtebRerank):
+    top_n: int
+    return_documents: Literal[False]
+
+
+class CohereRerank(MtebRerank):
+    documents: list[str] = Field(min_length=1, max_length=1000)
+    top_n: int
+    max_tokens_per_doc: int | None = None
+
+
+class _TeiOptions(_Request):
+    truncate: Literal[True]
+    truncation_direction: Literal["Right"]
+
+
+class TeiRerank(_TeiOptions):
+    query: str
+    texts: list[str] = Field(min_length=1, max_length=32)
+    raw_scores: Literal[True]
+    return_text: Literal[False]
+
+
+class TeiEmbed(_TeiOptions):
+    inputs: Annotated[Inputs, Field(max_length=32)]
+    normalize: Literal[True]
 
 
 class OpenaiEmbed(_Request):
     model: str
-    input: list[Input] = Field(min_length=1, max_length=2048)
+    input: Inputs
     encoding_format: Literal["float"]
 
 
@@ -205,7 +200,7 @@ class ModelServer:
                 scores = [sigmoid(margin) for margin in self._margins(request.query, request.documents)]
                 billed = {"billed_units": {"search_units": math.ceil(len(scores) / 100)}}
                 return {"id": "x", "results": _sorted(scores, "relevance_score"), "meta": billed}
-            case JinaRerank() | VllmRerank() | MtebRerank():
+            case MtebRerank():  # vLLM's and Jina's too
                 scores = self._margins(request.query, request.documents)
                 return {"model": request.model, "results": _sorted(scores, "relevance_score"), "usage": usage}
         raise AssertionError(path)

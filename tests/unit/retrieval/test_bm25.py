@@ -28,7 +28,7 @@ def test_only_documents_that_share_a_word_are_ranked(engine: Engine) -> None:
 
 
 @both_engines
-@pytest.mark.parametrize("query", ["", "the of", "zebra", "?!"])
+@pytest.mark.parametrize("query", ["", "the of", "zebra"])
 def test_a_query_without_known_words_has_no_candidates(query: str, engine: Engine) -> None:
     collection = toy({"a": "red", "empty": "", "stop": "the"}, {"q": "red", "nothing": query})
     run = bm25_run(collection, 10, PARAMS, engine=engine)
