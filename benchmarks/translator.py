@@ -29,7 +29,7 @@ from unimoe.models.device import describe_device
 from unimoe.studies.translator.data.caption_pairs import CaptionPairs
 from unimoe.studies.translator.evaluation import image_ranks
 from unimoe.studies.translator.training.closed_forms import PairMoments, fit_ridge
-from unimoe.studies.translator.training.losses import contrastive_loss
+from unimoe.studies.translator.training.objective import contrastive_loss
 
 Floats = NDArray[np.float32]
 

@@ -25,7 +25,7 @@ from unimoe.config.files import overridden, parse_config
 from unimoe.models.loader import ModelLoader
 from unimoe.studies.cross_encoder.evaluation import training_of
 from unimoe.studies.cross_encoder.training.data import load_cross_encoder_data
-from unimoe.studies.heads.config import TrainConfig, methods, original_recipe
+from unimoe.studies.heads.config import TrainConfig, methods
 from unimoe.studies.heads.trainer import HeadTrainer
 from unimoe.studies.translator.config import CLOSED_FORMS, MODELS
 from unimoe.studies.translator.training.trainer import TranslatorTrainer
@@ -83,11 +83,11 @@ EVERYTHING = (
     "training.evaluate_every=1", "training.patience=3", "training.schedule=onecycle", "training.warmup_steps=2",
     "training.steps=8", "training.accumulation_steps=2", "lora.dropout=0.2",
 )  # fmt: skip
-RECIPE = {"sigma", "sigma_is", "optimizer", "adaptive_sigma", "seed_scale", "max_norm"}
+RECIPE = {"sigma_is": "absolute", "optimizer": "sgd", "adaptive_sigma": True, "seed_scale": True, "max_norm": 1.0}
 HEADS: dict[str, dict[str, Any]] = {method: {"method": method} for method in methods() if method != "zero_shot"} | {
     "hybrid": {"method": "hybrid", "handoff": 5},
     "genetic": {"method": "genetic", "genetic": {"individuals": 6}},
-    "the original's recipe": {"method": "eggroll"} | original_recipe().model_dump(include=RECIPE),
+    "the original's recipe": {"method": "eggroll", "sigma": 0.02} | RECIPE,
     "fp4": {"method": "eggroll", "precision": "fp4"},
     "sgd": {"method": "infonce", "optimizer": "sgd", "weight_decay": 0.01, "max_norm": 1.0},
     "objectives": {"method": "eggroll", "objectives": {"relevance": 1.0, "diversity": 0.3, "fairness": 0.3}},

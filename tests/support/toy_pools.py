@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
+from typing import TypeVar
 
 import torch
 from torch import Tensor
 
+from unimoe.studies.heads.eggroll.noise import Perturbations
 from unimoe.studies.heads.pools import PoolSet
 
 SIGNALS, INPUTS = 4, 24
+P = TypeVar("P", bound=Perturbations)
 
 
 def toy_pools(
@@ -17,13 +21,8 @@ def toy_pools(
 ) -> PoolSet:
     """Pools in which the first documents of a shuffled order share the query's signal.
 
-    Args:
-        queries: Q.
-        size: P; with ``padded``, every third pool is two documents shorter.
-        seed: of everything.
-        padded: whether pools have different sizes.
-        noise: standard deviation of the inputs that say nothing; the signal's is 1.
-        relevant: relevant documents of a pool.
+    With ``padded``, every third pool is two documents shorter. ``noise`` is the deviation of the inputs that say
+    nothing; the signal's is 1.
     """
     generator = torch.Generator().manual_seed(seed)
     asked = torch.randn(queries, INPUTS, generator=generator)
@@ -74,3 +73,8 @@ def best_head(outputs: int = 8) -> Tensor:
 def random_head(outputs: int = 8, seed: int = 0) -> Tensor:
     """A head that knows nothing, ``(outputs, INPUTS)``."""
     return torch.randn(outputs, INPUTS, generator=torch.Generator().manual_seed(seed)) / math.sqrt(INPUTS)
+
+
+def doubled(noise: P) -> P:
+    """The same directions in float64."""
+    return replace(noise, a=noise.a.double(), b=noise.b.double())

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import inspect
+import json
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any
@@ -89,88 +91,57 @@ def compare_heads(
 
     Finished work is skipped, so a killed comparison continues when started again. ``analyze`` reads the folder too.
     """
-    run_comparison(
-        part, config, {"task": task, "num_steps": num_steps}, methods=methods, seeds=seeds, settings=settings,
-        margin=margin, output_dir=output_dir, override=override, plan=plan, where=where,
-    )  # fmt: skip
-
-
-KO_STRATEGYQA: dict[str, Any] = {
-    "task": "mteb:Ko-StrategyQA",
-    "encoder": {"base": "intfloat/multilingual-e5-base", "query_prefix": "query: ", "document_prefix": "passage: "},
-    "splits": {"train": None, "test": "dev"},  # its only split, which is divided into three parts
-    "pools": {"source": "dense"},  # BM25's analyzer is English
-}
-BELEBELE: dict[str, Any] = {"task": "belebele-ko", "pools": {"source": "dense"}}
-_WRONG_LANGUAGE = (
-    "the encoder is all-MiniLM-L6-v2, made for English, and the texts are Korean: this shows that the program runs, "
-    "not what a Korean encoder's head would gain"
-)
-
-
-@with_engine
-def compare_korean(
-    part: Annotated[Part, typer.Argument(help="As in compare_methods.py.")] = Part.METHODS,
-    config: Config = DEFAULT_COMPARISON,
-    offline: Annotated[
-        bool, typer.Option("--offline", help="Belebele's Korean part from UNIMOE_DATA, with the bundled encoder.")
-    ] = False,
-    num_steps: NumSteps = None,
-    methods: Methods = None,
-    seeds: Seeds = None,
-    settings: Settings = None,
-    margin: Margin = None,
-    output_dir: OutputDir = None,
-    override: Override = None,
-    plan: Plan = False,
-    *,
-    where: EngineSettings,
-) -> None:
-    """Compare methods that train a head on Korean: Ko-StrategyQA and multilingual-e5-base, which are downloaded."""
-    base = {**(BELEBELE if offline else KO_STRATEGYQA), "num_steps": num_steps}
-    run_comparison(
-        part, config, base, methods=methods, seeds=seeds, settings=settings, margin=margin, output_dir=output_dir,
-        override=override, plan=plan, where=where,
-        caveats=[_WRONG_LANGUAGE] if offline else None,
-    )  # fmt: skip
-
-
-def run_comparison(
-    part: Part,
-    config: Path,
-    base: dict[str, Any],
-    *,
-    methods: str | None,
-    seeds: int | None,
-    settings: int | None,
-    margin: float | None,
-    output_dir: Path | None,
-    override: list[str] | None,
-    where: EngineSettings,
-    plan: bool = False,
-    caveats: list[str] | None = None,
-) -> None:
-    """Run ``compare-heads`` with keys of the shared configuration, and caveats."""
     from unimoe.studies.common.study import load_study
     from unimoe.studies.heads import jobs
 
-    own: dict[str, Any] = {
-        "settings": settings,
-        "caveats": caveats,
-        "output_dir": None if output_dir is None else str(output_dir),
-    }
+    own: dict[str, Any] = {"settings": settings, "output_dir": None if output_dir is None else str(output_dir)}
     if part is Part.METHODS:
         own["seeds"] = seeds
     else:
         own |= {"seeds": 0, "gates": {}, "settings": None if part is Part.GRID else settings}  # on dev alone
     file = jobs.GRID if part is Part.GRID else config
-    read = load_study(file, override or (), own)
-    names = comma_separated(methods) if part is not Part.PARETO else jobs.on_front(comma_separated(methods))
-    read = jobs.placed(read, base, margin).of_arms(names)
-    options = {"--config": config, "--task": read.base["task"], "--num-steps": base["num_steps"], "--seeds": seeds}
+    names = comma_separated(methods)
+    read = jobs.placed(load_study(file, override or (), own), {"task": task, "num_steps": num_steps}, margin)
+    read = read.of_arms(jobs.on_front(names) if part is Part.PARETO else names)
+    options = {"--config": config, "--task": read.base["task"], "--num-steps": num_steps, "--seeds": seeds}
     options |= {"--settings": settings, "--methods": methods, "--margin": margin}
     show = {Part.METHODS: None, Part.GRID: jobs.show_grid, Part.PARETO: jobs.show_front}[part]
     run_study(read, where, given_options(options, override), plan=plan, show=show)
+
+
+KO_STRATEGYQA: dict[str, Any] = {
+    "encoder": {"base": "intfloat/multilingual-e5-base", "query_prefix": "query: ", "document_prefix": "passage: "},
+    "splits": {"train": None, "test": "dev"},  # its only split, which is divided into three parts
+    "pools": {"source": "dense"},  # BM25's analyzer is English
+}
+_WRONG_LANGUAGE = (
+    "the encoder is all-MiniLM-L6-v2, made for English, and the texts are Korean: this shows that the program runs, "
+    "not what a Korean encoder's head would gain"
+)
+BELEBELE: dict[str, Any] = {"pools": {"source": "dense"}, "caveats": [_WRONG_LANGUAGE]}
+
+
+def compare_korean(
+    offline: Annotated[
+        bool, typer.Option("--offline", help="Belebele's Korean part from UNIMOE_DATA, with the bundled encoder.")
+    ] = False,
+    override: Override = None,
+    **options: Any,
+) -> None:
+    """Compare methods that train a head on Korean: Ko-StrategyQA and multilingual-e5-base, which are downloaded."""
+    task, keys = ("belebele-ko", BELEBELE) if offline else ("mteb:Ko-StrategyQA", KO_STRATEGYQA)
+    changes = [f"{key}={json.dumps(value)}" for key, value in keys.items()]  # JSON is YAML
+    compare_heads(**options, task=task, override=[*changes, *(override or ())])
+
+
+# The other options are those of ``compare_heads``; typer reads them here.
+_options = {
+    **inspect.signature(compare_heads).parameters,
+    **inspect.signature(compare_korean, eval_str=True).parameters,
+}
+compare_korean.__signature__ = inspect.Signature(  # type: ignore[attr-defined]
+    [option for name, option in _options.items() if name not in ("task", "options")]
+)
 
 
 COMMANDS = {"train-head": train_head, "compare-heads": compare_heads}

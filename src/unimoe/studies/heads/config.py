@@ -23,11 +23,6 @@ def gradient_methods() -> tuple[str, ...]:
     return tuple(name for name, loss in LOSSES.items() if loss.labels == "any" and name not in EVOLUTION)
 
 
-def is_gradient_method(name: str) -> bool:
-    """Return whether a method follows gradients."""
-    return name in gradient_methods()
-
-
 def methods() -> tuple[str, ...]:
     """Return the names of all methods."""
     return ("zero_shot", *EVOLUTION, *gradient_methods())
@@ -113,7 +108,7 @@ class GeneticConfig(Section):
 
 
 class TrainConfig(Section):
-    """One training of a head. The defaults are ours; ``original_recipe`` has those of the original.
+    """One training of a head.
 
     Attributes:
         task: a collection of the catalogue; ``NanoMSMARCO`` and its siblings are ``nanobeir:MSMARCO`` and so on.
@@ -202,7 +197,7 @@ class TrainConfig(Section):
             raise ValueError(f"population_size {self.population_size} is odd; each direction is tried both ways")
         if set(self.objectives) != {"relevance"} and self.method not in ("eggroll", "genetic", "hybrid"):
             raise ValueError(f"objectives: {self.method} optimises relevance only; use eggroll or genetic")
-        if self.precision != "float32" and is_gradient_method(self.method):
+        if self.precision != "float32" and self.method in gradient_methods():
             raise ValueError(f"precision {self.precision}: {self.method} takes float32; evolution takes fewer bits")
         if self.method in EVOLUTION:
             self._refuse_clashes()
@@ -234,23 +229,3 @@ def forward_passes(config: TrainConfig) -> int:
     if config.method == "hybrid":
         return config.handoff * evolved + steps - config.handoff
     return steps * (evolved if config.method == "eggroll" else 1)
-
-
-def original_recipe(**changes: object) -> TrainConfig:
-    """Return the original's settings with some changes; ``docs/studies/heads.md`` lists their faults."""
-    recipe: dict[str, object] = {
-        "population_size": 256,
-        "sigma": 0.02,
-        "sigma_is": "absolute",
-        "learning_rate": 0.05,
-        "optimizer": "sgd",
-        "head_output_size": 256,
-        "ndcg_k": 20,
-        "adaptive_sigma": True,
-        "shaping_method": "rank",
-        "seed_scale": True,
-        "max_norm": 1.0,
-        "scoring": "dot",
-        "init": "normal",
-    }
-    return TrainConfig.model_validate({**recipe, **changes})

@@ -5,8 +5,10 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass, field, replace
 from datetime import date
+from typing import Any
 
 import torch
+from torch import Tensor
 
 from unimoe.core.errors import DataError, first_few
 from unimoe.core.io import hash_json, hash_parts
@@ -51,6 +53,11 @@ class HeadData:
     _by_votes: dict[str, HeadData] = field(default_factory=dict, repr=False, compare=False)
 
     @property
+    def sizes(self) -> str:
+        """The numbers of queries, for progress."""
+        return f"{len(self.train):,} queries to train on, {len(self.dev):,} dev, {len(self.test):,} test"
+
+    @property
     def notes(self) -> list[str]:
         """Facts about the pools that a reader of results should know, a line each."""
         lines = []
@@ -81,14 +88,7 @@ class HeadData:
 def load_head_data(config: TrainConfig, embedder: Embedder, advance: Advance | None = None) -> HeadData:
     """Load, embed and pool a collection, without soft labels; embeddings and BM25 runs are kept in the user's cache.
 
-    Args:
-        config: ``task``, ``splits`` and ``pools`` are used; ``encoder`` is the embedder's.
-        embedder: the frozen encoder.
-        advance: called with the number of texts embedded.
-
-    Raises:
-        DataError: a split has no query, no pool holds a positive, or an embedding is not finite or zero.
-        UsageError: no such collection or split.
+    Of the config, ``task``, ``splits`` and ``pools`` are used. ``advance`` is called with the number of texts embedded.
     """
     splits = load_splits(config.task, config.splits)
     corpus = {key: document.full_text for key, document in splits.train.corpus.items()}
@@ -116,25 +116,22 @@ def load_head_data(config: TrainConfig, embedder: Embedder, advance: Advance | N
 
 def to_device(pools: PoolSet, device: torch.device) -> PoolSet:
     """Move the tensors of pools to a device."""
-    names = ("queries", "documents", "rows", "valid", "grades", "ranks")
-    tensors = {name: getattr(pools, name).to(device) for name in names}
+    tensors: dict[str, Any] = {name: part.to(device) for name, part in vars(pools).items() if isinstance(part, Tensor)}
     return replace(pools, judged=[grades.to(device) for grades in pools.judged], **tensors)
 
 
-def document_dates(task: str) -> dict[str, date]:
-    """Read the dates of a collection's documents, by document id, for the objective ``freshness``.
+def recency_of(pools: PoolSet, task: str) -> Tensor:
+    """Return ``PoolSet.recency`` by the dates in the collection's ``corpus.jsonl``, for the objective ``freshness``.
 
-    A date is ``{"metadata": {"date": "2020-05-31"}}`` in a line of ``corpus.jsonl``. A time behind it is ignored; a
-    year or a month alone is its first day. Documents without a date are left out.
-
-    Raises:
-        DataError: no document has a date, or one is no date; names file and line.
+    A date is ``"metadata": {"date": "2020-05-31"}`` in a document's line. A time behind it is ignored; a year or a
+    month alone is its first day.
     """
     name = task_collection(task)
-    place, dates = available(name), dict[str, date]()
+    place = available(name)
     if place is None or place.is_file():
         place = None if ":" in name else folder_of(name)
     corpus = [] if place is None else [place / "corpus.jsonl", place / "corpus.jsonl.gz"]
+    days: dict[str, int] = {}
     for file in [file for file in corpus if file.is_file()][:1]:
         for number, line in text_lines(file):
             record = json.loads(line)
@@ -142,14 +139,20 @@ def document_dates(task: str) -> dict[str, date]:
             text = str(metadata.get("date") or "").strip() if isinstance(metadata, dict) else ""
             try:
                 if text:
-                    dates.setdefault(str(record["_id"]), date.fromisoformat(f"{text[:10]}-01-01"[:10]))
+                    days.setdefault(str(record["_id"]), date.fromisoformat(f"{text[:10]}-01-01"[:10]).toordinal())
             except ValueError:
                 raise DataError(
                     f"{file}:{number}: date {text!r} is no date such as 2020-05-31, 2020-05 or 2020; fix or remove it"
                 ) from None
-    if not dates:
+    undated = {key for pool in pools.document_ids for key in pool} - days.keys()
+    if undated:
         raise DataError(
-            f"{name}: objectives.freshness needs dates, and no document has one; leave it out, or write "
+            f"{name}: objectives.freshness needs dates, and {len(undated):,} documents of the pools have none "
+            f"({first_few(sorted(undated))}); leave it out, or write "
             '"metadata": {"date": "2020-05-31"} in the lines of corpus.jsonl'
         )
-    return dates
+    found = torch.zeros(pools.rows.shape)
+    for row, ids in enumerate(pools.document_ids):
+        found[row, : len(ids)] = torch.tensor([float(days[key]) for key in ids])
+    oldest, newest = found[pools.valid].aminmax()
+    return (found - oldest) / (newest - oldest).clamp(min=1)

@@ -9,6 +9,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from unimoe.analysis.arms import FIRST_STAGE, ZERO_SHOT
 from unimoe.analysis.tables import ABSENT, Cell, RowGroup, Table
@@ -35,9 +36,10 @@ from unimoe.studies.common.table import (
 )
 from unimoe.studies.heads.config import TrainConfig, forward_passes
 from unimoe.studies.heads.data import HeadData
-from unimoe.studies.heads.front import chosen_on_front, mean_diversity
+from unimoe.studies.heads.eggroll.objectives import diversity, first_documents, pareto_front
 from unimoe.studies.heads.memory import step_peak_bytes
 from unimoe.studies.heads.model import evaluate_head, main_metric, pool_scores
+from unimoe.studies.heads.pools import PoolSet
 from unimoe.studies.heads.trainer import HeadTrainer, load_data, make_method
 
 TRAINING_FILE = "training.json"
@@ -64,9 +66,8 @@ class HeadFamily(Family[TrainConfig, HeadTrainer]):
         """Embed the texts, and say what is particular about the pools."""
         with Steps(1).step(f"{self.base.task}: vectors and pools", None) as step:
             self._advance = step.advance
-            data = self.data
-            step.outcome = f"{len(data.train):,} queries to train on, {len(data.dev):,} dev, {len(data.test):,} test"
-        for note in data.notes:
+            step.outcome = self.data.sizes
+        for note in self.data.notes:
             stderr.print(f"note: {note}", soft_wrap=True)
         for caveat in self.study.caveats:
             stderr.print(f"caveat: {caveat}", soft_wrap=True)
@@ -104,10 +105,17 @@ class HeadFamily(Family[TrainConfig, HeadTrainer]):
         return {**found, "diversity": mean_diversity(training.head()[0], self.data.dev, training.config)}
 
     def choose(self, configs: Sequence[TrainConfig], found: Sequence[dict[str, float]]) -> int:
-        """Return the best setting by relevance, or on the front of both where diversity is an objective."""
-        if all("diversity" in config.objectives for config in configs):
-            return chosen_on_front([(one["val"], one["diversity"]) for one in found], self.study.give_up)
-        return super().choose(configs, found)
+        """Return the best setting by relevance.
+
+        Where diversity is an objective, it is the most diverse on the front of both that gives up little relevance; of
+        equals the first.
+        """
+        if not all("diversity" in config.objectives for config in configs):
+            return super().choose(configs, found)
+        points = [(one["val"], one["diversity"]) for one in found]
+        least = max(relevance for relevance, _ in points) - self.study.give_up
+        eligible = [place for place in pareto_front(points) if points[place][0] >= least]
+        return max(eligible, key=lambda place: (points[place][1], -place))
 
     def test(self, training: HeadTrainer, arm: str, advance: Advance) -> float:
         """Score the test pools, and write down what the training cost."""
@@ -216,13 +224,19 @@ class HeadFamily(Family[TrainConfig, HeadTrainer]):
         return self._pools().outcome(run, items=sum(map(len, run.values())), seconds=seconds, device=device)
 
 
+def mean_diversity(weight: Tensor, pools: PoolSet, config: TrainConfig) -> float:
+    """Return the mean diversity of each query's first documents, in a head's order."""
+    scores = pool_scores(weight, pools, config).masked_fill(~pools.valid, -torch.inf).unsqueeze(2)
+    top = first_documents(scores, pools.valid, config.ndcg_k)
+    return float(diversity(top, pools.documents[pools.rows]).mean())
+
+
 def _peak_bytes(training: HeadTrainer) -> int | None:
     """Measure the peak of one step, beside weights and data; return None where nothing is trained."""
-    weight = training.initial()
-    method = make_method(training.config, weight, training.train_pools, training.dates)
-    if method is None:
+    if not training.steps:
         return None
-    return step_peak_bytes(method, weight, training.train_pools.batch(training.batch(0)))
+    weight, batch = training.initial(), training.train_pools.batch(training.batch(0))
+    return step_peak_bytes(make_method(training.config, weight, training.train_pools), weight, batch)
 
 
 def known_queries(splits: Splits) -> list[str]:

@@ -1,16 +1,19 @@
-"""The protocol of the methods that train a head, their optimizer, and the gradient methods among them."""
+"""The protocol of the methods that train a head, their optimizer, and the gradient methods among them.
+
+The gradient losses over the scores of pools are the baselines that evolution strategies are compared with.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Protocol
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
 
+from unimoe.config.training import LOSSES, LossConfig
 from unimoe.studies.heads.config import TrainConfig
 from unimoe.studies.heads.eggroll.noise import generator
-from unimoe.studies.heads.losses import head_loss
 from unimoe.studies.heads.model import head_scores
 from unimoe.studies.heads.pools import Batch
 
@@ -38,12 +41,7 @@ class Method(Protocol):
 
 
 class Ascent:
-    """Steps of torch's SGD or AdamW up a gradient, with clipping.
-
-    Args:
-        config: ``optimizer``, ``max_norm`` and ``weight_decay`` are used.
-        learning_rate: of every step; by default the config's.
-    """
+    """Steps of torch's SGD or AdamW up a gradient, with clipping; by default at the config's learning rate."""
 
     def __init__(self, config: TrainConfig, learning_rate: float | None = None) -> None:
         self._max_norm, self._parameter = config.max_norm, torch.nn.Parameter(torch.empty(0))
@@ -76,13 +74,7 @@ class Ascent:
 
 
 class GradientMethod:
-    """Goes down a loss of the registry.
-
-    Args:
-        config: temperature, optimizer, clipping, weight decay, cutoff.
-        loss: a name of ``LOSSES`` or ``LISTWISE``.
-        learning_rate: of the optimizer.
-    """
+    """Goes down a loss of the registry, which takes whole grades."""
 
     def __init__(self, config: TrainConfig, loss: str, learning_rate: float) -> None:
         self._config, self._name = config, loss
@@ -94,10 +86,36 @@ class GradientMethod:
         config, parameter = self._config, weight.detach().requires_grad_()
         ties = torch.Generator().manual_seed(int(generator("ties", config.seed, step).integers(2**31)))
         scores = head_scores(parameter, batch.queries, batch.documents, config.scoring)
-        loss = head_loss(
-            self._name, scores, batch.grades, batch.valid, config.temperature, config.ndcg_k, ties,
-            config.label_temperature,
-        )  # fmt: skip
+        loss = head_loss(self._name, scores, batch.grades, batch.valid, config, ties)
         (gradient,) = torch.autograd.grad(loss, parameter)
         moved, norm = self._ascent.step(weight, -gradient)
         return moved, {"loss": float(loss.detach()), "grad_norm": norm}
+
+
+def head_loss(
+    name: str, scores: Tensor, grades: Tensor, valid: Tensor, config: TrainConfig, ties: torch.Generator
+) -> Tensor:
+    """Compute a loss of the registry over pools ``(B, P)``. Queries without a relevant document add nothing.
+
+    ``ties`` shuffles documents of equal grade, where the loss needs an order: that of a pool means nothing. It also
+    draws the rankings of ``pg_rank``.
+    """
+    from unimoe.training.losses.listwise import ListwiseLoss
+
+    rows = ((grades > 0) & valid).any(1).nonzero().flatten().tolist()
+    if not rows:
+        return 0.0 * scores.sum()
+    temperature, cutoff = config.temperature, config.ndcg_k
+    options: dict[str, Any] = {"respect_input_order": False, "ties": "shuffle"} if LOSSES[name].in_order else {}
+    if name == "approxndcg":  # divides differences of scores, not the scores
+        options["temperature"], temperature = temperature, 1.0
+    own: dict[str, dict[str, Any]] = {
+        "lambdaloss": {"k": cutoff},
+        "listnet": {"label_temperature": config.label_temperature},
+        "pg_rank": {"measure": f"ndcg@{cutoff}"},
+    }
+    settings = LossConfig.model_validate({"name": name, **options, **own.get(name, {})})
+    found: Tensor = ListwiseLoss(settings, generator=ties)(
+        [scores[row][valid[row]] / temperature for row in rows], [grades[row][valid[row]] for row in rows]
+    )
+    return found

@@ -1,8 +1,9 @@
-"""A projection head over a frozen encoder: one matrix, its file, its scores of pools, and their measures."""
+"""A projection head over a frozen encoder: one matrix, its first weights and file, its scores of pools and measures."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from pathlib import Path
 
 import safetensors
@@ -11,7 +12,7 @@ from torch import Tensor, nn
 
 from unimoe.core.errors import DataError
 from unimoe.metrics import DEFAULT_METRICS, Scores, score_run
-from unimoe.models.tensor_files import read_tensors, save_tensors
+from unimoe.models.tensor_files import read_tensors
 from unimoe.studies.heads.config import Scoring, TrainConfig
 from unimoe.studies.heads.pools import PoolSet
 
@@ -31,11 +32,7 @@ def head_scores(weight: Tensor, queries: Tensor, documents: Tensor, scoring: Sco
 
 @torch.no_grad()
 def pool_scores(weight: Tensor, pools: PoolSet, config: TrainConfig) -> Tensor:
-    """Return the scores ``(Q, P)`` of every pool; those of padded places mean nothing.
-
-    Raises:
-        DataError: a score is not finite.
-    """
+    """Return the scores ``(Q, P)`` of every pool; those of padded places mean nothing."""
     queries = _project(weight, pools.queries, config.scoring)
     documents = _project(weight, pools.documents, config.scoring)  # each once, though many pools hold it
     parts = [slice(begin, begin + _CHUNK) for begin in range(0, len(pools), _CHUNK)]
@@ -50,41 +47,41 @@ def main_metric(config: TrainConfig) -> str:
     return f"ndcg@{config.ndcg_k}"
 
 
-def evaluate_head(weight: Tensor, pools: PoolSet, config: TrainConfig) -> Scores:
-    """Return the usual measures of a head on pools, by pytrec_eval; queries without a positive in their pool count 0.
+def evaluate_head(
+    weight: Tensor, pools: PoolSet, config: TrainConfig, metrics: Sequence[str] = DEFAULT_METRICS
+) -> Scores:
+    """Return the main metric and others on pools, by pytrec_eval; a query without a positive in its pool counts 0."""
+    names = tuple(dict.fromkeys((main_metric(config), *metrics)))
+    return score_run(pools.qrels, pools.run(pool_scores(weight, pools, config)), names, pools.relevance_level)
 
-    Raises:
-        DataError: a score is not finite.
+
+def initial_weight(kind: str, documents: Tensor, outputs: int, seed: int) -> Tensor:
+    """Return the first weights of a training, ``(outputs, D)`` float32 on the CPU.
+
+    ``kind`` is that of ``TrainConfig.init``: ``pca`` takes the embeddings ``(N, D)``, and with more outputs than inputs
+    leaves the rows beyond D zero; the random kinds take the seed.
     """
-    metrics = tuple(dict.fromkeys((main_metric(config), *DEFAULT_METRICS)))
-    return score_run(pools.qrels, pools.run(pool_scores(weight, pools, config)), metrics, pools.relevance_level)
-
-
-def chosen_by(weight: Tensor, pools: PoolSet, config: TrainConfig) -> float:
-    """Return the main metric of a head on pools. Errors are those of ``evaluate_head``."""
-    metric = main_metric(config)
-    run = pools.run(pool_scores(weight, pools, config))
-    return score_run(pools.qrels, run, [metric], pools.relevance_level).aggregate[metric]
-
-
-def save_head(path: Path, weight: Tensor, metadata: dict[str, str]) -> None:
-    """Write a head as safetensors with a checksum, atomically."""
-    save_tensors(path, {"weight": weight}, metadata)
+    inputs = documents.shape[1]
+    generator = torch.Generator().manual_seed(seed)
+    if kind == "normal":
+        return torch.randn(outputs, inputs, generator=generator) / math.sqrt(inputs)
+    if kind == "orthogonal":
+        weight = torch.empty(outputs, inputs)
+        nn.init.orthogonal_(weight, generator=generator)
+        return weight
+    if not bool(documents.isfinite().all()):
+        raise DataError("an embedding is not finite; encode the corpus again, with model.dtype float32")
+    moment = documents.double().cpu().T @ documents.double().cpu()
+    directions = torch.linalg.eigh(moment).eigenvectors.flip(1).T[:outputs]
+    # The sign of an eigenvector is arbitrary: the largest entry is made positive, so that machines agree.
+    signs = directions.gather(1, directions.abs().argmax(1, keepdim=True)).sign()
+    weight = torch.zeros(outputs, inputs)
+    weight[: len(directions)] = (directions * signs).float()
+    return weight
 
 
 def load_head(path: Path, inputs: int | None = None) -> tuple[Tensor, dict[str, str]]:
-    """Read a head of ``save_head`` and its metadata.
-
-    Args:
-        path: the file.
-        inputs: dimensions of the embeddings that it must project; None for any.
-
-    Returns:
-        ``(D_out, D)`` float32, and the metadata.
-
-    Raises:
-        DataError: the file is missing, damaged, no head, or a head for embeddings of another size.
-    """
+    """Read a head ``(D_out, D)`` in float32, and its metadata; ``inputs`` is the D that it must have."""
     try:
         tensors, metadata = read_tensors(path)
         weight = tensors["weight"]

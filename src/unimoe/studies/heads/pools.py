@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -20,13 +20,10 @@ from unimoe.studies.heads.config import PoolConfig
 
 @dataclass(frozen=True)
 class Pools:
-    """Queries and the documents to rank for each, as the frozen encoder embeds them.
+    """Queries ``(B, D)`` and the documents to rank for each ``(B, P, D)``, as the frozen encoder embeds them.
 
-    Attributes:
-        queries: ``(B, D)``.
-        documents: ``(B, P, D)``; each pool in descending order of document ids, so that ties break as the evaluator
-            breaks them.
-        valid: ``(B, P)`` bool, False where a pool is padded; None where none is.
+    Each pool is in descending order of document ids, so that ties break as the evaluator breaks them. ``valid``
+    ``(B, P)`` is False where a pool is padded; None where none is.
     """
 
     queries: Tensor
@@ -66,6 +63,7 @@ class PoolSet:
         without_positive: queries with no relevant document in their pool, sorted. They count in dev and test, where no
             head can help them; training leaves them out.
         relevance_level: the lowest grade that binary metrics count as relevant.
+        recency: of each document ``(Q, P)``, 0 for the oldest of all pools, 1 for the newest; None without dates.
     """
 
     name: str
@@ -81,6 +79,7 @@ class PoolSet:
     qrels: Mapping[str, Mapping[str, int]]
     without_positive: list[str]
     relevance_level: int = 1
+    recency: Tensor | None = None
 
     def __len__(self) -> int:
         """Return the number of queries."""
@@ -106,23 +105,14 @@ class PoolSet:
             for query_id, ids, row in zip(self.query_ids, self.document_ids, values, strict=True)
         }
 
-    def with_grades(self, grades: Tensor, judged: list[Tensor]) -> PoolSet:
-        """Return the same pools with other labels."""
-        return replace(self, grades=grades, judged=judged)
-
 
 def candidates_of(
     collection: Collection, config: PoolConfig, queries: Embedded, documents: Embedded, *, inject: bool
 ) -> Run:
     """Return the pool of every judged query of a collection, as a run of its source.
 
-    Args:
-        collection: queries, judgments, corpus.
-        config: source and depth.
-        queries: embeddings by query id.
-        documents: embeddings of the whole corpus.
-        inject: add positives that the source did not find, for training alone: dev and test pools are those of a real
-            first stage.
+    ``inject`` adds positives that the source did not find, for training alone: dev and test pools are those of a real
+    first stage.
     """
     if config.source == "bm25":
         found = bm25_run(collection, config.depth, config.bm25, cached=True)
@@ -138,26 +128,17 @@ def candidates_of(
 def pool_set(
     name: str, collection: Collection, candidates: Run, queries: Embedded, documents: Embedded, *, training: bool
 ) -> PoolSet:
-    """Return the pools as tensors.
+    """Return the pools of the judged queries as tensors; ``name`` is the split's, for messages.
 
-    Args:
-        name: of the split, for messages.
-        collection: its judged queries; those without candidates stay in dev and test and count 0.
-        candidates: their pools.
-        queries: embeddings by query id.
-        documents: embeddings of the whole corpus.
-        training: leave out queries with no relevant document in their pool.
-
-    Raises:
-        DataError: no query has a relevant document in its pool, so that there is nothing to learn or to choose by; a
-            test of this kind is 0.
+    ``training`` leaves out queries with no relevant document in their pool. In dev and test they stay, and count 0.
     """
-    relevant = {
-        query_id: {document_id for document_id, grade in grades.items() if grade > 0}
+    lacking = sorted(
+        query_id
         for query_id, grades in collection.qrels.items()
-    }
-    lacking = sorted(query_id for query_id in collection.qrels if relevant[query_id].isdisjoint(candidates[query_id]))
-    kept = [query_id for query_id in sorted(collection.qrels) if not training or query_id not in set(lacking)]
+        if not any(grade > 0 and document_id in candidates[query_id] for document_id, grade in grades.items())
+    )
+    left_out = {*lacking} if training else set[str]()
+    kept = [query_id for query_id in sorted(collection.qrels) if query_id not in left_out]
     if len(lacking) == len(collection.qrels) and name != "test":
         raise DataError(
             f"{collection.name}, {name}: no query has a relevant document in its pool; raise pools.depth, "

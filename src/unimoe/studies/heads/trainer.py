@@ -9,8 +9,8 @@ A resumed training takes the same steps as an undisturbed one, bit for bit on a 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
-from datetime import date
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -22,13 +22,13 @@ from unimoe.core.errors import DataError
 from unimoe.core.io import hash_json
 from unimoe.models.device import choose_device, choose_dtype
 from unimoe.models.embedder import Advance
+from unimoe.models.tensor_files import save_tensors
 from unimoe.results import arm_dir
-from unimoe.studies.heads.config import TrainConfig, is_gradient_method
-from unimoe.studies.heads.data import HeadData, document_dates, load_head_data, to_device
+from unimoe.studies.heads.config import TrainConfig, gradient_methods
+from unimoe.studies.heads.data import HeadData, load_head_data, recency_of, to_device
 from unimoe.studies.heads.eggroll.fp4 import dequantize, quantize
-from unimoe.studies.heads.initial_weight import initial_weight
 from unimoe.studies.heads.methods import GradientMethod, Method
-from unimoe.studies.heads.model import HEAD_FILE, chosen_by, evaluate_head, load_head, save_head
+from unimoe.studies.heads.model import HEAD_FILE, evaluate_head, initial_weight, load_head, main_metric
 from unimoe.studies.heads.pools import PoolSet
 from unimoe.training.loop import Facts, OnStep, Training
 from unimoe.training.run_state import Parts, RunState
@@ -43,32 +43,28 @@ class HeadTrainer(Training):
         config: of the training.
         data: the pools without soft labels, which are added as the config says; by default they are loaded.
         arm: its name in results; by default the method's.
-        root: holds its folder; by default the config's ``output_dir``.
 
     Attributes:
         train_pools: to train on, on the device.
         dev_pools: these choose the step.
-        dates: of documents, where freshness is an objective; else None.
         head_path: of the trained head.
     """
 
     logs_seconds: ClassVar[bool] = True
 
-    def __init__(
-        self, config: TrainConfig, data: HeadData | None = None, arm: str | None = None, root: Path | None = None
-    ) -> None:
+    def __init__(self, config: TrainConfig, data: HeadData | None = None, arm: str | None = None) -> None:
         self.config, self.arm = config, arm or config.method
         self.device = choose_device(config.device)
         self.data = (data or load_data(config)).with_votes(config.soft_labels)
-        self.train_pools, self.dev_pools = (to_device(pools, self.device) for pools in (self.data.train, self.data.dev))
-        folder = arm_dir(root or Path(config.output_dir), self.arm, self.seed)
-        self.head_path = folder / "checkpoint" / HEAD_FILE
         settings = {"config": config.model_dump(exclude=_WITHOUT_EFFECT), "data": self.data.content_hash}
         decisive: list[Any] = list(settings.values())
-        self.dates: dict[str, date] | None = None
         if "freshness" in config.objectives:
-            self.dates = document_dates(config.task)
-            decisive.append({key: day.isoformat() for key, day in self.dates.items()})
+            recency = recency_of(self.data.train, config.task)
+            self.data = replace(self.data, train=replace(self.data.train, recency=recency))
+            decisive.append(recency.tolist())
+        self.train_pools, self.dev_pools = (to_device(pools, self.device) for pools in (self.data.train, self.data.dev))
+        folder = arm_dir(Path(config.output_dir), self.arm, self.seed)
+        self.head_path = folder / "checkpoint" / HEAD_FILE
         super().__init__(
             RunState(folder, settings, hash_json(decisive)),
             0 if config.method == "zero_shot" else config.num_steps,
@@ -88,9 +84,6 @@ class HeadTrainer(Training):
         Returns:
             Under ``train/``, ``val/`` (dev) and ``test/``: nDCG at the config's cutoff and the usual measures of the
             best step on dev; ``best_step``, ``steps``, and ``seconds`` of training without evaluations on dev.
-
-        Raises:
-            DataError: a checkpoint or state in the folder is of another training; a weight is not finite.
         """
         facts = self.fit(on_step)
         weight, _ = self.head()
@@ -108,9 +101,6 @@ class HeadTrainer(Training):
         Returns:
             ``val``, the main metric on dev of the best step, and ``start``, that of the head before training;
             ``best_step``, ``steps`` and ``seconds``; ``weight_bytes``, the memory of the weights between two steps.
-
-        Raises:
-            DataError: as in ``train``.
         """
         self.run(on_step)
         _, metadata = self.head()
@@ -123,11 +113,7 @@ class HeadTrainer(Training):
         return (self.head_path,)
 
     def is_finished(self) -> bool:
-        """Return whether the head of this training exists.
-
-        Raises:
-            DataError: there is a head of another training.
-        """
+        """Return whether the head of this training exists."""
         if not self.head_path.exists():
             return False
         _, metadata = load_head(self.head_path)
@@ -158,12 +144,12 @@ class HeadTrainer(Training):
     def prepare(self) -> None:
         """Make the first head and the method that trains it."""
         self._weight = self._best = self.initial()
-        self._method = make_method(self.config, self._weight, self.train_pools, self.dates)
+        if self.steps:
+            self._method = make_method(self.config, self._weight, self.train_pools)
         self._weight_bytes: float = self._weight.numel() * self._weight.element_size()
 
     def step(self, number: int) -> Facts:
         """Take a step of the method."""
-        assert self._method is not None  # noqa: S101 - for the type checker: without a method there are no steps
         self._weight, facts = self._method.step(self._weight, self.train_pools.batch(self.batch(number)), number)
         if not bool(self._weight.isfinite().all()):
             raise DataError(
@@ -175,17 +161,16 @@ class HeadTrainer(Training):
 
     def score_on_dev(self) -> tuple[float, Facts]:
         """Return the main metric on dev."""
-        value = chosen_by(self._weight, self.dev_pools, self.config)
+        metric = main_metric(self.config)
+        value = evaluate_head(self._weight, self.dev_pools, self.config, ()).aggregate[metric]
         return value, {"val": value}
 
     def parts(self) -> Parts:
         """Return the head, the best one, and what the method keeps."""
-        assert self._method is not None  # noqa: S101 - for the type checker
         return {"heads": {"now": self._weight, "best": self._best}, "method": self._method.state()}
 
     def load_parts(self, parts: Parts) -> None:
         """Restore what ``parts`` returned."""
-        assert self._method is not None  # noqa: S101 - for the type checker
         here = {part: {name: t.to(self.device) for name, t in named.items()} for part, named in parts.items()}
         self._weight, self._best = here["heads"]["now"], here["heads"]["best"]
         self._method.load_state(here.get("method", {}))
@@ -214,20 +199,16 @@ class HeadTrainer(Training):
             "config": json.dumps(self.config.model_dump()),
         }
         self.head_path.parent.mkdir(parents=True, exist_ok=True)
-        save_head(self.head_path, self._best, metadata)
+        save_tensors(self.head_path, {"weight": self._best}, metadata)
 
 
-def make_method(
-    config: TrainConfig, weight: Tensor, train: PoolSet, dates: Mapping[str, date] | None = None
-) -> Method | None:
-    """Return the method of a config, None where nothing is trained; ``dates`` are those of documents, for freshness."""
-    if config.method == "zero_shot":
-        return None
-    if is_gradient_method(config.method):
+def make_method(config: TrainConfig, weight: Tensor, train: PoolSet) -> Method:
+    """Return the method of a config that trains."""
+    if config.method in gradient_methods():
         return GradientMethod(config, config.method, config.learning_rate)
     from unimoe.studies.heads.eggroll.method import evolution
 
-    return evolution(config, weight, train, dates=dates)
+    return evolution(config, weight, train)
 
 
 def load_data(config: TrainConfig, advance: Advance | None = None) -> HeadData:

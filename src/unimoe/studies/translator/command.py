@@ -15,7 +15,6 @@ from unimoe.studies.common.command import Plan, given_options, run_study
 
 if TYPE_CHECKING:
     from unimoe.studies.translator.data.caption_pairs import CaptionPairs
-    from unimoe.studies.translator.models.interface import Translator
     from unimoe.studies.translator.training.trainer import TranslatorTrainer
 
 Data = Annotated[str, typer.Option(help="flickr8k under UNIMOE_DATA, generated, generated-curved, or an NPZ file.")]
@@ -29,27 +28,7 @@ ExpectedDims = Annotated[
 Epochs = Annotated[int, typer.Option(min=1, help="Epochs of every training.")]
 Seeds = Annotated[int, typer.Option(min=1, help="Trainings of each model that are reported.")]
 
-
 MODELS, ABLATION = Path("studies/translators"), Path("studies/translator_ablation")
-
-_TODAY = {
-    "arch": "--model {}",
-    "epochs": "--set epochs={}",
-    "batch": "--set sampler.batch={}",
-    "lr": "--set learning_rate={}",
-}
-"""What to type for the original's options."""
-
-
-def _refuse_old_name(parameter: typer.CallbackParam, value: str | None) -> None:
-    if value is not None:
-        others = ", ".join(
-            f"--{name}: {typed.format('...')}" for name, typed in _TODAY.items() if name != parameter.name
-        )
-        raise UsageError(f"--{parameter.name} {value}: type {_TODAY[str(parameter.name)].format(value)} ({others})")
-
-
-OldName = Annotated[str | None, typer.Option(hidden=True, is_eager=True, callback=_refuse_old_name)]
 
 
 def train_translator(
@@ -59,8 +38,12 @@ def train_translator(
     test: Annotated[Path | None, typer.Option(help="An NPZ file of captions to translate into submission.csv.")] = None,
     config: Config = Path("translator"),
     model: Annotated[
-        str | None, typer.Option(help="linear, mlp1, mlp2, ridge, cca, geometry, bigjump or ridge_adapter.")
+        str | None,
+        typer.Option("--model", "--arch", help="linear, mlp1, mlp2, ridge, cca, geometry, bigjump or ridge_adapter."),
     ] = None,
+    epochs: Annotated[int | None, typer.Option(help="Epochs; the best one on the validation images is kept.")] = None,
+    batch: Annotated[int | None, typer.Option(help="Captions of a shuffled batch.")] = None,
+    lr: Annotated[float | None, typer.Option(help="The learning rate.")] = None,
     tau: Annotated[float | None, typer.Option(help="A fixed temperature instead of the schedule.")] = None,
     use_pk: Annotated[bool | None, typer.Option("--use_pk/--no_pk", help="Batches of P images x K captions.")] = None,
     pk_images: Annotated[int | None, typer.Option("--P", help="Images of such a batch.")] = None,
@@ -74,10 +57,6 @@ def train_translator(
     device: Device = None,
     output_dir: Annotated[Path | None, typer.Option(help="Folder of checkpoint, log and submission.")] = None,
     override: Override = None,
-    arch: OldName = None,
-    epochs: OldName = None,
-    batch: OldName = None,
-    lr: OldName = None,
 ) -> None:
     """Train a translator from caption vectors to image vectors; print how well it ranks images for held-out captions.
 
@@ -91,8 +70,11 @@ def train_translator(
     from unimoe.studies.translator.data.sources import load_source
     from unimoe.studies.translator.training.trainer import TranslatorTrainer
 
-    keys = {
+    keys: dict[str, Any] = {
         "model": model,
+        "epochs": epochs,
+        "sampler.batch": batch,
+        "learning_rate": lr,
         "temperature.fixed": tau,
         "sampler.by_image": use_pk,
         "sampler.images": pk_images,
@@ -104,7 +86,8 @@ def train_translator(
         "device": device,
         "output_dir": None if output_dir is None else str(output_dir),
     }
-    given = [f"{key}={_as_yaml(value)}" for key, value in keys.items() if value is not None]
+    as_yaml = {key: str(value).lower() if isinstance(value, bool) else repr(value) for key, value in keys.items()}
+    given = [f"{key}={as_yaml[key]}" for key, value in keys.items() if value is not None]
     file = find_config(config)
     parsed = parse_config(TranslatorConfig, overridden(read_yaml(file), [*given, *(override or ())]), str(file))
     source = load_source(train, captions, dims=dims)
@@ -114,21 +97,21 @@ def train_translator(
     with Steps(1).step(f"{parsed.model} on {source.name}", trainer.steps or None) as step:
         facts = trainer.fit(lambda number, loss: step.advance(1))
         step.outcome = f"best after epoch {facts['best_epoch']}" if facts["epochs"] else "computed"
-    translator = trainer.translator()
-    _print_training(trainer, translator, facts)
+    _print_training(trainer, facts)
     if tested is not None:
-        _submit(trainer, translator, test, *tested)
+        _submit(trainer, test, *tested)
 
 
-def _print_training(trainer: TranslatorTrainer, translator: Translator, facts: dict[str, Any]) -> None:
+def _print_training(trainer: TranslatorTrainer, facts: dict[str, Any]) -> None:
     import torch
 
     from unimoe.core.console import stderr, stdout
     from unimoe.models.device import describe_device
     from unimoe.studies.translator.evaluation import evaluate
     from unimoe.studies.translator.models.files import load_translator
-    from unimoe.studies.translator.models.interface import TIMED_BATCH, milliseconds_per_query
+    from unimoe.studies.translator.models.translators import TIMED_BATCH, milliseconds_per_query
 
+    translator = trainer.translator()
     for note in translator.notes:
         stderr.print(f"note: {note}", soft_wrap=True)
     for name, value in evaluate(translator, trainer.validation, trainer.device).items():
@@ -141,17 +124,15 @@ def _print_training(trainer: TranslatorTrainer, translator: Translator, facts: d
     stdout.print(f"{'checkpoint':<18}{trainer.checkpoint}", soft_wrap=True)
 
 
-def _submit(
-    trainer: TranslatorTrainer, translator: Translator, test: Path | None, ids: list[str], vectors: Any
-) -> None:
+def _submit(trainer: TranslatorTrainer, test: Path | None, ids: list[str], vectors: Any) -> None:
     """Write submission.csv for the captions of ``test``."""
     from unimoe.core.console import stdout
     from unimoe.core.errors import DataError, named_inputs
     from unimoe.studies.translator.models.files import write_submission
-    from unimoe.studies.translator.models.interface import LinearMap
-    from unimoe.studies.translator.models.networks import NetworkTranslator
+    from unimoe.studies.translator.models.translators import ProjectionPair
 
-    if not isinstance(translator, LinearMap | NetworkTranslator):
+    translator = trainer.translator()
+    if isinstance(translator, ProjectionPair):
         raise DataError(
             f"{trainer.config.model}: translates into a separate space, not that of the images; use another model"
         )
@@ -211,11 +192,7 @@ def compare_translators(
 
 
 def batch_of(pairs: CaptionPairs, epochs: int) -> list[str]:
-    """Return overrides that make every component of an ablation active: batches of at most a quarter of the images.
-
-    Raises:
-        UsageError: too few training images or epochs for the queue to be used.
-    """
+    """Return overrides that make every component of an ablation active: batches of at most a quarter of the images."""
     images = round(len(pairs.image_ids) * 0.6)  # without dev and test
     batch = min(64, images // 4)
     if batch < 2 or epochs < 3:
@@ -223,36 +200,12 @@ def batch_of(pairs: CaptionPairs, epochs: int) -> list[str]:
             f"an ablation of {images} training images and {epochs} epochs would leave the queue unused; "
             "give 8 images and 3 epochs at least"
         )
-    keys = {"images": batch, "batch": 2 * batch}
     bank = {"hardest": batch // 2, "recent": [4 * batch, 8 * batch, 16 * batch], "queue": 16 * batch}
     return [
-        *(f"base.sampler.{key}={value}" for key, value in keys.items()),
+        f"base.sampler.images={batch}",
+        f"base.sampler.batch={2 * batch}",
         *(f"base.loss.bank.{key}={value}" for key, value in bank.items()),
     ]
-
-
-@with_engine
-def ablate_translator(
-    data: Data = "flickr8k",
-    captions: Captions = None,
-    dims: ExpectedDims = None,
-    epochs: Epochs = 25,
-    seeds: Seeds = 5,
-    output_dir: Annotated[Path | None, typer.Option(help="By default outputs/translator-DATA-ablation.")] = None,
-    override: Override = None,
-    plan: Plan = False,
-    *,
-    where: EngineSettings,
-) -> None:
-    """Switch each component of the objective off and on: differences with intervals, and counts of its activity."""
-    compare_translators(
-        part=Part.ABLATION, data=data, captions=captions, dims=dims, epochs=epochs, seeds=seeds, output_dir=output_dir,
-        override=override, plan=plan, **vars(where),
-    )  # fmt: skip
-
-
-def _as_yaml(value: Any) -> str:
-    return str(value).lower() if isinstance(value, bool) else repr(value)
 
 
 COMMANDS = {"train-translator": train_translator, "compare-translators": compare_translators}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Annotated, Literal, get_args
 
 from pydantic import Field, model_validator
@@ -75,6 +76,11 @@ class BankConfig(Section):
         if self.kind == "batch" and self.hardest:
             raise ValueError("hardest needs a bank larger than the batch: kind full or queue")
         return self
+
+    def recent_at(self, epoch: int) -> int:
+        """Return how many images of the queue an epoch counted from 0 uses; none in the warm-up."""
+        after = epoch - self.warmup_epochs
+        return 0 if after < 0 else self.recent[min(after, len(self.recent) - 1)]
 
 
 class PositivesConfig(Section):
@@ -152,6 +158,13 @@ class TemperatureConfig(Section):
     fixed: Positive | None = None
     start: Positive = 0.10
     end: Positive = 0.06
+
+    def at(self, epoch: int, epochs: int) -> float:
+        """Return the divisor of an epoch counted from 0."""
+        if self.fixed is not None:
+            return self.fixed
+        passed = epoch / max(1, epochs - 1)
+        return self.end + (self.start - self.end) * 0.5 * (1.0 + math.cos(math.pi * passed))
 
 
 class GeometryConfig(Section):

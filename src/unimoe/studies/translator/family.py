@@ -16,17 +16,19 @@ from unimoe.analysis.tables import Cell
 from unimoe.config.base import Section
 from unimoe.config.files import parse_config
 from unimoe.core.io import read_json, write_json
+from unimoe.evaluation.spec import Evaluation, model_hashes
+from unimoe.evaluation.store import ResultStore
 from unimoe.models.device import describe_device
-from unimoe.results import Task, TrainingBudget, arm_dir
+from unimoe.results import Identity, Task, TrainingBudget, arm_dir
 from unimoe.results.folder import Results
 from unimoe.studies.common.family import Advance, Family
 from unimoe.studies.common.study import Study
 from unimoe.studies.translator.config import CLOSED_FORMS, TranslatorConfig
 from unimoe.studies.translator.data.caption_pairs import CaptionPairs, split_by_image
 from unimoe.studies.translator.data.sources import Source, load_source
-from unimoe.studies.translator.evaluation import crossmodal_spec, evaluate_crossmodal
+from unimoe.studies.translator.evaluation import MAIN_METRIC, crossmodal_outcome
 from unimoe.studies.translator.models.files import read_manifest
-from unimoe.studies.translator.models.interface import TIMED_BATCH, milliseconds_per_query
+from unimoe.studies.translator.models.translators import TIMED_BATCH, milliseconds_per_query
 from unimoe.studies.translator.training.trainer import TranslatorTrainer
 
 TRAINING_FILE = "training.json"
@@ -88,7 +90,7 @@ class TranslatorFamily(Family[TranslatorConfig, TranslatorTrainer]):
     config_type = TranslatorConfig
     takes_data = True
     task: ClassVar[Task] = "crossmodal"
-    metrics = ("mrr", "recall@1", "recall@5", "recall@10")
+    metrics = (MAIN_METRIC, "recall@1", "recall@5", "recall@10")
 
     def __init__(self, study: Study, device: torch.device | None = None, given: Sequence[str] = ()) -> None:
         super().__init__(study, device, given)
@@ -124,41 +126,40 @@ class TranslatorFamily(Family[TranslatorConfig, TranslatorTrainer]):
         """Rank all test images for each test caption, and write down what the training cost."""
         config, source, pairs, facts = training.config, self.source, self.parts[1], training.fit()
         closed_form, translator = config.model in CLOSED_FORMS, training.translator()
+        learnt = read_manifest(training.checkpoint).tensors_hash
         seen = training.captions_seen
         budget = TrainingBudget(steps=int(facts["steps"]), ranking_examples=0, embedding_examples=seen, tokens=0)
-        spec = crossmodal_spec(
-            arm,
-            config.seed,
-            experiment=self.study.name,
+        spec = Evaluation(
+            system=arm,
+            seed=config.seed,
+            task=self.task,
             dataset=source.name,
-            split="test",
-            pairs=pairs,
+            identity=Identity(
+                experiment=self.study.name,
+                base_model=source.encoder,
+                checkpoint="none" if closed_form else "best",
+                split="test",
+                prompt=source.prompt,
+            ),
+            hashes={"collection": pairs.content_hash} | model_hashes(source.encoder, source.prompt, learnt),
             config={
                 "study": self.study.model_dump(),
                 "training": config.model_dump(),
                 "paired_seeds": True,  # a seed decides which images every arm is trained on
             },
-            encoder=source.encoder,
-            prompt=source.prompt,
-            translator_hash=read_manifest(training.checkpoint).tensors_hash,
-            checkpoint="none" if closed_form else "best",
-            training=None if closed_form else budget,
+            main_metric=MAIN_METRIC,
+            dtype="float32",
             caveats=self.study.caveats,
+            training=None if closed_form else budget,
         )
-        result = evaluate_crossmodal(
-            self.root,
-            spec,
-            translator,
-            pairs,
-            texts=None if source.texts is None else {key: source.texts[key] for key in pairs.caption_ids},
-            device=training.device.type,
-            given=self.given,
+        result = ResultStore(self.root, self.given).evaluated(
+            spec, lambda: crossmodal_outcome(translator, pairs, source.name, source.texts, training.device.type)
         )
         path = arm_dir(self.root, arm, config.seed) / TRAINING_FILE
         if not path.exists() or read_json(path, dict[str, Any])["fingerprint"] != training.state.fingerprint:
             speed = {"ms_per_query": milliseconds_per_query(translator), "device": describe_device(training.device)}
             write_json(path, {"fingerprint": training.state.fingerprint, **facts, **speed})
-        return result.aggregate["mrr"]
+        return result.aggregate[MAIN_METRIC]
 
     def test_to_dev(self, training: TranslatorTrainer) -> float:
         """Return test captions per dev caption."""
@@ -223,5 +224,5 @@ class TranslatorFamily(Family[TranslatorConfig, TranslatorTrainer]):
             "first. Seeds pair: each splits the training images in its own way, the same for every arm.",
             costs,
             f"Ranked by the {cosine} in a gallery of {len(self.parts[1].image_ids):,} images.",
-            *self.source.pairs.dropped.notes,
+            *self.source.pairs.notes,
         )

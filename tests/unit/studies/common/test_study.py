@@ -13,7 +13,7 @@ from unimoe.core.errors import UsageError
 from unimoe.studies.common.family import family_of
 from unimoe.studies.common.runner import StudyRunner
 from unimoe.studies.common.study import Study, load_study, merged
-from unimoe.studies.heads.config import TrainConfig, original_recipe
+from unimoe.studies.heads.config import TrainConfig
 from unimoe.studies.heads.family import HeadFamily
 
 SHIPPED = [path for path in sorted((config_root() / "studies").glob("*.yaml")) if "family:" in path.read_text()]
@@ -136,9 +136,10 @@ class TestHeads:
 
     def test_the_recipe_is_the_originals(self) -> None:
         setting, config = heads().tuned["seed_recipe"][0]
-        recipe = original_recipe()
-        assert setting.changes == {"learning_rate": recipe.learning_rate, "sigma": recipe.sigma}
-        assert config.model_copy(update={"output_dir": recipe.output_dir}) == recipe.model_copy(update={"ndcg_k": 10})
+        assert setting.changes == {"learning_rate": 0.05, "sigma": 0.02}
+        assert (config.population_size, config.head_output_size, config.sigma_is) == (256, 256, "absolute")
+        assert (config.optimizer, config.max_norm, config.adaptive_sigma, config.seed_scale) == ("sgd", 1.0, True, True)
+        assert (config.shaping_method, config.scoring, config.init) == ("rank", "dot", "normal")
 
     def test_a_handoff_may_be_a_fraction_and_an_arm_has_its_own_votes(self) -> None:
         family = HeadFamily(study(base={"num_steps": 200, "soft_labels": {"top_k": 3}}))

@@ -71,9 +71,6 @@ def quantize(weights: Tensor, uniform: tuple[Tensor, Tensor] | None = None) -> P
         uniform: numbers of [0, 1) for stochastic rounding, one per weight ``(..., R, C)`` and one per block
             ``(..., R, ceil(C / 16))``; None rounds to the nearest, ties to even. Stochastic rounding of scales and
             codes keeps the expectation of every weight.
-
-    Raises:
-        DataError: a weight is not finite.
     """
     values = weights.detach().float()
     if not bool(values.isfinite().all()):

@@ -6,8 +6,6 @@ All randomness depends on seed and step alone, so that a resumed training takes 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from datetime import date
 
 import torch
 from torch import Tensor
@@ -27,22 +25,12 @@ from unimoe.training.losses.sampled import score_space_gradient, spread_of
 _ORIGINAL_TARGET = 0.1  # the variance of f+ - f- in the original's rule for sigma
 
 
-def evolution(
-    config: TrainConfig, weight: Tensor, train: PoolSet, *, dates: Mapping[str, date] | None = None
-) -> Method:
+def evolution(config: TrainConfig, weight: Tensor, train: PoolSet) -> Method:
     """Make the method of a config that trains by evolution: ``eggroll``, ``score_es``, ``genetic`` or ``hybrid``.
 
-    Args:
-        config: of the training.
-        weight: the head before training, ``(D_out, D)``.
-        train: the training pools, on the weight's device.
-        dates: document id to date, for the objective ``freshness``.
-
-    Raises:
-        UsageError: freshness without dates.
-        DataError: a document without a date.
+    ``weight`` is the head before training, ``(D_out, D)``, on the device of the training pools.
     """
-    objectives = Objectives(config, train, dates=dates)
+    objectives = Objectives(config, train)
     method: Method
     if config.method == "genetic":
         return Genetic(config, objectives)  # which has a population in four bits of its own
@@ -178,8 +166,7 @@ class Hybrid:
 def product_sizes(count: int, outputs: int, inputs: int) -> tuple[int, int]:
     """Return how many b-vectors and a-vectors make ``count`` product directions with the least error.
 
-    Raises:
-        UsageError: ``count`` is a prime number above 3, which only a single vector on one side divides.
+    A prime number above 3, which only a single vector on one side divides, is refused.
     """
     splits = [(split, count // split) for split in range(1, count + 1) if count % split == 0]
     if count > 3 and len(splits) == 2:

@@ -15,16 +15,12 @@ import hashlib
 import math
 from dataclasses import dataclass
 from functools import cache
-from typing import Literal
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from scipy.special import ndtri
 from torch import Tensor
-
-Kind = Literal["normal", "rademacher"]
-"""Normal entries, or signs (``rademacher``): both have zero mean and unit variance."""
 
 _INTERVALS = 2**16
 _WORDS = 4  # of 64 bits, which one value of Philox's counter gives
@@ -85,10 +81,9 @@ class Directions:
 class ProductDirections:
     """Every ``b`` with every ``a``: ``m1 m2`` directions of rank 1 for the matrix products of ``m1 + m2``.
 
-    Direction ``i m2 + j`` is ``a_j b_i^T``. They are uncorrelated but not independent: for normal factors the estimate
-    of a linear objective's gradient has the relative squared error ``(1 + (D_out + 1) / m2) (1 + (D_in + 1) / m1) - 1``
-    (with -1 in place of +1 for signs), where ``m1 m2`` independent directions have about ``D_out D_in / (m1 m2)``.
-    The members are those of ``Directions``.
+    Direction ``i m2 + j`` is ``a_j b_i^T``. They are uncorrelated but not independent: the estimate of a linear
+    objective's gradient has the relative squared error ``(1 + (D_out + 1) / m2) (1 + (D_in + 1) / m1) - 1``, where
+    ``m1 m2`` independent directions have about ``D_out D_in / (m1 m2)``. The members are those of ``Directions``.
 
     Attributes:
         a: output factors ``(m2, D_out)``.
@@ -143,16 +138,11 @@ def directions(
     *,
     rank: int = 1,
     first: int = 0,
-    kind: Kind = "normal",
     device: torch.device | str = "cpu",
-    dtype: torch.dtype = torch.float32,
 ) -> Directions:
-    """Draw the independent directions ``first`` to ``first + count - 1`` of a step.
-
-    They are drawn on the CPU in float32; a wider dtype holds the same values.
-    """
-    rows = factors("directions", seed, step, count, rank * (d_out + d_in), first=first, kind=kind)
-    a, b = torch.split(rows.to(device=device, dtype=dtype), [rank * d_out, rank * d_in], dim=1)
+    """Draw the independent directions ``first`` to ``first + count - 1`` of a step, on the CPU."""
+    rows = factors("directions", seed, step, count, rank * (d_out + d_in), first=first)
+    a, b = torch.split(rows.to(device), [rank * d_out, rank * d_in], dim=1)
     return Directions(a.reshape(count, rank, d_out), b.reshape(count, rank, d_in))
 
 
@@ -164,15 +154,12 @@ def product_directions(
     d_out: int,
     d_in: int,
     *,
-    kind: Kind = "normal",
     device: torch.device | str = "cpu",
-    dtype: torch.dtype = torch.float32,
 ) -> ProductDirections:
     """Draw ``inputs`` b-vectors and ``outputs`` a-vectors of a step, which make as many directions as their product."""
     # The streams keep their first names, on which every draw depends.
-    a = factors("grid outputs", seed, step, outputs, d_out, kind=kind)
-    b = factors("grid inputs", seed, step, inputs, d_in, kind=kind)
-    return ProductDirections(a.to(device=device, dtype=dtype), b.to(device=device, dtype=dtype))
+    a, b = factors("grid outputs", seed, step, outputs, d_out), factors("grid inputs", seed, step, inputs, d_in)
+    return ProductDirections(a.to(device), b.to(device))
 
 
 def score_noise(seed: int, step: int, count: int, scores: Tensor) -> Tensor:
@@ -181,22 +168,15 @@ def score_noise(seed: int, step: int, count: int, scores: Tensor) -> Tensor:
     return noise.view(count, *scores.shape).to(scores.device, scores.dtype)
 
 
-def factors(
-    stream: str, seed: int, step: int, count: int, entries: int, *, first: int = 0, kind: Kind = "normal"
-) -> Tensor:
-    """Draw rows ``first`` to ``first + count - 1`` of a stream; no two streams share random numbers.
+def factors(stream: str, seed: int, step: int, count: int, entries: int, *, first: int = 0) -> Tensor:
+    """Draw rows ``first`` to ``first + count - 1`` of a stream, ``(count, entries)``, possibly a view of longer rows.
 
-    Returns:
-        float32 ``(count, entries)`` on the CPU, possibly a view of longer rows.
+    No two streams share random numbers.
     """
-    counters = -(-entries * (16 if kind == "normal" else 1) // (64 * _WORDS))
+    counters = -(-entries * 16 // (64 * _WORDS))  # 16 bits an entry
     philox = np.random.Philox(key=_key(f"{stream}\n{seed}\n{step}"), counter=first * counters)
     words = philox.random_raw(count * counters * _WORDS).astype("<u8")
-    if kind == "normal":
-        values = torch.from_numpy(_table()[words.view("<u2")])
-    else:
-        values = torch.from_numpy(np.unpackbits(words.view(np.uint8), bitorder="little")).float() * 2 - 1
-    return values.view(count, -1)[:, :entries]
+    return torch.from_numpy(_table()[words.view("<u2")]).view(count, -1)[:, :entries]
 
 
 def generator(stream: str, seed: int, step: int) -> np.random.Generator:

@@ -7,7 +7,6 @@ alone. Evolution needs only their values, so none has to be differentiable.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from datetime import date
 from typing import NamedTuple
 
 import numpy as np
@@ -15,7 +14,6 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from unimoe.core.errors import DataError, UsageError
 from unimoe.studies.heads.config import TrainConfig
 from unimoe.studies.heads.eggroll.ndcg import PoolMetric, discounts, ideal_dcg
 from unimoe.studies.heads.pools import Batch, PoolSet
@@ -26,25 +24,16 @@ class Objectives:
 
     Args:
         config: ``objectives``, ``ndcg_k`` and ``gain`` are used.
-        train: the training pools.
-        dates: document id to date, for ``freshness``.
-
-    Raises:
-        UsageError: freshness without dates.
-        DataError: a document without a date.
+        train: the training pools, with the candidates' recency for ``freshness``.
     """
 
-    def __init__(self, config: TrainConfig, train: PoolSet, *, dates: Mapping[str, date] | None = None) -> None:
+    def __init__(self, config: TrainConfig, train: PoolSet) -> None:
         self.weights: dict[str, float] = {str(name): weight for name, weight in config.objectives.items()}
         self._k, self._gain = config.ndcg_k, config.gain
-        device = train.rows.device
         ideal = [ideal_dcg(grades.tolist(), self._k, self._gain) for grades in train.judged]
-        exact = torch.float32 if device.type == "mps" else torch.float64
-        self._ideal = torch.tensor(ideal, dtype=exact, device=device)
-        if "freshness" in self.weights:
-            if not dates:
-                raise UsageError("objectives: freshness needs the documents' dates, and there are none; leave it out")
-            self._recency = _recency(train, dates)
+        exact = torch.float32 if train.rows.device.type == "mps" else torch.float64
+        self._ideal = torch.tensor(ideal, dtype=exact, device=train.rows.device)
+        self._recency = train.rows.new_zeros(()) if train.recency is None else train.recency
 
     def relevance(self, batch: Batch) -> PoolMetric:
         """Prepare the nDCG of a step's queries."""
@@ -53,9 +42,7 @@ class Objectives:
     def means(self, batch: Batch, blocks: Iterable[tuple[slice, Tensor]]) -> dict[str, Tensor]:
         """Return each objective of n rankings, ``(n,)``, a mean over the B queries of a batch.
 
-        Args:
-            batch: the queries.
-            blocks: which of them, and their scores ``(b, P, n)``, ``-inf`` where a pool is padded.
+        ``blocks`` are some of them, and their scores ``(b, P, n)``, ``-inf`` where a pool is padded.
         """
         relevance, totals = self.relevance(batch), dict[str, Tensor]()
         for block, scores in blocks:
@@ -79,11 +66,9 @@ class Objectives:
 
 
 class Top(NamedTuple):
-    """The first documents of n rankings of b pools.
+    """The first documents of n rankings of b pools: their places, best first, and whether a document is there.
 
-    Attributes:
-        places: their indices in their pools, best first, ``(b, k, n)``.
-        inside: whether there is a document, ``(b, k, n)``: a pool may hold fewer than k.
+    Both are ``(b, k, n)``; a pool may hold fewer than k.
     """
 
     places: Tensor
@@ -91,12 +76,9 @@ class Top(NamedTuple):
 
 
 def first_documents(scores: Tensor, valid: Tensor, k: int) -> Top:
-    """Return up to k best documents of every ranking, best first; the order of equal scores is undefined.
+    """Return up to k best documents of the rankings ``(b, P, n)``; the order of equal scores is undefined.
 
-    Args:
-        scores: ``(b, P, n)``.
-        valid: ``(b, P)``, False where a pool is padded; scores are ``-inf`` there.
-        k: the cut-off.
+    ``valid`` ``(b, P)`` is False where a pool is padded; scores are ``-inf`` there.
     """
     places = scores.topk(min(k, scores.shape[1]), dim=1).indices
     return Top(places, _at(valid, places))
@@ -105,9 +87,7 @@ def first_documents(scores: Tensor, valid: Tensor, k: int) -> Top:
 def diversity(top: Top, documents: Tensor) -> Tensor:
     """Return the mean of one minus the cosine over pairs of first documents, ``(b, n)``; 0 where there is no pair.
 
-    Args:
-        top: of n rankings.
-        documents: ``(b, P, D)``, as the frozen encoder embeds them: the head cannot make them differ.
+    The documents ``(b, P, D)`` are as the frozen encoder embeds them: the head cannot make them differ.
     """
     unit = functional.normalize(documents, dim=-1)
     apart = 1 - unit @ unit.mT
@@ -120,11 +100,8 @@ def diversity(top: Top, documents: Tensor) -> Tensor:
 def fairness(top: Top, groups: Tensor) -> Tensor:
     """Return how equal the exposure of two groups of a pool is, ``(b, n)``: 1 where it is equal, 0 where one gets all.
 
-    A document at rank r is exposed by ``1 / log2(1 + r)``.
-
-    Args:
-        top: of n rankings.
-        groups: 1 for documents of one group, -1 for those of the other, ``(b, P)``; one document has no other group.
+    A document at rank r is exposed by ``1 / log2(1 + r)``. ``groups`` ``(b, P)`` is 1 for one group, -1 for the other;
+    a pool of one document has no other group.
     """
     exposed = _exposure(top)
     difference = (exposed * _at(groups, top.places)).sum(1).abs() / exposed.sum(1).clamp(min=1e-9)
@@ -132,12 +109,7 @@ def fairness(top: Top, groups: Tensor) -> Tensor:
 
 
 def freshness(top: Top, recency: Tensor) -> Tensor:
-    """Return the mean of the first documents' freshness, weighted by ``1 / log2(1 + rank)``, ``(b, n)``.
-
-    Args:
-        top: of n rankings; an empty pool has freshness 0.
-        recency: ``(b, P)``: 0 for the oldest document of all pools, 1 for the newest.
-    """
+    """Return the mean ``recency`` ``(b, P)`` of the first documents, weighted by ``1 / log2(1 + rank)``, ``(b, n)``."""
     weights = _exposure(top)
     return (weights * _at(recency, top.places)).sum(1) / weights.sum(1).clamp(min=1e-9)
 
@@ -145,8 +117,7 @@ def freshness(top: Top, recency: Tensor) -> Tensor:
 def pareto_front(points: Sequence[Sequence[float]]) -> list[int]:
     """Return the indices of points that no other is at least as good as in all objectives and better in one.
 
-    Args:
-        points: objectives of each, the larger the better; equal points are all on the front.
+    The larger the better; equal points are all on the front.
     """
     values = np.array(points, dtype=float)
     no_worse = (values[:, None] >= values[None]).all(2)
@@ -168,15 +139,3 @@ def _exposure(top: Top) -> Tensor:
 def _at(values: Tensor, places: Tensor) -> Tensor:
     """Return values ``(b, P)`` at places ``(b, k, n)``."""
     return values.gather(1, places.flatten(1)).view(places.shape)
-
-
-def _recency(train: PoolSet, dates: Mapping[str, date]) -> Tensor:
-    """Return 0 for the oldest document of all pools and 1 for the newest, at their places in the pools, ``(Q, P)``."""
-    days = torch.zeros(train.rows.shape)
-    for place, ids in enumerate(train.document_ids):
-        missing = [document_id for document_id in ids if document_id not in dates]
-        if missing:
-            raise DataError(f"{train.name}: document {missing[0]!r} has no date; give every document of a pool one")
-        days[place, : len(ids)] = torch.tensor([float(dates[document_id].toordinal()) for document_id in ids])
-    oldest, newest = days[train.valid.cpu()].aminmax()
-    return ((days - oldest) / (newest - oldest).clamp(min=1)).to(train.rows.device)

@@ -30,11 +30,7 @@ _MOST_BYTES = 2**28
 
 
 def base_scores(weight: Tensor, pools: Pools, scoring: Scoring) -> Tensor:
-    """Return the scores under the weight ``(D_out, D)`` itself, ``(B, P)``, ``-inf`` where a pool is padded.
-
-    Raises:
-        DataError: a score is not finite.
-    """
+    """Return the scores under the weight ``(D_out, D)`` itself, ``(B, P)``, ``-inf`` where a pool is padded."""
     return _masked(head_scores(weight, pools.queries, pools.documents, scoring), pools.valid)
 
 
@@ -62,37 +58,21 @@ class Scorer:
         scoring: dot product or cosine of the projected vectors; both are exact.
         gemm_dtype: dtype of the documents' products with the directions, such as bfloat16 where that is fast; None for
             the documents'. ``W h`` always keeps their dtype.
-        block_bytes: of the scores of a block; None for a size that suits the device.
     """
 
     scoring: Scoring
     gemm_dtype: torch.dtype | None = None
-    block_bytes: int | None = None
-
-    def scores(self, weight: Tensor, pools: Pools, perturbations: Perturbations, sigma: float) -> Tensor:
-        """Return all scores at once, ``(B, P, 2M)``; see ``blocks``."""
-        return torch.cat([scores for _, scores in self.blocks(weight, pools, perturbations, sigma)])
 
     def blocks(
         self, weight: Tensor, pools: Pools, perturbations: Perturbations, sigma: float
     ) -> Iterator[tuple[slice, Tensor]]:
-        """Yield the scores of a few queries at a time.
+        """Yield a few queries at a time: which, and their scores under all perturbations of a weight ``(D_out, D)``.
 
-        Args:
-            weight: ``(D_out, D)``.
-            pools: B queries and their documents, of the weight's dtype.
-            perturbations: M directions, of the weight's dtype.
-            sigma: their scale.
-
-        Yields:
-            Which queries, and their scores ``(b, P, 2M)``: under all ``W + sigma E_j`` first, then under all
-            ``W - sigma E_j``; ``-inf`` where a pool is padded.
-
-        Raises:
-            DataError: a score is not finite.
+        The scores ``(b, P, 2M)`` are those under all ``W + sigma E_j`` first, then under all ``W - sigma E_j``, and
+        ``-inf`` where a pool is padded.
         """
         count, size, _ = pools.documents.shape
-        budget = self.block_bytes or _BLOCK_BYTES.get(weight.device.type, _MOST_BYTES)
+        budget = _BLOCK_BYTES.get(weight.device.type, _MOST_BYTES)
         step = max(1, budget // (size * 2 * math.prod(perturbations.shape) * weight.element_size()))
         for begin in range(0, count, step):
             part = slice(begin, min(begin + step, count))

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import replace
 
 import torch
 
@@ -37,10 +38,6 @@ def soften(train: PoolSet, splits: Splits, config: TrainConfig) -> tuple[PoolSet
 
     Returns:
         The pools with the new grades, and how many candidates got one.
-
-    Raises:
-        UsageError: a voter is named twice or is no name.
-        DataError: a model is not available.
     """
     settings = config.soft_labels or SoftLabelConfig()
     if len(set(settings.voters)) < len(settings.voters):
@@ -71,7 +68,7 @@ def with_votes(train: PoolSet, rankings: Sequence[Run], settings: SoftLabelConfi
         grades[place, soft] = settings.grade
         judged[place] = torch.cat([judged[place], judged[place].new_full((len(soft),), settings.grade)])
         changed += len(soft)
-    return train.with_grades(grades, judged), changed
+    return replace(train, grades=grades, judged=judged), changed
 
 
 def _ranking(voter: str, train: PoolSet, collection: Collection, config: TrainConfig) -> Run:

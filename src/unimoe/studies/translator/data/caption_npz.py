@@ -19,7 +19,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any
 
 import numpy as np
 from numpy.lib import npyio
@@ -28,10 +28,6 @@ from numpy.typing import NDArray
 from unimoe.core.errors import DataError, first_few
 from unimoe.core.trec import text_lines
 from unimoe.studies.translator.data.caption_pairs import CaptionPairs, Floats, build_pairs, checked_vectors
-
-Dims: TypeAlias = tuple[int, int]  # of captions and of images
-
-OPTION = "--dims"
 
 _IMAGE_SUFFIX = re.compile(r"\.(jpe?g|png|webp|bmp|gif|tiff?)$", re.IGNORECASE)
 _NUMBERED = re.compile(r"#\d+$")
@@ -105,73 +101,64 @@ class NpzFile:
         except UnicodeDecodeError:
             raise DataError(f"{self.path}: {key} is not UTF-8; save it again as text") from None
 
-    def vectors(self, key: str, side: str, wanted: int | None, wanted_by: str) -> NDArray[Any]:
-        """Read the embeddings of captions or images, with the dimensions that the metadata and the user state."""
+    def vectors(self, key: str, side: str) -> NDArray[Any]:
+        """Read the embeddings of captions or images, whose dimensions must be those that the metadata state."""
         array, source = self.read(key), f"{self.path}: {key}"
         if array.ndim != 2:
             raise DataError(f"{source} has shape {array.shape}; it must be a matrix with a row for each of the {side}")
         metadata = f"metadata/embedding_dim_{'text' if side == 'captions' else 'image'}"
-        stated = self._whole_number(metadata) if metadata in self.keys else None
-        for expected, by in ((stated, metadata), (wanted, wanted_by)):
-            if expected is not None and expected != array.shape[1]:
-                raise DataError(
-                    f"{source}: {array.shape[1]} dimensions{_encoder(side, array.shape[1])}, expected {expected}"
-                    f"{_encoder(side, expected)} by {by}: the {side} were probably embedded with the wrong encoder; "
-                    "embed them again, or correct the expected dimensions"
-                )
+        if metadata in self.keys:
+            stated = self.read(metadata)
+            if stated.size != 1 or stated.dtype.kind not in "iuf" or not float(stated.item()).is_integer():
+                raise DataError(f"{self.path}: {metadata} must be one whole number; save it again")
+            check_dimensions(source, side, array.shape[1], int(stated.item()), metadata)
         return array
 
-    def _whole_number(self, key: str) -> int:
-        array = self.read(key)
-        if array.size != 1 or array.dtype.kind not in "iuf" or not float(array.item()).is_integer():
-            raise DataError(f"{self.path}: {key} must be one whole number; save it again")
-        return int(array.item())
+
+def check_dimensions(source: str, side: str, found: int, expected: int, by: str) -> None:
+    """Refuse embeddings of another size than ``by`` says, and name the encoders that both are probably of."""
+    if found != expected:
+        known = _ENCODERS[side]
+        likely = {size: f" (as {known[size]})" if size in known else "" for size in (found, expected)}
+        raise DataError(
+            f"{source}: {found} dimensions{likely[found]}, expected {expected}{likely[expected]} by {by}: the {side} "
+            "were probably embedded with the wrong encoder; embed them again, or correct the expected dimensions"
+        )
 
 
-def load_pairs(path: Path, captions_txt: Path | None = None, dims: Dims | None = None) -> CaptionPairs:
-    """Read captions with their images from a file of either layout; ``captions_txt`` is for the original one.
-
-    Raises:
-        DataError: the file is missing or damaged, lacks a key, has other dimensions than ``dims`` or its metadata say
-            (the message names the encoder that is likely wrong), an id twice, a vector zero or not finite, or no
-            caption with an image.
-    """
+def load_pairs(path: Path, captions_txt: Path | None = None) -> CaptionPairs:
+    """Read captions with their images from a file of either layout; ``captions_txt`` is for the original one."""
     file = NpzFile(path)
     original = "captions/embeddings" in file.keys
-    keys = _ORIGINAL_KEYS if original else _PLAIN_KEYS
+    keys: tuple[str, ...] = _ORIGINAL_KEYS if original else _PLAIN_KEYS
     file.require(keys)
-    of_captions, of_images = dims or (None, None)
-    captions = file.vectors(keys[0], "captions", of_captions, OPTION)
-    images = file.vectors(keys[2], "images", of_images, OPTION)
+    captions, images = file.vectors(keys[0], "captions"), file.vectors(keys[2], "images")
     caption_ids, image_ids = file.texts(keys[1]), file.texts(keys[3])
-    caption_images: Sequence[str | None]
-    contradictions: list[str] = []
-    if original:
-        if len(caption_ids) != len(captions):
-            raise DataError(
-                f"{path}: {len(caption_ids):,} caption ids for {len(captions):,} embeddings; write both again"
-            )
-        stems = _stems(image_ids, path)
-        named, contradictions = _caption_images(file, captions_txt, caption_ids, list(stems))
-        caption_images = [None if stem is None else stems.get(stem, stem) for stem in named]
-    else:
-        caption_images = file.texts("caption_image")
+    if not original:
+        return build_pairs(captions, caption_ids, file.texts(keys[4]), images, image_ids, source=str(path))
+    if len(caption_ids) != len(captions):
+        raise DataError(f"{path}: {len(caption_ids):,} caption ids for {len(captions):,} embeddings; write both again")
+    names: dict[str, str] = {}
+    for name in image_ids:
+        stem = image_stem(name)
+        if stem in names:
+            raise DataError(f"{path}: images {names[stem]!r} and {name!r} share the stem {stem!r}; name them apart")
+        names[stem] = name
+    stems, contradictions = _caption_images(file, captions_txt, caption_ids, list(names))
+    caption_images = [names.get(stem, stem) if stem is not None else None for stem in stems]
     return build_pairs(
         captions, caption_ids, caption_images, images, image_ids, source=str(path), contradictions=contradictions
     )
 
 
-def load_captions(path: Path, dims: int | None = None) -> tuple[list[str], Floats]:
-    """Read captions alone, as a test file has them: ids, and ``(N, Dx)`` float32.
-
-    Raises:
-        DataError: as in ``load_pairs``, or the captions do not have ``dims`` dimensions.
-    """
+def load_captions(path: Path, dims: int) -> tuple[list[str], Floats]:
+    """Read captions alone, as a test file has them: ids, and ``(N, dims)`` float32; errors as in ``load_pairs``."""
     file = NpzFile(path)
     vectors, ids = (_ORIGINAL_KEYS if "captions/embeddings" in file.keys else _PLAIN_KEYS)[:2]
     file.require((vectors, ids))
-    captions = file.vectors(vectors, "captions", dims, "the captions the translator is trained on")
-    caption_ids = file.texts(ids)
+    captions, caption_ids = file.vectors(vectors, "captions"), file.texts(ids)
+    by = "the captions the translator is trained on"
+    check_dimensions(f"{path}: {vectors}", "captions", captions.shape[1], dims, by)
     return caption_ids, checked_vectors(captions, caption_ids, str(path), "caption")
 
 
@@ -192,16 +179,15 @@ def _caption_images(
             )
         return labels, []
     listed = _listed(captions_txt, file.path, len(caption_ids))
-    both = zip(listed, labels or listed, strict=True)
-    wrong = [row for row, (one, other) in enumerate(both) if other is not None and one != other]
-    contradictions = [caption_ids[row] for row in wrong]
-    if 2 * len(wrong) > len(listed):
+    wrong = [other is not None and one != other for one, other in zip(listed, labels or listed, strict=True)]
+    contradictions = [key for key, is_wrong in zip(caption_ids, wrong, strict=True) if is_wrong]
+    if 2 * sum(wrong) > len(listed):
         raise DataError(
-            f"{captions_txt} and captions/label of {file.path} name different images for {len(wrong):,} of "
+            f"{captions_txt} and captions/label of {file.path} name different images for {sum(wrong):,} of "
             f"{len(listed):,} captions ({first_few(contradictions)}): its lines are in another "
             "order; give the captions.txt that the embeddings were made from"
         )
-    return [None if row in set(wrong) else stem for row, stem in enumerate(listed)], contradictions
+    return [None if is_wrong else stem for stem, is_wrong in zip(listed, wrong, strict=True)], contradictions
 
 
 def _labels(file: NpzFile, captions: int, stems: Sequence[str]) -> list[str | None]:
@@ -238,19 +224,3 @@ def _listed(captions_txt: Path, path: Path, captions: int) -> list[str]:
             "give the captions.txt that the embeddings were made from"
         )
     return found
-
-
-def _stems(names: Sequence[str], path: Path) -> dict[str, str]:
-    """Return image names by stem, in order."""
-    stems: dict[str, str] = {}
-    for name in names:
-        stem = image_stem(name)
-        if stem in stems:
-            raise DataError(f"{path}: images {stems[stem]!r} and {name!r} share the stem {stem!r}; name them apart")
-        stems[stem] = name
-    return stems
-
-
-def _encoder(side: str, dimensions: int) -> str:
-    known = _ENCODERS[side].get(dimensions)
-    return f" (as {known})" if known else ""

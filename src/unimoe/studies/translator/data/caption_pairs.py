@@ -19,25 +19,6 @@ Rows = NDArray[np.int64]
 
 
 @dataclass(frozen=True)
-class Dropped:
-    """Ids that a source holds and its pairs do not: contradictions are captions of two images in two sources."""
-
-    captions_without_image: tuple[str, ...] = ()
-    images_without_captions: tuple[str, ...] = ()
-    contradictions: tuple[str, ...] = ()
-
-    @property
-    def notes(self) -> tuple[str, ...]:
-        """A line for each kind that is not empty, such as ``2 captions without an image, left out (a#0, a#1)``."""
-        kinds = (
-            ("captions without an image", self.captions_without_image),
-            ("images without captions", self.images_without_captions),
-            ("captions whose label and captions.txt name different images", self.contradictions),
-        )
-        return tuple(f"{len(ids):,} {what}, left out ({first_few(ids)})" for what, ids in kinds if ids)
-
-
-@dataclass(frozen=True)
 class CaptionPairs:
     """Captions with their images. Several captions may share an image; every image has at least one.
 
@@ -47,7 +28,7 @@ class CaptionPairs:
         images: ``(M, Dy)`` float32, finite, no row zero; each image once.
         image_ids: M different ids.
         image_of: ``(N,)`` row of each caption's image.
-        dropped: what the source holds besides.
+        notes: what the source holds besides, a line for each kind.
     """
 
     captions: Floats
@@ -55,7 +36,7 @@ class CaptionPairs:
     images: Floats
     image_ids: list[str]
     image_of: Rows
-    dropped: Dropped = Dropped()
+    notes: tuple[str, ...] = ()
 
     def __len__(self) -> int:
         """Return the number of captions."""
@@ -63,7 +44,7 @@ class CaptionPairs:
 
     @cached_property
     def content_hash(self) -> str:
-        """Content hash of everything except ``dropped``."""
+        """Content hash of everything except the notes."""
         arrays = (self.captions, self.images, self.image_of)
         ids = (str(len(self.caption_ids)), *self.caption_ids, *self.image_ids)
         return hash_parts([*ids, *(np.ascontiguousarray(array).tobytes() for array in arrays)])
@@ -87,9 +68,6 @@ def split_by_image(pairs: CaptionPairs, fraction: float, seed: int) -> tuple[Cap
     """Split into (train, validation) by image, so that no image has captions on both sides.
 
     ``fraction`` is the share of the images for validation. Which ones depends on seed and ids, not on their order.
-
-    Raises:
-        UsageError: a part would have no image.
     """
     images = len(pairs.image_ids)
     count = round(fraction * images) if 0 < fraction < 1 else 0
@@ -117,9 +95,6 @@ def build_pairs(
 
     ``caption_images`` are the ids of the captions' images, None where it is unknown, as for ``contradictions``:
     captions for which two sources name different images. Messages name ``source``.
-
-    Raises:
-        DataError: an id occurs twice, a vector is zero or not finite, lengths differ, or nothing is left.
     """
     captions = checked_vectors(captions, caption_ids, source, "caption")
     images = checked_vectors(images, image_ids, source, "image")
@@ -135,30 +110,27 @@ def build_pairs(
             f"embeddings are of {image_ids[0]!r}); give captions and images of one data set"
         )
     described, image_of = np.unique(found[kept], return_inverse=True)
-    without = [caption_ids[row] for row in np.flatnonzero(found < 0).tolist()]
+    others, excluded = np.setdiff1d(np.arange(len(images)), described).tolist(), {*contradictions}
+    dropped = {
+        "captions without an image": [
+            key for key, row in zip(caption_ids, found, strict=True) if row < 0 and key not in excluded
+        ],
+        "images without captions": [image_ids[row] for row in others],
+        "captions whose label and captions.txt name different images": contradictions,
+    }
     return CaptionPairs(
         # Embeddings can take gigabytes: they are copied only where rows are dropped.
         captions=captions if len(kept) == len(captions) else captions[kept],
-        caption_ids=[caption_ids[row] for row in kept.tolist()],
+        caption_ids=[caption_ids[row] for row in kept],
         images=images if len(described) == len(images) else images[described],
-        image_ids=[image_ids[row] for row in described.tolist()],
+        image_ids=[image_ids[row] for row in described],
         image_of=image_of,
-        dropped=Dropped(
-            captions_without_image=tuple(key for key in without if key not in set(contradictions)),
-            images_without_captions=tuple(
-                image_ids[row] for row in np.setdiff1d(np.arange(len(images)), described).tolist()
-            ),
-            contradictions=tuple(contradictions),
-        ),
+        notes=tuple(f"{len(ids):,} {what}, left out ({first_few(ids)})" for what, ids in dropped.items() if ids),
     )
 
 
 def checked_vectors(vectors: NDArray[Any], ids: Sequence[str], source: str, what: str) -> Floats:
-    """Return embeddings as ``(N, D)`` float32.
-
-    Raises:
-        DataError: not a matrix of numbers, another number of ids, an id twice, or a vector zero or not finite.
-    """
+    """Return embeddings as ``(N, D)`` float32."""
     if vectors.ndim != 2 or vectors.dtype.kind not in "fiu" or not vectors.size:
         raise DataError(
             f"{source}: {what} embeddings have shape {vectors.shape} and type {vectors.dtype}; "

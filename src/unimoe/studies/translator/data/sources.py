@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from unimoe.core.console import Steps, stderr
 from unimoe.core.errors import DataError, UsageError, did_you_mean
 from unimoe.core.trec import text_lines
-from unimoe.studies.translator.data.caption_npz import OPTION, Dims, NpzFile, image_stem, load_pairs
+from unimoe.studies.translator.data.caption_npz import NpzFile, check_dimensions, image_stem, load_pairs
 from unimoe.studies.translator.data.caption_pairs import CaptionPairs, build_pairs
 
 _NAMES = ("flickr8k", "generated", "generated-curved")
@@ -29,15 +29,7 @@ _FEATURES = "image-features-cnn512-test1000.npz"
 
 @dataclass(frozen=True)
 class Source:
-    """Pairs, and what results say about them.
-
-    Attributes:
-        name: of the data set.
-        pairs: captions and images.
-        texts: caption id to caption, if known.
-        encoder: identity of the captions' encoder, ``id@hash``, if known.
-        prompt: name and hash of the encoder's prefixes and lengths, if known.
-    """
+    """Named pairs, and where known: captions by id, the encoder's identity ``id@hash``, name and hash of its prompt."""
 
     name: str
     pairs: CaptionPairs
@@ -47,16 +39,13 @@ class Source:
 
 
 def load_source(
-    name: str, captions_txt: Path | None = None, encoder: str | None = None, dims: Dims | None = None
+    name: str, captions_txt: Path | None = None, encoder: str | None = None, dims: tuple[int, int] | None = None
 ) -> Source:
     """Load pairs by name, and print what was left out.
 
     The name is ``flickr8k``, ``generated`` (a linear map), ``generated-curved``, or an NPZ file. Only a file takes
-    ``captions_txt``, only Flickr8k an ``encoder`` of its captions. ``dims`` are those that are expected.
-
-    Raises:
-        UsageError: no such source.
-        DataError: its content is malformed, or has other dimensions.
+    ``captions_txt``, only Flickr8k an ``encoder`` of its captions. ``dims`` are those that captions and images must
+    have.
     """
     if captions_txt is not None and name in _NAMES:
         raise UsageError(f"--captions {captions_txt}: {name} says which image a caption is of; leave --captions out")
@@ -65,14 +54,14 @@ def load_source(
     elif name in _NAMES:
         source = Source(name, generated_pairs(curvature=1.0 if name == "generated-curved" else 0.0)[0])
     elif name.endswith(".npz") or Path(name).exists():
-        source = Source(Path(name).stem, load_pairs(Path(name), captions_txt, dims))
+        source = Source(Path(name).stem, load_pairs(Path(name), captions_txt))
     else:
         raise UsageError(f"--data {name}: unknown{did_you_mean(name, _NAMES)}; use {', '.join(_NAMES)} or an NPZ file")
-    found = source.pairs.captions.shape[1], source.pairs.images.shape[1]
-    if dims is not None and dims != found:
-        has, expected = ("{} and {}".format(*pair) for pair in (found, dims))
-        raise DataError(f"{name}: captions and images have {has} dimensions, {OPTION} expects {expected}; correct it")
-    for note in source.pairs.dropped.notes:
+    if dims is not None:
+        both = {"captions": source.pairs.captions, "images": source.pairs.images}
+        for (side, vectors), expected in zip(both.items(), dims, strict=True):
+            check_dimensions(f"{name}: {side}", side, vectors.shape[1], expected, "--dims")
+    for note in source.pairs.notes:
         stderr.print(f"note: {note}", soft_wrap=True)
     return source
 
@@ -85,14 +74,11 @@ def generated_pairs(
     curvature: float = 0.0,
     seed: int = 0,
 ) -> tuple[CaptionPairs, NDArray[np.float64]]:
-    """Generate captions and images from a known map, to see what a translator recovers.
+    """Generate captions and images from a known map ``A`` ``(Dy, Dx)``, to see what a translator recovers of it.
 
     The content of an image is a vector z of ``Dx`` independent normal numbers with scales from 1 down to .1. The image
     is ``A z`` plus ``curvature`` times a random quadratic map of z of the same spread; a caption is z with noise, whose
-    standard deviation in every direction is ``noise`` times that of z.
-
-    Returns:
-        The pairs, and the map ``A``, ``(Dy, Dx)``.
+    standard deviation in every direction is ``noise`` times that of z. Returns the pairs and ``A``.
     """
     inputs, outputs = dims
     rng = np.random.default_rng(seed)

@@ -15,8 +15,13 @@ from pydantic import BaseModel, ConfigDict
 
 from unimoe.core.errors import DataError, InputError
 from unimoe.core.io import atomic_dir, atomic_path, hash_file, read_json, write_json
-from unimoe.studies.translator.models.interface import LinearMap, ProjectionPair
-from unimoe.studies.translator.models.networks import NetworkTranslator, network_from
+from unimoe.studies.translator.models.translators import (
+    LinearMap,
+    NetworkTranslator,
+    ProjectionPair,
+    Translator,
+    network_from,
+)
 
 TENSORS_FILE, MANIFEST_FILE = "translator.safetensors", "translator.json"
 
@@ -25,8 +30,6 @@ _CLOSED_FORMS: dict[str, type[LinearMap] | type[ProjectionPair]] = {
     "projection_pair": ProjectionPair,
 }
 _NETWORK = "network"
-
-AnyTranslator = LinearMap | ProjectionPair | NetworkTranslator
 
 
 class Manifest(BaseModel):
@@ -48,15 +51,15 @@ class Manifest(BaseModel):
     tensors_hash: str
 
 
-def translator_tensors(translator: AnyTranslator) -> dict[str, NDArray[Any]]:
+def translator_tensors(translator: Translator) -> dict[str, NDArray[Any]]:
     """Return the arrays of a translator by name, as a file holds them."""
     if isinstance(translator, NetworkTranslator):
         return translator.tensors()
     return {name: array for name, array in vars(translator).items() if isinstance(array, np.ndarray)}
 
 
-def save_translator(folder: Path, translator: AnyTranslator, settings: Mapping[str, Any]) -> str:
-    """Write a translator with JSON about it, and return the content hash of its tensors.
+def save_translator(folder: Path, translator: Translator, settings: Mapping[str, Any]) -> None:
+    """Write a translator with JSON about it.
 
     The folder is replaced as a whole: a crash leaves the old one, none or the new one.
     """
@@ -65,18 +68,13 @@ def save_translator(folder: Path, translator: AnyTranslator, settings: Mapping[s
         file = temporary / TENSORS_FILE
         tensors = translator_tensors(translator)
         safetensors.numpy.save_file({name: np.ascontiguousarray(tensor) for name, tensor in tensors.items()}, file)
-        notes, content_hash = list(translator.notes), hash_file(file)
-        manifest = Manifest(kind=kind, settings=dict(settings), notes=notes, tensors_hash=content_hash)
+        notes = list(translator.notes)
+        manifest = Manifest(kind=kind, settings=dict(settings), notes=notes, tensors_hash=hash_file(file))
         write_json(temporary / MANIFEST_FILE, manifest.model_dump())
-    return content_hash
 
 
 def read_manifest(folder: Path) -> Manifest:
-    """Read a translator's manifest, and verify its tensors.
-
-    Raises:
-        DataError: the folder is missing, half-written, damaged, or of another version.
-    """
+    """Read a translator's manifest, and verify its tensors."""
     file, path = folder / TENSORS_FILE, folder / MANIFEST_FILE
     for part in (folder, file, path):
         if not part.exists():
@@ -87,21 +85,17 @@ def read_manifest(folder: Path) -> Manifest:
     return manifest
 
 
-def load_translator(folder: Path, device: torch.device | None = None) -> AnyTranslator:
-    """Load a translator of any kind; a network computes on ``device``, by default the CPU.
-
-    Raises:
-        DataError: it is missing, damaged or of an unknown kind.
-    """
+def load_translator(folder: Path, device: torch.device | None = None) -> Translator:
+    """Load a translator of any kind; a network computes on ``device``, by default the CPU."""
     manifest, tensors = read_manifest(folder), safetensors.numpy.load_file(folder / TENSORS_FILE)
-    notes = tuple(manifest.notes)
     try:
         if manifest.kind != _NETWORK:
-            return _CLOSED_FORMS[manifest.kind](**tensors, notes=notes)
-        loaded = network_from(tensors, notes)
+            return _CLOSED_FORMS[manifest.kind](**tensors, notes=tuple(manifest.notes))
+        network = network_from(tensors)
     except (KeyError, TypeError, RuntimeError) as error:
         raise DataError(f"{folder}: no {manifest.kind} that this unimoe makes ({error}); train it again") from None
-    return loaded.to(device or torch.device("cpu"))
+    network.notes = tuple(manifest.notes)
+    return network.to(device or torch.device("cpu"))
 
 
 def write_submission(path: Path, ids: Sequence[str], vectors: NDArray[np.floating[Any]]) -> None:

@@ -29,13 +29,13 @@ from unimoe.core.errors import DataError, UsageError, named_inputs
 from unimoe.studies.translator.config import Shrinkage, TranslatorConfig
 from unimoe.studies.translator.data.caption_pairs import CaptionPairs, Floats
 from unimoe.studies.translator.evaluation import image_ranks
-from unimoe.studies.translator.models.interface import Doubles, LinearMap, ProjectionPair, Translator
+from unimoe.studies.translator.models.translators import Doubles, LinearMap, ProjectionPair
 
 _RELATIVE_ALPHAS = np.logspace(-5, 2, 15)
 """Penalties tried by default, in units of the mean eigenvalue of the captions' sum of squares."""
 
-CCA_SHRINKAGES: tuple[Shrinkage, ...] = ("ledoit_wolf", 0.1, 0.3, 0.5, 0.7, 0.9)
-CCA_POWERS = (0.5, 1.0, 2.0)
+_SHRINKAGES: tuple[Shrinkage, ...] = ("ledoit_wolf", 0.1, 0.3, 0.5, 0.7, 0.9)
+_POWERS = (0.5, 1.0, 2.0)
 """Tried by default. Ledoit-Wolf is optimal for the covariance of independent vectors; ranks often need more."""
 
 _SCORED_IMAGES = 1000
@@ -43,7 +43,7 @@ _SCORED_IMAGES = 1000
 
 _EPSILON = float(np.finfo(np.float64).eps)
 
-Fit = Callable[["PairMoments"], Translator]
+Fit = Callable[["PairMoments"], LinearMap | ProjectionPair]
 
 
 class Moments:
@@ -79,9 +79,6 @@ class Moments:
 
         The covariance of no more vectors than dimensions is singular, and its inverse would be noise. There,
         Ledoit-Wolf replaces a shrinkage of 0, and a note says so.
-
-        Raises:
-            DataError: all vectors are equal, so there is nothing to align.
         """
         count, size = self.centred.shape
         values, vectors = self.spectrum
@@ -151,11 +148,7 @@ def fit_geometry(
     shrinkage: Shrinkage = "ledoit_wolf",
     centred_cosine: bool = True,
 ) -> LinearMap:
-    """Fit the geometry map; ``power`` is that of S, ``centred_cosine`` as in ``fit_ridge``.
-
-    Raises:
-        DataError: all captions, or all images, are the same.
-    """
+    """Fit the geometry map; ``power`` is that of S, ``centred_cosine`` as in ``fit_ridge``."""
     _, whiten_captions, caption_notes = moments.captions.roots(shrinkage)
     colour_images, whiten_images, image_notes = moments.images.roots(shrinkage)
     cross = whiten_captions @ moments.cross @ whiten_images
@@ -184,10 +177,6 @@ def fit_cca(
     ``components`` are the canonical directions kept, those of the highest correlation; None for all. Each side's
     coordinates are weighted by their correlation to ``power``: 0 weights them equally, 4 is what Gong et al. (2014) use
     for images and tags.
-
-    Raises:
-        UsageError: more components than the smaller side has dimensions.
-        DataError: all captions, or all images, are the same.
     """
     _, whiten_captions, caption_notes = moments.captions.roots(shrinkage)
     _, whiten_images, image_notes = moments.images.roots(shrinkage)
@@ -209,60 +198,47 @@ def fit_cca(
 
 
 def fit_closed_form(name: str, pairs: CaptionPairs, config: TranslatorConfig) -> LinearMap | ProjectionPair:
-    """Fit ridge, cca or geometry, with ``config``'s section of that name, ``centre`` and ``seed``.
-
-    Raises:
-        UsageError: settings for which there is too little data.
-        DataError: all captions, or all images, are the same.
-    """
+    """Fit ridge, cca or geometry, with ``config``'s section of that name, ``centre`` and ``seed``."""
     return _chosen_cca(pairs, config) if name == "cca" else linear_map(name, pairs, config)
 
 
 def linear_map(name: str, pairs: CaptionPairs, config: TranslatorConfig) -> LinearMap:
     """Fit ridge or geometry; see ``fit_closed_form``."""
-    if name == "ridge":
-        return _chosen_ridge(pairs, config)
-    power, shrinkage = config.geometry.power, config.geometry.shrinkage
-    return fit_geometry(PairMoments(pairs), power=power, shrinkage=shrinkage, centred_cosine=config.centre)
-
-
-def _chosen_ridge(pairs: CaptionPairs, config: TranslatorConfig) -> LinearMap:
-    """Fit ridge regression with the penalty of the best MRR, the largest of equals."""
-    whole, folds = PairMoments(pairs), config.ridge.folds
-    scale = len(pairs.captions) * whole.captions.spectrum[0].mean()
+    moments = PairMoments(pairs)
+    if name != "ridge":
+        power, shrinkage = config.geometry.power, config.geometry.shrinkage
+        return fit_geometry(moments, power=power, shrinkage=shrinkage, centred_cosine=config.centre)
+    folds = config.ridge.folds
+    scale = len(pairs.captions) * moments.captions.spectrum[0].mean()
+    # The largest first: of equal penalties it is the safest.
     alphas = sorted(set(config.ridge.alphas or (scale * _RELATIVE_ALPHAS).tolist()), reverse=True)
     fits = [partial(fit_ridge, alpha=alpha, centred_cosine=config.centre) for alpha in alphas]
     scores = cross_validated(pairs, fits, folds, config.seed)
     best = int(scores.argmax())
     edge = {0: ", the highest tried", len(alphas) - 1: ", the lowest tried"}.get(best, "")
     note = f"ridge alpha {alphas[best]:.4g}{edge}: best MRR of {folds} folds of images ({scores.max():.4f})"
-    fitted = fits[best](whole)
+    fitted = fits[best](moments)
     return replace(fitted, notes=(note, *fitted.notes))
 
 
 def _chosen_cca(pairs: CaptionPairs, config: TranslatorConfig) -> ProjectionPair:
     """Fit canonical correlations with the settings of the best MRR, the first of equals."""
-    cca, whole = config.cca, PairMoments(pairs)
-    shrinkages = CCA_SHRINKAGES if cca.shrinkage is None else (cca.shrinkage,)
-    grid = [*product(shrinkages, CCA_POWERS if cca.power is None else (cca.power,))]
+    cca, moments = config.cca, PairMoments(pairs)
+    shrinkages = _SHRINKAGES if cca.shrinkage is None else (cca.shrinkage,)
+    grid = [*product(shrinkages, _POWERS if cca.power is None else (cca.power,))]
     fits = [partial(fit_cca, components=cca.components, shrinkage=each, power=power) for each, power in grid]
     if len(fits) == 1:
-        return fits[0](whole)
+        return fits[0](moments)
     scores = cross_validated(pairs, fits, cca.folds, config.seed)
     best = int(scores.argmax())
     chosen = "shrinkage {}, power {}".format(*grid[best])
     note = f"{chosen}: best MRR of {cca.folds} folds of images ({scores.max():.4f}), of {len(grid)} settings tried"
-    fitted = fits[best](whole)
+    fitted = fits[best](moments)
     return replace(fitted, notes=(note, *fitted.notes))
 
 
 def cross_validated(pairs: CaptionPairs, fits: Sequence[Fit], folds: int, seed: int) -> Doubles:
-    """Return the MRR of each fit, mean over folds of the images.
-
-    Raises:
-        UsageError: more folds than images.
-        DataError: all captions or images outside a fold are the same.
-    """
+    """Return the MRR of each fit, mean over folds of the images."""
     images = len(pairs.images)
     if folds > images:
         raise UsageError(f"{folds} folds of {images:,} images: give no more folds than there are images")
@@ -275,12 +251,8 @@ def cross_validated(pairs: CaptionPairs, fits: Sequence[Fit], folds: int, seed: 
     return np.asarray(np.mean(found, axis=0))
 
 
-def held_out_mrr(translator: Translator, pairs: CaptionPairs) -> float:
-    """Return the mean reciprocal rank of captions among their images.
-
-    Raises:
-        DataError: a caption or an image has no direction in the translator's space.
-    """
+def held_out_mrr(translator: LinearMap | ProjectionPair, pairs: CaptionPairs) -> float:
+    """Return the mean reciprocal rank of captions among their images."""
     with named_inputs(lambda _: f"cross-validation of {len(pairs):,} captions"):
         captions, gallery = translator.translate(pairs.captions), translator.gallery(pairs.images)
     return float(np.mean(1.0 / image_ranks(captions, gallery, pairs.image_of)))

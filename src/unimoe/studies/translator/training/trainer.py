@@ -10,9 +10,9 @@ On a CPU, a resumed training takes the same steps as an undisturbed one. A close
 from __future__ import annotations
 
 import copy
-import math
 import time
 from bisect import bisect_right
+from collections import Counter
 from collections.abc import Sequence
 from itertools import accumulate
 from pathlib import Path
@@ -27,29 +27,20 @@ from unimoe.core.errors import DataError
 from unimoe.core.io import hash_json
 from unimoe.models.device import choose_device
 from unimoe.results import arm_dir
-from unimoe.studies.translator.config import BASES, CLOSED_FORMS, TranslatorConfig
-from unimoe.studies.translator.data.caption_pairs import CaptionPairs
+from unimoe.studies.translator.config import BASES, CLOSED_FORMS, SamplerConfig, TranslatorConfig
+from unimoe.studies.translator.data.caption_pairs import CaptionPairs, Rows
 from unimoe.studies.translator.evaluation import evaluate
 from unimoe.studies.translator.models.files import (
     MANIFEST_FILE,
     TENSORS_FILE,
-    AnyTranslator,
     load_translator,
     read_manifest,
     save_translator,
     translator_tensors,
 )
-from unimoe.studies.translator.models.interface import Translator
-from unimoe.studies.translator.models.networks import NetworkTranslator, Scales, make_network
+from unimoe.studies.translator.models.translators import NetworkTranslator, Translator, make_network
 from unimoe.studies.translator.training.closed_forms import fit_closed_form, linear_map
-from unimoe.studies.translator.training.objective import Batch, Objective
-from unimoe.studies.translator.training.schedule import (
-    epoch_batches,
-    make_optimizer,
-    recent_of,
-    temperature_of,
-    unfreeze,
-)
+from unimoe.studies.translator.training.objective import Objective
 from unimoe.training.loop import Facts, OnStep, Training
 from unimoe.training.optimizer import optimizer_tensors, restore_optimizer
 from unimoe.training.run_state import Parts, RunState
@@ -69,7 +60,6 @@ class TranslatorTrainer(Training):
 
     Attributes:
         checkpoint: folder of the best epoch.
-        last: folder of the last epoch.
         captions_seen: captions of all batches of the whole training, each as often as it is seen.
     """
 
@@ -81,7 +71,7 @@ class TranslatorTrainer(Training):
         self.config, self.train, self.validation = config, train, validation
         self.arm, self.device = arm or config.model, choose_device(config.device)
         folder = arm_dir(Path(config.output_dir), self.arm, config.seed)
-        self.checkpoint, self.last = folder / "checkpoint", folder / "last"
+        self.checkpoint = folder / "checkpoint"
         settings = {
             "config": config.model_dump(exclude=WITHOUT_EFFECT),
             "data": [train.content_hash, validation.content_hash],
@@ -106,10 +96,6 @@ class TranslatorTrainer(Training):
             ``val``, MRR on the validation images of the best epoch, and ``start``, that before the first step;
             ``best_epoch``, ``epochs``, ``steps``, ``seconds``; ``parameters`` and ``weight_bytes``; ``fired``, how
             often each component of the loss was active.
-
-        Raises:
-            DataError: the folder holds another training; or the loss is not finite, and then the best epoch so far is
-                kept.
         """
         self.run(on_batch)
         facts: dict[str, Any] = read_manifest(self.checkpoint).settings["facts"]
@@ -121,15 +107,11 @@ class TranslatorTrainer(Training):
 
     @property
     def outputs(self) -> Sequence[Path]:
-        """The files of both checkpoints; closed forms have one."""
-        return self.checkpoint / TENSORS_FILE, self.checkpoint / MANIFEST_FILE, self.last / TENSORS_FILE
+        """The files of the checkpoint."""
+        return self.checkpoint / TENSORS_FILE, self.checkpoint / MANIFEST_FILE
 
     def is_finished(self) -> bool:
-        """Return whether the checkpoint of this training exists and is complete.
-
-        Raises:
-            DataError: there is a checkpoint of another training.
-        """
+        """Return whether the checkpoint of this training exists and is complete."""
         if not (self.checkpoint / MANIFEST_FILE).exists():
             return False
         settings = read_manifest(self.checkpoint).settings
@@ -150,20 +132,23 @@ class TranslatorTrainer(Training):
         config, train, device = self.config, self.train, self.device
         if not self._ends:
             start = time.perf_counter()
-            self._closed_form = fit_closed_form(config.model, train, config)
+            self._model: Translator = fit_closed_form(config.model, train, config)
             self.progress.seconds = time.perf_counter() - start
             return
         base = BASES.get(config.model)
         fitted = linear_map(base, train, config) if base else None
-        scales = Scales.of(train.captions, train.images)
-        network = make_network(config.model, scales, config.hidden, config.seed, fitted, centred=config.centre)
-        self._network = network.to(device)
-        self._offset = torch.tensor(scales.image_mean * config.centre, dtype=torch.float32, device=device)
+        network = make_network(config.model, train, config.hidden, config.seed, fitted, centred=config.centre)
+        self._model = self._network = network.to(device)
+        self._offset = network.image_mean * config.centre
         self._captions = torch.from_numpy(train.captions).to(device)
         self._image_of = torch.from_numpy(train.image_of).to(device)
         images = torch.from_numpy(train.images).to(device)
         self._objective = Objective(config.loss, normalize(images - self._offset, dim=1), len(train))
-        self._optimizer = make_optimizer(self._network, config)
+        # Biases have no decay; nor has the closed form, which decay would pull towards zero.
+        decaying = [weight for weight in network.layers.parameters() if weight.ndim == 2]
+        others = [weight for weight in network.layers.parameters() if weight.ndim == 1]
+        groups = [{"params": decaying, "weight_decay": config.weight_decay}, {"params": others, "weight_decay": 0.0}]
+        self._optimizer = torch.optim.AdamW(groups, lr=config.learning_rate)
         self._unfrozen = False
 
     def begin_step(self, number: int) -> None:
@@ -173,17 +158,16 @@ class TranslatorTrainer(Training):
         if self._place:
             return
         self._unfreeze(epoch)
-        self._temperature = temperature_of(config.temperature, epoch, config.epochs)
-        self._recent = recent_of(config.loss.bank, epoch)
+        self._temperature = config.temperature.at(epoch, config.epochs)
+        self._recent = config.loss.bank.recent_at(epoch)
         self._batches = epoch_batches(config.sampler, self.train.image_of, config.seed, epoch)
         self._sums: dict[str, float] = {}
 
     def step(self, number: int) -> Facts:
         """Take the step of a batch; a loss that is not finite changes no weight."""
         rows = torch.from_numpy(self._batches[self._place]).to(self.device)
-        batch = Batch(rows, self._image_of[rows])
         predicted = self._network(self._captions[rows]) - self._offset
-        terms = self._objective(predicted, batch, self._temperature, self._recent)
+        terms = self._objective(predicted, rows, self._image_of[rows], self._temperature, self._recent)
         loss = torch.stack(list(terms.values())).sum()
         values = torch.stack([term.detach() for term in terms.values()]).tolist()
         facts = dict(zip(terms, values, strict=True)) | {"loss": sum(values)}
@@ -204,7 +188,7 @@ class TranslatorTrainer(Training):
         """Return MRR on the validation images, and the facts about the epoch that has ended."""
         progress = self.progress
         try:
-            found = evaluate(self._current(), self.validation, self.device)
+            found = evaluate(self._model, self.validation, self.device)
         except DataError as error:
             if progress.step:
                 self._write_best(finished=False)
@@ -212,8 +196,9 @@ class TranslatorTrainer(Training):
             raise DataError(f"{self.arm}, seed {self.config.seed}: {error}{remedy}") from None
         if not progress.step:
             return found["mrr"], {}
-        counts, fired = self._objective.take_counts(), progress.extra.get("fired", {})
-        progress.extra["fired"] = {**fired, **{name: fired.get(name, 0) + count for name, count in counts.items()}}
+        counts, self._objective.counts = dict(self._objective.counts), Counter()
+        fired = progress.extra.setdefault("fired", {})
+        fired |= {name: fired.get(name, 0) + count for name, count in counts.items()}
         return found["mrr"], {
             "epoch": self._epochs(progress.step),
             "batches": len(self._batches),
@@ -249,31 +234,32 @@ class TranslatorTrainer(Training):
         self._objective.load_state(dict(parts.get("objective", {})))
 
     def finish(self) -> None:
-        """Write the last epoch, and then the best, whose manifest says that the training is finished."""
-        if self._ends:
-            save_translator(self.last, self._current(), {"epoch": self.config.epochs})
+        """Write the best epoch, whose manifest says that the training is finished."""
         self._write_best(finished=True)
-
-    def _current(self) -> AnyTranslator:
-        return self._network if self._ends else self._closed_form
 
     def _epochs(self, step: int) -> int:
         """Return how many epochs have ended after so many steps."""
         return bisect_right(self._ends, step)
 
     def _unfreeze(self, epoch: int) -> None:
-        """Let the optimizer train the closed form too, from its epoch on."""
-        base, first = self._network.base, self.config.geometry.unfreeze_epoch
-        if base is not None and not self._unfrozen and first is not None and epoch + 1 >= first:
-            unfreeze(base, self._optimizer, self.config)
-            self._unfrozen = True
+        """Let the optimizer train the closed form too, from its epoch on and at its own learning rate."""
+        base, geometry = self._network.base, self.config.geometry
+        first = geometry.unfreeze_epoch
+        if base is None or self._unfrozen or first is None or epoch + 1 < first:
+            return
+        chosen = [base.weight] if geometry.freeze_bias else [base.weight, base.bias]
+        for parameter in chosen:
+            parameter.requires_grad_(True)
+        rate = self.config.learning_rate * geometry.lr_scale
+        self._optimizer.add_param_group({"params": chosen, "lr": rate, "weight_decay": 0.0})
+        self._unfrozen = True
 
     def _write_best(self, *, finished: bool) -> None:
         """Write the best epoch, with the settings and facts that are kept beside the weights."""
-        best, progress = copy.deepcopy(self._current()), self.progress
+        best, progress = copy.deepcopy(self._model), self.progress
         if isinstance(best, NetworkTranslator):
             best.load_state_dict(self._best)
-            weights: list[Any] = [*best.parameters()]
+            weights = [weight.detach().cpu().numpy() for weight in best.parameters()]
         else:
             weights = [*translator_tensors(best).values()]
         facts = {
@@ -283,7 +269,7 @@ class TranslatorTrainer(Training):
             "epochs": self._epochs(progress.step),
             "steps": progress.step,
             "seconds": progress.seconds,
-            "parameters": sum(math.prod(weight.shape) for weight in weights),
+            "parameters": sum(weight.size for weight in weights),
             "weight_bytes": sum(weight.nbytes for weight in weights),
             "fired": progress.extra.get("fired", {}),
         }
@@ -295,3 +281,37 @@ class TranslatorTrainer(Training):
             "facts": facts,
         }
         save_translator(self.checkpoint, best, settings)
+
+
+def epoch_batches(config: SamplerConfig, image_of: Rows, seed: int, epoch: int) -> list[Rows]:
+    """Return the rows of captions of each batch of an epoch, which depend on seed and epoch alone.
+
+    Shuffled batches hold every caption once. Batches by image pass over all images as often as it takes to see every
+    caption once on average; on each pass an image gives its next K captions, or all where it has fewer. A last batch of
+    one caption, which has no negative, is left out.
+    """
+    rng = np.random.default_rng([seed, epoch, 0x7A])
+    if config.by_image:
+        batches = _by_image(config, image_of, rng)
+    else:
+        order = rng.permutation(len(image_of))
+        batches = [order[begin : begin + config.batch] for begin in range(0, len(order), config.batch)]
+    return [batch for batch in batches if len(batch) > 1] or batches
+
+
+def _by_image(config: SamplerConfig, image_of: Rows, rng: np.random.Generator) -> list[Rows]:
+    shuffled = rng.permutation(len(image_of))
+    grouped = shuffled[np.argsort(image_of[shuffled], kind="stable")]  # by image, in random order within
+    images, begins, counts = np.unique(image_of[grouped], return_index=True, return_counts=True)
+    passes = -(-len(image_of) // (len(images) * config.captions))
+    batches = []
+    for number in range(passes):
+        order = rng.permutation(len(images))
+        for begin in range(0, len(order), config.images):
+            chosen = order[begin : begin + config.images]
+            taken = np.minimum(counts[chosen], config.captions)
+            image = np.repeat(chosen, taken)
+            nth = np.arange(len(image)) - np.repeat(np.cumsum(taken) - taken, taken)
+            place = (number * config.captions + nth) % counts[image]
+            batches.append(grouped[begins[image] + place])
+    return batches

@@ -57,18 +57,13 @@ def test_four_bits_keep_the_elites_and_round_the_children() -> None:
     assert facts["method_bytes"] == 16 * facts["weight_bytes"] < 16 * weight.numel()
 
 
-def test_the_fitness_is_the_evaluators() -> None:
-    weight, facts = genetic(individuals=6).step(random_head(), EVERY, 0)
-    measured = evaluate_head(weight, POOLS, TrainConfig()).aggregate["ndcg@10"]
-    assert facts["fitness"] == pytest.approx(measured, abs=1e-6)
-
-
 def test_the_first_population_is_the_head_and_mutations_of_it() -> None:
     weight, facts = genetic(individuals=4, elites=1).step(best_head(), EVERY, 0)
     # Nothing beats the best head by mutation, and of equals the first one stays.
-    assert facts["best_individual"] == 0
-    assert facts["update_norm"] == 0
+    assert (facts["best_individual"], facts["update_norm"]) == (0, 0)
     assert torch.equal(weight, best_head())
+    measured = evaluate_head(weight, POOLS, TrainConfig()).aggregate["ndcg@10"]
+    assert facts["fitness"] == pytest.approx(measured, abs=1e-6)
 
 
 def test_mutations_have_rank_one_and_the_size_asked_for() -> None:
@@ -109,10 +104,3 @@ def test_tournaments_prefer_the_fit() -> None:
     # Chance of a best one among n draws of 32, with 4 of them the best: 1 - (28 / 32)^n.
     assert share_of_best(16) > 0.6  # 0.88
     assert share_of_best(2) < 0.5  # 0.23
-
-
-def test_elites_are_judged_again_on_each_batch() -> None:
-    method = genetic(individuals=8)
-    weight, first = method.step(random_head(), POOLS.batch(range(4)), 0)
-    _, second = method.step(weight, POOLS.batch(range(12, 16)), 1)
-    assert second["fitness"] != first["fitness"]

@@ -1,10 +1,10 @@
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
-import safetensors.torch
 import torch
 from pydantic import ValidationError
 from support.toy_pools import INPUTS, random_head, toy_pools
@@ -12,7 +12,8 @@ from torch import Tensor
 
 from unimoe.core.errors import DataError, UsageError
 from unimoe.metrics import score_run
-from unimoe.studies.heads.config import TrainConfig, original_recipe
+from unimoe.studies.common.study import load_study
+from unimoe.studies.heads.config import TrainConfig
 from unimoe.studies.heads.eggroll.method import evolution, product_sizes
 from unimoe.studies.heads.eggroll.noise import directions
 from unimoe.studies.heads.methods import GradientMethod, Method
@@ -46,8 +47,7 @@ class TestItLearns:
         "settings",
         [
             {},
-            {"scoring": "dot"},
-            {"noise_rank": 2},
+            {"scoring": "dot", "noise_rank": 2},
             {"grid": True},
             {"precision": "bfloat16"},
             {"adaptive_sigma": True},
@@ -68,11 +68,6 @@ class TestItLearns:
         before = ndcg(random_head(), UNSEEN, chosen)
         weight, _ = run(evolution(chosen, random_head(), POOLS), random_head(), range(80))
         assert ndcg(weight, UNSEEN, chosen) > before + 0.1
-
-    def test_the_given_weight_is_not_changed(self) -> None:
-        weight = random_head()
-        run(evolution(config(), weight, POOLS), weight, range(2))
-        assert torch.equal(weight, random_head())
 
 
 class TestOneStep:
@@ -97,7 +92,7 @@ class TestOneStep:
         torch.testing.assert_close(moved, expected, rtol=1e-4, atol=1e-6)
 
     def test_judged_documents_outside_the_pool_count_in_the_ideal(self) -> None:
-        more = POOLS.with_grades(POOLS.grades, [torch.cat([judged, torch.ones(1)]) for judged in POOLS.judged])
+        more = replace(POOLS, judged=[torch.cat([judged, torch.ones(1)]) for judged in POOLS.judged])
         inside, outside = (evolution(config(), random_head(), pools) for pools in (POOLS, more))
         first, second = (run(method, random_head(), range(1))[1]["fitness"] for method in (inside, outside))
         assert second == pytest.approx(first / (1 + 1 / torch.tensor(3.0).log2().item()))
@@ -111,7 +106,8 @@ class TestOneStep:
         assert large["sigma"] == pytest.approx(100 * small["sigma"])
 
     def test_the_original_recipe_takes_clipped_steps_and_only_grows_sigma(self) -> None:
-        recipe = original_recipe(head_output_size=8, population_size=64)
+        original = load_study(Path("studies/heads_compare")).arms["seed_recipe"].set
+        recipe = config(**{**original, "head_output_size": 8, "population_size": 64, "sigma": 0.02})
         method, weight = evolution(recipe, random_head(), POOLS), random_head()
         sigmas = []
         for step in range(6):
@@ -140,41 +136,32 @@ class TestTies:
         assert all(torch.equal(value, momentum[name]) for name, value in ideal.state().items())
 
 
-RESUMABLE: list[dict[str, Any]] = [
-    {},
-    {"optimizer": "sgd", "learning_rate": 1e-4},
-    {"adaptive_sigma": True},
-    {"adaptive_sigma": True, "sigma_is": "absolute"},
-    {"grid": True, "objectives": {"relevance": 1.0, "diversity": 0.2, "fairness": 0.1}},
-    {"precision": "fp4"},
-    {"precision": "fp4", "method": "hybrid", "handoff": 4},
-    {"method": "score_es"},
-    {"method": "genetic", "genetic": {"individuals": 8}},
-    {"method": "genetic", "genetic": {"individuals": 8}, "precision": "fp4"},
-    {"method": "hybrid", "handoff": 2},
-    {"method": "hybrid", "handoff": 5},
-]
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"adaptive_sigma": True},
+        {"grid": True, "objectives": {"relevance": 1.0, "diversity": 0.2, "fairness": 0.1}},
+        {"precision": "fp4", "method": "hybrid", "handoff": 4},
+        {"method": "score_es"},
+        {"method": "genetic", "genetic": {"individuals": 8}},
+        {"method": "genetic", "genetic": {"individuals": 8}, "precision": "fp4"},
+    ],
+    ids=str,
+)
+def test_a_method_with_the_state_of_another_takes_the_same_steps_to_the_bit(settings: dict[str, Any]) -> None:
+    chosen = config(**settings)
+    whole, facts = run(evolution(chosen, random_head(), POOLS), random_head(), range(7))
+    first, second = (evolution(chosen, random_head(), POOLS) for _ in range(2))
+    weight, _ = run(first, random_head(), range(3))
+    second.load_state(first.state())
+    resumed, resumed_facts = run(second, weight, range(3, 7))
+    assert torch.equal(whole, resumed)
+    assert facts == resumed_facts
 
 
-class TestResuming:
-    @pytest.mark.parametrize("settings", RESUMABLE, ids=str)
-    def test_a_resumed_training_takes_the_same_steps_to_the_bit(self, settings: dict[str, Any], tmp_path: Path) -> None:
-        chosen = config(**settings)
-        whole, facts = run(evolution(chosen, random_head(), POOLS), random_head(), range(7))
-        first = evolution(chosen, random_head(), POOLS)
-        weight, _ = run(first, random_head(), range(3))
-        saved = {f"method.{name}": value.contiguous() for name, value in first.state().items()}
-        safetensors.torch.save_file(saved | {"weight": weight}, tmp_path / "state")
-        tensors = safetensors.torch.load_file(tmp_path / "state")
-        second = evolution(chosen, random_head(), POOLS)
-        second.load_state({n.removeprefix("method."): t for n, t in tensors.items() if n.startswith("method.")})
-        resumed, resumed_facts = run(second, tensors["weight"], range(3, 7))
-        assert torch.equal(whole, resumed)
-        assert facts == resumed_facts
-
-    def test_another_seed_takes_other_steps(self) -> None:
-        found = [run(evolution(config(seed=seed), random_head(), POOLS), random_head(), range(1))[0] for seed in (1, 2)]
-        assert not torch.equal(*found)
+def test_another_seed_takes_other_steps() -> None:
+    found = [run(evolution(config(seed=seed), random_head(), POOLS), random_head(), range(1))[0] for seed in (1, 2)]
+    assert not torch.equal(*found)
 
 
 HYBRID = config(method="hybrid", num_steps=8, handoff=3, population_size=16, gradient_method="approxndcg")
@@ -198,8 +185,6 @@ class TestRefusals:
         [
             ({"population_size": 63}, "population_size 63 is odd"),
             ({"sigma": 0.0}, "sigma"),
-            ({"sigma": -0.1}, "sigma"),
-            ({"population_size": 0}, "population_size"),
             ({"method": "score_es", "objectives": {"diversity": 1.0}}, "relevance only"),
             ({"method": "hybrid", "handoff": 200}, "handoff 200 must be below num_steps 200"),
             ({"precision": "bfloat16", "method": "score_es"}, "precision bfloat16"),
@@ -227,12 +212,9 @@ class TestRefusals:
             run(evolution(config(method=method), weight, POOLS), weight, range(1))
 
 
-class TestGridSizes:
-    def test_they_have_the_least_error(self) -> None:
-        # (1 + 385 / 16) (1 + 129 / 8) = 429; 8 x 16, 32 x 4 and all others have more.
-        assert product_sizes(128, 128, 384) == (16, 8)
-        assert product_sizes(128, 384, 128) == (8, 16)
-
-    def test_a_prime_number_makes_no_grid(self) -> None:
-        with pytest.raises(UsageError, match="population_size 254"):
-            product_sizes(127, 128, 384)
+def test_the_sizes_of_product_directions_have_the_least_error() -> None:
+    # (1 + 385 / 16) (1 + 129 / 8) = 429; 8 x 16, 32 x 4 and all others have more.
+    assert product_sizes(128, 128, 384) == (16, 8)
+    assert product_sizes(128, 384, 128) == (8, 16)
+    with pytest.raises(UsageError, match="population_size 254"):
+        product_sizes(127, 128, 384)

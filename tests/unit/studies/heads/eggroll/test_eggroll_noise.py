@@ -1,27 +1,20 @@
-from __future__ import annotations
+"""Noise: no two streams share it, and it has the moments of a normal at every rank."""
 
-from typing import get_args
+from __future__ import annotations
 
 import pytest
 import torch
+from support.toy_pools import doubled
 
-from unimoe.studies.heads.eggroll.noise import Kind, directions, factors, generator, product_directions
-
-KINDS = get_args(Kind)
+from unimoe.studies.heads.eggroll.noise import directions, factors, generator, product_directions
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_directions_seeds_steps_and_streams_share_no_noise(kind: Kind) -> None:
-    rows = [
-        factors("directions", seed, step, 40, 512, kind=kind) for seed, step in ((42, 1), (43, 0), (42, 0), (-1, 1))
-    ]
-    rows.append(factors("scores", 42, 1, 40, 512, kind=kind))
+def test_directions_seeds_steps_and_streams_share_no_noise() -> None:
+    rows = [factors("directions", seed, step, 40, 512) for seed, step in ((42, 1), (43, 0), (42, 0), (-1, 1))]
+    rows.append(factors("scores", 42, 1, 40, 512))
     every = torch.cat(rows)
     correlations = every @ every.T / 512 - torch.eye(len(every))
     assert float(correlations.abs().max()) < 6 / 512**0.5
-
-
-def test_choices_differ_from_seed_to_seed_and_step_to_step() -> None:
     found = [generator("four bits", seed, step).random(64).tolist() for seed, step in ((0, 0), (0, 1), (1, 0))]
     assert len({*found[0], *found[1], *found[2]}) == 3 * 64
 
@@ -32,7 +25,7 @@ def test_a_later_step_does_not_shift_the_noise_of_an_earlier_one() -> None:
     assert not (first[:, None] == second[None]).all(dim=2).any()
 
 
-def test_normal_entries_have_the_moments_and_tails_of_a_normal() -> None:
+def test_entries_have_the_moments_and_tails_of_a_normal() -> None:
     values = factors("directions", 0, 0, 1000, 1000).double().flatten()
     assert abs(float(values.mean())) < 4e-3
     assert float(values.var()) == pytest.approx(1, abs=6e-3)
@@ -41,22 +34,10 @@ def test_normal_entries_have_the_moments_and_tails_of_a_normal() -> None:
         assert float((values > bound).double().mean()) == pytest.approx(share, abs=5 * (share / 1e6) ** 0.5)
 
 
-def test_signs_are_plus_and_minus_one_in_equal_parts() -> None:
-    values = factors("directions", 0, 0, 500, 1001, kind="rademacher")
-    assert set(values.flatten().tolist()) == {-1.0, 1.0}
-    assert abs(float(values.mean())) < 5 / 500_000**0.5
-
-
-def test_wider_dtypes_hold_the_same_values() -> None:
-    narrow, wide = directions(0, 0, 4, 3, 8), directions(0, 0, 4, 3, 8, dtype=torch.float64)
-    assert torch.equal(narrow.a.double(), wide.a)
-    assert wide.b.dtype == torch.float64
-
-
-def test_a_grid_pairs_every_input_factor_with_every_output_factor() -> None:
-    found = product_directions(0, 0, 3, 2, 4, 5, dtype=torch.float64)
+def test_product_directions_pair_every_input_factor_with_every_output_factor() -> None:
+    found = product_directions(0, 0, 3, 2, 4, 5)
     assert found.shape == (3, 2)
-    one = torch.zeros(6, dtype=torch.float64)
+    one = torch.zeros(6)
     one[2 * 2 + 1] = 1  # direction (i = 2, j = 1)
     torch.testing.assert_close(found.weighted_sum(one), torch.outer(found.a[1], found.b[2]))
 
@@ -64,6 +45,6 @@ def test_a_grid_pairs_every_input_factor_with_every_output_factor() -> None:
 @pytest.mark.parametrize("rank", [1, 2, 5])
 def test_directions_have_unit_variance_at_every_rank(rank: int) -> None:
     count = 400
-    found = directions(0, 0, count, 8, 9, rank=rank, dtype=torch.float64)
+    found = doubled(directions(0, 0, count, 8, 9, rank=rank))
     squares = [float(found.weighted_sum(one).square().sum()) for one in torch.eye(count, dtype=torch.float64)]
     assert sum(squares) / count / 72 == pytest.approx(1, abs=0.1)

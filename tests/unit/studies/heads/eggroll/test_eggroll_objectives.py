@@ -1,15 +1,22 @@
+"""Objectives of a ranking by hand, their weighted sum, the dates that freshness reads, and the front of two."""
+
 from __future__ import annotations
 
+import gzip
+import json
 import math
-from datetime import date
-from typing import Any
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import torch
+from support.heads import topics_folder, toy_config, toy_data
 from support.toy_pools import toy_pools
 
-from unimoe.core.errors import DataError, UsageError
+from unimoe.core.errors import DataError
 from unimoe.studies.heads.config import TrainConfig
+from unimoe.studies.heads.data import recency_of
 from unimoe.studies.heads.eggroll.objectives import (
     Objectives,
     diversity,
@@ -18,136 +25,130 @@ from unimoe.studies.heads.eggroll.objectives import (
     freshness,
     pareto_front,
 )
-from unimoe.studies.heads.eggroll.scoring import base_scores
-from unimoe.studies.heads.model import evaluate_head
 from unimoe.studies.heads.pools import PoolSet
+from unimoe.studies.heads.trainer import HeadTrainer
 
 D2, D3 = 1 / math.log2(3), 1 / 2  # exposure at ranks 2 and 3; at rank 1 it is 1
 
 # One pool of four documents, the last padded, and two rankings of it: 0 1 2 and 2 1 0.
 SCORES = torch.tensor([[[3.0, 1.0], [2.0, 2.0], [1.0, 3.0], [-torch.inf, -torch.inf]]])
 VALID = torch.tensor([[True, True, True, False]])
-
-
-class TestFirstDocuments:
-    def test_best_first(self) -> None:
-        top = first_documents(SCORES, VALID, 2)
-        assert top.places[0].T.tolist() == [[0, 1], [2, 1]]
-        assert bool(top.inside.all())
-
-    def test_a_pool_may_hold_fewer(self) -> None:
-        top = first_documents(SCORES, VALID, 10)
-        assert top.places.shape == (1, 4, 2)
-        assert top.inside[0].T.tolist() == [[True, True, True, False]] * 2
-
-
-class TestDiversity:
-    documents = torch.tensor([[[2.0, 0.0], [0.6, 0.8], [0.0, 1.0], [5.0, 5.0]]])
-
-    def test_by_hand(self) -> None:
-        # Cosines: 0 and 1: 0.6, 1 and 2: 0.8, 0 and 2: 0.
-        two = diversity(first_documents(SCORES, VALID, 2), self.documents)
-        assert two[0].tolist() == pytest.approx([0.4, 0.2])
-        three = diversity(first_documents(SCORES, VALID, 4), self.documents)
-        assert three[0].tolist() == pytest.approx([(0.4 + 0.2 + 1) / 3] * 2)
-
-    def test_one_document_has_no_pair(self) -> None:
-        assert diversity(first_documents(SCORES, VALID, 1), self.documents).tolist() == [[0, 0]]
-        alone = torch.tensor([[True, False, False, False]])
-        assert diversity(first_documents(SCORES, alone, 3), self.documents)[0, 0] == 0
-
-
-class TestFairness:
-    def test_by_hand(self) -> None:
-        top = first_documents(SCORES, VALID, 3)
-        found = fairness(top, torch.tensor([[-1.0, 1, 1, 0]]))
-        total = 1 + D2 + D3
-        expected = [1 - abs(1 - D2 - D3) / total, 1 - abs(D3 - 1 - D2) / total]
-        assert found[0].tolist() == pytest.approx(expected)
-
-    def test_the_extremes(self) -> None:
-        top = first_documents(SCORES, VALID, 1)
-        assert fairness(top, torch.tensor([[-1.0, 1, 1, 0]]))[0].tolist() == pytest.approx([0, 0], abs=1e-6)
-        assert fairness(top, torch.tensor([[1.0, 0, 0, 0]]))[0].tolist() == [1, 1]
-
-
-def test_freshness_by_hand() -> None:
-    top = first_documents(SCORES, VALID, 2)
-    found = freshness(top, torch.tensor([[1.0, 0.5, 0.0, 0.0]]))
-    assert found[0].tolist() == pytest.approx([(1 + D2 / 2) / (1 + D2), (D2 / 2) / (1 + D2)])
-
-
 POOLS = toy_pools(6, 8)
 
 
-def objectives(weights: dict[str, float], **given: Any) -> Objectives:
-    return Objectives(TrainConfig.model_validate({"objectives": weights, "ndcg_k": 5}), POOLS, **given)
+def test_first_documents_are_the_best_and_a_pool_may_hold_fewer() -> None:
+    top = first_documents(SCORES, VALID, 2)
+    assert top.places[0].T.tolist() == [[0, 1], [2, 1]]
+    assert bool(top.inside.all())
+    assert first_documents(SCORES, VALID, 10).inside[0].T.tolist() == [[True, True, True, False]] * 2
 
 
-def dates_of(pools: PoolSet, **years: int) -> dict[str, date]:
-    return {d: date(years.get(d, 2000), 1, 1) for pool in pools.document_ids for d in pool}
+def test_diversity_by_hand() -> None:
+    documents = torch.tensor([[[2.0, 0.0], [0.6, 0.8], [0.0, 1.0], [5.0, 5.0]]])
+    # Cosines: 0 and 1: 0.6, 1 and 2: 0.8, 0 and 2: 0.
+    assert diversity(first_documents(SCORES, VALID, 2), documents)[0].tolist() == pytest.approx([0.4, 0.2])
+    three = diversity(first_documents(SCORES, VALID, 4), documents)
+    assert three[0].tolist() == pytest.approx([(0.4 + 0.2 + 1) / 3] * 2)
+    alone = torch.tensor([[True, False, False, False]])  # one document has no pair
+    assert diversity(first_documents(SCORES, alone, 3), documents)[0, 0] == 0
 
 
-class TestObjectives:
-    scores = torch.randn(6, 8, 3, generator=torch.Generator().manual_seed(0)).masked_fill(
-        ~POOLS.valid.unsqueeze(2), -torch.inf
+def test_fairness_by_hand() -> None:
+    groups, total = torch.tensor([[-1.0, 1, 1, 0]]), 1 + D2 + D3
+    expected = [1 - abs(1 - D2 - D3) / total, 1 - abs(D3 - 1 - D2) / total]
+    assert fairness(first_documents(SCORES, VALID, 3), groups)[0].tolist() == pytest.approx(expected)
+    first = first_documents(SCORES, VALID, 1)
+    assert fairness(first, groups)[0].tolist() == pytest.approx([0, 0], abs=1e-6)
+    assert fairness(first, torch.tensor([[1.0, 0, 0, 0]]))[0].tolist() == [1, 1]
+
+
+def test_the_groups_of_fairness_are_the_halves_of_the_first_stage() -> None:
+    batch = POOLS.batch([1])  # 8 documents, none padded
+    given = Objectives(TrainConfig.model_validate({"objectives": {"fairness": 1.0}, "ndcg_k": 5}), POOLS)
+    found = given.means(batch, [(slice(0, 1), -batch.ranks.float().unsqueeze(2))])["fairness"]
+    upper, lower = sum(1 / math.log2(1 + rank) for rank in range(1, 5)), 1 / math.log2(6)
+    assert float(found) == pytest.approx(1 - (upper - lower) / (upper + lower))
+
+
+def test_freshness_by_hand() -> None:
+    found = freshness(first_documents(SCORES, VALID, 2), torch.tensor([[1.0, 0.5, 0.0, 0.0]]))
+    assert found[0].tolist() == pytest.approx([(1 + D2 / 2) / (1 + D2), (D2 / 2) / (1 + D2)])
+
+
+def test_the_mean_of_all_does_not_depend_on_blocks() -> None:
+    scores = torch.randn(6, 8, 3, generator=torch.Generator().manual_seed(0))
+    scores = scores.masked_fill(~POOLS.valid.unsqueeze(2), -torch.inf)
+    weights = {"relevance": 1.0, "diversity": 0.5, "fairness": 0.25, "freshness": 2.0}
+    dated = replace(POOLS, recency=torch.rand(POOLS.rows.shape))
+    given = Objectives(TrainConfig.model_validate({"objectives": weights, "ndcg_k": 5}), dated)
+    batch = dated.batch(range(6))
+    whole = given.means(batch, [(slice(0, 6), scores)])
+    parts = given.means(batch, [(part, scores[part]) for part in (slice(0, 1), slice(1, 6))])
+    for name, value in whole.items():
+        torch.testing.assert_close(value, parts[name])
+    torch.testing.assert_close(given.total(whole), sum(whole[name] * weight for name, weight in weights.items()))
+
+
+def test_equal_rankings_are_tied_to_the_last_bit() -> None:
+    pools = toy_pools(1, 8, padded=False, relevant=8)
+    scores = torch.stack([torch.randperm(8, generator=torch.Generator().manual_seed(n)) for n in range(200)], dim=1)
+    found = Objectives(TrainConfig(ndcg_k=8), pools).means(
+        pools.batch([0]), [(slice(0, 1), scores.float().unsqueeze(0))]
     )
-
-    def test_the_mean_of_all_does_not_depend_on_blocks(self) -> None:
-        dates = dates_of(POOLS) | {d: date(2000 + n, 1, 1) for n, d in enumerate(POOLS.document_ids[1])}
-        given = objectives({"relevance": 1.0, "diversity": 0.5, "fairness": 0.25, "freshness": 2.0}, dates=dates)
-        batch = POOLS.batch(range(6))
-        whole = given.means(batch, [(slice(0, 6), self.scores)])
-        parts = given.means(batch, [(part, self.scores[part]) for part in (slice(0, 1), slice(1, 6))])
-        for name, value in whole.items():
-            torch.testing.assert_close(value, parts[name])
-        expected = sum(whole[name] * weight for name, weight in given.weights.items())
-        torch.testing.assert_close(given.total(whole), expected)
-
-    def test_relevance_is_the_evaluators(self) -> None:
-        weight = torch.randn(8, POOLS.queries.shape[1], generator=torch.Generator().manual_seed(1))
-        config, batch = TrainConfig(scoring="dot", ndcg_k=5), POOLS.batch(range(6))
-        scores = base_scores(weight, batch, "dot").unsqueeze(2)
-        value = objectives({"relevance": 1.0}).means(batch, [(slice(0, 6), scores)])["relevance"]
-        assert float(value) == pytest.approx(evaluate_head(weight, POOLS, config).aggregate["ndcg@5"], abs=1e-6)
-
-    def test_the_groups_of_fairness_are_the_halves_of_the_first_stage(self) -> None:
-        batch = POOLS.batch([1])  # 8 documents, none padded
-        first_stage = -batch.ranks.float().unsqueeze(2)
-        found = objectives({"fairness": 1.0}).means(batch, [(slice(0, 1), first_stage)])["fairness"]
-        upper = sum(1 / math.log2(1 + rank) for rank in range(1, 5))
-        lower = 1 / math.log2(6)
-        assert float(found) == pytest.approx(1 - (upper - lower) / (upper + lower))
-
-    def test_the_newest_document_is_fresh(self) -> None:
-        last = int(POOLS.valid[5].sum()) - 1
-        given = objectives({"freshness": 1.0}, dates=dates_of(POOLS, **{POOLS.document_ids[5][last]: 2020}))
-        scores = torch.zeros(1, 8, 1).masked_fill(~POOLS.valid[5:, :, None], -torch.inf)
-        scores[0, last] = 1
-        value = given.means(POOLS.batch([5]), [(slice(0, 1), scores)])["freshness"]
-        assert float(value) == pytest.approx(1 / sum(1 / math.log2(1 + rank) for rank in range(1, 6)))
-
-    def test_freshness_needs_dates(self) -> None:
-        with pytest.raises(UsageError, match="freshness"):
-            objectives({"freshness": 1.0})
-        with pytest.raises(DataError, match="'d000-008' has no date"):
-            objectives({"freshness": 1.0}, dates={"x": date(2000, 1, 1)})
-
-    def test_equal_rankings_are_tied_to_the_last_bit(self) -> None:
-        pools = toy_pools(1, 8, padded=False, relevant=8)
-        scores = torch.stack([torch.randperm(8, generator=torch.Generator().manual_seed(n)) for n in range(200)], dim=1)
-        given = Objectives(TrainConfig(ndcg_k=8), pools)
-        found = given.means(pools.batch([0]), [(slice(0, 1), scores.float().unsqueeze(0))])
-        assert set(found["relevance"].tolist()) == {1.0}
+    assert set(found["relevance"].tolist()) == {1.0}
 
 
-class TestParetoFront:
-    def test_by_hand(self) -> None:
-        points = [(0.9, 0.1), (0.5, 0.5), (0.4, 0.5), (0.1, 0.9), (0.5, 0.4), (0.05, 0.05)]
-        assert pareto_front(points) == [0, 1, 3]
+def test_the_front_by_hand() -> None:
+    assert pareto_front([(0.9, 0.1), (0.5, 0.5), (0.4, 0.5), (0.1, 0.9), (0.5, 0.4), (0.05, 0.05)]) == [0, 1, 3]
+    assert pareto_front([(1.0, 2.0), (1.0, 2.0), (0.0, 2.0)]) == [0, 1], "equal points stay together"
+    assert pareto_front([(0.3,), (0.7,), (0.5,)]) == [1]
 
-    def test_equal_points_stay_together(self) -> None:
-        assert pareto_front([(1.0, 2.0), (1.0, 2.0), (0.0, 2.0)]) == [0, 1]
 
-    def test_one_objective_leaves_the_best(self) -> None:
-        assert pareto_front([(0.3,), (0.7,), (0.5,)]) == [1]
+def give_dates(folder: Path, dates: Mapping[str, object]) -> None:
+    corpus = folder / "corpus.jsonl"
+    records = [json.loads(line) for line in corpus.read_text(encoding="utf-8").splitlines()]
+    for record in records:
+        record["metadata"] = {"date": dates.get(record["_id"], "")}
+    corpus.write_text("".join(f"{json.dumps(record)}\n" for record in records), encoding="utf-8")
+
+
+def of_documents(*ids: str) -> PoolSet:
+    return replace(POOLS, document_ids=[[*ids]], rows=torch.zeros(1, len(ids)), valid=torch.ones(1, len(ids)) > 0)
+
+
+def test_years_months_and_times_are_dates(tmp_path: Path) -> None:
+    folder = topics_folder(tmp_path / "c")
+    dates = {"d000": "2020-01-11", "d001": "2020-01-06T10:00:00Z", "d002": "2020-01", "d003": 2020}
+    give_dates(folder, dates)
+    pools = of_documents("d000", "d001", "d002", "d003")
+    assert recency_of(pools, f"path:{folder}").tolist() == [[1.0, 0.5, 0.0, 0.0]]
+    corpus = folder / "corpus.jsonl"
+    (folder / "corpus.jsonl.gz").write_bytes(gzip.compress(corpus.read_bytes()))
+    corpus.unlink()
+    assert recency_of(pools, f"path:{folder}").tolist() == [[1.0, 0.5, 0.0, 0.0]]
+    with pytest.raises(DataError, match=r"freshness needs dates, and 1 documents of the pools have none \(d004\)"):
+        recency_of(of_documents("d000", "d004"), f"path:{folder}")
+
+
+@pytest.mark.parametrize("wrong", ["yesterday", "2020-13-01", "2020-02-30", "2020-5-1"])
+def test_what_is_no_date_is_named(tmp_path: Path, wrong: str) -> None:
+    folder = topics_folder(tmp_path / "c")
+    give_dates(folder, {"d002": wrong})
+    with pytest.raises(DataError, match=rf"corpus.jsonl:3: date '{wrong}' is no date"):
+        recency_of(of_documents("d000"), f"path:{folder}")
+
+
+@pytest.mark.usefixtures("tmp_cache")
+def test_freshness_trains_with_dates_and_other_dates_are_another_training(tmp_path: Path) -> None:
+    folder = topics_folder(tmp_path / "c")
+    objectives = {"relevance": 1.0, "freshness": 0.5}
+    config = toy_config(folder, tmp_path / "out", method="eggroll", objectives=objectives, num_steps=2)
+    data, ids = toy_data(config), [f"d{number:03d}" for number in range(60)]
+    trainers = []
+    for first in (2000, 2010):
+        give_dates(folder, {key: f"{first + number % 20}" for number, key in enumerate(ids)} | {"d000": "1999"})
+        trainers.append(HeadTrainer(config, data))
+    assert trainers[0].state.fingerprint != trainers[1].state.fingerprint
+    trainers[0].fit()
+    logged = [json.loads(line) for line in trainers[0].state.log_path.read_text(encoding="utf-8").splitlines()]
+    assert all(0 < line["freshness"] < 1 for line in logged)
