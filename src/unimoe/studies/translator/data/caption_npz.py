@@ -16,6 +16,7 @@ over the images, row numbers, or names. Names are compared by stem: ``Images/7.j
 
 from __future__ import annotations
 
+import csv
 import re
 from collections.abc import Sequence
 from pathlib import Path
@@ -178,7 +179,12 @@ def _caption_images(
                 f"{file.path}: lacks captions/label, which says which image each caption has; give captions.txt"
             )
         return labels, []
-    listed = _listed(captions_txt, file.path, len(caption_ids))
+    listed = [image_stem(name) for name, _ in read_captions(captions_txt)]
+    if len(listed) != len(caption_ids):
+        raise DataError(
+            f"{captions_txt}: {len(listed):,} captions, but {file.path} has {len(caption_ids):,}; "
+            "give the captions.txt that the embeddings were made from"
+        )
     wrong = [other is not None and one != other for one, other in zip(listed, labels or listed, strict=True)]
     contradictions = [key for key, is_wrong in zip(caption_ids, wrong, strict=True) if is_wrong]
     if 2 * sum(wrong) > len(listed):
@@ -208,19 +214,15 @@ def _labels(file: NpzFile, captions: int, stems: Sequence[str]) -> list[str | No
     return [stems[row] if 0 <= row < len(stems) else None for row in array.tolist()]
 
 
-def _listed(captions_txt: Path, path: Path, captions: int) -> list[str]:
-    """Return the image of every line of captions.txt as a stem."""
+def read_captions(path: Path) -> list[tuple[str, str]]:
+    """Return the image's name and the caption of every line of captions.txt; tabs may take the place of commas."""
     found = []
-    for number, line in text_lines(captions_txt):
-        name, separator, _ = line.partition("\t" if "\t" in line else ",")
-        if number == 1 and name.strip().lower() in {"image", "image_name"}:
+    for number, line in text_lines(path):
+        name, *texts = next(csv.reader([line], delimiter="\t" if "\t" in line else ","))
+        name = _NUMBERED.sub("", name.strip())
+        if number == 1 and name.lower() in {"image", "image_name"}:
             continue
-        if not name.strip() or not separator:
-            raise DataError(f"{captions_txt}:{number}: a line is image,caption; this one lacks a part")
-        found.append(image_stem(_NUMBERED.sub("", name.strip())))
-    if len(found) != captions:
-        raise DataError(
-            f"{captions_txt}: {len(found):,} captions, but {path} has {captions:,}; "
-            "give the captions.txt that the embeddings were made from"
-        )
+        if not name or not texts:
+            raise DataError(f"{path}:{number}: a line is image,caption; this one lacks a part")
+        found.append((name, ",".join(texts)))
     return found

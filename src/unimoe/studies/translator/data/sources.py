@@ -7,7 +7,6 @@ Flickr8k (Hodosh et al., 2013) is the folder ``flickr8k`` in the folder that ``U
 
 from __future__ import annotations
 
-import csv
 import os
 from collections import Counter
 from collections.abc import Mapping
@@ -20,7 +19,7 @@ from numpy.typing import NDArray
 from unimoe.core.console import Steps, stderr
 from unimoe.core.errors import DataError, UsageError, did_you_mean
 from unimoe.core.trec import text_lines
-from unimoe.studies.translator.data.caption_npz import NpzFile, check_dimensions, image_stem, load_pairs
+from unimoe.studies.translator.data.caption_npz import NpzFile, check_dimensions, image_stem, load_pairs, read_captions
 from unimoe.studies.translator.data.caption_pairs import CaptionPairs, build_pairs
 
 _NAMES = ("flickr8k", "generated", "generated-curved")
@@ -138,11 +137,9 @@ def _flickr8k_captions(folder: Path) -> dict[str, str]:
     wanted = {image_stem(line) for _, line in text_lines(folder / "Flickr_8k.testImages.txt")}
     texts: dict[str, str] = {}
     counts = Counter[str]()
-    for line, (name, *rest) in enumerate(csv.reader(text for _, text in text_lines(path)), start=1):
-        if not rest or not name:
-            raise DataError(f"{path}:{line}: a line is image,caption; this one lacks a part")
+    for name, text in read_captions(path):
         if image_stem(name) in wanted:
-            texts[f"{name}#{counts[name]}"] = ",".join(rest)
+            texts[f"{name}#{counts[name]}"] = text
             counts[name] += 1
     if not texts:
         raise DataError(f"{path}: no caption of an image of the test split; check the folder")
