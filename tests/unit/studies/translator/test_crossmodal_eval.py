@@ -73,6 +73,8 @@ def test_vectors_of_any_length_have_ranks() -> None:
     scores = captions.astype(np.float64) @ images.T.astype(np.float64)
     expected = 1 + (scores > np.diag(scores)[:, None]).sum(1)
     assert image_ranks(captions, images, np.arange(30)).tolist() == expected.tolist()
+    ties = np.array([[3], [2], [2], [1]], dtype=np.float32)  # without ids the later row goes first
+    assert image_ranks(np.ones((4, 1), dtype=np.float32), ties, np.arange(4)).tolist() == [1, 3, 2, 4]
 
 
 def test_metrics_by_hand() -> None:

@@ -13,7 +13,6 @@ import torch
 from pydantic import ValidationError
 from support.translators import small_config, small_split
 
-from unimoe.config.files import load_config
 from unimoe.core.errors import DataError
 from unimoe.results.logs import read_logs
 from unimoe.studies.translator.config import (
@@ -194,17 +193,6 @@ def test_another_config_in_the_folder_is_refused(tmp_path: Path) -> None:
     trainer(tmp_path, epochs=1).fit()
     with pytest.raises(DataError, match="of another training"):
         trainer(tmp_path, epochs=2).fit()
-
-
-def test_the_shipped_config_has_the_originals_values() -> None:
-    config = load_config(TranslatorConfig, Path("translator"))
-    bank = config.loss.bank
-    assert (config.epochs, config.learning_rate, config.weight_decay, config.validation) == (25, 2e-4, 1e-4, 0.1)
-    assert (config.sampler.batch, config.sampler.images, config.sampler.captions) == (512, 256, 2)
-    assert (bank.kind, bank.queue, bank.warmup_epochs, bank.hardest) == ("queue", 65_536, 2, 64)
-    assert bank.recent == [16_000, 32_000, 65_536]
-    assert (config.loss.agreement, config.loss.moment, config.loss.debiased.prior) == (0.05, 0.02, 0.01)
-    assert (config.geometry.lr_scale, config.geometry.unfreeze_epoch) == (0.05, 3)
 
 
 @pytest.mark.parametrize(
