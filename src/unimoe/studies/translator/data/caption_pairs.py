@@ -121,9 +121,9 @@ def build_pairs(
     return CaptionPairs(
         # Embeddings can take gigabytes: they are copied only where rows are dropped.
         captions=captions if len(kept) == len(captions) else captions[kept],
-        caption_ids=[caption_ids[row] for row in kept],
+        caption_ids=[caption_ids[row] for row in kept.tolist()],
         images=images if len(described) == len(images) else images[described],
-        image_ids=[image_ids[row] for row in described],
+        image_ids=[image_ids[row] for row in described.tolist()],
         image_of=image_of,
         notes=tuple(f"{len(ids):,} {what}, left out ({first_few(ids)})" for what, ids in dropped.items() if ids),
     )
