@@ -24,7 +24,6 @@ from unimoe.studies.common.table import study_table
 from unimoe.studies.heads.config import TrainConfig, forward_passes
 from unimoe.studies.heads.data import HeadData
 from unimoe.studies.heads.family import HeadFamily, known_queries, mean_diversity, overlap_table
-from unimoe.studies.heads.jobs import heat_map
 from unimoe.studies.heads.memory import step_peak_bytes
 from unimoe.studies.heads.model import evaluate_head
 from unimoe.studies.heads.pools import Batch
@@ -223,16 +222,6 @@ def test_diversity_by_hand(data: HeadData, base: TrainConfig) -> None:
         cosines = (documents[order] @ documents[order].T)[torch.triu(torch.ones(10, 10), 1) > 0]
         values.append(float(1 - cosines.mean()))
     assert mean_diversity(weight, dev, base) == pytest.approx(np.mean(values), abs=1e-5)
-
-
-def test_the_map_of_a_grid_has_a_panel_per_size_and_population() -> None:
-    scores: dict[tuple[float, ...], float] = {
-        (s, p, r, n): s * p * r * n for s in (8, 16) for p in (4, 8) for r in (0.1, 0.2) for n in (0.1, 0.3)
-    }
-    panels = heat_map(scores, "x").axes
-    assert [axes.get_title(loc="left") for axes in panels[:4]] == [
-        f"head {size}, population {population}" for size in (8, 16) for population in (4, 8)
-    ]
 
 
 def test_seeds_pair_where_methods_share_first_weights_and_the_order_of_queries(

@@ -112,16 +112,6 @@ def test_stochastic_rounding_goes_to_a_neighbour() -> None:
     assert found == {(a, b, c) for a in (2.0, 3.0) for b in (-4.0, -6.0) for c in (0.0, 0.5)}
 
 
-def test_small_steps_arrive_where_rounding_to_the_nearest_undoes_them() -> None:
-    start = dequantize(quantize(normal(32, 64, seed=5)))
-    nearest, random = start, start
-    for step in range(100):
-        nearest = dequantize(quantize(nearest + 0.002))
-        random = dequantize(quantize(random + 0.002, uniform(start, step)))
-    assert torch.equal(nearest, start)
-    assert float((random - start).mean()) == pytest.approx(0.2, abs=0.02)
-
-
 POOLS = toy_pools(32, 16, noise=1.0)
 BATCH = POOLS.batch(range(32))
 

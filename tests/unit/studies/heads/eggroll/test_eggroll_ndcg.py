@@ -43,10 +43,3 @@ def test_neighbouring_floats_are_no_tie() -> None:
     double = torch.tensor([1.0, 1.0 + 2**-40], dtype=torch.float64).view(1, 2, 1)
     for scores in (single, double):
         assert float(PoolMetric(torch.tensor([[0.0, 1.0]]), torch.ones(1), 1)(scores)) == 1
-
-
-def test_neither_padding_nor_a_query_without_relevant_documents_counts() -> None:
-    grades = torch.tensor([[0.0, 0, 1, 0], [0, 0, 1, 0], [0, 0, 0, 0]])
-    scores = torch.tensor([[0.5, -torch.inf, 0.4, -torch.inf], [0.5, 9, 0.4, 9], [1, 2, 3, 4]]).unsqueeze(2)
-    found = PoolMetric(grades, torch.tensor([1.0, 1, 0]), 10)(scores)
-    assert found[:, 0].tolist() == pytest.approx([1 / log2(3), 1 / log2(5), 0])
