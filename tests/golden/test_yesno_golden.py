@@ -113,6 +113,18 @@ def test_a_document_of_ten_thousand_tokens_whole() -> None:
 
 
 WINDOW = {"use_sliding_window": True, "sliding_window": 32, "layer_types": ["full_attention", "sliding_attention"]}
+LATENT = {
+    "q_lora_rank": 16,
+    "kv_lora_rank": 16,
+    "qk_rope_head_dim": 8,
+    "qk_nope_head_dim": 8,
+    "v_head_dim": 12,
+    "n_routed_experts": 2,
+    "num_experts_per_tok": 1,
+    "n_group": 1,
+    "topk_group": 1,
+    "num_key_value_heads": 4,
+}
 SINKS = {"layer_types": ["full_attention"] * 2, "num_local_experts": 2, "num_experts_per_tok": 1}
 
 
@@ -144,6 +156,7 @@ class TestOwnWays:
             ("gemma3_text", {**WINDOW, "head_dim": 16}),
             ("gpt_oss", {**SINKS, "head_dim": 16}),
             ("doge", {"head_dim": 16}),
+            ("deepseek_v3", LATENT),  # values narrower than keys
             ("gemma2", {"final_logit_softcapping": 1.0, "query_pre_attn_scalar": 16, "head_dim": 16}),
             ("granite", {"logits_scaling": 8.0}),
             ("cohere", {"logit_scale": 0.0625, "eos_token_id": 2}),

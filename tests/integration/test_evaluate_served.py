@@ -13,13 +13,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.model_server import ModelServer, serve, sigmoid
+from support.model_server import ModelServer, serve
 from support.reranking import invented, write_invented
 from support.scripts import Done, assert_refused, call_script, call_unimoe, successful
 from support.tiny_models import save_tiny_model
 
 import unimoe
-from unimoe.evaluation.reranking.rerankers import PairModelReranker
 from unimoe.models.served.probe import PROBE_PAIRS, PROBE_TEXTS
 
 pytestmark = [pytest.mark.usefixtures("one_thread")]
@@ -63,25 +62,6 @@ def run_of(folder: Path, name: str) -> dict[tuple[str, str], float]:
     return {(line.split()[0], line.split()[2]): float(line.split()[4]) for line in lines}
 
 
-@pytest.mark.parametrize("api", ["vllm", "cohere"])
-def test_a_result_has_the_scores_of_the_model_and_says_who_was_asked(
-    api: str, server: ModelServer, folder: Path
-) -> None:
-    done = successful(evaluate(server, folder, api, "--set", "served.revision=v7"))
-    found, run = result(folder, f"tiny.{api}"), run_of(folder, f"tiny.{api}")
-    assert len(run) == 50
-    local = PairModelReranker(server.model)
-    pairs = [(COLLECTION.queries[query], COLLECTION.corpus[document].full_text) for query, document in run]
-    margins = local.score(local.prepare(pairs))
-    assert list(run.values()) == pytest.approx([sigmoid(m) if api == "cohere" else m for m in margins], abs=1e-5)
-    host = server.base(api).removeprefix("http://")
-    assert found["identity"]["base_model"].startswith(f"served:{api}:{host}:org/tiny:v7@")
-    assert found["provenance"]["usage"]["requests"] == (9 if api == "vllm" else 10)
-    assert found["provenance"]["device"] == "a server"
-    assert "requests" in done.stderr
-    assert not (folder / "outputs" / f"tiny.{api}" / "seed_none" / "shards").exists()
-
-
 def test_an_embedder_is_evaluated_on_embedding(server: ModelServer, folder: Path) -> None:
     successful(evaluate(server, folder, "openai"))
     found = result(folder, "tiny.openai", "embedding")
@@ -115,14 +95,6 @@ def test_a_killed_run_asks_again_for_what_was_in_flight_alone(server: ModelServe
     assert 0 <= asked_twice <= 2 * 2
     assert before - PROBES >= 20
     assert result(folder, "tiny.tei")["provenance"]["usage"]["requests"] == 25
-
-
-def test_a_plan_counts_requests_and_price_and_asks_about_the_probe_alone(server: ModelServer, folder: Path) -> None:
-    done = successful(evaluate(server, folder, "cohere", "--plan", "--set", "served.price_per_thousand_searches=2"))
-    assert done.stdout.splitlines()[-1].startswith("total: 10 requests, about ")
-    assert done.stdout.splitlines()[-1].endswith(" tokens, price about 0.02")
-    assert server.pairs == PROBES
-    assert not (folder / "outputs").exists()
 
 
 @pytest.mark.parametrize(

@@ -14,9 +14,8 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import Annotated, Any, Literal
+from typing import Any, Literal
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
 from support.tiny_models import tiny_base
 
 from unimoe.config import PromptConfig
@@ -28,103 +27,31 @@ MAX_LENGTH = 256
 
 Fault = Literal[
     "429", "429 for long", "500", "401", "cut connection", "cut JSON", "nothing", "null", "text", "too few", "too many",
-    "twice", "beyond", "no index", "NaN", "word", "no rows", "huge", "echoes the key", "redirect",
-    "tells the key", "drips headers", "drips its body", "too long",
+    "twice", "beyond", "no index", "NaN", "word", "no rows", "huge", "echoes the key", "redirect", "tells the key",
+    "drips headers", "drips its body", "too long",
 ]  # fmt: skip
 
+_RANKING = {"model": str, "query": str, "documents": list}
+_VLLM = {"truncate_prompt_tokens": int, "use_activation": False}
+_TEI = {"truncate": True, "truncation_direction": "Right"}
+FIELDS: dict[str, dict[str, Any]] = {
+    "/vllm/generative_scoring": {
+        "model": str, "query": list, "items": list, "label_token_ids": list, "apply_softmax": True,
+        "item_first": False, "add_special_tokens": False,
+    },
+    "/vllm/v1/score": {"model": str, "text_1": str, "text_2": list, **_VLLM},
+    "/vllm/v1/rerank": {**_RANKING, "top_n": int, **_VLLM},
+    "/tei/rerank": {"query": str, "texts": list, "raw_scores": True, "return_text": False, **_TEI},
+    "/tei/embed": {"inputs": list, "normalize": True, **_TEI},
+    "/cohere/v2/rerank": {**_RANKING, "top_n": int},
+    "/jina/v1/rerank": {**_RANKING, "top_n": int, "return_documents": False},
+    "/openai/v1/embeddings": {"model": str, "input": list, "encoding_format": "float"},
+    "/mteb/v1/rerank": _RANKING,  # what mteb's wrapper sends
+}  # fmt: skip
+"""Of a request to each path, the fields with their type, or the one value that they may have."""
 
-def _not_blank(text: str) -> str:
-    if not text.strip():
-        raise ValueError("the input is empty")
-    return text
+LARGEST = {"/tei/rerank": 32, "/tei/embed": 32, "/cohere/v2/rerank": 1000, "/openai/v1/embeddings": 2048}
 
-
-Documents = Annotated[list[str], Field(min_length=1)]
-Inputs = Annotated[list[Annotated[str, AfterValidator(_not_blank)]], Field(min_length=1, max_length=2048)]
-
-
-class _Request(BaseModel):
-    model_config = ConfigDict(extra="forbid", strict=True)
-
-
-class Generative(_Request):
-    model: str
-    query: list[int]
-    items: list[list[int]] = Field(min_length=1)
-    label_token_ids: list[int]
-    apply_softmax: Literal[True]
-    item_first: Literal[False]
-    add_special_tokens: Literal[False]
-
-
-class _VllmOptions(_Request):
-    truncate_prompt_tokens: int = Field(ge=-1)
-    use_activation: Literal[False]
-
-
-class VllmScore(_VllmOptions):
-    model: str
-    text_1: str
-    text_2: Documents
-
-
-class MtebRerank(_Request):
-    """What mteb's wrapper sends."""
-
-    model: str
-    query: str
-    documents: Documents
-
-
-class VllmRerank(_VllmOptions, MtebRerank):
-    top_n: int
-
-
-class JinaRerank(MtebRerank):
-    top_n: int
-    return_documents: Literal[False]
-
-
-class CohereRerank(MtebRerank):
-    documents: list[str] = Field(min_length=1, max_length=1000)
-    top_n: int
-    max_tokens_per_doc: int | None = None
-
-
-class _TeiOptions(_Request):
-    truncate: Literal[True]
-    truncation_direction: Literal["Right"]
-
-
-class TeiRerank(_TeiOptions):
-    query: str
-    texts: list[str] = Field(min_length=1, max_length=32)
-    raw_scores: Literal[True]
-    return_text: Literal[False]
-
-
-class TeiEmbed(_TeiOptions):
-    inputs: Annotated[Inputs, Field(max_length=32)]
-    normalize: Literal[True]
-
-
-class OpenaiEmbed(_Request):
-    model: str
-    input: Inputs
-    encoding_format: Literal["float"]
-
-
-KINDS: dict[str, type[_Request]] = {
-    "/vllm/generative_scoring": Generative,
-    "/vllm/v1/score": VllmScore,
-    "/vllm/v1/rerank": VllmRerank,
-    "/tei/rerank": TeiRerank,
-    "/tei/embed": TeiEmbed,
-    "/cohere/v2/rerank": CohereRerank,
-    "/jina/v1/rerank": JinaRerank,
-    "/openai/v1/embeddings": OpenaiEmbed,
-    "/mteb/v1/rerank": MtebRerank,
-}
 BASES = {
     "vllm": "/vllm/v1",
     "vllm-score": "/vllm/v1",
@@ -136,6 +63,21 @@ BASES = {
     "openai": "/openai/v1",
 }
 """The address of each API below the server's."""
+
+
+def refuse_wrong(path: str, body: dict[str, Any]) -> None:
+    """Raise a ``ValueError`` about a request that the API of a path would refuse."""
+    fields, items = FIELDS[path], _items(body)
+    given = {name: value for name, value in body.items() if (path, name) != ("/cohere/v2/rerank", "max_tokens_per_doc")}
+    if given.keys() != fields.keys():
+        raise ValueError(f"the fields are {sorted(fields)}, not {sorted(body)}")
+    for name, wanted in fields.items():
+        if not (type(body[name]) is wanted if isinstance(wanted, type) else body[name] == wanted):
+            raise ValueError(f"{name} is {body[name]!r}")
+    if not 0 < len(items) <= LARGEST.get(path, len(items)):
+        raise ValueError(f"{len(items)} items in a request")
+    if path in {"/tei/embed", "/openai/v1/embeddings"} and not all(text.strip() for text in items):
+        raise ValueError("the input is empty")
 
 
 @dataclass
@@ -177,40 +119,32 @@ class ModelServer:
         """Let another model answer under the same name."""
         self.model = _model(seed)
 
-    def answer(self, path: str, request: Any) -> Any:
+    def answer(self, path: str, body: dict[str, Any]) -> Any:
         """The right answer to a request."""
-        usage = {"total_tokens": sum(map(len, _items(request.model_dump()))), "prompt_tokens": 1}
-        match request:
-            case Generative() | VllmScore():
-                if isinstance(request, Generative):
-                    scores = self._generative(request)
-                else:
-                    scores = self._margins(request.text_1, request.text_2)
-                rows = [{"index": i, "object": "score", "score": score} for i, score in enumerate(scores)]
-                return {"id": "x", "object": "list", "model": request.model, "data": rows, "usage": usage}
-            case TeiRerank():
-                return _sorted(self._margins(request.query, request.texts), "score")
-            case TeiEmbed():
-                return self._vectors(request.inputs)
-            case OpenaiEmbed():
-                rows = [{"object": "embedding", "index": i, "embedding": row}
-                        for i, row in enumerate(self._vectors(request.input))]  # fmt: skip
-                return {"object": "list", "model": request.model, "data": rows[::-1], "usage": usage}
-            case CohereRerank():
-                scores = [sigmoid(margin) for margin in self._margins(request.query, request.documents)]
-                billed = {"billed_units": {"search_units": math.ceil(len(scores) / 100)}}
-                return {"id": "x", "results": _sorted(scores, "relevance_score"), "meta": billed}
-            case MtebRerank():  # vLLM's and Jina's too
-                scores = self._margins(request.query, request.documents)
-                return {"model": request.model, "results": _sorted(scores, "relevance_score"), "usage": usage}
-        raise AssertionError(path)
-
-    def _generative(self, request: Generative) -> list[float]:
-        if tuple(request.label_token_ids) != yes_no_ids(self.model.tokenizer):
-            raise ValueError("label_token_ids are not those of yes and no")
-        with self.lock:
-            margins = self.model.rerank_ids([request.query + item for item in request.items])
-        return [sigmoid(float(margin)) for margin in margins]
+        items = _items(body)
+        usage = {"total_tokens": sum(map(len, items)), "prompt_tokens": 1}
+        if path == "/tei/embed":
+            return self._vectors(items)
+        if path == "/openai/v1/embeddings":
+            rows = [{"object": "embedding", "index": i, "embedding": v} for i, v in enumerate(self._vectors(items))]
+            return {"object": "list", "model": body["model"], "data": rows[::-1], "usage": usage}
+        if path == "/vllm/generative_scoring":
+            if tuple(body["label_token_ids"]) != yes_no_ids(self.model.tokenizer):
+                raise ValueError("label_token_ids are not those of yes and no")
+            with self.lock:
+                margins = self.model.rerank_ids([body["query"] + item for item in items])
+            scores = [sigmoid(float(margin)) for margin in margins]
+        else:
+            scores = self._margins(body["text_1"] if path == "/vllm/v1/score" else body["query"], items)
+        if path == "/tei/rerank":
+            return _sorted(scores, "score")
+        if path in {"/vllm/generative_scoring", "/vllm/v1/score"}:
+            rows = [{"index": i, "object": "score", "score": score} for i, score in enumerate(scores)]
+            return {"id": "x", "object": "list", "model": body["model"], "data": rows, "usage": usage}
+        if path == "/cohere/v2/rerank":
+            billed = {"billed_units": {"search_units": math.ceil(len(scores) / 100)}}
+            return {"id": "x", "results": _sorted(list(map(sigmoid, scores)), "relevance_score"), "meta": billed}
+        return {"model": body["model"], "results": _sorted(scores, "relevance_score"), "usage": usage}
 
     def _margins(self, query: str, documents: Sequence[str]) -> list[float]:
         with self.lock:
@@ -294,13 +228,13 @@ class _Handler(BaseHTTPRequestHandler):
                 return self._send(307, "", {"Location": f"http://localhost:9{self.path}"})
             case "drips headers" | "drips its body":
                 return self._drip(headers=fault == "drips headers")
-        kind = KINDS.get(self.path)
-        if kind is None:
+        if self.path not in FIELDS:
             return self._send(404, json.dumps({"detail": "Not Found"}))
         try:
-            request = kind.model_validate_json(text)
+            request = json.loads(text)
+            refuse_wrong(self.path, request)
             answer = shown.answer(self.path, request)
-        except (ValidationError, ValueError) as error:
+        except ValueError as error:
             return self._send(422, json.dumps({"error": {"message": str(error)}}))
         body = json.dumps(spoilt(answer, fault))
         if fault == "cut connection":
@@ -309,7 +243,7 @@ class _Handler(BaseHTTPRequestHandler):
             body = {"cut JSON": body[: len(body) // 2], "nothing": "", "text": "<html>busy</html>"}[str(fault)]
         if fault is None:
             with shown.lock:
-                shown.asked.append((self.path, json.loads(text)))
+                shown.asked.append((self.path, request))
         return self._send(200, body, {"Content-Type": "text/html"} if fault == "text" else {})
 
     def _drip(self, headers: bool) -> None:

@@ -134,7 +134,7 @@ class TestIdentity:
 
 
 class TestPadding:
-    @pytest.mark.parametrize("kind", ["bert", "xlm-roberta", "roberta", "electra", "mpnet", "modernbert", "decoder"])
+    @pytest.mark.parametrize("kind", ["xlm-roberta", "roberta", "electra", "decoder"])
     def test_changes_nothing(self, tmp_path: Path, kind: str) -> None:
         folder = tmp_path / kind
         encoder = load(save_tiny_decoder(folder) if kind == "decoder" else save_tiny_encoder(folder, kind))

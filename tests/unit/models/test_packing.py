@@ -23,7 +23,6 @@ from unimoe.models.tree_attention import (
     UnsupportedAttentionError,
     last_tokens_only,
     pack,
-    rounds_rows,
     run_tree,
     supports_trees,
     tree_attention,
@@ -112,12 +111,6 @@ def test_it_is_attention_under_the_mask_of_the_tree(tree: TokenTree, heads: int,
     torch.testing.assert_close(found.float(), expected, rtol=0.05, atol=0.05)
 
 
-def test_rows_are_filled_for_onednn_alone() -> None:
-    assert rounds_rows(CPU, torch.bfloat16)
-    assert not rounds_rows(CPU, torch.float32)
-    assert not rounds_rows(torch.device("cuda"), torch.bfloat16)
-
-
 @pytest.mark.parametrize(
     "options",
     [
@@ -166,18 +159,6 @@ class TestLastLayer:
         direction = torch.randn_like(expected)
         gradients = [torch.autograd.grad((states * direction).sum(), weights) for states in (found, expected)]
         torch.testing.assert_close(*gradients)
-
-    def test_queries_and_feed_forward_of_last_tokens_only_are_computed(self, kind: ModelKind) -> None:
-        decoder = tiny_base(kind).model.model
-        rows: dict[str, int] = {}
-        for name in ("q_proj", "k_proj", "v_proj", "o_proj"):
-            projection = getattr(decoder.layers[-1].self_attn, name)
-            projection.register_forward_hook(lambda _, inputs, found, name=name: rows.update({name: found.shape[1]}))
-        decoder.layers[-1].mlp.register_forward_hook(lambda _, inputs, found: rows.update(mlp=found.shape[1]))
-        tree = pack(build_tree(SEQUENCES), CPU, torch.float32)
-        run_tree(last_tokens_only(decoder)[0], tree)
-        tokens, few = tree.ids.shape[1], len(SEQUENCES)
-        assert rows == {"q_proj": few, "k_proj": tokens, "v_proj": tokens, "o_proj": few, "mlp": few}
 
 
 @pytest.mark.parametrize("kind", ["granite", "gemma2"])
@@ -294,16 +275,3 @@ CAPPED = {"head_dim": 16, "attn_logit_softcapping": 50.0}
 )
 def test_families_of_plain_full_attention_are_packed(kind: str, settings: dict[str, Any], trees: bool) -> None:
     assert supports_trees(tiny_model(kind, **settings)) == trees
-
-
-def test_values_narrower_than_keys() -> None:
-    latent = {"q_lora_rank": 16, "kv_lora_rank": 16, "qk_rope_head_dim": 8, "qk_nope_head_dim": 8, "v_head_dim": 12}
-    experts = {"n_routed_experts": 2, "num_experts_per_tok": 1, "n_group": 1, "topk_group": 1}
-    model = tiny_model("deepseek_v3", num_key_value_heads=4, **latent, **experts)
-    assert supports_trees(model)
-    sequences = [[*range(1, 20), 30], [*range(1, 20), 31, 32]]
-    with torch.inference_mode():
-        ((batch, states),) = BatchedDecoder(model).states(sequences, None, None)
-        for index, state in zip(batch, states, strict=True):
-            alone = model.model(input_ids=torch.tensor([sequences[index]])).last_hidden_state[0, -1]
-            torch.testing.assert_close(state, alone, rtol=1e-4, atol=1e-4)

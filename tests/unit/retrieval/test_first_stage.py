@@ -48,16 +48,6 @@ def find(setting: str, depth: int = 10, collection: Collection = TOY, *, exclude
     return stage(setting, depth, exclude_self=exclude_self).candidates(collection, collection)
 
 
-def refusal(path: Path, run: dict[str, dict[str, float]], depth: int = 10, collection: Collection = TOY) -> str:
-    """Why a run file is refused, without the file's name."""
-    write_run(path, run, "x")
-    with pytest.raises(DataError) as caught:
-        find(f"run:{path}", depth, collection)
-    name, _, message = str(caught.value).partition(": ")
-    assert name == str(path)
-    return message
-
-
 class TestSetting:
     @pytest.mark.parametrize(
         ("setting", "close"),
@@ -123,27 +113,38 @@ class TestRunFile:
         }
 
 
+TIED = {"a": 1.0, "b": 1.0 + 1e-9, "c": 1.0}  # equal in float32
+REMEDY = "give a run of this collection and split, over all its queries"
+
+
 class TestRefusedRunFile:
-    def test_an_unknown_document(self, file: Path) -> None:
-        run = {**FOUND, "q2": {"d": 1.0, "D": 0.5}}
-        assert refusal(file, run) == (
-            "candidate 'D' of query 'q2' is no document of toy; give a run made on this corpus"
-        )
-
-    def test_a_judged_query_without_candidates(self, file: Path) -> None:
-        assert refusal(file, {key: FOUND[key] for key in ("q1", "q2")}) == (
-            "no candidates for query 'q3', judged in toy, split test; "
-            "give a run of this collection and split, over all its queries"
-        )
-        assert refusal(file, {"q2": FOUND["q2"]}).startswith("no candidates for query 'q1' nor for 1 more, judged in")
-
-    def test_a_cut_through_equal_scores(self, file: Path) -> None:
-        tied = {**FOUND, "q1": {"a": 1.0, "b": 1.0 + 1e-9, "c": 1.0}}  # equal in float32
-        assert refusal(file, tied, depth=2) == (
-            "the 3 candidates of query 'q1' all have one score, so a depth of 2 would choose them by id; "
-            "ask for a depth of at least 3, or give a ranked run"
-        )
-        assert len(find(f"run:{file}", 3).run["q1"]) == 3
+    @pytest.mark.parametrize(
+        ("run", "words"),
+        [
+            (
+                {**FOUND, "q2": {"d": 1.0, "D": 0.5}},
+                "candidate 'D' of query 'q2' is no document of toy; give a run made on this corpus",
+            ),
+            (
+                {key: FOUND[key] for key in ("q1", "q2")},
+                f"no candidates for query 'q3', judged in toy, split test; {REMEDY}",
+            ),
+            (
+                {"q2": FOUND["q2"]},
+                f"no candidates for query 'q1' nor for 1 more, judged in toy, split test; {REMEDY}",
+            ),
+            (
+                {**FOUND, "q1": TIED},
+                "the 3 candidates of query 'q1' all have one score, so a depth of 2 would choose them by id; "
+                "ask for a depth of at least 3, or give a ranked run",
+            ),
+        ],
+    )
+    def test_one_line_says_what_is_wrong(self, file: Path, run: dict[str, dict[str, float]], words: str) -> None:
+        write_run(file, run, "x")
+        with pytest.raises(DataError) as caught:
+            find(f"run:{file}", 2)
+        assert str(caught.value) == f"{file}: {words}"
 
     def test_a_file_that_is_not_there(self, tmp_path: Path) -> None:
         setting = f"run:{tmp_path}/{{dataset}}.trec"
