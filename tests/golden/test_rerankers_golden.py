@@ -21,18 +21,15 @@ from support.tiny_rerankers import (
     save_tiny_score_head,
     save_tiny_t5,
 )
-from support.yesno import assert_margins_equal
 
-from unimoe.config import ModelConfig, PromptConfig
+from unimoe.config import PromptConfig
 from unimoe.core.errors import DataError
 from unimoe.evaluation.reranking.rerankers import CrossEncoderReranker, PairModelReranker
-from unimoe.models.base import load_base
 from unimoe.models.model_files import model_identity
 from unimoe.models.pair_model import TokenReranker
 from unimoe.models.rerankers.cross_encoder import load_cross_encoder, refuse_no_cross_encoder
 from unimoe.models.rerankers.mono_t5 import load_mono_t5
 from unimoe.models.rerankers.score_head import load_score_head
-from unimoe.models.unimodel import UnimodelForExp1
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -213,24 +210,3 @@ class TestRankLLaMA:
         tokenizer = AutoTokenizer.from_pretrained(settings.base_model_name_or_path)
         ours = PairModelReranker(self.load(folder))
         assert ours.score(ours.prepare(PAIRS)) == pytest.approx(self.reference(merged, tokenizer), abs=1e-4)
-
-
-class TestYesNo:
-    """Any two words of a causal language model; the reference is its logits at the end of the same prompt."""
-
-    @pytest.mark.parametrize(
-        ("answers", "ids"), [(("no", "yes"), None), ((300, 301), (300, 301))], ids=["words", "token ids"]
-    )
-    def test_the_margin_is_the_difference_of_their_logits(
-        self, tmp_path: Path, answers: tuple[Any, Any], ids: tuple[int, int] | None
-    ) -> None:
-        base = load_base(ModelConfig(base=str(save_tiny_model(tmp_path, "qwen3"))), CPU, FLOAT)
-        model = UnimodelForExp1(base, PromptConfig(yes=answers[0], no=answers[1]), max_length=300)
-        first, second = ids or base.tokenizer.convert_tokens_to_ids(list(answers))
-        expected = []
-        for sequence in model.pair_ids(PAIRS):
-            with torch.inference_mode():
-                logits = base.model(input_ids=torch.tensor([sequence])).logits[0, -1]
-            expected.append(float(logits[first] - logits[second]))
-        assert np.ptp(expected) > 0.1
-        assert_margins_equal(model.rerank(PAIRS, output="margin"), np.array(expected, dtype=np.float32))

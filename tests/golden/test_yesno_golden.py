@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+from collections.abc import Sequence
 from dataclasses import replace
 from itertools import product
 from pathlib import Path
@@ -13,11 +14,13 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from numpy.typing import NDArray
 from support.tiny_models import ModelKind, save_tiny_model, tiny_base, tiny_model
-from support.yesno import Scores, adapt, assert_margins_equal, plain_scores
 
 from unimoe.config import ModelConfig, PromptConfig
+from unimoe.config.training import LoraConfig
 from unimoe.core.errors import UsageError
+from unimoe.models.adapter import adapter_parameters, add_lora
 from unimoe.models.base import BaseModel, load_base
 from unimoe.models.bundled import BUNDLED_ID
 from unimoe.models.prompts import yes_no_ids
@@ -50,6 +53,49 @@ PAIRS = [
     ("cat", "cat"),
     ("the old house", "rain fell " * 20),
 ]
+
+
+Scores = NDArray[np.float32]
+
+
+@torch.inference_mode()
+def plain_scores(
+    base: BaseModel, sequences: Sequence[list[int]], rows: int = 4, answers: tuple[Any, Any] = ("yes", "no")
+) -> tuple[Scores, Scores]:
+    """Gaps and P(yes): batches of ``rows`` padded on the left, all logits, log-softmax over no and yes.
+
+    Positions count from the first real token, as in generation: counted from the padding, rotations are rounded
+    otherwise, which alone moves gaps of a random model by 1.5e-4.
+    """
+    yes, no = yes_no_ids(base.tokenizer, *answers)
+    found = []
+    for begin in range(0, len(sequences), rows):
+        batch = sequences[begin : begin + rows]
+        longest = max(map(len, batch))
+        ids = torch.tensor([[0] * (longest - len(row)) + row for row in batch])
+        mask = torch.tensor([[0] * (longest - len(row)) + [1] * len(row) for row in batch])
+        positions = (mask.cumsum(dim=1) - 1).clamp(min=0)
+        output = base.model(input_ids=ids, attention_mask=mask, position_ids=positions, use_cache=False)
+        found.append(output.logits[:, -1, [no, yes]])
+    logits = torch.cat(found)
+    probabilities = torch.nn.functional.log_softmax(logits, dim=1)[:, 1].exp()
+    return (logits[:, 1] - logits[:, 0]).numpy(), probabilities.numpy()
+
+
+def assert_margins_equal(found: Scores, expected: Scores) -> None:
+    """As exact as float32 allows for sums in another order."""
+    assert found.shape == expected.shape
+    assert found.dtype == np.float32
+    np.testing.assert_array_less(np.abs(found - expected), 1e-4 * np.maximum(1, np.abs(expected)))
+
+
+def adapt(base: BaseModel, first_layer: int) -> None:
+    """Put adapters that do something into a base model, from ``first_layer`` up: fresh ones change nothing."""
+    adapters = adapter_parameters(add_lora(base, LoraConfig(first_layer=first_layer), seed=1))
+    torch.manual_seed(2)
+    for name, weight in adapters.items():
+        if "lora_B" in name:
+            torch.nn.init.normal_(weight, std=0.1)
 
 
 ORDERS: tuple[Order, ...] = ("query_first", "document_first")
@@ -99,6 +145,15 @@ def test_neither_order_nor_company_nor_batching_matters(
 ) -> None:
     gaps = subject.model.rerank([PAIRS[row] for row in rows], output="margin", **batching)
     assert_margins_equal(gaps, subject.gaps[rows])
+
+
+@pytest.mark.parametrize("answers", [("no", "yes"), (300, 301)])
+def test_any_two_words_or_tokens_are_answers(answers: tuple[Any, Any]) -> None:
+    base = tiny_base("qwen3")
+    model = UnimodelForExp1(base, PromptConfig(yes=answers[0], no=answers[1]), MAX_LENGTH)
+    expected, _ = plain_scores(base, model.pair_ids(PAIRS), answers=answers)
+    assert np.ptp(expected) > 0.1
+    assert_margins_equal(model.rerank(PAIRS, output="margin"), expected)
 
 
 def test_a_document_of_ten_thousand_tokens_whole() -> None:
