@@ -30,11 +30,10 @@ from unimoe.results.folder import load_all_results
 from unimoe.studies.common.pool_results import RerankingPools
 from unimoe.studies.common.trained_model import read_trained
 from unimoe.studies.cross_encoder.config import CrossEncoderConfig, CrossEncoderModelConfig
-from unimoe.studies.cross_encoder.evaluation import train_and_evaluate, training_of
+from unimoe.studies.cross_encoder.data import fit_for, load_cross_encoder_data
+from unimoe.studies.cross_encoder.evaluation import train_and_evaluate
 from unimoe.studies.cross_encoder.model import find_cross_encoder, new_cross_encoder
-from unimoe.studies.cross_encoder.training.data import CrossEncoderData, load_cross_encoder_data
-from unimoe.studies.cross_encoder.training.lists import fit_for
-from unimoe.studies.cross_encoder.training.trainer import CrossEncoderManifest, CrossEncoderTraining
+from unimoe.studies.cross_encoder.trainer import CrossEncoderManifest, CrossEncoderTraining
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 CPU = torch.device("cpu")
@@ -61,8 +60,8 @@ def _cache(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyP
     monkeypatch.setenv("UNIMOE_CACHE", str(tmp_path_factory.getbasetemp() / "cross-cache"))
 
 
-def trained(settings: CrossEncoderConfig, data: CrossEncoderData | None = None) -> CrossEncoderTraining:
-    return training_of(settings, data or load_cross_encoder_data(settings), CPU)
+def trained(settings: CrossEncoderConfig) -> CrossEncoderTraining:
+    return CrossEncoderTraining(settings, load_cross_encoder_data(settings), CPU)
 
 
 def read_lines(path: Path) -> list[dict[str, Any]]:
@@ -140,7 +139,7 @@ class TestTraining:
 class TestModel:
     def test_the_seed_decides_the_head(self, places: tuple[Path, Path]) -> None:
         base = CrossEncoderModelConfig(base=str(places[0]))
-        files = find_cross_encoder(base)
+        files, _ = find_cross_encoder(base)
         heads = [dict(new_cross_encoder(base, files, seed, CPU).state_dict()) for seed in (0, 0, 1)]
         name = next(key for key in heads[0] if key.endswith("classifier.weight"))
         assert torch.equal(heads[0][name], heads[1][name])
@@ -148,7 +147,7 @@ class TestModel:
 
     def test_the_hub_is_not_asked_what_a_folder_may_be_called(self, tmp_path: Path, looked_up: list[str]) -> None:
         base = CrossEncoderModelConfig(base=BUNDLED_ENCODER)
-        new_cross_encoder(base, find_cross_encoder(base), 0, CPU).save_pretrained(str(tmp_path / "saved"))
+        new_cross_encoder(base, find_cross_encoder(base)[0], 0, CPU).save_pretrained(str(tmp_path / "saved"))
         assert (tmp_path / "saved" / "README.md").exists()
         assert looked_up == []
 
@@ -157,7 +156,7 @@ class TestModel:
         training = trained(cross_encoder_config(*places, tmp_path, model=model))
         training.fit()
         base = CrossEncoderModelConfig.model_validate(model)
-        before = dict(new_cross_encoder(base, find_cross_encoder(base), 3, CPU).state_dict())
+        before = dict(new_cross_encoder(base, find_cross_encoder(base)[0], 3, CPU).state_dict())
         after = weights(training.checkpoint_dir)
         moved = {name for name, value in after.items() if not torch.equal(value, before[name])}
         assert any("layer.1." in name for name in moved)
@@ -165,7 +164,7 @@ class TestModel:
 
     def test_scores_do_not_depend_on_their_company(self, places: tuple[Path, Path]) -> None:
         base = CrossEncoderModelConfig(base=str(places[0]), max_length=48)
-        model = new_cross_encoder(base, find_cross_encoder(base), 0, CPU)
+        model = new_cross_encoder(base, find_cross_encoder(base)[0], 0, CPU)
         pairs = [("the cat", "sat on " * n) for n in (1, 9, 3)]
         assert score_pairs(model, pairs, 3) == pytest.approx(score_pairs(model, pairs, 1), abs=1e-5)
 

@@ -23,8 +23,8 @@ from support.translators import small_config, small_split
 from unimoe.config import Experiment
 from unimoe.config.files import overridden, parse_config
 from unimoe.models.loader import ModelLoader
-from unimoe.studies.cross_encoder.evaluation import training_of
-from unimoe.studies.cross_encoder.training.data import load_cross_encoder_data
+from unimoe.studies.cross_encoder.data import load_cross_encoder_data
+from unimoe.studies.cross_encoder.trainer import CrossEncoderTraining
 from unimoe.studies.heads.config import TrainConfig, methods
 from unimoe.studies.heads.trainer import HeadTrainer
 from unimoe.studies.translator.config import CLOSED_FORMS, MODELS
@@ -72,7 +72,7 @@ def cross_encoder(data: Path, out: Path, **changes: Any) -> Training:
         save_tiny_encoder(encoder)
         topics_folder(topics, {"train": 24, "dev": 6, "test": 6})
     config = cross_encoder_config(encoder, topics, out, **changes)
-    return training_of(config, load_cross_encoder_data(config), CPU)
+    return CrossEncoderTraining(config, load_cross_encoder_data(config), CPU)
 
 
 def translator(data: Path, out: Path, **changes: Any) -> Training:

@@ -20,9 +20,9 @@ from unimoe.core.errors import DataError
 from unimoe.core.trec import ranked, read_qrels, read_run
 from unimoe.results import read_result
 from unimoe.results.folder import load_all_results
+from unimoe.studies.biencoder.checkpoint import read_biencoder
 from unimoe.studies.biencoder.config import BiEncoderConfig
 from unimoe.studies.biencoder.family import BiEncoderFamily
-from unimoe.studies.biencoder.training.checkpoint import read_biencoder
 from unimoe.studies.common.runner import StudyRunner
 from unimoe.studies.common.study import load_study
 from unimoe.studies.common.table import study_table
@@ -137,7 +137,7 @@ def test_the_best_on_dev_is_trained_with_every_seed(tmp_path: Path, capsys: pyte
     rows: dict[str, dict[str, Any]] = {
         row[0].text: dict(zip(table.columns, row, strict=True)) for row in table.groups[0].rows
     }
-    before = rows[runner.family.aliases["untrained"]]
+    before = rows["encoder"]
     assert {"bm25", "biencoder"} < {*rows}
     main = "recall_of_retrieved@10"
     assert rows["biencoder"][main].value > before[main].value

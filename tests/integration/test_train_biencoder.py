@@ -20,7 +20,7 @@ from unimoe.metrics import score_run
 from unimoe.results import read_result, result_path
 from unimoe.results.logs import read_logs
 from unimoe.retrieval.dense import search
-from unimoe.studies.biencoder.training.checkpoint import read_biencoder
+from unimoe.studies.biencoder.checkpoint import read_biencoder
 
 pytestmark = pytest.mark.usefixtures("one_thread", "tmp_cache")
 
@@ -84,7 +84,7 @@ def test_a_loss_that_is_not_finite_names_the_batch_and_leaves_the_best(tmp_path:
 
     def spoil(step: int, facts: dict[str, float]) -> None:
         if step == trainer.steps // 2 + 1:
-            next(iter(trainer.model.trainable().values())).data.fill_(float("nan"))
+            next(trainer.model.parameters()).data.fill_(float("nan"))
 
     with pytest.raises(DataError, match=r"step 6: the loss is nan in the batch of the queries train\d\d, .*best"):
         trainer.fit(spoil)

@@ -10,7 +10,7 @@ from support.heads import topics_folder
 from support.tiny_encoders import save_tiny_encoder
 
 from unimoe.studies.biencoder.config import BiEncoderConfig
-from unimoe.studies.biencoder.training.trainer import BiEncoderTrainer
+from unimoe.studies.biencoder.trainer import BiEncoderTrainer
 
 
 def toy_keys(folder: Path) -> dict[str, Any]:

@@ -14,12 +14,11 @@ Surgery computes two coefficients from the Gramian of the two gradients, over al
 from __future__ import annotations
 
 import math
-from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from typing import Literal
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torchjd.aggregation import GradVacWeighting, PCGradWeighting
 
 from unimoe.config.training import ArmConfig
@@ -90,14 +89,19 @@ class Uncertainty(Aggregation):
         self._adam.state[self._log_variances] = dict(on_cpu)
 
 
-class Surgery(Aggregation, ABC):
+class Surgery(Aggregation):
     """Combines the two weighted gradients with a coefficient for each.
 
+    ``weighting`` gives the coefficients for a Gramian scaled to trace 1: only angles and the ratio of lengths matter.
+
     Attributes:
-        by_matrix: every adapter matrix has coefficients of its own; else all have the same.
+        by_matrix: every adapter matrix has coefficients of its own, A and B apart, so that matrices that conflict do
+            not hide behind others that agree; else all have the same.
     """
 
-    by_matrix = False
+    def __init__(self, ranking_weight: float, weighting: nn.Module, *, by_matrix: bool = False) -> None:
+        super().__init__(ranking_weight)
+        self._weighting, self.by_matrix = weighting, by_matrix
 
     def coefficients(self, gramian: Tensor) -> tuple[float, float]:
         """Return the coefficients of the weighted gradients of ranking and embedding.
@@ -107,46 +111,11 @@ class Surgery(Aggregation, ABC):
         size = gramian.trace()
         if not bool(gramian.isfinite().all()) or size <= 0:  # the step is then that of ``fixed``
             return 1.0, 1.0
-        ranking, embedding = self._coefficients(gramian.cpu() / size.cpu()).tolist()
+        ranking, embedding = self._weighting(gramian.cpu() / size.cpu()).tolist()
         return ranking, embedding
 
-    @abstractmethod
-    def _coefficients(self, gramian: Tensor) -> Tensor:
-        """Return the coefficients for a Gramian scaled to trace 1: only angles and the ratio of lengths matter."""
-
-
-class PCGrad(Surgery):
-    """Removes from each gradient its component against the other, where they conflict (Yu et al. 2020)."""
-
-    def _coefficients(self, gramian: Tensor) -> Tensor:
-        return PCGradWeighting()(gramian)
-
-
-class OrthoLora(PCGrad):
-    """Projects conflicting gradients in each matrix of the adapters, A and B apart (Yang et al. 2026, Ortho-LoRA).
-
-    Matrices that conflict do not hide behind others that agree. With two tasks the order of projections, which the
-    paper draws at random, does not matter.
-    """
-
-    by_matrix = True
-
-
-class GradVac(Surgery):
-    """Raises the cosine to its running mean wherever it is lower (Wang et al. 2021).
-
-    ``beta`` is the weight of the newest cosine in the running mean.
-    """
-
-    def __init__(self, ranking_weight: float, beta: float) -> None:
-        super().__init__(ranking_weight)
-        self._weighting = GradVacWeighting(beta=beta)
-
-    def _coefficients(self, gramian: Tensor) -> Tensor:
-        return self._weighting(gramian)
-
     def state(self) -> dict[str, Tensor]:
-        """Return what a resumed training needs, as plain tensors."""
+        """Return the running mean of GradVac; other methods have none."""
         return dict(self._weighting.state_dict())
 
     def load_state(self, tensors: Mapping[str, Tensor]) -> None:
@@ -156,7 +125,7 @@ class GradVac(Surgery):
             self._weighting.load_state_dict({key: value.cpu() for key, value in tensors.items()})
 
 
-class CAGrad(Surgery):
+class CAGradWeighting(nn.Module):
     """Takes, among steps near the mean gradient, the best for the task that gains least (Liu et al. 2021).
 
     torchjd uses a general solver for the weights. For two tasks they have a closed form. The radius is added without a
@@ -164,42 +133,43 @@ class CAGrad(Surgery):
     as a share of its length.
     """
 
-    def __init__(self, ranking_weight: float, c: float) -> None:
-        super().__init__(ranking_weight)
+    def __init__(self, c: float) -> None:
+        super().__init__()
         self._c = c
 
-    def _coefficients(self, gramian: Tensor) -> Tensor:
+    def forward(self, gramian: Tensor) -> Tensor:
+        """Return the coefficients of the two gradients."""
         mean = torch.full((2,), 0.5, dtype=gramian.dtype)
         if self._c == 0:
             return 2 * mean
         radius = self._c * (mean @ gramian @ mean).clamp(min=0).sqrt()
-        worst = self._worst_mixture(gramian, float(radius))
+        worst = _worst_mixture(gramian, float(radius))
         length = (worst @ gramian @ worst).clamp(min=0).sqrt()
         if length <= _STATIONARY:  # no direction helps both tasks
             return torch.zeros_like(mean)
         return 2 * (mean + radius / length * worst)  # twice, for the sum in place of the mean
 
-    @staticmethod
-    def _worst_mixture(gramian: Tensor, radius: float) -> Tensor:
-        """Return the mixture ``g = x g_1 + (1 - x) g_2`` of the least ``g . g_0 + radius |g|``, ``g_0`` being the mean.
 
-        Along the difference ``d`` of the gradients, ``g`` has the coordinate ``y`` and a constant distance ``p`` from
-        that line. The derivative ``|d| (g_0 . d / |d| + radius y / sqrt(y^2 + p^2))`` is 0 at one ``y`` or nowhere.
-        """
-        (first, product), (_, second) = gramian.tolist()
-        squared = first + second - 2 * product
-        if squared <= 0:  # equal gradients: every mixture is the same
-            return torch.full((2,), 0.5, dtype=gramian.dtype)
-        slope = (first - second) / 2 / math.sqrt(squared)
-        start = (product - second) / math.sqrt(squared)
-        if radius <= abs(slope):
-            x = 0.0 if slope > 0 else 1.0
-        else:
-            sine = -slope / radius
-            distance = math.sqrt(max(0.0, second - start**2))
-            x = (sine * distance / math.sqrt(1 - sine**2) - start) / math.sqrt(squared)
-        x = min(1.0, max(0.0, x))
-        return torch.tensor([x, 1 - x], dtype=gramian.dtype)
+def _worst_mixture(gramian: Tensor, radius: float) -> Tensor:
+    """Return the mixture ``g = x g_1 + (1 - x) g_2`` of the least ``g . g_0 + radius |g|``, ``g_0`` being the mean.
+
+    Along the difference ``d`` of the gradients, ``g`` has the coordinate ``y`` and a constant distance ``p`` from
+    that line. The derivative ``|d| (g_0 . d / |d| + radius y / sqrt(y^2 + p^2))`` is 0 at one ``y`` or nowhere.
+    """
+    (first, product), (_, second) = gramian.tolist()
+    squared = first + second - 2 * product
+    if squared <= 0:  # equal gradients: every mixture is the same
+        return torch.full((2,), 0.5, dtype=gramian.dtype)
+    slope = (first - second) / 2 / math.sqrt(squared)
+    start = (product - second) / math.sqrt(squared)
+    if radius <= abs(slope):
+        x = 0.0 if slope > 0 else 1.0
+    else:
+        sine = -slope / radius
+        distance = math.sqrt(max(0.0, second - start**2))
+        x = (sine * distance / math.sqrt(1 - sine**2) - start) / math.sqrt(squared)
+    x = min(1.0, max(0.0, x))
+    return torch.tensor([x, 1 - x], dtype=gramian.dtype)
 
 
 def make_aggregation(arm: ArmConfig) -> Aggregation:
@@ -208,13 +178,13 @@ def make_aggregation(arm: ArmConfig) -> Aggregation:
     match arm.aggregation:
         case "uncertainty":
             return Uncertainty(weight, arm.uncertainty_learning_rate)
-        case "pcgrad":
-            return PCGrad(weight)
-        case "ortho_lora":
-            return OrthoLora(weight)
-        case "gradvac":
-            return GradVac(weight, arm.gradvac_beta)
+        case "pcgrad":  # removes from each gradient its component against the other (Yu et al. 2020)
+            return Surgery(weight, PCGradWeighting())
+        case "ortho_lora":  # the same in each matrix (Yang et al. 2026); of two tasks, the order does not matter
+            return Surgery(weight, PCGradWeighting(), by_matrix=True)
+        case "gradvac":  # raises the cosine to its running mean wherever it is lower (Wang et al. 2021)
+            return Surgery(weight, GradVacWeighting(beta=arm.gradvac_beta))
         case "cagrad":
-            return CAGrad(weight, arm.cagrad_c)
+            return Surgery(weight, CAGradWeighting(arm.cagrad_c))
         case _:
             return Aggregation(weight)

@@ -31,19 +31,8 @@ from unimoe.training.run_state import RunState
 class CheckpointManager:
     """Reads and writes the checkpoints of one training. All processes read, the leader writes.
 
-    Args:
-        experiment: holds the arm.
-        arm: its name.
-        seed: of the training.
-        base: identity of the base model.
-        dtype: of the forward passes.
-        data: content hash of the training texts and judgments.
-        processes: those that train together.
-
-    Attributes:
-        last: folder of the last checkpoint.
-        best: folder of the checkpoint with the highest score on dev.
-        state: of the training.
+    ``base`` is the identity of the base model, ``dtype`` that of the forward passes, ``data`` the content hash of the
+    training texts and judgments. ``last`` and ``best``, that with the highest score on dev, are folders.
     """
 
     def __init__(
@@ -64,11 +53,7 @@ class CheckpointManager:
         self.state = RunState(folder, settings, hash_json(settings), processes)
 
     def is_finished(self) -> bool:
-        """Return whether the last checkpoint of this training exists.
-
-        Raises:
-            DataError: it belongs to another training, or the best one beside it is missing.
-        """
+        """Return whether the last checkpoint exists; refuse one of another training, or without the best beside it."""
         if not self.last.exists():
             return False
         self._refuse_other(self.last)

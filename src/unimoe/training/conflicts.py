@@ -18,7 +18,6 @@ import math
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from pathlib import Path
 from typing import NamedTuple
 
 import torch
@@ -26,8 +25,7 @@ from torch import Tensor, nn
 
 from unimoe.cluster.processes import ALONE, Processes
 from unimoe.config.training import LOSSES, LossConfig
-from unimoe.core.io import append_jsonl
-from unimoe.training.aggregation import Aggregation, Surgery, Task
+from unimoe.training.aggregation import TASKS, Task
 
 _LAYER = re.compile(r"\.layers\.(\d+)\.")
 
@@ -104,96 +102,42 @@ class FlatGradients:
         return torch.stack([(a.double() * b.double()).sum() for a, b in parts]).cpu()
 
 
-class JointGradients:
-    """Separates, measures and combines the two tasks' gradients within a step of a joint arm.
+def conflict_records(
+    flat: FlatGradients, whole: Mapping[Task, Tensor], batches: Mapping[Task, TaskBatch]
+) -> list[dict[str, float | None]]:
+    """Return how well the gradients of the two unweighted losses agree in each layer.
 
-    In a step, call ``ranking_done`` after the backward pass of ranking, ``embedding_done`` after that of embedding.
-    Measuring does not change the step.
-
-    Args:
-        flat: the gradients.
-        aggregation: combines the two tasks in one step.
-        log_path: of the measurements; None for none.
-        interval: steps from one measurement to the next.
+    Measuring does not change the step: the gradients of halves are computed beside those that are there.
     """
+    ranking, embedding = whole["ranking"], whole["embedding"]
+    halves = [_halves(flat, batches[task], whole[task]) for task in TASKS]
+    pairs = ((ranking, embedding), (ranking, ranking), (embedding, embedding))
+    dots = [flat.dots(*pair).tolist() for pair in pairs]
+    records = zip(flat.layers, *dots, *halves, strict=True)
+    return [{"layer": layer} | conflict_record(*values) for layer, *values in records]
 
-    def __init__(self, flat: FlatGradients, aggregation: Aggregation, log_path: Path | None, interval: int) -> None:
-        self._flat, self.aggregation, self._log_path, self._interval = flat, aggregation, log_path, interval
-        self._ranking: Tensor | None = None
 
-    def ranking_done(self, step: int) -> None:
-        """Keep the gradient of ranking if this step, counted from 0, needs it; clear it for surgery."""
-        surgery = isinstance(self.aggregation, Surgery)
-        self._ranking = self._flat.take() if surgery or self._is_measured(step) else None
-        if surgery:
-            self._flat.clear()
+def _halves(flat: FlatGradients, batch: TaskBatch, whole: Tensor) -> list[float | None]:
+    """Return each layer's cosine between two disjoint halves of the batch; None for a batch of one row."""
+    middle = len(batch.rows) // 2
+    if middle == 0:
+        return [None] * len(flat.layers)
 
-    def embedding_done(self, step: int, batches: Mapping[Task, TaskBatch]) -> bool:
-        """Combine the gradients by surgery where that is set, and log the measurement if the step has one.
-
-        Returns:
-            Whether the gradients are already summed over all processes, as surgery needs them.
-        """
-        surgery = isinstance(self.aggregation, Surgery)
-        if self._ranking is None:
-            return surgery
-        ranking, embedding = self._ranking, self._flat.take()
-        self._ranking = None
-        if not surgery:
-            embedding -= ranking
-        ranking, embedding = self._flat.total(ranking), self._flat.total(embedding)
-        if isinstance(self.aggregation, Surgery):
-            self._flat.put(self._combined(self.aggregation, ranking, embedding))
-        if self._is_measured(step):
-            weights = self.aggregation.weights
-            self._measure(step, ranking.div_(weights["ranking"]), embedding.div_(weights["embedding"]), batches)
-        return surgery
-
-    def _is_measured(self, step: int) -> bool:
-        return self._log_path is not None and step % self._interval == 0
-
-    def _combined(self, surgery: Surgery, ranking: Tensor, embedding: Tensor) -> Tensor:
-        if not surgery.by_matrix:
-            product = self._flat.dots(ranking, embedding).sum()
-            squares = [self._flat.dots(flat, flat).sum() for flat in (ranking, embedding)]
-            share = surgery.coefficients(torch.stack([squares[0], product, product, squares[1]]).view(2, 2))
-            return share[0] * ranking + share[1] * embedding
-        combined = []
-        for first, second in zip(self._flat.matrices(ranking), self._flat.matrices(embedding), strict=True):
-            rows = torch.stack([first, second]).double()
-            share = surgery.coefficients(rows @ rows.T)
-            combined.append(share[0] * first + share[1] * second)
-        return torch.cat(combined)
-
-    def _measure(self, step: int, ranking: Tensor, embedding: Tensor, batches: Mapping[Task, TaskBatch]) -> None:
-        """Log the agreement of the gradients of the two unweighted losses in each layer."""
-        halves = self._halves(batches["ranking"], ranking), self._halves(batches["embedding"], embedding)
-        pairs = ((ranking, embedding), (ranking, ranking), (embedding, embedding))
-        dots = [self._flat.dots(*pair).tolist() for pair in pairs]
-        for layer, *values in zip(self._flat.layers, *dots, *halves, strict=True):
-            if self._log_path and self._flat.processes.leads:
-                append_jsonl(self._log_path, {"step": step + 1, "layer": layer} | conflict_record(*values))
-
-    def _halves(self, batch: TaskBatch, whole: Tensor) -> list[float | None]:
-        """Return each layer's cosine between two disjoint halves of the batch; None for a batch of one row."""
-        middle = len(batch.rows) // 2
-        if middle == 0:
-            return [None] * len(self._flat.layers)
-        devices = [whole.device] if whole.device.type == "cuda" else []
-        with torch.random.fork_rng(devices), self._flat.set_aside():
-            first = self._gradient(batch, batch.rows[:middle])
-            if batch.additive:
-                share = middle / len(batch.rows)
-                second = (whole - share * first) / (1 - share)
-            else:
-                second = self._gradient(batch, batch.rows[middle:])
-        pairs = ((first, second), (first, first), (second, second))
-        return [cosine(*values) for values in zip(*(self._flat.dots(*pair).tolist() for pair in pairs), strict=True)]
-
-    def _gradient(self, batch: TaskBatch, rows: Sequence[int]) -> Tensor:
-        self._flat.clear()
+    def gradient(rows: Sequence[int]) -> Tensor:
+        flat.clear()
         batch.backward(rows)
-        return self._flat.total(self._flat.take())
+        return flat.total(flat.take())
+
+    devices = [whole.device] if whole.device.type == "cuda" else []
+    with torch.random.fork_rng(devices), flat.set_aside():
+        first = gradient(batch.rows[:middle])
+        if batch.additive:
+            share = middle / len(batch.rows)
+            second = (whole - share * first) / (1 - share)
+        else:
+            second = gradient(batch.rows[middle:])
+    pairs = ((first, second), (first, first), (second, second))
+    return [cosine(*values) for values in zip(*(flat.dots(*pair).tolist() for pair in pairs), strict=True)]
 
 
 def is_additive(loss: LossConfig, dropout: float, lengths: Iterable[int] = ()) -> bool:

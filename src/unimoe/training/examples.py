@@ -83,9 +83,6 @@ def mine_triples(collection: Collection, candidates: Run, hard: int, random: int
     The positive is the document with the highest grade. Hard negatives come from the query's best candidates, random
     ones from the whole corpus; none is relevant. The choice depends on the query's id alone, so it is the same for
     every arm and seed.
-
-    Raises:
-        DataError: a query has fewer candidates than hard negatives wanted, or none has a relevant document.
     """
     everything = sorted(collection.corpus)
     triples = []
@@ -176,13 +173,7 @@ def embedding_set(model: UnimodelForExp1, collection: Collection, triples: Seque
 
 
 class TrainingData:
-    """The training set of an experiment: one for all its arms and seeds.
-
-    Args:
-        collection: the training split.
-        candidates: its BM25 candidates, for hard negatives.
-        config: the number of queries and negatives.
-    """
+    """The training set of an experiment, for all its arms and seeds: a split and its BM25 candidates."""
 
     def __init__(self, collection: Collection, candidates: Run, config: TrainingConfig) -> None:
         self._collection, self._candidates, self._config = collection, candidates, config
@@ -247,11 +238,7 @@ class TrainingData:
 
 
 def load_training_data(experiment: Experiment) -> TrainingData:
-    """Load the training split of an experiment and its BM25 candidates.
-
-    Raises:
-        UnimoeError: the collection cannot be loaded, or is malformed.
-    """
+    """Load the training split of an experiment and its BM25 candidates."""
     config = experiment.training
     collection = load_collection(config.collection, config.split)
     sizes = [recipe.queries for recipe in (config.ranking, config.embedding)]

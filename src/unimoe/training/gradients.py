@@ -5,18 +5,20 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import chain
 from pathlib import Path
 from typing import NamedTuple
 
-from torch import nn
+import torch
+from torch import Tensor, nn
 
 from unimoe.config import Experiment
 from unimoe.config.training import ArmConfig
+from unimoe.core.io import append_jsonl
 from unimoe.models.unimodel import UnimodelForExp1
-from unimoe.results import TrainingBudget
-from unimoe.training.aggregation import Task, make_aggregation
-from unimoe.training.conflicts import FlatGradients, JointGradients, TaskBatch, is_additive
+from unimoe.training.aggregation import Surgery, Task, make_aggregation
+from unimoe.training.conflicts import FlatGradients, TaskBatch, conflict_records, is_additive
 from unimoe.training.examples import (
     EMBEDDING_STREAM,
     RANKING_STREAM,
@@ -67,18 +69,6 @@ def embedding_batches(
     return EmbeddingBatches(examples, _texts(model, examples.queries), _texts(model, examples.documents), order)
 
 
-def budget_seen(experiment: Experiment, steps: int, tokens: int, ranks: bool, embeds: bool) -> TrainingBudget:
-    """Return what an arm has seen in its first ``steps`` steps."""
-    training = experiment.training
-    batches = steps * training.accumulation_steps
-    return TrainingBudget(
-        steps=steps,
-        ranking_examples=batches * training.ranking.queries_per_step if ranks else 0,
-        embedding_examples=batches * training.embedding.pairs_per_step if embeds else 0,
-        tokens=tokens,
-    )
-
-
 class StepLosses(NamedTuple):
     """The unweighted losses of one step by task, the weights of the tasks, and the tokens seen."""
 
@@ -93,20 +83,10 @@ class StepLosses(NamedTuple):
 
 
 class ArmGradients:
-    """Adds the gradients of an arm to its model.
+    """Adds the gradients of an arm to its model in training.
 
-    Args:
-        experiment: of the arm.
-        arm: its settings.
-        model: in training.
-        weights: its trainable parameters by name.
-        ranking: the arm's ranking batches; None where it does not rank.
-        embedding: the arm's embedding batches; None where it does not embed.
-        conflict_log: of a joint arm.
-        budget: of one backward pass, with the processes that share it.
-
-    Attributes:
-        aggregation: how the losses are weighted; a joint arm's learns.
+    ``weights`` are the trainable parameters by name. An arm that does not rank, or embed, has None for these batches.
+    ``aggregation`` says how the losses are weighted; a joint arm's learns.
     """
 
     def __init__(
@@ -122,72 +102,95 @@ class ArmGradients:
     ) -> None:
         self._experiment, self._model, self._budget = experiment, model, budget
         self._ranking, self._embedding, self._flat = ranking, embedding, FlatGradients(weights, budget.processes)
+        given: dict[Task, RankingBatches | EmbeddingBatches | None] = {"ranking": ranking, "embedding": embedding}
+        self._batches = {task: batches for task, batches in given.items() if batches is not None}
         self._loss = arm.ranking_loss(experiment.training.ranking)
         if ranking:
             refuse_binary(self._loss.name, (label for labels in ranking.data.labels for label in labels))
-        self.aggregation, self._joint = make_aggregation(arm), None
-        if arm.task == "joint":
-            conflicts = experiment.training.conflicts
-            path = conflict_log if conflicts.measure else None
-            self._joint = JointGradients(self._flat, self.aggregation, path, conflicts.interval)
+        self.aggregation, self._conflict_log = make_aggregation(arm), conflict_log
 
     def add(self, step: int) -> StepLosses:
         """Add the gradient of a step, counted from 0, summed over all processes.
 
         If a loss is not finite, do not use the gradients.
         """
+        flat, surgery, conflicts = self._flat, self.aggregation, self._experiment.training.conflicts
+        measured = conflicts.measure and step % conflicts.interval == 0
+        ranking: Tensor | None = None  # that of a joint arm, where the step needs it alone
         losses: dict[Task, float] = {}
-        weights, tokens, summed = self.aggregation.weights, 0, False
-        if self._ranking:
-            losses["ranking"], seen = self._rank(step, self._ranking.steps[step], weights["ranking"])
+        weights, tokens = self.aggregation.weights, 0
+        for task, batches in self._batches.items():
+            losses[task], seen = self._backward(batches.steps[step], task, weights[task], step)
             tokens += seen
-        if self._joint:
-            self._joint.ranking_done(step)
-        if self._embedding:
-            losses["embedding"], seen = self._embed(self._embedding, self._embedding.steps[step], weights["embedding"])
-            tokens += seen
+            if task == "ranking" and len(self._batches) == 2 and (measured or isinstance(surgery, Surgery)):
+                ranking = flat.take()
+                if isinstance(surgery, Surgery):
+                    flat.clear()
         found = StepLosses(losses, weights, tokens)
-        if self._joint and math.isfinite(found.total):
-            summed = self._joint.embedding_done(step, self._task_batches(step))
-        if not summed:
-            self._flat.sum_up()
+        if ranking is None or not math.isfinite(found.total):
+            flat.sum_up()
+            return found
+        embedding = flat.take() if isinstance(surgery, Surgery) else flat.take() - ranking
+        ranking, embedding = flat.total(ranking), flat.total(embedding)
+        if isinstance(surgery, Surgery):
+            flat.put(combined(surgery, flat, ranking, embedding))
+        else:
+            flat.sum_up()
+        if measured:
+            own = {"ranking": ranking.div_(weights["ranking"]), "embedding": embedding.div_(weights["embedding"])}
+            self._log_conflicts(step, own)
         return found
 
     def query_ids(self, step: int, tasks: Sequence[Task]) -> list[str]:
         """Return the ids of the queries in a step's batches of some tasks, each once."""
-        sets = {"ranking": self._ranking, "embedding": self._embedding}
-        chosen = [batches for task in tasks if (batches := sets[task])]
-        ids = (batches.data.query_ids[group] for batches in chosen for group in batches.steps[step])
-        return list(dict.fromkeys(ids))
+        chosen = [self._batches[task] for task in tasks]
+        return list(dict.fromkeys(batches.data.query_ids[row] for batches in chosen for row in batches.steps[step]))
 
-    def _rank(self, step: int, rows: Sequence[int], weight: float) -> tuple[float, int]:
-        training, batches = self._experiment.training, self._ranking
-        assert batches is not None  # noqa: S101 - for the type checker: the arm ranks
-        return ranking_backward(
-            self._model, batches.data, batches.texts, rows, weight, self._loss, self._budget,
-            progress=step / max(1, training.steps - 1),
-        )  # fmt: skip
-
-    def _embed(self, batches: EmbeddingBatches, rows: Sequence[int], weight: float) -> tuple[float, int]:
-        recipe = self._experiment.training.embedding
+    def _backward(self, rows: Sequence[int], task: Task, weight: float, step: int) -> tuple[float, int]:
+        """Add the gradient of a task's weighted loss over some rows; return the unweighted loss and the tokens seen."""
+        training, model, ranking, embedding = self._experiment.training, self._model, self._ranking, self._embedding
+        if ranking and task == "ranking":
+            progress = step / max(1, training.steps - 1)
+            return ranking_backward(
+                model, ranking.data, ranking.texts, rows, weight, self._loss, self._budget, progress=progress
+            )
+        assert embedding is not None  # noqa: S101 - for the type checker: an arm has batches of its tasks
+        recipe = training.embedding
         return embedding_backward(
-            self._model, batches.data, batches.queries, batches.documents, rows, weight, recipe.temperature,
+            model, embedding.data, embedding.queries, embedding.documents, rows, weight, recipe.temperature,
             self._budget, recipe.pairs_per_step,
         )  # fmt: skip
 
-    def _task_batches(self, step: int) -> dict[Task, TaskBatch]:
-        ranking, embedding = self._ranking, self._embedding
-        assert ranking is not None  # noqa: S101 - for the type checker: the arm is joint
-        assert embedding is not None  # noqa: S101
-        lists = ranking.steps[step]
-        lengths = (len(ranking.data.groups[row]) for row in lists)
+    def _log_conflicts(self, step: int, gradients: Mapping[Task, Tensor]) -> None:
+        """Log how well the tasks' unweighted gradients agree."""
+        assert self._ranking is not None  # noqa: S101 - for the type checker: the arm is joint
+        lengths = (len(self._ranking.data.groups[row]) for row in self._ranking.steps[step])
         additive = is_additive(self._loss, self._experiment.lora.dropout, lengths)
-        return {
-            "ranking": TaskBatch(lists, lambda rows: self._rank(step, rows, 1.0), additive),
-            "embedding": TaskBatch(
-                embedding.steps[step], lambda rows: self._embed(embedding, rows, 1.0), additive=False
-            ),
+        batches = {
+            task: TaskBatch(
+                batches.steps[step],
+                partial(self._backward, task=task, weight=1.0, step=step),
+                additive=additive and task == "ranking",
+            )
+            for task, batches in self._batches.items()
         }
+        for record in conflict_records(self._flat, gradients, batches):
+            if self._budget.processes.leads:
+                append_jsonl(self._conflict_log, {"step": step + 1, **record})
+
+
+def combined(surgery: Surgery, flat: FlatGradients, ranking: Tensor, embedding: Tensor) -> Tensor:
+    """Return the gradient that surgery makes of those of the two tasks, as a whole or matrix by matrix."""
+    pairs = [(ranking, embedding)]
+    if surgery.by_matrix:
+        pairs = [*zip(flat.matrices(ranking), flat.matrices(embedding), strict=True)]
+    parts = []
+    for one, other in pairs:
+        first, second = one.double(), other.double()
+        products = torch.stack([first @ first, first @ second, first @ second, second @ second])
+        shares = surgery.coefficients(products.view(2, 2))
+        parts.append(shares[0] * one + shares[1] * other)
+    return torch.cat(parts)
 
 
 def _steps(experiment: Experiment, examples: int, per_batch: int, seed: int, stream: int) -> list[list[int]]:

@@ -42,9 +42,6 @@ class Training(ABC):
         save_every: steps between saved states; a killed run loses at most these.
         patience: evaluations without a better one that end the training; None for no end.
         scores_start: whether the untrained model is scored too, as the first best.
-
-    Attributes:
-        progress: of the training.
     """
 
     step_log: ClassVar[str | None] = "train"
@@ -113,9 +110,6 @@ class Training(ABC):
     def begin_step(self, number: int) -> None:  # noqa: B027 - a hook
         """Make what a step needs and what is no part of its time, such as the batches of an epoch."""
 
-    def clear(self) -> None:  # noqa: B027 - a hook
-        """Remove files of the trainer's own that a finished training has no use for."""
-
     def watch(self) -> AbstractContextManager[Log]:
         """Return what shows the numbers of steps while the training runs."""
         return nullcontext(lambda step, values: None)
@@ -140,9 +134,8 @@ class Training(ABC):
     def run(self, on_step: OnStep | None = None) -> None:
         """Train to the end, from the saved state where there is one, unless that is done.
 
-        Raises:
-            DataError: a saved state or output is of another training, or the numbers are not finite.
-            UsageError: another process trains in the folder.
+        A ``DataError`` says that a saved state or output is of another training, or that numbers are not finite, a
+        ``UsageError`` that another process trains in the folder.
         """
         if self._is_done():
             return
@@ -158,7 +151,6 @@ class Training(ABC):
             self.finish()
             self.state.processes.leader_says(True)  # all processes wait for what the leader writes
             self.state.delete()
-            self.clear()
 
     def run_with_bar(self, step: Step) -> None:
         """Train as ``run`` does, and move a progress bar, past the steps that an earlier run has taken too."""
@@ -175,8 +167,7 @@ class Training(ABC):
     def make_room(self) -> None:
         """Remove what an unfinished training left, so that a worker's files take its place.
 
-        Raises:
-            DataError: it is of another training.
+        A ``DataError`` says that it is of another training.
         """
         with self.state.alone():
             for path in self.outputs:
@@ -187,7 +178,6 @@ class Training(ABC):
                 for path in self.outputs:
                     shutil.rmtree(path.parent, ignore_errors=True)
             self.state.delete()
-            self.clear()
 
     def _is_done(self) -> bool:
         if not self.is_finished():

@@ -18,7 +18,7 @@ from unimoe.models.base import decoder_layers, decoder_of, per_layer_settings
 from unimoe.models.bundled import BUNDLED_ID
 from unimoe.models.checkpoint import Checkpoint
 from unimoe.models.unimodel import UnimodelForExp1
-from unimoe.training.losses.listwise import loss_card
+from unimoe.training.losses.listwise import ListwiseLoss
 from unimoe.training.losses.named import bibtex
 
 _BUNDLED_ON_HUB = "HuggingFaceTB/SmolLM2-135M-Instruct"
@@ -91,8 +91,8 @@ def _losses(checkpoint: Checkpoint) -> list[tuple[str, dict[str, Any], str]]:
     """Return task, settings and citation of each loss."""
     experiment, losses = checkpoint.experiment, []
     if checkpoint.ranks:
-        card = loss_card(experiment.arm(checkpoint.arm).ranking_loss(experiment.training.ranking))
-        losses.append(("Ranking", card["config"], card["citation"]))
+        loss = ListwiseLoss(experiment.arm(checkpoint.arm).ranking_loss(experiment.training.ranking))
+        losses.append(("Ranking", loss.get_config_dict(), loss.citation))
     if checkpoint.embeds:
         settings = {"name": "InfoNCE", **experiment.training.embedding.model_dump()}
         losses.append(("Embedding", settings, bibtex("oord2018representation")))

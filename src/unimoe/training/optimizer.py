@@ -42,12 +42,7 @@ def _cosine(start: float, end: float, share: float) -> float:
 
 
 class MasterAdamW:
-    """Updates float32 masters and copies them back: bfloat16 weights cannot hold AdamW's small updates.
-
-    Args:
-        weights: the trainable parameters by name.
-        weight_decay: decoupled, as in Loshchilov & Hutter 2019.
-    """
+    """Updates float32 masters and copies them back: bfloat16 weights cannot hold AdamW's small updates."""
 
     def __init__(self, weights: Mapping[str, nn.Parameter], weight_decay: float) -> None:
         self._weights = dict(weights)

@@ -60,15 +60,8 @@ class Progress:
 class RunState:
     """The folder of one arm and seed. All processes read it, the leader alone writes.
 
-    Args:
-        folder: of the arm and seed.
-        settings: everything that determines the training, as plain data.
-        fingerprint: content hash of the settings.
-        processes: those that train together.
-
-    Attributes:
-        path: of the saved state, in safetensors' format.
-        logs: folder of the logs, each with one line per step; that of the steps themselves is ``log_path``.
+    ``settings`` are everything that determines the training, as plain data, ``fingerprint`` is their content hash. The
+    saved state is at ``path``; ``logs`` is the folder of the logs, and ``log_path`` that of the steps.
     """
 
     def __init__(
@@ -79,10 +72,7 @@ class RunState:
         self.log_path = self.logs / "train.jsonl"
 
     def alone(self) -> AbstractContextManager[None]:
-        """Return a context in which no other process trains here, except those of one torchrun.
-
-        Entering it raises ``UsageError`` where another process does.
-        """
+        """Return a context in which no other process trains here, except those of one torchrun; else a UsageError."""
         return sole_use(self.folder) if self.processes.size == 1 else nullcontext()
 
     def save(self, progress: Progress, parts: Parts) -> None:
@@ -93,11 +83,7 @@ class RunState:
             save_tensors(self.path, tensors, {name: json.dumps(value) for name, value in about.items()})
 
     def load(self) -> tuple[Progress, Parts] | None:
-        """Read the saved state, with its tensors on the CPU; None where there is none.
-
-        Raises:
-            DataError: it is damaged or belongs to another training.
-        """
+        """Read the saved state, with its tensors on the CPU; None where there is none."""
         if not self.path.exists():
             return None
         parts: dict[str, dict[str, Tensor]] = {}
@@ -123,11 +109,7 @@ class RunState:
             append_jsonl(self.logs / f"{name}.jsonl", dict(record))
 
     def cut_logs(self, step: int) -> None:
-        """Drop the lines about later steps than ``step``: a resumed training takes those steps again.
-
-        Raises:
-            DataError: a line is not a record of a step; names file and line.
-        """
+        """Drop the lines about later steps than ``step``: a resumed training takes those steps again."""
         for path in sorted(self.logs.glob("*.jsonl")) if self.processes.leads else ():
             kept = []
             lines = read_bytes(path).split(b"\n")[:-1]  # a killed run may leave a line without an end
@@ -140,15 +122,11 @@ class RunState:
             write_text(path, "".join(kept))
 
     def refuse_other(self, path: Path, fingerprint: object, settings: Mapping[str, Any]) -> None:
-        """Refuse what a training of another fingerprint has left at a path.
-
-        Raises:
-            DataError: it names the first of its known settings that differs, if one does.
-        """
+        """Refuse what another training has left at a path; name the first of its known settings that differs."""
         if fingerprint == self.fingerprint:
             return
         here = {name: self.settings.get(name) for name in settings}
-        difference = first_difference(json.loads(json.dumps(settings)), json.loads(json.dumps(here)))
+        difference = first_difference(*(json.loads(json.dumps(one)) for one in (settings, here)))
         reason = "its data or base model is another one"
         if difference:
             key, was, now = difference

@@ -24,15 +24,12 @@ from unimoe.training.losses.listwise import ListwiseLoss
 class Budget:
     """The size of one backward pass, and the processes that share a batch.
 
-    Attributes:
-        tokens: most tokens to compute, with padding, and shared beginnings once.
-        sequences: most sequences; replaces ``tokens``.
-        processes: each runs its share of a batch's sequences. Each gets the loss of the whole batch and the gradient of
-            its own share; ``FlatGradients`` adds the gradients up.
+    Each process runs its share of a batch's sequences. It gets the loss of the whole batch and the gradient of its own
+    share; ``FlatGradients`` adds the gradients up.
     """
 
-    tokens: int
-    sequences: int | None = None
+    tokens: int  # most tokens to compute, with padding, and shared beginnings once
+    sequences: int | None = None  # most sequences; replaces ``tokens``
     processes: Processes = ALONE
 
     def holds(self, sequences: int, tokens: int) -> bool:
@@ -74,10 +71,7 @@ def ranking_backward(
     """Add the gradient of ``weight`` x the ranking loss over the prompts of a batch of groups.
 
     All losses except ``yes_no`` see a query's documents together. The progress of the training is 0 at its first step
-    and 1 at its last.
-
-    Returns:
-        The unweighted loss, and the tokens seen.
+    and 1 at its last. The unweighted loss and the tokens seen are returned.
     """
     chosen = texts.pick([row for group in batch for row in data.groups[group]])
     if loss.name == "yes_no":
@@ -142,10 +136,7 @@ def embedding_backward(
     """Add the gradient of ``weight`` x InfoNCE over a batch's queries and all their documents.
 
     So many consecutive queries as ``contrast`` says are contrasted with each other, None for the whole batch; the loss
-    is the mean over all queries.
-
-    Returns:
-        The unweighted loss, and the tokens seen.
+    is the mean over all queries. The unweighted loss and the tokens seen are returned.
     """
     if contrast is not None and contrast < len(batch):
         total, tokens = 0.0, 0

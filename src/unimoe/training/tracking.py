@@ -32,62 +32,39 @@ def trackers(
 ) -> Iterator[Log]:
     """Open the trackers of a training, and close them when the block ends.
 
-    Args:
-        names: of the trackers.
-        folder: for their files.
-        run: name of the training.
-        identity: of the training; a resumed training keeps it.
-        step: steps already taken; earlier records of later steps are removed, as those steps are taken again.
-        config: recorded beside the values.
+    A resumed training keeps its ``identity``. Records of steps after ``step`` are removed, which are taken again.
     """
     with ExitStack() as stack:
-        logs = []
+        writer = opened = None
         if "tensorboard" in names:
-            logs.append(stack.enter_context(_tensorboard(folder / "tensorboard", step)))
+            from torch.utils.tensorboard import SummaryWriter
+
+            purge_step = step + 1 if step else None
+            writer = stack.enter_context(SummaryWriter(str(folder / "tensorboard"), purge_step=purge_step))
         if "wandb" in names:
-            logs.append(stack.enter_context(_wandb(ensure_dir(folder), run, identity, config)))
+            opened = stack.enter_context(_wandb_run(ensure_dir(folder), run, identity, config))
 
         def log(step: int, values: Mapping[str, float]) -> None:
-            for each in logs:
-                each(step, values)
+            if writer is not None:
+                for name, value in values.items():
+                    writer.add_scalar(name, value, step)
+            if opened is not None:
+                opened.log(dict(values), step=step)
 
         yield log
 
 
-@contextmanager
-def _tensorboard(folder: Path, step: int) -> Iterator[Log]:
-    from torch.utils.tensorboard import SummaryWriter
-
-    writer = SummaryWriter(str(folder), purge_step=step + 1 if step else None)
-
-    def log(step: int, values: Mapping[str, float]) -> None:
-        for name, value in values.items():
-            writer.add_scalar(name, value, step)
-
-    try:
-        yield log
-    finally:
-        writer.close()
-
-
-@contextmanager
-def _wandb(folder: Path, run: str, identity: str, config: Mapping[str, Any]) -> Iterator[Log]:
+def _wandb_run(folder: Path, run: str, identity: str, config: Mapping[str, Any]) -> Any:
     """Open a run in the project that WANDB_PROJECT names, or ``unimoe``; WANDB_MODE=offline needs no network."""
     import wandb
 
-    settings = wandb.Settings(silent=True, console="off")
-    project = os.environ.get("WANDB_PROJECT", "unimoe")
     try:
-        opened = wandb.init(
-            project=project, name=run, id=identity, resume="allow", dir=str(folder), config=dict(config),
-            settings=settings,
+        return wandb.init(
+            project=os.environ.get("WANDB_PROJECT", "unimoe"), name=run, id=identity, resume="allow", dir=str(folder),
+            config=dict(config), settings=wandb.Settings(silent=True, console="off"),
         )  # fmt: skip
     except wandb.errors.Error as error:
         raise UsageError(
             f"training.tracking: wandb cannot start ({' '.join(str(error).split())}); run `wandb login`, set "
             "WANDB_MODE=offline, or take it off the list"
         ) from None
-    try:
-        yield lambda step, values: opened.log(dict(values), step=step)
-    finally:
-        opened.finish()

@@ -23,10 +23,11 @@ from unimoe.models.base import BaseModel
 from unimoe.models.checkpoint import MANIFEST
 from unimoe.models.frozen_layers import FrozenLayers
 from unimoe.models.unimodel import UnimodelForExp1
+from unimoe.results import TrainingBudget
 from unimoe.training.aggregation import Task
 from unimoe.training.checkpoint_manager import CheckpointManager
 from unimoe.training.examples import TrainingData
-from unimoe.training.gradients import ArmGradients, budget_seen, embedding_batches, ranking_batches
+from unimoe.training.gradients import ArmGradients, embedding_batches, ranking_batches
 from unimoe.training.loop import Facts, OnStep, Training
 from unimoe.training.optimizer import MasterAdamW, learning_rate_at
 from unimoe.training.run_state import Parts
@@ -73,10 +74,6 @@ def train_arm(
 
     Returns:
         The folder of the last checkpoint.
-
-    Raises:
-        DataError: a saved state or checkpoint is of another training, or the loss is not finite.
-        UsageError: a tracker is not installed.
     """
     training = ArmTraining(experiment, arm, seed, base, data, frozen_layers, processes, score_on_dev)
     training.run(on_step)
@@ -226,8 +223,14 @@ class ArmTraining(Training):
         self._save("last")
 
     def _save(self, which: Literal["best", "last"]) -> None:
-        ranks, embeds = (self._arm.task != other for other in ("emb_only", "rank_only"))
-        seen = budget_seen(self._experiment, self.progress.step, self.progress.extra.get("tokens", 0), ranks, embeds)
+        training, task = self._training, self._arm.task
+        batches = self.progress.step * training.accumulation_steps
+        seen = TrainingBudget(
+            steps=self.progress.step,
+            ranking_examples=batches * training.ranking.queries_per_step if task != "emb_only" else 0,
+            embedding_examples=batches * training.embedding.pairs_per_step if task != "rank_only" else 0,
+            tokens=self.progress.extra.get("tokens", 0),
+        )
         self.checkpoints.save(which, seen, self._peft, self._model, self._optimizer.masters)
 
     def _stop(self, step: int, what: str, tasks: Sequence[Task]) -> NoReturn:

@@ -3,30 +3,25 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from support.trainings import KilledError, kill_after
 
 from unimoe.core.errors import DataError, UsageError
 from unimoe.core.io import hash_json, write_json
-from unimoe.training.loop import Facts, OnStep, Training
-from unimoe.training.run_state import Parts, RunState
-
-
-class KilledError(Exception):
-    """What ends a training between two steps."""
+from unimoe.training.loop import Facts, Training
+from unimoe.training.run_state import Parts, Progress, RunState
 
 
 class Counting(Training):
     """Adds 1 in every step; its scores on dev are given."""
 
     def __init__(self, folder: Path, scores: Sequence[float] = (), seed: int = 0, **options: Any) -> None:
-        settings = {"seed": seed}
-        options = {"dev_every": None, "save_every": 2, **options}
-        super().__init__(RunState(folder, settings, hash_json(settings)), 6, **options)
+        super().__init__(state_in(folder, {"seed": seed}), 6, **{"dev_every": None, "save_every": 2, **options})
         self.scores, self.value, self.best, self.prepared = scores, torch.zeros(1), 0.0, False
 
     @property
@@ -67,12 +62,8 @@ class Apart(Counting):
     logs_seconds = True
 
 
-def kill_after(moment: int) -> OnStep:
-    def on_step(step: int, facts: Facts) -> None:
-        if step == moment:
-            raise KilledError
-
-    return on_step
+def state_in(folder: Path, settings: Mapping[str, Any]) -> RunState:
+    return RunState(folder, settings, hash_json(dict(settings)))
 
 
 def lines(training: Training, name: str = "train") -> list[dict[str, Any]]:
@@ -84,7 +75,7 @@ def written(training: Counting) -> dict[str, float]:
     return found
 
 
-def test_a_resumed_training_takes_only_the_steps_that_are_left(tmp_path: Path) -> None:
+def test_a_resumed_training_takes_only_the_steps_that_are_left_and_a_finished_one_none(tmp_path: Path) -> None:
     with pytest.raises(KilledError):
         Counting(tmp_path).run(kill_after(5))
     taken: list[int] = []
@@ -93,16 +84,11 @@ def test_a_resumed_training_takes_only_the_steps_that_are_left(tmp_path: Path) -
     assert taken == [5, 6]
     assert written(again)["value"] == 6
     assert [line["step"] for line in lines(again)] == [1, 2, 3, 4, 5, 6]
-    assert not again.state.path.exists()
-
-
-def test_a_finished_training_takes_no_step_and_its_old_state_goes(tmp_path: Path) -> None:
-    Counting(tmp_path).run()
-    again = Counting(tmp_path)
-    again.state.save(again.progress, again.parts())
-    again.run(kill_after(1))
-    assert not again.prepared
-    assert not again.state.path.exists()
+    finished = Counting(tmp_path)
+    finished.state.save(finished.progress, finished.parts())  # as a kill may leave it
+    finished.run(kill_after(1))
+    assert not finished.prepared
+    assert not finished.state.path.exists()
 
 
 def test_the_first_of_the_best_is_kept_and_scores_are_in_the_lines_of_steps(tmp_path: Path) -> None:
@@ -144,3 +130,37 @@ def test_a_second_process_and_another_training_are_refused(tmp_path: Path) -> No
     for refused in (Counting(tmp_path, seed=1).run, Counting(tmp_path, seed=1).make_room):
         with pytest.raises(DataError, match="is of another training: seed was 0 there and is 1 here"):
             refused()
+
+
+def test_another_training_s_files_are_refused_by_the_first_setting_that_differs(tmp_path: Path) -> None:
+    there = {"training": {"steps": 6, "ranking": {"loss": "softmax"}}, "arms": {"a": {"learning_rate": 0.1}}}
+    own = {"training": {"steps": 6, "ranking": {"loss": "yes_no"}}}
+    state_in(tmp_path, there).save(Progress(), {"model": {"w": torch.zeros(1)}})
+    for other, words in (
+        (there | own, "training.ranking.loss was 'softmax' there and is 'yes_no' here"),
+        (there | {"arms": {"b": {"learning_rate": 0.1}}}, "arms.a was"),
+    ):
+        with pytest.raises(DataError, match=f"is of another training: {words}"):
+            state_in(tmp_path, other).load()
+    with pytest.raises(DataError, match="is of another training: its data or base model is another one"):
+        state_in(tmp_path, there).refuse_other(tmp_path, "another", there)
+
+
+@pytest.mark.parametrize("damage", [lambda content: content[:100], lambda content: b"{}" + content])
+def test_a_damaged_state_is_named(tmp_path: Path, damage: Callable[[bytes], bytes]) -> None:
+    state = state_in(tmp_path, {})
+    state.save(Progress(), {"model": {"w": torch.zeros(100)}})
+    state.path.write_bytes(damage(state.path.read_bytes()))
+    with pytest.raises(DataError, match=r"state\.safetensors: damaged training state .* delete it to start over"):
+        state.load()
+
+
+def test_lines_after_the_state_go_and_so_does_one_without_an_end(tmp_path: Path) -> None:
+    state = state_in(tmp_path, {})
+    records = [{"step": step, "layer": layer} for step in (1, 2, 3) for layer in (0, 1)]
+    for record in records:
+        state.log(record)
+    with state.log_path.open("a", encoding="utf-8") as file:
+        file.write('{"step": 4, "la')
+    state.cut_logs(2)
+    assert [json.loads(line) for line in state.log_path.read_text(encoding="utf-8").splitlines()] == records[:4]

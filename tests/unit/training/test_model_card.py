@@ -17,7 +17,7 @@ from unimoe.results import TrainingBudget
 from unimoe.training.model_card import model_card
 
 
-def checkpoint(arm: str = "joint_r8", which: str = "last", **changes: Any) -> Checkpoint:
+def checkpoint(arm: str = "joint_r8", **changes: Any) -> Checkpoint:
     raw: dict[str, Any] = {
         "name": "exp-1",
         "seeds": [3],
@@ -33,7 +33,7 @@ def checkpoint(arm: str = "joint_r8", which: str = "last", **changes: Any) -> Ch
     return Checkpoint(
         arm=arm,
         seed=3,
-        which="best" if which == "best" else "last",
+        which="last",
         base_model=f"{raw['model']['base']}@abc",
         dtype="bfloat16",
         fingerprint="f",
@@ -50,46 +50,43 @@ def card(found: Checkpoint) -> Any:
     return ModelCard(model_card(found, model))
 
 
-class TestHead:
-    @pytest.mark.parametrize(
-        ("arm", "pipeline", "tags"),
-        [
-            ("rank_only_r8", "text-ranking", ["unimoe", "lora", "reranker"]),
-            ("emb_only_r8", "feature-extraction", ["unimoe", "lora", "sentence-similarity"]),
-            ("joint_r8", "text-ranking", ["unimoe", "lora", "reranker", "sentence-similarity"]),
-        ],
-    )
-    def test_the_hub_finds_library_base_and_task(self, arm: str, pipeline: str, tags: list[str]) -> None:
-        data = card(checkpoint(arm)).data
-        assert (data.library_name, data.base_model, data.pipeline_tag) == ("peft", "some/model", pipeline)
-        assert data.tags == tags
+@pytest.mark.parametrize(
+    ("arm", "pipeline", "tags"),
+    [
+        ("rank_only_r8", "text-ranking", ["unimoe", "lora", "reranker"]),
+        ("emb_only_r8", "feature-extraction", ["unimoe", "lora", "sentence-similarity"]),
+        ("joint_r8", "text-ranking", ["unimoe", "lora", "reranker", "sentence-similarity"]),
+    ],
+)
+def test_the_hub_finds_library_base_and_task(arm: str, pipeline: str, tags: list[str]) -> None:
+    data = card(checkpoint(arm)).data
+    assert (data.library_name, data.base_model, data.pipeline_tag) == ("peft", "some/model", pipeline)
+    assert data.tags == tags
 
 
-class TestBody:
-    def test_it_says_what_the_training_was(self) -> None:
-        text = card(checkpoint()).text
-        for words in (
-            "| optimizer steps | 40 |",
-            "| ranking examples | 320 |",
-            "| embedding examples | 640 |",
-            "| learning rate | 0.001, cosine, 5 steps of warm-up |",
-            "| adapter | r 8, alpha 16, dropout 0.0, layers from 0 |",
-            '"name": "yes_no"',
-            '"name": "InfoNCE"',
-            "@misc{oord2018representation",
-            "This is the last checkpoint.",
-        ):
-            assert words in text, words
+def test_it_says_what_the_training_was() -> None:
+    text = card(checkpoint()).text
+    for words in (
+        "| ranking examples | 320 |",
+        "| learning rate | 0.001, cosine, 5 steps of warm-up |",
+        "| adapter | r 8, alpha 16, dropout 0.0, layers from 0 |",
+        '"name": "yes_no"',
+        '"name": "InfoNCE"',
+        "@misc{oord2018representation",
+        "This is the last checkpoint.",
+    ):
+        assert words in text, words
 
-    def test_text_from_outside_stays_text(self) -> None:
-        hostile = 'a|b</td> [x](http://y) `z`\n---\n# "quoted"\n```\nrm'
-        prompt = {"template": "chat", "instruction": hostile, "query_prefix": hostile, "order": "document_first"}
-        found = card(checkpoint(prompt=prompt, caveats=[hostile], model={"base": "o/m", "max_length": 500}))
-        body = found.text
-        assert yaml.safe_load(found.data.to_yaml())["base_model"] == "o/m"
-        assert '> a\\|b\\</td\\> \\[x\\](http://y) \\`z\\` --- \\# "quoted"' in body
-        assert not any(line.strip() in ("---", '# "quoted"', "rm") for line in body.splitlines())
-        code = [block.partition("```")[0] for block in body.split("```python\n")[1:]]
-        assert len(code) == 2
-        for block in body.split("\n```python\n")[1:]:
-            compile(block.partition("\n```\n")[0], "card", "exec")
+
+def test_text_from_outside_stays_text() -> None:
+    hostile = 'a|b</td> [x](http://y) `z`\n---\n# "quoted"\n```\nrm'
+    prompt = {"template": "chat", "instruction": hostile, "query_prefix": hostile, "order": "document_first"}
+    found = card(checkpoint(prompt=prompt, caveats=[hostile], model={"base": "o/m", "max_length": 500}))
+    body = found.text
+    assert yaml.safe_load(found.data.to_yaml())["base_model"] == "o/m"
+    assert '> a\\|b\\</td\\> \\[x\\](http://y) \\`z\\` --- \\# "quoted"' in body
+    assert not any(line.strip() in ("---", '# "quoted"', "rm") for line in body.splitlines())
+    blocks = body.split("\n```python\n")[1:]
+    assert len(blocks) == 2
+    for block in blocks:
+        compile(block.partition("\n```\n")[0], "card", "exec")

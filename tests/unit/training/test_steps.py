@@ -152,20 +152,12 @@ class TestEmbedding:
         assert loss == pytest.approx(expected.item(), rel=1e-5)
         assert tokens == sum(map(len, [*data.queries, *data.documents]))
         assert_equal(found, table.take_gradients())
+        for budget in SMALL_BUDGETS:
+            assert table.embed([0, 1, 2], budget) == (pytest.approx(loss, rel=1e-5), tokens)
+            assert_equal(table.take_gradients(), found)
 
-    @pytest.mark.parametrize("budget", SMALL_BUDGETS, ids=str)
-    def test_parts_give_the_gradient_of_the_whole(self, table: Bench, budget: Budget) -> None:
-        whole, tokens = table.embed([0, 1, 2], ALL)
-        expected = table.take_gradients()
-        loss, seen = table.embed([0, 1, 2], budget)
-        assert loss == pytest.approx(whole, rel=1e-5)
-        assert seen == tokens
-        assert_equal(table.take_gradients(), expected)
-
-
-class TestAccumulation:
     @pytest.mark.parametrize("batches", [[[0, 1], [2, 0]], [[0, 1], [2]]], ids=["equal", "the last one smaller"])
-    def test_batches_are_contrasted_apart_and_every_query_counts_the_same(
+    def test_accumulated_batches_are_contrasted_apart_and_every_query_counts_the_same(
         self, table: Bench, batches: list[list[int]]
     ) -> None:
         rows = [row for batch in batches for row in batch]
@@ -173,56 +165,49 @@ class TestAccumulation:
         found = table.take_gradients()
         apart = [table.embed(batch, ALL, 0.5 * len(batch) / len(rows)) for batch in batches]
         expected = sum(loss * len(batch) / len(rows) for (loss, _), batch in zip(apart, batches, strict=True))
-        assert loss == pytest.approx(expected, rel=1e-6)
-        assert tokens == sum(seen for _, seen in apart)
+        assert (loss, tokens) == (pytest.approx(expected, rel=1e-6), sum(seen for _, seen in apart))
         assert_equal(found, table.take_gradients())
 
 
-class TestTrees:
-    @pytest.mark.parametrize("kind", ["llama", "qwen3"])
-    @pytest.mark.parametrize("first_layer", [0, 2])
-    def test_gradients_are_those_of_padded_batches(
-        self, kind: ModelKind, first_layer: int, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        trees, padded = bench(kind, first_layer), bench(kind, first_layer)
-        assert trees.model._batched.trains_trees
-        found = [*trees.rank([1, 0], ALL, loss="softmax"), *trees.embed([0, 1, 2], ALL)]
-        monkeypatch.setattr(BatchedDecoder, "trains_trees", False)
-        expected = [*padded.rank([1, 0], ALL, loss="softmax"), *padded.embed([0, 1, 2], ALL)]
-        assert found == pytest.approx(expected, rel=1e-5)
-        ours, theirs = trees.take_gradients(), padded.take_gradients()
-        assert ours.keys() == theirs.keys()
-        for name, gradient in theirs.items():
-            torch.testing.assert_close(ours[name], gradient, rtol=1e-4, atol=1e-5)
+@pytest.mark.parametrize("kind", ["llama", "qwen3"])
+@pytest.mark.parametrize("first_layer", [0, 2])
+def test_gradients_of_trees_are_those_of_padded_batches(
+    kind: ModelKind, first_layer: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    trees, padded = bench(kind, first_layer), bench(kind, first_layer)
+    assert trees.model._batched.trains_trees
+    found = [*trees.rank([1, 0], ALL, loss="softmax"), *trees.embed([0, 1, 2], ALL)]
+    monkeypatch.setattr(BatchedDecoder, "trains_trees", False)
+    expected = [*padded.rank([1, 0], ALL, loss="softmax"), *padded.embed([0, 1, 2], ALL)]
+    assert found == pytest.approx(expected, rel=1e-5)
+    assert_equal(trees.take_gradients(), padded.take_gradients())
 
 
-class TestJoint:
-    def test_it_is_the_weighted_sum_of_both(self, table: Bench) -> None:
-        ranking_loss, _ = table.rank([0, 1], ALL)
-        ranking = table.take_gradients()
-        embedding_loss, _ = table.embed([0, 1], ALL)
-        embedding = table.take_gradients()
-        assert table.rank([0, 1], LITTLE, 0.3)[0] == pytest.approx(ranking_loss, rel=1e-5)  # losses are unweighted
-        assert table.embed([0, 1], LITTLE, 0.7)[0] == pytest.approx(embedding_loss, rel=1e-5)
-        assert_equal(table.take_gradients(), {name: 0.3 * ranking[name] + 0.7 * embedding[name] for name in ranking})
+def test_the_joint_gradient_is_the_weighted_sum_of_both_and_losses_are_unweighted(table: Bench) -> None:
+    ranking_loss, _ = table.rank([0, 1], ALL)
+    ranking = table.take_gradients()
+    embedding_loss, _ = table.embed([0, 1], ALL)
+    embedding = table.take_gradients()
+    assert table.rank([0, 1], LITTLE, 0.3)[0] == pytest.approx(ranking_loss, rel=1e-5)
+    assert table.embed([0, 1], LITTLE, 0.7)[0] == pytest.approx(embedding_loss, rel=1e-5)
+    assert_equal(table.take_gradients(), {name: 0.3 * ranking[name] + 0.7 * embedding[name] for name in ranking})
 
 
-class TestDropout:
-    def test_both_runs_of_a_part_drop_the_same_units(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        table = bench(dropout=0.5)
-        runs: dict[tuple[int, ...], list[Tensor]] = {}
-        original = steps._states
+def test_both_runs_of_a_part_drop_the_same_units(monkeypatch: pytest.MonkeyPatch) -> None:
+    table = bench(dropout=0.5)
+    runs: dict[tuple[int, ...], list[Tensor]] = {}
+    original = steps._states
 
-        def spy(model: UnimodelForExp1, texts: Texts, part: list[int], seed: int | None = None) -> Tensor:
-            states = original(model, texts, part, seed)
-            runs.setdefault(tuple(part), []).append(states.detach())
-            return states
+    def spy(model: UnimodelForExp1, texts: Texts, part: list[int], seed: int | None = None) -> Tensor:
+        states = original(model, texts, part, seed)
+        runs.setdefault(tuple(part), []).append(states.detach())
+        return states
 
-        monkeypatch.setattr(steps, "_states", spy)
-        table.embed([0, 1, 2], LITTLE)
-        table.embed([0, 1, 2], LITTLE)
-        assert len(runs) > 1
-        for first, again, next_first, next_again in runs.values():
-            assert torch.equal(first, again)
-            assert torch.equal(next_first, next_again)
-            assert not torch.equal(first, next_first)  # another step drops others
+    monkeypatch.setattr(steps, "_states", spy)
+    table.embed([0, 1, 2], LITTLE)
+    table.embed([0, 1, 2], LITTLE)
+    assert len(runs) > 1
+    for first, again, next_first, next_again in runs.values():
+        assert torch.equal(first, again)
+        assert torch.equal(next_first, next_again)
+        assert not torch.equal(first, next_first)  # another step drops others

@@ -108,11 +108,11 @@ def label_pairs(
     named = [f"collection={collection}", *([f"reranker={reranker}"] if reranker else [])]
     settings = load_config(LabelConfig, config, [*(override or []), *named])
     from unimoe.models.device import choose_device
-    from unimoe.studies.biencoder.labels import labelling
+    from unimoe.studies.biencoder import labels
 
     where.use_threads()
     with opened_engine(where) as opened:
-        labelling.label_pairs(settings, output_dir, choose_device(where.here), opened)
+        labels.label_pairs(settings, output_dir, choose_device(where.here), opened)
 
 
 COMMANDS = {"train-biencoder": train_biencoder, "label-pairs": label_pairs}

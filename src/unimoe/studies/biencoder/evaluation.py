@@ -20,12 +20,12 @@ from unimoe.evaluation.systems.system import System, first_stage_system
 from unimoe.evaluation.tiers.datasets import Dataset
 from unimoe.models.checkpoint import Checkpoint
 from unimoe.models.device import choose_dtype
-from unimoe.models.embedder import Embedder, TextKind
-from unimoe.models.encoder import SentenceEncoder, load_encoder
+from unimoe.models.embedder import Embedder
+from unimoe.models.encoder import load_encoder
+from unimoe.studies.biencoder.checkpoint import read_biencoder
 from unimoe.studies.biencoder.config import BiEncoderConfig
-from unimoe.studies.biencoder.training.checkpoint import read_biencoder
-from unimoe.studies.biencoder.training.sources import CachedEmbedder, cached_texts
-from unimoe.studies.biencoder.training.trainer import BiEncoderTrainer
+from unimoe.studies.biencoder.model import CachedEncoder, encoder_config
+from unimoe.studies.biencoder.trainer import BiEncoderTrainer
 from unimoe.studies.common.splits import Splits
 from unimoe.training.loop import Facts
 
@@ -35,11 +35,9 @@ UNTRAINED_SEEDS = ("duplicates",)  # seeds whose training helped nowhere on dev 
 
 def retrieval_experiment(config: BiEncoderConfig) -> DenseExperiment:
     """Return the experiment that evaluates a training: its lengths, threshold and folder."""
-    length = config.encoder.max_length if config.max_length is None else config.max_length
-    changes: dict[str, object] = {"max_length": length}
+    encoder = encoder_config(config)
     if config.freeze_base:  # as the vectors in the cache
-        changes["dtype"] = "float32"
-    encoder = config.encoder.model_copy(update=changes)
+        encoder = encoder.model_copy(update={"dtype": "float32"})
     return DenseExperiment(
         name=EXPERIMENT,
         output_dir=config.output_dir,
@@ -59,10 +57,10 @@ def base_retriever(config: BiEncoderConfig, splits: Splits, device: torch.device
     retriever = encoder_retriever(experiment, retriever_name(experiment, None, None), device)
     if not config.freeze_base:
         return retriever
-    return replace(retriever, load=cache(lambda: _cached(retriever, config, splits, None)))
+    return replace(retriever, load=cache(lambda: CachedEncoder(retriever.model(), config, splits)))
 
 
-def trained_retriever(folder: Path, base: System, splits: Splits, device: torch.device) -> System:
+def trained_retriever(folder: Path, base: System, device: torch.device) -> System:
     """Return the bi-encoder of a checkpoint folder; ``base`` is what it was trained from.
 
     Its tokenizer, prefixes and lengths are the base's, and so is the prompt in its results.
@@ -84,7 +82,8 @@ def trained_retriever(folder: Path, base: System, splits: Splits, device: torch.
 
     def load() -> Embedder:
         if config.freeze_base:
-            return _cached(encoder_retriever(retrieval_experiment(config), "", device), config, splits, folder)
+            cached: CachedEncoder = base.model()
+            return cached.with_layer(folder)
         return load_encoder(EncoderConfig(base=str(folder)), device, dtype)
 
     return replace(
@@ -97,22 +96,8 @@ def trained_retriever(folder: Path, base: System, splits: Splits, device: torch.
     )
 
 
-def _cached(base: System, config: BiEncoderConfig, splits: Splits, checkpoint: Path | None) -> CachedEmbedder:
-    encoder = base.model()
-    assert isinstance(encoder, SentenceEncoder)  # noqa: S101 - for the type checker
-    lengths: dict[TextKind, int | None] = {"query": config.query_length, "document": config.document_length}
-    return CachedEmbedder(encoder, cached_texts(splits), lengths, checkpoint)
-
-
 def evaluate(config: BiEncoderConfig, splits: Splits, retrievers: Sequence[System], given: list[str]) -> str:
-    """Search the test split with each of several retrievers; results that exist are kept.
-
-    Returns:
-        ``task/dataset`` of the results.
-
-    Raises:
-        DataError: a result's place is taken by another evaluation.
-    """
+    """Search the test split with each of several retrievers, unless that is done; return ``task/dataset``."""
     experiment = retrieval_experiment(config)
     evaluator = Evaluator(Path(config.output_dir), given)
     data = dense_collection(splits.test, experiment.retrieval)
@@ -137,15 +122,11 @@ def evaluate(config: BiEncoderConfig, splits: Splits, retrievers: Sequence[Syste
 
 
 def train_and_report(config: BiEncoderConfig, device: torch.device, given: list[str]) -> None:
-    """Train one bi-encoder, search the test split before and after, and print both scores, over all seeds there are.
-
-    Raises:
-        UnimoeError: see ``BiEncoderTrainer`` and ``evaluate``.
-    """
+    """Train one bi-encoder, search the test split before and after, and print both scores, over all seeds there are."""
     trainer = BiEncoderTrainer(config, device)
     _train(trainer)
     before = base_retriever(config, trainer.splits, device)
-    after = trained_retriever(trainer.best_dir, before, trainer.splits, device)
+    after = trained_retriever(trainer.best_dir, before, device)
     key, folder = evaluate(config, trainer.splits, [before, after], given), Path(config.output_dir)
     print_before_after(folder, before.name, [config.arm, fused_name(config.arm)], [key], allow=UNTRAINED_SEEDS)
     stdout.print(f"\nMore:   unimoe analyze --output-dir {folder}", soft_wrap=True)

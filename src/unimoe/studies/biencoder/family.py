@@ -19,6 +19,7 @@ from unimoe.metrics.scoring import from_grade
 from unimoe.results import Task, run_path
 from unimoe.results.folder import Results
 from unimoe.studies.biencoder.config import BiEncoderConfig
+from unimoe.studies.biencoder.data import biencoder_splits
 from unimoe.studies.biencoder.evaluation import (
     UNTRAINED_SEEDS,
     base_retriever,
@@ -26,8 +27,7 @@ from unimoe.studies.biencoder.evaluation import (
     retrieval_experiment,
     trained_retriever,
 )
-from unimoe.studies.biencoder.training.pairs import biencoder_splits
-from unimoe.studies.biencoder.training.trainer import BiEncoderTrainer
+from unimoe.studies.biencoder.trainer import BiEncoderTrainer
 from unimoe.studies.common.family import Advance, Family
 from unimoe.studies.common.splits import Splits
 
@@ -64,7 +64,7 @@ class BiEncoderFamily(Family[BiEncoderConfig, BiEncoderTrainer]):
     def test(self, training: BiEncoderTrainer, arm: str, advance: Advance) -> float:
         """Search the test split with the best epoch, alone and fused with BM25."""
         before = base_retriever(training.config, self.splits, training.device)
-        after = trained_retriever(training.best_dir, before, self.splits, training.device)
+        after = trained_retriever(training.best_dir, before, training.device)
         evaluate(training.config, self.splits, [after], [*self.given])
         advance(1)
         (dataset,) = self.datasets
@@ -77,20 +77,15 @@ class BiEncoderFamily(Family[BiEncoderConfig, BiEncoderTrainer]):
 
     def untrained(self) -> dict[str, Callable[[BiEncoderConfig], None]]:
         """Return the encoder before training; BM25 and the fusion of both come with it."""
-        encoder = self.aliases["untrained"]
+        encoder = retriever_name(retrieval_experiment(self.base), None, None)
         return {encoder: self._search_before, FIRST_STAGE: _comes_with_it, fused_name(encoder): _comes_with_it}
-
-    @cached_property
-    def aliases(self) -> dict[str, str]:
-        """Return the encoder's name in results, for ``untrained``."""
-        return {"untrained": retriever_name(retrieval_experiment(self.base), None, None)}
 
     def _search_before(self, config: BiEncoderConfig) -> None:
         evaluate(config, self.splits, [base_retriever(config, self.splits, self.device)], [*self.given])
 
-    def tested_arms(self, arm: str) -> Sequence[str]:
-        """Return the arm and its fusion with BM25."""
-        return arm, fused_name(arm)
+    def is_tested(self, training: BiEncoderTrainer, arm: str, seed: int | None) -> bool:
+        """Return whether the fusion with BM25 is written, which comes last."""
+        return super().is_tested(training, fused_name(arm), seed)
 
     def with_dtype(self, dtype: str | None) -> None:
         """Train in the dtype of the workers."""

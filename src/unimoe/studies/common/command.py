@@ -49,14 +49,9 @@ def run_study(
     plan: bool = False,
     show: Callable[[StudyRunner, Mapping[str, Chosen]], None] | None = None,
 ) -> None:
-    """Run a study, or print what it would cost.
+    """Run a study, or with ``plan`` print what it would cost; results record the options that are ``given``.
 
-    Args:
-        study: what to run.
-        where: options of device and cluster.
-        given: options of the command line, for provenance.
-        plan: only say what it would cost.
-        show: prints the outcome in place of the tables and the verdict.
+    ``show`` prints the outcome in place of the tables and the verdict.
     """
     refuse_torchrun("a study")
     quiet_libraries()

@@ -33,13 +33,8 @@ Advance = Callable[[int], None]
 class Family(ABC, Generic[C, T]):
     """One kind of model in one study. Data are loaded when they are first needed.
 
-    Args:
-        study: that asks for it.
-        device: of trainings and tests; None for that of the configuration, or the best there is.
-        given: command-line options, for provenance.
-
-    Attributes:
-        base: the configuration that all arms share.
+    ``device`` is that of trainings and tests; None for that of the configuration, or the best there is. ``given`` are
+    the command-line options, for provenance. ``base`` is the configuration that all arms share.
     """
 
     config_type: ClassVar[type[Any]]
@@ -100,13 +95,9 @@ class Family(ABC, Generic[C, T]):
     def untrained(self) -> dict[str, Callable[[C], None]]:
         """Return the systems that are compared without a training, each with what writes its results.
 
-        That is called with the configuration that was chosen for the first arm, in the study's folder.
+        That is called with the configuration that was chosen for the first arm, in the study's folder. A study may
+        call the first of them ``untrained``.
         """
-        return {}
-
-    @property
-    def aliases(self) -> Mapping[str, str]:
-        """Names of systems by what a study's file may call them."""
         return {}
 
     def trains(self, config: C) -> bool:
@@ -121,18 +112,10 @@ class Family(ABC, Generic[C, T]):
     def with_dtype(self, dtype: str | None) -> None:
         """Take the dtype that ``auto`` means to the workers of a cluster, as trainings are known by it."""
 
-    def tested_arms(self, arm: str) -> Sequence[str]:
-        """Return the names under which the results of an arm are written."""
-        return (arm,)
-
     def is_tested(self, training: T, arm: str, seed: int | None) -> bool:
         """Return whether the last files of an arm's test are there."""
-        return all(
-            path(self.root, name, seed, self.task, dataset).exists()
-            for name in self.tested_arms(arm)
-            for dataset in self.datasets
-            for path in (result_path, run_path)
-        )
+        places = [(self.root, arm, seed, self.task, dataset) for dataset in self.datasets]
+        return all(path(*place).exists() for place in places for path in (result_path, run_path))
 
     def identity(self, training: T) -> list[str]:
         """Return hashes of the data, which must be those of the driver on every machine of a cluster."""
@@ -150,7 +133,7 @@ class Family(ABC, Generic[C, T]):
         held = [seed for seed in results.seeds(arm, key) if seed in seeds]
         return results.scores(arm, key, held or [None], metric)
 
-    def columns(self, results: Results, arm: str, dataset: str, config: C | None) -> dict[str, Cell]:
+    def columns(self, results: Results, arm: str, dataset: str, config: C | None) -> Mapping[str, Cell]:
         """Return further cells of an arm's row, by column: costs, counts."""
         return {}
 

@@ -18,25 +18,15 @@ from unimoe.results import Identity, TrainingBudget
 
 @dataclass(frozen=True)
 class RerankingPools:
-    """The candidates of a split, which every arm of a comparison reranks, and what makes results of them.
+    """The candidates of a split, which every arm of a comparison reranks, and what makes results of them."""
 
-    Attributes:
-        name: of the collection in the catalogue.
-        collection: queries, judgments and corpus of the split.
-        candidates: the pools, as a run of their source.
-        metric: the main metric, such as ``ndcg@10``.
-        first_stage: the source of the pools, with its parameters.
-        depth: candidates of a query.
-        max_queries: queries scored, where they were cut.
-    """
-
-    name: str
+    name: str  # of the collection in the catalogue
     collection: Collection
     candidates: Run
-    metric: str
-    first_stage: str
+    metric: str  # the main one
+    first_stage: str  # the source of the candidates, with its parameters
     depth: int
-    max_queries: int | None = None
+    max_queries: int | None = None  # queries scored, where they were cut
 
     @cached_property
     def dataset(self) -> str:
@@ -99,18 +89,16 @@ class RerankingPools:
 
     def outcome(self, run: Run, *, items: int | None = None, seconds: float = 0.0, device: str = "cpu") -> Outcome:
         """Score the pools in the order of a run, beside the order of their source; ``items`` as in ``Outcome``."""
-        collection, level = self.collection, self.collection.relevance_level
+        collection = self.collection
         metrics = tuple(dict.fromkeys((self.metric, *DEFAULT_METRICS)))
-        return Outcome(
-            main_metric=self.metric,
-            run=run,
-            qrels=collection.qrels,
-            queries=collection.queries,
-            scores=score_run(collection.qrels, run, metrics, level),
+        return Outcome.of_run(
+            collection,
+            run,
+            self.metric,
+            metrics,
             items=items,
             seconds=seconds,
-            relevance_level=level,
             device=device,
-            first_stage=score_run(collection.qrels, self.candidates, metrics, level),
+            first_stage=score_run(collection.qrels, self.candidates, metrics, collection.relevance_level),
             queries_without_candidates=sorted(q for q in collection.qrels if not self.candidates.get(q)),
         )

@@ -23,21 +23,20 @@ from unimoe.results.folder import Results, load_all_results
 from unimoe.studies.common.family import Family
 from unimoe.studies.common.study import Chosen, Setting
 from unimoe.studies.common.table import settings_table, study_table
-from unimoe.studies.common.workers import Job, done_by_workers
-from unimoe.training.loop import Training
+from unimoe.studies.common.workers import done_by_workers
 
 ANALYSIS, TUNING = "analysis", "tuning"
 
 
 class StudyRunner:
-    """A study in its folder.
+    """A study in its folder. An arm that cannot be trained as configured, or a gate that cannot be, is a UsageError.
 
     Args:
         family: of its arms, which has the study.
         engine: lets workers of a cluster do the trainings; by default this process does.
 
-    Raises:
-        UsageError: an arm cannot be trained as it is configured, or a gate cannot be.
+    Attributes:
+        tuned: the settings of each arm, with their configurations.
     """
 
     def __init__(self, family: Family[Any, Any], engine: Engine | None = None) -> None:
@@ -48,15 +47,13 @@ class StudyRunner:
     def run(self) -> dict[str, Chosen]:
         """Do everything that is not done yet; return the setting chosen for each arm.
 
-        Raises:
-            UsageError: a gate cannot be, or names an arm that the study does not have.
-            DataError: the folder holds other gates or another training.
+        A ``DataError`` says that the folder holds other gates or another training.
         """
         study, family = self.study, self.family
         family.load()
         gates = self._gates(family.datasets)
         self._register(gates)
-        chosen = self.choose()
+        chosen = self._choose_all()
         if not study.seeds:
             return chosen
         first = next(iter(chosen.values())).config
@@ -70,46 +67,6 @@ class StudyRunner:
                 stderr.print(f"Every gate has its label: seeds {', '.join(later)} would change nothing", soft_wrap=True)
                 break
         return chosen
-
-    def _gates(self, datasets: Sequence[str]) -> Mapping[str, Gate]:
-        """Return the gates of the study on some datasets; none where nothing is tested."""
-        family = self.family
-        if not self.study.seeds:
-            return {}
-        shared = {"task": family.task, "datasets": [*datasets], "metric": family.metrics[0]}
-        wanted = self.study.gates_for(shared, family.untrained(), family.aliases)
-        return given_gates(wanted).gates if wanted else {}
-
-    def _register(self, gates: Mapping[str, Gate]) -> None:
-        """Register gates in the study's folder, unless it holds results already."""
-        path = self.family.root / REGISTERED
-        if not gates:
-            return
-        if path.exists() and load_gates(path).gates != gates:
-            raise DataError(
-                f"{path} registers another gate (collection, metric, seeds or margin differ); a gate stays "
-                "unchanged during a study, choose another --output-dir"
-            )
-        if not register(Registration(gates), self.family.root):
-            stderr.print(f"{path.parent} has results and no {REGISTERED}: too late to register a gate", soft_wrap=True)
-
-    def _results(self) -> Results:
-        return load_all_results(self.family.root, allow=self.family.allow)
-
-    def _decided(self) -> bool:
-        path = self.family.root / REGISTERED
-        return path.exists() and all_decided(self._results(), load_gates(path))
-
-    def choose(self) -> dict[str, Chosen]:
-        """Train every setting of every arm with the seed of the tuning, and return the best of each on dev."""
-        jobs = (Job(arm, config, tested=False) for arm in self.tuned for _, config in self._tunings(arm))
-        done_by_workers(self._engine, self.family, jobs)
-        steps = Steps(len(self.tuned))
-        return {arm: self._choose(arm, steps) for arm in self.tuned}
-
-    def trained(self, arm: str, config: Any, seed: int) -> Training:
-        """Return the reported training of an arm."""
-        return self.family.training(self._reported(config, seed), arm)  # type: ignore[no-any-return]
 
     def report(self, chosen: Mapping[str, Chosen]) -> None:
         """Print the tables and the verdict, and write the tables."""
@@ -172,6 +129,39 @@ class StudyRunner:
         scored = sum(training.is_scored_after(step) for step in range(1, training.steps + 1))
         return training.steps * min(taken) + scored * dev, dev * self.family.test_to_dev(training)
 
+    # Gates.
+
+    def _gates(self, datasets: Sequence[str]) -> Mapping[str, Gate]:
+        """Return the gates of the study on some datasets; none where nothing is tested."""
+        family = self.family
+        if not self.study.seeds:
+            return {}
+        shared = {"task": family.task, "datasets": [*datasets], "metric": family.metrics[0]}
+        wanted = self.study.gates_for(shared, [*family.untrained()])
+        return given_gates(wanted).gates if wanted else {}
+
+    def _register(self, gates: Mapping[str, Gate]) -> None:
+        """Register gates in the study's folder, unless it holds results already."""
+        path = self.family.root / REGISTERED
+        if not gates:
+            return
+        if path.exists() and load_gates(path).gates != gates:
+            raise DataError(
+                f"{path} registers another gate (collection, metric, seeds or margin differ); a gate stays "
+                "unchanged during a study, choose another --output-dir"
+            )
+        if not register(Registration(gates), self.family.root):
+            stderr.print(f"{path.parent} has results and no {REGISTERED}: too late to register a gate", soft_wrap=True)
+
+    def _decided(self) -> bool:
+        path = self.family.root / REGISTERED
+        return path.exists() and all_decided(self._results(), load_gates(path))
+
+    def _results(self) -> Results:
+        return load_all_results(self.family.root, allow=self.family.allow)
+
+    # Settings and trainings.
+
     def _settings(self, arm: str) -> list[tuple[Setting, Any]]:
         own, family = self.study.arms[arm].set, self.family
         try:
@@ -182,33 +172,37 @@ class StudyRunner:
         except UsageError as error:
             raise UsageError(f"arms.{arm}: {error}") from None
 
-    def _tunings(self, arm: str) -> list[tuple[Setting, Any]]:
-        """Return the settings of an arm with the configurations that try them; none where there is no choice."""
-        settings = self.tuned[arm]
-        if len(settings) == 1 and self.study.seeds:
-            return []
+    def _choose_all(self) -> dict[str, Chosen]:
+        """Train every setting of every arm with the seed of the tuning, and return the best of each on dev."""
         folder, seed = self.family.root / TUNING, self.study.seed_of_tuning
-        return [
-            (setting, config.model_copy(update={"seed": seed, "output_dir": str(folder / f"{arm}-{setting.folder}")}))
-            for setting, config in settings
-        ]
+        tried = {}
+        for arm, settings in self.tuned.items():
+            changes = [{"seed": seed, "output_dir": str(folder / f"{arm}-{one.folder}")} for one, _ in settings]
+            pairs = zip(settings, changes, strict=True)
+            tried[arm] = [config.model_copy(update=own) for (_, config), own in pairs]
+            if len(settings) == 1 and self.study.seeds:  # nothing to choose
+                tried[arm] = []
+        trainings = ((arm, config) for arm, configs in tried.items() for config in configs)
+        done_by_workers(self._engine, self.family, trainings, tested=False)
+        steps = Steps(len(tried))
+        return {arm: self._choose(arm, configs, steps) for arm, configs in tried.items()}
 
-    def _choose(self, arm: str, steps: Steps) -> Chosen:
-        tunings, family = self._tunings(arm), self.family
-        if not tunings:
-            return Chosen(*self.tuned[arm][0], {}, None)
-        with steps.step(f"{arm}: {len(tunings)} settings on dev", None) as step:
+    def _choose(self, arm: str, configs: Sequence[Any], steps: Steps) -> Chosen:
+        settings, family = self.tuned[arm], self.family
+        if not configs:
+            return Chosen(*settings[0], {}, None)
+        with steps.step(f"{arm}: {len(configs)} settings on dev", None) as step:
             found = []
-            for _, config in tunings:
+            for config in configs:
                 training = family.training(config, arm)
                 training.run_with_bar(step)
                 found.append(family.dev(training))
-            best = family.choose([config for _, config in tunings], found)
-            step.outcome = f"best {100 * found[best]['val']:.2f} with {tunings[best][0].name or 'the base'}"
-        listed = [{**setting.changes, **facts} for (setting, _), facts in zip(tunings, found, strict=True)]
+            best = family.choose(configs, found)
+            step.outcome = f"best {100 * found[best]['val']:.2f} with {settings[best][0].name or 'the base'}"
+        tried = {setting.name: facts for (setting, _), facts in zip(settings, found, strict=True)}
+        listed = [{**setting.changes, **tried[setting.name]} for setting, _ in settings]
         write_json(family.root / TUNING / f"{arm}.json", listed)
-        tried = {setting.name: facts for (setting, _), facts in zip(tunings, found, strict=True)}
-        return Chosen(*self.tuned[arm][best], tried, found[best]["val"])
+        return Chosen(*settings[best], tried, found[best]["val"])
 
     def _reported(self, config: Any, seed: int) -> Any:
         return config.model_copy(update={"seed": seed, "output_dir": str(self.family.root)})
@@ -219,8 +213,8 @@ class StudyRunner:
             arm: [self._reported(one.config, seed) for seed in (seeds if self.family.trains(one.config) else seeds[:1])]
             for arm, one in chosen.items()
         }
-        jobs = (Job(arm, config, tested=True) for arm, own in configs.items() for config in own)
-        done_by_workers(self._engine, self.family, jobs)
+        trainings = ((arm, config) for arm, own in configs.items() for config in own)
+        done_by_workers(self._engine, self.family, trainings, tested=True)
         steps = Steps(len(configs))
         for arm, own in configs.items():
             with steps.step(f"{arm}: {len(own)} seed{'s' * (len(own) > 1)}", None) as step:

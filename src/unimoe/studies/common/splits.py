@@ -52,35 +52,31 @@ class SplitConfig(Section):
         return self
 
 
-_OWN_SPLIT = SplitConfig(train=None)
-
-
 def task_collection(task: str) -> str:
     """Return the catalogue's name of a task: ``NanoMSMARCO`` is ``nanobeir:MSMARCO``."""
     return _NANO_NAMES.get(task.lower(), task)
 
 
 def load_splits(task: str, config: SplitConfig | None) -> Splits:
-    """Load a collection in three parts.
+    """Load a collection, by a name of the catalogue or a NanoBEIR task's, in three parts.
 
-    Args:
-        task: a name of the catalogue, or a NanoBEIR task's.
-        config: the splits; None takes the published ones if there is a train split, else parts of the test split.
-
-    Raises:
-        UsageError: no such collection or split.
-        DataError: a part has no query.
+    Without a configuration these are the published ones if there is a train split, else parts of the test split.
     """
     name = task_collection(task)
     refuse_unknown(name)
+    given = SplitConfig() if config is None else config
     if config is None:
-        train = _split_or_none(name, "train")
-        if train is None:
-            return _of_one(load_collection(name, _OWN_SPLIT.test), _OWN_SPLIT)
-        return _published(name, SplitConfig(dev=None if _split_or_none(name, "dev") is None else "dev"), train)
-    if config.train is None:
-        return _of_one(load_collection(name, config.test), config)
-    return _published(name, config, load_collection(name, config.train))
+        train, dev = (_split_or_none(name, split) for split in ("train", "dev"))
+    else:
+        train, dev = (None if split is None else load_collection(name, split) for split in (given.train, given.dev))
+    test = load_collection(name, given.test)
+    if train is None:
+        test, dev, train = _parted(test, given.test_fraction, given.dev_fraction)
+    elif dev is None:
+        dev, train = _parted(train, given.dev_fraction)
+    splits = Splits(train, dev, test)
+    _refuse_unfit(splits)
+    return splits
 
 
 def _split_or_none(name: str, split: str) -> Collection | None:
@@ -93,50 +89,32 @@ def _split_or_none(name: str, split: str) -> Collection | None:
         return None
 
 
-def _published(name: str, config: SplitConfig, train: Collection) -> Splits:
-    test = load_collection(name, config.test)
-    if config.dev is not None:
-        return _checked(Splits(train, load_collection(name, config.dev), test))
-    dev, rest = _parted(train, [config.dev_fraction])
-    return _checked(Splits(rest, dev, test))
-
-
-def _of_one(collection: Collection, config: SplitConfig) -> Splits:
-    test, dev, train = _parted(collection, [config.test_fraction, config.dev_fraction])
-    return _checked(Splits(train, dev, test))
-
-
-def _parted(collection: Collection, fractions: list[float]) -> list[Collection]:
+def _parted(collection: Collection, *fractions: float) -> list[Collection]:
     """Divide the judged queries into parts of these sizes and the rest; a query's place depends on its id alone."""
     order = sorted(collection.qrels, key=lambda query_id: hash_parts(["head split", query_id]))
     parts, begin = [], 0
-    for fraction in fractions:
-        end = begin + round(fraction * len(order))
-        parts.append(_only(collection, order[begin:end]))
-        begin = end
-    return [*parts, _only(collection, order[begin:])]
+    for end in (*(round(fraction * len(order)) for fraction in fractions), len(order)):
+        chosen = {*order[begin : begin + end]}
+        parts.append(
+            replace(
+                collection,
+                queries={key: text for key, text in collection.queries.items() if key in chosen},
+                qrels={key: grades for key, grades in collection.qrels.items() if key in chosen},
+            )
+        )
+        begin += end
+    return parts
 
 
-def _only(collection: Collection, query_ids: list[str]) -> Collection:
-    chosen = set(query_ids)
-    return replace(
-        collection,
-        queries={key: text for key, text in collection.queries.items() if key in chosen},
-        qrels={key: grades for key, grades in collection.qrels.items() if key in chosen},
-    )
-
-
-def _checked(splits: Splits) -> Splits:
-    shared = splits.train.qrels.keys() & (splits.dev.qrels.keys() | splits.test.qrels.keys())
-    shared |= splits.dev.qrels.keys() & splits.test.qrels.keys()
+def _refuse_unfit(splits: Splits) -> None:
     for part, collection in splits._asdict().items():
         if not collection.qrels:
             raise DataError(
                 f"{collection.name}: no query is left for {part}; there are too few, change splits.dev_fraction "
                 "or splits.test_fraction, or take a larger collection"
             )
-    if shared:
+    train, dev, test = (part.qrels.keys() for part in splits)
+    if shared := train & dev | train & test | dev & test:
         raise DataError(
             f"{splits.train.name}: query {min(shared)!r} is in two of train, dev and test; choose splits that differ"
         )
-    return splits

@@ -18,7 +18,7 @@ each training is tested once.
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
@@ -132,55 +132,46 @@ class Study(Section):
             found = [Setting(in_words(changes), changes) for changes in _combinations(grid)]
         return found[: self.settings]
 
-    def gates_for(
-        self, shared: Mapping[str, Any], baselines: Collection[str], aliases: Mapping[str, str]
-    ) -> dict[str, dict[str, object]]:
-        """Return the gates as plain data, with what they share.
+    def gates_for(self, shared: Mapping[str, Any], untrained: Sequence[str]) -> dict[str, dict[str, object]]:
+        """Return the gates as plain data, with what they share: task, datasets and metric.
 
-        Args:
-            shared: task, datasets and metric.
-            baselines: names of the untrained systems.
-            aliases: names of systems by what the file may call them.
-
-        Raises:
-            UsageError: a gate names an arm that the study does not have.
+        ``untrained`` are the systems beside the arms. A gate that names another one is a ``UsageError``.
         """
-        known = [*self.arms, *baselines]
-        looks = {"looks": self.looks} if self.looks else {}
+        known = [*self.arms, *untrained]
+        common = {"kind": "superiority", **shared, "seeds": sorted(self.seeds)}
+        common |= {"looks": self.looks} if self.looks else {}
         found = {}
         for name, given in self.gates.items():
-            gate = {key: aliases.get(str(value), value) for key, value in given.items()}
-            for role in ("system", "baseline"):
-                if (arm := gate.get(role)) not in known:
+            roles = {role: system_called(given.get(role), untrained) for role in ("system", "baseline")}
+            for role, arm in roles.items():
+                if arm not in known:
                     raise UsageError(
                         f"gates.{name}.{role}: {arm!r} is no arm of the study{did_you_mean(str(arm), known)}; "
                         f"there are {', '.join(known)}"
                     )
-            seeds = {"seeds": sorted(self.seeds)}
-            found[name] = {"kind": "superiority", **shared, **seeds, **looks, **gate}
+            found[name] = {**common, **given, **roles}
         return found
 
     def of_arms(self, names: Sequence[str] | None) -> Study:
-        """Return the study of some arms, in its own order, with the gates between them.
-
-        Raises:
-            UsageError: a name is unknown.
-        """
-        if names is None:
-            return self
-        for name in names:
+        """Return the study of some arms, in its own order, with the gates between them."""
+        for name in names or ():
             if name not in self.arms:
                 raise UsageError(
                     f"unknown arm {name!r}{did_you_mean(name, self.arms)}; there are {', '.join(self.arms)}"
                 )
-        left_out = {*self.arms} - {*names}
-        kept = {name: arm for name, arm in self.arms.items() if name in names}
+        left_out = {*self.arms} - {*(self.arms if names is None else names)}
+        kept = {name: arm for name, arm in self.arms.items() if name not in left_out}
         gates = {
             name: gate for name, gate in self.gates.items() if not left_out & {gate.get("system"), gate.get("baseline")}
         }
         looks = self.looks if gates else None
         baselines = [name for name in self.baselines if name not in left_out]
         return self.model_copy(update={"arms": kept, "gates": gates, "looks": looks, "baselines": baselines})
+
+
+def system_called(name: Any, untrained: Sequence[str]) -> Any:
+    """Return the system that a study's file calls so: the first one without a training is ``untrained`` there."""
+    return untrained[0] if name == "untrained" and untrained else name
 
 
 @dataclass(frozen=True)
@@ -198,13 +189,10 @@ class Setting:
 
 @dataclass(frozen=True)
 class Chosen:
-    """The setting of an arm that was best on dev.
+    """The setting of an arm that was best on dev, with the whole configuration.
 
-    Attributes:
-        setting: its name and changes.
-        config: the whole configuration.
-        tried: what each setting of the arm was like on dev; empty where there was nothing to choose.
-        dev: the score on dev of this one; None where there was nothing to choose.
+    ``tried`` is what each setting of the arm was like on dev, empty where there was nothing to choose. Then the score
+    on dev of this one is None.
     """
 
     setting: Setting
@@ -214,15 +202,10 @@ class Chosen:
 
 
 def load_study(path: Path, overrides: Sequence[str] = (), options: Mapping[str, Any] | None = None) -> Study:
-    """Read a study, and change it by options that are given and ``key=value`` overrides.
+    """Read a study by its file or shipped name, and change it by options and ``key=value`` overrides.
 
-    Args:
-        path: of its file, or the name of a shipped one.
-        overrides: a key that is none of a study's is one of its ``base``.
-        options: keys of the study with their values; None where an option is not given.
-
-    Raises:
-        UsageError: no such file, an unknown key, or an impossible value.
+    Of the options, keys of the study, those that are None were not given. An override of no key of a study is one of
+    its ``base``.
     """
     file = find_config(path)
     raw = read_yaml(file)
@@ -247,13 +230,8 @@ def merged(raw: Mapping[str, Any], changes: Changes) -> dict[str, Any]:
 
 def in_words(changes: Changes) -> str:
     """Return keys and values as text, for tables and progress."""
-    return ", ".join(f"{key} {_shown(value)}" for key, value in changes.items())
-
-
-def _shown(value: Any) -> str:
-    if isinstance(value, dict):
-        return f"({in_words(value)})"
-    return str(value)
+    shown = {key: f"({in_words(value)})" if isinstance(value, dict) else value for key, value in changes.items()}
+    return ", ".join(f"{key} {value}" for key, value in shown.items())
 
 
 def _combinations(grid: Mapping[str, Sequence[Any]]) -> Iterable[dict[str, Any]]:

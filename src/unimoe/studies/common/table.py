@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Hashable, Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Collection, Hashable, Mapping
 from typing import Any, TypeVar
 
 from unimoe.analysis.comparisons import difference, interval_of_mean
@@ -14,7 +13,7 @@ from unimoe.analysis.tables import ABSENT, Cell, RowGroup, Table
 from unimoe.analysis.tables.cells import caveat_notes, marked, metric_name
 from unimoe.results.folder import Results
 from unimoe.studies.common.family import Family
-from unimoe.studies.common.study import Chosen
+from unimoe.studies.common.study import Chosen, system_called
 
 Asked = TypeVar("Asked", bound=Hashable)
 
@@ -24,43 +23,27 @@ TESTED = (
 )
 """What the p of a study's table holds for; a family adds which seeds pair."""
 
-
-@dataclass(frozen=True)
-class Arms:
-    """Scores of two arms, ``(seeds, queries)``, on the same queries; one row for an arm without seeds."""
-
-    system: Array
-    baseline: Array
-    paired: bool  # whether row i of one belongs to row i of the other
-
-
-@dataclass(frozen=True)
-class Difference:
-    """System minus baseline in the metric's unit, with its 95 % interval and two-sided p after Holm, if any."""
-
-    value: float
-    interval: tuple[float, float] | None
-    p: float | None
-
-    @property
-    def cells(self) -> tuple[Cell, Cell, Cell]:
-        """Difference in points, its interval, p."""
-        ends = [signed(100.0 * end, 1, keep_side=True) for end in self.interval or ()]
-        return Cell.signed(100.0 * self.value), Cell(" to ".join(ends) or ABSENT), Cell.p(self.p)
-
-
 NO_DIFFERENCE = (Cell(ABSENT), Cell(ABSENT), Cell(ABSENT))  # of an arm that is compared with nothing
 
 
-def differences(asked: Mapping[Asked, Arms]) -> dict[Asked, Difference]:
-    """Compare arms in pairs; all of them are one family, that of the table which shows them."""
-    found = {name: difference(arms.system, arms.baseline, paired=arms.paired) for name, arms in asked.items()}
+def differences(asked: Mapping[Asked, tuple[Array, Array, bool]]) -> dict[Asked, tuple[Cell, Cell, Cell]]:
+    """Compare arms in pairs; all of them are one family, that of the table which shows them.
+
+    Args:
+        asked: scores ``(seeds, queries)`` of system and baseline on the same queries, one row for an arm without
+            seeds, and whether row i of one belongs to row i of the other.
+
+    Returns:
+        System minus baseline in points, its 95 % interval, and the two-sided p after Holm.
+    """
+    found = {name: difference(system, baseline, paired=paired) for name, (system, baseline, paired) in asked.items()}
     p_values = {name: each.p for name, (each, unfit) in found.items() if not unfit and each.p is not None}
     corrected = dict(zip(p_values, holm(list(p_values.values())), strict=True))
-    return {
-        name: Difference(each.value, None if unfit else each.interval, corrected.get(name))
-        for name, (each, unfit) in found.items()
-    }
+    cells = {}
+    for name, (each, unfit) in found.items():
+        ends = [signed(100.0 * end, 1, keep_side=True) for end in (not unfit and each.interval) or ()]
+        cells[name] = Cell.signed(100.0 * each.value), Cell(" to ".join(ends) or ABSENT), Cell.p(corrected.get(name))
+    return cells
 
 
 def of_seeds(results: Results, seeds: Collection[int]) -> Results:
@@ -79,47 +62,38 @@ def mean_of(scores: Array) -> Cell:
     return Cell.mean((100.0 * scores.mean(axis=1)).tolist())
 
 
-def mean_interval(scores: Array) -> Cell:
-    """Return the 95 % interval of a mean in points."""
-    return Cell(" to ".join(f"{100.0 * end:.1f}" for end in interval_of_mean(scores) or ()) or ABSENT)
-
-
 def study_table(family: Family[Any, Any], results: Results, chosen: Mapping[str, Chosen], dataset: str) -> Table:
     """Return one row per arm on a dataset: scores, tests against the baselines, costs, and the chosen setting."""
-    study, key = family.study, f"{family.task}/{dataset}"
+    study, key, untrained = family.study, f"{family.task}/{dataset}", [*family.untrained()]
     results = of_seeds(results, study.seeds)
     seeds = sorted({one.seed for one in results.results if one.seed is not None})
-    names = [name for name in (*family.untrained(), *study.arms) if results.measured(key, name)]
+    names = [name for name in (*untrained, *study.arms) if results.measured(key, name)]
     scores = {
         metric: {name: family.scores(results, name, dataset, seeds, metric) for name in names}
         for metric in family.metrics
     }
-    main = scores[family.metrics[0]]
-    called = [family.aliases.get(name, name) for name in study.baselines]
+    main, metric = scores[family.metrics[0]], metric_name(family.metrics[0])
+    called = [system_called(name, untrained) for name in study.baselines]
     baselines = [name for name in called if name in names and len(names) > 1]
-    found = differences(
-        {
-            (name, other): Arms(main[name], main[other], pair_up(results, key, name, other))
-            for other in baselines
-            for name in names
-            if name != other
-        }
-    )
+    pairs = [(name, other) for other in baselines for name in names if name != other]
+    found = differences({(a, b): (main[a], main[b], pair_up(results, key, a, b)) for a, b in pairs})
     means = {metric: marked([mean_of(rows) for rows in by_arm.values()]) for metric, by_arm in scores.items()}
-    configs = {name: chosen[name].config if name in chosen else None for name in names}
-    more = {name: family.columns(results, name, dataset, configs[name]) for name in names}
+    more = {
+        name: family.columns(results, name, dataset, chosen[name].config if name in chosen else None) for name in names
+    }
     extra = [*dict.fromkeys(column for own in more.values() for column in own)]
     rows = []
     for place, name in enumerate(names):
         own = chosen.get(name)
+        interval = (f"{100.0 * end:.1f}" for end in interval_of_mean(main[name]) or ())
         rows.append(
             (
                 Cell(name),
                 Cell.count(len(results.seeds(name, key)) or None),
                 Cell.mean([] if own is None or own.dev is None else [100.0 * own.dev]),
                 *(means[metric][place] for metric in family.metrics),
-                mean_interval(main[name]),
-                *(cell for other in baselines for cell in _cells(found.get((name, other)))),
+                Cell(" to ".join(interval) or ABSENT),
+                *(cell for other in baselines for cell in found.get((name, other), NO_DIFFERENCE)),
                 *(more[name].get(column, Cell(ABSENT)) for column in extra),
                 Cell(own.setting.name if own and own.setting.name else ABSENT),
             )
@@ -127,20 +101,19 @@ def study_table(family: Family[Any, Any], results: Results, chosen: Mapping[str,
     columns = ["arm", "seeds", "dev", *map(metric_name, family.metrics), "95 % interval"]
     for place, other in enumerate(baselines):
         columns += [f"vs {other}", "interval" + " " * place, "p" + " " * place]
-    described = [f"{name}: {arm.description}." for name, arm in study.arms.items() if arm.description and name in names]
     return Table(
         name="arms" if len(family.datasets) == 1 else f"arms-{dataset.replace(':', '-').replace('/', '-')}",
-        caption=f"{study.name} on {dataset}: {metric_name(family.metrics[0])} over "
-        f"{next(iter(main.values())).shape[1]:,} test queries, {len(seeds)} seeds.",
+        caption=f"{study.name} on {dataset}: {metric} over {next(iter(main.values())).shape[1]:,} test queries, "
+        f"{len(seeds)} seeds.",
         columns=(*columns, *extra, "setting"),
         groups=(RowGroup("", tuple(rows)),),
         notes=(
             "Scores x 100, mean over seeds ± SD; dev: the chosen setting's one tuning run, chosen by it. The interval "
-            f"is that of {metric_name(family.metrics[0])}, for other seeds and other queries (queries alone where "
-            "there are not several seeds).",
+            f"is that of {metric}, for other seeds and other queries (queries alone where there are not several "
+            "seeds).",
             *([TESTED] if baselines else []),
             *family.notes(),
-            *described,
+            *(f"{name}: {arm.description}." for name, arm in study.arms.items() if arm.description and name in names),
             *caveat_notes(results),
         ),
         csv_only=frozenset({"setting"}),
@@ -165,10 +138,9 @@ def settings_table(family: Family[Any, Any], chosen: Mapping[str, Chosen]) -> Ta
                     Cell.number(facts.get("seconds"), ".1f"),
                 )
             )
-    study = family.study
     return Table(
         name="settings",
-        caption=f"{study.name}: settings on dev, seed {study.seed_of_tuning}.",
+        caption=f"{family.study.name}: settings on dev, seed {family.study.seed_of_tuning}.",
         columns=("arm", "setting", "start", "dev", "gain", "best at", "s"),
         groups=(RowGroup("", tuple(rows)),),
         notes=(
@@ -177,7 +149,3 @@ def settings_table(family: Family[Any, Any], chosen: Mapping[str, Chosen]) -> Ta
         ),
         title="Settings on dev",
     )
-
-
-def _cells(found: Difference | None) -> Iterable[Cell]:
-    return found.cells if found else NO_DIFFERENCE

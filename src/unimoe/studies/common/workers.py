@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from functools import cache, partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 
@@ -25,39 +25,31 @@ from unimoe.studies.common.study import Study
 _GIVEN = "given"  # key of a recipe for the command's options: they are written into results, and change nothing else
 
 
-class Job(NamedTuple):
-    """A training of a study, with its test where it is reported."""
+def done_by_workers(
+    engine: Engine | None, family: Family[Any, Any], trainings: Iterable[tuple[str, Any]], *, tested: bool
+) -> None:
+    """Let workers do the trainings, given by arm and configuration, that are not done, and copy what they write.
 
-    arm: str
-    config: Any
-    tested: bool
-
-
-def done_by_workers(engine: Engine | None, family: Family[Any, Any], jobs: Iterable[Job]) -> None:
-    """Let workers do the jobs that are not done, and copy what they write into the study's folder.
-
-    Without a cluster nothing is done, and no training is made.
-
-    Raises:
-        Exception: of the first job that failed; the others have ended.
+    Where they are reported, workers test them too. Without a cluster nothing is done, and no training is made. The
+    error of the first training that failed is raised when the others have ended.
     """
     if not isinstance(engine, ClusterEngine):
         return
     cluster, study = engine.cluster, family.study.model_dump(mode="json", exclude={"output_dir"})
     recipe = {"maker": f"{__name__}:jobs_of", "study": study, _GIVEN: [*family.given]}
     tasks = []
-    for job in jobs:
-        training, seed = family.training(job.config, job.arm), job.config.seed
-        reported = seed if family.trains(job.config) else None
+    for arm, config in trainings:
+        training = family.training(config, arm)
+        reported = config.seed if family.trains(config) else None
         training.make_room()
-        if training.is_finished() and (not job.tested or family.is_tested(training, job.arm, reported)):
+        if training.is_finished() and (not tested or family.is_tested(training, arm, reported)):
             continue
-        settings = job.config.model_dump(mode="json", exclude={"device", "output_dir"})
-        folder = Path(job.config.output_dir).relative_to(family.root).as_posix()
-        part = {"config": settings, "folder": folder, "arm": job.arm, "tested": job.tested}
+        settings = config.model_dump(mode="json", exclude={"device", "output_dir"})
+        folder = Path(config.output_dir).relative_to(family.root).as_posix()
+        part = {"config": settings, "folder": folder, "arm": arm, "tested": tested}
         part["data"] = family.identity(training)
         part["key"] = hash_json([study, part])
-        what = f"train {job.arm}, seed {seed}" + ("" if job.tested else f", {Path(folder).name}")
+        what = f"train {arm}, seed {config.seed}" + ("" if tested else f", {Path(folder).name}")
         tasks.append(partial(done_by_worker, cluster, what, recipe, part, family.root, items=max(1, training.steps)))
     if not tasks:
         return

@@ -21,14 +21,9 @@ from unimoe.models.rerankers.cross_encoder import load_cross_encoder
 from unimoe.results import EvalResult
 from unimoe.studies.common.pool_results import RerankingPools
 from unimoe.studies.cross_encoder.config import CrossEncoderConfig
-from unimoe.studies.cross_encoder.training.data import CrossEncoderData, load_cross_encoder_data
-from unimoe.studies.cross_encoder.training.lists import fit_for, warnings_for
-from unimoe.studies.cross_encoder.training.trainer import CrossEncoderManifest, CrossEncoderTraining
-
-
-def training_of(config: CrossEncoderConfig, data: CrossEncoderData, device: torch.device) -> CrossEncoderTraining:
-    """Return the training of a configuration on the lists that its loss can learn from."""
-    return CrossEncoderTraining(config, fit_for(config.loss, data.lists), data.dev, device)
+from unimoe.studies.cross_encoder.data import load_cross_encoder_data
+from unimoe.studies.cross_encoder.trainer import CrossEncoderManifest, CrossEncoderTraining
+from unimoe.training.losses.listwise import are_binary
 
 
 def report_first_stage(
@@ -52,9 +47,6 @@ def report_trained(
 
     ``manifest`` is the one that ``training.fit()`` returned. ``advance`` is called with the number of pairs scored.
     ``paired`` is recorded: whether trainings of one seed share the order of the data and the first weights.
-
-    Raises:
-        DataError: the place of a result is taken by another evaluation, or a score is not finite.
     """
     config, device = training.config, training.device
     store, max_length = ResultStore(Path(config.output_dir), given), config.model.max_length
@@ -88,24 +80,22 @@ def report_trained(
 
 
 def train_and_evaluate(config: CrossEncoderConfig, device: torch.device, given: Sequence[str] = ()) -> None:
-    """Train, evaluate, and print the test scores beside BM25's; finished parts are skipped.
-
-    Raises:
-        DataError: data or saved states are unfit.
-        MissingPartError: the upload failed; the model's folder is complete.
-    """
+    """Train, evaluate, and print the test scores beside BM25's; finished parts are skipped."""
     with Steps(1).step(f"{config.lists.source}: lists made", None) as step:
         data = load_cross_encoder_data(config)
-        lists = fit_for(config.loss, data.lists)
-        step.outcome = f"{len(lists.lists):,} lists, {sum(one.pairs for one in lists.lists):,} documents"
-    for note in [*lists.notes, *warnings_for(config.loss, lists)]:
+        training = CrossEncoderTraining(config, data, device)
+        lists = training.lists.lists
+        step.outcome = f"{len(lists):,} lists, {sum(len(one.documents) for one in lists):,} documents"
+    notes = training.lists.notes
+    if config.loss.name == "adrmse" and are_binary(label for one in lists for label in one.labels):
+        notes.append("loss adrmse is made for graded labels; of 0 and 1 it learns that the rest share one rank")
+    for note in notes:
         stderr.print(f"note: {note}", soft_wrap=True)
-    training = training_of(config, data, device)
     steps = Steps(1 + len(data.test))
     with steps.step(f"{config.arm}, seed {config.seed}: {config.loss.name}", training.steps) as step:
         training.run_with_bar(step)
         manifest = training.fit()
-        step.outcome = "trained" if manifest.dev is None else f"nDCG@10 on dev {100 * manifest.dev:.2f}"
+        step.outcome = f"nDCG@10 on dev {100 * manifest.dev:.2f}"
     for pools in data.test:
         with steps.step(f"reranking {pools.dataset}", pools.pairs) as step:
             before = report_first_stage(config, pools, given, manifest.config).aggregate

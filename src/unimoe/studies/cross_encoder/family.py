@@ -13,10 +13,9 @@ from unimoe.core.io import hash_json
 from unimoe.results import Task
 from unimoe.studies.common.family import Advance, Family
 from unimoe.studies.cross_encoder.config import CrossEncoderConfig
-from unimoe.studies.cross_encoder.evaluation import report_first_stage, report_trained, training_of
-from unimoe.studies.cross_encoder.training.data import CrossEncoderData, load_cross_encoder_data
-from unimoe.studies.cross_encoder.training.lists import fit_for
-from unimoe.studies.cross_encoder.training.trainer import CrossEncoderTraining
+from unimoe.studies.cross_encoder.data import CrossEncoderData, fit_for, load_cross_encoder_data
+from unimoe.studies.cross_encoder.evaluation import report_first_stage, report_trained
+from unimoe.studies.cross_encoder.trainer import CrossEncoderTraining
 
 
 class CrossEncoderFamily(Family[CrossEncoderConfig, CrossEncoderTraining]):
@@ -32,11 +31,7 @@ class CrossEncoderFamily(Family[CrossEncoderConfig, CrossEncoderTraining]):
         return load_cross_encoder_data(self.base)
 
     def load(self) -> None:
-        """Make the lists.
-
-        Raises:
-            UsageError: nothing is tested, or there are no dev queries to choose by.
-        """
+        """Make the lists; refuse a study in which nothing is tested."""
         with Steps(1).step(f"{self.base.lists.source}: lists made", None) as step:
             data = self.data
             step.outcome = f"{len(data.lists.lists):,} lists, {len(data.test)} test sets"
@@ -52,7 +47,7 @@ class CrossEncoderFamily(Family[CrossEncoderConfig, CrossEncoderTraining]):
 
     def training(self, config: CrossEncoderConfig, arm: str) -> CrossEncoderTraining:
         """Return a training on the lists that its loss can learn from."""
-        return training_of(self._named(config, arm), self.data, self.device)
+        return CrossEncoderTraining(self._named(config, arm), self.data, self.device)
 
     def _named(self, config: CrossEncoderConfig, arm: str) -> CrossEncoderConfig:
         caveats = [*dict.fromkeys((*self.base.caveats, *self.study.caveats))]
@@ -61,7 +56,6 @@ class CrossEncoderFamily(Family[CrossEncoderConfig, CrossEncoderTraining]):
     def dev(self, training: CrossEncoderTraining) -> dict[str, float]:
         """Return the mean nDCG@10 on dev."""
         manifest = training.fit()
-        assert manifest.dev is not None  # noqa: S101 - for the type checker: the data have dev queries
         return {"val": manifest.dev, "seconds": manifest.seconds}
 
     def test(self, training: CrossEncoderTraining, arm: str, advance: Advance) -> float:

@@ -28,7 +28,6 @@ from unimoe.studies.common.study import Changes, Study
 from unimoe.studies.common.table import (
     NO_DIFFERENCE,
     TESTED,
-    Arms,
     differences,
     mean_of,
     of_seeds,
@@ -263,7 +262,7 @@ def overlap_table(family: HeadFamily, results: Results, splits: Splits, names: S
     others = [name for name in names if name != ZERO_SHOT] if ZERO_SHOT in names else []
     found = differences(
         {
-            (name, part): Arms(
+            (name, part): (
                 scores[name][:, places],
                 scores[ZERO_SHOT][:, places],
                 pair_up(results, f"{family.task}/{dataset}", name, ZERO_SHOT),
@@ -275,7 +274,7 @@ def overlap_table(family: HeadFamily, results: Results, splits: Splits, names: S
 
     def cells(name: str, part: str) -> tuple[Cell, ...]:
         mean = mean_of(scores[name][:, parts[part]]) if part in parts else Cell(ABSENT)
-        difference = found[name, part].cells if (name, part) in found else NO_DIFFERENCE
+        difference = found.get((name, part), NO_DIFFERENCE)
         return (mean, *difference) if others else (mean,)
 
     against = ("vs zero-shot", "interval", "p") if others else ()

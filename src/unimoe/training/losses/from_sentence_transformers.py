@@ -55,9 +55,6 @@ def upstream_loss(
     """Compute the loss of a class of theirs, with further arguments of the class; of the options it reads weighting.
 
     It is the mean over lists (over pairs for LambdaLoss and RankNet, over documents for ADR-MSE), a scalar.
-
-    Raises:
-        InputError: the index of a list whose gains are beyond float32.
     """
     if name == "LambdaLoss":
         _refuse_large_gains(labels)
@@ -98,11 +95,6 @@ adrmse = _computed_by("ADRMSELoss", "alpha")
 def listnet(scores: Sequence[Tensor], labels: Sequence[Tensor], options: LossOptions) -> Tensor:
     """Compute ListNet, whose target is the softmax of labels divided by their temperature."""
     return upstream_loss("ListNetLoss", scores, [row / options.label_temperature for row in labels], options)
-
-
-def citation_of(name: str) -> str:
-    """Return the BibTeX of a class of theirs, without making a loss, which would need a model."""
-    return str(vars(getattr(losses, name))["citation"].fget(None))
 
 
 def plistmle(scores: Sequence[Tensor], labels: Sequence[Tensor], options: LossOptions) -> Tensor:

@@ -110,17 +110,11 @@ _FORMULAS: Mapping[str, Formula] = {
 class ListMeasure:
     """A measure of the rankings of some lists.
 
-    Args:
-        name: in any spelling that ``canonical_metric`` knows.
-        labels: ``(B, P)``, 0 where a list is padded.
-        valid: which places hold a document, ``(B, P)``.
+    ``labels`` are ``(B, P)``, 0 where a list is padded; ``valid`` says which places hold a document. An ``InputError``
+    has the index of a list whose labels the measure does not take.
 
     Attributes:
         cutoff: how many documents of a ranking the measure looks at; None for all of them.
-
-    Raises:
-        UsageError: an unknown measure, or one that cannot be computed here.
-        InputError: the index of a list whose labels the measure does not take.
     """
 
     def __init__(self, name: str, labels: Tensor, valid: Tensor) -> None:

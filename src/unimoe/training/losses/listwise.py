@@ -39,16 +39,14 @@ class ListwiseLoss(nn.Module):
         """Return the loss, a scalar that depends on the scores whatever its value.
 
         Args:
-            scores: logits, one tensor ``(n_i,)`` per list.
+            scores: logits, one tensor ``(n_i,)`` per list, at least one of each.
             labels: the same shapes, larger is better; for ``yes_no`` between 0 and 1.
             progress: of the training, 0 at its first step and 1 at its last, for options that change with it.
 
         Raises:
-            DataError: no list.
-            InputError: the index of a list that has no document, as many labels as not documents, a label that is not
-                finite or that the loss cannot take, or labels that rise where their order is to be respected.
+            InputError: the index of a list with a label that the loss cannot take, or with labels that rise where
+                their order is to be respected.
         """
-        _refuse_malformed(scores, labels)
         scores, labels = [row.float() for row in scores], [row.float() for row in labels]
         sizes, device = [len(row) for row in scores], scores[0].device
         if self._loss.in_order:  # found where the labels are, and taken to the scores at once
@@ -90,12 +88,6 @@ class ListwiseLoss(nn.Module):
         return shuffled[labels[shuffled].argsort(descending=True, stable=True)]
 
 
-def loss_card(config: LossConfig) -> dict[str, Any]:
-    """Return what a model card says of a loss: ``{"config": name and options, "citation": BibTeX}``."""
-    loss = ListwiseLoss(config)
-    return {"config": loss.get_config_dict(), "citation": loss.citation}
-
-
 def are_binary(labels: Iterable[float]) -> bool:
     """Return whether all labels are 0 or 1."""
     return set(labels) <= {0.0, 1.0}
@@ -108,17 +100,3 @@ def refuse_binary(name: str, labels: Iterable[float]) -> None:
             f"loss {name} needs graded labels, such as a teacher's scores, and these are 0 and 1; "
             "take yes_no, softmax, plistmle or lambdaloss"
         )
-
-
-def _refuse_malformed(scores: Sequence[Tensor], labels: Sequence[Tensor]) -> None:
-    if not scores:
-        raise DataError("an empty batch: a ranking loss needs at least one list of documents")
-    if len(scores) != len(labels):
-        raise DataError(f"{len(scores)} lists of scores, {len(labels)} lists of labels; give as many")
-    for index, (row, given) in enumerate(zip(scores, labels, strict=True)):
-        if row.dim() != 1 or not len(row):
-            raise InputError(index, "a list without documents; leave it out")
-        if row.shape != given.shape:
-            raise InputError(index, f"{len(row)} documents, {len(given)} labels; give one label per document")
-        if not given.isfinite().all():
-            raise InputError(index, "a label is not finite; labels are numbers, larger is better")

@@ -1,28 +1,26 @@
-"""Which queries train, what a batch holds, and what may count as a negative."""
+"""Which queries train, what a batch holds, what may count as a negative, and which weights train."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
-from numpy.typing import NDArray
 from pydantic import ValidationError
+from transformers import AutoConfig, AutoModel
 
-from unimoe.core.errors import DataError
+from unimoe.core.errors import DataError, UsageError
 from unimoe.data.collection import Collection, Document
-from unimoe.studies.biencoder.config import BiEncoderConfig, LabelConfig
-from unimoe.studies.biencoder.training.pairs import TrainingPairs, batches_per_epoch, epoch_batches, training_pairs
-from unimoe.studies.biencoder.training.search import dev_score
+from unimoe.studies.biencoder.config import BiEncoderConfig, LabelConfig, NegativesConfig
+from unimoe.studies.biencoder.data import TrainingPairs, batches_per_epoch, epoch_batches, training_pairs, unjudged
+from unimoe.studies.common.trained_model import freeze_lower_layers
 
 DOCUMENTS = {f"d{number}": Document("", f"text {number}") for number in range(12)}
 
 
-def collection(qrels: dict[str, dict[str, int]], texts: dict[str, str] | None = None) -> Collection:
-    queries = {key: (texts or {}).get(key, f"text of {key}") for key in qrels}
-    return Collection("toy", "train", DOCUMENTS, queries, qrels)
+def pairs_of(qrels: dict[str, dict[str, int]], threshold: int = 1, **texts: str) -> TrainingPairs:
+    queries = {key: texts.get(key, f"text of {key}") for key in qrels}
+    return training_pairs(Collection("toy", "train", DOCUMENTS, queries, qrels), threshold)
 
 
 def config(**changes: Any) -> BiEncoderConfig:
@@ -30,51 +28,25 @@ def config(**changes: Any) -> BiEncoderConfig:
 
 
 def one_each(count: int) -> TrainingPairs:
-    return training_pairs(collection({f"q{number}": {f"d{number}": 1} for number in range(count)}), 1)
-
-
-class Places:
-    """A source whose vectors turn away from the query with the number in the text."""
-
-    def inputs(self, kind: str, texts: Mapping[str, str]) -> list[Any]:
-        raise NotImplementedError
-
-    def embed(self, inputs: Sequence[Any]) -> torch.Tensor:
-        raise NotImplementedError
-
-    def all_vectors(self, kind: str, texts: Mapping[str, str]) -> NDArray[np.float32]:
-        angles = np.array([float(text.split()[-1]) for text in texts.values()]) / 200
-        return np.stack([np.cos(angles), np.sin(angles)], axis=1).astype(np.float32)
-
-
-@pytest.mark.parametrize(("metric", "value"), [("recall@119", 0.0), ("recall@120", 1.0), ("mrr@200", 1 / 120)])
-def test_dev_is_searched_as_deep_as_its_metric_looks(metric: str, value: float) -> None:
-    documents = {f"d{number:03}": Document("", f"text {number}") for number in range(150)}
-    dev = Collection("toy", "dev", documents, {"q": "query 0"}, {"q": {"d119": 1}})
-    assert dev_score(Places(), dev, metric) == pytest.approx(value)
+    return pairs_of({f"q{number}": {f"d{number}": 1} for number in range(count)})
 
 
 class TestPairs:
     def test_queries_without_a_positive_in_the_corpus_are_dropped_and_counted(self) -> None:
-        pairs = training_pairs(
-            collection({"q1": {"d1": 2, "d2": 1}, "q2": {"d3": 0}, "q3": {"gone": 2}, "q4": {"d4": 1}}), 2
-        )
+        pairs = pairs_of({"q1": {"d1": 2, "d2": 1}, "q2": {"d3": 0}, "q3": {"gone": 2}, "q4": {"d4": 1}}, 2)
         assert (pairs.query_ids, pairs.own, pairs.dropped) == (["q1"], [["d1"]], 3)
-
-    def test_no_positive_at_all_is_an_error(self) -> None:
         with pytest.raises(DataError, match="no query of split 'train' has a positive"):
-            training_pairs(collection({"q1": {"d1": 1}}), 2)
+            pairs_of({"q1": {"d1": 1}}, 2)
 
-    def test_queries_of_one_text_know_each_others_positives(self) -> None:
-        pairs = training_pairs(collection({"q1": {"d1": 1}, "q2": {"d2": 1}}, {"q1": "same", "q2": "same"}), 1)
-        assert pairs.own == [["d1"], ["d2"]]
-        assert pairs.relevant == [["d1", "d2"]] * 2
-        assert pairs.same_text == [0, 0]
+    def test_hard_negatives_are_the_best_documents_that_no_query_of_the_text_is_judged_with(self) -> None:
+        pairs = pairs_of({"q1": {"d1": 1}, "q2": {"d2": 1}}, q1="same", q2="same")
+        run = {key: {f"d{number}": 9.0 - number for number in range(8)} for key in pairs.query_ids}
+        assert unjudged(pairs, run, NegativesConfig(depth=4, skip=1)) == [["d3", "d4", "d5"]] * 2
 
 
 class TestBatches:
     def test_every_epoch_has_an_order_and_draws_of_its_own_which_the_seed_repeats(self) -> None:
-        pairs = training_pairs(collection({f"q{n}": {f"d{n}": 1, f"d{n + 4}": 1} for n in range(8)}), 1)
+        pairs = pairs_of({f"q{n}": {f"d{n}": 1, f"d{n + 4}": 1} for n in range(8)})
 
         def drawn(epoch: int, seed: int = 0) -> list[tuple[int, str]]:
             batches = epoch_batches(pairs, config(seed=seed), epoch)
@@ -90,59 +62,72 @@ class TestBatches:
         (batch,) = epoch_batches(one_each(3), config(), 0)
         assert len(batch.queries) == 3
 
-    def test_each_document_stands_once_and_is_the_target_of_all_who_drew_it(self) -> None:
-        pairs = training_pairs(collection({f"q{n}": {"d0": 1} for n in range(4)}), 1)
-        (batch,) = epoch_batches(pairs, config(), 0)
-        assert batch.documents == ["d0"]
-        assert batch.positives.tolist() == [[True]] * 4
-
-    def test_queries_of_one_text_are_each_others_positives(self) -> None:
-        pairs = training_pairs(
-            collection({"q1": {"d1": 1}, "q2": {"d2": 1}, "q3": {"d3": 1}}, {"q1": "same", "q2": "same"}), 1
-        )
+    def test_a_document_is_there_once_and_the_target_of_all_who_drew_it_or_have_the_text(self) -> None:
+        (batch,) = epoch_batches(pairs_of({f"q{n}": {"d0": 1} for n in range(4)}), config(), 0)
+        assert (batch.documents, batch.positives.tolist()) == (["d0"], [[True]] * 4)
+        pairs = pairs_of({"q1": {"d1": 1}, "q2": {"d2": 1}, "q3": {"d3": 1}}, q1="same", q2="same")
         (batch,) = epoch_batches(pairs, config(), 0)
         found = {(batch.queries[row], batch.documents[column]) for row, column in batch.positives.nonzero().tolist()}
         assert found == {(0, "d1"), (0, "d2"), (1, "d1"), (1, "d2"), (2, "d3")}
 
-    @pytest.mark.parametrize(("rule", "target", "left_out"), [
-        ("mask", False, True), ("positive", True, False), ("negative", False, False),
-    ])  # fmt: skip
+    @pytest.mark.parametrize(
+        ("rule", "target", "left_out"),
+        [("mask", False, True), ("positive", True, False), ("negative", False, False)],
+    )
     def test_known_positives_of_other_rows(self, rule: str, target: bool, left_out: bool) -> None:
-        graded = {"q0": {"d0": 1, "d1": 0}, "q1": {"d1": 1}}
-        pairs = training_pairs(collection(graded), 1)
+        pairs = pairs_of({"q0": {"d0": 1, "d1": 0}, "q1": {"d1": 1}})
         object.__setattr__(pairs, "relevant", [["d0", "d1"], ["d1"]])  # judged, but not what can be drawn
         (batch,) = epoch_batches(pairs, config(loss={"known_positives": rule}), 0)
-        row, column = batch.queries.index(0), batch.documents.index("d1")
-        assert bool(batch.positives[row, column]) is target
-        assert bool(batch.excluded[row, column]) is left_out
+        place = batch.queries.index(0), batch.documents.index("d1")
+        assert (bool(batch.positives[place]), bool(batch.excluded[place])) == (target, left_out)
         other = batch.queries.index(1), batch.documents.index("d0")
-        assert not bool(batch.excluded[other])
-        assert not bool(batch.positives[other])
+        assert (bool(batch.positives[other]), bool(batch.excluded[other])) == (False, False)
 
     def test_hard_negatives_come_behind_and_are_nobodys_target(self) -> None:
         chosen = config(batch_size=2, negatives={"per_query": 2})
-        batches = epoch_batches(one_each(4), chosen, 0, {f"q{n}": ["d8", "d9", "d10"] for n in range(4)})
-        for batch in batches:
+        for batch in epoch_batches(one_each(4), chosen, 0, [["d8", "d9", "d10"]] * 4):
             assert set(batch.documents[2:]) <= {"d8", "d9", "d10"}
             assert len(batch.documents) >= 4
             assert not bool(batch.positives[:, 2:].any())
 
 
-@pytest.mark.parametrize(("keys", "words"), [
-    ({"learning_rate": 0.0}, "greater than 0"),
-    ({"freeze_base": True, "out_dim": None}, "leaves nothing to train"),
-    ({"freeze_base": True, "frozen_layers": 1}, "has no effect with freeze_base"),
-    ({"negatives": {"per_query": 5, "depth": 6, "skip": 2}}, "leaves fewer than 5"),
-    ({"dev": {"metric": "recal@10"}}, "did you mean 'recall@10'"),
-    ({"batch_size": 1}, "greater than or equal to 2"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("keys", "words"),
+    [
+        ({"freeze_base": True, "out_dim": None}, "leaves nothing to train"),
+        ({"freeze_base": True, "frozen_layers": 1}, "has no effect with freeze_base"),
+        ({"negatives": {"per_query": 5, "depth": 6, "skip": 2}}, "leaves fewer than 5"),
+        ({"dev": {"metric": "recal@10"}}, "did you mean 'recall@10'"),
+    ],
+)
 def test_settings_that_cannot_be(keys: dict[str, Any], words: str) -> None:
-    with pytest.raises(Exception, match=words) as raised:
+    with pytest.raises((ValidationError, UsageError), match=words):
         BiEncoderConfig.model_validate(keys)
-    assert type(raised.value).__name__ in {"ValidationError", "UsageError"}
 
 
 @pytest.mark.parametrize("keys", [{"thresholds": [0.8, 0.5]}, {"thresholds": []}, {"sampling": {"min_words": 40}}])
 def test_labels_that_cannot_be(keys: dict[str, Any]) -> None:
     with pytest.raises(ValidationError):
         LabelConfig.model_validate({"collection": "nfcorpus", **keys})
+
+
+@pytest.mark.parametrize(
+    ("kind", "settings", "after"),
+    [
+        ("bert", {}, {"pooler.dense.weight", "pooler.dense.bias"}),
+        ("mpnet", {}, {"pooler.dense.weight", "pooler.dense.bias"}),  # the layers' shared bias is no norm after them
+        ("modernbert", {"global_attn_every_n_layers": 1}, {"final_norm.weight"}),
+        ("qwen3", {"head_dim": 4, "num_key_value_heads": 2}, {"norm.weight"}),
+    ],
+)
+def test_upper_layers_train_and_what_follows_them(kind: str, settings: dict[str, Any], after: set[str]) -> None:
+    sizes = {"vocab_size": 50, "hidden_size": 16, "intermediate_size": 32, "num_hidden_layers": 3, "pad_token_id": 1}
+    sizes |= {"num_attention_heads": 4, "max_position_embeddings": 32}
+    auto: Any = AutoModel
+    model = auto.from_config(AutoConfig.for_model(kind, **{**sizes, **settings})).eval()
+    assert freeze_lower_layers(model, 2) == 3
+    trains = {name for name, weight in model.named_parameters() if weight.requires_grad}
+    of_layers = {name for name in trains if ".2." in name}
+    assert of_layers
+    assert trains - of_layers == after
+    assert torch.is_grad_enabled()

@@ -9,41 +9,25 @@ from pydantic import ValidationError
 from support.heads import topics_folder
 
 from unimoe.core.errors import DataError, UsageError
-from unimoe.studies.common.splits import SplitConfig, Splits, load_splits, task_collection
+from unimoe.studies.common.splits import SplitConfig, load_splits, task_collection
 
 
-def ids(splits: Splits) -> list[set[str]]:
-    return [set(part.qrels) for part in splits]
-
-
-def assert_disjoint(splits: Splits) -> None:
-    train, dev, test = ids(splits)
+@pytest.mark.parametrize(
+    ("queries", "sizes"),
+    [
+        (None, [36, 18, 18]),  # the published splits
+        ({"train": 40, "test": 10}, [32, 8, 10]),  # a fifth of the training queries chooses
+        ({"test": 50}, [20, 10, 20]),  # a test split alone is cut in three
+    ],
+)
+def test_no_query_is_in_two_parts(tmp_path: Path, queries: dict[str, int] | None, sizes: list[int]) -> None:
+    folder = topics_folder(tmp_path / "c") if queries is None else topics_folder(tmp_path / "c", queries)
+    splits = load_splits(f"path:{folder}", None)
+    train, dev, test = (set(part.qrels) for part in splits)
+    assert [len(train), len(dev), len(test)] == sizes
     assert not train & dev
-    assert not train & test
-    assert not dev & test
-    assert all((train, dev, test))
-
-
-def test_published_splits_are_taken_as_they_are(tmp_path: Path) -> None:
-    splits = load_splits(f"path:{topics_folder(tmp_path / 'c')}", None)
-    assert [len(part) for part in ids(splits)] == [36, 18, 18]
-    assert [part.split for part in splits] == ["train", "dev", "test"]
-    assert_disjoint(splits)
-
-
-def test_without_a_dev_split_a_fifth_of_the_training_queries_chooses(tmp_path: Path) -> None:
-    task = f"path:{topics_folder(tmp_path / 'c', {'train': 40, 'test': 10})}"
-    splits = load_splits(task, None)
-    assert [len(part) for part in ids(splits)] == [32, 8, 10]
-    assert_disjoint(splits)
-    assert ids(splits) == ids(load_splits(task, None))
-
-
-def test_a_test_split_alone_is_cut_in_three(tmp_path: Path) -> None:
-    task = f"path:{topics_folder(tmp_path / 'c', {'test': 50})}"
-    splits = load_splits(task, None)
-    assert [len(part) for part in ids(splits)] == [20, 10, 20]
-    assert_disjoint(splits)
+    assert not (train | dev) & test
+    assert splits == load_splits(f"path:{folder}", None)
 
 
 def test_more_queries_move_none_from_one_part_to_another(tmp_path: Path) -> None:

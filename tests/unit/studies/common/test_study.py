@@ -12,7 +12,7 @@ from unimoe.config.files import config_root
 from unimoe.core.errors import UsageError
 from unimoe.studies.common.family import family_of
 from unimoe.studies.common.runner import StudyRunner
-from unimoe.studies.common.study import Study, load_study, merged
+from unimoe.studies.common.study import Study, load_study, merged, system_called
 from unimoe.studies.heads.config import TrainConfig
 from unimoe.studies.heads.family import HeadFamily
 
@@ -32,7 +32,7 @@ def test_every_arm_of_a_shipped_study_can_be_trained(path: Path) -> None:
         different = {json.dumps(config.model_dump(mode="json"), sort_keys=True) for _, config in settings}
         assert len(different) == len(settings), arm
     known = [*read.arms, *runner.family.untrained()]
-    assert {runner.family.aliases.get(name, name) for name in read.baselines} <= {*known}
+    assert {system_called(name, [*runner.family.untrained()]) for name in read.baselines} <= {*known}
 
 
 def test_losses_are_all_that_were_compared() -> None:
@@ -77,7 +77,7 @@ class TestGates:
 
     def test_they_share_what_the_study_says(self) -> None:
         read = study(seeds=5, looks=[3, 5], gates={"g": {"system": "b", "baseline": "untrained", "margin": 0.01}})
-        (gate,) = read.gates_for(self.SHARED, ["base"], {"untrained": "base"}).values()
+        (gate,) = read.gates_for(self.SHARED, ["base", "bm25"]).values()
         assert gate == {
             "kind": "superiority", **self.SHARED, "seeds": [0, 1, 2, 3, 4], "looks": [3, 5], "system": "b",
             "baseline": "base", "margin": 0.01,
@@ -91,7 +91,7 @@ class TestGates:
     def test_an_arm_that_there_is_not_is_named(self) -> None:
         read = study(gates={"g": {"system": "b", "baseline": "bm52"}})
         with pytest.raises(UsageError, match=r"gates.g.baseline: 'bm52' is no arm of the study .did you mean 'bm25'"):
-            read.gates_for(self.SHARED, ["bm25"], {})
+            read.gates_for(self.SHARED, ["bm25"])
 
 
 @pytest.mark.parametrize(

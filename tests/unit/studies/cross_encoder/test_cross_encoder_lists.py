@@ -9,15 +9,13 @@ import pytest
 from unimoe.config.training import LossConfig
 from unimoe.core.errors import DataError
 from unimoe.data.collection import Document, assemble
-from unimoe.studies.cross_encoder.training.data import held_out_set
-from unimoe.studies.cross_encoder.training.lists import (
+from unimoe.studies.cross_encoder.data import (
     LabelledList,
     Lists,
-    as_columns,
     collection_lists,
     fit_for,
+    held_out_set,
     ms_marco_lists,
-    warnings_for,
 )
 
 
@@ -33,28 +31,12 @@ def one(labels: tuple[float, ...], query_id: str = "q") -> LabelledList:
 
 
 class TestMSMarco:
-    def test_passages_are_sorted_by_label_and_keep_their_order_otherwise(self) -> None:
-        made = ms_marco_lists([row(7, [0, 1, 0, 1])], max_docs=None).lists[0]
-        assert made.documents == ("passage 7-1", "passage 7-3", "passage 7-0", "passage 7-2")
-        assert made.labels == (1.0, 1.0, 0.0, 0.0)
-        assert (made.query_id, made.query) == ("7", "query 7")
-
-    def test_a_cut_keeps_the_positives(self) -> None:
-        made = ms_marco_lists([row(7, [0, 0, 0, 1])], max_docs=2).lists[0]
-        assert made.documents == ("passage 7-3", "passage 7-0")
-
-    def test_queries_without_a_positive_are_left_out_and_counted(self) -> None:
-        made = ms_marco_lists([row(1, [0, 0]), row(2, [0, 1]), row(3, [])], max_docs=10)
-        assert [found.query_id for found in made.lists] == ["2"]
+    def test_passages_are_sorted_by_label_cut_and_keep_their_order_otherwise(self) -> None:
+        made = ms_marco_lists([row(7, [0, 1, 0, 1]), row(1, [0, 0]), row(3, [])], max_docs=3)
+        assert made.lists == (
+            LabelledList("7", "query 7", ("passage 7-1", "passage 7-3", "passage 7-0"), (1.0, 1.0, 0.0)),
+        )
         assert made.notes == ["2 queries left out: no passage is selected"]
-
-    def test_rows_of_another_shape_are_refused(self) -> None:
-        with pytest.raises(DataError, match="row 1: a row of MS MARCO"):
-            ms_marco_lists([row(1, [1]), {"query": "a", "positives": []}], max_docs=None)
-        broken = row(2, [1, 0])
-        broken["passages"]["is_selected"].append(1)
-        with pytest.raises(DataError, match="row 0: 2 passages, 3 labels"):
-            ms_marco_lists([broken], max_docs=None)
 
     def test_a_seeded_part_is_held_out(self) -> None:
         made = ms_marco_lists([row(number, [1, 0]) for number in range(20)], max_docs=None)
@@ -132,8 +114,6 @@ class TestFitness:
         with pytest.raises(DataError, match="marginmse needs graded labels"):
             fit_for(LossConfig(name="marginmse"), binary)
         assert fit_for(LossConfig(name="marginmse"), self.lists).lists
-        assert "graded labels" in warnings_for(LossConfig(name="adrmse"), binary)[0]
-        assert warnings_for(LossConfig(name="adrmse"), self.lists) == []
 
 
 def test_samples_are_nested_and_hashes_see_everything() -> None:
@@ -142,9 +122,3 @@ def test_samples_are_nested_and_hashes_see_everything() -> None:
     assert lists.sample(None) is lists
     changed = Lists((one((1.0, 0.5), "0"), *lists.lists[1:]))
     assert len({lists.content_hash, changed.content_hash, lists.sample(9).content_hash}) == 3
-
-
-def test_columns_stand_in_the_order_that_the_loss_takes() -> None:
-    columns = as_columns([one((1.0, 0.0))])
-    assert list(columns) == ["query_id", "query", "docs", "labels"]
-    assert columns["docs"] == [["d0", "d1"]]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -10,9 +10,10 @@ import torch
 from torch import Tensor
 
 from unimoe.core.errors import DataError, UsageError
+from unimoe.core.trec import Run, ranked
 from unimoe.data.collection import Collection
 from unimoe.metrics.scoring import from_grade
-from unimoe.studies.biencoder.config import BiEncoderConfig, DevConfig
+from unimoe.studies.biencoder.config import BiEncoderConfig, DevConfig, NegativesConfig
 from unimoe.studies.common.splits import Splits, load_splits
 
 
@@ -42,12 +43,7 @@ class Batch:
 
 
 def biencoder_splits(config: BiEncoderConfig) -> Splits:
-    """Load the train, dev and test queries of a training, over its sample of the corpus.
-
-    Raises:
-        UsageError: no such collection or split, or the sample cannot hold the relevant documents.
-        DataError: a part has no query.
-    """
+    """Load the train, dev and test queries of a training, over its sample of the corpus."""
     splits = load_splits(config.collection, config.splits)
     if config.corpus_sample is None:
         return splits
@@ -60,12 +56,7 @@ def biencoder_splits(config: BiEncoderConfig) -> Splits:
 
 
 def dev_collection(dev: Collection, config: DevConfig, threshold: int) -> Collection:
-    """Return the dev queries that are scored, over the documents that are searched.
-
-    Raises:
-        UsageError: the pool cannot hold the relevant documents.
-        DataError: no judgment reaches the threshold.
-    """
+    """Return the dev queries that are scored, over the documents that are searched."""
     if config.queries is not None:
         dev = dev.sample_queries(config.queries)
     if config.pool is not None:
@@ -79,11 +70,7 @@ def dev_collection(dev: Collection, config: DevConfig, threshold: int) -> Collec
 
 
 def training_pairs(collection: Collection, threshold: int) -> TrainingPairs:
-    """Return the queries of a split that have a positive in the corpus, of the threshold's grade at least.
-
-    Raises:
-        DataError: no query has a positive.
-    """
+    """Return the queries of a split that have a positive in the corpus, of the threshold's grade at least."""
     own = {
         query_id: sorted(key for key, grade in grades.items() if grade >= threshold and key in collection.corpus)
         for query_id, grades in sorted(collection.qrels.items())
@@ -114,17 +101,25 @@ def batches_per_epoch(pairs: TrainingPairs, config: BiEncoderConfig) -> int:
     return max(1, len(pairs) // config.batch_size)
 
 
+def unjudged(pairs: TrainingPairs, run: Run, config: NegativesConfig) -> list[list[str]]:
+    """Return the documents that hard negatives of each query are drawn from: the best of a run without the relevant."""
+    left = []
+    for query_id, relevant in zip(pairs.query_ids, map(set, pairs.relevant), strict=True):
+        left.append([key for key in ranked(run[query_id]) if key not in relevant][config.skip : config.depth])
+    return left
+
+
 def epoch_batches(
-    pairs: TrainingPairs, config: BiEncoderConfig, epoch: int, negatives: Mapping[str, Sequence[str]] | None = None
+    pairs: TrainingPairs, config: BiEncoderConfig, epoch: int, negatives: Sequence[Sequence[str]] = ()
 ) -> list[Batch]:
     """Draw the batches of an epoch, which depend on the seed alone: order, one positive a query, hard negatives.
 
-    ``negatives`` are the documents that hard negatives are drawn from, by query id; None for no hard negatives.
+    ``negatives`` are the documents that those of each query are drawn from; empty for no hard negatives.
     """
     random = np.random.default_rng([config.seed, epoch])
     order = random.permutation(len(pairs)).tolist()
     positive = [own[int(random.integers(len(own)))] for own in pairs.own]
-    hard = [_draw(random, negatives.get(key, ()), config) for key in pairs.query_ids] if negatives else None
+    hard = [_draw(random, found, config) for found in negatives]
     size = min(config.batch_size, len(pairs))
     return [
         _batch(pairs, order[begin : begin + size], positive, hard, config)
@@ -141,7 +136,7 @@ def _batch(
     pairs: TrainingPairs,
     queries: list[int],
     positive: Sequence[str],
-    hard: Sequence[Sequence[str]] | None,
+    hard: Sequence[Sequence[str]],
     config: BiEncoderConfig,
 ) -> Batch:
     drawn: dict[int, set[str]] = {}

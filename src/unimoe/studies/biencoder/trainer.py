@@ -20,23 +20,24 @@ from torch import nn
 
 from unimoe.core.errors import DataError, first_few
 from unimoe.core.io import hash_json
+from unimoe.metrics import parse_metric, score_run
 from unimoe.models.checkpoint import folder_name
 from unimoe.models.device import choose_dtype
 from unimoe.results import TrainingBudget, arm_dir
+from unimoe.retrieval.bm25 import bm25_run
+from unimoe.studies.biencoder.checkpoint import read_biencoder, save_checkpoint
 from unimoe.studies.biencoder.config import BiEncoderConfig
-from unimoe.studies.biencoder.training.checkpoint import read_biencoder, save_checkpoint
-from unimoe.studies.biencoder.training.model import load_biencoder
-from unimoe.studies.biencoder.training.pairs import (
+from unimoe.studies.biencoder.data import (
     Batch,
     batches_per_epoch,
     biencoder_splits,
     dev_collection,
     epoch_batches,
     training_pairs,
+    unjudged,
 )
-from unimoe.studies.biencoder.training.search import HardNegatives, dev_score
-from unimoe.studies.biencoder.training.sources import EncoderSource, FrozenSource, cached_texts
-from unimoe.studies.biencoder.training.steps import batch_backward, contrastive_loss
+from unimoe.studies.biencoder.model import CachedEncoder, load_biencoder
+from unimoe.studies.biencoder.steps import batch_backward, contrastive_loss
 from unimoe.studies.common.splits import Splits
 from unimoe.studies.common.trained_model import MANIFEST
 from unimoe.training.loop import Facts, OnStep, Training
@@ -45,6 +46,7 @@ from unimoe.training.run_state import Parts, RunState
 
 _WITHOUT_EFFECT = {"save_every", "output_dir", "caveats"}
 _CHUNKS = 10_000  # more than a batch has: each chunk of each step draws its own dropout
+_DEPTH = 100  # of dev's search, unless the metric looks deeper
 
 
 class BiEncoderTrainer(Training):
@@ -60,10 +62,6 @@ class BiEncoderTrainer(Training):
         dev: the collection that chooses the epoch.
         best_dir: the checkpoint of the best epoch on dev, of epoch 0 until there is a better one.
         last_dir: the checkpoint of the last epoch, written when the training is finished.
-
-    Raises:
-        DataError: the collection or the base cannot be loaded, or no query has a positive.
-        UsageError: a split does not exist, or the base does not allow a setting.
     """
 
     logs_seconds: ClassVar[bool] = True
@@ -95,7 +93,6 @@ class BiEncoderTrainer(Training):
             patience=config.dev.patience,
             scores_start=True,
         )
-        self._negatives = HardNegatives(config, self.train, self.pairs, folder / "negatives", self.state.fingerprint)
 
     @property
     def outputs(self) -> Sequence[Path]:
@@ -103,11 +100,7 @@ class BiEncoderTrainer(Training):
         return self.best_dir / MANIFEST, self.last_dir / MANIFEST
 
     def is_finished(self) -> bool:
-        """Return whether both checkpoints of this training exist.
-
-        Raises:
-            DataError: one is damaged, or of another training; names the setting that differs.
-        """
+        """Return whether both checkpoints exist; a ``DataError`` where one is damaged, or of another training."""
         for folder in (self.best_dir, self.last_dir):
             if folder.exists():
                 there = read_biencoder(folder)
@@ -121,52 +114,61 @@ class BiEncoderTrainer(Training):
         Returns:
             ``start`` and ``val``, the metric on dev before training and at its best; ``epoch``, when it was at its
             best; and ``seconds``, without evaluations on dev.
-
-        Raises:
-            DataError: a state or checkpoint in the folder is of another training; the loss is not finite.
         """
         self.run(on_step)
         return read_biencoder(self.best_dir).facts
-
-    def clear(self) -> None:
-        """Remove the negatives that the epochs have found."""
-        self._negatives.clear()
 
     def is_saved_after(self, step: int) -> bool:
         """Return whether an epoch ends there, or ``save_every`` says so."""
         return step % self._per_epoch == 0 or super().is_saved_after(step)
 
     def prepare(self) -> None:
-        """Make the optimizer, and what gives vectors."""
-        config = self.config
-        self._weights = self.model.trainable()
+        """Make the optimizer, and embed the texts by a frozen base."""
+        config, model = self.config, self.model
+        self._weights = {name: weight for name, weight in model.named_parameters() if weight.requires_grad}
         self._optimizer = torch.optim.AdamW(self._weights.values(), lr=0.0, weight_decay=config.weight_decay)
-        dtype = choose_dtype(self.device, config.precision, trains=True)
-        self.progress.extra["dtype"] = str(dtype).removeprefix("torch.")
+        model.dtype = choose_dtype(self.device, config.precision, trains=True)
+        self.progress.extra["dtype"] = str(model.dtype).removeprefix("torch.")
         self._epoch, self._batches = -1, list[Batch]()
+        self._corpus, self._negatives = sorted(self.train.corpus), torch.empty(0, 0, dtype=torch.int32)
         if config.freeze_base:
-            self._source: EncoderSource | FrozenSource = FrozenSource(self.model, cached_texts(self.splits))
-        else:
-            self._source = EncoderSource(self.model, dtype)
+            model.cached = CachedEncoder(model.base, config, self.splits)
 
     def load_parts(self, parts: Parts) -> None:
         """Restore what ``parts`` returned; the dtype is kept even on a machine that would choose another."""
-        if isinstance(self._source, EncoderSource):
-            self._source = EncoderSource(self.model, getattr(torch, self.progress.extra["dtype"]))
+        self.model.dtype = getattr(torch, self.progress.extra["dtype"])
         for name, weight in self._weights.items():
             weight.data.copy_(parts["weights"][name])
         restore_optimizer(self._optimizer, parts.get("optimizer", {}))
+        self._negatives = parts["negatives"]["places"]
 
     def parts(self) -> Parts:
-        """Return the weights and the optimizer's moments."""
-        return {"weights": self._weights, "optimizer": optimizer_tensors(self._optimizer)}
+        """Return the weights, the optimizer's moments, and what the epoch draws its hard negatives from."""
+        negatives = {"places": self._negatives}
+        return {"weights": self._weights, "optimizer": optimizer_tensors(self._optimizer), "negatives": negatives}
 
     def begin_step(self, number: int) -> None:
         """Draw the batches of a step's epoch."""
-        epoch, place = divmod(number, self._per_epoch)
-        if epoch != self._epoch:
-            negatives = self._negatives.of_epoch(epoch, self._source, begun=place > 0)
-            self._epoch, self._batches = epoch, epoch_batches(self.pairs, self.config, epoch, negatives)
+        (epoch, place), wanted = divmod(number, self._per_epoch), self.config.negatives
+        if epoch == self._epoch:
+            return
+        refreshed = epoch == 0 or (wanted.refresh_every is not None and epoch % wanted.refresh_every == 0)
+        if wanted.per_query and refreshed and place == 0:  # later in an epoch they are in the saved state
+            self._negatives = self._mined(by_model=epoch > 0 or wanted.source == "model")
+        negatives = [[self._corpus[row] for row in rows if row >= 0] for rows in self._negatives.tolist()]
+        self._epoch, self._batches = epoch, epoch_batches(self.pairs, self.config, epoch, negatives)
+
+    def _mined(self, *, by_model: bool) -> torch.Tensor:
+        """Return what hard negatives of each query are drawn from, as rows of the corpus, filled up with -1."""
+        wanted, pairs = self.config.negatives, self.pairs
+        most = wanted.depth + max(map(len, pairs.relevant))  # so that enough are left without the relevant ones
+        if by_model:
+            run = self.model.search(dict(zip(pairs.query_ids, pairs.texts, strict=True)), self.train, most)
+        else:
+            run = bm25_run(self.train, most, wanted.bm25, cached=True)
+        rows = {key: row for row, key in enumerate(self._corpus)}
+        found = [torch.tensor([rows[key] for key in keys], dtype=torch.int32) for keys in unjudged(pairs, run, wanted)]
+        return nn.utils.rnn.pad_sequence(found, batch_first=True, padding_value=-1)
 
     def step(self, number: int) -> Facts:
         """Take an optimizer step on as many batches as are accumulated."""
@@ -189,10 +191,10 @@ class BiEncoderTrainer(Training):
         config = self.config
         queries = {self.pairs.query_ids[place]: self.pairs.texts[place] for place in batch.queries}
         documents = {key: self.train.corpus[key].full_text for key in batch.documents}
-        inputs = self._source.inputs("query", queries), self._source.inputs("document", documents)
+        inputs = self.model.inputs("query", queries), self.model.inputs("document", documents)
         positives, excluded = batch.positives.to(self.device), batch.excluded.to(self.device)
         loss = batch_backward(
-            self._source,
+            self.model,
             *inputs,
             lambda q, d: contrastive_loss(q, d, positives, excluded, config.loss),
             weight=1.0 / count,
@@ -207,8 +209,10 @@ class BiEncoderTrainer(Training):
         return loss
 
     def score_on_dev(self) -> tuple[float, Facts]:
-        """Return the metric on dev."""
-        value = dev_score(self._source, self.dev, self.config.dev.metric)
+        """Return the metric on dev, with the search and the measures of evaluation."""
+        metric, dev = self.config.dev.metric, self.dev
+        run = self.model.search(dev.queries, dev, max(_DEPTH, parse_metric(metric).cutoff or 0))
+        value = score_run(dev.qrels, run, [metric], dev.relevance_level).aggregate[metric]
         return value, {"val": value}
 
     def keep_best(self) -> None:

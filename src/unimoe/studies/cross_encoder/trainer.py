@@ -20,11 +20,10 @@ from unimoe.evaluation.reranking.shards import rerank_run
 from unimoe.metrics import score_run
 from unimoe.models.quiet import silence_transformers
 from unimoe.results import TrainingBudget, arm_dir
-from unimoe.studies.common.pool_results import RerankingPools
 from unimoe.studies.common.trained_model import MANIFEST, TrainedModel, read_trained, write_trained
 from unimoe.studies.cross_encoder.config import CrossEncoderConfig
+from unimoe.studies.cross_encoder.data import CrossEncoderData, LabelledList, fit_for
 from unimoe.studies.cross_encoder.model import find_cross_encoder, new_cross_encoder
-from unimoe.studies.cross_encoder.training.lists import LabelledList, Lists, as_columns
 from unimoe.training.loop import Facts, OnStep, Training
 from unimoe.training.losses.listwise import ListwiseLoss
 from unimoe.training.losses.sampled import generator_of
@@ -39,52 +38,40 @@ class CrossEncoderManifest(TrainedModel):
     """The manifest of a trained cross-encoder.
 
     Attributes:
-        dev: mean nDCG@10 on dev; None without dev sets, where the last step was written.
+        dev: mean nDCG@10 on dev.
         seconds: of steps and evaluations, those before a kill included up to the state that was resumed.
     """
 
     manifest_version: Literal[1] = 1
-    dev: float | None
+    dev: float
     seconds: float
 
 
 class CrossEncoderTraining(Training):
-    """Trains one cross-encoder.
-
-    Args:
-        config: of the training.
-        lists: to train on, fit for the loss.
-        dev: these choose the checkpoint; without any it is the last.
-        device: of the training.
-
-    Raises:
-        DataError: the base cannot be loaded.
-    """
+    """Trains one cross-encoder on the lists that its loss can learn from; the dev sets choose the checkpoint."""
 
     dev_log: ClassVar[str] = "dev"
 
-    def __init__(
-        self, config: CrossEncoderConfig, lists: Lists, dev: Sequence[RerankingPools], device: torch.device
-    ) -> None:
-        self.config, self._lists, self._dev, self.device = config, lists, tuple(dev), device
-        self._base = find_cross_encoder(config.model)
+    def __init__(self, config: CrossEncoderConfig, data: CrossEncoderData, device: torch.device) -> None:
+        self.config, self.lists, self._dev, self.device = config, fit_for(config.loss, data.lists), data.dev, device
+        self._base, self._identity = find_cross_encoder(config.model)
         folder = arm_dir(Path(config.output_dir), config.arm, config.seed)
         self.checkpoint_dir = folder / "checkpoint"
         self._bfloat16 = config.dtype == "bfloat16"
         if config.dtype == "auto":
             self._bfloat16 = device.type == "cuda" and torch.cuda.is_bf16_supported()
         content = {
-            "lists": lists.content_hash,
+            "lists": self.lists.content_hash,
             "dev": " ".join(one.content_hash for one in self._dev),
-            "base": self._base.identity,
+            "base": self._identity,
             "dtype": "bfloat16" if self._bfloat16 else "float32",
         }
         settings = {"config": _determining(config.model_dump()), "content": content}
-        self._per_epoch = -(-len(lists.lists) // config.batch_size)
+        self._per_epoch = -(-len(self.lists.lists) // config.batch_size)
         super().__init__(
             RunState(folder, settings, hash_json(list(settings.values()))),
             config.max_steps or max(1, round(config.epochs * self._per_epoch)),
-            dev_every=config.eval_every if dev else None,
+            dev_every=config.eval_every,
             save_every=config.eval_every,
         )
 
@@ -102,11 +89,7 @@ class CrossEncoderTraining(Training):
         return True
 
     def fit(self, on_step: OnStep | None = None) -> CrossEncoderManifest:
-        """Train, from the saved state where there is one, unless the training is finished.
-
-        Raises:
-            DataError: a saved state is of another training, a list cannot be used, or the loss is not finite.
-        """
+        """Train unless that is done, and return the manifest."""
         self.run(on_step)
         return self._manifest()
 
@@ -139,7 +122,7 @@ class CrossEncoderTraining(Training):
         epoch, place = divmod(number, self._per_epoch)
         if epoch != self._epoch:
             generator = torch.Generator().manual_seed(self.config.seed + epoch)
-            self._epoch, self._order = epoch, torch.randperm(len(self._lists.lists), generator=generator).tolist()
+            self._epoch, self._order = epoch, torch.randperm(len(self.lists.lists), generator=generator).tolist()
             if place == 0:
                 _begin_loader()
 
@@ -147,7 +130,7 @@ class CrossEncoderTraining(Training):
         """Take a step on the lists of a batch."""
         config, place = self.config, number % self._per_epoch
         rows = self._order[place * config.batch_size : (place + 1) * config.batch_size]
-        batch = [self._lists.lists[row] for row in rows]
+        batch = [self.lists.lists[row] for row in rows]
         self._model.train()
         loss = self._loss(number, batch)
         loss.backward()  # type: ignore[no-untyped-call]
@@ -161,17 +144,13 @@ class CrossEncoderTraining(Training):
         return {"loss": float(loss.detach()), "lr": rate, "grad_norm": float(norm) if norm.isfinite() else None}
 
     def _loss(self, number: int, batch: Sequence[LabelledList]) -> Tensor:
-        """Return the loss of a step's lists; its random numbers depend on seed and step alone.
-
-        Raises:
-            DataError: a list cannot be used, or the loss is not finite; names the queries.
-        """
+        """Return the loss of a step's lists; its random numbers depend on seed and step alone."""
         pairs = [(one.query, text) for one in batch for text in one.documents]
         scores = self._scores(pairs, self.config.loss.mini_batch_size, len(batch))
         loss_of = ListwiseLoss(self.config.loss, generator=generator_of(self.config.seed, number))
         labels = [torch.tensor(one.labels) for one in batch]
         with named_inputs(lambda index: f"query {batch[index].query_id!r}"):
-            lists = scores.split([one.pairs for one in batch])  # type: ignore[no-untyped-call]
+            lists = scores.split([len(one.documents) for one in batch])  # type: ignore[no-untyped-call]
             loss: Tensor = loss_of(lists, labels, number / max(1, self.steps - 1))
         if not loss.isfinite():
             names = first_few([repr(one.query_id) for one in batch])
@@ -228,7 +207,7 @@ class CrossEncoderTraining(Training):
     def load_parts(self, parts: Parts) -> None:
         """Restore what ``parts`` returned."""
         self._model.load_state_dict(parts["weights"])
-        self._best = dict(parts.get("best", {}))
+        self._best = dict(parts.get("best", {}))  # none before the first evaluation
         restore_optimizer(self._optimizer, parts["optimizer"])
         torch.set_rng_state(parts["random"]["cpu"])
         if "cuda" in parts["random"] and self.device.type == "cuda":
@@ -237,8 +216,7 @@ class CrossEncoderTraining(Training):
     def finish(self) -> None:
         """Write the best model, with its card and manifest."""
         progress = self.progress
-        if self._best:
-            self._model.load_state_dict(self._best)
+        self._model.load_state_dict(self._best)
         self._fill_card()
         with atomic_dir(self.checkpoint_dir) as temporary:
             with silence_transformers():
@@ -248,8 +226,8 @@ class CrossEncoderTraining(Training):
                 CrossEncoderManifest,
                 arm=self.config.arm,
                 seed=self.config.seed,
-                which="best" if self._dev else "last",
-                base_model=self._base.identity,
+                which="best",
+                base_model=self._identity,
                 fingerprint=self.state.fingerprint,
                 dev=progress.best_score,
                 training=TrainingBudget(
@@ -268,7 +246,11 @@ class CrossEncoderTraining(Training):
 
         card, config = self._model.model_card_data, self.config
         loss = ListwiseLoss(config.loss)
-        data = Dataset.from_dict(as_columns(self._lists.lists))
+        rows = [
+            {"query_id": one.query_id, "query": one.query, "docs": [*one.documents], "labels": [*one.labels]}
+            for one in self.lists.lists
+        ]  # with the columns that the loss takes, in its order
+        data = Dataset.from_list(rows)
         with silence_transformers():
             card.train_datasets = card.extract_dataset_metadata(data, card.train_datasets, loss, "train")
         card.set_losses([loss])

@@ -1,4 +1,4 @@
-"""Forward and backward pass of one batch, at once or in chunks with the same gradient, and its loss."""
+"""The loss of one batch, and its backward pass: at once, or in chunks with the same gradient."""
 
 from __future__ import annotations
 
@@ -9,24 +9,20 @@ import torch
 from torch import Tensor
 
 from unimoe.studies.biencoder.config import ContrastiveConfig
-from unimoe.studies.biencoder.training.sources import Source
 from unimoe.training.losses.built_in import info_nce
-
-Loss = Callable[[Tensor, Tensor], Tensor]
-"""Takes query vectors ``(Q, D)`` and document vectors ``(N, D)``."""
 
 
 def batch_backward(
-    source: Source,
+    embed: Callable[[Sequence[Any]], Tensor],
     queries: Sequence[Any],
     documents: Sequence[Any],
-    loss_of: Loss,
+    loss_of: Callable[[Tensor, Tensor], Tensor],
     *,
     weight: float,
     chunk_size: int | None,
     seed: int,
 ) -> float:
-    """Add the gradient of ``weight`` x the loss of a batch.
+    """Add the gradient of ``weight`` x the loss of query vectors ``(Q, D)`` and document vectors ``(N, D)``.
 
     Without a chunk size there are two forward passes, of queries and of documents. With it, every chunk of so many
     texts runs twice (gradient caching, Gao et al. 2021): without gradients, to get the loss and its gradient at the
@@ -40,22 +36,19 @@ def batch_backward(
 
     def vectors(number: int) -> Tensor:
         torch.manual_seed(seed + number)
-        return source.embed([inputs[place] for place in parts[number]])
+        return embed([inputs[place] for place in parts[number]])
 
-    back = torch.tensor([place for part in parts for place in part]).argsort()
-    if chunk_size is None:
-        together = torch.cat([vectors(number) for number in range(len(parts))])
-        loss = loss_of(*_split(together[back.to(together.device)], len(queries)))
-        (weight * loss).backward()  # type: ignore[no-untyped-call]
-        return float(loss.detach())
-    with torch.no_grad():
+    with torch.set_grad_enabled(chunk_size is None):
         seen = torch.cat([vectors(number) for number in range(len(parts))])
-    seen = seen[back.to(seen.device)].requires_grad_()
-    loss = loss_of(*_split(seen, len(queries)))
+    seen = seen[torch.tensor([place for part in parts for place in part]).argsort().to(seen.device)]
+    if chunk_size is not None:
+        seen.requires_grad_()
+    loss = loss_of(seen[: len(queries)], seen[len(queries) :])
     (weight * loss).backward()  # type: ignore[no-untyped-call]
-    assert seen.grad is not None  # noqa: S101 - for the type checker: the loss depends on the vectors
-    for number, part in enumerate(parts):
-        vectors(number).backward(seen.grad[part])  # type: ignore[no-untyped-call]
+    if chunk_size is not None:
+        assert seen.grad is not None  # noqa: S101 - for the type checker: the loss depends on the vectors
+        for number, part in enumerate(parts):
+            vectors(number).backward(seen.grad[part])  # type: ignore[no-untyped-call]
     return float(loss.detach())
 
 
@@ -66,24 +59,14 @@ def _parts(inputs: Sequence[Any], first: int, chunk_size: int | None) -> list[li
     return [[first + place for place in order[begin : begin + size]] for begin in range(0, len(order), size)]
 
 
-def _split(vectors: Tensor, queries: int) -> tuple[Tensor, Tensor]:
-    return vectors[:queries], vectors[queries:]
-
-
 def contrastive_loss(
     queries: Tensor, documents: Tensor, positives: Tensor, excluded: Tensor, config: ContrastiveConfig
 ) -> Tensor:
-    """Return InfoNCE of ``(cosine - margin * positive) / temperature``.
+    """Return InfoNCE of ``(cosine - margin * positive) / temperature``, the mean over the queries.
 
-    Args:
-        queries: unit vectors ``(Q, D)``.
-        documents: unit vectors ``(N, D)``, each document of the batch once.
-        positives: ``(Q, N)`` bool, the targets of each query, at least one.
-        excluded: ``(Q, N)`` bool, documents that are neither.
-        config: temperature, margin, and whether documents are contrasted over the queries too.
-
-    Returns:
-        The mean over the queries, a scalar; symmetric: its mean with that over the documents that are a positive.
+    Queries and documents are unit vectors ``(Q, D)`` and ``(N, D)``. Each row of ``positives (Q, N)`` has a target at
+    least; ``excluded`` are documents that are neither. Symmetric: the mean with the loss over the documents that are a
+    positive.
 
     Source: van den Oord et al. 2018; the margin is that of LaBSE (Feng et al. 2022, section 3.2).
     """

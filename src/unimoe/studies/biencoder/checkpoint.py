@@ -17,29 +17,21 @@ from unimoe.core.errors import DataError
 from unimoe.core.io import atomic_dir, ensure_dir, write_json, write_text
 from unimoe.models.quiet import silence_transformers
 from unimoe.studies.biencoder.config import BiEncoderConfig
-from unimoe.studies.biencoder.training.model import BiEncoder
+from unimoe.studies.biencoder.model import DENSE, BiEncoder
 from unimoe.studies.common.trained_model import TrainedModel, read_trained, write_trained
 from unimoe.training.losses.named import bibtex
 from unimoe.training.model_card import rendered
 
 _MODULES = "sentence_transformers.models."
-DENSE = "2_Dense"
-"""Folder of the linear layer in a checkpoint."""
 
 
 class BiEncoderManifest(TrainedModel):
-    """The origin of a checkpoint.
-
-    Attributes:
-        kind: distinguishes it from an adapter's manifest.
-        dtype: of the forward passes in training.
-        facts: epoch, dev scores and seconds.
-    """
+    """The origin of a checkpoint."""
 
     checkpoint_version: Literal[1] = 1
-    kind: Literal["biencoder"] = "biencoder"
-    dtype: str
-    facts: dict[str, float]
+    kind: Literal["biencoder"] = "biencoder"  # an adapter's manifest has none
+    dtype: str  # of the forward passes in training
+    facts: dict[str, float]  # epoch, dev scores and seconds
 
     @property
     def settings(self) -> BiEncoderConfig:
@@ -60,11 +52,7 @@ def save_checkpoint(folder: Path, model: BiEncoder, **fields: Any) -> None:
 
 
 def read_biencoder(folder: Path) -> BiEncoderManifest:
-    """Read and verify the manifest of a checkpoint folder.
-
-    Raises:
-        DataError: the folder is missing, incomplete, damaged, or not a bi-encoder.
-    """
+    """Read and verify the manifest of a checkpoint folder."""
     if not folder.is_dir():
         raise DataError(f"{folder}: no such checkpoint folder; train the bi-encoder first (unimoe train-biencoder)")
     return read_trained(folder, BiEncoderManifest, "bi-encoder")

@@ -1,1 +1,0 @@
-"""Training data without judgments: a reranker grades candidates of sampled queries."""

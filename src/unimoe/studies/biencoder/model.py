@@ -1,0 +1,260 @@
+"""The bi-encoder in training: an encoder of transformers, pooling, a linear layer without bias, unit length."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from sentence_transformers import SentenceTransformer
+from sentence_transformers.sentence_transformer.modules import Dense, Normalize, Pooling, Transformer
+from torch import Tensor, nn
+
+from unimoe.config.base import EncoderConfig
+from unimoe.core.errors import DataError, UsageError, named_inputs
+from unimoe.core.trec import Run
+from unimoe.data.collection import Collection
+from unimoe.models.batching import pad_ids
+from unimoe.models.embedder import Advance, TextKind, Vectors
+from unimoe.models.encoder import SentenceEncoder, load_encoder
+from unimoe.retrieval.dense import search
+from unimoe.retrieval.embeddings import Embedded, cached_embeddings
+from unimoe.studies.biencoder.config import BiEncoderConfig
+from unimoe.studies.common.splits import Splits
+from unimoe.studies.common.trained_model import freeze_lower_layers
+
+DENSE = "2_Dense"
+"""Folder of the linear layer in a checkpoint."""
+
+Texts = Mapping[str, str]
+"""Id to text."""
+
+
+class CachedEncoder:
+    """An ``Embedder`` that embeds the texts of a training with a frozen base once, in the user's cache.
+
+    These are the corpus and the judged queries. After ``with_layer`` its vectors are those of a checkpoint, up to
+    rounding: the linear layer has no bias, so it does not matter that the cached vectors have unit length.
+    """
+
+    def __init__(self, base: SentenceEncoder, config: BiEncoderConfig, splits: Splits) -> None:
+        self._base = base
+        self._layer: nn.Linear | None = None
+        self.base_identity, self.prompt_name = base.base_identity, base.prompt_name
+        queries = {key: part.queries[key] for part in splits for key in part.qrels}
+        documents = {key: document.full_text for key, document in splits.train.corpus.items()}
+        self._known: dict[TextKind, tuple[Embedded, dict[str, str]]] = {}  # with the id of each text
+        for kind, texts in {"query": queries, "document": documents}.items():
+            embedded = cached_embeddings(base, texts, kind, max_length=_lengths(config)[kind])
+            self._known[kind] = embedded, {text: key for key, text in texts.items()}
+
+    @property
+    def device(self) -> torch.device:
+        """The device of the base."""
+        return self._base.device
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """The dtype of the base."""
+        return self._base.dtype
+
+    def with_layer(self, checkpoint: Path) -> CachedEncoder:
+        """Return an embedder of the linear layer in a checkpoint, over the same vectors."""
+        trained = copy.copy(self)
+        trained._layer = Dense.load(str(checkpoint), subfolder=DENSE).to(self.device).linear
+        return trained
+
+    def known(self, kind: TextKind, texts: Sequence[str]) -> Vectors:
+        """Return the cached vectors of some texts ``(N, H)``."""
+        embedded, ids = self._known[kind]
+        return embedded.of([ids[text] for text in texts])
+
+    @torch.no_grad()
+    def encode(
+        self,
+        texts: Sequence[str],
+        *,
+        kind: TextKind = "plain",
+        prefix: str | None = None,
+        max_length: int | None = None,
+        token_budget: int | None = None,
+        batch_size: int | None = None,
+        advance: Advance | None = None,
+    ) -> Vectors:
+        """Embed texts; arguments, result and errors as in ``Embedder``. The base runs for unknown texts alone."""
+        ids = self._known[kind][1] if prefix is None and kind in self._known else {}
+        old, new = [text for text in texts if text in ids], [text for text in dict.fromkeys(texts) if text not in ids]
+        rows = self._base.encode(
+            new, kind=kind, prefix=prefix, max_length=max_length, token_budget=token_budget, batch_size=batch_size
+        )
+        of_text = dict(zip(new, rows, strict=True))
+        if old:
+            of_text |= zip(old, self.known(kind, old), strict=True)
+        vectors = np.stack([of_text[text] for text in texts])
+        if self._layer is not None:
+            projected = self._layer(torch.from_numpy(vectors).to(self.device))
+            vectors = nn.functional.normalize(projected, dim=-1).cpu().numpy()
+        return vectors
+
+
+class BiEncoder(nn.Module):
+    """Embeds texts with gradients; weights are float32.
+
+    Args:
+        config: of the training.
+        base: the encoder that is trained: a transformer and a pooling, which are shared with it.
+
+    Attributes:
+        cached: the vectors of a frozen base, over which the linear layer alone is computed; None to run the base.
+        dtype: of the forward passes.
+    """
+
+    def __init__(self, config: BiEncoderConfig, base: SentenceEncoder) -> None:
+        super().__init__()
+        self._base, self._config = base, config
+        self.cached: CachedEncoder | None = None
+        self.dtype = torch.float32
+        self.transformer: Any = base.model.transformers_model
+        self.pooling = next(module for module in base.model if isinstance(module, Pooling))
+        self.head: nn.Linear | None = None
+        if config.out_dim is not None:
+            width = self.pooling.pooling_output_dimension
+            self.head = _linear(width, config.out_dim, config.head_init, config.seed).to(base.device)
+        self.requires_grad_(True)
+        self._freeze()
+        if not config.dropout:
+            for part in self.transformer.modules():
+                if isinstance(part, nn.Dropout):
+                    part.p = 0.0
+
+    @property
+    def device(self) -> torch.device:
+        """The device of the weights."""
+        return self._base.device
+
+    @property
+    def base(self) -> SentenceEncoder:
+        """The base without the linear layer, on the same weights; this sets eval mode."""
+        self.eval()
+        return self._base
+
+    def embedder(self) -> SentenceEncoder:
+        """Return the model as evaluation embeds with it, on the same weights; this sets eval mode."""
+        base = self.base
+        modules = [base.model[0], self.pooling]
+        if self.head is not None:
+            dense = Dense(self.head.in_features, self.head.out_features, bias=False, activation_function=None)
+            dense.linear = self.head
+            modules.append(dense)
+        model = SentenceTransformer(
+            modules=modules,
+            device=str(self.device),
+            prompts={name: prompt or "" for name, prompt in base.model.prompts.items()},
+            default_prompt_name=base.model.default_prompt_name,
+        )
+        return SentenceEncoder(model, encoder_config(self._config), base.base_identity, "in training")
+
+    def inputs(self, kind: TextKind, texts: Texts) -> list[Any]:
+        """Return the input of a forward pass for each text: vectors of the frozen base, or token ids.
+
+        They are those of evaluation: with the prefix of the kind, cut to its length, with special tokens.
+        """
+        given = list(texts.values())
+        if self.cached is not None:
+            return list(torch.from_numpy(self.cached.known(kind, given)))
+        prefix = self._base.prefixes[kind]
+        with named_inputs(lambda index: f"{kind} {list(texts)[index]!r}"):
+            return self._base.token_ids([prefix + text for text in given], _lengths(self._config)[kind])
+
+    def forward(self, inputs: Sequence[Any]) -> Tensor:
+        """Return unit vectors ``(N, D)`` float32, from one padded forward pass."""
+        if self.cached is not None:
+            return self._projected(torch.stack(list(inputs)).to(self.device))
+        self.train()
+        lengths = torch.tensor([len(ids) for ids in inputs], device=self.device)
+        ids = pad_ids(inputs, self.device)
+        mask = torch.arange(ids.shape[1], device=self.device) < lengths[:, None]
+        padding = getattr(self.transformer.config, "pad_token_id", None)
+        features = {"input_ids": ids.masked_fill(~mask, padding or 0), "attention_mask": mask.long()}
+        with self._autocast():
+            pooled: Tensor = self.pooling(self._base.model[0](features))["sentence_embedding"]
+            return self._projected(pooled)
+
+    def search(self, queries: Texts, collection: Collection, depth: int) -> Run:
+        """Return the ``depth`` nearest documents of a collection for each query."""
+        ids = sorted(collection.corpus)
+        documents = {key: collection.corpus[key].full_text for key in ids}
+        return search(self._vectors("query", queries), list(queries), self._vectors("document", documents), ids, depth)
+
+    @torch.no_grad()
+    def _vectors(self, kind: TextKind, texts: Texts) -> Vectors:
+        """Return unit vectors ``(N, D)`` as evaluation computes them, in the order of ``texts``."""
+        if self.cached is not None:
+            vectors: Vectors = self(self.inputs(kind, texts)).cpu().numpy()
+            return vectors
+        embedder = self.embedder()
+        with named_inputs(lambda index: f"{kind} {list(texts)[index]!r}"), self._autocast():
+            return embedder.encode(list(texts.values()), kind=kind, max_length=_lengths(self._config)[kind])
+
+    def _projected(self, pooled: Tensor) -> Tensor:
+        """Return unit vectors of pooled states ``(N, H)``; their length does not matter, as the layer has no bias."""
+        return nn.functional.normalize(pooled if self.head is None else self.head(pooled).float(), dim=-1)
+
+    def _autocast(self) -> torch.autocast:
+        return torch.autocast(self.device.type, dtype=torch.bfloat16, enabled=self.dtype != torch.float32)
+
+    def _freeze(self) -> None:
+        """Freeze weights as the config says, and those of the pooler, which the embedding does not use."""
+        config = self._config
+        if config.freeze_base:
+            self.transformer.requires_grad_(False)
+        if config.frozen_layers:
+            layers = freeze_lower_layers(self.transformer, config.frozen_layers)
+            if config.frozen_layers >= layers:
+                raise UsageError(
+                    f"frozen_layers {config.frozen_layers}: {config.encoder.base} has {layers} layers; lower it, or "
+                    "set freeze_base"
+                )
+        for name, module in self.transformer.named_modules():
+            if name.rpartition(".")[2] == "pooler":
+                module.requires_grad_(False)
+
+
+def load_biencoder(config: BiEncoderConfig, device: torch.device) -> BiEncoder:
+    """Load the base of a config, a transformer and a pooling, with a new linear layer, on a device."""
+    base = load_encoder(encoder_config(config), device, torch.float32)
+    kinds = [type(module) for module in base.model]
+    if kinds[:2] != [Transformer, Pooling] or set(kinds[2:]) - {Normalize}:
+        found = ", ".join(kind.__name__ for kind in kinds)
+        raise DataError(
+            f"encoder.base {config.encoder.base!r} is of {found}; train from an encoder of Transformer and Pooling"
+        )
+    pooling: Any = base.model[1]
+    if not pooling.include_prompt:
+        raise DataError(f"encoder.base {config.encoder.base!r} does not pool its prompts; set encoder.pooling to do so")
+    width = pooling.pooling_output_dimension
+    if config.out_dim is not None and config.out_dim > width:
+        raise UsageError(f"out_dim {config.out_dim} is above the {width} dimensions of {config.encoder.base}; lower it")
+    return BiEncoder(config, base)
+
+
+def encoder_config(config: BiEncoderConfig) -> EncoderConfig:
+    """Return the configuration of the encoder, with the training's length of any text."""
+    length = config.encoder.max_length if config.max_length is None else config.max_length
+    return config.encoder.model_copy(update={"max_length": length})
+
+
+def _lengths(config: BiEncoderConfig) -> dict[TextKind, int | None]:
+    return {"query": config.query_length, "document": config.document_length}
+
+
+def _linear(inputs: int, outputs: int, init: str, seed: int) -> nn.Linear:
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        layer = nn.Linear(inputs, outputs, bias=False)
+    if init == "orthogonal":
+        nn.init.orthogonal_(layer.weight, generator=torch.Generator().manual_seed(seed))
+    return layer

@@ -1,1 +1,0 @@
-"""Training of a bi-encoder, which finds the candidates for a reranker."""

@@ -1,1 +1,0 @@
-"""Classic cross-encoders trained on lists of documents, through sentence-transformers' trainer."""
