@@ -19,7 +19,7 @@ from unimoe.analysis.gates.definitions import load_gates
 from unimoe.config.base import BUNDLED_ENCODER
 from unimoe.config.files import config_root, load_config
 from unimoe.core.errors import DataError, MissingPartError
-from unimoe.core.trec import Run, read_run
+from unimoe.core.trec import Run, ranked, read_run
 from unimoe.data.catalog import result_name
 from unimoe.evaluation.reranking.rerankers import CrossEncoderReranker
 from unimoe.evaluation.reranking.shards import rerank_run
@@ -30,7 +30,7 @@ from unimoe.results.folder import load_all_results
 from unimoe.studies.common.pool_results import RerankingPools
 from unimoe.studies.common.trained_model import read_trained
 from unimoe.studies.cross_encoder.config import CrossEncoderConfig, CrossEncoderModelConfig
-from unimoe.studies.cross_encoder.data import fit_for, load_cross_encoder_data
+from unimoe.studies.cross_encoder.data import load_cross_encoder_data
 from unimoe.studies.cross_encoder.evaluation import train_and_evaluate
 from unimoe.studies.cross_encoder.model import find_cross_encoder, new_cross_encoder
 from unimoe.studies.cross_encoder.trainer import CrossEncoderManifest, CrossEncoderTraining
@@ -68,10 +68,6 @@ def read_lines(path: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in path.read_text("utf-8").splitlines()]
 
 
-def weights(folder: Path) -> dict[str, torch.Tensor]:
-    return dict(load_cross_encoder(folder, CPU).state_dict())
-
-
 @pytest.fixture(scope="module")
 def done(places: tuple[Path, Path], tmp_path_factory: pytest.TempPathFactory) -> CrossEncoderConfig:
     """A finished training with its results."""
@@ -82,68 +78,64 @@ def done(places: tuple[Path, Path], tmp_path_factory: pytest.TempPathFactory) ->
     return settings
 
 
-class TestTraining:
-    def test_leaves_results_that_the_analysis_reads(self, done: CrossEncoderConfig) -> None:
-        results, dataset = load_all_results(Path(done.output_dir)), result_name(done.lists.source)
-        assert set(results) == {"bm25", "cross_encoder"}
-        place = (Path(done.output_dir), "cross_encoder", 3, "reranking", dataset)
-        result = read_result(result_path(*place))
-        assert (result.identity.checkpoint, result.identity.split, result.identity.depth) == ("best", "test", 6)
-        assert result.training is not None
-        assert (result.training.steps, result.training.ranking_examples) == (STEPS, 4 * STEPS)
-        assert result.training.tokens > 0
-        assert result.first_stage is not None
-        run = read_run(run_path(*place))
-        data = load_cross_encoder_data(done).test[0]
-        assert score_run(data.collection.qrels, run).aggregate["ndcg@10"] == pytest.approx(result.aggregate["ndcg@10"])
-        folder = Path(done.output_dir) / "cross_encoder" / "seed_3" / "checkpoint"
-        again = reranked(load_cross_encoder(folder, CPU), data, done.evaluation.batch_size)
-        assert {q: sorted(s, key=s.__getitem__) for q, s in again.items()} == {
-            q: sorted(s, key=s.__getitem__) for q, s in run.items()
-        }
+def test_it_leaves_results_that_the_analysis_reads_and_a_card_with_loss_and_citation(done: CrossEncoderConfig) -> None:
+    results, dataset = load_all_results(Path(done.output_dir)), result_name(done.lists.source)
+    assert set(results) == {"bm25", "cross_encoder"}
+    place = (Path(done.output_dir), "cross_encoder", 3, "reranking", dataset)
+    result = read_result(result_path(*place))
+    assert (result.identity.checkpoint, result.identity.split, result.identity.depth) == ("best", "test", 6)
+    assert result.training is not None
+    assert (result.training.steps, result.training.ranking_examples) == (STEPS, 4 * STEPS)
+    assert result.training.tokens > 0
+    assert result.first_stage is not None
+    run = read_run(run_path(*place))
+    data = load_cross_encoder_data(done).test[0]
+    assert score_run(data.collection.qrels, run).aggregate["ndcg@10"] == pytest.approx(result.aggregate["ndcg@10"])
+    folder = Path(done.output_dir) / "cross_encoder" / "seed_3" / "checkpoint"
+    again = reranked(load_cross_encoder(folder, CPU), data, done.evaluation.batch_size)
+    assert {q: ranked(scores) for q, scores in again.items()} == {q: ranked(scores) for q, scores in run.items()}
+    card = (folder / "README.md").read_text("utf-8")
+    assert '"normalization_method": "sum"' in card
+    assert "lan2014position" in card
 
-    def test_the_card_names_loss_and_citation(self, done: CrossEncoderConfig) -> None:
-        card = (Path(done.output_dir) / "cross_encoder" / "seed_3" / "checkpoint" / "README.md").read_text("utf-8")
-        assert '"normalization_method": "sum"' in card
-        assert "lan2014position" in card
 
-    def test_the_log_has_a_line_per_step(self, done: CrossEncoderConfig) -> None:
-        logs = Path(done.output_dir) / "cross_encoder" / "seed_3" / "logs"
-        assert [line["step"] for line in read_lines(logs / "train.jsonl")] == [*range(1, STEPS + 1)]
-        assert [line["step"] for line in read_lines(logs / "dev.jsonl")] == [2, 4, 6]
+def test_the_best_on_dev_is_kept_and_the_logs_have_their_lines(done: CrossEncoderConfig) -> None:
+    folder = Path(done.output_dir) / "cross_encoder" / "seed_3"
+    logs = {name: read_lines(folder / "logs" / f"{name}.jsonl") for name in ("train", "dev")}
+    assert [line["step"] for line in logs["train"]] == [*range(1, STEPS + 1)]
+    assert [line["step"] for line in logs["dev"]] == [2, 4, 6]
+    best = max(line["mean_ndcg@10"] for line in logs["dev"])
+    assert manifest_of(folder / "checkpoint").dev == pytest.approx(best)
+    dev = load_cross_encoder_data(done).dev[0]
+    run = reranked(load_cross_encoder(folder / "checkpoint", CPU), dev, done.evaluation.batch_size)
+    assert score_run(dev.collection.qrels, run).aggregate["ndcg@10"] == pytest.approx(best)
 
-    def test_the_best_on_dev_is_kept(self, done: CrossEncoderConfig) -> None:
-        folder = Path(done.output_dir) / "cross_encoder" / "seed_3"
-        best = max(line["mean_ndcg@10"] for line in read_lines(folder / "logs" / "dev.jsonl"))
-        assert manifest_of(folder / "checkpoint").dev == pytest.approx(best)
-        dev = load_cross_encoder_data(done).dev[0]
-        run = reranked(load_cross_encoder(folder / "checkpoint", CPU), dev, done.evaluation.batch_size)
-        assert score_run(dev.collection.qrels, run).aggregate["ndcg@10"] == pytest.approx(best)
 
-    def test_what_is_done_is_skipped(self, done: CrossEncoderConfig, capsys: pytest.CaptureFixture[str]) -> None:
-        path = result_path(Path(done.output_dir), "cross_encoder", 3, "reranking", result_name(done.lists.source))
-        before = path.stat().st_mtime_ns
-        train_and_evaluate(done, CPU)
-        assert path.stat().st_mtime_ns == before
-        assert "over BM25" in capsys.readouterr().out
-
-    def test_a_failed_upload_loses_nothing(self, done: CrossEncoderConfig) -> None:
-        folder = Path(done.output_dir) / "cross_encoder" / "seed_3" / "checkpoint"
-        with pytest.raises(MissingPartError, match="could not be uploaded to somebody/nothing") as raised:
-            train_and_evaluate(done.model_copy(update={"push_to_hub": "somebody/nothing"}), CPU)
-        assert str(folder) in str(raised.value)
-        assert raised.value.exit_code == 4
-        manifest_of(folder)
+def test_what_is_done_is_skipped_and_a_failed_upload_loses_nothing(
+    done: CrossEncoderConfig, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = result_path(Path(done.output_dir), "cross_encoder", 3, "reranking", result_name(done.lists.source))
+    folder, before = Path(done.output_dir) / "cross_encoder" / "seed_3" / "checkpoint", path.stat().st_mtime_ns
+    with pytest.raises(MissingPartError, match="could not be uploaded to somebody/nothing") as raised:
+        train_and_evaluate(done.model_copy(update={"push_to_hub": "somebody/nothing"}), CPU)
+    assert str(folder) in str(raised.value)
+    assert raised.value.exit_code == 4
+    manifest_of(folder)
+    assert path.stat().st_mtime_ns == before
+    assert "over BM25" in capsys.readouterr().out
 
 
 class TestModel:
-    def test_the_seed_decides_the_head(self, places: tuple[Path, Path]) -> None:
-        base = CrossEncoderModelConfig(base=str(places[0]))
-        files, _ = find_cross_encoder(base)
-        heads = [dict(new_cross_encoder(base, files, seed, CPU).state_dict()) for seed in (0, 0, 1)]
-        name = next(key for key in heads[0] if key.endswith("classifier.weight"))
-        assert torch.equal(heads[0][name], heads[1][name])
-        assert not torch.equal(heads[0][name], heads[2][name])
+    def test_the_seed_decides_the_head_and_scores_do_not_depend_on_their_company(
+        self, places: tuple[Path, Path]
+    ) -> None:
+        base = CrossEncoderModelConfig(base=str(places[0]), max_length=48)
+        models = [new_cross_encoder(base, find_cross_encoder(base)[0], seed, CPU) for seed in (0, 0, 1)]
+        heads = [value for model in models for key, value in model.state_dict().items() if "classifier.weight" in key]
+        assert torch.equal(heads[0], heads[1])
+        assert not torch.equal(heads[0], heads[2])
+        pairs = [("the cat", "sat on " * n) for n in (1, 9, 3)]
+        assert score_pairs(models[0], pairs, 3) == pytest.approx(score_pairs(models[0], pairs, 1), abs=1e-5)
 
     def test_the_hub_is_not_asked_what_a_folder_may_be_called(self, tmp_path: Path, looked_up: list[str]) -> None:
         base = CrossEncoderModelConfig(base=BUNDLED_ENCODER)
@@ -157,28 +149,23 @@ class TestModel:
         training.fit()
         base = CrossEncoderModelConfig.model_validate(model)
         before = dict(new_cross_encoder(base, find_cross_encoder(base)[0], 3, CPU).state_dict())
-        after = weights(training.checkpoint_dir)
+        after = load_cross_encoder(training.checkpoint_dir, CPU).state_dict()
         moved = {name for name, value in after.items() if not torch.equal(value, before[name])}
         assert any("layer.1." in name for name in moved)
         assert not any("layer.0." in name or "embeddings" in name for name in moved)
 
-    def test_scores_do_not_depend_on_their_company(self, places: tuple[Path, Path]) -> None:
-        base = CrossEncoderModelConfig(base=str(places[0]), max_length=48)
-        model = new_cross_encoder(base, find_cross_encoder(base)[0], 0, CPU)
-        pairs = [("the cat", "sat on " * n) for n in (1, 9, 3)]
-        assert score_pairs(model, pairs, 3) == pytest.approx(score_pairs(model, pairs, 1), abs=1e-5)
-
-    def test_a_base_of_several_labels_is_refused(self, places: tuple[Path, Path], tmp_path: Path) -> None:
+    def test_a_base_that_cannot_be_trained_is_refused(self, places: tuple[Path, Path], tmp_path: Path) -> None:
         shutil.copytree(places[0], tmp_path / "nli")
         settings = json.loads((tmp_path / "nli" / "config.json").read_text("utf-8"))
         settings |= {"architectures": ["BertForSequenceClassification"], "id2label": {"0": "no", "1": "yes"}}
         (tmp_path / "nli" / "config.json").write_text(json.dumps(settings), "utf-8")
         with pytest.raises(DataError, match="has 2 labels"):
             find_cross_encoder(CrossEncoderModelConfig(base=str(tmp_path / "nli")))
-
-    def test_a_base_that_cannot_be_had_is_named(self, tmp_path: Path) -> None:
         with pytest.raises(DataError, match=r"model\.base 'nobody/nothing' cannot be loaded"):
             find_cross_encoder(CrossEncoderModelConfig(base="nobody/nothing"))
+        deep = {"base": str(places[0]), "frozen_layers": 3}
+        with pytest.raises(DataError, match=r"model\.frozen_layers 3: the base has 2 layers"):
+            trained(cross_encoder_config(*places, tmp_path, model=deep)).fit()
 
 
 def test_a_loss_that_is_not_finite_stops_and_names_the_queries(places: tuple[Path, Path], tmp_path: Path) -> None:
@@ -189,10 +176,8 @@ def test_a_loss_that_is_not_finite_stops_and_names_the_queries(places: tuple[Pat
 
 
 def test_graded_labels_of_a_collection_reach_the_loss(places: tuple[Path, Path], tmp_path: Path) -> None:
-    settings = cross_encoder_config(*places, tmp_path, loss={"name": "lambdaloss"})
-    lists = fit_for(settings.loss, load_cross_encoder_data(settings).lists)
-    assert {label for one in lists.lists for label in one.labels} == {0.0, 1.0, 2.0}
-    assert trained(settings).fit().which == "best"
+    training = trained(cross_encoder_config(*places, tmp_path, loss={"name": "lambdaloss"}))
+    assert {label for one in training.lists.lists for label in one.labels} == {0.0, 1.0, 2.0}
 
 
 def test_dev_without_a_relevant_candidate_is_refused(places: tuple[Path, Path], tmp_path: Path) -> None:
@@ -265,12 +250,9 @@ def test_without_options_the_comparison_has_a_model_to_start_from(tmp_path: Path
     assert "listnet" in done.stdout
 
 
-@pytest.mark.parametrize("path", sorted((config_root() / "cross_encoder").glob("*.yaml")), ids=lambda path: path.stem)
-def test_shipped_configs_are_read(path: Path) -> None:
-    load_config(CrossEncoderConfig, path)
-
-
-def test_the_preset_is_the_recipe() -> None:
+def test_shipped_configs_are_read_and_the_preset_is_the_recipe() -> None:
+    for path in (config_root() / "cross_encoder").glob("*.yaml"):
+        load_config(CrossEncoderConfig, path)
     recipe = load_config(CrossEncoderConfig, Path("cross_encoder/seed001"))
     assert (recipe.batch_size, recipe.learning_rate, recipe.warmup_ratio, recipe.seed) == (16, 2e-5, 0.1, 12)
     assert (recipe.eval_every, recipe.lists.held_out, recipe.loss.name) == (500, 1000, "plistmle")

@@ -35,83 +35,78 @@ FORMULAS = ["=cmd|'/C calc'!A0", "+SUM(1)", "-1+cmd|'/C calc'!A0", "@SUM(1)", "=
 ESCAPES = ["\x1b[31mred", "\x1b]0;title\x07", "\x9b31m", "a\rb", "\u202eabc", "\x08\x08"]
 
 
-class TestSpreadsheets:
-    @pytest.mark.parametrize("text", FORMULAS)
-    def test_no_cell_is_a_formula(self, text: str) -> None:
-        row = (Cell(text), Cell("0.50", value=0.5), Cell("-0.25", value=-0.25))
-        table = Table("x", "X", ("Name", text, "Δ"), (RowGroup(text, (row,)),), (text,))
-        head, first, note = csv.reader(io.StringIO(table.to_csv()))
-        assert [head[2], first[0], first[1]] == [f"'{text}"] * 3
-        assert first[2:] == ["0.5", "-0.25"]
-        assert note == [f"# {text}"]
-
-    def test_numbers_in_words_stay_as_they_are(self) -> None:
-        table = Table(
-            "x", "X", ("Name", "Interval"), (RowGroup("", ((Cell("-38.4 to +66.3"), Cell("-0.1 (-0.2, +0.3)")),)),)
-        )
-        assert table.to_csv().splitlines()[1] == ',-38.4 to +66.3,"-0.1 (-0.2, +0.3)"'
+@pytest.mark.parametrize("text", FORMULAS)
+def test_no_cell_of_a_spreadsheet_is_a_formula(text: str) -> None:
+    row = (Cell(text), Cell("0.50", value=0.5), Cell("-0.25", value=-0.25))
+    table = Table("x", "X", ("Name", text, "Δ"), (RowGroup(text, (row,)),), (text,))
+    head, first, note = csv.reader(io.StringIO(table.to_csv()))
+    assert [head[2], first[0], first[1]] == [f"'{text}"] * 3
+    assert first[2:] == ["0.5", "-0.25"]
+    assert note == [f"# {text}"]
+    words = (Cell("-38.4 to +66.3"), Cell("-0.1 (-0.2, +0.3)"))  # numbers, which stay as they are
+    table = Table("x", "X", ("Name", "Interval"), (RowGroup("", (words,)),))
+    assert table.to_csv().splitlines()[1] == ',-38.4 to +66.3,"-0.1 (-0.2, +0.3)"'
 
 
-class TestTerminals:
-    @pytest.mark.parametrize("text", ESCAPES)
-    def test_a_message_or_table_steers_none(self, text: str) -> None:
-        with console.stderr.capture() as captured:
-            console.stderr.print(f"done: {text}\nnext\tline")
-            console.stderr.out(text)
-        shown = io.StringIO(captured.get())
-        shown.seek(0, io.SEEK_END)
-        plain = Console(file=shown, color_system=None)
-        plain.print(Table("x", text, (text, text), (RowGroup(text, ((Cell(text), Cell(text)),)),), (text,)).to_rich())
-        assert not set(shown.getvalue()) & set("\x1b\x9b\x07\x08\r\u202e")
-        assert "\nnext" in shown.getvalue()
-
-    def test_what_goes_into_a_pipe_is_not_changed(self, capsys: pytest.CaptureFixture[str]) -> None:
-        console.stdout.out("\x9b31m")
-        assert capsys.readouterr().out == "\x9b31m\n"
+@pytest.mark.parametrize("text", ESCAPES)
+def test_a_message_or_table_steers_no_terminal(text: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with console.stderr.capture() as captured:
+        console.stderr.print(f"done: {text}\nnext\tline")
+        console.stderr.out(text)
+    shown = io.StringIO(captured.get())
+    shown.seek(0, io.SEEK_END)
+    plain = Console(file=shown, color_system=None)
+    plain.print(Table("x", text, (text, text), (RowGroup(text, ((Cell(text), Cell(text)),)),), (text,)).to_rich())
+    assert not set(shown.getvalue()) & set("\x1b\x9b\x07\x08\r\u202e")
+    assert "\nnext" in shown.getvalue()
+    console.stdout.out("\x9b31m")
+    assert capsys.readouterr().out == "\x9b31m\n", "what goes into a pipe is not changed"
 
 
-class TestPaths:
-    @pytest.mark.parametrize("name", ["../outside", "a/../../outside", "..\\outside", ".."])
-    def test_no_result_is_written_outside_its_folder(self, tmp_path: Path, name: str) -> None:
+@pytest.mark.parametrize("name", ["../outside", "a/../../outside", "..\\outside", ".."])
+def test_no_result_is_written_outside_its_folder(tmp_path: Path, name: str) -> None:
+    for result in (make_result(name, 0, [0.5]), make_result("joint_r8", 0, [0.5], dataset=name)):
         with pytest.raises(ValueError, match="leads out of its folder"):
-            write_result(tmp_path / "here", make_result(name, 0, [0.5]))
-        with pytest.raises(ValueError, match="leads out of its folder"):
-            write_result(tmp_path / "here", make_result("joint_r8", 0, [0.5], dataset=name))
-        assert not list(tmp_path.iterdir())
-
-
-def zipped(folder: Path, *members: tuple[str, bytes]) -> Path:
-    archive = folder / "scifact.zip"
-    with zipfile.ZipFile(archive, "w", zipfile.ZIP_DEFLATED) as packed:
-        for name, content in members:
-            packed.writestr(name, content)
-    return archive
+            write_result(tmp_path / "here", result)
+    assert not list(tmp_path.iterdir())
 
 
 @pytest.mark.usefixtures("tmp_cache")
-class TestArchives:
-    @pytest.mark.parametrize("name", ["../evil.txt", "/evil.txt", "scifact/../../evil.txt", "..\\evil.txt"])
-    def test_a_zip_writes_nothing_outside(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
-        (tmp_path / "data").mkdir()
-        archive = zipped(tmp_path / "data", (name, b"x"))
-        monkeypatch.setenv("UNIMOE_DATA", str(archive.parent))
-        with pytest.raises(DataError, match=r"scifact\.zip: .* leads out of the folder"):
-            load_collection("scifact", "test")
-        assert not list(tmp_path.rglob("*evil*"))
+@pytest.mark.parametrize(
+    ("name", "size", "words"),
+    [
+        *((name, 1, "leads out of the folder") for name in ("../evil", "/evil", "scifact/../../evil", "..\\evil")),
+        ("scifact/corpus.jsonl", 50_000_000, "would unpack to 50,000,000 bytes"),
+    ],
+)
+def test_an_archive_writes_nothing_outside_and_no_bomb(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, size: int, words: str
+) -> None:
+    (tmp_path / "data").mkdir()
+    with zipfile.ZipFile(tmp_path / "data" / "scifact.zip", "w", zipfile.ZIP_DEFLATED) as packed:
+        packed.writestr(name, bytes(size))
+    monkeypatch.setenv("UNIMOE_DATA", str(tmp_path / "data"))
+    with pytest.raises(DataError, match=rf"scifact\.zip: .*{words}"):
+        load_collection("scifact", "test")
+    assert not [*tmp_path.rglob("*evil*"), *tmp_path.rglob("corpus.jsonl")]
 
-    def test_a_bomb_is_not_unpacked(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        archive = zipped(tmp_path, ("scifact/corpus.jsonl", bytes(50_000_000)))
-        monkeypatch.setenv("UNIMOE_DATA", str(archive.parent))
-        with pytest.raises(DataError, match=r"scifact\.zip: would unpack to 50,000,000 bytes"):
-            load_collection("scifact", "test")
-        assert not list(tmp_path.rglob("corpus.jsonl"))
 
-    def test_a_line_that_no_memory_holds_is_refused(self, tmp_path: Path) -> None:
-        with gzip.open(tmp_path / "run.gz", "wb") as packed:
-            for _ in range(70):
-                packed.write(b"x" * 2**20)
-        with pytest.raises(DataError, match=r"run\.gz:1: a line of 67,108,864 characters"):
-            read_run(tmp_path / "run.gz")
+def test_a_line_that_no_memory_holds_is_refused(tmp_path: Path) -> None:
+    with gzip.open(tmp_path / "run.gz", "wb") as packed:
+        for _ in range(70):
+            packed.write(b"x" * 2**20)
+    with pytest.raises(DataError, match=r"run\.gz:1: a line of 67,108,864 characters"):
+        read_run(tmp_path / "run.gz")
+
+
+class Evil:
+    """What opens a file to write where it is unpickled."""
+
+    def __init__(self, marker: Path) -> None:
+        self.marker = marker
+
+    def __reduce__(self) -> tuple[Callable[..., object], tuple[str, str]]:
+        return open, (str(self.marker), "w")
 
 
 def with_own_code(folder: Path, marker: Path) -> None:
@@ -123,29 +118,21 @@ def with_own_code(folder: Path, marker: Path) -> None:
 
 
 def with_pickle(folder: Path, marker: Path) -> None:
-    class Evil:
-        def __reduce__(self) -> tuple[Callable[..., object], tuple[str, str]]:
-            return open, (str(marker), "w")
-
     (folder / "model.safetensors").unlink()
-    torch.save({"weight": Evil()}, folder / "pytorch_model.bin")
+    torch.save({"weight": Evil(marker)}, folder / "pytorch_model.bin")
 
 
-class TestModels:
-    @pytest.mark.parametrize("spoil", [with_own_code, with_pickle])
-    def test_code_in_a_model_s_folder_is_not_run(self, tmp_path: Path, spoil: Callable[[Path, Path], None]) -> None:
-        folder, marker = save_tiny_encoder(tmp_path / "encoder"), tmp_path / "it-ran"
-        spoil(folder, marker)
-        with pytest.raises(DataError):
-            load_encoder(EncoderConfig(base=str(folder)), torch.device("cpu"), torch.float32)
-        assert not marker.exists()
+@pytest.mark.parametrize("spoil", [with_own_code, with_pickle])
+def test_code_in_a_model_s_folder_is_not_run(tmp_path: Path, spoil: Callable[[Path, Path], None]) -> None:
+    folder, marker = save_tiny_encoder(tmp_path / "encoder"), tmp_path / "it-ran"
+    spoil(folder, marker)
+    with pytest.raises(DataError):
+        load_encoder(EncoderConfig(base=str(folder)), torch.device("cpu"), torch.float32)
+    assert not marker.exists()
 
-    def test_objects_in_an_archive_are_not_unpickled(self, tmp_path: Path) -> None:
-        class Evil:
-            def __reduce__(self) -> tuple[Callable[..., object], tuple[str, str]]:
-                return open, (str(tmp_path / "it-ran"), "w")
 
-        np.savez(tmp_path / "pairs.npz", captions=np.array([Evil()], dtype=object))
-        done = call_unimoe("train-translator", "--train", tmp_path / "pairs.npz", "--output-dir", tmp_path / "o")
-        assert_refused(done, 3, "pairs.npz")
-        assert not (tmp_path / "it-ran").exists()
+def test_objects_in_an_archive_are_not_unpickled(tmp_path: Path) -> None:
+    np.savez(tmp_path / "pairs.npz", captions=np.array([Evil(tmp_path / "it-ran")], dtype=object))
+    done = call_unimoe("train-translator", "--train", tmp_path / "pairs.npz", "--output-dir", tmp_path / "o")
+    assert_refused(done, 3, "pairs.npz")
+    assert not (tmp_path / "it-ran").exists()

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -16,11 +18,14 @@ from support.trainings import KilledError, kill_after
 
 from unimoe.core.errors import DataError, UsageError
 from unimoe.data.catalog import result_name
+from unimoe.data.collection import Collection, Document
 from unimoe.metrics import score_run
+from unimoe.models.embedder import Vectors
 from unimoe.results import read_result, result_path
 from unimoe.results.logs import read_logs
 from unimoe.retrieval.dense import search
 from unimoe.studies.biencoder.checkpoint import read_biencoder
+from unimoe.studies.biencoder.model import BiEncoder
 
 pytestmark = pytest.mark.usefixtures("one_thread", "tmp_cache")
 
@@ -91,34 +96,46 @@ def test_a_loss_that_is_not_finite_names_the_batch_and_leaves_the_best(tmp_path:
     assert np.isfinite(load(trainer.best_dir).encode(["topic1"])).all()
 
 
-class TestBadInput:
-    def test_what_the_base_does_not_allow(self, tmp_path: Path) -> None:
-        toy_keys(tmp_path)
-        with pytest.raises(UsageError, match=r"out_dim 65 is above the 64 dimensions of"):
-            toy_training(tmp_path, out_dim=65)
-        with pytest.raises(UsageError, match=r"frozen_layers 2: .* has 2 layers"):
-            toy_training(tmp_path, frozen_layers=2)
-        (tmp_path / "empty").mkdir()
-        with pytest.raises(DataError, match=r"neither "):
-            toy_training(tmp_path, encoder={"base": str(tmp_path / "empty")})
+def test_what_cannot_be_trained_is_refused(tmp_path: Path) -> None:
+    toy_keys(tmp_path)
+    (tmp_path / "empty").mkdir()
+    trainer = toy_training(tmp_path, epochs=1)
+    trainer.fit()
+    refused: list[tuple[dict[str, Any], type[Exception], str]] = [
+        ({"out_dim": 65}, UsageError, r"out_dim 65 is above the 64 dimensions of"),
+        ({"frozen_layers": 2}, UsageError, r"frozen_layers 2: .* has 2 layers"),
+        ({"encoder": {"base": str(tmp_path / "empty")}}, DataError, "neither "),
+        (
+            {"encoder": {"base": str(trainer.last_dir)}},
+            DataError,
+            "is of Transformer, Pooling, Dense, Normalize; train",
+        ),
+        ({"relevance_threshold": 3}, DataError, "has a positive in the corpus"),
+    ]
+    for keys, kind, words in refused:
+        with pytest.raises(kind, match=words):
+            toy_training(tmp_path, **keys)
+    weight = trainer.last_dir / "2_Dense" / "model.safetensors"
+    weight.write_bytes(weight.read_bytes()[:-4] + b"\0\0\0\1")
+    with pytest.raises(DataError, match="safetensors: differs from the manifest"):
+        toy_training(tmp_path, epochs=1).fit()
 
-    def test_a_threshold_that_no_grade_reaches(self, tmp_path: Path) -> None:
-        with pytest.raises(DataError, match="has a positive in the corpus"):
-            toy_training(tmp_path, relevance_threshold=3)
 
-    def test_a_damaged_checkpoint(self, tmp_path: Path) -> None:
-        trainer = toy_training(tmp_path, epochs=1)
-        trainer.fit()
-        weight = trainer.last_dir / "2_Dense" / "model.safetensors"
-        weight.write_bytes(weight.read_bytes()[:-4] + b"\0\0\0\1")
-        with pytest.raises(DataError, match="safetensors: differs from the manifest"):
-            toy_training(tmp_path, epochs=1).fit()
+@pytest.mark.parametrize(("metric", "value"), [("recall@119", 0.0), ("recall@120", 1.0), ("mrr@200", 1 / 120)])
+def test_dev_is_searched_as_deep_as_its_metric_looks(
+    metric: str, value: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    trainer = toy_training(tmp_path, dev={"metric": metric})
+    documents = {f"d{number:03}": Document("", f"text {number}") for number in range(150)}
+    trainer.dev = Collection("toy", "dev", documents, {"q": "query 0"}, {"q": {"d119": 1}})
 
-    def test_a_base_that_has_a_linear_layer(self, tmp_path: Path) -> None:
-        trainer = toy_training(tmp_path, epochs=1)
-        trainer.fit()
-        with pytest.raises(DataError, match="is of Transformer, Pooling, Dense, Normalize; train from"):
-            toy_training(tmp_path, encoder={"base": str(trainer.last_dir)})
+    def places(self: BiEncoder, kind: str, texts: Mapping[str, str]) -> Vectors:
+        """Vectors that turn away from the query with the number in the text."""
+        angles = np.array([float(text.split()[-1]) for text in texts.values()]) / 200
+        return np.stack([np.cos(angles), np.sin(angles)], axis=1).astype(np.float32)
+
+    monkeypatch.setattr(BiEncoder, "_vectors", places)
+    assert trainer.score_on_dev()[0] == pytest.approx(value)
 
 
 class TestCommand:

@@ -66,167 +66,129 @@ def scripted(scores: list[float]) -> DevScorer:
     return Scorer(lambda model: next(values))
 
 
-class TestWhatItLeaves:
+@pytest.fixture(scope="module")
+def trained(experiment: Experiment, data: TrainingData, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     """Every arm of the experiment, trained once."""
-
-    @pytest.fixture(scope="class")
-    def trained(
-        self, experiment: Experiment, data: TrainingData, tmp_path_factory: pytest.TempPathFactory
-    ) -> dict[str, Path]:
-        here = changed(experiment, tmp_path_factory.mktemp("trained"))
-        return {arm: train(here, data, arm) for arm in here.arms}
-
-    def test_a_checkpoint_says_where_it_came_from(self, experiment: Experiment, trained: dict[str, Path]) -> None:
-        folder = trained["joint_r8"]
-        found = read_checkpoint(folder)
-        assert folder.parts[-3:] == ("joint_r8", "seed_0", "checkpoint")
-        assert (found.arm, found.seed, found.which, found.dtype) == ("joint_r8", 0, "last", "float32")
-        assert found.base_model.startswith("tiny-model@")
-        assert (found.training.steps, found.training.ranking_examples, found.training.embedding_examples) == (6, 12, 24)
-        assert found.experiment == changed(experiment, folder.parents[2])
-
-    def test_the_log_has_a_line_per_step_and_both_losses(self, trained: dict[str, Path]) -> None:
-        lines = log(trained["joint_r8"])
-        assert [line["step"] for line in lines] == [1, 2, 3, 4, 5, 6]
-        for line in lines:
-            assert line["loss"] == pytest.approx(0.5 * line["ranking_loss"] + 0.5 * line["embedding_loss"])
-            assert line["tokens_per_s"] > 0
-
-    def test_layers_above_the_first_are_changed_and_score_otherwise(
-        self, experiment: Experiment, trained: dict[str, Path]
-    ) -> None:
-        found = weights(trained["rank_only_r8"])
-        assert {int(name.split("layers.")[1].split(".")[0]) for name in found} == {2, 3}
-        assert all(weight.dtype == torch.float32 for weight in found.values())
-        loader = ModelLoader(experiment, CPU, torch.float32)
-        pairs = [("norm of a vector", "Return one of eight matrix norms."), ("sort", "Return a sorted copy.")]
-        ours, base = (model.rerank(pairs) for model in (loader.trained(trained["rank_only_r8"]), loader.zero_shot()))
-        assert abs(ours - base).max() > 1e-4
-
-    def test_the_joint_arm_sees_what_its_specialists_see(self, trained: dict[str, Path]) -> None:
-        budgets = {arm: read_checkpoint(folder).training for arm, folder in trained.items()}
-        rank, embed, joint = budgets["rank_only_r8"], budgets["emb_only_r8"], budgets["joint_r8"]
-        assert joint.ranking_examples == rank.ranking_examples
-        assert joint.embedding_examples == embed.embedding_examples
-        assert joint.tokens == rank.tokens + embed.tokens
-        assert joint.steps == rank.steps == embed.steps
-        first = {arm: log(folder)[0] for arm, folder in trained.items()}
-        assert first["joint_r8"]["ranking_loss"] == first["rank_only_r8"]["ranking_loss"]
-        assert first["joint_r8"]["embedding_loss"] == first["emb_only_r8"]["embedding_loss"]
-
-    def test_a_finished_training_is_kept(self, data: TrainingData, trained: dict[str, Path]) -> None:
-        folder = trained["rank_only_r8"]
-        before = (folder / ADAPTER_FILE).stat().st_mtime_ns
-        train(read_checkpoint(folder).experiment, data, "rank_only_r8", die_after=1)
-        assert (folder / ADAPTER_FILE).stat().st_mtime_ns == before
+    here = changed(experiment, tmp_path_factory.mktemp("trained"))
+    return {arm: train(here, data, arm) for arm in here.arms}
 
 
-class TestBestOnDev:
-    def test_the_best_stands_beside_the_last(self, experiment: Experiment, data: TrainingData, tmp_path: Path) -> None:
-        here = changed(experiment, tmp_path / "all", "training.evaluate_every=2")
-        last = train(here, data, score_on_dev=scripted([0.1, 0.3, 0.2]))
-        best = last.with_name("checkpoint-best")
-        assert [line["dev_score"] for line in log(last, "dev.jsonl")] == [0.1, 0.3, 0.2]
-        found = {which: read_checkpoint(folder) for which, folder in (("last", last), ("best", best))}
-        assert {which: (c.which, c.training.steps) for which, c in found.items()} == {
-            "last": ("last", 6),
-            "best": ("best", 4),
-        }
-        assert found["best"].training.ranking_examples == 8
-        assert differing(best, last)
-
-    def test_patience_ends_the_training(self, experiment: Experiment, data: TrainingData, tmp_path: Path) -> None:
-        here = changed(experiment, tmp_path, "training.evaluate_every=1", "training.patience=2")
-        last = train(here, data, score_on_dev=scripted([0.1, 0.3, 0.3, 0.2]))
-        assert read_checkpoint(last).training.steps == 4
-        assert read_checkpoint(last).training.ranking_examples == 8
-        assert read_checkpoint(last.with_name("checkpoint-best")).training.steps == 2
-
-    def test_evaluations_change_nothing_in_the_training(
-        self, experiment: Experiment, data: TrainingData, tmp_path: Path
-    ) -> None:
-        quiet = train(changed(experiment, tmp_path / "quiet"), data)
-        here = changed(experiment, tmp_path / "scored", "training.evaluate_every=1", "training.dev.queries=4")
-        scored = train(here, data, score_on_dev=DevEvaluation(here, "rank_only_r8"))
-        assert not differing(quiet, scored)
-        assert all(0 <= line["reranking/ndcg@10"] <= 1 for line in log(scored, "dev.jsonl"))
+def test_a_checkpoint_says_where_it_came_from_and_the_log_has_a_line_per_step(
+    experiment: Experiment, trained: dict[str, Path]
+) -> None:
+    folder = trained["joint_r8"]
+    found = read_checkpoint(folder)
+    assert folder.parts[-3:] == ("joint_r8", "seed_0", "checkpoint")
+    assert (found.arm, found.seed, found.which, found.dtype) == ("joint_r8", 0, "last", "float32")
+    assert found.base_model.startswith("tiny-model@")
+    assert (found.training.steps, found.training.ranking_examples, found.training.embedding_examples) == (6, 12, 24)
+    assert found.experiment == changed(experiment, folder.parents[2])
+    lines = log(folder)
+    assert [line["step"] for line in lines] == [1, 2, 3, 4, 5, 6]
+    for line in lines:
+        assert line["loss"] == pytest.approx(0.5 * line["ranking_loss"] + 0.5 * line["embedding_loss"])
+        assert line["tokens_per_s"] > 0
 
 
-class TestResume:
-    def test_an_arm_may_have_a_loss_of_its_own(
-        self, experiment: Experiment, data: TrainingData, tmp_path: Path
-    ) -> None:
-        """It trains as it would if all arms shared that loss, and its card names it."""
-        options = ("training.steps=3", "training.ranking.loss=softmax")
-        shared = changed(experiment, tmp_path / "shared", "training.steps=3", "training.ranking.loss=plistmle")
-        own = changed(experiment, tmp_path / "own", *options, "arms.rank_only_r8.loss=plistmle")
-        found = train(own, data)
-        assert read_checkpoint(found).adapter_hash == read_checkpoint(train(shared, data)).adapter_hash
-        assert '"name": "plistmle"' in (found / "README.md").read_text(encoding="utf-8")
-        other = changed(experiment, tmp_path / "other", *options)
-        assert read_checkpoint(train(other, data)).adapter_hash != read_checkpoint(found).adapter_hash
-        sharp = "arms.rank_only_r8.loss_options.temperature=0.1"
-        with pytest.raises(UsageError, match="temperature: the loss softmax does not read it"):
-            changed(experiment, tmp_path / "no", "arms.rank_only_r8.loss=softmax", sharp)
-        with pytest.raises(UsageError, match="an emb_only arm does not rank"):
-            changed(experiment, tmp_path / "no", "arms.emb_only_r8.loss=softmax")
-        binary = copy.copy(data)
-        binary.ranking = lambda model: replace(data.ranking(model), labels=[[1.0, 0.0]] * 9)  # type: ignore[method-assign]
-        with pytest.raises(DataError, match="loss marginmse needs graded labels"):
-            train(changed(experiment, tmp_path / "no", "arms.rank_only_r8.loss=marginmse"), binary)
-
-    @pytest.mark.parametrize(
-        ("setting", "words", "die_after"),
-        [
-            ("training.schedule=cosine", "training.schedule was 'linear' there and is 'cosine' here", 3),
-            ("arms.rank_only_r8.learning_rate=0.5", "learning_rate was 0.01 there and is 0.5 here", None),
-        ],
-        ids=["state", "checkpoint"],
-    )
-    def test_another_config_is_refused_by_its_first_difference(
-        self,
-        experiment: Experiment,
-        data: TrainingData,
-        tmp_path: Path,
-        setting: str,
-        words: str,
-        die_after: int | None,
-    ) -> None:
-        if die_after:
-            with pytest.raises(KilledError):
-                train(changed(experiment, tmp_path), data, die_after=die_after)
-        else:
-            train(changed(experiment, tmp_path), data)
-        with pytest.raises(DataError, match=words):
-            train(changed(experiment, tmp_path, setting), data)
+def test_layers_above_the_first_are_changed_and_score_otherwise(
+    experiment: Experiment, trained: dict[str, Path]
+) -> None:
+    found = weights(trained["rank_only_r8"])
+    assert {int(name.split("layers.")[1].split(".")[0]) for name in found} == {2, 3}
+    assert all(weight.dtype == torch.float32 for weight in found.values())
+    loader = ModelLoader(experiment, CPU, torch.float32)
+    pairs = [("norm of a vector", "Return one of eight matrix norms."), ("sort", "Return a sorted copy.")]
+    ours, base = (model.rerank(pairs) for model in (loader.trained(trained["rank_only_r8"]), loader.zero_shot()))
+    assert abs(ours - base).max() > 1e-4
 
 
-class TestAccumulation:
-    def test_two_ranking_batches_a_step_are_one_of_twice_the_size(
-        self, experiment: Experiment, data: TrainingData, tmp_path: Path
-    ) -> None:
-        twice = train(changed(experiment, tmp_path / "twice", "training.accumulation_steps=2"), data)
-        large = train(changed(experiment, tmp_path / "large", "training.ranking.queries_per_step=4"), data)
-        assert [line["loss"] for line in log(twice)] == pytest.approx([line["loss"] for line in log(large)], rel=1e-5)
-        assert read_checkpoint(twice).training == read_checkpoint(large).training
-
-    def test_embedding_batches_are_contrasted_apart(
-        self, experiment: Experiment, data: TrainingData, tmp_path: Path
-    ) -> None:
-        twice = changed(experiment, tmp_path / "twice", "training.accumulation_steps=2")
-        large = changed(experiment, tmp_path / "large", "training.embedding.pairs_per_step=8")
-        first = [log(train(here, data, "emb_only_r8"))[0]["loss"] for here in (twice, large)]
-        assert first[0] < 0.95 * first[1]  # half as many negatives
+def test_the_joint_arm_sees_what_its_specialists_see(trained: dict[str, Path]) -> None:
+    budgets = {arm: read_checkpoint(folder).training for arm, folder in trained.items()}
+    rank, embed, joint = budgets["rank_only_r8"], budgets["emb_only_r8"], budgets["joint_r8"]
+    assert (joint.ranking_examples, joint.embedding_examples) == (rank.ranking_examples, embed.embedding_examples)
+    assert joint.tokens == rank.tokens + embed.tokens
+    assert joint.steps == rank.steps == embed.steps
+    first = {arm: log(folder)[0] for arm, folder in trained.items()}
+    assert first["joint_r8"]["ranking_loss"] == first["rank_only_r8"]["ranking_loss"]
+    assert first["joint_r8"]["embedding_loss"] == first["emb_only_r8"]["embedding_loss"]
 
 
-class TestActivationCheckpointing:
-    def test_it_ends_with_the_same_weights(
-        self, experiment: Experiment, data: TrainingData, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        monkeypatch.setattr(BatchedDecoder, "trains_trees", False)  # trees drop other units
-        plain = train(changed(experiment, tmp_path / "plain", "lora.dropout=0.3"), data, "joint_r8")
-        options = ("lora.dropout=0.3", "training.activation_checkpointing=true")
-        assert not differing(plain, train(changed(experiment, tmp_path / "less", *options), data, "joint_r8"))
+def test_a_finished_training_is_kept_and_another_config_refused_by_its_first_difference(
+    experiment: Experiment, data: TrainingData, trained: dict[str, Path], tmp_path: Path
+) -> None:
+    folder = trained["rank_only_r8"]
+    before, here = (folder / ADAPTER_FILE).stat().st_mtime_ns, read_checkpoint(folder).experiment
+    train(here, data, "rank_only_r8", die_after=1)
+    assert (folder / ADAPTER_FILE).stat().st_mtime_ns == before
+    with pytest.raises(DataError, match=r"learning_rate was 0\.01 there and is 0.5 here"):
+        train(changed(here, Path(here.output_dir), "arms.rank_only_r8.learning_rate=0.5"), data)
+    with pytest.raises(KilledError):
+        train(changed(experiment, tmp_path), data, die_after=3)
+    with pytest.raises(DataError, match=r"training\.schedule was 'linear' there and is 'cosine' here"):
+        train(changed(experiment, tmp_path, "training.schedule=cosine"), data)
+
+
+def test_the_best_on_dev_stands_beside_the_last(experiment: Experiment, data: TrainingData, tmp_path: Path) -> None:
+    here = changed(experiment, tmp_path, "training.evaluate_every=2")
+    last = train(here, data, score_on_dev=scripted([0.1, 0.3, 0.2]))
+    best = last.with_name("checkpoint-best")
+    assert [line["dev_score"] for line in log(last, "dev.jsonl")] == [0.1, 0.3, 0.2]
+    found = [read_checkpoint(folder) for folder in (last, best)]
+    seen = [(one.which, one.training.steps, one.training.ranking_examples) for one in found]
+    assert seen == [("last", 6, 12), ("best", 4, 8)]
+    assert differing(best, last)
+
+
+def test_evaluations_change_nothing_in_the_training(
+    experiment: Experiment, data: TrainingData, trained: dict[str, Path], tmp_path: Path
+) -> None:
+    here = changed(experiment, tmp_path, "training.evaluate_every=1", "training.dev.queries=4")
+    scored = train(here, data, score_on_dev=DevEvaluation(here, "rank_only_r8"))
+    assert not differing(trained["rank_only_r8"], scored)
+    assert all(0 <= line["reranking/ndcg@10"] <= 1 for line in log(scored, "dev.jsonl"))
+
+
+def test_an_arm_may_have_a_loss_of_its_own(experiment: Experiment, data: TrainingData, tmp_path: Path) -> None:
+    """It trains as it would if all arms shared that loss, and its card names it."""
+    options = ("training.steps=3", "training.ranking.loss=softmax")
+    shared = changed(experiment, tmp_path / "shared", "training.steps=3", "training.ranking.loss=plistmle")
+    own = changed(experiment, tmp_path / "own", *options, "arms.rank_only_r8.loss=plistmle")
+    other = changed(experiment, tmp_path / "other", *options)
+    found = [read_checkpoint(train(config, data)) for config in (own, shared, other)]
+    assert found[0].adapter_hash == found[1].adapter_hash != found[2].adapter_hash
+    card = tmp_path / "own" / "rank_only_r8" / "seed_0" / "checkpoint" / "README.md"
+    assert '"name": "plistmle"' in card.read_text(encoding="utf-8")
+    sharp = "arms.rank_only_r8.loss_options.temperature=0.1"
+    with pytest.raises(UsageError, match="temperature: the loss softmax does not read it"):
+        changed(experiment, tmp_path / "no", "arms.rank_only_r8.loss=softmax", sharp)
+    with pytest.raises(UsageError, match="an emb_only arm does not rank"):
+        changed(experiment, tmp_path / "no", "arms.emb_only_r8.loss=softmax")
+    binary = copy.copy(data)
+    binary.ranking = lambda model: replace(data.ranking(model), labels=[[1.0, 0.0]] * 9)  # type: ignore[method-assign]
+    with pytest.raises(DataError, match="loss marginmse needs graded labels"):
+        train(changed(experiment, tmp_path / "no", "arms.rank_only_r8.loss=marginmse"), binary)
+
+
+def test_accumulated_batches_are_one_in_ranking_and_contrasted_apart_in_embedding(
+    experiment: Experiment, data: TrainingData, tmp_path: Path
+) -> None:
+    twice = changed(experiment, tmp_path / "twice", "training.accumulation_steps=2")
+    sizes = ("training.ranking.queries_per_step=4", "training.embedding.pairs_per_step=8")
+    large = changed(experiment, tmp_path / "large", *sizes)
+    ours, theirs = (train(here, data) for here in (twice, large))
+    assert [line["loss"] for line in log(ours)] == pytest.approx([line["loss"] for line in log(theirs)], rel=1e-5)
+    assert read_checkpoint(ours).training == read_checkpoint(theirs).training
+    first = [log(train(here, data, "emb_only_r8"))[0]["loss"] for here in (twice, large)]
+    assert first[0] < 0.95 * first[1]  # half as many negatives
+
+
+def test_activation_checkpointing_ends_with_the_same_weights(
+    experiment: Experiment, data: TrainingData, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(BatchedDecoder, "trains_trees", False)  # trees drop other units
+    plain = train(changed(experiment, tmp_path / "plain", "lora.dropout=0.3"), data, "joint_r8")
+    options = ("lora.dropout=0.3", "training.activation_checkpointing=true")
+    assert not differing(plain, train(changed(experiment, tmp_path / "less", *options), data, "joint_r8"))
 
 
 class TestNotFinite:

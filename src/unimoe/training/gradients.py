@@ -137,8 +137,11 @@ class ArmGradients:
         else:
             flat.sum_up()
         if measured:
-            own = {"ranking": ranking.div_(weights["ranking"]), "embedding": embedding.div_(weights["embedding"])}
-            self._log_conflicts(step, own)
+            unweighted: dict[Task, Tensor] = {
+                "ranking": ranking.div_(weights["ranking"]),
+                "embedding": embedding.div_(weights["embedding"]),
+            }
+            self._log_conflicts(step, unweighted)
         return found
 
     def query_ids(self, step: int, tasks: Sequence[Task]) -> list[str]:

@@ -39,7 +39,7 @@ class Problem:
         noise = torch.randn(2, examples, 6, generator=generator)
         ranking, embedding = (noise + 2 * torch.randn(2, 1, 6, generator=generator)).unbind()
         self.gradients: dict[Task, Tensor] = {"ranking": ranking, "embedding": embedding}
-        self.weights = {name: nn.Parameter(torch.zeros(2)) for name in reversed(NAMES)}
+        self.weights = {name: nn.Parameter(torch.zeros(2)) for name in (NAMES[2], *NAMES[:2])}
         self.runs: list[tuple[str, list[int]]] = []
 
     def backward(self, rows: Sequence[int], task: Task) -> None:

@@ -47,7 +47,8 @@ def model() -> UnimodelForExp1:
 class TestMining:
     def test_the_positive_has_the_highest_grade_and_queries_without_one_are_left_out(self) -> None:
         toy = collection(4)
-        toy.qrels |= {"q1": {"d05": 1, "d07": 3, "d09": 2}, "q2": {"d01": 0}, "q3": {"unknown": 1}}
+        for query, grades in (("q1", {"d05": 1, "d07": 3, "d09": 2}), ("q2", {"d01": 0}), ("q3", {"unknown": 1})):
+            toy.qrels[query] = grades
         triples = mine_triples(toy, candidates(toy), hard=2, random=1, negatives_from=10)
         assert [(t.query_id, t.positive) for t in triples] == [("q0", "d00"), ("q1", "d07")]
 

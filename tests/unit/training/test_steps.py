@@ -153,7 +153,7 @@ class TestEmbedding:
         assert tokens == sum(map(len, [*data.queries, *data.documents]))
         assert_equal(found, table.take_gradients())
         for budget in SMALL_BUDGETS:
-            assert table.embed([0, 1, 2], budget) == (pytest.approx(loss, rel=1e-5), tokens)
+            assert table.embed([0, 1, 2], budget) == pytest.approx((loss, tokens), rel=1e-5)
             assert_equal(table.take_gradients(), found)
 
     @pytest.mark.parametrize("batches", [[[0, 1], [2, 0]], [[0, 1], [2]]], ids=["equal", "the last one smaller"])
@@ -165,7 +165,7 @@ class TestEmbedding:
         found = table.take_gradients()
         apart = [table.embed(batch, ALL, 0.5 * len(batch) / len(rows)) for batch in batches]
         expected = sum(loss * len(batch) / len(rows) for (loss, _), batch in zip(apart, batches, strict=True))
-        assert (loss, tokens) == (pytest.approx(expected, rel=1e-6), sum(seen for _, seen in apart))
+        assert (loss, tokens) == pytest.approx((expected, sum(seen for _, seen in apart)), rel=1e-6)
         assert_equal(found, table.take_gradients())
 
 

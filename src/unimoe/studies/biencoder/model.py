@@ -47,7 +47,8 @@ class CachedEncoder:
         queries = {key: part.queries[key] for part in splits for key in part.qrels}
         documents = {key: document.full_text for key, document in splits.train.corpus.items()}
         self._known: dict[TextKind, tuple[Embedded, dict[str, str]]] = {}  # with the id of each text
-        for kind, texts in {"query": queries, "document": documents}.items():
+        of_kind: dict[TextKind, Texts] = {"query": queries, "document": documents}
+        for kind, texts in of_kind.items():
             embedded = cached_embeddings(base, texts, kind, max_length=_lengths(config)[kind])
             self._known[kind] = embedded, {text: key for key, text in texts.items()}
 
@@ -117,7 +118,8 @@ class BiEncoder(nn.Module):
         self._base, self._config = base, config
         self.cached: CachedEncoder | None = None
         self.dtype = torch.float32
-        self.transformer: Any = base.model.transformers_model
+        transformer: Any = base.model.transformers_model
+        self.transformer = transformer
         self.pooling = next(module for module in base.model if isinstance(module, Pooling))
         self.head: nn.Linear | None = None
         if config.out_dim is not None:
@@ -173,7 +175,6 @@ class BiEncoder(nn.Module):
         """Return unit vectors ``(N, D)`` float32, from one padded forward pass."""
         if self.cached is not None:
             return self._projected(torch.stack(list(inputs)).to(self.device))
-        self.train()
         lengths = torch.tensor([len(ids) for ids in inputs], device=self.device)
         ids = pad_ids(inputs, self.device)
         mask = torch.arange(ids.shape[1], device=self.device) < lengths[:, None]

@@ -174,6 +174,7 @@ class BiEncoderTrainer(Training):
         """Take an optimizer step on as many batches as are accumulated."""
         config, (epoch, place) = self.config, divmod(number, self._per_epoch)
         batches = self._batches[place * config.accumulation : (place + 1) * config.accumulation]
+        self.model.train()  # a search sets eval mode
         losses = [self._backward(batch, place, len(batches)) for place, batch in enumerate(batches)]
         warmup = min(round(config.warmup * self.steps), self.steps - 1)
         rate = learning_rate_at(number, self.steps, warmup, config.learning_rate, config.schedule)

@@ -24,6 +24,7 @@ from unimoe.studies.common.family import Family
 from unimoe.studies.common.study import Chosen, Setting
 from unimoe.studies.common.table import settings_table, study_table
 from unimoe.studies.common.workers import done_by_workers
+from unimoe.training.loop import Training
 
 ANALYSIS, TUNING = "analysis", "tuning"
 
@@ -67,6 +68,10 @@ class StudyRunner:
                 stderr.print(f"Every gate has its label: seeds {', '.join(later)} would change nothing", soft_wrap=True)
                 break
         return chosen
+
+    def trained(self, arm: str, config: Any, seed: int) -> Training:
+        """Return the reported training of an arm."""
+        return self.family.training(self._reported(config, seed), arm)  # type: ignore[no-any-return]
 
     def report(self, chosen: Mapping[str, Chosen]) -> None:
         """Print the tables and the verdict, and write the tables."""

@@ -58,7 +58,8 @@ def freeze_lower_layers(transformer: Any, number: int) -> int:
 
     What computes after the last layer alone, such as a final norm, trains: a pass of two tokens finds it.
     """
-    layers = max((m for m in transformer.modules() if isinstance(m, nn.ModuleList)), key=len, default=())
+    stacks: list[Any] = [module for module in transformer.modules() if isinstance(module, nn.ModuleList)]
+    layers: Any = max(stacks, key=len, default=[])
     if number > len(layers):
         return len(layers)
     inside = {module for layer in layers for module in layer.modules()}
