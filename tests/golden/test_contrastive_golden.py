@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from itertools import permutations, product
 
 import numpy as np
@@ -152,16 +153,6 @@ class TestPolicyGradient:
         assert bool(found.isfinite().all())
         assert float(found[0, 3]) == 0
 
-    def test_the_loss_has_the_gradient_of_the_mean_measure(self) -> None:
-        scores, labels, orders = case(5)
-        tracked = scores.clone().requires_grad_()
-        mean = (probabilities(tracked, orders) * values_of("ndcg@10", labels, orders)[0]).sum()
-        (-mean).backward()  # type: ignore[no-untyped-call]
-        loss, gradient, error = sampled_gradient({"name": "pg_rank", "directions": 40_000}, scores, labels)
-        assert tracked.grad is not None
-        assert loss == pytest.approx(1 - float(mean.detach()), abs=3e-3)
-        assert float(((gradient - tracked.grad[0]) / error).abs().max()) < 4
-
 
 def sampled_gradient(options: dict[str, object], scores: Tensor, labels: Tensor) -> tuple[float, Tensor, Tensor]:
     """Mean loss and gradient of five draws, and the standard error of the gradient."""
@@ -192,43 +183,44 @@ def thurstone(scores: np.ndarray, sigma: float, orders: np.ndarray) -> np.ndarra
     return np.array(found)
 
 
-class TestScoreEvolution:
-    @pytest.mark.parametrize("name", MEASURES)
-    def test_the_estimate_is_the_slope_of_the_smoothed_measure(self, name: str) -> None:
-        scores, labels, orders = case(4)
-        sigma, values = 0.7, values_of(name, labels, orders)[0].numpy()
+def slopes(mean: Callable[[np.ndarray], float], at: np.ndarray) -> Tensor:
+    """The derivatives of a function by central differences."""
+    return torch.tensor([(mean(at + 1e-3 * e) - mean(at - 1e-3 * e)) / 2e-3 for e in np.eye(len(at))])
 
-        def smoothed(at: np.ndarray) -> float:
-            return float(thurstone(at, sigma, orders[0].numpy()) @ values)
 
-        at, step = scores[0].numpy(), 1e-3
-        expected = [(smoothed(at + step * e) - smoothed(at - step * e)) / (2 * step) for e in np.eye(4)]
-        measure = ListMeasure(name, labels, labels >= 0)
-        found = []
-        for seed in range(10):
-            noise = torch.randn(20_000, 1, 4, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
-            gradient, fitness = score_space_gradient(scores, measure, sigma, noise)
-            found.append(gradient[0])
-        rows = torch.stack(found)
-        errors = (rows.mean(0) - torch.tensor(expected)) / (rows.std(0) / 10**0.5)
-        assert float(errors.abs().max()) < 4.5  # of 20 slopes in all, by t with nine degrees of freedom
-        assert float(rows.mean(0).abs().max()) > 0.02
-        assert float(fitness.mean()) == pytest.approx(smoothed(at), abs=0.01)
+@pytest.mark.parametrize("name", MEASURES)
+def test_the_estimate_in_the_space_of_scores_is_the_slope_of_the_smoothed_measure(name: str) -> None:
+    scores, labels, orders = case(4)
+    sigma, values = 0.7, values_of(name, labels, orders)[0].numpy()
+    at, measure, found = scores[0].numpy(), ListMeasure(name, labels, labels >= 0), []
+    expected = slopes(lambda x: float(thurstone(x, sigma, orders[0].numpy()) @ values), at)
+    for seed in range(10):
+        noise = torch.randn(20_000, 1, 4, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+        gradient, fitness = score_space_gradient(scores, measure, sigma, noise)
+        found.append(gradient[0])
+    rows = torch.stack(found)
+    errors = (rows.mean(0) - expected) / (rows.std(0) / 10**0.5)
+    assert float(errors.abs().max()) < 4.5  # of 20 slopes in all, by t with nine degrees of freedom
+    assert float(rows.mean(0).abs().max()) > 0.02
+    assert float(fitness.mean()) == pytest.approx(float(thurstone(at, sigma, orders[0].numpy()) @ values), abs=0.01)
 
-    def test_the_loss_is_the_estimate_at_the_spread_of_the_margins(self) -> None:
-        scores, labels, orders = case(4)
-        spread = float(scores.std(correction=0))
-        values = values_of("ndcg@10", labels, orders)[0].numpy()
 
-        def smoothed(at: np.ndarray) -> float:
-            return float(thurstone(at, 0.5 * spread, orders[0].numpy()) @ values)
+@pytest.mark.parametrize("name", ["pg_rank", "score_es"])
+def test_a_sampled_loss_has_value_and_gradient_of_the_mean_measure(name: str) -> None:
+    """That of pg_rank under Plackett-Luce, that of score_es under noise in units of the scores' spread."""
+    scores, labels, orders = case(4)
+    values = values_of("ndcg@10", labels, orders)[0]
+    spread = 0.5 * float(scores.std(correction=0))
 
-        at, step = scores[0].numpy(), 1e-3
-        expected = torch.tensor([(smoothed(at + step * e) - smoothed(at - step * e)) / (2 * step) for e in np.eye(4)])
-        options = {"name": "score_es", "directions": 20_000, "sigma": 0.5}
-        loss, gradient, error = sampled_gradient(options, scores, labels)
-        assert loss == pytest.approx(1 - smoothed(at), abs=5e-3)
-        assert float(((gradient + expected) / error).abs().max()) < 4.5
+    def mean(at: np.ndarray) -> float:
+        if name == "pg_rank":
+            return float((probabilities(torch.tensor(at)[None], orders) * values).sum())
+        return float(thurstone(at, spread, orders[0].numpy()) @ values.numpy())
+
+    options = {"name": name, "directions": 20_000, **({"sigma": 0.5} if name == "score_es" else {})}
+    loss, gradient, error = sampled_gradient(options, scores, labels)
+    assert loss == pytest.approx(1 - mean(scores[0].numpy()), abs=5e-3)
+    assert float(((gradient + slopes(mean, scores[0].numpy())) / error).abs().max()) < 4.5
 
 
 def test_a_false_negative_is_no_negative() -> None:

@@ -63,53 +63,43 @@ class TestByHand:
         expected = (weights[0] * self.first + weights[1] * self.second) / sum(weights)
         assert loss_of(self.scores, self.labels, **options) == pytest.approx(expected, rel=1e-5)
 
-    def test_two_documents_in_the_wrong_order(self) -> None:
-        """-1 is to be picked before 1: log(e^-1 + e^1) - -1 = log(1 + e^2)."""
-        assert loss_of([-1.0, 1.0], [1.0, 0.0], name="listmle") == pytest.approx(math.log(1 + E**2), rel=1e-6)
-        assert loss_of([-1.0, 1.0], [1.0, 0.0], name="softmax") == pytest.approx(math.log(1 + E**2), rel=1e-6)
-        assert loss_of([-1.0, 1.0], [1.0, 0.0], name="ranknet") == pytest.approx(math.log2(1 + E**2), rel=1e-6)
-
-    def test_activations_come_first(self) -> None:
-        squashed = math.tanh(1.0)
-        expected = math.log(math.exp(-squashed) + math.exp(squashed)) + squashed
-        assert loss_of([-1.0, 1.0], [1.0, 0.0], name="listmle", activation="Tanh") == pytest.approx(expected, rel=1e-6)
-
-    def test_listnet(self) -> None:
-        """Labels 1 and 0 as a distribution: e / (e + 1) and 1 / (e + 1)."""
-        first, second = math.log(1 + 1 / E), math.log(1 + E)  # scores 1 and 0
-        expected = (E * first + second) / (E + 1)
-        assert loss_of([1.0, 0.0], [1.0, 0.0], name="listnet") == pytest.approx(expected, rel=1e-6)
-
-    def test_listnet_with_sharper_labels(self) -> None:
-        """At a label temperature of .1 the target is e^10 : 1."""
-        share = math.exp(10) / (math.exp(10) + 1)
-        expected = share * math.log(1 + 1 / E) + (1 - share) * math.log(1 + E)
-        assert loss_of([1.0, 0.0], [1.0, 0.0], name="listnet", label_temperature=0.1) == pytest.approx(expected)
-
-    def test_adrmse(self) -> None:
-        """Approximate ranks 1 + sigmoid(-1) and 1 + sigmoid(1) against 1 and 2, discounts 1 and 1 / log2(3)."""
-        error = 1 / (1 + E)
-        expected = (error**2 + error**2 / math.log2(3)) / 2
-        assert loss_of([1.0, 0.0], [1.0, 0.0], name="adrmse") == pytest.approx(expected, rel=1e-6)
-
-    def test_marginmse(self) -> None:
-        """Margins 1 and 2 against 1 and 1.5; the best document need not stand first."""
-        assert loss_of([0.0, 1.0, -1.0], [0.5, 1.5, 0.0], name="marginmse") == pytest.approx(0.125, rel=1e-6)
-
-    def test_yes_no(self) -> None:
-        expected = (math.log(1 + 1 / E) + math.log(1 + E)) / 2
-        assert loss_of([1.0, 1.0], [1.0, 0.0], name="yes_no") == pytest.approx(expected, rel=1e-6)
-
-    def test_lambdaloss(self) -> None:
-        """One pair whose normalised gains differ by 1: mu times NDCG-Loss2's weight, plus that of the swap."""
-        swap = 1 - 1 / math.log2(3)  # of places 1 and 2; NDCG-Loss2 at distance 1 is the same
-        expected = (10 * swap + swap) * math.log2(1 + 1 / E)
-        assert loss_of([1.0, 0.0], [1.0, 0.0], name="lambdaloss") == pytest.approx(expected, rel=1e-6)
-
-    def test_softmax_with_several_best(self) -> None:
-        """Each best document against the worse one: log(1 + e^-2) and log(1 + e^-1)."""
-        expected = (math.log(1 + E**-2) + math.log(1 + E**-1)) / 2
-        assert loss_of([2.0, 1.0, 0.0], [1.0, 1.0, 0.0], name="softmax") == pytest.approx(expected, rel=1e-6)
+    @pytest.mark.parametrize(
+        ("options", "scores", "labels", "expected"),
+        [
+            # -1 is to be picked before 1: log(e^-1 + e^1) - -1 = log(1 + e^2).
+            ({"name": "listmle"}, [-1.0, 1.0], [1.0, 0.0], math.log(1 + E**2)),
+            ({"name": "softmax"}, [-1.0, 1.0], [1.0, 0.0], math.log(1 + E**2)),
+            ({"name": "ranknet"}, [-1.0, 1.0], [1.0, 0.0], math.log2(1 + E**2)),
+            # Activations come first.
+            ({"name": "listmle", "activation": "Tanh"}, [-1.0, 1.0], [1.0, 0.0], math.log(1 + E ** (2 * math.tanh(1)))),
+            # Labels 1 and 0 as a distribution: e / (e + 1) and 1 / (e + 1); at a label temperature of .1, e^10 : 1.
+            ({"name": "listnet"}, [1.0, 0.0], [1.0, 0.0], math.log(1 + E) - E / (E + 1)),
+            (
+                {"name": "listnet", "label_temperature": 0.1},
+                [1.0, 0.0],
+                [1.0, 0.0],
+                math.log(1 + E) - E**10 / (E**10 + 1),
+            ),
+            # Approximate ranks 1 + sigmoid(-1) and 1 + sigmoid(1) against 1 and 2, discounts 1 and 1 / log2(3).
+            ({"name": "adrmse"}, [1.0, 0.0], [1.0, 0.0], (1 / (1 + E)) ** 2 * (1 + 1 / math.log2(3)) / 2),
+            # Margins 1 and 2 against 1 and 1.5; the best document need not be first.
+            ({"name": "marginmse"}, [0.0, 1.0, -1.0], [0.5, 1.5, 0.0], 0.125),
+            ({"name": "yes_no"}, [1.0, 1.0], [1.0, 0.0], (math.log(1 + 1 / E) + math.log(1 + E)) / 2),
+            # One pair whose normalised gains differ by 1: mu times NDCG-Loss2's weight, plus that of the swap of places
+            # 1 and 2, which is the same at distance 1.
+            ({"name": "lambdaloss"}, [1.0, 0.0], [1.0, 0.0], 11 * (1 - 1 / math.log2(3)) * math.log2(1 + 1 / E)),
+            # Each best document against the worse one.
+            (
+                {"name": "softmax"},
+                [2.0, 1.0, 0.0],
+                [1.0, 1.0, 0.0],
+                (math.log(1 + E**-2) + math.log(1 + E**-1)) / 2,
+            ),
+        ],
+        ids=lambda value: value["name"] if isinstance(value, dict) else "",
+    )
+    def test_others(self, options: dict[str, Any], scores: list[float], labels: list[float], expected: float) -> None:
+        assert loss_of(scores, labels, **options) == pytest.approx(expected, rel=1e-5)
 
 
 LABELS = [torch.tensor([2.0, 1.0, 1.0, 0.0]), torch.tensor([1.0, 0.0]), torch.tensor([3.0, 2.0, 1.0, 1.0, 0.0])]

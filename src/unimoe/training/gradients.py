@@ -114,7 +114,8 @@ class ArmGradients:
 
         If a loss is not finite, do not use the gradients.
         """
-        flat, surgery, conflicts = self._flat, self.aggregation, self._experiment.training.conflicts
+        flat, conflicts = self._flat, self._experiment.training.conflicts
+        surgery = self.aggregation if isinstance(self.aggregation, Surgery) else None
         measured = conflicts.measure and step % conflicts.interval == 0
         ranking: Tensor | None = None  # that of a joint arm, where the step needs it alone
         losses: dict[Task, float] = {}
@@ -122,17 +123,17 @@ class ArmGradients:
         for task, batches in self._batches.items():
             losses[task], seen = self._backward(batches.steps[step], task, weights[task], step)
             tokens += seen
-            if task == "ranking" and len(self._batches) == 2 and (measured or isinstance(surgery, Surgery)):
+            if task == "ranking" and len(self._batches) == 2 and (measured or surgery):
                 ranking = flat.take()
-                if isinstance(surgery, Surgery):
+                if surgery:
                     flat.clear()
         found = StepLosses(losses, weights, tokens)
         if ranking is None or not math.isfinite(found.total):
             flat.sum_up()
             return found
-        embedding = flat.take() if isinstance(surgery, Surgery) else flat.take() - ranking
+        embedding = flat.take() if surgery else flat.take() - ranking
         ranking, embedding = flat.total(ranking), flat.total(embedding)
-        if isinstance(surgery, Surgery):
+        if surgery:
             flat.put(combined(surgery, flat, ranking, embedding))
         else:
             flat.sum_up()

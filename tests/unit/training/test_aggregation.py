@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import math
-from pathlib import Path
 
 import pytest
 import torch
 from scipy.optimize import minimize_scalar
 from torch import Tensor
 
-from unimoe.config.files import load_experiment
 from unimoe.config.training import ArmConfig
 from unimoe.training.aggregation import Surgery, Uncertainty, make_aggregation
 
@@ -84,14 +82,3 @@ def test_learned_weights_go_to_half_the_inverse_loss() -> None:
     for _ in range(3_000):
         method.learn({"ranking": 0.25, "embedding": 2.0})
     assert method.weights == pytest.approx({"ranking": 2.0, "embedding": 0.25}, rel=1e-3)
-
-
-def test_the_shipped_comparison_has_the_recipe_that_it_names() -> None:
-    methods, main = (load_experiment(Path(f"experiments/{name}")) for name in ("joint_methods", "bundled"))
-    own = {"name", "output_dir", "gates", "arms", "training", "evaluation"}
-    assert methods.model_dump(exclude=own) == main.model_dump(exclude=own)
-    assert methods.training.model_dump(exclude={"conflicts"}) == main.training.model_dump(exclude={"conflicts"})
-    tried = {method.aggregation for method in methods.arms.values() if method.task == "joint"}
-    assert tried == {"fixed", "uncertainty", *SURGERIES}  # UPGrad takes PCGrad's steps
-    for name, arm in main.arms.items():  # each rate is chosen on dev
-        assert methods.arms[name].model_dump(exclude={"learning_rate"}) == arm.model_dump(exclude={"learning_rate"})

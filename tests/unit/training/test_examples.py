@@ -139,14 +139,6 @@ class TestSets:
         assert {first, second} <= data.relevant[0]  # its own positive, and that of q1
         assert first not in data.relevant[1]
 
-    @pytest.mark.parametrize("wanted", [1, 2, 5])
-    def test_a_probe_takes_queries_that_have_a_relevant_document(self, wanted: int, model: UnimodelForExp1) -> None:
-        toy = collection()
-        for query in ("q0", "q1", "q2", "q3"):
-            toy.qrels[query] = {"d05": 0, "unknown": 1}
-        data = TrainingData(toy, candidates(toy), training(queries=4))
-        assert len(data.probe(training(queries=wanted)).ranking(model).groups) == min(2, wanted)
-
     @pytest.mark.parametrize(
         ("task", "few", "key"),
         [

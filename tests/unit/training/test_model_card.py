@@ -64,20 +64,6 @@ def test_the_hub_finds_library_base_and_task(arm: str, pipeline: str, tags: list
     assert data.tags == tags
 
 
-def test_it_says_what_the_training_was() -> None:
-    text = card(checkpoint()).text
-    for words in (
-        "| ranking examples | 320 |",
-        "| learning rate | 0.001, cosine, 5 steps of warm-up |",
-        "| adapter | r 8, alpha 16, dropout 0.0, layers from 0 |",
-        '"name": "yes_no"',
-        '"name": "InfoNCE"',
-        "@misc{oord2018representation",
-        "This is the last checkpoint.",
-    ):
-        assert words in text, words
-
-
 def test_text_from_outside_stays_text() -> None:
     hostile = 'a|b</td> [x](http://y) `z`\n---\n# "quoted"\n```\nrm'
     prompt = {"template": "chat", "instruction": hostile, "query_prefix": hostile, "order": "document_first"}

@@ -183,16 +183,6 @@ def test_gradients_of_trees_are_those_of_padded_batches(
     assert_equal(trees.take_gradients(), padded.take_gradients())
 
 
-def test_the_joint_gradient_is_the_weighted_sum_of_both_and_losses_are_unweighted(table: Bench) -> None:
-    ranking_loss, _ = table.rank([0, 1], ALL)
-    ranking = table.take_gradients()
-    embedding_loss, _ = table.embed([0, 1], ALL)
-    embedding = table.take_gradients()
-    assert table.rank([0, 1], LITTLE, 0.3)[0] == pytest.approx(ranking_loss, rel=1e-5)
-    assert table.embed([0, 1], LITTLE, 0.7)[0] == pytest.approx(embedding_loss, rel=1e-5)
-    assert_equal(table.take_gradients(), {name: 0.3 * ranking[name] + 0.7 * embedding[name] for name in ranking})
-
-
 def test_both_runs_of_a_part_drop_the_same_units(monkeypatch: pytest.MonkeyPatch) -> None:
     table = bench(dropout=0.5)
     runs: dict[tuple[int, ...], list[Tensor]] = {}

@@ -194,7 +194,8 @@ class BiEncoder(nn.Module):
     def _vectors(self, kind: TextKind, texts: Texts) -> Vectors:
         """Return unit vectors ``(N, D)`` as evaluation computes them, in the order of ``texts``."""
         if self.cached is not None:
-            vectors: Vectors = self(self.inputs(kind, texts)).cpu().numpy()
+            known = torch.from_numpy(self.cached.known(kind, list(texts.values())))
+            vectors: Vectors = self._projected(known.to(self.device)).cpu().numpy()
             return vectors
         embedder = self.embedder()
         with named_inputs(lambda index: f"{kind} {list(texts)[index]!r}"), self._autocast():

@@ -42,34 +42,25 @@ def test_losses_are_all_that_were_compared() -> None:
     assert len(read.gates) == 6
 
 
-class TestSettings:
-    def test_the_middle_of_two_keys_comes_first(self) -> None:
-        own = study(grid={"sigma": [1, 2, 3], "learning_rate": [4, 5, 6]}).settings_of("a")
-        assert [tuple(one.changes.values()) for one in own[:5]] == [(2, 5), (1, 5), (2, 4), (2, 6), (3, 5)]
-        assert len(own) == 9
-        few = study(grid={"sigma": [1, 2, 3], "learning_rate": [4, 5, 6]}, settings=4)
-        assert few.settings_of("a") == own[:4]
+def test_settings_are_tried_in_their_order() -> None:
+    own = study(grid={"sigma": [1, 2, 3], "learning_rate": [4, 5, 6]}).settings_of("a")
+    assert [tuple(one.changes.values()) for one in own[:5]] == [(2, 5), (1, 5), (2, 4), (2, 6), (3, 5)]
+    assert len(own) == 9
+    few = study(grid={"sigma": [1, 2, 3], "learning_rate": [4, 5, 6]}, settings=4)
+    assert few.settings_of("a") == own[:4]
+    one = study(grid={"sigma": [3, 1, 2]}).settings_of("a")
+    assert [(each.name, each.folder) for each in one[:2]] == [("sigma 3", "sigma_3"), ("sigma 1", "sigma_1")]
+    arms = {"own": {"grid": {"sigma": [1]}}, "none": {"grid": {}}, "named": {"variants": {"x": {"sigma": 2}, "y": {}}}}
+    read = study(arms=arms, grid={"sigma": [7, 8]})
+    names = {arm: [each.name for each in read.settings_of(arm)] for arm in arms}
+    assert names == {"own": ["sigma 1"], "none": [""], "named": ["x", "y"]}
 
-    def test_one_key_keeps_its_order(self) -> None:
-        own = study(grid={"sigma": [3, 1, 2]}).settings_of("a")
-        assert [one.name for one in own] == ["sigma 3", "sigma 1", "sigma 2"]
-        assert own[0].folder == "sigma_3"
 
-    def test_an_arm_has_its_own_grid_variants_or_none(self) -> None:
-        arms = {
-            "own": {"grid": {"sigma": [1]}},
-            "none": {"grid": {}},
-            "named": {"variants": {"x": {"sigma": 2}, "y": {}}},
-        }
-        read = study(arms=arms, grid={"sigma": [7, 8]})
-        names = {arm: [one.name for one in read.settings_of(arm)] for arm in arms}
-        assert names == {"own": ["sigma 1"], "none": [""], "named": ["x", "y"]}
-
-    def test_sections_keep_their_other_keys(self) -> None:
-        raw = {"loss": {"name": "softmax", "k": None}, "seed": 1}
-        assert merged(raw, {"loss.k": 3}) == {"loss": {"name": "softmax", "k": 3}, "seed": 1}
-        assert merged(raw, {"loss": {"k": 3}, "seed": 2}) == {"loss": {"name": "softmax", "k": 3}, "seed": 2}
-        assert raw["loss"] == {"name": "softmax", "k": None}
+def test_sections_keep_their_other_keys() -> None:
+    raw = {"loss": {"name": "softmax", "k": None}, "seed": 1}
+    for changes in ({"loss.k": 3}, {"loss": {"k": 3}}):
+        assert merged(raw, changes) == {"loss": {"name": "softmax", "k": 3}, "seed": 1}
+    assert raw["loss"] == {"name": "softmax", "k": None}
 
 
 class TestGates:
@@ -126,14 +117,6 @@ def heads(**base: Any) -> StudyRunner:
 
 
 class TestHeads:
-    def test_what_is_shared_stays_shared(self) -> None:
-        for name, settings in heads(num_steps=40, batch_size=8, ndcg_k=5, head_output_size=64).tuned.items():
-            for _, config in settings:
-                assert (config.num_steps, config.batch_size, config.ndcg_k) == (40, 8, 5)
-                if name != "seed_recipe":
-                    assert (config.head_output_size, config.scoring, config.init) == (64, "cosine", "pca")
-            assert len(settings) == (1 if name == "zero_shot" else 9)
-
     def test_the_recipe_is_the_originals(self) -> None:
         setting, config = heads().tuned["seed_recipe"][0]
         assert setting.changes == {"learning_rate": 0.05, "sigma": 0.02}
