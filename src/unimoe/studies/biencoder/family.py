@@ -36,6 +36,7 @@ class BiEncoderFamily(Family[BiEncoderConfig, BiEncoderTrainer]):
     """Bi-encoders, each trained by contrast."""
 
     config_type = BiEncoderConfig
+    dtype_key = "encoder.dtype"
     task: ClassVar[Task] = TASK
     allow = UNTRAINED_SEEDS
     metrics = ("recall_of_retrieved@10", "recall@10", "ndcg@10", "mrr@10", "recall@100")
@@ -86,12 +87,6 @@ class BiEncoderFamily(Family[BiEncoderConfig, BiEncoderTrainer]):
     def is_tested(self, training: BiEncoderTrainer, arm: str, seed: int | None) -> bool:
         """Return whether the fusion with BM25 is written, which comes last."""
         return super().is_tested(training, fused_name(arm), seed)
-
-    def with_dtype(self, dtype: str | None) -> None:
-        """Train in the dtype of the workers."""
-        if self.base.encoder.dtype == "auto" and dtype is not None:
-            encoder = self.base.encoder.model_copy(update={"dtype": dtype})
-            self.base = self.base.model_copy(update={"encoder": encoder})
 
     def identity(self, training: BiEncoderTrainer) -> list[str]:
         """Return hashes of the training and of the test split."""

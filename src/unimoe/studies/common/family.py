@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
+from operator import attrgetter
 from pathlib import Path
 from typing import Any, ClassVar, Generic, TypeVar
 
@@ -39,6 +40,8 @@ class Family(ABC, Generic[C, T]):
 
     config_type: ClassVar[type[Any]]
     """The configuration of a training; it has ``seed`` and ``output_dir``."""
+    dtype_key: ClassVar[str | None] = None
+    """Its key for the dtype, where trainings are known by what ``auto`` means to the machine."""
     takes_data: ClassVar[bool] = False
     """Whether a study's ``data`` names them: they are no part of a training's configuration."""
     task: ClassVar[Task]
@@ -110,7 +113,9 @@ class Family(ABC, Generic[C, T]):
         return found
 
     def with_dtype(self, dtype: str | None) -> None:
-        """Take the dtype that ``auto`` means to the workers of a cluster, as trainings are known by it."""
+        """Take the dtype that ``auto`` means to the workers of a cluster."""
+        if dtype and self.dtype_key and attrgetter(self.dtype_key)(self.base) == "auto":
+            self.base = self.configured(self.base, {self.dtype_key: dtype})
 
     def is_tested(self, training: T, arm: str, seed: int | None) -> bool:
         """Return whether the last files of an arm's test are there."""

@@ -22,6 +22,7 @@ class CrossEncoderFamily(Family[CrossEncoderConfig, CrossEncoderTraining]):
     """Cross-encoders, each trained with a listwise loss."""
 
     config_type = CrossEncoderConfig
+    dtype_key = "dtype"
     task: ClassVar[Task] = "reranking"
     metrics = ("ndcg@10", "map", "mrr@10")
 
@@ -77,11 +78,6 @@ class CrossEncoderFamily(Family[CrossEncoderConfig, CrossEncoderTraining]):
         config = self._named(config, FIRST_STAGE)
         for one in self.data.test:
             report_first_stage(config, one, self.given, self.study.model_dump())
-
-    def with_dtype(self, dtype: str | None) -> None:
-        """Train in the dtype of the workers."""
-        if self.base.dtype == "auto" and dtype is not None:
-            self.base = self.base.model_copy(update={"dtype": dtype})
 
     def identity(self, training: CrossEncoderTraining) -> list[str]:
         """Return hashes of the training and of the test sets."""
