@@ -65,9 +65,9 @@ def test_a_message_or_table_steers_no_terminal(text: str, capsys: pytest.Capture
 
 @pytest.mark.parametrize("name", ["../outside", "a/../../outside", "..\\outside", ".."])
 def test_no_result_is_written_outside_its_folder(tmp_path: Path, name: str) -> None:
-    for result in (make_result(name, 0, [0.5]), make_result("joint_r8", 0, [0.5], dataset=name)):
+    for arm, dataset in ((name, "apidocs"), ("joint_r8", name)):
         with pytest.raises(ValueError, match="leads out of its folder"):
-            write_result(tmp_path / "here", result)
+            write_result(tmp_path / "here", make_result(arm, 0, [0.5], dataset=dataset))
     assert not list(tmp_path.iterdir())
 
 
