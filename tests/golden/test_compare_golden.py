@@ -24,7 +24,7 @@ def call(*arguments: str | Path) -> dict[str, Any]:
     return answer
 
 
-class TestWorkedByHand:
+def test_a_verdict_worked_by_hand(tmp_path: Path) -> None:
     """Reciprocal ranks of one relevant document, two seeds, eight queries.
 
     Specialist: q1 to q6 rank 1, 1; q7 ranks 2, 1; q8 ranks 4, 4: sums of the seeds 6.75 and 7.25, mean 7/8.
@@ -32,65 +32,55 @@ class TestWorkedByHand:
     score alike: they are one run.
     """
 
-    @pytest.fixture
-    def found(self, tmp_path: Path) -> dict[str, Any]:
-        def run(*ranks: int, tail: float = 0.0) -> Run:
-            return run_with_ranks({f"q{i}": rank for i, rank in enumerate(ranks, start=1)}, tail=tail)
+    def run(*ranks: int, tail: float = 0.0) -> Run:
+        return run_with_ranks({f"q{i}": rank for i, rank in enumerate(ranks, start=1)}, tail=tail)
 
-        specialist = [run(1, 1, 1, 1, 1, 1, 2, 4), run(1, 1, 1, 1, 1, 1, 1, 4)]
-        joint = [run(1, 2, 2, 2, 2, 2, 2, 1, tail=tail) for tail in (0.0, 0.5)]
-        a, b, q = write_arms(tmp_path, one_relevant(*(f"q{i}" for i in range(1, 9))), specialist, joint)
-        return call("compare", "--specialist", *a, "--joint", *b, "--qrels", q, "--metric", "recip_rank", "--json")
-
-    def test_tir_is_the_ratio_of_means(self, found: dict[str, Any]) -> None:
-        (gate,) = found["gates"]["gates"]
-        assert found["datasets"]["retrieval/q"]["metric"] == "mrr"
-        assert gate["runs"] == {
-            "specialist": [pytest.approx(6.75 / 8), pytest.approx(7.25 / 8)],
-            "joint": [pytest.approx(5 / 8)],
-        }
-        assert gate["interval"]["value"] == pytest.approx(2 / 7)
-        assert gate["by_seed"] == {}  # numbers of run files are no training seeds
-        assert gate["std"] is None
-
-    def test_shares_of_the_queries(self, found: dict[str, Any]) -> None:
-        cases = {case["query_id"]: case for case in found["drilldown"]}
-        assert found["drilldown"][0]["query_id"] == "q8"
-        assert "q1" not in cases
-        shares = {"q8": -0.75 / 7, "q7": 0.25 / 7} | {f"q{i}": 0.5 / 7 for i in range(2, 7)}
-        assert {name: case["share"] for name, case in cases.items()} == pytest.approx(shares)
-        assert cases["q7"]["first_ranks"] == {"rel": [2, 1]}
-        assert cases["q7"]["second_ranks"] == {"rel": [2]}
+    specialist = [run(1, 1, 1, 1, 1, 1, 2, 4), run(1, 1, 1, 1, 1, 1, 1, 4)]
+    joint = [run(1, 2, 2, 2, 2, 2, 2, 1, tail=tail) for tail in (0.0, 0.5)]
+    a, b, q = write_arms(tmp_path, one_relevant(*(f"q{i}" for i in range(1, 9))), specialist, joint)
+    found = call("compare", "--specialist", *a, "--joint", *b, "--qrels", q, "--metric", "recip_rank", "--json")
+    (gate,) = found["gates"]["gates"]
+    assert found["datasets"]["retrieval/q"]["metric"] == "mrr"
+    assert gate["runs"] == {
+        "specialist": [pytest.approx(6.75 / 8), pytest.approx(7.25 / 8)],
+        "joint": [pytest.approx(5 / 8)],
+    }
+    assert gate["interval"]["value"] == pytest.approx(2 / 7)
+    assert (gate["by_seed"], gate["std"]) == ({}, None)  # numbers of run files are no training seeds
+    cases = {case["query_id"]: case for case in found["drilldown"]}
+    assert found["drilldown"][0]["query_id"] == "q8"
+    shares = {"q8": -0.75 / 7, "q7": 0.25 / 7} | {f"q{i}": 0.5 / 7 for i in range(2, 7)}
+    assert {name: case["share"] for name, case in cases.items()} == pytest.approx(shares)
+    assert cases["q7"]["first_ranks"] == {"rel": [2, 1]}
+    assert cases["q7"]["second_ranks"] == {"rel": [2]}
 
 
-class TestAverageWorkedByHand:
+def test_an_average_worked_by_hand() -> None:
     """Reciprocal ranks of one run of each system on two datasets, of eight and six queries.
 
     Differences on x: 1/2 six times, 0, -1/2, mean 5/16; on y: 3/4, 3/4, 3/4, 1/2, 1/2, 1/2, mean 5/8. So the average
     is 15/32. The squares about the means sum to 31/32 on x and to 3/32 on y. Over 7 x 8 and 5 x 6 these are the
     variances of the means; the standard error is half of the root of their sum.
     """
-
-    def test_its_difference_interval_and_p(self) -> None:
-        runs: dict[str, dict[str, Run]] = {"good": {}, "poor": {}}
-        qrels = {}
-        for dataset, poor in (("x", (2, 2, 2, 2, 2, 2, 1, 1)), ("y", (4, 4, 4, 2, 2, 2))):
-            queries = [f"q{number}" for number in range(len(poor))]
-            good = [1] * len(poor) if dataset == "y" else [1] * 7 + [2]
-            qrels[dataset] = one_relevant(*queries)
-            runs["good"][dataset] = run_with_ranks(dict(zip(queries, good, strict=True)))
-            runs["poor"][dataset] = run_with_ranks(dict(zip(queries, poor, strict=True)))
-        found = compare(runs, qrels, baseline="poor", metrics="recip_rank")
-        row = next(row for row in found.test_rows if row["dataset"] == "average of 2")
-        variances = (31 / 32) / (7 * 8), (3 / 32) / (5 * 6)
-        error = math.sqrt(sum(variances)) / 2
-        freedom = sum(variances) ** 2 / (variances[0] ** 2 / 7 + variances[1] ** 2 / 5)
-        half = stats.t.ppf(0.975, freedom) * error
-        assert row["difference"] == pytest.approx(15 / 32)
-        assert (row["low"], row["high"]) == pytest.approx((15 / 32 - half, 15 / 32 + half))
-        assert row["p"] == row["p_corrected"] == pytest.approx(2 * stats.t.sf(15 / 32 / error, freedom))
-        assert (row["system_mean"], row["baseline_mean"]) == pytest.approx(((15 / 16 + 1) / 2, (10 / 16 + 6 / 16) / 2))
-        assert (row["queries"], row["wins"], row["ties"], row["losses"]) == (14, 12, 1, 1)
+    runs: dict[str, dict[str, Run]] = {"good": {}, "poor": {}}
+    qrels = {}
+    for dataset, poor in (("x", (2, 2, 2, 2, 2, 2, 1, 1)), ("y", (4, 4, 4, 2, 2, 2))):
+        queries = [f"q{number}" for number in range(len(poor))]
+        good = [1] * len(poor) if dataset == "y" else [1] * 7 + [2]
+        qrels[dataset] = one_relevant(*queries)
+        runs["good"][dataset] = run_with_ranks(dict(zip(queries, good, strict=True)))
+        runs["poor"][dataset] = run_with_ranks(dict(zip(queries, poor, strict=True)))
+    found = compare(runs, qrels, baseline="poor", metrics="recip_rank")
+    row = next(row for row in found.test_rows if row["dataset"] == "average of 2")
+    variances = (31 / 32) / (7 * 8), (3 / 32) / (5 * 6)
+    error = math.sqrt(sum(variances)) / 2
+    freedom = sum(variances) ** 2 / (variances[0] ** 2 / 7 + variances[1] ** 2 / 5)
+    half = stats.t.ppf(0.975, freedom) * error
+    assert row["difference"] == pytest.approx(15 / 32)
+    assert (row["low"], row["high"]) == pytest.approx((15 / 32 - half, 15 / 32 + half))
+    assert row["p"] == row["p_corrected"] == pytest.approx(2 * stats.t.sf(15 / 32 / error, freedom))
+    assert (row["system_mean"], row["baseline_mean"]) == pytest.approx(((15 / 16 + 1) / 2, (10 / 16 + 6 / 16) / 2))
+    assert (row["queries"], row["wins"], row["ties"], row["losses"]) == (14, 12, 1, 1)
 
 
 def by_pytrec_eval(qrels: Qrels, run: Run, measure: str) -> dict[str, float]:
@@ -119,49 +109,39 @@ def test_generated_runs_score_as_in_evaluate_run_and_pytrec_eval(tmp_path: Path,
     assert found["gates"]["gates"][0]["interval"]["value"] == pytest.approx(tir, abs=1e-12)
 
 
-class TestAsPeersDo:
-    """PyTerrier's ``Experiment`` and ranx: per-query scores by trec_eval, a paired t test, Holm's correction."""
+def test_single_runs_have_the_paired_t_test_as_in_pyterrier_and_ranx() -> None:
+    qrels, rng = random_qrels(40, np.random.default_rng(5)), np.random.default_rng(6)
+    runs = {name: random_run(qrels, noise, rng) for name, noise in (("bm25", 2.0), ("tasb", 1.8), ("mono", 1.1))}
+    scores = {name: list(by_pytrec_eval(qrels, run, "ndcg_cut_10").values()) for name, run in runs.items()}
+    for row in compare(runs, qrels, baseline="bm25").test_rows:
+        expected = stats.ttest_rel(scores[row["system"]], scores[row["baseline"]])
+        assert row["p"] == pytest.approx(expected.pvalue, rel=1e-9)
+        interval = expected.confidence_interval(0.95)
+        assert (row["low"], row["high"]) == pytest.approx((interval.low, interval.high), rel=1e-9)
+        gaps = np.subtract(scores[row["system"]], scores[row["baseline"]])
+        assert (row["wins"], row["losses"]) == ((gaps > 1e-12).sum(), (gaps < -1e-12).sum())
+        assert row["holds_for"] == "queries"
 
-    @pytest.fixture(scope="class")
-    def qrels(self) -> Qrels:
-        return random_qrels(40, np.random.default_rng(5))
 
-    @pytest.fixture(scope="class")
-    def runs(self, qrels: Qrels) -> dict[str, Run]:
-        rng = np.random.default_rng(6)
-        return {name: random_run(qrels, noise, rng) for name, noise in (("bm25", 2.0), ("tasb", 1.8), ("mono", 1.1))}
-
-    def test_single_runs_have_the_paired_t_test(self, qrels: Qrels, runs: dict[str, Run]) -> None:
-        found = compare(runs, qrels, baseline="bm25")
-        scores = {name: list(by_pytrec_eval(qrels, run, "ndcg_cut_10").values()) for name, run in runs.items()}
-        for row in found.test_rows:
-            expected = stats.ttest_rel(scores[row["system"]], scores[row["baseline"]])
-            assert row["p"] == pytest.approx(expected.pvalue, rel=1e-9)
-            interval = expected.confidence_interval(0.95)
-            assert (row["low"], row["high"]) == pytest.approx((interval.low, interval.high), rel=1e-9)
-            gaps = np.subtract(scores[row["system"]], scores[row["baseline"]])
-            assert (row["wins"], row["losses"]) == ((gaps > 1e-12).sum(), (gaps < -1e-12).sum())
-            assert row["holds_for"] == "queries"
-
-    def test_seeds_add_their_variance(self, qrels: Qrels) -> None:
-        """Two arms of three runs, the crossed variance worked out with numpy alone."""
-        rng = np.random.default_rng(8)
-        arms = {name: [random_run(qrels, noise, rng) for _ in range(3)] for name, noise in (("a", 1.5), ("b", 1.3))}
-        (row,) = compare(arms, qrels).test_rows
-        scores = [
-            np.array([list(by_pytrec_eval(qrels, run, "ndcg_cut_10").values()) for run in runs])
-            for runs in arms.values()
-        ]
-        n, variance = len(qrels), float((scores[1].mean(axis=0) - scores[0].mean(axis=0)).var(ddof=1)) / len(qrels)
-        for block in scores:
-            left = block - block.mean(axis=1, keepdims=True) - block.mean(axis=0) + block.mean()
-            residual = float((left**2).sum()) / ((len(block) - 1) * (n - 1))
-            variance += float(block.mean(axis=1).var(ddof=1)) / len(block) - residual / (n * len(block))
-        floor = max(variance, sum(float(b.mean(axis=1).var(ddof=1)) / len(b) for b in scores))
-        half = (row["high"] - row["low"]) / 2
-        freedom = compare(arms, qrels).comparisons[0].difference.degrees_of_freedom
-        assert row["holds_for"] == "seeds and queries"
-        assert half >= stats.t.ppf(0.975, freedom) * math.sqrt(floor) * (1 - 1e-9)
+def test_seeds_add_their_variance() -> None:
+    """Two arms of three runs, the crossed variance worked out with numpy alone."""
+    qrels, rng = random_qrels(40, np.random.default_rng(5)), np.random.default_rng(8)
+    arms = {name: [random_run(qrels, noise, rng) for _ in range(3)] for name, noise in (("a", 1.5), ("b", 1.3))}
+    found = compare(arms, qrels)
+    (row,) = found.test_rows
+    scores = [
+        np.array([list(by_pytrec_eval(qrels, run, "ndcg_cut_10").values()) for run in runs]) for runs in arms.values()
+    ]
+    n, variance = len(qrels), float((scores[1].mean(axis=0) - scores[0].mean(axis=0)).var(ddof=1)) / len(qrels)
+    for block in scores:
+        left = block - block.mean(axis=1, keepdims=True) - block.mean(axis=0) + block.mean()
+        residual = float((left**2).sum()) / ((len(block) - 1) * (n - 1))
+        variance += float(block.mean(axis=1).var(ddof=1)) / len(block) - residual / (n * len(block))
+    floor = max(variance, sum(float(b.mean(axis=1).var(ddof=1)) / len(b) for b in scores))
+    half = (row["high"] - row["low"]) / 2
+    freedom = found.comparisons[0].difference.degrees_of_freedom
+    assert row["holds_for"] == "seeds and queries"
+    assert half >= stats.t.ppf(0.975, freedom) * math.sqrt(floor) * (1 - 1e-9)
 
 
 def test_real_runs_score_what_is_known_of_them(unimoe_data: Path) -> None:

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from unimoe.analysis.comparisons import difference
-from unimoe.analysis.standings import best_of, standings, standings_of
+from unimoe.analysis.standings import best_of, standings_of
 
 
 def test_a_table_that_can_be_read_by_hand() -> None:
@@ -61,10 +61,6 @@ def test_equal_systems_and_pairs_without_a_test_share_ranks() -> None:
         (1, (1, 2), True),
         (3, (2, 3), False),
     ]
-
-
-def test_nothing_is_said_where_some_pair_was_not_compared() -> None:
-    assert standings([]) == {}
 
 
 @given(st.lists(st.floats(0, 1), min_size=3, max_size=7), st.data())

@@ -32,34 +32,11 @@ def analyze(folder: Path, *arguments: str) -> Done:
     return call_script("analyze_results.py", *arguments, "--output-dir", folder)
 
 
-def two_arms(folder: Path) -> None:
-    """Two comparable arms of two seeds."""
-    for seed in (0, 1):
-        for arm in ("joint_r8", "rank_only_r8"):
-            write_result(folder, make_result(arm, seed, SCORES))
-
-
-def edit(change: Callable[[Path], object]) -> Callable[[Path], None]:
-    """A whole experiment with one file changed."""
-
-    def make(folder: Path) -> None:
-        write_experiment(folder, logs=False)
-        change(folder / RESULT)
-
-    return make
-
-
-def copied(path: Path) -> None:
-    path.with_name("copy.json").write_bytes(path.read_bytes())
-
-
-def moved(path: Path) -> None:
-    path.rename(path.with_name("elsewhere.json"))
-
-
-def a_folder(path: Path) -> None:
-    path.unlink()
-    path.mkdir()
+def two_arms(folder: Path, scores: dict[str, list[float]]) -> None:
+    """Arms of two seeds with the same scores."""
+    for arm, of_arm in scores.items():
+        for seed in (0, 1):
+            write_result(folder, make_result(arm, seed, of_arm))
 
 
 def test_control_characters_in_a_result_reach_the_report(tmp_path: Path) -> None:
@@ -71,64 +48,75 @@ def test_control_characters_in_a_result_reach_the_report(tmp_path: Path) -> None
     assert "[31mred" in (tmp_path / "analysis" / "report.html").read_text("utf-8")
 
 
+class TestSettingsOfMatplotlib:
+    def test_that_it_refuses_are_named(self, tmp_path: Path) -> None:
+        write_experiment(tmp_path / "results", logs=False)
+        (tmp_path / "rc").write_bytes(b"\xff\xfe")
+        command = [sys.executable, "-m", "unimoe", "analyze", "figures", "--output-dir", "results"]
+        for variable, value, words in (
+            ("MPLBACKEND", "nonsense", "MPLBACKEND"),
+            ("MATPLOTLIBRC", "rc", "matplotlibrc"),
+        ):
+            own = {**os.environ, variable: value}
+            done = subprocess.run(command, cwd=tmp_path, env=own, capture_output=True, text=True, check=False)
+            assert (done.returncode, "Traceback" in done.stderr) == (2, False), done.stderr
+            last = done.stderr.splitlines()[-1]
+            assert last.startswith("error: matplotlib, which draws the figures, refuses its settings: ")
+            assert words in last
+
+    def test_change_no_figure(self, tmp_path: Path) -> None:
+        two_arms(tmp_path, {"joint_r8": SCORES, "rank_only_r8": SCORES})
+        figures = []
+        settings: tuple[dict[Any, Any], ...] = ({}, {"text.usetex": True, "font.size": 40, "savefig.dpi": 7})
+        for own in settings:
+            with matplotlib.rc_context(own):
+                successful(analyze(tmp_path, "figures"))
+            figures.append({path.name: path.read_bytes() for path in (tmp_path / "analysis" / "figures").iterdir()})
+        assert figures[0] == figures[1]
+
+
+def a_folder(path: Path) -> None:
+    path.unlink()
+    path.mkdir()
+
+
 @pytest.mark.parametrize(
-    ("variable", "value", "words"), [("MPLBACKEND", "nonsense", "MPLBACKEND"), ("MATPLOTLIBRC", "rc", "matplotlibrc")]
+    ("change", "words"),
+    [
+        (
+            lambda path: path.with_name("copy.json").write_bytes(path.read_bytes()),
+            ("copy.json says it is joint_r8 seed 1", "remove one of the two"),
+        ),
+        (lambda path: path.rename(path.with_name("elsewhere.json")), ("elsewhere.json says", "belongs at", RESULT)),
+        (a_folder, (RESULT, "cannot be read (Is a directory)")),
+    ],
+    ids=["twice", "misplaced", "a folder for a file"],
 )
-def test_settings_that_matplotlib_refuses_are_named(tmp_path: Path, variable: str, value: str, words: str) -> None:
-    write_experiment(tmp_path / "results", logs=False)
-    (tmp_path / "rc").write_bytes(b"\xff\xfe")
-    done = in_own_process(tmp_path, **{variable: value})
-    last = done.stderr.splitlines()[-1]
-    assert done.returncode == 2, done.stderr
-    assert "Traceback" not in done.stderr
-    assert last.startswith("error: matplotlib, which draws the figures, refuses its settings: ")
-    assert words in last
+def test_one_file_that_is_wrong_is_named(
+    tmp_path: Path, change: Callable[[Path], object], words: tuple[str, ...]
+) -> None:
+    write_experiment(tmp_path, logs=False)
+    change(tmp_path / RESULT)
+    assert_refused(analyze(tmp_path), 3, *words)
+    assert not (tmp_path / "analysis").exists()
 
 
-def test_settings_of_matplotlib_change_no_figure(tmp_path: Path) -> None:
-    two_arms(tmp_path)
-    figures = []
-    settings: tuple[dict[Any, Any], ...] = ({}, {"text.usetex": True, "font.size": 40, "savefig.dpi": 7})
-    for own in settings:
-        with matplotlib.rc_context(own):
-            assert analyze(tmp_path, "figures").returncode == 0
-        figures.append({path.name: path.read_bytes() for path in (tmp_path / "analysis" / "figures").iterdir()})
-    assert figures[0] == figures[1]
-
-
-def in_own_process(folder: Path, **environment: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "unimoe", "analyze", "figures", "--output-dir", "results"]
-    variables = {**os.environ, **environment}
-    return subprocess.run(command, cwd=folder, env=variables, capture_output=True, text=True, check=False)
-
-
-BROKEN: dict[str, tuple[Callable[[Path], object], tuple[str, ...]]] = {
-    "no results": (lambda folder: folder.mkdir(exist_ok=True), ("no results here; evaluate an arm first",)),
-    "no folder": (lambda folder: folder.rmdir(), ("no results here", "point --output-dir at an experiment")),
-    "claimed twice": (edit(copied), (RESULT, "copy.json", "both claim to be joint_r8 seed 1 on reranking/apidocs")),
-    "misplaced": (edit(moved), ("elsewhere.json", "belongs at", RESULT)),
-    "a folder for a file": (edit(a_folder), (RESULT, "cannot be read (Is a directory)")),
-}
-
-
-@pytest.mark.parametrize("case", BROKEN)
-def test_a_folder_that_is_wrong_is_one_line_and_exit_code_3(tmp_path: Path, case: str) -> None:
-    make, words = BROKEN[case]
-    folder = tmp_path / "outputs"
-    folder.mkdir()
-    make(folder)
-    assert_refused(analyze(folder), 3, *words)
-    assert not (folder / "analysis").exists()
-
-
-def test_a_name_that_allows_nothing_is_wrong_usage(tmp_path: Path) -> None:
-    two_arms(tmp_path)
+def test_no_results_and_a_name_that_allows_nothing_are_refused(tmp_path: Path) -> None:
+    for folder in (tmp_path, tmp_path / "none"):
+        assert_refused(analyze(folder), 3, "no results here; evaluate an arm first", "point --output-dir at an")
+    two_arms(tmp_path, {"joint_r8": SCORES})
     assert_refused(analyze(tmp_path, "tables", "--allow", "querys"), 2, "did you mean 'queries'?")
+
+
+def tasks_without_queries(folder: Path) -> None:
+    for arm, score in (("emb_only_r8", 0.8), ("joint_r8", 0.6)):
+        for seed in (0, 1):
+            write_result(folder, without_queries(arm, seed, score))
 
 
 LITTLE: dict[str, tuple[Callable[[Path], object], tuple[str, ...]]] = {
     "one arm": (
-        lambda folder: [write_result(folder, make_result("rank_only_r8", s, SCORES)) for s in (0, 1)],
+        lambda folder: two_arms(folder, {"rank_only_r8": SCORES}),
         ("No TIR of reranking on apidocs: joint_r8 has no result on apidocs",),
     ),
     "a baseline alone": (
@@ -147,19 +135,11 @@ LITTLE: dict[str, tuple[Callable[[Path], object], tuple[str, ...]]] = {
         ("INCONCLUSIVE", "the arms differ on 1 of 1 queries, and fewer than 6 cannot decide"),
     ),
     "tasks without queries alone": (
-        lambda folder: [
-            write_result(folder, without_queries(arm, seed, score))
-            for arm, score in (("emb_only_r8", 0.8), ("joint_r8", 0.6))
-            for seed in (0, 1)
-        ],
+        tasks_without_queries,
         ("No TIR of embedding: emb_only_r8 and joint_r8 have only tasks without queries, where nothing is paired",),
     ),
     "a specialist at zero": (
-        lambda folder: [
-            write_result(folder, make_result(arm, seed, [score] * 3))
-            for arm, score in (("rank_only_r8", 0.0), ("joint_r8", 0.4))
-            for seed in (0, 1)
-        ],
+        lambda folder: two_arms(folder, {"rank_only_r8": [0.0] * 3, "joint_r8": [0.4] * 3}),
         ("INCONCLUSIVE", "joint_r8 cannot be compared with rank_only_r8 on apidocs"),
     ),
 }
@@ -175,30 +155,28 @@ def test_little_is_no_error_and_the_report_says_what_cannot_be_had(tmp_path: Pat
         assert word in " ".join(done.stdout.split())
     report = (tmp_path / "analysis" / "report.md").read_text(encoding="utf-8")
     assert "## What is missing" in report
-    assert "nan" not in report.lower().split()
-    assert "inf" not in report.lower().split()
+    assert not {"nan", "inf"} & set(report.lower().split())
 
 
-def test_tasks_without_queries_alone_give_tables_and_no_verdict(tmp_path: Path) -> None:
-    LITTLE["tasks without queries alone"][0](tmp_path)
-    done = successful(analyze(tmp_path, "tables", "--iterations", "100"))
-    for words in ("MTEB by task", "TIR of the mean main scores", "STSBenchmark", "25.00 ±0.00"):
-        assert words in " ".join(done.stdout.split())
-    whole = successful(analyze(tmp_path, "all", "--iterations", "100"))
-    assert "MTEB: main scores" in whole.stdout
+class TestTasksWithoutQueries:
+    def test_give_tables_and_no_verdict(self, tmp_path: Path) -> None:
+        tasks_without_queries(tmp_path)
+        said = " ".join(successful(analyze(tmp_path, "tables", "--iterations", "100")).stdout.split())
+        for words in ("MTEB by task", "TIR of the mean main scores", "STSBenchmark", "25.00 ±0.00"):
+            assert words in said
+        assert "MTEB: main scores" in successful(analyze(tmp_path, "all", "--iterations", "100")).stdout
 
-
-@pytest.mark.parametrize(
-    ("gate", "words"),
-    [
-        (GATE, "no results of arm 'rank_only_r8'"),
-        (EMBEDDING_GATE, "no embedding/apidocs result of emb_only_r8; it has only tasks without queries"),
-        (EMBEDDING_GATE.replace("apidocs", "STSBenchmark"), "embedding/STSBenchmark has no queries: nothing is paired"),
-    ],
-)
-def test_no_gate_can_be_judged_on_tasks_without_queries(tmp_path: Path, gate: str, words: str) -> None:
-    LITTLE["tasks without queries alone"][0](tmp_path)
-    gates = tmp_path / "gates.yaml"
-    gates.write_text(gate)
-    assert_refused(analyze(tmp_path, "verdicts", "--gates", str(gates)), 3, str(gates), "'kill'", words)
-    assert_refused(analyze(tmp_path, "verdicts", "--gates", str(gates), "--advisory"), 3, "'kill'")
+    @pytest.mark.parametrize(
+        ("gate", "words"),
+        [
+            (GATE, "no results of arm 'rank_only_r8'"),
+            (EMBEDDING_GATE, "no embedding/apidocs result of emb_only_r8; it has only tasks without queries"),
+            (EMBEDDING_GATE.replace("apidocs", "STSBenchmark"), "STSBenchmark has no queries: nothing is paired"),
+        ],
+    )
+    def test_take_no_gate(self, tmp_path: Path, gate: str, words: str) -> None:
+        tasks_without_queries(tmp_path)
+        gates = tmp_path / "gates.yaml"
+        gates.write_text(gate)
+        assert_refused(analyze(tmp_path, "verdicts", "--gates", str(gates)), 3, str(gates), "'kill'", words)
+        assert_refused(analyze(tmp_path, "verdicts", "--gates", str(gates), "--advisory"), 3, "'kill'")

@@ -16,7 +16,10 @@ from support.tables import all_tables
 from unimoe.analysis.analysis import Analysis
 from unimoe.analysis.compare import Results, load_all_results
 
-pytestmark = pytest.mark.skipif(shutil.which("pdflatex") is None, reason="needs pdflatex; .ci/run installs it")
+pytestmark = [
+    pytest.mark.skipif(shutil.which("pdflatex") is None, reason="needs pdflatex; .ci/run installs it"),
+    pytest.mark.parametrize("layout", ["10pt", "10pt,twocolumn"]),
+]
 
 PREAMBLE = r"""
 \usepackage[T1]{fontenc}
@@ -43,68 +46,40 @@ HOSTILE = (
 )
 
 
-def tex_files(results: Results) -> list[Path]:
-    folder = results.output_dir / "tables"
+def compiled(results: Results, layout: str, folder: Path) -> tuple[list[Path], str]:
+    """Set all tables of results in a paper without fault; return their files and the log."""
     for table in all_tables(Analysis(results, iterations=200)):
-        table.write(folder)
-    return sorted(folder.glob("*.tex"))
-
-
-def compile_document(files: Sequence[Path], layout: str, folder: Path) -> str:
-    """The log of a paper that has the tables; fails where pdfLaTeX stops."""
-    folder.mkdir()
+        table.write(folder / "tables")
+    files = sorted((folder / "tables").glob("*.tex"))
     tables = "\n".join(f"\\input{{{path.as_posix()}}}\n\\clearpage" for path in files)
     document = (
         f"\\documentclass[{layout}]{{article}}{PREAMBLE}\\begin{{document}}\nText.\n{tables}\n\\end{{document}}\n"
     )
     (folder / "paper.tex").write_text(document, encoding="utf-8")
-    command = ["pdflatex", "-halt-on-error", "-interaction=nonstopmode", "-no-shell-escape", "paper.tex"]
+    command: Sequence[str] = ["pdflatex", "-halt-on-error", "-interaction=nonstopmode", "-no-shell-escape", "paper.tex"]
     done = subprocess.run(command, cwd=folder, capture_output=True, timeout=600, check=False)
     log = (folder / "paper.log").read_text(encoding="utf-8", errors="replace")
     assert done.returncode == 0, log[-3000:]
-    assert (folder / "paper.pdf").read_bytes().startswith(b"%PDF")
-    return log
-
-
-def faults(log: str) -> list[str]:
-    """Lines that stick out, floats longer than a page, and characters no font has."""
     wide = [m[0] for m in re.finditer(r"Overfull \\hbox \(([\d.]+)pt.*", log) if float(m[1]) > TOLERANCE]
-    return wide + re.findall(r".*(?:Float too large|Missing character).*", log)
+    assert wide + re.findall(r".*(?:Float too large|Missing character).*", log) == []
+    return files, log
 
 
-def pages(log: str) -> int:
-    found = re.search(r"Output written on paper\.pdf \((\d+) page", log)
-    assert found
-    return int(found[1])
-
-
-def widths(log: str) -> list[float]:
-    return [float(width) for width in re.findall(r"^width ([\d.]+)pt", log, flags=re.MULTILINE)]
-
-
-layouts = pytest.mark.parametrize("layout", ["10pt", "10pt,twocolumn"])
-
-
-@layouts
 def test_tables_of_a_small_experiment_fit_a_page_each(tmp_path: Path, layout: str) -> None:
     write_experiment(tmp_path / "outputs", logs=False, caveats=["smoke run: unfit for decisions"])
-    files = tex_files(load_all_results(tmp_path / "outputs"))
-    log = compile_document(files, layout, tmp_path / "paper")
-    assert faults(log) == []
-    assert len(files) <= pages(log) <= len(files) + 1  # the first float may leave the text its page
+    files, log = compiled(load_all_results(tmp_path / "outputs"), layout, tmp_path)
+    pages = re.search(r"Output written on paper\.pdf \((\d+) page", log)
+    assert pages
+    assert len(files) <= int(pages[1]) <= len(files) + 1  # the first float may leave the text its page
 
 
-@layouts
 def test_tables_of_fifteen_datasets_five_arms_and_five_seeds_fit_their_pages(tmp_path: Path, layout: str) -> None:
-    results = large_results(tmp_path / "outputs", dict.fromkeys(QUERIES, 12))
-    files = tex_files(results)
-    log = compile_document(files, layout, tmp_path / "paper")
-    assert faults(log) == []
-    assert max(widths(log)) < 500.0  # on a line of 345 pt, letters of 9 pt stay above 6
-    assert len(widths(log)) == sum(path.read_text().count(r"\begin{tabular}") for path in files)
+    files, log = compiled(large_results(tmp_path / "outputs", dict.fromkeys(QUERIES, 12)), layout, tmp_path)
+    widths = [float(width) for width in re.findall(r"^width ([\d.]+)pt", log, flags=re.MULTILINE)]
+    assert max(widths) < 500.0  # on a line of 345 pt, letters of 9 pt stay above 6
+    assert len(widths) == sum(path.read_text().count(r"\begin{tabular}") for path in files)
 
 
-@layouts
 def test_hostile_names_are_set_as_text(tmp_path: Path, layout: str) -> None:
     rows = [
         make_result(arm, seed, [0.1 * k, 0.5, 0.6], dataset=dataset, caveats=HOSTILE)
@@ -112,13 +87,10 @@ def test_hostile_names_are_set_as_text(tmp_path: Path, layout: str) -> None:
         for k, arm in enumerate(("zero_shot", "rank_only_r8", "joint_r8", *HOSTILE[:2]))
         for seed in ((None,) if arm == "zero_shot" else (0, 1))
     ]
-    files = tex_files(Results(tmp_path / "outputs", rows))
-    log = compile_document(files, layout, tmp_path / "paper")
-    assert faults(log) == []
+    _, log = compiled(Results(tmp_path / "outputs", rows), layout, tmp_path)
     assert "stolen.tex" not in log
 
 
-@layouts
 def test_tables_of_mteb_fit_their_pages(tmp_path: Path, layout: str) -> None:
     sizes = {"Classification": 8, "Clustering": 8, "PairClassification": 3, "STS": 9, "Summarization": 1, HOSTILE[0]: 2}
     rows = [
@@ -128,6 +100,5 @@ def test_tables_of_mteb_fit_their_pages(tmp_path: Path, layout: str) -> None:
         for arm in ("zero_shot", "emb_only_r8", "joint_r8")
         for seed in ((None,) if arm == "zero_shot" else (0, 1))
     ]
-    files = tex_files(Results(tmp_path / "outputs", rows))
+    files, _ = compiled(Results(tmp_path / "outputs", rows), layout, tmp_path)
     assert {path.stem for path in files} == {"mteb", "mteb_tasks", "tir_without_queries"}
-    assert faults(compile_document(files, layout, tmp_path / "paper")) == []

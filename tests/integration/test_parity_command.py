@@ -27,16 +27,15 @@ def cosines(pairs):
 
 def stirred(pairs):
     return [score + 0.0009 * (sum(map(ord, pair[1])) % 2) for pair, score in zip(pairs, cosines(pairs))]
-
-def scaled(pairs):
-    return [score / 1000 for score in lengths(pairs)]
 """
+ON_TOY = ("--dataset", "toy", "--set", "model.dtype=float32")
 
 
 @pytest.fixture(scope="module")
 def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("parity")
     write_invented(folder / "toy", invented(documents=15, queries=8))
+    write_invented(folder / "more", invented(documents=9, queries=4))
     save_tiny_cross_encoder(folder / "ce")
     (folder / "my_parity.py").write_text(FUNCTIONS, "utf-8")
     (folder / "empty").mkdir()
@@ -46,19 +45,17 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(autouse=True)
 def _here(data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(data)
+    monkeypatch.setenv("UNIMOE_DATA", str(data))
+    monkeypatch.setenv("UNIMOE_CACHE", str(data / "cache"))
 
 
-def parity(data: Path, *arguments: str) -> Done:
-    return call_unimoe("parity", *arguments, UNIMOE_DATA=str(data), UNIMOE_CACHE=str(data / "cache"))
+def parity(*arguments: str | Path) -> Done:
+    return call_unimoe("parity", *arguments)
 
 
-ON_TOY = ("--dataset", "toy", "--set", "model.dtype=float32")
-
-
-def test_models_are_evaluated_and_compared_and_their_results_kept(data: Path, tmp_path: Path) -> None:
+def test_models_are_evaluated_and_compared_and_their_results_kept(tmp_path: Path) -> None:
     names = ["python:my_parity:lengths", "python:my_parity:almost"]
-    place = ["--output-dir", str(tmp_path)]
-    done = successful(parity(data, *names, *ON_TOY, *place))
+    done = successful(parity(*names, *ON_TOY, "--output-dir", tmp_path))
     first, *_, last = done.stdout.splitlines()
     assert first.startswith("reranking/toy: lengths (python:my_parity:lengths@")
     assert "largest 0.0005 (query q" in done.stdout
@@ -67,23 +64,23 @@ def test_models_are_evaluated_and_compared_and_their_results_kept(data: Path, tm
         "parity: no score differs by 0.001 of the scores' range or more, and the first ten documents change in 0 of 8 "
         "queries"
     )
-    again = parity(data, *names, *ON_TOY, *place)
+    again = parity(*names, *ON_TOY, "--output-dir", tmp_path)
     assert again.stdout == done.stdout
     assert again.stderr.count("already done") == again.stderr.count("reranking toy") == 4
-    stored = [str(tmp_path / name.replace(":", "-")) for name in names]
-    assert parity(data, *stored).stdout == done.stdout
-    beyond = parity(data, *stored, "--tolerance", "0.000001")
+    stored = [tmp_path / name.replace(":", "-") for name in names]
+    assert parity(*stored).stdout == done.stdout
+    beyond = parity(*stored, "--tolerance", "0.000001")
     assert beyond.returncode == 10
     assert beyond.stdout.splitlines()[-1].startswith("no parity: scores differ by up to 0.0005, ")
+    assert_refused(parity(*stored, "--max-queries", "3"), 2, "--max-queries is for models, and both sides are results")
 
 
-def test_a_model_and_stored_results(data: Path, tmp_path: Path) -> None:
-    successful(call_script(
-        "evaluate.py", "--model", "cross-encoder:ce", *ON_TOY, "--output-dir", tmp_path / "stored",
-        UNIMOE_DATA=str(data), UNIMOE_CACHE=str(data / "cache"),
-    ))  # fmt: skip
-    low = ("--dataset", "toy", "--set", "model.dtype=bfloat16")
-    done = parity(data, str(tmp_path / "stored"), "cross-encoder:ce", *low, "--output-dir", str(tmp_path), "--json")
+def test_a_model_and_stored_results_and_a_dataset_of_one_side_alone(tmp_path: Path) -> None:
+    wide = ("--dataset", "toy,path:more", "--set", "model.dtype=float32")
+    successful(call_script("evaluate.py", "--model", "cross-encoder:ce", *wide, "--output-dir", tmp_path / "stored"))
+    low = ("--dataset", "toy", "--set", "model.dtype=bfloat16", "--output-dir", tmp_path)
+    done = parity(tmp_path / "stored", "cross-encoder:ce", *low, "--json")
+    assert "not compared, since one side alone has it: reranking/more" in done.stderr
     found = json.loads(done.stdout)
     runs = [
         read_run(tmp_path / place / "ce/seed_none/runs/reranking/toy.trec") for place in ("stored", "cross-encoder-ce")
@@ -100,32 +97,17 @@ def test_a_model_and_stored_results(data: Path, tmp_path: Path) -> None:
     assert one["mean_difference"] == pytest.approx(sum(gaps) / len(gaps))
 
 
-def test_small_differences_of_cosines_that_change_rankings_are_no_parity(data: Path, tmp_path: Path) -> None:
-    names = ("python:my_parity:cosines", "python:my_parity:stirred")
-    place = ("--output-dir", str(tmp_path))
-    done = parity(data, *names, *ON_TOY, *place, "--json")
+def test_small_differences_of_cosines_that_change_rankings_are_no_parity(tmp_path: Path) -> None:
+    asked = ("python:my_parity:cosines", "python:my_parity:stirred", *ON_TOY, "--output-dir", tmp_path)
+    done = parity(*asked, "--json")
     found = json.loads(done.stdout)
     (one,) = found["datasets"]
     assert done.returncode == 10
     assert (found["largest"] < 1e-3, found["within"]) == (True, False)
-    assert one["top_changed"]
     changed = f"the first ten documents change in {len(one['top_changed'])} of 8 queries (reranking/toy), tolerance"
-    loose = ("--tolerance", "1")
-    done = parity(data, *names, *ON_TOY, *place, *loose)
-    assert (done.returncode, changed in done.stdout.splitlines()[-1]) == (10, True)
-    done = parity(data, *names, *ON_TOY, *place, *loose, "--ranking-tolerance", "1")
-    assert (done.returncode, done.stdout.splitlines()[-1].startswith("parity: ")) == (0, True)
-
-
-def test_datasets_of_one_side_alone_are_named(data: Path, tmp_path: Path) -> None:
-    write_invented(tmp_path / "more", invented(documents=9, queries=4))
-    for side, sets in (("a", f"toy,path:{tmp_path / 'more'}"), ("b", "toy")):
-        call_script(
-            "evaluate.py", "--model", "python:my_parity:lengths", "--dataset", sets, "--output-dir", tmp_path / side,
-            UNIMOE_DATA=str(data), UNIMOE_CACHE=str(data / "cache"),
-        )  # fmt: skip
-    done = successful(parity(data, str(tmp_path / "a"), str(tmp_path / "b")))
-    assert "not compared, since one side alone has it: reranking/more" in done.stderr
+    for ranking_tolerance, code, words in (("0.01", 10, changed), ("1", 0, "parity: no score")):
+        done = parity(*asked, "--tolerance", "1", "--ranking-tolerance", ranking_tolerance)
+        assert (done.returncode, words in done.stdout.splitlines()[-1]) == (code, True)
 
 
 class TestBadInput:
@@ -137,16 +119,16 @@ class TestBadInput:
             (["encoder:ce", "cross-encoder:ce"], 2, "--task reranking: ce does embedding only"),
         ],
     )
-    def test_it_is_one_line(self, data: Path, tmp_path: Path, names: list[str], code: int, words: str) -> None:
-        assert_refused(parity(data, *names, *ON_TOY, "--output-dir", str(tmp_path)), code, words)
+    def test_it_is_one_line(self, tmp_path: Path, names: list[str], code: int, words: str) -> None:
+        assert_refused(parity(*names, *ON_TOY, "--output-dir", tmp_path), code, words)
 
     def test_a_second_model_without_its_key_is_refused_before_the_first_scores(
-        self, data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.delenv("NOWHERE_KEY", raising=False)
         served = ("served.api=tei", "served.model=m", "served.key_variable=NOWHERE_KEY")
         sets = [word for setting in served for word in ("--set", setting)]
         names = ("python:my_parity:lengths", "http://127.0.0.1:9")
-        done = parity(data, *names, *ON_TOY, *sets, "--output-dir", str(tmp_path / "out"))
+        done = parity(*names, *ON_TOY, *sets, "--output-dir", tmp_path / "out")
         assert_refused(done, 2, "the environment variable NOWHERE_KEY is not set")
         assert not (tmp_path / "out").exists()

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 from numpy.typing import NDArray
@@ -13,7 +13,6 @@ from support.results import make_result
 
 from unimoe.analysis.comparisons import Comparison, compare_arms
 from unimoe.analysis.statistics.estimates import holm
-from unimoe.analysis.statistics.resampling import bootstrap_means, sign_flip_p
 from unimoe.results import EvalResult
 from unimoe.results.folder import Results
 
@@ -91,16 +90,6 @@ def test_the_order_of_queries_changes_nothing_but_the_checks_random_numbers(
     assert other.check_p == pytest.approx(one.check_p, abs=0.35)
 
 
-@given(two_sides())
-@settings(max_examples=20)
-def test_more_resamples_move_the_check_within_its_error_only(sides: tuple[Scores, Scores]) -> None:
-    few, many = compare(*sides, iterations=1_000), compare(*sides, iterations=8_000)
-    assert many.check_p
-    error = math.sqrt(many.check_p * (1.0 - many.check_p) / 1_000)
-    assert few.check_p == pytest.approx(many.check_p, abs=5 * error + 2e-3)
-    assert few.p == many.p
-
-
 @given(two_sides(), two_sides())
 def test_another_dataset_changes_no_number_but_the_correction(
     sides: tuple[Scores, Scores], others: tuple[Scores, Scores]
@@ -110,15 +99,6 @@ def test_another_dataset_changes_no_number_but_the_correction(
     assert beside.difference.interval == alone.difference.interval
     for name in ("p", "check_p", "check_interval", "effect", "unfit", "holds_for"):
         assert getattr(beside, name) == getattr(alone, name)
-
-
-@given(st.integers(1, 70), st.integers(1, 90), st.integers(0, 2**32 - 1))
-def test_equal_seeds_draw_equal_bits_and_columns_share_their_draws(n: int, iterations: int, seed: int) -> None:
-    values = np.random.default_rng(n).normal(size=(n, 2))
-    for resampling in (bootstrap_means, sign_flip_p):
-        first = resampling(values, iterations, seed)
-        assert first.tobytes() == resampling(values, iterations, seed).tobytes()
-        assert resampling(values[:, :1], iterations, seed) == pytest.approx(first[..., :1], abs=1e-5)
 
 
 @given(st.lists(st.floats(1e-6, 1.0), max_size=20))

@@ -8,7 +8,7 @@ from rich.console import Console
 
 from unimoe.analysis.analysis import Analysis
 from unimoe.analysis.tables import Cell, Table
-from unimoe.analysis.tables.comparisons import before_after_table, comparisons_table
+from unimoe.analysis.tables.comparisons import comparisons_table
 from unimoe.analysis.tables.gates import gates_table, stability_table
 from unimoe.analysis.tables.mteb import mteb_table, mteb_tasks_table, tir_without_queries_table
 from unimoe.analysis.tables.scores import generate_comparison_table, overview_table, training_table
@@ -23,7 +23,7 @@ def all_tables(analysis: Analysis) -> list[Table]:
         overview_table(results, comparisons),
         generate_comparison_table(results, analysis.tests),
         comparisons_table(results, comparisons),
-        before_after_table(results, [c for c in comparisons if not c.parts]),
+        comparisons_table(results, [c for c in comparisons if not c.parts], before_after=True),
         mteb_table(results),
         mteb_tasks_table(results),
         tir_without_queries_table(results),

@@ -12,7 +12,7 @@ from unimoe.analysis.drilldown import QueryCase, drill_down_all
 from unimoe.analysis.gates.definitions import InterferenceGate, Registration
 from unimoe.analysis.gates.judging import Judgment, Outcome, judge_all
 from unimoe.analysis.gates.registration import default_gates, registered_in
-from unimoe.analysis.saved_comparison import Saved, saved_comparison
+from unimoe.analysis.saved_comparison import saved_comparison
 from unimoe.results.folder import Results
 
 
@@ -41,17 +41,19 @@ class Analysis:
         """
         check_choice("correction", correction, Correction)
         check_choice("family", family, Family)
+        saved = saved_comparison(results.output_dir) if questions is None else None
         self.results = results
         self.iterations = iterations
         self.seed = seed
-        self._given = gates
+        self.correction: Correction = correction or (saved.correction if saved else "holm")
+        self.family: Family = family or (saved.family if saved else "table")
+        self._gates = gates
         self._questions = questions
-        self._corrected = correction, family
 
     @cached_property
     def registration(self) -> Registration | None:
         """The gates given, else those registered in the output folder, whose file may be malformed: a DataError."""
-        return self._given or registered_in(self.results.output_dir)
+        return self._gates or registered_in(self.results.output_dir)
 
     @cached_property
     def outcomes(self) -> tuple[Outcome, ...]:
@@ -59,22 +61,22 @@ class Analysis:
         registered = () if self.registration is None else judge_all(self.results, self.registration)
         return (*registered, *judge_all(self.results, default_gates(self.results, self.registration)))
 
-    @cached_property
+    @property
     def decisive(self) -> tuple[Outcome, ...]:
         """The outcomes that count for an exit code: those of registered gates, or all where no file registers any."""
         return self.outcomes if self.registration is None else self.outcomes[: len(self.registration.gates)]
 
-    @cached_property
+    @property
     def judgments(self) -> tuple[Judgment, ...]:
         """The outcomes that are judgments."""
         return tuple(outcome for outcome in self.outcomes if isinstance(outcome, Judgment))
 
-    @cached_property
+    @property
     def interference(self) -> tuple[Judgment, ...]:
         """The judgments of a joint arm against its specialist."""
         return tuple(item for item in self.judgments if isinstance(item.gate, InterferenceGate))
 
-    @cached_property
+    @property
     def missing(self) -> tuple[NotComputable, ...]:
         """Every pair of a specialist and a joint arm that has no TIR, and why."""
         return missing_pairs(self.results)
@@ -82,22 +84,7 @@ class Analysis:
     @cached_property
     def questions(self) -> tuple[Question, ...]:
         """What to compare, on each dataset by its main metric."""
-        return questions_of(self.results, self._saved) if self._questions is None else tuple(self._questions)
-
-    @cached_property
-    def _saved(self) -> Saved | None:
-        """The comparison saved in the folder, where no questions are given in its place."""
-        return saved_comparison(self.results.output_dir) if self._questions is None else None
-
-    @property
-    def correction(self) -> Correction:
-        """How p is corrected: as given, else as by the comparison saved in the folder, else by Holm."""
-        return self._corrected[0] or (self._saved.correction if self._saved else "holm")
-
-    @property
-    def family(self) -> Family:
-        """Which tests are corrected together, chosen as ``correction`` is; by default those of a metric in a table."""
-        return self._corrected[1] or (self._saved.family if self._saved else "table")
+        return questions_of(self.results) if self._questions is None else tuple(self._questions)
 
     @cached_property
     def tests(self) -> tuple[Comparison, ...]:

@@ -162,10 +162,9 @@ def compare(
     allowed = (allow,) if isinstance(allow, str) else tuple(allow)
     scoring = Scoring(canonical_metrics(metrics), depth=depth, allow=allowed, paired=paired)
     ordered = in_order(list(systems), baseline)
-    scored = score_systems(sources, scoring, f"comparison of {', '.join(ordered)}")
-    return compare_systems(
-        scored.results, ordered, baseline, pairs, correction=correction, family=family, warnings=scored.warnings
-    )
+    found = score_systems(sources, scoring, f"comparison of {', '.join(ordered)}")
+    how = {"correction": correction, "family": family}
+    return compare_systems(found.results, ordered, baseline, pairs, warnings=found.warnings, **how)
 
 
 class StatisticComparison(NamedTuple):
@@ -229,13 +228,7 @@ def compute_interference_metrics(results: Results) -> tuple[Judgment, ...]:
 def compute_significance(results: Results, iterations: int = ITERATIONS, seed: int = 0) -> tuple[Comparison, ...]:
     """Compare arms in pairs: trained arms with their baselines, joint arms with specialists, systems with each other.
 
-    Args:
-        results: what ``load_all_results`` returned.
-        iterations: resamples and permutations of the checks beside each test.
-        seed: of their random numbers.
-
-    Raises:
-        UsageError: no iterations.
+    ``iterations`` are resamples and permutations of the checks beside each test, ``seed`` is of their random numbers.
     """
     return compare_arms(results, iterations=iterations, seed=seed)
 
@@ -243,12 +236,8 @@ def compute_significance(results: Results, iterations: int = ITERATIONS, seed: i
 def generate_plots(results: Results, output_path: Path | str) -> tuple[Path, ...]:
     """Draw every figure the results allow: scores, TIR, per-query differences, power, and what training logged.
 
-    Args:
-        results: what ``load_all_results`` returned.
-        output_path: a folder, created when absent; figures of the same name are replaced.
-
     Returns:
-        The PNG files; a PDF of the same name lies beside each.
+        The PNG files in the folder ``output_path``; a PDF of the same name lies beside each.
     """
     from unimoe.analysis.figures import save_all  # matplotlib is only loaded by those who draw
 
@@ -275,20 +264,20 @@ def tir(results: AnyResults, specialist: str | None = None, joint: str | None = 
     loaded = given_results(results)
     if (specialist is None) != (joint is None):
         raise UsageError("give the specialist and the joint arm, or neither")
-    judged = (
-        Analysis(loaded).interference if specialist is None or joint is None else _judge_pair(loaded, specialist, joint)
-    )
+    pair = None if specialist is None or joint is None else (specialist, joint)
+    judged = Analysis(loaded).interference if pair is None else _judge_pair(loaded, *pair)
     rows = []
     for judgment in judged:
+        gate = judgment.gate
         for found in (*judgment.parts, judgment.found):
             low, high = found.estimate.interval or (None, None)
             rows.append(
                 TIR(
-                    task=judgment.gate.task,
+                    task=gate.task,
                     dataset=found.datasets[0] if len(found.datasets) == 1 else None,
-                    metric=judgment.gate.metric,
-                    specialist=judgment.gate.arms[0],
-                    joint=judgment.gate.arms[1],
+                    metric=gate.metric,
+                    specialist=gate.arms[0],
+                    joint=gate.arms[1],
                     value=found.value,
                     low=low,
                     high=high,
@@ -335,12 +324,11 @@ def compare_statistic(
         UsageError: an unknown system or dataset, no iterations, or a function that returns something else.
         DataError: the results do not hold the metric by query, or the statistic of a resample is not finite.
     """
-    loaded = given_results(results)
+    loaded, arms = given_results(results), (system, baseline)
     if not callable(function):
         raise UsageError(f"the statistic is a {type(function).__name__}; give a function of scores by query")
-    if not hasattr(iterations, "__index__") or iterations < 1:
+    if iterations < 1:
         raise UsageError(f"iterations {iterations}: at least 1 is needed, 10000 are usual")
-    arms = (system, baseline)
     if unknown := next((arm for arm in arms if arm not in loaded), None):
         raise UsageError(unknown_arm(unknown, loaded))
     shared = [key for key in loaded.dataset_keys if all(loaded.measured(key, arm) for arm in arms)]

@@ -9,14 +9,13 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from itertools import chain
 
 import numpy as np
 
 from unimoe.analysis.arms import FIRST_STAGE, ZERO_SHOT, arm_order, has_role, pairs
 from unimoe.analysis.corrections import Correction, Family, adjusted
 from unimoe.analysis.gates.findings import ratio_weights
-from unimoe.analysis.saved_comparison import Saved, saved_comparison
+from unimoe.analysis.saved_comparison import saved_comparison
 from unimoe.analysis.statistics.estimates import MIN_DIFFERING, Estimate, Linear, estimate
 from unimoe.analysis.statistics.resampling import bootstrap_means, sign_flip_p
 from unimoe.analysis.statistics.variance import Array, Estimand, groups_of, moments
@@ -48,7 +47,7 @@ class Question:
 class Comparison:
     """System against baseline on the same queries of one ``task/dataset``, or on the average of several.
 
-    The checks are over queries, the runs taken as they are.
+    The checks are over queries, the runs taken as they are; averages and other metrics beside the main one have none.
     """
 
     key: str
@@ -57,8 +56,8 @@ class Comparison:
     main: bool  # whether the metric was asked for as the main one of the dataset
     system: str
     baseline: str
-    seeds: tuple[tuple[Seed, ...], tuple[Seed, ...]]  # of system and baseline; ``(None,)`` for a system without seeds
     runs: tuple[int, int]  # number of runs of both on the dataset where there are fewest
+    alone: tuple[str, ...]  # the systems with one training run, taken as it is: nothing is known of their other seeds
     left_out: tuple[str, ...]  # runs whose seed the other lacks, where seeds pair, or that an average's datasets lack
     queries: int
     means: tuple[float, float]  # of system and baseline, in the metric's unit (0 to 1)
@@ -69,18 +68,22 @@ class Comparison:
     wins: int  # queries where the system scores higher, averaged over seeds
     ties: int
     losses: int
-    check_interval: tuple[float, float] | None = None  # percentile interval of the paired bootstrap; None where
-    # there is none: of an average, and of other metrics beside the main one
-    check_p: float | None = None  # two-sided, from sign flips; never 0; None where there is none
+    check_interval: tuple[float, float] | None = None  # percentile interval of the paired bootstrap
+    check_p: float | None = None  # two-sided, from sign flips; never 0
     p_corrected: float | None = None  # ``p`` corrected for the tests of its family
     correction: Correction = "holm"
-    family: Family = "table"
+    family: Family | None = "table"  # None where all rows are one
     tests: int = 0  # of its family
 
     @property
     def name(self) -> str:
         """System minus baseline."""
         return f"{self.system} \N{MINUS SIGN} {self.baseline}"
+
+    @property
+    def place(self) -> tuple[str, ...]:
+        """The ``task/dataset`` keys that it is on: one, or those of an average."""
+        return self.parts or (self.key,)
 
     @property
     def delta(self) -> float:
@@ -98,11 +101,6 @@ class Comparison:
         return self.p_corrected is not None and self.p_corrected < ALPHA
 
     @property
-    def relative(self) -> float | None:
-        """``delta`` as a fraction of the baseline's mean; None where that is 0."""
-        return self.delta / self.means[1] if self.means[1] else None
-
-    @property
     def superiority(self) -> float:
         """Chance that the system scores higher on a query, ties counting half (Grissom & Kim 2012)."""
         return (self.wins + self.ties / 2.0) / self.queries
@@ -111,12 +109,6 @@ class Comparison:
     def ordered(self) -> tuple[str, str]:
         """Both systems, the one with the higher mean first."""
         return (self.system, self.baseline) if self.delta > 0.0 else (self.baseline, self.system)
-
-    @property
-    def alone(self) -> tuple[str, ...]:
-        """The systems with one run, which the row takes as it is: nothing is known of their other seeds."""
-        both = zip((self.system, self.baseline), self.runs, self.seeds, strict=True)
-        return tuple(system for system, runs, seeds in both if runs == 1 and seeds[0] is not None)
 
     @property
     def holds_for(self) -> str:
@@ -133,9 +125,9 @@ def compare_arms(
     iterations: int = ITERATIONS,
     seed: int = 0,
     correction: Correction = "holm",
-    family: Family = "table",
+    family: Family | None = "table",
 ) -> tuple[Comparison, ...]:
-    """Compare systems, by default as ``questions_of`` asks; p is corrected by family.
+    """Compare systems, by default as ``questions_of`` asks; p is corrected by family, of all rows where that is None.
 
     All comparisons on one dataset share the resamples and permutations of their checks, ``iterations`` of each, which
     depend on ``seed`` and the number of queries alone, so that another dataset changes nothing.
@@ -146,16 +138,13 @@ def compare_arms(
     """
     if iterations < 1:
         raise UsageError(f"iterations {iterations}: at least 1 is needed, 10000 are usual")
-    saved = saved_comparison(results.output_dir) if questions is None else None
-    asked = list(questions_of(results, saved) if questions is None else questions)
-    found: dict[Question, Comparison] = {}
-    deltas: dict[str, dict[Question, Array]] = {}
+    asked = list(questions_of(results) if questions is None else questions)
+    found, deltas = dict[Question, Comparison](), dict[str, dict[Question, Array]]()
     # Beside a main metric, the others have no checks: their resampling would take as long again for each of them.
     main = {question.key for question in asked if question.metric is None}
-    unchecked = {question for question in asked if question.metric is not None and question.key in main}
     for question in asked:
         found[question], delta = _compare(results, question)
-        if question not in unchecked and not question.parts:
+        if not question.parts and (question.metric is None or question.key not in main):
             deltas.setdefault(question.key, {})[question] = delta
     for of_key in deltas.values():
         columns = np.column_stack(list(of_key.values()))
@@ -164,39 +153,30 @@ def compare_arms(
         for question, (low, high), p in zip(of_key, ends, sign_flip_p(columns, iterations, seed), strict=True):
             found[question] = replace(found[question], check_interval=(low, high), check_p=float(p))
     # Each metric is a family of its own, the main metrics of all datasets together, and so are averages of a metric.
-    within: dict[Family, Callable[[Comparison], str]] = {
-        "table": lambda c: "",
-        "dataset": lambda c: c.key,
-        "baseline": lambda c: c.baseline,
+    within: dict[Family | None, Callable[[Comparison], object]] = {
+        None: lambda c: None,
+        "table": lambda c: (c.main or c.metric, bool(c.parts)),
+        "dataset": lambda c: (c.main or c.metric, bool(c.parts), c.key),
+        "baseline": lambda c: (c.main or c.metric, bool(c.parts), c.baseline),
     }
-    rows = [replace(found[question], family=family) for question in asked]
-    return corrected(rows, correction, lambda c: ("" if c.main else c.metric, bool(c.parts), within[family](c)))
-
-
-def corrected(
-    comparisons: Sequence[Comparison],
-    correction: Correction = "holm",
-    family_of: Callable[[Comparison], object] = lambda c: None,
-) -> tuple[Comparison, ...]:
-    """Return comparisons with their p corrected for those of the same family, by default all of them together."""
-    found = list(comparisons)
-    for places in gathered((family_of(c), place) for place, c in enumerate(comparisons)).values():
-        p_values = {place: p for place in places if (p := comparisons[place].p) is not None}
+    rows = [found[question] for question in asked]
+    for places in gathered((within[family](c), place) for place, c in enumerate(rows)).values():
+        p_values = {place: p for place in places if (p := rows[place].p) is not None}
         of_place = dict(zip(p_values, adjusted(list(p_values.values()), correction), strict=True))
         for place in places:
-            found[place] = replace(
-                found[place], p_corrected=of_place.get(place), correction=correction, tests=len(p_values)
-            )
-    return tuple(found)
+            corrected, tests = of_place.get(place), len(p_values)
+            rows[place] = replace(rows[place], p_corrected=corrected, correction=correction, family=family, tests=tests)
+    return tuple(rows)
 
 
-def questions_of(results: Results, saved: Saved | None = None) -> tuple[Question, ...]:
+def questions_of(results: Results) -> tuple[Question, ...]:
     """Return the comparisons that ``compare`` saved with the results, else those that the names of the arms ask for.
 
     Each trained arm is compared with zero-shot and with the first stage, each joint arm with its specialist. Systems
     whose names give them no such role are compared with each other, or with the two baselines alone where there are
     many of them.
     """
+    saved = saved_comparison(results.output_dir)
     if saved and saved.tests is not None:
         asked = (Question(*test) for test in saved.tests)
         return tuple(q for q in asked if all(results.measured(q.key, arm) for arm in (q.system, q.baseline)))
@@ -214,13 +194,15 @@ def with_other_metrics(results: Results, asked: Sequence[Question]) -> tuple[Que
     Another metric is asked about where all compared results hold it by query, and their candidates reach its cutoff.
     """
     arms = gathered((question.key, arm) for question in asked for arm in (question.system, question.baseline))
-    others = {}
+    keys_of = dict[str, set[str]]()  # by metric
     for key, of_key in arms.items():
         held = [result for arm in dict.fromkeys(of_key) for result in results.measured(key, arm)]
-        others[key] = [m for m in _shared_metrics(held)[1:] if any(reaches_cutoff(r, m) for r in held)]
+        for metric in _shared_metrics(held)[1:]:
+            if any(reaches_cutoff(result, metric) for result in held):
+                keys_of.setdefault(metric, set()).add(key)
     questions = [*asked, *_averages(results, asked)]
-    for metric in dict.fromkeys(metric for metrics in others.values() for metric in metrics):
-        rows = [replace(question, metric=metric) for question in asked if metric in others[question.key]]
+    for metric, keys in keys_of.items():
+        rows = [replace(question, metric=metric) for question in asked if question.key in keys]
         questions += [*rows, *_averages(results, rows)]
     return tuple(questions)
 
@@ -247,13 +229,8 @@ def reaches_cutoff(result: EvalResult, metric: str) -> bool:
     return result.identity.depth is None or cutoff is None or int(cutoff[1]) <= result.identity.depth
 
 
-def all_pairs(key: str, arms: Sequence[str]) -> tuple[Question, ...]:
-    """Return every pair of some arms, each once, the later one against the earlier."""
-    return tuple(Question(key, later, earlier) for i, later in enumerate(arms) for earlier in arms[:i])
-
-
-def before_after(
-    results: Results, before: str, after: Sequence[str], *, keys: Collection[str], iterations: int = ITERATIONS
+def before_and_after(
+    results: Results, before: str, after: Sequence[str], keys: Collection[str]
 ) -> tuple[Comparison, ...]:
     """Compare arms with an earlier one on the keys that both have, on every metric that both hold: one family."""
     questions = [
@@ -263,16 +240,14 @@ def before_after(
         if key in keys and results.measured(key, arm) and results.measured(key, before)
         for metric in _shared_metrics([*results.measured(key, arm), *results.measured(key, before)])
     ]
-    return corrected(compare_arms(results, questions, iterations=iterations))
+    return compare_arms(results, questions, family=None)
 
 
 def difference(system: Array, baseline: Array, *, paired: bool = False) -> tuple[Estimate, str]:
     """Estimate system minus baseline on one dataset, and say why there is no test, or nothing where there is one.
 
-    Args:
-        system: scores ``(seeds, queries)``; one row for a system that is taken as it is.
-        baseline: of the other arm, the same queries in the same order; the number of seeds may differ.
-        paired: whether row i of one belongs to row i of the other.
+    Both are scores ``(seeds, queries)`` of the same queries; their seeds may differ in number unless row i of one
+    belongs to row i of the other (``paired``).
     """
     return _difference([(system, baseline)], np.ones(1), paired=paired)[:2]
 
@@ -357,13 +332,7 @@ def _compare(results: Results, question: Question) -> tuple[Comparison, Array]:
             unfit = unfit or f"no run of {arms[place]} is on every dataset, and some are on several"
     spread = float(delta.std(ddof=1)) if len(delta) > 1 and not question.parts else 0.0
     mean, other = (float(weights @ [block[arm].mean() for block in blocks]) for arm in (0, 1))
-    left_out = [
-        f"{arm} seed {seed}"
-        for arm, by_key in zip(arms, used, strict=True)
-        for key, seeds in zip(keys, by_key, strict=True)
-        for seed in results.seeds(arm, key)
-        if seed not in seeds
-    ]
+    runs = [min(map(len, by_key)) for by_key in used]
     compared = Comparison(
         key=question.key,
         parts=question.parts,
@@ -371,9 +340,18 @@ def _compare(results: Results, question: Question) -> tuple[Comparison, Array]:
         main=question.metric is None,
         system=question.system,
         baseline=question.baseline,
-        seeds=(tuple(dict.fromkeys(chain(*used[0]))), tuple(dict.fromkeys(chain(*used[1])))),
-        runs=(min(map(len, used[0])), min(map(len, used[1]))),
-        left_out=tuple(dict.fromkeys(left_out)),
+        runs=(runs[0], runs[1]),
+        alone=tuple(arms[i] for i in (0, 1) if runs[i] == 1 and used[i][0][0] is not None),
+        left_out=tuple(
+            f"{arm} seed {seed}"
+            for arm, by_key in zip(arms, used, strict=True)
+            for seed in dict.fromkeys(
+                seed
+                for key, seeds in zip(keys, by_key, strict=True)
+                for seed in results.seeds(arm, key)
+                if seed not in seeds
+            )
+        ),
         queries=len(delta),
         means=(mean, other),
         difference=estimated,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
@@ -55,14 +55,14 @@ class Parity:
             return 0.0
         return self.largest / self.span if self.span else math.inf
 
-    def within(self, tolerance: float, ranking_tolerance: float) -> bool:
-        """Return whether scores differ by less than this share of their range, and no more rankings change than may."""
-        return self.relative < tolerance and self.share_changed <= ranking_tolerance
-
     @property
     def share_changed(self) -> float:
         """The share of queries whose first documents change."""
         return len(self.top_changed) / self.queries
+
+    def within(self, tolerance: float, ranking_tolerance: float) -> bool:
+        """Return whether scores differ by less than this share of their range, and no more rankings change than may."""
+        return self.relative < tolerance and self.share_changed <= ranking_tolerance
 
 
 def parity(first: str | Path | Mapping[str, Path], second: str | Path | Mapping[str, Path]) -> list[Parity]:
@@ -79,10 +79,12 @@ def parity(first: str | Path | Mapping[str, Path], second: str | Path | Mapping[
         UsageError: a folder holds several systems.
         DataError: no results, no dataset in common, or systems that did not score the same pairs.
     """
-    one, other = (side if isinstance(side, Mapping) else result_paths(Path(side)) for side in (first, second))
-    for side, found in ((first, one), (second, other)):
-        if not found:
+    found = []
+    for side in (first, second):
+        found.append(side if isinstance(side, Mapping) else result_paths(Path(side)))
+        if not found[-1]:
             raise DataError(f"{side}: no reranking results here; name a result file, or a folder of one system")
+    one, other = found
     keys = [key for key in one if key in other]
     if not keys:
         raise DataError(
@@ -93,7 +95,6 @@ def parity(first: str | Path | Mapping[str, Path], second: str | Path | Mapping[
 
 
 def _read(path: Path) -> Scored:
-    """Read a result with its run; where one of them is missing or damaged, the DataError says what to run."""
     result, run = read_result(path), run_beside(path)
     if not run.is_file():
         raise DataError(
@@ -107,19 +108,17 @@ def compare_dataset(key: str, first: Scored, second: Scored) -> Parity:
     """Compare two systems on one dataset; a DataError if pairs or collection differ, or no measure is shared."""
     _refuse_other_pairs(key, first, second)
     runs, results = (first.run, second.run), (first.result, second.result)
-    differences: dict[str, Array] = {}
-    taus: dict[str, float] = {}
+    differences, taus = dict[str, Array](), dict[str, float]()
     for query, scores in first.run.items():
-        documents = sorted(scores)
-        one, other = (np.array([run[query][document] for document in documents]) for run in runs)
+        one, other = (np.array([run[query][document] for document in sorted(scores)]) for run in runs)
         differences[query] = np.abs(one - other)
-        if len(documents) > 1:
+        if len(scores) > 1:
             taus[query] = _tau(one, other)
     pairs = sum(map(len, differences.values()))
     every = [[score for scores in run.values() for score in scores.values()] for run in runs]
     farthest = max(differences, key=lambda query: differences[query].max())
     lowest = min(taus, key=lambda query: taus[query], default=None)
-    metric = _metric(key, *results)
+    metric = _metric(key, results)
     values = [np.array([by_query_id(result.metric(metric))]) for result in results]
     measure, unfit = difference(values[1], values[0])
     name, other_name = (f"{result.config_name} ({result.identity.base_model or 'no model'})" for result in results)
@@ -143,8 +142,8 @@ def compare_dataset(key: str, first: Scored, second: Scored) -> Parity:
 
 
 def _refuse_other_pairs(key: str, first: Scored, second: Scored) -> None:
-    hashes = [scored.result.provenance.hashes.get("collection") for scored in (first, second)]
-    if None not in hashes and hashes[0] != hashes[1]:
+    hashes = {scored.result.provenance.hashes.get("collection") for scored in (first, second)}
+    if len(hashes - {None}) > 1:
         raise DataError(f"{key}: two collections of one name (other texts or judgments); evaluate both on one of them")
     for query in {**first.run, **second.run}:
         one, other = first.run.get(query, {}).keys(), second.run.get(query, {}).keys()
@@ -169,7 +168,9 @@ def _tau(one: Array, other: Array) -> float:
     return round(float(kendalltau(one, other).statistic), 12)  # 1 for equal orders, where scipy leaves a last bit
 
 
-def _metric(key: str, first: EvalResult, second: EvalResult) -> str:
+def _metric(key: str, results: Sequence[EvalResult]) -> str:
+    """Return the first metric that both hold of the same queries."""
+    first, second = results
     held = second.per_query_metrics.keys() | {second.main_metric}
     metric = next((name for name in (first.main_metric, *first.per_query_metrics) if name in held), None)
     if metric is None or first.per_query.keys() != second.per_query.keys():

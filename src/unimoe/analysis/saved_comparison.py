@@ -3,24 +3,16 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterable, Mapping
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 from unimoe.analysis.corrections import Correction, Family
 from unimoe.analysis.gates.definitions import Registration
 from unimoe.analysis.gates.registration import REGISTERED, register
 from unimoe.core.errors import DataError
 from unimoe.core.io import Strict, hash_json, read_json, write_json
-from unimoe.results import (
-    DrillDown,
-    EvalResult,
-    drilldown_path,
-    read_drilldown,
-    result_files,
-    result_path,
-    write_result,
-)
+from unimoe.results import DrillDown, drilldown_path, read_drilldown, result_files, result_path, write_result
 from unimoe.results.folder import Results
 
 SUBFOLDER = "analysis"  # of an output folder, with its report
@@ -32,8 +24,8 @@ Test: TypeAlias = tuple[str, str, str]  # ``task/dataset``, system and baseline
 class Saved(Strict):
     """The marker: what makes two comparisons the same, and how this one is tested."""
 
-    gates: dict[str, Any] | None
-    results: dict[str, dict[str, Any]]  # what makes each the same, by its place below the folder
+    gates: str | None  # hash of their content
+    results: dict[str, str]  # hash of each without the circumstances of its making, by its place below the folder
     tests: list[Test] | None = None
     correction: Correction = "holm"
     family: Family = "table"
@@ -42,7 +34,7 @@ class Saved(Strict):
 def save_comparison(
     results: Results,
     gates: Registration | None,
-    tests: Iterable[Test],
+    tests: Sequence[Test],
     *,
     overwrite: bool,
     source: Path | None = None,
@@ -62,8 +54,11 @@ def save_comparison(
     folder = results.output_dir
     places = {result_path(Path(), r.config_name, r.seed, r.task, r.dataset).as_posix(): r for r in results.everything}
     here = Saved(
-        gates=None if gates is None else {name: gate.model_dump(mode="json") for name, gate in gates.gates.items()},
-        results={place: _content(result) for place, result in places.items()},
+        gates=hash_json({n: gate.model_dump(mode="json") for n, gate in gates.gates.items()}) if gates else None,
+        results={
+            place: hash_json([r.model_dump(mode="json", exclude={"provenance"}), r.provenance.hashes])
+            for place, r in places.items()
+        },
         tests=list(tests),
         correction=correction,
         family=family,
@@ -76,7 +71,7 @@ def save_comparison(
             raise DataError(
                 f"{folder} holds another comparison: {difference}; choose another --output-dir, or --overwrite"
             )
-        _remove(folder, there.results)
+        _remove(folder, there)
     if gates is not None and not (folder / MARKER).exists():
         register(gates, folder)
     write_json(folder / MARKER, here.model_dump(mode="json"))
@@ -95,49 +90,26 @@ def saved_comparison(folder: Path) -> Saved | None:
     return read_json(marker, Saved, "choose another --output-dir") if marker.exists() else None
 
 
-def _content(result: EvalResult) -> dict[str, Any]:
-    """Return what makes two results the same, under names that a refusal can show."""
-    hashes = result.provenance.hashes
-    return {
-        "run": hashes.get("run") or hashes.get("checkpoint"),
-        "qrels": hashes.get("qrels"),
-        "main metric": result.main_metric,
-        "metrics": sorted(result.aggregate),
-        "relevance level": result.relevance_level,
-        "paired seeds": result.config.get("paired_seeds"),
-        **result.identity.model_dump(),
-        "caveats": result.caveats,
-        "scores": hash_json([result.per_query, result.per_query_metrics]),
-    }
-
-
 def _difference(there: Saved, here: Saved) -> str:
     """Name the first difference of two comparisons; empty where they are the same."""
-    held, wanted = there.results, here.results
-    for what, places in (("lacks", wanted.keys() - held.keys()), ("also holds", held.keys() - wanted.keys())):
-        if places:
-            return f"it {what} {min(places)}"
-    for place, content in wanted.items():
-        for name, value in content.items():
-            if held[place].get(name) != value:
-                return f"{name} of {place} is {held[place].get(name)!r} there, {value!r} here"
+    for place in sorted({*there.results, *here.results}):
+        held, wanted = there.results.get(place), here.results.get(place)
+        if held != wanted:
+            return f"it {'lacks' if held is None else 'also holds' if wanted is None else 'has another'} {place}"
     return "" if there.gates == here.gates else f"{REGISTERED} holds other gates"
 
 
-def _remove(folder: Path, places: Mapping[str, Any]) -> None:
-    """Remove a comparison: its report, its results, its gates, and the marker last, which says whose they are.
-
-    Other files in ``analysis/`` stay.
-    """
+def _remove(folder: Path, saved: Saved) -> None:
+    """Remove a comparison: its report, its results, its gates, and the marker last, which says whose they are."""
     for name in ("report.html", "report.md"):
         (folder / SUBFOLDER / name).unlink(missing_ok=True)
     for name in ("tables", "figures"):
         shutil.rmtree(folder / SUBFOLDER / name, ignore_errors=True)
     for path in result_files(folder):
-        if path.relative_to(folder).as_posix() in places:
+        if path.relative_to(folder).as_posix() in saved.results:
             path.unlink()
             drilldown_path(path).unlink(missing_ok=True)
-            for parent in path.parents[:4]:
+            for parent in path.parents[:4]:  # as far as they are empty now
                 if not any(parent.iterdir()):
                     parent.rmdir()
     (folder / REGISTERED).unlink(missing_ok=True)

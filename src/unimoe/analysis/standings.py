@@ -10,7 +10,7 @@ system: it misses the rank in at most 5 % of tables, and holds for each system b
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from unimoe.analysis.comparisons import ALPHA, Comparison
 from unimoe.analysis.statistics.estimates import holm
@@ -19,8 +19,7 @@ from unimoe.core.grouping import gathered
 FEWEST = 3  # systems: of two, their test says it all
 
 
-@dataclass(frozen=True)
-class Standing:
+class Standing(NamedTuple):
     """A system among others on one dataset, or on the average of several."""
 
     system: str
@@ -31,12 +30,9 @@ class Standing:
 
 
 def standings(comparisons: Iterable[Comparison]) -> dict[tuple[tuple[str, ...], str], tuple[Standing, ...]]:
-    """Return the systems of each place and metric, best first, where every two of three or more were compared.
-
-    A place is the ``task/dataset`` keys of one dataset, or those of an average.
-    """
+    """Return the systems of each place and metric, best first, where every two of three or more were compared."""
     found = {}
-    for place, here in gathered(((c.parts or (c.key,), c.metric), c) for c in comparisons).items():
+    for place, here in gathered(((c.place, c.metric), c) for c in comparisons).items():
         means = {system: mean for c in here for system, mean in zip((c.system, c.baseline), c.means, strict=True)}
         tests = {(c.system, c.baseline): (c.delta, c.p) for c in here}
         if len(means) >= FEWEST and len({*map(frozenset, tests)}) == len(means) * (len(means) - 1) // 2:
@@ -47,12 +43,9 @@ def standings(comparisons: Iterable[Comparison]) -> dict[tuple[tuple[str, ...], 
 def standings_of(
     means: Mapping[str, float], tests: Mapping[tuple[str, str], tuple[float, float | None]]
 ) -> tuple[Standing, ...]:
-    """Return systems, best first.
+    """Return systems, best first, by their means and the tests of every two of them.
 
-    Args:
-        means: of the systems.
-        tests: of every two systems: the first minus the second, and the two-sided p; None, where there is no test,
-            tells nothing.
+    A test is the first system minus the second, and its two-sided p; None, where there is no test, tells nothing.
     """
     others, found = len(means) - 1, []
     for system in sorted(means, key=lambda name: -means[name]):

@@ -8,9 +8,8 @@ from statistics import fmean, stdev
 from typing import TYPE_CHECKING, Any, Literal
 
 from unimoe.analysis.analysis import Analysis
-from unimoe.analysis.comparisons import ITERATIONS, Comparison, Question, all_pairs, unknown_arm
-from unimoe.analysis.corrections import Correction, Family, check_choice
-from unimoe.analysis.gates.definitions import Registration
+from unimoe.analysis.comparisons import Comparison, Question, unknown_arm
+from unimoe.analysis.corrections import check_choice
 from unimoe.analysis.standings import standings
 from unimoe.analysis.tables import Table
 from unimoe.analysis.tables.comparisons import correction_text, significance_marks
@@ -118,7 +117,7 @@ class SystemComparison:
     def score_rows(self) -> list[dict[str, Any]]:
         """The rows of ``frame`` as plain data."""
         tests = self.analysis.tests
-        found = {(c.key, c.metric, c.system, c.baseline): comparison_row(c) for c in tests}
+        against_baseline = {(c.key, c.metric, c.system): _row(c) for c in tests if c.baseline == self.baseline}
         tested = {(c.key, c.metric) for c in tests}
         marks, rows = significance_marks(self.results, tests), []
         for key in self.results.dataset_keys:
@@ -126,7 +125,7 @@ class SystemComparison:
                 runs = self.results.measured(key, system)
                 for metric in (runs[0].main_metric, *runs[0].per_query_metrics) if runs else ():
                     means = [run.aggregate[metric] for run in runs]
-                    test = found.get((key, metric, system, self.baseline), {}) if self.baseline else {}
+                    test = against_baseline.get((key, metric, system), {})
                     rows.append({
                         "task": runs[0].task, "dataset": runs[0].dataset, "system": system, "metric": metric,
                         "queries": len(runs[0].per_query), "relevance_level": runs[0].relevance_level,
@@ -140,7 +139,7 @@ class SystemComparison:
     @property
     def rank_rows(self) -> list[dict[str, Any]]:
         """The rows of ``ranks`` as plain data."""
-        names = {c.parts or (c.key,): c.key.partition("/") for c in self.analysis.tests}
+        names = {c.place: c.key.partition("/") for c in self.analysis.tests}
         return [
             {
                 "task": names[place][0], "dataset": names[place][2], "metric": metric, "system": one.system,
@@ -154,10 +153,15 @@ class SystemComparison:
     @property
     def test_rows(self) -> list[dict[str, Any]]:
         """The rows of ``tests`` as plain data."""
-        return [comparison_row(comparison) for comparison in self.analysis.tests]
+        return list(map(_row, self.analysis.tests))
+
+    @property
+    def main_rows(self) -> list[dict[str, Any]]:
+        """Those of them that are on main metrics."""
+        return list(map(_row, self.comparisons))
 
 
-def comparison_row(c: Comparison) -> dict[str, Any]:
+def _row(c: Comparison) -> dict[str, Any]:
     """Return a comparison as plain data; what cannot be had is None, the interval too where there is no test."""
     task, _, dataset = c.key.partition("/")
     (low, high), (check_low, check_high) = c.interval or (None, None), c.check_interval or (None, None)
@@ -186,18 +190,13 @@ def compare_systems(
     baseline: str | None,
     pairs: Pairs,
     *,
-    correction: Correction | None = None,
-    family: Family | None = None,
-    iterations: int = ITERATIONS,
-    seed: int = 0,
     warnings: Sequence[str] = (),
-    gates: Registration | None = None,
+    **options: Any,
 ) -> SystemComparison:
-    """Compare systems, in the order wanted with the baseline first, whose results are there already.
+    """Compare systems whose results are there already, in the order wanted with the baseline first.
 
-    ``gates`` replace those that are registered in the results' folder.
-
-    Pairs with a baseline that is not named are a UsageError; no dataset with results of two systems is a DataError.
+    ``options`` are those of ``Analysis``. Pairs with a baseline that is not named are a UsageError; no dataset with
+    results of two systems is a DataError.
     """
     check_choice("pairs", pairs, Pairs)
     if pairs == "baseline" and baseline is None:
@@ -205,13 +204,11 @@ def compare_systems(
     questions: list[Question] = []
     for key in results.dataset_keys:
         here = [system for system in systems if results.measured(key, system)]
-        if pairs == "all":
-            questions += all_pairs(key, here)
+        if pairs == "all":  # each pair once, the later system against the earlier
+            questions += [Question(key, later, earlier) for i, later in enumerate(here) for earlier in here[:i]]
         elif baseline in here:
             questions += [Question(key, system, baseline) for system in here if system != baseline]
     if not questions:
         raise DataError(f"{results.output_dir}: no dataset has results of two of {', '.join(systems)} to compare")
-    analysis = Analysis(
-        results, gates, questions=questions, iterations=iterations, seed=seed, correction=correction, family=family
-    )
+    analysis = Analysis(results, questions=questions, **options)
     return SystemComparison(analysis, tuple(systems), baseline, pairs, tuple(warnings))

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from pydantic import ValidationError
 from pydantic_core import to_jsonable_python
@@ -19,8 +19,8 @@ from unimoe.analysis.gates.judging import Refusal, exit_code
 from unimoe.analysis.gates.output import filled, gate_lines, gates_as_json
 from unimoe.analysis.gates.registration import gate_of, registered_in
 from unimoe.analysis.report.systems import systems_headlines
-from unimoe.analysis.saved_comparison import MARKER, Saved, save_comparison, saved_comparison
-from unimoe.analysis.systems import Layout, Pairs, SystemComparison, compare_systems, comparison_row, in_order
+from unimoe.analysis.saved_comparison import MARKER, save_comparison, saved_comparison
+from unimoe.analysis.systems import SystemComparison, compare_systems, in_order
 from unimoe.analysis.tables import Table
 from unimoe.analysis.tables.comparisons import comparisons_table, standings_table
 from unimoe.analysis.tables.scores import generate_comparison_table
@@ -48,8 +48,7 @@ from unimoe.results.runs.scoring import ScoredRun, Scoring
 _METRIC = "ndcg@10"
 
 
-@dataclass(frozen=True)
-class _Found:
+class _Found(NamedTuple):
     """What a form compared, and what is kept with it."""
 
     table: SystemComparison
@@ -87,7 +86,20 @@ def run(options: Options) -> int:
         found = _compare_runs(options, *as_run_files(patterns, options.dataset or [], for_models))
     else:
         found = _compare_runs(options, patterns, options.dataset or [])
-    _write(options, found, verdict=verdict)
+    # Kept before the first line is printed: a pager that quits closes the pipe, which ends the command there.
+    report = None if options.output_dir is None else _keep(found, overwrite=options.overwrite)
+    if options.as_json:
+        plain = to_jsonable_python(_as_json(found, verdict=verdict), inf_nan_mode="null")
+        stdout.out(json.dumps(plain, ensure_ascii=False))
+    else:
+        for part in _verdict(found.table) if verdict else _systems(options, found.table):
+            if isinstance(part, Table):
+                stdout.print(part.to_rich(), crop=False)
+                stdout.print()
+            else:
+                stdout.out(part)
+    if report is not None:
+        (stderr if options.as_json else stdout).print(f"\nReport: {report}", soft_wrap=True)
     if options.gates is None:
         return 0
     decisive = found.table.analysis.decisive
@@ -97,41 +109,11 @@ def run(options: Options) -> int:
     return exit_code(decisive)
 
 
-def _write(options: Options, found: _Found, *, verdict: bool) -> None:
-    """Keep the comparison with its report in the output folder, where there is one, and print it.
-
-    The report comes before the first line: a pager that quits closes the pipe, which ends the command there.
-    """
-    from unimoe.analysis.report import write_report
-
-    table, report = found.table, None
-    if options.output_dir is not None:
-        save_comparison(
-            table.results,
-            found.gates,
-            [(question.key, question.system, question.baseline) for question in table.analysis.questions],
-            overwrite=options.overwrite,
-            source=found.source,
-            correction=table.analysis.correction,
-            family=table.analysis.family,
-        )
-        report = write_report(table.analysis)
-    if options.as_json:
-        plain = _as_json(table.results, found.scored) | (_verdict_as_json if verdict else _table_as_json)(table)
-        stdout.out(json.dumps(to_jsonable_python(plain, inf_nan_mode="null"), ensure_ascii=False))
-    elif verdict:
-        _print_verdict(table)
-    else:
-        _print_systems(table, options.layout or "systems")
-    if report is not None:
-        (stderr if options.as_json else stdout).print(f"\nReport: {report}", soft_wrap=True)
-
-
 def _judge_runs(options: Options) -> _Found:
     """Judge a joint model against its specialist, by the runs of both."""
     names = options.specialist_name or "specialist", options.joint_name or "joint"
-    arms, metrics, looks = two_arms(names, options.specialist or [], options.joint or []), options.metric, options.looks
     specialist, joint = names
+    arms, metrics = two_arms(names, options.specialist or [], options.joint or []), options.metric
     if metrics and len(metrics) > 1:
         raise UsageError(
             f"--metric {' '.join(metrics)}: a verdict is on one metric; give one, or compare --systems, which shows all"
@@ -145,7 +127,7 @@ def _judge_runs(options: Options) -> _Found:
     scored = _read(options, arms, options.dataset or [], f"{joint} against {specialist}", main, others)
     if registration is None:
         datasets = list(dict.fromkeys(run.source.judged.dataset for run in scored.runs))
-        metric = scored.results.results[0].main_metric
+        metric, looks = scored.results.results[0].main_metric, options.looks
         try:
             gate = gate_of(Pair(TASK, specialist, joint), datasets=datasets, metric=metric, looks=looks or None)
         except ValidationError as error:
@@ -170,7 +152,7 @@ def _compare_runs(options: Options, patterns: Sequence[Pattern], datasets: Seque
 def _compare_folder(options: Options, folder: Path) -> _Found:
     """Compare arms of a folder of results, corrected as the comparison that it holds unless the options say how."""
     saved = saved_comparison(folder)
-    allow, baseline = options.allow or [], options.baseline
+    allow, baseline, target = options.allow or [], options.baseline, options.output_dir
     held = load_all_results(folder, allow)
     known = systems_of(held.results)
     wanted = list(dict.fromkeys([*([baseline] if baseline else []), *(options.systems or known)]))
@@ -180,10 +162,11 @@ def _compare_folder(options: Options, folder: Path) -> _Found:
     ordered, keys = in_order(wanted, baseline), select_keys(held.dataset_keys, options.dataset or [])
     metrics = canonical_metrics(options.metric or [])
     chosen = [with_metrics(r, metrics) for r in held.results if r.config_name in wanted and r.key in keys]
-    results = Results(options.output_dir or folder, chosen, allow=allow)
+    results = Results(target or folder, chosen, allow=allow)
     _warn(results.notes(results.dataset_keys))
-    table = _compare(options, results, ordered, baseline, saved=saved)
-    if options.output_dir is not None and options.output_dir.resolve() == folder.resolve():
+    how = {"correction": saved.correction, "family": saved.family} if saved else {}
+    table = _compare(options, results, ordered, baseline, **how)
+    if target is not None and target.resolve() == folder.resolve():
         raise UsageError(f"--output-dir {folder} is what --results reads; choose another folder")
     return _Found(table, None, registered_in(folder), folder)
 
@@ -217,85 +200,56 @@ def _warn(warnings: Iterable[str]) -> None:
 
 
 def _compare(
-    options: Options,
-    results: Results,
-    systems: Sequence[str],
-    baseline: str | None,
-    *,
-    pairs: Pairs | None = None,
-    gates: Registration | None = None,
-    saved: Saved | None = None,
+    options: Options, results: Results, systems: Sequence[str], baseline: str | None, **form: Any
 ) -> SystemComparison:
-    return compare_systems(
-        results,
-        systems,
-        baseline,
-        pairs or options.pairs or "all",
-        iterations=options.iterations,
-        seed=options.seed,
-        correction=options.correction or (saved.correction if saved else None),
-        family=options.family or (saved.family if saved else None),
-        gates=gates,
+    """Compare systems as the options say, which override what the form of the command says."""
+    names = ("pairs", "correction", "family", "iterations", "seed")
+    chosen = {name: value for name in names if (value := getattr(options, name)) is not None}
+    return compare_systems(results, systems, baseline, **{"pairs": "all"} | form | chosen)
+
+
+def _keep(found: _Found, *, overwrite: bool) -> Path:
+    """Keep the comparison in the output folder of its results, and return its report."""
+    from unimoe.analysis.report import write_report
+
+    analysis = found.table.analysis
+    save_comparison(
+        analysis.results,
+        found.gates,
+        [(question.key, question.system, question.baseline) for question in analysis.questions],
+        overwrite=overwrite,
+        source=found.source,
+        correction=analysis.correction,
+        family=analysis.family,
     )
+    return write_report(analysis)
 
 
-def _print_verdict(table: SystemComparison) -> None:
-    """Print the judgment of two arms with their scores and the queries that differ most."""
+def _verdict(table: SystemComparison) -> Iterable[str | Table]:
+    """Yield the judgment of two arms, their scores and the queries that differ most."""
     analysis = table.analysis
-    stdout.out(gate_lines(analysis.registration, analysis.outcomes))
-    stdout.out(f"\n{_levels(table.results)}\n")
-    _print_table(generate_comparison_table(table.results, analysis.tests))
+    yield gate_lines(analysis.registration, analysis.outcomes)
+    yield f"\n{_levels(table.results)}\n"
+    yield generate_comparison_table(table.results, analysis.tests)
     for item in analysis.judgments:
         for row in item.rows:
             if cases := analysis.cases[item.name, row.datasets[0]]:
-                _print_table(drilldown_table(cases, item.gate, row.datasets[0]))
+                yield drilldown_table(cases, item.gate, row.datasets[0])
 
 
-def _verdict_as_json(table: SystemComparison) -> dict[str, Any]:
-    analysis = table.analysis
-    return {
-        "gates": gates_as_json(analysis.registration, analysis.outcomes, analysis.decisive),
-        "comparisons": [comparison_row(comparison) for comparison in analysis.comparisons],
-        "drilldown": [
-            {"gate": gate, "dataset": dataset, **asdict(case)}
-            for (gate, dataset), cases in analysis.cases.items()
-            for case in cases[:LIMIT]
-        ],
-    }
-
-
-def _print_systems(table: SystemComparison, layout: Layout) -> None:
-    """Print the table of systems, and every test between them."""
-    for sentence in systems_headlines(table.results, table.comparisons):
-        stdout.out(filled(sentence))
-    stdout.out(filled(f"{table.summary}. {_levels(table.results)}"))
-    stdout.print()
+def _systems(options: Options, table: SystemComparison) -> Iterable[str | Table]:
+    """Yield what was found, the table of systems, and every test between them."""
+    yield from map(filled, systems_headlines(table.results, table.comparisons))
+    yield f"{filled(f'{table.summary}. {_levels(table.results)}')}\n"
+    layout, overview = options.layout or "systems", table.overview()
     metrics = {metric for result in table.results.results for metric in result.aggregate}
-    overview = table.overview()
     if overview.groups and layout == "systems":
-        _print_table(overview)
+        yield overview
     if layout == "datasets" or not overview.groups or len(metrics) > 1:
-        _print_table(table.table(layout))
+        yield table.table(layout)
     if (ranks := standings_table(table.results, table.comparisons)).groups:
-        _print_table(ranks)
-    _print_table(comparisons_table(table.results, table.comparisons))
-
-
-def _table_as_json(table: SystemComparison) -> dict[str, Any]:
-    return {
-        "baseline": table.baseline,
-        "pairs": table.pairs,
-        "correction": table.analysis.correction,
-        "family": table.analysis.family,
-        "scores": table.score_rows,
-        "comparisons": table.test_rows,
-        "ranks": table.rank_rows,
-    }
-
-
-def _print_table(table: Table) -> None:
-    stdout.print(table.to_rich(), crop=False)
-    stdout.print()
+        yield ranks
+    yield comparisons_table(table.results, table.comparisons)
 
 
 def _levels(results: Results) -> str:
@@ -304,10 +258,11 @@ def _levels(results: Results) -> str:
     return "; ".join(f"Relevance level {level} on {', '.join(names)}" for level, names in levels.items()) + "."
 
 
-def _as_json(results: Results, scored: ScoredSystems | None) -> dict[str, Any]:
-    """Return datasets, runs, and what to know before believing the numbers, which every form has."""
-    of_system = gathered((run.source.system, run) for run in scored.runs) if scored else {}
-    return {
+def _as_json(found: _Found, *, verdict: bool) -> dict[str, Any]:
+    """Return what was compared, and what to know before believing the numbers; then what was found."""
+    table, analysis, results = found.table, found.table.analysis, found.table.results
+    of_system = gathered((run.source.system, run) for run in found.scored.runs) if found.scored else {}
+    plain = {
         "datasets": {
             first.key: {
                 "task": first.task,
@@ -332,5 +287,24 @@ def _as_json(results: Results, scored: ScoredSystems | None) -> dict[str, Any]:
             for run in runs
         ],
         "caveats": list(results.caveats),
-        "warnings": scored.warnings if scored else [],
+        "warnings": found.scored.warnings if found.scored else [],
+    }
+    if verdict:
+        return plain | {
+            "gates": gates_as_json(analysis.registration, analysis.outcomes, analysis.decisive),
+            "comparisons": table.main_rows,
+            "drilldown": [
+                {"gate": gate, "dataset": dataset, **asdict(case)}
+                for (gate, dataset), cases in analysis.cases.items()
+                for case in cases[:LIMIT]
+            ],
+        }
+    return plain | {
+        "baseline": table.baseline,
+        "pairs": table.pairs,
+        "correction": analysis.correction,
+        "family": analysis.family,
+        "scores": table.score_rows,
+        "comparisons": table.test_rows,
+        "ranks": table.rank_rows,
     }

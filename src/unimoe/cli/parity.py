@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -59,9 +59,6 @@ def parity(
     from unimoe.analysis.parity import parity as compare_scores
     from unimoe.results.folder import result_paths
 
-    for option, value in (("--tolerance", tolerance), ("--ranking-tolerance", ranking_tolerance)):
-        if not math.isfinite(value):
-            raise UsageError(f"{option} {value}: no finite number")
     sides = [(name, result_paths(Path(name))) for name in (first, second)]
     place = output_dir or Path("outputs", "parity")
     options = ModelOptions(place, eval_tier, datasets, config, override, max_queries, device, threads)
@@ -102,8 +99,7 @@ def parity_lines(found: Parity) -> list[str]:
     ends = found.measure.interval
     test = f"[{ends[0]:+.4f}, {ends[1]:+.4f}]" if ends and not found.unfit else f"(no test: {found.unfit})"
     one, other = found.means
-    lines.append(f"  {found.metric:<14} {one:.4f} and {other:.4f}: {found.measure.value:+.4f} {test}")
-    return lines
+    return [*lines, f"  {found.metric:<14} {one:.4f} and {other:.4f}: {found.measure.value:+.4f} {test}"]
 
 
 def parity_json(found: Sequence[Parity], tolerance: float, ranking_tolerance: float) -> dict[str, Any]:
@@ -112,28 +108,12 @@ def parity_json(found: Sequence[Parity], tolerance: float, ranking_tolerance: fl
 
     datasets = []
     for one in found:
-        lowest, lowest_query = one.kendall_lowest or (None, None)
-        datasets.append(
-            {
-                "key": one.key,
-                "systems": one.systems,
-                "queries": one.queries,
-                "pairs": one.pairs,
-                "largest_difference": one.largest,
-                "largest_at": dict(zip(("query", "document"), one.largest_at, strict=True)),
-                "range": one.span,
-                "relative_difference": one.relative,
-                "mean_difference": one.mean,
-                "kendall_mean": one.kendall_mean,
-                "kendall_lowest": lowest,
-                "kendall_lowest_query": lowest_query,
-                "top_changed": one.top_changed,
-                "metric": one.metric,
-                "means": one.means,
-                "measure_difference": one.measure.as_json(),
-                "unfit": one.unfit or None,
-            }
-        )
+        plain = asdict(one) | {"relative_difference": one.relative, "measure_difference": one.measure.as_json()}
+        plain["largest_at"] = dict(zip(("query", "document"), one.largest_at, strict=True))
+        plain["kendall_lowest"], plain["kendall_lowest_query"] = one.kendall_lowest or (None, None)
+        names = {"largest": "largest_difference", "span": "range", "mean": "mean_difference"}
+        del plain["measure"]
+        datasets.append({names.get(name, name): value for name, value in plain.items()} | {"unfit": one.unfit or None})
     whole = {
         "tolerance": tolerance,
         "ranking_tolerance": ranking_tolerance,
@@ -141,8 +121,7 @@ def parity_json(found: Sequence[Parity], tolerance: float, ranking_tolerance: fl
         "within": all(one.within(tolerance, ranking_tolerance) for one in found),
         "datasets": datasets,
     }
-    plain: dict[str, Any] = to_jsonable_python(whole, inf_nan_mode="null")
-    return plain
+    return dict(to_jsonable_python(whole, inf_nan_mode="null"))
 
 
 def verdict_line(found: Sequence[Parity], tolerance: float, ranking_tolerance: float) -> str:

@@ -42,6 +42,7 @@ def _hash(name: str) -> Callable[[EvalResult], str | None]:
 _EXPERIMENT = _Rule("experiment", attrgetter("identity.experiment"))
 _BASE_MODEL = _Rule("base model", attrgetter("identity.base_model"), none_agrees=True)  # BM25 has none
 _PROMPT = _Rule("prompt", attrgetter("identity.prompt"), none_agrees=True)
+_CHECKPOINT = _Rule("checkpoint", attrgetter("identity.checkpoint"))
 _METRIC = _Rule("main metric", attrgetter("main_metric"), "metrics")
 _ONE_DATASET = (
     _Rule("task type", attrgetter("task_type"), none_agrees=True),
@@ -58,7 +59,6 @@ _WHERE_RERANKED = (  # elsewhere the first stage is the system under test
     _Rule("first_stage", attrgetter("identity.first_stage"), "candidates"),
     _Rule("depth", attrgetter("identity.depth"), "depth"),
 )
-_CHECKPOINT = _Rule("checkpoint", attrgetter("identity.checkpoint"))
 
 
 def comparable(where: str, results: Sequence[EvalResult], allow: Collection[str] = ()) -> list[EvalResult]:
@@ -81,6 +81,13 @@ def comparable(where: str, results: Sequence[EvalResult], allow: Collection[str]
     return [result for key, group in by_key.items() for result in _on_one_dataset(key, group, allow)]
 
 
+def refuse_other_data(key: str, results: Sequence[EvalResult]) -> None:
+    """Refuse rerankings of several models of other queries, candidates or judgments by a DataError that says which."""
+    for rule in (*_ONE_DATASET, *_WHERE_RERANKED):
+        if rule != _METRIC and (difference := _difference(rule, results)):
+            raise DataError(f"{key}: {difference}; evaluate all of them on the same data, with the same settings")
+
+
 def name_of(result: EvalResult) -> str:
     """Return arm and seed, as messages call them."""
     return result.config_name if result.seed is None else f"{result.config_name} seed {result.seed}"
@@ -90,21 +97,13 @@ def _on_one_dataset(key: str, results: list[EvalResult], allow: Collection[str])
     rules = (*_ONE_DATASET, *(_WHERE_RERANKED if results[0].task == "reranking" else ()))
     caveats = [_agrees(rule, key, results, allow) for rule in rules]
     _agrees(_PROMPT, key, [r for r in results if not r.beside_arms], allow)
-    trained = [r for r in results if r.identity.checkpoint != "none"]
-    caveats += [_agrees(_CHECKPOINT, key, trained, allow), _repeated(key, results, allow)]
-    results = _on_one_metric(key, results)
-    results, caveat = _on_shared_queries(key, results, allow)
+    _agrees(_CHECKPOINT, key, [r for r in results if r.identity.checkpoint != "none"], allow)
+    caveats.append(_repeated(key, results, allow))
+    results, caveat = _on_shared_queries(key, _on_one_metric(key, results), allow)
     found = [caveat for caveat in (*caveats, caveat) if caveat]
     if not found:
         return results
     return [r.model_copy(update={"caveats": list(dict.fromkeys([*r.caveats, *found]))}) for r in results]
-
-
-def refuse_other_data(key: str, results: Sequence[EvalResult]) -> None:
-    """Refuse rerankings of several models of other queries, candidates or judgments by a DataError that says which."""
-    for rule in (*_ONE_DATASET, *_WHERE_RERANKED):
-        if rule != _METRIC and (difference := _difference(rule, results)):
-            raise DataError(f"{key}: {difference}; evaluate all of them on the same data, with the same settings")
 
 
 def with_metrics(result: EvalResult, metrics: Sequence[str]) -> EvalResult:

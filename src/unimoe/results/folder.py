@@ -304,11 +304,11 @@ def _read(output_dir: Path, paths: Sequence[Path]) -> Iterator[EvalResult]:
     for path in paths:
         result = read_result(path)
         expected = result_path(output_dir, result.config_name, result.seed, result.task, result.dataset)
-        what = f"{name_of(result)} on {result.key}"
-        if path != expected and expected in paths:
-            raise DataError(f"{path} and {expected} both claim to be {what}; remove one of them")
         if path != expected:
-            raise DataError(f"{path} says it is {what}, which belongs at {expected}; move it there")
+            remedy = "remove one of the two" if expected in paths else "move it there"
+            raise DataError(
+                f"{path} says it is {name_of(result)} on {result.key}, which belongs at {expected}; {remedy}"
+            )
         yield result
 
 

@@ -13,7 +13,7 @@ from support.results import make_result, simulate
 
 from unimoe.analysis.analysis import Analysis
 from unimoe.analysis.compare import compute_interference_metrics
-from unimoe.analysis.comparisons import Comparison, Question, all_pairs, compare_arms, difference, questions_of
+from unimoe.analysis.comparisons import Comparison, Question, compare_arms, difference, questions_of
 from unimoe.analysis.corrections import Correction, Family
 from unimoe.analysis.gates.definitions import DifferenceGate
 from unimoe.analysis.gates.findings import find
@@ -26,32 +26,20 @@ from unimoe.results import EvalResult
 from unimoe.results.folder import Results
 
 
-def results(*items: EvalResult) -> Results:
-    return Results(Path("outputs"), items)
+def results(*items: EvalResult, folder: Path = Path("outputs")) -> Results:
+    return Results(folder, items)
 
 
-def arms(*names: str, seeds: int = 2, queries: int = 30, paired: bool = False) -> list[EvalResult]:
-    rng = np.random.default_rng(0)
-    baselines = [n for n in names if n in ("zero_shot", "bm25")]
-    items = [make_result(arm, None, rng.uniform(size=queries)) for arm in baselines]
-    for arm in names:
-        runs = range(seeds) if arm not in baselines else ()
-        items += [make_result(arm, seed, rng.uniform(size=queries), paired_seeds=paired) for seed in runs]
-    return items
-
-
-def two(system: list[float], baseline: list[float], seed: int | None = None) -> Comparison:
-    items = results(make_result("zero_shot", None, baseline), make_result("joint_r8", seed, system))
+def two(system: list[float], baseline: list[float]) -> Comparison:
+    items = results(make_result("zero_shot", None, baseline), make_result("joint_r8", None, system))
     (only,) = compare_arms(items, iterations=200)
     return only
 
 
-class TestQuestions:
-    def test_many_systems_are_compared_with_the_baseline_alone(self) -> None:
-        names = [f"system{i}" for i in range(12)]
-        asked = questions_of(results(*arms("bm25", *names, seeds=1)))
-        assert {q.baseline for q in asked} == {"bm25"}
-        assert len(asked) == 12
+def test_many_systems_are_compared_with_the_baseline_alone() -> None:
+    names = ["bm25", *(f"system{i}" for i in range(12))]
+    asked = questions_of(results(*(make_result(name, None, [0.5] * 9) for name in names)))
+    assert [(q.system, q.baseline) for q in asked] == [(name, "bm25") for name in sorted(names[1:])]
 
 
 class TestRows:
@@ -60,7 +48,6 @@ class TestRows:
         assert (found.queries, found.wins, found.ties, found.losses) == (8, 6, 1, 1)
         assert found.means == pytest.approx((0.3625, 0.275))
         assert found.delta == pytest.approx(0.0875)
-        assert found.relative == pytest.approx(0.0875 / 0.275)
         assert found.superiority == pytest.approx(6.5 / 8)
         gaps = np.array([0.1, 0.0, -0.2, 0.4, 0.1, 0.1, 0.1, 0.1])
         assert found.effect == pytest.approx(gaps.mean() / gaps.std(ddof=1))
@@ -74,23 +61,24 @@ class TestRows:
         items += [make_result("rank_only_r8", seed, baseline[seed], paired_seeds=True) for seed in range(4)]
         found = results(*items)
         (row,), (judgment,) = compare_arms(found, iterations=50), compute_interference_metrics(found)
-        assert row.seeds == judgment.found.seeds == ((0, 1, 2), (0, 1, 2))
+        assert (row.runs, row.left_out) == ((3, 3), ("rank_only_r8 seed 3",))
         assert row.p == pytest.approx(judgment.found.estimate.p)
         assert row.delta == pytest.approx(judgment.found.means[1] - judgment.found.means[0])
-        assert row.left_out == ("rank_only_r8 seed 3",)
         said = "joint_r8 − rank_only_r8 on reranking/apidocs, since seeds pair and the other system lacks the seed"
         assert any(said in note for note in comparisons_table(found, [row]).notes)
 
-    def test_too_little_to_test_says_why(self) -> None:
-        few = two([0.3, 0.2, 0.1, 0.5, 0.5, 0.5], [0.1, 0.1, 0.1, 0.5, 0.5, 0.5])
-        assert (few.p, few.p_corrected, few.significant) == (None, None, False)
-        assert few.unfit == "the systems differ on 2 of 6 queries"
-        constant = two([0.4] * 10, [0.3] * 10)
-        assert constant.p is None
-        assert "nothing varies" in constant.unfit
-        one = two([0.3], [0.1])
-        assert (one.effect, one.p) == (None, None)
-        assert one.unfit == "the systems differ on 1 of 1 queries"
+    @pytest.mark.parametrize(
+        ("system", "baseline", "unfit"),
+        [
+            ([0.3, 0.2, 0.1, 0.5, 0.5, 0.5], [0.1, 0.1, 0.1, 0.5, 0.5, 0.5], "the systems differ on 2 of 6 queries"),
+            ([0.3], [0.1], "the systems differ on 1 of 1 queries"),
+            ([0.4] * 10, [0.3] * 10, "nothing varies"),
+        ],
+    )
+    def test_too_little_to_test_says_why(self, system: list[float], baseline: list[float], unfit: str) -> None:
+        found = two(system, baseline)
+        assert (found.p, found.p_corrected, found.significant) == (None, None, False)
+        assert unfit in found.unfit
 
     def test_checks_are_of_the_runs_as_they_are(self) -> None:
         """A sign-flip test over seed averages marks equal arms; the model's p knows that other seeds may differ."""
@@ -98,35 +86,37 @@ class TestRows:
         items = [make_result("rank_only_r8", s, row) for s, row in enumerate(baseline)]
         items += [make_result("joint_r8", s, row) for s, row in enumerate(system)]
         (row,) = compare_arms(results(*items), iterations=500)
-        assert row.check_p
-        assert row.check_interval
-        assert row.check_p < 0.01
-        assert row.p is not None
-        assert row.p > 0.05
-        width = row.check_interval[1] - row.check_interval[0]
         ends = row.difference.interval
+        assert row.check_interval is not None
+        assert row.p is not None
         assert ends is not None
-        assert width < (ends[1] - ends[0]) / 4
+        assert (row.check_p or 1.0) < 0.01 < 0.05 < row.p
+        assert row.check_interval[1] - row.check_interval[0] < (ends[1] - ends[0]) / 4
 
-    def test_refuses_no_iterations(self) -> None:
+    def test_what_cannot_be_computed_is_refused(self) -> None:
+        found = results(make_result("a", None, [0.5] * 9), make_result("b", None, [0.5] * 9))
         with pytest.raises(UsageError, match="iterations 0"):
-            compare_arms(results(*arms("a", "b")), iterations=0)
+            compare_arms(found, iterations=0)
+        with pytest.raises(DataError, match="no per-query 'recall@5'"):
+            compare_arms(found, [Question("reranking/apidocs", "a", "b", "recall@5")])
+
+
+def three_on_two(folder: Path = Path("outputs")) -> tuple[Results, list[Question]]:
+    """Two systems and a baseline on two datasets: six rows of each metric, three of each average."""
+    rng = np.random.default_rng(8)
+    items = []
+    for dataset in ("x", "y"):
+        base = rng.uniform(0.2, 0.6, 30)
+        for arm, gain in (("a", 0.0), ("b", 0.03), ("c", 0.05)):
+            items.append(make_result(arm, 0, base + gain + rng.normal(0.0, 0.1, 30), dataset=dataset))
+    pairs = [("b", "a"), ("c", "a"), ("c", "b")]
+    return results(*items, folder=folder), [Question(f"reranking/{key}", *pair) for key in ("x", "y") for pair in pairs]
 
 
 class TestCorrections:
-    """Two systems and a baseline on two datasets: six rows of each metric, three of each average."""
-
     def found(self, correction: Correction = "holm", family: Family = "table") -> tuple[Comparison, ...]:
-        rng = np.random.default_rng(8)
-        items = []
-        for dataset in ("x", "y"):
-            base = rng.uniform(0.2, 0.6, 30)
-            for arm, gain in (("a", 0.0), ("b", 0.03), ("c", 0.05)):
-                items.append(make_result(arm, 0, base + gain + rng.normal(0.0, 0.1, 30), dataset=dataset))
-        asked = [q for key in ("reranking/x", "reranking/y") for q in all_pairs(key, ["a", "b", "c"])]
-        return Analysis(
-            results(*items), questions=asked, iterations=10, correction=correction, family=family
-        ).tests  # fmt: skip
+        held, asked = three_on_two()
+        return Analysis(held, questions=asked, iterations=10, correction=correction, family=family).tests
 
     def test_every_metric_and_every_average_is_a_family_of_its_own(self) -> None:
         found = self.found()
@@ -158,16 +148,18 @@ class TestCorrections:
         assert [(c.baseline, c.tests) for c in by_baseline[6:9]] == [("a", 2), ("a", 2), ("b", 1)]
 
     def test_an_analysis_of_the_folder_corrects_as_the_saved_comparison_does(self, tmp_path: Path) -> None:
-        held = Results(tmp_path, arms("a", "b", "c"))
-        tests = [(q.key, q.system, q.baseline) for q in all_pairs("reranking/apidocs", ["a", "b", "c"])]
+        held, asked = three_on_two(tmp_path)
+        tests = [(q.key, q.system, q.baseline) for q in asked[:2]]
         save_comparison(held, None, tests, overwrite=False, correction="bh", family="dataset")
-        assert {(c.correction, c.family) for c in Analysis(held, iterations=10).tests} == {("bh", "dataset")}
+        analysis = Analysis(held, iterations=10)
+        assert analysis.questions == tuple(asked[:2])
+        assert {(c.correction, c.family) for c in analysis.tests} == {("bh", "dataset")}
 
 
 class TestAverages:
     """Runs are matched across datasets by their names; what is not on all datasets takes no part."""
 
-    def average(self, held: dict[str, dict[str, list[int]]]) -> Comparison | None:
+    def average(self, held: dict[str, dict[str, list[int]]]) -> Comparison:
         """Return ``a - b`` on average, where each system has these seeds on each dataset."""
         rng = np.random.default_rng(1)
         items = [
@@ -176,71 +168,49 @@ class TestAverages:
             for d, seeds in by_dataset.items()
             for seed in seeds
         ]
-        found = Analysis(results(*items), iterations=10).comparisons
-        return next((c for c in found if c.parts), None)
+        return next(c for c in Analysis(results(*items), iterations=10).comparisons if c.parts)
 
     @pytest.mark.parametrize(
-        ("b", "seeds", "runs", "left_out"),
+        ("b", "runs", "left_out"),
         [
-            ({"x": [0, 1, 2], "y": [0, 1, 2]}, (0, 1, 2), 3, ()),
-            ({"x": [0, 1, 2], "y": [1, 2, 3]}, (1, 2), 2, ("b seed 0", "b seed 3")),
-            ({"x": [0, 1], "y": [2, 3, 4]}, (0, 1, 2, 3, 4), 2, ()),
-            ({"x": [0], "y": [1]}, (0, 1), 1, ()),
+            ({"x": [0, 1, 2], "y": [0, 1, 2]}, 3, ()),
+            ({"x": [0, 1, 2], "y": [1, 2, 3]}, 2, ("b seed 0", "b seed 3")),
+            ({"x": [0, 1], "y": [2, 3, 4]}, 2, ()),
+            ({"x": [0], "y": [1]}, 1, ()),
         ],
     )
     def test_runs_are_those_on_every_dataset(
-        self, b: dict[str, list[int]], seeds: tuple[int, ...], runs: int, left_out: tuple[str, ...]
+        self, b: dict[str, list[int]], runs: int, left_out: tuple[str, ...]
     ) -> None:
         found = self.average({"a": {"x": [0, 1], "y": [0, 1]}, "b": b})
-        assert found is not None
-        assert (found.system, found.baseline) == ("a", "b")
-        assert (found.seeds, found.runs, found.left_out) == (((0, 1), seeds), (2, runs), left_out)
+        assert (found.system, found.baseline, found.runs, found.left_out) == ("a", "b", (2, runs), left_out)
         assert found.p is not None
         assert found.holds_for == ("seeds and queries" if runs > 1 else "queries, seeds of one arm")
         assert (found.effect, found.check_interval, found.check_p) == (None, None, None)
 
-    def test_it_is_what_a_gate_over_the_datasets_finds(self) -> None:
-        for paired in (False, True):
-            rng = np.random.default_rng(3)
-            items = [
-                make_result(arm, seed, rng.uniform(0.2, 0.6, 40), dataset=dataset, paired_seeds=paired)
-                for arm in ("a", "b")
-                for dataset in ("cqadupstack-android", "cqadupstack-english", "scifact")
-                for seed in range(3)
-            ]
-            held = results(*items)
-            (c,) = [c for c in Analysis(held, iterations=10).comparisons if c.parts]
-            gate = DifferenceGate(
-                kind="superiority", task="reranking", datasets=[key.partition("/")[2] for key in c.parts],
-                metric="ndcg@10", system=c.system, baseline=c.baseline, margin=0.0,
-            )  # fmt: skip
-            finding = find(gate, collect(held, gate))
-            assert c.key == "reranking/average of 2"
-            assert c.delta == pytest.approx(finding.value)
-            assert c.difference.interval == pytest.approx(finding.estimate.interval)
-
     def test_runs_of_which_some_are_on_several_datasets_have_no_test(self) -> None:
-        b = {"x": [0, 1], "y": [1, 2], "z": [0, 2]}
-        found = self.average({"a": {dataset: [0] for dataset in "xyz"}, "b": b})
-        assert found is not None
+        found = self.average({"a": {d: [0] for d in "xyz"}, "b": {"x": [0, 1], "y": [1, 2], "z": [0, 2]}})
         assert (found.p, found.unfit) == (None, "no run of b is on every dataset, and some are on several")
 
-
-class TestBeforeAfter:
-    def items(self) -> Results:
-        rng = np.random.default_rng(2)
-        rows = {(arm, key): rng.uniform(size=30) for arm in ("bm25", "minilm") for key in ("one", "two")}
-        rows |= {("minilm", "three"): rng.uniform(size=30), ("alone", "four"): rng.uniform(size=30)}
-        return results(
-            *(
-                make_result(arm, None, row, dataset=key, identity={"checkpoint": "none"})
-                for (arm, key), row in rows.items()
-            )
-        )
-
-    def test_a_metric_that_was_not_computed_is_refused(self) -> None:
-        with pytest.raises(DataError, match="no per-query 'recall@5'"):
-            compare_arms(self.items(), [Question("reranking/one", "minilm", "bm25", "recall@5")])
+    @pytest.mark.parametrize("paired", [False, True])
+    def test_it_is_what_a_gate_over_the_datasets_finds(self, paired: bool) -> None:
+        rng = np.random.default_rng(3)
+        items = [
+            make_result(arm, seed, rng.uniform(0.2, 0.6, 40), dataset=dataset, paired_seeds=paired)
+            for arm in ("a", "b")
+            for dataset in ("cqadupstack-android", "cqadupstack-english", "scifact")
+            for seed in range(3)
+        ]
+        held = results(*items)
+        (c,) = [c for c in Analysis(held, iterations=10).comparisons if c.parts]
+        gate = DifferenceGate(
+            kind="superiority", task="reranking", datasets=[key.partition("/")[2] for key in c.parts],
+            metric="ndcg@10", system=c.system, baseline=c.baseline, margin=0.0,
+        )  # fmt: skip
+        finding = find(gate, collect(held, gate))
+        assert c.key == "reranking/average of 2"
+        assert c.delta == pytest.approx(finding.value)
+        assert c.difference.interval == pytest.approx(finding.estimate.interval)
 
 
 class TestMarksOfLargeTables:
@@ -264,15 +234,10 @@ class TestMarksOfLargeTables:
 
     @pytest.mark.parametrize("paired", [True, False])
     def test_p_is_five_percent_where_the_interval_ends(self, paired: bool) -> None:
-        rng = np.random.default_rng(9)
-        system, baseline = simulate(3, 60, 0.0, rng=rng, seed_sd=0.02)
+        system, baseline = simulate(3, 60, 0.0, rng=np.random.default_rng(9), seed_sd=0.02)
         ends = difference(system, baseline, paired=paired)[0].interval
         assert ends is not None
-        for end, side in ((ends[0], 1.0), (ends[1], -1.0)):
-            just_in, just_out = (
-                difference(system - end + side * step, baseline, paired=paired)[0].p for step in (-1e-7, 1e-7)
-            )
-            assert just_in == pytest.approx(0.05, rel=1e-3)
-            assert just_out == pytest.approx(0.05, rel=1e-3)
+        for shift in (end + step for end in ends for step in (-1e-7, 1e-7)):
+            assert difference(system - shift, baseline, paired=paired)[0].p == pytest.approx(0.05, rel=1e-3)
         far = [difference(system + shift, baseline, paired=paired)[0].p or 0.0 for shift in (0.1, 0.2, 0.4)]
         assert 0.05 > far[0] > far[1] > far[2] > 0.0

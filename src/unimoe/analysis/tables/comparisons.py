@@ -9,10 +9,10 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import NamedTuple
 
-from unimoe.analysis.comparisons import ALPHA, Comparison, before_after, systems_of
+from unimoe.analysis.comparisons import ALPHA, Comparison, before_and_after, systems_of
 from unimoe.analysis.corrections import NAMES, OF_FAMILY
 from unimoe.analysis.formats import listed
 from unimoe.analysis.standings import standings
@@ -40,7 +40,7 @@ _COLUMNS: dict[str, Callable[[Comparison], Cell]] = {
     "W/T/L": lambda c: Cell(f"{c.wins:,}/{c.ties:,}/{c.losses:,}"),
     "System mean": lambda c: Cell.mean([100 * c.means[0]]),
     "Baseline mean": lambda c: Cell.mean([100 * c.means[1]]),
-    "Relative (%)": lambda c: Cell.signed(None if c.relative is None else 100 * c.relative),
+    "Relative (%)": lambda c: Cell.signed(100 * (c.delta / c.means[1]) if c.means[1] else None),
     "Superiority": lambda c: Cell.number(c.superiority, ".3f"),
     "Check: bootstrap low": lambda c: Cell.signed(c.check_interval and 100 * c.check_interval[0]),
     "Check: bootstrap high": lambda c: Cell.signed(c.check_interval and 100 * c.check_interval[1]),
@@ -49,11 +49,10 @@ _COLUMNS: dict[str, Callable[[Comparison], Cell]] = {
     "Standard error": lambda c: Cell.number(100 * c.difference.standard_error if c.difference.terms else math.nan),
 }
 _OF_TEST = ("Delta", "Low", "High", "p", "Corrected")
-_CHECKS = tuple(_COLUMNS)[-5:]
+_IN_CSV = ("Metric", *tuple(_COLUMNS)[-9:])
 
 
-@dataclass(frozen=True)
-class Marks:
+class Marks(NamedTuple):
     """Which systems beat which, as letters; all is empty where nothing was compared."""
 
     letters: Mapping[str, str]  # of each system, the same in every table of one set of results
@@ -76,7 +75,7 @@ def significance_marks(results: Results, comparisons: Sequence[Comparison]) -> M
     systems = systems_of(results.results)
     letters = {system: _letter(place) for place, system in enumerate(systems)}
     worse = gathered(
-        ((c.parts or (c.key,), c.metric, c.ordered[0]), (systems.index(c.ordered[1]), bool(c.alone)))
+        ((c.place, c.metric, c.ordered[0]), (systems.index(c.ordered[1]), bool(c.alone)))
         for c in comparisons
         if c.significant
     )
@@ -103,35 +102,58 @@ def correction_text(comparisons: Sequence[Comparison]) -> str:
     tested = [c for c in comparisons if c.p is not None]
     if not tested:
         return "not computed, since nothing can be tested"
-    name, family = NAMES[tested[0].correction], OF_FAMILY[tested[0].family]
+    name, family = NAMES[tested[0].correction], tested[0].family
     how = f"corrected by {name}" if name else "not corrected"
-    if all(c.tests == len(tested) for c in tested):
+    if family is None or all(c.tests == len(tested) for c in tested):
         return f"{how} for {'the 1 test' if len(tested) == 1 else f'all {len(tested):,} tests'}"
     metrics = {c.metric for c in tested}
     of = "each metric" if len(metrics) > 1 else metric_name(*metrics)
     said = []
-    own = family if tested[0].family == "baseline" else ""  # an average is on no dataset
-    for what, averages in ((f"{of}{family}", False), (f"its average{own}", True)):
+    own = OF_FAMILY[family] if family == "baseline" else ""  # an average is on no dataset
+    for what, averages in ((f"{of}{OF_FAMILY[family]}", False), (f"its average{own}", True)):
         if sizes := sorted({c.tests for c in tested if bool(c.parts) == averages}):
             number = f"{sizes[0]:,}" if len(sizes) == 1 else f"{sizes[0]:,} to {sizes[-1]:,}"
             said.append(f"for the {number} test{'s' if sizes[-1] > 1 else ''} of {what}")
     return f"{how} {' and '.join(said)}"
 
 
-def comparisons_table(results: Results, comparisons: Sequence[Comparison]) -> Table:
-    """Return a row for each paired comparison, differences in points (score x 100)."""
-    csv_only = ("Metric", "System mean", "Baseline mean", "Relative (%)", "Superiority", *_CHECKS)
-    empty = Table(
-        name="significance",
-        title="Paired comparisons",
-        caption="Paired comparisons of systems: difference in points (score × 100)",
-        columns=("Comparison", "Holds for other", *_OF_TEST, "d", "W/T/L", *csv_only),
-        csv_only=frozenset(csv_only),
-        groups=(),
-        notes=("d: mean over standard deviation of the differences by query. W/T/L: queries won, tied and lost.",),
+def comparisons_table(results: Results, comparisons: Sequence[Comparison], *, before_after: bool = False) -> Table:
+    """Return a row for each paired comparison, differences in points (score x 100).
+
+    ``before_after``: the systems are a later and an earlier state of one, and each metric has a row with both scores.
+    """
+    if before_after:
+        name, title = "before_after", "Before and after"
+        caption = "Scores before and after × 100, and their difference"
+        heading = "{0.key}: {0.system} (after) against {0.baseline} (before), {0.queries:,} queries"
+        columns = ["Metric", "Before", "After", *_OF_TEST, "W/T/L"]
+    else:
+        name, title = "significance", "Paired comparisons"
+        caption = "Paired comparisons of systems: difference in points (score × 100)"
+        heading = "{0.key}, {1} ({0.queries:,} queries)"
+        columns = ["Comparison", "Holds for other", *_OF_TEST, "d", "W/T/L", *_IN_CSV]
+    correction = NAMES[comparisons[0].correction] if comparisons else ""
+    if not correction:
+        columns.remove("Corrected")
+    rows = ((heading.format(c, metric_name(c.metric)), tuple(_COLUMNS[column](c) for column in columns))
+            for c in comparisons)  # fmt: skip
+    how = f"p corrected by {correction}" if correction else "no correction"
+    effect = "" if before_after else "d: mean over standard deviation of the differences by query. "
+    return Table(
+        name=name,
+        title=title,
+        caption=f"{caption} with its {100 * LEVEL:g} % interval, p, and {how}",
+        columns=tuple(f"p ({correction})" if column == "Corrected" else column for column in columns),
+        csv_only=frozenset(() if before_after else _IN_CSV),
+        groups=row_groups(rows),
+        notes=(
+            f"p: {_TEST}, below {ALPHA:g} exactly where the interval excludes 0; {correction_text(comparisons)}. The "
+            "checks in the CSV file (bootstrap and sign flips over queries) take the runs as they are.",
+            f"{effect}W/T/L: queries won, tied and lost.",
+            *_limits(comparisons),
+            *caveat_notes(results),
+        ),
     )
-    heading = "{0.key}, {1} ({0.queries:,} queries)"
-    return _filled(empty, results, comparisons, heading)
 
 
 def standings_table(results: Results, comparisons: Sequence[Comparison]) -> Table:
@@ -139,7 +161,7 @@ def standings_table(results: Results, comparisons: Sequence[Comparison]) -> Tabl
 
     An average speaks for its datasets.
     """
-    names = {c.parts or (c.key,): c.key for c in comparisons}
+    names = {c.place: c.key for c in comparisons}
     averaged = {key for place in names if len(place) > 1 for key in place}
     rows = (
         (
@@ -172,22 +194,6 @@ def standings_table(results: Results, comparisons: Sequence[Comparison]) -> Tabl
     )
 
 
-def before_after_table(results: Results, comparisons: Sequence[Comparison]) -> Table:
-    """Return a row for each metric of a later system and an earlier one, in points (score x 100)."""
-    csv_only = ("Holds for other", "d", *_CHECKS)
-    empty = Table(
-        name="before_after",
-        title="Before and after",
-        caption="Scores before and after × 100, and their difference",
-        columns=("Metric", "Before", "After", *_OF_TEST, "W/T/L", *csv_only),
-        csv_only=frozenset(csv_only),
-        groups=(),
-        notes=("W/T/L: queries won, tied and lost.",),
-    )
-    heading = "{0.key}: {0.system} (after) against {0.baseline} (before), {0.queries:,} queries"
-    return _filled(empty, results, comparisons, heading)
-
-
 def print_before_after(
     output_dir: Path, before: str, after: Sequence[str], keys: Sequence[str], allow: Collection[str] = ()
 ) -> None:
@@ -202,30 +208,8 @@ def print_before_after(
             stderr.print(f"{key}: no result of {before} to compare with", style="yellow", soft_wrap=True)
     if compared:
         stdout.print()
-        stdout.print(before_after_table(results, before_after(results, before, after, keys=compared)).to_rich())
-
-
-def _filled(table: Table, results: Results, comparisons: Sequence[Comparison], heading: str) -> Table:
-    """Add a row for each comparison, below a heading made of it and its metric, and how the rows were tested."""
-    correction = NAMES[comparisons[0].correction] if comparisons else ""
-    corrected = f"p corrected by {correction}" if correction else "no correction"
-    columns = [column for column in table.columns if correction or column != "Corrected"]
-    rows = (
-        (heading.format(c, metric_name(c.metric)), tuple(_COLUMNS[name](c) for name in columns)) for c in comparisons
-    )
-    return replace(
-        table,
-        caption=f"{table.caption} with its {100 * LEVEL:g} % interval, p, and {corrected}",
-        columns=tuple(f"p ({correction})" if column == "Corrected" else column for column in columns),
-        groups=row_groups(rows),
-        notes=(
-            f"p: {_TEST}, below {ALPHA:g} exactly where the interval excludes 0; {correction_text(comparisons)}. The "
-            "checks in the CSV file (bootstrap and sign flips over queries) take the runs as they are.",
-            *table.notes,
-            *_limits(comparisons),
-            *caveat_notes(results),
-        ),
-    )
+        found = before_and_after(results, before, after, compared)
+        stdout.print(comparisons_table(results, found, before_after=True).to_rich())
 
 
 def _limits(comparisons: Sequence[Comparison]) -> Iterator[str]:
