@@ -101,4 +101,4 @@ def test_tables_of_mteb_fit_their_pages(tmp_path: Path, layout: str) -> None:
         for seed in ((None,) if arm == "zero_shot" else (0, 1))
     ]
     files, _ = compiled(Results(tmp_path / "outputs", rows), layout, tmp_path)
-    assert {path.stem for path in files} == {"mteb", "mteb_tasks", "tir_without_queries"}
+    assert {path.stem for path in files} == {"mteb", "mteb_tasks"}

@@ -10,7 +10,7 @@ from unimoe.analysis.analysis import Analysis
 from unimoe.analysis.tables import Cell, Table
 from unimoe.analysis.tables.comparisons import comparisons_table
 from unimoe.analysis.tables.gates import gates_table, stability_table
-from unimoe.analysis.tables.mteb import mteb_table, mteb_tasks_table, tir_without_queries_table
+from unimoe.analysis.tables.mteb import mteb_table, mteb_tasks_table
 from unimoe.analysis.tables.scores import generate_comparison_table, overview_table, training_table
 
 
@@ -26,7 +26,6 @@ def all_tables(analysis: Analysis) -> list[Table]:
         comparisons_table(results, [c for c in comparisons if not c.parts], before_after=True),
         mteb_table(results),
         mteb_tasks_table(results),
-        tir_without_queries_table(results),
         training_table(results),
     ]
     return [table for table in made if table.groups]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from statistics import fmean, stdev
 from typing import NamedTuple
 
 from unimoe.results import Task
@@ -79,28 +78,6 @@ class NotComputable(NamedTuple):
     reason: str
 
 
-class Described(NamedTuple):
-    """TIR on one of MTEB's tasks without queries: a description, since nothing is paired and no interval exists."""
-
-    pair: Pair
-    dataset: str
-    metric: str
-    seeds: tuple[int, ...]  # the training seeds that both arms have
-    specialist: tuple[float, ...]  # main score by seed (0 to 1; correlations may be negative)
-    joint: tuple[float, ...]  # the same
-
-    @property
-    def tir(self) -> float:
-        """TIR of the mean scores."""
-        return 1.0 - fmean(self.joint) / fmean(self.specialist)
-
-    @property
-    def std(self) -> float | None:
-        """Standard deviation of TIR over seeds; None with one seed."""
-        by_seed = [1.0 - j / s for s, j in zip(self.specialist, self.joint, strict=True)]
-        return stdev(by_seed) if len(by_seed) > 1 else None
-
-
 def missing_pairs(results: Results) -> tuple[NotComputable, ...]:
     """Return every pair of arms, and every dataset of a pair, for which one side has no result by query.
 
@@ -109,7 +86,12 @@ def missing_pairs(results: Results) -> tuple[NotComputable, ...]:
     tasks = {key.partition("/")[0] for key in (*results.dataset_keys, *results.keys_without_queries)}
     found: list[NotComputable] = []
     for pair in () if tasks.isdisjoint(SPECIALISTS) else pairs(results):
-        here = list(_places(results, pair, results.dataset_keys))
+        lacking = {
+            key.partition("/")[2]: [arm for arm in pair.arms if not results.measured(key, arm)]
+            for key in results.dataset_keys
+            if key.startswith(f"{pair.task}/")
+        }
+        here = {dataset: arms for dataset, arms in lacking.items() if len(arms) < len(pair.arms)}
         if not here:
             both = " and ".join(pair.arms)
             reason = f"{both} have no {pair.task} result"
@@ -118,37 +100,6 @@ def missing_pairs(results: Results) -> tuple[NotComputable, ...]:
             if absent := [arm for arm in pair.arms if arm not in results]:
                 reason = f"there is no arm {' and no arm '.join(absent)}"
             found.append(NotComputable(pair, None, reason))
-        found += [NotComputable(pair, dataset, absent) for _, dataset, absent in here if absent]
+        for dataset, arms in here.items():
+            found += [NotComputable(pair, dataset, f"{arm} has no result on {dataset}") for arm in arms]
     return tuple(found)
-
-
-def without_queries(results: Results) -> tuple[Described | NotComputable, ...]:
-    """Return TIR of every pair of arms on MTEB's tasks without queries."""
-    found: list[Described | NotComputable] = []
-    for pair in pairs(results):
-        for key, dataset, absent in _places(results, pair, results.keys_without_queries):
-            specialist, joint = (
-                {r.seed: r.aggregate[r.main_metric] for r in results.measured(key, arm) if r.seed is not None}
-                for arm in pair.arms
-            )
-            seeds = tuple(seed for seed in specialist if seed in joint)
-            why = absent
-            if not why and not seeds:
-                why = f"{' and '.join(pair.arms)} have no seed in common on {dataset}"
-            if not why and min(specialist[seed] for seed in seeds) <= 0.0:
-                why = f"{pair.specialist} does not score above 0 on {dataset}"
-            if why:
-                found.append(NotComputable(pair, dataset, why))
-                continue
-            first, second = (tuple(of[seed] for seed in seeds) for of in (specialist, joint))
-            found.append(Described(pair, dataset, results.measured(key)[0].main_metric, seeds, first, second))
-    return tuple(found)
-
-
-def _places(results: Results, pair: Pair, keys: Iterable[str]) -> Iterator[tuple[str, str, str]]:
-    """Yield the keys of a pair's task on which an arm has a result, the dataset, and which arms have none there."""
-    for key in keys:
-        absent = [arm for arm in pair.arms if not results.measured(key, arm)]
-        if key.startswith(f"{pair.task}/") and len(absent) < len(pair.arms):
-            dataset = key.partition("/")[2]
-            yield key, dataset, f"{' and '.join(absent)} has no result on {dataset}" if absent else ""

@@ -13,7 +13,7 @@ from unimoe.analysis.corrections import check_choice
 from unimoe.analysis.standings import standings
 from unimoe.analysis.tables import Table
 from unimoe.analysis.tables.comparisons import correction_text, significance_marks
-from unimoe.analysis.tables.scores import by_dataset_table, generate_comparison_table, overview_table
+from unimoe.analysis.tables.scores import generate_comparison_table, overview_table
 from unimoe.core.errors import DataError, UsageError
 from unimoe.results.folder import Results
 
@@ -90,16 +90,12 @@ class SystemComparison:
 
         Args:
             layout: ``systems``: a block for each dataset, metrics in columns. ``datasets``: datasets and their average
-                in columns, on the first metric alone.
+                in columns, on the first metric alone; without rows where there is one dataset.
         """
         check_choice("layout", layout, Layout)
         if layout == "datasets":
-            return by_dataset_table(self.results, self.comparisons)
+            return overview_table(self.results, self.comparisons)
         return generate_comparison_table(self.results, self.analysis.tests)
-
-    def overview(self) -> Table:
-        """Return the datasets in rows and the systems in columns; without rows where there is one dataset."""
-        return overview_table(self.results, self.comparisons)
 
     @property
     def summary(self) -> str:

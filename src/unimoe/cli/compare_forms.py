@@ -241,12 +241,11 @@ def _systems(options: Options, table: SystemComparison) -> Iterable[str | Table]
     """Yield what was found, the table of systems, and every test between them."""
     yield from map(filled, systems_headlines(table.results, table.comparisons))
     yield f"{filled(f'{table.summary}. {_levels(table.results)}')}\n"
-    layout, overview = options.layout or "systems", table.overview()
-    metrics = {metric for result in table.results.results for metric in result.aggregate}
-    if overview.groups and layout == "systems":
+    overview, metrics = table.table("datasets"), {m for result in table.results.results for m in result.aggregate}
+    if overview.groups:
         yield overview
-    if layout == "datasets" or not overview.groups or len(metrics) > 1:
-        yield table.table(layout)
+    if not overview.groups or (options.layout != "datasets" and len(metrics) > 1):
+        yield table.table()
     if (ranks := standings_table(table.results, table.comparisons)).groups:
         yield ranks
     yield comparisons_table(table.results, table.comparisons)

@@ -43,7 +43,6 @@ def test_several_datasets_by_name(runs: dict[str, list[Run]]) -> None:
     found = public.compare(systems, {"whole": QRELS, "half": half})
     assert found.results.dataset_keys == ("retrieval/half", "retrieval/whole")
     assert found.tests()["dataset"].tolist() == [*["half"] * 3, *["whole"] * 3, *["average of 2"] * 3]
-    assert found.overview().groups
     assert set(found.frame()["queries"]) == {10, 20}
     assert found.table("datasets").columns == ("System", "#", "half", "whole", "Average")
     assert len(found.table().groups) == 2

@@ -1,14 +1,12 @@
-"""MTEB's tables: the means its leaderboard shows, every task's main score, and TIR where there are no queries."""
+"""MTEB's tables: the means its leaderboard shows, and every task's main score."""
 
 from __future__ import annotations
 
 from statistics import fmean
 from typing import TypeAlias
 
-from unimoe.analysis.arms import Described, NotComputable, arm_order, without_queries
-from unimoe.analysis.gates.definitions import InterferenceGate
-from unimoe.analysis.gates.judging import unequal_budgets
-from unimoe.analysis.tables.cells import ABSENT, Cell, Row, RowGroup, caveat_notes, marked, metric_name, row_groups
+from unimoe.analysis.arms import arm_order
+from unimoe.analysis.tables.cells import Cell, RowGroup, caveat_notes, marked, metric_name, row_groups
 from unimoe.analysis.tables.table import Table
 from unimoe.core.grouping import gathered
 from unimoe.results import EvalResult
@@ -84,59 +82,6 @@ def mteb_tasks_table(results: Results) -> Table:
         columns=("Task", "Main score", *arms),
         groups=row_groups(rows),
         notes=caveat_notes(results),
-    )
-
-
-def tir_without_queries_table(results: Results) -> Table:
-    """Return TIR of every pair of arms on MTEB's tasks without queries, a row per task: a description, no test."""
-    groups: list[RowGroup] = []
-    notes: list[str] = []
-    for pair, items in gathered((item.pair, item) for item in without_queries(results)).items():
-        heading = f"{pair.task}: {pair.joint} against {pair.specialist}"
-        described = [item for item in items if isinstance(item, Described)]
-        rows = sorted((_described_row(results, item) for item in described), key=lambda row: (row[1].text, row[0].text))
-        groups += [RowGroup(heading, tuple(rows))] if rows else []
-        seeds = tuple(sorted({seed for item in described for seed in item.seeds}))
-        gate = InterferenceGate.model_construct(  # not validated: MTEB's metrics are none that a gate takes
-            task=pair.task, datasets=[i.dataset for i in described], specialist=pair.specialist, joint=pair.joint
-        )
-        notes += [f"{heading}: {warning}" for warning in unequal_budgets(results, gate, (seeds, seeds))]
-        for item in items:
-            if isinstance(item, NotComputable):
-                notes.append(f"{heading}: no TIR on {item.dataset}, {item.reason}.")
-                continue
-            runs = [(arm, seed) for arm in pair.arms for seed in results.seeds(arm, f"{pair.task}/{item.dataset}")]
-            if alone := [f"{arm} seed {seed}" for arm, seed in runs if seed not in item.seeds]:
-                notes.append(f"{heading}: without a counterpart on {item.dataset}: {', '.join(alone)}.")
-    return Table(
-        name="tir_without_queries",
-        title="TIR on tasks without queries",
-        caption=(
-            "Task interference on tasks without queries: TIR of the mean main scores ± standard deviation over seeds, "
-            "without interval or test; scores × 100"
-        ),
-        columns=("Task", "Type", "Metric", "Seeds", "Specialist", "Joint", "Delta", "TIR (%)"),
-        groups=tuple(groups),
-        notes=(
-            "No interval and no test: without queries nothing is paired, and seeds alone say nothing of other data. "
-            "These tasks enter no gate and no TIR across datasets. Delta: joint minus specialist.",
-            *notes,
-            *caveat_notes(results),
-        ),
-    )
-
-
-def _described_row(results: Results, item: Described) -> Row:
-    specialist, joint = ([100 * score for score in scores] for scores in (item.specialist, item.joint))
-    return (
-        Cell(item.dataset),
-        Cell(results.measured(f"{item.pair.task}/{item.dataset}")[0].task_type or ABSENT),
-        Cell(metric_name(item.metric), full=item.metric),
-        Cell.count(len(item.seeds)),
-        Cell.mean(specialist),
-        Cell.mean(joint),
-        Cell.signed(fmean(joint) - fmean(specialist)),
-        Cell.signed(100 * item.tir).with_spread(item.std and 100 * item.std),
     )
 
 

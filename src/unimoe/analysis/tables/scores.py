@@ -7,7 +7,7 @@ from dataclasses import replace
 from statistics import fmean
 
 from unimoe.analysis.arms import arm_order
-from unimoe.analysis.comparisons import Comparison, average_name, blocks_of, reaches_cutoff, systems_of
+from unimoe.analysis.comparisons import Comparison, blocks_of, reaches_cutoff, systems_of
 from unimoe.analysis.tables.cells import (
     ABSENT,
     Cell,
@@ -68,56 +68,41 @@ def generate_comparison_table(results: Results, comparisons: Sequence[Comparison
 
 
 def overview_table(results: Results, comparisons: Sequence[Comparison] = ()) -> Table:
-    """Return datasets in rows and systems in columns, on main metrics: systems are few, datasets are many.
-
-    Each block holds the datasets of one task and one main metric, so that an average never mixes metrics. It takes the
-    parts of one set once (CQADupStack), and a system that lacks a dataset has none. A task and metric with one dataset
-    has no block: the comparison table says it all.
-    """
-    blocks = {block: keys for block, keys in blocks_of(results).items() if len(keys) > 1}
-    systems, marks = systems_of(results.results), significance_marks(results, [c for c in comparisons if c.main])
-    names, cut = name_cells(key.partition("/")[2] for keys in blocks.values() for key in keys)
-    return Table(
-        name="overview",
-        title="Scores by dataset",
-        caption=_caption_by_dataset(results, blocks, "row"),
-        columns=("Dataset", "Queries", *(f"{s} ({marks.letters[s]})" if marks.letters else s for s in systems)),
-        groups=row_groups(
-            (f"{task}, {metric_name(metric)}", (names.get(name) or Cell(name), Cell.count(queries), *cells))
-            for (task, metric), keys in blocks.items()
-            for name, queries, cells in _by_dataset(results, metric, keys, systems, marks)
-        ),
-        notes=(*marks.notes, *_notes_by_dataset(results), *cut, *caveat_notes(results)),
-    )
-
-
-def by_dataset_table(results: Results, comparisons: Sequence[Comparison] = ()) -> Table:
     """Return systems in rows, datasets and their average in columns, on main metrics: as papers on BEIR have it.
 
-    Each block holds the datasets of one task and one main metric, as in ``overview_table``.
+    Each block holds the datasets of one task and one main metric, so that an average never mixes metrics. It takes the
+    parts of one set once (CQADupStack), and a system that lacks a dataset has none. There are no rows where no block
+    has several datasets: the comparison table says it all.
     """
     blocks, marks = blocks_of(results), significance_marks(results, [c for c in comparisons if c.main])
     names, cut = name_cells(key.partition("/")[2] for key in results.dataset_keys)
     groups = []
     for (task, metric), keys in blocks.items():
-        systems = [
-            system for system in systems_of(results.results) if any(results.measured(key, system) for key in keys)
-        ]
-        columns = {name: cells for name, _, cells in _by_dataset(results, metric, keys, systems, marks)}
-        letters, absent = [Cell(marks.letters.get(s, ABSENT)) for s in systems], [Cell(ABSENT)] * len(systems)
-        scores = (columns.get(name, absent) for name in (*names, average_name(keys)))
+        of_block = {key.partition("/")[2]: key for key in keys}
+        scores = {system: _means(results, system, keys, metric) for system in systems_of(results.results)}
+        scores = {system: of for system, of in scores.items() if of}
+        columns = [[Cell(marks.letters.get(system, ABSENT)) for system in scores]]
+        for name in names:
+            means = {system: of.get(name, {}).get(metric) for system, of in scores.items()}
+            columns.append(_column(means, marks, (of_block.get(name, ""),), metric))
+        averages = {s: suite_averages(dict.fromkeys(of_block, metric), of).get(metric) for s, of in scores.items()}
+        columns.append(_column(averages if len(keys) > 1 else dict.fromkeys(scores), marks, keys, metric))
         heading = f"{task}, {metric_name(metric)}" if len(blocks) > 1 else ""
-        groups.append(RowGroup(heading, tuple(zip(map(Cell, systems), letters, *scores, strict=True))))
-    return _without_empty_columns(
-        Table(
-            name="by_dataset",
-            title="Scores by dataset",
-            caption=_caption_by_dataset(results, blocks, "column"),
-            columns=("System", "#", *(cell.text for cell in names.values()), "Average"),
-            groups=tuple(groups),
-            notes=(*marks.notes, *_notes_by_dataset(results), *cut, *caveat_notes(results)),
-        )
+        groups.append(RowGroup(heading, tuple(zip(map(Cell, scores), *columns, strict=True))))
+    metrics = {metric_name(metric) for _, metric in blocks}
+    what = metrics.pop() if len(metrics) == 1 else "Main metric"
+    table = Table(
+        name="overview",
+        title="Scores by dataset",
+        caption=(
+            f"{what} × 100 by dataset, mean over seeds: best of each column bold, second best underlined, "
+            f"{_queries(results)}"
+        ),
+        columns=("System", "#", *(cell.text for cell in names.values()), "Average"),
+        groups=tuple(groups) if any(len(keys) > 1 for keys in blocks.values()) else (),
+        notes=(*marks.notes, *_counted(results), *cut, *caveat_notes(results)),
     )
+    return _without_empty_columns(table)
 
 
 def training_table(results: Results) -> Table:
@@ -137,15 +122,9 @@ def training_table(results: Results) -> Table:
     )
 
 
-def _caption_by_dataset(results: Results, blocks: Iterable[tuple[str, str]], line: str) -> str:
-    metrics = {metric_name(metric) for _, metric in blocks}
-    what = f"{metrics.pop() if len(metrics) == 1 else 'Main metric'} × 100 by dataset, mean over seeds"
-    return f"{what}: best of each {line} bold, second best underlined, {_queries(results)}"
-
-
 def _without_empty_columns(table: Table) -> Table:
     """Leave out the columns in which no row has anything."""
-    return table.select([any(cell.text != ABSENT for cell in column) for column in table.by_column])
+    return table.select([not column or any(cell.text != ABSENT for cell in column) for column in table.by_column])
 
 
 def _queries(results: Results) -> str:
@@ -190,7 +169,7 @@ def _facts(results: Results) -> Iterator[str]:
     yield from (f"{', '.join(keys)}: {how}." for how, keys in datasets.items())
 
 
-def _notes_by_dataset(results: Results) -> Iterator[str]:
+def _counted(results: Results) -> Iterator[str]:
     """Yield what counts once in an average, and the datasets whose binary measures count from another grade than 1."""
     if any(dataset_group(first.dataset) != first.dataset for first in results.firsts):
         yield "The forums of CQADupStack count together as one dataset in an average."
@@ -198,23 +177,13 @@ def _notes_by_dataset(results: Results) -> Iterator[str]:
     yield from (f"Relevance level {level}: {', '.join(keys[level])}." for level in sorted(keys) if level != 1)
 
 
-def _by_dataset(
-    results: Results, metric: str, keys: tuple[str, ...], systems: Sequence[str], marks: Marks
-) -> Iterator[tuple[str, int | None, list[Cell]]]:
-    """Yield each dataset of a block with its number of queries and a cell of each system, and their average last."""
+def _means(results: Results, system: str, keys: Iterable[str], metric: str) -> dict[str, dict[str, float]]:
+    """Return the mean of a system over its runs by dataset, as ``suite_averages`` takes it."""
+    found = gathered((r.dataset, r.aggregate[metric]) for key in keys for r in results.measured(key, system))
+    return {dataset: {metric: fmean(values)} for dataset, values in found.items()}
 
-    def cells(place: tuple[str, ...], means: Sequence[Mapping[str, float]]) -> list[Cell]:
-        shown = [Cell.number(100 * mean[metric], ".2f") if mean else Cell(ABSENT) for mean in means]
-        symbols = [marks.behind(place, metric, system) for system in systems]
-        return marked([replace(cell, symbols=raised) for cell, raised in zip(shown, symbols, strict=True)])
 
-    main_metrics = {key.partition("/")[2]: metric for key in keys}
-    scores: dict[str, dict[str, dict[str, float]]] = {system: {} for system in systems}
-    for key, dataset in zip(keys, main_metrics, strict=True):
-        for system in systems:
-            if values := [r.aggregate[metric] for r in results.measured(key, system) if metric in r.aggregate]:
-                scores[system][dataset] = {metric: fmean(values)}
-        queries = len(results.measured(key)[0].per_query)
-        yield dataset, queries, cells((key,), [scores[system].get(dataset, {}) for system in systems])
-    if len(keys) > 1:
-        yield average_name(keys), None, cells(keys, [suite_averages(main_metrics, scores[s]) for s in systems])
+def _column(means: Mapping[str, float | None], marks: Marks, place: tuple[str, ...], metric: str) -> list[Cell]:
+    """Return the cells of systems on a dataset, or on the average of several."""
+    cells = {system: Cell.number(None if mean is None else 100 * mean, ".2f") for system, mean in means.items()}
+    return marked([replace(cell, symbols=marks.behind(place, metric, system)) for system, cell in cells.items()])

@@ -13,7 +13,7 @@ from support.tables import row
 
 from unimoe.analysis.comparisons import compare_arms
 from unimoe.analysis.tables.comparisons import comparisons_table, print_before_after
-from unimoe.analysis.tables.scores import by_dataset_table, generate_comparison_table, overview_table
+from unimoe.analysis.tables.scores import generate_comparison_table, overview_table
 from unimoe.results import EvalResult, write_result
 from unimoe.results.folder import Results
 
@@ -45,26 +45,27 @@ def test_recall_beyond_the_candidates_is_left_out_and_said() -> None:
     assert "No Recall@100 on reranking/apidocs, whose candidates do not reach as deep." in table.notes
 
 
-def test_a_row_per_dataset_and_an_average_that_takes_cqadupstack_once() -> None:
+def test_a_column_per_dataset_and_an_average_that_takes_cqadupstack_once() -> None:
     scores = {"cqadupstack-android": 0.2, "cqadupstack-english": 0.4, "scifact": 0.9}
     items = [make_result("bm25", None, [score], dataset=dataset) for dataset, score in scores.items()]
     items += [make_result("zero_shot", None, [0.1], dataset=dataset) for dataset in list(scores)[:2]]
     table = overview_table(of(*items))
-    assert table.columns == ("Dataset", "Queries", "bm25", "zero_shot")
-    assert [r[0].text for r in table.groups[0].rows] == [*scores, "average of 2"]
-    assert row(table, "average of 2")["bm25"].value == pytest.approx(60.0)
-    assert row(table, "average of 2")["zero_shot"].value is None  # it lacks a dataset
+    assert table.columns == ("System", *scores, "Average")
+    assert row(table, "bm25")["Average"].value == pytest.approx(60.0)
+    assert row(table, "zero_shot")["Average"].value is None  # it lacks a dataset
     assert "The forums of CQADupStack count together as one dataset in an average." in table.notes
 
 
-def test_columns_without_a_number_are_left_out() -> None:
-    one = by_dataset_table(of(make_result("bm25", None, [0.5]), make_result("joint_r8", None, [0.6])))
-    assert one.columns == ("System", "apidocs")
-    mixed = [make_result("bm25", None, [0.5], dataset=d, metric=m) for d, m in (("x", "ndcg@10"), ("y", "map"))]
-    table = by_dataset_table(of(*mixed))
-    assert table.columns == ("System", "x", "y")
-    shown = [(group.heading, group.rows[0][1].text) for group in table.groups]
-    assert shown == [("reranking, nDCG@10", "50.00"), ("reranking, MAP", "–")]
+def test_metrics_are_never_averaged_and_columns_without_a_number_are_left_out() -> None:
+    places = (("x", "ndcg@10"), ("y", "map"), ("z", "map"))
+    mixed = [make_result("bm25", None, [0.5], dataset=dataset, metric=metric) for dataset, metric in places]
+    table = overview_table(of(*mixed))
+    assert table.columns == ("System", "x", "y", "z", "Average")
+    assert [(group.heading, [[cell.text for cell in cells] for cells in group.rows]) for group in table.groups] == [
+        ("reranking, nDCG@10", [["bm25", "50.00", "–", "–", "–"]]),
+        ("reranking, MAP", [["bm25", "–", "50.00", "50.00", "50.00"]]),
+    ]
+    assert overview_table(of(*mixed[:2])).groups == ()
     assert generate_comparison_table(of(*mixed[:1])).columns == ("System", "ndcg@10", "mrr@10")
 
 

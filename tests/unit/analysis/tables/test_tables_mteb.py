@@ -1,4 +1,4 @@
-"""Pairs of arms, MTEB's tables, and TIR on its tasks without queries, against numbers worked out by hand."""
+"""Pairs of arms, and MTEB's tables against numbers worked out by hand."""
 
 from __future__ import annotations
 
@@ -8,11 +8,9 @@ import pytest
 from support.results import make_result, without_queries
 from support.tables import row
 
-from unimoe.analysis.analysis import Analysis
-from unimoe.analysis.arms import Described, NotComputable, pairs
-from unimoe.analysis.arms import without_queries as tirs_without_queries
-from unimoe.analysis.tables.mteb import mteb_table, mteb_tasks_table, tir_without_queries_table
-from unimoe.results import EvalResult, TrainingBudget
+from unimoe.analysis.arms import pairs
+from unimoe.analysis.tables.mteb import mteb_table, mteb_tasks_table
+from unimoe.results import EvalResult
 from unimoe.results.folder import Results
 
 
@@ -52,67 +50,31 @@ def suite() -> list[EvalResult]:
     return items
 
 
-class TestMeans:
-    def test_over_tasks_over_types_and_of_each_type(self) -> None:
-        """zero_shot: (50 + 30 + 60 + 20) / 4 = 40 over tasks; types 60, 20 and 40, whose mean is 40 as well.
+def test_over_tasks_over_types_and_of_each_type() -> None:
+    """zero_shot: (50 + 30 + 60 + 20) / 4 = 40 over tasks; types 60, 20 and 40, whose mean is 40 as well.
 
-        emb_only_r8: seeds (80 + 60 + 90 + 50) / 4 = 70 and 75; types (90 + 50 + 70) / 3 = 70 and (90 + 50 + 80) / 3.
-        """
-        table = mteb_table(of(*suite()))
-        types = ("Classification (1)", "Retrieval (1)", "STS (2)")
-        assert table.columns == ("System", "Mean (Task)", "Mean (TaskType)", *types)
-        assert [r[0].text for r in table.groups[0].rows] == ["zero_shot", "emb_only_r8", "joint_r8"]
-        baseline, specialist = row(table, "zero_shot"), row(table, "emb_only_r8")
-        assert [cell.text for cell in baseline.values()] == ["zero_shot", "40.00", "40.00", "60.00", "20.00", "40.00"]
-        assert baseline["Mean (Task)"].spread == ""
-        assert specialist["Mean (Task)"].value == pytest.approx(72.5)
-        assert specialist["Mean (Task)"].spread_value == pytest.approx(5 / 2**0.5)
-        assert specialist["Mean (TaskType)"].value == pytest.approx((70 + 220 / 3) / 2)
-        assert specialist["STS (2)"].value == pytest.approx(75)
-        assert specialist["Mean (Task)"].mark == "best"
-        assert row(table, "joint_r8")["Mean (Task)"].mark == "second"
-
-    def test_a_task_that_one_seed_lacks_counts_for_no_arm_and_is_named(self) -> None:
-        kept = of(*(r for r in suite() if (r.config_name, r.seed, r.dataset) != ("joint_r8", 1, "STS13")))
-        table = mteb_table(kept)
-        assert row(table, "emb_only_r8")["STS (1)"].value == pytest.approx(80)
-        assert row(table, "emb_only_r8")["Mean (Task)"].value == pytest.approx(100 * (0.8 + 0.9 + 0.5) / 3)
-        assert "Left out of the means, not measured for joint_r8 seed 1: STS13." in table.notes
-        assert "3 tasks" in table.caption
-        assert row(mteb_tasks_table(kept), "STS13")["joint_r8"].value == pytest.approx(60)
+    emb_only_r8: seeds (80 + 60 + 90 + 50) / 4 = 70 and 75; types (90 + 50 + 70) / 3 = 70 and (90 + 50 + 80) / 3.
+    """
+    table = mteb_table(of(*suite()))
+    types = ("Classification (1)", "Retrieval (1)", "STS (2)")
+    assert table.columns == ("System", "Mean (Task)", "Mean (TaskType)", *types)
+    assert [r[0].text for r in table.groups[0].rows] == ["zero_shot", "emb_only_r8", "joint_r8"]
+    baseline, specialist = row(table, "zero_shot"), row(table, "emb_only_r8")
+    assert [cell.text for cell in baseline.values()] == ["zero_shot", "40.00", "40.00", "60.00", "20.00", "40.00"]
+    assert baseline["Mean (Task)"].spread == ""
+    assert specialist["Mean (Task)"].value == pytest.approx(72.5)
+    assert specialist["Mean (Task)"].spread_value == pytest.approx(5 / 2**0.5)
+    assert specialist["Mean (TaskType)"].value == pytest.approx((70 + 220 / 3) / 2)
+    assert specialist["STS (2)"].value == pytest.approx(75)
+    assert specialist["Mean (Task)"].mark == "best"
+    assert row(table, "joint_r8")["Mean (Task)"].mark == "second"
 
 
-class TestInterference:
-    def test_by_hand_and_without_interval(self) -> None:
-        """STS12: means 80 and 70, so .125; seeds .25 and 0. Banking77: 90 and 80, so 1/9; seeds 0 and 2/9."""
-        found = {item.dataset: item for item in tirs_without_queries(of(*suite())) if isinstance(item, Described)}
-        assert list(found) == ["Banking77", "STS12", "STS13"]
-        assert found["STS12"].tir == pytest.approx(0.125)
-        assert found["STS12"].std == pytest.approx(0.25 / 2**0.5)
-        assert found["Banking77"].tir == pytest.approx(1 / 9)
-
-    def test_what_cannot_be_had_is_named_and_unequal_training_once(self) -> None:
-        def scored(arm: str, seed: int, score: float, dataset: str) -> EvalResult:
-            seen = TrainingBudget(steps=1, ranking_examples=1, embedding_examples=len(arm), tokens=1)
-            return without_queries(arm, seed, score, dataset=dataset, training=seen)
-
-        pair = ("emb_only_r8", "joint_r8")
-        results = of(
-            *(scored(arm, 0, score, "STS12") for arm, score in zip(pair, (-0.1, 0.1), strict=True)),
-            scored(pair[0], 0, 0.5, "STS14"),
-            *(scored(pair[seed], seed, 0.5, "STS15") for seed in (0, 1)),
-            *(scored(arm, seed, 0.5, "STS16") for arm, seed in ((pair[0], 0), (pair[0], 1), (pair[1], 0))),
-            *(scored(arm, 0, 0.5, "STS17") for arm in pair),
-        )
-        absent = [item for item in tirs_without_queries(results) if isinstance(item, NotComputable)]
-        assert {item.dataset: item.reason for item in absent} == {
-            "STS12": "emb_only_r8 does not score above 0 on STS12",
-            "STS14": "joint_r8 has no result on STS14",
-            "STS15": "emb_only_r8 and joint_r8 have no seed in common on STS15",
-        }
-        notes = tir_without_queries_table(results).notes
-        assert any("no TIR on STS14, joint_r8 has no result on STS14." in note for note in notes)
-        assert any("without a counterpart on STS16: emb_only_r8 seed 1" in note for note in notes)
-        assert sum("unequal training" in note for note in notes) == 1
-        missing = Analysis(results).missing
-        assert "nothing is paired" in next(item.reason for item in missing if item.pair.task == "embedding")
+def test_a_task_that_one_seed_lacks_counts_for_no_arm_and_is_named() -> None:
+    kept = of(*(r for r in suite() if (r.config_name, r.seed, r.dataset) != ("joint_r8", 1, "STS13")))
+    table = mteb_table(kept)
+    assert row(table, "emb_only_r8")["STS (1)"].value == pytest.approx(80)
+    assert row(table, "emb_only_r8")["Mean (Task)"].value == pytest.approx(100 * (0.8 + 0.9 + 0.5) / 3)
+    assert "Left out of the means, not measured for joint_r8 seed 1: STS13." in table.notes
+    assert "3 tasks" in table.caption
+    assert row(mteb_tasks_table(kept), "STS13")["joint_r8"].value == pytest.approx(60)
