@@ -38,7 +38,7 @@ def test_writes_everything_and_prints_the_verdict(tmp_path: Path) -> None:
         assert f"\n## {heading}\n" in report
     assert report.index("smoke run") < report.index("## Verdicts")
     assert "<h2" in (analysis / "report.html").read_text(encoding="utf-8")
-    for table in ("gates", "datasets", "stability", "power", "comparison", "seeds", "significance", "training"):
+    for table in ("gates", "stability", "comparison", "significance", "training"):
         for suffix in ("md", "tex", "csv"):
             assert (analysis / "tables" / f"{table}.{suffix}").stat().st_size > 0
     for figure in ("scores-reranking", "scores-embedding", "tir-forest", "loss-curves"):
@@ -220,7 +220,7 @@ class TestEveryOutputOfOneAnalysis:
         low, value, high = (f"{100 * rank['interval'][key]:+.2f}" for key in ("low", "value", "high"))
         for where in ("verdicts", "analyze", "report.html", "report.md"):
             assert f"{value} % [{low}, {high}]" in outputs[where], where
-        table = outputs["datasets.md"].replace("−", "-")
+        table = outputs["gates.md"].replace("−", "-")
         assert all(number in table for number in (value, low, high))
 
     def test_calls_nothing_confirmed_and_no_zero_negative(self, outputs: dict[str, str]) -> None:
