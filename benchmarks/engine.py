@@ -36,7 +36,7 @@ from unimoe.config.files import load_experiment
 from unimoe.core.trec import Run, head
 from unimoe.data.catalog import available, load_collection
 from unimoe.data.collection import Collection
-from unimoe.evaluation.reranking.cluster_model import ClusterModel
+from unimoe.evaluation.engines import ClusterModel
 from unimoe.evaluation.reranking.rerankers import reranker_of
 from unimoe.evaluation.reranking.shards import ShardStore, rerank_run
 from unimoe.evaluation.systems.system import model_recipe

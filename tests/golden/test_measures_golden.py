@@ -93,12 +93,6 @@ def test_counts_are_summed_over_all_judged_queries_as_trec_eval_c_does() -> None
     assert scores.aggregate == {"NumRet": 5, "NumRet(rel=1)": 3, "NumRel": 5, "NumQ": 3}
 
 
-def test_other_libraries_see_ties_as_trec_eval_breaks_them() -> None:
-    scores = score_run({"q": {"a": 1, "b": 2}}, {"q": {"a": 1.0, "b": 1.0}}, ["RBP(rel=2)", "p@1", "Judged@1"])
-    assert scores.aggregate["RBP(rel=2)"] == pytest.approx(0.2)  # b goes before a
-    assert scores.aggregate["p@1"] == 1.0
-
-
 def test_negative_grades_are_not_judged_where_a_measure_knows_of_that() -> None:
     # Of b and c alone, c is judged and not relevant, below a; with b at 0, b is that too, above it.
     ranking = {"b": 3.0, "a": 2.0, "c": 1.0}

@@ -122,14 +122,13 @@ class TestEncoder:
         return InstructSentenceTransformerModel(folder, instruction_template=instruction_template, **options)
 
     @kinds_named([*TASKS, *mteb_tasks.ALL_TYPES])
-    def test_every_type_of_task_scores_the_same(self, ours: SentenceEncoder, plain: Any, kind: type[Any]) -> None:
-        found = evaluate_task(MTEBEncoderWrapper(ours), ready(kind)).main_score
-        assert found == pytest.approx(by_mteb(plain, ready(kind)).get_score(), abs=1e-6)
-
-    @kinds_named([*TASKS, *mteb_tasks.ALL_TYPES])
-    def test_so_it_does_with_instructions(self, ours: SentenceEncoder, instructed: Any, kind: type[Any]) -> None:
-        found = evaluate_task(MTEBEncoderWrapper(ours, prompts=INSTRUCTED), ready(kind)).main_score
-        assert found == pytest.approx(by_mteb(instructed, ready(kind)).get_score(), abs=1e-6)
+    @pytest.mark.parametrize("prompts", [None, INSTRUCTED], ids=["bare", "instructed"])
+    def test_every_type_of_task_scores_the_same(
+        self, ours: SentenceEncoder, plain: Any, instructed: Any, kind: type[Any], prompts: TaskPrompts | None
+    ) -> None:
+        found = evaluate_task(MTEBEncoderWrapper(ours, prompts=prompts), ready(kind)).main_score
+        peer = instructed if prompts else plain
+        assert found == pytest.approx(by_mteb(peer, ready(kind)).get_score(), abs=1e-6)
 
     @pytest.mark.usefixtures("unimoe_data")
     @pytest.mark.parametrize("name", REAL)
@@ -197,19 +196,13 @@ class TestReranker:
 
     @kinds_named([*RERANKED, mteb_tasks.InventedReranking])
     def test_every_task_with_candidates_scores_the_same(
-        self, ours: UnimodelForExp1, qwen3: Any, default: str, kind: type[Any]
+        self, ours: UnimodelForExp1, qwen3: Qwen3RerankerWrapper, default: str, kind: type[Any]
     ) -> None:
         prompts = TaskPrompts(MTEBConfig(prompts={"Reranking": default}))  # other tasks have the queries' own
-        found = evaluate_task(MTEBCrossEncoderWrapper(ours, prompts=prompts), ready(kind)).main_score
-        assert found == pytest.approx(by_mteb(qwen3, ready(kind)).get_score(), abs=1e-6)
-
-    @kinds_named([*RERANKED, mteb_tasks.InventedReranking])
-    def test_so_it_does_with_the_tasks_instruction(
-        self, ours: UnimodelForExp1, qwen3: Qwen3RerankerWrapper, kind: type[Any]
-    ) -> None:
-        peer = self.instructed(qwen3, INSTRUCTED.instruction(kind.metadata) or "")
-        found = evaluate_task(MTEBCrossEncoderWrapper(ours, prompts=INSTRUCTED), ready(kind)).main_score
-        assert found == pytest.approx(by_mteb(peer, ready(kind)).get_score(), abs=1e-6)
+        instructed = self.instructed(qwen3, INSTRUCTED.instruction(kind.metadata) or "")
+        for peer, own in ((qwen3, prompts), (instructed, INSTRUCTED)):
+            found = evaluate_task(MTEBCrossEncoderWrapper(ours, prompts=own), ready(kind)).main_score
+            assert found == pytest.approx(by_mteb(peer, ready(kind)).get_score(), abs=1e-6)
 
     @pytest.mark.usefixtures("unimoe_data")
     @pytest.mark.parametrize("name", REAL)

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -17,7 +15,6 @@ from support.scripts import Done, assert_refused, call_script, successful
 from transformers import AutoTokenizer
 
 from unimoe.core.trec import Run, write_run
-from unimoe.results import read_result
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -63,74 +60,43 @@ class TestNames:
         assert not (tmp_path / "outputs").exists()
 
 
-def all_candidates() -> Run:
-    return {q: {d: float(rank) for rank, d in enumerate(COLLECTION.corpus)} for q in COLLECTION.queries}
-
-
-def unknown_document(run: Run) -> None:
-    run["q1"]["d99"] = 1.0
-
-
-def no_candidates(run: Run) -> None:
-    run["q2"] = {}
-
-
-def other_queries(run: Run) -> None:
-    for query_id in list(run):
-        run[f"x{query_id}"] = run.pop(query_id)
-
-
-def equal_scores(run: Run) -> None:
-    run["q0"] = dict.fromkeys(run["q0"], 1.0)
+ALL: Run = {q: {d: float(rank) for rank, d in enumerate(COLLECTION.corpus)} for q in COLLECTION.queries}
 
 
 class TestRunFiles:
     @pytest.mark.parametrize(
-        ("damage", "words"),
+        ("run", "words"),
         [
-            (unknown_document, ["candidate 'd99' of query 'q1' is no document of toy"]),
-            (no_candidates, ["no candidates for query 'q2', judged in toy, split test"]),
-            (other_queries, ["no candidates for query 'q0' nor for 2 more, judged in toy, split test"]),
-            (equal_scores, ["the 8 candidates of query 'q0' all have one score", "a depth of 5"]),
+            ({**ALL, "q1": {**ALL["q1"], "d99": 1.0}}, ["candidate 'd99' of query 'q1' is no document of toy"]),
+            ({**ALL, "q2": {}}, ["no candidates for query 'q2', judged in toy, split test"]),
+            (
+                {f"x{query}": ALL[query] for query in ALL},
+                ["no candidates for query 'q0' nor for 2 more, judged"],
+            ),
+            (
+                {**ALL, "q0": dict.fromkeys(ALL["q0"], 1.0)},
+                ["the 8 candidates of query 'q0' all have one score", "a depth of 5"],
+            ),
         ],
+        ids=["unknown document", "no candidates", "other queries", "equal scores"],
     )
-    def test_a_run_that_does_not_fit(
-        self, data: Path, tmp_path: Path, damage: Callable[[Run], None], words: list[str]
-    ) -> None:
-        run, file = all_candidates(), tmp_path / "some.trec"
-        damage(run)
+    def test_a_run_that_does_not_fit(self, data: Path, tmp_path: Path, run: Run, words: list[str]) -> None:
+        file = tmp_path / "some.trec"
         write_run(file, run, "some")
         stage = ("--set", f"evaluation.first_stage=run:{file}", "--set", "evaluation.depth=5")
-        done = evaluate(data, tmp_path / "outputs", *stage)
-        assert_refused(done, 3, str(file), *words)
+        assert_refused(evaluate(data, tmp_path / "outputs", *stage), 3, str(file), *words)
         assert not (tmp_path / "outputs").exists()
 
-    def test_a_run_that_is_not_there(self, data: Path, tmp_path: Path) -> None:
+    def test_a_run_that_is_not_there_and_one_that_fits(self, data: Path, tmp_path: Path) -> None:
         done = evaluate(data, tmp_path / "outputs", "--set", "evaluation.first_stage=run:nowhere/{dataset}.trec")
         assert_refused(done, 3, "nowhere/toy.trec: no such run file", silent=False)
-
-    def test_a_run_that_fits_is_reranked(self, data: Path, tmp_path: Path) -> None:
-        write_run(tmp_path / "toy.trec", all_candidates(), "some")
+        write_run(tmp_path / "toy.trec", ALL, "some")
         stage = f"evaluation.first_stage=run:{tmp_path}/{{dataset}}.trec"
         done = successful(evaluate(data, tmp_path / "outputs", "--set", stage, "--set", "evaluation.depth=5"))
         assert "(first stage 0." in done.stdout
 
 
 class TestCollections:
-    def test_judgments_of_other_queries(self, data: Path, tmp_path: Path) -> None:
-        folder = shutil.copytree(data / "toy", tmp_path / "other")
-        (folder / "qrels" / "test.tsv").write_text("query-id\tcorpus-id\tscore\nx7\td01\t1\n", encoding="utf-8")
-        done = evaluate(data, tmp_path / "outputs", "--dataset", f"path:{folder}")
-        assert_refused(done, 3, "query 'x7' is judged in split 'test' but is not among the queries", silent=False)
-
-    def test_a_query_that_leaves_no_room_for_documents_is_cut_and_named(self, data: Path, tmp_path: Path) -> None:
-        queries = {**COLLECTION.queries, "q1": f"{COLLECTION.queries['q1']} " * 100}
-        folder = write_invented(tmp_path / "wordy", replace(COLLECTION, queries=queries))
-        done = successful(evaluate(data, tmp_path / "outputs", "--dataset", f"path:{folder}"))
-        assert "wordy: queries that fill the whole prompt" in done.stderr
-        result = read_result(tmp_path / "outputs/zero_shot/seed_none/results/reranking/wordy.json")
-        assert result.truncated_queries == ["q1"]
-
     def test_one_bad_collection_does_not_stop_the_others(self, data: Path, tmp_path: Path) -> None:
         queries = {key: text for key, text in COLLECTION.queries.items() if key != "q1"}
         folder = write_invented(tmp_path / "lacking", COLLECTION)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from pathlib import Path
 
@@ -50,8 +51,8 @@ def result(output_dir: Path, dataset: str, arm: str = "zero_shot") -> EvalResult
     return read_result(output_dir / arm / "seed_none" / "results" / "reranking" / f"{dataset}.json")
 
 
-def test_the_first_stage_and_the_difference_stand_in_every_result(suite: tuple[Path, Done]) -> None:
-    output_dir, _ = suite
+def test_the_first_stage_and_the_difference_stand_in_every_result(data: Path, suite: tuple[Path, Done]) -> None:
+    output_dir, done = suite
     found = result(output_dir, "scifact")
     first = found.first_stage
     assert first is not None
@@ -63,6 +64,9 @@ def test_the_first_stage_and_the_difference_stand_in_every_result(suite: tuple[P
         assert delta == found.aggregate[metric] - first.aggregate[metric]
     assert found.unjudged_queries == ["q4"]
     assert result(output_dir, "scifact", "bm25").aggregate == first.aggregate
+    assert done.stderr.splitlines()[-1].startswith("error: done, without 1 collection (fiqa);")
+    again = evaluate(data, output_dir, "scifact,msmarco")
+    assert (again.returncode, again.stderr.count("already done")) == (0, 4)
 
 
 def test_averages_count_cqadupstack_once_and_leave_msmarco_to_its_own(suite: tuple[Path, Done]) -> None:
@@ -81,16 +85,6 @@ def test_averages_count_cqadupstack_once_and_leave_msmarco_to_its_own(suite: tup
     assert f"average of 3, msmarco included: ndcg@10 {whole:.4f} (first stage" in all_ndcg
 
 
-def test_what_cannot_be_had_is_named_and_the_rest_is_done(data: Path, suite: tuple[Path, Done]) -> None:
-    output_dir, done = suite
-    assert done.returncode == 4
-    assert "not available: collection 'fiqa'" in done.stderr
-    assert done.stderr.splitlines()[-1].startswith("error: done, without 1 collection (fiqa);")
-    again = evaluate(data, output_dir, "scifact,msmarco")
-    assert again.returncode == 0
-    assert again.stderr.count("already done") == 4
-
-
 def test_candidates_in_no_order_are_reranked_whole_and_not_scored_themselves(data: Path, tmp_path: Path) -> None:
     settings = ("--set", "evaluation.first_stage=official", "--set", "evaluation.depth=1000")
     done = successful(evaluate(data, tmp_path, "msmarco", *settings))
@@ -101,3 +95,17 @@ def test_candidates_in_no_order_are_reranked_whole_and_not_scored_themselves(dat
     assert found.first_stage.aggregate == found.first_stage.delta == {}
     assert "first stage" not in done.stdout
     assert not (tmp_path / "bm25").exists()
+
+
+def test_a_plan_names_what_is_missing_counts_the_rest_and_writes_nothing(data: Path, tmp_path: Path) -> None:
+    before = {*data.rglob("*")}
+    options = ("--plan", "--max-queries", "2", "--price-per-hour", "3.5")
+    done = evaluate(data, tmp_path / "outputs", "fiqa,scifact", *options)
+    assert done.returncode == 4
+    assert "not available: collection 'fiqa'" in done.stderr
+    header, line, total = done.stdout.splitlines()
+    assert header.split() == ["task", "dataset", "queries", "pairs/texts", "tokens", "disk"]
+    assert line.split()[:3] == ["reranking", "scifact", "2"]
+    assert re.search(r"^total: [\d,]+ tokens, .* minutes, \d+\.\d\d at 3\.5 an hour \(probe: .*\)$", total)
+    assert {path for path in data.rglob("*") if path.suffix != ".lock"} == before
+    assert not (tmp_path / "outputs").exists()

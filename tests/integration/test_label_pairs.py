@@ -25,7 +25,7 @@ from unimoe.core.errors import DataError
 from unimoe.core.io import hash_json
 from unimoe.data.catalog import load_collection
 from unimoe.evaluation import engines
-from unimoe.evaluation.engines import LocalEngine
+from unimoe.evaluation.engines import Engine
 from unimoe.evaluation.reranking.shards import ShardStore
 from unimoe.retrieval.bm25 import bm25_run
 from unimoe.studies.biencoder.config import LabelConfig, SamplingConfig
@@ -172,7 +172,7 @@ def test_a_causal_model_grades_by_its_probability_of_yes(here: Path, monkeypatch
     collection = load_collection(f"path:{here / 'collection'}", "train")
     some = replace(collection, queries=dict(list(collection.queries.items())[:2]))
     run = bm25_run(some, 10, config.bm25)
-    grader = load_grader(config, torch.device("cpu"), LocalEngine())
+    grader = load_grader(config, torch.device("cpu"), Engine())
     found = probabilities(grader.model(), grader.name, some, run, ShardStore(here / "shards", "any"))
     model = unimoe.load_model(
         ModelConfig(base=str(here / "model"), max_length=256, dtype="float32"), prompt=config.prompt, device="cpu"

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import logging
 import random
-from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,7 +15,7 @@ import torch
 from support import mteb_tasks
 from support.embedders import WordEmbedder
 from support.mteb_runs import INSTRUCTED, PLAIN, cosines, evaluate, make_model
-from support.mteb_tasks import ALL_TYPES, CANDIDATES, PARTS, RANKED, loaded, split_data
+from support.mteb_tasks import ALL_TYPES, PARTS, loaded, split_data
 
 from unimoe.config import MTEBConfig
 from unimoe.core.errors import DataError
@@ -26,12 +25,8 @@ from unimoe.evaluation.model_wrappers import MTEBCrossEncoderWrapper, MTEBEncode
 from unimoe.evaluation.mteb import search
 from unimoe.evaluation.mteb.prompts import TaskPrompts
 from unimoe.evaluation.reranking import shards
-from unimoe.evaluation.reranking.rerankers import PairModelReranker
-from unimoe.evaluation.reranking_eval import rerank_collection
 from unimoe.evaluation.spec import Outcome
 from unimoe.models.unimodel import UnimodelForExp1
-from unimoe.retrieval.dense import search as exact_search
-from unimoe.retrieval.dense import search_among
 
 if TYPE_CHECKING:
     from mteb import AbsTask
@@ -142,19 +137,6 @@ class TestTies:
             assert len(scores) == depth
             assert scores == pytest.approx(runs[1][query], abs=1e-6)
 
-    def test_candidates_score_as_in_a_search_of_all(self) -> None:
-        collection = tied(50)
-        embedder, ids = WordEmbedder(WORDS), list(collection.corpus)
-        vectors = embedder.encode([document.full_text for document in collection.corpus.values()])
-        asked = embedder.encode(list(collection.queries.values()))
-        whole = exact_search(asked, list(collection.queries), vectors, ids, 50)
-        among = search_among(asked, list(collection.queries), vectors, ids, dict.fromkeys(collection.queries, ids), 50)
-        assert among == whole
-        best = search_among(asked, list(collection.queries), vectors, ids, dict.fromkeys(collection.queries, ids), 7)
-        assert best == exact_search(asked, list(collection.queries), vectors, ids, 7)
-        none = search_among(asked[:1], ["q"], vectors, ids, {"q": []}, 7)
-        assert none == {"q": {}}
-
 
 class TestErrors:
     def test_a_candidate_that_is_no_document_is_named(self, model: UnimodelForExp1) -> None:
@@ -190,7 +172,9 @@ class TestResuming:
 
     @pytest.mark.parametrize("kind", [Tied, TiedCandidates], ids=lambda kind: kind.__name__)
     def test_a_killed_task_embeds_only_what_is_left(self, tmp_path: Path, kind: type[Any]) -> None:
-        undisturbed = self.evaluate(WordEmbedder(WORDS), tmp_path / "whole", kind)
+        done: list[int] = []
+        undisturbed = self.evaluate(WordEmbedder(WORDS), tmp_path / "whole", kind, advance=done.append)
+        assert sum(done) == undisturbed.items
         killed, rest = WordEmbedder(WORDS, fail_after=80), WordEmbedder(WORDS)
         with pytest.raises(KeyboardInterrupt):
             self.evaluate(killed, tmp_path / "killed", kind)
@@ -222,14 +206,6 @@ class TestResuming:
         assert other.embedded["document"] == 200
         assert "made from another model, corpus, or setting" in caplog.text
 
-    def test_progress_counts_every_text_once(self, tmp_path: Path) -> None:
-        done: list[int] = []
-        self.evaluate(WordEmbedder(WORDS), tmp_path, advance=done.append)
-        assert sum(done) == 200 + 12
-        done.clear()
-        self.evaluate(WordEmbedder(WORDS), tmp_path, advance=done.append)
-        assert sum(done) == 200 + 12
-
     def test_shards_of_a_cross_encoder_are_found_again(
         self, model: UnimodelForExp1, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
@@ -257,44 +233,27 @@ class TestResuming:
         assert sum(sizes) == sizes[2] + 2 * sum(map(len, mteb_tasks.CANDIDATES.values()))
 
 
-def test_each_is_a_search_model_and_nothing_else(model: UnimodelForExp1, tmp_path: Path) -> None:
+def test_it_is_a_search_model_and_nothing_else(model: UnimodelForExp1, tmp_path: Path) -> None:
     from mteb.models import CrossEncoderProtocol, EncoderProtocol, SearchProtocol
 
-    one = search.DenseSearch(MTEBEncoderWrapper(model), tmp_path)
-    other = search.CandidateReranking(MTEBCrossEncoderWrapper(model), tmp_path)
-    for found in (one, other):
-        assert isinstance(found, SearchProtocol)
-        assert not isinstance(found, EncoderProtocol | CrossEncoderProtocol)
+    found = search.TaskSearch(MTEBEncoderWrapper(model), tmp_path)
+    assert isinstance(found, SearchProtocol)
+    assert not isinstance(found, EncoderProtocol | CrossEncoderProtocol)
 
 
-def test_texts_are_those_that_mteb_gives_to_a_model() -> None:
-    data: Any = split_data(RANKED)
-    metadata = mteb_tasks.InventedRetrieval.metadata
-    texts, instructions = search.task_texts(data["corpus"].select(range(3, 9)), metadata, "document")
-    assert list(texts) == list(RANKED.corpus)[3:9]
-    assert [texts[key].full_text for key in texts] == [RANKED.corpus[key].full_text for key in texts]
-    assert set(instructions.values()) == {None}
-
-
-def measured(collection: Collection, run: Mapping[str, Mapping[str, float]], measure: str) -> dict[str, float]:
-    found = pytrec_eval.RelevanceEvaluator(collection.qrels, {measure}).evaluate(run)
-    return {query: values[measure.replace(".", "_")] for query, values in found.items()}
-
-
-class TestRankingTasks:
-    def test_splits_and_subsets_are_told_apart(self, model: UnimodelForExp1) -> None:
-        outcome = evaluate(model, mteb_tasks.InventedParts)
-        expected, texts, means = dict[str, float](), dict[str, str](), []
-        for (split, subset), collection in PARTS.items():
-            per_query = measured(collection, cosines(model, collection), "ndcg_cut.10")
-            means.append(np.mean([*per_query.values()]))
-            expected |= {f"{split}/{subset}/{query}": value for query, value in per_query.items()}
-            texts |= {f"{split}/{subset}/{query}": collection.queries[query] for query in per_query}
-        assert outcome.scores.per_query["ndcg@10"] == pytest.approx(expected)
-        assert outcome.scores.aggregate["ndcg@10"] == pytest.approx(np.mean([*expected.values()]))
-        assert outcome.main_score == pytest.approx(np.mean(means), abs=1e-5)  # MTEB's, over parts
-        assert outcome.queries == texts
-        assert outcome.run.keys() == outcome.qrels.keys() == expected.keys()
+def test_splits_and_subsets_are_told_apart(model: UnimodelForExp1) -> None:
+    outcome = evaluate(model, mteb_tasks.InventedParts)
+    expected, texts, means = dict[str, float](), dict[str, str](), []
+    for (split, subset), collection in PARTS.items():
+        found = pytrec_eval.RelevanceEvaluator(collection.qrels, {"ndcg_cut.10"}).evaluate(cosines(model, collection))
+        per_query = {query: values["ndcg_cut_10"] for query, values in found.items()}
+        means.append(np.mean([*per_query.values()]))
+        expected |= {f"{split}/{subset}/{query}": value for query, value in per_query.items()}
+        texts |= {f"{split}/{subset}/{query}": collection.queries[query] for query in per_query}
+    assert outcome.scores.per_query["ndcg@10"] == pytest.approx(expected)
+    assert outcome.main_score == pytest.approx(np.mean(means), abs=1e-5)  # MTEB's, over parts
+    assert outcome.queries == texts
+    assert outcome.run.keys() == outcome.qrels.keys() == expected.keys()
 
 
 @pytest.mark.parametrize("kind", ALL_TYPES, ids=lambda kind: kind.__name__)
@@ -305,18 +264,6 @@ def test_the_same_task_twice_gives_the_same(model: UnimodelForExp1, kind: type[A
     assert one.run == two.run
     assert one.mteb_json["scores"] == two.mteb_json["scores"]
     assert "task_specific_scores" not in vars(task)
-
-
-class TestCrossEncoder:
-    def test_it_agrees_with_our_own_reranker(self, model: UnimodelForExp1) -> None:
-        theirs = evaluate_task(MTEBCrossEncoderWrapper(model), loaded(mteb_tasks.InventedReranking))
-        ours = rerank_collection(PairModelReranker(model), RANKED, CANDIDATES, ordered=False)
-        assert theirs.run.keys() == ours.run.keys()
-        for query, gaps in ours.run.items():
-            assert theirs.run[query] == pytest.approx(gaps, abs=1e-5, rel=1e-5)
-        assert theirs.scores == ours.scores
-        assert theirs.main_score == pytest.approx(ours.scores.aggregate["map"], abs=1e-5)
-        assert theirs.items == ours.items == sum(map(len, CANDIDATES.values()))
 
 
 class TestRefused:

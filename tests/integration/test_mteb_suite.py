@@ -38,10 +38,6 @@ def result(output_dir: Path, name: str) -> EvalResult:
     return read_result(output_dir / "zero_shot" / "seed_none" / "results" / "embedding" / f"{name}.json")
 
 
-def files(folder: Path) -> set[str]:
-    return {str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file() and path.suffix != ".lock"}
-
-
 @pytest.fixture(scope="module")
 def suite(data: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Done]:
     """Three tasks: one whose data nobody has here, one from a folder, and one more without data."""
@@ -75,26 +71,8 @@ class TestCommand:
         assert theirs["task_name"] == "SciFact"
         assert theirs["scores"]["test"][0]["main_score"] == found.aggregate["main_score"]
         assert f"embedding/SciFact zero_shot: ndcg@10 {found.aggregate['ndcg@10']:.4f}  " in done.stdout
-
-    def test_nothing_is_written_of_what_failed(self, suite: tuple[Path, Done]) -> None:
-        output_dir, _ = suite
-        assert files(output_dir) == {
-            "zero_shot/seed_none/results/embedding/SciFact.json",
-            "zero_shot/seed_none/results/embedding/SciFact.mteb.json",
-            "zero_shot/seed_none/results/embedding/SciFact.queries.json",
-            "zero_shot/seed_none/runs/embedding/SciFact.trec",
-            "qrels/SciFact-test.qrels",
-        }
-
-    def test_other_text_has_another_hash(self, data: Path, tmp_path: Path, suite: tuple[Path, Done]) -> None:
-        write_invented(tmp_path / "scifact", invented(documents=15, queries=4, name="scifact"))
-        successful(call_script(
-            "evaluate.py", "--zero-shot", "--config", data / "tiny.yaml", "--output-dir", tmp_path / "outputs",
-            "--mteb", "SciFact", UNIMOE_DATA=str(tmp_path),
-        ))  # fmt: skip
-        one, other = result(suite[0], "SciFact"), result(tmp_path / "outputs", "SciFact")
-        assert one.provenance.hashes["collection"] != other.provenance.hashes["collection"]
-        assert one.provenance.hashes["base_model"] == other.provenance.hashes["base_model"]
+        written = {path.name for path in output_dir.rglob("*") if path.is_file() and path.suffix != ".lock"}
+        assert {name.partition(".")[0].partition("-")[0] for name in written} == {"SciFact"}  # nothing of what failed
 
     @pytest.mark.parametrize(
         ("options", "words"),

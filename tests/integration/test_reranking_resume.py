@@ -80,29 +80,6 @@ def kill_after(count: int, data: Path, output_dir: Path) -> None:
         process.send_signal(signal.SIGKILL)
 
 
-def crash_before_the_result(data: Path, output_dir: Path) -> None:
-    """Evaluate, and die when everything is scored and the run is written."""
-
-    def dies(folder: Path, result: EvalResult, detail: DrillDown) -> Path:
-        if result.config_name == "zero_shot":
-            raise KilledError
-        return write_result(folder, result, detail)
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("unimoe.evaluation.store.write_result", dies)
-        with pytest.raises(KilledError):
-            evaluate(data, output_dir)
-
-
-def test_a_run_left_alone_leaves_results_and_no_shards(undisturbed: Path) -> None:
-    assert written(undisturbed).keys() == {
-        f"{arm}/seed_none/{file}"
-        for arm in ("bm25", "zero_shot")
-        for file in ("results/reranking/long.json", "results/reranking/long.queries.json", "runs/reranking/long.trec")
-    } | {"qrels/long-test.qrels"}
-    assert not list(undisturbed.glob("*/*/shards/*"))
-
-
 def test_killed_at_any_shard_it_goes_on_and_ends_the_same(
     data: Path, undisturbed: Path, tmp_path: Path, scored: list[int]
 ) -> None:
@@ -117,23 +94,28 @@ def test_killed_at_any_shard_it_goes_on_and_ends_the_same(
 def test_between_run_and_result_no_score_is_lost(
     data: Path, undisturbed: Path, tmp_path: Path, scored: list[int]
 ) -> None:
-    crash_before_the_result(data, tmp_path)
-    assert (tmp_path / "zero_shot/seed_none/runs/reranking/long.trec").is_file()
-    assert len(scored) == len(shards(tmp_path)) == SHARDS
-    shards(tmp_path)[3].write_text("{", encoding="utf-8")
-    assert evaluate(data, tmp_path).returncode == 0
-    assert len(scored) == SHARDS + 1
-    assert written(tmp_path) == written(undisturbed)
+    def dies(folder: Path, result: EvalResult, detail: DrillDown) -> Path:
+        if result.config_name == "zero_shot":
+            raise KilledError
+        return write_result(folder, result, detail)
 
-
-def test_shards_of_another_measurement_are_not_met_and_end_with_it(
-    data: Path, tmp_path: Path, scored: list[int]
-) -> None:
-    crash_before_the_result(data, tmp_path)
-    scored.clear()
-    assert evaluate(data, tmp_path, "--set", "prompt.instruction=Think.").returncode == 0
-    assert len(scored) == SHARDS
-    assert shards(tmp_path) == []
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("unimoe.evaluation.store.write_result", dies)
+        for place in ("one", "other"):
+            with pytest.raises(KilledError):
+                evaluate(data, tmp_path / place)
+    one, other = tmp_path / "one", tmp_path / "other"
+    assert (one / "zero_shot/seed_none/runs/reranking/long.trec").is_file()
+    assert len(scored) == 2 * len(shards(one)) == 2 * SHARDS
+    shards(one)[3].write_text("{", encoding="utf-8")
+    assert evaluate(data, one).returncode == 0
+    assert len(scored) == 2 * SHARDS + 1
+    assert written(one) == written(undisturbed)
+    assert not list(one.glob("*/*/shards/*"))
+    # Shards of another prompt are not met, and end with its result.
+    assert evaluate(data, other, "--set", "prompt.instruction=Think.").returncode == 0
+    assert len(scored) == 3 * SHARDS + 1
+    assert shards(other) == []
 
 
 def test_a_second_process_is_refused_in_one_line_and_the_first_goes_on(

@@ -11,7 +11,6 @@ from typing import Any
 
 import pytest
 from support.experiments import write_tiny_experiment
-from support.reranking import long_collection, write_invented
 from support.scripts import SCRIPTS, assert_refused, call_script
 
 TORCHRUN = ["torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
@@ -25,26 +24,15 @@ pytestmark = pytest.mark.usefixtures("one_thread")
 @pytest.fixture(scope="module")
 def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("data")
-    for name in ("long", "scifact"):
-        write_invented(folder / name, long_collection())
     write_tiny_experiment(folder)
     return folder
 
 
-def torchrun(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
+def launched(launcher: list[str], *arguments: str) -> subprocess.CompletedProcess[str]:
     """Run a script in two processes on this machine, one thread each."""
-    return launched(TORCHRUN, *arguments, **environment)
-
-
-def launched(launcher: list[str], *arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
-    """The same by another launcher."""
-    return subprocess.run(
-        [sys.executable, "-m", *launcher, *arguments],
-        env={**os.environ, "OMP_NUM_THREADS": "1", **environment},
-        capture_output=True,
-        text=True,
-        timeout=600,
-    )
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    command = [sys.executable, "-m", *launcher, *arguments]
+    return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=600)
 
 
 @pytest.mark.parametrize(

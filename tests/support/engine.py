@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
 
@@ -64,7 +64,8 @@ class ThreadActors(RayActors):
     """
 
     def __init__(self, store: str, count: int, **facts: Any) -> None:
-        self._store, self._count, self._facts, self._turn = store, count, facts, threading.Lock()
+        self._store, self._count, self._facts = store, count, facts
+        self._one = ThreadPoolExecutor(1)
         self._places: dict[Worker, str] = {}
         self.deadly: set[int] = set()
         self.losses = self.asked = 0
@@ -86,26 +87,31 @@ class ThreadActors(RayActors):
         """Make a worker."""
         return Worker(self._store, "cpu", torch.get_num_threads())
 
-    def facts(self, actor: Worker, stop: threading.Event) -> dict[str, Any]:
+    def facts(self, actor: Worker) -> Future[Any]:
         """Return its facts: it is on a machine of its own, a new one after a loss."""
         self.asked += 1
         self._places.setdefault(actor, f"node {self.asked}")
-        return {**actor.facts(), "node": self._places[actor], **self._facts}
+        return self._one.submit(lambda: {**actor.facts(), "node": self._places[actor], **self._facts})
 
-    def compute(self, actor: Worker, order: Sequence[Any], stop: threading.Event) -> bytes | Exception:
+    def compute(self, actor: Worker, order: Sequence[Any]) -> Future[Any]:
         """Compute, or die."""
+        return self._one.submit(self._computed, actor, order)
+
+    def _computed(self, actor: Worker, order: Sequence[Any]) -> bytes | Exception:
         number = order[2].get("number")
-        with self._turn:
-            if stop.is_set():
-                raise WorkerLostError("the engine was closed")
-            self.computed.append(number)
-            if self.losses and number is not None:
-                self.losses -= 1
-                del self._places[actor]
-                raise WorkerLostError("its machine is gone")
-            if number in self.deadly:
-                raise WorkerLostError("it is gone")
-            return actor.compute(*order)
+        self.computed.append(number)
+        if self.losses and number is not None:
+            self.losses -= 1
+            del self._places[actor]
+            raise WorkerLostError("its machine is gone")
+        if number in self.deadly:
+            raise WorkerLostError("it is gone")
+        return actor.compute(*order)
+
+    def result(self, call: Future[Any]) -> Any:
+        """Return it; our own losses are raised as they are."""
+        return call.result()
 
     def close(self) -> None:
-        """Do nothing: threads end with their units."""
+        """Begin no unit more."""
+        self._one.shutdown(cancel_futures=True)

@@ -14,7 +14,7 @@ from unimoe.config import MTEBConfig, PromptConfig
 from unimoe.data.collection import Collection
 from unimoe.evaluation.chosen import ChosenData
 from unimoe.evaluation.embedding_eval import evaluate_task
-from unimoe.evaluation.engines import LocalEngine
+from unimoe.evaluation.engines import Engine
 from unimoe.evaluation.evaluate import Driver
 from unimoe.evaluation.model_wrappers import MTEBEncoderWrapper
 from unimoe.evaluation.mteb.prompts import TaskPrompts
@@ -44,7 +44,7 @@ class Suite:
 
     def run(self, tasks: Sequence[Any]) -> list[EvalResult]:
         """Return the results."""
-        driver = Driver([self._system], ChosenData(mteb=tasks), LocalEngine())
+        driver = Driver([self._system], ChosenData(mteb=tasks), Engine())
         found = [result for _, result in driver.on_mteb()]
         self.reasons += driver.failures.reasons
         return found

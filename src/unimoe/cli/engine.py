@@ -46,11 +46,7 @@ class EngineSettings:
     ] = False
 
     def __post_init__(self) -> None:
-        """Refuse what does not fit.
-
-        Raises:
-            UsageError: an unknown name, or an option of the cluster without one.
-        """
+        """Refuse an unknown name, and an option of the cluster without one."""
         known = ("local", "ray")
         if self.engine not in known:
             raise UsageError(f"--engine {self.engine}: unknown{did_you_mean(self.engine, known)}; use local or ray")
@@ -72,11 +68,7 @@ class EngineSettings:
         use_threads(self.threads or (1 if self.engine == "ray" else None))
 
     def refuse_unused(self) -> None:
-        """Refuse options of a cluster where there is none.
-
-        Raises:
-            UsageError: one is given.
-        """
+        """Refuse options of a cluster where there is none."""
         for option in ("address", "workers", "store", "allow_devices"):
             if getattr(self, option):
                 raise UsageError(f"--{option.replace('_', '-')} belongs to --engine ray; give both, or neither")
@@ -99,16 +91,12 @@ def with_engine(command: Callable[..., None]) -> Callable[..., None]:
 
 @contextmanager
 def opened_engine(settings: EngineSettings) -> Iterator[Engine]:
-    """Start what the options mean, and let it go after the block.
-
-    Raises:
-        UsageError: there is no such cluster, or its store cannot be used.
-    """
-    from unimoe.evaluation.engines import ClusterEngine, LocalEngine
+    """Start what the options mean, and let it go after the block."""
+    from unimoe.evaluation.engines import Engine
 
     refuse_torchrun("an evaluation", "--engine ray uses several GPUs")
     if settings.engine == "local":
-        yield LocalEngine()
+        yield Engine()
         return
     from unimoe.cluster.actors import RayActors, WorkerSpec
     from unimoe.cluster.cluster import Cluster
@@ -119,6 +107,6 @@ def opened_engine(settings: EngineSettings) -> Iterator[Engine]:
     spec = WorkerSpec(store.url, settings.device, settings.threads or 1, settings.workers)
     cluster = Cluster(RayActors(settings.address, spec), store, allow_devices=settings.allow_devices)
     try:
-        yield ClusterEngine(cluster)
+        yield Engine(cluster)
     finally:
         cluster.close()

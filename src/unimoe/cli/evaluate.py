@@ -88,7 +88,7 @@ def evaluate(
     from unimoe.config.files import load_experiment
     from unimoe.data.mteb_names import split_names
     from unimoe.evaluation.chosen import chosen_data, chosen_systems
-    from unimoe.evaluation.engines import LocalEngine
+    from unimoe.evaluation.engines import Engine
     from unimoe.evaluation.evaluate import run_evaluation
     from unimoe.evaluation.plan import plan_evaluation
     from unimoe.models.device import use_threads
@@ -97,8 +97,6 @@ def evaluate(
         raise UsageError("give one of --checkpoint FOLDER, --zero-shot and --model NAME")
     if name is not None and model is None:
         raise UsageError("--name belongs to --model; a checkpoint has the name of its arm")
-    if zero_shot and config is None:
-        raise UsageError("--zero-shot needs --config, which names the base model")
     if task not in (None, "reranking", "embedding"):
         hint = did_you_mean(task, ("reranking", "embedding"))
         raise UsageError(f"--task {task}: unknown{hint}; use reranking or embedding")
@@ -111,7 +109,7 @@ def evaluate(
     if plan:
         refuse_torchrun("a plan")
         where.refuse_unused()
-    with nullcontext(LocalEngine()) if plan else opened_engine(where) as opened:
+    with nullcontext(Engine()) if plan else opened_engine(where) as opened:
         chosen = chosen_device(where.here)
         systems = chosen_systems(
             _folders(checkpoint),
@@ -144,11 +142,7 @@ def evaluate(
 
 
 def _folders(pattern: str | None) -> tuple[Path, ...]:
-    """Return the folders that a pattern means, in order.
-
-    Raises:
-        UsageError: it means none.
-    """
+    """Return the folders that a pattern means, in order."""
     if pattern is None:
         return ()
     if not has_magic(pattern) or Path(pattern).exists():

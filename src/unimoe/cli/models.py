@@ -54,7 +54,7 @@ def reranked(names: Sequence[str], options: ModelOptions, command: str) -> list[
     from unimoe.config.files import load_experiment
     from unimoe.data.mteb_names import split_names
     from unimoe.evaluation.chosen import chosen_data, chosen_systems
-    from unimoe.evaluation.engines import LocalEngine
+    from unimoe.evaluation.engines import Engine
     from unimoe.evaluation.evaluate import run_evaluation
     from unimoe.models.device import use_threads
     from unimoe.results import safe_name
@@ -68,7 +68,7 @@ def reranked(names: Sequence[str], options: ModelOptions, command: str) -> list[
     quiet_libraries()
     override, tier = options.override or [], options.eval_tier or "bundled"
     config = load_experiment(options.config, override) if options.config else None
-    device, engine, work = chosen_device(options.device), LocalEngine(), []
+    device, engine, work = chosen_device(options.device), Engine(), []
     for name in names:
         systems = chosen_systems(
             (),

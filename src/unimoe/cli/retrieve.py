@@ -96,11 +96,7 @@ def retrieve(
 
 
 def refuse_unknown_arm(output_dir: Path, arm: str, coming: Iterable[str]) -> None:
-    """Refuse, before any work is done, an arm that has no result in a folder and is none of those to come.
-
-    Raises:
-        UsageError: there is none; names the closest.
-    """
+    """Refuse, before any work is done, an arm that has no result in a folder and is none of those to come."""
     from unimoe.analysis.comparisons import unknown_arm
     from unimoe.core.io import find_files
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -16,16 +17,8 @@ from unimoe.core.errors import MissingPartError
 if TYPE_CHECKING:
     from rich.console import Group
 
-    from unimoe.cluster.board import Progress, Status
-
-_EVERY = 5.0
-"""Seconds between two looks, which is how often drivers write."""
-
-_FILE_WIDTH = 500
-"""Columns of a line that no terminal shows, so that no name is broken."""
-
-_PATIENCE = 10.0
-"""Seconds for which a store may be out of reach."""
+_EVERY = 5.0  # seconds between two looks, which is how often drivers write
+_PATIENCE = 10.0  # seconds for which a store may be out of reach
 
 
 def status(
@@ -41,46 +34,46 @@ def status(
     evaluation with its items (pairs or texts) done, the units that workers compute now, what failed,
     what is left, and the hours to go at the rate so far. The exit code is 4 where something failed or was set aside.
     """
-    from unimoe.cluster.board import read_status
-    from unimoe.cluster.units import UnitStore
+    from rich.console import Console
+    from rich.live import Live
+
     from unimoe.core.io import find_files
 
     folder = Path(store)
     if folder.is_dir() and find_files(folder, "*/seed_*"):  # an experiment of this machine, not a store
         _print_experiment(folder, as_json)
         return
-    place = UnitStore(store, patience=_PATIENCE)
-    found = read_status(place)
-    if as_json or not watch:
-        _print(found, as_json)
-        while watch and found.runs:
-            time.sleep(_EVERY)
-            found = read_status(place)
-            _print(found, as_json)
-    else:
-        from rich.live import Live
-
-        with Live(_tables(found), console=stdout, auto_refresh=False) as live:
-            while found.runs:
-                time.sleep(_EVERY)
-                found = read_status(place)
+    found: dict[str, Any] = {}
+    if watch and not as_json:
+        with Live(console=stdout, auto_refresh=False) as live:
+            for found in _looks(store, watch):
                 live.update(_tables(found), refresh=True)
-    if found.failed:
-        failed = [one.what for one in found.progress if one.state == "failed" or one.failed]
+    else:
+        # What no terminal shows has one long line for each row, so that no name is broken.
+        console = stdout if stdout.is_terminal else Console(highlight=False, markup=False, width=500)
+        for found in _looks(store, watch):
+            if as_json:
+                stdout.out(json.dumps(found, allow_nan=False))
+            else:
+                console.print(_tables(found))
+    if found["failed"]:
+        failed = [one["what"] for one in found["progress"] if one["state"] == "failed" or one["failed"]]
         raise MissingPartError(f"failed, wholly or in part: {'; '.join(failed)}")
 
 
-def _print(found: Status, as_json: bool) -> None:
-    if as_json:
-        stdout.out(json.dumps(found.as_json(), allow_nan=False))
-    else:
-        from rich.console import Console
+def _looks(store: str, watch: bool) -> Iterator[dict[str, Any]]:
+    """Yield the state of a store; to ``watch`` it, again and again while a driver runs."""
+    from unimoe.cluster.board import read_status
+    from unimoe.cluster.units import UnitStore
 
-        wide = Console(highlight=False, markup=False, width=_FILE_WIDTH)
-        (stdout if stdout.is_terminal else wide).print(_tables(found))
+    place = UnitStore(store, patience=_PATIENCE)
+    yield (found := read_status(place))
+    while watch and found["running"]:
+        time.sleep(_EVERY)
+        yield (found := read_status(place))
 
 
-def _tables(found: Status) -> Group:
+def _tables(found: dict[str, Any]) -> Group:
     """Return the evaluations, their failures and the drivers as tables."""
     from rich.console import Group
     from rich.table import Table
@@ -88,27 +81,25 @@ def _tables(found: Status) -> Group:
     work = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
     for name in ("evaluation", "state", "done", "running", "failed", "left", "hours to go"):
         work.add_column(name, justify="left" if name in ("evaluation", "state") else "right", overflow="fold")
-    for one in found.progress:
-        work.add_row(one.what, one.state, *_numbers(one))
+    for one in found["progress"]:
+        done, hours = f"{one['done']:,}", one["hours"]
+        work.add_row(
+            one["what"],
+            one["state"],
+            done if one["items"] is None else f"{done} of {one['items']:,}",
+            str(one["running"]),
+            str(len(one["failed"])),
+            "?" if one["left"] is None else f"{one['left']:,}",
+            "" if hours is None else f"{hours:.1f}" if hours >= 0.1 else "under .1",
+        )
     drivers = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
     for name in ("driver", "on", "state", "workers", "last seen"):
         drivers.add_column(name, justify="right" if name == "workers" else "left", overflow="fold")
-    for driver in found.drivers:
-        drivers.add_row(
-            driver.name, driver.machine, driver.state, str(driver.workers), f"{driver.seconds_ago:,.0f} s ago"
-        )
-    reasons = [f"{one.what}: {reason}" for one in found.progress for reason in one.failed]
+    for one in found["drivers"]:
+        seen = f"{one['seconds_ago']:,.0f} s ago"
+        drivers.add_row(one["name"], one["machine"], one["state"], str(one["workers"]), seen)
+    reasons = [f"{one['what']}: {reason}" for one in found["progress"] for reason in one["failed"]]
     return Group(work, "", *reasons, *([""] if reasons else []), drivers)
-
-
-def _numbers(one: Progress) -> tuple[str, ...]:
-    return (
-        f"{one.done:,}" if one.items is None else f"{one.done:,} of {one.items:,}",
-        str(one.running),
-        str(len(one.failed)),
-        "?" if one.left is None else f"{one.left:,}",
-        "" if one.hours is None else f"{one.hours:.1f}" if one.hours >= 0.1 else "under .1",
-    )
 
 
 def _print_experiment(folder: Path, as_json: bool) -> None:

@@ -6,19 +6,18 @@ import logging
 import os
 import signal
 import socket
-import threading
 from collections.abc import Sequence
+from concurrent.futures import Future
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 from unimoe.cluster.worker import Worker
 from unimoe.core.errors import UsageError
 
+T = TypeVar("T")
+
 _ANSWER = 10.0
 """Seconds in which a cluster's head must accept a connection."""
-
-_PAUSE = 0.5
-"""Seconds between two looks whether a wait was ended."""
 
 _PASSED_ON = ("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "TOKENIZERS_PARALLELISM", "TRANSFORMERS_VERBOSITY", "HF_HUB_OFFLINE")
 """Settings of libraries that workers take from the driver's environment."""
@@ -67,30 +66,24 @@ class RayActors:
         spec, share = self._spec, {"num_gpus": 1} if self._on_gpus() else {"num_cpus": self._spec.threads}
         return self._actor.options(**share).remote(spec.store, spec.device, spec.threads)
 
-    def facts(self, actor: Any, stop: threading.Event) -> dict[str, Any]:
-        """Return an actor's facts once it is started, or started again; a ``WorkerLostError`` says that it died."""
-        found: dict[str, Any] = self._reply(actor.facts.remote(), stop)
+    def facts(self, actor: Any) -> Future[dict[str, Any]]:
+        """Ask an actor for its facts, which it says once it is started, or started again."""
+        found: Future[dict[str, Any]] = actor.facts.remote().future()
         return found
 
-    def compute(self, actor: Any, order: Sequence[Any], stop: threading.Event) -> bytes | Exception:
-        """Return what an actor makes of a unit; ``order`` are the arguments of ``Worker.compute``.
+    def compute(self, actor: Any, order: Sequence[Any]) -> Future[bytes | Exception]:
+        """Let an actor compute a unit; ``order`` are the arguments of ``Worker.compute``.
 
         Ray would try a lost unit again on its own actor, whose machine may never come back. So no try follows here, and
         the driver gives the unit to the next free actor.
         """
-        found: bytes | Exception = self._reply(actor.compute.options(max_task_retries=0).remote(*order), stop)
+        found: Future[bytes | Exception] = actor.compute.options(max_task_retries=0).remote(*order).future()
         return found
 
-    def close(self) -> None:
-        """Let all actors go."""
-        self._ray.shutdown()
-
-    def _reply(self, call: Any, stop: threading.Event) -> Any:
-        while not self._ray.wait([call], timeout=_PAUSE)[0]:
-            if stop.is_set():
-                raise WorkerLostError("the engine was closed")
+    def result(self, call: Future[T]) -> T:
+        """Return what an ended call found; a ``WorkerLostError`` says that the worker died."""
         try:
-            return self._ray.get(call)
+            return call.result()
         except self._ray.exceptions.RayError as error:
             lines = [line.strip() for line in str(error).splitlines() if line.strip()]
             reason = lines[-1][:300] if lines else type(error).__name__
@@ -98,6 +91,10 @@ class RayActors:
             if own or getattr(error, "actor_init_failed", False):
                 raise UsageError(f"a worker could not start: {reason}") from None
             raise WorkerLostError(reason) from None
+
+    def close(self) -> None:
+        """Let all actors go."""
+        self._ray.shutdown()
 
     def _on_gpus(self) -> bool:
         wanted = self._spec.device

@@ -6,7 +6,7 @@ import platform
 import threading
 import time
 import uuid
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
@@ -110,62 +110,12 @@ class Board:
             self._store.write_json(SCOPE, self._name, content)
 
 
-@dataclass(frozen=True)
-class Driver:
-    """A process that gave out work, by the name of its board; ``lost`` where it ended without saying so."""
+def read_status(store: UnitStore) -> dict[str, Any]:
+    """Return the state of a store as JSON values: its ``drivers``, the latest first, and ``progress`` by name.
 
-    name: str
-    machine: str
-    state: Literal["running", "ended", "lost"]
-    workers: int
-    seconds_ago: float
-
-
-@dataclass(frozen=True)
-class Progress:
-    """How far an evaluation or training is; see ``Line``.
-
-    It is ``stopped`` where its driver no longer runs and it is neither done nor failed. ``left`` and ``hours``, at the
-    rate of the items computed so far, are None where they are not known.
-    """
-
-    what: str
-    state: Literal["running", "done", "failed", "stopped"]
-    items: int | None
-    done: int
-    running: int
-    left: int | None
-    hours: float | None
-    failed: Sequence[str]
-
-
-@dataclass(frozen=True)
-class Status:
-    """The state of a store: its drivers, the latest first, and its evaluations and trainings by name."""
-
-    drivers: Sequence[Driver]
-    progress: Sequence[Progress]
-
-    @property
-    def runs(self) -> bool:
-        """Whether a driver runs."""
-        return any(driver.state == "running" for driver in self.drivers)
-
-    @property
-    def failed(self) -> bool:
-        """Whether something failed or was set aside."""
-        return any(one.state == "failed" or one.failed for one in self.progress)
-
-    def as_json(self) -> dict[str, Any]:
-        """Return it as JSON values."""
-        return {"running": self.runs, "failed": self.failed, **asdict(self)}
-
-
-def read_status(store: UnitStore) -> Status:
-    """Read the boards of a store.
-
-    Where several drivers have a line of one name, that of a driver that runs counts, and of several such the one with
-    the most items done; else the latest.
+    ``running`` says whether a driver runs, ``failed`` whether something failed or was set aside. A driver is ``lost``
+    where it ended without saying so. Where several drivers have a line of one name, that of a driver that runs counts,
+    and of several such the one with the most items done; else the latest.
     """
     names = sorted(store.keys(SCOPE), reverse=True)
     if not names:
@@ -173,16 +123,17 @@ def read_status(store: UnitStore) -> Status:
             f"{store.shown}: not a store, or not yet (no driver has written there); give the folder or URL that "
             "--store named"
         )
-    drivers: list[Driver] = []
-    best: dict[str, tuple[tuple[bool, int, float], Progress]] = {}
+    drivers: list[dict[str, Any]] = []
+    best: dict[str, tuple[tuple[bool, int, float], dict[str, Any]]] = {}
     for name in names:
         board = store.read_json(SCOPE, name)
         try:
             updated: float = board["updated"]
             silent = max(0.0, time.time() - updated)
             runs = not board["ended"] and silent <= SILENCE
-            state: Literal["running", "ended", "lost"] = "ended" if board["ended"] else "running" if runs else "lost"
-            drivers.append(Driver(name.removesuffix(".json"), board["machine"], state, board["workers"], silent))
+            state = "ended" if board["ended"] else "running" if runs else "lost"
+            own = {"name": name.removesuffix(".json"), "machine": board["machine"], "state": state}
+            drivers.append({**own, "workers": board["workers"], "seconds_ago": silent})
             for line in (Line(**values) for values in board["lines"]):
                 rank = (runs, line.done if runs else 0, updated)
                 if line.what not in best or rank > best[line.what][0]:
@@ -192,17 +143,29 @@ def read_status(store: UnitStore) -> Status:
                 f"{store.shown}/{SCOPE}/{name}: unknown fields ({error}); use the version of unimoe that wrote it, or "
                 "delete it"
             ) from None
-    return Status(drivers, [best[what][1] for what in sorted(best)])
+    progress = [best[what][1] for what in sorted(best)]
+    running = any(driver["state"] == "running" for driver in drivers)
+    failed = any(one["state"] == "failed" or one["failed"] for one in progress)
+    return {"running": running, "failed": failed, "drivers": drivers, "progress": progress}
 
 
-def _progress(line: Line, updated: float, runs: bool) -> Progress:
+def _progress(line: Line, updated: float, runs: bool) -> dict[str, Any]:
+    """Return how far a line is: what is ``left``, and ``hours`` at the rate so far, None where they are not known.
+
+    It is ``stopped`` where its driver no longer runs and it is neither done nor failed.
+    """
     at_work, computed = runs and line.state == "running", line.done - line.found
     left = None if line.items is None else max(0, line.items - line.done)
     if line.state == "done":
         left = 0  # what was done before there was a store, no driver counts
-    hours = None
-    if at_work and left is not None and computed > 0:
-        hours = left * (updated - line.begun) / computed / 3600
-    state = "stopped" if line.state == "running" and not runs else line.state
-    running = line.running if at_work else 0
-    return Progress(line.what, state, line.items, line.done, running, left, hours, line.failed)
+    hours = left * (updated - line.begun) / computed / 3600 if at_work and left is not None and computed > 0 else None
+    return {
+        "what": line.what,
+        "state": "stopped" if line.state == "running" and not runs else line.state,
+        "items": line.items,
+        "done": line.done,
+        "running": line.running if at_work else 0,
+        "left": left,
+        "hours": hours,
+        "failed": line.failed,
+    }

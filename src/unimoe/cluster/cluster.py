@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections import Counter, deque
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import partial
+from queue import Empty, SimpleQueue
 from typing import Any
 
 from unimoe.cluster.actors import RayActors, WorkerLostError
@@ -22,7 +25,6 @@ from unimoe.results.provenance import package_versions
 _DEATHS = 3  # of a worker's process under one unit, after which the unit is set aside
 _AHEAD = 4  # parts for each worker that an evaluation makes ahead: their texts travel with them
 _LOOK = 1.0  # seconds between two looks for room for workers
-_COURTESY = 0.05  # seconds that a free worker leaves a unit to those that hold its model
 _SILENCE = 60.0  # seconds after which a wait for the first worker is explained
 _READERS = 16  # objects read from the store at a time
 _OF_THE_DRIVER = ("items", "label")  # keys of a part that a worker does not get
@@ -52,8 +54,19 @@ class Unit:
     lost_on: list[str] = field(default_factory=list)
 
 
+@dataclass(eq=False)
+class _Hired:
+    """A worker that may be used, on the machine ``node``, and the model that it holds."""
+
+    actor: Any
+    node: str
+    model: str | None = None
+
+
 class Cluster:
-    """The workers of one driver, each served by a thread that gives it one unit after the other.
+    """The workers of one driver, each of which gets one unit after the other.
+
+    One thread does all that changes what is known here, as the inbox says; callers and Ray put things there.
 
     ``actors`` is where workers come from, and the ``store`` keeps finished units. ``board`` has what the driver has
     done, is doing and has left; ``readers`` are threads that read the store.
@@ -64,14 +77,15 @@ class Cluster:
         self._actors, self.store, self._allow_devices = actors, store, allow_devices
         self._first: Future[Mapping[str, Any]] = Future()
         self._hired, self._at_work = 0, 0
-        self._waiting: dict[str, deque[Unit]] = {}  # by model, so that a worker seldom loads another one
-        self._running: set[Unit] = set()
+        self._free: list[_Hired] = []
+        self._waiting, self._running = list[Unit](), set[Unit]()
         self._failure: UnimoeError | None = None
-        self._change, self._stop = threading.Condition(), threading.Event()
+        self._open, self._lock = set[Unit](), threading.Lock()  # units whose reply somebody waits for
+        self._inbox: SimpleQueue[Callable[[], None]] = SimpleQueue()
         self.readers = ThreadPoolExecutor(_READERS)
         self.board = Board(store, lambda: self._at_work, lambda: Counter(unit.what for unit in list(self._running)))
-        self._threads: list[threading.Thread] = []
-        self._start(self._hire)
+        self._thread = threading.Thread(target=self._lead, name="cluster", daemon=True)
+        self._thread.start()
 
     @property
     def size(self) -> int:
@@ -99,134 +113,112 @@ class Cluster:
 
     def submit(self, unit: Unit) -> Future[bytes]:
         """Let a unit be computed, and return its reply."""
-        with self._change:
+        with self._lock:
             if self._failure:
                 raise self._failure
-            self._waiting.setdefault(unit.model, deque()).append(unit)
-            self._change.notify_all()
+            self._open.add(unit)
+        self._inbox.put(partial(self._waiting.append, unit))
         return unit.reply
 
     def close(self) -> None:
         """Let the workers go, and write the last state; whoever waits for a unit gets an error."""
         self._end(DataError("the engine was closed"))
-        for thread in self._threads:
-            thread.join()
+        self._inbox.put(self._assign)  # wakes the thread
+        self._thread.join()
         self._actors.close()
         self.readers.shutdown(cancel_futures=True)
         self.board.close()
 
-    def _start(self, work: Any, *arguments: Any) -> None:
-        """Start a thread whose error ends the run, as whoever waits for a unit must hear of it."""
-
-        def run() -> None:
-            try:
-                work(*arguments)
-            except Exception as error:
-                self._end(error if isinstance(error, UnimoeError) else DataError(f"{type(error).__name__}: {error}"))
-
-        self._threads.append(threading.Thread(target=run, daemon=True))
-        self._threads[-1].start()
+    def _lead(self) -> None:
+        """Do what the inbox says; an error ends the run, as whoever waits for a unit must hear of it."""
+        looked = -_LOOK
+        try:
+            while not self._failure:
+                if time.monotonic() - looked > _LOOK:
+                    looked = time.monotonic()
+                    for _ in range(self._actors.room() - self._hired):  # machines may have joined
+                        self._hired += 1
+                        self._greet(self._actors.hire())
+                with suppress(Empty):
+                    self._inbox.get(timeout=_LOOK)()
+                self._assign()
+        except Exception as error:
+            self._end(error if isinstance(error, UnimoeError) else DataError(f"{type(error).__name__}: {error}"))
 
     def _end(self, error: UnimoeError) -> None:
-        with self._change:
+        with self._lock:
             self._failure = self._failure or error
-            left = [*self._running, *(unit for units in self._waiting.values() for unit in units)]
-            self._running.clear()
-            self._waiting.clear()
-            self._stop.set()
-            self._change.notify_all()
-            if not self._first.done():
-                self._first.set_exception(self._failure)
+            left, self._open = self._open, set()
+        if not self._first.done():
+            self._first.set_exception(self._failure)
         for unit in left:
             unit.reply.set_exception(self._failure)
 
-    def _hire(self) -> None:
-        """Hire actors for the room that there is, and look again: machines may join."""
-        while not self._stop.is_set():
-            for _ in range(self._actors.room() - self._hired):
-                self._count(hired=1)
-                self._start(self._employ, self._actors.hire())
-            self._stop.wait(_LOOK)
+    def _greet(self, actor: Any) -> None:
+        """Ask an actor who it is; where it died, Ray starts it again, on this machine or another."""
+        self._on_reply(self._actors.facts(actor), partial(self._greeted, actor))
 
-    def _employ(self, actor: Any) -> None:
-        """Keep an actor at work: when it dies, Ray starts it again, on this machine or another."""
-        while not self._stop.is_set():
-            try:
-                facts = self._actors.facts(actor, self._stop)
-            except WorkerLostError:  # for good, as Ray would have started it again: the next look hires another
-                self._count(hired=-1)
-                return
-            if not self._admit(facts):
-                return  # and Ray ends the actor, which nobody holds any more
-            self._count(at_work=1)
-            held: str | None = None
-            while unit := self._next(held):
-                held = unit.model
-                try:
-                    reply = self._actors.compute(actor, unit.order, self._stop)
-                except WorkerLostError as lost:
-                    unit.lost_on.append(facts["node"])
-                    self._settle(unit, lost)
-                    break
-                self._settle(unit, reply)
-            if not self._stop.is_set():  # the board keeps how many there were at the end
-                self._count(at_work=-1)
+    def _greeted(self, actor: Any, call: Future[Any]) -> None:
+        try:
+            facts = self._actors.result(call)
+        except WorkerLostError:  # for good, as Ray would have started it again: the next look hires another
+            self._hired -= 1
+            return
+        if self._admit(facts):  # else Ray ends the actor, which nobody holds any more
+            self._at_work += 1
+            self._free.append(_Hired(actor, facts["node"]))
 
-    def _count(self, hired: int = 0, at_work: int = 0) -> None:
-        with self._change:
-            self._hired += hired
-            self._at_work += at_work
+    def _assign(self) -> None:
+        """Give waiting units to free workers: first those of the model that a worker holds.
 
-    def _settle(self, unit: Unit, reply: bytes | Exception) -> None:
+        A worker that has to load one takes the model with the most units for each worker.
+        """
+        while self._free and self._waiting and not self._failure:
+            held = {worker.model: worker for worker in reversed(self._free)}
+            unit = next((unit for unit in self._waiting if unit.model in held), None)
+            if unit is None:
+                left, busy = (Counter(unit.model for unit in units) for units in (self._waiting, self._running))
+                unit = max(self._waiting, key=lambda unit: left[unit.model] / (1 + busy[unit.model]))
+            worker = held.get(unit.model, self._free[0])
+            self._free.remove(worker)
+            self._waiting.remove(unit)
+            self._running.add(unit)
+            worker.model = unit.model
+            self._on_reply(self._actors.compute(worker.actor, unit.order), partial(self._computed, worker, unit))
+
+    def _computed(self, worker: _Hired, unit: Unit, call: Future[Any]) -> None:
         """Hand a reply to whoever waits for it; a unit whose worker was lost goes to the next free one.
 
         Machines may be lost under a unit any number of times, but not processes. A lost machine still counts as alive
         when its worker's loss is heard of, but no longer when the next one's is.
         """
-        again = False
-        if isinstance(reply, WorkerLostError):
+        self._running.remove(unit)
+        try:
+            reply: bytes | Exception = self._actors.result(call)
+            self._free.append(worker)
+        except WorkerLostError as lost:
+            self._at_work -= 1
+            self._greet(worker.actor)
+            unit.lost_on.append(worker.node)
             alive = self._actors.nodes()
-            again = sum(node in alive for node in unit.lost_on) < _DEATHS
+            if sum(node in alive for node in unit.lost_on) < _DEATHS:
+                self._waiting.insert(0, unit)
+                return
             reply = SetAsideError(
-                f"{unit.what}, {unit.name}: set aside, {_DEATHS} worker processes died under it ({reply}); give "
+                f"{unit.what}, {unit.name}: set aside, {_DEATHS} worker processes died under it ({lost}); give "
                 "workers more memory, or make the batches smaller with evaluation.token_budget"
             )
-        with self._change:
-            if unit not in self._running:  # the run has ended, and with it the unit
+        with self._lock:
+            if unit not in self._open:  # the run has ended, and with it the unit
                 return
-            self._running.remove(unit)
-            if again:
-                self._waiting.setdefault(unit.model, deque()).appendleft(unit)
-                self._change.notify_all()
-                return
+            self._open.remove(unit)
         if isinstance(reply, Exception):
             unit.reply.set_exception(reply)
         else:
             unit.reply.set_result(reply)
 
-    def _next(self, held: str | None) -> Unit | None:
-        """Wait for the next unit of a worker that holds a model; None where the run ends.
-
-        Units of that model come first, then those of the model with the most units for each worker.
-        """
-        with self._change:
-            while not self._stop.is_set():
-                if not self._waiting:  # others may be idle too, and hold the model of what comes
-                    self._change.wait_for(lambda: self._waiting or self._stop.is_set())
-                    self._change.wait_for(lambda: held in self._waiting, _COURTESY)
-                if not self._waiting:
-                    continue  # others were faster
-                model = held
-                if model is None or model not in self._waiting:
-                    busy = Counter(unit.model for unit in self._running)
-                    model = max(self._waiting, key=lambda name: len(self._waiting[name]) / (1 + busy[name]))
-                units = self._waiting[model]
-                unit = units.popleft()
-                if not units:
-                    del self._waiting[model]
-                self._running.add(unit)
-                return unit
-        return None
+    def _on_reply(self, call: Future[Any], act: Callable[[Future[Any]], None]) -> None:
+        call.add_done_callback(lambda done: self._inbox.put(partial(act, done)))
 
     def _admit(self, facts: Mapping[str, Any]) -> bool:
         """Say whether a worker may be used: it must compute what the others compute."""
@@ -242,9 +234,8 @@ class Cluster:
                     f"{machine} has {name} {facts['versions'][name]}, the driver {own[name]}; install the same "
                     "packages on every machine"
                 )
-        with self._change:
-            if not self._first.done():
-                self._first.set_result(facts)
+        if not self._first.done():
+            self._first.set_result(facts)
         first = self._first.result()["device"]
         if facts["device"] == first or self._allow_devices:
             return True

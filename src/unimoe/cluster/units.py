@@ -12,6 +12,7 @@ import re
 import time
 import uuid
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -57,8 +58,7 @@ class UnitStore:
                 "s3://BUCKET/FOLDER with unimoe[cluster], or install the fsspec client it names"
             ) from None
         self._root = root.rstrip("/")
-        protocols = self._files.protocol
-        self._is_folder = "file" in ((protocols,) if isinstance(protocols, str) else protocols)
+        self._is_folder = "file" in self._files.protocol  # a name, or several
 
     def keys(self, scope: str) -> set[str]:
         """Return the names of the objects of a scope."""
@@ -68,19 +68,17 @@ class UnitStore:
             found: list[str] = self._files.ls(f"{self._root}/{scope}", detail=False)
             return found
 
-        try:
+        names: list[str] = []
+        with suppress(FileNotFoundError):
             names = [path.rpartition("/")[2] for path in self._patiently(listed)]
-        except FileNotFoundError:
-            return set()
         return {name for name in names if not name.startswith(".")}
 
     def read(self, scope: str, key: str) -> bytes | None:
         """Return an object's content; None where there is none."""
-        try:
+        with suppress(FileNotFoundError):
             content: bytes = self._patiently(lambda: self._files.cat_file(f"{self._root}/{scope}/{key}"))
-        except FileNotFoundError:
-            return None
-        return content
+            return content
+        return None
 
     def content(self, scope: str, key: str) -> bytes:
         """Return an object's content; a ``DataError`` says that there is none."""

@@ -41,16 +41,13 @@ from unimoe.evaluation.systems.system import (
     trained_system,
     zero_shot_system,
 )
-from unimoe.evaluation.tiers.datasets import Dataset, LoadedDataset, chosen_datasets, known_tier, tier_datasets
+from unimoe.evaluation.tiers.datasets import Dataset, LoadedDataset, chosen_datasets, tier_datasets
 from unimoe.models.checkpoint import Checkpoint, folder_name, read_checkpoint
 from unimoe.models.loader import ModelLoader
 from unimoe.results import Task
 
 if TYPE_CHECKING:
     from mteb import AbsTask
-
-_OUTPUTS = Path("outputs", "models")
-"""Where results of models go that belong to no experiment: a folder each, since one holds one base model."""
 
 
 def chosen_systems(
@@ -76,7 +73,8 @@ def chosen_systems(
         if model.partition(":")[0] in ADDRESSES:
             engine.refuse_server()
         system = named_system(model, Naming(experiment, device, engine.dtype(device, experiment.model.dtype), name))
-        return [replace(system, output_dir=output_dir or _OUTPUTS / system.name)]
+        # One folder holds one base model.
+        return [replace(system, output_dir=output_dir or Path("outputs", "models", system.name))]
     folders = checkpoints if model is None else (Path(model),)
     if not folders:
         if config is None:
@@ -93,18 +91,14 @@ def chosen_systems(
         made = checkpoint_loader(experiment, checkpoint, device)
         alike = hash_json([experiment.model_dump(include={"model", "prompt", "lora", "evaluation"}), made.dtype_name])
         system = trained_system(experiment, loaders.setdefault(alike, made), folder)
-        systems.append(replace(system, output_dir=output_dir or _folder_around(folder, checkpoint)))
+        usual = (checkpoint.arm, f"seed_{checkpoint.seed}", folder_name(checkpoint.which))  # place in an experiment
+        around = folder.resolve().parents[2] if folder.resolve().parts[-3:] == usual else None
+        systems.append(replace(system, output_dir=output_dir or around))
         if experiment.evaluation != systems[0].experiment.evaluation:
             raise UsageError(
                 f"{folder} was trained with other evaluation settings than {folders[0]}; give --config for all of them"
             )
     return systems
-
-
-def _folder_around(folder: Path, checkpoint: Checkpoint) -> Path | None:
-    """Return the experiment's folder, if a checkpoint is in its usual place in one."""
-    usual = (checkpoint.arm, f"seed_{checkpoint.seed}", folder_name(checkpoint.which))
-    return folder.resolve().parents[2] if folder.resolve().parts[-3:] == usual else None
 
 
 def _evaluation_config(checkpoint: Checkpoint, given: Experiment | None) -> Experiment:
@@ -175,11 +169,9 @@ def retrieval_systems(
 
 @dataclass(frozen=True)
 class ChosenData:
-    """What systems are evaluated on.
+    """What systems are evaluated on: ``datasets`` are collections, ``mteb`` tasks of MTEB.
 
     Attributes:
-        datasets: collections.
-        mteb: tasks of MTEB.
         task: the one task wanted; None for all that a system does.
         embeds: whether embeddings are evaluated on collections; in the full tier MTEB(eng, v2) is their evaluation.
     """
@@ -189,31 +181,27 @@ class ChosenData:
     task: Task | None = None
     embeds: bool = True
 
-    def tasks(self, system: System) -> list[Task]:
-        """Return a system's tasks that are wanted; embeddings are compared with the first stage's retrieval."""
-        if self.task is None:
-            return list(system.tasks)
-        return [own for own in system.tasks if own == self.task or (own, self.task) == ("retrieval", "embedding")]
+    def tasks(self, system: System, mteb_task: AbsTask | None = None) -> list[Task]:
+        """Return a system's tasks that are wanted on collections, or on a task of MTEB.
 
-    def tasks_on_collections(self, system: System) -> list[Task]:
-        """Return those of them that collections are for."""
-        return [task for task in self.tasks(system) if self.embeds or task != "embedding"]
-
-    def tasks_on(self, mteb_task: AbsTask, system: System) -> list[Task]:
-        """Return how to evaluate a system on a task of MTEB: by embedding, and by reranking where it has candidates.
-
-        A task with more pairs than ``evaluation.mteb.max_pairs`` is not reranked; the first stage does neither.
+        Embeddings are compared with the first stage's retrieval, which does no task of MTEB. A task with more pairs
+        than ``evaluation.mteb.max_pairs`` is not reranked.
         """
-        if system.load is None:
-            return []
+        own: list[Task] = [task for task in system.tasks if self._wants(task)]
+        if mteb_task is None:
+            return [task for task in own if self.embeds or task != "embedding"]
         limit = system.experiment.evaluation.mteb.max_pairs
-        reranks = _reranks(mteb_task) and pairs_above(mteb_task, limit) is None
-        return [task for task in self.tasks(system) if task == "embedding" or (task == "reranking" and reranks)]
+        reranks = mteb_task.metadata.type in RERANKING_TYPES and pairs_above(mteb_task, limit) is None
+        does = {"embedding"} | ({"reranking"} if reranks else set())
+        return [task for task in own if task in does and system.load is not None]
+
+    def _wants(self, task: Task) -> bool:
+        return self.task in (None, task) or (task, self.task) == ("retrieval", "embedding")
 
     def report_left_out(self, system: System) -> None:
         """Print on stderr the tasks of MTEB that are too large for a system to rerank."""
         limit = system.experiment.evaluation.mteb.max_pairs
-        for task in self.mteb if "reranking" in self.tasks(system) else ():
+        for task in self.mteb if "reranking" in system.tasks and self._wants("reranking") else ():
             if pairs := pairs_above(task, limit):
                 stderr.print(
                     f"left out: reranking {task.metadata.name}, {pairs:,} pairs, more than "
@@ -221,10 +209,10 @@ class ChosenData:
                     style="yellow",
                     soft_wrap=True,
                 )
-        if not self.mteb or any(self.tasks_on(task, system) for task in self.mteb):
+        if not self.mteb or any(self.tasks(system, task) for task in self.mteb):
             return
         only = f"{system.name} is evaluated by reranking only"
-        if not any(map(_reranks, self.mteb)):
+        if all(task.metadata.type not in RERANKING_TYPES for task in self.mteb):
             raise UsageError(
                 f"{only}, and none of these tasks gives candidates to rerank; name tasks of type Reranking, or name "
                 "tasks like SciFact by --dataset"
@@ -233,10 +221,6 @@ class ChosenData:
             raise UsageError(
                 f"{only}, and the tasks with candidates are left out (named above); raise evaluation.mteb.max_pairs"
             )
-
-
-def _reranks(mteb_task: AbsTask) -> bool:
-    return mteb_task.metadata.type in RERANKING_TYPES
 
 
 def chosen_data(
@@ -253,7 +237,7 @@ def chosen_data(
     if datasets:
         collections = chosen_datasets(experiment, datasets, max_queries)
     else:
-        collections = [] if mteb else tier_datasets(experiment, known_tier(tier), max_queries)
+        collections = [] if mteb else tier_datasets(experiment, tier, max_queries)
     if max_queries is not None and mteb:
         raise UsageError("--max-queries cuts collections, not tasks of MTEB; leave it out, or name --dataset")
     names = mteb or (("full",) if full and task != "reranking" else ())

@@ -48,15 +48,9 @@ class DevEvaluation:
     @cached_property
     def _data(self) -> LoadedDataset:
         training, evaluation = self._experiment.training, self._experiment.evaluation
-        dev = training.dev
+        dev, stage = training.dev, "rank_bm25" if evaluation.first_stage == "rank_bm25" else "bm25s"
         dataset = Dataset(
-            collection=training.collection,
-            split=dev.split,
-            depth=dev.depth,
-            queries=dev.queries,
-            pool=dev.pool,
-            bm25=evaluation.bm25,
-            first_stage="rank_bm25" if evaluation.first_stage == "rank_bm25" else "bm25s",
+            training.collection, dev.split, dev.depth, evaluation.bm25, dev.queries, dev.pool, first_stage=stage
         )
         try:
             return LoadedDataset(dataset)

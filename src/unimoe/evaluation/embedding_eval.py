@@ -8,10 +8,9 @@ and writes result files.
 
 from __future__ import annotations
 
-import json
 import logging
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -19,17 +18,17 @@ from typing import TYPE_CHECKING, Any
 
 from unimoe.config import Experiment
 from unimoe.core.errors import DataError, UsageError
+from unimoe.core.io import hash_json
 from unimoe.data.catalog import available, load_collection
 from unimoe.data.collection import Collection
 from unimoe.data.mteb_names import beir_name, find_tasks, mteb_name, random_state_kept
 from unimoe.data.source import not_at_hand
 from unimoe.evaluation.model_wrappers import MTEBCrossEncoderWrapper, MTEBEncoderWrapper, MTEBWrapper
-from unimoe.evaluation.mteb.main_scores import grouped, main_metric
 from unimoe.evaluation.mteb.prompts import TaskPrompts
-from unimoe.evaluation.reranking.rerankers import as_unimodel, truncation_note
+from unimoe.evaluation.reranking.rerankers import as_unimodel
 from unimoe.evaluation.spec import Outcome
 from unimoe.evaluation.tiers.datasets import failure_reason
-from unimoe.metrics import DEFAULT_METRICS, Scores, score_run
+from unimoe.metrics import score_run
 from unimoe.models.embedder import Advance
 
 if TYPE_CHECKING:
@@ -54,16 +53,21 @@ class MTEBOutcome:
     @property
     def mean_by_type(self) -> dict[str, float]:
         """Mean main score of each type of tasks."""
-        by_type: dict[str, list[float]] = {}
-        for name, score in self.main_scores.items():
-            by_type.setdefault(str(self.tasks[name].task_type), []).append(score)
-        return {kind: math.fsum(scores) / len(scores) for kind, scores in by_type.items()}
+        return mean_by_type([(str(self.tasks[name].task_type), score) for name, score in self.main_scores.items()])
 
     @property
     def mean(self) -> float:
         """Mean main score over tasks, MTEB's ``Mean (Task)``; NaN without tasks."""
         scores = self.main_scores.values()
         return math.fsum(scores) / len(scores) if scores else math.nan
+
+
+def mean_by_type(scores: Iterable[tuple[str, float]]) -> dict[str, float]:
+    """Return the mean score of each type of tasks, in the order of their names."""
+    by_type: dict[str, list[float]] = {}
+    for kind, score in scores:
+        by_type.setdefault(kind, []).append(score)
+    return {kind: math.fsum(own) / len(own) for kind, own in sorted(by_type.items())}
 
 
 def evaluate_mteb(
@@ -160,6 +164,12 @@ def task_at_hand(task: AbsTask) -> AbsTask | None:
         return CollectionTask(collection, exclude_self=exclude_self, published=task.metadata)
 
 
+def mteb_data_hash(task: AbsTask) -> str:
+    """Return the hash of what a task is evaluated on: MTEB pins its data by a revision."""
+    data = task.metadata.dataset
+    return hash_json([data["path"], data["revision"], sorted(task.hf_subsets), sorted(task.eval_splits)])
+
+
 def load_from_hub(task: AbsTask) -> None:
     """Load a task's data by MTEB's own loader, unless it is loaded."""
     if task.data_loaded:
@@ -174,42 +184,17 @@ def load_from_hub(task: AbsTask) -> None:
         raise not_at_hand(f"mteb:{task.metadata.name}", advice, error) from None
 
 
-def evaluate_task(model: MTEBWrapper[Any], task: AbsTask, folder: Path | None = None) -> Outcome:
+def evaluate_task(
+    model: MTEBEncoderWrapper | MTEBCrossEncoderWrapper, task: AbsTask, folder: Path | None = None
+) -> Outcome:
     """Run one task, whose data is loaded, through ``mteb.evaluate``.
 
     Vectors or shards are kept in ``folder`` for a killed run, or in a temporary one.
     """
     with random_state_kept(), _quiet():
-        from unimoe.evaluation.mteb.tasks import CollectionTask, run_task
+        from unimoe.evaluation.mteb.tasks import run_task
 
-        before = model.done
-        result, rankings = run_task(model, task, folder)
-        main, main_score = task.metadata.main_score, float(result.get_score())
-        if not math.isfinite(main_score):  # a correlation with scores that are all equal
-            raise DataError(
-                f"{task.metadata.name}: {main} is not a number; the embeddings of its texts may be all equal"
-            )
-        run, qrels, truncated = rankings.run, rankings.qrels, rankings.truncated_queries
-        level = task.relevance_level if isinstance(task, CollectionTask) else 1  # MTEB knows no other
-        metric, groups = main_metric(task), rankings.groups
-        metrics = DEFAULT_METRICS if groups or not qrels else tuple(dict.fromkeys((*DEFAULT_METRICS, metric)))
-        scores = score_run(qrels, run, metrics, level) if qrels else Scores({}, {}, [])
-        return Outcome(
-            task_type=str(task.metadata.type),
-            main_metric=metric,
-            main_score=main_score,
-            scores=grouped(scores, metric, groups) if groups else scores,
-            run=run,
-            qrels=qrels,
-            queries=rankings.queries,
-            groups={name: group.queries for name, group in groups.items()},
-            mteb_json=json.loads(result.model_dump_json()),
-            items=model.done - before,
-            seconds=result.evaluation_time or 0.0,
-            relevance_level=level,
-            truncated_queries=truncated,
-            notes=[truncation_note(task.metadata.name, truncated)] if truncated else [],
-        )
+        return run_task(model, task, folder)
 
 
 @contextmanager

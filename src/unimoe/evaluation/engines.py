@@ -1,113 +1,305 @@
-"""Where evaluations compute: one after the other in this process, or many on a cluster."""
+"""Where evaluations compute: in this process, or on the workers of a cluster, and what these do with a model.
+
+A worker gets a recipe (``systems.system.model_recipe``), which says how it makes the model, and parts of work: both are
+JSON values.
+"""
 
 from __future__ import annotations
 
 import importlib
+import json
+import math
 import uuid
-from collections.abc import Callable, Iterable
-from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import AbstractContextManager, nullcontext
-from typing import Any
+from functools import cache
+from itertools import chain
+from pathlib import Path
+from threading import Semaphore
+from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 
-from unimoe.cluster.cluster import Cluster
+from unimoe.cluster.cluster import Cluster, ClusterWorkers
+from unimoe.cluster.units import UnitStore
+from unimoe.cluster.worker import Compute, Part, Recipe
+from unimoe.config import DenseExperiment, Experiment, MTEBConfig
 from unimoe.config.base import Dtype
-from unimoe.core.errors import UsageError
-from unimoe.data.mteb_names import random_state_kept
-from unimoe.evaluation.reranking.cluster_model import ClusterModel
-from unimoe.evaluation.systems.system import System
-from unimoe.evaluation.worker_jobs import with_files
-from unimoe.models.device import choose_dtype
+from unimoe.core.errors import DataError, UsageError
+from unimoe.core.io import atomic_dir, cache_dir, read_bytes
+from unimoe.data.collection import Collection
+from unimoe.data.mteb_names import find_tasks, random_state_kept
+from unimoe.evaluation.embedding_eval import evaluate_task, load_from_hub, mteb_data_hash
+from unimoe.evaluation.model_wrappers import MTEBEncoderWrapper
+from unimoe.evaluation.mteb.prompts import TaskPrompts
+from unimoe.evaluation.reranking.rerankers import RemoteModel, device_of, reranker_of, returns_logits, used_budget
+from unimoe.evaluation.reranking.shards import Cut, Reranker, Shards, ShardScores, ShardStore, named_pairs, pair_texts
+from unimoe.evaluation.spec import Outcome
+from unimoe.evaluation.systems.named import Naming, named_system
+from unimoe.evaluation.systems.retriever import encoder_retriever
+from unimoe.evaluation.systems.system import System, checkpoint_loader
+from unimoe.metrics import Scores
+from unimoe.models.checkpoint import read_checkpoint
+from unimoe.models.device import choose_dtype, describe_device
+from unimoe.models.embedder import Advance, Vectors
+from unimoe.models.loader import ModelLoader
 from unimoe.results import safe_name
 
+if TYPE_CHECKING:
+    from mteb import AbsTask
 
-class LocalEngine:
-    """This process; ``ClusterEngine`` has the same methods.
+_FOUND = ("task_type", "main_metric", "main_score", "mteb_json", "items", "seconds")
+"""What the outcome of a task of MTEB without documents has."""
 
-    Attributes:
-        remote: whether workers elsewhere hold the models and keep finished units, so that evaluations run side by side.
+
+class Engine:
+    """Where models compute: in this process without a ``cluster``.
+
+    It is ``remote`` where workers elsewhere hold the models and keep finished units: evaluations run side by side.
     """
 
-    remote = False
+    def __init__(self, cluster: Cluster | None = None) -> None:
+        self.cluster, self.remote = cluster, cluster is not None
+        self._run = uuid.uuid4().hex  # which names what no later run may find
 
     def model(self, system: System, what: str, identity: str | None) -> Any:
-        """Return the model of a system for some work; a store keeps its units in a folder that ``what`` names.
+        """Return the model of a system for some work, on a cluster a stand-in for it, whose units ``what`` names.
 
         ``identity`` is the hash of all that units depend on besides what they say themselves and the device; None where
         nothing tells the model from every other, so that no later run may find them.
         """
-        return system.model()
-
-    def noted(self, what: str, size: int | None) -> AbstractContextManager[None]:
-        """Keep nothing of work that runs: the terminal shows it."""
-        return nullcontext()
-
-    def dtype(self, device: torch.device, setting: Dtype, *, trains: bool = False) -> torch.dtype:
-        """Return the dtype in which this process computes."""
-        return choose_dtype(device, setting, trains=trains)
-
-    def refuse_server(self) -> None:
-        """Refuse nothing: one process may ask a server."""
-
-    def run(self, jobs: Iterable[Callable[[], None]], at_once: int) -> None:
-        """Run jobs that submit work and wait for it, one after the other; the first error ends them."""
-        for job in jobs:
-            job()
-
-
-class ClusterEngine:
-    """The workers of a cluster."""
-
-    remote = True
-
-    def __init__(self, cluster: Cluster) -> None:
-        self.cluster, self._run = cluster, uuid.uuid4().hex  # which names what no later run may find
-
-    def model(self, system: System, what: str, identity: str | None) -> Any:
-        """Return a stand-in for the model, which workers load; one that asks a server asks from here."""
-        if system.recipe is None:
+        if self.cluster is None or system.recipe is None:  # one that asks a server asks from here
             return system.model()
-        recipe = with_files(system.recipe, self.cluster.store)
+        recipe = _with_files(system.recipe, self.cluster.store)
         workers = self.cluster.workers(what, f"units/{safe_name(what)}", recipe, identity or self._run)
         return ClusterModel(workers, workers.ask("facts", {"options": dict(system.experiment.evaluation.batches)}))
 
     def noted(self, what: str, size: int | None) -> AbstractContextManager[None]:
-        """Keep on the board in the store, for ``unimoe status``, that work on so many items runs."""
-        return self.cluster.board.noted(what, size)
+        """Keep on the board in a cluster's store, for ``unimoe status``, that work on so many items runs."""
+        return self.cluster.board.noted(what, size) if self.cluster else nullcontext()
 
     def dtype(self, device: torch.device, setting: Dtype, *, trains: bool = False) -> torch.dtype:
-        """Return the setting, or what the first worker finds faster, for training too."""
+        """Return the dtype of the computation; ``auto`` on a cluster is what its first worker finds faster."""
+        if self.cluster is None:
+            return choose_dtype(device, setting, trains=trains)
         dtype: torch.dtype = getattr(torch, self.cluster.facts()["dtype"] if setting == "auto" else setting)
         return dtype
 
     def refuse_server(self) -> None:
-        """Refuse to ask a server."""
-        raise UsageError(
-            "a model behind a server is asked by one process; leave --engine out, and raise served.requests_in_flight "
-            "for more requests at a time"
-        )
+        """Refuse to ask a server from a cluster."""
+        if self.remote:
+            raise UsageError(
+                "a model behind a server is asked by one process; leave --engine out, and raise "
+                "served.requests_in_flight for more requests at a time"
+            )
 
     def run(self, jobs: Iterable[Callable[[], None]], at_once: int) -> None:
-        """Run some jobs at a time in threads; an error of one is raised after the others have ended."""
+        """Run jobs one after the other, or on a cluster some at a time in threads, as they wait for workers.
+
+        There an error of one is raised after the others have ended.
+        """
+        if self.cluster is None:
+            for job in jobs:
+                job()
+            return
         with random_state_kept():  # now: while one thread imports transformers, another finds half of it
             importlib.import_module("unimoe.evaluation.mteb.tasks")
             _ = importlib.import_module("transformers").PreTrainedTokenizerBase
-        running: set[Future[None]] = set()
-        over: list[Future[None]] = []
-        threads = ThreadPoolExecutor(at_once)
+        begun, room, threads = list[Future[None]](), Semaphore(at_once - 1), ThreadPoolExecutor(at_once)
         try:
             for job in jobs:  # each loads its data when it is taken, so no more of them are than run
-                running.add(threads.submit(job))
-                if len(running) >= at_once:
-                    done, running = wait(running, return_when=FIRST_COMPLETED)
-                    over += done
-            wait(running)
-            for ended in [*over, *running]:
-                ended.result()
+                begun.append(threads.submit(job))
+                begun[-1].add_done_callback(lambda _: room.release())
+                room.acquire()
+            for one in begun:
+                one.exception()
+            for one in begun:
+                one.result()
         finally:
             threads.shutdown(wait=False, cancel_futures=True)
 
 
-Engine = LocalEngine | ClusterEngine
-"""Where evaluations compute."""
+class ClusterModel(RemoteModel):
+    """A model that workers hold; the driver sees the ``facts`` that describe it, and lets them encode and score."""
+
+    device = torch.device("cpu")  # of what the driver does with vectors
+
+    def __init__(self, workers: ClusterWorkers, facts: Mapping[str, Any]) -> None:
+        self.workers, self.place = workers, facts["place"]
+        self.budget, self.logits = facts["token_budget"], facts["logits"]
+        self.cut_by: Cut = facts["cut_by"]
+        for name in ("base_identity", "prompt_name"):
+            if name in facts:
+                setattr(self, name, facts[name])
+        if "dtype" in facts:
+            self.dtype = getattr(torch, facts["dtype"])
+
+    def encode(self, texts: Sequence[str], *, advance: Advance | None = None, **options: Any) -> Vectors:
+        """Embed texts; see ``Embedder``. Workers report no batches."""
+        vectors: Vectors = self.workers.ask("encode", {"texts": list(texts), "options": options})
+        return vectors
+
+    def spread(self, units: Iterable[Sequence[str]], options: Mapping[str, Any]) -> Iterator[Vectors]:
+        """Embed units of texts by all workers; see ``RemoteModel``."""
+        return self.workers.compute("encode", ({"texts": list(unit), "options": options} for unit in units))
+
+    def reranker(self, **options: Any) -> Reranker:
+        """Return what scores pairs by the workers; see ``RemoteModel``."""
+        return _ClusterReranker(self, options)
+
+
+class _ClusterReranker(Reranker):
+    def __init__(self, model: ClusterModel, options: Mapping[str, Any]) -> None:
+        self._model, self.options = model, options
+
+    @property
+    def token_budget(self) -> int | None:
+        """Tokens of one forward pass."""
+        return self._model.budget
+
+    @property
+    def cut_by(self) -> Cut:
+        """How the model's reranker cuts pairs."""
+        return self._model.cut_by
+
+    def truncated_queries(self, queries: Mapping[str, str]) -> list[str]:
+        """Return the ids of queries that leave no room for a document."""
+        found: list[str] = self._model.workers.ask("truncated", {"queries": dict(queries), "options": self.options})
+        return found
+
+    def score(self, prepared: Sequence[Any], advance: Advance | None = None) -> Sequence[float]:
+        """Score pairs of texts as one shard."""
+        (reply,) = self._model.workers.compute("rerank", [self._part(prepared)])
+        scores: list[float] = reply.tolist()[:-2]
+        return scores
+
+    def score_shards(
+        self, collection: Collection, shards: Shards, store: ShardStore | None = None, advance: Advance | None = None
+    ) -> ShardScores:
+        """Score the shards that ``cut`` made, each as a unit of the cluster's store."""
+
+        def parts() -> Iterator[Part]:
+            for number, shard in enumerate(shards, start=1):
+                label = f"shard {number} of {len(shards)} (query {shard[0][0]!r}, document {shard[0][1]!r}, and on)"
+                yield {**self._part(pair_texts(collection, shard)), "items": len(shard), "label": label}
+
+        scores: list[float] = []
+        times, budgets = [0.0], [self.token_budget or 0]
+        replies = self._model.workers.compute("rerank", parts())
+        for shard in shards:
+            with named_pairs(collection, shard):
+                *found, seconds, budget = next(replies).tolist()
+            if advance:
+                advance(len(found))
+            scores += found
+            times.append(seconds)
+            budgets.append(int(budget))
+        seconds, budget = math.fsum(times) / self._model.workers.size, min(filter(None, budgets), default=None)
+        return ShardScores(scores=scores, seconds=seconds, token_budget=budget)
+
+    def _part(self, pairs: Sequence[tuple[str, str]]) -> Part:
+        """Return a part with each text of some pairs once, as a shard repeats a query or a document."""
+        texts = {text: number for number, text in enumerate(dict.fromkeys(chain.from_iterable(pairs)))}
+        numbers = [[texts[query], texts[document]] for query, document in pairs]
+        return {"options": self.options, "texts": list(texts), "pairs": numbers}
+
+
+def _with_files(recipe: Recipe, store: UnitStore) -> Recipe:
+    """Put the checkpoint's files that a recipe names into a store, and return the recipe that finds them there."""
+    if recipe["kind"] != "checkpoint":
+        return recipe
+    folder = Path(recipe["folder"])
+    checkpoint = read_checkpoint(folder)
+    scope = f"checkpoints/{checkpoint.fingerprint}-{checkpoint.adapter_hash}"
+    files = sorted(path.name for path in folder.iterdir() if path.is_file() and not path.name.startswith("."))
+    for name in set(files) - store.keys(scope):
+        store.write(scope, name, read_bytes(folder / name))
+    return {name: value for name, value in recipe.items() if name != "folder"} | {"files": files, "scope": scope}
+
+
+def _fetched(recipe: Recipe, store: UnitStore) -> Path:
+    """Return the folder of a checkpoint on this machine, from the store where it is not here yet."""
+    scope: str = recipe["scope"]
+    folder = cache_dir("checkpoints") / scope.rpartition("/")[2]
+    if not folder.exists():
+        with atomic_dir(folder) as temporary:
+            for name in recipe["files"]:
+                (temporary / name).write_bytes(store.content(scope, name))
+    return folder
+
+
+def jobs_of(recipe: Recipe, device: torch.device, store: UnitStore) -> Mapping[str, Compute]:
+    """Return the jobs of the model of a recipe, which is loaded on a device of this machine when it is needed."""
+
+    @cache
+    def model() -> Any:
+        kind = recipe["kind"]
+        if kind == "encoder":
+            return encoder_retriever(DenseExperiment.model_validate(recipe["experiment"]), "encoder", device).model()
+        experiment = Experiment.model_validate(recipe["experiment"])
+        if kind == "checkpoint":
+            folder = _fetched(recipe, store)
+            return checkpoint_loader(experiment, read_checkpoint(folder), device).trained(folder)
+        dtype: torch.dtype = getattr(torch, recipe["dtype"])
+        if kind == "zero-shot":
+            return ModelLoader(experiment, device, dtype).zero_shot()
+        return named_system(recipe["name"], Naming(experiment, device, dtype, recipe["arm"])).model()
+
+    def encode(part: Part) -> Vectors:
+        vectors: Vectors = model().encode(part["texts"], **part["options"])
+        return vectors
+
+    def rerank(part: Part) -> NDArray[np.float64]:
+        """Return the scores of pairs, which are numbers of texts; then seconds and token budget."""
+        reranker, texts = reranker_of(model(), **part["options"]), part["texts"]
+        prepared = reranker.prepare([(texts[query], texts[document]) for query, document in part["pairs"]])
+        found = reranker.shard_scores(prepared)
+        return np.array([*found.scores, found.seconds, reranker.token_budget or 0])
+
+    def truncated(part: Part) -> list[str]:
+        return reranker_of(model(), **part["options"]).truncated_queries(part["queries"])
+
+    def facts(part: Part) -> dict[str, Any]:
+        """Return what a driver that does not hold the model must know of it."""
+        own = model()
+        described = {name: str(getattr(own, name)) for name in ("base_identity", "prompt_name") if hasattr(own, name)}
+        if hasattr(own, "dtype"):
+            described["dtype"] = str(own.dtype).removeprefix("torch.")
+        place, budget = describe_device(device_of(own)), used_budget(own, **part["options"])
+        cut = getattr(reranker_of(own), "cut_by", None)  # what only embeds is never cut
+        return {**described, "place": place, "token_budget": budget, "logits": returns_logits(own), "cut_by": cut}
+
+    def mteb(part: Part) -> dict[str, Any]:
+        """Do a task of MTEB that ranks no documents."""
+        (task,) = find_tasks([part["name"]])
+        task.hf_subsets = part["subsets"]
+        if list(task.eval_splits) != part["splits"]:
+            task.metadata.eval_splits = part["splits"]
+        if mteb_data_hash(task) != part["data"]:
+            raise DataError(
+                f"{part['name']}: this machine's mteb has another revision of its data; install the driver's"
+            )
+        load_from_hub(task)
+        prompts = TaskPrompts(MTEBConfig.model_validate(part["prompts"]))
+        outcome = evaluate_task(MTEBEncoderWrapper(model(), prompts=prompts, **part["adapted"]), task)
+        found: dict[str, Any] = json.loads(json.dumps({name: getattr(outcome, name) for name in _FOUND}))
+        return found
+
+    return {job.__name__: job for job in (encode, rerank, truncated, facts, mteb)}
+
+
+def mteb_by_worker(model: ClusterModel, task: AbsTask, prompts: MTEBConfig, adapted: dict[str, Any]) -> Outcome:
+    """Let a worker do a task of MTEB that ranks no documents; ``adapted`` are arguments of the adapter."""
+    part = {
+        "name": task.metadata.name,
+        "splits": list(task.eval_splits),
+        "subsets": sorted(task.hf_subsets),
+        "data": mteb_data_hash(task),
+        "prompts": prompts.model_dump(mode="json"),
+        "adapted": adapted,
+    }
+    (found,) = model.workers.compute("mteb", [part])
+    return Outcome(run={}, qrels={}, queries={}, scores=Scores({}, {}, []), **found)

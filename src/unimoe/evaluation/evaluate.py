@@ -6,7 +6,6 @@ import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from operator import itemgetter
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -16,11 +15,12 @@ from unimoe.core.console import Steps, stdout
 from unimoe.data.catalog import load_collection
 from unimoe.data.sources.beir_sets import CQADUPSTACK
 from unimoe.evaluation.chosen import ChosenData
-from unimoe.evaluation.embedding_eval import load_from_hub, task_at_hand
+from unimoe.evaluation.embedding_eval import load_from_hub, mean_by_type, task_at_hand
 from unimoe.evaluation.engines import Engine
-from unimoe.evaluation.retrieval_eval import Searches, dense_collection, retrieval_evaluation
-from unimoe.evaluation.runner import Evaluator
+from unimoe.evaluation.retrieval_eval import TASK, Searches, dense_collection
+from unimoe.evaluation.runner import Evaluator, describe, evaluations
 from unimoe.evaluation.spec import Evaluation
+from unimoe.evaluation.store import refuse_other_experiments
 from unimoe.evaluation.systems.system import System, first_stage_system
 from unimoe.evaluation.tiers.datasets import Dataset, Failures, LoadedDataset, load_reporting, report_oddities
 from unimoe.metrics.scoring import dataset_group, suite_averages
@@ -44,42 +44,36 @@ class Driver:
 
     def __init__(self, systems: Sequence[System], data: ChosenData, engine: Engine, given: Sequence[str] = ()) -> None:
         self.failures, self._systems, self._data, self._engine = Failures(), systems, data, engine
-        folders = {system.results_dir for system in systems}
-        self._evaluators = {folder: Evaluator(folder, given, engine) for folder in folders}
+        self.evaluator = Evaluator(given, engine)
         for system in systems:
             if system.load is not None:
                 data.report_left_out(system)
-        parts = sum(len(data.tasks_on_collections(system)) for system in systems) * len(data.datasets)
-        parts += sum(len(data.tasks_on(task, system)) for system in systems for task in data.mteb)
+        parts = sum(len(data.tasks(system)) for system in systems) * len(data.datasets)
+        parts += sum(len(data.tasks(system, task)) for system in systems for task in data.mteb)
         self._steps = Steps(parts, bars=not engine.remote)
 
-    def evaluator(self, system: System) -> Evaluator:
-        """Return what runs the evaluations of a system."""
-        return self._evaluators[system.results_dir]
-
     def on_collections(self, load: Callable[[Dataset], LoadedDataset | Searches], at_once: int) -> list[Result]:
-        """Evaluate on every collection, and print a line for each result; return them in the order of the work.
+        """Evaluate on every collection, and print a line for each result.
 
         ``load`` returns a dataset's data, for which the evaluations are made. Where the engine has workers elsewhere,
         ``at_once`` evaluations are under way together.
         """
-        found: dict[int, Result] = {}
+        found: list[Result] = []
 
-        def take(place: int, name: str, system: System, evaluation: Evaluation) -> None:
+        def take(name: str, system: System, evaluation: Evaluation) -> None:
             with self.failures.kept(name):
-                found[place] = self._taken(system, evaluation)
+                found.append(self._taken(system, evaluation))
 
-        def evaluations() -> Iterator[tuple[str, System, Evaluation]]:
+        def jobs() -> Iterator[Callable[[], None]]:
             for dataset in self._data.datasets:
                 with self.failures.kept(dataset.name):
                     data = load(dataset)
                     for system in self._systems:
-                        tasks = self._data.tasks_on_collections(system)
-                        for evaluation in self.evaluator(system).evaluations(system, data, tasks):
-                            yield dataset.name, system, evaluation
+                        for evaluation in evaluations(system, data, self._data.tasks(system)):
+                            yield partial(take, dataset.name, system, evaluation)
 
-        self._engine.run((partial(take, place, *one) for place, one in enumerate(evaluations())), at_once)
-        return [result for _, result in sorted(found.items(), key=itemgetter(0))]
+        self._engine.run(jobs(), at_once)
+        return found
 
     def on_mteb(self) -> list[Result]:
         """Evaluate on every task of MTEB, and print a line for each result, and each system's means.
@@ -106,17 +100,17 @@ class Driver:
         """Return the evaluations on a task of MTEB, and load its data if one of them has to be run."""
         ready = task_at_hand(mteb_task) or mteb_task
         parts = [
-            (system, self.evaluator(system).on_mteb_task(system, task, ready))
+            (system, describe(system, task, ready))
             for system in self._systems
-            for task in self._data.tasks_on(mteb_task, system)
+            for task in self._data.tasks(system, mteb_task)
         ]
-        missing = [own for own, evaluation in parts if not self.evaluator(own).store.is_done(evaluation)]
-        if missing and self.evaluator(missing[0]).needs_data(mteb_task):
+        missing = not all(self.evaluator.store(evaluation).is_done(evaluation) for _, evaluation in parts)
+        if missing and self.evaluator.needs_data(mteb_task):
             load_from_hub(ready)
         return parts
 
     def _taken(self, system: System, evaluation: Evaluation) -> Result:
-        result = self.evaluator(system).take(evaluation, self._steps)
+        result = self.evaluator.take(evaluation, self._steps)
         _print_result(result, system)
         return system, result
 
@@ -153,14 +147,15 @@ def run_retrieval(
     """
     driver = Driver(systems, ChosenData(list(datasets)), engine, given)
     retriever = systems[1]
-    driver.evaluator(retriever).store.refuse_other_experiments(retriever)
+    refuse_other_experiments(retriever)
 
     def load(dataset: Dataset) -> Searches:
         collection = load_collection(dataset.collection, dataset.split)
         report_oddities(dataset, collection, collection.oddities)
         data = Searches(dataset, dense_collection(collection, retriever.dense.retrieval, dataset.max_queries))
         for system in systems:  # all of them before the first is searched
-            driver.evaluator(system).store.refuse_taken(retrieval_evaluation(system, data))
+            evaluation = describe(system, TASK, data)
+            driver.evaluator.store(evaluation).refuse_taken(evaluation)
         return data
 
     found = driver.on_collections(load, at_once=1)
@@ -226,18 +221,17 @@ def _print_average(task: Task, results: Sequence[EvalResult], metrics: Mapping[s
 def print_mteb_means(results: Sequence[EvalResult]) -> None:
     """Print MTEB's means over tasks: of all main scores, of the types' means, and of each type."""
     for task in sorted({result.task for result in results}):
-        by_type: dict[str, list[float]] = {}
-        for result in results:
-            if result.task == task:
-                score = result.aggregate.get("main_score", result.aggregate[result.main_metric])
-                by_type.setdefault(str(result.task_type), []).append(score)
-        scores = [score for own in by_type.values() for score in own]
+        scores = [
+            (str(result.task_type), result.aggregate.get("main_score", result.aggregate[result.main_metric]))
+            for result in results
+            if result.task == task
+        ]
         if len(scores) < 2:
             continue
-        means = {kind: math.fsum(own) / len(own) for kind, own in sorted(by_type.items())}
+        means, kinds = mean_by_type(scores), [kind for kind, _ in scores]
         stdout.print(
-            f"{task} in MTEB: Mean (Task) {math.fsum(scores) / len(scores):.4f} of {len(scores)} tasks, "
-            f"Mean (TaskType) {math.fsum(means.values()) / len(means):.4f}: "
-            + ", ".join(f"{kind} {mean:.4f} ({len(by_type[kind])})" for kind, mean in means.items()),
+            f"{task} in MTEB: Mean (Task) {math.fsum(score for _, score in scores) / len(scores):.4f} of "
+            f"{len(scores)} tasks, Mean (TaskType) {math.fsum(means.values()) / len(means):.4f}: "
+            + ", ".join(f"{kind} {mean:.4f} ({kinds.count(kind)})" for kind, mean in means.items()),
             soft_wrap=True,
         )

@@ -18,7 +18,7 @@ from unimoe.core.errors import DataError, UsageError
 from unimoe.core.io import hash_json, read_bytes
 from unimoe.data.mteb_names import find_tasks, random_state_kept
 from unimoe.evaluation.model_wrappers import model_meta
-from unimoe.models.base import BaseSizes, base_sizes
+from unimoe.models.base import base_sizes
 from unimoe.models.encoder import POOLINGS, encoder_sizes
 from unimoe.results import EvalResult, Task, arm_dir, read_result, result_files
 
@@ -69,38 +69,31 @@ def export_results(
         )
     wanted = find_tasks(names) if names else []
     folder = arm_dir(output_dir, arm, seed) / "results" / task
-    paths = [path for path in result_files(output_dir) if path.parent == folder]
-    there = {
-        result.dataset: (path, result)
-        for path, result in zip(paths, map(read_result, paths), strict=True)
-        if result.task_type and _mteb_json(path).is_file()
-    }
+    found = {path: read_result(path) for path in result_files(output_dir) if path.parent == folder}
+    there = {one.dataset: path for path, one in found.items() if one.task_type and _mteb_json(path).is_file()}
     tasks = {task.metadata.name: task for task in wanted or find_tasks(there)} if there or wanted else {}
-    unfit = {
-        name: reason
-        for name, task in tasks.items()
-        if (reason := _unfit(there[name][1], task) if name in there else "no result")
-    }
+    reasons = {name: _unfit(found.get(there.get(name, folder)), task) for name, task in tasks.items()}
+    unfit = {name: reason for name, reason in reasons.items() if reason}
     lines = [f"{name}: {reason}" for name, reason in unfit.items()]
     chosen = {name: there[name] for name in tasks if name not in unfit}
     if not chosen:
         reason = f" ({lines[0]})" if lines else ""
         raise DataError(f"{folder}: no result of a whole task of MTEB{reason}; evaluate with --mteb")
-    (first, own), *others = chosen.values()
-    identity = _identity(own)
-    for path, result in others:
-        for name, value in _identity(result).items():
+    first, *others = chosen.values()
+    own, identity = found[first], _identity(found[first])
+    for path in others:
+        for name, value in _identity(found[path]).items():
             if value != identity[name]:
                 raise DataError(f"{path}: another {name} than in {first}; evaluate one of them again")
-    sizes, notes = _sizes(own)
+    facts, notes = _facts(own)
     # All are read first: a damaged one is refused before any is written.
-    theirs = {name: _theirs(_mteb_json(path)) for name, (path, _) in chosen.items()}
+    theirs = {name: _theirs(_mteb_json(path)) for name, path in chosen.items()}
     with random_state_kept():
         from mteb import ResultCache
 
         kind: Literal["dense", "cross-encoder"] = "dense" if task == "embedding" else "cross-encoder"
         revision = revision or hash_json([task, identity])
-        card = model_meta(model, revision, kind, _facts(own, sizes))
+        card = model_meta(model, revision, kind, facts)
         cache = ResultCache(target)
         for one in theirs.values():
             cache.save_to_cache(one, card)
@@ -134,8 +127,10 @@ def _mteb_json(path: Path) -> Path:
     return path.with_suffix(".mteb.json")
 
 
-def _unfit(result: EvalResult, task: AbsTask) -> str | None:
+def _unfit(result: EvalResult | None, task: AbsTask) -> str | None:
     """Return why a result is none of the whole task."""
+    if result is None:
+        return "no result"
     identity, splits = result.identity, "+".join(task.eval_splits)
     if identity.max_queries is not None or identity.pool is not None:
         return "a sample of its queries or documents was scored"
@@ -155,18 +150,6 @@ def _identity(result: EvalResult) -> dict[str, Any]:
     }
 
 
-def _sizes(result: EvalResult) -> tuple[BaseSizes | None, list[str]]:
-    """Return the numbers of parameters of a result's model, or a note why they are not known."""
-    model = parse_config(ModelConfig, result.config["model"], source="the results' config, model")
-    try:
-        if set((result.identity.prompt or "").partition("@")[0].split("+")) <= set(POOLINGS):  # an encoder's
-            trust = model.trust_remote_code
-            return encoder_sizes(EncoderConfig(base=model.base, revision=model.revision, trust_remote_code=trust)), []
-        return base_sizes(model), []
-    except DataError as error:
-        return None, [f"model_meta.json has no numbers of parameters: {error}"]
-
-
 def _theirs(sidecar: Path) -> TaskResult:
     """Read what MTEB found, which has to be a result of its own."""
     from mteb import TaskResult
@@ -178,22 +161,30 @@ def _theirs(sidecar: Path) -> TaskResult:
         raise DataError(f"{sidecar}: no result of MTEB ({reason}); evaluate again") from None
 
 
-def _facts(model: EvalResult, sizes: BaseSizes | None) -> dict[str, Any]:
-    """Return what is known of a model for its card, by the card's names; what nobody knows stays empty."""
-    config, dtype = model.config, model.provenance.dtype
-    base = (model.identity.base_model or "").rpartition("@")[0]
+def _facts(result: EvalResult) -> tuple[dict[str, Any], list[str]]:
+    """Return what is known of a model for its card, by the card's names, and notes; what nobody knows stays empty."""
+    config, dtype = result.config, result.provenance.dtype
+    model = parse_config(ModelConfig, config["model"], source="the results' config, model")
+    base = (result.identity.base_model or "").rpartition("@")[0]
     facts: dict[str, Any] = {
         "framework": ["PyTorch", "Transformers"],
-        "max_tokens": config["model"]["max_length"],
+        "max_tokens": model.max_length,
         "use_instructions": config["evaluation"]["mteb"]["task_instruction"] is not None,
-        "adapted_from": base.removesuffix(f":{config['model'].get('layers')}") or None,
-        "release_date": model.provenance.created[:10],
+        "adapted_from": base.removesuffix(f":{model.layers}") or None,
+        "release_date": result.provenance.created[:10],
         "output_dtypes": dtype if dtype != "float32" and dtype in _BYTES else None,
     }
-    if sizes is not None:
-        facts |= {"n_parameters": sizes.parameters, "n_embedding_parameters": sizes.embedding_parameters}
-        if dtype in _BYTES:  # a server does not say what it computes in
-            facts["memory_usage_mb"] = sizes.parameters * _BYTES[dtype] / 2**20
-        if model.task == "embedding":
-            facts["embed_dim"] = sizes.width
-    return facts
+    try:
+        if set((result.identity.prompt or "").partition("@")[0].split("+")) <= set(POOLINGS):  # an encoder's
+            trust = model.trust_remote_code
+            sizes = encoder_sizes(EncoderConfig(base=model.base, revision=model.revision, trust_remote_code=trust))
+        else:
+            sizes = base_sizes(model)
+    except DataError as error:
+        return facts, [f"model_meta.json has no numbers of parameters: {error}"]
+    facts |= {"n_parameters": sizes.parameters, "n_embedding_parameters": sizes.embedding_parameters}
+    if dtype in _BYTES:  # a server does not say what it computes in
+        facts["memory_usage_mb"] = sizes.parameters * _BYTES[dtype] / 2**20
+    if result.task == "embedding":
+        facts["embed_dim"] = sizes.width
+    return facts, []

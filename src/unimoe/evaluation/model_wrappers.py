@@ -16,15 +16,15 @@ import torch
 from torch import Tensor, nn
 
 from unimoe.config import Batches, MTEBConfig
-from unimoe.core.errors import named_inputs
+from unimoe.core.errors import InputError, named_inputs
 from unimoe.core.io import hash_json, hash_parts
 from unimoe.data.sources.from_mteb import import_mteb
-from unimoe.evaluation.mteb.prompts import TaskCard, TaskPrompts
-from unimoe.evaluation.reranking.cluster_model import encode_texts, spread_over
-from unimoe.evaluation.reranking.rerankers import reranker_of
+from unimoe.evaluation.mteb.prompts import TaskPrompts
+from unimoe.evaluation.reranking.rerankers import RemoteModel, reranker_of
 from unimoe.evaluation.reranking.shards import Reranker
 from unimoe.models.embedder import Advance, Embedder, TextKind, Vectors
 from unimoe.models.pair_model import PairModel
+from unimoe.retrieval.embeddings import Encode, Spread, cut_units
 
 if TYPE_CHECKING:
     from typing import Unpack
@@ -36,8 +36,10 @@ if TYPE_CHECKING:
 
 Model = TypeVar("Model", bound=Embedder | PairModel | Reranker)
 
+ENCODED_CHARACTERS = 2**18
+"""Text of a unit in memory: a few forward passes of a GPU, seconds of a small model on two cores."""
+
 _KINDS: Mapping[str | None, TextKind] = {"query": "query", "document": "document", None: "plain"}
-_NO_PROMPTS = TaskPrompts(MTEBConfig(task_instruction=None))
 
 
 class MTEBWrapper(Generic[Model]):
@@ -66,26 +68,20 @@ class MTEBWrapper(Generic[Model]):
         **batches: Unpack[Batches],
     ) -> None:
         self.model, self.name, self.done = model, name, 0
-        self.prompts, self._advance = prompts or _NO_PROMPTS, advance
+        self.prompts, self._advance = prompts or TaskPrompts(MTEBConfig(task_instruction=None)), advance
         self.batches: Batches = {"token_budget": None, "batch_size": None, **batches}  # both: fingerprints hash them
-        self.mteb_model_meta = self._meta(identity)
+        # The revision hashes all that changes scores: the kind too, as both score a reranking task, and differently.
+        parts = (getattr(model, part, None) for part in ("base_identity", "prompt_name", "dtype"))
+        own = [part if part is None else str(part) for part in parts]  # a reranker's are in ``identity`` alone
+        weights = {"weights": _weights_hash(model)} if identity is None else dict(identity)
+        revision = hash_json([self.kind, own, weights, self.prompts.settings])
+        self.mteb_model_meta = model_meta(f"unimoe/{name}", revision, self.kind)
 
     def advance(self, items: int) -> None:
         """Count items that are done, and report them."""
         self.done += items
         if self._advance:
             self._advance(items)
-
-    def _meta(self, identity: Mapping[str, str] | None) -> ModelMeta:
-        """Make the model's card for MTEB, whose revision is the content hash of everything that changes scores.
-
-        The kind is part of it: an encoder and a cross-encoder with the same weights score a reranking task differently.
-        """
-        parts = (getattr(self.model, name, None) for name in ("base_identity", "prompt_name", "dtype"))
-        own = [part if part is None else str(part) for part in parts]  # a reranker's are in ``identity`` alone
-        identity = {"weights": _weights_hash(self.model)} if identity is None else dict(identity)
-        revision = hash_json([self.kind, own, identity, self.prompts.settings])
-        return model_meta(f"unimoe/{self.name}", revision, self.kind)
 
 
 class MTEBEncoderWrapper(MTEBWrapper[Embedder]):
@@ -112,14 +108,14 @@ class MTEBEncoderWrapper(MTEBWrapper[Embedder]):
         role = None if prompt_type is None else str(prompt_type.value)
         return self.encode_named(texts, ids, task_metadata, role)
 
-    def encode_named(self, texts: Sequence[str], ids: Sequence[str], task: TaskCard, role: str | None) -> Vectors:
+    def encode_named(self, texts: Sequence[str], ids: Sequence[str], task: TaskMetadata, role: str | None) -> Vectors:
         """Embed texts of a task in memory, in a role: ``query``, ``document`` or None; errors name them by ``ids``."""
         options = self.options(task, role)
         encode = partial(self.model.encode, **options)
         with named_inputs(lambda index: f"{task.name}, {role or 'text'} {ids[index]}"):
-            return encode_texts(encode, texts, spread_over(self.model, **options), self.advance)
+            return _encode_texts(encode, texts, spread_over(self.model, **options), self.advance)
 
-    def options(self, task: TaskCard, role: str | None) -> dict[str, Any]:
+    def options(self, task: TaskMetadata, role: str | None) -> dict[str, Any]:
         """Return the arguments of ``Embedder.encode`` for the texts of a task, as JSON values."""
         return {"kind": _KINDS[role], "prefix": self.prompts.prefix(task, role), **self.batches}
 
@@ -195,6 +191,34 @@ def model_meta(
     }
     empty = ModelMeta.create_empty(overwrites=facts)
     return empty.model_validate({**dict(empty), **known}) if known else empty
+
+
+def spread_over(model: Any, **options: Any) -> Spread:
+    """Return what embeds units of texts: the workers of a cluster that hold a model, or the function of this process.
+
+    ``options`` are the arguments of ``Embedder.encode`` there, which the function has too.
+    """
+    return (lambda _, units: model.spread(units, options)) if isinstance(model, RemoteModel) else map
+
+
+def _encode_texts(encode: Encode, texts: Sequence[str], spread: Spread, advance: Advance) -> Vectors:
+    """Embed N texts in memory, ``(N, D)``, in units that depend on the texts alone; report every unit.
+
+    An ``InputError`` carries the index in ``texts`` of one that cannot be embedded.
+    """
+    units = [np.sort(unit) for unit in cut_units([len(text) for text in texts], ENCODED_CHARACTERS)]
+    found: list[Vectors] = []
+    try:
+        for vectors in spread(encode, ([texts[row] for row in unit] for unit in units)):
+            advance(len(vectors))
+            found.append(vectors)
+    except InputError as error:
+        raise InputError(int(units[len(found)][error.index]), error.reason) from None
+    if len(found) < 2:
+        return found[0] if found else encode([])
+    whole = np.empty((len(texts), found[0].shape[1]), dtype=np.float32)
+    whole[np.concatenate(units)] = np.concatenate(found)
+    return whole
 
 
 def _texts(inputs: DataLoader[BatchedInput]) -> tuple[list[str], list[str], list[str | None]]:

@@ -9,22 +9,20 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
-from itertools import chain, islice
+from itertools import chain
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
 
 from unimoe.core.console import in_hours, stdout
 from unimoe.core.errors import UsageError
-from unimoe.core.trec import Run
 from unimoe.data.mteb_sizes import TaskSize, task_size
 from unimoe.evaluation.chosen import ChosenData
 from unimoe.evaluation.reranking.rerankers import reranker_of, truncation_note
 from unimoe.evaluation.reranking.shards import Cut, Pair, candidate_pairs, cut_pairs, pair_texts, prepare
-from unimoe.evaluation.spec import result_dataset
+from unimoe.evaluation.runner import result_dataset
 from unimoe.evaluation.systems.system import System
-from unimoe.evaluation.tiers.datasets import Dataset, Failures, LoadedDataset, report_dataset
+from unimoe.evaluation.tiers.datasets import Dataset, Failures, LoadedDataset, report_oddities
 from unimoe.models.batching import batches
 from unimoe.models.served.client import Estimate
 from unimoe.models.token_tree import tree_tokens
@@ -46,7 +44,7 @@ _QUERY_BYTES = 600  # of a query's scores and drill-down
 
 
 class PlannedDataset(LoadedDataset):
-    """A dataset for a plan, which embeds nothing: stand-ins take the place of candidates that are not cached.
+    """A dataset for a plan, which embeds nothing: BM25's candidates stand for those of a fusion that are not cached.
 
     Attributes:
         texts: that the first stage has to embed; 0 where the candidates are its own.
@@ -59,26 +57,13 @@ class PlannedDataset(LoadedDataset):
         if self.texts:
             self._stage = replace(self._stage, setting="bm25s")
 
-    @cached_property
-    def candidates(self) -> Run:
-        """The candidates; where they are stand-ins, BM25's and any other documents, as many as a fusion will find."""
-        found = super().candidates
-        if not self.texts:
-            return found
-        others = dict.fromkeys(islice(self._whole.corpus, self.dataset.depth + 1), 0.0)
-        for query_id, scores in found.items():
-            left_out = {*scores, query_id} if self.dataset.exclude_self else scores.keys()
-            fill = ((key, score) for key, score in others.items() if key not in left_out)
-            found[query_id] = scores | dict(islice(fill, max(0, self.dataset.depth - len(scores))))
-        return found
-
 
 @dataclass(frozen=True)
 class Work:
     """What one task on one dataset takes: ``items`` are pairs or texts, ``disk`` is in bytes.
 
     ``tokens`` are by a sample, shared beginnings once, and None where the model takes texts. ``seconds`` are 0 where
-    there is nothing to do, or a server does it.
+    there is nothing to do, or a server does it: ``asked`` is what it will be. It is not timed, since that would cost.
     """
 
     task: str
@@ -86,85 +71,65 @@ class Work:
     queries: int
     items: int
     disk: int
+    asked: Estimate | None = None
     tokens: int | None = None
     seconds: float = 0.0
 
-    @property
-    def amount(self) -> int:
-        """What is counted of it."""
-        return self.items if self.tokens is None else self.tokens
 
-
-class Probe:
-    """Counts what a model has to do, and times a sample of it.
-
-    Attributes:
-        unit: what is counted and timed: tokens where the model takes token ids, else texts or pairs.
-        asked: what a server will be asked, for each dataset so far; it is not timed, since that would cost.
-    """
-
-    def __init__(self, model: Any) -> None:
-        self.model, self.asked = model, list[Estimate]()
-        self._by_tokens, self._embeds, self._served = (
-            callable(getattr(model, name, None)) for name in ("rerank_ids", "encode", "estimate")
-        )
-        self.unit = "tokens" if self._by_tokens else "texts" if self._embeds else "pairs"
-
-    def on_collection(self, task: Task, data: LoadedDataset) -> Work:
-        """Return what a task on a collection takes."""
-        collection, pooled, sample = data.collection, data.pooled, list[Any]()
-        if task == "reranking":
-            pairs = list(candidate_pairs(collection, data.candidates))
-            items = len(pairs)
-            # The run, and the shards until it is written.
-            disk = 2 * sum(len(query) + len(document) + _LINE_BYTES for query, document in pairs)
-            if self._served:
-                self.asked.append(self.model.estimate(collection, data.candidates))
-            else:
-                cut_by = reranker_of(self.model).cut_by
-                groups = (pair_texts(collection, group) for group in _groups(data, cut_by))
-                sample = [list(part) for group in groups for part in batches(group, _PART)]
+def _on_collection(model: Any, task: Task, data: LoadedDataset) -> Work:
+    collection, parts, asked = data.collection, list[Any](), None
+    served, queries = hasattr(model, "estimate"), len(data.collection.queries)
+    if task == "reranking":
+        pairs = list(candidate_pairs(collection, data.candidates))
+        items = len(pairs)
+        # The run, and the shards until it is written.
+        disk = 2 * sum(len(query) + len(document) + _LINE_BYTES for query, document in pairs)
+        if served:
+            asked = model.estimate(collection, data.candidates)
         else:
-            texts = [*(document.full_text for document in pooled.corpus.values()), *pooled.queries.values()]
-            items, disk = len(texts), len(pooled.queries) * min(1000, len(pooled.corpus)) * _LINE_BYTES
-            if self._served:
-                self.asked.append(self.model.estimate(texts))
-            else:
-                sample = list(batches(spread(texts, _TEXTS), _PART))
-        queries = len(collection.queries)
-        work = Work(task, result_dataset(task, data.dataset), queries, items, disk + queries * _QUERY_BYTES)
-        return self.timed(work, sample)
+            groups = (pair_texts(collection, group) for group in _groups(data, reranker_of(model).cut_by))
+            parts = [part for group in groups for part in batches(group, _PART)]
+    else:
+        texts = [*(document.full_text for document in data.pooled.corpus.values()), *data.pooled.queries.values()]
+        items, disk = len(texts), len(data.pooled.queries) * min(1000, len(data.pooled.corpus)) * _LINE_BYTES
+        if served:
+            asked = model.estimate(texts)
+        else:
+            parts = [*batches(spread(texts, _TEXTS), _PART)]
+    name = result_dataset(task, data.dataset)
+    return _timed(model, Work(task, name, queries, items, disk + queries * _QUERY_BYTES, asked), parts)
 
-    def on_mteb_task(self, task: Task, mteb_task: AbsTask, size: TaskSize) -> Work:
-        """Return what a task of MTEB takes, by its published size."""
-        items = size.pairs if task == "reranking" else size.queries + size.documents
-        work = Work(task, mteb_task.metadata.name, size.queries, items, items * _LINE_BYTES)
-        characters = size.query_characters + size.document_characters
-        if self._served:
-            by_size = self.model.estimate_of(items, characters) if self._embeds else self.model.estimate_task(size)
-            self.asked.append(by_size)
-            return work
-        words = (mteb_task.metadata.description or mteb_task.metadata.name).split()
-        if task == "embedding":
-            return self.timed(work, list(batches(_made_up(words, characters, items), _PART)))
-        queries = _made_up(words, size.query_characters, size.queries)
-        documents = _made_up(words, size.document_characters, size.documents)
-        together = max(1, size.pairs // max(1, size.queries))  # candidates of one query, which prompts share
-        pairs = [(queries[row // together], document) for row, document in enumerate(documents)]
-        return self.timed(work, list(batches(pairs, _PART)))
 
-    def timed(self, work: Work, sample: Sequence[Sequence[Any]]) -> Work:
-        """Add the tokens and seconds of some work, of which parts of pairs or of texts are a sample."""
-        run, parts = getattr(self.model, "encode", None), sample
-        if work.task == "reranking":
-            reranker = reranker_of(self.model)
-            run, parts = reranker.score, [reranker.prepare(part) for part in sample]
-        whole = list(chain.from_iterable(parts))
-        if self._by_tokens:
-            ids = whole if work.task == "reranking" else self.model.text_ids(whole, "document")
-            tokens = tree_tokens(ids) if work.task == "reranking" else sum(map(len, ids))
-            work = replace(work, tokens=round(tokens * work.items / max(1, len(whole))))
-        return replace(work, seconds=work.items * seconds_each(run, parts)) if run and whole else work
+def _on_mteb_task(model: Any, task: Task, mteb_task: AbsTask, size: TaskSize) -> Work:
+    """Return what a task of MTEB takes, by its published size."""
+    items = size.pairs if task == "reranking" else size.queries + size.documents
+    work = Work(task, mteb_task.metadata.name, size.queries, items, items * _LINE_BYTES)
+    characters = size.query_characters + size.document_characters
+    if hasattr(model, "estimate"):
+        embeds = task == "embedding"
+        return replace(work, asked=model.estimate_of(items, characters) if embeds else model.estimate_task(size))
+    words = (mteb_task.metadata.description or mteb_task.metadata.name).split()
+    if task == "embedding":
+        return _timed(model, work, [*batches(_made_up(words, characters, items), _PART)])
+    queries = _made_up(words, size.query_characters, size.queries)
+    documents = _made_up(words, size.document_characters, size.documents)
+    together = max(1, size.pairs // max(1, size.queries))  # candidates of one query, which prompts share
+    pairs = [(queries[row // together], document) for row, document in enumerate(documents)]
+    return _timed(model, work, [*batches(pairs, _PART)])
+
+
+def _timed(model: Any, work: Work, parts: Sequence[Sequence[Any]]) -> Work:
+    """Add the tokens and seconds of some work, of which parts of pairs or of texts are a sample."""
+    if not parts:
+        return work
+    reranks = work.task == "reranking"
+    run = reranker_of(model).score if reranks else model.encode
+    ready = [reranker_of(model).prepare(part) for part in parts] if reranks else parts
+    if hasattr(model, "rerank_ids"):
+        whole = list(chain.from_iterable(ready))
+        tokens = tree_tokens(whole) if reranks else sum(map(len, model.text_ids(whole, "document")))
+        work = replace(work, tokens=round(tokens * work.items / len(whole)))
+    return replace(work, seconds=work.items * seconds_each(run, ready))
 
 
 def plan_evaluation(
@@ -180,11 +145,11 @@ def plan_evaluation(
         for dataset in data.datasets:
             with failures.kept(dataset.name):
                 found = PlannedDataset(dataset, device)
-                report_dataset(found)
+                report_oddities(dataset, found.collection, found.oddities)
                 yield found
 
-    in_mteb = [(task, one) for one in data.mteb for task in data.tasks_on(one, system)]
-    print_plan(system, planned(), data.tasks_on_collections(system), price_per_hour, in_mteb)
+    in_mteb = [(task, one) for one in data.mteb for task in data.tasks(system, one)]
+    print_plan(system, planned(), data.tasks(system), price_per_hour, in_mteb)
     failures.refuse(done=True)
 
 
@@ -200,7 +165,7 @@ def print_plan(
     ``price`` is that of an hour of this machine, in any currency; None prints hours alone. ``mteb`` has tasks of MTEB
     and what the system does there.
     """
-    probe, fusion, works, encoder = Probe(system.model()), list[Work](), list[Work](), None
+    model, works, fusion, encoder = system.model(), list[Work](), list[Work](), None
     header = f"{'task':<10} {'dataset':<26} {'queries':>8} {'pairs/texts':>12} {'tokens':>14} {'disk':>9}"
     stdout.print(header, soft_wrap=True)
 
@@ -213,31 +178,34 @@ def print_plan(
     for data in datasets:
         if data.texts:  # before there are candidates
             texts = [document.full_text for document in data.collection.corpus.values()]
-            encoder = encoder or Probe(data.hybrid.load())
-            disk = 4 * encoder.model.dimension * len(texts)
-            work = Work("fusion", data.dataset.name, data.texts - len(texts), data.texts, disk)
-            add(fusion, encoder.timed(work, list(batches(spread(texts, _TEXTS), _PART))))
+            encoder = encoder or data.hybrid.load()
+            work = Work(
+                "fusion", data.dataset.name, data.texts - len(texts), data.texts, 4 * encoder.dimension * len(texts)
+            )
+            add(fusion, _timed(encoder, work, [*batches(spread(texts, _TEXTS), _PART)]))
         for task in tasks:
-            add(works, probe.on_collection(task, data))
+            add(works, _on_collection(model, task, data))
             queries = data.collection.queries if task == "reranking" else {}
-            if queries and (truncated := reranker_of(probe.model).truncated_queries(queries)):
+            if queries and (truncated := reranker_of(model).truncated_queries(queries)):
                 stdout.print(truncation_note(data.dataset.name, truncated), soft_wrap=True)
     for task, mteb_task in mteb:
         if size := task_size(mteb_task):
-            add(works, probe.on_mteb_task(task, mteb_task, size))
+            add(works, _on_mteb_task(model, task, mteb_task, size))
         else:
             stdout.print(f"{task:<10} {mteb_task.metadata.name:<26} MTEB publishes no size of it", soft_wrap=True)
-    if probe.asked:
-        prices = [one.price for one in probe.asked if one.price is not None]
-        requests, tokens = sum(one.requests for one in probe.asked), sum(one.tokens for one in probe.asked)
+    if asked := [work.asked for work in works if work.asked]:
+        prices = [one.price for one in asked if one.price is not None]
+        requests, tokens = sum(one.requests for one in asked), sum(one.tokens for one in asked)
         stdout.print(f"total: {Estimate(requests, tokens, sum(prices) if prices else None)}", soft_wrap=True)
-    for label, some, unit in (("fusion", fusion, "texts"), ("total", works, probe.unit)):
+    counted = "tokens" if hasattr(model, "rerank_ids") else "texts" if hasattr(model, "encode") else "pairs"
+    for label, some, unit in (("fusion", fusion, "texts"), ("total", works, counted)):
         if seconds := sum(work.seconds for work in some):
-            amount, disk = sum(work.amount for work in some), sum(work.disk for work in some)
+            amount = sum(work.items if work.tokens is None else work.tokens for work in some)
             cost = "" if price is None else f", {seconds / 3600 * price:,.2f} at {price:g} an hour"
-            speed = f"(probe: {amount / seconds:,.0f} {unit} a second)"
-            parts = f"{amount:,} {unit}, {disk / 2**20:,.0f} MiB, {in_hours(seconds)}{cost} {speed}"
-            stdout.print(f"{label}: {parts}", soft_wrap=True)
+            speed, disk = f"(probe: {amount / seconds:,.0f} {unit} a second)", sum(work.disk for work in some) / 2**20
+            stdout.print(
+                f"{label}: {amount:,} {unit}, {disk:,.0f} MiB, {in_hours(seconds)}{cost} {speed}", soft_wrap=True
+            )
 
 
 def prompt_sample(data: LoadedDataset, model: UnimodelForExp1) -> list[list[int]]:

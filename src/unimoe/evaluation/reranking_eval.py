@@ -18,7 +18,7 @@ from unimoe.data.source import UnavailableError
 from unimoe.evaluation.reranking.rerankers import as_reranker, ties_note, truncation_note
 from unimoe.evaluation.reranking.shards import Candidates, Reranker, ShardStore, rerank_run
 from unimoe.evaluation.spec import Outcome
-from unimoe.evaluation.tiers.datasets import LoadedDataset, chosen_datasets, failure_line, known_tier, tier_datasets
+from unimoe.evaluation.tiers.datasets import LoadedDataset, chosen_datasets, failure_line, tier_datasets
 from unimoe.metrics.scoring import score_run, suite_averages
 from unimoe.models.embedder import Advance
 
@@ -88,7 +88,7 @@ def evaluate_reranking_suite(
     ``evaluate_beir``. A DataError says that none of the collections could be evaluated.
     """
     if isinstance(tier, str):
-        chosen = tier_datasets(config, known_tier(tier), max_queries)
+        chosen = tier_datasets(config, tier, max_queries)
     else:
         chosen = chosen_datasets(config, tier, max_queries)
         if not chosen:

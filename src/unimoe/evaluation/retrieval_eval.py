@@ -14,19 +14,16 @@ from typing import Any, Unpack, cast
 
 from unimoe.config import Batches, DenseConfig, DenseExperiment
 from unimoe.core.errors import DataError, UsageError, first_few
-from unimoe.core.io import hash_json
 from unimoe.data.collection import Collection
 from unimoe.data.sources.msmarco import PASSAGES, TOP1000
-from unimoe.evaluation.reranking.cluster_model import spread_over
-from unimoe.evaluation.spec import Evaluation, Outcome, system_evaluation
-from unimoe.evaluation.systems.system import System
+from unimoe.evaluation.model_wrappers import spread_over
+from unimoe.evaluation.spec import Outcome
 from unimoe.evaluation.tiers.datasets import Dataset
 from unimoe.metrics import DEFAULT_METRICS
 from unimoe.metrics.scoring import from_grade
 from unimoe.models.embedder import Advance, Embedder, Vectors
 from unimoe.results import Task
 from unimoe.retrieval import bm25
-from unimoe.retrieval.bm25 import first_stage_name
 from unimoe.retrieval.dense import dense_run
 from unimoe.retrieval.embeddings import Encode
 
@@ -139,39 +136,13 @@ def retrieval_notes(collection: Collection, depth: int) -> list[str]:
     return notes
 
 
+@dataclass
 class Searches:
     """A dataset as systems search it, and what the latest encoder found there, which its fusion takes too."""
 
-    def __init__(self, dataset: Dataset, chosen: DenseCollection) -> None:
-        self.dataset, self.chosen = dataset, chosen
-        self.embedded: tuple[System, Outcome] | None = None  # vectors of others are on disk
-
-
-def retrieval_evaluation(system: System, data: Searches) -> Evaluation:
-    """Return the evaluation of a system's search."""
-    experiment, test, encodes = system.dense, data.chosen.test, system.load is not None
-    config = experiment.retrieval
-    settings: list[object] = [config.depth, sorted(set(config.cutoffs))]
-    if encodes:
-        settings.append(config.storage)
-    if system.fused:
-        settings += [config.fuse_depth, config.fuse_k]
-    words = None if encodes and not system.fused else bm25_engine(experiment)
-    evaluation = system_evaluation(
-        system,
-        TASK,
-        data.dataset.name,
-        {"collection": test.content_hash, "settings": hash_json(settings)} | data.dataset.rule_hashes,
-        None,
-        prompt=system.prompt,
-        split=test.split,
-        first_stage=words and first_stage_name(experiment.evaluation.bm25, words),
-        pool=data.chosen.pool,
-        max_queries=data.dataset.max_queries,
-        main_metric=data.dataset.main_metric,
-        caveats=data.chosen.caveats,
-    )
-    return replace(evaluation, size=len(test.queries) + (len(test.corpus) if encodes else 0))
+    dataset: Dataset
+    chosen: DenseCollection
+    embedded: tuple[object, Outcome] | None = None  # by what loads the encoder; vectors of others are on disk
 
 
 def bm25_engine(experiment: DenseExperiment) -> bm25.Engine:

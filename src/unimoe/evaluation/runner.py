@@ -1,19 +1,22 @@
-"""Runs evaluations, each once, and writes their results."""
+"""Describes evaluations, runs each once, and writes their results."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
+from unimoe.config import DenseExperiment
 from unimoe.core.console import Steps, stderr
-from unimoe.evaluation.embedding_eval import evaluate_embedding_collection, evaluate_task
-from unimoe.evaluation.engines import Engine, LocalEngine
+from unimoe.core.io import hash_json
+from unimoe.data.mteb_names import find_tasks, mteb_name
+from unimoe.evaluation.embedding_eval import evaluate_embedding_collection, evaluate_task, mteb_data_hash
+from unimoe.evaluation.engines import Engine, mteb_by_worker
 from unimoe.evaluation.model_wrappers import MTEBCrossEncoderWrapper, MTEBEncoderWrapper
-from unimoe.evaluation.mteb.main_scores import ranks_documents
+from unimoe.evaluation.mteb.main_scores import main_metric, ranks_documents
 from unimoe.evaluation.mteb.prompts import TaskPrompts
 from unimoe.evaluation.reranking.rerankers import device_of, reranker_of, used_budget
 from unimoe.evaluation.reranking.shards import ShardStore
@@ -22,78 +25,54 @@ from unimoe.evaluation.retrieval_eval import (
     Searches,
     bm25_engine,
     evaluate_retrieval,
-    retrieval_evaluation,
     retrieval_metrics,
     retrieval_notes,
 )
-from unimoe.evaluation.spec import Evaluation, Outcome, collection_evaluation, mteb_evaluation
+from unimoe.evaluation.spec import Evaluation, Outcome, model_hashes
 from unimoe.evaluation.store import ResultStore
-from unimoe.evaluation.systems.system import System
-from unimoe.evaluation.tiers.datasets import LoadedDataset
-from unimoe.evaluation.worker_jobs import mteb_outcome, mteb_part
+from unimoe.evaluation.systems.system import ZERO_SHOT_ARM, System
+from unimoe.evaluation.tiers.datasets import Dataset, LoadedDataset
 from unimoe.models.device import describe_device
 from unimoe.models.embedder import Advance
 from unimoe.models.loader import weights_hash
-from unimoe.results import EvalResult, Task
-from unimoe.retrieval.bm25 import bm25_run
+from unimoe.results import EvalResult, Identity, Task
+from unimoe.retrieval.bm25 import bm25_run, first_stage_name
 from unimoe.retrieval.first_stage import cut_run
 from unimoe.retrieval.fusion import reciprocal_rank_fusion
 
 if TYPE_CHECKING:
     from mteb import AbsTask
+    from mteb.abstasks.task_metadata import TaskMetadata
+
+_OF_TRAINING = {"training", "lora", "arms", "seeds", "gates"}
+"""Sections that say nothing about a model that no arm trains."""
 
 
 class Evaluator:
-    """Runs evaluations whose results an experiment's folder lacks; ``given`` are command-line overrides."""
+    """Runs evaluations whose results are missing; ``given`` are command-line overrides, which results record."""
 
-    def __init__(self, output_dir: Path, given: Sequence[str] = (), engine: Engine | None = None) -> None:
-        self.store = ResultStore(output_dir, given)
-        self.engine = engine or LocalEngine()
+    def __init__(self, given: Sequence[str] = (), engine: Engine | None = None) -> None:
+        self._given, self.engine = given, engine or Engine()
 
-    def evaluations(
-        self, system: System, data: LoadedDataset | Searches, tasks: Sequence[Task] | None = None
-    ) -> Iterator[Evaluation]:
-        """Yield the evaluations of a system on a dataset: of every task, or of those that are wanted.
-
-        A first stage that gives no order has none.
-        """
-        if isinstance(data, Searches) or system.load is not None or data.first_stage.ordered:
-            for task in system.tasks if tasks is None else tasks:
-                yield self.on_collection(system, task, data)
-
-    def on_collection(self, system: System, task: Task, data: LoadedDataset | Searches) -> Evaluation:
-        """Return the evaluation of a system's task on a collection."""
-        if isinstance(data, Searches):
-            evaluation = retrieval_evaluation(system, data)
-            return replace(evaluation, run=partial(self._search, evaluation, system, data))
-        evaluation = collection_evaluation(system, task, data)
-        if system.load is None:
-            return replace(evaluation, size=0, run=lambda _: _first_stage_outcome(data, task))
-        if task == "embedding":
-            size = len(data.pooled.corpus) + len(data.pooled.queries)
-            return replace(evaluation, size=size, run=partial(self._run, self._embed, evaluation, system, data))
-        pairs = sum(map(len, data.candidates.values()))
-        return replace(evaluation, size=pairs, run=partial(self._run, self._rerank, evaluation, system, data))
-
-    def on_mteb_task(self, system: System, task: Task, mteb_task: AbsTask) -> Evaluation:
-        """Return the evaluation of a system on a task of MTEB, by embedding or by reranking its candidates."""
-        evaluation = mteb_evaluation(system, task, mteb_task)
-        return replace(evaluation, run=partial(self._run, self._on_mteb, evaluation, system, mteb_task))
+    def store(self, evaluation: Evaluation) -> ResultStore:
+        """Return the store of an evaluation's result."""
+        return ResultStore(_system(evaluation).results_dir, self._given)
 
     def take(self, evaluation: Evaluation, steps: Steps, metric: str | None = None) -> EvalResult:
         """Run one evaluation as a step of several; a result of its very spec that exists is kept.
 
         The step shows ``metric``, by default the main one.
         """
-        if self.store.is_done(evaluation):
+        store = self.store(evaluation)
+        if store.is_done(evaluation):
             steps.skip(evaluation.title)
-            self.store.clear_unfinished(evaluation)  # of a run that was killed right after the result
-            return self.store.read(evaluation)
-        with self.store.alone(evaluation), steps.step(evaluation.title, evaluation.size) as step:
+            store.clear_unfinished(evaluation)  # of a run that was killed right after the result
+            return store.read(evaluation)
+        with store.alone(evaluation), steps.step(evaluation.title, evaluation.size) as step:
             with self.engine.noted(evaluation.title, evaluation.size):
-                self.store.refuse_taken(evaluation)
-                outcome = evaluation.run(step.advance)
-                result = self.store.write(evaluation, outcome)
+                store.refuse_taken(evaluation)
+                outcome = self._outcome(evaluation, step.advance)
+                result = store.write(evaluation, outcome)
             shown = metric or result.main_metric
             step.outcome = f"{shown} {result.aggregate[shown]:.4f}"
         for note in outcome.notes:
@@ -104,92 +83,89 @@ class Evaluator:
         """Return whether this process reads a task's data, and no worker does the task whole."""
         return not self.engine.remote or ranks_documents(mteb_task)
 
-    def _model(self, evaluation: Evaluation, system: System) -> Any:
-        identity = evaluation.fingerprint if evaluation.reusable else None
-        return self.engine.model(system, evaluation.title, identity)
-
-    def _run(
-        self, score: Callable[..., Outcome], evaluation: Evaluation, system: System, data: Any, advance: Advance | None
-    ) -> Outcome:
-        """Score by the system's model, and add where it computed, in what batches, and what a server was paid."""
-        model = self._model(evaluation, system)
+    def _outcome(self, evaluation: Evaluation, advance: Advance) -> Outcome:
+        system, data = _system(evaluation), evaluation.data
+        if isinstance(data, Searches):
+            return self._search(evaluation, data, advance)
+        if isinstance(data, LoadedDataset) and system.load is None:
+            return _first_stage_outcome(data, evaluation.task)
+        model, batches = self._model(evaluation), system.experiment.evaluation.batches
         before = dict(getattr(model, "usage", {}))
-        outcome = score(model, evaluation, system, data, advance)
+        score = self._on_collection if isinstance(data, LoadedDataset) else self._on_mteb
+        outcome = score(model, evaluation, advance)
         if evaluation.task == "embedding":
-            outcome = replace(outcome, token_budget=used_budget(model, **system.experiment.evaluation.batches))
+            outcome = replace(outcome, token_budget=used_budget(model, **batches))
         if not outcome.usage:  # a reranked collection's has what stored shards were paid too
             paid: dict[str, float] = getattr(model, "usage", {})
             outcome = replace(outcome, usage={name: paid[name] - before.get(name, 0.0) for name in paid})
         return replace(outcome, device=describe_device(device_of(model)))
 
-    def _rerank(
-        self, model: Any, evaluation: Evaluation, system: System, data: LoadedDataset, advance: Advance | None
-    ) -> Outcome:
-        reranker, folder = reranker_of(model, **system.experiment.evaluation.batches), self._kept(evaluation)
-        store = ShardStore(folder, evaluation.fingerprint) if folder else None
-        return rerank_dataset(reranker, data, store=store, advance=advance)
+    def _model(self, evaluation: Evaluation) -> Any:
+        identity = evaluation.fingerprint if evaluation.reusable else None
+        return self.engine.model(_system(evaluation), evaluation.title, identity)
 
-    def _embed(
-        self, model: Any, evaluation: Evaluation, system: System, data: LoadedDataset, advance: Advance | None
-    ) -> Outcome:
-        """Rank a collection by the cosine of embeddings, through MTEB."""
-        wrapped = MTEBEncoderWrapper(model, **_adapted(evaluation, system, advance))
-        exclude_self, folder = data.dataset.exclude_self, self._kept(evaluation)
+    def _on_collection(self, model: Any, evaluation: Evaluation, advance: Advance) -> Outcome:
+        """Rerank a collection's candidates, or rank its documents by the cosine of embeddings, through MTEB."""
+        data: LoadedDataset = evaluation.data
+        settings, folder = _system(evaluation).experiment.evaluation, self._kept(evaluation)
+        if evaluation.task == "reranking":
+            store = ShardStore(folder, evaluation.fingerprint) if folder else None
+            return rerank_dataset(reranker_of(model, **settings.batches), data, store=store, advance=advance)
+        wrapped = MTEBEncoderWrapper(model, **_adapted(evaluation), prompts=TaskPrompts(settings.mteb), advance=advance)
+        exclude_self = data.dataset.exclude_self
         outcome = evaluate_embedding_collection(wrapped, data.pooled, exclude_self=exclude_self, folder=folder)
         main_score = outcome.main_score if evaluation.task_type else None
         return replace(outcome, main_metric=data.dataset.main_metric, main_score=main_score)
 
-    def _on_mteb(
-        self, model: Any, evaluation: Evaluation, system: System, mteb_task: AbsTask, advance: Advance | None
-    ) -> Outcome:
-        settings, adapted = system.experiment.evaluation, _adapted(evaluation, system, advance)
+    def _on_mteb(self, model: Any, evaluation: Evaluation, advance: Advance) -> Outcome:
+        mteb_task: AbsTask = evaluation.data
+        settings = _system(evaluation).experiment.evaluation
         if not self.needs_data(mteb_task):
-            part = mteb_part(mteb_task, settings.mteb, {**_identified(evaluation, system), **settings.batches})
-            (found,) = model.workers.compute("mteb", [part])
-            return mteb_outcome(found)
+            return mteb_by_worker(model, mteb_task, settings.mteb, _adapted(evaluation))
+        adapter = MTEBEncoderWrapper if evaluation.task == "embedding" else MTEBCrossEncoderWrapper
+        adapted = adapter(model, **_adapted(evaluation), prompts=TaskPrompts(settings.mteb), advance=advance)
+        outcome = evaluate_task(adapted, mteb_task, self._kept(evaluation))
         if evaluation.task == "embedding":
-            return evaluate_task(MTEBEncoderWrapper(model, **adapted), mteb_task, self._kept(evaluation))
-        outcome = evaluate_task(MTEBCrossEncoderWrapper(model, **adapted), mteb_task, self._kept(evaluation))
+            return outcome
         budget = reranker_of(model, **settings.batches).token_budget
         return replace(outcome, token_budget=budget, queries_without_candidates=[])
 
-    def _search(self, evaluation: Evaluation, system: System, data: Searches, advance: Advance | None) -> Outcome:
+    def _search(self, evaluation: Evaluation, data: Searches, advance: Advance) -> Outcome:
         """Search by words, by vectors or by both, and score what is found."""
-        experiment, test, dataset = system.dense, data.chosen.test, data.dataset
-        config, start = experiment.retrieval, time.perf_counter()
+        system, test, start = _system(evaluation), data.chosen.test, time.perf_counter()
+        experiment = system.dense
+        config, facts = experiment.retrieval, dict[str, Any](items=0)
         deep = max(config.depth, config.fuse_depth or 0)  # both sides of a fusion are searched to
-        embedded = self._embedded(evaluation, system, data, deep, advance) if system.load else None
-        run = embedded.run if embedded else {}
-        if embedded is None or system.fused:
-            run = bm25_run(
+        run, by_words = {}, system.load is None or system.fused
+        if system.load:
+            found = self._embedded(evaluation, data, deep, advance)
+            run, facts = (
+                found.run,
+                {"items": 0, "device": found.device, "token_budget": experiment.evaluation.token_budget},
+            )
+        if by_words:
+            words = bm25_run(
                 test,
                 deep,
                 experiment.evaluation.bm25,
                 engine=bm25_engine(experiment),
-                exclude_self=dataset.exclude_self,
+                exclude_self=data.dataset.exclude_self,
                 advance=None if system.fused else advance,
                 cached=True,
             )
-        if embedded is not None and system.fused:
-            start = time.perf_counter()
-            sides = [cut_run(side, config.fuse_depth or deep) for side in (run, embedded.run)]
-            run = reciprocal_rank_fusion(sides, depth=config.depth, k=config.fuse_k)
-        outcome = Outcome.of_run(test, cut_run(run, config.depth), dataset.main_metric, retrieval_metrics(config))
-        outcome = replace(outcome, items=0, seconds=time.perf_counter() - start)
-        if embedded is None:
-            return outcome
-        outcome = replace(outcome, device=embedded.device, token_budget=experiment.evaluation.token_budget)
-        if system.fused:
-            return outcome
-        notes = retrieval_notes(test, config.depth)
-        return replace(outcome, items=embedded.items, seconds=embedded.seconds, notes=notes)
+            sides = [cut_run(side, config.fuse_depth or deep) for side in (words, run)]
+            run = reciprocal_rank_fusion(sides, depth=config.depth, k=config.fuse_k) if system.fused else words
+            facts["seconds"] = time.perf_counter() - start
+        else:
+            facts |= {"items": found.items, "seconds": found.seconds, "notes": retrieval_notes(test, config.depth)}
+        metric, metrics = data.dataset.main_metric, retrieval_metrics(config)
+        return Outcome.of_run(test, cut_run(run, config.depth), metric, metrics, **facts)
 
-    def _embedded(
-        self, evaluation: Evaluation, system: System, data: Searches, depth: int, advance: Advance | None
-    ) -> Outcome:
+    def _embedded(self, evaluation: Evaluation, data: Searches, depth: int, advance: Advance) -> Outcome:
         """Embed and search once for an encoder and its fusion, and not at all if both results exist."""
-        if data.embedded is None or data.embedded[0].load is not system.load:
-            experiment, model = system.dense, self._model(evaluation, system)
+        system = _system(evaluation)
+        if data.embedded is None or data.embedded[0] is not system.load:
+            experiment, model = system.dense, self._model(evaluation)
             outcome = evaluate_retrieval(
                 model,
                 data.chosen.test,
@@ -200,7 +176,7 @@ class Evaluator:
                 advance=advance,
                 **experiment.evaluation.batches,
             )
-            data.embedded = system, replace(outcome, device=describe_device(device_of(model)))
+            data.embedded = system.load, replace(outcome, device=describe_device(device_of(model)))
         return data.embedded[1]
 
     def _kept(self, evaluation: Evaluation) -> Path | None:
@@ -209,19 +185,145 @@ class Evaluator:
         Shards that workers score are in the cluster's store.
         """
         shards = evaluation.task == "reranking" and self.engine.remote
-        return self.store.unfinished(evaluation) if evaluation.reusable and not shards else None
+        return self.store(evaluation).unfinished(evaluation) if evaluation.reusable and not shards else None
 
 
-def _identified(evaluation: Evaluation, system: System) -> dict[str, Any]:
-    """Return the name and identity of an adapter to MTEB, as JSON values."""
-    return {"name": system.name, "identity": evaluation.hashes | {"dtype": str(system.dtype)}}
+def evaluations(
+    system: System, data: LoadedDataset | Searches, tasks: Sequence[Task] | None = None
+) -> Iterator[Evaluation]:
+    """Yield the evaluations of a system on a dataset: of every task, or of those that are wanted.
+
+    A first stage that gives no order has none.
+    """
+    if isinstance(data, Searches) or system.load is not None or data.first_stage.ordered:
+        for task in system.tasks if tasks is None else tasks:
+            yield describe(system, task, data)
 
 
-def _adapted(evaluation: Evaluation, system: System, advance: Advance | None) -> dict[str, Any]:
-    """Return the arguments of an adapter to MTEB besides the model."""
-    settings = system.experiment.evaluation
-    own = _identified(evaluation, system)
-    return {**own, "prompts": TaskPrompts(settings.mteb), "advance": advance, **settings.batches}
+def describe(system: System, task: Task, data: LoadedDataset | Searches | AbsTask) -> Evaluation:
+    """Return the evaluation of a system's task: on a collection, by a search of one, or on a task of MTEB."""
+    if isinstance(data, LoadedDataset):
+        facts = _of_collection(system, task, data)
+    else:
+        facts = _of_search(system, data) if isinstance(data, Searches) else _of_mteb_task(system, task, data)
+    checkpoint, experiment, base = system.checkpoint, system.experiment, system.base_identity
+    trained = weights_hash(checkpoint, experiment.evaluation) if checkpoint else None
+    of_no_arm = system.load is not None and checkpoint is None and system.name != ZERO_SHOT_ARM
+    config = experiment.model_dump(exclude=_OF_TRAINING if of_no_arm else None)
+    if checkpoint and isinstance(experiment, DenseExperiment):  # which says nothing about the arm
+        config["checkpoint"] = checkpoint.config
+    known = {"prompt": system.prompt, **facts.pop("identity")}
+    return Evaluation(
+        system=system.name,
+        seed=system.seed,
+        task=task,
+        identity=Identity(experiment=experiment.name, base_model=base, checkpoint=system.which, **known),
+        hashes=facts.pop("hashes") | model_hashes(base, known["prompt"], trained),
+        config=config,
+        dtype=system.dtype,
+        caveats=[*experiment.caveats, *facts.pop("caveats", [])],
+        training=checkpoint.training if checkpoint else None,
+        reusable=system.reusable,
+        of=system,
+        data=data,
+        **facts,
+    )
+
+
+def _of_collection(system: System, task: Task, data: LoadedDataset) -> dict[str, Any]:
+    """Return what an ``Evaluation`` says of the data, and of a prompt that depends on it."""
+    dataset, card, hashes = data.dataset, None, {"collection": data.hashes["collection"]}
+    identity: dict[str, Any] = {"split": dataset.split, "max_queries": dataset.max_queries}
+    if task == "embedding":
+        name = data.collection.name  # which the task is named by, whatever folder it is read from
+        card, documents = _mteb_card(dataset.collection), len(data.pooled.corpus)
+        named = _mteb_card(name) or SimpleNamespace(name=name, type="Retrieval", prompt="")
+        identity["prompt"] = _prompt_on_task(system, named)
+        identity["pool"] = documents if documents < data.whole_size else None
+        hashes |= {"pool": data.hashes["pool"]} | dataset.rule_hashes
+        size = documents + len(data.pooled.queries)
+    else:
+        identity["first_stage"] = data.first_stage.source
+        hashes["candidates"] = data.hashes["candidates"]
+        if task == "reranking":
+            identity["depth"] = dataset.depth  # the candidates' hash holds the rule about equal ids
+        else:
+            hashes |= dataset.rule_hashes
+        size = sum(map(len, data.candidates.values()))
+    return {
+        "dataset": card.name if card else dataset.name,
+        "task_type": str(card.type) if card else None,
+        "main_metric": dataset.main_metric,
+        "identity": identity,
+        "hashes": hashes,
+        "size": size if system.load else 0,
+        "caveats": data.caveats,
+    }
+
+
+def _of_search(system: System, data: Searches) -> dict[str, Any]:
+    experiment, chosen, encodes = system.dense, data.chosen, system.load is not None
+    config, dataset, test = experiment.retrieval, data.dataset, data.chosen.test
+    settings: list[object] = [config.depth, sorted(set(config.cutoffs))]
+    if encodes:
+        settings.append(config.storage)
+    if system.fused:
+        settings += [config.fuse_depth, config.fuse_k]
+    identity: dict[str, Any] = {"split": test.split, "max_queries": dataset.max_queries, "pool": chosen.pool}
+    if not encodes or system.fused:
+        identity["first_stage"] = first_stage_name(experiment.evaluation.bm25, bm25_engine(experiment))
+    return {
+        "dataset": dataset.name,
+        "main_metric": dataset.main_metric,
+        "identity": identity,
+        "hashes": {"collection": test.content_hash, "settings": hash_json(settings)} | dataset.rule_hashes,
+        "size": len(test.queries) + len(test.corpus) * encodes,
+        "caveats": chosen.caveats,
+    }
+
+
+def _of_mteb_task(system: System, task: Task, mteb_task: AbsTask) -> dict[str, Any]:
+    card = mteb_task.metadata
+    identity = {"split": "+".join(mteb_task.eval_splits), "prompt": _prompt_on_task(system, card, task)}
+    if task == "reranking":
+        identity["first_stage"] = "mteb"  # candidates are part of the task
+    own = {"dataset": card.name, "task_type": str(card.type), "main_metric": main_metric(mteb_task)}
+    return {**own, "identity": identity, "hashes": {"collection": mteb_data_hash(mteb_task)}}
+
+
+def result_dataset(task: Task, dataset: Dataset) -> str:
+    """Return the name of a dataset in results: the collection's, but in embedding MTEB's where it has one."""
+    card = _mteb_card(dataset.collection) if task == "embedding" else None
+    return card.name if card else dataset.name
+
+
+def _mteb_card(collection: str) -> TaskMetadata | None:
+    """Return MTEB's card of the task that a collection is."""
+    name = mteb_name(collection)
+    return find_tasks([name])[0].metadata if name else None
+
+
+def _prompt_on_task(system: System, card: Any, task: Task = "embedding") -> str | None:
+    """Name and hash of a system's prompt, and of what the task has in its config: prefixes, or an instruction."""
+    if task == "reranking" and not system.instructed:
+        return system.prompt
+    prompts = TaskPrompts(system.experiment.evaluation.mteb)
+    own = [prompts.instruction(card)] if task == "reranking" else prompts.of_task(card)
+    if system.prompt is None or own == [None] * len(own):
+        return system.prompt
+    return f"{system.prompt.rpartition('@')[0]}@{hash_json([system.prompt, own])}"
+
+
+def _adapted(evaluation: Evaluation) -> dict[str, Any]:
+    """Return arguments of an adapter to MTEB, as JSON values."""
+    identity = evaluation.hashes | {"dtype": str(evaluation.dtype)}
+    return {"name": evaluation.system, "identity": identity, **_system(evaluation).experiment.evaluation.batches}
+
+
+def _system(evaluation: Evaluation) -> System:
+    if evaluation.of is None:
+        raise ValueError(f"{evaluation.title}: its outcome comes from elsewhere")
+    return evaluation.of
 
 
 def _first_stage_outcome(data: LoadedDataset, task: Task) -> Outcome:

@@ -36,7 +36,7 @@ from unimoe.results import (
     refuse_other_identity,
     result_files,
     result_path,
-    run_path,
+    run_beside,
     safe_name,
     write_result,
 )
@@ -50,20 +50,18 @@ class ResultStore:
     """Reads and writes the results of one output folder; ``given`` are overrides that each result records."""
 
     def __init__(self, output_dir: Path, given: Sequence[str] = ()) -> None:
-        self.output_dir = output_dir
-        self._given = list(given)
+        self.output_dir, self._given = output_dir, list(given)
 
     def path(self, spec: Evaluation) -> Path:
         """Return where the result of a spec lives."""
-        return result_path(*self._place(spec))
+        return result_path(self.output_dir, spec.system, spec.seed, spec.task, spec.dataset)
 
     def read(self, spec: Evaluation) -> EvalResult:
         """Read the result of a spec, and write the spec's caveats into it: they may change, and scores do not."""
         result = read_result(self.path(spec))
-        if result.caveats == list(spec.caveats):
-            return result
-        result = result.model_copy(update={"caveats": list(spec.caveats)})
-        write_json(self.path(spec), result.model_dump())
+        if result.caveats != list(spec.caveats):
+            result = result.model_copy(update={"caveats": list(spec.caveats)})
+            write_json(self.path(spec), result.model_dump())
         return result
 
     def is_done(self, spec: Evaluation) -> bool:
@@ -72,8 +70,7 @@ class ResultStore:
         if not spec.reusable or not path.exists():
             return False
         there = read_result(path)
-        run = run_path(*self._place(spec))
-        if there.per_query and not run.exists():
+        if there.per_query and not run_beside(path).exists():
             return False
         return (
             (there.dataset, there.identity, there.provenance.hashes, there.provenance.dtype)
@@ -82,25 +79,8 @@ class ResultStore:
 
     def refuse_taken(self, spec: Evaluation) -> None:
         """Refuse a spec whose place holds another evaluation; call it before hours of scoring."""
-        path = self.path(spec)
-        if path.exists():
-            refuse_other_identity(path, spec.identity, spec.dataset)
-
-    def refuse_other_experiments(self, retriever: System) -> None:
-        """Refuse a folder that holds results which cannot be compared with those of a search."""
-        here = {"experiment": retriever.experiment.name, "base_model": retriever.base_identity}
-        for path in result_files(self.output_dir):
-            result = read_result(path)
-            if result.beside_arms:
-                continue
-            prompt = {"prompt": retriever.prompt} if result.task == "retrieval" and result.task_type is None else {}
-            for name, value in (here | prompt).items():
-                there = getattr(result.identity, name)
-                if there not in (None, value):
-                    raise DataError(
-                        f"{path}: {name} {there!r} there, {value!r} here; one folder holds one experiment and one "
-                        "base model, choose another --output-dir"
-                    )
+        if self.path(spec).exists():
+            refuse_other_identity(self.path(spec), spec.identity, spec.dataset)
 
     def evaluated(self, spec: Evaluation, evaluate: Callable[[], Outcome]) -> EvalResult:
         """Return the result of a spec: the one on disk where it is done, else one that is evaluated and written now."""
@@ -119,14 +99,13 @@ class ResultStore:
         detail = None
         if outcome.qrels:
             detail = _drilldown(outcome)
-            write_run(run_path(*self._place(spec)), outcome.run, spec.system)
+            write_run(run_beside(self.path(spec)), outcome.run, spec.system)
             # The judgments too, so that any tool can score the run, and from which grade on they were counted.
             judgments = qrels_path(self.output_dir, spec.dataset, spec.identity.split)
             write_qrels(judgments, outcome.qrels)
+            sidecar_path(judgments).unlink(missing_ok=True)
             if outcome.relevance_level != 1:
                 write_json(sidecar_path(judgments), {"relevance_level": outcome.relevance_level})
-            else:
-                sidecar_path(judgments).unlink(missing_ok=True)
         result = self._result(spec, outcome)
         if outcome.mteb_json:
             write_json(self.path(spec).with_suffix(".mteb.json"), outcome.mteb_json)
@@ -139,8 +118,7 @@ class ResultStore:
 
         A cluster's driver evaluates an arm on several datasets at a time, in threads.
         """
-        path = self.path(spec)
-        return sole_use(path.parent, path.name)
+        return sole_use(self.path(spec).parent, self.path(spec).name)
 
     def unfinished(self, spec: Evaluation) -> Path:
         """Return the folder of what a killed evaluation finds again: shards of a reranking, else vectors."""
@@ -153,9 +131,6 @@ class ResultStore:
         rmtree(unfinished, ignore_errors=True)
         with suppress(OSError):  # other evaluations may have some in the parent folder
             unfinished.parent.rmdir()
-
-    def _place(self, spec: Evaluation) -> tuple[Path, str, int | None, str, str]:
-        return self.output_dir, spec.system, spec.seed, spec.task, spec.dataset
 
     def _result(self, spec: Evaluation, outcome: Outcome) -> EvalResult:
         per_query = dict(outcome.scores.per_query) or {outcome.main_metric: {}}
@@ -224,6 +199,23 @@ def _together(details: Mapping[str, QueryDetail]) -> QueryDetail:
         relevant={f"{query}: {key}": grade for query, one in details.items() for key, grade in one.relevant.items()},
         ranks={f"{query}: {key}": rank for query, one in details.items() for key, rank in one.ranks.items()},
     )
+
+
+def refuse_other_experiments(retriever: System) -> None:
+    """Refuse a folder that holds results which cannot be compared with those of a search."""
+    here = {"experiment": retriever.experiment.name, "base_model": retriever.base_identity}
+    for path in result_files(retriever.results_dir):
+        result = read_result(path)
+        if result.beside_arms:
+            continue
+        prompt = {"prompt": retriever.prompt} if result.task == "retrieval" and result.task_type is None else {}
+        for name, value in (here | prompt).items():
+            there = getattr(result.identity, name)
+            if there not in (None, value):
+                raise DataError(
+                    f"{path}: {name} {there!r} there, {value!r} here; one folder holds one experiment and one "
+                    "base model, choose another --output-dir"
+                )
 
 
 def partial_scores(experiment: Experiment, dataset: str, metric: str) -> Iterator[str]:

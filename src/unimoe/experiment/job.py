@@ -26,9 +26,9 @@ from unimoe.core.io import Strict, read_json, write_json
 from unimoe.data.mteb_names import mteb_name
 from unimoe.evaluation.chosen import load_extra_systems
 from unimoe.evaluation.dev_eval import DevEvaluation
-from unimoe.evaluation.engines import ClusterEngine, Engine, LocalEngine
+from unimoe.evaluation.engines import Engine
 from unimoe.evaluation.mteb.prompts import TaskPrompts
-from unimoe.evaluation.runner import Evaluator
+from unimoe.evaluation.runner import Evaluator, evaluations
 from unimoe.evaluation.store import partial_scores
 from unimoe.evaluation.systems.system import (
     ZERO_SHOT_ARM,
@@ -38,7 +38,7 @@ from unimoe.evaluation.systems.system import (
     trained_system,
     zero_shot_system,
 )
-from unimoe.evaluation.tiers.datasets import LoadedDataset, TierName, load_reporting, tier_datasets
+from unimoe.evaluation.tiers.datasets import LoadedDataset, load_reporting, tier_datasets
 from unimoe.experiment.run_record import RunRecord
 from unimoe.experiment.training_job import train_by_worker
 from unimoe.models.checkpoint import WITHOUT_EFFECT, first_difference, folder_name
@@ -54,7 +54,7 @@ _PINNED = "experiment.json"
 _MAY_CHANGE = {"evaluation": ("systems", "token_budget", "batch_size", "compile"), "training": WITHOUT_EFFECT}
 """Settings that may change while a folder is worked in: they add scores, or round them."""
 
-_LATER_TIERS: tuple[TierName, ...] = ("fast", "nano", "full")
+_LATER_TIERS = ("fast", "nano", "full")
 """Tiers on which checkpoints may be evaluated later, in the same folder and under the same gates."""
 
 LOAD, ANALYZE = "load and first stage", "analyze"
@@ -82,7 +82,7 @@ class ExperimentRun:
     def __init__(
         self, experiment: Experiment, device: torch.device, given: Sequence[str] = (), engine: Engine | None = None
     ) -> None:
-        self.experiment, self._engine = experiment, engine or LocalEngine()
+        self.experiment, self._engine = experiment, engine or Engine()
         self._output_dir = Path(experiment.output_dir)
         self._gates = gates = checked_gates(experiment)
         self.loader = ModelLoader(experiment, device, pinned_dtype(experiment, device, self._engine))
@@ -90,7 +90,7 @@ class ExperimentRun:
         if gates.gates and not register(gates, self._output_dir) and gates.path is not None:
             late = f"{self._output_dir} has results and no {REGISTERED}: too late to register {gates.path}"
             stderr.print(f"{late}; verdicts --gates still judges by it", soft_wrap=True)
-        self._evaluator = Evaluator(self._output_dir, given, self._engine)
+        self._evaluator = Evaluator(given, self._engine)
         self._begun: set[str] = set()  # phases with a finished unit in this process
 
     def is_done(self) -> bool:
@@ -182,7 +182,7 @@ class ExperimentRun:
 
     def _evaluate(self, system: System, datasets: Sequence[LoadedDataset]) -> None:
         for data in datasets:
-            for evaluation in self._evaluator.evaluations(system, data):
+            for evaluation in evaluations(system, data):
                 with self._phase(_PHASES[evaluation.task] if system.load else LOAD):
                     self._evaluator.take(evaluation, self._steps)
 
@@ -215,8 +215,8 @@ class ExperimentRun:
         name, folder = f"train {arm}, seed {seed}", judged_checkpoint(self.experiment, arm, seed)
         losses: list[float] = []
         with self._steps.step(name, self.experiment.training.steps) as step:
-            if isinstance(self._engine, ClusterEngine):
-                cluster, data = self._engine.cluster, self.training_data.content_hash
+            if cluster := self._engine.cluster:
+                data = self.training_data.content_hash
                 losses = train_by_worker(cluster, self.experiment, arm, seed, self.loader, data)
                 step.was_done, step.outcome = not losses, _in_words(losses)
                 return folder

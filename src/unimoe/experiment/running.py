@@ -17,7 +17,7 @@ from unimoe.config import Experiment
 from unimoe.config.files import load_experiment
 from unimoe.core.console import stderr
 from unimoe.core.io import sole_use
-from unimoe.evaluation.engines import Engine, LocalEngine
+from unimoe.evaluation.engines import Engine
 from unimoe.experiment.estimate import estimate, in_words
 from unimoe.experiment.job import ANALYZE, ExperimentRun
 from unimoe.experiment.run_record import RunRecord
@@ -59,7 +59,7 @@ def run_experiment(
     folder = Path(experiment.output_dir if output_dir is None else output_dir)
     experiment = experiment.model_copy(update={"output_dir": str(folder)})
     given = [f"--config {config}", *(f"--set {change}" for change in changes)]
-    with sole_use(folder), trained_and_evaluated(experiment, choose_device(device), given, LocalEngine(), started):
+    with sole_use(folder), trained_and_evaluated(experiment, choose_device(device), given, Engine(), started):
         analysis = Analysis(load_all_results(folder))
         write_report(analysis)
     return analysis

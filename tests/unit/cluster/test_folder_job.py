@@ -66,22 +66,15 @@ def test_the_driver_takes_the_folder_over_with_its_own_path(tmp_path: Path) -> N
     assert (tmp_path / "out" / "place.json").read_text() == f'"{tmp_path}/out/model"'
 
 
-def test_another_worker_goes_on_where_one_ended(tmp_path: Path) -> None:
+@pytest.mark.parametrize("device", [None, "cuda (H100)"])
+def test_another_worker_goes_on_where_one_ended_on_the_same_kind_of_device(tmp_path: Path, device: str | None) -> None:
     with cluster(tmp_path) as driver, pytest.raises(DataError, match="stopped"):
         done_by_worker(driver, "count", RECIPE, {**PART, "stops": 1}, tmp_path / "out")
-    with cluster(tmp_path) as driver:
+    with cluster(tmp_path, device=device) as driver:
         done_by_worker(driver, "count", RECIPE, PART, tmp_path / "out")
         done_by_worker(driver, "count", RECIPE, PART, tmp_path / "again")
-    assert taken == [0, 1, 2, 3]
+    assert taken == ([0, 1, 0, 1, 2, 3] if device else [0, 1, 2, 3])
     assert (tmp_path / "again" / "counter.json").read_text() == "4"
-
-
-def test_another_kind_of_device_begins_anew(tmp_path: Path) -> None:
-    with cluster(tmp_path) as driver, pytest.raises(DataError, match="stopped"):
-        done_by_worker(driver, "count", RECIPE, {**PART, "stops": 1}, tmp_path / "out")
-    with cluster(tmp_path, device="cuda (H100)") as driver:
-        done_by_worker(driver, "count", RECIPE, PART, tmp_path / "out")
-    assert taken == [0, 1, 0, 1, 2, 3]
 
 
 def test_a_store_that_lost_the_folder_is_named(tmp_path: Path) -> None:

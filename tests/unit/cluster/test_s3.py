@@ -2,23 +2,18 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
-from support.scripts import call_script
 
-import unimoe
-from unimoe.cluster.board import Board
+from unimoe.cluster.board import Board, read_status
 from unimoe.cluster.units import UnitStore
 from unimoe.core.errors import UsageError
 
 s3fs = pytest.importorskip("s3fs", reason="needs s3fs: uv sync --extra cluster")
 pytest.importorskip("moto.server", reason="needs moto's server: uv sync --extra cluster --group cluster")
 
-MAIN = str(Path(unimoe.__file__).with_name("__main__.py"))
 BODY = b"\x00numbers\n" * 50
 
 
@@ -82,17 +77,5 @@ def test_status_reads_what_a_driver_wrote() -> None:
     with board.noted("reranking scifact: mine", 12):
         board.count(board.line("reranking scifact: mine"), 12)
     board.close()
-    done = call_script(MAIN, "status", "s3://mine/folder", "--json")
-    assert done.returncode == 0, done.stderr
-    (progress,) = json.loads(done.stdout)["progress"]
+    (progress,) = read_status(UnitStore("s3://mine/folder"))["progress"]
     assert (progress["state"], progress["done"], progress["left"]) == ("done", 12, 0)
-    assert call_script(MAIN, "status", "s3://mine/other").returncode == 2
-
-
-@pytest.mark.usefixtures("files")
-def test_a_server_without_an_answer_ends_patience(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:9")
-    monkeypatch.setenv("AWS_MAX_ATTEMPTS", "1")
-    s3fs.S3FileSystem.clear_instance_cache()
-    with pytest.raises(UsageError, match=r"s3://mine/folder: out of reach for 1 s \(.*what is finished is kept"):
-        UnitStore("s3://mine/folder", patience=1).write("units", "key", BODY)

@@ -14,7 +14,6 @@ from support.experiments import tiny_experiment
 from support.reranking import invented, write_invented
 
 from unimoe.config import Experiment
-from unimoe.data.collection import Collection
 from unimoe.data.mteb_names import find_tasks
 from unimoe.data.mteb_sizes import task_size
 from unimoe.evaluation import plan
@@ -83,83 +82,48 @@ def tokens_of(line: str) -> int:
 
 
 @pytest.mark.usefixtures("slow")
-class TestWork:
-    def test_tokens_are_exact_where_the_sample_is_all(
-        self, capsys: pytest.CaptureFixture[str], system: System, model: UnimodelForExp1, data: PlannedDataset
-    ) -> None:
-        line, _ = planned(capsys, system, [data])
-        asked = questions(model, data)
-        tokens = tree_tokens(asked)
-        assert tokens < sum(map(len, asked))
-        assert line.split()[:5] == ["reranking", data.dataset.name, "7", str(len(asked)), f"{tokens:,}"]
-
-    def test_a_sample_comes_close(
-        self,
-        capsys: pytest.CaptureFixture[str],
-        system: System,
-        model: UnimodelForExp1,
-        data: PlannedDataset,
-        monkeypatch: pytest.MonkeyPatch,
-    ) -> None:
-        monkeypatch.setattr(plan, "_PLACE_CHARACTERS", 300)
-        asked = questions(model, data)
-        assert len(plan.prompt_sample(data, model)) < len(asked) / 2
-        (line, _) = planned(capsys, system, [data])
-        assert tokens_of(line) == pytest.approx(tree_tokens(asked), rel=0.1)
-
-    def test_every_task_and_dataset_has_a_line_unless_one_is_asked_for(
-        self, capsys: pytest.CaptureFixture[str], system: System, data: PlannedDataset
-    ) -> None:
-        *both, total = planned(capsys, system, [data, data], tasks=("reranking", "embedding"))
-        assert [line.split()[0] for line in both] == ["reranking", "embedding"] * 2
-        assert total.startswith(f"total: {sum(map(tokens_of, both)):,} tokens, ")
-        line, _ = planned(capsys, system, [data], tasks=("embedding",))
-        assert line.split()[3] == str(len(COLLECTION.corpus) + len(COLLECTION.queries))
-        assert tokens_of(line) == tokens_of(both[1])
-
-    def test_hours_and_cost_follow_from_the_speed(
-        self, capsys: pytest.CaptureFixture[str], system: System, data: PlannedDataset
-    ) -> None:
-        line, total = planned(capsys, system, [data], price=30)
-        hours = 10 * int(line.split()[3].replace(",", "")) / 3600
-        found = re.search(r"MiB, ([\d.]+) minutes, ([\d.,]+) at 30 an hour \(probe: [\d,]+ tokens a second\)$", total)
-        assert found is not None
-        assert float(found[1]) == pytest.approx(60 * hours, abs=0.5)
-        assert float(found[2].replace(",", "")) == pytest.approx(30 * hours, abs=0.005)
-        assert "an hour" not in planned(capsys, system, [data])[-1]
+def test_tokens_are_exact_where_the_sample_is_all_and_close_where_it_is_not(
+    capsys: pytest.CaptureFixture[str],
+    system: System,
+    model: UnimodelForExp1,
+    data: PlannedDataset,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    asked = questions(model, data)
+    tokens = tree_tokens(asked)
+    assert tokens < sum(map(len, asked))
+    reranking, embedding, total = planned(capsys, system, [data], ("reranking", "embedding"), price=30)
+    assert reranking.split()[:5] == ["reranking", data.dataset.name, "7", str(len(asked)), f"{tokens:,}"]
+    texts = len(COLLECTION.corpus) + len(COLLECTION.queries)
+    assert embedding.split()[3] == str(texts)
+    hours = 10 * (len(asked) + texts) / 3600
+    found = re.search(r"MiB, ([\d.]+) minutes, ([\d.,]+) at 30 an hour \(probe: [\d,]+ tokens a second\)$", total)
+    assert found is not None
+    assert total.startswith(f"total: {tokens_of(reranking) + tokens_of(embedding):,} tokens, ")
+    assert float(found[1]) == pytest.approx(60 * hours, abs=0.5)
+    assert float(found[2].replace(",", "")) == pytest.approx(30 * hours, abs=0.005)
+    monkeypatch.setattr(plan, "_PLACE_CHARACTERS", 300)
+    assert len(plan.prompt_sample(data, model)) < len(asked) / 2
+    (line, _) = planned(capsys, system, [data])
+    assert tokens_of(line) == pytest.approx(tokens, rel=0.1)
 
 
-class TestProbe:
-    @pytest.mark.parametrize("seconds", [0.01, 1.5], ids=["quick", "slow"])
-    def test_no_part_is_timed_twice_and_a_slow_model_is_not_asked_them_all(
-        self, monkeypatch: pytest.MonkeyPatch, seconds: float
-    ) -> None:
-        clock, asked = [0.0], list[int]()
+@pytest.mark.parametrize("seconds", [0.01, 1.5], ids=["quick", "slow"])
+def test_no_part_is_timed_twice_and_a_slow_model_is_not_asked_them_all(
+    monkeypatch: pytest.MonkeyPatch, seconds: float
+) -> None:
+    clock, asked = [0.0], list[int]()
 
-        def run(part: Sequence[int]) -> None:
-            asked.extend(part)
-            clock[0] += seconds
+    def run(part: Sequence[int]) -> None:
+        asked.extend(part)
+        clock[0] += seconds
 
-        monkeypatch.setattr("unimoe.evaluation.plan.time.perf_counter", lambda: clock[0])
-        each = seconds_each(run, list(batches(range(600), 32)))
-        assert len(set(asked)) == len(asked)
-        assert (len(asked) == 600) is (seconds < 1)
-        timed = len(asked) - 600 % 32  # after a warm-up by the last part
-        assert each == pytest.approx(seconds * (timed / 32) / timed)
-
-    def test_queries_that_leave_no_room_are_named(
-        self, capsys: pytest.CaptureFixture[str], experiment: Experiment, system: System, tmp_path: Path
-    ) -> None:
-        folder = write_invented(tmp_path / "wordy", with_queries("baba keke " * 200))
-        data = PlannedDataset(chosen_datasets(experiment, [f"path:{folder}"])[0])
-        _, note, _ = planned(capsys, system, [data])
-        assert note.startswith("wordy: queries that fill the whole prompt")
-        assert "7 (q0, q1, q2, ...)" in note
-
-
-def with_queries(text: str) -> Collection:
-    """The collection with one text for all of its queries."""
-    return replace(COLLECTION, queries=dict.fromkeys(COLLECTION.queries, text))
+    monkeypatch.setattr("unimoe.evaluation.plan.time.perf_counter", lambda: clock[0])
+    each = seconds_each(run, list(batches(range(600), 32)))
+    assert len(set(asked)) == len(asked)
+    assert (len(asked) == 600) is (seconds < 1)
+    timed = len(asked) - 600 % 32  # after a warm-up by the last part
+    assert each == pytest.approx(seconds * (timed / 32) / timed)
 
 
 class Typist:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +14,8 @@ from support.tiny_models import save_tiny_model
 
 from unimoe.config import Experiment
 from unimoe.config.files import parse_config
-from unimoe.evaluation.spec import collection_evaluation
-from unimoe.evaluation.systems.system import System, zero_shot_system
+from unimoe.evaluation.runner import describe
+from unimoe.evaluation.systems.system import zero_shot_system
 from unimoe.evaluation.tiers.datasets import LoadedDataset, chosen_datasets
 from unimoe.models.checkpoint import Checkpoint
 from unimoe.models.loader import ModelLoader
@@ -37,20 +38,14 @@ def fingerprint(folder: Path, dtype: torch.dtype = torch.float32, adapter: str |
     experiment = parse_config(Experiment, config, source="tiny")
     system = zero_shot_system(experiment, ModelLoader(experiment, torch.device("cpu"), dtype))
     if adapter is not None:
-        system = System(
-            "joint_r8", experiment, None, system.base_identity, system.prompt, system.dtype, checkpoint(adapter)
-        )
+        budget = TrainingBudget(steps=1, ranking_examples=1, embedding_examples=1, tokens=1)
+        trained = Checkpoint(
+            arm="joint_r8", seed=0, which="last", base_model="x", dtype="float32", fingerprint="y",
+            adapter_hash=adapter, training=budget, config={},
+        )  # fmt: skip
+        system = replace(system, name="joint_r8", checkpoint=trained)
     (dataset,) = chosen_datasets(experiment, [f"path:{folder / 'toy'}"])
-    found = collection_evaluation(system, "reranking", LoadedDataset(dataset))
-    return found.fingerprint
-
-
-def checkpoint(adapter_hash: str) -> Checkpoint:
-    budget = TrainingBudget(steps=1, ranking_examples=1, embedding_examples=1, tokens=1)
-    return Checkpoint(
-        arm="joint_r8", seed=0, which="last", base_model="x", dtype="float32", fingerprint="y",
-        adapter_hash=adapter_hash, training=budget, config={},
-    )  # fmt: skip
+    return describe(system, "reranking", LoadedDataset(dataset)).fingerprint
 
 
 def test_a_published_set_has_its_prefixes_in_its_identity_whatever_folder_it_is_read_from(
@@ -63,7 +58,7 @@ def test_a_published_set_has_its_prefixes_in_its_identity_whatever_folder_it_is_
     system = zero_shot_system(experiment, ModelLoader(experiment, torch.device("cpu"), torch.float32))
     names = ("scifact", f"path:{tmp_path / 'mine' / 'scifact'}", f"path:{folder / 'toy'}")
     one, same, other = (
-        collection_evaluation(system, "embedding", LoadedDataset(dataset)).identity.prompt
+        describe(system, "embedding", LoadedDataset(dataset)).identity.prompt
         for name in names
         for dataset in chosen_datasets(experiment, [name])
     )
@@ -86,16 +81,7 @@ def test_what_changes_a_score_changes_it(folder: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "changes",
-    [
-        {"evaluation": {"depth": 7}},
-        {"evaluation": {"first_stage": "rank_bm25"}},
-        {"training": {"steps": 99}},
-        {"evaluation": {"token_budget": 999}},
-        {"evaluation": {"batch_size": 3}},
-        {"evaluation": {"compile": True}},
-    ],
-    ids=["depth", "first stage", "training", "token budget", "batch size", "compiled layers"],
+    "changes", [{"depth": 7}, {"first_stage": "rank_bm25"}, {"token_budget": 999}, {"batch_size": 3}, {"compile": True}]
 )
 def test_what_only_chooses_the_pairs_or_rounds_does_not(folder: Path, changes: dict[str, Any]) -> None:
-    assert fingerprint(folder, **changes) == fingerprint(folder)
+    assert fingerprint(folder, evaluation=changes) == fingerprint(folder)

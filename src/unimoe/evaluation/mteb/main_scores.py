@@ -16,8 +16,6 @@ if TYPE_CHECKING:
 _OUR_FAMILIES = {
     "ndcg": "ndcg", "map": "map", "mrr": "mrr", "recall": "recall", "precision": "p", "hit_rate": "Success",
 }  # fmt: skip
-_SHORT = {"map@1000": "map"}  # MTEB's runs are 1000 deep
-_ACCURACY = "accuracy"  # what MTEB calls recall@1 in tasks that rank
 _MERGED = "max_over_subqueries_"
 _GROUP_OF: Mapping[str, Callable[[str], str]] = {
     "p-MRR": lambda query: re.sub("-(og|changed)$", "", query),
@@ -55,7 +53,9 @@ def main_metric(task: AbsTask) -> str:
     main = task.metadata.main_score
     if not ranks_documents(task):
         return main
-    return _metric(main) or (main if _is_grouped(main) else "ndcg@10")
+    if metric := _exact_metric("recall_at_1" if main == "accuracy" else main):
+        return "map" if metric == "map@1000" else metric  # MTEB's runs are 1000 deep
+    return main if _is_grouped(main) else "ndcg@10"
 
 
 def groups_of(
@@ -107,12 +107,7 @@ def _is_grouped(main_score: str) -> bool:
     return main_score in _GROUP_OF or _exact_metric(main_score.partition(_MERGED)[2]) is not None
 
 
-def _metric(main_score: str) -> str | None:
-    """Return our name of a main score that is a mean over queries; None of any other."""
-    exact = _exact_metric("recall_at_1" if main_score == _ACCURACY else main_score)
-    return exact and _SHORT.get(exact, exact)
-
-
 def _exact_metric(main_score: str) -> str | None:
+    """Return our name of a main score that is a mean over queries; None of any other."""
     family, _, cutoff = main_score.partition("_at_")
     return f"{_OUR_FAMILIES[family]}@{cutoff}" if family in _OUR_FAMILIES and cutoff.isdecimal() else None

@@ -6,33 +6,26 @@ An encoder reads a prefix before the text, a reranker an instruction in its prom
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from typing import Any, Protocol
+from typing import Any
 
 from unimoe.config import MTEBConfig
 from unimoe.core.errors import UsageError, did_you_mean
-
-
-class TaskCard(Protocol):
-    """What a prefix is chosen by; MTEB's ``TaskMetadata`` is one.
-
-    Its ``prompt`` is an instruction: a text, one text for each role, None for that of its type, or empty for none.
-    """
-
-    name: str
-    type: Any
-    prompt: Any
-
+from unimoe.data.mteb_names import random_state_kept, task_names, task_types
 
 _ROLES = ("query", "document")
 
 
 class TaskPrompts:
-    """Chooses the prefix of a text by its task and its role in it, from the settings of ``evaluation.mteb``."""
+    """Chooses the prefix of a text by its task and its role in it, from the settings of ``evaluation.mteb``.
+
+    A task is given as MTEB's ``TaskMetadata``, or what has its ``name``, ``type`` and ``prompt``. That is an
+    instruction: a text, one text for each role, None for that of its type, or empty for none.
+    """
 
     def __init__(self, config: MTEBConfig) -> None:
         self._config = config
 
-    def prefix(self, task: TaskCard, role: str | None) -> str | None:
+    def prefix(self, task: Any, role: str | None) -> str | None:
         """Return the prefix of a text by its role, None in tasks whose texts have none; None means the model's own."""
         for key in _keys(task, role):
             if key in self._config.prompts:
@@ -41,7 +34,7 @@ class TaskPrompts:
         instruction = None if template is None or role == "document" else _instruction(task, role)
         return template.replace("{instruction}", instruction) if template and instruction else None
 
-    def instruction(self, task: TaskCard, given: str | None = None) -> str | None:
+    def instruction(self, task: Any, given: str | None = None) -> str | None:
         """Return the instruction that a reranker reads beside a query; None means its own prompt's.
 
         It is the prefix that the config has for the task's queries, without the words of ``task_instruction`` around
@@ -61,14 +54,12 @@ class TaskPrompts:
         """The settings that decide the prefixes, for content hashes."""
         return self._config.model_dump(include={"task_instruction", "prompts"})
 
-    def of_task(self, task: TaskCard) -> list[str | None]:
+    def of_task(self, task: Any) -> list[str | None]:
         """Return the prefixes of a task for queries, documents and texts without a role, for content hashes."""
         return [self.prefix(task, role) for role in (*_ROLES, None)]
 
     def refuse_unknown_keys(self, collections: Iterable[str] = ()) -> None:
         """Refuse a prefix in the config that no task would ever use, nor one of ``collections``, evaluated as tasks."""
-        from unimoe.data.mteb_names import random_state_kept, task_names, task_types
-
         if not self._config.prompts:
             return
         with random_state_kept():
@@ -80,7 +71,7 @@ class TaskPrompts:
                 raise UsageError(f"evaluation.mteb.prompts: {key!r} is no task, type of tasks or role of MTEB{near}")
 
 
-def _keys(task: TaskCard, role: str | None) -> Iterator[str]:
+def _keys(task: Any, role: str | None) -> Iterator[str]:
     """Yield the keys in MTEB's order, except that a key without a role applies to no documents."""
     for head in (task.name, task.type):
         if role is not None:
@@ -91,7 +82,7 @@ def _keys(task: TaskCard, role: str | None) -> Iterator[str]:
         yield role
 
 
-def _instruction(task: TaskCard, role: str | None) -> str | None:
+def _instruction(task: Any, role: str | None) -> str | None:
     """Return MTEB's instruction for a task, or for its type where it has none, as Qwen3-Embedding is scored."""
     written: Any = task.prompt
     if isinstance(written, dict):

@@ -1,4 +1,4 @@
-"""Search models for MTEB: dense search through our vector store, and the reranking of given candidates in shards.
+"""The search model for MTEB: dense search through our vector store, or the reranking of given candidates in shards.
 
 MTEB gives its retrieval and reranking tasks to such a model instead of its own, which embeds 50,000 documents at a time
 in memory, hands all pairs to a cross-encoder at once, and starts a killed task from zero.
@@ -8,15 +8,20 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from functools import partial
+from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, Literal
 
 from unimoe.core.errors import DataError
 from unimoe.core.io import hash_json
 from unimoe.core.trec import Run, head
 from unimoe.data.collection import Collection, Document
-from unimoe.evaluation.model_wrappers import MTEBCrossEncoderWrapper, MTEBEncoderWrapper, MTEBWrapper
-from unimoe.evaluation.reranking.cluster_model import ENCODED_CHARACTERS, spread_over
+from unimoe.evaluation.model_wrappers import (
+    ENCODED_CHARACTERS,
+    MTEBCrossEncoderWrapper,
+    MTEBEncoderWrapper,
+    spread_over,
+)
 from unimoe.evaluation.reranking.shards import ShardStore, rerank_run
 from unimoe.results import safe_name
 from unimoe.retrieval.dense import search, search_among
@@ -26,7 +31,6 @@ if TYPE_CHECKING:
     import datasets
     from mteb.abstasks.task_metadata import TaskMetadata
 
-Adapter = TypeVar("Adapter", bound=MTEBWrapper[Any])
 Texts = dict[str, Document]
 Ranked = Mapping[str, Sequence[str]]
 
@@ -51,13 +55,14 @@ def task_texts(
     return {row["id"]: Document("", as_given(row)["text"]) for row in found}, instructions
 
 
-class _SearchModel(Generic[Adapter]):
-    """What MTEB searches with: it gives the corpus first, then the queries.
+class TaskSearch:
+    """What MTEB ranks documents with: it gives the corpus first, then the queries.
 
-    What a killed task finds again is kept in ``folder``.
+    An encoder ranks them by the cosine of embeddings, a cross-encoder ranks a task's candidates. The vectors or shards
+    that a killed task finds again are kept in ``folder``.
     """
 
-    def __init__(self, model: Adapter, folder: Path) -> None:
+    def __init__(self, model: MTEBEncoderWrapper | MTEBCrossEncoderWrapper, folder: Path) -> None:
         self._model, self._folder, self.mteb_model_meta = model, folder, model.mteb_model_meta
         self.truncated: dict[tuple[str, str], list[str]] = {}
         """By split and subset, the queries so long that a reranker saw only their beginning."""
@@ -66,30 +71,6 @@ class _SearchModel(Generic[Adapter]):
     def index(self, corpus: datasets.Dataset, *, task_metadata: TaskMetadata, **_: Any) -> None:
         """Take the corpus of a split, for the search that follows."""
         self._corpus, _instructions = task_texts(corpus, task_metadata, "document")
-
-    def _taken(self, queries: datasets.Dataset, task: TaskMetadata, top_ranked: Ranked | None) -> Any:
-        """Return queries with their instructions, documents, and the candidates of each query, none without any."""
-        corpus, self._corpus = self._corpus, {}  # the next search may need the memory
-        asked, instructions = task_texts(queries, task, "query")
-        if top_ranked is None:
-            return asked, instructions, corpus, None
-        candidates = {query: top_ranked.get(query) or [] for query in asked}
-        for query, documents in candidates.items():
-            for document in documents:
-                if document not in corpus:
-                    raise DataError(
-                        f"{task.name}, query {query!r}: candidate {document!r} is no document of the corpus"
-                    )
-        wanted = dict.fromkeys(key for found in candidates.values() for key in found)
-        return asked, instructions, {key: corpus[key] for key in wanted}, candidates
-
-    def _fingerprint(self, **options: Any) -> str:
-        """Return the hash of what vectors and scores depend on besides the texts; the revision is one of all else."""
-        return hash_json([self.mteb_model_meta.revision, options])
-
-
-class DenseSearch(_SearchModel[MTEBEncoderWrapper]):
-    """Ranks documents by the cosine of embeddings, whose vectors are kept by split, subset and role."""
 
     def search(
         self,
@@ -103,21 +84,53 @@ class DenseSearch(_SearchModel[MTEBEncoderWrapper]):
         **_: Any,
     ) -> Run:
         """Find the best ``top_k`` documents of each query, or rank those that ``top_ranked`` names."""
-        asked, _instructions, corpus, candidates = self._taken(queries, task_metadata, top_ranked)
-        folder = self._folder / safe_name(f"{hf_split}-{hf_subset}")
-        found = self._embedded(asked, task_metadata, "query", folder)  # first: a broken model is noticed in seconds
-        if not corpus:
-            return {query: {} for query in asked}
-        store = self._embedded(corpus, task_metadata, "document", folder)
-        if candidates is not None:
-            return search_among(found.vectors, found.ids, store.vectors, store.ids, candidates, top_k)
-        device = self._model.model.device
-        return search(found.vectors, found.ids, store.vectors, store.ids, top_k, device=device)
+        corpus, self._corpus = self._corpus, {}  # the next search may need the memory
+        asked, instructions = task_texts(queries, task_metadata, "query")
+        candidates = None
+        if top_ranked is not None:
+            candidates = {query: top_ranked.get(query) or [] for query in asked}
+            for query, documents in candidates.items():
+                if strange := next((key for key in documents if key not in corpus), None):
+                    raise DataError(
+                        f"{task_metadata.name}, query {query!r}: candidate {strange!r} is no document of the corpus"
+                    )
+            corpus = {key: corpus[key] for key in dict.fromkeys(chain.from_iterable(candidates.values()))}
+        if isinstance(self._model, MTEBEncoderWrapper):
+            folder = self._folder / safe_name(f"{hf_split}-{hf_subset}")
+            embedded = partial(self._embedded, self._model, task_metadata, folder)
+            found = embedded("query", asked)  # first: a broken model is noticed in seconds
+            if not corpus:
+                return {query: {} for query in asked}
+            searched = embedded("document", corpus)
+            if candidates is not None:
+                return search_among(found.vectors, found.ids, searched.vectors, searched.ids, candidates, top_k)
+            device = self._model.model.device
+            return search(found.vectors, found.ids, searched.vectors, searched.ids, top_k, device=device)
+        if candidates is None:
+            raise DataError(f"{task_metadata.name}: gives no candidates to rerank; let the model embed there")
+        alike: dict[str | None, dict[str, dict[str, float]]] = {}  # queries by their instruction
+        for query, documents in candidates.items():
+            own = self._model.prompts.instruction(task_metadata, instructions[query])
+            alike.setdefault(own, {})[query] = dict.fromkeys(documents, 0.0)  # a first stage's scores are not known
+        run: Run = {}
+        for instruction, some in alike.items():
+            part = Collection(
+                task_metadata.name, hf_split, corpus, {query: asked[query].full_text for query in some}, {}
+            )
+            reranker, store = (
+                self._model.reranker(instruction),
+                ShardStore(self._folder, self._fingerprint(instruction=instruction)),
+            )
+            self.truncated.setdefault((hf_split, hf_subset), []).extend(reranker.truncated_queries(part.queries))
+            reranked, _scores = rerank_run(reranker, part, some, store=store, advance=self._model.advance)
+            run |= {query: head(scores, top_k) for query, scores in reranked.items()}
+        return run
 
-    def _embedded(self, texts: Texts, task: TaskMetadata, role: str, folder: Path) -> Embedded:
+    def _embedded(
+        self, model: MTEBEncoderWrapper, task: TaskMetadata, folder: Path, role: str, texts: Texts
+    ) -> Embedded:
         """Return the vectors of queries or documents: the store's, or in memory where they are few queries."""
-        model, options = self._model, self._model.options(task, role)
-        ids = sorted(texts)
+        options, ids = model.options(task, role), sorted(texts)
         if role == "query" and sum(len(text.full_text) for text in texts.values()) < ENCODED_CHARACTERS:
             plain = [texts[key].full_text for key in ids]
             return Embedded(ids, model.encode_named(plain, list(map(repr, ids)), task, role))
@@ -132,37 +145,6 @@ class DenseSearch(_SearchModel[MTEBEncoderWrapper]):
             advance=model.advance,
         )
 
-
-class CandidateReranking(_SearchModel[MTEBCrossEncoderWrapper]):
-    """Ranks the candidates of a task by a cross-encoder, in shards."""
-
-    def search(
-        self,
-        queries: datasets.Dataset,
-        *,
-        task_metadata: TaskMetadata,
-        hf_split: str,
-        hf_subset: str,
-        top_k: int,
-        top_ranked: Ranked | None = None,
-        **_: Any,
-    ) -> Run:
-        """Score the candidates of each query."""
-        model, name = self._model, task_metadata.name
-        asked, given, corpus, candidates = self._taken(queries, task_metadata, top_ranked)
-        if candidates is None:
-            raise DataError(f"{name}: gives no candidates to rerank; let the model embed there")
-        alike: dict[str | None, dict[str, dict[str, float]]] = {}  # queries by their instruction
-        for query, documents in candidates.items():
-            own = model.prompts.instruction(task_metadata, given[query])
-            alike.setdefault(own, {})[query] = dict.fromkeys(documents, 0.0)  # a first stage's scores are not known
-        run: Run = {}
-        for instruction, some in alike.items():
-            reranker = model.reranker(instruction)
-            store = ShardStore(self._folder, self._fingerprint(instruction=instruction))
-            texts = {query: asked[query].full_text for query in some}
-            self.truncated.setdefault((hf_split, hf_subset), []).extend(reranker.truncated_queries(texts))
-            part = Collection(name, hf_split, corpus, texts, {})
-            reranked, _scores = rerank_run(reranker, part, some, store=store, advance=model.advance)
-            run |= {query: head(scores, top_k) for query, scores in reranked.items()}
-        return run
+    def _fingerprint(self, **options: Any) -> str:
+        """Return the hash of what vectors and scores depend on besides the texts; the revision is one of all else."""
+        return hash_json([self.mteb_model_meta.revision, options])

@@ -6,6 +6,8 @@ This module alone imports MTEB at its top, which takes seconds: import it inside
 from __future__ import annotations
 
 import copy
+import json
+import math
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import nullcontext
 from functools import partial
@@ -13,17 +15,21 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, cast
 
+from unimoe.core.errors import DataError
 from unimoe.core.trec import Qrels, Run
 from unimoe.data.collection import Collection
 from unimoe.data.sources.from_mteb import import_mteb
-from unimoe.evaluation.model_wrappers import MTEBEncoderWrapper, MTEBWrapper
-from unimoe.evaluation.mteb.main_scores import Group, groups_of
-from unimoe.evaluation.mteb.search import CandidateReranking, DenseSearch
+from unimoe.evaluation.model_wrappers import MTEBCrossEncoderWrapper, MTEBEncoderWrapper
+from unimoe.evaluation.mteb.main_scores import Group, grouped, groups_of, main_metric
+from unimoe.evaluation.mteb.search import TaskSearch
+from unimoe.evaluation.reranking.rerankers import truncation_note
+from unimoe.evaluation.spec import Outcome
+from unimoe.metrics import DEFAULT_METRICS, Scores, score_run
 
 import_mteb()  # before anything of it is imported by name
 
 from datasets import Dataset  # noqa: E402
-from mteb import AbsTask, TaskResult, evaluate  # noqa: E402
+from mteb import AbsTask, evaluate  # noqa: E402
 from mteb.abstasks import AbsTaskRetrieval  # noqa: E402
 from mteb.abstasks.retrieval_dataset_loaders import RetrievalSplitData  # noqa: E402
 from mteb.abstasks.task_metadata import TaskMetadata  # noqa: E402
@@ -52,6 +58,55 @@ class CollectionTask(AbsTaskRetrieval):
         self.data_loaded = True  # MTEB neither downloads anything nor, after the evaluation, unloads it
 
 
+def run_task(model: MTEBEncoderWrapper | MTEBCrossEncoderWrapper, task: AbsTask, folder: Path | None) -> Outcome:
+    """Run one task; nothing is read from MTEB's result cache or written to it.
+
+    A task that ranks documents is searched by our own search model, which keeps vectors or shards in ``folder``.
+    """
+    task, drawn = copy.copy(task), copy.deepcopy((task.rng_state, task.np_rng))
+    task.rng_state, task.np_rng = drawn  # clustering draws its samples from the task's own generator
+    before, rankings, asked = model.done, Rankings(task), cast("Any", model)
+    with TemporaryDirectory(prefix="unimoe-") if folder is None else nullcontext(folder) as place:
+        if isinstance(task, AbsTaskRetrieval):
+            asked = TaskSearch(model, Path(place))
+        (result,) = evaluate(
+            asked,
+            task,
+            cache=None,
+            co2_tracker=False,
+            raise_error=True,
+            show_progress_bar=False,
+            encode_kwargs={"batch_size": _LOADER_BATCH, "show_progress_bar": False},
+        ).task_results
+    main_score, name = float(result.get_score()), task.metadata.name
+    if not math.isfinite(main_score):  # a correlation with scores that are all equal
+        raise DataError(
+            f"{name}: {task.metadata.main_score} is not a number; the embeddings of its texts may be all equal"
+        )
+    truncated: Mapping[tuple[str, str], list[str]] = getattr(asked, "truncated", {})
+    cut = sorted(rankings.name(key, *at) for at, keys in truncated.items() for key in keys)
+    run, qrels, groups, metric = rankings.run, rankings.qrels, rankings.groups, main_metric(task)
+    level = task.relevance_level if isinstance(task, CollectionTask) else 1  # MTEB knows no other
+    metrics = DEFAULT_METRICS if groups or not qrels else tuple(dict.fromkeys((*DEFAULT_METRICS, metric)))
+    scores = score_run(qrels, run, metrics, level) if qrels else Scores({}, {}, [])
+    return Outcome(
+        task_type=str(task.metadata.type),
+        main_metric=metric,
+        main_score=main_score,
+        scores=grouped(scores, metric, groups) if groups else scores,
+        run=run,
+        qrels=qrels,
+        queries=rankings.queries,
+        groups={name: group.queries for name, group in groups.items()},
+        mteb_json=json.loads(result.model_dump_json()),
+        items=model.done - before,
+        seconds=result.evaluation_time or 0.0,
+        relevance_level=level,
+        truncated_queries=cut,
+        notes=[truncation_note(name, cut)] if cut else [],
+    )
+
+
 class Rankings:
     """Records the runs and judgments that MTEB scores, and the queries, while it runs a retrieval or reranking task.
 
@@ -60,7 +115,6 @@ class Rankings:
 
     Attributes:
         groups: of queries over which the main score is a mean; none where each query has a value.
-        truncated_queries: those so long that a reranker saw only their beginning, sorted.
     """
 
     def __init__(self, task: AbsTask) -> None:
@@ -68,7 +122,6 @@ class Rankings:
         self.qrels: Qrels = {}
         self.queries: dict[str, str] = {}
         self.groups: dict[str, Group] = {}
-        self.truncated_queries: list[str] = []
         self._several = len(task.eval_splits) * len(task.hf_subsets) > 1
         if isinstance(task, AbsTaskRetrieval):
             setattr(task, "task_specific_scores", partial(self._scores, task, task.task_specific_scores))  # noqa: B010
@@ -97,39 +150,13 @@ class Rankings:
         asked = {query: grades for query, grades in qrels.items() if query in results}  # MTEB scores no other
         for name, group in groups_of(task.metadata.main_score, asked, results, score).items():
             self.groups[named(name)] = Group(group.value, list(map(named, group.queries)))
-        self.qrels |= {
-            named(query): {key: int(grade) for key, grade in grades.items()} for query, grades in asked.items()
-        }
-        self.run |= {named(query): {key: float(s) for key, s in found.items()} for query, found in results.items()}
+        for query, grades in asked.items():
+            self.qrels[named(query)] = {key: int(grade) for key, grade in grades.items()}
+        for query, found in results.items():
+            self.run[named(query)] = {key: float(value) for key, value in found.items()}
         data: Any = task.dataset
         self.queries |= {named(str(row["id"])): str(row["text"]) for row in data[hf_subset][hf_split]["queries"]}
         return own(scores, qrels, results, hf_split=hf_split, hf_subset=hf_subset)
-
-
-def run_task(model: MTEBWrapper[Any], task: AbsTask, folder: Path | None) -> tuple[TaskResult, Rankings]:
-    """Run one task; nothing is read from MTEB's result cache or written to it.
-
-    A task that ranks documents is searched by our own search models, which keep vectors or shards in ``folder``.
-    """
-    task, drawn = copy.copy(task), copy.deepcopy((task.rng_state, task.np_rng))
-    task.rng_state, task.np_rng = drawn  # clustering draws its samples from the task's own generator
-    rankings, asked = Rankings(task), cast("Any", model)
-    with TemporaryDirectory(prefix="unimoe-") if folder is None else nullcontext(folder) as place:
-        if isinstance(task, AbsTaskRetrieval):
-            search: Any = DenseSearch if isinstance(model, MTEBEncoderWrapper) else CandidateReranking
-            asked = search(model, Path(place))
-        results = evaluate(
-            asked,
-            task,
-            cache=None,
-            co2_tracker=False,
-            raise_error=True,
-            show_progress_bar=False,
-            encode_kwargs={"batch_size": _LOADER_BATCH, "show_progress_bar": False},
-        )
-    truncated: Mapping[tuple[str, str], list[str]] = getattr(asked, "truncated", {})
-    rankings.truncated_queries = sorted(rankings.name(key, *at) for at, keys in truncated.items() for key in keys)
-    return results.task_results[0], rankings
 
 
 def _split_data(collection: Collection) -> RetrievalSplitData:

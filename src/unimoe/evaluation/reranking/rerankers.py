@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import compress
 from typing import TYPE_CHECKING, Any, Unpack
 
@@ -14,12 +15,11 @@ from torch import nn
 from unimoe.config import Batches, Experiment
 from unimoe.core.errors import DataError, UsageError, first_few
 from unimoe.core.trec import Run
-from unimoe.evaluation.reranking.cluster_model import ClusterModel, ClusterReranker
 from unimoe.evaluation.reranking.shards import Cut, Reranker, shard_characters
 from unimoe.models.adapter import adapted_model
 from unimoe.models.base import BaseModel, decoder_layers, decoder_of
 from unimoe.models.batching import default_token_budget
-from unimoe.models.embedder import Advance
+from unimoe.models.embedder import Advance, Vectors
 from unimoe.models.pair_model import PairModel, TextPair
 from unimoe.models.prompts import well_formed
 from unimoe.models.rerankers.cross_encoder import pairs_that_fit, score_pairs
@@ -89,12 +89,8 @@ class FunctionReranker(Reranker):
         """Call the function; a DataError where it returns something else than a number for each pair."""
         found: Any = self._function(list(prepared))
         try:
-            if np.ma.is_masked(found):
-                raise TypeError  # numpy would show what is below the mask
-            given = np.asarray(found.detach().cpu().double() if isinstance(found, torch.Tensor) else found)
-            if np.iscomplexobj(given) or any(isinstance(value, str | bytes) for value in given.flat):
-                raise TypeError  # numpy would cut them, or read them as numbers
-            scores = given.astype(np.float64)
+            given = found.detach().cpu().double() if isinstance(found, torch.Tensor) else found
+            scores = np.asarray(given, dtype=np.float64)
         except (TypeError, ValueError, RuntimeError):  # the last: a list of tensors that require a gradient
             raise DataError(f"the reranker returned {type(found).__name__}; return a number for each pair") from None
         if scores.ndim != 1:
@@ -126,6 +122,21 @@ class CrossEncoderReranker(Reranker):
         return score_pairs(self._model, pairs, self._batch_size, advance, self._fitting)
 
 
+class RemoteModel(ABC):
+    """A model that workers elsewhere hold, with the tokens of their forward pass and whether its scores are logits."""
+
+    budget: int | None
+    logits: bool
+
+    @abstractmethod
+    def reranker(self, **options: Any) -> Reranker:
+        """Return what scores pairs by the workers; ``options`` are the arguments of ``reranker_of`` there."""
+
+    @abstractmethod
+    def spread(self, units: Iterable[Sequence[str]], options: Mapping[str, Any]) -> Iterator[Vectors]:
+        """Embed units of texts by all workers; ``options`` are the arguments of ``Embedder.encode`` there."""
+
+
 def truncation_note(name: str, truncated: Sequence[str]) -> str:
     """Return a sentence about the queries of a dataset that a reranker sees only the beginning of."""
     return (
@@ -154,7 +165,7 @@ def ties_note(name: str, run: Run) -> str | None:
 
 def used_budget(model: Any, token_budget: int | None = None, batch_size: int | None = None) -> int | None:
     """Return the tokens of one forward pass, fewer once memory ran out; None where sequences are counted instead."""
-    if isinstance(model, ClusterModel):
+    if isinstance(model, RemoteModel):
         return model.budget
     if isinstance(device_of(model), str):
         return None
@@ -172,14 +183,14 @@ def reranker_of(model: Any, *, instruction: str | None = None, **batches: Unpack
     """
     if callable(getattr(model, "rerank_ids", None)):
         return PairModelReranker(model, instruction=instruction, **batches)
-    if isinstance(model, ClusterModel):
-        return ClusterReranker(model, instruction=instruction, **batches)
+    if isinstance(model, RemoteModel):
+        return model.reranker(instruction=instruction, **batches)
     return model if isinstance(model, Reranker) else FunctionReranker(getattr(model, "score", model))
 
 
 def returns_logits(model: Any) -> bool:
     """Return whether a model's scores are logits, as those of unimoe's families are; others say what theirs are."""
-    if isinstance(model, ClusterModel):
+    if isinstance(model, RemoteModel):
         return model.logits
     return callable(getattr(model, "rerank_ids", None)) or isinstance(model, CrossEncoderReranker)
 

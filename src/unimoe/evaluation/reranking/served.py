@@ -131,7 +131,7 @@ class ServedReranker(Reranker):
         before, self._answered = self._answered, time.perf_counter()  # so that times add up to the wall time
         if advance:
             advance(len(scores))
-        return ShardScores(scores, self._answered - before, usage=usage)
+        return ShardScores(scores=scores, seconds=self._answered - before, usage=dict(usage))
 
     def notes(self, run: Run, usage: Usage) -> list[str]:
         """Return what to know about a run's scores: what they cost, what revision they are of, and which saturate."""

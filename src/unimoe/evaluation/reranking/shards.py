@@ -12,7 +12,7 @@ from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, closing
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -45,8 +45,7 @@ Cut = tuple[str, int]
 """How pairs are cut: ``query_first`` or ``document_first`` and a shard's characters, or ``length`` and its pairs."""
 
 
-@dataclass(frozen=True)
-class ShardScores:
+class ShardScores(Strict):
     """The scores of one shard, or of all of them.
 
     Attributes:
@@ -59,7 +58,7 @@ class ShardScores:
     scores: list[float]
     seconds: float
     token_budget: int | None = None
-    usage: Mapping[str, float] = field(default_factory=dict)
+    usage: dict[str, float] = Field(default_factory=dict)
 
 
 class Reranker(ABC):
@@ -120,7 +119,7 @@ class Reranker(ABC):
         for index, score in enumerate(scores):
             if not math.isfinite(score):
                 raise InputError(index, f"the score is {score}; a reranker returns finite numbers")
-        return ShardScores(scores, time.perf_counter() - start)
+        return ShardScores(scores=scores, seconds=time.perf_counter() - start)
 
     def score_shards(
         self, collection: Collection, shards: Shards, store: ShardStore | None = None, advance: Advance | None = None
@@ -130,12 +129,12 @@ class Reranker(ABC):
 
         def finished(shard: Sequence[Pair], prepared: Sequence[Sequence[Any]]) -> ShardScores:
             file = store.file(shard, prepared) if store else None
-            found = read_shard(file, shard) if file else None
+            found = read_shard(file) if file else None
             if found is None:
                 with named_pairs(collection, shard):
                     found = self.shard_scores(prepared, None if in_threads else advance)
                 if file:  # at once: an answer of a server is paid for, whatever becomes of the others
-                    write_shard(file, shard, found)
+                    write_json(file, found.model_dump(), indent=None)
             elif advance and not in_threads:
                 advance(len(shard))
             return found
@@ -154,7 +153,7 @@ class Reranker(ABC):
                 usage.update(found.usage)
                 if advance and in_threads:
                     advance(len(shard))
-        return ShardScores(scores, seconds, self.token_budget, dict(usage))
+        return ShardScores(scores=scores, seconds=seconds, token_budget=self.token_budget, usage=dict(usage))
 
 
 @dataclass(frozen=True)
@@ -175,29 +174,12 @@ class ShardStore:
         return self.folder / f"{hash_parts([self.fingerprint, *content])}.json"
 
 
-class _ShardFile(Strict):
-    run: Run
-    seconds: float
-    usage: dict[str, float] = Field(default_factory=dict)
-
-
-def read_shard(file: Path, pairs: Sequence[Pair]) -> ShardScores | None:
-    """Read the scores of a shard's pairs; None where they have not been computed, or the file is damaged."""
+def read_shard(file: Path) -> ShardScores | None:
+    """Read the scores of a shard; None where they have not been computed, or the file is damaged."""
     try:
-        content = read_json(file, _ShardFile)
-        scores = [content.run[query_id][document_id] for query_id, document_id in pairs]
-    except (DataError, KeyError):
+        return read_json(file, ShardScores)
+    except DataError:
         return None
-    return ShardScores(scores, content.seconds, usage=content.usage)
-
-
-def write_shard(file: Path, pairs: Sequence[Pair], found: ShardScores) -> None:
-    """Write the scores of a shard as part of a run."""
-    run: Run = {}
-    for (query_id, document_id), score in zip(pairs, found.scores, strict=True):
-        run.setdefault(query_id, {})[document_id] = score
-    usage = {"usage": dict(found.usage)} if found.usage else {}
-    write_json(file, {"run": run, "seconds": found.seconds, **usage}, indent=None)
 
 
 def cut_pairs(collection: Collection, candidates: Candidates, how: Cut) -> list[list[Pair]]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import torch
 
@@ -13,6 +12,7 @@ from unimoe.config import DenseConfig, DenseExperiment
 from unimoe.config.served import ServedConfig
 from unimoe.core.errors import UsageError
 from unimoe.core.io import hash_json
+from unimoe.evaluation.systems.named.python_function import FunctionEmbedder, named_embedder
 from unimoe.evaluation.systems.system import (
     BM25,
     System,
@@ -24,14 +24,11 @@ from unimoe.evaluation.systems.system import (
 from unimoe.models.checkpoint import read_checkpoint
 from unimoe.models.device import choose_dtype
 from unimoe.models.embedder import TextKind
+from unimoe.models.encoder import SentenceEncoder, load_encoder
 from unimoe.models.served.client import refuse_secrets
+from unimoe.models.served.embedder import ServedEmbedder
 from unimoe.models.served.probe import served_name
 from unimoe.results import safe_name
-
-if TYPE_CHECKING:
-    from unimoe.evaluation.systems.named.python_function import FunctionEmbedder
-    from unimoe.models.encoder import SentenceEncoder
-    from unimoe.models.served.embedder import ServedEmbedder
 
 
 def fused_name(name: str) -> str:
@@ -61,17 +58,11 @@ def encoder_retriever(
     encoder, base, dtype_name, recipe = experiment.encoder, experiment.encoder.base, "unknown", None
     model: SentenceEncoder | ServedEmbedder | FunctionEmbedder
     if settings := served_settings(experiment):
-        from unimoe.models.served.embedder import ServedEmbedder
-
         prefixes: dict[TextKind, str] = {"query": encoder.query_prefix or "", "document": encoder.document_prefix or ""}
         model = ServedEmbedder(base, settings, prefixes)
     elif base.startswith("python:"):
-        from unimoe.evaluation.systems.named.python_function import named_embedder
-
         model = named_embedder("encoder.base", base.removeprefix("python:"))
     else:
-        from unimoe.models.encoder import load_encoder
-
         dtype = dtype or choose_dtype(device, encoder.dtype)
         model, dtype_name = load_encoder(encoder, device, dtype), str(dtype).removeprefix("torch.")
         encoder = encoder.model_copy(update={"dtype": dtype_name})

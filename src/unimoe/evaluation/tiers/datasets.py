@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, cast, get_args
+from typing import TYPE_CHECKING
 
 from unimoe.config import BM25Config, DenseExperiment, Experiment, FusionConfig
 from unimoe.core.console import stderr
@@ -36,8 +36,6 @@ from unimoe.retrieval.first_stage import Candidates, FirstStage, cut_run
 
 if TYPE_CHECKING:
     import torch
-
-TierName = Literal["bundled", "fast", "nano", "full"]
 
 _TIERS = {
     "fast": ("scifact", "nfcorpus", "fiqa"),
@@ -96,18 +94,13 @@ class Dataset:
         return main_metric(self.collection, self.split)
 
 
-def known_tier(name: str) -> TierName:
-    """Return the tier of a name."""
-    names: tuple[str, ...] = get_args(TierName)
-    if name not in names:
-        raise UsageError(f"unknown tier {name!r}{did_you_mean(name, names)}; use {', '.join(names)}")
-    return cast("TierName", name)
-
-
-def tier_datasets(experiment: Experiment, tier: TierName, max_queries: int | None = None) -> list[Dataset]:
+def tier_datasets(experiment: Experiment, tier: str, max_queries: int | None = None) -> list[Dataset]:
     """Return the datasets of a tier, at most ``max_queries`` of each scored."""
-    if tier != "bundled":
+    if tier in _TIERS:
         return chosen_datasets(experiment, _TIERS[tier], max_queries)
+    if tier != "bundled":
+        names = ("bundled", *_TIERS)
+        raise UsageError(f"unknown tier {tier!r}{did_you_mean(tier, names)}; use {', '.join(names)}")
     spec = experiment.evaluation.bundled
     whole = _dataset(experiment, spec.collection, spec.split, max_queries)
     return [replace(whole, depth=spec.depth, queries=spec.queries, pool=spec.pool)]
@@ -116,25 +109,7 @@ def tier_datasets(experiment: Experiment, tier: TierName, max_queries: int | Non
 def chosen_datasets(
     experiment: Experiment | DenseExperiment, names: Iterable[str], max_queries: int | None = None
 ) -> list[Dataset]:
-    """Return datasets by name, each once, at most ``max_queries`` of each scored; names as for ``splits_by_name``."""
-    return [_dataset(experiment, *named, max_queries) for named in splits_by_name(names).items()]
-
-
-def _dataset(experiment: Experiment | DenseExperiment, collection: str, split: str, max_queries: int | None) -> Dataset:
-    own = experiment.evaluation
-    return Dataset(
-        collection,
-        split,
-        depth=own.depth,
-        bm25=own.bm25,
-        max_queries=max_queries,
-        first_stage=own.first_stage,
-        fusion=own.fusion,
-    )
-
-
-def splits_by_name(names: Iterable[str]) -> dict[str, str]:
-    """Return the collections that names stand for, each once in the catalogue's spelling, with the split to score.
+    """Return datasets by name, each once in the catalogue's spelling, at most ``max_queries`` of each scored.
 
     ``cqadupstack`` stands for its twelve, and ``@dev`` at the end chooses a split; without it the split is test, for MS
     MARCO dev.
@@ -148,11 +123,18 @@ def splits_by_name(names: Iterable[str]) -> dict[str, str]:
                 "evaluate them one after the other, into two output folders"
             )
     refuse_equal_names(splits)
-    return splits
+    return [_dataset(experiment, *named, max_queries) for named in splits.items()]
+
+
+def _dataset(experiment: Experiment | DenseExperiment, collection: str, split: str, max_queries: int | None) -> Dataset:
+    own = experiment.evaluation
+    return Dataset(
+        collection, split, own.depth, own.bm25, max_queries=max_queries, first_stage=own.first_stage, fusion=own.fusion
+    )
 
 
 def collections_of(name: str) -> list[tuple[str, str]]:
-    """Return the collections that one name stands for, with the split to score; see ``splits_by_name``."""
+    """Return the collections that one name stands for, with the split to score; see ``chosen_datasets``."""
     match = re.fullmatch(r"(.+)@([\w.-]+)", name)
     name, split = match.groups() if match else (name, None)
     published = {known.lower(): known for known in (*SHORT_NAMES, *NANOBEIR)}
@@ -196,9 +178,15 @@ class LoadedDataset:
         return len(self._whole.corpus)
 
     @property
-    def problems(self) -> str:
-        """The oddities of the collection, in one line; empty when there are none."""
-        return self._whole.oddities
+    def oddities(self) -> str:
+        """What is odd about the collection and its candidates, in one line; empty when there is nothing."""
+        oddities = [self._whole.oddities] if self._whole.oddities else []
+        if lacking := self.queries_without_candidates:
+            count = f"{len(lacking):,} ({first_few(lacking)})"
+            oddities.append(f"judged queries without any candidate, which count 0: {count}")
+        if not self.first_stage.ordered:
+            oddities.append(f"{self.first_stage.source} gives no order, so it gets no scores")
+        return "; ".join(oddities)
 
     @cached_property
     def collection(self) -> Collection:
@@ -292,18 +280,8 @@ def failure_reason(error: Exception) -> str:
 def load_reporting(dataset: Dataset, device: torch.device | None = None) -> LoadedDataset:
     """Load a dataset as ``LoadedDataset`` does, and say on stderr what is odd about it and its candidates."""
     data = LoadedDataset(dataset, device)
-    report_dataset(data)
+    report_oddities(dataset, data.collection, data.oddities)
     return data
-
-
-def report_dataset(data: LoadedDataset) -> None:
-    """Say on stderr what is odd about a dataset's collection and its candidates."""
-    oddities = [data.problems] if data.problems else []
-    if lacking := data.queries_without_candidates:
-        oddities.append(f"judged queries without any candidate, which count 0: {len(lacking):,} ({first_few(lacking)})")
-    if not data.first_stage.ordered:
-        oddities.append(f"{data.first_stage.source} gives no order, so it gets no scores")
-    report_oddities(data.dataset, data.collection, "; ".join(oddities))
 
 
 def report_oddities(dataset: Dataset, collection: Collection, oddities: str) -> None:

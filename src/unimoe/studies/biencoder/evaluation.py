@@ -14,7 +14,8 @@ from unimoe.config import DenseConfig, DenseExperiment
 from unimoe.config.base import EncoderConfig
 from unimoe.core.console import Steps, stderr, stdout
 from unimoe.evaluation.retrieval_eval import TASK, Searches, dense_collection
-from unimoe.evaluation.runner import Evaluator
+from unimoe.evaluation.runner import Evaluator, describe
+from unimoe.evaluation.store import refuse_other_experiments
 from unimoe.evaluation.systems.retriever import encoder_retriever, fused_name, fused_system, retriever_name
 from unimoe.evaluation.systems.system import System, first_stage_system
 from unimoe.evaluation.tiers.datasets import Dataset
@@ -99,7 +100,7 @@ def trained_retriever(folder: Path, base: System, device: torch.device) -> Syste
 def evaluate(config: BiEncoderConfig, splits: Splits, retrievers: Sequence[System], given: list[str]) -> str:
     """Search the test split with each of several retrievers, unless that is done; return ``task/dataset``."""
     experiment = retrieval_experiment(config)
-    evaluator = Evaluator(Path(config.output_dir), given)
+    evaluator = Evaluator(given)
     data = dense_collection(splits.test, experiment.retrieval)
     if config.corpus_sample is not None:
         data = replace(data, pool=len(splits.test.corpus))
@@ -109,14 +110,13 @@ def evaluate(config: BiEncoderConfig, splits: Splits, retrievers: Sequence[Syste
         depth=experiment.retrieval.depth,
         bm25=experiment.evaluation.bm25,
     )
-    evaluator.store.refuse_other_experiments(retrievers[0])
+    refuse_other_experiments(retrievers[0])
     searches, evaluations = Searches(dataset, data), []
     for retriever in retrievers:
         arms = [first_stage_system(experiment), retriever, fused_system(retriever)]
-        evaluations += [evaluator.on_collection(replace(arm, experiment=experiment), TASK, searches) for arm in arms]
+        evaluations += [describe(replace(arm, experiment=experiment), TASK, searches) for arm in arms]
     steps = Steps(len(evaluations))
     for evaluation in evaluations:
-        evaluator.store.refuse_taken(evaluation)
         evaluator.take(evaluation, steps, metric="recall_of_retrieved@10")
     return f"{TASK}/{dataset.name}"
 

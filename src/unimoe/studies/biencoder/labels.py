@@ -23,7 +23,7 @@ from unimoe.core.trec import Qrels, Run
 from unimoe.data.catalog import load_collection
 from unimoe.data.collection import Collection
 from unimoe.data.sources.beir_layout import write_parts
-from unimoe.evaluation.engines import Engine, LocalEngine
+from unimoe.evaluation.engines import Engine
 from unimoe.evaluation.reranking.rerankers import reranker_of, returns_logits
 from unimoe.evaluation.reranking.shards import ShardStore, rerank_run
 from unimoe.evaluation.systems.named import (
@@ -50,7 +50,7 @@ _AT_ONCE = 32
 
 def label_pairs(config: LabelConfig, folder: Path, device: torch.device, engine: Engine | None = None) -> None:
     """Sample queries, find and grade candidates, write a collection, and print its size and agreement."""
-    engine = engine or LocalEngine()
+    engine = engine or Engine()
     collection = load_collection(config.collection, config.split)
     test = load_collection(config.collection, config.test_split) if config.test_split else None
     queries, counts = sample_queries(collection.queries, config.sampling)

@@ -18,7 +18,7 @@ from unimoe.cluster.worker import Compute, Part, Recipe
 from unimoe.core.console import Steps
 from unimoe.core.errors import DataError
 from unimoe.core.io import hash_json
-from unimoe.evaluation.engines import ClusterEngine, Engine
+from unimoe.evaluation.engines import Engine
 from unimoe.studies.common.family import Family, family_of
 from unimoe.studies.common.study import Study
 
@@ -33,7 +33,7 @@ def done_by_workers(
     Where they are reported, workers test them too. Without a cluster nothing is done, and no training is made. The
     error of the first training that failed is raised when the others have ended.
     """
-    if not isinstance(engine, ClusterEngine):
+    if engine is None or engine.cluster is None:
         return
     cluster, study = engine.cluster, family.study.model_dump(mode="json", exclude={"output_dir"})
     recipe = {"maker": f"{__name__}:jobs_of", "study": study, _GIVEN: [*family.given]}
@@ -64,7 +64,7 @@ def done_by_workers(
 
 def dtype_of_gpus(engine: Engine | None) -> str | None:
     """Return the dtype that ``auto`` means on the GPUs of a cluster, as the driver may have none; else None."""
-    if not isinstance(engine, ClusterEngine):
+    if engine is None or engine.cluster is None:
         return None
     facts = engine.cluster.facts()
     return str(facts["dtype"]) if facts["device"].startswith("cuda") else None

@@ -22,7 +22,6 @@ from unimoe.evaluation.reranking import shards
 from unimoe.evaluation.reranking.rerankers import FunctionReranker, PairModelReranker, as_reranker
 from unimoe.evaluation.reranking.shards import Reranker, ShardStore
 from unimoe.evaluation.reranking_eval import evaluate_beir, evaluate_reranking_suite, rerank_collection
-from unimoe.metrics import score_run
 from unimoe.models.embedder import Advance
 from unimoe.models.unimodel import UnimodelForExp1
 
@@ -52,9 +51,6 @@ class TestFunction:
         for query, scores in found.run.items():
             texts = [(COLLECTION.queries[query], COLLECTION.corpus[document].full_text) for document in scores]
             assert list(scores.values()) == shared_words(texts)
-        assert found.scores == score_run(COLLECTION.qrels, found.run)
-        assert found.first_stage is not None
-        assert found.delta.keys() == found.scores.aggregate.keys()
         suite = evaluate_reranking_suite(shared_words, None, config, [f"path:{folder}"], max_queries=2)
         (outcome,) = suite.datasets.values()
         assert len(outcome.run) == 2
@@ -143,9 +139,5 @@ class TestWhatIsGiven:
         line = f"^{what} is no model; give a causal language model, or, to rerank, a function from"
         with pytest.raises(UsageError, match=line):
             evaluate_beir(model, None, config, f"path:{folder}")
-        with pytest.raises(UsageError, match=line):
-            evaluate_reranking_suite(model, None, config, [f"path:{folder}"])
-
-    def test_a_function_does_not_embed(self, config: Experiment) -> None:
         with pytest.raises(UsageError, match=r"^a function is no model; give a causal language model"):
-            evaluate_mteb(shared_words, None, config, ["STS12"])
+            evaluate_mteb(shared_words, None, config, ["STS12"])  # a function does not embed

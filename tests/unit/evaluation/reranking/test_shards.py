@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,10 +14,11 @@ from support.tiny_models import tiny_base
 
 from unimoe.config import PromptConfig
 from unimoe.core.errors import DataError
+from unimoe.core.io import write_json
 from unimoe.core.trec import Run
 from unimoe.data.collection import Collection, Document
 from unimoe.evaluation.reranking.rerankers import FunctionReranker, PairModelReranker
-from unimoe.evaluation.reranking.shards import Pair, ShardScores, ShardStore, cut_pairs, read_shard, write_shard
+from unimoe.evaluation.reranking.shards import Pair, ShardScores, ShardStore, cut_pairs, read_shard
 from unimoe.evaluation.reranking_eval import rerank_collection
 from unimoe.models.unimodel import UnimodelForExp1
 
@@ -85,10 +85,6 @@ class TestCut:
             texts = {COLLECTION.corpus[document].full_text for _, document in shard[:-1]}
             assert sum(map(len, texts)) < 1.5 * SMALL
 
-    def test_candidates_of_other_queries_are_left_out(self) -> None:
-        assert cut({"q1": {"d03": 1.0}, "elsewhere": {"d04": 1.0}}) == [[("q1", "d03")]]
-        assert cut({"q0": {}}) == []
-
     def test_a_cross_encoder_cuts_by_falling_length_and_a_function_by_query(self) -> None:
         by_length = cut(order="length", size=7)
         assert [len(shard) for shard in by_length[:-1]] == [7] * (len(by_length) - 1)
@@ -103,36 +99,28 @@ class TestCut:
 class TestStore:
     pairs: tuple[Pair, ...] = (("q0", "d1"), ("q0", "d2"), ("q1", "d1"))
     sequences = ([1, 2], [1, 3], [4])
-    scores = ShardScores([0.1 + 0.2, -1e-45, 3.4028234663852886e38], 0.1 + 0.7)
 
-    @pytest.fixture
-    def store(self, tmp_path: Path) -> ShardStore:
-        store = ShardStore(tmp_path / "shards", "one")
-        write_shard(store.file(self.pairs, [*self.sequences]), self.pairs, self.scores)
-        return store
+    def test_scores_come_back_to_the_last_bit_unless_the_file_is_damaged(self, tmp_path: Path) -> None:
+        scores = ShardScores(scores=[0.1 + 0.2, -1e-45, 3.4028234663852886e38], seconds=0.1 + 0.7)
+        file = ShardStore(tmp_path, "one").file(self.pairs, self.sequences)
+        write_json(file, scores.model_dump())
+        assert read_shard(file) == scores
+        for text in ("", "{", '{"scores": null, "seconds": 1}'):
+            file.write_text(text, encoding="utf-8")
+            assert read_shard(file) is None
 
-    def read(
-        self, store: ShardStore, pairs: Sequence[Pair] = pairs, sequences: Sequence[list[int]] = sequences
-    ) -> ShardScores | None:
-        return read_shard(store.file(pairs, sequences), pairs)
-
-    def test_scores_come_back_to_the_last_bit(self, store: ShardStore) -> None:
-        assert self.read(store) == self.scores
-
-    def test_only_what_they_were_computed_from_finds_them(self, store: ShardStore, tmp_path: Path) -> None:
-        other = ShardStore(tmp_path / "shards", "another")
-        assert self.read(other) is None
-        assert self.read(store, sequences=[[1, 2], [1, 3], [5]]) is None
-        assert self.read(store, (("q0", "d1"), ("q0", "d2"), ("q2", "d1"))) is None
-        assert self.read(store, (("q0", "d1"), ("q0", "d3"), ("q1", "d1"))) is None
-        assert self.read(store, self.pairs[:2], self.sequences[:2]) is None
-        assert self.read(store, (("q0", "d1 7"), *self.pairs[1:])) is None
-
-    @pytest.mark.parametrize("text", ["", "{", '{"run": null, "seconds": 1}'])
-    def test_a_damaged_file_is_as_good_as_none(self, store: ShardStore, tmp_path: Path, text: str) -> None:
-        (file,) = (tmp_path / "shards").iterdir()
-        file.write_text(text, encoding="utf-8")
-        assert self.read(store) is None
+    def test_only_what_they_were_computed_from_finds_them(self, tmp_path: Path) -> None:
+        store, pairs, sequences = ShardStore(tmp_path, "one"), self.pairs, self.sequences
+        files = {
+            store.file(pairs, sequences),
+            ShardStore(tmp_path, "another").file(pairs, sequences),
+            store.file(pairs, ([1, 2], [1, 3], [5])),
+            store.file((*pairs[:2], ("q2", "d1")), sequences),
+            store.file((pairs[0], ("q0", "d3"), pairs[2]), sequences),
+            store.file(pairs[:2], sequences[:2]),
+            store.file((("q0", "d1 7"), *pairs[1:]), sequences),
+        }
+        assert len(files) == 7
 
 
 class TestScore:
@@ -166,19 +154,6 @@ class TestScore:
         assert resumed.scores == undisturbed.scores
         assert sum(done) == len(PAIRS)
         assert score(model, shards, store=store) == resumed
-
-    def test_a_changed_text_meets_no_old_shard(self, model: UnimodelForExp1, scored: list[int], tmp_path: Path) -> None:
-        shards, store = cut(), ShardStore(tmp_path, "one")
-        score(model, shards, store=store)
-        scored.clear()
-        corpus = {**COLLECTION.corpus, "d00": Document("", "another text")}
-        changed = Collection("changed", "test", corpus, COLLECTION.queries, COLLECTION.qrels)
-        found = score(model, shards, changed, store=store)
-        assert scored == [len(shards[0])]
-        assert found.scores == score(model, shards, changed).scores
-        scored.clear()
-        score(model, shards, store=ShardStore(tmp_path, "another"))
-        assert scored == [len(shard) for shard in shards]
 
 
 class TestErrors:

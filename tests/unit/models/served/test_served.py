@@ -142,8 +142,8 @@ class TestPrice:
             rerank_collection(scorer, COLLECTION, CANDIDATES, store=store, advance=interrupt)
         paid = server.pairs
         assert 0 < paid < PAIRS
-        runs = [json.loads(file.read_text("utf-8"))["run"] for file in (tmp_path / "shards").iterdir()]
-        assert sum(len(row) for run in runs for row in run.values()) == paid
+        kept = [json.loads(file.read_text("utf-8"))["scores"] for file in (tmp_path / "shards").iterdir()]
+        assert sum(map(len, kept)) == paid
         rerank_collection(reranker(server, tmp_path, "jina"), COLLECTION, CANDIDATES, store=store)
         assert server.pairs == PAIRS + len(PROBE_PAIRS)
 

@@ -7,7 +7,7 @@ import inspect
 import sys
 import traceback
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import chdir, contextmanager
+from contextlib import chdir, contextmanager, suppress
 from copy import copy
 from functools import wraps
 from pathlib import Path
@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from numpy.typing import ArrayLike
+from numpy.typing import ArrayLike, NDArray
 
 from unimoe.core.errors import DataError, InputError, UnimoeError, UsageError, did_you_mean
 from unimoe.core.io import hash_file, hash_json
@@ -136,11 +136,10 @@ class FunctionEmbedder:
             )
         asked = [f"{prefix or ''}{text}" for text in texts]
         found: Any = self._function(asked, kind=kind) if self._reads_kind else self._function(asked)
-        try:
+        vectors: NDArray[np.float64] = np.empty(0)
+        with suppress(TypeError, ValueError):  # rows of several lengths, or no numbers
             given = found.detach().cpu().double() if isinstance(found, torch.Tensor) else found
             vectors = np.asarray(given, dtype=np.float64)
-        except (TypeError, ValueError):  # rows of several lengths, or no numbers
-            vectors = np.empty(0)
         if vectors.ndim != 2 or len(vectors) != len(texts) or vectors.shape[1] != (self._width or vectors.shape[1]):
             wanted = f"an array of numbers ({len(texts)}, {self._width or 'D'}) for {len(texts)} texts"
             raise DataError(f"the encoder returned {type(found).__name__} {np.shape(vectors)}; return {wanted}")
