@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -48,13 +49,7 @@ def encoder(bare: Path) -> SentenceEncoder:
 
 def changed(folder: Path, target: Path, file: str, **settings: Any) -> Path:
     """A copy of a folder with other settings in one of its JSON files."""
-    target.mkdir()
-    for source in folder.rglob("*"):
-        if source.is_file():
-            place = target / source.relative_to(folder)
-            place.parent.mkdir(parents=True, exist_ok=True)
-            place.write_bytes(source.read_bytes())
-    path = target / file
+    path = shutil.copytree(folder, target) / file
     before = json.loads(path.read_text()) if path.is_file() else {}
     path.write_text(json.dumps(before | settings))
     return target
