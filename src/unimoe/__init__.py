@@ -14,44 +14,25 @@ from unimoe.core.errors import missing_extra
 
 if TYPE_CHECKING:
     __version__: str
-    from unimoe.analysis.compare import compare, compare_statistic, judge, load_all_results, tir
-    from unimoe.analysis.parity import parity
-    from unimoe.api import (
-        bm25_candidates,
-        evaluate_encoder,
-        evaluate_reranker,
-        load_collection,
-        load_encoder,
-        load_model,
-    )
-    from unimoe.config.files import load_experiment
-    from unimoe.core.trec import read_qrels, read_run
-    from unimoe.evaluation.reranking_eval import evaluate_beir
-    from unimoe.experiment.running import run_experiment
-    from unimoe.metrics import score_run
-    from unimoe.results.runs.scoring import score_run_file
-
-__all__ = [
-    "bm25_candidates",
-    "compare",
-    "compare_statistic",
-    "evaluate_beir",
-    "evaluate_encoder",
-    "evaluate_reranker",
-    "judge",
-    "load_all_results",
-    "load_collection",
-    "load_encoder",
-    "load_experiment",
-    "load_model",
-    "parity",
-    "read_qrels",
-    "read_run",
-    "run_experiment",
-    "score_run",
-    "score_run_file",
-    "tir",
-]
+    from unimoe.analysis.compare import compare as compare
+    from unimoe.analysis.compare import compare_statistic as compare_statistic
+    from unimoe.analysis.compare import judge as judge
+    from unimoe.analysis.compare import load_all_results as load_all_results
+    from unimoe.analysis.compare import tir as tir
+    from unimoe.analysis.parity import parity as parity
+    from unimoe.api import bm25_candidates as bm25_candidates
+    from unimoe.api import evaluate_encoder as evaluate_encoder
+    from unimoe.api import evaluate_reranker as evaluate_reranker
+    from unimoe.api import load_collection as load_collection
+    from unimoe.api import load_encoder as load_encoder
+    from unimoe.api import load_model as load_model
+    from unimoe.config.files import load_experiment as load_experiment
+    from unimoe.core.trec import read_qrels as read_qrels
+    from unimoe.core.trec import read_run as read_run
+    from unimoe.evaluation.reranking_eval import evaluate_beir as evaluate_beir
+    from unimoe.experiment.running import run_experiment as run_experiment
+    from unimoe.metrics import score_run as score_run
+    from unimoe.results.runs.scoring import score_run_file as score_run_file
 
 _NAMES_OF = {
     "analysis.compare": ("compare", "compare_statistic", "judge", "load_all_results", "tir"),
@@ -72,6 +53,8 @@ _NAMES_OF = {
     "results.runs.scoring": ("score_run_file",),
 }
 _DEFINED_IN = {name: module for module, names in _NAMES_OF.items() for name in names}
+
+__all__ = list(_DEFINED_IN)
 
 if not TYPE_CHECKING:  # a type checker shall refuse a misspelt name
 

@@ -22,15 +22,7 @@ _OPTIONS = doctest.NORMALIZE_WHITESPACE | doctest.ELLIPSIS
 
 @dataclass(frozen=True)
 class Block:
-    """A fenced block.
-
-    Attributes:
-        path: the page.
-        line: number of the block's first line of code, from 1.
-        language: as the fence names it; empty where it names none.
-        text: the code.
-        not_run: why tests leave it out; empty where they run it.
-    """
+    """A fenced block; ``line`` is that of its first line of code, ``not_run`` says why tests leave it out."""
 
     path: Path
     line: int

@@ -9,7 +9,7 @@ from typing import Any
 
 from support.reranking import invented
 
-from unimoe.data.sources.beir_sets import BEIR_NAMES, CQADUPSTACK
+from unimoe.data.published import BEIR_NAMES, CQADUPSTACK
 
 
 class Parts:

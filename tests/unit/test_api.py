@@ -42,52 +42,39 @@ def test_an_unknown_name_lists_those_there_are() -> None:
         getattr(unimoe, "load_results")  # noqa: B009 - mypy would refuse the attribute
 
 
-class TestTir:
-    def test_is_the_judgment_of_the_analysis_in_numbers(self, tmp_path: Path) -> None:
-        from unimoe.analysis.compare import compute_interference_metrics
+def test_tir_is_the_judgment_of_the_analysis_in_numbers(tmp_path: Path) -> None:
+    from unimoe.analysis.compare import compute_interference_metrics
 
-        write_experiment(tmp_path)
-        judgments = compute_interference_metrics(unimoe.load_all_results(tmp_path))
-        rows = unimoe.tir(tmp_path)
-        assert [(row.task, row.value, row.label) for row in rows] == [
-            (judgment.gate.task, judgment.found.value, judgment.label) for judgment in judgments
-        ]
-        assert [(row.low, row.high) for row in rows] == [j.found.estimate.interval for j in judgments]
+    write_experiment(tmp_path)
+    results = unimoe.load_all_results(tmp_path)
+    judgments, rows = compute_interference_metrics(results), unimoe.tir(tmp_path)
+    assert [(row.task, row.value, row.label, (row.low, row.high)) for row in rows] == [
+        (one.gate.task, one.found.value, one.label, one.found.estimate.interval) for one in judgments
+    ]
+    (named,) = unimoe.tir(results, "rank_only_r8", "joint_r8")
+    assert named == rows[0]
+    assert [row.task for row in unimoe.tir(results, "joint_r8", "zero_shot")] == ["reranking", "embedding"]
 
-    def test_of_named_arms_is_the_same_and_covers_every_task_they_share(self, tmp_path: Path) -> None:
-        write_experiment(tmp_path)
-        results = unimoe.load_all_results(tmp_path)
-        (named,) = unimoe.tir(results, "rank_only_r8", "joint_r8")
-        assert named == unimoe.tir(results)[0]
-        assert [row.task for row in unimoe.tir(results, "joint_r8", "zero_shot")] == ["reranking", "embedding"]
 
-    def test_of_a_pair_with_a_registered_gate_is_judged_by_that_gate(self, tmp_path: Path) -> None:
-        """It was FAIL by the default cutoffs and PASS by the registered gate, on the same scores."""
-        write_experiment(tmp_path, tir=0.2, queries=200)
-        pair = {"specialist": "rank_only_r8", "joint": "joint_r8", "datasets": ["apidocs"], "metric": "ndcg@10"}
-        gate = {"kind": "interference", "task": "reranking", **pair, "pass_at": 0.6, "fail_below": 0.5}
-        (default,) = unimoe.tir(tmp_path, "rank_only_r8", "joint_r8")
-        text = yaml.safe_dump({"registered": "2026-01-01", "gates": {"own": gate}})
-        (tmp_path / "gates.yaml").write_text(text, encoding="utf-8")
-        (row,) = unimoe.tir(tmp_path, "rank_only_r8", "joint_r8")
-        assert (default.label, row.label) == ("PASS", "FAIL")
-        assert row == unimoe.tir(tmp_path)[0]
+def test_tir_of_a_pair_with_a_registered_gate_is_judged_by_that_gate(tmp_path: Path) -> None:
+    """It was FAIL by the default cutoffs and PASS by the registered gate, on the same scores."""
+    write_experiment(tmp_path, tir=0.2, queries=200)
+    pair = {"specialist": "rank_only_r8", "joint": "joint_r8", "datasets": ["apidocs"], "metric": "ndcg@10"}
+    gate = {"kind": "interference", "task": "reranking", **pair, "pass_at": 0.6, "fail_below": 0.5}
+    (default,) = unimoe.tir(tmp_path, "rank_only_r8", "joint_r8")
+    text = yaml.safe_dump({"registered": "2026-01-01", "gates": {"own": gate}})
+    (tmp_path / "gates.yaml").write_text(text, encoding="utf-8")
+    (row,) = unimoe.tir(tmp_path, "rank_only_r8", "joint_r8")
+    assert (default.label, row.label) == ("PASS", "FAIL")
+    assert row == unimoe.tir(tmp_path)[0]
 
-    def test_one_arm_alone_an_unknown_one_or_two_without_a_common_dataset_are_refused(self, tmp_path: Path) -> None:
-        write_experiment(tmp_path)
-        with pytest.raises(UsageError, match="give the specialist and the joint arm, or neither"):
-            unimoe.tir(tmp_path, specialist="rank_only_r8")
-        with pytest.raises(UsageError, match=r"no results of 'joint_r9' \(did you mean 'joint_r8'\?\)"):
-            unimoe.tir(tmp_path, "rank_only_r8", "joint_r9")
-        with pytest.raises(DataError, match="rank_only_r8 and emb_only_r8 have no dataset in common"):
-            unimoe.tir(tmp_path, "rank_only_r8", "emb_only_r8")
+
+@pytest.fixture(autouse=True)
+def _no_cache(tmp_cache: Path) -> None:
+    """BM25 runs of invented collections do not go to the user's cache."""
 
 
 class TestEvaluateReranker:
-    @pytest.fixture(autouse=True)
-    def cache(self, tmp_cache: Path) -> None:
-        """BM25 runs of invented collections do not go to the user's cache."""
-
     def test_ranks_by_the_function_and_scores_both_orders(self) -> None:
         collection = invented()
         candidates = unimoe.bm25_candidates(collection, 5)
@@ -128,19 +115,6 @@ class TestEvaluateReranker:
         found = unimoe.evaluate_reranker(by_length, invented())
         assert found.identity == f"python:{__name__}:by_length@{hash_file(Path(__file__))}"
         assert unimoe.evaluate_reranker(stated, invented()).identity.endswith(f"stated@{hash_json('length v1')}")
-
-    def test_what_cannot_be_scored_is_refused_by_id(self) -> None:
-        collection = invented()
-        with pytest.raises(
-            DataError, match=r"query 'q0', document '\w+': the reranker returned 0 scores for \d+ pairs"
-        ):
-            unimoe.evaluate_reranker(lambda pairs: [], collection)
-        with pytest.raises(DataError, match=r"query 'q0', document 'd\d+': the score is nan"):
-            unimoe.evaluate_reranker(lambda pairs: [math.nan] * len(pairs), collection)
-        with pytest.raises(DataError, match="candidate 'elsewhere' of query 'q0' is no document of invented"):
-            unimoe.evaluate_reranker(by_length, collection, candidates={"q0": {"elsewhere": 1.0}})
-        with pytest.raises(UsageError, match="depth 0: reranks nothing"):
-            unimoe.evaluate_reranker(by_length, collection, depth=0)
 
 
 def letters(texts: list[str]) -> Any:
@@ -195,48 +169,41 @@ class TestEvaluateEncoder:
         with pytest.raises(DataError, match=words):
             unimoe.evaluate_encoder(encoder, invented())
 
-    def test_what_is_no_encoder_is_refused(self) -> None:
-        with pytest.raises(UsageError, match="the encoder is a str"):
-            unimoe.evaluate_encoder("bundled", invented())  # type: ignore[arg-type]
-        with pytest.raises(UsageError, match="depth 0: keeps nothing"):
-            unimoe.evaluate_encoder(letters, invented(), depth=0)
+
+def test_qwen3_models_get_their_own_prompt(tmp_path: Path) -> None:
+    config = ModelConfig(base=str(save_tiny_model(tmp_path, "qwen3")), dtype="float32", max_length=400)
+    assert unimoe.load_model(config, device="cpu").prompt_name.startswith("qwen3/query_first@")
 
 
-class TestLoadModel:
-    def test_qwen3_models_get_their_own_prompt(self, tmp_path: Path) -> None:
-        config = ModelConfig(base=str(save_tiny_model(tmp_path, "qwen3")), dtype="float32", max_length=400)
-        assert unimoe.load_model(config, device="cpu").prompt_name.startswith("qwen3/query_first@")
+def nan(pairs: Pairs) -> list[float]:
+    return [math.nan] * len(pairs)
 
 
-class TestMistakes:
-    @pytest.mark.parametrize(
-        ("call", "words"),
-        [
-            (lambda: unimoe.tir(None), "the results are a NoneType; give an output folder"),  # type: ignore[arg-type]
-            (lambda: unimoe.evaluate_reranker(by_length, None), "the collection is a NoneType"),  # type: ignore[arg-type]
-            (lambda: unimoe.load_collection(3), "the collection is a int; give its name"),  # type: ignore[arg-type]
-            (lambda: unimoe.bm25_candidates(invented(), 2.5), "depth 2.5 is no whole number"),  # type: ignore[arg-type]
-            (lambda: unimoe.evaluate_reranker(by_length, invented(), max_queries=1.5), "a sample of 1.5 queries"),  # type: ignore[arg-type]
-            (lambda: unimoe.evaluate_reranker(by_length, "apidocs", depth=2.5), "depth 2.5"),  # type: ignore[arg-type]
-        ],
-    )
-    def test_other_types_are_refused_in_one_line(self, call: Callable[[], object], words: str) -> None:
-        with pytest.raises(UsageError, match=words):
-            call()
+def rerank(scorer: Any = by_length, collection: Any = None, **options: Any) -> Any:
+    return unimoe.evaluate_reranker(scorer, collection or invented(), **options)
 
-    @pytest.mark.parametrize(
-        ("candidates", "words"),
-        [
-            (3, "int where a run should be"),
-            ({"q0": ["d00"]}, "query 'q0': list where a run should be"),
-            ({"q0": {"d00": None}}, "query 'q0', document 'd00': score None is no number"),
-            ({0: {"d00": 1.0}}, "the id of a query, 0, is no text"),
-        ],
-    )
-    def test_candidates_that_are_no_run_are_refused_in_one_line(self, candidates: Any, words: str) -> None:
-        with pytest.raises(DataError, match=words):
-            unimoe.evaluate_reranker(by_length, invented(), candidates=candidates)
 
-    def test_a_run_of_other_queries_is_no_silent_zero(self) -> None:
-        with pytest.raises(DataError, match=r"none of the run's 1 queries is judged .*'other'"):
-            unimoe.score_run({"q": {"d": 1}}, {"other": {"d": 1.0}})
+@pytest.mark.parametrize(
+    ("call", "words"),
+    [
+        (lambda: unimoe.tir(None), "the results are a NoneType; give an output folder"),  # type: ignore[arg-type]
+        (lambda: unimoe.load_collection(3), "the collection is a int; give its name"),  # type: ignore[arg-type]
+        (lambda: unimoe.bm25_candidates(invented(), 2.5), r"depth 2\.5 is no whole number"),  # type: ignore[arg-type]
+        (lambda: rerank(max_queries=1.5), r"a sample of 1\.5 queries"),
+        (lambda: rerank(depth=0), "depth 0: reranks nothing"),
+        (lambda: rerank(7), "the scorer is a int"),
+        (lambda: rerank(lambda pairs: []), r"query 'q0', document '\w+': the reranker returned 0 scores for \d+ pairs"),
+        (lambda: rerank(nan), r"query 'q0', document 'd\d+': the score is nan"),
+        (lambda: rerank(candidates=3), "int where a run should be"),
+        (lambda: rerank(candidates={"q0": {"d00": None}}), "query 'q0', document 'd00': score None is no number"),
+        (lambda: rerank(candidates={0: {"d00": 1.0}}), "query 0: the id 0 is no text"),
+        (lambda: rerank(candidates={"q0": {"other": 1.0}}), "'other' of query 'q0' is no document of invented"),
+        (lambda: rerank(candidates={"x": {"d00": 1.0}}), "no query that is scored has candidates; give a run of this"),
+        (lambda: rerank(candidates={"q0": {"d00": 1, "d01": 1}}, depth=1), "its 2 candidates all have one score"),
+        (lambda: unimoe.evaluate_encoder("bundled", invented()), "the encoder is a str"),  # type: ignore[arg-type]
+        (lambda: unimoe.evaluate_encoder(letters, invented(), depth=0), "depth 0: keeps nothing"),
+    ],
+)
+def test_a_wrong_argument_is_refused_in_one_line(call: Callable[[], object], words: str) -> None:
+    with pytest.raises((UsageError, DataError), match=words):
+        call()

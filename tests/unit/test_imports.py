@@ -72,22 +72,17 @@ def own_imports(path: Path) -> Iterator[tuple[int, str]]:
 
 @pytest.mark.parametrize("path", MODULES, ids=dotted)
 def test_a_room_imports_only_the_floors_below_it(path: Path) -> None:
-    room = room_of(path)
+    room, study = room_of(path), dotted(path).split(".")[2:3]
     assert room in BELOW, f"unimoe.{room} is new: say in FLOORS where it stands"
-    for line, name in own_imports(path):
-        allowed = name.split(".")[1] in {room, *BELOW[room]} or (
-            room == "studies" and name.startswith(SHARED_WITH_STUDIES)
-        )
-        assert allowed, f"{path.name}:{line}: unimoe.{room} must not import {name}"
-
-
-@pytest.mark.parametrize("path", [path for path in MODULES if room_of(path) == "studies"], ids=dotted)
-def test_a_study_imports_no_other_study(path: Path) -> None:
-    study = dotted(path).split(".")[2:3]
-    for line, name in own_imports(path):
-        parts = name.split(".")
-        if parts[1] == "studies":
-            assert parts[2] in (*study, "common"), f"{path.name}:{line}: {dotted(path)} must not import {name}"
+    for line, name in imports(path):
+        top, _, rest = name.partition(".")
+        assert room not in WITHOUT_TORCH or top not in HEAVY, f"{path.name}:{line}: imports {name}"
+        if top == "unimoe" and rest:
+            shared = room == "studies" and name.startswith(SHARED_WITH_STUDIES)
+            allowed = shared or rest.split(".")[0] in {room, *BELOW[room]}
+            assert allowed, f"{path.name}:{line}: unimoe.{room} must not import {name}"
+        if room == "studies" and rest.startswith("studies."):  # of no other study
+            assert rest.split(".")[1] in (*study, "common"), f"{path.name}:{line}: {study} must not import {name}"
 
 
 def test_no_files_import_each_other_in_a_circle() -> None:
@@ -104,12 +99,6 @@ def test_no_files_import_each_other_in_a_circle() -> None:
         pytest.fail(f"files import each other: {' -> '.join(error.args[1])}")
 
 
-@pytest.mark.parametrize("path", [path for path in MODULES if room_of(path) in WITHOUT_TORCH], ids=dotted)
-def test_what_reads_results_names_no_model_library(path: Path) -> None:
-    for line, name in imports(path):
-        assert name.split(".")[0] not in HEAVY, f"{path.name}:{line}: imports {name}"
-
-
 def loaded_after(statement: str) -> set[str]:
     """Modules that a fresh interpreter holds after ``statement``."""
     code = f"{statement}\nimport sys; print(*sys.modules)"
@@ -117,28 +106,27 @@ def loaded_after(statement: str) -> set[str]:
     return set(done.stdout.split())
 
 
-def test_reading_results_loads_no_model_library() -> None:
-    modules = [dotted(path) for path in MODULES if room_of(path) in WITHOUT_TORCH]
-    assert not HEAVY & loaded_after(f"import {', '.join(modules)}")
+TORCHLESS = [dotted(path) for path in MODULES if room_of(path) in WITHOUT_TORCH]
 
 
-def test_the_package_alone_loads_nothing_heavy() -> None:
-    assert not (HEAVY | {"pandas", "scipy", "matplotlib"}) & loaded_after("import unimoe")
+@pytest.mark.parametrize(
+    ("statement", "not_loaded"),
+    [
+        (f"import {', '.join(TORCHLESS)}", HEAVY),
+        ("import unimoe", HEAVY | {"pandas", "scipy", "matplotlib"}),
+        # Half a second on an idle machine: a config's models alone would take that.
+        ("import unimoe.cli.app", HEAVY | {"numpy", "pandas", "scipy", "pydantic", "yaml"}),
+    ],
+    ids=["reading results", "the package", "the help"],
+)
+def test_what_is_light_loads_nothing_heavy(statement: str, not_loaded: set[str]) -> None:
+    assert not not_loaded & loaded_after(statement)
 
 
-def test_the_command_line_loads_little_to_show_its_help() -> None:
-    """Half a second on an idle machine: a config's models alone would take that."""
-    assert not (HEAVY | {"numpy", "pandas", "scipy", "pydantic", "yaml"}) & loaded_after("import unimoe.cli.app")
-
-
-class TestNetworkGuard:
-    @pytest.mark.parametrize("address", [("192.0.2.1", 80), ("example.invalid", 443)])
-    def test_another_machine_cannot_be_reached(self, address: tuple[str, int]) -> None:
-        with socket.socket() as client, pytest.raises(RuntimeError, match="the suite needs no network"):
-            client.connect(address)
-        with socket.socket() as client, pytest.raises(RuntimeError, match="the suite needs no network"):
-            client.connect_ex(address)
-
-    def test_this_machine_can(self) -> None:
-        with socket.create_server(("127.0.0.1", 0)) as server, socket.socket() as client:
-            client.connect(server.getsockname())
+def test_no_test_reaches_another_machine() -> None:
+    with socket.socket() as client:
+        for connect in (client.connect, client.connect_ex):
+            with pytest.raises(RuntimeError, match="the suite needs no network"):
+                connect(("192.0.2.1", 80))
+    with socket.create_server(("127.0.0.1", 0)) as server, socket.socket() as client:
+        client.connect(server.getsockname())

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import io
 import json
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, TypeVar, get_args
@@ -19,13 +20,9 @@ from ruamel.yaml.constructor import SafeConstructor
 from unimoe.config import Experiment
 from unimoe.config.base import Section
 from unimoe.core.errors import UsageError, did_you_mean
-from unimoe.core.limits import shortened, text_problem
+from unimoe.core.limits import shortened
 
 C = TypeVar("C", bound=Section)
-
-MOST_CHARACTERS = 200_000
-MOST_VALUES = 10_000
-"""Of a file, each alias counted with all that it repeats."""
 
 
 def load_config(kind: type[C], path: Path | str, overrides: Sequence[str] = ()) -> C:
@@ -77,15 +74,10 @@ def config_root() -> Path:
 def read_yaml(path: Path) -> Any:
     """Read a YAML file; a UsageError, which names file and line, where it cannot be read or is not YAML."""
     try:
-        with path.open(encoding="utf-8-sig") as file:
-            text = file.read(MOST_CHARACTERS + 1)
+        text = path.read_text(encoding="utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:
         raise UsageError(f"{path}: cannot be read ({error})") from None
-    try:
-        return parse_yaml(text)
-    except YamlError as error:
-        where = f"{path}:{error.line}" if error.line else str(path)
-        raise UsageError(f"{where}: not valid YAML: {error}") from None
+    return _parse_yaml(text, str(path))
 
 
 def overridden(raw: Any, overrides: Sequence[str]) -> Any:
@@ -99,10 +91,7 @@ def overridden(raw: Any, overrides: Sequence[str]) -> Any:
         *sections, last = key.strip().split(".")
         if not separator or not all([*sections, last]):
             raise UsageError(f"{shown}: write it as key.path=value, for example --set training.steps=50")
-        try:
-            value = parse_yaml(text)
-        except YamlError as error:
-            raise UsageError(f"{shown}: the value is not valid YAML ({error}); put text in quotes") from None
+        value = _parse_yaml(text, shown)
         node = raw
         for depth, section in enumerate(sections, start=1):
             inner = node.get(section)
@@ -114,20 +103,16 @@ def overridden(raw: Any, overrides: Sequence[str]) -> Any:
     return raw
 
 
-_REMEDIES = {  # pydantic's error types, in words for someone who edits YAML
+_REMEDIES = {  # where pydantic's own words say less to someone who edits YAML
     "missing": "this key is required; add it",
-    "bool_type": "must be true or false",
     "int_type": "must be a whole number",
     "float_type": "must be a number",
     "string_type": "must be text, in quotes where it looks like something else",
-    "list_type": "must be a list, as in [a, b]",
     "dict_type": "must be a section, keys with values",
     "model_type": "must be a section, keys with values",
     "model_attributes_type": "must be a section, keys with values",
-    "finite_number": "must be finite",
     "too_short": "must not be empty",
     "string_too_short": "must not be empty",
-    "string_too_long": "may have at most {max_length} characters",
     "string_pattern_mismatch": "may hold only letters, digits, '_', '.' and '-', and starts with a letter or digit",
     "invalid_key": "a key must be text; put it in quotes",
     "literal_error": "must be {expected}",
@@ -151,8 +136,8 @@ def explain(error: Any, kind: type[BaseModel]) -> str:
         return f"{path}: unknown key{did_you_mean(str(error['loc'][-1]), known)}; known here: {', '.join(known)}"
     if mistake == "string_type" and error["loc"][-1] == "[key]":
         mistake = "invalid_key"
-    remedy = _REMEDIES.get(mistake)
-    message = remedy.format(**error.get("ctx", {})) if remedy else error["msg"].removeprefix("Value error, ")
+    own = re.sub(r"^\w+ should", "must", error["msg"].removeprefix("Value error, "))
+    message = _REMEDIES[mistake].format(**error.get("ctx", {})) if mistake in _REMEDIES else own
     shown = "" if mistake in _SELF_EVIDENT else f" (it is {_shown(error['input'])})"
     return f"{path}: {message}{shown}" if path else f"{message}{shown}"
 
@@ -179,14 +164,6 @@ def _section_in(annotation: Any) -> type[BaseModel] | None:
     return next(filter(None, map(_section_in, get_args(annotation))), None)
 
 
-class YamlError(Exception):
-    """A text that is not YAML, or not YAML for a config; ``line`` counts from 1, None where the mistake has none."""
-
-    def __init__(self, problem: str, line: int | None = None) -> None:
-        super().__init__(problem)
-        self.line = line
-
-
 class _Constructor(SafeConstructor):
     """Leaves dates as text, which the config's own types read, and a lone ``=`` too."""
 
@@ -195,23 +172,19 @@ for _kind in ("timestamp", "value"):
     _Constructor.add_constructor(f"tag:yaml.org,2002:{_kind}", SafeConstructor.construct_yaml_str)
 
 
-def parse_yaml(text: str) -> Any:
-    """Return the value of a YAML document as plain data; a YamlError where it is malformed or beyond the limits."""
-    if len(text) > MOST_CHARACTERS:
-        raise YamlError(f"more than {MOST_CHARACTERS:,} characters; is it the right file?")
+def _parse_yaml(text: str, source: str) -> Any:
+    """Return the value of a YAML document as plain data; ``source`` names it in errors."""
     yaml = YAML(typ="safe", pure=True)
     yaml.Constructor = _Constructor
     try:
-        value = yaml.load(text)
-    except RecursionError:
-        raise YamlError("nested too deeply") from None
+        return yaml.load(text)
     except Exception as error:  # besides YAMLError, errors of many kinds for a tag that its value does not fit
         mark = getattr(error, "problem_mark", None)
         said = [getattr(error, "context", None), getattr(error, "problem", None)]
         problem = ", ".join(filter(None, said)) or " ".join(str(error).split())
-        raise YamlError(shortened(problem, 200), mark.line + 1 if mark else None) from None
-    _refuse_unusable(value)
-    return value
+        where = f"{source}:{mark.line + 1}" if mark and source[:2] != "--" else source
+        remedy = "fix it, or put text in quotes"
+        raise UsageError(f"{where}: not valid YAML: {shortened(problem, 200)}; {remedy}") from None
 
 
 def dump_yaml(value: Any) -> str:
@@ -221,21 +194,3 @@ def dump_yaml(value: Any) -> str:
     text = io.StringIO()
     yaml.dump(value, text)
     return text.getvalue()
-
-
-def _refuse_unusable(value: Any) -> None:
-    """Refuse aliases that multiply, and what no key can use: huge whole numbers, NUL, half a surrogate pair."""
-    left, seen = [value], 0
-    while left:
-        item = left.pop()
-        seen += 1
-        if seen > MOST_VALUES:  # an alias within its own anchor ends here too
-            raise YamlError(f"more than {MOST_VALUES:,} values, aliases spelled out")
-        if isinstance(item, dict):
-            left.extend((*item.keys(), *item.values()))
-        elif isinstance(item, list | tuple):
-            left.extend(item)
-        elif isinstance(item, int) and abs(item) >= 2**63:
-            raise YamlError(f"{shortened(str(item))} is too large a number for any key")
-        elif isinstance(item, str) and (problem := text_problem(item)):
-            raise YamlError(f"{shortened(item)!a} {problem}; remove it")

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import codecs
 import io
-import json
 import math
 import sys
 import threading
@@ -12,39 +10,25 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, NoReturn
+from typing import NoReturn
 
 import typer
 from rich.console import Console
 from rich.text import Text
 
-from unimoe.core.errors import UnimoeError, UsageError, missing_extra, system_refusal
-from unimoe.core.limits import harmless, shortened
+from unimoe.core.errors import UnimoeError, missing_extra, system_refusal
+from unimoe.core.limits import shortened, visible
 from unimoe.core.stopping import ended_by_signals
 
-
-class _Console(Console):
-    """A console without markup, so that names with brackets print unchanged; no name or text can steer a terminal."""
-
-    def __init__(self, *, stderr: bool = False) -> None:
-        super().__init__(stderr=stderr, highlight=False, markup=False)
-
-    def print(self, *objects: Any, **options: Any) -> None:  # ``out`` prints by it too
-        is_seen = self.stderr or self.is_terminal  # what a program reads from a pipe stays as it is
-        shown = (harmless(text) if is_seen and isinstance(text, str) else text for text in objects)
-        super().print(*shown, **options)
-
-
-stdout = _Console()
+# Without markup, so that names with brackets print unchanged.
+stdout = Console(highlight=False, markup=False)
 """For results."""
 
-stderr = _Console(stderr=True)
+stderr = Console(stderr=True, highlight=False, markup=False)
 """For progress, warnings and errors."""
 
 SECONDS_OF_SILENCE = 60.0
 """How long a unit may run without a line where there is no terminal to show a bar."""
-
-_ESCAPED = "unimoe.escaped"  # how characters are written that a terminal's encoding lacks
 
 
 def run(app: typer.Typer) -> NoReturn:
@@ -54,16 +38,11 @@ def run(app: typer.Typer) -> NoReturn:
     exception is a bug and keeps its traceback.
     """
     app.pretty_exceptions_enable = False
-    codecs.register_error(_ESCAPED, _escaped)
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
-            stream.reconfigure(errors=_ESCAPED)
+            stream.reconfigure(errors="backslashreplace")  # a terminal's encoding may lack a character
     try:
         with ended_by_signals():
-            for argument in sys.argv:
-                if any("\ud800" <= character <= "\udfff" for character in argument):  # results could not name it
-                    encoding = sys.getfilesystemencoding()
-                    raise UsageError(f"{argument!r} is no {encoding} text; set PYTHONUTF8=1, or rename it")
             app()
     except Exception as error:
         shown = error if isinstance(error, UnimoeError) else system_refusal(error)
@@ -76,16 +55,9 @@ def run(app: typer.Typer) -> NoReturn:
     sys.exit(0)
 
 
-def _escaped(error: UnicodeError) -> tuple[str, int]:
-    """Write what a terminal's encoding lacks as JSON does, which is right in ``--json`` too."""
-    if not isinstance(error, UnicodeEncodeError):
-        raise error
-    return json.dumps(error.object[error.start : error.end])[1:-1], error.end
-
-
 def print_error(error: UnimoeError) -> None:
     """Print ``error: ...`` on stderr in one line without wrapping, so that paths can be copied."""
-    message = shortened(harmless(" ".join(str(error).split())), 4000)
+    message = shortened(visible(str(error)), 4000)
     stderr.quiet = False
     stderr.print(Text.assemble(("error:", "bold red"), " ", message), soft_wrap=True)
 

@@ -99,9 +99,6 @@ _REFUSED = {
 }
 """What the system refuses whatever the path, and what to do about it."""
 
-_UNWRITTEN = ("basic_ios::clear: iostream error", "] . unexpected pos ")
-"""What torch says when it could not write; it does not say why, and a full disk is why."""
-
 
 def system_refusal(error: Exception) -> UnimoeError | None:
     """Return an error in one line where the system refused something, such as a full disk; None where it is a bug.
@@ -114,8 +111,6 @@ def system_refusal(error: Exception) -> UnimoeError | None:
     for code, remedy in _REFUSED.items():
         if code == number or (number is None and os.strerror(code) in str(error)):
             return UnimoeError(remedy)
-    if any(sign in str(error) for sign in _UNWRITTEN):
-        return UnimoeError(_FULL)
     if not isinstance(error, OSError) or number is None:
         return None
     place = f"{os.fsdecode(error.filename)}: " if isinstance(error.filename, str | bytes) else ""

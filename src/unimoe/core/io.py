@@ -40,15 +40,10 @@ def cache_dir(*parts: str) -> Path:
 
 def ensure_dir(path: Path) -> Path:
     """Create a folder and its parents, and return it; raise ``UsageError`` if that fails."""
-    for left in reversed(range(20)):
-        try:
-            path.mkdir(parents=True, exist_ok=True)
-            break
-        except OSError as error:
-            # Another thread of a cluster's driver may have removed a parent while that was empty.
-            if not left or not isinstance(error, FileNotFoundError | FileExistsError):
-                problem = f"cannot create this folder ({error.strerror}); choose one you can write to"
-                raise UsageError(f"{path}: {problem}") from None
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UsageError(f"{path}: cannot create this folder ({error.strerror}); choose one you can write to") from None
     return path
 
 
@@ -169,16 +164,14 @@ def find_files(folder: Path, pattern: str) -> list[Path]:
 
     Unlike a glob it raises ``DataError`` for a folder that cannot be read: its content must not count as absent.
     """
-    *folders, files = pattern.split("/")
-    within = [folder]
-    for part in folders:
-        within = [path for parent in within for path in _entries(parent, part) if path.is_dir()]
-    return [path for parent in within for path in _entries(parent, files)]
-
-
-def _entries(folder: Path, pattern: str) -> list[Path]:
-    with named_errors(folder):
-        return sorted(path for path in folder.iterdir() if fnmatchcase(path.name, pattern))
+    found = [folder]
+    for part in pattern.split("/"):
+        inside = []
+        for parent in filter(Path.is_dir, found):
+            with named_errors(parent):
+                inside += sorted(path for path in parent.iterdir() if fnmatchcase(path.name, part))
+        found = inside
+    return found
 
 
 def append_jsonl(path: Path, record: dict[str, Any]) -> None:

@@ -20,7 +20,6 @@ MOST = 1e15
 
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\ud800-\udfff]")
 _UNSEEN = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ufeff\ud800-\udfff]")
-_UNWRITABLE = re.compile(r"[\x00\ud800-\udfff]")
 
 
 def name_problem(name: str, *, is_folder: bool = False) -> str | None:
@@ -45,11 +44,6 @@ def id_problem(identifier: str) -> str | None:
     if identifier.split() != [identifier]:
         return "is empty or holds white space, which TREC files cannot"
     return "holds a control character or half a surrogate pair" if _CONTROL.search(identifier) else None
-
-
-def text_problem(text: str) -> str | None:
-    """Return what keeps a setting's text from files and prompts; None where nothing does."""
-    return "holds NUL or half a surrogate pair" if _UNWRITABLE.search(text) else None
 
 
 def read_number(text: str) -> float:
@@ -95,17 +89,12 @@ def shortened(text: str, length: int = 80) -> str:
 
 
 def visible(text: str) -> str:
-    """Return one line in which every character can be seen and written.
+    """Return one line in which every character can be seen and written, and none steers a terminal.
 
     White space becomes single spaces. Control characters become their pictures (U+2400 to U+2421); lone surrogates,
     which UTF-8 cannot hold, and the marks that turn the direction of the text around them become U+FFFD.
     """
-    return harmless(" ".join(unicodedata.normalize("NFC", text).split()))
-
-
-def harmless(text: str) -> str:
-    """Return a text without characters that steer a terminal; ends of lines and tabs stay."""
-    return text if text.isascii() and text.isprintable() else _UNSEEN.sub(_picture, text)
+    return _UNSEEN.sub(_picture, " ".join(unicodedata.normalize("NFC", text).split()))
 
 
 def _picture(match: re.Match[str]) -> str:

@@ -11,7 +11,6 @@ import re
 import zlib
 from array import array
 from collections.abc import Callable, Collection, Iterator, Mapping
-from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
@@ -23,9 +22,6 @@ Run = dict[str, dict[str, float]]
 Qrels = dict[str, dict[str, int]]
 
 N = TypeVar("N", int, float)
-
-LONGEST_LINE = 2**26
-"""Characters that a line may not have: a small ``.gz`` can unpack to one line that no memory holds."""
 
 _CONTROL = re.compile(r"[\x00-\x08\n-\x1f\x7f-\x9f]")
 
@@ -145,9 +141,7 @@ def text_lines(path: Path | str) -> Iterator[tuple[int, str]]:
     opened = gzip.open if path.suffix == ".gz" else open
     try:
         with named_errors(path), opened(path, "rt", encoding="utf-8-sig", newline="\n") as file:
-            for number, line in enumerate(iter(partial(file.readline, LONGEST_LINE), ""), start=1):
-                if len(line) == LONGEST_LINE:
-                    raise DataError(f"{path}:{number}: a line of {len(line):,} characters; is it the right file?")
+            for number, line in enumerate(file, start=1):
                 if line.strip():
                     yield number, line.rstrip("\r\n")
     except (gzip.BadGzipFile, EOFError, zlib.error):

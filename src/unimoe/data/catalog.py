@@ -17,8 +17,9 @@ from pathlib import Path
 from unimoe.core.errors import UsageError, did_you_mean
 from unimoe.core.limits import name_problem, shortened
 from unimoe.data.collection import Collection
+from unimoe.data.published import APIDOCS, BEIR_NAMES, CQADUPSTACK, SHORT_NAMES, canonical_name
 from unimoe.data.source import SOURCES, find_source, listed
-from unimoe.data.sources.beir_sets import BEIR_NAMES, CQADUPSTACK, SHORT_NAMES, canonical_name, local_path
+from unimoe.data.sources.beir_sets import local_path
 from unimoe.data.sources.nanobeir import NANOBEIR
 
 
@@ -47,19 +48,18 @@ def refuse_unknown(name: str) -> None:
     Raises:
         UsageError: no such short name or source; names the closest.
     """
-    source, _ = find_source(name)
-    if ":" in name or source.is_one:
+    find_source(name)
+    if ":" in name:
         return
     if len(members(name)) > 1:
         raise UsageError(
             f"{name} is {len(CQADUPSTACK)} collections, each with its own corpus; write one of {', '.join(CQADUPSTACK)}"
         )
     if canonical_name(name) not in SHORT_NAMES and local_path(name) is None:
-        single = [known for known, source in SOURCES.items() if source.is_one]
         usages = [source.usage for _, source in SOURCES.items() if source.usage]
         raise UsageError(
-            f"unknown collection {name!r}{did_you_mean(canonical_name(name), (*single, *SHORT_NAMES, *NANOBEIR))}; "
-            f"known are {', '.join((*single, *BEIR_NAMES))}, {CQADUPSTACK[0]} and its {len(CQADUPSTACK) - 1} "
+            f"unknown collection {name!r}{did_you_mean(canonical_name(name), (APIDOCS, *SHORT_NAMES, *NANOBEIR))}; "
+            f"known are {', '.join((APIDOCS, *BEIR_NAMES))}, {CQADUPSTACK[0]} and its {len(CQADUPSTACK) - 1} "
             f"siblings, folders under UNIMOE_DATA, {listed(usages)}"
         )
 

@@ -100,16 +100,9 @@ class Collection:
         return {d for grades in self.qrels.values() for d, grade in grades.items() if grade > 0 and d in self.corpus}
 
     def sample_queries(self, n: int, seed: int = 0) -> Collection:
-        """Return the same corpus with a seeded sample of the judged queries.
+        """Return the same corpus with a seeded sample of so many judged queries, or with all where there are no more.
 
         A query's place depends on its id and the seed alone, so a larger ``n`` adds queries and removes none.
-
-        Args:
-            n: queries wanted; all judged ones when there are no more.
-            seed: another seed is another sample.
-
-        Raises:
-            UsageError: ``n`` is below 1.
         """
         if not hasattr(n, "__index__") or n < 1:
             raise UsageError(f"a sample of {n} queries was asked for; ask for a whole number, at least 1")
@@ -118,15 +111,8 @@ class Collection:
     def split_queries(self, test_size: float, seed: int = 0) -> tuple[Collection, Collection]:
         """Split the judged queries over the same corpus: the first part to train on, the second to test on.
 
-        A query is in one part with all its judgments. A larger ``test_size`` moves queries from the first part to the
-        second and none back, whatever the order of the queries.
-
-        Args:
-            test_size: share of the second part, rounded up to whole queries.
-            seed: another seed is another split.
-
-        Raises:
-            UsageError: ``test_size`` is not between 0 and 1, or leaves a part without queries.
+        A query is in one part with all its judgments. ``test_size`` is the second part's share, rounded up to whole
+        queries; a larger one moves queries from the first part to the second and none back, whatever their order.
         """
         if not 0.0 < test_size < 1.0:
             raise UsageError(f"a test part of {test_size:g} of the queries was asked for; choose between 0 and 1")
@@ -147,16 +133,9 @@ class Collection:
         )
 
     def pool(self, n: int, seed: int = 0) -> Collection:
-        """Return the same queries over a seeded sample of the documents that holds every relevant one.
+        """Return the same queries over a seeded sample of so many documents, which holds every relevant one.
 
         As with queries, a larger ``n`` adds documents and removes none.
-
-        Args:
-            n: documents wanted; the whole corpus when it has no more.
-            seed: another seed is another sample.
-
-        Raises:
-            UsageError: ``n`` is smaller than the number of relevant documents.
         """
         relevant = self.relevant_documents()
         if n < len(relevant):
@@ -182,16 +161,8 @@ def assemble(
     """Build a collection from what a source holds, check it, and count what is odd.
 
     Of documents or queries with the same id the first is kept; a repetition is counted as a duplicate, and as
-    conflicting too where its content differs.
-
-    Args:
-        name: what results and messages call it.
-        split: the split the judgments belong to.
-        documents: pairs of id and document, consumed once.
-        queries: pairs of id and text, consumed once; may hold queries of other splits.
-        qrels: the judgments of this split.
-        judged_elsewhere: queries that belong to other splits, to be left out here.
-        relevance_level: the lowest grade that binary measures count as relevant; None where the source states none.
+    conflicting too where its content differs. Documents and queries are consumed once; queries may be of other splits,
+    and those that are ``judged_elsewhere`` are left out. ``relevance_level`` is None where the source states none.
 
     Raises:
         DataError: no judgment, a judged query without text, a grade that is too high, or an id that is empty or

@@ -14,13 +14,9 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from unimoe.core.io import read_json
 from unimoe.core.limits import HIGHEST_GRADE
+from unimoe.data.published import GRADED_FROM_1
 
 COLLECTION_FILE = "collection.json"
-
-GRADED_FROM_1 = frozenset(
-    {"apidocs", "dbpedia", "dbpedia-entity", "nfcorpus", "touche2020", "trec-covid", "treccovid", "webis-touche2020"}
-)
-"""Sets with several grades of which the field counts 1 as relevant, in lower case."""
 
 _REMEDY = 'write {"name": "dl20", "relevance_level": 2} with a name of your own and the lowest relevant grade'
 

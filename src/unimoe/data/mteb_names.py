@@ -1,21 +1,24 @@
-"""Tasks and benchmarks of MTEB by name, and the BEIR sets that some of them are made from."""
+"""Tasks and benchmarks of MTEB: by name, the BEIR sets that some are made from, and their sizes.
+
+The sizes come from the statistics that MTEB publishes with each task, before anything is downloaded.
+"""
 
 from __future__ import annotations
 
 import copy
 import random
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import cache
 from itertools import chain
-from typing import TYPE_CHECKING, Any, get_args
+from typing import TYPE_CHECKING, Any, NamedTuple, get_args
 
 import numpy as np
 import torch
 
 from unimoe.core.errors import UsageError, did_you_mean
-from unimoe.data.sources.beir_sets import MTEB_TASKS, canonical_name
+from unimoe.data.published import MTEB_TASKS, canonical_name
 from unimoe.data.sources.from_mteb import import_mteb
 
 if TYPE_CHECKING:
@@ -122,3 +125,50 @@ def task_types() -> tuple[str, ...]:
 
     types: tuple[str, ...] = get_args(TaskType)
     return types
+
+
+class TaskSize(NamedTuple):
+    """What a task asks a model to read, summed over its splits and subsets.
+
+    Attributes:
+        queries: those to rank for; 0 in tasks that rank nothing.
+        documents: the other texts to embed.
+        pairs: candidates to rerank; 0 where the task gives none.
+        query_characters: of all queries, without prefixes.
+        document_characters: of all other texts, without prefixes.
+    """
+
+    queries: int
+    documents: int
+    pairs: int
+    query_characters: int
+    document_characters: int
+
+
+def task_size(task: AbsTask) -> TaskSize | None:
+    """Return the size of a task; None where MTEB publishes no statistics of it."""
+    published, found = task.metadata.descriptive_stats or {}, list[TaskSize]()
+    for whole in (published[split] for split in task.eval_splits if split in published):
+        subsets = whole.get("hf_subset_descriptive_stats") or {}
+        found += map(_size, [subsets[name] for name in task.hf_subsets if name in subsets] or [whole])
+    return TaskSize(*map(sum, zip(*found, strict=True))) if found else None
+
+
+def pairs_above(task: AbsTask, limit: int | None) -> int | None:
+    """Return the candidate pairs of a task where there are more than a limit, else None."""
+    size = task_size(task) if limit is not None else None
+    return size.pairs if size and limit is not None and size.pairs > limit else None
+
+
+def _size(statistics: Mapping[str, Any]) -> TaskSize:
+    length = "total_text_length"
+    if "num_queries" in statistics:
+        queries, documents = statistics["queries_text_statistics"] or {}, statistics["documents_text_statistics"] or {}
+        pairs = (statistics.get("top_ranked_statistics") or {}).get("num_top_ranked", 0)
+        characters = int(queries.get(length, 0)), int(documents.get(length, 0))
+        return TaskSize(statistics["num_queries"], statistics["num_documents"], pairs, *characters)
+    parts = [part for part in statistics.values() if isinstance(part, dict) and length in part]
+    sides = sum(name.startswith(("text1", "text2")) for name in statistics)
+    unique = sum(int(part.get("unique_texts") or 0) for part in parts)
+    texts = max(statistics["num_samples"] * max(1, sides), unique)
+    return TaskSize(0, texts, 0, 0, sum(int(part[length]) for part in parts))

@@ -12,24 +12,28 @@ Inside unimoe it is one file under ``data/sources``.
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Iterable
 from pathlib import Path
 
 from unimoe.core.errors import DataError, UsageError, did_you_mean
 from unimoe.core.registry import Registry
 from unimoe.data.collection import Collection
+from unimoe.data.published import GRADED_FROM_1, MTEB_TASKS, SHORT_NAMES, TREC_DL, canonical_name
 
 
 class Source:
-    """A place that collections come from. A name in it is what follows the colon; with ``is_one`` there is only one.
+    """A place that collections come from. A name in it is what follows the colon.
+
+    What the field has agreed on for a published set holds in every source that knows which set a name means.
 
     Attributes:
         usage: how a message shows the name of a collection, such as ``mteb:TASK``.
-        is_one: the source is one collection, which its word alone names.
+        has_published_names: names begin with the short name of a published set, as ``beir/quora/test`` does.
     """
 
     usage = ""
-    is_one = False
+    has_published_names = False
 
     def load(self, name: str, split: str) -> Collection:
         """Load one split.
@@ -45,25 +49,41 @@ class Source:
         """Return the folder or zip that holds a collection, or None where a library of the source keeps it."""
         return None
 
-    def mteb_task(self, name: str) -> str | None:
-        """Return the task of MTEB that a collection is the data of; None where there is none."""
-        return None
-
     def result_name(self, name: str) -> str | None:
         """Return the name that results, captions and file names show; None for the name as it was written."""
         return None
 
+    def set_name(self, name: str) -> str:
+        """Return the published set behind a name, in lower case; empty where nothing is known of it."""
+        return name.lower().removeprefix("beir/").partition("/")[0] if self.has_published_names else ""
+
+    def mteb_task(self, name: str) -> str | None:
+        """Return the task of MTEB that a collection is the data of; None where there is none."""
+        forum = re.search(r"(?:^|/)(cqadupstack/\w+)/?$", name.lower()) if self.set_name(name) else None
+        return MTEB_TASKS.get(forum[1] if forum else canonical_name(self.set_name(name)))
+
     def main_metric(self, name: str, split: str) -> str:
-        """Return the metric that the field reports first."""
-        return "ndcg@10"
+        """Return the metric that the field reports first: MRR@10 for MS MARCO, where one passage a query is judged.
+
+        TREC DL's judgments of MS MARCO are graded and many: nDCG@10, as for all other sets.
+        """
+        graded = self._is_trec_dl(name, split) or "trec-dl" in name
+        return "mrr@10" if self.set_name(name).startswith("msmarco") and not graded else "ndcg@10"
 
     def default_split(self, name: str) -> str:
-        """Return the split that is scored where none is named."""
-        return "test"
+        """Return the split that is scored where none is named: dev for MS MARCO, whose test split is TREC DL's."""
+        return "dev" if self.set_name(name) == "msmarco" else "test"
 
     def relevance_level(self, name: str, split: str) -> int | None:
         """Return the lowest grade that binary measures count as relevant; None where nothing is known."""
-        return None
+        if self._is_trec_dl(name, split):
+            return TREC_DL
+        published = {"cqadupstack", *SHORT_NAMES, *GRADED_FROM_1}
+        return 1 if canonical_name(self.set_name(name)) in published else None
+
+    def _is_trec_dl(self, name: str, split: str) -> bool:
+        """Return whether judgments are those of TREC DL, which BEIR calls the test split of MS MARCO."""
+        return self.set_name(name) == "msmarco" and "test" in (split, name.rpartition("/")[2])
 
 
 SOURCES: Registry[Source] = Registry("source of collections", "unimoe.data.sources", "unimoe.sources")
@@ -71,7 +91,7 @@ SOURCES: Registry[Source] = Registry("source of collections", "unimoe.data.sourc
 register_source = SOURCES.add
 
 SHORT_NAME = "short name"
-"""The source of names without a colon that no other source has."""
+"""The source of names without a colon."""
 
 
 def find_source(collection: str) -> tuple[Source, str]:
@@ -81,14 +101,13 @@ def find_source(collection: str) -> tuple[Source, str]:
         UsageError: there is no such source; names the closest.
     """
     word, separator, rest = collection.partition(":")
-    sources = dict(SOURCES.items())
     if not separator:
-        return (sources[word], word) if word in sources and sources[word].is_one else (SOURCES[SHORT_NAME], collection)
-    usages = {known: source.usage for known, source in sources.items() if source.usage}
+        return SOURCES[SHORT_NAME], collection
+    usages = {known: source.usage for known, source in SOURCES.items() if source.usage}
     if word not in usages or not rest:
         hint = "" if word in usages else did_you_mean(word, usages)
         raise UsageError(f"collection {collection!r}: write a short name, {listed(usages.values())}{hint}")
-    return sources[word], rest
+    return SOURCES[word], rest
 
 
 def listed(words: Iterable[str]) -> str:

@@ -14,8 +14,7 @@ from unimoe.config.files import overridden, parse_config
 from unimoe.core.console import stderr
 from unimoe.core.errors import DataError, UnimoeError, UsageError
 from unimoe.core.io import hash_json
-from unimoe.data.mteb_names import find_tasks
-from unimoe.data.mteb_sizes import pairs_above
+from unimoe.data.mteb_names import find_tasks, pairs_above
 from unimoe.evaluation.embedding_eval import RERANKING_TYPES
 from unimoe.evaluation.engines import Engine
 from unimoe.evaluation.mteb.prompts import TaskPrompts

@@ -13,7 +13,7 @@ import torch
 
 from unimoe.core.console import Steps, stdout
 from unimoe.data.catalog import load_collection
-from unimoe.data.sources.beir_sets import CQADUPSTACK
+from unimoe.data.published import CQADUPSTACK
 from unimoe.evaluation.chosen import ChosenData
 from unimoe.evaluation.embedding_eval import load_from_hub, mean_by_type, task_at_hand
 from unimoe.evaluation.engines import Engine

@@ -16,7 +16,7 @@ import torch
 
 from unimoe.core.console import in_hours, stdout
 from unimoe.core.errors import UsageError
-from unimoe.data.mteb_sizes import TaskSize, task_size
+from unimoe.data.mteb_names import TaskSize, task_size
 from unimoe.evaluation.chosen import ChosenData
 from unimoe.evaluation.reranking.rerankers import reranker_of, truncation_note
 from unimoe.evaluation.reranking.shards import Cut, Pair, candidate_pairs, cut_pairs, pair_texts, prepare

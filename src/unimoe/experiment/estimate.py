@@ -5,11 +5,11 @@ from __future__ import annotations
 import math
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from unimoe.config import Experiment
 from unimoe.config.training import ArmConfig
@@ -65,53 +65,45 @@ class Cost:
 
 
 @dataclass(frozen=True)
-class Speeds:
-    """What a probe has measured: costs of one token, and mean tokens.
+class Item:
+    """What one item of some work costs above the frozen layers, and in them, and the bytes of its states from there."""
 
-    Attributes:
-        lower: of a token in the frozen layers.
-        ranking: of a token in a training step on ranking examples, forward and backward.
-        embedding: the same on embedding examples.
-        reranking: of a token in reranking, above the frozen layers.
-        encoding: the same in embedding texts.
-        load: of loading the base model.
-        ranking_query: tokens of a training query's prompts.
-        embedding_query: tokens of a training query and its documents.
-        prompt: tokens of a pair to rerank, shared beginnings once.
-        document: tokens of a document to embed.
-        query: tokens of a query to embed.
-        pairs: pairs to rerank for each query.
-        queries: judged queries of the evaluation.
-        documents: documents of its corpus.
-        state_bytes: of one token's state.
-    """
+    own: Cost
+    frozen: Cost
+    state_bytes: float
 
-    lower: Cost
-    ranking: Cost
-    embedding: Cost
-    reranking: Cost
-    encoding: Cost
-    load: Cost
-    ranking_query: float
-    embedding_query: float
-    prompt: float
-    document: float
-    query: float
-    pairs: float
-    queries: int
-    documents: int
-    state_bytes: int
+    def passes(self, items: float, times: float, limit: int, whole: float | None = None) -> Cost:
+        """Return the cost of so many passes over some items; the frozen layers' states of the whole set are kept.
+
+        They are computed in every pass where they are above the limit of memory.
+        """
+        whole = items if whole is None else whole
+        kept = self.state_bytes * whole <= limit
+        return self.own * (items * times) + self.frozen * (whole * min(times, 1) if kept else items * times)
 
 
 @dataclass(frozen=True)
-class Estimate:
-    """What a run is expected to cost.
+class Speeds:
+    """What a probe has measured.
 
     Attributes:
-        cost: from its start to its end.
-        shorter: a line for each shorter way, where it takes long.
-        units: seconds of one unit of each phase.
+        items: a query of a ranking batch (``rank_only``), a pair of an embedding batch (``emb_only``), forward and
+            backward; a pair to rerank (``rerank``) and a text to embed (``embed``).
+        load: of loading the base model.
+        pairs: pairs to rerank for each query.
+        queries: judged queries of the evaluation.
+        documents: documents of its corpus.
     """
+
+    items: Mapping[str, Item]
+    load: Cost
+    pairs: float
+    queries: int
+    documents: int
+
+
+class Estimate(NamedTuple):
+    """What a run is expected to cost, a line for each shorter way, and the seconds of one unit of each phase."""
 
     cost: Cost
     shorter: list[str]
@@ -121,21 +113,16 @@ class Estimate:
 def estimate(
     experiment: Experiment, loader: ModelLoader, started: float, training: TrainingData | None = None
 ) -> Estimate:
-    """Estimate what a run costs.
+    """Estimate what a run costs that started then, by ``time.perf_counter``; finished parts are left out.
 
-    Args:
-        experiment: what is done of it in its output folder is left out.
-        loader: of its models.
-        started: when the run started, by ``time.perf_counter``.
-        training: its examples, where they are loaded.
+    ``loader`` is that of its models, ``training`` are its examples, where they are loaded.
 
     Raises:
         UnimoeError: the experiment cannot run.
     """
     (dataset,) = tier_datasets(experiment, "bundled")
-    speeds = measure(
-        loader, experiment, LoadedDataset(dataset, loader.device), training or load_training_data(experiment)
-    )
+    data = LoadedDataset(dataset, loader.device)
+    speeds = measure(loader, experiment, data, training or load_training_data(experiment))
     release_memory()
     left = job_cost(experiment, speeds)
     whole = left + Cost(time.perf_counter() - started)
@@ -143,13 +130,7 @@ def estimate(
 
 
 def planned(experiment: Experiment, device: torch.device, started: float) -> Iterator[str]:
-    """Yield what an experiment costs from a start now, and shorter ways, in words; nothing is written.
-
-    Args:
-        experiment: the experiment.
-        device: the device that it would run on.
-        started: when the command started, by ``time.perf_counter``.
-    """
+    """Yield what an experiment costs on a device, and shorter ways, in words; nothing is written."""
     checked_gates(experiment)
     loader = ModelLoader(experiment, device, choose_dtype(device, experiment.model.dtype, trains=True))
     training = load_training_data(experiment)
@@ -183,6 +164,17 @@ def measure(loader: ModelLoader, experiment: Experiment, data: LoadedDataset, tr
     ranking, pairs = examples.ranking(model), examples.embedding(model)
     budget = Budget(small.training.token_budget, small.training.batch_size)
 
+    prompts = prompt_sample(data, model)
+    pooled = data.pooled
+    texts = spread([*(document.full_text for document in pooled.corpus.values()), *pooled.queries.values()], 512)
+    text_ids = model.text_ids(texts, "document")
+    sample, some_texts = _head(prompts), texts[: len(_head(text_ids))]
+    # The second run counts: the first one warms up, and the states of its frozen layers are kept.
+    model.rerank_ids(sample)
+    rerank = _measured(loader, lambda: model.rerank_ids(sample))
+    model.encode(some_texts, kind="document")
+    encode = _measured(loader, lambda: model.encode(some_texts, kind="document"))
+
     def frozen(sequences: list[list[int]]) -> Texts:
         return Texts(sequences, model.kept_states(sequences))
 
@@ -193,45 +185,51 @@ def measure(loader: ModelLoader, experiment: Experiment, data: LoadedDataset, tr
             gradients = ArmGradients(small, arm, model, weights, ranks, embeds, log, budget)
             return _measured(loader, lambda: gradients.add(0))
 
-    prompts = prompt_sample(data, model)
-    sample = _head(prompts)
-    documents = [document.full_text for document in spread(list(data.pooled.corpus.values()), 256)]
-    queries = spread(list(data.collection.queries.values()), 256)
-    document_ids, query_ids = model.text_ids(documents, "document"), model.text_ids(queries, "query")
-    texts = documents[: len(_head(document_ids))]
-    rerank = _second(loader, lambda: model.rerank_ids(sample)) * (1 / max(1, tree_tokens(sample)))
-    encode = _second(loader, lambda: model.encode(texts, kind="document")) * (1 / _tokens(document_ids[: len(texts)]))
-
-    lower = _measured(loader, lambda: frozen(ranking.sequences)) * (1 / tree_tokens(ranking.sequences))
+    ranked, embedded = tree_tokens(ranking.sequences), _tokens([*pairs.queries, *pairs.documents])
+    lower = _measured(loader, lambda: frozen(ranking.sequences)) * (1 / ranked) if model.frozen_layers else Cost()
+    state_bytes = base.model.config.hidden_size * base.model.get_input_embeddings().weight.element_size()
     model.train()
     ranks = RankingBatches(ranking, frozen(ranking.sequences), [range(len(ranking.groups))])
     embeds = EmbeddingBatches(pairs, frozen(pairs.queries), frozen(pairs.documents), [range(len(pairs.groups))])
+
+    def item(cost: Cost, tokens: int, of_each: float) -> Item:
+        return Item(cost * (of_each / max(1, tokens)), lower * of_each, state_bytes * of_each)
+
     return Speeds(
-        lower=lower if model.frozen_layers else Cost(),
-        ranking=step("rank_only", ranks, None) * (1 / tree_tokens(ranking.sequences)),
-        embedding=step("emb_only", None, embeds) * (1 / _tokens([*pairs.queries, *pairs.documents])),
-        reranking=rerank,
-        encoding=encode,
-        load=load,
-        ranking_query=tree_tokens(ranking.sequences) / len(ranking.groups),
-        embedding_query=_tokens([*pairs.queries, *pairs.documents]) / len(pairs.groups),
-        prompt=tree_tokens(prompts) / max(1, len(prompts)),
-        document=_tokens(document_ids) / len(documents),
-        query=_tokens(query_ids) / len(queries),
+        {
+            "rank_only": item(step("rank_only", ranks, None), ranked, ranked / len(ranking.groups)),
+            "emb_only": item(step("emb_only", None, embeds), embedded, embedded / len(pairs.groups)),
+            "rerank": item(rerank, tree_tokens(sample), tree_tokens(prompts) / max(1, len(prompts))),
+            "embed": item(encode, _tokens(text_ids[: len(some_texts)]), _tokens(text_ids) / len(texts)),
+        },
+        load,
         pairs=sum(map(len, data.candidates.values())) / max(1, len(data.candidates)),
         queries=len(data.collection.qrels),
         documents=data.whole_size,
-        state_bytes=base.model.config.hidden_size * base.model.get_input_embeddings().weight.element_size(),
     )
 
 
 def job_cost(experiment: Experiment, speeds: Speeds, *, fresh: bool = False) -> Cost:
     """Return what the experiment still costs; with ``fresh``, what it costs in an empty folder."""
-    trainings = [pair for pair in _trainings(experiment) if fresh or not _is_trained(experiment, *pair)]
+    folder, (bundled,) = Path(experiment.output_dir), tier_datasets(experiment, "bundled")
+    arms = [(name, seed, arm.task) for seed in experiment.seeds for name, arm in experiment.arms.items()]
+
+    def is_trained(arm: str, seed: int) -> bool:
+        return (arm_dir(folder, arm, seed) / folder_name("last") / ADAPTER_FILE).exists()
+
+    def evaluations(task: str, but: str) -> int:
+        wanted = [(arm, seed) for arm, seed, own in [(ZERO_SHOT_ARM, None, "joint"), *arms] if own != but]
+        return sum(fresh or not result_path(folder, *system, task, bundled.name).exists() for system in wanted)
+
+    trained = [task for arm, seed, task in arms if fresh or not is_trained(arm, seed)]
+    reranks, embeds = evaluations("reranking", "emb_only"), evaluations("embedding", "rank_only")
+    pairs, texts = _evaluated(experiment, speeds)
     return (
-        _training_cost(experiment, speeds, trainings)
-        + _evaluation_cost(experiment, speeds, fresh)
-        + speeds.load * (2 + 2 * len(trainings))
+        _training_cost(experiment, speeds, trained)
+        + speeds.items["rerank"].passes(pairs, reranks, SETS_LIMIT)
+        + speeds.items["embed"].passes(texts, embeds, SETS_LIMIT)
+        + Cost(_EVALUATION_SECONDS) * (reranks + embeds)
+        + speeds.load * (2 + 2 * len(trained))
         + Cost(_ANALYSIS_SECONDS)
     )
 
@@ -257,8 +255,7 @@ def shorter_ways(experiment: Experiment, speeds: Speeds, cost: Cost) -> Iterator
         without = " --set gates=null" if experiment.gates else ""  # a gate of its own may ask for more seeds
         ways[f"--set seeds='{one.seeds}'{without}"] = one
     tier = experiment.evaluation.bundled
-    queries = min(tier.queries, speeds.queries) // 2
-    if queries:
+    if queries := min(tier.queries, speeds.queries) // 2:
         half = tier.model_copy(update={"queries": queries})
         evaluation = experiment.evaluation.model_copy(update={"bundled": half})
         ways[f"--set evaluation.bundled.queries={queries}"] = experiment.model_copy(update={"evaluation": evaluation})
@@ -268,87 +265,45 @@ def shorter_ways(experiment: Experiment, speeds: Speeds, cost: Cost) -> Iterator
             yield f"shorter: {option}, {in_words(needed)}"
 
 
-def _trainings(experiment: Experiment) -> list[tuple[str, int]]:
-    return [(arm, seed) for seed in experiment.seeds for arm in experiment.arms]
-
-
-def _is_trained(experiment: Experiment, arm: str, seed: int) -> bool:
-    return (arm_dir(Path(experiment.output_dir), arm, seed) / folder_name("last") / ADAPTER_FILE).exists()
-
-
-def _training_cost(experiment: Experiment, speeds: Speeds, trainings: Sequence[tuple[str, int]]) -> Cost:
-    training, cost = experiment.training, Cost()
-    conflicts = 1 / training.conflicts.interval if training.conflicts.measure else 0.0
-    tokens = {
-        "rank_only": training.ranking.queries_per_step * speeds.ranking_query,
-        "emb_only": training.embedding.pairs_per_step * speeds.embedding_query,
-    }
-    sets = {
-        "rank_only": (training.ranking.queries or training.ranking.queries_per_step) * speeds.ranking_query,
-        "emb_only": (training.embedding.queries or training.embedding.pairs_per_step) * speeds.embedding_query,
-    }
-    per_token = {"rank_only": speeds.ranking, "emb_only": speeds.embedding}
-    halves = {"rank_only": 0.5, "emb_only": 1.0}  # what a record of conflicts computes again
-    batches = training.steps * training.accumulation_steps
-    for kind in ("rank_only", "emb_only"):
-        tasks = [experiment.arms[arm].task for arm, _ in trainings if experiment.arms[arm].task in (kind, "joint")]
-        kept = sets[kind] * speeds.state_bytes <= MEMORY_LIMIT
-        own = per_token[kind] if kept else per_token[kind] + speeds.lower
-        passes = sum(1 + conflicts * halves[kind] if task == "joint" else 1 for task in tasks)
-        cost += own * (tokens[kind] * batches * passes)
-        cost += speeds.lower * (sets[kind] if tasks and kept else 0)
-    if training.evaluate_every:
-        dev = training.dev
-        rounds = math.ceil(training.steps / training.evaluate_every)
-        for arm, _ in trainings:
-            task = experiment.arms[arm].task
-            if task != "emb_only":
-                cost += speeds.reranking * (rounds * dev.queries * dev.depth * speeds.prompt)
-            if task != "rank_only":
-                texts = (dev.pool or speeds.documents) * speeds.document + dev.queries * speeds.query
-                cost += speeds.encoding * (rounds * texts)
-    return cost
+def _training_cost(experiment: Experiment, speeds: Speeds, tasks: Sequence[str]) -> Cost:
+    """Return what the training of arms of these tasks costs, their evaluations on dev included."""
+    training, dev, cost = experiment.training, experiment.training.dev, Cost()
+    batches, measures = training.steps * training.accumulation_steps, training.conflicts.measure
+    ranking, embedding = training.ranking, training.embedding
+    # Items of a batch and of the training set, and what a record of conflicts computes again.
+    for kind, batch, whole, again in (
+        ("rank_only", ranking.queries_per_step, ranking.queries, 0.5),
+        ("emb_only", embedding.pairs_per_step, embedding.queries, 1.0),
+    ):
+        conflicts = again / training.conflicts.interval if measures else 0.0
+        times = sum(1 + conflicts * (task == "joint") for task in tasks if task in (kind, "joint"))
+        cost += speeds.items[kind].passes(batch * batches, times, MEMORY_LIMIT, whole or batch)
+    rounds = math.ceil(training.steps / training.evaluate_every) if training.evaluate_every else 0
+    ranks, embeds = (sum(task != but for task in tasks) for but in ("emb_only", "rank_only"))
+    texts = (dev.pool or speeds.documents) + dev.queries
+    cost += speeds.items["rerank"].own * (rounds * ranks * dev.queries * dev.depth)
+    return cost + speeds.items["embed"].own * (rounds * embeds * texts)
 
 
 def _unit_seconds(experiment: Experiment, speeds: Speeds) -> dict[str, float]:
     """Return the seconds of one unit of each phase; what all units share is left out, since the first one takes it."""
-    pairs, texts = _evaluation_tokens(experiment, speeds)
-    shared, one, seed = replace(speeds, lower=Cost()), speeds.load.seconds + _EVALUATION_SECONDS, experiment.seeds[0]
+    own = replace(speeds, items={name: replace(item, frozen=Cost()) for name, item in speeds.items.items()})
     trained = {
-        f"train {arm.task}": _training_cost(experiment, shared, [(name, seed)]).seconds + speeds.load.seconds
-        for name, arm in experiment.arms.items()
+        f"train {arm.task}": _training_cost(experiment, own, [arm.task]).seconds + speeds.load.seconds
+        for arm in experiment.arms.values()
     }
-    evaluated = {"rerank": pairs * speeds.reranking.seconds + one, "embed": texts * speeds.encoding.seconds + one}
+    evaluated = {
+        name: items * speeds.items[name].own.seconds + speeds.load.seconds + _EVALUATION_SECONDS
+        for name, items in zip(("rerank", "embed"), _evaluated(experiment, speeds), strict=True)
+    }
     return {**trained, **evaluated, ANALYZE: _ANALYSIS_SECONDS}
 
 
-def _evaluation_tokens(experiment: Experiment, speeds: Speeds) -> tuple[float, float]:
-    """Return the tokens of all pairs to rerank, and of all texts to embed."""
+def _evaluated(experiment: Experiment, speeds: Speeds) -> tuple[float, float]:
+    """Return the pairs to rerank, and the texts to embed."""
     tier = experiment.evaluation.bundled
     queries = min(tier.queries, speeds.queries)
-    pairs = queries * min(speeds.pairs, tier.depth) * speeds.prompt
-    return pairs, min(tier.pool, speeds.documents) * speeds.document + queries * speeds.query
-
-
-def _evaluation_cost(experiment: Experiment, speeds: Speeds, fresh: bool) -> Cost:
-    folder = Path(experiment.output_dir)
-    (bundled,) = tier_datasets(experiment, "bundled")
-    pairs, texts = _evaluation_tokens(experiment, speeds)
-    systems = [(ZERO_SHOT_ARM, None, "joint"), *((a, s, experiment.arms[a].task) for a, s in _trainings(experiment))]
-
-    def left(task: str) -> int:
-        wanted = [(arm, seed) for arm, seed, kind in systems if task == "reranking" or kind != "rank_only"]
-        return sum(fresh or not result_path(folder, arm, seed, task, bundled.name).exists() for arm, seed in wanted)
-
-    reranks, embeds = left("reranking"), left("embedding")
-    kept = (pairs + texts) * speeds.state_bytes <= SETS_LIMIT
-    lower = pairs * (min(1, reranks) if kept else reranks) + texts * (min(1, embeds) if kept else embeds)
-    return (
-        speeds.reranking * (pairs * reranks)
-        + speeds.encoding * (texts * embeds)
-        + speeds.lower * lower
-        + Cost(_EVALUATION_SECONDS) * (reranks + embeds)
-    )
+    return queries * min(speeds.pairs, tier.depth), min(tier.pool, speeds.documents) + queries
 
 
 def _small(experiment: Experiment) -> Experiment:
@@ -376,12 +331,6 @@ def _measured(loader: ModelLoader, run: Callable[[], object]) -> Cost:
         run()
         synchronize(loader.device)
         return Cost(time.perf_counter() - start, counted.flop)
-
-
-def _second(loader: ModelLoader, run: Callable[[], object]) -> Cost:
-    """Return the cost of a second run: the first one warms up, and the states of its frozen layers are kept."""
-    run()
-    return _measured(loader, run)
 
 
 def _head(sequences: list[list[int]]) -> list[list[int]]:

@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cached_property, partial
+from itertools import product
 from pathlib import Path
 from typing import Any, Literal
 
@@ -25,7 +26,6 @@ from unimoe.core.errors import DataError
 from unimoe.core.io import Strict, read_json, write_json
 from unimoe.data.mteb_names import mteb_name
 from unimoe.evaluation.chosen import load_extra_systems
-from unimoe.evaluation.dev_eval import DevEvaluation
 from unimoe.evaluation.engines import Engine
 from unimoe.evaluation.mteb.prompts import TaskPrompts
 from unimoe.evaluation.runner import Evaluator, evaluations
@@ -38,17 +38,15 @@ from unimoe.evaluation.systems.system import (
     trained_system,
     zero_shot_system,
 )
-from unimoe.evaluation.tiers.datasets import LoadedDataset, load_reporting, tier_datasets
+from unimoe.evaluation.tiers.datasets import load_reporting, tier_datasets
 from unimoe.experiment.run_record import RunRecord
-from unimoe.experiment.training_job import train_by_worker
+from unimoe.experiment.training_job import train_by_worker, train_here
 from unimoe.models.checkpoint import WITHOUT_EFFECT, first_difference, folder_name
 from unimoe.models.device import release_memory
 from unimoe.models.loader import ModelLoader, refuse_missing_layers
 from unimoe.results import Task, arm_dir, result_path
 from unimoe.results.folder import load_all_results
 from unimoe.training.examples import TrainingData, load_training_data
-from unimoe.training.loop import Facts
-from unimoe.training.trainer import train_arm
 
 _PINNED = "experiment.json"
 _MAY_CHANGE = {"evaluation": ("systems", "token_budget", "batch_size", "compile"), "training": WITHOUT_EFFECT}
@@ -67,11 +65,8 @@ SMOKE_CAVEAT = "smoke run: a few steps, one seed"
 class ExperimentRun:
     """An experiment in its output folder, with its gates registered there.
 
-    Args:
-        experiment: the config.
-        device: the device to compute on.
-        given: options and config keys given by hand, for provenance.
-        engine: where it trains and evaluates; by default in this process.
+    ``given`` holds options and config keys given by hand, for provenance; ``engine`` is where it trains and evaluates,
+    by default in this process.
 
     Raises:
         UsageError: the base model does not have the layers that the config names.
@@ -97,42 +92,35 @@ class ExperimentRun:
         """Return whether every arm and seed is trained and has a result on each task, as far as gates are open."""
         (bundled,) = tier_datasets(self.experiment, "bundled")
         for seeds in self._stages():
-            wanted = [
-                (name, seed, task)
-                for name, arm in self.experiment.arms.items()
-                for seed in seeds
-                for task in tasks_of(arm)
-            ]
-            if not all(result_path(self._output_dir, *unit, bundled.name).exists() for unit in wanted):
+            wanted = product(self.experiment.arms.items(), seeds)
+            units = [(name, seed, task) for (name, arm), seed in wanted for task in tasks_of(arm)]
+            if not all(result_path(self._output_dir, *unit, bundled.name).exists() for unit in units):
                 return False
             if self._decided():
-                return True
+                break
         return True
 
     def train_and_evaluate(self, record: RunRecord, expected: Mapping[str, float] | None = None) -> None:
         """Evaluate the baselines, then train and evaluate all arms seed by seed, so that one seed is complete early.
 
-        Where the gates register looks, it judges at each, and stops once every gate has its label.
-
-        Args:
-            record: takes what each phase costs.
-            expected: seconds of one unit of each phase, to show how much time is left.
+        Where the gates register looks, it judges at each, and stops once every gate has its label. ``record`` takes
+        what each phase costs; the time left is shown by the ``expected`` seconds of one unit of each phase.
 
         Raises:
             UnimoeError: before any training, if the bundled tier's collection is not available.
         """
         self._record, self._expected = record, dict(expected or {})
         with record.phase(LOAD):
-            chosen = tier_datasets(self.experiment, "bundled")
-            datasets = [load_reporting(dataset, self.loader.device) for dataset in chosen]
+            (bundled,) = tier_datasets(self.experiment, "bundled")
+            self._data = load_reporting(bundled, self.loader.device)
             zero_shot = zero_shot_system(self.experiment, self.loader)
             baselines = [first_stage_system(self.experiment), zero_shot, *self._beside]
-        self._units = self._phases(baselines, datasets)
+        first = [_PHASES[task] if system.load else LOAD for system in baselines for task in system.tasks]
+        self._units = first + self._phases_of_a_seed() * len(self.experiment.seeds)
         self._steps = Steps(len(self._units), self._seconds_left if expected else None, bars=not self._engine.remote)
         stages = self._stages()
         for number, seeds in enumerate(stages):
-            first = () if number else baselines
-            self._engine.run(self._jobs(first, seeds, datasets), at_once=len(self._units))
+            self._engine.run(self._jobs(() if number else baselines, seeds), at_once=len(self._units))
             later = [str(seed) for stage in stages[number + 1 :] for seed in stage]
             if later and self._decided():
                 skipped = f"seed{'s' * (len(later) > 1)} {', '.join(later)}"
@@ -146,45 +134,45 @@ class ExperimentRun:
     def _decided(self) -> bool:
         return all_decided(load_all_results(self._output_dir), self._gates)
 
+    def _phases_of_a_seed(self) -> list[str]:
+        """Return the phase of each unit of one seed, in order."""
+        arms = [(arm.task, tasks_of(arm)) for arm in self.experiment.arms.values()]
+        return [phase for task, own in arms for phase in (f"train {task}", *(_PHASES[each] for each in own))]
+
     def next_look(self) -> Iterator[str]:
         """Yield, for each gate that is still open after the last seed, its next look and what the seeds would cost."""
         trained = len(self.experiment.seeds)
         if all(gate.looks is None or gate.looks[-1] <= trained for gate in self._gates.gates.values()):
             return
-        tasks = [(arm.task, tasks_of(arm)) for arm in self.experiment.arms.values()]
-        phases = [phase for task, own in tasks for phase in (f"train {task}", *(_PHASES[each] for each in own))]
-        seconds = sum(self._expected.get(phase, 0.0) for phase in phases)
+        seconds = sum(self._expected.get(phase, 0.0) for phase in self._phases_of_a_seed())
         for item in judge_all(load_all_results(self._output_dir), self._gates):
             look = next((look for look in item.gate.looks or () if look > trained), None)
             if look and isinstance(item, Judgment) and item.label == "INCONCLUSIVE":
                 cost = f", about {in_hours(seconds * (look - trained))} here" if seconds else ""
                 yield f"Gate {item.name}: the next look is at {look} seeds, {look - trained} more{cost}"
 
-    def _jobs(
-        self, baselines: Sequence[System], seeds: Sequence[int], datasets: Sequence[LoadedDataset]
-    ) -> Iterator[Callable[[], None]]:
+    def _jobs(self, baselines: Sequence[System], seeds: Sequence[int]) -> Iterator[Callable[[], None]]:
         """Yield the parts of the work that depend on no other part."""
         for system in baselines:
-            yield partial(self._evaluate, system, datasets)
+            yield partial(self._evaluate, system)
         for seed in seeds:
             done = self._steps.done
             for arm in self.experiment.arms:
-                yield partial(self._train_and_evaluate_arm, arm, seed, datasets)
+                yield partial(self._train_and_evaluate_arm, arm, seed)
             if self._steps.done > done and not self._engine.remote:
-                for data in (one.dataset for one in datasets):
-                    table = partial_scores(self.experiment, data.name, data.main_metric)
-                    stderr.print("\n".join(["", *table, ""]), soft_wrap=True)
+                dataset = self._data.dataset
+                table = partial_scores(self.experiment, dataset.name, dataset.main_metric)
+                stderr.print("\n".join(["", *table, ""]), soft_wrap=True)
 
-    def _train_and_evaluate_arm(self, arm: str, seed: int, datasets: Sequence[LoadedDataset]) -> None:
+    def _train_and_evaluate_arm(self, arm: str, seed: int) -> None:
         with self._phase(f"train {self.experiment.arm(arm).task}"):
             folder = self._train(arm, seed)
-        self._evaluate(trained_system(self.experiment, self.loader, folder), datasets)
+        self._evaluate(trained_system(self.experiment, self.loader, folder))
 
-    def _evaluate(self, system: System, datasets: Sequence[LoadedDataset]) -> None:
-        for data in datasets:
-            for evaluation in evaluations(system, data):
-                with self._phase(_PHASES[evaluation.task] if system.load else LOAD):
-                    self._evaluator.take(evaluation, self._steps)
+    def _evaluate(self, system: System) -> None:
+        for evaluation in evaluations(system, self._data):
+            with self._phase(_PHASES[evaluation.task] if system.load else LOAD):
+                self._evaluator.take(evaluation, self._steps)
 
     @contextmanager
     def _phase(self, name: str) -> Iterator[None]:
@@ -213,43 +201,18 @@ class ExperimentRun:
 
     def _train(self, arm: str, seed: int) -> Path:
         name, folder = f"train {arm}, seed {seed}", judged_checkpoint(self.experiment, arm, seed)
-        losses: list[float] = []
         with self._steps.step(name, self.experiment.training.steps) as step:
             if cluster := self._engine.cluster:
-                data = self.training_data.content_hash
-                losses = train_by_worker(cluster, self.experiment, arm, seed, self.loader, data)
-                step.was_done, step.outcome = not losses, _in_words(losses)
-                return folder
-
-            def on_step(_: int, facts: Facts) -> None:
-                losses.append(facts["loss"])
-                step.advance(1)
-
-            train_arm(
-                self.experiment,
-                arm,
-                seed,
-                base=self.loader.fresh_base(),
-                data=self.training_data,
-                frozen_layers=self.loader.frozen_layers,
-                on_step=on_step,
-                score_on_dev=DevEvaluation(self.experiment, arm),
-            )
-            step.was_done = not losses
-            step.outcome = _in_words(losses)
+                content = self.training_data.content_hash
+                losses = train_by_worker(cluster, self.experiment, arm, seed, self.loader, content)
+            else:
+                data = self.training_data
+                losses = train_here(self.experiment, arm, seed, self.loader, data, lambda: step.advance(1))
+            step.was_done, step.outcome = not losses, "already done"
+            if losses:
+                step.outcome = f"loss {losses[0]:.3f} -> {losses[-1]:.3f}"
         release_memory()
         return folder
-
-    def _phases(self, baselines: Sequence[System], datasets: Sequence[LoadedDataset]) -> list[str]:
-        """Return the phase of every unit of the job, in order."""
-
-        def evaluated(system: Sequence[Task], loads: bool = True) -> list[str]:
-            return [_PHASES[task] if loads else LOAD for _ in datasets for task in system]
-
-        units = [phase for system in baselines for phase in evaluated(system.tasks, system.load is not None)]
-        for arm in [*self.experiment.arms.values()] * len(self.experiment.seeds):
-            units += [f"train {arm.task}", *evaluated(tasks_of(arm))]
-        return units
 
 
 def judged_checkpoint(experiment: Experiment, arm: str, seed: int) -> Path:
@@ -303,41 +266,18 @@ def matching_gates(experiment: Experiment) -> Registration:
 
 def smoke_version(experiment: Experiment) -> Experiment:
     """Return an experiment of the same arms that takes a minute or two; its results are unfit for decisions."""
-    training, tier = experiment.training, experiment.evaluation.bundled
-    ranking, embedding, dev = training.ranking, training.embedding, training.dev
-    queries = min(tier.queries, 20)
-    part = math.ceil(tier.pool * queries / tier.queries)  # it holds these queries' relevant documents
-    return experiment.model_copy(
-        update={
-            "seeds": experiment.seeds[:1],
-            "caveats": [*experiment.caveats, SMOKE_CAVEAT],
-            "training": training.model_copy(
-                update={
-                    "steps": 4,
-                    "warmup_steps": 0,
-                    "save_every": 2,
-                    "ranking": ranking.model_copy(update={"queries": max(24, ranking.queries_per_step)}),
-                    "embedding": embedding.model_copy(update={"queries": max(48, embedding.pairs_per_step)}),
-                    "dev": dev.model_copy(update={"queries": min(dev.queries, 20), "depth": min(dev.depth, 5)}),
-                }
-            ),
-            "evaluation": experiment.evaluation.model_copy(
-                update={
-                    "bundled": tier.model_copy(
-                        update={
-                            "queries": queries,
-                            "depth": min(tier.depth, 5),
-                            "pool": min(tier.pool, max(120, part)),
-                        }
-                    )
-                }
-            ),
-        }
-    )
-
-
-def _in_words(losses: Sequence[float]) -> str:
-    return f"loss {losses[0]:.3f} -> {losses[-1]:.3f}" if losses else "already done"
+    settings = experiment.model_dump()
+    training, tier = settings["training"], settings["evaluation"]["bundled"]
+    ranking, embedding, dev = training["ranking"], training["embedding"], training["dev"]
+    queries = min(tier["queries"], 20)
+    part = math.ceil(tier["pool"] * queries / tier["queries"])  # it holds these queries' relevant documents
+    tier |= {"queries": queries, "depth": min(tier["depth"], 5), "pool": min(tier["pool"], max(120, part))}
+    training |= {"steps": 4, "warmup_steps": 0, "warmup_ratio": None, "save_every": 2}
+    ranking["queries"] = max(24, ranking["queries_per_step"])
+    embedding["queries"] = max(48, embedding["pairs_per_step"])
+    dev |= {"queries": min(dev["queries"], 20), "depth": min(dev["depth"], 5)}
+    settings |= {"seeds": experiment.seeds[:1], "caveats": [*experiment.caveats, SMOKE_CAVEAT]}
+    return Experiment.model_validate(settings)
 
 
 class _Pinned(Strict):

@@ -1,9 +1,9 @@
-"""The training of an arm by a worker of a cluster."""
+"""The training of an arm, in this process or by a worker of a cluster."""
 
 from __future__ import annotations
 
 import shutil
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import cache
 from pathlib import Path
 
@@ -19,9 +19,32 @@ from unimoe.evaluation.dev_eval import DevEvaluation
 from unimoe.models.checkpoint import training_fingerprint
 from unimoe.models.loader import ModelLoader
 from unimoe.training.checkpoint_manager import CheckpointManager
-from unimoe.training.examples import load_training_data
+from unimoe.training.examples import TrainingData, load_training_data
 from unimoe.training.loop import Facts
 from unimoe.training.trainer import train_arm
+
+
+def train_here(
+    experiment: Experiment, arm: str, seed: int, loader: ModelLoader, data: TrainingData, tick: Callable[[], None]
+) -> list[float]:
+    """Train an arm in this process, and call ``tick`` at each step; return the losses, none where it is trained."""
+    losses: list[float] = []
+
+    def on_step(_: int, facts: Facts) -> None:
+        losses.append(facts["loss"])
+        tick()
+
+    train_arm(
+        experiment,
+        arm,
+        seed,
+        base=loader.fresh_base(),
+        data=data,
+        frozen_layers=loader.frozen_layers,
+        on_step=on_step,
+        score_on_dev=DevEvaluation(experiment, arm),
+    )
+    return losses
 
 
 def train_by_worker(
@@ -29,19 +52,8 @@ def train_by_worker(
 ) -> list[float]:
     """Let a worker train an arm, unless it is trained, and take its checkpoint over into the output folder.
 
-    Args:
-        cluster: has the workers.
-        experiment: holds the arm.
-        arm: its name.
-        seed: of the training.
-        loader: knows the base model.
-        data: content hash of the training data.
-
-    Returns:
-        The first and the last loss; none where the checkpoint was there.
-
-    Raises:
-        UnimoeError: as ``train_arm``.
+    ``data`` is the content hash of the training data. Returns the first and the last loss; none where the checkpoint
+    was there.
     """
     base, dtype = loader.identity, loader.dtype_name
     there = CheckpointManager(experiment, arm, seed, base=base, dtype=dtype, data=data)
@@ -72,22 +84,7 @@ def jobs_of(recipe: Recipe, device: torch.device, store: UnitStore) -> Mapping[s
                 "machines the same UNIMOE_DATA"
             )
         here = experiment.model_copy(update={"output_dir": str(folder)})
-        losses: list[float] = []
-
-        def on_step(_: int, facts: Facts) -> None:
-            losses.append(facts["loss"])
-            tick()
-
-        train_arm(
-            here,
-            part["arm"],
-            part["seed"],
-            base=loader.fresh_base(),
-            data=data(),
-            frozen_layers=loader.frozen_layers,
-            on_step=on_step,
-            score_on_dev=DevEvaluation(here, part["arm"]),
-        )
+        losses = train_here(here, part["arm"], part["seed"], loader, data(), tick)
         return [losses[0], losses[-1]] if losses else []
 
     return folder_jobs(train, store)

@@ -1,20 +1,25 @@
-"""Score a run against judgments, average over a suite, and say from which grade on a document is relevant."""
+"""Score a run against judgments, average over a suite, and say from which grade on a document is relevant.
+
+trec_eval's measures are computed in passes of pytrec_eval, others by ir_measures, and registered functions are called.
+"""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from statistics import fmean
-from typing import Any
+from typing import Any, TypeVar
+
+import pytrec_eval
 
 from unimoe.core.errors import DataError, UsageError
 from unimoe.core.grouping import gathered
-from unimoe.core.limits import HIGHEST_GRADE, HIGHEST_SCORE, read_grade, read_score, text_problem
-from unimoe.core.trec import Qrels, Run
-from unimoe.metrics.computing import N, checked_number, provider_of, scores_by_query
-from unimoe.metrics.names import MetricLike, canonical_metrics, parse_metric
+from unimoe.core.limits import HIGHEST_GRADE, HIGHEST_SCORE, read_grade, read_score
+from unimoe.core.trec import Qrels, Run, head, ranked
+from unimoe.metrics.names import CAPPED, TREC_EVAL, Metric, MetricLike, canonical_metrics, parse_metric
+
+N = TypeVar("N", int, float)
 
 DEFAULT_METRICS = ("ndcg@10", "mrr@10", "map", "recall@100")
 
@@ -51,7 +56,7 @@ def score_run(
 
     Raises:
         DataError: run or qrels have another shape, a score is not finite, a grade no whole number or too high, an id is
-            no text or holds NUL or half a surrogate pair, or no query of the run is judged.
+            no text, or no query of the run is judged.
         UsageError: an unknown metric, one that cannot be computed here, or a level below 1.
     """
     wanted = [parse_metric(name) for name in computable_metrics(metrics, relevance_level)]
@@ -63,7 +68,7 @@ def score_run(
             f"none of the run's {len(run):,} queries is judged (the first is {next(iter(run))!r}); give the qrels of "
             "this collection and split"
         )
-    per_query = scores_by_query(judged, {key: found.get(key, {}) for key in judged}, wanted, relevance_level)
+    per_query = _scores_by_query(judged, {key: found.get(key, {}) for key in judged}, wanted, relevance_level)
     aggregate = {}
     for metric in wanted:
         total, is_count = math.fsum(per_query[metric.name].values()), str(metric.measure).startswith("Num")
@@ -77,8 +82,104 @@ def computable_metrics(metrics: MetricLike | Sequence[MetricLike], relevance_lev
     names = canonical_metrics(metrics)
     for metric in map(parse_metric, names):
         if metric.measure is not None:
-            provider_of(metric, relevance_level)
+            _provider_of(metric, relevance_level)
     return names
+
+
+def _scores_by_query(qrels: Qrels, run: Run, metrics: Sequence[Metric], level: int) -> dict[str, dict[str, float]]:
+    """Return metric name to ``{query id: value}``, for every judged query; the run holds each, be it empty."""
+    found = _by_trec_eval(qrels, run, [metric for metric in metrics if metric.family not in (None, *CAPPED)], level)
+    for metric in metrics:
+        if metric.measure is not None:
+            found[metric.name] = _by_ir_measures(qrels, run, metric, level)
+        elif metric.family in CAPPED:
+            found[metric.name] = {
+                query_id: _capped_recall(metric, grades, ranked(run[query_id]), level)
+                for query_id, grades in qrels.items()
+            }
+        elif metric.function is not None:
+            found[metric.name] = {}
+            for query_id, grades in qrels.items():
+                where = f"metric {metric.name!r}, query {query_id!r}: its function's value"
+                value = metric.function(grades, ranked(run[query_id]))
+                found[metric.name][query_id] = _checked_number(value, read_score, where)
+    return {metric.name: found[metric.name] for metric in metrics}
+
+
+def _by_trec_eval(qrels: Qrels, run: Run, metrics: Sequence[Metric], level: int) -> dict[str, dict[str, float]]:
+    """Compute metrics with one pass of trec_eval for each depth and level."""
+    # Negative grades count 0, and a query with nothing else crashes trec_eval.
+    qrels = {
+        query_id: grades if min(grades.values()) >= 0 else {key: max(0, grade) for key, grade in grades.items()}
+        for query_id, grades in qrels.items()
+    }
+    # trec_eval has no cut-off reciprocal rank, so the run is cut.
+    passes = gathered(((m.cutoff if m.family == "mrr" else None, m.level or level), m) for m in metrics)
+    found: dict[str, dict[str, float]] = {}
+    for (depth, lowest), members in passes.items():
+        cut = run if depth is None else {query_id: head(scores, depth) for query_id, scores in run.items()}
+        names = {metric.name: _trec_eval_name(metric) for metric in members}
+        evaluated = pytrec_eval.RelevanceEvaluator(qrels, set(names.values()), relevance_level=lowest).evaluate(cut)
+        for metric, name in names.items():
+            found[metric] = {query_id: float(evaluated[query_id][name.replace(".", "_")]) for query_id in qrels}
+    return found
+
+
+def _trec_eval_name(metric: Metric) -> str:
+    name = TREC_EVAL[metric.family or ""]
+    return name.removesuffix("_cut") if metric.cutoff is None or metric.family == "mrr" else f"{name}.{metric.cutoff}"
+
+
+def _capped_recall(metric: Metric, grades: Mapping[str, int], ranking: Sequence[str], level: int) -> float:
+    """Return the share of what could be reached of the relevant documents; 0 where nothing is relevant or retrieved."""
+    first = ranking[: metric.cutoff]
+    places = len(first) if metric.family == "recall_of_retrieved" else metric.cutoff or 0
+    reachable = min(sum(grade >= level for grade in grades.values()), places)
+    return sum(grades.get(key, 0) >= level for key in first) / reachable if reachable else 0.0
+
+
+def _provider_of(metric: Metric, level: int) -> tuple[Any, Any]:
+    """Return the library that computes a metric of ir_measures, and the measure at this relevance level."""
+    import ir_measures  # takes long to import
+
+    measure: Any = metric.measure
+    if metric.binary:
+        measure = measure(rel=level)
+    providers = [provider for provider in ir_measures.DefaultPipeline.providers if provider.supports(measure)]
+    if not providers:
+        raise UsageError(f"metric {metric.name!r}: nothing computes it at relevance level {level}; leave it out")
+    for provider in providers:
+        if provider.is_available():
+            return provider, measure
+    advice = " or ".join(f"{provider.NAME} ({provider.install_instructions()})" for provider in providers)
+    raise UsageError(f"metric {metric.name!r} needs what is not installed: {advice}")
+
+
+def _by_ir_measures(qrels: Qrels, run: Run, metric: Metric, level: int) -> dict[str, float]:
+    import ir_measures
+
+    provider, measure = _provider_of(metric, level)
+    highest, query_id = max((max(grades.values()), query_id) for query_id, grades in qrels.items())
+    if provider is ir_measures.gdeval and highest > 4:  # a Perl script with 4 as its highest grade, and five decimals
+        raise DataError(
+            f"metric {metric.name!r} is defined for grades up to 4, and query {query_id!r} has grade {highest}; "
+            "use another metric"
+        )
+    numbers = {query_id: str(number) for number, query_id in enumerate(qrels)}  # gdeval reads no other query ids
+    # A query with negative grades alone crashes trec_eval; beside others they are no judgments to some measures.
+    judged = {
+        numbers[query_id]: grades if max(grades.values()) >= 0 else dict.fromkeys(grades, 0)
+        for query_id, grades in qrels.items()
+    }
+    # Without ties, which each library breaks in its own way. trec_eval alone takes queries without documents.
+    ordered = {
+        numbers[query_id]: {key: float(len(scores) - rank) for rank, key in enumerate(ranked(scores))}
+        for query_id, scores in run.items()
+        if scores or provider is ir_measures.pytrec_eval
+    }
+    values = {found.query_id: float(found.value) for found in provider.iter_calc([measure], judged, ordered)}
+    # NaN where 0 of 0 relevant documents were found.
+    return {query_id: 0.0 if math.isnan(values[number]) else values[number] for query_id, number in numbers.items()}
 
 
 def dataset_group(dataset: str) -> str:
@@ -142,13 +243,9 @@ def level_note(
 
 
 def checked_level(level: int, name: str = "relevance level") -> None:
-    """Refuse a relevance level that no grade has; ``name`` is what the error calls it."""
-    if not hasattr(level, "__index__"):
-        raise UsageError(f"{name} {level!r} is no whole number; use at least 1")
-    if level < 1:
-        raise UsageError(f"{name} {level} makes every document relevant; use at least 1")
-    if level > HIGHEST_GRADE:
-        raise UsageError(f"{name} {level} is beyond {HIGHEST_GRADE:,}, the highest grade; lower it")
+    """Refuse a relevance level that no grade has, or that all have; ``name`` is what the error calls it."""
+    if not hasattr(level, "__index__") or not 1 <= level <= HIGHEST_GRADE:
+        raise UsageError(f"{name} {level!r} will not do; use a whole number from 1 to {HIGHEST_GRADE:,}")
 
 
 def whole_grades(qrels: Mapping[str, Mapping[str, int]]) -> Qrels:
@@ -164,31 +261,38 @@ def plain_run(run: Mapping[str, Mapping[str, float]]) -> Run:
 def _plain(content: Any, value: str, kind: type[N], most: float, read: Callable[[str], N]) -> dict[str, dict[str, N]]:
     """Return qrels or a run of Python numbers, which pytrec_eval wants; refuse what it would take in silence."""
     what, shape = "qrels" if kind is int else "a run", f"{{document id: {value}}}"
-    _refuse_unwritable(content, "query", f"{what} should be; give {{query id: {shape}}}, or read the file first")
-    plain = {}
-    for query_id, values in content.items():
+    if not isinstance(content, Mapping):
+        raise DataError(
+            f"{type(content).__name__} where {what} should be; give {{query id: {shape}}}, or read the file first"
+        )
+    plain: dict[str, dict[str, N]] = {}
+    given: Any
+    for query_id, given in content.items():
         where = f"query {query_id!r}"
-        _refuse_unwritable(values, "document", f"{what} should be; give {shape}", f"{where}: ")
-        if type(values) is not dict or not all(type(x) is kind and abs(x) <= most for x in values.values()):
-            # a copy, and only here: a million of them take memory
-            values = {key: checked_number(x, read, f"{where}, document {key!r}: {value}") for key, x in values.items()}
+        if not isinstance(given, Mapping):
+            raise DataError(f"{where}: {type(given).__name__} where {what} should be; give {shape}")
+        for key in (query_id, *given):
+            if not isinstance(key, str):
+                raise DataError(f"{where}: the id {key!r} is no text; write {str(key)!r}")
+        values: dict[str, N]
+        if type(given) is dict and all(type(x) is kind and abs(x) <= most for x in given.values()):
+            values = given
+        else:  # a copy, and only here: a million of them take memory
+            values = {key: _checked_number(x, read, f"{where}, document {key!r}: {value}") for key, x in given.items()}
         if values:
             plain[query_id] = values
     return plain
 
 
-def _refuse_unwritable(by_id: Any, what: str, wanted: str, where: str = "") -> None:
-    """Refuse what has no ids, and ids that trec_eval, whose texts end at NUL and are UTF-8, takes for others."""
-    if not isinstance(by_id, Mapping):
-        raise DataError(f"{where}{type(by_id).__name__} where {wanted}")
-    with suppress(TypeError):
-        if not text_problem("".join(by_id)):
-            return
-    for found in by_id:
-        if not isinstance(found, str):
-            raise DataError(f"the id of a {what}, {found!r}, is no text; write {str(found)!r}")
-        if problem := text_problem(found):
-            raise DataError(f"the id of a {what}, {found!a}, {problem}; rename it")
+def _checked_number(value: Any, read: Callable[[str], N], where: str) -> N:
+    """Return any kind of number as Python's, if ``read`` takes it from a file; a DataError otherwise."""
+    try:
+        math.isfinite(value)  # unlike float, it takes no text
+        return read(repr(float(value)))
+    except (TypeError, OverflowError):
+        raise DataError(f"{where} {value!r} is no number") from None
+    except ValueError as error:
+        raise DataError(f"{where} {error}") from None
 
 
 def _highest(qrels: Mapping[str, Mapping[str, int]]) -> int:

@@ -10,26 +10,31 @@ import typer
 from support.results import write_experiment
 from typer.testing import CliRunner
 
+import unimoe
 from unimoe.cli.app import app
 from unimoe.cli.help import FIRST_OPTIONS
 
 COMMANDS = typer.main.get_command(app).commands  # type: ignore[attr-defined]
 
 
+def shown(*arguments: str) -> str:
+    return CliRunner().invoke(app, list(arguments)).stdout
+
+
 def test_help_lists_each_command_in_a_group_with_its_whole_summary() -> None:
-    shown = CliRunner().invoke(app, ["--help"]).stdout
+    text = shown("--help")
     groups = ["Compare and judge (light install):", "Train and evaluate:", "Practical:", "Studies:"]
-    places = [shown.index(group) for group in groups]
+    places = [text.index(group) for group in groups]
     assert places == sorted(places)
-    assert "..." not in shown[places[0] :]
-    assert places[1] < shown.index("\n  run ") < places[2]
-    assert all(f"\n  {name} " in shown for name in COMMANDS)
+    assert "..." not in text[places[0] :]
+    assert places[1] < text.index("\n  run ") < places[2]
+    assert all(f"\n  {name} " in text for name in COMMANDS)
+    assert shown("--version") == f"unimoe {unimoe.__version__}\n"
 
 
 @pytest.mark.parametrize("command", FIRST_OPTIONS)
 def test_help_lists_the_options_that_people_use_first(command: str) -> None:
-    shown = CliRunner().invoke(app, [command, "--help"]).stdout
-    first, _, others = shown.partition("More options:")
+    first, _, others = shown(command, "--help").partition("More options:")
     names = {param.name: param.opts[0] for param in COMMANDS[command].params}
     assert set(FIRST_OPTIONS[command]) < set(names)
     for name, option in names.items():
@@ -48,10 +53,9 @@ def test_a_module_of_the_present_folder_registers_a_measure_for_one_call(
     )
     Path("q.txt").write_text("q1 0 d1 1\n", encoding="utf-8")
     Path("r.trec").write_text("q1 Q0 d1 1 2.0 x\nq1 Q0 d2 2 1.0 x\n", encoding="utf-8")
-    arguments = ["evaluate-run", "r.trec", "q.txt", "--metric", "answers"]
-    done = CliRunner().invoke(app, ["--import", "own_measure_1", *arguments])
-    assert "answers" in done.stdout
-    assert "2.0" in done.stdout
+    text = shown("--import", "own_measure_1", "evaluate-run", "r.trec", "q.txt", "--metric", "answers")
+    assert "answers" in text
+    assert "2.0" in text
 
 
 def test_status_shows_what_an_experiment_of_this_machine_has_done(tmp_path: Path) -> None:
@@ -59,9 +63,8 @@ def test_status_shows_what_an_experiment_of_this_machine_has_done(tmp_path: Path
     log = tmp_path / "joint_r8" / "seed_7" / "logs" / "train.jsonl"
     log.parent.mkdir(parents=True)
     log.write_text('{"step": 1}\n{"step": 2}\n', encoding="utf-8")
-    lines = CliRunner().invoke(app, ["status", str(tmp_path)]).stdout.splitlines()
+    lines = shown("status", str(tmp_path)).splitlines()
     assert "joint_r8, seed_7  2 steps so far" in lines
-    (one,) = [line for line in lines if line.startswith("joint_r8, seed_0")]
-    assert "reranking/apidocs ndcg@10 0." in one
-    found = json.loads(CliRunner().invoke(app, ["status", str(tmp_path), "--json"]).stdout)
+    assert any(line.startswith("joint_r8, seed_0") and "reranking/apidocs ndcg@10 0." in line for line in lines)
+    found = json.loads(shown("status", str(tmp_path), "--json"))
     assert found["joint_r8, seed_7"] == {"steps": 2, "trained": False, "results": {}}

@@ -1,14 +1,20 @@
-"""Experiments are read strictly, and every mistake is one line that names the key and the remedy."""
+"""Configs are read strictly, and every mistake is one line that names the key and the remedy."""
 
 from __future__ import annotations
 
+import builtins
+import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from unimoe.config import Experiment
-from unimoe.config.files import config_root, find_config, load_experiment, read_yaml
+from unimoe.config import DenseExperiment, Experiment
+from unimoe.config.files import config_root, find_config, load_config, load_experiment, read_yaml
+from unimoe.config.served import ServedConfig
+from unimoe.config.training import LoraConfig
 from unimoe.core.errors import UsageError
+from unimoe.models.served.client import Client
 
 EXPERIMENT = """
 name: tiny
@@ -16,13 +22,14 @@ seeds: [0, 1]
 model: {base: some/model}
 training:
   collection: apidocs
-  steps: 10
+  steps: 70
 arms:
   rank_only_r8: {task: rank_only, learning_rate: 1e-3}
   joint_r8: {task: joint, learning_rate: 1e-3, ranking_weight: 0.5}
 """
 
 SHIPPED = sorted(config_root().rglob("*.yaml"))
+SERVED = ["served.api=tei", "served.model=org/tiny"]
 
 
 @pytest.fixture
@@ -32,210 +39,208 @@ def config(tmp_path: Path) -> Path:
     return path
 
 
-def yaml_of(tmp_path: Path, text: str) -> object:
-    path = tmp_path / "some.yaml"
-    path.write_text(text, encoding="utf-8")
-    return read_yaml(path)
-
-
 def mistake(config: Path, *overrides: str) -> str:
     """The message after the file's name, which every message starts with."""
+    kind = DenseExperiment if "retrieval" in config.parts else Experiment
     with pytest.raises(UsageError) as caught:
-        load_experiment(config, overrides)
+        load_config(kind, config, overrides)
     message = str(caught.value)
     assert "\n" not in message
-    return message.removeprefix(f"{config}: ")
+    return message.removeprefix(f"{find_config(config)}: ")
 
 
 class TestYaml:
     @pytest.mark.parametrize(
         ("text", "value"),
         [
-            ("1e-3", 0.001),
-            ("1E-3", 0.001),
-            ("+1e3", 1000.0),
-            ("1.", 1.0),
-            ("-.5", -0.5),
-            ("5", 5),
-            ("-5", -5),
-            ("017", 17),
-            ("0x1F", 31),
-            ("1_000", 1000),
-            ("true", True),
-            ("False", False),
-            ("null", None),
-            ("~", None),
-            ("", None),
+            ("1e-3", 0.001), ("+1e3", 1000.0), ("1.", 1.0), ("-.5", -0.5), ("-5", -5), ("017", 17), ("0x1F", 31),
+            ("1_000", 1000), ("true", True), ("False", False), ("null", None), ("~", None), ("", None),
+            *((word, word) for word in ("yes", "no", "on", "y", "1:30", "2024-01-01", "=", "e5", ".", "1e")),
         ],
-    )
-    def test_numbers_booleans_and_null(self, tmp_path: Path, text: str, value: object) -> None:
-        read = yaml_of(tmp_path, f"key: {text}")
+    )  # fmt: skip
+    def test_numbers_and_words(self, tmp_path: Path, text: str, value: object) -> None:
+        (tmp_path / "some.yaml").write_text(f"\ufeffkey: {text}", encoding="utf-8")
+        read = read_yaml(tmp_path / "some.yaml")
         assert read == {"key": value}
-        assert isinstance(read, dict)
         assert type(read["key"]) is type(value)
-
-    @pytest.mark.parametrize("word", ["yes", "no", "on", "off", "y", "n", "1:30", "2024-01-01", "=", "e5", ".", "1e"])
-    def test_words_stay_words(self, tmp_path: Path, word: str) -> None:
-        assert yaml_of(tmp_path, f"key: {word}") == {"key": word}
-
-    def test_a_byte_order_mark_is_no_part_of_the_first_key(self, tmp_path: Path) -> None:
-        assert yaml_of(tmp_path, "\ufeffname: x") == {"name": "x"}
 
     def test_merge_keys_are_followed_and_may_be_overridden(self, tmp_path: Path) -> None:
         text = "base: &base {a: 1, b: 2}\nderived: &derived {<<: *base, b: 3}\nagain: {<<: *derived, b: 4}"
-        assert yaml_of(tmp_path, text) == {
-            "base": {"a": 1, "b": 2},
-            "derived": {"a": 1, "b": 3},
-            "again": {"a": 1, "b": 4},
-        }
+        (tmp_path / "some.yaml").write_text(text, encoding="utf-8")
+        read = read_yaml(tmp_path / "some.yaml")
+        assert (read["derived"], read["again"]) == ({"a": 1, "b": 3}, {"a": 1, "b": 4})
 
 
 class TestLoad:
     def test_defaults_and_given_values(self, config: Path) -> None:
-        experiment = load_experiment(config)
-        assert experiment.seeds == [0, 1]
-        assert experiment.arms["joint_r8"].learning_rate == 0.001
-        assert experiment.lora.r == 8
-        assert experiment.prompt.template == "qwen3"
-
-    def test_a_missing_file_lists_what_is_shipped(self, tmp_path: Path) -> None:
-        with pytest.raises(UsageError, match=r"no such config file.*shipped: "):
-            load_experiment(tmp_path / "absent.yaml")
-
-    def test_arm_by_name(self, config: Path) -> None:
-        experiment = load_experiment(config)
-        assert experiment.arm("joint_r8").task == "joint"
-        with pytest.raises(UsageError, match=r"unknown arm 'joint_r9' \(did you mean 'joint_r8'\?\)"):
-            experiment.arm("joint_r9")
-
-    @pytest.mark.parametrize("path", SHIPPED, ids=lambda path: str(path.relative_to(config_root())))
-    def test_every_shipped_config_is_valid(self, path: Path) -> None:
-        room = path.relative_to(config_root()).parts[0]
-        if room == "experiments":
-            assert isinstance(load_experiment(path), Experiment)
-        else:
-            assert isinstance(read_yaml(path), dict)
-
-    @pytest.mark.parametrize("path", SHIPPED, ids=lambda path: str(path.relative_to(config_root())))
-    def test_every_shipped_config_is_found_by_name(self, path: Path) -> None:
-        name = path.relative_to(config_root())
-        assert find_config(name) == find_config(name.with_suffix("")) == path
-
-
-class TestOverrides:
-    def test_numbers_lists_and_nulls(self, config: Path) -> None:
-        given = ["training.steps=50", "seeds=[3, 4]", "training.batch_size=null", "arms.joint_r8.learning_rate=2e-4"]
+        given = [
+            "training.batch_size=null", "arms.joint_r8.learning_rate=2e-4", "model.base=a=b",
+            'prompt.field_separator="\\n\\n"', *SERVED,
+        ]  # fmt: skip
         experiment = load_experiment(config, given)
-        assert experiment.training.steps == 50
-        assert experiment.seeds == [3, 4]
-        assert experiment.training.batch_size is None
+        assert experiment.seeds == [0, 1]
+        assert (experiment.lora.r, experiment.prompt.template) == (8, "qwen3")
         assert experiment.arms["joint_r8"].learning_rate == 2e-4
-
-    def test_text_may_hold_an_equals_sign_and_escapes(self, config: Path) -> None:
-        experiment = load_experiment(config, ["model.base=a=b", 'prompt.field_separator="\\n\\n"'])
         assert experiment.model.base == "a=b"
         assert experiment.prompt.field_separator == "\n\n"
+        assert experiment.served == ServedConfig(api="tei", model="org/tiny")
+        assert load_experiment(config).served is None
 
-    @pytest.mark.parametrize("override", ["training.steps", "=5", "training.=5", ".steps=5", "training..steps=5"])
-    def test_a_bad_form_shows_a_good_one(self, config: Path, override: str) -> None:
-        expected = f"--set {override!r}: write it as key.path=value, for example --set training.steps=50"
-        assert mistake(config, override) == expected
+    @pytest.mark.parametrize("path", SHIPPED, ids=lambda path: str(path.relative_to(config_root())))
+    def test_every_shipped_config_is_valid_and_found_by_name(self, path: Path) -> None:
+        name = path.relative_to(config_root())
+        assert find_config(name) == find_config(name.with_suffix("")) == path
+        assert isinstance(load_experiment(path), Experiment) if name.parts[0] == "experiments" else read_yaml(path)
 
-    def test_a_key_below_a_value_names_the_value(self, config: Path) -> None:
-        message = "is not a section; set it as a whole"
-        assert mistake(config, "seeds.0=3") == f"--set 'seeds.0=3': seeds {message}"
-        assert mistake(config, "model.base.x.y=3") == f"--set 'model.base.x.y=3': model.base {message}"
+    def test_what_is_not_there_is_answered_with_what_is(self, config: Path, tmp_path: Path) -> None:
+        with pytest.raises(UsageError, match=r"no such config file.*shipped: "):
+            load_experiment(tmp_path / "absent.yaml")
+        with pytest.raises(UsageError, match=r"unknown arm 'joint_r9' \(did you mean 'joint_r8'\?\)"):
+            load_experiment(config).arm("joint_r9")
+
+    def test_the_originals_retrieval_has_its_values(self) -> None:
+        found = load_config(DenseExperiment, Path("retrieval/seed002")).retrieval
+        assert (found.query_length, found.document_length) == (32, 128)
+        assert (found.cutoffs, found.relevance_threshold) == ([1, 5, 10, 50], 1)
+        assert (found.corpus_sample, found.test_size, found.split_seed) == (150_000, 0.2, 42)
+        assert (found.use_small_eval_set, found.subset_size) == (False, 500)
 
 
-class TestAnswers:
-    @pytest.mark.parametrize(
-        ("text", "value"), [("true", "true"), ("no", "no"), ("1176", 1176), ('"1"', "1"), ("null", None)]
+TEXT = "must be text, in quotes where it looks like something else"
+FORM = "write it as key.path=value, for example --set training.steps=50"
+LAYER = "lora.first_layer: give a layer, counted from 0, or a share of the layers between 0 and 1, such as 0.5"
+ANSWER = "prompt.no: must be a word of one token, or the id of a token"
+
+MISTAKES = [
+    ("training.steps", f"--set 'training.steps': {FORM}"),
+    ("=5", f"--set '=5': {FORM}"),
+    ("training..steps=5", f"--set 'training..steps=5': {FORM}"),
+    ("seeds.0=3", "--set 'seeds.0=3': seeds is not a section; set it as a whole"),
+    ("model.base.x.y=3", "--set 'model.base.x.y=3': model.base is not a section; set it as a whole"),
+    ("name=[", "--set 'name=[': not valid YAML: while parsing a flow node, expected the node content, but found"),
+    ("training.steps=5.5", "training.steps: must be a whole number (it is 5.5)"),
+    ("training.steps='5'", 'training.steps: must be a whole number (it is "5")'),
+    ("training.steps=true", "training.steps: must be a whole number (it is true)"),
+    ("training.steps=null", "training.steps: must be a whole number (it is null)"),
+    ("training.max_grad_norm=big", 'training.max_grad_norm: must be a number (it is "big")'),
+    ("training.max_grad_norm=.inf", "training.max_grad_norm: must be a finite number (it is Infinity)"),
+    ("training.max_grad_norm=0", "training.max_grad_norm: must be above 0.0 (it is 0)"),
+    ("evaluation.bm25.b=3", "evaluation.bm25.b: must be at most 1.0 (it is 3)"),
+    ("model.trust_remote_code=yes", 'model.trust_remote_code: must be a valid boolean (it is "yes")'),
+    ("model.revision=1e5", f"model.revision: {TEXT} (it is 100000.0)"),
+    ("name=a/b", "name: may hold only letters, digits, '_', '.' and '-', and starts with a letter or digit"),
+    ("arms=[a]", "arms: must be a section, keys with values (it is a list)"),
+    ("arms.joint_r8=null", "arms.joint_r8: must be a section, keys with values (it is null)"),
+    ("arms={1: {task: emb_only, learning_rate: 1}}", "arms[1]: a key must be text; put it in quotes"),
+    ("seeds=3", "seeds: must be a valid list (it is 3)"),
+    ("seeds=[]", "seeds: must not be empty"),
+    ("seeds=[0, a]", 'seeds[1]: must be a whole number (it is "a")'),
+    ("seeds=[1, 1]", "seeds: a seed is listed twice"),
+    ("evaluation.systems={joint_m: x}", "evaluation.systems.joint_m: this is the name of an arm or a baseline"),
+    ("evaluation.systems={bm25: x}", "evaluation.systems.bm25: this is the name of an arm or a baseline; choose one"),
+    ("evaluation.first_stage=bm25", "evaluation.first_stage: there is no first stage 'bm25' (did you mean 'bm25s'?)"),
+    ("prompt.template=qwen", "prompt.template: there is no prompt template 'qwen' (did you mean 'qwen3'?); use chat"),
+    *((f"prompt.no={text}", ANSWER) for text in ("-1", "''", "2.5", "[yes]")),
+    *((f"lora.first_layer={text}", LAYER) for text in ("1.0", "0.0", "-1", "1.5", "true", ".nan", "half", '"3"')),
+    ("arms.joint_r8.ranking_weight=null", "arms.joint_r8: a joint arm needs ranking_weight, for example 0.5"),
+    ("arms.rank_only_r8.ranking_weight=0.5", "arms.rank_only_r8: ranking_weight belongs to joint arms, not to rank_o"),
+    ("training.warmup_steps=70", "training: warmup_steps 70 must be below steps 70"),
+    ("training.warmup_ratio=0.99", "training: warmup_steps 70 must be below steps 70"),
+    ("training={collection: x, steps: 9, warmup_steps: 5, warmup_ratio: .1}", "training: warmup_steps and warmup_rat"),
+    ("training.patience=2", "training: patience counts evaluations on dev, but evaluate_every is not set; set it too"),
+    ("training.ranking.hard_negatives=0", "training.ranking: hard_negatives and random_negatives are both 0; a rank"),
+    ("training.schedule=step", "training.schedule: must be 'linear', 'cosine', 'constant' or 'onecycle'"),
+    ("training.tracking=[mlflow]", "training.tracking[0]: must be 'tensorboard' or 'wandb'"),
+    ("sedes=[1]", "sedes: unknown key (did you mean 'seeds'?); known here: name, output_dir, seeds,"),
+    ("zzz=1", "zzz: unknown key; known here: name,"),
+    ("evaluation.bm25.k=1", "evaluation.bm25.k: unknown key (did you mean 'k1'?); known here: k1, b, stemmer"),
+    ("arms.joint_r8.ranking_weigth=0.5", "arms.joint_r8.ranking_weigth: unknown key (did you mean 'ranking_weight'?)"),
+    ("served={api: vlm, model: x}", "served.api: there is no served API 'vlm' (did you mean 'vllm'?); use cohere, j"),
+    ("served={api: tei, model: x, key: abc}", "served.key: unknown key"),
+    ("served={api: tei, model: x, key_variable: sk-01}", "served.key_variable: must be the NAME of an environment va"),
+]
+OF_RETRIEVAL = [
+    ("retrieval.dept=5", "retrieval.dept: unknown key (did you mean 'depth'?)"),
+    ("seeds=[1]", "seeds: unknown key (did you mean 'served'?); known here: name, output_dir, encoder"),
+    ("retrieval.depth=20", "retrieval: cutoffs go to 50, depth only to 20; raise depth"),
+    ("retrieval.cutoffs=[0]", "retrieval.cutoffs[0]: must be at least 1"),
+    ("encoder.pooling=max", "encoder.pooling: must be 'auto', 'mean', 'cls' or 'last'"),
+]
+
+
+@pytest.mark.parametrize(("override", "message"), MISTAKES)
+def test_a_mistake_in_an_experiment_is_named_with_its_key_and_the_remedy(
+    config: Path, override: str, message: str
+) -> None:
+    found = mistake(config, override)
+    assert found.startswith(message)
+    assert "sk-01" not in found  # what may be a key is not repeated
+
+
+@pytest.mark.parametrize(("override", "message"), OF_RETRIEVAL)
+def test_a_mistake_in_a_retrieval_is_too(override: str, message: str) -> None:
+    assert mistake(Path("retrieval/default"), override).startswith(message)
+
+
+@pytest.mark.parametrize(("text", "shown"), [("", "null"), ("- a", "a list"), ("abc", '"abc"')])
+def test_a_file_without_keys(config: Path, text: str, shown: str) -> None:
+    config.write_text(text, encoding="utf-8")
+    for overrides in ([], ["training.steps=5"]):
+        assert mistake(config, *overrides) == f"must be a section, keys with values (it is {shown})"
+
+
+def test_three_mistakes_are_listed_and_the_others_counted(config: Path) -> None:
+    config.write_text("caveats: []", encoding="utf-8")
+    assert mistake(config) == (
+        "name: this key is required; add it; seeds: this key is required; add it; "
+        "model: this key is required; add it; and 2 more"
     )
-    def test_words_and_token_ids(self, config: Path, text: str, value: object) -> None:
-        assert load_experiment(config, [f"prompt.yes={text}"]).prompt.yes == value
-
-    @pytest.mark.parametrize("text", ["-1", "''", "2.5", "[yes]"])
-    def test_what_is_neither_is_refused(self, config: Path, text: str) -> None:
-        with pytest.raises(UsageError, match=r"prompt\.no: must be a word of one token, or the id of a token$"):
-            load_experiment(config, [f"prompt.no={text}"])
 
 
-class TestMistakes:
+@pytest.mark.parametrize(
+    ("text", "value"), [("true", "true"), ("no", "no"), ("1176", 1176), ('"1"', "1"), ("null", None)]
+)
+def test_an_answer_is_a_word_or_the_id_of_a_token(config: Path, text: str, value: object) -> None:
+    assert load_experiment(config, [f"prompt.yes={text}"]).prompt.yes == value
+
+
+@pytest.mark.parametrize(("ratio", "steps"), [(0.0, 0), (0.1, 7), (0.11, 8), (0.98, 69)])
+def test_a_ratio_of_warm_up_is_rounded_up_to_steps(config: Path, ratio: float, steps: int) -> None:
+    assert load_experiment(config, [f"training.warmup_ratio={ratio}"]).training.warmup == steps
+
+
+class TestFirstLayer:
     @pytest.mark.parametrize(
-        ("override", "message"),
-        [
-            ("training.steps=5.5", "training.steps: must be a whole number (it is 5.5)"),
-            ("training.steps='5'", 'training.steps: must be a whole number (it is "5")'),
-            ("training.steps=true", "training.steps: must be a whole number (it is true)"),
-            ("training.steps=null", "training.steps: must be a whole number (it is null)"),
-            ("training.max_grad_norm=big", 'training.max_grad_norm: must be a number (it is "big")'),
-            ("training.max_grad_norm=.inf", "training.max_grad_norm: must be finite (it is Infinity)"),
-            ("training.max_grad_norm=.nan", "training.max_grad_norm: must be finite (it is NaN)"),
-            ("training.max_grad_norm=0", "training.max_grad_norm: must be above 0.0 (it is 0)"),
-            ("lora.dropout=1", "lora.dropout: must be below 1.0 (it is 1)"),
-            ("evaluation.bm25.b=3", "evaluation.bm25.b: must be at most 1.0 (it is 3)"),
-            ("model.trust_remote_code=yes", 'model.trust_remote_code: must be true or false (it is "yes")'),
-            ("model.revision=1e5", "model.revision: must be text, in quotes where it looks like something else"),
-            ("model.base=20260101", "model.base: must be text, in quotes where it looks like something"),
-            ("arms=[a]", "arms: must be a section, keys with values (it is a list)"),
-            ("arms.joint_r8=null", "arms.joint_r8: must be a section, keys with values (it is null)"),
-            ("seeds=3", "seeds: must be a list, as in [a, b] (it is 3)"),
-            ("seeds=[0, a]", 'seeds[1]: must be a whole number (it is "a")'),
-            (
-                "evaluation.systems={joint_minilm: cross-encoder:ce}",
-                "evaluation.systems.joint_minilm: this is the name of an arm or a baseline; choose one that is neither",
-            ),
-            ("evaluation.systems={bm25: cross-encoder:ce}", "evaluation.systems.bm25: this is the name of an arm"),
-            (
-                "prompt.template=qwen",
-                "prompt.template: there is no prompt template 'qwen' (did you mean 'qwen3'?); use chat, plain, qwen3",
-            ),
-            ("arms.joint_r8.ranking_weight=2", "arms.joint_r8.ranking_weight: must be below 1.0 (it is 2)"),
-            ("arms.joint_r8.ranking_weight=null", "arms.joint_r8: a joint arm needs ranking_weight, for example 0.5"),
-            (
-                "arms.rank_only_r8.ranking_weight=0.5",
-                "arms.rank_only_r8: ranking_weight belongs to joint arms, not to rank_only; remove it",
-            ),
-            ("training.warmup_steps=10", "training: warmup_steps 10 must be below steps 10"),
-            (
-                "training.ranking.hard_negatives=0",
-                "training.ranking: hard_negatives and random_negatives are both 0; a ranking example needs a negative",
-            ),
-        ],
+        ("first_layer", "layers", "first"),
+        [(0, 30, 0), (29, 30, 29), (0.5, 16, 8), (0.5, 3, 2), (0.5, 2, 1), (0.01, 30, 0), (0.7, 16, 11), (0.99, 1, 0)],
     )
-    def test_a_wrong_value_is_named_with_its_key_and_the_mend(self, config: Path, override: str, message: str) -> None:
-        assert mistake(config, override).startswith(message)
+    def test_a_share_is_rounded_to_the_nearest_layer(self, first_layer: float, layers: int, first: int) -> None:
+        assert LoraConfig(first_layer=first_layer).first_of(layers) == first
 
-    @pytest.mark.parametrize(
-        ("override", "message"),
-        [
-            ("sedes=[1]", "sedes: unknown key (did you mean 'seeds'?); known here: name, output_dir, seeds,"),
-            ("training.stepz=5", "training.stepz: unknown key (did you mean 'steps'?); known here: collection,"),
-            ("evaluation.bm25.k=1", "evaluation.bm25.k: unknown key (did you mean 'k1'?); known here: k1, b, stemmer"),
-            ("zzz=1", "zzz: unknown key; known here: name,"),
-            (
-                "arms.joint_r8.ranking_weigth=0.5",
-                "arms.joint_r8.ranking_weigth: unknown key (did you mean 'ranking_weight'?); "
-                "known here: task, learning_rate, ranking_weight",
-            ),
-        ],
-    )
-    def test_an_unknown_key_is_named_with_its_path_and_the_closest_match(
-        self, config: Path, override: str, message: str
-    ) -> None:
-        assert mistake(config, override).startswith(message)
+    def test_a_layer_that_the_model_lacks_is_refused(self) -> None:
+        words = r"lora\.first_layer 15: this model has layers 0 to 14, 15 in all; give one of them, or a share of them"
+        with pytest.raises(UsageError, match=words):
+            LoraConfig(first_layer=15).first_of(15)
 
-    @pytest.mark.parametrize(
-        ("text", "shown"), [("", "null"), ("- a", "a list"), ("abc", '"abc"'), ("# nothing yet", "null")]
-    )
-    def test_a_file_without_keys(self, config: Path, text: str, shown: str) -> None:
-        config.write_text(text, encoding="utf-8")
-        assert mistake(config) == f"must be a section, keys with values (it is {shown})"
-        assert mistake(config, "training.steps=5") == f"must be a section, keys with values (it is {shown})"
+    @pytest.mark.parametrize(("text", "value"), [("15", 15), ("0", 0), ("0.5", 0.5), ("5e-1", 0.5)])
+    def test_a_layer_stays_a_layer_and_a_share_a_share(self, config: Path, text: str, value: float) -> None:
+        read = load_experiment(config, [f"lora.first_layer={text}"])
+        for found in (read.lora.first_layer, Experiment.model_validate(read.model_dump()).lora.first_layer):
+            assert (found, type(found)) == (value, type(value))
 
-    def test_three_mistakes_are_told_and_the_others_counted(self, config: Path) -> None:
-        config.write_text("caveats: []", encoding="utf-8")
-        assert mistake(config) == (
-            "name: this key is required; add it; seeds: this key is required; add it; "
-            "model: this key is required; add it; and 2 more"
-        )
+
+@pytest.mark.parametrize("package", ["openai", "aiolimiter"])
+def test_without_the_packages_of_a_server_one_line_says_how_to_get_them(
+    package: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = builtins.__import__
+
+    def missing(name: str, *arguments: Any, **options: Any) -> Any:
+        if name == package:
+            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
+        return real(name, *arguments, **options)
+
+    monkeypatch.delitem(sys.modules, "unimoe.models.served.connection", raising=False)
+    monkeypatch.setattr(builtins, "__import__", missing)
+    with pytest.raises(UsageError, match=f"needs the package {package}; run: uv sync --extra served"):
+        Client("https://host/v1", ServedConfig(api="tei", model="tiny"))

@@ -3,14 +3,23 @@
 from __future__ import annotations
 
 import sys
+import zipfile
+from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
+import huggingface_hub
 import mteb
+import pyarrow as pa  # type: ignore[import-untyped]
+import pyarrow.parquet  # type: ignore[import-untyped]
 import pytest
 from support.sources import (
     SMALL,
     FakeBeir,
+    IrDocument,
+    IrQrel,
+    IrQuery,
     MtebTask,
     content,
     ir_dataset,
@@ -20,55 +29,66 @@ from support.sources import (
     write_zip,
 )
 
-from unimoe.core.errors import UsageError
+from unimoe.core.errors import DataError, UsageError
 from unimoe.data.catalog import available, load_collection, members
-from unimoe.data.sources.beir_sets import CQADUPSTACK
+from unimoe.data.collection import Collection, Document, assemble
+from unimoe.data.published import CQADUPSTACK
+from unimoe.data.source import UnavailableError
 
 
 @pytest.fixture(autouse=True)
 def data(tmp_path: Path, tmp_cache: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """An empty UNIMOE_DATA, and an empty cache."""
+    """An empty UNIMOE_DATA, and neither hub nor beir to download with."""
     monkeypatch.setenv("UNIMOE_DATA", str(tmp_path / "data"))
+    monkeypatch.setitem(sys.modules, "beir.util", None)
+
+    def unreachable(*_: Any, **__: Any) -> str:
+        raise ConnectionError("no\nhub")
+
+    monkeypatch.setattr(huggingface_hub, "snapshot_download", unreachable)
     return tmp_path / "data"
 
 
-class TestSameCollectionFromEverySource:
-    @pytest.fixture(autouse=True)
-    def sources(self, data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        write_beir(SMALL, data / "fiqa")
-        write_beir(SMALL, tmp_path / "beir", compress=True)
-        write_zip(data / "scifact.zip", {"scifact": SMALL})
-        write_zip(data / "cqadupstack.zip", dict.fromkeys(CQADUPSTACK, SMALL))
-        write_zip(tmp_path / "server" / "nfcorpus.zip", {"nfcorpus": SMALL})
-        write_msmarco(data / "msmarco", SMALL)
-        write_msmarco(tmp_path / "msmarco-gz", SMALL, compress=True)
-        write_nanobeir(data / "nanobeir" / "NanoSciFact", SMALL)
-        monkeypatch.setitem(sys.modules, "beir", SimpleNamespace())
-        monkeypatch.setitem(sys.modules, "beir.util", FakeBeir(tmp_path / "server"))
-        monkeypatch.setitem(sys.modules, "ir_datasets", SimpleNamespace(load={"a/test": ir_dataset(SMALL)}.__getitem__))
-        monkeypatch.setattr(mteb, "get_task", lambda name: MtebTask.of(SMALL))
+@pytest.fixture
+def server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FakeBeir:
+    """A beir that downloads the zips of a folder."""
+    fake = FakeBeir(tmp_path / "server")
+    monkeypatch.setitem(sys.modules, "beir", SimpleNamespace())
+    monkeypatch.setitem(sys.modules, "beir.util", fake)
+    return fake
 
-    @pytest.mark.parametrize(
-        ("name", "split"),
-        [
-            ("fiqa", "test"),
-            ("path:{tmp}/beir", "test"),
-            ("scifact", "test"),
-            ("cqadupstack/tex", "test"),
-            ("nfcorpus", "test"),
-            ("msmarco", "dev"),
-            ("path:{tmp}/msmarco-gz", "dev"),
-            ("nanobeir:SciFact", "test"),
-            ("ir_datasets:a/test", "test"),
-            ("mteb:Small", "test"),
-        ],
-    )
-    def test_name(self, name: str, split: str, tmp_path: Path) -> None:
-        found = load_collection(name.format(tmp=tmp_path), split)
-        assert content(found) == content(SMALL)
-        assert found.split == split
-        assert found.oddities == ""
-        assert not found.candidates_only
+
+@pytest.mark.parametrize(
+    ("name", "split"),
+    [
+        ("fiqa", "test"),
+        ("path:{tmp}/beir", "test"),
+        ("scifact", "test"),
+        ("cqadupstack/tex", "test"),
+        ("nfcorpus", "test"),
+        ("MSMARCO", "dev"),
+        ("path:{tmp}/msmarco-gz", "dev"),
+        ("nanobeir:SciFact", "test"),
+        ("ir_datasets:a/test", "test"),
+        ("mteb:Small", "test"),
+    ],
+)
+def test_every_source_gives_the_same_collection(
+    name: str, split: str, data: Path, server: FakeBeir, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_beir(SMALL, data / "fiqa")
+    write_beir(SMALL, tmp_path / "beir", compress=True)
+    write_zip(data / "scifact.zip", {"scifact": SMALL})
+    write_zip(data / "cqadupstack.zip", dict.fromkeys(CQADUPSTACK, SMALL))
+    write_zip(server.archives / "nfcorpus.zip", {"nfcorpus": SMALL})
+    write_msmarco(data / "msmarco", SMALL)
+    write_msmarco(tmp_path / "msmarco-gz", SMALL, compress=True)
+    write_nanobeir(data / "nanobeir" / "NanoSciFact", SMALL)
+    monkeypatch.setitem(sys.modules, "ir_datasets", SimpleNamespace(load={"a/test": ir_dataset(SMALL)}.__getitem__))
+    monkeypatch.setattr(mteb, "get_task", lambda name: MtebTask.of(SMALL))
+    found = load_collection(name.format(tmp=tmp_path), split)
+    assert content(found) == content(SMALL)
+    assert (found.split, found.oddities, found.candidates_only) == (split, "", False)
 
 
 @pytest.mark.parametrize(
@@ -76,10 +96,12 @@ class TestSameCollectionFromEverySource:
     [
         ("scifct", r"unknown collection 'scifct' \(did you mean 'scifact'\?\); known are apidocs, arguana"),
         ("cqadupstack/andriod", r"'cqadupstack/andriod' \(did you mean 'cqadupstack/android'\?\)"),
-        ("nanobeir:scfact", r"'nanobeir:scfact' \(did you mean 'scifact'\?\); there are ArguAna, ClimateFEVER"),
+        ("cqadupstack", r"is 12 collections, .* write one of cqadupstack/android, cqadup"),
+        ("../scifact", r"'../scifact' is no short name; write path:../scifact if it is a folder"),
+        ("nanobeir:scfact", r"'nanobeir:scfact' \(did you mean 'scifact'\?\); there are ArguAna, .* Touche2020"),
         ("nanobeir", r"unknown collection 'nanobeir' \(did you mean 'nanobeir:\w+'\?\)"),
-        ("nanobeir:", "write a short name"),
-        ("mteb:", "write a short name"),
+        ("mteb:", "write a short name, ir_datasets:ID, mteb:TASK, nanobeir:NAME or path:DIR"),
+        ("paht:x", r"or path:DIR \(did you mean 'path'\?\)"),
         ("mteb:SciFactt", r"mteb has no task 'SciFactt' \(did you mean 'SciFact'\?\)"),
         ("mteb:STS12", "mteb:STS12 is not a retrieval task"),
     ],
@@ -89,26 +111,198 @@ def test_unknown_names_are_usage_errors(name: str, message: str) -> None:
         load_collection(name, "test")
 
 
-class TestPath:
-    def test_takes_a_folder_and_names_the_collection_after_it(self, tmp_path: Path) -> None:
-        write_beir(SMALL, tmp_path / "anywhere")
-        name = f"path:{tmp_path / 'anywhere'}"
-        assert load_collection(name, "test").name == "anywhere"
-        assert available(name) == tmp_path / "anywhere"
+class TestFolders:
+    @pytest.mark.parametrize("name", ["fiqa", "FiQA", "FiQA2018"])
+    def test_any_spelling_finds_one_under_the_users_folder(self, data: Path, name: str) -> None:
+        assert available(name) is None
+        write_beir(SMALL, data / "fiqa")
+        assert load_collection(name, "test").name == "fiqa"
+        assert available(name) == data / "fiqa"
 
-    def test_beir_layout_goes_before_msmarco_files_in_one_folder(self, tmp_path: Path) -> None:
-        write_beir(SMALL, tmp_path / "both")
-        write_msmarco(tmp_path / "both", SMALL.pool(3))
-        (tmp_path / "both" / "collection.tsv").write_text("1\tanother corpus\n")
-        assert content(load_collection(f"path:{tmp_path / 'both'}", "test")) == content(SMALL)
+    def test_a_path_names_the_collection_and_beir_layout_goes_before_msmarco_files(self, tmp_path: Path) -> None:
+        folder = write_beir(SMALL, tmp_path / "both")
+        write_msmarco(folder, SMALL.pool(3))
+        (folder / "collection.tsv").write_text("1\tanother corpus\n")
+        found = load_collection(f"path:{folder}", "test")
+        assert (found.name, content(found)) == ("both", content(SMALL))
+        assert available(f"path:{folder}") == folder
 
 
-class TestMembers:
-    def test_cqadupstack_is_twelve_collections(self) -> None:
-        assert members("cqadupstack") == members("CQADupStack") == CQADUPSTACK
-        assert len(set(CQADUPSTACK)) == 12
+class TestZips:
+    def test_is_unpacked_once(self, data: Path, tmp_cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        archive = write_zip(data / "fiqa.zip", {"fiqa": SMALL})
+        assert available("FiQA2018") == archive
+        assert not list(tmp_cache.rglob("corpus.jsonl"))
+        assert content(load_collection("FiQA2018", "test")) == content(SMALL)
+        monkeypatch.setattr(zipfile.ZipFile, "extractall", lambda *_: pytest.fail("unpacked twice"))
+        assert content(load_collection("fiqa", "test")) == content(SMALL)
 
-    def test_the_twelve_cannot_be_loaded_as_one(self, data: Path) -> None:
-        (data / "cqadupstack").mkdir(parents=True)
-        with pytest.raises(UsageError, match=r"is 12 collections, .* write one of cqadupstack/android, cqadup"):
-            load_collection("cqadupstack", "test")
+    def test_another_top_folder_is_refused(self, data: Path) -> None:
+        write_zip(data / "fiqa.zip", {"scifact": SMALL})
+        with pytest.raises(DataError, match=r"fiqa\.zip: holds no folder fiqa/ in BEIR layout; use the zip as publ"):
+            load_collection("fiqa", "test")
+
+    @pytest.mark.parametrize("encrypted", [False, True])
+    def test_one_that_is_cut_or_encrypted_leaves_nothing_behind(
+        self, data: Path, tmp_cache: Path, encrypted: bool
+    ) -> None:
+        archive = write_zip(data / "fiqa.zip", {"fiqa": SMALL})
+        whole = archive.read_bytes()
+        changed = bytearray(whole if encrypted else whole[:-30])
+        changed[whole.rindex(b"fiqa/corpus.jsonl") - 38] |= encrypted  # the flags in the central directory
+        archive.write_bytes(changed)
+        with pytest.raises(DataError, match=r"fiqa\.zip: cannot be unpacked \(.+\); fetch it again"):
+            load_collection("fiqa", "test")
+        assert not list(tmp_cache.rglob("corpus.jsonl"))
+        archive.write_bytes(whole)
+        assert content(load_collection("fiqa", "test")) == content(SMALL)
+
+
+class TestDownloads:
+    def test_one_is_kept(self, server: FakeBeir) -> None:
+        write_zip(server.archives / "fiqa.zip", {"fiqa": SMALL})
+        for _ in range(2):
+            assert content(load_collection("FiQA2018", "test")) == content(SMALL)
+        assert server.asked == ["fiqa.zip"]
+        assert available("fiqa") is not None
+
+    def test_a_broken_one_leaves_nothing_behind(self, server: FakeBeir, tmp_cache: Path) -> None:
+        archive = write_zip(server.archives / "fiqa.zip", {"fiqa": SMALL})
+        archive.write_bytes(archive.read_bytes()[:-30])
+        with pytest.raises(UnavailableError, match=r"'fiqa' is not available; .*BadZipFile: File is not a zip file"):
+            load_collection("fiqa", "test")
+        assert available("fiqa") is None
+        assert not list(tmp_cache.rglob("*.zip"))
+
+    def test_one_holds_the_twelve_of_cqadupstack(self, server: FakeBeir) -> None:
+        def forum(name: str) -> Collection:
+            document = (name, Document("T", f"about {name}"))
+            return assemble(name, "test", [document], [("q1", "first")], {"q1": {name: 1}})
+
+        write_zip(server.archives / "cqadupstack.zip", {name: forum(name) for name in CQADUPSTACK})
+        assert members("CQADupStack") == CQADUPSTACK
+        for name in CQADUPSTACK:
+            found = load_collection(name, "test")
+            assert (found.name, content(found)) == (name, content(forum(name)))
+        assert server.asked == ["cqadupstack.zip"]
+
+    @pytest.mark.parametrize(
+        ("name", "words"),
+        [
+            (
+                "cqadupstack/tex",
+                "set UNIMOE_DATA to a folder that holds cqadupstack/tex/ in BEIR layout or cqadupstack.zip as published"
+                ", or install the extra (uv sync --extra collections) and connect to the network (",
+            ),
+            (
+                "nanobeir:NQ",
+                "connect to the network, or set UNIMOE_DATA to a folder that holds nanobeir/NanoNQ/ with the published "
+                "tables corpus, queries, qrels (ConnectionError: no hub)",
+            ),
+        ],
+    )
+    def test_without_a_network_the_error_says_what_to_do(self, name: str, words: str) -> None:
+        with pytest.raises(UnavailableError) as caught:
+            load_collection(name, "test")
+        assert str(caught.value).startswith(f"collection {name!r} is not available; {words}")
+
+
+ROWS = {
+    "corpus": [{"id": "d1", "title": None, "text": "one"}, {"id": "d2", "text": "two"}],
+    "queries": [{"id": "q1", "text": "first"}, {"id": "q2", "text": "second", "instruction": "be brief"}],
+    "relevant_docs": {"q1": {"d1": 1}, "q2": {"d2": 2, "d1": 0}},
+}
+
+
+class TestMteb:
+    def test_rows_become_a_collection(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(mteb, "get_task", lambda name: MtebTask(ROWS))
+        found = load_collection("mteb:Toy", "dev")
+        documents = {"d1": Document("", "one"), "d2": Document("", "two")}
+        assert content(found) == (documents, {"q1": "first", "q2": "second be brief"}, ROWS["relevant_docs"])
+
+    @pytest.mark.parametrize(
+        ("name", "split", "options", "words"),
+        [
+            ("mteb:Toy", "train", {}, "mteb:Toy has no split 'train'; it has dev, test"),
+            ("mteb:Toy", "test", {"subsets": ("kor", "eng")}, "mteb:Toy has subsets kor, eng; write mteb:Toy:kor"),
+            ("mteb:Toy:deu", "test", {"subsets": ("kor", "eng")}, "no such subset"),
+            ("mteb:Toy", "test", {"rows": {**ROWS, "queries": [{"id": "q1", "text": None}]}}, "'q1' is not text; only"),
+            ("mteb:Toy", "test", {"error": ConnectionError("no hub")}, "is not available; connect to the network, or"),
+        ],
+    )
+    def test_what_cannot_be_loaded_is_one_line(
+        self, name: str, split: str, options: dict[str, Any], words: str, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(mteb, "get_task", lambda name: MtebTask(**{"rows": ROWS, **options}))
+        with pytest.raises((UsageError, DataError), match=words):
+            load_collection(name, split)
+
+
+class TestIrDatasets:
+    @pytest.fixture
+    def dataset(self, monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
+        toy = SimpleNamespace(
+            docs_iter=lambda: iter([IrDocument("d1", "T", "one")]),
+            queries_iter=lambda: iter([IrQuery("q1", "first"), IrQuery("q2", "unjudged")]),
+            qrels_iter=lambda: iter([IrQrel("q1", "d1", 3)]),
+        )
+        sets = {"toy/test": toy, "toy": SimpleNamespace(docs_iter=toy.docs_iter)}
+        monkeypatch.setitem(sys.modules, "ir_datasets", SimpleNamespace(load=sets.__getitem__))
+        return toy
+
+    def test_records_become_a_collection(self, dataset: SimpleNamespace) -> None:
+        found = load_collection("ir_datasets:toy/test", "test")
+        assert content(found) == ({"d1": Document("T", "one")}, {"q1": "first", "q2": "unjudged"}, {"q1": {"d1": 3}})
+        assert (found.name, found.unjudged_queries) == ("toy/test", ["q2"])
+
+    def test_what_cannot_be_loaded_is_one_line(self, dataset: SimpleNamespace, monkeypatch: pytest.MonkeyPatch) -> None:
+        with pytest.raises(UsageError, match="ir_datasets:toy has no queries and no qrels; name one of its splits"):
+            load_collection("ir_datasets:toy", "test")
+        with pytest.raises(UsageError, match="ir_datasets has no dataset 'nope'"):
+            load_collection("ir_datasets:nope", "test")
+
+        def cut_off() -> Iterator[IrDocument]:
+            yield IrDocument("d1", "T", "one")
+            raise ConnectionError("cut off")
+
+        dataset.docs_iter = cut_off
+        with pytest.raises(UnavailableError, match=r"connect to the network \(ConnectionError: cut off\)"):
+            load_collection("ir_datasets:toy/test", "test")
+        monkeypatch.setitem(sys.modules, "ir_datasets", None)
+        with pytest.raises(UnavailableError, match=r"'ir_datasets:toy/test' is not available; install the extra"):
+            load_collection("ir_datasets:toy/test", "test")
+
+
+class TestNanoBeir:
+    @pytest.fixture
+    def folder(self, data: Path) -> Path:
+        return write_nanobeir(data / "nanobeir" / "NanoSciFact", SMALL)
+
+    def test_any_spelling_finds_the_folder(self, folder: Path) -> None:
+        assert load_collection("nanobeir:scifact", "test").name == "NanoSciFact"
+        assert available("nanobeir:scifact") == folder
+        with pytest.raises(UsageError, match="nanobeir:SciFact has no split 'train'; it has test"):
+            load_collection("nanobeir:SciFact", "train")
+
+    def test_the_hub_is_read_like_the_folder(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        def snapshot_download(repo_id: str, *, repo_type: str, allow_patterns: list[str]) -> str:
+            assert (repo_id, repo_type) == ("zeta-alpha-ai/NanoSciFact", "dataset")
+            folder = write_nanobeir(tmp_path / "snapshot", SMALL)
+            files = [path.relative_to(folder) for path in folder.rglob("*.parquet")]
+            assert all(any(file.match(pattern) for pattern in allow_patterns) for file in files)
+            return str(folder)
+
+        monkeypatch.setattr(huggingface_hub, "snapshot_download", snapshot_download)
+        assert content(load_collection("nanobeir:SciFact", "test")) == content(SMALL)
+        assert available("nanobeir:SciFact") is None
+
+    def test_a_missing_table_or_column_is_named(self, folder: Path) -> None:
+        (table,) = (folder / "queries").iterdir()
+        pyarrow.parquet.write_table(pa.table({"id": ["q"], "text": ["x"]}), table)
+        with pytest.raises(DataError, match=r"NanoSciFact: queries/train-\*\.parquet has no table of _id and text \("):
+            load_collection("nanobeir:SciFact", "test")
+        table.unlink()
+        assert available("nanobeir:SciFact") is None
+        with pytest.raises(DataError, match="fetch the set again"):
+            load_collection("nanobeir:SciFact", "test")

@@ -1,3 +1,5 @@
+"""A collection is checked when it is assembled, and its parts depend on ids and a seed alone."""
+
 from __future__ import annotations
 
 from itertools import pairwise
@@ -17,17 +19,15 @@ def collection() -> Collection:
     return assemble("toy", "test", DOCUMENTS, QUERIES, QRELS)
 
 
-def test_full_text_joins_title_and_text_without_outer_space() -> None:
-    assert Document("A title", "a text").full_text == "A title a text"
-    assert Document("", "a text").full_text == "a text"
-    assert Document("A title", "").full_text == "A title"
+@pytest.fixture
+def reordered() -> Collection:
+    return assemble("other name", "test", DOCUMENTS[::-1], QUERIES[::-1], dict(reversed(QRELS.items())))
 
 
 def test_duplicates_are_counted_and_the_first_is_kept() -> None:
     documents = [("d", Document("", "one")), ("d", Document("", "one")), ("d", Document("", "two"))]
     found = assemble("toy", "test", documents, [("q", "a"), ("q", "b")], {"q": {"d": 1}})
-    assert found.corpus == {"d": Document("", "one")}
-    assert found.queries == {"q": "a"}
+    assert (found.corpus, found.queries) == ({"d": Document("", "one")}, {"q": "a"})
     assert found.problems == {
         "duplicate documents": ["d", "d"],
         "conflicting documents": ["d"],
@@ -39,6 +39,7 @@ def test_duplicates_are_counted_and_the_first_is_kept() -> None:
 def test_dangling_judgments_and_empty_texts_are_counted_and_kept() -> None:
     documents = [("d", Document("only a title", " ")), ("e", Document("", ""))]
     found = assemble("toy", "test", documents, [("q", "a"), ("u", " ")], {"q": {"d": 1, "gone": 2}})
+    assert found.corpus["d"].full_text == "only a title"
     assert found.qrels == {"q": {"d": 1, "gone": 2}}
     assert found.unjudged_queries == ["u"]
     assert found.oddities == (
@@ -47,9 +48,8 @@ def test_dangling_judgments_and_empty_texts_are_counted_and_kept() -> None:
     )
 
 
-def test_hashes_ignore_order_and_see_every_change(collection: Collection) -> None:
-    shuffled = assemble("other name", "test", DOCUMENTS[::-1], QUERIES[::-1], dict(reversed(QRELS.items())))
-    assert shuffled.content_hash == collection.content_hash
+def test_hashes_ignore_order_and_see_every_change(collection: Collection, reordered: Collection) -> None:
+    assert reordered.content_hash == collection.content_hash
     changed = [
         assemble("toy", "dev", DOCUMENTS, QUERIES, QRELS),
         assemble("toy", "test", [*DOCUMENTS[:-1], ("d19", Document("", "new"))], QUERIES, QRELS),
@@ -69,40 +69,33 @@ def test_a_larger_sample_keeps_the_smaller(collection: Collection) -> None:
 
 
 def test_a_pool_holds_every_relevant_document_and_grows(collection: Collection) -> None:
-    relevant = {f"d{i}" for i in range(10)}
     small, large = collection.pool(12, seed=1), collection.pool(15, seed=1)
-    assert relevant < small.corpus.keys() < large.corpus.keys()
+    assert {f"d{i}" for i in range(10)} < small.corpus.keys() < large.corpus.keys()
     assert (len(small.corpus), len(large.corpus)) == (12, 15)
     assert collection.pool(99).corpus == collection.corpus
     assert small.qrels == collection.qrels
 
 
-def test_a_pool_too_small_names_the_number_needed(collection: Collection) -> None:
+def test_a_split_by_query_loses_none_and_depends_on_the_seed_alone(
+    collection: Collection, reordered: Collection
+) -> None:
+    train, test = collection.split_queries(0.3, seed=42)
+    assert (len(train.qrels), len(test.qrels)) == (7, 3)
+    assert not train.qrels.keys() & test.qrels.keys()
+    assert train.qrels | test.qrels == collection.qrels
+    assert train.queries.keys() == train.qrels.keys()
+    assert train.corpus == test.corpus == collection.corpus
+    assert reordered.split_queries(0.3, seed=42)[1].qrels == test.qrels
+    assert len({frozenset(collection.split_queries(0.3, seed)[1].qrels) for seed in range(8)}) > 1
+
+
+def test_a_part_that_cannot_be_is_refused(collection: Collection) -> None:
+    for size in (0.0, 1.0, -0.5):
+        with pytest.raises(UsageError, match="choose between 0 and 1"):
+            collection.split_queries(size)
+    with pytest.raises(UsageError, match=r"of 10 judged queries, 0\.95 for testing leaves none to train on"):
+        collection.split_queries(0.95)
     with pytest.raises(UsageError, match=r"pool of 9 documents cannot hold the 10 relevant ones; ask for at least 10"):
         collection.pool(9)
     with pytest.raises(UsageError, match="at least 1"):
         collection.sample_queries(0)
-
-
-class TestSplitByQuery:
-    def test_no_query_is_in_both_parts_and_none_is_lost(self, collection: Collection) -> None:
-        train, test = collection.split_queries(0.3, seed=42)
-        assert (len(train.qrels), len(test.qrels)) == (7, 3)
-        assert not train.qrels.keys() & test.qrels.keys()
-        assert train.qrels | test.qrels == collection.qrels
-        assert train.queries.keys() == train.qrels.keys()
-        assert train.corpus == test.corpus == collection.corpus
-
-    def test_the_split_depends_on_the_seed_and_not_on_the_order(self, collection: Collection) -> None:
-        reordered = assemble("toy", "test", DOCUMENTS[::-1], QUERIES[::-1], dict(reversed(QRELS.items())))
-        assert reordered.split_queries(0.4, 5)[1].qrels == collection.split_queries(0.4, 5)[1].qrels
-        assert len({frozenset(collection.split_queries(0.4, seed)[1].qrels) for seed in range(8)}) > 1
-
-    @pytest.mark.parametrize("size", [0.0, 1.0, -0.5, 2.0])
-    def test_a_part_that_is_no_part_is_refused(self, collection: Collection, size: float) -> None:
-        with pytest.raises(UsageError, match="choose between 0 and 1"):
-            collection.split_queries(size)
-
-    def test_no_query_left_to_train_on_is_refused(self, collection: Collection) -> None:
-        with pytest.raises(UsageError, match=r"of 10 judged queries, 0\.95 for testing leaves none to train on"):
-            collection.split_queries(0.95)

@@ -14,8 +14,7 @@ from support.experiments import tiny_experiment
 from support.reranking import invented, write_invented
 
 from unimoe.config import Experiment
-from unimoe.data.mteb_names import find_tasks
-from unimoe.data.mteb_sizes import task_size
+from unimoe.data.mteb_names import find_tasks, task_size
 from unimoe.evaluation import plan
 from unimoe.evaluation.plan import PlannedDataset, print_plan, seconds_each
 from unimoe.evaluation.systems.system import System, zero_shot_system

@@ -14,7 +14,7 @@ from support.tiny_models import tiny_base
 
 from unimoe.config import Experiment
 from unimoe.core.errors import DataError, UsageError
-from unimoe.data.sources.beir_sets import CQADUPSTACK
+from unimoe.data.published import CQADUPSTACK
 from unimoe.evaluation.reranking_eval import evaluate_beir, evaluate_msmarco_dev, evaluate_reranking_suite
 from unimoe.models.base import BaseModel
 from unimoe.models.unimodel import UnimodelForExp1

@@ -13,15 +13,15 @@ import pytest
 from support.experiments import tiny_experiment_dict
 from support.json_files import read_plain
 from support.results import make_result
-from support.sources import IrDocument, IrQrel, IrQuery, write_beir
+from support.sources import ir_dataset, write_beir
 
-from unimoe.config import Experiment
+from unimoe.config import DenseConfig, Experiment
 from unimoe.config.files import parse_config
 from unimoe.core.errors import UsageError
 from unimoe.data.catalog import load_collection
 from unimoe.data.collection import Collection, Document
 from unimoe.data.source import find_source
-from unimoe.evaluation.retrieval_eval import dense_collection
+from unimoe.evaluation.retrieval_eval import dense_collection, retrieval_metrics
 from unimoe.evaluation.spec import Evaluation, Outcome
 from unimoe.evaluation.store import ResultStore
 from unimoe.evaluation.tiers.datasets import chosen_datasets, load_reporting, relevance_level_note
@@ -48,15 +48,10 @@ def experiment(tmp_path: Path) -> Experiment:
     return parse_config(Experiment, tiny_experiment_dict(tmp_path), source="tiny")
 
 
-class TestStated:
-    def test_a_folder_states_name_and_level(self, tmp_path: Path) -> None:
-        found = load_collection(f"path:{written(tmp_path / 'toy', name='dl20', relevance_level=2)}", "test")
-        assert (found.name, found.relevance_level, found.level_stated) == ("dl20", 2, True)
-
-    def test_parts_of_a_collection_keep_it(self) -> None:
-        stated = replace(GRADED, relevance_level=2, level_stated=True)
-        for part in (stated.sample_queries(1), *stated.split_queries(0.5), stated.pool(2)):
-            assert (part.relevance_level, part.level_stated) == (2, True)
+def test_a_folder_states_name_and_level_and_its_parts_keep_them(tmp_path: Path) -> None:
+    found = load_collection(f"path:{written(tmp_path / 'toy', name='dl20', relevance_level=2)}", "test")
+    for part in (found, found.sample_queries(1), *found.split_queries(0.5), found.pool(2)):
+        assert (part.name, part.relevance_level, part.level_stated) == ("dl20", 2, True)
 
 
 @pytest.mark.parametrize(
@@ -91,42 +86,33 @@ def test_what_is_known_of_published_sets(collection: str, split: str, level: int
 
 
 def test_trec_dl_from_ir_datasets_counts_from_2(monkeypatch: pytest.MonkeyPatch) -> None:
-    dataset = SimpleNamespace(
-        docs_iter=lambda: iter([IrDocument("d1", "T", "one")]),
-        queries_iter=lambda: iter([IrQuery("q1", "first")]),
-        qrels_iter=lambda: iter([IrQrel("q1", "d1", 3)]),
-    )
-    monkeypatch.setitem(sys.modules, "ir_datasets", SimpleNamespace(load=lambda name: dataset))
+    monkeypatch.setitem(sys.modules, "ir_datasets", SimpleNamespace(load=lambda name: ir_dataset(GRADED)))
     found = load_collection("ir_datasets:msmarco-passage/trec-dl-2020/judged", "test")
     assert (found.name, found.relevance_level, found.level_stated) == ("msmarco-passage/trec-dl-2020/judged", 2, True)
 
 
-class TestNames:
-    def test_a_folder_may_not_take_the_name_of_a_set(self, experiment: Experiment, tmp_path: Path) -> None:
-        folder = written(tmp_path / "SciFact")
-        with pytest.raises(UsageError, match=r"scifact and path:.* would both be 'SciFact' in results; state another"):
-            chosen_datasets(experiment, ["scifact", f"path:{folder}"])
+def test_a_folder_may_not_take_the_name_of_a_set(experiment: Experiment, tmp_path: Path) -> None:
+    folder = written(tmp_path / "SciFact")
+    with pytest.raises(UsageError, match=r"scifact and path:.* would both be 'SciFact' in results; state another"):
+        chosen_datasets(experiment, ["scifact", f"path:{folder}"])
 
 
-class TestNote:
-    def test_binary_measures_of_graded_judgments_without_a_stated_level(
-        self, experiment: Experiment, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-    ) -> None:
-        folder = written(tmp_path / "toy")
-        (dataset,) = chosen_datasets(experiment, [f"path:{folder}"])
-        load_reporting(dataset)
-        assert " ".join(capsys.readouterr().err.split()) == (
-            "warning: grades up to 3 in toy: mrr@10, map, recall@100 count grade 1 as relevant; TREC DL counts from "
-            f"2: state relevance_level in {folder}/collection.json"
-        )
-
-    @pytest.mark.parametrize(("name", "stated"), [("toy", {"relevance_level": 1}), ("nfcorpus", {})])
-    def test_silent_where_the_level_is_stated_or_known(self, tmp_path: Path, name: str, stated: dict[str, Any]) -> None:
-        source = f"path:{written(tmp_path / name, **stated)}"
-        assert relevance_level_note(source, load_collection(source, "test")) is None
-
-    def test_silent_on_the_bundled_collection(self) -> None:
-        assert relevance_level_note("apidocs", load_collection("apidocs", "test")) is None
+def test_graded_judgments_without_a_stated_level_are_noted(
+    experiment: Experiment, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = written(tmp_path / "toy")
+    (dataset,) = chosen_datasets(experiment, [f"path:{folder}"])
+    load_reporting(dataset)
+    assert " ".join(capsys.readouterr().err.split()) == (
+        "warning: grades up to 3 in toy: mrr@10, map, recall@100 count grade 1 as relevant; TREC DL counts from "
+        f"2: state relevance_level in {folder}/collection.json"
+    )
+    known = (
+        "apidocs",
+        f"path:{written(tmp_path / 'stated', relevance_level=1)}",
+        f"path:{written(tmp_path / 'nfcorpus')}",
+    )
+    assert [relevance_level_note(name, load_collection(name, "test")) for name in known] == [None] * 3
 
 
 RUN = {"q1": {"a": 2.0, "b": 1.0}, "q2": {"a": 2.0, "b": 1.0}}
@@ -137,20 +123,16 @@ def found(level: int) -> Outcome:
     return Outcome("ndcg@10", RUN, GRADED.qrels, GRADED.queries, scores, relevance_level=level)
 
 
-class TestResults:
-    def test_exported_judgments_carry_a_level_other_than_1(self, tmp_path: Path) -> None:
-        identity, store = make_result("joint_r8", 0, [0.5, 0.5], dataset="toy").identity, ResultStore(tmp_path)
-        spec = Evaluation("joint_r8", 0, "retrieval", "toy", identity, hashes={}, config={})
-        assert store.write(spec, found(2)).relevance_level == 2
-        assert read_plain(tmp_path / "qrels" / "toy-test.qrels.json") == {"relevance_level": 2}
-        store.write(spec, found(1))
-        assert [path.name for path in (tmp_path / "qrels").iterdir()] == ["toy-test.qrels"]
+def test_exported_judgments_carry_a_level_other_than_1(tmp_path: Path) -> None:
+    identity, store = make_result("joint_r8", 0, [0.5, 0.5], dataset="toy").identity, ResultStore(tmp_path)
+    spec = Evaluation("joint_r8", 0, "retrieval", "toy", identity, hashes={}, config={})
+    assert store.write(spec, found(2)).relevance_level == 2
+    assert read_plain(tmp_path / "qrels" / "toy-test.qrels.json") == {"relevance_level": 2}
+    store.write(spec, found(1))
+    assert [path.name for path in (tmp_path / "qrels").iterdir()] == ["toy-test.qrels"]
 
 
 def test_dense_retrieval_keeps_the_level(tmp_path: Path) -> None:
-    from unimoe.config import DenseConfig
-    from unimoe.evaluation.retrieval_eval import retrieval_metrics
-
     stated = replace(GRADED, relevance_level=2, level_stated=True)
     data = dense_collection(stated, DenseConfig())
     scores = Outcome.of_run(data.test, RUN, "ndcg@10", retrieval_metrics(DenseConfig())).scores

@@ -8,15 +8,14 @@
 from __future__ import annotations
 
 import gzip
-import io
 import json
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from itertools import chain
 from pathlib import Path
-from typing import Any, TextIO
 
 from unimoe.core.errors import DataError, UsageError, did_you_mean
 from unimoe.core.io import ensure_dir
+from unimoe.core.limits import shortened
 from unimoe.core.trec import Qrels, read_qrels, text_lines
 from unimoe.data.collection import Collection, Document, assemble
 from unimoe.data.collection_card import describe_collection, describe_qrels
@@ -52,8 +51,8 @@ def read_beir(folder: Path, split: str, name: str | None = None) -> Collection:
     return assemble(
         name,
         split,
-        _documents(corpus),
-        ((key, text) for _, key, text, _ in _records(queries)),
+        ((key, Document(title, text)) for key, title, text in _records(corpus)),
+        ((key, text) for key, _, text in _records(queries)),
         read_qrels(files[split]),
         judged_elsewhere={key for other, file in files.items() if other != split for key in read_qrels(file)},
         relevance_level=describe_qrels(files[split]).relevance_level,
@@ -75,16 +74,8 @@ def _find(folder: Path, part: str) -> Path | None:
     return next((file for file in (folder / part, folder / f"{part}.gz") if file.is_file()), None)
 
 
-def _documents(path: Path) -> Iterator[tuple[str, Document]]:
-    for place, key, text, record in _records(path):
-        title = record.get("title")
-        if title is not None and not isinstance(title, str):
-            raise DataError(f"{place}: title {title!r} is not text; quote it or leave it out")
-        yield key, Document(title or "", text)
-
-
-def _records(path: Path) -> Iterator[tuple[str, str, str, dict[str, Any]]]:
-    """Yield place, id, text and the whole object of each line."""
+def _records(path: Path) -> Iterator[tuple[str, str, str]]:
+    """Yield id, title and text of each line."""
     for number, line in text_lines(path):
         place = f"{path}:{number}"
         try:
@@ -93,14 +84,14 @@ def _records(path: Path) -> Iterator[tuple[str, str, str, dict[str, Any]]]:
             raise DataError(f"{place}: not a line of JSON ({error}); fix or remove it") from None
         if not isinstance(record, dict):
             raise DataError(f"{place}: not a JSON object with _id and text; fix or remove the line")
-        key, text = record.get("_id"), record.get("text")
-        if type(key) not in (str, int):  # a bool is an int too
-            state = "there is no _id" if key is None else f"_id {key!r} is neither text nor a whole number"
-            raise DataError(f'{place}: {state}; every line needs one, for example {{"_id": "d1", "text": "..."}}')
-        if not isinstance(text, str):
-            state = "there is no text" if text is None else f"text {text!r} is a {type(text).__name__}"
-            raise DataError(f'{place}: {state}; give it as "text": "...", empty if need be')
-        yield place, str(key), text, record
+        key, title, text = record.get("_id"), record.get("title"), record.get("text")
+        title = "" if title is None else title
+        # A bool is an int too.
+        if type(key) not in (str, int) or not isinstance(title, str) or not isinstance(text, str):
+            wrong = "_id" if type(key) not in (str, int) else "text" if not isinstance(text, str) else "title"
+            state = f"{wrong} is {shortened(repr(record[wrong]))}" if wrong in record else f"there is no {wrong}"
+            raise DataError(f'{place}: {state}; write a line as {{"_id": "d1", "title": "", "text": "..."}}')
+        yield str(key), title, text
 
 
 def write_parts(
@@ -112,32 +103,20 @@ def write_parts(
     compress: bool = False,
 ) -> None:
     """Write the files of the layout; ``qrels`` maps split to judgments, ``compress`` writes ``.gz`` files."""
-    records = ({"_id": key, "title": title, "text": text} for key, (title, text) in corpus.items())
-    _write_jsonl(folder / "corpus.jsonl", records, compress)
-    _write_jsonl(folder / "queries.jsonl", ({"_id": key, "text": text} for key, text in queries.items()), compress)
+    documents = ({"_id": key, "title": title, "text": text} for key, (title, text) in corpus.items())
+    texts = ({"_id": key, "text": text} for key, text in queries.items())
+    for name, records in (("corpus.jsonl", documents), ("queries.jsonl", texts)):
+        _write(folder / name, (json.dumps(record, ensure_ascii=False) for record in records), compress)
     ensure_dir(folder / "qrels")
     for split, judgments in qrels.items():
-        with _create(folder / "qrels" / f"{split}.tsv", compress) as file:
-            file.write("query-id\tcorpus-id\tscore\n")
-            for query, grades in judgments.items():
-                file.writelines(f"{query}\t{document}\t{grade}\n" for document, grade in grades.items())
+        lines = (f"{query}\t{key}\t{grade}" for query, grades in judgments.items() for key, grade in grades.items())
+        _write(folder / "qrels" / f"{split}.tsv", chain(["query-id\tcorpus-id\tscore"], lines), compress)
 
 
-def _write_jsonl(path: Path, records: Iterable[dict[str, str]], compress: bool) -> None:
-    with _create(path, compress) as file:
-        file.writelines(json.dumps(record, ensure_ascii=False) + "\n" for record in records)
-
-
-@contextmanager
-def _create(path: Path, compress: bool) -> Iterator[TextIO]:
-    if not compress:
-        with path.open("w", encoding="utf-8", newline="\n") as file:
-            yield file
-        return
-    # No name and no time in the header: equal collections give equal bytes.
+def _write(path: Path, lines: Iterable[str], compress: bool) -> None:
     with (
-        path.with_name(f"{path.name}.gz").open("wb") as raw,
-        gzip.GzipFile(filename="", mode="wb", fileobj=raw, mtime=0) as packed,
-        io.TextIOWrapper(packed, encoding="utf-8", newline="\n") as text,
+        path.with_name(f"{path.name}.gz" if compress else path.name).open("wb") as raw,
+        # No name and no time in the header: equal collections give equal bytes.
+        gzip.GzipFile("", "wb", fileobj=raw, mtime=0) if compress else raw as file,
     ):
-        yield text
+        file.writelines(f"{line}\n".encode() for line in lines)

@@ -8,14 +8,15 @@ from typing import Any
 from unimoe.core.errors import UnimoeError, UsageError
 from unimoe.core.trec import Qrels
 from unimoe.data.collection import Collection, Document, assemble
-from unimoe.data.source import DOWNLOAD_ADVICE, SOURCES, not_at_hand
-from unimoe.data.sources.beir_sets import MTEB_TASKS, TREC_DL, PublishedSets
+from unimoe.data.published import MTEB_TASKS, TREC_DL
+from unimoe.data.source import DOWNLOAD_ADVICE, SOURCES, Source, not_at_hand
 
 
-class IrDatasets(PublishedSets):
+class IrDatasets(Source):
     """Anything that ir_datasets knows; the id names the split too."""
 
     usage = "ir_datasets:ID"
+    has_published_names = True
 
     def load(self, name: str, split: str) -> Collection:
         """Load a dataset such as ``msmarco-passage/dev/small``; the split is only a label."""

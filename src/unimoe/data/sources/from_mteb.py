@@ -10,8 +10,7 @@ from typing import Any
 from unimoe.core.errors import DataError, UsageError, did_you_mean
 from unimoe.core.io import cache_dir
 from unimoe.data.collection import Collection, Document, assemble
-from unimoe.data.source import SOURCES, not_at_hand
-from unimoe.data.sources.beir_sets import PublishedSets
+from unimoe.data.source import SOURCES, Source, not_at_hand
 
 
 def import_mteb() -> Any:
@@ -26,10 +25,11 @@ def import_mteb() -> Any:
     return mteb
 
 
-class MtebTasks(PublishedSets):
+class MtebTasks(Source):
     """Retrieval tasks of MTEB as collections, which are compared by nDCG@10, as most of the tasks are."""
 
     usage = "mteb:TASK"
+    has_published_names = True
 
     def load(self, name: str, split: str) -> Collection:
         """Load one split of ``TASK``, or of ``TASK:SUBSET`` where the task has several subsets."""

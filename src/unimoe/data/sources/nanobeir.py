@@ -7,35 +7,20 @@ A set is published as a dataset ``zeta-alpha-ai/NanoSciFact`` on the Hugging Fac
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 
 from unimoe.core.errors import DataError, UsageError, did_you_mean
 from unimoe.core.trec import Qrels
 from unimoe.data.collection import Collection, Document, assemble
+from unimoe.data.published import NANO_SETS
 from unimoe.data.source import SOURCES, Source, not_at_hand, user_folder
 
-_SETS = (
-    "ArguAna",
-    "ClimateFEVER",
-    "DBPedia",
-    "FEVER",
-    "FiQA2018",
-    "HotpotQA",
-    "MSMARCO",
-    "NFCorpus",
-    "NQ",
-    "QuoraRetrieval",
-    "SCIDOCS",
-    "SciFact",
-    "Touche2020",
-)
-
-NANOBEIR = tuple(f"nanobeir:{name}" for name in _SETS)
+NANOBEIR = tuple(f"nanobeir:{name}" for name in NANO_SETS)
 """The sets, as the catalogue names them."""
 
-_COLUMNS = {"corpus": ("_id", "text"), "queries": ("_id", "text"), "qrels": ("query-id", "corpus-id")}
-_PUBLISHED = {name.lower(): f"Nano{name}" for name in _SETS}
+_COLUMNS = {"corpus": ["_id", "text"], "queries": ["_id", "text"], "qrels": ["query-id", "corpus-id"]}
+_PUBLISHED = {name.lower(): f"Nano{name}" for name in NANO_SETS}
+_FILES = "train-*.parquet"
 
 
 class NanoBeir(Source):
@@ -51,7 +36,7 @@ class NanoBeir(Source):
         published = _PUBLISHED.get(name.lower())
         if published is None:
             close = did_you_mean(name.lower(), _PUBLISHED)
-            raise UsageError(f"unknown collection 'nanobeir:{name}'{close}; there are {', '.join(_SETS)}")
+            raise UsageError(f"unknown collection 'nanobeir:{name}'{close}; there are {', '.join(NANO_SETS)}")
         if split != "test":
             raise UsageError(f"nanobeir:{name} has no split {split!r}; it has test")
         folder = _user_copy(name) or _fetch(published)
@@ -64,7 +49,7 @@ class NanoBeir(Source):
     def available(self, name: str) -> Path | None:
         """Return the folder under $UNIMOE_DATA that holds a set, or None; the hub's cache is not searched."""
         folder = _user_copy(name)
-        return folder if folder is not None and all(_tables(folder, part) for part in _COLUMNS) else None
+        return folder if folder and all(any((folder / part).glob(_FILES)) for part in _COLUMNS) else None
 
     def mteb_task(self, name: str) -> str | None:
         """Return MTEB's task of a set, whose rules may differ from those of the whole set's."""
@@ -87,7 +72,7 @@ def _fetch(published: str) -> Path:
     try:
         from huggingface_hub import snapshot_download
 
-        patterns = [f"{part}/train-*.parquet" for part in _COLUMNS]
+        patterns = [f"{part}/{_FILES}" for part in _COLUMNS]
         return Path(snapshot_download(f"zeta-alpha-ai/{published}", repo_type="dataset", allow_patterns=patterns))
     except Exception as error:
         advice = (
@@ -97,27 +82,18 @@ def _fetch(published: str) -> Path:
         raise not_at_hand(f"nanobeir:{published.removeprefix('Nano')}", advice, error) from None
 
 
-def _tables(folder: Path, part: str) -> list[Path]:
-    return sorted((folder / part).glob("train-*.parquet"))
+def _rows(folder: Path, part: str) -> list[tuple[str, str]]:
+    """Return the two columns of one table, row by row."""
+    import pandas as pd
 
-
-def _rows(folder: Path, part: str) -> Iterator[tuple[str, str]]:
-    """Yield the two columns of one table, row by row."""
-    import pyarrow.parquet  # type: ignore[import-untyped]
-
-    tables, columns = _tables(folder, part), _COLUMNS[part]
-    if not tables:
-        raise DataError(f"{folder}: {part}/train-*.parquet is missing; fetch the set again")
-    for path in tables:
-        try:
-            table = pyarrow.parquet.read_table(path, columns=list(columns), partitioning=None)
-        except (OSError, ValueError) as error:
-            reason = str(error).partition("\n")[0]
-            raise DataError(f"{path}: not a table of {' and '.join(columns)} ({reason}); fetch it again") from None
-        for number, row in enumerate(zip(*(table[column].to_pylist() for column in columns), strict=True), start=1):
-            if not all(isinstance(value, str) for value in row):
-                raise DataError(f"{path}: row {number}: {' or '.join(columns)} is not text; fetch it again")
-            yield row
+    try:
+        tables = [pd.read_parquet(file, columns=_COLUMNS[part]) for file in sorted((folder / part).glob(_FILES))]
+        return list(pd.concat(tables)[_COLUMNS[part]].itertuples(index=False, name=None))
+    except (OSError, ValueError) as error:
+        columns, reason = " and ".join(_COLUMNS[part]), str(error).partition("\n")[0]
+        raise DataError(
+            f"{folder}: {part}/{_FILES} has no table of {columns} ({reason}); fetch the set again"
+        ) from None
 
 
 SOURCES.add("nanobeir", NanoBeir())

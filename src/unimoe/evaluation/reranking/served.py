@@ -17,7 +17,7 @@ from unimoe.core.errors import UsageError, first_few
 from unimoe.core.io import hash_json
 from unimoe.core.trec import Run
 from unimoe.data.collection import Collection
-from unimoe.data.mteb_sizes import TaskSize
+from unimoe.data.mteb_names import TaskSize
 from unimoe.evaluation.reranking.shards import (
     Candidates,
     Pair,

@@ -27,8 +27,8 @@ from unimoe.data.catalog import (
 )
 from unimoe.data.collection import Collection
 from unimoe.data.collection_card import COLLECTION_FILE
+from unimoe.data.published import BEIR_NAMES, CQADUPSTACK, SHORT_NAMES, canonical_name
 from unimoe.data.source import UnavailableError
-from unimoe.data.sources.beir_sets import BEIR_NAMES, CQADUPSTACK, SHORT_NAMES, canonical_name
 from unimoe.data.sources.nanobeir import NANOBEIR
 from unimoe.metrics import DEFAULT_METRICS
 from unimoe.metrics.scoring import level_note

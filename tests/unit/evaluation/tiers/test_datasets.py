@@ -11,7 +11,7 @@ from support.sources import SMALL, write_msmarco
 from unimoe.config import BM25Config, Experiment
 from unimoe.core.errors import DataError, MissingPartError, UsageError
 from unimoe.core.trec import Run, write_run
-from unimoe.data.sources.beir_sets import CQADUPSTACK
+from unimoe.data.published import CQADUPSTACK
 from unimoe.evaluation.tiers.datasets import (
     Dataset,
     Failures,
