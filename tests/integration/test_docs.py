@@ -1,4 +1,4 @@
-"""The code blocks of README and manual: run as printed or, where a block says why not, at least parsed."""
+"""README and manual against the code: blocks are run as printed or, where they say why not, at least parsed."""
 
 from __future__ import annotations
 
@@ -6,6 +6,9 @@ import json
 import re
 import runpy
 import shlex
+import subprocess
+import sys
+import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -19,20 +22,19 @@ from support.results import write_experiment
 from support.runs import random_qrels, random_run
 from support.scripts import MAIN, call_script, call_unimoe
 
-import unimoe
 from unimoe.cli.app import app
-from unimoe.config import TEMPLATES, Experiment
+from unimoe.config import Experiment
 from unimoe.config.files import load_experiment, parse_config
-from unimoe.config.served import APIS, ServedConfig
 from unimoe.core.trec import Qrels, write_qrels, write_run
-from unimoe.data.source import SOURCES
+from unimoe.results import EvalResult
 from unimoe.studies.common.family import family_of
 from unimoe.studies.common.runner import StudyRunner
 from unimoe.studies.common.study import load_study
-from unimoe.training.losses import LOSSES
 
 ROOT = Path(__file__).parents[2]
-MANUAL = [ROOT / "README.md", *sorted(ROOT.glob("docs/*.md")), *sorted(ROOT.glob("docs/studies/*.md"))]
+DOCS = ROOT / "docs"
+SOURCE = ROOT / "src" / "unimoe"
+MANUAL = [ROOT / "README.md", *sorted(DOCS.glob("*.md")), *sorted(DOCS.glob("studies/*.md"))]
 NOT_OURS = {"pip", "pytest", "torchrun", "start_the_next_training"}
 SCRIPT_COMMANDS = {"run_experiment": "run", "analyze_results": "analyze", "compare_methods": "compare-heads"}
 """Scripts that are named otherwise than their command."""
@@ -114,20 +116,6 @@ def test_a_command_does_what_the_page_says(block: Block) -> None:
         assert done.stdout
 
 
-def test_what_a_page_registers_is_known(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("unimoe.metrics.names._registered", {})
-    try:
-        run_python(blocks("python", ROOT / "docs" / "extending.md"))
-        assert list(unimoe.load_collection("colours:garden").corpus) == ["d1", "d2"]
-        assert unimoe.score_run({"q1": {"d1": 1}}, {"q1": {"d1": 1.0}}, ["first_is_best"]).aggregate
-        assert ServedConfig(api="hits", model="tiny").api == "hits"
-    finally:
-        SOURCES._things.pop("colours")
-        TEMPLATES._things.pop("bare")
-        LOSSES._things.pop("hinge")
-        APIS._things.pop("hits")
-
-
 def test_the_readme_shows_what_the_example_prints() -> None:
     printed = call_unimoe("compare", "--example").stdout.split("\n")
     (shown,) = blocks("text", ROOT / "README.md")
@@ -143,17 +131,11 @@ def test_the_picture_of_the_readme_shows_what_the_manual_says() -> None:
         assert f"(gate: {found['label']})" in manual
 
 
-@pytest.mark.usefixtures("folder")
-def test_the_python_of_the_readme_runs() -> None:
-    run_python(blocks("python", ROOT / "README.md"))
-
-
 def test_every_other_block_of_python_says_why_it_is_not_run() -> None:
-    """``tests/unit/test_docs.py`` runs ``docs/python.md``, ``tutorial.md`` and ``beside.md``."""
+    """``test_plugins.py`` runs ``extending.md``."""
+    run = {"README.md", "python.md", "extending.md", "tutorial.md", "beside.md"}
     for block in blocks("python"):
-        assert (
-            block.path.name in {"README.md", "python.md", "extending.md", "tutorial.md", "beside.md"} or block.not_run
-        ), f"{block.path}:{block.line}"
+        assert block.path.name in run or block.not_run, f"{block.path}:{block.line}"
 
 
 @pytest.mark.parametrize("block", blocks("yaml"), ids=lambda b: f"{b.path.stem}:{b.line}")
@@ -167,15 +149,11 @@ def test_a_piece_of_a_configuration_is_one(block: Block, tmp_path: Path) -> None
     parse_config(Experiment, _merged(whole, yaml.safe_load(block.text)), source=str(block.path))
 
 
-def test_the_page_of_keys_is_current() -> None:
-    names = runpy.run_path(str(ROOT / "docs" / "configuration.py"))
-    assert (ROOT / "docs" / "configuration.md").read_text("utf-8") == names["page"](), (
-        "uv run python docs/configuration.py writes it again"
-    )
-
-
-def test_every_key_says_what_it_means() -> None:
-    rows = [line for line in (ROOT / "docs" / "configuration.md").read_text("utf-8").splitlines() if "`" in line[:4]]
+def test_the_page_of_keys_is_current_and_every_key_says_what_it_means() -> None:
+    names = runpy.run_path(str(DOCS / "configuration.py"))
+    page = (DOCS / "configuration.md").read_text("utf-8")
+    assert page == names["page"](), "uv run python docs/configuration.py writes it again"
+    rows = [line for line in page.splitlines() if "`" in line[:4]]
     assert len(rows) > 300
     assert [row for row in rows if row.endswith("|  |")] == []
 
@@ -198,3 +176,111 @@ def test_what_a_page_says_was_not_done_is_an_open_question() -> None:
             assert f"]({page.relative_to(ROOT / 'docs').as_posix()})" in listed, (
                 f"{page.name}:{line}: {found[0]}: not listed"
             )
+
+
+NUMBER = re.compile(r"(?<![\w.])\d*\.\d+(?![\w.]*\d)")
+
+
+def numbers(text: str) -> list[str]:
+    """The numbers with decimals of a text; a page writes 0.05 where the log writes .05."""
+    return [number.removeprefix("0") for number in NUMBER.findall(text)]
+
+
+def measured(study: str) -> str:
+    """The section of a study's page that quotes the log."""
+    page = (DOCS / "studies" / f"{study}.md").read_text(encoding="utf-8")
+    return page.partition("## What the measurements taught\n")[2].partition("\n## ")[0]
+
+
+@pytest.mark.parametrize("study", ["biencoder", "cross_encoder", "heads", "translator"])
+def test_a_number_that_a_page_quotes_stands_in_a_log_that_it_links(study: str) -> None:
+    text = measured(study)
+    logs = {DOCS / "log" / name for name in re.findall(r"\]\(\.\./log/([\w-]+\.md)", text)}
+    logged = {number for log in logs for number in numbers(log.read_text(encoding="utf-8"))}
+    quoted = numbers(re.sub(r"`[^`]*`|\]\([^)]*\)", "", text))
+    assert quoted, "the section quotes no number"
+    assert [number for number in quoted if number not in logged] == []
+
+
+def first_column(page: str) -> list[str]:
+    """The names in code of each table's first column."""
+    rows = re.findall(r"^\| (`[^|]*) \|", (DOCS / page).read_text("utf-8"), re.MULTILINE)
+    return [name for row in rows for name in re.findall(r"`([^`]+)`", row)]
+
+
+def test_every_message_is_one_that_the_code_prints() -> None:
+    files = sorted(SOURCE.rglob("*.py"))
+    # Adjacent string literals of a message are joined as Python joins them; what varies is left out on both sides.
+    text = re.sub(r'"\s*\n\s*f?"', "", "\n".join(path.read_text("utf-8") for path in files)).replace("`", "")
+    messages = first_column("troubleshooting.md")
+    assert len(messages) > 10
+    for message in messages:
+        for part in re.split(r"\s*…\s*", message):
+            assert part.strip("(); ,:") in text, f"{message}: {part!r} is in no file"
+
+
+@pytest.mark.parametrize("page", ["tour.md", "architecture.md"])
+def test_every_file_that_a_page_names_is_there(page: str) -> None:
+    named = re.findall(r"`((?:\w+/)+\w+\.py)`", (DOCS / page).read_text("utf-8"))
+    missing = [name for name in named if not any((root / name).is_file() for root in (SOURCE, ROOT))]
+    assert named
+    assert missing == []
+
+
+def test_every_name_of_the_tour_is_in_a_file_of_its_stop() -> None:
+    stops = (DOCS / "tour.md").read_text("utf-8").split("\n## ")[1:]
+    assert len(stops) == 14
+    for stop in stops:
+        files = [name for name in re.findall(r"`([\w/]+\.py)`", stop) if (SOURCE / name).is_file()]
+        text = "\n".join((SOURCE / name).read_text("utf-8") for name in files)
+        for name in re.findall(r"`([A-Za-z_]+(?:\.[a-z_]+)?)`", re.sub(r"```.*?```", "", stop, flags=re.DOTALL)):
+            assert name.rpartition(".")[2] in text, f"{stop.splitlines()[0]}: {name}"
+
+
+def test_every_key_of_a_result_is_explained() -> None:
+    assert first_column("results.md") == list(EvalResult.model_fields)
+
+
+@pytest.mark.usefixtures("folder")
+@pytest.mark.parametrize(
+    "page", [ROOT / "README.md", *(DOCS / f"{name}.md" for name in ("tutorial", "beside"))], ids=str
+)
+def test_the_python_of_a_page_shows_what_comes_out(page: Path) -> None:
+    run_python(blocks("python", page))
+
+
+def test_the_python_of_its_own_page_shows_what_comes_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    queries = [f"q{i:02d}" for i in range(40)]
+    write_experiment(tmp_path / "outputs" / "mine")
+    write_qrels(tmp_path / "qrels.txt", {query: {"relevant": 1} for query in queries})
+    for name, hits in (("bm25", 2), ("mono-0", 4), ("mono-1", 5)):  # in so many of six queries the first is relevant
+        first = {query: float(i % 6 < hits) for i, query in enumerate(queries)}
+        scores = {query: {"relevant": value, "other": 0.5, "third": 0.25} for query, value in first.items()}
+        write_run(tmp_path / f"{name}.trec", scores, name)
+    monkeypatch.chdir(tmp_path)
+    run_python(code_blocks(DOCS / "python.md"))
+
+
+LIGHT = """
+import json, sys
+for cell in json.load(open(sys.argv[1], encoding="utf-8"))["cells"]:
+    if cell["cell_type"] == "code":
+        exec(compile(cell["source"], "cell", "exec"), globals())
+print(second.label, second.look, "torch" in sys.modules)
+"""
+
+
+def test_the_notebook_is_current_and_its_cells_run_without_torch() -> None:
+    made: Any = runpy.run_path(str(DOCS / "notebook.py"))["notebook"]
+    page = DOCS / "tutorial.ipynb"
+    assert page.read_text("utf-8") == made(), "uv run python docs/notebook.py writes it again"
+    done = subprocess.run([sys.executable, "-c", LIGHT, page], capture_output=True, text=True, check=False)
+    assert done.stdout == "PASS 6 False\n", done.stderr
+
+
+def test_the_citation_has_the_version_and_the_licences_of_the_package() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
+    citation = yaml.safe_load((ROOT / "CITATION.cff").read_text("utf-8"))
+    assert citation["version"] == project["version"]
+    assert " AND ".join(citation["license"]) == project["license"]
+    assert [author["name"] for author in citation["authors"]] == [author["name"] for author in project["authors"]]

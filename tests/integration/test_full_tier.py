@@ -14,7 +14,7 @@ from support.experiments import write_tiny_experiment
 from support.full_tier import write_full_tier
 from support.scripts import Done, call_script, successful
 
-from unimoe.data.sources.beir_sets import BEIR_NAMES, CQADUPSTACK
+from unimoe.data.published import BEIR_NAMES, CQADUPSTACK
 from unimoe.results import EvalResult, read_result, safe_name
 
 pytestmark = [pytest.mark.usefixtures("one_thread"), pytest.mark.filterwarnings("ignore:Conversations are a list")]
