@@ -101,13 +101,12 @@ def test_without_a_label_it_is_judged_at_the_last_look_so_far(
     assert words in _text(found)
     (facts,) = gates_as_json(None, [found], [found])["gates"]
     assert (facts["look"], facts["label_confidence"]) == (look, confidence_at_looks(tuple(looks), 0.90))
-    if look == looks[-1]:
+    if look in (2, looks[-1]):  # too early, or over
         assert (found.outlook, facts["outlook"]) == (None, None)
-        assert "measure more" not in _text(found)
     else:
         assert found.outlook is not None
         assert sum(found.outlook.chances.values()) == pytest.approx(1.0)
-        assert facts["outlook"]["looks"] == tuple(later for later in looks if later > look)
+        assert facts["outlook"]["looks"] == [later for later in looks if later > look]
 
 
 def test_a_look_skips_no_registered_seed(tmp_path: Path) -> None:

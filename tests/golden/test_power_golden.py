@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import math
 
 import numpy as np
@@ -10,7 +9,7 @@ import pytest
 import scipy.special
 import scipy.stats
 from numpy.typing import NDArray
-from support.variances import known, observed
+from support.variances import known
 
 from unimoe.analysis.statistics.estimates import holm
 from unimoe.analysis.statistics.power import Aim, at_size, half_width, plan, smallest_distance
@@ -29,14 +28,6 @@ def test_bootstrap_interval_agrees_with_scipy(n: int) -> None:
         tolerance = 0.1 * differences[:, i].std() / math.sqrt(n)
         assert low[i] == pytest.approx(peer.low, abs=tolerance)
         assert high[i] == pytest.approx(peer.high, abs=tolerance)
-
-
-def test_resamples_are_means_of_drawn_rows() -> None:
-    # Three rows can only be resampled to ten multisets.
-    values = np.array([[0.0], [1.0], [10.0]])
-    possible = {round(sum(rows) / 3, 6) for rows in itertools.product((0.0, 1.0, 10.0), repeat=3)}
-    drawn = {round(float(mean), 6) for mean in bootstrap_means(values, 2_000, seed=0)[:, 0]}
-    assert drawn == possible
 
 
 def test_resamples_have_the_moments_of_multinomial_draws() -> None:
@@ -143,29 +134,6 @@ def test_three_seeds_have_a_limit_that_no_number_of_queries_passes() -> None:
     assert found.queries is None
     assert found.grid is not None
     assert found.grid[0] > 3
-
-
-def test_the_formula_predicts_what_a_simulation_at_another_size_finds() -> None:
-    seed_std, query_std, residual_std = 0.02, 0.2, 0.1
-    rng = np.random.default_rng(5)
-
-    def drawn(seeds: int, queries: int) -> Array:
-        by_seed, by_query = rng.normal(0, seed_std, (seeds, 1)), rng.normal(0, query_std, queries)
-        return np.asarray(by_seed + by_query + rng.normal(0, residual_std, (seeds, queries)))
-
-    parts = [observed(drawn(3, 60)) for _ in range(2_000)]
-    averaged = Terms(
-        query=np.mean([terms.query for terms in parts], axis=0),
-        run=np.mean([terms.run for terms in parts], axis=0),
-        residual=np.mean([terms.residual for terms in parts], axis=0),
-        queries=(60,),
-        runs=(3,),
-    )
-    predicted = at_size(averaged, 6, 200).error
-    assert predicted == pytest.approx(
-        math.sqrt(seed_std**2 / 6 + query_std**2 / 200 + residual_std**2 / 1200), rel=0.03
-    )
-    assert np.std([drawn(6, 200).mean() for _ in range(4_000)]) == pytest.approx(predicted, rel=0.03)
 
 
 @pytest.mark.parametrize(

@@ -18,10 +18,10 @@ from support.results import write_experiment
 ROOT = Path(__file__).parents[2]
 ACTION: dict[str, Any] = yaml.safe_load((ROOT / "action.yml").read_text("utf-8"))
 STEPS: dict[str, dict[str, Any]] = {step["name"]: step for step in ACTION["runs"]["steps"] if "name" in step}
+PATCH = "PATCH repos/owner/name/issues/comments/41"
 GH = """#!/bin/bash
 printf '%s\\n' "$*" >>"$RUNNER_TEMP/asked"
 case "$*" in *--paginate*) printf '%s' "$OLD_COMMENT";; esac
-exit "${GH_FAILS:-0}"
 """
 
 
@@ -73,44 +73,32 @@ def judge(runner: Mapping[str, str], folder: Path | str, gates: str = "") -> tup
 
 
 @pytest.mark.parametrize(
-    ("tir", "code", "says"),
+    ("tir", "gates", "code", "says"),
     [
-        (0.12, 0, "INTERFERENCE (gate: PASS, build separate experts): reranking.joint_r8\n  joint_r8 loses"),
-        (-0.2, 10, "NO INTERFERENCE (gate: FAIL, "),
+        (0.12, "", 0, "INTERFERENCE (gate: PASS, build separate experts): reranking.joint_r8\n  joint_r8 loses"),
+        (-0.2, "", 10, "NO INTERFERENCE (gate: FAIL, "),
+        (0.12, "no such file.yaml", 3, "no such file.yaml"),
+        (None, "", 3, "no results here"),
     ],
 )
 def test_the_finding_is_in_the_summary_and_the_code_is_that_of_verdicts(
-    runner: dict[str, str], tmp_path: Path, tir: float, code: int, says: str
+    runner: dict[str, str], tmp_path: Path, tir: float | None, gates: str, code: int, says: str
 ) -> None:
-    write_experiment(tmp_path / "my results", tir=tir, logs=False)
-    ended, summary = judge(runner, tmp_path / "my results")
+    if tir is not None:
+        write_experiment(tmp_path / "my results", tir=tir, logs=False)
+    ended, summary = judge(runner, tmp_path / "my results", gates)
     assert ended == code
     assert f"### unimoe: exit code {code}\n" in summary
     assert says in summary
 
 
-def test_wrong_data_and_a_missing_gate_file_say_so(runner: dict[str, str], tmp_path: Path) -> None:
-    assert judge(runner, tmp_path / "nothing")[0] == 3
-    write_experiment(tmp_path / "mine", logs=False)
-    ended, summary = judge(runner, tmp_path / "mine", gates="no such file.yaml")
-    assert ended == 3
-    assert "no results here" in summary
-    assert "no such file.yaml" in summary
-
-
-@pytest.mark.parametrize(
-    ("old", "asked"),
-    [
-        ("", "--method POST repos/owner/name/issues/7/comments"),
-        ("41\n", "--method PATCH repos/owner/name/issues/comments/41"),
-    ],
-)
+@pytest.mark.parametrize(("old", "asked"), [("", "POST repos/owner/name/issues/7/comments"), ("41\n", PATCH)])
 def test_a_pull_request_has_one_comment(runner: dict[str, str], old: str, asked: str) -> None:
     runner["OLD_COMMENT"] = old
     values = {"inputs.token": "none", "github.event.number": "7"}
     assert take("Comment", runner, values).returncode == 0
     last = Path(runner["RUNNER_TEMP"], "asked").read_text("utf-8").splitlines()[-1]
-    assert last == f"api {asked} --field body=@{runner['RUNNER_TEMP']}/verdicts.md"
+    assert last == f"api --method {asked} --field body=@{runner['RUNNER_TEMP']}/verdicts.md"
 
 
 def test_no_shell_step_holds_an_expression() -> None:

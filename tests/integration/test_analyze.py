@@ -34,11 +34,11 @@ def test_writes_everything_and_prints_the_verdict(tmp_path: Path) -> None:
     assert "Caveat: smoke run" in done.stdout
     analysis = tmp_path / "analysis"
     report = (analysis / "report.md").read_text(encoding="utf-8")
-    for heading in ("Verdicts", "Stability", "Scores", "Paired comparisons", "Figures", "Provenance"):
+    for heading in ("Verdicts", "Gates", "Scores", "Paired comparisons", "Figures", "Provenance"):
         assert f"\n## {heading}\n" in report
     assert report.index("smoke run") < report.index("## Verdicts")
     assert "<h2" in (analysis / "report.html").read_text(encoding="utf-8")
-    for table in ("gates", "stability", "comparison", "significance", "training"):
+    for table in ("gates", "comparison", "significance", "training"):
         for suffix in ("md", "tex", "csv"):
             assert (analysis / "tables" / f"{table}.{suffix}").stat().st_size > 0
     for figure in ("scores-reranking", "scores-embedding", "tir-forest", "loss-curves"):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -11,7 +12,6 @@ from support.gates import INTERFERENCE, gate_file
 
 from unimoe.analysis.gates.definitions import load_gates
 from unimoe.analysis.gates.registration import REGISTERED
-from unimoe.config import Experiment
 from unimoe.config.files import load_experiment
 from unimoe.core.errors import DataError
 from unimoe.experiment.estimate import planned
@@ -20,14 +20,7 @@ from unimoe.experiment.job import ExperimentRun, matching_gates, smoke_version
 CPU = torch.device("cpu")
 
 
-@pytest.fixture
-def experiment(tmp_path: Path) -> Experiment:
-    """Names a gate file of its own."""
-    path = gate_file(tmp_path, kill=INTERFERENCE | {"seeds": [0, 1]})
-    return tiny_experiment(tmp_path).model_copy(update={"gates": str(path)})
-
-
-def test_an_experiment_without_gates_registers_its_own(tmp_path: Path) -> None:
+def test_an_experiment_without_gates_registers_its_own_and_changes_neither_these_nor_itself(tmp_path: Path) -> None:
     experiment = tiny_experiment(tmp_path)
     assert experiment.gates is None
     ExperimentRun(experiment, CPU)
@@ -38,21 +31,17 @@ def test_an_experiment_without_gates_registers_its_own(tmp_path: Path) -> None:
     ]
     ExperimentRun(experiment.model_copy(update={"seeds": [0, 1, 2]}), CPU)  # more seeds do not move what counts
     assert load_gates(Path(experiment.output_dir) / REGISTERED) == registered
+    with pytest.raises(DataError, match="an experiment with another paired_seeds"):
+        ExperimentRun(experiment.model_copy(update={"paired_seeds": True}), CPU)
+    longer = experiment.model_copy(update={"training": experiment.training.model_copy(update={"steps": 7})})
+    with pytest.raises(DataError, match=r"holds an experiment with another training\.steps"):
+        list(planned(longer, CPU, 0.0))
 
 
 def test_a_copied_config_gets_gates_for_its_own_dataset(tmp_path: Path) -> None:
-    bundled = load_experiment(
-        Path("experiments/bundled"), [f"output_dir={tmp_path}", "evaluation.bundled.collection=mine", "gates=null"]
-    )
+    changes = [f"output_dir={tmp_path}", "evaluation.bundled.collection=mine", "gates=null"]
+    bundled = load_experiment(Path("experiments/bundled"), changes)
     assert [gate.datasets for gate in matching_gates(bundled).gates.values()] == [["mine"], ["mine"]]
-
-
-def test_a_plan_refuses_what_the_run_would_refuse(tmp_path: Path) -> None:
-    experiment = tiny_experiment(tmp_path)
-    ExperimentRun(experiment, CPU)
-    other = experiment.training.model_copy(update={"steps": 7})
-    with pytest.raises(DataError, match=r"holds an experiment with another training\.steps"):
-        list(planned(experiment.model_copy(update={"training": other}), CPU, 0.0))
 
 
 def test_gates_that_cannot_match_are_refused_before_anything_is_written(tmp_path: Path) -> None:
@@ -66,29 +55,15 @@ def test_gates_that_cannot_match_are_refused_before_anything_is_written(tmp_path
     ExperimentRun(experiment.model_copy(update={"gates": str(fixed)}), CPU)
 
 
-def test_a_gate_may_wait_for_a_tier_that_is_evaluated_later(tmp_path: Path) -> None:
+def test_a_gate_may_wait_for_a_later_tier_and_what_a_smoke_run_lacks_is_said_first(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    later: dict[str, Any] = {"specialist": "emb_only_r8", "datasets": ["SciFact", "NFCorpus"], "task": "embedding"}
     path = gate_file(
-        tmp_path,
-        rank=INTERFERENCE | {"datasets": ["scifact", "fiqa"]},
-        embed=INTERFERENCE | {"task": "embedding", "specialist": "emb_only_r8", "datasets": ["SciFact", "NFCorpus"]},
+        tmp_path, rank=INTERFERENCE | {"datasets": ["scifact", "fiqa"], "seeds": [0, 1]}, embed=INTERFERENCE | later
     )
-    ExperimentRun(tiny_experiment(tmp_path).model_copy(update={"gates": str(path)}), CPU)
-
-
-def test_the_declaration_of_paired_seeds_is_fixed_with_the_experiment(tmp_path: Path) -> None:
-    experiment = tiny_experiment(tmp_path)
+    experiment = tiny_experiment(tmp_path).model_copy(update={"gates": str(path)})
     ExperimentRun(experiment, CPU)
-    with pytest.raises(DataError, match="an experiment with another paired_seeds"):
-        ExperimentRun(experiment.model_copy(update={"paired_seeds": True}), CPU)
-
-
-def test_other_gates_in_the_same_folder_are_refused(experiment: Experiment) -> None:
-    ExperimentRun(experiment, CPU)
-    other = gate_file(Path(experiment.output_dir).parent, kill=INTERFERENCE | {"seeds": [0, 1], "pass_at": 0.05})
-    with pytest.raises(DataError, match="registers other gates"):
-        ExperimentRun(experiment.model_copy(update={"gates": str(other)}), CPU)
-
-
-def test_what_a_smoke_run_will_lack_is_said_first(experiment: Experiment, capsys: pytest.CaptureFixture[str]) -> None:
-    ExperimentRun(smoke_version(experiment), CPU)
-    assert "gate 'kill' registers seed 1, which this experiment does not train" in capsys.readouterr().err
+    elsewhere = experiment.model_copy(update={"output_dir": str(tmp_path / "smoke")})
+    ExperimentRun(smoke_version(elsewhere), CPU)
+    assert "gate 'rank' registers seed 1, which this experiment does not train" in capsys.readouterr().err

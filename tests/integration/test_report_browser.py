@@ -12,17 +12,16 @@ from typing import Any
 import numpy as np
 import pytest
 from playwright.sync_api import Browser, Dialog, Locator, Page, sync_playwright
+from support.gates import measured
 from support.large_experiments import large_results
-from support.results import make_result, query_ids, simulate, write_experiment
+from support.results import query_ids, simulate, write_experiment
 
 from unimoe.analysis import drilldown
 from unimoe.analysis.analysis import Analysis
 from unimoe.analysis.drilldown import MOST_CASES, QueryCase, drill_down
-from unimoe.analysis.gates.definitions import Gate
-from unimoe.analysis.gates.findings import Finding
 from unimoe.analysis.report import write_report
 from unimoe.results import DrillDown, QueryDetail, Task, write_result
-from unimoe.results.folder import Results, load_all_results
+from unimoe.results.folder import load_all_results
 
 HOSTILE = r"""<script>alert(1)</script> & a_b %d \n "q" 'r' ${x} </script><img src=x onerror=alert(2)> {{ 7*7 }}"""
 ARM = "_<img src=x onerror=alert(3)>&_%"
@@ -38,47 +37,23 @@ Open = Callable[..., Page]
 
 UNFOLD = "for (const details of document.querySelectorAll('details')) details.open = true"
 
-CONTRAST = """(elements) => elements.map((element) => {
-  const parsed = (colour) => {
-    const context = new OffscreenCanvas(1, 1).getContext("2d");
-    context.fillStyle = colour;
-    context.fillRect(0, 0, 1, 1);
-    return [...context.getImageData(0, 0, 1, 1).data];
-  };
-  const luminance = (rgb) => rgb.slice(0, 3)
-    .map((c) => c / 255).map((c) => c <= 0.03928 ? c / 12.92 : ((c + 0.055) / 1.055) ** 2.4)
-    .reduce((sum, c, i) => sum + c * [0.2126, 0.7152, 0.0722][i], 0);
-  let behind = element;
-  while (parsed(getComputedStyle(behind).backgroundColor)[3] < 255) behind = behind.parentElement;
-  const style = getComputedStyle(element);
-  const text = luminance(parsed(element instanceof SVGElement ? style.fill : style.color));
-  const ground = luminance(parsed(getComputedStyle(behind).backgroundColor));
-  return (Math.max(text, ground) + 0.05) / (Math.min(text, ground) + 0.05);
-})"""
-
 
 def write_hostile_experiment(folder: Path, count: int = 20) -> None:
     """Two seeds, both tasks, and nothing in it that is safe to paste into HTML."""
-    rng = np.random.default_rng(5)
-    specialist, joint = (np.clip(scores, 0.0, 1.0) for scores in simulate(2, count, 0.1, rng=rng))
-    detail = DrillDown(
-        queries={
-            query_id: QueryDetail(
-                text=f"{TEXTS[i % len(TEXTS)]} {i}",
-                relevant={f"<d{i}>": 2, "e": 1},
-                ranks={f"<d{i}>": i + 1, "e": None},
-            )
-            for i, query_id in enumerate(query_ids(count))
-        }
-    )
-    specialists: dict[Task, str] = {"reranking": "rank_only", "embedding": "emb_only"}
-    for task, word in specialists.items():
-        for seed in (0, 1):
-            for arm, matrix in ((f"{word}{ARM}", specialist), (f"joint{ARM}", joint)):
-                result = make_result(
-                    arm, seed, matrix[seed].tolist(), task=task, dataset=HOSTILE, identity={"experiment": HOSTILE}
-                )
-                write_result(folder, result, detail)
+    scores = simulate(2, count, 0.1, rng=np.random.default_rng(5))
+    specialist, joint = (np.clip(of_arm, 0.0, 1.0) for of_arm in scores)
+    details = {
+        query_id: QueryDetail(
+            text=f"{TEXTS[i % len(TEXTS)]} {i}", relevant={f"<d{i}>": 2, "e": 1}, ranks={f"<d{i}>": i + 1, "e": None}
+        )
+        for i, query_id in enumerate(query_ids(count))
+    }
+    tasks: tuple[tuple[Task, str], ...] = (("reranking", "rank_only"), ("embedding", "emb_only"))
+    given: dict[str, Any] = {"dataset": HOSTILE, "identity": {"experiment": HOSTILE}}
+    for task, word in tasks:
+        for arm, matrix in ((f"{word}{ARM}", specialist), (f"joint{ARM}", joint)):
+            for result in measured(arm, matrix, task=task, **given):
+                write_result(folder, result, DrillDown(queries=details))
 
 
 @pytest.fixture(scope="module")
@@ -112,9 +87,8 @@ def open_report(browser: Browser, report: Path) -> Iterator[Open]:
         dialog.dismiss()
 
     def opened(path: Path = report, *, unfolded: bool = True, **options: Any) -> Page:
-        context = browser.new_context(**options)
-        contexts.append(context)
-        page = context.new_page()
+        contexts.append(browser.new_context(**options))
+        page: Page = contexts[-1].new_page()
         page.on("console", lambda message: heard.append(f"console: {message.text}"))
         page.on("pageerror", lambda error: heard.append(f"error: {error}"))
         page.on("dialog", refuse)
@@ -163,17 +137,7 @@ def test_without_javascript_there_is_a_table(open_report: Open) -> None:
     assert not page.locator("#queries-search").is_visible()
     assert "a browser with JavaScript" in page.locator("#queries-status").inner_text()
     assert page.locator(".verdict").count() == 2
-    assert page.locator("main table").count() >= 5
-
-
-def test_the_first_screen_tells_the_finding_and_shows_it(open_report: Open) -> None:
-    page = open_report(viewport={"width": 1280, "height": 900}, unfolded=False)
-    places = [page.locator(chosen).first.bounding_box() for chosen in (".headline", "#findings svg")]
-    tops = [box["y"] for box in places if box]
-    assert tops == sorted(tops)
-    assert tops[1] < 900
-    assert page.locator(".headline").count() == page.locator(".verdict[open]").count() == 2
-    assert "joint_<img" in page.locator("#verdicts").inner_text()
+    assert page.locator("main table").count() >= 4
 
 
 def test_a_telephone_answers_on_its_first_screen(open_report: Open, tmp_path: Path) -> None:
@@ -192,41 +156,21 @@ def test_a_telephone_answers_on_its_first_screen(open_report: Open, tmp_path: Pa
     assert page.locator("table").first.is_visible() is False
 
 
-NUMBERS = {"Specialist": 3, "Joint": 4, "Difference": 5, "Adds to TIR": 6}
-
-
-@pytest.mark.parametrize(("name", "position"), NUMBERS.items())
-def test_every_number_sorts_both_ways(open_report: Open, name: str, position: int) -> None:
+def test_every_number_sorts_both_ways_and_the_keyboard_alone_is_enough(open_report: Open) -> None:
     page = open_report()
-    for _ in range(2):
-        head(page, name).locator("button").click()
-        order = head(page, name).get_attribute("aria-sort")
-        values = [number(text) for text in column(page, position)]
-        assert values == sorted(values, reverse=order == "descending")
-        assert len(set(values)) > 10
-        assert page.locator("#queries th[aria-sort]").count() == 1
-
-
-def test_the_keyboard_alone_is_enough(open_report: Open) -> None:
-    page = open_report()
-    page.keyboard.press("Tab")
-    assert page.evaluate("document.activeElement.parentElement.className") == "verdict"
+    for place, name in enumerate(("Specialist", "Joint", "Difference", "Adds to TIR"), start=3):
+        head(page, name).locator("button").focus()
+        for key in ("Enter", "Space"):
+            page.keyboard.press(key)
+            order = head(page, name).get_attribute("aria-sort")
+            values = [number(text) for text in column(page, place)]
+            assert values == sorted(values, reverse=order == "descending")
+            assert len(set(values)) > 10
+            assert page.locator("#queries th[aria-sort]").count() == 1
+    assert page.evaluate("getComputedStyle(document.activeElement).outlineStyle") == "solid"
+    page.locator(".verdict summary").first.focus()
     page.keyboard.press("Enter")
     assert not page.locator(".verdict .headline").first.is_visible()
-    search = page.get_by_label("Search texts, ids, documents")
-    search.focus()
-    page.keyboard.type("plain")
-    page.keyboard.press("Tab")
-    assert page.evaluate("document.activeElement.id") == "queries-place"
-    for _ in range(20):
-        page.keyboard.press("Tab")
-        if page.evaluate("document.activeElement.textContent") == "Difference":
-            break
-    assert page.evaluate("getComputedStyle(document.activeElement).outlineStyle") == "solid"
-    page.keyboard.press("Enter")
-    assert head(page, "Difference").get_attribute("aria-sort") == "ascending"
-    page.keyboard.press("Space")
-    assert head(page, "Difference").get_attribute("aria-sort") == "descending"
 
 
 def test_search_filters_and_announces_the_count(open_report: Open) -> None:
@@ -248,19 +192,6 @@ def test_search_filters_and_announces_the_count(open_report: Open) -> None:
     assert column(page, 2) == []
 
 
-@pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_text_can_be_read(open_report: Open, scheme: str) -> None:
-    page = open_report(color_scheme=scheme)
-    dark = page.evaluate("matchMedia('(prefers-color-scheme: dark)').matches")
-    assert dark == (scheme == "dark")
-    for chosen in (
-        "p", "h1", "h2", "dt", "dd", "td", "th", "caption", "figcaption", "summary", "button", "label",
-        ".badge", ".kind", ".notes li", ".spread", "figure text",
-    ):  # fmt: skip
-        contrasts = page.locator(chosen).evaluate_all(CONTRAST)
-        assert not contrasts or min(contrasts) >= 4.5, chosen
-
-
 def test_paper_shows_what_is_filtered_with_everything_unfolded(open_report: Open) -> None:
     page = open_report(unfolded=False)
     page.locator("#drilldown > summary").click()
@@ -278,9 +209,9 @@ def test_a_full_tier_stays_small_and_sorts(open_report: Open, tmp_path: Path, mo
     relevant = {f"document-{i}-of-a-long-name": 1 for i in range(40)}
     ranks: dict[str, tuple[int | None, ...]] = dict.fromkeys(relevant, (123, 4567, None))
 
-    def with_long_texts(results: Results, gate: Gate, found: Finding, limit: int) -> tuple[QueryCase, ...]:
-        cases = drill_down(results, gate, found, limit)
+    def with_long_texts(*given: Any) -> tuple[QueryCase, ...]:
         text = "word " * 400
+        cases = drill_down(*given)
         return tuple(replace(c, text=text, relevant=relevant, first_ranks=ranks, second_ranks=ranks) for c in cases)
 
     monkeypatch.setattr(drilldown, "drill_down", with_long_texts)

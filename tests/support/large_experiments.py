@@ -8,8 +8,7 @@ from pathlib import Path
 import numpy as np
 from support.results import make_result, simulate
 
-from unimoe.core.io import append_jsonl
-from unimoe.results import EvalResult, Task, arm_dir
+from unimoe.results import EvalResult, Task
 from unimoe.results.folder import Results
 
 QUERIES = {
@@ -45,27 +44,3 @@ def large_results(output_dir: Path, queries: Mapping[str, int] = QUERIES, seeds:
             for arm, factor in (("bm25", 0.9), ("zero_shot", 0.6)):
                 found.append(make_result(arm, None, own[0] * factor, task=task, dataset=dataset))
     return Results(output_dir, found)
-
-
-def write_conflict_log(
-    output_dir: Path, arm: str, seed: int, rng: np.random.Generator, layers: int = 28, steps: int = 40
-) -> None:
-    """Gradient conflicts measured every tenth step: agreement below, conflict above, less of both with time."""
-    path = arm_dir(output_dir, arm, seed) / "logs" / "gradient_conflicts.jsonl"
-    for step in range(10, 10 * steps + 1, 10):
-        for layer in range(layers):
-            agreement = (0.4 - 0.8 * layer / layers) * np.exp(-step / (6.0 * steps)) + rng.normal(0.0, 0.05)
-            append_jsonl(
-                path,
-                {
-                    "step": step,
-                    "layer": layer,
-                    "cosine": float(agreement),
-                    "cosine_self_rank": 0.6,
-                    "cosine_self_embed": 0.8,
-                    "cosine_corrected": float(agreement) / (0.6 * 0.8) ** 0.5,
-                    "norm_rank": 1.0,
-                    "norm_embed": 2.0,
-                    "magnitude_similarity": 0.8,
-                },
-            )

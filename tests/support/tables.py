@@ -9,7 +9,7 @@ from rich.console import Console
 from unimoe.analysis.analysis import Analysis
 from unimoe.analysis.tables import Cell, Table
 from unimoe.analysis.tables.comparisons import comparisons_table
-from unimoe.analysis.tables.gates import gates_table, stability_table
+from unimoe.analysis.tables.gates import gates_table
 from unimoe.analysis.tables.mteb import mteb_table, mteb_tasks_table
 from unimoe.analysis.tables.scores import generate_comparison_table, overview_table, training_table
 
@@ -19,7 +19,6 @@ def all_tables(analysis: Analysis) -> list[Table]:
     results, comparisons = analysis.results, analysis.comparisons
     made = [
         gates_table(analysis.outcomes),
-        stability_table(analysis.judgments),
         overview_table(results, comparisons),
         generate_comparison_table(results, analysis.tests),
         comparisons_table(results, comparisons),

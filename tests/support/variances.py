@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import NDArray
 
-from unimoe.analysis.statistics.variance import Terms, moments
+from unimoe.analysis.statistics.variance import Terms
 
 
 def known(seed: float, query: float, residual: float, seeds: int, queries: int) -> Terms:
@@ -18,8 +17,3 @@ def known(seed: float, query: float, residual: float, seeds: int, queries: int) 
         queries=(queries,),
         runs=(seeds,),
     )
-
-
-def observed(r: NDArray[np.float64]) -> Terms:
-    """Of the mean of a matrix, ``(runs, queries)``."""
-    return moments([[r]], ((0,),)).terms(np.ones((1, 1)))

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import gc
 import math
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
-from typing import NamedTuple, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 
@@ -56,7 +55,7 @@ class QueryCase:
 class QueryRow(NamedTuple):
     """One query under two arms, in the order of the page's columns; scores x 100, means over seeds."""
 
-    place: int  # index into ``Queries.places``
+    place: int  # index into the ``places`` of ``gather_queries``
     id: str
     text: str
     first: float
@@ -65,18 +64,6 @@ class QueryRow(NamedTuple):
     share: float  # what the query adds to the gate's value on its dataset, in points
     ranks: tuple[str, ...]  # of each relevant document, ``doc: ranks under the first arm → ranks under the second``
     best: int | None  # rank of any relevant document under either arm, to sort by; None where none was ranked
-
-
-@dataclass(frozen=True)
-class Queries:
-    """The rows of a page's drill-down, largest difference first."""
-
-    roles: tuple[str, str]  # of the first and the second arm, as headings
-    value: str  # what the shares add up to
-    words: str  # what the reader sees, and what was left out
-    places: tuple[str, ...]  # ``reranking/scifact``, with the arms or the gate where that is no name
-    rows: tuple[QueryRow, ...]
-    unread: tuple[str, ...]  # why texts or ranks are missing, a line for each sidecar
 
 
 def drill_down(results: Results, gate: Gate, found: Finding, limit: int = LIMIT) -> tuple[QueryCase, ...]:
@@ -174,8 +161,10 @@ def drilldown_table(cases: Sequence[QueryCase], gate: Gate, dataset: str) -> Tab
     )
 
 
-def gather_queries(judgments: Sequence[Judgment], cases: Mapping[tuple[str, str], Sequence[QueryCase]]) -> Queries:
-    """Return what a page shows of the drill-downs of all judgments."""
+def gather_queries(
+    judgments: Sequence[Judgment], cases: Mapping[tuple[str, str], Sequence[QueryCase]]
+) -> dict[str, Any]:
+    """Return what a page shows of the drill-downs of all judgments, rows with the largest difference first."""
     shown = [(item, found) for item in judgments for found in item.rows]
     held = [cases[item.name, found.datasets[0]] for item, found in shown]
     rows = [_row(place, case) for place, of_place in enumerate(held) for case in of_place]
@@ -188,23 +177,23 @@ def gather_queries(judgments: Sequence[Judgment], cases: Mapping[tuple[str, str]
         ("The two arms of each gate", f"{gains} {loses}", "the value of the gate"),
     )
     total = sum(found.queries for _, found in shown)
-    forms = []  # of the name of each place, from the shortest
-    for item, found in shown:
-        key = f"{item.gate.task}/{found.datasets[0]}"
-        forms.append((key, f"{key}: {item.gate.against}", f"{key}: {item.gate.against} ({item.name})"))
-    seen = Counter(form for of_place in forms for form in of_place)
-    places = (next((form for form in of_place if seen[form] == 1), of_place[-1]) for of_place in forms)
-    return Queries(
-        roles=column_heads(judgments)[:2],
-        value=value,
-        words=(
+    keys = [f"{item.gate.task}/{found.datasets[0]}" for item, found in shown]
+    places = (
+        key if keys.count(key) == 1 else f"{key}: {item.gate.against} ({item.name})"
+        for key, (item, _) in zip(keys, shown, strict=True)
+    )
+    return {
+        "roles": column_heads(judgments)[:2],
+        "value": value,  # what the shares add up to
+        "words": (
             f"{compared}, query by query, each averaged over its seeds: {len(rows):,} of {total:,} queries, those with "
             f"the largest differences. {sign} Over all queries of a dataset these parts sum to {value}."
         ),
-        places=tuple(map(visible, places)),
-        rows=tuple(sorted(rows, key=lambda row: -abs(row.difference))),
-        unread=tuple(dict.fromkeys(line for of_place in held for case in of_place[:1] for line in case.unread)),
-    )
+        "places": tuple(map(visible, places)),
+        "rows": sorted(rows, key=lambda row: -abs(row.difference)),
+        # Why texts or ranks are missing, a line for each sidecar.
+        "unread": tuple(dict.fromkeys(line for of_place in held for case in of_place[:1] for line in case.unread)),
+    }
 
 
 def _row(place: int, case: QueryCase) -> QueryRow:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import xml.etree.ElementTree as ET
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -16,12 +17,12 @@ from matplotlib.figure import Figure
 from matplotlib.text import Text
 from scipy.stats import ttest_1samp
 from support.gates import BASE, gate_file, measured
-from support.large_experiments import large_results, write_conflict_log
+from support.large_experiments import large_results
 from support.results import make_result, simulate, write_experiment
 
 from unimoe.analysis.analysis import Analysis
 from unimoe.analysis.compare import Results, generate_plots, load_all_results
-from unimoe.analysis.figures import Drawing, all_figures, save, to_svg
+from unimoe.analysis.figures import Drawing, all_figures, to_svg
 from unimoe.analysis.figures.scores import sorted_differences
 from unimoe.analysis.figures.style import FONT_SIZE, ONE_COLUMN, TWO_COLUMNS, looks
 from unimoe.analysis.figures.training import conflict_grid, loss_figure
@@ -31,17 +32,22 @@ from unimoe.core.errors import DataError
 from unimoe.core.io import append_jsonl
 from unimoe.results.logs import Conflict
 
-HOSTILE = r"a$\frac{$_b% & <script>\x{#000000}"
 SMALL = {"quora": 60, "scifact": 30, "trec-covid": 8}
 """Judged queries of each dataset of a small experiment."""
+
+
+def record(step: int, layer: int, cosine: float | None = 0.1) -> dict[str, Any]:
+    names = ("cosine_self_rank", "cosine_self_embed", "cosine_corrected", "norm_rank", "norm_embed")
+    return {"step": step, "layer": layer, "cosine": cosine, **dict.fromkeys((*names, "magnitude_similarity"), 0.5)}
 
 
 @pytest.fixture(scope="module")
 def results(tmp_path_factory: pytest.TempPathFactory) -> Results:
     folder = tmp_path_factory.mktemp("figures") / "run"
     write_experiment(folder, caveats=["smoke run"])
-    for seed in (0, 1, 2):
-        write_conflict_log(folder, "joint_r8", seed, np.random.default_rng(seed), layers=4, steps=3)
+    log = folder / "joint_r8" / "seed_0" / "logs" / "gradient_conflicts.jsonl"
+    for step, layer in product((10, 20, 30), range(4)):
+        append_jsonl(log, record(step, layer, 0.1 * (layer - 1.5)))
     return load_all_results(folder)
 
 
@@ -113,18 +119,6 @@ def test_svgs_share_a_page_and_its_colours_without_sharing_ids_or_styles(drawing
         assert root.attrib["fill"] == "currentColor"
         ids += its_ids
     assert len(ids) == len(set(ids))
-
-
-def test_hostile_names_are_drawn_as_text(tmp_path: Path) -> None:
-    own, joint = simulate(2, 20, 0.1, rng=np.random.default_rng(0))
-    arms = {f"rank_only_{HOSTILE}": own, f"joint_{HOSTILE}": joint}
-    items = [result for arm, rows in arms.items() for result in measured(arm, rows, HOSTILE)]
-    found = drawn(Analysis(Results(tmp_path, items)))
-    assert {"tir-forest", "scores-reranking", "differences-reranking", "power-reranking"} == found.keys()
-    for name, drawing in found.items():
-        seen = [element.text or "" for element in ET.fromstring(to_svg(drawing.figure, name)).iter()]
-        assert any(HOSTILE[:7] in text or HOSTILE[-7:] in text for text in seen), name
-        assert save(drawing.figure, tmp_path / name).exists()
 
 
 def test_scores_have_a_row_per_dataset_with_the_interval_of_t_where_there_is_one_run(tmp_path: Path) -> None:
@@ -212,11 +206,6 @@ def test_losses_are_drawn_by_part_and_a_log_of_one_step_is_a_point() -> None:
     figure = loss_figure(logs, looks(arm for arm, _ in logs))
     assert [axes.get_title(loc="left") for axes in figure.axes] == ["ranking loss", "joint loss", "embedding loss"]
     assert {line.get_marker() for line in figure.axes[0].lines} == {"v", "o"}
-
-
-def record(step: int, layer: int, cosine: float | None = 0.1) -> dict[str, Any]:
-    names = ("cosine_self_rank", "cosine_self_embed", "cosine_corrected", "norm_rank", "norm_embed")
-    return {"step": step, "layer": layer, "cosine": cosine, **dict.fromkeys((*names, "magnitude_similarity"), 0.5)}
 
 
 def test_conflicts_are_means_over_seeds_and_unknown_where_no_cosine_was_measured() -> None:

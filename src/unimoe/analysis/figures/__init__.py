@@ -25,7 +25,7 @@ from unimoe.analysis.analysis import Analysis
 from unimoe.analysis.corrections import NAMES as CORRECTIONS
 from unimoe.analysis.figures.gates import comparison_groups, forest_figure, gate_groups, power_figure
 from unimoe.analysis.figures.scores import difference_figure, score_figure
-from unimoe.analysis.figures.style import looks, save, to_svg
+from unimoe.analysis.figures.style import annotate, looks, save, to_svg
 from unimoe.analysis.figures.training import conflict_figure, loss_figure
 from unimoe.analysis.gates.definitions import InterferenceGate
 from unimoe.analysis.tables.cells import caveat_notes
@@ -80,34 +80,38 @@ def all_figures(analysis: Analysis) -> Iterator[Drawing]:
     Raises:
         DataError: a damaged log of gradient conflicts.
     """
-    results, judgments, notes = analysis.results, analysis.judgments, caveat_notes(analysis.results)
+    notes = caveat_notes(analysis.results)
+    for kind, task, figure in _drawn(analysis):
+        annotate(figure, notes)
+        caption = _CAPTIONS[kind].format(task=task)
+        yield Drawing(f"{kind}-{task}" if task else kind, caption, figure, leads=kind.endswith("forest"))
+
+
+def _drawn(analysis: Analysis) -> Iterator[tuple[str, str, Figure]]:
+    """Yield the kind of each figure, the task that it is about, if one, and the figure."""
+    results, judgments = analysis.results, analysis.judgments
     conflicts = read_conflict_logs(results.output_dir)
     seen = looks({*results, *(arm for arm, _ in [*results.logs, *conflicts])})
     others = [item for item in judgments if not isinstance(item.gate, InterferenceGate)]
     if analysis.interference:  # a forest in percent, and one in points: they have no axis in common
         label = "TIR: share of the specialist's score that the joint arm loses (%); below 0 it gains"
-        yield _drawing("tir-forest", forest_figure(gate_groups(analysis.interference, seen), label, notes))
+        yield "tir-forest", "", forest_figure(gate_groups(analysis.interference, seen), label)
     if others:
         label = "system minus baseline, points (score x 100)"
-        yield _drawing("difference-forest", forest_figure(gate_groups(others, seen), label, notes))
+        yield "difference-forest", "", forest_figure(gate_groups(others, seen), label)
     for task in TASKS:
         if firsts := [first for first in results.firsts if first.task == task]:
-            yield _drawing("scores", score_figure(results, firsts, seen, notes), task)
+            yield "scores", task, score_figure(results, firsts, seen)
         if items := [item for item in judgments if item.gate.task == task]:
-            yield _drawing("differences", difference_figure(results, items, seen, notes), task)
-        if figure := power_figure(items, seen, notes):
-            yield _drawing("power", figure, task)
+            yield "differences", task, difference_figure(results, items, seen)
+        if figure := power_figure(items, seen):
+            yield "power", task, figure
     if not judgments and 0 < len(analysis.comparisons) <= _MOST_COMPARISONS:
         name = CORRECTIONS[analysis.correction]
         p = f"p is, by {name}" if name else "nor is p"
         label = f"difference, points (score x 100); intervals of 95 % are not corrected, {p}"
-        yield _drawing("comparisons", forest_figure(comparison_groups(analysis.comparisons, seen), label, notes))
+        yield "comparisons", "", forest_figure(comparison_groups(analysis.comparisons, seen), label)
     if any(results.logs.values()):
-        yield _drawing("loss-curves", loss_figure(results.logs, seen, notes))
+        yield "loss-curves", "", loss_figure(results.logs, seen)
     if conflicts:
-        yield _drawing("gradient-conflicts", conflict_figure(conflicts, notes))
-
-
-def _drawing(kind: str, figure: Figure, task: str = "") -> Drawing:
-    caption = _CAPTIONS[kind].format(task=task)
-    return Drawing(f"{kind}-{task}" if task else kind, caption, figure, leads=kind.endswith("forest"))
+        yield "gradient-conflicts", "", conflict_figure(conflicts)

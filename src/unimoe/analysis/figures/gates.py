@@ -97,10 +97,10 @@ def _regions(gate: Gate) -> tuple[tuple[str, float], ...]:
 
 
 @in_style
-def forest_figure(groups: Sequence[Group], xlabel: str, notes: Sequence[str] = ()) -> Figure:
+def forest_figure(groups: Sequence[Group], xlabel: str) -> Figure:
     """Draw rows by group, the heading and the regions of each group above its rows, numbers and labels at the right."""
     lines = sum(len(group.rows) + (3 if group.regions else 2) for group in groups) - 1
-    figure, (axes,) = panels([""], xlabel, wide=True, height=0.17 * lines, notes=notes)
+    figure, (axes,) = panels([""], xlabel, wide=True, height=0.17 * lines)
     low, high = _limits(groups)
     axes.set(xlim=(low, high), ylim=(lines - 0.5, -0.5))
     placed, line = dict[int, Row](), 0
@@ -154,7 +154,7 @@ def _limits(groups: Sequence[Group]) -> tuple[float, float]:
 
 
 @in_style
-def power_figure(items: Sequence[Judgment], looks: Mapping[str, Look], notes: Sequence[str] = ()) -> Figure | None:
+def power_figure(items: Sequence[Judgment], looks: Mapping[str, Look]) -> Figure | None:
     """Draw a panel for each dataset on one scale: half width by queries, where we are, and the nearest cutoff.
 
     None where no variance is known to plan from.
@@ -177,7 +177,7 @@ def power_figure(items: Sequence[Judgment], looks: Mapping[str, Look], notes: Se
     pairs = [(item, found) for item, found, _, _ in shown]
     sizes = [f"{f'S = {s}, ' if s else ''}n = {found.queries:,}" for s, (_, found) in zip(seeds, pairs, strict=True)]
     titles = panel_titles(pairs, sizes)
-    figure, grid = panels(titles, "queries", "half of the interval, points", legend=legend, notes=notes)
+    figure, grid = panels(titles, "queries", "half of the interval, points", legend=legend)
     heights: list[float] = []
     for axes, there, (item, found, terms, interval) in zip(grid, seeds, shown, strict=True):
         look, (low, high) = looks[item.gate.sides[0]], interval or (math.nan, math.nan)

@@ -27,17 +27,8 @@ MOST_STEPS = 300  # of a panel, which is about 150 points wide in print
 
 
 @in_style
-def score_figure(
-    results: Results, firsts: Sequence[EvalResult], looks: Mapping[str, Look], notes: Sequence[str] = ()
-) -> Figure:
-    """Draw a row for each dataset, in it a point for each arm with its interval and, of several, its seeds.
-
-    Args:
-        results: all scores.
-        firsts: one result on each dataset.
-        looks: how arms are drawn.
-        notes: what is said below.
-    """
+def score_figure(results: Results, firsts: Sequence[EvalResult], looks: Mapping[str, Look]) -> Figure:
+    """Draw a row for each dataset, given by one of its results, in it a point for each arm with interval and seeds."""
     runs = [gathered((r.config_name, r.seed) for r in results.measured(first.key)) for first in firsts]
     arms = sorted({arm for of_dataset in runs for arm in of_dataset}, key=arm_order)
     names = short_names((f"{first.dataset} ({len(first.per_query):,})" for first in firsts), SHORT)
@@ -45,7 +36,7 @@ def score_figure(
     height = max(0.6, len(firsts) * (0.07 + 0.07 * len(arms)))
     legend = legend_of(short_names(arms, LONG), looks, ls="-", markeredgecolor="black")
     wide = max(map(len, names.values())) > LONG
-    figure, (axes,) = panels([""], label, wide=wide, height=height, legend=legend, notes=notes)
+    figure, (axes,) = panels([""], label, wide=wide, height=height, legend=legend)
     for row in range(0, len(firsts), 2):
         axes.axhspan(row - 0.5, row + 0.5, color=NEUTRAL, alpha=0.12, linewidth=0.0)
     for below, arm in enumerate(arms, start=1):
@@ -65,9 +56,7 @@ def score_figure(
 
 
 @in_style
-def difference_figure(
-    results: Results, items: Sequence[Judgment], looks: Mapping[str, Look], notes: Sequence[str] = ()
-) -> Figure:
+def difference_figure(results: Results, items: Sequence[Judgment], looks: Mapping[str, Look]) -> Figure:
     """Draw differences by query, averaged over each arm's seeds and sorted: wins above 0, losses below."""
     each_once: dict[object, tuple[Judgment, Finding]] = {}  # two gates on the same scores have the same differences
     for item in items:
@@ -82,7 +71,7 @@ def difference_figure(
     titles = panel_titles(shown, [f"n = {found.queries:,}" for _, found in shown])
     xlabel = "queries (%), largest gain to largest loss"
     ylabel = by_kind(items, "joint - specialist, points", "system - baseline, points", "difference, points")
-    figure, grid = panels(titles, xlabel, ylabel, legend=legend, notes=notes)
+    figure, grid = panels(titles, xlabel, ylabel, legend=legend)
     reach = 0.0
     for axes, (item, found) in zip(grid, shown, strict=True):
         differences = sorted_differences(results, item.gate, found)

@@ -121,32 +121,38 @@ def panels(
     wide: bool = False,
     height: float | None = None,
     legend: Sequence[Artist] = (),
-    notes: Sequence[str] = (),
 ) -> tuple[Figure, list[Axes]]:
-    """Make a figure of equal panels, a legend along its upper edge, label and notes along its lower one.
+    """Make a figure of equal panels, a legend along its upper edge, a label along its lower one.
 
     ``height`` is that of a panel with its title, in inches, by default low where there are many. A figure is as wide as
     one column of a paper where panels lie below each other, as two where they do not or it shall be ``wide``. Only
     outer panels have tick labels: the caller sets one scale for all, because limits that panels share take time in
-    proportion to the square of their number. Notes travel with the figure wherever it is pasted.
+    proportion to the square of their number.
     """
     n, columns = len(titles), min(len(titles), columns)
     width = TWO_COLUMNS if wide or columns > 1 else ONE_COLUMN
     height = height or (1.25 if n > 3 else 1.6)
     letters = int(LETTERS * width)
     in_a_row = max(1, letters // (8 + max((len(str(handle.get_label())) for handle in legend), default=0)))
-    below = "\n".join(fill(text, letters) for text in (xlabel, *notes))
-    lines = 3 + ceil(len(legend) / in_a_row) + below.count("\n")
+    lines = 2 + ceil(len(legend) / in_a_row)
     figure = Figure((width, ceil(n / columns) * height + LINE * lines), layout="constrained")
     grid = figure.add_gridspec(ceil(n / columns), columns)
     axes = [figure.add_subplot(grid[divmod(i, columns)], title=title) for i, title in enumerate(titles)]
     for i, panel in enumerate(axes):
         panel.tick_params(labelleft=i % columns == 0, labelbottom=i + columns >= n)
-    figure.supxlabel(below)
+    annotate(figure, [xlabel])
     figure.supylabel(ylabel)
     if legend:
         figure.legend(handles=list(legend), loc="outside upper left", ncols=in_a_row)
     return figure, axes
+
+
+@in_style
+def annotate(figure: Figure, texts: Sequence[str]) -> None:
+    """Add lines below a figure, and make room for them: they travel with it wherever it is pasted."""
+    below = [fill(text, int(LETTERS * figure.get_figwidth())) for text in texts]
+    figure.set_figheight(figure.get_figheight() + LINE * sum(1 + text.count("\n") for text in below))
+    figure.supxlabel("\n".join(filter(None, [figure.get_supxlabel(), *below])))
 
 
 @in_style

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -30,7 +30,7 @@ _COLOURS = LinearSegmentedColormap.from_list("conflict", ["#4D1600", "#C4540A", 
 
 
 @in_style
-def loss_figure(logs: Mapping[tuple[str, Seed], Log], looks: Mapping[str, Look], notes: Sequence[str] = ()) -> Figure:
+def loss_figure(logs: Mapping[tuple[str, Seed], Log], looks: Mapping[str, Look]) -> Figure:
     """Draw a panel for each loss, smoothed: seeds thin, and thick their mean over the steps that all have."""
     shown: dict[str, dict[str, list[Curve]]] = {}
     for (arm, _), log in logs.items():
@@ -42,7 +42,7 @@ def loss_figure(logs: Mapping[tuple[str, Seed], Log], looks: Mapping[str, Look],
     seeds = {arm: max(len(curves.get(arm, ())) for curves in shown.values()) for arm in arms}
     labels = {arm: f"{name} ({seeds[arm]} seeds)" if seeds[arm] > 1 else name for arm, name in arms.items()}
     titles, legend = [f"{loss} loss" for loss in shown], legend_of(labels, looks, marker="")
-    figure, grid = panels(titles, "step", columns=1, legend=legend, notes=notes)
+    figure, grid = panels(titles, "step", columns=1, legend=legend)
     for axes, curves in zip(grid, shown.values(), strict=True):
         for arm, of_arm in curves.items():
             steps = sorted(set.intersection(*map(set, of_arm)))
@@ -79,7 +79,7 @@ def _draw(axes: Axes, curve: Curve, look: Look, **style: Any) -> None:
 
 
 @in_style
-def conflict_figure(logs: Mapping[tuple[str, Seed], ConflictLog], notes: Sequence[str] = ()) -> Figure:
+def conflict_figure(logs: Mapping[tuple[str, Seed], ConflictLog]) -> Figure:
     """Draw two heat maps for each arm, raw and corrected for noise: mean over seeds, conflict dark."""
     of_arm = gathered((arm, record) for (arm, _), log in logs.items() for record in log)
     names = short_names(sorted(of_arm, key=arm_order), SHORT)
@@ -90,7 +90,7 @@ def conflict_figure(logs: Mapping[tuple[str, Seed], ConflictLog], notes: Sequenc
     }
     height = 0.3 + min(3.0, max(1.2, 0.12 * max(len(layers) for _, layers, _ in grids.values())))
     label = "step; colour: cosine of the gradients"
-    figure, panes = panels(list(grids), label, "layer", columns=2, height=height, notes=notes)
+    figure, panes = panels(list(grids), label, "layer", columns=2, height=height)
     every_value = np.abs(np.concatenate([values.ravel() for *_, values in grids.values()]))
     limit = np.max(every_value, initial=0.0, where=~np.isnan(every_value)) or 1.0
     for axes, (steps, layers, values) in zip(panes, grids.values(), strict=True):

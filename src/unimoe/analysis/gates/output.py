@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import math
 import textwrap
-from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass
-from typing import Any
+from collections.abc import Iterator
+from dataclasses import asdict
+from typing import Any, NamedTuple
 
 from pydantic_core import to_jsonable_python
 
@@ -18,12 +18,10 @@ from unimoe.analysis.gates.judging import Judgment, Outcome, Outcomes, Refusal, 
 
 WIDTH = 96
 Fact = tuple[str, str]  # a name and what it says
-BY_DATASET, SETTLES = "By dataset", "Would settle it"  # names of facts that a report shows elsewhere
-_MOST_ROWS = 4  # datasets of one gate beyond these get a line each: a full tier has 26 collections
+SETTLES = "Would settle it"  # the name of a fact that a report shows elsewhere
 
 
-@dataclass(frozen=True)
-class Said:
+class Said(NamedTuple):
     """An outcome in words: what terminal, report and Markdown show of it, each in its own layout."""
 
     name: str  # of the gate
@@ -32,7 +30,6 @@ class Said:
     headline: str  # the finding as a sentence, or why there is none
     about: str  # task, datasets, arms and metric
     facts: tuple[Fact, ...]
-    parts: tuple[Fact, ...] = ()  # what was found on each of several datasets
 
 
 def say(item: Outcome) -> Said:
@@ -42,20 +39,17 @@ def say(item: Outcome) -> Said:
     about = f"{gate.task.capitalize()} on {where}: {gate.against}, {gate.metric}"
     if isinstance(item, Refusal):
         return Said(item.name, "NOT JUDGED", "", f"{item.error}.", about, (("Asked", wording.asked(gate)),))
-    rows = [(row.datasets[0], wording.estimate_text(gate, row), row.label) for row in item.parts]
-    parts = tuple((dataset, f"{text} {wording.finding_word(gate, label)}") for dataset, text, label in rows)
     return Said(
         name=item.name,
         finding=f"{'ADVISORY ' if item.advisory else ''}{wording.finding_word(gate, item.label)}",
         label=f"gate: {item.verdict}, {'decides nothing' if item.advisory else wording.action(item)}",
         headline=wording.headline(item),
         about=about,
-        facts=tuple(_facts(item, parts)),
-        parts=parts,
+        facts=tuple(_facts(item)),
     )
 
 
-def _facts(item: Judgment, parts: Sequence[Fact]) -> Iterator[Fact]:
+def _facts(item: Judgment) -> Iterator[Fact]:
     """Yield what a judgment says beyond its headline, as named lines."""
     gate, found, ends = item.gate, item.found, item.found.estimate.interval
     if item.advisory:
@@ -83,8 +77,9 @@ def _facts(item: Judgment, parts: Sequence[Fact]) -> Iterator[Fact]:
         yield "Bound", f"{bound} with confidence {gate.label_confidence:g}: this decides, the 95 % interval does not"
     if found.confidence:
         yield "Confidence", wording.confidence_line(gate, found)
-    if parts:
-        yield BY_DATASET, "; ".join(map(" ".join, parts))
+    if item.parts:
+        shown = ((row.datasets[0], wording.estimate_text(gate, row), row.label) for row in item.parts)
+        yield "By dataset", "; ".join(f"{name} {text} {wording.finding_word(gate, of)}" for name, text, of in shown)
     if isinstance(gate, InterferenceGate) and (other := wording.other_way(item)):
         yield "Across datasets", f"{wording.across(gate)}; {other}"
     if item.learnt is not None:
@@ -156,12 +151,7 @@ def _paragraph(item: Outcome) -> str:
         return filled(f"NOT JUDGED: {item.error}")
     said = say(item)
     lines = [filled(f"{said.finding}: {said.name} ({said.label})"), filled(said.headline, "  ")]
-    many = said.parts if len(said.parts) > _MOST_ROWS else ()
-    width = max((len(name) for name, _ in many), default=0)
-    columns = [(name, text, 16) for name, text in said.facts if not (many and name == BY_DATASET)]
-    for name, text, wide in (*columns, *((name, text, width) for name, text in many)):
-        start = f"  {name:<{wide}} "
-        lines.append(filled(text, start, " " * len(start)))
+    lines += [filled(text, f"  {name:<16} ", " " * 19) for name, text in said.facts]
     return "\n".join(lines)
 
 

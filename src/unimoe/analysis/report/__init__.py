@@ -8,11 +8,11 @@ from __future__ import annotations
 from pathlib import Path
 
 from unimoe.analysis.analysis import Analysis
-from unimoe.analysis.report.pages import DrawnFigure, gather, page
+from unimoe.analysis.report.pages import gather, page
 from unimoe.analysis.saved_comparison import SUBFOLDER
 from unimoe.analysis.tables import Table
 from unimoe.analysis.tables.comparisons import comparisons_table, standings_table
-from unimoe.analysis.tables.gates import gates_table, stability_table
+from unimoe.analysis.tables.gates import gates_table
 from unimoe.analysis.tables.mteb import mteb_table, mteb_tasks_table
 from unimoe.analysis.tables.scores import generate_comparison_table, overview_table, training_table
 from unimoe.core.io import atomic_dir, write_text
@@ -32,13 +32,13 @@ def write_report(analysis: Analysis) -> Path:
     target = analysis.results.output_dir / SUBFOLDER
     with atomic_dir(target / "figures") as folder:
         figures = [
-            DrawnFigure(
-                file=save(drawing.figure, folder / drawing.name).name,
-                caption=drawing.caption,
-                svg=to_svg(drawing.figure, drawing.name),
-                inches=drawing.figure.get_figwidth(),
-                leads=drawing.leads,
-            )
+            {
+                "file": save(drawing.figure, folder / drawing.name).name,
+                "caption": drawing.caption,
+                "svg": to_svg(drawing.figure, drawing.name),
+                "inches": drawing.figure.get_figwidth(),  # in print, so that text has one size on the page as well
+                "leads": drawing.leads,
+            }
             for drawing in all_figures(analysis)
         ]
     for name in ("report.md", "report.html"):
@@ -54,7 +54,6 @@ def write_tables(analysis: Analysis) -> list[Table]:
     results, comparisons = analysis.results, analysis.comparisons
     tables = (
         gates_table(analysis.outcomes),
-        stability_table(analysis.judgments),
         overview_table(results, comparisons),
         mteb_table(results),
         standings_table(results, comparisons),

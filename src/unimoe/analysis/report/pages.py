@@ -6,22 +6,22 @@ import base64
 import hashlib
 import re
 from collections import Counter
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from importlib.resources import files
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from unimoe.analysis.analysis import Analysis
 from unimoe.analysis.arms import FIRST_STAGE, ZERO_SHOT, arm_order
 from unimoe.analysis.comparisons import Comparison
-from unimoe.analysis.drilldown import Queries, gather_queries
+from unimoe.analysis.drilldown import gather_queries
 from unimoe.analysis.formats import signed
 from unimoe.analysis.gates.definitions import InterferenceGate
 from unimoe.analysis.gates.findings import ratio_weights
 from unimoe.analysis.gates.judging import Judgment, Outcome, Refusal
-from unimoe.analysis.gates.output import BY_DATASET, SETTLES, Fact, Said, origin, say
+from unimoe.analysis.gates.output import SETTLES, Fact, Said, origin, say
 from unimoe.analysis.gates.wording import action, family
 from unimoe.analysis.report.systems import systems_headlines, systems_reading
 from unimoe.analysis.statistics.estimates import LEVEL
@@ -36,16 +36,6 @@ FIRST_ROWS = 25  # rows of the drill-down that are in the page itself, for reade
 MOST_OPEN = 2  # verdicts that are unfolded: with more of them the first screen lists what was found
 
 
-class DrawnFigure(NamedTuple):
-    """A figure on disk, as the name of a PNG below ``figures/``, and on the page, as an ``svg`` element."""
-
-    file: str
-    caption: str
-    svg: str
-    inches: float  # its width in print, so that text has one size on the page as well
-    leads: bool  # to the top of the page
-
-
 class Verdict(NamedTuple):
     """An outcome as the report shows it: what a reader needs in ten seconds, and the rest."""
 
@@ -55,57 +45,37 @@ class Verdict(NamedTuple):
     more: tuple[Fact, ...]
 
 
-@dataclass(frozen=True)
-class Contents:
-    """What the report says, figures apart; both templates walk through it in this order."""
-
-    experiment: str
-    caveats: tuple[str, ...]
-    verdicts: tuple[Verdict, ...]
-    findings: tuple[str, ...]  # where no gate was judged, what comparisons of systems say; a sentence each
-    origin: str  # which file registered the gates, or that none did; empty without gates
-    reading: tuple[str, ...]  # how to read all that and what holds for several tables, a paragraph each
-    tables: tuple[Table, ...]
-    queries: Queries
-    missing: tuple[str, ...]  # what the analysis would have used and did not find
-    provenance: tuple[Fact, ...]
-
-    @property
-    def headlines(self) -> tuple[tuple[str, tuple[Verdict, ...]], ...]:
-        """The verdicts by what they may decide; one kind alone has no heading."""
-        registered = tuple(verdict for verdict in self.verdicts if verdict.registered)
-        others = tuple(verdict for verdict in self.verdicts if not verdict.registered)
-        if registered and others:
-            own = "Not registered: default gates for all other pairs of arms, which decide nothing"
-            return ("Registered gates", registered), (own, others)
-        return (("", self.verdicts),) if self.verdicts else ()
-
-
-def gather(analysis: Analysis, tables: Sequence[Table]) -> Contents:
-    """Ask every part of the analysis for what it has to say beside its tables."""
+def gather(analysis: Analysis, tables: Sequence[Table]) -> dict[str, Any]:
+    """Return what the report says, by the names that its templates have for it; figures apart."""
     results, outcomes = analysis.results, analysis.outcomes
     queries = gather_queries(analysis.judgments, analysis.cases)
+    verdicts = [_verdict(analysis, item) for item in outcomes]
+    kinds = gathered((verdict.registered, verdict) for verdict in verdicts)
+    others = "Not registered: default gates for all other pairs of arms, which decide nothing"
+    headings = {True: "Registered gates", False: others} if len(kinds) > 1 else {}  # one kind alone has none
     checks = f"{analysis.iterations:,} bootstrap resamples and permutations, random seed {analysis.seed}"
     reading = _reading(analysis.judgments) if outcomes else systems_reading(analysis.comparisons)
     said_above = {*reading, *caveat_notes(results)}
+    said_above |= {f"{v.said.name}: {name}: {text}." for v in verdicts for name, text in v.said.facts}
     times = Counter(note for table in tables for note in table.notes)
     shared = [note for note, number in times.items() if number > 1 and note not in said_above]
     printed = said_above.union(shared)  # once, in place of below each table
-    return Contents(
-        experiment=results.everything[0].identity.experiment,
-        caveats=results.caveats,
-        verdicts=tuple(_verdict(analysis, item) for item in outcomes),
-        findings=() if outcomes else tuple(systems_headlines(results, analysis.comparisons)),
-        origin=f"{origin(analysis.registration)}." if outcomes else "",
-        reading=(*reading, *shared),
-        tables=tuple(replace(table, notes=tuple(n for n in table.notes if n not in printed)) for table in tables),
-        queries=queries,
-        missing=(*missing_parts(analysis), *queries.unread),
-        provenance=(*provenance(results), ("Checks beside each test", checks)),
-    )
+    return {
+        "experiment": results.everything[0].identity.experiment,
+        "caveats": results.caveats,
+        "verdicts": verdicts,
+        "headlines": [(headings.get(kind, ""), kinds[kind]) for kind in sorted(kinds, reverse=True)],
+        "findings": () if outcomes else systems_headlines(results, analysis.comparisons),
+        "origin": f"{origin(analysis.registration)}." if outcomes else "",
+        "reading": (*reading, *shared),
+        "tables": [replace(table, notes=tuple(n for n in table.notes if n not in printed)) for table in tables],
+        "queries": queries,
+        "missing": (*missing_parts(analysis), *queries["unread"]),
+        "provenance": (*provenance(results), ("Checks beside each test", checks)),
+    }
 
 
-def page(template: str, contents: Contents, figures: Sequence[DrawnFigure]) -> str:
+def page(template: str, contents: Mapping[str, Any], figures: Sequence[Mapping[str, Any]]) -> str:
     """Fill in ``report.html.j2``, which needs no other file, or ``report.md.j2``, which lacks only the drill-down.
 
     The figures for the top, or the first one where none is made for it, come before the others. The template of HTML
@@ -122,12 +92,12 @@ def page(template: str, contents: Contents, figures: Sequence[DrawnFigure]) -> s
     )
     environment.filters |= {"signed": signed, "escaped": escape_markdown}
     environment.policies["json.dumps_kwargs"] = {"separators": (",", ":")}
-    leading = [figure for figure in figures if figure.leads] or list(figures[:1])
+    leading = [figure for figure in figures if figure["leads"]] or list(figures[:1])
     style, script = (
         files(__package__).joinpath(name).read_text(encoding="utf-8") for name in ("report.css", "report.js")
     )
     text = environment.get_template(template).render(
-        contents=contents,
+        **contents,
         leading=leading,
         figures=[figure for figure in figures if figure not in leading],
         first_rows=FIRST_ROWS,
@@ -148,8 +118,7 @@ def _verdict(analysis: Analysis, item: Outcome) -> Verdict:
         first = [("Do", f"nothing by this: {'; '.join(item.advisory)}" if item.advisory else action(item))]
         first += [fact for fact in said.facts if fact[0] == SETTLES]
         first += _beside(analysis.results, item, analysis.comparisons)
-    more = (fact for fact in said.facts if fact[0] not in (SETTLES, BY_DATASET))
-    return Verdict(said, registered, tuple(first), (*more, *said.parts))
+    return Verdict(said, registered, tuple(first), tuple(fact for fact in said.facts if fact[0] != SETTLES))
 
 
 def _beside(results: Results, item: Judgment, comparisons: Sequence[Comparison]) -> Iterator[Fact]:

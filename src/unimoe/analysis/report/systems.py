@@ -28,7 +28,7 @@ def systems_headlines(results: Results, comparisons: Sequence[Comparison]) -> li
     points above bm25 [2.1, 4.8] (p .0003 after Holm), and is significantly better than bm25 and minilm." "Also
     significant: minilm above bm25 (1.2 points)."
     """
-    at: dict[_Place, list[Comparison]] = gathered((c.parts or (c.key,), c) for c in comparisons if c.main)
+    at: dict[_Place, list[Comparison]] = gathered((c.place, c) for c in comparisons if c.main)
     averages = [place for place in at if len(place) > 1]
     places = list(dict.fromkeys(next((p for p in averages if k in p), (k,)) for k in results.dataset_keys))
     tasks = {key.partition("/")[0] for key in results.dataset_keys}
@@ -117,7 +117,7 @@ def _findings(found: Iterable[Comparison], names: Mapping[_Place, str], *, alone
     said = []
     for (above, below), of_pair in by_pair.items():
         points = f"({abs(100 * of_pair[0].delta):.{_digits(of_pair[0])}f} points)"
-        where = f"on {listed([names[c.parts or (c.key,)] for c in of_pair])}"
+        where = f"on {listed([names[c.place] for c in of_pair])}"
         said.append(f"{above} above {below} {points if alone else where}")
     return said
 

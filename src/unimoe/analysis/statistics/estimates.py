@@ -48,8 +48,17 @@ class Estimate:
         """Return the end of a one-sided interval: the cutoff below which the true value lies with some confidence."""
         if self._excess is None:
             raise ValueError("without an interval there is no bound")
-        reach = float(stdtrit(self.degrees_of_freedom, confidence)) * self.standard_error
-        return _end(self.confidence_below, self.value, reach, confidence)
+        from scipy.optimize import brentq  # takes a tenth of a second to import
+
+        value, reach = self.value, float(stdtrit(self.degrees_of_freedom, confidence)) * self.standard_error
+        end = value + reach  # there already, unless the variance of a ratio's contrast depends on the cutoff
+
+        def beyond(cutoff: float) -> float:
+            return self.confidence_below(cutoff) - confidence
+
+        while (signs := beyond(value) * beyond(end)) > 0.0 and abs(end - value) < 1e9 * abs(reach):
+            end = value + 2.0 * (end - value)
+        return end if signs > 0.0 else float(brentq(beyond, value, end, xtol=1e-15, disp=False))
 
     def confidence_below(self, cutoff: float) -> float:
         """Return the confidence that the true value lies below a cutoff; a ValueError where there is no interval."""
@@ -200,26 +209,3 @@ def _two_sided_p(value: float, terms: Terms) -> float:
 
 def _reach(freedom: float) -> float:  # half of an interval, in standard errors
     return float(stdtrit(freedom, (1.0 + LEVEL) / 2.0))
-
-
-def _end(below: Callable[[float], float], value: float, reach: float, tail: float) -> float:
-    """Return where the confidence below reaches ``tail``, from a first guess at ``value + reach``.
-
-    By the secant that keeps a bracket (Illinois); a linear quantity is at its end with the guess.
-    """
-    near, far = value, value + reach
-    at_near, at_far = below(near) - tail, below(far) - tail
-    while at_near * at_far > 0.0 and abs(far - value) < 1e9 * abs(reach):
-        near, at_near, far = far, at_far, value + 2.0 * (far - value)
-        at_far = below(far) - tail
-    for _ in range(100):
-        if abs(at_far) < 1e-13 or at_far == at_near:
-            break
-        point = far - at_far * (far - near) / (at_far - at_near)
-        at_point = below(point) - tail
-        if at_point * at_far < 0.0:
-            near, at_near = far, at_far
-        else:
-            at_near /= 2.0
-        far, at_far = point, at_point
-    return far

@@ -23,7 +23,7 @@ _Single = NDArray[np.float32]
 
 
 def bootstrap_means(values: Array, iterations: int, seed: int) -> Array:
-    """Return means of resampled rows, the same resamples for every column.
+    """Return means of resampled rows of ``(rows, columns)``, the same resamples for every column.
 
     A resample is a row of counts, so that many resamples of many columns are one matrix product: in single precision
     around the column means, on one BLAS thread, since more only fight over these small matrices.
@@ -31,25 +31,17 @@ def bootstrap_means(values: Array, iterations: int, seed: int) -> Array:
     How often each row is drawn is multinomial. Most of it comes from independent Poisson counts, which are cheap and,
     given their sum, multinomial themselves; their rate is a little below 1, and single draws fill up what lacks to as
     many draws as there are rows. The few resamples that overshoot are drawn one by one instead.
-
-    Args:
-        values: ``(rows, columns)``.
-        iterations: resamples of the rows, with replacement.
-        seed: of the random numbers.
-
-    Returns:
-        ``(iterations, columns)``.
     """
     n, columns = values.shape
     centre = values.mean(axis=0)
     deviations = (values - centre).astype(np.float32)
     with_ones = np.column_stack([deviations, np.ones(n, dtype=np.float32)])  # the last sum is the number of draws
     rng = np.random.default_rng(seed)
-    poisson = _PoissonCounts(max(0.0, 1.0 - 2.5 / np.sqrt(n)))  # 0.6 % of resamples overshoot
+    rate = max(0.0, 1.0 - 2.5 / np.sqrt(n))  # 0.6 % of resamples overshoot
     sums = np.empty((iterations, columns))
     with _libraries().limit(limits=1, user_api="blas"):
         for part in _chunks(iterations, n):
-            drawn = poisson.draw(rng, part.stop - part.start, n) @ with_ones
+            drawn = _poisson_counts(rng, rate, part.stop - part.start, n) @ with_ones
             missing = n - drawn[:, -1].astype(np.int64)
             overshot = missing < 0
             drawn[overshot] = 0.0
@@ -59,19 +51,11 @@ def bootstrap_means(values: Array, iterations: int, seed: int) -> Array:
 
 
 def sign_flip_p(differences: Array, iterations: int, seed: int) -> Array:
-    """Return two-sided p-values of mean difference 0, by flipping the sign of each row at random.
+    """Return two-sided p of mean difference 0 for each column of ``(rows, columns)``, by random flips of rows' signs.
 
     Exact where the differences are symmetric about 0 under the null, and near its nominal level at the sizes met here,
     unlike a p read off the bootstrap (Urbano, Lima & Hanjalic 2019). The observed differences count as one of the
     permutations, so that p is never 0 (Phipson & Smyth 2010).
-
-    Args:
-        differences: ``(rows, columns)``; all columns share their flips.
-        iterations: random flips.
-        seed: of the random numbers.
-
-    Returns:
-        ``(columns,)``.
     """
     n, columns = differences.shape
     total = differences.sum(axis=0)
@@ -91,28 +75,22 @@ def sign_flip_p(differences: Array, iterations: int, seed: int) -> Array:
     return np.asarray((extreme + 1) / (iterations + 1))
 
 
-class _PoissonCounts:
-    """Independent Poisson counts, one random byte each.
+def _poisson_counts(rng: np.random.Generator, rate: float, rows: int, columns: int) -> _Single:
+    """Return independent Poisson counts, ``(rows, columns)``, one random byte each.
 
     The byte is the first digit of a uniform number, and decides unless a step of the distribution function falls within
     its range, as happens in 2 % of cases; the uniform number's other digits are drawn for those alone.
     """
-
-    def __init__(self, rate: float) -> None:
-        self._distribution = pdtr(np.arange(20), rate)
-        table = np.searchsorted(self._distribution, np.arange(256) / 256, side="right").astype(np.uint8)
-        steps = (256 * self._distribution).astype(np.int64)
-        table[steps[steps < 256]] = _UNDECIDED
-        self._table = table.tobytes()
-
-    def draw(self, rng: np.random.Generator, rows: int, columns: int) -> _Single:
-        """Return counts, ``(rows, columns)``."""
-        first_digits = _random_bytes(rng, rows * columns)
-        counts = np.frombuffer(bytearray(first_digits.translate(self._table)), dtype=np.uint8)
-        undecided = np.flatnonzero(counts == _UNDECIDED)
-        uniform = (np.frombuffer(first_digits, dtype=np.uint8)[undecided] + rng.random(len(undecided))) / 256
-        counts[undecided] = np.searchsorted(self._distribution, uniform, side="right")
-        return counts.reshape(rows, columns).astype(np.float32)
+    distribution = pdtr(np.arange(20), rate)
+    table = np.searchsorted(distribution, np.arange(256) / 256, side="right").astype(np.uint8)
+    steps = (256 * distribution).astype(np.int64)
+    table[steps[steps < 256]] = _UNDECIDED
+    first_digits = _random_bytes(rng, rows * columns)
+    counts = np.frombuffer(bytearray(first_digits.translate(table.tobytes())), dtype=np.uint8)
+    undecided = np.flatnonzero(counts == _UNDECIDED)
+    uniform = (np.frombuffer(first_digits, dtype=np.uint8)[undecided] + rng.random(len(undecided))) / 256
+    counts[undecided] = np.searchsorted(distribution, uniform, side="right")
+    return counts.reshape(rows, columns).astype(np.float32)
 
 
 def _sums_of_draws(rng: np.random.Generator, values: _Single, draws: NDArray[np.int64]) -> _Single:

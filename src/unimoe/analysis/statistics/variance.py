@@ -13,7 +13,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from functools import cached_property
 from typing import Literal, TypeAlias
 
 import numpy as np
@@ -83,11 +84,12 @@ class Terms:
     residual: Array  # part of the two above that both count, ``(groups, datasets)``
     queries: tuple[float, ...]  # number of queries by dataset
     runs: tuple[float, ...]  # number of runs by group
-    variance: float = field(init=False)
 
-    def __post_init__(self) -> None:
+    @cached_property
+    def variance(self) -> float:
+        """Variance of the contrast."""
         total = _total(self.query.sum(), self.run.sum(), self.residual.sum())
-        object.__setattr__(self, "variance", 0.0 if total < _NOTHING else total)
+        return 0.0 if total < _NOTHING else total
 
     @property
     def freedom(self) -> float:
@@ -153,13 +155,11 @@ class Terms:
 def moments(
     blocks: Sequence[Sequence[Array]], groups: Sequence[Sequence[int]] = (), apart: Collection[int] = ()
 ) -> Moments:
-    """Take the moments of some arms on some datasets.
+    """Take the moments of scores ``(runs, queries)`` by dataset and arm.
 
-    Args:
-        blocks: by dataset and arm, scores ``(runs, queries)``; the arms of a dataset share its queries, in one order,
-            and an arm has the same runs on every dataset, in one order.
-        groups: places of arms whose runs vary together; an arm with a single run belongs to none.
-        apart: places of arms that have other runs on every dataset: each dataset is a group of its own.
+    The arms of a dataset share its queries, and an arm has the same runs on every dataset, all in one order. ``groups``
+    are the places of arms whose runs vary together; an arm with a single run belongs to none. The arms ``apart`` have
+    other runs on every dataset, so that each dataset is a group of its own.
     """
     everywhere = range(len(blocks))
     own = [

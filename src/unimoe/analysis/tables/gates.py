@@ -1,28 +1,24 @@
-"""Gates as tables: what each found on every dataset, and what it would say without one seed or one dataset.
-
-Every number, cutoff and label comes from a judgment; these tables judge nothing.
-"""
+"""Gates as a table: what each found on every dataset. Every number and label comes from a judgment."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
 from unimoe.analysis.gates import wording
-from unimoe.analysis.gates.findings import Finding, Without
+from unimoe.analysis.gates.findings import Finding
 from unimoe.analysis.gates.judging import Judgment, Outcomes, Refusal
 from unimoe.analysis.gates.output import say
 from unimoe.analysis.tables.cells import ABSENT, Cell, Row, metric_name, name_cells, row_groups
 from unimoe.analysis.tables.table import Table
 from unimoe.core.grouping import gathered
 
-_VALUE = "TIR in percent or difference in points"
-_NOTED = ("Advisory", "Asked", "Across datasets", "Specialist", "Note")  # facts that a reader of the table needs
+# Facts of a judgment that a reader of the table needs.
+_NOTED = ("Advisory", "Asked", "Scores", "Across datasets", "Specialist", "Stability", "Note")
 _READING = (
-    "Estimate: where the value lies against the gate's cutoffs, however uncertain it is. Finding: what holds the "
-    "confidence the gate asks for; UNDECIDED where nothing does. Bound: what the finding rests on, the end of "
-    "the one-sided interval at the gate's confidence; Low and High are the ends of the two-sided one of 95 %. A "
-    "standard deviation is over a system's seeds, that of the value over seeds that both systems have."
+    "Finding: what holds the confidence the gate asks for; UNDECIDED where nothing does. Bound: what the finding rests "
+    "on, the end of the one-sided interval at the gate's confidence; Low and High are the ends of the two-sided one of "
+    "95 %. A standard deviation is over a system's seeds, that of the value over seeds that both systems have."
 )
 
 
@@ -43,36 +39,20 @@ def gates_table(outcomes: Outcomes) -> Table:
     return Table(
         name="gates",
         title="Gates",
-        caption=f"Gates: mean scores × 100, {_VALUE} ± standard deviation over seeds, with its 95 % interval",
-        columns=(
-            *("Dataset", "Queries", "Seeds", *wording.column_heads(judged), "Low", "High"),
-            *("Estimate", "Finding", "Bound", "Confidence"),
+        caption=(
+            "Gates: mean scores × 100, TIR in percent or difference in points ± standard deviation over seeds, with "
+            "its 95 % interval"
         ),
+        columns=(
+            *("Dataset", "Queries", "Seeds", *wording.column_heads(judged)),
+            *("Low", "High", "Finding", "Bound", "Confidence"),
+        ),
+        csv_only=frozenset({"Seeds", "Confidence"}),
         groups=row_groups(
             (f"{item.name}: {item.gate.against}, {metric_name(item.metric)}", _row(item, one, cells))
             for item, one in found
         ),
         notes=(*filter(None, notes), *cut, _READING),
-    )
-
-
-def stability_table(judgments: Sequence[Judgment]) -> Table:
-    """Return each gate with everything, and without each seed and each dataset."""
-    rows: list[tuple[str, Row]] = []
-    for item in judgments:
-        tried: list[Finding | Without] = [item.found, *item.stability.rows]
-        for found in tried if item.stability.rows else ():
-            name = found.left_out if isinstance(found, Without) else "nothing"
-            label = wording.finding_word(item.gate, found.label).capitalize()
-            cells = (_value(item, found.value), Cell(wording.region(item.gate, found.value)), Cell(label))
-            rows.append((item.name, (Cell(name), *cells)))
-    return Table(
-        name="stability",
-        title="Stability",
-        caption=f"Gates without one seed or one dataset: {_VALUE}, judged with the interval of the whole",
-        columns=("Left out", "Value", "Estimate", "Finding"),
-        groups=row_groups(rows),
-        notes=tuple(f"{item.name}: {item.stability.sentence}." for item in judgments),
     )
 
 
@@ -90,7 +70,6 @@ def _row(item: Judgment, found: Finding, names: Mapping[str, Cell]) -> Row:
         *(Cell.mean([100 * run for run in runs or (mean,)]) for mean, runs in arms),
         _value(item, found.value).with_spread(found.std and 100 * found.std),
         *(_value(item, end) for end in found.estimate.interval or (math.nan, math.nan)),
-        Cell(wording.region(gate, found.value)),
         Cell(finding.capitalize()),
         Cell(bound or ABSENT),
         Cell(confidence or ABSENT, value=found.confidence.get(found.label)),

@@ -8,6 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.variances import known
 
+from unimoe.analysis.gates.wording import settle_sentence
 from unimoe.analysis.statistics.power import Aim, at_size, half_width, plan, smallest_distance
 from unimoe.analysis.statistics.variance import Terms
 
@@ -77,25 +78,6 @@ def test_asking_for_more_never_needs_less(
         assert asked.decides >= less.decides
 
 
-def test_more_queries_can_widen_the_interval_when_seeds_are_few() -> None:
-    # Why a plan looks at the limits too: t with 2 degrees of freedom is 4.30, and with 5 it is 2.57.
-    found = known(seed=0.00008, query=0.12, residual=0.02, seeds=3, queries=300)
-    first, second, limit = (half_width(found, 3, queries) for queries in (300, 3_000, 1e15))
-    assert second < first
-    assert second < limit
-
-
-def test_never_where_the_other_factor_alone_leaves_too_much() -> None:
-    seeds_vary = plan(known(seed=0.001, query=0.0, residual=0.02, seeds=3, queries=1_000), 0.03, RULE)
-    assert seeds_vary.queries is None
-    assert seeds_vary.decides_with_any_queries > 0.01
-    assert seeds_vary.seeds is not None
-    queries_vary = plan(known(seed=0.0, query=0.06, residual=0.02, seeds=3, queries=100), 0.03, RULE)
-    assert queries_vary.seeds is None
-    assert queries_vary.decides_with_any_seeds > 0.01
-    assert queries_vary.queries is not None
-
-
 def test_two_one_sided_tests_ask_for_less_than_both_sides_at_once() -> None:
     found = known(seed=0.00003, query=0.03, residual=0.02, seeds=3, queries=300)
     cutoffs = (-0.01, 0.01)
@@ -104,3 +86,16 @@ def test_two_one_sided_tests_ask_for_less_than_both_sides_at_once() -> None:
     assert equivalence.grid is not None
     assert between.grid is not None
     assert equivalence.grid[0] * equivalence.grid[1] < between.grid[0] * between.grid[1]
+
+
+def test_no_number_of_seeds_settles_what_queries_leave_open() -> None:
+    found = plan(known(seed=0.0, query=0.06, residual=0.02, seeds=3, queries=100), 0.03, RULE)
+    assert (found.seeds, found.queries is None) == (None, False)
+    assert found.decides_with_any_seeds > 0.01
+
+
+def test_on_a_cutoff_nothing_settles_it_and_without_variance_everything_does() -> None:
+    found = plan(known(seed=0.00003, query=0.03, residual=0.02, seeds=3, queries=300), 0.02, RULE)
+    assert "too near a cutoff" in settle_sentence(found)
+    nothing = plan(Terms(np.array([1e-21]), np.zeros(0), np.zeros((0, 1)), (50,), ()), 0.03, RULE)
+    assert (nothing.settled, nothing.decides_with_any_queries) == (True, 0.0)

@@ -30,20 +30,6 @@ def refused(found: Estimate) -> str:
     return found.unfit
 
 
-@pytest.mark.parametrize(
-    ("runs", "paired", "groups"),
-    [
-        ((3, 3), True, ((0, 1),)),
-        ((3, 3), False, ((0,), (1,))),
-        ((3, 1), False, ((0,),)),
-        ((1, 1), True, ()),
-        ((1, 4), False, ((1,),)),
-    ],
-)
-def test_which_runs_vary_together(runs: tuple[int, int], paired: bool, groups: tuple[tuple[int, ...], ...]) -> None:
-    assert groups_of(runs, paired=paired) == groups
-
-
 class TestTooLittle:
     def test_one_seed_says_nothing_of_other_seeds(self) -> None:
         scores = np.random.default_rng(0).uniform(size=(2, 1, 20))
