@@ -36,17 +36,6 @@ def test_every_permutation_has_the_value_of_the_evaluator(name: str) -> None:
         assert found[row].tolist() == pytest.approx(values, abs=1e-9)
 
 
-def test_ndcg_and_reciprocal_rank_are_those_of_ir_measures_itself() -> None:
-    measures = {"ndcg@10": ir_measures.nDCG @ 10, "mrr@10": ir_measures.RR @ 10, "map": ir_measures.AP}
-    for name, measure in measures.items():
-        found = ListMeasure(name, LABELS, VALID).of_orders(ORDERS.expand(4, -1, -1))
-        for number, order in enumerate(ORDERS.tolist()):
-            qrels = {"q": {f"d{place}": grade for place, grade in enumerate(GRADES[0])}}
-            run = {"q": {f"d{place}": float(-rank) for rank, place in enumerate(order)}}
-            (value,) = ir_measures.iter_calc([measure], qrels, run)
-            assert float(found[0, number]) == pytest.approx(value.value, abs=1e-9)
-
-
 def test_err_by_hand() -> None:
     """Grades 3 and 1 first: R = 7/16 and 1/16, so ERR is 7/16 + (9/16)(1/16) / 2."""
     labels = torch.tensor([[3.0, 1.0, 0.0]])

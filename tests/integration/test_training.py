@@ -90,18 +90,6 @@ def test_a_checkpoint_says_where_it_came_from_and_the_log_has_a_line_per_step(
         assert line["tokens_per_s"] > 0
 
 
-def test_layers_above_the_first_are_changed_and_score_otherwise(
-    experiment: Experiment, trained: dict[str, Path]
-) -> None:
-    found = weights(trained["rank_only_r8"])
-    assert {int(name.split("layers.")[1].split(".")[0]) for name in found} == {2, 3}
-    assert all(weight.dtype == torch.float32 for weight in found.values())
-    loader = ModelLoader(experiment, CPU, torch.float32)
-    pairs = [("norm of a vector", "Return one of eight matrix norms."), ("sort", "Return a sorted copy.")]
-    ours, base = (model.rerank(pairs) for model in (loader.trained(trained["rank_only_r8"]), loader.zero_shot()))
-    assert abs(ours - base).max() > 1e-4
-
-
 def test_the_joint_arm_sees_what_its_specialists_see(trained: dict[str, Path]) -> None:
     budgets = {arm: read_checkpoint(folder).training for arm, folder in trained.items()}
     rank, embed, joint = budgets["rank_only_r8"], budgets["emb_only_r8"], budgets["joint_r8"]
@@ -158,28 +146,10 @@ def test_an_arm_may_have_a_loss_of_its_own(experiment: Experiment, data: Trainin
     assert found[0].adapter_hash == found[1].adapter_hash != found[2].adapter_hash
     card = tmp_path / "own" / "rank_only_r8" / "seed_0" / "checkpoint" / "README.md"
     assert '"name": "plistmle"' in card.read_text(encoding="utf-8")
-    sharp = "arms.rank_only_r8.loss_options.temperature=0.1"
-    with pytest.raises(UsageError, match="temperature: the loss softmax does not read it"):
-        changed(experiment, tmp_path / "no", "arms.rank_only_r8.loss=softmax", sharp)
-    with pytest.raises(UsageError, match="an emb_only arm does not rank"):
-        changed(experiment, tmp_path / "no", "arms.emb_only_r8.loss=softmax")
     binary = copy.copy(data)
     binary.ranking = lambda model: replace(data.ranking(model), labels=[[1.0, 0.0]] * 9)  # type: ignore[method-assign]
     with pytest.raises(DataError, match="loss marginmse needs graded labels"):
         train(changed(experiment, tmp_path / "no", "arms.rank_only_r8.loss=marginmse"), binary)
-
-
-def test_accumulated_batches_are_one_in_ranking_and_contrasted_apart_in_embedding(
-    experiment: Experiment, data: TrainingData, tmp_path: Path
-) -> None:
-    twice = changed(experiment, tmp_path / "twice", "training.accumulation_steps=2")
-    sizes = ("training.ranking.queries_per_step=4", "training.embedding.pairs_per_step=8")
-    large = changed(experiment, tmp_path / "large", *sizes)
-    ours, theirs = (train(here, data) for here in (twice, large))
-    assert [line["loss"] for line in log(ours)] == pytest.approx([line["loss"] for line in log(theirs)], rel=1e-5)
-    assert read_checkpoint(ours).training == read_checkpoint(theirs).training
-    first = [log(train(here, data, "emb_only_r8"))[0]["loss"] for here in (twice, large)]
-    assert first[0] < 0.95 * first[1]  # half as many negatives
 
 
 def test_activation_checkpointing_ends_with_the_same_weights(

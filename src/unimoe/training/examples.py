@@ -41,40 +41,24 @@ class Triple(NamedTuple):
 
 @dataclass(frozen=True)
 class RankingSet:
-    """Yes/no prompts, grouped by query.
-
-    Attributes:
-        sequences: token ids of every prompt.
-        groups: for each query the rows of its prompts, that of the positive first.
-        query_ids: of the queries, for errors.
-        labels: for each query the grades of its documents.
-        batched: queries that share a batch, as indices into ``groups``; each alone unless there are neighbours.
-    """
+    """Yes/no prompts, grouped by query."""
 
     sequences: list[TokenIds]
-    groups: list[list[int]]
-    query_ids: list[str]
-    labels: list[list[float]]
-    batched: list[list[int]]
+    groups: list[list[int]]  # for each query the rows of its prompts, that of the positive first
+    query_ids: list[str]  # of the queries, for errors
+    labels: list[list[float]]  # for each query the grades of its documents
+    batched: list[list[int]]  # queries that share a batch, as indices into ``groups``: neighbours, else each alone
 
 
 @dataclass(frozen=True)
 class EmbeddingSet:
-    """Queries and documents to embed.
-
-    Attributes:
-        queries: token ids of every query.
-        documents: token ids of every document, each once.
-        groups: for each query the rows of its documents, that of the positive first.
-        relevant: for each query the rows of all documents relevant to it.
-        query_ids: of the queries, for errors.
-    """
+    """Queries and documents to embed."""
 
     queries: list[TokenIds]
-    documents: list[TokenIds]
-    groups: list[list[int]]
-    relevant: list[frozenset[int]]
-    query_ids: list[str]
+    documents: list[TokenIds]  # each document once
+    groups: list[list[int]]  # for each query the rows of its documents, that of the positive first
+    relevant: list[frozenset[int]]  # for each query the rows of all documents relevant to it
+    query_ids: list[str]  # of the queries, for errors
 
 
 def mine_triples(collection: Collection, candidates: Run, hard: int, random: int, negatives_from: int) -> list[Triple]:

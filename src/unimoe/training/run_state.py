@@ -24,25 +24,15 @@ Parts = dict[str, Mapping[str, Tensor]]
 
 @dataclass
 class Progress:
-    """How far a training is.
-
-    Attributes:
-        step: steps taken.
-        seconds: time of the steps, without evaluations on dev.
-        start: the score on dev before the first step; None where that is not evaluated.
-        best_score: the best on dev so far; None before the first evaluation.
-        best_step: steps taken when it was seen.
-        waited: evaluations since then.
-        extra: what else a trainer must know after a kill, such as the tokens seen, as JSON values.
-    """
+    """How far a training is."""
 
     step: int = 0
-    seconds: float = 0.0
-    start: float | None = None
-    best_score: float | None = None
-    best_step: int = 0
-    waited: int = 0
-    extra: dict[str, Any] = field(default_factory=dict)
+    seconds: float = 0.0  # of the steps, without evaluations on dev
+    start: float | None = None  # the score on dev before the first step, where that is evaluated
+    best_score: float | None = None  # on dev so far
+    best_step: int = 0  # steps taken when it was seen
+    waited: int = 0  # evaluations since then
+    extra: dict[str, Any] = field(default_factory=dict)  # what else a trainer must know after a kill, as JSON values
 
     def note(self, score: float) -> bool:
         """Record a score on dev; return whether it is the best so far, which of equal scores is the earliest."""

@@ -69,16 +69,9 @@ def trained_retriever(folder: Path, base: System, device: torch.device) -> Syste
     manifest = read_biencoder(folder)
     config = manifest.settings
     dtype = choose_dtype(device, retrieval_experiment(config).encoder.dtype)
+    own = {"arm", "seed", "which", "base_model", "dtype", "fingerprint", "config"}
     checkpoint = Checkpoint(
-        arm=manifest.arm,
-        seed=manifest.seed,
-        which=manifest.which,
-        base_model=manifest.base_model,
-        dtype=manifest.dtype,
-        fingerprint=manifest.fingerprint,
-        adapter_hash=manifest.weights_hash,
-        training=manifest.training,
-        config=manifest.config,
+        **manifest.model_dump(include=own), training=manifest.training, adapter_hash=manifest.weights_hash
     )
 
     def load() -> Embedder:
