@@ -31,8 +31,6 @@ class TestFolder:
         assert other.read("units/a", "key") == BODY
         assert other.read("units/a", "other") is None
         assert (other.keys("units/a"), other.keys("units/b")) == ({"key"}, set())
-
-    def test_damaged_json_is_named(self, store: UnitStore) -> None:
         store.write("drivers", "one", b'{"half')
         with pytest.raises(DataError, match="drivers/one is damaged: delete it, and run again"):
             store.read_json("drivers", "one")

@@ -53,15 +53,6 @@ def test_a_model_behind_a_server_is_asked_about_the_probe_alone_and_planned_with
     assert [system.name for system in systems] == ["remote", "local"]
 
 
-def test_a_server_reads_the_tokens_of_the_experiments_base(tmp_path: Path) -> None:
-    with serve() as server:
-        found = experiment(tmp_path, {"remote": server.base("vllm")}, served={"api": "vllm", "model": "org/tiny"})
-        (system,) = load_extra_systems(found, CPU, torch.float32)
-        base, prompt = system.settings.model.base, system.prompt
-    assert base == found.model.base
-    assert str(prompt).startswith("chat/document_first@")
-
-
 @pytest.mark.parametrize(
     ("name", "kind", "words"),
     [

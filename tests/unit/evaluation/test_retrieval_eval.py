@@ -73,14 +73,6 @@ class TestScores:
         assert found.scores.unjudged_queries == ["u"]
         assert found.items == 3 + 5
 
-    @pytest.mark.parametrize("storage", ["float32", "float16"])
-    def test_both_backends_find_the_same_scores(self, tmp_path: Path, storage: str) -> None:
-        """The documents too, but for equal ones at the cut, of which FAISS gives some."""
-        pytest.importorskip("faiss")
-        found = [retrieve(tmp_path, large(), backend=name, storage=storage).run for name in ("torch", "faiss")]
-        ours, theirs = ({query: [*scores.values()] for query, scores in run.items()} for run in found)
-        assert ours == theirs
-
 
 def test_what_to_know_before_scores_are_believed_is_noted(tmp_path: Path) -> None:
     (note,) = retrieval_notes(large(200), 20)

@@ -164,11 +164,6 @@ class TestLoadedDataset:
         assert other.first_stage.run == other.candidates == run
         assert other.first_stage.source.startswith("run:apidocs.trec@")
 
-    def test_max_queries_cuts_and_says_so(self, experiment: Experiment) -> None:
-        cut = LoadedDataset(tier_datasets(experiment, "bundled", max_queries=3)[0])
-        assert len(cut.collection.queries) == 3
-        assert "--max-queries 3" in cut.caveats[0]
-
     def test_hashes_follow_what_is_scored(self, experiment: Experiment, loaded: LoadedDataset) -> None:
         tier = experiment.evaluation.bundled.model_copy(update={"depth": 3})
         evaluation = experiment.evaluation.model_copy(update={"bundled": tier})
