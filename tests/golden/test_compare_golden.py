@@ -123,27 +123,6 @@ def test_single_runs_have_the_paired_t_test_as_in_pyterrier_and_ranx() -> None:
         assert row["holds_for"] == "queries"
 
 
-def test_seeds_add_their_variance() -> None:
-    """Two arms of three runs, the crossed variance worked out with numpy alone."""
-    qrels, rng = random_qrels(40, np.random.default_rng(5)), np.random.default_rng(8)
-    arms = {name: [random_run(qrels, noise, rng) for _ in range(3)] for name, noise in (("a", 1.5), ("b", 1.3))}
-    found = compare(arms, qrels)
-    (row,) = found.test_rows
-    scores = [
-        np.array([list(by_pytrec_eval(qrels, run, "ndcg_cut_10").values()) for run in runs]) for runs in arms.values()
-    ]
-    n, variance = len(qrels), float((scores[1].mean(axis=0) - scores[0].mean(axis=0)).var(ddof=1)) / len(qrels)
-    for block in scores:
-        left = block - block.mean(axis=1, keepdims=True) - block.mean(axis=0) + block.mean()
-        residual = float((left**2).sum()) / ((len(block) - 1) * (n - 1))
-        variance += float(block.mean(axis=1).var(ddof=1)) / len(block) - residual / (n * len(block))
-    floor = max(variance, sum(float(b.mean(axis=1).var(ddof=1)) / len(b) for b in scores))
-    half = (row["high"] - row["low"]) / 2
-    freedom = found.comparisons[0].difference.degrees_of_freedom
-    assert row["holds_for"] == "seeds and queries"
-    assert half >= stats.t.ppf(0.975, freedom) * math.sqrt(floor) * (1 - 1e-9)
-
-
 def test_real_runs_score_what_is_known_of_them(unimoe_data: Path) -> None:
     pool = unimoe_data / "trec-dl19-passage-pool"
     runs = [pool / "runs" / f"{name}.trec" for name in ("splade_p_p_ensemble_distil", "d_bert_kd_tasb")]

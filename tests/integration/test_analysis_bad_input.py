@@ -7,11 +7,8 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
-import matplotlib
 import pytest
-from support.json_files import read_plain, write_plain
 from support.results import make_result, without_queries, write_experiment
 from support.scripts import Done, assert_refused, call_script, successful
 
@@ -39,40 +36,20 @@ def two_arms(folder: Path, scores: dict[str, list[float]]) -> None:
             write_result(folder, make_result(arm, seed, of_arm))
 
 
-def test_control_characters_in_a_result_reach_the_report(tmp_path: Path) -> None:
-    write_experiment(tmp_path, logs=False)
-    raw = read_plain(tmp_path / RESULT)
-    write_plain(tmp_path / RESULT, raw | {"caveats": ["a \x1b[31mred\x00 caveat"]})
-    done = successful(analyze(tmp_path, "report", "--iterations", "50"))
-    assert "Glyph" not in done.stderr
-    assert "[31mred" in (tmp_path / "analysis" / "report.html").read_text("utf-8")
-
-
-class TestSettingsOfMatplotlib:
-    def test_that_it_refuses_are_named(self, tmp_path: Path) -> None:
-        write_experiment(tmp_path / "results", logs=False)
-        (tmp_path / "rc").write_bytes(b"\xff\xfe")
-        command = [sys.executable, "-m", "unimoe", "analyze", "figures", "--output-dir", "results"]
-        for variable, value, words in (
-            ("MPLBACKEND", "nonsense", "MPLBACKEND"),
-            ("MATPLOTLIBRC", "rc", "matplotlibrc"),
-        ):
-            own = {**os.environ, variable: value}
-            done = subprocess.run(command, cwd=tmp_path, env=own, capture_output=True, text=True, check=False)
-            assert (done.returncode, "Traceback" in done.stderr) == (2, False), done.stderr
-            last = done.stderr.splitlines()[-1]
-            assert last.startswith("error: matplotlib, which draws the figures, refuses its settings: ")
-            assert words in last
-
-    def test_change_no_figure(self, tmp_path: Path) -> None:
-        two_arms(tmp_path, {"joint_r8": SCORES, "rank_only_r8": SCORES})
-        figures = []
-        settings: tuple[dict[Any, Any], ...] = ({}, {"text.usetex": True, "font.size": 40, "savefig.dpi": 7})
-        for own in settings:
-            with matplotlib.rc_context(own):
-                successful(analyze(tmp_path, "figures"))
-            figures.append({path.name: path.read_bytes() for path in (tmp_path / "analysis" / "figures").iterdir()})
-        assert figures[0] == figures[1]
+def test_settings_that_matplotlib_refuses_are_named(tmp_path: Path) -> None:
+    write_experiment(tmp_path / "results", logs=False)
+    (tmp_path / "rc").write_bytes(b"\xff\xfe")
+    command = [sys.executable, "-m", "unimoe", "analyze", "figures", "--output-dir", "results"]
+    for variable, value, words in (
+        ("MPLBACKEND", "nonsense", "MPLBACKEND"),
+        ("MATPLOTLIBRC", "rc", "matplotlibrc"),
+    ):
+        own = {**os.environ, variable: value}
+        done = subprocess.run(command, cwd=tmp_path, env=own, capture_output=True, text=True, check=False)
+        assert (done.returncode, "Traceback" in done.stderr) == (2, False), done.stderr
+        last = done.stderr.splitlines()[-1]
+        assert last.startswith("error: matplotlib, which draws the figures, refuses its settings: ")
+        assert words in last
 
 
 def a_folder(path: Path) -> None:

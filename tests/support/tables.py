@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-import io
-
-from rich.console import Console
-
 from unimoe.analysis.analysis import Analysis
 from unimoe.analysis.tables import Cell, Table
 from unimoe.analysis.tables.comparisons import comparisons_table
@@ -28,12 +24,6 @@ def all_tables(analysis: Analysis) -> list[Table]:
         training_table(results),
     ]
     return [table for table in made if table.groups]
-
-
-def shown(table: Table, width: int = 100) -> str:
-    console = Console(width=width, file=io.StringIO(), record=True)
-    console.print(table.to_rich())
-    return console.export_text()
 
 
 def row(table: Table, name: str, heading: str = "") -> dict[str, Cell]:

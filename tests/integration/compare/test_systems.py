@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 from support.compare_command import DATASETS, compare, words_of
-from support.runs import SYSTEMS, dataset_options, write_systems
+from support.runs import SYSTEMS, dataset_options
 from support.scripts import MAIN, Done, successful
 
 from unimoe.analysis import compare as public
@@ -106,13 +106,6 @@ class TestTableOfSystems:
         done = successful(compare(*options, "--layout", "datasets"))
         assert re.search(r"^ *System +# +cran +dl19 +Average", done.stdout, re.MULTILINE), done.stdout
 
-    def test_numbers_of_runs_may_differ_between_datasets(self, tmp_path: Path) -> None:
-        write_systems(tmp_path, {"x": 12, "y": 12}, {"a": (1.0, 3), "b": (2.0, 2)})
-        (tmp_path / "x" / "a-seed2.trec").unlink()
-        patterns = [f"{tmp_path}/{{dataset}}/{name}-seed*.trec" for name in "ab"]
-        done = compare(*dataset_options(tmp_path, ["x", "y"]), "--systems", *patterns, "--json")
-        assert [row["baseline_runs"] for row in json.loads(done.stdout)["comparisons"]] == [2, 3, 2]
-
     @pytest.mark.usefixtures("without_report")
     def test_any_folder_of_results_is_compared(self, made: tuple[Done, Path], tmp_path: Path) -> None:
         folder = made[1]
@@ -126,14 +119,6 @@ class TestTableOfSystems:
         again = json.loads(compare("--results", tmp_path / "copy", "--json").stdout)
         found, again = ([row["p"] for row in of["comparisons"]] for of in (found, again))
         assert again == pytest.approx(found)
-
-
-def test_real_systems(unimoe_data: Path) -> None:
-    pool = unimoe_data / "trec-dl19-passage-pool"
-    bm25, *runs = (pool / "runs" / f"{n}.trec" for n in ("bm25", "splade_p_p_ensemble_distil", "rep_llama", "bm25_rm3"))
-    done = successful(compare("--baseline", bm25, "--systems", *runs, "--qrels", pool / "qrels" / "full.tsv"))
-    assert "Every two systems: 6 comparisons" in words_of(done)
-    assert "splade_p_p_ensemble_distil" in done.stdout
 
 
 def test_the_example_shows_the_options_that_do_it() -> None:

@@ -97,13 +97,6 @@ class TestStatistic:
             with pytest.raises(UsageError, match=rf"names {number} of those with .*: reranking/one, reranking/two"):
                 unimoe.compare_statistic(given, np.median, "a", "b", dataset=missing)
 
-    def test_takes_a_comparison_of_runs(self) -> None:
-        qrels = {f"q{i}": {"d": 1} for i in range(30)}
-        runs = {arm: {query: {"d": RNG.random(), "e": 0.5} for query in qrels} for arm in ("x", "y")}
-        compared = unimoe.compare(runs, qrels, metrics="mrr")
-        found = unimoe.compare_statistic(compared, lambda scores: (scores < 0.6).mean(), "x", "y", iterations=99)
-        assert (found.key, found.metric) == ("retrieval/dataset", "mrr")
-
     @pytest.mark.parametrize(
         ("change", "error", "words"),
         [

@@ -105,8 +105,6 @@ def test_a_name_stays_within_its_folder(name: str, safe: str) -> None:
         (WITHOUT_QUERIES | {"task_type": None}, "per_query is empty, but embedding of type None has queries"),
         (WITHOUT_QUERIES | {"task_type": "Retrieval"}, "per_query is empty, but embedding of type Retrieval has"),
         (WITHOUT_QUERIES | {"task": "reranking"}, "per_query is empty, but reranking of type STS has queries"),
-        (WITHOUT_QUERIES | {"per_query_metrics": {"pearson": []}}, "per_query is empty, but embedding of type"),
-        (WITHOUT_QUERIES | {"aggregate": {"pearson": 0.5}}, "aggregate lacks the main metric 'cosine_spearman'"),
     ],
 )
 def test_what_contradicts_itself_is_neither_made_nor_read(
