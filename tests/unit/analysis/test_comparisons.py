@@ -141,6 +141,10 @@ class TestCorrections:
         rows = self.found(correction)[:6]
         assert [c.p_corrected for c in rows] == pytest.approx(rule([c.p for c in rows]).tolist())
 
+    def test_a_metric_that_looks_deeper_than_the_candidates_is_not_tested(self) -> None:
+        items = [make_result(arm, 0, [0.1 * n for n in range(9)], identity={"depth": 5}) for arm in ("a", "b")]
+        assert [c.metric for c in Analysis(results(*items), iterations=10).tests] == ["ndcg@10"]
+
     def test_a_family_may_be_a_dataset_or_a_baseline(self) -> None:
         assert [c.tests for c in self.found(family="dataset")] == [3] * 18
         by_baseline = self.found(family="baseline")

@@ -133,6 +133,8 @@ class TestPlaces:
         run_path(tmp_path, "mine", None, "reranking", "apidocs").unlink()
         with pytest.raises(DataError, match=r"apidocs\.trec is missing.*run `unimoe evaluate` again"):
             parity(file, file)
+        with pytest.raises(DataError, match=r"nowhere: no reranking results here; name a result file"):
+            parity(file, tmp_path / "nowhere")
 
     def test_several_systems_have_to_be_told(self, tmp_path: Path) -> None:
         for arm, seed in (("joint_r8", 0), ("joint_r8", 1), ("zero_shot", None)):
