@@ -79,4 +79,5 @@ def test_a_task_that_one_seed_lacks_counts_for_no_arm_and_is_named() -> None:
     assert "Left out of the means, not measured for zero_shot, joint_r8 seed 1: STS13." in table.notes
     assert "3 tasks" in table.caption
     of_task = row(mteb_tasks_table(kept), "STS13")
-    assert (of_task["joint_r8"].value, of_task["zero_shot"].value) == (pytest.approx(60), None)
+    assert of_task["joint_r8"].value == pytest.approx(60)
+    assert of_task["zero_shot"].value is None
