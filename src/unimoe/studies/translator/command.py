@@ -97,45 +97,39 @@ def train_translator(
     with Steps(1).step(f"{parsed.model} on {source.name}", trainer.steps or None) as step:
         facts = trainer.fit(lambda number, loss: step.advance(1))
         step.outcome = f"best after epoch {facts['best_epoch']}" if facts["epochs"] else "computed"
-    _print_training(trainer, facts)
-    if tested is not None:
-        _submit(trainer, test, *tested)
+    _report(trainer, facts, test, tested)
 
 
-def _print_training(trainer: TranslatorTrainer, facts: dict[str, Any]) -> None:
+def _report(trainer: TranslatorTrainer, facts: dict[str, Any], test: Path | None, tested: Any) -> None:
+    """Print how well the translator ranks, its size and speed; write submission.csv for the captions of ``test``."""
     import torch
 
     from unimoe.core.console import stderr, stdout
+    from unimoe.core.errors import DataError, named_inputs
     from unimoe.models.device import describe_device
     from unimoe.studies.translator.evaluation import evaluate
-    from unimoe.studies.translator.models.files import load_translator
-    from unimoe.studies.translator.models.translators import TIMED_BATCH, milliseconds_per_query
+    from unimoe.studies.translator.models.files import load_translator, write_submission
+    from unimoe.studies.translator.models.translators import TIMED_BATCH, ProjectionPair, milliseconds_per_query
 
-    translator = trainer.translator()
+    translator, rows = trainer.translator(), list[tuple[str, str]]()
     for note in translator.notes:
         stderr.print(f"note: {note}", soft_wrap=True)
     for name, value in evaluate(translator, trainer.validation, trainer.device).items():
-        stdout.print(f"{'val/' + name:<18}{value:.4f}" if value < 1 else f"{'val/' + name:<18}{value:g}")
-    stdout.print(f"{'parameters':<18}{facts['parameters']:,} ({facts['weight_bytes'] / 1e6:.2f} MB)")
+        rows.append((f"val/{name}", f"{value:.4f}" if value < 1 else f"{value:g}"))
+    rows.append(("parameters", f"{facts['parameters']:,} ({facts['weight_bytes'] / 1e6:.2f} MB)"))
     for device in dict.fromkeys((torch.device("cpu"), trainer.device)):
         speed = milliseconds_per_query(load_translator(trainer.checkpoint, device))
-        where = f"batches of {TIMED_BATCH}, {describe_device(device)}"
-        stdout.print(f"{'ms/query':<18}{speed:.5f} ({where})", soft_wrap=True)
-    stdout.print(f"{'checkpoint':<18}{trainer.checkpoint}", soft_wrap=True)
-
-
-def _submit(trainer: TranslatorTrainer, test: Path | None, ids: list[str], vectors: Any) -> None:
-    """Write submission.csv for the captions of ``test``."""
-    from unimoe.core.console import stdout
-    from unimoe.core.errors import DataError, named_inputs
-    from unimoe.studies.translator.models.files import write_submission
-    from unimoe.studies.translator.models.translators import ProjectionPair
-
-    translator = trainer.translator()
+        rows.append(("ms/query", f"{speed:.5f} (batches of {TIMED_BATCH}, {describe_device(device)})"))
+    rows.append(("checkpoint", str(trainer.checkpoint)))
+    for name, text in rows:
+        stdout.print(f"{name:<18}{text}", soft_wrap=True)
+    if tested is None:
+        return
     if isinstance(translator, ProjectionPair):
         raise DataError(
             f"{trainer.config.model}: translates into a separate space, not that of the images; use another model"
         )
+    ids, vectors = tested
     path = trainer.checkpoint.parent / "submission.csv"
     with named_inputs(lambda index: f"{test}: caption {ids[index]!r}"):
         write_submission(path, ids, translator.predict(vectors))

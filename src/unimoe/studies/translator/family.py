@@ -113,8 +113,7 @@ class TranslatorFamily(Family[TranslatorConfig, TranslatorTrainer]):
     def dev(self, training: TranslatorTrainer) -> dict[str, float]:
         """Return MRR on the dev images."""
         facts = training.fit()
-        known = {"val": "val", "start": "start", "best": "best_epoch", "seconds": "seconds"}
-        return {name: facts[key] for name, key in known.items() if facts.get(key) is not None}
+        return {"val": facts["val"], "start": facts["start"], "best": facts["best_epoch"], "seconds": facts["seconds"]}
 
     def test(self, training: TranslatorTrainer, arm: str, advance: Advance) -> float:
         """Rank all test images for each test caption, and write down what the training cost."""
