@@ -130,7 +130,7 @@ def test_the_best_on_dev_is_trained_with_every_seed(tmp_path: Path, capsys: pyte
     tried = chosen["biencoder"].tried
     assert tried["layer"]["val"] > max(tried["layer"]["start"], tried["still"]["val"])
     results = load_all_results(out, allow=runner.family.allow)
-    table = study_table(runner.family, results, chosen, runner.family.datasets[0])
+    table = study_table(runner.family, results, chosen, runner.family.keys[0])
     rows: dict[str, dict[str, Any]] = {
         row[0].text: dict(zip(table.columns, row, strict=True)) for row in table.groups[0].rows
     }

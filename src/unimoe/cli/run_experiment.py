@@ -90,7 +90,7 @@ def _open(folder: Path) -> None:
 
 
 def _next_command(experiment: Experiment) -> str:
-    from unimoe.experiment.job import judged_checkpoint
+    from unimoe.models.checkpoint import judged_checkpoint
 
     checkpoint = judged_checkpoint(experiment, next(reversed(experiment.arms)), experiment.seeds[0])
     return f"uv run scripts/evaluate.py --checkpoint {checkpoint} --eval-tier fast"

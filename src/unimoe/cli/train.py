@@ -60,7 +60,7 @@ def train(
     from unimoe.config.files import load_experiment
 
     experiment = placed(load_experiment(config, override or []), output_dir)
-    experiment.arm(arm)
+    experiment.arm_named(arm)
     quiet_libraries()
     from unimoe.evaluation.dev_eval import DevEvaluation
     from unimoe.models.device import choose_dtype, use_threads

@@ -262,7 +262,7 @@ class Experiment(Section):
             raise ValueError("seeds: a seed is listed twice")
         return self
 
-    def arm(self, name: str) -> ArmConfig:
+    def arm_named(self, name: str) -> ArmConfig:
         """Return the arm called ``name``; a UsageError, which names the closest, where there is none."""
         if name not in self.arms:
             raise UsageError(

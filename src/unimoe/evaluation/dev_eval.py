@@ -21,7 +21,7 @@ class DevEvaluation:
     """Scores models on the queries of ``training.dev``, on the tasks that an arm is trained for."""
 
     def __init__(self, experiment: Experiment, arm: str) -> None:
-        self._experiment, self._arm, self._task = experiment, arm, experiment.arm(arm).task
+        self._experiment, self._arm, self._task = experiment, arm, experiment.arm_named(arm).task
 
     def prepare(self) -> None:
         """Load queries, documents and candidates."""

@@ -79,6 +79,10 @@ class Evaluator:
             stderr.print(note, style="dim", soft_wrap=True)
         return result
 
+    def evaluated(self, evaluation: Evaluation, advance: Advance) -> EvalResult:
+        """Return the result of an evaluation, which runs unless it exists."""
+        return self.store(evaluation).evaluated(evaluation, lambda: self._outcome(evaluation, advance))
+
     def needs_data(self, mteb_task: AbsTask) -> bool:
         """Return whether this process reads a task's data, and no worker does the task whole."""
         return not self.engine.remote or ranks_documents(mteb_task)

@@ -12,7 +12,6 @@ from contextlib import contextmanager
 from functools import cached_property, partial
 from itertools import product
 from pathlib import Path
-from typing import Any, Literal
 
 import torch
 
@@ -20,13 +19,12 @@ from unimoe.analysis.gates.definitions import Registration, load_gates
 from unimoe.analysis.gates.judging import Judgment, all_decided, judge_all
 from unimoe.analysis.gates.registration import REGISTERED, look_stages, own_gates, register, registered_in, unmet
 from unimoe.config import Experiment
-from unimoe.config.base import Dtype
 from unimoe.core.console import Steps, in_hours, stderr
 from unimoe.core.errors import DataError
-from unimoe.core.io import Strict, read_json, write_json
 from unimoe.data.mteb_names import mteb_name
 from unimoe.evaluation.chosen import load_extra_systems
 from unimoe.evaluation.engines import Engine
+from unimoe.evaluation.folder_settings import folder_dtype, keep_settings, refuse_other_settings
 from unimoe.evaluation.mteb.prompts import TaskPrompts
 from unimoe.evaluation.runner import Evaluator, evaluations
 from unimoe.evaluation.store import partial_scores
@@ -41,16 +39,12 @@ from unimoe.evaluation.systems.system import (
 from unimoe.evaluation.tiers.datasets import load_reporting, tier_datasets
 from unimoe.experiment.run_record import RunRecord
 from unimoe.experiment.training_job import train_by_worker, train_here
-from unimoe.models.checkpoint import WITHOUT_EFFECT, first_difference, folder_name
+from unimoe.models.checkpoint import judged_checkpoint
 from unimoe.models.device import release_memory
 from unimoe.models.loader import ModelLoader, refuse_missing_layers
-from unimoe.results import Task, arm_dir, result_path
+from unimoe.results import Task, result_path
 from unimoe.results.folder import load_all_results
 from unimoe.training.examples import TrainingData, load_training_data
-
-_PINNED = "experiment.json"
-_MAY_CHANGE = {"evaluation": ("systems", "token_budget", "batch_size", "compile"), "training": WITHOUT_EFFECT}
-"""Settings that may change while a folder is worked in: they add scores, or round them."""
 
 _LATER_TIERS = ("fast", "nano", "full")
 """Tiers on which checkpoints may be evaluated later, in the same folder and under the same gates."""
@@ -80,7 +74,9 @@ class ExperimentRun:
         self.experiment, self._engine = experiment, engine or Engine()
         self._output_dir = Path(experiment.output_dir)
         self._gates = gates = checked_gates(experiment)
-        self.loader = ModelLoader(experiment, device, pinned_dtype(experiment, device, self._engine))
+        dtype = folder_dtype(experiment, device, self._engine)
+        keep_settings(experiment, dtype)
+        self.loader = ModelLoader(experiment, device, dtype)
         self._beside = load_extra_systems(experiment, device, self.loader.dtype)
         if gates.gates and not register(gates, self._output_dir) and gates.path is not None:
             late = f"{self._output_dir} has results and no {REGISTERED}: too late to register {gates.path}"
@@ -165,7 +161,7 @@ class ExperimentRun:
                 stderr.print("\n".join(["", *table, ""]), soft_wrap=True)
 
     def _train_and_evaluate_arm(self, arm: str, seed: int) -> None:
-        with self._phase(f"train {self.experiment.arm(arm).task}"):
+        with self._phase(f"train {self.experiment.arm_named(arm).task}"):
             folder = self._train(arm, seed)
         self._evaluate(trained_system(self.experiment, self.loader, folder))
 
@@ -215,12 +211,6 @@ class ExperimentRun:
         return folder
 
 
-def judged_checkpoint(experiment: Experiment, arm: str, seed: int) -> Path:
-    """Return the folder of the checkpoint that is evaluated: the best on dev; the last without evaluations on dev."""
-    which: Literal["best", "last"] = "best" if experiment.training.evaluate_every else "last"
-    return arm_dir(Path(experiment.output_dir), arm, seed) / folder_name(which)
-
-
 def checked_gates(experiment: Experiment) -> Registration:
     """Return the gates of an experiment that can run in its output folder; a plan refuses what the run would refuse.
 
@@ -231,9 +221,7 @@ def checked_gates(experiment: Experiment) -> Registration:
     refuse_missing_layers(experiment)
     own = (dataset.name for dataset in tier_datasets(experiment, "bundled"))
     TaskPrompts(experiment.evaluation.mteb).refuse_unknown_keys(own)
-    path = Path(experiment.output_dir) / _PINNED
-    if path.exists():
-        _refuse_other_settings(path, read_json(path, _Pinned).config, _fixed_settings(experiment))
+    refuse_other_settings(experiment)
     return matching_gates(experiment)
 
 
@@ -278,41 +266,3 @@ def smoke_version(experiment: Experiment) -> Experiment:
     dev |= {"queries": min(dev["queries"], 20), "depth": min(dev["depth"], 5)}
     settings |= {"seeds": experiment.seeds[:1], "caveats": [*experiment.caveats, SMOKE_CAVEAT]}
     return Experiment.model_validate(settings)
-
-
-class _Pinned(Strict):
-    config: dict[str, Any]
-    dtype: Dtype
-
-
-def pinned_dtype(experiment: Experiment, device: torch.device, engine: Engine) -> torch.dtype:
-    """Return the dtype of the experiment in its output folder, chosen once and kept when it is resumed."""
-    path = Path(experiment.output_dir) / _PINNED
-    if path.exists():
-        return engine.dtype(device, read_json(path, _Pinned).dtype)
-    dtype = engine.dtype(device, experiment.model.dtype, trains=True)
-    write_json(path, {"config": _fixed_settings(experiment), "dtype": str(dtype).removeprefix("torch.")})
-    return dtype
-
-
-def _fixed_settings(experiment: Experiment) -> dict[str, Any]:
-    """Return the settings that one output folder has once and for all.
-
-    Seeds and arms may be added later; each training has a fingerprint of its own. Gates and caveats do not change
-    scores; a copy in the folder guards the gates.
-    """
-    settings = experiment.model_dump(exclude={"output_dir", "seeds", "arms", "gates", "served", "caveats"})
-    for section, keys in _MAY_CHANGE.items():
-        for key in keys:
-            settings[section].pop(key)
-    return settings
-
-
-def _refuse_other_settings(path: Path, there: Any, here: Any) -> None:
-    found = first_difference(there, here)
-    if found:
-        key, was, now = found
-        raise DataError(
-            f"{path.parent} holds an experiment with another {key} ({was!r} there, {now!r} here); "
-            "choose another --output-dir, or delete the folder"
-        )

@@ -11,7 +11,7 @@ from unimoe.config import Experiment
 from unimoe.config.files import parse_config
 from unimoe.core.errors import DataError
 from unimoe.core.io import hash_file, hash_json, read_json, write_json
-from unimoe.results import TrainingBudget
+from unimoe.results import TrainingBudget, arm_dir
 
 ADAPTER_FILE = "adapter_model.safetensors"
 ADAPTER_SETTINGS = "adapter_config.json"
@@ -47,17 +47,23 @@ class Checkpoint(BaseModel):
     @property
     def ranks(self) -> bool:
         """Whether the arm was trained to rank."""
-        return self.experiment.arm(self.arm).task != "emb_only"
+        return self.experiment.arm_named(self.arm).task != "emb_only"
 
     @property
     def embeds(self) -> bool:
         """Whether the arm was trained to embed."""
-        return self.experiment.arm(self.arm).task != "rank_only"
+        return self.experiment.arm_named(self.arm).task != "rank_only"
 
 
 def folder_name(which: Literal["best", "last"]) -> str:
     """Return the name of a checkpoint's folder in the arm's folder."""
     return "checkpoint" if which == "last" else "checkpoint-best"
+
+
+def judged_checkpoint(experiment: Experiment, arm: str, seed: int) -> Path:
+    """Return the folder of the checkpoint that is evaluated: the best on dev; the last without evaluations on dev."""
+    name = folder_name("best" if experiment.training.evaluate_every else "last")
+    return arm_dir(Path(experiment.output_dir), arm, seed) / name
 
 
 def training_settings(experiment: Experiment, arm: str, seed: int, **content: str) -> dict[str, Any]:
@@ -67,7 +73,7 @@ def training_settings(experiment: Experiment, arm: str, seed: int, **content: st
     for neutral in WITHOUT_EFFECT:
         relevant["training"].pop(neutral, None)
     relevant["evaluation"] = {"bm25": experiment.evaluation.bm25.model_dump()}  # negatives come from BM25
-    relevant["arms"] = {arm: experiment.arm(arm).model_dump()}
+    relevant["arms"] = {arm: experiment.arm_named(arm).model_dump()}
     return relevant | {"seed": seed} | content
 
 

@@ -69,7 +69,7 @@ def model_card(checkpoint: Checkpoint, model: UnimodelForExp1) -> str:
         data,
         made=checkpoint,
         config=config,
-        arm=config.arm(checkpoint.arm),
+        arm=config.arm_named(checkpoint.arm),
         training=config.training,
         lora=config.lora,
         prompt=config.prompt,
@@ -91,7 +91,7 @@ def _losses(checkpoint: Checkpoint) -> list[tuple[str, dict[str, Any], str]]:
     """Return task, settings and citation of each loss."""
     experiment, losses = checkpoint.experiment, []
     if checkpoint.ranks:
-        loss = ListwiseLoss(experiment.arm(checkpoint.arm).ranking_loss(experiment.training.ranking))
+        loss = ListwiseLoss(experiment.arm_named(checkpoint.arm).ranking_loss(experiment.training.ranking))
         losses.append(("Ranking", loss.get_config_dict(), loss.citation))
     if checkpoint.embeds:
         settings = {"name": "InfoNCE", **experiment.training.embedding.model_dump()}

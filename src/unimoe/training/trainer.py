@@ -112,8 +112,8 @@ class ArmTraining(Training):
         training = experiment.training
         if training.evaluate_every and score_on_dev is None:
             raise UsageError("training.evaluate_every is set: train_arm needs score_on_dev, see evaluation.dev_eval")
-        self._experiment, self._training, self._arm = experiment, training, experiment.arm(arm)
-        self._arm_name, self._seed, self._base, self._data = arm, seed, base, data
+        self.experiment, self._training, self._arm = experiment, training, experiment.arm_named(arm)
+        self._arm_name, self.seed, self._base, self._data = arm, seed, base, data
         self._frozen_layers, self._processes, self._score_on_dev = frozen_layers, processes, score_on_dev
         dtype = str(base.model.get_output_embeddings().weight.dtype).removeprefix("torch.")
         self.checkpoints = CheckpointManager(
@@ -144,12 +144,12 @@ class ArmTraining(Training):
 
     def prepare(self) -> None:
         """Add the adapters and load the examples."""
-        config, training = self._experiment, self._training
+        config, training = self.experiment, self._training
         self.checkpoints.refuse_other_best()
-        self._peft, self._model = model_in_training(config, self._base, self._seed, self._frozen_layers)
+        self._peft, self._model = model_in_training(config, self._base, self.seed, self._frozen_layers)
         weights = adapter_parameters(self._peft)
         self._optimizer = MasterAdamW(weights, training.weight_decay)
-        sources = (config, self._seed, self._data, self._model)
+        sources = (config, self.seed, self._data, self._model)
         self._gradients = ArmGradients(
             config, self._arm, self._model, weights,
             ranking_batches(*sources) if self._arm.task != "emb_only" else None,
@@ -163,16 +163,16 @@ class ArmTraining(Training):
         return trackers(
             self._training.tracking if self._processes.leads else [],
             self.state.logs,
-            run=f"{self._experiment.name}-{self._arm_name}-seed{self._seed}",
+            run=f"{self.experiment.name}-{self._arm_name}-seed{self.seed}",
             identity=self.state.fingerprint,
             step=self.progress.step,
-            config=self._experiment.model_dump(),
+            config=self.experiment.model_dump(),
         )
 
     def step(self, number: int) -> Facts:
         """Take one optimizer step: on the ranking batch, the embedding batch, or both."""
         start = time.perf_counter()
-        torch.manual_seed(self._seed * 1_000_003 + number)  # dropout: a resumed step draws what the first try drew
+        torch.manual_seed(self.seed * 1_000_003 + number)  # dropout: a resumed step draws what the first try drew
         training = self._training
         found = self._gradients.add(number)
         spoilt = [task for task, loss in found.losses.items() if not math.isfinite(loss)]
@@ -237,6 +237,6 @@ class ArmTraining(Training):
         ids = self._gradients.query_ids(step, tasks)
         named = ", ".join(ids[:16]) + (f" and {len(ids) - 16} more" if len(ids) > 16 else "")
         raise DataError(
-            f"{self._arm_name}, seed {self._seed}, step {step + 1}: {what}; its queries are {named}; lower the arm's "
+            f"{self._arm_name}, seed {self.seed}, step {step + 1}: {what}; its queries are {named}; lower the arm's "
             "learning_rate, or set model.dtype to float32 (what was saved before this step is kept)"
         )

@@ -96,7 +96,7 @@ class TestLoad:
         with pytest.raises(UsageError, match=r"no such config file.*shipped: "):
             load_experiment(tmp_path / "absent.yaml")
         with pytest.raises(UsageError, match=r"unknown arm 'joint_r9' \(did you mean 'joint_r8'\?\)"):
-            load_experiment(config).arm("joint_r9")
+            load_experiment(config).arm_named("joint_r9")
 
     def test_the_originals_retrieval_has_its_values(self) -> None:
         found = load_config(DenseExperiment, Path("retrieval/seed002")).retrieval

@@ -98,7 +98,7 @@ def checkpoint_retriever(experiment: DenseExperiment, folder: Path, name: str, d
     """Return the arm of a checkpoint folder, in the dtype it was trained in; it is loaded when it is needed."""
     checkpoint = read_checkpoint(folder)
     trained = checkpoint.experiment.model_copy(update={"evaluation": experiment.evaluation})
-    if trained.arm(checkpoint.arm).task == "rank_only":
+    if trained.arm_named(checkpoint.arm).task == "rank_only":
         raise UsageError(f"--checkpoint {folder}: {checkpoint.arm} was trained to rank only; give an arm that embeds")
     loader = checkpoint_loader(trained, checkpoint, device)
     return replace(

@@ -125,7 +125,7 @@ def trained_system(experiment: Experiment, loader: ModelLoader, folder: Path) ->
         loader.prompt,
         loader.dtype_name,
         checkpoint,
-        tasks_of(experiment.arm(checkpoint.arm)),
+        tasks_of(experiment.arm_named(checkpoint.arm)),
         recipe=model_recipe("checkpoint", experiment, folder=str(folder)),
     )
 

@@ -92,12 +92,12 @@ class BiEncoderFamily(Family[BiEncoderConfig, BiEncoderTrainer]):
         """Return hashes of the training and of the test split."""
         return [training.state.fingerprint, self.splits.test.content_hash]
 
-    def scores(self, results: Results, arm: str, dataset: str, seeds: Sequence[int], metric: str) -> Array:
+    def scores(self, results: Results, arm: str, key: str, seeds: Sequence[int], metric: str) -> Array:
         """Return scores; trec_eval's recall@10 is taken from the runs, as results do not hold it."""
         if metric != "recall@10":
-            return super().scores(results, arm, dataset, seeds, metric)
-        held: list[int | None] = [seed for seed in results.seeds(arm, f"{self.task}/{dataset}") if seed in seeds]
-        runs = (read_run(run_path(self.root, arm, seed, self.task, dataset)) for seed in held or [None])
+            return super().scores(results, arm, key, seeds, metric)
+        held: list[int | None] = [seed for seed in results.seeds(arm, key) if seed in seeds]
+        runs = (read_run(run_path(self.root, arm, seed, self.task, self.datasets[0])) for seed in held or [None])
         return np.array([self._scored(run, metric) for run in runs])
 
     def _scored(self, run: dict[str, dict[str, float]], metric: str) -> Array:

@@ -76,6 +76,11 @@ class Family(ABC, Generic[C, T]):
     def datasets(self) -> list[str]:
         """Names of the tested datasets in results."""
 
+    @property
+    def keys(self) -> list[str]:
+        """``task/dataset`` of the tests; each has a table."""
+        return [f"{self.task}/{dataset}" for dataset in self.datasets]
+
     @abstractmethod
     def training(self, config: C, arm: str) -> T:
         """Return the training of an arm with a configuration, whose seed and folder it has."""
@@ -115,7 +120,8 @@ class Family(ABC, Generic[C, T]):
     def with_dtype(self, dtype: str | None) -> None:
         """Take the dtype that ``auto`` means to the workers of a cluster."""
         if dtype and self.dtype_key and attrgetter(self.dtype_key)(self.base) == "auto":
-            self.base = self.configured(self.base, {self.dtype_key: dtype})
+            raw = merged(self.base.model_dump(), {self.dtype_key: dtype})
+            self.base = parse_config(self.config_type, raw, self.study.name)
 
     def is_tested(self, training: T, arm: str, seed: int | None) -> bool:
         """Return whether the last files of an arm's test are there."""
@@ -132,13 +138,12 @@ class Family(ABC, Generic[C, T]):
 
     # What the tables show.
 
-    def scores(self, results: Results, arm: str, dataset: str, seeds: Sequence[int], metric: str) -> Array:
-        """Return scores ``(seeds, queries)`` of an arm; one row for an arm without seeds."""
-        key = f"{self.task}/{dataset}"
+    def scores(self, results: Results, arm: str, key: str, seeds: Sequence[int], metric: str) -> Array:
+        """Return scores ``(seeds, queries)`` of an arm on a ``task/dataset``; one row for an arm without seeds."""
         held = [seed for seed in results.seeds(arm, key) if seed in seeds]
         return results.scores(arm, key, held or [None], metric)
 
-    def columns(self, results: Results, arm: str, dataset: str, config: C | None) -> Mapping[str, Cell]:
+    def columns(self, results: Results, arm: str, key: str, config: C | None) -> Mapping[str, Cell]:
         """Return further cells of an arm's row, by column: costs, counts."""
         return {}
 

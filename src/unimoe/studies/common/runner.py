@@ -79,7 +79,7 @@ class StudyRunner:
         tables = [settings_table(family, chosen)] if any(one.tried for one in chosen.values()) else []
         results = self._results() if self.study.seeds else None
         if results is not None:
-            tables += [study_table(family, results, chosen, dataset) for dataset in family.datasets]
+            tables += [study_table(family, results, chosen, key) for key in family.keys]
             tables += family.more_tables(results, [*chosen])
         for table in tables:
             table.write(folder)

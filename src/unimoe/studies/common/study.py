@@ -73,7 +73,7 @@ class Study(Section):
 
     Attributes:
         name: the experiment in every result.
-        family: the kind of model: heads, biencoder, cross_encoder, translator, or one that a package adds.
+        family: the kind of model: arms, heads, biencoder, cross_encoder, translator, or one that a package adds.
         output_dir: folder of everything; one study has one folder; null for ``outputs/NAME``.
         config: a config of the family that ``base`` changes, by file or shipped name; null for the family's defaults.
         base: keys of the family's configuration that all arms share.
@@ -142,7 +142,8 @@ class Study(Section):
         common |= {"looks": self.looks} if self.looks else {}
         found = {}
         for name, given in self.gates.items():
-            roles = {role: system_called(given.get(role), untrained) for role in ("system", "baseline")}
+            between = ("specialist", "joint") if given.get("kind") == "interference" else ("system", "baseline")
+            roles = {role: system_called(given.get(role), untrained) for role in between}
             for role, arm in roles.items():
                 if arm not in known:
                     raise UsageError(

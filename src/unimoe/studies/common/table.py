@@ -62,15 +62,14 @@ def mean_of(scores: Array) -> Cell:
     return Cell.mean((100.0 * scores.mean(axis=1)).tolist())
 
 
-def study_table(family: Family[Any, Any], results: Results, chosen: Mapping[str, Chosen], dataset: str) -> Table:
-    """Return one row per arm on a dataset: scores, tests against the baselines, costs, and the chosen setting."""
-    study, key, untrained = family.study, f"{family.task}/{dataset}", [*family.untrained()]
+def study_table(family: Family[Any, Any], results: Results, chosen: Mapping[str, Chosen], key: str) -> Table:
+    """Return one row per arm on a ``task/dataset``: scores, tests against baselines, costs, and the chosen setting."""
+    study, untrained, (task, _, dataset) = family.study, [*family.untrained()], key.partition("/")
     results = of_seeds(results, study.seeds)
     seeds = sorted({one.seed for one in results.results if one.seed is not None})
     names = [name for name in (*untrained, *study.arms) if results.measured(key, name)]
     scores = {
-        metric: {name: family.scores(results, name, dataset, seeds, metric) for name in names}
-        for metric in family.metrics
+        metric: {name: family.scores(results, name, key, seeds, metric) for name in names} for metric in family.metrics
     }
     main, metric = scores[family.metrics[0]], metric_name(family.metrics[0])
     called = [system_called(name, untrained) for name in study.baselines]
@@ -78,9 +77,7 @@ def study_table(family: Family[Any, Any], results: Results, chosen: Mapping[str,
     pairs = [(name, other) for other in baselines for name in names if name != other]
     found = differences({(a, b): (main[a], main[b], pair_up(results, key, a, b)) for a, b in pairs})
     means = {metric: marked([mean_of(rows) for rows in by_arm.values()]) for metric, by_arm in scores.items()}
-    more = {
-        name: family.columns(results, name, dataset, chosen[name].config if name in chosen else None) for name in names
-    }
+    more = {name: family.columns(results, name, key, chosen[name].config if name in chosen else None) for name in names}
     extra = [*dict.fromkeys(column for own in more.values() for column in own)]
     rows = []
     for place, name in enumerate(names):
@@ -101,9 +98,12 @@ def study_table(family: Family[Any, Any], results: Results, chosen: Mapping[str,
     columns = ["arm", "seeds", "dev", *map(metric_name, family.metrics), "95 % interval"]
     for place, other in enumerate(baselines):
         columns += [f"vs {other}", "interval" + " " * place, "p" + " " * place]
+    of_task = [task] if any(not other.startswith(f"{task}/") for other in family.keys) else []
+    where = ", ".join([dataset, *of_task])
+    of_dataset = [dataset.replace(":", "-").replace("/", "-")] if len(family.datasets) > 1 else []
     return Table(
-        name="arms" if len(family.datasets) == 1 else f"arms-{dataset.replace(':', '-').replace('/', '-')}",
-        caption=f"{study.name} on {dataset}: {metric} over {next(iter(main.values())).shape[1]:,} test queries, "
+        name="-".join(["arms", *of_task, *of_dataset]),
+        caption=f"{study.name} on {where}: {metric} over {next(iter(main.values())).shape[1]:,} test queries, "
         f"{len(seeds)} seeds.",
         columns=(*columns, *extra, "setting"),
         groups=(RowGroup("", tuple(rows)),),

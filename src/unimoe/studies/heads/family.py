@@ -140,11 +140,10 @@ class HeadFamily(Family[TrainConfig, HeadTrainer]):
         """Return the pools in the order of BM25; the encoder's own order is that of zero-shot."""
         return {FIRST_STAGE: self._write_first_stage} if self.base.pools.source == "bm25" else {}
 
-    def columns(self, results: Results, arm: str, dataset: str, config: TrainConfig | None) -> dict[str, Cell]:
+    def columns(self, results: Results, arm: str, key: str, config: TrainConfig | None) -> dict[str, Cell]:
         """Return scores on the training queries, and what a training costs."""
         if config is None:
             return {}
-        key = f"{self.task}/{dataset}"
         seeds = results.seeds(arm, key) or (None,)
         records = [read_json(arm_dir(self.root, arm, seed) / TRAINING_FILE, dict[str, Any]) for seed in seeds]
         train = [100.0 * record["train"] for record in records]
@@ -255,8 +254,8 @@ def overlap_table(family: HeadFamily, results: Results, splits: Splits, names: S
     training queries to where queries lie gains on every test query that looks for one of them, and may lose on all
     others. A mean over both says nothing of new documents.
     """
-    (dataset,), metric, seeds = family.datasets, family.metrics[0], family.study.seeds
-    scores = {name: family.scores(results, name, dataset, seeds, metric) for name in names}
+    (key,), metric, seeds = family.keys, family.metrics[0], family.study.seeds
+    scores = {name: family.scores(results, name, key, seeds, metric) for name in names}
     known = np.isin(sorted(splits.test.qrels), known_queries(splits))
     parts = {part: places for part, places in {"known": known, "new": ~known}.items() if places.any()}
     others = [name for name in names if name != ZERO_SHOT] if ZERO_SHOT in names else []

@@ -166,18 +166,17 @@ class TranslatorFamily(Family[TranslatorConfig, TranslatorTrainer]):
         """Return hashes of the training and of the test pairs."""
         return [training.state.fingerprint, self.parts[1].content_hash]
 
-    def scores(self, results: Results, arm: str, dataset: str, seeds: Sequence[int], metric: str) -> Array:
+    def scores(self, results: Results, arm: str, key: str, seeds: Sequence[int], metric: str) -> Array:
         """Return scores by image: captions of one image are one observation, over which they are averaged first."""
         pairs = self.parts[1]
         order = sorted(range(len(pairs)), key=pairs.caption_ids.__getitem__)  # as results list captions
         image_of = pairs.image_of[order]
         counts = np.bincount(image_of)
-        by_caption = super().scores(results, arm, dataset, seeds, metric)
+        by_caption = super().scores(results, arm, key, seeds, metric)
         return np.array([np.bincount(image_of, weights=row) / counts for row in by_caption])
 
-    def columns(self, results: Results, arm: str, dataset: str, config: TranslatorConfig | None) -> dict[str, Cell]:
+    def columns(self, results: Results, arm: str, key: str, config: TranslatorConfig | None) -> dict[str, Cell]:
         """Return median rank, size and time; or how often the components of the loss were active."""
-        key = f"{self.task}/{dataset}"
         seeds = results.seeds(arm, key)
         records = [read_json(arm_dir(self.root, arm, seed) / TRAINING_FILE, dict[str, Any]) for seed in seeds]
 

@@ -98,7 +98,7 @@ def test_numbers_of_the_table_are_those_of_the_results(finished: Finished, base:
     runner, chosen = finished
     results = with_noise(load_all_results(runner.family.root))
     key = results.dataset_keys[0]
-    table = study_table(runner.family, results, chosen, key.partition("/")[2])
+    table = study_table(runner.family, results, chosen, key)
     rows, scores = rows_of(table), {}
     assert [*rows] == METHODS, "the pools are the encoder's own, so that there is no first stage"
     for name in METHODS:
@@ -116,14 +116,14 @@ def test_numbers_of_the_table_are_those_of_the_results(finished: Finished, base:
     assert rows["eggroll"]["weights kB"].value == round(4 * 16 * 24 / 1e3)
     assert rows["eggroll"]["passes"].value == 6 * 8
     shorter = runner_of(base, data, METHODS, seeds=[1])  # the other seed's results are left out
-    cell = rows_of(study_table(shorter.family, results, chosen, shorter.family.datasets[0]))["infonce"]["nDCG@10"]
+    cell = rows_of(study_table(shorter.family, results, chosen, shorter.family.keys[0]))["infonce"]["nDCG@10"]
     assert cell.value == pytest.approx(100 * results.scores("infonce", key, [1]).mean())
     assert "±" not in cell.text + cell.spread
 
 
 def test_train_and_gap(finished: Finished, data: HeadData) -> None:
     runner, chosen = finished
-    table = study_table(runner.family, load_all_results(runner.family.root), chosen, runner.family.datasets[0])
+    table = study_table(runner.family, load_all_results(runner.family.root), chosen, runner.family.keys[0])
     cells, train = rows_of(table)["infonce"], []
     for seed in (0, 1):
         trainer: Any = runner.trained("infonce", chosen["infonce"].config, seed)

@@ -1,0 +1,197 @@
+"""Arms of one base model in a study: rates, losses and ways of joint training, each with settings chosen on dev.
+
+    family: arms
+    config: experiments/bundled             # its arms and seeds are not read
+    arms:
+      joint_r8: {set: {arm.task: joint, arm.ranking_weight: 0.5}}
+    grid: {arm.learning_rate: [4e-3, 8e-3]}
+
+``unimoe run`` trains the arms of an experiment as they are configured. A study chooses among settings first.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable, Sequence
+from functools import cached_property
+from pathlib import Path
+from typing import Annotated, ClassVar
+
+import torch
+from pydantic import Field
+
+from unimoe.config import Experiment
+from unimoe.config.base import Name
+from unimoe.config.training import ArmConfig
+from unimoe.core.errors import UsageError
+from unimoe.core.io import hash_json, read_bytes
+from unimoe.evaluation.dev_eval import DevEvaluation
+from unimoe.evaluation.engines import Engine
+from unimoe.evaluation.folder_settings import folder_dtype, keep_settings
+from unimoe.evaluation.runner import Evaluator, evaluations
+from unimoe.evaluation.systems.system import (
+    ZERO_SHOT_ARM,
+    System,
+    first_stage_system,
+    tasks_of,
+    trained_system,
+    zero_shot_system,
+)
+from unimoe.evaluation.tiers.datasets import LoadedDataset, load_reporting, tier_datasets
+from unimoe.models.checkpoint import judged_checkpoint
+from unimoe.models.loader import ModelLoader
+from unimoe.results import Task, result_path
+from unimoe.studies.common.family import Advance, Family
+from unimoe.studies.common.study import Changes, Study
+from unimoe.training.examples import TrainingData, load_training_data
+from unimoe.training.trainer import ArmTraining
+
+
+class ArmStudyConfig(Experiment):
+    """An experiment of one arm and one seed: a training of the study.
+
+    Attributes:
+        arm: task, learning rate, loss and aggregation of the arm; a study changes them as ``arm.learning_rate``.
+        arms: those of the config that the study starts from; not read.
+        seeds: of that config; not read.
+        seed: of the training.
+    """
+
+    name: Name = "arms"
+    arm: ArmConfig | None = None
+    arms: dict[Name, ArmConfig] = Field(default={})
+    seeds: list[int] = Field(default=[])
+    seed: Annotated[int, Field(ge=0, lt=2**31)] = 0
+
+
+class ArmFamily(Family[ArmStudyConfig, ArmTraining]):
+    """Low-rank adapters of one base model, each trained to rank, to embed, or both."""
+
+    config_type = ArmStudyConfig
+    task: ClassVar[Task] = "reranking"
+    dtype_key = "model.dtype"
+    metrics = ("ndcg@10", "mrr@10")
+
+    def __init__(self, study: Study, device: torch.device | None = None, given: Sequence[str] = ()) -> None:
+        super().__init__(study, device, given)
+        self._loaders: dict[str, ModelLoader] = {}
+        self._data: dict[str, TrainingData] = {}
+
+    @cached_property
+    def data(self) -> list[LoadedDataset]:
+        """The test sets, those of the experiment's own tier."""
+        return [load_reporting(one, self.device) for one in tier_datasets(self.base, "bundled")]
+
+    def load(self) -> None:
+        """Read the test sets and the training examples."""
+        _ = self.data, self._examples(self.base)
+
+    @property
+    def datasets(self) -> list[str]:
+        """Names of the test sets."""
+        return [one.name for one in tier_datasets(self.base, "bundled")]
+
+    @property
+    def keys(self) -> list[str]:
+        """Both tasks on each test set; reranking alone where no arm learns to embed."""
+        first = ((own.set, self.study.settings_of(name)[0].changes) for name, own in self.study.arms.items())
+        arms = (self.configured(self.base, {**shared, **changes}).arm for shared, changes in first)
+        tasks = dict.fromkeys(task for arm in arms if arm for task in tasks_of(arm))
+        return [f"{task}/{name}" for task in tasks for name in self.datasets]
+
+    def configured(self, base: ArmStudyConfig, changes: Changes) -> ArmStudyConfig:
+        """Return a configuration with changes, whose last step is scored on dev: that chooses a setting."""
+        found = super().configured(base, changes)
+        if found.arm is None:
+            raise UsageError("arm: it has neither task nor learning rate; set arm.task and arm.learning_rate")
+        training = found.training
+        if training.evaluate_every is None:
+            training = training.model_copy(update={"evaluate_every": training.steps})
+        return found.model_copy(update={"training": training})
+
+    def training(self, config: ArmStudyConfig, arm: str) -> ArmTraining:
+        """Return a training, whose base model shares its weights and frozen layers with the others'."""
+        experiment = self._experiment(config, arm)
+        loader, dev = self._loader(experiment), DevEvaluation(experiment, arm)
+        if Path(config.output_dir).is_relative_to(self.root):  # a plan's folder is not
+            keep_settings(self.base.model_copy(update={"output_dir": str(self.root)}), loader.dtype)
+        base, data = loader.fresh_base(), self._examples(config)
+        return ArmTraining(experiment, arm, config.seed, base, data, loader.frozen_layers, score_on_dev=dev)
+
+    def dev(self, training: ArmTraining) -> dict[str, float]:
+        """Return the best mean of the tasks' nDCG@10 on dev, and its step."""
+        lines = read_bytes(training.state.logs / "dev.jsonl").splitlines()
+        best = max(map(json.loads, lines), key=lambda line: (line["dev_score"], -line["step"]))
+        return {"val": best["dev_score"], "best": best["step"]}
+
+    def test(self, training: ArmTraining, arm: str, advance: Advance) -> float:
+        """Rerank and embed the test sets with the checkpoint that is best on dev; return the mean over all of them."""
+        experiment = training.experiment
+        folder = judged_checkpoint(experiment, arm, training.seed)
+        found = self._evaluate(trained_system(experiment, self._loader(experiment), folder), advance)
+        return math.fsum(found) / len(found)
+
+    def test_to_dev(self, training: ArmTraining) -> float:
+        """Return pairs and documents of a test for each of an evaluation on dev."""
+        tier, dev, (arm,) = self.base.evaluation.bundled, self.base.training.dev, training.experiment.arms.values()
+        test = tier.queries * tier.depth + (tier.pool if arm.task != "rank_only" else 0)
+        pairs = dev.queries * dev.depth if arm.task != "emb_only" else 0
+        return test / (pairs + ((dev.pool or tier.pool) if arm.task != "rank_only" else 0))
+
+    def untrained(self) -> dict[str, Callable[[ArmStudyConfig], None]]:
+        """Return the first stage and the base model without training."""
+        first = first_stage_system(self.base).name
+        return {first: self._report_first_stage, ZERO_SHOT_ARM: self._report_zero_shot}
+
+    def _report_first_stage(self, config: ArmStudyConfig) -> None:
+        self._evaluate(first_stage_system(self._experiment(config, "arm")), lambda _: None)
+
+    def _report_zero_shot(self, config: ArmStudyConfig) -> None:
+        experiment = self._experiment(config, "arm")
+        self._evaluate(zero_shot_system(experiment, self._loader(experiment)), lambda _: None)
+
+    def with_dtype(self, dtype: str | None) -> None:
+        """Take the dtype of the workers, or else that with which the study was begun; in a new one the faster here."""
+        super().with_dtype(dtype or str(folder_dtype(self.base, self.device, Engine())).removeprefix("torch."))
+
+    def is_tested(self, training: ArmTraining, arm: str, seed: int | None) -> bool:
+        """Return whether the results of all tasks are there."""
+        tasks = tasks_of(training.experiment.arm_named(arm))
+        return all(result_path(self.root, arm, seed, task, name).exists() for task in tasks for name in self.datasets)
+
+    def identity(self, training: ArmTraining) -> list[str]:
+        """Return hashes of the training and of the test sets."""
+        return [training.state.fingerprint, *(one.hashes["collection"] for one in self.data)]
+
+    def notes(self) -> Sequence[str]:
+        """Say what the setting was chosen by."""
+        return ("dev: nDCG@10 of the training collection's dev queries, the mean of both tasks for a joint arm.",)
+
+    def _evaluate(self, system: System, advance: Advance) -> list[float]:
+        """Return the main scores of a system on the test sets, whose results are written unless they exist."""
+        evaluator = Evaluator(self.given)
+        wanted = [evaluation for data in self.data for evaluation in evaluations(system, data)]
+        results = [evaluator.evaluated(evaluation, advance) for evaluation in wanted]
+        return [result.aggregate[result.main_metric] for result in results]
+
+    def _experiment(self, config: ArmStudyConfig, arm: str) -> Experiment:
+        """Return the experiment of one arm and one seed, which has the study's name."""
+        caveats = [*dict.fromkeys((*config.caveats, *self.study.caveats))]
+        own = {"name": self.study.name, "arms": {arm: config.arm}, "seeds": [config.seed], "gates": None}
+        return Experiment.model_validate({**config.model_dump(exclude={"arm", "seed"}), **own, "caveats": caveats})
+
+    def _loader(self, experiment: Experiment) -> ModelLoader:
+        """Return the loader that trainings with the same model, prompt and adapted layers share."""
+        key = hash_json(experiment.model_dump(mode="json", include={"model", "prompt", "lora", "evaluation"}))
+        if key not in self._loaders:
+            dtype = Engine().dtype(self.device, experiment.model.dtype, trains=True)
+            self._loaders[key] = ModelLoader(experiment, self.device, dtype)
+        return self._loaders[key]
+
+    def _examples(self, config: ArmStudyConfig) -> TrainingData:
+        """Return the training examples, which trainings with the same recipe share."""
+        key = hash_json(config.training.model_dump(mode="json", exclude={"dev"}))
+        if key not in self._data:
+            self._data[key] = load_training_data(config)
+        return self._data[key]
