@@ -264,7 +264,7 @@ def overlap_table(family: HeadFamily, results: Results, splits: Splits, names: S
             (name, part): (
                 scores[name][:, places],
                 scores[ZERO_SHOT][:, places],
-                pair_up(results, f"{family.task}/{dataset}", name, ZERO_SHOT),
+                pair_up(results, key, name, ZERO_SHOT),
             )
             for part, places in parts.items()
             for name in others
@@ -279,7 +279,7 @@ def overlap_table(family: HeadFamily, results: Results, splits: Splits, names: S
     against = ("vs zero-shot", "interval", "p") if others else ()
     return Table(
         name="documents",
-        caption=f"{metric} on {dataset} by whether training knew a document that the test query looks for.",
+        caption=f"{metric} on {family.datasets[0]} by whether training knew a document that the test query looks for.",
         columns=("arm", "known", *against, "new", *(f"{column} " for column in against)),
         groups=(RowGroup("", tuple((Cell(n), *cells(n, "known"), *cells(n, "new")) for n in names)),),
         notes=(
