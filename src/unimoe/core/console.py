@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import codecs
 import io
+import json
 import math
 import sys
 import threading
@@ -10,25 +12,38 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import NoReturn
+from typing import Any, NoReturn
 
 import typer
 from rich.console import Console
 from rich.text import Text
 
 from unimoe.core.errors import UnimoeError, missing_extra, system_refusal
-from unimoe.core.limits import shortened, visible
+from unimoe.core.limits import harmless, shortened, visible
 from unimoe.core.stopping import ended_by_signals
 
-# Without markup, so that names with brackets print unchanged.
-stdout = Console(highlight=False, markup=False)
+
+class _Console(Console):
+    """A console without markup, so that names with brackets print unchanged; no name or text can steer a terminal."""
+
+    def __init__(self, *, stderr: bool = False) -> None:
+        super().__init__(stderr=stderr, highlight=False, markup=False)
+
+    def print(self, *objects: Any, **options: Any) -> None:  # ``out`` prints by it too
+        is_seen = self.stderr or self.is_terminal  # what a program reads from a pipe stays as it is
+        super().print(*(harmless(one) if is_seen and isinstance(one, str) else one for one in objects), **options)
+
+
+stdout = _Console()
 """For results."""
 
-stderr = Console(stderr=True, highlight=False, markup=False)
+stderr = _Console(stderr=True)
 """For progress, warnings and errors."""
 
 SECONDS_OF_SILENCE = 60.0
 """How long a unit may run without a line where there is no terminal to show a bar."""
+
+_ESCAPED = "unimoe.escaped"  # how characters are written that a terminal's encoding lacks
 
 
 def run(app: typer.Typer) -> NoReturn:
@@ -38,9 +53,10 @@ def run(app: typer.Typer) -> NoReturn:
     exception is a bug and keeps its traceback.
     """
     app.pretty_exceptions_enable = False
+    codecs.register_error(_ESCAPED, _escaped)
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
-            stream.reconfigure(errors="backslashreplace")  # a terminal's encoding may lack a character
+            stream.reconfigure(errors=_ESCAPED)
     try:
         with ended_by_signals():
             app()
@@ -53,6 +69,13 @@ def run(app: typer.Typer) -> NoReturn:
         print_error(shown)
         sys.exit(shown.exit_code)
     sys.exit(0)
+
+
+def _escaped(error: UnicodeError) -> tuple[str, int]:
+    """Write what a terminal's encoding lacks as JSON does, which is right in ``--json`` too."""
+    if not isinstance(error, UnicodeEncodeError):
+        raise error
+    return json.dumps(error.object[error.start : error.end])[1:-1], error.end
 
 
 def print_error(error: UnimoeError) -> None:

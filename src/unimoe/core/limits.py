@@ -89,12 +89,17 @@ def shortened(text: str, length: int = 80) -> str:
 
 
 def visible(text: str) -> str:
-    """Return one line in which every character can be seen and written, and none steers a terminal.
+    """Return one line in which every character can be seen and written.
 
     White space becomes single spaces. Control characters become their pictures (U+2400 to U+2421); lone surrogates,
     which UTF-8 cannot hold, and the marks that turn the direction of the text around them become U+FFFD.
     """
-    return _UNSEEN.sub(_picture, " ".join(unicodedata.normalize("NFC", text).split()))
+    return harmless(" ".join(unicodedata.normalize("NFC", text).split()))
+
+
+def harmless(text: str) -> str:
+    """Return a text without characters that steer a terminal; ends of lines and tabs stay."""
+    return _UNSEEN.sub(_picture, text)
 
 
 def _picture(match: re.Match[str]) -> str:

@@ -64,7 +64,10 @@ def test_several_datasets_by_name(runs: dict[str, list[Run]]) -> None:
         ({"depth": 2.5}, "--depth 2.5 is no whole number"),
         ({"systems": [{}, {}]}, "the systems are a list; give a dictionary"),
         ({"systems": {"a": {"q1": {"d": 1.0}}, "b": None}}, "b run 0: NoneType where a run should be"),
-        ({"systems": {"a": {"q1": {"d": 1.0}}, "b": {7: {"d": 1.0}}}}, "b run 0: the id of a query, 7, is no text"),
+        (
+            {"systems": {"a": {"q1": {"d": 1.0}}, "b": {7: {"d": 1.0}}}},
+            "query 7: the id 7 is no text; write '7'",
+        ),
     ],
 )
 def test_wrong_wishes(runs: dict[str, list[Run]], options: dict[str, Any], words: str) -> None:
