@@ -18,7 +18,7 @@ from support.tiny_models import save_tiny_model
 
 import unimoe
 from unimoe.config import ModelConfig
-from unimoe.core.errors import DataError, UsageError
+from unimoe.core.errors import DataError, UnimoeError, UsageError
 from unimoe.core.io import hash_file, hash_json
 from unimoe.core.trec import write_run
 
@@ -54,6 +54,22 @@ def test_tir_is_the_judgment_of_the_analysis_in_numbers(tmp_path: Path) -> None:
     (named,) = unimoe.tir(results, "rank_only_r8", "joint_r8")
     assert named == rows[0]
     assert [row.task for row in unimoe.tir(results, "joint_r8", "zero_shot")] == ["reranking", "embedding"]
+
+
+@pytest.mark.parametrize(
+    ("arms", "words"),
+    [
+        (("rank_only_r8",), "give the specialist and the joint arm, or neither"),
+        (("joint_r8", "joint_r8"), "specialist and joint are both 'joint_r8'; name two arms"),
+        (("rank_only_r8", "joint_r9"), "no results of 'joint_r9' (did you mean 'joint_r8'?)"),
+        (("rank_only_r8", "emb_only_r8"), "rank_only_r8 and emb_only_r8 have no dataset in common"),
+    ],
+)
+def test_arms_without_a_tir_are_refused(arms: tuple[str, ...], words: str, tmp_path: Path) -> None:
+    write_experiment(tmp_path)
+    with pytest.raises(UnimoeError) as refusal:
+        unimoe.tir(tmp_path, *arms)
+    assert words in str(refusal.value)
 
 
 def test_tir_of_a_pair_with_a_registered_gate_is_judged_by_that_gate(tmp_path: Path) -> None:
