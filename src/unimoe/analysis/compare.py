@@ -327,7 +327,7 @@ def compare_statistic(
     loaded, arms = given_results(results), (system, baseline)
     if not callable(function):
         raise UsageError(f"the statistic is a {type(function).__name__}; give a function of scores by query")
-    if iterations < 1:
+    if not hasattr(iterations, "__index__") or iterations < 1:
         raise UsageError(f"iterations {iterations}: at least 1 is needed, 10000 are usual")
     if unknown := next((arm for arm in arms if arm not in loaded), None):
         raise UsageError(unknown_arm(unknown, loaded))

@@ -87,7 +87,8 @@ def save_comparison(
 def saved_comparison(folder: Path) -> Saved | None:
     """Return what the marker in a folder says; None where there is none."""
     marker = folder / MARKER
-    return read_json(marker, Saved, "choose another --output-dir") if marker.exists() else None
+    remedy = f"delete {folder}, or choose another --output-dir, and compare again"
+    return read_json(marker, Saved, remedy) if marker.exists() else None
 
 
 def _difference(there: Saved, here: Saved) -> str:

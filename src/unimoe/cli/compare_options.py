@@ -77,8 +77,8 @@ class Options:
     layout: Annotated[
         Literal["systems", "datasets"] | None,
         typer.Option(
-            help="Tables of systems by metric, a block for each dataset (systems, the default), or of systems by "
-            "dataset, with their average, on the first metric (datasets)."
+            help="The table by dataset alone, with the average, on the first metric (datasets), or also that of all "
+            "metrics, with a block for each dataset (systems, the default)."
         ),
     ] = None
     correction: Annotated[

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -59,6 +60,8 @@ def parity(
     from unimoe.analysis.parity import parity as compare_scores
     from unimoe.results.folder import result_paths
 
+    if not math.isfinite(tolerance):
+        raise UsageError(f"--tolerance {tolerance}: no finite number")
     sides = [(name, result_paths(Path(name))) for name in (first, second)]
     place = output_dir or Path("outputs", "parity")
     options = ModelOptions(place, eval_tier, datasets, config, override, max_queries, device, threads)

@@ -149,8 +149,8 @@ class Cluster:
         with self._lock:
             self._failure = self._failure or error
             left, self._open = self._open, set()
-        if not self._first.done():
-            self._first.set_exception(self._failure)
+            if not self._first.done():
+                self._first.set_exception(self._failure)
         for unit in left:
             unit.reply.set_exception(self._failure)
 
@@ -234,8 +234,9 @@ class Cluster:
                     f"{machine} has {name} {facts['versions'][name]}, the driver {own[name]}; install the same "
                     "packages on every machine"
                 )
-        if not self._first.done():
-            self._first.set_result(facts)
+        with self._lock:  # another thread may end the cluster
+            if not self._first.done():
+                self._first.set_result(facts)
         first = self._first.result()["device"]
         if facts["device"] == first or self._allow_devices:
             return True

@@ -40,10 +40,15 @@ def cache_dir(*parts: str) -> Path:
 
 def ensure_dir(path: Path) -> Path:
     """Create a folder and its parents, and return it; raise ``UsageError`` if that fails."""
-    try:
-        path.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise UsageError(f"{path}: cannot create this folder ({error.strerror}); choose one you can write to") from None
+    for left in reversed(range(20)):
+        try:
+            path.mkdir(parents=True, exist_ok=True)
+            break
+        except OSError as error:
+            # Another thread of a cluster's driver may have removed a parent while that was empty.
+            if not left or not isinstance(error, FileNotFoundError | FileExistsError):
+                problem = f"cannot create this folder ({error.strerror}); choose one you can write to"
+                raise UsageError(f"{path}: {problem}") from None
     return path
 
 

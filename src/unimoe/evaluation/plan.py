@@ -9,13 +9,15 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
-from itertools import chain
+from functools import cached_property
+from itertools import chain, islice
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
 
 from unimoe.core.console import in_hours, stdout
 from unimoe.core.errors import UsageError
+from unimoe.core.trec import Run
 from unimoe.data.mteb_names import TaskSize, task_size
 from unimoe.evaluation.chosen import ChosenData
 from unimoe.evaluation.reranking.rerankers import reranker_of, truncation_note
@@ -56,6 +58,20 @@ class PlannedDataset(LoadedDataset):
         self.hybrid = self._stage.hybrid
         if self.texts:
             self._stage = replace(self._stage, setting="bm25s")
+
+    @cached_property
+    def candidates(self) -> Run:
+        """BM25's candidates, filled up to the depth where an encoder will rank every document."""
+        found, depth = super().candidates, self.dataset.depth
+        if not self.texts:
+            return found
+        others = dict.fromkeys(islice(self._whole.corpus, depth + 1), 0.0)
+        filled = {}
+        for query, scores in found.items():
+            left_out = {*scores, query} if self.dataset.exclude_self else scores.keys()
+            more = ((key, score) for key, score in others.items() if key not in left_out)
+            filled[query] = scores | dict(islice(more, max(0, depth - len(scores))))
+        return filled
 
 
 @dataclass(frozen=True)

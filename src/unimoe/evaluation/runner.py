@@ -157,6 +157,7 @@ class Evaluator:
                 advance=None if system.fused else advance,
                 cached=True,
             )
+            start = time.perf_counter() if system.fused else start  # both rankings have times of their own
             sides = [cut_run(side, config.fuse_depth or deep) for side in (words, run)]
             run = reciprocal_rank_fusion(sides, depth=config.depth, k=config.fuse_k) if system.fused else words
             facts["seconds"] = time.perf_counter() - start

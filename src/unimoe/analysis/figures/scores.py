@@ -31,8 +31,15 @@ def score_figure(results: Results, firsts: Sequence[EvalResult], looks: Mapping[
     """Draw a row for each dataset, given by one of its results, in it a point for each arm with interval and seeds."""
     runs = [gathered((r.config_name, r.seed) for r in results.measured(first.key)) for first in firsts]
     arms = sorted({arm for of_dataset in runs for arm in of_dataset}, key=arm_order)
-    names = short_names((f"{first.dataset} ({len(first.per_query):,})" for first in firsts), SHORT)
-    label = f"{' or '.join(dict.fromkeys(first.main_metric for first in firsts))} x 100"
+    metrics = dict.fromkeys(first.main_metric for first in firsts)
+    names = short_names(
+        (
+            f"{first.dataset}{f', {first.main_metric}' if len(metrics) > 1 else ''} ({len(first.per_query):,})"
+            for first in firsts
+        ),
+        SHORT,
+    )
+    label = f"{' or '.join(metrics)} x 100"
     height = max(0.6, len(firsts) * (0.07 + 0.07 * len(arms)))
     legend = legend_of(short_names(arms, LONG), looks, ls="-", markeredgecolor="black")
     wide = max(map(len, names.values())) > LONG

@@ -18,6 +18,7 @@ from unimoe.analysis.gates.judging import Judgment, Outcome, Outcomes, Refusal, 
 
 WIDTH = 96
 Fact = tuple[str, str]  # a name and what it says
+BY_DATASET = "By dataset"  # the name of a fact with a part for each dataset
 SETTLES = "Would settle it"  # the name of a fact that a report shows elsewhere
 
 
@@ -79,7 +80,7 @@ def _facts(item: Judgment) -> Iterator[Fact]:
         yield "Confidence", wording.confidence_line(gate, found)
     if item.parts:
         shown = ((row.datasets[0], wording.estimate_text(gate, row), row.label) for row in item.parts)
-        yield "By dataset", "; ".join(f"{name} {text} {wording.finding_word(gate, of)}" for name, text, of in shown)
+        yield BY_DATASET, "; ".join(f"{name} {text} {wording.finding_word(gate, of)}" for name, text, of in shown)
     if isinstance(gate, InterferenceGate) and (other := wording.other_way(item)):
         yield "Across datasets", f"{wording.across(gate)}; {other}"
     if item.learnt is not None:
@@ -151,7 +152,9 @@ def _paragraph(item: Outcome) -> str:
         return filled(f"NOT JUDGED: {item.error}")
     said = say(item)
     lines = [filled(f"{said.finding}: {said.name} ({said.label})"), filled(said.headline, "  ")]
-    lines += [filled(text, f"  {name:<16} ", " " * 19) for name, text in said.facts]
+    for name, text in said.facts:
+        parts = text.split("; ") if name == BY_DATASET and len(item.parts) > 4 else [text]
+        lines += [filled(part, f"  {'' if number else name:<16} ", " " * 19) for number, part in enumerate(parts)]
     return "\n".join(lines)
 
 

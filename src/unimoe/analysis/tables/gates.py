@@ -27,7 +27,12 @@ def gates_table(outcomes: Outcomes) -> Table:
     judged = [outcome for outcome in outcomes if isinstance(outcome, Judgment)]
     cells, cut = name_cells(dataset for item in judged for dataset in item.gate.datasets)
     found = [(item, one) for item in judged for one in (*item.parts, item.found)]
-    holding = gathered((one.holds_for, item.name) for item, one in found if one.estimate.interval)
+    mixed = {item.name for item, one in found if one.estimate.interval and one.holds_for != item.found.holds_for}
+    holding = gathered(
+        (one.holds_for, f"{item.name} on {_place(item, one)}" if item.name in mixed else item.name)
+        for item, one in found
+        if one.estimate.interval
+    )
     registered = gathered(("yes" if item.registered else "no: the default cutoffs", item.name) for item in judged)
     notes = [wording.family(len(judged))]
     notes += [f"Intervals hold for {scope} ({', '.join(dict.fromkeys(names))})." for scope, names in holding.items()]
@@ -54,6 +59,11 @@ def gates_table(outcomes: Outcomes) -> Table:
         ),
         notes=(*filter(None, notes), *cut, _READING),
     )
+
+
+def _place(item: Judgment, found: Finding) -> str:
+    """Return the dataset of one row of a gate."""
+    return "all" if len(item.gate.datasets) > 1 and found is item.found else found.datasets[0]
 
 
 def _row(item: Judgment, found: Finding, names: Mapping[str, Cell]) -> Row:

@@ -86,7 +86,7 @@ def overview_table(results: Results, comparisons: Sequence[Comparison] = ()) -> 
             means = {system: of.get(name, {}).get(metric) for system, of in scores.items()}
             columns.append(_column(means, marks, (of_block.get(name, ""),), metric))
         averages = {s: suite_averages(dict.fromkeys(of_block, metric), of).get(metric) for s, of in scores.items()}
-        columns.append(_column(averages if len(keys) > 1 else dict.fromkeys(scores), marks, keys, metric))
+        columns.append(_column(averages, marks, keys, metric) if len(keys) > 1 else [Cell(ABSENT)] * len(scores))
         heading = f"{task}, {metric_name(metric)}" if len(blocks) > 1 else ""
         groups.append(RowGroup(heading, tuple(zip(map(Cell, scores), *columns, strict=True))))
     metrics = {metric_name(metric) for _, metric in blocks}

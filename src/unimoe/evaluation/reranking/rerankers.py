@@ -90,7 +90,10 @@ class FunctionReranker(Reranker):
         found: Any = self._function(list(prepared))
         try:
             given = found.detach().cpu().double() if isinstance(found, torch.Tensor) else found
-            scores = np.asarray(given, dtype=np.float64)
+            values = np.asarray(given)
+            if np.ma.is_masked(found) or values.dtype.kind not in "biufO":  # text or complex numbers
+                raise TypeError
+            scores = values.astype(np.float64)
         except (TypeError, ValueError, RuntimeError):  # the last: a list of tensors that require a gradient
             raise DataError(f"the reranker returned {type(found).__name__}; return a number for each pair") from None
         if scores.ndim != 1:
