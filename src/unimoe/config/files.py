@@ -105,6 +105,9 @@ def overridden(raw: Any, overrides: Sequence[str]) -> Any:
 
 _REMEDIES = {  # where pydantic's own words say less to someone who edits YAML
     "missing": "this key is required; add it",
+    "bool_type": "must be true or false",
+    "bool_parsing": "must be true or false",
+    "list_type": "must be a list, as in [a, b]",
     "int_type": "must be a whole number",
     "float_type": "must be a number",
     "string_type": "must be text, in quotes where it looks like something else",

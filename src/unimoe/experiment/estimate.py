@@ -222,7 +222,7 @@ def job_cost(experiment: Experiment, speeds: Speeds, *, fresh: bool = False) -> 
         return sum(fresh or not result_path(folder, *system, task, bundled.name).exists() for system in wanted)
 
     trained = [task for arm, seed, task in arms if fresh or not is_trained(arm, seed)]
-    reranks, embeds = evaluations("reranking", "emb_only"), evaluations("embedding", "rank_only")
+    reranks, embeds = evaluations("reranking", ""), evaluations("embedding", "rank_only")
     pairs, texts = _evaluated(experiment, speeds)
     return (
         _training_cost(experiment, speeds, trained)

@@ -265,4 +265,8 @@ def smoke_version(experiment: Experiment) -> Experiment:
     embedding["queries"] = max(48, embedding["pairs_per_step"])
     dev |= {"queries": min(dev["queries"], 20), "depth": min(dev["depth"], 5)}
     settings |= {"seeds": experiment.seeds[:1], "caveats": [*experiment.caveats, SMOKE_CAVEAT]}
-    return Experiment.model_validate(settings)
+    small = Experiment.model_validate(settings)
+    # The other sections stay as they are: what nobody set is not to count as set.
+    evaluation = experiment.evaluation.model_copy(update={"bundled": small.evaluation.bundled})
+    own = {"seeds": small.seeds, "caveats": small.caveats, "training": small.training, "evaluation": evaluation}
+    return experiment.model_copy(update=own)

@@ -52,7 +52,7 @@ def read_beir(folder: Path, split: str, name: str | None = None) -> Collection:
         name,
         split,
         ((key, Document(title, text)) for key, title, text in _records(corpus)),
-        ((key, text) for key, _, text in _records(queries)),
+        ((key, text) for key, _, text in _records(queries, titled=False)),
         read_qrels(files[split]),
         judged_elsewhere={key for other, file in files.items() if other != split for key in read_qrels(file)},
         relevance_level=describe_qrels(files[split]).relevance_level,
@@ -74,7 +74,7 @@ def _find(folder: Path, part: str) -> Path | None:
     return next((file for file in (folder / part, folder / f"{part}.gz") if file.is_file()), None)
 
 
-def _records(path: Path) -> Iterator[tuple[str, str, str]]:
+def _records(path: Path, *, titled: bool = True) -> Iterator[tuple[str, str, str]]:
     """Yield id, title and text of each line."""
     for number, line in text_lines(path):
         place = f"{path}:{number}"
@@ -84,7 +84,7 @@ def _records(path: Path) -> Iterator[tuple[str, str, str]]:
             raise DataError(f"{place}: not a line of JSON ({error}); fix or remove it") from None
         if not isinstance(record, dict):
             raise DataError(f"{place}: not a JSON object with _id and text; fix or remove the line")
-        key, title, text = record.get("_id"), record.get("title"), record.get("text")
+        key, title, text = record.get("_id"), record.get("title") if titled else None, record.get("text")
         title = "" if title is None else title
         # A bool is an int too.
         if type(key) not in (str, int) or not isinstance(title, str) or not isinstance(text, str):

@@ -11,6 +11,7 @@ candidates. Some characters of the published text were decoded wrongly long ago;
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -69,6 +70,10 @@ def read_top1000(path: Path) -> dict[str, list[str]]:
     candidates: dict[str, list[str]] = {}
     for query_id, passage_id, _, _ in _lines(path, TOP1000):
         candidates.setdefault(query_id, []).append(passage_id)
+    for query_id, passage_ids in candidates.items():
+        if len(set(passage_ids)) < len(passage_ids):
+            twice = Counter(passage_ids).most_common(1)[0][0]
+            raise DataError(f"{path}: passage {twice!r} is listed twice for query {query_id!r}; remove one line")
     return candidates
 
 

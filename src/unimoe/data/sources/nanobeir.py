@@ -88,7 +88,10 @@ def _rows(folder: Path, part: str) -> list[tuple[str, str]]:
 
     try:
         tables = [pd.read_parquet(file, columns=_COLUMNS[part]) for file in sorted((folder / part).glob(_FILES))]
-        return list(pd.concat(tables)[_COLUMNS[part]].itertuples(index=False, name=None))
+        rows = list(pd.concat(tables)[_COLUMNS[part]].itertuples(index=False, name=None))
+        if not all(isinstance(value, str) for row in rows for value in row):
+            raise ValueError("a value is not text")
+        return rows
     except (OSError, ValueError) as error:
         columns, reason = " and ".join(_COLUMNS[part]), str(error).partition("\n")[0]
         raise DataError(

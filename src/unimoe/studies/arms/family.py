@@ -43,7 +43,7 @@ from unimoe.models.checkpoint import judged_checkpoint
 from unimoe.models.loader import ModelLoader
 from unimoe.results import Task, result_path
 from unimoe.studies.common.family import Advance, Family
-from unimoe.studies.common.study import Changes, Study
+from unimoe.studies.common.study import Changes, Study, merged
 from unimoe.training.examples import TrainingData, load_training_data
 from unimoe.training.trainer import ArmTraining
 
@@ -96,7 +96,7 @@ class ArmFamily(Family[ArmStudyConfig, ArmTraining]):
     def keys(self) -> list[str]:
         """Both tasks on each test set; reranking alone where no arm learns to embed."""
         first = ((own.set, self.study.settings_of(name)[0].changes) for name, own in self.study.arms.items())
-        arms = (self.configured(self.base, {**shared, **changes}).arm for shared, changes in first)
+        arms = (self.configured(self.base, merged(shared, changes)).arm for shared, changes in first)
         tasks = dict.fromkeys(task for arm in arms if arm for task in tasks_of(arm))
         return [f"{task}/{name}" for task in tasks for name in self.datasets]
 

@@ -21,7 +21,7 @@ from unimoe.core.io import write_json
 from unimoe.evaluation.engines import Engine
 from unimoe.results.folder import Results, load_all_results
 from unimoe.studies.common.family import Family
-from unimoe.studies.common.study import Chosen, Setting
+from unimoe.studies.common.study import Chosen, Setting, merged
 from unimoe.studies.common.table import settings_table, study_table
 from unimoe.studies.common.workers import done_by_workers
 from unimoe.training.loop import Training
@@ -171,7 +171,7 @@ class StudyRunner:
         own, family = self.study.arms[arm].set, self.family
         try:
             return [
-                (setting, family.configured(family.base, {**own, **setting.changes}))
+                (setting, family.configured(family.base, merged(own, setting.changes)))
                 for setting in self.study.settings_of(arm)
             ]
         except UsageError as error:

@@ -162,9 +162,8 @@ class Study(Section):
                 )
         left_out = {*self.arms} - {*(self.arms if names is None else names)}
         kept = {name: arm for name, arm in self.arms.items() if name not in left_out}
-        gates = {
-            name: gate for name, gate in self.gates.items() if not left_out & {gate.get("system"), gate.get("baseline")}
-        }
+        roles = ("system", "baseline", "specialist", "joint")
+        gates = {name: gate for name, gate in self.gates.items() if not left_out & {gate.get(role) for role in roles}}
         looks = self.looks if gates else None
         baselines = [name for name in self.baselines if name not in left_out]
         return self.model_copy(update={"arms": kept, "gates": gates, "looks": looks, "baselines": baselines})

@@ -155,7 +155,9 @@ def compare_translators(
     seeds: Seeds = 5,
     settings: Annotated[int, typer.Option(min=1, max=6, help="Settings of each network tried on dev.")] = 6,
     margin: Annotated[float, typer.Option(help="The MRR by which an adapter must beat ridge: .01 is a point.")] = 0.01,
-    output_dir: Annotated[Path | None, typer.Option(help="By default outputs/translator-DATA.")] = None,
+    output_dir: Annotated[
+        Path | None, typer.Option(help="By default outputs/translator-DATA; -ablation for parts.")
+    ] = None,
     override: Override = None,
     plan: Plan = False,
     *,
