@@ -59,7 +59,7 @@ SMOKE_CAVEAT = "smoke run: a few steps, one seed"
 class ExperimentRun:
     """An experiment in its output folder, with its gates registered there.
 
-    ``given`` holds options and config keys given by hand, for provenance; ``engine`` is where it trains and evaluates,
+    ``given`` are command-line overrides, which results record; ``engine`` is where it trains and evaluates,
     by default in this process.
 
     Raises:
