@@ -1,27 +1,30 @@
-"""``unimoe compare`` against numbers worked by hand, ``evaluate-run``, pytrec_eval and scipy."""
+"""``unimoe compare`` and the standings of systems: by hand, and against ``evaluate-run``, pytrec_eval and scipy."""
 
 from __future__ import annotations
 
 import json
 import math
+from itertools import combinations
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import pytrec_eval
+from hypothesis import given
+from hypothesis import strategies as st
 from scipy import stats
 from support.runs import one_relevant, random_qrels, random_run, run_with_ranks, write_arms
 from support.scripts import call_unimoe, successful
 
 from unimoe.analysis.compare import compare
-from unimoe.core.trec import Qrels, Run
+from unimoe.analysis.comparisons import difference
+from unimoe.analysis.standings import best_of, standings_of
+from unimoe.core.trec import Run
 
 
-def call(*arguments: str | Path) -> dict[str, Any]:
-    done = successful(call_unimoe(*arguments))
-    answer: dict[str, Any] = json.loads(done.stdout)
-    return answer
+def call(*arguments: str | Path) -> Any:
+    return json.loads(successful(call_unimoe(*arguments)).stdout)
 
 
 def test_a_verdict_worked_by_hand(tmp_path: Path) -> None:
@@ -83,36 +86,11 @@ def test_an_average_worked_by_hand() -> None:
     assert (row["queries"], row["wins"], row["ties"], row["losses"]) == (14, 12, 1, 1)
 
 
-def by_pytrec_eval(qrels: Qrels, run: Run, measure: str) -> dict[str, float]:
-    evaluated = pytrec_eval.RelevanceEvaluator(qrels, {measure}).evaluate(run)
-    return {query_id: scores[measure] for query_id, scores in evaluated.items()}
-
-
-@pytest.mark.parametrize(
-    ("measure", "house"), [("ndcg_cut_10", "ndcg@10"), ("map", "map"), ("recall_100", "recall@100")]
-)
-def test_generated_runs_score_as_in_evaluate_run_and_pytrec_eval(tmp_path: Path, measure: str, house: str) -> None:
-    rng = np.random.default_rng(11)
-    qrels = random_qrels(25, rng)
-    arms = [[random_run(qrels, noise, rng, depth=120) for _ in range(2)] for noise in (1.0, 2.0)]
-    a, b, q = write_arms(tmp_path, qrels, *arms)
-    found = call("compare", "--specialist", *a, "--joint", *b, "--qrels", q, "--metric", measure, "--json")
-    scores = {(run["system"], run["seed"]): run["scores"] for run in found["runs"]}
-    means = []
-    for arm, paths, runs in (("specialist", a, arms[0]), ("joint", b, arms[1])):
-        for seed, (path, run) in enumerate(zip(paths, runs, strict=True)):
-            expected = by_pytrec_eval(qrels, run, measure)
-            assert scores[arm, seed][house] == pytest.approx(np.mean(list(expected.values())), abs=1e-12)
-            assert scores[arm, seed] == call("evaluate-run", path, q, "--json")["aggregate"]
-            means.append(scores[arm, seed][house])
-    tir = 1.0 - (means[2] + means[3]) / (means[0] + means[1])
-    assert found["gates"]["gates"][0]["interval"]["value"] == pytest.approx(tir, abs=1e-12)
-
-
 def test_single_runs_have_the_paired_t_test_as_in_pyterrier_and_ranx() -> None:
     qrels, rng = random_qrels(40, np.random.default_rng(5)), np.random.default_rng(6)
     runs = {name: random_run(qrels, noise, rng) for name, noise in (("bm25", 2.0), ("tasb", 1.8), ("mono", 1.1))}
-    scores = {name: list(by_pytrec_eval(qrels, run, "ndcg_cut_10").values()) for name, run in runs.items()}
+    evaluator = pytrec_eval.RelevanceEvaluator(qrels, {"ndcg_cut_10"})
+    scores = {name: [one["ndcg_cut_10"] for one in evaluator.evaluate(run).values()] for name, run in runs.items()}
     for row in compare(runs, qrels, baseline="bm25").test_rows:
         expected = stats.ttest_rel(scores[row["system"]], scores[row["baseline"]])
         assert row["p"] == pytest.approx(expected.pvalue, rel=1e-9)
@@ -132,10 +110,73 @@ def test_real_runs_score_what_is_known_of_them(unimoe_data: Path) -> None:
     assert scores["joint", 0] == pytest.approx(0.5058, abs=5e-5)
     assert scores["specialist", 1] == call("evaluate-run", runs[0], qrels, "--json")["aggregate"]["ndcg@10"]
     (gate,) = found["gates"]["gates"]
-    means = [(scores["specialist", 0] + scores["specialist", 1]) / 2, scores["joint", 0]]
-    assert gate["interval"]["value"] == pytest.approx(1 - means[1] / means[0], abs=1e-12)
+    mean = (scores["specialist", 0] + scores["specialist", 1]) / 2
+    assert gate["interval"]["value"] == pytest.approx(1 - scores["joint", 0] / mean, abs=1e-12)
     assert gate["label"] == "INCONCLUSIVE"
     assert "one seed of joint" in gate["why"]
     assert found["comparisons"][0]["queries"] == 43
     # Below .001 by Student's t; the runs' variance is known from two runs alone, which the tail allows for.
     assert found["comparisons"][0]["p"] == pytest.approx(0.00798, abs=5e-5)
+
+
+def test_standings_that_can_be_read_by_hand() -> None:
+    """Four systems, three tests each: a one-sided p counts below .05 / 3, so a two-sided one below .0333."""
+    means = {"a": 0.5, "b": 0.48, "c": 0.4, "d": 0.3}
+    tests = {
+        ("b", "a"): (-0.02, 0.40),
+        ("c", "a"): (-0.1, 0.03),  # one-sided .015: c is not the best; two-sided, Holm: 2 x .03 = .06, so rank 1 may be
+        ("c", "b"): (-0.08, 0.20),
+        ("d", "a"): (-0.2, 0.001),
+        ("d", "b"): (-0.18, 0.002),
+        ("d", "c"): (-0.1, 0.06),
+    }
+    found = standings_of(means, tests)
+    assert [(one.system, one.rank, one.ranks, one.is_among_best) for one in found] == [
+        ("a", 1, (1, 3), True),
+        ("b", 2, (1, 3), True),
+        ("c", 3, (1, 4), False),
+        ("d", 4, (3, 4), False),
+    ]
+
+
+def test_single_runs_are_ranked_by_the_t_tests_of_scipy() -> None:
+    rng = np.random.default_rng(3)
+    hard = rng.normal(0.5, 0.2, 60)
+    scores = {name: hard + shift + rng.normal(0.0, 0.1, 60) for name, shift in (("x", 0.0), ("y", 0.03), ("z", 0.1))}
+    tests = {}
+    for first, second in combinations(scores, 2):
+        of_two = difference(scores[first][None], scores[second][None])[0]
+        tests[first, second] = of_two.value, of_two.p
+        assert of_two.p == pytest.approx(stats.ttest_rel(scores[first], scores[second]).pvalue, rel=1e-6)
+    found = standings_of({name: float(own.mean()) for name, own in scores.items()}, tests)
+    one_sided = {
+        name: min(
+            stats.ttest_rel(scores[other], own, alternative="greater").pvalue for other in scores if other != name
+        )
+        for name, own in scores.items()
+    }
+    assert set(best_of(found)) == {name for name, p in one_sided.items() if 2 * p >= 0.05}
+
+
+def test_equal_systems_and_pairs_without_a_test_share_ranks() -> None:
+    tests: dict[tuple[str, str], tuple[float, float | None]] = {("a", "b"): (0.0, None), ("a", "c"): (0.1, None)}
+    found = standings_of({"a": 0.5, "b": 0.5, "c": 0.4}, tests | {("b", "c"): (0.1, 1e-9)})
+    assert [(one.rank, one.ranks, one.is_among_best) for one in found] == [
+        (1, (1, 3), True),
+        (1, (1, 2), True),
+        (3, (2, 3), False),
+    ]
+
+
+@given(st.lists(st.floats(0, 1), min_size=3, max_size=7), st.data())
+def test_a_rank_lies_in_its_interval_and_the_highest_mean_may_be_the_best(
+    means: list[float], data: st.DataObject
+) -> None:
+    named = {f"s{place}": mean for place, mean in enumerate(means)}
+    tests = {
+        (first, second): (named[first] - named[second], data.draw(st.none() | st.floats(0, 1)))
+        for first, second in combinations(named, 2)
+    }
+    found = standings_of(named, tests)
+    assert found[0].is_among_best
+    assert all(one.ranks[0] <= one.rank <= one.ranks[1] for one in found)

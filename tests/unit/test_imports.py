@@ -114,10 +114,11 @@ TORCHLESS = [dotted(path) for path in MODULES if room_of(path) in WITHOUT_TORCH]
     [
         (f"import {', '.join(TORCHLESS)}", HEAVY),
         ("import unimoe", HEAVY | {"pandas", "scipy", "matplotlib"}),
+        ("import unimoe.cli.status, unimoe.cluster.board", {"torch"}),
         # Half a second on an idle machine: a config's models alone would take that.
         ("import unimoe.cli.app", HEAVY | {"numpy", "pandas", "scipy", "pydantic", "yaml"}),
     ],
-    ids=["reading results", "the package", "the help"],
+    ids=["reading results", "the package", "the status", "the help"],
 )
 def test_what_is_light_loads_nothing_heavy(statement: str, not_loaded: set[str]) -> None:
     assert not not_loaded & loaded_after(statement)

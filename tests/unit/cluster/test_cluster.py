@@ -1,20 +1,22 @@
-"""A driver with real workers in threads: what is finished is read, what is damaged is named."""
+"""A driver with real workers in threads: what is finished is read, units or whole folders; what is damaged is named."""
 
 from __future__ import annotations
 
-import threading
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from support.engine import PATIENCE, ThreadActors, calls, recipe
 
+from unimoe.cluster import folder_job
 from unimoe.cluster.cluster import Cluster, ClusterWorkers, SetAsideError
+from unimoe.cluster.folder_job import Tick, done_by_worker, folder_jobs
 from unimoe.cluster.units import UnitStore
-from unimoe.cluster.worker import VERSIONS
+from unimoe.cluster.worker import VERSIONS, Compute, Part
 from unimoe.core.errors import DataError, UsageError
 
 NUMBERS = [*range(12)]
@@ -78,87 +80,111 @@ def test_an_error_of_the_work_ends_it_and_leaves_no_unit(tmp_path: Path) -> None
     assert (calls.numbers, len(in_store(tmp_path))) == (3, 2)
 
 
-class TestLosses:
-    def test_units_of_lost_machines_are_computed_by_others_however_many_are_lost(self, tmp_path: Path) -> None:
-        actors = ThreadActors(str(tmp_path), 2)
-        actors.losses = 9
-        with cluster(tmp_path, actors=actors) as driver:
-            assert products(driver, NUMBERS) == [2.0 * number for number in NUMBERS]
-        assert len(actors.computed) == len(NUMBERS) + 9  # nothing is computed twice but the units in flight
-        assert calls.numbers == len(NUMBERS)
-
-    def test_a_unit_that_kills_its_workers_is_set_aside_by_name_and_the_rest_is_kept(self, tmp_path: Path) -> None:
-        actors = ThreadActors(str(tmp_path), 2)
-        actors.deadly = {3}
-        with cluster(tmp_path, actors=actors) as driver:
-            with pytest.raises(SetAsideError, match=r"^work, number 3: set aside, 3 worker processes died under it"):
-                products(driver, NUMBERS)
-            assert actors.computed.count(3) == 3
-            assert sorted(actors.computed) == sorted([*NUMBERS, 3, 3])
-            assert len(in_store(tmp_path)) == len(NUMBERS) - 1
-            assert len(driver.board.line("work").failed) == 1
-            actors.deadly = set()
-            assert products(driver, NUMBERS) == [2.0 * number for number in NUMBERS]
-        assert calls.numbers == len(NUMBERS)
-
-    def test_closing_ends_whoever_waits(self, tmp_path: Path) -> None:
-        errors: list[BaseException] = []
-
-        def wait() -> None:
-            try:
-                multipliers(driver).ask("multiply", {"number": 1})
-            except DataError as error:
-                errors.append(error)
-
-        with cluster(tmp_path, workers=0) as driver:
-            waiter = threading.Thread(target=wait)
-            waiter.start()
-        waiter.join(PATIENCE)
-        assert [str(error) for error in errors] == ["the engine was closed"]
-
-
-class TestAdmission:
-    @pytest.mark.parametrize(
-        ("facts", "words"),
-        [
-            (
-                {"sees_store": False},
-                "does not see the store .*; give --store a URL or a folder that all",
-            ),
-            ({"versions": dict.fromkeys(VERSIONS, "0")}, "has unimoe 0, the driver .*; install the same packages"),
-        ],
-    )
-    def test_a_worker_that_must_not_be_used_ends_the_run(
-        self, tmp_path: Path, facts: dict[str, Any], words: str
-    ) -> None:
-        with (
-            cluster(tmp_path, actors=ThreadActors(str(tmp_path), 1, **facts)) as driver,
-            pytest.raises(UsageError, match=words),
-        ):
+def test_a_unit_that_kills_its_workers_is_set_aside_by_name_and_the_rest_is_kept(tmp_path: Path) -> None:
+    actors = ThreadActors(str(tmp_path), 2)
+    actors.deadly = {3}
+    with cluster(tmp_path, actors=actors) as driver:
+        with pytest.raises(SetAsideError, match=r"^work, number 3: set aside, 3 worker processes died under it"):
             products(driver, NUMBERS)
-
-    @pytest.mark.parametrize("allow", [False, True])
-    def test_a_worker_on_another_kind_of_device_is_left_idle(
-        self, tmp_path: Path, allow: bool, capsys: pytest.CaptureFixture[str]
-    ) -> None:
-        actors = ThreadActors(str(tmp_path), 1)
-        driver = Cluster(actors, UnitStore(str(tmp_path)), allow_devices=allow)
-        try:
-            driver.facts()
-            actors.change(count=2, device="cuda (H100)")
-            deadline = time.monotonic() + PATIENCE
-            while actors.asked < 2 or driver.size < 1 + allow:
-                assert time.monotonic() < deadline
-                time.sleep(0.01)
-            assert driver.size == 1 + allow
-        finally:
-            driver.close()
-        assert ("left idle: " in capsys.readouterr().err) != allow
+        assert actors.computed.count(3) == 3
+        assert sorted(actors.computed) == sorted([*NUMBERS, 3, 3])
+        assert len(in_store(tmp_path)) == len(NUMBERS) - 1
+        assert len(driver.board.line("work").failed) == 1
+        actors.deadly = set()
+        assert products(driver, NUMBERS) == [2.0 * number for number in NUMBERS]
+    assert calls.numbers == len(NUMBERS)
 
 
-def test_a_unit_goes_to_the_worker_that_holds_its_model(tmp_path: Path) -> None:
-    with cluster(tmp_path) as driver:
-        for number in NUMBERS:
-            products(driver, [number], by=2)
-            products(driver, [number], by=3)
-    assert calls.made <= 3  # the first unit of the other model may find its worker late
+@pytest.mark.parametrize(
+    ("facts", "words"),
+    [
+        ({"sees_store": False}, "does not see the store .*; give --store a URL or a folder that all"),
+        ({"versions": dict.fromkeys(VERSIONS, "0")}, "has unimoe 0, the driver .*; install the same packages"),
+    ],
+)
+def test_a_worker_that_must_not_be_used_ends_the_run(tmp_path: Path, facts: dict[str, Any], words: str) -> None:
+    with (
+        cluster(tmp_path, actors=ThreadActors(str(tmp_path), 1, **facts)) as driver,
+        pytest.raises(UsageError, match=words),
+    ):
+        products(driver, NUMBERS)
+
+
+@pytest.mark.parametrize("allow", [False, True])
+def test_a_worker_on_another_kind_of_device_is_left_idle(
+    tmp_path: Path, allow: bool, capsys: pytest.CaptureFixture[str]
+) -> None:
+    actors = ThreadActors(str(tmp_path), 1)
+    driver = Cluster(actors, UnitStore(str(tmp_path)), allow_devices=allow)
+    try:
+        driver.facts()
+        actors.change(count=2, device="cuda (H100)")
+        deadline = time.monotonic() + PATIENCE
+        while actors.asked < 2 or driver.size < 1 + allow:
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
+        assert driver.size == 1 + allow
+    finally:
+        driver.close()
+    assert ("left idle: " in capsys.readouterr().err) != allow
+
+
+PART: Part = {"key": "k", "steps": 4}
+COUNTING = {"maker": f"{__name__}:jobs_of"}
+taken: list[int] = []
+"""Steps that were taken, by all workers."""
+
+
+def jobs_of(recipe: Mapping[str, Any], device: torch.device, store: UnitStore) -> Mapping[str, Compute]:
+    """The job of counting to a number in a file; it may stop in between."""
+
+    def write(part: Part, folder: Path, tick: Tick) -> int:
+        counter = folder / "counter.json"
+        done = int(counter.read_text()) if counter.exists() else 0
+        for step in range(done, part["steps"]):
+            taken.append(step)
+            counter.write_text(str(step + 1))
+            tick()
+            if part.get("stops") == step:
+                raise DataError("stopped")
+        (folder / "state.safetensors").write_text("of no use to the driver")
+        (folder / "place.json").write_text(f'"{folder}/model"')
+        return done
+
+    return folder_jobs(write, store)
+
+
+@pytest.fixture
+def often(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Save after each step."""
+    monkeypatch.setattr(folder_job, "_EVERY", -1.0)
+    taken.clear()
+
+
+def on_store(folder: Path, device: str | None = None) -> AbstractContextManager[Cluster]:
+    """A driver of one worker, over a store inside ``folder``."""
+    facts = {"device": device} if device else {}
+    return cluster(folder / "store", actors=ThreadActors(str(folder / "store"), 1, **facts))
+
+
+def test_the_driver_takes_the_folder_over_with_its_own_path_and_names_one_that_was_lost(tmp_path: Path) -> None:
+    with on_store(tmp_path) as driver:
+        assert done_by_worker(driver, "count", COUNTING, PART, tmp_path / "out", items=4) == 0
+    assert sorted(path.name for path in (tmp_path / "out").iterdir()) == ["counter.json", "place.json"]
+    assert (tmp_path / "out" / "place.json").read_text() == f'"{tmp_path}/out/model"'
+    for path in (tmp_path / "store" / "folders").rglob("files.json"):
+        path.unlink()
+    with on_store(tmp_path) as driver, pytest.raises(DataError, match=r"is missing; delete units/folders there"):
+        done_by_worker(driver, "count", COUNTING, PART, tmp_path / "again")
+
+
+@pytest.mark.usefixtures("often")
+@pytest.mark.parametrize("device", [None, "cuda (H100)"])
+def test_another_worker_goes_on_where_one_ended_on_the_same_kind_of_device(tmp_path: Path, device: str | None) -> None:
+    with on_store(tmp_path) as driver, pytest.raises(DataError, match="stopped"):
+        done_by_worker(driver, "count", COUNTING, {**PART, "stops": 1}, tmp_path / "out")
+    with on_store(tmp_path, device=device) as driver:
+        done_by_worker(driver, "count", COUNTING, PART, tmp_path / "out")
+        done_by_worker(driver, "count", COUNTING, PART, tmp_path / "again")
+    assert taken == ([0, 1, 0, 1, 2, 3] if device else [0, 1, 2, 3])
+    assert (tmp_path / "again" / "counter.json").read_text() == "4"

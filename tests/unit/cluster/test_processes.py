@@ -16,25 +16,10 @@ from unimoe.cluster import processes
 from unimoe.cluster.processes import Processes, joined_processes
 from unimoe.core.errors import UsageError
 
-# Two processes, as torchrun would start them; forked, so that torch is imported once. Each prints what it got.
+# Two processes, as torchrun would start them; forked, so that torch is imported once. Each prints what it got, and
+# how many threads of the group are left. Libraries that are imported meanwhile may keep what they find of it.
 TOGETHER = """
-import json, os, torch
-from unimoe.cluster.processes import joined_processes
-
-os.environ["RANK"] = "1" if os.fork() == 0 else "0"
-with joined_processes() as here:
-    gaps = torch.zeros(3)
-    gaps[here.rank] = 0.1 + here.rank
-    total = here.total(gaps).tolist()
-    says = [here.leader_says(here.leads), here.leader_says(not here.leads), here.leader_says(True)]
-    dtype = here.leaders_dtype(torch.bfloat16 if here.leads else torch.float32)
-    found = json.dumps([here.rank, here.size, here.leads, total, [*says, str(dtype)]])
-os.write(1, f"{found}\\n".encode())
-"""
-
-# Libraries are imported while the processes work together, and may keep what they find of them.
-LEAVING = """
-import os, time, torch
+import json, os, time, torch
 from contextlib import suppress
 from pathlib import Path
 from unimoe.cluster.processes import joined_processes
@@ -49,12 +34,17 @@ def threads():
 os.environ["RANK"] = "1" if os.fork() == 0 else "0"
 with joined_processes() as here:
     import peft, sentence_transformers, torch.distributed.nn.functional
-    here.total(torch.zeros(1))
+    gaps = torch.zeros(3)
+    gaps[here.rank] = 0.1 + here.rank
+    total = here.total(gaps).tolist()
+    says = [here.leader_says(here.leads), here.leader_says(not here.leads), here.leader_says(True)]
+    dtype = here.leaders_dtype(torch.bfloat16 if here.leads else torch.float32)
     before = threads()
 deadline = time.monotonic() + 20  # the system forgets a thread a moment after it has been joined
 while threads() and time.monotonic() < deadline:
     time.sleep(0.01)
-os.write(1, f"{before > 0} {threads()}\\n".encode())
+found = json.dumps([here.rank, here.size, here.leads, total, [*says, str(dtype)], before > 0, threads()])
+os.write(1, f"{found}\\n".encode())
 """
 
 
@@ -71,25 +61,22 @@ def test_every_item_belongs_to_one_process() -> None:
     assert max(map(len, shares)) - min(map(len, shares)) <= 1
 
 
-class TestJoined:
-    def test_two_processes_sum_and_follow_the_leader(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        announced(monkeypatch, 2)
-        done = subprocess.run([sys.executable, "-c", TOGETHER], capture_output=True, text=True, timeout=600, check=True)
-        total = torch.tensor([0.1, 1.1, 0.0]).tolist()
-        assert sorted(map(json.loads, done.stdout.splitlines())) == [
-            [rank, 2, rank == 0, total, [True, False, True, "torch.bfloat16"]] for rank in (0, 1)
-        ]
+@pytest.mark.skipif(sys.platform != "linux", reason="reads the threads of a process from /proc")
+def test_two_processes_sum_and_follow_the_leader_and_no_thread_outlives_the_group(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    announced(monkeypatch, 2)
+    done = subprocess.run([sys.executable, "-c", TOGETHER], capture_output=True, text=True, timeout=600, check=True)
+    total = torch.tensor([0.1, 1.1, 0.0]).tolist()
+    assert sorted(map(json.loads, done.stdout.splitlines())) == [
+        [rank, 2, rank == 0, total, [True, False, True, "torch.bfloat16"], True, 0] for rank in (0, 1)
+    ]
 
-    @pytest.mark.skipif(sys.platform != "linux", reason="reads the threads of a process from /proc")
-    def test_no_thread_outlives_the_group(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        announced(monkeypatch, 2)
-        done = subprocess.run([sys.executable, "-c", LEAVING], capture_output=True, text=True, timeout=600, check=True)
-        assert done.stdout.splitlines() == ["True 0"] * 2
 
-    def test_fewer_than_announced_are_refused(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        announced(monkeypatch, 2)
-        monkeypatch.setattr(processes, "_ARRIVAL", timedelta(seconds=5))
-        refusal = r"announces 2 processes, .* 1/2 clients joined.* start them with torchrun"
-        with pytest.raises(UsageError, match=refusal), joined_processes():
-            pass
-        assert not distributed.is_initialized()
+def test_fewer_than_announced_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    announced(monkeypatch, 2)
+    monkeypatch.setattr(processes, "_ARRIVAL", timedelta(seconds=5))
+    refusal = r"announces 2 processes, .* 1/2 clients joined.* start them with torchrun"
+    with pytest.raises(UsageError, match=refusal), joined_processes():
+        pass
+    assert not distributed.is_initialized()

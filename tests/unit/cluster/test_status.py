@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -42,119 +40,99 @@ def shown(found: dict[str, Any], *keys: str) -> list[tuple[Any, ...]]:
     return [tuple(one[key] for key in keys) for one in found["progress"]]
 
 
-class TestProgress:
-    def test_the_rate_leaves_out_what_the_store_had(self, store: UnitStore) -> None:
-        write(store, "a", line(done=700, found=500, running=3), seconds_ago=0)
-        expected = {"items": 1000, "done": 700, "running": 3, "left": 300, "hours": 1.5, "failed": []}
-        assert read_status(store)["progress"] == [
-            {"what": "reranking scifact: mine", "state": "running", **expected},
-        ]
-
-    @pytest.mark.parametrize(
-        ("values", "driver", "state"),
-        [
-            ({"seconds_ago": SILENCE - 1}, "running", "running"),
-            ({"seconds_ago": SILENCE + 1}, "lost", "stopped"),
-            ({"ended": True}, "ended", "stopped"),
-            ({"seconds_ago": -5}, "running", "running"),  # the driver's clock is ahead
-        ],
-    )
-    def test_a_silent_driver_does_not_run(
-        self, store: UnitStore, values: dict[str, Any], driver: str, state: str
-    ) -> None:
-        write(store, "a", line(done=400, running=4), **values)
-        found, runs = read_status(store), driver == "running"
-        assert (found["drivers"][0]["state"], found["running"]) == (driver, runs)
-        assert shown(found, "state", "running", "left") == [(state, 4 * runs, 600)]
-        assert (found["progress"][0]["hours"] is not None) == runs
-
-    def test_a_driver_that_began_again_counts_in_place_of_the_lost_one(self, store: UnitStore) -> None:
-        write(store, "1", line(done=900, failed=["set aside"]), line("alone", done=5), seconds_ago=500)
-        write(store, "2", line(done=20))
-        found = read_status(store)
-        assert shown(found, "what", "state", "done") == [
-            ("alone", "stopped", 5),
-            ("reranking scifact: mine", "running", 20),
-        ]
-        assert not found["failed"]
-        assert [driver["name"] for driver in found["drivers"]] == ["2", "1"]
-
-    def test_a_board_of_another_version_and_a_folder_without_any_are_named(self, store: UnitStore) -> None:
-        with pytest.raises(UsageError, match=r"not a store, or not yet .*give the folder or URL that --store named"):
-            read_status(store)
-        write(store, "1", {"what": "x", "speed": 9})
-        with pytest.raises(DataError, match=r"drivers/1\.json: unknown fields .*use the version of unimoe"):
-            read_status(store)
+def test_the_rate_leaves_out_what_the_store_had(store: UnitStore) -> None:
+    write(store, "a", line(done=700, found=500, running=3), seconds_ago=0)
+    expected = {"items": 1000, "done": 700, "running": 3, "left": 300, "hours": 1.5, "failed": []}
+    assert read_status(store)["progress"] == [{"what": "reranking scifact: mine", "state": "running", **expected}]
 
 
-class TestBoard:
-    def test_a_driver_writes_what_is_read(self, tmp_path: Path) -> None:
-        store = UnitStore(str(tmp_path))
-        board = Board(store, lambda: 3, lambda: {"one": 2})
-        one = board.line("one", 10)
-        board.count(one, 6)
-        board.count(one, 4, found=True)
-        with board.noted("good", 3):
-            pass
-        for _ in range(2):
-            with pytest.raises(DataError), board.noted("bad", None):
-                raise DataError("no such file")
-        board.close()
-        found = read_status(store)
-        assert [(driver["state"], driver["workers"]) for driver in found["drivers"]] == [("ended", 3)]
-        assert shown(found, "what", "state", "items", "done", "left", "failed") == [
-            ("bad", "failed", None, 0, None, ["no such file"]),
-            ("good", "done", 3, 0, 0, []),
-            ("one", "stopped", 10, 10, 0, []),
-        ]
-
-    def test_a_store_out_of_reach_does_not_end_the_driver(self, tmp_path: Path) -> None:
-        (tmp_path / "file").write_text("not a folder", "utf-8")
-        board = Board(UnitStore(str(tmp_path / "file")), lambda: 1)
-        board.line("one").done = 1
-        board.close()
-        assert (tmp_path / "file").read_text("utf-8") == "not a folder"
+@pytest.mark.parametrize(
+    ("values", "driver", "state"),
+    [
+        ({"seconds_ago": SILENCE - 1}, "running", "running"),
+        ({"seconds_ago": SILENCE + 1}, "lost", "stopped"),
+        ({"ended": True}, "ended", "stopped"),
+        ({"seconds_ago": -5}, "running", "running"),  # the driver's clock is ahead
+    ],
+)
+def test_a_silent_driver_does_not_run(store: UnitStore, values: dict[str, Any], driver: str, state: str) -> None:
+    write(store, "a", line(done=400, running=4), **values)
+    found, runs = read_status(store), driver == "running"
+    assert (found["drivers"][0]["state"], found["running"]) == (driver, runs)
+    assert shown(found, "state", "running", "left") == [(state, 4 * runs, 600)]
+    assert (found["progress"][0]["hours"] is not None) == runs
 
 
-class TestCommand:
-    @pytest.mark.parametrize("as_json", [[], ["--json"]])
-    def test_a_failure_is_exit_code_4_and_named(self, store: UnitStore, as_json: list[str]) -> None:
-        reason = "shard 7: set aside, 3 worker processes died under it"
-        write(store, "a", line(done=700, found=500, running=3), line("bad", failed=[reason]))
-        done = call_script(MAIN, "status", store.url, *as_json)
-        assert (done.returncode, done.stderr.splitlines()) == (4, ["error: failed, wholly or in part: bad"])
-        if as_json:
-            assert json.loads(done.stdout) == read_status(store)
-            return
-        rows = [row.split() for row in done.stdout.splitlines()]
-        assert ["reranking", "scifact:", "mine", "running", "700", "of", "1,000", "3", "0", "300", "1.5"] in rows
-        assert ["a", "head", "running", "4", "2", "s", "ago"] in rows
-        assert f"bad: {reason}" in done.stdout
+def test_a_driver_that_began_again_counts_in_place_of_the_lost_one(store: UnitStore) -> None:
+    write(store, "1", line(done=900, failed=["set aside"]), line("alone", done=5), seconds_ago=500)
+    write(store, "2", line(done=20))
+    found = read_status(store)
+    assert shown(found, "what", "state", "done") == [
+        ("alone", "stopped", 5),
+        ("reranking scifact: mine", "running", 20),
+    ]
+    assert not found["failed"]
+    assert [driver["name"] for driver in found["drivers"]] == ["2", "1"]
 
-    @pytest.mark.parametrize("as_json", [[], ["--json"]])
-    def test_watching_ends_with_the_last_driver(
-        self, store: UnitStore, monkeypatch: pytest.MonkeyPatch, as_json: list[str]
-    ) -> None:
-        write(store, "a", line(done=100))
-        looks: list[float] = []
 
-        def sleep(seconds: float) -> None:
-            looks.append(seconds)
-            write(store, "a", line(done=100 + 450 * len(looks)), ended=len(looks) == 2)
+def test_a_board_of_another_version_and_a_folder_without_any_are_named(store: UnitStore) -> None:
+    with pytest.raises(UsageError, match=r"not a store, or not yet .*give the folder or URL that --store named"):
+        read_status(store)
+    write(store, "1", {"what": "x", "speed": 9})
+    with pytest.raises(DataError, match=r"drivers/1\.json: unknown fields .*use the version of unimoe"):
+        read_status(store)
 
-        monkeypatch.setattr(time, "sleep", sleep)
-        done = call_script(MAIN, "status", store.url, "--watch", *as_json)
-        assert done.returncode == 0, done.stderr
-        assert len(looks) == 2
-        if as_json:
-            found = [json.loads(row)["progress"][0]["done"] for row in done.stdout.splitlines()]
-            assert found == [100, 550, 1000]
-        else:
-            assert "1,000 of 1,000" in done.stdout
 
-    def test_it_answers_without_torch(self) -> None:
-        code = "import sys, unimoe.cli.status, unimoe.cluster.board; sys.exit('torch' in sys.modules)"
-        assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+def test_a_driver_writes_what_is_read_and_goes_on_where_the_store_is_out_of_reach(tmp_path: Path) -> None:
+    store = UnitStore(str(tmp_path / "store"))
+    board = Board(store, lambda: 3, lambda: {"one": 2})
+    one = board.line("one", 10)
+    board.count(one, 6)
+    board.count(one, 4, found=True)
+    with board.noted("good", 3):
+        pass
+    with pytest.raises(DataError), board.noted("bad", None):
+        raise DataError("no such file")
+    board.close()
+    found = read_status(store)
+    assert [(driver["state"], driver["workers"]) for driver in found["drivers"]] == [("ended", 3)]
+    assert shown(found, "what", "state", "items", "done", "left", "failed") == [
+        ("bad", "failed", None, 0, None, ["no such file"]),
+        ("good", "done", 3, 0, 0, []),
+        ("one", "stopped", 10, 10, 0, []),
+    ]
+    (tmp_path / "file").write_text("not a folder", "utf-8")
+    lost = Board(UnitStore(str(tmp_path / "file")), lambda: 1)
+    lost.line("one").done = 1
+    lost.close()
+    assert (tmp_path / "file").read_text("utf-8") == "not a folder"
+
+
+def test_a_failure_is_exit_code_4_and_named(store: UnitStore) -> None:
+    reason = "shard 7: set aside, 3 worker processes died under it"
+    write(store, "a", line(done=700, found=500, running=3), line("bad", failed=[reason]))
+    done, as_json = call_script(MAIN, "status", store.url), call_script(MAIN, "status", store.url, "--json")
+    for one in (done, as_json):
+        assert (one.returncode, one.stderr.splitlines()) == (4, ["error: failed, wholly or in part: bad"])
+    assert json.loads(as_json.stdout) == read_status(store)
+    rows = [row.split() for row in done.stdout.splitlines()]
+    assert ["reranking", "scifact:", "mine", "running", "700", "of", "1,000", "3", "0", "300", "1.5"] in rows
+    assert ["a", "head", "running", "4", "2", "s", "ago"] in rows
+    assert f"bad: {reason}" in done.stdout
+
+
+def test_watching_ends_with_the_last_driver(store: UnitStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    write(store, "a", line(done=100))
+    looks: list[float] = []
+
+    def sleep(seconds: float) -> None:
+        looks.append(seconds)
+        write(store, "a", line(done=100 + 450 * len(looks)), ended=len(looks) == 2)
+
+    monkeypatch.setattr(time, "sleep", sleep)
+    done = call_script(MAIN, "status", store.url, "--watch", "--json")
+    assert done.returncode == 0, done.stderr
+    assert [json.loads(row)["progress"][0]["done"] for row in done.stdout.splitlines()] == [100, 550, 1000]
 
 
 @pytest.mark.parametrize("url", ["ftp://me:pw-secret@127.0.0.1:9/folder", "nowhere://me:pw-secret@host/folder"])

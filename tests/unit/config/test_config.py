@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import builtins
 import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -49,61 +47,63 @@ def mistake(config: Path, *overrides: str) -> str:
     return message.removeprefix(f"{find_config(config)}: ")
 
 
-class TestYaml:
-    @pytest.mark.parametrize(
-        ("text", "value"),
-        [
-            ("1e-3", 0.001), ("+1e3", 1000.0), ("1.", 1.0), ("-.5", -0.5), ("-5", -5), ("017", 17), ("0x1F", 31),
-            ("1_000", 1000), ("true", True), ("False", False), ("null", None), ("~", None), ("", None),
-            *((word, word) for word in ("yes", "no", "on", "y", "1:30", "2024-01-01", "=", "e5", ".", "1e")),
-        ],
-    )  # fmt: skip
-    def test_numbers_and_words(self, tmp_path: Path, text: str, value: object) -> None:
-        (tmp_path / "some.yaml").write_text(f"\ufeffkey: {text}", encoding="utf-8")
-        read = read_yaml(tmp_path / "some.yaml")
-        assert read == {"key": value}
-        assert type(read["key"]) is type(value)
-
-    def test_merge_keys_are_followed_and_may_be_overridden(self, tmp_path: Path) -> None:
-        text = "base: &base {a: 1, b: 2}\nderived: &derived {<<: *base, b: 3}\nagain: {<<: *derived, b: 4}"
-        (tmp_path / "some.yaml").write_text(text, encoding="utf-8")
-        read = read_yaml(tmp_path / "some.yaml")
-        assert (read["derived"], read["again"]) == ({"a": 1, "b": 3}, {"a": 1, "b": 4})
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ("1e-3", 0.001), ("+1e3", 1000.0), ("1.", 1.0), ("-.5", -0.5), ("-5", -5), ("017", 17), ("0x1F", 31),
+        ("1_000", 1000), ("true", True), ("False", False), ("null", None), ("~", None), ("", None),
+        *((word, word) for word in ("yes", "no", "on", "y", "1:30", "2024-01-01", "=", "e5", ".", "1e")),
+    ],
+)  # fmt: skip
+def test_numbers_and_words(tmp_path: Path, text: str, value: object) -> None:
+    (tmp_path / "some.yaml").write_text(f"\ufeffkey: {text}", encoding="utf-8")
+    read = read_yaml(tmp_path / "some.yaml")
+    assert read == {"key": value}
+    assert type(read["key"]) is type(value)
 
 
-class TestLoad:
-    def test_defaults_and_given_values(self, config: Path) -> None:
-        given = [
-            "training.batch_size=null", "arms.joint_r8.learning_rate=2e-4", "model.base=a=b",
-            'prompt.field_separator="\\n\\n"', *SERVED,
-        ]  # fmt: skip
-        experiment = load_experiment(config, given)
-        assert experiment.seeds == [0, 1]
-        assert (experiment.lora.r, experiment.prompt.template) == (8, "qwen3")
-        assert experiment.arms["joint_r8"].learning_rate == 2e-4
-        assert experiment.model.base == "a=b"
-        assert experiment.prompt.field_separator == "\n\n"
-        assert experiment.served == ServedConfig(api="tei", model="org/tiny")
-        assert load_experiment(config).served is None
+def test_merge_keys_are_followed_and_may_be_overridden(tmp_path: Path) -> None:
+    text = "base: &base {a: 1, b: 2}\nderived: &derived {<<: *base, b: 3}\nagain: {<<: *derived, b: 4}"
+    (tmp_path / "some.yaml").write_text(text, encoding="utf-8")
+    read = read_yaml(tmp_path / "some.yaml")
+    assert (read["derived"], read["again"]) == ({"a": 1, "b": 3}, {"a": 1, "b": 4})
 
-    @pytest.mark.parametrize("path", SHIPPED, ids=lambda path: str(path.relative_to(config_root())))
-    def test_every_shipped_config_is_valid_and_found_by_name(self, path: Path) -> None:
-        name = path.relative_to(config_root())
-        assert find_config(name) == find_config(name.with_suffix("")) == path
-        assert isinstance(load_experiment(path), Experiment) if name.parts[0] == "experiments" else read_yaml(path)
 
-    def test_what_is_not_there_is_answered_with_what_is(self, config: Path, tmp_path: Path) -> None:
-        with pytest.raises(UsageError, match=r"no such config file.*shipped: "):
-            load_experiment(tmp_path / "absent.yaml")
-        with pytest.raises(UsageError, match=r"unknown arm 'joint_r9' \(did you mean 'joint_r8'\?\)"):
-            load_experiment(config).arm_named("joint_r9")
+def test_defaults_and_given_values(config: Path) -> None:
+    given = [
+        "training.batch_size=null", "arms.joint_r8.learning_rate=2e-4", "model.base=a=b",
+        'prompt.field_separator="\\n\\n"', *SERVED,
+    ]  # fmt: skip
+    experiment = load_experiment(config, given)
+    assert experiment.seeds == [0, 1]
+    assert (experiment.lora.r, experiment.prompt.template) == (8, "qwen3")
+    assert experiment.arms["joint_r8"].learning_rate == 2e-4
+    assert experiment.model.base == "a=b"
+    assert experiment.prompt.field_separator == "\n\n"
+    assert experiment.served == ServedConfig(api="tei", model="org/tiny")
+    assert load_experiment(config).served is None
 
-    def test_the_originals_retrieval_has_its_values(self) -> None:
-        found = load_config(DenseExperiment, Path("retrieval/seed002")).retrieval
-        assert (found.query_length, found.document_length) == (32, 128)
-        assert (found.cutoffs, found.relevance_threshold) == ([1, 5, 10, 50], 1)
-        assert (found.corpus_sample, found.test_size, found.split_seed) == (150_000, 0.2, 42)
-        assert (found.use_small_eval_set, found.subset_size) == (False, 500)
+
+@pytest.mark.parametrize("path", SHIPPED, ids=lambda path: str(path.relative_to(config_root())))
+def test_every_shipped_config_is_valid_and_found_by_name(path: Path) -> None:
+    name = path.relative_to(config_root())
+    assert find_config(name) == find_config(name.with_suffix("")) == path
+    assert isinstance(load_experiment(path), Experiment) if name.parts[0] == "experiments" else read_yaml(path)
+
+
+def test_what_is_not_there_is_answered_with_what_is(config: Path, tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match=r"no such config file.*shipped: "):
+        load_experiment(tmp_path / "absent.yaml")
+    with pytest.raises(UsageError, match=r"unknown arm 'joint_r9' \(did you mean 'joint_r8'\?\)"):
+        load_experiment(config).arm_named("joint_r9")
+
+
+def test_the_originals_retrieval_has_its_values() -> None:
+    found = load_config(DenseExperiment, Path("retrieval/seed002")).retrieval
+    assert (found.query_length, found.document_length) == (32, 128)
+    assert (found.cutoffs, found.relevance_threshold) == ([1, 5, 10, 50], 1)
+    assert (found.corpus_sample, found.test_size, found.split_seed) == (150_000, 0.2, 42)
+    assert (found.use_small_eval_set, found.subset_size) == (False, 500)
 
 
 TEXT = "must be text, in quotes where it looks like something else"
@@ -114,45 +114,35 @@ ANSWER = "prompt.no: must be a word of one token, or the id of a token"
 MISTAKES = [
     ("training.steps", f"--set 'training.steps': {FORM}"),
     ("=5", f"--set '=5': {FORM}"),
-    ("training..steps=5", f"--set 'training..steps=5': {FORM}"),
     ("seeds.0=3", "--set 'seeds.0=3': seeds is not a section; set it as a whole"),
-    ("model.base.x.y=3", "--set 'model.base.x.y=3': model.base is not a section; set it as a whole"),
     ("name=[", "--set 'name=[': not valid YAML: while parsing a flow node, expected the node content, but found"),
     ("training.steps=5.5", "training.steps: must be a whole number (it is 5.5)"),
-    ("training.steps='5'", 'training.steps: must be a whole number (it is "5")'),
     ("training.steps=true", "training.steps: must be a whole number (it is true)"),
-    ("training.steps=null", "training.steps: must be a whole number (it is null)"),
-    ("training.max_grad_norm=big", 'training.max_grad_norm: must be a number (it is "big")'),
     ("training.max_grad_norm=.inf", "training.max_grad_norm: must be a finite number (it is Infinity)"),
     ("training.max_grad_norm=0", "training.max_grad_norm: must be above 0.0 (it is 0)"),
     ("evaluation.bm25.b=3", "evaluation.bm25.b: must be at most 1.0 (it is 3)"),
     ("model.trust_remote_code=yes", 'model.trust_remote_code: must be true or false (it is "yes")'),
     ("model.revision=1e5", f"model.revision: {TEXT} (it is 100000.0)"),
     ("name=a/b", "name: may hold only letters, digits, '_', '.' and '-', and starts with a letter or digit"),
-    ("arms=[a]", "arms: must be a section, keys with values (it is a list)"),
     ("arms.joint_r8=null", "arms.joint_r8: must be a section, keys with values (it is null)"),
     ("arms={1: {task: emb_only, learning_rate: 1}}", "arms[1]: a key must be text; put it in quotes"),
     ("seeds=3", "seeds: must be a list, as in [a, b] (it is 3)"),
-    ("seeds=[]", "seeds: must not be empty"),
     ("seeds=[0, a]", 'seeds[1]: must be a whole number (it is "a")'),
     ("seeds=[1, 1]", "seeds: a seed is listed twice"),
     ("evaluation.systems={joint_m: x}", "evaluation.systems.joint_m: this is the name of an arm or a baseline"),
-    ("evaluation.systems={bm25: x}", "evaluation.systems.bm25: this is the name of an arm or a baseline; choose one"),
     ("evaluation.first_stage=bm25", "evaluation.first_stage: there is no first stage 'bm25' (did you mean 'bm25s'?)"),
     ("prompt.template=qwen", "prompt.template: there is no prompt template 'qwen' (did you mean 'qwen3'?); use chat"),
-    *((f"prompt.no={text}", ANSWER) for text in ("-1", "''", "2.5", "[yes]")),
-    *((f"lora.first_layer={text}", LAYER) for text in ("1.0", "0.0", "-1", "1.5", "true", ".nan", "half", '"3"')),
+    *((f"prompt.no={text}", ANSWER) for text in ("-1", "2.5")),
+    *((f"lora.first_layer={text}", LAYER) for text in ("1.0", "-1", "true", ".nan", "half")),
     ("arms.joint_r8.ranking_weight=null", "arms.joint_r8: a joint arm needs ranking_weight, for example 0.5"),
     ("arms.rank_only_r8.ranking_weight=0.5", "arms.rank_only_r8: ranking_weight belongs to joint arms, not to rank_o"),
     ("training.warmup_steps=70", "training: warmup_steps 70 must be below steps 70"),
-    ("training.warmup_ratio=0.99", "training: warmup_steps 70 must be below steps 70"),
     ("training={collection: x, steps: 9, warmup_steps: 5, warmup_ratio: .1}", "training: warmup_steps and warmup_rat"),
     ("training.patience=2", "training: patience counts evaluations on dev, but evaluate_every is not set; set it too"),
     ("training.ranking.hard_negatives=0", "training.ranking: hard_negatives and random_negatives are both 0; a rank"),
     ("training.schedule=step", "training.schedule: must be 'linear', 'cosine', 'constant' or 'onecycle'"),
     ("training.tracking=[mlflow]", "training.tracking[0]: must be 'tensorboard' or 'wandb'"),
     ("sedes=[1]", "sedes: unknown key (did you mean 'seeds'?); known here: name, output_dir, seeds,"),
-    ("zzz=1", "zzz: unknown key; known here: name,"),
     ("evaluation.bm25.k=1", "evaluation.bm25.k: unknown key (did you mean 'k1'?); known here: k1, b, stemmer"),
     ("arms.joint_r8.ranking_weigth=0.5", "arms.joint_r8.ranking_weigth: unknown key (did you mean 'ranking_weight'?)"),
     ("served={api: vlm, model: x}", "served.api: there is no served API 'vlm' (did you mean 'vllm'?); use cohere, j"),
@@ -209,38 +199,29 @@ def test_a_ratio_of_warm_up_is_rounded_up_to_steps(config: Path, ratio: float, s
     assert load_experiment(config, [f"training.warmup_ratio={ratio}"]).training.warmup == steps
 
 
-class TestFirstLayer:
-    @pytest.mark.parametrize(
-        ("first_layer", "layers", "first"),
-        [(0, 30, 0), (29, 30, 29), (0.5, 16, 8), (0.5, 3, 2), (0.5, 2, 1), (0.01, 30, 0), (0.7, 16, 11), (0.99, 1, 0)],
-    )
-    def test_a_share_is_rounded_to_the_nearest_layer(self, first_layer: float, layers: int, first: int) -> None:
-        assert LoraConfig(first_layer=first_layer).first_of(layers) == first
+@pytest.mark.parametrize(
+    ("first_layer", "layers", "first"),
+    [(0, 30, 0), (29, 30, 29), (0.5, 16, 8), (0.5, 3, 2), (0.01, 30, 0), (0.7, 16, 11), (0.99, 1, 0)],
+)
+def test_a_share_is_rounded_to_the_nearest_layer(first_layer: float, layers: int, first: int) -> None:
+    assert LoraConfig(first_layer=first_layer).first_of(layers) == first
+    words = r"lora\.first_layer 30: this model has layers 0 to 29, 30 in all; give one of them, or a share of them"
+    with pytest.raises(UsageError, match=words):
+        LoraConfig(first_layer=30).first_of(30)
 
-    def test_a_layer_that_the_model_lacks_is_refused(self) -> None:
-        words = r"lora\.first_layer 15: this model has layers 0 to 14, 15 in all; give one of them, or a share of them"
-        with pytest.raises(UsageError, match=words):
-            LoraConfig(first_layer=15).first_of(15)
 
-    @pytest.mark.parametrize(("text", "value"), [("15", 15), ("0", 0), ("0.5", 0.5), ("5e-1", 0.5)])
-    def test_a_layer_stays_a_layer_and_a_share_a_share(self, config: Path, text: str, value: float) -> None:
-        read = load_experiment(config, [f"lora.first_layer={text}"])
-        for found in (read.lora.first_layer, Experiment.model_validate(read.model_dump()).lora.first_layer):
-            assert (found, type(found)) == (value, type(value))
+@pytest.mark.parametrize(("text", "value"), [("15", 15), ("0", 0), ("5e-1", 0.5)])
+def test_a_layer_stays_a_layer_and_a_share_a_share(config: Path, text: str, value: float) -> None:
+    read = load_experiment(config, [f"lora.first_layer={text}"])
+    for found in (read.lora.first_layer, Experiment.model_validate(read.model_dump()).lora.first_layer):
+        assert (found, type(found)) == (value, type(value))
 
 
 @pytest.mark.parametrize("package", ["openai", "aiolimiter"])
 def test_without_the_packages_of_a_server_one_line_says_how_to_get_them(
     package: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    real = builtins.__import__
-
-    def missing(name: str, *arguments: Any, **options: Any) -> Any:
-        if name == package:
-            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
-        return real(name, *arguments, **options)
-
     monkeypatch.delitem(sys.modules, "unimoe.models.served.connection", raising=False)
-    monkeypatch.setattr(builtins, "__import__", missing)
+    monkeypatch.setitem(sys.modules, package, None)
     with pytest.raises(UsageError, match=f"needs the package {package}; run: uv sync --extra served"):
         Client("https://host/v1", ServedConfig(api="tei", model="tiny"))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from typing import Any
 
 import ir_measures
@@ -17,38 +18,26 @@ from unimoe.metrics.scoring import computable_metrics, level_note
     ("name", "canonical", "cutoff", "binary"),
     [
         ("ndcg@10", "ndcg@10", 10, False),
-        ("nDCG@10", "ndcg@10", 10, False),
         ("NDCG@10", "ndcg@10", 10, False),
         ("nDCG(dcg='log2')@10", "ndcg@10", 10, False),
         ("ndcg_cut_10", "ndcg@10", 10, False),
-        ("ndcg_cut.10", "ndcg@10", 10, False),
         ("ndcg", "ndcg", None, False),
         ("RR", "mrr", None, True),
         ("MRR@10", "mrr@10", 10, True),
         ("recip_rank", "mrr", None, True),
         ("AP", "map", None, True),
-        ("MAP@5", "map@5", 5, True),
         ("map_cut_10", "map@10", 10, True),
-        ("R@100", "recall@100", 100, True),
         ("recall_100", "recall@100", 100, True),
-        ("P_10", "p@10", 10, True),
         ("Precision@5", "p@5", 5, True),
-        ("recall_cap@10", "recall_cap@10", 10, True),
         ("recall_of_retrieved@10", "recall_of_retrieved@10", 10, True),
         ("success_5", "Success@5", 5, True),
         ("bpref", "Bpref", None, True),
-        ("Rprec", "Rprec", None, True),
-        ("AP(rel=2)", "AP(rel=2)", None, False),
         ("AP(rel=1)", "AP(rel=1)", None, False),  # map may mean another level
-        ("R(rel=2)@100", "R(rel=2)@100", 100, False),
-        ("RBP(rel=2)", "RBP(rel=2)", None, False),
         ("RBP(p=0.9,rel=2)", "RBP(rel=2,p=0.9)", None, False),
         ("ERR@20", "ERR@20", 20, False),
-        ("Judged@10", "Judged@10", 10, False),
         ("NumRet", "NumRet", None, False),  # means all documents, not those of some grade
         ("NumRelRet", "NumRet(rel=1)", None, False),
         ("IPrec@0.1", "IPrec@0.1", None, True),
-        ("nDCG(judged_only=True)@10", "nDCG(judged_only=True)@10", 10, False),
         ("nDCG(gains={2: 1, 1: 0})@10", "nDCG(gains={1:0,2:1})@10", 10, False),
     ],
 )
@@ -57,108 +46,67 @@ def test_one_name_for_every_metric(name: str, canonical: str, cutoff: int | None
     assert canonical_metric(canonical) == canonical
 
 
-class TestObjectsOfIrMeasures:
-    def test_score_a_run_alone_or_among_names(self) -> None:
-        qrels, run = {"q": {"a": 1, "b": 2}}, {"q": {"a": 2.0, "b": 1.0}}
-        both = score_run(qrels, run, [ir_measures.nDCG @ 10, ir_measures.RBP(rel=2), "nDCG@10"])
-        assert both.aggregate == score_run(qrels, run, ["ndcg@10", "RBP(rel=2)"]).aggregate
-        assert score_run(qrels, run, ir_measures.RBP(rel=2)).aggregate == {"RBP(rel=2)": pytest.approx(0.16)}
-
-    @pytest.mark.parametrize(
-        ("measure", "words"),
-        [
-            (ir_measures.P, "cutoff is missing; write P@10"),
-            (ir_measures.RBP(p=2.0), "p=2.0 will not do"),
-            (ir_measures.define_byquery(lambda qrels, run: 0.0, name="mine"), "unknown metric 'mine'"),
-            (10, "metric 10 is no text"),
-        ],
-    )
-    def test_that_mean_nothing_are_one_line(self, measure: Any, words: str) -> None:
-        with pytest.raises(UsageError) as refusal:
-            canonical_metric(measure)
-        assert words in str(refusal.value)
+def test_measures_of_ir_measures_score_a_run_alone_or_among_names() -> None:
+    qrels, run = {"q": {"a": 1, "b": 2}}, {"q": {"a": 2.0, "b": 1.0}}
+    both = score_run(qrels, run, [ir_measures.nDCG @ 10, ir_measures.RBP(rel=2), "nDCG@10"])
+    assert both.aggregate == score_run(qrels, run, ["ndcg@10", "RBP(rel=2)"]).aggregate
+    assert score_run(qrels, run, ir_measures.RBP(rel=2)).aggregate == {"RBP(rel=2)": pytest.approx(0.16)}
 
 
-USE = (
-    "; use ndcg@K, mrr, mrr@K, map, map@K, recall@K, recall_cap@K, recall_of_retrieved@K or p@K, "
-    "or a measure of ir_measures such as RBP(rel=2), ERR@20 or Judged@10"
-)
-WHOLE = "it must be of type int from 1 to 9999999"
-
+UNREADABLE = "its parameters cannot be read; write them as in RBP(rel=2,p=0.9)"
+WHOLE = "will not do; it must be of type int from 1 to 9999999"
 NOTHING = "nothing computes it as written; add a parameter, or leave one out"
-OTHER = ", or use another measure"
 
-REFUSED = {
-    "ndgc@10": f"unknown metric 'ndgc@10' (did you mean 'ndcg@10'?){USE}",
-    "ndgc_cut_10": f"unknown metric 'ndgc_cut_10' (did you mean 'ndcg_cut_10'?){USE}",
-    "ndcg@1٣": f"unknown metric 'ndcg@1٣' (did you mean 'ndcg@10'?){USE}",
-    "nDCG@1٣": f"unknown metric 'nDCG@1٣' (did you mean 'nDCG@10'?){USE}",
-    "recall": f"unknown metric 'recall' (did you mean 'recall@10'?){USE}",
-    "judged@10": f"unknown metric 'judged@10' (did you mean 'Judged@10'?){USE}",
-    "Succes@5": f"unknown metric 'Succes@5' (did you mean 'Success@5'?){USE}",
-    "ndcg@10 ": f"unknown metric 'ndcg@10 ' (did you mean 'ndcg@10'?){USE}",
-    "hits@1": f"unknown metric 'hits@1'{USE}",
-    "": f"unknown metric ''{USE}",
-    '__import__("os")': f"unknown metric '__import__(\"os\")'{USE}",
-    "ndcg@99999999": f"unknown metric 'ndcg@99999999'{USE}",
-    "nDCG@99999999": f"metric 'nDCG@99999999': cutoff=99999999 will not do; {WHOLE}",
-    "nDCG@0": f"metric 'nDCG@0': cutoff=0 will not do; {WHOLE}",
-    "nDCG@1.5": f"metric 'nDCG@1.5': cutoff=1.5 will not do; {WHOLE}",
-    "P": "metric 'P': cutoff is missing; write P@10",
-    "IPrec": "metric 'IPrec': recall is missing; write IPrec@0.1",
-    "IPrec@2": (
-        "metric 'IPrec@2': recall=2.0 will not do; it must be of type float from 0 to 1, of two decimals at most"
-    ),
-    "IPrec@0.123": (
-        "metric 'IPrec@0.123': recall=0.123 will not do; it must be of type float from 0 to 1, of two decimals at most"
-    ),
-    "AP(foo=2)": "metric 'AP(foo=2)': AP has no parameter 'foo'; it has cutoff, rel, judged_only",
-    "AP(re=2)": "metric 'AP(re=2)': AP has no parameter 're' (did you mean 'rel'?); it has cutoff, rel, judged_only",
-    "AP(rel=0)": f"metric 'AP(rel=0)': rel=0 will not do; {WHOLE}",
-    "AP(rel=True)": f"metric 'AP(rel=True)': rel=True will not do; {WHOLE}",
-    "AP(rel='2')": f"metric \"AP(rel='2')\": rel='2' will not do; {WHOLE}",
-    "AP(2)": "metric 'AP(2)': its parameters cannot be read; write them as in RBP(rel=2,p=0.9)",
-    "AP(rel=f)": "metric 'AP(rel=f)': its parameters cannot be read; write them as in RBP(rel=2,p=0.9)",
-    "RBP(p=2)": "metric 'RBP(p=2)': p=2.0 will not do; it must be of type float from 0.001 to 0.999",
-    "RBP": f"metric 'RBP': {NOTHING} (it has cutoff, p, rel){OTHER}",
-    "ERR": f"metric 'ERR': {NOTHING} (it has cutoff){OTHER}",
-    "NumRel(rel=2)": f"metric 'NumRel(rel=2)': {NOTHING} (it has rel){OTHER}",
-    "RR(judged_only=True)@5": f"metric 'RR(judged_only=True)@5': {NOTHING} (it has cutoff, rel, judged_only){OTHER}",
-    "nDCG(dcg='x')": "metric \"nDCG(dcg='x')\": dcg='x' will not do; it must be of type str: ['log2', 'exp-log2']",
-    "nDCG(gains={1:-1})": (
-        "metric 'nDCG(gains={1:-1})': its parameters cannot be read; write them as in RBP(rel=2,p=0.9)"
-    ),
-    "BPM@10": "metric 'BPM@10': max_rel is missing; write BPM(max_rel=3)@10",
-    "BPM(T=2)": "metric 'BPM(T=2)': cutoff and max_rel are missing; write BPM(T=2.0,max_rel=3)@10",
-    "BPM(max_rel=2,min_rel=2)@10": (
-        "metric 'BPM(max_rel=2,min_rel=2)@10': min_rel=2 is not below max_rel=2; raise max_rel to the highest grade"
-    ),
-    "alpha_nDCG@10": f"metric 'alpha_nDCG@10': {NOTHING} (it has cutoff, rel, alpha, judged_only){OTHER}",
-    "Accuracy": f"metric 'Accuracy': {NOTHING} (it has cutoff, rel){OTHER}",
-}
+REFUSED: list[tuple[Any, str]] = [
+    ("ndgc@10", "unknown metric 'ndgc@10' (did you mean 'ndcg@10'?); use ndcg@K, mrr, mrr@K, map, map@K, recall@K"),
+    ("ndgc_cut_10", "(did you mean 'ndcg_cut_10'?)"),
+    ("ndcg@1٣", "(did you mean 'ndcg@10'?)"),
+    ("recall", "(did you mean 'recall@10'?)"),
+    ("judged@10", "(did you mean 'Judged@10'?)"),
+    ("ndcg@10 ", "(did you mean 'ndcg@10'?)"),
+    ("hits@1", "unknown metric 'hits@1'; use"),
+    ('__import__("os")', "unknown metric '__import__(\"os\")'; use"),
+    ("ndcg@99999999", "unknown metric 'ndcg@99999999'; use"),
+    ("nDCG@99999999", f"cutoff=99999999 {WHOLE}"),
+    ("nDCG@1.5", f"cutoff=1.5 {WHOLE}"),
+    ("P", "cutoff is missing; write P@10"),
+    (ir_measures.P, "cutoff is missing; write P@10"),
+    ("IPrec", "recall is missing; write IPrec@0.1"),
+    ("IPrec@0.123", "recall=0.123 will not do; it must be of type float from 0 to 1, of two decimals at most"),
+    ("AP(re=2)", "AP has no parameter 're' (did you mean 'rel'?); it has cutoff, rel, judged_only"),
+    ("AP(rel=True)", f"rel=True {WHOLE}"),
+    ("AP(rel='2')", f"rel='2' {WHOLE}"),
+    ("AP(2)", UNREADABLE),
+    ("nDCG(gains={1:-1})", UNREADABLE),
+    (ir_measures.RBP(p=2.0), "p=2.0 will not do; it must be of type float from 0.001 to 0.999"),
+    ("RBP", f"{NOTHING} (it has cutoff, p, rel), or use another measure"),
+    ("NumRel(rel=2)", NOTHING),
+    ("RR(judged_only=True)@5", NOTHING),
+    ("nDCG(dcg='x')", "dcg='x' will not do; it must be of type str: ['log2', 'exp-log2']"),
+    ("BPM(T=2)", "cutoff and max_rel are missing; write BPM(T=2.0,max_rel=3)@10"),
+    ("BPM(max_rel=2,min_rel=2)@10", "min_rel=2 is not below max_rel=2; raise max_rel to the highest grade"),
+    (ir_measures.define_byquery(lambda qrels, run: 0.0, name="mine"), "unknown metric 'mine'"),
+]
 
 
-@pytest.mark.parametrize("name", REFUSED)
-def test_what_is_no_metric_is_answered_in_one_line(name: str) -> None:
+@pytest.mark.parametrize(("name", "words"), REFUSED, ids=[str(name) for name, _ in REFUSED])
+def test_what_is_no_metric_is_answered_in_one_line(name: Any, words: str) -> None:
     with pytest.raises(UsageError) as refused:
         canonical_metric(name)
-    assert str(refused.value) == REFUSED[name]
+    assert words in str(refused.value)
+    assert "\n" not in str(refused.value)
 
 
 @pytest.mark.parametrize(
     ("name", "provider", "advice"),
-    [
-        ("ERR@20", "gdeval", "gdeval (Install perl, see <https://www.perl.org>)"),
-        ("RBP(rel=2)", "cwl_eval", "cwl_eval (pip install ir-measures[cwl_eval])"),
-    ],
+    [("ERR@20", "gdeval", "Install perl"), ("RBP(rel=2)", "cwl_eval", "pip install ir-measures[cwl_eval]")],
 )
 def test_a_library_that_is_not_here_is_named(
     monkeypatch: pytest.MonkeyPatch, name: str, provider: str, advice: str
 ) -> None:
     monkeypatch.setattr(ir_measures.providers.registry[provider], "_is_available", False)
-    with pytest.raises(UsageError) as refused:
+    with pytest.raises(UsageError, match=re.escape(f"needs what is not installed: {provider} ({advice}")):
         score_run({"q": {"a": 1}}, {}, [name])
-    assert str(refused.value) == f"metric {name!r} needs what is not installed: {advice}"
 
 
 def test_a_measure_without_a_level_is_refused_at_another() -> None:
@@ -181,18 +129,15 @@ def test_a_measure_of_ones_own_can_be_named_like_any_other(monkeypatch: pytest.M
             register_measure(taken, lambda grades, ranking: 0.0)
 
 
-@pytest.mark.parametrize("value", [math.nan, math.inf, None, "many"])
+@pytest.mark.parametrize("value", [math.nan, None, "many"])
 def test_a_measure_of_ones_own_gives_numbers(value: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("unimoe.metrics.names._registered", {})
     register_measure("odd", lambda grades, ranking: value)
     with pytest.raises(DataError, match=r"metric 'odd', query 'q1': its function's value .* is (no number|not finite)"):
         score_run({"q1": {"d1": 1}}, {"q1": {"d1": 1.0}}, "odd")
-
-
-@pytest.mark.parametrize(("name", "function"), [("", len), (" odd", len), ("odd", 3)])
-def test_what_is_no_measure_is_not_registered(name: str, function: Any) -> None:
+    function: Any = value  # is none either
     with pytest.raises(UsageError, match="give a name and a function"):
-        register_measure(name, function)
+        register_measure("some", function)
 
 
 @pytest.mark.parametrize(

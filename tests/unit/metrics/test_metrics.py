@@ -1,23 +1,38 @@
-"""Measures follow ``trec_eval -c``; the numbers themselves are in tests/golden."""
+"""Measures follow ``trec_eval -c``; the level from which a document is relevant is carried to every result."""
 
 from __future__ import annotations
 
+import json
 import math
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from support.experiments import tiny_experiment_dict
+from support.json_files import read_plain
+from support.results import make_result
+from support.sources import write_beir
 
+from unimoe.config import DenseConfig, Experiment
+from unimoe.config.files import parse_config
 from unimoe.core.errors import DataError, UsageError
+from unimoe.data.catalog import load_collection
+from unimoe.data.collection import Collection, Document
+from unimoe.data.source import find_source
+from unimoe.evaluation.retrieval_eval import dense_collection, retrieval_metrics
+from unimoe.evaluation.spec import Evaluation, Outcome
+from unimoe.evaluation.store import ResultStore
+from unimoe.evaluation.tiers.datasets import chosen_datasets, load_reporting, relevance_level_note
 from unimoe.metrics import score_run
 from unimoe.metrics.scoring import dataset_group, from_grade, suite_averages
 
 
 def test_a_query_without_judgments_counts_nowhere_and_is_listed() -> None:
-    run = {"q1": {"d1": 1.0}, "q9": {"d1": 1.0}, "q3": {"d1": 1.0}}
-    scores = score_run({"q1": {"d1": 1}, "q3": {}}, run)
-    assert scores.per_query["ndcg@10"] == {"q1": 1.0}
-    assert scores.aggregate["ndcg@10"] == 1.0
+    run = {"q1": {"d1": np.float32(1.0)}, "q9": {"d1": 1.0}, "q3": {"d1": 1.0}}
+    scores = score_run({"q1": {"d1": np.int64(1)}, "q3": {}}, run)  # type: ignore[arg-type]
+    assert (scores.per_query["ndcg@10"], scores.aggregate["ndcg@10"]) == ({"q1": 1.0}, 1.0)
     assert scores.unjudged_queries == ["q3", "q9"]
 
 
@@ -50,11 +65,6 @@ def test_what_cannot_be_scored_is_refused_in_words(qrels: Any, run: Any, options
     assert words in str(refusal.value)
 
 
-def test_numpy_grades_and_scores_are_numbers() -> None:
-    qrels, run = {"q1": {"d1": np.int64(1)}}, {"q1": {"d1": np.float32(1.0)}}
-    assert score_run(qrels, run).aggregate["map"] == 1.0  # type: ignore[arg-type]
-
-
 def test_a_cut_falls_where_float32_ties_do() -> None:
     # In float64 "a" is first; in float32 the two tie, and "b" comes first because ids break ties descending.
     run = {"q1": {"a": 1 + 1e-9, "b": 1.0}}
@@ -62,56 +72,41 @@ def test_a_cut_falls_where_float32_ties_do() -> None:
     assert scores.aggregate == {"mrr@1": 0.0, "mrr@2": 0.5, "mrr": 0.5, "p@1": 0.0}
 
 
-FOUR_RELEVANT = {"q": {"a": 1, "b": 2, "c": 1, "n": 0, "gone": 1}}
-"""One of the four no run holds."""
+def test_recall_of_the_retrieved_divides_by_what_the_run_holds_where_that_is_less() -> None:
+    qrels, run = {"q": dict.fromkeys("abcd", 1), "empty": {"a": 1}}, {"q": {"a": 2.0, "x": 1.0}, "empty": {}}
+    scores = score_run(qrels, run, ["recall_of_retrieved@10", "recall_cap@10"])
+    assert scores.per_query == {
+        "recall_of_retrieved@10": {"q": 1 / 2, "empty": 0.0},
+        "recall_cap@10": {"q": 1 / 4, "empty": 0.0},
+    }
 
 
-class TestCappedRecall:
-    @pytest.mark.parametrize(
-        ("ranking", "cutoff", "expected"),
-        [
-            ("abc", 2, 2 / 2),  # both places hold a relevant one; two more are beyond reach
-            ("axbyc", 3, 2 / 3),
-            ("axbyc", 5, 3 / 4),  # all four could be there
-            ("ax", 10, 1 / 2),  # two retrieved
-            ("xynz", 10, 0.0),
-            ("", 10, 0.0),
-        ],
-    )
-    def test_by_hand(self, ranking: str, cutoff: int, expected: float) -> None:
-        run = {"q": {document: float(-place) for place, document in enumerate(ranking)}}
-        of_retrieved, capped = f"recall_of_retrieved@{cutoff}", f"recall_cap@{cutoff}"
-        found = score_run(FOUR_RELEVANT, run, [of_retrieved, capped]).aggregate
-        assert found[of_retrieved] == pytest.approx(expected, abs=1e-15)
-        missed = 1 / 2 if ranking == "ax" else 1.0  # MTEB divides by the four that ten places could hold
-        assert found[capped] == pytest.approx(expected * missed, abs=1e-15)
+def test_the_capped_recall_is_that_of_mteb() -> None:
+    from mteb._evaluators.retrieval_metrics import recall_cap
 
-    def test_the_capped_recall_is_that_of_mteb(self) -> None:
-        from mteb._evaluators.retrieval_metrics import recall_cap
-
-        rng = np.random.default_rng(4)
-        documents = [f"d{i:02}" for i in range(40)]
-        qrels = {f"q{i}": dict(zip(documents, rng.integers(0, 3, 40).tolist(), strict=True)) for i in range(20)}
-        run: dict[str, dict[str, float]] = {}
-        for query_id in qrels:
-            found = rng.choice(documents, size=rng.integers(1, 40), replace=False).tolist()
-            run[query_id] = {document: float(rng.integers(0, 9)) for document in found}  # with ties
-        theirs = recall_cap(qrels, run, [1, 5, 10, 50])
-        for cutoff in (1, 5, 10, 50):
-            metric = f"recall_cap@{cutoff}"
-            ours = score_run(qrels, run, [metric]).per_query[metric]
-            assert list(ours.values()) == pytest.approx(theirs[f"R_cap_at_{cutoff}"], abs=1e-15)
+    rng = np.random.default_rng(4)
+    documents = [f"d{i:02}" for i in range(40)]
+    qrels = {f"q{i}": dict(zip(documents, rng.integers(0, 3, 40).tolist(), strict=True)) for i in range(20)}
+    run: dict[str, dict[str, float]] = {}
+    for query_id in qrels:
+        found = rng.choice(documents, size=rng.integers(1, 40), replace=False).tolist()
+        run[query_id] = {document: float(rng.integers(0, 9)) for document in found}  # with ties
+    theirs = recall_cap(qrels, run, [1, 5, 10, 50])
+    for cutoff in (1, 5, 10, 50):
+        metric = f"recall_cap@{cutoff}"
+        ours = score_run(qrels, run, [metric]).per_query[metric]
+        assert list(ours.values()) == pytest.approx(theirs[f"R_cap_at_{cutoff}"], abs=1e-15)
 
 
-GRADED = {"q1": {"a": 1, "b": 2}, "q2": {"a": 1, "c": 0}}
+JUDGED = {"q1": {"a": 1, "b": 2}, "q2": {"a": 1, "c": 0}}
 
 
 def test_below_a_threshold_nothing_is_relevant_and_every_judgment_stays() -> None:
-    assert from_grade(GRADED, 1) == GRADED
-    assert from_grade(GRADED, 2) == {"q1": {"a": 0, "b": 2}, "q2": {"a": 0, "c": 0}}
-    assert GRADED["q1"]["a"] == 1
+    assert from_grade(JUDGED, 1) == JUDGED
+    assert from_grade(JUDGED, 2) == {"q1": {"a": 0, "b": 2}, "q2": {"a": 0, "c": 0}}
+    assert JUDGED["q1"]["a"] == 1
     with pytest.raises(DataError, match=r"reaches grade 3, the highest is 2, .* lower relevance_threshold"):
-        from_grade(GRADED, 3)
+        from_grade(JUDGED, 3)
 
 
 def test_cqadupstack_counts_once_in_a_suite() -> None:
@@ -122,3 +117,96 @@ def test_cqadupstack_counts_once_in_a_suite() -> None:
     scores = {name: {"map": value} for name, value in values.items()}
     assert suite_averages(dict.fromkeys(values, "map"), scores) == {"map": pytest.approx(0.5, abs=1e-15)}
     assert suite_averages({**dict.fromkeys(values, "map"), "fiqa": "map"}, scores) == {}  # which has none
+
+
+GRADED = Collection(
+    name="toy",
+    split="test",
+    corpus={"a": Document("", "red fish"), "b": Document("", "blue fish")},
+    queries={"q1": "red", "q2": "blue"},
+    qrels={"q1": {"a": 1}, "q2": {"b": 3, "a": 1}},
+)
+
+
+def written(folder: Path, collection: Collection = GRADED, **stated: Any) -> Path:
+    write_beir(collection, folder)
+    if stated:
+        (folder / "collection.json").write_text(json.dumps(stated))
+    return folder
+
+
+@pytest.fixture
+def experiment(tmp_path: Path) -> Experiment:
+    return parse_config(Experiment, tiny_experiment_dict(tmp_path), source="tiny")
+
+
+def test_a_folder_states_name_and_level_and_its_parts_keep_them(tmp_path: Path) -> None:
+    found = load_collection(f"path:{written(tmp_path / 'toy', name='dl20', relevance_level=2)}", "test")
+    for part in (found, found.sample_queries(1), *found.split_queries(0.5), found.pool(2)):
+        assert (part.name, part.relevance_level, part.level_stated) == ("dl20", 2, True)
+
+
+@pytest.mark.parametrize(
+    ("collection", "split", "level"),
+    [
+        ("ir_datasets:msmarco-passage/trec-dl-2019", "test", 2),
+        ("ir_datasets:msmarco-passage/trec-dl-2020/judged", "test", 2),
+        ("ir_datasets:msmarco-document/trec-dl-2019", "test", 1),  # where TREC counts from "relevant", which is 1
+        ("ir_datasets:beir/msmarco/test", "test", 2),
+        ("ir_datasets:beir/msmarco/dev", "dev", 1),
+        ("ir_datasets:antique/test", "test", None),
+        ("msmarco", "test", 2),
+        ("path:data/msmarco", "test", 2),
+        ("apidocs", "test", 1),
+        ("Touche2020", "test", 1),
+        ("path:data/DBPedia", "test", 1),
+        ("cqadupstack/tex", "test", 1),
+        ("mteb:NFCorpus", "test", 1),
+        ("path:data/mine", "test", None),
+    ],
+)
+def test_what_is_known_of_published_sets(collection: str, split: str, level: int | None) -> None:
+    source, name = find_source(collection)
+    assert source.relevance_level(name, split) == level
+
+
+def test_a_folder_may_not_take_the_name_of_a_set(experiment: Experiment, tmp_path: Path) -> None:
+    folder = written(tmp_path / "SciFact")
+    with pytest.raises(UsageError, match=r"scifact and path:.* would both be 'SciFact' in results; state another"):
+        chosen_datasets(experiment, ["scifact", f"path:{folder}"])
+
+
+def test_graded_judgments_without_a_stated_level_are_noted(
+    experiment: Experiment, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = written(tmp_path / "toy")
+    (dataset,) = chosen_datasets(experiment, [f"path:{folder}"])
+    load_reporting(dataset)
+    said = " ".join(capsys.readouterr().err.split())
+    assert said.startswith("warning: grades up to 3 in toy: mrr@10, map, recall@100 count grade 1 as relevant")
+    assert said.endswith(f": state relevance_level in {folder}/collection.json")
+    for path in (written(tmp_path / "stated", relevance_level=1), written(tmp_path / "nfcorpus")):
+        assert relevance_level_note(f"path:{path}", load_collection(f"path:{path}", "test")) is None
+
+
+RUN = {"q1": {"a": 2.0, "b": 1.0}, "q2": {"a": 2.0, "b": 1.0}}
+
+
+def found(level: int) -> Outcome:
+    scores = score_run(GRADED.qrels, RUN, ("ndcg@10", "mrr"), level)
+    return Outcome("ndcg@10", RUN, GRADED.qrels, GRADED.queries, scores, relevance_level=level)
+
+
+def test_exported_judgments_carry_a_level_other_than_1(tmp_path: Path) -> None:
+    identity, store = make_result("joint_r8", 0, [0.5, 0.5], dataset="toy").identity, ResultStore(tmp_path)
+    spec = Evaluation("joint_r8", 0, "retrieval", "toy", identity, hashes={}, config={})
+    assert store.write(spec, found(2)).relevance_level == 2
+    assert read_plain(tmp_path / "qrels" / "toy-test.qrels.json") == {"relevance_level": 2}
+    store.write(spec, found(1))
+    assert [path.name for path in (tmp_path / "qrels").iterdir()] == ["toy-test.qrels"]
+
+
+def test_dense_retrieval_keeps_the_level() -> None:
+    data = dense_collection(replace(GRADED, relevance_level=2, level_stated=True), DenseConfig())
+    scores = Outcome.of_run(data.test, RUN, "ndcg@10", retrieval_metrics(DenseConfig())).scores
+    assert scores.per_query["map"] == {"q1": 0.0, "q2": 0.5}

@@ -1,16 +1,19 @@
-"""Result files are read strictly, and none takes the place of another evaluation."""
+"""Result files and their folder: read strictly, told apart, and compared only where they were measured alike."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 from support.json_files import read_plain, write_plain
-from support.results import make_result
+from support.results import make_result, without_queries, write_experiment
 
-from unimoe.core.errors import DataError
+from unimoe.analysis.analysis import Analysis
+from unimoe.core.errors import DataError, UsageError
+from unimoe.core.io import read_json
 from unimoe.results import (
     DrillDown,
     EvalResult,
@@ -23,6 +26,8 @@ from unimoe.results import (
     safe_name,
     write_result,
 )
+from unimoe.results.comparability import ALLOWANCES
+from unimoe.results.folder import Results, load_all_results
 
 RESULT: dict[str, Any] = make_result(
     "joint_r8",
@@ -48,31 +53,30 @@ def result_with(**changes: Any) -> EvalResult:
     return EvalResult.model_validate({**RESULT, **changes})
 
 
-class TestRoundTrip:
-    @pytest.mark.parametrize("changes", [{}, {"seed": None, "training": None}, WITHOUT_QUERIES])
-    def test_a_result_comes_back_as_it_was(self, tmp_path: Path, changes: dict[str, Any]) -> None:
-        result = result_with(**changes)
-        assert read_result(write_result(tmp_path, result)) == result
+@pytest.mark.parametrize("changes", [{}, {"seed": None, "training": None}, WITHOUT_QUERIES])
+def test_a_result_comes_back_as_it_was(tmp_path: Path, changes: dict[str, Any]) -> None:
+    result = result_with(**changes)
+    assert read_result(write_result(tmp_path, result)) == result
 
-    @pytest.mark.parametrize("layout", ["as written", "as other programs write it"])
-    def test_single_queries_are_read_whatever_their_ids(self, tmp_path: Path, layout: str) -> None:
-        ids = ("q1", 'a": {b', "{\\", "ü\u2028", "")
-        queries = {name: QueryDetail(text=f"text of {name}\n", relevant={}, ranks={}) for name in ids}
-        path = write_result(tmp_path, result_with(), DrillDown(queries=queries))
-        sidecar = drilldown_path(path)
-        if layout != "as written":
-            write_plain(sidecar, read_plain(sidecar))
+
+def test_single_queries_are_read_whatever_their_ids_and_layout(tmp_path: Path) -> None:
+    ids = ("q1", 'a": {b', "{\\", "ü\u2028", "")
+    queries = {name: QueryDetail(text=f"text of {name}\n", relevant={}, ranks={}) for name in ids}
+    path = write_result(tmp_path, result_with(), DrillDown(queries=queries))
+    for _ in ("as written", "as other programs write it"):
         assert read_query_details(path, queries) == queries
         assert list(read_query_details(path, ["q1"])) == ["q1"]
         with pytest.raises(DataError, match=r"lacks query 'q9'"):
             read_query_details(path, ["q1", "q9"])
+        write_plain(drilldown_path(path), read_plain(drilldown_path(path)))
 
-    def test_a_result_without_one_leaves_no_sidecar_of_an_earlier_run(self, tmp_path: Path) -> None:
-        write_result(tmp_path, result_with(), DrillDown(queries={}))
-        path = write_result(tmp_path, result_with())
-        assert not drilldown_path(path).exists()
-        with pytest.raises(DataError, match=r"scifact\.queries\.json: no such file"):
-            read_drilldown(path)
+
+def test_a_result_without_a_sidecar_leaves_none_of_an_earlier_run(tmp_path: Path) -> None:
+    write_result(tmp_path, result_with(), DrillDown(queries={}))
+    path = write_result(tmp_path, result_with())
+    assert not drilldown_path(path).exists()
+    with pytest.raises(DataError, match=r"scifact\.queries\.json: no such file"):
+        read_drilldown(path)
 
 
 @pytest.mark.parametrize(
@@ -93,17 +97,13 @@ def test_a_name_stays_within_its_folder(name: str, safe: str) -> None:
     ("changes", "problem"),
     [
         ({"aggregate": {"ndcg@10": 0.5000001, "mrr@10": 0.75}}, r"aggregate\.ndcg@10 is not the mean"),
-        ({"aggregate": {"ndcg@10": 0.5}}, r"aggregate\.mrr@10 is not the mean"),
         ({"aggregate": {"mrr@10": 0.75}}, "aggregate lacks the main metric 'ndcg@10'"),
         ({"per_query": {}}, "per_query is empty"),
         ({"per_query_metrics": {"mrr@10": [0.75]}}, r"per_query_metrics\.mrr@10 has 1 values for the 2 of per_query"),
         ({"per_query_metrics": {"mrr@10": [math.nan, 1.0]}}, "should be a finite number"),
-        ({"aggregate": {"ndcg@10": math.inf, "mrr@10": 0.75}}, "should be a finite number"),
         ({"seed": 1.0}, "valid integer"),
         ({"task": "ranking"}, "'reranking', 'embedding', 'retrieval' or 'crossmodal'"),
-        ({"identity": {**IDENTITY, "checkpoint": "newest"}}, "'best', 'last' or 'none'"),
         (WITHOUT_QUERIES | {"task_type": None}, "per_query is empty, but embedding of type None has queries"),
-        (WITHOUT_QUERIES | {"task_type": "Retrieval"}, "per_query is empty, but embedding of type Retrieval has"),
         (WITHOUT_QUERIES | {"task": "reranking"}, "per_query is empty, but reranking of type STS has queries"),
     ],
 )
@@ -119,24 +119,223 @@ def test_what_contradicts_itself_is_neither_made_nor_read(
     message = str(caught.value)
     assert message.startswith(f"{path}: ")
     assert message.endswith("); delete it, and run again")
-    assert "\n" not in message
-    assert "Value error" not in message
+    assert ("\n" in message, "Value error" in message) == (False, False)
 
 
-class TestIdentity:
-    @pytest.mark.parametrize(("field", "other"), [("experiment", "other"), ("base_model", None), ("depth", 100)])
-    def test_another_is_refused_and_the_difference_told(self, tmp_path: Path, field: str, other: object) -> None:
-        path = write_result(tmp_path, result_with())
-        before = path.read_bytes()
-        with pytest.raises(DataError) as caught:
-            write_result(tmp_path, result_with(identity={**IDENTITY, field: other}))
-        assert str(caught.value) == (
-            f"{path} holds another evaluation ({field} {IDENTITY[field]!r} there, {other!r} here); "
-            "choose another --output-dir"
+@pytest.mark.parametrize(("field", "other"), [("experiment", "other"), ("base_model", None), ("depth", 100)])
+def test_another_identity_is_refused_and_the_difference_told(tmp_path: Path, field: str, other: object) -> None:
+    path = write_result(tmp_path, result_with())
+    before = path.read_bytes()
+    with pytest.raises(DataError) as caught:
+        write_result(tmp_path, result_with(identity={**IDENTITY, field: other}))
+    difference = f"({field} {IDENTITY[field]!r} there, {other!r} here)"
+    assert str(caught.value) == f"{path} holds another evaluation {difference}; choose another --output-dir"
+    assert path.read_bytes() == before
+
+
+def test_datasets_whose_file_names_meet_are_told_apart(tmp_path: Path) -> None:
+    write_result(tmp_path, result_with(dataset="path:a/b"))
+    with pytest.raises(DataError, match="dataset 'path:a/b' there, 'path:a-b' here"):
+        write_result(tmp_path, result_with(dataset="path:a-b"))
+
+
+def refused(folder: Path) -> str:
+    with pytest.raises(DataError) as caught:
+        load_all_results(folder)
+    assert "\n" not in str(caught.value)
+    return str(caught.value)
+
+
+def test_a_folder_gives_typed_access_to_what_lies_behind(tmp_path: Path) -> None:
+    write_experiment(tmp_path, seeds=(4, 2), queries=5)
+    write_result(tmp_path, without_queries("joint_r8", 2, 0.7))
+    results, key = load_all_results(tmp_path), "embedding/apidocs"
+    result = results.result("joint_r8", 2, key)
+    assert result is not None
+    assert results.scores("joint_r8", key, [2]).tolist() == [list(result.per_query.values())]
+    assert results.seeds("joint_r8", key) == (2, 4)
+    assert results.dataset_keys == ("reranking/apidocs", key)
+    assert results.keys_without_queries == ("embedding/STSBenchmark",)
+    assert results.result("joint_r8", 9, key) is None
+    assert [record["step"] for record in results.logs["joint_r8", 4]][:3] == [1, 2, 3]
+    with pytest.raises(DataError, match=r"no embedding/apidocs result of joint_r8, seed_9"):
+        results.scores("joint_r8", key, [9])
+    with pytest.raises(DataError, match="embedding/STSBenchmark has no queries"):
+        results.scores("joint_r8", "embedding/STSBenchmark", [2])
+
+
+def test_scores_are_in_the_order_of_query_ids_whatever_that_of_the_file(tmp_path: Path) -> None:
+    path = write_result(tmp_path, make_result("joint_r8", 0, {"b": 0.2, "a": 0.4, "c": 0.6}))
+    assert list(read_json(path, dict[str, Any])["per_query"]) == ["b", "a", "c"]
+    results = load_all_results(tmp_path)
+    assert results.scores("joint_r8", "reranking/apidocs", [0]).tolist() == [[0.4, 0.2, 0.6]]
+    assert results.scores("joint_r8", "reranking/apidocs", [0], "mrr@10").tolist() == [[0.2, 0.1, 0.3]]
+
+
+def test_a_frame_has_a_row_for_each_arm_seed_dataset_and_query() -> None:
+    mteb = without_queries("joint_r8", 0, 0.5)
+    made = [make_result("joint_r8", seed, {"b": 0.2, "a": 0.4 + seed / 10}) for seed in (0, 1)]
+    results = Results(Path("out"), [*made, make_result("bm25", None, {"a": 0.6, "b": 0.8}), mteb])
+    frame = results.frame()
+    assert frame.to_csv(index=False).split() == [
+        "system,seed,task,dataset,metric,query,score",
+        *("bm25,,reranking,apidocs,ndcg@10,a,0.6", "bm25,,reranking,apidocs,ndcg@10,b,0.8"),
+        *("joint_r8,0,reranking,apidocs,ndcg@10,a,0.4", "joint_r8,0,reranking,apidocs,ndcg@10,b,0.2"),
+        *("joint_r8,1,reranking,apidocs,ndcg@10,a,0.5", "joint_r8,1,reranking,apidocs,ndcg@10,b,0.2"),
+    ]
+    assert (str(frame["seed"].dtype), str(frame["score"].dtype)) == ("Int64", "float64")
+    with pytest.raises(DataError, match="out: no result holds 'map' by query; evaluate again with it"):
+        results.frame(["ndcg@10", "map"])
+    with pytest.raises(UsageError, match="unknown metric 'ndgc@10'"):
+        results.frame("ndgc@10")
+    assert Results(Path("out"), [mteb]).frame().empty
+
+
+def test_an_unreadable_folder_does_not_count_as_an_absent_arm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write_experiment(tmp_path)
+    closed, listing = tmp_path / "joint_r8/seed_1/results", Path.iterdir
+
+    def iterdir(folder: Path) -> Iterator[Path]:
+        if folder == closed:
+            raise PermissionError(13, "Permission denied")
+        return listing(folder)
+
+    monkeypatch.setattr(Path, "iterdir", iterdir)
+    assert refused(tmp_path) == f"{closed}: cannot be read (Permission denied)"
+
+
+def test_of_a_log_repeated_steps_and_a_torn_last_line_do_not_count_and_a_broken_line_is_named(tmp_path: Path) -> None:
+    write_result(tmp_path, make_result("joint_r8", 0, [0.5]))
+    log = tmp_path / "joint_r8/seed_0/logs/train.jsonl"
+    log.parent.mkdir()
+    log.write_text('{"step": 1, "loss": 3}\n{"step": 2, "loss": 2}\n{"step": 2, "loss": 1}\n{"step": 3, "lo')
+    assert load_all_results(tmp_path).logs["joint_r8", 0] == ({"step": 1, "loss": 3.0}, {"step": 2, "loss": 1.0})
+    log.write_text('{"step": 1, "loss": 3}\n[]\n')
+    assert "train.jsonl:2" in refused(tmp_path)
+
+
+SCORES = [0.2, 0.4, 0.6]
+KEY = "reranking/apidocs"
+Change = dict[str, Any]
+
+
+def of(*items: EvalResult, allow: tuple[str, ...] = ()) -> Results:
+    """Results that may be compared; each of them must be one that can be written and read still."""
+    found = Results(Path("outputs"), items, allow=allow)
+    for result in found.everything:
+        assert EvalResult.model_validate(result.model_dump()) == result
+    return found
+
+
+def refusal(*items: EvalResult, allow: tuple[str, ...] = ()) -> str:
+    with pytest.raises(DataError) as caught:
+        of(*items, allow=allow)
+    assert "\n" not in str(caught.value)
+    return str(caught.value)
+
+
+class TestAllowedByName:
+    @pytest.mark.parametrize(
+        ("allow", "change", "words"),
+        [
+            ("depth", {"identity": {"depth": 100}}, "depth differs: 10 in joint_r8 seed 0; 100 in rank_only_r8 seed 0"),
+            ("max_queries", {"identity": {"max_queries": 3}}, "max_queries differs: None in joint_r8 seed 0; 3 in"),
+            ("candidates", {"identity": {"first_stage": "x"}}, "first_stage differs"),
+            ("candidates", {"identity": {"pool": 600}}, "pool differs"),
+            ("candidates", {"hashes": {"candidates": "other"}}, "candidates hash differs"),
+            ("collections", {"identity": {"split": "dev"}}, "split differs"),
+            ("collections", {"hashes": {"collection": "other"}}, "collection hash differs"),
+        ],
+    )
+    def test_a_difference_becomes_a_caveat(self, allow: str, change: Change, words: str) -> None:
+        items = make_result("joint_r8", 0, SCORES), make_result("rank_only_r8", 0, SCORES, **change)
+        message = refusal(*items, allow=tuple(ALLOWANCES.keys() - {allow}))
+        assert message.endswith(f"or compare all the same with --allow {allow}")
+        (caveat,) = of(*items, allow=(allow,)).caveats
+        assert words in caveat
+        assert caveat.endswith(f"(allowed by name: {allow})")
+
+    @pytest.mark.parametrize("part", ["experiment", "base_model", "prompt", "checkpoint"])
+    def test_what_makes_another_experiment_is_never_allowed(self, part: str) -> None:
+        other = make_result("rank_only_r8", 0, SCORES, identity={part: "best"})
+        message = refusal(make_result("joint_r8", 0, SCORES), other, allow=tuple(ALLOWANCES))
+        assert f"{part.replace('_', ' ')} differs" in message
+        assert "--allow" not in message
+
+    @pytest.mark.parametrize("part", ["checkpoint", "run"])
+    def test_one_content_under_two_seeds_is_no_seed_more(self, part: str) -> None:
+        held = enumerate(("aaaa", "bbbb", "aaaa"))
+        items = [make_result("joint_r8", seed, SCORES, hashes={part: content}) for seed, content in held]
+        found = f"{KEY}: joint_r8 seed 0, joint_r8 seed 2 are one {part}, content hash aaaa"
+        assert refusal(*items).startswith(f"{found}; keep one of them, or train the other seeds, or compare all the")
+        assert of(*items, allow=("duplicates",)).caveats == (f"{found} (allowed by name: duplicates)",)
+
+
+class TestOtherQueries:
+    def test_are_cut_to_those_that_all_share_and_the_rest_is_listed(self) -> None:
+        items = (
+            make_result("joint_r8", 0, {"a": 0.1, "b": 0.2, "c": 0.6}),
+            make_result("rank_only_r8", 0, {"d": 0.9, "c": 0.8, "b": 0.4}),
         )
-        assert path.read_bytes() == before
+        assert "--allow queries" in refusal(*items)
+        results = of(*items, allow=("queries",))
+        assert results.caveats == (
+            f"{KEY}: compared on the 2 queries that all arms share (allowed by name: queries); 2 left out: a, d",
+        )
+        assert results["joint_r8"][0][KEY] == {"ndcg@10": pytest.approx(0.4), "mrr@10": pytest.approx(0.2)}
+        assert results.scores("rank_only_r8", KEY, [0]).tolist() == [[0.4, 0.8]]
+        assert results.scores("rank_only_r8", KEY, [0], "mrr@10").tolist() == [[0.2, 0.4]]
+        (item,) = Analysis(results).interference
+        assert item.found.value == pytest.approx((0.6 - 0.4) / 0.6)
+        assert item.found.queries == 2
 
-    def test_datasets_whose_file_names_meet_are_told_apart(self, tmp_path: Path) -> None:
-        write_result(tmp_path, result_with(dataset="path:a/b"))
-        with pytest.raises(DataError, match="dataset 'path:a/b' there, 'path:a-b' here"):
-            write_result(tmp_path, result_with(dataset="path:a-b"))
+    def test_nothing_shared_is_refused_even_when_allowed(self) -> None:
+        items = make_result("joint_r8", 0, {"a": 0.1}), make_result("rank_only_r8", 0, {"b": 0.2})
+        assert "no query that every result was judged on" in refusal(*items, allow=("queries",))
+
+
+class TestOtherMetrics:
+    def test_are_compared_on_one_that_all_hold(self) -> None:
+        other = make_result("rank_only_r8", 0, SCORES)
+        swapped = {"main_metric": "mrr@10", "per_query": other.metric("mrr@10"),
+                   "per_query_metrics": {"ndcg@10": list(other.per_query.values())}}  # fmt: skip
+        items = make_result("joint_r8", 0, SCORES), other.model_copy(update=swapped)
+        assert "main metric differs: 'ndcg@10' in joint_r8 seed 0; 'mrr@10' in rank_only_r8" in refusal(*items)
+        results = of(*items, allow=("metrics",))
+        assert {r.main_metric for r in results.results} == {"ndcg@10"}
+        assert results.scores("rank_only_r8", KEY, [0]).tolist() == [SCORES]
+        assert "main metric differs" in results.caveats[0]
+
+    def test_none_that_all_hold_is_refused_even_when_allowed(self) -> None:
+        items = make_result("joint_r8", 0, SCORES), make_result("rank_only_r8", 0, SCORES, metric="map")
+        message = refusal(*items, allow=("metrics",))
+        assert "no main metric (ndcg@10, map) that every result holds by query" in message
+
+
+def test_prompts_may_differ_between_tasks_of_mteb() -> None:
+    """Each task has an instruction of its own; on one task all arms have the same."""
+    sts = [without_queries(arm, 0, 0.7, identity={"prompt": "sts@1"}) for arm in ("emb_only_r8", "joint_r8")]
+    given: Change = {"task": "embedding", "dataset": "SciFact", "task_type": "Retrieval"}
+    claims = [make_result(one.config_name, 0, SCORES, identity={"prompt": "claims@2"}, **given) for one in sts]
+    assert len(of(*sts, *claims).everything) == 4
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"identity": {"prompt": "other@1"}}, "embedding/STSBenchmark: prompt differs"),
+        ({"task_type": "Summarization"}, "embedding/STSBenchmark: task type differs"),
+        ({"metric": "pearson"}, "embedding/STSBenchmark: main metric differs"),
+    ],
+)
+def test_arms_on_one_task_of_mteb_are_measured_alike(change: Change, words: str) -> None:
+    items = without_queries("joint_r8", 0, 0.7), without_queries("emb_only_r8", 0, 0.7, **change)
+    assert words in refusal(*items)
+
+
+def test_other_main_metrics_of_mteb_can_be_allowed_where_all_hold_one() -> None:
+    both = without_queries("emb_only_r8", 0, 0.6, metric="pearson")
+    both = both.model_copy(update={"aggregate": {"pearson": 0.6, "cosine_spearman": 0.5}})
+    results = of(without_queries("joint_r8", 0, 0.7), both, allow=("metrics",))
+    assert {r.main_metric for r in results.everything} == {"cosine_spearman"}
+    assert any("allowed by name: metrics" in caveat for caveat in results.caveats)

@@ -1,3 +1,5 @@
+"""What holds for every judgment of two arms, whether by their TIR or by their difference."""
+
 from __future__ import annotations
 
 import math
@@ -12,16 +14,19 @@ from numpy.typing import NDArray
 from support.gates import INTERFERENCE, scores_of
 from support.results import make_result
 
+from unimoe.analysis.comparisons import Comparison, compare_arms
 from unimoe.analysis.gates.definitions import InterferenceGate
 from unimoe.analysis.gates.findings import Finding, find, region_of
 from unimoe.analysis.gates.judging import judge_all
 from unimoe.analysis.gates.registration import default_gates
+from unimoe.results import EvalResult
 from unimoe.results.folder import Results
 
 Scores = NDArray[np.float64]
 Arms = tuple[Scores, Scores]
 
-
+# Ties are common, as with cut-off metrics.
+values = st.sampled_from([0.1, 0.25, 0.5, 1.0]) | st.floats(0.01, 1.0).map(lambda x: round(x, 3))
 numbers_of_runs = st.tuples(st.integers(1, 4), st.integers(1, 4))
 
 
@@ -29,11 +34,7 @@ numbers_of_runs = st.tuples(st.integers(1, 4), st.integers(1, 4))
 def two_arms(draw: st.DrawFn, rows: tuple[int, int] | None = None) -> Arms:
     """Scores of both arms, on the same queries, with numbers of runs of their own."""
     queries = draw(st.integers(1, 12))
-    rows = rows or draw(numbers_of_runs)
-    first, second = (
-        draw(arrays(np.float64, (number, queries), elements=st.floats(0.01, 1.0).map(lambda x: round(x, 3))))
-        for number in rows
-    )
+    first, second = (draw(arrays(np.float64, (n, queries), elements=values)) for n in rows or draw(numbers_of_runs))
     return first, second
 
 
@@ -92,35 +93,34 @@ def test_a_dataset_beside_itself_has_its_own_tir(arms: Arms) -> None:
 
 
 @given(two_arms())
-def test_identical_arms_never_pass(arms: Arms) -> None:
+def test_identical_arms_differ_by_nothing_and_never_pass(arms: Arms) -> None:
     for paired in (True, False):
         item = found((arms[0], arms[0]), paired=paired)
         assert (item.value, region_of(gate_on(), item.value)) == (0.0, "FAIL")
         assert item.label == "INCONCLUSIVE"  # no query differs
+    of_both = compare(arms[0], arms[0])
+    assert (of_both.delta, of_both.check_interval, of_both.effect, of_both.p) == (0.0, (0.0, 0.0), None, None)
+    assert of_both.check_p == 1.0
 
 
 @given(two_arms(), st.booleans())
-def test_confidences_are_a_distribution_and_the_interval_holds_the_estimate(arms: Arms, paired: bool) -> None:
+def test_confidences_are_a_distribution_and_the_interval_holds_the_estimate_and_agrees_with_p(
+    arms: Arms, paired: bool
+) -> None:
     item = found(arms, paired=paired)
+    p, interval = item.estimate.p, item.estimate.interval
+    if interval is not None and p is not None and abs(p - 0.05) > 1e-6:
+        assert (p < 0.05) == (interval[0] > 0.0 or interval[1] < 0.0)
     assert set(item.confidence) in ({"PASS", "FAIL", "MARGINAL"}, set())
     if item.confidence:
         assert math.fsum(item.confidence.values()) == pytest.approx(1.0)
         assert all(-1e-12 <= held <= 1.0 for held in item.confidence.values())
-        assert item.estimate.interval is not None
-        low, high = item.estimate.interval
-        assert low <= item.value + 1e-12
-        assert item.value <= high + 1e-12
+        assert interval is not None
+        assert interval[0] - 1e-12 <= item.value <= interval[1] + 1e-12
         assert 0.0 <= sum(item.estimate.terms.shares if item.estimate.terms else ()) <= 1.0 + 1e-9
     else:
         assert item.why
         assert item.label == "INCONCLUSIVE"
-
-
-@given(two_arms(), st.booleans())
-def test_p_below_five_percent_is_an_interval_without_zero(arms: Arms, paired: bool) -> None:
-    estimate = found(arms, paired=paired).estimate
-    if estimate.interval is not None and estimate.p is not None and abs(estimate.p - 0.05) > 1e-6:
-        assert (estimate.p < 0.05) == (estimate.interval[0] > 0.0 or estimate.interval[1] < 0.0)
 
 
 @given(two_arms(), st.integers(1, 9))
@@ -139,3 +139,50 @@ def test_another_dataset_with_one_seed_changes_no_row(arms: Arms, queries: int) 
     for name in ("seeds", "value", "label", "confidence", "means", "by_seed", "why"):
         assert getattr(beside[0], name) == getattr(alone[0], name)
     assert beside[0].estimate.interval == alone[0].estimate.interval
+
+
+def compare(system: Scores, baseline: Scores, *extra: EvalResult) -> Comparison:
+    items = [
+        make_result(arm, seed, row) for arm, rows in (("a", baseline), ("b", system)) for seed, row in enumerate(rows)
+    ]
+    compared = compare_arms(Results(Path("outputs"), [*items, *extra]), iterations=100)
+    return next(one for one in compared if one.key == "reranking/apidocs")
+
+
+@given(two_arms())
+def test_swapping_arms_flips_signs_and_keeps_p(sides: Arms) -> None:
+    one, other = compare(*sides), compare(*sides[::-1])
+    assert other.delta == pytest.approx(-one.delta, abs=1e-12)
+    assert (other.p is None, other.effect is None) == (one.p is None, one.effect is None)
+    if one.p is not None and one.difference.interval and other.difference.interval:
+        low, high = one.difference.interval
+        assert other.difference.interval == pytest.approx((-high, -low), abs=1e-9)
+        assert other.p == pytest.approx(one.p, rel=1e-6)
+    assert one.check_interval
+    assert other.check_interval == pytest.approx([-end for end in one.check_interval[::-1]], abs=1e-6)
+    assert other.check_p == one.check_p
+    assert (other.wins, other.ties, other.losses) == (one.losses, one.ties, one.wins)
+    assert other.superiority == pytest.approx(1.0 - one.superiority)
+
+
+@given(two_arms())
+def test_no_number_is_undefined_and_no_p_is_zero(sides: Arms) -> None:
+    one = compare(*sides)
+    for p in (one.p, one.p_corrected, one.check_p):
+        assert p is None or 0.0 < p <= 1.0
+    assert (one.p is None) == (one.p_corrected is None) == bool(one.unfit)
+    assert one.check_interval
+    assert one.check_interval[0] <= one.check_interval[1]
+    if one.p is not None and one.difference.interval and abs(one.p - 0.05) > 1e-6:
+        low, high = one.difference.interval
+        assert -math.inf < low < one.delta < high < math.inf
+        assert (one.p < 0.05) == (low > 0.0 or high < 0.0)
+
+
+@given(two_arms(), two_arms())
+def test_another_dataset_changes_no_number_but_the_correction(sides: Arms, others: Arms) -> None:
+    more = [make_result(arm, 0, rows[0], dataset="other") for arm, rows in zip("ab", others, strict=True)]
+    alone, beside = compare(*sides), compare(*sides, *more)
+    assert beside.difference.interval == alone.difference.interval
+    for name in ("p", "check_p", "check_interval", "effect", "unfit", "holds_for"):
+        assert getattr(beside, name) == getattr(alone, name)
