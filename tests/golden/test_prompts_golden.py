@@ -96,14 +96,6 @@ def test_texts_to_embed_end_in_end_of_text_and_queries_carry_the_instruction(qwe
     assert empty == [END_OF_TEXT]
 
 
-@pytest.mark.parametrize("order", ORDERS)
-def test_the_longest_document_leaves_the_suffix_and_the_query_whole(qwen3: Any, order: Order) -> None:
-    for document in ("word " * 10_000, "🦜" * 10_000, "\u202eكلمة " * 10_000):
-        (ids,) = PairTokenizer(qwen3, PromptConfig(order=order), 128)([("what is a Zebra?", document)])
-        assert (len(ids), ids[-len(SUFFIX) :]) == (128, SUFFIX)
-        assert "<Query>: what is a Zebra?" in qwen3.decode(ids)
-
-
 # The ids of SmolLM2.
 QUERY, DOCUMENT = [22731, 42, 4440, 354, 5079], [24217, 42, 13632, 253, 13156, 3784, 30]
 LINE_END, RELEVANT = [198], [198, 29919, 2879, 42]

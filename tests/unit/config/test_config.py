@@ -98,14 +98,6 @@ def test_what_is_not_there_is_answered_with_what_is(config: Path, tmp_path: Path
         load_experiment(config).arm_named("joint_r9")
 
 
-def test_the_originals_retrieval_has_its_values() -> None:
-    found = load_config(DenseExperiment, Path("retrieval/seed002")).retrieval
-    assert (found.query_length, found.document_length) == (32, 128)
-    assert (found.cutoffs, found.relevance_threshold) == ([1, 5, 10, 50], 1)
-    assert (found.corpus_sample, found.test_size, found.split_seed) == (150_000, 0.2, 42)
-    assert (found.use_small_eval_set, found.subset_size) == (False, 500)
-
-
 TEXT = "must be text, in quotes where it looks like something else"
 FORM = "write it as key.path=value, for example --set training.steps=50"
 LAYER = "lora.first_layer: give a layer, counted from 0, or a share of the layers between 0 and 1, such as 0.5"

@@ -30,8 +30,9 @@ from unimoe.metrics.scoring import dataset_group, from_grade, suite_averages
 
 
 def test_a_query_without_judgments_counts_nowhere_and_is_listed() -> None:
-    run = {"q1": {"d1": np.float32(1.0)}, "q9": {"d1": 1.0}, "q3": {"d1": 1.0}}
-    scores = score_run({"q1": {"d1": np.int64(1)}, "q3": {}}, run)  # type: ignore[arg-type]
+    qrels: Any = {"q1": {"d1": np.int64(1)}, "q3": {}}
+    run: Any = {"q1": {"d1": np.float32(1.0)}, "q9": {"d1": 1.0}, "q3": {"d1": 1.0}}
+    scores = score_run(qrels, run)
     assert (scores.per_query["ndcg@10"], scores.aggregate["ndcg@10"]) == ({"q1": 1.0}, 1.0)
     assert scores.unjudged_queries == ["q3", "q9"]
 
