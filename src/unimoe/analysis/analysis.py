@@ -12,6 +12,7 @@ from unimoe.analysis.drilldown import QueryCase, drill_down_all
 from unimoe.analysis.gates.definitions import InterferenceGate, Registration
 from unimoe.analysis.gates.judging import Judgment, Outcome, judge_all
 from unimoe.analysis.gates.registration import default_gates, registered_in
+from unimoe.analysis.multiplicity import Chosen, corrected_together
 from unimoe.analysis.saved_comparison import saved_comparison
 from unimoe.results.folder import Results
 
@@ -33,11 +34,14 @@ class Analysis:
         seed: int = 0,
         correction: Correction | None = None,
         family: Family | None = None,
+        chosen: Chosen | None = None,
+        simultaneous: bool = False,
     ) -> None:
         """Take results, gates that replace those registered in their folder, and what to compare if not by names.
 
         ``iterations`` and ``seed`` are those of the resampling checks beside each test. ``correction`` and ``family``
         say how p is corrected: by default as the comparison saved in the folder is, else by Holm over the table.
+        ``chosen`` and ``simultaneous`` are those of ``corrected_together``, by default as saved too.
         """
         check_choice("correction", correction, Correction)
         check_choice("family", family, Family)
@@ -47,6 +51,8 @@ class Analysis:
         self.seed = seed
         self.correction: Correction = correction or (saved.correction if saved else "holm")
         self.family: Family = family or (saved.family if saved else "table")
+        self.chosen: Chosen = chosen or (saved.chosen if saved else {})
+        self.simultaneous = simultaneous or bool(saved and saved.simultaneous)
         self._gates = gates
         self._questions = questions
 
@@ -96,6 +102,7 @@ class Analysis:
             seed=self.seed,
             correction=self.correction,
             family=self.family,
+            first=lambda rows: corrected_together(rows, self.chosen, simultaneous=self.simultaneous),
         )
 
     @property

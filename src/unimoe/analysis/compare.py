@@ -24,12 +24,14 @@ from unimoe.analysis.corrections import Correction, Family
 from unimoe.analysis.gates.definitions import Gate, InterferenceGate, Label, Registration, given_gates, load_gates
 from unimoe.analysis.gates.judging import Judgment, Refusal, judge_all
 from unimoe.analysis.gates.registration import default_gates, registered_in, suites
+from unimoe.analysis.multiplicity import Chosen, check_chosen
 from unimoe.analysis.statistics.variance import Array
 from unimoe.analysis.systems import Pairs, SystemComparison, compare_systems, in_order
 from unimoe.analysis.tables.scores import generate_comparison_table
 from unimoe.core.errors import DataError, UsageError, did_you_mean
 from unimoe.metrics import MetricLike, canonical_metrics
 from unimoe.results import TASKS, Task
+from unimoe.results.clusters import Clusters
 from unimoe.results.folder import Results, load_all_results
 from unimoe.results.runs.building import score_systems
 from unimoe.results.runs.scoring import QrelsContent, RunContent, RunSource, Scoring, judgments
@@ -97,6 +99,9 @@ def compare(
     depth: int | None = None,
     allow: str | Sequence[str] = (),
     paired: bool = False,
+    chosen: Chosen | None = None,
+    simultaneous: bool = False,
+    clusters: Mapping[str, str] | Path | str | None = None,
 ) -> SystemComparison:
     """Compare systems by their runs: scores, intervals, and who beats whom, on one dataset or several.
 
@@ -133,6 +138,11 @@ def compare(
         depth: score only this many documents of each query.
         allow: what would be refused otherwise: ``queries``, ``zeros``, ``depth``, ``duplicates``, as in ``Scoring``.
         paired: whether run i of all systems shares data order and initial weights.
+        chosen: how systems were chosen: ``dev``, or by their scores on these data from several settings, by number or,
+            where all are systems here, by names. Tests and intervals are corrected for that.
+        simultaneous: add intervals that hold for every two systems of a dataset or average together, and such ranks.
+        clusters: ``{query id: cluster id}``, or the path of a file with such lines, separated by a tab. Queries of one
+            cluster (paraphrases, topics of one user) are no independent draws: intervals and tests are over clusters.
 
     Raises:
         UsageError: unknown names, metrics or allowances, or fewer than two systems.
@@ -162,8 +172,10 @@ def compare(
     allowed = (allow,) if isinstance(allow, str) else tuple(allow)
     scoring = Scoring(canonical_metrics(metrics), depth=depth, allow=allowed, paired=paired)
     ordered = in_order(list(systems), baseline)
-    found = score_systems(sources, scoring, f"comparison of {', '.join(ordered)}")
-    how = {"correction": correction, "family": family}
+    check_chosen(chosen or {}, ordered)
+    grouped = None if clusters is None else Clusters.read(_content(clusters))
+    found = score_systems(sources, scoring, f"comparison of {', '.join(ordered)}", clusters=grouped)
+    how = {"correction": correction, "family": family, "chosen": chosen or {}, "simultaneous": simultaneous}
     return compare_systems(found.results, ordered, baseline, pairs, warnings=found.warnings, **how)
 
 
@@ -341,12 +353,15 @@ def compare_statistic(
     held = [tuple(result.seed for result in loaded.measured(key, arm)) for arm in arms]
     common = loaded.paired_seeds(arms, [key], *held)
     scores = [loaded.scores(arm, key, common or own, metric) for arm, own in zip(arms, held, strict=True)]
-    counts, queries = [len(runs) for runs in scores], scores[0].shape[1]
+    counts, queries, codes = [len(runs) for runs in scores], scores[0].shape[1], loaded.codes(key)
+    members = [] if codes is None else [np.flatnonzero(codes == number) for number in range(codes.max() + 1)]
+    units = len(members) or queries  # whole clusters are drawn
     rng, differences = np.random.default_rng(seed), np.empty(iterations)
     for iteration in range(iterations):
         # One run fewer than there are: as many would make the variance over runs too small (Rao & Wu 1988).
         drawn = [rng.integers(count, size=max(1, count - 1)) for count in counts]
-        asked = rng.integers(queries, size=queries)
+        asked = rng.integers(units, size=units)
+        asked = asked if codes is None else np.concatenate([members[cluster] for cluster in asked])
         first, second = (runs[drawn[0 if common else i]][:, asked] for i, runs in enumerate(scores))
         differences[iteration] = _mean_of(function, first) - _mean_of(function, second)
     low, high = np.quantile(differences, [ALPHA / 2.0, 1.0 - ALPHA / 2.0]).tolist()

@@ -17,12 +17,14 @@ from unimoe.analysis.corrections import Correction, Family, adjusted
 from unimoe.analysis.gates.findings import ratio_weights
 from unimoe.analysis.saved_comparison import saved_comparison
 from unimoe.analysis.statistics.estimates import MIN_DIFFERING, Estimate, Linear, estimate
+from unimoe.analysis.statistics.random_effects import FEWEST, over_collections
 from unimoe.analysis.statistics.resampling import bootstrap_means, sign_flip_p
-from unimoe.analysis.statistics.variance import Array, Estimand, groups_of, moments
+from unimoe.analysis.statistics.variance import Array, Estimand, Moments, groups_of, moments
 from unimoe.core.errors import UsageError, did_you_mean
 from unimoe.core.grouping import gathered
 from unimoe.metrics.scoring import dataset_group
 from unimoe.results import EvalResult
+from unimoe.results.clusters import cluster_sums
 from unimoe.results.folder import Results, Seed
 
 ALPHA = 0.05
@@ -74,6 +76,11 @@ class Comparison:
     correction: Correction = "holm"
     family: Family | None = "table"  # None where all rows are one
     tests: int = 0  # of its family
+    tried: int = 1  # what ``p`` is multiplied with, since systems were chosen on these data from so many settings
+    chosen: tuple[str, ...] = ()  # how the two systems were chosen, where that is said, as sentences
+    simultaneous: Estimate | None = None  # the difference with the interval that holds for all of its place together
+    p_simultaneous: float | None = None  # below .05 exactly where that interval excludes 0
+    elsewhere: Estimate | None = None  # of an average over datasets enough: the mean over collections like these
 
     @property
     def name(self) -> str:
@@ -96,6 +103,13 @@ class Comparison:
         return None if self.p is None else self.difference.interval
 
     @property
+    def p_elsewhere(self) -> float | None:
+        """The p of ``elsewhere``, below .05 exactly where its interval excludes 0."""
+        if self.elsewhere is None or self.elsewhere.p is None:
+            return None
+        return min(1.0, self.elsewhere.p * ALPHA / (self.elsewhere.alpha or ALPHA))
+
+    @property
     def significant(self) -> bool:
         """Whether the difference is significant at .05 after the correction."""
         return self.p_corrected is not None and self.p_corrected < ALPHA
@@ -113,6 +127,8 @@ class Comparison:
     @property
     def holds_for(self) -> str:
         """What the interval holds for beyond the data: other queries, and other seeds of systems with several."""
+        if self.difference is self.elsewhere:
+            return "collections"
         if max(self.runs) > 1:
             return "seeds and queries" if not self.alone else "queries, seeds of one arm"
         return "queries"
@@ -126,8 +142,11 @@ def compare_arms(
     seed: int = 0,
     correction: Correction = "holm",
     family: Family | None = "table",
+    first: Callable[[Sequence[Comparison]], Sequence[Comparison]] = list,
 ) -> tuple[Comparison, ...]:
     """Compare systems, by default as ``questions_of`` asks; p is corrected by family, of all rows where that is None.
+
+    ``first`` corrects rows before that, for reasons other than their number.
 
     All comparisons on one dataset share the resamples and permutations of their checks, ``iterations`` of each, which
     depend on ``seed`` and the number of queries alone, so that another dataset changes nothing.
@@ -146,9 +165,14 @@ def compare_arms(
         found[question], delta = _compare(results, question)
         if not question.parts and (question.metric is None or question.key not in main):
             deltas.setdefault(question.key, {})[question] = delta
-    for of_key in deltas.values():
-        columns = np.column_stack(list(of_key.values()))
-        means = bootstrap_means(columns, iterations, seed)
+    for key, of_key in deltas.items():
+        columns, codes = np.column_stack(list(of_key.values())), results.codes(key)
+        if codes is None:
+            means = bootstrap_means(columns, iterations, seed)
+        else:  # whole clusters: sums over the queries that are drawn, divided by how many these are
+            columns = cluster_sums(np.column_stack([columns, np.ones(len(columns))]), codes)
+            means = bootstrap_means(columns, iterations, seed)
+            columns, means = columns[:, :-1], means[:, :-1] / means[:, -1:]
         ends = np.quantile(means, [ALPHA / 2.0, 1.0 - ALPHA / 2.0], axis=0).T.tolist()
         for question, (low, high), p in zip(of_key, ends, sign_flip_p(columns, iterations, seed), strict=True):
             found[question] = replace(found[question], check_interval=(low, high), check_p=float(p))
@@ -159,7 +183,7 @@ def compare_arms(
         "dataset": lambda c: (c.main or c.metric, bool(c.parts), c.key),
         "baseline": lambda c: (c.main or c.metric, bool(c.parts), c.baseline),
     }
-    rows = [found[question] for question in asked]
+    rows = list(first([found[question] for question in asked]))
     for places in gathered((within[family](c), place) for place, c in enumerate(rows)).values():
         p_values = {place: p for place in places if (p := rows[place].p) is not None}
         of_place = dict(zip(p_values, adjusted(list(p_values.values()), correction), strict=True))
@@ -249,7 +273,7 @@ def difference(system: Array, baseline: Array, *, paired: bool = False) -> tuple
     Both are scores ``(seeds, queries)`` of the same queries; their seeds may differ in number unless row i of one
     belongs to row i of the other (``paired``).
     """
-    return _difference([(system, baseline)], np.ones(1), paired=paired)[:2]
+    return _difference([(system, baseline)], [(system, baseline)], np.ones(1), paired=paired)[:2]
 
 
 def interval_of_mean(scores: Array) -> tuple[float, float] | None:
@@ -295,18 +319,27 @@ def _averages(results: Results, asked: Sequence[Question]) -> Iterator[Question]
 
 
 def _difference(
-    blocks: Sequence[tuple[Array, Array]], weights: Array, *, paired: bool, apart: Collection[int] = ()
-) -> tuple[Estimate, str, Array]:
-    """Return what ``difference`` does, averaged over datasets by their weights, and the differences by query."""
+    blocks: Sequence[tuple[Array, Array]],
+    drawn: Sequence[tuple[Array, Array]],
+    weights: Array,
+    *,
+    paired: bool,
+    apart: Collection[int] = (),
+) -> tuple[Estimate, str, Array, Moments]:
+    """Return what ``difference`` does, averaged over datasets by their weights, the differences by query, and moments.
+
+    ``blocks`` are scores by query, ``drawn`` by what is drawn independently: the same, or clusters of queries.
+    """
     runs = [min(len(block[arm]) for block in blocks) for arm in (0, 1)]
-    found = moments(blocks, groups_of(runs, paired=paired and runs[0] == runs[1]), apart)
+    found = moments(drawn, groups_of(runs, paired=paired and runs[0] == runs[1]), apart)
     delta = np.concatenate([system.mean(axis=0) - baseline.mean(axis=0) for system, baseline in blocks])
     delta[np.abs(delta) < _ROUNDING] = 0.0  # a tie, except for the rounding of an average
-    differing = int((delta != 0.0).sum())
+    differing, units = int((delta != 0.0).sum()), sum(found.queries)
     estimand: Estimand = "seeds_and_queries" if max(runs) > 1 else "queries"
     estimated = estimate(found, Linear(np.stack([weights, -weights], axis=1)), estimand)
-    few = f"the systems differ on {differing:,} of {len(delta):,} queries" if differing < MIN_DIFFERING else ""
-    return estimated, few or estimated.unfit, delta
+    few = f"there are {units} clusters of queries" if units < MIN_DIFFERING else ""
+    few = f"the systems differ on {differing:,} of {len(delta):,} queries" if differing < MIN_DIFFERING else few
+    return estimated, few or estimated.unfit, delta, found
 
 
 def _compare(results: Results, question: Question) -> tuple[Comparison, Array]:
@@ -326,10 +359,12 @@ def _compare(results: Results, question: Question) -> tuple[Comparison, Array]:
         for key, first, second in zip(keys, *used, strict=True)
     ]
     weights = ratio_weights([key.partition("/")[2] for key in keys], "tir_of_means")[0]
-    estimated, unfit, delta = _difference(blocks, weights, paired=bool(common), apart=apart)
+    drawn = [(results.draws(key, a), results.draws(key, b)) for key, (a, b) in zip(keys, blocks, strict=True)]
+    estimated, unfit, delta, found = _difference(blocks, drawn, weights, paired=bool(common), apart=apart)
     for place in apart:
         if len(set().union(*used[place])) < sum(map(len, used[place])):
             unfit = unfit or f"no run of {arms[place]} is on every dataset, and some are on several"
+    each = ratio_weights([key.partition("/")[2] for key in keys], "mean_of_tirs")
     spread = float(delta.std(ddof=1)) if len(delta) > 1 and not question.parts else 0.0
     mean, other = (float(weights @ [block[arm].mean() for block in blocks]) for arm in (0, 1))
     runs = [min(map(len, by_key)) for by_key in used]
@@ -361,6 +396,7 @@ def _compare(results: Results, question: Question) -> tuple[Comparison, Array]:
         wins=int((delta > 0).sum()),
         ties=int((delta == 0).sum()),
         losses=int((delta < 0).sum()),
+        elsewhere=over_collections(found, each, estimated.estimand) if len(each) >= FEWEST and not unfit else None,
     )
     return compared, delta
 

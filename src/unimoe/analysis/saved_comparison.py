@@ -5,7 +5,9 @@ from __future__ import annotations
 import shutil
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TypeAlias
+from typing import Any, TypeAlias
+
+from pydantic import Field
 
 from unimoe.analysis.corrections import Correction, Family
 from unimoe.analysis.gates.definitions import Registration
@@ -13,6 +15,7 @@ from unimoe.analysis.gates.registration import REGISTERED, register
 from unimoe.core.errors import DataError
 from unimoe.core.io import Strict, hash_json, read_json, write_json
 from unimoe.results import DrillDown, drilldown_path, read_drilldown, result_files, result_path, write_result
+from unimoe.results.clusters import FILE
 from unimoe.results.folder import Results
 
 SUBFOLDER = "analysis"  # of an output folder, with its report
@@ -29,6 +32,8 @@ class Saved(Strict):
     tests: list[Test] | None = None
     correction: Correction = "holm"
     family: Family = "table"
+    chosen: dict[str, str | int | list[str]] = Field(default={})
+    simultaneous: bool = False
 
 
 def save_comparison(
@@ -38,10 +43,11 @@ def save_comparison(
     *,
     overwrite: bool,
     source: Path | None = None,
-    correction: Correction = "holm",
-    family: Family = "table",
+    **tested: Any,
 ) -> None:
     """Write results to their ``output_dir``, with the gates that judge them and the tests between them.
+
+    ``tested`` are the fields of ``Saved`` that say how p is corrected.
 
     An analysis of the folder then has the same family of tests, corrected in the same way; other tests of the same
     results are no other comparison. Sidecars come from the folder ``source`` where the results hold no details of
@@ -60,8 +66,7 @@ def save_comparison(
             for place, r in places.items()
         },
         tests=list(tests),
-        correction=correction,
-        family=family,
+        **tested,
     )
     there = saved_comparison(folder)
     if there is None and result_files(folder):
@@ -75,6 +80,9 @@ def save_comparison(
     if gates is not None and not (folder / MARKER).exists():
         register(gates, folder)
     write_json(folder / MARKER, here.model_dump(mode="json"))
+    (folder / FILE).unlink(missing_ok=True)
+    if results.clusters:
+        results.clusters.write(folder, dict.fromkeys(query for r in results.firsts for query in r.per_query))
     for place, result in places.items():
         detail = None
         if results.details:
@@ -114,4 +122,5 @@ def _remove(folder: Path, saved: Saved) -> None:
                 if not any(parent.iterdir()):
                     parent.rmdir()
     (folder / REGISTERED).unlink(missing_ok=True)
+    (folder / FILE).unlink(missing_ok=True)
     (folder / MARKER).unlink(missing_ok=True)

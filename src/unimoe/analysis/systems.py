@@ -11,6 +11,7 @@ from unimoe.analysis.analysis import Analysis
 from unimoe.analysis.comparisons import Comparison, Question, unknown_arm
 from unimoe.analysis.corrections import check_choice
 from unimoe.analysis.standings import standings
+from unimoe.analysis.statistics.estimates import Estimate
 from unimoe.analysis.tables import Table
 from unimoe.analysis.tables.comparisons import correction_text, significance_marks
 from unimoe.analysis.tables.scores import generate_comparison_table, overview_table
@@ -168,7 +169,15 @@ def _row(c: Comparison) -> dict[str, Any]:
         "p": c.p, "p_corrected": c.p_corrected, "significant": c.significant, "unfit": c.unfit or None,
         "effect": c.effect, "superiority": c.superiority, "wins": c.wins, "ties": c.ties, "losses": c.losses,
         "holds_for": c.holds_for, "check_low": check_low, "check_high": check_high, "check_p": c.check_p,
+        **_interval("simultaneous", c.simultaneous), "simultaneous_p": c.p_simultaneous,
+        "collections_mean": c.elsewhere and c.elsewhere.value, **_interval("collections", c.elsewhere),
+        "collections_p": c.p_elsewhere,
     }  # fmt: skip
+
+
+def _interval(name: str, found: Estimate | None) -> dict[str, float | None]:
+    low, high = (found and found.interval) or (None, None)
+    return {f"{name}_low": low, f"{name}_high": high}
 
 
 def in_order(systems: Sequence[str], baseline: str | None) -> tuple[str, ...]:
@@ -197,6 +206,8 @@ def compare_systems(
     check_choice("pairs", pairs, Pairs)
     if pairs == "baseline" and baseline is None:
         raise UsageError("pairs with the baseline need one; name it with --baseline, or compare all pairs")
+    if pairs == "baseline" and options.get("simultaneous"):
+        raise UsageError("simultaneous intervals are of every two systems; compare all pairs")
     questions: list[Question] = []
     for key in results.dataset_keys:
         here = [system for system in systems if results.measured(key, system)]

@@ -18,6 +18,7 @@ from unimoe.analysis.gates.definitions import Registration, load_gates
 from unimoe.analysis.gates.judging import Refusal, exit_code
 from unimoe.analysis.gates.output import filled, gate_lines, gates_as_json
 from unimoe.analysis.gates.registration import gate_of, registered_in
+from unimoe.analysis.multiplicity import check_chosen
 from unimoe.analysis.report.systems import systems_headlines
 from unimoe.analysis.saved_comparison import MARKER, save_comparison, saved_comparison
 from unimoe.analysis.systems import SystemComparison, compare_systems, in_order
@@ -40,6 +41,7 @@ from unimoe.core.console import print_error, stderr, stdout
 from unimoe.core.errors import UsageError
 from unimoe.core.grouping import gathered
 from unimoe.metrics import DEFAULT_METRICS, canonical_metrics
+from unimoe.results.clusters import Clusters
 from unimoe.results.comparability import with_metrics
 from unimoe.results.folder import Results, load_all_results
 from unimoe.results.runs.building import TASK, ScoredSystems, score_systems
@@ -162,9 +164,16 @@ def _compare_folder(options: Options, folder: Path) -> _Found:
     ordered, keys = in_order(wanted, baseline), select_keys(held.dataset_keys, options.dataset or [])
     metrics = canonical_metrics(options.metric or [])
     chosen = [with_metrics(r, metrics) for r in held.results if r.config_name in wanted and r.key in keys]
-    results = Results(target or folder, chosen, allow=allow)
+    clusters = held.clusters
+    if options.clusters:
+        clusters = Clusters.read(options.clusters)
+        clusters.refuse_others({first.key: first.per_query for first in held.firsts})
+    results = Results(target or folder, chosen, allow=allow, clusters=clusters)
     _warn(results.notes(results.dataset_keys))
-    how = {"correction": saved.correction, "family": saved.family} if saved else {}
+    names = ("correction", "family", "chosen", "simultaneous")
+    how = {name: getattr(saved, name) for name in names} if saved else {}
+    if options.pairs == "baseline":  # simultaneous is about all pairs
+        how.pop("simultaneous", None)
     table = _compare(options, results, ordered, baseline, **how)
     if target is not None and target.resolve() == folder.resolve():
         raise UsageError(f"--output-dir {folder} is what --results reads; choose another folder")
@@ -189,7 +198,16 @@ def _read(
     judged = select_datasets(options.qrels, datasets, options.relevance_level, options.queries)
     sources = select_runs(systems, judged, in_order=options.paired)
     where = options.output_dir or Path()
-    scored = score_systems(sources, scoring, experiment, given=options.recorded, output_dir=where, on_run=say_read)
+    clusters = Clusters.read(options.clusters) if options.clusters else None
+    scored = score_systems(
+        sources,
+        scoring,
+        experiment,
+        given=options.recorded,
+        output_dir=where,
+        clusters=clusters,
+        on_run=say_read,
+    )
     _warn(scored.warnings)
     return scored
 
@@ -204,8 +222,12 @@ def _compare(
 ) -> SystemComparison:
     """Compare systems as the options say, which override what the form of the command says."""
     names = ("pairs", "correction", "family", "iterations", "seed")
-    chosen = {name: value for name in names if (value := getattr(options, name)) is not None}
-    return compare_systems(results, systems, baseline, **{"pairs": "all"} | form | chosen)
+    given = {name: value for name in names if (value := getattr(options, name)) is not None}
+    given |= {"simultaneous": True} if options.simultaneous else {}
+    if options.chosen:
+        check_chosen(options.settings_tried, systems)
+        given["chosen"] = options.settings_tried
+    return compare_systems(results, systems, baseline, **{"pairs": "all"} | form | given)
 
 
 def _keep(found: _Found, *, overwrite: bool) -> Path:
@@ -221,6 +243,8 @@ def _keep(found: _Found, *, overwrite: bool) -> Path:
         source=found.source,
         correction=analysis.correction,
         family=analysis.family,
+        chosen=dict(analysis.chosen),
+        simultaneous=analysis.simultaneous,
     )
     return write_report(analysis)
 
@@ -285,6 +309,7 @@ def _as_json(found: _Found, *, verdict: bool) -> dict[str, Any]:
             for runs in of_system.values()
             for run in runs
         ],
+        "clusters": results.cluster_numbers,
         "caveats": list(results.caveats),
         "warnings": found.scored.warnings if found.scored else [],
     }
@@ -303,6 +328,8 @@ def _as_json(found: _Found, *, verdict: bool) -> dict[str, Any]:
         "pairs": table.pairs,
         "correction": analysis.correction,
         "family": analysis.family,
+        "chosen": analysis.chosen,
+        "simultaneous": analysis.simultaneous,
         "scores": table.score_rows,
         "comparisons": table.test_rows,
         "ranks": table.rank_rows,

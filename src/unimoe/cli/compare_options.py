@@ -22,11 +22,11 @@ from unimoe.cli.options import (
 )
 from unimoe.core.errors import UsageError
 
-_OF_TABLES = ("systems", "baseline", "results", "pairs", "layout")
+_OF_TABLES = ("systems", "baseline", "results", "pairs", "layout", "chosen", "simultaneous")
 _OF_VERDICTS = ("gates", "looks", "specialist_name", "joint_name")
 _OF_RUNS = ("qrels", "relevance_level", "queries", "depth", "paired")
 _ARMS = ("specialist", "joint", "baseline", "systems", "dataset")
-_RECORDED = (*_ARMS, "qrels", "relevance_level", "depth", "allow", "looks")  # what says what was compared
+_RECORDED = (*_ARMS, "qrels", "relevance_level", "depth", "allow", "looks", "clusters")  # what says what was compared
 _EXAMPLE = {"bm25": "", "specialist": "-*", "joint": "-*", "zero_shot": ""}  # and how a system's seeds are named
 
 
@@ -95,6 +95,16 @@ class Options:
             "dataset, or those against one baseline."
         ),
     ] = None
+    simultaneous: Annotated[
+        bool, typer.Option("--simultaneous", help="Add intervals that hold for every two systems together, and ranks.")
+    ] = False
+    chosen: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="How a system was chosen: NAME=dev, or by its scores on these data NAME=K from K settings, NAME=A,B,C "
+            "from settings compared here. The output says so, and corrects its tests for the latter."
+        ),
+    ] = None
     paired: Annotated[
         bool, typer.Option("--paired", help="Run i of all systems shares data order and initial weights.")
     ] = False
@@ -110,6 +120,13 @@ class Options:
     relevance_level: RelevanceLevel = None
     queries: Annotated[
         str | None, typer.Option(help="Query texts, lines of id, tab, text, to show with the queries that differ.")
+    ] = None
+    clusters: Annotated[
+        Path | None,
+        typer.Option(
+            help="Clusters of queries, lines of query id, tab, cluster id, such as paraphrases or topics of one user: "
+            "intervals and tests are over whole clusters. By default those that --results holds."
+        ),
     ] = None
     depth: Depth = None
     allow: Annotated[
@@ -149,6 +166,14 @@ class Options:
             for name, value in named.items()
         ]
         return [*given, "--paired"] if self.paired else given
+
+    @property
+    def settings_tried(self) -> dict[str, str | int | list[str]]:
+        """What ``--chosen`` says of each system."""
+        if wrong := [text for text in self.chosen or [] if "=" not in text.strip("=")]:
+            raise UsageError(f"--chosen {wrong[0]}: write NAME=dev, or NAME=K with the number of settings tried")
+        given = [text.rpartition("=")[::2] for text in self.chosen or []]
+        return {name: int(of) if of.isdecimal() else of if of == "dev" else of.split(",") for name, of in given}
 
     def with_example(self) -> Options:
         """Return the options with the runs of the bundled experiment, which ship with unimoe."""

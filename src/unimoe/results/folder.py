@@ -24,6 +24,7 @@ from unimoe.results import (
     safe_name,
     seed_name,
 )
+from unimoe.results.clusters import FILE, Clusters, Codes, by_cluster
 from unimoe.results.comparability import comparable, name_of
 from unimoe.results.logs import Log, read_logs
 
@@ -64,11 +65,12 @@ class Results(dict[str, dict[Seed, dict[str, dict[str, float]]]]):
         allow: Collection[str] = (),
         details: Mapping[tuple[str, Seed, str], Details] | None = None,
         repeated_queries: Mapping[str, IdPairs] | None = None,
+        clusters: Clusters | None = None,
     ) -> None:
         """Take results that have been read; ``allow`` and errors are those of ``load_all_results``.
 
         ``details`` are texts and ranks of queries that no sidecar holds. ``repeated_queries`` are those of rankings by
-        ``task/dataset``; by default they are found by their texts.
+        ``task/dataset``; by default they are found by their texts. ``clusters`` are those of queries.
         """
         super().__init__()
         self.output_dir = output_dir
@@ -77,6 +79,7 @@ class Results(dict[str, dict[Seed, dict[str, dict[str, float]]]]):
         self.without_queries = tuple(r for r in self.everything if not r.per_query)
         self.logs = dict(logs or {})
         self.details = dict(details or {})
+        self.clusters = clusters
         self._typed = {(r.config_name, r.seed, r.key): r for r in self.everything}
         if len(self._typed) < len(self.everything):
             raise DataError(f"{output_dir}: two results claim the same arm, seed, task and dataset")
@@ -228,6 +231,23 @@ class Results(dict[str, dict[Seed, dict[str, dict[str, float]]]]):
         task, _, dataset = key.partition("/")
         return read_query_details(result_path(self.output_dir, config_name, seed, task, dataset), query_ids)
 
+    def codes(self, key: str) -> Codes | None:
+        """Return the number of the cluster of each query on one ``task/dataset``, by id; None without clusters."""
+        if self.clusters is None:
+            return None
+        return self.clusters.codes(sorted(self._measured[key][0].per_query))
+
+    @property
+    def cluster_numbers(self) -> dict[str, int] | None:
+        """The number of clusters on each ``task/dataset``; None without any."""
+        codes = {key: self.codes(key) for key in self.dataset_keys}
+        return {key: int(of.max()) + 1 for key, of in codes.items() if of is not None} or None
+
+    def draws(self, key: str, scores: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Return scores ``(seeds, queries)`` by what is drawn independently: queries, or whole clusters of them."""
+        codes = self.codes(key)
+        return scores if codes is None else by_cluster(scores, codes)
+
     def scores(
         self, config_name: str, key: str, seeds: Sequence[Seed], metric: str | None = None
     ) -> NDArray[np.float64]:
@@ -276,7 +296,12 @@ def load_all_results(
         if wanted <= set(found.values()):
             paths = [path for path, place in found.items() if place in wanted]
     logs = read_logs(output_dir) if only is None else None
-    return Results(output_dir, _read(output_dir, paths), logs, allow=[allow] if isinstance(allow, str) else allow)
+    clusters = Clusters.read(output_dir / FILE) if (output_dir / FILE).exists() else None
+    allowed = [allow] if isinstance(allow, str) else allow
+    results = Results(output_dir, _read(output_dir, paths), logs, allow=allowed, clusters=clusters)
+    if clusters:
+        clusters.refuse_others({first.key: first.per_query for first in results.firsts}, whole=only is None)
+    return results
 
 
 def result_paths(path: Path) -> dict[str, Path]:

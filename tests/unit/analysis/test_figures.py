@@ -180,11 +180,16 @@ def test_systems_without_roles_lead_with_their_scores_and_are_compared(tmp_path:
     items = [make_result(arm, None, row, identity={"checkpoint": "none"}) for arm, row in scores.items()]
     analysis = Analysis(Results(tmp_path, items), iterations=10)
     found = drawn(analysis)
-    assert list(found) == ["scores-reranking", "comparisons"]
+    assert list(found) == ["scores-reranking", "comparisons", "critical-difference"]
     assert not found["scores-reranking"].leads
     (axes,) = found["comparisons"].figure.axes
     assert marked(axes, "s") == pytest.approx([100 * c.delta for c in analysis.comparisons])
     assert sum(text.endswith(" *") for text in words(found["comparisons"].figure)) == 2
+    (axes,) = found["critical-difference"].figure.axes
+    (bar,) = axes.lines
+    assert bar.get_xdata() == pytest.approx(sorted(100 * scores[arm].mean() for arm in ("alpha", "bm25")))
+    names = [text.partition("  ")[0] for text in words(found["critical-difference"].figure) if "  " in text]
+    assert sorted(names) == sorted(scores)
 
 
 def test_differences_are_sorted_counted_and_keep_their_mean(results: Results, drawings: dict[str, Drawing]) -> None:

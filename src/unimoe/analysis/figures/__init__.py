@@ -24,11 +24,14 @@ from matplotlib.figure import Figure
 from unimoe.analysis.analysis import Analysis
 from unimoe.analysis.corrections import NAMES as CORRECTIONS
 from unimoe.analysis.figures.gates import comparison_groups, forest_figure, gate_groups, power_figure
-from unimoe.analysis.figures.scores import difference_figure, score_figure
+from unimoe.analysis.figures.scores import critical_difference_figure, difference_figure, score_figure
 from unimoe.analysis.figures.style import annotate, looks, save, to_svg
 from unimoe.analysis.figures.training import conflict_figure, loss_figure
 from unimoe.analysis.gates.definitions import InterferenceGate
+from unimoe.analysis.multiplicity import corrected_together
+from unimoe.analysis.standings import standings
 from unimoe.analysis.tables.cells import caveat_notes
+from unimoe.core.grouping import gathered
 from unimoe.results import TASKS
 from unimoe.results.logs import read_conflict_logs
 
@@ -53,6 +56,9 @@ _CAPTIONS = {
     "comparisons": "Each two systems compared on the same queries. Line: 95 % interval of their difference, for other "
     "queries, and for other seeds of systems with several, each by itself. p: corrected for many tests, so that "
     "a line may miss 0 without a star; *: significant.",
+    "critical-difference": "Systems by their mean scores; a bar joins systems (points) of which no two differ "
+    "significantly by simultaneous 95 % intervals of all differences (max-t on mean scores, not Nemenyi's test on "
+    "mean ranks). They hold for other queries, and for other seeds of systems with several.",
     "loss-curves": "Training losses, running mean over a twentieth of the steps. Thick: mean over seeds; thin: seeds.",
     "gradient-conflicts": "Cosine between the gradients of ranking and embedding, mean over seeds; dark is conflict. "
     "Noise draws the raw cosine to 0; the corrected one is divided by the cosines of each task with itself.",
@@ -111,6 +117,12 @@ def _drawn(analysis: Analysis) -> Iterator[tuple[str, str, Figure]]:
         p = f"p is, by {name}" if name else "nor is p"
         label = f"difference, points (score x 100); intervals of 95 % are not corrected, {p}"
         yield "comparisons", "", forest_figure(comparison_groups(analysis.comparisons, seen), label)
+    if not judgments and (places := standings(analysis.comparisons)):
+        shown = [c for c in analysis.comparisons if (c.place, c.metric) in places]
+        shown = corrected_together(shown, {}, simultaneous=True)
+        averaged = {key for place, _ in places if len(place) > 1 for key in place}
+        of_place = gathered((c.place, c) for c in shown if c.parts or averaged.isdisjoint(c.place))
+        yield "critical-difference", "", critical_difference_figure(list(of_place.values()))
     if any(results.logs.values()):
         yield "loss-curves", "", loss_figure(results.logs, seen)
     if conflicts:

@@ -11,14 +11,14 @@ from matplotlib.patches import Patch
 from numpy.typing import NDArray
 
 from unimoe.analysis.arms import arm_order
-from unimoe.analysis.comparisons import interval_of_mean
+from unimoe.analysis.comparisons import ALPHA, Comparison, interval_of_mean
 from unimoe.analysis.figures.style import HAIRLINE, LONG, NEUTRAL, SHORT, Look, in_style, legend_of, panels
 from unimoe.analysis.formats import signed
 from unimoe.analysis.gates.definitions import Gate
 from unimoe.analysis.gates.findings import Finding
 from unimoe.analysis.gates.judging import Judgment
 from unimoe.analysis.gates.wording import by_kind
-from unimoe.analysis.tables.cells import short_names
+from unimoe.analysis.tables.cells import metric_name, short_names
 from unimoe.core.grouping import gathered
 from unimoe.results import EvalResult
 from unimoe.results.folder import Results
@@ -51,7 +51,8 @@ def score_figure(results: Results, firsts: Sequence[EvalResult], looks: Mapping[
         for row, (first, of_dataset) in enumerate(zip(firsts, runs, strict=True)):
             if arm not in of_dataset:
                 continue
-            place, scores = row + below / (len(arms) + 1) - 0.5, 100.0 * results.scores(arm, first.key, of_dataset[arm])
+            place = row + below / (len(arms) + 1) - 0.5
+            scores = results.draws(first.key, 100.0 * results.scores(arm, first.key, of_dataset[arm]))
             axes.hlines(place, *(interval_of_mean(scores) or [scores.mean()] * 2), color=look.colour, linewidth=1.0)
             if len(scores) > 1:
                 axes.plot(scores.mean(axis=1), [place] * len(scores), "|", color="black", markersize=3.0)
@@ -99,6 +100,56 @@ def difference_figure(results: Results, items: Sequence[Judgment], looks: Mappin
     for axes in grid:
         axes.set(xlim=(0.0, 100.0), xticks=[20, 40, 60, 80], ylim=(-1.05 * reach or -1.0, 1.05 * reach or 1.0))
     return figure
+
+
+@in_style
+def critical_difference_figure(places: Sequence[Sequence[Comparison]]) -> Figure:
+    """Draw a panel for each dataset or average: systems along an axis of scores, bars below it joining what is equal.
+
+    ``places`` are the comparisons of every two systems there, with simultaneous p.
+    """
+    groups = [_not_different(here) for here in places]
+    most = max(len({c.system for c in here}) for here in places)
+    deepest = max(map(len, groups))
+    titles = [fill(f"{here[0].key}, {metric_name(here[0].metric)}", 2 * SHORT) for here in places]
+    height = 0.35 + 0.1 * deepest + 0.09 * (most + 1)
+    figure, grid = panels(titles, "score x 100", columns=1, wide=True, height=height)
+    for axes, here, joined in zip(grid, places, groups, strict=True):
+        means = {s: 100.0 * m for c in here for s, m in zip((c.system, c.baseline), c.means, strict=True)}
+        ordered, names = sorted(means, key=means.__getitem__), short_names(means, LONG)
+        for depth, group in enumerate(sorted(joined, key=lambda group: min(map(ordered.index, group))), start=1):
+            ends = sorted(means[system] for system in group)
+            axes.plot(ends, [0.6 * depth] * len(ends), "o-", color="black", linewidth=2.0, markersize=3.0)
+        half = len(ordered) // 2
+        for side, systems in enumerate((ordered[:half], ordered[: half - 1 : -1])):
+            for row, system in enumerate(systems, start=1):
+                axes.annotate(
+                    f"{names[system]}  {means[system]:.2f}",
+                    (means[system], 0.0),
+                    (side, 0.6 * len(joined) + row),
+                    textcoords=axes.get_yaxis_transform(),
+                    va="center",
+                    ha="left" if side else "right",
+                    arrowprops={"arrowstyle": "-", "connectionstyle": "angle", "shrinkB": 0.0, **HAIRLINE},
+                )
+        axes.xaxis.tick_top()
+        axes.tick_params(labelbottom=False, labeltop=True)
+        axes.spines[["left", "bottom"]].set_visible(False)
+        axes.spines["top"].set_visible(True)
+        axes.set(yticks=[], ylim=(0.6 * deepest + 1.0 + (most + 1) / 2.0, 0.0))
+        axes.margins(x=0.05)
+    return figure
+
+
+def _not_different(here: Sequence[Comparison]) -> list[frozenset[str]]:
+    """Return the largest groups of two systems or more no two of which differ: Piepho's (2004) insert and absorb."""
+    groups = {frozenset(system for c in here for system in (c.system, c.baseline))}
+    for c in here:
+        if c.p_simultaneous is not None and c.p_simultaneous < ALPHA:
+            pair = {c.system, c.baseline}
+            groups = {part for g in groups for part in ([g - {one} for one in pair] if pair <= g else [g])}
+            groups = {group for group in groups if not any(group < other for other in groups)}
+    return [group for group in groups if len(group) > 1]
 
 
 def panel_titles(shown: Sequence[tuple[Judgment, Finding]], sizes: Sequence[str]) -> list[str]:

@@ -361,6 +361,8 @@ def _notes(
         )
     yield from results.notes(gate.keys, gate.arms)
     yield from unequal_budgets(results, gate, scores.seeds)
+    if results.clusters:
+        yield "queries are in clusters, which are drawn whole: numbers of queries here are numbers of clusters"
     few = [dataset for dataset, (runs, _) in scores.by_dataset.items() if runs.scores.shape[1] < _FEW_QUERIES]
     if few and found.estimate.estimand != "seeds":
         across = " across datasets" if len(scores.by_dataset) > 1 else ""

@@ -22,7 +22,7 @@ class Runs(NamedTuple):
     """The runs of one arm on one dataset."""
 
     seeds: tuple[Seed, ...]  # ``(None,)`` without any
-    scores: Array  # ``(seeds, queries)``
+    scores: Array  # ``(seeds, queries)``, or by clusters of queries where there are some
 
 
 @dataclass(frozen=True)
@@ -112,7 +112,7 @@ def collect(results: Results, gate: Gate, look: int | None = None) -> GateScores
     by_dataset = {}
     for dataset, key, *used in zip(gate.datasets, gate.keys, *(shared if paired else seeds), strict=True):
         first, second = (
-            Runs(of_arm, results.scores(arm, key, of_arm, gate.metric))
+            Runs(of_arm, results.draws(key, results.scores(arm, key, of_arm, gate.metric)))
             for arm, of_arm in zip(gate.arms, used, strict=True)
         )
         by_dataset[dataset] = (first, second)

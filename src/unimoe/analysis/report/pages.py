@@ -26,7 +26,7 @@ from unimoe.analysis.gates.wording import action, family
 from unimoe.analysis.report.systems import systems_headlines, systems_reading
 from unimoe.analysis.statistics.estimates import LEVEL
 from unimoe.analysis.tables import Table, escape_markdown
-from unimoe.analysis.tables.cells import caveat_notes
+from unimoe.analysis.tables.cells import caveat_notes, cluster_notes
 from unimoe.core.grouping import gathered
 from unimoe.core.io import hash_json
 from unimoe.results import EvalResult
@@ -55,6 +55,7 @@ def gather(analysis: Analysis, tables: Sequence[Table]) -> dict[str, Any]:
     headings = {True: "Registered gates", False: others} if len(kinds) > 1 else {}  # one kind alone has none
     checks = f"{analysis.iterations:,} bootstrap resamples and permutations, random seed {analysis.seed}"
     reading = _reading(analysis.judgments) if outcomes else systems_reading(analysis.comparisons)
+    reading = (*reading, *cluster_notes(results))
     said_above = {*reading, *caveat_notes(results)}
     said_above |= {f"{v.said.name}: {name}: {text}." for v in verdicts for name, text in v.said.facts}
     times = Counter(note for table in tables for note in table.notes)

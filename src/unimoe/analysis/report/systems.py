@@ -49,6 +49,7 @@ def systems_headlines(results: Results, comparisons: Sequence[Comparison]) -> li
     else:
         best = gathered((max(of_place, key=of_place.__getitem__), names[p]) for p, of_place in means.items())
         said = [f"Highest main metric: {'; '.join(f'{system} on {listed(there)}' for system, there in best.items())}."]
+    said += [f"{how}." for how in dict.fromkeys(how for c in comparisons for how in c.chosen)]
     others = [c for of_place in at.values() for c in of_place if c.significant and c not in mentioned]
     if others:
         also = "Also significant" if mentioned else "Significant"

@@ -36,13 +36,22 @@ class Estimate:
     degrees_of_freedom: float  # of Student's t at the value
     terms: Terms | None  # the parts of the variance at the value; None where they cannot be estimated
     _excess: _Excess | None = None
+    alpha: float | None = None  # of a difference: the p below which the interval excludes 0, if it is one of many
 
     @cached_property
     def interval(self) -> tuple[float, float] | None:
-        """Lower and upper end of the 95 % interval; None where there is none."""
+        """Lower and upper end of the 95 % interval, which with ``alpha`` holds for many; None where there is none."""
         if self._excess is None:
             return None
-        return self.bound((1.0 - LEVEL) / 2.0), self.bound((1.0 + LEVEL) / 2.0)
+        if self.alpha is None or self.terms is None:
+            return self.bound((1.0 - LEVEL) / 2.0), self.bound((1.0 + LEVEL) / 2.0)
+        from scipy.optimize import brentq
+
+        alpha, terms, far = self.alpha, self.terms, self.standard_error
+        while _two_sided_p(far, terms) > alpha:
+            far *= 2.0
+        reach = float(brentq(lambda end: _two_sided_p(end, terms) - alpha, 0.0, far, xtol=1e-15))
+        return self.value - reach, self.value + reach
 
     def bound(self, confidence: float) -> float:
         """Return the end of a one-sided interval: the cutoff below which the true value lies with some confidence."""

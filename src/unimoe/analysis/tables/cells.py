@@ -102,8 +102,16 @@ def marked(cells: Sequence[Cell]) -> list[Cell]:
 
 
 def caveat_notes(results: Results) -> tuple[str, ...]:
-    """Return the caveats of the results, for every table and figure."""
-    return tuple(f"Caveat: {caveat}" for caveat in results.caveats)
+    """Return the caveats of the results, and the clusters of their queries, for every table and figure."""
+    return (*(f"Caveat: {caveat}" for caveat in results.caveats), *cluster_notes(results))
+
+
+def cluster_notes(results: Results) -> tuple[str, ...]:
+    """Return a sentence on the clusters of queries, where there are some."""
+    said = ", ".join(f"{number:,} on {key}" for key, number in (results.cluster_numbers or {}).items())
+    return (
+        (f"Queries are in clusters ({said}): intervals and tests draw these whole (cluster-robust).",) if said else ()
+    )
 
 
 def metric_name(metric: str) -> str:

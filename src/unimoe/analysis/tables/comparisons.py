@@ -9,14 +9,16 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
-from unimoe.analysis.comparisons import ALPHA, Comparison, before_and_after, systems_of
+from unimoe.analysis.comparisons import ALPHA, Comparison, average_name, before_and_after, systems_of
 from unimoe.analysis.corrections import NAMES, OF_FAMILY
 from unimoe.analysis.formats import listed
 from unimoe.analysis.standings import standings
-from unimoe.analysis.statistics.estimates import LEVEL, TWO_SEEDS
+from unimoe.analysis.statistics.estimates import LEVEL, TWO_SEEDS, Estimate
+from unimoe.analysis.statistics.random_effects import FEWEST
 from unimoe.analysis.tables.cells import ABSENT, Cell, caveat_notes, metric_name, row_groups
 from unimoe.analysis.tables.table import Table
 from unimoe.core.console import stderr, stdout
@@ -24,6 +26,10 @@ from unimoe.core.grouping import gathered
 from unimoe.results.folder import Results, load_all_results
 
 _TEST = "two-sided t from the model of seeds and queries"
+_ALL = (
+    f"All: intervals and p that hold for every two systems of a dataset or average together, at {100 * LEVEL:g} % "
+    "(max-t)."
+)
 
 _COLUMNS: dict[str, Callable[[Comparison], Cell]] = {
     "Comparison": lambda c: Cell(c.name),
@@ -36,6 +42,9 @@ _COLUMNS: dict[str, Callable[[Comparison], Cell]] = {
     "High": lambda c: Cell.signed(c.interval and 100 * c.interval[1], keep_side=True),
     "p": lambda c: Cell.p(c.p),
     "Corrected": lambda c: Cell.p(c.p_corrected),
+    "All: low": lambda c: Cell.signed(_end(c.simultaneous, 0), keep_side=True),
+    "All: high": lambda c: Cell.signed(_end(c.simultaneous, 1), keep_side=True),
+    "All: p": lambda c: Cell.p(c.p_simultaneous),
     "d": lambda c: Cell.signed(c.effect),
     "W/T/L": lambda c: Cell(f"{c.wins:,}/{c.ties:,}/{c.losses:,}"),
     "System mean": lambda c: Cell.mean([100 * c.means[0]]),
@@ -49,6 +58,7 @@ _COLUMNS: dict[str, Callable[[Comparison], Cell]] = {
     "Standard error": lambda c: Cell.number(100 * c.difference.standard_error if c.difference.terms else math.nan),
 }
 _OF_TEST = ("Delta", "Low", "High", "p", "Corrected")
+_OF_ALL = ("All: low", "All: high", "All: p")
 _IN_CSV = ("Metric", *tuple(_COLUMNS)[-9:])
 
 
@@ -131,12 +141,14 @@ def comparisons_table(results: Results, comparisons: Sequence[Comparison], *, be
         name, title = "significance", "Paired comparisons"
         caption = "Paired comparisons of systems: difference in points (score × 100)"
         heading = "{0.key}, {1} ({0.queries:,} queries)"
-        columns = ["Comparison", "Holds for other", *_OF_TEST, "d", "W/T/L", *_IN_CSV]
+        of_all = _OF_ALL if any(c.simultaneous for c in comparisons) else ()
+        columns = ["Comparison", "Holds for other", *_OF_TEST, *of_all, "d", "W/T/L", *_IN_CSV]
     correction = NAMES[comparisons[0].correction] if comparisons else ""
     if not correction:
         columns.remove("Corrected")
+    shown = [*comparisons, *filter(None, map(_elsewhere, comparisons))]
     rows = ((heading.format(c, metric_name(c.metric)), tuple(_COLUMNS[column](c) for column in columns))
-            for c in comparisons)  # fmt: skip
+            for c in shown)  # fmt: skip
     how = f"p corrected by {correction}" if correction else "no correction"
     effect = "" if before_after else "d: mean over standard deviation of the differences by query. "
     return Table(
@@ -150,6 +162,7 @@ def comparisons_table(results: Results, comparisons: Sequence[Comparison], *, be
             f"p: {_TEST}, below {ALPHA:g} exactly where the interval excludes 0; {correction_text(comparisons)}. The "
             "checks in the CSV file (bootstrap and sign flips over queries) take the runs as they are.",
             f"{effect}W/T/L: queries won, tied and lost.",
+            *([_ALL] if "All: p" in columns else []),
             *_limits(comparisons),
             *caveat_notes(results),
         ),
@@ -185,10 +198,15 @@ def standings_table(results: Results, comparisons: Sequence[Comparison]) -> Tabl
         columns=("System", "Score", "Rank", f"{100 * LEVEL:g} % interval", "Among the best"),
         groups=row_groups(rows),
         notes=(
-            "The interval of a rank counts the systems that are surely ahead and behind: two-sided p below "
-            f"{ALPHA:g}, corrected by Holm for the tests of that system. Among the best: no system is better by a "
-            f"one-sided p below {ALPHA:g}, corrected for all others; so the best system is missed at most in "
-            f"{100 * ALPHA:g} % of tables.",
+            (
+                "The intervals of all ranks hold together: they count the systems that are surely ahead and behind by "
+                "simultaneous intervals of all differences (max-t). "
+                if any(c.simultaneous for c in comparisons)
+                else "The interval of a rank counts the systems that are surely ahead and behind: two-sided p below "
+                f"{ALPHA:g}, corrected by Holm for the tests of that system. "
+            )
+            + f"Among the best: no system is better by a one-sided p below {ALPHA:g}, corrected for all others; so the "
+            f"best system is missed at most in {100 * ALPHA:g} % of tables.",
             *caveat_notes(results),
         ),
     )
@@ -212,14 +230,38 @@ def print_before_after(
         stdout.print(comparisons_table(results, found, before_after=True).to_rich())
 
 
+def _elsewhere(c: Comparison) -> Comparison | None:
+    """Return the row of an average for other collections like its datasets, where there are enough of them."""
+    if c.elsewhere is None:
+        return None
+    key = f"{c.key} and others like these"
+    of_all = replace(c, p_corrected=None, simultaneous=None, p_simultaneous=None)
+    return replace(of_all, key=key, difference=c.elsewhere, p=c.p_elsewhere)
+
+
+def _end(found: Estimate | None, place: int) -> float | None:
+    return 100.0 * found.interval[place] if found and found.interval else None
+
+
 def _limits(comparisons: Sequence[Comparison]) -> Iterator[str]:
-    """Yield what tests hold for beyond the data, which systems have one run, and what has no test and why."""
+    """Yield how systems were chosen, what tests hold for, which systems have one run, and what has no test and why."""
+    yield from (f"{said}." for said in dict.fromkeys(said for c in comparisons for said in c.chosen))
     held = Counter(c.holds_for for c in comparisons if c.p is not None)
     if len(held) == 1:
         yield f"All tests hold for other {next(iter(held))}."
     elif held:
         counted = (f"other {what} ({number:,} test{'s' if number > 1 else ''})" for what, number in held.items())
         yield f"What tests hold for: {'; '.join(counted)}."
+    if any(c.elsewhere for c in comparisons):
+        yield (
+            "Other collections: the mean difference over collections like these, with a random effect of datasets "
+            "(Paule & Mandel; Hartung & Knapp); its p is not corrected."
+        )
+    elif averages := sorted({average_name(c.parts).split()[-1] for c in comparisons if c.parts}):
+        yield (
+            f"No interval for other collections: a random effect of datasets needs {FEWEST} or more, and averages are "
+            f"over {listed(averages)}."
+        )
     if alone := list(dict.fromkeys(system for c in comparisons for system in c.alone)):
         rows = "its tests take that run as it is" if len(alone) == 1 else "their tests take these runs as they are"
         yield f"One run of {', '.join(alone)}: {rows}."
