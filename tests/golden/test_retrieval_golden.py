@@ -23,7 +23,7 @@ from unimoe.config.base import BUNDLED_ENCODER, EncoderConfig
 from unimoe.core.trec import Run, head
 from unimoe.data.collection import Collection, Document, assemble
 from unimoe.data.sources.beir_layout import read_beir
-from unimoe.evaluation.retrieval_eval import evaluate_retrieval
+from unimoe.evaluation.retrieval_eval import encode_retrieval, search_retrieval
 from unimoe.metrics import score_run
 from unimoe.models.bundled import bundled_encoder_folder
 from unimoe.models.encoder import load_encoder
@@ -39,7 +39,7 @@ def test_the_same_ranking_as_sentence_transformers(unimoe_data: Path, tmp_path: 
     collection = read_beir(unimoe_data / "nfcorpus", "test").sample_queries(6).pool(300)
     config = DenseConfig(query_length=32, document_length=32, cutoffs=[10])
     encoder = load_encoder(EncoderConfig(dtype="float32"), torch.device("cpu"), torch.float32)
-    found = evaluate_retrieval(encoder, collection, config, store_dir=tmp_path, weights=None)
+    found = search_retrieval(encode_retrieval(encoder, collection, config, store_dir=tmp_path), collection, config)
 
     peer = SentenceTransformer(str(bundled_encoder_folder(BUNDLED_ENCODER)), device="cpu")
     peer.max_seq_length = 32

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from sentence_transformers import SentenceTransformer
 from support.reranking import invented, write_invented, written
-from support.scripts import Done, assert_refused, call_script, successful
+from support.scripts import Done, assert_refused, call_script, call_unimoe, successful
 from support.tiny_encoders import save_tiny_encoder
 from support.tiny_rerankers import save_tiny_cross_encoder
 
@@ -114,6 +114,34 @@ class TestPlan:
         assert total.startswith(f"total: {5 * DEPTH} pairs, ")
         assert not (here / "cache" / "dense").is_dir() or not list((here / "cache" / "dense").glob("*.trec"))
         assert not (tmp_path / "outputs").exists()
+
+
+class TestKeptVectors:
+    def test_another_fusion_and_the_encoder_alone_take_them(
+        self, data: Path, finished: tuple[Path, Done], tmp_path: Path
+    ) -> None:
+        (kept,) = (path for path in (data / "cache" / "vectors").iterdir() if path.is_dir())
+        stamp = (kept / "vectors.npy").stat().st_mtime_ns
+        deeper = ("--set", "evaluation.fusion.depth=200")
+        plan = successful(evaluate(data, tmp_path / "deeper", *deeper, "--plan")).stdout.splitlines()
+        assert plan[1].split()[:5] == ["fusion", "toy", "5", "5", "-"], "queries alone"
+        successful(evaluate(data, tmp_path / "deeper", *deeper))
+        encoder = ("--model", f"encoder:{data / 'encoder'}")
+        plan = successful(evaluate(data, tmp_path / "alone", *encoder, "--plan", stage="bm25s")).stdout.splitlines()
+        assert plan[1].split()[:4] == ["embedding", "toy", "5", "5"]
+        successful(evaluate(data, tmp_path / "alone", *encoder, stage="bm25s"))
+        successful(call_unimoe(
+            "retrieve", "--dataset", "toy", "--encoder", data / "encoder", "--output-dir", tmp_path / "retrieve",
+            "--device", "cpu", "--set", "encoder.dtype=float32", UNIMOE_DATA=str(data),
+            UNIMOE_CACHE=str(data / "cache"),
+        ))  # fmt: skip
+        assert [path for path in kept.parent.iterdir() if path.is_dir()] == [kept]
+        assert (kept / "vectors.npy").stat().st_mtime_ns == stamp
+        runs = [
+            run_of(tmp_path / folder, "encoder", task)
+            for folder, task in (("alone", "embedding"), ("retrieve", "retrieval"))
+        ]
+        assert runs[0] == runs[1]
 
 
 class TestBadInput:

@@ -47,6 +47,7 @@ def test_judging_needs_no_extra(tmp_path: Path) -> None:
         (["analyze", "--output-dir", "out"], 0),
         (["analyze", "verdicts", "--output-dir", "out", "--json"], 12),  # undecided
         (["status", "store"], 2),  # there is no such store
+        (["cache", "--json"], 0),
     ]
     for arguments, code in calls:
         done = light(*arguments, cwd=tmp_path)

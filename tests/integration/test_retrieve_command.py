@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import importlib.util
+import shutil
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -117,11 +119,8 @@ class TestKeeping:
 
     def test_other_settings_are_measured_anew_on_the_same_vectors(self, data: Path, tmp_path: Path) -> None:
         retrieve(data, tmp_path)
-        (vectors,) = (tmp_path / "vectors").glob("*/vectors.npy")
-        stamp = vectors.stat().st_mtime_ns
         other = retrieve(data, tmp_path, "--set", "retrieval.cutoffs=[3]", "--set", "retrieval.depth=5")
         assert "already done" not in other.stderr
-        assert vectors.stat().st_mtime_ns == stamp
         found = result(tmp_path, ARMS[1])
         assert [metric for metric in found.aggregate if "of_retrieved" in metric] == ["recall_of_retrieved@3"]
         run = read_run(tmp_path / ARMS[1] / "seed_none" / "runs" / "retrieval" / "toy.trec")
@@ -171,6 +170,93 @@ def test_an_arm_of_an_experiment_embeds(data: Path, tmp_path: Path) -> None:
     load_all_results(out)
     refused = retrieve(data, tmp_path / "x", "--checkpoint", trained("rank_only_r8"))
     assert_refused(refused, 2, "was trained to rank only")
+
+
+COUNTED = """
+def counted(texts, kind):
+    with open("calls.txt", "a") as file:
+        print(kind, len(texts), file=file)
+    return [[text.lower().count(letter) for letter in "abcdefghijklmnopqrstuvwxyz "] for text in texts]
+
+counted.identity = "counted v1"
+"""
+
+
+class TestSizes:
+    @pytest.fixture
+    def search(self, data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Done]:
+        (tmp_path / "counting.py").write_text(COUNTED, encoding="utf-8")
+        monkeypatch.chdir(tmp_path)
+        monkeypatch.delitem(sys.modules, "counting", raising=False)
+
+        def search(output_dir: str, *more: str) -> Done:
+            return call_unimoe(
+                "retrieve", "--dataset", "toy", "--encoder", "python:counting:counted", "--output-dir", output_dir,
+                *more, UNIMOE_DATA=str(data), UNIMOE_CACHE="cache",
+            )  # fmt: skip
+
+        return search
+
+    def test_one_encoding_serves_every_size_and_every_folder(self, search: Callable[..., Done]) -> None:
+        successful(search("one"))
+        assert Path("calls.txt").read_text().split("\n")[:-1] == ["query 9", "document 30"]
+        sizes = ("--dims", "8,16", "--precision", "float32,int8,binary", "--set", "retrieval.depth=10",
+                 "--set", "retrieval.cutoffs=[5]")  # fmt: skip
+        done = successful(search("two", *sizes))
+        assert Path("calls.txt").read_text().split("\n")[2:-1] == ["query 9"], "no document is embedded again"
+        names = [f"d{dims}-{precision}" for dims in (8, 16) for precision in ("float32", "int8", "binary")]
+        found = {name: result(Path("two"), f"counted-{name}") for name in names}
+        assert {name: one.identity.vectors for name, one in found.items()} == {name: name for name in names}
+        indices = [one.vector_index for one in found.values()]
+        assert [(index and index.dims, index and index.bytes_per_vector) for index in indices] == [
+            (8, 32), (8, 8), (8, 1), (16, 64), (16, 16), (16, 2),
+        ]  # fmt: skip
+        table = done.stdout.partition("Vectors cut and quantised")[2]
+        assert "retrieval/toy, nDCG@10: counted, 8 queries" in table
+        rows = [line.split() for line in table.splitlines() if line.split()[1:2] in (["float32"], ["int8"], ["binary"])]
+        assert [row[:3] for row in rows] == [["27", "float32", "108"], *(
+            [str(i.dims), i.precision, str(i.bytes_per_vector)] for i in indices if i
+        )]  # fmt: skip
+        scores = [f"{100 * one.aggregate['ndcg@10']:.2f}" for one in (result(Path("two"), "counted"), *found.values())]
+        assert [row[5] for row in rows] == scores
+        assert "corrected by Holm for all" in " ".join(table.split())
+        results = load_all_results(Path("two"))
+        assert {f"counted-{name}" for name in names} < set(results), "systems as any"
+
+    def test_a_run_killed_between_two_rows_goes_on_with_the_next(self, search: Callable[..., Done]) -> None:
+        sizes = ("--precision", "int8,binary")
+        first = successful(search("one", *sizes))
+        shutil.rmtree(Path("one/counted-binary"))
+        again = successful(search("one", *sizes))
+        assert again.stderr.count("already done") == 4
+        assert "document" not in "".join(Path("calls.txt").read_text().split("\n")[2:])
+        rows = [
+            [line.split()[:4] + line.split()[5:] for line in done.stdout.splitlines() if " binary " in line]
+            for done in (first, again)
+        ]
+        assert rows[0] == rows[1]
+        assert len(rows[0]) == 1
+
+    @pytest.mark.parametrize(
+        ("more", "words"),
+        [
+            (["--dims", "64,0"], ["retrieval.dims"]),
+            (["--dims", "many"], ["retrieval.dims", "must be a whole number"]),
+            (["--precision", "int4"], ["retrieval.precisions", "int4"]),
+            (["--dims", "28"], ["retrieval.dims 28 (--dims): the model's vectors have 27 dimensions; use fewer"]),
+        ],
+    )
+    def test_what_cannot_be_is_refused_in_one_line(
+        self, search: Callable[..., Done], more: list[str], words: list[str]
+    ) -> None:
+        done = search("one", *more)
+        assert done.returncode != 0
+        for word in words:
+            assert word in done.stderr
+
+    def test_a_width_above_an_encoders_is_refused_before_any_work(self, data: Path, tmp_path: Path) -> None:
+        assert_refused(retrieve(data, tmp_path / "out", "--dims", "385"), 2, "the model's vectors have 384 dimensions")
+        assert not (tmp_path / "out").exists()
 
 
 class TestBadInput:

@@ -9,6 +9,7 @@ from typing import Annotated
 import typer
 
 from unimoe.cli.analyze import analyze
+from unimoe.cli.cache import cache
 from unimoe.cli.compare import SeveralValues, compare
 from unimoe.cli.doctor import doctor
 from unimoe.cli.evaluate import evaluate
@@ -74,6 +75,7 @@ app.command("evaluate", cls=FirstOptions, rich_help_panel=_RUN)(evaluate)
 app.command("retrieve", rich_help_panel=_RUN)(retrieve)
 app.command("doctor", rich_help_panel=_PRACTICE)(doctor)
 app.command("status", rich_help_panel=_PRACTICE)(status)
+app.command("cache", rich_help_panel=_PRACTICE)(cache)
 app.command("parity", rich_help_panel=_PRACTICE)(parity)
 app.command("export-mteb", rich_help_panel=_PRACTICE)(export_mteb)
 

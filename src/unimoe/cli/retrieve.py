@@ -47,6 +47,12 @@ def retrieve(
         str, typer.Option(help="The arm to compare with: one of this run, or one with results in the folder.")
     ] = "bm25",
     max_queries: MaxQueries = None,
+    dims: Annotated[
+        str | None, typer.Option(help="Search by vectors cut to these widths too: 64,128,256 (Matryoshka).")
+    ] = None,
+    precision: Annotated[
+        str | None, typer.Option(help="Search by vectors at these precisions too: float32,int8,binary.")
+    ] = None,
     *,
     where: EngineSettings,
 ) -> None:
@@ -54,10 +60,12 @@ def retrieve(
 
     Collections are read from the folder UNIMOE_DATA, else downloaded. If one cannot be searched, the command names it
     with the reason and searches the others, and its exit code is 4. It keeps results that are up to date, and vectors
-    in the folder vectors/ of the output folder, so you can restart a killed run; you may delete vectors/ at any time.
+    in the user's cache (unimoe cache), so you can restart a killed run, and no corpus is embedded twice. Each of --dims
+    at each --precision is a system of its own, from the same vectors; a table compares them with the whole ones.
     With --engine ray the GPUs of this machine, or the machines of a cluster, share the embedding.
     """
     from unimoe.analysis.tables.comparisons import print_before_after
+    from unimoe.analysis.tables.sizes import print_sizes
     from unimoe.config import DenseExperiment
     from unimoe.config.files import load_config
     from unimoe.data.mteb_names import split_names
@@ -67,17 +75,20 @@ def retrieve(
     from unimoe.evaluation.systems.system import BM25
     from unimoe.evaluation.tiers.datasets import chosen_datasets
     from unimoe.models.device import use_threads
+    from unimoe.retrieval.sizes import FULL, sizes_of
 
     if encoder is not None and checkpoint is not None:
         raise UsageError("give --encoder or --checkpoint, not both")
-    experiment = load_config(DenseExperiment, config, override or [])
+    asked = [f"retrieval.{key}=[{names}]" for key, names in (("dims", dims), ("precisions", precision)) if names]
+    experiment = load_config(DenseExperiment, config, [*(override or []), *asked])
     if encoder is not None and encoder != experiment.encoder.base:
         changed = experiment.encoder.model_copy(update={"base": encoder, "revision": None})
         experiment = experiment.model_copy(update={"encoder": changed})
     experiment = placed(experiment, output_dir)
     folder = Path(experiment.output_dir)
     arm = retriever_name(experiment, checkpoint, name)
-    refuse_unknown_arm(folder, before, [BM25, arm, fused_name(arm)])
+    sized = [f"{arm}-{size.name}" for size in sizes_of(experiment.retrieval, None)]
+    refuse_unknown_arm(folder, before, [BM25, arm, fused_name(arm), *sized])
     quiet_libraries()
     if not split_names(datasets):
         raise UsageError("--dataset is empty; name collections, for example --dataset scifact,nfcorpus")
@@ -88,10 +99,11 @@ def retrieve(
         systems = retrieval_systems(experiment, arm, checkpoint, chosen_device(where.here), opened)
         given = given_options(
             config, override, datasets=datasets, encoder=encoder, checkpoint=checkpoint, name=name,
-            max_queries=max_queries,
+            max_queries=max_queries, dims=dims, precision=precision,
         )  # fmt: skip
         keys, failures = run_retrieval(systems, collections, opened, given)
-        print_before_after(folder, before, [system.name for system in systems[1:]], keys)
+        print_before_after(folder, before, [system.name for system in systems[1:] if system.size == FULL], keys)
+        print_sizes(folder, arm, [system.name for system in systems if system.size != FULL], keys)
         failures.refuse(done=bool(keys))
 
 

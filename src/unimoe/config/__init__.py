@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal, TypedDict
 
 from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
-from unimoe.config.base import Count, Dtype, EncoderConfig, Fraction, Name, Section, checked
+from unimoe.config.base import Count, Dtype, EncoderConfig, Fraction, Name, Section, Width, checked
 from unimoe.config.served import ServedConfig
 from unimoe.config.training import ArmConfig, LoraConfig, TrainingConfig
 from unimoe.core.errors import UsageError, did_you_mean
@@ -271,6 +271,9 @@ class Experiment(Section):
         return self.arms[name]
 
 
+Precision = Literal["float32", "int8", "binary"]
+
+
 class DenseConfig(Section):
     """How a corpus is embedded and searched, and which queries are scored.
 
@@ -289,6 +292,10 @@ class DenseConfig(Section):
         storage: the dtype of vectors on disk.
         fuse_depth: candidates of BM25 and of the encoder that reciprocal rank fusion joins; null for no fusion.
         fuse_k: the constant of the fusion.
+        dims: widths to which vectors are cut, each a system of its own at each of the ``precisions``.
+        precisions: ``float32``, ``int8``, ``binary``; of the whole vectors where no ``dims`` are given.
+        rescore: what ranks the candidates that ``binary`` finds: ``int8`` or ``float32`` vectors.
+        rescore_multiplier: so many times ``depth`` candidates are ranked for each query.
     """
 
     depth: Count = 100
@@ -305,6 +312,10 @@ class DenseConfig(Section):
     storage: Literal["float32", "float16"] = "float32"
     fuse_depth: Count | None = 100
     fuse_k: Count = 60
+    dims: list[Width] = Field(default=[])
+    precisions: list[Precision] = Field(default=["float32"], min_length=1)
+    rescore: Literal["int8", "float32"] = "int8"
+    rescore_multiplier: Count = 4
 
     @model_validator(mode="after")
     def _deep_enough(self) -> DenseConfig:

@@ -32,6 +32,7 @@ from unimoe.evaluation.systems.retriever import (
     encoder_retriever,
     fused_system,
     served_settings,
+    sized_system,
 )
 from unimoe.evaluation.systems.system import (
     System,
@@ -44,6 +45,7 @@ from unimoe.evaluation.tiers.datasets import Dataset, LoadedDataset, chosen_data
 from unimoe.models.checkpoint import Checkpoint, folder_name, read_checkpoint
 from unimoe.models.loader import ModelLoader
 from unimoe.results import Task
+from unimoe.retrieval.sizes import sizes_of
 
 if TYPE_CHECKING:
     from mteb import AbsTask
@@ -154,7 +156,7 @@ def planned_extra_systems(systems: Sequence[System], data: LoadedDataset) -> Ite
 def retrieval_systems(
     experiment: DenseExperiment, name: str, checkpoint: Path | None, device: torch.device, engine: Engine
 ) -> list[System]:
-    """Return BM25, the checkpoint's arm or else the experiment's encoder, and the fusion of both where it is wanted."""
+    """Return BM25, the checkpoint's arm or else the experiment's encoder, and what is wanted of it: fusion, sizes."""
     bm25_engine(experiment)  # refused now, not after the first collection
     if checkpoint is None:
         if served_settings(experiment):
@@ -163,7 +165,9 @@ def retrieval_systems(
     else:
         retriever = checkpoint_retriever(experiment, checkpoint, name, device)
     fused = [fused_system(retriever)] if experiment.retrieval.fuse_depth is not None else []
-    return [first_stage_system(experiment), retriever, *fused]
+    width = None if checkpoint else getattr(retriever.model(), "dimension", None)  # else known with the first vector
+    sizes = [sized_system(retriever, size) for size in sizes_of(experiment.retrieval, width)]
+    return [first_stage_system(experiment), retriever, *fused, *sizes]
 
 
 @dataclass(frozen=True)

@@ -91,7 +91,8 @@ class MTEBEncoderWrapper(MTEBWrapper[Embedder]):
     of the model's prompt, the texts of symmetric tasks (STS, classification, clustering) none.
     """
 
-    kind = "dense"
+    kind, kept = "dense", False
+    """``kept``: whether the vectors of a corpus stay in the user's cache, as those of an arm's checkpoint do not."""
 
     def encode(
         self,

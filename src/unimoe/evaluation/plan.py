@@ -18,11 +18,13 @@ import torch
 from unimoe.core.console import in_hours, stdout
 from unimoe.core.errors import UsageError
 from unimoe.core.trec import Run
+from unimoe.data.collection import Collection
 from unimoe.data.mteb_names import TaskSize, task_size
 from unimoe.evaluation.chosen import ChosenData
+from unimoe.evaluation.mteb.prompts import TaskPrompts
 from unimoe.evaluation.reranking.rerankers import reranker_of, truncation_note
 from unimoe.evaluation.reranking.shards import Cut, Pair, candidate_pairs, cut_pairs, pair_texts, prepare
-from unimoe.evaluation.runner import result_dataset
+from unimoe.evaluation.runner import card_of, result_dataset
 from unimoe.evaluation.systems.system import System
 from unimoe.evaluation.tiers.datasets import Dataset, Failures, LoadedDataset, report_oddities
 from unimoe.models.batching import batches
@@ -30,6 +32,7 @@ from unimoe.models.served.client import Estimate
 from unimoe.models.token_tree import tree_tokens
 from unimoe.models.unimodel import UnimodelForExp1
 from unimoe.results import Task
+from unimoe.retrieval.embeddings import is_kept, kept_folder
 
 if TYPE_CHECKING:
     from mteb import AbsTask
@@ -50,11 +53,12 @@ class PlannedDataset(LoadedDataset):
 
     Attributes:
         texts: that the first stage has to embed; 0 where the candidates are its own.
+        asked: the queries among them.
     """
 
     def __init__(self, dataset: Dataset, device: torch.device | None = None) -> None:
         super().__init__(dataset, device)
-        self.texts = self._stage.texts_to_embed(self._whole)
+        self.texts, self.asked = self._stage.texts_to_embed(self._whole), len(self._whole.queries)
         self.hybrid = self._stage.hybrid
         if self.texts:
             self._stage = replace(self._stage, setting="bm25s")
@@ -92,7 +96,7 @@ class Work:
     seconds: float = 0.0
 
 
-def _on_collection(model: Any, task: Task, data: LoadedDataset) -> Work:
+def _on_collection(system: System, model: Any, task: Task, data: LoadedDataset) -> Work:
     collection, parts, asked = data.collection, list[Any](), None
     served, queries = hasattr(model, "estimate"), len(data.collection.queries)
     if task == "reranking":
@@ -106,7 +110,9 @@ def _on_collection(model: Any, task: Task, data: LoadedDataset) -> Work:
             groups = (pair_texts(collection, group) for group in _groups(data, reranker_of(model).cut_by))
             parts = [part for group in groups for part in batches(group, _PART)]
     else:
-        texts = [*(document.full_text for document in data.pooled.corpus.values()), *data.pooled.queries.values()]
+        texts = [*data.pooled.queries.values()]
+        if not _holds_vectors(system, model, data.pooled):
+            texts = [*(document.full_text for document in data.pooled.corpus.values()), *texts]
         items, disk = len(texts), len(data.pooled.queries) * min(1000, len(data.pooled.corpus)) * _LINE_BYTES
         if served:
             asked = model.estimate(texts)
@@ -114,6 +120,14 @@ def _on_collection(model: Any, task: Task, data: LoadedDataset) -> Work:
             parts = [*batches(spread(texts, _TEXTS), _PART)]
     name = result_dataset(task, data.dataset)
     return _timed(model, Work(task, name, queries, items, disk + queries * _QUERY_BYTES, asked), parts)
+
+
+def _holds_vectors(system: System, model: Any, collection: Collection) -> bool:
+    """Return whether an evaluation has kept the vectors of a collection's documents."""
+    if system.checkpoint or not system.reusable:
+        return False
+    prefix = TaskPrompts(system.experiment.evaluation.mteb).prefix(card_of(collection.name), "document")
+    return is_kept(kept_folder(model, collection.corpus, "document", prefix=prefix))
 
 
 def _on_mteb_task(model: Any, task: Task, mteb_task: AbsTask, size: TaskSize) -> Work:
@@ -193,14 +207,14 @@ def print_plan(
 
     for data in datasets:
         if data.texts:  # before there are candidates
-            texts = [document.full_text for document in data.collection.corpus.values()]
+            documents = data.texts - data.asked
+            texts = [document.full_text for document in data.collection.corpus.values()] if documents else []
+            texts = texts or [*data.collection.queries.values()]
             encoder = encoder or data.hybrid.load()
-            work = Work(
-                "fusion", data.dataset.name, data.texts - len(texts), data.texts, 4 * encoder.dimension * len(texts)
-            )
+            work = Work("fusion", data.dataset.name, data.asked, data.texts, 4 * encoder.dimension * documents)
             add(fusion, _timed(encoder, work, [*batches(spread(texts, _TEXTS), _PART)]))
         for task in tasks:
-            add(works, _on_collection(model, task, data))
+            add(works, _on_collection(system, model, task, data))
             queries = data.collection.queries if task == "reranking" else {}
             if queries and (truncated := reranker_of(model).truncated_queries(queries)):
                 stdout.print(truncation_note(data.dataset.name, truncated), soft_wrap=True)

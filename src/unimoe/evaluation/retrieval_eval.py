@@ -1,7 +1,7 @@
 """Retrieval: an encoder, BM25 or their fusion searches a collection, and what each finds is scored.
 
-``dense_collection`` chooses the documents and queries of a collection; ``evaluate_retrieval`` embeds every document
-once, finds the nearest to each query exactly, and writes only the vectors.
+``dense_collection`` chooses the documents and queries of a collection; ``encode_retrieval`` embeds every document once
+and keeps the vectors; ``search_retrieval`` finds the nearest to each query exactly, by vectors of any size.
 """
 
 from __future__ import annotations
@@ -24,8 +24,9 @@ from unimoe.metrics.scoring import from_grade
 from unimoe.models.embedder import Advance, Embedder, Vectors
 from unimoe.results import Task
 from unimoe.retrieval import bm25
-from unimoe.retrieval.dense import dense_run
+from unimoe.retrieval.dense import EmbeddedCollection, embed_collection
 from unimoe.retrieval.embeddings import Encode
+from unimoe.retrieval.sizes import FULL, Size, search_size
 
 TASK: Task = "retrieval"
 
@@ -77,18 +78,28 @@ def dense_collection(collection: Collection, config: DenseConfig, max_queries: i
     return DenseCollection(test, train, pool, caveats)
 
 
-def evaluate_retrieval(
+@dataclass
+class Encoded:
+    """An embedded collection: texts embedded now, seconds, where, and what a search by whole vectors found."""
+
+    vectors: EmbeddedCollection
+    items: int
+    seconds: float
+    device: str = "cpu"
+    whole: Outcome | None = None
+
+
+def encode_retrieval(
     model: Embedder,
     collection: Collection,
     config: DenseConfig,
     *,
-    store_dir: Path,
-    weights: str | None,
-    exclude_self: bool = False,
+    store_dir: Path | None = None,
+    weights: str | None = None,
     advance: Advance | None = None,
     **batches: Unpack[Batches],
-) -> Outcome:
-    """Embed a collection, as ``dense_collection`` cuts it, search it, and score what is found; see ``dense_run``."""
+) -> Encoded:
+    """Embed a collection, as ``dense_collection`` cuts it; see ``embed_collection``."""
     _refuse_unsearchable(collection)
     start, embedded = time.perf_counter(), len(collection.queries)
     of_document: dict[str, Any] = {"kind": "document", "max_length": config.document_length, **batches}
@@ -99,20 +110,34 @@ def evaluate_retrieval(
             embedded += len(vectors)
             yield vectors
 
-    run = dense_run(
-        model,
-        collection,
-        config,
-        store_dir=store_dir,
-        weights=weights,
-        exclude_self=exclude_self,
-        advance=advance,
-        spread=counted,
-        **batches,
+    vectors = embed_collection(
+        model, collection, config, store_dir=store_dir, weights=weights, advance=advance, spread=counted, **batches
     )
-    seconds = time.perf_counter() - start
-    outcome = Outcome.of_run(collection, run, "ndcg@10", retrieval_metrics(config), items=embedded, seconds=seconds)
-    return replace(outcome, notes=retrieval_notes(collection, config.depth))
+    return Encoded(vectors, embedded, time.perf_counter() - start)
+
+
+def search_retrieval(
+    encoded: Encoded, collection: Collection, config: DenseConfig, size: Size = FULL, *, exclude_self: bool = False
+) -> Outcome:
+    """Search an embedded collection by vectors of a size, once by whole ones, and score what is found."""
+    if size == FULL and encoded.whole:
+        return encoded.whole
+    start = time.perf_counter()
+    run, index = search_size(size, encoded.vectors, config, exclude_self=exclude_self)
+    seconds = time.perf_counter() - start + (encoded.seconds if size == FULL else 0.0)
+    outcome = Outcome.of_run(
+        collection,
+        run,
+        "ndcg@10",
+        retrieval_metrics(config),
+        items=encoded.items if size == FULL else 0,
+        seconds=seconds,
+        device=encoded.device,
+        vector_index=index,
+    )
+    if size == FULL:
+        encoded.whole = outcome
+    return outcome
 
 
 def retrieval_metrics(config: DenseConfig) -> tuple[str, ...]:
@@ -138,11 +163,11 @@ def retrieval_notes(collection: Collection, depth: int) -> list[str]:
 
 @dataclass
 class Searches:
-    """A dataset as systems search it, and what the latest encoder found there, which its fusion takes too."""
+    """A dataset as systems search it, and what the latest encoder made of it, which its fusion and sizes take too."""
 
     dataset: Dataset
     chosen: DenseCollection
-    embedded: tuple[object, Outcome] | None = None  # by what loads the encoder; vectors of others are on disk
+    embedded: tuple[object, Encoded] | None = None  # by what loads the encoder; vectors of others are on disk
 
 
 def bm25_engine(experiment: DenseExperiment) -> bm25.Engine:

@@ -24,9 +24,10 @@ from unimoe.evaluation.reranking_eval import rerank_dataset
 from unimoe.evaluation.retrieval_eval import (
     Searches,
     bm25_engine,
-    evaluate_retrieval,
+    encode_retrieval,
     retrieval_metrics,
     retrieval_notes,
+    search_retrieval,
 )
 from unimoe.evaluation.spec import Evaluation, Outcome, model_hashes
 from unimoe.evaluation.store import ResultStore
@@ -39,6 +40,7 @@ from unimoe.results import EvalResult, Identity, Task
 from unimoe.retrieval.bm25 import bm25_run, first_stage_name
 from unimoe.retrieval.first_stage import cut_run
 from unimoe.retrieval.fusion import reciprocal_rank_fusion
+from unimoe.retrieval.sizes import FULL
 
 if TYPE_CHECKING:
     from mteb import AbsTask
@@ -116,6 +118,7 @@ class Evaluator:
             store = ShardStore(folder, evaluation.fingerprint) if folder else None
             return rerank_dataset(reranker_of(model, **settings.batches), data, store=store, advance=advance)
         wrapped = MTEBEncoderWrapper(model, **_adapted(evaluation), prompts=TaskPrompts(settings.mteb), advance=advance)
+        wrapped.kept = evaluation.reusable and _system(evaluation).checkpoint is None
         exclude_self = data.dataset.exclude_self
         outcome = evaluate_embedding_collection(wrapped, data.pooled, exclude_self=exclude_self, folder=folder)
         main_score = outcome.main_score if evaluation.task_type else None
@@ -162,27 +165,26 @@ class Evaluator:
             run = reciprocal_rank_fusion(sides, depth=config.depth, k=config.fuse_k) if system.fused else words
             facts["seconds"] = time.perf_counter() - start
         else:
-            facts |= {"items": found.items, "seconds": found.seconds, "notes": retrieval_notes(test, config.depth)}
+            facts |= {name: getattr(found, name) for name in ("items", "seconds", "vector_index")}
+            facts["notes"] = retrieval_notes(test, config.depth) if system.size == FULL else []
         metric, metrics = data.dataset.main_metric, retrieval_metrics(config)
         return Outcome.of_run(test, cut_run(run, config.depth), metric, metrics, **facts)
 
     def _embedded(self, evaluation: Evaluation, data: Searches, depth: int, advance: Advance) -> Outcome:
-        """Embed and search once for an encoder and its fusion, and not at all if both results exist."""
-        system = _system(evaluation)
+        """Embed once for an encoder, its fusion and its sizes, and not at all if all results exist; then search."""
+        system, test = _system(evaluation), data.chosen.test
+        experiment = system.dense
+        config = experiment.retrieval
+        if system.size == FULL:
+            config = config.model_copy(update={"depth": depth})
         if data.embedded is None or data.embedded[0] is not system.load:
-            experiment, model = system.dense, self._model(evaluation)
-            outcome = evaluate_retrieval(
-                model,
-                data.chosen.test,
-                experiment.retrieval.model_copy(update={"depth": depth}),
-                store_dir=Path(experiment.output_dir) / "vectors",
-                weights=weights_hash(system.checkpoint, experiment.evaluation) if system.checkpoint else None,
-                exclude_self=data.dataset.exclude_self,
-                advance=advance,
-                **experiment.evaluation.batches,
+            model = self._model(evaluation)
+            weights = weights_hash(system.checkpoint, experiment.evaluation) if system.checkpoint else None
+            encoded = encode_retrieval(
+                model, test, config, weights=weights, advance=advance, **experiment.evaluation.batches
             )
-            data.embedded = system.load, replace(outcome, device=describe_device(device_of(model)))
-        return data.embedded[1]
+            data.embedded = system.load, replace(encoded, device=describe_device(device_of(model)))
+        return search_retrieval(data.embedded[1], test, config, system.size, exclude_self=data.dataset.exclude_self)
 
     def _kept(self, evaluation: Evaluation) -> Path | None:
         """Return the folder of what a killed evaluation finds again; None where it may be another system's.
@@ -242,8 +244,7 @@ def _of_collection(system: System, task: Task, data: LoadedDataset) -> dict[str,
     if task == "embedding":
         name = data.collection.name  # which the task is named by, whatever folder it is read from
         card, documents = _mteb_card(dataset.collection), len(data.pooled.corpus)
-        named = _mteb_card(name) or SimpleNamespace(name=name, type="Retrieval", prompt="")
-        identity["prompt"] = _prompt_on_task(system, named)
+        identity["prompt"] = _prompt_on_task(system, card_of(name))
         identity["pool"] = documents if documents < data.whole_size else None
         hashes |= {"pool": data.hashes["pool"]} | dataset.rule_hashes
         size = documents + len(data.pooled.queries)
@@ -275,6 +276,9 @@ def _of_search(system: System, data: Searches) -> dict[str, Any]:
     if system.fused:
         settings += [config.fuse_depth, config.fuse_k]
     identity: dict[str, Any] = {"split": test.split, "max_queries": dataset.max_queries, "pool": chosen.pool}
+    if system.size != FULL:
+        identity["vectors"] = system.size.name
+        settings += [system.size.name, config.rescore, config.rescore_multiplier]
     if not encodes or system.fused:
         identity["first_stage"] = first_stage_name(experiment.evaluation.bm25, bm25_engine(experiment))
     return {
@@ -282,7 +286,7 @@ def _of_search(system: System, data: Searches) -> dict[str, Any]:
         "main_metric": dataset.main_metric,
         "identity": identity,
         "hashes": {"collection": test.content_hash, "settings": hash_json(settings)} | dataset.rule_hashes,
-        "size": len(test.queries) + len(test.corpus) * encodes,
+        "size": len(test.queries) + len(test.corpus) * encodes if system.size == FULL else 0,
         "caveats": chosen.caveats,
     }
 
@@ -300,6 +304,11 @@ def result_dataset(task: Task, dataset: Dataset) -> str:
     """Return the name of a dataset in results: the collection's, but in embedding MTEB's where it has one."""
     card = _mteb_card(dataset.collection) if task == "embedding" else None
     return card.name if card else dataset.name
+
+
+def card_of(collection: str) -> Any:
+    """Return MTEB's card of a collection's task, or what prompts read of one where there is none."""
+    return _mteb_card(collection) or SimpleNamespace(name=collection, type="Retrieval", prompt="")
 
 
 def _mteb_card(collection: str) -> TaskMetadata | None:

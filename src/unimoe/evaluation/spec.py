@@ -15,7 +15,7 @@ from unimoe.core.trec import Qrels, Run
 from unimoe.data.collection import Collection
 from unimoe.evaluation.systems.system import System
 from unimoe.metrics import DEFAULT_METRICS, Scores, score_run
-from unimoe.results import Identity, Task, TrainingBudget
+from unimoe.results import Identity, Task, TrainingBudget, VectorIndex
 
 
 @dataclass(frozen=True)
@@ -95,6 +95,7 @@ class Outcome:
     notes: list[str] = field(default_factory=list)
     usage: Mapping[str, float] = field(default_factory=dict)
     groups: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    vector_index: VectorIndex | None = None
 
     @classmethod
     def of_run(

@@ -160,6 +160,7 @@ class ResultStore:
             training=spec.training,
             config=dict(spec.config),
             relevance_level=outcome.relevance_level,
+            vector_index=outcome.vector_index,
             provenance=Provenance(
                 created=datetime.now(UTC).isoformat(timespec="seconds"),
                 git_commit=commit,

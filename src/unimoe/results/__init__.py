@@ -45,6 +45,7 @@ class Identity(Strict):
     pool: int | None = None  # documents ranked, where that is a sample of the collection; None for the whole
     prompt: str | None = None  # name and content hash
     max_queries: int | None = None  # queries scored where the set was cut; None for all of them
+    vectors: str | None = None  # how those of a search were cut and quantised, ``d128-int8``; None for whole ones
 
 
 class TrainingBudget(Strict):
@@ -83,6 +84,16 @@ class Provenance(Strict):
     usage: dict[str, Score] = Field(default_factory=dict)  # what a server was paid: requests, tokens, searches
 
 
+class VectorIndex(Strict):
+    """The vectors of documents that a dense search compared with queries."""
+
+    dims: int
+    precision: str  # float32, float16, int8 or binary, whose candidates other vectors rank
+    bytes_per_vector: int  # of what all queries are compared with
+    documents: int
+    search_ms: Score  # of a query, once vectors are in memory
+
+
 class EvalResult(Strict):
     """The scores of one arm, seed and task on one dataset.
 
@@ -114,6 +125,7 @@ class EvalResult(Strict):
     relevance_level: Annotated[int, Field(ge=1, le=HIGHEST_GRADE)] = 1
     # Ids of queries so long that the reranker saw only their beginning, and nothing of a document.
     truncated_queries: list[str] = Field(default_factory=list)
+    vector_index: VectorIndex | None = None  # of a search by vectors alone
 
     @model_validator(mode="after")
     def _consistent(self) -> EvalResult:

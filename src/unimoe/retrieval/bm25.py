@@ -22,6 +22,7 @@ from unimoe.core.errors import DataError, UsageError
 from unimoe.core.io import cache_dir, hash_parts, lock
 from unimoe.core.trec import Run, read_run, write_run
 from unimoe.data.collection import Collection
+from unimoe.results import safe_name
 
 Engine = Literal["bm25s", "rank_bm25"]
 """Lucene's BM25 as bm25s computes it, or rank_bm25's BM25Okapi."""
@@ -148,8 +149,9 @@ def cached_run(path: Path, collection: Collection, tag: str, compute: Callable[[
                 run = read_run(path)
             except DataError as error:
                 raise DataError(f"{error}: the file is damaged; delete it, and run again") from None
+            path.touch()  # the last use
         else:
             run = compute()
-            write_run(path, run, tag)
+            write_run(path, run, f"{tag}@{safe_name(collection.name)}")  # which ``unimoe cache`` shows
     # A TREC file has no line for a query without candidates.
     return {query_id: run.get(query_id, {}) for query_id in collection.queries}

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 from typing import Any, Literal, Unpack
@@ -21,12 +22,11 @@ from numpy.typing import NDArray
 
 from unimoe.config import Batches, DenseConfig
 from unimoe.core.errors import DataError, UsageError, named_inputs
-from unimoe.core.io import hash_json
 from unimoe.core.trec import Run
 from unimoe.data.collection import Collection
 from unimoe.models.batching import to_device
 from unimoe.models.embedder import Advance, Embedder
-from unimoe.retrieval.embeddings import Spread, embedding_fingerprint, encode_corpus
+from unimoe.retrieval.embeddings import Embedded, Spread, kept_embeddings
 
 Backend = Literal["torch", "faiss"]
 
@@ -37,24 +37,47 @@ UNIT_LENGTH = 1.001
 """The greatest length of an embedding: 1, and a little for rounding, to float16 at worst."""
 
 
+@dataclass(frozen=True)
+class EmbeddedCollection:
+    """The queries of a collection by id, ``(Q, D)`` in memory, and its documents; ``device`` is that of a search."""
+
+    query_ids: list[str]
+    queries: NDArray[np.float32]
+    documents: Embedded
+    device: torch.device
+
+
 def dense_run(
+    model: Embedder, collection: Collection, config: DenseConfig, *, exclude_self: bool = False, **how: Any
+) -> Run:
+    """Embed a corpus and its queries as ``embed_collection`` does, and find the documents nearest to each query."""
+    found = embed_collection(model, collection, config, **how)
+    return search(
+        found.queries,
+        found.query_ids,
+        found.documents.vectors,
+        found.documents.ids,
+        config.depth,
+        backend=config.backend,
+        device=found.device,
+        exclude_self=exclude_self,
+    )
+
+
+def embed_collection(
     model: Embedder,
     collection: Collection,
     config: DenseConfig,
     *,
-    store_dir: Path,
+    store_dir: Path | None = None,
     weights: str | None = None,
-    exclude_self: bool = False,
     advance: Advance | None = None,
     spread: Spread = map,
     **batches: Unpack[Batches],
-) -> Run:
-    """Embed a corpus and its queries, and find the documents nearest to each query.
+) -> EmbeddedCollection:
+    """Embed the queries of a collection and its corpus, whose vectors are kept; see ``kept_embeddings``.
 
-    Vectors are kept below ``store_dir``, in a folder named by everything they depend on: a killed run is resumed there,
-    and other queries over the same corpus find it embedded. So ``weights`` is the content hash of an adapter or a head,
-    which is no part of ``model.base_identity``; None where there is neither. ``spread`` embeds units of documents; see
-    ``encode_corpus``.
+    ``store_dir`` is the folder of kept vectors, by default the user's cache.
     """
     query_ids, texts = list(collection.queries), list(collection.queries.values())
     with named_inputs(lambda index: f"{collection.name}, query {query_ids[index]!r}"):
@@ -62,27 +85,19 @@ def dense_run(
         queries = model.encode(texts, kind="query", max_length=config.query_length, **batches)
     if advance:
         advance(len(query_ids))
-    own = embedding_fingerprint(model, "document", config.document_length)
-    fingerprint = hash_json([own, weights, config.storage])
-    store = encode_corpus(
-        lambda texts: model.encode(texts, kind="document", max_length=config.document_length, **batches),
+    documents = kept_embeddings(
+        model,
         collection.corpus,
-        store_dir / f"{fingerprint}-{collection.corpus_hash}",
-        fingerprint=fingerprint,
+        folder=store_dir,
+        weights=weights,
         storage=config.storage,
+        max_length=config.document_length,
         spread=spread,
+        batches=batches,
+        name=collection.name,
         advance=advance,
     )
-    return search(
-        queries,
-        query_ids,
-        store.vectors,
-        store.ids,
-        config.depth,
-        backend=config.backend,
-        device=model.device,
-        exclude_self=exclude_self,
-    )
+    return EmbeddedCollection(query_ids, queries, documents, model.device)
 
 
 def search(
@@ -97,6 +112,7 @@ def search(
     exclude_self: bool = False,
     longest: float = UNIT_LENGTH,
     block_bytes: int | None = None,
+    candidates: Rows | None = None,
     advance: Advance | None = None,
 ) -> Run:
     """Find the ``k`` documents of highest inner product for every query.
@@ -112,6 +128,7 @@ def search(
         exclude_self: leave out the document whose id is the query's, before the cut.
         longest: no document's vector is longer than this; the error of a score grows with it.
         block_bytes: size of a block of the corpus; by default what suits the device.
+        candidates: search only these rows of each query, ``(Q, K)``.
         advance: called after each block.
 
     Returns:
@@ -132,7 +149,11 @@ def search(
         _Candidates(queries[begin : begin + step], vectors, ids, wanted, longest)
         for begin in range(0, len(queries), step)
     ]
-    if backend == "faiss":
+    if candidates is not None:
+        for number, pool in enumerate(pools):
+            own = candidates[number * step : (number + 1) * step]
+            pool.add(np.arange(len(own)).repeat(own.shape[1]), own.ravel(), np.zeros(own.size, dtype=np.float32))
+    elif backend == "faiss":
         _find_by_faiss(pools, vectors, blocks, min(len(ids), wanted + wanted // 8 + 8), advance)
     else:
         before = torch.get_float32_matmul_precision()

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -33,6 +33,9 @@ Encode = Callable[[Sequence[str]], NDArray[np.float32]]
 
 Spread = Callable[[Encode, Iterable[Sequence[str]]], Iterator[NDArray[np.float32]]]
 """Embeds several units by a function that embeds one, and yields their vectors in order; ``map`` is one."""
+
+MADE_FROM = "made_from.json"
+"""The file beside kept vectors that names model and collection."""
 
 UNIT_CHARACTERS = 2**20
 """Text of one unit, the most that a killed run loses: some ten seconds of a small model on two cores."""
@@ -63,25 +66,62 @@ def cached_embeddings(
     max_length: int | None = None,
     advance: Callable[[int], None] | None = None,
 ) -> Embedded:
-    """Embed texts by id, or read them from the cache; a killed run is resumed.
+    """Embed texts by id, or read their vectors from the cache; see ``kept_embeddings``."""
+    corpus = {key: Document("", text) for key, text in texts.items()}
+    return kept_embeddings(embedder, corpus, kind, max_length=max_length, advance=advance)
 
-    The embedder is a frozen encoder without adapters, which ``base_identity`` would not tell apart. Other arguments are
-    those of ``Embedder.encode``.
+
+def kept_embeddings(
+    embedder: Embedder,
+    corpus: Mapping[str, Document],
+    kind: TextKind = "document",
+    *,
+    folder: Path | None = None,
+    prefix: str | None = None,
+    max_length: int | None = None,
+    batches: Mapping[str, Any] | None = None,
+    storage: Storage = "float32",
+    weights: str | None = None,
+    name: str = "",
+    **how: Any,
+) -> Embedded:
+    """Embed a corpus, or read its vectors where an evaluation has kept them; a killed run is resumed.
+
+    ``folder`` is around all vectors, by default in the user's cache, where ``unimoe cache`` shows the ``name`` of the
+    corpus. ``weights`` is the content hash of an adapter or a head, which is no part of ``base_identity``; None where
+    there is neither. Other arguments are those of ``Embedder.encode`` and ``encode_corpus``.
     """
-    fingerprint = embedding_fingerprint(embedder, kind, max_length)
-    content = hash_parts(part for key in sorted(texts) for part in (key, texts[key]))
+    place = kept_folder(
+        embedder, corpus, kind, folder, prefix=prefix, max_length=max_length, storage=storage, weights=weights
+    )
+    write_json(place / MADE_FROM, {"model": embedder.base_identity, "collection": name})  # its date is the last use
     return encode_corpus(
-        lambda batch: embedder.encode(batch, kind=kind, max_length=max_length),
-        {key: Document("", text) for key, text in texts.items()},
-        cache_dir("embeddings") / f"{fingerprint}-{content}",
-        fingerprint=fingerprint,
-        advance=advance,
+        lambda texts: embedder.encode(texts, kind=kind, prefix=prefix, max_length=max_length, **batches or {}),
+        corpus,
+        place,
+        fingerprint=place.name,
+        storage=storage,
+        **how,
     )
 
 
-def embedding_fingerprint(embedder: Embedder, kind: TextKind, max_length: int | None = None) -> str:
-    """Return the hash of what vectors depend on besides the texts."""
-    return hash_json([embedder.base_identity, embedder.prompt_name, str(embedder.dtype), kind, max_length])
+def kept_folder(
+    embedder: Embedder, corpus: Mapping[str, Document], kind: TextKind, folder: Path | None = None, **settings: Any
+) -> Path:
+    """Return where the vectors of a corpus are kept; a ``dtype`` counts in place of the embedder's."""
+    dtype, settings = str(settings.pop("dtype", embedder.dtype)), {k: v for k, v in settings.items() if v is not None}
+    model = hash_json([embedder.base_identity, embedder.prompt_name, dtype, kind, {"storage": "float32"} | settings])
+    return (folder or cache_dir("vectors")) / f"{model}-{_texts_hash(corpus)}"
+
+
+def is_kept(folder: Path) -> bool:
+    """Return whether a folder holds all vectors of its corpus."""
+    store = folder / "store.json"
+    return store.exists() and (found := read_json(store, _Progress)).finished == found.units
+
+
+def _texts_hash(corpus: Mapping[str, Document]) -> str:
+    return hash_parts(part for key in sorted(corpus) for part in (key, corpus[key].full_text))
 
 
 class _Progress(Strict):
@@ -124,8 +164,7 @@ def encode_corpus(
     with lock(folder):
         ids = sorted(corpus)
         units = cut_units([len(corpus[key].full_text) for key in ids], characters)
-        texts = hash_parts(part for key in ids for part in (key, corpus[key].full_text))
-        content = hash_json([fingerprint, texts, storage, characters])
+        content = hash_json([fingerprint, _texts_hash(corpus), storage, characters])
         done, vectors = _resume(folder, content)
         if advance:
             advance(sum(map(len, units[:done])))

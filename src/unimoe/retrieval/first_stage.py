@@ -109,7 +109,7 @@ class FirstStage:
         """Return how many texts ``candidates`` has to embed before it can search."""
         if self.setting != FUSION or self.hybrid.path(whole, self._kept, exclude_self=self.exclude_self).exists():
             return 0
-        return len(whole.queries) + len(whole.corpus)
+        return len(whole.queries) + (0 if self.hybrid.holds_vectors(whole) else len(whole.corpus))
 
     def candidates(self, whole: Collection, scored: Collection) -> Candidates:
         """Find the candidates of the scored queries, at least 100 each where there are as many.

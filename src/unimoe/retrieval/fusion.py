@@ -1,4 +1,4 @@
-"""Fuses BM25 with an encoder's exact search, as a first stage; each of the two rankings is kept in the user's cache."""
+"""Fuses BM25 with an encoder's exact search, as a first stage; both rankings and the vectors are kept in the cache."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from shutil import rmtree
 
 import torch
 
@@ -21,6 +20,7 @@ from unimoe.models.device import choose_device, choose_dtype, release_memory
 from unimoe.models.encoder import META, SentenceEncoder, load_encoder
 from unimoe.retrieval.bm25 import bm25_run, cached_run, first_stage_name
 from unimoe.retrieval.dense import dense_run
+from unimoe.retrieval.embeddings import is_kept, kept_folder
 
 
 def reciprocal_rank_fusion(runs: Sequence[Mapping[str, Mapping[str, float]]], *, depth: int, k: int = 60) -> Run:
@@ -65,7 +65,6 @@ class Hybrid:
         each = max(self.config.depth, depth)
         words = bm25_run(collection, each, self.bm25, exclude_self=exclude_self, cached=True)
         path = self.path(collection, depth, exclude_self=exclude_self)
-        store = path.with_suffix("")  # holds the vectors until the run is whole
 
         def search() -> Run:
             texts = len(collection.queries) + len(collection.corpus)
@@ -74,7 +73,6 @@ class Hybrid:
                     self.load(),
                     collection,
                     DenseConfig(depth=each, cutoffs=[each]),
-                    store_dir=store,
                     exclude_self=exclude_self,
                     advance=step.advance,
                 )
@@ -83,13 +81,16 @@ class Hybrid:
             return found
 
         vectors = cached_run(path, collection, self._encoder, search)
-        rmtree(store, ignore_errors=True)
         return reciprocal_rank_fusion([words, vectors], depth=depth, k=self.config.k)
 
     def path(self, collection: Collection, depth: int, *, exclude_self: bool) -> Path:
         """Return where ``run`` keeps the encoder's ranking; where it exists, nothing has to be embedded."""
         data = [collection.corpus_hash, collection.queries_hash, max(self.config.depth, depth), exclude_self]
         return cache_dir("dense") / f"{hash_json([self._encoder, data])}.trec"
+
+    def holds_vectors(self, collection: Collection) -> bool:
+        """Return whether an evaluation has kept the vectors of a collection's documents."""
+        return is_kept(kept_folder(self._without_weights, collection.corpus, "document", dtype=self._place[1]))
 
     def load(self) -> SentenceEncoder:
         """Load the encoder."""
@@ -101,12 +102,16 @@ class Hybrid:
         return device, choose_dtype(device, self.config.encoder.dtype)
 
     @cached_property
-    def _encoder(self) -> str:
-        """Name, hash and dtype of the encoder; the hash is of all that vectors depend on besides texts and dtype."""
+    def _without_weights(self) -> SentenceEncoder:
         try:
-            encoder = load_encoder(self.config.encoder, META, torch.float32)
+            return load_encoder(self.config.encoder, META, torch.float32)
         except (DataError, UsageError) as error:
             raise type(error)(f"evaluation.fusion: {error}") from None
+
+    @cached_property
+    def _encoder(self) -> str:
+        """Name, hash and dtype of the encoder; the hash is of all that vectors depend on besides texts and dtype."""
+        encoder = self._without_weights
         name, _, _ = encoder.base_identity.rpartition("@")
         content = hash_json([encoder.base_identity, encoder.prompt_name])
         return f"{name}@{content},{str(self._place[1]).removeprefix('torch.')}"

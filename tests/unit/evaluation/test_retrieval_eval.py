@@ -15,7 +15,7 @@ from unimoe.config.base import EncoderConfig
 from unimoe.core.errors import DataError, UsageError
 from unimoe.data.catalog import load_collection
 from unimoe.data.collection import Collection, Document, assemble
-from unimoe.evaluation.retrieval_eval import dense_collection, evaluate_retrieval, retrieval_notes
+from unimoe.evaluation.retrieval_eval import dense_collection, encode_retrieval, retrieval_notes, search_retrieval
 from unimoe.evaluation.systems.retriever import fused_name, retriever_name
 
 WORDS = ("heron", "tide", "moon", "rain")
@@ -50,12 +50,12 @@ def long() -> Collection:
 
 
 def retrieve(folder: Path, collection: Collection, model: WordEmbedder | None = None, **given: Any) -> Any:
-    options: dict[str, Any] = {key: given.pop(key) for key in ("exclude_self", "weights", "advance") if key in given}
+    options: dict[str, Any] = {key: given.pop(key) for key in ("weights", "advance") if key in given}
+    exclude_self = given.pop("exclude_self", False)
     settings: dict[str, Any] = {"depth": 5, "cutoffs": [1, 5]} | given
-    options = {"weights": None} | options
-    return evaluate_retrieval(
-        model or WordEmbedder(WORDS), collection, DenseConfig(**settings), store_dir=folder, **options
-    )
+    config = DenseConfig(**settings)
+    encoded = encode_retrieval(model or WordEmbedder(WORDS), collection, config, store_dir=folder, **options)
+    return search_retrieval(encoded, collection, config, exclude_self=exclude_self)
 
 
 class TestScores:
@@ -78,9 +78,10 @@ def test_what_to_know_before_scores_are_believed_is_noted(tmp_path: Path) -> Non
     (note,) = retrieval_notes(large(200), 20)
     assert note == "large: recall@100 and map count the 20 documents kept of each query"
     assert retrieval_notes(large(200), 100) == []
-    found = retrieve(tmp_path, toy({"q1": {"b": 1}, "q2": {"c": 0}}))
+    lacking = toy({"q1": {"b": 1}, "q2": {"c": 0}})
+    found = retrieve(tmp_path, lacking)
     assert found.scores.per_query["recall_of_retrieved@5"] == {"q1": 1.0, "q2": 0.0}
-    assert "toy: judged queries without a relevant document, which count 0: 1 (q2)" in found.notes
+    assert "toy: judged queries without a relevant document, which count 0: 1 (q2)" in retrieval_notes(lacking, 5)
 
 
 class TestVectors:

@@ -31,7 +31,7 @@ _ALL = (
     "(max-t)."
 )
 
-_COLUMNS: dict[str, Callable[[Comparison], Cell]] = {
+COLUMNS: dict[str, Callable[[Comparison], Cell]] = {
     "Comparison": lambda c: Cell(c.name),
     "Metric": lambda c: Cell(metric_name(c.metric), full=c.metric),
     "Before": lambda c: Cell.mean([100 * c.means[1]]),
@@ -59,7 +59,7 @@ _COLUMNS: dict[str, Callable[[Comparison], Cell]] = {
 }
 _OF_TEST = ("Delta", "Low", "High", "p", "Corrected")
 _OF_ALL = ("All: low", "All: high", "All: p")
-_IN_CSV = ("Metric", *tuple(_COLUMNS)[-9:])
+_IN_CSV = ("Metric", *tuple(COLUMNS)[-9:])
 
 
 class Marks(NamedTuple):
@@ -147,7 +147,7 @@ def comparisons_table(results: Results, comparisons: Sequence[Comparison], *, be
     if not correction:
         columns.remove("Corrected")
     shown = [*comparisons, *filter(None, map(_elsewhere, comparisons))]
-    rows = ((heading.format(c, metric_name(c.metric)), tuple(_COLUMNS[column](c) for column in columns))
+    rows = ((heading.format(c, metric_name(c.metric)), tuple(COLUMNS[column](c) for column in columns))
             for c in shown)  # fmt: skip
     how = f"p corrected by {correction}" if correction else "no correction"
     effect = "" if before_after else "d: mean over standard deviation of the differences by query. "

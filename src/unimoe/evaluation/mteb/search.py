@@ -25,7 +25,7 @@ from unimoe.evaluation.model_wrappers import (
 from unimoe.evaluation.reranking.shards import ShardStore, rerank_run
 from unimoe.results import safe_name
 from unimoe.retrieval.dense import search, search_among
-from unimoe.retrieval.embeddings import Embedded, encode_corpus
+from unimoe.retrieval.embeddings import Embedded, encode_corpus, kept_embeddings
 
 if TYPE_CHECKING:
     import datasets
@@ -134,15 +134,21 @@ class TaskSearch:
         if role == "query" and sum(len(text.full_text) for text in texts.values()) < ENCODED_CHARACTERS:
             plain = [texts[key].full_text for key in ids]
             return Embedded(ids, model.encode_named(plain, list(map(repr, ids)), task, role))
+        how: dict[str, Any] = {
+            "spread": spread_over(model.model, **options),
+            "label": f"{task.name}, {role}",
+            "advance": model.advance,
+        }
+        if model.kept and role == "document":
+            prefix, batches = options["prefix"], model.batches
+            return kept_embeddings(model.model, texts, prefix=prefix, batches=batches, name=task.name, **how)
         return encode_corpus(
             partial(model.model.encode, **options),
             texts,
             folder / role,
             fingerprint=self._fingerprint(**options),
             characters=ENCODED_CHARACTERS,
-            spread=spread_over(model.model, **options),
-            label=f"{task.name}, {role}",
-            advance=model.advance,
+            **how,
         )
 
     def _fingerprint(self, **options: Any) -> str:

@@ -18,6 +18,7 @@ from unimoe.core.errors import DataError, UsageError
 from unimoe.models.checkpoint import Checkpoint, read_checkpoint
 from unimoe.models.loader import ModelLoader
 from unimoe.results import Task
+from unimoe.retrieval.sizes import FULL, Size
 
 ZERO_SHOT_ARM = "zero_shot"
 BM25, FIRST_STAGE = "bm25", "first_stage"
@@ -44,6 +45,7 @@ class System:
         reusable: whether identity and prompt tell the model from every other; where they do not, it is always
             evaluated again.
         fused: whether its search is fused with BM25's.
+        size: of the vectors that it searches by.
         output_dir: where its results go; None for the experiment's folder.
     """
 
@@ -59,6 +61,7 @@ class System:
     recipe: Recipe | None = None
     reusable: bool = True
     fused: bool = False
+    size: Size = FULL
     output_dir: Path | None = None
 
     @property

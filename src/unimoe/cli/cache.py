@@ -1,0 +1,128 @@
+"""``unimoe cache``: what evaluations keep for later ones, and its removal."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from datetime import datetime
+from pathlib import Path
+from typing import Annotated, Literal, NamedTuple
+
+import typer
+
+from unimoe.core.console import stderr, stdout
+from unimoe.core.errors import MissingPartError, UsageError, did_you_mean
+
+_COMPUTED = ("vectors", "dense", "bm25", "embeddings")
+"""Kinds that an evaluation makes again by itself; others were downloaded, or paid for at a server."""
+
+
+class Entry(NamedTuple):
+    """A file or folder of the cache; model and collection are empty where they are not known."""
+
+    kind: str
+    name: str
+    model: str
+    collection: str
+    bytes: int
+    last_use: float
+
+
+def cache(
+    action: Annotated[Literal["list", "clear"], typer.Argument(help="List what is kept, or remove it.")] = "list",
+    names: Annotated[
+        list[str] | None, typer.Argument(metavar="[NAME]...", help="Entries, or all of a model or a collection.")
+    ] = None,
+    kind: Annotated[list[str] | None, typer.Option(help="Only this kind: vectors, dense, bm25; repeatable.")] = None,
+    older_than: Annotated[float, typer.Option(metavar="DAYS", min=0, help="Only what lay unused for so long.")] = 0,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+) -> None:
+    """List or remove what evaluations keep in the user's cache (UNIMOE_CACHE): vectors, rankings of first stages.
+
+    A line of ``list`` has kind, name, model, collection, size and last use. ``clear`` says how much it removes. Without
+    kind or name it removes what can be computed again: neither downloads nor the answers of servers. What a running
+    evaluation writes is kept and named, and the exit code is 4.
+    """
+    from unimoe.core.io import cache_dir
+
+    root = cache_dir()
+    there = list(_entries(root))
+    known = {*_COMPUTED, *(one.kind for one in there)}, {part for one in there for part in one[1:4] if part}
+    for given, some, option in ((kind, known[0], "--kind "), (names, known[1], "")):
+        for name in given or ():
+            if name not in some:
+                raise UsageError(f"{option}{name}: {root} keeps nothing of it{did_you_mean(name, some)}")
+    kinds = kind or (_COMPUTED if action == "clear" and not names else known[0])
+    latest = time.time() - older_than * 24 * 3600
+    chosen = [one for one in there if one.kind in kinds and one.last_use <= latest]
+    chosen = [one for one in chosen if not names or not set(one[1:4]).isdisjoint(names)]
+    in_use = []
+    if action == "clear":
+        stderr.print(f"{root}: removing {_total(chosen)}", soft_wrap=True)
+        in_use = [one for one in chosen if not _removed(root / one.kind / one.name)]
+        chosen = [one for one in chosen if one not in in_use]
+    if as_json:
+        stdout.out(json.dumps({"folder": str(root), "entries": [one._asdict() for one in chosen]}, allow_nan=False))
+    elif action == "list":
+        _print(chosen)
+    else:
+        stdout.print(f"removed {_total(chosen)}")
+    if in_use:
+        raise MissingPartError(f"kept, since it is in use: {', '.join(one.name for one in in_use)}")
+
+
+def _entries(root: Path) -> Iterator[Entry]:
+    """Yield what is kept, by kind and falling last use."""
+    found = []
+    for path in (path for kind in root.iterdir() if kind.is_dir() for path in kind.iterdir()):
+        if not path.name.startswith("."):  # a lock, or what is being written
+            files = [file.stat() for file in (path.rglob("*") if path.is_dir() else [path]) if file.is_file()]
+            size, used = sum(file.st_size for file in files), max((file.st_mtime for file in files), default=0.0)
+            found.append(Entry(path.parent.name, path.name, *_made_from(path), size, used))
+    yield from sorted(found, key=lambda one: (one.kind, -one.last_use))
+
+
+def _made_from(path: Path) -> tuple[str, str]:
+    """Return the model and the collection that a run or a folder of vectors names."""
+    with suppress(OSError, ValueError, LookupError):  # a damaged one can be removed too
+        if path.suffix == ".trec":
+            with path.open(encoding="utf-8") as file:
+                model, _, collection = file.readline().split()[5].rpartition("@")
+            return model, collection
+        named = json.loads((path / "made_from.json").read_text("utf-8"))
+        return str(named["model"]), str(named["collection"])
+    return "", ""
+
+
+def _removed(path: Path) -> bool:
+    """Remove an entry unless a process writes it, and return whether it is gone."""
+    import filelock
+
+    try:
+        with filelock.FileLock(path.parent / f".{path.name}.lock", timeout=0):
+            shutil.rmtree(path) if path.is_dir() else path.unlink()
+    except (filelock.Timeout, PermissionError):  # Windows removes no file that is open
+        return False
+    return True
+
+
+def _total(entries: Sequence[Entry]) -> str:
+    size = sum(one.bytes for one in entries) / 2**20
+    return f"{len(entries):,} {'entry' if len(entries) == 1 else 'entries'}, {size:,.1f} MiB"
+
+
+def _print(entries: Sequence[Entry]) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table("kind", "name", "model", "collection", "MiB", "last use", box=None, pad_edge=False)
+    for one in entries:
+        used = datetime.fromtimestamp(one.last_use).astimezone().strftime("%Y-%m-%d %H:%M")
+        table.add_row(*one[:4], f"{one.bytes / 2**20:,.1f}", used)
+    # What no terminal shows has one long line for each row, so that no name is broken.
+    console = stdout if stdout.is_terminal else Console(highlight=False, markup=False, width=500)
+    console.print(table)
+    console.print(_total(entries))

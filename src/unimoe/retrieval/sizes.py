@@ -1,0 +1,146 @@
+"""Searches vectors of other sizes that come from one encoding: cut to their first dimensions, int8, and bits.
+
+float32         the cut vectors, scaled to unit length again where the whole ones have it
+int8            a byte a dimension, by the corpus's range of each; a float query is compared with all of them
+binary          a bit a dimension; Hamming distance chooses candidates, which the float query ranks by int8 or float32
+
+Quantisation is that of sentence-transformers. The scores of int8 lack a constant of the query, which no rank shows.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from unimoe.config import DenseConfig, Precision
+from unimoe.core.errors import UsageError
+from unimoe.core.trec import Run
+from unimoe.results import VectorIndex
+from unimoe.retrieval.dense import UNIT_LENGTH, Corpus, EmbeddedCollection, Rows, search
+
+_BLOCK = 2**16
+"""Rows that are cut and quantised at a time."""
+
+
+@dataclass(frozen=True)
+class Size:
+    """The first ``dims`` dimensions of vectors, all of them where None, at a precision."""
+
+    dims: int | None = None
+    precision: Precision = "float32"
+
+    @property
+    def name(self) -> str:
+        """What the name of a system has behind its model's, such as ``d128-int8``."""
+        return self.precision if self.dims is None else f"d{self.dims}-{self.precision}"
+
+
+FULL = Size()
+"""The vectors as they are kept."""
+
+
+def sizes_of(config: DenseConfig, width: int | None) -> list[Size]:
+    """Return the sizes that a config asks for beside the full one; ``width`` is the model's, None where not known."""
+    for dims in config.dims:
+        _refuse_wider(dims, width)
+    widths: list[int | None] = [*config.dims] or [None]
+    product = (Size(dims, precision) for dims in widths for precision in config.precisions)
+    return [size for size in dict.fromkeys(product) if size not in (FULL, Size(width))]
+
+
+def search_size(
+    size: Size, embedded: EmbeddedCollection, config: DenseConfig, *, exclude_self: bool = False
+) -> tuple[Run, VectorIndex]:
+    """Find the documents nearest to each query by vectors of a size, as ``dense.search``, and say what they take."""
+    queries, vectors, longest, bits = embedded.queries, embedded.documents.vectors, UNIT_LENGTH, None
+    dims = size.dims or vectors.shape[1]
+    _refuse_wider(dims, vectors.shape[1])
+    if size != FULL:
+        queries, vectors, longest, bits = _of_size(size, dims, queries, vectors, config.rescore)
+    start = time.perf_counter()  # the vectors are in memory now
+    rows = None if bits is None else nearest_by_hamming(*bits, config.depth * config.rescore_multiplier + exclude_self)
+    run = search(
+        queries,
+        embedded.query_ids,
+        vectors,
+        embedded.documents.ids,
+        config.depth,
+        backend=config.backend,
+        device=embedded.device,
+        exclude_self=exclude_self,
+        longest=longest,
+        candidates=rows,
+    )
+    milliseconds = 1000 * (time.perf_counter() - start) / max(1, len(queries))
+    width = vectors.itemsize * dims if bits is None else bits[1].shape[1]
+    precision = str(vectors.dtype) if bits is None else "binary"
+    return run, VectorIndex(
+        dims=dims, precision=precision, bytes_per_vector=width, documents=len(vectors), search_ms=milliseconds
+    )
+
+
+def _of_size(
+    size: Size, dims: int, queries: NDArray[np.float32], vectors: Corpus, rescore: Precision
+) -> tuple[NDArray[np.float32], Corpus, float, tuple[NDArray[np.uint8], NDArray[np.uint8]] | None]:
+    """Return queries, documents and their greatest length, to be compared by products, and the bits of both if wanted.
+
+    An int8 value v stands for ``v * step`` and a constant of its dimension, so the query takes the step.
+    """
+    from sentence_transformers.util.quantization import quantize_embeddings
+
+    unit = bool(np.allclose(np.linalg.norm(queries, axis=1), 1.0, atol=1e-3))
+
+    def blocks() -> Iterator[NDArray[np.float32]]:
+        for begin in range(0, len(vectors), _BLOCK):
+            yield cut(vectors[begin : begin + _BLOCK], dims, unit=unit)
+
+    asked, bits = cut(queries, dims, unit=unit), None
+    if size.precision == "binary":
+        bits = packed(asked), np.concatenate([packed(block) for block in blocks()])
+    if (rescore if bits else size.precision) == "float32":
+        longest = max(float(np.linalg.norm(block, axis=1).max()) for block in blocks())
+        return asked, np.concatenate([*blocks()]), longest, bits
+    ends = [(block.min(axis=0), block.max(axis=0)) for block in blocks()]
+    ranges = np.stack([np.min([low for low, _ in ends], axis=0), np.max([high for _, high in ends], axis=0)])
+    held = np.concatenate([quantize_embeddings(block, "int8", ranges=ranges) for block in blocks()])
+    return asked * ((ranges[1] - ranges[0]) / 255), held, 128.0 * dims**0.5, bits
+
+
+def cut(vectors: Corpus, dims: int, *, unit: bool) -> NDArray[np.float32]:
+    """Return the first dimensions of vectors, of ``unit`` length again where asked; one of zeros stays as it is."""
+    part = np.array(vectors[:, :dims], dtype=np.float32)
+    if unit:
+        part /= np.maximum(np.linalg.norm(part, axis=1, keepdims=True), np.finfo(np.float32).tiny)
+    return part
+
+
+def packed(vectors: NDArray[np.float32]) -> NDArray[np.uint8]:
+    """Return a bit for each dimension, 1 where it is positive: ``(N, D)`` floats to ``(N, ceil(D / 8))`` bytes."""
+    from sentence_transformers.util.quantization import quantize_embeddings
+
+    return np.asarray(quantize_embeddings(vectors, "ubinary"), dtype=np.uint8)
+
+
+def nearest_by_hamming(queries: NDArray[np.uint8], documents: NDArray[np.uint8], k: int) -> Rows:
+    """Return for each query the rows of the ``k`` documents with the fewest other bits, ``(Q, k)``, nearest first.
+
+    Of equal distances the higher row comes first; there are as many columns as documents where these are fewer.
+    """
+    # Words of 64 bits, filled up with zeros.
+    asked, held = (np.pad(bits, ((0, 0), (0, -bits.shape[1] % 8))).view(np.uint64) for bits in (queries, documents))
+    places, k = np.arange(len(held))[::-1], min(k, len(held))
+    found = np.empty((len(asked), k), dtype=np.int64)
+    for row, own in enumerate(asked):
+        order = np.bitwise_count(held ^ own).sum(axis=1, dtype=np.int64) * len(held) + places  # no two are equal
+        nearest = np.argpartition(order, k - 1)[:k]
+        found[row] = nearest[np.argsort(order[nearest])]
+    return found
+
+
+def _refuse_wider(dims: int, width: int | None) -> None:
+    if width is not None and dims > width:
+        raise UsageError(f"retrieval.dims {dims} (--dims): the model's vectors have {width} dimensions; use fewer")
