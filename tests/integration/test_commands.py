@@ -1,17 +1,28 @@
-"""The commands as scripts: what they write and print, and bad input answered in one line with its exit code."""
+"""Commands as scripts: what they write and print, bad input in one line, signals, and torchrun's processes."""
 
 from __future__ import annotations
 
+import json
+import os
 import re
 import shutil
+import signal
+import subprocess
+import sys
+import textwrap
+import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 from support.experiments import tiny_experiment_dict, write_tiny_experiment
 from support.json_files import read_plain
-from support.scripts import assert_refused, call_script, call_unimoe, successful
+from support.reranking import invented, write_invented
+from support.scripts import SCRIPTS, assert_refused, call_script, call_unimoe, successful
 from support.sources import SMALL, write_beir
 from support.tiny_models import save_tiny_model
+
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 @pytest.fixture(scope="module")
@@ -103,3 +114,146 @@ def test_doctor_shows_machine_collections_and_the_time_of_the_main_job(tmp_path:
     assert "GFLOP/s" in found["dtype"]
     assert str(tmp_path / "cache") in found["cache"]
     assert re.search(r"\d+ to \d+ (minutes|seconds), [.\d]+ TFLOP for tiny", found["main"])
+
+
+LINE = "error: stopped; run the same command again to go on from what is done\n"
+
+COMMAND = """
+import sys, threading, time
+from pathlib import Path
+import typer
+from unimoe.core.console import run
+from unimoe.core.errors import DataError
+from unimoe.core.io import atomic_path
+
+app = typer.Typer()
+begun = Path("begun").touch
+
+@app.command()
+def main() -> None:
+{work}
+
+run(app)
+"""
+
+SWALLOWED = "try:\n    begun()\n    time.sleep(60)\nexcept BaseException:\n    {}"
+NEVER_ENDS = "while True:\n    try:\n        begun()\n        time.sleep(0.01)\n    except BaseException:\n        pass"
+
+WORK = {
+    "between two steps": "with atomic_path(Path('some.json')):\n    begun()\n    time.sleep(60)",
+    "in what swallows every exception": NEVER_ENDS,
+    "beside a thread that does not end": "threading.Timer(60, print).start()\nbegun()\ntime.sleep(60)",
+    "swallowed": SWALLOWED.format("pass"),
+    "another error in its place": SWALLOWED.format("raise ValueError"),
+    "an error of the user's in its place": SWALLOWED.format("raise DataError('of what did not happen')"),
+}
+
+FUNCTIONS = "import time\nfrom pathlib import Path\n\nbegun = Path('begun').touch\n\ndef stubborn(pairs):\n"
+
+
+def indented(code: str) -> str:
+    return textwrap.indent(code, "    ")
+
+
+def stopped(folder: Path, command: list[str], number: int, **environment: str) -> tuple[int, str, str]:
+    """How a command ends that gets a signal once it has made the file ``begun``."""
+    output = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    process = subprocess.Popen(command, cwd=folder, env={**os.environ, **environment}, **output)  # type: ignore[call-overload]
+    while not (folder / "begun").exists() and process.poll() is None:
+        time.sleep(0.02)
+    process.send_signal(number)
+    try:
+        out, err = process.communicate(timeout=40)
+        return process.returncode, out, err
+    finally:
+        process.kill()
+
+
+@pytest.mark.parametrize("work", WORK)
+def test_a_signal_ends_a_command_with_a_line_and_no_temporary_file(tmp_path: Path, work: str) -> None:
+    number = signal.SIGINT if work == "between two steps" else signal.SIGTERM
+    command = [sys.executable, "-c", COMMAND.format(work=indented(WORK[work]))]
+    assert stopped(tmp_path, command, number) == (130, "", LINE)
+    assert [path.name for path in tmp_path.iterdir()] == ["begun"]
+
+
+def test_a_signal_within_a_users_function_is_not_the_functions_error(tmp_path: Path) -> None:
+    write_invented(tmp_path / "toy", invented(documents=15, queries=8))
+    (tmp_path / "functions.py").write_text(FUNCTIONS + indented(NEVER_ENDS), "utf-8")
+    asked = ["evaluate", "--model", "python:functions:stubborn", "--dataset", "toy", "--output-dir", "out"]
+    places = {"UNIMOE_DATA": str(tmp_path), "UNIMOE_CACHE": str(tmp_path / "cache")}
+    code, _, said = stopped(tmp_path, [sys.executable, "-m", "unimoe", *asked], signal.SIGTERM, **places)
+    assert code == 130, said
+    assert said.endswith(LINE)
+    assert "raised" not in said
+
+
+TORCHRUN = ["torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+# What accelerate calls several GPUs is torchrun with its own settings; there is none in this test.
+ACCELERATE = ["accelerate.commands.launch", "--multi_gpu", "--num_processes", "2", "--num_machines", "1"]
+
+ACCELERATE += ["--mixed_precision", "no", "--dynamo_backend", "no", "--main_process_port", "0"]
+
+
+def launched(launcher: list[str], *arguments: str) -> subprocess.CompletedProcess[str]:
+    """Run a script in two processes on this machine, one thread each."""
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    command = [sys.executable, "-m", *launcher, *arguments]
+    return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=600)
+
+
+@pytest.mark.parametrize(
+    ("launcher", "settings"),
+    [
+        pytest.param(TORCHRUN, ["training.evaluate_every=3", "training.patience=1"], id="torchrun"),
+        pytest.param(
+            ACCELERATE,
+            ["training.ranking.loss=softmax", "training.token_budget=300", "arms.joint_r8.aggregation=pcgrad"],
+            id="accelerate",
+        ),
+        pytest.param(
+            TORCHRUN, ["training.ranking.loss=score_es", "arms.joint_r8.aggregation=ortho_lora"], id="sampled loss"
+        ),
+    ],
+)
+@pytest.mark.slow
+def test_two_processes_train_as_one(config: Path, tmp_path: Path, launcher: list[str], settings: list[str]) -> None:
+    one, two = tmp_path / "one", tmp_path / "two"
+    common = ["training.dev={queries: 4, depth: 3, pool: 30}", "training.conflicts.interval=3", *settings]
+    overrides = [word for setting in common for word in ("--set", setting)]
+    options = ["--config", str(config), "--arm", "joint_r8", *overrides]
+    alone = call_script("train.py", *options, "--output-dir", str(one))
+    assert alone.returncode == 0, alone.stderr
+    together = launched(launcher, str(SCRIPTS / "train.py"), *options, "--output-dir", str(two))
+    assert together.returncode == 0, together.stderr
+    assert together.stdout.strip() == alone.stdout.strip().replace(str(one), str(two))
+    files, logs = {}, {}
+    for folder in (one, two):
+        place = folder / "joint_r8" / "seed_0"
+        left = (path for path in place.rglob("*") if path.is_file() and path.suffix != ".lock")
+        files[folder] = sorted(str(path.relative_to(folder)) for path in left)
+        logs[folder] = {path.name: read_jsonl(path) for path in (place / "logs").glob("*.jsonl")}
+    assert files[one] == files[two]
+    assert logs[one].keys() == logs[two].keys()
+    for name, lines in logs[one].items():
+        assert len(logs[two][name]) == len(lines) > 0
+    for line, expected in zip(logs[two]["train.jsonl"], logs[one]["train.jsonl"], strict=True):
+        assert line["loss"] == pytest.approx(expected["loss"], abs=1e-5)
+        assert line["grad_norm"] == pytest.approx(expected["grad_norm"], rel=1e-3)
+        assert line["tokens"] == expected["tokens"]
+
+
+def read_jsonl(path: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+
+
+@pytest.mark.parametrize(
+    ("script", "options", "what"),
+    [
+        ("run_experiment.py", [], "an experiment runs in one process"),
+        ("evaluate.py", ["--zero-shot"], "an evaluation runs in one process; start it without torchrun; --engine ray"),
+    ],
+)
+def test_all_but_training_is_refused(config: Path, script: str, options: list[str], what: str) -> None:
+    done = call_script(script, *options, "--config", config, WORLD_SIZE="2", RANK="0")
+    assert_refused(done, 2, what, "without torchrun")

@@ -16,7 +16,6 @@ from support.scripts import Done, assert_refused, call_script, call_unimoe, succ
 from unimoe.analysis.gates.definitions import load_gates
 from unimoe.results import read_drilldown, read_result, result_path
 from unimoe.results.folder import load_all_results
-from unimoe.studies.common.study import load_study
 
 METHODS = "zero_shot,infonce,eggroll,eggroll_soft_labels"
 SMALL = ("--set", "population_size=16", "--set", "eval_every=4", "--set", "batch_size=12", "--set", "pools.depth=20")
@@ -84,45 +83,6 @@ def test_every_arm_is_an_ordinary_result_and_the_gate_is_older(places: Places, c
     assert set(read_drilldown(path).queries) == set(result.per_query)
 
 
-def test_again_nothing_is_trained(places: Places, compared: Done) -> None:
-    before = {path: path.stat().st_mtime_ns for path in places.out.rglob("*.safetensors")}
-    results = {path: path.read_bytes() for path in places.out.glob("*/seed_*/results/*/*.json")}
-    assert successful(places.compare("--methods", METHODS)).stdout == compared.stdout
-    assert before == {path: path.stat().st_mtime_ns for path in places.out.rglob("*.safetensors")}
-    assert results == {path: path.read_bytes() for path in places.out.glob("*/seed_*/results/*/*.json")}
-
-
-@pytest.mark.parametrize(
-    ("change", "words"),
-    [
-        (("--set", "head_output_size=8"), ("is of another training", "choose another output_dir")),
-        (("--margin", "0.02"), ("gates.yaml registers another gate",)),
-    ],
-)
-def test_other_settings_are_refused_in_the_same_folder(
-    change: tuple[str, ...], words: tuple[str, ...], places: Places, compared: Done
-) -> None:
-    assert_refused(places.compare("--methods", METHODS, *change), 3, *words)
-
-
-def test_the_analysis_takes_the_folder(places: Places, compared: Done) -> None:
-    done = successful(call_script("analyze_results.py", "--output-dir", places.out, "--iterations", "200"))
-    assert "eggroll" in done.stdout
-    assert (places.out / "analysis" / "report.html").exists()
-
-
-def test_a_file_says_what_options_would(places: Places, compared: Done, tmp_path: Path) -> None:
-    """The comparison of above as a study of its own: nothing is trained again, and the tables are the same."""
-    shipped = load_study(Path("studies/heads_compare"))
-    keys = {"task": f"path:{places.topics}", "num_steps": 8, **dict(text.split("=", 1) for text in SMALL[1::2])}
-    written = shipped.model_dump(mode="json") | {"base": {}, "settings": 2, "seeds": 2, "output_dir": str(places.out)}
-    file = tmp_path / "heads.yaml"
-    file.write_text(json.dumps(written), encoding="utf-8")  # JSON is YAML
-    overrides = [part for key, value in keys.items() for part in ("--set", f"{key}={value}")]
-    given: tuple[str | Path, ...] = ("study", file, "--only", METHODS, "--device", "cpu", *overrides)
-    assert successful(call_unimoe(*given, UNIMOE_CACHE=str(places.cache))).stdout == compared.stdout
-
-
 def test_a_head_is_trained_by_a_file(places: Places, tmp_path: Path) -> None:
     file, task = tmp_path / "head.yaml", f"path:{places.topics}"
     lines = ["method: pg_rank", f"task: {task}", "num_steps: 300", f"output_dir: {tmp_path / 'out'}"]
@@ -184,13 +144,3 @@ def test_korean_without_its_folder_says_what_to_do(tmp_path: Path) -> None:
     nowhere = {"UNIMOE_DATA": str(tmp_path), "UNIMOE_CACHE": str(tmp_path)}
     done = call_script("compare_korean.py", "--offline", "--output-dir", tmp_path, **nowhere)
     assert_refused(done, 2, "belebele-ko")
-
-
-def test_korean_offline_says_that_the_encoder_is_english(unimoe_data: Path, tmp_path: Path) -> None:
-    done = successful(call_script(
-        "compare_korean.py", "--offline", "--methods", "zero_shot", "--output-dir", tmp_path / "out", *FAST,
-        UNIMOE_DATA=str(unimoe_data), UNIMOE_CACHE=str(tmp_path / "cache"),
-    ))  # fmt: skip
-    assert "made for English, and the texts are Korean" in " ".join(done.stdout.split())
-    path = result_path(tmp_path / "out", "zero_shot", None, "reranking", "belebele-ko")
-    assert read_result(path).caveats

@@ -11,12 +11,11 @@ from typing import Any
 import pytest
 import torch
 from support.heads import topics_folder
-from support.scripts import Done, assert_refused, call_script, successful
+from support.scripts import Done, assert_refused, call_script
 from support.studies import cross_encoder_config
 from support.tiny_encoders import save_tiny_encoder
 
 from unimoe.analysis.gates.definitions import load_gates
-from unimoe.config.base import BUNDLED_ENCODER
 from unimoe.config.files import config_root, load_config
 from unimoe.core.errors import DataError, MissingPartError
 from unimoe.core.trec import Run, ranked, read_run
@@ -24,7 +23,7 @@ from unimoe.data.catalog import result_name
 from unimoe.evaluation.reranking.rerankers import CrossEncoderReranker
 from unimoe.evaluation.reranking.shards import rerank_run
 from unimoe.metrics import score_run
-from unimoe.models.rerankers.cross_encoder import load_cross_encoder, score_pairs
+from unimoe.models.rerankers.cross_encoder import load_cross_encoder
 from unimoe.results import read_result, result_path, run_path
 from unimoe.results.folder import load_all_results
 from unimoe.studies.common.pool_results import RerankingPools
@@ -32,7 +31,7 @@ from unimoe.studies.common.trained_model import read_trained
 from unimoe.studies.cross_encoder.config import CrossEncoderConfig, CrossEncoderModelConfig
 from unimoe.studies.cross_encoder.data import load_cross_encoder_data
 from unimoe.studies.cross_encoder.evaluation import train_and_evaluate
-from unimoe.studies.cross_encoder.model import find_cross_encoder, new_cross_encoder
+from unimoe.studies.cross_encoder.model import find_cross_encoder
 from unimoe.studies.cross_encoder.trainer import CrossEncoderManifest, CrossEncoderTraining
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -126,34 +125,6 @@ def test_what_is_done_is_skipped_and_a_failed_upload_loses_nothing(
 
 
 class TestModel:
-    def test_the_seed_decides_the_head_and_scores_do_not_depend_on_their_company(
-        self, places: tuple[Path, Path]
-    ) -> None:
-        base = CrossEncoderModelConfig(base=str(places[0]), max_length=48)
-        models = [new_cross_encoder(base, find_cross_encoder(base)[0], seed, CPU) for seed in (0, 0, 1)]
-        heads = [value for model in models for key, value in model.state_dict().items() if "classifier.weight" in key]
-        assert torch.equal(heads[0], heads[1])
-        assert not torch.equal(heads[0], heads[2])
-        pairs = [("the cat", "sat on " * n) for n in (1, 9, 3)]
-        assert score_pairs(models[0], pairs, 3) == pytest.approx(score_pairs(models[0], pairs, 1), abs=1e-5)
-
-    def test_the_hub_is_not_asked_what_a_folder_may_be_called(self, tmp_path: Path, looked_up: list[str]) -> None:
-        base = CrossEncoderModelConfig(base=BUNDLED_ENCODER)
-        new_cross_encoder(base, find_cross_encoder(base)[0], 0, CPU).save_pretrained(str(tmp_path / "saved"))
-        assert (tmp_path / "saved" / "README.md").exists()
-        assert looked_up == []
-
-    def test_frozen_layers_stay(self, places: tuple[Path, Path], tmp_path: Path) -> None:
-        model = {"base": str(places[0]), "max_length": 48, "frozen_layers": 1}
-        training = trained(cross_encoder_config(*places, tmp_path, model=model))
-        training.fit()
-        base = CrossEncoderModelConfig.model_validate(model)
-        before = dict(new_cross_encoder(base, find_cross_encoder(base)[0], 3, CPU).state_dict())
-        after = load_cross_encoder(training.checkpoint_dir, CPU).state_dict()
-        moved = {name for name, value in after.items() if not torch.equal(value, before[name])}
-        assert any("layer.1." in name for name in moved)
-        assert not any("layer.0." in name or "embeddings" in name for name in moved)
-
     def test_a_base_that_cannot_be_trained_is_refused(self, places: tuple[Path, Path], tmp_path: Path) -> None:
         shutil.copytree(places[0], tmp_path / "nli")
         settings = json.loads((tmp_path / "nli" / "config.json").read_text("utf-8"))
@@ -173,11 +144,6 @@ def test_a_loss_that_is_not_finite_stops_and_names_the_queries(places: tuple[Pat
     with pytest.raises(DataError, match=r"the loss of the queries 'train\d\d', .* is (nan|inf); lower learning_rate"):
         training.fit()
     assert not training.checkpoint_dir.exists()
-
-
-def test_graded_labels_of_a_collection_reach_the_loss(places: tuple[Path, Path], tmp_path: Path) -> None:
-    training = trained(cross_encoder_config(*places, tmp_path, loss={"name": "lambdaloss"}))
-    assert {label for one in training.lists.lists for label in one.labels} == {0.0, 1.0, 2.0}
 
 
 def test_dev_without_a_relevant_candidate_is_refused(places: tuple[Path, Path], tmp_path: Path) -> None:
@@ -228,14 +194,6 @@ def test_losses_that_share_one_rate_register_no_gate(tmp_path: Path, compare: Ca
     assert "no gate is registered, since all losses share one rate; give --rates" in done.stderr
     assert_refused(compare("lambdalos"), 2, "unknown arm 'lambdalos'", "did you mean 'lambdaloss'")
     assert_refused(compare("softmax", "--rates", "7"), 2, "--rates 7: a learning rate lies between 0 and 1")
-
-
-def test_without_options_the_comparison_has_a_model_to_start_from(tmp_path: Path) -> None:
-    done = successful(call_script(
-        "compare_losses.py", "--losses", "listnet", "--seeds", "1", "--output-dir", tmp_path / "outputs",
-        "--set", "lists.queries=8", "--set", "evaluation.test_queries=2", "--device", "cpu", "--plan",
-    ))  # fmt: skip
-    assert "listnet" in done.stdout
 
 
 def test_shipped_configs_are_read_and_the_preset_is_the_recipe() -> None:

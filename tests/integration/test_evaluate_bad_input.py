@@ -7,12 +7,9 @@ import shutil
 from pathlib import Path
 
 import pytest
-import torch
-from safetensors.torch import load_file, save_file
 from support.experiments import write_tiny_experiment
 from support.reranking import invented, write_invented
 from support.scripts import Done, assert_refused, call_script, successful
-from transformers import AutoTokenizer
 
 from unimoe.core.trec import Run, write_run
 
@@ -123,22 +120,3 @@ class TestModels:
         (model / "tokenizer.json").write_text(json.dumps(content), encoding="utf-8")
         done = evaluate(data, tmp_path / "outputs", "--set", f"model.base={model}")
         assert_refused(done, 3, "writes 'yes' as", "tokens", silent=False)
-
-    def test_a_tokenizer_without_a_padding_token_will_do(self, data: Path, tmp_path: Path, model: Path) -> None:
-        plain = evaluate(data, tmp_path / "plain")
-        for name in ("tokenizer_config.json", "special_tokens_map.json"):
-            if (model / name).is_file():
-                content = json.loads((model / name).read_text(encoding="utf-8"))
-                content.pop("pad_token", None)
-                (model / name).write_text(json.dumps(content), encoding="utf-8")
-        assert AutoTokenizer.from_pretrained(model).pad_token is None
-        done = successful(evaluate(data, tmp_path / "outputs", "--set", f"model.base={model}"))
-        assert done.stdout.replace("outputs", "plain") == plain.stdout
-
-    def test_weights_that_are_no_numbers(self, data: Path, tmp_path: Path, model: Path) -> None:
-        weights = load_file(model / "model.safetensors")
-        weights["model.norm.weight"][0] = torch.nan
-        save_file(weights, model / "model.safetensors", metadata={"format": "pt"})
-        done = evaluate(data, tmp_path / "outputs", "--set", f"model.base={model}")
-        assert_refused(done, 3, "query 'q", "document 'd", "the score is not finite", silent=False)
-        assert not list((tmp_path / "outputs").rglob("zero_shot/**/*.json"))

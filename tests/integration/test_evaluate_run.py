@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import gzip
 import json
 from pathlib import Path
 
 import pytest
 from support.scripts import Done, assert_refused, call_unimoe
 
-from unimoe.core.trec import Qrels, Run, read_qrels, write_qrels, write_run
+from unimoe.core.trec import Qrels, Run, write_qrels, write_run
 
 # q1: the relevant document comes second. q2: first. q3: not in the run. q9: not judged.
 QRELS: Qrels = {"q1": {"d1": 1}, "q2": {"d1": 2, "d2": 1}, "q3": {"d1": 1}}
@@ -69,13 +68,6 @@ def test_json(files: Files) -> None:
     }
 
 
-def test_ids_are_printed_as_they_are_on_one_line(tmp_path: Path) -> None:
-    query = "[red]:smile:" + "ü" * 200
-    files = written(tmp_path, {query: {"d1": 1.0}}, {query: {"d1": 1}})
-    done = evaluate_run(*files, "--per-query", "--metric", "map")
-    assert done.stdout.splitlines()[-1] == f"map {query} 1.0000"
-
-
 def test_a_level_given_goes_before_one_stated_and_that_before_1(files: Files) -> None:
     def found(*options: str) -> tuple[int, float]:
         read = json.loads(evaluate_run(*files, "--json", "--metric", "mrr", *options).stdout)
@@ -87,16 +79,6 @@ def test_a_level_given_goes_before_one_stated_and_that_before_1(files: Files) ->
     files[1].with_name("qrels.txt.json").write_text('{"relevance_level": 2}')
     assert found() == (2, at_2)
     assert found("--relevance-level", "1") == (1, at_1)
-
-
-def test_packed_files_in_beirs_layout_with_windows_line_ends_read_the_same(files: Files, tmp_path: Path) -> None:
-    run, qrels = (path.read_text(encoding="utf-8") for path in files)
-    beir = "query-id\tcorpus-id\tscore\n" + qrels.replace(" 0 ", "\t").replace(" ", "\t")
-    others = [tmp_path / "other.trec.gz", tmp_path / "other.tsv.gz"]
-    for path, text in zip(others, (run, beir), strict=True):
-        path.write_bytes(gzip.compress(text.replace("\n", "\r\n").encode()))
-    assert read_qrels(others[1]) == QRELS
-    assert evaluate_run(*others).stdout == evaluate_run(*files).stdout
 
 
 def test_a_run_without_order_is_not_cut(tmp_path: Path) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import subprocess
 import sys
 import time
@@ -19,7 +18,7 @@ from support.scripts import Done, assert_refused, call_script, call_unimoe, succ
 from support.tiny_models import save_tiny_model
 
 import unimoe
-from unimoe.models.served.probe import PROBE_PAIRS, PROBE_TEXTS
+from unimoe.models.served.probe import PROBE_PAIRS
 
 pytestmark = [pytest.mark.usefixtures("one_thread")]
 COLLECTION = invented(documents=20, queries=5)
@@ -57,19 +56,6 @@ def result(folder: Path, name: str, task: str = "reranking") -> dict[str, Any]:
     return content
 
 
-def run_of(folder: Path, name: str) -> dict[tuple[str, str], float]:
-    lines = (folder / f"outputs/{name}/seed_none/runs/reranking/toy.trec").read_text("utf-8").splitlines()
-    return {(line.split()[0], line.split()[2]): float(line.split()[4]) for line in lines}
-
-
-def test_an_embedder_is_evaluated_on_embedding(server: ModelServer, folder: Path) -> None:
-    successful(evaluate(server, folder, "openai"))
-    found = result(folder, "tiny.openai", "embedding")["provenance"]
-    assert (found["device"], found["token_budget"]) == ("a server", None)
-    assert found["usage"]["requests"] == len(server.asked) - 2  # the first two ask about the probe texts
-    assert server.pairs == len(PROBE_TEXTS) + len(COLLECTION.corpus) + len(COLLECTION.queries)
-
-
 def test_a_killed_run_asks_again_for_what_was_in_flight_alone(server: ModelServer, folder: Path) -> None:
     server.latency = 0.2
     environment = {**os.environ, "UNIMOE_DATA": str(folder / "data"), "UNIMOE_CACHE": str(folder / "cache")}
@@ -94,33 +80,6 @@ def test_a_killed_run_asks_again_for_what_was_in_flight_alone(server: ModelServe
     assert 0 <= asked_twice <= 2 * 2
     assert before - PROBES >= 20
     assert result(folder, "tiny.tei")["provenance"]["usage"]["requests"] == 25
-
-
-@pytest.mark.parametrize(
-    ("api", "name", "requests", "tokens"),
-    [
-        ("cohere", "AskUbuntuDupQuestions", 361 * 4, (20 * 18_097 + 379_030) / 4),  # 361 queries of 20 candidates
-        ("vllm", "AskUbuntuDupQuestions", 1204, None),  # 7,220 prompts, the query's and document's and what frames them
-        ("openai", "STSBenchmark", 460, 147_886 / 4),  # 2,758 texts
-    ],
-)
-def test_a_plan_counts_tasks_of_mteb(
-    api: str, name: str, requests: int, tokens: float | None, server: ModelServer, folder: Path
-) -> None:
-    counted = []
-    for more in ([], ["--mteb", name]):
-        server.asked.clear()
-        done = successful(
-            evaluate(server, folder, api, "--plan", "--set", "served.price_per_million_tokens=1000000", *more)
-        )
-        found = re.fullmatch(r"total: (.*) requests, about (.*) tokens, price .*", done.stdout.splitlines()[-1])
-        assert found, done.stdout
-        counted.append([int(number.replace(",", "")) for number in found.groups()])
-    assert server.pairs <= max(PROBES, len(PROBE_TEXTS))  # it asks about the probe alone
-    assert not (folder / "outputs").exists()
-    assert counted[1][0] - counted[0][0] == requests
-    more_tokens = counted[1][1] - counted[0][1]
-    assert more_tokens == pytest.approx(tokens, abs=1) if tokens else 7_220 * 26 < more_tokens < 7_220 * 256
 
 
 def test_an_embedder_searches_a_collection(server: ModelServer, folder: Path) -> None:

@@ -13,7 +13,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.experiments import write_tiny_experiment
+import torch
+from support.experiments import tiny_experiment, write_tiny_experiment
 from support.gates import INTERFERENCE, gate_file
 from support.json_files import read_plain
 from support.scripts import SCRIPTS, Done, assert_refused, call_script, successful
@@ -21,6 +22,12 @@ from support.tiny_encoders import save_tiny_encoder
 from support.tiny_rerankers import save_tiny_cross_encoder
 
 import unimoe
+from unimoe.analysis.gates.definitions import load_gates
+from unimoe.analysis.gates.registration import REGISTERED
+from unimoe.config.files import load_experiment
+from unimoe.core.errors import DataError
+from unimoe.experiment.estimate import planned
+from unimoe.experiment.job import ExperimentRun, matching_gates, smoke_version
 from unimoe.results import drilldown_path, read_drilldown, read_result
 
 TIMING = {"created", "wall_time_s", "items_per_s"}
@@ -110,19 +117,6 @@ class TestMainJob:
         assert found["threads"] >= 1
         assert (found["dtype"], found["device"][:3]) == ("float32", "cpu")
 
-    def test_progress_shows_the_time_left_and_the_scores_so_far(self, finished: tuple[Path, Done]) -> None:
-        output_dir, done = finished
-        assert re.search(
-            r"^\[ 5/20\] train emb_only_r8, seed 0: loss .* \(\d+ s, about \d+ (s|min) left\)$", done.stderr, re.M
-        )
-        assert done.stderr.count("ndcg@10 on apidocs so far") == 2  # after each seed
-        score = read_result(output_dir / "joint_r8/seed_0/results/embedding/apidocs.json").aggregate["ndcg@10"]
-        (first, second) = re.findall(r"^joint_r8 +\.?[\d.]+ +([\d.]+)  (\d of 2 seeds)$", done.stderr, re.M)
-        assert first == (f"{score:.4f}", "1 of 2 seeds")
-        assert second[1] == "2 of 2 seeds"
-        bm25 = read_result(output_dir / "bm25/seed_none/results/reranking/apidocs.json").aggregate["ndcg@10"]
-        assert re.search(rf"^bm25 +{bm25:.4f}$", done.stderr, re.M)
-
     def test_a_plan_names_time_and_work_and_writes_nothing(self, config: Path, tmp_path: Path) -> None:
         planned = successful(run(config, tmp_path / "none", "--plan"))
         assert re.match(r"\d+ to \d+ (seconds|minutes), [.\d]+ TFLOP for tiny, 2 seeds, on this device", planned.stdout)
@@ -174,30 +168,6 @@ class TestMainJob:
         assert all(re.search(rf"^\| *{name}\b", report, re.M) for name in names)
         assert verdicts(done) == verdicts(finished[1])
         assert len(verdicts(done)) == 2
-
-    @pytest.mark.usefixtures("without_report")
-    def test_files_may_be_edited_the_folder_copied_and_settings_changed_that_change_no_score(
-        self, config: Path, finished: tuple[Path, Done], tmp_path: Path
-    ) -> None:
-        assert "on this machine" in finished[1].stderr  # said after the probe, which a resumed run does not make
-        output_dir = shutil.copytree(finished[0], tmp_path / "renamed")
-        for path in [*output_dir.rglob("results/**/*.json"), *output_dir.rglob("*.trec")]:
-            if path.suffix == ".json":
-                content = dict(reversed(read_plain(path).items()))
-                path.write_text(json.dumps(content, indent=7), encoding="utf-8")
-            path.write_bytes(path.read_bytes().replace(b"\n", b"\r\n"))
-        missing = output_dir / "joint_r8/seed_0/results/reranking/apidocs.json"
-        before = read_result(missing).per_query
-        missing.unlink()
-        changes = (
-            "evaluation.token_budget=300", "training.save_every=3", "training.token_budget=500", "caveats=[a test]",
-        )  # fmt: skip
-        again = successful(run(config, output_dir, *(word for change in changes for word in ("--set", change))))
-        assert again.stderr.count("already done") == 19
-        assert "on this machine" not in again.stderr
-        assert read_result(missing).per_query == pytest.approx(before, abs=1e-6)
-        found = [read_result(path) for path in output_dir.glob("*_r8/*/results/*/apidocs.json")]
-        assert {tuple(result.caveats) for result in found} == {("a test",)}
 
     def test_other_settings_in_the_same_folder_are_refused(self, config: Path, finished: tuple[Path, Done]) -> None:
         output_dir, _ = finished
@@ -277,3 +247,55 @@ class TestLooks:
         config = self.by_looks(tmp_path, [5, 8])
         done = run(config, tmp_path / "outputs")
         assert_refused(done, 3, "has its first look at 5 seeds, and this experiment trains 3")
+
+
+CPU = torch.device("cpu")
+
+
+def test_an_experiment_without_gates_registers_its_own_and_changes_neither_these_nor_itself(tmp_path: Path) -> None:
+    experiment = tiny_experiment(tmp_path)
+    assert experiment.gates is None
+    ExperimentRun(experiment, CPU)
+    registered = load_gates(Path(experiment.output_dir) / REGISTERED)
+    assert [(name, gate.datasets, gate.seeds) for name, gate in registered.gates.items()] == [
+        ("reranking.joint_r8", ["apidocs"], [0, 1]),
+        ("embedding.joint_r8", ["apidocs"], [0, 1]),
+    ]
+    ExperimentRun(experiment.model_copy(update={"seeds": [0, 1, 2]}), CPU)  # more seeds do not move what counts
+    assert load_gates(Path(experiment.output_dir) / REGISTERED) == registered
+    with pytest.raises(DataError, match="an experiment with another paired_seeds"):
+        ExperimentRun(experiment.model_copy(update={"paired_seeds": True}), CPU)
+    longer = experiment.model_copy(update={"training": experiment.training.model_copy(update={"steps": 7})})
+    with pytest.raises(DataError, match=r"holds an experiment with another training\.steps"):
+        list(planned(longer, CPU, 0.0))
+
+
+def test_a_copied_config_gets_gates_for_its_own_dataset(tmp_path: Path) -> None:
+    changes = [f"output_dir={tmp_path}", "evaluation.bundled.collection=mine", "gates=null"]
+    bundled = load_experiment(Path("experiments/bundled"), changes)
+    assert [gate.datasets for gate in matching_gates(bundled).gates.values()] == [["mine"], ["mine"]]
+
+
+def test_gates_that_cannot_match_are_refused_before_anything_is_written(tmp_path: Path) -> None:
+    path = gate_file(tmp_path, kill=INTERFERENCE | {"datasets": ["apidoc"]})
+    experiment = tiny_experiment(tmp_path).model_copy(update={"gates": str(path)})
+    with pytest.raises(DataError, match="on which this experiment is not evaluated") as refused:
+        ExperimentRun(experiment, CPU)
+    assert str(refused.value).startswith(f"{path}: gate 'kill' ")
+    assert not Path(experiment.output_dir).exists()
+    fixed = gate_file(tmp_path, kill=INTERFERENCE)  # in the same folder, at once
+    ExperimentRun(experiment.model_copy(update={"gates": str(fixed)}), CPU)
+
+
+def test_a_gate_may_wait_for_a_later_tier_and_what_a_smoke_run_lacks_is_said_first(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    later: dict[str, Any] = {"specialist": "emb_only_r8", "datasets": ["SciFact", "NFCorpus"], "task": "embedding"}
+    path = gate_file(
+        tmp_path, rank=INTERFERENCE | {"datasets": ["scifact", "fiqa"], "seeds": [0, 1]}, embed=INTERFERENCE | later
+    )
+    experiment = tiny_experiment(tmp_path).model_copy(update={"gates": str(path)})
+    ExperimentRun(experiment, CPU)
+    elsewhere = experiment.model_copy(update={"output_dir": str(tmp_path / "smoke")})
+    ExperimentRun(smoke_version(elsewhere), CPU)
+    assert "gate 'rank' registers seed 1, which this experiment does not train" in capsys.readouterr().err

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 from pathlib import Path
 from typing import Any
@@ -11,25 +10,18 @@ import pytest
 import torch
 from mteb import ResultCache
 from mteb.models.model_meta import ModelMeta
-from sentence_transformers import SentenceTransformer
-from sentence_transformers.models import Dense
 from support import mteb_tasks
 from support.experiments import tiny_experiment
 from support.json_files import read_plain, write_plain
-from support.mteb_runs import Suite
+from support.mteb_tasks import Suite
 from support.reranking import invented, with_evaluation, write_invented
 from support.scripts import Done, assert_refused, call_unimoe, successful
-from support.tiny_encoders import save_sentence_transformer, save_tiny_encoder
-from support.tiny_models import HIDDEN
 
 from unimoe.config import Experiment, MTEBConfig
-from unimoe.core.io import hash_file
 from unimoe.data.mteb_names import find_tasks
-from unimoe.evaluation.systems.named import Naming, default_experiment, named_system
 from unimoe.evaluation.systems.system import System, zero_shot_system
-from unimoe.models.checkpoint import Checkpoint
 from unimoe.models.loader import ModelLoader
-from unimoe.results import SIDECARS, Task, TrainingBudget, read_result
+from unimoe.results import SIDECARS, Task, read_result
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -85,11 +77,6 @@ def written(done: Done) -> Path:
     return Path(done.stdout.split("tasks", 1)[1].strip())
 
 
-def card_of(done: Done) -> dict[str, Any]:
-    card: dict[str, Any] = json.loads((written(done) / "model_meta.json").read_text(encoding="utf-8"))
-    return card
-
-
 def change_identity(folder: Path, **identity: object) -> None:
     path = folder / RESULTS / "SciFact.json"
     result = read_plain(path)
@@ -130,16 +117,6 @@ def test_a_task_asked_for_and_missing_is_named(outputs: Path, tmp_path: Path) ->
     assert done.stderr.splitlines()[-1] == "error: done, without 1 MTEB task (STS12); the reasons are above"
     assert written(done) == tmp_path / "results" / "unimoe__zero_shot" / "v1"
     assert [path.stem for path in sorted(written(done).glob("S*.json"))] == ["SciFact"]
-
-
-@pytest.mark.parametrize("dtype", [None, "unknown"])
-def test_a_model_whose_dtype_is_not_known_is_exported_without_it(copy: Path, tmp_path: Path, dtype: str | None) -> None:
-    for path in (copy / RESULTS).with_name("reranking").glob("*Questions.json"):
-        result = read_plain(path)
-        write_plain(path, result | {"provenance": result["provenance"] | {"dtype": dtype}})
-    card = card_of(successful(export(copy, "--task", "reranking", "--to", tmp_path)))
-    assert (card["output_dtypes"], card["memory_usage_mb"]) == (None, None)
-    assert card["n_parameters"] > 0
 
 
 class TestRefused:
@@ -207,28 +184,3 @@ class TestSeeds:
         assert_refused(export(seeded, "--seed", "5", arm="joint_r8"), 3, "seed_5", "no result of a whole task")
         shutil.rmtree(seeded / "joint_r8" / "seed_1")
         successful(export(seeded, arm="joint_r8"))
-
-    def test_a_checkpoint_names_arm_seed_and_folder(self, seeded: Path) -> None:
-        folder = seeded / "joint_r8" / "seed_1" / "checkpoint"
-        folder.mkdir()
-        (folder / "adapter_model.safetensors").write_bytes(b"weights")
-        manifest = Checkpoint(
-            arm="joint_r8", seed=1, which="last", base_model="x", dtype="float32", fingerprint="y",
-            adapter_hash=hash_file(folder / "adapter_model.safetensors"),
-            training=TrainingBudget(steps=1, ranking_examples=1, embedding_examples=1, tokens=1), config={},
-        )  # fmt: skip
-        (folder / "unimoe.json").write_text(manifest.model_dump_json(), encoding="utf-8")
-        done = successful(call_unimoe("export-mteb", "--checkpoint", folder))
-        assert written(done).parent == seeded / "mteb" / "results" / "unimoe__joint_r8"
-        assert_refused(call_unimoe("export-mteb", "--checkpoint", folder, "--seed", "0"), 2, "or --checkpoint")
-
-
-def test_a_dense_module_of_a_model_by_name_counts_and_gives_the_width(tmp_path: Path) -> None:
-    folder = tmp_path / "dense"
-    save_sentence_transformer(save_tiny_encoder(tmp_path / "bare"), folder, Dense(HIDDEN, 24))
-    name = f"encoder:{folder}"
-    naming = Naming(default_experiment(name, ()), torch.device("cpu"), torch.float32, "mine")
-    evaluate(named_system(name, naming), tmp_path / "out", ("embedding",), "STSBenchmark")
-    card = card_of(export(tmp_path / "out", arm="mine"))
-    weights = SentenceTransformer(str(folder), device="cpu").parameters()
-    assert (card["embed_dim"], card["n_parameters"]) == (24, sum(weight.numel() for weight in weights))

@@ -1,30 +1,36 @@
-"""Whole commands, killed between two files or computed by workers: they leave what an undisturbed run does."""
+"""Killed commands, in a shard of pairs or between two files, and workers that compute in their place."""
 
 from __future__ import annotations
 
 import json
 import os
 import shutil
+import signal
+import subprocess
+import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import pytest
-from support.biencoders import toy_keys
 from support.comparisons import assert_same_files, assert_same_results
 from support.engine import ThreadActors
 from support.experiments import write_tiny_experiment
 from support.heads import topics_folder
-from support.reranking import invented, write_invented
+from support.reranking import invented, long_collection, write_invented, written
 from support.results import write_experiment
-from support.scripts import Done, call_script, call_unimoe, successful
-from support.studies import encoder_study, loss_study
+from support.scripts import SCRIPTS, Done, call_script, call_unimoe, successful
+from support.studies import encoder_study, loss_study, small_pairs, toy_keys, write_npz
 from support.tiny_encoders import save_tiny_encoder
 from support.tiny_rerankers import save_tiny_cross_encoder
 from support.trainings import KilledError
-from support.translators import small_pairs, write_npz
+
+from unimoe.models.unimodel import UnimodelForExp1
+from unimoe.results import DrillDown, EvalResult, write_result
 
 pytestmark = pytest.mark.usefixtures("one_thread")
+
 
 Prepare = Callable[[Path], str]
 """Writes what a command reads into a folder, and returns its command line."""
@@ -205,3 +211,105 @@ def test_a_server_is_asked_by_one_process(tmp_path: Path) -> None:
     done = call_script("evaluate.py", *asked, "--dataset", f"path:{tmp_path / 'set'}", *cluster)
     assert done.returncode == 2, done.stderr
     assert "a model behind a server is asked by one process; leave --engine out" in done.stderr
+
+
+SHARDS = 7
+
+
+@pytest.fixture(scope="module")
+def long_data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("data")
+    write_invented(folder / "long", long_collection())
+    write_tiny_experiment(folder)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def undisturbed(long_data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    output_dir = tmp_path_factory.mktemp("undisturbed")
+    assert evaluate(long_data, output_dir).returncode == 0
+    return output_dir
+
+
+@pytest.fixture
+def scored(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """The sizes of the shards that the model was asked to score."""
+    sizes: list[int] = []
+    rerank_ids = UnimodelForExp1.rerank_ids
+
+    def counted(self: UnimodelForExp1, sequences: list[list[int]], **options: Any) -> Any:
+        sizes.append(len(sequences))
+        return rerank_ids(self, sequences, **options)
+
+    monkeypatch.setattr(UnimodelForExp1, "rerank_ids", counted)
+    return sizes
+
+
+def options(long_data: Path, output_dir: Path) -> list[str]:
+    given = {
+        "--config": long_data / "tiny.yaml",
+        "--dataset": "long",
+        "--task": "reranking",
+        "--output-dir": output_dir,
+    }
+    return ["--zero-shot", *(str(part) for option in given.items() for part in option)]
+
+
+def evaluate(long_data: Path, output_dir: Path, *more: str) -> Done:
+    return call_script("evaluate.py", *options(long_data, output_dir), *more, UNIMOE_DATA=str(long_data))
+
+
+def shards(output_dir: Path) -> list[Path]:
+    return sorted((output_dir / "zero_shot" / "seed_none" / "shards").rglob("*.json"))
+
+
+def kill_after(count: int, long_data: Path, output_dir: Path) -> None:
+    """Evaluate in a process of its own, and kill it with a signal it cannot catch once so many shards are done."""
+    command = [sys.executable, str(SCRIPTS / "evaluate.py"), *options(long_data, output_dir)]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "UNIMOE_DATA": str(long_data)}
+    quiet = subprocess.DEVNULL
+    with subprocess.Popen(command, env=environment, stdout=quiet, stderr=quiet) as process:
+        deadline = time.monotonic() + 300
+        while len(shards(output_dir)) < count:
+            assert process.poll() is None, "the run ended before the moment came"
+            assert time.monotonic() < deadline
+            time.sleep(0.005)
+        process.send_signal(signal.SIGKILL)
+
+
+def test_killed_at_any_shard_it_goes_on_and_ends_the_same(
+    long_data: Path, undisturbed: Path, tmp_path: Path, scored: list[int]
+) -> None:
+    kill_after(2, long_data, tmp_path)
+    finished = len(shards(tmp_path))
+    assert 2 <= finished < SHARDS
+    successful(evaluate(long_data, tmp_path))
+    assert len(scored) == SHARDS - finished
+    assert written(tmp_path) == written(undisturbed)
+
+
+def test_between_run_and_result_no_score_is_lost(
+    long_data: Path, undisturbed: Path, tmp_path: Path, scored: list[int]
+) -> None:
+    def dies(folder: Path, result: EvalResult, detail: DrillDown) -> Path:
+        if result.config_name == "zero_shot":
+            raise KilledError
+        return write_result(folder, result, detail)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("unimoe.evaluation.store.write_result", dies)
+        for place in ("one", "other"):
+            with pytest.raises(KilledError):
+                evaluate(long_data, tmp_path / place)
+    one, other = tmp_path / "one", tmp_path / "other"
+    assert (one / "zero_shot/seed_none/runs/reranking/long.trec").is_file()
+    assert len(scored) == 2 * len(shards(one)) == 2 * SHARDS
+    shards(one)[3].write_text("{", encoding="utf-8")
+    assert evaluate(long_data, one).returncode == 0
+    assert len(scored) == 2 * SHARDS + 1
+    assert written(one) == written(undisturbed)
+    assert not list(one.glob("*/*/shards/*"))
+    # Shards of another prompt are not met, and end with its result.
+    assert evaluate(long_data, other, "--set", "prompt.instruction=Think.").returncode == 0
+    assert len(scored) == 3 * SHARDS + 1
+    assert shards(other) == []

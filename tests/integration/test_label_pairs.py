@@ -56,16 +56,6 @@ def test_what_is_no_query_is_left_out_by_reason() -> None:
         sample_queries({"a": "one"}, SamplingConfig())
 
 
-def test_a_larger_sample_keeps_the_smaller_and_the_seed_decides() -> None:
-    queries = {f"q{number}": f"question number {number}" for number in range(50)}
-    few, more, other = (
-        sample_queries(queries, SamplingConfig(queries=count, seed=seed))[0] for count, seed in ((5, 0), (9, 0), (5, 1))
-    )
-    assert len(few) == 5
-    assert few.keys() < more.keys()
-    assert few.keys() != other.keys()
-
-
 def test_a_grade_is_the_number_of_thresholds_reached() -> None:
     scores = {"q": {"a": 0.9, "b": 0.8, "c": 0.5, "d": 0.49}}
     assert grades_of(scores, [0.5, 0.8]) == {"q": {"a": 2, "b": 2, "c": 1, "d": 0}}

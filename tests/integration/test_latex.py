@@ -9,9 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
-from support.large_experiments import QUERIES, large_results
-from support.results import make_result, write_experiment
-from support.tables import all_tables
+from support.results import QUERIES, all_tables, large_results, make_result, write_experiment
 
 from unimoe.analysis.analysis import Analysis
 from unimoe.analysis.compare import Results, load_all_results

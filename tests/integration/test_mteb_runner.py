@@ -1,27 +1,38 @@
-"""Tasks of MTEB: what is written of each type of task, what counts as done, and what fails beside what does not."""
+"""Tasks of MTEB: what is written of each type, what counts as done, what fails, and main metrics with MTEB's values."""
 
 from __future__ import annotations
 
-from dataclasses import replace
+import zlib
+from collections.abc import Callable, Mapping
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
+import mteb
 import pytest
+import pytrec_eval
 import torch
+from mteb._evaluators.retrieval_metrics import (
+    evaluate_p_mrr_change,
+    max_over_subqueries,
+    paired_accuracy,
+    robustness_at_10,
+)
+from mteb.abstasks import AbsTaskRetrieval
 from support import mteb_tasks
 from support.experiments import tiny_experiment
-from support.mteb_runs import Suite
-from support.mteb_tasks import RANKED
-from support.reranking import with_evaluation
+from support.mteb_tasks import RANKED, Suite, split_data
+from support.reranking import invented, with_evaluation
 
 from unimoe.config import Experiment, MTEBConfig
-from unimoe.core.console import Steps
-from unimoe.core.errors import DataError
-from unimoe.evaluation.runner import Evaluator, describe
+from unimoe.core.trec import read_qrels, read_run
+from unimoe.evaluation.reranking.rerankers import FunctionReranker
+from unimoe.evaluation.runner import describe
 from unimoe.evaluation.store import ResultStore
+from unimoe.evaluation.systems.named import Naming, stated_system
 from unimoe.evaluation.systems.system import System, zero_shot_system
 from unimoe.models.loader import ModelLoader
-from unimoe.results import EvalResult, Task, read_result
+from unimoe.results import EvalResult, Task, read_query_details, read_result, result_path
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -90,39 +101,6 @@ class TestSuite:
         assert embedded.identity.prompt != reranked.identity.prompt
         assert (embedded.identity.prompt or "").partition("@")[0] == (system.prompt or "").partition("@")[0]
 
-    def test_a_reranker_names_the_queries_that_it_sees_only_the_beginning_of(
-        self, system: System, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-    ) -> None:
-        class LongQuery(mteb_tasks.InventedReranking):
-            metadata = mteb_tasks.card("LongQuery", "Reranking", "map_at_1000")
-
-            def load_data(self, num_proc: int | None = None, **kwargs: Any) -> None:
-                super().load_data()
-                part: Any = self.dataset["default"]["test"]
-                part["queries"] = part["queries"].map(
-                    lambda row: {"text": row["text"] * (400 if row["id"] == "q3" else 1)}
-                )
-
-        (found,) = Suite(tmp_path, system, ("reranking",)).run([LongQuery()])
-        assert found.truncated_queries == ["q3"]
-        assert "LongQuery: queries that fill the whole prompt" in capsys.readouterr().err
-
-    def test_judgments_of_a_query_that_nobody_asks_count_nothing_as_in_mteb(
-        self, system: System, tmp_path: Path
-    ) -> None:
-        class JudgedTooMuch(mteb_tasks.InventedRetrieval):
-            def load_data(self, num_proc: int | None = None, **kwargs: Any) -> None:
-                super().load_data()
-                judgments: Any = self.dataset["default"]["test"]["relevant_docs"]
-                judgments["nobody"] = {"d00": 1}
-
-        one = Suite(tmp_path, system, ("embedding",))
-        (found,) = one.run([JudgedTooMuch()])
-        assert one.reasons == []
-        (plain,) = Suite(tmp_path / "plain", system, ("embedding",)).run([mteb_tasks.InventedRetrieval()])
-        assert found.aggregate == plain.aggregate
-        assert "nobody" not in found.per_query
-
     def test_what_is_done_is_skipped_without_loading_its_data(
         self, done: tuple[Path, Suite, list[EvalResult]], system: System
     ) -> None:
@@ -170,21 +148,6 @@ class TestIsDone:
         assert self.is_done(outputs, system) is done
         assert self.is_done(outputs, system, "reranking") is reranked
 
-    def test_a_result_is_never_overwritten_by_one_with_other_prefixes(
-        self, outputs: Path, experiment: Experiment
-    ) -> None:
-        other = system_of(with_evaluation(experiment, mteb=MTEBConfig(task_instruction=None)))
-        there = replace(other, output_dir=outputs)
-        with pytest.raises(DataError, match="holds another evaluation"):
-            Evaluator().take(describe(there, "embedding", mteb_tasks.loaded(mteb_tasks.InventedSTS)), Steps(1))
-
-    def test_nor_another_length_dtype_or_data(self, outputs: Path, experiment: Experiment) -> None:
-        longer = experiment.model_copy(update={"model": experiment.model.model_copy(update={"max_length": 300})})
-        assert not self.is_done(outputs, system_of(longer))
-        assert not self.is_done(outputs, system_of(experiment, torch.bfloat16))
-        newer = {"path": "invented/InventedSTS", "revision": "2"}
-        assert not self.is_done(outputs, system_of(experiment), dataset=newer)
-
 
 class Broken(mteb_tasks.InventedRetrieval):
     """A task whose data MTEB cannot evaluate."""
@@ -213,11 +176,123 @@ class TestFailures:
         assert one.reasons[0] in capsys.readouterr().err
         assert not [name for name in files(tmp_path) if "Broken" in name]
 
-    def test_a_damaged_result_is_that_tasks_failure_alone(self, system: System, tmp_path: Path) -> None:
-        Suite(tmp_path, system).run([mteb_tasks.InventedSTS()])
-        path = tmp_path / "zero_shot/seed_none/results/embedding/InventedSTS.json"
-        path.write_text("{", encoding="utf-8")
-        one = Suite(tmp_path, system)
-        done = one.run([mteb_tasks.InventedSTS(), mteb_tasks.InventedPairs()])
-        assert [m.dataset for m in done] == ["InventedPairs"]
-        assert "InventedSTS.json" in one.reasons[0]
+
+COLLECTION = invented(documents=18, queries=6)
+
+TREC_EVAL = {
+    "ndcg_at_5": ("ndcg@5", "ndcg_cut_5"),
+    "ndcg_at_100": ("ndcg@100", "ndcg_cut_100"),
+    "map_at_10": ("map@10", "map_cut_10"),
+    "map_at_1000": ("map", "map_cut_1000"),
+    "mrr_at_5": ("mrr@5", None),
+    "recall_at_1": ("recall@1", "recall_1"),
+    "accuracy": ("recall@1", "recall_1"),
+    "precision_at_1": ("p@1", "P_1"),
+    "hit_rate_at_5": ("Success@5", "success_5"),
+}
+"""MTEB's main scores that are means over queries, the name that results give each, and trec_eval's."""
+
+
+class Chances(FunctionReranker):
+    """A reranker whose scores depend on nothing that is relevant."""
+
+    name, identity = "chances", "chances@1"
+
+    def __init__(self) -> None:
+        super().__init__(lambda pairs: [zlib.crc32("|".join(pair).encode()) / 2**24 for pair in pairs])
+
+
+def task_of(main_score: str, ids: list[str], own: Callable[..., dict[str, Any]] | None = None) -> Any:
+    """A reranking task whose queries have these ids, and which computes scores of its own."""
+    names = dict(zip(COLLECTION.queries, ids, strict=True))
+
+    class Invented(AbsTaskRetrieval):
+        metadata = mteb_tasks.card("InventedScores", "Reranking", main_score)
+
+        def load_data(self, num_proc: int | None = None, **kwargs: Any) -> None:
+            data = split_data(COLLECTION, {query: dict.fromkeys(COLLECTION.corpus, 0.0) for query in names})
+            data["queries"] = data["queries"].map(lambda row: {"id": names[row["id"]]})
+            for part in ("relevant_docs", "top_ranked"):
+                held: Any = data[part]
+                data[part] = {names[query]: value for query, value in held.items()}
+            self.dataset = {"default": {"test": data}}
+            self.data_loaded = True
+
+        def task_specific_scores(self, scores: Any, qrels: Any, results: Any, *places: Any, **named: Any) -> Any:
+            return own(self, scores, qrels, results) if own else {}
+
+    return Invented()
+
+
+def evaluated_by_chance(folder: Path, task: Any) -> EvalResult:
+    naming = Naming(tiny_experiment(folder), torch.device("cpu"), torch.float32)
+    suite = Suite(folder, stated_system(Chances(), naming), ("reranking",))
+    (found,) = suite.run([task])
+    assert suite.reasons == []
+    return found
+
+
+@pytest.mark.parametrize("main_score", TREC_EVAL)
+def test_the_main_metric_is_the_main_score_with_the_values_of_trec_eval(main_score: str, tmp_path: Path) -> None:
+    found = evaluated_by_chance(tmp_path, task_of(main_score, list(COLLECTION.queries)))
+    name, theirs = TREC_EVAL[main_score]
+    assert found.main_metric == name
+    assert found.aggregate[name] == fmean(found.per_query.values())
+    assert round(found.aggregate[name], 5) == round(found.aggregate["main_score"], 5)
+    assert len({*found.per_query.values()}) > 1
+    if theirs:
+        measure = theirs if theirs == "map" else ".".join(theirs.rsplit("_", 1))
+        run = read_run(tmp_path / "chances/seed_none/runs/reranking/InventedScores.trec")
+        qrels = read_qrels(tmp_path / "qrels/InventedScores-test.qrels")
+        values = pytrec_eval.RelevanceEvaluator(qrels, {measure}).evaluate(run)
+        assert found.per_query == {query: one[theirs] for query, one in values.items()}
+    assert {"ndcg@10", "mrr@10", "map", "recall@100"} <= {name, *found.per_query_metrics}
+
+
+def merged(self: Any, scores: Any, qrels: Any, results: Any) -> Any:
+    return max_over_subqueries(qrels, results, self.k_values)
+
+
+def pairs(self: Any, scores: Any, qrels: Any, results: Any) -> Any:
+    changed = {query: list(qrels[f"{query}-og"]) for query in ("a", "b", "c") if f"{query}-og" in qrels}
+    return evaluate_p_mrr_change(qrels, results, changed, self.k_values)
+
+
+GROUPED: Mapping[str, tuple[list[str], Callable[..., Any]]] = {
+    "max_over_subqueries_map_at_1000": ([f"u_{one}_{part}" for one in "abc" for part in "01"], merged),
+    "paired_accuracy": (
+        [f"{one}_q{part}" for one in "abc" for part in "12"],
+        lambda _, scores, qrels, results: {"paired_accuracy": paired_accuracy(qrels, results, scores)},
+    ),
+    "robustness_at_10": (
+        [f"{one}_{part}" for one in "abc" for part in "01"],
+        lambda _, scores, qrels, results: {"robustness_at_10": robustness_at_10(qrels, results, scores)},
+    ),
+    "p-MRR": ([f"{one}-{part}" for one in "abc" for part in ("og", "changed")], pairs),
+}
+"""Main scores over groups of queries, with ids of three groups and what MTEB's task computes."""
+
+
+@pytest.mark.parametrize("main_score", GROUPED)
+def test_a_main_score_over_groups_of_queries_has_a_value_for_each_group(main_score: str, tmp_path: Path) -> None:
+    ids, own = GROUPED[main_score]
+    found = evaluated_by_chance(tmp_path, task_of(main_score, ids, own))
+    assert found.main_metric == main_score
+    assert len(found.per_query) == 3
+    assert found.aggregate[main_score] == pytest.approx(fmean(found.per_query.values()), abs=1e-15)
+    rounded = 5 if main_score.startswith("max") else 15  # MTEB rounds the mean
+    assert round(found.aggregate[main_score], rounded) == round(found.aggregate["main_score"], rounded)
+    assert found.aggregate["ndcg@10"] > 0  # of all queries, beside it
+    path = result_path(tmp_path, "chances", None, "reranking", "InventedScores")
+    details = read_query_details(path, found.per_query)
+    assert all(" | " in detail.text and detail.ranks.keys() == detail.relevant.keys() for detail in details.values())
+
+
+def test_every_main_score_of_mtebs_tasks_of_text_is_known() -> None:
+    from unimoe.evaluation.mteb.main_scores import main_metric
+
+    ranking = (task for task in mteb.get_tasks() if isinstance(task, AbsTaskRetrieval))
+    text = [task for task in ranking if list(task.metadata.modalities) == ["text"]]
+    names = {task.metadata.main_score: main_metric(task) for task in text}
+    assert [main for main, name in names.items() if name == "ndcg@10"] == ["ndcg_at_10"]
+    assert names["max_over_subqueries_map_at_1000"] == "max_over_subqueries_map_at_1000"

@@ -1,10 +1,11 @@
-"""Our search models: ties as MTEB breaks them, parts told apart, and no text embedded twice after a kill."""
+"""MTEB from our search models: ties as MTEB breaks them, parts told apart, no text embedded twice, and from Python."""
 
 from __future__ import annotations
 
 import json
 import logging
 import random
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,16 +15,17 @@ import pytrec_eval
 import torch
 from support import mteb_tasks
 from support.embedders import WordEmbedder
-from support.mteb_runs import INSTRUCTED, PLAIN, cosines, evaluate, make_model
-from support.mteb_tasks import ALL_TYPES, PARTS, loaded, split_data
+from support.experiments import tiny_experiment
+from support.mteb_tasks import ALL_TYPES, INSTRUCTED, PARTS, PLAIN, cosines, evaluate, loaded, make_model, split_data
+from support.reranking import invented, write_invented
+from support.tiny_models import tiny_base
 
-from unimoe.config import MTEBConfig
-from unimoe.core.errors import DataError
+from unimoe.config import Experiment
+from unimoe.core.errors import DataError, UsageError
 from unimoe.data.collection import Collection, Document, assemble
-from unimoe.evaluation.embedding_eval import evaluate_task
+from unimoe.evaluation.embedding_eval import MTEBOutcome, evaluate_embedding_collection, evaluate_mteb, evaluate_task
 from unimoe.evaluation.model_wrappers import MTEBCrossEncoderWrapper, MTEBEncoderWrapper
 from unimoe.evaluation.mteb import search
-from unimoe.evaluation.mteb.prompts import TaskPrompts
 from unimoe.evaluation.reranking import shards
 from unimoe.evaluation.spec import Outcome
 from unimoe.models.unimodel import UnimodelForExp1
@@ -184,28 +186,6 @@ class TestResuming:
         assert rest.embedded["document"] <= 200 - 80
         assert rest.embedded["query"] == 0  # they fill more than a unit, and were done
 
-    @pytest.mark.parametrize(
-        "settings",
-        [
-            {"identity": {"checkpoint": "other"}},
-            {"prompts": TaskPrompts(MTEBConfig(task_instruction=None, prompts={"document": "salt "}))},
-            {"token_budget": 77},
-            {"batch_size": 7},
-        ],
-        ids=lambda settings: next(iter(settings)),
-    )
-    def test_vectors_of_another_model_or_setting_are_not_met(
-        self, tmp_path: Path, settings: dict[str, Any], caplog: pytest.LogCaptureFixture
-    ) -> None:
-        self.evaluate(WordEmbedder(WORDS), tmp_path)
-        same, other = WordEmbedder(WORDS), WordEmbedder(WORDS)
-        self.evaluate(same, tmp_path)
-        assert same.embedded == {"query": 0, "document": 0, "plain": 0}
-        with caplog.at_level(logging.WARNING, "unimoe"):
-            self.evaluate(other, tmp_path, **settings)
-        assert other.embedded["document"] == 200
-        assert "made from another model, corpus, or setting" in caplog.text
-
     def test_shards_of_a_cross_encoder_are_found_again(
         self, model: UnimodelForExp1, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
@@ -233,14 +213,6 @@ class TestResuming:
         assert sum(sizes) == sizes[2] + 2 * sum(map(len, mteb_tasks.CANDIDATES.values()))
 
 
-def test_it_is_a_search_model_and_nothing_else(model: UnimodelForExp1, tmp_path: Path) -> None:
-    from mteb.models import CrossEncoderProtocol, EncoderProtocol, SearchProtocol
-
-    found = search.TaskSearch(MTEBEncoderWrapper(model), tmp_path)
-    assert isinstance(found, SearchProtocol)
-    assert not isinstance(found, EncoderProtocol | CrossEncoderProtocol)
-
-
 def test_splits_and_subsets_are_told_apart(model: UnimodelForExp1) -> None:
     outcome = evaluate(model, mteb_tasks.InventedParts)
     expected, texts, means = dict[str, float](), dict[str, str](), []
@@ -254,16 +226,6 @@ def test_splits_and_subsets_are_told_apart(model: UnimodelForExp1) -> None:
     assert outcome.main_score == pytest.approx(np.mean(means), abs=1e-5)  # MTEB's, over parts
     assert outcome.queries == texts
     assert outcome.run.keys() == outcome.qrels.keys() == expected.keys()
-
-
-@pytest.mark.parametrize("kind", ALL_TYPES, ids=lambda kind: kind.__name__)
-def test_the_same_task_twice_gives_the_same(model: UnimodelForExp1, kind: type[Any]) -> None:
-    wrapped, task = MTEBEncoderWrapper(model), loaded(kind)
-    one, two = evaluate_task(wrapped, task), evaluate_task(wrapped, task)
-    assert one.main_score == two.main_score
-    assert one.run == two.run
-    assert one.mteb_json["scores"] == two.mteb_json["scores"]
-    assert "task_specific_scores" not in vars(task)
 
 
 class TestRefused:
@@ -281,3 +243,73 @@ class TestRefused:
             model.model.model.norm.weight[0] = torch.nan
         with pytest.raises(DataError, match=rf"^{kind.__name__}, (text 1|query 'q0'): the score is not finite"):
             evaluate(model, kind)
+
+
+@pytest.fixture(scope="module")
+def config(tmp_path_factory: pytest.TempPathFactory) -> Experiment:
+    return tiny_experiment(tmp_path_factory.mktemp("config"))
+
+
+class TestEvaluateMTEB:
+    """From Python: a causal language model with its tokenizer, and names of tasks."""
+
+    @pytest.fixture
+    def scifact(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Collection:
+        collection = invented(documents=14, queries=4, name="scifact")
+        write_invented(tmp_path / "scifact", collection)
+        monkeypatch.setenv("UNIMOE_DATA", str(tmp_path))
+        return collection
+
+    def test_a_folder_of_the_users_is_read_as_the_task_it_is(self, scifact: Collection, config: Experiment) -> None:
+        done: list[int] = []
+        base = tiny_base()
+        outcome = evaluate_mteb(base.model, base.tokenizer, config, ["SciFact"], advance=done.append)
+        assert (outcome.failures, list(outcome.tasks)) == ({}, ["SciFact"])
+        found = outcome.tasks["SciFact"]
+        instruction = "Given a scientific claim, retrieve documents that support or refute the claim"
+        model = UnimodelForExp1(tiny_base(), config.prompt, config.model.max_length)
+        expected = cosines(model, scifact, f"Instruct: {instruction}\nQuery:")
+        for query, cosine in expected.items():
+            assert found.run[query] == pytest.approx(cosine, abs=1e-5)
+        assert outcome.mean == found.main_score == pytest.approx(found.scores.aggregate["ndcg@10"], abs=1e-5)
+        assert outcome.mean_by_type == {"Retrieval": found.main_score}
+        assert sum(done) == found.items == 14 + 4
+
+    def test_means_over_tasks_and_types(self, model: UnimodelForExp1) -> None:
+        one = evaluate(model, mteb_tasks.InventedSTS)
+        scores = {"a": ("STS", 0.2), "b": ("STS", 0.4), "c": ("Retrieval", 0.9)}
+        tasks = {name: replace(one, task_type=kind, main_score=value) for name, (kind, value) in scores.items()}
+        outcome = MTEBOutcome(tasks, {"d": "no data"})
+        assert outcome.mean == pytest.approx(0.5)
+        assert outcome.mean_by_type == pytest.approx({"STS": 0.3, "Retrieval": 0.9})
+        assert np.isnan(MTEBOutcome({}).mean)
+
+    def test_a_task_without_candidates_is_refused(self, model: UnimodelForExp1, config: Experiment) -> None:
+        with pytest.raises(UsageError, match=r"^SciFact is a task of type Retrieval, which gives no candidates"):
+            evaluate_mteb(model, None, config, ["AskUbuntuDupQuestions", "SciFact"], cross_encoder=True)
+
+
+class TestSideEffects:
+    def test_the_random_generators_of_a_training_are_left_alone(self, model: UnimodelForExp1) -> None:
+        collection, drawn = invented(documents=20, queries=5), []
+        for evaluated in (False, True):
+            for seed in (torch.manual_seed, random.seed, np.random.seed):
+                seed(11)
+            if evaluated:
+                evaluate_embedding_collection(MTEBEncoderWrapper(model, identity={}), collection)
+            drawn.append((float(torch.rand(1)), random.random(), float(np.random.random())))
+        assert drawn[0] == drawn[1]
+
+    def test_nothing_is_printed_and_nothing_logged(
+        self,
+        model: UnimodelForExp1,
+        capfd: pytest.CaptureFixture[str],
+        caplog: pytest.LogCaptureFixture,
+        recwarn: pytest.WarningsRecorder,
+    ) -> None:
+        with caplog.at_level(logging.INFO):
+            evaluate(model, mteb_tasks.InventedRetrieval)
+        assert capfd.readouterr() == ("", "")
+        assert caplog.messages == []
+        # Files that earlier tests left open may be closed at any moment.
+        assert [str(one.message) for one in recwarn if not issubclass(one.category, ResourceWarning)] == []

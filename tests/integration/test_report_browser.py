@@ -13,8 +13,7 @@ import numpy as np
 import pytest
 from playwright.sync_api import Browser, Dialog, Locator, Page, sync_playwright
 from support.gates import measured
-from support.large_experiments import large_results
-from support.results import query_ids, simulate, write_experiment
+from support.results import large_results, query_ids, simulate, write_experiment
 
 from unimoe.analysis import drilldown
 from unimoe.analysis.analysis import Analysis
@@ -34,7 +33,6 @@ TEXTS = (
 )
 
 Open = Callable[..., Page]
-
 UNFOLD = "for (const details of document.querySelectorAll('details')) details.open = true"
 
 
@@ -156,23 +154,6 @@ def test_a_telephone_answers_on_its_first_screen(open_report: Open, tmp_path: Pa
     assert page.locator("table").first.is_visible() is False
 
 
-def test_every_number_sorts_both_ways_and_the_keyboard_alone_is_enough(open_report: Open) -> None:
-    page = open_report()
-    for place, name in enumerate(("Specialist", "Joint", "Difference", "Adds to TIR"), start=3):
-        head(page, name).locator("button").focus()
-        for key in ("Enter", "Space"):
-            page.keyboard.press(key)
-            order = head(page, name).get_attribute("aria-sort")
-            values = [number(text) for text in column(page, place)]
-            assert values == sorted(values, reverse=order == "descending")
-            assert len(set(values)) > 10
-            assert page.locator("#queries th[aria-sort]").count() == 1
-    assert page.evaluate("getComputedStyle(document.activeElement).outlineStyle") == "solid"
-    page.locator(".verdict summary").first.focus()
-    page.keyboard.press("Enter")
-    assert not page.locator(".verdict .headline").first.is_visible()
-
-
 def test_search_filters_and_announces_the_count(open_report: Open) -> None:
     page = open_report()
     status = page.locator("#queries-status")
@@ -190,18 +171,6 @@ def test_search_filters_and_announces_the_count(open_report: Open) -> None:
     search.fill("absent")
     assert status.inner_text() == "No query matches"
     assert column(page, 2) == []
-
-
-def test_paper_shows_what_is_filtered_with_everything_unfolded(open_report: Open) -> None:
-    page = open_report(unfolded=False)
-    page.locator("#drilldown > summary").click()
-    page.get_by_label("Search texts, ids, documents").fill("plain")
-    page.emulate_media(media="print")
-    assert not page.locator("#queries-search").is_visible()
-    assert page.locator("#queries tbody tr").count() == 8
-    assert page.locator("#provenance dd").first.is_visible()
-    assert len(page.pdf()) > 20_000
-    assert page.locator("details[open]").count() == 4  # two verdicts, the picture and the queries, as before
 
 
 @pytest.mark.usefixtures("without_figures")  # the page holds SVG

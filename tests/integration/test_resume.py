@@ -12,13 +12,11 @@ from typing import Any
 import pytest
 import torch
 from safetensors.torch import load_file
-from support.biencoders import toy_training
 from support.experiments import tiny_experiment
 from support.heads import topics_folder, toy_config, toy_data
-from support.studies import cross_encoder_config
+from support.studies import cross_encoder_config, small_config, small_split, toy_training
 from support.tiny_encoders import save_tiny_encoder
 from support.trainings import CPU, KilledError, kill_after, of_the_weights
-from support.translators import small_config, small_split
 
 from unimoe.config import Experiment
 from unimoe.config.files import overridden, parse_config
@@ -34,9 +32,7 @@ from unimoe.training.loop import Training
 from unimoe.training.trainer import ArmTraining
 
 pytestmark = pytest.mark.usefixtures("one_thread", "tmp_cache")
-
 KILLS = 2
-
 Make = Callable[[Path, Path], Training]
 """Makes a training: of data in one folder, with its outputs in another."""
 

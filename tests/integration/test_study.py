@@ -1,4 +1,4 @@
-"""A researcher's own study as one YAML file, and the shipped one of bi-encoders with settings chosen on dev."""
+"""Studies as one YAML file: of a family's settings chosen on dev, and of the arms of an experiment."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from support.biencoders import toy_keys
+from support.experiments import tiny_experiment_dict, write_tiny_experiment
 from support.scripts import Done, assert_refused, call_script, call_unimoe, successful
-from support.studies import encoder_study, loss_study
+from support.studies import encoder_study, loss_study, toy_keys
 
 from unimoe.analysis.gates.definitions import load_gates
 from unimoe.config.files import load_config
 from unimoe.core.errors import DataError
 from unimoe.core.trec import ranked, read_qrels, read_run
-from unimoe.results import read_result
+from unimoe.results import read_result, result_path
 from unimoe.results.folder import load_all_results
 from unimoe.studies.biencoder.checkpoint import read_biencoder
 from unimoe.studies.biencoder.config import BiEncoderConfig
@@ -66,13 +66,6 @@ def test_the_result_says_which_study_it_is_of(tmp_path: Path) -> None:
     assert {row["setting"] for row in rows} <= {"learning_rate 1e-05", "learning_rate 0.001"}
 
 
-def test_settings_on_dev_alone_are_not_tested(tmp_path: Path) -> None:
-    gates = {"g": {"system": "softmax", "baseline": "bm25", "margin": 0}}
-    done = successful(run(loss_study(tmp_path, gates=gates), "--seeds", "0", "--only", "softmax"))
-    assert "learning_rate 0.001" in done.stdout
-    assert not [*(tmp_path / "out").rglob("*.trec")]
-
-
 @pytest.mark.parametrize(
     ("changes", "code", "words"),
     [
@@ -92,12 +85,6 @@ def test_mistakes_are_one_line_before_anything_is_trained(
         assert_refused(run(loss_study(tmp_path, **changes), *more), code, *words)
     assert not [*tmp_path.rglob("*.safetensors.json")]
     assert not (tmp_path / "out" / "tuning").exists()
-
-
-def test_a_gate_that_cannot_be_is_refused_before_data_are_loaded(tmp_path: Path) -> None:
-    gate = {"system": "listnet", "baseline": "softmax", "margin": 0.0}
-    file = loss_study(tmp_path, seeds=5, gates={"g": {**gate, "looks": [3, 8]}})
-    assert_refused(run(file, "--set", "lists.source=path:nowhere"), 2, "gates.g", "the last look is at 8 seeds")
 
 
 def test_the_original_s_recipe() -> None:
@@ -160,3 +147,74 @@ def test_the_script_runs_the_shipped_study(tmp_path: Path) -> None:
     done = successful(call_script("tune_biencoder.py", *given, "--output-dir", tmp_path / "tuned"))
     assert "all-layers-hard" in done.stdout
     assert "biencoder beats encoder" in " ".join(done.stdout.split())
+
+
+RATES = [1e-4, 1e-2]
+
+
+def write_study(folder: Path, **changes: Any) -> Path:
+    raw: dict[str, Any] = {
+        "name": "mine",
+        "family": "arms",
+        "config": str(write_tiny_experiment(folder)),
+        "output_dir": str(folder / "study"),
+        "base": {"training.dev": {"queries": 6, "depth": 4, "pool": 40}},
+        "arms": {
+            "emb_only_r8": {"set": {"arm.task": "emb_only"}},
+            "joint_r8": {"set": {"arm": {"task": "joint", "ranking_weight": 0.5}}},
+        },
+        "grid": {"arm.learning_rate": RATES},
+        "seeds": 2,
+        "baselines": ["zero_shot"],
+        "gates": {
+            "kill": {"kind": "interference", "task": "embedding", "specialist": "emb_only_r8", "joint": "joint_r8"}
+        },
+    }
+    file = folder / "study.yaml"
+    file.write_text(json.dumps(raw | changes), encoding="utf-8")
+    return file
+
+
+def test_the_chosen_setting_scores_what_an_experiment_of_it_scores(tmp_path: Path) -> None:
+    study = write_study(tmp_path)
+    done = successful(call_unimoe("study", study, "--device", "cpu", "--threads", "1"))
+    assert "kill (gate: " in done.stdout
+    assert {path.name for path in (tmp_path / "study/analysis").glob("*.md")} == {
+        "settings.md",
+        "arms-reranking.md",
+        "arms-embedding.md",
+    }
+
+    tried = json.loads((tmp_path / "study/tuning/joint_r8.json").read_text())
+    best = max(tried, key=lambda one: one["val"])
+    experiment = tiny_experiment_dict(tmp_path)
+    experiment["arms"] = {"joint_r8": experiment["arms"]["joint_r8"] | {"learning_rate": best["arm.learning_rate"]}}
+    (tmp_path / "plain.yaml").write_text(json.dumps(experiment), encoding="utf-8")
+    successful(call_unimoe("run", "--config", tmp_path / "plain.yaml", "--device", "cpu", "--threads", "1"))
+    for task in ("reranking", "embedding"):
+        one, other = (
+            read_result(result_path(tmp_path / root, "joint_r8", 1, task, "apidocs")) for root in ("study", "outputs")
+        )
+        assert one.per_query == pytest.approx(other.per_query, abs=1e-6)
+        assert one.identity.experiment == "mine"
+
+    (tmp_path / "study/joint_r8/seed_1/results/embedding/apidocs.json").unlink()
+    again = successful(call_unimoe("study", study, "--device", "cpu", "--threads", "1"))
+    assert again.stdout == done.stdout, "a study that has lost a result scores it again, and trains nothing"
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"grid": {}}, ("arms.emb_only_r8", "arm.learning_rate", "required")),
+        ({"arms": {"a": {}}, "grid": {}, "gates": {}}, ("arms.a", "arm.task", "arm.learning_rate")),
+        ({"grid": {"arm.lerning_rate": [1]}}, ("arms.emb_only_r8", "did you mean 'learning_rate'")),
+        (
+            {"gates": {"g": {"kind": "interference", "specialist": "emb", "joint": "joint_r8"}}},
+            ("g.specialist", "'emb'"),
+        ),
+    ],
+)
+def test_mistakes_in_arms_are_one_line(changes: dict[str, Any], words: tuple[str, ...], tmp_path: Path) -> None:
+    assert_refused(call_unimoe("study", write_study(tmp_path, **changes)), 2, *words)
+    assert not (tmp_path / "study").exists()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -11,39 +10,19 @@ import numpy as np
 import pytest
 import torch
 from huggingface_hub import ModelCard
-from support.biencoders import toy_keys, toy_training
 from support.scripts import Done, assert_refused, call_unimoe, successful
+from support.studies import toy_keys, toy_training
 from support.tiny_encoders import load
-from support.trainings import KilledError, kill_after
 
 from unimoe.core.errors import DataError, UsageError
 from unimoe.data.catalog import result_name
-from unimoe.data.collection import Collection, Document
 from unimoe.metrics import score_run
-from unimoe.models.embedder import Vectors
 from unimoe.results import read_result, result_path
 from unimoe.results.logs import read_logs
 from unimoe.retrieval.dense import search
 from unimoe.studies.biencoder.checkpoint import read_biencoder
-from unimoe.studies.biencoder.model import BiEncoder
 
 pytestmark = pytest.mark.usefixtures("one_thread", "tmp_cache")
-
-
-def test_a_finished_training_is_kept_and_another_refused_by_its_key(tmp_path: Path) -> None:
-    trainer = toy_training(tmp_path, epochs=1)
-    trainer.fit()
-    stamp = (trainer.last_dir / "unimoe.json").stat().st_mtime_ns
-    toy_training(tmp_path, epochs=1).fit()
-    assert (trainer.last_dir / "unimoe.json").stat().st_mtime_ns == stamp
-    half = toy_training(tmp_path, output_dir=str(tmp_path / "half"))
-    with pytest.raises(KilledError):
-        half.fit(kill_after(half.steps // 2 + 1))
-    with pytest.raises(DataError, match=r"config\.batch_size was 8 there and is 4 here"):
-        toy_training(tmp_path, output_dir=str(tmp_path / "half"), batch_size=4).fit()
-    half.state.path.write_bytes(half.state.path.read_bytes()[:100])
-    with pytest.raises(DataError, match="damaged training state"):
-        toy_training(tmp_path, output_dir=str(tmp_path / "half")).fit()
 
 
 def test_training_learns_and_dev_is_scored_as_evaluation_scores(tmp_path: Path) -> None:
@@ -119,23 +98,6 @@ def test_what_cannot_be_trained_is_refused(tmp_path: Path) -> None:
     weight.write_bytes(weight.read_bytes()[:-4] + b"\0\0\0\1")
     with pytest.raises(DataError, match="safetensors: differs from the manifest"):
         toy_training(tmp_path, epochs=1).fit()
-
-
-@pytest.mark.parametrize(("metric", "value"), [("recall@119", 0.0), ("recall@120", 1.0), ("mrr@200", 1 / 120)])
-def test_dev_is_searched_as_deep_as_its_metric_looks(
-    metric: str, value: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    trainer = toy_training(tmp_path, dev={"metric": metric})
-    documents = {f"d{number:03}": Document("", f"text {number}") for number in range(150)}
-    trainer.dev = Collection("toy", "dev", documents, {"q": "query 0"}, {"q": {"d119": 1}})
-
-    def places(self: BiEncoder, kind: str, texts: Mapping[str, str]) -> Vectors:
-        """Vectors that turn away from the query with the number in the text."""
-        angles = np.array([float(text.split()[-1]) for text in texts.values()]) / 200
-        return np.stack([np.cos(angles), np.sin(angles)], axis=1).astype(np.float32)
-
-    monkeypatch.setattr(BiEncoder, "_vectors", places)
-    assert trainer.score_on_dev()[0] == pytest.approx(value)
 
 
 class TestCommand:

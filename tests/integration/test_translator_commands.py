@@ -8,19 +8,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 from support.scripts import Done, assert_refused, call_script, call_unimoe, successful
-from support.translators import read_submission, small_pairs, write_npz
+from support.studies import read_submission, small_pairs, write_npz
 
 from unimoe.analysis.gates.definitions import load_gates
-from unimoe.config.files import overridden
-from unimoe.core.errors import UsageError
 from unimoe.results import read_result, result_path
 from unimoe.results.folder import load_all_results
-from unimoe.studies.common.runner import StudyRunner
 from unimoe.studies.common.study import load_study
-from unimoe.studies.translator.command import batch_of
 from unimoe.studies.translator.config import TranslatorConfig
 from unimoe.studies.translator.data.caption_pairs import split_by_image
-from unimoe.studies.translator.family import TranslatorFamily
 from unimoe.studies.translator.models.files import load_translator
 from unimoe.studies.translator.models.translators import NetworkTranslator
 
@@ -124,12 +119,6 @@ def test_a_comparison_registers_gates_and_tests_images_that_no_training_saw(file
     assert not tested & set(rest.image_ids)
 
 
-def test_there_are_no_columns_against_a_model_that_is_not_there(file: Path, tmp_path: Path) -> None:
-    done = successful(compare(file, tmp_path, "--models", "cca,geometry"))
-    assert "vs ridge" not in done.stdout
-    assert "geometry" in done.stdout
-
-
 def test_unknown_names_are_refused(file: Path, tmp_path: Path) -> None:
     assert_refused(compare(file, tmp_path, "--models", "rigde"), 2, "did you mean 'ridge'")
     assert_refused(compare("flicker8k", tmp_path), 2, "did you mean 'flickr8k'")
@@ -150,15 +139,3 @@ def test_every_row_of_the_ablation_has_its_component_at_work(file: Path, tmp_pat
     assert fired["with_predictions"]["past_predictions"] > 0
     table = (tmp_path / "analysis" / "arms.csv").read_text(encoding="utf-8")
     assert all(name in table for name in components)
-
-
-def test_rows_of_the_ablation_differ_from_all_on() -> None:
-    study = load_study(Path("studies/translator_ablation"))
-    configs = {arm: own[0][1] for arm, own in StudyRunner(TranslatorFamily(study)).tuned.items()}
-    assert all(config != configs["all_on"] for name, config in configs.items() if name != "all_on")
-    of_flickr = overridden(study.model_dump(), batch_of(small_pairs(8000), 25))["base"]
-    assert of_flickr["sampler"] == study.base["sampler"], "the file has the numbers of a large data set"
-    assert of_flickr["loss"]["bank"] == study.base["loss"]["bank"]
-    for images, epochs in ((10, 25), (600, 2)):
-        with pytest.raises(UsageError, match="would leave the queue unused"):
-            batch_of(small_pairs(images), epochs)

@@ -14,12 +14,19 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 from typing import Any, Literal
 
+from support.experiments import tiny_experiment
+from support.reranking import invented
 from support.tiny_models import tiny_base
 
-from unimoe.config import PromptConfig
+from unimoe.config import Experiment, PromptConfig
+from unimoe.config.served import ServedConfig
+from unimoe.core.trec import Run
+from unimoe.evaluation.reranking.served import ServedReranker
 from unimoe.models.prompts import yes_no_ids
+from unimoe.models.served.embedder import ServedEmbedder
 from unimoe.models.unimodel import UnimodelForExp1
 
 PROMPT = PromptConfig(template="chat", order="document_first", instruction="Judge it.", embedding_suffix="\n")
@@ -34,6 +41,7 @@ Fault = Literal[
 _RANKING = {"model": str, "query": str, "documents": list}
 _VLLM = {"truncate_prompt_tokens": int, "use_activation": False}
 _TEI = {"truncate": True, "truncation_direction": "Right"}
+
 FIELDS: dict[str, dict[str, Any]] = {
     "/vllm/generative_scoring": {
         "model": str, "query": list, "items": list, "label_token_ids": list, "apply_softmax": True,
@@ -320,3 +328,32 @@ def _sorted(scores: Sequence[float], key: str) -> list[dict[str, Any]]:
 
 def _model(seed: int, layers: int = 4) -> UnimodelForExp1:
     return UnimodelForExp1(tiny_base(layers=layers, seed=seed), PROMPT, MAX_LENGTH)
+
+
+RERANKING = ("vllm", "vllm-score", "vllm-rerank", "tei", "cohere", "jina")
+EMBEDDING = ("tei-embed", "openai")
+COLLECTION = invented(documents=12, queries=4)
+CANDIDATES: Run = {query: dict.fromkeys(COLLECTION.corpus, 1.0) for query in COLLECTION.queries}
+PAIRS = sum(map(len, CANDIDATES.values()))
+
+
+def settings(api: str, **others: Any) -> ServedConfig:
+    """How the tests ask: few retries, and requests of five pairs."""
+    return ServedConfig(**{"api": api, "model": "org/tiny", "retries": 2, "batch": 5, "timeout": 20, **others})
+
+
+def served_experiment(folder: Path) -> Experiment:
+    """An experiment with the server's prompt, and its model's tokenizer in ``folder``."""
+    return tiny_experiment(folder).model_copy(update={"prompt": PROMPT})
+
+
+def reranker(server: ModelServer, folder: Path, api: str = "vllm", **others: Any) -> ServedReranker:
+    """A reranker of the server, which keeps its first answers in ``folder``."""
+    return ServedReranker(
+        server.base(api), settings(api, **others), served_experiment(folder), record=folder / f"{api}.json"
+    )
+
+
+def embedder(server: ModelServer, folder: Path, api: str = "openai", **others: Any) -> ServedEmbedder:
+    """An embedder of the server, which keeps its first answers in ``folder``."""
+    return ServedEmbedder(server.base(api), settings(api, **others), record=folder / f"{api}-embed.json")

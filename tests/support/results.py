@@ -1,4 +1,4 @@
-"""Result files as an evaluation would leave them, made from numbers."""
+"""Made-up results of experiments of any size, written as a run leaves them, and the tables of them."""
 
 from __future__ import annotations
 
@@ -10,8 +10,15 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from unimoe.analysis.analysis import Analysis
+from unimoe.analysis.tables import Cell, Table
+from unimoe.analysis.tables.comparisons import comparisons_table
+from unimoe.analysis.tables.gates import gates_table
+from unimoe.analysis.tables.mteb import mteb_table, mteb_tasks_table
+from unimoe.analysis.tables.scores import generate_comparison_table, overview_table, training_table
 from unimoe.core.io import append_jsonl
 from unimoe.results import EvalResult, Identity, Provenance, Task, TrainingBudget, arm_dir, by_query_id, write_result
+from unimoe.results.folder import Results
 
 UNTRAINED = ("bm25", "zero_shot")
 
@@ -160,3 +167,64 @@ def write_log(output_dir: Path, arm: str, seed: int, rng: np.random.Generator, s
 
 def _write(output_dir: Path, result: EvalResult) -> None:
     write_result(output_dir, result)
+
+
+QUERIES = {
+    "arguana": 1406,
+    "climate-fever": 1535,
+    "cqadupstack": 13145,
+    "dbpedia-entity": 400,
+    "fever": 6666,
+    "fiqa": 648,
+    "hotpotqa": 7405,
+    "msmarco": 6980,
+    "nfcorpus": 323,
+    "nq": 3452,
+    "quora": 10000,
+    "scidocs": 1000,
+    "scifact": 300,
+    "trec-covid": 50,
+    "webis-touche2020": 49,
+}
+
+
+def large_results(output_dir: Path, queries: Mapping[str, int] = QUERIES, seeds: int = 5) -> Results:
+    """Two baselines, two specialists and a joint arm on every dataset, in memory; TIR runs from -3 to 8 %."""
+    rng = np.random.default_rng(11)
+    found: list[EvalResult] = []
+    specialists: dict[Task, str] = {"reranking": "rank_only_r8", "embedding": "emb_only_r8"}
+    for task, specialist in specialists.items():
+        for (dataset, n), tir in zip(queries.items(), np.linspace(-0.03, 0.08, len(queries)), strict=True):
+            own, joint = (np.clip(s, 0.0, 1.0) for s in simulate(seeds, n, float(tir), rng=rng, seed_sd=0.004))
+            for arm, matrix in ((specialist, own), ("joint_r8", joint)):
+                for seed, row in enumerate(matrix):
+                    found.append(make_result(arm, seed, row, task=task, dataset=dataset))
+            for arm, factor in (("bm25", 0.9), ("zero_shot", 0.6)):
+                found.append(make_result(arm, None, own[0] * factor, task=task, dataset=dataset))
+    return Results(output_dir, found)
+
+
+def all_tables(analysis: Analysis) -> list[Table]:
+    """Those with something in them."""
+    results, comparisons = analysis.results, analysis.comparisons
+    made = [
+        gates_table(analysis.outcomes),
+        overview_table(results, comparisons),
+        generate_comparison_table(results, analysis.tests),
+        comparisons_table(results, comparisons),
+        comparisons_table(results, [c for c in comparisons if not c.parts], before_after=True),
+        mteb_table(results),
+        mteb_tasks_table(results),
+        training_table(results),
+    ]
+    return [table for table in made if table.groups]
+
+
+def row(table: Table, name: str, heading: str = "") -> dict[str, Cell]:
+    """The first row of a name, below a heading that begins so."""
+    found = next(r for g in table.groups if g.heading.startswith(heading) for r in g.rows if r[0].text == name)
+    return dict(zip(table.columns, found, strict=True))
+
+
+def texts(table: Table) -> list[list[str]]:
+    return [[cell.text for cell in row] for group in table.groups for row in group.rows]

@@ -1,11 +1,15 @@
-"""TREC runs and qrels as other people's systems leave them, made from a few numbers."""
+"""Run files and judgments to compare, and ``unimoe compare`` called on them in this process."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+import pytest
+from support.scripts import Done, call_unimoe
 
 from unimoe.core.trec import Qrels, Run, write_qrels, write_run
 
@@ -92,3 +96,37 @@ def write_systems(
 def dataset_options(folder: Path, datasets: Sequence[str]) -> list[str]:
     """The options of a comparison of what ``write_systems`` wrote."""
     return ["--dataset", *(f"{dataset}={folder / f'{dataset}.qrels'}" for dataset in datasets)]
+
+
+Arms = tuple[list[Path], list[Path], Path]
+DATASETS = {"dl19": 24, "dl20": 30, "cran": 36}
+"""Queries of each dataset of the systems."""
+
+
+def compare(*arguments: str | Path) -> Done:
+    return call_unimoe("compare", *arguments)
+
+
+def compare_arms(arms: Arms, *more: str | Path) -> Done:
+    return compare("--specialist", *arms[0], "--joint", *arms[1], "--qrels", arms[2], *more)
+
+
+def judged(arms: Arms, *more: str | Path) -> dict[str, Any]:
+    """The JSON of a comparison, with its only gate under ``gate``."""
+    done = compare_arms(arms, "--json", *more)
+    assert done.returncode == 0, done.stderr
+    found: dict[str, Any] = json.loads(done.stdout, parse_constant=pytest.fail)
+    (found["gate"],) = found["gates"]["gates"]
+    return found
+
+
+def words_of(done: Done) -> str:
+    return " ".join(done.stdout.split())
+
+
+def two_arms(folder: Path) -> Arms:
+    """Write two seeds of a good specialist and three of a joint model that is clearly worse, on 40 queries."""
+    rng = np.random.default_rng(3)
+    qrels = random_qrels(40, rng)
+    good, poor = ([random_run(qrels, noise, rng) for _ in range(seeds)] for noise, seeds in ((0.5, 2), (3.0, 3)))
+    return write_arms(folder, qrels, good, poor)

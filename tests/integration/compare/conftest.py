@@ -5,8 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from support.compare_command import DATASETS, Arms, two_arms
-from support.runs import one_relevant, run_with_ranks, write_arms, write_systems
+from support.runs import DATASETS, Arms, one_relevant, run_with_ranks, two_arms, write_arms, write_systems
 
 
 @pytest.fixture(scope="module")

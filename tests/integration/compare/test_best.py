@@ -7,8 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.compare_command import DATASETS, compare, words_of
-from support.runs import dataset_options, write_systems
+from support.runs import DATASETS, compare, dataset_options, words_of, write_systems
 from support.scripts import assert_refused, call_unimoe, successful
 
 FILES = ("bm25.trec", "splade.trec", "colbert-seed*.trec", "mono-seed*.trec")

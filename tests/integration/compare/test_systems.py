@@ -1,22 +1,19 @@
-"""``unimoe compare`` with any number of systems and datasets: one table."""
+"""``unimoe compare`` with any number of systems and datasets in one table, and what should not be compared."""
 
 from __future__ import annotations
 
 import csv
 import json
-import os
-import re
-import subprocess
-import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
-from support.compare_command import DATASETS, compare, words_of
-from support.runs import SYSTEMS, dataset_options
-from support.scripts import MAIN, Done, successful
+from support.runs import DATASETS, SYSTEMS, Arms, compare, compare_arms, dataset_options, run_with_ranks, words_of
+from support.scripts import Done, assert_refused, successful
 
 from unimoe.analysis import compare as public
+from unimoe.core.trec import write_run
 
 
 def of_systems(folder: Path) -> list[str]:
@@ -26,30 +23,6 @@ def of_systems(folder: Path) -> list[str]:
         *("--baseline", f"{where}/bm25.trec", "--systems", f"{where}/splade.trec", f"{where}/colbert-*.trec"),
         f"mono={where}/mono-seed[123].trec",
     ]
-
-
-def test_the_baseline_may_be_named_among_the_systems(systems: Path) -> None:
-    shared = [*map(str, dataset_options(systems, ["dl19"])), "--json", "--systems"]
-    runs = [f"first={systems}/dl19/bm25.trec", f"mono={systems}/dl19/mono-seed1.trec"]
-    found = json.loads(compare(*shared, runs[1], runs[0], "--baseline", "first").stdout)
-    assert found["baseline"] == "first"
-    apart = json.loads(compare(*shared, runs[1], "--baseline", runs[0]).stdout)
-    assert found["comparisons"] == apart["comparisons"]
-
-
-def test_a_terminal_of_the_c_locale_shows_escapes_and_a_name_that_it_cannot_read_is_refused(systems: Path) -> None:
-    variables = {**os.environ, "LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
-
-    def run(system: str, *more: str) -> subprocess.CompletedProcess[str]:
-        given = [*dataset_options(systems, ["dl19"]), "--baseline", str(systems / "dl19" / "bm25.trec")]
-        command = [sys.executable, MAIN, "compare", *given, "--systems", f"{system}={systems}/dl19/mono-seed1.trec"]
-        return subprocess.run([*command, *more], capture_output=True, text=True, env=variables, check=False)
-
-    assert run("model").returncode == 0
-    assert {row["system"] for row in json.loads(run("model", "--json").stdout)["scores"]} == {"bm25", "model"}
-    refused = run("modèle")
-    assert (refused.returncode, refused.stderr.startswith("error: ")) == (2, True)
-    assert "half a surrogate pair; choose another name" in refused.stderr
 
 
 class TestTableOfSystems:
@@ -101,11 +74,6 @@ class TestTableOfSystems:
                     assert missing if value is None else same[column] == value
         assert there.frame()["metric"].unique().tolist() == ["ndcg@10", "p@5"]
 
-    def test_datasets_are_columns_where_asked(self, systems: Path) -> None:
-        options = [*dataset_options(systems, ["dl19", "cran"]), *of_systems(systems)]
-        done = successful(compare(*options, "--layout", "datasets"))
-        assert re.search(r"^ *System +# +cran +dl19 +Average", done.stdout, re.MULTILINE), done.stdout
-
     @pytest.mark.usefixtures("without_report")
     def test_any_folder_of_results_is_compared(self, made: tuple[Done, Path], tmp_path: Path) -> None:
         folder = made[1]
@@ -125,3 +93,98 @@ def test_the_example_shows_the_options_that_do_it() -> None:
     done = compare("--example", "--metric", "P@1", "--json")
     assert {run["system"] for run in json.loads(done.stdout)["runs"]} == {"bm25", "specialist", "joint", "zero_shot"}
     assert "unimoe compare --baseline bm25=" in done.stderr
+
+
+def test_the_baseline_may_be_named_among_the_systems(systems: Path) -> None:
+    shared = [*map(str, dataset_options(systems, ["dl19"])), "--json", "--systems"]
+    runs = [f"first={systems}/dl19/bm25.trec", f"mono={systems}/dl19/mono-seed1.trec"]
+    found = json.loads(compare(*shared, runs[1], runs[0], "--baseline", "first").stdout)
+    assert found["baseline"] == "first"
+    apart = json.loads(compare(*shared, runs[1], "--baseline", runs[0]).stdout)
+    assert found["comparisons"] == apart["comparisons"]
+
+
+Damage = Callable[[Path, Path], object]
+
+
+@pytest.mark.parametrize(
+    ("options", "code", "words"),
+    [
+        (["--metric", "ndgc_cut_10"], 2, ["unknown metric 'ndgc_cut_10'", "did you mean 'ndcg_cut_10'?"]),
+        (["--metric", "ndcg@10", "map"], 2, ["--metric ndcg@10 map", "one metric"]),
+        (["--allow", "dpeth"], 2, ["--allow dpeth", "did you mean 'depth'?"]),
+        (["--joint-name", "specialist"], 2, ["both arms are named 'specialist'"]),
+        (["--queries", "nowhere.tsv"], 3, ["nowhere.tsv: no such file"]),
+        (["--paired"], 2, ["equal in number", "2 of specialist, 3 of joint on q"]),
+        (["--overwrite"], 2, ["--output-dir"]),
+        (["--systems", "c.trec"], 2, ["--systems does not belong here", "a verdict"]),
+        (["--results", "outputs"], 2, ["--results does not belong here"]),
+        (["--layout", "datasets"], 2, ["--layout does not belong here", "a verdict"]),
+        (["--max-queries", "3"], 2, ["--max-queries is for models by name, and there are none; leave it out"]),
+        (["--gates", "nowhere.yaml"], 3, ["nowhere.yaml"]),
+        (["--gates", "x.yaml", "--looks", "3"], 2, ["write `looks` into the gate file"]),
+        (["--looks", "5", "3"], 2, ["--looks 5 3: ", "does not ascend"]),
+        (["--dataset", "a", "b"], 2, ["--dataset NAME=QRELS"]),
+        (["--dataset", "x=other.qrels"], 2, ["--dataset x=other.qrels: --qrels names the judgments already"]),
+    ],
+)
+def test_of_verdicts(arms: Arms, options: list[str], code: int, words: list[str]) -> None:
+    assert_refused(compare_arms(arms, *options), code, *words)
+
+
+def test_of_tables(systems: Path) -> None:
+    here, two = dataset_options(systems, ["dl19"]), dataset_options(systems, ["dl19", "dl20"])
+    bm25, mono = f"{systems}/dl19/bm25.trec", f"{systems}/{{dataset}}/mono-seed*.trec"
+    for options, code, words in (
+        ([*here, "--systems", bm25, "nothing-*.trec"], 3, ["--systems nothing-*.trec: no file matches"]),
+        ([*here, "--systems", bm25, "nothing.trec"], 3, ["nothing.trec: no such file"]),
+        ([*two, "--systems", bm25, mono], 2, ["--systems", "the same files for 2 datasets", "{dataset}"]),
+        ([*here, "--systems", f"a={bm25}", f"a={mono}"], 2, ["two systems are named 'a'"]),
+        ([*here, "--systems", f"a={bm25}", f"b={bm25}"], 3, ["holds the same rankings", "--allow duplicates"]),
+        ([*here, "--baseline", bm25], 2, ["only bm25 to compare"]),
+        ([*here, *here[1:], "--systems", bm25, mono], 2, ["two datasets are named 'dl19'"]),
+        (["--systems", bm25, mono], 2, ["no judgments", "--qrels FILE"]),
+        ([*here, "--systems", bm25, mono, "--pairs", "baseline"], 2, ["--baseline"]),
+        ([*here, "--systems", bm25, mono, "--layout", "rows"], 2, ["--layout"]),
+        ([*here, "--systems", bm25, mono, "--gates", "kill"], 2, ["--gates does not belong here"]),
+        (["--example", "--qrels", "q.tsv"], 2, ["leave it out, or --qrels"]),
+        ([*here], 2, ["nothing to compare"]),
+        (["--specialist", bm25, *here], 2, ["no run file of joint", "--joint"]),
+    ):
+        assert_refused(compare(*options), code, *words)
+
+
+@pytest.mark.usefixtures("without_report")
+def test_of_folders(arms: Arms, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    compare_arms(arms, "--output-dir", out)
+    cases: list[tuple[list[str | Path], int, list[str]]] = [
+        ([tmp_path / "none"], 3, ["no results here"]),
+        ([out, "--systems", "jiont"], 2, ["unknown arm 'jiont'", "did you mean 'joint'?"]),
+        ([out, "--baseline", "bm25"], 2, ["unknown arm 'bm25'"]),
+        ([out, "--dataset", "z"], 2, ["--dataset z", "retrieval/q"]),
+        ([out, "--systems", "joint"], 2, ["only joint to compare"]),
+        ([out, "--metric", "ERR@20"], 3, ["no per-query 'ERR@20'"]),
+        ([out, "--paired"], 2, ["--paired does not belong here"]),
+        ([out, "--output-dir", out], 2, ["choose another folder"]),
+    ]
+    for options, code, words in cases:
+        assert_refused(compare("--results", *options), code, *words)
+
+
+@pytest.mark.parametrize(
+    ("damage", "words"),
+    [
+        (lambda run, _: run.unlink(), ["b1.trec: no such file"]),
+        (lambda _, qrels: qrels.unlink(), ["q.tsv: no such file"]),
+        (lambda run, _: run.write_text(""), ["b1.trec: no line in it"]),
+        (lambda run, _: run.write_text("q8 Q0 d 1 2 t\n"), ["q.tsv: judges none of", "b1.trec", "'q8'"]),
+        (
+            lambda run, _: write_run(run, run_with_ranks({"q1": 2}, depth=4), tag="t"),
+            ["b1.trec ends at depth 4", "a1.trec at 10", "--depth 4", "--allow depth"],
+        ),
+    ],
+)
+def test_of_files(one_query: Arms, damage: Damage, words: list[str]) -> None:
+    damage(one_query[1][0], one_query[2])
+    assert_refused(compare_arms(one_query), 3, *words)

@@ -17,14 +17,12 @@ from matplotlib.figure import Figure
 from matplotlib.text import Text
 from scipy.stats import ttest_1samp
 from support.gates import BASE, gate_file, measured
-from support.large_experiments import large_results
-from support.results import make_result, simulate, write_experiment
+from support.results import large_results, make_result, simulate, write_experiment
 
 from unimoe.analysis.analysis import Analysis
 from unimoe.analysis.compare import Results, generate_plots, load_all_results
 from unimoe.analysis.figures import Drawing, all_figures, to_svg
-from unimoe.analysis.figures.scores import sorted_differences
-from unimoe.analysis.figures.style import FONT_SIZE, ONE_COLUMN, TWO_COLUMNS, looks
+from unimoe.analysis.figures.style import looks
 from unimoe.analysis.figures.training import conflict_grid, loss_figure
 from unimoe.analysis.gates.definitions import load_gates
 from unimoe.analysis.gates.wording import finding_word, interval_text, shown
@@ -91,19 +89,6 @@ def test_every_figure_is_drawn_as_png_and_pdf(results: Results, tmp_path: Path) 
     for path in paths:
         assert matplotlib.image.imread(path).std() > 0.01
         assert path.with_suffix(".pdf").read_bytes().startswith(b"%PDF")
-
-
-def test_figures_fit_a_column_in_readable_type_with_their_caveats(drawings: dict[str, Drawing]) -> None:
-    for name, drawing in drawings.items():
-        figure = drawing.figure
-        assert figure.get_figwidth() in (ONE_COLUMN, TWO_COLUMNS)
-        assert min(float(text.get_fontsize()) for text in texts(figure)) >= FONT_SIZE >= 7
-        figure.draw_without_rendering()
-        box, (width, height) = figure.get_tightbbox(), figure.get_size_inches()
-        assert min(box.x0, box.y0, width - box.x1, height - box.y1) >= -0.02, name
-        assert drawing.caption.endswith(".")
-        assert "{" not in drawing.caption
-        assert "\n".join(words(figure)).count("Caveat: smoke run") == 1
 
 
 def test_svgs_share_a_page_and_its_colours_without_sharing_ids_or_styles(drawings: dict[str, Drawing]) -> None:
@@ -190,16 +175,6 @@ def test_systems_without_roles_lead_with_their_scores_and_are_compared(tmp_path:
     assert bar.get_xdata() == pytest.approx(sorted(100 * scores[arm].mean() for arm in ("alpha", "bm25")))
     names = [text.partition("  ")[0] for text in words(found["critical-difference"].figure) if "  " in text]
     assert sorted(names) == sorted(scores)
-
-
-def test_differences_are_sorted_counted_and_keep_their_mean(results: Results, drawings: dict[str, Drawing]) -> None:
-    item = Analysis(results).interference[0]
-    differences = sorted_differences(results, item.gate, item.found)
-    assert list(differences) == sorted(differences, reverse=True)
-    assert differences.mean() == pytest.approx(100 * (item.found.means[1] - item.found.means[0]))
-    wins, losses = int((differences > 0).sum()), int((differences < 0).sum())
-    counts = f"won {wins}, tied {len(differences) - wins - losses}, lost {losses}"
-    assert any(text.startswith(counts) for text in words(drawings["differences-reranking"].figure))
 
 
 def test_losses_are_drawn_by_part_and_a_log_of_one_step_is_a_point() -> None:

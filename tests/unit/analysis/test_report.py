@@ -1,4 +1,4 @@
-"""The report: verdicts, what comparisons of systems say, and its pages."""
+"""The report and its drill-down into queries."""
 
 from __future__ import annotations
 
@@ -6,25 +6,25 @@ import base64
 import hashlib
 import json
 import re
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from support.gates import BASE, INTERFERENCE, gate_file, measured
+from support.gates import BASE, DIFFERENCE, INTERFERENCE, gate_file, measured, register
 from support.results import make_result, simulate
 
 from unimoe.analysis.analysis import Analysis
-from unimoe.analysis.comparisons import compare_arms
-from unimoe.analysis.drilldown import drilldown_table
-from unimoe.analysis.gates.definitions import Registration, load_gates
+from unimoe.analysis.drilldown import QueryCase, drill_down, drilldown_table
+from unimoe.analysis.gates.definitions import Gate, InterferenceGate, Registration, load_gates
+from unimoe.analysis.gates.findings import find
 from unimoe.analysis.gates.registration import REGISTERED
+from unimoe.analysis.gates.scores import collect
 from unimoe.analysis.report import gather, write_report
 from unimoe.analysis.report.pages import page, provenance
 from unimoe.analysis.report.systems import systems_headlines
 from unimoe.core.errors import DataError
-from unimoe.results import EvalResult, write_result
+from unimoe.results import DrillDown, EvalResult, QueryDetail, drilldown_path, result_path, write_result
 from unimoe.results.folder import Results, load_all_results
 
 Scores = list[EvalResult]
@@ -70,12 +70,6 @@ def test_registered_gates_are_told_apart_from_default_ones_and_show_their_own_cu
     assert "2 %" not in " ".join(contents["reading"])
 
 
-@pytest.mark.parametrize("results", [noisy(), steady(0.9, seeds=1), [*noisy("a"), *noisy("b")]])
-def test_an_undecided_verdict_says_what_it_lacks(results: Scores) -> None:
-    (verdict,) = contents_of(results)["verdicts"]
-    assert "Would settle it" in dict(verdict.first) or "train two more" in verdict.said.headline
-
-
 def test_left_out_seeds_and_what_each_result_was_made_with_are_named() -> None:
     extra = make_result("joint_r8", 7, np.linspace(0.5, 0.7, 40), hashes={"checkpoint": "feed", "collection": "c0ffee"})
     paired = [r.model_copy(update={"config": {"paired_seeds": True}}) for r in [*steady(0.9), extra]]
@@ -98,15 +92,6 @@ def systems(*datasets: str, **shifts: float) -> Scores:
         for dataset in datasets or ("nfcorpus",)
         for arm, row in rows.items()
     ]
-
-
-@pytest.mark.parametrize(("p", "said"), [(0.04998, ".04998"), (0.05, ".0500"), (1.0, "1"), (1e-6, "< .0001")])
-def test_p_is_said_on_its_side_of_the_level(p: float, said: str) -> None:
-    """A significant difference had "p .0500"."""
-    results = loaded(systems(alpha=0.05, beta=0.0))
-    (tested,) = compare_arms(results, iterations=10)
-    (sentence,) = systems_headlines(results, [replace(tested, p_corrected=p)])
-    assert f"(p {said} after Holm), and is {'' if p < 0.05 else 'not '}significantly better" in sentence
 
 
 @pytest.mark.parametrize(
@@ -178,3 +163,65 @@ def test_only_the_reports_own_script_may_run_and_its_data_cannot_end_it() -> Non
     assert f"script-src 'sha256-{base64.b64encode(hashlib.sha256(own.encode()).digest()).decode()}'" in policy[1]
     assert not set("<>&\u2028\u2029") & set(data)
     assert json.loads(data)["places"] == list(contents["queries"]["places"])
+
+
+GATE = InterferenceGate.model_validate(INTERFERENCE)
+SPECIALIST = [[0.9, 0.5, 0.4, 0.6], [0.7, 0.5, 0.4, 0.6]]
+JOINT = [[0.3, 0.5, 0.6, 0.6], [0.3, 0.5, 0.4, 0.6]]
+
+
+def written(folder: Path, specialist: list[list[float]] = SPECIALIST, joint: list[list[float]] = JOINT) -> Results:
+    for arm, rows in zip(GATE.arms, (specialist, joint), strict=True):
+        for seed, row in enumerate(rows):
+            result = make_result(arm, seed, row)
+            ranks = {"rel": seed + 1 if arm == GATE.specialist else None, "other": 7}
+            details = {
+                query_id: QueryDetail(text=f"text of {query_id}", relevant={"rel": 2, "other": 1}, ranks=ranks)
+                for query_id in result.per_query
+            }
+            write_result(folder, result, DrillDown(queries=details))
+    return load_all_results(folder)
+
+
+def drilled(results: Results, limit: int = 200, gate: Gate = GATE) -> tuple[QueryCase, ...]:
+    return drill_down(results, gate, find(gate, collect(results, gate)), limit)
+
+
+def test_the_largest_difference_comes_first_and_ties_are_left_out(tmp_path: Path) -> None:
+    cases = drilled(written(tmp_path))
+    assert [case.query_id for case in cases] == ["q000", "q002"]
+    assert [case.difference for case in cases] == pytest.approx([-0.5, 0.1])
+    assert [case.share for case in cases] == pytest.approx([0.5 / 2.3, -0.1 / 2.3])
+    assert (cases[0].first, cases[0].second) == pytest.approx((0.8, 0.3))
+
+
+def test_a_difference_is_system_minus_baseline_and_its_parts_sum_to_it(tmp_path: Path) -> None:
+    gate = register(tmp_path, **DIFFERENCE | {"kind": "superiority"}).gates["it"]
+    cases = drilled(written(tmp_path / "out"), gate=gate)
+    assert [case.difference for case in cases] == pytest.approx([-0.5, 0.1])
+    assert (cases[0].first, cases[0].second) == pytest.approx((0.3, 0.8))
+    assert sum(case.share for case in cases) == pytest.approx(-0.1)
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        (None, "no such file"),
+        ("{", "is damaged or of another version"),
+        ('{"schema_version": 1, "queries": {}}', "which its result holds; delete both, and evaluate again"),
+    ],
+)
+def test_a_bad_sidecar_is_named_and_the_rest_is_shown(tmp_path: Path, text: str | None, words: str) -> None:
+    results = written(tmp_path)
+    path = drilldown_path(result_path(tmp_path, GATE.joint, 1, "reranking", "apidocs"))
+    path.unlink()
+    if text is not None:
+        path.write_text(text, encoding="utf-8")
+    cases = drilled(results)
+    assert [case.difference for case in cases] == pytest.approx([-0.5, 0.1])
+    assert cases[0].text == "text of q000"
+    assert cases[0].first_ranks["rel"] == (1, 2)
+    assert cases[0].second_ranks == {}  # a rank of one seed only would pass for "not ranked" under the other
+    (problem,) = cases[0].unread
+    assert str(path) in problem
+    assert words in problem

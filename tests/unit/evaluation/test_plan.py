@@ -1,4 +1,4 @@
-"""A plan counts what can be counted, samples the rest, and measures the speed on questions never seen before."""
+"""What a plan counts and measures, and the fingerprint of finished shards."""
 
 from __future__ import annotations
 
@@ -10,22 +10,27 @@ from typing import Any
 
 import pytest
 import torch
-from support.experiments import tiny_experiment
+from support.experiments import tiny_experiment, tiny_experiment_dict
 from support.reranking import invented, write_invented
+from support.tiny_models import save_tiny_model
 
 from unimoe.config import Experiment
+from unimoe.config.files import parse_config
 from unimoe.data.mteb_names import find_tasks, task_size
 from unimoe.evaluation import plan
 from unimoe.evaluation.plan import PlannedDataset, print_plan, seconds_each
+from unimoe.evaluation.runner import describe
 from unimoe.evaluation.systems.system import System, zero_shot_system
-from unimoe.evaluation.tiers.datasets import chosen_datasets
+from unimoe.evaluation.tiers.datasets import LoadedDataset, chosen_datasets
 from unimoe.models.batching import batches
+from unimoe.models.checkpoint import Checkpoint
 from unimoe.models.loader import ModelLoader
 from unimoe.models.token_tree import tree_tokens
 from unimoe.models.unimodel import UnimodelForExp1
-from unimoe.results import Task
+from unimoe.results import Task, TrainingBudget
 
 pytestmark = pytest.mark.usefixtures("one_thread")
+
 
 COLLECTION = invented(documents=40, queries=6, unjudged=1)
 
@@ -162,18 +167,66 @@ def test_the_time_for_texts_follows_the_length_that_mteb_states_for_each_task(
         assert total.endswith(" texts a second)")
 
 
-def test_tokens_of_mtebs_tasks_follow_their_published_sizes(
-    capsys: pytest.CaptureFixture[str], system: System, model: UnimodelForExp1
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("spec")
+    write_invented(folder / "toy", invented())
+    save_tiny_model(folder / "other", seed=5)
+    return folder
+
+
+def fingerprint(folder: Path, dtype: torch.dtype = torch.float32, adapter: str | None = None, **changes: Any) -> str:
+    """Of the reranking that a config describes, with sections changed."""
+    config = tiny_experiment_dict(folder)
+    for section, values in changes.items():
+        config[section] = {**config[section], **values}
+    experiment = parse_config(Experiment, config, source="tiny")
+    system = zero_shot_system(experiment, ModelLoader(experiment, torch.device("cpu"), dtype))
+    if adapter is not None:
+        budget = TrainingBudget(steps=1, ranking_examples=1, embedding_examples=1, tokens=1)
+        trained = Checkpoint(
+            arm="joint_r8", seed=0, which="last", base_model="x", dtype="float32", fingerprint="y",
+            adapter_hash=adapter, training=budget, config={},
+        )  # fmt: skip
+        system = replace(system, name="joint_r8", checkpoint=trained)
+    (dataset,) = chosen_datasets(experiment, [f"path:{folder / 'toy'}"])
+    return describe(system, "reranking", LoadedDataset(dataset)).fingerprint
+
+
+def test_a_published_set_has_its_prefixes_in_its_identity_whatever_folder_it_is_read_from(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Prompts are cut to the model's length, and a query that many candidates share counts once for all of them."""
-    (task,) = find_tasks(["AskUbuntuDupQuestions"])
-    size = task_size(task)
-    assert size is not None
-    print_plan(system, [], [], None, [("reranking", task), ("embedding", task)])
-    _, reranking, embedding, total = capsys.readouterr().out.splitlines()
-    assert reranking.split()[:4] == ["reranking", task.metadata.name, str(size.queries), f"{size.pairs:,}"]
-    assert embedding.split()[3] == f"{size.queries + size.documents:,}"
-    assert size.pairs < tokens_of(reranking) <= size.pairs * model.text_ids.max_length
-    characters = size.query_characters + size.document_characters
-    assert characters / 8 < tokens_of(embedding) < characters
-    assert total.startswith(f"total: {tokens_of(reranking) + tokens_of(embedding):,} tokens, ")
+    monkeypatch.setenv("UNIMOE_DATA", str(tmp_path))
+    for parent in (tmp_path, tmp_path / "mine"):
+        write_invented(parent / "scifact", invented(name="scifact"))
+    experiment = parse_config(Experiment, tiny_experiment_dict(folder), source="tiny")
+    system = zero_shot_system(experiment, ModelLoader(experiment, torch.device("cpu"), torch.float32))
+    names = ("scifact", f"path:{tmp_path / 'mine' / 'scifact'}", f"path:{folder / 'toy'}")
+    one, same, other = (
+        describe(system, "embedding", LoadedDataset(dataset)).identity.prompt
+        for name in names
+        for dataset in chosen_datasets(experiment, [name])
+    )
+    assert one == same != other == system.prompt
+
+
+def test_what_changes_a_score_changes_it(folder: Path) -> None:
+    found = [
+        fingerprint(folder),
+        fingerprint(folder, model={"base": str(folder / "other")}),
+        fingerprint(folder, torch.bfloat16),
+        fingerprint(folder, model={"max_length": 200}),
+        fingerprint(folder, prompt={"instruction": "Think."}),
+        fingerprint(folder, prompt={"order": "query_first"}),
+        fingerprint(folder, adapter="one"),
+        fingerprint(folder, adapter="two"),
+        fingerprint(folder, adapter="two", evaluation={"merge_adapters": True}),
+    ]
+    assert len(set(found)) == len(found)
+
+
+@pytest.mark.parametrize(
+    "changes", [{"depth": 7}, {"first_stage": "rank_bm25"}, {"token_budget": 999}, {"batch_size": 3}, {"compile": True}]
+)
+def test_what_only_chooses_the_pairs_or_rounds_does_not(folder: Path, changes: dict[str, Any]) -> None:
+    assert fingerprint(folder, evaluation=changes) == fingerprint(folder)

@@ -1,31 +1,37 @@
-"""Reranking one collection from Python: any causal language model, and the first stage beside it."""
+"""Reranking from Python of one collection and of suites: any causal model, what is averaged, and what is missing."""
 
 from __future__ import annotations
 
+import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-import torch
 from peft import LoraConfig, PrefixTuningConfig, PromptEncoderConfig, PromptTuningConfig, get_peft_model
 from support.experiments import tiny_experiment
 from support.reranking import invented, with_evaluation, write_invented
+from support.sources import SMALL, write_msmarco
 from support.tiny_models import tiny_base
 from torch import nn
 from transformers import BartConfig, BartForConditionalGeneration
 
 from unimoe.config import Experiment
 from unimoe.core.errors import DataError, UsageError
-from unimoe.core.trec import Run, write_run
+from unimoe.core.trec import Run
 from unimoe.evaluation.reranking.rerankers import PairModelReranker, as_unimodel
-from unimoe.evaluation.reranking_eval import evaluate_beir, rerank_collection
-from unimoe.metrics import score_run
+from unimoe.evaluation.reranking_eval import (
+    evaluate_beir,
+    evaluate_msmarco_dev,
+    evaluate_reranking_suite,
+    rerank_collection,
+)
 from unimoe.models.base import BaseModel
 from unimoe.models.unimodel import UnimodelForExp1
 
 pytestmark = pytest.mark.usefixtures("one_thread")
+
 
 COLLECTION = invented(documents=12, queries=4, unjudged=2)
 
@@ -89,26 +95,6 @@ class TestModels:
             with pytest.raises(UsageError, match=r"a PEFT model of P\w+ puts states of its own before every text"):
                 take()
 
-    def test_a_model_of_peft_is_scored_as_the_one_inside(self, config: Experiment) -> None:
-        base = tiny_base(layers=2)
-        settings = LoraConfig(r=2, target_modules=["q_proj"], init_lora_weights=False)
-        adapted = get_peft_model(base.model, settings).eval()
-        model = UnimodelForExp1(replace(base, model=adapted), config.prompt, config.model.max_length)
-        expected = []
-        for ids in model.pair_ids([("cat", "the cat sat"), ("cat", "")]):
-            with torch.inference_mode():
-                logits = adapted(input_ids=torch.tensor([ids])).logits[0, -1]
-            expected.append(float(logits[base.tokenizer.convert_tokens_to_ids("yes")]))
-            expected[-1] -= float(logits[base.tokenizer.convert_tokens_to_ids("no")])
-        gaps = model.rerank([("cat", "the cat sat"), ("cat", "")], output="margin")
-        np.testing.assert_allclose(gaps, expected, atol=1e-5)
-
-    def test_the_model_is_left_as_it_was(self, config: Experiment, folder: Path) -> None:
-        model = tiny_base(layers=2).model.train()
-        evaluate_beir(model, tiny_base().tokenizer, config, f"path:{folder}", max_queries=1)
-        assert all(module.training for module in model.modules())
-        assert model.config._attn_implementation == tiny_base(layers=2).model.config._attn_implementation
-
     def test_what_has_no_decoder_is_refused(self, base: BaseModel, config: Experiment) -> None:
         with pytest.raises(UsageError, match=r"a Linear has no decoder layers at model\.layers"):
             as_unimodel(nn.Linear(2, 2), base.tokenizer, config)
@@ -118,24 +104,6 @@ class TestModels:
 
 
 class TestOutcome:
-    def test_the_first_stage_stands_beside_it_with_the_difference(
-        self, base: BaseModel, config: Experiment, folder: Path, tmp_path: Path
-    ) -> None:
-        run: Run = {q: {d: float(rank) for rank, d in enumerate(COLLECTION.corpus)} for q in COLLECTION.queries}
-        write_run(tmp_path / "first.trec", run, "x")
-        found = evaluate_beir(
-            base.model, base.tokenizer, with_evaluation(config, first_stage=f"run:{tmp_path}/first.trec", depth=5),
-            f"path:{folder}",
-        )  # fmt: skip
-        best = {q: {d: run[q][d] for d in list(run[q])[-5:]} for q in run}
-        assert found.first_stage == score_run(COLLECTION.qrels, best)
-        assert {q: gaps.keys() for q, gaps in found.run.items()} == {q: scores.keys() for q, scores in best.items()}
-        assert found.scores == score_run(COLLECTION.qrels, found.run)
-        assert found.scores.unjudged_queries == ["q4", "q5"]
-        for metric, value in found.scores.aggregate.items():
-            assert found.delta[metric] == value - found.first_stage.aggregate[metric]
-        assert any(found.delta.values())
-
     def test_a_query_without_candidates_counts_zero(self, base: BaseModel, config: Experiment) -> None:
         model, (first, *others) = as_unimodel(base.model, base.tokenizer, config), COLLECTION.qrels
         relevant: Run = {query_id: dict.fromkeys(COLLECTION.qrels[query_id], 1.0) for query_id in others}
@@ -152,3 +120,69 @@ class TestOutcome:
     def test_twelve_collections_are_a_suite(self, base: BaseModel, config: Experiment) -> None:
         with pytest.raises(UsageError, match="cqadupstack is 12 collections; use evaluate_reranking_suite"):
             evaluate_beir(base.model, base.tokenizer, config, "cqadupstack")
+
+
+@pytest.fixture
+def data(tmp_path: Path, tmp_cache: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty UNIMOE_DATA, and nothing to download with."""
+    monkeypatch.setenv("UNIMOE_DATA", str(tmp_path))
+    monkeypatch.setitem(sys.modules, "beir.util", None)
+    return tmp_path
+
+
+class TestMSMARCO:
+    def test_bm25_searches_the_passages(self, base: BaseModel, config: Experiment, data: Path) -> None:
+        write_msmarco(data / "msmarco", SMALL, compress=True)
+        found = evaluate_msmarco_dev(base.model, base.tokenizer, config)
+        assert {query_id: set(gaps) for query_id, gaps in found.run.items()} == {"101": {"7"}, "205": {"9"}}
+        assert found.first_stage is not None
+        assert found.first_stage.aggregate["mrr@10"] == found.scores.aggregate["mrr@10"] == 1.0
+
+
+class TestSuite:
+    def test_a_tier_runs_without_what_cannot_be_had_and_names_it(
+        self, base: BaseModel, config: Experiment, data: Path
+    ) -> None:
+        with pytest.raises(DataError, match=r"of the 3 collections could be evaluated; not available: .* 'scifact'"):
+            evaluate_reranking_suite(base.model, base.tokenizer, config)
+        write_invented(data / "nfcorpus", COLLECTION)
+        found = evaluate_reranking_suite(base.model, base.tokenizer, config, max_queries=2)
+        assert list(found.datasets) == ["nfcorpus"]
+        assert len(found.datasets["nfcorpus"].run) == 2
+        assert [line.partition(" is not available")[0] for line in found.missing] == [
+            "not available: collection 'scifact'", "not available: collection 'fiqa'",
+        ]  # fmt: skip
+
+    @pytest.mark.parametrize(
+        ("tier", "words"),
+        [
+            ("fasst", r"unknown tier 'fasst' \(did you mean 'fast'\?\)"),
+            (["nanobeir:SciFct"], r"unknown collection 'nanobeir:SciFct' \(did you mean 'scifact'\?\)"),
+            ([], "no collection is named"),
+            (["pth:x"], r"collection 'pth:x': write .* \(did you mean 'path'\?\)"),
+        ],
+    )
+    def test_names_that_mean_nothing_are_answered_with_the_closest(
+        self, base: BaseModel, config: Experiment, data: Path, tier: Any, words: str
+    ) -> None:
+        with pytest.raises(UsageError, match=words):
+            evaluate_reranking_suite(base.model, base.tokenizer, config, tier)
+
+
+class TestRealCollections:
+    def test_cisis_unjudged_queries_are_listed(self, base: BaseModel, config: Experiment, unimoe_data: Path) -> None:
+        model = UnimodelForExp1(base, config.prompt, 2048)  # some of its queries are long
+        found = evaluate_beir(model, None, with_evaluation(config, depth=2), "cisi")
+        assert len(found.scores.unjudged_queries) == 36
+        assert len(found.scores.per_query["ndcg@10"]) == 76
+        assert found.items == 224
+
+    def test_msmarco_dev_runs_whole(self, base: BaseModel, config: Experiment, unimoe_data: Path) -> None:
+        shallow = with_evaluation(config, depth=1)
+        found = evaluate_msmarco_dev(base.model, base.tokenizer, shallow, collection="msmarco-dev-positives")
+        assert len(found.run) == len(found.scores.per_query["mrr@10"]) == 6980
+        assert 6_900 < sum(map(len, found.run.values())) <= 6980
+        assert found.items == sum(map(len, found.run.values()))
+        assert found.first_stage is not None
+        assert found.first_stage.aggregate["mrr@10"] > 0.8  # an easy corpus: each passage is somebody's answer
+        assert found.first_stage.aggregate["recall@100"] == found.scores.aggregate["recall@100"]

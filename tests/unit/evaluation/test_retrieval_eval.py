@@ -11,12 +11,11 @@ from support.embedders import WordEmbedder
 from support.sources import SMALL, write_msmarco
 
 from unimoe.config import DenseConfig, DenseExperiment
-from unimoe.config.base import EncoderConfig
 from unimoe.core.errors import DataError, UsageError
 from unimoe.data.catalog import load_collection
 from unimoe.data.collection import Collection, Document, assemble
 from unimoe.evaluation.retrieval_eval import dense_collection, encode_retrieval, retrieval_notes, search_retrieval
-from unimoe.evaluation.systems.retriever import fused_name, retriever_name
+from unimoe.evaluation.systems.retriever import retriever_name
 
 WORDS = ("heron", "tide", "moon", "rain")
 DOCUMENTS = {
@@ -56,22 +55,6 @@ def retrieve(folder: Path, collection: Collection, model: WordEmbedder | None = 
     config = DenseConfig(**settings)
     encoded = encode_retrieval(model or WordEmbedder(WORDS), collection, config, store_dir=folder, **options)
     return search_retrieval(encoded, collection, config, exclude_self=exclude_self)
-
-
-class TestScores:
-    def test_ranking_and_scores_by_hand(self, tmp_path: Path) -> None:
-        found = retrieve(tmp_path, toy(), depth=3, cutoffs=[1, 3])
-        # q1, heron: b 1, a 2/sqrt(5); the rest 0, of equal scores the highest id first.
-        # q2, moon: c 1/sqrt(2), e 1/sqrt(5).
-        assert list(found.run["q1"]) == ["b", "a", "e"]
-        assert list(found.run["q2"]) == ["c", "e", "d"]
-        assert found.run["q1"]["a"] == pytest.approx(2 / 5**0.5, abs=1e-6)
-        assert found.run["q2"]["e"] == pytest.approx(1 / 5**0.5, abs=1e-6)
-        assert found.scores.per_query["recall_of_retrieved@1"] == {"q1": 1.0, "q2": 1.0}
-        assert found.scores.per_query["recall_of_retrieved@3"] == {"q1": 1.0, "q2": 1.0}
-        assert found.scores.per_query["mrr@10"] == {"q1": 1.0, "q2": 1.0}
-        assert found.scores.unjudged_queries == ["u"]
-        assert found.items == 3 + 5
 
 
 def test_what_to_know_before_scores_are_believed_is_noted(tmp_path: Path) -> None:
@@ -197,22 +180,6 @@ class TestBadInput:
             retrieve(tmp_path, collection, WordEmbedder(WORDS, fail_after=10))
         with pytest.raises(DataError, match=r"of 4 dimensions, and the model now makes 5; delete .* encode again"):
             retrieve(tmp_path, collection, WordEmbedder((*WORDS, "snow")))
-
-
-@pytest.mark.parametrize(
-    ("base", "given", "name"),
-    [
-        ("bundled:all-minilm-l6-v2", None, "all-minilm-l6-v2"),
-        ("intfloat/e5-small-v2", None, "e5-small-v2"),
-        ("models/my encoder/", None, "my-encoder"),
-        (r"C:\models\e5", None, "e5"),
-        ("intfloat/e5-small-v2", "frozen", "frozen"),
-    ],
-)
-def test_an_arm_is_called_like_its_encoder_unless_told_otherwise(base: str, given: str | None, name: str) -> None:
-    experiment = DenseExperiment(encoder=EncoderConfig(base=base))
-    assert retriever_name(experiment, None, given) == name
-    assert fused_name(name) == f"{name}+bm25"
 
 
 @pytest.mark.parametrize("name", ["bm25", "a/b", "..", "a b", "-a", "ab+bm25"])

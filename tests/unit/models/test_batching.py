@@ -1,4 +1,4 @@
-"""Batches by hand, values from a device, work ahead, and memory that runs out, whatever the library calls the error."""
+"""Batches and memory that runs out; frozen layers and their states."""
 
 from __future__ import annotations
 
@@ -11,41 +11,25 @@ import numpy as np
 import pytest
 import torch
 from support.tiny_encoders import load, save_tiny_encoder
+from support.tiny_models import HIDDEN, tiny_base
 from support.tiny_rerankers import PAIRS, save_tiny_cross_encoder, save_tiny_t5
 from torch import Tensor
 
 from unimoe.config import PromptConfig
-from unimoe.core.errors import DataError, InputError
+from unimoe.core.errors import DataError, InputError, UsageError
 from unimoe.evaluation.reranking.rerankers import CrossEncoderReranker
 from unimoe.models import batching
-from unimoe.models.batching import ahead, gather, last_tokens, pad_ids, plan_padded
+from unimoe.models import frozen_layers as module
+from unimoe.models.batching import ahead, gather
+from unimoe.models.frozen_layers import FrozenLayers, FrozenStates, split_decoder
 from unimoe.models.rerankers.cross_encoder import load_cross_encoder
 from unimoe.models.rerankers.mono_t5 import load_mono_t5
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
+
 CPU, FLOAT = torch.device("cpu"), torch.float32
 TEXTS = [f"{document} {query}" for query, document in PAIRS] * 2
-
-
-@pytest.mark.parametrize(
-    ("lengths", "budget", "size", "batches"),
-    [
-        ([2, 5, 3, 5], 10, None, [[1, 3], [2, 0]]),  # the longest first
-        ([4, 2, 2], 8, None, [[0, 1], [2]]),  # padding counts: 4 + 2 + 2 fit, 3 x 4 do not
-        ([10, 5, 4, 2], 1000, None, [[0, 1], [2, 3]]),  # below half of the longest a batch begins
-        ([100, 2, 2], 4, None, [[0], [1, 2]]),  # a sequence beyond the budget goes alone
-        ([9, 9, 9, 9, 9], 1, 2, [[0, 1], [2, 3], [4]]),
-    ],
-)
-def test_a_plan_by_hand(lengths: list[int], budget: int, size: int | None, batches: list[list[int]]) -> None:
-    assert plan_padded([[0] * length for length in lengths], budget, size) == batches
-
-
-def test_ids_are_padded_on_the_right_and_the_last_real_tokens_taken() -> None:
-    assert pad_ids([[1, 2, 3], [4]], CPU).tolist() == [[1, 2, 3], [4, 0, 0]]
-    states = torch.arange(12.0).reshape(2, 3, 2)
-    assert last_tokens(states, [1, 3]).tolist() == [[0, 1], [10, 11]]
 
 
 def test_the_next_item_is_made_while_this_one_is_used_and_an_error_comes_in_its_turn() -> None:
@@ -155,3 +139,67 @@ def test_where_memory_runs_out_batches_shrink_and_stay_small(
     error = RuntimeError("CUDA error: an illegal memory access was encountered")
     with pytest.raises(RuntimeError, match="illegal memory access"):
         score()
+
+
+SEQUENCES = [[*range(5, 15), 11], [12], [13, 14, 15], [300, 301], [*range(5, 15), 12], [13, 14, 15]]
+BYTES_PER_TOKEN = HIDDEN * 4
+
+
+@pytest.fixture(autouse=True)
+def small_batches(monkeypatch: pytest.MonkeyPatch) -> None:
+    """So few tokens in a pass that the sequences above take several."""
+    monkeypatch.setattr(module, "default_token_budget", lambda _: 14)
+
+
+def lower_half() -> Any:
+    return split_decoder(tiny_base().model.model, 2)[0]
+
+
+def kept(layers: FrozenLayers, sequences: list[list[int]]) -> FrozenStates:
+    states = layers.states(sequences)
+    assert states is not None
+    return states
+
+
+class TestSplit:
+    @pytest.mark.parametrize("first_layer", [-1, 0, 4])
+    def test_a_layer_that_cannot_be_split_at_is_refused(self, first_layer: int) -> None:
+        with pytest.raises(UsageError, match=rf"lora\.first_layer {first_layer}: this model has layers 0 to 3"):
+            split_decoder(tiny_base().model.model, first_layer)
+
+    def test_layers_of_several_kinds_are_refused(self) -> None:
+        decoder = tiny_base("qwen3").model.model
+        decoder.config.layer_types = ["full_attention", "sliding_attention"] * 2
+        with pytest.raises(UsageError, match=r"lora\.first_layer: this model mixes kinds of layers"):
+            split_decoder(decoder, 2)
+
+
+class TestStates:
+    def test_they_are_what_the_lower_layers_give_and_are_computed_once(self) -> None:
+        layers = FrozenLayers(lower := lower_half())
+        states = kept(layers, SEQUENCES)
+        for ids, state in zip(SEQUENCES, states, strict=True):
+            with torch.inference_mode():
+                alone = lower(input_ids=torch.tensor([ids]), use_cache=False).last_hidden_state[0]
+            torch.testing.assert_close(state.tokens(), alone, rtol=1e-5, atol=1e-5)
+        assert layers.states([list(ids) for ids in SEQUENCES]) is states
+        others = ([[1, 2], [3]], [[1], [2, 3]])  # of the same ids in a row
+        assert [[len(state.tokens()) for state in kept(layers, ids)] for ids in others] == [[2, 1], [1, 2]]
+
+
+class TestMemory:
+    def test_a_set_beyond_the_limit_is_not_kept(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        layers = FrozenLayers(lower_half())
+        monkeypatch.setattr(module, "MEMORY_LIMIT", 4 * BYTES_PER_TOKEN)
+        assert layers.states([[1, 2], [3, 4]]) is not None
+        assert layers.states([[1, 2], [3, 4, 5]]) is None
+
+    def test_of_many_sets_the_one_used_longest_ago_is_dropped(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(module, "SETS_LIMIT", 6 * BYTES_PER_TOKEN)
+        layers = FrozenLayers(lower_half())
+        a, b, c = [[1, 2]], [[3, 4]], [[5, 6, 7]]
+        first_a, first_b = layers.states(a), layers.states(b)
+        assert layers.states(a) is first_a
+        layers.states(c)  # takes the place of b
+        assert layers.states(a) is first_a
+        assert layers.states(b) is not first_b

@@ -1,18 +1,24 @@
+"""Checkpoints, files of tensors, and the device and dtype to compute with."""
+
 from __future__ import annotations
 
 import json
 import shutil
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from support.json_files import read_plain, write_plain
 
 from unimoe.config import Experiment
 from unimoe.config.files import parse_config
-from unimoe.core.errors import DataError
+from unimoe.core.errors import DataError, UsageError
 from unimoe.core.io import hash_file
+from unimoe.models import device as device_module
 from unimoe.models.checkpoint import (
     ADAPTER_FILE,
     ADAPTER_SETTINGS,
@@ -22,6 +28,8 @@ from unimoe.models.checkpoint import (
     training_settings,
     write_manifest,
 )
+from unimoe.models.device import choose_device, choose_dtype
+from unimoe.models.tensor_files import read_tensors, save_tensors
 from unimoe.results import TrainingBudget
 
 RAW: dict[str, Any] = {
@@ -169,3 +177,97 @@ class TestFingerprint:
         assert fingerprint(key, value) == fingerprint()
         # As before there were other answers than yes and no.
         assert not {"yes", "no"} & training_settings(experiment(), "rank_only_r8", 1)["prompt"].keys()
+
+
+_KILLED_WHILE_WRITING = """
+import os, pathlib, sys
+import torch
+from unimoe.models.tensor_files import save_tensors
+
+def killed(path, content):
+    path.open("wb").write(content[:9])
+    os.kill(os.getpid(), 9)
+
+pathlib.Path.write_bytes = killed
+save_tensors(pathlib.Path(sys.argv[1]), {"a": torch.ones(2)}, {})
+"""
+
+
+def test_what_a_killed_write_left_goes_with_the_next(tmp_path: Path) -> None:
+    path = tmp_path / "state.safetensors"
+    subprocess.run([sys.executable, "-c", _KILLED_WHILE_WRITING, path], check=False)
+    assert not path.exists()
+    save_tensors(path, {"a": torch.ones(2)}, {"step": "3"})
+    assert list(tmp_path.iterdir()) == [path]
+    tensors, texts = read_tensors(path)
+    assert (tensors["a"].tolist(), texts) == ([1.0, 1.0], {"step": "3"})
+
+
+def test_a_changed_byte_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "state.safetensors"
+    save_tensors(path, {"a": torch.ones(2)}, {})
+    content = bytearray(path.read_bytes())
+    content[-1] ^= 1
+    path.write_bytes(content)
+    with pytest.raises(ValueError, match="checksum"):
+        read_tensors(path)
+
+
+CPU = torch.device("cpu")
+
+
+def only_cpu(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(torch.cuda, "is_available", lambda: False)
+    patch.setattr(torch.backends.mps, "is_available", lambda: False)
+
+
+class TestDevice:
+    def test_the_best_there_is_by_default(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        only_cpu(monkeypatch)
+        assert choose_device() == CPU
+        monkeypatch.setattr(torch.backends.mps, "is_available", lambda: True)
+        assert choose_device() == torch.device("mps")
+        monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+        assert choose_device() == torch.device("cuda")
+
+    @pytest.mark.parametrize(
+        ("name", "words"),
+        [
+            ("gpu", "unknown; use cpu, cuda or mps"),
+            ("cuda:0", "unknown; use cpu, cuda or mps"),
+            ("", "unknown; use cpu, cuda or mps"),
+            ("cuda", "not found on this machine, which has cpu"),
+            ("mps", "not found on this machine, which has cpu"),
+        ],
+    )
+    def test_what_is_not_there_is_refused(self, monkeypatch: pytest.MonkeyPatch, name: str, words: str) -> None:
+        only_cpu(monkeypatch)
+        with pytest.raises(UsageError, match=rf"--device {name}: {words}"):
+            choose_device(name)
+
+
+class TestDtype:
+    def test_a_setting_is_honoured_unmeasured(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(device_module, "probe_speed", None)
+        assert choose_dtype(CPU, "float16") == torch.float16
+
+    @pytest.mark.parametrize(
+        ("gain", "dtype"), [(0.5, torch.float32), (1.2, torch.float32), (3.0, torch.bfloat16)], ids=str
+    )
+    def test_auto_takes_bfloat16_only_where_it_is_clearly_faster(
+        self, monkeypatch: pytest.MonkeyPatch, gain: float, dtype: torch.dtype
+    ) -> None:
+        monkeypatch.setattr(device_module, "probe_speed", lambda _: {"float32": 1.0, "bfloat16": gain})
+        assert choose_dtype(CPU) == dtype
+
+    @pytest.mark.parametrize(("emulated", "trained"), [(True, "float32"), (False, "bfloat16")])
+    def test_a_gpu_without_bfloat16_scores_in_float16_and_trains_in_float32(
+        self, monkeypatch: pytest.MonkeyPatch, emulated: bool, trained: str
+    ) -> None:
+        """The speed is made up: there is no GPU here."""
+        monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda including_emulation=True: not emulated)
+        half = device_module._half("cuda")
+        assert half == ("float16" if emulated else "bfloat16")
+        monkeypatch.setattr(device_module, "probe_speed", lambda _: {"float32": 1.0, half: 4.0})
+        assert choose_dtype(torch.device("cuda")) == getattr(torch, half)
+        assert choose_dtype(torch.device("cuda"), trains=True) == getattr(torch, trained)

@@ -128,16 +128,6 @@ class TestIdentity:
         assert sizes.width == loaded.dimension == 8
 
 
-class TestPadding:
-    @pytest.mark.parametrize("kind", ["xlm-roberta", "roberta", "electra", "decoder"])
-    def test_changes_nothing(self, tmp_path: Path, kind: str) -> None:
-        folder = tmp_path / kind
-        encoder = load(save_tiny_decoder(folder) if kind == "decoder" else save_tiny_encoder(folder, kind))
-        texts = [*TEXTS, "cat dog mat " * 18, "rain on the roof " * 13]
-        together = encoder.encode(texts, token_budget=10 * POSITIONS)
-        np.testing.assert_allclose(together, np.concatenate([encoder.encode([t]) for t in texts]), atol=1e-5)
-
-
 def without(folder: Path, target: Path, *names: str) -> Path:
     """A copy of a folder whose weights lack those that begin so."""
     changed(folder, target, "config.json")
@@ -160,11 +150,6 @@ class TestModules:
     def test_a_model_without_pooling_has_none_to_replace(self, tmp_path: Path) -> None:
         with pytest.raises(DataError, match=r"no pooling to replace; leave encoder\.pooling at auto"):
             load(save_static_encoder(tmp_path / "static"), pooling="mean")
-
-    def test_static_embeddings_are_cut_too(self, tmp_path: Path) -> None:
-        encoder = load(save_static_encoder(tmp_path / "static"), max_length=4)
-        assert encoder.prompt_name.startswith("none@")
-        np.testing.assert_array_equal(encoder.encode(["the cat sat on a mat"]), encoder.encode(["the cat sat on"]))
 
     def test_a_dense_that_does_not_fit_is_refused(self, bare: Path, tmp_path: Path) -> None:
         whole = save_sentence_transformer(bare, tmp_path / "dense", Dense(64, 8))

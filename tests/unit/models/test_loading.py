@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import shutil
-from logging import CRITICAL, WARNING
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +12,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 from support.experiments import tiny_experiment_dict
-from support.tiny_models import ModelKind, save_tiny_model, tiny_base, tiny_model, tiny_tokenizer
+from support.tiny_models import ModelKind, save_tiny_model, tiny_base
 
 from unimoe.config import Experiment, ModelConfig, PromptConfig
 from unimoe.config.files import parse_config
@@ -22,10 +20,9 @@ from unimoe.config.training import LoraConfig
 from unimoe.core.errors import DataError, UsageError
 from unimoe.models.adapter import adapter_parameters, add_lora, load_lora, merge_lora
 from unimoe.models.base import BaseModel, base_identity, base_layers, base_sizes, load_base
-from unimoe.models.bundled import BUNDLED_ID, folder_named
+from unimoe.models.bundled import BUNDLED_ID
 from unimoe.models.checkpoint import ADAPTER_FILE
 from unimoe.models.loader import ModelLoader
-from unimoe.models.quiet import first_line, silence_transformers
 from unimoe.models.unimodel import UnimodelForExp1
 
 CPU = torch.device("cpu")
@@ -43,18 +40,6 @@ def folder(tmp_path: Path) -> Path:
 
 
 class TestFolder:
-    def test_the_model_comes_back_frozen_in_eval_mode_and_in_silence(
-        self, folder: Path, capfd: pytest.CaptureFixture[str]
-    ) -> None:
-        capfd.readouterr()
-        base, original = load(folder), tiny_base()
-        assert capfd.readouterr() == ("", "")
-        for name, weight in original.model.state_dict().items():
-            assert torch.equal(base.model.state_dict()[name], weight)
-        assert not any(weight.requires_grad for weight in base.model.parameters())
-        assert not base.model.training
-        assert base.tokenizer("yes no").input_ids == original.tokenizer("yes no").input_ids
-
     def test_the_identity_is_name_and_content_whatever_the_place(self, folder: Path, tmp_path: Path) -> None:
         elsewhere = tmp_path / "elsewhere" / "tiny"
         shutil.copytree(folder, elsewhere)
@@ -89,14 +74,6 @@ class TestFirstLayers:
         cut.model.save_pretrained(tmp_path / "cut")
         cut.tokenizer.save_pretrained(tmp_path / "cut")
         assert load(tmp_path / "cut").layers == layers
-
-    def test_settings_of_every_kind_that_a_model_has_for_each_layer_are_cut(self, tmp_path: Path) -> None:
-        model = tiny_model("smollm3", num_hidden_layers=4, no_rope_layers=[1, 1, 0, 1], eos_token_id=[1, 2, 3, 4])
-        model.save_pretrained(tmp_path)
-        tiny_tokenizer().save_pretrained(tmp_path)
-        config = load(tmp_path, 3).model.config
-        assert (config.no_rope_layers, len(config.layer_types)) == ([1, 1, 0], 3)
-        assert config.eos_token_id == [1, 2, 3, 4]
 
     def test_another_number_of_layers_is_another_model(self, folder: Path) -> None:
         identities = [load(folder, layers).identity for layers in (None, 2, 3)]
@@ -177,36 +154,6 @@ class TestRefusals:
         with pytest.raises(DataError) as caught:
             load(name)
         assert words in str(caught.value)
-
-    def test_a_folder_is_itself_and_an_id_none(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.chdir(tmp_path)
-        (tmp_path / "mine").mkdir()
-        assert folder_named("model.base", "mine") == Path("mine")
-        assert folder_named("model.base", "Qwen/Qwen3-0.6B-Base") is None
-        for path in ("outputs/mine/checkpoint", "./mine2", "~/mine"):
-            with pytest.raises(DataError, match=rf"^encoder\.base '{path}': no such folder; check the path"):
-                folder_named("encoder.base", path)
-
-
-class TestQuiet:
-    def test_bars_and_reports_are_back_afterwards(self) -> None:
-        from huggingface_hub.utils import are_progress_bars_disabled  # type: ignore[attr-defined]
-        from transformers.utils import logging
-
-        logging.set_verbosity(WARNING)
-        before, downloads = (logging.get_verbosity(), logging.is_progress_bar_enabled()), are_progress_bars_disabled()
-        with contextlib.suppress(KeyError), silence_transformers():
-            assert not logging.is_progress_bar_enabled()
-            assert are_progress_bars_disabled() == downloads
-            assert logging.get_verbosity() == CRITICAL
-            raise KeyError
-        assert before == (logging.get_verbosity(), logging.is_progress_bar_enabled())
-
-    @pytest.mark.parametrize(
-        ("message", "line"), [("one\ntwo", "one"), ("\n  Errors in x:\n\tsize of y", "size of y"), ("a:", "ValueError")]
-    )
-    def test_the_first_line_that_says_something(self, message: str, line: str) -> None:
-        assert first_line(ValueError(message)) == line
 
 
 def gaps(base: BaseModel) -> Any:

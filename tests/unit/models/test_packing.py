@@ -16,7 +16,7 @@ from unimoe.models import batching
 from unimoe.models import tree_attention as module
 from unimoe.models.batched import BatchedDecoder
 from unimoe.models.frozen_layers import FrozenLayers, split_decoder
-from unimoe.models.token_tree import TokenTree, build_tree, plan_trees, tree_tokens
+from unimoe.models.token_tree import TokenTree, build_tree, plan_trees
 from unimoe.models.tree_attention import (
     ROUND_ROWS,
     PackedTree,
@@ -33,16 +33,6 @@ CPU, SCALING = torch.device("cpu"), 0.3
 
 def letters(*texts: str) -> list[list[int]]:
     return [list(map(ord, text)) for text in texts]
-
-
-def test_a_tree_by_hand() -> None:
-    tree = build_tree(letters("abcdefghi", "abcdefgh-one", "ABC", "abcdefgh-two"))
-    assert "".join(map(chr, tree.ids)) == "ABCabcdefgh-onetwoi"  # in the order of their tokens
-    assert tree.positions == [0, 1, 2, *range(12), 9, 10, 11, 8]
-    assert tree.ends.tolist() == [3, 3, 3, *[19] * 8, 18, *[15] * 3, *[18] * 3, 19]
-    assert [path[-1] for path in tree.paths] == [18, 14, 2, 17]
-    assert tree.parts == [(2, 0), (1, 0), (3, 9), (0, 8)]
-    assert tree_tokens(letters("abcdefg-one", "abcdefg+two")) == 22  # too few to share
 
 
 def test_a_batch_ends_between_groups_though_it_had_room_for_more() -> None:
@@ -129,17 +119,6 @@ def test_a_layer_that_asks_for_more_is_refused_rather_than_misread(options: dict
         tree_attention(torch.nn.Identity(), *random_states(2, 4, 2), **arguments)
 
 
-def test_the_decoder_attends_as_before_even_after_a_failure(monkeypatch: pytest.MonkeyPatch) -> None:
-    decoder, packed = tiny_base().model.model, pack(build_tree([[5, 6]]), CPU, torch.float32)
-    before = decoder.config._attn_implementation
-    run_tree(decoder, packed)
-    assert decoder.config._attn_implementation == before
-    monkeypatch.setattr(decoder, "forward", lambda **_: 1 / 0)
-    with pytest.raises(ZeroDivisionError):
-        run_tree(decoder, packed)
-    assert decoder.config._attn_implementation == before
-
-
 BEGINNING = list(range(100, 130))
 SEQUENCES = [
     *([*BEGINNING, *range(200, 203 + tail)] for tail in (0, 7, 1, 20, 3)),
@@ -220,14 +199,6 @@ class TestBatchedDecoder:
     ) -> None:
         found = gathered(decoders(trees, halves)[0], budget, size)
         torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-4)
-
-    def test_trees_compute_what_is_shared_once(
-        self, trees: bool, halves: bool, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        decoder, watched = decoders(trees, halves)
-        tokens = counted(monkeypatch, watched)
-        gathered(decoder, 10**6)
-        assert sum(tokens) == tree_tokens(SEQUENCES) if trees else sum(tokens) >= sum(map(len, SEQUENCES))
 
     def test_batches_shrink_until_they_fit(
         self,

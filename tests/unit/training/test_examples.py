@@ -66,11 +66,6 @@ class TestMining:
         (triple,) = mine_triples(toy, run, hard=4, random=0, negatives_from=4)
         assert set(triple.negatives) == set(DOCUMENTS[-4:])
 
-    def test_a_query_draws_the_same_whatever_stands_beside_it(self) -> None:
-        few, many = collection(2), collection(6)
-        one = mine_triples(few, candidates(few), 3, 2, 10)
-        assert one == mine_triples(many, candidates(many), 3, 2, 10)[:2]
-
     @pytest.mark.parametrize(("hard", "random", "left"), [(9, 0, 8), (0, 29, 28), (3, 26, 25)])
     def test_too_little_to_draw_from_is_refused(self, hard: int, random: int, left: int) -> None:
         toy, asked = collection(1), random or hard
@@ -100,16 +95,6 @@ class TestNeighbourhoods:
 
 
 class TestSets:
-    def test_a_ranking_set_asks_about_every_document_the_positive_first(self, model: UnimodelForExp1) -> None:
-        toy = collection()
-        triples = mine_triples(toy, candidates(toy), 2, 1, 10)
-        data = ranking_set(model, toy, triples)
-        assert list(chain(*data.groups)) == list(range(len(data.sequences)))
-        for triple, group in zip(triples, data.groups, strict=True):
-            documents = [triple.positive, *triple.negatives]
-            pairs = [(f"find {triple.query_id}", f"text of {document}") for document in documents]
-            assert [data.sequences[row] for row in group] == model.pair_ids(pairs)
-
     def test_neighbours_are_ranked_against_the_positives_of_their_group(self, model: UnimodelForExp1) -> None:
         toy = collection()  # document i + 1 is relevant to query i too, so no negative
         triples = mine_triples(toy, candidates(toy), 0, 0, 10)

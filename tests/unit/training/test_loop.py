@@ -1,4 +1,4 @@
-"""The one loop around a training that counts: what it logs, saves, keeps, skips and refuses."""
+"""The one loop around a training that counts, and the card of what it leaves."""
 
 from __future__ import annotations
 
@@ -9,11 +9,20 @@ from typing import Any
 
 import pytest
 import torch
+import yaml
+from huggingface_hub import ModelCard
+from support.tiny_models import tiny_base
 from support.trainings import KilledError, kill_after
 
+from unimoe.config import Experiment
+from unimoe.config.files import parse_config
 from unimoe.core.errors import DataError, UsageError
 from unimoe.core.io import hash_json, write_json
+from unimoe.models.checkpoint import Checkpoint
+from unimoe.models.unimodel import UnimodelForExp1
+from unimoe.results import TrainingBudget
 from unimoe.training.loop import Facts, Training
+from unimoe.training.model_card import model_card
 from unimoe.training.run_state import Parts, Progress, RunState
 
 
@@ -164,3 +173,50 @@ def test_lines_after_the_state_go_and_so_does_one_without_an_end(tmp_path: Path)
         file.write('{"step": 4, "la')
     state.cut_logs(2)
     assert [json.loads(line) for line in state.log_path.read_text(encoding="utf-8").splitlines()] == records[:4]
+
+
+def checkpoint(arm: str = "joint_r8", **changes: Any) -> Checkpoint:
+    raw: dict[str, Any] = {
+        "name": "exp-1",
+        "seeds": [3],
+        "model": {"base": "some/model", "max_length": 128},
+        "prompt": {"template": "chat", "instruction": "Find: it"},
+        "training": {"collection": "apidocs", "steps": 50, "warmup_ratio": 0.1, "schedule": "cosine"},
+        "arms": {
+            "rank_only_r8": {"task": "rank_only", "learning_rate": 1e-3},
+            "emb_only_r8": {"task": "emb_only", "learning_rate": 1e-3},
+            "joint_r8": {"task": "joint", "learning_rate": 1e-3, "ranking_weight": 0.5},
+        },
+    } | changes
+    return Checkpoint(
+        arm=arm,
+        seed=3,
+        which="last",
+        base_model=f"{raw['model']['base']}@abc",
+        dtype="bfloat16",
+        fingerprint="f",
+        adapter_hash="a",
+        training=TrainingBudget(steps=40, ranking_examples=320, embedding_examples=640, tokens=12345),
+        config=parse_config(Experiment, raw, source="test").model_dump(),
+    )
+
+
+def card(found: Checkpoint) -> Any:
+    """The card as the hub's library reads it."""
+    experiment = found.experiment
+    model = UnimodelForExp1(tiny_base("llama"), experiment.prompt, experiment.model.max_length)
+    return ModelCard(model_card(found, model))
+
+
+def test_text_from_outside_stays_text() -> None:
+    hostile = 'a|b</td> [x](http://y) `z`\n---\n# "quoted"\n```\nrm'
+    prompt = {"template": "chat", "instruction": hostile, "query_prefix": hostile, "order": "document_first"}
+    found = card(checkpoint(prompt=prompt, caveats=[hostile], model={"base": "o/m", "max_length": 500}))
+    body = found.text
+    assert yaml.safe_load(found.data.to_yaml())["base_model"] == "o/m"
+    assert '> a\\|b\\</td\\> \\[x\\](http://y) \\`z\\` --- \\# "quoted"' in body
+    assert not any(line.strip() in ("---", '# "quoted"', "rm") for line in body.splitlines())
+    blocks = body.split("\n```python\n")[1:]
+    assert len(blocks) == 2
+    for block in blocks:
+        compile(block.partition("\n```\n")[0], "card", "exec")

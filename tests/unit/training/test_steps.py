@@ -23,7 +23,6 @@ ALL = Budget(tokens=100_000)
 LITTLE = Budget(tokens=40)
 SMALL_BUDGETS = [LITTLE, Budget(tokens=1), Budget(tokens=1, sequences=2)]
 TEMPERATURE = 0.1
-
 Gradients = dict[str, Tensor]
 RANKING_LOSSES: tuple[str, ...] = ("yes_no", "softmax", "plistmle", "lambdaloss", "score_es", "pg_rank")
 
@@ -109,17 +108,6 @@ class TestRanking:
         expected.backward()  # type: ignore[no-untyped-call]
         assert loss == pytest.approx(expected.item(), rel=1e-5)
         assert tokens == sum(map(len, table.ranking.sequences))
-        assert_equal(found, table.take_gradients())
-
-    def test_a_listwise_loss_sees_each_query_with_its_grades(self, table: Bench) -> None:
-        """ListNet: the softmax of the grades 2, 0, 0 and 1, 0, 0 against that of the gaps."""
-        loss, _ = table.rank([0, 1], ALL, loss="listnet")
-        found = table.take_gradients()
-        gaps = torch.stack([table.model.margins(table.model.last_states([ids]))[0] for ids in table.ranking.sequences])
-        wanted = torch.tensor([[2.0, 0.0, 0.0], [1.0, 0.0, 0.0]]).softmax(1)
-        expected = -(wanted * gaps.view(2, 3).log_softmax(1)).sum() / 2
-        expected.backward()  # type: ignore[no-untyped-call]
-        assert loss == pytest.approx(expected.item(), rel=1e-5)
         assert_equal(found, table.take_gradients())
 
     def test_a_grade_that_a_loss_cannot_take_is_an_error_with_the_query(self, table: Bench) -> None:

@@ -6,13 +6,22 @@ import json
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
+import scipy.stats
+from pydantic import ValidationError
+from support.heads import topics_folder
+from support.results import make_result, simulate
 
+from unimoe.analysis.statistics.estimates import holm
 from unimoe.config.files import config_root
-from unimoe.core.errors import UsageError
+from unimoe.core.errors import DataError, UsageError
+from unimoe.results.folder import Results
 from unimoe.studies.common.family import family_of
 from unimoe.studies.common.runner import StudyRunner
+from unimoe.studies.common.splits import SplitConfig, load_splits, task_collection
 from unimoe.studies.common.study import Study, load_study, merged, system_called
+from unimoe.studies.common.table import differences, pair_up
 from unimoe.studies.heads.config import TrainConfig
 from unimoe.studies.heads.family import HeadFamily
 
@@ -33,13 +42,6 @@ def test_every_arm_of_a_shipped_study_can_be_trained(path: Path) -> None:
         assert len(different) == len(settings), arm
     known = [*read.arms, *runner.family.untrained()]
     assert {system_called(name, [*runner.family.untrained()]) for name in read.baselines} <= {*known}
-
-
-def test_losses_are_all_that_were_compared() -> None:
-    read = load_study(Path("studies/losses"))
-    configs = [settings[0][1].loss for settings in StudyRunner(family_of(read.family)(read)).tuned.values()]
-    assert len(configs) == len(set(configs)) == 1 + 7 * 3 + 1 + 5
-    assert len(read.gates) == 6
 
 
 def test_settings_are_tried_in_their_order() -> None:
@@ -146,3 +148,74 @@ class TestHeads:
     ) -> None:
         with pytest.raises(UsageError, match=words):
             heads(**base)
+
+
+def test_all_differences_are_one_family() -> None:
+    rng = np.random.default_rng(1)
+    baseline = rng.uniform(size=(1, 30))
+    systems = {name: np.clip(baseline + rng.normal(0.05, 0.1, (1, 30)), 0, 1) for name in "abc"}
+    found = differences({name: (system, baseline, False) for name, system in systems.items()})
+    plain = [scipy.stats.ttest_rel(system[0], baseline[0]) for system in systems.values()]
+    assert [p.value for _, _, p in found.values()] == pytest.approx(holm([test.pvalue for test in plain]))
+    for name, test in zip(systems, plain, strict=True):
+        delta, interval, _ = found[name]
+        assert delta.value == pytest.approx(100 * (systems[name] - baseline).mean())
+        ends = [100 * end for end in test.confidence_interval(0.95)]
+        assert [float(text) for text in interval.text.split(" to ")] == pytest.approx(ends, abs=0.05)
+
+
+@pytest.mark.parametrize("declared", [True, False])
+def test_seeds_pair_where_they_are_the_same_and_declared_to(declared: bool) -> None:
+    rows = simulate(3, 20, 0.0, rng=np.random.default_rng(0))
+    arms = {"a": rows[0], "b": rows[1], "short": rows[1][:2]}
+    results = Results(
+        Path("out"),
+        [make_result(arm, s, row, paired_seeds=declared) for arm, of in arms.items() for s, row in enumerate(of)],
+    )
+    assert pair_up(results, "reranking/apidocs", "a", "b") is declared
+    assert not pair_up(results, "reranking/apidocs", "a", "short")
+
+
+@pytest.mark.parametrize(
+    ("queries", "sizes"),
+    [
+        (None, [36, 18, 18]),  # the published splits
+        ({"train": 40, "test": 10}, [32, 8, 10]),  # a fifth of the training queries chooses
+        ({"test": 50}, [20, 10, 20]),  # a test split alone is cut in three
+    ],
+)
+def test_no_query_is_in_two_parts(tmp_path: Path, queries: dict[str, int] | None, sizes: list[int]) -> None:
+    folder = topics_folder(tmp_path / "c") if queries is None else topics_folder(tmp_path / "c", queries)
+    splits = load_splits(f"path:{folder}", None)
+    train, dev, test = (set(part.qrels) for part in splits)
+    assert [len(train), len(dev), len(test)] == sizes
+    assert not train & dev
+    assert not (train | dev) & test
+    assert splits == load_splits(f"path:{folder}", None)
+
+
+def test_splits_that_cannot_be_are_refused(tmp_path: Path) -> None:
+    task = f"path:{topics_folder(tmp_path / 'c')}"
+    with pytest.raises(DataError, match="is in two of train, dev and test; choose splits that differ"):
+        load_splits(task, SplitConfig(dev="test"))
+    with pytest.raises(DataError, match="no query is left for"):
+        load_splits(f"path:{topics_folder(tmp_path / 'few', {'test': 2})}", None)
+    with pytest.raises(UsageError, match="did you mean 'scifact'"):
+        load_splits("scifakt", None)
+    with pytest.raises(ValidationError, match="leave no query to train on"):
+        SplitConfig(train=None, dev_fraction=0.5, test_fraction=0.5)
+
+
+def test_a_damaged_training_split_is_no_missing_one(tmp_path: Path) -> None:
+    folder = topics_folder(tmp_path / "c")
+    (folder / "qrels" / "train.tsv").write_text("query-id\tcorpus-id\tscore\ntrain00\td000\thigh\n", encoding="utf-8")
+    with pytest.raises(DataError, match=r"train\.tsv"):
+        load_splits(f"path:{folder}", None)
+
+
+@pytest.mark.parametrize(
+    ("task", "collection"),
+    [("NanoMSMARCO", "nanobeir:MSMARCO"), ("nanoscifact", "nanobeir:SciFact"), ("scifact", "scifact")],
+)
+def test_the_names_of_nanobeir(task: str, collection: str) -> None:
+    assert task_collection(task) == collection

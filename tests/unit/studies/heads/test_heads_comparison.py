@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 import torch
 from support.heads import topics_folder, toy_config, toy_data
-from torch import Tensor
 
 from unimoe.analysis.analysis import Analysis
 from unimoe.analysis.comparisons import difference
@@ -23,10 +22,7 @@ from unimoe.studies.common.study import Chosen, load_study
 from unimoe.studies.common.table import study_table
 from unimoe.studies.heads.config import TrainConfig, forward_passes
 from unimoe.studies.heads.data import HeadData
-from unimoe.studies.heads.family import HeadFamily, known_queries, mean_diversity, overlap_table
-from unimoe.studies.heads.memory import step_peak_bytes
-from unimoe.studies.heads.model import evaluate_head
-from unimoe.studies.heads.pools import Batch
+from unimoe.studies.heads.family import HeadFamily, known_queries, overlap_table
 
 METHODS = ["zero_shot", "infonce", "eggroll", "eggroll_objectives"]
 Finished = tuple[StudyRunner, dict[str, Chosen]]
@@ -121,32 +117,6 @@ def test_numbers_of_the_table_are_those_of_the_results(finished: Finished, base:
     assert "±" not in cell.text + cell.spread
 
 
-def test_train_and_gap(finished: Finished, data: HeadData) -> None:
-    runner, chosen = finished
-    table = study_table(runner.family, load_all_results(runner.family.root), chosen, runner.family.keys[0])
-    cells, train = rows_of(table)["infonce"], []
-    for seed in (0, 1):
-        trainer: Any = runner.trained("infonce", chosen["infonce"].config, seed)
-        train.append(100 * evaluate_head(trainer.head()[0], data.train, trainer.config).aggregate["ndcg@10"])
-    assert cells["train"].value == pytest.approx(np.mean(train))
-    assert cells["gap"].value == pytest.approx(float(np.mean(train)) - cells["nDCG@10"].value)
-
-
-@pytest.mark.parametrize(
-    ("settings", "passes"),
-    [
-        ({"method": "zero_shot"}, 0),
-        ({"method": "infonce"}, 6),
-        ({"method": "score_es"}, 6),
-        ({"method": "eggroll", "population_size": 4096}, 6 * 4096),
-        ({"method": "genetic", "genetic": {"individuals": 16, "elites": 2}}, 6 * 16),
-        ({"method": "hybrid", "handoff": 2, "population_size": 8}, 2 * 8 + 4),
-    ],
-)
-def test_work_is_counted_in_forward_passes(base: TrainConfig, settings: dict[str, Any], passes: int) -> None:
-    assert forward_passes(TrainConfig.model_validate(base.model_dump() | settings)) == passes
-
-
 def test_the_choice_is_the_best_on_dev_with_a_seed_that_is_not_reported(finished: Finished) -> None:
     for name in ("infonce", "eggroll"):
         choice = finished[1][name]
@@ -190,40 +160,6 @@ def test_scores_on_known_and_new_documents_are_means_over_each_part(finished: Fi
     assert overlap_table(family, results, data.splits, METHODS[1:]).columns == ("arm", "known", "new")
 
 
-class Allocates:
-    """A method whose step takes four megabytes, and whose first step keeps another."""
-
-    kept: Tensor | None = None
-
-    def step(self, weight: Tensor, batch: Batch, step: int) -> tuple[Tensor, dict[str, float]]:
-        if self.kept is None:
-            self.kept = torch.ones(250_000)
-        return weight + torch.ones(1_000_000).sum() * 0, {"loss": 0.0}
-
-    def state(self) -> dict[str, Tensor]:
-        return {}
-
-    def load_state(self, state: dict[str, Tensor]) -> None: ...
-
-
-def test_the_memory_of_a_step_is_measured() -> None:
-    one = torch.ones(1)
-    empty = Batch(places=[], queries=one, documents=one, valid=one, grades=one, ranks=one)
-    assert 4.9e6 <= step_peak_bytes(Allocates(), torch.ones(2, 2), empty) <= 5.1e6  # small tensors may be freed
-
-
-def test_diversity_by_hand(data: HeadData, base: TrainConfig) -> None:
-    """The mean over pairs of the first ten of one minus the cosine of what the encoder made of them."""
-    dev, weight = data.dev, torch.eye(data.dev.queries.shape[1])
-    values = []
-    for place in range(len(dev)):
-        documents = dev.documents[dev.rows[place]]
-        order = (documents @ dev.queries[place]).argsort(descending=True)[:10]
-        cosines = (documents[order] @ documents[order].T)[torch.triu(torch.ones(10, 10), 1) > 0]
-        values.append(float(1 - cosines.mean()))
-    assert mean_diversity(weight, dev, base) == pytest.approx(np.mean(values), abs=1e-5)
-
-
 def test_seeds_pair_where_methods_share_first_weights_and_the_order_of_queries(
     finished: Finished, base: TrainConfig, data: HeadData, tmp_path: Path
 ) -> None:
@@ -236,3 +172,18 @@ def test_seeds_pair_where_methods_share_first_weights_and_the_order_of_queries(
     results = load_all_results(tmp_path)
     assert results.seeds_pair(("infonce",), results.dataset_keys)
     assert not results.seeds_pair(("infonce", "seed_recipe"), results.dataset_keys), "it has its own first weights"
+
+
+@pytest.mark.parametrize(
+    ("settings", "passes"),
+    [
+        ({"method": "zero_shot"}, 0),
+        ({"method": "infonce"}, 6),
+        ({"method": "score_es"}, 6),
+        ({"method": "eggroll", "population_size": 4096}, 6 * 4096),
+        ({"method": "genetic", "genetic": {"individuals": 16, "elites": 2}}, 6 * 16),
+        ({"method": "hybrid", "handoff": 2, "population_size": 8}, 2 * 8 + 4),
+    ],
+)
+def test_work_is_counted_in_forward_passes(base: TrainConfig, settings: dict[str, Any], passes: int) -> None:
+    assert forward_passes(TrainConfig.model_validate(base.model_dump() | settings)) == passes

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from support.caption_pairs import pairs_of, plain_arrays, seed_arrays, write_arrays
 
 from unimoe.core.errors import DataError, UsageError
-from unimoe.studies.translator.data.caption_npz import image_stem, load_captions, load_pairs
+from unimoe.studies.translator.data.caption_npz import load_captions, load_pairs
 from unimoe.studies.translator.data.caption_pairs import CaptionPairs, build_pairs, split_by_image
 
 Arrays = dict[str, NDArray[Any]]
@@ -86,14 +86,6 @@ def test_captions_txt_of_another_file_is_refused(names: list[str], message: str,
         load_pairs(write_arrays(tmp_path / "x.npz", seed_arrays()), captions_txt(tmp_path, names))
 
 
-@pytest.mark.parametrize(
-    ("name", "stem"),
-    [("Images/7.jpg", "7"), ("7.JPEG", "7"), ("a\\b\\x.y.png", "x.y"), ("v1.5", "v1.5"), (" 7.jpg ", "7")],
-)
-def test_the_stem_of_an_image(name: str, stem: str) -> None:
-    assert image_stem(name) == stem
-
-
 def test_what_has_no_counterpart_is_dropped_and_listed() -> None:
     ids, named = [*"abcdefg"], ["x", None, "gone", "z", *["?"] * 3]
     pairs = build_pairs(np.ones((7, 2)), ids, named, np.eye(4), ["w", "x", "y", "z"], source="f")
@@ -165,13 +157,6 @@ def test_damaged_files_are_refused(tmp_path: Path) -> None:
         load_pairs(tmp_path / "gone.npz")
 
 
-def test_the_encoder_that_is_likely_wrong_is_named(tmp_path: Path) -> None:
-    path = write_arrays(tmp_path / "x.npz", plain_arrays(dims=(768, 1536)))
-    message = r"768 dimensions \(as all-mpnet-base-v2.*\), expected 1024 \(as roberta-large-nli-stsb-mean-tokens"
-    with pytest.raises(DataError, match=message):
-        load_captions(path, dims=1024)
-
-
 def test_no_image_is_on_both_sides_of_a_split() -> None:
     pairs = numbered()
     train, validation = split_by_image(pairs, 0.3, 0)
@@ -191,13 +176,3 @@ def test_a_split_depends_on_seed_and_ids_alone() -> None:
     for fraction in (0.0, 1.0, 0.04, 0.96, float("nan")):
         with pytest.raises(UsageError, match="leaves a part of the split empty"):
             split_by_image(pairs, fraction, 0)
-
-
-def test_the_hash_sees_everything() -> None:
-    pairs = numbered()
-    moved = pairs.image_of.copy()
-    moved[0] = 5
-    others = [pairs.subset(range(9)), pairs_of(pairs.captions * 2, pairs.images, pairs.image_of)]
-    others.append(pairs_of(pairs.captions, pairs.images, moved))
-    assert len({pairs.content_hash, *(other.content_hash for other in others)}) == 4
-    assert pairs.content_hash == numbered().content_hash

@@ -1,0 +1,255 @@
+"""Gates: what they find, judge and note, what a registration requires, and how findings are worded."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from support.gates import DIFFERENCE, INTERFERENCE, both, clear_gap, gate_file, measured, register, results
+from support.results import make_result, simulate, texts
+
+from unimoe.analysis.gates.definitions import load_gates
+from unimoe.analysis.gates.judging import Judgment, Refusal, exit_code, judge, judge_all
+from unimoe.analysis.gates.output import gate_lines, gates_as_json
+from unimoe.analysis.gates.wording import action, confidence_text, headline
+from unimoe.analysis.tables.gates import gates_table
+from unimoe.core.errors import DataError
+from unimoe.results import TrainingBudget, write_result
+from unimoe.results.folder import Results, load_all_results
+
+
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("kind", ["interference", "superiority", "non_inferiority", "equivalence"])
+def test_a_plan_calls_settled_what_has_a_label_and_no_bound_lies_beyond_its_cutoff(
+    tmp_path: Path, kind: str, seed: int
+) -> None:
+    rng = np.random.default_rng(seed)
+    found = both(*simulate(3, 60, rng.choice([0.0, 0.015, 0.05]), rng=rng, query_sd=0.02, seed_sd=0.002))
+    gate = INTERFERENCE if kind == "interference" else DIFFERENCE | {"kind": kind}
+    judgment = judge(found, register(tmp_path, **gate), "it")
+    assert judgment.plan is not None
+    assert judgment.plan.settled == (judgment.label != "INCONCLUSIVE")
+    low, high = gates_as_json(None, [judgment], [judgment])["gates"][0]["bounds"]
+    if judgment.label in ("PASS", "FAIL") and kind != "equivalence":
+        assert low is None or low >= judgment.gate.cutoffs[-1]
+        assert high is None or high <= judgment.gate.cutoffs[0]
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"joint": "joint_r9"}, ["'joint_r9'", "did you mean 'joint_r8'?"]),
+        ({"datasets": ["apidoc"]}, ["no reranking/apidoc result of rank_only_r8", "'reranking/apidocs'"]),
+        ({"task": "embedding"}, ["no embedding/apidocs result"]),
+        ({"metric": "ndcg"}, ["no per-query 'ndcg'"]),
+        ({"seeds": [7, 8]}, ["seed 7, 8"]),
+        ({"seeds": [7, 8, 9], "looks": [3]}, ["seed 7, the first that the gate registers"]),
+        ({"specialist_must_beat": "zero_shot"}, ["no results of arm 'zero_shot'"]),
+    ],
+)
+def test_what_has_no_results_is_named(tmp_path: Path, change: dict[str, Any], words: list[str]) -> None:
+    (outcome,) = outcomes = judge_all(clear_gap(0.0), register(tmp_path, **INTERFERENCE | change))
+    assert isinstance(outcome, Refusal)
+    assert exit_code(outcomes) == 3
+    for word in ["gates.yaml", "'it'", *words]:
+        assert word in str(outcome.error)
+
+
+def test_an_arm_needs_a_seed_on_every_dataset_or_none_on_two(tmp_path: Path) -> None:
+    held = {"d0": (0, 1), "d1": (1, 2), "d2": (0, 2)}
+    places = [(dataset, seed) for dataset, seeds in held.items() for seed in seeds]
+    arms = ("rank_only_r8", "joint_r8")
+    items = [make_result(arm, s, [0.5] * 8, dataset=d) for arm in arms for d, s in places]
+    gate = register(tmp_path, **INTERFERENCE | {"datasets": list(held)})
+    with pytest.raises(DataError, match=r"rank_only_r8 has no seed with a result on each of .*evaluate one seed"):
+        judge(results(items), gate, "it")
+
+
+def learning(zero_shot: float) -> Results:
+    """A joint arm that loses a fifth to a specialist, and an untrained model that differs from that by some mean."""
+    rng = np.random.default_rng(0)
+    specialist, joint = simulate(3, 200, 0.2, rng=rng, query_sd=0.02)
+    untrained = np.clip(specialist[0] + zero_shot + rng.normal(0.0, 0.1, 200), 0.0, 1.0)
+    arms = both(np.clip(specialist, 0, 1), np.clip(joint, 0, 1))
+    return results(list(arms.results), [make_result("zero_shot", None, untrained)])
+
+
+def test_a_specialist_that_has_learnt_nothing_decides_nothing_unless_the_gate_says_so(tmp_path: Path) -> None:
+    """It was PASS and exit code 0, with the action to train the specialist."""
+    registration = register(tmp_path, **INTERFERENCE)
+    (judgment,) = outcomes = judge_all(learning(0.0), registration)
+    assert isinstance(judgment, Judgment)
+    assert (judgment.label, exit_code(outcomes)) == ("INCONCLUSIVE", 12)
+    text = " ".join(gate_lines(registration, outcomes).split())
+    assert "rank_only_r8 does not beat zero_shot with confidence, which a gate requires by default" in text
+    assert "(gate: INCONCLUSIVE, train better first: rank_only_r8 until it beats zero_shot, then judge again)" in text
+    assert "Would settle it" not in text
+    assert judge(learning(-0.2), registration, "it").label == "PASS"
+
+    outcomes = judge_all(learning(0.0), register(tmp_path, **INTERFERENCE | {"specialist_must_beat": None}))
+    said = gates_as_json(registration, outcomes, outcomes)["gates"][0]
+    assert (said["label"], said["specialist"]["holds"]) == ("PASS", False)
+    assert "But rank_only_r8 has learnt nothing measurable" in said["headline"]
+
+
+def test_a_difference_on_few_queries_is_nothing_learnt(tmp_path: Path) -> None:
+    """It had learnt, by four queries, beside a table that had no test of the same two arms."""
+    rng = np.random.default_rng(5)
+    untrained = rng.uniform(0.2, 0.8, 200)
+    specialist = untrained + np.where(np.arange(200) < 4, 0.2 + rng.normal(0.0, 0.001, (3, 200)), 0.0)
+    arms = both(specialist, specialist - 0.1 + rng.normal(0.0, 0.01, (3, 200)))
+    found = results(list(arms.results), [make_result("zero_shot", None, untrained)])
+    judgment = judge(found, register(tmp_path, **INTERFERENCE | {"specialist_must_beat": "zero_shot"}), "it")
+    assert judgment.learnt is not None
+    assert (judgment.learnt.holds, judgment.label) == (False, "INCONCLUSIVE")
+    assert "the arms differ on 4 of 200 queries" in judgment.learnt.found.why
+
+
+@pytest.mark.parametrize(
+    ("codes", "worst"), [([0], 0), ([0, 11], 11), ([11, 12, 0], 12), ([12, 10, 11], 10), ([10, 3, 0], 3), ([], 12)]
+)
+def test_the_worst_exit_code_counts(codes: list[int], worst: int) -> None:
+    outcomes: Any = [SimpleNamespace(exit_code=code) for code in codes]
+    assert exit_code(outcomes) == worst
+
+
+@pytest.mark.parametrize(
+    "arms",
+    [
+        ([[0.5, 0.6]] * 2, [[0.4, 0.5]] * 2),
+        ([[0.0] * 8] * 2, [[0.1] * 8] * 2),
+        ([[0.5] * 8] * 2, [[0.4] * 8] * 2),
+        ([[0.5]], [[0.4]]),
+    ],
+)
+def test_json_of_what_cannot_be_decided_holds_no_infinity(tmp_path: Path, arms: Any) -> None:
+    registration = register(tmp_path, **INTERFERENCE)
+    outcomes = judge_all(both(*arms), registration)
+    said = json.loads(json.dumps(gates_as_json(registration, outcomes, outcomes), allow_nan=False))
+    assert (said["exit_code"], said["gates"][0]["label"]) == (12, "INCONCLUSIVE")
+    assert said["gates"][0]["why"]
+    assert "UNDECIDED: it (gate: INCONCLUSIVE" in gate_lines(registration, outcomes)
+
+
+RECORD = {"phases": {"train rank_only": {"seconds": 3600.0}, "train joint": {"seconds": 7200.0}, "rerank": {}}}
+PRICE = {"5 seeds": 2 * 3603.0, "8 seeds": 5 * 3603.0}
+"""A seed: 1,200 s and 2,400 s of training over three seeds of each arm, and 1.5 s of scoring each."""
+
+
+@pytest.mark.parametrize(
+    ("record", "price"), [(RECORD, PRICE), (None, {}), ("{", {}), ({"phases": {"train joint": {"seconds": 5.0}}}, {})]
+)
+def test_further_seeds_have_a_price_where_the_job_recorded_one(tmp_path: Path, record: Any, price: Any) -> None:
+    tasks = {"rank_only_r8": {"task": "rank_only"}, "joint_r8": {"task": "joint"}}
+    scores = simulate(3, 40, 0.015, rng=np.random.default_rng(4), seed_sd=0.02)
+    for result in both(*scores).results:
+        write_result(tmp_path, result.model_copy(update={"config": {"arms": tasks}}))
+    if record is not None:
+        (tmp_path / "run.json").write_text(record if isinstance(record, str) else json.dumps(record), encoding="utf-8")
+    item = judge(load_all_results(tmp_path), register(tmp_path, **INTERFERENCE | {"looks": [3, 5, 8]}), "it")
+    assert item.seconds == pytest.approx(price)
+    said = "; as fast as so far, the 5 seeds in about 2.0 hours, the 8 seeds in about 5.0 hours"
+    assert (said in " ".join(gate_lines(None, [item]).split())) == bool(price)
+    assert gates_as_json(None, [item], [item])["gates"][0]["power"]["seconds"] == (item.seconds or None)
+
+
+def test_datasets_without_results_are_refused_unless_a_look_is_asked_for(tmp_path: Path) -> None:
+    registration = register(tmp_path, **INTERFERENCE | {"datasets": ["apidocs", "scifact", "fiqa"]})
+    (refused,) = judge_all(clear_gap(-0.1), registration)
+    assert isinstance(refused, Refusal)
+    (looked,) = outcomes = judge_all(clear_gap(-0.1), registration, advisory=True)
+    assert isinstance(looked, Judgment)
+    assert (looked.label, looked.verdict, exit_code(outcomes)) == ("PASS", "ADVISORY PASS", 12)
+    assert looked.gate.datasets == ["apidocs"]
+    assert looked.advisory == ("a look ahead was asked for", "no result yet on scifact, fiqa")
+
+
+@pytest.mark.parametrize(
+    ("given", "change", "reason"),
+    [
+        ({"caveats": ["smoke run"]}, {}, "smoke run"),
+        ({"identity": {"max_queries": 4}}, {}, "4 queries of a larger set"),
+        ({}, {"seeds": [0, 1, 2, 3]}, "no result yet of seed 3: judged at another number of seeds than registered"),
+    ],
+)
+def test_results_unfit_for_decisions_neither_pass_nor_stop(
+    tmp_path: Path, given: Any, change: Any, reason: str
+) -> None:
+    item = judge(clear_gap(-0.1, **given), register(tmp_path, **INTERFERENCE | change), "it")
+    assert (item.label, item.advisory, exit_code([item])) == ("PASS", (reason,), 12)
+
+
+def test_notes_name_unequal_training_and_results_older_than_the_gate(tmp_path: Path) -> None:
+    arms = clear_gap(-0.1)
+    budgets = {
+        arm: TrainingBudget(steps=1, ranking_examples=examples, embedding_examples=0, tokens=1)
+        for arm, examples in (("rank_only_r8", 480), ("joint_r8", 240))
+    }
+    items = [result.model_copy(update={"training": budgets[result.config_name]}) for result in arms.results]
+    registration = load_gates(gate_file(tmp_path, registered="2027-01-01", it=INTERFERENCE))
+    notes = " ".join(judge(results(items), registration, "it").notes)
+    assert "rank_only_r8 saw 480 ranking examples, joint_r8 240" in notes
+    assert "6 of 6 results are older than this gate (registered 2027-01-01" in notes
+
+
+def judged(folder: Path, found: Results, **gate: Any) -> Judgment:
+    return judge(found, register(folder, **INTERFERENCE | gate), "it")
+
+
+def test_a_headline_has_the_loss_its_bound_and_what_it_means(tmp_path: Path) -> None:
+    item = judged(tmp_path, clear_gap(-0.1))
+    low, high = item.found.estimate.interval or (0.0, 0.0)
+    assert headline(item) == (
+        "joint_r8 loses 20.0 % of rank_only_r8's ndcg@10 on apidocs, at least 18.6 % with confidence 0.9 "
+        f"(TIR +20.00 %, 95 % interval [{100 * low:+.2f}, {100 * high:+.2f}]): interference, 2 % or more."
+    )
+    assert action(item) == "build separate experts"
+    between = judged(tmp_path, clear_gap(-0.0075))
+    assert headline(between).endswith(": interference between 1 % and 2 %.")
+    assert action(between) == "too small to go on, too large to dismiss"
+
+
+def confidence_of(held: float, needed: float) -> str:
+    finding: Any = SimpleNamespace(confidence={"PASS": held})
+    return confidence_text(finding, "PASS", needed)
+
+
+@given(st.floats(0.0, 1.0))
+def test_a_confidence_is_rounded_down_and_never_reaches_one(held: float) -> None:
+    printed = confidence_of(held, 0.9)
+    assert printed < "1.000"
+    assert held - 0.0011 <= float(printed) <= held + 1e-9
+
+
+@pytest.mark.parametrize(
+    ("held", "needed", "printed"),
+    [(0.99995, 0.9999, "0.9999"), (1.0, 0.9999, "0.9999"), (0.99985, 0.9999, "0.999"), (0.8996, 0.8995, "0.8996")],
+)
+def test_a_confidence_is_printed_on_its_side_of_the_one_needed(held: float, needed: float, printed: str) -> None:
+    """PASS had confidence 0.999 beside "a label needs 0.9999"."""
+    assert confidence_of(held, needed) == printed
+    assert (float(printed) >= needed) == (held >= needed)
+
+
+def test_the_table_has_a_row_per_dataset_and_notes_what_was_not_judged(tmp_path: Path) -> None:
+    """A dataset that is added takes no verdict away; the suite lacks two seeds of it."""
+    a, b = (simulate(3, n, 0.2, rng=np.random.default_rng(n)) for n in (60, 40))
+    arms = [(arm, "a", rows) for arm, rows in zip(("rank_only_r8", "joint_r8"), a, strict=True)]
+    arms += [(arm, "b", rows[:1]) for arm, rows in zip(("rank_only_r8", "joint_r8"), b, strict=True)]
+    found = results(*(measured(arm, rows, dataset) for arm, dataset, rows in arms))
+    path = gate_file(tmp_path, it=INTERFERENCE | {"datasets": ["a", "b"]}, gone=INTERFERENCE)
+    outcomes = judge_all(found, load_gates(path))
+    table = gates_table(outcomes)
+    finding = table.columns.index("Finding")
+    assert [line[finding] for line in texts(table)] == ["Interference", "Undecided", "Undecided"]
+    assert [line[0] for line in texts(table)] == ["a", "b", "all (mean of TIRs)"]
+    notes = " ".join(table.notes)
+    assert "it: Asked: PASS from 2 %, FAIL below 1 %, with confidence 0.9." in notes
+    assert "it on b: one seed of rank_only_r8 and joint_r8: other training seeds cannot be judged by it" in notes
+    assert "gone was not judged: " in notes

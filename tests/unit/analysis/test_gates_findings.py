@@ -1,0 +1,319 @@
+"""What scores say of a gate: value, interval, region and label of every kind, and whether the label is stable."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import scipy.stats
+from support.gates import (
+    DIFFERENCE,
+    INTERFERENCE,
+    both,
+    clear_gap,
+    constant_gap,
+    gate_file,
+    measured,
+    register,
+    results,
+    scores_of,
+)
+from support.results import make_result, simulate
+
+from unimoe.analysis.analysis import Analysis
+from unimoe.analysis.gates.definitions import Gate, InterferenceGate, load_gates
+from unimoe.analysis.gates.findings import Finding, Stability, find, ratio_weights, region_of, stability_of
+from unimoe.analysis.gates.judging import judge
+from unimoe.analysis.gates.registration import REGISTERED, default_gates, own_gates, registered_in, unmet
+from unimoe.analysis.gates.registration import register as register_in
+from unimoe.analysis.gates.scores import collect
+from unimoe.core.errors import DataError
+from unimoe.results import write_result
+from unimoe.results.folder import Results
+
+
+def gate(folder: Path, **change: Any) -> Gate:
+    return register(folder, **INTERFERENCE | change).gates["it"]
+
+
+def found(results: Results, gate: Gate) -> Finding:
+    return find(gate, collect(results, gate))
+
+
+@pytest.mark.parametrize(
+    ("value", "label"),
+    [
+        *((0.5, "PASS"), (0.02, "PASS"), (0.019999, "MARGINAL"), (0.01, "MARGINAL")),
+        *((0.009999, "FAIL"), (-0.3, "FAIL"), (math.nan, "INCONCLUSIVE")),
+    ],
+)
+def test_regions_begin_at_their_cutoff(tmp_path: Path, value: float, label: str) -> None:
+    assert region_of(gate(tmp_path), value) == label
+
+
+def test_surplus_seeds_and_other_seed_numbers_count(tmp_path: Path) -> None:
+    specialist, joint = simulate(6, 60, 0.05, rng=np.random.default_rng(8))
+    others = [make_result("joint_r8", 3 + seed, row.tolist()) for seed, row in enumerate(joint[:3])]
+    item = found(results(measured("rank_only_r8", specialist[:5]), others), gate(tmp_path))
+    assert item.seeds == ((0, 1, 2, 3, 4), (3, 4, 5))
+    assert not item.paired
+    assert item.estimate.interval is not None
+    assert sorted(item.by_seed) == [3, 4]
+
+
+def test_declared_seeds_without_two_in_common_are_unpaired_and_it_is_said(tmp_path: Path) -> None:
+    specialist, joint = simulate(3, 60, 0.05, rng=np.random.default_rng(9))
+    others = [make_result("joint_r8", 2 + s, row.tolist(), paired_seeds=True) for s, row in enumerate(joint)]
+    arms = results(measured("rank_only_r8", specialist, paired_seeds=True), others)
+    judgment = judge(arms, register(tmp_path, **INTERFERENCE), "it")
+    assert not judgment.found.paired
+    assert any("they are judged unpaired" in note for note in judgment.notes)
+
+
+def test_two_arms_without_seeds_are_judged_for_other_queries_alone(tmp_path: Path) -> None:
+    """BM25 against a bundled encoder had an interval "for other training seeds and other queries"."""
+    rows = np.random.default_rng(1).uniform(0.4, 0.8, (2, 40))
+    arms = results([make_result(arm, None, row) for arm, row in zip(("bm25", "zero_shot"), rows, strict=True)])
+    asked = DIFFERENCE | {"kind": "superiority", "system": "bm25", "baseline": "zero_shot", "margin": 0.0}
+    judgment = judge(arms, register(tmp_path, **asked), "it")
+    item = judgment.found
+    assert item.estimate.estimand == "queries"
+    assert item.estimate.p == pytest.approx(scipy.stats.ttest_rel(*rows).pvalue)
+    assert item.confidence, "it is judged all the same"
+    assert "there are none" in judgment.stability.sentence
+    of_seeds = found(arms, register(tmp_path, **asked | {"estimand": "seeds"}).gates["it"])
+    assert "other training seeds cannot be judged" in of_seeds.why
+
+
+def test_runs_that_no_two_datasets_share_are_separate_trainings(tmp_path: Path) -> None:
+    specialist, joint = simulate(6, 30, 0.1, rng=np.random.default_rng(2))
+    items = [
+        make_result(arm, seed, rows[seed], dataset="a" if seed < 3 else "b")
+        for arm, rows in (("rank_only_r8", specialist), ("joint_r8", joint))
+        for seed in range(6)
+    ]
+    judgment = judge(results(items), register(tmp_path, **INTERFERENCE | {"datasets": ["a", "b"]}), "it")
+    assert judgment.found.seeds == (tuple(range(6)), tuple(range(6)))
+    assert (judgment.found.by_seed, judgment.found.runs) == ({}, ((), ()))
+    apart = judgment.scores.moments
+    assert len(apart.groups) == 4
+    assert any("no run of rank_only_r8 and joint_r8 has the same name on two datasets" in n for n in judgment.notes)
+    assert {row.left_out for row in judgment.stability.rows if row.kind == "seed"} >= {"joint_r8 seed 5"}
+
+
+def test_scores_that_do_not_vary_are_inconclusive(tmp_path: Path) -> None:
+    """Two seeds of constant scores had "t with inf degrees of freedom" and confidence 1.000."""
+    difference = register(tmp_path, **DIFFERENCE | {"kind": "non_inferiority"}).gates["it"]
+    constant = both([[0.6] * 8, [0.66] * 8], [[0.5] * 8, [0.55] * 8], paired_seeds=True)
+    for scores, judged, region in ((constant, gate(tmp_path), "PASS"), (constant_gap(-0.1), difference, "FAIL")):
+        item = found(scores, judged)
+        assert (item.label, item.confidence) == ("INCONCLUSIVE", {})
+        assert region_of(judged, item.value) == region
+        assert "nothing varies" in item.why
+        assert item.estimate.as_json()["degrees_of_freedom"] is None
+    few = found(both([[0.5, 0.6]] * 2, [[0.4, 0.5]] * 2), gate(tmp_path))
+    assert few.why == "the arms differ on 2 of 2 queries, and fewer than 6 cannot decide"
+
+
+def two_datasets(*means: tuple[str, float, float], noise: int = 3) -> Results:
+    rng = np.random.default_rng(noise)
+    return results(
+        *(
+            measured(arm, mean + rng.normal(0.0, 0.001, (3, 30)), dataset)
+            for dataset, *of_arms in means
+            for arm, mean in zip(("rank_only_r8", "joint_r8"), of_arms, strict=True)
+        )
+    )
+
+
+def test_both_ways_across_datasets_are_given(tmp_path: Path) -> None:
+    arms, shape = two_datasets(("a", 0.2, 0.18), ("b", 0.8, 0.8)), INTERFERENCE | {"datasets": ["a", "b"]}
+    judgment = judge(arms, register(tmp_path, **shape), "it")
+    assert judgment.found.value == pytest.approx(0.05, abs=0.002)  # mean of 10 % and 0 %
+    assert judgment.otherwise == pytest.approx(0.02, abs=0.001)  # 1 - (.98 / 1.00)
+    assert [row.value for row in judgment.rows] == pytest.approx([0.1, 0.0], abs=0.003)
+    swapped = judge(arms, register(tmp_path, **shape | {"across": "tir_of_means"}), "it")
+    assert swapped.found.value == pytest.approx(judgment.otherwise)
+    assert swapped.otherwise == pytest.approx(judgment.found.value)
+
+
+def test_weights_give_each_dataset_the_same_say_and_cqadupstack_one() -> None:
+    names = ["scifact", "cqadupstack/tex", "cqadupstack/unix"]
+    assert ratio_weights(names, "mean_of_tirs").tolist() == [[1.0, 0.0, 0.0], [0.0, 0.5, 0.5]]
+    assert ratio_weights(names, "tir_of_means").tolist() == [[0.5, 0.25, 0.25]]
+
+
+def test_an_equivalence_gate_of_equal_arms_fails_one_time_in_ten_at_most(tmp_path: Path) -> None:
+    """At a small margin it said FAIL for 16.9 % of equal arms: either side had the whole chance to be wrong."""
+    rng = np.random.default_rng(5)
+    asked = register(tmp_path, **DIFFERENCE | {"kind": "equivalence", "margin": 1e-4}).gates["it"]
+    labels = [found(both(*simulate(3, 30, 0.0, rng=rng)), asked).label for _ in range(200)]
+    assert labels.count("FAIL") <= 20
+
+
+def stability(found: Results, folder: Path, **change: Any) -> Stability:
+    return judge(found, register(folder, **INTERFERENCE | change), "it").stability
+
+
+def test_a_dataset_that_carries_the_label_is_named(tmp_path: Path) -> None:
+    arms = two_datasets(("a", 0.6, 0.4), ("b", 0.6, 0.6), ("c", 0.6, 0.6), noise=0)
+    said = stability(arms, tmp_path, datasets=["a", "b", "c"])
+    datasets = {row.left_out: row.label for row in said.rows if row.kind == "dataset"}
+    assert datasets == {"a": "FAIL", "b": "PASS", "c": "PASS"}
+    assert said.holds is False
+    assert "PASS becomes FAIL without a" in said.sentence
+
+
+def test_fewer_seeds_alone_are_no_instability(tmp_path: Path) -> None:
+    """At TIR 3 % 64 % of PASS labels "became INCONCLUSIVE" where leaving a seed out only cost degrees of freedom."""
+    asked, rng = gate(tmp_path), np.random.default_rng(21)
+    passed = unstable = reversed_ = 0
+    for _ in range(150):
+        arms = simulate(3, 2_000, 0.03, rng=rng, seed_sd=0.001, query_sd=0.05)
+        scores = scores_of(asked, {"apidocs": arms})
+        whole = find(asked, scores)
+        if whole.label == "PASS":
+            item = stability_of(asked, scores, whole)
+            passed += 1
+            unstable += item.holds is False
+            reversed_ += any(row.label == "FAIL" for row in item.rows)
+    assert passed > 50
+    assert unstable / passed < 0.25
+    assert reversed_ == 0
+
+
+def test_a_label_that_hangs_on_one_seed_is_unstable(tmp_path: Path) -> None:
+    specialist = 0.6 + np.random.default_rng(3).normal(0.0, 0.001, (12, 40))
+    joint = np.vstack([specialist[:11] * 0.99, specialist[11:] * 0.80])
+    said = stability(both(specialist, joint), tmp_path, fail_below=0.02, confidence=0.6)
+    assert said.holds is False
+    assert "PASS becomes" in said.sentence
+    assert "without joint_r8 seed 11" in said.sentence
+    alone = stability(clear_gap(-0.1, seeds=1), tmp_path)
+    assert (alone.rows, alone.holds) == ((), None)
+    assert alone.sentence.startswith("not tried: no seed can be left out, there is one")
+
+
+KIND, EQUIVALENCE = {"kind": "interferenze"}, DIFFERENCE | {"kind": "equivalence", "margin": 0.0}
+
+
+@pytest.mark.parametrize(
+    ("gate", "words"),
+    [
+        (INTERFERENCE | {"pass_att": 0.02}, "gates.it.pass_att: unknown key (did you mean 'pass_at'?)"),
+        (INTERFERENCE | {"pass_at": 0.0}, "gates.it.pass_at: must be above 0"),
+        (INTERFERENCE | {"confidence": 0.5}, "gates.it.confidence: must be above 0.5"),
+        (INTERFERENCE | {"seeds": [0, 1, 1]}, "gates.it.seeds: 1 is listed twice"),
+        (INTERFERENCE | {"pass_at": 2.0}, "gates.it.pass_at: 2 means 200 %; 2 % is written 0.02"),
+        (INTERFERENCE | {"fail_below": 1.0}, "gates.it.fail_below: 1 means 100 %; 1 % is written 0.01"),
+        (INTERFERENCE | {"pass_at": "2 %"}, "gates.it.pass_at: must be a number"),
+        (INTERFERENCE | {"pass_at": 0.001}, "gates.it: fail_below 0.01 lies above pass_at 0.001"),
+        (INTERFERENCE | {"joint": "rank_only_r8"}, "gates.it: both arms are 'rank_only_r8'; a gate compares two"),
+        (INTERFERENCE | KIND, "gates.it.kind: must be one of interference, superiority, non_inferiority, equivalence"),
+        (INTERFERENCE | KIND, "did you mean 'interference'?"),
+        (EQUIVALENCE, "gates.it: margin must be above 0"),
+        (INTERFERENCE | {"looks": [5, 3]}, "gates.it.looks: [5, 3] does not ascend"),
+        (INTERFERENCE | {"looks": [3, 3]}, "does not ascend"),
+        (INTERFERENCE | {"looks": [1, 3]}, "gates.it.looks[0]: must be at least 2"),
+        (
+            INTERFERENCE | {"looks": [3, 5], "seeds": [0, 1, 2]},
+            "the last look is at 5 seeds, but only 3 are registered",
+        ),
+        (INTERFERENCE | {"looks": [3, 5], "estimand": "queries"}, "looks count seeds"),
+        *(
+            ({key: value for key, value in INTERFERENCE.items() if key != missing}, f"gates.it.{missing}: this key is")
+            for missing in ("kind", "metric", "joint", "datasets")
+        ),
+    ],
+)
+def test_mistakes_are_named(tmp_path: Path, gate: dict[str, Any], words: str) -> None:
+    with pytest.raises(DataError) as refused:
+        register(tmp_path, **gate)
+    assert str(refused.value).startswith(f"{tmp_path / 'gates.yaml'}: ")
+    assert words in str(refused.value)
+
+
+TWO_SEEDS = [[0.6, 0.5, 0.7]] * 2
+
+
+def test_an_empty_folder_takes_a_file_to_the_byte_and_keeps_it(tmp_path: Path) -> None:
+    path, folder = gate_file(tmp_path, it=INTERFERENCE), tmp_path / "out"
+    path.write_bytes(b"# caf\xc3\xa9\r\n" + path.read_bytes())
+    registration = load_gates(path)
+    assert register_in(registration, folder)
+    copy = registered_in(folder)
+    assert copy is not None
+    assert (copy.path, copy.content_hash) == (folder / REGISTERED, registration.content_hash)
+    write_result(folder, make_result("joint_r8", 0, [0.5, 0.6]))
+    assert register_in(registration, folder), "it stays when the run goes on"
+    before = (folder / REGISTERED).read_bytes()
+    other = register(tmp_path, **INTERFERENCE | {"pass_at": 0.5})
+    with pytest.raises(DataError, match=r"gates\.yaml registers other gates .* choose another --output-dir"):
+        register_in(other, folder)
+    assert (folder / REGISTERED).read_bytes() == before
+
+
+def test_after_the_first_result_it_is_too_late(tmp_path: Path) -> None:
+    write_result(tmp_path / "out", make_result("joint_r8", 0, [0.5, 0.6]))
+    assert not register_in(register(tmp_path, **INTERFERENCE), tmp_path / "out")
+    assert registered_in(tmp_path / "out") is None
+
+
+def test_what_an_experiment_will_not_have_is_said_beforehand(tmp_path: Path) -> None:
+    registration = register(
+        tmp_path, **INTERFERENCE | {"joint": "joint_r9", "seeds": [0, 1, 2], "specialist_must_beat": "zero_shot"}
+    )
+    file = tmp_path / "gates.yaml"
+    assert list(unmet(registration, ["rank_only_r8", "joint_r8"], [0], {"reranking": ["apidoc"]})) == [
+        f"{file}: gate 'it' names arm 'joint_r9', which this experiment does not have (did you mean 'joint_r8'?)",
+        f"{file}: gate 'it' names arm 'zero_shot', which this experiment does not have",
+        f"{file}: gate 'it' registers seed 1, 2, which this experiment does not train",
+        f"{file}: gate 'it' names reranking/apidocs, on which this experiment is not evaluated (did you mean 'apidoc'?)"
+        "; write its own dataset, or leave 'gates' out of the config for default gates",
+    ]
+    arms = ["rank_only_r8", "joint_r9", "zero_shot"]
+    assert not list(unmet(registration, arms, [0, 1, 2], {"reranking": ["apidocs"]}))
+
+
+def test_default_gates_never_mix_main_metrics() -> None:
+    found = results(
+        *(
+            measured(arm, TWO_SEEDS, dataset, metric=metric)
+            for arm in ("rank_only_r8", "joint_r8")
+            for dataset, metric in (("scifact", "ndcg@10"), ("msmarco", "map"), ("fiqa", "ndcg@10"))
+        )
+    )
+    assert {name: (gate.datasets, gate.metric) for name, gate in default_gates(found).gates.items()} == {
+        "reranking.joint_r8-ndcg@10": (["fiqa", "scifact"], "ndcg@10"),
+        "reranking.joint_r8-map": (["msmarco"], "map"),
+    }
+
+
+def test_what_a_file_requires_keeps_no_other_dataset_from_being_judged(tmp_path: Path) -> None:
+    """A dataset without zero-shot beside the gate's own was NOT JUDGED."""
+    arms = [measured(arm, TWO_SEEDS, name) for arm in ("rank_only_r8", "joint_r8") for name in ("apidocs", "b")]
+    found = results(*arms, [make_result("zero_shot", None, [0.1] * len(TWO_SEEDS[0]))])
+    registration = register(tmp_path, **INTERFERENCE | {"specialist_must_beat": "zero_shot"})
+    (other,) = default_gates(found, registration).gates.values()
+    assert isinstance(other, InterferenceGate)
+    assert (other.datasets, other.specialist_must_beat) == (["b"], None)
+    assert len(Analysis(found, registration).judgments) == 2
+
+
+def test_an_experiment_without_gates_gets_one_for_each_pair_before_the_first_step(tmp_path: Path) -> None:
+    own = own_gates(("zero_shot", "bm25", "rank_only_r8", "emb_only_r8", "joint_r8"), ["scifact"], "ndcg@10", [0, 1, 2])
+    assert list(own.gates) == ["reranking.joint_r8", "embedding.joint_r8"]
+    for gate in own.gates.values():
+        assert isinstance(gate, InterferenceGate)
+        assert (gate.datasets, gate.seeds, gate.specialist_must_beat) == (["scifact"], [0, 1, 2], "zero_shot")
+    assert register_in(own, tmp_path)
+    registered = registered_in(tmp_path)
+    assert registered is not None
+    assert registered.gates == own.gates
+    assert registered.registered is not None
+    before = (tmp_path / REGISTERED).read_bytes()
+    assert register_in(own_gates(("rank_only_r8", "joint_r8"), ["fiqa"], "ndcg@10", [0]), tmp_path)
+    assert (tmp_path / REGISTERED).read_bytes() == before

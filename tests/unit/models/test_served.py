@@ -1,0 +1,382 @@
+"""A server's scores and vectors are those of the same model in this process, and failures end with one line."""
+
+from __future__ import annotations
+
+import json
+import logging
+import math
+import os
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from support.model_server import (
+    CANDIDATES,
+    COLLECTION,
+    EMBEDDING,
+    PAIRS,
+    RERANKING,
+    Fault,
+    ModelServer,
+    embedder,
+    reranker,
+    serve,
+    served_experiment,
+    settings,
+    sigmoid,
+)
+
+from unimoe.core.errors import DataError, InputError, UsageError
+from unimoe.evaluation.reranking.rerankers import PairModelReranker
+from unimoe.evaluation.reranking.served import ServedReranker
+from unimoe.evaluation.reranking.shards import ShardStore
+from unimoe.evaluation.reranking_eval import rerank_collection
+from unimoe.models.served.api import BOTTOM, TOP, margin
+from unimoe.models.served.client import Client
+from unimoe.models.served.embedder import ServedEmbedder
+from unimoe.models.served.probe import PROBE_PAIRS
+
+TEXTS = [document.full_text for document in COLLECTION.corpus.values()]
+EVERY_PAIR = [(query, text) for query in COLLECTION.queries.values() for text in TEXTS]
+
+
+@pytest.fixture
+def server() -> Iterator[ModelServer]:
+    with serve() as running:
+        yield running
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_cache: Path) -> Path:
+    return tmp_cache
+
+
+@pytest.mark.parametrize("api", RERANKING)
+def test_a_run_has_the_scores_of_the_model_in_this_process(api: str, server: ModelServer, tmp_path: Path) -> None:
+    local = rerank_collection(PairModelReranker(server.model), COLLECTION, CANDIDATES)
+    found = rerank_collection(reranker(server, tmp_path, api), COLLECTION, CANDIDATES)
+    for query, scores in local.run.items():
+        expected = {document: sigmoid(s) if api == "cohere" else s for document, s in scores.items()}
+        assert found.run[query] == pytest.approx(expected, abs=2e-5)
+    assert found.scores.aggregate == local.scores.aggregate
+    assert found.items == PAIRS
+    if api == "vllm":  # the prompts are ours to the token
+        sent = {tuple(body["query"] + item) for _, body in server.asked for item in body["items"]}
+        assert set(map(tuple, server.model.pair_ids(EVERY_PAIR))) <= sent
+
+
+@pytest.mark.parametrize("api", EMBEDDING)
+def test_vectors_are_those_of_the_model_in_this_process(api: str, server: ModelServer, tmp_path: Path) -> None:
+    done: list[int] = []
+    model = embedder(server, tmp_path, api)
+    found = model.encode(TEXTS, advance=done.append)
+    np.testing.assert_allclose(found, server.model.encode(TEXTS), atol=1e-6)
+    assert (sorted(done), len(server.asked), model.usage["requests"]) == ([2, 5, 5], 3, 3)
+    assert found.dtype == np.float32
+    np.testing.assert_array_equal(model.encode(["cat"], prefix="the "), model.encode(["the cat"]))
+    assert model.encode([]).shape == (0, 0)
+    blank = model.encode(["", " \n", ".", "a"])  # as a full stop, since servers refuse blank texts
+    np.testing.assert_array_equal(blank[:2], blank[[2, 2]])
+    assert (blank[3] != blank[2]).any()
+    with pytest.raises(UsageError, match=r"leave retrieval\.query_length and retrieval\.document_length null"):
+        model.encode(["cat"], max_length=8)
+
+
+class TestProbability:
+    @pytest.mark.parametrize("logit", [-700.0, -20.0, -1e-3, 0.0, 0.5, 16.0])
+    def test_the_margin_is_its_logit(self, logit: float) -> None:
+        assert margin(math.exp(logit) / (1 + math.exp(logit)), 0) == pytest.approx(logit, rel=1e-6, abs=1e-12)
+        assert margin(1.0, 0) == TOP > margin(math.nextafter(1, 0), 0)
+        assert margin(0, 0) == BOTTOM < margin(math.nextafter(0, 1), 0)
+
+    def test_pairs_that_tie_at_the_ends_are_named(self, server: ModelServer, tmp_path: Path) -> None:
+        run = {"q0": {"d1": TOP, "d2": 1.0}, "q1": {"d3": BOTTOM}}
+        notes = "\n".join(reranker(server, tmp_path).notes(run, {}))
+        assert "P(yes) saturates at 0 or 1, so that these pairs tie: 2 (q0/d1, q1/d3)" in notes
+        assert "saturates" not in "\n".join(reranker(server, tmp_path).notes({"q0": {"d1": 1.0}}, {}))
+        assert "saturates" not in "\n".join(reranker(server, tmp_path, "tei").notes(run, {}))
+
+
+class TestPrice:
+    def test_what_was_paid_is_in_the_outcome(self, server: ModelServer, tmp_path: Path) -> None:
+        prices = {"price_per_million_tokens": 2.0, "price_per_thousand_searches": 3.0}
+        tokens = rerank_collection(reranker(server, tmp_path, "jina", **prices), COLLECTION, CANDIDATES)
+        sent = sum(len(text) for _, body in server.asked[:12] for text in body["documents"])
+        assert tokens.usage == pytest.approx({"requests": 12, "tokens": sent, "price": sent * 2 / 1e6})
+        searches = rerank_collection(reranker(server, tmp_path, "cohere", **prices), COLLECTION, CANDIDATES)
+        assert searches.usage == pytest.approx({"requests": 12, "searches": 12, "price": 12 * 3 / 1e3})
+        (paid,) = (note for note in searches.notes if note.startswith("scored by served:cohere:"))
+        assert paid.endswith("12 requests, 12 searches, price 0.036")
+
+    def test_an_estimate_has_the_requests_and_the_price(self, server: ModelServer, tmp_path: Path) -> None:
+        found = reranker(server, tmp_path, "jina", price_per_million_tokens=2.0).estimate(COLLECTION, CANDIDATES)
+        assert found.requests == 12
+        assert found.price == pytest.approx(found.tokens * 2 / 1e6)
+        cohere = reranker(server, tmp_path, "cohere", batch=None, price_per_thousand_searches=2.0)
+        found = cohere.estimate(COLLECTION, CANDIDATES)
+        assert (found.requests, found.price) == (4, 0.008)
+        exact = sum(map(len, server.model.pair_ids(EVERY_PAIR)))
+        assert reranker(server, tmp_path).estimate(COLLECTION, CANDIDATES).tokens == exact
+        assert not server.asked
+
+    def test_an_interrupted_run_keeps_what_is_under_way(self, server: ModelServer, tmp_path: Path) -> None:
+        store = ShardStore(tmp_path / "shards", "one")
+
+        def interrupt(_: int) -> None:
+            raise KeyboardInterrupt
+
+        scorer = reranker(server, tmp_path, "jina", requests_in_flight=2)
+        with pytest.raises(KeyboardInterrupt):
+            rerank_collection(scorer, COLLECTION, CANDIDATES, store=store, advance=interrupt)
+        paid = server.pairs
+        assert 0 < paid < PAIRS
+        kept = [json.loads(file.read_text("utf-8"))["scores"] for file in (tmp_path / "shards").iterdir()]
+        assert sum(map(len, kept)) == paid
+        rerank_collection(reranker(server, tmp_path, "jina"), COLLECTION, CANDIDATES, store=store)
+        assert server.pairs == PAIRS + len(PROBE_PAIRS)
+
+
+class TestIdentity:
+    def test_it_names_what_answers_and_last_bits_may_move(self, server: ModelServer, tmp_path: Path) -> None:
+        scorer = reranker(server, tmp_path, "vllm", revision="v2")
+        host = server.url.removeprefix("http://")
+        assert scorer.identity.startswith(f"served:vllm:{host}/vllm/v1:org/tiny:v2@")
+        assert scorer.name == "tiny.vllm"
+        weight = server.model.model.get_output_embeddings().weight
+        weight.add_(1e-4 * weight)
+        assert reranker(server, tmp_path, "vllm", revision="v2").identity == scorer.identity
+        assert embedder(server, tmp_path).base_identity.startswith(f"served:openai:{host}/openai/v1:org/tiny:revision-")
+
+    @pytest.mark.parametrize("api", ["vllm", "tei"])
+    def test_a_changed_model_is_refused(self, api: str, server: ModelServer, tmp_path: Path) -> None:
+        assert reranker(server, tmp_path, api).identity
+        server.change_model()
+        with pytest.raises(DataError, match="another model answers under this name than before: the scores of the"):
+            _ = reranker(server, tmp_path, api).identity
+
+    def test_a_server_that_does_not_answer_the_probe_is_named(self, server: ModelServer, tmp_path: Path) -> None:
+        server.faults = ["NaN"]
+        with pytest.raises(DataError, match=r"^http://127.*answered nan in place of a finite number"):
+            _ = reranker(server, tmp_path, "tei").identity
+
+
+def known(server: ModelServer, tmp_path: Path, **others: Any) -> ServedEmbedder:
+    """An embedder whose model has answered about the probe texts, as in every evaluation."""
+    found = embedder(server, tmp_path, batch=3, **others)
+    assert found.base_identity
+    server.asked.clear()
+    return found
+
+
+def asked(server: ModelServer) -> list[str]:
+    return [text for _, body in server.asked for text in body["input"]]
+
+
+class TestKeptVectors:
+    def test_a_stopped_embedding_pays_for_no_text_twice(self, server: ModelServer, tmp_path: Path) -> None:
+        expected = embedder(server, tmp_path, batch=3).encode(TEXTS)
+        first = known(server, tmp_path, requests_in_flight=3)
+        server.fails = lambda body: "NaN" if TEXTS[7] in body else None
+        with pytest.raises(InputError) as refused:
+            first.encode(TEXTS)
+        assert 6 <= refused.value.index <= 8
+        paid = asked(server)
+        assert len(paid) >= 6
+        server.fails = lambda body: None
+        again = known(server, tmp_path)
+        np.testing.assert_array_equal(again.encode(TEXTS), expected)
+        assert sorted(paid + asked(server)) == sorted(TEXTS)
+        assert again.usage["requests"] == 3 + len(server.asked)  # three about the probe texts
+
+    def test_they_are_kept_for_two_weeks_and_for_their_model(
+        self, server: ModelServer, tmp_path: Path, cache: Path
+    ) -> None:
+        known(server, tmp_path).encode(TEXTS)
+        old, *_ = files = [*cache.glob("served/vectors/*/*.npy")]
+        assert len(files) == 4
+        os.utime(old, (time.time() - 15 * 24 * 3600,) * 2)
+        known(server, tmp_path).encode(TEXTS)
+        assert len(server.asked) == 1
+        server.change_model()
+        (tmp_path / "openai-embed.json").unlink()
+        known(server, tmp_path).encode(TEXTS)
+        assert len(server.asked) == 4
+
+    def test_a_text_that_is_too_long_for_openai_is_cut(self, server: ModelServer, tmp_path: Path) -> None:
+        long = "naïve " * 100
+        server.fails = lambda body: "too long" if body.count("ve na") > 40 else None
+        with pytest.raises(InputError, match=r"400.*maximum context.*set a lower .* or served\.max_length"):
+            known(server, tmp_path, requests_in_flight=1).encode([*TEXTS[:6], long])
+        assert len(asked(server)) == 6
+        again = known(server, tmp_path, max_length=60)
+        found = again.encode([*TEXTS[:6], long])
+        (sent,) = asked(server)  # no other is paid for twice
+        assert long.startswith(sent)
+        assert 179 <= len(sent.encode()) <= 180
+        np.testing.assert_allclose(found, embedder(server, tmp_path).encode([*TEXTS[:6], sent]), atol=1e-6)
+        assert again.prompt_name != embedder(server, tmp_path).prompt_name
+
+
+KEY = "sk-very-secret-0123456789"
+
+
+@pytest.mark.parametrize("fault", ["429", "500", "cut connection"])
+def test_a_passing_failure_changes_no_score(fault: Fault, server: ModelServer, tmp_path: Path) -> None:
+    expected = rerank_collection(reranker(server, tmp_path, "tei"), COLLECTION, CANDIDATES).run
+    server.faults = [fault, fault]
+    assert rerank_collection(reranker(server, tmp_path, "tei"), COLLECTION, CANDIDATES).run == expected
+    assert not server.faults
+
+
+WRONG: list[tuple[Fault, str]] = [
+    ("cut JSON", "an answer that is no JSON, or not all of it"),
+    ("nothing", "an answer that is no JSON, or not all of it"),
+    ("null", "answered nothing in place of a list"),
+    ("text", "answered '<html>busy</html>' in place of a list"),
+    ("no rows", "answered {} in place of a list"),
+    ("too few", "rows for the 5 of a request"),
+    ("too many", "answered 6 rows for the 5 of a request"),
+    ("twice", "answered two rows for it"),
+    ("beyond", "answered a row with index 5 of 5"),
+    ("no index", "answered a row with index nothing of 5"),
+    ("NaN", "answered nan in place of a finite number"),
+    ("word", "answered 'high' in place of a finite number"),
+    ("huge", "in place of a finite number"),
+]
+
+
+@pytest.mark.parametrize("api", ["vllm", "tei", "cohere"])
+@pytest.mark.parametrize(("fault", "words"), WRONG)
+def test_a_wrong_answer_names_server_pair_and_remedy(
+    api: str, fault: Fault, words: str, server: ModelServer, tmp_path: Path
+) -> None:
+    scorer = reranker(server, tmp_path, api, requests_in_flight=1)
+    server.faults = [fault]
+    with pytest.raises(DataError) as caught:
+        rerank_collection(scorer, COLLECTION, CANDIDATES)
+    message = str(caught.value)
+    assert message.startswith("invented, query 'q")
+    assert f"{server.base(api)} (org/tiny): " in message
+    assert words in message
+    assert "server's log" in message
+    assert "\n" not in message
+
+
+@pytest.mark.parametrize(
+    ("fault", "words", "requests"),
+    [
+        ("401", "401.*no such key.*; put a key that it takes into the environment variable UNIMOE_API_KEY", 1),
+        ("429 for long", "429.*; lower served.requests_per_minute or served.requests_in_flight, then run again", None),
+        ("redirect", "307", 1),
+        ("500", "500.*look at the server's log, then run again: what was answered is kept", 2),
+        ("drips headers", r"no answer within 1 s \(tries: 2\); raise served\.timeout", 2),
+        ("drips its body", r"no answer within 1 s \(tries: 2\); raise served\.timeout", 2),
+    ],
+)
+def test_a_failure_that_stays_is_named_with_its_remedy(
+    fault: Fault, words: str, requests: int | None, server: ModelServer, tmp_path: Path
+) -> None:
+    server.fails = lambda _: fault
+    with pytest.raises(InputError, match=words):
+        embedder(server, tmp_path, timeout=1, retries=1).encode(["a cat"])
+    assert requests in (None, len(server.received))
+
+
+@pytest.mark.parametrize(
+    ("place", "words"),
+    [
+        (None, r"404.*check the address \(with /v1 or /v2"),
+        ("http://127.0.0.1:9", r"^http://127.0.0.1:9/v1 \(org/tiny\): no connection \(.*check the address"),
+    ],
+)
+def test_another_address_is_named(place: str | None, words: str, server: ModelServer, tmp_path: Path) -> None:
+    url, asked = f"{place or server.url}/v1", settings("jina", retries=0)
+    with pytest.raises(DataError, match=words):
+        _ = ServedReranker(url, asked, served_experiment(tmp_path), record=tmp_path / "a").identity
+
+
+def test_a_request_that_the_api_does_not_take_is_refused(server: ModelServer, tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match=r"served\.batch 33: tei takes 32 at most; lower it"):
+        reranker(server, tmp_path, "tei", batch=33)
+    with pytest.raises(UsageError, match=r"served\.api openai: it does not rerank"):
+        reranker(server, tmp_path, "openai")
+    with pytest.raises(UsageError, match=r"served\.api cohere: it does not embed"):
+        embedder(server, tmp_path, "cohere")
+
+
+class TestSecrets:
+    @pytest.mark.parametrize(
+        ("name", "value", "words"),
+        [
+            ("HTTP_PROXY", "what://me:secret@host", "HTTP_PROXY.*; write .*, and correct or unset them"),
+            ("ALL_PROXY", "socks5://me:secret@host", "ALL_PROXY.*; write .*, and correct or unset them"),
+            ("SSL_CERT_FILE", "/no/such/secret", "SSL_CERT_FILE.*; write .*, and correct or unset them"),
+            ("UNIMOE_API_KEY", "one secret", "UNIMOE_API_KEY holds more than a key; set it again"),
+            ("UNIMOE_API_KEY", "ключ", "UNIMOE_API_KEY holds more than a key; set it again"),
+        ],
+    )
+    def test_an_environment_that_means_nothing_is_named_unseen(
+        self, name: str, value: str, words: str, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setenv(name, value)
+        with pytest.raises(UsageError, match=words) as caught:
+            Client("https://host/v1", settings("jina"))
+        assert "secret" not in str(caught.value)
+        assert value not in str(caught.value)
+
+    @pytest.mark.parametrize(
+        ("url", "words"),
+        [
+            ("https://me:secret@host/v1", "put the key into the environment variable UNIMOE_API_KEY"),
+            ("https://host/v1?key=secret", "put the key into the environment variable UNIMOE_API_KEY"),
+            ("https://host/v1#secret", "put the key into the environment variable UNIMOE_API_KEY"),
+            ("ftp://host", "no address of a server; write https://HOST/v1"),
+            ("host/v1", "no address of a server; write https://HOST/v1"),
+            ("http://[::1/v1", "no address of a server; write https://HOST/v1"),
+            ("http://host:port/v1", "no address of a server; write https://HOST/v1"),
+            ("http://256.1.1.1/v1", "http://256.1.1.1/v1: no address of a server, or .*; write https://HOST/v1"),
+        ],
+    )
+    def test_an_address_that_is_none_or_more_is_refused(self, url: str, words: str) -> None:
+        with pytest.raises(UsageError, match=words) as caught:
+            Client(url, settings("jina"))
+        assert "secret" not in str(caught.value)
+
+    def test_the_key_goes_to_the_server_and_nowhere_else(
+        self, server: ModelServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        caplog.set_level(logging.DEBUG)
+        monkeypatch.setenv("UNIMOE_API_KEY", f"{KEY}\n")
+        server.key = KEY
+        scorer = reranker(server, tmp_path, "tei")
+        rerank_collection(scorer, COLLECTION, CANDIDATES, store=ShardStore(tmp_path / "shards", scorer.identity))
+        said = []
+        echoes: list[tuple[Fault, str]] = [
+            ("echoes the key", r"400.*bad key Bearer \*\*\*"),
+            ("tells the key", r"\(org/tiny\): answered .*\*\*\*.*; check served.api"),
+        ]
+        for fault, words in echoes:
+            server.faults = [fault]
+            with pytest.raises(InputError, match=words) as caught:
+                embedder(server, tmp_path).encode(["a cat"])
+            said.append(str(caught.value))
+        written = [file.read_text("utf-8") for file in tmp_path.rglob("*.json")]
+        assert len(written) > 10
+        assert not any(KEY[:4] in text for text in [*written, caplog.text, *said, scorer.identity])
+
+    def test_the_variable_is_a_setting_and_those_of_openai_go_to_no_other_server(
+        self, server: ModelServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        for name in ("OPENAI_API_KEY", "OPENAI_ORG_ID", "OPENAI_PROJECT_ID", "OPENAI_ADMIN_KEY"):
+            monkeypatch.setenv(name, KEY)
+        embedder(server, tmp_path).encode(["a cat"])
+        assert "authorization" not in {name.lower() for name in server.received[0]}
+        assert KEY not in str(server.received)
+        with pytest.raises(UsageError, match=r"the environment variable OTHER_KEY is not set; put the server's key"):
+            embedder(server, tmp_path, key_variable="OTHER_KEY")
+        monkeypatch.setenv("OTHER_KEY", KEY)
+        server.key = KEY
+        assert len(embedder(server, tmp_path, key_variable="OTHER_KEY").encode(["a dog"])) == 1

@@ -1,0 +1,301 @@
+"""What evolution aims at: objectives of a ranking by hand, their front, and labels that several models agree on."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import math
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from pydantic import ValidationError
+from sentence_transformers import CrossEncoder
+from support.heads import topics_folder, toy_config, toy_data
+from support.json_files import read_plain, write_plain
+from support.tiny_encoders import save_tiny_encoder
+from support.tiny_models import save_tiny_model
+from support.tiny_rerankers import save_tiny_cross_encoder
+from support.toy_pools import random_head, toy_pools
+
+from unimoe.config.base import EncoderConfig
+from unimoe.core.errors import DataError, UsageError
+from unimoe.core.trec import ranked
+from unimoe.models.encoder import load_encoder
+from unimoe.retrieval.bm25 import bm25_run
+from unimoe.studies.heads.config import SoftLabelConfig, TrainConfig
+from unimoe.studies.heads.data import HeadData, recency_of
+from unimoe.studies.heads.eggroll.method import evolution
+from unimoe.studies.heads.eggroll.objectives import (
+    Objectives,
+    diversity,
+    fairness,
+    first_documents,
+    freshness,
+    pareto_front,
+)
+from unimoe.studies.heads.eggroll.soft_labels import soften, with_votes
+from unimoe.studies.heads.model import evaluate_head
+from unimoe.studies.heads.pools import PoolSet
+from unimoe.studies.heads.trainer import HeadTrainer
+
+D2, D3 = 1 / math.log2(3), 1 / 2  # exposure at ranks 2 and 3; at rank 1 it is 1
+
+# One pool of four documents, the last padded, and two rankings of it: 0 1 2 and 2 1 0.
+SCORES = torch.tensor([[[3.0, 1.0], [2.0, 2.0], [1.0, 3.0], [-torch.inf, -torch.inf]]])
+VALID = torch.tensor([[True, True, True, False]])
+POOLS = toy_pools(6, 8)
+
+
+def test_diversity_by_hand() -> None:
+    documents = torch.tensor([[[2.0, 0.0], [0.6, 0.8], [0.0, 1.0], [5.0, 5.0]]])
+    # Cosines: 0 and 1: 0.6, 1 and 2: 0.8, 0 and 2: 0.
+    assert diversity(first_documents(SCORES, VALID, 2), documents)[0].tolist() == pytest.approx([0.4, 0.2])
+    three = diversity(first_documents(SCORES, VALID, 4), documents)
+    assert three[0].tolist() == pytest.approx([(0.4 + 0.2 + 1) / 3] * 2)
+    alone = torch.tensor([[True, False, False, False]])  # one document has no pair
+    assert diversity(first_documents(SCORES, alone, 3), documents)[0, 0] == 0
+
+
+def test_fairness_by_hand() -> None:
+    groups, total = torch.tensor([[-1.0, 1, 1, 0]]), 1 + D2 + D3
+    expected = [1 - abs(1 - D2 - D3) / total, 1 - abs(D3 - 1 - D2) / total]
+    assert fairness(first_documents(SCORES, VALID, 3), groups)[0].tolist() == pytest.approx(expected)
+    first = first_documents(SCORES, VALID, 1)
+    assert fairness(first, groups)[0].tolist() == pytest.approx([0, 0], abs=1e-6)
+    assert fairness(first, torch.tensor([[1.0, 0, 0, 0]]))[0].tolist() == [1, 1]
+
+
+def test_the_groups_of_fairness_are_the_halves_of_the_first_stage() -> None:
+    batch = POOLS.batch([1])  # 8 documents, none padded
+    given = Objectives(TrainConfig.model_validate({"objectives": {"fairness": 1.0}, "ndcg_k": 5}), POOLS)
+    found = given.means(batch, [(slice(0, 1), -batch.ranks.float().unsqueeze(2))])["fairness"]
+    upper, lower = sum(1 / math.log2(1 + rank) for rank in range(1, 5)), 1 / math.log2(6)
+    assert float(found) == pytest.approx(1 - (upper - lower) / (upper + lower))
+
+
+def test_freshness_by_hand() -> None:
+    found = freshness(first_documents(SCORES, VALID, 2), torch.tensor([[1.0, 0.5, 0.0, 0.0]]))
+    assert found[0].tolist() == pytest.approx([(1 + D2 / 2) / (1 + D2), (D2 / 2) / (1 + D2)])
+
+
+def test_the_front_by_hand() -> None:
+    assert pareto_front([(0.9, 0.1), (0.5, 0.5), (0.4, 0.5), (0.1, 0.9), (0.5, 0.4), (0.05, 0.05)]) == [0, 1, 3]
+    assert pareto_front([(1.0, 2.0), (1.0, 2.0), (0.0, 2.0)]) == [0, 1], "equal points stay together"
+    assert pareto_front([(0.3,), (0.7,), (0.5,)]) == [1]
+
+
+def give_dates(folder: Path, dates: Mapping[str, object]) -> None:
+    corpus = folder / "corpus.jsonl"
+    records = [json.loads(line) for line in corpus.read_text(encoding="utf-8").splitlines()]
+    for record in records:
+        record["metadata"] = {"date": dates.get(record["_id"], "")}
+    corpus.write_text("".join(f"{json.dumps(record)}\n" for record in records), encoding="utf-8")
+
+
+def of_documents(*ids: str) -> PoolSet:
+    return replace(POOLS, document_ids=[[*ids]], rows=torch.zeros(1, len(ids)), valid=torch.ones(1, len(ids)) > 0)
+
+
+def test_years_months_and_times_are_dates(tmp_path: Path) -> None:
+    folder = topics_folder(tmp_path / "c")
+    dates = {"d000": "2020-01-11", "d001": "2020-01-06T10:00:00Z", "d002": "2020-01", "d003": 2020}
+    give_dates(folder, dates)
+    pools = of_documents("d000", "d001", "d002", "d003")
+    assert recency_of(pools, f"path:{folder}").tolist() == [[1.0, 0.5, 0.0, 0.0]]
+    corpus = folder / "corpus.jsonl"
+    (folder / "corpus.jsonl.gz").write_bytes(gzip.compress(corpus.read_bytes()))
+    corpus.unlink()
+    assert recency_of(pools, f"path:{folder}").tolist() == [[1.0, 0.5, 0.0, 0.0]]
+    with pytest.raises(DataError, match=r"freshness needs dates, and 1 documents of the pools have none \(d004\)"):
+        recency_of(of_documents("d000", "d004"), f"path:{folder}")
+
+
+@pytest.mark.parametrize("wrong", ["yesterday", "2020-13-01", "2020-02-30", "2020-5-1"])
+def test_what_is_no_date_is_named(tmp_path: Path, wrong: str) -> None:
+    folder = topics_folder(tmp_path / "c")
+    give_dates(folder, {"d002": wrong})
+    with pytest.raises(DataError, match=rf"corpus.jsonl:3: date '{wrong}' is no date"):
+        recency_of(of_documents("d000"), f"path:{folder}")
+
+
+@pytest.mark.usefixtures("tmp_cache")
+def test_freshness_trains_with_dates_and_other_dates_are_another_training(tmp_path: Path) -> None:
+    folder = topics_folder(tmp_path / "c")
+    objectives = {"relevance": 1.0, "freshness": 0.5}
+    config = toy_config(folder, tmp_path / "out", method="eggroll", objectives=objectives, num_steps=2)
+    data, ids = toy_data(config), [f"d{number:03d}" for number in range(60)]
+    trainers = []
+    for first in (2000, 2010):
+        give_dates(folder, {key: f"{first + number % 20}" for number, key in enumerate(ids)} | {"d000": "1999"})
+        trainers.append(HeadTrainer(config, data))
+    assert trainers[0].state.fingerprint != trainers[1].state.fingerprint
+    trainers[0].fit()
+    logged = [json.loads(line) for line in trainers[0].state.log_path.read_text(encoding="utf-8").splitlines()]
+    assert all(0 < line["freshness"] < 1 for line in logged)
+
+
+def settings(**changes: Any) -> SoftLabelConfig:
+    return SoftLabelConfig.model_validate({"voters": ["bm25", "another", "third"], "top_k": 2, **changes})
+
+
+def descending(*ids: str) -> dict[str, float]:
+    return {document_id: -float(place) for place, document_id in enumerate(ids)}
+
+
+PAIR = toy_pools(2, 5, padded=False)
+IDS = PAIR.document_ids[0]
+
+
+def softened(*rankings: dict[str, float], pools: PoolSet = PAIR, **changes: Any) -> tuple[list[float], Any, int]:
+    """Return the grades and judged grades of the first query, and how many candidates got a grade."""
+    changed, count = with_votes(pools, [{"q000": ranking, "q001": {}} for ranking in rankings], settings(**changes))
+    assert torch.equal(changed.grades[1], pools.grades[1])
+    return changed.grades[0].tolist(), changed.judged[0].tolist(), count
+
+
+def test_votes_by_hand() -> None:
+    before, relevant = PAIR.grades.clone(), int(PAIR.grades[0].argmax())
+    first, second, third, fourth = (document_id for n, document_id in enumerate(IDS) if n != relevant)
+    positive = IDS[relevant]
+    # first: two votes; second: one; the positive: three; third and fourth: beyond the second place everywhere.
+    grades, judged, count = softened(
+        descending(positive, first, third, fourth),
+        descending(first, positive, fourth),
+        descending(second, positive, third, fourth),
+    )
+    assert (count, grades[IDS.index(first)], grades[relevant], sum(grades)) == (1, 0.5, 1, 1.5)
+    assert judged == [1, 0.5]
+    assert torch.equal(PAIR.grades, before)
+    assert [len(judged) for judged in PAIR.judged] == [1, 1]
+
+
+def test_what_was_judged_not_relevant_stays_so() -> None:
+    rejected = replace(PAIR, qrels={"q000": dict.fromkeys(IDS, 0), "q001": {}})
+    grades, _, count = softened(descending(*IDS), descending(*IDS), pools=rejected)
+    assert (grades, count) == (PAIR.grades[0].tolist(), 0)
+
+
+def test_soft_labels_count_in_fitness_but_not_in_what_is_reported() -> None:
+    pools = toy_pools(4, 8, padded=False)
+    runs = [{q: descending(*ids) for q, ids in zip(pools.query_ids, pools.document_ids, strict=True)}] * 2
+    changed, count = with_votes(pools, runs, settings(top_k=4))
+    assert count > 0
+    config, weight = TrainConfig(population_size=4, sigma=1e-6, head_output_size=8), random_head()
+    found = []
+    for given in (pools, changed):
+        _, facts = evolution(config, weight, given).step(weight, given.batch(range(4)), 0)
+        found.append(facts["fitness"])
+    assert found[0] == pytest.approx(evaluate_head(weight, pools, config).aggregate["ndcg@10"], abs=1e-6)
+    assert found[1] != pytest.approx(found[0], abs=1e-3)
+    reported = [evaluate_head(weight, given, config).aggregate for given in (pools, changed)]
+    assert reported[0] == reported[1]
+
+
+@pytest.fixture
+def topics(tmp_path: Path, tmp_cache: Path) -> tuple[TrainConfig, HeadData]:
+    # Of each topic five documents are about it, and only three are judged.
+    config = toy_config(topics_folder(tmp_path / "topics"), tmp_path / "out")
+    return config, toy_data(config)
+
+
+def voting(config: TrainConfig, *voters: str, top_k: int = 5) -> TrainConfig:
+    return config.model_copy(update={"soft_labels": SoftLabelConfig(voters=list(voters), top_k=top_k)})
+
+
+def agreed(*rankings: dict[str, float]) -> set[str]:
+    """The documents among the first five of all rankings."""
+    return set.intersection(*(set(ranked(ranking)[:5]) for ranking in rankings))
+
+
+def soft_ids(pools: PoolSet, place: int) -> set[str]:
+    return {pools.document_ids[place][n] for n in (pools.grades[place] == 0.5).nonzero().flatten().tolist()}
+
+
+def own_ranking(train: PoolSet, place: int) -> dict[str, float]:
+    """The candidates of a query by the head's own encoder."""
+    pool = train.document_ids[place]
+    similarities = train.documents[train.rows[place, : len(pool)]] @ train.queries[place]
+    return dict(zip(pool, similarities.tolist(), strict=True))
+
+
+def test_bm25_and_the_heads_own_encoder_agree(topics: tuple[TrainConfig, HeadData]) -> None:
+    config, data = topics
+    softened, count = soften(data.train, data.splits, voting(config, "bm25", config.encoder.base))
+    train, found = data.train, 0
+    bm25 = bm25_run(data.splits.train, config.pools.depth, config.pools.bm25)
+    for place, (query_id, pool) in enumerate(zip(train.query_ids, train.document_ids, strict=True)):
+        inside = {document_id: score for document_id, score in bm25[query_id].items() if document_id in pool}
+        soft = soft_ids(softened, place)
+        assert soft == agreed(own_ranking(train, place), inside) - train.qrels[query_id].keys()
+        assert softened.judged[place].tolist() == train.judged[place].tolist() + [0.5] * len(soft)
+        found += len(soft)
+    assert count == found > 0
+    assert torch.equal(softened.grades[train.grades > 0], train.grades[train.grades > 0])
+
+
+@pytest.mark.parametrize("kind", ["encoder", "cross-encoder"])
+def test_another_model_ranks_by_its_own_scores(
+    kind: str, topics: tuple[TrainConfig, HeadData], tmp_path: Path, tmp_cache: Path
+) -> None:
+    config, data = topics
+    train, place = data.train, 3
+    query_id, pool = train.query_ids[place], train.document_ids[place]
+    query = data.splits.train.queries[query_id]
+    texts = [data.splits.train.corpus[key].full_text for key in pool]
+    if kind == "encoder":
+        voter = str(save_tiny_encoder(tmp_path / "model"))
+        encoder = load_encoder(EncoderConfig(base=voter), torch.device("cpu"), torch.float32)
+        theirs = encoder.encode(texts, kind="document") @ encoder.encode([query], kind="query")[0]
+    else:
+        folder = save_tiny_cross_encoder(tmp_path / "model")
+        voter = f"reranker:cross-encoder:{folder}"
+        theirs = CrossEncoder(str(folder), device="cpu").predict([(query, text) for text in texts])
+    chosen = voting(config, config.encoder.base, voter)
+    softened, _ = soften(train, data.splits, chosen)
+    ranking = dict(zip(pool, map(float, theirs), strict=True))
+    assert soft_ids(softened, place) == agreed(own_ranking(train, place), ranking) - train.qrels[query_id].keys()
+    assert torch.equal(softened.grades, soften(train, data.splits, chosen)[0].grades)
+
+
+def test_a_language_model_votes_and_its_answers_are_kept(
+    topics: tuple[TrainConfig, HeadData], tmp_path: Path, tmp_cache: Path
+) -> None:
+    config, data = topics
+    chosen = voting(config, "bm25", f"lm:{save_tiny_model(tmp_path / 'lm')}", top_k=10)
+    first, count = soften(data.train, data.splits, chosen)
+    kept = sorted((tmp_cache / "votes").glob("*.json"))
+    assert len(kept) == -(-len(data.train) // 8)
+    assert count > 0
+    again, _ = soften(data.train, data.splits, chosen)
+    assert torch.equal(first.grades, again.grades)
+    for path in kept:
+        turned_round = {q: {d: -margin for d, margin in run.items()} for q, run in read_plain(path).items()}
+        write_plain(path, turned_round)
+    turned, _ = soften(data.train, data.splits, chosen)
+    assert not torch.equal(first.grades, turned.grades)
+
+
+@pytest.mark.parametrize(
+    ("voter", "words"),
+    [
+        ("bm25", "bm25, bm25: one is named twice"),
+        ("lm:", "names no model"),
+        ("reranker:", "names no model"),
+        ("lm:bundled:nothing", "bundled:nothing"),
+        ("bundled:nothing", "bundled:nothing"),
+        ("reranker:bundled:nothing", "bundled:nothing"),
+    ],
+)
+def test_a_voter_that_cannot_be_had_is_refused(voter: str, words: str, topics: tuple[TrainConfig, HeadData]) -> None:
+    config, data = topics
+    with pytest.raises((UsageError, DataError), match=words):
+        soften(data.train, data.splits, voting(config, "bm25", voter))
+
+
+def test_more_votes_than_voters_are_refused() -> None:
+    with pytest.raises(ValidationError, match="only 2 voters"):
+        SoftLabelConfig(voters=["bm25", "x"], votes=3)
