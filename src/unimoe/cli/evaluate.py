@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import nullcontext
+from dataclasses import replace
 from glob import glob, has_magic
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, cast
@@ -44,7 +45,11 @@ def evaluate(
     name: Annotated[str | None, typer.Option(help="Name in results; with --model, by default the model's.")] = None,
     zero_shot: Annotated[bool, typer.Option("--zero-shot", help="The config's base model, untrained.")] = False,
     config: Annotated[
-        Path | None, typer.Option(help="Overrides the checkpoint's or model's settings; required with --zero-shot.")
+        Path | None,
+        typer.Option(
+            help="Overrides the checkpoint's or model's settings; required with --zero-shot. Alone: evaluates its "
+            "evaluation.systems, and compares them."
+        ),
     ] = None,
     override: Override = None,
     eval_tier: Annotated[
@@ -87,13 +92,14 @@ def evaluate(
     """
     from unimoe.config.files import load_experiment
     from unimoe.data.mteb_names import split_names
-    from unimoe.evaluation.chosen import chosen_data, chosen_systems
+    from unimoe.evaluation.chosen import chosen_data, chosen_systems, table_systems
     from unimoe.evaluation.engines import Engine
     from unimoe.evaluation.evaluate import run_evaluation
     from unimoe.evaluation.plan import plan_evaluation
     from unimoe.models.device import use_threads
 
-    if sum((checkpoint is not None, zero_shot, model is not None)) != 1:
+    named = sum((checkpoint is not None, zero_shot, model is not None))
+    if named > 1 or (not named and config is None):
         raise UsageError("give one of --checkpoint FOLDER, --zero-shot and --model NAME")
     if name is not None and model is None:
         raise UsageError("--name belongs to --model; a checkpoint has the name of its arm")
@@ -111,16 +117,19 @@ def evaluate(
         where.refuse_unused()
     with nullcontext(Engine()) if plan else opened_engine(where) as opened:
         chosen = chosen_device(where.here)
-        systems = chosen_systems(
-            _folders(checkpoint),
-            model,
-            name=name,
-            config=load_experiment(config, override or []) if config else None,
-            overrides=override or (),
-            output_dir=output_dir,
-            device=chosen,
-            engine=opened,
-        )
+        if config and not named:
+            systems = table_systems(config, override or (), output_dir, chosen, opened)
+        else:
+            systems = chosen_systems(
+                _folders(checkpoint),
+                model,
+                name=name,
+                config=load_experiment(config, override or []) if config else None,
+                overrides=override or (),
+                output_dir=output_dir,
+                device=chosen,
+                engine=opened,
+            )
         data = chosen_data(
             systems,
             tier=eval_tier,
@@ -139,6 +148,18 @@ def evaluate(
             max_queries=max_queries,
         )  # fmt: skip
         run_evaluation(systems, data, chosen, opened, given)
+    if not named:
+        _compare(systems[0].results_dir)
+
+
+def _compare(folder: Path) -> None:
+    """Print the table of what was evaluated, and who beats whom."""
+    from unimoe.cli.compare_forms import run
+    from unimoe.cli.compare_options import Options
+
+    baseline = "bm25" if (folder / "bm25").is_dir() else None
+    shown = Options(results=folder, baseline=baseline, layout="datasets", allow=["candidates"])
+    run(replace(shown, pairs="baseline") if baseline else shown)
 
 
 def _folders(pattern: str | None) -> tuple[Path, ...]:

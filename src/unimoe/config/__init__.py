@@ -15,6 +15,10 @@ from unimoe.core.registry import Registry
 FUSION = "fusion"
 """The first stage that fuses BM25 with an encoder's search."""
 
+DENSE = "dense"
+SEARCHES = (DENSE, "sparse", "late")
+"""The first stages that are a model's search of the whole corpus."""
+
 _BASELINES, _ROLES = ("bm25", "first_stage", "zero_shot"), ("rank_only", "emb_only", "joint")
 """Names, and beginnings of names, that say what an arm is compared with."""
 
@@ -135,6 +139,18 @@ class FusionEncoder(EncoderConfig):
     dtype: Dtype = "float32"
 
 
+class FirstStageModel(FusionEncoder):
+    """The model of a first stage ``sparse`` or ``late``, of sentence-transformers.
+
+    Attributes:
+        base: a hub id or a folder; needed where the first stage is this one.
+        pooling: the model's own.
+    """
+
+    base: str = ""
+    pooling: Literal["auto"] = "auto"
+
+
 class FusionConfig(Section):
     """How a first stage fuses BM25 with an encoder's exact search: by reciprocal rank.
 
@@ -149,7 +165,7 @@ class FusionConfig(Section):
 
 
 def _known_first_stage(setting: str) -> str:
-    known = ("bm25s", "rank_bm25", FUSION, "official")
+    known = ("bm25s", "rank_bm25", *SEARCHES, FUSION, "official")
     source, _, path = setting.partition(":")
     if setting not in known and (source != "run" or not path.strip()):
         close = did_you_mean(setting, known)
@@ -191,9 +207,13 @@ class EvaluationConfig(Section):
     """How checkpoints are scored.
 
     Attributes:
-        first_stage: the source of candidates: ``bm25s``; ``rank_bm25``; ``fusion`` of bm25s with an encoder;
-            ``official``, MS MARCO's top1000.dev, unordered and reranked whole; or ``run:PATH``, a TREC run, with
-            ``{dataset}`` for the collection's name.
+        first_stage: the source of candidates: ``bm25s``; ``rank_bm25``; the search of a model, ``dense`` (the encoder
+            of ``fusion``), ``sparse`` or ``late``; ``fusion`` of bm25s with an encoder; ``official``, MS MARCO's
+            top1000.dev, unordered and reranked whole; or ``run:PATH``, a TREC run, with ``{dataset}`` for the
+            collection's name.
+        first_stages: several sources for ``unimoe evaluate``, without ``run:PATH``; each system is evaluated on the
+            candidates of each, and results call it ``SYSTEM@FIRST_STAGE``.
+        datasets: collections for ``unimoe evaluate``, in place of its tier.
         depth: candidates reranked per query, in all tiers except the bundled one.
         token_budget: padded tokens of one forward pass; null for a number that suits the device.
         batch_size: sequences of one forward pass, instead of ``token_budget``.
@@ -206,6 +226,10 @@ class EvaluationConfig(Section):
 
     bundled: BundledTier = BundledTier()
     first_stage: Annotated[str, AfterValidator(_known_first_stage)] = "bm25s"
+    first_stages: list[Literal["bm25s", "rank_bm25", "dense", "sparse", "late", "fusion", "official"]] = Field(
+        default=[]
+    )
+    datasets: list[str] = Field(default=[])
     depth: Count = 100
     token_budget: Count | None = None
     batch_size: Count | None = None
@@ -214,6 +238,8 @@ class EvaluationConfig(Section):
     systems: dict[Name, Annotated[str, Field(min_length=1)]] = Field(default={})
     bm25: BM25Config = BM25Config()
     fusion: FusionConfig = FusionConfig()
+    sparse: FirstStageModel = FirstStageModel()
+    late: FirstStageModel = FirstStageModel()
     mteb: MTEBConfig = MTEBConfig()
 
     @property

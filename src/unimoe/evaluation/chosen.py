@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from unimoe.config import DenseExperiment, Experiment
-from unimoe.config.files import overridden, parse_config
+from unimoe.config.files import find_config, overridden, parse_config, read_yaml
 from unimoe.core.console import stderr
 from unimoe.core.errors import DataError, UnimoeError, UsageError
 from unimoe.core.io import hash_json
@@ -26,6 +26,7 @@ from unimoe.evaluation.systems.named import (
     default_experiment,
     is_checkpoint,
     named_system,
+    without_arms,
 )
 from unimoe.evaluation.systems.retriever import (
     checkpoint_retriever,
@@ -119,6 +120,25 @@ def _evaluation_config(checkpoint: Checkpoint, given: Experiment | None) -> Expe
     return trained.model_copy(
         update={"evaluation": given.evaluation, "output_dir": given.output_dir, "caveats": given.caveats}
     )
+
+
+def table_systems(
+    config: Path, overrides: Sequence[str], output_dir: Path | None, device: torch.device, engine: Engine
+) -> list[System]:
+    """Return the ``evaluation.systems`` of a config, which needs no arms: its other sections have defaults."""
+    file = find_config(config)
+    raw = read_yaml(file)
+    if isinstance(raw, dict):
+        raw = without_arms({"name": file.stem, "output_dir": f"outputs/{file.stem}", "gates": None} | raw)
+    experiment = parse_config(Experiment, overridden(raw, overrides), source=str(file))
+    if not experiment.evaluation.systems:
+        raise UsageError(
+            f"{file}: evaluation.systems names no models; name some, or give --checkpoint FOLDER, --zero-shot or "
+            "--model NAME"
+        )
+    if output_dir:
+        experiment = experiment.model_copy(update={"output_dir": str(output_dir)})
+    return load_extra_systems(experiment, device, engine.dtype(device, experiment.model.dtype))
 
 
 def load_extra_systems(experiment: Experiment, device: torch.device, dtype: torch.dtype) -> list[System]:
@@ -236,11 +256,15 @@ def chosen_data(
     max_queries: int | None = None,
 ) -> ChosenData:
     """Return the collections and the tasks of MTEB that the user names, or those of the tier."""
-    experiment, full = systems[0].settings, tier == "full" and not datasets and not mteb
+    experiment = systems[0].settings
+    datasets = datasets or ([] if mteb else experiment.evaluation.datasets)
+    full = tier == "full" and not datasets and not mteb
     if datasets:
         collections = chosen_datasets(experiment, datasets, max_queries)
     else:
         collections = [] if mteb else tier_datasets(experiment, tier, max_queries)
+    if stages := experiment.evaluation.first_stages:
+        collections = [replace(each, first_stage=stage, named=True) for each in collections for stage in stages]
     if max_queries is not None and mteb:
         raise UsageError("--max-queries cuts collections, not tasks of MTEB; leave it out, or name --dataset")
     names = mteb or (("full",) if full and task != "reranking" else ())

@@ -49,7 +49,7 @@ _QUERY_BYTES = 600  # of a query's scores and drill-down
 
 
 class PlannedDataset(LoadedDataset):
-    """A dataset for a plan, which embeds nothing: BM25's candidates stand for those of a fusion that are not cached.
+    """A dataset for a plan, which embeds nothing: BM25's candidates stand for those of a model that are not cached.
 
     Attributes:
         texts: that the first stage has to embed; 0 where the candidates are its own.
@@ -59,7 +59,7 @@ class PlannedDataset(LoadedDataset):
     def __init__(self, dataset: Dataset, device: torch.device | None = None) -> None:
         super().__init__(dataset, device)
         self.texts, self.asked = self._stage.texts_to_embed(self._whole), len(self._whole.queries)
-        self.hybrid = self._stage.hybrid
+        self.search = self._stage.search
         if self.texts:
             self._stage = replace(self._stage, setting="bm25s")
 
@@ -195,7 +195,7 @@ def print_plan(
     ``price`` is that of an hour of this machine, in any currency; None prints hours alone. ``mteb`` has tasks of MTEB
     and what the system does there.
     """
-    model, works, fusion, encoder = system.model(), list[Work](), list[Work](), None
+    model, works, fusion, encoders = system.model(), list[Work](), list[Work](), dict[str, Any]()
     header = f"{'task':<10} {'dataset':<26} {'queries':>8} {'pairs/texts':>12} {'tokens':>14} {'disk':>9}"
     stdout.print(header, soft_wrap=True)
 
@@ -206,12 +206,13 @@ def print_plan(
         stdout.print(f"{columns} {work.disk / 2**20:>5,.0f} MiB", soft_wrap=True)
 
     for data in datasets:
-        if data.texts:  # before there are candidates
-            documents = data.texts - data.asked
+        if data.texts and data.search:  # before there are candidates
+            documents, stage = data.texts - data.asked, data.dataset.first_stage
             texts = [document.full_text for document in data.collection.corpus.values()] if documents else []
             texts = texts or [*data.collection.queries.values()]
-            encoder = encoder or data.hybrid.load()
-            work = Work("fusion", data.dataset.name, data.asked, data.texts, 4 * encoder.dimension * documents)
+            encoder = encoders[stage] = encoders[stage] if stage in encoders else data.search.load()
+            kept = 4 * documents * getattr(encoder, "dimension", 0)  # a matcher keeps no vectors
+            work = Work(stage, data.dataset.name, data.asked, data.texts, kept)
             add(fusion, _timed(encoder, work, [*batches(spread(texts, _TEXTS), _PART)]))
         for task in tasks:
             add(works, _on_collection(system, model, task, data))
@@ -228,7 +229,8 @@ def print_plan(
         requests, tokens = sum(one.requests for one in asked), sum(one.tokens for one in asked)
         stdout.print(f"total: {Estimate(requests, tokens, sum(prices) if prices else None)}", soft_wrap=True)
     counted = "tokens" if hasattr(model, "rerank_ids") else "texts" if hasattr(model, "encode") else "pairs"
-    for label, some, unit in (("fusion", fusion, "texts"), ("total", works, counted)):
+    first = fusion[0].task if fusion else ""
+    for label, some, unit in ((first, fusion, "texts"), ("total", works, counted)):
         if seconds := sum(work.seconds for work in some):
             amount = sum(work.items if work.tokens is None else work.tokens for work in some)
             cost = "" if price is None else f", {seconds / 3600 * price:,.2f} at {price:g} an hour"

@@ -31,7 +31,7 @@ from unimoe.evaluation.retrieval_eval import (
 )
 from unimoe.evaluation.spec import Evaluation, Outcome, model_hashes
 from unimoe.evaluation.store import ResultStore
-from unimoe.evaluation.systems.system import ZERO_SHOT_ARM, System
+from unimoe.evaluation.systems.system import BM25, ZERO_SHOT_ARM, System
 from unimoe.evaluation.tiers.datasets import Dataset, LoadedDataset
 from unimoe.models.device import describe_device
 from unimoe.models.embedder import Advance
@@ -203,8 +203,17 @@ def evaluations(
     A first stage that gives no order has none.
     """
     if isinstance(data, Searches) or system.load is not None or data.first_stage.ordered:
+        several = isinstance(data, LoadedDataset) and data.dataset.named
         for task in system.tasks if tasks is None else tasks:
-            yield describe(system, task, data)
+            renamed = several and task != "embedding"  # which needs no candidates
+            yield describe(_on_first_stage(system, data.dataset.first_stage) if renamed else system, task, data)
+
+
+def _on_first_stage(system: System, setting: str) -> System:
+    """Return a system under its name on the candidates of one of several first stages."""
+    if system.load is not None:
+        return replace(system, name=f"{system.name}@{setting}")
+    return replace(system, name=BM25 if setting == "bm25s" else setting)
 
 
 def describe(system: System, task: Task, data: LoadedDataset | Searches | AbsTask) -> Evaluation:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence, Sized
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import TypeVar
 
@@ -43,9 +43,7 @@ def default_token_budget(device: torch.device) -> int:
     return CPU_TOKENS if device.type == "cpu" else GPU_TOKENS
 
 
-def plan_padded(
-    sequences: Sequence[Sequence[int]], token_budget: int, batch_size: int | None = None
-) -> list[list[int]]:
+def plan_padded(sequences: Sequence[Sized], token_budget: int, batch_size: int | None = None) -> list[list[int]]:
     """Group indices into padded batches, longest first, so that memory peaks at the start and not after hours.
 
     A batch holds ``batch_size`` sequences, else ``token_budget`` tokens with padding or one longer sequence, and none
@@ -63,7 +61,7 @@ def plan_padded(
     return batches
 
 
-def padded_tokens(sequences: Sequence[list[int]]) -> int:
+def padded_tokens(sequences: Sequence[Sized]) -> int:
     """Return the tokens of a padded batch."""
     return len(sequences) * max(map(len, sequences))
 

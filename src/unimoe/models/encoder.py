@@ -89,7 +89,7 @@ class SentenceEncoder:
         self.model, self._unit = model, model.similarity_fn_name == "cosine"
         self._fitting = FittingBatches("a text", "max_length")
         self.prefixes, self.pooling = _prefixes(config, model), _pooling(model)
-        self.max_length = _length(config, model)
+        self.max_length = text_length(config, model)
         if self.device == META:
             self.dimension = int(model.get_embedding_dimension() or 0)
         else:  # Matrices whose shapes do not match, no pooling, or one without a mode show with a text.
@@ -200,25 +200,39 @@ def _load(config: EncoderConfig, root: Path, device: torch.device, dtype: torch.
     part: Any = model.transformers_model
     if part is None:  # embeddings of words or tokens, which come in the dtype of the file
         model[0].to(dtype)
-    elif isinstance(model[0], Transformer) and (folders[0] / "config.json").is_file():
-        if part.config.is_encoder_decoder:
-            raise ValueError(f"a {type(part).__name__} is an encoder and a decoder; use another encoder")
-        refuse_another_vocabulary(model.tokenizer, part)
-        if missing := [name for name in missing_weights(part, folders[0]) if "pooler" not in name.split(".")]:
-            raise ValueError(f"no weights for {missing[0]}; use a complete model")
+    elif isinstance(model[0], Transformer) and part.config.is_encoder_decoder:
+        raise ValueError(f"a {type(part).__name__} is an encoder and a decoder; use another encoder")
+    refuse_incomplete(model, folders[0])
     for index, module in enumerate(model):
         if config.pooling != "auto" and isinstance(module, Pooling):
             model[index] = Pooling(
                 module.embedding_dimension, "lasttoken" if config.pooling == "last" else config.pooling
             )
-        if index > 0:
-            compute_in_float32(model[index])
-            if dtype != torch.float32 and any(weight.device != META for weight in module.parameters()):
-                read: Any = module  # a Module of sentence-transformers
-                read.load_torch_weights(str(folders[index]), model=module)  # again: they were rounded to the dtype
+    heads_in_float32(model, folders, dtype)
     if config.pooling != "auto" and not any(isinstance(module, Pooling) for module in model):
         raise ValueError("it has no pooling to replace; leave encoder.pooling at auto")
     return model.requires_grad_(False).eval()
+
+
+def refuse_incomplete(model: Any, folder: Path) -> None:
+    """Raise a ``ValueError`` where the transformer in a model's first folder lacks weights, or fits no tokenizer."""
+    from sentence_transformers.base.modules import Transformer
+
+    part: Any = model.transformers_model
+    if isinstance(model[0], Transformer) and (folder / "config.json").is_file():
+        refuse_another_vocabulary(model.tokenizer, part)
+        if missing := [name for name in missing_weights(part, folder) if "pooler" not in name.split(".")]:
+            raise ValueError(f"no weights for {missing[0]}; use a complete model")
+
+
+def heads_in_float32(model: Any, folders: Sequence[Path], dtype: torch.dtype) -> None:
+    """Let all modules behind the first compute in float32, by weights as they were saved in their folders."""
+    for index, module in enumerate(model):
+        if index > 0:
+            compute_in_float32(module)
+            rounded = dtype != torch.float32 and index < len(folders)
+            if rounded and any(weight.device != META for weight in module.parameters()):
+                module.load_torch_weights(str(folders[index]), model=module)  # again, in float32
 
 
 def _pooling(model: SentenceTransformer) -> str:
@@ -242,7 +256,7 @@ def _prefixes(config: EncoderConfig, model: SentenceTransformer) -> dict[TextKin
     }
 
 
-def _length(config: EncoderConfig, model: SentenceTransformer) -> int:
+def text_length(config: EncoderConfig, model: Any) -> int:
     """Return the tokens of one text: the config's, else the model's own, within its positions where they end."""
     part: Any = model.transformers_model
     stated = None if part is None else getattr(part.config.get_text_config(), "max_position_embeddings", None)

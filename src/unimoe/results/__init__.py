@@ -154,7 +154,7 @@ class EvalResult(Strict):
     def beside_arms(self) -> bool:
         """Whether it is of a model that its config names beside the arms (``evaluation.systems``)."""
         evaluation = self.config.get("evaluation")
-        return isinstance(evaluation, dict) and self.config_name in (evaluation.get("systems") or {})
+        return isinstance(evaluation, dict) and self.config_name.partition("@")[0] in (evaluation.get("systems") or {})
 
     def metric(self, name: str) -> dict[str, float]:
         """Return a metric by query id; a DataError where it was not computed."""

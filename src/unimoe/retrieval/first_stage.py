@@ -2,6 +2,9 @@
 
 bm25s           Lucene's BM25
 rank_bm25       rank_bm25's BM25Okapi, over the same tokens
+dense           an encoder's exact search of the corpus; the encoder is that of ``fusion``
+sparse          a sparse encoder's, such as SPLADE's
+late            a late interaction model's, such as ColBERT's: exact MaxSim with every document
 fusion          bm25s fused with an encoder's search; see ``Hybrid``
 official        MS MARCO's top1000.dev: in no order, so it can only be taken whole
 run:PATH        a TREC run; ``{dataset}`` in the path becomes the collection's name in the names of result files
@@ -14,7 +17,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from unimoe.config import FUSION, BM25Config, FusionConfig
+from unimoe.config import DENSE, FUSION, SEARCHES, BM25Config, EvaluationConfig, FirstStageModel
 from unimoe.core.errors import DataError, UsageError
 from unimoe.core.io import hash_file
 from unimoe.core.trec import Run, head, is_unordered, read_run
@@ -28,6 +31,7 @@ if TYPE_CHECKING:
     import torch
 
     from unimoe.retrieval.fusion import Hybrid
+    from unimoe.retrieval.model_search import ModelSearch
 
 RECALL_DEPTH = 100
 """Recall@100 is reported of every first stage, however few of its candidates are reranked."""
@@ -56,8 +60,8 @@ class FirstStage:
     """A way to find candidates for the queries of one collection of the catalogue.
 
     ``setting`` is as in the config; see the head of this module. At most ``depth`` candidates are to be reranked per
-    query; ``exclude_self`` leaves out the document whose id is the query's, before any cut. ``device`` is where the
-    encoder of ``fusion`` computes; None for the best device of this machine.
+    query; ``exclude_self`` leaves out the document whose id is the query's, before any cut. ``models`` names the models
+    that search, which compute on ``device``; None for the best device of this machine.
     """
 
     setting: str
@@ -65,7 +69,7 @@ class FirstStage:
     depth: int
     params: BM25Config
     exclude_self: bool = False
-    fusion: FusionConfig = field(default_factory=FusionConfig)
+    models: EvaluationConfig = field(default_factory=EvaluationConfig)
     device: torch.device | None = None
 
     @cached_property
@@ -73,7 +77,20 @@ class FirstStage:
         """The search of ``fusion``."""
         from unimoe.retrieval.fusion import Hybrid  # torch takes seconds to import
 
-        return Hybrid(self.fusion, self.params, self.device)
+        return Hybrid(self.models.fusion, self.params, self.device)
+
+    @cached_property
+    def search(self) -> ModelSearch | None:
+        """The search by a model, alone or as a part of ``fusion``; None where there is no model."""
+        if self.setting in (FUSION, DENSE):
+            return self.hybrid.search
+        if self.setting not in SEARCHES:
+            return None
+        from unimoe.retrieval.model_search import ModelSearch
+
+        model: FirstStageModel = getattr(self.models, self.setting)
+        named = model.model_copy(update={"base": f"{self.setting}:{model.base}"})
+        return ModelSearch(named, f"evaluation.{self.setting}", self.device)
 
     @property
     def file(self) -> Path | None:
@@ -102,14 +119,15 @@ class FirstStage:
                 "search what was found already; set evaluation.first_stage=official and evaluation.depth=1000, "
                 "or add the whole corpus"
             )
-        if self.setting == FUSION:
-            self.hybrid.name(self._kept)
+        if self.search:
+            self.search.name  # noqa: B018 - which finds the model
 
     def texts_to_embed(self, whole: Collection) -> int:
         """Return how many texts ``candidates`` has to embed before it can search."""
-        if self.setting != FUSION or self.hybrid.path(whole, self._kept, exclude_self=self.exclude_self).exists():
+        depth = self.hybrid.each(self._kept) if self.setting == FUSION else self._kept
+        if self.search is None or self.search.path(whole, depth, exclude_self=self.exclude_self).exists():
             return 0
-        return len(whole.queries) + (0 if self.hybrid.holds_vectors(whole) else len(whole.corpus))
+        return len(whole.queries) + (0 if self.search.holds_vectors(whole) else len(whole.corpus))
 
     def candidates(self, whole: Collection, scored: Collection) -> Candidates:
         """Find the candidates of the scored queries, at least 100 each where there are as many.
@@ -122,6 +140,9 @@ class FirstStage:
         if self.setting == FUSION:
             source = self.hybrid.name(self._kept)
             run = self.hybrid.run(whole, self._kept, exclude_self=self.exclude_self)
+        elif self.search:
+            source = f"{self.setting}({self.search.name})"
+            run = self.search.run(whole, self._kept, exclude_self=self.exclude_self)
         else:
             engine: Engine = "rank_bm25" if self.setting == "rank_bm25" else "bm25s"
             source = first_stage_name(self.params, engine)

@@ -1,4 +1,4 @@
-"""Fuses BM25 with an encoder's exact search, as a first stage; both rankings and the vectors are kept in the cache."""
+"""Fuses BM25 with a model's exact search, as a first stage; each of the two rankings is kept in the user's cache."""
 
 from __future__ import annotations
 
@@ -6,21 +6,14 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from pathlib import Path
 
 import torch
 
-from unimoe.config import FUSION, BM25Config, DenseConfig, FusionConfig
-from unimoe.core.console import Steps
-from unimoe.core.errors import DataError, UsageError
-from unimoe.core.io import cache_dir, hash_json
+from unimoe.config import FUSION, BM25Config, FusionConfig
 from unimoe.core.trec import Run, head, ranked
 from unimoe.data.collection import Collection
-from unimoe.models.device import choose_device, choose_dtype, release_memory
-from unimoe.models.encoder import META, SentenceEncoder, load_encoder
-from unimoe.retrieval.bm25 import bm25_run, cached_run, first_stage_name
-from unimoe.retrieval.dense import dense_run
-from unimoe.retrieval.embeddings import is_kept, kept_folder
+from unimoe.retrieval.bm25 import bm25_run, first_stage_name
+from unimoe.retrieval.model_search import ModelSearch
 
 
 def reciprocal_rank_fusion(runs: Sequence[Mapping[str, Mapping[str, float]]], *, depth: int, k: int = 60) -> Run:
@@ -54,64 +47,23 @@ class Hybrid:
     bm25: BM25Config
     device: torch.device | None = None
 
+    @cached_property
+    def search(self) -> ModelSearch:
+        """The encoder's ranking."""
+        return ModelSearch(self.config.encoder, f"evaluation.{FUSION}.encoder", self.device)
+
+    def each(self, depth: int) -> int:
+        """Return how deep both rankings are: as the fusion is cut, at least."""
+        return max(self.config.depth, depth)
+
     def name(self, depth: int) -> str:
         """Return its name in results, for at least ``depth`` candidates of each query."""
-        each = max(self.config.depth, depth)  # each ranking is searched as deep as the fusion is cut, at least
-        parts = [first_stage_name(self.bm25), self._encoder, f"depth={each}", f"k={self.config.k}"]
+        parts = [first_stage_name(self.bm25), self.search.name, f"depth={self.each(depth)}", f"k={self.config.k}"]
         return f"{FUSION}({','.join(parts)})"
 
     def run(self, collection: Collection, depth: int, *, exclude_self: bool) -> Run:
         """Rank a collection's documents for each of its queries, and keep the first ``depth``."""
-        each = max(self.config.depth, depth)
+        each = self.each(depth)
         words = bm25_run(collection, each, self.bm25, exclude_self=exclude_self, cached=True)
-        path = self.path(collection, depth, exclude_self=exclude_self)
-
-        def search() -> Run:
-            texts = len(collection.queries) + len(collection.corpus)
-            with Steps(1).step(f"first stage {collection.name}: {self.config.encoder.base}", texts) as step:
-                found = dense_run(
-                    self.load(),
-                    collection,
-                    DenseConfig(depth=each, cutoffs=[each]),
-                    exclude_self=exclude_self,
-                    advance=step.advance,
-                )
-                step.outcome = f"{texts:,} texts embedded"
-            release_memory()
-            return found
-
-        vectors = cached_run(path, collection, self._encoder, search)
+        vectors = self.search.run(collection, each, exclude_self=exclude_self)
         return reciprocal_rank_fusion([words, vectors], depth=depth, k=self.config.k)
-
-    def path(self, collection: Collection, depth: int, *, exclude_self: bool) -> Path:
-        """Return where ``run`` keeps the encoder's ranking; where it exists, nothing has to be embedded."""
-        data = [collection.corpus_hash, collection.queries_hash, max(self.config.depth, depth), exclude_self]
-        return cache_dir("dense") / f"{hash_json([self._encoder, data])}.trec"
-
-    def holds_vectors(self, collection: Collection) -> bool:
-        """Return whether an evaluation has kept the vectors of a collection's documents."""
-        return is_kept(kept_folder(self._without_weights, collection.corpus, "document", dtype=self._place[1]))
-
-    def load(self) -> SentenceEncoder:
-        """Load the encoder."""
-        return load_encoder(self.config.encoder, *self._place)
-
-    @cached_property
-    def _place(self) -> tuple[torch.device, torch.dtype]:
-        device = self.device or choose_device()
-        return device, choose_dtype(device, self.config.encoder.dtype)
-
-    @cached_property
-    def _without_weights(self) -> SentenceEncoder:
-        try:
-            return load_encoder(self.config.encoder, META, torch.float32)
-        except (DataError, UsageError) as error:
-            raise type(error)(f"evaluation.fusion: {error}") from None
-
-    @cached_property
-    def _encoder(self) -> str:
-        """Name, hash and dtype of the encoder; the hash is of all that vectors depend on besides texts and dtype."""
-        encoder = self._without_weights
-        name, _, _ = encoder.base_identity.rpartition("@")
-        content = hash_json([encoder.base_identity, encoder.prompt_name])
-        return f"{name}@{content},{str(self._place[1]).removeprefix('torch.')}"

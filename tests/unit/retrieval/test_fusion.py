@@ -13,13 +13,14 @@ from support.embedders import WordEmbedder
 from support.reranking import invented
 from support.tiny_encoders import save_tiny_encoder
 
-from unimoe.config import BM25Config, FusionConfig, FusionEncoder
+from unimoe.config import BM25Config, EvaluationConfig, FusionConfig, FusionEncoder
 from unimoe.core.errors import DataError, UsageError
 from unimoe.core.io import cache_dir
 from unimoe.data.collection import Document, assemble
 from unimoe.retrieval.embeddings import UNIT_CHARACTERS
 from unimoe.retrieval.first_stage import FirstStage
 from unimoe.retrieval.fusion import Hybrid, reciprocal_rank_fusion
+from unimoe.retrieval.model_search import ModelSearch
 
 pytestmark = pytest.mark.usefixtures("one_thread", "tmp_cache")
 
@@ -90,14 +91,16 @@ class TestName:
     ) -> None:
         base = save_tiny_encoder(tmp_path / kind, kind)
         encoder = FusionEncoder(base=str(base), max_length=positions + 1)
-        stage = FirstStage("fusion", "toy", 10, BM25Config(), fusion=FusionConfig(encoder=encoder))
+        stage = FirstStage(
+            "fusion", "toy", 10, BM25Config(), models=EvaluationConfig(fusion=FusionConfig(encoder=encoder))
+        )
         with pytest.raises(UsageError, match=rf"^evaluation\.fusion: encoder\.max_length .* {positions} positions"):
             stage.refuse_impossible(invented())
         assert not [*cache_dir("bm25").rglob("*.trec")]
         hybrid(base, max_length=positions).name(10)
-        nowhere = FusionConfig(encoder=FusionEncoder(base="./nowhere"))
+        nowhere = EvaluationConfig(fusion=FusionConfig(encoder=FusionEncoder(base="./nowhere")))
         with pytest.raises(DataError, match=r"^evaluation\.fusion: .*nowhere"):
-            FirstStage("fusion", "toy", 10, BM25Config(), fusion=nowhere).refuse_impossible(invented())
+            FirstStage("fusion", "toy", 10, BM25Config(), models=nowhere).refuse_impossible(invented())
 
 
 class TestCache:
@@ -105,16 +108,16 @@ class TestCache:
     def embedder(self, monkeypatch: pytest.MonkeyPatch) -> WordEmbedder:
         words = {word for document in invented().corpus.values() for word in document.full_text.split()}
         embedder = WordEmbedder([*sorted(words), "big"])
-        monkeypatch.setattr(Hybrid, "load", lambda _: embedder)
+        monkeypatch.setattr(ModelSearch, "load", lambda _: embedder)
         return embedder
 
     def test_texts_are_embedded_once_for_every_fusion_of_the_rankings(
         self, folder: Path, embedder: WordEmbedder
     ) -> None:
         collection = invented()
-        assert not hybrid(folder).path(collection, 10, exclude_self=False).exists()
+        assert not hybrid(folder).search.path(collection, 100, exclude_self=False).exists()
         first = hybrid(folder).run(collection, 10, exclude_self=False)
-        assert hybrid(folder).path(collection, 10, exclude_self=False).exists()
+        assert hybrid(folder).search.path(collection, 100, exclude_self=False).exists()
         done = dict(embedder.embedded)
         assert (done["query"], done["document"]) == (len(collection.queries), len(collection.corpus))
         assert hybrid(folder).run(collection, 10, exclude_self=False) == first

@@ -20,6 +20,7 @@ from unimoe.models.adapter import adapted_model
 from unimoe.models.base import BaseModel, decoder_layers, decoder_of
 from unimoe.models.batching import default_token_budget
 from unimoe.models.embedder import Advance, Vectors
+from unimoe.models.matcher import Matcher
 from unimoe.models.pair_model import PairModel, TextPair
 from unimoe.models.prompts import well_formed
 from unimoe.models.rerankers.cross_encoder import pairs_that_fit, score_pairs
@@ -123,6 +124,25 @@ class CrossEncoderReranker(Reranker):
         """Return the logit of each pair."""
         pairs = [(well_formed(query), well_formed(document)) for query, document in prepared]
         return score_pairs(self._model, pairs, self._batch_size, advance, self._fitting)
+
+
+class MatcherReranker(Reranker):
+    """Scores pairs by a sparse encoder or late interaction, which encodes each text of a shard once."""
+
+    def __init__(self, model: Matcher, **batches: Unpack[Batches]) -> None:
+        self._model, self._batches, self.device = model, batches, model.device
+
+    @property
+    def cut_by(self) -> Cut:
+        """By documents, which are longer than queries."""
+        return "document_first", shard_characters(self.device)
+
+    def score(self, prepared: Sequence[TextPair], advance: Advance | None = None) -> list[float]:
+        """Return the similarity of each pair."""
+        scores = self._model.score(prepared, **self._batches)
+        if advance:
+            advance(len(prepared))
+        return scores
 
 
 class RemoteModel(ABC):

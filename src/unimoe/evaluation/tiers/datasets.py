@@ -10,7 +10,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from unimoe.config import BM25Config, DenseExperiment, Experiment, FusionConfig
+from unimoe.config import BM25Config, DenseExperiment, EvaluationConfig, Experiment
 from unimoe.core.console import stderr
 from unimoe.core.errors import UnimoeError, UsageError, did_you_mean, first_few, refuse_missing
 from unimoe.core.io import hash_json
@@ -56,6 +56,8 @@ class Dataset:
         pool: documents of dense retrieval, a fixed sample that holds every relevant one; None for the whole corpus.
         max_queries: the cut asked for by hand; None without one.
         first_stage: where candidates come from, as in the config.
+        models: the settings of the models that search for candidates.
+        named: whether the first stage is in the names of the systems, as it is where there are several.
     """
 
     collection: str
@@ -66,7 +68,8 @@ class Dataset:
     pool: int | None = None
     max_queries: int | None = None
     first_stage: str = "bm25s"
-    fusion: FusionConfig = field(default_factory=FusionConfig)
+    models: EvaluationConfig = field(default_factory=EvaluationConfig)
+    named: bool = False
 
     @cached_property
     def name(self) -> str:
@@ -129,7 +132,7 @@ def chosen_datasets(
 def _dataset(experiment: Experiment | DenseExperiment, collection: str, split: str, max_queries: int | None) -> Dataset:
     own = experiment.evaluation
     return Dataset(
-        collection, split, own.depth, own.bm25, max_queries=max_queries, first_stage=own.first_stage, fusion=own.fusion
+        collection, split, own.depth, own.bm25, max_queries=max_queries, first_stage=own.first_stage, models=own
     )
 
 
@@ -169,7 +172,7 @@ class LoadedDataset:
         self.dataset = dataset
         self._whole = load_collection(dataset.collection, dataset.split)
         stage, depth, exclude_self = dataset.first_stage, dataset.depth, dataset.exclude_self
-        self._stage = FirstStage(stage, dataset.collection, depth, dataset.bm25, exclude_self, dataset.fusion, device)
+        self._stage = FirstStage(stage, dataset.collection, depth, dataset.bm25, exclude_self, dataset.models, device)
         self._stage.refuse_impossible(self._whole)
 
     @property

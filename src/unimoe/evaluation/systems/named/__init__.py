@@ -140,12 +140,17 @@ def default_experiment(name: str, overrides: tuple[str, ...] = ()) -> Experiment
     """Return the settings of a model that comes without a config: those of the shipped one, and the model's prompt."""
     kind, rest = _split(name)
     based = kind in ADDRESSES and any(text.startswith("model.base=") for text in overrides)
-    raw = read_yaml(find_config(Path(_SETTINGS)))
-    raw |= {"name": "models", "model": {"base": rest}, "prompt": {}, "lora": {}}
+    raw = without_arms({"name": "models", "model": {"base": rest}})
     if kind == YES_NO or rest == BUNDLED_ID or based:
         given = overridden({"model": raw["model"]}, [text for text in overrides if text.startswith("model.")])
         raw["prompt"] = default_prompt(model_type(parse_config(Experiment, raw | given, OPTION).model)).settings
     return parse_config(Experiment, overridden(raw, overrides), source=f"{OPTION} {name}")
+
+
+def without_arms(given: dict[str, Any]) -> dict[str, Any]:
+    """Return the sections of a config with those of the shipped one in place of what it lacks, such as arms."""
+    raw: dict[str, Any] = read_yaml(find_config(Path(_SETTINGS)))
+    return raw | {"model": {"base": BUNDLED_ID}, "prompt": {}, "lora": {}} | given
 
 
 def stated_system(model: Any, naming: Naming, tasks: tuple[Task, ...] = ("reranking",)) -> System:
@@ -220,15 +225,8 @@ def encoder_system(name: str, naming: Naming) -> System:
     Its own prefixes and length count unless the experiment sets those of ``evaluation.mteb`` or ``model.max_length``.
     """
     naming.refuse_layers(ENCODER)
-    config = naming.experiment.model
-    settings = EncoderConfig(
-        base=name,
-        revision=config.revision,
-        trust_remote_code=config.trust_remote_code,
-        max_length=config.max_length if "max_length" in config.model_fields_set else None,
-    )
     try:
-        model = load_encoder(settings, naming.device, naming.dtype)
+        model = load_encoder(encoder_settings(name, naming), naming.device, naming.dtype)
     except UsageError as error:
         raise UsageError(str(error).replace("encoder.max_length", "model.max_length")) from None
     experiment = naming.with_own_prefixes().experiment
@@ -241,6 +239,17 @@ def encoder_system(name: str, naming: Naming) -> System:
         model.prompt_name,
         naming.dtype_name,
         tasks=("embedding",),
+    )
+
+
+def encoder_settings(name: str, naming: Naming) -> EncoderConfig:
+    """Return the settings of an encoder called ``name``, whose length is its own unless the experiment sets one."""
+    config = naming.experiment.model
+    return EncoderConfig(
+        base=name,
+        revision=config.revision,
+        trust_remote_code=config.trust_remote_code,
+        max_length=config.max_length if "max_length" in config.model_fields_set else None,
     )
 
 

@@ -1,0 +1,179 @@
+"""What sparse encoders and late interaction share: models of sentence-transformers without one dense vector for a text.
+
+The library loads them and encodes each batch: prompts, routes, masks and the expansion of queries are its own. What is
+added here: batches of a budget, smaller ones where memory runs out, the identity of a model, and errors in one line.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any, ClassVar, TypeVar, Unpack
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from unimoe.config import Batches
+from unimoe.config.base import EncoderConfig
+from unimoe.core.errors import DataError, UsageError
+from unimoe.core.io import hash_json
+from unimoe.models.batching import FittingBatches, default_token_budget, padded_tokens, plan_padded
+from unimoe.models.embedder import Advance, TextKind
+from unimoe.models.encoder import heads_in_float32, refuse_incomplete, text_length
+from unimoe.models.model_files import (
+    architecture,
+    find_model,
+    model_identity,
+    module_folders,
+    read_settings,
+    settings_hash,
+)
+from unimoe.models.prompts import well_formed
+from unimoe.models.quiet import loading
+
+Scores = NDArray[np.float32]
+
+_CHARACTERS = 4
+"""Of a token, about: batches are planned by characters, since some models do little more than tokenise."""
+
+_TEXTS = 32
+"""Of a batch, where no transformer wants a budget: as the library has it."""
+
+
+class Matcher(ABC):
+    """Encodes texts, and compares queries with documents as the library's ``similarity`` does.
+
+    Attributes:
+        kind: what ``--model`` and configs call such models.
+        stated: the ``model_type`` of such a model in the library's files, and in those of other libraries.
+        bare: the ends of the classes of transformers that the library reads as such a model, without random weights.
+        model: the library's encoder, in eval mode, on its device.
+    """
+
+    kind: ClassVar[str]
+    stated: ClassVar[tuple[str, ...]]
+    bare: ClassVar[tuple[str, ...]]
+
+    def __init__(self, model: Any, config: EncoderConfig) -> None:
+        self.model, self.device = model, torch.device(model.device)
+        self._fitting = FittingBatches("a text", "max_length", "characters")
+        self._texts = _TEXTS if model.transformers_model is None else None
+        self._prompts = {"query": config.query_prefix, "document": config.document_prefix}
+        self._longest = _CHARACTERS * text_length(config, model)
+        if config.max_length is not None:
+            _cut(model, config.max_length)
+
+    def encode(
+        self,
+        texts: Sequence[str],
+        *,
+        kind: TextKind = "document",
+        advance: Advance | None = None,
+        token_budget: int | None = None,
+        batch_size: int | None = None,
+    ) -> Any:
+        """Encode texts, in their order; arguments are those of ``Embedder.encode``."""
+        fine = [well_formed(text) for text in texts]
+        method = self.model.encode_query if kind == "query" else self.model.encode_document
+        order, made = list[int](), list[Any]()
+
+        def compute(batch: list[int]) -> Any:
+            encode = partial(method, [fine[index] for index in batch], prompt=self._prompts.get(kind))
+            return self._compute(partial(encode, batch_size=len(batch), show_progress_bar=False))
+
+        budget = _CHARACTERS * (token_budget or default_token_budget(self.device))
+        sized = [text[: self._longest] for text in fine]
+        plan = plan_padded, padded_tokens
+        for batch, part in self._fitting.run(
+            sized, compute, *plan, budget=budget, batch_size=batch_size or self._texts
+        ):
+            order += batch
+            made.append(part)
+            if advance:
+                advance(len(batch))
+        return self._joined(made, np.argsort(order))
+
+    def score(self, pairs: Sequence[tuple[str, str]], **batches: Unpack[Batches]) -> list[float]:
+        """Score pairs of texts; each distinct text is encoded once."""
+        kinds: tuple[TextKind, TextKind] = ("query", "document")
+        sides = []
+        for texts, kind in zip(zip(*pairs, strict=True), kinds, strict=False):  # no pairs have no sides
+            place = {text: number for number, text in enumerate(dict.fromkeys(texts))}
+            sides += [self.encode(list(place), kind=kind, **batches), [place[text] for text in texts]]
+        scores: list[float] = self._pairwise(*sides).tolist() if sides else []
+        return scores
+
+    @abstractmethod
+    def similarity(self, queries: Any, documents: Any) -> Scores:
+        """Return the scores of Q encoded queries and N documents, ``(Q, N)``."""
+
+    @abstractmethod
+    def _pairwise(self, queries: Any, first: list[int], documents: Any, second: list[int]) -> Scores:
+        """Return the scores of pairs: the places of their queries, and of their documents."""
+
+    @abstractmethod
+    def _compute(self, encode: Callable[..., Any]) -> Any:
+        """Return the encodings of a batch, which the library's ``encode`` makes."""
+
+    @abstractmethod
+    def _joined(self, parts: Sequence[Any], order: NDArray[np.int64]) -> Any:
+        """Return the encodings of all batches in the order of these places."""
+
+
+M = TypeVar("M", bound=Matcher)
+
+
+def find_matcher(matcher: type[Matcher], key: str, config: EncoderConfig) -> tuple[Path, str, str]:
+    """Return the folder of a model, and the names by which results know its weights and its settings.
+
+    Another kind of model is refused, as the library would add random weights. Errors name ``key``.
+    """
+    root, commit = find_model(key, config.base, config.revision, trust_remote_code=config.trust_remote_code)
+    if listed := (root / "modules.json").is_file():
+        name = read_settings(root / "config_sentence_transformers.json").get("model_type", "SentenceTransformer")
+    else:
+        name = architecture(root)
+    if not (name in matcher.stated if listed else name.endswith(matcher.bare)):
+        raise DataError(
+            f"{key} {config.base!r}: a {name or 'model of no known architecture'}, and {matcher.kind} needs a "
+            f"{matcher.stated[0]} of sentence-transformers; give one, or name this model as another kind"
+        )
+    read = [config.query_prefix, config.document_prefix, config.max_length, commit or settings_hash(root)]
+    prompt = f"{matcher.kind}(max_length={config.max_length})@{hash_json(read)}"
+    return root, model_identity(matcher.kind, config.base, root, commit), prompt
+
+
+def load_matcher(matcher: type[M], key: str, config: EncoderConfig, device: torch.device, dtype: torch.dtype) -> M:
+    """Load a model; what follows its transformer computes in float32. Errors name ``key``."""
+    import sentence_transformers
+
+    root, _, _ = find_matcher(matcher, key, config)
+    with loading(f"{key} {config.base!r} cannot be loaded", f"check the files in {root}"):
+        model = getattr(sentence_transformers, matcher.stated[0])(
+            str(root),
+            device=str(device),
+            local_files_only=True,
+            trust_remote_code=config.trust_remote_code,
+            model_kwargs={"dtype": dtype},
+        )
+        folders = module_folders(root)
+        refuse_incomplete(model, folders[0])
+        heads_in_float32(model, folders, dtype)
+    try:
+        return matcher(model.requires_grad_(False).eval(), config)
+    except UsageError as error:
+        where = key.removeprefix("--").removesuffix(".base")
+        raise UsageError(str(error).replace("encoder.", f"{where}.", 1)) from None
+
+
+def _cut(model: Any, length: int) -> None:
+    """Let a model read so many tokens of a text at most."""
+    for module in model.modules():
+        for name in ("max_seq_length", "document_length", "query_length"):
+            if isinstance(own := getattr(module, name, None), int) and own > length:
+                setattr(module, name, length)
+        if type(module).__name__ == "SparseStaticEmbedding":  # which asks its tokenizer alone
+            module.tokenizer.model_max_length = length

@@ -1,0 +1,193 @@
+"""Ranks a whole corpus by a model, as a first stage: an encoder, a sparse encoder, or late interaction.
+
+All searches are exact. An encoder's is ``dense_run``. A matcher encodes a unit of documents and compares it with all
+queries at once, so that neither memory nor disk holds the encodings of a corpus; a file keeps the best of each query,
+from which a killed search goes on. The user's cache keeps finished rankings, and an encoder's vectors.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property, partial
+from itertools import islice
+from pathlib import Path
+from typing import Any, Unpack
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from safetensors import SafetensorError
+
+from unimoe.config import Batches, DenseConfig
+from unimoe.config.base import EncoderConfig
+from unimoe.core.console import Steps
+from unimoe.core.errors import DataError, UsageError
+from unimoe.core.io import cache_dir, hash_json
+from unimoe.core.trec import Run
+from unimoe.data.collection import Collection
+from unimoe.models.device import choose_device, choose_dtype, release_memory
+from unimoe.models.embedder import Advance
+from unimoe.models.encoder import META, SentenceEncoder, load_encoder
+from unimoe.models.late import LateModel
+from unimoe.models.matcher import Matcher, find_matcher, load_matcher
+from unimoe.models.sparse import SparseModel
+from unimoe.models.tensor_files import read_tensors, save_tensors
+from unimoe.retrieval.bm25 import cached_run
+from unimoe.retrieval.dense import dense_run
+from unimoe.retrieval.embeddings import UNIT_CHARACTERS, cut_units, is_kept, kept_folder
+
+MATCHERS: dict[str, type[Matcher]] = {matcher.kind: matcher for matcher in (SparseModel, LateModel)}
+
+Keys = NDArray[np.int64]
+
+
+def matcher_of(encoder: EncoderConfig) -> tuple[type[Matcher] | None, EncoderConfig]:
+    """Return the matcher that a base such as ``sparse:FOLDER`` names, and the settings without its kind."""
+    kind, colon, rest = encoder.base.partition(":")
+    if not colon or kind not in MATCHERS:
+        return None, encoder
+    return MATCHERS[kind], encoder.model_copy(update={"base": rest})
+
+
+@dataclass(frozen=True)
+class ModelSearch:
+    """A ranking by the model of ``encoder``, whose settings are at ``key`` in configs.
+
+    ``device`` is where it computes; None for the best of this machine.
+    """
+
+    encoder: EncoderConfig
+    key: str
+    device: torch.device | None = None
+
+    def run(self, collection: Collection, depth: int, *, exclude_self: bool) -> Run:
+        """Rank a collection's documents for each of its queries, and keep the first ``depth``."""
+        path = self.path(collection, depth, exclude_self=exclude_self)
+        progress = path.with_suffix(".safetensors")  # of a matcher, until the run is whole
+
+        def search() -> Run:
+            texts = len(collection.queries) + len(collection.corpus)
+            with Steps(1).step(f"first stage {collection.name}: {self.encoder.base}", texts) as step:
+                find = partial(self._find, self.load(), collection, depth, progress)
+                found = find(exclude_self=exclude_self, advance=step.advance)
+                step.outcome = f"{texts:,} texts embedded"
+            release_memory()
+            return found
+
+        found = cached_run(path, collection, self.name, search)
+        progress.unlink(missing_ok=True)
+        return found
+
+    def path(self, collection: Collection, depth: int, *, exclude_self: bool) -> Path:
+        """Return where ``run`` keeps the ranking; where it exists, nothing has to be encoded."""
+        data = [collection.corpus_hash, collection.queries_hash, depth, exclude_self]
+        return cache_dir("dense") / f"{hash_json([self.name, data])}.trec"
+
+    def _find(self, model: Any, collection: Collection, depth: int, progress: Path, **how: Any) -> Run:
+        if isinstance(model, Matcher):
+            return matcher_run(model, collection, depth, progress, **how)
+        return dense_run(model, collection, DenseConfig(depth=depth, cutoffs=[depth]), **how)
+
+    def holds_vectors(self, collection: Collection) -> bool:
+        """Return whether an evaluation has kept the vectors of a collection's documents."""
+        if matcher_of(self.encoder)[0]:
+            return False
+        return is_kept(kept_folder(self._without_weights, collection.corpus, "document", dtype=self._place[1]))
+
+    def load(self) -> Any:
+        """Load the model."""
+        matcher, config = matcher_of(self.encoder)
+        if matcher is None:
+            return load_encoder(config, *self._place)
+        return load_matcher(matcher, f"{self.key}.base", config, *self._place)
+
+    @cached_property
+    def name(self) -> str:
+        """Name, hash and dtype of the model; the hash is of all that a ranking depends on besides texts and dtype."""
+        matcher, config = matcher_of(self.encoder)
+        if not config.base:
+            raise UsageError(f"{self.key}.base: names no model; set it to a hub id or a folder")
+        try:
+            if matcher is None:
+                base, prompt = self._without_weights.base_identity, self._without_weights.prompt_name
+            else:
+                _, base, prompt = find_matcher(matcher, f"{self.key}.base", config)
+        except (DataError, UsageError) as error:
+            where = self.key.removesuffix(".encoder")
+            raise type(error)(str(error) if str(error).startswith(where) else f"{where}: {error}") from None
+        dtype = str(self._place[1]).removeprefix("torch.")
+        return f"{base.rpartition('@')[0]}@{hash_json([base, prompt])},{dtype}"
+
+    @cached_property
+    def _without_weights(self) -> SentenceEncoder:
+        return load_encoder(self.encoder, META, torch.float32)
+
+    @cached_property
+    def _place(self) -> tuple[torch.device, torch.dtype]:
+        device = self.device or choose_device()
+        return device, choose_dtype(device, self.encoder.dtype)
+
+
+def matcher_run(
+    model: Matcher,
+    collection: Collection,
+    depth: int,
+    progress: Path,
+    *,
+    exclude_self: bool = False,
+    advance: Advance | None = None,
+    **batches: Unpack[Batches],
+) -> Run:
+    """Find the ``depth`` documents of highest score for every query, by a search of all documents.
+
+    Of a sparse encoder only documents that share a word with the query are kept, as of BM25. Ties, also those at the
+    cut, break by document id descending, as in trec_eval. ``progress`` is a file of this search alone.
+    """
+    query_ids, ids = list(collection.queries), sorted(collection.corpus)
+    queries = model.encode(list(collection.queries.values()), kind="query", advance=advance, **batches)
+    units = cut_units([len(collection.corpus[key].full_text) for key in ids], UNIT_CHARACTERS)
+    done, best = _read(progress) if progress.exists() else (0, np.empty((len(query_ids), 0), dtype=np.int64))
+    if advance:
+        advance(sum(map(len, units[:done])))
+    for number, unit in enumerate(units[done:], start=done + 1):
+        texts = [collection.corpus[ids[row]].full_text for row in unit]
+        scores = model.similarity(queries, model.encode(texts, advance=advance, **batches))
+        if not np.isfinite(scores).all():
+            query, place = np.argwhere(~np.isfinite(scores))[0]
+            which = f"{collection.name}, query {query_ids[query]!r}, document {ids[unit[place]]!r}"
+            raise DataError(f"{which}: the score is not finite; try dtype float32, or another model")
+        kept = np.concatenate([best, _keys(scores, unit)], axis=1)
+        cut = max(0, kept.shape[1] - depth - exclude_self)
+        best = np.partition(kept, cut, axis=1)[:, cut:]
+        save_tensors(progress, {"best": torch.from_numpy(best)}, {"finished": str(number)})
+    run: Run = {}
+    for query_id, row in zip(query_ids, best, strict=True):
+        scores, rows = _scores(np.sort(row)[::-1])
+        found = {ids[place]: score for place, score in zip(rows.tolist(), scores.tolist(), strict=True)}
+        if model.kind == SparseModel.kind:
+            found = {key: score for key, score in found.items() if score > 0}
+        if exclude_self:
+            found.pop(query_id, None)
+        run[query_id] = dict(islice(found.items(), depth))
+    return run
+
+
+def _keys(scores: NDArray[np.float32], rows: NDArray[np.int64]) -> Keys:
+    """Return integers in the order of trec_eval: by score, equal scores by row, of which the higher comes first."""
+    bits = (scores + np.float32(0)).view(np.int32).astype(np.int64)  # the sum makes 0 of -0
+    return ((np.where(bits < 0, bits ^ 0x7FFFFFFF, bits)) << 32) | rows
+
+
+def _scores(keys: Keys) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
+    """Return the scores and rows that ``_keys`` made integers of."""
+    bits = keys >> 32
+    return np.where(bits < 0, bits ^ 0x7FFFFFFF, bits).astype(np.int32).view(np.float32), keys & 0xFFFFFFFF
+
+
+def _read(progress: Path) -> tuple[int, Keys]:
+    """Return how many units are done, and the best documents of them."""
+    try:
+        tensors, texts = read_tensors(progress)
+        return int(texts["finished"]), tensors["best"].numpy()
+    except (OSError, SafetensorError, ValueError, KeyError) as error:
+        raise DataError(f"{progress} is damaged or of another version ({error}); delete it, and run again") from None
