@@ -148,13 +148,15 @@ def test_what_should_be_known_before_the_numbers_are_believed_is_a_warning(tmp_p
     (tmp_path / "queries.tsv").write_text("q1\twhat?\nq3\twhy?\n", encoding="utf-8")
     texts = read_queries(tmp_path / "queries.tsv")
     tied = ranks(1, 1, 1, depth=5) | {"q2": dict.fromkeys(("rel", "d1"), 0.5), "q9": {"d1": 1.0}}
-    found = scored(tmp_path, [tied], [ranks(2, 2, 2, depth=5)], texts=texts)
+    qrels = QRELS | {"q1": {"rel": 2}}
+    found = scored(tmp_path, [tied], [ranks(2, 2, 2, depth=5)], qrels=qrels, texts=texts)
     said = "\n".join(found.warnings)
     for words in (
         "a1.trec: queries without judgments, left out: 1 (q9)",
         "which only their ids order: 1 (q2)",
         "q: ndcg@10 is computed on rankings that end at depth 5",
         "q: no text of 1 (q2)",
+        "recall@100 count grade 1 as relevant",
     ):
         assert words in said
     assert found.results.details["joint", 0, "retrieval/q"]["q1"].text == "what?"
