@@ -156,7 +156,7 @@ def test_what_should_be_known_before_the_numbers_are_believed_is_a_warning(tmp_p
         "which only their ids order: 1 (q2)",
         "q: ndcg@10 is computed on rankings that end at depth 5",
         "q: no text of 1 (q2)",
-        "recall@100 count grade 1 as relevant",
+        "q.tsv: map counts grade 1 as relevant; TREC DL counts from 2",
     ):
         assert words in said
     assert found.results.details["joint", 0, "retrieval/q"]["q1"].text == "what?"
