@@ -103,6 +103,11 @@ class Comparison:
         return None if self.p is None else self.difference.interval
 
     @property
+    def p_alone(self) -> float | None:
+        """The p of this one difference: uncorrected, but for the number of settings tried where no more is known."""
+        return None if self.p is None or self.difference.p is None else min(1.0, self.tried * self.difference.p)
+
+    @property
     def p_elsewhere(self) -> float | None:
         """The p of ``elsewhere``, below .05 exactly where its interval excludes 0."""
         if self.elsewhere is None or self.elsewhere.p is None:

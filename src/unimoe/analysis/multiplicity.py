@@ -44,10 +44,9 @@ def corrected_together(rows: Sequence[Comparison], chosen: Chosen, *, simultaneo
             for system, other in ((c.system, c.baseline), (c.baseline, c.system)):
                 if system in chosen:
                     c = _as_chosen(c, system, other, chosen[system], names, together)
-            if simultaneous and together and c.p is not None and c.difference.p is not None:
+            if simultaneous and together and c.p_alone is not None:
                 wide = replace(c.difference, alpha=level(together.of_all) / c.tried)
-                p = corrected(min(1.0, c.tried * c.difference.p), together.of_all)
-                c = replace(c, p_simultaneous=p, simultaneous=wide)
+                c = replace(c, p_simultaneous=corrected(c.p_alone, together.of_all), simultaneous=wide)
             found[place] = c
     return found
 

@@ -40,10 +40,11 @@ def standings(comparisons: Iterable[Comparison]) -> dict[tuple[tuple[str, ...], 
     found = {}
     for place, here in gathered(((c.place, c.metric), c) for c in comparisons).items():
         means = {system: mean for c in here for system, mean in zip((c.system, c.baseline), c.means, strict=True)}
-        tests = {(c.system, c.baseline): (c.delta, c.p) for c in here}
+        together = joint_of(here) if any(c.simultaneous for c in here) else None
+        tests = {(c.system, c.baseline): (c.delta, c.p_alone if together else c.p) for c in here}
         if len(means) >= FEWEST and len({*map(frozenset, tests)}) == len(means) * (len(means) - 1) // 2:
-            names, together = joint_of(here) if any(c.simultaneous for c in here) else ([*means], None)
-            found[place] = standings_of({name: means[name] for name in names}, tests, together)
+            names, draws = together or ([*means], None)
+            found[place] = standings_of({name: means[name] for name in names}, tests, draws)
     return found
 
 

@@ -164,11 +164,10 @@ def _compare_folder(options: Options, folder: Path) -> _Found:
     ordered, keys = in_order(wanted, baseline), select_keys(held.dataset_keys, options.dataset or [])
     metrics = canonical_metrics(options.metric or [])
     chosen = [with_metrics(r, metrics) for r in held.results if r.config_name in wanted and r.key in keys]
-    clusters = held.clusters
-    if options.clusters:
-        clusters = Clusters.read(options.clusters)
+    clusters = _clusters(options)
+    if clusters:
         clusters.refuse_others({first.key: first.per_query for first in held.firsts})
-    results = Results(target or folder, chosen, allow=allow, clusters=clusters)
+    results = Results(target or folder, chosen, allow=allow, clusters=clusters or held.clusters)
     _warn(results.notes(results.dataset_keys))
     names = ("correction", "family", "chosen", "simultaneous")
     how = {name: getattr(saved, name) for name in names} if saved else {}
@@ -198,18 +197,21 @@ def _read(
     judged = select_datasets(options.qrels, datasets, options.relevance_level, options.queries)
     sources = select_runs(systems, judged, in_order=options.paired)
     where = options.output_dir or Path()
-    clusters = Clusters.read(options.clusters) if options.clusters else None
     scored = score_systems(
         sources,
         scoring,
         experiment,
         given=options.recorded,
         output_dir=where,
-        clusters=clusters,
+        clusters=_clusters(options),
         on_run=say_read,
     )
     _warn(scored.warnings)
     return scored
+
+
+def _clusters(options: Options) -> Clusters | None:
+    return Clusters.read(options.clusters) if options.clusters else None
 
 
 def _warn(warnings: Iterable[str]) -> None:
