@@ -23,7 +23,8 @@ from unimoe.config import BM25Config
 from unimoe.data.catalog import available, load_collection
 from unimoe.data.collection import Collection
 from unimoe.models.device import describe_device
-from unimoe.retrieval.bm25 import BM25Index, make_tokenizer
+from unimoe.retrieval.analyzers import make_tokenizer
+from unimoe.retrieval.bm25 import BM25Index
 
 ROUNDS, DEPTH, PARAMS = 7, 100, BM25Config()
 
@@ -40,7 +41,7 @@ def compare(collection: Collection) -> tuple[float, float]:
     queries, ids = list(collection.queries.values()), list(collection.corpus)
     start = time.perf_counter()
     index = BM25Index(collection, PARAMS)
-    indexed, tokenizer = time.perf_counter(), make_tokenizer(PARAMS.stemmer)
+    indexed, tokenizer = time.perf_counter(), make_tokenizer(PARAMS)
     documents = list(tokenizer.streaming_tokenize((d.full_text for d in collection.corpus.values()), allow_empty=False))
     analyzed = time.perf_counter()
     okapi = BM25Okapi(documents, k1=PARAMS.k1, b=PARAMS.b)

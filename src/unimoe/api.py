@@ -84,7 +84,7 @@ def bm25_candidates(collection: Collection | str, depth: int = 100, params: BM25
     Args:
         collection: as loaded, or its name.
         depth: documents kept per query, at most.
-        params: k1, b and stemmer; by default .9, .4 and English.
+        params: k1, b, language and stemmer; by default .9, .4 and those of the collection's language.
 
     Returns:
         Query id to ``{document id: score}``, best first.
@@ -134,7 +134,7 @@ def evaluate_reranker(
     if not isinstance(depth, int) or depth < 1:
         raise UsageError(f"depth {depth}: reranks nothing; use a whole number from 1")
     if candidates is None:
-        source, found = first_stage_name(BM25Config(), "bm25s"), bm25_candidates(loaded, depth)
+        source, found = first_stage_name(BM25Config().in_language(loaded.language)), bm25_candidates(loaded, depth)
     elif isinstance(candidates, str | Path):
         found = read_run(candidates)
         source = f"run:{Path(candidates).name}@{hash_file(Path(candidates))}"
@@ -144,7 +144,8 @@ def evaluate_reranker(
     scored = loaded if max_queries is None else loaded.sample_queries(max_queries)
     chosen: Run = {}
     for query_id in scored.queries:
-        scores = found.get(query_id, {})
+        left_out = scored.left_out(query_id)
+        scores = {key: score for key, score in found.get(query_id, {}).items() if key not in left_out}
         if len(scores) > depth and is_unordered(scores):
             raise DataError(
                 f"query {query_id!r}: its {len(scores)} candidates all have one score, so a depth of {depth} would "

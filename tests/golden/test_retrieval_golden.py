@@ -119,7 +119,7 @@ def corpus(seed: int) -> list[list[str]]:
 
 
 def bm25s_tokenizer(stemmer: str) -> Tokenizer:
-    stem = None if stemmer == "none" else Stemmer.Stemmer(stemmer)
+    stem = None if stemmer == "none" else Stemmer.Stemmer("english")
     return Tokenizer(splitter=r"\w+", stopwords="english", stemmer=stem)
 
 

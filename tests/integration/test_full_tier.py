@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,7 @@ from mteb.mocks import MOCK_TASK_TEST_GRID
 from support.comparisons import assert_same_results
 from support.engine import ThreadActors
 from support.experiments import write_tiny_experiment
-from support.full_tier import write_full_tier
+from support.full_tier import ASKED_FOR, write_full_tier
 from support.scripts import Done, call_script, successful
 
 from unimoe.data.published import BEIR_NAMES, CQADUPSTACK
@@ -113,6 +114,69 @@ class TestWhole:
         assert lacking.per_query[query] == 0
         assert len(lacking.per_query) == 3
         assert 0 in result(output_dir, "reranking", "dbpedia-entity").per_query.values()
+
+
+class TestAskedFor:
+    """BRIGHT, MIRACL and NanoBEIR in languages, with documents read by passages."""
+
+    PASSAGES = ("--set", "evaluation.passage_words=40")
+
+    @pytest.fixture(scope="class")
+    def found(self, config: Path, data: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Done]:
+        output_dir = tmp_path_factory.mktemp("asked")
+        return output_dir, successful(self.evaluate(config, data, output_dir, *self.PASSAGES))
+
+    def evaluate(self, config: Path, data: Path, output_dir: Path, *more: str) -> Done:
+        chosen = ("--dataset", ",".join(ASKED_FOR))
+        return evaluate(config, data, output_dir, [], "--task", "reranking", *more, chosen=chosen)
+
+    def test_every_set_has_results_whose_first_stage_names_its_words(self, found: tuple[Path, Done]) -> None:
+        words = {
+            "bright:biology": "stemmer=english",
+            "bright:biology-long": "stemmer=english",
+            "miracl:ko": "language=ko,bigrams",
+            "miracl:th": "language=th,bigrams",
+            "miracl:yo-hard": "language=yo,stemmer=none",
+            "nanobeir:de/SciFact": "language=de,stemmer=snowball",
+        }
+        for name in ASKED_FOR:
+            for arm in ("zero_shot", "bm25"):
+                one = result(found[0], "reranking", name, arm)
+                assert one.identity.first_stage == f"bm25s(k1=0.9,b=0.4,{words[name]})"
+                assert one.identity.passages == "40 words, stride 20"
+                assert len(one.per_query) == 3
+            assert one.aggregate["recall@100"] > 0, name
+
+    def test_what_bright_excludes_is_in_no_run(self, data: Path, found: tuple[Path, Done]) -> None:
+        for name in ("bright:biology", "bright:biology-long"):
+            for arm in ("zero_shot", "bm25"):
+                run = found[0] / arm / "seed_none/runs/reranking" / f"{safe_name(name)}.trec"
+                ranked: dict[str, list[str]] = {}
+                for line in run.read_text(encoding="utf-8").splitlines():
+                    ranked.setdefault(line.split()[0], []).append(line.split()[2])
+                asked = (data / name.replace(":", "/") / "queries.jsonl").read_text(encoding="utf-8").splitlines()
+                first, *others = ranked.values()
+                excluded = set(json.loads(asked[0])["excluded_ids"])
+                assert (len(first), excluded & set(first)) == (4, set()), "of twelve, eight are excluded"
+                assert all(excluded & set(documents) for documents in others)
+
+    def test_a_plan_counts_passages_and_another_setting_is_refused(
+        self, found: tuple[Path, Done], config: Path, data: Path, tmp_path: Path
+    ) -> None:
+        rows = {}
+        for more in ((), self.PASSAGES):
+            plan = successful(self.evaluate(config, data, tmp_path / "plan", "--plan", *more))
+            lines = [line.split() for line in plan.stdout.splitlines() if line.startswith("reranking ")]
+            rows[more] = {name: int(pairs.replace(",", "")) for _, name, _, pairs, *_ in lines}
+        assert rows[self.PASSAGES]["bright:biology"] > 20 * rows[()]["bright:biology"] > 0
+        assert rows[self.PASSAGES]["miracl:ko"] == rows[()]["miracl:ko"], "short documents are one passage"
+        scored = result(found[0], "reranking", "bright:biology").provenance
+        again = self.evaluate(config, data, found[0], *self.PASSAGES)
+        assert "already done" in again.stderr
+        other = self.evaluate(config, data, found[0], "--set", "evaluation.passage_words=30")
+        assert other.returncode != 0
+        assert "passages" in other.stderr
+        assert result(found[0], "reranking", "bright:biology").provenance == scored
 
 
 def test_workers_of_a_cluster_find_the_same_to_the_bit(

@@ -100,15 +100,25 @@ class TiedCandidates(Tied):
     """The same, among candidates in no order; one query has none."""
 
     metadata = mteb_tasks.card("TiedCandidates", "Reranking", "map_at_1000")
+    given = 60
 
     def load_data(self, num_proc: int | None = None, **kwargs: Any) -> None:
-        """Sixty candidates of each query."""
+        """So many candidates of each query."""
         collection = tied(self.documents)
         rng = random.Random(1)
-        given = {query: dict.fromkeys(rng.sample(list(collection.corpus), 60), 0.0) for query in collection.queries}
+        given = {
+            query: dict.fromkeys(rng.sample(list(collection.corpus), self.given), 0.0) for query in collection.queries
+        }
         given[next(iter(given))] = {}
         self.dataset = {"default": {"test": split_data(collection, given)}}
         self.data_loaded = True
+
+
+class TiedButExcluded(TiedCandidates):
+    """Candidates that are nearly the whole corpus, as BRIGHT excludes documents."""
+
+    metadata = mteb_tasks.card("TiedButExcluded", "Retrieval", "ndcg_at_10")
+    given = 190
 
 
 def words(**settings: Any) -> MTEBEncoderWrapper:
@@ -117,7 +127,7 @@ def words(**settings: Any) -> MTEBEncoderWrapper:
 
 class TestTies:
     @pytest.mark.parametrize("ignored", [False, True])
-    @pytest.mark.parametrize("kind", [Tied, TiedCandidates], ids=lambda kind: kind.__name__)
+    @pytest.mark.parametrize("kind", [Tied, TiedCandidates, TiedButExcluded], ids=lambda kind: kind.__name__)
     def test_scores_are_mtebs(self, kind: type[Any], ignored: bool) -> None:
         one, other = loaded(kind), loaded(kind)
         one.ignore_identical_ids = other.ignore_identical_ids = ignored  # type: ignore[attr-defined]

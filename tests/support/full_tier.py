@@ -25,6 +25,7 @@ class Parts:
             (query, document, grade) for query, grades in made.qrels.items() for document, grade in grades.items()
         ]
         self.split, self.line_end = "test", "\n"
+        self.excluded: dict[str, list[str]] = {}
 
     def renamed(self, documents: str, queries: str) -> None:
         """Give other ids, in which ``{}`` becomes a number from 1."""
@@ -38,7 +39,10 @@ class Parts:
         (folder / "qrels").mkdir(parents=True)
         lines = {
             "corpus.jsonl": [json.dumps(row) for row in self.corpus.values()],
-            "queries.jsonl": [json.dumps({"_id": key, "text": text}) for key, text in self.queries.items()],
+            "queries.jsonl": [
+                json.dumps({"_id": key, "text": text, "excluded_ids": self.excluded.get(key, ["N/A"])})
+                for key, text in self.queries.items()
+            ],
             f"qrels/{self.split}.tsv": [
                 "query-id\tcorpus-id\tscore",
                 *("\t".join(map(str, row)) for row in self.qrels),
@@ -149,6 +153,61 @@ def _cqadupstack(parts: Parts) -> None:
     parts.queries[next(iter(parts.queries))] = "what is the"
 
 
+def _bright(parts: Parts) -> None:
+    """Long queries, documents far longer than a prompt, and documents that are excluded for a query or for none."""
+    parts.split = "standard"
+    for row in parts.corpus.values():
+        del row["title"]
+        row["text"] = row["text"] * 30
+    first, *_ = parts.queries
+    relevant = [document for query, document, _ in parts.qrels if query == first]
+    parts.excluded[first] = [key for key in parts.corpus if key not in relevant][:8]
+    parts.queries[first] += " because it reasons" * 40
+
+
+def _bright_long(parts: Parts) -> None:
+    """The same, in another split."""
+    _bright(parts)
+    parts.split = "long"
+
+
+def _in(language: str) -> Callable[[Parts], None]:
+    def written(parts: Parts) -> None:
+        """Words of a language, with ids as MIRACL has them."""
+        parts.renamed("{}#0", "{}")
+        parts.split = "dev"
+        for key, row in parts.corpus.items():
+            row["text"] = f"{_SENTENCES[language]} {row['text']} {key}"
+        for key in parts.queries:
+            parts.queries[key] = _QUESTIONS[language]
+
+    return written
+
+
+def _nano(parts: Parts) -> None:
+    """German words without titles, under English ids."""
+    _in("de")(parts)
+    parts.split = "test"
+
+
+_SENTENCES = {
+    "ko": "서울대학교에서 공부했다",
+    "de": "Die Häuser der Städte",
+    "th": "ภาษาไทยเป็นภาษา",
+    "yo": "Ilé àwọn ọmọ",
+}
+_QUESTIONS = {"ko": "서울대학교는 어디인가?", "de": "Haus einer Stadt", "th": "ภาษาอะไร", "yo": "ilé ọmọ"}
+
+ASKED_FOR: dict[str, Callable[[Parts], None]] = {
+    "bright:biology": _bright,
+    "bright:biology-long": _bright_long,
+    "miracl:ko": _in("ko"),
+    "miracl:th": _in("th"),
+    "miracl:yo-hard": _in("yo"),
+    "nanobeir:de/SciFact": _nano,
+}
+"""Sets that MTEB reads, in no tier."""
+
 _TROUBLE: dict[str, Callable[[Parts], None]] = {
     "arguana": _arguana,
     "climate-fever": _climate_fever,
@@ -169,9 +228,13 @@ _TROUBLE: dict[str, Callable[[Parts], None]] = {
 
 
 def write_full_tier(folder: Path, documents: int = 12, queries: int = 3) -> Path:
-    """Write every set of the full tier, and return the folder, a value for UNIMOE_DATA."""
+    """Write every set of the full tier, and of ``ASKED_FOR``, and return the folder, a value for UNIMOE_DATA."""
     for name in (*BEIR_NAMES, *CQADUPSTACK):
         parts = Parts(documents, queries)
         _TROUBLE[name](parts)
         parts.write(folder / name)
+    for name, trouble in ASKED_FOR.items():
+        parts = Parts(documents, queries)
+        trouble(parts)
+        parts.write(folder / name.replace(":", "/"))
     return folder

@@ -153,7 +153,9 @@ class MtebTask:
     def __init__(
         self, rows: dict[str, Any], subsets: tuple[str, ...] = ("default",), error: Exception | None = None
     ) -> None:
-        self.rows, self.subsets, self.error = rows, subsets, error
+        self.rows, self.hf_subsets, self.error = rows, list(subsets), error
+        languages = {subset: [f"{subset}-Latn"] for subset in subsets}
+        self.metadata = SimpleNamespace(type="Retrieval", hf_subsets=subsets, hf_subsets_to_langscripts=languages)
         self.dataset: dict[str, Any] = {}
 
     @classmethod
@@ -172,7 +174,7 @@ class MtebTask:
         """Fill ``dataset``, or fail as the hub does."""
         if self.error is not None:
             raise self.error
-        self.dataset = {subset: dict.fromkeys(self.eval_splits, self.rows) for subset in self.subsets}
+        self.dataset = {subset: dict.fromkeys(self.eval_splits, self.rows) for subset in self.hf_subsets}
 
     def convert_v1_dataset_format_to_v2(self, num_proc: int | None) -> None:
         """The rows are in the second format already."""

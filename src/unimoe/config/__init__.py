@@ -11,6 +11,7 @@ from unimoe.config.served import ServedConfig
 from unimoe.config.training import ArmConfig, LoraConfig, TrainingConfig
 from unimoe.core.errors import UsageError, did_you_mean
 from unimoe.core.registry import Registry
+from unimoe.data.languages import checked_language
 
 FUSION = "fusion"
 """The first stage that fuses BM25 with an encoder's search."""
@@ -103,12 +104,22 @@ class BM25Config(Section):
     Attributes:
         k1: saturation of a term's frequency, 1000 at most.
         b: how much the length of a document counts, from 0 to 1.
-        stemmer: ``english`` (Snowball) or ``none``.
+        language: of the documents, such as ``de`` or ``ko``: how words are split and stemmed, and stop words; null for
+            the collection's own, which is English where it says nothing.
+        stemmer: ``snowball`` for that of the language, where there is one, or ``none``; ``english``, of configs before
+            there were languages, is ``snowball``.
     """
 
     k1: Annotated[float, Field(ge=0, le=1000)] = 0.9
     b: Fraction = 0.4
-    stemmer: Literal["english", "none"] = "english"
+    language: Annotated[str, AfterValidator(checked_language)] | None = None
+    stemmer: Annotated[
+        Literal["snowball", "none"], BeforeValidator(lambda given: "snowball" if given == "english" else given)
+    ] = "snowball"
+
+    def in_language(self, language: str) -> BM25Config:
+        """Return these parameters for documents in a language, unless they state another."""
+        return self if self.language else self.model_copy(update={"language": language})
 
 
 class BundledTier(Section):
@@ -215,6 +226,9 @@ class EvaluationConfig(Section):
             candidates of each, and results call it ``SYSTEM@FIRST_STAGE``.
         datasets: collections for ``unimoe evaluate``, in place of its tier.
         depth: candidates reranked per query, in all tiers except the bundled one.
+        passage_words: cut documents into passages of so many words to rerank, and score each by its best passage (MaxP;
+            150 is usual); null reads the beginning, as far as the model does.
+        passage_stride: words from the beginning of a passage to that of the next; null for half of them.
         token_budget: padded tokens of one forward pass; null for a number that suits the device.
         batch_size: sequences of one forward pass, instead of ``token_budget``.
         merge_adapters: add adapters to the weights before scoring, in float32; changes the last bits of scores.
@@ -231,6 +245,8 @@ class EvaluationConfig(Section):
     )
     datasets: list[str] = Field(default=[])
     depth: Count = 100
+    passage_words: Count | None = None
+    passage_stride: Count | None = None
     token_budget: Count | None = None
     batch_size: Count | None = None
     merge_adapters: bool = False
@@ -241,6 +257,12 @@ class EvaluationConfig(Section):
     sparse: FirstStageModel = FirstStageModel()
     late: FirstStageModel = FirstStageModel()
     mteb: MTEBConfig = MTEBConfig()
+
+    @model_validator(mode="after")
+    def _passages_leave_nothing_out(self) -> EvaluationConfig:
+        if (self.passage_stride or 0) > (self.passage_words or 0):
+            raise ValueError("passage_stride is more than passage_words, and skips words; lower it, or set both")
+        return self
 
     @property
     def batches(self) -> Batches:

@@ -4,7 +4,9 @@ apidocs             the bundled collection
 scifact             a folder of that name under $UNIMOE_DATA, or the zip of a BEIR set there, else a download
 cqadupstack/tex     the same; CQADupStack is twelve collections
 path:DIR            a folder in BEIR layout, or with the files of MS MARCO's passage ranking
-nanobeir:SciFact    a NanoBEIR set
+nanobeir:SciFact    a NanoBEIR set; ``nanobeir:de/SciFact`` in German
+bright:biology      a domain of BRIGHT, ``bright:biology-long`` with whole web pages
+miracl:ko           a language of MIRACL, ``miracl:ko-hard`` over its pooled documents
 ir_datasets:ID      anything ir_datasets knows; the id names the split too
 mteb:TASK           an MTEB retrieval task, ``mteb:TASK:SUBSET`` where it has several subsets
 """
@@ -17,7 +19,7 @@ from pathlib import Path
 from unimoe.core.errors import UsageError, did_you_mean
 from unimoe.core.limits import name_problem, shortened
 from unimoe.data.collection import Collection
-from unimoe.data.published import APIDOCS, BEIR_NAMES, CQADUPSTACK, SHORT_NAMES, canonical_name
+from unimoe.data.published import APIDOCS, BEIR_NAMES, CQADUPSTACK, FAMILY_NAMES, SHORT_NAMES, canonical_name
 from unimoe.data.source import SOURCES, find_source, listed
 from unimoe.data.sources.beir_sets import local_path
 from unimoe.data.sources.nanobeir import NANOBEIR
@@ -57,10 +59,10 @@ def refuse_unknown(name: str) -> None:
         )
     if canonical_name(name) not in SHORT_NAMES and local_path(name) is None:
         usages = [source.usage for _, source in SOURCES.items() if source.usage]
+        close = did_you_mean(canonical_name(name), (APIDOCS, *SHORT_NAMES, *NANOBEIR, *FAMILY_NAMES))
         raise UsageError(
-            f"unknown collection {name!r}{did_you_mean(canonical_name(name), (APIDOCS, *SHORT_NAMES, *NANOBEIR))}; "
-            f"known are {', '.join((APIDOCS, *BEIR_NAMES))}, {CQADUPSTACK[0]} and its {len(CQADUPSTACK) - 1} "
-            f"siblings, folders under UNIMOE_DATA, {listed(usages)}"
+            f"unknown collection {name!r}{close}; known are {', '.join((APIDOCS, *BEIR_NAMES))}, "
+            f"{CQADUPSTACK[0]} and its {len(CQADUPSTACK) - 1} siblings, folders under UNIMOE_DATA, {listed(usages)}"
         )
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import heapq
 import math
-from collections.abc import Container, Iterable
+from collections.abc import Container, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import chain
@@ -14,6 +14,7 @@ from unimoe.core.errors import DataError, UsageError, first_few
 from unimoe.core.io import hash_parts
 from unimoe.core.limits import HIGHEST_GRADE, grade_problem, id_problem, shortened
 from unimoe.core.trec import Qrels
+from unimoe.data.languages import ENGLISH
 
 T = TypeVar("T")
 
@@ -47,6 +48,8 @@ class Collection:
             reranked; a search among them says nothing about a search of the whole corpus.
         relevance_level: the lowest grade that binary measures count as relevant.
         level_stated: whether the data or a convention of the field says so; else the level is 1 for want of another.
+        language: the code of the documents' language, by which BM25 splits and stems words.
+        excluded: query id to documents that are no candidates of it, as in BRIGHT; no query without any.
     """
 
     name: str
@@ -58,6 +61,8 @@ class Collection:
     candidates_only: bool = False
     relevance_level: int = 1
     level_stated: bool = False
+    language: str = ENGLISH
+    excluded: Mapping[str, frozenset[str]] = field(default_factory=dict)
 
     def __repr__(self) -> str:
         queries = f"{len(self.queries):,} queries, {len(self.qrels):,} of them judged"
@@ -75,8 +80,10 @@ class Collection:
 
     @cached_property
     def queries_hash(self) -> str:
-        """Content hash of the queries, whatever their order."""
-        return hash_parts(part for key in sorted(self.queries) for part in (key, self.queries[key]))
+        """Content hash of the queries, and of the documents excluded for each, whatever their order."""
+        excluded = [["", key, *sorted(self.excluded[key])] for key in sorted(self.queries) if key in self.excluded]
+        texts = ((key, self.queries[key]) for key in sorted(self.queries))
+        return hash_parts(chain.from_iterable(chain(texts, excluded)))
 
     @cached_property
     def content_hash(self) -> str:
@@ -94,6 +101,10 @@ class Collection:
     def unjudged_queries(self) -> list[str]:
         """Queries without any judgment, sorted; they are ranked but count in no mean."""
         return sorted(self.queries.keys() - self.qrels.keys())
+
+    def left_out(self, query: str, *, exclude_self: bool = False) -> frozenset[str]:
+        """Return the documents that are no candidates of a query; with ``exclude_self`` also that of the query's id."""
+        return self.excluded.get(query, frozenset()) | (frozenset([query]) if exclude_self else frozenset())
 
     def relevant_documents(self) -> set[str]:
         """Return the documents of the corpus that are relevant (grade above 0) to some query."""
@@ -157,12 +168,16 @@ def assemble(
     *,
     judged_elsewhere: Container[str] = frozenset(),
     relevance_level: int | None = None,
+    language: str = ENGLISH,
+    excluded: Mapping[str, Iterable[str]] | None = None,
 ) -> Collection:
     """Build a collection from what a source holds, check it, and count what is odd.
 
     Of documents or queries with the same id the first is kept; a repetition is counted as a duplicate, and as
     conflicting too where its content differs. Documents and queries are consumed once; queries may be of other splits,
     and those that are ``judged_elsewhere`` are left out. ``relevance_level`` is None where the source states none.
+    Judgments of documents that are ``excluded`` for the query are dropped, and counted; excluded ids of no document,
+    such as BRIGHT's ``N/A``, say nothing.
 
     Raises:
         DataError: no judgment, a judged query without text, a grade that is too high, or an id that is empty or
@@ -170,6 +185,10 @@ def assemble(
     """
     corpus, duplicate_documents, conflicting_documents = _first_of_each(documents)
     texts, duplicate_queries, conflicting_queries = _first_of_each(queries)
+    left_out = {key: corpus.keys() & set(ids) for key, ids in (excluded or {}).items() if key in texts}
+    both = [d for key, ids in left_out.items() for d in qrels.get(key, {}) if d in ids]
+    if both:
+        qrels = {q: {d: grade for d, grade in g.items() if d not in left_out.get(q, ())} for q, g in qrels.items()}
     qrels = {key: grades for key, grades in qrels.items() if grades}
     if not qrels:
         raise DataError(f"{name}: split {split!r} holds no judgments; without them nothing can be scored")
@@ -197,6 +216,7 @@ def assemble(
         "empty documents": [key for key, document in corpus.items() if not document.text.strip()],
         "empty queries": [key for key, text in kept.items() if not text.strip()],
         "unjudged queries": [key for key in kept if key not in qrels],
+        "judgments of excluded documents": both,
     }
     return Collection(
         name,
@@ -207,6 +227,8 @@ def assemble(
         {kind: ids for kind, ids in problems.items() if ids},
         relevance_level=relevance_level or 1,
         level_stated=relevance_level is not None,
+        language=language,
+        excluded={key: frozenset(ids) for key, ids in left_out.items() if ids and key in kept},
     )
 
 

@@ -2,7 +2,8 @@
 
 A folder in BEIR layout may hold ``collection.json``, and a qrels file such as ``dl20.qrels`` may have a file
 ``dl20.qrels.json`` beside it. Both hold ``{"name": "dl20", "relevance_level": 2}``, or one of the two keys. The qrels
-file's description overrides its folder's, which overrides the convention of the field: ``GRADED_FROM_1``.
+file's description overrides its folder's, which overrides the convention of the field: ``GRADED_FROM_1``. A folder's
+may have ``"language": "de"`` too.
 """
 
 from __future__ import annotations
@@ -10,10 +11,11 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
 from unimoe.core.io import read_json
 from unimoe.core.limits import HIGHEST_GRADE
+from unimoe.data.languages import checked_language
 from unimoe.data.published import GRADED_FROM_1
 
 COLLECTION_FILE = "collection.json"
@@ -27,12 +29,14 @@ class Description(BaseModel):
     Attributes:
         name: the collection's name in results.
         relevance_level: the lowest grade that binary measures count as relevant.
+        language: the code of the documents' language.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
 
     name: Annotated[str, Field(pattern=r"^[\w][\w .()/+\-]*$", max_length=100)] | None = None
     relevance_level: Annotated[int, Field(ge=1, le=HIGHEST_GRADE)] | None = None
+    language: Annotated[str, AfterValidator(checked_language)] | None = None
 
 
 def describe_collection(folder: Path) -> Description:

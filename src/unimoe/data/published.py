@@ -42,6 +42,37 @@ MTEB_TASKS = _TASKS | {name: f"CQADupstack{name.partition('/')[2].capitalize()}R
 NANO_SETS = tuple(task for task in _TASKS.values() if task != "TRECCOVID")
 """The sets of NanoBEIR, by the name of MTEB's task of the whole set."""
 
+_BRIGHT = (
+    "biology", "earth_science", "economics", "psychology", "robotics", "stackoverflow", "sustainable_living", "pony",
+    "leetcode", "aops", "theoremqa_theorems", "theoremqa_questions",
+)  # fmt: skip
+_BRIGHT_TASKS = {name: f"Bright{name.title().replace('_', '').replace('qa', 'QA')}{{}}Retrieval" for name in _BRIGHT}
+_MIRACL_LANGUAGES = (
+    "ar", "bn", "de", "en", "es", "fa", "fi", "fr", "hi", "id", "ja", "ko", "ru", "sw", "te", "th", "yo", "zh",
+)  # fmt: skip
+_NANO_LANGUAGES = ("ar", "de", "en", "es", "fr", "it", "ja", "ko", "no", "pt", "sv")
+_NANO_SPELLED = {"ClimateFEVER": "ClimateFever", "QuoraRetrieval": "Quora"}
+
+FAMILIES = {
+    "bright": {name: task.format("") for name, task in _BRIGHT_TASKS.items()}
+    | {f"{name}-long": _BRIGHT_TASKS[name].format("Long") for name in _BRIGHT[:8]},
+    "miracl": {code: f"MIRACLRetrieval:{code}" for code in _MIRACL_LANGUAGES}
+    | {f"{code}-hard": f"MIRACLRetrievalHardNegatives:{code}" for code in _MIRACL_LANGUAGES},
+    "nanobeir": {
+        f"{code}/{name}": f"MultilingualNano{_NANO_SPELLED.get(name, name)}Retrieval:{code}"
+        for code in _NANO_LANGUAGES
+        for name in NANO_SETS
+    },
+}
+"""Sets that MTEB reads: the short names of each family, with MTEB's task and subset.
+
+BRIGHT's domains, ``-long`` with whole web pages; MIRACL's languages, ``-hard`` over the pooled documents alone;
+NanoBEIR in other languages.
+"""
+
+FAMILY_NAMES = tuple(f"{word}:{name}" for word, names in FAMILIES.items() for name in names)
+"""The same, as the catalogue names them."""
+
 GRADED_FROM_1 = frozenset(
     {APIDOCS, "dbpedia", "dbpedia-entity", "nfcorpus", "touche2020", "trec-covid", "treccovid", "webis-touche2020"}
 )

@@ -163,12 +163,12 @@ def planned_extra_systems(systems: Sequence[System], data: LoadedDataset) -> Ite
     for system in systems:
         work = []
         if "reranking" in system.tasks:
-            work.append(f"{sum(map(len, data.candidates.values())):,} pairs to rerank")
+            work.append(f"{sum(map(len, data.to_read[1].values())):,} pairs to rerank")
         if "embedding" in system.tasks:
             work.append(f"{len(texts):,} texts to embed")
         model: Any = system.model() if system.dtype is None else None  # without weights to load
         if hasattr(model, "estimate"):
-            asked = (texts,) if "embedding" in system.tasks else (data.collection, data.candidates)
+            asked = (texts,) if "embedding" in system.tasks else data.to_read
             work.append(str(model.estimate(*asked)))
         yield f"beside the arms: {system.name} ({system.base_identity}), {', '.join(work)}"
 

@@ -9,6 +9,7 @@ from unimoe.core.errors import DataError, UsageError
 from unimoe.evaluation.embedding_eval import evaluate_embedding_collection
 from unimoe.evaluation.model_wrappers import MTEBEncoderWrapper
 from unimoe.evaluation.mteb.prompts import TaskPrompts
+from unimoe.evaluation.reranking.passages import Passages
 from unimoe.evaluation.reranking.rerankers import PairModelReranker
 from unimoe.evaluation.reranking_eval import rerank_collection
 from unimoe.evaluation.tiers.datasets import Dataset, LoadedDataset
@@ -34,9 +35,8 @@ class DevEvaluation:
         """Return ``{"reranking/ndcg@10": .., "embedding/ndcg@10": ..}``, only the tasks that the arm is trained for."""
         scores, data, evaluation = {}, self._data, self._experiment.evaluation
         if self._task != "emb_only":
-            reranked = rerank_collection(
-                PairModelReranker(model, **evaluation.batches), data.collection, data.candidates
-            )
+            reranker, passages = PairModelReranker(model, **evaluation.batches), Passages.of(evaluation)
+            reranked = rerank_collection(reranker, data.collection, data.candidates, passages=passages)
             scores[f"reranking/{_METRIC}"] = reranked.aggregate[_METRIC]
         if self._task != "rank_only":
             prompts = TaskPrompts(evaluation.mteb)

@@ -69,10 +69,11 @@ class PlannedDataset(LoadedDataset):
         found, depth = super().candidates, self.dataset.depth
         if not self.texts:
             return found
-        others = dict.fromkeys(islice(self._whole.corpus, depth + 1), 0.0)
+        most = 1 + max(map(len, self._whole.excluded.values()), default=0)
+        others = dict.fromkeys(islice(self._whole.corpus, depth + most), 0.0)
         filled = {}
         for query, scores in found.items():
-            left_out = {*scores, query} if self.dataset.exclude_self else scores.keys()
+            left_out = scores.keys() | self._whole.left_out(query, exclude_self=self.dataset.exclude_self)
             more = ((key, score) for key, score in others.items() if key not in left_out)
             filled[query] = scores | dict(islice(more, max(0, depth - len(scores))))
         return filled
@@ -100,12 +101,13 @@ def _on_collection(system: System, model: Any, task: Task, data: LoadedDataset) 
     collection, parts, asked = data.collection, list[Any](), None
     served, queries = hasattr(model, "estimate"), len(data.collection.queries)
     if task == "reranking":
-        pairs = list(candidate_pairs(collection, data.candidates))
+        collection, candidates = data.to_read
+        pairs = list(candidate_pairs(collection, candidates))
         items = len(pairs)
         # The run, and the shards until it is written.
         disk = 2 * sum(len(query) + len(document) + _LINE_BYTES for query, document in pairs)
         if served:
-            asked = model.estimate(collection, data.candidates)
+            asked = model.estimate(collection, candidates)
         else:
             groups = (pair_texts(collection, group) for group in _groups(data, reranker_of(model).cut_by))
             parts = [part for group in groups for part in batches(group, _PART)]
@@ -243,13 +245,13 @@ def print_plan(
 def prompt_sample(data: LoadedDataset, model: UnimodelForExp1) -> list[list[int]]:
     """Return the token ids of whole prefix groups from several places of a dataset."""
     pairs = list(chain.from_iterable(_groups(data, (model.pair_ids.order, _PLACE_CHARACTERS))))
-    return list(map(list, prepare(reranker_of(model), data.collection, pairs))) if pairs else []
+    return list(map(list, prepare(reranker_of(model), data.to_read[0], pairs))) if pairs else []
 
 
 def _groups(data: LoadedDataset, cut_by: Cut) -> Sequence[list[Pair]]:
     """Return whole prefix groups from several places of a dataset; those of a function have one query."""
     order, size = cut_by if cut_by[0] != "length" else ("query_first", 0)
-    return spread(cut_pairs(data.collection, data.candidates, (order, min(size, _PLACE_CHARACTERS))), _PLACES)
+    return spread(cut_pairs(*data.to_read, (order, min(size, _PLACE_CHARACTERS))), _PLACES)
 
 
 def seconds_each(run: Callable[[Sequence[T]], object], parts: Sequence[Sequence[T]]) -> float:

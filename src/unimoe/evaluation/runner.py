@@ -262,9 +262,10 @@ def _of_collection(system: System, task: Task, data: LoadedDataset) -> dict[str,
         hashes["candidates"] = data.hashes["candidates"]
         if task == "reranking":
             identity["depth"] = dataset.depth  # the candidates' hash holds the rule about equal ids
+            identity["passages"] = dataset.passages and str(dataset.passages)
         else:
             hashes |= dataset.rule_hashes
-        size = sum(map(len, data.candidates.values()))
+        size = sum(map(len, data.to_read[1].values()))
     return {
         "dataset": card.name if card else dataset.name,
         "task_type": str(card.type) if card else None,
@@ -289,7 +290,8 @@ def _of_search(system: System, data: Searches) -> dict[str, Any]:
         identity["vectors"] = system.size.name
         settings += [system.size.name, config.rescore, config.rescore_multiplier]
     if not encodes or system.fused:
-        identity["first_stage"] = first_stage_name(experiment.evaluation.bm25, bm25_engine(experiment))
+        bm25 = experiment.evaluation.bm25.in_language(test.language)
+        identity["first_stage"] = first_stage_name(bm25, bm25_engine(experiment))
     return {
         "dataset": dataset.name,
         "main_metric": dataset.main_metric,

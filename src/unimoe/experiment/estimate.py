@@ -203,7 +203,7 @@ def measure(loader: ModelLoader, experiment: Experiment, data: LoadedDataset, tr
             "embed": item(encode, _tokens(text_ids[: len(some_texts)]), _tokens(text_ids) / len(texts)),
         },
         load,
-        pairs=sum(map(len, data.candidates.values())) / max(1, len(data.candidates)),
+        pairs=sum(map(len, data.to_read[1].values())) / max(1, len(data.candidates)),
         queries=len(data.collection.qrels),
         documents=data.whole_size,
     )

@@ -42,6 +42,7 @@ class Identity(Strict):
     split: str  # of the collection
     first_stage: str | None = None  # where candidates come from, with its parameters, such as ``bm25s(k1=0.9,b=0.4)``
     depth: int | None = None  # candidates per query; None where the whole corpus or pool is ranked
+    passages: str | None = None  # words and stride of the passages that a model read; None where it read documents
     pool: int | None = None  # documents ranked, where that is a sample of the collection; None for the whole
     prompt: str | None = None  # name and content hash
     max_queries: int | None = None  # queries scored where the set was cut; None for all of them

@@ -17,7 +17,7 @@ from unimoe.results import TASKS, EvalResult
 
 ALLOWANCES = {  # the differences that can be allowed by name, and what each means
     "queries": "arms judged on different queries are compared on those that all of them share",
-    "candidates": "other candidates: their hash, first stage or pool, or whether one may have the query's id",
+    "candidates": "other candidates: their hash, first stage, pool or passages, or whether one may have the query's id",
     "metrics": "other main metrics; arms are compared on one that all of them hold",
     "max_queries": "queries cut to another number",
     "depth": "another number of candidates per query",
@@ -58,6 +58,7 @@ _ONE_DATASET = (
 _WHERE_RERANKED = (  # elsewhere the first stage is the system under test
     _Rule("first_stage", attrgetter("identity.first_stage"), "candidates"),
     _Rule("depth", attrgetter("identity.depth"), "depth"),
+    _Rule("passages", attrgetter("identity.passages"), "candidates"),
 )
 
 

@@ -1,13 +1,12 @@
 """BM25 candidates.
 
-Text is title, a space, text; lower case; words are runs of word characters, single ones included as in Lucene; its 33
-English stop words are left out; Snowball's English stemmer (``stemmer: none`` leaves words unchanged). Scores are
-Lucene's BM25 in float32. With k1 0.9 and b 0.4 nDCG@10 is .680 on SciFact (published .679) and .320 on NFCorpus (.322).
+Text is title, a space, text; lower case; words as in ``analyzers``, by the language of the settings or else of the
+collection. Scores are Lucene's BM25 in float32. With k1 0.9 and b 0.4 nDCG@10 is .680 on SciFact (published .679) and
+.320 on NFCorpus (.322).
 """
 
 from __future__ import annotations
 
-import logging
 from array import array
 from collections.abc import Callable
 from importlib.metadata import version
@@ -23,6 +22,7 @@ from unimoe.core.io import cache_dir, hash_parts, lock
 from unimoe.core.trec import Run, read_run, write_run
 from unimoe.data.collection import Collection
 from unimoe.results import safe_name
+from unimoe.retrieval.analyzers import analyzer_name, make_tokenizer
 
 Engine = Literal["bm25s", "rank_bm25"]
 """Lucene's BM25 as bm25s computes it, or rank_bm25's BM25Okapi."""
@@ -38,7 +38,7 @@ class BM25Index:
     def __init__(self, collection: Collection, params: BM25Config, engine: Engine = "bm25s") -> None:
         import bm25s
 
-        self._engine, self._tokenizer = engine, make_tokenizer(params.stemmer)
+        self._engine, self._tokenizer = engine, make_tokenizer(params.in_language(collection.language))
         # By ascending id: of two equal scores the document of the higher number comes first.
         self._ids = np.array(sorted(collection.corpus), dtype=object)
         texts = (collection.corpus[key].full_text for key in self._ids)
@@ -74,20 +74,13 @@ class BM25Index:
         return dict(zip(self._ids[order].tolist(), scores[order].tolist(), strict=True))
 
 
-def make_tokenizer(stemmer: str) -> Any:
-    """Return what splits texts into numbered words."""
-    import bm25s
-    import Stemmer
-
-    logging.getLogger("bm25s").setLevel(logging.WARNING)  # it sets DEBUG on import
-    stem = None if stemmer == "none" else Stemmer.Stemmer(stemmer)
-    return bm25s.tokenization.Tokenizer(splitter=r"\w+", stopwords="english", stemmer=stem)
-
-
 def first_stage_name(params: BM25Config, engine: Engine = "bm25s") -> str:
-    """Return this first stage's name in results and tables, for example ``bm25s(k1=0.9,b=0.4,stemmer=english)``."""
+    """Return this first stage's name in results and tables, for example ``bm25s(k1=0.9,b=0.4,stemmer=english)``.
+
+    ``params`` have the language that the collection is in, where it is not English.
+    """
     variant = "BM25Okapi," if engine == "rank_bm25" else ""
-    return f"{engine}({variant}k1={params.k1:g},b={params.b:g},stemmer={params.stemmer})"
+    return f"{engine}({variant}k1={params.k1:g},b={params.b:g},{analyzer_name(params)})"
 
 
 def bm25_run(
@@ -108,7 +101,8 @@ def bm25_run(
         params: BM25's parameters.
         engine: whose implementation of BM25.
         exclude_self: leave out the document whose id is the query's, before the cut. Right where queries are
-            documents too (ArguAna); elsewhere equal numbers drop real documents, as MTEB does on some sets.
+            documents too (ArguAna); elsewhere equal numbers drop real documents, as MTEB does on some sets. What the
+            collection excludes is left out too.
         cached: read the run from the user's cache, or write it there.
         advance: called with 1 after every query that is ranked.
 
@@ -118,15 +112,15 @@ def bm25_run(
     """
     if depth < 1:
         raise UsageError(f"BM25 depth {depth} leaves no candidates; use at least 1")
+    params = params.in_language(collection.language)
 
     def compute() -> Run:
         index = BM25Index(collection, params, engine)
         run: Run = {}
         for query_id, text in collection.queries.items():
-            found = index.search(text, depth + exclude_self)
-            if exclude_self:
-                found.pop(query_id, None)
-            run[query_id] = dict(islice(found.items(), depth))
+            left_out = collection.left_out(query_id, exclude_self=exclude_self)
+            found = index.search(text, depth + len(left_out)).items()
+            run[query_id] = dict(islice(((key, score) for key, score in found if key not in left_out), depth))
             if advance is not None:
                 advance(1)
         return run

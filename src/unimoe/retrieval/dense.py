@@ -10,8 +10,8 @@ choose candidates, whose scores are computed again in float64: equal documents t
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
 from typing import Any, Literal, Unpack
@@ -39,12 +39,16 @@ UNIT_LENGTH = 1.001
 
 @dataclass(frozen=True)
 class EmbeddedCollection:
-    """The queries of a collection by id, ``(Q, D)`` in memory, and its documents; ``device`` is that of a search."""
+    """The queries of a collection by id, ``(Q, D)`` in memory, and its documents; ``device`` is that of a search.
+
+    ``excluded`` are documents that the collection excludes, by query.
+    """
 
     query_ids: list[str]
     queries: NDArray[np.float32]
     documents: Embedded
     device: torch.device
+    excluded: Mapping[str, frozenset[str]] = field(default_factory=dict)
 
 
 def dense_run(
@@ -61,6 +65,7 @@ def dense_run(
         backend=config.backend,
         device=found.device,
         exclude_self=exclude_self,
+        excluded=found.excluded,
     )
 
 
@@ -97,7 +102,7 @@ def embed_collection(
         name=collection.name,
         advance=advance,
     )
-    return EmbeddedCollection(query_ids, queries, documents, model.device)
+    return EmbeddedCollection(query_ids, queries, documents, model.device, collection.excluded)
 
 
 def search(
@@ -110,6 +115,7 @@ def search(
     backend: Backend = "torch",
     device: torch.device | str = "cpu",
     exclude_self: bool = False,
+    excluded: Mapping[str, Iterable[str]] | None = None,
     longest: float = UNIT_LENGTH,
     block_bytes: int | None = None,
     candidates: Rows | None = None,
@@ -126,6 +132,7 @@ def search(
         backend: what finds the candidates.
         device: where torch computes.
         exclude_self: leave out the document whose id is the query's, before the cut.
+        excluded: documents to leave out, before the cut, by query.
         longest: no document's vector is longer than this; the error of a score grows with it.
         block_bytes: size of a block of the corpus; by default what suits the device.
         candidates: search only these rows of each query, ``(Q, K)``.
@@ -144,7 +151,9 @@ def search(
     # A block of the corpus and its scores take so many bytes at most, each.
     rows = max(1, (block_bytes or suits) // (4 * max(1, vectors.shape[1], min(step, len(query_ids)))))
     blocks = [slice(begin, begin + rows) for begin in range(0, len(ids), rows)]
-    wanted = k + exclude_self
+    known = excluded or {}
+    left_out = [{*known.get(query_id, ()), *([query_id] if exclude_self else [])} for query_id in query_ids]
+    wanted = k + max(map(len, left_out), default=0)
     pools = [
         _Candidates(queries[begin : begin + step], vectors, ids, wanted, longest)
         for begin in range(0, len(queries), step)
@@ -164,10 +173,9 @@ def search(
         finally:
             torch.set_float32_matmul_precision(before)
     run: Run = {}
-    for query_id, found in zip(query_ids, (best for pool in pools for best in pool.best()), strict=True):
-        if exclude_self:
-            found.pop(query_id, None)
-        run[query_id] = dict(islice(found.items(), k))
+    best = (best for pool in pools for best in pool.best())
+    for query_id, found, but in zip(query_ids, best, left_out, strict=True):
+        run[query_id] = dict(islice(((key, score) for key, score in found.items() if key not in but), k))
     return run
 
 

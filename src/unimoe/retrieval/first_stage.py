@@ -169,9 +169,8 @@ class FirstStage:
             )
         fitting: Run = {}
         for query_id in scored.queries:
-            scores = run.get(query_id, {})
-            if self.exclude_self:
-                scores.pop(query_id, None)
+            left_out = scored.left_out(query_id, exclude_self=self.exclude_self)
+            scores = {key: score for key, score in run.get(query_id, {}).items() if key not in left_out}
             if unknown := next((key for key in scores if key not in scored.corpus), None):
                 raise DataError(
                     f"{file}: candidate {unknown!r} of query {query_id!r} is no document of {self.dataset}; "

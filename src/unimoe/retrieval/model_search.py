@@ -144,6 +144,8 @@ def matcher_run(
     cut, break by document id descending, as in trec_eval. ``progress`` is a file of this search alone.
     """
     query_ids, ids = list(collection.queries), sorted(collection.corpus)
+    left_out = [collection.left_out(query_id, exclude_self=exclude_self) for query_id in query_ids]
+    most = depth + max(map(len, left_out), default=0)
     queries = model.encode(list(collection.queries.values()), kind="query", advance=advance, **batches)
     units = cut_units([len(collection.corpus[key].full_text) for key in ids], UNIT_CHARACTERS)
     done, best = _read(progress) if progress.exists() else (0, np.empty((len(query_ids), 0), dtype=np.int64))
@@ -157,17 +159,16 @@ def matcher_run(
             which = f"{collection.name}, query {query_ids[query]!r}, document {ids[unit[place]]!r}"
             raise DataError(f"{which}: the score is not finite; try dtype float32, or another model")
         kept = np.concatenate([best, _keys(scores, unit)], axis=1)
-        cut = max(0, kept.shape[1] - depth - exclude_self)
+        cut = max(0, kept.shape[1] - most)
         best = np.partition(kept, cut, axis=1)[:, cut:]
         save_tensors(progress, {"best": torch.from_numpy(best)}, {"finished": str(number)})
     run: Run = {}
-    for query_id, row in zip(query_ids, best, strict=True):
+    for query_id, but, row in zip(query_ids, left_out, best, strict=True):
         scores, rows = _scores(np.sort(row)[::-1])
-        found = {ids[place]: score for place, score in zip(rows.tolist(), scores.tolist(), strict=True)}
+        ranked = zip((ids[place] for place in rows.tolist()), scores.tolist(), strict=True)
+        found = {key: score for key, score in ranked if key not in but}
         if model.kind == SparseModel.kind:
             found = {key: score for key, score in found.items() if score > 0}
-        if exclude_self:
-            found.pop(query_id, None)
         run[query_id] = dict(islice(found.items(), depth))
     return run
 

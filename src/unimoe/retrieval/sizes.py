@@ -62,7 +62,8 @@ def search_size(
     if size != FULL:
         queries, vectors, longest, bits = _of_size(size, dims, queries, vectors, config.rescore)
     start = time.perf_counter()  # the vectors are in memory now
-    rows = None if bits is None else nearest_by_hamming(*bits, config.depth * config.rescore_multiplier + exclude_self)
+    left_out = exclude_self + max(map(len, embedded.excluded.values()), default=0)
+    rows = None if bits is None else nearest_by_hamming(*bits, config.depth * config.rescore_multiplier + left_out)
     run = search(
         queries,
         embedded.query_ids,
@@ -72,6 +73,7 @@ def search_size(
         backend=config.backend,
         device=embedded.device,
         exclude_self=exclude_self,
+        excluded=embedded.excluded,
         longest=longest,
         candidates=rows,
     )

@@ -1,8 +1,9 @@
 """The BEIR layout: a folder with ``corpus.jsonl``, ``queries.jsonl`` and ``qrels/<split>.tsv``, each plain or ``.gz``.
 
 ``corpus.jsonl`` has one object per line with ``_id``, ``title`` (may be absent) and ``text``; ``queries.jsonl`` has
-``_id`` and ``text`` and holds the queries of every split; qrels are tab-separated under the header
-``query-id corpus-id score``. Keys beyond these are ignored. A ``collection.json`` may state name and relevance level.
+``_id`` and ``text``, may list in ``excluded_ids`` documents that are no candidates, as BRIGHT does, and holds the
+queries of every split; qrels are tab-separated under the header ``query-id corpus-id score``. Keys beyond these are
+ignored. A ``collection.json`` may state name, relevance level and language.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from unimoe.core.limits import shortened
 from unimoe.core.trec import Qrels, read_qrels, text_lines
 from unimoe.data.collection import Collection, Document, assemble
 from unimoe.data.collection_card import describe_collection, describe_qrels
+from unimoe.data.languages import ENGLISH
 
 LAYOUT = "corpus.jsonl, queries.jsonl and qrels/<split>.tsv (each may end in .gz)"
 
@@ -37,8 +39,9 @@ def read_beir(folder: Path, split: str, name: str | None = None) -> Collection:
     """
     if not folder.is_dir():
         raise DataError(f"{folder}: no such folder; give one that holds {LAYOUT}")
+    card, excluded = describe_collection(folder), dict[str, list[str]]()
     if name is None:
-        name = describe_collection(folder).name or folder.name
+        name = card.name or folder.name
     corpus, queries = _find(folder, "corpus.jsonl"), _find(folder, "queries.jsonl")
     if corpus is None or queries is None:
         missing = "queries.jsonl" if corpus else "corpus.jsonl"
@@ -52,10 +55,12 @@ def read_beir(folder: Path, split: str, name: str | None = None) -> Collection:
         name,
         split,
         ((key, Document(title, text)) for key, title, text in _records(corpus)),
-        ((key, text) for key, _, text in _records(queries, titled=False)),
+        ((key, text) for key, _, text in _records(queries, excluded)),
         read_qrels(files[split]),
         judged_elsewhere={key for other, file in files.items() if other != split for key in read_qrels(file)},
         relevance_level=describe_qrels(files[split]).relevance_level,
+        language=card.language or ENGLISH,
+        excluded=excluded,
     )
 
 
@@ -74,8 +79,8 @@ def _find(folder: Path, part: str) -> Path | None:
     return next((file for file in (folder / part, folder / f"{part}.gz") if file.is_file()), None)
 
 
-def _records(path: Path, *, titled: bool = True) -> Iterator[tuple[str, str, str]]:
-    """Yield id, title and text of each line."""
+def _records(path: Path, excluded: dict[str, list[str]] | None = None) -> Iterator[tuple[str, str, str]]:
+    """Yield id, title and text of each line; of queries without title, whose excluded ids go into ``excluded``."""
     for number, line in text_lines(path):
         place = f"{path}:{number}"
         try:
@@ -84,13 +89,17 @@ def _records(path: Path, *, titled: bool = True) -> Iterator[tuple[str, str, str
             raise DataError(f"{place}: not a line of JSON ({error}); fix or remove it") from None
         if not isinstance(record, dict):
             raise DataError(f"{place}: not a JSON object with _id and text; fix or remove the line")
-        key, title, text = record.get("_id"), record.get("title") if titled else None, record.get("text")
+        key, title, text = record.get("_id"), record.get("title") if excluded is None else None, record.get("text")
         title = "" if title is None else title
         # A bool is an int too.
         if type(key) not in (str, int) or not isinstance(title, str) or not isinstance(text, str):
             wrong = "_id" if type(key) not in (str, int) else "text" if not isinstance(text, str) else "title"
             state = f"{wrong} is {shortened(repr(record[wrong]))}" if wrong in record else f"there is no {wrong}"
             raise DataError(f'{place}: {state}; write a line as {{"_id": "d1", "title": "", "text": "..."}}')
+        if excluded is not None and (ids := record.get("excluded_ids")):
+            if not isinstance(ids, list) or any(type(one) not in (str, int) for one in ids):
+                raise DataError(f'{place}: excluded_ids is {shortened(repr(ids))}; write a list such as ["d1", "d2"]')
+            excluded.setdefault(str(key), list(map(str, ids)))
         yield str(key), title, text
 
 

@@ -1,16 +1,21 @@
-"""Retrieval tasks of MTEB, fetched by its own loader."""
+"""Retrieval tasks of MTEB, fetched by its own loader, and families of them by the short names of ``FAMILIES``."""
 
 from __future__ import annotations
 
 import os
 import re
 from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 from unimoe.core.errors import DataError, UsageError, did_you_mean
 from unimoe.core.io import cache_dir
 from unimoe.data.collection import Collection, Document, assemble
-from unimoe.data.source import SOURCES, Source, not_at_hand
+from unimoe.data.languages import ENGLISH, language_of
+from unimoe.data.published import FAMILIES
+from unimoe.data.source import SOURCES, Source, not_at_hand, user_folder
+from unimoe.data.sources.beir_layout import is_beir_folder, read_beir
 
 
 def import_mteb() -> Any:
@@ -34,12 +39,8 @@ class MtebTasks(Source):
     def load(self, name: str, split: str) -> Collection:
         """Load one split of ``TASK``, or of ``TASK:SUBSET`` where the task has several subsets."""
         task = _load_task(name, split)
-        subset, subsets = name.partition(":")[2], list(task.dataset)
-        if not subset and len(subsets) > 1:
-            raise UsageError(f"mteb:{name} has subsets {', '.join(subsets)}; write mteb:{name}:{subsets[0]}")
-        if subset and subset not in subsets:
-            raise UsageError(f"mteb:{name}: no such subset{did_you_mean(subset, subsets)}; use {', '.join(subsets)}")
-        data = task.dataset[subset or subsets[0]][split]
+        subset = task.hf_subsets[0]
+        data = task.dataset[subset][split]
         documents = ((key, Document(row.get("title") or "", text)) for key, text, row in _rows(data["corpus"], name))
         # Like mteb itself: a query is its text and, where the task gives one, its instruction.
         queries = (
@@ -48,7 +49,15 @@ class MtebTasks(Source):
         qrels = {
             query: {key: int(grade) for key, grade in grades.items()} for query, grades in data["relevant_docs"].items()
         }
-        return assemble(name, split, documents, queries, qrels)
+        return assemble(
+            name,
+            split,
+            documents,
+            queries,
+            qrels,
+            language=language_of(task.metadata.hf_subsets_to_langscripts[subset]),
+            excluded=_excluded(task, data),
+        )
 
     def main_metric(self, name: str, split: str) -> str:
         """Return nDCG@10."""
@@ -64,8 +73,8 @@ class MtebTasks(Source):
 
 
 def _load_task(name: str, split: str) -> Any:
-    """Return a retrieval task with the data of one split."""
-    task_name = name.partition(":")[0]
+    """Return a retrieval task with the data of one split and one subset."""
+    task_name, _, subset = name.partition(":")
     try:
         task = import_mteb().get_task(task_name)
     except KeyError as error:
@@ -77,6 +86,12 @@ def _load_task(name: str, split: str) -> Any:
         raise UsageError(f"mteb:{task_name} is not a retrieval task: it has no corpus; name one that is")
     if split not in task.eval_splits:
         raise UsageError(f"mteb:{task_name} has no split {split!r}; it has {', '.join(task.eval_splits)}")
+    subsets = list(task.metadata.hf_subsets)
+    if not subset and len(subsets) > 1:
+        raise UsageError(f"mteb:{name} has subsets {', '.join(subsets)}; write mteb:{name}:{subsets[0]}")
+    if subset and subset not in subsets:
+        raise UsageError(f"mteb:{name}: no such subset{did_you_mean(subset, subsets)}; use {', '.join(subsets)}")
+    task.hf_subsets = [subset or subsets[0]]  # all of them would be downloaded
     try:
         task.filter_eval_splits([split])
         task.load_data()
@@ -87,6 +102,13 @@ def _load_task(name: str, split: str) -> Any:
     return task
 
 
+def _excluded(task: Any, data: Any) -> dict[str, set[str]]:
+    """Return what MTEB's list of all candidates lacks, as BRIGHT's tasks say it; reranking tasks mean other lists."""
+    listed = (data.get("top_ranked") or {}) if task.metadata.type == "Retrieval" else {}
+    ids = {str(row["id"]) for row in data["corpus"]} if listed else set()
+    return {query: ids.difference(found) for query, found in listed.items()}
+
+
 def _rows(rows: Any, name: str) -> Iterator[tuple[str, str, dict[str, Any]]]:
     for row in rows:
         if not isinstance(row.get("text"), str):
@@ -94,4 +116,43 @@ def _rows(rows: Any, name: str) -> Iterator[tuple[str, str, dict[str, Any]]]:
         yield str(row["id"]), row["text"], row
 
 
+class Family(MtebTasks):
+    """Sets by short names: a folder in BEIR layout such as ``bright/biology`` under $UNIMOE_DATA, else MTEB's task."""
+
+    has_published_names = False
+
+    def __init__(self, word: str) -> None:
+        self._word, self._tasks, self.usage = word, FAMILIES[word], f"{word}:NAME"
+
+    def load(self, name: str, split: str) -> Collection:
+        """Load one split of a set, whose name says its language."""
+        task, folder, whole = self._task(name), self.available(name), f"{self._word}:{name}"
+        if folder is None:
+            return replace(super().load(task, split), name=whole)
+        return replace(read_beir(folder, split, whole), language=task.partition(":")[2] or ENGLISH)
+
+    def _task(self, name: str) -> str:
+        if name not in self._tasks:
+            close = did_you_mean(name, self._tasks) or f"; there are {', '.join(self._tasks)}"
+            raise UsageError(f"unknown collection '{self._word}:{name}'{close}")
+        return self._tasks[name]
+
+    def available(self, name: str) -> Path | None:
+        """Return the folder under $UNIMOE_DATA, where it holds a collection."""
+        folder = (user_folder() or Path()) / self._word / name
+        return folder if user_folder() and name in self._tasks and is_beir_folder(folder) else None
+
+    def mteb_task(self, name: str) -> str | None:
+        """Return the task, without its subset."""
+        return super().mteb_task(self._task(name))
+
+    def default_split(self, name: str) -> str:
+        """Return the one split that MTEB scores."""
+        if self._word == "bright":
+            return "long" if name.endswith("-long") else "standard"
+        return "dev" if self._word == "miracl" else "test"
+
+
 SOURCES.add("mteb", MtebTasks())
+SOURCES.add("bright", Family("bright"))
+SOURCES.add("miracl", Family("miracl"))

@@ -13,7 +13,8 @@ from unimoe.core.errors import DataError, UsageError, did_you_mean
 from unimoe.core.trec import Qrels
 from unimoe.data.collection import Collection, Document, assemble
 from unimoe.data.published import NANO_SETS
-from unimoe.data.source import SOURCES, Source, not_at_hand, user_folder
+from unimoe.data.source import SOURCES, not_at_hand, user_folder
+from unimoe.data.sources.from_mteb import Family
 
 NANOBEIR = tuple(f"nanobeir:{name}" for name in NANO_SETS)
 """The sets, as the catalogue names them."""
@@ -23,16 +24,19 @@ _PUBLISHED = {name.lower(): f"Nano{name}" for name in NANO_SETS}
 _FILES = "train-*.parquet"
 
 
-class NanoBeir(Source):
-    """The NanoBEIR sets, for which nDCG@10 and grade 1 hold throughout."""
+class NanoBeir(Family):
+    """The NanoBEIR sets, for which nDCG@10 and grade 1 hold throughout; ``de/SciFact`` is one in another language."""
 
-    usage = "nanobeir:NAME"
+    def __init__(self) -> None:
+        super().__init__("nanobeir")
 
     def load(self, name: str, split: str) -> Collection:
         """Load a set from ``nanobeir/NanoSciFact`` under $UNIMOE_DATA, else from the Hugging Face hub.
 
         The hub calls the one split ``train``; here it is ``test``, since nothing is to be trained on it.
         """
+        if "/" in name:
+            return super().load(name, split)
         published = _PUBLISHED.get(name.lower())
         if published is None:
             close = did_you_mean(name.lower(), _PUBLISHED)
@@ -48,18 +52,18 @@ class NanoBeir(Source):
 
     def available(self, name: str) -> Path | None:
         """Return the folder under $UNIMOE_DATA that holds a set, or None; the hub's cache is not searched."""
+        if "/" in name:
+            return super().available(name)
         folder = _user_copy(name)
         return folder if folder and all(any((folder / part).glob(_FILES)) for part in _COLUMNS) else None
 
     def mteb_task(self, name: str) -> str | None:
         """Return MTEB's task of a set, whose rules may differ from those of the whole set's."""
+        if "/" in name:
+            return super().mteb_task(name)
         spelled = {"climatefever": "NanoClimateFever", "quoraretrieval": "NanoQuora"}
         published = (_PUBLISHED | spelled).get(name.lower())
         return None if published is None else f"{published}Retrieval"
-
-    def relevance_level(self, name: str, split: str) -> int | None:
-        """Return 1: every judgment is of a relevant document."""
-        return 1
 
 
 def _user_copy(name: str) -> Path | None:

@@ -6,7 +6,7 @@ in memory, hands all pairs to a cross-encoder at once, and starts a killed task 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from itertools import chain
 from pathlib import Path
@@ -59,11 +59,12 @@ class TaskSearch:
     """What MTEB ranks documents with: it gives the corpus first, then the queries.
 
     An encoder ranks them by the cosine of embeddings, a cross-encoder ranks a task's candidates. The vectors or shards
-    that a killed task finds again are kept in ``folder``.
+    that a killed task finds again are kept in ``folder``; ``excluded`` is what a search leaves out, by query.
     """
 
     def __init__(self, model: MTEBEncoderWrapper | MTEBCrossEncoderWrapper, folder: Path) -> None:
         self._model, self._folder, self.mteb_model_meta = model, folder, model.mteb_model_meta
+        self.excluded: Mapping[str, Iterable[str]] = {}
         self.truncated: dict[tuple[str, str], list[str]] = {}
         """By split and subset, the queries so long that a reranker saw only their beginning."""
         self._corpus: Texts = {}
@@ -102,10 +103,13 @@ class TaskSearch:
             if not corpus:
                 return {query: {} for query in asked}
             searched = embedded("document", corpus)
+            sides, excluded = (found.vectors, found.ids, searched.vectors, searched.ids), self.excluded
             if candidates is not None:
-                return search_among(found.vectors, found.ids, searched.vectors, searched.ids, candidates, top_k)
-            device = self._model.model.device
-            return search(found.vectors, found.ids, searched.vectors, searched.ids, top_k, device=device)
+                if 2 * sum(map(len, candidates.values())) < len(asked) * len(corpus):
+                    return search_among(*sides, candidates, top_k)
+                # BRIGHT's tasks list nearly the whole corpus for each query
+                excluded = {query: corpus.keys() - set(documents) for query, documents in candidates.items()}
+            return search(*sides, top_k, device=self._model.model.device, excluded=excluded)
         if candidates is None:
             raise DataError(f"{task_metadata.name}: gives no candidates to rerank; let the model embed there")
         alike: dict[str | None, dict[str, dict[str, float]]] = {}  # queries by their instruction

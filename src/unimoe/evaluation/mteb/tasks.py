@@ -52,7 +52,7 @@ class CollectionTask(AbsTaskRetrieval):
     ) -> None:
         self.metadata = _metadata(collection, published)
         self.ignore_identical_ids = exclude_self
-        self.relevance_level = collection.relevance_level
+        self.relevance_level, self.excluded = collection.relevance_level, collection.excluded
         super().__init__()
         self.dataset = {_SUBSET: {collection.split: _split_data(collection)}}
         self.data_loaded = True  # MTEB neither downloads anything nor, after the evaluation, unloads it
@@ -69,6 +69,7 @@ def run_task(model: MTEBEncoderWrapper | MTEBCrossEncoderWrapper, task: AbsTask,
     with TemporaryDirectory(prefix="unimoe-") if folder is None else nullcontext(folder) as place:
         if isinstance(task, AbsTaskRetrieval):
             asked = TaskSearch(model, Path(place))
+            asked.excluded = getattr(task, "excluded", {})
         (result,) = evaluate(
             asked,
             task,

@@ -27,9 +27,10 @@ from unimoe.data.catalog import (
 )
 from unimoe.data.collection import Collection
 from unimoe.data.collection_card import COLLECTION_FILE
-from unimoe.data.published import BEIR_NAMES, CQADUPSTACK, SHORT_NAMES, canonical_name
+from unimoe.data.published import BEIR_NAMES, CQADUPSTACK, FAMILY_NAMES, SHORT_NAMES, canonical_name
 from unimoe.data.source import UnavailableError
 from unimoe.data.sources.nanobeir import NANOBEIR
+from unimoe.evaluation.reranking.passages import Passages
 from unimoe.metrics import DEFAULT_METRICS
 from unimoe.metrics.scoring import level_note
 from unimoe.retrieval.first_stage import Candidates, FirstStage, cut_run
@@ -56,7 +57,7 @@ class Dataset:
         pool: documents of dense retrieval, a fixed sample that holds every relevant one; None for the whole corpus.
         max_queries: the cut asked for by hand; None without one.
         first_stage: where candidates come from, as in the config.
-        models: the settings of the models that search for candidates.
+        models: the settings of the models that search for candidates, and how models read long documents.
         named: whether the first stage is in the names of the systems, as it is where there are several.
     """
 
@@ -85,6 +86,11 @@ class Dataset:
         from unimoe.data.mteb_names import ignores_identical_ids  # MTEB takes seconds to import
 
         return ignores_identical_ids(task)
+
+    @property
+    def passages(self) -> Passages | None:
+        """How documents are cut to be reranked; None for whole ones."""
+        return Passages.of(self.models)
 
     @property
     def rule_hashes(self) -> dict[str, str]:
@@ -140,7 +146,7 @@ def collections_of(name: str) -> list[tuple[str, str]]:
     """Return the collections that one name stands for, with the split to score; see ``chosen_datasets``."""
     match = re.fullmatch(r"(.+)@([\w.-]+)", name)
     name, split = match.groups() if match else (name, None)
-    published = {known.lower(): known for known in (*SHORT_NAMES, *NANOBEIR)}
+    published = {known.lower(): known for known in (*SHORT_NAMES, *NANOBEIR, *FAMILY_NAMES)}
     spelled = (published.get(canonical_name(member), member) for member in members(name))
     return [(collection, split or default_split(collection)) for collection in spelled]
 
@@ -172,7 +178,8 @@ class LoadedDataset:
         self.dataset = dataset
         self._whole = load_collection(dataset.collection, dataset.split)
         stage, depth, exclude_self = dataset.first_stage, dataset.depth, dataset.exclude_self
-        self._stage = FirstStage(stage, dataset.collection, depth, dataset.bm25, exclude_self, dataset.models, device)
+        bm25 = dataset.bm25.in_language(self._whole.language)
+        self._stage = FirstStage(stage, dataset.collection, depth, bm25, exclude_self, dataset.models, device)
         self._stage.refuse_impossible(self._whole)
 
     @property
@@ -212,6 +219,13 @@ class LoadedDataset:
     def candidates(self) -> Run:
         """The candidates to rerank: the first stage's best ``depth`` of every query."""
         return cut_run(self.first_stage.run, self.dataset.depth)
+
+    @cached_property
+    def to_read(self) -> tuple[Collection, Run]:
+        """The candidates with their texts as a reranker reads them: documents, or the passages of each."""
+        passages = self.dataset.passages
+        whole = self.collection, self.candidates
+        return whole if passages is None else passages.of_candidates(*whole)
 
     @property
     def queries_without_candidates(self) -> list[str]:

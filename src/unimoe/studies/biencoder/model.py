@@ -187,8 +187,9 @@ class BiEncoder(nn.Module):
     def search(self, queries: Texts, collection: Collection, depth: int) -> Run:
         """Return the ``depth`` nearest documents of a collection for each query."""
         ids = sorted(collection.corpus)
-        documents = {key: collection.corpus[key].full_text for key in ids}
-        return search(self._vectors("query", queries), list(queries), self._vectors("document", documents), ids, depth)
+        documents = self._vectors("document", {key: collection.corpus[key].full_text for key in ids})
+        asked = self._vectors("query", queries)
+        return search(asked, list(queries), documents, ids, depth, excluded=collection.excluded)
 
     @torch.no_grad()
     def _vectors(self, kind: TextKind, texts: Texts) -> Vectors:

@@ -117,8 +117,9 @@ def _own_parts(config: CrossEncoderConfig) -> tuple[Lists, RerankingPools, Reran
     def part(collection: Collection, queries: int | None) -> RerankingPools:
         if queries is not None:
             collection = collection.sample_queries(queries)
-        run = bm25_run(collection, evaluation.depth, source.bm25, cached=True)
-        return _pools(config, source.source, collection, run, first_stage_name(source.bm25))
+        bm25 = source.bm25.in_language(collection.language)
+        run = bm25_run(collection, evaluation.depth, bm25, cached=True)
+        return _pools(config, source.source, collection, run, first_stage_name(bm25))
 
     return lists, part(splits.dev, evaluation.dev_queries), part(splits.test, evaluation.test_queries)
 

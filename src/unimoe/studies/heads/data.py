@@ -99,7 +99,8 @@ def load_head_data(config: TrainConfig, embedder: Embedder, advance: Advance | N
     for name, collection in splits._asdict().items():
         runs[name] = candidates_of(collection, config.pools, queries, documents, inject=name == "train")
         pools[name] = pool_set(name, collection, runs[name], queries, documents, training=name == "train")
-    bm25, embedded = config.pools.source == "bm25", hash_parts(v.vectors.tobytes() for v in (queries, documents))
+    embedded = hash_parts(v.vectors.tobytes() for v in (queries, documents))
+    by_words = first_stage_name(config.pools.bm25.in_language(splits.test.language))
     return HeadData(
         config=config,
         splits=splits,
@@ -109,7 +110,7 @@ def load_head_data(config: TrainConfig, embedder: Embedder, advance: Advance | N
         candidates=runs["test"],
         encoder=embedder.base_identity,
         prompt=embedder.prompt_name,
-        first_stage=first_stage_name(config.pools.bm25) if bm25 else f"dense({embedder.base_identity})",
+        first_stage=by_words if config.pools.source == "bm25" else f"dense({embedder.base_identity})",
         content_hash=hash_json([[part.content_hash for part in splits], runs, embedded]),
     )
 

@@ -119,7 +119,8 @@ def candidates_of(
         run = {query_id: found[query_id] for query_id in collection.qrels}
     else:
         ids = list(collection.qrels)
-        run = search(queries.of(ids), ids, documents.vectors, documents.ids, config.depth)
+        left_out = collection.excluded
+        run = search(queries.of(ids), ids, documents.vectors, documents.ids, config.depth, excluded=left_out)
     if not inject:
         return run
     return {query_id: _with_positives(scores, collection, query_id) for query_id, scores in run.items()}
