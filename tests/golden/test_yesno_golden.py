@@ -259,7 +259,15 @@ def test_the_margins_of_the_bundled_model_are_yes_minus_no(order: Order) -> None
     base = load_base(ModelConfig(base=BUNDLED_ID), torch.device("cpu"), torch.float32)
     prompt = PromptConfig(template="chat", order=order, instruction="Does it answer?")
     model = UnimodelForExp1(base, prompt, max_length=80, first_layer=15)
-    pairs = [(query, document) for query in ("capital of France", "what sorts a list") for _, document in PAIRS[:7]]
+    documents = (
+        "Paris is the capital of France.",
+        "Photosynthesis turns light, water and carbon dioxide into sugar and oxygen.",
+        "",
+        "🥐 Bonjour!\x00 שלום",
+        "The capital of France is not Lyon, which is known for silk, for food and for two rivers. " * 5,
+        "Paris is the capital of Texas.",
+    )
+    pairs = [(query, text) for query in ("capital of France", "how do plants make sugar?") for text in documents]
     sequences = model.pair_ids(pairs)
     assert max(map(len, sequences)) == 80  # one is truncated
     expected, _ = plain_scores(base, sequences)
