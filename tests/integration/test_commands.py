@@ -54,6 +54,8 @@ def test_training_prints_the_checkpoint_and_keeps_it_on_resume(config: Path, che
         # The originals' options.
         ("train.py --task NanoMSMARCO --num_steps 5000 --device cuda", 2, ["unimoe train-head --task NanoMSMARCO"]),
         ("train.py --arm joint_r8 --num_steps 5000", 2, ["--num_steps 5000: type --set training.steps=5000"]),
+        ("train.py --config {config} --arm rank_only_r8 --set model.layers=9", 2, ["has 4 layers; give 4 at most"]),
+        ("train.py --config {config} --arm rank_only_r8 --set lora.first_layer=15", 2, ["has layers 0 to 3, 4 in all"]),
         ("evaluate.py", 2, ["--checkpoint", "--zero-shot"]),
         ("evaluate.py --checkpoint {half}", 3, ["not a whole checkpoint", "unimoe.json"]),
         (

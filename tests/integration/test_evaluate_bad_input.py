@@ -10,6 +10,7 @@ import pytest
 from support.experiments import write_tiny_experiment
 from support.reranking import invented, write_invented
 from support.scripts import Done, assert_refused, call_script, successful
+from transformers import AutoTokenizer
 
 from unimoe.core.trec import Run, write_run
 
@@ -120,3 +121,14 @@ class TestModels:
         (model / "tokenizer.json").write_text(json.dumps(content), encoding="utf-8")
         done = evaluate(data, tmp_path / "outputs", "--set", f"model.base={model}")
         assert_refused(done, 3, "writes 'yes' as", "tokens", silent=False)
+
+    def test_a_tokenizer_without_a_padding_token_will_do(self, data: Path, tmp_path: Path, model: Path) -> None:
+        plain = evaluate(data, tmp_path / "plain")
+        for name in ("tokenizer_config.json", "special_tokens_map.json"):
+            if (model / name).is_file():
+                content = json.loads((model / name).read_text(encoding="utf-8"))
+                content.pop("pad_token", None)
+                (model / name).write_text(json.dumps(content), encoding="utf-8")
+        assert AutoTokenizer.from_pretrained(model).pad_token is None
+        done = successful(evaluate(data, tmp_path / "outputs", "--set", f"model.base={model}"))
+        assert done.stdout.replace("outputs", "plain") == plain.stdout
