@@ -125,7 +125,7 @@ class TestKeptVectors:
         deeper = ("--set", "evaluation.fusion.depth=200")
         plan = successful(evaluate(data, tmp_path / "deeper", *deeper, "--plan")).stdout.splitlines()
         assert plan[1].split()[:5] == ["fusion", "toy", "5", "5", "-"], "queries alone"
-        successful(evaluate(data, tmp_path / "deeper", *deeper))
+        assert ": 5 texts embedded" in successful(evaluate(data, tmp_path / "deeper", *deeper)).stderr
         encoder = ("--model", f"encoder:{data / 'encoder'}")
         plan = successful(evaluate(data, tmp_path / "alone", *encoder, "--plan", stage="bm25s")).stdout.splitlines()
         assert plan[1].split()[:4] == ["embedding", "toy", "5", "5"]

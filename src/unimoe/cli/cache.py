@@ -34,7 +34,7 @@ class Entry(NamedTuple):
 def cache(
     action: Annotated[Literal["list", "clear"], typer.Argument(help="List what is kept, or remove it.")] = "list",
     names: Annotated[
-        list[str] | None, typer.Argument(metavar="[NAME]...", help="Entries, or all of a model or a collection.")
+        list[str] | None, typer.Argument(metavar="NAME", help="Entries, or all of a model or a collection.")
     ] = None,
     kind: Annotated[list[str] | None, typer.Option(help="Only this kind: vectors, dense, bm25; repeatable.")] = None,
     older_than: Annotated[float, typer.Option(metavar="DAYS", min=0, help="Only what lay unused for so long.")] = 0,
@@ -79,8 +79,8 @@ def _entries(root: Path) -> Iterator[Entry]:
     found = []
     for path in (path for kind in root.iterdir() if kind.is_dir() for path in kind.iterdir()):
         if not path.name.startswith("."):  # a lock, or what is being written
-            files = [file.stat() for file in (path.rglob("*") if path.is_dir() else [path]) if file.is_file()]
-            size, used = sum(file.st_size for file in files), max((file.st_mtime for file in files), default=0.0)
+            files = [file.stat() for file in path.rglob("*") if file.is_file()] or [path.stat()]
+            size, used = sum(file.st_size for file in files), max(file.st_mtime for file in files)
             found.append(Entry(path.parent.name, path.name, *_made_from(path), size, used))
     yield from sorted(found, key=lambda one: (one.kind, -one.last_use))
 
@@ -90,7 +90,7 @@ def _made_from(path: Path) -> tuple[str, str]:
     with suppress(OSError, ValueError, LookupError):  # a damaged one can be removed too
         if path.suffix == ".trec":
             with path.open(encoding="utf-8") as file:
-                model, _, collection = file.readline().split()[5].rpartition("@")
+                model, _, collection = file.readline().split()[5].partition("#")
             return model, collection
         named = json.loads((path / "made_from.json").read_text("utf-8"))
         return str(named["model"]), str(named["collection"])

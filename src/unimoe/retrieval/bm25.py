@@ -146,6 +146,6 @@ def cached_run(path: Path, collection: Collection, tag: str, compute: Callable[[
             path.touch()  # the last use
         else:
             run = compute()
-            write_run(path, run, f"{tag}@{safe_name(collection.name)}")  # which ``unimoe cache`` shows
+            write_run(path, run, f"{tag}#{safe_name(collection.name)}")  # which ``unimoe cache`` shows
     # A TREC file has no line for a query without candidates.
     return {query_id: run.get(query_id, {}) for query_id in collection.queries}

@@ -66,11 +66,11 @@ class ModelSearch:
         progress = path.with_suffix(".safetensors")  # of a matcher, until the run is whole
 
         def search() -> Run:
-            texts = len(collection.queries) + len(collection.corpus)
+            texts, kept = len(collection.queries) + len(collection.corpus), self.holds_vectors(collection)
             with Steps(1).step(f"first stage {collection.name}: {self.encoder.base}", texts) as step:
                 find = partial(self._find, self.load(), collection, depth, progress)
                 found = find(exclude_self=exclude_self, advance=step.advance)
-                step.outcome = f"{texts:,} texts embedded"
+                step.outcome = f"{len(collection.queries) if kept else texts:,} texts embedded"
             release_memory()
             return found
 
