@@ -104,7 +104,7 @@ def significance_marks(results: Results, comparisons: Sequence[Comparison]) -> M
             "A superscript in brackets holds for other queries alone: one of the two systems has a single run, and "
             "another training seed may reverse it."
         )
-    return Marks(letters, beaten, (*notes, *_limits(comparisons)))
+    return Marks(letters, beaten, (*notes, *limits(comparisons)))
 
 
 def correction_text(comparisons: Sequence[Comparison]) -> str:
@@ -163,7 +163,7 @@ def comparisons_table(results: Results, comparisons: Sequence[Comparison], *, be
             "checks in the CSV file (bootstrap and sign flips over queries) take the runs as they are.",
             f"{effect}W/T/L: queries won, tied and lost.",
             *([_ALL] if "All: p" in columns else []),
-            *_limits(comparisons),
+            *limits(comparisons),
             *caveat_notes(results),
         ),
     )
@@ -243,7 +243,7 @@ def _end(found: Estimate | None, place: int) -> float | None:
     return 100.0 * found.interval[place] if found and found.interval else None
 
 
-def _limits(comparisons: Sequence[Comparison]) -> Iterator[str]:
+def limits(comparisons: Sequence[Comparison]) -> Iterator[str]:
     """Yield how systems were chosen, what tests hold for, which systems have one run, and what has no test and why."""
     yield from (f"{said}." for said in dict.fromkeys(said for c in comparisons for said in c.chosen))
     held = Counter(c.holds_for for c in comparisons if c.p is not None)

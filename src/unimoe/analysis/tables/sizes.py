@@ -8,7 +8,7 @@ from pathlib import Path
 from unimoe.analysis.comparisons import ALPHA, Comparison, Question, compare_arms
 from unimoe.analysis.statistics.estimates import LEVEL
 from unimoe.analysis.tables.cells import Cell, Row, caveat_notes, metric_name, row_groups
-from unimoe.analysis.tables.comparisons import COLUMNS, correction_text
+from unimoe.analysis.tables.comparisons import COLUMNS, correction_text, limits
 from unimoe.analysis.tables.table import Table
 from unimoe.core.console import stdout
 from unimoe.results.folder import Results, load_all_results
@@ -49,6 +49,7 @@ def sizes_table(results: Results, comparisons: Sequence[Comparison]) -> Table:
             "Bytes of a vector and MiB of the corpus, as queries are compared with it; ms for the search of a query. "
             "binary: bits choose candidates, which retrieval.rescore ranks by vectors that may stay on disk.",
             f"p: two-sided t from the model of seeds and queries, level {ALPHA:g}; {correction_text(comparisons)}.",
+            *limits(comparisons),
             *caveat_notes(results),
         ),
     )
