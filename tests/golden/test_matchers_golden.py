@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -96,6 +97,10 @@ def test_a_search_finds_the_best_of_all_documents_and_goes_on_where_it_was(
         assert list(whole[query].values()) == pytest.approx(best, rel=1e-6, abs=1e-6)
         assert list(whole[query]) == ranked(whole[query])
         assert whole[query] == pytest.approx({key: float(row[ids.index(key)]) for key in whole[query]}, rel=1e-6)
+    file.unlink()
+    first = list(whole[keys[0]])
+    fewer = matcher_run(model, replace(collection, excluded={keys[0]: frozenset(first[:2])}), 8, file)
+    assert [list(fewer[key]) for key in keys[:2]] == [first[2:], list(whole[keys[1]])[:8]]
     file.unlink()
     encode, calls = model.encode, list[int]()
 

@@ -22,8 +22,9 @@ from unimoe.data.source import SOURCES
 from unimoe.evaluation.embedding_eval import evaluate_embedding_collection
 from unimoe.evaluation.model_wrappers import MTEBEncoderWrapper
 from unimoe.retrieval.bm25 import bm25_run
-from unimoe.retrieval.dense import Backend, dense_run, search
+from unimoe.retrieval.dense import Backend, dense_run, embed_collection, search
 from unimoe.retrieval.first_stage import FirstStage
+from unimoe.retrieval.sizes import Size, search_size
 
 TEXTS = {"a": "red fox", "b": "red red owl", "c": "red red red", "d": "red owl owl", "e": "owl"}
 EXCLUDED = {"q": ["c", "a", "N/A"], "r": ["N/A"], "x": ["a"]}
@@ -61,6 +62,13 @@ def by_vectors(collection: Collection, folder: Path) -> Run:
     return dense_run(WordEmbedder(["red", "fox", "owl"]), collection, config, store_dir=folder / "vectors")
 
 
+def by_bits(collection: Collection, folder: Path) -> Run:
+    config = DenseConfig(depth=2, cutoffs=[1], rescore_multiplier=1)
+    embedded = embed_collection(WordEmbedder(["red", "fox", "owl"]), collection, config, store_dir=folder / "vectors")
+    run, _ = search_size(Size(precision="binary"), embedded, config)
+    return run
+
+
 def by_mteb(collection: Collection, folder: Path) -> Run:
     wrapped = MTEBEncoderWrapper(WordEmbedder(["red", "fox", "owl"]))
     found = evaluate_embedding_collection(wrapped, collection).run
@@ -81,7 +89,7 @@ def from_python(collection: Collection, folder: Path) -> Run:
     return by_count.run
 
 
-@pytest.mark.parametrize("find", [by_words, by_vectors, by_mteb, by_file, from_python])
+@pytest.mark.parametrize("find", [by_words, by_vectors, by_bits, by_mteb, by_file, from_python])
 def test_it_leaves_every_list_of_candidates_before_the_cut(find: object, tmp_path: Path, tmp_cache: Path) -> None:
     assert callable(find)
     found = find(toy(EXCLUDED), tmp_path)
