@@ -170,7 +170,7 @@ def plan_evaluation(
     """Print what ``run_evaluation`` would do and take; run only a short probe of the model."""
     (system, *others), failures = systems, Failures()
     if others:
-        raise UsageError("--plan counts one checkpoint's work; name one, the others take as long")
+        raise UsageError("--plan counts the work of one system; name one, the others take as long")
     data.report_left_out(system)
 
     def planned() -> Iterable[PlannedDataset]:

@@ -66,6 +66,12 @@ def encoder_retriever(
     if settings := served_settings(experiment):
         prefixes: dict[TextKind, str] = {"query": encoder.query_prefix or "", "document": encoder.document_prefix or ""}
         model = ServedEmbedder(base, settings, prefixes)
+    elif base.startswith(("sparse:", "late:")):
+        kind = base.partition(":")[0]
+        raise UsageError(
+            f"encoder.base {base}: retrieve compares one vector for each text; {kind} models search as "
+            f"evaluation.first_stages=[{kind}] of unimoe evaluate"
+        )
     elif base.startswith("python:"):
         model = named_embedder("encoder.base", base.removeprefix("python:"))
     else:

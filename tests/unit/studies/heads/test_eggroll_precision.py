@@ -60,6 +60,14 @@ def test_every_weight_goes_to_the_nearest_of_its_blocks_sixteen_values() -> None
     torch.testing.assert_close((weight - dequantize(packed)).abs(), nearest, rtol=1e-5, atol=1e-9)
 
 
+def test_block_scales_are_those_of_torchs_own_cast() -> None:
+    weight = normal(64, 32, seed=1) * 10.0 ** torch.arange(64)[:, None].sub(32).div(12)
+    packed = quantize(weight)
+    wanted = weight.view(64, 2, BLOCK).abs().amax(2) / 6 / packed.scale
+    assert torch.equal(packed.scales.float(), wanted.to(torch.float8_e4m3fn).float())
+    assert float(wanted.max()) <= 448 < 2 * float(wanted.max())
+
+
 def test_what_is_encoded_already_stays_and_zeros_stay_zeros() -> None:
     once = dequantize(quantize(normal(32, 96, seed=2)))
     zeros = torch.zeros(2, 32)
