@@ -70,6 +70,17 @@ def test_repeating_every_query_changes_no_test_once_it_is_in_a_cluster(tmp_path:
     assert (whole.low, whole.high) == pytest.approx((single.low, single.high))
 
 
+def test_systems_that_differ_in_five_clusters_have_no_test() -> None:
+    """Fifteen queries of 120 differ, but they are five of forty clusters, of two sizes: no more than five queries."""
+    qrels = {f"q{i}": {"a": 1} for i in range(120)}
+    sizes = {q: f"c{number // 3}" if number < 60 else f"d{number // 6}" for number, q in enumerate(qrels)}
+    first = {q: {"a": 2.0, "b": 1.0} for q in qrels}
+    other = first | {f"q{i}": {"a": 0.5, "b": 1.0} for i in range(15)}
+    (row,) = compare({"x": first, "y": other}, qrels, clusters=sizes).tests().to_dict("records")
+    assert row["p"] is None or np.isnan(row["p"])
+    assert "differ on 5 of 30 clusters" in row["unfit"]
+
+
 def test_a_saved_comparison_keeps_its_clusters(tmp_path: Path) -> None:
     from unimoe.analysis.saved_comparison import save_comparison
 

@@ -45,6 +45,10 @@ class TestConstants:
         alpha = level(joint(equal_variances(systems)).of_all)
         assert alpha == pytest.approx(2.0 * stats.norm.sf(range_at / math.sqrt(2.0)), rel=0.07)
 
+    def test_systems_with_equal_scores_are_one(self) -> None:
+        twins = np.array([[0.0, 2.0, 2.0], [2.0, 0.0, 0.0], [2.0, 0.0, 0.0]])
+        assert level(joint(twins).of_all) == pytest.approx(ALPHA, abs=0.004)
+
     def test_differences_from_one_system_are_dunnetts(self) -> None:
         rng = np.random.default_rng(0)
         groups = [rng.normal(shift, 1.0, 400) for shift in (0.0, 0.1, 0.15, 0.2)]
@@ -107,7 +111,8 @@ def test_ranks_of_all_systems_together_by_hand() -> None:
         ({"a": ["b", "z"]}, "no system 'z'"),
         ({"a": 1}, "a from 1 setting; give the number tried"),
         ({"a": ["a"]}, "a from 1 setting"),
-        ({"a": "test"}, "a from 1 setting"),
+        ({"a": "test"}, "write dev, a number of settings"),
+        (["a"], "give {system: dev"),
     ],
 )
 def test_what_is_said_of_a_choice_must_make_sense(chosen: Chosen, message: str) -> None:

@@ -24,7 +24,7 @@ from unimoe.core.errors import UsageError, did_you_mean
 from unimoe.core.grouping import gathered
 from unimoe.metrics.scoring import dataset_group
 from unimoe.results import EvalResult
-from unimoe.results.clusters import cluster_sums
+from unimoe.results.clusters import cluster_sums, differing
 from unimoe.results.folder import Results, Seed
 
 ALPHA = 0.05
@@ -278,7 +278,7 @@ def difference(system: Array, baseline: Array, *, paired: bool = False) -> tuple
     Both are scores ``(seeds, queries)`` of the same queries; their seeds may differ in number unless row i of one
     belongs to row i of the other (``paired``).
     """
-    return _difference([(system, baseline)], [(system, baseline)], np.ones(1), paired=paired)[:2]
+    return _difference([(system, baseline)], [(system, baseline)], [1.0], np.ones(1), paired=paired)[:2]
 
 
 def interval_of_mean(scores: Array) -> tuple[float, float] | None:
@@ -326,6 +326,7 @@ def _averages(results: Results, asked: Sequence[Question]) -> Iterator[Question]
 def _difference(
     blocks: Sequence[tuple[Array, Array]],
     drawn: Sequence[tuple[Array, Array]],
+    shares: Sequence[Array | float],
     weights: Array,
     *,
     paired: bool,
@@ -339,11 +340,12 @@ def _difference(
     found = moments(drawn, groups_of(runs, paired=paired and runs[0] == runs[1]), apart)
     delta = np.concatenate([system.mean(axis=0) - baseline.mean(axis=0) for system, baseline in blocks])
     delta[np.abs(delta) < _ROUNDING] = 0.0  # a tie, except for the rounding of an average
-    differing, units = int((delta != 0.0).sum()), sum(found.queries)
+    gaps = [system.mean(axis=0) - baseline.mean(axis=0) for system, baseline in drawn]
+    differ = sum(differing(gap, share) for gap, share in zip(gaps, shares, strict=True))
+    what = "queries" if sum(found.queries) == len(delta) else "clusters of queries"
     estimand: Estimand = "seeds_and_queries" if max(runs) > 1 else "queries"
     estimated = estimate(found, Linear(np.stack([weights, -weights], axis=1)), estimand)
-    few = f"there are {units} clusters of queries" if units < MIN_DIFFERING else ""
-    few = f"the systems differ on {differing:,} of {len(delta):,} queries" if differing < MIN_DIFFERING else few
+    few = f"the systems differ on {differ:,} of {sum(found.queries):,} {what}" if differ < MIN_DIFFERING else ""
     return estimated, few or estimated.unfit, delta, found
 
 
@@ -365,7 +367,8 @@ def _compare(results: Results, question: Question) -> tuple[Comparison, Array]:
     ]
     weights = ratio_weights([key.partition("/")[2] for key in keys], "tir_of_means")[0]
     drawn = [(results.draws(key, a), results.draws(key, b)) for key, (a, b) in zip(keys, blocks, strict=True)]
-    estimated, unfit, delta, found = _difference(blocks, drawn, weights, paired=bool(common), apart=apart)
+    shares = [results.shares(key) for key in keys]
+    estimated, unfit, delta, found = _difference(blocks, drawn, shares, weights, paired=bool(common), apart=apart)
     for place in apart:
         if len(set().union(*used[place])) < sum(map(len, used[place])):
             unfit = unfit or f"no run of {arms[place]} is on every dataset, and some are on several"

@@ -19,7 +19,11 @@ Chosen: TypeAlias = Mapping[str, str | int | Sequence[str]]  # by system: ``dev`
 
 def check_chosen(chosen: Chosen, systems: Sequence[str]) -> None:
     """Refuse a choice of a system that is not here, or from fewer than two settings, by a UsageError."""
+    if not isinstance(chosen, Mapping):
+        raise UsageError("chosen: give {system: dev, a number of settings, or their names}")
     for system, settings in chosen.items():
+        if settings != "dev" and (isinstance(settings, str) or not isinstance(settings, int | Sequence)):
+            raise UsageError(f"chosen: {system} from {settings!r}; write dev, a number of settings, or a list of names")
         named = [] if isinstance(settings, str | int) else settings
         for name in (system, *named):
             if name not in systems:
@@ -41,9 +45,10 @@ def corrected_together(rows: Sequence[Comparison], chosen: Chosen, *, simultaneo
         names, together = joint_of([rows[place] for place in here])
         for place in here:
             c = rows[place]
+            both = {c.system, c.baseline} <= {system for system, of in chosen.items() if of != "dev"}
             for system, other in ((c.system, c.baseline), (c.baseline, c.system)):
                 if system in chosen:
-                    c = _as_chosen(c, system, other, chosen[system], names, together)
+                    c = _as_chosen(c, system, other, chosen[system], names, None if both else together)
             if simultaneous and together and c.p_alone is not None:
                 wide = replace(c.difference, alpha=level(together.of_all) / c.tried)
                 c = replace(c, p_simultaneous=corrected(c.p_alone, together.of_all), simultaneous=wide)
@@ -61,13 +66,13 @@ def _as_chosen(
     number = given if isinstance(given, int) else len(settings)
     how, tried = "Bonferroni", c.tried * number
     p, alpha = c.p and min(1.0, number * c.p), (c.difference.alpha or ALPHA) / number
-    if settings and together and c.tried == 1 and set(settings) <= set(names):
+    if settings and together and set(settings) <= set(names):
         rivals = [names.index(setting) for setting in settings if setting != other]
         smallest = together.smallest_p([(names.index(other), rivals)])
         how, tried = f"max-t over {', '.join(settings)}", 1
         p, alpha = c.p and corrected(c.p, smallest), level(smallest)
     said = f"{system} was chosen on these test data from {number:,} settings: its tests are corrected for that ({how})"
-    elsewhere = c.elsewhere and replace(c.elsewhere, alpha=ALPHA / number)
+    elsewhere = c.elsewhere and replace(c.elsewhere, alpha=(c.elsewhere.alpha or ALPHA) / number)
     difference = replace(c.difference, alpha=alpha)
     return replace(c, p=p, tried=tried, chosen=(*c.chosen, said), difference=difference, elsewhere=elsewhere)
 

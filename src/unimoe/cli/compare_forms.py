@@ -166,7 +166,7 @@ def _compare_folder(options: Options, folder: Path) -> _Found:
     chosen = [with_metrics(r, metrics) for r in held.results if r.config_name in wanted and r.key in keys]
     clusters = _clusters(options)
     if clusters:
-        clusters.refuse_others({first.key: first.per_query for first in held.firsts})
+        clusters.refuse_others({first.key: first.per_query for first in held.firsts if first.key in keys}, whole=False)
     results = Results(target or folder, chosen, allow=allow, clusters=clusters or held.clusters)
     _warn(results.notes(results.dataset_keys))
     names = ("correction", "family", "chosen", "simultaneous")

@@ -173,6 +173,8 @@ class Options:
         if wrong := [text for text in self.chosen or [] if "=" not in text.strip("=")]:
             raise UsageError(f"--chosen {wrong[0]}: write NAME=dev, or NAME=K with the number of settings tried")
         given = [text.rpartition("=")[::2] for text in self.chosen or []]
+        if len(dict(given)) < len(given):
+            raise UsageError("--chosen: names a system twice; give each once")
         return {name: int(of) if of.isdecimal() else of if of == "dev" else of.split(",") for name, of in given}
 
     def with_example(self) -> Options:

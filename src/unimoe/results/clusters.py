@@ -34,6 +34,8 @@ class Clusters:
     def read(cls, given: Path | Mapping[str, str]) -> Clusters:
         """Take a dictionary, or read a file; a DataError where a line is malformed or a query has two clusters."""
         if not isinstance(given, Path):
+            if absent := [query_id for query_id, cluster in given.items() if cluster is None or cluster != cluster]:
+                raise DataError(f"clusters: {_some(absent)} have no cluster id; give each query one")
             return cls("clusters", {str(query_id): str(cluster) for query_id, cluster in given.items()})
         found: dict[str, str] = {}
         for number, line in text_lines(given):
@@ -79,6 +81,11 @@ def cluster_sums(values: Array, codes: Codes) -> Array:
     sums = np.zeros((codes.max() + 1, *values.shape[1:]))
     np.add.at(sums, codes, values)
     return sums * (len(sums) / len(codes))
+
+
+def differing(gap: Array, share: Array | float) -> int:
+    """Return on how many queries, or clusters as ``by_cluster`` has them, two arms differ, from their differences."""
+    return int((np.abs(gap - gap.mean() * (1.0 - share)) > 1e-12).sum())
 
 
 def by_cluster(scores: Array, codes: Codes) -> Array:

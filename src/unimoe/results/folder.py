@@ -24,7 +24,7 @@ from unimoe.results import (
     safe_name,
     seed_name,
 )
-from unimoe.results.clusters import FILE, Clusters, Codes, by_cluster
+from unimoe.results.clusters import FILE, Clusters, Codes, by_cluster, cluster_sums
 from unimoe.results.comparability import comparable, name_of
 from unimoe.results.logs import Log, read_logs
 
@@ -242,6 +242,11 @@ class Results(dict[str, dict[Seed, dict[str, dict[str, float]]]]):
         """The number of clusters on each ``task/dataset``; None without any."""
         codes = {key: self.codes(key) for key in self.dataset_keys}
         return {key: int(of.max()) + 1 for key, of in codes.items() if of is not None} or None
+
+    def shares(self, key: str) -> NDArray[np.float64] | float:
+        """Return the size of each cluster on one ``task/dataset`` over their mean size; 1 without clusters."""
+        codes = self.codes(key)
+        return 1.0 if codes is None else cluster_sums(np.ones(len(codes)), codes)
 
     def draws(self, key: str, scores: NDArray[np.float64]) -> NDArray[np.float64]:
         """Return scores ``(seeds, queries)`` by what is drawn independently: queries, or whole clusters of them."""

@@ -120,6 +120,7 @@ def critical_difference_figure(places: Sequence[Sequence[Comparison]]) -> Figure
         for depth, group in enumerate(sorted(joined, key=lambda group: min(map(ordered.index, group))), start=1):
             ends = sorted(means[system] for system in group)
             axes.plot(ends, [0.6 * depth] * len(ends), "o-", color="black", linewidth=2.0, markersize=3.0)
+        axes.update_datalim([(mean, 0.0) for mean in means.values()])  # also of systems that no bar joins
         half = len(ordered) // 2
         for side, systems in enumerate((ordered[:half], ordered[: half - 1 : -1])):
             for row, system in enumerate(systems, start=1):
@@ -130,7 +131,13 @@ def critical_difference_figure(places: Sequence[Sequence[Comparison]]) -> Figure
                     textcoords=axes.get_yaxis_transform(),
                     va="center",
                     ha="left" if side else "right",
-                    arrowprops={"arrowstyle": "-", "connectionstyle": "angle", "shrinkB": 0.0, **HAIRLINE},
+                    arrowprops={
+                        "arrowstyle": "-",
+                        "connectionstyle": "angle,angleA=0,angleB=90",
+                        "relpos": (0.0 if side else 1.0, 0.5),
+                        "shrinkB": 0.0,
+                        **HAIRLINE,
+                    },
                 )
         axes.xaxis.tick_top()
         axes.tick_params(labelbottom=False, labeltop=True)

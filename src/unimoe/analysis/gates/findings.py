@@ -15,6 +15,7 @@ from unimoe.analysis.statistics.estimates import MIN_DIFFERING, Estimate, Linear
 from unimoe.analysis.statistics.variance import ESTIMANDS, Array
 from unimoe.core.grouping import gathered
 from unimoe.metrics.scoring import dataset_group
+from unimoe.results.clusters import differing
 from unimoe.results.folder import Seed
 
 Kind = Literal["seed", "dataset"]
@@ -84,11 +85,11 @@ def find(gate: Gate, scores: GateScores) -> Finding:
     as_they_are = gate.estimand != "seeds" and not scores.moments.groups
     found = estimate(scores.moments, quantity, "queries" if as_they_are else gate.estimand)
     queries = sum(scores.moments.queries)
-    deltas = [a.scores.mean(axis=0) - b.scores.mean(axis=0) for a, b in scores.by_dataset.values()]
-    differing = sum(int((abs(delta) > 1e-12).sum()) for delta in deltas)
+    gaps = {d: a.scores.mean(axis=0) - b.scores.mean(axis=0) for d, (a, b) in scores.by_dataset.items()}
+    differ = sum(differing(gap, scores.shares.get(dataset, 1.0)) for dataset, gap in gaps.items())
     why = found.unfit
-    if not math.isnan(found.value) and differing < MIN_DIFFERING:
-        why = f"the arms differ on {differing:,} of {queries:,} queries, and fewer than {MIN_DIFFERING} cannot decide"
+    if not math.isnan(found.value) and differ < MIN_DIFFERING:
+        why = f"the arms differ on {differ:,} of {queries:,} queries, and fewer than {MIN_DIFFERING} cannot decide"
     elif not math.isnan(found.value) and gate.estimand != "queries" and scores.single:
         of = " and ".join(scores.single)
         why = f"one seed of {of}: other training seeds cannot be judged by it, train two more"

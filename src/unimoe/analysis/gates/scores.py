@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import chain, compress, product, takewhile
 from typing import NamedTuple
@@ -33,6 +33,7 @@ class GateScores:
     paired: bool  # whether equal seeds make a pair, which the experiment declares
     by_dataset: dict[str, tuple[Runs, Runs]]  # of both arms, in the gate's order
     numbered: bool = True  # whether seeds are those of trainings; those of run files are only their places in a list
+    shares: Mapping[str, Array | float] = field(default_factory=dict)  # of a dataset with clusters: ``Results.shares``
 
     @property
     def groups(self) -> dict[str, list[str]]:
@@ -116,9 +117,10 @@ def collect(results: Results, gate: Gate, look: int | None = None) -> GateScores
             for arm, of_arm in zip(gate.arms, used, strict=True)
         )
         by_dataset[dataset] = (first, second)
+    shares = {dataset: results.shares(key) for dataset, key in zip(gate.datasets, gate.keys, strict=True)}
     measured = (result for key in gate.keys for arm in gate.arms for result in results.measured(key, arm))
     numbered = all(result.identity.checkpoint != "none" for result in measured)
-    whole = GateScores(gate.arms, paired, by_dataset, numbered)
+    whole = GateScores(gate.arms, paired, by_dataset, numbered, shares)
     return whole.first(look) if look else whole
 
 

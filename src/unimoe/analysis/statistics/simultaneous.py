@@ -32,10 +32,11 @@ class Joint:
     def smallest_p(self, sets: Sequence[tuple[int, Sequence[int]]], *, one_sided: bool = False) -> Array:
         """Return the smallest p of each draw, ascending, over the differences of a system from each of some others."""
         largest = np.full(len(self.draws), -np.inf)
+        rounding = 1e-6 * self.draws.std(axis=0).max()  # systems that are equal on every query differ by no more
         for system, others in sets:
             gaps = self.draws[:, list(others)] - self.draws[:, [system]]
             spread = np.sqrt((gaps**2).mean(axis=0))
-            scaled = gaps / np.where(spread > 0.0, spread, np.inf)
+            scaled = gaps / np.where(spread > rounding, spread, np.inf)
             np.maximum(largest, (scaled if one_sided else np.abs(scaled)).max(axis=1), out=largest)
         return np.sort(ndtr(-largest) * (1.0 if one_sided else 2.0))
 

@@ -257,7 +257,7 @@ def limits(comparisons: Sequence[Comparison]) -> Iterator[str]:
             "Other collections: the mean difference over collections like these, with a random effect of datasets "
             "(Paule & Mandel; Hartung & Knapp); its p is not corrected."
         )
-    elif averages := sorted({average_name(c.parts).split()[-1] for c in comparisons if c.parts}):
+    elif averages := sorted({average_name(c.parts).split()[-1] for c in comparisons if c.parts and c.p is not None}):
         yield (
             f"No interval for other collections: a random effect of datasets needs {FEWEST} or more, and averages are "
             f"over {listed(averages)}."
