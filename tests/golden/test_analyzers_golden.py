@@ -58,6 +58,24 @@ def test_scripts_without_spaces_become_pairs_of_characters(language: str, text: 
     assert words(language, text) == expected
 
 
+@pytest.mark.parametrize(
+    ("language", "text", "expected"),
+    [
+        ("hi", "क्\u200dया", ["क्या"]),
+        ("de", "Soft\u00adware 10℃", ["software", "10", "c"]),
+    ],
+)
+def test_joiners_end_no_word_and_capitals_are_small(language: str, text: str, expected: list[str]) -> None:
+    assert words(language, text, "none") == expected
+
+
+def test_settings_without_a_language_are_written_as_before_there_were_any() -> None:
+    """Trainings are known by a hash of these settings."""
+    assert BM25Config().model_dump() == {"k1": 0.9, "b": 0.4, "stemmer": "english"}
+    for params in (BM25Config(stemmer="none"), BM25Config(language="de")):
+        assert BM25Config.model_validate(params.model_dump()) == params
+
+
 def test_english_words_are_bm25s_own_with_and_without_a_language() -> None:
     text = "The libraries' naïve running of 3 models — une façade"
     theirs = bm25s.tokenization.Tokenizer(

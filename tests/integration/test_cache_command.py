@@ -88,6 +88,19 @@ def test_clear_removes_what_is_chosen_and_says_how_much(cache: Path, chosen: lis
     assert done.stdout.startswith(f"removed {removed} entr")
 
 
+def test_what_a_server_was_paid_for_goes_only_where_its_kind_is_named(cache: Path) -> None:
+    answers = cache / "served" / "vectors"
+    answers.mkdir(parents=True)
+    (answers / "one.npy").write_bytes(b"paid")
+    (made_from,) = (cache / "vectors").glob("*/made_from.json")
+    made_from.write_text(json.dumps({"model": "served:openai:host:big@0123", "collection": "invented"}))
+    assert call(cache, "clear", "vectors").returncode == 2
+    successful(call(cache, "clear"))
+    assert kinds(cache) == ["collections", "served", "vectors"]
+    successful(call(cache, "clear", "--kind", "vectors", "served:openai:host:big"))
+    assert kinds(cache) == ["collections", "served"]
+
+
 def test_what_a_running_evaluation_writes_is_kept(cache: Path) -> None:
     (folder,) = (path for path in (cache / "vectors").iterdir() if path.is_dir())
     with filelock.FileLock(folder.parent / f".{folder.name}.lock"):

@@ -206,7 +206,9 @@ class TestSizes:
         assert Path("calls.txt").read_text().split("\n")[2:-1] == ["query 9"], "no document is embedded again"
         names = [f"d{dims}-{precision}" for dims in (8, 16) for precision in ("float32", "int8", "binary")]
         found = {name: result(Path("two"), f"counted-{name}") for name in names}
-        assert {name: one.identity.vectors for name, one in found.items()} == {name: name for name in names}
+        how = "(rescore=int8,multiplier=4)"
+        known = {name: name + how * name.endswith("binary") for name in names}
+        assert {name: one.identity.vectors for name, one in found.items()} == known
         indices = [one.vector_index for one in found.values()]
         assert [(index and index.dims, index and index.bytes_per_vector) for index in indices] == [
             (8, 32), (8, 8), (8, 1), (16, 64), (16, 16), (16, 2),

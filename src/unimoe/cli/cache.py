@@ -15,9 +15,13 @@ import typer
 
 from unimoe.core.console import stderr, stdout
 from unimoe.core.errors import MissingPartError, UsageError, did_you_mean
+from unimoe.core.limits import visible
 
 _COMPUTED = ("vectors", "dense", "bm25", "embeddings")
 """Kinds that an evaluation makes again by itself; others were downloaded, or paid for at a server."""
+
+SERVED = "served:"
+"""How the identity of a model behind a server begins: its vectors were paid for too."""
 
 
 class Entry(NamedTuple):
@@ -29,6 +33,11 @@ class Entry(NamedTuple):
     collection: str
     bytes: int
     last_use: float
+
+    @property
+    def names(self) -> set[str]:
+        """What a user may call it by: its own name, its model, with or without a hash, or its collection."""
+        return {self.name, self.model, self.model.partition("@")[0], self.collection} - {""}
 
 
 def cache(
@@ -43,22 +52,23 @@ def cache(
     """List or remove what evaluations keep in the user's cache (UNIMOE_CACHE): vectors, rankings of first stages.
 
     A line of ``list`` has kind, name, model, collection, size and last use. ``clear`` says how much it removes. Without
-    kind or name it removes what can be computed again: neither downloads nor the answers of servers. What a running
+    --kind it removes what can be computed again: neither downloads nor what servers answered. What a running
     evaluation writes is kept and named, and the exit code is 4.
     """
     from unimoe.core.io import cache_dir
 
     root = cache_dir()
     there = list(_entries(root))
-    known = {*_COMPUTED, *(one.kind for one in there)}, {part for one in there for part in one[1:4] if part}
+    if action == "clear" and not kind:
+        there = [one for one in there if one.kind in _COMPUTED and not one.model.startswith(SERVED)]
+    known = {*_COMPUTED, *(one.kind for one in there)}, {name for one in there for name in one.names}
     for given, some, option in ((kind, known[0], "--kind "), (names, known[1], "")):
         for name in given or ():
             if name not in some:
                 raise UsageError(f"{option}{name}: {root} keeps nothing of it{did_you_mean(name, some)}")
-    kinds = kind or (_COMPUTED if action == "clear" and not names else known[0])
     latest = time.time() - older_than * 24 * 3600
-    chosen = [one for one in there if one.kind in kinds and one.last_use <= latest]
-    chosen = [one for one in chosen if not names or not set(one[1:4]).isdisjoint(names)]
+    chosen = [one for one in there if (not kind or one.kind in kind) and one.last_use <= latest]
+    chosen = [one for one in chosen if not names or not one.names.isdisjoint(names)]
     in_use = []
     if action == "clear":
         stderr.print(f"{root}: removing {_total(chosen)}", soft_wrap=True)
@@ -78,7 +88,9 @@ def _entries(root: Path) -> Iterator[Entry]:
     """Yield what is kept, by kind and falling last use."""
     found = []
     for path in (path for kind in root.iterdir() if kind.is_dir() for path in kind.iterdir()):
-        if not path.name.startswith("."):  # a lock, or what is being written
+        if path.name.startswith("."):  # a lock, or what is being written
+            continue
+        with suppress(FileNotFoundError):  # removed meanwhile
             files = [file.stat() for file in path.rglob("*") if file.is_file()] or [path.stat()]
             size, used = sum(file.st_size for file in files), max(file.st_mtime for file in files)
             found.append(Entry(path.parent.name, path.name, *_made_from(path), size, used))
@@ -103,7 +115,7 @@ def _removed(path: Path) -> bool:
 
     try:
         with filelock.FileLock(path.parent / f".{path.name}.lock", timeout=0):
-            shutil.rmtree(path) if path.is_dir() else path.unlink()
+            shutil.rmtree(path) if path.is_dir() and not path.is_symlink() else path.unlink()
     except (filelock.Timeout, PermissionError):  # Windows removes no file that is open
         return False
     return True
@@ -121,7 +133,7 @@ def _print(entries: Sequence[Entry]) -> None:
     table = Table("kind", "name", "model", "collection", "MiB", "last use", box=None, pad_edge=False)
     for one in entries:
         used = datetime.fromtimestamp(one.last_use).astimezone().strftime("%Y-%m-%d %H:%M")
-        table.add_row(*one[:4], f"{one.bytes / 2**20:,.1f}", used)
+        table.add_row(*map(visible, one[:4]), f"{one.bytes / 2**20:,.1f}", used)
     # What no terminal shows has one long line for each row, so that no name is broken.
     console = stdout if stdout.is_terminal else Console(highlight=False, markup=False, width=500)
     console.print(table)

@@ -97,6 +97,7 @@ def retrieve(
         if not opened.remote:
             use_threads(where.threads)
         systems = retrieval_systems(experiment, arm, checkpoint, chosen_device(where.here), opened)
+        refuse_unknown_arm(folder, before, [BM25, fused_name(arm), *(system.name for system in systems)])
         given = given_options(
             config, override, datasets=datasets, encoder=encoder, checkpoint=checkpoint, name=name,
             max_queries=max_queries, dims=dims, precision=precision,

@@ -4,7 +4,14 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal, TypedDict
 
-from pydantic import AfterValidator, BeforeValidator, Field, model_validator
+from pydantic import (
+    AfterValidator,
+    BeforeValidator,
+    Field,
+    SerializerFunctionWrapHandler,
+    model_serializer,
+    model_validator,
+)
 
 from unimoe.config.base import Count, Dtype, EncoderConfig, Fraction, Name, Section, Width, checked
 from unimoe.config.served import ServedConfig
@@ -116,6 +123,14 @@ class BM25Config(Section):
     stemmer: Annotated[
         Literal["snowball", "none"], BeforeValidator(lambda given: "snowball" if given == "english" else given)
     ] = "snowball"
+
+    @model_serializer(mode="wrap")
+    def _as_before_languages(self, write: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        # Trainings are known by a hash of their settings: those in English keep the one they had.
+        found: dict[str, Any] = write(self)
+        if found.get("language") is None:
+            found.pop("language", None)
+        return found | ({"stemmer": "english"} if found.get("stemmer") == "snowball" else {})
 
     def in_language(self, language: str) -> BM25Config:
         """Return these parameters for documents in a language, unless they state another."""

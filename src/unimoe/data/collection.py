@@ -87,7 +87,7 @@ class Collection:
 
     @cached_property
     def content_hash(self) -> str:
-        """Content hash of documents, queries, judgments, their level and the split's name, whatever their order."""
+        """Content hash of documents, queries, judgments, their level, split and language, whatever their order."""
         judgments = hash_parts(
             part
             for query in sorted(self.qrels)
@@ -95,7 +95,8 @@ class Collection:
             for part in (query, document, str(grade))
         )
         level = [] if self.relevance_level == 1 else [f"relevance level {self.relevance_level}"]
-        return hash_parts([self.split, self.corpus_hash, self.queries_hash, judgments, *level])
+        language = [] if self.language == ENGLISH else [f"language {self.language}"]
+        return hash_parts([self.split, self.corpus_hash, self.queries_hash, judgments, *level, *language])
 
     @cached_property
     def unjudged_queries(self) -> list[str]:

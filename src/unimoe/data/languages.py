@@ -40,6 +40,6 @@ def checked_language(code: str) -> str:
 
 
 def language_of(codes: list[str]) -> str:
-    """Return the language that MTEB's codes such as ``deu-Latn`` name; English where they name several or none."""
-    found = {_TWO_LETTERS.get(code.partition("-")[0], UNKNOWN) for code in codes}
+    """Return the language that MTEB's codes such as ``deu-Latn`` name; English where they name several or code."""
+    found = {_TWO_LETTERS.get(code.partition("-")[0], UNKNOWN) for code in codes if not code.endswith("-Code")}
     return found.pop() if len(found) == 1 else ENGLISH

@@ -288,7 +288,9 @@ def _of_search(system: System, data: Searches) -> dict[str, Any]:
     identity: dict[str, Any] = {"split": test.split, "max_queries": dataset.max_queries, "pool": chosen.pool}
     if system.size != FULL:
         identity["vectors"] = system.size.name
-        settings += [system.size.name, config.rescore, config.rescore_multiplier]
+        if system.size.precision == "binary":
+            identity["vectors"] += f"(rescore={config.rescore},multiplier={config.rescore_multiplier})"
+        settings.append(identity["vectors"])
     if not encodes or system.fused:
         bm25 = experiment.evaluation.bm25.in_language(test.language)
         identity["first_stage"] = first_stage_name(bm25, bm25_engine(experiment))

@@ -49,6 +49,10 @@ def analyzer_name(params: BM25Config) -> str:
     return f"language={params.language},{words}"
 
 
+_JOINERS = dict.fromkeys(map(ord, "\u00ad\u200d"))
+"""A soft hyphen and a joiner, which lie within words."""
+
+
 def _stems(params: BM25Config) -> bool:
     return params.stemmer != "none" and (params.language or ENGLISH) in SNOWBALL
 
@@ -61,7 +65,7 @@ def _splitter(language: str) -> str | Callable[[str], list[str]]:
     characters = re.compile(f".[{_marks()}]*", re.DOTALL)
 
     def plain(text: str) -> list[str]:
-        return words.findall(unicodedata.normalize("NFKC", text))
+        return words.findall(unicodedata.normalize("NFKC", text).lower().translate(_JOINERS))
 
     def bigrams(text: str) -> list[str]:
         found: list[str] = []

@@ -10,6 +10,7 @@ import logging
 import os
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -94,13 +95,13 @@ def kept_embeddings(
     place = kept_folder(
         embedder, corpus, kind, folder, prefix=prefix, max_length=max_length, storage=storage, weights=weights
     )
-    write_json(place / MADE_FROM, {"model": embedder.base_identity, "collection": name})  # its date is the last use
     return encode_corpus(
         lambda texts: embedder.encode(texts, kind=kind, prefix=prefix, max_length=max_length, **batches or {}),
         corpus,
         place,
         fingerprint=place.name,
         storage=storage,
+        made_from={"model": embedder.base_identity, "collection": name},
         **how,
     )
 
@@ -116,8 +117,10 @@ def kept_folder(
 
 def is_kept(folder: Path) -> bool:
     """Return whether a folder holds all vectors of its corpus."""
-    store = folder / "store.json"
-    return store.exists() and (found := read_json(store, _Progress)).finished == found.units
+    with suppress(DataError):  # a damaged one is computed again
+        store = folder / "store.json"
+        return store.exists() and (found := read_json(store, _Progress)).finished == found.units
+    return False
 
 
 def _texts_hash(corpus: Mapping[str, Document]) -> str:
@@ -142,6 +145,7 @@ def encode_corpus(
     characters: int = UNIT_CHARACTERS,
     spread: Spread = map,
     label: str = "document",
+    made_from: Mapping[str, str] | None = None,
     advance: Callable[[int], None] | None = None,
 ) -> Embedded:
     """Embed a corpus, or finish embedding it; the units already in the folder are read.
@@ -156,12 +160,15 @@ def encode_corpus(
         characters: see ``cut_units``.
         spread: embeds the units, by default one after the other; several processes embed several at a time.
         label: what errors call a document, before its id.
+        made_from: model and collection, for ``unimoe cache``.
         advance: called with the number of documents done; at once for units that are done.
     """
     if not corpus:
         raise DataError(f"{folder}: no documents to embed; the corpus is empty")
     path = folder / "vectors.npy"
     with lock(folder):
+        if made_from:
+            write_json(folder / MADE_FROM, made_from)  # its date is the last use
         ids = sorted(corpus)
         units = cut_units([len(corpus[key].full_text) for key in ids], characters)
         content = hash_json([fingerprint, _texts_hash(corpus), storage, characters])
@@ -186,7 +193,7 @@ def encode_corpus(
             write_json(folder / "store.json", {"content": content, "units": len(units), "finished": done})
             if advance:
                 advance(len(unit))
-    return Embedded(ids, np.load(path, mmap_mode="r"))
+        return Embedded(ids, np.load(path, mmap_mode="r"))  # while nobody may remove it
 
 
 def cut_units(lengths: Sequence[int], characters: int) -> list[NDArray[np.int64]]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -42,6 +43,7 @@ def test_hashes_of_collections_that_exclude_nothing_are_as_before() -> None:
     several = [toy(), toy({"q": ["a"]}), toy({"q": ["d"]}), toy({"q": ["a", "d"]}), toy({"r": ["a"]})]
     assert len({one.content_hash for one in several}) == len(several)
     assert len({one.queries_hash for one in several}) == len(several), "by which runs are kept"
+    assert replace(toy(), language="de").content_hash != toy().content_hash
 
 
 def test_an_excluded_document_is_never_relevant_and_nothing_else_is_dropped() -> None:

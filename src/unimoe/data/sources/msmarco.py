@@ -20,6 +20,7 @@ from unimoe.core.errors import DataError, UsageError, did_you_mean
 from unimoe.core.trec import read_qrels, text_lines
 from unimoe.data.collection import Collection, Document, assemble
 from unimoe.data.collection_card import describe_collection, describe_qrels
+from unimoe.data.languages import ENGLISH
 
 SPLIT = "dev"
 QRELS, QUERIES, PASSAGES, TOP1000 = "qrels.dev.small.tsv", "queries.dev.small.tsv", "collection.tsv", "top1000.dev"
@@ -54,15 +55,16 @@ def read_msmarco(folder: Path, split: str, name: str | None = None) -> Collectio
     files = msmarco_files(folder)
     if missing := _missing(files):
         raise DataError(f"{folder}: no {' and no '.join(missing)}; MS MARCO needs {LAYOUT}")
+    card = describe_collection(folder)
     collection = assemble(
         name or folder.name,
         split,
         ((key, Document("", text)) for key, text in _texts(files, PASSAGES)),
         _texts(files, QUERIES),
         read_qrels(files[QRELS]),
-        relevance_level=describe_qrels(files[QRELS]).relevance_level or describe_collection(folder).relevance_level,
+        relevance_level=describe_qrels(files[QRELS]).relevance_level or card.relevance_level,
     )
-    return replace(collection, candidates_only=PASSAGES not in files)
+    return replace(collection, candidates_only=PASSAGES not in files, language=card.language or ENGLISH)
 
 
 def read_top1000(path: Path) -> dict[str, list[str]]:
