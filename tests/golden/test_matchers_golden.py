@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -10,10 +11,12 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 from support.reranking import invented
 from support.tiny_matchers import save_tiny_colbert, save_tiny_inference_free, save_tiny_mlm, save_tiny_splade
 
 from unimoe.config.base import EncoderConfig
+from unimoe.core.errors import DataError
 from unimoe.core.trec import Run, ranked
 from unimoe.evaluation.reranking.rerankers import MatcherReranker
 from unimoe.models.late import LateModel
@@ -134,6 +137,34 @@ def test_length_and_prefixes_are_the_configs(tmp_path: Path) -> None:
             assert found == pytest.approx(same.numpy(), rel=1e-6)
         else:
             assert len(model.encode(["rain " * 40])[0]) == 5
+
+
+def test_a_length_above_the_models_own_is_obeyed_and_queries_are_filled_up_as_before(tmp_path: Path) -> None:
+    """Documents of this ColBERT have 40 tokens, and expanded queries 12."""
+    matcher, save = KINDS["colbert-expanded"]
+    model = load(matcher, save(tmp_path), max_length=60)
+    assert len(model.encode(["rain " * 80])[0]) == 60
+    assert len(model.encode(["rain"], kind="query")[0]) == 12
+
+
+def test_colbert_of_pylate_before_models_had_a_type_is_read_as_the_library_does(tmp_path: Path) -> None:
+    folder = KINDS["colbert"][1](tmp_path)
+    settings = folder / "config_sentence_transformers.json"
+    older = {key: value for key, value in json.loads(settings.read_text()).items() if key != "model_type"}
+    settings.write_text(json.dumps(older | {"query_prefix": "query ", "document_prefix": "passage "}))
+    wanted = expected(LateModel, folder).ravel()
+    assert load(LateModel, folder).score(PAIRS) == pytest.approx(wanted, rel=1e-6, abs=1e-6)
+
+
+def test_a_route_without_weights_is_refused(tmp_path: Path) -> None:
+    """The library would fill it up with random ones."""
+    folder = KINDS["inference-free"][1](tmp_path)
+    (weights,) = folder.glob("document_0_*/model.safetensors")
+    tensors = load_file(weights)
+    tensors.pop(next(name for name in tensors if "attention" in name))
+    save_file(tensors, weights, {"format": "pt"})
+    with pytest.raises(DataError, match=r"no weights for .*attention"):
+        load(SparseModel, folder)
 
 
 def test_whatever_changes_scores_changes_the_identity(tmp_path: Path) -> None:

@@ -257,7 +257,7 @@ def chosen_data(
 ) -> ChosenData:
     """Return the collections and the tasks of MTEB that the user names, or those of the tier."""
     experiment = systems[0].settings
-    datasets = datasets or ([] if mteb else experiment.evaluation.datasets)
+    datasets = datasets or ([] if mteb or tier != "bundled" else experiment.evaluation.datasets)
     full = tier == "full" and not datasets and not mteb
     if datasets:
         collections = chosen_datasets(experiment, datasets, max_queries)

@@ -231,7 +231,8 @@ def print_plan(
         requests, tokens = sum(one.requests for one in asked), sum(one.tokens for one in asked)
         stdout.print(f"total: {Estimate(requests, tokens, sum(prices) if prices else None)}", soft_wrap=True)
     counted = "tokens" if hasattr(model, "rerank_ids") else "texts" if hasattr(model, "encode") else "pairs"
-    first = fusion[0].task if fusion else ""
+    stages = {work.task for work in fusion}
+    first = "first stages" if len(stages) > 1 else "".join(stages)
     for label, some, unit in ((first, fusion, "texts"), ("total", works, counted)):
         if seconds := sum(work.seconds for work in some):
             amount = sum(work.items if work.tokens is None else work.tokens for work in some)

@@ -28,7 +28,7 @@ from unimoe.models.batching import (
 )
 from unimoe.models.bundled import bundled_encoder_folder
 from unimoe.models.embedder import Advance, TextKind, Vectors, refuse_zero_vectors
-from unimoe.models.model_files import content_identity, find_model, module_folders, settings_hash
+from unimoe.models.model_files import content_identity, find_model, module_folders, read_settings, settings_hash
 from unimoe.models.prompts import well_formed
 from unimoe.models.quiet import loading, missing_weights, refuse_another_vocabulary
 from unimoe.models.rerankers.float32_heads import compute_in_float32
@@ -215,14 +215,18 @@ def _load(config: EncoderConfig, root: Path, device: torch.device, dtype: torch.
 
 
 def refuse_incomplete(model: Any, folder: Path) -> None:
-    """Raise a ``ValueError`` where the transformer in a model's first folder lacks weights, or fits no tokenizer."""
+    """Raise a ``ValueError`` where a transformer in a model's first folder, or a route of it, lacks weights."""
     from sentence_transformers.base.modules import Transformer
 
-    part: Any = model.transformers_model
-    if isinstance(model[0], Transformer) and (folder / "config.json").is_file():
-        refuse_another_vocabulary(model.tokenizer, part)
-        if missing := [name for name in missing_weights(part, folder) if "pooler" not in name.split(".")]:
-            raise ValueError(f"no weights for {missing[0]}; use a complete model")
+    places = [(model[0], folder)]
+    for route, names in read_settings(folder / "router_config.json").get("structure", {}).items():
+        places += zip(model[0].sub_modules[route], (folder / name for name in names), strict=True)
+    for module, place in places:
+        if isinstance(module, Transformer) and (place / "config.json").is_file():
+            part: Any = module.model
+            refuse_another_vocabulary(module.tokenizer, part)
+            if missing := [name for name in missing_weights(part, place) if "pooler" not in name.split(".")]:
+                raise ValueError(f"no weights for {missing[0]}; use a complete model")
 
 
 def heads_in_float32(model: Any, folders: Sequence[Path], dtype: torch.dtype) -> None:

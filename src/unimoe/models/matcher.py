@@ -132,8 +132,12 @@ def find_matcher(matcher: type[Matcher], key: str, config: EncoderConfig) -> tup
     Another kind of model is refused, as the library would add random weights. Errors name ``key``.
     """
     root, commit = find_model(key, config.base, config.revision, trust_remote_code=config.trust_remote_code)
+    if config.pooling != "auto":
+        raise UsageError(f"{key}: {matcher.kind} models have no pooling to replace; leave pooling at auto")
     if listed := (root / "modules.json").is_file():
-        name = read_settings(root / "config_sentence_transformers.json").get("model_type", "SentenceTransformer")
+        stated = read_settings(root / "config_sentence_transformers.json")
+        older = "ColBERT" if "query_prefix" in stated else "SentenceTransformer"  # of PyLate, before there were types
+        name = stated.get("model_type", older)
     else:
         name = architecture(root)
     if not (name in matcher.stated if listed else name.endswith(matcher.bare)):
@@ -173,7 +177,8 @@ def _cut(model: Any, length: int) -> None:
     """Let a model read so many tokens of a text at most."""
     for module in model.modules():
         for name in ("max_seq_length", "document_length", "query_length"):
-            if isinstance(own := getattr(module, name, None), int) and own > length:
+            own = getattr(module, name, None)
+            if isinstance(own, int) and (own > length or name != "query_length"):  # to which queries are filled up
                 setattr(module, name, length)
         if type(module).__name__ == "SparseStaticEmbedding":  # which asks its tokenizer alone
             module.tokenizer.model_max_length = length

@@ -40,6 +40,9 @@ MATCHERS: dict[str, type[Matcher]] = {matcher.kind: matcher for matcher in (Spar
 
 Keys = NDArray[np.int64]
 
+_SCORES = 2**25
+"""Scores of all queries with a part of the corpus, about, which are in memory at a time."""
+
 
 def matcher_of(encoder: EncoderConfig) -> tuple[type[Matcher] | None, EncoderConfig]:
     """Return the matcher that a base such as ``sparse:FOLDER`` names, and the settings without its kind."""
@@ -147,8 +150,13 @@ def matcher_run(
     left_out = [collection.left_out(query_id, exclude_self=exclude_self) for query_id in query_ids]
     most = depth + max(map(len, left_out), default=0)
     queries = model.encode(list(collection.queries.values()), kind="query", advance=advance, **batches)
-    units = cut_units([len(collection.corpus[key].full_text) for key in ids], UNIT_CHARACTERS)
-    done, best = _read(progress) if progress.exists() else (0, np.empty((len(query_ids), 0), dtype=np.int64))
+    lengths = [len(collection.corpus[key].full_text) for key in ids]
+    mean = max(1, sum(lengths) // max(1, len(lengths)))
+    characters = min(UNIT_CHARACTERS, mean * max(1, _SCORES // max(1, len(query_ids))))
+    units = cut_units(lengths, characters)
+    done, best = 0, np.empty((len(query_ids), 0), dtype=np.int64)
+    if progress.exists():
+        done, best = _read(progress, characters)
     if advance:
         advance(sum(map(len, units[:done])))
     for number, unit in enumerate(units[done:], start=done + 1):
@@ -160,8 +168,9 @@ def matcher_run(
             raise DataError(f"{which}: the score is not finite; try dtype float32, or another model")
         kept = np.concatenate([best, _keys(scores, unit)], axis=1)
         cut = max(0, kept.shape[1] - most)
-        best = np.partition(kept, cut, axis=1)[:, cut:]
-        save_tensors(progress, {"best": torch.from_numpy(best)}, {"finished": str(number)})
+        best = np.partition(kept, cut, axis=1)[:, cut:].copy()  # a view would keep the whole
+        state = {"finished": str(number), "characters": str(characters)}
+        save_tensors(progress, {"best": torch.from_numpy(best)}, state)
     run: Run = {}
     for query_id, but, row in zip(query_ids, left_out, best, strict=True):
         scores, rows = _scores(np.sort(row)[::-1])
@@ -185,10 +194,12 @@ def _scores(keys: Keys) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
     return np.where(bits < 0, bits ^ 0x7FFFFFFF, bits).astype(np.int32).view(np.float32), keys & 0xFFFFFFFF
 
 
-def _read(progress: Path) -> tuple[int, Keys]:
+def _read(progress: Path, characters: int) -> tuple[int, Keys]:
     """Return how many units are done, and the best documents of them."""
     try:
         tensors, texts = read_tensors(progress)
+        if texts["characters"] != str(characters):
+            raise ValueError("other parts of the corpus")
         return int(texts["finished"]), tensors["best"].numpy()
     except (OSError, SafetensorError, ValueError, KeyError) as error:
         raise DataError(f"{progress} is damaged or of another version ({error}); delete it, and run again") from None
