@@ -129,7 +129,7 @@ def run(line: str, out: Path, kill_at: int | None = None) -> tuple[Done | None, 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(os, "replace", counted)
         try:
-            cache = str(out.parent / "cache")
+            cache = str(out.parent / f"cache-{out.name}")  # which keeps vectors for other folders
             done = call_unimoe(*line.split(), "--output-dir", out, UNIMOE_CACHE=cache)
         except KilledError:
             assert kill_at is not None

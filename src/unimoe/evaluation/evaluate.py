@@ -185,7 +185,7 @@ def _print_by_arm(found: Sequence[Result], print_means: Callable[[Sequence[EvalR
         seed = "" if result.seed is None else f", seed {result.seed}"
         by_arm.setdefault(f"{result.config_name}{seed}", []).append(result)
     for label, results in sorted(by_arm.items()):
-        if len(by_arm) > 1 and len({result.dataset for result in results}) > 1:
+        if len(by_arm) > 1:
             stdout.print(f"{label}:", soft_wrap=True)
         print_means(results)
 

@@ -9,7 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from unimoe.core.errors import DataError, UsageError, did_you_mean
+from unimoe.core.errors import DataError, UsageError, did_you_mean, first_few
 from unimoe.core.io import cache_dir
 from unimoe.data.collection import Collection, Document, assemble
 from unimoe.data.languages import ENGLISH, language_of
@@ -133,7 +133,7 @@ class Family(MtebTasks):
 
     def _task(self, name: str) -> str:
         if name not in self._tasks:
-            close = did_you_mean(name, self._tasks) or f"; there are {', '.join(self._tasks)}"
+            close = did_you_mean(name, self._tasks) or f"; there are {first_few([*self._tasks], 20)}"
             raise UsageError(f"unknown collection '{self._word}:{name}'{close}")
         return self._tasks[name]
 
