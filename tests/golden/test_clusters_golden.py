@@ -110,3 +110,10 @@ def test_a_file_that_does_not_fit_is_refused(tmp_path: Path, text: str, message:
     path.write_text(text)
     with pytest.raises(DataError, match=message):
         Clusters.read(path).refuse_others({"one": ["q0", "q1", "q2"]})
+
+
+def test_a_query_without_a_cluster_id_is_refused_by_name() -> None:
+    """Such as pandas has for an empty cell."""
+    for absent in (None, float("nan")):
+        with pytest.raises(DataError, match=r"clusters: 1 \(q7\) have no cluster id"):
+            Clusters.read({"q1": "a", "q7": absent})  # type: ignore[dict-item]
