@@ -104,7 +104,7 @@ class Comparison:
 
     @property
     def p_alone(self) -> float | None:
-        """The p of this one difference: uncorrected, but for the number of settings tried where no more is known."""
+        """The p before any correction for other differences, times the number of settings tried (``tried``)."""
         return None if self.p is None or self.difference.p is None else min(1.0, self.tried * self.difference.p)
 
     @property

@@ -50,23 +50,26 @@ class EmbeddedCollection:
     device: torch.device
     excluded: Mapping[str, frozenset[str]] = field(default_factory=dict)
 
+    def nearest(self, config: DenseConfig, **how: Any) -> Run:
+        """Find the documents nearest to each query, as many as ``retrieval.depth`` says; see ``search``."""
+        return search(
+            self.queries,
+            self.query_ids,
+            self.documents.vectors,
+            self.documents.ids,
+            config.depth,
+            backend=config.backend,
+            device=self.device,
+            excluded=self.excluded,
+            **how,
+        )
+
 
 def dense_run(
     model: Embedder, collection: Collection, config: DenseConfig, *, exclude_self: bool = False, **how: Any
 ) -> Run:
     """Embed a corpus and its queries as ``embed_collection`` does, and find the documents nearest to each query."""
-    found = embed_collection(model, collection, config, **how)
-    return search(
-        found.queries,
-        found.query_ids,
-        found.documents.vectors,
-        found.documents.ids,
-        config.depth,
-        backend=config.backend,
-        device=found.device,
-        exclude_self=exclude_self,
-        excluded=found.excluded,
-    )
+    return embed_collection(model, collection, config, **how).nearest(config, exclude_self=exclude_self)
 
 
 def embed_collection(

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,7 +20,7 @@ from unimoe.config import DenseConfig, Precision
 from unimoe.core.errors import UsageError
 from unimoe.core.trec import Run
 from unimoe.results import VectorIndex
-from unimoe.retrieval.dense import UNIT_LENGTH, Corpus, EmbeddedCollection, Rows, search
+from unimoe.retrieval.dense import UNIT_LENGTH, Corpus, EmbeddedCollection, Rows
 
 _BLOCK = 2**16
 """Rows that are cut and quantised at a time."""
@@ -64,19 +64,8 @@ def search_size(
     start = time.perf_counter()  # the vectors are in memory now
     left_out = exclude_self + max(map(len, embedded.excluded.values()), default=0)
     rows = None if bits is None else nearest_by_hamming(*bits, config.depth * config.rescore_multiplier + left_out)
-    run = search(
-        queries,
-        embedded.query_ids,
-        vectors,
-        embedded.documents.ids,
-        config.depth,
-        backend=config.backend,
-        device=embedded.device,
-        exclude_self=exclude_self,
-        excluded=embedded.excluded,
-        longest=longest,
-        candidates=rows,
-    )
+    sized = replace(embedded, queries=queries, documents=replace(embedded.documents, vectors=vectors))
+    run = sized.nearest(config, exclude_self=exclude_self, longest=longest, candidates=rows)
     milliseconds = 1000 * (time.perf_counter() - start) / max(1, len(queries))
     width = vectors.itemsize * dims if bits is None else bits[1].shape[1]
     precision = str(vectors.dtype) if bits is None else "binary"
