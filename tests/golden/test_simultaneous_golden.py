@@ -12,8 +12,7 @@ from numpy.typing import NDArray
 from scipy import stats
 
 from unimoe.analysis.comparisons import ALPHA, difference
-from unimoe.analysis.multiplicity import Chosen, check_chosen
-from unimoe.analysis.standings import best_of, standings_of
+from unimoe.analysis.standings import Chosen, best_of, check_chosen, standings_of
 from unimoe.analysis.statistics.simultaneous import corrected, joint, level
 from unimoe.core.errors import UsageError
 

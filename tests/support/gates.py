@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from support.results import make_result
 
 from unimoe.analysis.gates.definitions import Gate, Registration, load_gates
-from unimoe.analysis.gates.scores import GateScores, Runs
+from unimoe.analysis.gates.scores import Aligned, Runs
 from unimoe.results import EvalResult
 from unimoe.results.folder import Results
 
@@ -61,10 +61,10 @@ def clear_gap(gap: float, seeds: int = 3, **given: Any) -> Results:
     return both(base + noise[0], base + gap + noise[1], **given)
 
 
-def scores_of(gate: Gate, datasets: Mapping[str, tuple[Matrix, Matrix]], *, paired: bool = False) -> GateScores:
+def scores_of(gate: Gate, datasets: Mapping[str, tuple[Matrix, Matrix]], *, paired: bool = False) -> Aligned:
     """What a gate judges, of the specialist's and the joint arm's scores, ``(seeds, queries)``, by dataset."""
     by_dataset = {}
     for dataset, arms in datasets.items():
         first, second = (Runs(tuple(range(len(rows))), np.asarray(rows)) for rows in arms)
         by_dataset[dataset] = (first, second)
-    return GateScores(gate.arms, paired, by_dataset)
+    return Aligned(gate.arms, paired, by_dataset)

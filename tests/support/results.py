@@ -210,7 +210,7 @@ def all_tables(analysis: Analysis) -> list[Table]:
     made = [
         gates_table(analysis.outcomes),
         overview_table(results, comparisons),
-        generate_comparison_table(results, analysis.tests),
+        generate_comparison_table(results, analysis.all_comparisons),
         comparisons_table(results, comparisons),
         comparisons_table(results, [c for c in comparisons if not c.parts], before_after=True),
         mteb_table(results),

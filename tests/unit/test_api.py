@@ -66,7 +66,7 @@ def test_tir_is_the_judgment_of_the_analysis_in_numbers(tmp_path: Path) -> None:
     [
         (("rank_only_r8",), "give the specialist and the joint arm, or neither"),
         (("joint_r8", "joint_r8"), "specialist and joint are both 'joint_r8'; name two arms"),
-        (("rank_only_r8", "joint_r9"), "no results of 'joint_r9' (did you mean 'joint_r8'?)"),
+        (("rank_only_r8", "joint_r9"), "unknown arm 'joint_r9' (did you mean 'joint_r8'?)"),
         (("rank_only_r8", "emb_only_r8"), "rank_only_r8 and emb_only_r8 have no dataset in common"),
     ],
 )

@@ -17,18 +17,18 @@ from typing import Any, NamedTuple, TypeAlias, cast
 
 import numpy as np
 
-from unimoe.analysis.analysis import Analysis
+from unimoe.analysis.analysis import Analysis, Pairs, SystemComparison, in_order
 from unimoe.analysis.arms import Pair
 from unimoe.analysis.comparisons import ALPHA, ITERATIONS, Comparison, compare_arms, unknown_arm
 from unimoe.analysis.corrections import Correction, Family
 from unimoe.analysis.gates.definitions import Gate, InterferenceGate, Label, Registration, given_gates, load_gates
 from unimoe.analysis.gates.judging import Judgment, Refusal, judge_all
 from unimoe.analysis.gates.registration import default_gates, registered_in, suites
-from unimoe.analysis.multiplicity import Chosen, check_chosen
+from unimoe.analysis.gates.scores import align
+from unimoe.analysis.standings import Chosen, check_chosen
 from unimoe.analysis.statistics.variance import Array
-from unimoe.analysis.systems import Pairs, SystemComparison, compare_systems, in_order
 from unimoe.analysis.tables.scores import generate_comparison_table
-from unimoe.core.errors import DataError, UsageError, did_you_mean
+from unimoe.core.errors import DataError, UsageError
 from unimoe.metrics import MetricLike, canonical_metrics
 from unimoe.results import TASKS, Task
 from unimoe.results.clusters import Clusters
@@ -176,7 +176,7 @@ def compare(
     grouped = None if clusters is None else Clusters.read(_content(clusters))
     found = score_systems(sources, scoring, f"comparison of {', '.join(ordered)}", clusters=grouped)
     how = {"correction": correction, "family": family, "chosen": chosen or {}, "simultaneous": simultaneous}
-    return compare_systems(found.results, ordered, baseline, pairs, warnings=found.warnings, **how)
+    return SystemComparison(found.results, ordered, baseline, pairs, warnings=found.warnings, **how)
 
 
 class StatisticComparison(NamedTuple):
@@ -282,24 +282,10 @@ def tir(results: AnyResults, specialist: str | None = None, joint: str | None = 
     for judgment in judged:
         gate = judgment.gate
         for found in (*judgment.parts, judgment.found):
-            low, high = found.estimate.interval or (None, None)
-            rows.append(
-                TIR(
-                    task=gate.task,
-                    dataset=found.datasets[0] if len(found.datasets) == 1 else None,
-                    metric=gate.metric,
-                    specialist=gate.arms[0],
-                    joint=gate.arms[1],
-                    value=found.value,
-                    low=low,
-                    high=high,
-                    label=found.label,
-                    why=found.why,
-                    specialist_mean=found.means[0],
-                    joint_mean=found.means[1],
-                    queries=found.queries,
-                )
-            )
+            dataset = found.datasets[0] if len(found.datasets) == 1 else None
+            ends = found.estimate.interval or (None, None)
+            said = (found.value, *ends, found.label, found.why, *found.means, found.queries)
+            rows.append(TIR(gate.task, dataset, gate.metric, *gate.arms, *said))
     return rows
 
 
@@ -350,9 +336,9 @@ def compare_statistic(
         raise UsageError(f"dataset={dataset!r} names {len(chosen)} of those with both {system} and {baseline}: {there}")
     (key,) = chosen
     metric = metric or loaded.measured(key, system)[0].main_metric
-    held = [tuple(result.seed for result in loaded.measured(key, arm)) for arm in arms]
-    common = loaded.paired_seeds(arms, [key], *held)
-    scores = [loaded.scores(arm, key, common or own, metric) for arm, own in zip(arms, held, strict=True)]
+    aligned = align(loaded, arms, [key], metric)
+    (both,) = aligned.by_dataset.values()
+    scores = [loaded.scores(arm, key, runs.seeds, metric) for arm, runs in zip(arms, both, strict=True)]
     counts, queries, codes = [len(runs) for runs in scores], scores[0].shape[1], loaded.codes(key)
     members = [] if codes is None else [np.flatnonzero(codes == number) for number in range(codes.max() + 1)]
     units = len(members) or queries  # whole clusters are drawn
@@ -362,7 +348,7 @@ def compare_statistic(
         drawn = [rng.integers(count, size=max(1, count - 1)) for count in counts]
         asked = rng.integers(units, size=units)
         asked = asked if codes is None else np.concatenate([members[cluster] for cluster in asked])
-        first, second = (runs[drawn[0 if common else i]][:, asked] for i, runs in enumerate(scores))
+        first, second = (runs[drawn[0 if aligned.paired else i]][:, asked] for i, runs in enumerate(scores))
         differences[iteration] = _mean_of(function, first) - _mean_of(function, second)
     low, high = np.quantile(differences, [ALPHA / 2.0, 1.0 - ALPHA / 2.0]).tolist()
     value, other = (_mean_of(function, runs) for runs in scores)
@@ -371,15 +357,14 @@ def compare_statistic(
 
 def given_results(results: AnyResults) -> Results:
     """Return results given in any of their forms; a folder is read."""
-    if isinstance(results, SystemComparison):
-        return results.results
-    if isinstance(results, Results):
-        return results
-    if not isinstance(results, str | Path):
+    if isinstance(results, str | Path):
+        return load_all_results(results)
+    found = results.results if isinstance(results, SystemComparison) else results
+    if not isinstance(found, Results):
         raise UsageError(
             f"the results are a {type(results).__name__}; give an output folder, or what load_all_results gives"
         )
-    return load_all_results(results)
+    return found
 
 
 def _judge_pair(results: Results, specialist: str, joint: str) -> tuple[Judgment, ...]:
@@ -388,7 +373,7 @@ def _judge_pair(results: Results, specialist: str, joint: str) -> tuple[Judgment
         raise UsageError(f"specialist and joint are both {joint!r}; name two arms")
     for arm in (specialist, joint):
         if arm not in results:
-            raise UsageError(f"no results of {arm!r}{did_you_mean(arm, results)}; there are {', '.join(results)}")
+            raise UsageError(unknown_arm(arm, results))
     asked = [Pair(task, specialist, joint) for task in TASKS]
     if not suites(results, asked):
         raise DataError(f"{results.output_dir}: {specialist} and {joint} have no dataset in common")

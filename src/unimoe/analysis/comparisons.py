@@ -7,25 +7,26 @@ and sign flips are a narrower check beside it: they hold for other queries and t
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 
 from unimoe.analysis.arms import FIRST_STAGE, ZERO_SHOT, arm_order, has_role, pairs
 from unimoe.analysis.corrections import Correction, Family, adjusted
-from unimoe.analysis.gates.findings import ratio_weights
+from unimoe.analysis.gates.findings import mean_difference, ratio_weights
+from unimoe.analysis.gates.scores import Aligned, Runs, align
 from unimoe.analysis.saved_comparison import saved_comparison
 from unimoe.analysis.statistics.estimates import MIN_DIFFERING, Estimate, Linear, estimate
 from unimoe.analysis.statistics.random_effects import FEWEST, over_collections
 from unimoe.analysis.statistics.resampling import bootstrap_means, sign_flip_p
-from unimoe.analysis.statistics.variance import Array, Estimand, Moments, groups_of, moments
+from unimoe.analysis.statistics.variance import Array, groups_of, moments
 from unimoe.core.errors import UsageError, did_you_mean
 from unimoe.core.grouping import gathered
 from unimoe.metrics.scoring import dataset_group
 from unimoe.results import EvalResult
-from unimoe.results.clusters import cluster_sums, differing
-from unimoe.results.folder import Results, Seed
+from unimoe.results.clusters import cluster_sums
+from unimoe.results.folder import Results
 
 ALPHA = 0.05
 ITERATIONS = 10_000
@@ -44,20 +45,21 @@ class Question:
     metric: str | None = None  # one that both hold by query; None for the main metric
     parts: tuple[str, ...] = ()  # the ``task/dataset`` keys that an average is over; empty for one dataset
 
+    @property
+    def place(self) -> tuple[str, ...]:
+        """The ``task/dataset`` keys that it is on: one, or those of an average."""
+        return self.parts or (self.key,)
 
-@dataclass(frozen=True)
-class Comparison:
-    """System against baseline on the same queries of one ``task/dataset``, or on the average of several.
+
+@dataclass(frozen=True, kw_only=True)
+class Comparison(Question):
+    """The answer to a question: system against baseline on the same queries.
 
     The checks are over queries, the runs taken as they are; averages and other metrics beside the main one have none.
     """
 
-    key: str
-    parts: tuple[str, ...]  # as in ``Question``
     metric: str
     main: bool  # whether the metric was asked for as the main one of the dataset
-    system: str
-    baseline: str
     runs: tuple[int, int]  # number of runs of both on the dataset where there are fewest
     alone: tuple[str, ...]  # the systems with one training run, taken as it is: nothing is known of their other seeds
     left_out: tuple[str, ...]  # runs whose seed the other lacks, where seeds pair, or that an average's datasets lack
@@ -86,11 +88,6 @@ class Comparison:
     def name(self) -> str:
         """System minus baseline."""
         return f"{self.system} \N{MINUS SIGN} {self.baseline}"
-
-    @property
-    def place(self) -> tuple[str, ...]:
-        """The ``task/dataset`` keys that it is on: one, or those of an average."""
-        return self.parts or (self.key,)
 
     @property
     def delta(self) -> float:
@@ -181,15 +178,14 @@ def compare_arms(
         ends = np.quantile(means, [ALPHA / 2.0, 1.0 - ALPHA / 2.0], axis=0).T.tolist()
         for question, (low, high), p in zip(of_key, ends, sign_flip_p(columns, iterations, seed), strict=True):
             found[question] = replace(found[question], check_interval=(low, high), check_p=float(p))
+
     # Each metric is a family of its own, the main metrics of all datasets together, and so are averages of a metric.
-    within: dict[Family | None, Callable[[Comparison], object]] = {
-        None: lambda c: None,
-        "table": lambda c: (c.main or c.metric, bool(c.parts)),
-        "dataset": lambda c: (c.main or c.metric, bool(c.parts), c.key),
-        "baseline": lambda c: (c.main or c.metric, bool(c.parts), c.baseline),
-    }
+    def family_of(c: Comparison) -> object:
+        own = {"dataset": c.key, "baseline": c.baseline}.get(family or "")
+        return family and (c.main or c.metric, bool(c.parts), own)
+
     rows = list(first([found[question] for question in asked]))
-    for places in gathered((within[family](c), place) for place, c in enumerate(rows)).values():
+    for places in gathered((family_of(c), place) for place, c in enumerate(rows)).values():
         p_values = {place: p for place in places if (p := rows[place].p) is not None}
         of_place = dict(zip(p_values, adjusted(list(p_values.values()), correction), strict=True))
         for place in places:
@@ -226,7 +222,7 @@ def with_other_metrics(results: Results, asked: Sequence[Question]) -> tuple[Que
     keys_of = dict[str, set[str]]()  # by metric
     for key, of_key in arms.items():
         held = [result for arm in dict.fromkeys(of_key) for result in results.measured(key, arm)]
-        for metric in _shared_metrics(held)[1:]:
+        for metric in shared_metrics(held)[1:]:
             if any(reaches_cutoff(result, metric) for result in held):
                 keys_of.setdefault(metric, set()).add(key)
     questions = [*asked, *_averages(results, asked)]
@@ -258,27 +254,15 @@ def reaches_cutoff(result: EvalResult, metric: str) -> bool:
     return result.identity.depth is None or cutoff is None or int(cutoff[1]) <= result.identity.depth
 
 
-def before_and_after(
-    results: Results, before: str, after: Sequence[str], keys: Collection[str]
-) -> tuple[Comparison, ...]:
-    """Compare arms with an earlier one on the keys that both have, on every metric that both hold: one family."""
-    questions = [
-        Question(key, arm, before, metric)
-        for arm in after
-        for key in results.dataset_keys
-        if key in keys and results.measured(key, arm) and results.measured(key, before)
-        for metric in _shared_metrics([*results.measured(key, arm), *results.measured(key, before)])
-    ]
-    return compare_arms(results, questions, family=None)
-
-
 def difference(system: Array, baseline: Array, *, paired: bool = False) -> tuple[Estimate, str]:
     """Estimate system minus baseline on one dataset, and say why there is no test, or nothing where there is one.
 
     Both are scores ``(seeds, queries)`` of the same queries; their seeds may differ in number unless row i of one
     belongs to row i of the other (``paired``).
     """
-    return _difference([(system, baseline)], [(system, baseline)], [1.0], np.ones(1), paired=paired)[:2]
+    first, second = (Runs(tuple(range(len(scores))), scores) for scores in (system, baseline))
+    whole = Aligned(("system", "baseline"), paired and len(system) == len(baseline), {"": (first, second)})
+    return _difference(whole, system.shape[1])
 
 
 def interval_of_mean(scores: Array) -> tuple[float, float] | None:
@@ -309,7 +293,7 @@ def _by_name(task: str, arms: Sequence[str]) -> Iterator[tuple[str, str]]:
         yield from ((first, second) for first in free for second in trained if first != second)
 
 
-def _shared_metrics(held: Sequence[EvalResult]) -> list[str]:
+def shared_metrics(held: Sequence[EvalResult]) -> list[str]:
     """Return the main metric, then the others that all results hold by query."""
     return [held[0].main_metric, *(m for m in held[0].per_query_metrics if all(m in r.per_query_metrics for r in held))]
 
@@ -323,78 +307,48 @@ def _averages(results: Results, asked: Sequence[Question]) -> Iterator[Question]
                 yield Question(f"{task}/{average_name(keys)}", *arms_and_metric, parts=keys)
 
 
-def _difference(
-    blocks: Sequence[tuple[Array, Array]],
-    drawn: Sequence[tuple[Array, Array]],
-    shares: Sequence[Array | float],
-    weights: Array,
-    *,
-    paired: bool,
-    apart: Collection[int] = (),
-) -> tuple[Estimate, str, Array, Moments]:
-    """Return what ``difference`` does, averaged over datasets by their weights, the differences by query, and moments.
-
-    ``blocks`` are scores by query, ``drawn`` by what is drawn independently: the same, or clusters of queries.
-    """
-    runs = [min(len(block[arm]) for block in blocks) for arm in (0, 1)]
-    found = moments(drawn, groups_of(runs, paired=paired and runs[0] == runs[1]), apart)
-    delta = np.concatenate([system.mean(axis=0) - baseline.mean(axis=0) for system, baseline in blocks])
-    delta[np.abs(delta) < _ROUNDING] = 0.0  # a tie, except for the rounding of an average
-    gaps = [system.mean(axis=0) - baseline.mean(axis=0) for system, baseline in drawn]
-    differ = sum(differing(gap, share) for gap, share in zip(gaps, shares, strict=True))
-    what = "queries" if sum(found.queries) == len(delta) else "clusters of queries"
-    estimand: Estimand = "seeds_and_queries" if max(runs) > 1 else "queries"
-    estimated = estimate(found, Linear(np.stack([weights, -weights], axis=1)), estimand)
-    few = f"the systems differ on {differ:,} of {sum(found.queries):,} {what}" if differ < MIN_DIFFERING else ""
-    return estimated, few or estimated.unfit, delta, found
+def _difference(scores: Aligned, queries: int) -> tuple[Estimate, str]:
+    """Return what ``difference`` does, averaged over datasets; of clusters there are fewer than queries."""
+    estimated = scores.estimate(mean_difference(list(scores.by_dataset)))
+    differ, drawn = scores.differing, sum(scores.moments.queries)
+    what = "queries" if drawn == queries else "clusters of queries"
+    few = f"the systems differ on {differ:,} of {drawn:,} {what}" if differ < MIN_DIFFERING else ""
+    return estimated, few or estimated.unfit
 
 
 def _compare(results: Results, question: Question) -> tuple[Comparison, Array]:
-    """Compare two systems, and return the differences by query too.
-
-    Seeds pair where the experiment declares it; then both systems are cut to the seeds that they share.
-    """
-    keys, arms = question.parts or (question.key,), (question.system, question.baseline)
+    """Compare two systems, and return the differences by query too."""
+    keys, arms = question.place, (question.system, question.baseline)
     metric = question.metric or results.measured(keys[0])[0].main_metric
-    used = [_seeds(results, arm, keys) for arm in arms]
-    apart = [place for place, by_key in enumerate(used) if len(set(by_key)) > 1]
-    common = () if apart else results.paired_seeds(arms, keys, used[0][0], used[1][0])
-    if common:
-        used = [[common] * len(keys)] * 2
+    scores = align(results, arms, keys, metric)
+    used = list(zip(keys, scores.by_dataset.values(), strict=True))
     blocks = [
-        (results.scores(arms[0], key, first, metric), results.scores(arms[1], key, second, metric))
-        for key, first, second in zip(keys, *used, strict=True)
+        [results.scores(arm, key, runs.seeds, metric) for arm, runs in zip(arms, of_key, strict=True)]
+        for key, of_key in used
     ]
-    weights = ratio_weights([key.partition("/")[2] for key in keys], "tir_of_means")[0]
-    drawn = [(results.draws(key, a), results.draws(key, b)) for key, (a, b) in zip(keys, blocks, strict=True)]
-    shares = [results.shares(key) for key in keys]
-    estimated, unfit, delta, found = _difference(blocks, drawn, shares, weights, paired=bool(common), apart=apart)
-    for place in apart:
-        if len(set().union(*used[place])) < sum(map(len, used[place])):
+    delta = np.concatenate([system.mean(axis=0) - baseline.mean(axis=0) for system, baseline in blocks])
+    delta[np.abs(delta) < _ROUNDING] = 0.0  # a tie, except for the rounding of an average
+    estimated, unfit = _difference(scores, len(delta))
+    for place in scores.apart:
+        if len(scores.seeds[place]) < sum(len(of_key[place].seeds) for _, of_key in used):
             unfit = unfit or f"no run of {arms[place]} is on every dataset, and some are on several"
-    each = ratio_weights([key.partition("/")[2] for key in keys], "mean_of_tirs")
+    datasets = list(scores.by_dataset)
+    each, weights = ratio_weights(datasets, "mean_of_tirs"), ratio_weights(datasets, "tir_of_means")[0]
+    mean, other = (float(weights @ [block[place].mean() for block in blocks]) for place in (0, 1))
     spread = float(delta.std(ddof=1)) if len(delta) > 1 and not question.parts else 0.0
-    mean, other = (float(weights @ [block[arm].mean() for block in blocks]) for arm in (0, 1))
-    runs = [min(map(len, by_key)) for by_key in used]
+    left_out = (
+        f"{arm} seed {seed}"
+        for place, arm in enumerate(arms)
+        for key, of_key in used
+        for seed in results.seeds(arm, key)
+        if seed not in of_key[place].seeds
+    )
     compared = Comparison(
-        key=question.key,
-        parts=question.parts,
-        metric=metric,
+        **vars(question) | {"metric": metric},
         main=question.metric is None,
-        system=question.system,
-        baseline=question.baseline,
-        runs=(runs[0], runs[1]),
-        alone=tuple(arms[i] for i in (0, 1) if runs[i] == 1 and used[i][0][0] is not None),
-        left_out=tuple(
-            f"{arm} seed {seed}"
-            for arm, by_key in zip(arms, used, strict=True)
-            for seed in dict.fromkeys(
-                seed
-                for key, seeds in zip(keys, by_key, strict=True)
-                for seed in results.seeds(arm, key)
-                if seed not in seeds
-            )
-        ),
+        runs=scores.fewest,
+        alone=scores.single,
+        left_out=tuple(dict.fromkeys(left_out)),
         queries=len(delta),
         means=(mean, other),
         difference=estimated,
@@ -404,18 +358,8 @@ def _compare(results: Results, question: Question) -> tuple[Comparison, Array]:
         wins=int((delta > 0).sum()),
         ties=int((delta == 0).sum()),
         losses=int((delta < 0).sum()),
-        elsewhere=over_collections(found, each, estimated.estimand) if len(each) >= FEWEST and not unfit else None,
+        elsewhere=over_collections(scores.moments, each, estimated.estimand)
+        if len(each) >= FEWEST and not unfit
+        else None,
     )
     return compared, delta
-
-
-def _seeds(results: Results, arm: str, keys: Sequence[str]) -> list[tuple[Seed, ...]]:
-    """Return the seeds of an arm on each of some datasets: those that it has on all, else its own of each.
-
-    Runs are matched across datasets by their names, as a gate does it, never by their places in a list.
-    """
-    own = [tuple(result.seed for result in results.measured(key, arm)) for key in keys]
-    if len(keys) == 1 or set(own) == {(None,)}:
-        return own
-    common = results.distinct(arm, keys, results.seeds_of_all(arm, keys))
-    return [common] * len(keys) if common else own

@@ -146,7 +146,9 @@ def _analyze(
             say(str(path))
         return
     path = report.write_report(analysis)
-    for table in (generate_comparison_table(results, analysis.tests), mteb_table(results)) if part == "all" else ():
+    for table in (
+        (generate_comparison_table(results, analysis.all_comparisons), mteb_table(results)) if part == "all" else ()
+    ):
         if table.groups:
             stdout.print(table.to_rich(), crop=False)
     if analysis.outcomes:

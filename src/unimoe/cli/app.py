@@ -10,12 +10,12 @@ import typer
 
 from unimoe.cli.analyze import analyze
 from unimoe.cli.cache import cache
-from unimoe.cli.compare import SeveralValues, compare
+from unimoe.cli.compare import compare
 from unimoe.cli.doctor import doctor
 from unimoe.cli.evaluate import evaluate
 from unimoe.cli.evaluate_run import evaluate_run
 from unimoe.cli.export_mteb import export_mteb
-from unimoe.cli.help import FirstOptions, GroupedCommands
+from unimoe.cli.help import FirstOptions, GroupedCommands, SeveralValues
 from unimoe.cli.parity import parity
 from unimoe.cli.retrieve import retrieve
 from unimoe.cli.run_experiment import run_experiment

@@ -3,39 +3,12 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Sequence
 from typing import Any
 
 import typer
 
 from unimoe.cli.compare_options import Options
-from unimoe.cli.help import FirstOptions
 from unimoe.core.console import stderr
-
-
-class SeveralValues(FirstOptions):
-    """A command without arguments, so that options may take several values at once: ``--joint b1.trec b2.trec``."""
-
-    def parse_args(self, ctx: typer.Context, args: list[str]) -> list[str]:  # type: ignore[override]
-        """Spell out repeated options, then parse as usual."""
-        names = {name for option in self.params if getattr(option, "multiple", False) for name in option.opts}
-        return super().parse_args(ctx, repeated(args, names))
-
-
-def repeated(arguments: Sequence[str], names: set[str]) -> list[str]:
-    """Return arguments with each value after its option's name where that may be repeated: ``--a x --a y``."""
-    spelled: list[str] = []
-    current, has_value = "", False
-    for argument in arguments:
-        if argument.startswith("-"):
-            name, equals, _ = argument.partition("=")
-            current, has_value = (name if name in names else ""), bool(equals)
-        elif current and has_value:
-            spelled.append(current)
-        else:
-            has_value = True
-        spelled.append(argument)
-    return spelled
 
 
 def compare(**options: Any) -> None:

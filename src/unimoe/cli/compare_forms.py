@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 from pydantic import ValidationError
 from pydantic_core import to_jsonable_python
 
+from unimoe.analysis.analysis import SystemComparison, as_row, in_order
 from unimoe.analysis.arms import Pair
 from unimoe.analysis.comparisons import systems_of, unknown_arm
 from unimoe.analysis.drilldown import LIMIT, drilldown_table
@@ -18,10 +19,9 @@ from unimoe.analysis.gates.definitions import Registration, load_gates
 from unimoe.analysis.gates.judging import Refusal, exit_code
 from unimoe.analysis.gates.output import filled, gate_lines, gates_as_json
 from unimoe.analysis.gates.registration import gate_of, registered_in
-from unimoe.analysis.multiplicity import check_chosen
 from unimoe.analysis.report.systems import systems_headlines
 from unimoe.analysis.saved_comparison import MARKER, save_comparison, saved_comparison
-from unimoe.analysis.systems import SystemComparison, compare_systems, in_order
+from unimoe.analysis.standings import check_chosen
 from unimoe.analysis.tables import Table
 from unimoe.analysis.tables.comparisons import comparisons_table, standings_table
 from unimoe.analysis.tables.scores import generate_comparison_table
@@ -48,6 +48,7 @@ from unimoe.results.runs.building import TASK, ScoredSystems, score_systems
 from unimoe.results.runs.scoring import ScoredRun, Scoring
 
 _METRIC = "ndcg@10"
+_CORRECTED = ("correction", "family", "chosen", "simultaneous")  # how a comparison corrects p, and saves that it does
 
 
 class _Found(NamedTuple):
@@ -104,7 +105,7 @@ def run(options: Options) -> int:
         (stderr if options.as_json else stdout).print(f"\nReport: {report}", soft_wrap=True)
     if options.gates is None:
         return 0
-    decisive = found.table.analysis.decisive
+    decisive = found.table.decisive
     for outcome in decisive:
         if isinstance(outcome, Refusal):
             print_error(outcome.error)
@@ -169,8 +170,7 @@ def _compare_folder(options: Options, folder: Path) -> _Found:
         clusters.refuse_others({first.key: first.per_query for first in held.firsts if first.key in keys}, whole=False)
     results = Results(target or folder, chosen, allow=allow, clusters=clusters or held.clusters)
     _warn(results.notes(results.dataset_keys))
-    names = ("correction", "family", "chosen", "simultaneous")
-    how = {name: getattr(saved, name) for name in names} if saved else {}
+    how = {name: getattr(saved, name) for name in _CORRECTED} if saved else {}
     if options.pairs == "baseline":  # simultaneous is about all pairs
         how.pop("simultaneous", None)
     table = _compare(options, results, ordered, baseline, **how)
@@ -229,37 +229,33 @@ def _compare(
     if options.chosen:
         check_chosen(options.settings_tried, systems)
         given["chosen"] = options.settings_tried
-    return compare_systems(results, systems, baseline, **{"pairs": "all"} | form | given)
+    return SystemComparison(results, systems, baseline, **{"pairs": "all"} | form | given)
 
 
 def _keep(found: _Found, *, overwrite: bool) -> Path:
     """Keep the comparison in the output folder of its results, and return its report."""
     from unimoe.analysis.report import write_report
 
-    analysis = found.table.analysis
+    table = found.table
     save_comparison(
-        analysis.results,
+        table.results,
         found.gates,
-        [(question.key, question.system, question.baseline) for question in analysis.questions],
+        [(question.key, question.system, question.baseline) for question in table.questions],
         overwrite=overwrite,
         source=found.source,
-        correction=analysis.correction,
-        family=analysis.family,
-        chosen=dict(analysis.chosen),
-        simultaneous=analysis.simultaneous,
+        **{name: getattr(table, name) for name in _CORRECTED},
     )
-    return write_report(analysis)
+    return write_report(table)
 
 
 def _verdict(table: SystemComparison) -> Iterable[str | Table]:
     """Yield the judgment of two arms, their scores and the queries that differ most."""
-    analysis = table.analysis
-    yield gate_lines(analysis.registration, analysis.outcomes)
+    yield gate_lines(table.registration, table.outcomes)
     yield f"\n{_levels(table.results)}\n"
-    yield generate_comparison_table(table.results, analysis.tests)
-    for item in analysis.judgments:
+    yield generate_comparison_table(table.results, table.all_comparisons)
+    for item in table.judgments:
         for row in item.rows:
-            if cases := analysis.cases[item.name, row.datasets[0]]:
+            if cases := table.cases[item.name, row.datasets[0]]:
                 yield drilldown_table(cases, item.gate, row.datasets[0])
 
 
@@ -285,7 +281,7 @@ def _levels(results: Results) -> str:
 
 def _as_json(found: _Found, *, verdict: bool) -> dict[str, Any]:
     """Return what was compared, and what to know before believing the numbers; then what was found."""
-    table, analysis, results = found.table, found.table.analysis, found.table.results
+    table, results = found.table, found.table.results
     of_system = gathered((run.source.system, run) for run in found.scored.runs) if found.scored else {}
     plain = {
         "datasets": {
@@ -317,21 +313,18 @@ def _as_json(found: _Found, *, verdict: bool) -> dict[str, Any]:
     }
     if verdict:
         return plain | {
-            "gates": gates_as_json(analysis.registration, analysis.outcomes, analysis.decisive),
-            "comparisons": table.main_rows,
+            "gates": gates_as_json(table.registration, table.outcomes, table.decisive),
+            "comparisons": list(map(as_row, table.comparisons)),
             "drilldown": [
                 {"gate": gate, "dataset": dataset, **asdict(case)}
-                for (gate, dataset), cases in analysis.cases.items()
+                for (gate, dataset), cases in table.cases.items()
                 for case in cases[:LIMIT]
             ],
         }
     return plain | {
         "baseline": table.baseline,
         "pairs": table.pairs,
-        "correction": analysis.correction,
-        "family": analysis.family,
-        "chosen": analysis.chosen,
-        "simultaneous": analysis.simultaneous,
+        **{name: getattr(table, name) for name in _CORRECTED},
         "scores": table.score_rows,
         "comparisons": table.test_rows,
         "ranks": table.rank_rows,

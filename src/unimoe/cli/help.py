@@ -1,10 +1,11 @@
-"""How ``--help`` prints: commands in groups with whole summaries, and the options that most people use first."""
+"""How commands print their help, with the options that most people use first, and take several values of an option."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import Any
 
+import typer
 from typer.core import TyperCommand, TyperGroup
 
 from unimoe.core.grouping import gathered
@@ -50,3 +51,28 @@ class FirstOptions(TyperCommand):
         for heading, records in gathered(rows).items():
             with formatter.section(heading):
                 formatter.write_dl(records)
+
+
+class SeveralValues(FirstOptions):
+    """A command without arguments, so that options may take several values at once: ``--joint b1.trec b2.trec``."""
+
+    def parse_args(self, ctx: typer.Context, args: list[str]) -> list[str]:  # type: ignore[override]
+        """Spell out repeated options, then parse as usual."""
+        names = {name for option in self.params if getattr(option, "multiple", False) for name in option.opts}
+        return super().parse_args(ctx, repeated(args, names))
+
+
+def repeated(arguments: Sequence[str], names: set[str]) -> list[str]:
+    """Return arguments with each value after its option's name where that may be repeated: ``--a x --a y``."""
+    spelled: list[str] = []
+    current, has_value = "", False
+    for argument in arguments:
+        if argument.startswith("-"):
+            name, equals, _ = argument.partition("=")
+            current, has_value = (name if name in names else ""), bool(equals)
+        elif current and has_value:
+            spelled.append(current)
+        else:
+            has_value = True
+        spelled.append(argument)
+    return spelled

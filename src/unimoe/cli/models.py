@@ -10,7 +10,7 @@ from unimoe.cli.options import chosen_device, given_options, quiet_libraries, re
 from unimoe.core.console import stdout
 from unimoe.core.errors import DataError
 
-_MODEL_FILES = ("config.json", "modules.json", "adapter_config.json")
+_MODEL_FILES = ("config.json", "modules.json", "adapter_config.json")  # one of them is in the folder of any model
 
 
 @dataclass(frozen=True)
@@ -63,7 +63,7 @@ def reranked(names: Sequence[str], options: ModelOptions, command: str) -> list[
         return []
     refuse_torchrun(command)
     for name in names:
-        if Path(name).is_dir() and not _holds_model(name):
+        if Path(name).is_dir() and not any(Path(name, file).is_file() for file in _MODEL_FILES):
             raise DataError(f"{name}: holds neither reranking results nor a model; run `unimoe evaluate` first")
     quiet_libraries()
     override, tier = options.override or [], options.eval_tier or "bundled"
@@ -92,8 +92,3 @@ def reranked(names: Sequence[str], options: ModelOptions, command: str) -> list[
         return [run_evaluation(systems, data, device, engine, given) for systems, data, given in work]
     finally:
         stdout.quiet = before
-
-
-def _holds_model(name: str) -> bool:
-    """Return whether a folder holds a model or an adapter."""
-    return any(Path(name, file).is_file() for file in _MODEL_FILES)

@@ -6,7 +6,7 @@ import os
 import time
 import webbrowser
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
@@ -24,9 +24,6 @@ from unimoe.cli.options import (
     refuse_torchrun,
 )
 from unimoe.core.console import stderr, stdout
-
-if TYPE_CHECKING:
-    from unimoe.config import Experiment
 
 
 @with_engine
@@ -77,7 +74,10 @@ def run_experiment(
             stdout.print(line, soft_wrap=True)
     if open_report:
         _open(Path(experiment.output_dir))
-    stdout.print(f"Next:   {_next_command(experiment)}", soft_wrap=True)
+    from unimoe.models.checkpoint import judged_checkpoint
+
+    checkpoint = judged_checkpoint(experiment, next(reversed(experiment.arms)), experiment.seeds[0])
+    stdout.print(f"Next:   uv run scripts/evaluate.py --checkpoint {checkpoint} --eval-tier fast", soft_wrap=True)
 
 
 def _open(folder: Path) -> None:
@@ -87,10 +87,3 @@ def _open(folder: Path) -> None:
     report = folder / SUBFOLDER / "report.html"
     if os.environ.get("CI") or not webbrowser.open(report.resolve().as_uri()):
         stderr.print(f"--open: no browser here; open {report} in one", soft_wrap=True)
-
-
-def _next_command(experiment: Experiment) -> str:
-    from unimoe.models.checkpoint import judged_checkpoint
-
-    checkpoint = judged_checkpoint(experiment, next(reversed(experiment.arms)), experiment.seeds[0])
-    return f"uv run scripts/evaluate.py --checkpoint {checkpoint} --eval-tier fast"

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TypeAlias
 
-from unimoe.analysis.systems import in_order
+from unimoe.analysis.analysis import in_order
 from unimoe.cli.models import ModelOptions, reranked
 from unimoe.core.errors import DataError, UsageError, did_you_mean
 from unimoe.core.grouping import natural_key

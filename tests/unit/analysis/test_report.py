@@ -113,7 +113,7 @@ def systems(*datasets: str, **shifts: float) -> Scores:
 )
 def test_what_comparisons_say_of_the_best_systems(items: Scores, sentences: list[str]) -> None:
     results = loaded(items)
-    said = systems_headlines(results, Analysis(results, iterations=10).tests)
+    said = systems_headlines(results, Analysis(results, iterations=10).all_comparisons)
     assert len(said) == len(sentences)
     for line, words in zip(said, sentences, strict=True):
         assert words in line

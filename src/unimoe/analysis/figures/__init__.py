@@ -28,8 +28,7 @@ from unimoe.analysis.figures.scores import critical_difference_figure, differenc
 from unimoe.analysis.figures.style import annotate, looks, save, to_svg
 from unimoe.analysis.figures.training import conflict_figure, loss_figure
 from unimoe.analysis.gates.definitions import InterferenceGate
-from unimoe.analysis.multiplicity import corrected_together
-from unimoe.analysis.standings import standings
+from unimoe.analysis.standings import corrected_together, standings
 from unimoe.analysis.tables.cells import caveat_notes
 from unimoe.core.grouping import gathered
 from unimoe.results import TASKS

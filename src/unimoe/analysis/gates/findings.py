@@ -10,12 +10,11 @@ from typing import Literal
 import numpy as np
 
 from unimoe.analysis.gates.definitions import Averaging, Gate, InterferenceGate, Label
-from unimoe.analysis.gates.scores import GateScores
-from unimoe.analysis.statistics.estimates import MIN_DIFFERING, Estimate, Linear, LossRatios, Quantity, estimate
+from unimoe.analysis.gates.scores import Aligned
+from unimoe.analysis.statistics.estimates import MIN_DIFFERING, Estimate, Linear, LossRatios, Quantity
 from unimoe.analysis.statistics.variance import ESTIMANDS, Array
 from unimoe.core.grouping import gathered
 from unimoe.metrics.scoring import dataset_group
-from unimoe.results.clusters import differing
 from unimoe.results.folder import Seed
 
 Kind = Literal["seed", "dataset"]
@@ -78,15 +77,11 @@ class Stability:
     sentence: str  # the same in words
 
 
-def find(gate: Gate, scores: GateScores) -> Finding:
+def find(gate: Gate, scores: Aligned) -> Finding:
     """Judge scores by a gate, whatever seeds and datasets they hold."""
     datasets = tuple(scores.by_dataset)
     quantity = quantity_of(gate, datasets)
-    as_they_are = gate.estimand != "seeds" and not scores.moments.groups
-    found = estimate(scores.moments, quantity, "queries" if as_they_are else gate.estimand)
-    queries = sum(scores.moments.queries)
-    gaps = {d: a.scores.mean(axis=0) - b.scores.mean(axis=0) for d, (a, b) in scores.by_dataset.items()}
-    differ = sum(differing(gap, scores.shares.get(dataset, 1.0)) for dataset, gap in gaps.items())
+    found, queries, differ = scores.estimate(quantity, gate.estimand), sum(scores.moments.queries), scores.differing
     why = found.unfit
     if not math.isnan(found.value) and differ < MIN_DIFFERING:
         why = f"the arms differ on {differ:,} of {queries:,} queries, and fewer than {MIN_DIFFERING} cannot decide"
@@ -117,13 +112,13 @@ def find(gate: Gate, scores: GateScores) -> Finding:
     )
 
 
-def stability_of(gate: Gate, scores: GateScores, whole: Finding) -> Stability:
+def stability_of(gate: Gate, scores: Aligned, whole: Finding) -> Stability:
     """Judge a gate without each of its seeds and datasets, by the interval of the whole around the value of the rest.
 
     So a label changes because the value moved, not because data was taken away.
     """
     arms = [(None, "")] if scores.paired else [(place, f"{arm} ") for place, arm in enumerate(scores.arms)]
-    left: list[tuple[str, Kind, GateScores]] = [
+    left: list[tuple[str, Kind, Aligned]] = [
         (f"{arm}seed {seed}", "seed", scores.without(seed, place))
         for place, arm in arms
         for seed in scores.seeds[place or 0]
@@ -197,6 +192,11 @@ def quantity_of(gate: Gate, datasets: Sequence[str]) -> Quantity:
     """Return what a gate estimates: TIR, or system minus baseline averaged over datasets."""
     if isinstance(gate, InterferenceGate):
         return LossRatios(ratio_weights(datasets, gate.across))
+    return mean_difference(datasets)
+
+
+def mean_difference(datasets: Sequence[str]) -> Linear:
+    """Return the first arm's mean score minus the second's, averaged over datasets."""
     weights = ratio_weights(datasets, "tir_of_means")[0]
     return Linear(np.stack([weights, -weights], axis=1))
 

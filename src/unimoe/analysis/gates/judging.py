@@ -18,7 +18,7 @@ from pydantic import BaseModel, Field
 from unimoe.analysis.arms import ZERO_SHOT
 from unimoe.analysis.gates.definitions import DifferenceGate, Gate, InterferenceGate, Label, Registration, instant
 from unimoe.analysis.gates.findings import Finding, Stability, find, label_of, quantity_of, stability_of
-from unimoe.analysis.gates.scores import GateScores, collect, refuse_unknown_arm, restricted
+from unimoe.analysis.gates.scores import Aligned, collect, refuse_unknown_arm, restricted
 from unimoe.analysis.statistics.estimates import TWO_SEEDS
 from unimoe.analysis.statistics.power import Aim, PowerPlan, plan
 from unimoe.analysis.statistics.sequential import Outlook, outlook
@@ -26,7 +26,7 @@ from unimoe.core.errors import DataError
 from unimoe.core.io import find_files, read_json
 from unimoe.metrics import parse_metric
 from unimoe.results import EvalResult
-from unimoe.results.folder import Results, Seed
+from unimoe.results.folder import Results
 
 EXIT_CODES: dict[Label, int] = {"PASS": 0, "FAIL": 10, "MARGINAL": 11, "INCONCLUSIVE": 12}
 WORST_FIRST = (DataError.exit_code, 10, 12, 11, 0)
@@ -61,7 +61,7 @@ class Judgment:
     learnt: Learnt | None  # whether the specialist beats zero-shot; None without a zero-shot result or a specialist
     advisory: tuple[str, ...]  # why the judgment may neither pass nor stop a project; empty where it may
     notes: tuple[str, ...]  # what else a reader must know before trusting the label
-    scores: GateScores
+    scores: Aligned
     results: Results = field(repr=False)  # what it was judged on
 
     @property
@@ -212,7 +212,7 @@ def judge(results: Results, registration: Registration, name: str, *, advisory: 
     used = [result for result in measured if result.seed in seeds[result.config_name]]
     left_out = [result for result in measured if result.seed not in seeds[result.config_name] and look is None]
     cut = {limit for result in used if (limit := result.identity.max_queries) and not result.caveats}
-    return Judgment(
+    item = Judgment(
         name=name,
         gate=gate,
         registered=registration.path is not None,
@@ -226,10 +226,11 @@ def judge(results: Results, registration: Registration, name: str, *, advisory: 
             *dict.fromkeys(caveat for result in used for caveat in result.caveats),
             *(f"{limit} queries of a larger set" for limit in sorted(cut)),
         ),
-        notes=tuple(_notes(results, registration, gate, scores, found, used, left_out)),
+        notes=(),
         scores=scores,
         results=results,
     )
+    return replace(item, notes=tuple(_notes(item, registration.registered, used, left_out)))
 
 
 class _Record(BaseModel):
@@ -268,25 +269,7 @@ def _seconds_of(item: Judgment, ways: Mapping[str, _Sizes], queries: int) -> dic
     return seconds
 
 
-def unequal_budgets(results: Results, gate: Gate, seeds: Sequence[Sequence[Seed]]) -> Iterator[str]:
-    """Yield a warning where arms of an interference gate saw different numbers of examples of its task.
-
-    The arms are fair when the joint one saw as many examples of the task as the specialist.
-    """
-    field = "ranking_examples" if gate.task == "reranking" else "embedding_examples"
-    seen: list[set[int]] = []
-    for arm, of_arm in zip(gate.arms, seeds, strict=True):
-        held = [results.result(arm, seed, key) for key in gate.keys for seed in of_arm]
-        seen.append({getattr(r.training, field) for r in held if r is not None and r.training is not None})
-    if isinstance(gate, InterferenceGate) and all(seen) and seen[0] != seen[1]:
-        counts = [" or ".join(f"{count:,}" for count in sorted(of_arm)) for of_arm in seen]
-        yield (
-            f"unequal training: {gate.specialist} saw {counts[0]} {field.replace('_', ' ')}, {gate.joint} {counts[1]}; "
-            "TIR measures the budget too"
-        )
-
-
-def _at_looks(results: Results, gate: Gate) -> tuple[GateScores, Finding, Learnt | None, int | None]:
+def _at_looks(results: Results, gate: Gate) -> tuple[Aligned, Finding, Learnt | None, int | None]:
     """Return what ``_found`` does, and the look: the first with a label, else the last so far; None without looks."""
     scores, found, learnt = _found(results, gate)
     trained = [number for number, own in zip(scores.fewest, scores.seeds, strict=True) if own != (None,)]
@@ -303,7 +286,7 @@ def _at_looks(results: Results, gate: Gate) -> tuple[GateScores, Finding, Learnt
     return scores, found, learnt, look
 
 
-def _found(results: Results, gate: Gate, look: int | None = None) -> tuple[GateScores, Finding, Learnt | None]:
+def _found(results: Results, gate: Gate, look: int | None = None) -> tuple[Aligned, Finding, Learnt | None]:
     """Return scores, finding, and whether the specialist has learnt: of the first runs up to a look, or of all.
 
     The finding is INCONCLUSIVE where the gate requires a specialist that has learnt and it has not.
@@ -337,21 +320,16 @@ def _learnt(results: Results, gate: Gate, look: int | None) -> Learnt | None:
     return Learnt(baseline, find(asked.model_copy(update={"estimand": "queries"}) if scores.single else asked, scores))
 
 
-def _notes(
-    results: Results,
-    registration: Registration,
-    gate: Gate,
-    scores: GateScores,
-    found: Finding,
-    used: list[EvalResult],
-    left_out: list[EvalResult],
-) -> Iterator[str]:
-    """Yield what a reader must know before trusting a label: of the results first, then of their numbers."""
+def _notes(item: Judgment, fixed: datetime | None, used: list[EvalResult], left_out: list[EvalResult]) -> Iterator[str]:
+    """Yield what a reader must know before trusting a label: of the results first, then of their numbers.
+
+    ``fixed`` is when a file registered the gate.
+    """
+    results, gate, scores, estimand = item.results, item.gate, item.scores, item.found.estimate.estimand
     if left_out:
         why = f"because {'the other arm or ' if scores.paired else ''}another dataset lacks the seed"
         names = dict.fromkeys(f"{result.config_name} seed {result.seed}" for result in left_out)
         yield f"left out, {'not registered' if gate.seeds else why}: {', '.join(names)}"
-    fixed = registration.registered
     older = [result for result in used if fixed and _created(result) < fixed]
     if fixed and older:
         first = min(older, key=_created)
@@ -360,11 +338,19 @@ def _notes(
             f"{first.config_name} {first.key}: {first.provenance.created}), so it was not fixed before them"
         )
     yield from results.notes(gate.keys, gate.arms)
-    yield from unequal_budgets(results, gate, scores.seeds)
+    # The arms are fair when the joint one saw as many examples of the task as the specialist.
+    examples = "ranking_examples" if gate.task == "reranking" else "embedding_examples"
+    seen = [{getattr(r.training, examples) for r in used if r.config_name == arm and r.training} for arm in gate.arms]
+    if isinstance(gate, InterferenceGate) and all(seen) and seen[0] != seen[1]:
+        counts = [" or ".join(f"{count:,}" for count in sorted(of_arm)) for of_arm in seen]
+        yield (
+            f"unequal training: {gate.specialist} saw {counts[0]} {examples.replace('_', ' ')}, {gate.joint} "
+            f"{counts[1]}; TIR measures the budget too"
+        )
     if results.clusters:
         yield "queries are in clusters, which are drawn whole: numbers of queries here are numbers of clusters"
     few = [dataset for dataset, (runs, _) in scores.by_dataset.items() if runs.scores.shape[1] < _FEW_QUERIES]
-    if few and found.estimate.estimand != "seeds":
+    if few and estimand != "seeds":
         across = " across datasets" if len(scores.by_dataset) > 1 else ""
         yield f"fewer than {_FEW_QUERIES} queries on {', '.join(few)}: the interval{across} is a rough one"
     if apart := [scores.arms[place] for place in scores.apart]:
@@ -373,7 +359,7 @@ def _notes(
             "separate trainings, without covariance"
         )
     two = [arm for arm, number in zip(scores.arms, scores.fewest, strict=True) if number == 2]
-    if two and found.estimate.estimand != "queries":
+    if two and estimand != "queries":
         yield f"two seeds of {' and '.join(two)}: {TWO_SEEDS}"
     if min(map(len, scores.seeds)) > 1 and not scores.paired and results.seeds_pair(gate.arms, gate.keys):
         yield "the experiment declares that seeds pair, but its arms share fewer than two: they are judged unpaired"

@@ -1,8 +1,8 @@
-"""The scores a gate judges: both arms on its datasets, queries in one order, each arm with its own training runs."""
+"""The scores of two arms that a gate or a comparison judges: queries in one order, each arm with its training runs."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import chain, compress, product, takewhile
@@ -11,10 +11,12 @@ from typing import NamedTuple
 import numpy as np
 
 from unimoe.analysis.gates.definitions import Gate
-from unimoe.analysis.statistics.variance import Array, Moments, groups_of, moments
+from unimoe.analysis.statistics.estimates import Estimate, Quantity, estimate
+from unimoe.analysis.statistics.variance import Array, Estimand, Moments, groups_of, moments
 from unimoe.core.errors import DataError, did_you_mean
 from unimoe.core.grouping import gathered
 from unimoe.metrics.scoring import dataset_group
+from unimoe.results.clusters import differing
 from unimoe.results.folder import Results, Seed
 
 
@@ -26,12 +28,12 @@ class Runs(NamedTuple):
 
 
 @dataclass(frozen=True)
-class GateScores:
-    """What a gate judges."""
+class Aligned:
+    """The scores of two arms."""
 
     arms: tuple[str, str]  # specialist and joint, or system and baseline
     paired: bool  # whether equal seeds make a pair, which the experiment declares
-    by_dataset: dict[str, tuple[Runs, Runs]]  # of both arms, in the gate's order
+    by_dataset: dict[str, tuple[Runs, Runs]]  # of both arms, in the order asked for
     numbered: bool = True  # whether seeds are those of trainings; those of run files are only their places in a list
     shares: Mapping[str, Array | float] = field(default_factory=dict)  # of a dataset with clusters: ``Results.shares``
 
@@ -43,7 +45,7 @@ class GateScores:
     @cached_property
     def seeds(self) -> tuple[tuple[Seed, ...], tuple[Seed, ...]]:
         """The seeds of each arm on any dataset."""
-        first, second = (_united(runs[arm].seeds for runs in self.by_dataset.values()) for arm in (0, 1))
+        first, second = (united(runs[arm].seeds for runs in self.by_dataset.values()) for arm in (0, 1))
         return first, second
 
     @cached_property
@@ -74,6 +76,17 @@ class GateScores:
         blocks = [(first.scores, second.scores) for first, second in self.by_dataset.values()]
         return moments(blocks, groups_of(self.fewest, paired=self.paired), self.apart)
 
+    @property
+    def differing(self) -> int:
+        """On how many queries, or clusters of them, the two arms differ, their runs averaged."""
+        gaps = {d: a.scores.mean(axis=0) - b.scores.mean(axis=0) for d, (a, b) in self.by_dataset.items()}
+        return sum(differing(gap, self.shares.get(dataset, 1.0)) for dataset, gap in gaps.items())
+
+    def estimate(self, quantity: Quantity, estimand: Estimand = "seeds_and_queries") -> Estimate:
+        """Estimate a quantity of both arms; where no arm has several runs, these very runs are what it holds for."""
+        as_they_are = estimand != "seeds" and not self.moments.groups
+        return estimate(self.moments, quantity, "queries" if as_they_are else estimand)
+
     def run_means(self, arm: int) -> dict[Seed, Array]:
         """Return the mean scores of each run of an arm on all datasets, by its seed; none of runs on one dataset."""
         if arm in self.apart:
@@ -81,15 +94,15 @@ class GateScores:
         means = np.stack([runs[arm].scores.mean(axis=1) for runs in self.by_dataset.values()], axis=1)
         return dict(zip(self.seeds[arm], means, strict=True))
 
-    def first(self, number: int) -> GateScores:
+    def first(self, number: int) -> Aligned:
         """Return the same with the first runs of each arm: what a look at so many seeds sees."""
         return self._keeping(lambda arm, runs: [place < number for place in range(len(runs.seeds))])
 
-    def without(self, seed: Seed, arm: int | None = None) -> GateScores:
+    def without(self, seed: Seed, arm: int | None = None) -> Aligned:
         """Return the same without one seed, of one arm or of both."""
         return self._keeping(lambda of, runs: [other != seed or arm not in (None, of) for other in runs.seeds])
 
-    def _keeping(self, kept: Callable[[int, Runs], list[bool]]) -> GateScores:
+    def _keeping(self, kept: Callable[[int, Runs], list[bool]]) -> Aligned:
         def cut(arm: int, runs: Runs) -> Runs:
             here = kept(arm, runs)
             return Runs(tuple(compress(runs.seeds, here)), runs.scores[here])
@@ -97,30 +110,57 @@ class GateScores:
         return replace(self, by_dataset={d: (cut(0, a), cut(1, b)) for d, (a, b) in self.by_dataset.items()})
 
 
-def collect(results: Results, gate: Gate, look: int | None = None) -> GateScores:
-    """Find the scores of a gate, up to a look; a DataError where an arm, dataset, seed or metric has no results.
+def align(
+    results: Results,
+    arms: tuple[str, str],
+    keys: Sequence[str],
+    metric: str | None,
+    seeds: Sequence[Sequence[tuple[Seed, ...]]] | None = None,
+) -> Aligned:
+    """Align two arms on ``task/dataset`` keys of one task by a metric, by default the main one.
 
     Where the experiment declares that seeds pair, both arms are cut to the seeds they share, if these are two or more.
-    Otherwise each arm has all the seeds that it has on every dataset; where no two datasets share one, all its seeds:
-    runs are matched across datasets by their names, never by their places in a list. Seeds with the same scores are
-    one run.
+    Otherwise each arm has its ``seeds`` on each key, by default those of ``seeds_on``.
     """
-    _refuse_missing(results, gate)
-    seeds = [_seeds(results, gate, arm) for arm in gate.arms]
-    common = results.paired_seeds(gate.arms, gate.keys, *map(_united, seeds))
-    shared = [[tuple(s for s in common if results.result(arm, s, key)) for key in gate.keys] for arm in gate.arms]
+    seeds = seeds or [seeds_on(results, arm, keys) for arm in arms]
+    common = results.paired_seeds(arms, keys, *map(united, seeds))
+    shared = [[tuple(s for s in common if results.result(arm, s, key)) for key in keys] for arm in arms]
     paired = shared[0] == shared[1] and all(len(of_key) > 1 for of_key in shared[0])
-    by_dataset = {}
-    for dataset, key, *used in zip(gate.datasets, gate.keys, *(shared if paired else seeds), strict=True):
+    by_dataset, shares = {}, {}
+    for key, *used in zip(keys, *(shared if paired else seeds), strict=True):
         first, second = (
-            Runs(of_arm, results.draws(key, results.scores(arm, key, of_arm, gate.metric)))
-            for arm, of_arm in zip(gate.arms, used, strict=True)
+            Runs(of_arm, results.draws(key, results.scores(arm, key, of_arm, metric)))
+            for arm, of_arm in zip(arms, used, strict=True)
         )
-        by_dataset[dataset] = (first, second)
-    shares = {dataset: results.shares(key) for dataset, key in zip(gate.datasets, gate.keys, strict=True)}
-    measured = (result for key in gate.keys for arm in gate.arms for result in results.measured(key, arm))
+        dataset = key.partition("/")[2]
+        by_dataset[dataset], shares[dataset] = (first, second), results.shares(key)
+    measured = (result for key in keys for arm in arms for result in results.measured(key, arm))
     numbered = all(result.identity.checkpoint != "none" for result in measured)
-    whole = GateScores(gate.arms, paired, by_dataset, numbered, shares)
+    return Aligned(arms, paired, by_dataset, numbered, shares)
+
+
+def seeds_on(results: Results, arm: str, keys: Sequence[str]) -> list[tuple[Seed, ...]]:
+    """Return the seeds of an arm's runs on each key: those that it has on all, else its own of each.
+
+    Runs are matched across datasets by their names, never by their places in a list. Seeds with the same scores are one
+    run; an arm without seeds has ``(None,)``.
+    """
+    if all(results.result(arm, None, key) for key in keys):
+        return [(None,)] * len(keys)
+    common = results.distinct(arm, keys, results.seeds_of_all(arm, keys))
+    own = (tuple(result.seed for result in results.measured(key, arm)) for key in keys)
+    return [common] * len(keys) if common else list(own)
+
+
+def united(by_dataset: Iterable[tuple[Seed, ...]]) -> tuple[Seed, ...]:
+    """Return each seed once, in the order in which they first come."""
+    return tuple(dict.fromkeys(chain.from_iterable(by_dataset)))
+
+
+def collect(results: Results, gate: Gate, look: int | None = None) -> Aligned:
+    """Find the scores of a gate, up to a look; a DataError where an arm, dataset, seed or metric has no results."""
+    _refuse_missing(results, gate)
+    whole = align(results, gate.arms, gate.keys, gate.metric, [_seeds(results, gate, arm) for arm in gate.arms])
     return whole.first(look) if look else whole
 
 
@@ -150,16 +190,11 @@ def refuse_unknown_arm(results: Results, arm: str) -> None:
         raise DataError(f"no results of arm {arm!r}{did_you_mean(arm, results)}; here: {', '.join(results)}")
 
 
-def _united(by_dataset: Iterable[tuple[Seed, ...]]) -> tuple[Seed, ...]:
-    return tuple(dict.fromkeys(chain.from_iterable(by_dataset)))
-
-
 def _seeds(results: Results, gate: Gate, arm: str) -> list[tuple[Seed, ...]]:
-    """Return the seeds of an arm's runs on each dataset; ``(None,)`` where it has none at all."""
-    if all(results.result(arm, None, key) is not None for key in gate.keys):
-        return [(None,)] * len(gate.keys)
-    held = results.seeds_of_all(arm, gate.keys)
-    if gate.seeds is not None:
+    """Return the seeds of an arm's runs on each dataset, cut to those that the gate registers."""
+    found = seeds_on(results, arm, gate.keys)
+    if gate.seeds is not None and set(found) != {(None,)}:
+        held = results.seeds_of_all(arm, gate.keys)
         absent = [str(seed) for seed in gate.seeds if seed not in held]
         if absent and not gate.looks:
             raise DataError(f"no result of {arm} for seed {', '.join(absent)}; the gate registers its seeds")
@@ -167,12 +202,10 @@ def _seeds(results: Results, gate: Gate, arm: str) -> list[tuple[Seed, ...]]:
         held = tuple(takewhile(held.__contains__, sorted(gate.seeds)))
         if not held:
             raise DataError(f"no result of {arm} for seed {min(gate.seeds)}, the first that the gate registers")
-    if held:
         return [results.distinct(arm, gate.keys, held)] * len(gate.keys)
-    apart: list[tuple[Seed, ...]] = [results.distinct(arm, [key], results.seeds(arm, key)) for key in gate.keys]
-    if len(_united(apart)) < sum(map(len, apart)):
+    if len(set(found)) > 1 and len(united(found)) < sum(map(len, found)):
         raise DataError(f"{arm} has no seed with a result on each of {', '.join(gate.keys)}; evaluate one seed on all")
-    return apart
+    return found
 
 
 def _refuse_missing(results: Results, gate: Gate) -> None:

@@ -137,21 +137,26 @@ def column_heads(judgments: Iterable[Judgment]) -> tuple[str, str, str]:
 def asked(gate: Gate) -> str:
     """Return the gate's claim and the confidence that it asks for."""
     looks = f" over looks at {', '.join(map(str, gate.looks or ()))} seeds, {gate.label_confidence:g} at each"
-    return f"{claim(gate)}, with confidence {gate.confidence:g}{looks if gate.looks else ''}"
-
-
-def claim(gate: Gate, *, held: bool = True) -> str:
-    """Return what the gate asks, with its cutoffs; or, of a difference, what FAIL means: that it does not hold."""
+    claim = claims(gate)["PASS"]
     if isinstance(gate, InterferenceGate):
-        return f"PASS from {amount(gate, gate.pass_at)}, FAIL below {amount(gate, gate.fail_below)}"
+        claim = f"PASS from {amount(gate, gate.pass_at)}, FAIL below {amount(gate, gate.fail_below)}"
+    return f"{claim}, with confidence {gate.confidence:g}{looks if gate.looks else ''}"
+
+
+def claims(gate: Gate) -> dict[Label, str]:
+    """Return what the gate says of its arms by PASS, and by FAIL: of a difference, that its claim does not hold."""
+    if isinstance(gate, InterferenceGate):
+        passed, failed = amount(gate, gate.pass_at), amount(gate, gate.fail_below)
+        return {"PASS": f"TIR is {passed} or more", "FAIL": f"TIR is below {failed}"}
     margin, system, baseline = amount(gate, gate.margin), gate.system, gate.baseline
     if gate.kind == "equivalence":
-        return f"{system} and {baseline} differ by {'at most' if held else 'more than'} {margin}"
+        both = f"{system} and {baseline} differ by"
+        return {"PASS": f"{both} at most {margin}", "FAIL": f"{both} more than {margin}"}
     if gate.kind == "non_inferiority":
-        by = f" by more than {margin}" if gate.margin else ""
-        return f"{system} is {'not ' if held else ''}worse than {baseline}{by}"
-    by = f" by {margin} or more" if gate.margin else ""
-    return f"{system} {'beats' if held else 'does not beat'} {baseline}{by}"
+        worse = f"worse than {baseline}{f' by more than {margin}' if gate.margin else ''}"
+        return {"PASS": f"{system} is not {worse}", "FAIL": f"{system} is {worse}"}
+    than = f"{baseline}{f' by {margin} or more' if gate.margin else ''}"
+    return {"PASS": f"{system} beats {than}", "FAIL": f"{system} does not beat {than}"}
 
 
 def _bound(gate: Gate, found: Finding) -> str:
@@ -185,8 +190,7 @@ def headline(item: Judgment) -> str:
     (first, second), names = gate.arms, found.datasets
     where = ", ".join(names) if len(names) <= _DATASETS_NAMED else f"{len(names)} datasets"
     if math.isnan(found.value):
-        said = f"{second} cannot be compared with {first} on {where}: {found.why}."
-        return " ".join(filter(None, (said, unlearnt(item))))
+        return f"{second} cannot be compared with {first} on {where}: {found.why}.{_unlearnt(item)}"
     ends = found.estimate.interval or ()
     digits, ahead = _digits(gate, [found.value, *ends], 1), found.value >= 0.0
     value = f"{abs(round(100.0 * found.value, digits)):.{digits}f}"
@@ -195,7 +199,7 @@ def headline(item: Judgment) -> str:
         said = f"{second} {'loses' if ahead else 'gains'} {value} % of {first}'s {gate.metric} on {where}"
         passed, failed = amount(gate, gate.pass_at), amount(gate, gate.fail_below)
         little = f" worth a split, less than {failed}"
-        means = {
+        means: dict[Label, str] = {
             "PASS": f"interference, {passed} or more",
             "MARGINAL": f"interference between {failed} and {passed}",
             "FAIL": f"no interference{little if ahead else ', the joint model is ahead'}",
@@ -203,14 +207,14 @@ def headline(item: Judgment) -> str:
     else:
         name = "difference"
         said = f"{first} is {value} points {'ahead of' if ahead else 'behind'} {second} in {gate.metric} on {where}"
-        means = {"PASS": claim(gate), "FAIL": claim(gate, held=False)}
+        means = claims(gate)
     meaning = means.get(label) or found.why or "these seeds and queries cannot decide"
     interval = f", {100 * LEVEL:g} % interval {interval_text(gate, found)}" if ends else ""
-    said += f"{_bound(gate, found)} ({name} {shown(gate, found.value)}{interval}): {meaning}."
-    return " ".join(filter(None, (said, unlearnt(item))))
+    numbers = f"({name} {shown(gate, found.value)}{interval})"
+    return f"{said}{_bound(gate, found)} {numbers}: {meaning}.{_unlearnt(item)}"
 
 
-def unlearnt(item: Judgment) -> str:
+def _unlearnt(item: Judgment) -> str:
     """Return the caveat about a specialist that has learnt nothing measurable; empty where there is none."""
     if item.learnt is None or item.learnt.holds:
         return ""
@@ -219,7 +223,7 @@ def unlearnt(item: Judgment) -> str:
     tested = found.why or ("no test" if p is None else f"p {p:.2g}")
     difference = f"{signed(100 * found.value)} points" if math.isfinite(found.value) else "no difference"
     return (
-        f"But {item.gate.arms[0]} has learnt nothing measurable: {difference} against {item.learnt.baseline} "
+        f" But {item.gate.arms[0]} has learnt nothing measurable: {difference} against {item.learnt.baseline} "
         f"({tested}), so a loss against it says little."
     )
 
@@ -242,14 +246,11 @@ def confidence_line(gate: Gate, found: Finding) -> str:
     Each is the level of a one-sided interval of its own. Set out as shares of 1 they would be read as a posterior, so
     nothing is said of what lies between, and of a claim and its opposite only what holds the higher one.
     """
-    claims: dict[Label, str] = {"PASS": claim(gate), "FAIL": claim(gate, held=False)}
-    if isinstance(gate, InterferenceGate):
-        passed, failed = amount(gate, gate.pass_at), amount(gate, gate.fail_below)
-        claims = {"PASS": f"TIR is {passed} or more", "FAIL": f"TIR is below {failed}"}
+    texts = claims(gate)
     if len(gate.cutoffs) == 1:
-        higher = max(claims, key=lambda label: found.confidence[label])
-        claims = {higher: claims[higher]}
-    said = (f"that {text}: {confidence_text(found, label, gate.label_confidence)}" for label, text in claims.items())
+        higher = max(texts, key=lambda label: found.confidence[label])
+        texts = {higher: texts[higher]}
+    said = (f"that {text}: {confidence_text(found, label, gate.label_confidence)}" for label, text in texts.items())
     return f"{'; '.join(said)}; a label needs {gate.label_confidence:g}"
 
 

@@ -59,7 +59,7 @@ def write_tables(analysis: Analysis) -> list[Table]:
         standings_table(results, comparisons),
         comparisons_table(results, comparisons),
         training_table(results),
-        generate_comparison_table(results, analysis.tests),
+        generate_comparison_table(results, analysis.all_comparisons),
         mteb_tasks_table(results),
     )
     kept = [table for table in tables if table.groups]

@@ -196,11 +196,10 @@ def missing_parts(analysis: Analysis) -> Iterator[str]:
 
 def provenance(results: Results) -> Iterator[Fact]:
     """Yield facts that all results share once, and facts that differ with the arms or places they belong to."""
+    ordered = sorted(results.everything, key=lambda r: arm_order(r.config_name))
     for facts_of in (_made_with, _measured_on, _made_from):
-        facts = [
-            fact for r in sorted(results.everything, key=lambda r: arm_order(r.config_name)) for fact in facts_of(r)
-        ]
-        for name, held in gathered((name, (text, where)) for name, text, where in facts if text).items():
+        facts = gathered((name, (text, where)) for r in ordered for name, text, where in facts_of(r) if text)
+        for name, held in facts.items():
             texts = gathered(held)
             for text, where in texts.items():
                 yield name, f"{text} ({', '.join(dict.fromkeys(where))})" if len(texts) > 1 else text

@@ -13,7 +13,15 @@ from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
-from unimoe.analysis.comparisons import ALPHA, Comparison, average_name, before_and_after, systems_of
+from unimoe.analysis.comparisons import (
+    ALPHA,
+    Comparison,
+    Question,
+    average_name,
+    compare_arms,
+    shared_metrics,
+    systems_of,
+)
 from unimoe.analysis.corrections import NAMES, OF_FAMILY
 from unimoe.analysis.formats import listed
 from unimoe.analysis.standings import standings
@@ -215,7 +223,10 @@ def standings_table(results: Results, comparisons: Sequence[Comparison]) -> Tabl
 def print_before_after(
     output_dir: Path, before: str, after: Sequence[str], keys: Sequence[str], allow: Collection[str] = ()
 ) -> None:
-    """Print how arms differ from an earlier one on ``task/dataset`` keys, and name on stderr the keys that it lacks."""
+    """Print how arms differ from an earlier one on ``task/dataset`` keys, and name on stderr the keys that it lacks.
+
+    The tests on all keys, of every metric that both arms hold, are one family.
+    """
     after = [arm for arm in after if arm != before]
     if not keys or not after:
         return
@@ -224,9 +235,16 @@ def print_before_after(
     for key in keys:
         if key not in compared:
             stderr.print(f"{key}: no result of {before} to compare with", style="yellow", soft_wrap=True)
+    questions = [
+        Question(key, arm, before, metric)
+        for arm in after
+        for key in results.dataset_keys
+        if key in compared and (held := results.measured(key, arm))
+        for metric in shared_metrics([*held, *results.measured(key, before)])
+    ]
     if compared:
         stdout.print()
-        found = before_and_after(results, before, after, compared)
+        found = compare_arms(results, questions, family=None)
         stdout.print(comparisons_table(results, found, before_after=True).to_rich())
 
 

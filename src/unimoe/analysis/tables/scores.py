@@ -31,8 +31,8 @@ def generate_comparison_table(results: Results, comparisons: Sequence[Comparison
 
     Args:
         results: what ``load_all_results`` returned.
-        comparisons: what ``compute_significance`` returned on them, or ``Analysis.tests``; letters behind a score then
-            name the systems it beats significantly.
+        comparisons: what ``compute_significance`` returned on them, or ``Analysis.all_comparisons``; letters behind a
+            score then name the systems it beats significantly.
     """
     # The datasets that show each metric, and those whose candidates end before its cutoff.
     shown, shallow = dict[str, list[str]](), dict[str, list[str]]()
