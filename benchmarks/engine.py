@@ -29,7 +29,7 @@ import psutil
 import torch
 
 from unimoe.cluster.actors import RayActors, WorkerSpec
-from unimoe.cluster.cluster import Cluster
+from unimoe.cluster.cluster import Cluster, ClusterWorkers
 from unimoe.cluster.units import UnitStore
 from unimoe.config import BM25Config, Experiment
 from unimoe.config.files import load_experiment
@@ -90,7 +90,7 @@ def together(
 
     def run() -> Run:
         number = next(runs)
-        workers = cluster.workers(f"run {number}", f"units/{number}", recipe, str(number))
+        workers = ClusterWorkers(cluster, f"run {number}", f"units/{number}", recipe, str(number))
         model = ClusterModel(workers, workers.ask("facts", {"options": {"token_budget": None, "batch_size": None}}))
         return rerank_run(reranker_of(model), collection, candidates)[0]
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
 
@@ -87,15 +87,18 @@ class ThreadActors(RayActors):
         """Make a worker."""
         return Worker(self._store, "cpu", torch.get_num_threads())
 
-    def facts(self, actor: Worker) -> Future[Any]:
+    def facts(self, actor: Worker) -> dict[str, Any]:
         """Return its facts: it is on a machine of its own, a new one after a loss."""
+        return self._one.submit(self._said, actor).result()
+
+    def compute(self, actor: Worker, order: Sequence[Any]) -> bytes | Exception:
+        """Compute, or die."""
+        return self._one.submit(self._computed, actor, order).result()
+
+    def _said(self, actor: Worker) -> dict[str, Any]:
         self.asked += 1
         self._places.setdefault(actor, f"node {self.asked}")
-        return self._one.submit(lambda: {**actor.facts(), "node": self._places[actor], **self._facts})
-
-    def compute(self, actor: Worker, order: Sequence[Any]) -> Future[Any]:
-        """Compute, or die."""
-        return self._one.submit(self._computed, actor, order)
+        return {**actor.facts(), "node": self._places[actor], **self._facts}
 
     def _computed(self, actor: Worker, order: Sequence[Any]) -> bytes | Exception:
         number = order[2].get("number")
@@ -107,10 +110,6 @@ class ThreadActors(RayActors):
         if number in self.deadly:
             raise WorkerLostError("it is gone")
         return actor.compute(*order)
-
-    def result(self, call: Future[Any]) -> Any:
-        """Return it; our own losses are raised as they are."""
-        return call.result()
 
     def close(self) -> None:
         """Begin no unit more."""

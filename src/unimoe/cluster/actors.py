@@ -7,14 +7,11 @@ import os
 import signal
 import socket
 from collections.abc import Sequence
-from concurrent.futures import Future
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any
 
 from unimoe.cluster.worker import Worker
 from unimoe.core.errors import UsageError
-
-T = TypeVar("T")
 
 _ANSWER = 10.0
 """Seconds in which a cluster's head must accept a connection."""
@@ -66,24 +63,24 @@ class RayActors:
         spec, share = self._spec, {"num_gpus": 1} if self._on_gpus() else {"num_cpus": self._spec.threads}
         return self._actor.options(**share).remote(spec.store, spec.device, spec.threads)
 
-    def facts(self, actor: Any) -> Future[dict[str, Any]]:
-        """Ask an actor for its facts, which it says once it is started, or started again."""
-        found: Future[dict[str, Any]] = actor.facts.remote().future()
-        return found
+    def facts(self, actor: Any) -> dict[str, Any]:
+        """Return an actor's facts, which it says once it is started, or started again."""
+        facts: dict[str, Any] = self._reply(actor.facts.remote())
+        return facts
 
-    def compute(self, actor: Any, order: Sequence[Any]) -> Future[bytes | Exception]:
+    def compute(self, actor: Any, order: Sequence[Any]) -> bytes | Exception:
         """Let an actor compute a unit; ``order`` are the arguments of ``Worker.compute``.
 
         Ray would try a lost unit again on its own actor, whose machine may never come back. So no try follows here, and
         the driver gives the unit to the next free actor.
         """
-        found: Future[bytes | Exception] = actor.compute.options(max_task_retries=0).remote(*order).future()
-        return found
+        reply: bytes | Exception = self._reply(actor.compute.options(max_task_retries=0).remote(*order))
+        return reply
 
-    def result(self, call: Future[T]) -> T:
-        """Return what an ended call found; a ``WorkerLostError`` says that the worker died."""
+    def _reply(self, call: Any) -> Any:
+        """Wait for what a call returns; a ``WorkerLostError`` says that the worker died."""
         try:
-            return call.result()
+            return call.future().result()
         except self._ray.exceptions.RayError as error:
             lines = [line.strip() for line in str(error).splitlines() if line.strip()]
             reason = lines[-1][:300] if lines else type(error).__name__
@@ -105,6 +102,7 @@ def _connected(address: str | None) -> Any:
     """Start or join a cluster, and return the module ``ray``."""
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
+    os.environ.setdefault("RAY_ENABLE_AUTO_CONNECT", "0")  # no call after the end starts a cluster
     # Below `uv run`, Ray would send the current folder to the workers and run a copy of it with packages of its own.
     os.environ.setdefault("RAY_ENABLE_UV_RUN_RUNTIME_ENV", "0")
     try:

@@ -70,12 +70,6 @@ class Board:
             line.items = line.items if items is None else items
         return line
 
-    def count(self, line: Line, items: int, *, found: bool = False) -> None:
-        """Count items as done; ``found`` where the store had them."""
-        with self._lock:
-            line.done += items
-            line.found += items * found
-
     @contextmanager
     def noted(self, what: str, items: int | None) -> Iterator[None]:
         """Keep how an evaluation of so many items ends."""

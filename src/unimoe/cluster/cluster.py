@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import threading
-import time
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field
-from functools import partial
-from queue import Empty, SimpleQueue
 from typing import Any
 
 from unimoe.cluster.actors import RayActors, WorkerLostError
@@ -54,19 +51,10 @@ class Unit:
     lost_on: list[str] = field(default_factory=list)
 
 
-@dataclass(eq=False)
-class _Hired:
-    """A worker that may be used, on the machine ``node``, and the model that it holds."""
-
-    actor: Any
-    node: str
-    model: str | None = None
-
-
 class Cluster:
-    """The workers of one driver, each of which gets one unit after the other.
+    """The workers of one driver, each led by a thread that gives it one unit after the other.
 
-    One thread does all that changes what is known here, as the inbox says; callers and Ray put things there.
+    ``_changed`` guards what the threads share, and wakes those whose worker waits for a unit.
 
     ``actors`` is where workers come from, and the ``store`` keeps finished units. ``board`` has what the driver has
     done, is doing and has left; ``readers`` are threads that read the store.
@@ -77,15 +65,13 @@ class Cluster:
         self._actors, self.store, self._allow_devices = actors, store, allow_devices
         self._first: Future[Mapping[str, Any]] = Future()
         self._hired, self._at_work = 0, 0
-        self._free: list[_Hired] = []
+        self._free: list[str | None] = []  # the model that each worker without a unit holds
         self._waiting, self._running = list[Unit](), set[Unit]()
         self._failure: UnimoeError | None = None
-        self._open, self._lock = set[Unit](), threading.Lock()  # units whose reply somebody waits for
-        self._inbox: SimpleQueue[Callable[[], None]] = SimpleQueue()
+        self._changed = threading.Condition()
         self.readers = ThreadPoolExecutor(_READERS)
         self.board = Board(store, lambda: self._at_work, lambda: Counter(unit.what for unit in list(self._running)))
-        self._thread = threading.Thread(target=self._lead, name="cluster", daemon=True)
-        self._thread.start()
+        self._hiring = self._start(self._hire)
 
     @property
     def size(self) -> int:
@@ -104,121 +90,125 @@ class Cluster:
         kind: str | None = None if self._allow_devices else self.facts()["device"]
         return kind
 
-    def workers(self, what: str, scope: str, recipe: Recipe, identity: str = "") -> ClusterWorkers:
-        """Return the workers of a model for some work, which the board calls ``what``; ``scope`` has its units.
-
-        ``identity`` is the hash of all that units depend on besides the part and the device.
-        """
-        return ClusterWorkers(self, what, scope, recipe, identity)
-
     def submit(self, unit: Unit) -> Future[bytes]:
         """Let a unit be computed, and return its reply."""
-        with self._lock:
+        with self._changed:
             if self._failure:
                 raise self._failure
-            self._open.add(unit)
-        self._inbox.put(partial(self._waiting.append, unit))
+            self._waiting.append(unit)
+            self._changed.notify_all()
         return unit.reply
 
     def close(self) -> None:
         """Let the workers go, and write the last state; whoever waits for a unit gets an error."""
         self._end(DataError("the engine was closed"))
-        self._inbox.put(self._assign)  # wakes the thread
-        self._thread.join()
+        self._hiring.join()
         self._actors.close()
         self.readers.shutdown(cancel_futures=True)
         self.board.close()
 
-    def _lead(self) -> None:
-        """Do what the inbox says; an error ends the run, as whoever waits for a unit must hear of it."""
-        looked = -_LOOK
-        try:
-            while not self._failure:
-                if time.monotonic() - looked > _LOOK:
-                    looked = time.monotonic()
-                    for _ in range(self._actors.room() - self._hired):  # machines may have joined
-                        self._hired += 1
-                        self._greet(self._actors.hire())
-                with suppress(Empty):
-                    self._inbox.get(timeout=_LOOK)()
-                self._assign()
-        except Exception as error:
-            self._end(error if isinstance(error, UnimoeError) else DataError(f"{type(error).__name__}: {error}"))
+    def _start(self, work: Callable[..., None], *given: Any) -> threading.Thread:
+        """Work in a thread; an error ends the run, as whoever waits for a unit must hear of it."""
+
+        def run() -> None:
+            try:
+                work(*given)
+            except Exception as error:
+                self._end(error if isinstance(error, UnimoeError) else DataError(f"{type(error).__name__}: {error}"))
+
+        thread = threading.Thread(target=run, name="cluster", daemon=True)
+        thread.start()
+        return thread
 
     def _end(self, error: UnimoeError) -> None:
-        with self._lock:
+        with self._changed:
             self._failure = self._failure or error
-            left, self._open = self._open, set()
-            if not self._first.done():
-                self._first.set_exception(self._failure)
-        for unit in left:
-            unit.reply.set_exception(self._failure)
+            for waits in (self._first, *(unit.reply for unit in (*self._waiting, *self._running))):
+                if not waits.done():
+                    waits.set_exception(self._failure)
+            self._changed.notify_all()
 
-    def _greet(self, actor: Any) -> None:
-        """Ask an actor who it is; where it died, Ray starts it again, on this machine or another."""
-        self._on_reply(self._actors.facts(actor), partial(self._greeted, actor))
+    def _hire(self) -> None:
+        """Hire a worker wherever there is room, until the run ends: machines may join."""
+        while not self._failure:
+            with self._changed:
+                for _ in range(self._actors.room() - self._hired):
+                    self._hired += 1
+                    self._start(self._lead, self._actors.hire())
+                self._changed.wait_for(lambda: self._failure, _LOOK)
 
-    def _greeted(self, actor: Any, call: Future[Any]) -> None:
+    def _lead(self, actor: Any) -> None:
+        """Ask a worker who it is, and give it one unit after the other; where it died, Ray starts it again."""
         try:
-            facts = self._actors.result(call)
+            facts = self._actors.facts(actor)
         except WorkerLostError:  # for good, as Ray would have started it again: the next look hires another
-            self._hired -= 1
+            with self._changed:
+                self._hired -= 1
             return
-        if self._admit(facts):  # else Ray ends the actor, which nobody holds any more
+        if not self._admit(facts):  # Ray ends the actor, which nobody holds any more
+            return
+        with self._changed:
             self._at_work += 1
-            self._free.append(_Hired(actor, facts["node"]))
+        unit = self._next(None)
+        while unit:
+            try:
+                self._replied(unit, self._actors.compute(actor, unit.order))
+            except WorkerLostError as lost:
+                self._lost(unit, facts["node"], lost)
+                self._start(self._lead, actor)
+                return
+            unit = self._next(unit.model)
 
-    def _assign(self) -> None:
-        """Give waiting units to free workers: first those of the model that a worker holds.
+    def _next(self, model: str | None) -> Unit | None:
+        """Wait for a unit for a worker that holds a model; None once the run ends.
 
-        A worker that has to load one takes the model with the most units for each worker.
+        A unit goes to a free worker that holds its model. A worker that has to load one takes the model with the most
+        units for each worker.
         """
-        while self._free and self._waiting and not self._failure:
-            held = {worker.model: worker for worker in reversed(self._free)}
-            unit = next((unit for unit in self._waiting if unit.model in held), None)
-            if unit is None:
-                left, busy = (Counter(unit.model for unit in units) for units in (self._waiting, self._running))
-                unit = max(self._waiting, key=lambda unit: left[unit.model] / (1 + busy[unit.model]))
-            worker = held.get(unit.model, self._free[0])
-            self._free.remove(worker)
-            self._waiting.remove(unit)
-            self._running.add(unit)
-            worker.model = unit.model
-            self._on_reply(self._actors.compute(worker.actor, unit.order), partial(self._computed, worker, unit))
+        with self._changed:
+            self._free.append(model)
+            while not self._failure:
+                fit = [unit for unit in self._waiting if unit.model == model]
+                if fit := fit or [unit for unit in self._waiting if unit.model not in self._free]:
+                    left, busy = (Counter(unit.model for unit in units) for units in (self._waiting, self._running))
+                    unit = max(fit, key=lambda unit: left[unit.model] / (1 + busy[unit.model]))
+                    self._free.remove(model)
+                    self._waiting.remove(unit)
+                    self._running.add(unit)
+                    self._changed.notify_all()  # others need no longer leave this model to this worker
+                    return unit
+                self._changed.wait()
+        return None
 
-    def _computed(self, worker: _Hired, unit: Unit, call: Future[Any]) -> None:
-        """Hand a reply to whoever waits for it; a unit whose worker was lost goes to the next free one.
+    def _replied(self, unit: Unit, reply: bytes | Exception) -> None:
+        """Hand a reply to whoever waits for it, if the run did not end."""
+        with self._changed:
+            self._running.remove(unit)
+            if isinstance(reply, bytes) and not unit.reply.done():
+                unit.reply.set_result(reply)
+            elif isinstance(reply, Exception) and not unit.reply.done():
+                unit.reply.set_exception(reply)
+
+    def _lost(self, unit: Unit, node: str, lost: WorkerLostError) -> None:
+        """Let the next free worker compute a unit whose worker was lost.
 
         Machines may be lost under a unit any number of times, but not processes. A lost machine still counts as alive
         when its worker's loss is heard of, but no longer when the next one's is.
         """
-        self._running.remove(unit)
-        try:
-            reply: bytes | Exception = self._actors.result(call)
-            self._free.append(worker)
-        except WorkerLostError as lost:
+        with self._changed:
             self._at_work -= 1
-            self._greet(worker.actor)
-            unit.lost_on.append(worker.node)
+            unit.lost_on.append(node)
             alive = self._actors.nodes()
             if sum(node in alive for node in unit.lost_on) < _DEATHS:
+                self._running.remove(unit)
                 self._waiting.insert(0, unit)
+                self._changed.notify_all()
                 return
-            reply = SetAsideError(
-                f"{unit.what}, {unit.name}: set aside, {_DEATHS} worker processes died under it ({lost}); give "
-                "workers more memory, or make the batches smaller with evaluation.token_budget"
-            )
-        with self._lock:
-            if unit not in self._open:  # the run has ended, and with it the unit
-                return
-            self._open.remove(unit)
-        if isinstance(reply, Exception):
-            unit.reply.set_exception(reply)
-        else:
-            unit.reply.set_result(reply)
-
-    def _on_reply(self, call: Future[Any], act: Callable[[Future[Any]], None]) -> None:
-        call.add_done_callback(lambda done: self._inbox.put(partial(act, done)))
+        reply = SetAsideError(
+            f"{unit.what}, {unit.name}: set aside, {_DEATHS} worker processes died under it ({lost}); give "
+            "workers more memory, or make the batches smaller with evaluation.token_budget"
+        )
+        self._replied(unit, reply)
 
     def _admit(self, facts: Mapping[str, Any]) -> bool:
         """Say whether a worker may be used: it must compute what the others compute."""
@@ -234,7 +224,7 @@ class Cluster:
                     f"{machine} has {name} {facts['versions'][name]}, the driver {own[name]}; install the same "
                     "packages on every machine"
                 )
-        with self._lock:  # another thread may end the cluster
+        with self._changed:  # another thread may end the cluster
             if not self._first.done():
                 self._first.set_result(facts)
         first = self._first.result()["device"]
@@ -250,9 +240,12 @@ class Cluster:
 
 
 class ClusterWorkers:
-    """The workers of one model on a cluster, for some work; see ``Cluster.workers``."""
+    """The workers of one model on a cluster, for some work, which the board calls ``what``; ``scope`` has its units.
 
-    def __init__(self, cluster: Cluster, what: str, scope: str, recipe: Recipe, identity: str) -> None:
+    ``identity`` is the hash of all that units depend on besides the part and the device.
+    """
+
+    def __init__(self, cluster: Cluster, what: str, scope: str, recipe: Recipe, identity: str = "") -> None:
         self._cluster, self._what, self._scope, self._recipe = cluster, what, scope, recipe
         self._model = hash_json(recipe)
         self._identity = [identity, cluster.kind(), package_versions()["unimoe"]]
@@ -273,8 +266,8 @@ class ClusterWorkers:
         A part may give the number of its items as ``items``, and what messages call it as ``label``. Where a part is
         set aside, the others are computed before the error is raised.
         """
-        store, board, scope = self._cluster.store, self._cluster.board, self._scope
-        line, aside = board.line(self._what), list[str]()
+        store, scope = self._cluster.store, self._scope
+        line, aside = self._cluster.board.line(self._what), list[str]()
         waiting = deque[tuple[Part, str, bool, Future[bytes]]]()
         if self._finished is None:
             self._finished = store.keys(scope)
@@ -291,7 +284,8 @@ class ClusterWorkers:
                 value = unpacked(body)
             except (ValueError, KeyError) as error:
                 raise DataError(f"{store.shown}/{scope}/{key} is damaged: delete it, and run again") from error
-            board.count(line, part.get("items", 1), found=found)
+            line.done += part.get("items", 1)
+            line.found += part.get("items", 1) * found
             if not aside:
                 yield value
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from unimoe.cluster.cluster import Cluster
+from unimoe.cluster.cluster import Cluster, ClusterWorkers
 from unimoe.cluster.units import UnitStore
 from unimoe.cluster.worker import Compute, Part, Recipe
 from unimoe.core.errors import DataError
@@ -36,7 +36,7 @@ def done_by_worker(
     """
     own = {**part, "key": hash_json([part["key"], cluster.kind()])}  # no training goes on with another device's state
     with cluster.board.noted(what, items):
-        workers = cluster.workers(what, "units/folders", recipe)
+        workers = ClusterWorkers(cluster, what, "units/folders", recipe)
         (found,) = workers.compute(_JOB, [own if items is None else {**own, "items": items}])
     if not _Mirror(folder, cluster.store, own, "finished").fetch(but=_STATE):
         raise DataError(f"{cluster.store.shown}: folders/{own['key']} is missing; delete units/folders there")

@@ -74,7 +74,7 @@ class Engine:
         if self.cluster is None or system.recipe is None:  # one that asks a server asks from here
             return system.model()
         recipe = _with_files(system.recipe, self.cluster.store)
-        workers = self.cluster.workers(what, f"units/{safe_name(what)}", recipe, identity or self._run)
+        workers = ClusterWorkers(self.cluster, what, f"units/{safe_name(what)}", recipe, identity or self._run)
         return ClusterModel(workers, workers.ask("facts", {"options": dict(system.experiment.evaluation.batches)}))
 
     def noted(self, what: str, size: int | None) -> AbstractContextManager[None]:

@@ -43,7 +43,7 @@ def cluster(folder: Path, workers: int = 2, actors: ThreadActors | None = None) 
 
 
 def multipliers(driver: Cluster, by: int = 2) -> ClusterWorkers:
-    return driver.workers("work", "units/work", recipe(by), str(by))
+    return ClusterWorkers(driver, "work", "units/work", recipe(by), str(by))
 
 
 def products(driver: Cluster, numbers: list[int], by: int = 2, **more: Any) -> list[float]:

@@ -87,8 +87,7 @@ def test_a_driver_writes_what_is_read_and_goes_on_where_the_store_is_out_of_reac
     store = UnitStore(str(tmp_path / "store"))
     board = Board(store, lambda: 3, lambda: {"one": 2})
     one = board.line("one", 10)
-    board.count(one, 6)
-    board.count(one, 4, found=True)
+    one.done, one.found = 10, 4
     with board.noted("good", 3):
         pass
     with pytest.raises(DataError), board.noted("bad", None):
