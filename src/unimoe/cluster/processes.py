@@ -50,10 +50,10 @@ class Processes:
             distributed.all_reduce(values)
         return values
 
-    def leader_says(self, answer: bool) -> bool:
-        """Wait for the leader's answer and return it."""
-        flag = torch.tensor([int(answer and self.leads)])
-        return bool(self.total(flag))
+    def wait(self) -> None:
+        """Wait until all processes are here."""
+        if self.size > 1:
+            distributed.barrier()
 
     def leaders_dtype(self, dtype: torch.dtype) -> torch.dtype:
         """Return the leader's dtype: a probe of the machine may choose another in each process."""

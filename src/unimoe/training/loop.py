@@ -149,7 +149,7 @@ class Training(ABC):
                 while not self.is_over:
                     self._advance(show, on_step)
             self.finish()
-            self.state.processes.leader_says(True)  # all processes wait for what the leader writes
+            self.state.processes.wait()  # all processes wait for what the leader writes
             self.state.delete()
 
     def run_with_bar(self, step: Step) -> None:
@@ -195,7 +195,7 @@ class Training(ABC):
             self.progress.start, _ = self.score_on_dev()
             self.progress.note(self.progress.start)
             self.keep_best()
-        self.state.processes.leader_says(True)  # all have read before the leader writes
+        self.state.processes.wait()  # all have read before the leader writes
         self.state.cut_logs(self.progress.step)
 
     def _advance(self, show: Log, on_step: OnStep | None) -> None:
