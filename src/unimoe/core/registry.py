@@ -98,10 +98,9 @@ class Registry(Generic[T]):
     def _fill(self) -> None:
         if self._is_filled:
             return
-        self._is_filled = True
         package = importlib.import_module(self._package)
-        for module in sorted(
-            info.name for info in pkgutil.iter_modules(getattr(package, "__path__", ()), f"{self._package}.")
-        ):
+        modules = pkgutil.iter_modules(getattr(package, "__path__", ()), f"{self._package}.")
+        for module in sorted(found.name for found in modules):
             importlib.import_module(module)
         load_plugins(self._plugins)
+        self._is_filled = True  # only now: what failed says so again

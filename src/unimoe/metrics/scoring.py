@@ -6,6 +6,7 @@ trec_eval's measures are computed in passes of pytrec_eval, others by ir_measure
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean
@@ -59,7 +60,8 @@ def score_run(
             no text, or no query of the run is judged.
         UsageError: an unknown metric, one that cannot be computed here, or a level below 1.
     """
-    wanted = [parse_metric(name) for name in computable_metrics(metrics, relevance_level)]
+    level = checked_level(relevance_level)
+    wanted = [parse_metric(name) for name in computable_metrics(metrics, level)]
     judged, found = whole_grades(qrels), plain_run(run)
     if not judged:
         raise DataError("qrels hold no judgments: nothing can be scored")
@@ -68,7 +70,7 @@ def score_run(
             f"none of the run's {len(run):,} queries is judged (the first is {next(iter(run))!r}); give the qrels of "
             "this collection and split"
         )
-    per_query = _scores_by_query(judged, {key: found.get(key, {}) for key in judged}, wanted, relevance_level)
+    per_query = _scores_by_query(judged, {key: found.get(key, {}) for key in judged}, wanted, level)
     aggregate = {}
     for metric in wanted:
         total, is_count = math.fsum(per_query[metric.name].values()), str(metric.measure).startswith("Num")
@@ -78,11 +80,11 @@ def score_run(
 
 def computable_metrics(metrics: MetricLike | Sequence[MetricLike], relevance_level: int = 1) -> tuple[str, ...]:
     """Return the canonical names of metrics, each once; refuse those that ``score_run`` would refuse."""
-    checked_level(relevance_level)
+    level = checked_level(relevance_level)
     names = canonical_metrics(metrics)
     for metric in map(parse_metric, names):
         if metric.measure is not None:
-            _provider_of(metric, relevance_level)
+            _provider_of(metric, level)
     return names
 
 
@@ -242,10 +244,11 @@ def level_note(
     return None
 
 
-def checked_level(level: int, name: str = "relevance level") -> None:
-    """Refuse a relevance level that no grade has, or that all have; ``name`` is what the error calls it."""
+def checked_level(level: int, name: str = "relevance level") -> int:
+    """Return a relevance level as Python's number; refuse one that no grade has, or that all have, by its ``name``."""
     if not hasattr(level, "__index__") or not 1 <= level <= HIGHEST_GRADE:
         raise UsageError(f"{name} {level!r} will not do; use a whole number from 1 to {HIGHEST_GRADE:,}")
+    return int(level)
 
 
 def whole_grades(qrels: Mapping[str, Mapping[str, int]]) -> Qrels:
@@ -274,6 +277,8 @@ def _plain(content: Any, value: str, kind: type[N], most: float, read: Callable[
         for key in (query_id, *given):
             if not isinstance(key, str):
                 raise DataError(f"{where}: the id {key!r} is no text; write {str(key)!r}")
+            if not key.isascii() and re.search("[\ud800-\udfff]", key):  # which crashes pytrec_eval
+                raise DataError(f"{where}: the id {key!r} holds half a surrogate pair; rename it")
         values: dict[str, N]
         if type(given) is dict and all(type(x) is kind and abs(x) <= most for x in given.values()):
             values = given

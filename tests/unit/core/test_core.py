@@ -16,6 +16,7 @@ import typer
 from unimoe.core import console, io
 from unimoe.core.console import Steps, run
 from unimoe.core.errors import DataError, MissingPartError, UnimoeError, UsageError
+from unimoe.core.registry import Registry
 from unimoe.core.trec import head, ranked, read_qrels, read_run, write_qrels, write_run
 
 
@@ -122,6 +123,13 @@ def test_hashes_tell_parts_apart_and_ignore_the_order_of_keys(tmp_path: Path) ->
     assert io.hash_file(tmp_path / "x") == "ba7816bf8f01cfea"  # SHA-256 of "abc", the first 16 hexadecimal digits
     assert io.hash_json({"a": 1, "b": [1, 2]}) == io.hash_json({"b": [1, 2], "a": 1})
     assert io.hash_json({"b": [1, 2]}) != io.hash_json({"b": [2, 1]})
+
+
+def test_a_registry_that_cannot_be_filled_says_so_each_time() -> None:
+    things = Registry[int]("thing", "unimoe.no_such_folder", "unimoe.none")
+    for _ in range(2):
+        with pytest.raises(ModuleNotFoundError, match="no_such_folder"):
+            things.checked("one")
 
 
 def test_another_process_waits_for_a_lock_until_the_block_ends(tmp_path: Path) -> None:

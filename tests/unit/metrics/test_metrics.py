@@ -51,6 +51,7 @@ def test_a_query_without_judgments_counts_nowhere_and_is_listed() -> None:
         ({"q": {"d": 1}}, {"q": {"d": None}}, {}, "query 'q', document 'd': score None is no number"),
         ({1: {"d": 1}}, {"1": {"d": 1.0}}, {}, "query 1: the id 1 is no text; write '1'"),
         ({"q": {"d": 1}}, {"q": {2: 1.0}}, {}, "query 'q': the id 2 is no text; write '2'"),
+        ({"q": {"\ud800": 1}}, {"q": {}}, {}, "query 'q': the id '\\ud800' holds half a surrogate pair; rename it"),
         ({"q": {"d": 1}}, {"q": ["d"]}, {}, "query 'q': list where a run should be; give {document id: score}"),
         ({"q": ["d"]}, {}, {}, "query 'q': list where qrels should be; give {document id: grade}"),
         ("q.txt", {}, {}, "str where qrels should be; give {query id: {document id: grade}}, or read the file first"),
@@ -64,6 +65,13 @@ def test_what_cannot_be_scored_is_refused_in_words(qrels: Any, run: Any, options
     with pytest.raises((DataError, UsageError)) as refusal:
         score_run(qrels, run, **options)
     assert words in str(refusal.value)
+
+
+def test_a_level_may_be_of_numpy() -> None:
+    found = score_run(
+        {"q": {"a": 1, "b": 2}}, {"q": {"a": 2.0, "b": 1.0}}, ["SetP", "map"], relevance_level=np.int64(2)
+    )
+    assert found.aggregate == {"SetP": 0.5, "map": 0.5}
 
 
 def test_a_cut_falls_where_float32_ties_do() -> None:

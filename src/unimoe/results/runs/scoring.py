@@ -130,7 +130,7 @@ def judgments(content: QrelsContent, dataset: str | None = None, level: int | No
     A UsageError where the level is below 1 or the name cannot be a dataset's, a DataError where the file is malformed.
     """
     if level is not None:
-        checked_level(level, "--relevance-level")
+        level = checked_level(level, "--relevance-level")
     if isinstance(content, Path):
         described = describe_qrels(content)
         qrels, name, content_hash = read_qrels(content), str(content), hash_file(content)
