@@ -4,14 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal, TypedDict
 
-from pydantic import (
-    AfterValidator,
-    BeforeValidator,
-    Field,
-    SerializerFunctionWrapHandler,
-    model_serializer,
-    model_validator,
-)
+from pydantic import BeforeValidator, Field, SerializerFunctionWrapHandler, model_serializer, model_validator
 
 from unimoe.config.base import Count, Dtype, EncoderConfig, Fraction, Name, Section, Width, checked
 from unimoe.config.served import ServedConfig
@@ -119,7 +112,7 @@ class BM25Config(Section):
 
     k1: Annotated[float, Field(ge=0, le=1000)] = 0.9
     b: Fraction = 0.4
-    language: Annotated[str, AfterValidator(checked_language)] | None = None
+    language: Annotated[str, checked(checked_language)] | None = None
     stemmer: Annotated[
         Literal["snowball", "none"], BeforeValidator(lambda given: "snowball" if given == "english" else given)
     ] = "snowball"
@@ -254,7 +247,7 @@ class EvaluationConfig(Section):
     """
 
     bundled: BundledTier = BundledTier()
-    first_stage: Annotated[str, AfterValidator(_known_first_stage)] = "bm25s"
+    first_stage: Annotated[str, checked(_known_first_stage)] = "bm25s"
     first_stages: list[Literal["bm25s", "rank_bm25", "dense", "sparse", "late", "fusion", "official"]] = Field(
         default=[]
     )

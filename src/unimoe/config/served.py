@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import Annotated, Any
 
-from pydantic import AfterValidator, Field
+from pydantic import Field
 
 from unimoe.config.base import Count, Positive, Section, checked
 from unimoe.core.registry import Registry
@@ -57,7 +57,7 @@ class ServedConfig(Section):
     max_length: Count | None = None
     timeout: Positive = 60.0
     retries: Annotated[int, Field(ge=0)] = 5
-    key_variable: Annotated[str, AfterValidator(_variable_name)] = "UNIMOE_API_KEY"
+    key_variable: Annotated[str, checked(_variable_name)] = "UNIMOE_API_KEY"
     probe_tolerance: Positive = 0.02
     price_per_million_tokens: Price | None = None
     price_per_thousand_searches: Price | None = None
