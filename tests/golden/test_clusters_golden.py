@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
 import pytest
 import statsmodels.api as sm
 
@@ -114,6 +115,6 @@ def test_a_file_that_does_not_fit_is_refused(tmp_path: Path, text: str, message:
 
 def test_a_query_without_a_cluster_id_is_refused_by_name() -> None:
     """Such as pandas has for an empty cell."""
-    for absent in (None, float("nan")):
+    for absent in (None, float("nan"), pd.NA, " "):
         with pytest.raises(DataError, match=r"clusters: 1 \(q7\) have no cluster id"):
             Clusters.read({"q1": "a", "q7": absent})  # type: ignore[dict-item]

@@ -11,7 +11,7 @@ import typer
 
 from unimoe.cli.options import Depth, RelevanceLevel
 from unimoe.core.console import stderr, stdout
-from unimoe.core.errors import first_few
+from unimoe.core.errors import counted
 
 
 def evaluate_run(
@@ -48,7 +48,7 @@ def evaluate_run(
         ("queries whose documents all have one score, ordered by id alone", scores.unordered_queries),
     ):
         if ids:
-            warnings.append(f"{finding}: {len(ids):,} ({first_few(ids, 5)})")
+            warnings.append(f"{finding}: {counted(ids)}")
     for warning in warnings:
         stderr.out(f"warning: {warning}", style="yellow")
     if as_json:

@@ -90,6 +90,11 @@ def first_few(ids: Sequence[str], number: int = 3) -> str:
     return ", ".join(ids[:number]) + ", ..." * (len(ids) > number)
 
 
+def counted(ids: Sequence[str]) -> str:
+    """Return the number of ids, with the first of them, for a message."""
+    return f"{len(ids):,} ({first_few(ids, 5)})"
+
+
 _FULL = "no room is left on the disk of the output or of the cache; free some, and run again"
 _REFUSED = {
     errno.ENOSPC: _FULL,

@@ -51,7 +51,7 @@ _MIRACL_LANGUAGES = (
     "ar", "bn", "de", "en", "es", "fa", "fi", "fr", "hi", "id", "ja", "ko", "ru", "sw", "te", "th", "yo", "zh",
 )  # fmt: skip
 _NANO_LANGUAGES = ("ar", "de", "en", "es", "fr", "it", "ja", "ko", "no", "pt", "sv")
-_NANO_SPELLED = {"ClimateFEVER": "ClimateFever", "QuoraRetrieval": "Quora"}
+NANO_SPELLED = {"ClimateFEVER": "ClimateFever", "QuoraRetrieval": "Quora"}  # by MTEB's tasks of NanoBEIR
 
 FAMILIES = {
     "bright": {name: task.format("") for name, task in _BRIGHT_TASKS.items()}
@@ -59,7 +59,7 @@ FAMILIES = {
     "miracl": {code: f"MIRACLRetrieval:{code}" for code in _MIRACL_LANGUAGES}
     | {f"{code}-hard": f"MIRACLRetrievalHardNegatives:{code}" for code in _MIRACL_LANGUAGES},
     "nanobeir": {
-        f"{code}/{name}": f"MultilingualNano{_NANO_SPELLED.get(name, name)}Retrieval:{code}"
+        f"{code}/{name}": f"MultilingualNano{NANO_SPELLED.get(name, name)}Retrieval:{code}"
         for code in _NANO_LANGUAGES
         for name in NANO_SETS
     },

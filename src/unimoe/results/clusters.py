@@ -13,7 +13,7 @@ from typing import TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from unimoe.core.errors import DataError, first_few
+from unimoe.core.errors import DataError, counted
 from unimoe.core.io import write_text
 from unimoe.core.trec import text_lines
 
@@ -34,8 +34,8 @@ class Clusters:
     def read(cls, given: Path | Mapping[str, str]) -> Clusters:
         """Take a dictionary, or read a file; a DataError where a line is malformed or a query has two clusters."""
         if not isinstance(given, Path):
-            if absent := [query_id for query_id, cluster in given.items() if cluster is None or cluster != cluster]:
-                raise DataError(f"clusters: {_some(absent)} have no cluster id; give each query one")
+            if absent := [query_id for query_id, cluster in given.items() if _is_empty(cluster)]:
+                raise DataError(f"clusters: {counted(absent)} have no cluster id; give each query one")
             return cls("clusters", {str(query_id): str(cluster) for query_id, cluster in given.items()})
         found: dict[str, str] = {}
         for number, line in text_lines(given):
@@ -57,12 +57,12 @@ class Clusters:
             known.update(ids)
             if absent := [query_id for query_id in ids if query_id not in self.of]:
                 raise DataError(
-                    f"{self.name}: queries of {dataset} without a cluster: {_some(absent)}; add a line of query id, "
+                    f"{self.name}: queries of {dataset} without a cluster: {counted(absent)}; add a line of query id, "
                     "tab, cluster id for each; one that belongs to none is a cluster of its own"
                 )
         if others := [query_id for query_id in self.of if whole and query_id not in known]:
             raise DataError(
-                f"{self.name}: queries that are on no dataset here: {_some(others)}; remove their lines, or correct "
+                f"{self.name}: queries that are on no dataset here: {counted(others)}; remove their lines, or correct "
                 "their ids"
             )
 
@@ -72,8 +72,9 @@ class Clusters:
         return np.array([numbers.setdefault(self.of[query_id], len(numbers)) for query_id in query_ids], dtype=np.intp)
 
 
-def _some(ids: list[str]) -> str:
-    return f"{len(ids):,} ({first_few(ids, 5)})"
+def _is_empty(cluster: object) -> bool:
+    """Return whether a cluster's id is blank, or what pandas has in an empty cell."""
+    return str(cluster).strip() in ("", *(() if isinstance(cluster, str) else ("None", "nan", "NaT", "<NA>")))
 
 
 def cluster_sums(values: Array, codes: Codes) -> Array:

@@ -14,12 +14,12 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from unimoe.core.errors import DataError
 from unimoe.core.io import find_files, read_bytes
 from unimoe.core.limits import LONGEST_NAME, MOST, name_problem
+from unimoe.results import Score
 
 Log: TypeAlias = tuple[dict[str, Any], ...]
 """A training log: one record per line, with at least ``step`` and ``loss``."""
 
 Record = TypeVar("Record", bound=BaseModel)
-Number: TypeAlias = Annotated[float, Field(allow_inf_nan=False, ge=-MOST, le=MOST)]
 Step: TypeAlias = Annotated[int, Field(ge=0, le=MOST)]
 
 
@@ -29,10 +29,10 @@ class _Training(BaseModel):
     model_config = ConfigDict(extra="allow")
 
     step: Step
-    loss: Number
+    loss: Score
     task: str | None = None
-    ranking_loss: Number | None = None
-    embedding_loss: Number | None = None
+    ranking_loss: Score | None = None
+    embedding_loss: Score | None = None
 
 
 class Conflict(BaseModel):
@@ -46,13 +46,13 @@ class Conflict(BaseModel):
 
     step: Step
     layer: int | Annotated[str, Field(max_length=LONGEST_NAME)]  # its number, or its name
-    cosine: Number | None  # between the gradients of ranking and embedding
-    cosine_self_rank: Number | None  # between those of two independent ranking batches of that size
-    cosine_self_embed: Number | None
-    cosine_corrected: Number | None  # ``cosine / sqrt(cosine_self_rank * cosine_self_embed)``, where both are above 0
-    norm_rank: Number | None
-    norm_embed: Number | None
-    magnitude_similarity: Number | None  # ``2 |a| |b| / (|a|^2 + |b|^2)``
+    cosine: Score | None  # between the gradients of ranking and embedding
+    cosine_self_rank: Score | None  # between those of two independent ranking batches of that size
+    cosine_self_embed: Score | None
+    cosine_corrected: Score | None  # ``cosine / sqrt(cosine_self_rank * cosine_self_embed)``, where both are above 0
+    norm_rank: Score | None
+    norm_embed: Score | None
+    magnitude_similarity: Score | None  # ``2 |a| |b| / (|a|^2 + |b|^2)``
 
 
 ConflictLog: TypeAlias = Sequence[Conflict]

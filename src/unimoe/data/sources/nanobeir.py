@@ -12,7 +12,7 @@ from pathlib import Path
 from unimoe.core.errors import DataError, UsageError, did_you_mean
 from unimoe.core.trec import Qrels
 from unimoe.data.collection import Collection, Document, assemble
-from unimoe.data.published import NANO_SETS
+from unimoe.data.published import NANO_SETS, NANO_SPELLED
 from unimoe.data.source import SOURCES, not_at_hand, user_folder
 from unimoe.data.sources.from_mteb import Family
 
@@ -61,9 +61,8 @@ class NanoBeir(Family):
         """Return MTEB's task of a set, whose rules may differ from those of the whole set's."""
         if "/" in name:
             return super().mteb_task(name)
-        spelled = {"climatefever": "NanoClimateFever", "quoraretrieval": "NanoQuora"}
-        published = (_PUBLISHED | spelled).get(name.lower())
-        return None if published is None else f"{published}Retrieval"
+        tasks = {known.lower(): f"Nano{NANO_SPELLED.get(known, known)}Retrieval" for known in NANO_SETS}
+        return tasks.get(name.lower())
 
 
 def _user_copy(name: str) -> Path | None:
