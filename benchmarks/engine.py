@@ -28,7 +28,7 @@ from typing import Any
 import psutil
 import torch
 
-from unimoe.cluster.actors import RayActors, WorkerSpec
+from unimoe.cluster.actors import RayActors
 from unimoe.cluster.cluster import Cluster, ClusterWorkers
 from unimoe.cluster.units import UnitStore
 from unimoe.config import BM25Config, Experiment
@@ -155,7 +155,7 @@ def measure(depth: int, rounds: int, until: float) -> dict[str, float]:
     nodes: Any = Nodes(initialize_head=True, head_node_args={"num_cpus": 0, **options})
     with tempfile.TemporaryDirectory() as folder:
         nodes.add_node(num_cpus=1, object_store_memory=OBJECT_STORE)
-        cluster = Cluster(RayActors(nodes.address, WorkerSpec(folder, "cpu", 1)), UnitStore(folder))
+        cluster = Cluster(RayActors(nodes.address, folder, "cpu", 1), UnitStore(folder))
         try:
             cluster_run = together(cluster, experiment, dtype, collection, candidates)
             half = time.perf_counter() + (until - time.perf_counter()) / 2

@@ -100,7 +100,7 @@ def test_a_head_is_trained_by_a_file(places: Places, tmp_path: Path) -> None:
 
 @pytest.mark.usefixtures("one_thread")
 def test_workers_make_the_same_grid_and_front(places: Places, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("unimoe.cluster.actors.RayActors", lambda address, hire: ThreadActors(hire.store, 2))
+    monkeypatch.setattr("unimoe.cluster.actors.RayActors", lambda address, store, *_: ThreadActors(store, 2))
     grid = {"sigma": [0.1, 0.3], "population_size": [4, 8], "learning_rate": [1e-3], "head_output_size": [8]}
     small = ("--methods", "eggroll", "--set", f"arms.eggroll.grid={json.dumps(grid)}", "--settings", "9")
     for part, table, more in (("grid", "settings", small), ("pareto", "pareto", ())):

@@ -183,7 +183,7 @@ def test_workers_of_a_cluster_find_the_same_to_the_bit(
     config: Path, data: Path, whole: tuple[Path, Done], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     by_name = {kind.metadata.name: kind for kind in MOCKS}
-    monkeypatch.setattr("unimoe.cluster.actors.RayActors", lambda address, hire: ThreadActors(hire.store, 2))
+    monkeypatch.setattr("unimoe.cluster.actors.RayActors", lambda address, store, *_: ThreadActors(store, 2))
     monkeypatch.setattr("unimoe.evaluation.engines.find_tasks", lambda names: [by_name[name]() for name in names])
     options = ("--engine", "ray", "--store", str(tmp_path / "store"))
     successful(evaluate(config, data, tmp_path / "out", MOCKS, *options))

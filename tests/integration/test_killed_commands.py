@@ -173,7 +173,7 @@ def test_workers_of_a_cluster_leave_the_same_and_do_nothing_twice(job: Job) -> N
 @pytest.fixture
 def threads(monkeypatch: pytest.MonkeyPatch, tmp_cache: Path) -> None:
     """Workers are threads."""
-    monkeypatch.setattr("unimoe.cluster.actors.RayActors", lambda address, spec: ThreadActors(spec.store, 2))
+    monkeypatch.setattr("unimoe.cluster.actors.RayActors", lambda address, store, *_: ThreadActors(store, 2))
 
 
 @pytest.mark.usefixtures("threads", "without_report")

@@ -98,14 +98,14 @@ def opened_engine(settings: EngineSettings) -> Iterator[Engine]:
     if settings.engine == "local":
         yield Engine()
         return
-    from unimoe.cluster.actors import RayActors, WorkerSpec
+    from unimoe.cluster.actors import RayActors
     from unimoe.cluster.cluster import Cluster
     from unimoe.cluster.units import UnitStore
 
     url = settings.store or DEFAULT_STORE
     store = UnitStore(url if "://" in url else str(Path(url).resolve()))
-    spec = WorkerSpec(store.url, settings.device, settings.threads or 1, settings.workers)
-    cluster = Cluster(RayActors(settings.address, spec), store, allow_devices=settings.allow_devices)
+    actors = RayActors(settings.address, store.url, settings.device, settings.threads or 1, settings.workers)
+    cluster = Cluster(actors, store, allow_devices=settings.allow_devices)
     try:
         yield Engine(cluster)
     finally:

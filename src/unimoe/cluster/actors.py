@@ -7,7 +7,6 @@ import os
 import signal
 import socket
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from unimoe.cluster.worker import Worker
@@ -20,25 +19,21 @@ _PASSED_ON = ("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "TOKENIZERS_PARALLELISM", "TRAN
 """Settings of libraries that workers take from the driver's environment."""
 
 
-@dataclass(frozen=True)
-class WorkerSpec:
-    """How workers are made, by the URL of the store; ``most`` is None for as many as the cluster has room for."""
-
-    store: str
-    device: str | None
-    threads: int
-    most: int | None = None
-
-
 class WorkerLostError(Exception):
     """A worker's process or machine died while it computed."""
 
 
 class RayActors:
-    """The actors of a driver on the cluster ``auto`` or ``HOST:PORT``; None starts Ray on this machine alone."""
+    """The actors of a driver on the cluster ``auto`` or ``HOST:PORT``; None starts Ray on this machine alone.
 
-    def __init__(self, address: str | None, spec: WorkerSpec) -> None:
-        self._ray, self._spec = _connected(address), spec
+    There are ``most`` of them, or as many as the cluster has room for; the other arguments are those of ``Worker``.
+    """
+
+    def __init__(
+        self, address: str | None, store: str, device: str | None, threads: int, most: int | None = None
+    ) -> None:
+        self._ray, self._most = _connected(address), most
+        self._store, self._device, self._threads = store, device, threads
         runtime = self._ray.get_runtime_context
 
         class Actor(Worker):
@@ -54,14 +49,14 @@ class RayActors:
 
     def room(self) -> int:
         """Return how many workers the cluster has room for, those that it has included."""
-        kind, share = ("GPU", 1) if self._on_gpus() else ("CPU", self._spec.threads)
+        kind, share = ("GPU", 1) if self._on_gpus() else ("CPU", self._threads)
         room = sum(int(node["Resources"].get(kind, 0) // share) for node in self._ray.nodes() if node["Alive"])
-        return room if self._spec.most is None else min(room, self._spec.most)
+        return room if self._most is None else min(room, self._most)
 
     def hire(self) -> Any:
         """Return a new actor, which starts when there is room."""
-        spec, share = self._spec, {"num_gpus": 1} if self._on_gpus() else {"num_cpus": self._spec.threads}
-        return self._actor.options(**share).remote(spec.store, spec.device, spec.threads)
+        share = {"num_gpus": 1} if self._on_gpus() else {"num_cpus": self._threads}
+        return self._actor.options(**share).remote(self._store, self._device, self._threads)
 
     def facts(self, actor: Any) -> dict[str, Any]:
         """Return an actor's facts, which it says once it is started, or started again."""
@@ -94,8 +89,7 @@ class RayActors:
         self._ray.shutdown()
 
     def _on_gpus(self) -> bool:
-        wanted = self._spec.device
-        return wanted == "cuda" or (wanted is None and self._ray.cluster_resources().get("GPU", 0) > 0)
+        return self._device == "cuda" or (not self._device and self._ray.cluster_resources().get("GPU", 0) > 0)
 
 
 def _connected(address: str | None) -> Any:

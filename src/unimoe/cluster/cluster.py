@@ -282,7 +282,7 @@ class ClusterWorkers:
                 return
             try:
                 value = unpacked(body)
-            except (ValueError, KeyError) as error:
+            except (ValueError, KeyError, TypeError) as error:
                 raise DataError(f"{store.shown}/{scope}/{key} is damaged: delete it, and run again") from error
             line.done += part.get("items", 1)
             line.found += part.get("items", 1) * found

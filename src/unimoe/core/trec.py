@@ -148,7 +148,7 @@ def text_lines(path: Path | str) -> Iterator[tuple[int, str]]:
         raise DataError(f"{path}: not a complete gzip file; fetch it again") from None
     except UnicodeDecodeError:
         with path.open("rb") as file:
-            packed = file.read(2) == b"\x1f\x8b"
+            packed = opened is open and file.read(2) == b"\x1f\x8b"
         remedy = "packed by gzip; end its name in .gz" if packed else "not UTF-8 text; convert it first"
         raise DataError(f"{path}: {remedy}") from None
 

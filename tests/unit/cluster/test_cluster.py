@@ -75,9 +75,11 @@ def test_a_lost_unit_is_computed_again_and_a_damaged_one_is_named(tmp_path: Path
     with cluster(tmp_path) as driver:
         assert products(driver, NUMBERS) == expected
     assert calls.numbers == len(NUMBERS) + 1
-    victim.write_bytes(victim.read_bytes()[:-2])
-    with cluster(tmp_path) as driver, pytest.raises(DataError, match=f"{victim.name} is damaged: delete it, and run"):
-        products(driver, NUMBERS)
+    for damaged in (victim.read_bytes()[:-2], b"[]\n", b'{"dtype": "<f5", "shape": [1]}\n1'):
+        victim.write_bytes(damaged)
+        message = f"{victim.name} is damaged: delete it, and run"
+        with cluster(tmp_path) as driver, pytest.raises(DataError, match=message):
+            products(driver, NUMBERS)
 
 
 def test_an_error_of_the_work_ends_it_and_leaves_no_unit(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import gzip
 import math
 import subprocess
 import sys
@@ -177,6 +178,12 @@ def test_windows_line_ends_byte_order_mark_tabs_and_empty_lines(tmp_path: Path) 
     path = tmp_path / "x.trec"
     path.write_bytes(b"\xef\xbb\xbfq1\tQ0\td1\t1\t0.5\tt\r\n\r\nq1 Q0  d2 2 0.25 t\r\n\n")
     assert read_run(path) == {"q1": {"d1": 0.5, "d2": 0.25}}
+
+
+def test_a_packed_file_in_another_encoding_is_not_called_packed(tmp_path: Path) -> None:
+    (tmp_path / "x.trec.gz").write_bytes(gzip.compress(b"q\xe9 Q0 d1 1 0.5 t\n"))
+    with pytest.raises(DataError, match=r"x\.trec\.gz: not UTF-8 text; convert it first"):
+        read_run(tmp_path / "x.trec.gz")
 
 
 @pytest.mark.parametrize(
