@@ -266,40 +266,41 @@ class ClusterWorkers:
         A part may give the number of its items as ``items``, and what messages call it as ``label``. Where a part is
         set aside, the others are computed before the error is raised.
         """
-        store, scope = self._cluster.store, self._scope
         line, aside = self._cluster.board.line(self._what), list[str]()
-        waiting = deque[tuple[Part, str, bool, Future[bytes]]]()
-        if self._finished is None:
-            self._finished = store.keys(scope)
-
-        def first() -> Iterator[Any]:
-            part, key, found, reply = waiting.popleft()
+        for part, key, found, reply in self._begun(job, parts):
             try:
                 body = reply.result()
             except SetAsideError as error:
                 aside.append(str(error))
                 line.failed.append(str(error))
-                return
+                continue
             try:
                 value = unpacked(body)
-            except (ValueError, KeyError, TypeError) as error:
-                raise DataError(f"{store.shown}/{scope}/{key} is damaged: delete it, and run again") from error
+            except (ValueError, KeyError, TypeError):
+                where = f"{self._cluster.store.shown}/{self._scope}/{key}"
+                raise DataError(f"{where} is damaged: delete it, and run again") from None
             line.done += part.get("items", 1)
             line.found += part.get("items", 1) * found
             if not aside:
                 yield value
-
-        for part in parts:
-            key = hash_json([self._identity, job, _sent(part)])
-            found = key in self._finished
-            reply = self._cluster.readers.submit(store.content, scope, key) if found else self._submit(job, part, key)
-            waiting.append((part, key, found, reply))
-            if len(waiting) > _AHEAD * self.size:
-                yield from first()
-        while waiting:
-            yield from first()
         if aside:
             raise SetAsideError("; ".join(aside))
+
+    def _begun(self, job: str, parts: Iterable[Part]) -> Iterator[tuple[Part, str, bool, Future[bytes]]]:
+        """Yield each part with its key, whether the store has it, and the reply; some are begun ahead."""
+        store, waiting = self._cluster.store, deque[tuple[Part, str, bool, Future[bytes]]]()
+        if self._finished is None:
+            self._finished = store.keys(self._scope)
+        for part in parts:
+            key = hash_json([self._identity, job, _sent(part)])
+            if found := key in self._finished:
+                reply = self._cluster.readers.submit(store.content, self._scope, key)
+            else:
+                reply = self._submit(job, part, key)
+            waiting.append((part, key, found, reply))
+            if len(waiting) > _AHEAD * self.size:
+                yield waiting.popleft()
+        yield from waiting
 
     def _submit(self, job: str, part: Part, key: str | None) -> Future[bytes]:
         order = (self._recipe, job, _sent(part), (self._scope, key) if key else None)
