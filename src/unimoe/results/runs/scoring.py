@@ -168,9 +168,8 @@ def score_run_file(
     """
     _refuse_depth(depth)
     # Before the files are read, which may take a while.
-    computable_metrics(metrics, 1 if relevance_level is None else relevance_level)
+    names = computable_metrics(metrics, 1 if relevance_level is None else relevance_level)
     judged = judgments(Path(qrels_path), "run", relevance_level)
-    names = computable_metrics(metrics, judged.level)
     source = RunSource("run", judged, 0, str(run_path), Path(run_path))
     run, unordered = _read(source, depth, refuse_unordered=False)
     scores = score_run(judged.qrels, run, names, judged.level)
