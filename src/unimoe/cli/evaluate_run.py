@@ -11,7 +11,7 @@ import typer
 
 from unimoe.cli.options import Depth, RelevanceLevel
 from unimoe.core.console import stderr, stdout
-from unimoe.core.errors import counted
+from unimoe.core.errors import some_ids
 
 
 def evaluate_run(
@@ -48,7 +48,7 @@ def evaluate_run(
         ("queries whose documents all have one score, ordered by id alone", scores.unordered_queries),
     ):
         if ids:
-            warnings.append(f"{finding}: {counted(ids)}")
+            warnings.append(f"{finding}: {some_ids(ids)}")
     for warning in warnings:
         stderr.out(f"warning: {warning}", style="yellow")
     if as_json:

@@ -123,9 +123,10 @@ class Cluster:
     def _end(self, error: UnimoeError) -> None:
         with self._changed:
             self._failure = self._failure or error
-            for waits in (self._first, *(unit.reply for unit in (*self._waiting, *self._running))):
-                if not waits.done():
-                    waits.set_exception(self._failure)
+            pending: list[Future[Any]] = [self._first, *(unit.reply for unit in (*self._waiting, *self._running))]
+            for future in pending:
+                if not future.done():
+                    future.set_exception(self._failure)
             self._changed.notify_all()
 
     def _hire(self) -> None:

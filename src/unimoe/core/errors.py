@@ -90,7 +90,7 @@ def first_few(ids: Sequence[str], number: int = 3) -> str:
     return ", ".join(ids[:number]) + ", ..." * (len(ids) > number)
 
 
-def counted(ids: Sequence[str]) -> str:
+def some_ids(ids: Sequence[str]) -> str:
     """Return the number of ids, with the first of them, for a message."""
     return f"{len(ids):,} ({first_few(ids, 5)})"
 

@@ -13,7 +13,7 @@ from typing import TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from unimoe.core.errors import DataError, counted
+from unimoe.core.errors import DataError, some_ids
 from unimoe.core.io import write_text
 from unimoe.core.trec import text_lines
 
@@ -35,7 +35,7 @@ class Clusters:
         """Take a dictionary, or read a file; a DataError where a line is malformed or a query has two clusters."""
         if not isinstance(given, Path):
             if absent := [query_id for query_id, cluster in given.items() if _is_empty(cluster)]:
-                raise DataError(f"clusters: {counted(absent)} have no cluster id; give each query one")
+                raise DataError(f"clusters: {some_ids(absent)} have no cluster id; give each query one")
             return cls("clusters", {str(query_id): str(cluster) for query_id, cluster in given.items()})
         found: dict[str, str] = {}
         for number, line in text_lines(given):
@@ -57,12 +57,12 @@ class Clusters:
             known.update(ids)
             if absent := [query_id for query_id in ids if query_id not in self.of]:
                 raise DataError(
-                    f"{self.name}: queries of {dataset} without a cluster: {counted(absent)}; add a line of query id, "
+                    f"{self.name}: queries of {dataset} without a cluster: {some_ids(absent)}; add a line of query id, "
                     "tab, cluster id for each; one that belongs to none is a cluster of its own"
                 )
         if others := [query_id for query_id in self.of if whole and query_id not in known]:
             raise DataError(
-                f"{self.name}: queries that are on no dataset here: {counted(others)}; remove their lines, or correct "
+                f"{self.name}: queries that are on no dataset here: {some_ids(others)}; remove their lines, or correct "
                 "their ids"
             )
 

@@ -68,9 +68,8 @@ def test_what_cannot_be_scored_is_refused_in_words(qrels: Any, run: Any, options
 
 
 def test_a_level_may_be_of_numpy() -> None:
-    found = score_run(
-        {"q": {"a": 1, "b": 2}}, {"q": {"a": 2.0, "b": 1.0}}, ["SetP", "map"], relevance_level=np.int64(2)
-    )
+    level: Any = np.int64(2)
+    found = score_run({"q": {"a": 1, "b": 2}}, {"q": {"a": 2.0, "b": 1.0}}, ["SetP", "map"], relevance_level=level)
     assert found.aggregate == {"SetP": 0.5, "map": 0.5}
 
 

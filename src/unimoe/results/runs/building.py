@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
 
-from unimoe.core.errors import DataError, UsageError, counted
+from unimoe.core.errors import DataError, UsageError, some_ids
 from unimoe.core.grouping import gathered
 from unimoe.metrics import parse_metric
 from unimoe.metrics.scoring import computable_metrics, level_note
@@ -112,7 +112,7 @@ def _duplicates(runs: Sequence[ScoredRun], scoring: Scoring) -> str | None:
 
 def _queries(runs: Sequence[ScoredRun], scoring: Scoring) -> str | None:
     """Find missing queries: to fill them with 0 in silence favours one system, to leave them out another."""
-    found = "; ".join(f"{run.source.name} lacks {counted(run.missing)}" for run in runs if run.missing)
+    found = "; ".join(f"{run.source.name} lacks {some_ids(run.missing)}" for run in runs if run.missing)
     if not found:
         return None
     if "zeros" in scoring.allow:
@@ -166,9 +166,9 @@ def _warnings(
     judged = runs[0].source.judged
     for run in runs:
         if run.unjudged:
-            yield f"{run.source.name}: queries without judgments, left out: {counted(run.unjudged)}"
+            yield f"{run.source.name}: queries without judgments, left out: {some_ids(run.unjudged)}"
         if run.unordered:
-            which = counted(run.unordered)
+            which = some_ids(run.unordered)
             yield f"{run.source.name}: queries with one score for all documents, which only their ids order: {which}"
     deepest = max(run.depth for run in runs)
     for metric in scoring.metrics:
@@ -181,7 +181,7 @@ def _warnings(
         yield note
     without = [] if judged.texts is None else [query_id for query_id in counted if query_id not in judged.texts]
     if without:
-        yield f"{judged.dataset}: no text of {counted(without)}"
+        yield f"{judged.dataset}: no text of {some_ids(without)}"
 
 
 def _result(
