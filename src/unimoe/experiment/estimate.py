@@ -19,6 +19,7 @@ from unimoe.evaluation.systems.system import ZERO_SHOT_ARM
 from unimoe.evaluation.tiers.datasets import LoadedDataset, tier_datasets
 from unimoe.experiment.job import ANALYZE, checked_gates, smoke_version
 from unimoe.models.adapter import adapter_parameters
+from unimoe.models.batching import default_token_budget
 from unimoe.models.checkpoint import ADAPTER_FILE, folder_name
 from unimoe.models.device import choose_dtype, release_memory, synchronize
 from unimoe.models.frozen_layers import MEMORY_LIMIT, SETS_LIMIT
@@ -34,7 +35,6 @@ from unimoe.training.trainer import model_in_training
 if TYPE_CHECKING:
     import torch
 
-_PROBE_TOKENS = 1024
 _SPREAD = 0.2
 """How far the low and the high end of an estimate are from its middle."""
 
@@ -154,7 +154,8 @@ def measure(loader: ModelLoader, experiment: Experiment, data: LoadedDataset, tr
 
     for arm in experiment.arms.values():
         training.refuse_too_few(arm.task)
-    small = _small(experiment)
+    tokens = default_token_budget(loader.device) // 2
+    small = _small(experiment, tokens)
     base = loader.fresh_base()
     load = _measured(loader, loader.fresh_base)  # again, from files that are in memory now, as they are for each arm
     peft, model = model_in_training(small, base, seed=0)
@@ -168,7 +169,7 @@ def measure(loader: ModelLoader, experiment: Experiment, data: LoadedDataset, tr
     pooled = data.pooled
     texts = spread([*(document.full_text for document in pooled.corpus.values()), *pooled.queries.values()], 512)
     text_ids = model.text_ids(texts, "document")
-    sample, some_texts = _head(prompts), texts[: len(_head(text_ids))]
+    sample, some_texts = _head(prompts, tokens), texts[: len(_head(text_ids, tokens))]
     # The second run counts: the first one warms up, and the states of its frozen layers are kept.
     model.rerank_ids(sample)
     rerank = _measured(loader, lambda: model.rerank_ids(sample))
@@ -183,6 +184,8 @@ def measure(loader: ModelLoader, experiment: Experiment, data: LoadedDataset, tr
         with tempfile.TemporaryDirectory() as folder:
             log = Path(folder, "conflicts.jsonl")
             gradients = ArmGradients(small, arm, model, weights, ranks, embeds, log, budget)
+            if loader.device.type != "cpu":
+                gradients.add(0)  # a GPU loads its kernels in the first pass
             return _measured(loader, lambda: gradients.add(0))
 
     ranked, embedded = tree_tokens(ranking.sequences), _tokens([*pairs.queries, *pairs.documents])
@@ -306,14 +309,14 @@ def _evaluated(experiment: Experiment, speeds: Speeds) -> tuple[float, float]:
     return queries * min(speeds.pairs, tier.depth), min(tier.pool, speeds.documents) + queries
 
 
-def _small(experiment: Experiment) -> Experiment:
-    """Return the experiment with a single step of a few examples, about as many tokens as a batch of evaluation."""
+def _small(experiment: Experiment, tokens: int) -> Experiment:
+    """Return the experiment with a single step of a few examples, of about so many tokens."""
     training, length = experiment.training, experiment.model.max_length
     ranking, embedding = training.ranking, training.embedding
     prompts = ranking.group + ranking.hard_negatives + ranking.random_negatives
-    groups = min(ranking.queries_per_step // ranking.group, max(1, _PROBE_TOKENS // (ranking.group * prompts * length)))
+    groups = min(ranking.queries_per_step // ranking.group, max(1, tokens // (ranking.group * prompts * length)))
     queries = groups * ranking.group
-    pairs = min(embedding.pairs_per_step, max(2, _PROBE_TOKENS // ((2 + embedding.hard_negatives) * length)))
+    pairs = min(embedding.pairs_per_step, max(2, tokens // ((2 + embedding.hard_negatives) * length)))
     update: dict[str, Any] = {
         "steps": 1,
         "accumulation_steps": 1,
@@ -333,10 +336,9 @@ def _measured(loader: ModelLoader, run: Callable[[], object]) -> Cost:
         return Cost(time.perf_counter() - start, counted.flop)
 
 
-def _head(sequences: list[list[int]]) -> list[list[int]]:
-    """Return the first sequences, at least two, of about as many tokens as a probe takes."""
-    sums = accumulate(map(len, sequences))
-    return sequences[: max(2, sum(tokens <= _PROBE_TOKENS for tokens in sums))]
+def _head(sequences: list[list[int]], tokens: int) -> list[list[int]]:
+    """Return the first sequences, at least two, of about so many tokens."""
+    return sequences[: max(2, sum(total <= tokens for total in accumulate(map(len, sequences))))]
 
 
 def _tokens(sequences: Sequence[Sequence[int]]) -> int:

@@ -25,6 +25,9 @@ _WORTH_IT = 1.3
 _PROBE_SHAPE, _PROBE_SECONDS = (2048, 576, 1536), 0.5
 """Rows, inputs and outputs: a projection of a small language model over a batch of short texts."""
 
+# For each new shape cuDNN's attention builds a plan, on an H200 for 150 ms, and few batches have the shape of another.
+torch.backends.cuda.enable_cudnn_sdp(False)
+
 
 def choose_device(name: str | None = None) -> torch.device:
     """Return the device called ``name``, or the best of this machine: cuda, then mps, then cpu."""

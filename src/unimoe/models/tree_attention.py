@@ -8,6 +8,8 @@ at least one of them sees, under a mask. Of the last layer only the last tokens 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
@@ -29,11 +31,15 @@ ROUND_ROWS = 64
 _HARMLESS = {"dropout", "is_causal", "position_ids", "use_cache"}
 """Arguments of attention without effect here: all is evaluated, without a cache, and causal where the layer is."""
 
-_QUERIES = 96
-"""Queries of one row of a block: few, so that few scores are computed only to be masked."""
+_CPU_QUERIES, _GPU_QUERIES = 96, 256
+"""Adjacent queries of one row of a block: few, so that few scores are computed only to be masked; more on a GPU, which
+spends as long on copying the keys of rows as on their scores."""
 
 _CPU_ROWS, _GPU_SCORES = 1, 2**26
 """Rows of a block on a CPU, whose caches hold their scores, and scores of one on a GPU, where rows share a kernel."""
+
+_GPU_KEYS = 8
+"""On a GPU the keys of a row are a multiple of this: PyTorch copies other masks once more, in every layer."""
 
 _LIKE_LLAMA = {
     f"transformers.models.{name}.modeling_{name}" for name in ("llama", "mistral", "qwen2", "qwen3", "smollm3")
@@ -61,6 +67,20 @@ class PackedTree:
     blocks: list[Block]  # which token sees which
 
 
+_tree: ContextVar[PackedTree] = ContextVar("tree")
+"""The tree that a decoder runs over. Among their arguments, compiled layers would be compiled again for each."""
+
+
+@contextmanager
+def running(tree: PackedTree) -> Iterator[None]:
+    """Let the attention of a pass find its tree."""
+    token = _tree.set(tree)
+    try:
+        yield
+    finally:
+        _tree.reset(token)
+
+
 def rounds_rows(device: torch.device, dtype: torch.dtype) -> bool:
     """Return whether products should come in few sizes: oneDNN compiles and keeps code for each number of rows.
 
@@ -72,8 +92,9 @@ def rounds_rows(device: torch.device, dtype: torch.dtype) -> bool:
 
 def pack(tree: TokenTree, device: torch.device, dtype: torch.dtype) -> PackedTree:
     """Put a tree on a device, for a model of a dtype."""
-    count = len(tree.ids)
-    filling = [0] * (-count % ROUND_ROWS if rounds_rows(device, dtype) else 0)
+    count, on_cpu = len(tree.ids), device.type == "cpu"
+    rounds_to = _GPU_QUERIES if not on_cpu else ROUND_ROWS if rounds_rows(device, dtype) else 1
+    filling = [0] * (-count % rounds_to)
     # A token that fills is seen by itself; the place behind the row, which stands for no key, by nobody.
     ends = np.concatenate([tree.ends, np.arange(count, count + len(filling)) + 1, [0]])
     arrays = [np.array(part, dtype=np.int64) for part in (tree.ids + filling, tree.positions + filling)]
@@ -85,21 +106,23 @@ def pack(tree: TokenTree, device: torch.device, dtype: torch.dtype) -> PackedTre
 def _blocks(ends: NDArray[np.int64], ends_there: Tensor, dtype: torch.dtype) -> Iterator[Block]:
     """Yield the blocks of a row, with masks that the device makes from ``ends``, here and there."""
     count, device = len(ends) - 1, ends_there.device
+    size, rounds_to = (_CPU_QUERIES, 1) if device.type == "cpu" else (_GPU_QUERIES, _GPU_KEYS)
     rows = []
-    for begin in range(0, count, _QUERIES):
+    for begin in range(0, count, size):
         # All queries of a row share the first one's past, as long as they see anything before it.
         past = np.flatnonzero(ends[:begin] > begin)
-        rows.append(np.concatenate([past, np.arange(begin, min(begin + _QUERIES, count))]))
-    most = _CPU_ROWS if device.type == "cpu" else max(1, _GPU_SCORES // (_QUERIES * max(map(len, rows))))
-    whole = count // _QUERIES
+        rows.append(np.concatenate([past, np.arange(begin, min(begin + size, count))]))
+    most = _CPU_ROWS if device.type == "cpu" else max(1, _GPU_SCORES // (size * max(map(len, rows))))
+    whole = count // size
     begin = 0
     for group in filter(None, (*batches(rows[:whole], most), rows[whole:])):  # the last row may be shorter
-        places = np.full((len(group), max(map(len, group))), count)
+        longest = max(map(len, group))
+        places = np.full((len(group), longest + -longest % rounds_to), count)
         for number, row in enumerate(group):
             places[number, : len(row)] = row
         (flat,) = arrays_to_device([places.ravel()], device)
         keys = flat.view(places.shape)
-        queries = slice(begin, min(begin + len(group) * _QUERIES, count))
+        queries = slice(begin, min(begin + len(group) * size, count))
         asked = torch.arange(queries.start, queries.stop, device=device).view(len(group), -1, 1)
         visible = (keys.unsqueeze(1) <= asked) & (asked < ends_there[keys].unsqueeze(1))
         mask = torch.zeros(visible.shape, dtype=dtype, device=device).masked_fill_(visible.logical_not_(), -torch.inf)
@@ -140,7 +163,8 @@ def run_tree(decoder: Any, tree: PackedTree, states: Tensor | None = None) -> Te
     config, before = decoder.config, decoder.config._attn_implementation
     config._attn_implementation = NAME  # each layer reads it as it runs, and so does the making of masks
     try:
-        output = decoder(**inputs, position_ids=tree.positions, use_cache=False, tree=tree)
+        with running(tree):
+            output = decoder(**inputs, position_ids=tree.positions, use_cache=False, packed=True)
     finally:
         config._attn_implementation = before
     hidden: Tensor = output.last_hidden_state
@@ -155,20 +179,21 @@ def tree_attention(
     attention_mask: Tensor | None,
     *,
     scaling: float,
-    tree: PackedTree | None = None,
+    packed: bool = False,
     **options: Any,
 ) -> tuple[Tensor, None]:
     """Return attention ``(1, T, H, V)`` of queries ``(1, H, T, D)``, keys ``(1, G, T, D)``, values ``(1, G, T, V)``.
 
     Raises:
-        UnsupportedAttentionError: the layer has a mask or another option, or does not pass the tree on.
+        UnsupportedAttentionError: the layer has a mask or another option, or does not pass ``packed`` on.
     """
+    tree = _tree.get()
     asked = {name for name, value in options.items() if value is not None and value is not False} - _HARMLESS
-    if tree and getattr(module, "is_causal", False):
+    if getattr(module, "is_causal", False):
         longest = max(tree.tree.positions) + 1
         # A window over earlier tokens changes nothing where it holds the longest text.
         asked -= {"sliding_window"} if (options.get("sliding_window") or 0) >= longest else set()
-    if asked or attention_mask is not None or tree is None:
+    if asked or attention_mask is not None or not packed:
         raise UnsupportedAttentionError(f"{type(module).__name__}: {sorted(asked)}")
     return attend_in_blocks(tree.blocks, query[0], key[0], value[0], scaling).unsqueeze(0), None
 
@@ -183,29 +208,34 @@ def _uncompiled_attention() -> Any:
 def attend_in_blocks(blocks: Sequence[Block], query: Tensor, key: Tensor, value: Tensor, scaling: float) -> Tensor:
     """Attend: queries ``(H, T, D)``, keys ``(G, T, D)``, values ``(G, T, V)``; return ``(T, H, V)``."""
     attend = _attend_on_cpu if query.device.type == "cpu" else _attend
-    mixed = []
-    for block in blocks:
-        keys, values = (states.index_select(1, block.keys.view(-1)) for states in (key, value))
-        mixed.append(attend(query[:, block.queries], keys, values, block.mask, scaling))
-    return torch.cat(mixed)
+    mixed = [attend(block, query[:, block.queries], key, value, scaling) for block in blocks]
+    return mixed[0] if len(mixed) == 1 else torch.cat(mixed)
 
 
-def _attend(query: Tensor, keys: Tensor, values: Tensor, mask: Tensor, scaling: float) -> Tensor:
-    """Return ``(RQ, H, V)`` of queries ``(H, RQ, D)``, keys ``(G, RK, D)`` and values ``(G, RK, V)`` of a block."""
-    rows, per_group = len(mask), len(query) // len(keys)
-    asked, *seen = (
-        states.view(len(states), rows, -1, states.shape[2]).transpose(0, 1) for states in (query, keys, values)
+def _attend(block: Block, query: Tensor, key: Tensor, value: Tensor, scaling: float) -> Tensor:
+    """Return ``(RQ, H, V)`` of queries ``(H, RQ, D)``; the heads of a group are more queries of its keys.
+
+    Copies take most of the time. Repeating keys for every head costs more than stacking queries, and all heads of a
+    token lie together: copied token by token, they are one piece.
+    """
+    (rows, asked, seen), groups = block.mask.shape, len(key)
+    stacked = query.reshape(groups, -1, rows, asked, query.shape[2]).permute(2, 0, 1, 3, 4).flatten(2, 3)
+    keys, values = (
+        states.transpose(0, 1).index_select(0, block.keys.view(-1)).view(rows, seen, groups, -1).transpose(1, 2)
+        for states in (key, value)
     )
-    key, value = (states.repeat_interleave(per_group, dim=1) for states in seen)
-    found = nn.functional.scaled_dot_product_attention(asked, key, value, mask.unsqueeze(1), scale=scaling)
-    return found.transpose(1, 2).flatten(0, 1)
+    mask = block.mask.repeat(1, len(query) // groups, 1).unsqueeze(1)
+    found = nn.functional.scaled_dot_product_attention(stacked, keys, values, mask, scale=scaling)
+    by_head = found.reshape(rows, groups, -1, asked, value.shape[2])
+    return by_head.permute(0, 3, 1, 2, 4).reshape(rows * asked, len(query), -1)
 
 
-def _attend_on_cpu(query: Tensor, keys: Tensor, values: Tensor, mask: Tensor, scaling: float) -> Tensor:
+def _attend_on_cpu(block: Block, query: Tensor, key: Tensor, value: Tensor, scaling: float) -> Tensor:
     """Attend by plain products, in bfloat16 1.5 times as fast as PyTorch's fused kernel on a CPU; R is 1."""
+    keys, values = (states.index_select(1, block.keys.view(-1)) for states in (key, value))
     groups, per_group = len(keys), len(query) // len(keys)
     stacked = query.reshape(groups, -1, query.shape[-1])  # the heads of a group share their keys
-    scores = torch.baddbmm(mask.repeat(1, per_group, 1), stacked, keys.transpose(1, 2), alpha=scaling)
+    scores = torch.baddbmm(block.mask.repeat(1, per_group, 1), stacked, keys.transpose(1, 2), alpha=scaling)
     return torch.bmm(scores.softmax(dim=-1), values).view(len(query), query.shape[1], -1).transpose(0, 1)
 
 
@@ -221,9 +251,9 @@ class LastTokensLayer(nn.Module):
         self.layer = layer
         self.attention_type = getattr(layer, "attention_type", None)  # transformers 5.0 reads it here
 
-    def forward(self, hidden_states: Tensor, *, tree: PackedTree, **options: Any) -> Tensor:
+    def forward(self, hidden_states: Tensor, **options: Any) -> Tensor:
         """Return ``(1, N, H)`` from the states ``(1, T, H)`` of the packed row."""
-        layer, attention, places = self.layer, self.layer.self_attn, tree.last
+        layer, attention, places = self.layer, self.layer.self_attn, _tree.get().last
 
         def select(_: nn.Module, inputs: tuple[Tensor]) -> Tensor:
             return inputs[0][:, places]
@@ -238,7 +268,7 @@ class LastTokensLayer(nn.Module):
             attention.q_proj.register_forward_hook(spread),
             attention.o_proj.register_forward_pre_hook(select),
         ):
-            attended = attention(hidden_states=layer.input_layernorm(hidden_states), tree=tree, **options)[0]
+            attended = attention(hidden_states=layer.input_layernorm(hidden_states), **options)[0]
         states = hidden_states[:, places] + attended
         found: Tensor = states + layer.mlp(layer.post_attention_layernorm(states))
         return found

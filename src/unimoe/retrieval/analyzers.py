@@ -9,6 +9,7 @@ scripts in them stay whole. Outside English compatible characters are made equal
 from __future__ import annotations
 
 import logging
+import os
 import re
 import unicodedata
 from collections.abc import Callable
@@ -18,6 +19,9 @@ from typing import Any
 
 from unimoe.config import BM25Config
 from unimoe.data.languages import BIGRAMS, ENGLISH, SNOWBALL
+
+# bm25s imports JAX where it is installed, which takes three quarters of a GPU's memory for nothing we use.
+os.environ.setdefault("JAX_PLATFORMS", "cpu")
 
 SPACELESS = (
     "\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3005-\u3007\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff"

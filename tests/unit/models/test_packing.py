@@ -24,6 +24,7 @@ from unimoe.models.tree_attention import (
     last_tokens_only,
     pack,
     run_tree,
+    running,
     supports_trees,
     tree_attention,
 )
@@ -77,8 +78,9 @@ def random_states(tokens: int, heads: int, groups: int) -> tuple[Tensor, Tensor,
     return query, key, value
 
 
-def attend(tree: PackedTree, query: Tensor, key: Tensor, value: Tensor, **options: Any) -> Tensor:
-    return tree_attention(torch.nn.Identity(), query, key, value, None, scaling=SCALING, tree=tree, **options)[0]
+def attend(tree: PackedTree, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+    with running(tree):
+        return tree_attention(torch.nn.Identity(), query, key, value, None, scaling=SCALING, packed=True)[0]
 
 
 @pytest.mark.usefixtures("blocks")
@@ -104,7 +106,7 @@ def test_it_is_attention_under_the_mask_of_the_tree(tree: TokenTree, heads: int,
 @pytest.mark.parametrize(
     "options",
     [
-        {"tree": None},
+        {"packed": False},
         {"attention_mask": torch.zeros(1, 1, 2, 2)},
         {"s_aux": torch.zeros(4)},
         {"sliding_window": 1},
@@ -113,9 +115,8 @@ def test_it_is_attention_under_the_mask_of_the_tree(tree: TokenTree, heads: int,
     ids=lambda options: next(iter(options)),
 )
 def test_a_layer_that_asks_for_more_is_refused_rather_than_misread(options: dict[str, Any]) -> None:
-    packed = pack(build_tree([[5, 6]]), CPU, torch.float32)
-    arguments = {"attention_mask": None, "tree": packed, "scaling": SCALING, **options}
-    with pytest.raises(UnsupportedAttentionError):
+    arguments = {"attention_mask": None, "packed": True, "scaling": SCALING, **options}
+    with running(pack(build_tree([[5, 6]]), CPU, torch.float32)), pytest.raises(UnsupportedAttentionError):
         tree_attention(torch.nn.Identity(), *random_states(2, 4, 2), **arguments)
 
 
