@@ -29,6 +29,7 @@ from unimoe.analysis.standings import Chosen, check_chosen
 from unimoe.analysis.statistics.variance import Array
 from unimoe.analysis.tables.scores import generate_comparison_table
 from unimoe.core.errors import DataError, UsageError
+from unimoe.core.limits import name_problem
 from unimoe.metrics import MetricLike, canonical_metrics
 from unimoe.results import TASKS, Task
 from unimoe.results.clusters import Clusters
@@ -157,6 +158,8 @@ def compare(
     datasets = {name: judgments(_content(given), name, relevance_level) for name, given in of_dataset.items()}
     sources: list[RunSource] = []
     for system, given in systems.items():
+        if problem := name_problem(system) if isinstance(system, str) else "is no text":
+            raise UsageError(f"a system cannot be named {system!r}, which {problem}; choose another name")
         held: Any = given if several else {None: given}
         absent = [name for name in datasets if not isinstance(held, Mapping) or name not in held]
         if absent:

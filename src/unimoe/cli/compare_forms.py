@@ -8,7 +8,6 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from pydantic import ValidationError
 from pydantic_core import to_jsonable_python
 
 from unimoe.analysis.analysis import SystemComparison, as_row, in_order
@@ -133,9 +132,8 @@ def _judge_runs(options: Options) -> _Found:
         metric, looks = scored.results.results[0].main_metric, options.looks
         try:
             gate = gate_of(Pair(TASK, specialist, joint), datasets=datasets, metric=metric, looks=looks or None)
-        except ValidationError as error:
-            reason = str(error.errors()[0]["msg"]).removeprefix("Value error, ")
-            raise UsageError(f"--looks {' '.join(map(str, looks or []))}: {reason}") from None
+        except UsageError as error:
+            raise UsageError(f"--looks {' '.join(map(str, looks or []))}: {error}") from None
         registration = Registration({"interference": gate})
     # With a folder, the gates that judge are those that are registered there.
     judges = registration if folder is None else None

@@ -81,6 +81,7 @@ def test_several_datasets_by_name(runs: dict[str, list[Run]]) -> None:
         ({"allow": ["queries", "zeros"]}, "give the one that suits the runs"),
         ({"depth": 2.5}, "--depth 2.5 is no whole number"),
         ({"systems": [{}, {}]}, "the systems are a list; give a dictionary"),
+        ({"systems": {1: {"q1": {"d": 1.0}}, "b": []}}, "a system cannot be named 1, which is no text"),
         ({"systems": {"a": {"q1": {"d": 1.0}}, "b": []}}, "no run of b; give one or more"),
         ({"systems": {"a": {"q1": {"d": 1.0}}, "b": None}}, "b run 0: NoneType where a run should be"),
         (

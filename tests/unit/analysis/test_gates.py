@@ -17,6 +17,7 @@ from support.results import make_result, simulate, texts
 from unimoe.analysis.gates.definitions import load_gates
 from unimoe.analysis.gates.judging import Judgment, Refusal, exit_code, judge, judge_all
 from unimoe.analysis.gates.output import gate_lines, gates_as_json
+from unimoe.analysis.gates.registration import default_gates
 from unimoe.analysis.gates.wording import action, confidence_text, headline
 from unimoe.analysis.tables.gates import gates_table
 from unimoe.core.errors import DataError
@@ -168,6 +169,13 @@ def test_datasets_without_results_are_refused_unless_a_look_is_asked_for(tmp_pat
     assert (looked.label, looked.verdict, exit_code(outcomes)) == ("PASS", "ADVISORY PASS", 12)
     assert looked.gate.datasets == ["apidocs"]
     assert looked.advisory == ("a look ahead was asked for", "no result yet on scifact, fiqa")
+
+
+def test_a_metric_that_no_module_registers_here_is_refused_in_one_line() -> None:
+    """The results of a registered measure, analysed without --import, ended in a traceback."""
+    held = both([[0.5] * 9], [[0.4] * 9], metric="mine@10")
+    with pytest.raises(DataError, match=r"unknown metric 'mine@10'.*--import MODULE"):
+        default_gates(held)
 
 
 @pytest.mark.parametrize(

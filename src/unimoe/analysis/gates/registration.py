@@ -8,10 +8,12 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+from pydantic import ValidationError
+
 from unimoe.analysis.arms import ZERO_SHOT, Pair, pairs
 from unimoe.analysis.gates.definitions import Gate, InterferenceGate, Registration, load_gates, sealed, unsealed
 from unimoe.config.files import dump_yaml
-from unimoe.core.errors import DataError, did_you_mean
+from unimoe.core.errors import DataError, UsageError, did_you_mean
 from unimoe.core.grouping import gathered
 from unimoe.core.io import find_files, write_bytes
 from unimoe.results import Task
@@ -133,14 +135,21 @@ def default_gates(
         beaten = settings.get("specialist_must_beat")
         if beaten and not all(results.measured(f"{pair.task}/{dataset}", beaten) for dataset in datasets):
             del settings["specialist_must_beat"]  # what nobody required here must not keep it from being judged
-        gates[name] = gate_of(pair, **settings | {"datasets": datasets, "metric": metric, "seeds": None, "looks": None})
+        settings |= {"datasets": datasets, "metric": metric, "seeds": None, "looks": None}
+        try:
+            gates[name] = gate_of(pair, **settings)
+        except UsageError as error:  # results hold metrics that a module registered when they were made
+            raise DataError(f"{results.output_dir}: {error}; if a module registers it, give --import MODULE") from None
     return Registration(gates)
 
 
 def gate_of(pair: Pair, **settings: Any) -> Gate:
-    """Return the interference gate of a pair of arms; what is not set has its default."""
+    """Return the interference gate of a pair of arms; what is not set has its default, a mistake is a UsageError."""
     own = {"kind": "interference", "task": pair.task, "specialist": pair.specialist, "joint": pair.joint}
-    return InterferenceGate.model_validate(settings | own)
+    try:
+        return InterferenceGate.model_validate(settings | own)
+    except ValidationError as error:
+        raise UsageError(str(error.errors()[0]["msg"]).removeprefix("Value error, ")) from None
 
 
 def suites(results: Results, asked: Iterable[Pair], held: Sequence[Gate] = ()) -> dict[tuple[Pair, str], list[str]]:
