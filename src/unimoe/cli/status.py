@@ -106,12 +106,14 @@ def _print_experiment(folder: Path, as_json: bool) -> None:
     """Print the arms of an experiment's folder: steps trained, and the main score of each result."""
     from unimoe.core.io import find_files
     from unimoe.results import arm_dir, read_result, result_files
+    from unimoe.results.logs import read_logs
 
-    results = [read_result(path) for path in result_files(folder)]
+    results, logs = [read_result(path) for path in result_files(folder)], read_logs(folder)
     arms: dict[str, dict[str, Any]] = {}
     for place in find_files(folder, "*/seed_*"):
-        log = place / "logs" / "train.jsonl"
-        steps = log.read_text("utf-8").splitlines() if log.exists() else []
+        seed = place.name.removeprefix("seed_")
+        log = logs.get((place.parent.name, int(seed) if seed.isdecimal() else None), ())
+        steps = {record["step"] for record in log}  # a resumed training repeats some
         own = [one for one in results if arm_dir(folder, one.config_name, one.seed) == place]
         scores = {one.key: {one.main_metric: one.aggregate[one.main_metric]} for one in own}
         done = bool(find_files(place, "checkpoint*/unimoe.json"))

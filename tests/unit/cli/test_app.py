@@ -61,7 +61,8 @@ def test_status_shows_what_an_experiment_of_this_machine_has_done(tmp_path: Path
     write_experiment(tmp_path)
     log = tmp_path / "joint_r8" / "seed_7" / "logs" / "train.jsonl"
     log.parent.mkdir(parents=True)
-    log.write_text('{"step": 1}\n{"step": 2}\n', encoding="utf-8")
+    records = "".join(f'{{"step": {step}, "loss": 1.0}}\n' for step in (1, 2, 2))
+    log.write_text(records + '{"step": 3, "lo', encoding="utf-8")  # of a killed training that was resumed once
     lines = shown("status", str(tmp_path)).splitlines()
     assert "joint_r8, seed_7  2 steps so far" in lines
     assert any(line.startswith("joint_r8, seed_0") and "reranking/apidocs ndcg@10 0." in line for line in lines)
