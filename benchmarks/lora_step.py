@@ -40,7 +40,6 @@ from unimoe.models.loader import ModelLoader
 from unimoe.models.prompts import yes_no_ids
 from unimoe.models.unimodel import UnimodelForExp1
 from unimoe.training.examples import RankingSet, TrainingData, batch_order, load_training_data
-from unimoe.training.losses.built_in import softmax_loss
 from unimoe.training.trainer import ArmTraining
 
 ROUNDS, FEWEST_ROUNDS, STEPS = 5, 3, 3
@@ -59,7 +58,7 @@ class Batches(Dataset[dict[str, Any]]):
     """One item per step: the padded questions of its queries."""
 
     def __init__(self, data: RankingSet, order: list[list[int]]) -> None:
-        self._items = [padded([data.sequences[row] for g in batch for row in data.groups[g]]) for batch in order]
+        self._items = [padded([data.prompts.ids[row] for g in batch for row in data.groups[g]]) for batch in order]
 
     def __len__(self) -> int:
         return len(self._items)
@@ -78,6 +77,11 @@ def padded(sequences: list[list[int]], left: bool = False) -> dict[str, torch.Te
     return {"input_ids": torch.tensor(ids), "attention_mask": torch.tensor(mask)}
 
 
+def first_of(gaps: torch.Tensor) -> torch.Tensor:
+    """Cross-entropy of picking each query's first question ``(Q, K)``."""
+    return torch.nn.functional.cross_entropy(gaps, torch.zeros(len(gaps), dtype=torch.long, device=gaps.device))
+
+
 class RankingTrainer(Trainer):
     """Trainer with the ranking loss on the logits of each question's last token."""
 
@@ -89,7 +93,7 @@ class RankingTrainer(Trainer):
         """Softmax over the gaps of each query's questions."""
         logits = model(**inputs).logits
         last = logits[torch.arange(len(logits)), inputs["attention_mask"].sum(dim=1) - 1].float()
-        return softmax_loss((last[:, self.yes] - last[:, self.no]).view(self.queries, -1))
+        return first_of((last[:, self.yes] - last[:, self.no]).view(self.queries, -1))
 
 
 class SoftmaxOverScores(torch.nn.Module):
@@ -102,10 +106,10 @@ class SoftmaxOverScores(torch.nn.Module):
     def forward(self, inputs: list[list[str]], labels: Any = None, **_: Any) -> torch.Tensor:
         """Softmax over the scores of each query's questions."""
         groups = [self._data.groups[int(name)] for name in inputs[0]]
-        batch = padded([self._data.sequences[row] for group in groups for row in group], left=True)
+        batch = padded([self._data.prompts.ids[row] for group in groups for row in group], left=True)
         features = {key: value.to(self.model.device) for key, value in batch.items()}
         scores = self.model(features | {"logits_to_keep": 1, "modality": "text"})["scores"]
-        return softmax_loss(scores.float().view(len(groups), -1))
+        return first_of(scores.float().view(len(groups), -1))
 
 
 def adapters(experiment: Experiment, layers: int) -> Any:
@@ -284,11 +288,13 @@ def report(
 ) -> None:
     """Medians, spreads and the JSON line."""
     order = sides.order(STEPS)
-    tokens = statistics.mean(sum(len(sides.data.sequences[r]) for g in b for r in sides.data.groups[g]) for b in order)
+    tokens = statistics.mean(
+        sum(len(sides.data.prompts.ids[r]) for g in b for r in sides.data.groups[g]) for b in order
+    )
     seconds = {side: statistics.median(times[side] for times in rounds) for side in SIDES}
     ratios = {side: sorted(times[side] / times["ours"] for times in rounds) for side in SIDES[1:]}
     questions = len(order[0]) * len(sides.data.groups[0])
-    alone = sides.preparation * questions / len(sides.data.sequences)
+    alone = sides.preparation * questions / len(sides.data.prompts.ids)
     ranking = [arm for arm in sides.experiment.arms.values() if arm.task != "emb_only"]
     trainings = len(ranking) * len(sides.experiment.seeds)
     print(f"{describe_device(device)}, {sides.loader.dtype_name}, {tokens:.0f} tokens a step, {len(rounds)} rounds")

@@ -31,9 +31,9 @@ from unimoe.retrieval.dense import search
 from unimoe.studies.heads.config import TrainConfig
 from unimoe.studies.heads.data import to_device
 from unimoe.studies.heads.eggroll.method import evolution
-from unimoe.training.examples import EmbeddingSet, RankingSet
+from unimoe.training.examples import EmbeddingSet, RankingSet, Texts
 from unimoe.training.optimizer import MasterAdamW
-from unimoe.training.steps import Budget, Texts, embedding_backward, ranking_backward
+from unimoe.training.steps import Budget, embedding_backward, ranking_backward
 
 OF_EVOLUTION = Counter(
     {
@@ -160,24 +160,20 @@ class Arms:
         model = self.model = UnimodelForExp1(self.base, PROMPT, 128, self.first_layer).train()
         questions = [("cat", "mat " * n) for n in (1, 9, 2)] + [("dog", "rain " * n) for n in (5, 1)]
         self.ranking = RankingSet(
-            model.pair_ids(questions),
+            Texts.of(model, model.pair_ids(questions)),
             [[0, 1, 2], [3, 4]],
             query_ids=["a", "b"],
             labels=[[2.0, 0.0, 0.0], [1.0, 0.0]],
             batched=[[0], [1]],
         )
         self.embedding = EmbeddingSet(
-            queries=model.text_ids(["cat", "rain on a house"], "query"),
-            documents=model.text_ids(TEXTS, "document"),
+            queries=Texts.of(model, model.text_ids(["cat", "rain on a house"], "query")),
+            documents=Texts.of(model, model.text_ids(TEXTS, "document")),
             groups=[[0, 1], [3, 2]],
             relevant=[frozenset({0}), frozenset({3})],
             query_ids=["a", "b"],
         )
         self.optimizer = MasterAdamW(weights, 0.01)
-        self.prompts, self.queries, self.documents = (
-            Texts(ids, model.kept_states(ids))
-            for ids in (self.ranking.sequences, self.embedding.queries, self.embedding.documents)
-        )
         self.gpu.waits.clear()
         return self
 
@@ -185,10 +181,10 @@ class Arms:
         self.mode.__exit__(*error)
 
     def rank(self, budget: Budget, loss: str = "softmax") -> None:
-        ranking_backward(self.model, self.ranking, self.prompts, [0, 1], 1.0, LossConfig(name=loss), budget, 0.5)
+        ranking_backward(self.model, self.ranking, [0, 1], 1.0, LossConfig(name=loss), budget, 0.5)
 
     def embed(self, budget: Budget) -> None:
-        embedding_backward(self.model, self.embedding, self.queries, self.documents, [0, 1], 1.0, 0.1, budget)
+        embedding_backward(self.model, self.embedding, [0, 1], 1.0, 0.1, budget)
 
 
 WHOLE, PARTS = Budget(tokens=100_000), Budget(tokens=40)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -12,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from unimoe.config import Experiment
-from unimoe.config.training import ArmConfig
+from unimoe.config.training import ArmConfig, ArmTask
 from unimoe.evaluation.chosen import load_extra_systems, planned_extra_systems
 from unimoe.evaluation.plan import PlannedDataset, prompt_sample, spread
 from unimoe.evaluation.systems.system import ZERO_SHOT_ARM
@@ -27,9 +26,9 @@ from unimoe.models.loader import ModelLoader
 from unimoe.models.token_tree import tree_tokens
 from unimoe.models.work import counted_products
 from unimoe.results import arm_dir, result_path
-from unimoe.training.examples import TrainingData, load_training_data
-from unimoe.training.gradients import ArmGradients, EmbeddingBatches, RankingBatches
-from unimoe.training.steps import Budget, Texts
+from unimoe.training.aggregation import Task
+from unimoe.training.examples import EmbeddingSet, RankingSet, TrainingData, load_training_data
+from unimoe.training.gradients import ArmGradients, Batches
 from unimoe.training.trainer import model_in_training
 
 if TYPE_CHECKING:
@@ -163,7 +162,6 @@ def measure(loader: ModelLoader, experiment: Experiment, data: LoadedDataset, tr
     model.eval()
     examples = training.probe(small.training)
     ranking, pairs = examples.ranking(model), examples.embedding(model)
-    budget = Budget(small.training.token_budget, small.training.batch_size)
 
     prompts = prompt_sample(data, model)
     pooled = data.pooled
@@ -176,32 +174,27 @@ def measure(loader: ModelLoader, experiment: Experiment, data: LoadedDataset, tr
     model.encode(some_texts, kind="document")
     encode = _measured(loader, lambda: model.encode(some_texts, kind="document"))
 
-    def frozen(sequences: list[list[int]]) -> Texts:
-        return Texts(sequences, model.kept_states(sequences))
+    def step(task: ArmTask, data: RankingSet | EmbeddingSet) -> Cost:
+        arm, batch = ArmConfig(task=task, learning_rate=1.0), Batches(data, [range(len(data.groups))])
+        kind: Task = "ranking" if task == "rank_only" else "embedding"
+        gradients = ArmGradients(small, arm, model, weights, {kind: batch}, Path("not written"))
+        if loader.device.type != "cpu":
+            gradients.add(0)  # a GPU loads its kernels in the first pass
+        return _measured(loader, lambda: gradients.add(0))
 
-    def step(task: str, ranks: RankingBatches | None, embeds: EmbeddingBatches | None) -> Cost:
-        arm = ArmConfig.model_validate({"task": task, "learning_rate": 1.0})
-        with tempfile.TemporaryDirectory() as folder:
-            log = Path(folder, "conflicts.jsonl")
-            gradients = ArmGradients(small, arm, model, weights, ranks, embeds, log, budget)
-            if loader.device.type != "cpu":
-                gradients.add(0)  # a GPU loads its kernels in the first pass
-            return _measured(loader, lambda: gradients.add(0))
-
-    ranked, embedded = tree_tokens(ranking.sequences), _tokens([*pairs.queries, *pairs.documents])
-    lower = _measured(loader, lambda: frozen(ranking.sequences)) * (1 / ranked) if model.frozen_layers else Cost()
+    ranked, embedded = tree_tokens(ranking.prompts.ids), (pairs.queries + pairs.documents).tokens
+    others = ranking.prompts.ids[::-1]  # in another order they are another set, whose states are not kept yet
+    lower = _measured(loader, lambda: model.kept_states(others)) * (1 / ranked) if model.frozen_layers else Cost()
     state_bytes = base.model.config.hidden_size * base.model.get_input_embeddings().weight.element_size()
     model.train()
-    ranks = RankingBatches(ranking, frozen(ranking.sequences), [range(len(ranking.groups))])
-    embeds = EmbeddingBatches(pairs, frozen(pairs.queries), frozen(pairs.documents), [range(len(pairs.groups))])
 
     def item(cost: Cost, tokens: int, of_each: float) -> Item:
         return Item(cost * (of_each / max(1, tokens)), lower * of_each, state_bytes * of_each)
 
     return Speeds(
         {
-            "rank_only": item(step("rank_only", ranks, None), ranked, ranked / len(ranking.groups)),
-            "emb_only": item(step("emb_only", None, embeds), embedded, embedded / len(pairs.groups)),
+            "rank_only": item(step("rank_only", ranking), ranked, ranked / len(ranking.groups)),
+            "emb_only": item(step("emb_only", pairs), embedded, embedded / len(pairs.groups)),
             "rerank": item(rerank, tree_tokens(sample), tree_tokens(prompts) / max(1, len(prompts))),
             "embed": item(encode, _tokens(text_ids[: len(some_texts)]), _tokens(text_ids) / len(texts)),
         },

@@ -20,6 +20,7 @@ from unimoe.core.io import hash_parts
 from unimoe.core.trec import Run, ranked
 from unimoe.data.catalog import load_collection
 from unimoe.data.collection import Collection
+from unimoe.models.frozen_layers import FrozenStates
 from unimoe.models.unimodel import UnimodelForExp1
 from unimoe.retrieval.bm25 import bm25_run
 
@@ -40,10 +41,36 @@ class Triple(NamedTuple):
 
 
 @dataclass(frozen=True)
+class Texts:
+    """Sequences to run, with their states below the adapters where these are kept."""
+
+    ids: Sequence[TokenIds]
+    frozen: FrozenStates | None
+
+    @classmethod
+    def of(cls, model: UnimodelForExp1, ids: Sequence[TokenIds]) -> Texts:
+        """Return sequences with the states that a model keeps of them."""
+        return cls(ids, model.kept_states(ids))
+
+    def pick(self, rows: Sequence[int]) -> Texts:
+        """Return some of the sequences, in the order of ``rows``."""
+        return Texts([self.ids[row] for row in rows], [self.frozen[row] for row in rows] if self.frozen else None)
+
+    def __add__(self, other: Texts) -> Texts:
+        frozen = [*self.frozen, *other.frozen] if self.frozen and other.frozen else None
+        return Texts([*self.ids, *other.ids], frozen)
+
+    @property
+    def tokens(self) -> int:
+        """Tokens of all sequences, padding not counted."""
+        return sum(map(len, self.ids))
+
+
+@dataclass(frozen=True)
 class RankingSet:
     """Yes/no prompts, grouped by query."""
 
-    sequences: list[TokenIds]
+    prompts: Texts
     groups: list[list[int]]  # for each query the rows of its prompts, that of the positive first
     query_ids: list[str]  # of the queries, for errors
     labels: list[list[float]]  # for each query the grades of its documents
@@ -54,8 +81,8 @@ class RankingSet:
 class EmbeddingSet:
     """Queries and documents to embed."""
 
-    queries: list[TokenIds]
-    documents: list[TokenIds]  # each document once
+    queries: Texts
+    documents: Texts  # each document once
     groups: list[list[int]]  # for each query the rows of its documents, that of the positive first
     relevant: list[frozenset[int]]  # for each query the rows of all documents relevant to it
     query_ids: list[str]  # of the queries, for errors
@@ -131,7 +158,7 @@ def ranking_set(
         pairs += [(collection.queries[triple.query_id], collection.corpus[d].full_text) for d in documents]
     order = iter(range(len(members)))
     return RankingSet(
-        model.pair_ids(pairs),
+        Texts.of(model, model.pair_ids(pairs)),
         groups,
         [triple.query_id for triple, _ in members],
         labels,
@@ -148,8 +175,8 @@ def embedding_set(model: UnimodelForExp1, collection: Collection, triples: Seque
         for t in triples
     ]
     return EmbeddingSet(
-        queries=model.text_ids([collection.queries[t.query_id] for t in triples], "query"),
-        documents=model.text_ids([collection.corpus[d].full_text for d in rows], "document"),
+        queries=Texts.of(model, model.text_ids([collection.queries[t.query_id] for t in triples], "query")),
+        documents=Texts.of(model, model.text_ids([collection.corpus[d].full_text for d in rows], "document")),
         groups=groups,
         relevant=relevant,
         query_ids=[triple.query_id for triple in triples],

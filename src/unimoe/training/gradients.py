@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
 from itertools import chain
 from pathlib import Path
@@ -13,8 +12,9 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
+from unimoe.cluster.processes import ALONE, Processes
 from unimoe.config import Experiment
-from unimoe.config.training import ArmConfig
+from unimoe.config.training import ArmConfig, ArmTask, TrainingConfig
 from unimoe.core.io import append_jsonl
 from unimoe.models.unimodel import UnimodelForExp1
 from unimoe.training.aggregation import Surgery, Task, make_aggregation
@@ -28,45 +28,31 @@ from unimoe.training.examples import (
     batch_order,
 )
 from unimoe.training.losses.listwise import refuse_binary
-from unimoe.training.steps import Budget, Texts, embedding_backward, ranking_backward
+from unimoe.training.steps import Budget, embedding_backward, ranking_backward
 
 
-@dataclass(frozen=True)
-class RankingBatches:
-    """The ranking examples of an arm, their sequences, and the groups that each step sees."""
+class Batches(NamedTuple):
+    """The examples of one of an arm's tasks, and the groups of them that each step sees."""
 
-    data: RankingSet
-    texts: Texts
+    data: RankingSet | EmbeddingSet
     steps: Sequence[Sequence[int]]
 
 
-@dataclass(frozen=True)
-class EmbeddingBatches:
-    """The embedding examples of an arm, their queries and documents, and the groups that each step sees."""
-
-    data: EmbeddingSet
-    queries: Texts
-    documents: Texts
-    steps: Sequence[Sequence[int]]
-
-
-def ranking_batches(experiment: Experiment, seed: int, data: TrainingData, model: UnimodelForExp1) -> RankingBatches:
-    """Return the ranking batches of a training, the same for every arm that ranks."""
-    examples = data.ranking(model)
-    recipe = experiment.training.ranking
-    order = _steps(experiment, len(examples.batched), recipe.queries_per_step // recipe.group, seed, RANKING_STREAM)
-    queries = [[query for group in step for query in examples.batched[group]] for step in order]
-    return RankingBatches(examples, _texts(model, examples.sequences), queries)
-
-
-def embedding_batches(
-    experiment: Experiment, seed: int, data: TrainingData, model: UnimodelForExp1
-) -> EmbeddingBatches:
-    """Return the embedding batches of a training, the same for every arm that embeds."""
-    examples = data.embedding(model)
-    per_step = experiment.training.embedding.pairs_per_step
-    order = _steps(experiment, len(examples.groups), per_step, seed, EMBEDDING_STREAM)
-    return EmbeddingBatches(examples, _texts(model, examples.queries), _texts(model, examples.documents), order)
+def arm_batches(
+    experiment: Experiment, task: ArmTask, seed: int, data: TrainingData, model: UnimodelForExp1
+) -> dict[Task, Batches]:
+    """Return the batches of each task that an arm is trained for; they are the same for every such arm."""
+    training, found = experiment.training, dict[Task, Batches]()
+    if task != "emb_only":
+        ranking, group = data.ranking(model), training.ranking.group
+        order = _steps(training, len(ranking.batched), training.ranking.queries_per_step // group, seed, RANKING_STREAM)
+        queries = [[query for place in step for query in ranking.batched[place]] for step in order]
+        found["ranking"] = Batches(ranking, queries)
+    if task != "rank_only":
+        embedding, pairs = data.embedding(model), training.embedding.pairs_per_step
+        order = _steps(training, len(embedding.groups), pairs, seed, EMBEDDING_STREAM)
+        found["embedding"] = Batches(embedding, order)
+    return found
 
 
 class StepLosses(NamedTuple):
@@ -85,8 +71,8 @@ class StepLosses(NamedTuple):
 class ArmGradients:
     """Adds the gradients of an arm to its model in training.
 
-    ``weights`` are the trainable parameters by name. An arm that does not rank, or embed, has None for these batches.
-    ``aggregation`` says how the losses are weighted; a joint arm's learns.
+    ``weights`` are the trainable parameters by name. ``aggregation`` says how the losses are weighted; a joint arm's
+    learns.
     """
 
     def __init__(
@@ -95,18 +81,18 @@ class ArmGradients:
         arm: ArmConfig,
         model: UnimodelForExp1,
         weights: Mapping[str, nn.Parameter],
-        ranking: RankingBatches | None,
-        embedding: EmbeddingBatches | None,
+        batches: Mapping[Task, Batches],
         conflict_log: Path,
-        budget: Budget,
+        processes: Processes = ALONE,
     ) -> None:
-        self._experiment, self._model, self._budget = experiment, model, budget
-        self._ranking, self._embedding, self._flat = ranking, embedding, FlatGradients(weights, budget.processes)
-        given: dict[Task, RankingBatches | EmbeddingBatches | None] = {"ranking": ranking, "embedding": embedding}
-        self._batches = {task: batches for task, batches in given.items() if batches is not None}
-        self._loss = arm.ranking_loss(experiment.training.ranking)
-        if ranking:
-            refuse_binary(self._loss.name, (label for labels in ranking.data.labels for label in labels))
+        training = experiment.training
+        self._experiment, self._model, self._batches = experiment, model, batches
+        self._budget = Budget(training.token_budget, training.batch_size, processes)
+        self._flat = FlatGradients(weights, processes)
+        self._loss = arm.ranking_loss(training.ranking)
+        for data, _ in batches.values():
+            if isinstance(data, RankingSet):
+                refuse_binary(self._loss.name, chain.from_iterable(data.labels))
         self.aggregation, self._conflict_log = make_aggregation(arm), conflict_log
 
     def add(self, step: int) -> StepLosses:
@@ -152,23 +138,17 @@ class ArmGradients:
 
     def _backward(self, rows: Sequence[int], task: Task, weight: float, step: int) -> tuple[float, int]:
         """Add the gradient of a task's weighted loss over some rows; return the unweighted loss and the tokens seen."""
-        training, model, ranking, embedding = self._experiment.training, self._model, self._ranking, self._embedding
-        if ranking and task == "ranking":
+        training, model, data = self._experiment.training, self._model, self._batches[task].data
+        if isinstance(data, RankingSet):
             progress = step / max(1, training.steps - 1)
-            return ranking_backward(
-                model, ranking.data, ranking.texts, rows, weight, self._loss, self._budget, progress=progress
-            )
-        assert embedding is not None  # noqa: S101 - for the type checker: an arm has batches of its tasks
-        recipe = training.embedding
-        return embedding_backward(
-            model, embedding.data, embedding.queries, embedding.documents, rows, weight, recipe.temperature,
-            self._budget, recipe.pairs_per_step,
-        )  # fmt: skip
+            return ranking_backward(model, data, rows, weight, self._loss, self._budget, progress=progress)
+        temperature, contrast = training.embedding.temperature, training.embedding.pairs_per_step
+        return embedding_backward(model, data, rows, weight, temperature, self._budget, contrast)
 
     def _log_conflicts(self, step: int, gradients: Mapping[Task, Tensor]) -> None:
         """Log how well the tasks' unweighted gradients agree."""
-        assert self._ranking is not None  # noqa: S101 - for the type checker: the arm is joint
-        lengths = (len(self._ranking.data.groups[row]) for row in self._ranking.steps[step])
+        ranking = self._batches["ranking"]
+        lengths = (len(ranking.data.groups[row]) for row in ranking.steps[step])
         additive = is_additive(self._loss, self._experiment.lora.dropout, lengths)
         batches = {
             task: TaskBatch(
@@ -197,13 +177,8 @@ def combined(surgery: Surgery, flat: FlatGradients, ranking: Tensor, embedding: 
     return torch.cat(parts)
 
 
-def _steps(experiment: Experiment, examples: int, per_batch: int, seed: int, stream: int) -> list[list[int]]:
+def _steps(training: TrainingConfig, examples: int, per_batch: int, seed: int, stream: int) -> list[list[int]]:
     """Return the rows of each step: its batches, one after the other."""
-    training = experiment.training
     size = training.accumulation_steps
     batches = batch_order(examples, per_batch, training.steps * size, seed, stream)
     return [[*chain.from_iterable(batches[at : at + size])] for at in range(0, len(batches), size)]
-
-
-def _texts(model: UnimodelForExp1, sequences: list[list[int]]) -> Texts:
-    return Texts(sequences, model.kept_states(sequences))

@@ -7,16 +7,15 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from unimoe.cluster.processes import ALONE, Processes
 from unimoe.config.training import LOSSES, LossConfig
 from unimoe.core.errors import named_inputs
 from unimoe.models.batching import default_token_budget, to_device
-from unimoe.models.frozen_layers import FrozenStates
 from unimoe.models.unimodel import UnimodelForExp1
-from unimoe.training.examples import EmbeddingSet, RankingSet, TokenIds
-from unimoe.training.losses.built_in import info_nce, softmax_loss, yes_no_loss
+from unimoe.training.examples import EmbeddingSet, RankingSet, Texts
+from unimoe.training.losses.built_in import info_nce, yes_no_loss
 from unimoe.training.losses.listwise import ListwiseLoss
 
 
@@ -37,31 +36,9 @@ class Budget:
         return sequences <= self.sequences if self.sequences is not None else tokens <= self.tokens
 
 
-@dataclass(frozen=True)
-class Texts:
-    """Sequences to run, with their states below the adapters where these are cached."""
-
-    ids: Sequence[TokenIds]
-    frozen: FrozenStates | None
-
-    def pick(self, rows: Sequence[int]) -> Texts:
-        """Return some of the sequences, in the order of ``rows``."""
-        return Texts([self.ids[row] for row in rows], [self.frozen[row] for row in rows] if self.frozen else None)
-
-    def __add__(self, other: Texts) -> Texts:
-        frozen = [*self.frozen, *other.frozen] if self.frozen and other.frozen else None
-        return Texts([*self.ids, *other.ids], frozen)
-
-    @property
-    def tokens(self) -> int:
-        """Tokens of all sequences, padding not counted."""
-        return sum(map(len, self.ids))
-
-
 def ranking_backward(
     model: UnimodelForExp1,
     data: RankingSet,
-    texts: Texts,
     batch: Sequence[int],
     weight: float,
     loss: LossConfig,
@@ -73,7 +50,7 @@ def ranking_backward(
     All losses except ``yes_no`` see a query's documents together. The progress of the training is 0 at its first step
     and 1 at its last. The unweighted loss and the tokens seen are returned.
     """
-    chosen = texts.pick([row for group in batch for row in data.groups[group]])
+    chosen = data.prompts.pick([row for group in batch for row in data.groups[group]])
     if loss.name == "yes_no":
         labels = torch.tensor([float(place == 0) for group in batch for place in range(len(data.groups[group]))])
         return _pointwise_backward(model, chosen, labels, weight, budget), chosen.tokens
@@ -87,12 +64,6 @@ def _loss_of_lists(
 ) -> Callable[[Tensor], Tensor]:
     """Return a loss of the states of a batch's prompts that sees each query's documents together."""
     sizes = [len(data.groups[group]) for group in batch]
-    if loss.name == "softmax" and loss.activation == "Identity":
-        return lambda states: softmax_loss(  # shorter lists are filled with what no softmax sees
-            nn.utils.rnn.pad_sequence(
-                list(torch.split(model.margins(states), sizes)), batch_first=True, padding_value=-torch.inf
-            )
-        )
     generator = None
     if loss.ties == "shuffle" or LOSSES[loss.name].samples:
         # Drawn before the forward passes, after which the random numbers of processes differ.
@@ -125,8 +96,6 @@ def _pointwise_backward(model: UnimodelForExp1, texts: Texts, labels: Tensor, we
 def embedding_backward(
     model: UnimodelForExp1,
     data: EmbeddingSet,
-    queries: Texts,
-    documents: Texts,
     batch: Sequence[int],
     weight: float,
     temperature: float,
@@ -142,7 +111,7 @@ def embedding_backward(
         total, tokens = 0.0, 0
         for some in (batch[at : at + contrast] for at in range(0, len(batch), contrast)):
             share = len(some) / len(batch)
-            loss, seen = embedding_backward(model, data, queries, documents, some, weight * share, temperature, budget)
+            loss, seen = embedding_backward(model, data, some, weight * share, temperature, budget)
             total, tokens = total + share * loss, tokens + seen
         return total, tokens
     rows = list(dict.fromkeys(row for group in batch for row in data.groups[group]))
@@ -158,7 +127,7 @@ def embedding_backward(
         scores = vectors[: len(batch)] @ vectors[len(batch) :].T / temperature
         return info_nce(scores, to_device(positives, on), to_device(excluded, on))
 
-    texts = queries.pick(batch) + documents.pick(rows)
+    texts = data.queries.pick(batch) + data.documents.pick(rows)
     return _joint_backward(model, texts, loss_of, weight, budget), texts.tokens
 
 

@@ -27,11 +27,10 @@ from unimoe.results import TrainingBudget
 from unimoe.training.aggregation import Task
 from unimoe.training.checkpoint_manager import CheckpointManager
 from unimoe.training.examples import TrainingData
-from unimoe.training.gradients import ArmGradients, embedding_batches, ranking_batches
+from unimoe.training.gradients import ArmGradients, arm_batches
 from unimoe.training.loop import Facts, OnStep, Training
 from unimoe.training.optimizer import MasterAdamW, learning_rate_at
 from unimoe.training.run_state import Parts
-from unimoe.training.steps import Budget
 from unimoe.training.tracking import Log, refuse_missing, trackers
 
 
@@ -149,14 +148,9 @@ class ArmTraining(Training):
         self._peft, self._model = model_in_training(config, self._base, self.seed, self._frozen_layers)
         weights = adapter_parameters(self._peft)
         self._optimizer = MasterAdamW(weights, training.weight_decay)
-        sources = (config, self.seed, self._data, self._model)
-        self._gradients = ArmGradients(
-            config, self._arm, self._model, weights,
-            ranking_batches(*sources) if self._arm.task != "emb_only" else None,
-            embedding_batches(*sources) if self._arm.task != "rank_only" else None,
-            self.state.logs / "gradient_conflicts.jsonl",
-            Budget(training.token_budget, training.batch_size, self._processes),
-        )  # fmt: skip
+        batches = arm_batches(config, self._arm.task, self.seed, self._data, self._model)
+        log = self.state.logs / "gradient_conflicts.jsonl"
+        self._gradients = ArmGradients(config, self._arm, self._model, weights, batches, log, self._processes)
 
     def watch(self) -> AbstractContextManager[Log]:
         """Return the trackers, which the leader alone has."""

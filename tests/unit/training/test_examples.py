@@ -104,7 +104,7 @@ class TestSets:
         asked = [["d02", "d00", "d01"], ["d00", "d02"], ["d01", "d00"]]
         for query, documents, group in zip(data.query_ids, asked, data.groups, strict=False):
             pairs = [(f"find {query}", f"text of {document}") for document in documents]
-            assert [data.sequences[row] for row in group] == model.pair_ids(pairs)
+            assert [data.prompts.ids[row] for row in group] == model.pair_ids(pairs)
         assert data.labels[:3] == [[2, 0, 0], [2, 0], [2, 0]]
 
     def test_an_embedding_set_holds_each_document_once_and_knows_all_relevant_ones(
@@ -114,12 +114,12 @@ class TestSets:
         triples = mine_triples(toy, candidates(toy), 3, 0, 10)
         data = embedding_set(model, toy, triples)
         used = {document for triple in triples for document in (triple.positive, *triple.negatives)}
-        assert len(data.documents) == len(used) < sum(map(len, data.groups))
+        assert len(data.documents.ids) == len(used) < sum(map(len, data.groups))
         for triple, group in zip(triples, data.groups, strict=True):
             texts = [f"text of {document}" for document in (triple.positive, *triple.negatives)]
-            assert [data.documents[row] for row in group] == model.text_ids(texts, "document")
-        assert data.queries == model.text_ids([f"find {t.query_id}" for t in triples], "query")
-        rows = {tuple(ids): row for row, ids in enumerate(data.documents)}
+            assert [data.documents.ids[row] for row in group] == model.text_ids(texts, "document")
+        assert data.queries.ids == model.text_ids([f"find {t.query_id}" for t in triples], "query")
+        rows = {tuple(ids): row for row, ids in enumerate(data.documents.ids)}
         first, second = (rows[tuple(model.text_ids([f"text of {key}"], "document")[0])] for key in ("d00", "d01"))
         assert {first, second} <= data.relevant[0]  # its own positive, and that of q1
         assert first not in data.relevant[1]

@@ -15,9 +15,9 @@ from unimoe.models.adapter import adapter_parameters, add_lora
 from unimoe.models.batched import BatchedDecoder
 from unimoe.models.unimodel import UnimodelForExp1
 from unimoe.training import steps
-from unimoe.training.examples import EmbeddingSet, RankingSet
+from unimoe.training.examples import EmbeddingSet, RankingSet, Texts
 from unimoe.training.losses.built_in import info_nce
-from unimoe.training.steps import Budget, Texts, embedding_backward, ranking_backward
+from unimoe.training.steps import Budget, embedding_backward, ranking_backward
 
 ALL = Budget(tokens=100_000)
 LITTLE = Budget(tokens=40)
@@ -33,20 +33,14 @@ class Bench(NamedTuple):
     ranking: RankingSet
     embedding: EmbeddingSet
 
-    def texts(self, ids: list[list[int]]) -> Texts:
-        return Texts(ids, self.model.kept_states(ids))
-
     def rank(self, batch: list[int], budget: Budget, weight: float = 1.0, loss: str = "yes_no") -> tuple[float, int]:
-        texts = self.texts(self.ranking.sequences)
         torch.manual_seed(0)  # as the trainer does before every step
-        return ranking_backward(self.model, self.ranking, texts, batch, weight, LossConfig(name=loss), budget)
+        return ranking_backward(self.model, self.ranking, batch, weight, LossConfig(name=loss), budget)
 
     def embed(
         self, batch: list[int], budget: Budget, weight: float = 1.0, contrast: int | None = None
     ) -> tuple[float, int]:
-        data = self.embedding
-        queries, documents = self.texts(data.queries), self.texts(data.documents)
-        return embedding_backward(self.model, data, queries, documents, batch, weight, TEMPERATURE, budget, contrast)
+        return embedding_backward(self.model, self.embedding, batch, weight, TEMPERATURE, budget, contrast)
 
     def take_gradients(self) -> Gradients:
         """The accumulated gradients by name; they start over afterwards."""
@@ -65,7 +59,7 @@ def bench(kind: ModelKind = "llama", first_layer: int = 0, dropout: float = 0.0)
     model = UnimodelForExp1(base, PromptConfig(template="chat", instruction="find"), 128, first_layer).train()
     questions = [("cat", "mat " * n) for n in (1, 9, 2)] + [("dog", "rain " * n) for n in (5, 1, 7)]
     ranking = RankingSet(
-        model.pair_ids(questions),
+        Texts.of(model, model.pair_ids(questions)),
         [[0, 1, 2], [3, 4, 5]],
         query_ids=["a", "b"],
         labels=[[2.0, 0.0, 0.0], [1.0, 0.0, 0.0]],
@@ -73,8 +67,8 @@ def bench(kind: ModelKind = "llama", first_layer: int = 0, dropout: float = 0.0)
     )
     documents = ["the cat sat", "rain fell on the roof", "a quick sort " * 5, "old house", "list"]
     embedding = EmbeddingSet(
-        queries=model.text_ids(["cat", "rain on a house", "sort"], "query"),
-        documents=model.text_ids(documents, "document"),
+        queries=Texts.of(model, model.text_ids(["cat", "rain on a house", "sort"], "query")),
+        documents=Texts.of(model, model.text_ids(documents, "document")),
         groups=[[0, 1], [3, 4], [2, 0]],
         relevant=[frozenset({0}), frozenset({1, 3}), frozenset({2})],
         query_ids=["a", "b", "c"],
@@ -102,12 +96,12 @@ class TestRanking:
         pair_losses = []
         for group in table.ranking.groups:
             for place, row in enumerate(group):
-                gap = table.model.margins(table.model.last_states([table.ranking.sequences[row]]))[0]
+                gap = table.model.margins(table.model.last_states([table.ranking.prompts.ids[row]]))[0]
                 pair_losses.append(nn.functional.softplus(-gap if place == 0 else gap))
         expected = torch.stack(pair_losses).mean()
         expected.backward()  # type: ignore[no-untyped-call]
         assert loss == pytest.approx(expected.item(), rel=1e-5)
-        assert tokens == sum(map(len, table.ranking.sequences))
+        assert tokens == sum(map(len, table.ranking.prompts.ids))
         assert_equal(found, table.take_gradients())
 
     def test_a_grade_that_a_loss_cannot_take_is_an_error_with_the_query(self, table: Bench) -> None:
@@ -131,14 +125,14 @@ class TestEmbedding:
         loss, tokens = table.embed([0, 1, 2], ALL)
         found = table.take_gradients()
         model, data = table.model, table.embedding
-        queries = torch.cat([model.embeddings(model.last_states([ids])) for ids in data.queries])
-        documents = torch.cat([model.embeddings(model.last_states([ids])) for ids in data.documents])
+        queries = torch.cat([model.embeddings(model.last_states([ids])) for ids in data.queries.ids])
+        documents = torch.cat([model.embeddings(model.last_states([ids])) for ids in data.documents.ids])
         excluded = torch.zeros(3, 5, dtype=torch.bool)
         excluded[1, 1] = True  # relevant to the second query, a negative of the first
         expected = info_nce(queries @ documents.T / TEMPERATURE, torch.tensor([0, 3, 2]), excluded)
         expected.backward()  # type: ignore[no-untyped-call]
         assert loss == pytest.approx(expected.item(), rel=1e-5)
-        assert tokens == sum(map(len, [*data.queries, *data.documents]))
+        assert tokens == sum(map(len, [*data.queries.ids, *data.documents.ids]))
         assert_equal(found, table.take_gradients())
         for budget in SMALL_BUDGETS:
             assert table.embed([0, 1, 2], budget) == pytest.approx((loss, tokens), rel=1e-5)

@@ -27,14 +27,6 @@ def yes_no_loss(margins: Tensor, labels: Tensor) -> Tensor:
     return functional.binary_cross_entropy_with_logits(margins, labels, reduction="none")
 
 
-def softmax_loss(margins: Tensor) -> Tensor:
-    """Return the cross-entropy of picking each query's positive, in column 0 of ``(Q, K)``; the mean over queries.
-
-    Source: the listwise softmax of ListNet's top-one model (Cao et al. 2007) with one relevant document.
-    """
-    return functional.cross_entropy(margins, torch.zeros(len(margins), dtype=torch.long, device=margins.device))
-
-
 def info_nce(scores: Tensor, positives: Tensor, excluded: Tensor | None = None) -> Tensor:
     """Return InfoNCE: cross-entropy between the softmax of the scores and the positives, the mean over queries.
 
@@ -52,15 +44,8 @@ def info_nce(scores: Tensor, positives: Tensor, excluded: Tensor | None = None) 
     if positives.dim() == 1:
         return functional.cross_entropy(logits, positives)
     log_shares = functional.log_softmax(logits, dim=1).masked_fill(~positives, 0.0)
-    return -(label_matrix(positives) * log_shares).sum(dim=1).mean()
-
-
-def label_matrix(positives: Tensor) -> Tensor:
-    """Return the targets of each row: its positives ``(Q, N)`` in equal parts, at least one in a row.
-
-    With one document for each query, ``positives[i, j] = [q_i = q_j]`` and this is ``[q_i = q_j] / sum_k [q_i = q_k]``.
-    """
-    return positives.float() / positives.sum(dim=1, keepdim=True)
+    targets = positives.float() / positives.sum(dim=1, keepdim=True)  # the positives of a query in equal parts
+    return -(targets * log_shares).sum(dim=1).mean()
 
 
 def nt_xent(scores: Tensor, positives: Tensor, valid: Tensor) -> Tensor:
@@ -92,13 +77,12 @@ def softmax(scores: Lists, labels: Lists, options: LossOptions) -> Tensor:
     """Return the cross-entropy of picking a best document among those that are worse, the mean over lists.
 
     Where several have the highest label, each is set against the worse ones, and their mean is the list's loss.
+
+    Source: the listwise softmax of ListNet's top-one model (Cao et al. 2007) with one relevant document.
     """
-    losses = []
-    for row, given in zip(scores, labels, strict=True):
-        best = given == given.max()
-        worse = row.masked_fill(best, -torch.inf).logsumexp(0)
-        losses.append((torch.logaddexp(row[best], worse) - row[best]).mean())
-    return torch.stack(losses).mean()
+    found, grades, valid = padded(scores, labels)
+    best = valid & (grades == grades.masked_fill(~valid, -torch.inf).amax(1, keepdim=True))
+    return nt_xent(found, best, valid).mean()
 
 
 def margin_mse(scores: Lists, labels: Lists, options: LossOptions) -> Tensor:
