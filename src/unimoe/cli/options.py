@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, TypeVar
@@ -56,9 +56,10 @@ def comma_separated(text: str | None) -> list[str] | None:
     return [name.strip() for name in (text or "").split(",") if name.strip()] or None
 
 
-def given_options(config: Path | None, override: list[str] | None, **options: object) -> list[str]:
+def given_options(config: Path | None, override: Sequence[str] | None, **options: object) -> list[str]:
     """Return the options that differ from their defaults, for the provenance of results."""
-    named = [f"--{name.replace('_', '-')} {value}" for name, value in options.items() if value not in (None, False)]
+    given = {name: value for name, value in options.items() if value is not None and value is not False}
+    named = [f"--{name.replace('_', '-')} {value}" for name, value in given.items()]
     return [*([f"--config {config}"] if config else []), *named, *(f"--set {text}" for text in override or [])]
 
 

@@ -118,7 +118,7 @@ class Collection:
         """
         if not hasattr(n, "__index__") or n < 1:
             raise UsageError(f"a sample of {n} queries was asked for; ask for a whole number, at least 1")
-        return self._with_queries(set(_first_by_hash(self.qrels, n, seed)))
+        return self.with_queries(set(_first_by_hash(self.qrels, n, seed)))
 
     def split_queries(self, test_size: float, seed: int = 0) -> tuple[Collection, Collection]:
         """Split the judged queries over the same corpus: the first part to train on, the second to test on.
@@ -135,9 +135,10 @@ class Collection:
                 "make the test part smaller, or score all queries"
             )
         test = set(_first_by_hash(self.qrels, n, seed))
-        return self._with_queries(self.qrels.keys() - test), self._with_queries(test)
+        return self.with_queries(self.qrels.keys() - test), self.with_queries(test)
 
-    def _with_queries(self, chosen: Container[str]) -> Collection:
+    def with_queries(self, chosen: Container[str]) -> Collection:
+        """Return the same corpus with some of the queries and their judgments."""
         return replace(
             self,
             queries={key: text for key, text in self.queries.items() if key in chosen},

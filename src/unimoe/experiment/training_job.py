@@ -16,7 +16,6 @@ from unimoe.cluster.worker import Compute, Part, Recipe
 from unimoe.config import Experiment
 from unimoe.core.errors import DataError
 from unimoe.evaluation.dev_eval import DevEvaluation
-from unimoe.models.checkpoint import training_fingerprint
 from unimoe.models.loader import ModelLoader
 from unimoe.training.checkpoint_manager import CheckpointManager
 from unimoe.training.examples import TrainingData, load_training_data
@@ -59,13 +58,12 @@ def train_by_worker(
     there = CheckpointManager(experiment, arm, seed, base=base, dtype=dtype, data=data)
     if there.is_finished():
         return []
-    key = training_fingerprint(experiment, arm, seed, base=base, dtype=dtype, data=data)
     settings = experiment.model_dump(mode="json", exclude={"output_dir"})
     recipe = {"maker": f"{__name__}:jobs_of", "experiment": settings, "dtype": dtype}
-    part = {"arm": arm, "seed": seed, "key": key, "data": data}
+    part = {"arm": arm, "seed": seed, "key": there.state.fingerprint, "data": data}
     for left in (there.last, there.best):  # of a training in this process that was killed
         shutil.rmtree(left, ignore_errors=True)
-    (there.last.parent / "state.safetensors").unlink(missing_ok=True)
+    there.state.delete()
     steps, folder = experiment.training.steps, Path(experiment.output_dir)
     losses: list[float] = done_by_worker(cluster, f"train {arm}, seed {seed}", recipe, part, folder, items=steps)
     return losses

@@ -17,7 +17,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
-from typing import Any, ClassVar, TypeVar
+from typing import Any, ClassVar
 
 from unimoe.core.console import Step
 from unimoe.training.run_state import Parts, Progress, RunState
@@ -28,8 +28,6 @@ Facts = dict[str, Any]
 
 OnStep = Callable[[int, Facts], None]
 """Called with the number of steps taken and the facts about the last one."""
-
-Found = TypeVar("Found")
 
 
 class Training(ABC):

@@ -177,9 +177,8 @@ class ArmFamily(Family[ArmStudyConfig, ArmTraining]):
 
     def _experiment(self, config: ArmStudyConfig, arm: str) -> Experiment:
         """Return the experiment of one arm and one seed, which has the study's name."""
-        caveats = [*dict.fromkeys((*config.caveats, *self.study.caveats))]
         own = {"name": self.study.name, "arms": {arm: config.arm}, "seeds": [config.seed], "gates": None}
-        return Experiment.model_validate({**config.model_dump(exclude={"arm", "seed"}), **own, "caveats": caveats})
+        return Experiment.model_validate({**config.model_dump(exclude={"arm", "seed"}), **own})
 
     def _loader(self, experiment: Experiment) -> ModelLoader:
         """Return the loader that trainings with the same model, prompt and adapted layers share."""

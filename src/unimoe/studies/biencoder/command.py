@@ -8,8 +8,8 @@ from typing import Annotated
 import typer
 
 from unimoe.cli.engine import EngineSettings, opened_engine, with_engine
-from unimoe.cli.options import Device, Override, comma_separated, quiet_libraries, refuse_torchrun
-from unimoe.studies.common.command import Plan, given_options, run_study
+from unimoe.cli.options import Device, Override, comma_separated, given_options, quiet_libraries, refuse_torchrun
+from unimoe.studies.common.command import Plan, run_study
 
 SETTINGS = Path("studies/biencoder")
 
@@ -43,7 +43,7 @@ def train_biencoder(
     from unimoe.models.device import choose_device
     from unimoe.studies.biencoder.evaluation import train_and_report
 
-    train_and_report(settings, choose_device(device), given_options({"--config": config}, [*(override or ()), *named]))
+    train_and_report(settings, choose_device(device), given_options(config, [*(override or ()), *named]))
 
 
 @with_engine
@@ -77,8 +77,7 @@ def tune_biencoder(
             raise UsageError(f"configuration {name!r}: unknown{did_you_mean(name, own.variants)}; there is {known}")
     kept = {name: keys for name, keys in own.variants.items() if only is None or name in (comma_separated(only) or ())}
     study = study.model_copy(update={"arms": {arm: own.model_copy(update={"variants": kept})}})
-    options = {"--config": config, "--seeds": seeds, "--only": only}
-    run_study(study, where, given_options(options, named), plan=plan)
+    run_study(study, where, given_options(config, named, seeds=seeds, only=only), plan=plan)
 
 
 @with_engine

@@ -53,9 +53,7 @@ class BiEncoderFamily(Family[BiEncoderConfig, BiEncoderTrainer]):
 
     def training(self, config: BiEncoderConfig, arm: str) -> BiEncoderTrainer:
         """Return a training on the study's splits."""
-        caveats = [*dict.fromkeys((*self.base.caveats, *self.study.caveats))]
-        named = config.model_copy(update={"arm": arm, "caveats": caveats})
-        return BiEncoderTrainer(named, self.device, self.splits)
+        return BiEncoderTrainer(config.model_copy(update={"arm": arm}), self.device, self.splits)
 
     def dev(self, training: BiEncoderTrainer) -> dict[str, float]:
         """Return the dev metric before training and at its best epoch."""

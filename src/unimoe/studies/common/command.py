@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from unimoe.cli.engine import EngineSettings, opened_engine, with_engine
-from unimoe.cli.options import Override, comma_separated, quiet_libraries, refuse_torchrun
+from unimoe.cli.options import Override, comma_separated, given_options, quiet_libraries, refuse_torchrun
 
 if TYPE_CHECKING:
     from unimoe.studies.common.runner import StudyRunner
@@ -37,8 +37,7 @@ def study(
 
     options = {"seeds": seeds, "output_dir": None if output_dir is None else str(output_dir)}
     read = load_study(config, override or (), options).of_arms(comma_separated(only))
-    given = given_options({"": config, "--only": only, "--seeds": seeds}, override)
-    run_study(read, where, given, plan=plan)
+    run_study(read, where, given_options(config, override, only=only, seeds=seeds), plan=plan)
 
 
 def run_study(
@@ -71,12 +70,6 @@ def run_study(
             return
         chosen = runner.run()
     (show or StudyRunner.report)(runner, chosen)
-
-
-def given_options(options: Mapping[str, Any], override: Sequence[str] | None) -> list[str]:
-    """Return the options of a command line that are given, for provenance."""
-    named = [f"{name} {value}".strip() for name, value in options.items() if value is not None]
-    return [*named, *(f"--set {text}" for text in override or ())]
 
 
 COMMANDS = {"study": study}

@@ -59,6 +59,9 @@ class Family(ABC, Generic[C, T]):
         if device is not None and "device" in self.config_type.model_fields:
             raw["device"] = device.type
         self.base: C = parse_config(self.config_type, raw, f"{study.name}: base")
+        if "caveats" in self.config_type.model_fields:
+            caveats = dict.fromkeys((*attrgetter("caveats")(self.base), *study.caveats))
+            self.base = self.base.model_copy(update={"caveats": [*caveats]})
 
     @property
     def root(self) -> Path:

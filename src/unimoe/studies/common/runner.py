@@ -180,13 +180,14 @@ class StudyRunner:
     def _choose_all(self) -> dict[str, Chosen]:
         """Train every setting of every arm with the seed of the tuning, and return the best of each on dev."""
         folder, seed = self.family.root / TUNING, self.study.seed_of_tuning
-        tried = {}
-        for arm, settings in self.tuned.items():
-            changes = [{"seed": seed, "output_dir": str(folder / f"{arm}-{one.folder}")} for one, _ in settings]
-            pairs = zip(settings, changes, strict=True)
-            tried[arm] = [config.model_copy(update=own) for (_, config), own in pairs]
-            if len(settings) == 1 and self.study.seeds:  # nothing to choose
-                tried[arm] = []
+        tried = {
+            arm: [
+                config.model_copy(update={"seed": seed, "output_dir": str(folder / f"{arm}-{setting.folder}")})
+                for setting, config in settings
+                if len(settings) > 1 or not self.study.seeds  # else there is nothing to choose
+            ]
+            for arm, settings in self.tuned.items()
+        }
         trainings = ((arm, config) for arm, configs in tried.items() for config in configs)
         done_by_workers(self._engine, self.family, trainings, tested=False)
         steps = Steps(len(tried))
@@ -195,8 +196,8 @@ class StudyRunner:
     def _choose(self, arm: str, configs: Sequence[Any], steps: Steps) -> Chosen:
         settings, family = self.tuned[arm], self.family
         if not configs:
-            return Chosen(*settings[0], {}, None)
-        with steps.step(f"{arm}: {len(configs)} settings on dev", None) as step:
+            return Chosen(*settings[0], {})
+        with steps.step(f"{arm}: {len(configs)} setting{'s' * (len(configs) > 1)} on dev", None) as step:
             found = []
             for config in configs:
                 training = family.training(config, arm)
@@ -207,7 +208,7 @@ class StudyRunner:
         tried = {setting.name: facts for (setting, _), facts in zip(settings, found, strict=True)}
         listed = [{**setting.changes, **tried[setting.name]} for setting, _ in settings]
         write_json(family.root / TUNING / f"{arm}.json", listed)
-        return Chosen(*settings[best], tried, found[best]["val"])
+        return Chosen(*settings[best], tried)
 
     def _reported(self, config: Any, seed: int) -> Any:
         return config.model_copy(update={"seed": seed, "output_dir": str(self.family.root)})

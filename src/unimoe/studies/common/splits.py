@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Annotated, NamedTuple
 
 from pydantic import Field, model_validator
@@ -94,14 +93,7 @@ def _parted(collection: Collection, *fractions: float) -> list[Collection]:
     order = sorted(collection.qrels, key=lambda query_id: hash_parts(["head split", query_id]))
     parts, begin = [], 0
     for end in (*(round(fraction * len(order)) for fraction in fractions), len(order)):
-        chosen = {*order[begin : begin + end]}
-        parts.append(
-            replace(
-                collection,
-                queries={key: text for key, text in collection.queries.items() if key in chosen},
-                qrels={key: grades for key, grades in collection.qrels.items() if key in chosen},
-            )
-        )
+        parts.append(collection.with_queries({*order[begin : begin + end]}))
         begin += end
     return parts
 

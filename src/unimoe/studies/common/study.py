@@ -191,14 +191,12 @@ class Setting:
 class Chosen:
     """The setting of an arm that was best on dev, with the whole configuration.
 
-    ``tried`` is what each setting of the arm was like on dev, empty where there was nothing to choose. Then the score
-    on dev of this one is None.
+    ``tried`` is what each setting of the arm was like on dev, empty where there was nothing to choose.
     """
 
     setting: Setting
     config: Any
     tried: dict[str, dict[str, float]]
-    dev: float | None
 
 
 def load_study(path: Path, overrides: Sequence[str] = (), options: Mapping[str, Any] | None = None) -> Study:

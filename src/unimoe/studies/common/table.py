@@ -83,12 +83,13 @@ def study_table(family: Family[Any, Any], results: Results, chosen: Mapping[str,
     rows = []
     for place, name in enumerate(names):
         own = chosen.get(name)
+        dev = [100.0 * own.tried[own.setting.name]["val"]] if own and own.tried else []
         interval = (f"{100.0 * end:.1f}" for end in interval_of_mean(main[name]) or ())
         rows.append(
             (
                 Cell(name),
                 Cell.count(len(results.seeds(name, key)) or None),
-                Cell.mean([] if own is None or own.dev is None else [100.0 * own.dev]),
+                Cell.mean(dev),
                 *(means[metric][place] for metric in family.metrics),
                 Cell(" to ".join(interval) or ABSENT),
                 *(cell for other in baselines for cell in found.get((name, other), NO_DIFFERENCE)),

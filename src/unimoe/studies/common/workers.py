@@ -22,8 +22,6 @@ from unimoe.evaluation.engines import Engine
 from unimoe.studies.common.family import Family, family_of
 from unimoe.studies.common.study import Study
 
-_GIVEN = "given"  # key of a recipe for the command's options: they are written into results, and change nothing else
-
 
 def done_by_workers(
     engine: Engine | None, family: Family[Any, Any], trainings: Iterable[tuple[str, Any]], *, tested: bool
@@ -36,7 +34,7 @@ def done_by_workers(
     if engine is None or engine.cluster is None:
         return
     cluster, study = engine.cluster, family.study.model_dump(mode="json", exclude={"output_dir"})
-    recipe = {"maker": f"{__name__}:jobs_of", "study": study, _GIVEN: [*family.given]}
+    recipe = {"maker": f"{__name__}:jobs_of", "study": study, "given": [*family.given]}
     tasks = []
     for arm, config in trainings:
         training = family.training(config, arm)
@@ -73,7 +71,7 @@ def dtype_of_gpus(engine: Engine | None) -> str | None:
 def jobs_of(recipe: Recipe, device: torch.device, store: UnitStore) -> Mapping[str, Compute]:
     """Return the job that does a training of a study, and its test."""
     study = Study.model_validate({**recipe["study"], "output_dir": "outputs"})
-    opened = cache(lambda: family_of(study.family)(study, device, recipe[_GIVEN]))
+    opened = cache(lambda: family_of(study.family)(study, device, recipe["given"]))
 
     def train(part: Part, folder: Path, tick: Tick) -> None:
         family = opened()

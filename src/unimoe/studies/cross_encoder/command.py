@@ -8,8 +8,8 @@ from typing import Annotated, Any
 import typer
 
 from unimoe.cli.engine import EngineSettings, with_engine
-from unimoe.cli.options import Device, Override, comma_separated, quiet_libraries, refuse_torchrun
-from unimoe.studies.common.command import Plan, given_options, run_study
+from unimoe.cli.options import Device, Override, comma_separated, given_options, quiet_libraries, refuse_torchrun
+from unimoe.studies.common.command import Plan, run_study
 
 DEFAULT_CROSS_ENCODER = Path("cross_encoder/default")
 DEFAULT_LOSSES = Path("cross_encoder/losses")
@@ -44,7 +44,7 @@ def train_cross_encoder(
     read = load_config(CrossEncoderConfig, config, changes)
     if output_dir is not None:
         read = read.model_copy(update={"output_dir": str(output_dir)})
-    train_and_evaluate(read, choose_device(device), given_options({"--config": config}, changes))
+    train_and_evaluate(read, choose_device(device), given_options(config, changes))
 
 
 @with_engine
@@ -82,8 +82,7 @@ def compare_losses(
             soft_wrap=True,
         )
         study = study.model_copy(update={"gates": {}})
-    options = {"--config": config, "--losses": losses, "--seeds": seeds, "--rates": rates}
-    run_study(study, where, given_options(options, override), plan=plan)
+    run_study(study, where, given_options(config, override, losses=losses, seeds=seeds, rates=rates), plan=plan)
 
 
 def _rate(text: str) -> float:

@@ -51,8 +51,7 @@ class CrossEncoderFamily(Family[CrossEncoderConfig, CrossEncoderTraining]):
         return CrossEncoderTraining(self._named(config, arm), self.data, self.device)
 
     def _named(self, config: CrossEncoderConfig, arm: str) -> CrossEncoderConfig:
-        caveats = [*dict.fromkeys((*self.base.caveats, *self.study.caveats))]
-        return config.model_copy(update={"arm": arm, "name": self.study.name, "caveats": caveats})
+        return config.model_copy(update={"arm": arm, "name": self.study.name})
 
     def dev(self, training: CrossEncoderTraining) -> dict[str, float]:
         """Return the mean nDCG@10 on dev."""

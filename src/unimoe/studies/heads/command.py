@@ -11,8 +11,8 @@ from typing import Annotated, Any
 import typer
 
 from unimoe.cli.engine import EngineSettings, with_engine
-from unimoe.cli.options import Device, Override, comma_separated, quiet_libraries, refuse_torchrun
-from unimoe.studies.common.command import Plan, given_options, run_study
+from unimoe.cli.options import Device, Override, comma_separated, given_options, quiet_libraries, refuse_torchrun
+from unimoe.studies.common.command import Plan, run_study
 
 DEFAULT_HEAD, DEFAULT_COMPARISON = Path("studies/heads"), Path("studies/heads_compare")
 
@@ -103,10 +103,12 @@ def compare_heads(
     names = comma_separated(methods)
     read = jobs.placed(load_study(file, override or (), own), {"task": task, "num_steps": num_steps}, margin)
     read = read.of_arms(jobs.on_front(names) if part is Part.PARETO else names)
-    options = {"--config": config, "--task": read.base["task"], "--num-steps": num_steps, "--seeds": seeds}
-    options |= {"--settings": settings, "--methods": methods, "--margin": margin}
     show = {Part.METHODS: None, Part.GRID: jobs.show_grid, Part.PARETO: jobs.show_front}[part]
-    run_study(read, where, given_options(options, override), plan=plan, show=show)
+    given = given_options(
+        config, override, task=read.base["task"], num_steps=num_steps, seeds=seeds, settings=settings, methods=methods,
+        margin=margin,
+    )  # fmt: skip
+    run_study(read, where, given, plan=plan, show=show)
 
 
 KO_STRATEGYQA: dict[str, Any] = {

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from unimoe.cli.engine import EngineSettings, with_engine
-from unimoe.cli.options import Config, Device, Override, comma_separated
+from unimoe.cli.options import Config, Device, Override, comma_separated, given_options
 from unimoe.core.errors import UsageError
-from unimoe.studies.common.command import Plan, given_options, run_study
+from unimoe.studies.common.command import Plan, run_study
 
 if TYPE_CHECKING:
     from unimoe.studies.translator.data.caption_pairs import CaptionPairs
@@ -182,8 +182,10 @@ def compare_translators(
     if not ablation:
         changes |= {"settings": settings, "gates": {n: {**gate, "margin": margin} for n, gate in study.gates.items()}}
     study = study.model_copy(update=changes).of_arms(comma_separated(models))
-    options = {"--data": data, "--captions": captions, "--encoder": encoder, "--models": models, "--epochs": epochs}
-    given = given_options({**options, "--seeds": seeds, "--settings": settings}, override)
+    given = given_options(
+        None, override, data=data, captions=captions, encoder=encoder, models=models, epochs=epochs, seeds=seeds,
+        settings=settings,
+    )  # fmt: skip
     run_study(study, where, given, plan=plan)
 
 
