@@ -175,8 +175,7 @@ class Sides:
         return self._with_loss(_with(self.experiment, "training.ranking.loss=pg_rank"))
 
     def _with_loss(self, experiment: Experiment) -> Run:
-        base = self.loader.fresh_base()
-        training = ArmTraining(experiment, "rank_only_r8", 0, base, self._source, self.loader.frozen_layers)
+        training = ArmTraining(experiment, "rank_only_r8", 0, self.loader, self._source)
         start = time.perf_counter()
         training.prepare()
         self.preparation = max(self.preparation, time.perf_counter() - start)  # the first computes for all

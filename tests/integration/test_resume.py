@@ -43,9 +43,7 @@ def arm(name: str, *settings: str) -> Make:
         experiment = parse_config(Experiment, raw, source="tiny")
         loader = ModelLoader(experiment, CPU, torch.float32)
         examples = load_training_data(experiment)
-        return ArmTraining(
-            experiment, name, 0, loader.fresh_base(), examples, loader.frozen_layers, score_on_dev=of_the_weights
-        )
+        return ArmTraining(experiment, name, 0, loader, examples, of_the_weights)
 
     return make
 

@@ -13,7 +13,7 @@ from unimoe.models.loader import ModelLoader
 from unimoe.models.unimodel import UnimodelForExp1
 from unimoe.training.examples import TrainingData
 from unimoe.training.loop import Facts, OnStep
-from unimoe.training.trainer import DevScorer, train_arm
+from unimoe.training.trainer import ArmTraining, DevScorer
 
 CPU = torch.device("cpu")
 
@@ -68,7 +68,6 @@ def train(
             raise KilledError
 
     loader = ModelLoader(experiment, CPU, torch.float32)
-    return train_arm(
-        experiment, arm, 0, base=loader.fresh_base(), data=data, frozen_layers=loader.frozen_layers, on_step=on_step,
-        score_on_dev=score_on_dev,
-    )  # fmt: skip
+    training = ArmTraining(experiment, arm, 0, loader, data, score_on_dev)
+    training.run(on_step)
+    return training.last

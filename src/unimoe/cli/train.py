@@ -66,7 +66,7 @@ def train(
     from unimoe.models.device import choose_dtype, use_threads
     from unimoe.models.loader import ModelLoader, refuse_missing_layers
     from unimoe.training.examples import load_training_data
-    from unimoe.training.trainer import train_arm
+    from unimoe.training.trainer import ArmTraining
 
     with joined_quietly() as processes:
         refuse_missing_layers(experiment)
@@ -79,11 +79,9 @@ def train(
                 step.advance(1)
                 step.outcome = f"loss {facts['loss']:.3f}"
 
-            data, base = load_training_data(experiment), loader.fresh_base()
+            data = load_training_data(experiment)
             stderr.print(data.in_words(), soft_wrap=True)
             use_threads(threads)
-            folder = train_arm(
-                experiment, arm, seed, base=base, data=data, frozen_layers=loader.frozen_layers, on_step=on_step,
-                score_on_dev=DevEvaluation(experiment, arm), processes=processes,
-            )  # fmt: skip
-    stdout.print(str(folder), soft_wrap=True)
+            training = ArmTraining(experiment, arm, seed, loader, data, DevEvaluation(experiment, arm), processes)
+            training.run(on_step)
+    stdout.print(str(training.last), soft_wrap=True)

@@ -38,7 +38,7 @@ from unimoe.evaluation.systems.system import (
 )
 from unimoe.evaluation.tiers.datasets import load_reporting, tier_datasets
 from unimoe.experiment.run_record import RunRecord
-from unimoe.experiment.training_job import train_by_worker, train_here
+from unimoe.experiment.training_job import arm_training, train_by_worker, train_here
 from unimoe.models.checkpoint import judged_checkpoint
 from unimoe.models.device import release_memory
 from unimoe.models.loader import ModelLoader, refuse_missing_layers
@@ -196,19 +196,18 @@ class ExperimentRun:
         return load_training_data(self.experiment)
 
     def _train(self, arm: str, seed: int) -> Path:
-        name, folder = f"train {arm}, seed {seed}", judged_checkpoint(self.experiment, arm, seed)
-        with self._steps.step(name, self.experiment.training.steps) as step:
+        with self._steps.step(f"train {arm}, seed {seed}", self.experiment.training.steps) as step:
+            training = arm_training(self.experiment, arm, seed, self.loader, self.training_data)
             if cluster := self._engine.cluster:
-                content = self.training_data.content_hash
-                losses = train_by_worker(cluster, self.experiment, arm, seed, self.loader, content)
+                losses = train_by_worker(cluster, training)
             else:
-                data = self.training_data
-                losses = train_here(self.experiment, arm, seed, self.loader, data, lambda: step.advance(1))
+                losses = train_here(training, lambda: step.advance(1))
             step.was_done, step.outcome = not losses, "already done"
             if losses:
                 step.outcome = f"loss {losses[0]:.3f} -> {losses[-1]:.3f}"
+        del training
         release_memory()
-        return folder
+        return judged_checkpoint(self.experiment, arm, seed)
 
 
 def checked_gates(experiment: Experiment) -> Registration:

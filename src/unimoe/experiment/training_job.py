@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Callable, Mapping
 from functools import cache
 from pathlib import Path
@@ -17,15 +16,17 @@ from unimoe.config import Experiment
 from unimoe.core.errors import DataError
 from unimoe.evaluation.dev_eval import DevEvaluation
 from unimoe.models.loader import ModelLoader
-from unimoe.training.checkpoint_manager import CheckpointManager
 from unimoe.training.examples import TrainingData, load_training_data
 from unimoe.training.loop import Facts
-from unimoe.training.trainer import train_arm
+from unimoe.training.trainer import ArmTraining
 
 
-def train_here(
-    experiment: Experiment, arm: str, seed: int, loader: ModelLoader, data: TrainingData, tick: Callable[[], None]
-) -> list[float]:
+def arm_training(experiment: Experiment, arm: str, seed: int, loader: ModelLoader, data: TrainingData) -> ArmTraining:
+    """Return the training of an arm, which is scored on dev where the experiment says so."""
+    return ArmTraining(experiment, arm, seed, loader, data, DevEvaluation(experiment, arm))
+
+
+def train_here(training: ArmTraining, tick: Callable[[], None]) -> list[float]:
     """Train an arm in this process, and call ``tick`` at each step; return the losses, none where it is trained."""
     losses: list[float] = []
 
@@ -33,39 +34,24 @@ def train_here(
         losses.append(facts["loss"])
         tick()
 
-    train_arm(
-        experiment,
-        arm,
-        seed,
-        base=loader.fresh_base(),
-        data=data,
-        frozen_layers=loader.frozen_layers,
-        on_step=on_step,
-        score_on_dev=DevEvaluation(experiment, arm),
-    )
+    training.run(on_step)
     return losses
 
 
-def train_by_worker(
-    cluster: Cluster, experiment: Experiment, arm: str, seed: int, loader: ModelLoader, data: str
-) -> list[float]:
+def train_by_worker(cluster: Cluster, training: ArmTraining) -> list[float]:
     """Let a worker train an arm, unless it is trained, and take its checkpoint over into the output folder.
 
-    ``data`` is the content hash of the training data. Returns the first and the last loss; none where the checkpoint
-    was there.
+    Returns the first and the last loss; none where the checkpoint was there.
     """
-    base, dtype = loader.identity, loader.dtype_name
-    there = CheckpointManager(experiment, arm, seed, base=base, dtype=dtype, data=data)
-    if there.is_finished():
+    if training.is_finished():
         return []
+    training.make_room()
+    experiment, arm, seed, folder = training.experiment, training.arm, training.seed, training.experiment.output_dir
     settings = experiment.model_dump(mode="json", exclude={"output_dir"})
-    recipe = {"maker": f"{__name__}:jobs_of", "experiment": settings, "dtype": dtype}
-    part = {"arm": arm, "seed": seed, "key": there.state.fingerprint, "data": data}
-    for left in (there.last, there.best):  # of a training in this process that was killed
-        shutil.rmtree(left, ignore_errors=True)
-    there.state.delete()
-    steps, folder = experiment.training.steps, Path(experiment.output_dir)
-    losses: list[float] = done_by_worker(cluster, f"train {arm}, seed {seed}", recipe, part, folder, items=steps)
+    recipe = {"maker": f"{__name__}:jobs_of", "experiment": settings, "dtype": training.loader.dtype_name}
+    part = {"arm": arm, "seed": seed, "key": training.state.fingerprint, "data": training.state.settings["data"]}
+    what, steps = f"train {arm}, seed {seed}", experiment.training.steps
+    losses: list[float] = done_by_worker(cluster, what, recipe, part, Path(folder), items=steps)
     return losses
 
 
@@ -82,7 +68,7 @@ def jobs_of(recipe: Recipe, device: torch.device, store: UnitStore) -> Mapping[s
                 "machines the same UNIMOE_DATA"
             )
         here = experiment.model_copy(update={"output_dir": str(folder)})
-        losses = train_here(here, part["arm"], part["seed"], loader, data(), tick)
+        losses = train_here(arm_training(here, part["arm"], part["seed"], loader, data()), tick)
         return [losses[0], losses[-1]] if losses else []
 
     return folder_jobs(train, store)

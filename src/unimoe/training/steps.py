@@ -134,31 +134,50 @@ def embedding_backward(
 def _joint_backward(
     model: UnimodelForExp1, texts: Texts, loss_of: Callable[[Tensor], Tensor], weight: float, budget: Budget
 ) -> float:
-    """Add the gradient of a loss that sees all states at once.
-
-    A batch above the budget runs twice: without gradients to get the loss and its gradient at the states, then part by
-    part with gradients (Gao et al. 2021, GradCache). The gradient is the same up to rounding.
-    """
+    """Add the gradient of a loss that sees all states at once; a batch above the budget runs twice."""
     with _own_random_numbers(budget.processes):
         parts = _parts(model, texts, budget)
         seeds = torch.randint(2**31, (len(parts),)).tolist()  # both runs of a part must drop the same units
         tokens = sum(model.training_tokens([texts.ids[row] for row in part]) for part in parts)
-        if budget.holds(sum(map(len, parts)), tokens):
-            own = [_states(model, texts, part) for part in parts]
-            loss = loss_of(_gathered(model, len(texts.ids), parts, own, budget.processes))
-            if parts:  # a process may have no share of a small batch
-                (weight * loss).backward()  # type: ignore[no-untyped-call]
-            return float(loss.detach())
-        with torch.no_grad():
-            seen = [_states(model, texts, part, seed) for part, seed in zip(parts, seeds, strict=True)]
-            states = _gathered(model, len(texts.ids), parts, seen, budget.processes)
-        loss = loss_of(states.requires_grad_())
+        once = budget.holds(sum(map(len, parts)), tokens)
+        return backward_in_parts(
+            lambda number: _states(model, texts, parts[number], None if once else seeds[number]),
+            lambda states: _gathered(model, len(texts.ids), parts, states, budget.processes),
+            parts, loss_of, weight, once=once,
+        )  # fmt: skip
+
+
+def backward_in_parts(
+    states_of: Callable[[int], Tensor],
+    joined: Callable[[Sequence[Tensor]], Tensor],
+    parts: Sequence[Sequence[int]],
+    loss_of: Callable[[Tensor], Tensor],
+    weight: float,
+    *,
+    once: bool,
+) -> float:
+    """Add the gradient of ``weight`` x a loss that sees the states of all texts; return the unweighted loss.
+
+    Args:
+        states_of: from the number of a part to the states of its texts; the same at a second call.
+        joined: from the states of all parts to those of all texts, in order.
+        parts: the places of each part's texts; a process may have none.
+        loss_of: from states to the loss.
+        weight: of the loss.
+        once: whether all parts fit in memory. Else they run twice: without gradients to get the loss and its gradient
+            at the states, then part by part (Gao et al. 2021, GradCache). The gradient is the same up to rounding.
+    """
+    with torch.set_grad_enabled(once):
+        states = joined([states_of(number) for number in range(len(parts))])
+    loss = loss_of(states if once else states.requires_grad_())
+    if parts or not once:
         (weight * loss).backward()  # type: ignore[no-untyped-call]
+    if not once:
         assert states.grad is not None  # noqa: S101 - for the type checker: the loss depends on the states
-        for part, seed in zip(parts, seeds, strict=True):
+        for number, part in enumerate(parts):
             own_grad = states.grad[to_device(torch.tensor(part), states.device)]
-            _states(model, texts, part, seed).backward(own_grad)  # type: ignore[no-untyped-call]
-        return float(loss.detach())
+            states_of(number).backward(own_grad)  # type: ignore[no-untyped-call]
+    return float(loss.detach())
 
 
 @contextmanager
@@ -168,12 +187,9 @@ def _own_random_numbers(processes: Processes) -> Iterator[None]:
         yield
         return
     seed = int(torch.randint(2**31, (processes.size,))[processes.rank])
-    common = torch.get_rng_state()
-    torch.manual_seed(seed)
-    try:
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
         yield
-    finally:
-        torch.set_rng_state(common)
 
 
 def _parts(model: UnimodelForExp1, texts: Texts, budget: Budget) -> list[list[int]]:

@@ -6,6 +6,7 @@ A resumed training takes the same steps with the same batches and random numbers
 
 from __future__ import annotations
 
+import json
 import math
 import time
 from collections.abc import Mapping, Sequence
@@ -13,24 +14,37 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any, ClassVar, Literal, NoReturn, Protocol
 
+import safetensors.torch
 import torch
+from torch import Tensor
 
 from unimoe.cluster.processes import ALONE, Processes
 from unimoe.config import Experiment
 from unimoe.core.errors import DataError, UsageError
+from unimoe.core.io import atomic_dir, hash_file, hash_json, write_text
 from unimoe.models.adapter import adapter_parameters, add_lora
 from unimoe.models.base import BaseModel
-from unimoe.models.checkpoint import MANIFEST
+from unimoe.models.checkpoint import (
+    ADAPTER_FILE,
+    ADAPTER_SETTINGS,
+    MANIFEST,
+    Checkpoint,
+    folder_name,
+    read_checkpoint,
+    training_settings,
+    write_manifest,
+)
 from unimoe.models.frozen_layers import FrozenLayers
+from unimoe.models.loader import ModelLoader
 from unimoe.models.unimodel import UnimodelForExp1
-from unimoe.results import TrainingBudget
+from unimoe.results import TrainingBudget, arm_dir
 from unimoe.training.aggregation import Task
-from unimoe.training.checkpoint_manager import CheckpointManager
 from unimoe.training.examples import TrainingData
 from unimoe.training.gradients import ArmGradients, arm_batches
-from unimoe.training.loop import Facts, OnStep, Training
+from unimoe.training.loop import Facts, Training
+from unimoe.training.model_card import base_on_hub, model_card
 from unimoe.training.optimizer import MasterAdamW, learning_rate_at
-from unimoe.training.run_state import Parts
+from unimoe.training.run_state import Parts, RunState
 from unimoe.training.tracking import Log, refuse_missing, trackers
 
 
@@ -42,41 +56,6 @@ class DevScorer(Protocol):
 
     def __call__(self, model: UnimodelForExp1) -> Mapping[str, float]:
         """Return measures by name; their mean chooses the best checkpoint."""
-
-
-def train_arm(
-    experiment: Experiment,
-    arm: str,
-    seed: int,
-    *,
-    base: BaseModel,
-    data: TrainingData,
-    frozen_layers: FrozenLayers | None = None,
-    on_step: OnStep | None = None,
-    score_on_dev: DevScorer | None = None,
-    processes: Processes = ALONE,
-) -> Path:
-    """Train one arm and write ``{output_dir}/{arm}/seed_{N}/checkpoint``, the last, and ``checkpoint-best``.
-
-    A training that was stopped continues from its saved state, and a finished one is kept.
-
-    Args:
-        experiment: holds the arm.
-        arm: its name.
-        seed: initialises the adapters and orders the batches.
-        base: a newly loaded base model; it is changed in place.
-        data: the training examples.
-        frozen_layers: frozen lower layers shared with other arms and seeds.
-        on_step: called after every step with the steps taken and what ``logs/train.jsonl`` says of the last.
-        score_on_dev: evaluates the model every ``training.evaluate_every`` steps.
-        processes: those that share the batches.
-
-    Returns:
-        The folder of the last checkpoint.
-    """
-    training = ArmTraining(experiment, arm, seed, base, data, frozen_layers, processes, score_on_dev)
-    training.run(on_step)
-    return training.checkpoints.last
 
 
 def model_in_training(
@@ -93,7 +72,21 @@ def model_in_training(
 
 
 class ArmTraining(Training):
-    """One training in progress: model, optimizer, data and progress. Arguments are those of ``train_arm``."""
+    """Trains one arm and writes ``{output_dir}/{arm}/seed_{N}/checkpoint``, the last, and ``checkpoint-best``.
+
+    Args:
+        experiment: holds the arm.
+        arm: its name.
+        seed: initialises the adapters and orders the batches.
+        loader: of the base model, whose frozen layers other arms and seeds share.
+        data: the training examples.
+        score_on_dev: evaluates the model every ``training.evaluate_every`` steps.
+        processes: those that share the batches.
+
+    Attributes:
+        last: the folder of the last checkpoint.
+        best: that of the checkpoint with the highest score on dev.
+    """
 
     dev_log: ClassVar[str] = "dev"
 
@@ -102,24 +95,23 @@ class ArmTraining(Training):
         experiment: Experiment,
         arm: str,
         seed: int,
-        base: BaseModel,
+        loader: ModelLoader,
         data: TrainingData,
-        frozen_layers: FrozenLayers | None,
-        processes: Processes = ALONE,
         score_on_dev: DevScorer | None = None,
+        processes: Processes = ALONE,
     ) -> None:
         training = experiment.training
         if training.evaluate_every and score_on_dev is None:
-            raise UsageError("training.evaluate_every is set: train_arm needs score_on_dev, see evaluation.dev_eval")
-        self.experiment, self._training, self._arm = experiment, training, experiment.arm_named(arm)
-        self._arm_name, self.seed, self._base, self._data = arm, seed, base, data
-        self._frozen_layers, self._processes, self._score_on_dev = frozen_layers, processes, score_on_dev
-        dtype = str(base.model.get_output_embeddings().weight.dtype).removeprefix("torch.")
-        self.checkpoints = CheckpointManager(
-            experiment, arm, seed, base=base.identity, dtype=dtype, data=data.content_hash, processes=processes
-        )
+            raise UsageError("training.evaluate_every is set: an arm needs score_on_dev, see evaluation.dev_eval")
+        self.experiment, self._training, self._arm_config = experiment, training, experiment.arm_named(arm)
+        self.arm, self.seed, self.loader, self._data = arm, seed, loader, data
+        self._score_on_dev, self._processes = score_on_dev, processes
+        content = {"base": loader.identity, "dtype": loader.dtype_name, "data": data.content_hash}
+        settings = training_settings(experiment, arm, seed, **content)
+        folder = arm_dir(Path(experiment.output_dir), arm, seed)
+        self.last, self.best = folder / folder_name("last"), folder / folder_name("best")
         super().__init__(
-            self.checkpoints.state,
+            RunState(folder, settings, hash_json(settings), processes),
             training.steps,
             dev_every=training.evaluate_every,
             save_every=training.save_every,
@@ -129,11 +121,22 @@ class ArmTraining(Training):
     @property
     def outputs(self) -> Sequence[Path]:
         """The manifests of both checkpoints."""
-        return self.checkpoints.last / MANIFEST, self.checkpoints.best / MANIFEST
+        return self.last / MANIFEST, self.best / MANIFEST
 
     def is_finished(self) -> bool:
-        """Return whether the last checkpoint exists; see ``Training``."""
-        return self.checkpoints.is_finished()
+        """Return whether the last checkpoint exists; refuse one of another training, or without the best beside it."""
+        finished = self.last.exists()
+        for folder in (self.last, self.best):
+            if folder.exists() or (finished and self._training.evaluate_every):
+                self._refuse_other(folder)
+        return finished
+
+    def _refuse_other(self, folder: Path) -> None:
+        """Refuse a checkpoint that is missing, damaged or of another training."""
+        found = read_checkpoint(folder)
+        content = {"base": found.base_model, "dtype": found.dtype}
+        settings = training_settings(found.experiment, found.arm, found.seed, **content)
+        self.state.refuse_other(folder, found.fingerprint, settings)
 
     def check(self) -> None:
         """Refuse trackers that are not installed, and dev data that cannot be loaded."""
@@ -144,20 +147,20 @@ class ArmTraining(Training):
     def prepare(self) -> None:
         """Add the adapters and load the examples."""
         config, training = self.experiment, self._training
-        self.checkpoints.refuse_other_best()
-        self._peft, self._model = model_in_training(config, self._base, self.seed, self._frozen_layers)
+        loader = self.loader
+        self._peft, self._model = model_in_training(config, loader.fresh_base(), self.seed, loader.frozen_layers)
         weights = adapter_parameters(self._peft)
         self._optimizer = MasterAdamW(weights, training.weight_decay)
-        batches = arm_batches(config, self._arm.task, self.seed, self._data, self._model)
+        batches = arm_batches(config, self._arm_config.task, self.seed, self._data, self._model)
         log = self.state.logs / "gradient_conflicts.jsonl"
-        self._gradients = ArmGradients(config, self._arm, self._model, weights, batches, log, self._processes)
+        self._gradients = ArmGradients(config, self._arm_config, self._model, weights, batches, log, self._processes)
 
     def watch(self) -> AbstractContextManager[Log]:
         """Return the trackers, which the leader alone has."""
         return trackers(
             self._training.tracking if self._processes.leads else [],
             self.state.logs,
-            run=f"{self.experiment.name}-{self._arm_name}-seed{self.seed}",
+            run=f"{self.experiment.name}-{self.arm}-seed{self.seed}",
             identity=self.state.fingerprint,
             step=self.progress.step,
             config=self.experiment.model_dump(),
@@ -172,14 +175,16 @@ class ArmTraining(Training):
         spoilt = [task for task, loss in found.losses.items() if not math.isfinite(loss)]
         if spoilt:
             self._stop(number, f"the loss is {found.losses[spoilt[0]]}", spoilt)
-        rate = learning_rate_at(number, training.steps, training.warmup, self._arm.learning_rate, training.schedule)
+        rate = learning_rate_at(
+            number, training.steps, training.warmup, self._arm_config.learning_rate, training.schedule
+        )
         norm = self._optimizer.step(rate, training.max_grad_norm)
         if not math.isfinite(norm):
             self._stop(number, f"the gradient's norm is {norm}", list(found.losses))
         self._gradients.aggregation.learn(found.losses)
         self.progress.count("tokens", found.tokens)
         return {
-            "task": self._arm.task,
+            "task": self._arm_config.task,
             "loss": found.total,
             "ranking_loss": found.losses.get("ranking"),
             "embedding_loss": found.losses.get("embedding"),
@@ -204,7 +209,7 @@ class ArmTraining(Training):
     def load_parts(self, parts: Parts) -> None:
         """Restore what ``parts`` returned."""
         if self.progress.best_step:
-            self.checkpoints.refuse_other_best(is_there=True)
+            self._refuse_other(self.best)
         self._optimizer.load_state(parts["optimizer"])
         self._gradients.aggregation.load_state(parts.get("aggregation", {}))
 
@@ -217,7 +222,10 @@ class ArmTraining(Training):
         self._save("last")
 
     def _save(self, which: Literal["best", "last"]) -> None:
-        training, task = self._training, self._arm.task
+        """Write a checkpoint: adapter, manifest, model card."""
+        if not self._processes.leads:
+            return
+        training, task = self._training, self._arm_config.task
         batches = self.progress.step * training.accumulation_steps
         seen = TrainingBudget(
             steps=self.progress.step,
@@ -225,12 +233,47 @@ class ArmTraining(Training):
             embedding_examples=batches * training.embedding.pairs_per_step if task != "rank_only" else 0,
             tokens=self.progress.extra.get("tokens", 0),
         )
-        self.checkpoints.save(which, seen, self._peft, self._model, self._optimizer.masters)
+        with atomic_dir(self.last if which == "last" else self.best) as temporary:
+            # Without False, "auto" would ask the hub whether embedding layers belong to the adapter.
+            self._peft.save_pretrained(temporary, save_embedding_layers=False)
+            _write_masters(temporary / ADAPTER_FILE, self._optimizer.masters)
+            _rewrite_settings(temporary / ADAPTER_SETTINGS, base_on_hub(self.experiment))
+            checkpoint = Checkpoint(
+                arm=self.arm,
+                seed=self.seed,
+                which=which,
+                base_model=self.loader.identity,
+                dtype=self.loader.dtype_name,
+                fingerprint=self.state.fingerprint,
+                adapter_hash=hash_file(temporary / ADAPTER_FILE),
+                settings_hash=hash_file(temporary / ADAPTER_SETTINGS),
+                training=seen,
+                config=self.experiment.model_dump(),
+            )
+            write_text(temporary / "README.md", model_card(checkpoint, self._model))
+            write_manifest(temporary, checkpoint)
 
     def _stop(self, step: int, what: str, tasks: Sequence[Task]) -> NoReturn:
         ids = self._gradients.query_ids(step, tasks)
         named = ", ".join(ids[:16]) + (f" and {len(ids) - 16} more" if len(ids) > 16 else "")
         raise DataError(
-            f"{self._arm_name}, seed {self.seed}, step {step + 1}: {what}; its queries are {named}; lower the arm's "
+            f"{self.arm}, seed {self.seed}, step {step + 1}: {what}; its queries are {named}; lower the arm's "
             "learning_rate, or set model.dtype to float32 (what was saved before this step is kept)"
         )
+
+
+def _write_masters(path: Path, masters: Mapping[str, Tensor]) -> None:
+    """Put the float32 weights that were trained in place of the rounded copies that PEFT has just written."""
+    rounded = safetensors.torch.load_file(path)
+    weights = {name.replace(".default.", "."): value.contiguous() for name, value in masters.items()}
+    if weights.keys() != rounded.keys():
+        raise AssertionError(f"adapter names differ: {sorted(weights.keys() ^ rounded.keys())[:3]}")
+    safetensors.torch.save_file(weights, path, {"format": "pt"})
+
+
+def _rewrite_settings(path: Path, base: str) -> None:
+    """Name the base model as others know it, not by its path on this machine, and sort what PEFT keeps as a set."""
+    config = json.loads(path.read_text(encoding="utf-8"))
+    if isinstance(config.get("target_modules"), list):
+        config["target_modules"].sort()
+    write_text(path, json.dumps(config | {"base_model_name_or_path": base}, indent=2) + "\n")

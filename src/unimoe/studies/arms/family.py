@@ -116,8 +116,7 @@ class ArmFamily(Family[ArmStudyConfig, ArmTraining]):
         loader, dev = self._loader(experiment), DevEvaluation(experiment, arm)
         if Path(config.output_dir).is_relative_to(self.root):  # a plan's folder is not
             keep_settings(self.base.model_copy(update={"output_dir": str(self.root)}), loader.dtype)
-        base, data = loader.fresh_base(), self._examples(config)
-        return ArmTraining(experiment, arm, config.seed, base, data, loader.frozen_layers, score_on_dev=dev)
+        return ArmTraining(experiment, arm, config.seed, loader, self._examples(config), dev)
 
     def dev(self, training: ArmTraining) -> dict[str, float]:
         """Return the best mean of the tasks' nDCG@10 on dev, and its step."""

@@ -75,12 +75,13 @@ class BiEncoderFamily(Family[BiEncoderConfig, BiEncoderTrainer]):
         return len(self.splits.test.corpus) / max(1, len(training.dev.corpus))
 
     def untrained(self) -> dict[str, Callable[[BiEncoderConfig], None]]:
-        """Return the encoder before training; BM25 and the fusion of both come with it."""
+        """Return the encoder before training, whose search writes the results of BM25 and of the fusion of both too."""
         encoder = retriever_name(retrieval_experiment(self.base), None, None)
-        return {encoder: self._search_before, FIRST_STAGE: _comes_with_it, fused_name(encoder): _comes_with_it}
 
-    def _search_before(self, config: BiEncoderConfig) -> None:
-        evaluate(config, self.splits, [base_retriever(config, self.splits, self.device)], [*self.given])
+        def search(config: BiEncoderConfig) -> None:
+            evaluate(config, self.splits, [base_retriever(config, self.splits, self.device)], [*self.given])
+
+        return {encoder: search, FIRST_STAGE: lambda _: None, fused_name(encoder): lambda _: None}
 
     def is_tested(self, training: BiEncoderTrainer, arm: str, seed: int | None) -> bool:
         """Return whether the fusion with BM25 is written, which comes last."""
@@ -104,7 +105,3 @@ class BiEncoderFamily(Family[BiEncoderConfig, BiEncoderTrainer]):
         qrels = from_grade(test.qrels, self.base.relevance_threshold)
         found = score_run(qrels, run, [metric], test.relevance_level).per_query[metric]
         return np.array([found[query_id] for query_id in sorted(found)])
-
-
-def _comes_with_it(config: BiEncoderConfig) -> None:
-    """Do nothing: the search with the encoder writes this system's results too."""

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from unimoe.studies.biencoder.config import ContrastiveConfig
 from unimoe.training.losses.built_in import info_nce
+from unimoe.training.steps import backward_in_parts
 
 
 def batch_backward(
@@ -33,23 +34,20 @@ def batch_backward(
     """
     inputs = [*queries, *documents]
     parts = _parts(queries, 0, chunk_size) + _parts(documents, len(queries), chunk_size)
+    order = torch.tensor([place for part in parts for place in part]).argsort()
 
     def vectors(number: int) -> Tensor:
         torch.manual_seed(seed + number)
         return embed([inputs[place] for place in parts[number]])
 
-    with torch.set_grad_enabled(chunk_size is None):
-        seen = torch.cat([vectors(number) for number in range(len(parts))])
-    seen = seen[torch.tensor([place for part in parts for place in part]).argsort().to(seen.device)]
-    if chunk_size is not None:
-        seen.requires_grad_()
-    loss = loss_of(seen[: len(queries)], seen[len(queries) :])
-    (weight * loss).backward()  # type: ignore[no-untyped-call]
-    if chunk_size is not None:
-        assert seen.grad is not None  # noqa: S101 - for the type checker: the loss depends on the vectors
-        for number, part in enumerate(parts):
-            vectors(number).backward(seen.grad[part])  # type: ignore[no-untyped-call]
-    return float(loss.detach())
+    def joined(found: Sequence[Tensor]) -> Tensor:
+        seen = torch.cat([*found])
+        return seen[order.to(seen.device)]
+
+    def loss(seen: Tensor) -> Tensor:
+        return loss_of(seen[: len(queries)], seen[len(queries) :])
+
+    return backward_in_parts(vectors, joined, parts, loss, weight, once=chunk_size is None)
 
 
 def _parts(inputs: Sequence[Any], first: int, chunk_size: int | None) -> list[list[int]]:
