@@ -259,3 +259,13 @@ def read_jsonl(path: Path) -> list[dict[str, Any]]:
 def test_all_but_training_is_refused(config: Path, script: str, options: list[str], what: str) -> None:
     done = call_script(script, *options, "--config", config, WORLD_SIZE="2", RANK="0")
     assert_refused(done, 2, what, "without torchrun")
+
+
+def test_every_module_and_every_name_that_one_imports_is_there() -> None:
+    done = successful(call_script("import_everything.py"))
+    assert re.match(r"\d{3} modules of unimoe and \d+ names import", done.stdout)
+
+
+def test_every_script_is_run_by_a_test() -> None:
+    tests = "".join(path.read_text("utf-8") for path in Path(__file__).parents[1].rglob("test_*.py"))
+    assert [path.name for path in SCRIPTS.iterdir() if path.is_file() and path.name not in tests] == []

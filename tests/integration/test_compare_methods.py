@@ -140,6 +140,15 @@ def test_bad_input_is_one_line(
     assert not [*tmp_path.rglob("*.json")]
 
 
+def test_korean_from_its_folder_says_what_the_encoder_is_not(tmp_path: Path) -> None:
+    topics_folder(tmp_path / "belebele-ko")
+    options = ("--methods", "zero_shot,infonce", *FAST, "--num_steps", "2", "--seeds", "1", "--settings", "1")
+    here = {"UNIMOE_DATA": str(tmp_path), "UNIMOE_CACHE": str(tmp_path / "cache")}
+    done = successful(call_script("compare_korean.py", "--offline", *options, "--output-dir", tmp_path / "out", **here))
+    assert "made for English, and the texts are Korean" in done.stderr
+    assert {"bm25", "zero_shot", "infonce"} >= set(load_all_results(tmp_path / "out")) >= {"zero_shot", "infonce"}
+
+
 def test_korean_without_its_folder_says_what_to_do(tmp_path: Path) -> None:
     nowhere = {"UNIMOE_DATA": str(tmp_path), "UNIMOE_CACHE": str(tmp_path)}
     done = call_script("compare_korean.py", "--offline", "--output-dir", tmp_path, **nowhere)

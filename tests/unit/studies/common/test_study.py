@@ -14,6 +14,7 @@ from support.heads import topics_folder
 from support.results import make_result, simulate
 
 from unimoe.analysis.statistics.estimates import holm
+from unimoe.cli.options import given_options
 from unimoe.config.files import config_root
 from unimoe.core.errors import DataError, UsageError
 from unimoe.results.folder import Results
@@ -56,6 +57,11 @@ def test_settings_are_tried_in_their_order() -> None:
     read = study(arms=arms, grid={"sigma": [7, 8]})
     names = {arm: [each.name for each in read.settings_of(arm)] for arm in arms}
     assert names == {"own": ["sigma 1"], "none": [""], "named": ["x", "y"]}
+
+
+def test_a_study_without_seeds_says_so_in_its_results() -> None:
+    given = given_options(Path("studies/losses"), ["seed=1"], seeds=0, only=None, smoke=False)
+    assert given == ["--config studies/losses", "--seeds 0", "--set seed=1"]
 
 
 def test_sections_keep_their_other_keys() -> None:
