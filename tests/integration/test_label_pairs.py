@@ -24,6 +24,7 @@ from unimoe.config import ModelConfig
 from unimoe.core.errors import DataError
 from unimoe.core.io import hash_json
 from unimoe.data.catalog import load_collection
+from unimoe.data.collection import Document, assemble
 from unimoe.evaluation import engines
 from unimoe.evaluation.engines import Engine
 from unimoe.evaluation.reranking.shards import ShardStore
@@ -31,6 +32,7 @@ from unimoe.retrieval.bm25 import bm25_run
 from unimoe.studies.biencoder.config import LabelConfig, SamplingConfig
 from unimoe.studies.biencoder.labels import (
     _print_labels,
+    _write_labels,
     grader_identity,
     grades_of,
     load_grader,
@@ -149,6 +151,18 @@ def check(here: Path, model: str, grade: Callable[[list[tuple[str, str]]], Seque
     graded = {(query, document) for query, grades in found.items() for document, one in grades.items() if one == 1}
     assert graded == {pair for pair, value in expected.items() if value >= middle}
     assert 0 < len(graded) < len(expected), "a threshold that separates"
+
+
+def test_labels_keep_language_exclusions_and_the_level_of_real_judgments(tmp_path: Path) -> None:
+    documents, queries = [("d1", Document("", "eins")), ("d2", Document("", "zwei"))], {"q1": "a b", "q2": "c d"}
+    whole = assemble(
+        "c", "test", documents, queries.items(), {"q1": {"d1": 2}}, relevance_level=2, language="de",
+        excluded={"q2": ["d2"]},
+    )  # fmt: skip
+    _write_labels(tmp_path / "made", replace(whole, queries={"q2": "c d"}), {"q2": {"d1": 1}}, whole, "of the labels")
+    train, test = (load_collection(f"path:{tmp_path / 'made'}", split) for split in ("train", "test"))
+    assert (train.language, train.excluded) == ("de", {"q2": {"d2"}})
+    assert (train.relevance_level, test.relevance_level) == (1, 2)
 
 
 def test_a_cross_encoder_grades_by_the_sigmoid_of_its_logit(here: Path) -> None:

@@ -109,11 +109,13 @@ def write_parts(
     queries: Mapping[str, str],
     qrels: Mapping[str, Qrels],
     *,
+    excluded: Mapping[str, Iterable[str]] | None = None,
     compress: bool = False,
 ) -> None:
     """Write the files of the layout; ``qrels`` maps split to judgments, ``compress`` writes ``.gz`` files."""
+    left_out = {key: {"excluded_ids": sorted(ids)} for key, ids in (excluded or {}).items()}
     documents = ({"_id": key, "title": title, "text": text} for key, (title, text) in corpus.items())
-    texts = ({"_id": key, "text": text} for key, text in queries.items())
+    texts = ({"_id": key, "text": text, **left_out.get(key, {})} for key, text in queries.items())
     for name, records in (("corpus.jsonl", documents), ("queries.jsonl", texts)):
         _write(folder / name, (json.dumps(record, ensure_ascii=False) for record in records), compress)
     ensure_dir(folder / "qrels")

@@ -22,6 +22,8 @@ from unimoe.core.io import Strict, atomic_dir, hash_json, hash_parts, read_json,
 from unimoe.core.trec import Qrels, Run
 from unimoe.data.catalog import load_collection
 from unimoe.data.collection import Collection
+from unimoe.data.collection_card import COLLECTION_FILE, sidecar_path
+from unimoe.data.languages import ENGLISH
 from unimoe.data.sources.beir_layout import write_parts
 from unimoe.evaluation.engines import Engine
 from unimoe.evaluation.reranking.rerankers import reranker_of, returns_logits
@@ -216,12 +218,17 @@ def _is_written(folder: Path, fingerprint: str) -> bool:
 def _write_labels(folder: Path, sampled: Collection, qrels: Qrels, test: Collection | None, fingerprint: str) -> None:
     """Write a new collection in BEIR layout: the corpus, the labels as split ``train``, real judgments as ``test``."""
     splits = {"train": {key: {d: g for d, g in grades.items() if g > 0} for key, grades in qrels.items()}}
-    texts = dict(sampled.queries)
+    texts, excluded = dict(sampled.queries), dict(sampled.excluded)
     if test is not None:
         texts |= {key: test.queries[key] for key in test.qrels}
+        excluded |= test.excluded
         splits["test"] = test.qrels
     with atomic_dir(folder) as temporary:
-        write_parts(temporary, sampled.corpus, texts, splits)
+        write_parts(temporary, sampled.corpus, texts, splits, excluded=excluded)
+        if sampled.language != ENGLISH:
+            write_json(temporary / COLLECTION_FILE, {"language": sampled.language})
+        if test is not None and test.level_stated:
+            write_json(sidecar_path(temporary / "qrels" / "test.tsv"), {"relevance_level": test.relevance_level})
         write_json(temporary / LABELS_FILE, {"fingerprint": fingerprint})
 
 
