@@ -71,11 +71,12 @@ def tune_biencoder(
     changes = {"config": str(config), "seeds": seeds, "output_dir": str(output_dir)}
     study = load_study(SETTINGS, named, changes)
     ((arm, own),) = study.arms.items()
-    for name in comma_separated(only) or ():
+    wanted = comma_separated(only) or [*own.variants]
+    for name in wanted:
         if name not in own.variants:
             known = ", ".join(own.variants)
             raise UsageError(f"configuration {name!r}: unknown{did_you_mean(name, own.variants)}; there is {known}")
-    kept = {name: keys for name, keys in own.variants.items() if only is None or name in (comma_separated(only) or ())}
+    kept = {name: keys for name, keys in own.variants.items() if name in wanted}
     study = study.model_copy(update={"arms": {arm: own.model_copy(update={"variants": kept})}})
     run_study(study, where, given_options(config, named, seeds=seeds, only=only), plan=plan)
 

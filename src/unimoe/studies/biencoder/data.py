@@ -23,9 +23,8 @@ class TrainingPairs:
 
     query_ids: list[str]  # ascending
     texts: list[str]
-    relevant: list[list[str]]  # documents of the corpus that are relevant to any query of equal text, ascending
+    relevant: list[set[str]]  # documents of the corpus that are relevant to any query of equal text
     own: list[list[str]]  # documents relevant to the query itself, of which one is drawn
-    same_text: list[int]  # a number that queries of equal text share
     dropped: int  # queries left out because they have no positive
 
     def __len__(self) -> int:
@@ -82,16 +81,14 @@ def training_pairs(collection: Collection, threshold: int) -> TrainingPairs:
             f"{threshold} or higher); lower relevance_threshold, or check the judgments"
         )
     texts = [collection.queries[query_id] for query_id in kept]
-    numbers = {text: number for number, text in enumerate(dict.fromkeys(texts))}
-    together: list[set[str]] = [set() for _ in numbers]
+    together: dict[str, set[str]] = {}
     for query_id, text in zip(kept, texts, strict=True):
-        together[numbers[text]].update(own[query_id])
+        together.setdefault(text, set()).update(own[query_id])
     return TrainingPairs(
         query_ids=kept,
         texts=texts,
-        relevant=[sorted(together[numbers[text]]) for text in texts],
+        relevant=[together[text] for text in texts],
         own=[own[query_id] for query_id in kept],
-        same_text=[numbers[text] for text in texts],
         dropped=len(own) - len(kept),
     )
 
@@ -103,10 +100,10 @@ def batches_per_epoch(pairs: TrainingPairs, config: BiEncoderConfig) -> int:
 
 def unjudged(pairs: TrainingPairs, run: Run, config: NegativesConfig) -> list[list[str]]:
     """Return the documents that hard negatives of each query are drawn from: the best of a run without the relevant."""
-    left = []
-    for query_id, relevant in zip(pairs.query_ids, map(set, pairs.relevant), strict=True):
-        left.append([key for key in ranked(run[query_id]) if key not in relevant][config.skip : config.depth])
-    return left
+    return [
+        [key for key in ranked(run[query_id]) if key not in relevant][config.skip : config.depth]
+        for query_id, relevant in zip(pairs.query_ids, pairs.relevant, strict=True)
+    ]
 
 
 def epoch_batches(
@@ -139,17 +136,17 @@ def _batch(
     hard: Sequence[Sequence[str]],
     config: BiEncoderConfig,
 ) -> Batch:
-    drawn: dict[int, set[str]] = {}
+    drawn: dict[str, set[str]] = {}
     for query in queries:  # queries of equal text share their positives
-        drawn.setdefault(pairs.same_text[query], set()).add(positive[query])
+        drawn.setdefault(pairs.texts[query], set()).add(positive[query])
     documents = [positive[query] for query in queries]
     documents += [key for query in queries for key in hard[query]] if hard else []
     documents = list(dict.fromkeys(documents))
     targets, known = [], []
     for query in queries:
-        mine, relevant = drawn[pairs.same_text[query]], set(pairs.relevant[query])
+        mine = drawn[pairs.texts[query]]
         targets.append([key in mine for key in documents])
-        known.append([key in relevant and key not in mine for key in documents])
+        known.append([key in pairs.relevant[query] and key not in mine for key in documents])
     positives, others = torch.tensor(targets), torch.tensor(known)
     rule = config.loss.known_positives
     return Batch(
