@@ -17,7 +17,7 @@ from unimoe.core.errors import DataError, UsageError
 from unimoe.data.collection import Collection, Document, assemble
 from unimoe.studies.biencoder.config import BiEncoderConfig, ContrastiveConfig, LabelConfig, NegativesConfig
 from unimoe.studies.biencoder.data import TrainingPairs, batches_per_epoch, epoch_batches, training_pairs, unjudged
-from unimoe.studies.biencoder.steps import batch_backward, contrastive_loss
+from unimoe.studies.biencoder.trainer import batch_backward, contrastive_loss
 from unimoe.studies.common.trained_model import freeze_lower_layers
 from unimoe.studies.cross_encoder.data import (
     LabelledList,
@@ -183,7 +183,7 @@ def test_as_the_loop_has_it(symmetric: bool, margin: float) -> None:
 
 
 class TestChunks:
-    def gradient(self, chunk_size: int | None, dropout: float = 0.0) -> tuple[float, Tensor]:
+    def gradient(self, chunk_size: int | None, dropout: float = 0.0, seed: int = 7) -> tuple[float, Tensor]:
         """The loss and gradient of texts that are vectors of different lengths, summed up and projected."""
         torch.manual_seed(1)
         layer = nn.Linear(1, 4).double()
@@ -199,7 +199,7 @@ class TestChunks:
         def loss_of(queries: Tensor, documents: Tensor) -> Tensor:
             return contrastive_loss(queries, documents, positives, torch.zeros_like(positives), ContrastiveConfig())
 
-        loss = batch_backward(embed, texts[:5], texts[5:], loss_of, weight=0.5, chunk_size=chunk_size, seed=7)
+        loss = batch_backward(embed, texts[:5], texts[5:], loss_of, weight=0.5, chunk_size=chunk_size, seed=seed)
         assert layer.weight.grad is not None
         return loss, layer.weight.grad
 
@@ -213,6 +213,9 @@ class TestChunks:
         assert again == pytest.approx(loss, abs=1e-12)
         assert torch.allclose(gradient, chunked, atol=1e-10)
         assert float(gradient.abs().max()) > 1e-4
+
+    def test_it_takes_what_the_largest_seed_of_a_training_makes(self) -> None:
+        assert self.gradient(3, seed=(2**31 - 1) * 1_000_003 * 10_000)[0] == pytest.approx(self.gradient(3)[0])
 
 
 def row(query_id: int, selected: list[int], **changes: Any) -> dict[str, Any]:

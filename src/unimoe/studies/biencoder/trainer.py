@@ -11,12 +11,12 @@ as an undisturbed one, bit for bit.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import ClassVar, Literal, NoReturn
+from typing import Any, ClassVar, Literal, NoReturn
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from unimoe.core.errors import DataError, first_few
 from unimoe.core.io import hash_json
@@ -26,7 +26,7 @@ from unimoe.models.device import choose_dtype
 from unimoe.results import TrainingBudget, arm_dir
 from unimoe.retrieval.bm25 import bm25_run
 from unimoe.studies.biencoder.checkpoint import read_biencoder, save_checkpoint
-from unimoe.studies.biencoder.config import BiEncoderConfig
+from unimoe.studies.biencoder.config import BiEncoderConfig, ContrastiveConfig
 from unimoe.studies.biencoder.data import (
     Batch,
     batches_per_epoch,
@@ -37,12 +37,13 @@ from unimoe.studies.biencoder.data import (
     unjudged,
 )
 from unimoe.studies.biencoder.model import CachedEncoder, load_biencoder
-from unimoe.studies.biencoder.steps import batch_backward, contrastive_loss
 from unimoe.studies.common.splits import Splits
 from unimoe.studies.common.trained_model import MANIFEST
 from unimoe.training.loop import Facts, OnStep, Training
+from unimoe.training.losses.built_in import info_nce
 from unimoe.training.optimizer import learning_rate_at, optimizer_tensors, restore_optimizer
 from unimoe.training.run_state import Parts, RunState
+from unimoe.training.steps import backward_in_parts
 
 _WITHOUT_EFFECT = {"save_every", "output_dir", "caveats"}
 _CHUNKS = 10_000  # more than a batch has: each chunk of each step draws its own dropout
@@ -158,7 +159,7 @@ class BiEncoderTrainer(Training):
         negatives = [[self._corpus[row] for row in rows if row >= 0] for rows in self._negatives.tolist()]
         self._epoch, self._batches = epoch, epoch_batches(self.pairs, self.config, epoch, negatives)
 
-    def _mined(self, *, by_model: bool) -> torch.Tensor:
+    def _mined(self, *, by_model: bool) -> Tensor:
         """Return what hard negatives of each query are drawn from, as rows of the corpus, filled up with -1."""
         wanted, pairs = self.config.negatives, self.pairs
         most = wanted.depth + max(map(len, pairs.relevant))  # so that enough are left without the relevant ones
@@ -257,3 +258,67 @@ class BiEncoderTrainer(Training):
             ),
             config=self.config.model_dump(mode="json"),
         )
+
+
+def batch_backward(
+    embed: Callable[[Sequence[Any]], Tensor],
+    queries: Sequence[Any],
+    documents: Sequence[Any],
+    loss_of: Callable[[Tensor, Tensor], Tensor],
+    *,
+    weight: float,
+    chunk_size: int | None,
+    seed: int,
+) -> float:
+    """Add the gradient of ``weight`` x the loss of query vectors ``(Q, D)`` and document vectors ``(N, D)``.
+
+    Without a chunk size there are two forward passes, of queries and of documents. With it, every chunk of so many
+    texts runs twice (gradient caching, Gao et al. 2021): without gradients, to get the loss and its gradient at the
+    vectors, then with gradients. Both runs draw the same dropout, by the seed.
+
+    Returns:
+        The unweighted loss.
+    """
+    inputs = [*queries, *documents]
+    parts = _parts(queries, 0, chunk_size) + _parts(documents, len(queries), chunk_size)
+    order = torch.tensor([place for part in parts for place in part]).argsort()
+
+    def vectors(number: int) -> Tensor:
+        torch.manual_seed((seed + number) % 2**63)  # a large seed of a training goes beyond what torch takes
+        return embed([inputs[place] for place in parts[number]])
+
+    def joined(found: Sequence[Tensor]) -> Tensor:
+        seen = torch.cat([*found])
+        return seen[order.to(seen.device)]
+
+    def loss(seen: Tensor) -> Tensor:
+        return loss_of(seen[: len(queries)], seen[len(queries) :])
+
+    return backward_in_parts(vectors, joined, parts, loss, weight, once=chunk_size is None)
+
+
+def _parts(inputs: Sequence[Any], first: int, chunk_size: int | None) -> list[list[int]]:
+    """Return the places of the inputs in chunks of similar length, longest first."""
+    order = sorted(range(len(inputs)), key=lambda place: -len(inputs[place]))
+    size = chunk_size or max(1, len(inputs))
+    return [[first + place for place in order[begin : begin + size]] for begin in range(0, len(order), size)]
+
+
+def contrastive_loss(
+    queries: Tensor, documents: Tensor, positives: Tensor, excluded: Tensor, config: ContrastiveConfig
+) -> Tensor:
+    """Return InfoNCE of ``(cosine - margin * positive) / temperature``, the mean over the queries.
+
+    Queries and documents are unit vectors ``(Q, D)`` and ``(N, D)``. Each row of ``positives (Q, N)`` has a target at
+    least; ``excluded`` are documents that are neither. Symmetric: the mean with the loss over the documents that are a
+    positive.
+
+    Source: van den Oord et al. 2018; the margin is that of LaBSE (Feng et al. 2022, section 3.2).
+    """
+    cosines = queries @ documents.T
+    logits = ((cosines - config.margin * positives) / config.temperature).masked_fill(excluded, -torch.inf)
+    forward = info_nce(logits, positives)
+    if not config.symmetric:
+        return forward
+    anchors = positives.any(dim=0)  # a hard negative belongs to no query
+    return (forward + info_nce(logits.T[anchors], positives.T[anchors])) / 2
