@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Literal
@@ -13,7 +12,7 @@ from unimoe.data.catalog import result_name
 from unimoe.data.collection import Collection
 from unimoe.evaluation.spec import Evaluation, Outcome, model_hashes
 from unimoe.metrics import DEFAULT_METRICS, score_run
-from unimoe.results import Identity, TrainingBudget
+from unimoe.results import Identity
 
 
 @dataclass(frozen=True)
@@ -49,15 +48,13 @@ class RerankingPools:
         seed: int | None,
         *,
         experiment: str,
-        config: Mapping[str, Any],
         encoder: str | None = None,
         prompt: str | None = None,
         trained_hash: str | None = None,
         checkpoint: Literal["best", "last"] = "best",
-        training: TrainingBudget | None = None,
-        caveats: Sequence[str] = (),
+        **known: Any,
     ) -> Evaluation:
-        """Return the spec of an arm that reranks the pools.
+        """Return the spec of an arm that reranks the pools; ``known`` is what else an ``Evaluation`` knows.
 
         ``encoder`` and ``prompt`` are identities as results have them, None for the order of the pools' source;
         ``trained_hash`` is that of what was trained, a head or a whole cross-encoder, None without a training.
@@ -80,15 +77,13 @@ class RerankingPools:
                 max_queries=self.max_queries,
             ),
             hashes=hashes | model_hashes(encoder, prompt, trained_hash),
-            config=config,
             main_metric=self.metric,
             dtype="float32" if encoder else None,
-            caveats=caveats,
-            training=training,
+            **known,
         )
 
-    def outcome(self, run: Run, *, items: int | None = None, seconds: float = 0.0, device: str = "cpu") -> Outcome:
-        """Score the pools in the order of a run, beside the order of their source; ``items`` as in ``Outcome``."""
+    def outcome(self, run: Run, **found: Any) -> Outcome:
+        """Score the pools in the order of a run, beside the order of their source; ``found`` is what else is known."""
         collection = self.collection
         metrics = tuple(dict.fromkeys((self.metric, *DEFAULT_METRICS)))
         return Outcome.of_run(
@@ -96,9 +91,7 @@ class RerankingPools:
             run,
             self.metric,
             metrics,
-            items=items,
-            seconds=seconds,
-            device=device,
             first_stage=score_run(collection.qrels, self.candidates, metrics, collection.relevance_level),
             queries_without_candidates=sorted(q for q in collection.qrels if not self.candidates.get(q)),
+            **found,
         )
