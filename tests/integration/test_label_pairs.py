@@ -161,7 +161,7 @@ def test_labels_keep_language_exclusions_and_the_level_of_real_judgments(tmp_pat
     )  # fmt: skip
     _write_labels(tmp_path / "made", replace(whole, queries={"q2": "c d"}), {"q2": {"d1": 1}}, whole, "of the labels")
     train, test = (load_collection(f"path:{tmp_path / 'made'}", split) for split in ("train", "test"))
-    assert (train.language, train.excluded) == ("de", {"q2": {"d2"}})
+    assert (train.language, train.excluded) == ("de", {"q2": frozenset({"d2"})})
     assert (train.relevance_level, test.relevance_level) == (1, 2)
 
 
