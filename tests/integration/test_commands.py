@@ -262,6 +262,7 @@ def test_all_but_training_is_refused(config: Path, script: str, options: list[st
     assert_refused(done, 2, what, "without torchrun")
 
 
+@pytest.mark.slow
 def test_every_module_and_every_name_that_one_imports_is_there() -> None:
     # CI's own run has these too; the developers' environment lacks the extra ``collections``.
     with patch.dict(sys.modules, {name: MagicMock() for name in ("beir", "beir.util", "ir_datasets")}):
