@@ -199,7 +199,7 @@ def test_a_step_of_each_kind_of_arm(tasks: tuple[str, ...], budget: Budget, firs
             getattr(arms, task)(budget)
         arms.optimizer.step(1e-3, 1.0)
         # The loss of each task, and the gradient's norm: both are logged, and stop the training if they are not finite.
-        assert arms.gpu.waits == {"steps._joint_backward": len(tasks), "optimizer.step": 1}
+        assert arms.gpu.waits == {"steps.backward_in_parts": len(tasks), "optimizer.step": 1}
 
 
 @pytest.mark.parametrize("loss", ["approxndcg", "infonce", "marginmse", "supcon", "yes_no"])
@@ -207,7 +207,7 @@ def test_a_ranking_loss_waits_once(loss: str) -> None:
     """Those of sentence-transformers wait by themselves, and those that sample read what they drew."""
     with Arms(0) as arms:
         arms.rank(PARTS, loss)
-        assert arms.gpu.waits == {"steps._pointwise_backward" if loss == "yes_no" else "steps._joint_backward": 1}
+        assert arms.gpu.waits == {"steps._pointwise_backward" if loss == "yes_no" else "steps.backward_in_parts": 1}
 
 
 @pytest.mark.parametrize(
