@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from itertools import combinations
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any, cast, get_args
 from unittest.mock import patch
 
 import pytest
@@ -23,12 +23,13 @@ from unimoe.config.files import overridden, parse_config
 from unimoe.config.training import AggregationName
 from unimoe.core.errors import DataError
 from unimoe.evaluation.dev_eval import DevEvaluation
+from unimoe.experiment.training_job import train_by_worker
 from unimoe.models.batched import BatchedDecoder
-from unimoe.models.checkpoint import ADAPTER_FILE, read_checkpoint
+from unimoe.models.checkpoint import ADAPTER_FILE, MANIFEST, read_checkpoint
 from unimoe.models.loader import ModelLoader
 from unimoe.results.logs import read_conflict_logs
 from unimoe.training.examples import TrainingData, load_training_data
-from unimoe.training.trainer import DevScorer
+from unimoe.training.trainer import ArmTraining, DevScorer
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -102,6 +103,18 @@ def test_the_joint_arm_sees_what_its_specialists_see(trained: dict[str, Path]) -
     first = {arm: log(folder)[0] for arm, folder in trained.items()}
     assert first["joint_r8"]["ranking_loss"] == first["rank_only_r8"]["ranking_loss"]
     assert first["joint_r8"]["embedding_loss"] == first["emb_only_r8"]["embedding_loss"]
+
+
+def test_a_worker_trains_again_what_a_killed_driver_copied_in_part(
+    experiment: Experiment, data: TrainingData, tmp_path: Path
+) -> None:
+    here = changed(experiment, tmp_path)
+    last = train(here, data)
+    (last / MANIFEST).unlink()
+    training = ArmTraining(here, "rank_only_r8", 0, ModelLoader(here, CPU, torch.float32), data)
+    with patch("unimoe.experiment.training_job.done_by_worker", return_value=[2.0, 1.0]):
+        assert train_by_worker(cast("Any", None), training) == [2.0, 1.0]
+    assert not last.exists()
 
 
 def test_a_finished_training_is_kept_and_another_config_refused_by_its_first_difference(

@@ -43,9 +43,9 @@ def train_by_worker(cluster: Cluster, training: ArmTraining) -> list[float]:
 
     Returns the first and the last loss; none where the checkpoint was there.
     """
+    training.make_room()  # a driver that was killed may have copied a part of a worker's files
     if training.is_finished():
         return []
-    training.make_room()
     experiment, arm, seed, folder = training.experiment, training.arm, training.seed, training.experiment.output_dir
     settings = experiment.model_dump(mode="json", exclude={"output_dir"})
     recipe = {"maker": f"{__name__}:jobs_of", "experiment": settings, "dtype": training.loader.dtype_name}

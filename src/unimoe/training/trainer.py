@@ -146,8 +146,7 @@ class ArmTraining(Training):
 
     def prepare(self) -> None:
         """Add the adapters and load the examples."""
-        config, training = self.experiment, self._training
-        loader = self.loader
+        config, training, loader = self.experiment, self._training, self.loader
         self._peft, self._model = model_in_training(config, loader.fresh_base(), self.seed, loader.frozen_layers)
         weights = adapter_parameters(self._peft)
         self._optimizer = MasterAdamW(weights, training.weight_decay)
