@@ -114,7 +114,7 @@ def read_qrels(path: Path | str) -> Qrels:
     known: dict[str, str] = {}
     for number, line in _fields_lines(path):
         fields = line.split()
-        if number == 1 and fields[0] in {"query-id", "query_id", "qid"} and fields[-1].isalpha():
+        if not qrels and fields[0] in {"query-id", "query_id", "qid"} and fields[-1].isalpha():
             continue  # names of columns; the line of a query that is called ``qid`` ends in a number
         if len(fields) > 3 and line.count("\t") == 2:  # ids may hold spaces then
             if len(fields) == 4 and fields[1] in {"0", "Q0"}:

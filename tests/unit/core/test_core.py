@@ -210,6 +210,7 @@ def test_what_a_line_cannot_hold_is_not_written(
     ("content", "grades"),
     [
         ("query-id\tcorpus-id\tscore\nq1\td1\t2\nq1\td2\t0\n", {"d1": 2, "d2": 0}),
+        ("\nquery-id\tcorpus-id\tscore\nq1\td1\t2\n", {"d1": 2}),
         ("q1 0 d1 2\nq1 0 d2 0\n", {"d1": 2, "d2": 0}),
         ("q1\ta document\t1\n", {"a document": 1}),
         ("q1 0 d1 -2\nq1 0 d2 1.0\n", {"d1": -2, "d2": 1}),
