@@ -33,19 +33,12 @@ from support.results import QUERIES, make_result
 from unimoe.core.io import ensure_dir, write_text
 from unimoe.metrics import DEFAULT_METRICS
 from unimoe.results import DrillDown, EvalResult, QueryDetail, TrainingBudget, arm_dir, by_query_id, write_result
+from unimoe.results.logs import Conflict
 
 BASELINES = ("bm25", "zero_shot")
 TRAINED = ("rank_only_r8", "rank_only_r32", "emb_only_r8", "joint_r8", "joint_r32")
 SEEDS, STEPS, LAYERS, MEASURED_STEPS = 5, 1_000, 28, 50
-CONFLICT_KEYS = (
-    "cosine",
-    "cosine_self_rank",
-    "cosine_self_embed",
-    "cosine_corrected",
-    "norm_rank",
-    "norm_embed",
-    "magnitude_similarity",
-)
+CONFLICT_KEYS = [key for key in Conflict.model_fields if key not in ("step", "layer")]
 BUDGET = TrainingBudget(steps=STEPS, ranking_examples=8, embedding_examples=8, tokens=8)
 SCRIPT = Path(__file__).parents[1] / "scripts" / "analyze_results.py"
 
@@ -82,9 +75,7 @@ def result(arm: str, seed: int | None, dataset: str, ids: list[str], scores: NDA
         metric=main,
         identity={"experiment": "beir", "depth": 100, "checkpoint": "none" if seed is None else "last"},
         hashes={"collection": dataset, "candidates": dataset},
-        training=None
-        if seed is None
-        else TrainingBudget(steps=STEPS, ranking_examples=8, embedding_examples=8, tokens=8),
+        training=None if seed is None else BUDGET,
     )
     means = {name: math.fsum(values) / len(values) for name, values in rest.items()}
     changed = {"per_query_metrics": rest, "aggregate": {main: made.aggregate[main]} | means}

@@ -1,4 +1,4 @@
-"""BM25's top 100 against rank_bm25; ``load.py`` has how indexing and searching grow with the corpus.
+"""BM25's top 100 against rank_bm25.
 
     UNIMOE_DATA=DIR uv run benchmarks/bm25.py
 
@@ -13,12 +13,12 @@ import argparse
 import json
 import statistics
 import time
-from collections.abc import Callable
 
 import numpy as np
 import torch
 from rank_bm25 import BM25Okapi
 
+from timing import in_turn, seconds
 from unimoe.config import BM25Config
 from unimoe.data.catalog import available, load_collection
 from unimoe.data.collection import Collection
@@ -27,13 +27,6 @@ from unimoe.retrieval.analyzers import make_tokenizer
 from unimoe.retrieval.bm25 import BM25Index
 
 ROUNDS, DEPTH, PARAMS = 7, 100, BM25Config()
-
-
-def seconds(work: Callable[[], object]) -> float:
-    """How long a piece of work takes."""
-    start = time.perf_counter()
-    work()
-    return time.perf_counter() - start
 
 
 def compare(collection: Collection) -> tuple[float, float]:
@@ -56,18 +49,14 @@ def compare(collection: Collection) -> tuple[float, float]:
         for query in tokens:
             okapi.get_top_n(query, ids, DEPTH)
 
-    ours()
-    pairs = [(seconds(ours), seconds(peer)) for _ in range(ROUNDS)]
-    own, other = (statistics.median(column) / len(queries) * 1e6 for column in zip(*pairs, strict=True))
-    ratios = sorted(theirs / mine for mine, theirs in pairs)
-    print(f"{collection.name}: {len(ids):,} documents, {len(queries)} queries, top {DEPTH}, {ROUNDS} pairs")
-    print(f"ours {own:.1f} us a query, rank_bm25 {other:.0f}; ratio {ratios[0]:.0f} to {ratios[-1]:.0f}")
+    taken = in_turn(f"{collection.name}, {len(ids):,} documents, {len(queries)} queries", ours, peer, ROUNDS)
+    own = taken.own / len(queries) * 1e6
     print(
         f"index: ours {indexed - start:.2f} s; rank_bm25 {peer_indexed - analyzed:.2f} s, "
         f"and {analyzed - indexed:.2f} s for the tokens that it is given"
     )
     print_floor(okapi, tokens, own)
-    return own, statistics.median(ratios)
+    return own, taken.ratio
 
 
 def print_floor(okapi: BM25Okapi, tokens: list[list[int]], own: float) -> None:

@@ -14,10 +14,7 @@ import itertools
 import json
 import math
 import os
-import statistics
-import time
 import tracemalloc
-from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -28,6 +25,7 @@ from numpy.typing import NDArray
 from ranx.statistical_tests import fisher_randomization_test
 from scipy.stats import bootstrap
 
+from timing import in_turn, seconds
 from unimoe.analysis.statistics.resampling import bootstrap_means, sign_flip_p
 from unimoe.results.provenance import processor_name
 
@@ -45,13 +43,6 @@ def generated(rng: np.random.Generator) -> tuple[Array, Array]:
     ranks = np.maximum(1, np.exp(1.5 - hidden)).astype(int)
     scores = np.where(ranks <= 10, 1.0 / ranks, 0.0)
     return scores[:, 0], scores[:, 1:]
-
-
-def seconds(work: Callable[[], object]) -> float:
-    """How long a piece of work takes."""
-    start = time.perf_counter()
-    work()
-    return time.perf_counter() - start
 
 
 def our_intervals(differences: Array) -> Array:
@@ -85,16 +76,6 @@ def ranx_p_values(baseline: Array, systems: Array) -> list[float]:
     """p-values by ranx, one pair of systems at a time."""
     samples = np.ascontiguousarray(systems.T)
     return [float(fisher_randomization_test(baseline, sample, ITERATIONS)[0]) for sample in samples]
-
-
-def ratio(name: str, ours: Callable[[], object], peer: Callable[[], object]) -> float:
-    """The median of the peer's time over ours, measured in turn, the peer warm already; prints it with its spread."""
-    ours()
-    pairs = [(seconds(ours), seconds(peer)) for _ in range(ROUNDS)]
-    own, other = (statistics.median(column) for column in zip(*pairs, strict=True))
-    ratios = sorted(theirs / mine for mine, theirs in pairs)
-    print(f"{name}: ours {own:.3f} s, peer {other:.2f} s; ratio {ratios[0]:.1f} to {ratios[-1]:.1f} in {ROUNDS} pairs")
-    return statistics.median(ratios)
 
 
 def fastest_scipy(differences: Array) -> tuple[int, bool]:
@@ -141,17 +122,19 @@ def main() -> None:
     print(f"{ITERATIONS:,} resamples x {QUERIES:,} queries x {COMPARISONS} comparisons")
     batch, together = fastest_scipy(differences)
     refuse_unless_right(differences, batch, together)
-    vs_scipy = ratio(
+    vs_scipy = in_turn(
         f"bootstrap against scipy.stats.bootstrap, {'together' if together else 'in turn'}, batch {batch}",
         lambda: our_intervals(differences),
         lambda: scipy_intervals(differences, batch, together),
-    )
+        ROUNDS,
+    ).ratio
     ranx_p_values(baseline[:10], systems[:10])  # compiles
-    vs_ranx = ratio(
+    vs_ranx = in_turn(
         "sign flips against ranx's fisher_randomization_test",
         lambda: sign_flip_p(differences, ITERATIONS, seed=0),
         lambda: ranx_p_values(baseline, systems),
-    )
+        ROUNDS,
+    ).ratio
     peak = peak_mib(differences)
     print(json.dumps({"vs_scipy": round(vs_scipy, 1), "vs_ranx": round(vs_ranx), "peak_mib": round(peak, 1)}))
 

@@ -16,8 +16,6 @@ import argparse
 import json
 import statistics
 import tempfile
-import time
-from collections.abc import Callable
 from pathlib import Path
 
 import faiss
@@ -25,6 +23,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from timing import in_turn, seconds
 from unimoe.models.device import describe_device
 from unimoe.retrieval.dense import search
 
@@ -34,14 +33,6 @@ ROWS, WIDTH, DEPTH = 1_000_000, 384, 100
 PAIRS, MAIN = {1: 9, 64: 5, 256: 1}, 64
 ROUNDS = 7
 LONGEST = 1.0001  # unit vectors, and a little for rounding
-PROJECTED_ROWS, PROJECTED_WIDTH, PROJECTED_QUERIES = 8_841_823, 1024, 6980
-
-
-def seconds(work: Callable[[], object]) -> float:
-    """How long a piece of work takes."""
-    start = time.perf_counter()
-    work()
-    return time.perf_counter() - start
 
 
 def unit_vectors(rows: int, rng: np.random.Generator) -> Floats:
@@ -60,24 +51,17 @@ def write_corpus(path: Path, rows: int) -> None:
         )
 
 
-def private_mib(which: str) -> float:
-    """``RssAnon``: memory of this process alone, without mapped files."""
+def private_mib() -> float:
+    """Memory of this process alone, without mapped files."""
     lines = Path("/proc/self/status").read_text(encoding="ascii").splitlines()
-    return next(int(line.split()[1]) / 1024 for line in lines if line.startswith(f"{which}:"))
+    return next(int(line.split()[1]) / 1024 for line in lines if line.startswith("RssAnon:"))
 
 
 def peak_extra_mib(vectors: Floats, ids: list[str], queries: Floats) -> float:
     """The most private memory that a search holds beyond what was there before, looked at after every block."""
-    before, seen = private_mib("RssAnon"), [0.0]
-    search(
-        queries,
-        query_ids(queries),
-        vectors,
-        ids,
-        DEPTH,
-        longest=LONGEST,
-        advance=lambda _: seen.append(private_mib("RssAnon")),
-    )
+    before, seen = private_mib(), [0.0]
+    names = query_ids(queries)
+    search(queries, names, vectors, ids, DEPTH, longest=LONGEST, advance=lambda _: seen.append(private_mib()))
     return max(seen) - before
 
 
@@ -92,21 +76,13 @@ def compare(queries: Floats, vectors: Floats, ids: list[str], index: faiss.Index
     run = search(queries, names, vectors, ids, DEPTH, longest=LONGEST)
     _, found = index.search(queries, DEPTH)
     shared = [len({ids[row] for row in rows} & run[name].keys()) for name, rows in zip(names, found, strict=True)]
-    pairs = [
-        (
-            seconds(lambda: search(queries, names, vectors, ids, DEPTH, longest=LONGEST)),
-            seconds(lambda: index.search(queries, DEPTH)),
-        )
-        for _ in range(PAIRS[len(queries)])
-    ]
-    own, other = (statistics.median(column) for column in zip(*pairs, strict=True))
-    ratios = sorted(mine / theirs for mine, theirs in pairs)
-    print(
-        f"{len(queries):>3} queries: ours {own * 1e3:,.0f} ms, FAISS {other * 1e3:,.0f} ms; ours over FAISS's "
-        f"{ratios[0]:.2f} to {ratios[-1]:.2f} in {len(pairs)} pairs",
-        flush=True,
+    taken = in_turn(
+        f"{len(queries)} queries, FAISS against ours",
+        lambda: index.search(queries, DEPTH),
+        lambda: search(queries, names, vectors, ids, DEPTH, longest=LONGEST),
+        PAIRS[len(queries)],
     )
-    return own, statistics.median(ratios), sum(shared) / (len(names) * DEPTH)
+    return taken.peer, taken.ratio, sum(shared) / (len(names) * DEPTH)
 
 
 def floors(vectors: Floats) -> tuple[float, float]:
@@ -123,18 +99,6 @@ def floors(vectors: Floats) -> tuple[float, float]:
         return statistics.median(seconds(once) for _ in range(ROUNDS))
 
     return rows.nbytes / product(1), 2 * rows.numel() * MAIN / product(MAIN)
-
-
-def print_projection(rows: int, own: float, extra_mib: float) -> None:
-    """What MS MARCO's passages would take at this rate."""
-    size = PROJECTED_ROWS * PROJECTED_WIDTH
-    rate = rows * WIDTH * MAIN / own
-    print(
-        f"projected, {PROJECTED_ROWS:,} x {PROJECTED_WIDTH}: {size * 4 / 1e9:.0f} GB on disk as float32, "
-        f"{size * 2 / 1e9:.0f} as float16; {size * MAIN / rate:.0f} s for {MAIN} queries, "
-        f"{size * PROJECTED_QUERIES / rate / 60:.0f} min for {PROJECTED_QUERIES:,} at the rate of {MAIN}, the file "
-        f"read once; memory beside the mapped file as here, {extra_mib:,.0f} MiB for {MAIN} queries, and the ids"
-    )
 
 
 def main() -> None:
@@ -162,7 +126,6 @@ def main() -> None:
         f"{measured[1][0] / reading:.2f} times that for one query; product at {speed / 1e9:.0f} GFLOP/s "
         f"{product * 1e3:.0f} ms, ours takes {measured[MAIN][0] / product:.2f} times that for {MAIN}"
     )
-    print_projection(rows, measured[MAIN][0], extra_mib)
     print(
         json.dumps(
             {

@@ -14,7 +14,6 @@ import argparse
 import json
 import random
 import statistics
-import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -22,6 +21,7 @@ import numpy as np
 import torch
 from torch import nn
 
+from timing import on_each, seconds
 from unimoe.config.base import BUNDLED_ENCODER, EncoderConfig
 from unimoe.data.catalog import available, load_collection
 from unimoe.models.bundled import bundled_encoder_folder
@@ -79,29 +79,16 @@ def product_seconds(tokens: int, device: torch.device, dtype: torch.dtype) -> fl
 
     with torch.inference_mode():
         once()
-        return statistics.median(timed(once)[0] for _ in range(9)) * LAYERS * tokens / ROWS
-
-
-def timed(work: Callable[[], Any]) -> tuple[float, Any]:
-    """Seconds, and the result."""
-    start = time.perf_counter()
-    result = work()
-    return time.perf_counter() - start, result
+        return statistics.median(seconds(once) for _ in range(9)) * LAYERS * tokens / ROWS
 
 
 def compare(ours: Encode, peer: Encode, parts: Sequence[Sequence[str]]) -> tuple[list[float], list[float], float]:
     """Our seconds and the peer's time over ours, round by round, and the lowest cosine."""
-    own, ratios, worst = [], [], 1.0
+    cosines: list[float] = []
     ours(parts[0][:WARM_UP])
     peer(parts[0][:WARM_UP])
-    for number, texts in enumerate(parts):
-        first, second = (ours, peer) if number % 2 else (peer, ours)  # neither always finds the caches warm
-        (one, vectors), (other, others) = timed(lambda: first(texts)), timed(lambda: second(texts))  # noqa: B023
-        mine, theirs = (one, other) if number % 2 else (other, one)
-        own.append(mine)
-        ratios.append(theirs / mine)
-        worst = min(worst, float((vectors * others).sum(axis=1).min()))
-    return own, ratios, worst
+    taken = on_each(ours, peer, parts, lambda mine, theirs: cosines.append(float((mine * theirs).sum(axis=1).min())))
+    return [mine for mine, _ in taken], [theirs / mine for mine, theirs in taken], min(cosines)
 
 
 def shown(name: str, ratios: Sequence[float]) -> None:
@@ -124,19 +111,19 @@ def main() -> None:
     peer = sentence_transformers(device, dtype)
     print(f"{describe_device(device)}, torch {torch.__version__}; {name}, {options.rounds} rounds of")
     print(f"{len(documents[0])} documents and {len(short[0])} short texts, {dtype}; their time over ours:")
-    seconds, ratios, cosine = compare(encoder.encode, peer, documents)
+    own, ratios, cosine = compare(encoder.encode, peer, documents)
     shown("documents", ratios)
     _, ratios_short, cosine_short = compare(encoder.encode, peer, short)
     shown("short texts", ratios_short)
     tokens = [sum(map(len, encoder.token_ids(texts))) for texts in documents]
     floors = [product_seconds(count, device, dtype) for count in tokens]
     result: dict[str, float | None] = {
-        "texts_per_s": round(sum(map(len, documents)) / sum(seconds), 1),
+        "texts_per_s": round(sum(map(len, documents)) / sum(own), 1),
         "vs_sentence_transformers": round(statistics.median(ratios), 2),
         "vs_sentence_transformers_short": round(statistics.median(ratios_short), 2),
         "bf16_vs_sentence_transformers_default": None,
         "bf16_vs_sentence_transformers_bf16": None,
-        "floor_fraction": round(statistics.median(np.divide(floors, seconds)), 2),
+        "floor_fraction": round(statistics.median(np.divide(floors, own)), 2),
         "min_cosine": round(min(cosine, cosine_short), 6),
         "bf16_min_cosine": None,
     }

@@ -13,13 +13,13 @@ import json
 import random
 import statistics
 import tempfile
-import time
 from pathlib import Path
 from typing import Any
 
 import torch
 from transformers import AutoTokenizer, BertConfig, BertForMaskedLM
 
+from timing import on_each
 from unimoe.config.base import BUNDLED_ENCODER, EncoderConfig
 from unimoe.data.catalog import available, load_collection
 from unimoe.models.bundled import bundled_encoder_folder
@@ -48,20 +48,13 @@ def save_models(folder: Path) -> dict[type[Matcher], Any]:
 
 
 def compare(ours: Matcher, peer: Any, parts: list[list[str]], queries: list[str]) -> list[float]:
-    """Return the library's time over ours, round by round."""
-    calls: list[Any] = [
+    """Return the library's time over ours, round by round, after a warm-up."""
+    taken = on_each(
         lambda texts: ours.similarity(ours.encode(queries, kind="query"), ours.encode(texts)),
         lambda texts: peer.similarity(peer.encode_query(queries), peer.encode_document(texts)).cpu(),
-    ]
-    ratios = []
-    for number, texts in enumerate([parts[0], *parts]):  # the first is the warm-up
-        seconds = [0.0, 0.0]
-        for place in (0, 1) if number % 2 else (1, 0):  # neither always finds the caches warm
-            start = time.perf_counter()
-            calls[place](texts)
-            seconds[place] = time.perf_counter() - start
-        ratios.append(seconds[1] / seconds[0])
-    return ratios[1:]
+        [parts[0], *parts],
+    )
+    return [theirs / mine for mine, theirs in taken[1:]]
 
 
 def main() -> None:

@@ -162,19 +162,10 @@ class Sides:
         per_step = self.experiment.training.ranking.queries_per_step
         return batch_order(len(self.data.groups), per_step, steps, seed=0, stream=0)
 
-    def ours(self) -> Run:
-        """The trainer of unimoe."""
-        return self._with_loss(self.experiment)
-
-    def score_es(self) -> Run:
-        """The trainer of unimoe, with nDCG@10 itself by evolution of the scores."""
-        return self._with_loss(_with(self.experiment, "training.ranking.loss=score_es"))
-
-    def pg_rank(self) -> Run:
-        """The trainer of unimoe, with nDCG@10 itself by policy gradients."""
-        return self._with_loss(_with(self.experiment, "training.ranking.loss=pg_rank"))
-
-    def _with_loss(self, experiment: Experiment) -> Run:
+    def ours(self, *changes: str) -> Run:
+        """The trainer of unimoe, with changes of the experiment's settings."""
+        changed = overridden(self.experiment.model_dump(), changes)
+        experiment = parse_config(Experiment, changed, source="lora_step")
         training = ArmTraining(experiment, "rank_only_r8", 0, self.loader, self._source)
         start = time.perf_counter()
         training.prepare()
@@ -236,10 +227,6 @@ LOSSES = ("score_es", "pg_rank")
 SIDES = ("ours", *PEERS)
 
 
-def _with(experiment: Experiment, *changes: str) -> Experiment:
-    return parse_config(Experiment, overridden(experiment.model_dump(), changes), source="lora_step")
-
-
 def timed(train: Callable[[], Any], steps: int) -> float:
     """Seconds of one of the steps that ``train`` takes."""
     start = time.perf_counter()
@@ -257,8 +244,9 @@ def main() -> None:
     start, device = time.perf_counter(), choose_device()
     with tempfile.TemporaryDirectory() as folder:
         sides = Sides(Path(folder), device, options.dtype)
-        runs: dict[str, Run] = {side: getattr(sides, side)() for side in SIDES}
-        losses = turns({"softmax": runs["ours"], **{loss: getattr(sides, loss)() for loss in LOSSES}})
+        runs = {"ours": sides.ours(), "trainer": sides.trainer(), "cross_encoder": sides.cross_encoder()}
+        of_losses = {loss: sides.ours(f"training.ranking.loss={loss}") for loss in LOSSES}
+        losses = turns({"softmax": runs["ours"], **of_losses})
         first = sum(run(1) for run in runs.values())  # the warm-up; it is slower than what follows
         rounds: list[dict[str, float]] = []
         while len(rounds) < options.rounds:

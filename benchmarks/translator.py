@@ -16,8 +16,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import statistics
-import time
 from collections.abc import Callable
 from typing import Any
 
@@ -25,6 +23,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from timing import in_turn, seconds
 from unimoe.models.device import describe_device
 from unimoe.studies.translator.data.caption_pairs import CaptionPairs
 from unimoe.studies.translator.evaluation import image_ranks
@@ -36,13 +35,6 @@ Floats = NDArray[np.float32]
 CAPTIONS, EACH, INPUTS, OUTPUTS = 120_000, 5, 1024, 1536
 RANKED, PAIRS = 5_000, 5
 STEP_CAPTIONS, BANK, TEMPERATURE = 512, 30_000, 0.07
-
-
-def seconds(work: Callable[[], object]) -> float:
-    """How long a piece of work takes."""
-    start = time.perf_counter()
-    work()
-    return time.perf_counter() - start
 
 
 def unit_vectors(rows: int, width: int, seed: int) -> Floats:
@@ -85,21 +77,13 @@ def ranking(rows: int) -> dict[str, float]:
     captions = images + 2 * unit_vectors(rows, OUTPUTS, 3)
     captions /= np.linalg.norm(captions, axis=1, keepdims=True)
     same = (image_ranks(captions, images, image_of) == naive_ranks(captions, images, image_of)).mean()
-    pairs = [
-        (
-            seconds(lambda: image_ranks(captions, images, image_of)),
-            seconds(lambda: naive_ranks(captions, images, image_of)),
-        )
-        for _ in range(PAIRS)
-    ]
-    own, other = (statistics.median(column) for column in zip(*pairs, strict=True))
-    ratios = sorted(theirs / mine for mine, theirs in pairs)
-    print(
-        f"ranking, {rows:,} x {rows:,} of {OUTPUTS}: ours {own:.2f} s, everything sorted {other:.2f} s; speed-up "
-        f"{ratios[0]:.2f} to {ratios[-1]:.2f} in {PAIRS} pairs, ranks equal for {same:.2%} (rounding moves the rest)",
-        flush=True,
+    taken = in_turn(
+        f"ranks of {rows:,} among as many, against sorting, equal for {same:.2%} (rounding moves the rest)",
+        lambda: image_ranks(captions, images, image_of),
+        lambda: naive_ranks(captions, images, image_of),
+        PAIRS,
     )
-    return {"rank_vs_naive": round(statistics.median(ratios), 3)}
+    return {"rank_vs_naive": round(taken.ratio, 3)}
 
 
 def contrastive_step(bank_rows: int) -> dict[str, float]:
@@ -117,17 +101,8 @@ def contrastive_step(bank_rows: int) -> dict[str, float]:
         captions.grad = None
         contrastive_loss(captions, ids, bank, None, TEMPERATURE).backward()  # type: ignore[no-untyped-call]
 
-    for work in (own, products):
-        work()
-    rounds = [(seconds(own), seconds(products)) for _ in range(PAIRS)]
-    ours, floor = (statistics.median(column) for column in zip(*rounds, strict=True))
-    ratios = sorted(mine / least for mine, least in rounds)
-    print(
-        f"InfoNCE, {STEP_CAPTIONS} x {bank_rows:,} of {OUTPUTS}: ours {ours:.2f} s, two products {floor:.2f} s; "
-        f"ours over the floor {ratios[0]:.2f} to {ratios[-1]:.2f} in {PAIRS} rounds",
-        flush=True,
-    )
-    return {"infonce_vs_floor": round(statistics.median(ratios), 3)}
+    name = f"the two products of InfoNCE, {STEP_CAPTIONS} x {bank_rows:,} of {OUTPUTS}, against ours"
+    return {"infonce_vs_floor": round(in_turn(name, products, own, PAIRS).ratio, 3)}
 
 
 def main() -> None:
