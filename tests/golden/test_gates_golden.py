@@ -9,16 +9,16 @@ from typing import Any
 import numpy as np
 import pytest
 import scipy.special
-import scipy.stats
-from numpy.typing import NDArray
+from hypothesis import given
+from hypothesis import strategies as st
 from scipy import stats
 from support.gates import DIFFERENCE, INTERFERENCE, both, clear_gap, register
 from support.results import make_result, simulate
-from support.variances import known
 
 from unimoe.analysis.gates.judging import Judgment, judge
 from unimoe.analysis.gates.output import gate_lines, gates_as_json
 from unimoe.analysis.gates.registration import default_looks
+from unimoe.analysis.gates.wording import settle_sentence
 from unimoe.analysis.statistics.estimates import holm
 from unimoe.analysis.statistics.power import Aim, at_size, half_width, plan, smallest_distance
 from unimoe.analysis.statistics.resampling import bootstrap_means, sign_flip_p
@@ -42,20 +42,17 @@ def test_over_queries_it_is_the_paired_t_test_and_tost(tmp_path: Path) -> None:
     assert 1.0 - judgment.found.confidence["PASS"] == pytest.approx(max(lower, upper), rel=1e-6)
 
 
-def test_over_paired_seeds_it_is_the_t_test_of_their_differences(tmp_path: Path) -> None:
+def test_over_paired_seeds_they_are_t_tests_of_differences_and_of_contrasts_at_the_cutoffs(
+    tmp_path: Path,
+) -> None:
     specialist, joint = simulate(5, 30, 0.03, rng=np.random.default_rng(6))
-    gate = register(tmp_path, **TOST | {"estimand": "seeds"})
-    judgment = judge(both(specialist, joint, paired_seeds=True), gate, "it")
+    arms = both(specialist, joint, paired_seeds=True)
+    difference = judge(arms, register(tmp_path, **TOST | {"estimand": "seeds"}), "it").found
     interval = stats.ttest_1samp((joint - specialist).mean(axis=1), 0.0).confidence_interval(0.95)
-    assert judgment.found.paired
-    assert judgment.found.estimate.interval == pytest.approx((interval.low, interval.high), rel=1e-9)
-
-
-def test_tir_over_paired_seeds_is_the_test_of_the_contrast_at_the_cutoff(tmp_path: Path) -> None:
-    specialist, joint = simulate(5, 30, 0.03, rng=np.random.default_rng(7))
-    gate = register(tmp_path, **INTERFERENCE | {"estimand": "seeds"})
-    found = judge(both(specialist, joint, paired_seeds=True), gate, "it").found
-    for cutoff, confidence in ((0.02, found.confidence["PASS"]), (0.01, 1.0 - found.confidence["FAIL"])):
+    assert difference.paired
+    assert difference.estimate.interval == pytest.approx((interval.low, interval.high), rel=1e-9)
+    tir = judge(arms, register(tmp_path, **INTERFERENCE | {"estimand": "seeds"}), "it").found
+    for cutoff, confidence in ((0.02, tir.confidence["PASS"]), (0.01, 1.0 - tir.confidence["FAIL"])):
         excess = ((1.0 - cutoff) * specialist - joint).mean(axis=1)
         assert confidence == pytest.approx(1.0 - stats.ttest_1samp(excess, 0.0, alternative="greater").pvalue)
 
@@ -79,7 +76,8 @@ def test_each_look_asks_for_the_confidence_that_simulations_found(looks: Any, at
 
 def test_later_seeds_do_not_change_a_label(tmp_path: Path) -> None:
     """Seeds 3 and 4 lose all that the first three had won: they came after the label."""
-    specialist, joint = (np.asarray(rows) for rows in _scores(clear_gap(-0.1, seeds=5)))
+    arms = clear_gap(-0.1, seeds=5)
+    specialist, joint = (arms.scores(arm, "reranking/apidocs", range(5)) for arm in ("rank_only_r8", "joint_r8"))
     joint[3:] += 0.3
     gate = register(tmp_path, **INTERFERENCE | {"looks": [3, 5, 8]})
     found = judge(both(specialist, joint), gate, "it")
@@ -103,7 +101,9 @@ def test_later_seeds_do_not_change_a_label(tmp_path: Path) -> None:
 def test_without_a_label_it_is_judged_at_the_last_look_so_far(
     tmp_path: Path, looks: list[int], seeds: int, look: int, words: str
 ) -> None:
-    found = judge(_undecided(seeds), register(tmp_path, **INTERFERENCE | {"looks": looks}), "it")
+    # TIR of 1.5 % lies between the cutoffs, with seeds that scatter far more
+    arms = both(*simulate(seeds, 40, 0.015, rng=np.random.default_rng(4), seed_sd=0.02))
+    found = judge(arms, register(tmp_path, **INTERFERENCE | {"looks": looks}), "it")
     assert (found.label, found.look, len(found.found.seeds[0])) == ("INCONCLUSIVE", look, look)
     assert words in _text(found)
     (facts,) = gates_as_json(None, [found], [found])["gates"]
@@ -130,17 +130,6 @@ def test_experiments_of_five_seeds_or_more_look_before_their_end() -> None:
     assert {seeds: default_looks(seeds) for seeds in looks} == looks
 
 
-def _undecided(seeds: int) -> Results:
-    """Arms whose TIR of 1.5 % lies between the cutoffs, with seeds that scatter far more."""
-    return both(*simulate(seeds, 40, 0.015, rng=np.random.default_rng(4), seed_sd=0.02))
-
-
-def _scores(results: Results) -> tuple[Any, Any]:
-    seeds = range(len(results.results) // 2)
-    first, second = (results.scores(arm, "reranking/apidocs", seeds, "ndcg@10") for arm in ("rank_only_r8", "joint_r8"))
-    return first, second
-
-
 def _text(found: Judgment) -> str:
     return " ".join(gate_lines(None, [found]).split())
 
@@ -149,7 +138,7 @@ def test_bootstrap_interval_agrees_with_scipy() -> None:
     differences = np.random.default_rng(50).normal(0.02, 0.2, (50, 3))
     found = np.quantile(bootstrap_means(differences, 10_000, seed=0), [0.025, 0.975], axis=0)
     for column, ends in zip(differences.T, found.T, strict=True):
-        peer = scipy.stats.bootstrap(
+        peer = stats.bootstrap(
             (column,), np.mean, n_resamples=10_000, method="percentile", rng=np.random.default_rng(1)
         ).confidence_interval
         assert ends == pytest.approx((peer.low, peer.high), abs=0.1 * column.std() / math.sqrt(50))
@@ -167,13 +156,13 @@ def test_resamples_have_the_moments_of_multinomial_draws() -> None:
     expected = np.eye(n) - 1.0 / n
     assert np.abs(covariance - expected).max() < 6 * math.sqrt(3 / iterations)
     observed = np.bincount(np.round(counts).astype(int).ravel(), minlength=8)[:8] / counts.size
-    assert observed == pytest.approx(scipy.stats.binom.pmf(np.arange(8), n, 1 / n), abs=2e-3)
+    assert observed == pytest.approx(stats.binom.pmf(np.arange(8), n, 1 / n), abs=2e-3)
 
 
 def test_sign_flip_p_agrees_with_every_permutation_and_is_never_zero() -> None:
     differences = np.random.default_rng(3).normal(0.1, 0.2, (10, 2))
     exact = [
-        scipy.stats.permutation_test((column,), np.mean, permutation_type="samples", n_resamples=np.inf).pvalue
+        stats.permutation_test((column,), np.mean, permutation_type="samples", n_resamples=np.inf).pvalue
         for column in differences.T
     ]
     assert sign_flip_p(differences, 20_000, seed=0) == pytest.approx(exact, abs=0.01)
@@ -187,24 +176,28 @@ def test_holm_worked_by_hand() -> None:
     assert holm([]) == []
 
 
-Array = NDArray[np.float64]
-
 RULE = Aim(cutoffs=(0.01, 0.02), confidence=0.90)
 
 
-def settles(terms: Terms, value: float, seeds: int, queries: int, aim: Aim) -> bool:
-    """Whether data of a size and all larger data settle a region with one cutoff."""
-    sizes: tuple[tuple[float, float], ...] = ((seeds, queries), (seeds, 1e15), (1e15, queries))
-    return all(abs(value - aim.cutoffs[-1]) >= smallest_distance(terms, s, n, aim) for s, n in sizes)
+def known(seed: float, query: float, residual: float, seeds: int, queries: int) -> Terms:
+    """Of the mean of one dataset whose runs vary as one group, from the variances of a single run and query."""
+    left = residual / (seeds * queries)
+    return Terms(
+        query=np.array([query / queries + left]),
+        run=np.array([seed / seeds + left]),
+        residual=np.array([[left]]),
+        queries=(queries,),
+        runs=(seeds,),
+    )
 
 
-def test_worked_by_hand() -> None:
+def test_a_variance_at_another_size_worked_by_hand() -> None:
     # Components .04, .015, .01 seen on 2 x 2; on 4 x 10: V = .04 / 4 + .015 / 10 + .01 / 40.
     expected = at_size(known(0.04, 0.015, 0.01, 2, 2), 4, 10)
     assert [*expected.query, *expected.run] == pytest.approx([0.0015 + 0.00025, 0.01 + 0.00025])
     assert expected.variance == pytest.approx(0.01 + 0.0015 + 0.00025)
     assert [*expected.queries, *expected.runs] == [10, 4]
-    reach = scipy.stats.t.ppf(0.975, expected.freedom) * math.sqrt(0.01175)
+    reach = stats.t.ppf(0.975, expected.freedom) * math.sqrt(0.01175)
     assert half_width(known(0.04, 0.015, 0.01, 2, 2), 4, 10) == pytest.approx(reach)
 
 
@@ -234,11 +227,11 @@ def test_three_seeds_have_a_limit_that_no_number_of_queries_passes() -> None:
     # Each arm's mean varies by .003 with the seed around .44; TIR's linearised error adds both.
     seed_variance = 2 * (0.003 / 0.44) ** 2
     terms = known(seed=seed_variance, query=0.06, residual=0.02, seeds=3, queries=300)
-    limit = scipy.stats.t.ppf(0.975, 2) * math.sqrt(seed_variance / 3)
+    limit = stats.t.ppf(0.975, 2) * math.sqrt(seed_variance / 3)
     assert half_width(terms, 3, 1e15) == pytest.approx(limit, rel=1e-4)
     found = plan(terms, 0.03, RULE)
     assert found.decides_with_any_queries == pytest.approx(
-        (scipy.stats.t.ppf(0.9, 2) + scipy.stats.t.ppf(0.8, 2)) * math.sqrt(seed_variance / 3), rel=1e-4
+        (stats.t.ppf(0.9, 2) + stats.t.ppf(0.8, 2)) * math.sqrt(seed_variance / 3), rel=1e-4
     )
     assert found.queries is None
     assert found.grid is not None
@@ -278,15 +271,69 @@ def test_the_smallest_numbers_are_the_smallest() -> None:
     terms = known(seed=0.00001, query=0.002, residual=0.05, seeds=3, queries=600)
     aim, value = Aim(cutoffs=(0.02,), confidence=0.90), 0.027
     found = plan(terms, value, aim)
+
+    def settles(seeds: int, queries: int) -> bool:
+        """Whether data of a size and all larger data settle a region with one cutoff."""
+        sizes: tuple[tuple[float, float], ...] = ((seeds, queries), (seeds, 1e15), (1e15, queries))
+        return all(abs(value - aim.cutoffs[-1]) >= smallest_distance(terms, s, n, aim) for s, n in sizes)
+
     assert found.seeds is not None
     assert found.queries is not None
     assert found.grid is not None
     assert not found.settled
-    assert settles(terms, value, found.seeds, 600, aim)
-    assert not settles(terms, value, found.seeds - 1, 600, aim)
-    assert settles(terms, value, 3, found.queries, aim)
-    assert not settles(terms, value, 3, found.queries - 1, aim)
+    assert settles(found.seeds, 600)
+    assert not settles(found.seeds - 1, 600)
+    assert settles(3, found.queries)
+    assert not settles(3, found.queries - 1)
     seeds, queries = found.grid
     assert seeds * queries <= min(found.seeds * 600, 3 * found.queries)
-    assert settles(terms, value, seeds, queries, aim)
-    assert not settles(terms, value, seeds, queries - 1, aim)
+    assert settles(seeds, queries)
+    assert not settles(seeds, queries - 1)
+
+
+components = st.floats(1e-6, 10.0)
+paired = st.builds(known, components, components, components, st.integers(2, 10), st.integers(2, 2_000))
+query_counts = st.integers(2, 10**5)
+
+
+@st.composite
+def terms(draw: st.DrawFn) -> Terms:
+    """Of two arms whose seeds pair, or of two whose runs vary apart and differ in number."""
+    first = draw(paired)
+    if draw(st.booleans()):
+        return first
+    second = known(draw(components), 0.0, draw(components), draw(st.integers(2, 10)), int(first.queries[0]))
+    return Terms(
+        query=first.query + second.query,
+        run=np.concatenate([first.run, second.run]),
+        residual=np.concatenate([first.residual, second.residual]),
+        queries=first.queries,
+        runs=first.runs + second.runs,
+    )
+
+
+@given(terms(), st.integers(2, 200), query_counts, st.integers(0, 100), st.integers(0, 10**6))
+def test_more_seeds_or_queries_never_raise_the_standard_error(
+    found: Terms, seeds: int, queries: int, more_seeds: int, more_queries: int
+) -> None:
+    fewer, larger = at_size(found, seeds, queries), at_size(found, seeds + more_seeds, queries + more_queries)
+    assert larger.error <= fewer.error * (1 + 1e-9)
+    assert larger.freedom >= min(*larger.runs, *larger.queries) - 1 - 1e-9
+
+
+@given(terms(), st.integers(2, 200), query_counts, st.floats(1.0, 100.0))
+def test_the_error_and_the_interval_have_the_unit_of_the_estimate(
+    found: Terms, seeds: int, queries: int, scale: float
+) -> None:
+    factor = scale**2
+    scaled = Terms(factor * found.query, factor * found.run, factor * found.residual, found.queries, found.runs)
+    assert half_width(scaled, seeds, queries) == pytest.approx(scale * half_width(found, seeds, queries))
+    near, far = (smallest_distance(each, seeds, queries, RULE) for each in (found, scaled))
+    assert far == pytest.approx(scale * near)
+
+
+def test_on_a_cutoff_nothing_settles_it_and_without_variance_everything_does() -> None:
+    found = plan(known(seed=0.00003, query=0.03, residual=0.02, seeds=3, queries=300), 0.02, RULE)
+    assert "too near a cutoff" in settle_sentence(found)
+    nothing = plan(Terms(np.array([1e-21]), np.zeros(0), np.zeros((0, 1)), (50,), ()), 0.03, RULE)
+    assert (nothing.settled, nothing.decides_with_any_queries) == (True, 0.0)

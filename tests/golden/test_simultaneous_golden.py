@@ -1,20 +1,27 @@
-"""All systems at once: Hsu's constants, Tukey's studentized range, Dunnett's test, and by hand."""
+"""All systems at once, by Hsu's, Tukey's and Dunnett's tests; queries in clusters, by statsmodels; both by hand."""
 
 from __future__ import annotations
 
 import math
 from dataclasses import replace
 from itertools import combinations
+from pathlib import Path
+from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
+import statsmodels.api as sm
 from numpy.typing import NDArray
 from scipy import stats
 
+from unimoe.analysis.compare import compare, compare_statistic
 from unimoe.analysis.comparisons import ALPHA, difference
 from unimoe.analysis.standings import Chosen, best_of, check_chosen, standings_of
 from unimoe.analysis.statistics.simultaneous import corrected, joint, level
-from unimoe.core.errors import UsageError
+from unimoe.analysis.statistics.variance import moments
+from unimoe.core.errors import DataError, UsageError
+from unimoe.results.clusters import Clusters, by_cluster
 
 Array = NDArray[np.float64]
 
@@ -106,9 +113,7 @@ def test_ranks_of_all_systems_together_by_hand() -> None:
 @pytest.mark.parametrize(
     ("chosen", "message"),
     [
-        ({"z": 3}, "no system 'z'"),
         ({"a": ["b", "z"]}, "no system 'z'"),
-        ({"a": 1}, "a from 1 setting; give the number tried"),
         ({"a": ["a"]}, "a from 1 setting"),
         ({"a": "test"}, "write dev, a number of settings"),
         (["a"], "give {system: dev"),
@@ -117,3 +122,85 @@ def test_ranks_of_all_systems_together_by_hand() -> None:
 def test_what_is_said_of_a_choice_must_make_sense(chosen: Chosen, message: str) -> None:
     with pytest.raises(UsageError, match=message):
         check_chosen(chosen, ["a", "b"])
+
+
+CODES = np.array([0, 0, 1, 2, 2, 2])
+ONE = np.array([[1.0]])
+
+
+def test_a_variance_over_clusters_by_hand() -> None:
+    """Scores 1, 3 | 2 | 6, 4, 2, mean 3: cluster sums of deviations -2, -1, 3, so 14 * 3/2 / 36 = .5833."""
+    found = moments([[by_cluster(np.array([[1.0, 3.0, 2.0, 6.0, 4.0, 2.0]]), CODES)]]).terms(ONE)
+    assert found.variance == pytest.approx(14 * 1.5 / 36)
+    assert found.freedom == pytest.approx(2.0)
+
+
+def test_a_variance_over_clusters_is_the_sandwich_of_statsmodels() -> None:
+    rng = np.random.default_rng(0)
+    codes = rng.integers(0, 12, 80)
+    codes = np.unique(codes, return_inverse=True)[1]
+    scores = rng.normal(0.5, 0.1, 80) + rng.normal(0.0, 0.2, 12)[codes]
+    peer = sm.OLS(scores, np.ones(80)).fit(
+        cov_type="cluster", cov_kwds={"groups": codes, "use_correction": False}, use_t=True
+    )
+    number = codes.max() + 1
+    found = moments([[by_cluster(scores[None], codes)]])
+    assert found.means[0, 0] == pytest.approx(scores.mean())
+    assert found.terms(ONE).variance == pytest.approx(float(peer.cov_params()[0, 0]) * number / (number - 1))
+
+
+def test_clusters_of_one_query_change_nothing() -> None:
+    scores = np.random.default_rng(1).uniform(size=(3, 9))
+    assert by_cluster(scores, np.arange(9)) == pytest.approx(scores)
+
+
+def test_repeating_every_query_changes_no_test_once_it_is_in_a_cluster(tmp_path: Path) -> None:
+    rng = np.random.default_rng(2)
+    qrels = {f"q{i}": {"a": 1} for i in range(40)}
+    systems = {
+        name: {q: {"a": 2.0 if rng.random() < share else 0.5, "b": 1.0} for q in qrels}
+        for name, share in (("x", 0.3), ("y", 0.7), ("z", 0.5))
+    }
+    alone = compare(systems, qrels)
+    twice = {q + end: grades for q, grades in qrels.items() for end in ("", "-again")}
+    again = {name: {q + end: documents for q, documents in run.items() for end in ("", "-again")}
+             for name, run in systems.items()}  # fmt: skip
+    file = tmp_path / "clusters.tsv"
+    file.write_text("".join(f"{query_id}\t{query_id.removesuffix('-again')}\n" for query_id in twice))
+    found = compare(again, twice, clusters=file)
+    columns = ["difference", "low", "high", "p", "check_p"]
+    assert found.tests()[columns].to_numpy() == pytest.approx(alone.tests()[columns].to_numpy())
+    assert compare(again, twice).tests()["p"].iloc[0] < alone.tests()["p"].iloc[0]
+    whole = compare_statistic(found, np.mean, "y", "x", iterations=200)
+    single = compare_statistic(alone, np.mean, "y", "x", iterations=200)
+    assert (whole.low, whole.high) == pytest.approx((single.low, single.high))
+
+
+def test_systems_that_differ_in_five_clusters_have_no_test() -> None:
+    """Fifteen queries of 120 differ, but they are five of forty clusters, of two sizes: no more than five queries."""
+    qrels = {f"q{i}": {"a": 1} for i in range(120)}
+    sizes = {q: f"c{number // 3}" if number < 60 else f"d{number // 6}" for number, q in enumerate(qrels)}
+    first = {q: {"a": 2.0, "b": 1.0} for q in qrels}
+    other = first | {f"q{i}": {"a": 0.5, "b": 1.0} for i in range(15)}
+    (row,) = compare({"x": first, "y": other}, qrels, clusters=sizes).tests().to_dict("records")
+    assert row["p"] is None or np.isnan(row["p"])
+    assert "differ on 5 of 30 clusters" in row["unfit"]
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ("q0 c\n", "clusters.tsv:1: not a line of query id, tab, cluster id"),
+        ("q0\tc\nq0\td\n", "clusters.tsv:2: query 'q0' is in two clusters"),
+        ("q0\tc\nq1\td\nq9\td\n", r"queries that are on no dataset here: 1 \(q9\); remove their lines"),
+        *(({"q0": "a", "q1": id_}, r"clusters: 1 \(q1\) have no cluster id") for id_ in (None, math.nan, pd.NA, " ")),
+    ],
+)
+def test_clusters_that_do_not_fit_are_refused(tmp_path: Path, given: Any, message: str) -> None:
+    """An id is absent where pandas has an empty cell."""
+    if isinstance(given, str):
+        path = tmp_path / "clusters.tsv"
+        path.write_text(given)
+        given = path
+    with pytest.raises(DataError, match=message):
+        Clusters.read(given).refuse_others({"one": ["q0", "q1"]})

@@ -1,4 +1,4 @@
-"""The model of variance: worked by hand, by textbook formulas that share no code with it, by scipy and statsmodels."""
+"""The model of variance, and the mean over collections: by hand, by textbook formulas, scipy, statsmodels, metafor."""
 
 from __future__ import annotations
 
@@ -12,10 +12,12 @@ import scipy.stats
 import statsmodels.formula.api as smf
 from numpy.typing import NDArray
 from statsmodels.stats.anova import anova_lm
+from statsmodels.stats.meta_analysis import combine_effects
 from support.results import simulate
 
 from unimoe.analysis.comparisons import difference
 from unimoe.analysis.statistics.estimates import Estimate, Linear, LossRatios, estimate
+from unimoe.analysis.statistics.random_effects import hartung_knapp, over_collections, variance_between
 from unimoe.analysis.statistics.variance import Estimand, groups_of, moments
 
 Array = NDArray[np.float64]
@@ -106,18 +108,6 @@ class TestByHand:
 
 
 class TestScipy:
-    def test_one_run_a_side_is_the_paired_t_test(self) -> None:
-        rng = np.random.default_rng(3)
-        system, baseline = rng.uniform(0.0, 1.0, (2, 1, 50))
-        found, unfit = difference(system, baseline)
-        peer = scipy.stats.ttest_rel(system[0], baseline[0])
-        interval = peer.confidence_interval(0.95)
-        assert not unfit
-        assert found.p == pytest.approx(peer.pvalue, rel=1e-9)
-        assert found.interval == pytest.approx((interval.low, interval.high), rel=1e-9)
-        assert found.estimand == "queries"
-        assert found.degrees_of_freedom == pytest.approx(49.0)
-
     def test_runs_alone_unpaired_are_welchs_test(self) -> None:
         rng = np.random.default_rng(4)
         first, second = rng.uniform(0.3, 0.9, (5, 20)), rng.uniform(0.3, 0.9, (3, 20))
@@ -162,45 +152,33 @@ class TestFormulas:
         assert quantity.gradient(means).ravel() == pytest.approx(numeric, abs=1e-6)
 
 
-class TestStatsmodels:
-    def frame(self) -> tuple[Array, pd.DataFrame]:
-        rng = np.random.default_rng(2)
-        shape = (5, 12)
-        r = rng.normal(0.05, 0.1, shape) + rng.normal(0.0, 0.1, (5, 1)) + rng.normal(0.0, 0.2, 12)
-        seeds, queries = np.indices(shape)
-        return r, pd.DataFrame({"y": r.ravel(), "seed": seeds.ravel(), "query": queries.ravel(), "all": 1})
-
-    def test_mean_squares_are_those_of_its_analysis_of_variance(self) -> None:
-        r, frame = self.frame()
-        peer = anova_lm(smf.ols("y ~ C(seed) + C(query)", frame).fit())["mean_sq"]
-        found = moments([[r]], ((0,),)).terms(np.ones((1, 1)))
-        assert 60 * found.run[0] == pytest.approx(peer["C(seed)"])
-        assert 60 * found.query[0] == pytest.approx(peer["C(query)"])
-        assert 60 * found.residual[0, 0] == pytest.approx(peer["Residual"])
-
-    @pytest.mark.filterwarnings("ignore:The MLE may be on the boundary")
-    def test_a_mixed_model_finds_the_same_components_and_standard_error(self) -> None:
-        # By restricted maximum likelihood, which on a balanced design solves the same equations.
-        r, frame = self.frame()
-        parts = {"seed": "0 + C(seed)", "query": "0 + C(query)"}
-        peer = smf.mixedlm("y ~ 1", frame, groups="all", vc_formula=parts, re_formula="0").fit(reml=True)
-        found = moments([[r]], ((0,),)).terms(np.ones((1, 1)))
-        components = dict(zip(peer.model.exog_vc.names, peer.vcomp, strict=True))
-        assert components["seed"] == pytest.approx(5 * (found.run[0] - found.residual[0, 0]), rel=1e-2)
-        assert components["query"] == pytest.approx(12 * (found.query[0] - found.residual[0, 0]), rel=1e-2)
-        assert peer.scale == pytest.approx(60 * found.residual[0, 0], rel=1e-2)
-        assert float(peer.bse["Intercept"]) == pytest.approx(found.error, rel=1e-2)
+@pytest.mark.filterwarnings("ignore:The MLE may be on the boundary")
+def test_statsmodels_finds_the_same_mean_squares_components_and_standard_error() -> None:
+    """Components by restricted maximum likelihood, which on a balanced design solves the same equations."""
+    rng, shape = np.random.default_rng(2), (5, 12)
+    r = rng.normal(0.05, 0.1, shape) + rng.normal(0.0, 0.1, (5, 1)) + rng.normal(0.0, 0.2, 12)
+    seeds, queries = np.indices(shape)
+    frame = pd.DataFrame({"y": r.ravel(), "seed": seeds.ravel(), "query": queries.ravel(), "all": 1})
+    found = moments([[r]], ((0,),)).terms(np.ones((1, 1)))
+    squares = anova_lm(smf.ols("y ~ C(seed) + C(query)", frame).fit())["mean_sq"]
+    assert 60 * found.run[0] == pytest.approx(squares["C(seed)"])
+    assert 60 * found.query[0] == pytest.approx(squares["C(query)"])
+    assert 60 * found.residual[0, 0] == pytest.approx(squares["Residual"])
+    parts = {"seed": "0 + C(seed)", "query": "0 + C(query)"}
+    peer = smf.mixedlm("y ~ 1", frame, groups="all", vc_formula=parts, re_formula="0").fit(reml=True)
+    components = dict(zip(peer.model.exog_vc.names, peer.vcomp, strict=True))
+    assert components["seed"] == pytest.approx(5 * (found.run[0] - found.residual[0, 0]), rel=1e-2)
+    assert components["query"] == pytest.approx(12 * (found.query[0] - found.residual[0, 0]), rel=1e-2)
+    assert peer.scale == pytest.approx(60 * found.residual[0, 0], rel=1e-2)
+    assert float(peer.bse["Intercept"]) == pytest.approx(found.error, rel=1e-2)
 
 
 class TestFieller:
-    def arms(self, queries: int = 40) -> tuple[Array, Array]:
-        rng = np.random.default_rng(8)
-        specialist = rng.uniform(0.0, 1.0, (1, queries))
-        return specialist, np.clip(specialist - 0.05 + rng.normal(0.0, 0.3, (1, queries)), 0.0, 1.0)
-
     def test_with_fixed_degrees_of_freedom_it_solves_the_quadratic(self) -> None:
         # All ratios R with (mean(b) - R mean(a))**2 <= t**2 * (vbb - 2 R vab + R**2 vaa).
-        specialist, joint = self.arms()
+        rng = np.random.default_rng(8)
+        specialist = rng.uniform(0.0, 1.0, (1, 40))
+        joint = np.clip(specialist - 0.05 + rng.normal(0.0, 0.3, (1, 40)), 0.0, 1.0)
         (vaa, vab), (_, vbb) = np.cov(specialist[0], joint[0]) / 40
         a, b, t2 = specialist.mean(), joint.mean(), scipy.stats.t.ppf(0.975, 39) ** 2
         ends = np.sort(np.roots([a**2 - t2 * vaa, -2 * (a * b - t2 * vab), b**2 - t2 * vbb]))
@@ -220,17 +198,118 @@ class TestFieller:
             assert found.confidence_below(end) == pytest.approx(tail, abs=1e-9)
 
 
-class TestCoverage:
-    @pytest.mark.parametrize(("runs", "paired"), [((3, 3), True), ((3, 3), False), ((3, 5), False)])
-    @pytest.mark.parametrize("seed_sd", [0.003, 0.03])
-    def test_intervals_cover_the_truth_as_often_as_they_say(
-        self, runs: tuple[int, int], paired: bool, seed_sd: float
-    ) -> None:
-        rng = np.random.default_rng(11)
-        repetitions, truth, covered = 400, 0.015, 0
-        for _ in range(repetitions):
-            specialist, joint = simulate(max(runs), 60, truth, rng=rng, seed_sd=seed_sd)
-            found = tir(specialist[: runs[0]], joint[: runs[1]], paired=paired)
-            covered += 0.025 <= found.confidence_below(truth) <= 0.975
-        # three standard errors of 400 repetitions about 95 %, and what the benchmark allows
-        assert 0.92 <= covered / repetitions <= 0.985
+@pytest.mark.parametrize(("runs", "paired"), [((3, 3), True), ((3, 3), False), ((3, 5), False)])
+@pytest.mark.parametrize("seed_sd", [0.003, 0.03])
+def test_intervals_cover_the_truth_as_often_as_they_say(runs: tuple[int, int], paired: bool, seed_sd: float) -> None:
+    rng = np.random.default_rng(11)
+    repetitions, truth, covered = 400, 0.015, 0
+    for _ in range(repetitions):
+        specialist, joint = simulate(max(runs), 60, truth, rng=rng, seed_sd=seed_sd)
+        found = tir(specialist[: runs[0]], joint[: runs[1]], paired=paired)
+        covered += 0.025 <= found.confidence_below(truth) <= 0.975
+    # three standard errors of 400 repetitions about 95 %, and what the benchmark allows
+    assert 0.92 <= covered / repetitions <= 0.985
+
+
+def refused(found: Estimate) -> str:
+    """Why there is no interval; then there is no p and no confidence either."""
+    assert (found.interval, found.p) == (None, None)
+    with pytest.raises(ValueError, match="without an interval"):
+        found.confidence_below(0.0)
+    return found.unfit
+
+
+class TestTooLittle:
+    def test_one_seed_says_nothing_of_other_seeds(self) -> None:
+        scores = np.random.default_rng(0).uniform(size=(2, 1, 20))
+        assert "one run of each arm" in refused(tir(scores[0], scores[1], paired=False, estimand="seeds"))
+
+    def test_a_denominator_near_zero_is_refused_by_its_mean_over_standard_error(self) -> None:
+        specialist = np.zeros((3, 300))
+        specialist[:, :2] = [[0.5, 0.4], [0.4, 0.5], [0.6, 0.3]]
+        found = tir(specialist, specialist[:, ::-1], paired=False)
+        assert "mean of 0.0030 is only" in refused(found)
+        assert "standard errors above 0" in found.unfit
+
+    def test_equal_arms_near_zero_never_pass(self) -> None:
+        """A specialist's mean of .003, a true TIR of 0: an interval of first order says PASS in one of five."""
+        rng, settled = np.random.default_rng(1), 0
+        for _ in range(200):
+            hits = rng.random((2, 3, 300)) < 0.006
+            specialist, joint = np.where(hits, 0.5, 0.0)
+            found = tir(specialist, joint, paired=False)
+            settled += found.interval is not None and found.confidence_below(0.02) <= 0.1
+        assert settled <= 200 * 0.05
+
+    def test_a_denominator_of_several_must_be_clear_of_zero_each(self) -> None:
+        rng = np.random.default_rng(2)
+        good = rng.uniform(0.4, 0.6, (2, 3, 50))
+        poor = np.where(rng.random((2, 3, 50)) < 0.01, 0.5, 0.0)
+        poor[:, :, 0] = 0.5
+        found = moments([list(good), list(poor)], groups_of((3, 3), paired=False))
+        assert "standard errors above 0" in refused(estimate(found, LossRatios(np.eye(2))))
+
+
+def test_p_is_never_zero() -> None:
+    scores = np.random.default_rng(0).uniform(0.0, 0.001, (2, 1, 5_000))
+    found = estimate(moments([[scores[0] + 0.9, scores[1]]]), MINUS, "queries")
+    assert found.p is not None
+    assert 0.0 < found.p < 1e-300
+
+
+# Thirteen trials of the BCG vaccine (Colditz et al. 1994): cases and others, vaccinated and not.
+BCG = np.array(
+    [
+        *[(4, 119, 11, 128), (6, 300, 29, 274), (3, 228, 11, 209), (62, 13536, 248, 12619), (33, 5036, 47, 5761)],
+        *[(180, 1361, 372, 1079), (8, 2537, 10, 619), (505, 87886, 499, 87892), (29, 7470, 45, 7232)],
+        *[(17, 1699, 65, 1600), (186, 50448, 141, 27197), (5, 2493, 3, 2338), (27, 16886, 29, 17825)],
+    ],
+    dtype=np.float64,
+)
+CASES, OTHERS, CONTROL_CASES, CONTROL_OTHERS = BCG.T
+SIZES, CONTROL_SIZES = CASES + OTHERS, CONTROL_CASES + CONTROL_OTHERS
+LOG_RISK_RATIOS = np.log((CASES / SIZES) / (CONTROL_CASES / CONTROL_SIZES))
+VARIANCES = 1 / CASES - 1 / SIZES + 1 / CONTROL_CASES - 1 / CONTROL_SIZES
+
+
+def test_the_bcg_trials_as_metafor_tests_itself() -> None:
+    """By DerSimonian & Laird's variance of .3088 the mean is -.7141, with -1.0644 to -.3638 for its normal interval."""
+    weights = 1.0 / (VARIANCES + 0.30876)
+    mean, reach = float(weights @ LOG_RISK_RATIOS / weights.sum()), 1.959964 / math.sqrt(weights.sum())
+    assert (mean, mean - reach, mean + reach) == pytest.approx((-0.7141, -1.0644, -0.3638), abs=5e-5)
+
+
+def test_statsmodels_has_the_same_variances_and_interval() -> None:
+    between = variance_between(LOG_RISK_RATIOS, VARIANCES)
+    error = math.sqrt(hartung_knapp(LOG_RISK_RATIOS, VARIANCES + between))
+    peer = combine_effects(LOG_RISK_RATIOS, VARIANCES, method_re="iterated", use_t=True, atol=1e-12)
+    assert between == pytest.approx(peer.tau2, rel=1e-4)
+    assert error == pytest.approx(math.sqrt(peer.var_hksj_re), rel=1e-4)
+    interval = peer.mean_effect_re + np.array([-1.0, 1.0]) * scipy.stats.t.ppf(0.975, 12) * error
+    assert interval == pytest.approx([-1.1091, -0.3208], abs=5e-5)
+
+
+SHIFTS = np.array([0.02, -0.01, 0.05, 0.04, 0.0, 0.03])
+WAVE = np.array([0.1, -0.1, 0.1, -0.1])
+
+
+def test_of_datasets_with_the_same_variance_it_is_students_t() -> None:
+    """By hand: weights are equal, so the interval is that of a t test over the datasets' differences."""
+    blocks = [[np.array([0.5 + shift + WAVE]), np.full((1, 4), 0.5)] for shift in SHIFTS]
+    found = over_collections(moments(blocks), np.eye(6), "queries")
+    peer = scipy.stats.ttest_1samp(SHIFTS, 0.0).confidence_interval(0.95)
+    assert found is not None
+    assert found.value == pytest.approx(SHIFTS.mean())
+    assert found.interval == pytest.approx((peer.low, peer.high))
+
+
+def test_what_runs_move_on_all_datasets_is_added() -> None:
+    """By hand: runs at -.1, 0 and .1 everywhere add their variance of .01 / 3, which no scatter of datasets shows."""
+    blocks = [[0.5 + shift + WAVE + np.array([[-0.1], [0.0], [0.1]]), np.full((1, 4), 0.5)] for shift in SHIFTS]
+    found = over_collections(moments(blocks, groups_of((3, 1), paired=False)), np.eye(6), "seeds_and_queries")
+    assert found is not None
+    assert found.standard_error**2 == pytest.approx(SHIFTS.var(ddof=1) / 6 + 0.01 / 3)
+
+
+def test_scatter_that_queries_explain_leaves_no_variance_between() -> None:
+    assert variance_between(np.array([0.1, 0.11, 0.09, 0.1, 0.1]), np.full(5, 0.01)) == 0.0

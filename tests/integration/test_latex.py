@@ -9,10 +9,15 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
-from support.results import QUERIES, all_tables, large_results, make_result, write_experiment
+from support.results import QUERIES, large_results, make_result, write_experiment
 
 from unimoe.analysis.analysis import Analysis
 from unimoe.analysis.compare import Results, load_all_results
+from unimoe.analysis.tables import Table
+from unimoe.analysis.tables.comparisons import comparisons_table
+from unimoe.analysis.tables.gates import gates_table
+from unimoe.analysis.tables.mteb import mteb_table, mteb_tasks_table
+from unimoe.analysis.tables.scores import generate_comparison_table, overview_table, training_table
 
 pytestmark = [
     pytest.mark.skipif(shutil.which("pdflatex") is None, reason="needs pdflatex; .ci/run installs it"),
@@ -42,6 +47,22 @@ HOSTILE = (
     "x[31m\u202eevil e\u0301 café ŁódźȘ «»",
     "a_very_long_name_without_any_space" * 2,
 )
+
+
+def all_tables(analysis: Analysis) -> list[Table]:
+    """Those with something in them."""
+    results, comparisons = analysis.results, analysis.comparisons
+    made = [
+        gates_table(analysis.outcomes),
+        overview_table(results, comparisons),
+        generate_comparison_table(results, analysis.all_comparisons),
+        comparisons_table(results, comparisons),
+        comparisons_table(results, [c for c in comparisons if not c.parts], before_after=True),
+        mteb_table(results),
+        mteb_tasks_table(results),
+        training_table(results),
+    ]
+    return [table for table in made if table.groups]
 
 
 def compiled(results: Results, layout: str, folder: Path) -> tuple[list[Path], str]:

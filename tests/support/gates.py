@@ -46,12 +46,6 @@ def both(specialist: Matrix, joint: Matrix, **given: Any) -> Results:
     return results(measured("rank_only_r8", specialist, **given), measured("joint_r8", joint, **given))
 
 
-def constant_gap(gap: float, seeds: int = 3) -> Results:
-    """Joint minus rank_only is ``gap`` for every pair of seeds and every query: nothing varies."""
-    base = np.linspace(0.3, 0.7, 20) + 0.01 * np.arange(seeds)[:, None]
-    return both(base, base + gap, paired_seeds=True)
-
-
 def clear_gap(gap: float, seeds: int = 3, **given: Any) -> Results:
     """Joint minus rank_only is within a tenth of a point of ``gap``, so that labels hold with confidence."""
     rng = np.random.default_rng(0)

@@ -1,4 +1,4 @@
-"""Made-up results of experiments of any size, written as a run leaves them, and the tables of them."""
+"""Made-up results of experiments of any size, written as a run leaves them."""
 
 from __future__ import annotations
 
@@ -10,17 +10,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from unimoe.analysis.analysis import Analysis
-from unimoe.analysis.tables import Cell, Table
-from unimoe.analysis.tables.comparisons import comparisons_table
-from unimoe.analysis.tables.gates import gates_table
-from unimoe.analysis.tables.mteb import mteb_table, mteb_tasks_table
-from unimoe.analysis.tables.scores import generate_comparison_table, overview_table, training_table
 from unimoe.core.io import append_jsonl
 from unimoe.results import EvalResult, Identity, Provenance, Task, TrainingBudget, arm_dir, by_query_id, write_result
 from unimoe.results.folder import Results
-
-UNTRAINED = ("bm25", "zero_shot")
 
 
 def query_ids(n: int) -> list[str]:
@@ -51,13 +43,11 @@ def make_result(
     facts: dict[str, Any] = {
         "experiment": "bundled",
         "base_model": None if config_name == "bm25" else "smollm2@0123456789abcdef",
-        "checkpoint": "none" if config_name in UNTRAINED else "last",
+        "checkpoint": "none" if config_name in ("bm25", "zero_shot") else "last",
         "split": "test",
         "first_stage": "bm25s(k1=0.9,b=0.4)",
         "depth": 10,
-        "pool": None,
         "prompt": None if config_name == "bm25" else "chat@fedcba9876543210",
-        "max_queries": None,
     }
     return EvalResult(
         config_name=config_name,
@@ -75,7 +65,21 @@ def make_result(
         identity=Identity(**(facts | dict(identity or {}))),
         training=training,
         config={"name": "bundled"} | ({"paired_seeds": True} if paired_seeds else {}),
-        provenance=make_provenance(hashes),
+        provenance=Provenance(
+            created="2026-02-07T12:00:00+00:00",
+            git_commit="0" * 40,
+            git_dirty=False,
+            python="3.11.7",
+            platform="Linux-x86_64",
+            packages={"numpy": "2.4.6", "torch": "2.6.0"},
+            device="cpu",
+            dtype="bfloat16",
+            hashes=dict({"collection": "c0ffee", "candidates": "decade"} if hashes is None else hashes),
+            token_budget=2048,
+            wall_time_s=1.5,
+            items_per_s=40.0,
+            given=[],
+        ),
     )
 
 
@@ -93,24 +97,6 @@ def without_queries(
     result = make_result(config_name, seed, [0.0], task="embedding", dataset=dataset, task_type=task_type, **given)
     changed = {"main_metric": metric, "aggregate": {metric: score}, "per_query": {}, "per_query_metrics": {}}
     return EvalResult.model_validate(result.model_dump() | changed)
-
-
-def make_provenance(hashes: Mapping[str, str] | None = None) -> Provenance:
-    return Provenance(
-        created="2026-02-07T12:00:00+00:00",
-        git_commit="0" * 40,
-        git_dirty=False,
-        python="3.11.7",
-        platform="Linux-x86_64",
-        packages={"numpy": "2.4.6", "torch": "2.6.0"},
-        device="cpu",
-        dtype="bfloat16",
-        hashes=dict({"collection": "c0ffee", "candidates": "decade"} if hashes is None else hashes),
-        token_budget=2048,
-        wall_time_s=1.5,
-        items_per_s=40.0,
-        given=[],
-    )
 
 
 def simulate(
@@ -143,13 +129,14 @@ def write_experiment(
     for task in ("reranking", "embedding"):
         for baseline, factor in (("bm25", 0.9), ("zero_shot", 0.6)):
             if (task, baseline) != ("embedding", "bm25"):
-                _write(output_dir, make_result(baseline, None, specialist[0] * factor, task=task, caveats=caveats))
+                untrained = make_result(baseline, None, specialist[0] * factor, task=task, caveats=caveats)
+                write_result(output_dir, untrained)
         for arm in arms:
             if arm.startswith("joint") or arm.startswith("rank") == (task == "reranking"):
                 matrix = joint if arm.startswith("joint") else specialist
                 for seed, row in zip(seeds, matrix, strict=True):
                     budget = TrainingBudget(steps=60, ranking_examples=480, embedding_examples=1920, tokens=100_000)
-                    _write(output_dir, make_result(arm, seed, row, task=task, caveats=caveats, training=budget))
+                    write_result(output_dir, make_result(arm, seed, row, task=task, caveats=caveats, training=budget))
     for arm in arms if logs else ():
         for seed in seeds:
             write_log(output_dir, arm, seed, rng)
@@ -163,10 +150,6 @@ def write_log(output_dir: Path, arm: str, seed: int, rng: np.random.Generator, s
         if arm.startswith("joint"):
             record |= {"ranking_loss": loss, "embedding_loss": 2 * loss}
         append_jsonl(path, record)
-
-
-def _write(output_dir: Path, result: EvalResult) -> None:
-    write_result(output_dir, result)
 
 
 QUERIES = {
@@ -202,29 +185,3 @@ def large_results(output_dir: Path, queries: Mapping[str, int] = QUERIES, seeds:
             for arm, factor in (("bm25", 0.9), ("zero_shot", 0.6)):
                 found.append(make_result(arm, None, own[0] * factor, task=task, dataset=dataset))
     return Results(output_dir, found)
-
-
-def all_tables(analysis: Analysis) -> list[Table]:
-    """Those with something in them."""
-    results, comparisons = analysis.results, analysis.comparisons
-    made = [
-        gates_table(analysis.outcomes),
-        overview_table(results, comparisons),
-        generate_comparison_table(results, analysis.all_comparisons),
-        comparisons_table(results, comparisons),
-        comparisons_table(results, [c for c in comparisons if not c.parts], before_after=True),
-        mteb_table(results),
-        mteb_tasks_table(results),
-        training_table(results),
-    ]
-    return [table for table in made if table.groups]
-
-
-def row(table: Table, name: str, heading: str = "") -> dict[str, Cell]:
-    """The first row of a name, below a heading that begins so."""
-    found = next(r for g in table.groups if g.heading.startswith(heading) for r in g.rows if r[0].text == name)
-    return dict(zip(table.columns, found, strict=True))
-
-
-def texts(table: Table) -> list[list[str]]:
-    return [[cell.text for cell in row] for group in table.groups for row in group.rows]

@@ -30,9 +30,6 @@ from unimoe.core.errors import DataError
 from unimoe.core.io import append_jsonl
 from unimoe.results.logs import Conflict
 
-SMALL = {"quora": 60, "scifact": 30, "trec-covid": 8}
-"""Judged queries of each dataset of a small experiment."""
-
 
 def record(step: int, layer: int, cosine: float | None = 0.1) -> dict[str, Any]:
     names = ("cosine_self_rank", "cosine_self_embed", "cosine_corrected", "norm_rank", "norm_embed")
@@ -53,17 +50,9 @@ def drawn(analysis: Analysis) -> dict[str, Drawing]:
     return {drawing.name: drawing for drawing in all_figures(analysis)}
 
 
-@pytest.fixture(scope="module")
-def drawings(results: Results) -> dict[str, Drawing]:
-    return drawn(Analysis(results))
-
-
-def texts(figure: Figure) -> list[Text]:
-    return [artist for artist in figure.findobj(Text) if isinstance(artist, Text)]
-
-
 def words(figure: Figure) -> list[str]:
-    return [text.get_text() for text in texts(figure) if text.get_text() and text.get_visible()]
+    texts = [artist for artist in figure.findobj(Text) if isinstance(artist, Text)]
+    return [text.get_text() for text in texts if text.get_text() and text.get_visible()]
 
 
 def marked(axes: Axes, marker: str) -> list[float]:
@@ -91,9 +80,9 @@ def test_every_figure_is_drawn_as_png_and_pdf(results: Results, tmp_path: Path) 
         assert path.with_suffix(".pdf").read_bytes().startswith(b"%PDF")
 
 
-def test_svgs_share_a_page_and_its_colours_without_sharing_ids_or_styles(drawings: dict[str, Drawing]) -> None:
+def test_svgs_share_a_page_and_its_colours_without_sharing_ids_or_styles(results: Results) -> None:
     ids: list[str] = []
-    for name, drawing in drawings.items():
+    for name, drawing in drawn(Analysis(results)).items():
         text = to_svg(drawing.figure, name)
         root = ET.fromstring(text)
         its_ids = [element.attrib["id"] for element in root.iter() if "id" in element.attrib]
@@ -122,7 +111,7 @@ def test_scores_have_a_row_per_dataset_with_the_interval_of_t_where_there_is_one
 
 
 def test_the_forest_shows_what_the_judgments_hold(tmp_path: Path) -> None:
-    analysis = Analysis(large_results(tmp_path, SMALL, seeds=3))
+    analysis = Analysis(large_results(tmp_path, {"quora": 60, "scifact": 30, "trec-covid": 8}, seeds=3))
     drawing = next(all_figures(analysis))
     assert drawing.leads
     (axes,) = drawing.figure.axes

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import doctest
 import math
-from collections import Counter
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
-import yaml
 from scipy.stats import kendalltau
+from support.gates import INTERFERENCE, gate_file
 from support.results import make_result, query_ids, write_experiment
-from support.runs import random_qrels, random_run, write_arms
+from support.runs import random_qrels, random_run
 
 import unimoe
 from unimoe.analysis import analysis as analysis_module
@@ -47,14 +47,6 @@ def test_the_example_of_the_docstring_is_true() -> None:
     assert doctest.DocTestRunner().run(example) == doctest.TestResults(failed=0, attempted=len(example.examples))
 
 
-def test_files_and_dictionaries_say_the_same(tmp_path: Path, runs: dict[str, list[Run]]) -> None:
-    mono, duo, path = write_arms(tmp_path, QRELS, runs["mono"], runs["duo"])
-    from_files = public.compare({"mono": mono, "duo": [str(file) for file in duo]}, str(path), metrics="map").frame()
-    from_runs = public.compare({"mono": runs["mono"], "duo": runs["duo"]}, QRELS, metrics="map").frame()
-    assert from_files.drop(columns="dataset").equals(from_runs.drop(columns="dataset"))
-    assert from_files["dataset"].unique().tolist() == ["q"]
-
-
 def test_several_datasets_by_name(runs: dict[str, list[Run]]) -> None:
     half = {query_id: grades for query_id, grades in QRELS.items() if int(query_id[1:]) % 2}
     systems = {name: {"whole": of, "half": [{q: run[q] for q in half} for run in of]} for name, of in runs.items()}
@@ -73,8 +65,6 @@ def test_several_datasets_by_name(runs: dict[str, list[Run]]) -> None:
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        ({"baseline": "bm52"}, "unknown arm 'bm52' (did you mean 'bm25'?)"),
-        ({"relevance_level": 0}, "relevance"),
         ({"pairs": "some"}, "pairs 'some': unknown; use all or baseline"),
         ({"correction": "sidak"}, "correction 'sidak': unknown; use holm or bh or bonferroni or none"),
         ({"metrics": []}, "no metric to compare by"),
@@ -107,11 +97,6 @@ def test_pandas_is_loaded_by_frames_alone() -> None:
     assert "pandas" not in vars(analysis_module)
 
 
-GATE = {
-    "kind": "interference", "task": "reranking", "specialist": "rank_only_r8", "joint": "joint_r8",
-    "datasets": ["apidocs"], "metric": "ndcg@10",
-}  # fmt: skip
-
 RNG = np.random.default_rng(0)
 
 
@@ -122,32 +107,24 @@ def results(paired: bool = False, **arms: np.ndarray) -> Results:
 
 
 class TestJudge:
-    def test_a_gate_is_the_same_as_data_as_an_object_and_from_a_file(self, tmp_path: Path) -> None:
+    def test_a_gate_is_the_same_as_data_as_an_object_from_a_file_and_registered(self, tmp_path: Path) -> None:
         write_experiment(tmp_path, tir=0.2, queries=200)
-        given, path = {"own": GATE | {"looks": [3]}}, tmp_path / "own.yaml"
-        path.write_text(yaml.safe_dump({"registered": "2026-01-01", "gates": given}), encoding="utf-8")
+        given, path = {"own": INTERFERENCE | {"looks": [3]}}, gate_file(tmp_path, own=INTERFERENCE | {"looks": [3]})
         as_object = {"own": InterferenceGate.model_validate(given["own"])}
-        forms: list[Any] = [given, as_object, path, str(path), load_gates(path)]
+        forms: list[Any] = [given, as_object, path, str(path), load_gates(path), None]
         found = [unimoe.judge(tmp_path, form)[0] for form in forms]
         assert {(one.name, one.label, one.look, one.found.value) for one in found} == {
             ("own", "PASS", 3, found[0].found.value)
         }
-        assert [one.registered for one in found] == [False, False, True, True, True]
+        assert [one.registered for one in found] == [False, False, True, True, True, True]
         assert unimoe.judge(unimoe.load_all_results(tmp_path), given)[0].label == "PASS"
-
-    def test_without_gates_those_registered_judge_else_default_ones(self, tmp_path: Path) -> None:
-        write_experiment(tmp_path)
-        assert [one.name for one in unimoe.judge(tmp_path)] == ["reranking.joint_r8", "embedding.joint_r8"]
-        text = yaml.safe_dump({"registered": "2026-01-01", "gates": {"own": GATE}})
-        (tmp_path / "gates.yaml").write_text(text, encoding="utf-8")
-        assert [(one.name, one.registered) for one in unimoe.judge(tmp_path)] == [("own", True)]
 
     @pytest.mark.parametrize(
         ("gates", "words"),
         [
-            ({"own": GATE | {"pass": 1}}, "gates.own.pass: unknown key.*known here: .*pass_at"),
+            ({"own": INTERFERENCE | {"pass": 1}}, "gates.own.pass: unknown key.*known here: .*pass_at"),
             (["own"], "gates: must be a section"),
-            ({"own": GATE}, r"gate 'own': .*rank_only_r8"),
+            ({"own": INTERFERENCE}, r"gate 'own': .*rank_only_r8"),
         ],
     )
     def test_a_gate_that_is_malformed_or_has_no_results_is_named(self, gates: Any, words: str) -> None:
@@ -215,24 +192,15 @@ def test_the_parts_of_a_command_share_what_is_computed(tmp_path: Path, monkeypat
     write_experiment(tmp_path, queries=12)
     extra = load_all_results(tmp_path).results
     results = Results(tmp_path, [*extra, *(r.model_copy(update={"dataset": "other"}) for r in extra)])
-    calls: Counter[str] = Counter()
-
-    def counted(module: Any, name: str) -> None:
-        work = getattr(module, name)
-
-        def counting(*arguments: Any, **named: Any) -> Any:
-            calls[name] += 1
-            return work(*arguments, **named)
-
-        monkeypatch.setattr(module, name, counting)
-
-    counted(judging, "judge")
-    counted(comparisons, "bootstrap_means")
-    counted(drilldown, "drill_down")
+    shared: list[tuple[Any, str]] = [(judging, "judge"), (comparisons, "bootstrap_means"), (drilldown, "drill_down")]
+    works = {name: Mock(wraps=getattr(module, name)) for module, name in shared}
+    for module, name in shared:
+        monkeypatch.setattr(module, name, works[name])
     analysis = Analysis(results, iterations=50)
     write_report(analysis)
     assert "By dataset" in gate_lines(analysis.registration, analysis.outcomes)
     assert len(analysis.outcomes) == 2
+    calls = {name: work.call_count for name, work in works.items()}
     assert calls == {"judge": 2, "bootstrap_means": 4, "drill_down": 4}
 
 
@@ -256,15 +224,6 @@ def compared(first: Run, second: Run, measures: Any = EQUAL, collections: str = 
 
 
 class TestNumbers:
-    def test_equal_scores_differ_in_nothing(self) -> None:
-        found = compared(scores(), scores())
-        assert (found.largest, found.mean, found.kendall_mean, found.top_changed) == (0.0, 0.0, 1.0, [])
-        assert (found.queries, found.pairs, found.measure.value) == (12, 144, 0.0)
-        assert verdict_line([found], 1e-9, 0.0) == (
-            "parity: no score differs by 1e-09 of the scores' range or more, and the first ten documents change in 0 "
-            "of 12 queries"
-        )
-
     def test_taus_are_scipys_on_each_query(self) -> None:
         one, other = scores(0), scores(1)
         found = compared(one, other)
@@ -297,7 +256,7 @@ class TestNumbers:
         assert "as a margin and a probability are" in verdict_line([compared(scores(), squashed)], 1e-3, 0.0)
         assert "as a margin" not in verdict_line([compared(scores(), scores(1))], 1e-3, 0.0)
 
-    def test_plain_data_says_whether_it_is_within(self) -> None:
+    def test_the_largest_difference_is_placed_and_within_a_tolerance_above_its_share(self) -> None:
         moved = scores()
         moved["q003"]["d05"] += 0.5
         found = compared(scores(), moved)
@@ -305,11 +264,9 @@ class TestNumbers:
         share = 0.5 / (max(every) - min(every))
         assert [parity_json([found], factor * share, 1.0)["within"] for factor in (1.01, 0.99)] == [True, False]
         (one,) = parity_json([found], 0.6, 1.0)["datasets"]
-        assert one["relative_difference"] == pytest.approx(share)
-        assert one["largest_difference"] == pytest.approx(0.5)
-        assert one["largest_at"] == {"query": "q003", "document": "d05"}
+        assert (one["largest_difference"], one["relative_difference"]) == pytest.approx((0.5, share))
+        assert (one["largest_at"], one["kendall_lowest_query"]) == ({"query": "q003", "document": "d05"}, "q003")
         assert one["systems"] == ["a (smollm2@0123456789abcdef)", "b (smollm2@0123456789abcdef)"]
-        assert (one["kendall_lowest_query"], one["unfit"] is None) == ("q003", False)
 
 
 def test_other_pairs_and_collections_are_refused() -> None:
@@ -339,7 +296,7 @@ class TestPlaces:
             assert result_paths(place) == {KEY: file}
         for places in ((file, tmp_path), (str(file.parents[2]), result_paths(file))):
             (found,) = parity(*places)
-            assert found.largest == 0.0
+            assert (found.largest, found.relative, found.kendall_mean, found.top_changed) == (0.0, 0.0, 1.0, [])
         run_path(tmp_path, "mine", None, "reranking", "apidocs").unlink()
         with pytest.raises(DataError, match=r"apidocs\.trec is missing.*run `unimoe evaluate` again"):
             parity(file, file)

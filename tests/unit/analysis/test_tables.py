@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from support.results import make_result, row, without_queries
+from support.results import make_result, without_queries
 
 from unimoe.analysis.compare import Results, generate_comparison_table
 from unimoe.analysis.comparisons import compare_arms
@@ -64,11 +64,14 @@ def test_long_names_lose_what_they_share_and_no_two_become_alike() -> None:
     assert taken == {"/data/beir/scifact": "/data…cifact", "…eir/scifact": "…eir/scifact"}
 
 
-QUERIES = 60
-
-
 def of(*items: EvalResult) -> Results:
     return Results(Path("outputs"), items)
+
+
+def row(table: Table, name: str) -> dict[str, Cell]:
+    """The first row of a name."""
+    found = next(cells for group in table.groups for cells in group.rows if cells[0].text == name)
+    return dict(zip(table.columns, found, strict=True))
 
 
 def test_seeds_that_differ_more_than_the_arms_leave_no_mark() -> None:
@@ -78,7 +81,9 @@ def test_seeds_that_differ_more_than_the_arms_leave_no_mark() -> None:
     items = [make_result("xy"[s // 3], s % 3, base + shifts[s] + noise[s]) for s in range(6)]
     found = of(*items)
     (comparison,) = compare_arms(found, iterations=500)
-    assert (comparison.check_p or 1.0) < 0.01
+    (low, high), (check_low, check_high) = comparison.difference.interval or (0, 0), comparison.check_interval or (0, 1)
+    assert comparison.check_p == pytest.approx(0.0, abs=0.01)
+    assert check_high - check_low < (high - low) / 4
     table = generate_comparison_table(found, [comparison])
     assert [r[2].symbols for r in table.groups[0].rows] == ["", ""]
     assert "All tests hold for other seeds and queries." in table.notes
@@ -116,15 +121,11 @@ def test_metrics_are_never_averaged_and_columns_without_a_number_are_left_out() 
     assert generate_comparison_table(of(*mixed[:1])).columns == ("System", "ndcg@10", "mrr@10")
 
 
-def close_systems(seed: int) -> Results:
-    rng = np.random.default_rng(seed)
-    base = rng.uniform(0.2, 0.6, QUERIES)
-    runs = (make_result("x", s, base + 0.012 + rng.normal(0.0, 0.05, QUERIES)) for s in range(3))
-    return of(make_result("bm25", None, base), *runs)
-
-
 def test_csv_has_every_number_in_full() -> None:
-    found = close_systems(0)
+    rng = np.random.default_rng(0)
+    base = rng.uniform(0.2, 0.6, 60)
+    runs = (make_result("x", s, base + 0.012 + rng.normal(0.0, 0.05, 60)) for s in range(3))
+    found = of(make_result("bm25", None, base), *runs)
     (c,) = compare_arms(found, iterations=200)
     table = comparisons_table(found, [c])
     line = next(csv.DictReader(io.StringIO(table.to_csv())))
@@ -141,35 +142,25 @@ def test_csv_has_every_number_in_full() -> None:
     assert "bootstrap low" not in table.to_markdown()
 
 
-class TestBeforeAndAfter:
-    @pytest.fixture
-    def folder(self, tmp_path: Path) -> Path:
-        rng = np.random.default_rng(0)
-        for arm in ("bm25", "minilm", "minilm+bm25"):
-            identity = {"checkpoint": "none"}
-            write_result(tmp_path, make_result(arm, None, rng.uniform(size=30), dataset="one", identity=identity))
-        write_result(tmp_path, make_result("minilm", None, [0.5] * 9, dataset="two", identity=identity))
-        return tmp_path
-
-    def test_prints_what_was_measured_and_names_what_was_not(
-        self, folder: Path, capsys: pytest.CaptureFixture[str]
-    ) -> None:
-        print_before_after(folder, "bm25", ["minilm"], ["reranking/one", "reranking/two"])
-        printed = capsys.readouterr()
-        assert "reranking/one: minilm (after) against bm25 (before), 30 queries" in printed.out
-        assert "reranking/two:" not in printed.out
-        assert "reranking/two: no result of bm25 to compare with" in printed.err
-        print_before_after(folder, "minilm", ["minilm"], ["reranking/one"])
-        print_before_after(folder, "bm25", ["minilm"], [])
-        assert capsys.readouterr().out == ""
-
-    def test_two_later_arms_and_all_metrics_are_one_family(
-        self, folder: Path, capsys: pytest.CaptureFixture[str]
-    ) -> None:
-        print_before_after(folder, "bm25", ["minilm", "minilm+bm25"], ["reranking/one"])
-        printed = " ".join(capsys.readouterr().out.split())
-        assert "; corrected by Holm for all 4 tests." in printed
-        assert "All tests hold for other queries." in printed
+def test_before_and_after_prints_what_was_measured_as_one_family_and_names_what_was_not(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    rng = np.random.default_rng(0)
+    for arm in ("bm25", "minilm", "minilm+bm25"):
+        identity = {"checkpoint": "none"}
+        write_result(tmp_path, make_result(arm, None, rng.uniform(size=30), dataset="one", identity=identity))
+    write_result(tmp_path, make_result("minilm", None, [0.5] * 9, dataset="two", identity=identity))
+    print_before_after(tmp_path, "bm25", ["minilm", "minilm+bm25"], ["reranking/one", "reranking/two"])
+    printed = capsys.readouterr()
+    said = " ".join(printed.out.split())
+    assert "reranking/one: minilm (after) against bm25 (before), 30 queries" in said
+    assert "; corrected by Holm for all 4 tests." in said
+    assert "All tests hold for other queries." in said
+    assert "reranking/two:" not in said
+    assert "reranking/two: no result of bm25 to compare with" in printed.err
+    print_before_after(tmp_path, "minilm", ["minilm"], ["reranking/one"])
+    print_before_after(tmp_path, "bm25", ["minilm"], [])
+    assert capsys.readouterr().out == ""
 
 
 def suite() -> list[EvalResult]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -100,7 +99,6 @@ def test_a_name_stays_within_its_folder(name: str, safe: str) -> None:
         ({"aggregate": {"mrr@10": 0.75}}, "aggregate lacks the main metric 'ndcg@10'"),
         ({"per_query": {}}, "per_query is empty"),
         ({"per_query_metrics": {"mrr@10": [0.75]}}, r"per_query_metrics\.mrr@10 has 1 values for the 2 of per_query"),
-        ({"per_query_metrics": {"mrr@10": [math.nan, 1.0]}}, "should be a finite number"),
         ({"seed": 1.0}, "valid integer"),
         ({"task": "ranking"}, "'reranking', 'embedding', 'retrieval' or 'crossmodal'"),
         (WITHOUT_QUERIES | {"task_type": None}, "per_query is empty, but embedding of type None has queries"),
@@ -114,12 +112,8 @@ def test_what_contradicts_itself_is_neither_made_nor_read(
         result_with(**changes)
     path = write_result(tmp_path, result_with())
     write_plain(path, read_plain(path) | changes)
-    with pytest.raises(DataError, match=problem) as caught:
+    with pytest.raises(DataError, match=problem):
         read_result(path)
-    message = str(caught.value)
-    assert message.startswith(f"{path}: ")
-    assert message.endswith("); delete it, and run again")
-    assert ("\n" in message, "Value error" in message) == (False, False)
 
 
 @pytest.mark.parametrize(("field", "other"), [("experiment", "other"), ("base_model", None), ("depth", 100)])
@@ -137,13 +131,6 @@ def test_datasets_whose_file_names_meet_are_told_apart(tmp_path: Path) -> None:
     write_result(tmp_path, result_with(dataset="path:a/b"))
     with pytest.raises(DataError, match="dataset 'path:a/b' there, 'path:a-b' here"):
         write_result(tmp_path, result_with(dataset="path:a-b"))
-
-
-def refused(folder: Path) -> str:
-    with pytest.raises(DataError) as caught:
-        load_all_results(folder)
-    assert "\n" not in str(caught.value)
-    return str(caught.value)
 
 
 def test_a_folder_gives_typed_access_to_what_lies_behind(tmp_path: Path) -> None:
@@ -201,17 +188,16 @@ def test_an_unreadable_folder_does_not_count_as_an_absent_arm(tmp_path: Path, mo
         return listing(folder)
 
     monkeypatch.setattr(Path, "iterdir", iterdir)
-    assert refused(tmp_path) == f"{closed}: cannot be read (Permission denied)"
+    with pytest.raises(DataError, match=r"seed_1/results: cannot be read \(Permission denied\)"):
+        load_all_results(tmp_path)
 
 
-def test_of_a_log_repeated_steps_and_a_torn_last_line_do_not_count_and_a_broken_line_is_named(tmp_path: Path) -> None:
+def test_repeated_steps_and_a_torn_last_line_of_a_log_do_not_count(tmp_path: Path) -> None:
     write_result(tmp_path, make_result("joint_r8", 0, [0.5]))
     log = tmp_path / "joint_r8/seed_0/logs/train.jsonl"
     log.parent.mkdir()
     log.write_text('{"step": 1, "loss": 3}\n{"step": 2, "loss": 2}\n{"step": 2, "loss": 1}\n{"step": 3, "lo')
     assert load_all_results(tmp_path).logs["joint_r8", 0] == ({"step": 1, "loss": 3.0}, {"step": 2, "loss": 1.0})
-    log.write_text('{"step": 1, "loss": 3}\n[]\n')
-    assert "train.jsonl:2" in refused(tmp_path)
 
 
 SCORES = [0.2, 0.4, 0.6]
@@ -271,45 +257,41 @@ class TestAllowedByName:
         assert of(*items, allow=("duplicates",)).caveats == (f"{found} (allowed by name: duplicates)",)
 
 
-class TestOtherQueries:
-    def test_are_cut_to_those_that_all_share_and_the_rest_is_listed(self) -> None:
-        items = (
-            make_result("joint_r8", 0, {"a": 0.1, "b": 0.2, "c": 0.6}),
-            make_result("rank_only_r8", 0, {"d": 0.9, "c": 0.8, "b": 0.4}),
-        )
-        assert "--allow queries" in refusal(*items)
-        results = of(*items, allow=("queries",))
-        assert results.caveats == (
-            f"{KEY}: compared on the 2 queries that all arms share (allowed by name: queries); 2 left out: a, d",
-        )
-        assert results["joint_r8"][0][KEY] == {"ndcg@10": pytest.approx(0.4), "mrr@10": pytest.approx(0.2)}
-        assert results.scores("rank_only_r8", KEY, [0]).tolist() == [[0.4, 0.8]]
-        assert results.scores("rank_only_r8", KEY, [0], "mrr@10").tolist() == [[0.2, 0.4]]
-        (item,) = Analysis(results).interference
-        assert item.found.value == pytest.approx((0.6 - 0.4) / 0.6)
-        assert item.found.queries == 2
-
-    def test_nothing_shared_is_refused_even_when_allowed(self) -> None:
-        items = make_result("joint_r8", 0, {"a": 0.1}), make_result("rank_only_r8", 0, {"b": 0.2})
-        assert "no query that every result was judged on" in refusal(*items, allow=("queries",))
+def test_other_queries_are_cut_to_those_that_all_share_and_the_rest_is_listed() -> None:
+    items = (
+        make_result("joint_r8", 0, {"a": 0.1, "b": 0.2, "c": 0.6}),
+        make_result("rank_only_r8", 0, {"d": 0.9, "c": 0.8, "b": 0.4}),
+    )
+    assert "--allow queries" in refusal(*items)
+    results = of(*items, allow=("queries",))
+    assert results.caveats == (
+        f"{KEY}: compared on the 2 queries that all arms share (allowed by name: queries); 2 left out: a, d",
+    )
+    assert results["joint_r8"][0][KEY] == {"ndcg@10": pytest.approx(0.4), "mrr@10": pytest.approx(0.2)}
+    assert results.scores("rank_only_r8", KEY, [0]).tolist() == [[0.4, 0.8]]
+    assert results.scores("rank_only_r8", KEY, [0], "mrr@10").tolist() == [[0.2, 0.4]]
+    (item,) = Analysis(results).interference
+    assert item.found.value == pytest.approx((0.6 - 0.4) / 0.6)
+    assert item.found.queries == 2
 
 
-class TestOtherMetrics:
-    def test_are_compared_on_one_that_all_hold(self) -> None:
-        other = make_result("rank_only_r8", 0, SCORES)
-        swapped = {"main_metric": "mrr@10", "per_query": other.metric("mrr@10"),
-                   "per_query_metrics": {"ndcg@10": list(other.per_query.values())}}  # fmt: skip
-        items = make_result("joint_r8", 0, SCORES), other.model_copy(update=swapped)
-        assert "main metric differs: 'ndcg@10' in joint_r8 seed 0; 'mrr@10' in rank_only_r8" in refusal(*items)
-        results = of(*items, allow=("metrics",))
-        assert {r.main_metric for r in results.results} == {"ndcg@10"}
-        assert results.scores("rank_only_r8", KEY, [0]).tolist() == [SCORES]
-        assert "main metric differs" in results.caveats[0]
+def test_other_metrics_are_compared_on_one_that_all_hold() -> None:
+    other = make_result("rank_only_r8", 0, SCORES)
+    swapped = {"main_metric": "mrr@10", "per_query": other.metric("mrr@10"),
+               "per_query_metrics": {"ndcg@10": list(other.per_query.values())}}  # fmt: skip
+    items = make_result("joint_r8", 0, SCORES), other.model_copy(update=swapped)
+    assert "main metric differs: 'ndcg@10' in joint_r8 seed 0; 'mrr@10' in rank_only_r8" in refusal(*items)
+    results = of(*items, allow=("metrics",))
+    assert {r.main_metric for r in results.results} == {"ndcg@10"}
+    assert results.scores("rank_only_r8", KEY, [0]).tolist() == [SCORES]
+    assert "main metric differs" in results.caveats[0]
 
-    def test_none_that_all_hold_is_refused_even_when_allowed(self) -> None:
-        items = make_result("joint_r8", 0, SCORES), make_result("rank_only_r8", 0, SCORES, metric="map")
-        message = refusal(*items, allow=("metrics",))
-        assert "no main metric (ndcg@10, map) that every result holds by query" in message
+
+def test_without_a_query_or_a_metric_in_common_even_an_allowance_is_refused() -> None:
+    items = make_result("joint_r8", 0, {"a": 0.1}), make_result("rank_only_r8", 0, {"b": 0.2})
+    assert "no query that every result was judged on" in refusal(*items, allow=("queries",))
+    items = make_result("joint_r8", 0, SCORES), make_result("rank_only_r8", 0, SCORES, metric="map")
+    assert "no main metric (ndcg@10, map) that every result holds by query" in refusal(*items, allow=("metrics",))
 
 
 def test_prompts_may_differ_between_tasks_of_mteb() -> None:
