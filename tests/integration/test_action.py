@@ -9,17 +9,13 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
-import typer
 import yaml
 from support.results import write_experiment
 from support.scripts import SCRIPTS
-
-from unimoe.cli.app import app
 
 ROOT = Path(__file__).parents[2]
 ACTION: dict[str, Any] = yaml.safe_load((ROOT / "action.yml").read_text("utf-8"))
@@ -114,13 +110,6 @@ def test_no_shell_step_holds_an_expression() -> None:
         assert "${{" not in step["run"]
 
 
-SBATCH = """#!/usr/bin/env bash
-nodes=1
-while [[ $1 == --* ]]; do [[ $1 == --nodes ]] && nodes=$2; shift 2; done
-export SLURM_JOB_ID=4711 SLURM_JOB_NUM_NODES=$nodes SLURM_JOB_NODELIST="node[0-$((nodes - 1))]" SLURM_CPUS_ON_NODE=16
-exec bash "$@"
-"""
-
 SCONTROL = """#!/usr/bin/env bash
 [[ "$1 $2" == "show hostnames" && $3 == "$SLURM_JOB_NODELIST" ]] || exit 1
 for ((node = 0; node < SLURM_JOB_NUM_NODES; node++)); do echo "node$node"; done
@@ -181,8 +170,7 @@ sys.exit(int(os.environ["ENDS_WITH"]))
 """
 
 
-@dataclass(frozen=True)
-class Job:
+class Job(NamedTuple):
     """How a job ended."""
 
     code: int
@@ -196,7 +184,7 @@ class Job:
 def slurm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A folder with the programs of a cluster in ``bin``."""
     pytest.importorskip("ray", reason="needs Ray: uv sync --extra cluster")
-    stubs = {"sbatch": SBATCH, "scontrol": SCONTROL, "hostname": HOSTNAME, "srun": SRUN, "ray": RAY, "unimoe": UNIMOE}
+    stubs = {"scontrol": SCONTROL, "hostname": HOSTNAME, "srun": SRUN, "ray": RAY, "unimoe": UNIMOE}
     for name, text in stubs.items():
         path = tmp_path / "bin" / name
         path.parent.mkdir(exist_ok=True)
@@ -207,9 +195,12 @@ def slurm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def submit(folder: Path, nodes: int, *arguments: str, code: int = 0) -> Job:
-    command = ["sbatch", "--nodes", str(nodes), "--gpus-per-node", "8", str(SCRIPTS / "slurm.sh"), *arguments]
+    """Run the script as ``sbatch --nodes`` does on the first node."""
+    of_job = {"SLURM_JOB_ID": "4711", "SLURM_JOB_NUM_NODES": str(nodes), "SLURM_CPUS_ON_NODE": "16"}
     path = {"PATH": f"{folder / 'bin'}:/usr/local/bin:/usr/bin:/bin", "ENDS_WITH": str(code)}
-    environment = {**path, "SRUN_FLAGS": str(folder / "flags"), "RAY_LOG": str(folder / "log")}
+    environment = {**path, **of_job, "SLURM_JOB_NODELIST": f"node[0-{nodes - 1}]"}
+    environment |= {"SRUN_FLAGS": str(folder / "flags"), "RAY_LOG": str(folder / "log")}
+    command = ["bash", str(SCRIPTS / "slurm.sh"), *arguments]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False, timeout=600)
     flags = (folder / "flags").read_text("utf-8").split() if (folder / "flags").exists() else []
     lines = (folder / "log").read_text("utf-8").splitlines() if (folder / "log").exists() else []
@@ -243,12 +234,3 @@ def test_without_a_command_it_says_how_it_is_used(slurm: Path) -> None:
     job = submit(slurm, 2)
     assert (job.code, job.nodes) == (2, {})
     assert job.stderr.startswith("usage: sbatch ")
-
-
-@pytest.mark.parametrize("command", ["evaluate", "retrieve", "run"])
-def test_commands_know_the_options_that_the_script_adds(command: str) -> None:
-    group: Any = typer.main.get_command(app)
-    context = group.commands[command].make_context(
-        command, ["--engine", "ray", "--address", "auto"], resilient_parsing=True
-    )
-    assert (context.params["engine"], context.params["address"]) == ("ray", "auto")

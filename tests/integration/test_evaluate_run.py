@@ -20,15 +20,11 @@ def evaluate_run(*arguments: str | Path) -> Done:
     return call_unimoe("evaluate-run", *arguments)
 
 
-def written(folder: Path, run: Run, qrels: Qrels) -> Files:
-    write_run(folder / "some.trec", run, tag="some")
-    write_qrels(folder / "qrels.txt", qrels)
-    return folder / "some.trec", folder / "qrels.txt"
-
-
 @pytest.fixture
 def files(tmp_path: Path) -> Files:
-    return written(tmp_path, RUN, QRELS)
+    write_run(tmp_path / "some.trec", RUN, tag="some")
+    write_qrels(tmp_path / "qrels.txt", QRELS)
+    return tmp_path / "some.trec", tmp_path / "qrels.txt"
 
 
 def test_means_the_number_of_queries_and_warnings(files: Files) -> None:
@@ -81,8 +77,7 @@ def test_a_level_given_goes_before_one_stated_and_that_before_1(files: Files) ->
     assert found("--relevance-level", "1") == (1, at_1)
 
 
-def test_a_run_without_order_is_not_cut(tmp_path: Path) -> None:
-    run = {"q1": {"d1": 0.0, "d2": 0.0, "d3": 0.0}, "q2": {"d1": 0.0}}
-    files = written(tmp_path, run, {"q1": {"d1": 1}, "q2": {"d1": 1}})
+def test_a_run_without_order_is_not_cut(files: Files) -> None:
+    write_run(files[0], {"q1": {"d1": 0.0, "d2": 0.0, "d3": 0.0}, "q2": {"d1": 0.0}}, tag="some")
     assert_refused(evaluate_run(*files, "--depth", "2"), 3, "some.trec", "--depth 2", "one score")
     assert evaluate_run(*files, "--depth", "3").returncode == 0

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from playwright.sync_api import Browser, Dialog, Locator, Page, sync_playwright
+from playwright.sync_api import Browser, Dialog, Page, sync_playwright
 from support.gates import measured
 from support.results import large_results, query_ids, simulate, write_experiment
 
@@ -36,15 +36,17 @@ Open = Callable[..., Page]
 UNFOLD = "for (const details of document.querySelectorAll('details')) details.open = true"
 
 
-def write_hostile_experiment(folder: Path, count: int = 20) -> None:
-    """Two seeds, both tasks, and nothing in it that is safe to paste into HTML."""
-    scores = simulate(2, count, 0.1, rng=np.random.default_rng(5))
+@pytest.fixture(scope="module")
+def report(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Of two seeds, both tasks, and nothing in it that is safe to paste into HTML."""
+    folder = tmp_path_factory.mktemp("hostile")
+    scores = simulate(2, 20, 0.1, rng=np.random.default_rng(5))
     specialist, joint = (np.clip(of_arm, 0.0, 1.0) for of_arm in scores)
     details = {
         query_id: QueryDetail(
             text=f"{TEXTS[i % len(TEXTS)]} {i}", relevant={f"<d{i}>": 2, "e": 1}, ranks={f"<d{i}>": i + 1, "e": None}
         )
-        for i, query_id in enumerate(query_ids(count))
+        for i, query_id in enumerate(query_ids(20))
     }
     tasks: tuple[tuple[Task, str], ...] = (("reranking", "rank_only"), ("embedding", "emb_only"))
     given: dict[str, Any] = {"dataset": HOSTILE, "identity": {"experiment": HOSTILE}}
@@ -52,6 +54,7 @@ def write_hostile_experiment(folder: Path, count: int = 20) -> None:
         for arm, matrix in ((f"{word}{ARM}", specialist), (f"joint{ARM}", joint)):
             for result in measured(arm, matrix, task=task, **given):
                 write_result(folder, result, DrillDown(queries=details))
+    return write_report(Analysis(load_all_results(folder), iterations=50))
 
 
 @pytest.fixture(scope="module")
@@ -64,13 +67,6 @@ def browser() -> Iterator[Browser]:
         launched = playwright.chromium.launch(executable_path=path, args=["--no-sandbox"])
         yield launched
         launched.close()
-
-
-@pytest.fixture(scope="module")
-def report(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("hostile")
-    write_hostile_experiment(folder)
-    return write_report(Analysis(load_all_results(folder), iterations=50))
 
 
 @pytest.fixture
@@ -105,14 +101,6 @@ def open_report(browser: Browser, report: Path) -> Iterator[Open]:
 
 def column(page: Page, position: int) -> list[str]:
     return page.locator(f"#queries tbody tr > :nth-child({position})").all_inner_texts()
-
-
-def head(page: Page, name: str) -> Locator:
-    return page.locator("#queries thead th", has_text=re.compile(rf"^{name}"))
-
-
-def number(text: str) -> float:
-    return float(text.replace("−", "-"))
 
 
 def test_hostile_names_and_texts_are_text(open_report: Open) -> None:
@@ -190,8 +178,8 @@ def test_a_full_tier_stays_small_and_sorts(open_report: Open, tmp_path: Path, mo
     shown = re.fullmatch(r"(\d+) queries, 50 shown", page.locator("#queries-status").inner_text())
     assert shown is not None
     assert 2500 < int(shown[1]) <= MOST_CASES
-    head(page, "Difference").locator("button").click()
-    values = [number(text) for text in column(page, 5)]
+    page.locator("#queries thead th", has_text=re.compile("^Difference")).locator("button").click()
+    values = [float(text.replace("−", "-")) for text in column(page, 5)]
     assert values == sorted(values)
     page.get_by_role("button", name="Show more").click()
     assert page.locator("#queries tbody tr").count() == 100

@@ -5,7 +5,6 @@ from __future__ import annotations
 import csv
 import json
 from pathlib import Path
-from typing import Any
 
 import torch
 from safetensors.torch import load_file
@@ -18,8 +17,11 @@ _TIMES = {"s", "peak MB", "µs/query"}
 
 def assert_same_files(here: Path, there: Path) -> None:
     """Two folders hold the same weights, runs, choices and tables, to the bit; times and memory may differ."""
-    files = _files(here)
-    assert _files(there) == files
+    files, others = (
+        {path.relative_to(folder) for path in folder.rglob("*.*") if path.is_file() and path.name[0] != "."}
+        for folder in (here, there)
+    )
+    assert others == files
     for path in sorted(files):
         if path.suffix == ".safetensors":
             ours, theirs = (load_file(folder / path) for folder in (here, there))
@@ -30,7 +32,8 @@ def assert_same_files(here: Path, there: Path) -> None:
         elif path.suffix == ".csv":
             assert _rows(there / path) == _rows(here / path), path
         elif path.parts[0] == "tuning" and len(path.parts) == 2:
-            assert _choices(there / path) == _choices(here / path), path
+            choices, chosen = (json.loads((folder / path).read_text()) for folder in (here, there))
+            assert [one | {"seconds": 0} for one in choices] == [one | {"seconds": 0} for one in chosen], path
     for path in (*there.rglob("*.json*"), *there.rglob("*.md")):
         assert "/folders/" not in path.read_text(), f"{path} names a worker's folder"
 
@@ -49,16 +52,6 @@ def assert_same_results(here: Path, there: Path) -> None:
             assert (there / path.relative_to(here)).read_bytes() == path.read_bytes(), path
 
 
-def _files(folder: Path) -> set[Path]:
-    return {
-        path.relative_to(folder) for path in folder.rglob("*.*") if path.is_file() and not path.name.startswith(".")
-    }
-
-
 def _rows(path: Path) -> list[dict[str, str]]:
     lines = [line for line in path.read_text(encoding="utf-8").splitlines() if not line.startswith("#")]
     return [{name: cell for name, cell in row.items() if name not in _TIMES} for row in csv.DictReader(lines)]
-
-
-def _choices(path: Path) -> list[dict[str, Any]]:
-    return [{key: value for key, value in one.items() if key != "seconds"} for one in json.loads(path.read_text())]

@@ -4,13 +4,27 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
 import pytest
-from support.runs import DATASETS, Arms, one_relevant, run_with_ranks, two_arms, write_arms, write_systems
+from support.runs import (
+    DATASETS,
+    Arms,
+    one_relevant,
+    random_qrels,
+    random_run,
+    run_with_ranks,
+    write_arms,
+    write_systems,
+)
 
 
 @pytest.fixture(scope="module")
 def arms(tmp_path_factory: pytest.TempPathFactory) -> Arms:
-    return two_arms(tmp_path_factory.mktemp("runs"))
+    """Two seeds of a good specialist and three of a joint model that is clearly worse, on 40 queries."""
+    rng = np.random.default_rng(3)
+    qrels = random_qrels(40, rng)
+    good, poor = ([random_run(qrels, noise, rng) for _ in range(seeds)] for noise, seeds in ((0.5, 2), (3.0, 3)))
+    return write_arms(tmp_path_factory.mktemp("runs"), qrels, good, poor)
 
 
 @pytest.fixture

@@ -56,13 +56,15 @@ def test_simultaneous_intervals_are_wider_and_are_one_statement_with_their_p(sys
 
 def test_a_saved_comparison_keeps_all_that_was_asked(systems: Path, clusters: Path, tmp_path: Path) -> None:
     out = tmp_path / "out"
-    asked = ("--simultaneous", "--chosen", "mono=7", "--chosen", "colbert=dev", "--clusters", clusters)
+    chosen = ("--chosen", "mono=7", "--chosen", "colbert=dev")
+    asked = ("--simultaneous", *chosen, "--clusters", clusters, "--correction", "bh", "--family", "dataset")
     first = successful(compare(*dataset_options(systems, ["dl19"]), *of_systems(systems), *asked, "--output-dir", out))
     again = successful(compare("--results", out))
     for text in (words_of(first), words_of(again), (out / "analysis" / "report.md").read_text()):
         for words in (
             "mono was chosen on these test data from 7 settings: its tests are corrected for that (Bonferroni).",
             "colbert was chosen on dev data: its tests and intervals are as they are.",
+            "p corrected by Benjamini-Hochberg for the 6 tests of each dataset",
             "hold for every two systems of a dataset or average together, at 95 % (max-t).",
             "Queries are in clusters (8 on retrieval/dl19): intervals and tests draw these whole (cluster-robust).",
         ):
@@ -70,7 +72,10 @@ def test_a_saved_comparison_keeps_all_that_was_asked(systems: Path, clusters: Pa
     assert (out / "analysis" / "figures" / "critical-difference.pdf").exists()
     assert (out / "clusters.tsv").read_text() == clusters.read_text()
     assert "All: p" in (out / "analysis" / "tables" / "significance.csv").read_text()
-    assert successful(call_unimoe("analyze", "--output-dir", str(out))).returncode == 0
+    successful(call_unimoe("analyze", "--output-dir", out))
+    (out / "clusters.tsv").write_text("q0\tx\n")
+    lacking = call_unimoe("analyze", "tables", "--output-dir", out)
+    assert_refused(lacking, 3, "clusters.tsv: queries of retrieval/dl19 without a cluster: 23 ")
     successful(compare(*dataset_options(systems, ["dl19"]), *of_systems(systems), "--output-dir", out))
     assert not (out / "clusters.tsv").exists(), "another test of the same results, over queries"
 
@@ -103,11 +108,10 @@ def test_six_datasets_say_what_to_expect_of_others_and_three_why_not(six: Path, 
     assert "a random effect of datasets needs 5 or more, and averages are over 3." in words_of(few)
 
 
-def test_clusters_widen_intervals_of_verdicts_too(systems: Path, clusters: Path) -> None:
-    arms = ["--specialist", *sorted(map(str, (systems / "dl19").glob("mono*"))), "--joint"]
-    arms += [*sorted(map(str, (systems / "dl19").glob("colbert*"))), *map(str, dataset_options(systems, ["dl19"]))]
-    both = [compare(*arms, *more, "--json") for more in ([], ["--clusters", str(clusters)])]
-    plain, whole = (json.loads(successful(done).stdout) for done in both)
+def test_clusters_count_in_verdicts_too_and_move_no_value(systems: Path, clusters: Path) -> None:
+    mono, colbert = (sorted((systems / "dl19").glob(f"{name}*")) for name in ("mono", "colbert"))
+    arms = ["--specialist", *mono, "--joint", *colbert, *dataset_options(systems, ["dl19"]), "--json"]
+    plain, whole = (json.loads(successful(compare(*arms, *more)).stdout) for more in ([], ["--clusters", clusters]))
     assert plain["clusters"] is None
     assert whole["clusters"] == {"retrieval/dl19": 8}
     values = [found["gates"]["gates"][0]["interval"]["value"] for found in (plain, whole)]
@@ -121,14 +125,10 @@ def test_what_does_not_fit_is_refused_in_one_line(systems: Path, clusters: Path,
     short.write_text("".join(clusters.read_text().splitlines(keepends=True)[1:]))
     for options, code, words in (
         ([*here, "--clusters", "nowhere.tsv"], 3, ["nowhere.tsv: no such file"]),
-        ([*here, "--clusters", str(short)], 3, ["short.tsv: queries of dl19 without a cluster: 1 (", "add a line"]),
+        ([*here, "--clusters", short], 3, ["short.tsv: queries of dl19 without a cluster: 1 (", "add a line"]),
         ([*here, "--chosen", "mono"], 2, ["--chosen mono: write NAME=dev, or NAME=K"]),
         ([*here, "--chosen", "momo=3"], 2, ["no system 'momo' (did you mean 'mono'?)"]),
         ([*here, "--chosen", "mono=1"], 2, ["mono from 1 setting", "2 or more, or dev"]),
-        (
-            [*two, "--simultaneous", "--pairs", "baseline"],
-            2,
-            ["every two systems; compare all pairs"],
-        ),
+        ([*two, "--simultaneous", "--pairs", "baseline"], 2, ["every two systems; compare all pairs"]),
     ):
         assert_refused(compare(*options), code, *words)

@@ -127,7 +127,7 @@ def parity(*arguments: str | Path) -> Done:
 
 
 def test_models_are_evaluated_and_compared_and_their_results_kept(tmp_path: Path) -> None:
-    names = ["python:my_compared:lengths", "python:my_compared:almost"]
+    names = [LENGTHS, "python:my_compared:almost"]
     done = successful(parity(*names, *ON_TOY, "--output-dir", tmp_path))
     first, *_, last = done.stdout.splitlines()
     assert first.startswith("reranking/toy: lengths (python:my_compared:lengths@")
@@ -183,13 +183,10 @@ def test_small_differences_of_cosines_that_change_rankings_are_no_parity(tmp_pat
         assert (done.returncode, words in done.stdout.splitlines()[-1]) == (code, True)
 
 
-@pytest.mark.parametrize(
-    ("names", "code", "words"),
-    [
-        (["empty", "cross-encoder:ce"], 3, "empty: holds neither reranking results nor a model; run `unimoe eval"),
-        (["./nowhere", "cross-encoder:ce"], 3, "'./nowhere': no such folder"),
-        (["encoder:ce", "cross-encoder:ce"], 2, "--task reranking: ce does embedding only"),
-    ],
-)
-def test_a_mistake_of_parity_is_one_line(tmp_path: Path, names: list[str], code: int, words: str) -> None:
-    assert_refused(parity(*names, *ON_TOY, "--output-dir", tmp_path), code, words)
+def test_what_parity_cannot_compare_is_refused_in_one_line(tmp_path: Path) -> None:
+    for name, code, words in (
+        ("empty", 3, "empty: holds neither reranking results nor a model; run `unimoe eval"),
+        ("./nowhere", 3, "'./nowhere': no such folder"),
+        ("encoder:ce", 2, "--task reranking: ce does embedding only"),
+    ):
+        assert_refused(parity(name, "cross-encoder:ce", *ON_TOY, "--output-dir", tmp_path), code, words)
