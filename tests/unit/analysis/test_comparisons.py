@@ -18,6 +18,7 @@ from unimoe.analysis.corrections import Correction, Family
 from unimoe.analysis.gates.definitions import DifferenceGate
 from unimoe.analysis.gates.findings import find
 from unimoe.analysis.gates.scores import collect
+from unimoe.analysis.saved_comparison import save_comparison
 from unimoe.analysis.statistics.estimates import holm
 from unimoe.analysis.tables.comparisons import comparisons_table
 from unimoe.core.errors import DataError, UsageError
@@ -86,7 +87,7 @@ class TestRows:
             compare_arms(found, [Question("reranking/apidocs", "a", "b", "recall@5")])
 
 
-def three_on_two() -> tuple[Results, list[Question]]:
+def three_on_two(folder: Path = Path("outputs")) -> tuple[Results, list[Question]]:
     """Two systems and a baseline on two datasets: six rows of each metric, three of each average."""
     rng = np.random.default_rng(8)
     items = []
@@ -95,7 +96,7 @@ def three_on_two() -> tuple[Results, list[Question]]:
         for arm, gain in (("a", 0.0), ("b", 0.03), ("c", 0.05)):
             items.append(make_result(arm, 0, base + gain + rng.normal(0.0, 0.1, 30), dataset=dataset))
     pairs = [("b", "a"), ("c", "a"), ("c", "b")]
-    return results(*items), [Question(f"reranking/{key}", *pair) for key in ("x", "y") for pair in pairs]
+    return Results(folder, items), [Question(f"reranking/{key}", *pair) for key in ("x", "y") for pair in pairs]
 
 
 class TestCorrections:
@@ -133,6 +134,14 @@ class TestCorrections:
     def test_a_metric_that_looks_deeper_than_the_candidates_is_not_tested(self) -> None:
         items = [make_result(arm, 0, [0.1 * n for n in range(9)], identity={"depth": 5}) for arm in ("a", "b")]
         assert [c.metric for c in Analysis(results(*items), iterations=10).all_comparisons] == ["ndcg@10"]
+
+    def test_an_analysis_of_the_folder_corrects_as_the_saved_comparison_does(self, tmp_path: Path) -> None:
+        held, asked = three_on_two(tmp_path)
+        tests = [(q.key, q.system, q.baseline) for q in asked[:2]]
+        save_comparison(held, None, tests, overwrite=False, correction="bh", family="dataset")
+        analysis = Analysis(held, iterations=10)
+        assert analysis.questions == tuple(asked[:2])
+        assert {(c.correction, c.family) for c in analysis.all_comparisons} == {("bh", "dataset")}
 
 
 class TestAverages:
