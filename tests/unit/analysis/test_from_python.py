@@ -65,6 +65,7 @@ def test_several_datasets_by_name(runs: dict[str, list[Run]]) -> None:
 @pytest.mark.parametrize(
     ("options", "words"),
     [
+        ({"baseline": "bm52"}, "unknown arm 'bm52' (did you mean 'bm25'?)"),
         ({"pairs": "some"}, "pairs 'some': unknown; use all or baseline"),
         ({"correction": "sidak"}, "correction 'sidak': unknown; use holm or bh or bonferroni or none"),
         ({"metrics": []}, "no metric to compare by"),
