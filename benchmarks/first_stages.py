@@ -24,9 +24,7 @@ from unimoe.config.base import BUNDLED_ENCODER, EncoderConfig
 from unimoe.data.catalog import available, load_collection
 from unimoe.models.bundled import bundled_encoder_folder
 from unimoe.models.device import choose_device, describe_device
-from unimoe.models.late import LateModel
-from unimoe.models.matcher import Matcher, load_matcher
-from unimoe.models.sparse import SparseModel
+from unimoe.models.matcher import LateModel, Matcher, SparseModel, load_matcher
 
 
 def save_models(folder: Path) -> dict[type[Matcher], Any]:

@@ -19,9 +19,7 @@ from unimoe.config.base import EncoderConfig
 from unimoe.core.errors import DataError
 from unimoe.core.trec import Run, ranked
 from unimoe.evaluation.reranking.rerankers import MatcherReranker
-from unimoe.models.late import LateModel
-from unimoe.models.matcher import Matcher, find_matcher, load_matcher
-from unimoe.models.sparse import SparseModel
+from unimoe.models.matcher import LateModel, Matcher, SparseModel, find_matcher, load_matcher
 from unimoe.retrieval.model_search import matcher_run
 
 pytestmark = pytest.mark.usefixtures("one_thread")

@@ -1,4 +1,4 @@
-"""What sparse encoders and late interaction share: models of sentence-transformers without one dense vector for a text.
+"""Sparse encoders and late interaction: models of sentence-transformers without one dense vector for a text.
 
 The library loads them and encodes each batch: prompts, routes, masks and the expansion of queries are its own. What is
 added here: batches of a budget, smaller ones where memory runs out, the identity of a model, and errors in one line.
@@ -10,11 +10,12 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any, ClassVar, TypeVar, Unpack
+from typing import Any, ClassVar, Unpack
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from scipy import sparse
 
 from unimoe.config import Batches
 from unimoe.config.base import EncoderConfig
@@ -39,9 +40,6 @@ Scores = NDArray[np.float32]
 _CHARACTERS = 4
 """Of a token, about: batches are planned by characters, since some models do little more than tokenise."""
 
-_TEXTS = 32
-"""Of a batch, where no transformer wants a budget: as the library has it."""
-
 
 class Matcher(ABC):
     """Encodes texts, and compares queries with documents as the library's ``similarity`` does.
@@ -60,7 +58,6 @@ class Matcher(ABC):
     def __init__(self, model: Any, config: EncoderConfig) -> None:
         self.model, self.device = model, torch.device(model.device)
         self._fitting = FittingBatches("a text", "max_length", "characters")
-        self._texts = _TEXTS if model.transformers_model is None else None
         self._prompts = {"query": config.query_prefix, "document": config.document_prefix}
         self._longest = _CHARACTERS * text_length(config, model)
         if config.max_length is not None:
@@ -86,10 +83,8 @@ class Matcher(ABC):
 
         budget = _CHARACTERS * (token_budget or default_token_budget(self.device))
         sized = [text[: self._longest] for text in fine]
-        plan = plan_padded, padded_tokens
-        for batch, part in self._fitting.run(
-            sized, compute, *plan, budget=budget, batch_size=batch_size or self._texts
-        ):
+        parts = self._fitting.run(sized, compute, plan_padded, padded_tokens, budget=budget, batch_size=batch_size)
+        for batch, part in parts:
             order += batch
             made.append(part)
             if advance:
@@ -123,7 +118,72 @@ class Matcher(ABC):
         """Return the encodings of all batches in the order of these places."""
 
 
-M = TypeVar("M", bound=Matcher)
+class SparseModel(Matcher):
+    """A ``SparseEncoder``, such as SPLADE: texts become weights of words, rows of a float32 ``csr_array`` on the CPU.
+
+    They are compared by dot product or cosine.
+    """
+
+    kind, stated, bare = "sparse", ("SparseEncoder",), ("ForMaskedLM",)
+
+    def __init__(self, model: Any, config: EncoderConfig) -> None:
+        super().__init__(model, config)
+        if model.similarity_fn_name not in ("cosine", "dot"):
+            raise DataError(
+                f"{config.base!r}: its similarity_fn_name is {model.similarity_fn_name}, and a sparse search compares "
+                "by cosine or dot product; use another encoder"
+            )
+
+    def similarity(self, queries: Any, documents: Any) -> Scores:
+        """Return the products of all queries and documents; see ``Matcher``."""
+        return np.asarray((queries @ documents.T).toarray(), dtype=np.float32)
+
+    def _pairwise(self, queries: Any, first: list[int], documents: Any, second: list[int]) -> Scores:
+        return np.asarray(queries[first].multiply(documents[second]).sum(axis=1), dtype=np.float32)
+
+    def _compute(self, encode: Callable[..., Any]) -> Any:
+        found = encode(convert_to_sparse_tensor=False).float().to_sparse().cpu()
+        rows, columns = found.indices().numpy().astype(np.int32)
+        starts = np.searchsorted(rows, np.arange(len(found) + 1))
+        encoded = sparse.csr_array((found.values().numpy(), columns, starts), shape=tuple(found.shape))
+        if self.model.similarity_fn_name == "cosine":
+            lengths = np.sqrt(encoded.multiply(encoded).sum(axis=1))
+            encoded.data /= np.maximum(np.repeat(lengths, np.diff(starts)), 1e-12)
+        return encoded
+
+    def _joined(self, parts: Sequence[Any], order: NDArray[np.int64]) -> Any:
+        return sparse.vstack(parts, format="csr")[order]
+
+
+class LateModel(Matcher):
+    """A ``MultiVectorEncoder``, such as ColBERT: texts become a vector for each token, which stay on its device.
+
+    They are compared by MaxSim, the sum of each query token's best match.
+    """
+
+    kind, stated, bare = "late", ("MultiVectorEncoder", "ColBERT"), ("HF_ColBERT", "ForRetrieval")
+
+    def similarity(self, queries: Any, documents: Any) -> Scores:
+        """Return MaxSim of all queries and documents, which the library computes in blocks; see ``Matcher``."""
+        order = sorted(range(len(documents)), key=lambda place: len(documents[place]))  # so that little is padded
+        scores = np.empty((len(queries), len(documents)), dtype=np.float32)
+        scores[:, order] = self.model.similarity(queries, [documents[place] for place in order]).cpu().numpy()
+        return scores
+
+    def _pairwise(self, queries: Any, first: list[int], documents: Any, second: list[int]) -> Scores:
+        sides = [queries[place] for place in first], [documents[place] for place in second]
+        scores: Scores = self.model.similarity_pairwise(*sides).cpu().numpy()
+        return scores
+
+    def _compute(self, encode: Callable[..., Any]) -> Any:
+        return [vectors.float() for vectors in encode()]
+
+    def _joined(self, parts: Sequence[Any], order: NDArray[np.int64]) -> Any:
+        together = [vectors for part in parts for vectors in part]
+        return [together[place] for place in order]
+
+
+MATCHERS: dict[str, type[Matcher]] = {matcher.kind: matcher for matcher in (SparseModel, LateModel)}
 
 
 def find_matcher(matcher: type[Matcher], key: str, config: EncoderConfig) -> tuple[Path, str, str]:
@@ -150,7 +210,9 @@ def find_matcher(matcher: type[Matcher], key: str, config: EncoderConfig) -> tup
     return root, model_identity(matcher.kind, config.base, root, commit), prompt
 
 
-def load_matcher(matcher: type[M], key: str, config: EncoderConfig, device: torch.device, dtype: torch.dtype) -> M:
+def load_matcher(
+    matcher: type[Matcher], key: str, config: EncoderConfig, device: torch.device, dtype: torch.dtype
+) -> Matcher:
     """Load a model; what follows its transformer computes in float32. Errors name ``key``."""
     import sentence_transformers
 

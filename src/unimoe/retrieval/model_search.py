@@ -8,7 +8,7 @@ from which a killed search goes on. The user's cache keeps finished rankings, an
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cached_property, partial
+from functools import cached_property
 from itertools import islice
 from pathlib import Path
 from typing import Any, Unpack
@@ -28,15 +28,11 @@ from unimoe.data.collection import Collection
 from unimoe.models.device import choose_device, choose_dtype, release_memory
 from unimoe.models.embedder import Advance
 from unimoe.models.encoder import META, SentenceEncoder, load_encoder
-from unimoe.models.late import LateModel
-from unimoe.models.matcher import Matcher, find_matcher, load_matcher
-from unimoe.models.sparse import SparseModel
+from unimoe.models.matcher import MATCHERS, Matcher, SparseModel, find_matcher, load_matcher
 from unimoe.models.tensor_files import read_tensors, save_tensors
 from unimoe.retrieval.bm25 import cached_run
 from unimoe.retrieval.dense import dense_run
 from unimoe.retrieval.embeddings import UNIT_CHARACTERS, cut_units, is_kept, kept_folder
-
-MATCHERS: dict[str, type[Matcher]] = {matcher.kind: matcher for matcher in (SparseModel, LateModel)}
 
 Keys = NDArray[np.int64]
 
@@ -44,19 +40,11 @@ _SCORES = 2**25
 """Scores of all queries with a part of the corpus, about, which are in memory at a time."""
 
 
-def matcher_of(encoder: EncoderConfig) -> tuple[type[Matcher] | None, EncoderConfig]:
-    """Return the matcher that a base such as ``sparse:FOLDER`` names, and the settings without its kind."""
-    kind, colon, rest = encoder.base.partition(":")
-    if not colon or kind not in MATCHERS:
-        return None, encoder
-    return MATCHERS[kind], encoder.model_copy(update={"base": rest})
-
-
 @dataclass(frozen=True)
 class ModelSearch:
     """A ranking by the model of ``encoder``, whose settings are at ``key`` in configs.
 
-    ``device`` is where it computes; None for the best of this machine.
+    A base such as ``sparse:FOLDER`` names a matcher. It computes on ``device``, None for the best of this machine.
     """
 
     encoder: EncoderConfig
@@ -71,8 +59,11 @@ class ModelSearch:
         def search() -> Run:
             texts, kept = len(collection.queries) + len(collection.corpus), self.holds_vectors(collection)
             with Steps(1).step(f"first stage {collection.name}: {self.encoder.base}", texts) as step:
-                find = partial(self._find, self.load(), collection, depth, progress)
-                found = find(exclude_self=exclude_self, advance=step.advance)
+                model, how = self.load(), {"exclude_self": exclude_self, "advance": step.advance}
+                if isinstance(model, Matcher):
+                    found = matcher_run(model, collection, depth, progress, **how)
+                else:
+                    found = dense_run(model, collection, DenseConfig(depth=depth, cutoffs=[depth]), **how)
                 step.outcome = f"{len(collection.queries) if kept else texts:,} texts embedded"
             release_memory()
             return found
@@ -86,20 +77,15 @@ class ModelSearch:
         data = [collection.corpus_hash, collection.queries_hash, depth, exclude_self]
         return cache_dir("dense") / f"{hash_json([self.name, data])}.trec"
 
-    def _find(self, model: Any, collection: Collection, depth: int, progress: Path, **how: Any) -> Run:
-        if isinstance(model, Matcher):
-            return matcher_run(model, collection, depth, progress, **how)
-        return dense_run(model, collection, DenseConfig(depth=depth, cutoffs=[depth]), **how)
-
     def holds_vectors(self, collection: Collection) -> bool:
         """Return whether an evaluation has kept the vectors of a collection's documents."""
-        if matcher_of(self.encoder)[0]:
+        if self._named[0]:
             return False
         return is_kept(kept_folder(self._without_weights, collection.corpus, "document", dtype=self._place[1]))
 
     def load(self) -> Any:
         """Load the model."""
-        matcher, config = matcher_of(self.encoder)
+        matcher, config = self._named
         if matcher is None:
             return load_encoder(config, *self._place)
         return load_matcher(matcher, f"{self.key}.base", config, *self._place)
@@ -107,23 +93,30 @@ class ModelSearch:
     @cached_property
     def name(self) -> str:
         """Name, hash and dtype of the model; the hash is of all that a ranking depends on besides texts and dtype."""
-        matcher, config = matcher_of(self.encoder)
-        if not config.base:
-            raise UsageError(f"{self.key}.base: names no model; set it to a hub id or a folder")
-        try:
-            if matcher is None:
-                base, prompt = self._without_weights.base_identity, self._without_weights.prompt_name
-            else:
-                _, base, prompt = find_matcher(matcher, f"{self.key}.base", config)
-        except (DataError, UsageError) as error:
-            where = self.key.removesuffix(".encoder")
-            raise type(error)(str(error) if str(error).startswith(where) else f"{where}: {error}") from None
+        matcher, config = self._named
+        if matcher is None:
+            base, prompt = self._without_weights.base_identity, self._without_weights.prompt_name
+        else:
+            _, base, prompt = find_matcher(matcher, f"{self.key}.base", config)
         dtype = str(self._place[1]).removeprefix("torch.")
         return f"{base.rpartition('@')[0]}@{hash_json([base, prompt])},{dtype}"
 
     @cached_property
+    def _named(self) -> tuple[type[Matcher] | None, EncoderConfig]:
+        """The matcher that the base names, and the settings without its kind."""
+        kind, colon, rest = self.encoder.base.partition(":")
+        matcher = MATCHERS.get(kind) if colon else None
+        base = rest if matcher else self.encoder.base
+        if not base:
+            raise UsageError(f"{self.key}.base: names no model; set it to a hub id or a folder")
+        return matcher, self.encoder.model_copy(update={"base": base})
+
+    @cached_property
     def _without_weights(self) -> SentenceEncoder:
-        return load_encoder(self.encoder, META, torch.float32)
+        try:
+            return load_encoder(self.encoder, META, torch.float32)
+        except (DataError, UsageError) as error:
+            raise type(error)(f"{self.key.removesuffix('.encoder')}: {error}") from None
 
     @cached_property
     def _place(self) -> tuple[torch.device, torch.dtype]:

@@ -28,7 +28,7 @@ from unimoe.config.files import find_config, overridden, parse_config, read_yaml
 from unimoe.config.served import APIS
 from unimoe.core.errors import UsageError, did_you_mean
 from unimoe.core.registry import Registry
-from unimoe.evaluation.reranking.rerankers import CrossEncoderReranker
+from unimoe.evaluation.reranking.rerankers import CrossEncoderReranker, MatcherReranker
 from unimoe.evaluation.reranking.served import ServedReranker
 from unimoe.evaluation.systems.system import System, arm_name, model_recipe, zero_shot_system
 from unimoe.models.base import base_architecture, model_type
@@ -36,6 +36,7 @@ from unimoe.models.bundled import BUNDLED_ID
 from unimoe.models.checkpoint import ADAPTER_FILE
 from unimoe.models.encoder import load_encoder
 from unimoe.models.loader import ModelLoader
+from unimoe.models.matcher import MATCHERS, Matcher, find_matcher, load_matcher
 from unimoe.models.model_files import find_model, model_identity
 from unimoe.models.prompts import default_prompt
 from unimoe.models.rerankers.cross_encoder import cross_encoder_prompt, load_cross_encoder, refuse_no_cross_encoder
@@ -298,6 +299,23 @@ def rank_llama_system(name: str, naming: Naming) -> System:
     )
 
 
+def matcher_system(matcher: type[Matcher]) -> Callable[[str, Naming], System]:
+    """Return the maker of sparse encoders or late interaction as rerankers; their own prefixes and length count."""
+
+    def make(name: str, naming: Naming) -> System:
+        naming.refuse_layers(matcher.kind)
+        config, batches = encoder_settings(name, naming), naming.experiment.evaluation.batches
+        _, identity, prompt = find_matcher(matcher, OPTION, config)
+        return naming.reranker(
+            name,
+            lambda: MatcherReranker(load_matcher(matcher, OPTION, config, naming.device, naming.dtype), **batches),
+            identity,
+            prompt,
+        )
+
+    return make
+
+
 def served_system(scheme: str) -> Callable[[str, Naming], System]:
     """Return the maker of models behind a server's address, each of which is asked about fixed texts at once."""
 
@@ -328,6 +346,7 @@ for _kind, _maker in {
     CROSS_ENCODER: cross_encoder_system,
     MONO_T5: mono_t5_system,
     RANK_LLAMA: rank_llama_system,
+    **{kind: matcher_system(matcher) for kind, matcher in MATCHERS.items()},
     **{scheme: served_system(scheme) for scheme in ADDRESSES},
 }.items():
     register_model(_kind, _maker)
