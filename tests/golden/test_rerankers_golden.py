@@ -133,7 +133,7 @@ class TestMonoT5:
         return save_tiny_t5(tmp_path_factory.mktemp("t5"))
 
     def load(self, folder: Path, max_length: int = 300, **prompt: Any) -> TokenReranker:
-        return load_mono_t5(folder, "monot5:tiny@x", PromptConfig(**prompt), max_length, CPU, FLOAT)
+        return load_mono_t5(folder, PromptConfig(**prompt), max_length, CPU, FLOAT)
 
     def reference(self, folder: Path, true: str, false: str) -> list[float]:
         from transformers import AutoTokenizer, T5ForConditionalGeneration
@@ -176,7 +176,7 @@ class TestRankLLaMA:
         return save_tiny_score_head(tmp_path_factory.mktemp(request.param), request.param)
 
     def load(self, folder: Path, max_length: int = 300) -> TokenReranker:
-        return load_score_head(folder, "rankllama:tiny@x", max_length, CPU, FLOAT)
+        return load_score_head(folder, max_length, CPU, FLOAT)
 
     def reference(self, model: Any, tokenizer: Any, **cut: Any) -> list[float]:
         scores = []

@@ -117,9 +117,9 @@ class TestRerankersAndEncoders:
     @pytest.mark.parametrize("family", ["mono_t5", "score_head"])
     def test_a_reranker_waits_once(self, family: str, tmp_path: Path) -> None:
         if family == "mono_t5":
-            reranker = load_mono_t5(save_tiny_t5(tmp_path), "t5@0", PromptConfig(), 300, CPU, torch.float32)
+            reranker = load_mono_t5(save_tiny_t5(tmp_path), PromptConfig(), 300, CPU, torch.float32)
         else:
-            reranker = load_score_head(save_tiny_score_head(tmp_path), "head@0", 300, CPU, torch.float32)
+            reranker = load_score_head(save_tiny_score_head(tmp_path), 300, CPU, torch.float32)
         sequences = reranker.pair_ids(PAIRS)
         with fake_gpu() as gpu:
             to_fake_gpu(reranker.model)

@@ -49,16 +49,12 @@ class TokenReranker:
     """Scores pairs by a model of transformers in eval mode; the larger the score, the more relevant the document.
 
     Attributes:
-        base_identity: logical id and content hash of the weights, ``id@hash``.
-        prompt_name: name and content hash of all settings that change a pair's tokens or score.
         scores: yields the indices of each batch with its scores, float32 on the device.
         fitting: what the batches of ``scores`` go through.
     """
 
     model: Any
     pair_ids: QueryFirstIds
-    base_identity: str
-    prompt_name: str
     scores: Callable[[Sequence[list[int]], int | None, int | None], Iterator[tuple[list[int], Tensor]]]
     fitting: FittingBatches
 

@@ -96,7 +96,7 @@ def encoder(folder: Path) -> Scoring:
 
 
 def mono_t5(folder: Path) -> Scoring:
-    model = load_mono_t5(save_tiny_t5(folder), "t5@1", PromptConfig(), 64, CPU, FLOAT)
+    model = load_mono_t5(save_tiny_t5(folder), PromptConfig(), 64, CPU, FLOAT)
     return lambda: model.rerank_ids(model.pair_ids(PAIRS * 2)).tolist(), model.model
 
 

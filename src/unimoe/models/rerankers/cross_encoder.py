@@ -11,7 +11,7 @@ from torch import Tensor
 
 from unimoe.core.errors import DataError
 from unimoe.models.batching import FittingBatches, batches, gather
-from unimoe.models.model_files import architecture, dense_labels, label_count, reading, transformer_folder
+from unimoe.models.model_files import architecture, dense_labels, label_count, transformer_folder
 from unimoe.models.pair_model import TextPair
 from unimoe.models.quiet import loading, missing_weights
 from unimoe.models.rerankers.float32_heads import AnswerHead, compute_in_float32
@@ -76,11 +76,6 @@ def refuse_no_cross_encoder(folder: Path) -> None:
 def _refuse_labels(folder: Path, labels: int) -> None:
     if labels not in (1, 2):  # with two, as monoBERT has, label 1 says relevant and label 0 does not
         raise DataError(f"{folder}: a model of {labels} labels; ranking needs one score per pair")
-
-
-def cross_encoder_prompt(root: Path, max_length: int) -> str:
-    """Return how a folder's cross-encoder reads a pair; see ``reading``."""
-    return reading("cross_encoder", root, max_length)
 
 
 def pairs_that_fit() -> FittingBatches:

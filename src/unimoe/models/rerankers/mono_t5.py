@@ -18,19 +18,15 @@ from unimoe.models.batching import (
     plan_padded,
     to_device,
 )
-from unimoe.models.model_files import architecture, reading
+from unimoe.models.model_files import architecture
 from unimoe.models.pair_model import QueryFirstIds, TokenReranker
 from unimoe.models.prompts import yes_no_ids
 from unimoe.models.prompts.tokenizers import tokenize
 from unimoe.models.quiet import load_pretrained, loading
 from unimoe.models.rerankers.float32_heads import AnswerHead
 
-_TRUE, _FALSE = "true", "false"
-
-
-def mono_t5_prompt(root: Path, prompt: PromptConfig, max_length: int) -> str:
-    """Return how a folder's monoT5 reads and judges a pair; see ``reading``."""
-    return reading("monot5", root, max_length, prompt.answers(_TRUE, _FALSE))
+ANSWERS = ("true", "false")
+"""What says relevant and not relevant, where the prompt names no answers."""
 
 
 def refuse_no_t5(folder: Path) -> None:
@@ -41,9 +37,9 @@ def refuse_no_t5(folder: Path) -> None:
 
 
 def load_mono_t5(
-    folder: Path, identity: str, prompt: PromptConfig, max_length: int, device: torch.device, dtype: torch.dtype
+    folder: Path, prompt: PromptConfig, max_length: int, device: torch.device, dtype: torch.dtype
 ) -> TokenReranker:
-    """Load a monoT5 from a folder; of the prompt the answers are used, ``true`` and ``false`` where it has none.
+    """Load a monoT5 from a folder; of the prompt the answers are used.
 
     It scores pairs by the logit of ``true`` minus that of ``false`` in the first token of its answer. The order is that
     of the published score, the logarithm of P(true).
@@ -55,7 +51,7 @@ def load_mono_t5(
         tokenizer, model, missing = load_pretrained(AutoModelForSeq2SeqLM, folder, dtype)
     if missing:
         raise DataError(f"{folder}: no weights for {missing[0]}; give a T5 that is saved with its output layer")
-    answers = yes_no_ids(tokenizer, *prompt.answers(_TRUE, _FALSE))
+    answers = yes_no_ids(tokenizer, *prompt.answers(*ANSWERS))
     model.set_output_embeddings(AnswerHead(model.get_output_embeddings(), answers))
     model.requires_grad_(False).eval().to(device)
     fitting = FittingBatches("a pair", "model.max_length")
@@ -83,4 +79,4 @@ def load_mono_t5(
         max_length,
         suffix=tokenizer("Relevant:")["input_ids"],  # and the end of a text
     )
-    return TokenReranker(model, pairs, identity, mono_t5_prompt(folder, prompt, max_length), scores, fitting)
+    return TokenReranker(model, pairs, scores, fitting)

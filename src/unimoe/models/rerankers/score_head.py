@@ -13,18 +13,13 @@ from unimoe.core.errors import DataError
 from unimoe.core.io import hash_json
 from unimoe.models.base import refuse_dependent_states
 from unimoe.models.batched import BatchedDecoder
-from unimoe.models.model_files import find_model, model_identity, read_settings, reading, weights_hash
+from unimoe.models.model_files import find_model, model_identity, read_settings, weights_hash
 from unimoe.models.pair_model import QueryFirstIds, TextPair, TokenReranker
 from unimoe.models.prompts import well_formed
 from unimoe.models.quiet import load_pretrained, loading
 
 KIND = "rankllama"
 _ADAPTER = "adapter_config.json"
-
-
-def score_head_prompt(root: Path, max_length: int) -> str:
-    """Return how a folder's model reads a pair; see ``reading``."""
-    return reading(KIND, root, max_length)
 
 
 def score_head_identity(key: str, base: str, root: Path, commit: str | None) -> str:
@@ -37,7 +32,7 @@ def score_head_identity(key: str, base: str, root: Path, commit: str | None) -> 
 
 
 def load_score_head(
-    folder: Path, identity: str, max_length: int, device: torch.device, dtype: torch.dtype, key: str = "model.base"
+    folder: Path, max_length: int, device: torch.device, dtype: torch.dtype, key: str = "model.base"
 ) -> TokenReranker:
     """Load a decoder with a head of one output, or the adapter of one with its base; ``key`` holds its name.
 
@@ -79,7 +74,7 @@ def load_score_head(
     end: list[int] = tokenizer("a", "a", verbose=False)["input_ids"][-1:]
     end = end if end == [tokenizer.eos_token_id] else []  # which some tokenizers put after every text
     pairs = QueryFirstIds(bodies, max_length, end)
-    return TokenReranker(model, pairs, identity, score_head_prompt(folder, max_length), scores, decoder.fitting)
+    return TokenReranker(model, pairs, scores, decoder.fitting)
 
 
 def _load(folder: Path, dtype: torch.dtype, key: str) -> tuple[Any, Any, list[str]]:

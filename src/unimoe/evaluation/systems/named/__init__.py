@@ -16,7 +16,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -37,12 +37,12 @@ from unimoe.models.checkpoint import ADAPTER_FILE
 from unimoe.models.encoder import load_encoder
 from unimoe.models.loader import ModelLoader
 from unimoe.models.matcher import MATCHERS, Matcher, find_matcher, load_matcher
-from unimoe.models.model_files import find_model, model_identity
+from unimoe.models.model_files import find_model, model_identity, reading
 from unimoe.models.prompts import default_prompt
-from unimoe.models.rerankers.cross_encoder import cross_encoder_prompt, load_cross_encoder, refuse_no_cross_encoder
-from unimoe.models.rerankers.mono_t5 import load_mono_t5, mono_t5_prompt, refuse_no_t5
+from unimoe.models.rerankers.cross_encoder import load_cross_encoder, refuse_no_cross_encoder
+from unimoe.models.rerankers.mono_t5 import ANSWERS, load_mono_t5, refuse_no_t5
 from unimoe.models.rerankers.score_head import KIND as RANK_LLAMA
-from unimoe.models.rerankers.score_head import load_score_head, score_head_identity, score_head_prompt
+from unimoe.models.rerankers.score_head import load_score_head, score_head_identity
 from unimoe.models.served.client import refuse_secrets
 from unimoe.models.served.embedder import ServedEmbedder
 from unimoe.results import Task, safe_name
@@ -83,19 +83,6 @@ class Naming:
         parts = [part for part in re.split(r"[:/\\]", model) if part] or [model]
         named = [part for part in parts if not re.fullmatch(r"checkpoint[\w.\-]*|seed_\w+|\.+", part)]
         return arm_name(self.arm or safe_name((named or parts)[-1]))
-
-    def reranker(self, name: str, load: Callable[[], Any], identity: str, prompt: str) -> System:
-        """Return the system of a model that reranks by a prompt of its own, which is loaded once."""
-        return System(
-            self.arm_of(name),
-            self.experiment,
-            cache(load),
-            identity,
-            prompt,
-            self.dtype_name,
-            tasks=("reranking",),
-            instructed=False,
-        )
 
     def with_own_prefixes(self) -> Naming:
         """Return the same, with no instruction of MTEB's before texts to embed unless the experiment sets one."""
@@ -254,9 +241,32 @@ def encoder_settings(name: str, naming: Naming) -> EncoderConfig:
     )
 
 
-def cross_encoder_system(name: str, naming: Naming) -> System:
-    """Return a cross-encoder that sentence-transformers loads, such as MiniLM's, BGE's, or our own."""
-    naming.refuse_layers(CROSS_ENCODER)
+Found = tuple[str, str, Callable[[], Any]]
+"""Of a reranker: how results know it and its prompt, and what loads it."""
+
+
+def reranks(kind: str, find: Callable[[str, Naming], Found]) -> Callable[[str, Naming], System]:
+    """Return the maker of models that rerank by a prompt of their own, which are loaded once."""
+
+    def make(name: str, naming: Naming) -> System:
+        naming.refuse_layers(kind)
+        identity, prompt, load = find(name, naming)
+        return System(
+            naming.arm_of(name),
+            naming.experiment,
+            cache(load),
+            identity,
+            prompt,
+            naming.dtype_name,
+            tasks=("reranking",),
+            instructed=False,
+        )
+
+    return make
+
+
+def find_cross_encoder(name: str, naming: Naming) -> Found:
+    """Find a cross-encoder that sentence-transformers loads, such as MiniLM's, BGE's, or our own."""
     model, batch_size = naming.experiment.model, naming.experiment.evaluation.batch_size or _BATCH_SIZE
     trusted = model.trust_remote_code
     root, commit = find_model(OPTION, name, model.revision, trust_remote_code=trusted)
@@ -266,54 +276,39 @@ def cross_encoder_system(name: str, naming: Naming) -> System:
         loaded = load_cross_encoder(root, naming.device, naming.dtype, model.max_length, trust_remote_code=trusted)
         return CrossEncoderReranker(loaded, batch_size)
 
-    identity = model_identity(CROSS_ENCODER, name, root, commit)
-    return naming.reranker(name, load, identity, cross_encoder_prompt(root, model.max_length))
+    return model_identity(CROSS_ENCODER, name, root, commit), reading("cross_encoder", root, model.max_length), load
 
 
-def mono_t5_system(name: str, naming: Naming) -> System:
-    """Return a T5 that says true or false about a pair."""
-    naming.refuse_layers(MONO_T5)
+def find_mono_t5(name: str, naming: Naming) -> Found:
+    """Find a T5 that says true or false about a pair."""
     config, prompt = naming.experiment.model, naming.experiment.prompt
     root, commit = find_model(OPTION, name, config.revision)
     refuse_no_t5(root)
-    identity = model_identity(MONO_T5, name, root, commit)
-    return naming.reranker(
-        name,
-        lambda: load_mono_t5(root, identity, prompt, config.max_length, naming.device, naming.dtype),
-        identity,
-        mono_t5_prompt(root, prompt, config.max_length),
+    read = reading(MONO_T5, root, config.max_length, prompt.answers(*ANSWERS))
+    return (
+        model_identity(MONO_T5, name, root, commit),
+        read,
+        lambda: load_mono_t5(root, prompt, config.max_length, naming.device, naming.dtype),
     )
 
 
-def rank_llama_system(name: str, naming: Naming) -> System:
-    """Return a decoder with a head of one output on its last token, or an adapter of one."""
-    naming.refuse_layers(RANK_LLAMA)
+def find_rank_llama(name: str, naming: Naming) -> Found:
+    """Find a decoder with a head of one output on its last token, or an adapter of one."""
     config = naming.experiment.model
     root, commit = find_model(OPTION, name, config.revision)
-    identity = score_head_identity(OPTION, name, root, commit)
-    return naming.reranker(
-        name,
-        lambda: load_score_head(root, identity, config.max_length, naming.device, naming.dtype, OPTION),
-        identity,
-        score_head_prompt(root, config.max_length),
+    return (
+        score_head_identity(OPTION, name, root, commit),
+        reading(RANK_LLAMA, root, config.max_length),
+        lambda: load_score_head(root, config.max_length, naming.device, naming.dtype, OPTION),
     )
 
 
-def matcher_system(matcher: type[Matcher]) -> Callable[[str, Naming], System]:
-    """Return the maker of sparse encoders or late interaction as rerankers; their own prefixes and length count."""
-
-    def make(name: str, naming: Naming) -> System:
-        naming.refuse_layers(matcher.kind)
-        config, batches = encoder_settings(name, naming), naming.experiment.evaluation.batches
-        _, identity, prompt = find_matcher(matcher, OPTION, config)
-        return naming.reranker(
-            name,
-            lambda: MatcherReranker(load_matcher(matcher, OPTION, config, naming.device, naming.dtype), **batches),
-            identity,
-            prompt,
-        )
-
-    return make
+def find_matching(matcher: type[Matcher], name: str, naming: Naming) -> Found:
+    """Find a sparse encoder or a late interaction model, whose own prefixes and length count."""
+    config, batches = encoder_settings(name, naming), naming.experiment.evaluation.batches
+    _, identity, prompt = find_matcher(matcher, OPTION, config)
+    load = partial(load_matcher, matcher, OPTION, config, naming.device, naming.dtype)
+    return identity, prompt, lambda: MatcherReranker(load(), **batches)
 
 
 def served_system(scheme: str) -> Callable[[str, Naming], System]:
@@ -343,10 +338,10 @@ for _kind, _maker in {
     YES_NO: causal_system,
     BUNDLED: bundled_system,
     ENCODER: encoder_system,
-    CROSS_ENCODER: cross_encoder_system,
-    MONO_T5: mono_t5_system,
-    RANK_LLAMA: rank_llama_system,
-    **{kind: matcher_system(matcher) for kind, matcher in MATCHERS.items()},
+    CROSS_ENCODER: reranks(CROSS_ENCODER, find_cross_encoder),
+    MONO_T5: reranks(MONO_T5, find_mono_t5),
+    RANK_LLAMA: reranks(RANK_LLAMA, find_rank_llama),
+    **{kind: reranks(kind, partial(find_matching, matcher)) for kind, matcher in MATCHERS.items()},
     **{scheme: served_system(scheme) for scheme in ADDRESSES},
 }.items():
     register_model(_kind, _maker)
