@@ -71,7 +71,9 @@ def test_a_document_has_the_score_of_its_best_passage() -> None:
         read.extend(document for _, document in pairs)
         return share(pairs)
 
-    found = rerank_collection(FunctionReranker(scorer), toy(), candidates, passages=Passages(2, 2))
+    found = rerank_collection(
+        FunctionReranker(scorer), toy(), candidates, passages=Passages(2, 2).of_candidates(toy(), candidates)
+    )
     # Of "long" the three passages have 1, 0 and 0: whole it has 1/3, and "mixed" 1/2.
     assert found.run == {"q": {"mixed": 0.5, "long": 1.0}, "long": {"rain": 1.0, "cat#1": 0.5}}
     assert read == ["cat dog", "cat dog", "cat cat", "dog dog", "dog rain", "rain rain", "rain cat", "dog rain"]

@@ -9,9 +9,8 @@ from unimoe.core.errors import DataError, UsageError
 from unimoe.evaluation.embedding_eval import evaluate_embedding_collection
 from unimoe.evaluation.model_wrappers import MTEBEncoderWrapper
 from unimoe.evaluation.mteb.prompts import TaskPrompts
-from unimoe.evaluation.reranking.passages import Passages
 from unimoe.evaluation.reranking.rerankers import PairModelReranker
-from unimoe.evaluation.reranking_eval import rerank_collection
+from unimoe.evaluation.reranking_eval import rerank_dataset
 from unimoe.evaluation.tiers.datasets import Dataset, LoadedDataset
 from unimoe.models.unimodel import UnimodelForExp1
 
@@ -35,8 +34,7 @@ class DevEvaluation:
         """Return ``{"reranking/ndcg@10": .., "embedding/ndcg@10": ..}``, only the tasks that the arm is trained for."""
         scores, data, evaluation = {}, self._data, self._experiment.evaluation
         if self._task != "emb_only":
-            reranker, passages = PairModelReranker(model, **evaluation.batches), Passages.of(evaluation)
-            reranked = rerank_collection(reranker, data.collection, data.candidates, passages=passages)
+            reranked = rerank_dataset(PairModelReranker(model, **evaluation.batches), data)
             scores[f"reranking/{_METRIC}"] = reranked.aggregate[_METRIC]
         if self._task != "rank_only":
             prompts = TaskPrompts(evaluation.mteb)
@@ -49,9 +47,8 @@ class DevEvaluation:
     def _data(self) -> LoadedDataset:
         training, evaluation = self._experiment.training, self._experiment.evaluation
         dev, stage = training.dev, "rank_bm25" if evaluation.first_stage == "rank_bm25" else "bm25s"
-        dataset = Dataset(
-            training.collection, dev.split, dev.depth, evaluation.bm25, dev.queries, dev.pool, first_stage=stage
-        )
+        size = dev.depth, evaluation.bm25, dev.queries, dev.pool
+        dataset = Dataset(training.collection, dev.split, *size, first_stage=stage, models=evaluation)
         try:
             return LoadedDataset(dataset)
         except (DataError, UsageError) as error:

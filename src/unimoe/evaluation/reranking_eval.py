@@ -15,7 +15,7 @@ from unimoe.config import Experiment
 from unimoe.core.errors import DataError, UnimoeError, UsageError
 from unimoe.data.collection import Collection
 from unimoe.data.source import UnavailableError
-from unimoe.evaluation.reranking.passages import Passages, best_passages
+from unimoe.evaluation.reranking.passages import best_passages
 from unimoe.evaluation.reranking.rerankers import as_reranker, ties_note, truncation_note
 from unimoe.evaluation.reranking.shards import Candidates, Reranker, ShardStore, rerank_run
 from unimoe.evaluation.spec import Outcome
@@ -119,18 +119,16 @@ def rerank_collection(
     *,
     main_metric: str = "ndcg@10",
     ordered: bool = True,
-    passages: Passages | None = None,
+    passages: tuple[Collection, Candidates] | None = None,
     store: ShardStore | None = None,
     advance: Advance | None = None,
 ) -> Outcome:
     """Rerank the candidates of every query of a collection, and score the new order.
 
-    ``ordered`` says whether the first stage's scores rank; ``passages`` cuts documents to be read, None reads whole
-    ones; ``store`` and ``advance`` are as in ``rerank_run``.
+    ``ordered`` says whether the first stage's scores rank; ``passages`` are read in place of whole documents, as
+    ``Passages.of_candidates`` makes them; ``store`` and ``advance`` are as in ``rerank_run``.
     """
-    whole = collection, candidates
-    read = whole if passages is None else passages.of_candidates(*whole)
-    run, found = rerank_run(reranker, *read, store=store, advance=advance)
+    run, found = rerank_run(reranker, *(passages or (collection, candidates)), store=store, advance=advance)
     run = run if passages is None else best_passages(run)
     truncated = sorted(reranker.truncated_queries(collection.queries))
     notes = [truncation_note(collection.name, truncated)] if truncated else []
@@ -161,7 +159,7 @@ def rerank_dataset(
         data.candidates,
         main_metric=data.dataset.main_metric,
         ordered=data.first_stage.ordered,
-        passages=data.dataset.passages,
+        passages=data.to_read if data.dataset.passages else None,
         store=store,
         advance=advance,
     )
