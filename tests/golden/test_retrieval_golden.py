@@ -23,11 +23,11 @@ from unimoe.config.base import BUNDLED_ENCODER, EncoderConfig
 from unimoe.core.trec import Run, head
 from unimoe.data.collection import Collection, Document, assemble
 from unimoe.data.sources.beir_layout import read_beir
-from unimoe.evaluation.retrieval_eval import encode_retrieval, search_retrieval
 from unimoe.metrics import score_run
 from unimoe.models.bundled import bundled_encoder_folder
 from unimoe.models.encoder import load_encoder
 from unimoe.retrieval.bm25 import bm25_run
+from unimoe.retrieval.dense import dense_run
 from unimoe.retrieval.fusion import Hybrid
 from unimoe.retrieval.model_search import ModelSearch
 
@@ -40,7 +40,7 @@ def test_the_same_ranking_as_sentence_transformers(unimoe_data: Path, tmp_path: 
     collection = read_beir(unimoe_data / "nfcorpus", "test").sample_queries(6).pool(300)
     config = DenseConfig(query_length=32, document_length=32, cutoffs=[10])
     encoder = load_encoder(EncoderConfig(dtype="float32"), torch.device("cpu"), torch.float32)
-    found = search_retrieval(encode_retrieval(encoder, collection, config, store_dir=tmp_path), collection, config)
+    found = dense_run(encoder, collection, config, store_dir=tmp_path)
 
     peer = SentenceTransformer(str(bundled_encoder_folder(BUNDLED_ENCODER)), device="cpu")
     peer.max_seq_length = 32
@@ -52,7 +52,7 @@ def test_the_same_ranking_as_sentence_transformers(unimoe_data: Path, tmp_path: 
     )
     hits = util.semantic_search(asked, searched, top_k=100)
     for query_id, theirs in zip(collection.queries, hits, strict=True):
-        ours = found.run[query_id]
+        ours = found[query_id]
         expected = {ids[int(hit["corpus_id"])]: float(hit["score"]) for hit in theirs}
         assert list(ours.values()) == pytest.approx(list(expected.values()), abs=1e-5)
         lowest = min(expected.values())

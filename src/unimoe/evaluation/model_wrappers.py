@@ -107,13 +107,9 @@ class MTEBEncoderWrapper(MTEBWrapper[Embedder]):
         """Embed all texts of a data loader, ``(N, D)`` float32 in the loader's order, regardless of its batches."""
         texts, ids, _ = _texts(inputs)
         role = None if prompt_type is None else str(prompt_type.value)
-        return self.encode_named(texts, ids, task_metadata, role)
-
-    def encode_named(self, texts: Sequence[str], ids: Sequence[str], task: TaskMetadata, role: str | None) -> Vectors:
-        """Embed texts of a task in memory, in a role: ``query``, ``document`` or None; errors name them by ``ids``."""
-        options = self.options(task, role)
+        options = self.options(task_metadata, role)
         encode = partial(self.model.encode, **options)
-        with named_inputs(lambda index: f"{task.name}, {role or 'text'} {ids[index]}"):
+        with named_inputs(lambda index: f"{task_metadata.name}, {role or 'text'} {ids[index]}"):
             return _encode_texts(encode, texts, spread_over(self.model, **options), self.advance)
 
     def options(self, task: TaskMetadata, role: str | None) -> dict[str, Any]:

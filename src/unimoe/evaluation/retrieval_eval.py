@@ -1,31 +1,26 @@
 """Retrieval: an encoder, BM25 or their fusion searches a collection, and what each finds is scored.
 
-``dense_collection`` chooses the documents and queries of a collection; ``encode_retrieval`` embeds every document once
+``dense_collection`` chooses the documents and queries of a collection; ``embed_collection`` embeds every document once
 and keeps the vectors; ``search_retrieval`` finds the nearest to each query exactly, by vectors of any size.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
-from typing import Any, Unpack, cast
+from typing import cast
 
-from unimoe.config import Batches, DenseConfig, DenseExperiment
+from unimoe.config import DenseConfig, DenseExperiment
 from unimoe.core.errors import DataError, UsageError, first_few
 from unimoe.data.collection import Collection
 from unimoe.data.sources.msmarco import PASSAGES, TOP1000
-from unimoe.evaluation.model_wrappers import spread_over
 from unimoe.evaluation.spec import Outcome
 from unimoe.evaluation.tiers.datasets import Dataset
 from unimoe.metrics import DEFAULT_METRICS
 from unimoe.metrics.scoring import from_grade
-from unimoe.models.embedder import Advance, Embedder, Vectors
 from unimoe.results import Task
 from unimoe.retrieval import bm25
-from unimoe.retrieval.dense import EmbeddedCollection, embed_collection
-from unimoe.retrieval.embeddings import Encode
+from unimoe.retrieval.dense import EmbeddedCollection
 from unimoe.retrieval.sizes import FULL, Size, search_size
 
 TASK: Task = "retrieval"
@@ -56,7 +51,15 @@ def dense_collection(collection: Collection, config: DenseConfig, max_queries: i
     documents that are relevant to any query; ``test_size`` splits the queries; ``max_queries`` cuts those that are
     scored; ``use_small_eval_set`` cuts the corpus once more, to what is relevant to the scored queries and some others.
     """
-    _refuse_unsearchable(collection)
+    if not collection.corpus:
+        raise DataError(f"{collection.name}: the corpus holds no documents; there is nothing to search")
+    if not collection.qrels:
+        raise DataError(f"{collection.name}: split {collection.split!r} holds no judgments; nothing can be scored")
+    if collection.candidates_only:
+        raise UsageError(
+            f"{collection.name}: its corpus is no more than the candidates of {TOP1000}, so a search among them says "
+            f"nothing about a search of all passages; put {PASSAGES} beside it"
+        )
     collection = replace(collection, qrels=from_grade(collection.qrels, config.relevance_threshold))
     sampled = collection
     if config.corpus_sample is not None:
@@ -78,66 +81,28 @@ def dense_collection(collection: Collection, config: DenseConfig, max_queries: i
     return DenseCollection(test, train, pool, caveats)
 
 
-@dataclass
-class Encoded:
-    """An embedded collection: texts embedded now, seconds, where, and what a search by whole vectors found."""
-
-    vectors: EmbeddedCollection
-    items: int
-    seconds: float
-    device: str = "cpu"
-    whole: Outcome | None = None
-
-
-def encode_retrieval(
-    model: Embedder,
+def search_retrieval(
+    embedded: EmbeddedCollection,
     collection: Collection,
     config: DenseConfig,
+    size: Size = FULL,
     *,
-    store_dir: Path | None = None,
-    weights: str | None = None,
-    advance: Advance | None = None,
-    **batches: Unpack[Batches],
-) -> Encoded:
-    """Embed a collection, as ``dense_collection`` cuts it; see ``embed_collection``."""
-    _refuse_unsearchable(collection)
-    start, embedded = time.perf_counter(), len(collection.queries)
-    of_document: dict[str, Any] = {"kind": "document", "max_length": config.document_length, **batches}
-
-    def counted(encode: Encode, units: Iterable[Sequence[str]]) -> Iterator[Vectors]:
-        nonlocal embedded
-        for vectors in spread_over(model, **of_document)(encode, units):
-            embedded += len(vectors)
-            yield vectors
-
-    vectors = embed_collection(
-        model, collection, config, store_dir=store_dir, weights=weights, advance=advance, spread=counted, **batches
-    )
-    return Encoded(vectors, embedded, time.perf_counter() - start)
-
-
-def search_retrieval(
-    encoded: Encoded, collection: Collection, config: DenseConfig, size: Size = FULL, *, exclude_self: bool = False
+    exclude_self: bool = False,
 ) -> Outcome:
-    """Search an embedded collection by vectors of a size, once by whole ones, and score what is found."""
-    if size == FULL and encoded.whole:
-        return encoded.whole
+    """Search an embedded collection by vectors of a size, and score what is found; whole ones count the embedding."""
     start = time.perf_counter()
-    run, index = search_size(size, encoded.vectors, config, exclude_self=exclude_self)
-    seconds = time.perf_counter() - start + (encoded.seconds if size == FULL else 0.0)
-    outcome = Outcome.of_run(
+    run, index = search_size(size, embedded, config, exclude_self=exclude_self)
+    items, before = (embedded.items, embedded.seconds) if size == FULL else (0, 0.0)
+    return Outcome.of_run(
         collection,
         run,
         "ndcg@10",
         retrieval_metrics(config),
-        items=encoded.items if size == FULL else 0,
-        seconds=seconds,
-        device=encoded.device,
+        items=items,
+        seconds=time.perf_counter() - start + before,
+        device=embedded.place,
         vector_index=index,
     )
-    if size == FULL:
-        encoded.whole = outcome
-    return outcome
 
 
 def retrieval_metrics(config: DenseConfig) -> tuple[str, ...]:
@@ -167,7 +132,9 @@ class Searches:
 
     dataset: Dataset
     chosen: DenseCollection
-    embedded: tuple[object, Encoded] | None = None  # by what loads the encoder; vectors of others are on disk
+    loader: object = None  # of the latest encoder; vectors of others are on disk
+    embedded: EmbeddedCollection | None = None
+    whole: Outcome | None = None  # of a search by whole vectors
 
 
 def bm25_engine(experiment: DenseExperiment) -> bm25.Engine:
@@ -183,15 +150,3 @@ def _pool(collection: Collection, n: int, seed: int, key: str) -> Collection:
         return collection.pool(n, seed)
     except UsageError as error:
         raise UsageError(f"retrieval.{key}: {error}") from None
-
-
-def _refuse_unsearchable(collection: Collection) -> None:
-    if not collection.corpus:
-        raise DataError(f"{collection.name}: the corpus holds no documents; there is nothing to search")
-    if not collection.qrels:
-        raise DataError(f"{collection.name}: split {collection.split!r} holds no judgments; nothing can be scored")
-    if collection.candidates_only:
-        raise UsageError(
-            f"{collection.name}: its corpus is no more than the candidates of {TOP1000}, so a search among them says "
-            f"nothing about a search of all passages; put {PASSAGES} beside it"
-        )

@@ -15,7 +15,7 @@ from unimoe.core.io import hash_json
 from unimoe.data.mteb_names import find_tasks, mteb_name
 from unimoe.evaluation.embedding_eval import evaluate_embedding_collection, evaluate_task, mteb_data_hash
 from unimoe.evaluation.engines import Engine, mteb_by_worker
-from unimoe.evaluation.model_wrappers import MTEBCrossEncoderWrapper, MTEBEncoderWrapper
+from unimoe.evaluation.model_wrappers import MTEBCrossEncoderWrapper, MTEBEncoderWrapper, spread_over
 from unimoe.evaluation.mteb.main_scores import main_metric, ranks_documents
 from unimoe.evaluation.mteb.prompts import TaskPrompts
 from unimoe.evaluation.reranking.rerankers import device_of, reranker_of, used_budget
@@ -24,7 +24,6 @@ from unimoe.evaluation.reranking_eval import rerank_dataset
 from unimoe.evaluation.retrieval_eval import (
     Searches,
     bm25_engine,
-    encode_retrieval,
     retrieval_metrics,
     retrieval_notes,
     search_retrieval,
@@ -38,6 +37,7 @@ from unimoe.models.embedder import Advance
 from unimoe.models.loader import weights_hash
 from unimoe.results import EvalResult, Identity, Task
 from unimoe.retrieval.bm25 import bm25_run, first_stage_name
+from unimoe.retrieval.dense import embed_collection
 from unimoe.retrieval.first_stage import cut_run
 from unimoe.retrieval.fusion import reciprocal_rank_fusion
 from unimoe.retrieval.sizes import FULL
@@ -146,10 +146,8 @@ class Evaluator:
         run, by_words = {}, system.load is None or system.fused
         if system.load:
             found = self._embedded(evaluation, data, deep, advance)
-            run, facts = (
-                found.run,
-                {"items": 0, "device": found.device, "token_budget": experiment.evaluation.token_budget},
-            )
+            run = found.run
+            facts |= {"device": found.device, "token_budget": experiment.evaluation.token_budget}
         if by_words:
             words = bm25_run(
                 test,
@@ -175,16 +173,19 @@ class Evaluator:
         system, test = _system(evaluation), data.chosen.test
         experiment = system.dense
         config = experiment.retrieval
-        if system.size == FULL:
-            config = config.model_copy(update={"depth": depth})
-        if data.embedded is None or data.embedded[0] is not system.load:
-            model = self._model(evaluation)
+        if data.embedded is None or data.loader is not system.load:
+            model, batches = self._model(evaluation), experiment.evaluation.batches
             weights = weights_hash(system.checkpoint, experiment.evaluation) if system.checkpoint else None
-            encoded = encode_retrieval(
-                model, test, config, weights=weights, advance=advance, **experiment.evaluation.batches
-            )
-            data.embedded = system.load, replace(encoded, device=describe_device(device_of(model)))
-        return search_retrieval(data.embedded[1], test, config, system.size, exclude_self=data.dataset.exclude_self)
+            spread = spread_over(model, kind="document", max_length=config.document_length, **batches)
+            found = embed_collection(model, test, config, weights=weights, advance=advance, spread=spread, **batches)
+            data.embedded = replace(found, place=describe_device(device_of(model)))
+            data.loader, data.whole = system.load, None
+        exclude_self = data.dataset.exclude_self
+        if system.size != FULL:
+            return search_retrieval(data.embedded, test, config, system.size, exclude_self=exclude_self)
+        deep = config.model_copy(update={"depth": depth})
+        data.whole = data.whole or search_retrieval(data.embedded, test, deep, exclude_self=exclude_self)
+        return data.whole
 
     def _kept(self, evaluation: Evaluation) -> Path | None:
         """Return the folder of what a killed evaluation finds again; None where it may be another system's.
@@ -203,17 +204,12 @@ def evaluations(
     A first stage that gives no order has none.
     """
     if isinstance(data, Searches) or system.load is not None or data.first_stage.ordered:
-        several = isinstance(data, LoadedDataset) and data.dataset.named
+        stage = data.dataset.first_stage
+        alone = BM25 if stage == "bm25s" else stage
+        on_stage = replace(system, name=f"{system.name}@{stage}" if system.load else alone)
         for task in system.tasks if tasks is None else tasks:
-            renamed = several and task != "embedding"  # which needs no candidates
-            yield describe(_on_first_stage(system, data.dataset.first_stage) if renamed else system, task, data)
-
-
-def _on_first_stage(system: System, setting: str) -> System:
-    """Return a system under its name on the candidates of one of several first stages."""
-    if system.load is not None:
-        return replace(system, name=f"{system.name}@{setting}")
-    return replace(system, name=BM25 if setting == "bm25s" else setting)
+            named = data.dataset.named and task != "embedding"  # which needs no candidates
+            yield describe(on_stage if named else system, task, data)
 
 
 def describe(system: System, task: Task, data: LoadedDataset | Searches | AbsTask) -> Evaluation:

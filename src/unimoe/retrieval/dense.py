@@ -9,6 +9,7 @@ choose candidates, whose scores are computed again in float64: equal documents t
 
 from __future__ import annotations
 
+import time
 import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -26,7 +27,7 @@ from unimoe.core.trec import Run
 from unimoe.data.collection import Collection
 from unimoe.models.batching import to_device
 from unimoe.models.embedder import Advance, Embedder
-from unimoe.retrieval.embeddings import Embedded, Spread, kept_embeddings
+from unimoe.retrieval.embeddings import Embedded, Encode, Spread, kept_embeddings
 
 Backend = Literal["torch", "faiss"]
 
@@ -39,9 +40,12 @@ UNIT_LENGTH = 1.001
 
 @dataclass(frozen=True)
 class EmbeddedCollection:
-    """The queries of a collection by id, ``(Q, D)`` in memory, and its documents; ``device`` is that of a search.
+    """The queries of a collection by id, ``(Q, D)`` in memory, and its documents.
 
-    ``excluded`` are documents that the collection excludes, by query.
+    Attributes:
+        device: of a search.
+        excluded: documents that the collection excludes, by query.
+        items: texts that were embedded now, in so many ``seconds``, at a ``place``; the others were kept.
     """
 
     query_ids: list[str]
@@ -49,6 +53,9 @@ class EmbeddedCollection:
     documents: Embedded
     device: torch.device
     excluded: Mapping[str, frozenset[str]] = field(default_factory=dict)
+    items: int = 0
+    seconds: float = 0.0
+    place: str = "cpu"
 
     def nearest(self, config: DenseConfig, **how: Any) -> Run:
         """Find the documents nearest to each query, as many as ``retrieval.depth`` says; see ``search``."""
@@ -88,6 +95,14 @@ def embed_collection(
     ``store_dir`` is the folder of kept vectors, by default the user's cache.
     """
     query_ids, texts = list(collection.queries), list(collection.queries.values())
+    start, items = time.perf_counter(), len(query_ids)
+
+    def counted(encode: Encode, units: Iterable[Sequence[str]]) -> Iterator[NDArray[np.float32]]:
+        nonlocal items
+        for vectors in spread(encode, units):
+            items += len(vectors)
+            yield vectors
+
     with named_inputs(lambda index: f"{collection.name}, query {query_ids[index]!r}"):
         # first, so that a broken model is noticed in seconds
         queries = model.encode(texts, kind="query", max_length=config.query_length, **batches)
@@ -100,12 +115,13 @@ def embed_collection(
         weights=weights,
         storage=config.storage,
         max_length=config.document_length,
-        spread=spread,
+        spread=counted,
         batches=batches,
         name=collection.name,
         advance=advance,
     )
-    return EmbeddedCollection(query_ids, queries, documents, model.device, collection.excluded)
+    seconds = time.perf_counter() - start
+    return EmbeddedCollection(query_ids, queries, documents, model.device, collection.excluded, items, seconds)
 
 
 def search(
@@ -121,7 +137,7 @@ def search(
     excluded: Mapping[str, Iterable[str]] | None = None,
     longest: float = UNIT_LENGTH,
     block_bytes: int | None = None,
-    candidates: Rows | None = None,
+    candidates: Sequence[Rows] | None = None,
     advance: Advance | None = None,
 ) -> Run:
     """Find the ``k`` documents of highest inner product for every query.
@@ -138,7 +154,7 @@ def search(
         excluded: documents to leave out, before the cut, by query.
         longest: no document's vector is longer than this; the error of a score grows with it.
         block_bytes: size of a block of the corpus; by default what suits the device.
-        candidates: search only these rows of each query, ``(Q, K)``.
+        candidates: search only these rows of each query, each row once.
         advance: called after each block.
 
     Returns:
@@ -164,7 +180,8 @@ def search(
     if candidates is not None:
         for number, pool in enumerate(pools):
             own = candidates[number * step : (number + 1) * step]
-            pool.add(np.arange(len(own)).repeat(own.shape[1]), own.ravel(), np.zeros(own.size, dtype=np.float32))
+            query = np.arange(len(own)).repeat([*map(len, own)])
+            pool.add(query, np.concatenate(own), np.zeros(len(query), dtype=np.float32))
     elif backend == "faiss":
         _find_by_faiss(pools, vectors, blocks, min(len(ids), wanted + wanted // 8 + 8), advance)
     else:
@@ -179,24 +196,6 @@ def search(
     best = (best for pool in pools for best in pool.best())
     for query_id, found, but in zip(query_ids, best, left_out, strict=True):
         run[query_id] = dict(islice(((key, score) for key, score in found.items() if key not in but), k))
-    return run
-
-
-def search_among(
-    queries: Corpus,
-    query_ids: Sequence[str],
-    vectors: Corpus,
-    ids: Sequence[str],
-    candidates: Mapping[str, Sequence[str]],
-    k: int,
-) -> Run:
-    """Rank for every query its ``candidates``, each among ``ids``, and keep ``k``; with the scores of ``search``."""
-    row_of = {document_id: row for row, document_id in enumerate(ids)}
-    run: Run = {}
-    for row, query_id in enumerate(query_ids):
-        found = candidates[query_id]
-        rows = [row_of[document_id] for document_id in found]
-        run |= search(queries[row : row + 1], [query_id], vectors[rows], found, k)
     return run
 
 

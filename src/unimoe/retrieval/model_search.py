@@ -59,7 +59,8 @@ class ModelSearch:
         def search() -> Run:
             texts, kept = len(collection.queries) + len(collection.corpus), self.holds_vectors(collection)
             with Steps(1).step(f"first stage {collection.name}: {self.encoder.base}", texts) as step:
-                model, how = self.load(), {"exclude_self": exclude_self, "advance": step.advance}
+                model: Any = self.load()
+                how: dict[str, Any] = {"exclude_self": exclude_self, "advance": step.advance}
                 if isinstance(model, Matcher):
                     found = matcher_run(model, collection, depth, progress, **how)
                 else:

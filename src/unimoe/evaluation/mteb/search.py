@@ -12,6 +12,8 @@ from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
+import numpy as np
+
 from unimoe.core.errors import DataError
 from unimoe.core.io import hash_json
 from unimoe.core.trec import Run, head
@@ -24,7 +26,7 @@ from unimoe.evaluation.model_wrappers import (
 )
 from unimoe.evaluation.reranking.shards import ShardStore, rerank_run
 from unimoe.results import safe_name
-from unimoe.retrieval.dense import search, search_among
+from unimoe.retrieval.dense import search
 from unimoe.retrieval.embeddings import Embedded, encode_corpus, kept_embeddings
 
 if TYPE_CHECKING:
@@ -103,13 +105,14 @@ class TaskSearch:
             if not corpus:
                 return {query: {} for query in asked}
             searched = embedded("document", corpus)
-            sides, excluded = (found.vectors, found.ids, searched.vectors, searched.ids), self.excluded
-            if candidates is not None:
-                if 2 * sum(map(len, candidates.values())) < len(asked) * len(corpus):
-                    return search_among(*sides, candidates, top_k)
-                # BRIGHT's tasks list nearly the whole corpus for each query
+            rows, excluded = None, self.excluded
+            if candidates is not None and 2 * sum(map(len, candidates.values())) < len(asked) * len(corpus):
+                row_of = {key: row for row, key in enumerate(searched.ids)}
+                rows = [np.array([row_of[key] for key in candidates[query]], dtype=np.int64) for query in found.ids]
+            elif candidates is not None:  # BRIGHT's tasks list nearly the whole corpus for each query
                 excluded = {query: corpus.keys() - set(documents) for query, documents in candidates.items()}
-            return search(*sides, top_k, device=self._model.model.device, excluded=excluded)
+            sides, device = (found.vectors, found.ids, searched.vectors, searched.ids), self._model.model.device
+            return search(*sides, top_k, device=device, excluded=excluded, candidates=rows)
         if candidates is None:
             raise DataError(f"{task_metadata.name}: gives no candidates to rerank; let the model embed there")
         alike: dict[str | None, dict[str, dict[str, float]]] = {}  # queries by their instruction
@@ -121,10 +124,8 @@ class TaskSearch:
             part = Collection(
                 task_metadata.name, hf_split, corpus, {query: asked[query].full_text for query in some}, {}
             )
-            reranker, store = (
-                self._model.reranker(instruction),
-                ShardStore(self._folder, self._fingerprint(instruction=instruction)),
-            )
+            store = ShardStore(self._folder, self._fingerprint(instruction=instruction))
+            reranker = self._model.reranker(instruction)
             self.truncated.setdefault((hf_split, hf_subset), []).extend(reranker.truncated_queries(part.queries))
             reranked, _scores = rerank_run(reranker, part, some, store=store, advance=self._model.advance)
             run |= {query: head(scores, top_k) for query, scores in reranked.items()}
@@ -133,11 +134,8 @@ class TaskSearch:
     def _embedded(
         self, model: MTEBEncoderWrapper, task: TaskMetadata, folder: Path, role: str, texts: Texts
     ) -> Embedded:
-        """Return the vectors of queries or documents: the store's, or in memory where they are few queries."""
-        options, ids = model.options(task, role), sorted(texts)
-        if role == "query" and sum(len(text.full_text) for text in texts.values()) < ENCODED_CHARACTERS:
-            plain = [texts[key].full_text for key in ids]
-            return Embedded(ids, model.encode_named(plain, list(map(repr, ids)), task, role))
+        """Return the vectors of queries or documents, which are kept for a killed run or for all."""
+        options = model.options(task, role)
         how: dict[str, Any] = {
             "spread": spread_over(model.model, **options),
             "label": f"{task.name}, {role}",
