@@ -149,8 +149,8 @@ class TestBadInput:
         ("setting", "code", "words"),
         [
             ("first_stage=fusoin", 2, ["did you mean 'fusion'?"]),
-            ("fusion.encoder.base=./nowhere", 3, ["evaluation.fusion: ", "./nowhere"]),
-            ("fusion.encoder.max_length=4000", 2, ["evaluation.fusion: ", "4000"]),
+            ("fusion.encoder.base=./nowhere", 3, ["evaluation.fusion.encoder.base", "./nowhere"]),
+            ("fusion.encoder.max_length=4000", 2, ["evaluation.fusion.encoder.max_length", "4000"]),
             ("fusion.encoder.dtype=int8", 2, ["evaluation.fusion.encoder.dtype"]),
             ("fusion.k=0", 2, ["evaluation.fusion.k"]),
             ("fusion.kk=1", 2, ["evaluation.fusion.kk", "did you mean 'k'?"]),

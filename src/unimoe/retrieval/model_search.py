@@ -88,7 +88,7 @@ class ModelSearch:
         """Load the model."""
         matcher, config = self._named
         if matcher is None:
-            return load_encoder(config, *self._place)
+            return load_encoder(config, *self._place, self.key)
         return load_matcher(matcher, f"{self.key}.base", config, *self._place)
 
     @cached_property
@@ -114,10 +114,7 @@ class ModelSearch:
 
     @cached_property
     def _without_weights(self) -> SentenceEncoder:
-        try:
-            return load_encoder(self.encoder, META, torch.float32)
-        except (DataError, UsageError) as error:
-            raise type(error)(f"{self.key.removesuffix('.encoder')}: {error}") from None
+        return load_encoder(self.encoder, META, torch.float32, self.key)
 
     @cached_property
     def _place(self) -> tuple[torch.device, torch.dtype]:

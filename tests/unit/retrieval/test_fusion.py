@@ -94,12 +94,12 @@ class TestName:
         stage = FirstStage(
             "fusion", "toy", 10, BM25Config(), models=EvaluationConfig(fusion=FusionConfig(encoder=encoder))
         )
-        with pytest.raises(UsageError, match=rf"^evaluation\.fusion: encoder\.max_length .* {positions} positions"):
+        with pytest.raises(UsageError, match=rf"^evaluation\.fusion\.encoder\.max_length .* {positions} positions"):
             stage.refuse_impossible(invented())
         assert not [*cache_dir("bm25").rglob("*.trec")]
         hybrid(base, max_length=positions).name(10)
         nowhere = EvaluationConfig(fusion=FusionConfig(encoder=FusionEncoder(base="./nowhere")))
-        with pytest.raises(DataError, match=r"^evaluation\.fusion: .*nowhere"):
+        with pytest.raises(DataError, match=r"^evaluation\.fusion\.encoder\.base .*nowhere"):
             FirstStage("fusion", "toy", 10, BM25Config(), models=nowhere).refuse_impossible(invented())
 
 

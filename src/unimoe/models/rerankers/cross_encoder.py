@@ -11,7 +11,7 @@ from torch import Tensor
 
 from unimoe.core.errors import DataError
 from unimoe.models.batching import FittingBatches, batches, gather
-from unimoe.models.model_files import architecture, dense_labels, label_count, transformer_folder
+from unimoe.models.model_files import architecture, label_count, module_folders, read_settings, transformer_folder
 from unimoe.models.pair_model import TextPair
 from unimoe.models.quiet import loading, missing_weights
 from unimoe.models.rerankers.float32_heads import AnswerHead, compute_in_float32
@@ -60,8 +60,12 @@ def load_cross_encoder(
 
 def refuse_no_cross_encoder(folder: Path) -> None:
     """Raise a ``DataError`` about a folder whose settings are those of a model with no score or several for a pair."""
-    inner, labels = transformer_folder(folder), dense_labels(folder)
-    name = architecture(inner)
+    inner, *others = module_folders(folder)
+    name, heads = architecture(inner), [read_settings(other / "config.json") for other in others]
+    # A Dense module behind the transformer may give the scores.
+    labels = next(
+        (int(head.get("out_features", 0)) for head in heads if head.get("module_output_name") == "scores"), None
+    )
     if labels is None and not name.endswith(("ForSequenceClassification", "ForCausalLM")):
         raise DataError(
             f"{folder}: a {name or 'model of no known architecture'}, which has no head that scores pairs; give a "

@@ -213,10 +213,7 @@ def encoder_system(name: str, naming: Naming) -> System:
     Its own prefixes and length count unless the experiment sets those of ``evaluation.mteb`` or ``model.max_length``.
     """
     naming.refuse_layers(ENCODER)
-    try:
-        model = load_encoder(encoder_settings(name, naming), naming.device, naming.dtype)
-    except UsageError as error:
-        raise UsageError(str(error).replace("encoder.max_length", "model.max_length")) from None
+    model = load_encoder(encoder_settings(name, naming), naming.device, naming.dtype, "model")
     experiment = naming.with_own_prefixes().experiment
     as_read = experiment.model.model_copy(update={"max_length": model.max_length})
     return System(
