@@ -163,8 +163,7 @@ class SentenceEncoder:
         length = self.max_length if max_length is None else min(self.max_length, max_length)
         tokenizer, texts = self.model.tokenizer, [well_formed(text) for text in texts]
         if isinstance(tokenizer, Tokenizer):  # that of a static embedding, which reads no special tokens
-            if length < _LONGEST:
-                tokenizer.enable_truncation(length)
+            tokenizer.enable_truncation(length)
             sequences = [encoding.ids for encoding in tokenizer.encode_batch(texts, add_special_tokens=False)]
         elif isinstance(tokenizer, PreTrainedTokenizerBase):
             self.model.max_seq_length = length

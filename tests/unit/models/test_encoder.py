@@ -93,6 +93,10 @@ class TestVectors:
         with pytest.raises(UsageError, match=f"max_length 65: .* has {POSITIONS} positions"):
             load(bare, max_length=65)
         assert load(save_tiny_encoder(tmp_path / "roberta", "xlm-roberta")).max_length == POSITIONS - 1  # it reserves
+        static = load(save_static_encoder(tmp_path / "static"))
+        whole, short = static.encode(["cat dog mat"]), static.encode(["cat dog mat"], max_length=1)
+        np.testing.assert_array_equal(short, static.encode(["cat"]))
+        np.testing.assert_array_equal(static.encode(["cat dog mat"]), whole)
 
 
 class TestIdentity:
