@@ -18,7 +18,7 @@ from support.embedders import WordEmbedder
 from support.reranking import invented
 from support.tiny_encoders import save_tiny_encoder
 
-from unimoe.config import BM25Config, DenseConfig, FusionConfig, FusionEncoder
+from unimoe.config import BM25Config, DenseConfig, EvaluationConfig, FusionConfig, FusionEncoder
 from unimoe.config.base import BUNDLED_ENCODER, EncoderConfig
 from unimoe.core.trec import Run, head
 from unimoe.data.collection import Collection, Document, assemble
@@ -28,7 +28,7 @@ from unimoe.models.bundled import bundled_encoder_folder
 from unimoe.models.encoder import load_encoder
 from unimoe.retrieval.bm25 import bm25_run
 from unimoe.retrieval.dense import dense_run
-from unimoe.retrieval.fusion import Hybrid
+from unimoe.retrieval.first_stage import FirstStage
 from unimoe.retrieval.model_search import ModelSearch
 
 
@@ -80,9 +80,13 @@ def encoder(tmp_path: Path) -> FusionEncoder:
 
 
 def fused(monkeypatch: pytest.MonkeyPatch, collection: Collection, words: list[str], cut: int, **config: Any) -> Run:
-    """The run of a hybrid whose encoder counts words."""
+    """The run of a fusion whose encoder counts words."""
     monkeypatch.setattr(ModelSearch, "load", lambda _: WordEmbedder(words))
-    return Hybrid(FusionConfig(**config), BM25Config()).run(collection, cut, exclude_self=False)
+    monkeypatch.setattr("unimoe.retrieval.first_stage.RECALL_DEPTH", 1)
+    models = EvaluationConfig(fusion=FusionConfig(**config))
+    return (
+        FirstStage("fusion", collection.name, cut, BM25Config(), models=models).candidates(collection, collection).run
+    )
 
 
 def test_depth_cuts_each_ranking_and_k_weighs_its_ranks(

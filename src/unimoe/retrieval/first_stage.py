@@ -5,7 +5,7 @@ rank_bm25       rank_bm25's BM25Okapi, over the same tokens
 dense           an encoder's exact search of the corpus; the encoder is that of ``fusion``
 sparse          a sparse encoder's, such as SPLADE's
 late            a late interaction model's, such as ColBERT's: exact MaxSim with every document
-fusion          bm25s fused with an encoder's search; see ``Hybrid``
+fusion          bm25s fused with an encoder's search by reciprocal rank; the user's cache keeps both rankings
 official        MS MARCO's top1000.dev: in no order, so it can only be taken whole
 run:PATH        a TREC run; ``{dataset}`` in the path becomes the collection's name in the names of result files
 """
@@ -26,11 +26,11 @@ from unimoe.data.collection import Collection
 from unimoe.data.sources.msmarco import TOP1000, msmarco_files, read_top1000
 from unimoe.results import safe_name
 from unimoe.retrieval.bm25 import Engine, bm25_run, first_stage_name
+from unimoe.retrieval.fusion import reciprocal_rank_fusion
 
 if TYPE_CHECKING:
     import torch
 
-    from unimoe.retrieval.fusion import Hybrid
     from unimoe.retrieval.model_search import ModelSearch
 
 RECALL_DEPTH = 100
@@ -73,24 +73,28 @@ class FirstStage:
     device: torch.device | None = None
 
     @cached_property
-    def hybrid(self) -> Hybrid:
-        """The search of ``fusion``."""
-        from unimoe.retrieval.fusion import Hybrid  # torch takes seconds to import
-
-        return Hybrid(self.models.fusion, self.params, self.device)
-
-    @cached_property
     def search(self) -> ModelSearch | None:
         """The search by a model, alone or as a part of ``fusion``; None where there is no model."""
-        if self.setting in (FUSION, DENSE):
-            return self.hybrid.search
-        if self.setting not in SEARCHES:
+        if self.setting not in (FUSION, *SEARCHES):
             return None
-        from unimoe.retrieval.model_search import ModelSearch
+        from unimoe.retrieval.model_search import ModelSearch  # torch takes seconds to import
 
+        if self.setting in (FUSION, DENSE):
+            return ModelSearch(self.models.fusion.encoder, f"evaluation.{FUSION}.encoder", self.device)
         model: FirstStageModel = getattr(self.models, self.setting)
         named = model.model_copy(update={"base": f"{self.setting}:{model.base}"})
         return ModelSearch(named, f"evaluation.{self.setting}", self.device)
+
+    @property
+    def source(self) -> str:
+        """The name of a search in results, with its parameters."""
+        parts = [first_stage_name(self.params, self._engine)]
+        if self.search is None:
+            return parts[0]
+        if self.setting != FUSION:
+            return f"{self.setting}({self.search.name})"
+        parts += [self.search.name, f"depth={self._searched}", f"k={self.models.fusion.k}"]
+        return f"{FUSION}({','.join(parts)})"
 
     @property
     def file(self) -> Path | None:
@@ -119,13 +123,11 @@ class FirstStage:
                 "search what was found already; set evaluation.first_stage=official and evaluation.depth=1000, "
                 "or add the whole corpus"
             )
-        if self.search:
-            self.search.name  # noqa: B018 - which finds the model
+        _ = self.source  # which finds the model
 
     def texts_to_embed(self, whole: Collection) -> int:
         """Return how many texts ``candidates`` has to embed before it can search."""
-        depth = self.hybrid.each(self._kept) if self.setting == FUSION else self._kept
-        if self.search is None or self.search.path(whole, depth, exclude_self=self.exclude_self).exists():
+        if self.search is None or self.search.path(whole, self._searched, exclude_self=self.exclude_self).exists():
             return 0
         return len(whole.queries) + (0 if self.search.holds_vectors(whole) else len(whole.corpus))
 
@@ -137,21 +139,27 @@ class FirstStage:
         file = self.file
         if file is not None:
             return self._from_file(file, scored)
-        if self.setting == FUSION:
-            source = self.hybrid.name(self._kept)
-            run = self.hybrid.run(whole, self._kept, exclude_self=self.exclude_self)
-        elif self.search:
-            source = f"{self.setting}({self.search.name})"
-            run = self.search.run(whole, self._kept, exclude_self=self.exclude_self)
-        else:
-            engine: Engine = "rank_bm25" if self.setting == "rank_bm25" else "bm25s"
-            source = first_stage_name(self.params, engine)
-            run = bm25_run(whole, self._kept, self.params, engine=engine, exclude_self=self.exclude_self, cached=True)
-        return Candidates(source, {query_id: run[query_id] for query_id in scored.queries}, ordered=True)
+        runs, depth, exclude_self = list[Run](), self._searched, self.exclude_self
+        if self.search is None or self.setting == FUSION:
+            words = bm25_run(whole, depth, self.params, engine=self._engine, exclude_self=exclude_self, cached=True)
+            runs.append(words)
+        if self.search:
+            runs.append(self.search.run(whole, depth, exclude_self=exclude_self))
+        found = reciprocal_rank_fusion(runs, depth=self._kept, k=self.models.fusion.k) if len(runs) > 1 else runs[0]
+        return Candidates(self.source, {query_id: found[query_id] for query_id in scored.queries}, ordered=True)
+
+    @property
+    def _engine(self) -> Engine:
+        return "rank_bm25" if self.setting == "rank_bm25" else "bm25s"
 
     @property
     def _kept(self) -> int:
         return max(self.depth, RECALL_DEPTH)
+
+    @property
+    def _searched(self) -> int:
+        """How deep a ranking is, of a fusion each of the two."""
+        return max(self._kept, self.models.fusion.depth if self.setting == FUSION else 0)
 
     def _from_file(self, file: Path, scored: Collection) -> Candidates:
         """Read the scored queries' part of a run without self-matches; refuse a run of another collection."""

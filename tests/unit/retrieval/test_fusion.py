@@ -16,10 +16,11 @@ from support.tiny_encoders import save_tiny_encoder
 from unimoe.config import BM25Config, EvaluationConfig, FusionConfig, FusionEncoder
 from unimoe.core.errors import DataError, UsageError
 from unimoe.core.io import cache_dir
-from unimoe.data.collection import Document, assemble
+from unimoe.core.trec import Run
+from unimoe.data.collection import Collection, Document, assemble
 from unimoe.retrieval.embeddings import UNIT_CHARACTERS
 from unimoe.retrieval.first_stage import FirstStage
-from unimoe.retrieval.fusion import Hybrid, reciprocal_rank_fusion
+from unimoe.retrieval.fusion import reciprocal_rank_fusion
 from unimoe.retrieval.model_search import ModelSearch
 
 pytestmark = pytest.mark.usefixtures("one_thread", "tmp_cache")
@@ -30,9 +31,16 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return save_tiny_encoder(tmp_path_factory.mktemp("models") / "encoder")
 
 
-def hybrid(base: Path, *, depth: int = 100, k: int = 60, k1: float = 0.9, **encoder: object) -> Hybrid:
+def hybrid(
+    base: Path, cut: int = 20, *, depth: int = 100, k: int = 60, k1: float = 0.9, **encoder: object
+) -> FirstStage:
     config = FusionConfig(encoder=FusionEncoder.model_validate({"base": str(base), **encoder}), depth=depth, k=k)
-    return Hybrid(config, BM25Config(k1=k1), torch.device("cpu"))
+    models = EvaluationConfig(fusion=config)
+    return FirstStage("fusion", "toy", cut, BM25Config(k1=k1), models=models, device=torch.device("cpu"))
+
+
+def found(stage: FirstStage, collection: Collection) -> Run:
+    return stage.candidates(collection, collection).run
 
 
 def test_scores_by_hand() -> None:
@@ -66,24 +74,24 @@ def test_the_order_of_the_runs_does_not_show() -> None:
 class TestName:
     def test_it_states_both_rankings_and_how_they_are_fused(self, folder: Path) -> None:
         parts = r"bm25s\(k1=0\.9,b=0\.4,stemmer=english\),encoder@[0-9a-f]{16},float32,depth=100,k=60"
-        assert re.fullmatch(rf"fusion\({parts}\)", hybrid(folder).name(20))
+        assert re.fullmatch(rf"fusion\({parts}\)", hybrid(folder).source)
 
     def test_whatever_changes_candidates_changes_it(self, folder: Path, tmp_path: Path) -> None:
         other = save_tiny_encoder(tmp_path / "encoder", num_hidden_layers=1)
         names = [
-            hybrid(folder).name(20),
-            hybrid(other).name(20),
-            hybrid(folder, query_prefix="query: ").name(20),
-            hybrid(folder, pooling="cls").name(20),
-            hybrid(folder, max_length=16).name(20),
-            hybrid(folder, dtype="bfloat16").name(20),
-            hybrid(folder, k=10).name(20),
-            hybrid(folder, k1=1.2).name(20),
-            hybrid(folder, depth=50).name(20),
-            hybrid(folder).name(101),
+            hybrid(folder).source,
+            hybrid(other).source,
+            hybrid(folder, query_prefix="query: ").source,
+            hybrid(folder, pooling="cls").source,
+            hybrid(folder, max_length=16).source,
+            hybrid(folder, dtype="bfloat16").source,
+            hybrid(folder, k=10).source,
+            hybrid(folder, k1=1.2).source,
+            hybrid(folder, depth=150).source,
+            hybrid(folder, 101).source,
         ]
         assert len(set(names)) == len(names)
-        assert hybrid(folder).name(100) == names[0], "the depth of the rankings counts, not that of the cut"
+        assert hybrid(folder, 100).source == names[0], "the depth of the rankings counts, not that of the cut"
 
     @pytest.mark.parametrize(("kind", "positions"), [("bert", 64), ("xlm-roberta", 63)])
     def test_a_length_beyond_the_positions_is_refused_before_any_work(
@@ -97,7 +105,7 @@ class TestName:
         with pytest.raises(UsageError, match=rf"^evaluation\.fusion\.encoder\.max_length .* {positions} positions"):
             stage.refuse_impossible(invented())
         assert not [*cache_dir("bm25").rglob("*.trec")]
-        hybrid(base, max_length=positions).name(10)
+        _ = hybrid(base, max_length=positions).source
         nowhere = EvaluationConfig(fusion=FusionConfig(encoder=FusionEncoder(base="./nowhere")))
         with pytest.raises(DataError, match=r"^evaluation\.fusion\.encoder\.base .*nowhere"):
             FirstStage("fusion", "toy", 10, BM25Config(), models=nowhere).refuse_impossible(invented())
@@ -115,13 +123,15 @@ class TestCache:
         self, folder: Path, embedder: WordEmbedder
     ) -> None:
         collection = invented()
-        assert not hybrid(folder).search.path(collection, 100, exclude_self=False).exists()
-        first = hybrid(folder).run(collection, 10, exclude_self=False)
-        assert hybrid(folder).search.path(collection, 100, exclude_self=False).exists()
+        search = hybrid(folder).search
+        assert search
+        assert not search.path(collection, 100, exclude_self=False).exists()
+        first = found(hybrid(folder), collection)
+        assert search.path(collection, 100, exclude_self=False).exists()
         done = dict(embedder.embedded)
         assert (done["query"], done["document"]) == (len(collection.queries), len(collection.corpus))
-        assert hybrid(folder).run(collection, 10, exclude_self=False) == first
-        assert hybrid(folder, k=1).run(collection, 10, exclude_self=False) != first
+        assert found(hybrid(folder), collection) == first
+        assert found(hybrid(folder, k=1), collection) != first
         assert embedder.embedded == done
         (run,) = cache_dir("dense").glob("*.trec")
         assert {path.suffix for path in run.parent.iterdir() if not path.name.startswith(".")} == {".trec"}
@@ -133,8 +143,8 @@ class TestCache:
         collection = assemble("big", "test", documents, [("q", "big")], {"q": {"d1": 1}})
         embedder.fail_after = 2
         with pytest.raises(KeyboardInterrupt):
-            hybrid(folder).run(collection, 3, exclude_self=False)
+            found(hybrid(folder), collection)
         assert embedder.embedded["document"] == 2
         embedder.fail_after = None
-        assert list(hybrid(folder).run(collection, 3, exclude_self=False)["q"]) == ["d3", "d2", "d1"]
+        assert list(found(hybrid(folder), collection)["q"]) == ["d3", "d2", "d1", "d0"]
         assert embedder.embedded["document"] == 4
