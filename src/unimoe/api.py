@@ -282,4 +282,4 @@ def load_encoder(
 def _excludes_self(collection: Collection | str, loaded: Collection) -> bool:
     """Return whether MTEB's task of the collection leaves out the document with the query's id."""
     name = collections_of(collection)[0][0] if isinstance(collection, str) else collection.name
-    return Dataset(name, loaded.split, 1, BM25Config()).exclude_self
+    return Dataset(name, loaded.split).exclude_self

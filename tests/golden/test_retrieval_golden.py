@@ -83,10 +83,8 @@ def fused(monkeypatch: pytest.MonkeyPatch, collection: Collection, words: list[s
     """The run of a fusion whose encoder counts words."""
     monkeypatch.setattr(ModelSearch, "load", lambda _: WordEmbedder(words))
     monkeypatch.setattr("unimoe.retrieval.first_stage.RECALL_DEPTH", 1)
-    models = EvaluationConfig(fusion=FusionConfig(**config))
-    return (
-        FirstStage("fusion", collection.name, cut, BM25Config(), models=models).candidates(collection, collection).run
-    )
+    settings = EvaluationConfig(first_stage="fusion", depth=cut, fusion=FusionConfig(**config))
+    return FirstStage(settings, collection.name).candidates(collection, collection).run
 
 
 def test_depth_cuts_each_ranking_and_k_weighs_its_ranks(

@@ -264,7 +264,7 @@ def chosen_data(
     else:
         collections = [] if mteb else tier_datasets(experiment, tier, max_queries)
     if stages := experiment.evaluation.first_stages:
-        collections = [replace(each, first_stage=stage, named=True) for each in collections for stage in stages]
+        collections = [each.on(stage) for each in collections for stage in stages]
     if max_queries is not None and mteb:
         raise UsageError("--max-queries cuts collections, not tasks of MTEB; leave it out, or name --dataset")
     names = mteb or (("full",) if full and task != "reranking" else ())

@@ -47,8 +47,8 @@ class DevEvaluation:
     def _data(self) -> LoadedDataset:
         training, evaluation = self._experiment.training, self._experiment.evaluation
         dev, stage = training.dev, "rank_bm25" if evaluation.first_stage == "rank_bm25" else "bm25s"
-        size = dev.depth, evaluation.bm25, dev.queries, dev.pool
-        dataset = Dataset(training.collection, dev.split, *size, first_stage=stage, models=evaluation)
+        settings = evaluation.model_copy(update={"first_stage": stage, "depth": dev.depth})
+        dataset = Dataset(training.collection, dev.split, settings, dev.queries, dev.pool)
         try:
             return LoadedDataset(dataset)
         except (DataError, UsageError) as error:

@@ -61,12 +61,13 @@ class PlannedDataset(LoadedDataset):
         self.texts, self.asked = self._stage.texts_to_embed(self._whole), len(self._whole.queries)
         self.search = self._stage.search
         if self.texts:
-            self._stage = replace(self._stage, setting="bm25s")
+            by_words = self._stage.settings.model_copy(update={"first_stage": "bm25s"})
+            self._stage = replace(self._stage, settings=by_words)
 
     @cached_property
     def candidates(self) -> Run:
         """BM25's candidates, filled up to the depth where an encoder will rank every document."""
-        found, depth = super().candidates, self.dataset.depth
+        found, depth = super().candidates, self.dataset.settings.depth
         if not self.texts:
             return found
         most = 1 + max(map(len, self._whole.excluded.values()), default=0)
@@ -209,7 +210,7 @@ def print_plan(
 
     for data in datasets:
         if data.texts and data.search:  # before there are candidates
-            documents, stage = data.texts - data.asked, data.dataset.first_stage
+            documents, stage = data.texts - data.asked, data.dataset.settings.first_stage
             texts = [document.full_text for document in data.collection.corpus.values()] if documents else []
             texts = texts or [*data.collection.queries.values()]
             encoder = encoders[stage] = encoders[stage] if stage in encoders else data.search.load()

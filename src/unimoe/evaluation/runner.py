@@ -204,7 +204,7 @@ def evaluations(
     A first stage that gives no order has none.
     """
     if isinstance(data, Searches) or system.load is not None or data.first_stage.ordered:
-        stage = data.dataset.first_stage
+        stage = data.dataset.settings.first_stage
         alone = BM25 if stage == "bm25s" else stage
         on_stage = replace(system, name=f"{system.name}@{stage}" if system.load else alone)
         for task in system.tasks if tasks is None else tasks:
@@ -257,7 +257,7 @@ def _of_collection(system: System, task: Task, data: LoadedDataset) -> dict[str,
         identity["first_stage"] = data.first_stage.source
         hashes["candidates"] = data.hashes["candidates"]
         if task == "reranking":
-            identity["depth"] = dataset.depth  # the candidates' hash holds the rule about equal ids
+            identity["depth"] = dataset.settings.depth  # the candidates' hash holds the rule about equal ids
             identity["passages"] = dataset.passages and str(dataset.passages)
         else:
             hashes |= dataset.rule_hashes

@@ -12,12 +12,12 @@ run:PATH        a TREC run; ``{dataset}`` in the path becomes the collection's n
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from unimoe.config import DENSE, FUSION, SEARCHES, BM25Config, EvaluationConfig, FirstStageModel
+from unimoe.config import DENSE, FUSION, SEARCHES, EvaluationConfig, FirstStageModel
 from unimoe.core.errors import DataError, UsageError
 from unimoe.core.io import hash_file
 from unimoe.core.trec import Run, head, is_unordered, read_run
@@ -59,18 +59,19 @@ class Candidates:
 class FirstStage:
     """A way to find candidates for the queries of one collection of the catalogue.
 
-    ``setting`` is as in the config; see the head of this module. At most ``depth`` candidates are to be reranked per
-    query; ``exclude_self`` leaves out the document whose id is the query's, before any cut. ``models`` names the models
-    that search, which compute on ``device``; None for the best device of this machine.
+    ``settings`` say which; see the head of this module. ``exclude_self`` leaves out the document whose id is the
+    query's, before any cut. Models that search compute on ``device``; None for the best device of this machine.
     """
 
-    setting: str
+    settings: EvaluationConfig
     dataset: str
-    depth: int
-    params: BM25Config
     exclude_self: bool = False
-    models: EvaluationConfig = field(default_factory=EvaluationConfig)
     device: torch.device | None = None
+
+    @property
+    def setting(self) -> str:
+        """The way, as in the config."""
+        return self.settings.first_stage
 
     @cached_property
     def search(self) -> ModelSearch | None:
@@ -80,20 +81,20 @@ class FirstStage:
         from unimoe.retrieval.model_search import ModelSearch  # torch takes seconds to import
 
         if self.setting in (FUSION, DENSE):
-            return ModelSearch(self.models.fusion.encoder, f"evaluation.{FUSION}.encoder", self.device)
-        model: FirstStageModel = getattr(self.models, self.setting)
+            return ModelSearch(self.settings.fusion.encoder, f"evaluation.{FUSION}.encoder", self.device)
+        model: FirstStageModel = getattr(self.settings, self.setting)
         named = model.model_copy(update={"base": f"{self.setting}:{model.base}"})
         return ModelSearch(named, f"evaluation.{self.setting}", self.device)
 
     @property
     def source(self) -> str:
         """The name of a search in results, with its parameters."""
-        parts = [first_stage_name(self.params, self._engine)]
+        parts = [first_stage_name(self.settings.bm25, self._engine)]
         if self.search is None:
             return parts[0]
         if self.setting != FUSION:
             return f"{self.setting}({self.search.name})"
-        parts += [self.search.name, f"depth={self._searched}", f"k={self.models.fusion.k}"]
+        parts += [self.search.name, f"depth={self._searched}", f"k={self.settings.fusion.k}"]
         return f"{FUSION}({','.join(parts)})"
 
     @property
@@ -141,11 +142,13 @@ class FirstStage:
             return self._from_file(file, scored)
         runs, depth, exclude_self = list[Run](), self._searched, self.exclude_self
         if self.search is None or self.setting == FUSION:
-            words = bm25_run(whole, depth, self.params, engine=self._engine, exclude_self=exclude_self, cached=True)
+            words = bm25_run(
+                whole, depth, self.settings.bm25, engine=self._engine, exclude_self=exclude_self, cached=True
+            )
             runs.append(words)
         if self.search:
             runs.append(self.search.run(whole, depth, exclude_self=exclude_self))
-        found = reciprocal_rank_fusion(runs, depth=self._kept, k=self.models.fusion.k) if len(runs) > 1 else runs[0]
+        found = reciprocal_rank_fusion(runs, depth=self._kept, k=self.settings.fusion.k) if len(runs) > 1 else runs[0]
         return Candidates(self.source, {query_id: found[query_id] for query_id in scored.queries}, ordered=True)
 
     @property
@@ -154,12 +157,12 @@ class FirstStage:
 
     @property
     def _kept(self) -> int:
-        return max(self.depth, RECALL_DEPTH)
+        return max(self.settings.depth, RECALL_DEPTH)
 
     @property
     def _searched(self) -> int:
         """How deep a ranking is, of a fusion each of the two."""
-        return max(self._kept, self.models.fusion.depth if self.setting == FUSION else 0)
+        return max(self._kept, self.settings.fusion.depth if self.setting == FUSION else 0)
 
     def _from_file(self, file: Path, scored: Collection) -> Candidates:
         """Read the scored queries' part of a run without self-matches; refuse a run of another collection."""
@@ -184,10 +187,10 @@ class FirstStage:
                     f"{file}: candidate {unknown!r} of query {query_id!r} is no document of {self.dataset}; "
                     "give a run made on this corpus"
                 )
-            if len(scores) > self.depth and is_unordered(scores):
+            if len(scores) > self.settings.depth and is_unordered(scores):
                 raise DataError(
                     f"{file}: the {len(scores)} candidates of query {query_id!r} all have one score, so a depth of "
-                    f"{self.depth} would choose them by id; ask for a depth of at least {len(scores)}, "
+                    f"{self.settings.depth} would choose them by id; ask for a depth of at least {len(scores)}, "
                     "or give a ranked run"
                 )
             fitting[query_id] = scores

@@ -12,7 +12,7 @@ from support.embedders import WordEmbedder
 from support.sources import SMALL, MtebTask
 
 import unimoe
-from unimoe.config import BM25Config, DenseConfig
+from unimoe.config import BM25Config, DenseConfig, EvaluationConfig
 from unimoe.core.errors import DataError
 from unimoe.core.trec import Run, write_run
 from unimoe.data.catalog import load_collection
@@ -79,7 +79,7 @@ def by_mteb(collection: Collection, folder: Path) -> Run:
 
 def by_file(collection: Collection, folder: Path) -> Run:
     write_run(folder / "x.trec", {"q": {"c": 5.0, "b": 3.0, "a": 2.0, "d": 1.0}, "r": {"e": 2.0, "d": 1.0}}, "x")
-    stage = FirstStage(f"run:{folder / 'x.trec'}", "toy", 2, BM25Config())
+    stage = FirstStage(EvaluationConfig(first_stage=f"run:{folder / 'x.trec'}", depth=2), "toy")
     return stage.candidates(collection, collection).run
 
 

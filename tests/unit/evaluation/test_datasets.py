@@ -12,7 +12,7 @@ from support.experiments import tiny_experiment
 from support.reranking import invented, write_invented
 from support.sources import SMALL, write_msmarco
 
-from unimoe.config import BM25Config, Experiment
+from unimoe.config import Experiment
 from unimoe.core.console import Steps
 from unimoe.core.errors import DataError, MissingPartError, UsageError
 from unimoe.core.trec import Run, read_run, write_run
@@ -47,7 +47,7 @@ def loaded(experiment: Experiment) -> LoadedDataset:
 
 
 def named(collection: str, split: str = "test") -> Dataset:
-    return Dataset(collection, split, 100, BM25Config())
+    return Dataset(collection, split)
 
 
 def setting(experiment: Experiment, **evaluation: object) -> Experiment:
@@ -114,7 +114,7 @@ class TestChosen:
         assert [dataset.collection for dataset in datasets] == [
             "scifact", "fiqa", "nanobeir:SciFact", "path:A/b", "MyOwn", "mteb:ArguAna",
         ]  # fmt: skip
-        assert {(d.split, d.depth, d.queries, d.pool, d.first_stage) for d in datasets} == {
+        assert {(d.split, d.settings.depth, d.queries, d.pool, d.settings.first_stage) for d in datasets} == {
             ("test", 100, None, None, "bm25s")
         }
 

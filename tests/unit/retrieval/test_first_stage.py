@@ -41,7 +41,8 @@ def file(tmp_path: Path) -> Path:
 
 
 def stage(setting: str, depth: int = 10, *, dataset: str = "toy", exclude_self: bool = False) -> FirstStage:
-    return FirstStage(setting, dataset, depth, PARAMS, exclude_self)
+    settings = EvaluationConfig(first_stage=setting, depth=depth, bm25=PARAMS)
+    return FirstStage(settings, dataset, exclude_self)
 
 
 def find(setting: str, depth: int = 10, collection: Collection = TOY, *, exclude_self: bool = False) -> Candidates:

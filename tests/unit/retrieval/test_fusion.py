@@ -35,8 +35,8 @@ def hybrid(
     base: Path, cut: int = 20, *, depth: int = 100, k: int = 60, k1: float = 0.9, **encoder: object
 ) -> FirstStage:
     config = FusionConfig(encoder=FusionEncoder.model_validate({"base": str(base), **encoder}), depth=depth, k=k)
-    models = EvaluationConfig(fusion=config)
-    return FirstStage("fusion", "toy", cut, BM25Config(k1=k1), models=models, device=torch.device("cpu"))
+    settings = EvaluationConfig(first_stage="fusion", depth=cut, bm25=BM25Config(k1=k1), fusion=config)
+    return FirstStage(settings, "toy", device=torch.device("cpu"))
 
 
 def found(stage: FirstStage, collection: Collection) -> Run:
@@ -98,17 +98,12 @@ class TestName:
         self, tmp_path: Path, kind: str, positions: int
     ) -> None:
         base = save_tiny_encoder(tmp_path / kind, kind)
-        encoder = FusionEncoder(base=str(base), max_length=positions + 1)
-        stage = FirstStage(
-            "fusion", "toy", 10, BM25Config(), models=EvaluationConfig(fusion=FusionConfig(encoder=encoder))
-        )
         with pytest.raises(UsageError, match=rf"^evaluation\.fusion\.encoder\.max_length .* {positions} positions"):
-            stage.refuse_impossible(invented())
+            hybrid(base, max_length=positions + 1).refuse_impossible(invented())
         assert not [*cache_dir("bm25").rglob("*.trec")]
         _ = hybrid(base, max_length=positions).source
-        nowhere = EvaluationConfig(fusion=FusionConfig(encoder=FusionEncoder(base="./nowhere")))
         with pytest.raises(DataError, match=r"^evaluation\.fusion\.encoder\.base .*nowhere"):
-            FirstStage("fusion", "toy", 10, BM25Config(), models=nowhere).refuse_impossible(invented())
+            hybrid(Path("./nowhere")).refuse_impossible(invented())
 
 
 class TestCache:

@@ -10,7 +10,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from unimoe.config import BM25Config, DenseExperiment, EvaluationConfig, Experiment
+from unimoe.config import DenseExperiment, EvaluationConfig, Experiment
 from unimoe.core.console import stderr
 from unimoe.core.errors import UnimoeError, UsageError, did_you_mean, first_few, refuse_missing
 from unimoe.core.io import hash_json
@@ -52,25 +52,24 @@ class Dataset:
     """One collection of the catalogue, and how much of it is scored.
 
     Attributes:
-        depth: first-stage candidates reranked per query.
+        settings: where candidates come from, how many are reranked per query, and how models read long documents.
         queries: judged queries scored, a fixed sample; None for all.
         pool: documents of dense retrieval, a fixed sample that holds every relevant one; None for the whole corpus.
         max_queries: the cut asked for by hand; None without one.
-        first_stage: where candidates come from, as in the config.
-        models: the settings of the models that search for candidates, and how models read long documents.
         named: whether the first stage is in the names of the systems, as it is where there are several.
     """
 
     collection: str
     split: str
-    depth: int
-    bm25: BM25Config
+    settings: EvaluationConfig = field(default_factory=EvaluationConfig)
     queries: int | None = None
     pool: int | None = None
     max_queries: int | None = None
-    first_stage: str = "bm25s"
-    models: EvaluationConfig = field(default_factory=EvaluationConfig)
     named: bool = False
+
+    def on(self, first_stage: str) -> Dataset:
+        """Return the same with the candidates of one of several first stages, which names of systems then have."""
+        return replace(self, settings=self.settings.model_copy(update={"first_stage": first_stage}), named=True)
 
     @cached_property
     def name(self) -> str:
@@ -90,7 +89,7 @@ class Dataset:
     @property
     def passages(self) -> Passages | None:
         """How documents are cut to be reranked; None for whole ones."""
-        return Passages.of(self.models)
+        return Passages.of(self.settings)
 
     @property
     def rule_hashes(self) -> dict[str, str]:
@@ -111,8 +110,8 @@ def tier_datasets(experiment: Experiment, tier: str, max_queries: int | None = N
         names = ("bundled", *_TIERS)
         raise UsageError(f"unknown tier {tier!r}{did_you_mean(tier, names)}; use {', '.join(names)}")
     spec = experiment.evaluation.bundled
-    whole = _dataset(experiment, spec.collection, spec.split, max_queries)
-    return [replace(whole, depth=spec.depth, queries=spec.queries, pool=spec.pool)]
+    settings = experiment.evaluation.model_copy(update={"depth": spec.depth})
+    return [Dataset(spec.collection, spec.split, settings, spec.queries, spec.pool, max_queries)]
 
 
 def chosen_datasets(
@@ -132,14 +131,7 @@ def chosen_datasets(
                 "evaluate them one after the other, into two output folders"
             )
     refuse_equal_names(splits)
-    return [_dataset(experiment, *named, max_queries) for named in splits.items()]
-
-
-def _dataset(experiment: Experiment | DenseExperiment, collection: str, split: str, max_queries: int | None) -> Dataset:
-    own = experiment.evaluation
-    return Dataset(
-        collection, split, own.depth, own.bm25, max_queries=max_queries, first_stage=own.first_stage, models=own
-    )
+    return [Dataset(*named, experiment.evaluation, max_queries=max_queries) for named in splits.items()]
 
 
 def collections_of(name: str) -> list[tuple[str, str]]:
@@ -177,9 +169,9 @@ class LoadedDataset:
     def __init__(self, dataset: Dataset, device: torch.device | None = None) -> None:
         self.dataset = dataset
         self._whole = load_collection(dataset.collection, dataset.split)
-        stage, depth, exclude_self = dataset.first_stage, dataset.depth, dataset.exclude_self
-        bm25 = dataset.bm25.in_language(self._whole.language)
-        self._stage = FirstStage(stage, dataset.collection, depth, bm25, exclude_self, dataset.models, device)
+        bm25 = dataset.settings.bm25.in_language(self._whole.language)
+        settings = dataset.settings.model_copy(update={"bm25": bm25})
+        self._stage = FirstStage(settings, dataset.collection, dataset.exclude_self, device)
         self._stage.refuse_impossible(self._whole)
 
     @property
@@ -218,7 +210,7 @@ class LoadedDataset:
     @cached_property
     def candidates(self) -> Run:
         """The candidates to rerank: the first stage's best ``depth`` of every query."""
-        return cut_run(self.first_stage.run, self.dataset.depth)
+        return cut_run(self.first_stage.run, self.dataset.settings.depth)
 
     @cached_property
     def to_read(self) -> tuple[Collection, Run]:

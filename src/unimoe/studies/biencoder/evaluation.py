@@ -97,12 +97,7 @@ def evaluate(config: BiEncoderConfig, splits: Splits, retrievers: Sequence[Syste
     data = dense_collection(splits.test, experiment.retrieval)
     if config.corpus_sample is not None:
         data = replace(data, pool=len(splits.test.corpus))
-    dataset = Dataset(
-        collection=config.collection,
-        split=splits.test.split,
-        depth=experiment.retrieval.depth,
-        bm25=experiment.evaluation.bm25,
-    )
+    dataset = Dataset(config.collection, splits.test.split, experiment.evaluation)
     refuse_other_experiments(retrievers[0])
     searches, evaluations = Searches(dataset, data), []
     for retriever in retrievers:

@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from unimoe.config import EvaluationConfig
 from unimoe.config.training import LossConfig
 from unimoe.core.errors import DataError
 from unimoe.core.io import hash_parts
@@ -129,7 +130,8 @@ def _named(config: CrossEncoderConfig, names: Sequence[str], queries: int | None
     refuse_equal_names(name for name, _ in chosen)
     sets = []
     for name, split in chosen:
-        loaded = LoadedDataset(Dataset(name, split, config.evaluation.depth, config.lists.bm25, queries))
+        settings = EvaluationConfig(depth=config.evaluation.depth, bm25=config.lists.bm25)
+        loaded = LoadedDataset(Dataset(name, split, settings, queries))
         sets.append(_pools(config, name, loaded.collection, loaded.candidates, loaded.first_stage.source))
     return tuple(sets)
 
