@@ -348,12 +348,10 @@ def served_experiment(folder: Path) -> Experiment:
 
 
 def reranker(server: ModelServer, folder: Path, api: str = "vllm", **others: Any) -> ServedReranker:
-    """A reranker of the server, which keeps its first answers in ``folder``."""
-    return ServedReranker(
-        server.base(api), settings(api, **others), served_experiment(folder), record=folder / f"{api}.json"
-    )
+    """A reranker of the server."""
+    return ServedReranker(server.base(api), settings(api, **others), served_experiment(folder))
 
 
 def embedder(server: ModelServer, folder: Path, api: str = "openai", **others: Any) -> ServedEmbedder:
-    """An embedder of the server, which keeps its first answers in ``folder``."""
-    return ServedEmbedder(server.base(api), settings(api, **others), record=folder / f"{api}-embed.json")
+    """An embedder of the server."""
+    return ServedEmbedder(server.base(api), settings(api, **others))

@@ -201,7 +201,7 @@ class TestKeptVectors:
         known(server, tmp_path).encode(TEXTS)
         assert len(server.asked) == 1
         server.change_model()
-        (tmp_path / "openai-embed.json").unlink()
+        next(cache.glob("served/*.json")).unlink()
         known(server, tmp_path).encode(TEXTS)
         assert len(server.asked) == 4
 
@@ -295,7 +295,7 @@ def test_a_failure_that_stays_is_named_with_its_remedy(
 def test_another_address_is_named(place: str | None, words: str, server: ModelServer, tmp_path: Path) -> None:
     url, asked = f"{place or server.url}/v1", settings("jina", retries=0)
     with pytest.raises(DataError, match=words):
-        _ = ServedReranker(url, asked, served_experiment(tmp_path), record=tmp_path / "a").identity
+        _ = ServedReranker(url, asked, served_experiment(tmp_path)).identity
 
 
 def test_a_request_that_the_api_does_not_take_is_refused(server: ModelServer, tmp_path: Path) -> None:

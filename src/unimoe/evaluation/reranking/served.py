@@ -8,7 +8,6 @@ from collections.abc import Mapping, Sequence
 from functools import cached_property
 from itertools import chain, compress, groupby
 from operator import itemgetter
-from pathlib import Path
 from typing import Any
 
 from unimoe.config import Experiment, PromptConfig
@@ -42,7 +41,7 @@ from unimoe.models.served.client import (
     estimate,
     usage_text,
 )
-from unimoe.models.served.probe import PROBE_PAIRS, record_file, served_identity, served_name
+from unimoe.models.served.probe import PROBE_PAIRS, served_identity, served_name
 
 _PROBE_PROMPT, _PROBE_LENGTH = PromptConfig(template="plain", instruction=""), 512
 """Of the probe pairs, whatever the configured prompt: it is no other model that is asked otherwise."""
@@ -61,7 +60,7 @@ class ServedReranker(Reranker):
 
     device = "a server"
 
-    def __init__(self, url: str, settings: ServedConfig, experiment: Experiment, *, record: Path | None = None) -> None:
+    def __init__(self, url: str, settings: ServedConfig, experiment: Experiment) -> None:
         api: API = APIS[settings.api]
         endpoint = api.prompts or api.rerank
         if endpoint is None:
@@ -84,8 +83,7 @@ class ServedReranker(Reranker):
         else:
             self._probe = self.prepare(PROBE_PAIRS)
             self.prompt_name = f"server@{hash_json(settings.max_length)}"
-        asked = [settings.max_length, api.prompts and [experiment.model.base, *self._yes_no]]
-        self._record = record or record_file(self._client, "rerank", asked)
+        self._asked = settings.max_length, api.prompts and [experiment.model.base, *self._yes_no]
 
     @cached_property
     def identity(self) -> str:
@@ -93,7 +91,7 @@ class ServedReranker(Reranker):
 
         A DataError says that the server does not answer, or that another model answers than before.
         """
-        return served_identity(self._client, lambda: self.score(self._probe), self._record)
+        return served_identity(self._client, lambda: self.score(self._probe), "rerank", *self._asked)
 
     def cut(self, collection: Collection, candidates: Candidates) -> list[list[Pair]]:
         """Cut into shards that one request asks about: of one query, or of prompts that begin alike where they can."""

@@ -7,19 +7,21 @@ from collections.abc import Mapping, Sequence
 from functools import cached_property
 from math import ceil
 from pathlib import Path
+from typing import Unpack
 
 import numpy as np
 import torch
 
+from unimoe.config import Batches
 from unimoe.config.served import APIS, ServedConfig
 from unimoe.core.errors import InputError, UsageError
 from unimoe.core.io import atomic_path, cache_dir, hash_json, hash_parts
-from unimoe.models.batching import batches
+from unimoe.models.batching import batches as cut
 from unimoe.models.embedder import Advance, TextKind, Vectors, refuse_zero_vectors
 from unimoe.models.prompts import well_formed
 from unimoe.models.served.api import API, vector
 from unimoe.models.served.client import CHARACTERS_PER_TOKEN, Client, Estimate, estimate
-from unimoe.models.served.probe import PROBE_TEXTS, record_file, served_identity, served_name
+from unimoe.models.served.probe import PROBE_TEXTS, served_identity, served_name
 
 _KEPT_SECONDS = 14 * 24 * 3600
 
@@ -31,7 +33,6 @@ class ServedEmbedder:
         url: its address.
         settings: how it is asked.
         prefixes: what goes before the texts of a kind.
-        record: keeps the first answers about the probe texts; by default a file in the user's cache.
 
     Attributes:
         name: of the arm.
@@ -42,20 +43,13 @@ class ServedEmbedder:
     device = torch.device("cpu")  # where vectors arrive
     dtype = torch.float32  # of the vectors; the server's own is unknown
 
-    def __init__(
-        self,
-        url: str,
-        settings: ServedConfig,
-        prefixes: Mapping[TextKind, str] | None = None,
-        record: Path | None = None,
-    ) -> None:
+    def __init__(self, url: str, settings: ServedConfig, prefixes: Mapping[TextKind, str] | None = None) -> None:
         api: API = APIS[settings.api]
         if api.embed is None:
             raise UsageError(f"served.api {settings.api}: it does not embed; use openai or tei-embed")
         self._client, self._settings, self._endpoint = Client(url, settings), settings, api.embed
         self._batch = api.embed.items(settings)
         self._prefixes = dict(prefixes or {})
-        self._record = record or record_file(self._client, "embed", [])
         self._cut_at = settings.max_length if api.embed.refuses_long else None
         self.name = served_name(settings)
         self.prompt_name = f"server@{hash_json([self._prefixes, self._cut_at] if self._cut_at else self._prefixes)}"
@@ -66,9 +60,7 @@ class ServedEmbedder:
     @cached_property
     def base_identity(self) -> str:
         """API, server, model, revision and fingerprint; the probe texts are asked about."""
-        known = served_identity(
-            self._client, lambda: self._embed(PROBE_TEXTS, self._batch).ravel().tolist(), self._record
-        )
+        known = served_identity(self._client, lambda: self._embed(PROBE_TEXTS, self._batch).ravel().tolist(), "embed")
         at_server = None if self._cut_at else self._settings.max_length
         self._folder = cache_dir("served", "vectors", hash_json([known, at_server]))
         for file in self._folder.glob("*.npy"):
@@ -91,9 +83,8 @@ class ServedEmbedder:
         kind: TextKind = "plain",
         prefix: str | None = None,
         max_length: int | None = None,
-        token_budget: int | None = None,
-        batch_size: int | None = None,
         advance: Advance | None = None,
+        **batches: Unpack[Batches],
     ) -> Vectors:
         """Embed texts; see ``Embedder``. Requests have ``batch_size`` texts at most; the server decides on lengths."""
         if max_length is not None:
@@ -104,10 +95,10 @@ class ServedEmbedder:
         prepared = [well_formed(before + text) for text in texts]
         if self._cut_at:  # The server's tokenizer is not here: English has four bytes a token, other texts three.
             prepared = [text.encode()[: 3 * self._cut_at].decode(errors="ignore") for text in prepared]
-        return self._embed(prepared, min(self._batch, batch_size or self._batch), advance)
+        return self._embed(prepared, min(self._batch, batches.get("batch_size") or self._batch), advance)
 
     def _embed(self, texts: Sequence[str], size: int, advance: Advance | None = None) -> Vectors:
-        found = self._client.ask_all(self._vectors, list(batches(texts, size)), advance)
+        found = self._client.ask_all(self._vectors, list(cut(texts, size)), advance)
         return np.concatenate(found) if found else np.empty((0, 0), np.float32)
 
     def _vectors(self, texts: Sequence[str]) -> Vectors:

@@ -7,7 +7,6 @@ a server's answers differ in their last bits from request to request.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -39,26 +38,19 @@ class _Record(Strict):
     answers: list[float]
 
 
-def record_file(client: Client, kind: str, asked: Sequence[Any]) -> Path:
-    """Return the file in the user's cache that keeps the first answers of a server's model.
-
-    ``asked`` is what else they depend on.
-    """
-    settings = client.settings
-    known = [kind, client.host, settings.api, settings.model, settings.revision, *asked]
-    return cache_dir("served") / f"{hash_json(known)}.json"
-
-
-def served_identity(client: Client, ask: Callable[[], Sequence[float]], record: Path) -> str:
+def served_identity(client: Client, ask: Callable[[], Sequence[float]], *asked: Any) -> str:
     """Return what results store for the base model, ``id@hash``: API, server, model, revision, and the fingerprint.
 
-    ``ask`` asks about the probe texts, and ``record`` keeps the first answers, whose hash is the fingerprint.
+    ``ask`` asks about the probe texts. A file in the user's cache keeps the first answers, whose hash is the
+    fingerprint; ``asked`` is what they depend on besides the server, its model and the settings that name it.
 
     Raises:
         DataError: the server does not answer, or its answers have moved, so that another model answers under the same
             name; names the server.
     """
     settings = client.settings
+    known = [asked[0], client.host, settings.api, settings.model, settings.revision, *asked[1:]]
+    record = cache_dir("served") / f"{hash_json(known)}.json"
     try:
         found = ask()
     except InputError as error:
@@ -66,9 +58,9 @@ def served_identity(client: Client, ask: Callable[[], Sequence[float]], record: 
     if record.exists():
         first = read_json(record, _Record, "delete it, and the server's answers of now count as the first").answers
     else:
-        asked = {"server": client.url, **settings.model_dump(include={"api", "model", "revision"})}
+        of = {"server": client.url, **settings.model_dump(include={"api", "model", "revision"})}
         first = [float(f"{value:.6g}") for value in found]
-        write_json(record, asked | {"answers": first})
+        write_json(record, of | {"answers": first})
     room = settings.probe_tolerance * max(float(np.ptp(first)), 1e-6)
     moved = max(map(abs, np.subtract(found, first))) if len(found) == len(first) else np.inf
     if moved > room:

@@ -12,12 +12,13 @@ from copy import copy
 from functools import wraps
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import Any, Unpack
 
 import numpy as np
 import torch
 from numpy.typing import ArrayLike, NDArray
 
+from unimoe.config import Batches
 from unimoe.core.errors import DataError, InputError, UnimoeError, UsageError, did_you_mean
 from unimoe.core.io import hash_file, hash_json
 from unimoe.evaluation.reranking.rerankers import is_reranker, reranker_of, with_article
@@ -125,9 +126,8 @@ class FunctionEmbedder:
         kind: TextKind = "plain",
         prefix: str | None = None,
         max_length: int | None = None,
-        token_budget: int | None = None,
-        batch_size: int | None = None,
         advance: Advance | None = None,
+        **_: Unpack[Batches],
     ) -> Vectors:
         """Call the function once with all texts; a DataError where it returns something else than their vectors."""
         if max_length is not None:
