@@ -32,7 +32,6 @@ Floats = NDArray[np.float32]
 ROWS, WIDTH, DEPTH = 1_000_000, 384, 100
 PAIRS, MAIN = {1: 9, 64: 5, 256: 1}, 64
 ROUNDS = 7
-LONGEST = 1.0001  # unit vectors, and a little for rounding
 
 
 def unit_vectors(rows: int, rng: np.random.Generator) -> Floats:
@@ -61,7 +60,7 @@ def peak_extra_mib(vectors: Floats, ids: list[str], queries: Floats) -> float:
     """The most private memory that a search holds beyond what was there before, looked at after every block."""
     before, seen = private_mib(), [0.0]
     names = query_ids(queries)
-    search(queries, names, vectors, ids, DEPTH, longest=LONGEST, advance=lambda _: seen.append(private_mib()))
+    search(queries, names, vectors, ids, DEPTH, advance=lambda _: seen.append(private_mib()))
     return max(seen) - before
 
 
@@ -73,13 +72,13 @@ def query_ids(queries: Floats) -> list[str]:
 def compare(queries: Floats, vectors: Floats, ids: list[str], index: faiss.IndexFlatIP) -> tuple[float, float, float]:
     """Our median seconds, the median ratio of ours over FAISS's, and the share of FAISS's documents that ours holds."""
     names = query_ids(queries)
-    run = search(queries, names, vectors, ids, DEPTH, longest=LONGEST)
+    run = search(queries, names, vectors, ids, DEPTH)
     _, found = index.search(queries, DEPTH)
     shared = [len({ids[row] for row in rows} & run[name].keys()) for name, rows in zip(names, found, strict=True)]
     taken = in_turn(
         f"{len(queries)} queries, FAISS against ours",
         lambda: index.search(queries, DEPTH),
-        lambda: search(queries, names, vectors, ids, DEPTH, longest=LONGEST),
+        lambda: search(queries, names, vectors, ids, DEPTH),
         PAIRS[len(queries)],
     )
     return taken.peer, taken.ratio, sum(shared) / (len(names) * DEPTH)
@@ -113,7 +112,7 @@ def main() -> None:
         write_corpus(Path(folder, "vectors.npy"), rows)
         vectors, ids = np.load(Path(folder, "vectors.npy"), mmap_mode="r"), [f"{row:07}" for row in range(rows)]
         queries = unit_vectors(max(PAIRS), np.random.default_rng(10**6))
-        search(queries[:1], ["warm"], vectors, ids, DEPTH, longest=LONGEST)
+        search(queries[:1], ["warm"], vectors, ids, DEPTH)
         extra_mib = peak_extra_mib(vectors, ids, queries[:MAIN])
         index = faiss.IndexFlatIP(WIDTH)
         for begin in range(0, rows, 50_000):

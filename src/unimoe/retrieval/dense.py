@@ -9,6 +9,7 @@ choose candidates, whose scores are computed again in float64: equal documents t
 
 from __future__ import annotations
 
+import math
 import time
 import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -33,9 +34,6 @@ Backend = Literal["torch", "faiss"]
 
 Corpus = NDArray[np.floating]
 Rows = NDArray[np.int64]
-
-UNIT_LENGTH = 1.001
-"""The greatest length of an embedding: 1, and a little for rounding, to float16 at worst."""
 
 
 @dataclass(frozen=True)
@@ -135,7 +133,6 @@ def search(
     device: torch.device | str = "cpu",
     exclude_self: bool = False,
     excluded: Mapping[str, Iterable[str]] | None = None,
-    longest: float = UNIT_LENGTH,
     block_bytes: int | None = None,
     candidates: Sequence[Rows] | None = None,
     advance: Advance | None = None,
@@ -152,7 +149,6 @@ def search(
         device: where torch computes.
         exclude_self: leave out the document whose id is the query's, before the cut.
         excluded: documents to leave out, before the cut, by query.
-        longest: no document's vector is longer than this; the error of a score grows with it.
         block_bytes: size of a block of the corpus; by default what suits the device.
         candidates: search only these rows of each query, each row once.
         advance: called after each block.
@@ -173,10 +169,7 @@ def search(
     known = excluded or {}
     left_out = [{*known.get(query_id, ()), *([query_id] if exclude_self else [])} for query_id in query_ids]
     wanted = k + max(map(len, left_out), default=0)
-    pools = [
-        _Candidates(queries[begin : begin + step], vectors, ids, wanted, longest)
-        for begin in range(0, len(queries), step)
-    ]
+    pools = [_Candidates(queries[begin : begin + step], vectors, ids, wanted) for begin in range(0, len(queries), step)]
     if candidates is not None:
         for number, pool in enumerate(pools):
             own = candidates[number * step : (number + 1) * step]
@@ -206,21 +199,20 @@ class _Candidates:
     the most that a score can err. A document below t - 2e cannot be among the best and is dropped.
     """
 
-    def __init__(
-        self, queries: NDArray[np.float32], vectors: Corpus, ids: Sequence[str], k: int, longest: float
-    ) -> None:
+    def __init__(self, queries: NDArray[np.float32], vectors: Corpus, ids: Sequence[str], k: int) -> None:
         self.queries, self._vectors, self._ids, self._k = queries, vectors, ids, k
-        width, lengths = queries.shape[1], np.linalg.norm(queries.astype(np.float64), axis=1)
-        # Sums in any order err by (D - 1) u; the rest is for the roundings of score, bound and lengths.
-        error = 1.01 * (width + 8) * 2.0**-24 * lengths * longest + width * float(np.finfo(np.float32).tiny)
-        self._margin, self.kth = 2 * error, np.full(len(queries), -np.inf)
+        self._lengths, self.kth = np.linalg.norm(queries.astype(np.float64), axis=1), np.full(len(queries), -np.inf)
+        self.longest = 0.0  # of the documents so far
         self._query = self._row = np.empty(0, dtype=np.int64)
         self._score = np.empty(0, dtype=np.float32)
 
     @property
     def bounds(self) -> NDArray[np.float32]:
         """For each query the float32 score below which a document cannot be among the best, ``(Q,)``."""
-        return np.asarray(self.kth - self._margin, dtype=np.float32)
+        width = self.queries.shape[1]
+        # Sums in any order err by (D - 1) u; the rest is for the roundings of score, bound and lengths.
+        error = 1.01 * (width + 8) * 2.0**-24 * self._lengths * self.longest + width * float(np.finfo(np.float32).tiny)
+        return np.asarray(self.kth - 2 * error, dtype=np.float32)
 
     def add(self, query: Rows, row: Rows, score: NDArray[np.float32]) -> None:
         """Add M pairs, each once."""
@@ -289,11 +281,13 @@ def _find_by_torch(
     held = [torch.from_numpy(pool.queries).to(device) for pool in pools]
     for block in blocks:
         rows = corpus[block].to(device, torch.float32)
+        longest = float(torch.linalg.vector_norm(rows, dim=1).max())
+        if not math.isfinite(longest):
+            _refuse_not_finite(np.asarray(vectors[block]), ids[block], "document")
         for pool, part in zip(pools, held, strict=True):
+            pool.longest = max(pool.longest, longest)
             # Documents first: in this order the product is up to twice as fast for a few dozen queries.
             scores = torch.mm(rows, part.T)
-            if not bool(scores.sum().isfinite()):
-                _refuse_not_finite(np.asarray(vectors[block]), ids[block], "document")
             if len(rows) >= k and not np.isfinite(pool.kth).all():
                 pool.kth = scores.T.contiguous().topk(k).values[:, -1].cpu().numpy().astype(np.float64)
             places = (scores >= to_device(torch.from_numpy(pool.bounds), device)).nonzero()
@@ -314,12 +308,15 @@ def _find_by_faiss(
         ) from None
     index = faiss.IndexFlatIP(vectors.shape[1])
     for block in blocks:
-        index.add(np.ascontiguousarray(vectors[block], dtype=np.float32))
+        rows = np.ascontiguousarray(vectors[block], dtype=np.float32)
+        index.add(rows)
+        for pool in pools:
+            pool.longest = max(pool.longest, float(np.linalg.norm(rows, axis=1).max()))
         if advance:
-            advance(len(vectors[block]))
+            advance(len(rows))
     for pool in pools:
-        scores, rows = index.search(pool.queries, wanted)
-        pool.add(np.repeat(np.arange(len(rows)), wanted), rows.ravel(), scores.ravel())
+        scores, found = index.search(pool.queries, wanted)
+        pool.add(np.repeat(np.arange(len(found)), wanted), found.ravel(), scores.ravel())
 
 
 def _refuse_not_finite(vectors: Corpus, ids: Sequence[str], what: str) -> None:

@@ -20,7 +20,7 @@ from unimoe.config import DenseConfig, Precision
 from unimoe.core.errors import UsageError
 from unimoe.core.trec import Run
 from unimoe.results import VectorIndex
-from unimoe.retrieval.dense import UNIT_LENGTH, Corpus, EmbeddedCollection, Rows
+from unimoe.retrieval.dense import Corpus, EmbeddedCollection, Rows
 
 _BLOCK = 2**16
 """Rows that are cut and quantised at a time."""
@@ -56,16 +56,16 @@ def search_size(
     size: Size, embedded: EmbeddedCollection, config: DenseConfig, *, exclude_self: bool = False
 ) -> tuple[Run, VectorIndex]:
     """Find the documents nearest to each query by vectors of a size, as ``dense.search``, and say what they take."""
-    queries, vectors, longest, bits = embedded.queries, embedded.documents.vectors, UNIT_LENGTH, None
+    queries, vectors, bits = embedded.queries, embedded.documents.vectors, None
     dims = size.dims or vectors.shape[1]
     _refuse_wider(dims, vectors.shape[1])
     if size != FULL:
-        queries, vectors, longest, bits = _of_size(size, dims, queries, vectors, config.rescore)
+        queries, vectors, bits = _of_size(size, dims, queries, vectors, config.rescore)
     start = time.perf_counter()  # the vectors are in memory now
     left_out = exclude_self + max(map(len, embedded.excluded.values()), default=0)
     rows = None if bits is None else nearest_by_hamming(*bits, config.depth * config.rescore_multiplier + left_out)
     sized = replace(embedded, queries=queries, documents=replace(embedded.documents, vectors=vectors))
-    run = sized.nearest(config, exclude_self=exclude_self, longest=longest, candidates=rows)
+    run = sized.nearest(config, exclude_self=exclude_self, candidates=rows)
     milliseconds = 1000 * (time.perf_counter() - start) / max(1, len(queries))
     width = vectors.itemsize * dims if bits is None else bits[1].shape[1]
     precision = str(vectors.dtype) if bits is None else "binary"
@@ -76,8 +76,8 @@ def search_size(
 
 def _of_size(
     size: Size, dims: int, queries: NDArray[np.float32], vectors: Corpus, rescore: Precision
-) -> tuple[NDArray[np.float32], Corpus, float, tuple[NDArray[np.uint8], NDArray[np.uint8]] | None]:
-    """Return queries, documents and their greatest length, to be compared by products, and the bits of both if wanted.
+) -> tuple[NDArray[np.float32], Corpus, tuple[NDArray[np.uint8], NDArray[np.uint8]] | None]:
+    """Return queries and documents to be compared by products, and the bits of both if wanted.
 
     An int8 value v stands for ``v * step`` and a constant of its dimension, so the query takes the step.
     """
@@ -93,12 +93,11 @@ def _of_size(
     if size.precision == "binary":
         bits = packed(asked), np.concatenate([packed(block) for block in blocks()])
     if (rescore if bits else size.precision) == "float32":
-        longest = max(float(np.linalg.norm(block, axis=1).max()) for block in blocks())
-        return asked, np.concatenate([*blocks()]), longest, bits
+        return asked, np.concatenate([*blocks()]), bits
     ends = [(block.min(axis=0), block.max(axis=0)) for block in blocks()]
     ranges = np.stack([np.min([low for low, _ in ends], axis=0), np.max([high for _, high in ends], axis=0)])
     held = np.concatenate([quantize_embeddings(block, "int8", ranges=ranges) for block in blocks()])
-    return asked * ((ranges[1] - ranges[0]) / 255), held, 128.0 * dims**0.5, bits
+    return asked * ((ranges[1] - ranges[0]) / 255), held, bits
 
 
 def cut(vectors: Corpus, dims: int, *, unit: bool) -> NDArray[np.float32]:

@@ -52,6 +52,15 @@ def test_the_run_is_that_of_brute_force(backend: Backend, storage: str) -> None:
     assert all(type(score) is float for score in run["q00000"].values())
 
 
+def test_long_vectors_of_nearly_equal_scores_are_those_of_brute_force() -> None:
+    """Their float32 products err by far more than those of unit length."""
+    queries, noise = random_vectors(2, 64, 0), random_vectors(400, 64, 1)
+    vectors = (1e4 * (queries[:1] + 1e-6 * noise)).astype(np.float32)
+    ids = names("d", 400)
+    found = search(queries, ["a", "b"], vectors, ids, 5, block_bytes=64 * 4 * 50)
+    assert in_order(found) == brute_force(queries, vectors, ids, 5)
+
+
 @both_backends
 @pytest.mark.parametrize("ids", [["d1", "d10", "d2", "d9", "e"], ["d9", "d2", "e", "d1", "d10"]])
 def test_ties_break_by_id_descending_also_at_the_cut(backend: Backend, ids: list[str]) -> None:
