@@ -38,7 +38,8 @@ class BatchedDecoder:
         self.top, self._drops_tokens = self._decoder, False
         if self._trees:
             self.top, self._drops_tokens = last_tokens_only(self._decoder if upper is None else upper)
-        self.fitting = FittingBatches("a sequence", "model.max_length")
+        plan, size = (plan_trees, tree_tokens) if self._trees else (plan_padded, padded_tokens)
+        self.fitting = FittingBatches("a sequence", "model.max_length", plan=plan, size=size)
 
     @property
     def trains_trees(self) -> bool:
@@ -104,5 +105,4 @@ class BatchedDecoder:
             return self.tree_states(members, self.kept_states(members)) if self._trees else self.padded_states(members)
 
         budget = token_budget or default_token_budget(self._decoder.get_input_embeddings().weight.device)
-        layout = (plan_trees, tree_tokens) if self._trees else (plan_padded, padded_tokens)
-        return self.fitting.run(sequences, of_batch, *layout, budget=budget, batch_size=batch_size)
+        return self.fitting.run(sequences, of_batch, budget, batch_size)

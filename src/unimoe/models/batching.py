@@ -9,7 +9,7 @@ import logging
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence, Sized
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
@@ -97,33 +97,39 @@ def last_tokens(states: Tensor, lengths: Sequence[int]) -> Tensor:
 class FittingBatches:
     """Computes batches, and remembers the size of one that did not fit: all later ones have at most half of it.
 
-    Messages call one of the inputs ``what``, and name the ``setting`` that cuts it; sizes count ``unit``.
+    Messages call one of the inputs ``what``, and name the ``setting`` that cuts it; sizes count ``unit``. ``plan``
+    groups the indices of inputs by a budget, the ``size`` of a batch at most, or by the number of inputs in a batch.
     """
 
-    def __init__(self, what: str, setting: str, unit: str = "tokens") -> None:
+    def __init__(
+        self,
+        what: str,
+        setting: str,
+        unit: str = "tokens",
+        *,
+        plan: Callable[[Sequence[Any], int, int | None], list[list[int]]] = plan_padded,
+        size: Callable[[Sequence[Any]], int] = padded_tokens,
+    ) -> None:
         self._what, self._setting, self._unit = what, setting, unit
+        self._plan, self._size = plan, size
         self.reduced: int | None = None  # the size of a batch, once memory ran out
 
     def run(
         self,
-        inputs: Sequence[Input],
+        inputs: Sequence[Any],
         compute: Callable[[list[int]], Made],
-        plan: Callable[[Sequence[Input], int, int | None], list[list[int]]],
-        size: Callable[[Sequence[Input]], int],
-        *,
         budget: int,
         batch_size: int | None = None,
     ) -> Iterator[tuple[list[int], Made]]:
         """Yield the indices of each batch with what ``compute`` returns for them.
 
-        ``plan`` groups indices by the budget, the ``size`` of a batch at most, or by the number of inputs in a batch,
-        which counts until memory runs out.
+        The budget counts in place of a ``batch_size`` once memory ran out.
         """
         left = list(range(len(inputs)))
         while left:
             limit, count = (min(budget, self.reduced), None) if self.reduced else (budget, batch_size)
             done = set[int]()
-            for places in plan([inputs[index] for index in left], limit, count):
+            for places in self._plan([inputs[index] for index in left], limit, count):
                 batch, values = [left[place] for place in places], None
                 try:
                     values = compute(batch)
@@ -132,7 +138,7 @@ class FittingBatches:
                     if not isinstance(error, torch.OutOfMemoryError) and "STATUS_ALLOC_FAILED" not in str(error):
                         raise
                 if values is None:  # here the traceback is gone, which held the activations
-                    self._reduce(size([inputs[index] for index in batch]), alone=len(batch) == 1)
+                    self._reduce(self._size([inputs[index] for index in batch]), alone=len(batch) == 1)
                     break
                 done.update(batch)
                 yield batch, values

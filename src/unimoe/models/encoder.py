@@ -18,14 +18,7 @@ from unimoe.config.base import EncoderConfig
 from unimoe.core.errors import DataError, InputError, UsageError
 from unimoe.core.io import hash_json
 from unimoe.models.base import BaseSizes
-from unimoe.models.batching import (
-    FittingBatches,
-    default_token_budget,
-    gather,
-    padded_tokens,
-    plan_padded,
-    to_device,
-)
+from unimoe.models.batching import FittingBatches, default_token_budget, gather, to_device
 from unimoe.models.bundled import bundled_encoder_folder
 from unimoe.models.embedder import Advance, TextKind, Vectors, refuse_zero_vectors
 from unimoe.models.model_files import content_identity, find_model, module_folders, read_settings, settings_hash
@@ -142,10 +135,8 @@ class SentenceEncoder:
         embedded = self._fitting.run(
             self.token_ids([before + text for text in fine], max_length),
             lambda batch: self._embed([fine[index] for index in batch], before, kind),
-            plan_padded,
-            padded_tokens,
-            budget=token_budget or default_token_budget(self.device),
-            batch_size=batch_size,
+            token_budget or default_token_budget(self.device),
+            batch_size,
         )
         reason = "the embedding is not finite; try encoder.dtype float32"
         vectors: Vectors = gather((len(texts), self.dimension), embedded, reason, advance).numpy()

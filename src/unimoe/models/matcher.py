@@ -21,7 +21,7 @@ from unimoe.config import Batches
 from unimoe.config.base import EncoderConfig
 from unimoe.core.errors import DataError, UsageError
 from unimoe.core.io import hash_json
-from unimoe.models.batching import FittingBatches, default_token_budget, padded_tokens, plan_padded
+from unimoe.models.batching import FittingBatches, default_token_budget
 from unimoe.models.embedder import Advance, TextKind
 from unimoe.models.encoder import load_modules, text_length
 from unimoe.models.model_files import (
@@ -82,8 +82,7 @@ class Matcher(ABC):
 
         budget = _CHARACTERS * (token_budget or default_token_budget(self.device))
         sized = [text[: self._longest] for text in fine]
-        parts = self._fitting.run(sized, compute, plan_padded, padded_tokens, budget=budget, batch_size=batch_size)
-        for batch, part in parts:
+        for batch, part in self._fitting.run(sized, compute, budget, batch_size):
             order += batch
             made.append(part)
             if advance:

@@ -84,7 +84,12 @@ def _refuse_labels(folder: Path, labels: int) -> None:
 
 def pairs_that_fit() -> FittingBatches:
     """Return what remembers how many pairs of a cross-encoder fit in memory."""
-    return FittingBatches("a pair", "model.max_length", "pairs")
+    return FittingBatches("a pair", "model.max_length", "pairs", plan=_longest_first, size=len)
+
+
+def _longest_first(pairs: Sequence[TextPair], size: int, _: int | None) -> list[list[int]]:
+    order = sorted(range(len(pairs)), key=lambda index: -sum(map(len, pairs[index])))
+    return [list(batch) for batch in batches(order, size)]
 
 
 def score_pairs(
@@ -103,10 +108,6 @@ def score_pairs(
         DataError: one pair alone does not fit in memory.
     """
 
-    def longest_first(pairs: Sequence[TextPair], size: int, _: int | None) -> list[list[int]]:
-        order = sorted(range(len(pairs)), key=lambda index: -sum(map(len, pairs[index])))
-        return [list(batch) for batch in batches(order, size)]
-
     def logits(batch: list[int]) -> Tensor:
         found: Tensor = model.predict(
             [pairs[index] for index in batch],
@@ -117,7 +118,7 @@ def score_pairs(
         ).float()
         return found[:, 1] - found[:, 0] if found.ndim > 1 else found
 
-    scored = (fitting or pairs_that_fit()).run(pairs, logits, longest_first, len, budget=batch_size)
+    scored = (fitting or pairs_that_fit()).run(pairs, logits, batch_size)
     reason = "its score is not finite; the weights are damaged, or the training diverged"
     scores: list[float] = gather((len(pairs),), scored, reason, advance).tolist()
     return scores

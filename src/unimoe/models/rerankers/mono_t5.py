@@ -10,14 +10,7 @@ from torch import Tensor
 
 from unimoe.config import PromptConfig
 from unimoe.core.errors import DataError
-from unimoe.models.batching import (
-    FittingBatches,
-    default_token_budget,
-    pad_ids,
-    padded_tokens,
-    plan_padded,
-    to_device,
-)
+from unimoe.models.batching import FittingBatches, default_token_budget, pad_ids, to_device
 from unimoe.models.model_files import architecture
 from unimoe.models.pair_model import QueryFirstIds, TokenReranker
 from unimoe.models.prompts import yes_no_ids
@@ -72,7 +65,7 @@ def load_mono_t5(
             return logits[:, 0] - logits[:, 1]
 
         budget = token_budget or default_token_budget(model.device)
-        return fitting.run(sequences, margins, plan_padded, padded_tokens, budget=budget, batch_size=batch_size)
+        return fitting.run(sequences, margins, budget, batch_size)
 
     pairs = QueryFirstIds(
         lambda pairs: tokenize(tokenizer, [f"Query: {query} Document: {document}" for query, document in pairs]),
