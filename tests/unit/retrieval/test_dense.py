@@ -54,10 +54,10 @@ def test_the_run_is_that_of_brute_force(backend: Backend, storage: str) -> None:
 
 def test_long_vectors_of_nearly_equal_scores_are_those_of_brute_force() -> None:
     """Their float32 products err by far more than those of unit length."""
-    queries, noise = random_vectors(2, 64, 0), random_vectors(400, 64, 1)
+    queries, noise = random_vectors(2, 512, 0), random_vectors(400, 512, 1)
     vectors = (1e4 * (queries[:1] + 1e-6 * noise)).astype(np.float32)
     ids = names("d", 400)
-    found = search(queries, ["a", "b"], vectors, ids, 5, block_bytes=64 * 4 * 50)
+    found = search(queries, ["a", "b"], vectors, ids, 5, block_bytes=512 * 4 * 50)
     assert in_order(found) == brute_force(queries, vectors, ids, 5)
 
 
