@@ -33,6 +33,7 @@ from unimoe.models.embedder import Advance
 
 if TYPE_CHECKING:
     from mteb import AbsTask
+    from mteb.abstasks.task_metadata import TaskMetadata
 
 RERANKING_TYPES = ("Reranking", "InstructionReranking")
 """Types of tasks that a cross-encoder can do: the candidates are given."""
@@ -140,15 +141,19 @@ def evaluate_embedding_collection(
     with random_state_kept():
         from unimoe.evaluation.mteb.tasks import CollectionTask
 
-        published = mteb_name(collection.name)
-        metadata = find_tasks([published])[0].metadata if published else None
-        task = CollectionTask(collection, exclude_self=exclude_self, published=metadata)
+        task = CollectionTask(collection, exclude_self=exclude_self, published=mteb_card(collection.name))
     outcome = evaluate_task(model, task, folder)
     # By the collection's own judgments: MTEB's copy has no negative grades.
     level = collection.relevance_level
     scores = score_run(collection.qrels, outcome.run, relevance_level=level)
     scores = replace(scores, unjudged_queries=collection.unjudged_queries)
     return replace(outcome, scores=scores, qrels=collection.qrels, queries=collection.queries, relevance_level=level)
+
+
+def mteb_card(collection: str) -> TaskMetadata | None:
+    """Return MTEB's card of the task that a collection is."""
+    name = mteb_name(collection)
+    return find_tasks([name])[0].metadata if name else None
 
 
 def task_at_hand(task: AbsTask) -> AbsTask | None:

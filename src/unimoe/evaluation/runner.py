@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING, Any
 from unimoe.config import DenseExperiment
 from unimoe.core.console import Steps, stderr
 from unimoe.core.io import hash_json
-from unimoe.data.mteb_names import find_tasks, mteb_name
-from unimoe.evaluation.embedding_eval import evaluate_embedding_collection, evaluate_task, mteb_data_hash
+from unimoe.evaluation.embedding_eval import evaluate_embedding_collection, evaluate_task, mteb_card, mteb_data_hash
 from unimoe.evaluation.engines import Engine, mteb_by_worker
 from unimoe.evaluation.model_wrappers import MTEBCrossEncoderWrapper, MTEBEncoderWrapper, spread_over
 from unimoe.evaluation.mteb.main_scores import main_metric, ranks_documents
@@ -44,7 +43,6 @@ from unimoe.retrieval.sizes import FULL
 
 if TYPE_CHECKING:
     from mteb import AbsTask
-    from mteb.abstasks.task_metadata import TaskMetadata
 
 _OF_TRAINING = {"training", "lora", "arms", "seeds", "gates"}
 """Sections that say nothing about a model that no arm trains."""
@@ -248,7 +246,7 @@ def _of_collection(system: System, task: Task, data: LoadedDataset) -> dict[str,
     identity: dict[str, Any] = {"split": dataset.split, "max_queries": dataset.max_queries}
     if task == "embedding":
         name = data.collection.name  # which the task is named by, whatever folder it is read from
-        card, documents = _mteb_card(dataset.collection), len(data.pooled.corpus)
+        card, documents = mteb_card(dataset.collection), len(data.pooled.corpus)
         identity["prompt"] = _prompt_on_task(system, card_of(name))
         identity["pool"] = documents if documents < data.whole_size else None
         hashes |= {"pool": data.hashes["pool"]} | dataset.rule_hashes
@@ -311,19 +309,13 @@ def _of_mteb_task(system: System, task: Task, mteb_task: AbsTask) -> dict[str, A
 
 def result_dataset(task: Task, dataset: Dataset) -> str:
     """Return the name of a dataset in results: the collection's, but in embedding MTEB's where it has one."""
-    card = _mteb_card(dataset.collection) if task == "embedding" else None
+    card = mteb_card(dataset.collection) if task == "embedding" else None
     return card.name if card else dataset.name
 
 
 def card_of(collection: str) -> Any:
     """Return MTEB's card of a collection's task, or what prompts read of one where there is none."""
-    return _mteb_card(collection) or SimpleNamespace(name=collection, type="Retrieval", prompt="")
-
-
-def _mteb_card(collection: str) -> TaskMetadata | None:
-    """Return MTEB's card of the task that a collection is."""
-    name = mteb_name(collection)
-    return find_tasks([name])[0].metadata if name else None
+    return mteb_card(collection) or SimpleNamespace(name=collection, type="Retrieval", prompt="")
 
 
 def _prompt_on_task(system: System, card: Any, task: Task = "embedding") -> str | None:

@@ -9,7 +9,6 @@ import traceback
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import chdir, contextmanager, suppress
 from copy import copy
-from functools import wraps
 from pathlib import Path
 from types import ModuleType
 from typing import Any, Unpack
@@ -46,7 +45,7 @@ def python_system(name: str, naming: Naming) -> System:
     reranker: Any = copy(reranker_of(found))  # the user's object stays as it is
     reranker.place = getattr(reranker, "device", "as the function chooses")
     for method in _METHODS:
-        setattr(reranker, method, raising_one_line(getattr(reranker, method), f"{KIND}:{name}"))
+        setattr(reranker, method, _one_line(f"{KIND}:{name} raised")(getattr(reranker, method)))
     return System(
         naming.arm_of(getattr(found, "name", name.partition(":")[2])),
         naming.experiment,
@@ -100,7 +99,7 @@ def named_embedder(setting: str, name: str) -> FunctionEmbedder:
         raise UsageError(
             f"{setting} {KIND}:{name}: say what it computes with, such as {function}.identity = 'MODEL v1'"
         )
-    return FunctionEmbedder(raising_one_line(found, f"{KIND}:{name}"), identity)
+    return FunctionEmbedder(_one_line(f"{KIND}:{name} raised")(found), identity)
 
 
 class FunctionEmbedder:
@@ -151,17 +150,6 @@ class FunctionEmbedder:
         if advance:
             advance(len(texts))
         return unit
-
-
-def raising_one_line(method: Callable[..., Any], where: str) -> Callable[..., Any]:
-    """Return a user's function that raises any error as one line."""
-
-    @wraps(method)
-    def call(*arguments: Any, **named: Any) -> Any:
-        with _one_line(f"{where} raised"):
-            return method(*arguments, **named)
-
-    return call
 
 
 def _imported(where: str, name: str) -> ModuleType:
