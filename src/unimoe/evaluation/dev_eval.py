@@ -26,7 +26,7 @@ class DevEvaluation:
     def prepare(self) -> None:
         """Load queries, documents and candidates."""
         if self._task != "emb_only":
-            _ = self._data.candidates
+            _ = self._data.to_read
         if self._task != "rank_only":
             _ = self._data.pooled
 
