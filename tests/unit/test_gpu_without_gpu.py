@@ -21,9 +21,10 @@ from support.toy_pools import INPUTS, toy_pools
 
 from unimoe.config import PromptConfig
 from unimoe.config.training import LoraConfig, LossConfig
+from unimoe.evaluation.reranking.rerankers import CrossEncoderReranker
 from unimoe.models.adapter import adapter_parameters, add_lora
 from unimoe.models.base import BaseModel
-from unimoe.models.rerankers.cross_encoder import load_cross_encoder, score_pairs
+from unimoe.models.rerankers.cross_encoder import load_cross_encoder
 from unimoe.models.rerankers.mono_t5 import load_mono_t5
 from unimoe.models.rerankers.score_head import load_score_head
 from unimoe.models.unimodel import UnimodelForExp1
@@ -132,9 +133,9 @@ class TestRerankersAndEncoders:
         with fake_gpu() as gpu:
             to_fake_gpu(model)
             gpu.waits.clear()
-            assert len(score_pairs(model, PAIRS, batch_size=len(PAIRS))) == len(PAIRS)
+            assert len(CrossEncoderReranker(model, len(PAIRS)).score(PAIRS)) == len(PAIRS)
             # Sentence-transformers copies three features of a batch.
-            assert gpu.waits == {"cross_encoder.logits": 3, "batching.fetch": 1}
+            assert gpu.waits == {"rerankers.logits": 3, "batching.fetch": 1}
 
     def test_an_encoder_embeds_there(self, tmp_path: Path) -> None:
         folder = save_sentence_transformer(save_tiny_encoder(tmp_path / "bare"), tmp_path / "whole")
@@ -231,5 +232,5 @@ def test_a_dense_search(gpu: FakeGPU) -> None:
     vectors = np.ones((40, 8), dtype=np.float32) / np.sqrt(8, dtype=np.float32)
     ids = [f"d{row}" for row in range(40)]
     search(vectors[:3], ["a", "b", "c"], vectors, ids, 5, device=CUDA, block_bytes=4 * 8 * 20)
-    # The queries, each block, and of each block: is it finite, the k-th scores, how many are good enough, and which.
+    # The queries, each block, and of each block: its longest vector, the k-th scores, how many are good, and which.
     assert gpu.waits <= Counter({"dense._find_by_torch": 1 + 6 * 2})

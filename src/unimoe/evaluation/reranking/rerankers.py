@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Unpack
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import nn
+from torch import Tensor, nn
 
 from unimoe.config import Batches, Experiment
 from unimoe.core.errors import DataError, UsageError, first_few
@@ -18,12 +18,11 @@ from unimoe.core.trec import Run
 from unimoe.evaluation.reranking.shards import Cut, Reranker, shard_characters
 from unimoe.models.adapter import adapted_model
 from unimoe.models.base import BaseModel, decoder_layers, decoder_of
-from unimoe.models.batching import default_token_budget
+from unimoe.models.batching import FittingBatches, batches, default_token_budget, gather
 from unimoe.models.embedder import Advance, Vectors
 from unimoe.models.matcher import Matcher
 from unimoe.models.pair_model import PairModel, TextPair
 from unimoe.models.prompts import well_formed
-from unimoe.models.rerankers.cross_encoder import pairs_that_fit, score_pairs
 from unimoe.models.unimodel import UnimodelForExp1
 
 if TYPE_CHECKING:
@@ -105,10 +104,15 @@ class FunctionReranker(Reranker):
 
 
 class CrossEncoderReranker(Reranker):
-    """Scores pairs by the logit of a cross-encoder of sentence-transformers, which cuts the longer side of a pair."""
+    """Scores pairs by the logit of a cross-encoder of sentence-transformers, which cuts the longer side of a pair.
+
+    Of two labels it is the logit of label 1 minus that of label 0. A forward pass has ``batch_size`` pairs, fewer once
+    memory ran out.
+    """
 
     def __init__(self, model: CrossEncoder, batch_size: int) -> None:
-        self._model, self._batch_size, self._fitting = model, batch_size, pairs_that_fit()
+        self._model, self._batch_size = model, batch_size
+        self._fitting = FittingBatches("a pair", "model.max_length", "pairs", plan=_longest_first, size=len)
 
     @property
     def device(self) -> torch.device:
@@ -123,7 +127,26 @@ class CrossEncoderReranker(Reranker):
     def score(self, prepared: Sequence[TextPair], advance: Advance | None = None) -> list[float]:
         """Return the logit of each pair."""
         pairs = [(well_formed(query), well_formed(document)) for query, document in prepared]
-        return score_pairs(self._model, pairs, self._batch_size, advance, self._fitting)
+
+        def logits(batch: list[int]) -> Tensor:
+            found: Tensor = self._model.predict(
+                [pairs[index] for index in batch],
+                batch_size=len(batch),
+                show_progress_bar=False,
+                activation_fn=nn.Identity(),
+                convert_to_tensor=True,
+            ).float()
+            return found[:, 1] - found[:, 0] if found.ndim > 1 else found
+
+        reason = "its score is not finite; the weights are damaged, or the training diverged"
+        scored = self._fitting.run(pairs, logits, self._batch_size)
+        scores: list[float] = gather((len(pairs),), scored, reason, advance).tolist()
+        return scores
+
+
+def _longest_first(pairs: Sequence[TextPair], size: int, _: int | None) -> list[list[int]]:
+    order = sorted(range(len(pairs)), key=lambda index: -sum(map(len, pairs[index])))
+    return [list(batch) for batch in batches(order, size)]
 
 
 class MatcherReranker(Reranker):

@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch import Tensor
 
 from unimoe.core.errors import DataError
-from unimoe.models.batching import FittingBatches, batches, gather
 from unimoe.models.model_files import architecture, label_count, module_folders, read_settings, transformer_folder
-from unimoe.models.pair_model import TextPair
 from unimoe.models.quiet import loading, missing_weights
 from unimoe.models.rerankers.float32_heads import AnswerHead, compute_in_float32
 
@@ -80,48 +76,6 @@ def refuse_no_cross_encoder(folder: Path) -> None:
 def _refuse_labels(folder: Path, labels: int) -> None:
     if labels not in (1, 2):  # with two, as monoBERT has, label 1 says relevant and label 0 does not
         raise DataError(f"{folder}: a model of {labels} labels; ranking needs one score per pair")
-
-
-def pairs_that_fit() -> FittingBatches:
-    """Return what remembers how many pairs of a cross-encoder fit in memory."""
-    return FittingBatches("a pair", "model.max_length", "pairs", plan=_longest_first, size=len)
-
-
-def _longest_first(pairs: Sequence[TextPair], size: int, _: int | None) -> list[list[int]]:
-    order = sorted(range(len(pairs)), key=lambda index: -sum(map(len, pairs[index])))
-    return [list(batch) for batch in batches(order, size)]
-
-
-def score_pairs(
-    model: CrossEncoder,
-    pairs: Sequence[TextPair],
-    batch_size: int,
-    advance: Callable[[int], None] | None = None,
-    fitting: FittingBatches | None = None,
-) -> list[float]:
-    """Return the logit of every (query, document); of two labels, the logit of label 1 minus that of label 0.
-
-    A forward pass has ``batch_size`` pairs, fewer once memory ran out, which ``fitting`` remembers for the next call.
-
-    Raises:
-        InputError: a logit is not finite.
-        DataError: one pair alone does not fit in memory.
-    """
-
-    def logits(batch: list[int]) -> Tensor:
-        found: Tensor = model.predict(
-            [pairs[index] for index in batch],
-            batch_size=len(batch),
-            show_progress_bar=False,
-            activation_fn=torch.nn.Identity(),
-            convert_to_tensor=True,
-        ).float()
-        return found[:, 1] - found[:, 0] if found.ndim > 1 else found
-
-    scored = (fitting or pairs_that_fit()).run(pairs, logits, batch_size)
-    reason = "its score is not finite; the weights are damaged, or the training diverged"
-    scores: list[float] = gather((len(pairs),), scored, reason, advance).tolist()
-    return scores
 
 
 def _score_in_float32(model: CrossEncoder) -> None:
