@@ -218,6 +218,9 @@ def print_plan(
             work = Work(stage, data.dataset.name, data.asked, data.texts, kept)
             add(fusion, _timed(encoder, work, [*batches(spread(texts, _TEXTS), _PART)]))
         for task in tasks:
+            done = {work.dataset for work in works if work.task == "embedding"}
+            if task == "embedding" and result_dataset(task, data.dataset) in done:
+                continue  # once, whatever the first stages
             add(works, _on_collection(system, model, task, data))
             queries = data.collection.queries if task == "reranking" else {}
             if queries and (truncated := reranker_of(model).truncated_queries(queries)):

@@ -112,6 +112,15 @@ def test_tokens_are_exact_where_the_sample_is_all_and_close_where_it_is_not(
     assert tokens_of(line) == pytest.approx(tokens, rel=0.1)
 
 
+@pytest.mark.usefixtures("slow")
+def test_embedding_counts_once_whatever_the_first_stages(
+    capsys: pytest.CaptureFixture[str], system: System, data: PlannedDataset
+) -> None:
+    stages = [data, PlannedDataset(data.dataset.on("rank_bm25"))]
+    lines = planned(capsys, system, stages, ("reranking", "embedding"))
+    assert [line.split()[0] for line in lines] == ["reranking", "embedding", "reranking", "total:"]
+
+
 @pytest.mark.parametrize("seconds", [0.01, 1.5], ids=["quick", "slow"])
 def test_no_part_is_timed_twice_and_a_slow_model_is_not_asked_them_all(
     monkeypatch: pytest.MonkeyPatch, seconds: float
