@@ -24,14 +24,14 @@ def save_tensors(path: Path, tensors: Mapping[str, Tensor], texts: Mapping[str, 
         temporary.write_bytes(content)
 
 
-def read_tensors(path: Path, device: torch.device | str = "cpu") -> tuple[dict[str, Tensor], dict[str, str]]:
-    """Read tensors, to a device, and the texts about them.
+def read_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
+    """Read tensors and the texts about them.
 
     Raises:
         OSError, SafetensorError: the file is missing, or damaged.
         ValueError: its checksum does not fit; files of other programs have none.
     """
-    with safetensors.safe_open(path, "pt", device=str(device)) as file:
+    with safetensors.safe_open(path, "pt") as file:
         texts = dict(file.metadata() or {})
         tensors = {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118 - not a mapping
     stated = texts.pop(_CHECKSUM, None)
