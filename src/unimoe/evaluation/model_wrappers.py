@@ -17,13 +17,14 @@ from torch import Tensor, nn
 
 from unimoe.config import Batches, MTEBConfig
 from unimoe.core.errors import InputError, named_inputs
-from unimoe.core.io import hash_json, hash_parts
+from unimoe.core.io import hash_json
 from unimoe.data.sources.from_mteb import import_mteb
 from unimoe.evaluation.mteb.prompts import TaskPrompts
 from unimoe.evaluation.reranking.rerankers import RemoteModel, reranker_of
 from unimoe.evaluation.reranking.shards import Reranker
 from unimoe.models.embedder import Advance, Embedder, TextKind, Vectors
 from unimoe.models.pair_model import PairModel
+from unimoe.models.tensor_files import tensors_hash
 from unimoe.retrieval.embeddings import Encode, Spread, cut_units
 
 if TYPE_CHECKING:
@@ -73,8 +74,9 @@ class MTEBWrapper(Generic[Model]):
         # The revision hashes all that changes scores: the kind too, as both score a reranking task, and differently.
         parts = (getattr(model, part, None) for part in ("base_identity", "prompt_name", "dtype"))
         own = [part if part is None else str(part) for part in parts]  # a reranker's are in ``identity`` alone
-        weights = {"weights": _weights_hash(model)} if identity is None else dict(identity)
-        revision = hash_json([self.kind, own, weights, self.prompts.settings])
+        if identity is None:  # other models than PyTorch's are known by their own identity alone
+            identity = {"weights": tensors_hash(model.state_dict()) if isinstance(model, nn.Module) else "as named"}
+        revision = hash_json([self.kind, own, dict(identity), self.prompts.settings])
         self.mteb_model_meta = model_meta(f"unimoe/{name}", revision, self.kind)
 
     def advance(self, items: int) -> None:
@@ -232,15 +234,3 @@ def _texts(inputs: DataLoader[BatchedInput]) -> tuple[list[str], list[str], list
         texts.extend(batch["text"])
         instructions.extend(batch.get("instruction") or [None] * len(places))
     return texts, ids, instructions
-
-
-def _weights_hash(model: object) -> str:
-    """Hash the weights in memory; other models than PyTorch's are known by their identity alone."""
-    if not isinstance(model, nn.Module):
-        return "as named"
-    weights = sorted(model.state_dict().items())
-    return hash_parts(
-        part
-        for name, weight in weights
-        for part in (name, weight.detach().cpu().reshape(-1).view(torch.uint8).numpy().tobytes())
-    )

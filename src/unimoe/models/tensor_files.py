@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from itertools import chain
 from pathlib import Path
 
 import safetensors
@@ -19,7 +20,7 @@ def save_tensors(path: Path, tensors: Mapping[str, Tensor], texts: Mapping[str, 
     """Write tensors and texts about them atomically, with a checksum of both."""
     kept = {name: tensor.detach().cpu().clone().contiguous() for name, tensor in tensors.items()}
     # As bytes: safetensors' own writer leaves a temporary file of its own behind when it is killed.
-    content = safetensors.torch.save(kept, {**texts, _CHECKSUM: _checksum(texts, kept)})
+    content = safetensors.torch.save(kept, {**texts, _CHECKSUM: tensors_hash(kept, texts)})
     with atomic_path(path) as temporary:
         temporary.write_bytes(content)
 
@@ -35,15 +36,14 @@ def read_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
         texts = dict(file.metadata() or {})
         tensors = {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118 - not a mapping
     stated = texts.pop(_CHECKSUM, None)
-    if stated is not None and stated != _checksum(texts, tensors):
+    if stated is not None and stated != tensors_hash(tensors, texts):
         raise ValueError("its checksum does not fit")
     return tensors, texts
 
 
-def _checksum(texts: Mapping[str, str], tensors: Mapping[str, Tensor]) -> str:
-    """Return the content hash of texts and tensors, whatever their order."""
-    parts: list[str | bytes] = [part for name in sorted(texts) for part in (name, texts[name])]
-    for name in sorted(tensors):
-        flat = tensors[name].cpu().reshape(-1).view(torch.uint8)
-        parts += [name, flat.numpy().tobytes()]
-    return hash_parts(parts)
+def tensors_hash(tensors: Mapping[str, Tensor], texts: Mapping[str, str] | None = None) -> str:
+    """Return the content hash of tensors, and of texts about them, whatever their order."""
+    contents = (
+        (name, tensors[name].detach().cpu().reshape(-1).view(torch.uint8).numpy().tobytes()) for name in sorted(tensors)
+    )
+    return hash_parts(chain.from_iterable(chain(sorted((texts or {}).items()), contents)))
