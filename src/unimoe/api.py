@@ -15,7 +15,7 @@ from unimoe.config import BM25Config, DenseConfig, ModelConfig, PromptConfig
 from unimoe.config.base import BUNDLED_ENCODER, EncoderConfig
 from unimoe.core.errors import DataError, UsageError
 from unimoe.core.io import hash_file, hash_json
-from unimoe.core.trec import Run, head, is_unordered, read_run
+from unimoe.core.trec import Run, read_run
 from unimoe.data import catalog
 from unimoe.data.collection import Collection
 from unimoe.evaluation.tiers.datasets import Dataset, collections_of
@@ -24,6 +24,7 @@ from unimoe.metrics.scoring import plain_run
 from unimoe.models.bundled import BUNDLED_ID
 from unimoe.models.checkpoint import ADAPTER_FILE, read_checkpoint
 from unimoe.retrieval.bm25 import bm25_run, first_stage_name
+from unimoe.retrieval.first_stage import cut_run, fitting_candidates
 
 if TYPE_CHECKING:
     from unimoe.evaluation.reranking.rerankers import PairScorer
@@ -142,24 +143,14 @@ def evaluate_reranker(
         found = plain_run(candidates)
         source = f"run@{hash_json(found)}"
     scored = loaded if max_queries is None else loaded.sample_queries(max_queries)
-    chosen: Run = {}
-    for query_id in scored.queries:
-        left_out = scored.left_out(query_id)
-        scores = {key: score for key, score in found.get(query_id, {}).items() if key not in left_out}
-        if len(scores) > depth and is_unordered(scores):
-            raise DataError(
-                f"query {query_id!r}: its {len(scores)} candidates all have one score, so a depth of {depth} would "
-                f"choose them by id; use a depth of at least {len(scores)}, or a ranked run"
-            )
-        chosen[query_id] = head(scores, depth)
+    fitting, ordered = fitting_candidates(found, scored, depth, loaded.name)
+    chosen = cut_run(fitting, depth)
     if not any(chosen.values()):
         raise DataError(
             f"{loaded.name}: no query that is scored has candidates; give a run of this collection and split"
         )
     run, _ = rerank_run(reranker_of(scorer), scored, chosen)
     level = scored.relevance_level
-    several = [scores for scores in chosen.values() if len(scores) > 1]
-    ordered = not several or not all(map(is_unordered, several))
     return EvaluatedRun(
         run,
         score_run(scored.qrels, run, metrics, level),

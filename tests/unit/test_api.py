@@ -205,7 +205,10 @@ def rerank(scorer: Any = by_length, collection: Any = None, **options: Any) -> A
         (lambda: rerank(candidates={0: {"d00": 1.0}}), "query 0: the id 0 is no text"),
         (lambda: rerank(candidates={"q0": {"other": 1.0}}), "'other' of query 'q0' is no document of invented"),
         (lambda: rerank(candidates={"x": {"d00": 1.0}}), "no query that is scored has candidates; give a run of this"),
-        (lambda: rerank(candidates={"q0": {"d00": 1, "d01": 1}}, depth=1), "its 2 candidates all have one score"),
+        (
+            lambda: rerank(candidates={"q0": {"d00": 1, "d01": 1}}, depth=1),
+            "the 2 candidates of query 'q0' all have",
+        ),
         (lambda: unimoe.evaluate_encoder("bundled", invented()), "the encoder is a str"),  # type: ignore[arg-type]
         (lambda: unimoe.evaluate_encoder(letters, invented(), depth=0), "depth 0: keeps nothing"),
     ],

@@ -42,6 +42,33 @@ def cut_run(run: Run, depth: int) -> Run:
     return {query_id: head(scores, depth) for query_id, scores in run.items()}
 
 
+def fitting_candidates(
+    run: Run, scored: Collection, depth: int, where: str, *, exclude_self: bool = False
+) -> tuple[Run, bool]:
+    """Return the scored queries' part of a run, without what is left out, and whether its scores give an order.
+
+    A DataError, which begins with ``where``, tells of documents of another corpus, and of candidates in no order that
+    the ``depth`` would cut.
+    """
+    fitting: Run = {}
+    for query_id in scored.queries:
+        left_out = scored.left_out(query_id, exclude_self=exclude_self)
+        scores = {key: score for key, score in run.get(query_id, {}).items() if key not in left_out}
+        if unknown := next((key for key in scores if key not in scored.corpus), None):
+            raise DataError(
+                f"{where}: candidate {unknown!r} of query {query_id!r} is no document of {scored.name}; "
+                "give a run made on this corpus"
+            )
+        if len(scores) > depth and is_unordered(scores):
+            raise DataError(
+                f"{where}: the {len(scores)} candidates of query {query_id!r} all have one score, so a depth of "
+                f"{depth} would choose them by id; ask for a depth of at least {len(scores)}, or give a ranked run"
+            )
+        fitting[query_id] = scores
+    several = [scores for scores in fitting.values() if len(scores) > 1]
+    return fitting, not several or not all(map(is_unordered, several))
+
+
 @dataclass(frozen=True)
 class Candidates:
     """What a first stage found for some queries, best first; a query has no documents where nothing was found.
@@ -178,22 +205,5 @@ class FirstStage:
                 f"{file}: no candidates for query {lacking[0]!r}{more}, judged in {scored.name}, split {scored.split}; "
                 "give a run of this collection and split, over all its queries"
             )
-        fitting: Run = {}
-        for query_id in scored.queries:
-            left_out = scored.left_out(query_id, exclude_self=self.exclude_self)
-            scores = {key: score for key, score in run.get(query_id, {}).items() if key not in left_out}
-            if unknown := next((key for key in scores if key not in scored.corpus), None):
-                raise DataError(
-                    f"{file}: candidate {unknown!r} of query {query_id!r} is no document of {self.dataset}; "
-                    "give a run made on this corpus"
-                )
-            if len(scores) > self.settings.depth and is_unordered(scores):
-                raise DataError(
-                    f"{file}: the {len(scores)} candidates of query {query_id!r} all have one score, so a depth of "
-                    f"{self.settings.depth} would choose them by id; ask for a depth of at least {len(scores)}, "
-                    "or give a ranked run"
-                )
-            fitting[query_id] = scores
-        several = [scores for scores in fitting.values() if len(scores) > 1]
-        ordered = not several or not all(map(is_unordered, several))
-        return Candidates(source, cut_run(fitting, self._kept), ordered)
+        run, ordered = fitting_candidates(run, scored, self.settings.depth, str(file), exclude_self=self.exclude_self)
+        return Candidates(source, cut_run(run, self._kept), ordered)
