@@ -103,7 +103,7 @@ class TestName:
         assert not [*cache_dir("bm25").rglob("*.trec")]
         _ = hybrid(base, max_length=positions).source
         with pytest.raises(DataError, match=r"^evaluation\.fusion\.encoder\.base .*nowhere"):
-            hybrid(Path("./nowhere")).refuse_impossible(invented())
+            hybrid(Path("/nowhere")).refuse_impossible(invented())
 
 
 class TestCache:
