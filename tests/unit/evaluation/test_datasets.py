@@ -57,7 +57,7 @@ def setting(experiment: Experiment, **evaluation: object) -> Experiment:
 class TestTiers:
     def test_full_is_beirs_fifteen_sets_with_cqadupstack_counting_once(self, experiment: Experiment) -> None:
         (bundled,), datasets = (tier_datasets(experiment, tier) for tier in ("bundled", "full"))
-        assert (bundled.collection, bundled.depth, bundled.queries, bundled.pool) == ("apidocs", 4, 6, 40)
+        assert (bundled.collection, bundled.settings.depth, bundled.queries, bundled.pool) == ("apidocs", 4, 6, 40)
         assert len({dataset.collection for dataset in datasets}) == len(datasets) == 26
         assert len({dataset_group(dataset.collection) for dataset in datasets}) == 15
         assert [
