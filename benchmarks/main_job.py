@@ -35,7 +35,7 @@ SCRIPT = Path(__file__).parents[1] / "scripts" / "run_experiment.py"
 def of_bm25(data: LoadedDataset) -> dict[Task, float]:
     """Return BM25's score: of its candidates, and of its search of the pool."""
     collection, pooled = data.collection, data.pooled
-    runs = {"reranking": data.candidates, "embedding": bm25_run(pooled, 100, data.dataset.bm25, cached=True)}
+    runs = {"reranking": data.candidates, "embedding": bm25_run(pooled, 100, data.dataset.settings.bm25, cached=True)}
     level = collection.relevance_level
     found = {task: score_run(collection.qrels, run, relevance_level=level) for task, run in runs.items()}
     return {"reranking": found["reranking"].aggregate[METRIC], "embedding": found["embedding"].aggregate[METRIC]}

@@ -54,8 +54,7 @@ def ours(url: str, folder: Path, collection: Collection, candidates: Run) -> Sco
     """Our reranker, whose shards go to ``folder``."""
     settings = ServedConfig(api="jina", model=MODEL, batch=32, requests_in_flight=16)
     experiment = load_experiment("experiments/bundled")  # of which this API reads nothing
-    reranker = ServedReranker(f"{url}/jina/v1", settings, experiment, record=folder / "probe.json")
-    reranker.identity  # noqa: B018 - asks about the probe pairs, once for an evaluation
+    reranker = ServedReranker(f"{url}/jina/v1", settings, experiment)
 
     def score() -> list[float]:
         with tempfile.TemporaryDirectory(dir=folder) as shards:

@@ -91,7 +91,7 @@ def test_the_run_does_not_depend_on_blocks_or_backend(
     query_ids = [str(number) for number in rng.permutation(1000)[:count]]
 
     def found(**how: object) -> list[tuple[str, list[tuple[str, float]]]]:
-        run = search(queries, query_ids, vectors, ids, k, exclude_self=exclude_self, longest=20, **how)  # type: ignore[arg-type]
+        run = search(queries, query_ids, vectors, ids, k, exclude_self=exclude_self, **how)  # type: ignore[arg-type]
         return [(key, list(scores.items())) for key, scores in run.items()]
 
     whole = found()
@@ -111,7 +111,7 @@ def test_small_whole_numbers_are_ranked_as_trec_eval_ranks_them(
     vectors = rng.integers(-1, 2, (rows, width)).astype(np.float32)
     ids = [str(number) for number in range(rows)]
     query_ids = [str(number) for number in range(0, 2 * count, 2)]
-    run = search(queries, query_ids, vectors, ids, k, block_bytes=block_bytes, exclude_self=exclude_self, longest=7)
+    run = search(queries, query_ids, vectors, ids, k, block_bytes=block_bytes, exclude_self=exclude_self)
     for query_id, scores in zip(query_ids, (queries @ vectors.T).tolist(), strict=True):
         every = dict(zip(ids, scores, strict=True))
         if exclude_self:
