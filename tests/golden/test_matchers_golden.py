@@ -151,7 +151,7 @@ def test_colbert_of_pylate_before_models_had_a_type_is_read_as_the_library_does(
     older = {key: value for key, value in json.loads(settings.read_text()).items() if key != "model_type"}
     settings.write_text(json.dumps(older | {"query_prefix": "query ", "document_prefix": "passage "}))
     wanted = expected(LateModel, folder).ravel()
-    assert load(LateModel, folder).score(PAIRS) == pytest.approx(wanted, rel=1e-6, abs=1e-6)
+    assert MatcherReranker(load(LateModel, folder)).score(PAIRS) == pytest.approx(wanted, rel=1e-6, abs=1e-6)
 
 
 def test_a_route_without_weights_is_refused(tmp_path: Path) -> None:

@@ -85,6 +85,8 @@ class SentenceEncoder:
     def __init__(
         self, model: SentenceTransformer, config: EncoderConfig, identity: str, settings: str, key: str = "encoder"
     ) -> None:
+        from sentence_transformers.sentence_transformer.modules import Pooling
+
         if model.similarity_fn_name not in ("cosine", "dot"):
             raise DataError(
                 f"{key}.base {config.base!r}: its similarity_fn_name is {model.similarity_fn_name}, and dense search "
@@ -92,7 +94,9 @@ class SentenceEncoder:
             )
         self.model, self._unit = model, model.similarity_fn_name == "cosine"
         self._fitting = FittingBatches("a text", "max_length")
-        self.prefixes, self.pooling = _prefixes(config, model), _pooling(model)
+        self.prefixes = _prefixes(config, model)
+        modes = next((module.pooling_mode for module in model if isinstance(module, Pooling)), "none")
+        self.pooling = modes if isinstance(modes, str) else "+".join(modes)
         self.max_length = text_length(config, model, key)
         if self.device == META:
             self.dimension = int(model.get_embedding_dimension() or 0)
@@ -228,13 +232,6 @@ def _refuse_incomplete(model: Any, folder: Path) -> None:
             refuse_another_vocabulary(module.tokenizer, part)
             if missing := [name for name in missing_weights(part, place) if "pooler" not in name.split(".")]:
                 raise ValueError(f"no weights for {missing[0]}; use a complete model")
-
-
-def _pooling(model: SentenceTransformer) -> str:
-    from sentence_transformers.sentence_transformer.modules import Pooling
-
-    modes = next((module.pooling_mode for module in model if isinstance(module, Pooling)), "none")
-    return modes if isinstance(modes, str) else "+".join(modes)
 
 
 def _prefixes(config: EncoderConfig, model: SentenceTransformer) -> dict[TextKind, str]:

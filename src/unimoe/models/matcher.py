@@ -10,14 +10,13 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any, ClassVar, Unpack
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from scipy import sparse
 
-from unimoe.config import Batches
 from unimoe.config.base import EncoderConfig
 from unimoe.core.errors import DataError, UsageError
 from unimoe.core.io import hash_json
@@ -89,22 +88,12 @@ class Matcher(ABC):
                 advance(len(batch))
         return self._joined(made, np.argsort(order))
 
-    def score(self, pairs: Sequence[tuple[str, str]], **batches: Unpack[Batches]) -> list[float]:
-        """Score pairs of texts; each distinct text is encoded once."""
-        kinds: tuple[TextKind, TextKind] = ("query", "document")
-        sides = []
-        for texts, kind in zip(zip(*pairs, strict=True), kinds, strict=False):  # no pairs have no sides
-            place = {text: number for number, text in enumerate(dict.fromkeys(texts))}
-            sides += [self.encode(list(place), kind=kind, **batches), [place[text] for text in texts]]
-        scores: list[float] = self._pairwise(*sides).tolist() if sides else []
-        return scores
-
     @abstractmethod
     def similarity(self, queries: Any, documents: Any) -> Scores:
         """Return the scores of Q encoded queries and N documents, ``(Q, N)``."""
 
     @abstractmethod
-    def _pairwise(self, queries: Any, first: list[int], documents: Any, second: list[int]) -> Scores:
+    def pairwise(self, queries: Any, first: list[int], documents: Any, second: list[int]) -> Scores:
         """Return the scores of pairs: the places of their queries, and of their documents."""
 
     @abstractmethod
@@ -136,7 +125,8 @@ class SparseModel(Matcher):
         """Return the products of all queries and documents; see ``Matcher``."""
         return np.asarray((queries @ documents.T).toarray(), dtype=np.float32)
 
-    def _pairwise(self, queries: Any, first: list[int], documents: Any, second: list[int]) -> Scores:
+    def pairwise(self, queries: Any, first: list[int], documents: Any, second: list[int]) -> Scores:
+        """Return the product of each pair; see ``Matcher``."""
         return np.asarray(queries[first].multiply(documents[second]).sum(axis=1), dtype=np.float32)
 
     def _compute(self, encode: Callable[..., Any]) -> Any:
@@ -168,7 +158,8 @@ class LateModel(Matcher):
         scores[:, order] = self.model.similarity(queries, [documents[place] for place in order]).cpu().numpy()
         return scores
 
-    def _pairwise(self, queries: Any, first: list[int], documents: Any, second: list[int]) -> Scores:
+    def pairwise(self, queries: Any, first: list[int], documents: Any, second: list[int]) -> Scores:
+        """Return MaxSim of each pair; see ``Matcher``."""
         sides = [queries[place] for place in first], [documents[place] for place in second]
         scores: Scores = self.model.similarity_pairwise(*sides).cpu().numpy()
         return scores

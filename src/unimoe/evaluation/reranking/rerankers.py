@@ -19,7 +19,7 @@ from unimoe.evaluation.reranking.shards import Cut, Reranker, shard_characters
 from unimoe.models.adapter import adapted_model
 from unimoe.models.base import BaseModel, decoder_layers, decoder_of
 from unimoe.models.batching import FittingBatches, batches, default_token_budget, gather
-from unimoe.models.embedder import Advance, Vectors
+from unimoe.models.embedder import Advance, TextKind, Vectors
 from unimoe.models.matcher import Matcher
 from unimoe.models.pair_model import PairModel, TextPair
 from unimoe.models.prompts import well_formed
@@ -162,7 +162,12 @@ class MatcherReranker(Reranker):
 
     def score(self, prepared: Sequence[TextPair], advance: Advance | None = None) -> list[float]:
         """Return the similarity of each pair."""
-        scores = self._model.score(prepared, **self._batches)
+        kinds: tuple[TextKind, TextKind] = ("query", "document")
+        sides = []
+        for texts, kind in zip(zip(*prepared, strict=True), kinds, strict=False):  # no pairs have no sides
+            place = {text: number for number, text in enumerate(dict.fromkeys(texts))}
+            sides += [self._model.encode(list(place), kind=kind, **self._batches), [place[text] for text in texts]]
+        scores: list[float] = self._model.pairwise(*sides).tolist() if sides else []
         if advance:
             advance(len(prepared))
         return scores
