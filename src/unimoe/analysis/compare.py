@@ -26,6 +26,7 @@ from unimoe.analysis.gates.judging import Judgment, Refusal, judge_all
 from unimoe.analysis.gates.registration import default_gates, registered_in, suites
 from unimoe.analysis.gates.scores import align
 from unimoe.analysis.standings import Chosen, check_chosen
+from unimoe.analysis.statistics.resampling import resampled
 from unimoe.analysis.statistics.variance import Array
 from unimoe.analysis.tables.scores import generate_comparison_table
 from unimoe.core.errors import DataError, UsageError
@@ -342,20 +343,11 @@ def compare_statistic(
     aligned = align(loaded, arms, [key], metric)
     (both,) = aligned.by_dataset.values()
     scores = [loaded.scores(arm, key, runs.seeds, metric) for arm, runs in zip(arms, both, strict=True)]
-    counts, queries, codes = [len(runs) for runs in scores], scores[0].shape[1], loaded.codes(key)
-    members = [] if codes is None else [np.flatnonzero(codes == number) for number in range(codes.max() + 1)]
-    units = len(members) or queries  # whole clusters are drawn
-    rng, differences = np.random.default_rng(seed), np.empty(iterations)
-    for iteration in range(iterations):
-        # One run fewer than there are: as many would make the variance over runs too small (Rao & Wu 1988).
-        drawn = [rng.integers(count, size=max(1, count - 1)) for count in counts]
-        asked = rng.integers(units, size=units)
-        asked = asked if codes is None else np.concatenate([members[cluster] for cluster in asked])
-        first, second = (runs[drawn[0 if aligned.paired else i]][:, asked] for i, runs in enumerate(scores))
-        differences[iteration] = _mean_of(function, first) - _mean_of(function, second)
+    drawn = resampled(scores, loaded.codes(key), iterations, seed, paired=aligned.paired)
+    differences = [_mean_of(function, first) - _mean_of(function, second) for first, second in drawn]
     low, high = np.quantile(differences, [ALPHA / 2.0, 1.0 - ALPHA / 2.0]).tolist()
     value, other = (_mean_of(function, runs) for runs in scores)
-    return StatisticComparison(key, metric, queries, value, other, value - other, low, high)
+    return StatisticComparison(key, metric, scores[0].shape[1], value, other, value - other, low, high)
 
 
 def given_results(results: AnyResults) -> Results:

@@ -163,7 +163,7 @@ def _compare_folder(options: Options, folder: Path) -> _Found:
     ordered, keys = in_order(wanted, baseline), select_keys(held.dataset_keys, options.dataset or [])
     metrics = canonical_metrics(options.metric or [])
     chosen = [with_metrics(r, metrics) for r in held.results if r.config_name in wanted and r.key in keys]
-    clusters = _clusters(options)
+    clusters = Clusters.read(options.clusters) if options.clusters else None
     if clusters:
         clusters.refuse_others({first.key: first.per_query for first in held.firsts if first.key in keys}, whole=False)
     results = Results(target or folder, chosen, allow=allow, clusters=clusters or held.clusters)
@@ -201,15 +201,11 @@ def _read(
         experiment,
         given=options.recorded,
         output_dir=where,
-        clusters=_clusters(options),
+        clusters=Clusters.read(options.clusters) if options.clusters else None,
         on_run=say_read,
     )
     _warn(scored.warnings)
     return scored
-
-
-def _clusters(options: Options) -> Clusters | None:
-    return Clusters.read(options.clusters) if options.clusters else None
 
 
 def _warn(warnings: Iterable[str]) -> None:

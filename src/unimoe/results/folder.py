@@ -209,13 +209,6 @@ class Results(dict[str, dict[Seed, dict[str, dict[str, float]]]]):
             return repeats(((asked[q], text, relevant), q) for q, text, relevant in facts if text)
         return ()
 
-    def paired_seeds(
-        self, arms: tuple[str, str], keys: Iterable[str], first: Collection[Seed], second: Collection[Seed]
-    ) -> tuple[Seed, ...]:
-        """Return the seeds that two arms both have, if they are declared to make pairs and are several; else none."""
-        common = tuple(seed for seed in first if seed in second)
-        return common if len(common) > 1 and self.seeds_pair(arms, keys) else ()
-
     def seeds_pair(self, arms: Iterable[str], keys: Iterable[str]) -> bool:
         """Return whether the config of every result declares ``paired_seeds``: equal seeds of these arms are a pair.
 

@@ -123,7 +123,8 @@ def align(
     Otherwise each arm has its ``seeds`` on each key, by default those of ``seeds_on``.
     """
     seeds = seeds or [seeds_on(results, arm, keys) for arm in arms]
-    common = results.paired_seeds(arms, keys, *map(united, seeds))
+    first_seeds, second_seeds = map(united, seeds)
+    common = [seed for seed in first_seeds if seed in second_seeds] if results.seeds_pair(arms, keys) else []
     shared = [[tuple(s for s in common if results.result(arm, s, key)) for key in keys] for arm in arms]
     paired = shared[0] == shared[1] and all(len(of_key) > 1 for of_key in shared[0])
     by_dataset, shares = {}, {}
