@@ -8,7 +8,7 @@ import os
 import socket
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -79,6 +79,14 @@ def one_thread() -> Iterator[None]:
     torch.set_num_threads(before)
 
 
+@pytest.fixture(scope="session")
+def experiment(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    """A whole experiment at the size of a test."""
+    from support.experiments import tiny_experiment
+
+    return tiny_experiment(tmp_path_factory.mktemp("experiment"))
+
+
 @pytest.fixture
 def without_report(monkeypatch: pytest.MonkeyPatch) -> None:
     """Write no report: its figures take most of the time of a test that does not look at them."""
@@ -96,19 +104,17 @@ def without_figures(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture(scope="session", autouse=True)
 def no_network() -> Iterator[None]:
     """Refuse connections that would leave this machine: the default suite needs no network."""
-    connect, connect_ex = socket.socket.connect, socket.socket.connect_ex
 
-    def guarded_connect(self: socket.socket, address: Any) -> None:
-        _refuse_remote(address)
-        connect(self, address)
+    def guarded(connect: Callable[..., Any]) -> Callable[..., Any]:
+        def connect_here(self: socket.socket, address: Any) -> Any:
+            _refuse_remote(address)
+            return connect(self, address)
 
-    def guarded_connect_ex(self: socket.socket, address: Any) -> int:
-        _refuse_remote(address)
-        return connect_ex(self, address)
+        return connect_here
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(socket.socket, "connect", guarded_connect)
-        patch.setattr(socket.socket, "connect_ex", guarded_connect_ex)
+        for name in ("connect", "connect_ex"):
+            patch.setattr(socket.socket, name, guarded(getattr(socket.socket, name)))
         yield
 
 

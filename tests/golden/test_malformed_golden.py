@@ -215,13 +215,8 @@ def collections() -> Iterator[Case]:
             "an empty query": '{"_id": "q1", "text": " "}\n',
             "no such query": '{"_id": "q9", "text": "x"}\n',
         },
-        "qrels/test.tsv": {
-            "a grade of 1e30": f"{header}q1\td1\t1e30\n",
-            "no judgments": header,
-        },
-        "collection.json": {
-            "a name of 300 characters": json.dumps({"name": LONG}),
-        },
+        "qrels/test.tsv": {"a grade of 1e30": f"{header}q1\td1\t1e30\n", "no judgments": header},
+        "collection.json": {"a name of 300 characters": json.dumps({"name": LONG})},
     }
     for part, contents in parts.items():
         yield from cases("collection", (*RETRIEVE, "path:toy"), f"toy/{part}", contents)

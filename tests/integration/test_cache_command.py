@@ -6,6 +6,7 @@ import json
 import os
 import time
 from pathlib import Path
+from typing import Any
 
 import filelock
 import pytest
@@ -20,13 +21,18 @@ from unimoe.retrieval.dense import dense_run
 DAY = 24 * 3600
 
 
-@pytest.fixture
-def cache(tmp_cache: Path) -> Path:
-    """Vectors of a week ago, a run of today, and a download."""
+def use_vectors() -> None:
+    """Search by vectors, which are kept."""
     collection = invented()
     words = sorted({word for document in collection.corpus.values() for word in document.full_text.split()})
     dense_run(WordEmbedder(words), collection, DenseConfig(depth=5, cutoffs=[1]))
-    bm25_run(collection, 10, BM25Config(), cached=True)
+
+
+@pytest.fixture
+def cache(tmp_cache: Path) -> Path:
+    """Vectors of a week ago, a run of today, and a download."""
+    use_vectors()
+    bm25_run(invented(), 10, BM25Config(), cached=True)
     week_ago = time.time() - 7 * DAY
     for path in (tmp_cache / "vectors").rglob("*"):
         os.utime(path, (week_ago, week_ago))
@@ -39,13 +45,16 @@ def call(cache: Path, *arguments: str) -> Done:
     return call_unimoe("cache", *arguments, UNIMOE_CACHE=str(cache))
 
 
+def listed(cache: Path, *arguments: str) -> Any:
+    return json.loads(successful(call(cache, *arguments, "--json")).stdout)
+
+
 def kinds(cache: Path, *arguments: str) -> list[str]:
-    done = successful(call(cache, *arguments, "--json"))
-    return [one["kind"] for one in json.loads(done.stdout)["entries"]]
+    return [one["kind"] for one in listed(cache, *arguments)["entries"]]
 
 
 def test_a_line_says_what_is_kept_of_which_model_and_collection_and_how_large(cache: Path) -> None:
-    found = json.loads(successful(call(cache, "--json")).stdout)
+    found = listed(cache)
     assert found["folder"] == str(cache)
     runs, download, vectors = found["entries"]
     assert (runs["model"], runs["collection"]) == ("bm25s(k1=0.9,b=0.4,stemmer=english)", "invented")
@@ -57,14 +66,6 @@ def test_a_line_says_what_is_kept_of_which_model_and_collection_and_how_large(ca
     assert lines[0].split() == ["kind", "name", "model", "collection", "MiB", "last", "use"]
     assert lines[3].startswith(f"vectors      {vectors['name']}")
     assert lines[4] == "3 entries, 1.0 MiB"
-
-
-def test_a_use_is_the_last_one(cache: Path) -> None:
-    assert kinds(cache, "--older-than", "1") == ["vectors"]
-    collection = invented()
-    words = sorted({word for document in collection.corpus.values() for word in document.full_text.split()})
-    dense_run(WordEmbedder(words), collection, DenseConfig(depth=5, cutoffs=[1]))
-    assert kinds(cache, "--older-than", "1") == []
 
 
 @pytest.mark.parametrize(
@@ -80,10 +81,9 @@ def test_a_use_is_the_last_one(cache: Path) -> None:
     ],
 )
 def test_clear_removes_what_is_chosen_and_says_how_much(cache: Path, chosen: list[str], left: list[str]) -> None:
-    before = kinds(cache)
     done = successful(call(cache, "clear", *chosen))
     assert kinds(cache) == left
-    removed = len(before) - len(left)
+    removed = 3 - len(left)
     assert f"removing {removed} entr" in done.stderr
     assert done.stdout.startswith(f"removed {removed} entr")
 
@@ -101,12 +101,15 @@ def test_what_a_server_was_paid_for_goes_only_where_its_kind_is_named(cache: Pat
     assert kinds(cache) == ["collections", "served"]
 
 
-def test_what_a_running_evaluation_writes_is_kept(cache: Path) -> None:
+def test_what_a_running_evaluation_writes_is_kept_and_age_counts_from_the_last_use(cache: Path) -> None:
     (folder,) = (path for path in (cache / "vectors").iterdir() if path.is_dir())
     with filelock.FileLock(folder.parent / f".{folder.name}.lock"):
         done = call(cache, "clear")
     assert_refused(done, 4, f"kept, since it is in use: {folder.name}", silent=False)
     assert kinds(cache) == ["collections", "vectors"]
+    assert kinds(cache, "--older-than", "1") == ["vectors"]
+    use_vectors()
+    assert kinds(cache, "--older-than", "1") == []
 
 
 @pytest.mark.parametrize(

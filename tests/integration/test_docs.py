@@ -20,7 +20,7 @@ import yaml
 from support.docs import Block, code_blocks, run_python
 from support.results import write_experiment
 from support.runs import random_qrels, random_run
-from support.scripts import MAIN, call_script, call_unimoe
+from support.scripts import call_unimoe, successful
 
 from unimoe.cli.app import app
 from unimoe.config import Experiment
@@ -78,13 +78,16 @@ def _app_of(script: str) -> typer.Typer:
     return alone
 
 
-@pytest.mark.parametrize("block", blocks("bash"), ids=lambda b: f"{b.path.stem}:{b.line}")
+def each(found: list[Block]) -> pytest.MarkDecorator:
+    return pytest.mark.parametrize("block", found, ids=lambda block: f"{block.path.stem}:{block.line}")
+
+
+@each([block for block in blocks("bash") if block.not_run])
 def test_every_command_has_the_options_that_a_page_gives_it(block: Block) -> None:
     for words in commands(block):
         command, arguments = click_command(words)
-        if words[0] != "unimoe" and not command.params:
-            continue
-        command.make_context(words[0], list(arguments), resilient_parsing=False)
+        if words[0] == "unimoe" or command.params:
+            command.make_context(words[0], arguments, resilient_parsing=False)
 
 
 @pytest.fixture
@@ -105,15 +108,11 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.mark.usefixtures("folder")
-@pytest.mark.parametrize(
-    "block", [block for block in blocks("bash") if not block.not_run], ids=lambda b: f"{b.path.stem}:{b.line}"
-)
+@each([block for block in blocks("bash") if not block.not_run])
 def test_a_command_does_what_the_page_says(block: Block) -> None:
     for words in commands(block):
-        script, arguments = (MAIN, words[1:]) if words[0] == "unimoe" else (Path(words[0]).name, words[1:])
-        done = call_script(script, *arguments)
-        assert done.returncode == 0, f"{block.path.name}:{block.line}: {' '.join(words)}\n{done.stderr}"
-        assert done.stdout
+        assert words[0] == "unimoe"
+        assert successful(call_unimoe(*words[1:])).stdout
 
 
 def test_the_readme_shows_what_the_example_prints() -> None:
@@ -138,7 +137,7 @@ def test_every_other_block_of_python_says_why_it_is_not_run() -> None:
         assert block.path.name in run or block.not_run, f"{block.path}:{block.line}"
 
 
-@pytest.mark.parametrize("block", blocks("yaml"), ids=lambda b: f"{b.path.stem}:{b.line}")
+@each(blocks("yaml"))
 def test_a_piece_of_a_configuration_is_one(block: Block, tmp_path: Path) -> None:
     if "family:" in block.text:
         (tmp_path / "study.yaml").write_text(block.text, encoding="utf-8")
@@ -168,33 +167,22 @@ def _merged(whole: dict[str, Any], piece: dict[str, Any]) -> dict[str, Any]:
 def test_what_a_page_says_was_not_done_is_an_open_question() -> None:
     """A sentence such as "was not measured" stands in a page that the list of open questions names."""
     undone = re.compile(r"\b(?:was|were) not (?:run|measured|found|tried)\b|\bnot run yet\b")
-    listed = (ROOT / "docs" / "open-questions.md").read_text(encoding="utf-8")
-    for page in sorted((ROOT / "docs").rglob("*.md")):
+    listed = (DOCS / "open-questions.md").read_text(encoding="utf-8")
+    for page in sorted(DOCS.rglob("*.md")):
         text = re.sub(r"<!--.*?-->|`[^`]*`", "", page.read_text(encoding="utf-8"))
         if page.name != "open-questions.md" and (found := undone.search(text)):
-            line = text[: found.start()].count("\n") + 1
-            assert f"]({page.relative_to(ROOT / 'docs').as_posix()})" in listed, (
-                f"{page.name}:{line}: {found[0]}: not listed"
-            )
-
-
-NUMBER = re.compile(r"(?<![\w.])\d*\.\d+(?![\w.]*\d)")
+            assert f"]({page.relative_to(DOCS).as_posix()})" in listed, f"{page.name}: {found[0]}: not listed"
 
 
 def numbers(text: str) -> list[str]:
     """The numbers with decimals of a text; a page writes 0.05 where the log writes .05."""
-    return [number.removeprefix("0") for number in NUMBER.findall(text)]
-
-
-def measured(study: str) -> str:
-    """The section of a study's page that quotes the log."""
-    page = (DOCS / "studies" / f"{study}.md").read_text(encoding="utf-8")
-    return page.partition("## What the measurements taught\n")[2].partition("\n## ")[0]
+    return [number.removeprefix("0") for number in re.findall(r"(?<![\w.])\d*\.\d+(?![\w.]*\d)", text)]
 
 
 @pytest.mark.parametrize("study", ["biencoder", "cross_encoder", "heads", "translator"])
 def test_a_number_that_a_page_quotes_stands_in_a_log_that_it_links(study: str) -> None:
-    text = measured(study)
+    page = (DOCS / "studies" / f"{study}.md").read_text(encoding="utf-8")
+    text = page.partition("## What the measurements taught\n")[2].partition("\n## ")[0]
     logs = {DOCS / "log" / name for name in re.findall(r"\]\(\.\./log/([\w-]+\.md)", text)}
     logged = {number for log in logs for number in numbers(log.read_text(encoding="utf-8"))}
     quoted = numbers(re.sub(r"`[^`]*`|\]\([^)]*\)", "", text))

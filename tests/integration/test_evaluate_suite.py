@@ -1,23 +1,30 @@
-"""``evaluate`` over collections and tasks of MTEB: first stages beside scores, averages, and what is missing."""
+"""``evaluate`` over collections and tasks of MTEB, up to the full tier in miniature: scores, and what is missing."""
 
 from __future__ import annotations
 
 import json
 import re
+import shutil
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
+from mteb.mocks import MOCK_TASK_TEST_GRID
+from support.comparisons import assert_same_results
+from support.engine import ThreadActors
+from support.evaluations import Finished, evaluate, result_of, run_of
 from support.experiments import write_tiny_experiment
+from support.full_tier import ASKED_FOR, write_full_tier
 from support.reranking import invented, write_invented
-from support.scripts import Done, assert_refused, call_script, successful
+from support.scripts import Done, assert_refused, successful
 from support.sources import SMALL, write_msmarco
 
-from unimoe.core.trec import read_qrels, read_run
+from unimoe.core.trec import read_qrels
+from unimoe.data.published import BEIR_NAMES, CQADUPSTACK
 from unimoe.metrics import score_run
-from unimoe.results import EvalResult, read_result
 
-pytestmark = pytest.mark.usefixtures("one_thread")
+pytestmark = [pytest.mark.usefixtures("one_thread"), pytest.mark.filterwarnings("ignore:Conversations are a list")]
 COLLECTION = invented(documents=14, queries=4, unjudged=1, name="scifact")
 
 
@@ -33,57 +40,54 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def suite(data: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Done]:
+def suite(data: Path, tmp_path_factory: pytest.TempPathFactory) -> Finished:
     output_dir = tmp_path_factory.mktemp("suite")
     return output_dir, rerank(data, output_dir, "scifact,cqadupstack/gis,cqadupstack/tex,msmarco,fiqa")
 
 
-def evaluate(data: Path, output_dir: Path, *more: str) -> Done:
+def zero_shot(data: Path, output_dir: Path, *more: str) -> Done:
     with pytest.MonkeyPatch.context() as patch:
         patch.setitem(sys.modules, "beir.util", None)  # nothing to download with
         given = ("--zero-shot", "--config", data / "tiny.yaml", "--output-dir", output_dir)
-        return call_script("evaluate.py", *given, *more, UNIMOE_DATA=str(data))
+        return evaluate(data, *given, *more)
 
 
 def rerank(data: Path, output_dir: Path, names: str, *more: str) -> Done:
-    return evaluate(data, output_dir, "--dataset", names, "--task", "reranking", *more)
+    return zero_shot(data, output_dir, "--dataset", names, "--task", "reranking", *more)
 
 
-def result(output_dir: Path, dataset: str, arm: str = "zero_shot", task: str = "reranking") -> EvalResult:
-    return read_result(output_dir / arm / "seed_none" / "results" / task / f"{dataset}.json")
-
-
-def test_the_first_stage_and_the_difference_stand_in_every_result(data: Path, suite: tuple[Path, Done]) -> None:
+def test_the_first_stage_and_the_difference_stand_in_every_result(data: Path, suite: Finished) -> None:
     output_dir, done = suite
-    found = result(output_dir, "scifact")
+    found = result_of(output_dir, "zero_shot", "scifact")
     first = found.first_stage
     assert first is not None
-    candidates = read_run(output_dir / "bm25/seed_none/runs/reranking/scifact.trec")
+    candidates = run_of(output_dir, "bm25", "scifact")
     qrels = read_qrels(output_dir / "qrels/scifact-test.qrels")
     assert first.aggregate == score_run(qrels, candidates).aggregate
     assert first.aggregate.keys() == {"ndcg@10", "mrr@10", "map", "recall@100"} == first.delta.keys()
     for metric, delta in first.delta.items():
         assert delta == found.aggregate[metric] - first.aggregate[metric]
     assert found.unjudged_queries == ["q4"]
-    assert result(output_dir, "scifact", "bm25").aggregate == first.aggregate
+    assert result_of(output_dir, "bm25", "scifact").aggregate == first.aggregate
     assert done.stderr.splitlines()[-1].startswith("error: done, without 1 collection (fiqa);")
     again = rerank(data, output_dir, "scifact,msmarco")
     assert (again.returncode, again.stderr.count("already done")) == (0, 4)
 
 
-def test_averages_count_cqadupstack_once_and_leave_msmarco_to_its_own(suite: tuple[Path, Done]) -> None:
+def test_averages_count_cqadupstack_once_and_leave_msmarco_to_its_own(suite: Finished) -> None:
     output_dir, done = suite
-    named = [result(output_dir, name) for name in ("scifact", "cqadupstack-gis", "cqadupstack-tex")]
+    named = [result_of(output_dir, "zero_shot", name) for name in ("scifact", "cqadupstack-gis", "cqadupstack-tex")]
     scifact, gis, tex = (one.aggregate["ndcg@10"] for one in named)
     before = [one.first_stage.aggregate["ndcg@10"] for one in named if one.first_stage]
     mean, first = ((one + (two + three) / 2) / 2 for one, two, three in ((scifact, gis, tex), before))
-    assert result(output_dir, "msmarco").main_metric == "mrr@10"
+    msmarco = result_of(output_dir, "zero_shot", "msmarco")
+    assert msmarco.main_metric == "mrr@10"
     lines = [line for line in done.stdout.splitlines() if "average" in line]
     mrr, ndcg, all_ndcg = lines
-    assert f"average of 1: mrr@10 {result(output_dir, 'msmarco').aggregate['mrr@10']:.4f} " in mrr
+    assert f"average of 1: mrr@10 {result_of(output_dir, 'zero_shot', 'msmarco').aggregate['mrr@10']:.4f} " in mrr
     assert f"average of 2: ndcg@10 {mean:.4f} (first stage {first:.4f}, {mean - first:+.4f})" in ndcg
     assert ndcg.endswith("(cqadupstack: 2 of its 12)")
-    whole = (2 * mean + result(output_dir, "msmarco").aggregate["ndcg@10"]) / 3
+    whole = (2 * mean + msmarco.aggregate["ndcg@10"]) / 3
     assert f"average of 3, msmarco included: ndcg@10 {whole:.4f} (first stage" in all_ndcg
 
 
@@ -91,7 +95,7 @@ def test_candidates_in_no_order_are_reranked_whole_and_not_scored_themselves(dat
     settings = ("--set", "evaluation.first_stage=official", "--set", "evaluation.depth=1000")
     done = successful(rerank(data, tmp_path, "msmarco", *settings))
     assert "official(top1000.dev) gives no order" in done.stderr
-    found = result(tmp_path, "msmarco")
+    found = result_of(tmp_path, "zero_shot", "msmarco")
     assert found.main_metric == "mrr@10"
     assert found.first_stage is not None
     assert found.first_stage.aggregate == found.first_stage.delta == {}
@@ -99,100 +103,206 @@ def test_candidates_in_no_order_are_reranked_whole_and_not_scored_themselves(dat
     assert not (tmp_path / "bm25").exists()
 
 
-def test_a_plan_names_what_is_missing_counts_the_rest_and_writes_nothing(data: Path, tmp_path: Path) -> None:
-    before = {*data.rglob("*")}
-    options = ("--plan", "--max-queries", "2", "--price-per-hour", "3.5")
-    done = rerank(data, tmp_path / "outputs", "fiqa,scifact", *options)
-    assert done.returncode == 4
-    assert "not available: collection 'fiqa'" in done.stderr
-    header, line, total = done.stdout.splitlines()
+def test_tasks_of_mteb_that_cannot_be_had_are_named_and_the_others_are_evaluated(data: Path, tmp_path: Path) -> None:
+    done = zero_shot(data, tmp_path, "--mteb", "NFCorpus,SciFact,STS12")
+    assert_refused(done, 4, "done, without 2 MTEB tasks (NFCorpus, STS12); the reasons are above", silent=False)
+    failed = [line for line in done.stderr.splitlines() if line.startswith("not available: ")]
+    assert [line.split("'")[1] for line in failed] == ["mteb:NFCorpus", "mteb:STS12"]
+    assert "put the BEIR folder nfcorpus under UNIMOE_DATA" in failed[0]
+    assert "connect to the network, or copy the Hugging Face cache" in failed[1]
+    found = result_of(tmp_path, "zero_shot", "SciFact", "embedding")
+    assert (found.dataset, found.task_type, found.main_metric) == ("SciFact", "Retrieval", "ndcg@10")
+    assert found.aggregate.keys() == {"ndcg@10", "mrr@10", "map", "recall@100", "main_score"}
+    assert found.aggregate["main_score"] == pytest.approx(found.aggregate["ndcg@10"], abs=1e-5)
+    assert found.per_query.keys() == COLLECTION.qrels.keys()
+    assert (found.identity.split, found.identity.first_stage, found.identity.depth) == ("test", None, None)
+    assert found.provenance.items_per_s is not None
+    theirs = json.loads((tmp_path / "zero_shot/seed_none/results/embedding/SciFact.mteb.json").read_text("utf-8"))
+    assert theirs["task_name"] == "SciFact"
+    assert theirs["scores"]["test"][0]["main_score"] == found.aggregate["main_score"]
+    assert f"embedding/SciFact zero_shot: ndcg@10 {found.aggregate['ndcg@10']:.4f}  " in done.stdout
+    written = {path.name for path in tmp_path.rglob("*") if path.is_file() and path.suffix != ".lock"}
+    assert {name.partition(".")[0].partition("-")[0] for name in written} == {"SciFact"}  # nothing of what failed
+
+
+def test_a_plan_names_what_is_missing_and_counts_mtebs_tasks_by_their_published_sizes(
+    data: Path, tmp_path: Path
+) -> None:
+    options = ("--plan", "--dataset", "fiqa,scifact", "--mteb", "STS12,MindSmallReranking,AskUbuntuDupQuestions")
+    done = zero_shot(data, tmp_path / "outputs", *options, "--price-per-hour", "3.5")
+    assert_refused(done, 4, "done, without 1 collection (fiqa)", silent=False)
+    header, *_, total = done.stdout.splitlines()
     assert header.split() == ["task", "dataset", "queries", "pairs/texts", "tokens", "disk"]
-    assert line.split()[:3] == ["reranking", "scifact", "2"]
-    assert re.search(r"^total: [\d,]+ tokens, .* minutes, \d+\.\d\d at 3\.5 an hour \(probe: .*\)$", total)
-    assert {path for path in data.rglob("*") if path.suffix != ".lock"} == before
+    assert re.search(r"^total: [\d,]+ tokens, .* (minutes|hours), [\d,]+\.\d\d at 3\.5 an hour \(probe: .*\)$", total)
+    assert "left out: reranking MindSmallReranking, 97,008,807 pairs, more than" in done.stderr
+    lines = {tuple(line.split()[:2]): line.split()[2:5] for line in done.stdout.splitlines()}
+    assert lines["reranking", "scifact"][0] == "5"
+    assert lines["embedding", "STS12"][:2] == ["0", "6,216"]
+    assert ("reranking", "MindSmallReranking") not in lines
+    assert lines["embedding", "MindSmallReranking"][:2] == ["2,362,514", "2,367,791"]
+    assert lines["reranking", "AskUbuntuDupQuestions"][:2] == ["361", "7,220"]
+    pairs = [int(number.replace(",", "")) for number in lines["reranking", "AskUbuntuDupQuestions"]]
+    assert 10 * pairs[1] < pairs[2] < 1000 * pairs[1]
+    forced = zero_shot(data, tmp_path / "outputs", *options, "--set", "evaluation.mteb.max_pairs=null")
+    (mind,) = (line for line in forced.stdout.splitlines() if line.startswith("reranking  MindSmallReranking"))
+    assert mind.split()[2:4] == ["2,362,514", "97,008,807"]
+    assert "left out" not in forced.stderr
     assert not (tmp_path / "outputs").exists()
 
 
+MOCKS = [type(task) for task in MOCK_TASK_TEST_GRID if task.metadata.modalities == ["text"]]
+
+
+class Unloadable(MOCKS[0]):  # type: ignore[misc,valid-type]
+    """A task whose data cannot be had."""
+
+    def load_data(self, **_: Any) -> None:
+        raise ConnectionError("no route to the hub")
+
+
+def full_tier(
+    beir: Path, output_dir: Path, kinds: list[type[Any]], *more: str, chosen: str = "--eval-tier full"
+) -> Done:
+    """Run the full tier, or what is chosen, with mock tasks in place of MTEB's benchmark, which only the hub has."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("unimoe.evaluation.chosen.find_tasks", lambda names: [kind() for kind in kinds])
+        return zero_shot(beir, output_dir, *chosen.split(), *more)
+
+
 @pytest.fixture(scope="module")
-def mteb_suite(data: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Done]:
-    """Three tasks: one whose data nobody has here, one from a folder, and one more without data."""
-    output_dir = tmp_path_factory.mktemp("mteb")
-    return output_dir, evaluate(data, output_dir, "--mteb", "NFCorpus,SciFact,STS12")
+def beir(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Every set of the full tier, and the configuration."""
+    folder = write_full_tier(tmp_path_factory.mktemp("beir"))
+    write_tiny_experiment(folder)
+    return folder
 
 
-class TestMTEB:
-    def test_what_cannot_be_had_is_named_with_the_mend_and_the_rest_is_done(
-        self, mteb_suite: tuple[Path, Done]
-    ) -> None:
-        _, done = mteb_suite
-        assert done.returncode == 4
-        assert "Traceback" not in done.stderr
-        *lines, last = done.stderr.strip().splitlines()
-        failed = [line for line in lines if line.startswith("not available: ")]
-        assert [line.split("'")[1] for line in failed] == ["mteb:NFCorpus", "mteb:STS12"]
-        assert "put the BEIR folder nfcorpus under UNIMOE_DATA" in failed[0]
-        assert "connect to the network, or copy the Hugging Face cache" in failed[1]
-        assert last == "error: done, without 2 MTEB tasks (NFCorpus, STS12); the reasons are above"
+@pytest.fixture(scope="module")
+def whole(beir: Path, tmp_path_factory: pytest.TempPathFactory) -> Finished:
+    output_dir = tmp_path_factory.mktemp("whole")
+    return output_dir, full_tier(beir, output_dir, MOCKS)
 
-    def test_the_task_has_a_result_with_mtebs_own_beside_it(self, mteb_suite: tuple[Path, Done]) -> None:
-        output_dir, done = mteb_suite
-        found = result(output_dir, "SciFact", task="embedding")
-        assert (found.dataset, found.task_type, found.main_metric) == ("SciFact", "Retrieval", "ndcg@10")
-        assert found.aggregate.keys() == {"ndcg@10", "mrr@10", "map", "recall@100", "main_score"}
-        assert found.aggregate["main_score"] == pytest.approx(found.aggregate["ndcg@10"], abs=1e-5)
-        assert found.per_query.keys() == COLLECTION.qrels.keys()
-        assert (found.identity.split, found.identity.first_stage, found.identity.depth) == ("test", None, None)
-        assert found.provenance.items_per_s is not None
-        place = output_dir / "zero_shot/seed_none/results/embedding"
-        theirs = json.loads((place / "SciFact.mteb.json").read_text(encoding="utf-8"))
-        assert theirs["task_name"] == "SciFact"
-        assert theirs["scores"]["test"][0]["main_score"] == found.aggregate["main_score"]
-        assert f"embedding/SciFact zero_shot: ndcg@10 {found.aggregate['ndcg@10']:.4f}  " in done.stdout
-        written = {path.name for path in output_dir.rglob("*") if path.is_file() and path.suffix != ".lock"}
-        assert {name.partition(".")[0].partition("-")[0] for name in written} == {"SciFact"}  # nothing of what failed
 
-    @pytest.mark.parametrize(
-        ("options", "words"),
-        [
-            (["--mteb", "SciFcat"], ["mteb has no task or benchmark 'SciFcat'", "did you mean 'SciFact'?"]),
-            (["--mteb", "SciFact,CIFAR10ZeroShot"], ["CIFAR10ZeroShot is a task about image", "leave it out"]),
-            (["--mteb", "SciFact", "--max-queries", "3"], ["--max-queries cuts collections, not tasks of MTEB"]),
-            (
-                ["--mteb", "SciFact", "--set", "evaluation.mteb.prompts={SciFcat: x}"],
-                ["evaluation.mteb.prompts: 'SciFcat'", "did you mean 'SciFact'?"],
-            ),
-            (
-                ["--mteb", "SciFact", "--set", "evaluation.mteb.task_instruction='Instruct'"],
-                ["must hold {instruction}"],
-            ),
-            (["--mteb", "SciFact", "--task", "reranking"], ["none of these tasks gives candidates to rerank"]),
-            (
-                ["--mteb", "SciFact", "--task", "reranking", "--plan"],
-                ["none of these tasks gives candidates to rerank"],
-            ),
-            (["--mteb", "MindSmallReranking", "--task", "reranking"], ["raise evaluation.mteb.max_pairs"]),
-        ],
-    )
-    def test_wrong_usage_is_told_in_one_line(
-        self, data: Path, tmp_path: Path, options: list[str], words: list[str]
-    ) -> None:
-        done = evaluate(data, tmp_path / "outputs", *options)
-        assert_refused(done, 2, *words)
-        assert not (tmp_path / "outputs").exists()
+def test_the_full_tier_ends_well_with_every_result_and_averages_that_name_their_sets(whole: Finished) -> None:
+    output_dir, done = whole
+    assert done.returncode == 0, done.stderr
+    assert "failed:" not in done.stderr
+    for name in (*BEIR_NAMES, *CQADUPSTACK):
+        for arm in ("zero_shot", "bm25"):
+            assert result_of(output_dir, arm, name).per_query
+    for kind in MOCKS:
+        assert result_of(output_dir, "zero_shot", kind.metadata.name, "embedding").aggregate
+        if kind.metadata.type in ("Reranking", "InstructionReranking"):
+            assert result_of(output_dir, "zero_shot", kind.metadata.name).per_query
+    for words in (
+        "reranking average of 14: ndcg@10 ",
+        "reranking average of 1: mrr@10 ",
+        "reranking average of 15, msmarco included: ndcg@10 ",
+        f" of {len(MOCKS)} tasks, Mean (TaskType) ",
+    ):
+        assert done.stdout.count(words) == 1, words
 
-    def test_a_plan_counts_mtebs_tasks_by_their_published_sizes(self, data: Path, tmp_path: Path) -> None:
-        options = ("--plan", "--dataset", "scifact", "--mteb", "STS12,MindSmallReranking,AskUbuntuDupQuestions")
-        done = successful(evaluate(data, tmp_path / "outputs", *options))
-        assert "left out: reranking MindSmallReranking, 97,008,807 pairs, more than" in done.stderr
-        lines = {tuple(line.split()[:2]): line.split()[2:5] for line in done.stdout.splitlines()}
-        assert lines["embedding", "STS12"][:2] == ["0", "6,216"]
-        assert ("reranking", "MindSmallReranking") not in lines
-        assert lines["embedding", "MindSmallReranking"][:2] == ["2,362,514", "2,367,791"]
-        assert lines["reranking", "AskUbuntuDupQuestions"][:2] == ["361", "7,220"]
-        pairs = [int(number.replace(",", "")) for number in lines["reranking", "AskUbuntuDupQuestions"]]
-        assert 10 * pairs[1] < pairs[2] < 1000 * pairs[1]
-        forced = evaluate(data, tmp_path / "outputs", *options, "--set", "evaluation.mteb.max_pairs=null")
-        (mind,) = (line for line in forced.stdout.splitlines() if line.startswith("reranking  MindSmallReranking"))
-        assert mind.split()[2:4] == ["2,362,514", "97,008,807"]
-        assert "left out" not in forced.stderr
-        assert not (tmp_path / "outputs").exists()
+
+def test_what_sets_are_known_for_shows_in_their_results(whole: Finished) -> None:
+    output_dir, done = whole
+    found = {name: result_of(output_dir, "zero_shot", name) for name in ("arguana", "quora", "hotpotqa", "scifact")}
+    assert found["arguana"].truncated_queries == ["test-1a", "test-2a", "test-3a"]
+    assert "arguana: queries that fill the whole prompt" in done.stderr
+    assert found["quora"].truncated_queries == []
+    for name in ("arguana", "quora", "fiqa"):
+        run = run_of(output_dir, "zero_shot", name)
+        assert run
+        assert not [query for query, ranked in run.items() if query in ranked]
+    assert found["hotpotqa"].first_stage is not None
+    (query,) = found["hotpotqa"].first_stage.queries_without_candidates
+    assert found["hotpotqa"].per_query[query] == 0
+    assert len(found["hotpotqa"].per_query) == 3
+    assert 0 in found["scifact"].per_query.values()
+
+
+class TestAskedFor:
+    """BRIGHT, MIRACL and NanoBEIR in languages, with documents read by passages."""
+
+    PASSAGES = ("--set", "evaluation.passage_words=40")
+
+    @pytest.fixture(scope="class")
+    def found(self, beir: Path, tmp_path_factory: pytest.TempPathFactory) -> Finished:
+        output_dir = tmp_path_factory.mktemp("asked")
+        return output_dir, successful(self.asked(beir, output_dir, *self.PASSAGES))
+
+    def asked(self, beir: Path, output_dir: Path, *more: str) -> Done:
+        return rerank(beir, output_dir, ",".join(ASKED_FOR), *more)
+
+    def test_every_set_has_results_whose_first_stage_names_its_words(self, found: Finished) -> None:
+        words = {
+            "bright:biology": "stemmer=english",
+            "bright:biology-long": "stemmer=english",
+            "miracl:ko": "language=ko,bigrams",
+            "miracl:th": "language=th,bigrams",
+            "miracl:yo-hard": "language=yo,stemmer=none",
+            "nanobeir:de/SciFact": "language=de,stemmer=snowball",
+        }
+        for name in ASKED_FOR:
+            for arm in ("zero_shot", "bm25"):
+                one = result_of(found[0], arm, name)
+                assert one.identity.first_stage == f"bm25s(k1=0.9,b=0.4,{words[name]})"
+                assert one.identity.passages == "40 words, stride 20"
+                assert len(one.per_query) == 3
+            assert one.aggregate["recall@100"] > 0, name
+
+    def test_what_bright_excludes_is_in_no_run(self, beir: Path, found: Finished) -> None:
+        for name in ("bright:biology", "bright:biology-long"):
+            for arm in ("zero_shot", "bm25"):
+                asked = (beir / name.replace(":", "/") / "queries.jsonl").read_text(encoding="utf-8").splitlines()
+                first, *others = run_of(found[0], arm, name).values()
+                excluded = set(json.loads(asked[0])["excluded_ids"])
+                assert (len(first), excluded & first.keys()) == (4, set()), "of twelve, eight are excluded"
+                assert all(excluded & documents.keys() for documents in others)
+
+    def test_a_plan_counts_passages_and_others_are_refused(self, found: Finished, beir: Path, tmp_path: Path) -> None:
+        rows = {}
+        for more in ((), self.PASSAGES):
+            plan = successful(self.asked(beir, tmp_path / "plan", "--plan", *more))
+            lines = [line.split() for line in plan.stdout.splitlines() if line.startswith("reranking ")]
+            rows[more] = {name: int(pairs.replace(",", "")) for _, name, _, pairs, *_ in lines}
+        assert rows[self.PASSAGES]["bright:biology"] > 20 * rows[()]["bright:biology"] > 0
+        assert rows[self.PASSAGES]["miracl:ko"] == rows[()]["miracl:ko"], "short documents are one passage"
+        scored = result_of(found[0], "zero_shot", "bright:biology").provenance
+        again = self.asked(beir, found[0], *self.PASSAGES)
+        assert "already done" in again.stderr
+        other = self.asked(beir, found[0], "--set", "evaluation.passage_words=30")
+        assert other.returncode != 0
+        assert "passages" in other.stderr
+        assert result_of(found[0], "zero_shot", "bright:biology").provenance == scored
+
+
+def test_workers_of_a_cluster_find_the_same_to_the_bit(
+    beir: Path, whole: Finished, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    by_name = {kind.metadata.name: kind for kind in MOCKS}
+    monkeypatch.setattr("unimoe.cluster.actors.RayActors", lambda address, store, *_: ThreadActors(store, 2))
+    monkeypatch.setattr("unimoe.evaluation.engines.find_tasks", lambda names: [by_name[name]() for name in names])
+    options = ("--engine", "ray", "--store", str(tmp_path / "store"))
+    successful(full_tier(beir, tmp_path / "out", MOCKS, *options))
+    assert_same_results(whole[0], tmp_path / "out")
+
+
+def test_what_is_broken_is_named_and_the_rest_is_the_same(beir: Path, whole: Finished, tmp_path: Path) -> None:
+    broken = shutil.copytree(beir, tmp_path / "beir", ignore=shutil.ignore_patterns("cache"))
+    with (broken / "fever" / "corpus.jsonl").open("a", encoding="utf-8") as corpus:
+        corpus.write("{\n")
+    with (broken / "trec-covid" / "qrels" / "test.tsv").open("a", encoding="utf-8") as qrels:
+        qrels.write("nobody\td01\t1\n")
+    out, chosen = tmp_path / "out", "--dataset arguana,fever,scifact,trec-covid --mteb any"
+    done = full_tier(broken, out, [Unloadable, *MOCKS[1:3]], chosen=chosen)
+    name = MOCKS[0].metadata.name
+    last = f"done, without 2 collections (fever, trec-covid) and 1 MTEB task ({name}); the reasons are above"
+    assert_refused(done, 4, last, silent=False)
+    failed = [line for line in done.stderr.splitlines() if line.startswith(("failed: ", "not available: "))]
+    assert [any(word in line for line in failed) for word in ("fever", "trec-covid", name)] == [True] * 3
+    assert len(failed) == 3
+    assert not [path for path in out.rglob("*.*") if path.stem.startswith(("fever", "trec-covid", name))]
+    rest = [("reranking", sound) for sound in ("arguana", "scifact")]
+    for task, dataset in [*rest, *(("embedding", kind.metadata.name) for kind in MOCKS[1:3])]:
+        found, expected = (result_of(folder, "zero_shot", dataset, task) for folder in (out, whole[0]))
+        assert (found.aggregate, found.per_query) == (expected.aggregate, expected.per_query)

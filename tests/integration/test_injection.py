@@ -41,9 +41,9 @@ def test_no_cell_of_a_spreadsheet_is_a_formula(text: str) -> None:
     assert [head[2], first[0], first[1]] == [f"'{text}"] * 3
     assert first[2:] == ["0.5", "-0.25"]
     assert note == [f"# {text}"]
-    words = (Cell("-38.4 to +66.3"), Cell("-0.1 (-0.2, +0.3)"))  # numbers, which stay as they are
-    table = Table("x", "X", ("Name", "Interval"), (RowGroup("", (words,)),))
-    assert table.to_csv().splitlines()[1] == ',-38.4 to +66.3,"-0.1 (-0.2, +0.3)"'
+    intervals = (Cell("-38.4 to +66.3"), Cell("-0.1 (-0.2, +0.3)"))
+    table = Table("x", "X", ("Name", "Interval"), (RowGroup("", (intervals,)),))
+    assert table.to_csv().splitlines()[1] == ',-38.4 to +66.3,"-0.1 (-0.2, +0.3)"', "numbers stay as they are"
 
 
 @pytest.mark.parametrize("text", ESCAPES)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -36,6 +37,8 @@ from unimoe.results import EvalResult, Task, read_query_details, read_result, re
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
+Evaluated = tuple[Path, Suite, list[EvalResult]]
+
 
 def result(output_dir: Path, name: str, task: Task = "embedding") -> EvalResult:
     return read_result(output_dir / "zero_shot" / "seed_none" / "results" / task / f"{name}.json")
@@ -45,13 +48,8 @@ def files(folder: Path) -> set[str]:
     return {str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file() and path.suffix != ".lock"}
 
 
-@pytest.fixture(scope="module")
-def experiment(tmp_path_factory: pytest.TempPathFactory) -> Experiment:
-    return tiny_experiment(tmp_path_factory.mktemp("experiment"))
-
-
-def system_of(experiment: Experiment, dtype: torch.dtype = torch.float32) -> System:
-    return zero_shot_system(experiment, ModelLoader(experiment, torch.device("cpu"), dtype))
+def system_of(experiment: Experiment) -> System:
+    return zero_shot_system(experiment, ModelLoader(experiment, torch.device("cpu"), torch.float32))
 
 
 @pytest.fixture(scope="module")
@@ -59,122 +57,74 @@ def system(experiment: Experiment) -> System:
     return system_of(experiment)
 
 
-class TestSuite:
-    @pytest.fixture(scope="class")
-    def done(self, system: System, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Suite, list[EvalResult]]:
-        output_dir = tmp_path_factory.mktemp("outputs")
-        one = Suite(output_dir, system)
-        kinds = (mteb_tasks.InventedSTS, mteb_tasks.InventedReranking)
-        return output_dir, one, one.run([kind() for kind in kinds])
-
-    def test_each_task_is_evaluated_by_what_it_allows_and_one_without_queries_has_none_in_its_result(
-        self, done: tuple[Path, Suite, list[EvalResult]]
-    ) -> None:
-        output_dir, one, measurements = done
-        assert one.reasons == []
-        assert [(m.task, m.dataset) for m in measurements] == [
-            ("embedding", "InventedSTS"),
-            ("reranking", "InventedReranking"),
-            ("embedding", "InventedReranking"),
-        ]
-        found = result(output_dir, "InventedSTS")
-        assert (found.task_type, found.main_metric) == ("STS", "cosine_spearman")
-        assert (found.per_query, found.per_query_metrics, found.unjudged_queries) == ({}, {}, [])
-        assert found.aggregate.keys() == {"cosine_spearman"}
-        written = files(output_dir)
-        assert not [name for name in written if "InventedSTS" in name and name.endswith((".trec", ".qrels"))]
-        assert "zero_shot/seed_none/results/embedding/InventedSTS.mteb.json" in written
-
-    def test_a_cross_encoders_result_has_the_candidates_as_first_stage(
-        self, done: tuple[Path, Suite, list[EvalResult]], system: System
-    ) -> None:
-        output_dir, _, _ = done
-        reranked = result(output_dir, "InventedReranking", "reranking")
-        embedded = result(output_dir, "InventedReranking")
-        assert (reranked.task_type, reranked.main_metric, reranked.identity.first_stage) == ("Reranking", "map", "mteb")
-        assert reranked.first_stage is not None
-        assert reranked.first_stage.aggregate == {}
-        assert embedded.first_stage is None
-        assert reranked.per_query.keys() == embedded.per_query.keys() == RANKED.qrels.keys()
-        assert reranked.per_query != embedded.per_query
-        assert reranked.identity.prompt != system.prompt  # the instruction is the task's
-        assert embedded.identity.prompt != reranked.identity.prompt
-        assert (embedded.identity.prompt or "").partition("@")[0] == (system.prompt or "").partition("@")[0]
-
-    def test_what_is_done_is_skipped_without_loading_its_data(
-        self, done: tuple[Path, Suite, list[EvalResult]], system: System
-    ) -> None:
-        class NowhereToBeHad(mteb_tasks.InventedSTS):
-            def load_data(self, num_proc: int | None = None, **kwargs: Any) -> None:
-                raise ConnectionError("no network")
-
-        again, given = Suite(done[0], system), mteb_tasks.loaded(mteb_tasks.InventedPairs)
-        assert len(again.run([NowhereToBeHad(), given])) == 2
-        assert (again.reasons, given.data_loaded) == ([], True)
+@pytest.fixture(scope="module")
+def suite(system: System, tmp_path_factory: pytest.TempPathFactory) -> Evaluated:
+    """Two tasks that are done."""
+    output_dir = tmp_path_factory.mktemp("outputs")
+    one = Suite(output_dir, system)
+    return output_dir, one, one.run([mteb_tasks.InventedSTS(), mteb_tasks.InventedReranking()])
 
 
-class TestIsDone:
-    """A result on disk counts only for the measurement it was made by."""
-
-    @pytest.fixture(scope="class")
-    def outputs(self, system: System, tmp_path_factory: pytest.TempPathFactory) -> Path:
-        output_dir = tmp_path_factory.mktemp("outputs")
-        Suite(output_dir, system).run([mteb_tasks.InventedSTS(), mteb_tasks.InventedReranking()])
-        return output_dir
-
-    def is_done(self, outputs: Path, system: System, task: Task = "embedding", **card: Any) -> bool:
-        mteb_task = mteb_tasks.InventedReranking() if task == "reranking" else mteb_tasks.InventedSTS()
-        if card:
-            mteb_task.metadata = mteb_task.metadata.model_copy(update=card)
-        return ResultStore(outputs).is_done(describe(system, task, mteb_task))
-
-    @pytest.mark.parametrize(
-        ("mteb", "done", "reranked"),
-        [
-            ({}, True, True),
-            ({"prompts": {"STS": "Text: "}}, False, True),
-            ({"task_instruction": None}, False, False),
-            ({"task_instruction": "{instruction}: "}, False, True),  # a reranker reads no template
-            ({"prompts": {"SciFact": "Claim: ", "Retrieval": "Query: "}}, True, True),
-            ({"prompts": {"Reranking-query": "Instruct: Judge.\nQuery:"}}, True, False),
-            ({"prompts": {"query": "Instruct: Judge.\nQuery:"}}, False, False),
-        ],
-        ids=str,
-    )
-    def test_other_prefixes_and_instructions_are_not(
-        self, outputs: Path, experiment: Experiment, mteb: dict[str, Any], done: bool, reranked: bool
-    ) -> None:
-        system = system_of(with_evaluation(experiment, mteb=MTEBConfig(**mteb)))
-        assert self.is_done(outputs, system) is done
-        assert self.is_done(outputs, system, "reranking") is reranked
+def test_each_task_is_evaluated_by_what_it_allows(suite: Evaluated) -> None:
+    output_dir, one, results = suite
+    assert one.reasons == []
+    assert [(m.task, m.dataset) for m in results] == [
+        ("embedding", "InventedSTS"),
+        ("reranking", "InventedReranking"),
+        ("embedding", "InventedReranking"),
+    ]
+    found = result(output_dir, "InventedSTS")
+    assert (found.task_type, found.main_metric) == ("STS", "cosine_spearman")
+    assert (found.per_query, found.per_query_metrics, found.unjudged_queries) == ({}, {}, [])
+    assert found.aggregate.keys() == {"cosine_spearman"}
+    written = files(output_dir)
+    assert not [name for name in written if "InventedSTS" in name and name.endswith((".trec", ".qrels"))]
+    assert "zero_shot/seed_none/results/embedding/InventedSTS.mteb.json" in written
 
 
-class Broken(mteb_tasks.InventedRetrieval):
-    """A task whose data MTEB cannot evaluate."""
+def test_a_cross_encoders_result_has_the_candidates_and_instruction_of_the_task(
+    suite: Evaluated, system: System
+) -> None:
+    reranked, embedded = (result(suite[0], "InventedReranking", task) for task in ("reranking", "embedding"))
+    assert (reranked.task_type, reranked.main_metric, reranked.identity.first_stage) == ("Reranking", "map", "mteb")
+    assert reranked.first_stage is not None
+    assert reranked.first_stage.aggregate == {}
+    assert embedded.first_stage is None
+    assert reranked.per_query.keys() == embedded.per_query.keys() == RANKED.qrels.keys()
+    assert reranked.per_query != embedded.per_query
+    assert len({reranked.identity.prompt, embedded.identity.prompt, system.prompt}) == 3
+    assert (embedded.identity.prompt or "").partition("@")[0] == (system.prompt or "").partition("@")[0]
 
-    metadata = mteb_tasks.card("Broken", "Retrieval", "ndcg_at_10")
 
-    def load_data(self, num_proc: int | None = None, **kwargs: Any) -> None:
-        """Without a corpus."""
-        super().load_data()
-        data: Any = self.dataset
-        del data["default"]["test"]["corpus"]
+def test_what_is_done_is_skipped_without_loading_its_data(suite: Evaluated, system: System) -> None:
+    class NowhereToBeHad(mteb_tasks.InventedSTS):
+        def load_data(self, num_proc: int | None = None, **kwargs: Any) -> None:
+            raise ConnectionError("no network")
+
+    again, given = Suite(suite[0], system), mteb_tasks.loaded(mteb_tasks.InventedPairs)
+    assert len(again.run([NowhereToBeHad(), given])) == 2
+    assert (again.reasons, given.data_loaded) == ([], True)
 
 
-class TestFailures:
-    def test_one_bad_task_is_named_and_the_others_go_on(
-        self, system: System, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-    ) -> None:
-        unasked: Any = mteb_tasks.loaded(mteb_tasks.InventedRetrieval)
-        part = unasked.dataset["default"]["test"]
-        part["queries"] = part["queries"].select([])
-        one = Suite(tmp_path, system)
-        done = one.run([Broken(), unasked, mteb_tasks.InventedSTS()])
-        assert [m.dataset for m in done] == ["InventedSTS"]
-        assert one.reasons[0].startswith("failed: Broken: KeyError: 'corpus'")
-        assert one.reasons[1:] == ["failed: InventedRetrieval: a split has no queries; leave the task out"]
-        assert one.reasons[0] in capsys.readouterr().err
-        assert not [name for name in files(tmp_path) if "Broken" in name]
+@pytest.mark.parametrize(
+    ("mteb", "embedded", "reranked"),
+    [
+        ({}, True, True),
+        ({"prompts": {"STS": "Text: "}}, False, True),
+        ({"task_instruction": None}, False, False),
+        ({"task_instruction": "{instruction}: "}, False, True),  # a reranker reads no template
+        ({"prompts": {"SciFact": "Claim: ", "Retrieval": "Query: "}}, True, True),
+        ({"prompts": {"Reranking-query": "Instruct: Judge.\nQuery:"}}, True, False),
+        ({"prompts": {"query": "Instruct: Judge.\nQuery:"}}, False, False),
+    ],
+    ids=str,
+)
+def test_a_result_is_done_for_its_own_prompts_alone(
+    suite: Evaluated, experiment: Experiment, mteb: dict[str, Any], embedded: bool, reranked: bool
+) -> None:
+    system, store = system_of(with_evaluation(experiment, mteb=MTEBConfig(**mteb))), ResultStore(suite[0])
+    assert store.is_done(describe(system, "embedding", mteb_tasks.InventedSTS())) is embedded
+    assert store.is_done(describe(system, "reranking", mteb_tasks.InventedReranking())) is reranked
 
 
 COLLECTION = invented(documents=18, queries=6)
@@ -205,18 +155,17 @@ class Chances(FunctionReranker):
 def task_of(main_score: str, ids: list[str], own: Callable[..., dict[str, Any]] | None = None) -> Any:
     """A reranking task whose queries have these ids, and which computes scores of its own."""
     names = dict(zip(COLLECTION.queries, ids, strict=True))
+    named = replace(
+        COLLECTION,
+        queries={names[query]: text for query, text in COLLECTION.queries.items()},
+        qrels={names[query]: grades for query, grades in COLLECTION.qrels.items()},
+    )
 
-    class Invented(AbsTaskRetrieval):
+    class Invented(mteb_tasks.InventedReranking):
         metadata = mteb_tasks.card("InventedScores", "Reranking", main_score)
 
-        def load_data(self, num_proc: int | None = None, **kwargs: Any) -> None:
-            data = split_data(COLLECTION, {query: dict.fromkeys(COLLECTION.corpus, 0.0) for query in names})
-            data["queries"] = data["queries"].map(lambda row: {"id": names[row["id"]]})
-            for part in ("relevant_docs", "top_ranked"):
-                held: Any = data[part]
-                data[part] = {names[query]: value for query, value in held.items()}
-            self.dataset = {"default": {"test": data}}
-            self.data_loaded = True
+        def held(self) -> dict[str, Any]:
+            return {"default": {"test": split_data(named, dict.fromkeys(ids, dict.fromkeys(named.corpus, 0.0)))}}
 
         def task_specific_scores(self, scores: Any, qrels: Any, results: Any, *places: Any, **named: Any) -> Any:
             return own(self, scores, qrels, results) if own else {}

@@ -6,18 +6,20 @@ import importlib.util
 import shutil
 import sys
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import pytest
+from support.evaluations import Finished, result_of, run_of
 from support.experiments import write_tiny_experiment
 from support.reranking import invented, write_invented, written
 from support.scripts import Done, assert_refused, call_script, call_unimoe, successful
 
 import unimoe
 from unimoe.analysis.compare import generate_comparison_table, load_all_results
-from unimoe.core.trec import head, read_qrels, read_run
+from unimoe.core.trec import head, read_qrels
 from unimoe.metrics import score_run
-from unimoe.results import EvalResult, read_drilldown, read_result, result_path
+from unimoe.results import read_drilldown, result_path
 from unimoe.retrieval.fusion import reciprocal_rank_fusion
 
 pytestmark = [
@@ -46,37 +48,41 @@ def retrieve(data: Path, output_dir: Path, *more: str | Path, datasets: str = "t
 
 
 @pytest.fixture(scope="module")
-def done(data: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Done]:
+def done(data: Path, tmp_path_factory: pytest.TempPathFactory) -> Finished:
     output_dir = tmp_path_factory.mktemp("dense")
     return output_dir, retrieve(data, output_dir, datasets="toy,other")
 
 
-def result(output_dir: Path, arm: str, dataset: str = "toy", seed: int | None = None) -> EvalResult:
-    return read_result(result_path(output_dir, arm, seed, "retrieval", dataset))
+result = partial(result_of, task="retrieval")
+searched = partial(run_of, task="retrieval")
 
 
-class TestResults:
-    def test_a_line_for_each_arm_and_dataset_and_a_table_of_deltas(self, done: tuple[Path, Done]) -> None:
-        output_dir, ended = done
-        assert ended.returncode == 0, ended.stderr
-        lines = ended.stdout.splitlines()
-        starts = [f"retrieval/{dataset} {arm}: ndcg@10 " for dataset in ("toy", "other") for arm in ARMS]
-        assert all(line.startswith(start) for line, start in zip(lines[:6], starts, strict=True))
-        assert all(Path(line.rpartition("  ")[2]).is_file() for line in lines[:6])
-        table = " ".join(" ".join(lines[6:]).split())
-        assert "retrieval/toy: all-minilm-l6-v2 (after) against bm25 (before), 8 queries" in table
-        assert "retrieval/other: all-minilm-l6-v2+bm25 (after) against bm25 (before), 5 queries" in table
-        assert "recall_of_retrieved@10" in table
-        assert "toy: depth 100, but the corpus holds 30" in ended.stderr
-        assert "unjudged queries: 1" in ended.stderr
-        assert output_dir.name not in table
+def test_there_are_lines_and_a_table_and_what_is_done_is_shown_again(data: Path, done: Finished) -> None:
+    output_dir, ended = done
+    assert ended.returncode == 0, ended.stderr
+    lines = ended.stdout.splitlines()
+    starts = [f"retrieval/{dataset} {arm}: ndcg@10 " for dataset in ("toy", "other") for arm in ARMS]
+    assert all(line.startswith(start) for line, start in zip(lines[:6], starts, strict=True))
+    assert all(Path(line.rpartition("  ")[2]).is_file() for line in lines[:6])
+    table = " ".join(" ".join(lines[6:]).split())
+    assert "retrieval/toy: all-minilm-l6-v2 (after) against bm25 (before), 8 queries" in table
+    assert "retrieval/other: all-minilm-l6-v2+bm25 (after) against bm25 (before), 5 queries" in table
+    assert "recall_of_retrieved@10" in table
+    assert "toy: depth 100, but the corpus holds 30" in ended.stderr
+    assert "unjudged queries: 1" in ended.stderr
+    before = {path: path.stat().st_mtime_ns for path in output_dir.rglob("*.json")}
+    again = successful(retrieve(data, output_dir, datasets="toy,other"))
+    assert again.stdout == ended.stdout
+    assert again.stderr.count("already done") == 6
+    assert {path: path.stat().st_mtime_ns for path in output_dir.rglob("*.json")} == before
 
-    @pytest.mark.parametrize("arm", ARMS)
-    def test_every_tool_gets_the_same_scores_from_the_files(self, done: tuple[Path, Done], arm: str) -> None:
-        output_dir, _ = done
+
+def test_every_tool_gets_the_same_scores_from_the_files(done: Finished) -> None:
+    output_dir, _ = done
+    qrels = read_qrels(output_dir / "qrels" / "toy-test.qrels")
+    for arm in ARMS:
         found = result(output_dir, arm)
-        run = read_run(output_dir / arm / "seed_none" / "runs" / "retrieval" / "toy.trec")
-        scores = score_run(read_qrels(output_dir / "qrels" / "toy-test.qrels"), run, list(found.aggregate))
+        scores = score_run(qrels, searched(output_dir, arm), list(found.aggregate))
         assert scores.aggregate == found.aggregate
         assert all(found.metric(metric) == values for metric, values in scores.per_query.items())
         assert (found.unjudged_queries, found.main_metric) == (["q8"], "ndcg@10")
@@ -84,48 +90,43 @@ class TestResults:
         detail = read_drilldown(result_path(output_dir, arm, None, "retrieval", "toy"))
         assert detail.queries.keys() == COLLECTION.qrels.keys()
 
-    def test_the_fusion_is_of_both_runs_beside_it(self, done: tuple[Path, Done]) -> None:
-        output_dir, _ = done
-        runs = [read_run(output_dir / arm / "seed_none" / "runs" / "retrieval" / "toy.trec") for arm in ARMS]
-        expected = reciprocal_rank_fusion([{q: head(s, 100) for q, s in run.items()} for run in runs[:2]], depth=100)
-        assert runs[2].keys() == expected.keys()
-        for query_id, scores in runs[2].items():
-            assert scores == pytest.approx(expected[query_id], abs=1e-12)
 
-    def test_identities_fit_into_one_folder(self, done: tuple[Path, Done]) -> None:
-        output_dir, _ = done
-        bm25, encoder, fusion = (result(output_dir, arm) for arm in ARMS)
-        assert (bm25.identity.base_model, bm25.provenance.dtype, bm25.provenance.items_per_s) == (None, None, None)
-        assert str(encoder.identity.base_model).startswith("bundled:all-minilm-l6-v2@")
-        assert encoder.identity.base_model == fusion.identity.base_model
-        assert (encoder.identity.first_stage, encoder.provenance.dtype) == (None, "float32")
-        assert encoder.provenance.items_per_s is not None
-        assert bm25.identity.first_stage == fusion.identity.first_stage == "bm25s(k1=0.9,b=0.4,stemmer=english)"
-        results = load_all_results(output_dir)
-        assert set(results) == set(ARMS)
-        assert "recall_of_retrieved@10" in generate_comparison_table(results).columns
+def test_the_fusion_is_of_both_runs_beside_it_and_identities_fit_into_one_folder(done: Finished) -> None:
+    output_dir, _ = done
+    runs = [searched(output_dir, arm) for arm in ARMS]
+    expected = reciprocal_rank_fusion([{q: head(s, 100) for q, s in run.items()} for run in runs[:2]], depth=100)
+    assert runs[2].keys() == expected.keys()
+    for query_id, scores in runs[2].items():
+        assert scores == pytest.approx(expected[query_id], abs=1e-12)
+    bm25, encoder, fusion = (result(output_dir, arm) for arm in ARMS)
+    assert (bm25.identity.base_model, bm25.provenance.dtype, bm25.provenance.items_per_s) == (None, None, None)
+    assert str(encoder.identity.base_model).startswith("bundled:all-minilm-l6-v2@")
+    assert encoder.identity.base_model == fusion.identity.base_model
+    assert (encoder.identity.first_stage, encoder.provenance.dtype) == (None, "float32")
+    assert encoder.provenance.items_per_s is not None
+    assert bm25.identity.first_stage == fusion.identity.first_stage == "bm25s(k1=0.9,b=0.4,stemmer=english)"
+    results = load_all_results(output_dir)
+    assert set(results) == set(ARMS)
+    assert "recall_of_retrieved@10" in generate_comparison_table(results).columns
 
 
-class TestKeeping:
-    def test_what_is_done_is_kept_to_the_byte_and_shown_again(self, data: Path, done: tuple[Path, Done]) -> None:
-        output_dir, first = done
-        before = written(output_dir / "bm25")
-        times = {path: path.stat().st_mtime_ns for path in output_dir.rglob("*.json")}
-        again = successful(retrieve(data, output_dir, datasets="toy,other"))
-        assert again.stdout == first.stdout
-        assert again.stderr.count("already done") == 6
-        assert written(output_dir / "bm25") == before
-        assert {path: path.stat().st_mtime_ns for path in output_dir.rglob("*.json")} == times
-
-    def test_other_settings_are_measured_anew_on_the_same_vectors(self, data: Path, tmp_path: Path) -> None:
-        retrieve(data, tmp_path)
-        other = retrieve(data, tmp_path, "--set", "retrieval.cutoffs=[3]", "--set", "retrieval.depth=5")
-        assert "already done" not in other.stderr
-        found = result(tmp_path, ARMS[1])
-        assert [metric for metric in found.aggregate if "of_retrieved" in metric] == ["recall_of_retrieved@3"]
-        run = read_run(tmp_path / ARMS[1] / "seed_none" / "runs" / "retrieval" / "toy.trec")
-        assert {len(scores) for scores in run.values()} == {5}
-        assert "toy: recall@100 and map count the 5 documents" in other.stderr
+def test_other_settings_are_searched_again_and_other_identities_refused(data: Path, tmp_path: Path) -> None:
+    retrieve(data, tmp_path)
+    before = [written(tmp_path / arm) for arm in ARMS]
+    pool = retrieve(data, tmp_path, "--set", "retrieval.corpus_sample=20")
+    assert_refused(pool, 3, "holds another evaluation (pool None there, 20 here)", "choose another --output-dir")
+    prompt = retrieve(data, tmp_path, "--set", "retrieval.query_length=8", "--name", "short")
+    assert_refused(prompt, 3, "prompt", "choose another --output-dir")
+    experiment = retrieve(data, tmp_path, "--set", "name=elsewhere")
+    assert_refused(experiment, 3, "experiment 'dense' there, 'elsewhere' here")
+    assert [written(tmp_path / arm) for arm in ARMS] == before
+    assert not (tmp_path / "short").exists()
+    other = retrieve(data, tmp_path, "--set", "retrieval.cutoffs=[3]", "--set", "retrieval.depth=5")
+    assert "already done" not in other.stderr
+    found = result(tmp_path, ARMS[1])
+    assert [metric for metric in found.aggregate if "of_retrieved" in metric] == ["recall_of_retrieved@3"]
+    assert {len(scores) for scores in searched(tmp_path, ARMS[1]).values()} == {5}
+    assert "toy: recall@100 and map count the 5 documents" in other.stderr
 
 
 def test_a_sample_is_in_every_identity_and_bm25_searches_it_too(data: Path, tmp_path: Path) -> None:
@@ -136,17 +137,14 @@ def test_a_sample_is_in_every_identity_and_bm25_searches_it_too(data: Path, tmp_
     found = [result(tmp_path, arm) for arm in ARMS]
     assert [(r.identity.pool, len(r.per_query)) for r in found] == [(12, 4)] * 3
     assert all(len(r.caveats) == 1 and "use_small_eval_set: 12 of 30" in r.caveats[0] for r in found)
-    runs = [read_run(tmp_path / arm / "seed_none" / "runs" / "retrieval" / "toy.trec") for arm in ARMS]
-    searched = {document_id for scores in runs[1].values() for document_id in scores}
-    assert len(searched) == 12
-    assert all(scores.keys() <= searched for run in runs for scores in run.values())
+    runs = [searched(tmp_path, arm) for arm in ARMS]
+    pool = {document_id for scores in runs[1].values() for document_id in scores}
+    assert len(pool) == 12
+    assert all(scores.keys() <= pool for run in runs for scores in run.values())
     assert "use_small_eval_set" in ended.stdout  # the table carries the caveat
 
 
 def test_any_arm_can_be_the_one_before(data: Path, tmp_path: Path) -> None:
-    refused = retrieve(data, tmp_path, "--before", "bm52")
-    assert_refused(refused, 2, "unknown arm 'bm52'", "did you mean 'bm25'?")
-    assert list(tmp_path.iterdir()) == []  # nothing was done
     retrieve(data, tmp_path, "--name", "before")
     ended = retrieve(data, tmp_path, "--name", "after", "--before", "before")
     assert "retrieval/toy: after (after) against before (before), 8 queries" in ended.stdout
@@ -156,9 +154,9 @@ def test_any_arm_can_be_the_one_before(data: Path, tmp_path: Path) -> None:
 def test_an_arm_of_an_experiment_embeds(data: Path, tmp_path: Path) -> None:
     config = write_tiny_experiment(tmp_path)
 
-    def trained(arm: str) -> Path:
+    def trained(arm: str) -> str:
         ended = call_script("train.py", "--config", config, "--arm", arm, "--output-dir", tmp_path / "outputs")
-        return Path(successful(ended).stdout.strip())
+        return successful(ended).stdout.strip()
 
     out = tmp_path / "found"
     successful(retrieve(data, out, "--checkpoint", trained("emb_only_r8")))
@@ -172,27 +170,38 @@ def test_an_arm_of_an_experiment_embeds(data: Path, tmp_path: Path) -> None:
     assert_refused(refused, 2, "was trained to rank only")
 
 
-COUNTED = """
-def counted(texts, kind):
+FUNCTIONS = """
+def letters(texts, kind):
     with open("calls.txt", "a") as file:
         print(kind, len(texts), file=file)
     return [[text.lower().count(letter) for letter in "abcdefghijklmnopqrstuvwxyz "] for text in texts]
 
-counted.identity = "counted v1"
+letters.identity = "letters v1"
+
+def unnamed(texts):
+    return letters(texts, None)
+
+def short(texts):
+    return [[1.0]]
+
+short.identity = "short"
 """
 
 
-class TestSizes:
+class TestPythonFunction:
+    """A function in place of an encoder, which writes down what it is asked to embed."""
+
     @pytest.fixture
     def search(self, data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Done]:
-        (tmp_path / "counting.py").write_text(COUNTED, encoding="utf-8")
+        (tmp_path / "my_encoders.py").write_text(FUNCTIONS, encoding="utf-8")
         monkeypatch.chdir(tmp_path)
-        monkeypatch.delitem(sys.modules, "counting", raising=False)
+        monkeypatch.syspath_prepend(tmp_path)
+        monkeypatch.delitem(sys.modules, "my_encoders", raising=False)
 
-        def search(output_dir: str, *more: str) -> Done:
+        def search(output_dir: str, *more: str, encoder: str = "letters") -> Done:
             return call_unimoe(
-                "retrieve", "--dataset", "toy", "--encoder", "python:counting:counted", "--output-dir", output_dir,
-                *more, UNIMOE_DATA=str(data), UNIMOE_CACHE="cache",
+                "retrieve", "--dataset", "toy", "--encoder", f"python:my_encoders:{encoder}", "--output-dir",
+                output_dir, *more, UNIMOE_DATA=str(data), UNIMOE_CACHE="cache",
             )  # fmt: skip
 
         return search
@@ -200,35 +209,41 @@ class TestSizes:
     def test_one_encoding_serves_every_size_and_every_folder(self, search: Callable[..., Done]) -> None:
         successful(search("one"))
         assert Path("calls.txt").read_text().split("\n")[:-1] == ["query 9", "document 30"]
+        found = result(Path("one"), "letters")
+        assert str(found.identity.base_model).startswith("python:my_encoders:letters@")
+        from_python = unimoe.evaluate_encoder(importlib.import_module("my_encoders").letters, COLLECTION)
+        assert from_python.scores.aggregate["ndcg@10"] == pytest.approx(found.aggregate["ndcg@10"])
+        run = {query: list(scores) for query, scores in searched(Path("one"), "letters").items()}
+        assert run == {query: list(scores) for query, scores in from_python.run.items()}
+        Path("calls.txt").unlink()
         sizes = ("--dims", "8,16", "--precision", "float32,int8,binary", "--set", "retrieval.depth=10",
                  "--set", "retrieval.cutoffs=[5]")  # fmt: skip
         done = successful(search("two", *sizes))
-        assert Path("calls.txt").read_text().split("\n")[2:-1] == ["query 9"], "no document is embedded again"
+        assert Path("calls.txt").read_text() == "query 9\n", "no document is embedded again"
         names = [f"d{dims}-{precision}" for dims in (8, 16) for precision in ("float32", "int8", "binary")]
-        found = {name: result(Path("two"), f"counted-{name}") for name in names}
+        sized = {name: result(Path("two"), f"letters-{name}") for name in names}
         how = "(rescore=int8,multiplier=4)"
         known = {name: name + how * name.endswith("binary") for name in names}
-        assert {name: one.identity.vectors for name, one in found.items()} == known
-        indices = [one.vector_index for one in found.values()]
+        assert {name: one.identity.vectors for name, one in sized.items()} == known
+        indices = [one.vector_index for one in sized.values()]
         assert [(index and index.dims, index and index.bytes_per_vector) for index in indices] == [
             (8, 32), (8, 8), (8, 1), (16, 64), (16, 16), (16, 2),
         ]  # fmt: skip
         table = done.stdout.partition("Vectors cut and quantised")[2]
-        assert "retrieval/toy, nDCG@10: counted, 8 queries" in table
+        assert "retrieval/toy, nDCG@10: letters, 8 queries" in table
         rows = [line.split() for line in table.splitlines() if line.split()[1:2] in (["float32"], ["int8"], ["binary"])]
         assert [row[:3] for row in rows] == [["27", "float32", "108"], *(
             [str(i.dims), i.precision, str(i.bytes_per_vector)] for i in indices if i
         )]  # fmt: skip
-        scores = [f"{100 * one.aggregate['ndcg@10']:.2f}" for one in (result(Path("two"), "counted"), *found.values())]
+        scores = [f"{100 * one.aggregate['ndcg@10']:.2f}" for one in (result(Path("two"), "letters"), *sized.values())]
         assert [row[5] for row in rows] == scores
         assert "corrected by Holm for all" in " ".join(table.split())
-        results = load_all_results(Path("two"))
-        assert {f"counted-{name}" for name in names} < set(results), "systems as any"
+        assert {f"letters-{name}" for name in names} < set(load_all_results(Path("two"))), "systems as any"
 
     def test_a_run_killed_between_two_rows_goes_on_with_the_next(self, search: Callable[..., Done]) -> None:
         sizes = ("--precision", "int8,binary")
         first = successful(search("one", *sizes))
-        shutil.rmtree(Path("one/counted-binary"))
+        shutil.rmtree(Path("one/letters-binary"))
         again = successful(search("one", *sizes))
         assert again.stderr.count("already done") == 4
         assert "document" not in "".join(Path("calls.txt").read_text().split("\n")[2:])
@@ -240,124 +255,48 @@ class TestSizes:
         assert len(rows[0]) == 1
 
     @pytest.mark.parametrize(
-        ("more", "words"),
+        ("encoder", "more", "code", "words"),
         [
-            (["--dims", "64,0"], ["retrieval.dims"]),
-            (["--dims", "many"], ["retrieval.dims", "must be a whole number"]),
-            (["--precision", "int4"], ["retrieval.precisions", "int4"]),
-            (["--dims", "28"], ["retrieval.dims 28 (--dims): the model's vectors have 27 dimensions; use fewer"]),
-        ],
-    )
-    def test_what_cannot_be_is_refused_in_one_line(
-        self, search: Callable[..., Done], more: list[str], words: list[str]
-    ) -> None:
-        done = search("one", *more)
-        assert done.returncode != 0
-        for word in words:
-            assert word in done.stderr
-
-    def test_a_width_above_an_encoders_is_refused_before_any_work(self, data: Path, tmp_path: Path) -> None:
-        assert_refused(retrieve(data, tmp_path / "out", "--dims", "385"), 2, "the model's vectors have 384 dimensions")
-        assert not (tmp_path / "out").exists()
-
-
-class TestBadInput:
-    @pytest.mark.parametrize(
-        ("more", "code", "words"),
-        [
-            (["--encoder", "bundled:all-minilm"], 3, ["'bundled:all-minilm'", "did you mean"]),
-            (["--encoder", "/no/such/folder"], 3, ["/no/such/folder"]),
-            (["--encoder", "x", "--checkpoint", "y"], 2, ["--encoder or --checkpoint, not both"]),
-            (["--checkpoint", "/no/such"], 3, ["/no/such: no such checkpoint folder"]),
-            (["--name", "bm25"], 2, ["--name bm25", "results of their own"]),
-            (["--name", "a b"], 2, ["--name a b"]),
-            (["--config", "retrieval/defualt"], 2, ["did you mean 'retrieval/default'?"]),
-            (["--set", "retrieval.corpus_sample=3"], 2, ["retrieval.corpus_sample", "cannot hold", "at least"]),
-            (["--set", "evaluation.first_stage=official"], 2, ["evaluation.first_stage=official", "use bm25s"]),
-        ],
-    )
-    def test_one_line_and_nothing_left_behind(
-        self, data: Path, tmp_path: Path, more: list[str], code: int, words: list[str]
-    ) -> None:
-        assert_refused(retrieve(data, tmp_path / "out", *more), code, *words)
-        assert not (tmp_path / "out").exists()
-
-    def test_a_collection_that_cannot_be_had_is_named_and_the_others_are_done(self, data: Path, tmp_path: Path) -> None:
-        ended = retrieve(data, tmp_path, datasets="ir_datasets:vaswani,toy")
-        assert ended.returncode == 4
-        assert "not available: " in ended.stderr
-        assert "ir_datasets:vaswani" in ended.stderr
-        assert ended.stderr.splitlines()[-1].endswith(
-            "done, without 1 collection (ir_datasets:vaswani); the reasons are above"
-        )
-        assert "retrieval/toy: all-minilm-l6-v2 (after) against bm25 (before)" in ended.stdout
-
-    def test_results_of_another_identity_or_base_are_left_alone(self, data: Path, tmp_path: Path) -> None:
-        retrieve(data, tmp_path)
-        before = [written(tmp_path / arm) for arm in ARMS]
-        pool = retrieve(data, tmp_path, "--set", "retrieval.corpus_sample=20")
-        assert_refused(pool, 3, "holds another evaluation (pool None there, 20 here)", "choose another --output-dir")
-        prompt = retrieve(data, tmp_path, "--set", "retrieval.query_length=8", "--name", "short")
-        assert_refused(prompt, 3, "prompt", "choose another --output-dir")
-        experiment = retrieve(data, tmp_path, "--set", "name=elsewhere")
-        assert_refused(experiment, 3, "experiment 'dense' there, 'elsewhere' here")
-        assert [written(tmp_path / arm) for arm in ARMS] == before
-        assert not (tmp_path / "short").exists()
-
-
-FUNCTIONS = """
-def letters(texts, kind):
-    return [[text.lower().count(letter) for letter in "abcdefghijklmnopqrstuvwxyz "] for text in texts]
-
-letters.identity = "letters v1"
-
-def unnamed(texts):
-    return letters(texts, None)
-
-def broken(texts):
-    raise ValueError("no such letter")
-
-broken.identity = "broken"
-
-def short(texts):
-    return [[1.0]]
-
-short.identity = "short"
-"""
-
-
-class TestPythonFunction:
-    @pytest.fixture(autouse=True)
-    def functions(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        (tmp_path / "my_encoders.py").write_text(FUNCTIONS, encoding="utf-8")
-        monkeypatch.syspath_prepend(tmp_path)
-        monkeypatch.delitem(sys.modules, "my_encoders", raising=False)
-
-    def test_a_function_is_an_encoder_as_any(self, data: Path, tmp_path: Path) -> None:
-        successful(retrieve(data, tmp_path / "out", "--encoder", "python:my_encoders:letters"))
-        found = result(tmp_path / "out", "letters")
-        assert str(found.identity.base_model).startswith("python:my_encoders:letters@")
-        from_python = unimoe.evaluate_encoder(importlib.import_module("my_encoders").letters, COLLECTION)
-        assert from_python.scores.aggregate["ndcg@10"] == pytest.approx(found.aggregate["ndcg@10"])
-        run = read_run(tmp_path / "out/letters/seed_none/runs/retrieval/toy.trec")
-        assert {query: list(scores) for query, scores in run.items()} == {
-            query: list(scores) for query, scores in from_python.run.items()
-        }
-        again = retrieve(data, tmp_path / "out", "--encoder", "python:my_encoders:letters")
-        assert again.stderr.count("already done") == 3
-
-    @pytest.mark.parametrize(
-        ("name", "code", "words"),
-        [
-            ("unnamed", 2, "say what it computes with, such as unnamed.identity = 'MODEL v1'"),
-            ("leters", 2, "my_encoders has no leters (did you mean 'letters'?)"),
-            ("FUNCTIONS.x", 2, "my_encoders has no FUNCTIONS.x"),
-            ("broken", 3, "python:my_encoders:broken raised ValueError: no such letter (my_encoders.py, line"),
-            ("short", 3, "the encoder returned list (1, 1); return an array of numbers (9, D) for 9 texts"),
+            ("unnamed", [], 2, "say what it computes with, such as unnamed.identity = 'MODEL v1'"),
+            ("FUNCTIONS.x", [], 2, "my_encoders has no FUNCTIONS.x"),
+            ("short", [], 3, "the encoder returned list (1, 1); return an array of numbers (9, D) for 9 texts"),
+            ("letters", ["--dims", "28"], 2, "retrieval.dims 28 (--dims): the model's vectors have 27 dimensions; use"),
         ],
     )
     def test_what_is_no_encoder_is_refused_in_one_line(
-        self, data: Path, tmp_path: Path, name: str, code: int, words: str
+        self, search: Callable[..., Done], encoder: str, more: list[str], code: int, words: str
     ) -> None:
-        done = retrieve(data, tmp_path / "out", "--encoder", f"python:my_encoders:{name}")
-        assert_refused(done, code, words, silent=False)
+        assert_refused(search("out", *more, encoder=encoder), code, words, silent=False)
+
+
+@pytest.mark.parametrize(
+    ("more", "code", "words"),
+    [
+        (["--encoder", "bundled:all-minilm"], 3, ["'bundled:all-minilm'", "did you mean"]),
+        (["--encoder", "/no/such/folder"], 3, ["/no/such/folder"]),
+        (["--encoder", "x", "--checkpoint", "y"], 2, ["--encoder or --checkpoint, not both"]),
+        (["--checkpoint", "/no/such"], 3, ["/no/such: no such checkpoint folder"]),
+        (["--name", "bm25"], 2, ["--name bm25", "results of their own"]),
+        (["--name", "a b"], 2, ["--name a b"]),
+        (["--before", "bm52"], 2, ["unknown arm 'bm52'", "did you mean 'bm25'?"]),
+        (["--config", "retrieval/defualt"], 2, ["did you mean 'retrieval/default'?"]),
+        (["--dims", "64,0"], 2, ["retrieval.dims"]),
+        (["--dims", "many"], 2, ["retrieval.dims", "must be a whole number"]),
+        (["--dims", "385"], 2, ["the model's vectors have 384 dimensions"]),
+        (["--precision", "int4"], 2, ["retrieval.precisions", "int4"]),
+        (["--set", "retrieval.corpus_sample=3"], 2, ["retrieval.corpus_sample", "cannot hold", "at least"]),
+        (["--set", "evaluation.first_stage=official"], 2, ["evaluation.first_stage=official", "use bm25s"]),
+    ],
+)
+def test_bad_input_is_one_line_and_leaves_nothing_behind(
+    data: Path, tmp_path: Path, more: list[str], code: int, words: list[str]
+) -> None:
+    assert_refused(retrieve(data, tmp_path / "out", *more), code, *words)
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_collection_that_cannot_be_had_is_named_and_the_others_are_done(data: Path, tmp_path: Path) -> None:
+    ended = retrieve(data, tmp_path, datasets="ir_datasets:vaswani,toy")
+    assert "not available: " in ended.stderr
+    assert_refused(ended, 4, "done, without 1 collection (ir_datasets:vaswani); the reasons are above", silent=False)
+    assert "retrieval/toy: all-minilm-l6-v2 (after) against bm25 (before)" in ended.stdout

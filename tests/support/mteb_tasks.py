@@ -79,55 +79,61 @@ def card(name: str, kind: str, main_score: str, **more: Any) -> TaskMetadata:
     return TaskMetadata(**facts | more)
 
 
-class InventedSTS(AbsTaskSTS):
-    """14 pairs of sentences with scores from 0 to 5."""
+class InMemory:
+    """A task of MTEB whose data ``held`` makes, in place of a download."""
+
+    def load_data(self, num_proc: int | None = None, **kwargs: Any) -> None:
+        self.dataset: Any = self.held()
+        self.data_loaded = True
+
+    def held(self) -> Any:
+        raise NotImplementedError
+
+
+def in_splits(**splits: dict[str, Any]) -> DatasetDict:
+    """The columns of each split."""
+    return DatasetDict({split: Dataset.from_dict(columns) for split, columns in splits.items()})
+
+
+class InventedSTS(InMemory, AbsTaskSTS):
+    """14 pairs of sentences with scores from 0 to 5: the more the labels agree, the higher."""
 
     metadata = card("InventedSTS", "STS", "cosine_spearman")
 
-    def load_data(self, num_proc: int | None = None, **kwargs: Any) -> None:
-        """Two sentences a pair; the more the labels agree, the higher the score."""
+    def held(self) -> DatasetDict:
         texts, labels = sentences(28)
         rng = random.Random(1)
         scores = [3 * (a == b) + 2 * rng.random() for a, b in zip(labels[::2], labels[1::2], strict=True)]
-        rows = {"sentence1": texts[::2], "sentence2": texts[1::2], "score": scores}
-        self.dataset = DatasetDict({"test": Dataset.from_dict(rows)})
-        self.data_loaded = True
+        return in_splits(test={"sentence1": texts[::2], "sentence2": texts[1::2], "score": scores})
 
 
-class InventedPairs(AbsTaskPairClassification):
+class InventedPairs(InMemory, AbsTaskPairClassification):
     """18 pairs of sentences, about the same or not."""
 
     metadata = card("InventedPairs", "PairClassification", "max_ap")
 
-    def load_data(self, num_proc: int | None = None, **kwargs: Any) -> None:
-        """Both labels occur."""
+    def held(self) -> DatasetDict:
         texts, labels = sentences(36, seed=2)
         same = [int(a == b) for a, b in zip(labels[::2], labels[1::2], strict=True)]
-        rows = {"sentence1": texts[::2], "sentence2": texts[1::2], "labels": same}
-        self.dataset = DatasetDict({"test": Dataset.from_dict(rows)})
-        self.data_loaded = True
+        return in_splits(test={"sentence1": texts[::2], "sentence2": texts[1::2], "labels": same})
 
 
-class InventedClassification(AbsTaskClassification):
+class InventedClassification(InMemory, AbsTaskClassification):
     """24 sentences to learn from, 8 of each label, so that every experiment learns from all of them; 30 to classify."""
 
     metadata = card("InventedClassification", "Classification", "accuracy")
 
-    def load_data(self, num_proc: int | None = None, **kwargs: Any) -> None:
-        """No sentence is in both splits."""
+    def held(self) -> DatasetDict:
         texts, labels = sentences(60, seed=3)
         learnt = [row for label in range(3) for row in [n for n, own in enumerate(labels) if own == label][:8]]
         asked = [row for row in range(60) if row not in learnt][:30]
-        self.dataset = DatasetDict(
-            {
-                split: Dataset.from_dict({"text": [texts[n] for n in rows], "label": [labels[n] for n in rows]})
-                for split, rows in (("train", learnt), ("test", asked))
-            }
+        train, test = (
+            {"text": [texts[n] for n in rows], "label": [labels[n] for n in rows]} for rows in (learnt, asked)
         )
-        self.data_loaded = True
+        return in_splits(train=train, test=test)
 
 
-class InventedClustering(AbsTaskClustering):
+class InventedClustering(InMemory, AbsTaskClustering):
     """40 sentences of three labels; four clusterings of 30 drawn from them."""
 
     metadata = card("InventedClustering", "Clustering", "v_measure")
@@ -135,22 +141,18 @@ class InventedClustering(AbsTaskClustering):
     max_documents_per_cluster = 30
     n_clusters = 4
 
-    def load_data(self, num_proc: int | None = None, **kwargs: Any) -> None:
-        """Labels are words, as MTEB has them."""
+    def held(self) -> DatasetDict:
         texts, labels = sentences(40, seed=4)
-        rows = {"sentences": texts, "labels": [LABELS[label] for label in labels]}
-        self.dataset = DatasetDict({"test": Dataset.from_dict(rows)})
-        self.data_loaded = True
+        return in_splits(test={"sentences": texts, "labels": [LABELS[label] for label in labels]})
 
 
-class InventedSummarization(AbsTaskSummarization):
-    """Three texts, each with two summaries by people and four by machines."""
+class InventedSummarization(InMemory, AbsTaskSummarization):
+    """Three texts, each with two summaries by people and four by machines, judged in another order of the same four."""
 
     metadata = card("InventedSummarization", "Summarization", "cosine_spearman")
     min_score, max_score = 1, 5
 
-    def load_data(self, num_proc: int | None = None, **kwargs: Any) -> None:
-        """Each text's judgments are another order of the same four."""
+    def held(self) -> DatasetDict:
         texts, _ = sentences(21, seed=5)
         rows = {
             "text": texts[:3],
@@ -158,8 +160,7 @@ class InventedSummarization(AbsTaskSummarization):
             "machine_summaries": [texts[9 + 4 * n : 13 + 4 * n] for n in range(3)],
             "relevance": [[1.0, 2.5, 4.0, 5.0], [5.0, 1.0, 2.5, 4.0], [2.5, 5.0, 1.0, 4.0]],
         }
-        self.dataset = DatasetDict({"test": Dataset.from_dict(rows)})
-        self.data_loaded = True
+        return in_splits(test=rows)
 
 
 RANKED = invented(documents=18, queries=5, words=40, name="ranked")
@@ -171,56 +172,23 @@ CANDIDATES = {
 """Nine documents of each query and its relevant ones, in no order."""
 
 
-class InventedRetrieval(AbsTaskRetrieval):
-    """Five queries over 18 documents, with an instruction of its own."""
+class InventedRetrieval(InMemory, AbsTaskRetrieval):
+    """Five queries over the whole of 18 documents, with an instruction of its own."""
 
     instruction = "Given a word, retrieve texts that hold it"
     metadata = card("InventedRetrieval", "Retrieval", "ndcg_at_10", prompt={"query": instruction})
 
-    def load_data(self, num_proc: int | None = None, **kwargs: Any) -> None:
-        """The whole corpus is searched."""
-        self.dataset = {"default": {"test": split_data(RANKED)}}
-        self.data_loaded = True
+    def held(self) -> dict[str, Any]:
+        return {"default": {"test": split_data(RANKED)}}
 
 
-class InventedReranking(AbsTaskRetrieval):
+class InventedReranking(InMemory, AbsTaskRetrieval):
     """The same queries, whose candidates are given."""
 
     metadata = card("InventedReranking", "Reranking", "map_at_1000")
 
-    def load_data(self, num_proc: int | None = None, **kwargs: Any) -> None:
-        """Only the candidates are ranked."""
-        self.dataset = {"default": {"test": split_data(RANKED, CANDIDATES)}}
-        self.data_loaded = True
-
-
-PARTS = {
-    ("dev", "left"): invented(documents=9, queries=3),
-    ("dev", "right"): invented(documents=10, queries=4),
-    ("test", "left"): invented(documents=11, queries=2),
-    ("test", "right"): invented(documents=12, queries=5),
-}
-"""Of ``InventedParts``, by split and subset; they have document and query ids in common."""
-
-
-class InventedParts(AbsTaskRetrieval):
-    """Retrieval in two splits of two subsets each."""
-
-    metadata = card(
-        "InventedParts",
-        "Retrieval",
-        "ndcg_at_10",
-        eval_splits=["dev", "test"],
-        eval_langs={"left": ["eng-Latn"], "right": ["eng-Latn"]},
-    )
-
-    def load_data(self, num_proc: int | None = None, **kwargs: Any) -> None:
-        """Each part has a corpus of its own."""
-        self.dataset = {
-            subset: {split: split_data(PARTS[split, subset]) for split in ("dev", "test")}
-            for subset in ("left", "right")
-        }
-        self.data_loaded = True
+    def held(self) -> dict[str, Any]:
+        return {"default": {"test": split_data(RANKED, CANDIDATES)}}
 
 
 class InventedMean(AbsTaskAggregate):
@@ -236,16 +204,15 @@ class InventedMean(AbsTaskAggregate):
     )
 
 
-SYMMETRIC: tuple[type[AbsTask], ...] = (
+ALL_TYPES: tuple[type[AbsTask], ...] = (
     InventedSTS,
     InventedPairs,
     InventedClassification,
     InventedClustering,
     InventedSummarization,
+    InventedRetrieval,
+    InventedReranking,
 )
-"""Whose texts have no roles, and whose results have no queries."""
-
-ALL_TYPES: tuple[type[AbsTask], ...] = (*SYMMETRIC, InventedRetrieval, InventedReranking)
 """One of each type of MTEB(eng, v2)."""
 
 
@@ -279,11 +246,7 @@ def make_model(seed: int = 0, prompt: PromptConfig = PROMPT, max_length: int = 2
 
 
 class Suite:
-    """Evaluates a system on tasks of MTEB, as ``evaluate --mteb`` does.
-
-    Attributes:
-        reasons: why there is no score of some.
-    """
+    """Evaluates a system on tasks of MTEB, as ``evaluate --mteb`` does; ``reasons`` say why some have no score."""
 
     def __init__(self, output_dir: Path, system: System, wanted: Sequence[Task] = ("reranking", "embedding")) -> None:
         self._system, self.reasons = replace(system, tasks=tuple(wanted), output_dir=output_dir), list[str]()

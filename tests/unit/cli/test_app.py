@@ -42,7 +42,7 @@ def test_help_lists_the_options_that_people_use_first(command: str) -> None:
         assert (f"\n  {option} " in others) == (name not in FIRST_OPTIONS[command])
 
 
-def test_a_module_of_the_present_folder_registers_a_measure_for_one_call(
+def test_a_module_of_the_folder_registers_a_measure_for_one_call(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("unimoe.metrics.names._registered", {})

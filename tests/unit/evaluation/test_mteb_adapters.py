@@ -6,13 +6,18 @@ from itertools import pairwise
 from types import SimpleNamespace
 from typing import Any
 
+import mteb
 import numpy as np
 import pytest
 import torch
 from datasets import Dataset
-from mteb import AbsTask
 from mteb.abstasks import AbsTaskRetrieval
+from mteb.get_tasks import TASK_LIST
+from mteb.models import CrossEncoderProtocol, EncoderProtocol, SearchProtocol
+from mteb.models.instruct_wrapper import InstructSentenceTransformerModel
+from mteb.models.model_implementations.qwen3_models import instruction_template
 from mteb.types import PromptType
+from support.mteb_tasks import INSTRUCTED, make_model
 from support.tiny_models import tiny_base
 from torch.utils.data import DataLoader
 
@@ -25,11 +30,6 @@ from unimoe.models.unimodel import UnimodelForExp1
 TEXTS = ["the cat sat on the mat", "a quick sort", "", "rain on the roof", "yes"]
 QUERIES = ["cat", "sort", "nothing", "weather", "no"]
 IDENTITY = {"checkpoint": "c0ffee", "which": "last"}
-PROMPT = PromptConfig(query_prefix="Query: ", document_prefix="Document: ")
-
-
-def make_model(seed: int = 0, prompt: PromptConfig = PROMPT, max_length: int = 256) -> UnimodelForExp1:
-    return UnimodelForExp1(tiny_base(seed=seed), prompt, max_length)
 
 
 @pytest.fixture(scope="module")
@@ -42,12 +42,14 @@ def loader(texts: list[str]) -> Any:
 
 
 @pytest.fixture(scope="module")
-def task() -> dict[str, Any]:
-    """The keyword arguments that MTEB gives beside the texts."""
-    import mteb
+def scifact() -> Any:
+    return mteb.get_task("SciFact").metadata
 
-    metadata = mteb.get_task("SciFact").metadata
-    return {"task_metadata": metadata, "hf_split": "test", "hf_subset": "default"}
+
+@pytest.fixture(scope="module")
+def task(scifact: Any) -> dict[str, Any]:
+    """The keyword arguments that MTEB gives beside the texts."""
+    return {"task_metadata": scifact, "hf_split": "test", "hf_subset": "default"}
 
 
 def by_hand(**prompts: str) -> TaskPrompts:
@@ -59,211 +61,144 @@ def encoder(model: UnimodelForExp1, **settings: Any) -> MTEBEncoderWrapper:
     return MTEBEncoderWrapper(model, **({"name": "emb_only_r8", "identity": IDENTITY} | settings))
 
 
-class TestProtocols:
-    def test_each_adapter_is_one_kind_of_model_and_not_the_other(self, model: UnimodelForExp1) -> None:
-        from mteb.models import CrossEncoderProtocol, EncoderProtocol, SearchProtocol
-
-        one, other = encoder(model), MTEBCrossEncoderWrapper(model, name="rank_only_r8", identity=IDENTITY)
-        assert isinstance(one, EncoderProtocol)
-        assert isinstance(other, CrossEncoderProtocol)
-        assert not isinstance(one, CrossEncoderProtocol | SearchProtocol)
-        assert not isinstance(other, EncoderProtocol | SearchProtocol)
+def test_each_adapter_is_one_kind_of_model_and_not_the_other(model: UnimodelForExp1) -> None:
+    kinds = (EncoderProtocol, CrossEncoderProtocol, SearchProtocol)
+    for wrapped, own in ((encoder(model), EncoderProtocol), (MTEBCrossEncoderWrapper(model), CrossEncoderProtocol)):
+        assert [kind for kind in kinds if isinstance(wrapped, kind)] == [own]
 
 
-class TestEncoder:
-    @pytest.mark.parametrize(
-        ("prompt_type", "kind"), [("query", "query"), ("document", "document"), (None, "plain")], ids=str
-    )
-    def test_it_embeds_each_text_with_the_prefix_of_its_role(
-        self, model: UnimodelForExp1, task: dict[str, Any], prompt_type: Any, kind: Any
-    ) -> None:
-        from mteb.types import PromptType
-
-        asked = None if prompt_type is None else PromptType(prompt_type)
-        vectors = encoder(model).encode(loader(TEXTS), **task, prompt_type=asked)
-        assert vectors.dtype == np.float32
-        np.testing.assert_array_equal(vectors, model.encode(TEXTS, kind=kind))
-        claimed = encoder(model, prompts=by_hand(SciFact="Claim: ")).encode(loader(TEXTS), **task, prompt_type=asked)
-        expected = model.encode(TEXTS, kind="document") if kind == "document" else model.encode(TEXTS, prefix="Claim: ")
-        np.testing.assert_array_equal(claimed, expected)
+@pytest.mark.parametrize(
+    ("role", "kind"), [(PromptType.query, "query"), (PromptType.document, "document"), (None, "plain")], ids=str
+)
+def test_an_encoder_embeds_each_text_with_the_prefix_of_its_role(
+    model: UnimodelForExp1, task: dict[str, Any], role: Any, kind: Any
+) -> None:
+    vectors = encoder(model).encode(loader(TEXTS), **task, prompt_type=role)
+    assert vectors.dtype == np.float32
+    np.testing.assert_array_equal(vectors, model.encode(TEXTS, kind=kind))
+    claimed = encoder(model, prompts=by_hand(SciFact="Claim: ")).encode(loader(TEXTS), **task, prompt_type=role)
+    expected = model.encode(TEXTS, kind="document") if kind == "document" else model.encode(TEXTS, prefix="Claim: ")
+    np.testing.assert_array_equal(claimed, expected)
 
 
-class TestCrossEncoder:
-    @pytest.mark.parametrize("template", ["qwen3", "chat"])
-    def test_the_instruction_of_the_task_is_in_the_prompt(self, task: dict[str, Any], template: str) -> None:
-        model = make_model(prompt=PromptConfig(template=template, instruction="Judge."), max_length=400)
-        pairs = list(zip(QUERIES, TEXTS, strict=True))
-        own = task["task_metadata"].prompt["query"]
-        for prompts, instruction in (
-            (None, None),
-            (TaskPrompts(MTEBConfig()), own),
-            (by_hand(), None),
-            (by_hand(SciFact="Weigh."), "Weigh."),
-            (TaskPrompts(MTEBConfig(prompts={"query": "Instruct: Weigh.\nQuery:"})), "Weigh."),
-        ):
-            scores = MTEBCrossEncoderWrapper(model, prompts=prompts).predict(loader(QUERIES), loader(TEXTS), **task)
-            np.testing.assert_array_equal(scores, model.rerank(pairs, output="margin", instruction=instruction))
-        written = tiny_base().tokenizer.decode(model.pair_ids(pairs[:1], own)[0])
-        assert own in written
-        assert "Judge." not in written
-
-    def test_a_query_may_have_an_instruction_of_its_own(self, model: UnimodelForExp1, task: dict[str, Any]) -> None:
-        given = ["Weigh.", "Judge.", "Weigh.", "Judge.", "Think."]
-        rows = [{"id": str(n), "text": query, "instruction": given[n]} for n, query in enumerate(QUERIES)]
-        asked: Any = DataLoader(rows, batch_size=2)  # type: ignore[arg-type]
-        pairs = zip(QUERIES, TEXTS, given, strict=True)
-        expected = [model.rerank([(query, text)], output="margin", instruction=own)[0] for query, text, own in pairs]
-        scores = MTEBCrossEncoderWrapper(model, prompts=TaskPrompts(MTEBConfig())).predict(asked, loader(TEXTS), **task)
-        np.testing.assert_allclose(scores, expected, atol=1e-5)
-        assert len(set(expected)) == len(expected)
+@pytest.mark.parametrize("template", ["qwen3", "chat"])
+def test_a_cross_encoders_prompt_holds_the_instruction_of_the_task(task: dict[str, Any], template: str) -> None:
+    model = make_model(prompt=PromptConfig(template=template, instruction="Judge."), max_length=400)
+    pairs = list(zip(QUERIES, TEXTS, strict=True))
+    own = task["task_metadata"].prompt["query"]
+    for prompts, instruction in (
+        (None, None),
+        (INSTRUCTED, own),
+        (by_hand(), None),
+        (by_hand(SciFact="Weigh."), "Weigh."),
+        (TaskPrompts(MTEBConfig(prompts={"query": "Instruct: Weigh.\nQuery:"})), "Weigh."),
+    ):
+        scores = MTEBCrossEncoderWrapper(model, prompts=prompts).predict(loader(QUERIES), loader(TEXTS), **task)
+        np.testing.assert_array_equal(scores, model.rerank(pairs, output="margin", instruction=instruction))
+    written = tiny_base().tokenizer.decode(model.pair_ids(pairs[:1], own)[0])
+    assert own in written
+    assert "Judge." not in written
 
 
-class TestMeta:
-    def test_the_revision_is_the_same_for_the_same_model(self, model: UnimodelForExp1) -> None:
-        meta = encoder(model).mteb_model_meta
-        assert (meta.name, meta.similarity_fn_name) == ("unimoe/emb_only_r8", "cosine")
-        again = encoder(make_model(), identity=dict(reversed(IDENTITY.items())), token_budget=7, batch_size=1)
-        assert again.mteb_model_meta.revision == meta.revision
-
-    def test_it_is_another_for_whatever_changes_scores(self, model: UnimodelForExp1) -> None:
-        half = make_model()
-        half.model.to(torch.bfloat16)
-        others: list[MTEBEncoderWrapper | MTEBCrossEncoderWrapper] = [
-            encoder(make_model(seed=1)),
-            encoder(make_model(max_length=128)),
-            encoder(make_model(prompt=PromptConfig())),
-            encoder(half),
-            encoder(model, prompts=by_hand(SciFact="Claim: ")),
-            encoder(model, prompts=TaskPrompts(MTEBConfig())),
-            MTEBCrossEncoderWrapper(model, name="emb_only_r8", identity=IDENTITY),
-        ]
-        revisions = {wrapped.mteb_model_meta.revision for wrapped in [encoder(model), *others]}
-        assert len(revisions) == 1 + len(others)
-
-    def test_without_an_identity_the_weights_in_memory_are_hashed(self) -> None:
-        model = make_model()
-        revisions = [encoder(model, identity=None).mteb_model_meta.revision for _ in range(2)]
-        with torch.no_grad():
-            model.model.model.layers[-1].mlp.down_proj.weight[0, 0] += 1e-6
-        revisions.append(encoder(model, identity=None).mteb_model_meta.revision)
-        assert revisions[0] == revisions[1] != revisions[2]
+def test_a_query_may_have_an_instruction_of_its_own(model: UnimodelForExp1, task: dict[str, Any]) -> None:
+    given = ["Weigh.", "Judge.", "Weigh.", "Judge.", "Think."]
+    rows = [{"id": str(n), "text": query, "instruction": given[n]} for n, query in enumerate(QUERIES)]
+    asked: Any = DataLoader(rows, batch_size=2)  # type: ignore[arg-type]
+    pairs = zip(QUERIES, TEXTS, given, strict=True)
+    expected = [model.rerank([(query, text)], output="margin", instruction=own)[0] for query, text, own in pairs]
+    scores = MTEBCrossEncoderWrapper(model, prompts=INSTRUCTED).predict(asked, loader(TEXTS), **task)
+    np.testing.assert_allclose(scores, expected, atol=1e-5)
+    assert len(set(expected)) == len(expected)
 
 
-@pytest.fixture(scope="module")
-def scifact() -> Any:
-    import mteb
-
-    return mteb.get_task("SciFact").metadata
-
-
-@pytest.fixture(scope="module")
-def sts() -> Any:
-    import mteb
-
-    return mteb.get_task("STSBenchmark").metadata
-
-
-class TestByHand:
-    @pytest.mark.parametrize(
-        ("role", "order"),
-        [
-            ("query", ["SciFact-query", "SciFact", "Retrieval-query", "Retrieval", "query"]),
-            ("document", ["SciFact-document", "Retrieval-document", "document"]),
-            (None, ["SciFact", "Retrieval"]),
-        ],
-        ids=str,
-    )
-    def test_the_first_key_that_fits_counts(self, scifact: Any, role: str | None, order: list[str]) -> None:
-        for first, second in pairwise(order):
-            both = by_hand(**{second: "two", first: "one"})
-            assert both.prefix(scifact, role) == "one"
-            assert by_hand(**{second: "two"}).prefix(scifact, role) == "two"
-        everything = {f"{head}{role}" for head in ("SciFact", "Retrieval") for role in ("", "-query", "-document")}
-        others = {*everything, "query", "document", "NFCorpus", "STS"} - set(order)
-        assert by_hand(**dict.fromkeys(others, "never")).prefix(scifact, role) is None
+def test_the_revision_is_another_for_whatever_changes_scores(model: UnimodelForExp1) -> None:
+    meta = encoder(model).mteb_model_meta
+    assert (meta.name, meta.similarity_fn_name) == ("unimoe/emb_only_r8", "cosine")
+    again = encoder(make_model(), identity=dict(reversed(IDENTITY.items())), token_budget=7, batch_size=1)
+    assert again.mteb_model_meta.revision == meta.revision
+    half = make_model()
+    half.model.to(torch.bfloat16)
+    others: list[MTEBEncoderWrapper | MTEBCrossEncoderWrapper] = [
+        encoder(make_model(seed=1)),
+        encoder(make_model(max_length=128)),
+        encoder(make_model(prompt=PromptConfig())),
+        encoder(half),
+        encoder(model, prompts=by_hand(SciFact="Claim: ")),
+        encoder(model, prompts=INSTRUCTED),
+        MTEBCrossEncoderWrapper(model, name="emb_only_r8", identity=IDENTITY),
+    ]
+    revisions = {wrapped.mteb_model_meta.revision for wrapped in [encoder(model), *others]}
+    assert len(revisions) == 1 + len(others)
 
 
-class TestInstruction:
-    SCIFACT = "Given a scientific claim, retrieve documents that support or refute the claim"
+def test_without_an_identity_the_weights_in_memory_are_hashed() -> None:
+    model = make_model()
+    revisions = [encoder(model, identity=None).mteb_model_meta.revision for _ in range(2)]
+    with torch.no_grad():
+        model.model.model.layers[-1].mlp.down_proj.weight[0, 0] += 1e-6
+    revisions.append(encoder(model, identity=None).mteb_model_meta.revision)
+    assert revisions[0] == revisions[1] != revisions[2]
 
-    def test_none_and_collections_that_are_no_tasks_are_left_to_the_model(self, scifact: Any, sts: Any) -> None:
-        assert TaskPrompts(MTEBConfig()).of_task(scifact)[:2] == [f"Instruct: {self.SCIFACT}\nQuery:", None]
-        assert TaskPrompts(MTEBConfig()).of_task(scifact.model_copy(update={"prompt": ""})) == [None] * 3
-        prompts = TaskPrompts(MTEBConfig(task_instruction=None))
-        assert prompts.of_task(scifact) == prompts.of_task(sts) == [None] * 3
+
+@pytest.mark.parametrize(
+    ("role", "order"),
+    [
+        ("query", ["SciFact-query", "SciFact", "Retrieval-query", "Retrieval", "query"]),
+        ("document", ["SciFact-document", "Retrieval-document", "document"]),
+        (None, ["SciFact", "Retrieval"]),
+    ],
+    ids=str,
+)
+def test_of_prefixes_by_hand_the_first_key_that_fits_counts(scifact: Any, role: str | None, order: list[str]) -> None:
+    for first, second in pairwise(order):
+        both = by_hand(**{second: "two", first: "one"})
+        assert both.prefix(scifact, role) == "one"
+        assert by_hand(**{second: "two"}).prefix(scifact, role) == "two"
+    everything = {f"{head}{role}" for head in ("SciFact", "Retrieval") for role in ("", "-query", "-document")}
+    others = {*everything, "query", "document", "NFCorpus", "STS"} - set(order)
+    assert by_hand(**dict.fromkeys(others, "never")).prefix(scifact, role) is None
 
 
-class TestOfRerankers:
-    def test_the_order_of_choice(self, scifact: Any) -> None:
-        claim = TestInstruction.SCIFACT
-        untold = scifact.model_copy(update={"prompt": None})
-        prompts = TaskPrompts(MTEBConfig())
-        assert prompts.instruction(scifact) == claim
-        assert prompts.instruction(scifact, "mine") == "mine"
-        assert prompts.instruction(untold) == "Retrieve text based on user query."
-        assert by_hand().instruction(scifact, "mine") is None
-        assert by_hand(Retrieval="Weigh. ").instruction(scifact, "mine") == "Weigh."
-        assert by_hand(SciFact="", Retrieval="Weigh.").instruction(scifact, "mine") is None
-
-    @pytest.mark.parametrize("template", ["Instruct: {instruction}\nQuery:", "{instruction}: ", "{instruction}"])
-    def test_a_prefix_in_the_template_is_the_instruction_in_it(self, scifact: Any, template: str) -> None:
+def test_the_instruction_is_that_by_hand_else_the_querys_else_the_tasks(scifact: Any) -> None:
+    claim = "Given a scientific claim, retrieve documents that support or refute the claim"
+    assert INSTRUCTED.of_task(scifact)[:2] == [f"Instruct: {claim}\nQuery:", None]
+    assert INSTRUCTED.of_task(scifact.model_copy(update={"prompt": ""})) == [None] * 3
+    assert by_hand().of_task(scifact) == [None] * 3
+    assert INSTRUCTED.instruction(scifact) == claim
+    assert INSTRUCTED.instruction(scifact, "mine") == "mine"
+    assert INSTRUCTED.instruction(scifact.model_copy(update={"prompt": None})) == "Retrieve text based on user query."
+    assert by_hand().instruction(scifact, "mine") is None
+    assert by_hand(Retrieval="Weigh. ").instruction(scifact, "mine") == "Weigh."
+    assert by_hand(SciFact="", Retrieval="Weigh.").instruction(scifact, "mine") is None
+    for template in ("Instruct: {instruction}\nQuery:", "{instruction}: ", "{instruction}"):
         config = MTEBConfig(task_instruction=template, prompts={"query": template.replace("{instruction}", "Weigh.")})
         assert TaskPrompts(config).instruction(scifact) == "Weigh."
 
 
 @pytest.mark.filterwarnings("ignore:Prompt type 'document' not found", "ignore:No prompt found on the abstask class")
-class TestAsMTEB:
-    """What mteb's own wrapper of Qwen3-Embedding gives the model, without the model."""
-
-    @pytest.fixture(scope="class")
-    def wrapper(self) -> Any:
-        from mteb.models.instruct_wrapper import InstructSentenceTransformerModel
-        from mteb.models.model_implementations.qwen3_models import instruction_template
-
-        wrapper: Any = InstructSentenceTransformerModel.__new__(InstructSentenceTransformerModel)
-        wrapper.instruction_template, wrapper.apply_instruction_to_passages = instruction_template, False
-        wrapper.model = SimpleNamespace(encode=lambda texts, prompt: prompt)
-        return wrapper
-
-    def sent(self, wrapper: Any, task: AbsTask, role: str | None) -> str | None:
-        loader = DataLoader(Dataset.from_dict({"text": ["a text"]}))
-        facts: dict[str, Any] = {"task_metadata": task.metadata, "hf_split": "test", "hf_subset": "default"}
-        prompt: str | None = wrapper.encode(loader, prompt_type=PromptType(role) if role else None, **facts)
-        return prompt
-
-    def test_every_text_task_reads_what_mtebs_own_wrapper_writes(self, wrapper: Any) -> None:
-        from mteb.get_tasks import TASK_LIST
-
-        prompts, compared = TaskPrompts(MTEBConfig()), 0
-        for kind in TASK_LIST:
-            if kind.metadata.modalities == ["text"]:
-                task = kind.__new__(kind)
-                role = "query" if issubclass(kind, AbsTaskRetrieval) else None
-                assert (prompts.prefix(kind.metadata, role) or "") == self.sent(wrapper, task, role), kind
-                compared += 1
-        assert compared > 1000
+def test_every_text_task_reads_what_mtebs_own_wrapper_of_qwen3_embedding_writes() -> None:
+    wrapper: Any = InstructSentenceTransformerModel.__new__(InstructSentenceTransformerModel)
+    wrapper.instruction_template, wrapper.apply_instruction_to_passages = instruction_template, False
+    wrapper.model = SimpleNamespace(encode=lambda texts, prompt: prompt)
+    texts, compared = DataLoader(Dataset.from_dict({"text": ["a text"]})), 0
+    for kind in TASK_LIST:
+        if kind.metadata.modalities == ["text"]:
+            facts: dict[str, Any] = {"task_metadata": kind.metadata, "hf_split": "test", "hf_subset": "default"}
+            role = PromptType.query if issubclass(kind, AbsTaskRetrieval) else None
+            sent = wrapper.encode(texts, prompt_type=role, **facts)
+            assert (INSTRUCTED.prefix(kind.metadata, role and role.value) or "") == sent, kind
+            compared += 1
+    assert compared > 1000
 
 
-class TestUnknownKeys:
-    def test_known_ones_and_collections_that_are_evaluated_pass(self) -> None:
-        known = [
-            "SciFact",
-            "SciFact-query",
-            "STS",
-            "Retrieval-document",
-            "query",
-            "document",
-            "toy",
-            "toy-query",
-        ]
-        by_hand(**dict.fromkeys(known, "x")).refuse_unknown_keys(["toy"])
-
-    @pytest.mark.parametrize(
-        ("key", "near"),
-        [("SciFcat", "SciFact"), ("SciFcat-query", "SciFact"), ("Retreival", "Retrieval"), ("SciFact-passage", "Sci")],
-    )
-    def test_others_are_refused_with_the_closest(self, key: str, near: str) -> None:
-        with pytest.raises(UsageError) as refused:
-            by_hand(query="x", **{key: "x"}).refuse_unknown_keys()
-        assert f"evaluation.mteb.prompts: {key!r} is no task, type of tasks or role" in str(refused.value)
-        assert f"did you mean '{near}" in str(refused.value)
+@pytest.mark.parametrize(
+    ("key", "near"),
+    [("SciFcat", "SciFact"), ("SciFcat-query", "SciFact"), ("Retreival", "Retrieval"), ("SciFact-passage", "Sci")],
+)
+def test_keys_that_are_unknown_are_refused_with_the_closest(key: str, near: str) -> None:
+    known = ("SciFact", "SciFact-query", "STS", "Retrieval-document", "query", "document", "toy", "toy-query")
+    by_hand(**dict.fromkeys(known, "x")).refuse_unknown_keys(["toy"])
+    with pytest.raises(UsageError) as refused:
+        by_hand(query="x", **{key: "x"}).refuse_unknown_keys()
+    assert f"evaluation.mteb.prompts: {key!r} is no task, type of tasks or role" in str(refused.value)
+    assert f"did you mean '{near}" in str(refused.value)

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 import torch
-from support.experiments import tiny_experiment, tiny_experiment_dict
+from support.experiments import tiny_experiment_dict
 from support.reranking import invented, write_invented
 from support.tiny_models import save_tiny_model
 
@@ -26,8 +26,7 @@ from unimoe.models.batching import batches
 from unimoe.models.checkpoint import Checkpoint
 from unimoe.models.loader import ModelLoader
 from unimoe.models.token_tree import tree_tokens
-from unimoe.models.unimodel import UnimodelForExp1
-from unimoe.results import Task, TrainingBudget
+from unimoe.results import TrainingBudget
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -36,19 +35,8 @@ COLLECTION = invented(documents=40, queries=6, unjudged=1)
 
 
 @pytest.fixture(scope="module")
-def experiment(tmp_path_factory: pytest.TempPathFactory) -> Experiment:
-    return tiny_experiment(tmp_path_factory.mktemp("plan"))
-
-
-@pytest.fixture(scope="module")
 def system(experiment: Experiment) -> System:
     return zero_shot_system(experiment, ModelLoader(experiment, torch.device("cpu"), torch.float32))
-
-
-@pytest.fixture(scope="module")
-def model(system: System) -> UnimodelForExp1:
-    model: UnimodelForExp1 = system.model()
-    return model
 
 
 @pytest.fixture
@@ -57,46 +45,20 @@ def data(experiment: Experiment, tmp_path: Path, tmp_cache: Path) -> PlannedData
     return PlannedDataset(chosen_datasets(experiment, [f"path:{folder}"])[0])
 
 
-@pytest.fixture
-def slow(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A model of a pair or text in ten seconds."""
-    monkeypatch.setattr(plan, "seconds_each", lambda *arguments: 10.0)
-
-
-def planned(
-    capsys: pytest.CaptureFixture[str],
-    system: System,
-    datasets: Sequence[PlannedDataset],
-    tasks: Sequence[Task] = ("reranking",),
-    price: float | None = None,
-) -> list[str]:
-    """The lines of a plan but for the header."""
-    print_plan(system, datasets, tasks, price)
-    return capsys.readouterr().out.splitlines()[1:]
-
-
-def questions(model: UnimodelForExp1, data: PlannedDataset) -> list[list[int]]:
-    """The token ids of all that would be asked."""
-    corpus, queries = COLLECTION.corpus, COLLECTION.queries
-    return model.pair_ids([(queries[q], corpus[d].full_text) for q, found in data.candidates.items() for d in found])
-
-
 def tokens_of(line: str) -> int:
     return int(line.split()[4].replace(",", ""))
 
 
-@pytest.mark.usefixtures("slow")
-def test_tokens_are_exact_where_the_sample_is_all_and_close_where_it_is_not(
-    capsys: pytest.CaptureFixture[str],
-    system: System,
-    model: UnimodelForExp1,
-    data: PlannedDataset,
-    monkeypatch: pytest.MonkeyPatch,
+def test_tokens_are_exact_where_the_sample_is_all_and_close_elsewhere(
+    capsys: pytest.CaptureFixture[str], system: System, data: PlannedDataset, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    asked = questions(model, data)
+    monkeypatch.setattr(plan, "seconds_each", lambda *arguments: 10.0)  # for a pair or text
+    model, corpus, queries = system.model(), COLLECTION.corpus, COLLECTION.queries
+    asked = model.pair_ids([(queries[q], corpus[d].full_text) for q, found in data.candidates.items() for d in found])
     tokens = tree_tokens(asked)
     assert tokens < sum(map(len, asked))
-    reranking, embedding, total = planned(capsys, system, [data], ("reranking", "embedding"), price=30)
+    print_plan(system, [data], ("reranking", "embedding"), 30)
+    _, reranking, embedding, total = capsys.readouterr().out.splitlines()
     assert reranking.split()[:5] == ["reranking", data.dataset.name, "7", str(len(asked)), f"{tokens:,}"]
     texts = len(COLLECTION.corpus) + len(COLLECTION.queries)
     assert embedding.split()[3] == str(texts)
@@ -108,21 +70,21 @@ def test_tokens_are_exact_where_the_sample_is_all_and_close_where_it_is_not(
     assert float(found[2].replace(",", "")) == pytest.approx(30 * hours, abs=0.005)
     monkeypatch.setattr(plan, "_PLACE_CHARACTERS", 300)
     assert len(plan.prompt_sample(data, model)) < len(asked) / 2
-    (line, _) = planned(capsys, system, [data])
-    assert tokens_of(line) == pytest.approx(tokens, rel=0.1)
+    print_plan(system, [data], ("reranking",), None)
+    assert tokens_of(capsys.readouterr().out.splitlines()[1]) == pytest.approx(tokens, rel=0.1)
 
 
-@pytest.mark.usefixtures("slow")
 def test_embedding_counts_once_whatever_the_first_stages(
     capsys: pytest.CaptureFixture[str], system: System, data: PlannedDataset
 ) -> None:
     stages = [data, PlannedDataset(data.dataset.on("rank_bm25"))]
-    lines = planned(capsys, system, stages, ("reranking", "embedding"))
+    print_plan(system, stages, ("reranking", "embedding"), None)
+    lines = capsys.readouterr().out.splitlines()[1:]
     assert [line.split()[0] for line in lines] == ["reranking", "embedding", "reranking", "total:"]
 
 
 @pytest.mark.parametrize("seconds", [0.01, 1.5], ids=["quick", "slow"])
-def test_no_part_is_timed_twice_and_a_slow_model_is_not_asked_them_all(
+def test_no_part_is_timed_twice_and_of_a_slow_model_not_all_are(
     monkeypatch: pytest.MonkeyPatch, seconds: float
 ) -> None:
     clock, asked = [0.0], list[int]()
@@ -152,12 +114,7 @@ class Typist:
         self._clock[0] += sum(map(len, texts)) / 1000
 
 
-def hours_of(line: str) -> float:
-    (found,) = re.findall(r"([\d,.]+) (hours|minutes)", line)
-    return float(found[0].replace(",", "")) / (1 if found[1] == "hours" else 60)
-
-
-def test_the_time_for_texts_follows_the_length_that_mteb_states_for_each_task(
+def test_the_time_for_texts_follows_the_length_that_mteb_states(
     capsys: pytest.CaptureFixture[str], system: System, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """STS12's sentences are short and SciFact's documents long."""
@@ -170,7 +127,9 @@ def test_the_time_for_texts_follows_the_length_that_mteb_states_for_each_task(
         characters = sum(size.query_characters + size.document_characters for size in sizes)
         print_plan(encoder, [], ["embedding"], None, [("embedding", task) for task in tasks])
         total = capsys.readouterr().out.splitlines()[-1]
-        assert hours_of(total) == pytest.approx(characters / 1000 / 3600, rel=0.1)
+        ((amount, unit),) = re.findall(r"([\d,.]+) (hours|minutes)", total)
+        hours = float(amount.replace(",", "")) / (1 if unit == "hours" else 60)
+        assert hours == pytest.approx(characters / 1000 / 3600, rel=0.1)
         count = sum(size.queries + size.documents for size in sizes)
         assert f"{count:,} texts, " in total
         assert total.endswith(" texts a second)")
@@ -178,6 +137,7 @@ def test_the_time_for_texts_follows_the_length_that_mteb_states_for_each_task(
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A collection and another model."""
     folder = tmp_path_factory.mktemp("spec")
     write_invented(folder / "toy", invented())
     save_tiny_model(folder / "other", seed=5)
@@ -202,7 +162,7 @@ def fingerprint(folder: Path, dtype: torch.dtype = torch.float32, adapter: str |
     return describe(system, "reranking", LoadedDataset(dataset)).fingerprint
 
 
-def test_a_published_set_has_its_prefixes_in_its_identity_whatever_folder_it_is_read_from(
+def test_a_published_set_has_its_prefixes_in_its_identity(
     folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("UNIMOE_DATA", str(tmp_path))
@@ -219,7 +179,7 @@ def test_a_published_set_has_its_prefixes_in_its_identity_whatever_folder_it_is_
     assert one == same != other == system.prompt
 
 
-def test_what_changes_a_score_changes_it(folder: Path) -> None:
+def test_what_changes_a_score_changes_the_fingerprint(folder: Path) -> None:
     found = [
         fingerprint(folder),
         fingerprint(folder, model={"base": str(folder / "other")}),
@@ -237,5 +197,5 @@ def test_what_changes_a_score_changes_it(folder: Path) -> None:
 @pytest.mark.parametrize(
     "changes", [{"depth": 7}, {"first_stage": "rank_bm25"}, {"token_budget": 999}, {"batch_size": 3}, {"compile": True}]
 )
-def test_what_only_chooses_the_pairs_or_rounds_does_not(folder: Path, changes: dict[str, Any]) -> None:
+def test_what_only_chooses_the_pairs_or_rounds_does_not_change_it(folder: Path, changes: dict[str, Any]) -> None:
     assert fingerprint(folder, evaluation=changes) == fingerprint(folder)

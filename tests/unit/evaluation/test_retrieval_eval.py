@@ -19,13 +19,7 @@ from unimoe.evaluation.systems.retriever import retriever_name
 from unimoe.retrieval.dense import embed_collection
 
 WORDS = ("heron", "tide", "moon", "rain")
-DOCUMENTS = {
-    "a": "heron heron tide",
-    "b": "heron",
-    "c": "tide moon",
-    "d": "rain",
-    "e": "moon rain rain",
-}
+DOCUMENTS = {"a": "heron heron tide", "b": "heron", "c": "tide moon", "d": "rain", "e": "moon rain rain"}
 QUERIES = {"q1": "heron", "q2": "moon", "u": "rain"}
 QRELS = {"q1": {"a": 1, "b": 2}, "q2": {"c": 1, "a": 0}}
 
@@ -50,12 +44,10 @@ def long() -> Collection:
 
 
 def retrieve(folder: Path, collection: Collection, model: WordEmbedder | None = None, **given: Any) -> Any:
-    options: dict[str, Any] = {key: given.pop(key) for key in ("weights", "advance") if key in given}
-    exclude_self = given.pop("exclude_self", False)
-    settings: dict[str, Any] = {"depth": 5, "cutoffs": [1, 5]} | given
-    config = DenseConfig(**settings)
-    embedded = embed_collection(model or WordEmbedder(WORDS), collection, config, store_dir=folder, **options)
-    return search_retrieval(embedded, collection, config, exclude_self=exclude_self)
+    weights = given.pop("weights", None)
+    config = DenseConfig(**{"depth": 5, "cutoffs": [1, 5], **given})
+    embedded = embed_collection(model or WordEmbedder(WORDS), collection, config, store_dir=folder, weights=weights)
+    return search_retrieval(embedded, collection, config)
 
 
 def test_what_to_know_before_scores_are_believed_is_noted(tmp_path: Path) -> None:
@@ -68,116 +60,107 @@ def test_what_to_know_before_scores_are_believed_is_noted(tmp_path: Path) -> Non
     assert "toy: judged queries without a relevant document, which count 0: 1 (q2)" in retrieval_notes(lacking, 5)
 
 
-class TestVectors:
-    @pytest.mark.parametrize("change", ["nothing", "weights", "prompt", "base", "corpus", "storage", "length"])
-    def test_what_changes_vectors_makes_new_ones_and_nothing_else_does(self, tmp_path: Path, change: str) -> None:
-        model, collection = WordEmbedder(WORDS), toy()
-        given: dict[str, Any] = {}
+@pytest.mark.parametrize("change", ["nothing", "weights", "prompt", "base", "corpus", "storage", "length"])
+def test_what_changes_vectors_makes_new_ones_and_nothing_else_does(tmp_path: Path, change: str) -> None:
+    model, collection = WordEmbedder(WORDS), toy()
+    retrieve(tmp_path, collection, model)
+    if change == "prompt":
+        model.prompt_name = "bare@other"
+    elif change == "base":
+        model.base_identity = "words@other"
+    elif change == "corpus":
+        collection = replace(collection, corpus=collection.corpus | {"b": Document("", "tide")})
+    changed: dict[str, dict[str, Any]] = {
+        "weights": {"weights": "another adapter"}, "storage": {"storage": "float16"}, "length": {"document_length": 2},
+    }  # fmt: skip
+    new = 0 if change == "nothing" else 5
+    assert retrieve(tmp_path, collection, model, **changed.get(change, {})).items == 3 + new
+    assert model.embedded["document"] == 5 + new
+
+
+def test_a_killed_run_goes_on_with_the_same_vectors_and_ends_the_same(tmp_path: Path) -> None:
+    collection, killed, resumed = long(), WordEmbedder(WORDS, fail_after=10), WordEmbedder(WORDS)
+    with pytest.raises(KeyboardInterrupt):
+        retrieve(tmp_path / "killed", collection, killed)
+    with pytest.raises(DataError, match=r"of 4 dimensions, and the model now makes 5; delete .* encode again"):
+        retrieve(tmp_path / "killed", collection, WordEmbedder((*WORDS, "snow")))
+    done = killed.embedded["document"]
+    found = retrieve(tmp_path / "killed", collection, resumed)
+    assert 0 < done < 40
+    assert resumed.embedded["document"] == 40 - done
+    assert found.run == retrieve(tmp_path / "whole", collection).run
+
+
+def test_grades_below_the_threshold_count_nothing_and_some_must_be_left() -> None:
+    data = dense_collection(toy(), DenseConfig(relevance_threshold=2))
+    assert data.test.qrels == {"q1": {"a": 0, "b": 2}, "q2": {"c": 0, "a": 0}}
+    with pytest.raises(DataError, match="no judgment reaches grade 3"):
+        dense_collection(toy(), DenseConfig(relevance_threshold=3))
+    with pytest.raises(DataError, match="toy: the corpus holds no documents"):
+        dense_collection(replace(toy(), corpus={}), DenseConfig())
+
+
+def test_a_sample_holds_the_relevant_documents_of_both_parts() -> None:
+    config = DenseConfig(corpus_sample=50, test_size=0.2, split_seed=42)
+    data = dense_collection(large(), config)
+    assert data.train is not None
+    assert data.train.corpus == data.test.corpus
+    assert large().relevant_documents() <= data.test.corpus.keys()
+    assert (len(data.train.qrels), len(data.test.qrels), data.pool) == (16, 4, 50)
+    assert not data.train.queries.keys() & data.test.queries.keys()
+    assert dense_collection(large(), config) == data
+    other = dense_collection(large(), config.model_copy(update={"split_seed": 1}))
+    assert (other.test.qrels, other.test.corpus) != (data.test.qrels, data.test.corpus)
+
+
+def test_the_small_set_keeps_what_is_relevant_and_says_so() -> None:
+    data = dense_collection(large(), DenseConfig(use_small_eval_set=True, subset_size=10, test_size=0.2))
+    assert data.pool == len(data.test.corpus) == 10
+    assert data.test.relevant_documents() <= data.test.corpus.keys()
+    assert data.caveats == [
+        "use_small_eval_set: 10 of 60 documents are searched, which makes finding the relevant ones easy"
+    ]
+    assert data.train is not None
+    assert len(data.train.corpus) == 60
+
+
+@pytest.mark.parametrize(
+    ("config", "message"),
+    [
+        ({"corpus_sample": 39}, "retrieval.corpus_sample: large: a pool of 39 documents cannot hold the 40"),
+        ({"use_small_eval_set": True, "subset_size": 5}, "retrieval.subset_size: large: a pool of 5"),
+        ({"test_size": 0.99}, "leaves none to train on"),
+    ],
+)
+def test_what_cannot_hold_is_refused(config: dict[str, Any], message: str) -> None:
+    with pytest.raises(UsageError, match=message):
+        dense_collection(large(), DenseConfig(**config))
+
+
+def test_ms_marco_is_split_as_it_is_published_and_needs_its_passages(tmp_path: Path) -> None:
+    folder = write_msmarco(tmp_path / "passages", SMALL)
+    config = DenseConfig(corpus_sample=150_000, test_size=0.2, split_seed=42)
+    data = dense_collection(load_collection(f"path:{folder}", "dev"), config)
+    assert data.train is not None
+    assert (len(data.train.qrels), len(data.test.qrels), data.pool) == (1, 1, None)
+    (folder / "collection.tsv").unlink()
+    with pytest.raises(UsageError, match=r"candidates of top1000.dev.*put collection.tsv beside it"):
+        dense_collection(load_collection(f"path:{folder}", "dev"), config)
+
+
+@pytest.mark.parametrize(
+    ("collection", "words"),
+    [
+        (toy(documents=DOCUMENTS | {"x": "nan"}), "document 'x': the embedding is not finite"),
+        (toy(documents=DOCUMENTS | {"x": "unknown words"}), "document 'x': the embedding is zero"),
+        (replace(toy(), queries=QUERIES | {"q2": "nan"}), "toy, query 'q2': the embedding is not finite"),
+    ],
+)
+def test_a_text_without_an_embedding_is_named_queries_first(tmp_path: Path, collection: Collection, words: str) -> None:
+    model = WordEmbedder(WORDS)
+    with pytest.raises(DataError, match=words):
         retrieve(tmp_path, collection, model)
-        if change == "weights":
-            given = {"weights": "another adapter"}
-        elif change == "prompt":
-            model.prompt_name = "bare@other"
-        elif change == "base":
-            model.base_identity = "words@other"
-        elif change == "corpus":
-            collection = replace(collection, corpus=collection.corpus | {"b": Document("", "tide")})
-        elif change == "storage":
-            given = {"storage": "float16"}
-        elif change == "length":
-            given = {"document_length": 2}
-        new = 0 if change == "nothing" else 5
-        assert retrieve(tmp_path, collection, model, **given).items == 3 + new
-        assert model.embedded["document"] == 5 + new
-
-    def test_a_killed_run_goes_on_and_ends_the_same(self, tmp_path: Path) -> None:
-        collection, killed, resumed = long(), WordEmbedder(WORDS, fail_after=10), WordEmbedder(WORDS)
-        with pytest.raises(KeyboardInterrupt):
-            retrieve(tmp_path / "killed", collection, killed)
-        done = killed.embedded["document"]
-        found = retrieve(tmp_path / "killed", collection, resumed)
-        assert 0 < done < 40
-        assert resumed.embedded["document"] == 40 - done
-        assert found.run == retrieve(tmp_path / "whole", collection).run
-
-
-class TestWhatIsSearchedAndScored:
-    def test_grades_below_the_threshold_count_nothing(self, tmp_path: Path) -> None:
-        data = dense_collection(toy(), DenseConfig(relevance_threshold=2))
-        assert data.test.qrels == {"q1": {"a": 0, "b": 2}, "q2": {"c": 0, "a": 0}}
-        with pytest.raises(DataError, match="no judgment reaches grade 3"):
-            dense_collection(toy(), DenseConfig(relevance_threshold=3))
-
-    def test_a_sample_holds_the_relevant_documents_of_both_parts(self) -> None:
-        config = DenseConfig(corpus_sample=50, test_size=0.2, split_seed=42)
-        data = dense_collection(large(), config)
-        assert data.train is not None
-        assert data.train.corpus == data.test.corpus
-        assert large().relevant_documents() <= data.test.corpus.keys()
-        assert (len(data.train.qrels), len(data.test.qrels), data.pool) == (16, 4, 50)
-        assert not data.train.queries.keys() & data.test.queries.keys()
-        assert dense_collection(large(), config) == data
-        other = dense_collection(large(), config.model_copy(update={"split_seed": 1}))
-        assert (other.test.qrels, other.test.corpus) != (data.test.qrels, data.test.corpus)
-
-    def test_the_small_set_keeps_what_is_relevant_and_says_so(self) -> None:
-        data = dense_collection(large(), DenseConfig(use_small_eval_set=True, subset_size=10, test_size=0.2))
-        assert data.pool == len(data.test.corpus) == 10
-        assert data.test.relevant_documents() <= data.test.corpus.keys()
-        assert data.caveats == [
-            "use_small_eval_set: 10 of 60 documents are searched, which makes finding the relevant ones easy"
-        ]
-        assert data.train is not None
-        assert len(data.train.corpus) == 60
-
-    @pytest.mark.parametrize(
-        ("config", "message"),
-        [
-            (
-                {"corpus_sample": 39},
-                "retrieval.corpus_sample: large: a pool of 39 documents cannot hold the 40",
-            ),
-            ({"use_small_eval_set": True, "subset_size": 5}, "retrieval.subset_size: large: a pool of 5"),
-            ({"test_size": 0.99}, "leaves none to train on"),
-        ],
-    )
-    def test_what_cannot_hold_is_refused(self, config: dict[str, Any], message: str) -> None:
-        with pytest.raises(UsageError, match=message):
-            dense_collection(large(), DenseConfig(**config))
-
-    def test_ms_marco_as_it_is_published(self, tmp_path: Path) -> None:
-        folder = write_msmarco(tmp_path / "passages", SMALL)
-        config = DenseConfig(corpus_sample=150_000, test_size=0.2, split_seed=42)
-        data = dense_collection(load_collection(f"path:{folder}", "dev"), config)
-        assert data.train is not None
-        assert (len(data.train.qrels), len(data.test.qrels), data.pool) == (1, 1, None)
-        (folder / "collection.tsv").unlink()
-        with pytest.raises(UsageError, match=r"candidates of top1000.dev.*put collection.tsv beside it"):
-            dense_collection(load_collection(f"path:{folder}", "dev"), config)
-
-
-class TestBadInput:
-    def test_an_empty_corpus(self) -> None:
-        with pytest.raises(DataError, match="toy: the corpus holds no documents"):
-            dense_collection(replace(toy(), corpus={}), DenseConfig())
-
-    @pytest.mark.parametrize(("text", "reason"), [("nan", "not finite"), ("unknown words", "zero")])
-    def test_a_document_without_an_embedding_is_named(self, tmp_path: Path, text: str, reason: str) -> None:
-        with pytest.raises(DataError, match=rf"document 'x': the embedding is {reason}"):
-            retrieve(tmp_path, toy(documents=DOCUMENTS | {"x": text}))
-
-    def test_a_query_without_an_embedding_is_named_before_the_corpus_is_embedded(self, tmp_path: Path) -> None:
-        model, broken = WordEmbedder(WORDS), replace(toy(), queries=QUERIES | {"q2": "nan"})
-        with pytest.raises(DataError, match="toy, query 'q2': the embedding is not finite"):
-            retrieve(tmp_path, broken, model)
-        assert model.embedded["document"] == 0
-
-    def test_a_dimension_that_changed_between_resumes(self, tmp_path: Path) -> None:
-        collection = long()
-        with pytest.raises(KeyboardInterrupt):
-            retrieve(tmp_path, collection, WordEmbedder(WORDS, fail_after=10))
-        with pytest.raises(DataError, match=r"of 4 dimensions, and the model now makes 5; delete .* encode again"):
-            retrieve(tmp_path, collection, WordEmbedder((*WORDS, "snow")))
+    assert "document 'x'" in words or model.embedded["document"] == 0
 
 
 @pytest.mark.parametrize("name", ["bm25", "a/b", "..", "a b", "-a", "ab+bm25"])

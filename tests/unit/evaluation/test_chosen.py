@@ -1,0 +1,226 @@
+"""What names mean: tiers, collections, the document left out as the query itself; systems and their kinds."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import mteb
+import pytest
+import torch
+from support.experiments import tiny_experiment, tiny_experiment_dict
+from support.model_server import serve
+from support.reranking import invented, write_invented
+from support.sources import SMALL, write_msmarco
+from support.tiny_rerankers import save_tiny_cross_encoder
+
+from unimoe.config import Experiment
+from unimoe.config.files import parse_config
+from unimoe.core.console import Steps
+from unimoe.core.errors import DataError, MissingPartError, UsageError
+from unimoe.core.trec import read_run
+from unimoe.data.catalog import mteb_task
+from unimoe.data.collection import Document
+from unimoe.data.published import CQADUPSTACK
+from unimoe.evaluation.chosen import load_extra_systems, planned_extra_systems
+from unimoe.evaluation.reranking.rerankers import FunctionReranker, device_of, reranker_of
+from unimoe.evaluation.runner import Evaluator, describe
+from unimoe.evaluation.store import ResultStore
+from unimoe.evaluation.systems.named import MODELS, Naming, named_system, register_model, stated_system
+from unimoe.evaluation.systems.system import first_stage_system, zero_shot_system
+from unimoe.evaluation.tiers.datasets import Dataset, Failures, LoadedDataset, chosen_datasets, tier_datasets
+from unimoe.metrics.scoring import dataset_group
+from unimoe.models.loader import ModelLoader
+from unimoe.results import run_beside
+
+pytestmark = pytest.mark.usefixtures("one_thread", "tmp_cache")
+CPU = torch.device("cpu")
+
+
+def named(collection: str, split: str = "test") -> Dataset:
+    return Dataset(collection, split)
+
+
+def test_full_is_beirs_fifteen_sets_with_cqadupstack_counting_once(experiment: Experiment) -> None:
+    (bundled,), datasets = (tier_datasets(experiment, tier) for tier in ("bundled", "full"))
+    assert (bundled.collection, bundled.settings.depth, bundled.queries, bundled.pool) == ("apidocs", 4, 6, 40)
+    groups = [dataset_group(dataset.collection) for dataset in datasets]
+    assert len({dataset.collection for dataset in datasets}) == len(datasets) == 26
+    assert (len(set(groups)), groups.count("cqadupstack")) == (15, len(CQADUPSTACK))
+
+
+def test_a_collection_that_failed_twice_is_named_once(capsys: pytest.CaptureFixture[str]) -> None:
+    failures = Failures()
+    for reason in ("one", "two"):
+        with failures.kept("scifact"):
+            raise KeyError(reason)
+    with pytest.raises(MissingPartError, match=r"^done, without 1 collection \(scifact\); the reasons are above$"):
+        failures.refuse(done=True)
+    assert failures.reasons == ["failed: scifact: KeyError: 'one'", "failed: scifact: KeyError: 'two'"]
+    assert failures.reasons == capsys.readouterr().err.splitlines()
+
+
+@pytest.mark.parametrize(
+    ("collection", "split", "metric"),
+    [
+        ("msmarco", "dev", "mrr@10"),
+        ("path:data/msmarco-dev-positives/", "test", "mrr@10"),
+        ("ir_datasets:msmarco-passage/dev/small", "dev", "mrr@10"),
+        ("msmarco", "test", "ndcg@10"),
+        ("ir_datasets:beir/msmarco/test", "dev", "ndcg@10"),
+        ("ir_datasets:msmarco-passage/trec-dl-2019", "test", "ndcg@10"),
+        ("nanobeir:MSMARCO", "test", "ndcg@10"),
+        ("mteb:MSMARCO", "dev", "ndcg@10"),
+        ("path:msmarco/scifact", "test", "ndcg@10"),
+        ("scifact", "dev", "ndcg@10"),
+    ],
+)
+def test_the_main_metric_is_mrr_on_msmarcos_dev_queries_alone(collection: str, split: str, metric: str) -> None:
+    assert named(collection, split).main_metric == metric
+
+
+@pytest.mark.parametrize(
+    ("name", "collection", "split"),
+    [
+        ("MSMARCO", "msmarco", "dev"),
+        ("msmarco@test", "msmarco", "test"),
+        ("msmarco-dev-positives", "msmarco-dev-positives", "test"),
+        ("nanobeir:MSMARCO", "nanobeir:MSMARCO", "test"),
+        ("path:data/x@dev", "path:data/x", "dev"),
+        ("path:da@ta/x", "path:da@ta/x", "test"),
+        ("path:data/msmarco", "path:data/msmarco", "dev"),
+        ("path:passages", "path:passages", "dev"),
+        ("ir_datasets:beir/fiqa/dev@dev", "ir_datasets:beir/fiqa/dev", "dev"),
+    ],
+)
+def test_a_name_says_which_split(
+    experiment: Experiment, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, collection: str, split: str
+) -> None:
+    monkeypatch.setenv("UNIMOE_DATA", str(tmp_path))
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "msmarco-dev-positives").mkdir()
+    write_msmarco(tmp_path / "passages", SMALL)  # MS MARCO's own files have only dev
+    (dataset,) = chosen_datasets(experiment, [name])
+    assert (dataset.collection, dataset.split) == (collection, split)
+
+
+def test_names_are_spelled_as_in_tiers_and_come_once(
+    experiment: Experiment, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("UNIMOE_DATA", str(tmp_path))
+    (tmp_path / "MyOwn").mkdir()
+    names = ["SciFact", "fiqa2018", "scifact", "nanobeir:scifact", "path:A/b", "MyOwn", "mteb:ArguAna"]
+    datasets = chosen_datasets(experiment, names)
+    assert [dataset.collection for dataset in datasets] == [
+        "scifact", "fiqa", "nanobeir:SciFact", "path:A/b", "MyOwn", "mteb:ArguAna",
+    ]  # fmt: skip
+    settings = {(d.settings.depth, d.settings.first_stage, d.queries, d.pool) for d in datasets}
+    assert settings == {(100, "bm25s", None, None)}
+
+
+@pytest.mark.parametrize(
+    ("collection", "task"),
+    [
+        ("FiQA2018", "FiQA2018"),
+        ("path:my/FiQA", "FiQA2018"),
+        ("ir_datasets:msmarco-passage/dev/small", "MSMARCO"),
+        ("ir_datasets:beir/cqadupstack/tex", "CQADupstackTexRetrieval"),
+        ("trec-covid", "TRECCOVID"),
+        ("mteb:ArguAna-PL", "ArguAna-PL"),
+        ("mteb:BelebeleRetrieval:kor_Hang-kor_Hang", "BelebeleRetrieval"),
+        ("nanobeir:climatefever", "NanoClimateFeverRetrieval"),
+    ],
+)
+def test_the_query_itself_is_left_out_where_mtebs_task_does_so(collection: str, task: str) -> None:
+    assert mteb_task(collection) == task
+    assert named(collection).exclude_self is bool(getattr(mteb.get_task(task), "ignore_identical_ids", False))
+
+
+def test_a_result_of_another_rule_is_not_done(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("UNIMOE_DATA", str(tmp_path))
+    experiment = tiny_experiment(tmp_path)
+    system = zero_shot_system(experiment, ModelLoader(experiment, CPU, torch.float32))
+    left_out = {"identical_ids": "left out"}
+    for name, rule in (("fiqa", left_out), ("arguana", left_out), ("scifact", {})):
+        made = invented(name=name)
+        corpus = {**made.corpus, "q0": Document("", made.queries["q0"])}
+        write_invented(tmp_path / name, replace(made, corpus=corpus))
+        data = LoadedDataset(chosen_datasets(experiment, [name])[0])
+        assert ("q0" not in data.candidates["q0"]) is bool(rule)
+        for one in (
+            replace(system, tasks=("embedding",)),
+            replace(first_stage_system(experiment), tasks=("retrieval",)),
+        ):
+            (task,) = one.tasks
+            spec = describe(replace(one, output_dir=tmp_path / name), task, data)
+            Evaluator().take(spec, Steps(1))
+            store = ResultStore(tmp_path / name)
+            assert ("q0" not in read_run(run_beside(store.path(spec)))["q0"]) is bool(rule)
+            before = replace(spec, hashes={key: v for key, v in spec.hashes.items() if key != "identical_ids"})
+            assert spec.hashes == before.hashes | rule
+            assert store.is_done(spec)
+            assert store.is_done(before) is not bool(rule)
+
+
+def test_a_program_adds_a_kind_and_a_folder_with_a_colon_is_a_folder(experiment: Experiment, tmp_path: Path) -> None:
+    naming = Naming(experiment, CPU, torch.float32, None)
+
+    class Served(FunctionReranker):
+        name, identity = "served", "http://here@rev"
+
+        def __init__(self, text: str) -> None:
+            super().__init__(lambda pairs: [float(len(text))] * len(pairs))
+
+    register_model("served", lambda text, given: stated_system(Served(text), given))
+    try:
+        system = named_system("served:abc", naming)
+        (tmp_path / "served:abc").mkdir()
+        with pytest.raises(DataError, match="its configuration cannot be read"):
+            named_system(str(tmp_path / "served:abc"), naming)
+    finally:
+        MODELS._things.pop("served")
+    assert (system.name, system.base_identity, system.tasks) == ("served", "http://here@rev", ("reranking",))
+    reranker: Any = reranker_of(system.model(), token_budget=7, batch_size=3)
+    assert reranker.score([("a", "b"), ("c", "d")]) == [3.0, 3.0]
+    assert device_of(system.model()) == "not known"
+
+
+def experiment_with(folder: Path, systems: dict[str, str], **sections: Any) -> Experiment:
+    config = tiny_experiment_dict(folder) | sections
+    config["evaluation"] = config["evaluation"] | {"systems": systems}
+    return parse_config(Experiment, config, source="tiny")
+
+
+def test_a_model_behind_a_server_is_asked_about_the_probe_alone_and_planned_with_its_price(tmp_path: Path) -> None:
+    write_invented(tmp_path / "toy", invented(documents=20, queries=5))
+    save_tiny_cross_encoder(tmp_path / "ce")
+    asked = {"api": "tei", "model": "org/tiny", "batch": 8, "price_per_million_tokens": 2.0}
+    with serve() as server:
+        names = {"remote": server.base("tei"), "local": f"cross-encoder:{tmp_path / 'ce'}"}
+        found = experiment_with(tmp_path, names, served=asked)
+        systems = load_extra_systems(found, CPU, torch.float32)
+        probed = server.pairs
+        (dataset,) = chosen_datasets(found, [f"path:{tmp_path / 'toy'}"])
+        data = LoadedDataset(dataset)
+        remote, local = planned_extra_systems(systems, data)
+        assert server.pairs == probed > 0
+    pairs = sum(map(len, data.candidates.values()))
+    assert remote.startswith("beside the arms: remote (served:tei:")
+    assert f", {pairs} pairs to rerank, " in remote
+    assert ", price about " in remote
+    assert local.endswith(f"), {pairs} pairs to rerank")
+    assert [system.name for system in systems] == ["remote", "local"]
+
+
+@pytest.mark.parametrize(
+    ("name", "kind", "words"),
+    [
+        ("crossencoder:ce", UsageError, r"^evaluation\.systems\.other: crossencoder:ce: no kind of model"),
+        ("cross-encoder:./nowhere", DataError, r"^evaluation\.systems\.other: '\./nowhere': no such folder"),
+        ("http://127.0.0.1:9", UsageError, r"^evaluation\.systems\.other: http://127\.0\.0\.1:9: say what it speaks"),
+    ],
+)
+def test_what_is_no_model_is_named_with_its_key(tmp_path: Path, name: str, kind: type[Exception], words: str) -> None:
+    with pytest.raises(kind, match=words):
+        load_extra_systems(experiment_with(tmp_path, {"other": name}), CPU, torch.float32)
