@@ -147,6 +147,8 @@ def test_single_runs_are_ranked_by_the_t_tests_of_scipy() -> None:
     for first, second in combinations(scores, 2):
         of_two = difference(scores[first][None], scores[second][None])[0]
         tests[first, second] = of_two.value, of_two.p
+        assert of_two.estimand == "queries"
+        assert of_two.degrees_of_freedom == pytest.approx(59.0)
         assert of_two.p == pytest.approx(stats.ttest_rel(scores[first], scores[second]).pvalue, rel=1e-6)
     found = standings_of({name: float(own.mean()) for name, own in scores.items()}, tests)
     one_sided = {
