@@ -10,6 +10,8 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from sentence_transformers import SentenceTransformer
+from sentence_transformers.base.modules import Router
 from sentence_transformers.sentence_transformer.modules import Dense, Normalize
 from support.tiny_encoders import (
     POSITIONS,
@@ -20,6 +22,7 @@ from support.tiny_encoders import (
     save_tiny_encoder,
     save_word_encoder,
 )
+from transformers import AutoModel, AutoTokenizer
 
 from unimoe.config.base import BUNDLED_ENCODER
 from unimoe.core.errors import DataError
@@ -46,8 +49,6 @@ KNOWN = ["the cat sat on the mat", "a dog", "rain " * 30, "an old house and a ro
 
 
 def sentence_transformer(folder: Path) -> Any:
-    from sentence_transformers import SentenceTransformer
-
     return SentenceTransformer(str(folder), device="cpu")
 
 
@@ -76,8 +77,6 @@ def test_the_bundled_model_has_the_vectors_of_sentence_transformers_at_both_leng
 def test_pooling_is_the_mean_the_first_or_the_last_state_of_one_text_at_a_time(
     tmp_path: Path, kind: str, pooling: str
 ) -> None:
-    from transformers import AutoModel, AutoTokenizer
-
     folder = save_tiny_encoder(tmp_path / kind, kind)
     model, tokenizer = AutoModel.from_pretrained(folder).eval(), AutoTokenizer.from_pretrained(folder)
     by_hand = []
@@ -138,8 +137,9 @@ def test_a_folder_of_sentence_transformers_has_its_vectors(tmp_path: Path, name:
 def test_prompts_are_those_of_encode_query_and_encode_document_and_may_be_left_out_of_the_pooling(
     tmp_path: Path, include_prompt: bool
 ) -> None:
-    prompts = {"query": "query: a ", "document": "passage "}
-    folder = save_sentence_transformer(save_tiny_encoder(tmp_path / "bare"), tmp_path / "st", prompts=prompts)
+    prompts = {"query": "query: a ", "document": "passage ", "other": "list "}
+    bare = save_tiny_encoder(tmp_path / "bare")
+    folder = save_sentence_transformer(bare, tmp_path / "st", prompts=prompts, default_prompt_name="other")
     pooling = folder / "1_Pooling" / "config.json"
     pooling.write_text(json.dumps(json.loads(pooling.read_text()) | {"include_prompt": include_prompt}))
     ours, peer = load(folder), sentence_transformer(folder)
@@ -148,7 +148,7 @@ def test_prompts_are_those_of_encode_query_and_encode_document_and_may_be_left_o
         assert_same(ours.encode(texts, kind=kind), theirs(texts, normalize_embeddings=True))  # type: ignore[arg-type]
 
 
-def test_a_model_of_dot_products_ranks_by_them(tmp_path: Path) -> None:
+def test_a_model_of_dot_products_ranks_by_them_and_one_of_distances_is_refused(tmp_path: Path) -> None:
     """As TAS-B, Contriever and multi-qa-mpnet-base-dot do: vectors keep their lengths."""
     bare = save_tiny_encoder(tmp_path / "bare")
     folder = save_sentence_transformer(bare, tmp_path / "st", similarity_fn_name="dot")
@@ -159,19 +159,12 @@ def test_a_model_of_dot_products_ranks_by_them(tmp_path: Path) -> None:
     scores = MTEBEncoderWrapper(ours).similarity(vectors[:4], vectors[4:])
     torch.testing.assert_close(scores, theirs.similarity(vectors[:4], vectors[4:]))
     assert ours.prompt_name != load(bare).prompt_name
-
-
-def test_a_similarity_that_dense_search_cannot_compute_is_refused(tmp_path: Path) -> None:
-    bare = save_tiny_encoder(tmp_path / "bare")
-    folder = save_sentence_transformer(bare, tmp_path / "st", similarity_fn_name="euclidean")
+    folder = save_sentence_transformer(bare, tmp_path / "euclidean", similarity_fn_name="euclidean")
     with pytest.raises(DataError, match="similarity_fn_name is euclidean, and dense search compares by cosine"):
         load(folder)
 
 
 def test_routes_of_queries_and_documents(tmp_path: Path) -> None:
-    from sentence_transformers import SentenceTransformer
-    from sentence_transformers.base.modules import Router
-
     whole = sentence_transformer(save_sentence_transformer(save_tiny_encoder(tmp_path / "bare"), tmp_path / "st"))
     static = sentence_transformer(save_static_encoder(tmp_path / "static"))
     router = Router.for_query_document([static[0], Dense(24, 64)], [whole[0], whole[1]])

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import sentence_transformers
 import torch
 from safetensors.torch import load_file, save_file
 from support.reranking import invented
@@ -53,8 +54,6 @@ def case(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[type[Matcher],
 
 
 def expected(matcher: type[Matcher], folder: Path, documents: list[str] = DOCUMENTS) -> Any:
-    import sentence_transformers
-
     theirs = getattr(sentence_transformers, matcher.stated[0])(str(folder), device="cpu")
     scores = theirs.similarity(theirs.encode_query(QUERIES), theirs.encode_document(documents))
     scores = (scores.to_dense() if scores.is_sparse else scores).numpy()
@@ -119,9 +118,7 @@ def test_a_search_finds_the_best_of_all_documents_and_goes_on_where_it_was(
     assert sum(calls[9:]) == len(QUERIES) + len(ids) - sum(done)
 
 
-def test_length_and_prefixes_are_the_configs(tmp_path: Path) -> None:
-    import sentence_transformers
-
+def test_length_and_prefixes_are_the_configs_and_expanded_queries_are_filled_up_as_before(tmp_path: Path) -> None:
     for matcher, save in (KINDS["splade"], KINDS["inference-free"], KINDS["colbert"]):
         folder = save(tmp_path / matcher.kind)
         theirs = getattr(sentence_transformers, matcher.stated[0])(str(folder), device="cpu")
@@ -135,11 +132,7 @@ def test_length_and_prefixes_are_the_configs(tmp_path: Path) -> None:
             assert found == pytest.approx(same.numpy(), rel=1e-6)
         else:
             assert len(model.encode(["rain " * 40])[0]) == 5
-
-
-def test_a_length_above_the_models_own_is_obeyed_and_queries_are_filled_up_as_before(tmp_path: Path) -> None:
-    """Documents of this ColBERT have 40 tokens, and expanded queries 12."""
-    matcher, save = KINDS["colbert-expanded"]
+    matcher, save = KINDS["colbert-expanded"]  # documents of 40 tokens, and queries of 12
     model = load(matcher, save(tmp_path), max_length=60)
     assert len(model.encode(["rain " * 80])[0]) == 60
     assert len(model.encode(["rain"], kind="query")[0]) == 12

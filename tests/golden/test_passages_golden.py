@@ -52,12 +52,6 @@ def test_half_a_passage_is_the_stride_unless_set(settings: dict[str, int], expec
     assert Passages.of(EvaluationConfig.model_validate(settings)) == expected
 
 
-@pytest.mark.parametrize("settings", [{"passage_stride": 3}, {"passage_words": 3, "passage_stride": 4}])
-def test_a_stride_that_skips_words_is_refused(settings: dict[str, int]) -> None:
-    with pytest.raises(ValueError, match="passage_stride is more than passage_words, and skips words; lower it"):
-        EvaluationConfig.model_validate(settings)
-
-
 def share(pairs: list[tuple[str, str]]) -> list[float]:
     """The share of a passage's words that are the query."""
     return [document.split().count(query) / len(document.split()) for query, document in pairs]

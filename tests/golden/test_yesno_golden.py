@@ -15,6 +15,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
+from sentence_transformers import CrossEncoder
 from support.tiny_models import ModelKind, save_tiny_model, tiny_base, tiny_model
 
 from unimoe.config import ModelConfig, PromptConfig
@@ -236,8 +237,6 @@ class TestSentenceTransformers:
 
     @pytest.mark.parametrize(("kind", "order"), [("qwen3", "query_first"), ("llama", "document_first")])
     def test_margins_are_the_scores_of_its_logit_score(self, kind: ModelKind, order: Order, tmp_path: Path) -> None:
-        from sentence_transformers import CrossEncoder
-
         folder = save_tiny_model(tmp_path, kind)
         base = load_base(ModelConfig(base=str(folder)), torch.device("cpu"), torch.float32)
         ours = UnimodelForExp1(base, PromptConfig(order=order), MAX_LENGTH)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 import pytrec_eval
@@ -89,9 +91,10 @@ def test_the_run_does_not_depend_on_blocks_or_backend(
     vectors = rng.standard_normal((rows, width), dtype=np.float32)[rng.integers(0, rows, rows)]  # some rows twice
     ids = [str(number) for number in rng.permutation(1000)[:rows]]
     query_ids = [str(number) for number in rng.permutation(1000)[:count]]
+    settings: dict[str, Any] = {"exclude_self": exclude_self, "excluded": {query_ids[0]: ids[::7]}}
 
-    def found(**how: object) -> list[tuple[str, list[tuple[str, float]]]]:
-        run = search(queries, query_ids, vectors, ids, k, exclude_self=exclude_self, **how)  # type: ignore[arg-type]
+    def found(**how: Any) -> list[tuple[str, list[tuple[str, float]]]]:
+        run = search(queries, query_ids, vectors, ids, k, **settings, **how)
         return [(key, list(scores.items())) for key, scores in run.items()]
 
     whole = found()
@@ -104,16 +107,17 @@ def test_the_run_does_not_depend_on_blocks_or_backend(
 def test_small_whole_numbers_are_ranked_as_trec_eval_ranks_them(
     shape: tuple[int, int, int], seed: int, k: int, block_bytes: int, exclude_self: bool
 ) -> None:
-    """Their products are exact, and most scores tie."""
+    """Their products are exact, and most scores tie; what a query excludes is left out before the cut."""
     count, rows, width = shape
     rng = np.random.default_rng(seed)
     queries = rng.integers(-1, 2, (count, width)).astype(np.float32)
     vectors = rng.integers(-1, 2, (rows, width)).astype(np.float32)
     ids = [str(number) for number in range(rows)]
     query_ids = [str(number) for number in range(0, 2 * count, 2)]
-    run = search(queries, query_ids, vectors, ids, k, block_bytes=block_bytes, exclude_self=exclude_self)
+    excluded = {query_ids[0]: ids[::3]}
+    settings: dict[str, Any] = {"exclude_self": exclude_self, "excluded": excluded}
+    run = search(queries, query_ids, vectors, ids, k, block_bytes=block_bytes, **settings)
     for query_id, scores in zip(query_ids, (queries @ vectors.T).tolist(), strict=True):
-        every = dict(zip(ids, scores, strict=True))
-        if exclude_self:
-            every.pop(query_id, None)
+        left_out = {*excluded.get(query_id, []), *([query_id] if exclude_self else [])}
+        every = {key: score for key, score in zip(ids, scores, strict=True) if key not in left_out}
         assert list(run[query_id].items()) == list(head(every, k).items())

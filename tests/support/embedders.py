@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import torch
@@ -21,33 +22,22 @@ class WordEmbedder:
 
     base_identity = "words@0123456789abcdef"
     prompt_name = "bare@fedcba9876543210"
+    device = torch.device("cpu")
+    dtype = torch.float32
 
     def __init__(self, vocabulary: Sequence[str], *, fail_after: int | None = None) -> None:
         self._places = {word: place for place, word in enumerate(vocabulary)}
         self.embedded: dict[str, int] = {"query": 0, "document": 0, "plain": 0}
-        self.lengths: set[tuple[TextKind, int | None]] = set()
         self.fail_after = fail_after
-
-    @property
-    def device(self) -> torch.device:
-        """The CPU."""
-        return torch.device("cpu")
-
-    @property
-    def dtype(self) -> torch.dtype:
-        """What numpy counts in."""
-        return torch.float32
 
     def encode(
         self,
         texts: Sequence[str],
         *,
         kind: TextKind = "plain",
-        prefix: str | None = None,
         max_length: int | None = None,
-        token_budget: int | None = None,
-        batch_size: int | None = None,
         advance: Advance | None = None,
+        **_: Any,
     ) -> Vectors:
         """As the protocol has it; ``max_length`` counts words, and the word ``nan`` spoils a vector."""
         if self.fail_after is not None and self.embedded["document"] >= self.fail_after:
@@ -61,7 +51,6 @@ class WordEmbedder:
                     vectors[row, self._places[word]] += 1.0
         refuse_zero_vectors(vectors)
         self.embedded[kind] += len(texts)
-        self.lengths.add((kind, max_length))
         if advance:
             advance(len(texts))
         unit: Vectors = vectors / np.linalg.norm(vectors, axis=1, keepdims=True)

@@ -14,19 +14,12 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from pathlib import Path
 from typing import Any, Literal
 
-from support.experiments import tiny_experiment
-from support.reranking import invented
 from support.tiny_models import tiny_base
 
-from unimoe.config import Experiment, PromptConfig
-from unimoe.config.served import ServedConfig
-from unimoe.core.trec import Run
-from unimoe.evaluation.reranking.served import ServedReranker
+from unimoe.config import PromptConfig
 from unimoe.models.prompts import yes_no_ids
-from unimoe.models.served.embedder import ServedEmbedder
 from unimoe.models.unimodel import UnimodelForExp1
 
 PROMPT = PromptConfig(template="chat", order="document_first", instruction="Judge it.", embedding_suffix="\n")
@@ -58,18 +51,20 @@ FIELDS: dict[str, dict[str, Any]] = {
 }  # fmt: skip
 """Of a request to each path, the fields with their type, or the one value that they may have."""
 
+TOO_LONG = "This model's maximum context length is 64 tokens, however you requested 700 tokens"
+FAILURES: dict[Fault, tuple[int, str, dict[str, str]]] = {
+    "429": (429, '{"error": "too many"}', {"Retry-After": "1"}),
+    "429 for long": (429, '{"error": "too many"}', {"Retry-After": "3600"}),
+    "500": (500, '{"error": "sorry"}', {"retry-after-ms": "20"}),
+    "401": (401, '{"error": {"message": "no such key"}}', {}),
+    "too long": (400, json.dumps({"error": {"message": TOO_LONG}}), {}),
+}
+"""Status, body and headers of what is no answer."""
+
 LARGEST = {"/tei/rerank": 32, "/tei/embed": 32, "/cohere/v2/rerank": 1000, "/openai/v1/embeddings": 2048}
 
-BASES = {
-    "vllm": "/vllm/v1",
-    "vllm-score": "/vllm/v1",
-    "vllm-rerank": "/vllm/v1",
-    "tei": "/tei",
-    "tei-embed": "/tei",
-    "cohere": "/cohere/v2",
-    "jina": "/jina/v1",
-    "openai": "/openai/v1",
-}
+BASES = {"tei": "/tei", "tei-embed": "/tei", "cohere": "/cohere/v2", "jina": "/jina/v1", "openai": "/openai/v1"}
+BASES |= dict.fromkeys(("vllm", "vllm-score", "vllm-rerank"), "/vllm/v1")
 """The address of each API below the server's."""
 
 
@@ -131,10 +126,12 @@ class ModelServer:
         """The right answer to a request."""
         items = _items(body)
         usage = {"total_tokens": sum(map(len, items)), "prompt_tokens": 1}
-        if path == "/tei/embed":
-            return self._vectors(items)
-        if path == "/openai/v1/embeddings":
-            rows = [{"object": "embedding", "index": i, "embedding": v} for i, v in enumerate(self._vectors(items))]
+        if path in {"/tei/embed", "/openai/v1/embeddings"}:
+            with self.lock:
+                vectors = self.model.encode(items).tolist()
+            if path == "/tei/embed":
+                return vectors
+            rows = [{"object": "embedding", "index": i, "embedding": v} for i, v in enumerate(vectors)]
             return {"object": "list", "model": body["model"], "data": rows[::-1], "usage": usage}
         if path == "/vllm/generative_scoring":
             if tuple(body["label_token_ids"]) != yes_no_ids(self.model.tokenizer):
@@ -143,7 +140,9 @@ class ModelServer:
                 margins = self.model.rerank_ids([body["query"] + item for item in items])
             scores = [sigmoid(float(margin)) for margin in margins]
         else:
-            scores = self._margins(body["text_1"] if path == "/vllm/v1/score" else body["query"], items)
+            query = body["text_1"] if path == "/vllm/v1/score" else body["query"]
+            with self.lock:
+                scores = self.model.rerank([(query, text) for text in items], output="margin").tolist()
         if path == "/tei/rerank":
             return _sorted(scores, "score")
         if path in {"/vllm/generative_scoring", "/vllm/v1/score"}:
@@ -153,15 +152,6 @@ class ModelServer:
             billed = {"billed_units": {"search_units": math.ceil(len(scores) / 100)}}
             return {"id": "x", "results": _sorted(list(map(sigmoid, scores)), "relevance_score"), "meta": billed}
         return {"model": body["model"], "results": _sorted(scores, "relevance_score"), "usage": usage}
-
-    def _margins(self, query: str, documents: Sequence[str]) -> list[float]:
-        with self.lock:
-            return list(map(float, self.model.rerank([(query, text) for text in documents], output="margin")))
-
-    def _vectors(self, texts: Sequence[str]) -> list[list[float]]:
-        with self.lock:
-            vectors: list[list[float]] = self.model.encode(texts).tolist()
-        return vectors
 
 
 def sigmoid(margin: float) -> float:
@@ -215,23 +205,14 @@ class _Handler(BaseHTTPRequestHandler):
     def _respond(self, text: str, fault: Fault | None) -> None:
         shown = self.shown
         if shown.key is not None and self.headers.get("Authorization") != f"Bearer {shown.key}":
-            return self._send(401, json.dumps({"error": {"message": "no such key"}}))
+            return self._send(*FAILURES["401"])
+        if fault in FAILURES:
+            return self._send(*FAILURES[fault])
         match fault:
-            case "429":
-                return self._send(429, '{"error": "too many"}', {"Retry-After": "1"})
-            case "429 for long":
-                return self._send(429, '{"error": "too many"}', {"Retry-After": "3600"})
-            case "500":
-                return self._send(500, '{"error": "sorry"}', {"retry-after-ms": "20"})
-            case "401":
-                return self._send(401, '{"error": {"message": "no such key"}}')
             case "echoes the key":
                 return self._send(400, json.dumps({"error": {"message": f"bad\nkey {self.headers['Authorization']}"}}))
             case "tells the key":
                 return self._send(200, json.dumps({"detail": f"bad key {self.headers['Authorization']}"}))
-            case "too long":
-                message = "This model's maximum context length is 64 tokens, however you requested 700 tokens"
-                return self._send(400, json.dumps({"error": {"message": message}}))
             case "redirect":
                 return self._send(307, "", {"Location": f"http://localhost:9{self.path}"})
             case "drips headers" | "drips its body":
@@ -328,30 +309,3 @@ def _sorted(scores: Sequence[float], key: str) -> list[dict[str, Any]]:
 
 def _model(seed: int, layers: int = 4) -> UnimodelForExp1:
     return UnimodelForExp1(tiny_base(layers=layers, seed=seed), PROMPT, MAX_LENGTH)
-
-
-RERANKING = ("vllm", "vllm-score", "vllm-rerank", "tei", "cohere", "jina")
-EMBEDDING = ("tei-embed", "openai")
-COLLECTION = invented(documents=12, queries=4)
-CANDIDATES: Run = {query: dict.fromkeys(COLLECTION.corpus, 1.0) for query in COLLECTION.queries}
-PAIRS = sum(map(len, CANDIDATES.values()))
-
-
-def settings(api: str, **others: Any) -> ServedConfig:
-    """How the tests ask: few retries, and requests of five pairs."""
-    return ServedConfig(**{"api": api, "model": "org/tiny", "retries": 2, "batch": 5, "timeout": 20, **others})
-
-
-def served_experiment(folder: Path) -> Experiment:
-    """An experiment with the server's prompt, and its model's tokenizer in ``folder``."""
-    return tiny_experiment(folder).model_copy(update={"prompt": PROMPT})
-
-
-def reranker(server: ModelServer, folder: Path, api: str = "vllm", **others: Any) -> ServedReranker:
-    """A reranker of the server."""
-    return ServedReranker(server.base(api), settings(api, **others), served_experiment(folder))
-
-
-def embedder(server: ModelServer, folder: Path, api: str = "openai", **others: Any) -> ServedEmbedder:
-    """An embedder of the server."""
-    return ServedEmbedder(server.base(api), settings(api, **others))

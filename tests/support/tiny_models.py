@@ -8,6 +8,9 @@ from pathlib import Path
 from typing import Any, Literal
 
 import torch
+import transformers
+from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
+from transformers import PreTrainedTokenizerFast
 
 from unimoe.core.io import hash_parts
 from unimoe.models.base import BaseModel
@@ -20,6 +23,7 @@ CHAT_TEMPLATE = (
     "{% for message in messages %}{{ '<|im_start|>' + message['role'] + '\n' + message['content'] + '<|im_end|>\n' }}"
     "{% endfor %}{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}"
 )
+LETTERS = [*map(chr, range(33, 127))]
 SENTENCES = [
     "Judge whether the Document meets the requirements based on the Query and the Instruct provided.",
     "Given a web search query, retrieve relevant passages that answer the query.",
@@ -29,11 +33,20 @@ SENTENCES = [
 ]
 
 
-def tiny_sizes(vocabulary: int, **settings: Any) -> dict[str, Any]:
-    """The sizes of a tiny transformer, and settings of its kind."""
-    sizes = {"vocab_size": vocabulary, "hidden_size": HIDDEN, "intermediate_size": 2 * HIDDEN, "num_hidden_layers": 2}
-    # So large weights that texts differ clearly in their embeddings.
-    return {**sizes, "num_attention_heads": 4, "initializer_range": 0.2, **settings}
+def random_model(auto: str, kind: str, vocabulary: int, *, seed: int = 0, **settings: Any) -> Any:
+    """A random model of any kind that transformers knows, as its class ``auto`` builds it.
+
+    Equal arguments give equal weights, so large that texts differ clearly in their embeddings.
+    """
+    sizes: dict[str, Any] = {
+        "vocab_size": vocabulary,
+        "hidden_size": HIDDEN,
+        "intermediate_size": 2 * HIDDEN,
+        "num_hidden_layers": 2,
+    }
+    sizes |= {"num_attention_heads": 4, "initializer_range": 0.2, **settings}
+    config = transformers.AutoConfig.for_model(kind, **sizes)
+    return seeded(lambda: getattr(transformers, auto).from_config(config), seed)
 
 
 def seeded(make: Callable[[], Any], seed: int = 0) -> Any:
@@ -52,7 +65,10 @@ def saved(folder: Path, model: Any, tokenizer: Any) -> Path:
 
 def tiny_base(kind: ModelKind = "llama", layers: int = 4, seed: int = 0) -> BaseModel:
     """A random causal language model in float32 with a byte-level tokenizer; equal arguments, equal weights."""
-    model = _build(kind, layers, seed).requires_grad_(False).eval()
+    settings: dict[str, Any] = {"num_hidden_layers": layers, "head_dim": HIDDEN // 4, "max_position_embeddings": 1024}
+    settings |= {"eos_token_id": SPECIAL_TOKENS.index("<|im_end|>"), "bos_token_id": None}
+    settings |= {"pad_token_id": SPECIAL_TOKENS.index("<|pad|>"), "tie_word_embeddings": False, "dtype": "float32"}
+    model = tiny_model(kind, seed=seed, **settings)
     weights = hash_parts(weight.numpy().tobytes() for weight in model.state_dict().values())
     return BaseModel(model, tiny_tokenizer(), f"tiny-{kind}@{weights}")
 
@@ -65,18 +81,13 @@ def save_tiny_model(folder: Path, kind: ModelKind = "llama", layers: int = 4, se
 
 def tiny_model(kind: str, **settings: Any) -> Any:
     """A random causal language model of two layers, of any kind that transformers knows, over the tiny tokenizer."""
-    from transformers import AutoConfig, AutoModelForCausalLM
-
-    more = {"num_key_value_heads": 2, "pad_token_id": 0} | settings
-    config = AutoConfig.for_model(kind, **tiny_sizes(_trained_tokenizer().get_vocab_size(), **more))
-    auto: Any = AutoModelForCausalLM
-    return seeded(lambda: auto.from_config(config)).requires_grad_(False).eval()
+    settings = {"num_key_value_heads": 2, "pad_token_id": 0, **settings}
+    model = random_model("AutoModelForCausalLM", kind, _trained_tokenizer().get_vocab_size(), **settings)
+    return model.requires_grad_(False).eval()
 
 
 def tiny_tokenizer() -> Any:
     """A byte-level tokenizer with ChatML special tokens, in which ``yes`` and ``no`` are one token each."""
-    from transformers import PreTrainedTokenizerFast
-
     tokenizer = PreTrainedTokenizerFast(  # type: ignore[no-untyped-call]
         tokenizer_object=_trained_tokenizer(),
         eos_token="<|im_end|>",
@@ -94,17 +105,9 @@ def tiny_sentencepiece(marks: str) -> Any:
         marks: what counts as a beginning: ``first``, that of the whole text, or ``always``, also what follows a special
             token; ``prepend`` is ``always`` as older files write it.
     """
-    from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processors, trainers
-    from transformers import PreTrainedTokenizerFast
-
-    tokenizer = Tokenizer(models.BPE())
-    tokenizer.pre_tokenizer = pre_tokenizers.Metaspace(prepend_scheme="always" if marks == "prepend" else marks)
-    alphabet = [*map(chr, range(33, 127)), "\n"]
-    special = ["<s>", "</s>", "<|pad|>"]
-    trainer = trainers.BpeTrainer(
-        vocab_size=500, special_tokens=special, initial_alphabet=alphabet, show_progress=False
-    )
-    tokenizer.train_from_iterator([*SENTENCES, *["yes", "no", "Query:", "Document:", "Relevant:"] * 100], trainer)
+    metaspace = pre_tokenizers.Metaspace(prepend_scheme="always" if marks == "prepend" else marks)
+    words = ["yes", "no", "Query:", "Document:", "Relevant:"]
+    tokenizer = trained_bpe(metaspace, 500, ["<s>", "</s>", "<|pad|>"], [*LETTERS, "\n"], words)
     if marks == "prepend":
         tokenizer.pre_tokenizer = None
         tokenizer.normalizer = normalizers.Sequence([normalizers.Prepend("\u2581"), normalizers.Replace(" ", "\u2581")])
@@ -114,39 +117,27 @@ def tiny_sentencepiece(marks: str) -> Any:
     )
 
 
-@cache
-def _trained_tokenizer() -> Any:
-    from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+def trained_bpe(
+    pre_tokenizer: Any, size: int, special: list[str], alphabet: list[str], words: list[str], **model: Any
+) -> Any:
+    """A tokenizer trained on the sentences above, in which each of ``words`` is one token.
 
-    tokenizer = Tokenizer(models.BPE())
-    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    tokenizer.decoder = decoders.ByteLevel()
+    These are lines of their own, and many: without a space before them, and merged before anything else.
+    """
+    tokenizer = Tokenizer(models.BPE(**model))
+    tokenizer.pre_tokenizer = pre_tokenizer
     trainer = trainers.BpeTrainer(
-        vocab_size=400,
-        special_tokens=SPECIAL_TOKENS,
-        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
-        show_progress=False,
+        vocab_size=size, special_tokens=special, initial_alphabet=alphabet, show_progress=False
     )
-    # One line each, and often: without a space before them, and merged before anything else.
-    tokenizer.train_from_iterator([*SENTENCES, *["yes", "no"] * 100], trainer)
+    tokenizer.train_from_iterator([*SENTENCES, *words * 100], trainer)
     return tokenizer
 
 
-def _build(kind: ModelKind, layers: int, seed: int) -> Any:
-    from transformers import LlamaConfig, LlamaForCausalLM, Qwen3Config, Qwen3ForCausalLM
-
-    settings = tiny_sizes(
-        _trained_tokenizer().get_vocab_size(),
-        num_hidden_layers=layers,
-        num_key_value_heads=2,
-        head_dim=HIDDEN // 4,
-        max_position_embeddings=1024,
-        tie_word_embeddings=False,
-        bos_token_id=None,
-        eos_token_id=SPECIAL_TOKENS.index("<|im_end|>"),
-        pad_token_id=SPECIAL_TOKENS.index("<|pad|>"),
-        dtype="float32",
+@cache
+def _trained_tokenizer() -> Any:
+    byte_level = pre_tokenizers.ByteLevel
+    tokenizer = trained_bpe(
+        byte_level(add_prefix_space=False), 400, SPECIAL_TOKENS, byte_level.alphabet(), ["yes", "no"]
     )
-    if kind == "qwen3":
-        return seeded(lambda: Qwen3ForCausalLM(Qwen3Config(**settings)), seed)
-    return seeded(lambda: LlamaForCausalLM(LlamaConfig(**settings)), seed)
+    tokenizer.decoder = decoders.ByteLevel()
+    return tokenizer

@@ -6,8 +6,15 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from support.tiny_encoders import POSITIONS, tiny_wordpiece
-from support.tiny_models import HIDDEN, SENTENCES, saved, seeded, tiny_sizes, tiny_tokenizer
+from peft import LoraConfig, TaskType, get_peft_model
+from sentence_transformers import CrossEncoder
+from sentence_transformers.cross_encoder.modules import Dense, Transformer
+from sentence_transformers.sentence_transformer.modules import Pooling
+from support.tiny_encoders import save_tiny_encoder
+from support.tiny_models import HIDDEN, LETTERS, random_model, saved, seeded, tiny_tokenizer, trained_bpe
+from tokenizers import decoders, pre_tokenizers, processors
+from tokenizers.processors import TemplateProcessing
+from transformers import AutoModelForSequenceClassification, PreTrainedTokenizerFast
 
 PAIRS = [
     (query, document)
@@ -24,20 +31,11 @@ PAIRS = [
 
 def save_tiny_cross_encoder(folder: Path, labels: int = 1, **settings: Any) -> Path:
     """Write a random BERT with a head, as ``save_pretrained`` of sentence-transformers and transformers leave it."""
-    from transformers import BertConfig, BertForSequenceClassification
-
-    tokenizer = tiny_wordpiece()
-    more = {"max_position_embeddings": POSITIONS, "pad_token_id": tokenizer.pad_token_id, "num_labels": labels}
-    config = BertConfig(**tiny_sizes(len(tokenizer), **more | settings))
-    return saved(folder, seeded(lambda: BertForSequenceClassification(config)), tokenizer)
+    return save_tiny_encoder(folder, auto="AutoModelForSequenceClassification", num_labels=labels, **settings)
 
 
 def save_tiny_dense_cross_encoder(folder: Path, bare: Path, labels: int = 1) -> Path:
     """Write a cross-encoder whose head is a module of sentence-transformers behind a pooled encoder, from ``bare``."""
-    from sentence_transformers import CrossEncoder
-    from sentence_transformers.cross_encoder.modules import Dense, Transformer
-    from sentence_transformers.sentence_transformer.modules import Pooling
-
     transformer = Transformer(str(bare))
     places: dict[str, Any] = {"module_input_name": "sentence_embedding", "module_output_name": "scores"}
     head = seeded(lambda: Dense(HIDDEN, labels, activation_function=torch.nn.Identity(), **places))
@@ -48,39 +46,20 @@ def save_tiny_dense_cross_encoder(folder: Path, bare: Path, labels: int = 1) -> 
 
 def save_tiny_t5(folder: Path) -> Path:
     """Write a random T5 whose tokenizer knows ``true`` and ``false`` as one token each."""
-    from transformers import T5Config, T5ForConditionalGeneration
-
     tokenizer = tiny_t5_tokenizer()
-    config = T5Config(
-        vocab_size=len(tokenizer),
-        d_model=HIDDEN,
-        d_kv=HIDDEN // 4,
-        d_ff=2 * HIDDEN,
-        num_layers=2,
-        num_heads=4,
-        initializer_factor=2.0,
-        pad_token_id=tokenizer.pad_token_id,
-        eos_token_id=tokenizer.eos_token_id,
-    )
-    config.decoder_start_token_id = tokenizer.pad_token_id
-    return saved(folder, seeded(lambda: T5ForConditionalGeneration(config)), tokenizer)
+    sizes = {"d_model": HIDDEN, "d_kv": HIDDEN // 4, "d_ff": 2 * HIDDEN, "num_layers": 2, "num_heads": 4}
+    places = {"pad_token_id": tokenizer.pad_token_id, "decoder_start_token_id": tokenizer.pad_token_id}
+    places["eos_token_id"] = tokenizer.eos_token_id
+    model = random_model("AutoModelForSeq2SeqLM", "t5", len(tokenizer), **sizes, **places, initializer_factor=2.0)
+    return saved(folder, model, tokenizer)
 
 
 def tiny_t5_tokenizer() -> Any:
     """A tokenizer as T5's: words with a mark before them, and the end of a text after it."""
-    from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, trainers
-    from transformers import PreTrainedTokenizerFast
-
-    tokenizer = Tokenizer(models.BPE(byte_fallback=False, unk_token="<unk>"))
-    tokenizer.pre_tokenizer = pre_tokenizers.Metaspace()
-    tokenizer.decoder = decoders.Metaspace()
-    special = ["<pad>", "</s>", "<unk>"]
-    trainer = trainers.BpeTrainer(
-        vocab_size=500, special_tokens=special, initial_alphabet=[chr(code) for code in range(33, 127)],
-        show_progress=False,
-    )  # fmt: skip
     words = ["true", "false", "yes", "no", "Query:", "Document:", "Relevant:"]
-    tokenizer.train_from_iterator([*SENTENCES, *words * 100], trainer)
+    special = ["<pad>", "</s>", "<unk>"]
+    tokenizer = trained_bpe(pre_tokenizers.Metaspace(), 500, special, LETTERS, words, unk_token="<unk>")
+    tokenizer.decoder = decoders.Metaspace()
     tokenizer.post_processor = processors.TemplateProcessing(single="$A </s>", special_tokens=[("</s>", 1)])
     return PreTrainedTokenizerFast(  # type: ignore[no-untyped-call]
         tokenizer_object=tokenizer, pad_token="<pad>", eos_token="</s>", unk_token="<unk>"
@@ -89,23 +68,18 @@ def tiny_t5_tokenizer() -> Any:
 
 def save_tiny_score_head(folder: Path, kind: str = "llama", labels: int = 1) -> Path:
     """Write a random decoder with a score head, whose tokenizer puts a first token before both texts of a pair."""
-    from transformers import AutoConfig, AutoModelForSequenceClassification
+    return _save_decoder(folder, "AutoModelForSequenceClassification", kind, num_labels=labels)
 
+
+def _save_decoder(folder: Path, auto: str, kind: str = "llama", **settings: Any) -> Path:
     tokenizer = llama_like_tokenizer()
-    config = AutoConfig.for_model(kind, **decoder_sizes(tokenizer), num_labels=labels)
-    auto: Any = AutoModelForSequenceClassification
-    return saved(folder, seeded(lambda: auto.from_config(config)), tokenizer)
+    settings |= {"num_key_value_heads": 2, "max_position_embeddings": 1024, "pad_token_id": tokenizer.pad_token_id}
+    return saved(folder, random_model(auto, kind, len(tokenizer), **settings), tokenizer)
 
 
 def save_tiny_score_adapter(base: Path, folder: Path) -> Path:
     """Write an adapter with a head for a causal language model in ``base``, as RankLLaMA is published."""
-    from peft import LoraConfig, TaskType, get_peft_model
-    from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForSequenceClassification
-
-    tokenizer = llama_like_tokenizer()
-    config = AutoConfig.for_model("llama", **decoder_sizes(tokenizer))
-    auto: Any = AutoModelForCausalLM
-    saved(base, seeded(lambda: auto.from_config(config)), tokenizer)
+    _save_decoder(base, "AutoModelForCausalLM")
     classifier: Any = AutoModelForSequenceClassification
     lora = LoraConfig(task_type=TaskType.SEQ_CLS, r=4, target_modules=["q_proj", "v_proj"], init_lora_weights=False)
     seeded(lambda: get_peft_model(classifier.from_pretrained(base, num_labels=1), lora)).save_pretrained(folder)
@@ -114,8 +88,6 @@ def save_tiny_score_adapter(base: Path, folder: Path) -> Path:
 
 def llama_like_tokenizer() -> Any:
     """The byte-level tokenizer, with a first token before each text of a pair, as Llama's."""
-    from tokenizers.processors import TemplateProcessing
-
     tokenizer = tiny_tokenizer()
     first = "<|im_start|>"
     tokenizer.bos_token = first
@@ -124,9 +96,3 @@ def llama_like_tokenizer() -> Any:
         special_tokens=[(first, tokenizer.convert_tokens_to_ids(first))],
     )  # fmt: skip
     return tokenizer
-
-
-def decoder_sizes(tokenizer: Any) -> dict[str, Any]:
-    """The sizes of a tiny decoder over a tokenizer."""
-    more = {"num_key_value_heads": 2, "max_position_embeddings": 1024, "pad_token_id": tokenizer.pad_token_id}
-    return tiny_sizes(len(tokenizer), **more)

@@ -17,11 +17,13 @@ from support.results import write_experiment
 from support.tiny_models import save_tiny_model
 
 import unimoe
+from unimoe.analysis.compare import compute_interference_metrics
 from unimoe.config import ModelConfig
 from unimoe.core.errors import DataError, UnimoeError, UsageError
 from unimoe.core.io import hash_file, hash_json
 from unimoe.core.trec import write_run
 
+pytestmark = pytest.mark.usefixtures("tmp_cache")  # BM25 runs of invented collections do not go to the user's
 Pairs = list[tuple[str, str]]
 
 
@@ -29,15 +31,12 @@ def by_length(pairs: Pairs) -> list[float]:
     return [float(len(document)) for _, document in pairs]
 
 
-def test_every_public_name_is_there_and_documented() -> None:
+def test_every_public_name_is_documented_and_an_unknown_one_lists_them() -> None:
     for name in unimoe.__all__:
         assert getattr(unimoe, name).__doc__, name
         assert name in dir(unimoe)
     page = Path(unimoe.__file__).parents[2] / "docs" / "python.md"
     assert [name for name in unimoe.__all__ if f"unimoe.{name}(" not in page.read_text("utf-8")] == []
-
-
-def test_an_unknown_name_lists_those_there_are() -> None:
     with pytest.raises(AttributeError, match=r"no attribute 'load_results'; it offers .*load_all_results"):
         getattr(unimoe, "load_results")  # noqa: B009 - mypy would refuse the attribute
 
@@ -48,8 +47,6 @@ def test_qwen3_models_get_their_own_prompt(tmp_path: Path) -> None:
 
 
 def test_tir_is_the_judgment_of_the_analysis_in_numbers(tmp_path: Path) -> None:
-    from unimoe.analysis.compare import compute_interference_metrics
-
     write_experiment(tmp_path)
     results = unimoe.load_all_results(tmp_path)
     judgments, rows = compute_interference_metrics(results), unimoe.tir(tmp_path)
@@ -89,48 +86,36 @@ def test_tir_of_a_pair_with_a_registered_gate_is_judged_by_that_gate(tmp_path: P
     assert row == unimoe.tir(tmp_path)[0]
 
 
-@pytest.fixture(autouse=True)
-def _no_cache(tmp_cache: Path) -> None:
-    """BM25 runs of invented collections do not go to the user's cache."""
+def test_a_reranker_takes_candidates_by_a_dict_or_a_file_and_scores_both_orders(tmp_path: Path) -> None:
+    collection, metrics = invented(), ["ndcg@10", "P@1"]
+    every = {query_id: {"d00": 1.0, "d01": 2.0, "d02": 3.0} for query_id in collection.queries}
+    given = unimoe.evaluate_reranker(by_length, collection, candidates=every, metrics=metrics)
+    lengths = {key: float(len(collection.corpus[key].full_text)) for key in ("d00", "d01", "d02")}
+    assert given.run == dict.fromkeys(every, lengths)
+    assert given.scores == unimoe.score_run(collection.qrels, given.run, metrics)
+    assert given.first_stage == unimoe.score_run(collection.qrels, every, metrics)
+    assert given.candidates == f"run@{hash_json(every)}"
+    path = tmp_path / "mine.trec"
+    write_run(path, every, "mine")
+    read = unimoe.evaluate_reranker(by_length, collection, candidates=str(path), metrics=metrics)
+    assert (read.run, read.scores, read.first_stage) == (given.run, given.scores, given.first_stage)
+    assert read.candidates == f"run:mine.trec@{hash_file(path)}"
+    folder = write_invented(tmp_path / "mine", collection)
+    few = unimoe.evaluate_reranker(by_length, f"path:{folder}", candidates=every, depth=2, max_queries=2)
+    assert [set(scores) for scores in few.run.values()] == [{"d01", "d02"}] * 2
+    with pytest.raises(DataError, match=r"none\.trec: no such file"):
+        unimoe.evaluate_reranker(by_length, collection, candidates=tmp_path / "none.trec")
 
 
-class TestEvaluateReranker:
-    def test_ranks_by_the_function_and_scores_both_orders(self) -> None:
-        collection = invented()
-        candidates = unimoe.bm25_candidates(collection, 5)
-        found = unimoe.evaluate_reranker(by_length, collection, depth=5, metrics=["ndcg@10", "P@1"])
-        expected = {
-            query_id: {key: float(len(collection.corpus[key].full_text)) for key in scores}
-            for query_id, scores in candidates.items()
-        }
-        assert found.run == expected
-        assert found.scores == unimoe.score_run(collection.qrels, expected, ["ndcg@10", "P@1"])
-        assert found.first_stage == unimoe.score_run(collection.qrels, candidates, ["ndcg@10", "P@1"])
+def test_the_identity_is_the_file_of_the_function_or_what_it_states() -> None:
+    def stated(pairs: Pairs) -> list[float]:
+        return by_length(pairs)
 
-    def test_takes_a_collection_by_name_candidates_as_a_dict_or_a_file_and_fewer_queries(self, tmp_path: Path) -> None:
-        every = {query_id: {"d00": 1.0, "d01": 2.0, "d02": 3.0} for query_id in invented().queries}
-        folder = write_invented(tmp_path / "mine", invented())
-        few = unimoe.evaluate_reranker(by_length, f"path:{folder}", candidates=every, depth=2, max_queries=2)
-        assert [set(scores) for scores in few.run.values()] == [{"d01", "d02"}] * 2
-        given = unimoe.evaluate_reranker(by_length, invented(), candidates=every)
-        assert given.candidates == f"run@{hash_json(every)}"
-        path = tmp_path / "mine.trec"
-        write_run(path, every, "mine")
-        read = unimoe.evaluate_reranker(by_length, invented(), candidates=str(path))
-        assert (read.run, read.scores, read.first_stage) == (given.run, given.scores, given.first_stage)
-        assert read.candidates == f"run:mine.trec@{hash_file(path)}"
-        with pytest.raises(DataError, match=r"none\.trec: no such file"):
-            unimoe.evaluate_reranker(by_length, invented(), candidates=tmp_path / "none.trec")
-
-    def test_the_identity_is_the_file_of_the_function_or_what_it_states(self) -> None:
-        def stated(pairs: Pairs) -> list[float]:
-            return by_length(pairs)
-
-        stated.identity = "length v1"  # type: ignore[attr-defined]
-        found = unimoe.evaluate_reranker(by_length, invented())
-        assert found.identity == f"python:{__name__}:by_length@{hash_file(Path(__file__))}"
-        assert found.candidates == "bm25s(k1=0.9,b=0.4,stemmer=english)"
-        assert unimoe.evaluate_reranker(stated, invented()).identity.endswith(f"stated@{hash_json('length v1')}")
+    stated.identity = "length v1"  # type: ignore[attr-defined]
+    found = unimoe.evaluate_reranker(by_length, invented())
+    assert found.identity == f"python:{__name__}:by_length@{hash_file(Path(__file__))}"
+    assert found.candidates == "bm25s(k1=0.9,b=0.4,stemmer=english)"
+    assert unimoe.evaluate_reranker(stated, invented()).identity.endswith(f"stated@{hash_json('length v1')}")
 
 
 def letters(texts: list[str]) -> Any:
@@ -138,47 +123,46 @@ def letters(texts: list[str]) -> Any:
     return np.array([[text.lower().count(letter) for letter in string.ascii_lowercase] for text in texts])
 
 
-class TestEvaluateEncoder:
-    def test_finds_the_documents_of_highest_cosine(self) -> None:
-        collection = invented(documents=30, queries=6)
-        found = unimoe.evaluate_encoder(letters, collection, depth=5, metrics=["ndcg@10", "P@1"])
-        documents = list(collection.corpus)
-        texts = [document.full_text for document in collection.corpus.values()]
-        vectors, queries = (
-            given / np.linalg.norm(given, axis=1, keepdims=True)
-            for given in (letters(texts), letters(list(collection.queries.values())))
-        )
-        for query_id, cosines in zip(collection.queries, queries @ vectors.T, strict=True):
-            expected = {documents[place]: cosines[place] for place in np.argsort(-cosines)[:5]}
-            assert found.run[query_id] == pytest.approx(expected, abs=1e-6)
-        assert found.scores == unimoe.score_run(collection.qrels, found.run, ["ndcg@10", "P@1"])
-        assert (found.candidates, found.first_stage) == (None, None)
-        assert found.identity == f"python:{__name__}:letters@{hash_file(Path(__file__))}"
+def test_an_encoder_finds_the_documents_of_highest_cosine() -> None:
+    collection = invented(documents=30, queries=6)
+    found = unimoe.evaluate_encoder(letters, collection, depth=5, metrics=["ndcg@10", "P@1"])
+    documents = list(collection.corpus)
+    counts = letters([document.full_text for document in collection.corpus.values()])
+    asked = letters(list(collection.queries.values()))
+    lengths = np.outer(*(np.linalg.norm(vectors, axis=1) for vectors in (asked, counts)))
+    for query_id, cosines in zip(collection.queries, asked @ counts.T / lengths, strict=True):
+        expected = {documents[place]: cosines[place] for place in np.argsort(-cosines)[:5]}
+        assert found.run[query_id] == pytest.approx(expected, abs=1e-6)
+    assert found.scores == unimoe.score_run(collection.qrels, found.run, ["ndcg@10", "P@1"])
+    assert (found.candidates, found.first_stage) == (None, None)
+    assert found.identity == f"python:{__name__}:letters@{hash_file(Path(__file__))}"
 
-    def test_a_function_that_reads_the_kind_is_told_it(self) -> None:
-        kinds = []
 
-        def asymmetric(texts: list[str], kind: str) -> Any:
-            kinds.append(kind)
-            return torch.tensor(letters(texts), dtype=torch.bfloat16)
+def test_an_encoder_that_reads_the_kind_is_told_it() -> None:
+    kinds = []
 
-        assert len(unimoe.evaluate_encoder(asymmetric, invented(), max_queries=2).run) == 2
-        assert kinds == ["query", "document"]
+    def asymmetric(texts: list[str], kind: str) -> Any:
+        kinds.append(kind)
+        return torch.tensor(letters(texts), dtype=torch.bfloat16)
 
-    @pytest.mark.parametrize(
-        ("encoder", "words"),
-        [
-            (lambda texts: np.ones((1, 3)), r"returned ndarray \(1, 3\); return an array of numbers \(4, D\) for 4"),
-            (lambda texts: ["a"] * len(texts), "returned list .*; return an array of numbers"),
-            (lambda texts: None, "returned NoneType"),
-            (lambda texts: np.zeros((len(texts), 3)), "invented, query 'q0': the embedding is zero"),
-            (lambda texts: np.full((len(texts), 3), np.nan), "invented, query 'q0': the embedding is not finite"),
-            (lambda texts: np.ones((len(texts), 1 + (len(texts) > 4))), r"ndarray \(12, 2\); return .* \(12, 1\)"),
-        ],
-    )
-    def test_what_are_no_vectors_is_refused_by_id(self, encoder: Callable[..., Any], words: str) -> None:
-        with pytest.raises(DataError, match=words):
-            unimoe.evaluate_encoder(encoder, invented())
+    assert len(unimoe.evaluate_encoder(asymmetric, invented(), max_queries=2).run) == 2
+    assert kinds == ["query", "document"]
+
+
+@pytest.mark.parametrize(
+    ("encoder", "words"),
+    [
+        (lambda texts: np.ones((1, 3)), r"returned ndarray \(1, 3\); return an array of numbers \(4, D\) for 4"),
+        (lambda texts: ["a"] * len(texts), "returned list .*; return an array of numbers"),
+        (lambda texts: None, "returned NoneType"),
+        (lambda texts: np.zeros((len(texts), 3)), "invented, query 'q0': the embedding is zero"),
+        (lambda texts: np.full((len(texts), 3), np.nan), "invented, query 'q0': the embedding is not finite"),
+        (lambda texts: np.ones((len(texts), 1 + (len(texts) > 4))), r"ndarray \(12, 2\); return .* \(12, 1\)"),
+    ],
+)
+def test_what_are_no_vectors_is_refused_by_id(encoder: Callable[..., Any], words: str) -> None:
+    with pytest.raises(DataError, match=words):
+        unimoe.evaluate_encoder(encoder, invented())
 
 
 def nan(pairs: Pairs) -> list[float]:
@@ -201,8 +185,6 @@ def rerank(scorer: Any = by_length, collection: Any = None, **options: Any) -> A
         (lambda: rerank(lambda pairs: []), r"query 'q0', document '\w+': the reranker returned 0 scores for \d+ pairs"),
         (lambda: rerank(nan), r"query 'q0', document 'd\d+': the score is nan"),
         (lambda: rerank(candidates=3), "int where a run should be"),
-        (lambda: rerank(candidates={"q0": {"d00": None}}), "query 'q0', document 'd00': score None is no number"),
-        (lambda: rerank(candidates={0: {"d00": 1.0}}), "query 0: the id 0 is no text"),
         (lambda: rerank(candidates={"q0": {"other": 1.0}}), "'other' of query 'q0' is no document of invented"),
         (lambda: rerank(candidates={"x": {"d00": 1.0}}), "no query that is scored has candidates; give a run of this"),
         (

@@ -65,11 +65,6 @@ def imports(path: Path) -> Iterator[tuple[int, str]]:
             yield from ((node.lineno, f"{prefix}.{alias.name}") for alias in node.names)
 
 
-def own_imports(path: Path) -> Iterator[tuple[int, str]]:
-    """Line and dotted name of every import of the package's own modules."""
-    return ((line, name) for line, name in imports(path) if name.startswith("unimoe."))
-
-
 @pytest.mark.parametrize("path", MODULES, ids=dotted)
 def test_a_room_imports_only_the_floors_below_it(path: Path) -> None:
     room, study = room_of(path), dotted(path).split(".")[2:3]
@@ -89,7 +84,7 @@ def test_no_files_import_each_other_in_a_circle() -> None:
     names = {dotted(path) for path in MODULES}
     graph = {
         dotted(path): {
-            name if name in names else name.rpartition(".")[0] for _, name in own_imports(path)
+            name if name in names else name.rpartition(".")[0] for _, name in imports(path)
         } & names - {dotted(path)}
         for path in MODULES
     }  # fmt: skip

@@ -82,6 +82,10 @@ def test_defaults_and_given_values(config: Path) -> None:
     assert experiment.prompt.field_separator == "\n\n"
     assert experiment.served == ServedConfig(api="tei", model="org/tiny")
     assert load_experiment(config).served is None
+    with pytest.raises(UsageError, match=r"unknown arm 'joint_r9' \(did you mean 'joint_r8'\?\)"):
+        experiment.arm_named("joint_r9")
+    with pytest.raises(UsageError, match=r"no such config file.*shipped: "):
+        load_experiment(config.with_name("absent.yaml"))
 
 
 @pytest.mark.parametrize("path", SHIPPED, ids=lambda path: str(path.relative_to(config_root())))
@@ -89,13 +93,6 @@ def test_every_shipped_config_is_valid_and_found_by_name(path: Path) -> None:
     name = path.relative_to(config_root())
     assert find_config(name) == find_config(name.with_suffix("")) == path
     assert isinstance(load_experiment(path), Experiment) if name.parts[0] == "experiments" else read_yaml(path)
-
-
-def test_what_is_not_there_is_answered_with_what_is(config: Path, tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match=r"no such config file.*shipped: "):
-        load_experiment(tmp_path / "absent.yaml")
-    with pytest.raises(UsageError, match=r"unknown arm 'joint_r9' \(did you mean 'joint_r8'\?\)"):
-        load_experiment(config).arm_named("joint_r9")
 
 
 TEXT = "must be text, in quotes where it looks like something else"
@@ -123,6 +120,9 @@ MISTAKES = [
     ("seeds=[1, 1]", "seeds: a seed is listed twice"),
     ("evaluation.systems={joint_m: x}", "evaluation.systems.joint_m: this is the name of an arm or a baseline"),
     ("evaluation.first_stage=bm25", "evaluation.first_stage: there is no first stage 'bm25' (did you mean 'bm25s'?)"),
+    ("evaluation.first_stage=runs/x.trec", "evaluation.first_stage: there is no first stage 'runs/x.trec'; write bm25"),
+    ("evaluation.first_stage='run: '", "evaluation.first_stage: there is no first stage 'run: '; write bm25s, rank_b"),
+    ("evaluation.first_stage=''", "evaluation.first_stage: there is no first stage ''; write bm25s, rank_bm25, dense"),
     ("prompt.template=qwen", "prompt.template: there is no prompt template 'qwen' (did you mean 'qwen3'?); use chat"),
     *((f"prompt.no={text}", ANSWER) for text in ("-1", "2.5")),
     *((f"lora.first_layer={text}", LAYER) for text in ("1.0", "-1", "true", ".nan", "half")),
@@ -139,7 +139,8 @@ MISTAKES = [
     ("evaluation.bm25.language=jp", "evaluation.bm25.language: there is no language 'jp'"),
     ("evaluation.bm25.stemmer=german", "evaluation.bm25.stemmer: "),
     ("evaluation.passage_words=0", "evaluation.passage_words: "),
-    ("evaluation.passage_stride=5", "evaluation: passage_stride is more than passage_words, and skips words"),
+    ("evaluation.passage_stride=5", "evaluation: passage_stride is more than passage_words, and skips words; lower"),
+    ("evaluation={passage_words: 3, passage_stride: 4}", "evaluation: passage_stride is more than passage_words, and"),
     ("arms.joint_r8.ranking_weigth=0.5", "arms.joint_r8.ranking_weigth: unknown key (did you mean 'ranking_weight'?)"),
     ("served={api: vlm, model: x}", "served.api: there is no served API 'vlm' (did you mean 'vllm'?); use cohere, j"),
     ("served={api: tei, model: x, key: abc}", "served.key: unknown key"),
@@ -154,25 +155,18 @@ OF_RETRIEVAL = [
 ]
 
 
-@pytest.mark.parametrize(("override", "message"), MISTAKES)
-def test_a_mistake_in_an_experiment_is_named_with_its_key_and_the_remedy(
-    config: Path, override: str, message: str
-) -> None:
-    found = mistake(config, override)
+@pytest.mark.parametrize(("override", "message"), [*MISTAKES, *OF_RETRIEVAL])
+def test_a_mistake_is_named_with_its_key_and_the_remedy(config: Path, override: str, message: str) -> None:
+    of_retrieval = (override, message) in OF_RETRIEVAL
+    found = mistake(Path("retrieval/default") if of_retrieval else config, override)
     assert found.startswith(message)
     assert "sk-01" not in found  # what may be a key is not repeated
 
 
-@pytest.mark.parametrize(("override", "message"), OF_RETRIEVAL)
-def test_a_mistake_in_a_retrieval_is_too(override: str, message: str) -> None:
-    assert mistake(Path("retrieval/default"), override).startswith(message)
-
-
 @pytest.mark.parametrize(("text", "shown"), [("", "null"), ("- a", "a list"), ("abc", '"abc"')])
-def test_a_file_without_keys(config: Path, text: str, shown: str) -> None:
+def test_a_file_without_keys_is_refused_also_with_overrides(config: Path, text: str, shown: str) -> None:
     config.write_text(text, encoding="utf-8")
-    for overrides in ([], ["training.steps=5"]):
-        assert mistake(config, *overrides) == f"must be a section, keys with values (it is {shown})"
+    assert mistake(config, "training.steps=5") == f"must be a section, keys with values (it is {shown})"
 
 
 def test_three_mistakes_are_listed_and_the_others_counted(config: Path) -> None:
@@ -181,13 +175,6 @@ def test_three_mistakes_are_listed_and_the_others_counted(config: Path) -> None:
         "name: this key is required; add it; seeds: this key is required; add it; "
         "model: this key is required; add it; and 2 more"
     )
-
-
-@pytest.mark.parametrize(
-    ("text", "value"), [("true", "true"), ("no", "no"), ("1176", 1176), ('"1"', "1"), ("null", None)]
-)
-def test_an_answer_is_a_word_or_the_id_of_a_token(config: Path, text: str, value: object) -> None:
-    assert load_experiment(config, [f"prompt.yes={text}"]).prompt.yes == value
 
 
 @pytest.mark.parametrize(("ratio", "steps"), [(0.0, 0), (0.1, 7), (0.11, 8), (0.98, 69)])
@@ -206,10 +193,17 @@ def test_a_share_is_rounded_to_the_nearest_layer(first_layer: float, layers: int
         LoraConfig(first_layer=30).first_of(30)
 
 
-@pytest.mark.parametrize(("text", "value"), [("15", 15), ("0", 0), ("5e-1", 0.5)])
-def test_a_layer_stays_a_layer_and_a_share_a_share(config: Path, text: str, value: float) -> None:
-    read = load_experiment(config, [f"lora.first_layer={text}"])
-    for found in (read.lora.first_layer, Experiment.model_validate(read.model_dump()).lora.first_layer):
+@pytest.mark.parametrize(
+    ("setting", "value"),
+    [
+        ("prompt.yes=true", "true"), ("prompt.yes=no", "no"), ("prompt.yes=1176", 1176), ('prompt.yes="1"', "1"),
+        ("prompt.yes=null", None), ("lora.first_layer=15", 15), ("lora.first_layer=0", 0), ("lora.first_layer=.5", 0.5),
+    ],
+)  # fmt: skip
+def test_words_numbers_and_shares_stay_what_they_are(config: Path, setting: str, value: object) -> None:
+    read = load_experiment(config, [setting])
+    for experiment in (read, Experiment.model_validate(read.model_dump())):
+        found = experiment.prompt.yes if setting.startswith("prompt") else experiment.lora.first_layer
         assert (found, type(found)) == (value, type(value))
 
 

@@ -16,7 +16,6 @@ import pytest
 from support.mteb_tasks import ALL_TYPES, InventedMean
 from support.sources import SMALL, content, write_msmarco
 
-from unimoe.config import BM25Config
 from unimoe.core.errors import DataError, UsageError
 from unimoe.data.catalog import available, load_collection
 from unimoe.data.collection import Collection, Document, assemble
@@ -24,8 +23,6 @@ from unimoe.data.mteb_names import FULL_BENCHMARK, beir_name, find_tasks, mteb_n
 from unimoe.data.published import BEIR_NAMES, CQADUPSTACK
 from unimoe.data.sources.beir_layout import is_beir_folder, read_beir
 from unimoe.data.sources.msmarco import is_msmarco_folder, read_msmarco, read_top1000
-from unimoe.metrics import score_run
-from unimoe.retrieval.bm25 import bm25_run
 
 DOCUMENTS = [(f"d{i}", Document("", f"text {i}")) for i in range(20)]
 QUERIES = [(f"q{i}", f"query {i}") for i in range(10)]
@@ -42,19 +39,12 @@ def reordered() -> Collection:
     return assemble("other name", "test", DOCUMENTS[::-1], QUERIES[::-1], dict(reversed(QRELS.items())))
 
 
-def test_duplicates_are_counted_and_the_first_is_kept() -> None:
+def test_oddities_are_counted_and_of_duplicates_the_first_is_kept() -> None:
     documents = [("d", Document("", "one")), ("d", Document("", "one")), ("d", Document("", "two"))]
     found = assemble("toy", "test", documents, [("q", "a"), ("q", "b")], {"q": {"d": 1}})
     assert (found.corpus, found.queries) == ({"d": Document("", "one")}, {"q": "a"})
-    assert found.problems == {
-        "duplicate documents": ["d", "d"],
-        "conflicting documents": ["d"],
-        "duplicate queries": ["q"],
-        "conflicting queries": ["q"],
-    }
-
-
-def test_dangling_judgments_and_empty_texts_are_counted_and_kept() -> None:
+    kinds = ("duplicate documents", "conflicting documents", "duplicate queries", "conflicting queries")
+    assert found.problems == dict(zip(kinds, (["d", "d"], ["d"], ["q"], ["q"]), strict=True))
     documents = [("d", Document("only a title", " ")), ("e", Document("", ""))]
     found = assemble("toy", "test", documents, [("q", "a"), ("u", " ")], {"q": {"d": 1, "gone": 2}})
     assert found.corpus["d"].full_text == "only a title"
@@ -150,12 +140,6 @@ def test_content_is_the_same_for_ever_and_no_document_holds_its_query(splits: di
             assert flat(found.queries[query_id]).rstrip(".") not in flat(own.text)
 
 
-def test_bm25_finds_it_neither_trivial_nor_hopeless(splits: dict[str, Collection]) -> None:
-    found = splits["test"]
-    run = bm25_run(found, 100, BM25Config())
-    assert 0.45 < score_run(found.qrels, run, ["ndcg@10"]).aggregate["ndcg@10"] < 0.60
-
-
 @pytest.mark.skipif(
     {package: version(package) for package in BUILT_FROM} != BUILT_FROM,
     reason="another version has other documentation",
@@ -186,35 +170,36 @@ def beir(tmp_path: Path) -> Path:
     return root
 
 
-class TestBeir:
-    def test_reads_the_split_and_reports_what_no_split_judges(self, beir: Path) -> None:
-        found = read_beir(beir, "test")
-        assert (found.name, found.split) == ("toy", "test")
-        assert found.corpus == {"d1": Document("T", "one"), "2": Document("", "two")}
-        assert found.queries == {"q1": "query 1", "q3": "query 3"}
-        assert found.qrels == {"q1": {"d1": 2, "2": 0}}
-        assert found.unjudged_queries == ["q3"]
+def test_beir_s_split_is_read_and_what_no_split_judges_is_reported(beir: Path) -> None:
+    found = read_beir(beir, "test")
+    assert (found.name, found.split) == ("toy", "test")
+    assert found.corpus == {"d1": Document("T", "one"), "2": Document("", "two")}
+    assert found.queries == {"q1": "query 1", "q3": "query 3"}
+    assert found.qrels == {"q1": {"d1": 2, "2": 0}}
+    assert found.unjudged_queries == ["q3"]
 
-    def test_reads_crlf_byte_order_mark_blank_lines_and_gzip_alike(self, beir: Path) -> None:
-        plain = read_beir(beir, "test").content_hash
-        for name in ("corpus.jsonl", "queries.jsonl", "qrels/test.tsv"):
-            file = beir / name
-            windows = b"\xef\xbb\xbf" + file.read_bytes().replace(b"\n", b"\r\n\r\n")
-            file.write_bytes(windows)
-            assert read_beir(beir, "test").content_hash == plain
-            file.unlink()
-            file.with_name(f"{file.name}.gz").write_bytes(gzip.compress(windows))
-            assert read_beir(beir, "test").content_hash == plain
 
-    def test_a_missing_part_is_named(self, beir: Path) -> None:
-        with pytest.raises(UsageError, match=r"toy: no split 'tset' \(did you mean 'test'\?\); there is dev, test"):
-            read_beir(beir, "tset")
-        with pytest.raises(DataError, match="no such folder; give one that holds"):
-            read_beir(beir / "absent", "test")
-        (beir / "queries.jsonl").unlink()
-        assert not is_beir_folder(beir)
-        with pytest.raises(DataError, match=r"toy: queries\.jsonl is missing; a collection needs corpus\.jsonl, qu"):
-            read_beir(beir, "test")
+def test_crlf_byte_order_mark_blank_lines_and_gzip_are_read_alike(beir: Path) -> None:
+    plain = read_beir(beir, "test").content_hash
+    for name in ("corpus.jsonl", "queries.jsonl", "qrels/test.tsv"):
+        file = beir / name
+        windows = b"\xef\xbb\xbf" + file.read_bytes().replace(b"\n", b"\r\n\r\n")
+        file.write_bytes(windows)
+        assert read_beir(beir, "test").content_hash == plain
+        file.unlink()
+        file.with_name(f"{file.name}.gz").write_bytes(gzip.compress(windows))
+        assert read_beir(beir, "test").content_hash == plain
+
+
+def test_a_missing_part_of_beir_is_named(beir: Path) -> None:
+    with pytest.raises(UsageError, match=r"toy: no split 'tset' \(did you mean 'test'\?\); there is dev, test"):
+        read_beir(beir, "tset")
+    with pytest.raises(DataError, match="no such folder; give one that holds"):
+        read_beir(beir / "absent", "test")
+    (beir / "queries.jsonl").unlink()
+    assert not is_beir_folder(beir)
+    with pytest.raises(DataError, match=r"toy: queries\.jsonl is missing; a collection needs corpus\.jsonl, qu"):
+        read_beir(beir, "test")
 
 
 @pytest.fixture
@@ -227,62 +212,64 @@ def remove(folder: Path, *names: str) -> None:
         path.unlink()
 
 
-class TestMsMarco:
-    @pytest.mark.parametrize("compress", [False, True])
-    @pytest.mark.parametrize("absent", [("collection.tsv",), ("collection.tsv", "queries.dev.small.tsv")])
-    def test_candidates_stand_in_for_the_corpus_and_the_collection_says_so(
-        self, tmp_path: Path, absent: tuple[str, ...], compress: bool
-    ) -> None:
-        folder = write_msmarco(tmp_path / "msmarco", SMALL, compress=compress)
-        (top1000,) = folder.glob("top1000.dev*")
-        assert read_top1000(top1000) == {"101": ["9", "12", "7"], "205": ["9", "12", "7"]}
-        remove(folder, *absent)
-        assert is_msmarco_folder(folder)
-        found = read_msmarco(folder, "dev")
-        assert content(found) == content(SMALL)
-        assert found.sample_queries(1).candidates_only
-        assert found.oddities == ""
+@pytest.mark.parametrize("compress", [False, True])
+@pytest.mark.parametrize("absent", [("collection.tsv",), ("collection.tsv", "queries.dev.small.tsv")])
+def test_candidates_stand_in_for_the_corpus_and_the_collection_says_so(
+    tmp_path: Path, absent: tuple[str, ...], compress: bool
+) -> None:
+    folder = write_msmarco(tmp_path / "msmarco", SMALL, compress=compress)
+    (top1000,) = folder.glob("top1000.dev*")
+    assert read_top1000(top1000) == {"101": ["9", "12", "7"], "205": ["9", "12", "7"]}
+    remove(folder, *absent)
+    assert is_msmarco_folder(folder)
+    found = read_msmarco(folder, "dev")
+    assert content(found) == content(SMALL)
+    assert found.sample_queries(1).candidates_only
+    assert found.oddities == ""
 
-    @pytest.mark.parametrize(
-        ("absent", "message"),
-        [
-            (["qrels.dev.small.tsv"], r"no qrels\.dev\.small\.tsv; MS MARCO needs .* or with top1000\.dev"),
-            (["top1000.dev", "collection.tsv"], r"no collection\.tsv; MS MARCO needs"),
-            (["top1000.dev", "queries", "qrels"], r"no qrels\.dev\.small\.tsv and no queries\.dev\.small\.tsv"),
-        ],
-    )
-    def test_what_is_missing_is_named(self, msmarco: Path, absent: list[str], message: str) -> None:
-        with pytest.raises(UsageError, match="msmarco: no split 'train'; there is dev"):
-            read_msmarco(msmarco, "train")
-        remove(msmarco, *absent)
-        assert not is_msmarco_folder(msmarco)
-        with pytest.raises(DataError, match=message):
-            read_msmarco(msmarco, "dev")
 
-    @pytest.mark.parametrize(
-        ("file", "line", "message"),
-        [
-            ("collection.tsv", "77", r"collection\.tsv:4: a line has 2 fields .* \(pid, passage\), this one 1; fix it"),
-            ("queries.dev.small.tsv", "77 a query", r"queries\.dev\.small\.tsv:3: a line has 2 fields"),
-            ("qrels.dev.small.tsv", "101\t0\t7\tyes", r"qrels\.dev\.small\.tsv:4: grade 'yes' is not a number"),
-            ("qrels.dev.small.tsv", "300\t0\t7\t1", "query '300' is judged in split 'dev' but is not among the q"),
-            ("collection.tsv", "7 7\ttext", "id '7 7' is empty or holds white space"),
-        ],
-    )
-    def test_a_bad_line_is_named(self, msmarco: Path, file: str, line: str, message: str) -> None:
-        with (msmarco / file).open("a") as stream:
-            stream.write(f"{line}\n")
-        with pytest.raises(DataError, match=message):
-            read_msmarco(msmarco, "dev")
+@pytest.mark.parametrize(
+    ("absent", "message"),
+    [
+        (["qrels.dev.small.tsv"], r"no qrels\.dev\.small\.tsv; MS MARCO needs .* or with top1000\.dev"),
+        (["top1000.dev", "collection.tsv"], r"no collection\.tsv; MS MARCO needs"),
+        (["top1000.dev", "queries", "qrels"], r"no qrels\.dev\.small\.tsv and no queries\.dev\.small\.tsv"),
+    ],
+)
+def test_what_ms_marco_lacks_is_named(msmarco: Path, absent: list[str], message: str) -> None:
+    with pytest.raises(UsageError, match="msmarco: no split 'train'; there is dev"):
+        read_msmarco(msmarco, "train")
+    remove(msmarco, *absent)
+    assert not is_msmarco_folder(msmarco)
+    with pytest.raises(DataError, match=message):
+        read_msmarco(msmarco, "dev")
 
-    def test_real_passages_survive_the_published_files(self, unimoe_data: Path, tmp_path: Path) -> None:
-        real = read_beir(unimoe_data / "msmarco-dev-positives", "test")
-        assert any("\x85" in document.text for document in real.corpus.values())
-        folder = write_msmarco(tmp_path / "real", real.sample_queries(2))
-        judged = "".join(f"{q}\t0\t{d}\t{g}\n" for q, grades in real.qrels.items() for d, g in grades.items())
-        (folder / "qrels.dev.small.tsv").write_text(judged)
-        (folder / "queries.dev.small.tsv").write_text("".join(f"{q}\t{t}\n" for q, t in real.queries.items()))
-        assert content(read_msmarco(folder, "dev")) == content(real)
+
+@pytest.mark.parametrize(
+    ("file", "line", "message"),
+    [
+        ("collection.tsv", "77", r"collection\.tsv:4: a line has 2 fields .* \(pid, passage\), this one 1; fix it"),
+        ("queries.dev.small.tsv", "77 a query", r"queries\.dev\.small\.tsv:3: a line has 2 fields"),
+        ("qrels.dev.small.tsv", "101\t0\t7\tyes", r"qrels\.dev\.small\.tsv:4: grade 'yes' is not a number"),
+        ("qrels.dev.small.tsv", "300\t0\t7\t1", "query '300' is judged in split 'dev' but is not among the q"),
+        ("collection.tsv", "7 7\ttext", "id '7 7' is empty or holds white space"),
+    ],
+)
+def test_a_bad_line_of_ms_marco_is_named(msmarco: Path, file: str, line: str, message: str) -> None:
+    with (msmarco / file).open("a") as stream:
+        stream.write(f"{line}\n")
+    with pytest.raises(DataError, match=message):
+        read_msmarco(msmarco, "dev")
+
+
+def test_real_passages_survive_the_published_files(unimoe_data: Path, tmp_path: Path) -> None:
+    real = read_beir(unimoe_data / "msmarco-dev-positives", "test")
+    assert any("\x85" in document.text for document in real.corpus.values())
+    folder = write_msmarco(tmp_path / "real", real.sample_queries(2))
+    judged = "".join(f"{q}\t0\t{d}\t{g}\n" for q, grades in real.qrels.items() for d, g in grades.items())
+    (folder / "qrels.dev.small.tsv").write_text(judged)
+    (folder / "queries.dev.small.tsv").write_text("".join(f"{q}\t{t}\n" for q, t in real.queries.items()))
+    assert content(read_msmarco(folder, "dev")) == content(real)
 
 
 @pytest.fixture(scope="module")
@@ -324,34 +311,35 @@ def test_other_spellings_and_other_collections(collection: str, task: str | None
     assert mteb_name(collection) == task
 
 
-class TestFind:
-    def test_a_benchmark_is_its_tasks(self, benchmark: list[Any]) -> None:
-        found = [task.metadata.name for task in benchmark]
-        types = Counter(str(task.metadata.type) for task in benchmark)
-        assert types == {
-            "Retrieval": 10, "STS": 9, "Clustering": 8, "Classification": 8, "PairClassification": 3, "Reranking": 2,
-            "Summarization": 1,
-        }  # fmt: skip
-        assert types.keys() == {str(kind.metadata.type) for kind in ALL_TYPES}  # of which each is tried
-        assert names("full") == found == list(dict.fromkeys(found))
-        assert not any(task.data_loaded for task in benchmark)
+def test_a_benchmark_is_its_tasks(benchmark: list[Any]) -> None:
+    found = [task.metadata.name for task in benchmark]
+    types = Counter(str(task.metadata.type) for task in benchmark)
+    assert types == {
+        "Retrieval": 10, "STS": 9, "Clustering": 8, "Classification": 8, "PairClassification": 3, "Reranking": 2,
+        "Summarization": 1,
+    }  # fmt: skip
+    assert types.keys() == {str(kind.metadata.type) for kind in ALL_TYPES}  # of which each is tried
+    assert names("full") == found == list(dict.fromkeys(found))
+    assert not any(task.data_loaded for task in benchmark)
 
-    def test_a_mean_of_tasks_is_its_tasks(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        assert names("CQADupstackRetrieval") == [mteb_name(name) for name in CQADUPSTACK]
-        monkeypatch.setattr("unimoe.data.mteb_names._named", lambda name: [InventedMean()])
-        assert names("anything") == ["InventedRetrieval", "InventedSTS"]
 
-    @pytest.mark.parametrize(
-        ("name", "words"),
-        [
-            ("SciFcat", "mteb has no task or benchmark 'SciFcat' (did you mean 'SciFact'?)"),
-            ("scifact", "(did you mean 'SciFact'?)"),
-            ("MTEB(eng,v2)", "(did you mean 'MTEB(eng, v2)'?)"),
-            ("ful", "(did you mean 'full'?)"),
-            ("CIFAR10ZeroShot", "CIFAR10ZeroShot is a task about image; the models here read text"),
-        ],
-    )
-    def test_what_cannot_be_found_is_answered_with_the_closest(self, name: str, words: str) -> None:
-        with pytest.raises(UsageError) as refused:
-            find_tasks(["STS12", name])
-        assert words in str(refused.value)
+def test_a_mean_of_tasks_is_its_tasks(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert names("CQADupstackRetrieval") == [mteb_name(name) for name in CQADUPSTACK]
+    monkeypatch.setattr("unimoe.data.mteb_names._named", lambda name: [InventedMean()])
+    assert names("anything") == ["InventedRetrieval", "InventedSTS"]
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("SciFcat", "mteb has no task or benchmark 'SciFcat' (did you mean 'SciFact'?)"),
+        ("scifact", "(did you mean 'SciFact'?)"),
+        ("MTEB(eng,v2)", "(did you mean 'MTEB(eng, v2)'?)"),
+        ("ful", "(did you mean 'full'?)"),
+        ("CIFAR10ZeroShot", "CIFAR10ZeroShot is a task about image; the models here read text"),
+    ],
+)
+def test_what_cannot_be_found_is_answered_with_the_closest(name: str, words: str) -> None:
+    with pytest.raises(UsageError) as refused:
+        find_tasks(["STS12", name])
+    assert words in str(refused.value)

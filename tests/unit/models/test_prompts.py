@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from itertools import product
 from typing import Any, Literal
 
 import numpy as np
 import pytest
 import torch
 from support.tiny_models import HIDDEN, tiny_base, tiny_model, tiny_sentencepiece, tiny_tokenizer
+from tokenizers import Tokenizer, models
+from tokenizers.processors import TemplateProcessing
+from transformers import PreTrainedTokenizerFast
 
 from unimoe.config import PromptConfig
 from unimoe.config.training import LoraConfig
@@ -20,7 +24,6 @@ from unimoe.models.unimodel import UnimodelForExp1
 
 Order = Literal["query_first", "document_first"]
 ORDERS: tuple[Order, ...] = ("query_first", "document_first")
-ODD_TEXTS = ["", " ", "🦜👩‍👩‍👧‍👦", "a\x00b\x07\x1b", "שלום עולם", "\u202eabc\u202c", "\ud83d", "a\udc00b", "\n\n\n"]
 
 
 @pytest.fixture(scope="module")
@@ -28,113 +31,83 @@ def tokenizer() -> Any:
     return tiny_tokenizer()
 
 
-class TestPairs:
-    @pytest.mark.parametrize("order", ORDERS)
-    @pytest.mark.parametrize("text", ODD_TEXTS, ids=ascii)
-    def test_odd_texts_are_taken_on_either_side(self, tokenizer: Any, order: Order, text: str) -> None:
-        encode = PairTokenizer(tokenizer, PromptConfig(order=order), 512)
-        for ids in encode([(text, "document"), ("query", text), (text, text)]):
-            assert len(ids) <= 512
-            assert all(type(token) is int for token in ids)
-
-    @pytest.mark.parametrize("order", ORDERS)
-    def test_the_document_gives_way_before_the_query(self, tokenizer: Any, order: Order) -> None:
-        prompt, (query, document) = PromptConfig(order=order), ("why " * 30, "because of this")
-        (whole,) = PairTokenizer(tokenizer, prompt, 1000)([(query, document)])
-        seen = []
-        for max_length in range(len(whole) - 40, len(whole) + 2):
-            encode = PairTokenizer(tokenizer, prompt, max_length)
-            (ids,) = encode([(query, document)])
-            assert len(ids) == min(max_length, len(whole))
-            text = tokenizer.decode(ids)
-            seen.append((query.strip() in text, "because" in text, encode.too_long([query]) == [False]))
-        assert seen == sorted(seen)
-        assert seen[0] == (False, False, False)
-        assert seen[-1] == (True, True, True)
-        assert all(query_is_whole for query_is_whole, _, fits in seen if fits)
-        assert not any(document_is_seen for _, document_is_seen, fits in seen if not fits)
-
-    @pytest.mark.parametrize("order", ORDERS)
-    def test_an_instruction_replaces_the_configured_one(self, tokenizer: Any, order: Order) -> None:
-        pairs = [("why?", "so"), ("word " * 600, "so")]
-        for template in ("qwen3", "chat", "plain"):
-            configured = PromptConfig(order=order, template=template)
-            encode = PairTokenizer(tokenizer, configured, 300)
-            other = PairTokenizer(tokenizer, configured.model_copy(update={"instruction": "Find a duplicate."}), 300)
-            assert encode(pairs, "Find a duplicate.") == other(pairs) != encode(pairs)
-            assert encode.too_long(["why?", "word " * 600], "Find a duplicate.") == [False, True]
-            assert encode(pairs, configured.instruction) == encode(pairs)
-
-    def test_a_length_without_room_is_refused(self, tokenizer: Any) -> None:
-        with pytest.raises(UsageError, match=r"model\.max_length 16 leaves no room"):
-            PairTokenizer(tokenizer, PromptConfig(), 16)
+@pytest.mark.parametrize("order", ORDERS)
+def test_the_document_gives_way_before_the_query(tokenizer: Any, order: Order) -> None:
+    prompt, (query, document) = PromptConfig(order=order), ("why " * 30, "because of this")
+    (whole,) = PairTokenizer(tokenizer, prompt, 1000)([(query, document)])
+    seen = []
+    for max_length in range(len(whole) - 40, len(whole) + 2):
+        encode = PairTokenizer(tokenizer, prompt, max_length)
+        (ids,) = encode([(query, document)])
+        assert len(ids) == min(max_length, len(whole))
+        text = tokenizer.decode(ids)
+        seen.append((query.strip() in text, "because" in text, encode.too_long([query]) == [False]))
+    assert seen == sorted(seen)
+    assert seen[0] == (False, False, False)
+    assert seen[-1] == (True, True, True)
+    assert all(query_is_whole for query_is_whole, _, fits in seen if fits)
+    assert not any(document_is_seen for _, document_is_seen, fits in seen if not fits)
 
 
-class TestFirstToken:
+@pytest.mark.parametrize("order", ORDERS)
+def test_an_instruction_replaces_the_configured_one(tokenizer: Any, order: Order) -> None:
+    pairs = [("why?", "so"), ("word " * 600, "so")]
+    for template in ("qwen3", "chat", "plain"):
+        configured = PromptConfig(order=order, template=template)
+        encode = PairTokenizer(tokenizer, configured, 300)
+        other = PairTokenizer(tokenizer, configured.model_copy(update={"instruction": "Find a duplicate."}), 300)
+        assert encode(pairs, "Find a duplicate.") == other(pairs) != encode(pairs)
+        assert encode.too_long(["why?", "word " * 600], "Find a duplicate.") == [False, True]
+        assert encode(pairs, configured.instruction) == encode(pairs)
+
+
+def test_a_length_without_room_is_refused(tokenizer: Any) -> None:
+    with pytest.raises(UsageError, match=r"model\.max_length 16 leaves no room"):
+        PairTokenizer(tokenizer, PromptConfig(), 16)
+    with pytest.raises(UsageError, match="leaves no room"):
+        TextTokenizer(tokenizer, PromptConfig(embedding_suffix="a suffix of many tokens"), 4)
+
+
+def test_pairs_and_texts_begin_with_the_tokenizers_first_token(tokenizer: Any) -> None:
     """Llama and Gemma were trained with one token before every text."""
-
-    @pytest.fixture
-    def with_first(self) -> Any:
-        from tokenizers.processors import TemplateProcessing
-
-        tokenizer = tiny_tokenizer()
-        tokenizer.bos_token = "<|endoftext|>"
-        post = TemplateProcessing(single="<|endoftext|> $A", special_tokens=[("<|endoftext|>", tokenizer.bos_token_id)])
-        tokenizer.backend_tokenizer.post_processor = post
-        return tokenizer
-
-    @pytest.mark.parametrize("order", ORDERS)
-    def test_a_pair_begins_with_it(self, tokenizer: Any, with_first: Any, order: Order) -> None:
-        pairs = [("why?", "so"), ("q", "long " * 900)]
-        for prompt in (PromptConfig(order=order), PromptConfig(order=order, template="plain", instruction="")):
-            without = PairTokenizer(tokenizer, prompt, 299)(pairs)
-            assert PairTokenizer(with_first, prompt, 300)(pairs) == [[with_first.bos_token_id, *ids] for ids in without]
-
-    def test_a_chat_template_that_writes_it_gives_it_once(self, with_first: Any) -> None:
-        prompt = PromptConfig(template="chat")
-        (plain,) = PairTokenizer(with_first, prompt, 300)([("why?", "so")])
-        with_first.chat_template = "<|endoftext|>" + with_first.chat_template
-        assert PairTokenizer(with_first, prompt, 300)([("why?", "so")]) == [plain]
-        assert plain.count(with_first.bos_token_id) == 1
-
-    def test_a_text_to_embed_begins_with_it(self, tokenizer: Any, with_first: Any) -> None:
-        texts, prompt = ["cat", "long " * 900], PromptConfig()
-        for length in (None, 20):
-            plain = TextTokenizer(tokenizer, prompt, 63)(texts, "query", max_length=length and length - 1)
-            ids = TextTokenizer(with_first, prompt, 64)(texts, "query", max_length=length)
-            assert ids == [[with_first.bos_token_id, *tokens] for tokens in plain]
+    first = tiny_tokenizer()
+    first.bos_token = "<|endoftext|>"
+    post = TemplateProcessing(single="<|endoftext|> $A", special_tokens=[("<|endoftext|>", first.bos_token_id)])
+    first.backend_tokenizer.post_processor = post
+    pairs, texts = [("why?", "so"), ("q", "long " * 900)], ["cat", "long " * 900]
+    plain: dict[str, Any] = {"template": "plain", "instruction": ""}
+    for order, own in product(ORDERS, ({}, plain)):
+        prompt = PromptConfig(order=order, **own)
+        without = PairTokenizer(tokenizer, prompt, 299)(pairs)
+        assert PairTokenizer(first, prompt, 300)(pairs) == [[first.bos_token_id, *ids] for ids in without]
+    for length in (None, 20):
+        without = TextTokenizer(tokenizer, prompt, 63)(texts, "query", max_length=length and length - 1)
+        found = TextTokenizer(first, prompt, 64)(texts, "query", max_length=length)
+        assert found == [[first.bos_token_id, *ids] for ids in without]
 
 
-class TestChatFrame:
-    def test_the_models_own_template_frames_the_question(self, tokenizer: Any) -> None:
-        prompt = PromptConfig(template="chat", instruction="Does it answer?")
-        (ids,) = PairTokenizer(tokenizer, prompt, 512)([("why", "so")])
-        assert tokenizer.decode(ids) == (
-            '<|im_start|>system\nDoes it answer? Answer only "yes" or "no".<|im_end|>\n'
-            "<|im_start|>user\nQuery: why\nDocument: so<|im_end|>\n<|im_start|>assistant\n"
-        )
+@pytest.mark.parametrize(
+    ("template", "reason"),
+    [
+        (None, "has no chat template"),
+        ("{{ raise_exception('System role not supported') }}", "System role not supported"),
+        ("always the same", "drops the user's message"),
+    ],
+)
+def test_a_chat_template_that_cannot_ask_is_refused(template: str | None, reason: str) -> None:
+    tokenizer = tiny_tokenizer()
+    tokenizer.chat_template = template
+    with pytest.raises(UsageError, match=rf"prompt\.template chat: .*{reason}.*or plain|{reason}.*; use plain"):
+        PairTokenizer(tokenizer, PromptConfig(template="chat"), 512)
 
-    @pytest.mark.parametrize(
-        ("template", "reason"),
-        [
-            (None, "has no chat template"),
-            ("{{ raise_exception('System role not supported') }}", "System role not supported"),
-            ("always the same", "drops the user's message"),
-        ],
-    )
-    def test_a_template_that_cannot_ask_is_refused(self, template: str | None, reason: str) -> None:
-        tokenizer = tiny_tokenizer()
-        tokenizer.chat_template = template
-        with pytest.raises(UsageError, match=rf"prompt\.template chat: .*{reason}.*or plain|{reason}.*; use plain"):
-            PairTokenizer(tokenizer, PromptConfig(template="chat"), 512)
 
-    @pytest.mark.parametrize("thought", ["<think>\n\n</think>\n\n", "<think></think>"])
-    def test_a_model_that_can_think_is_asked_after_an_empty_thought(self, thought: str) -> None:
-        tokenizer = tiny_tokenizer()
-        ending = f"{{% if enable_thinking is defined and not enable_thinking %}}{{{{ {thought!r} }}}}{{% endif %}}"
-        tokenizer.chat_template += ending
-        (ids,) = PairTokenizer(tokenizer, PromptConfig(template="chat"), 512)([("why", "so")])
-        assert tokenizer.decode(ids).endswith(f"<|im_start|>assistant\n{thought}")
+@pytest.mark.parametrize("thought", ["<think>\n\n</think>\n\n", "<think></think>"])
+def test_a_model_that_can_think_is_asked_after_an_empty_thought(thought: str) -> None:
+    tokenizer = tiny_tokenizer()
+    ending = f"{{% if enable_thinking is defined and not enable_thinking %}}{{{{ {thought!r} }}}}{{% endif %}}"
+    tokenizer.chat_template += ending
+    (ids,) = PairTokenizer(tokenizer, PromptConfig(template="chat"), 512)([("why", "so")])
+    assert tokenizer.decode(ids).endswith(f"<|im_start|>assistant\n{thought}")
 
 
 LLAMA2 = "{{ '<s>[INST] <<SYS>>\n' + messages[0]['content'] + '\n<</SYS>>\n\n' + messages[1]['content'] + ' [/INST]' }}"
@@ -162,56 +135,45 @@ class TestSentencePiece:
             assert ids == [tokenizer.bos_token_id] * (whole[0] != tokenizer.bos_token_id) + whole
 
 
-class TestTexts:
-    def test_each_kind_has_its_prefix_and_all_keep_the_suffix_that_carries_the_embedding(self, tokenizer: Any) -> None:
-        encode = TextTokenizer(tokenizer, PromptConfig(query_prefix="Q:", document_prefix="D: "), 16)
-        prefixes: dict[TextKind, str] = {"query": "Q:", "document": "D: ", "plain": ""}
-        for kind, prefix in prefixes.items():
-            assert tokenizer.decode(encode(["cat"], kind)[0]) == f"{prefix}cat<|endoftext|>"
-        long, empty = encode(["z " * 10_000, ""], "plain")
-        assert (len(long), long[-1:]) == (16, empty)
-
-    def test_a_length_without_room_is_refused(self, tokenizer: Any) -> None:
-        with pytest.raises(UsageError, match="leaves no room"):
-            TextTokenizer(tokenizer, PromptConfig(embedding_suffix="a suffix of many tokens"), 4)
+def test_each_kind_of_text_has_its_prefix_and_all_keep_the_suffix_that_carries_the_embedding(tokenizer: Any) -> None:
+    encode = TextTokenizer(tokenizer, PromptConfig(query_prefix="Q:", document_prefix="D: "), 16)
+    prefixes: dict[TextKind, str] = {"query": "Q:", "document": "D: ", "plain": ""}
+    for kind, prefix in prefixes.items():
+        assert tokenizer.decode(encode(["cat"], kind)[0]) == f"{prefix}cat<|endoftext|>"
+    long, empty = encode(["z " * 10_000, ""], "plain")
+    assert (len(long), long[-1:]) == (16, empty)
 
 
-class TestYesNo:
-    @pytest.mark.parametrize(
-        ("answers", "reason"),
-        [
-            (("yes", "yes"), "prompt.yes and prompt.no, 'yes' and 'yes', are one token; give two"),
-            (("yes", 10_000), "this tokenizer has no token 10000; its last one is "),
-            (("relevant", "no"), "this tokenizer writes 'relevant' as "),
-        ],
-    )
-    def test_answers_that_cannot_be_told_are_refused(
-        self, tokenizer: Any, answers: tuple[Any, Any], reason: str
-    ) -> None:
-        with pytest.raises(DataError, match=f"^{reason}"):
-            yes_no_ids(tokenizer, *answers)
-
-    @pytest.mark.parametrize("known", ["yes", "no"])
-    def test_a_word_that_is_unknown_is_refused(self, known: str) -> None:
-        from tokenizers import Tokenizer, models
-        from transformers import PreTrainedTokenizerFast
-
-        words = Tokenizer(models.WordLevel({"[UNK]": 0, known: 1}, unk_token="[UNK]"))
-        tokenizer = PreTrainedTokenizerFast(tokenizer_object=words, unk_token="[UNK]")  # type: ignore[no-untyped-call]
-        unknown = {"yes": "no", "no": "yes"}[known]
-        with pytest.raises(DataError, match=f"this tokenizer does not know '{unknown}'"):
-            yes_no_ids(tokenizer)
+@pytest.mark.parametrize(
+    ("answers", "reason"),
+    [
+        (("yes", "yes"), "prompt.yes and prompt.no, 'yes' and 'yes', are one token; give two"),
+        (("yes", 10_000), "this tokenizer has no token 10000; its last one is "),
+        (("relevant", "no"), "this tokenizer writes 'relevant' as "),
+    ],
+)
+def test_answers_that_cannot_be_told_are_refused(tokenizer: Any, answers: tuple[Any, Any], reason: str) -> None:
+    with pytest.raises(DataError, match=f"^{reason}"):
+        yes_no_ids(tokenizer, *answers)
 
 
-class TestName:
-    def test_it_tells_apart_whatever_changes_token_ids(self) -> None:
-        assert prompt_name(PromptConfig(), 512) == "qwen3/query_first@76e12fcf0c5f00e4"  # as before other answers
-        changes: list[dict[str, Any]] = [
-            {}, {"instruction": "other"}, {"field_separator": "\n\n"}, {"query_prefix": "other"}, {"yes": "yes"},
-            {"document_prefix": "other"}, {"embedding_suffix": "other"}, {"yes": "true"}, {"yes": 7},
-        ]  # fmt: skip
-        names = {prompt_name(PromptConfig(**change), length) for change in changes for length in (256, 512)}
-        assert len(names) == 2 * len(changes)
+@pytest.mark.parametrize("known", ["yes", "no"])
+def test_a_word_that_is_unknown_is_refused(known: str) -> None:
+    words = Tokenizer(models.WordLevel({"[UNK]": 0, known: 1}, unk_token="[UNK]"))
+    tokenizer = PreTrainedTokenizerFast(tokenizer_object=words, unk_token="[UNK]")  # type: ignore[no-untyped-call]
+    unknown = {"yes": "no", "no": "yes"}[known]
+    with pytest.raises(DataError, match=f"this tokenizer does not know '{unknown}'"):
+        yes_no_ids(tokenizer)
+
+
+def test_the_name_tells_apart_whatever_changes_token_ids() -> None:
+    assert prompt_name(PromptConfig(), 512) == "qwen3/query_first@76e12fcf0c5f00e4"  # as before other answers
+    changes: list[dict[str, Any]] = [
+        {}, {"instruction": "other"}, {"field_separator": "\n\n"}, {"query_prefix": "other"}, {"yes": "yes"},
+        {"document_prefix": "other"}, {"embedding_suffix": "other"}, {"yes": "true"}, {"yes": 7},
+    ]  # fmt: skip
+    names = {prompt_name(PromptConfig(**change), length) for change in changes for length in (256, 512)}
+    assert len(names) == 2 * len(changes)
 
 
 PROMPT = PromptConfig(template="chat", instruction="find")
@@ -237,38 +199,37 @@ def with_dropout() -> UnimodelForExp1:
     return UnimodelForExp1(base, PROMPT, 128).train()
 
 
-class TestEncode:
-    @pytest.mark.parametrize("first_layer", [0, 2])
-    def test_it_equals_one_text_at_a_time(self, first_layer: int) -> None:
-        model = tiny_unimodel(first_layer, document_prefix="D: ")
-        naive = []
-        for ids in model.text_ids(TEXTS, "document"):
-            with torch.inference_mode():
-                output = model.model(input_ids=torch.tensor([ids]), output_hidden_states=True)
-            state = output.hidden_states[-1][0, -1]
-            naive.append((state / state.norm()).numpy())
-        found = model.encode(TEXTS, kind="document")
-        assert found.dtype == np.float32
-        np.testing.assert_allclose(found, np.stack(naive), atol=1e-5)
-        assert model.encode([]).shape == (0, HIDDEN)
+@pytest.mark.parametrize("first_layer", [0, 2])
+def test_embeddings_equal_those_of_one_text_at_a_time(first_layer: int) -> None:
+    model = tiny_unimodel(first_layer, document_prefix="D: ")
+    naive = []
+    for ids in model.text_ids(TEXTS, "document"):
+        with torch.inference_mode():
+            output = model.model(input_ids=torch.tensor([ids]), output_hidden_states=True)
+        state = output.hidden_states[-1][0, -1]
+        naive.append((state / state.norm()).numpy())
+    found = model.encode(TEXTS, kind="document")
+    assert found.dtype == np.float32
+    np.testing.assert_allclose(found, np.stack(naive), atol=1e-5)
+    assert model.encode([]).shape == (0, HIDDEN)
 
 
-class TestRerank:
-    def test_the_gap_tells_apart_what_the_probability_rounds_to_one(self, model: UnimodelForExp1) -> None:
-        states = torch.stack([scale * (model._answers[0] - model._answers[1]) for scale in (20.0, 30.0)])
-        gaps = model.margins(states)
-        assert torch.sigmoid(gaps).tolist() == [1.0, 1.0]
-        assert gaps[0] < gaps[1]
+def test_the_margin_tells_apart_what_the_probability_rounds_to_one(model: UnimodelForExp1) -> None:
+    states = torch.stack([scale * (model._answers[0] - model._answers[1]) for scale in (20.0, 30.0)])
+    gaps = model.margins(states)
+    assert torch.sigmoid(gaps).tolist() == [1.0, 1.0]
+    assert gaps[0] < gaps[1]
 
-    def test_the_bias_of_the_output_layer_counts(self) -> None:
-        base = tiny_base()
-        without = UnimodelForExp1(base, PROMPT, 128).rerank(PAIRS, output="margin")
-        yes, no = base.tokenizer.convert_tokens_to_ids(["yes", "no"])
-        bias = torch.zeros(base.model.lm_head.weight.shape[0])
-        bias[yes], bias[no] = 1.5, -0.25
-        base.model.lm_head.bias = torch.nn.Parameter(bias, requires_grad=False)
-        gaps = UnimodelForExp1(base, PROMPT, 128).rerank(PAIRS, output="margin")
-        np.testing.assert_allclose(gaps, without + 1.75, atol=1e-5)
+
+def test_the_bias_of_the_output_layer_counts() -> None:
+    base = tiny_base()
+    without = UnimodelForExp1(base, PROMPT, 128).rerank(PAIRS, output="margin")
+    yes, no = base.tokenizer.convert_tokens_to_ids(["yes", "no"])
+    bias = torch.zeros(base.model.lm_head.weight.shape[0])
+    bias[yes], bias[no] = 1.5, -0.25
+    base.model.lm_head.bias = torch.nn.Parameter(bias, requires_grad=False)
+    gaps = UnimodelForExp1(base, PROMPT, 128).rerank(PAIRS, output="margin")
+    np.testing.assert_allclose(gaps, without + 1.75, atol=1e-5)
 
 
 @pytest.mark.parametrize("trees", [True, False])
@@ -297,31 +258,31 @@ class TestNotFinite:
         assert caught.value.index == culprit
 
 
-class TestModes:
-    def test_a_model_in_training_is_scored_without_dropout_and_trains_on(self) -> None:
-        model = with_dropout()
-        ids = model.pair_ids(PAIRS)
-        assert not torch.equal(model.last_states(ids), model.last_states(ids))  # dropout is at work
-        np.testing.assert_array_equal(model.rerank(PAIRS), model.rerank(PAIRS))
-        np.testing.assert_array_equal(model.encode(TEXTS), model.encode(TEXTS))
-        assert not torch.equal(model.last_states(ids), model.last_states(ids))
-        model.model.training = False  # the root alone: its dropout still trains
-        before = [module.training for module in model.modules()]
-        model.encode(["a text"])
-        assert [module.training for module in model.modules()] == before
+def test_a_model_in_training_is_scored_without_dropout_and_trains_on() -> None:
+    model = with_dropout()
+    ids = model.pair_ids(PAIRS)
+    assert not torch.equal(model.last_states(ids), model.last_states(ids))  # dropout is at work
+    np.testing.assert_array_equal(model.rerank(PAIRS), model.rerank(PAIRS))
+    np.testing.assert_array_equal(model.encode(TEXTS), model.encode(TEXTS))
+    assert not torch.equal(model.last_states(ids), model.last_states(ids))
+    model.model.training = False  # the root alone: its dropout still trains
+    before = [module.training for module in model.modules()]
+    model.encode(["a text"])
+    assert [module.training for module in model.modules()] == before
 
-    def test_bfloat16_computes_scores_in_float32(self) -> None:
-        base = tiny_base()
-        base.model.to(torch.bfloat16)
-        model = UnimodelForExp1(base, PROMPT, 128)
-        assert model.dtype == torch.bfloat16
-        assert model.device == torch.device("cpu")
-        gaps = torch.tensor(model.rerank(PAIRS, output="margin"))
-        assert gaps.dtype == torch.float32
-        assert not torch.equal(gaps, gaps.bfloat16().float())  # finer than bfloat16 can tell
-        exact = tiny_unimodel().rerank(PAIRS, output="margin")
-        np.testing.assert_allclose(gaps, exact, atol=0.15 * np.abs(exact).max())
-        np.testing.assert_allclose(np.linalg.norm(model.encode(TEXTS), axis=1), 1, atol=1e-6)
+
+def test_bfloat16_computes_scores_in_float32() -> None:
+    base = tiny_base()
+    base.model.to(torch.bfloat16)
+    model = UnimodelForExp1(base, PROMPT, 128)
+    assert model.dtype == torch.bfloat16
+    assert model.device == torch.device("cpu")
+    gaps = torch.tensor(model.rerank(PAIRS, output="margin"))
+    assert gaps.dtype == torch.float32
+    assert not torch.equal(gaps, gaps.bfloat16().float())  # finer than bfloat16 can tell
+    exact = tiny_unimodel().rerank(PAIRS, output="margin")
+    np.testing.assert_allclose(gaps, exact, atol=0.15 * np.abs(exact).max())
+    np.testing.assert_allclose(np.linalg.norm(model.encode(TEXTS), axis=1), 1, atol=1e-6)
 
 
 WINDOW_PAIRS = [

@@ -13,23 +13,14 @@ from typing import Any
 
 import numpy as np
 import pytest
-from support.model_server import (
-    CANDIDATES,
-    COLLECTION,
-    EMBEDDING,
-    PAIRS,
-    RERANKING,
-    Fault,
-    ModelServer,
-    embedder,
-    reranker,
-    serve,
-    served_experiment,
-    settings,
-    sigmoid,
-)
+from support.experiments import tiny_experiment
+from support.model_server import PROMPT, Fault, ModelServer, serve, sigmoid
+from support.reranking import invented
 
+from unimoe.config import Experiment
+from unimoe.config.served import ServedConfig
 from unimoe.core.errors import DataError, InputError, UsageError
+from unimoe.core.trec import Run
 from unimoe.evaluation.reranking.rerankers import PairModelReranker
 from unimoe.evaluation.reranking.served import ServedReranker
 from unimoe.evaluation.reranking.shards import ShardStore
@@ -39,8 +30,31 @@ from unimoe.models.served.client import Client
 from unimoe.models.served.embedder import ServedEmbedder
 from unimoe.models.served.probe import PROBE_PAIRS
 
+COLLECTION = invented(documents=12, queries=4)
+CANDIDATES: Run = {query: dict.fromkeys(COLLECTION.corpus, 1.0) for query in COLLECTION.queries}
+PAIRS = sum(map(len, CANDIDATES.values()))
 TEXTS = [document.full_text for document in COLLECTION.corpus.values()]
 EVERY_PAIR = [(query, text) for query in COLLECTION.queries.values() for text in TEXTS]
+
+
+def settings(api: str, **others: Any) -> ServedConfig:
+    """How the tests ask: few retries, and requests of five pairs."""
+    return ServedConfig(**{"api": api, "model": "org/tiny", "retries": 2, "batch": 5, "timeout": 20, **others})
+
+
+def served_experiment(folder: Path) -> Experiment:
+    """An experiment with the server's prompt, and its model's tokenizer in ``folder``."""
+    return tiny_experiment(folder).model_copy(update={"prompt": PROMPT})
+
+
+def reranker(server: ModelServer, folder: Path, api: str = "vllm", **others: Any) -> ServedReranker:
+    """A reranker of the server."""
+    return ServedReranker(server.base(api), settings(api, **others), served_experiment(folder))
+
+
+def embedder(server: ModelServer, folder: Path, api: str = "openai", **others: Any) -> ServedEmbedder:
+    """An embedder of the server."""
+    return ServedEmbedder(server.base(api), settings(api, **others))
 
 
 @pytest.fixture
@@ -54,7 +68,7 @@ def cache(tmp_cache: Path) -> Path:
     return tmp_cache
 
 
-@pytest.mark.parametrize("api", RERANKING)
+@pytest.mark.parametrize("api", ["vllm", "vllm-score", "vllm-rerank", "tei", "cohere", "jina"])
 def test_a_run_has_the_scores_of_the_model_in_this_process(api: str, server: ModelServer, tmp_path: Path) -> None:
     local = rerank_collection(PairModelReranker(server.model), COLLECTION, CANDIDATES)
     found = rerank_collection(reranker(server, tmp_path, api), COLLECTION, CANDIDATES)
@@ -68,7 +82,7 @@ def test_a_run_has_the_scores_of_the_model_in_this_process(api: str, server: Mod
         assert set(map(tuple, server.model.pair_ids(EVERY_PAIR))) <= sent
 
 
-@pytest.mark.parametrize("api", EMBEDDING)
+@pytest.mark.parametrize("api", ["tei-embed", "openai"])
 def test_vectors_are_those_of_the_model_in_this_process(api: str, server: ModelServer, tmp_path: Path) -> None:
     done: list[int] = []
     model = embedder(server, tmp_path, api)
