@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from support.sources import SMALL, write_msmarco
 
-from unimoe.config import BM25Config
+from unimoe.config import BM25Config, EvaluationConfig
 from unimoe.core.errors import DataError, UnimoeError, UsageError
 from unimoe.core.io import hash_file
 from unimoe.core.trec import head, read_run, write_run
