@@ -9,8 +9,10 @@ from typing import TypeVar
 import torch
 from torch import Tensor
 
+from unimoe.data.collection import Collection
+from unimoe.retrieval.embeddings import Embedded
 from unimoe.studies.heads.eggroll.noise import Perturbations
-from unimoe.studies.heads.pools import PoolSet
+from unimoe.studies.heads.pools import PoolSet, pool_set
 
 SIGNALS, INPUTS = 4, 24
 P = TypeVar("P", bound=Perturbations)
@@ -26,41 +28,27 @@ def toy_pools(
     """
     generator = torch.Generator().manual_seed(seed)
     asked = torch.randn(queries, INPUTS, generator=generator)
-    documents = torch.randn(queries * size, INPUTS, generator=generator)
-    rows = torch.arange(queries * size).view(queries, size)
-    valid, grades = torch.ones(queries, size, dtype=torch.bool), torch.zeros(queries, size)
-    ranks = torch.zeros(queries, size, dtype=torch.long)
+    documents = torch.randn(queries, size, INPUTS, generator=generator)
+    qrels: dict[str, dict[str, int]] = {}
+    run: dict[str, dict[str, float]] = {}
+    vectors: dict[str, Tensor] = {}
     for place in range(queries):
         length = size - 2 if padded and place % 3 == 0 else size
-        order = torch.randperm(length, generator=generator)
-        valid[place, length:] = False
-        grades[place, order[:relevant]] = 1
-        ranks[place, :length] = torch.randperm(length, generator=generator) + 1
+        order, ranks = (torch.randperm(length, generator=generator) for _ in range(2))
         blur = 0.3 * torch.randn(relevant, SIGNALS, generator=generator)
-        documents[rows[place, order[:relevant]], :SIGNALS] = asked[place, :SIGNALS] + blur
-    asked[:, SIGNALS:] *= noise
-    documents[:, SIGNALS:] *= noise
-    rows[~valid] = 0
-    ids = [[f"d{place:03}-{size - number:03}" for number in range(int(valid[place].sum()))] for place in range(queries)]
-    query_ids = [f"q{place:03}" for place in range(queries)]
-    relevance = [
-        {document_id: 1 for document_id, grade in zip(pool, row, strict=False) if grade > 0}
-        for pool, row in zip(ids, grades.tolist(), strict=True)
-    ]
-    return PoolSet(
-        name="train",
-        query_ids=query_ids,
-        document_ids=ids,
-        queries=torch.nn.functional.normalize(asked, dim=1),
-        documents=torch.nn.functional.normalize(documents, dim=1),
-        rows=rows,
-        valid=valid,
-        grades=grades,
-        judged=[row[row > 0] for row in grades],
-        ranks=ranks,
-        qrels=dict(zip(query_ids, relevance, strict=True)),
-        without_positive=[],
+        documents[place, order[:relevant], :SIGNALS] = asked[place, :SIGNALS] + blur
+        ids = [f"d{place:03}-{size - number:03}" for number in range(length)]
+        qrels[f"q{place:03}"] = {ids[number]: 1 for number in order[:relevant].tolist()}
+        run[f"q{place:03}"] = dict(zip(ids, (-ranks.float()).tolist(), strict=True))
+        vectors |= zip(ids, documents[place], strict=False)
+    for part in (asked, documents):
+        part[..., SIGNALS:] *= noise
+    collection = Collection("toy", "train", {}, dict.fromkeys(run, ""), qrels)
+    of_queries, of_documents = (
+        Embedded([*ids], torch.nn.functional.normalize(torch.stack([*ids.values()]), dim=1).numpy())
+        for ids in (dict(zip(run, asked, strict=True)), dict(sorted(vectors.items())))
     )
+    return pool_set("train", collection, run, of_queries, of_documents, training=True)
 
 
 def best_head(outputs: int = 8) -> Tensor:

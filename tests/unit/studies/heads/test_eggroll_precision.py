@@ -10,7 +10,7 @@ from support.toy_pools import best_head, random_head, toy_pools
 from torch import Tensor
 
 from unimoe.core.errors import DataError
-from unimoe.studies.heads.config import GeneticConfig, TrainConfig
+from unimoe.studies.heads.config import TrainConfig
 from unimoe.studies.heads.eggroll.fp4 import BLOCK, MAGNITUDES, Packed, dequantize, quantize
 from unimoe.studies.heads.eggroll.genetic import Genetic
 from unimoe.studies.heads.eggroll.objectives import Objectives
@@ -34,23 +34,25 @@ def uniform(weight: Tensor, seed: int) -> tuple[Tensor, Tensor]:
     return torch.rand(weight.shape, generator=generator), torch.rand(len(weight), blocks, generator=generator)
 
 
-def test_codes_and_scales_by_hand() -> None:
+def test_codes_and_scales_by_hand_where_ties_go_to_the_even_code() -> None:
     packed = quantize(EXACT)
     assert packed.codes.tolist() == [[low + 16 * high for low, high in HALVES]]
     assert packed.scales.float().tolist() == [[256.0]]
     assert packed.scales.dtype == torch.float8_e4m3fn
     assert float(packed.scale) == 2**-8
     assert torch.equal(dequantize(packed), EXACT)
+    for scale in (1e-38, 1e37):  # at the ends of float32
+        torch.testing.assert_close(dequantize(quantize(scale * EXACT)), scale * EXACT, rtol=0.07, atol=0)
     assert quantize(normal(128, 384)).bytes == 128 * 384 * 4.5 / 8 + 4
-
-
-def test_ties_go_to_the_even_code() -> None:
     values = torch.tensor([[6, 0.25, 0.75, 1.25, 1.75, 2.5, 3.5, 5, -0.75, -1.75, -5, 0.26, 0.74, 4.9, 5.1, 3.49]])
     expected = [6, 0, 1, 1, 2, 2, 4, 4, -1, -2, -4, 0.5, 0.5, 4, 6, 3]
     assert dequantize(quantize(values)).tolist() == [expected]
+    for bad in (torch.nan, torch.inf):
+        with pytest.raises(DataError, match="not finite"):
+            quantize(torch.tensor([[1.0, bad]]))
 
 
-def test_every_weight_goes_to_the_nearest_of_its_blocks_sixteen_values() -> None:
+def test_every_weight_goes_to_the_nearest_value_of_its_block_whose_scale_is_that_of_torchs_own_cast() -> None:
     weight = normal(24, 64).double().exp() * 0.01
     weight[::2] *= -1
     packed = quantize(weight)
@@ -58,9 +60,6 @@ def test_every_weight_goes_to_the_nearest_of_its_blocks_sixteen_values() -> None
     grid = torch.tensor([*MAGNITUDES, *(-value for value in MAGNITUDES)], dtype=torch.float64)
     nearest = (weight[..., None] - steps[..., None] * grid).abs().min(dim=2).values
     torch.testing.assert_close((weight - dequantize(packed)).abs(), nearest, rtol=1e-5, atol=1e-9)
-
-
-def test_block_scales_are_those_of_torchs_own_cast() -> None:
     weight = normal(64, 32, seed=1) * 10.0 ** torch.arange(64)[:, None].sub(32).div(12)
     packed = quantize(weight)
     wanted = weight.view(64, 2, BLOCK).abs().amax(2) / 6 / packed.scale
@@ -68,16 +67,13 @@ def test_block_scales_are_those_of_torchs_own_cast() -> None:
     assert float(wanted.max()) <= 448 < 2 * float(wanted.max())
 
 
-def test_what_is_encoded_already_stays_and_zeros_stay_zeros() -> None:
+def test_what_is_encoded_already_stays_and_each_matrix_is_encoded_by_itself() -> None:
     once = dequantize(quantize(normal(32, 96, seed=2)))
     zeros = torch.zeros(2, 32)
     zeros[1, 20] = 3.0
     for weight in (once, zeros):
         assert torch.equal(dequantize(quantize(weight)), weight)
         assert torch.equal(dequantize(quantize(weight, uniform(weight, 0))), weight)
-
-
-def test_the_last_block_may_be_short_and_each_matrix_is_encoded_by_itself() -> None:
     matrices = normal(3, 5, 20, seed=3) * torch.tensor([1, 1e-3, 9])[:, None, None]
     together = quantize(matrices)
     assert together.codes.shape == (3, 5, 16)
@@ -85,17 +81,6 @@ def test_the_last_block_may_be_short_and_each_matrix_is_encoded_by_itself() -> N
         filled = quantize(torch.cat([matrix, torch.zeros(5, 12)], dim=1))
         assert torch.equal(dequantize(together)[number], dequantize(filled)[:, :20])
         assert together.scale[number] == filled.scale
-
-
-@pytest.mark.parametrize("scale", [1e-38, 1e37])
-def test_very_small_and_very_large_weights(scale: float) -> None:
-    torch.testing.assert_close(dequantize(quantize(scale * EXACT)), scale * EXACT, rtol=0.07, atol=0)
-
-
-@pytest.mark.parametrize("bad", [float("nan"), float("inf")])
-def test_what_is_not_finite_is_refused(bad: float) -> None:
-    with pytest.raises(DataError, match="not finite"):
-        quantize(torch.tensor([[1.0, bad]]))
 
 
 def test_stochastic_rounding_keeps_the_mean() -> None:
@@ -108,28 +93,19 @@ def test_stochastic_rounding_keeps_the_mean() -> None:
     assert float((dequantize(quantize(weight)) - weight).abs().max()) > 0.05
 
 
-def config(**settings: object) -> TrainConfig:
-    fast = {"precision": "fp4", "head_output_size": 8, "num_steps": 100, "population_size": 64, "learning_rate": 0.02}
-    return TrainConfig.model_validate(fast | settings)
-
-
 FEW = toy_pools(24, 12)
 EVERY = FEW.batch(range(24))
 
 
-def genetic(**settings: Any) -> Genetic:
-    config = TrainConfig(method="genetic", head_output_size=8, genetic=GeneticConfig(**settings))
+def genetic(precision: str = "float32", **settings: Any) -> Genetic:
+    raw = {"method": "genetic", "head_output_size": 8, "genetic": settings, "precision": precision}
+    config = TrainConfig.model_validate(raw)
     return Genetic(config, Objectives(config, FEW))
-
-
-def population(method: Genetic) -> torch.Tensor:
-    return method.state()["population"]
 
 
 def test_four_bits_keep_the_elites_and_round_the_children() -> None:
     """What lives on is the same to the bit, all heads have codes of four bits, and the best is never lost."""
-    config = TrainConfig(method="genetic", head_output_size=8, genetic=GeneticConfig(individuals=16), precision="fp4")
-    method, weight, found = Genetic(config, Objectives(config, FEW)), random_head(), []
+    method, weight, found = genetic("fp4", individuals=16), random_head(), []
     for step in range(30):
         before = Packed.of_state(method.state())
         weight, facts = method.step(weight, EVERY, step)
@@ -152,11 +128,11 @@ def test_mutations_have_rank_one_and_the_size_asked_for() -> None:
     before = method.state()["population"]
     method.load_state({"population": random_head().expand(200, -1, -1).clone()})
     method.step(random_head(), EVERY, 1)
-    changes = population(method)[1:] - random_head()
+    changes = method.state()["population"][1:] - random_head()
     assert int(torch.linalg.matrix_rank(changes, rtol=1e-4).max()) == 1
     sizes = changes.flatten(1).norm(dim=1) / random_head().norm()
     assert float(sizes.square().mean().sqrt()) == pytest.approx(0.1, rel=0.1)
-    assert not torch.equal(before[1:], population(method)[1:])
+    assert not torch.equal(before[1:], method.state()["population"][1:])
 
 
 def test_children_of_two_parents_lie_between_them() -> None:
@@ -165,7 +141,7 @@ def test_children_of_two_parents_lie_between_them() -> None:
     method.load_state({"population": ends.repeat(32, 1, 1)})
     method.step(random_head(), EVERY, 0)
     line = (ends[1] - ends[0]).flatten()
-    along = (population(method) - ends[0]).flatten(1)
+    along = (method.state()["population"] - ends[0]).flatten(1)
     shares = along @ line / line.square().sum()
     torch.testing.assert_close(along, shares[:, None] * line, atol=1e-5, rtol=0)
     assert ((shares > -1e-6) & (shares < 1 + 1e-6)).all()
@@ -179,7 +155,7 @@ def test_tournaments_prefer_the_fit() -> None:
         method = genetic(individuals=32, elites=1, crossover=0.0, mutation=1e-9, tournament=tournament)
         method.load_state({"population": heads})
         method.step(random_head(), EVERY, 0)
-        return float(((population(method)[1:] - best_head()).flatten(1).norm(dim=1) < 1e-5).float().mean())
+        return float(((method.state()["population"][1:] - best_head()).flatten(1).norm(dim=1) < 1e-5).float().mean())
 
     # Chance of a best one among n draws of 32, with 4 of them the best: 1 - (28 / 32)^n.
     assert share_of_best(16) > 0.6  # 0.88

@@ -1,7 +1,9 @@
-"""Heads: their losses, their pools with positives in training alone, and the best step that training keeps."""
+"""Heads: losses, pools with positives in training alone, the step that is kept; and studies of them, with tables."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,18 +14,24 @@ from support.heads import WordEmbedder, topics_folder, toy_config, toy_data
 from torch import Tensor
 from torch.nn.functional import pad
 
+from unimoe.analysis.tables import Table
 from unimoe.core.errors import DataError
+from unimoe.core.trec import Run
 from unimoe.data.collection import Collection, Document
 from unimoe.metrics import score_run
-from unimoe.models.tensor_files import save_tensors
+from unimoe.results.folder import Results, load_all_results
 from unimoe.results.logs import read_logs
 from unimoe.retrieval.embeddings import Embedded
-from unimoe.studies.heads.config import PoolConfig, TrainConfig, gradient_methods
+from unimoe.studies.common.runner import StudyRunner
+from unimoe.studies.common.study import Chosen, load_study
+from unimoe.studies.common.table import differences, study_table
+from unimoe.studies.heads.config import PoolConfig, TrainConfig, forward_passes, gradient_methods
 from unimoe.studies.heads.data import HeadData
 from unimoe.studies.heads.eggroll.fp4 import dequantize, quantize
+from unimoe.studies.heads.family import HeadFamily, known_queries, overlap_table
 from unimoe.studies.heads.methods import head_loss
 from unimoe.studies.heads.model import initial_weight, load_head
-from unimoe.studies.heads.pools import candidates_of, pool_set
+from unimoe.studies.heads.pools import PoolSet, candidates_of, pool_set
 from unimoe.studies.heads.trainer import HeadTrainer
 
 pytestmark = pytest.mark.usefixtures("tmp_cache")
@@ -58,22 +66,18 @@ def test_padding_and_queries_without_a_positive_change_nothing(name: str) -> Non
 
 @pytest.mark.parametrize("name", gradient_methods())
 def test_the_gradient_raises_the_positive_and_lowers_the_negative(name: str) -> None:
-    scores = torch.tensor([[0.1, 0.3, 0.2]], requires_grad=True)
-    (gradient,) = torch.autograd.grad(loss_of(name, scores, torch.tensor([[1.0, 0.0, 0.0]])), scores)
-    assert gradient[0, 0] < 0
+    def gradient_of(row: list[float], grades: list[float], temperature: float = 0.5) -> Tensor:
+        scores = torch.tensor([row], requires_grad=True)
+        loss = loss_of(name, scores, torch.tensor([grades]), temperature=temperature)
+        return torch.autograd.grad(loss, scores)[0][0]
+
+    gradient = gradient_of([0.1, 0.3, 0.2], [1.0, 0.0, 0.0])
+    assert gradient[0] < 0
     if name in OVER_POOLS:  # others estimate it from samples
-        assert min(gradient[0, 1:]) > 0
-
-
-@pytest.mark.parametrize("name", OVER_POOLS)
-def test_a_pair_far_out_of_order_still_has_a_gradient(name: str) -> None:
-    """At temperature .01 the positive lies 100 below: a sigmoid of that underflows in float32."""
-    scores = torch.tensor([[0.0, 1.0]], requires_grad=True)
-    loss = loss_of(name, scores, torch.tensor([[1.0, 0.0]]), temperature=0.01)
-    (gradient,) = torch.autograd.grad(loss, scores)
-    assert bool(gradient.isfinite().all())
-    if name != "approxndcg":  # whose sigmoids are flat there, as nDCG is
-        assert gradient[0, 0] < -1.0
+        assert min(gradient[1:]) > 0
+        far = gradient_of([0.0, 1.0], [1.0, 0.0], temperature=0.01)  # a sigmoid of -100 underflows in float32
+        assert bool(far.isfinite().all())
+        assert far[0] < -1.0 or name == "approxndcg"  # whose sigmoids are flat there, as nDCG is
 
 
 def vectors(rows: dict[str, list[float]]) -> Embedded:
@@ -101,30 +105,24 @@ def candidates(depth: int = 3, *, inject: bool, relevant: str = "", queries: Emb
     return {query: set(found) for query, found in run.items()}
 
 
-def data_in(folder: Path, depth: int = 6, seed: int = 0) -> HeadData:
-    pools = {"source": "dense", "depth": depth}
-    config = toy_config(topics_folder(folder / "c"), folder / "out", pools=pools)
-    return toy_data(config, WordEmbedder(seed=seed))
-
-
-def test_training_pools_alone_get_positives_that_were_not_found_in_place_of_the_last_negatives() -> None:
+def test_training_pools_alone_get_positives_that_were_not_found_up_to_half_of_them() -> None:
+    """They take the places of the last negatives."""
     assert candidates(inject=False) == {"q": {*"abc"}, "r": {*"bcd"}, "s": {*"abc"}}
     assert candidates(inject=True) == {"q": {*"abe"}, "r": {*"acd"}, "s": {*"abc"}}
-
-
-def test_positives_that_were_not_found_fill_half_of_a_training_pool_at_most() -> None:
     assert candidates(2, inject=True, relevant="acde")["q"] == {*"ab"}  # half of it is positive already
     far = vectors({"q": [-1, 0]})
     assert len(candidates(inject=True, relevant="acde", queries=far)["q"] & {*"acde"}) == 3
     assert candidates(inject=True, relevant="de")["q"] == {*"ade"}
-    one = candidates(2, inject=True, relevant="de")["q"]
-    assert len(one) == 2
-    assert "a" in one
+    assert candidates(2, inject=True, relevant="de")["q"] in ({*"ad"}, {*"ae"})
+
+
+def pools_of(name: str, *, inject: bool, training: bool, run: Run | None = None) -> PoolSet:
+    found = candidates_of(COLLECTION, PoolConfig(source="dense", depth=3), QUERIES, DOCUMENTS, inject=inject)
+    return pool_set(name, COLLECTION, run or found, QUERIES, DOCUMENTS, training=training)
 
 
 def test_places_grades_ranks_and_ideal() -> None:
-    run = candidates_of(COLLECTION, PoolConfig(source="dense", depth=3), QUERIES, DOCUMENTS, inject=True)
-    pools = pool_set("train", COLLECTION, run, QUERIES, DOCUMENTS, training=True)
+    pools = pools_of("train", inject=True, training=True)
     assert pools.query_ids == ["q", "r", "s"]
     assert pools.document_ids == [["e", "b", "a"], ["d", "c", "a"], ["c", "b", "a"]]
     assert pools.grades.tolist() == [[2, 0, 1], [0, 0, 1], [0, 1, 0]]
@@ -137,57 +135,51 @@ def test_places_grades_ranks_and_ideal() -> None:
 
 
 def test_queries_without_a_positive_are_listed_and_count_zero_but_train_nothing() -> None:
-    run = candidates_of(COLLECTION, PoolConfig(source="dense", depth=3), QUERIES, DOCUMENTS, inject=False)
-    test = pool_set("test", COLLECTION, run, QUERIES, DOCUMENTS, training=False)
+    test, train = (pools_of(name, inject=False, training=name == "train") for name in ("test", "train"))
     assert (test.without_positive, test.query_ids) == (["r"], ["q", "r", "s"])
+    assert (train.without_positive, train.query_ids) == (["r"], ["q", "s"])
     scores = score_run(test.qrels, test.run(torch.tensor([[3.0, 2, 1]] * 3)), ["ndcg@10"])
     assert scores.per_query["ndcg@10"]["r"] == 0.0
     assert scores.aggregate["ndcg@10"] == pytest.approx(sum(scores.per_query["ndcg@10"].values()) / 3)
-    train = pool_set("train", COLLECTION, run, QUERIES, DOCUMENTS, training=True)
-    assert (train.without_positive, train.query_ids) == (["r"], ["q", "s"])
-
-
-@pytest.mark.parametrize("name", ["train", "dev"])
-def test_nothing_to_learn_or_to_choose_by_is_refused(name: str) -> None:
-    run = {"q": {"b": 1.0}, "r": {"b": 1.0}, "s": {"a": 1.0}}
-    words = rf"tiny, {name}: no query has a relevant document in its pool; raise pools"
-    with pytest.raises(DataError, match=words):
-        pool_set(name, COLLECTION, run, QUERIES, DOCUMENTS, training=name == "train")
-    assert len(pool_set("test", COLLECTION, run, QUERIES, DOCUMENTS, training=False)) == 3
+    nothing = {"q": {"b": 1.0}, "r": {"b": 1.0}, "s": {"a": 1.0}}
+    assert len(pools_of("test", inject=False, training=False, run=nothing)) == 3
+    for name in ("train", "dev"):
+        words = rf"tiny, {name}: no query has a relevant document in its pool; raise pools"
+        with pytest.raises(DataError, match=words):
+            pools_of(name, inject=False, training=name == "train", run=nothing)
 
 
 def test_what_no_head_can_reach_is_said_and_another_encoder_is_other_data(tmp_path: Path) -> None:
-    found = data_in(tmp_path / "a", depth=3)
+    config = toy_config(topics_folder(tmp_path / "c"), tmp_path / "out", pools={"source": "dense", "depth": 3})
+    found, same, other = (toy_data(config, WordEmbedder(seed=seed)) for seed in (0, 0, 1))
     assert all(bool((pool > 0).any()) for pool in found.train.grades)
     assert found.test.without_positive
-    assert {query: set(ids) for query, ids in found.candidates.items()} == {
-        query: set(ids) for query, ids in zip(found.test.query_ids, found.test.document_ids, strict=True)
-    }
+    pools = zip(found.test.query_ids, found.test.document_ids, strict=True)
+    assert {query: set(ids) for query, ids in found.candidates.items()} == {query: set(ids) for query, ids in pools}
     (note,) = (note for note in found.notes if note.startswith("test:"))
     assert f"{len(found.test.without_positive)} queries without a relevant document" in note
     assert "count 0 whatever the head" in note
-    assert found.content_hash == data_in(tmp_path / "b", depth=3).content_hash
-    assert found.content_hash != data_in(tmp_path / "c", depth=3, seed=1).content_hash
+    assert found.content_hash == same.content_hash != other.content_hash
+
+
+Head = Callable[..., HeadTrainer]
 
 
 @pytest.fixture
-def config(tmp_path: Path) -> TrainConfig:
-    return toy_config(topics_folder(tmp_path / "collection"), tmp_path / "out", method="infonce", learning_rate=1e-2)
+def head(base: TrainConfig, data: HeadData, tmp_path: Path) -> Head:
+    """Makes a training by InfoNCE, or with other settings, in a folder of the test."""
+    settings = base.model_dump() | {"output_dir": str(tmp_path / "out"), "method": "infonce", "learning_rate": 1e-2}
+
+    def made(data: HeadData = data, **changes: Any) -> HeadTrainer:
+        return HeadTrainer(TrainConfig.model_validate(settings | changes), data)
+
+    return made
 
 
-@pytest.fixture
-def data(config: TrainConfig) -> HeadData:
-    return toy_data(config)
-
-
-def changed(config: TrainConfig, **changes: Any) -> TrainConfig:
-    return TrainConfig.model_validate(config.model_dump() | changes)
-
-
-def test_the_head_that_is_kept_is_the_best_on_dev_and_is_not_trained_again(config: TrainConfig, data: HeadData) -> None:
-    trainer, steps = HeadTrainer(changed(config, num_steps=20, eval_every=2), data), list[int]()
+def test_the_head_that_is_kept_is_the_best_on_dev_and_is_not_trained_again(head: Head) -> None:
+    trainer, steps = head(num_steps=20, eval_every=2), list[int]()
     facts = trainer.fit()
-    log = read_logs(Path(config.output_dir))["infonce", 0]
+    log = read_logs(Path(trainer.config.output_dir))["infonce", 0]
     assert [record["step"] for record in log] == [*range(1, 21)]
     seen = {0: facts["start"]} | {record["step"]: record["val"] for record in log if "val" in record}
     assert facts["val"] == max(seen.values())
@@ -196,61 +188,194 @@ def test_the_head_that_is_kept_is_the_best_on_dev_and_is_not_trained_again(confi
     assert steps == []
 
 
-def test_a_head_in_four_bits_that_only_got_worse_is_reported_in_four_bits(config: TrainConfig, data: HeadData) -> None:
-    trainer = HeadTrainer(changed(config, method="eggroll", precision="fp4", learning_rate=30.0), data)
+def test_a_head_in_four_bits_that_only_got_worse_is_reported_in_four_bits(head: Head) -> None:
+    trainer = head(method="eggroll", precision="fp4", learning_rate=30.0)
     facts, (weight, _) = trainer.fit(), trainer.head()
     assert facts["best_step"] == 0
-    in_float32 = HeadTrainer(changed(config, method="eggroll"), data).initial()
+    in_float32 = head(method="eggroll").initial()
     assert not torch.equal(weight, in_float32)
     assert torch.equal(weight, dequantize(quantize(in_float32)))
 
 
-def test_zero_shot_is_the_encoder_itself_and_has_no_seed(config: TrainConfig, data: HeadData) -> None:
-    trainer = HeadTrainer(changed(config, method="zero_shot"), data)
+def test_zero_shot_is_the_encoder_itself_and_has_no_seed(head: Head, data: HeadData) -> None:
+    trainer, test = head(method="zero_shot"), data.test
     results = trainer.train()
-    cosines = (data.test.documents[data.test.rows] @ data.test.queries.unsqueeze(2)).squeeze(2)
-    expected = score_run(data.test.qrels, data.test.run(cosines), ["ndcg@10"])
+    cosines = (test.documents[test.rows] @ test.queries.unsqueeze(2)).squeeze(2)
+    expected = score_run(test.qrels, test.run(cosines), ["ndcg@10"])
     assert results["test/ndcg@10"] == pytest.approx(expected.aggregate["ndcg@10"])
-    assert trainer.seed is None
-    assert results["steps"] == 0
+    assert (trainer.seed, results["steps"]) == (None, 0)
     assert "seed_none" in str(trainer.head_path)
 
 
-def test_batches_depend_on_the_seed_alone_and_an_epoch_sees_every_query_once(
-    config: TrainConfig, data: HeadData
-) -> None:
-    one, two = HeadTrainer(config, data), HeadTrainer(changed(config, method="listnet"), data)
+def test_batches_depend_on_the_seed_alone_and_an_epoch_sees_every_query_once(head: Head) -> None:
+    one, two = head(), head(method="listnet")
     assert [one.batch(step) for step in range(9)] == [two.batch(step) for step in range(9)]
     assert sorted(place for step in range(3) for place in one.batch(step)) == [*range(36)]
-    assert one.batch(0) != one.batch(3) != HeadTrainer(changed(config, seed=1), data).batch(3)
+    assert one.batch(0) != one.batch(3) != head(seed=1).batch(3)
 
 
-def test_a_finished_head_of_another_training_is_refused(config: TrainConfig, data: HeadData) -> None:
-    trainer = HeadTrainer(config, data)
+def test_a_head_of_another_training_or_size_and_a_damaged_one_are_refused(
+    head: Head, base: TrainConfig, tmp_path: Path
+) -> None:
+    trainer = head()
     trainer.fit()
     words = r"head\.safetensors is of another training: config\.learning_rate was .* choose another output_dir"
     with pytest.raises(DataError, match=words):
-        HeadTrainer(changed(config, learning_rate=1e-4), data).fit()
+        head(learning_rate=1e-4).fit()
     with pytest.raises(DataError, match="is of another training"):
-        HeadTrainer(config, toy_data(config, WordEmbedder(seed=1))).fit()
+        head(toy_data(base, WordEmbedder(seed=1))).fit()
+    with pytest.raises(DataError, match="embeddings of 24 dimensions, these have 7; use the encoder"):
+        load_head(trainer.head_path, inputs=7)
     trainer.head_path.write_bytes(trainer.head_path.read_bytes()[:50])
     with pytest.raises(DataError, match=r"head\.safetensors: damaged, or no head"):
-        HeadTrainer(config, data).fit()
-
-
-def test_no_head_and_a_head_of_another_size_are_refused(tmp_path: Path) -> None:
+        head().fit()
     with pytest.raises(DataError, match="no such head; train it first"):
         load_head(tmp_path / "none.safetensors")
-    save_tensors(tmp_path / "head.safetensors", {"weight": torch.ones(2, 5)}, {})
-    with pytest.raises(DataError, match="embeddings of 5 dimensions, these have 7; use the encoder"):
-        load_head(tmp_path / "head.safetensors", inputs=7)
 
 
-def test_numbers_that_are_not_finite_are_refused(config: TrainConfig, data: HeadData) -> None:
-    config = changed(config, optimizer="sgd", learning_rate=1e38, scoring="dot")
+def test_numbers_that_are_not_finite_are_refused(head: Head) -> None:
     with pytest.raises(DataError, match=r"infonce, seed 0, step \d+: a weight is not finite; lower learning_rate"):
-        HeadTrainer(config, data).fit()
-    documents = torch.ones(3, 4)
-    documents[1, 2] = torch.nan
+        head(optimizer="sgd", learning_rate=1e38, scoring="dot").fit()
     with pytest.raises(DataError, match="an embedding is not finite"):
-        initial_weight("pca", documents, 2, seed=0)
+        initial_weight("pca", torch.full((3, 4), torch.nan), 2, seed=0)
+
+
+METHODS = ["zero_shot", "infonce", "eggroll", "eggroll_objectives"]
+Finished = tuple[StudyRunner, dict[str, Chosen]]
+
+
+@pytest.fixture(scope="module")
+def base(tmp_path_factory: pytest.TempPathFactory) -> TrainConfig:
+    return toy_config(topics_folder(tmp_path_factory.mktemp("heads") / "c"), tmp_path_factory.mktemp("out"))
+
+
+@pytest.fixture(scope="module")
+def data(base: TrainConfig) -> HeadData:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("UNIMOE_CACHE", str(Path(base.output_dir) / "cache"))
+        return toy_data(base)
+
+
+def runner_of(base: TrainConfig, data: HeadData, methods: list[str], **changes: Any) -> StudyRunner:
+    keys = base.model_dump(mode="json", exclude={"output_dir"})
+    keys |= {"num_steps": 6, "eval_every": 3, "population_size": 8}
+    options = {"base": keys, "output_dir": base.output_dir, "settings": 2, "seeds": 2, **changes}
+    family = HeadFamily(load_study(Path("studies/heads_compare"), [], options).of_arms(methods), torch.device("cpu"))
+    family.__dict__["data"] = data
+    return StudyRunner(family)
+
+
+@pytest.fixture(scope="module")
+def finished(base: TrainConfig, data: HeadData) -> Finished:
+    runner = runner_of(base, data, METHODS)
+    return runner, runner.run()
+
+
+def with_noise(results: Results) -> Results:
+    """The same with other scores by query: so short a training changes no ranking."""
+    rng, changed = np.random.default_rng(0), []
+    for result in results.results:
+        scores = {query: float(rng.uniform(0.2, 0.8)) for query in sorted(result.per_query)}
+        changed.append(result.model_copy(update={"per_query": scores}))
+    return Results(results.output_dir, changed)
+
+
+def rows_of(table: Table) -> dict[str, dict[str, Any]]:
+    return {row[0].text: dict(zip(table.columns, row, strict=True)) for row in table.groups[0].rows}
+
+
+def test_a_gate_comes_too_late_where_there_are_results_and_a_later_caveat_reaches_them(
+    base: TrainConfig, data: HeadData, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    own = base.model_copy(update={"output_dir": str(tmp_path)})
+    for caveats, arms in (([], ["infonce"]), (["unfit"], ["infonce", "eggroll"])):
+        runner_of(own, data, arms, settings=1, seeds=1, caveats=caveats).run()
+        assert {tuple(result.caveats) for result in load_all_results(tmp_path).results} == {tuple(caveats)}
+    assert not (tmp_path / "gates.yaml").exists()
+    assert "too late to register" in capsys.readouterr().err
+
+
+def test_numbers_of_the_table_are_those_of_the_results(finished: Finished, base: TrainConfig, data: HeadData) -> None:
+    runner, chosen = finished
+    results = with_noise(load_all_results(runner.family.root))
+    key = results.dataset_keys[0]
+    table = study_table(runner.family, results, chosen, key)
+    rows = rows_of(table)
+    assert [*rows] == METHODS, "the pools are the encoder's own, so that there is no first stage"
+    scores = {name: results.scores(name, key, results.seeds(name, key) or [None]) for name in METHODS}
+    asked = [(n, b) for b in ("infonce", "zero_shot") for n in METHODS if n != b]
+    found = {(n, b): (scores[n], scores[b], "zero_shot" not in (n, b)) for n, b in asked}
+    for (name, other), (delta, _, p) in differences(found).items():
+        assert rows[name]["p" if other == "infonce" else "p "].value == p.value
+        assert rows[name][f"vs {other}"].value == delta.value
+    for name in METHODS:
+        assert rows[name]["nDCG@10"].value == pytest.approx(100 * scores[name].mean())
+    assert rows["infonce"]["p"].value is None
+    assert "corrected by Holm over all differences of this table" in " ".join(table.notes)
+    assert rows["zero_shot"]["s"].value is None
+    assert rows["eggroll"]["weights kB"].value == round(4 * 16 * 24 / 1e3)
+    assert rows["eggroll"]["passes"].value == 6 * 8
+    shorter = runner_of(base, data, METHODS, seeds=[1])  # the other seed's results are left out
+    cell = rows_of(study_table(shorter.family, results, chosen, shorter.family.keys[0]))["infonce"]["nDCG@10"]
+    assert cell.value == pytest.approx(100 * results.scores("infonce", key, [1]).mean())
+    assert "±" not in cell.text + cell.spread
+
+
+def test_an_arm_with_diversity_is_chosen_on_the_front(finished: Finished) -> None:
+    """The most diverse that gives up little: the third is behind the second, the fourth too far down."""
+    runner = finished[0]
+    configs = [runner.tuned["eggroll_objectives"][0][1]] * 5
+    points = [(0.50, 0.1), (0.495, 0.3), (0.494, 0.2), (0.40, 0.9), (0.495, 0.3)]
+    found = [{"val": relevance, "diversity": diversity} for relevance, diversity in points]
+    assert runner.family.choose(configs, found) == 1
+    for give_up, place in ((0.0, 0), (1.0, 3)):
+        family = HeadFamily(runner.study.model_copy(update={"give_up": give_up}), torch.device("cpu"))
+        assert family.choose(configs, found) == place
+    assert runner.family.choose([finished[1]["eggroll"].config] * 5, found) == 0
+
+
+def test_scores_on_known_and_new_documents_are_means_over_each_part(finished: Finished, data: HeadData) -> None:
+    """Training queries of half the topics only: the rest of the test queries looks for new documents."""
+    some = {q: g for q, g in data.splits.train.qrels.items() if int(q[-2:]) % 2}
+    splits = data.splits._replace(train=replace(data.splits.train, qrels=some))
+    family, results = finished[0].family, load_all_results(finished[0].family.root)
+    assert isinstance(family, HeadFamily)
+    known = known_queries(splits)
+    trained = {d for grades in some.values() for d, g in grades.items() if g > 0}
+    assert known == sorted(q for q, grades in data.splits.test.qrels.items() if trained & set(grades))
+    assert 0 < len(known) < len(splits.test.qrels)
+    cells = rows_of(overlap_table(family, results, splits, METHODS))["infonce"]
+    scores = [results.result("infonce", s, results.dataset_keys[0]).per_query for s in (0, 1)]  # type: ignore[union-attr]
+    for column, inside in (("known", True), ("new", False)):
+        mean = np.mean([[v for q, v in s.items() if (q in known) == inside] for s in scores])
+        assert cells[column].value == pytest.approx(100 * mean)
+    table = overlap_table(family, results, data.splits, METHODS)  # no new document: nothing to say
+    assert {cell.text for row in table.groups[0].rows for cell in row[5:]} == {"–"}
+    assert overlap_table(family, results, data.splits, METHODS[1:]).columns == ("arm", "known", "new")
+
+
+def test_seeds_pair_where_methods_share_first_weights(
+    finished: Finished, base: TrainConfig, data: HeadData, tmp_path: Path
+) -> None:
+    runner, chosen = finished
+    first, second = (runner.trained(name, chosen[name].config, 1) for name in ("infonce", "eggroll"))
+    assert torch.equal(first.initial(), second.initial())  # type: ignore[attr-defined]
+    own = base.model_copy(update={"output_dir": str(tmp_path), "head_output_size": 8})
+    runner_of(own, data, ["infonce", "seed_recipe"], settings=1, seeds=1).run()
+    results = load_all_results(tmp_path)
+    assert results.seeds_pair(("infonce",), results.dataset_keys)
+    assert not results.seeds_pair(("infonce", "seed_recipe"), results.dataset_keys), "it has its own first weights"
+
+
+def test_work_is_counted_in_forward_passes(base: TrainConfig) -> None:
+    settings: tuple[tuple[dict[str, Any], int], ...] = (
+        ({"method": "zero_shot"}, 0),
+        ({"method": "infonce"}, 6),
+        ({"method": "score_es"}, 6),
+        ({"method": "eggroll", "population_size": 4096}, 6 * 4096),
+        ({"method": "genetic", "genetic": {"individuals": 16, "elites": 2}}, 6 * 16),
+        ({"method": "hybrid", "handoff": 2, "population_size": 8}, 2 * 8 + 4),
+    )
+    for own, passes in settings:
+        config = TrainConfig.model_validate(base.model_dump() | {"num_steps": 6} | own)
+        assert forward_passes(config) == passes, own

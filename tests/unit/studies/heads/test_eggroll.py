@@ -1,20 +1,24 @@
-"""Evolution of a head, from its noise and closed forms over the metric of every perturbation to the update."""
+"""Evolution of a head: noise, closed forms, the metric of every perturbation, the update, and the method as a whole."""
 
 from __future__ import annotations
 
 import math
+from itertools import product
 from math import log2
 from typing import Any, get_args
 
 import pytest
 import torch
-from support.toy_pools import doubled
+from pydantic import ValidationError
+from support.toy_pools import INPUTS, doubled, random_head, toy_pools
 from torch import Tensor
 from torch.nn import functional
 
-from unimoe.core.errors import DataError
+from unimoe.core.errors import DataError, UsageError
+from unimoe.metrics import score_run
 from unimoe.studies.heads.config import Scoring, TrainConfig
 from unimoe.studies.heads.eggroll import scoring
+from unimoe.studies.heads.eggroll.method import evolution, product_sizes
 from unimoe.studies.heads.eggroll.ndcg import Gain, PoolMetric, ideal_dcg
 from unimoe.studies.heads.eggroll.noise import (
     Perturbations,
@@ -35,14 +39,17 @@ from unimoe.studies.heads.eggroll.update import (
     shape,
     sigma_for,
 )
-from unimoe.studies.heads.methods import Ascent
-from unimoe.studies.heads.pools import Pools
+from unimoe.studies.heads.methods import Ascent, GradientMethod, Method
+from unimoe.studies.heads.model import evaluate_head, head_scores
+from unimoe.studies.heads.pools import Pools, PoolSet
 
 pytestmark = pytest.mark.usefixtures("one_thread")
+
+
 every_similarity = pytest.mark.parametrize("similarity", get_args(Scoring))
 
 
-def test_directions_seeds_steps_and_streams_share_no_noise() -> None:
+def test_streams_seeds_and_steps_share_no_noise_which_has_the_moments_and_tails_of_a_normal() -> None:
     rows = [factors("directions", seed, step, 40, 512) for seed, step in ((42, 1), (43, 0), (42, 0), (-1, 1))]
     rows.append(factors("scores", 42, 1, 40, 512))
     every = torch.cat(rows)
@@ -50,23 +57,12 @@ def test_directions_seeds_steps_and_streams_share_no_noise() -> None:
     assert float(correlations.abs().max()) < 6 / 512**0.5
     found = [generator("four bits", seed, step).random(64).tolist() for seed, step in ((0, 0), (0, 1), (1, 0))]
     assert len({*found[0], *found[1], *found[2]}) == 3 * 64
-
-
-def test_entries_have_the_moments_and_tails_of_a_normal() -> None:
     values = factors("directions", 0, 0, 1000, 1000).double().flatten()
     assert abs(float(values.mean())) < 4e-3
     assert float(values.var()) == pytest.approx(1, abs=6e-3)
     assert float((values**4).mean()) == pytest.approx(3, abs=0.05)
     for bound, share in ((1, 0.158655), (2, 0.022750), (3, 0.0013499)):
         assert float((values > bound).double().mean()) == pytest.approx(share, abs=5 * (share / 1e6) ** 0.5)
-
-
-@pytest.mark.parametrize("rank", [1, 2, 5])
-def test_directions_have_unit_variance_at_every_rank(rank: int) -> None:
-    count = 400
-    found = doubled(directions(0, 0, count, 8, 9, rank=rank))
-    squares = [float(found.weighted_sum(one).square().sum()) for one in torch.eye(count, dtype=torch.float64)]
-    assert sum(squares) / count / 72 == pytest.approx(1, abs=0.1)
 
 
 QUERIES, SIZE, WIDTH = 5, 7, 12
@@ -94,7 +90,7 @@ def materialised(perturbations: Perturbations) -> Tensor:
     if isinstance(perturbations, ProductDirections):
         return torch.stack([torch.outer(a, b) for b in perturbations.b for a in perturbations.a])
     sums: Tensor = torch.einsum("mko,mki->moi", perturbations.a, perturbations.b)
-    return sums * perturbations.scale
+    return sums / math.sqrt(perturbations.a.shape[1])
 
 
 def by_hand(weight: Tensor, pools: Pools, similarity: Scoring) -> Tensor:
@@ -124,28 +120,20 @@ def test_scores_are_those_of_the_perturbed_weights_whatever_the_blocks(
 
 
 @every_similarity
-def test_padding_scores_minus_infinity(similarity: Scoring) -> None:
-    weight, pools = problem()
-    valid = torch.ones(QUERIES, SIZE, dtype=torch.bool)
-    valid[0, 3:] = valid[4, 1:] = False
-    documents = pools.documents.masked_fill(~valid.unsqueeze(2), 0)
-    padded = Pools(pools.queries, documents, valid)
-    found = scores_of(Scorer(similarity), weight, padded, noise_of("rank 1"), 0.3)
-    assert bool((found[~valid] == -torch.inf).all())
-    torch.testing.assert_close(
-        found[valid], scores_of(Scorer(similarity), weight, pools, noise_of("rank 1"), 0.3)[valid]
-    )
-    assert bool((base_scores(weight, padded, similarity)[~valid] == -torch.inf).all())
-
-
-@every_similarity
-def test_a_vector_of_length_zero_scores_zero(similarity: Scoring) -> None:
+def test_padding_scores_minus_infinity_and_a_vector_of_length_zero_zero(similarity: Scoring) -> None:
     weight, pools = problem()
     documents, queries = pools.documents.clone(), pools.queries.clone()
-    documents[2, 1] = queries[3] = documents[3, 0] = 0
-    found = scores_of(Scorer(similarity), weight, Pools(queries, documents), noise_of("rank 3"), 0.3)
+    documents[2, 1] = queries[3] = 0
+    valid = torch.ones(QUERIES, SIZE, dtype=torch.bool)
+    valid[0, 3:] = valid[4, 1:] = False
+    padded, noise = Pools(queries, documents, valid), noise_of("rank 3")
+    found = scores_of(Scorer(similarity), weight, padded, noise, 0.3)
     assert bool((found[2, 1] == 0).all())
     assert bool((found[3] == 0).all())
+    assert bool((found[~valid] == -torch.inf).all())
+    whole = scores_of(Scorer(similarity), weight, Pools(queries, documents), noise, 0.3)
+    torch.testing.assert_close(found[valid], whole[valid])
+    assert bool((base_scores(weight, padded, similarity)[~valid] == -torch.inf).all())
 
 
 @every_similarity
@@ -161,16 +149,6 @@ def test_fewer_bits_agree_with_float64(similarity: Scoring) -> None:
     torch.testing.assert_close(unmoved, base.expand_as(unmoved), rtol=0, atol=1e-5)  # base scores stay exact
     moved = scores_of(low, weight, pools, noise, 0.01)
     assert 0 < float((moved - found).abs().max()) < 0.03 * float((found - base).abs().max())
-
-
-@every_similarity
-def test_a_diverged_weight_is_no_ranking(similarity: Scoring) -> None:
-    weight, pools = problem()
-    weight[0, 0] = torch.nan
-    with pytest.raises(DataError, match="not finite"):
-        scores_of(Scorer(similarity), weight, pools, noise_of("rank 1"), 0.1)
-    with pytest.raises(DataError, match="not finite"):
-        base_scores(weight, pools, similarity)
 
 
 @pytest.mark.parametrize("gain", ["linear", "exp2"])
@@ -190,22 +168,13 @@ def test_one_ranking_by_hand(gain: Gain) -> None:
     assert float(cut) == pytest.approx(worth(2.5) / log2(3) / best, abs=1e-7)
 
 
-def test_neighbouring_floats_are_no_tie() -> None:
-    low = torch.tensor(1.0)
-    single = torch.stack([low, torch.nextafter(low, torch.tensor(2.0))]).view(1, 2, 1)
-    double = torch.tensor([1.0, 1.0 + 2**-40], dtype=torch.float64).view(1, 2, 1)
-    for scores in (single, double):
-        assert float(PoolMetric(torch.tensor([[0.0, 1.0]]), torch.ones(1), 1)(scores)) == 1
-
-
 F64 = torch.float64
 
 
 @pytest.mark.parametrize("how", ["rank", "zscore", "combined"])
-@pytest.mark.parametrize("count", [1, 2, 7, 256])
 @pytest.mark.parametrize("value", [0.0, 0.1, 1 / 3, 7e8])
-def test_equal_fitness_gives_exactly_zero(how: Shaping, count: int, value: float) -> None:
-    for dtype in (torch.float32, torch.float64):
+def test_equal_fitness_gives_exactly_zero(how: Shaping, value: float) -> None:
+    for count, dtype in product((1, 2, 7, 256), (torch.float32, torch.float64)):
         assert shape(torch.full((count,), value, dtype=dtype), how).tolist() == [0] * count
 
 
@@ -219,39 +188,21 @@ def test_z_scores_have_no_mean_and_unit_deviation_and_keep_ranks() -> None:
     assert shape(values, "none") is values
 
 
-def ascent(name: str, rate: float, **settings: Any) -> Ascent:
-    return Ascent(TrainConfig.model_validate({"optimizer": name, "learning_rate": rate, **settings}))
-
-
 @pytest.mark.parametrize("kind", ["rank 1", "rank 4", "products"])
 def test_the_estimate_is_the_sum_over_materialised_directions(kind: str) -> None:
-    noise: Perturbations
-    if kind == "products":
-        noise = doubled(product_directions(0, 0, 4, 3, 3, 5))
-        every = [torch.outer(a, b) for b in noise.b for a in noise.a]
-    else:
-        noise = doubled(directions(0, 0, 12, 3, 5, rank=int(kind[-1])))
-        every = [*torch.einsum("mko,mki->moi", noise.a, noise.b) / int(kind[-1]) ** 0.5]
-    fitness, sigma = torch.rand(24, dtype=F64), 0.3
-    changes = [(fitness[n] - fitness[12 + n]) * change / (2 * 12 * sigma) for n, change in enumerate(every)]
-    expected = torch.stack(changes).sum(0)
-    torch.testing.assert_close(estimate(noise, fitness, sigma), expected, rtol=0, atol=1e-13)
-    torch.testing.assert_close(estimate(noise, fitness, sigma, seed_scale=True), expected * sigma, rtol=0, atol=1e-13)
-
-
-@pytest.mark.parametrize("how", ["rank", "zscore", "none"])
-def test_equal_fitness_moves_nothing(how: Shaping) -> None:
-    noise, weight = directions(0, 0, 64, 3, 5), torch.ones(3, 5)
-    gradient = estimate(noise, shape(torch.full((128,), 0.3, dtype=F64), how), 0.05)
-    assert gradient.dtype == torch.float32
-    assert bool((gradient == 0).all())
-    for name in ("sgd", "adam"):
-        assert torch.equal(ascent(name, 1.0).step(weight, gradient)[0], weight)
+    noise, sigma = noise_of(kind), 0.3
+    every = materialised(noise)
+    plus, minus = torch.rand(2, len(every), dtype=F64)
+    expected = torch.einsum("m,moi->oi", plus - minus, every) / (2 * len(every) * sigma)
+    for seed_scale, factor in ((False, 1.0), (True, sigma)):
+        found = estimate(noise, torch.cat([plus, minus]), sigma, seed_scale=seed_scale)
+        torch.testing.assert_close(found, factor * expected, rtol=0, atol=1e-13)
 
 
 def test_sgd_clips_and_decays() -> None:
+    settings = {"optimizer": "sgd", "learning_rate": 0.5, "max_norm": 1.0, "weight_decay": 0.2}
     weight, gradient = torch.full((2, 2), 10.0), torch.tensor([[3.0, 0.0], [0.0, 4.0]])
-    moved, norm = ascent("sgd", 0.5, max_norm=1.0, weight_decay=0.2).step(weight, gradient)
+    moved, norm = Ascent(TrainConfig.model_validate(settings)).step(weight, gradient)
     assert norm == 5
     assert torch.equal(weight, torch.full((2, 2), 10.0))
     torch.testing.assert_close(moved, torch.full((2, 2), 9.0) + torch.tensor([[0.3, 0.0], [0.0, 0.4]]))
@@ -260,7 +211,7 @@ def test_sgd_clips_and_decays() -> None:
 WEIGHT = torch.full((4, 9), 0.5)  # norm 3, sqrt(numel) 6
 
 
-def test_the_relative_sigma_is_the_size_of_a_perturbation() -> None:
+def test_the_relative_sigma_is_the_size_of_a_perturbation_and_reaches_its_target() -> None:
     assert relative_sigma(0.05, WEIGHT) == pytest.approx(0.1)
     assert sigma_for(0.1, WEIGHT) == pytest.approx(0.05)
     noise = directions(0, 0, 2000, 4, 9)
@@ -268,9 +219,6 @@ def test_the_relative_sigma_is_the_size_of_a_perturbation() -> None:
     assert 0.05 * float(sizes) / 3 == pytest.approx(0.1, rel=0.05)
     for level in (0.1, 0.9):  # the spread is free of the level
         assert relative_spread(level * torch.tensor([1.02, 0.99, 0.98, 1.01])) == pytest.approx(0.03, abs=1e-6)
-
-
-def test_sigma_reaches_a_relative_target_and_stays() -> None:
     sigma = Sigma(0.01, target=0.05, rate=0.1)
     draw = torch.Generator().manual_seed(0)
     values = []
@@ -293,3 +241,142 @@ def test_the_absolute_rule_only_grows_up_to_the_size_of_the_weight_or_without_en
         endless.adapt(torch.ones(8), WEIGHT)
     assert relative_sigma(bounded.value, WEIGHT) == pytest.approx(1)
     assert endless.value == pytest.approx(0.05 * 1.5**20)
+
+
+POOLS = toy_pools(32, 16, noise=1.0)
+ABSOLUTE = {"sigma_is": "absolute", "sigma": 0.02}
+
+
+def config(**settings: Any) -> TrainConfig:
+    fast = {"head_output_size": 8, "num_steps": 200, "learning_rate": 0.02, "population_size": 64}
+    return TrainConfig.model_validate(fast | settings)
+
+
+def run(method: Method, weight: Tensor, steps: range, pools: PoolSet = POOLS) -> tuple[Tensor, dict[str, float]]:
+    facts: dict[str, float] = {}
+    for step in steps:
+        weight, facts = method.step(weight, pools.batch([(8 * step + n) % len(pools) for n in range(8)]), step)
+    return weight, facts
+
+
+def ndcg(weight: Tensor, pools: PoolSet, settings: TrainConfig) -> float:
+    return evaluate_head(weight, pools, settings).aggregate[f"ndcg@{settings.ndcg_k}"]
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {},
+        {"scoring": "dot", "noise_rank": 2},
+        {"grid": True},
+        {"precision": "bfloat16"},
+        {"adaptive_sigma": True},
+        {"shaping_method": "rank"},
+        ABSOLUTE,
+    ],
+    ids=str,
+)
+def test_evolution_of_weights_finds_a_better_head(settings: dict[str, Any]) -> None:
+    chosen = config(**settings)
+    before = ndcg(random_head(), POOLS, chosen)
+    weight, _ = run(evolution(chosen, random_head(), POOLS), random_head(), range(48))
+    assert ndcg(weight, POOLS, chosen) > before + 0.2
+
+
+@pytest.mark.parametrize("scoring", ["dot", "cosine"])
+def test_evolution_of_scores_helps_queries_it_has_not_seen(scoring: str) -> None:
+    chosen, unseen = config(method="score_es", sigma=0.5, scoring=scoring), toy_pools(64, 16, noise=1.0, seed=7)
+    before = ndcg(random_head(), unseen, chosen)
+    weight, _ = run(evolution(chosen, random_head(), POOLS), random_head(), range(80))
+    assert ndcg(weight, unseen, chosen) > before + 0.1
+
+
+@pytest.mark.parametrize("scoring", ["dot", "cosine"])
+def test_a_step_is_the_estimate_from_perturbed_heads_judged_by_trec_eval(scoring: Any) -> None:
+    chosen = config(
+        scoring=scoring, population_size=12, optimizer="sgd", shaping_method="none", sigma_is="absolute", sigma=0.1
+    )
+    weight, places, step = random_head(), list(range(8)), 5
+    noise = directions(chosen.seed, step, 6, *weight.shape)
+    expected = weight.clone()
+    for a, b in zip(noise.a[:, 0], noise.b[:, 0], strict=True):
+        fitness = []
+        for sign in (1, -1):
+            head = weight + sign * 0.1 * torch.outer(a, b)
+            scores = head_scores(head, POOLS.queries, POOLS.documents[POOLS.rows], scoring)
+            found = score_run(POOLS.qrels, POOLS.run(scores), ("ndcg@10",)).per_query["ndcg@10"]
+            fitness.append(sum(found[POOLS.query_ids[place]] for place in places) / len(places))
+        expected += chosen.learning_rate / (12 * 0.1) * (fitness[0] - fitness[1]) * torch.outer(a, b)
+    moved, facts = evolution(chosen, weight, POOLS).step(weight, POOLS.batch(places), step)
+    assert facts["update_norm"] > 0
+    torch.testing.assert_close(moved, expected, rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.parametrize("method", ["eggroll", "score_es"])
+@pytest.mark.parametrize("shaping", ["rank", "zscore", "none"])
+def test_where_all_rankings_are_equally_good_nothing_moves(method: str, shaping: str) -> None:
+    chosen = config(method=method, shaping_method=shaping, weight_decay=0.1, sigma=0.5)
+    tied = toy_pools(8, 6, padded=False, relevant=6)
+    evolved = evolution(chosen, random_head(), POOLS)
+    weights, _ = run(evolved, random_head(), range(3))
+    momentum = {name: value.clone() for name, value in evolved.state().items()}
+    ideal = evolution(chosen, random_head(), tied)
+    ideal.load_state(momentum)
+    after, facts = run(ideal, weights, range(3, 4), tied)
+    assert facts["fitness"] == pytest.approx(1)
+    assert (facts["tied"], facts["update_norm"]) == (1, 0)
+    assert torch.equal(after, weights)
+    assert all(torch.equal(value, momentum[name]) for name, value in ideal.state().items())
+
+
+def test_evolution_hands_over_to_fresh_gradients_at_the_step() -> None:
+    hybrid = config(method="hybrid", num_steps=8, handoff=3, population_size=16, gradient_method="approxndcg")
+    method, weight = evolution(hybrid, random_head(), POOLS), random_head()
+    alone, own = evolution(hybrid.model_copy(update={"method": "eggroll"}), random_head(), POOLS), random_head()
+    fresh = GradientMethod(hybrid, "approxndcg", hybrid.gradient_learning_rate)
+    batch = POOLS.batch(range(8))
+    for step in range(6):
+        weight, facts = method.step(weight, batch, step)
+        own, _ = (alone if step < 3 else fresh).step(own, batch, step)
+        assert torch.equal(weight, own)
+        assert ("fitness" in facts, "loss" in facts) == (step < 3, step >= 3)
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"population_size": 63}, "population_size 63 is odd"),
+        ({"method": "score_es", "objectives": {"diversity": 1.0}}, "relevance only"),
+        ({"method": "hybrid", "handoff": 200}, "handoff 200 must be below num_steps 200"),
+        ({"precision": "bfloat16", "method": "score_es"}, "precision bfloat16"),
+        ({"adaptive_sigma": True, "method": "score_es"}, "adaptive_sigma"),
+        ({"grid": True, "noise_rank": 2}, "noise_rank is 2"),
+        ({"method": "infonce", "objectives": {"diversity": 1.0}}, "infonce optimises relevance only"),
+        ({"soft_labels": {"voters": ["bm25", "x"], "votes": 3}}, "only 2 voters"),
+    ],
+)
+def test_the_config_says_what_is_impossible(settings: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValidationError, match=message):
+        config(**settings)
+
+
+@pytest.mark.parametrize(
+    ("settings", "value", "words"),
+    [
+        *(({"method": method}, 0.0, "sigma_is absolute") for method in ("eggroll", "score_es")),
+        *((ABSOLUTE | {"method": method}, torch.nan, "not finite") for method in ("eggroll", "score_es", "genetic")),
+        (ABSOLUTE | {"scoring": "dot"}, torch.nan, "not finite"),
+    ],
+)
+def test_a_head_without_a_size_or_a_finite_score_is_refused(settings: dict[str, Any], value: float, words: str) -> None:
+    weight = torch.full((8, INPUTS), value)
+    with pytest.raises(DataError, match=words):
+        run(evolution(config(**settings), weight, POOLS), weight, range(1))
+
+
+def test_the_sizes_of_product_directions_have_the_least_error() -> None:
+    # (1 + 385 / 16) (1 + 129 / 8) = 429; 8 x 16, 32 x 4 and all others have more.
+    assert product_sizes(128, 128, 384) == (16, 8)
+    assert product_sizes(128, 384, 128) == (8, 16)
+    with pytest.raises(UsageError, match="population_size 254"):
+        product_sizes(127, 128, 384)
