@@ -12,7 +12,7 @@ from unimoe.config import Experiment
 from unimoe.models.loader import ModelLoader
 from unimoe.models.unimodel import UnimodelForExp1
 from unimoe.training.examples import TrainingData
-from unimoe.training.loop import Facts, OnStep
+from unimoe.training.loop import OnStep
 from unimoe.training.trainer import ArmTraining, DevScorer
 
 CPU = torch.device("cpu")
@@ -62,12 +62,6 @@ def train(
     score_on_dev: DevScorer | None = None,
 ) -> Path:
     """Train an arm with seed 0 in float32, and return its checkpoint."""
-
-    def on_step(step: int, _: Facts) -> None:
-        if step == die_after:
-            raise KilledError
-
-    loader = ModelLoader(experiment, CPU, torch.float32)
-    training = ArmTraining(experiment, arm, 0, loader, data, score_on_dev)
-    training.run(on_step)
+    training = ArmTraining(experiment, arm, 0, ModelLoader(experiment, CPU, torch.float32), data, score_on_dev)
+    training.run(None if die_after is None else kill_after(die_after))
     return training.last

@@ -1,11 +1,15 @@
-"""A driver with real workers in threads: finished units and folders are read, and replies and errors arrive."""
+"""A driver with workers in threads, whose units, folders and errors arrive; and processes that score together."""
 
 from __future__ import annotations
 
+import json
 import pickle
+import subprocess
+import sys
 import time
-from collections.abc import Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Mapping
+from contextlib import closing
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -17,10 +21,13 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 from numpy.typing import NDArray
 from support.engine import PATIENCE, ThreadActors, calls, recipe
+from support.ports import free_port
+from torch import distributed
 
-from unimoe.cluster import folder_job
+from unimoe.cluster import folder_job, processes
 from unimoe.cluster.cluster import Cluster, ClusterWorkers, SetAsideError
 from unimoe.cluster.folder_job import Tick, done_by_worker, folder_jobs
+from unimoe.cluster.processes import Processes, joined_processes
 from unimoe.cluster.units import UnitStore
 from unimoe.cluster.worker import VERSIONS, Compute, Part, Worker, packed, unpacked
 from unimoe.core.errors import DataError, InputError, UsageError
@@ -33,43 +40,30 @@ def fresh_counts() -> None:
     calls.made = calls.numbers = 0
 
 
-@contextmanager
-def cluster(folder: Path, workers: int = 2, actors: ThreadActors | None = None) -> Iterator[Cluster]:
-    opened = Cluster(actors or ThreadActors(str(folder), workers), UnitStore(str(folder)))
-    try:
-        yield opened
-    finally:
-        opened.close()
+def cluster(folder: Path, workers: int = 2, actors: ThreadActors | None = None) -> closing[Cluster]:
+    return closing(Cluster(actors or ThreadActors(str(folder), workers), UnitStore(str(folder))))
 
 
-def multipliers(driver: Cluster, by: int = 2) -> ClusterWorkers:
-    return ClusterWorkers(driver, "work", "units/work", recipe(by), str(by))
-
-
-def products(driver: Cluster, numbers: list[int], by: int = 2, **more: Any) -> list[float]:
-    parts = [{"number": number, "label": f"number {number}", **more} for number in numbers]
-    found = multipliers(driver, by).compute("multiply", parts)
-    return [reply.item() for reply in found]
+def products(driver: Cluster, numbers: list[int]) -> list[float]:
+    parts = [{"number": number, "label": f"number {number}"} for number in numbers]
+    workers = ClusterWorkers(driver, "work", "units/work", recipe(), "2")
+    return [reply.item() for reply in workers.compute("multiply", parts)]
 
 
 def in_store(folder: Path) -> list[Path]:
     return sorted(path for path in (folder / "units").rglob("*") if path.is_file())
 
 
-def test_each_worker_loads_a_model_once_and_what_is_finished_is_not_computed_again(tmp_path: Path) -> None:
+def test_each_worker_loads_a_model_once_and_only_what_is_lost_is_computed_again(tmp_path: Path) -> None:
+    expected = [2.0 * number for number in NUMBERS]
     with cluster(tmp_path) as driver:
-        assert products(driver, NUMBERS[:7]) == [2.0 * number for number in NUMBERS[:7]]
+        assert products(driver, NUMBERS[:7]) == expected[:7]
     assert calls.made <= 2
     with cluster(tmp_path, workers=1) as driver:
-        assert products(driver, NUMBERS) == [2.0 * number for number in NUMBERS]
+        assert products(driver, NUMBERS) == expected
         line = driver.board.line("work")
         assert (line.done, line.found) == (12, 7)
     assert calls.numbers == len(in_store(tmp_path)) == len(NUMBERS)
-
-
-def test_a_lost_unit_is_computed_again_and_a_damaged_one_is_named(tmp_path: Path) -> None:
-    with cluster(tmp_path) as driver:
-        expected = products(driver, NUMBERS)
     victim = in_store(tmp_path)[5]
     victim.unlink()
     with cluster(tmp_path) as driver:
@@ -103,19 +97,15 @@ def test_a_unit_that_kills_its_workers_is_set_aside_by_name_and_the_rest_is_kept
     assert calls.numbers == len(NUMBERS)
 
 
-@pytest.mark.parametrize(
-    ("facts", "words"),
-    [
+def test_a_worker_that_must_not_be_used_ends_the_run(tmp_path: Path) -> None:
+    refused: tuple[tuple[dict[str, Any], str], ...] = (
         ({"sees_store": False}, "does not see the store .*; give --store a URL or a folder that all"),
         ({"versions": dict.fromkeys(VERSIONS, "0")}, "has unimoe 0, the driver .*; install the same packages"),
-    ],
-)
-def test_a_worker_that_must_not_be_used_ends_the_run(tmp_path: Path, facts: dict[str, Any], words: str) -> None:
-    with (
-        cluster(tmp_path, actors=ThreadActors(str(tmp_path), 1, **facts)) as driver,
-        pytest.raises(UsageError, match=words),
-    ):
-        products(driver, NUMBERS)
+    )
+    for facts, words in refused:
+        actors = ThreadActors(str(tmp_path), 1, **facts)
+        with cluster(tmp_path, actors=actors) as driver, pytest.raises(UsageError, match=words):
+            products(driver, NUMBERS)
 
 
 @pytest.mark.parametrize("allow", [False, True])
@@ -123,8 +113,7 @@ def test_a_worker_on_another_kind_of_device_is_left_idle(
     tmp_path: Path, allow: bool, capsys: pytest.CaptureFixture[str]
 ) -> None:
     actors = ThreadActors(str(tmp_path), 1)
-    driver = Cluster(actors, UnitStore(str(tmp_path)), allow_devices=allow)
-    try:
+    with closing(Cluster(actors, UnitStore(str(tmp_path)), allow_devices=allow)) as driver:
         driver.facts()
         actors.change(count=2, device="cuda (H100)")
         deadline = time.monotonic() + PATIENCE
@@ -132,8 +121,6 @@ def test_a_worker_on_another_kind_of_device_is_left_idle(
             assert time.monotonic() < deadline
             time.sleep(0.01)
         assert driver.size == 1 + allow
-    finally:
-        driver.close()
     assert ("left idle: " in capsys.readouterr().err) != allow
 
 
@@ -162,14 +149,7 @@ def jobs_of(recipe: Mapping[str, Any], device: torch.device, store: UnitStore) -
     return folder_jobs(write, store)
 
 
-@pytest.fixture
-def often(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Save after each step."""
-    monkeypatch.setattr(folder_job, "_EVERY", -1.0)
-    taken.clear()
-
-
-def on_store(folder: Path, device: str | None = None) -> AbstractContextManager[Cluster]:
+def on_store(folder: Path, device: str | None = None) -> closing[Cluster]:
     """A driver of one worker, over a store inside ``folder``."""
     facts = {"device": device} if device else {}
     return cluster(folder / "store", actors=ThreadActors(str(folder / "store"), 1, **facts))
@@ -186,9 +166,12 @@ def test_the_driver_takes_the_folder_over_with_its_own_path_and_names_one_that_w
         done_by_worker(driver, "count", COUNTING, PART, tmp_path / "again")
 
 
-@pytest.mark.usefixtures("often")
 @pytest.mark.parametrize("device", [None, "cuda (H100)"])
-def test_another_worker_goes_on_where_one_ended_on_the_same_kind_of_device(tmp_path: Path, device: str | None) -> None:
+def test_another_worker_goes_on_where_one_ended_on_the_same_kind_of_device(
+    tmp_path: Path, device: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(folder_job, "_EVERY", -1.0)  # saves after each step
+    taken.clear()
     with on_store(tmp_path) as driver, pytest.raises(DataError, match="stopped"):
         done_by_worker(driver, "count", COUNTING, {**PART, "stops": 1}, tmp_path / "out")
     with on_store(tmp_path, device=device) as driver:
@@ -209,7 +192,6 @@ ERRORS: dict[str, Exception] = {
     "data": DataError("no such file\nin two lines"),
     "usage": UsageError("no such key: \ud83d"),
     "memory": torch.OutOfMemoryError("no room"),
-    "value": ValueError("no number"),
     "unicode": UnicodeDecodeError("utf-8", b"\xff", 0, 1, "no text"),
     "input": InputError(7, "too long"),
     "own": OwnError(1, 2),
@@ -260,3 +242,69 @@ def test_arrays_arrive_to_the_bit(value: NDArray[np.float64]) -> None:
 @given(JSON)
 def test_json_values_arrive(value: object) -> None:
     assert unpacked(packed(value)) == value
+
+
+# Two processes, as torchrun would start them; forked, so that torch is imported once. Each prints what it got, and
+# how many threads of the group are left. Libraries that are imported meanwhile may keep what they find of it.
+TOGETHER = """
+import json, os, time, torch
+from contextlib import suppress
+from pathlib import Path
+from unimoe.cluster.processes import joined_processes
+
+def threads():
+    names = []
+    for thread in Path("/proc/self/task").iterdir():
+        with suppress(OSError):  # it has ended
+            names.append((thread / "comm").read_text())
+    return sum("gloo" in name for name in names)
+
+os.environ["RANK"] = "1" if os.fork() == 0 else "0"
+with joined_processes() as here:
+    import peft, sentence_transformers, torch.distributed.nn.functional
+    gaps = torch.zeros(3)
+    gaps[here.rank] = 0.1 + here.rank
+    total = here.total(gaps).tolist()
+    here.wait()
+    dtype = here.leaders_dtype(torch.bfloat16 if here.leads else torch.float32)
+    before = threads()
+deadline = time.monotonic() + 20  # the system forgets a thread a moment after it has been joined
+while threads() and time.monotonic() < deadline:
+    time.sleep(0.01)
+found = json.dumps([here.rank, here.size, here.leads, total, str(dtype), before > 0, threads()])
+os.write(1, f"{found}\\n".encode())
+"""
+
+
+def announced(monkeypatch: pytest.MonkeyPatch, size: int) -> None:
+    """The environment that torchrun gives to the first of ``size`` processes."""
+    values = {"WORLD_SIZE": size, "RANK": 0, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": free_port()}
+    for name, value in values.items():
+        monkeypatch.setenv(name, str(value))
+
+
+def test_every_item_belongs_to_one_process() -> None:
+    shares = [Processes(rank, 3).share(range(7)) for rank in range(3)]
+    assert sorted(item for share in shares for item in share) == list(range(7))
+    assert max(map(len, shares)) - min(map(len, shares)) <= 1
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="reads the threads of a process from /proc")
+def test_two_processes_sum_and_follow_the_leader_and_no_thread_outlives_the_group(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    announced(monkeypatch, 2)
+    done = subprocess.run([sys.executable, "-c", TOGETHER], capture_output=True, text=True, timeout=600, check=True)
+    total = torch.tensor([0.1, 1.1, 0.0]).tolist()
+    assert sorted(map(json.loads, done.stdout.splitlines())) == [
+        [rank, 2, rank == 0, total, "torch.bfloat16", True, 0] for rank in (0, 1)
+    ]
+
+
+def test_fewer_processes_than_announced_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    announced(monkeypatch, 2)
+    monkeypatch.setattr(processes, "_ARRIVAL", timedelta(seconds=5))
+    refusal = r"announces 2 processes, .* 1/2 clients joined.* start them with torchrun"
+    with pytest.raises(UsageError, match=refusal), joined_processes():
+        pass
+    assert not distributed.is_initialized()

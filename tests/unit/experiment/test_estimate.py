@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +15,7 @@ from torch import Tensor
 from torch.utils.flop_counter import FlopCounterMode
 
 from unimoe.config import Experiment
-from unimoe.config.files import load_experiment, overridden, parse_config
+from unimoe.config.files import load_experiment, parse_config
 from unimoe.config.training import LoraConfig
 from unimoe.core.io import write_json, write_text
 from unimoe.experiment.estimate import Cost, Item, Speeds, estimate, job_cost, shorter_ways
@@ -34,10 +33,6 @@ CPU = torch.device("cpu")
 @pytest.fixture
 def bundled(tmp_path: Path) -> Experiment:
     return load_experiment(Path("experiments/bundled")).model_copy(update={"output_dir": str(tmp_path)})
-
-
-def changed(experiment: Experiment, *overrides: str) -> Experiment:
-    return parse_config(Experiment, overridden(experiment.model_dump(), overrides), source="changed")
 
 
 def speeds(milliseconds: float = 1.0, state_bytes: float = 1152.0) -> Speeds:
@@ -135,30 +130,25 @@ def test_the_record_adds_up_over_runs_and_keeps_facts_where_asked(tmp_path: Path
     assert again.elapsed == found["seconds"]
 
 
-def test_a_smoke_version_has_examples_enough_and_is_never_larger(bundled: Experiment) -> None:
-    training = smoke_version(bundled).training
+def test_a_smoke_version_has_examples_enough_and_is_never_larger() -> None:
+    def smoke(*overrides: str) -> Experiment:
+        return smoke_version(load_experiment(Path("experiments/bundled"), overrides))
+
+    training = smoke().training
     assert (training.steps, training.ranking.queries, training.embedding.queries) == (4, 24, 48)
     ratio = ("training.warmup_steps=0", "training.warmup_ratio=.9")  # of four steps, it would leave none
-    large = smoke_version(changed(bundled, "training.ranking.queries_per_step=32", *ratio))
-    assert large.training.ranking.queries == 32
+    assert smoke("training.ranking.queries_per_step=32", *ratio).training.ranking.queries == 32
     few = ("evaluation.bundled.queries=6", "evaluation.bundled.depth=3", "evaluation.bundled.pool=40")
-    small = smoke_version(changed(bundled, *few, "training.dev.queries=7", "training.dev.depth=2"))
+    small = smoke(*few, "training.dev.queries=7", "training.dev.depth=2")
     tier, dev = small.evaluation.bundled, small.training.dev
     assert (tier.queries, tier.depth, tier.pool, dev.queries, dev.depth) == (6, 3, 40, 7, 2)
     assert small.caveats == ["smoke run: a few steps, one seed"]
 
 
-def of_linear_layers(run: Callable[[], None]) -> int:
-    """PyTorch's count of all products but those of attention, which are batched."""
-    with FlopCounterMode(display=False) as peer:
-        run()
-    counts = peer.get_flop_counts()["Global"]
-    return sum(count for operation, count in counts.items() if str(operation) in {"aten.mm", "aten.addmm"})
-
-
 @pytest.mark.parametrize("first_layer", [0, 2])
 @pytest.mark.parametrize("recompute", [False, True])
 def test_a_decoder_with_adapters_against_pytorch(first_layer: int, recompute: bool) -> None:
+    """PyTorch counts the products of attention, which are batched, apart."""
     base = tiny_base(layers=4)
     base.model.set_attn_implementation("eager")
     decoder = add_lora(base, LoraConfig(r=4, first_layer=first_layer), seed=0).base_model.model.model
@@ -166,11 +156,9 @@ def test_a_decoder_with_adapters_against_pytorch(first_layer: int, recompute: bo
         base.model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
     decoder.train()
     states = torch.randn(3, 11, HIDDEN, requires_grad=True)  # rows, so that each product is one of two dimensions
-
-    def run() -> None:
+    with counted_products() as counted, FlopCounterMode(display=False) as peer:
         found: Tensor = decoder(inputs_embeds=states, use_cache=False).last_hidden_state
         found.sum().backward()  # type: ignore[no-untyped-call]
-
-    with counted_products() as counted:
-        run()
-    assert counted.flop == of_linear_layers(run) > 0
+    counts = peer.get_flop_counts()["Global"]
+    linear = sum(count for operation, count in counts.items() if str(operation) in {"aten.mm", "aten.addmm"})
+    assert counted.flop == linear > 0

@@ -29,7 +29,6 @@ from unimoe.training.losses.listwise import ListwiseLoss
 from unimoe.training.optimizer import MasterAdamW, learning_rate_at
 
 AT_ODDS = ([1.0, 0.0], [-1.0, 1.0])
-SURGERIES = ["pcgrad", "ortho_lora", "cagrad", "gradvac"]
 
 
 def surgery(name: str, **settings: float) -> Surgery:
@@ -76,14 +75,13 @@ def test_cagrad_solves_the_problem_of_the_paper() -> None:
 def test_gradvac_starts_as_pcgrad_and_lifts_the_cosine_to_its_running_mean() -> None:
     assert step(surgery("gradvac", gradvac_beta=0.01), AT_ODDS) == pytest.approx(step(surgery("pcgrad"), AT_ODDS))
     method = surgery("gradvac", gradvac_beta=1.0)
-    assert step(method, ([1.0, 0.0], [0.6, 0.8])) == pytest.approx(
-        [1.6, 0.8]
-    )  # above 0: only remembered, a cosine of .6
+    # Above 0: only remembered, a cosine of .6.
+    assert step(method, ([1.0, 0.0], [0.6, 0.8])) == pytest.approx([1.6, 0.8])
     # Each moves until its cosine with the other is .6: tan of it is 4/3.
     assert step(method, ([1.0, 0.0], [0.0, 1.0])) == pytest.approx([1.75, 1.75])
 
 
-@pytest.mark.parametrize("name", SURGERIES)
+@pytest.mark.parametrize("name", ["pcgrad", "ortho_lora", "cagrad", "gradvac"])
 def test_only_angles_and_the_ratio_of_lengths_count_and_no_direction_is_added_up(name: str) -> None:
     rows = torch.tensor(AT_ODDS, dtype=torch.float64)
     for size in (1e-8, 1e8):
@@ -138,94 +136,82 @@ def cos(first: Tensor, second: Tensor) -> float:
     return float(nn.functional.cosine_similarity(first, second, dim=0))
 
 
-class TestRecord:
-    def test_by_hand(self) -> None:
-        # (3, 4) and (0, 2): product 8, lengths 5 and 2
-        record = conflict_record(8.0, 25.0, 4.0, 1 / 3, 0.6)
-        assert record["cosine"] == pytest.approx(0.8)
-        assert record["cosine_self_rank"] == pytest.approx(0.5)  # 2 (1/3) / (4/3)
-        assert record["cosine_self_embed"] == pytest.approx(0.75)  # 1.2 / 1.6
-        assert record["cosine_corrected"] == pytest.approx(0.8 / 0.375**0.5)
-        assert (record["norm_rank"], record["norm_embed"]) == (5.0, 2.0)
-        assert record["magnitude_similarity"] == pytest.approx(20 / 29)
-
-    def test_correction_finds_the_cosine_below_the_noise(self) -> None:
-        generator = torch.Generator().manual_seed(0)
-        size, batch = 200_000, 8
-        shared, own = torch.randn(2, size, generator=generator).unbind()
-        true = {"rank": shared, "embed": -0.5 * shared + own}
-        noise = {"rank": 6.0, "embed": 3.0}
-        halves = {
-            task: [mean + noise[task] / (batch / 2) ** 0.5 * torch.randn(size, generator=generator) for _ in range(2)]
-            for task, mean in true.items()
-        }
-        rank, embed = ((first + second) / 2 for first, second in halves.values())
-        products = (float(rank @ embed), float(rank @ rank), float(embed @ embed))
-        record = conflict_record(*products, *(cos(*pair) for pair in halves.values()))
-        expected = cos(true["rank"], true["embed"])
-        assert record["cosine_corrected"] == pytest.approx(expected, abs=0.03)
-        assert record["cosine"] is not None
-        assert abs(record["cosine"]) < 0.5 * abs(expected)
+def test_a_record_by_hand() -> None:
+    # (3, 4) and (0, 2): product 8, lengths 5 and 2
+    record = conflict_record(8.0, 25.0, 4.0, 1 / 3, 0.6)
+    assert record["cosine"] == pytest.approx(0.8)
+    assert record["cosine_self_rank"] == pytest.approx(0.5)  # 2 (1/3) / (4/3)
+    assert record["cosine_self_embed"] == pytest.approx(0.75)  # 1.2 / 1.6
+    assert record["cosine_corrected"] == pytest.approx(0.8 / 0.375**0.5)
+    assert (record["norm_rank"], record["norm_embed"]) == (5.0, 2.0)
+    assert record["magnitude_similarity"] == pytest.approx(20 / 29)
 
 
-class TestHalves:
-    def test_each_layer_has_its_cosines_and_norms(self) -> None:
-        problem = Problem()
-        lines = problem.records()
-        assert [line.layer for line in lines] == [9, 10]
-        for line, part in zip(lines, (LOW, HIGH), strict=True):
-            rank, embed = (own[:, part] for own in problem.gradients.values())
-            assert line.cosine == pytest.approx(cos(rank.mean(0), embed.mean(0)), abs=1e-6)
-            assert line.norm_rank == pytest.approx(float(rank.mean(0).norm()))
-            assert line.norm_embed == pytest.approx(float(embed.mean(0).norm()))
-            assert line.cosine_corrected is not None
-            own = [cos(task[:2].mean(0), task[2:].mean(0)) for task in (rank, embed)]
-            assert line.cosine_self_rank == pytest.approx(stepped_up(own[0]), abs=1e-6)
-            assert line.cosine_self_embed == pytest.approx(stepped_up(own[1]), abs=1e-6)
-
-    @pytest.mark.parametrize("examples", [4, 5])
-    def test_the_second_half_follows_from_the_step_where_the_loss_is_additive(self, examples: int) -> None:
-        derived, computed = Problem(examples), Problem(examples)
-        torch.manual_seed(0)
-        first, second = derived.records(additive=True), computed.records(additive=False)
-        expected = [line.cosine_self_rank for line in second]
-        assert [line.cosine_self_rank for line in first] == pytest.approx(expected)
-        assert [task for task, _ in derived.runs] == ["ranking", "embedding", "embedding"]
-        low, high = list(range(examples // 2)), list(range(examples // 2, examples))
-        assert computed.runs[:2] == [("ranking", low), ("ranking", high)]
-        drawn = float(torch.rand(()))
-        torch.manual_seed(0)
-        assert float(torch.rand(())) == drawn, "no random number of the training is used"
+def test_correction_finds_the_cosine_below_the_noise() -> None:
+    generator = torch.Generator().manual_seed(0)
+    size, batch = 200_000, 8
+    shared, own = torch.randn(2, size, generator=generator).unbind()
+    true = {"rank": shared, "embed": -0.5 * shared + own}
+    noise = {"rank": 6.0, "embed": 3.0}
+    halves = {
+        task: [mean + noise[task] / (batch / 2) ** 0.5 * torch.randn(size, generator=generator) for _ in range(2)]
+        for task, mean in true.items()
+    }
+    rank, embed = ((first + second) / 2 for first, second in halves.values())
+    products = (float(rank @ embed), float(rank @ rank), float(embed @ embed))
+    record = conflict_record(*products, *(cos(*pair) for pair in halves.values()))
+    expected = cos(true["rank"], true["embed"])
+    assert record["cosine_corrected"] == pytest.approx(expected, abs=0.03)
+    assert record["cosine"] is not None
+    assert abs(record["cosine"]) < 0.5 * abs(expected)
 
 
-class TestSurgery:
-    @pytest.fixture
-    def flat(self) -> FlatGradients:
-        return FlatGradients(Problem().weights)
-
-    def combined(self, name: str, flat: FlatGradients, ranking: Tensor, embedding: Tensor) -> Tensor:
-        arm = {"task": "joint", "learning_rate": 1e-3, "ranking_weight": 0.25, "aggregation": name}
-        surgery = make_aggregation(ArmConfig.model_validate(arm))
-        assert isinstance(surgery, Surgery)
-        return combined(surgery, flat, ranking, embedding)
-
-    def test_ortho_lora_is_pcgrad_in_each_matrix(self, flat: FlatGradients) -> None:
-        """Of three matrices one conflicts: its gradients lose their parts against each other, the others are added."""
-        ranking = torch.tensor([1.0, 2.0, 1.0, 0.0, 3.0, 1.0])
-        embedding = torch.tensor([1.0, 1.0, -1.0, 1.0, 2.0, 5.0])  # over all matrices the two agree
-        expected = torch.tensor([2.0, 3.0, 0.5, 1.5, 5.0, 6.0])
-        torch.testing.assert_close(self.combined("ortho_lora", flat, ranking, embedding), expected)
+def test_each_layer_has_its_cosines_and_norms() -> None:
+    problem = Problem()
+    lines = problem.records()
+    assert [line.layer for line in lines] == [9, 10]
+    for line, part in zip(lines, (LOW, HIGH), strict=True):
+        rank, embed = (own[:, part] for own in problem.gradients.values())
+        assert line.cosine == pytest.approx(cos(rank.mean(0), embed.mean(0)), abs=1e-6)
+        assert line.norm_rank == pytest.approx(float(rank.mean(0).norm()))
+        assert line.norm_embed == pytest.approx(float(embed.mean(0).norm()))
+        assert line.cosine_corrected is not None
+        own = [cos(task[:2].mean(0), task[2:].mean(0)) for task in (rank, embed)]
+        assert line.cosine_self_rank == pytest.approx(stepped_up(own[0]), abs=1e-6)
+        assert line.cosine_self_embed == pytest.approx(stepped_up(own[1]), abs=1e-6)
 
 
-class TestAdditive:
-    @pytest.mark.parametrize("name", [name for name in LOSSES.names() if is_additive(LossConfig(name=name), 0.0)])
-    def test_such_a_loss_is_the_mean_of_its_halves_unless_chance_decides(self, name: str) -> None:
-        assert not is_additive(LossConfig(name=name), dropout=0.1)
-        scores = [*torch.randn(4, 5, generator=torch.Generator().manual_seed(1))]
-        labels = [*torch.tensor([1.0 if name == "yes_no" else 2.0, 1.0, 0.0, 0.0, 0.0]).expand(4, 5)]
-        loss = ListwiseLoss(LossConfig(name=name))
-        halves = [loss(scores[:1], labels[:1]), loss(scores[1:], labels[1:])]
-        torch.testing.assert_close(loss(scores, labels), halves[0] / 4 + halves[1] * 3 / 4)
+@pytest.mark.parametrize("examples", [4, 5])
+def test_the_second_half_follows_from_the_step_where_the_loss_is_additive(examples: int) -> None:
+    derived, computed = Problem(examples), Problem(examples)
+    torch.manual_seed(0)
+    first, second = derived.records(additive=True), computed.records(additive=False)
+    expected = [line.cosine_self_rank for line in second]
+    assert [line.cosine_self_rank for line in first] == pytest.approx(expected)
+    assert [task for task, _ in derived.runs] == ["ranking", "embedding", "embedding"]
+    low, high = list(range(examples // 2)), list(range(examples // 2, examples))
+    assert computed.runs[:2] == [("ranking", low), ("ranking", high)]
+    drawn = float(torch.rand(()))
+    torch.manual_seed(0)
+    assert float(torch.rand(())) == drawn, "no random number of the training is used"
+
+
+def test_ortho_lora_is_pcgrad_in_each_matrix() -> None:
+    """Of three matrices one conflicts: its gradients lose their parts against each other, the others are added."""
+    ranking = torch.tensor([1.0, 2.0, 1.0, 0.0, 3.0, 1.0])
+    embedding = torch.tensor([1.0, 1.0, -1.0, 1.0, 2.0, 5.0])  # over all matrices the two agree
+    found = combined(surgery("ortho_lora"), FlatGradients(Problem().weights), ranking, embedding)
+    torch.testing.assert_close(found, torch.tensor([2.0, 3.0, 0.5, 1.5, 5.0, 6.0]))
+
+
+@pytest.mark.parametrize("name", [name for name in LOSSES.names() if is_additive(LossConfig(name=name), 0.0)])
+def test_such_a_loss_is_the_mean_of_its_halves_unless_chance_decides(name: str) -> None:
+    assert not is_additive(LossConfig(name=name), dropout=0.1)
+    scores = [*torch.randn(4, 5, generator=torch.Generator().manual_seed(1))]
+    labels = [*torch.tensor([1.0 if name == "yes_no" else 2.0, 1.0, 0.0, 0.0, 0.0]).expand(4, 5)]
+    loss = ListwiseLoss(LossConfig(name=name))
+    halves = [loss(scores[:1], labels[:1]), loss(scores[1:], labels[1:])]
+    torch.testing.assert_close(loss(scores, labels), halves[0] / 4 + halves[1] * 3 / 4)
 
 
 def parameters(dtype: torch.dtype = torch.float32) -> dict[str, nn.Parameter]:
@@ -245,29 +231,22 @@ def take(optimizer: MasterAdamW, weights: dict[str, nn.Parameter], steps: int) -
         optimizer.step(1e-2 / (step + 1), max_grad_norm=1.0)
 
 
-def rates_of(scheduler: Any) -> list[float]:
-    rates = []
-    for _ in range(20):
-        rates.append(scheduler.get_last_lr()[0])
-        scheduler.optimizer.step()
-        scheduler.step()
-    return rates
-
-
-@pytest.mark.parametrize("schedule", ["linear", "cosine"])
-@pytest.mark.parametrize("warmup", [0, 4])
-def test_decays_are_those_of_transformers(schedule: Schedule, warmup: int) -> None:
-    adamw = torch.optim.AdamW(parameters().values(), lr=2.0)
-    expected = rates_of(get_scheduler(schedule, adamw, num_warmup_steps=warmup, num_training_steps=20))
-    rates = [learning_rate_at(step, 20, warmup, 2.0, schedule) for step in range(20)]
-    assert rates[warmup:] == pytest.approx(expected[warmup:])
-
-
+@pytest.mark.parametrize("schedule", ["linear", "cosine", "onecycle"])
 @pytest.mark.parametrize("warmup", [0, 3, 10])
-def test_onecycle_is_torchs(warmup: int) -> None:
-    adamw = torch.optim.AdamW(parameters().values())
-    expected = rates_of(torch.optim.lr_scheduler.OneCycleLR(adamw, max_lr=2.0, total_steps=20, pct_start=warmup / 20))
-    assert [learning_rate_at(step, 20, warmup, 2.0, "onecycle") for step in range(20)] == pytest.approx(expected)
+def test_schedules_are_those_of_transformers_and_torch(schedule: Schedule, warmup: int) -> None:
+    """Where a rate rises to its peak, transformers takes its first step at a rate of 0."""
+    adamw = torch.optim.AdamW(parameters().values(), lr=2.0)
+    peer: Any
+    if schedule == "onecycle":
+        peer = torch.optim.lr_scheduler.OneCycleLR(adamw, max_lr=2.0, total_steps=20, pct_start=warmup / 20)
+    else:
+        peer = get_scheduler(schedule, adamw, num_warmup_steps=warmup, num_training_steps=20)
+    for step in range(20):
+        if schedule == "onecycle" or step >= warmup:
+            found = learning_rate_at(step, 20, warmup, 2.0, schedule)
+            assert found == pytest.approx(peer.get_last_lr()[0]), step
+        adamw.step()
+        peer.step()
 
 
 @pytest.mark.parametrize("weight_decay", [0.0, 0.1])
@@ -285,19 +264,7 @@ def test_it_equals_torchs_adamw_to_the_bit(weight_decay: float) -> None:
     assert not torch.equal(ours["a"], parameters()["a"])
 
 
-@pytest.mark.parametrize("bad", [torch.nan, torch.inf])
-def test_a_gradient_that_is_not_finite_changes_nothing(bad: float) -> None:
-    weights = parameters()
-    optimizer = MasterAdamW(weights, 0.1)
-    take(optimizer, weights, 2)
-    state = {name: tensor.clone() for name, tensor in optimizer.state().items()}
-    weights["a"].grad = torch.full((3, 4), bad)
-    assert not torch.tensor(optimizer.step(0.1, 1.0)).isfinite()
-    assert all(torch.equal(weights[name], state[f"master.{name}"]) for name in weights)
-    assert all(torch.equal(tensor, state[name]) for name, tensor in optimizer.state().items())
-
-
-def test_weights_in_bfloat16_are_the_rounded_masters() -> None:
+def test_weights_in_bfloat16_are_the_rounded_masters_which_a_gradient_that_is_not_finite_leaves() -> None:
     weights = parameters(torch.bfloat16)
     optimizer = MasterAdamW(weights, 0.0)
     take(optimizer, weights, 3)
@@ -305,3 +272,12 @@ def test_weights_in_bfloat16_are_the_rounded_masters() -> None:
         assert master.dtype == torch.float32
         assert torch.equal(weights[name], master.bfloat16())
         assert not torch.equal(master, master.bfloat16().float())
+    weights = parameters()
+    optimizer = MasterAdamW(weights, 0.1)
+    take(optimizer, weights, 2)
+    state = {name: tensor.clone() for name, tensor in optimizer.state().items()}
+    for bad in (torch.nan, torch.inf):
+        weights["a"].grad = torch.full((3, 4), bad)
+        assert not torch.tensor(optimizer.step(0.1, 1.0)).isfinite()
+        assert all(torch.equal(weights[name], state[f"master.{name}"]) for name in weights)
+        assert all(torch.equal(tensor, state[name]) for name, tensor in optimizer.state().items())

@@ -84,20 +84,14 @@ def written(training: Counting) -> dict[str, float]:
     return found
 
 
-def test_a_resumed_training_takes_only_the_steps_that_are_left_and_a_finished_one_none(tmp_path: Path) -> None:
-    with pytest.raises(KilledError):
-        Counting(tmp_path).run(kill_after(5))
-    taken: list[int] = []
-    again = Counting(tmp_path)
-    again.run(lambda step, _: taken.append(step))
-    assert taken == [5, 6]
-    assert written(again)["value"] == 6
-    assert [line["step"] for line in lines(again)] == [1, 2, 3, 4, 5, 6]
+def test_a_finished_training_takes_no_step_and_leaves_no_state(tmp_path: Path) -> None:
+    Counting(tmp_path).run()
     finished = Counting(tmp_path)
     finished.state.save(finished.progress, finished.parts())  # as a kill may leave it
     finished.run(kill_after(1))
     assert not finished.prepared
     assert not finished.state.path.exists()
+    assert written(finished)["value"] == 6
 
 
 def test_the_first_of_the_best_is_kept_and_scores_are_in_the_lines_of_steps(tmp_path: Path) -> None:
@@ -131,12 +125,12 @@ def test_a_second_process_and_another_training_are_refused(tmp_path: Path) -> No
     def second(step: int, _: Facts) -> None:
         with pytest.raises(UsageError, match="another process works in this folder"):
             Counting(tmp_path).run()
-        if step == 3:
-            raise KilledError
+        kill_after(3)(step, _)
 
     with pytest.raises(KilledError):
         Counting(tmp_path).run(second)
-    for refused in (Counting(tmp_path, seed=1).run, Counting(tmp_path, seed=1).make_room):
+    other = Counting(tmp_path, seed=1)
+    for refused in (other.run, other.make_room):
         with pytest.raises(DataError, match="is of another training: seed was 0 there and is 1 here"):
             refused()
 
@@ -175,48 +169,28 @@ def test_lines_after_the_state_go_and_so_does_one_without_an_end(tmp_path: Path)
     assert [json.loads(line) for line in state.log_path.read_text(encoding="utf-8").splitlines()] == records[:4]
 
 
-def checkpoint(arm: str = "joint_r8", **changes: Any) -> Checkpoint:
-    raw: dict[str, Any] = {
+def test_text_from_outside_stays_text_in_a_card() -> None:
+    hostile = 'a|b</td> [x](http://y) `z`\n---\n# "quoted"\n```\nrm'
+    raw = {
         "name": "exp-1",
         "seeds": [3],
-        "model": {"base": "some/model", "max_length": 128},
-        "prompt": {"template": "chat", "instruction": "Find: it"},
-        "training": {"collection": "apidocs", "steps": 50, "warmup_ratio": 0.1, "schedule": "cosine"},
-        "arms": {
-            "rank_only_r8": {"task": "rank_only", "learning_rate": 1e-3},
-            "emb_only_r8": {"task": "emb_only", "learning_rate": 1e-3},
-            "joint_r8": {"task": "joint", "learning_rate": 1e-3, "ranking_weight": 0.5},
-        },
-    } | changes
-    return Checkpoint(
-        arm=arm,
-        seed=3,
-        which="last",
-        base_model=f"{raw['model']['base']}@abc",
-        dtype="bfloat16",
-        fingerprint="f",
-        adapter_hash="a",
-        training=TrainingBudget(steps=40, ranking_examples=320, embedding_examples=640, tokens=12345),
-        config=parse_config(Experiment, raw, source="test").model_dump(),
-    )
-
-
-def card(found: Checkpoint) -> Any:
-    """The card as the hub's library reads it."""
-    experiment = found.experiment
-    model = UnimodelForExp1(tiny_base("llama"), experiment.prompt, experiment.model.max_length)
-    return ModelCard(model_card(found, model))
-
-
-def test_text_from_outside_stays_text() -> None:
-    hostile = 'a|b</td> [x](http://y) `z`\n---\n# "quoted"\n```\nrm'
-    prompt = {"template": "chat", "instruction": hostile, "query_prefix": hostile, "order": "document_first"}
-    found = card(checkpoint(prompt=prompt, caveats=[hostile], model={"base": "o/m", "max_length": 500}))
-    body = found.text
-    assert yaml.safe_load(found.data.to_yaml())["base_model"] == "o/m"
-    assert '> a\\|b\\</td\\> \\[x\\](http://y) \\`z\\` --- \\# "quoted"' in body
-    assert not any(line.strip() in ("---", '# "quoted"', "rm") for line in body.splitlines())
-    blocks = body.split("\n```python\n")[1:]
+        "model": {"base": "o/m", "max_length": 500},
+        "prompt": {"template": "chat", "instruction": hostile, "query_prefix": hostile, "order": "document_first"},
+        "training": {"collection": "apidocs", "steps": 50},
+        "arms": {"joint_r8": {"task": "joint", "learning_rate": 1e-3, "ranking_weight": 0.5}},
+        "caveats": [hostile],
+    }
+    experiment = parse_config(Experiment, raw, source="test")
+    budget = TrainingBudget(steps=40, ranking_examples=320, embedding_examples=640, tokens=12345)
+    checkpoint = Checkpoint(
+        arm="joint_r8", seed=3, which="last", base_model="o/m@abc", dtype="bfloat16", fingerprint="f",
+        adapter_hash="a", training=budget, config=experiment.model_dump(),
+    )  # fmt: skip
+    card: Any = ModelCard(model_card(checkpoint, UnimodelForExp1(tiny_base("llama"), experiment.prompt, 500)))
+    assert yaml.safe_load(card.data.to_yaml())["base_model"] == "o/m"
+    assert '> a\\|b\\</td\\> \\[x\\](http://y) \\`z\\` --- \\# "quoted"' in card.text
+    assert not any(line.strip() in ("---", '# "quoted"', "rm") for line in card.text.splitlines())
+    blocks = card.text.split("\n```python\n")[1:]
     assert len(blocks) == 2
     for block in blocks:
         compile(block.partition("\n```\n")[0], "card", "exec")
