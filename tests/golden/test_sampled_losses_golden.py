@@ -118,48 +118,50 @@ def probabilities(scores: Tensor, orders: Tensor) -> Tensor:
     return torch.stack(picks).sum(0).exp()
 
 
-class TestPolicyGradient:
-    @pytest.mark.parametrize("size", CASES)
-    @pytest.mark.parametrize("name", MEASURES)
-    def test_its_mean_over_all_permutations_is_the_derivative_of_the_mean(self, size: int, name: str) -> None:
-        scores, labels, orders = case(size)
-        values = values_of(name, labels, orders)
-        tracked = scores.clone().requires_grad_()
-        (probabilities(tracked, orders) * values[0]).sum().backward()  # type: ignore[no-untyped-call]
-        weights = (probabilities(scores, orders) * values[0]).unsqueeze(0)
-        cutoff = ListMeasure(name, labels, labels >= 0).cutoff
-        for k in {cutoff, None}:
-            torch.testing.assert_close(prefix_slopes(scores, orders, weights, k), tracked.grad, rtol=0, atol=1e-12)
+@pytest.mark.parametrize("size", CASES)
+@pytest.mark.parametrize("name", MEASURES)
+def test_the_mean_of_policy_gradients_over_all_permutations_is_the_derivative_of_the_mean(size: int, name: str) -> None:
+    scores, labels, orders = case(size)
+    values = values_of(name, labels, orders)
+    tracked = scores.clone().requires_grad_()
+    (probabilities(tracked, orders) * values[0]).sum().backward()  # type: ignore[no-untyped-call]
+    weights = (probabilities(scores, orders) * values[0]).unsqueeze(0)
+    cutoff = ListMeasure(name, labels, labels >= 0).cutoff
+    for k in {cutoff, None}:
+        torch.testing.assert_close(prefix_slopes(scores, orders, weights, k), tracked.grad, rtol=0, atol=1e-12)
 
-    def test_the_mean_of_the_others_leaves_it_unbiased(self) -> None:
-        """All pairs of rankings of four documents, each pair with its probability."""
-        scores, labels, orders = case(4)
-        values, chances = values_of("ndcg@10", labels, orders)[0], probabilities(scores, orders)
-        truth = prefix_slopes(scores, orders, (chances * values).unsqueeze(0), None)
-        pairs = torch.tensor(list(product(range(24), repeat=2)))
-        both = (chances[pairs[:, 0]] * chances[pairs[:, 1]]).unsqueeze(1)
-        several, batch = values[pairs], orders[0][pairs]
-        for baseline in ("leave_one_out", "none"):
-            weights = advantages(several, baseline) / 2 * both
-            found = prefix_slopes(scores.expand(len(pairs), -1), batch, weights, None).sum(0, keepdim=True)
-            torch.testing.assert_close(found, truth, rtol=0, atol=1e-12)
 
-    def test_rankings_are_drawn_with_their_probabilities(self) -> None:
-        scores, _, orders = case(4)
-        drawn = drawn_orders(scores, 200_000, torch.Generator().manual_seed(0))[0]
-        numbers = {tuple(order): place for place, order in enumerate(orders[0].tolist())}
-        counts = np.bincount([numbers[tuple(order)] for order in drawn.tolist()], minlength=24)
-        expected = probabilities(scores, orders).numpy()
-        errors = (counts / 200_000 - expected) / np.sqrt(expected / 200_000)
-        assert np.abs(errors).max() < 4
+def test_the_mean_of_the_others_leaves_the_policy_gradient_unbiased() -> None:
+    """All pairs of rankings of four documents, each pair with its probability."""
+    scores, labels, orders = case(4)
+    values, chances = values_of("ndcg@10", labels, orders)[0], probabilities(scores, orders)
+    truth = prefix_slopes(scores, orders, (chances * values).unsqueeze(0), None)
+    pairs = torch.tensor(list(product(range(24), repeat=2)))
+    both = (chances[pairs[:, 0]] * chances[pairs[:, 1]]).unsqueeze(1)
+    several, batch = values[pairs], orders[0][pairs]
+    for baseline in ("leave_one_out", "none"):
+        weights = advantages(several, baseline) / 2 * both
+        found = prefix_slopes(scores.expand(len(pairs), -1), batch, weights, None).sum(0, keepdim=True)
+        torch.testing.assert_close(found, truth, rtol=0, atol=1e-12)
 
-    def test_far_scores_stay_finite(self) -> None:
-        scores = torch.tensor([[200.0, -200.0, 0.0, -torch.inf]])
-        orders = drawn_orders(scores, 16, torch.Generator().manual_seed(0))
-        assert bool((orders[0, :, -1] == 3).all())
-        found = prefix_slopes(scores, orders, torch.ones(1, 16), None)
-        assert bool(found.isfinite().all())
-        assert float(found[0, 3]) == 0
+
+def test_rankings_are_drawn_with_their_probabilities() -> None:
+    scores, _, orders = case(4)
+    drawn = drawn_orders(scores, 200_000, torch.Generator().manual_seed(0))[0]
+    numbers = {tuple(order): place for place, order in enumerate(orders[0].tolist())}
+    counts = np.bincount([numbers[tuple(order)] for order in drawn.tolist()], minlength=24)
+    expected = probabilities(scores, orders).numpy()
+    errors = (counts / 200_000 - expected) / np.sqrt(expected / 200_000)
+    assert np.abs(errors).max() < 4
+
+
+def test_far_scores_stay_finite() -> None:
+    scores = torch.tensor([[200.0, -200.0, 0.0, -torch.inf]])
+    orders = drawn_orders(scores, 16, torch.Generator().manual_seed(0))
+    assert bool((orders[0, :, -1] == 3).all())
+    found = prefix_slopes(scores, orders, torch.ones(1, 16), None)
+    assert bool(found.isfinite().all())
+    assert float(found[0, 3]) == 0
 
 
 def sampled_gradient(options: dict[str, object], scores: Tensor, labels: Tensor) -> tuple[float, Tensor, Tensor]:

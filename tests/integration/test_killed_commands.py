@@ -5,23 +5,21 @@ from __future__ import annotations
 import json
 import os
 import shutil
-import signal
-import subprocess
-import sys
-import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
+from support.caption_pairs import small_pairs, write_npz
 from support.comparisons import assert_same_files, assert_same_results
 from support.engine import ThreadActors
 from support.experiments import write_tiny_experiment
 from support.heads import topics_folder
 from support.reranking import invented, long_collection, write_invented, written
 from support.results import write_experiment
-from support.scripts import SCRIPTS, Done, call_script, call_unimoe, successful
-from support.studies import encoder_study, loss_study, small_pairs, toy_keys, write_npz
+from support.scripts import call_script, call_unimoe, kill_script_when, successful
+from support.studies import encoder_study, loss_study, toy_keys
 from support.tiny_encoders import save_tiny_encoder
 from support.tiny_rerankers import save_tiny_cross_encoder
 from support.trainings import KilledError
@@ -39,9 +37,8 @@ Prepare = Callable[[Path], str]
 def retrieve(data: Path) -> str:
     for name in ("one", "two"):
         write_invented(data / name, invented(documents=30, queries=4, name=name))
-    return (
-        f"retrieve --dataset path:{data}/one,path:{data}/two --set encoder.base={save_tiny_encoder(data / 'encoder')}"
-    )
+    encoder = save_tiny_encoder(data / "encoder")
+    return f"retrieve --dataset path:{data}/one,path:{data}/two --set encoder.base={encoder}"
 
 
 def label_pairs(data: Path) -> str:
@@ -76,17 +73,13 @@ def study_of_encoders(data: Path) -> str:
     return f"study {encoder_study(data, toy_keys(data) | {'epochs': 1}, variants)} --seeds 2"
 
 
-def study_of_losses(data: Path) -> str:
-    return f"study {loss_study(data)}"
-
-
 COMMANDS: dict[str, Prepare] = {
     "retrieve": retrieve,
     "label-pairs": label_pairs,
     "compare-heads": compare_heads,
     "compare-translators": compare_translators,
     "study of encoders": study_of_encoders,
-    "study of losses": study_of_losses,
+    "study of losses": lambda data: f"study {loss_study(data)}",
     "analyze": lambda _: "analyze --iterations 50",
 }
 
@@ -109,15 +102,16 @@ def job(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
             write_experiment(folder / out, seeds=(0, 1), queries=10)
     else:
         line += " --device cpu --threads 1"
-    done, files = run(line, folder / "whole")
-    assert done is not None
-    assert done.returncode == 0, done.stderr
-    return Job(line, folder, files)
+    return Job(line, folder, files=run(line, folder / "whole")[1])
 
 
-def run(line: str, out: Path, kill_at: int | None = None) -> tuple[Done | None, int]:
-    """Run a command until it puts a file of this number into its place; return its end, and how many it has put."""
-    replace, done, written = os.replace, None, 0
+def run(line: str, out: Path, kill_at: int | None = None) -> tuple[str | None, int]:
+    """Run a command until it puts a file of this number into its place.
+
+    Returns:
+        What it said on stderr, None where it was killed, and how many files it has put.
+    """
+    replace, written = os.replace, 0
 
     def counted(source: str | Path, target: str | Path) -> None:
         nonlocal written
@@ -128,12 +122,12 @@ def run(line: str, out: Path, kill_at: int | None = None) -> tuple[Done | None, 
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(os, "replace", counted)
+        cache = str(out.parent / f"cache-{out.name}")  # which keeps vectors for other folders
         try:
-            cache = str(out.parent / f"cache-{out.name}")  # which keeps vectors for other folders
-            done = call_unimoe(*line.split(), "--output-dir", out, UNIMOE_CACHE=cache)
+            done = successful(call_unimoe(*line.split(), "--output-dir", out, UNIMOE_CACHE=cache))
         except KilledError:
-            assert kill_at is not None
-    return done, written
+            return None, written
+    return done.stderr, written
 
 
 @pytest.mark.parametrize(
@@ -143,9 +137,7 @@ def test_killed_between_two_files_it_goes_on_and_ends_the_same(job: Job) -> None
     killed = job.folder / "killed"
     for share in (0.2, 0.5, 0.9):
         assert run(job.line, killed, kill_at=int(share * job.files))[0] is None or share > 0.2
-    done, _ = run(job.line, killed)
-    assert done is not None
-    assert done.returncode == 0, done.stderr
+    run(job.line, killed)
     assert_same_files(job.folder / "whole", killed)
 
 
@@ -155,11 +147,9 @@ def test_workers_of_a_cluster_leave_the_same_and_do_nothing_twice(job: Job) -> N
     whole, together, store = (job.folder / name for name in ("whole", "together", "store"))
 
     def by_workers() -> str:
-        done, _ = run(f"{job.line} --engine ray --store {store}", together)
-        assert done is not None
-        assert done.returncode == 0, done.stderr
+        stderr, _ = run(f"{job.line} --engine ray --store {store}", together)
         assert_same_files(whole, together)
-        return done.stderr
+        return str(stderr)
 
     by_workers()
     assert list((store / "units").rglob("*"))
@@ -245,42 +235,20 @@ def scored(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     return sizes
 
 
-def options(long_data: Path, output_dir: Path) -> list[str]:
-    given = {
-        "--config": long_data / "tiny.yaml",
-        "--dataset": "long",
-        "--task": "reranking",
-        "--output-dir": output_dir,
-    }
-    return ["--zero-shot", *(str(part) for option in given.items() for part in option)]
-
-
-def evaluate(long_data: Path, output_dir: Path, *more: str) -> Done:
-    return call_script("evaluate.py", *options(long_data, output_dir), *more, UNIMOE_DATA=str(long_data))
+def evaluate(long_data: Path, output_dir: Path, *more: str, run: Callable[..., Any] = call_script) -> Any:
+    given = ("--zero-shot", "--config", long_data / "tiny.yaml", "--dataset", "long", "--task", "reranking")
+    return run("evaluate.py", *given, "--output-dir", output_dir, *more, UNIMOE_DATA=str(long_data))
 
 
 def shards(output_dir: Path) -> list[Path]:
     return sorted((output_dir / "zero_shot" / "seed_none" / "shards").rglob("*.json"))
 
 
-def kill_after(count: int, long_data: Path, output_dir: Path) -> None:
-    """Evaluate in a process of its own, and kill it with a signal it cannot catch once so many shards are done."""
-    command = [sys.executable, str(SCRIPTS / "evaluate.py"), *options(long_data, output_dir)]
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", "UNIMOE_DATA": str(long_data)}
-    quiet = subprocess.DEVNULL
-    with subprocess.Popen(command, env=environment, stdout=quiet, stderr=quiet) as process:
-        deadline = time.monotonic() + 300
-        while len(shards(output_dir)) < count:
-            assert process.poll() is None, "the run ended before the moment came"
-            assert time.monotonic() < deadline
-            time.sleep(0.005)
-        process.send_signal(signal.SIGKILL)
-
-
 def test_killed_at_any_shard_it_goes_on_and_ends_the_same(
     long_data: Path, undisturbed: Path, tmp_path: Path, scored: list[int]
 ) -> None:
-    kill_after(2, long_data, tmp_path)
+    kill = partial(kill_script_when, lambda: len(shards(tmp_path)) >= 2, OMP_NUM_THREADS="1")
+    evaluate(long_data, tmp_path, run=kill)
     finished = len(shards(tmp_path))
     assert 2 <= finished < SHARDS
     successful(evaluate(long_data, tmp_path))

@@ -1,9 +1,12 @@
-"""Studies as one YAML file: of a family's settings chosen on dev, and of the arms of an experiment."""
+"""Studies as one YAML file: settings chosen on dev, arms of an experiment, and cross-encoders by their losses."""
 
 from __future__ import annotations
 
 import csv
 import json
+import shutil
+from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -11,43 +14,57 @@ import numpy as np
 import pytest
 import torch
 from support.experiments import tiny_experiment_dict, write_tiny_experiment
+from support.heads import topics_folder
+from support.json_files import read_plain, write_plain
 from support.scripts import Done, assert_refused, call_script, call_unimoe, successful
-from support.studies import encoder_study, loss_study, toy_keys
+from support.studies import cross_encoder_config, encoder_study, loss_study, toy_keys
+from support.tiny_encoders import save_tiny_encoder
 
 from unimoe.analysis.gates.definitions import load_gates
-from unimoe.config.files import load_config
-from unimoe.core.errors import DataError
-from unimoe.core.trec import ranked, read_qrels, read_run
-from unimoe.results import read_result, result_path
+from unimoe.core.errors import DataError, MissingPartError
+from unimoe.core.trec import Run, ranked, read_qrels, read_run
+from unimoe.data.catalog import result_name
+from unimoe.evaluation.reranking.rerankers import CrossEncoderReranker
+from unimoe.evaluation.reranking.shards import rerank_run
+from unimoe.metrics import score_run
+from unimoe.models.rerankers.cross_encoder import load_cross_encoder
+from unimoe.results import read_result, result_path, run_path
 from unimoe.results.folder import load_all_results
 from unimoe.studies.biencoder.checkpoint import read_biencoder
-from unimoe.studies.biencoder.config import BiEncoderConfig
 from unimoe.studies.biencoder.family import BiEncoderFamily
+from unimoe.studies.common.pool_results import RerankingPools
 from unimoe.studies.common.runner import StudyRunner
 from unimoe.studies.common.study import load_study
 from unimoe.studies.common.table import study_table
+from unimoe.studies.common.trained_model import read_trained
+from unimoe.studies.cross_encoder.config import CrossEncoderConfig, CrossEncoderModelConfig
+from unimoe.studies.cross_encoder.data import load_cross_encoder_data
+from unimoe.studies.cross_encoder.evaluation import train_and_evaluate
+from unimoe.studies.cross_encoder.model import find_cross_encoder
+from unimoe.studies.cross_encoder.trainer import CrossEncoderManifest, CrossEncoderTraining
 
 pytestmark = pytest.mark.usefixtures("one_thread", "tmp_cache")
+
+
+CPU = torch.device("cpu")
+LISTNET = {"system": "listnet", "baseline": "bm25"}
 
 
 def run(file: Path, *more: str | Path) -> Done:
     return call_unimoe("study", file, "--device", "cpu", "--threads", "1", *more)
 
 
-@pytest.mark.parametrize("shared", [True, False])
-def test_a_gate_that_has_its_label_ends_the_study(shared: bool, tmp_path: Path) -> None:
+def test_a_study_ends_when_every_gate_has_its_label(tmp_path: Path) -> None:
     """Nothing is trained so well in four steps that it beats BM25 by .9, so the first look decides."""
-    gate = {"system": "listnet", "baseline": "bm25", "margin": 0.9}
-    of_study, own = {"looks": [3, 5], "gates": {"g": gate}}, {"gates": {"g": {**gate, "looks": [3, 5]}}}
-    done = successful(
-        run(loss_study(tmp_path, seeds=5, grid={"learning_rate": [1e-3]}, **(of_study if shared else own)))
-    )
+    gate = LISTNET | {"margin": 0.9}
+    gates = {"shared": gate, "own": gate | {"looks": [3, 5]}}
+    file = loss_study(tmp_path, seeds=5, grid={"learning_rate": [1e-3]}, looks=[3, 5], gates=gates)
+    done = successful(run(file))
     assert "Every gate has its label: seeds 3, 4 would change nothing" in done.stderr
     assert load_all_results(tmp_path / "out").seeds("softmax", "reranking/topics") == (0, 1, 2)
     assert "gate: " in done.stdout
-    assert load_gates(tmp_path / "out" / "gates.yaml").gates["g"].looks == [3, 5]
-    again = run(tmp_path / "study.yaml")
-    assert again.stdout == done.stdout
+    assert [gate.looks for gate in load_gates(tmp_path / "out" / "gates.yaml").gates.values()] == [[3, 5]] * 2
+    assert run(file).stdout == done.stdout
 
 
 def test_the_result_says_which_study_it_is_of(tmp_path: Path) -> None:
@@ -66,35 +83,6 @@ def test_the_result_says_which_study_it_is_of(tmp_path: Path) -> None:
     assert {row["setting"] for row in rows} <= {"learning_rate 1e-05", "learning_rate 0.001"}
 
 
-@pytest.mark.parametrize(
-    ("changes", "code", "words"),
-    [
-        ({"family": "crossencoder"}, 2, ("there is no 'crossencoder'", "did you mean 'cross_encoder'")),
-        ({"arms": {"a": {"set": {"loss.name": "sofmax"}}}}, 2, ("sofmax", "did you mean 'softmax'")),
-        ({"gates": {"g": {"system": "listnet", "baseline": "bm52", "margin": 0}}}, 2, ("gates.g.baseline", "'bm25'")),
-        ({"gates": {"g": {"system": "listnet", "baseline": "bm25"}}}, 2, ("gates.g.margin", "required")),
-        ({"grid": {"learning_rate": []}}, 2, ("grid.learning_rate", "must not be empty")),
-        ({"data": {"source": "x"}}, 2, ("data", "cross_encoder")),
-        ({"grid": {"lerning_rate": [1]}}, 2, ("arms.softmax", "did you mean 'learning_rate'")),
-    ],
-)
-def test_mistakes_are_one_line_before_anything_is_trained(
-    changes: dict[str, Any], code: int, words: tuple[str, ...], tmp_path: Path
-) -> None:
-    for more in ((), ("--plan",)):
-        assert_refused(run(loss_study(tmp_path, **changes), *more), code, *words)
-    assert not [*tmp_path.rglob("*.safetensors.json")]
-    assert not (tmp_path / "out" / "tuning").exists()
-
-
-def test_the_original_s_recipe() -> None:
-    recipe = load_config(BiEncoderConfig, Path("biencoder/seed002"))
-    assert (recipe.encoder.base, recipe.encoder.pooling, recipe.out_dim) == ("microsoft/deberta-v3-small", "mean", 256)
-    assert (recipe.batch_size, recipe.accumulation, recipe.epochs, recipe.schedule) == (32, 4, 3, "constant")
-    assert (recipe.loss.margin, recipe.loss.temperature, recipe.loss.symmetric) == (0.1, 0.05, True)
-    assert (recipe.learning_rate, recipe.query_length, recipe.document_length) == (2e-5, 32, 128)
-
-
 def hits_of_grade_2(folder: Path, seed: str, arm: str = "encoder*") -> float:
     """The share of test queries that have their one document of grade 2 among the first ten."""
     runs = (folder / "out").glob(f"{arm}/{seed}/runs/retrieval/*.trec")
@@ -105,54 +93,52 @@ def hits_of_grade_2(folder: Path, seed: str, arm: str = "encoder*") -> float:
     return float(np.mean([best[query] in ranked(run[query])[:10] for query in best]))
 
 
-def test_the_best_on_dev_is_trained_with_every_seed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_best_on_dev_is_trained_with_every_seed_and_compared_with_the_encoder_before(tmp_path: Path) -> None:
     small = {"freeze_base": True, "epochs": 1}
     settings = {"still": small | {"learning_rate": 1e-9}, "layer": small | {"learning_rate": 3e-2, "epochs": 4}}
     file = encoder_study(tmp_path, toy_keys(tmp_path) | {"relevance_threshold": 2}, settings)
-    out = tmp_path / "out"
-    study = load_study(file, [], {"seeds": 2, "output_dir": str(out)})
-    runner = StudyRunner(BiEncoderFamily(study, torch.device("cpu")))
+    study = load_study(file, [], {"seeds": 2, "output_dir": str(tmp_path / "out")})
+    runner = StudyRunner(BiEncoderFamily(study, CPU))
     chosen = runner.run()
     assert chosen["biencoder"].setting.name == "layer"
     tried = chosen["biencoder"].tried
     assert tried["layer"]["val"] > max(tried["layer"]["start"], tried["still"]["val"])
-    results = load_all_results(out, allow=runner.family.allow)
+    results = load_all_results(tmp_path / "out", allow=runner.family.allow)
     table = study_table(runner.family, results, chosen, runner.family.keys[0])
     rows: dict[str, dict[str, Any]] = {
         row[0].text: dict(zip(table.columns, row, strict=True)) for row in table.groups[0].rows
     }
-    before = rows["encoder"]
     assert {"bm25", "biencoder"} < {*rows}
-    main = "recall_of_retrieved@10"
-    assert rows["biencoder"][main].value > before[main].value
+    after, before = rows["biencoder"], rows["encoder"]
+    assert after["recall_of_retrieved@10"].value > before["recall_of_retrieved@10"].value
     for seed in (0, 1):
-        assert read_biencoder(out / "biencoder" / f"seed_{seed}" / "checkpoint").seed == seed
+        assert read_biencoder(tmp_path / "out" / "biencoder" / f"seed_{seed}" / "checkpoint").seed == seed
     assert before["Recall@10"].value == pytest.approx(100 * hits_of_grade_2(tmp_path, "seed_none"))
     found = [hits_of_grade_2(tmp_path, f"seed_{seed}", "biencoder") for seed in (0, 1)]
-    assert rows["biencoder"]["Recall@10"].value == pytest.approx(100 * np.mean(found))
-    runner.report(chosen)
-    assert "biencoder beats encoder" in " ".join(capsys.readouterr().out.split())
-    longer = StudyRunner(BiEncoderFamily(load_study(file, [], {"seeds": 3, "output_dir": str(out)})))
-    with pytest.raises(DataError, match="registers another gate"):
-        longer.run()
+    assert after["Recall@10"].value == pytest.approx(100 * np.mean(found))
 
 
 def test_the_script_runs_the_shipped_study(tmp_path: Path) -> None:
     done = call_script("tune_biencoder.py", "--only", "layers", "--output-dir", tmp_path)
     assert_refused(done, 2, "configuration 'layers': unknown", "did you mean 'layer'")
     base = toy_keys(tmp_path) | {"encoder": {"base": str(tmp_path / "encoder"), "dtype": "float32"}}
-    config = tmp_path / "base.yaml"
-    config.write_text(json.dumps(base), encoding="utf-8")
-    given = ("--config", config, "--only", "all-layers,all-layers-hard", "--seeds", "1", "--device", "cpu")
+    write_plain(tmp_path / "base.yaml", base)
+    given = (
+        "--config",
+        tmp_path / "base.yaml",
+        "--only",
+        "all-layers,all-layers-hard",
+        "--seeds",
+        "1",
+        "--device",
+        "cpu",
+    )
     done = successful(call_script("tune_biencoder.py", *given, "--output-dir", tmp_path / "tuned"))
     assert "all-layers-hard" in done.stdout
     assert "biencoder beats encoder" in " ".join(done.stdout.split())
 
 
-RATES = [1e-4, 1e-2]
-
-
-def write_study(folder: Path, **changes: Any) -> Path:
+def arms_study(folder: Path, **changes: Any) -> Path:
     raw: dict[str, Any] = {
         "name": "mine",
         "family": "arms",
@@ -163,58 +149,199 @@ def write_study(folder: Path, **changes: Any) -> Path:
             "emb_only_r8": {"set": {"arm.task": "emb_only"}},
             "joint_r8": {"set": {"arm": {"task": "joint", "ranking_weight": 0.5}}},
         },
-        "grid": {"arm.learning_rate": RATES},
+        "grid": {"arm.learning_rate": [1e-4, 1e-2]},
         "seeds": 2,
         "baselines": ["zero_shot"],
         "gates": {
             "kill": {"kind": "interference", "task": "embedding", "specialist": "emb_only_r8", "joint": "joint_r8"}
         },
     }
-    file = folder / "study.yaml"
-    file.write_text(json.dumps(raw | changes), encoding="utf-8")
-    return file
-
-
-def test_the_chosen_setting_scores_what_an_experiment_of_it_scores(tmp_path: Path) -> None:
-    study = write_study(tmp_path)
-    done = successful(call_unimoe("study", study, "--device", "cpu", "--threads", "1"))
-    assert "kill (gate: " in done.stdout
-    assert {path.name for path in (tmp_path / "study/analysis").glob("*.md")} == {
-        "settings.md",
-        "arms-reranking.md",
-        "arms-embedding.md",
-    }
-
-    tried = json.loads((tmp_path / "study/tuning/joint_r8.json").read_text())
-    best = max(tried, key=lambda one: one["val"])
-    experiment = tiny_experiment_dict(tmp_path)
-    experiment["arms"] = {"joint_r8": experiment["arms"]["joint_r8"] | {"learning_rate": best["arm.learning_rate"]}}
-    (tmp_path / "plain.yaml").write_text(json.dumps(experiment), encoding="utf-8")
-    successful(call_unimoe("run", "--config", tmp_path / "plain.yaml", "--device", "cpu", "--threads", "1"))
-    for task in ("reranking", "embedding"):
-        one, other = (
-            read_result(result_path(tmp_path / root, "joint_r8", 1, task, "apidocs")) for root in ("study", "outputs")
-        )
-        assert one.per_query == pytest.approx(other.per_query, abs=1e-6)
-        assert one.identity.experiment == "mine"
-
-    (tmp_path / "study/joint_r8/seed_1/results/embedding/apidocs.json").unlink()
-    again = successful(call_unimoe("study", study, "--device", "cpu", "--threads", "1"))
-    assert again.stdout == done.stdout, "a study that has lost a result scores it again, and trains nothing"
+    write_plain(folder / "study.yaml", raw | changes)
+    return folder / "study.yaml"
 
 
 @pytest.mark.parametrize(
-    ("changes", "words"),
+    ("write", "changes", "words"),
     [
-        ({"grid": {}}, ("arms.emb_only_r8", "arm.learning_rate", "required")),
-        ({"arms": {"a": {}}, "grid": {}, "gates": {}}, ("arms.a", "arm.task", "arm.learning_rate")),
-        ({"grid": {"arm.lerning_rate": [1]}}, ("arms.emb_only_r8", "did you mean 'learning_rate'")),
-        (
-            {"gates": {"g": {"kind": "interference", "specialist": "emb", "joint": "joint_r8"}}},
-            ("g.specialist", "'emb'"),
-        ),
+        (loss_study, {"family": "crossencoder"}, ("there is no 'crossencoder'", "did you mean 'cross_encoder'")),
+        (loss_study, {"famly": "heads"}, ("did you mean 'family'",)),
+        (loss_study, {"arms": {}}, ("must not be empty",)),
+        (loss_study, {"arms": {"a": {"set": {"loss.name": "sofmax"}}}}, ("sofmax", "did you mean 'softmax'")),
+        (loss_study, {"gates": {"g": LISTNET | {"baseline": "bm52", "margin": 0}}}, ("gates.g.baseline", "'bm25'")),
+        (loss_study, {"gates": {"g": LISTNET}}, ("gates.g.margin", "required")),
+        (loss_study, {"grid": {"learning_rate": []}}, ("grid.learning_rate", "must not be empty")),
+        (loss_study, {"data": {"source": "x"}}, ("data", "cross_encoder")),
+        (loss_study, {"grid": {"lerning_rate": [1]}}, ("arms.softmax", "did you mean 'learning_rate'")),
+        (arms_study, {"grid": {}}, ("arms.emb_only_r8", "arm.learning_rate", "required")),
+        (arms_study, {"arms": {"a": {}}, "grid": {}, "gates": {}}, ("arms.a", "arm.task", "arm.learning_rate")),
+        (arms_study, {"grid": {"arm.lerning_rate": [1]}}, ("arms.emb_only_r8", "did you mean 'learning_rate'")),
+        (arms_study, {"gates": {"g": {"kind": "interference", "specialist": "emb"}}}, ("g.specialist", "'emb'")),
     ],
 )
-def test_mistakes_in_arms_are_one_line(changes: dict[str, Any], words: tuple[str, ...], tmp_path: Path) -> None:
-    assert_refused(call_unimoe("study", write_study(tmp_path, **changes)), 2, *words)
-    assert not (tmp_path / "study").exists()
+def test_mistakes_are_one_line_before_anything_is_trained(
+    write: Callable[..., Path], changes: dict[str, Any], words: tuple[str, ...], tmp_path: Path
+) -> None:
+    for more in ((), ("--plan",)):
+        assert_refused(run(write(tmp_path, **changes), *more), 2, *words)
+    assert not [*tmp_path.rglob("*.safetensors.json")]
+    assert not [*tmp_path.rglob("tuning")]
+
+
+def test_the_chosen_setting_scores_what_an_experiment_of_it_scores(tmp_path: Path) -> None:
+    study = arms_study(tmp_path)
+    done = successful(run(study))
+    assert "kill (gate: " in done.stdout
+    tables = {path.stem for path in (tmp_path / "study/analysis").glob("*.md")}
+    assert tables == {"settings", "arms-reranking", "arms-embedding"}
+    best = max(read_plain(tmp_path / "study/tuning/joint_r8.json"), key=lambda one: one["val"])
+    experiment = tiny_experiment_dict(tmp_path)
+    experiment["arms"] = {"joint_r8": experiment["arms"]["joint_r8"] | {"learning_rate": best["arm.learning_rate"]}}
+    write_plain(tmp_path / "plain.yaml", experiment)
+    successful(call_unimoe("run", "--config", tmp_path / "plain.yaml", "--device", "cpu", "--threads", "1"))
+    for task in ("reranking", "embedding"):
+        place = ("joint_r8", 1, task, "apidocs")
+        one, other = (read_result(result_path(tmp_path / root, *place)) for root in ("study", "outputs"))
+        assert one.per_query == pytest.approx(other.per_query, abs=1e-6)
+        assert one.identity.experiment == "mine"
+    (tmp_path / "study/joint_r8/seed_1/results/embedding/apidocs.json").unlink()
+    again = successful(run(study))
+    assert again.stdout == done.stdout, "a study that has lost a result scores it again, and trains nothing"
+
+
+def reranked(done: CrossEncoderConfig, data: RerankingPools) -> Run:
+    model = load_cross_encoder(folder_of(done) / "checkpoint", CPU)
+    reranker = CrossEncoderReranker(model, done.evaluation.batch_size)
+    return rerank_run(reranker, data.collection, data.candidates)[0]
+
+
+@pytest.fixture(scope="module")
+def places(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Path, Path]]:
+    """A tiny encoder and a small collection, with a cache for all tests of this file."""
+    root = tmp_path_factory.mktemp("cross")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("UNIMOE_CACHE", str(root / "cache"))
+        yield save_tiny_encoder(root / "encoder"), topics_folder(root / "topics", {"train": 24, "dev": 6, "test": 6})
+
+
+def trained(settings: CrossEncoderConfig) -> CrossEncoderTraining:
+    return CrossEncoderTraining(settings, load_cross_encoder_data(settings), CPU)
+
+
+@pytest.fixture(scope="module")
+def done(places: tuple[Path, Path], tmp_path_factory: pytest.TempPathFactory) -> CrossEncoderConfig:
+    """A finished training with its results."""
+    settings = cross_encoder_config(*places, tmp_path_factory.mktemp("done"))
+    train_and_evaluate(settings, CPU)
+    return settings
+
+
+def folder_of(done: CrossEncoderConfig) -> Path:
+    return Path(done.output_dir) / "cross_encoder" / "seed_3"
+
+
+def test_a_cross_encoder_leaves_results_logs_and_a_card_and_is_the_best_on_dev(done: CrossEncoderConfig) -> None:
+    results, dataset = load_all_results(Path(done.output_dir)), result_name(done.lists.source)
+    assert set(results) == {"bm25", "cross_encoder"}
+    place = (Path(done.output_dir), "cross_encoder", 3, "reranking", dataset)
+    result = read_result(result_path(*place))
+    assert (result.identity.checkpoint, result.identity.split, result.identity.depth) == ("best", "test", 6)
+    assert result.training is not None
+    assert (result.training.steps, result.training.ranking_examples) == (6, 24)
+    assert result.training.tokens > 0
+    assert result.first_stage is not None
+    run = read_run(run_path(*place))
+    data = load_cross_encoder_data(done).test[0]
+    assert score_run(data.collection.qrels, run).aggregate["ndcg@10"] == pytest.approx(result.aggregate["ndcg@10"])
+    again = reranked(done, data)
+    assert {q: ranked(scores) for q, scores in again.items()} == {q: ranked(scores) for q, scores in run.items()}
+    card = (folder_of(done) / "checkpoint" / "README.md").read_text("utf-8")
+    assert '"normalization_method": "sum"' in card
+    assert "lan2014position" in card
+    train, dev = (
+        [json.loads(line) for line in (folder_of(done) / "logs" / f"{name}.jsonl").read_text("utf-8").splitlines()]
+        for name in ("train", "dev")
+    )
+    assert [line["step"] for line in train] == [1, 2, 3, 4, 5, 6]
+    assert [line["step"] for line in dev] == [2, 4, 6]
+    best = max(line["mean_ndcg@10"] for line in dev)
+    manifest = read_trained(folder_of(done) / "checkpoint", CrossEncoderManifest, "cross-encoder")
+    assert manifest.dev == pytest.approx(best)
+    pools = load_cross_encoder_data(done).dev[0]
+    assert score_run(pools.collection.qrels, reranked(done, pools)).aggregate["ndcg@10"] == pytest.approx(best)
+
+
+def test_what_is_done_is_skipped_and_a_failed_upload_loses_nothing(
+    done: CrossEncoderConfig, capsys: pytest.CaptureFixture[str]
+) -> None:
+    paths = [result_path(Path(done.output_dir), "cross_encoder", 3, "reranking", result_name(done.lists.source))]
+    paths.append(folder_of(done) / "checkpoint" / "unimoe.json")
+    before = [path.stat().st_mtime_ns for path in paths]
+    with pytest.raises(MissingPartError, match="could not be uploaded to somebody/nothing") as raised:
+        train_and_evaluate(done.model_copy(update={"push_to_hub": "somebody/nothing"}), CPU)
+    assert str(folder_of(done) / "checkpoint") in str(raised.value)
+    assert raised.value.exit_code == 4
+    assert [path.stat().st_mtime_ns for path in paths] == before
+    assert "over BM25" in capsys.readouterr().out
+
+
+def test_a_loss_that_is_not_finite_stops_and_names_the_queries(places: tuple[Path, Path], tmp_path: Path) -> None:
+    training = trained(cross_encoder_config(*places, tmp_path, learning_rate=1e30, eval_every=100))
+    with pytest.raises(DataError, match=r"the loss of the queries 'train\d\d', .* is (nan|inf); lower learning_rate"):
+        training.fit()
+    assert not training.checkpoint_dir.exists()
+
+
+def test_a_base_or_lists_that_cannot_be_trained_on_are_refused(places: tuple[Path, Path], tmp_path: Path) -> None:
+    shutil.copytree(places[0], tmp_path / "nli")
+    config = tmp_path / "nli" / "config.json"
+    labels = {"architectures": ["BertForSequenceClassification"], "id2label": {"0": "no", "1": "yes"}}
+    write_plain(config, read_plain(config) | labels)
+    for base, words in ((str(tmp_path / "nli"), "has 2 labels"), ("nobody/nothing", "'nobody/nothing' cannot be load")):
+        with pytest.raises(DataError, match=words):
+            find_cross_encoder(CrossEncoderModelConfig(base=base))
+    deep = {"base": str(places[0]), "frozen_layers": 3}
+    with pytest.raises(DataError, match=r"model\.frozen_layers 3: the base has 2 layers"):
+        trained(cross_encoder_config(*places, tmp_path, model=deep)).fit()
+    folder = shutil.copytree(places[1], tmp_path / "topics")
+    head, *rows = (folder / "qrels" / "dev.tsv").read_text().splitlines()
+    none = [row.rpartition("\t")[0] + "\t0" for row in rows]
+    (folder / "qrels" / "dev.tsv").write_text("\n".join([head, *none]) + "\n")
+    with pytest.raises(DataError, match="no dev query has a relevant document among its candidates"):
+        load_cross_encoder_data(cross_encoder_config(places[0], folder, tmp_path / "out"))
+
+
+@pytest.fixture
+def compare(places: tuple[Path, Path], tmp_path: Path) -> Callable[..., Done]:
+    """Calls the script with a config of two steps."""
+    settings = cross_encoder_config(*places, tmp_path / "out", max_steps=2)
+    write_plain(tmp_path / "losses.yaml", settings.model_dump(mode="json"))
+    given = ("--config", tmp_path / "losses.yaml", "--device", "cpu", "--threads", "1")
+    return partial(call_script, "compare_losses.py", *given, "--losses")
+
+
+def test_each_loss_gets_its_best_rate_on_dev_and_the_gates_come_first(
+    places: tuple[Path, Path], tmp_path: Path, compare: Callable[..., Done]
+) -> None:
+    out, rates = tmp_path / "out", ("--rates", "3e-2,1e-5")
+    done = compare("softmax,pg_rank", "--seeds", "2", *rates)
+    assert "pg_rank-beats-softmax" in done.stdout
+    assert "corrected by Holm over all differences of this table" in " ".join(done.stdout.split())
+    key = f"reranking/{places[1].name}"
+    assert load_all_results(out).seeds_pair(("softmax", "pg_rank"), [key])  # the same lists, and so the same batches
+    for arm in ("softmax", "pg_rank"):
+        tried = read_plain(out / "tuning" / f"{arm}.json")
+        assert [one["learning_rate"] for one in tried] == [1e-5, 3e-2]
+        best = max(tried, key=lambda one: one["val"])["learning_rate"]
+        assert read_plain(out / arm / "seed_0" / "checkpoint" / "unimoe.json")["config"]["learning_rate"] == best
+    tuned = [*(out / "tuning").rglob("*")]
+    assert {path.name for path in tuned if path.name.startswith("seed_")} == {"seed_102"}  # none that is reported
+    assert not [path for path in tuned if path.suffix == ".trec" or "results" in path.parts], "no score on test"
+    assert [*load_gates(out / "gates.yaml").gates] == ["pg_rank-beats-softmax"]
+    assert_refused(compare("softmax,pg_rank", "--seeds", "1", *rates), 3, "registers another gate")
+
+
+def test_losses_that_share_one_rate_register_no_gate(tmp_path: Path, compare: Callable[..., Done]) -> None:
+    done = compare("softmax,pg_rank", "--seeds", "1")
+    assert not (tmp_path / "out" / "gates.yaml").exists()
+    assert "no gate is registered, since all losses share one rate; give --rates" in done.stderr
+    assert_refused(compare("softmax", "--rates", "7"), 2, "--rates 7: a learning rate lies between 0 and 1")

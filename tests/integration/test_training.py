@@ -1,11 +1,13 @@
-"""Training as people expect it: what it leaves, fair arms, best on dev, accumulation, trackers, and clear errors."""
+"""Training as people expect it: what it leaves, fair arms, best on dev; and killed anywhere, the same end."""
 
 from __future__ import annotations
 
 import copy
 import json
-from collections.abc import Iterator
+import random
+from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from itertools import combinations
 from pathlib import Path
 from typing import Any, cast, get_args
@@ -14,9 +16,14 @@ from unittest.mock import patch
 import pytest
 import safetensors.torch
 import torch
-from support.experiments import tiny_experiment, tiny_experiment_dict
+from safetensors.torch import load_file
+from support.caption_pairs import small_config, small_split
+from support.experiments import tiny_experiment, write_tiny_experiment
+from support.heads import topics_folder, toy_config, toy_data
 from support.scripts import call_script, successful
-from support.trainings import CPU, KilledError, Scorer, of_the_weights, train
+from support.studies import cross_encoder_config, toy_training
+from support.tiny_encoders import save_tiny_encoder
+from support.trainings import CPU, KilledError, Scorer, kill_after, of_the_weights, train
 
 from unimoe.config import Experiment
 from unimoe.config.files import overridden, parse_config
@@ -28,7 +35,14 @@ from unimoe.models.batched import BatchedDecoder
 from unimoe.models.checkpoint import ADAPTER_FILE, MANIFEST, read_checkpoint
 from unimoe.models.loader import ModelLoader
 from unimoe.results.logs import read_conflict_logs
+from unimoe.studies.cross_encoder.data import load_cross_encoder_data
+from unimoe.studies.cross_encoder.trainer import CrossEncoderTraining
+from unimoe.studies.heads.config import TrainConfig, methods
+from unimoe.studies.heads.trainer import HeadTrainer
+from unimoe.studies.translator.config import CLOSED_FORMS, MODELS
+from unimoe.studies.translator.training.trainer import TranslatorTrainer
 from unimoe.training.examples import TrainingData, load_training_data
+from unimoe.training.loop import Training
 from unimoe.training.trainer import ArmTraining, DevScorer
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -45,9 +59,18 @@ def data(experiment: Experiment) -> TrainingData:
 
 
 def changed(experiment: Experiment, folder: Path, *overrides: str) -> Experiment:
-    return parse_config(
-        Experiment, overridden(experiment.model_dump(), [f"output_dir={folder}", *overrides]), source="tiny"
-    )
+    raw = overridden(experiment.model_dump(), [f"output_dir={folder}", *overrides])
+    return parse_config(Experiment, raw, source="tiny")
+
+
+@pytest.fixture
+def trained_in(experiment: Experiment, data: TrainingData, tmp_path: Path) -> Callable[..., Path]:
+    """Trains an arm of the experiment in a folder, with other settings, and returns its checkpoint."""
+
+    def made(folder: str, *overrides: str, arm: str = "rank_only_r8", **options: Any) -> Path:
+        return train(changed(experiment, tmp_path / folder, *overrides), data, arm, **options)
+
+    return made
 
 
 def log(checkpoint: Path, name: str = "train.jsonl") -> list[dict[str, Any]]:
@@ -55,18 +78,13 @@ def log(checkpoint: Path, name: str = "train.jsonl") -> list[dict[str, Any]]:
     return [json.loads(line) for line in lines]
 
 
-def weights(checkpoint: Path) -> dict[str, torch.Tensor]:
-    return safetensors.torch.load_file(checkpoint / ADAPTER_FILE)
-
-
-def differing(one: Path, other: Path) -> list[str]:
-    there = weights(other)
-    return [name for name, weight in weights(one).items() if not torch.equal(weight, there[name])]
+def weights_hash(checkpoint: Path) -> str:
+    return read_checkpoint(checkpoint).adapter_hash
 
 
 def scripted(scores: list[float]) -> DevScorer:
     """Says what it is told, whatever the model."""
-    values: Iterator[float] = iter(scores)
+    values = iter(scores)
     return Scorer(lambda model: next(values))
 
 
@@ -77,7 +95,7 @@ def trained(experiment: Experiment, data: TrainingData, tmp_path_factory: pytest
     return {arm: train(here, data, arm) for arm in here.arms}
 
 
-def test_a_checkpoint_says_where_it_came_from_and_the_log_has_a_line_per_step(
+def test_a_checkpoint_says_where_it_came_from_and_the_joint_arm_sees_what_its_specialists_see(
     experiment: Experiment, trained: dict[str, Path]
 ) -> None:
     folder = trained["joint_r8"]
@@ -92,9 +110,6 @@ def test_a_checkpoint_says_where_it_came_from_and_the_log_has_a_line_per_step(
     for line in lines:
         assert line["loss"] == pytest.approx(0.5 * line["ranking_loss"] + 0.5 * line["embedding_loss"])
         assert line["tokens_per_s"] > 0
-
-
-def test_the_joint_arm_sees_what_its_specialists_see(trained: dict[str, Path]) -> None:
     budgets = {arm: read_checkpoint(folder).training for arm, folder in trained.items()}
     rank, embed, joint = budgets["rank_only_r8"], budgets["emb_only_r8"], budgets["joint_r8"]
     assert (joint.ranking_examples, joint.embedding_examples) == (rank.ranking_examples, embed.embedding_examples)
@@ -118,30 +133,28 @@ def test_a_worker_trains_again_what_a_killed_driver_copied_in_part(
 
 
 def test_a_finished_training_is_kept_and_another_config_refused_by_its_first_difference(
-    experiment: Experiment, data: TrainingData, trained: dict[str, Path], tmp_path: Path
+    trained_in: Callable[..., Path],
 ) -> None:
-    folder = trained["rank_only_r8"]
-    before, here = (folder / ADAPTER_FILE).stat().st_mtime_ns, read_checkpoint(folder).experiment
+    file = trained_in("out") / ADAPTER_FILE
+    before = file.stat().st_mtime_ns
     with patch.object(ModelLoader, "fresh_base", side_effect=AssertionError("a finished training loads no model")):
-        train(here, data, "rank_only_r8", die_after=1)
-    assert (folder / ADAPTER_FILE).stat().st_mtime_ns == before
+        trained_in("out", die_after=1)
+    assert file.stat().st_mtime_ns == before
     with pytest.raises(DataError, match=r"learning_rate was 0\.01 there and is 0.5 here"):
-        train(changed(here, Path(here.output_dir), "arms.rank_only_r8.learning_rate=0.5"), data)
+        trained_in("out", "arms.rank_only_r8.learning_rate=0.5")
     with pytest.raises(KilledError):
-        train(changed(experiment, tmp_path), data, die_after=3)
+        trained_in("other", die_after=3)
     with pytest.raises(DataError, match=r"training\.schedule was 'linear' there and is 'cosine' here"):
-        train(changed(experiment, tmp_path, "training.schedule=cosine"), data)
+        trained_in("other", "training.schedule=cosine")
 
 
-def test_the_best_on_dev_stands_beside_the_last(experiment: Experiment, data: TrainingData, tmp_path: Path) -> None:
-    here = changed(experiment, tmp_path, "training.evaluate_every=2")
-    last = train(here, data, score_on_dev=scripted([0.1, 0.3, 0.2]))
-    best = last.with_name("checkpoint-best")
+def test_the_best_on_dev_stands_beside_the_last(trained_in: Callable[..., Path]) -> None:
+    last = trained_in("out", "training.evaluate_every=2", score_on_dev=scripted([0.1, 0.3, 0.2]))
     assert [line["dev_score"] for line in log(last, "dev.jsonl")] == [0.1, 0.3, 0.2]
-    found = [read_checkpoint(folder) for folder in (last, best)]
+    found = [read_checkpoint(folder) for folder in (last, last.with_name("checkpoint-best"))]
     seen = [(one.which, one.training.steps, one.training.ranking_examples) for one in found]
     assert seen == [("last", 6, 12), ("best", 4, 8)]
-    assert differing(best, last)
+    assert found[0].adapter_hash != found[1].adapter_hash
 
 
 def test_evaluations_change_nothing_in_the_training(
@@ -149,165 +162,95 @@ def test_evaluations_change_nothing_in_the_training(
 ) -> None:
     here = changed(experiment, tmp_path, "training.evaluate_every=1", "training.dev.queries=4")
     scored = train(here, data, score_on_dev=DevEvaluation(here, "rank_only_r8"))
-    assert not differing(trained["rank_only_r8"], scored)
+    assert weights_hash(trained["rank_only_r8"]) == weights_hash(scored)
     assert all(0 <= line["reranking/ndcg@10"] <= 1 for line in log(scored, "dev.jsonl"))
 
 
-def test_an_arm_may_have_a_loss_of_its_own(experiment: Experiment, data: TrainingData, tmp_path: Path) -> None:
+def test_an_arm_may_have_a_loss_of_its_own(
+    experiment: Experiment, data: TrainingData, trained_in: Callable[..., Path], tmp_path: Path
+) -> None:
     """It trains as it would if all arms shared that loss, and its card names it."""
     options = ("training.steps=3", "training.ranking.loss=softmax")
-    shared = changed(experiment, tmp_path / "shared", "training.steps=3", "training.ranking.loss=plistmle")
-    own = changed(experiment, tmp_path / "own", *options, "arms.rank_only_r8.loss=plistmle")
-    other = changed(experiment, tmp_path / "other", *options)
-    found = [read_checkpoint(train(config, data)) for config in (own, shared, other)]
-    assert found[0].adapter_hash == found[1].adapter_hash != found[2].adapter_hash
-    card = tmp_path / "own" / "rank_only_r8" / "seed_0" / "checkpoint" / "README.md"
-    assert '"name": "plistmle"' in card.read_text(encoding="utf-8")
+    own = trained_in("own", *options, "arms.rank_only_r8.loss=plistmle")
+    shared = trained_in("shared", "training.steps=3", "training.ranking.loss=plistmle")
+    assert weights_hash(own) == weights_hash(shared) != weights_hash(trained_in("other", *options))
+    assert '"name": "plistmle"' in (own / "README.md").read_text(encoding="utf-8")
     binary = copy.copy(data)
     binary.ranking = lambda model: replace(data.ranking(model), labels=[[1.0, 0.0]] * 9)  # type: ignore[method-assign]
     with pytest.raises(DataError, match="loss marginmse needs graded labels"):
-        train(changed(experiment, tmp_path / "no", "arms.rank_only_r8.loss=marginmse"), binary)
+        train(changed(experiment, tmp_path, "arms.rank_only_r8.loss=marginmse"), binary)
 
 
 def test_activation_checkpointing_ends_with_the_same_weights(
-    experiment: Experiment, data: TrainingData, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    trained_in: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(BatchedDecoder, "trains_trees", False)  # trees drop other units
-    plain = train(changed(experiment, tmp_path / "plain", "lora.dropout=0.3"), data, "joint_r8")
-    options = ("lora.dropout=0.3", "training.activation_checkpointing=true")
-    assert not differing(plain, train(changed(experiment, tmp_path / "less", *options), data, "joint_r8"))
+    plain = trained_in("plain", "lora.dropout=0.3", arm="joint_r8")
+    less = trained_in("less", "lora.dropout=0.3", "training.activation_checkpointing=true", arm="joint_r8")
+    assert weights_hash(plain) == weights_hash(less)
 
 
-class TestNotFinite:
-    def test_it_names_step_and_queries_and_keeps_what_was_saved(
-        self, experiment: Experiment, data: TrainingData, tmp_path: Path
-    ) -> None:
-        here = changed(
-            experiment, tmp_path, "training.save_every=1", "training.evaluate_every=1", "training.schedule=constant",
-            "training.warmup_steps=0", "arms.rank_only_r8.learning_rate=1e30",
-        )  # fmt: skip
-        with pytest.raises(
-            DataError, match=r"rank_only_r8, seed 0, step (\d): the .* is (nan|inf|-inf); its"
-        ) as caught:
-            train(here, data, score_on_dev=scripted([0.5] * 6))
-        loader = ModelLoader(here, CPU, torch.float32)
-        known = data.ranking(loader.zero_shot()).query_ids
-        named = str(caught.value).partition("its queries are ")[2].partition(";")[0].split(", ")
-        assert len(named) == 2
-        assert set(named) <= set(known)
-        folder = tmp_path / "rank_only_r8" / "seed_0"
-        assert (folder / "state.safetensors").exists()
-        assert read_checkpoint(folder / "checkpoint-best").training.steps == 1
-        assert not (folder / "checkpoint").exists()
+def test_a_loss_that_is_not_finite_names_step_and_queries_and_keeps_what_was_saved(
+    experiment: Experiment, data: TrainingData, trained_in: Callable[..., Path], tmp_path: Path
+) -> None:
+    options = ("save_every=1", "evaluate_every=1", "schedule=constant", "warmup_steps=0")
+    diverging = (*(f"training.{option}" for option in options), "arms.rank_only_r8.learning_rate=1e30")
+    with pytest.raises(DataError, match=r"rank_only_r8, seed 0, step (\d): the .* is (nan|inf|-inf); its") as caught:
+        trained_in("out", *diverging, score_on_dev=scripted([0.5] * 6))
+    known = data.ranking(ModelLoader(experiment, CPU, torch.float32).zero_shot()).query_ids
+    named = str(caught.value).partition("its queries are ")[2].partition(";")[0].split(", ")
+    assert len(named) == 2
+    assert set(named) <= set(known)
+    folder = tmp_path / "out" / "rank_only_r8" / "seed_0"
+    assert (folder / "state.safetensors").exists()
+    assert read_checkpoint(folder / "checkpoint-best").training.steps == 1
+    assert not (folder / "checkpoint").exists()
 
 
-class TestTracking:
-    def test_tensorboard_holds_what_the_log_holds(
-        self, experiment: Experiment, data: TrainingData, tmp_path: Path
-    ) -> None:
-        from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+def test_tensorboard_holds_what_the_log_holds_and_wandb_needs_no_network(
+    trained_in: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-        here = changed(experiment, tmp_path, "training.tracking=[tensorboard]", "training.evaluate_every=3")
-        with pytest.raises(KilledError):
-            train(here, data, die_after=5, score_on_dev=of_the_weights)
-        last = train(here, data, score_on_dev=of_the_weights)
-        events = EventAccumulator(str(last.parent / "logs" / "tensorboard"))
-        events.Reload()
-        shown = {event.step: event.value for event in events.Scalars("loss")}
-        assert shown == pytest.approx({line["step"]: line["loss"] for line in log(last)}, rel=1e-6)
-        assert [event.step for event in events.Scalars("dev_score")] == [3, 6]
-
-    def test_wandb_needs_no_network_offline(
-        self, experiment: Experiment, data: TrainingData, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        monkeypatch.setenv("WANDB_MODE", "offline")
-        last = train(changed(experiment, tmp_path, "training.tracking=[wandb]"), data)
-        runs = list((last.parent / "logs" / "wandb").glob("offline-run-*/*.wandb"))
-        assert len(runs) == 1
-        assert b"ranking_loss" in runs[0].read_bytes()
+    monkeypatch.setenv("WANDB_MODE", "offline")
+    options = ("training.tracking=[tensorboard, wandb]", "training.evaluate_every=3")
+    with pytest.raises(KilledError):
+        trained_in("out", *options, die_after=5, score_on_dev=of_the_weights)
+    last = trained_in("out", *options, score_on_dev=of_the_weights)
+    logs = last.parent / "logs"
+    events = EventAccumulator(str(logs / "tensorboard"))
+    events.Reload()
+    shown = {event.step: event.value for event in events.Scalars("loss")}
+    assert shown == pytest.approx({line["step"]: line["loss"] for line in log(last)}, rel=1e-6)
+    assert [event.step for event in events.Scalars("dev_score")] == [3, 6]
+    runs = [path.read_bytes() for path in (logs / "wandb").glob("offline-run-*/*.wandb")]
+    assert any(b"ranking_loss" in run for run in runs)
 
 
-class TestScripts:
-    def test_a_joint_arm_is_scored_on_dev_and_either_checkpoint_can_be_evaluated(self, tmp_path: Path) -> None:
-        from support.experiments import write_tiny_experiment
-
-        config, output_dir = write_tiny_experiment(tmp_path), tmp_path / "outputs"
-        options = ["training.evaluate_every=3", "training.dev={queries: 5, depth: 3, pool: 40}"]
-        overrides = [word for option in options for word in ("--set", option)]
-        done = successful(call_script("train.py", "--config", config, "--arm", "joint_r8", *overrides))
-        folder = output_dir / "joint_r8" / "seed_0"
-        assert done.stdout.strip() == str(folder / "checkpoint")
-        for line in log(folder / "checkpoint", "dev.jsonl"):
-            parts = [line["reranking/ndcg@10"], line["embedding/ndcg@10"]]
-            assert line["dev_score"] == pytest.approx(sum(parts) / 2)
-        successful(call_script("evaluate.py", "--checkpoint", folder / "checkpoint-best", "--task", "reranking"))
-        result = json.loads((folder / "results" / "reranking" / "apidocs.json").read_text(encoding="utf-8"))
-        assert result["identity"]["checkpoint"] == "best"
-        other = call_script("evaluate.py", "--checkpoint", folder / "checkpoint", "--task", "reranking")
-        assert other.returncode == 3  # the first stage's own result has been printed by then
-        assert "holds another evaluation (checkpoint 'best' there, 'last' here)" in other.stderr
-        elsewhere = ["--output-dir", str(tmp_path / "last")]
-        successful(call_script("evaluate.py", "--checkpoint", folder / "checkpoint", "--task", "reranking", *elsewhere))
+def test_a_joint_arm_is_scored_on_dev_and_either_checkpoint_can_be_evaluated(tmp_path: Path) -> None:
+    config, output_dir = write_tiny_experiment(tmp_path), tmp_path / "outputs"
+    options = ["training.evaluate_every=3", "training.dev={queries: 5, depth: 3, pool: 40}"]
+    overrides = [word for option in options for word in ("--set", option)]
+    done = successful(call_script("train.py", "--config", config, "--arm", "joint_r8", *overrides))
+    folder = output_dir / "joint_r8" / "seed_0"
+    assert done.stdout.strip() == str(folder / "checkpoint")
+    for line in log(folder / "checkpoint", "dev.jsonl"):
+        parts = [line["reranking/ndcg@10"], line["embedding/ndcg@10"]]
+        assert line["dev_score"] == pytest.approx(sum(parts) / 2)
+    successful(call_script("evaluate.py", "--checkpoint", folder / "checkpoint-best", "--task", "reranking"))
+    result = json.loads((folder / "results" / "reranking" / "apidocs.json").read_text(encoding="utf-8"))
+    assert result["identity"]["checkpoint"] == "best"
 
 
-AGGREGATIONS = get_args(AggregationName)
-STEPS, INTERVAL = 4, 2
-
-
-@pytest.fixture(scope="module")
-def raw(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    return tiny_experiment_dict(tmp_path_factory.mktemp("joint"))
-
-
-@pytest.fixture(scope="module")
-def joint_data(raw: dict[str, Any]) -> TrainingData:
-    return load_training_data(parse_config(Experiment, raw, source="tiny"))
-
-
-def joint_experiment(
-    raw: dict[str, Any], folder: Path, *, conflicts: dict[str, Any] | None = None, dropout: float = 0.0, **arm: Any
-) -> Experiment:
-    training = raw["training"] | {"conflicts": conflicts or {"interval": INTERVAL}, "steps": STEPS, "save_every": 2}
-    joint = {"task": "joint", "learning_rate": 1e-2, "ranking_weight": 0.4, "gradvac_beta": 0.5, **arm}
-    changed = {"output_dir": str(folder), "training": training, "arms": {"joint_r8": joint}}
-    return parse_config(Experiment, raw | changed | {"lora": raw["lora"] | {"dropout": dropout}}, source="tiny")
-
-
-def conflict_log(checkpoint: Path) -> Path:
-    return checkpoint.parent / "logs" / "gradient_conflicts.jsonl"
-
-
-@pytest.fixture(scope="module")
-def undisturbed(
-    raw: dict[str, Any], joint_data: TrainingData, tmp_path_factory: pytest.TempPathFactory
-) -> dict[str, Path]:
-    folder = tmp_path_factory.mktemp("undisturbed")
-    return {
-        name: train(joint_experiment(raw, folder / name, aggregation=name), joint_data, "joint_r8")
-        for name in AGGREGATIONS
-    }
-
-
-def test_every_method_ends_elsewhere(undisturbed: dict[str, Path]) -> None:
-    ends = {name: safetensors.torch.load_file(folder / ADAPTER_FILE) for name, folder in undisturbed.items()}
-    flat = {name: torch.cat([weight.flatten() for weight in end.values()]) for name, end in ends.items()}
-    assert all(bool(end.isfinite().all()) for end in flat.values())
-    for first, second in combinations(sorted(flat), 2):
-        assert float((flat[first] - flat[second]).abs().max()) > 3e-4, (first, second)
-
-
-def test_the_record_changes_no_weight(raw: dict[str, Any], joint_data: TrainingData, tmp_path: Path) -> None:
-    hashes = set()
-    for name, settings in (("with", {"interval": 1}), ("without", {"measure": False})):
-        config = joint_experiment(raw, tmp_path / name, aggregation="gradvac", dropout=0.3, conflicts=settings)
-        checkpoint = train(config, joint_data, "joint_r8")
-        hashes.add(read_checkpoint(checkpoint).adapter_hash)
-        assert conflict_log(checkpoint).exists() == (name == "with")
-    assert len(hashes) == 1
-
-
-def test_the_record_has_a_line_per_measured_step_and_layer(undisturbed: dict[str, Path]) -> None:
-    for name, checkpoint in undisturbed.items():
+def test_every_aggregation_ends_elsewhere_and_records_its_conflicts(trained_in: Callable[..., Path]) -> None:
+    options = ("training.steps=4", "training.conflicts.interval=2", "arms.joint_r8.ranking_weight=0.4")
+    ends = {}
+    for name in get_args(AggregationName):
+        own = (f"arms.joint_r8.aggregation={name}", "arms.joint_r8.gradvac_beta=0.5")
+        checkpoint = trained_in(name, *options, *own, arm="joint_r8")
+        weights = safetensors.torch.load_file(checkpoint / ADAPTER_FILE)
+        ends[name] = torch.cat([weight.flatten() for weight in weights.values()])
+        assert bool(ends[name].isfinite().all())
         records = read_conflict_logs(checkpoint.parents[2])["joint_r8", 0]
         places = [(record.step, record.layer) for record in records]
         assert places == [(step, layer) for step in (1, 3) for layer in (2, 3)], name
@@ -315,3 +258,143 @@ def test_the_record_has_a_line_per_measured_step_and_layer(undisturbed: dict[str
             assert record.cosine is not None
             assert -1 <= record.cosine <= 1
             assert min(record.norm_rank or 0, record.norm_embed or 0) > 0
+    for first, second in combinations(sorted(ends), 2):
+        assert float((ends[first] - ends[second]).abs().max()) > 3e-4, (first, second)
+
+
+def test_the_record_changes_no_weight(trained_in: Callable[..., Path]) -> None:
+    options = ("training.steps=4", "lora.dropout=0.3", "arms.joint_r8.aggregation=gradvac")
+    ends = [
+        trained_in(setting, *options, f"training.conflicts.{setting}", arm="joint_r8")
+        for setting in ("interval=1", "measure=false")
+    ]
+    assert [(end.parent / "logs" / "gradient_conflicts.jsonl").exists() for end in ends] == [True, False]
+    assert weights_hash(ends[0]) == weights_hash(ends[1])
+
+
+KILLS = 2
+Make = Callable[[Path, Path], Training]
+"""Makes a training: of data in one folder, with its outputs in another."""
+
+
+def arm(name: str, *settings: str) -> Make:
+    def make(data: Path, out: Path) -> Training:
+        raw = overridden(tiny_experiment(data).model_dump(), [f"output_dir={out}", *settings])
+        experiment = parse_config(Experiment, raw, source="tiny")
+        loader = ModelLoader(experiment, CPU, torch.float32)
+        examples = load_training_data(experiment)
+        return ArmTraining(experiment, name, 0, loader, examples, of_the_weights)
+
+    return make
+
+
+def head(data: Path, out: Path, **changes: Any) -> Training:
+    folder = data / "topics"
+    if not folder.exists():
+        topics_folder(folder)
+    config = toy_config(folder, out, **{"learning_rate": 1e-3, **changes})
+    return HeadTrainer(TrainConfig.model_validate(config.model_dump()), toy_data(config))
+
+
+def biencoder(data: Path, out: Path, **changes: Any) -> Training:
+    return toy_training(data, **changes, output_dir=str(out))
+
+
+def cross_encoder(data: Path, out: Path, **changes: Any) -> Training:
+    encoder, topics = data / "cross_encoder", data / "lists"  # a bi-encoder and a head have others
+    if not encoder.exists():
+        save_tiny_encoder(encoder)
+        topics_folder(topics, {"train": 24, "dev": 6, "test": 6})
+    config = cross_encoder_config(encoder, topics, out, **changes)
+    return CrossEncoderTraining(config, load_cross_encoder_data(config), CPU)
+
+
+def translator(data: Path, out: Path, **changes: Any) -> Training:
+    return TranslatorTrainer(small_config(out, **changes), *small_split())
+
+
+EVERYTHING = (
+    "training.evaluate_every=1", "training.patience=3", "training.schedule=onecycle", "training.warmup_steps=2",
+    "training.steps=8", "training.accumulation_steps=2", "lora.dropout=0.2",
+)  # fmt: skip
+RECIPE = {"sigma_is": "absolute", "optimizer": "sgd", "adaptive_sigma": True, "seed_scale": True, "max_norm": 1.0}
+HEADS: dict[str, dict[str, Any]] = {method: {"method": method} for method in methods() if method != "zero_shot"} | {
+    "hybrid": {"method": "hybrid", "handoff": 5, "precision": "fp4"},
+    "genetic": {"method": "genetic", "genetic": {"individuals": 6}},
+    "the original's recipe": {"method": "eggroll", "sigma": 0.02} | RECIPE,
+    "fp4": {"method": "eggroll", "precision": "fp4"},
+    "genetic in fp4": {"method": "genetic", "genetic": {"individuals": 6}, "precision": "fp4"},
+    "sgd": {"method": "infonce", "optimizer": "sgd", "weight_decay": 0.01, "max_norm": 1.0},
+    "objectives": {"method": "eggroll", "objectives": {"relevance": 1.0, "diversity": 0.3, "fairness": 0.3}},
+}
+BIENCODERS: dict[str, dict[str, Any]] = {
+    "plain": {},
+    "chunks": {"chunk_size": 3, "accumulation": 3, "schedule": "onecycle", "loss": {"symmetric": False}},
+    "negatives": {"negatives": {"per_query": 1, "depth": 6, "refresh_every": 1}, "out_dim": None},
+    "bfloat16": {"precision": "bfloat16", "epochs": 1, "save_every": 2},
+    "frozen": {"freeze_base": True, "negatives": {"per_query": 1, "depth": 6, "source": "model"}, "save_every": 1},
+}
+CROSS_ENCODERS: dict[str, dict[str, Any]] = {
+    "shuffled": {"loss": {"name": "listmle", "respect_input_order": False, "ties": "shuffle"}},
+    "sampled": {"loss": {"name": "score_es", "directions": 8, "sigma_end": 0.2}},
+}
+KINDS: dict[str, Make] = {
+    "joint arm": arm("joint_r8"),
+    "joint arm by gradvac": arm("joint_r8", "arms.joint_r8.aggregation=gradvac"),
+    "joint arm by uncertainty": arm("joint_r8", "arms.joint_r8.aggregation=uncertainty"),
+    "arm with dev, dropout and accumulation": arm("rank_only_r8", *EVERYTHING),
+    "arm by score_es": arm(
+        "rank_only_r8", "training.ranking.loss=score_es", "training.ranking.loss_options.sigma_end=0.1"
+    ),
+    "arm by pg_rank": arm("rank_only_r8", "training.ranking.loss=pg_rank"),
+    **{f"head by {name}": partial(head, **changes) for name, changes in HEADS.items()},
+    **{f"bi-encoder, {name}": partial(biencoder, **changes) for name, changes in BIENCODERS.items()},
+    **{f"cross-encoder, {name}": partial(cross_encoder, **changes) for name, changes in CROSS_ENCODERS.items()},
+    **{f"translator {name}": partial(translator, model=name) for name in MODELS if name not in CLOSED_FORMS},
+}
+
+
+@pytest.fixture(scope="module")
+def of_all(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of what trainings read."""
+    return tmp_path_factory.mktemp("data")
+
+
+def assert_close(found: Any, expected: Any) -> None:
+    """Compare records, whatever they took; and numbers to 1e-6."""
+    if isinstance(expected, dict):
+        assert found.keys() == expected.keys()
+        for name in expected.keys() - {"seconds", "tokens_per_s"}:
+            assert_close(found[name], expected[name])
+    else:
+        assert found == (pytest.approx(expected, abs=1e-6) if isinstance(expected, float) else expected)
+
+
+@pytest.mark.usefixtures("tmp_cache")
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_killed_training_ends_where_an_undisturbed_one_does(kind: str, of_all: Path, tmp_path: Path) -> None:
+    whole = KINDS[kind](of_all, tmp_path / "whole")
+    whole.run()
+    last = whole.progress.step
+    moments = sorted(random.Random(kind).sample(range(1, last + 1), KILLS))
+    for moment in moments:
+        killed = KINDS[kind](of_all, tmp_path / "killed")
+        with pytest.raises(KilledError):
+            killed.run(kill_after(moment))
+        assert not killed.is_finished()
+    taken: list[int] = []
+    resumed = KINDS[kind](of_all, tmp_path / "killed")
+    resumed.run(lambda step, _: taken.append(step))
+    assert taken == [*range(last - len(taken) + 1, last + 1)], "no step is left out or taken twice"
+    assert not resumed.state.path.exists()
+    for path in whole.state.folder.rglob("*.safetensors"):
+        expected, found = load_file(path), load_file(resumed.state.folder / path.relative_to(whole.state.folder))
+        assert found.keys() == expected.keys()
+        for name, tensor in expected.items():
+            torch.testing.assert_close(found[name], tensor, rtol=0, atol=1e-6)
+    logs = sorted(path.name for path in whole.state.logs.iterdir())
+    assert logs == sorted(path.name for path in resumed.state.logs.iterdir())
+    for name in logs:
+        lines = [(t.state.logs / name).read_text("utf-8").splitlines() for t in (resumed, whole)]
+        for line, other in zip(*lines, strict=True):
+            assert_close(json.loads(line), json.loads(other))

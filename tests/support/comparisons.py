@@ -39,7 +39,7 @@ def assert_same_files(here: Path, there: Path) -> None:
 
 
 def assert_same_results(here: Path, there: Path) -> None:
-    """Two output folders hold the same results, runs, judgments and weights."""
+    """Two output folders hold the same results, with what a drill-down needs, runs, judgments and weights."""
     paths = result_files(here)
     assert [path.relative_to(here) for path in paths] == [path.relative_to(there) for path in result_files(there)]
     parts = {"aggregate", "per_query", "per_query_metrics", "identity", "truncated_queries"}
@@ -47,7 +47,7 @@ def assert_same_results(here: Path, there: Path) -> None:
         own, other = read_result(path), read_result(there / path.relative_to(here))
         assert own.model_dump(include=parts) == other.model_dump(include=parts), path
         assert own.provenance.hashes == other.provenance.hashes, path
-    for pattern in ("*.trec", "*.safetensors", "adapter_config.json", "*.qrels"):
+    for pattern in ("*.trec", "*.safetensors", "adapter_config.json", "*.qrels", "*.queries.json"):
         for path in sorted(here.rglob(pattern)):
             assert (there / path.relative_to(here)).read_bytes() == path.read_bytes(), path
 

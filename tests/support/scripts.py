@@ -4,7 +4,11 @@ from __future__ import annotations
 
 import io
 import runpy
+import signal
+import subprocess
 import sys
+import time
+from collections.abc import Callable
 from contextlib import redirect_stderr, redirect_stdout
 from dataclasses import dataclass
 from pathlib import Path
@@ -50,6 +54,21 @@ def successful(done: Done) -> Done:
     """Return how a script ended, which must be well."""
     assert done.returncode == 0, done.stderr
     return done
+
+
+def kill_script_when(moment: Callable[[], bool], name: str, *arguments: str | Path, **environment: str) -> None:
+    """Run a script in a process of its own, and kill it with a signal it cannot catch once the moment comes."""
+    command, quiet = [sys.executable, SCRIPTS / name, *arguments], subprocess.DEVNULL
+    with (
+        patch.dict("os.environ", environment),
+        subprocess.Popen(command, stdout=quiet, stderr=quiet) as process,
+    ):
+        deadline = time.monotonic() + 300
+        while not moment():
+            assert process.poll() is None, "the run ended before the moment came"
+            assert time.monotonic() < deadline
+            time.sleep(0.005)
+        process.send_signal(signal.SIGKILL)
 
 
 def assert_refused(done: Done, code: int, *words: str, silent: bool = True) -> None:

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import torch
 from pydantic import ValidationError
-from support.studies import small_config, small_split
+from support.caption_pairs import small_config, small_split
 from torch import Tensor
 from torch.nn.functional import normalize
 
@@ -53,21 +53,18 @@ def logged(done: TranslatorTrainer, name: str) -> list[Any]:
 def test_an_adapter_starts_at_its_closed_form(model: str, base: str, centre: bool, tmp_path: Path) -> None:
     fitted = linear_map(base, TRAIN, small_config(tmp_path, model=model, centre=centre))
     start = make_network(model, TRAIN, 16, 0, fitted, centred=centre)
-    np.testing.assert_allclose(start.predict(VALIDATION.captions), fitted.predict(VALIDATION.captions), atol=2e-6)
-    np.testing.assert_allclose(start.translate(VALIDATION.captions), fitted.translate(VALIDATION.captions), atol=2e-6)
+    for name in ("predict", "translate"):
+        found, expected = (getattr(one, name)(VALIDATION.captions) for one in (start, fitted))
+        np.testing.assert_allclose(found, expected, atol=2e-6)
     np.testing.assert_array_equal(start.gallery(VALIDATION.images), fitted.gallery(VALIDATION.images))
 
 
-def test_shuffled_batches_hold_every_caption_once() -> None:
+def test_shuffled_batches_hold_every_caption_once_and_those_by_image_k_captions_of_p_images() -> None:
     first, again, other = (
         [b.tolist() for b in epoch_batches(SamplerConfig(batch=16), TRAIN.image_of, 0, epoch)] for epoch in (0, 0, 1)
     )
     assert sorted(chain.from_iterable(first)) == [*range(len(TRAIN))]
-    assert first == again
-    assert first != other
-
-
-def test_batches_by_image_hold_k_different_captions_of_p_images() -> None:
+    assert first == again != other
     image_of = np.repeat(np.arange(20), [1, 2, 3, 4, 5] * 4)
     batches = epoch_batches(SamplerConfig(by_image=True, images=8, captions=3), image_of, 0, 0)
     for batch in batches:
@@ -152,20 +149,6 @@ def test_a_loss_that_is_not_finite_ends_it_and_keeps_the_best_epoch(
     assert evaluate(bad.translator(), VALIDATION, CPU)["mrr"] == max(logged(good, "val/mrr")[:3])
 
 
-@pytest.mark.parametrize(
-    ("raw", "words"),
-    [
-        ({"loss": {"bank": {"kind": "batch", "hardest": 3}}}, "larger than the batch"),
-        ({"loss": {"bank": {"kind": "queue", "queue": 10}}}, "more than the queue holds"),
-        ({"sampler": {"images": 1}}, "greater than or equal to 2"),
-        ({"model": "bigjum"}, "bigjump"),
-    ],
-)
-def test_impossible_settings_are_refused(raw: dict[str, Any], words: str) -> None:
-    with pytest.raises(ValidationError, match=words):
-        TranslatorConfig.model_validate(raw)
-
-
 def test_the_queue_has_each_image_once_at_its_newest_place() -> None:
     queue = ImageQueue(5, CPU)
     queue.push(torch.tensor([1, 2, 3, 3]))
@@ -178,22 +161,17 @@ def test_the_queue_has_each_image_once_at_its_newest_place() -> None:
     assert queue.ids.tolist() == [3, 2, 4, 7, 8], "the oldest is dropped"
 
 
-@pytest.fixture
-def predictions() -> PredictionQueue:
+def test_further_positives_are_of_the_same_image_and_another_caption() -> None:
     """Captions 0 to 5, two of each of the images 0, 1, 2; the prediction of caption c is (c, c)."""
     queue = PredictionQueue(8, 2, CPU)
     for captions in (torch.tensor([0, 2, 4]), torch.tensor([1, 3, 5])):
         queue.push(captions[:, None].expand(-1, 2).float(), captions // 2, captions)
-    return queue
-
-
-def test_further_positives_are_of_the_same_image_and_another_caption(predictions: PredictionQueue) -> None:
-    vectors, valid = predictions.positives(torch.tensor([0, 2, 7]), torch.tensor([0, 9, 3]), per_image=3)
+    vectors, valid = queue.positives(torch.tensor([0, 2, 7]), torch.tensor([0, 9, 3]), per_image=3)
     assert [sorted(row[own][:, 0].tolist()) for row, own in zip(vectors, valid, strict=True)] == [[1.0], [4.0, 5.0], []]
-    vectors, valid = predictions.positives(torch.tensor([1]), torch.tensor([8]), per_image=1)
+    vectors, valid = queue.positives(torch.tensor([1]), torch.tensor([8]), per_image=1)
     assert vectors[valid].tolist() == [[3.0, 3.0]], "the newest come first"
-    predictions.push(torch.full((1, 2), 9.0, requires_grad=True), torch.tensor([0]), torch.tensor([0]))
-    vectors, valid = predictions.positives(torch.tensor([0]), torch.tensor([1]), per_image=4)
+    queue.push(torch.full((1, 2), 9.0, requires_grad=True), torch.tensor([0]), torch.tensor([0]))
+    vectors, valid = queue.positives(torch.tensor([0]), torch.tensor([1]), per_image=4)
     assert vectors[valid].tolist() == [[9.0, 9.0]], "a newer prediction takes the place of the older of its caption"
     assert not vectors.requires_grad
 
@@ -218,10 +196,15 @@ def test_an_anchors_own_image_is_never_mined_though_it_is_nearest(copies: int, s
         assert mined.item() == pytest.approx(plain.item(), rel=1e-12)
 
 
-def run(config: LossConfig, rounds: int = 3, recent: int = 40) -> tuple[dict[str, Tensor], dict[str, int]]:
-    """Return the terms of the last of some batches of 8 captions of 4 images, and the counts of all."""
+def run(config: LossConfig, rounds: int = 3, recent: int = 40, whole: bool = False) -> tuple[dict[str, Tensor], Any]:
+    """Return the terms of the last of some batches of 8 captions of 4 images, and the counts of all.
+
+    With ``whole``, the queue holds every image at the beginning.
+    """
     generator = torch.Generator().manual_seed(0)
     objective = Objective(config, normalize(torch.randn(30, 6, generator=generator), dim=1), 60)
+    if whole:
+        objective.load_state(objective.state() | {"images.ids": torch.arange(30)})
     terms: dict[str, Tensor] = {}
     for number in range(rounds):
         captions = torch.arange(8) + 8 * number
@@ -230,7 +213,7 @@ def run(config: LossConfig, rounds: int = 3, recent: int = 40) -> tuple[dict[str
     return terms, dict(objective.counts)
 
 
-def test_components_count_how_often_they_are_active() -> None:
+def test_components_count_how_often_they_are_active_and_a_queue_of_everything_is_the_full_bank() -> None:
     bank = BankConfig(kind="queue", hardest=3, queue=40, recent=[40])
     terms, fired = run(LossConfig(bank=bank, predictions=True, cosine=0.1))
     assert set(terms) == {"infonce", "predictions", "cosine", "moment", "agreement"}
@@ -240,27 +223,25 @@ def test_components_count_how_often_they_are_active() -> None:
         "extra_positives": 0,  # a batch holds both captions of its images, and no image comes again
         "past_predictions": 4 * (0 + 8 + 16),
         "same_image_pairs": 3 * 4,
-    }  # fmt: skip
+    }
     terms, fired = run(LossConfig(positives=PositivesConfig(per_image=0), moment=0.0, agreement=0.0))
     assert (set(terms), fired) == ({"infonce"}, {})
     assert "queue_negatives" not in run(LossConfig(bank=BankConfig(kind="queue")), recent=0)[1]
-
-
-def test_a_queue_of_everything_is_the_full_bank() -> None:
     full, _ = run(LossConfig(), rounds=1)
-    generator = torch.Generator().manual_seed(0)
-    bank = normalize(torch.randn(30, 6, generator=generator), dim=1)
-    objective = Objective(LossConfig(bank=BankConfig(kind="queue")), bank, 60)
-    objective.load_state(objective.state() | {"images.ids": torch.arange(30)})
-    captions = torch.arange(8)
-    queued = objective(torch.randn(8, 6, generator=generator), captions, captions // 2, 0.1, 40)
+    queued, _ = run(LossConfig(bank=BankConfig(kind="queue")), rounds=1, whole=True)
     assert queued["infonce"].item() == pytest.approx(full["infonce"].item(), rel=1e-6)
 
 
-def test_temperature_falls_and_the_queue_grows_after_its_warm_up() -> None:
+def test_temperature_falls_and_the_queue_grows_after_its_warm_up_within_its_limits() -> None:
     falling = [TemperatureConfig().at(epoch, 25) for epoch in range(25)]
     assert (falling[0], falling[12], falling[-1]) == pytest.approx((0.10, 0.08, 0.06))
     assert falling == sorted(falling, reverse=True)
     assert TemperatureConfig(fixed=0.07).at(3, 25) == 0.07
     bank = BankConfig(kind="queue")
     assert [bank.recent_at(epoch) for epoch in range(6)] == [0, 0, 16_000, 32_000, 65_536, 65_536]
+    for raw, words in (
+        ({"kind": "batch", "hardest": 3}, "larger than the batch"),
+        ({"kind": "queue", "queue": 10}, "more than the queue holds"),
+    ):
+        with pytest.raises(ValidationError, match=words):
+            TranslatorConfig.model_validate({"loss": {"bank": raw}})

@@ -1,0 +1,252 @@
+"""The commands of the studies of heads and translators as a user starts them, on small files."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pytest
+from support.caption_pairs import read_submission, small_pairs, write_npz
+from support.heads import topics_folder
+from support.json_files import read_plain, write_plain
+from support.scripts import Done, assert_refused, call_script, call_unimoe, successful
+
+from unimoe.analysis.gates.definitions import load_gates
+from unimoe.results import read_drilldown, read_result, result_path
+from unimoe.results.folder import load_all_results
+from unimoe.studies.common.study import load_study
+from unimoe.studies.translator.config import MODELS, TranslatorConfig
+from unimoe.studies.translator.data.caption_pairs import split_by_image
+from unimoe.studies.translator.models.files import load_translator, read_manifest
+from unimoe.studies.translator.models.translators import NetworkTranslator
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+
+
+METHODS = "zero_shot,infonce,eggroll,eggroll_soft_labels"
+SMALL = ("--set", "population_size=16", "--set", "eval_every=4", "--set", "batch_size=12", "--set", "pools.depth=20")
+FAST = ("--num_steps", "8", "--settings", "2", "--seeds", "2", "--device", "cpu", *SMALL)
+
+
+@dataclass(frozen=True)
+class Places:
+    """Collection, output folder and cache, shared by the tests of this file."""
+
+    topics: Path
+    out: Path
+    cache: Path
+
+    def compare(self, *arguments: str, out: Path | None = None) -> Done:
+        given = ("--task", f"path:{self.topics}", "--output-dir", str(out or self.out), *FAST, *arguments)
+        return call_script("compare_methods.py", *given, UNIMOE_CACHE=str(self.cache))
+
+
+@pytest.fixture(scope="module")
+def places(tmp_path_factory: pytest.TempPathFactory) -> Places:
+    root = tmp_path_factory.mktemp("heads")
+    return Places(topics_folder(root / "topics"), root / "out", root / "cache")
+
+
+def test_every_arm_is_an_ordinary_result_and_the_gate_is_older_and_its_verdict_printed(places: Places) -> None:
+    done = successful(places.compare("--methods", METHODS))
+    assert "already done" not in done.stderr
+    assert all(name in done.stdout for name in (*METHODS.split(","), "eggroll-beats-infonce"))
+    assert {".csv", ".tex", ".md"} <= {path.suffix for path in (places.out / "analysis").glob("arms.*")}
+    results, gates = load_all_results(places.out), load_gates(places.out / "gates.yaml")
+    assert gates.registered is not None
+    assert all(gates.registered.isoformat() <= result.provenance.created for result in results.everything)
+    assert gates.gates["eggroll-beats-infonce"].arms == ("eggroll", "infonce")
+    assert set(results) == {"bm25", *METHODS.split(",")}
+    key = f"reranking/{places.topics.name}"
+    assert (results.seeds("infonce", key), results.seeds("zero_shot", key)) == ((0, 1), ())
+    path = result_path(places.out, "eggroll", 1, "reranking", places.topics.name)
+    result = read_result(path)
+    identity, training = result.identity, result.training
+    assert (identity.checkpoint, identity.split, identity.depth) == ("best", "test", 20)
+    assert "minilm" in str(identity.base_model).lower()
+    assert training is not None
+    assert (training.steps, training.ranking_examples) == (8, 96)
+    assert set(result.provenance.hashes) == {"collection", "candidates", "base_model", "prompt", "checkpoint"}
+    assert set(read_drilldown(path).queries) == set(result.per_query)
+
+
+def test_a_head_is_trained_by_a_file(places: Places, tmp_path: Path) -> None:
+    file, out = tmp_path / "head.yaml", tmp_path / "out"
+    write_plain(file, {"method": "pg_rank", "task": f"path:{places.topics}", "num_steps": 300, "output_dir": str(out)})
+    given = ("train-head", "--config", file, "--num-steps", "3", "--device", "cpu", *SMALL)
+    done, tested = (call_unimoe(*given, *more, UNIMOE_CACHE=str(places.cache)) for more in ((), ("--test",)))
+    assert [line.split()[0] for line in successful(done).stdout.splitlines()] == [
+        "val/ndcg@10",
+        "train/ndcg@10",
+        "head",
+    ]
+    assert (out / "pg_rank" / "seed_0" / "checkpoint").is_dir()
+    assert "test/ndcg@10" in tested.stdout, "test scores are shown where they are asked for"
+    assert set(done.stdout.splitlines()) < set(tested.stdout.splitlines())
+    write_plain(file, {"metod": "eggroll"})
+    assert_refused(call_unimoe("train-head", "--config", file), 2, "head.yaml", "metod", "did you mean 'method'?")
+
+
+def test_the_grid_and_the_front_are_written_with_their_maps(places: Places, tmp_path: Path) -> None:
+    grid = {"sigma": [0.1, 0.3], "population_size": [4, 8], "learning_rate": [1e-3], "head_output_size": [8]}
+    small = ("--methods", "eggroll", "--set", f"arms.eggroll.grid={json.dumps(grid)}", "--settings", "9")
+    rows = {}
+    for part, table, more in (("grid", "settings", small), ("pareto", "pareto", ())):
+        done = successful(places.compare(part, *more, out=tmp_path))
+        assert str(tmp_path / "analysis" / table) in done.stdout
+        assert (tmp_path / "analysis" / f"{part}.png").exists()
+        lines = (tmp_path / "analysis" / f"{table}.md").read_text().splitlines()
+        rows[part] = [line.split("|")[1:-1] for line in lines if line.startswith("|")][2:]
+    assert len(rows["grid"]) == len(rows["pareto"]) == 4
+    points = [(float(row[1]), float(row[2]), row[3].strip()) for row in rows["pareto"]]
+    front = [point for point in points if point[2] == "yes"]
+    assert all(any(f[0] >= p[0] and f[1] >= p[1] for f in front) for p in points)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (("--task", "scifakt"), ("unknown collection", "did you mean 'scifact'")),
+        (("--methods", "infonse"), ("unknown arm 'infonse'", "infonce")),
+        (("--set", "sigmma=1"), ("sigmma", "did you mean 'sigma'?")),
+        (("--margin", "-1"), ("eggroll-beats-infonce.margin", "at least 0")),
+        (("--methods", "eggroll,hybrid", "--num_steps", "1"), ("arms.hybrid", "handoff 1 must be below num_steps 1")),
+        (("pareto", "--methods", "infonce,zero_shot"), ("pareto: shows eggroll", "--methods")),
+        (("--device", "tpu"), ("device",)),
+    ],
+)
+def test_bad_input_is_one_line(
+    places: Places, tmp_path: Path, arguments: tuple[str, ...], words: tuple[str, ...]
+) -> None:
+    assert_refused(places.compare(*arguments, out=tmp_path), 2, *words)
+    assert not [*tmp_path.rglob("*.json")]
+
+
+def test_korean_from_its_folder_says_what_the_encoder_is_not(tmp_path: Path) -> None:
+    topics_folder(tmp_path / "belebele-ko")
+    options = ("--methods", "zero_shot,infonce", *FAST, "--num_steps", "2", "--seeds", "1", "--settings", "1")
+    here = {"UNIMOE_DATA": str(tmp_path), "UNIMOE_CACHE": str(tmp_path / "cache")}
+    done = successful(call_script("compare_korean.py", "--offline", *options, "--output-dir", tmp_path / "out", **here))
+    assert "made for English, and the texts are Korean" in done.stderr
+    assert {"bm25", "zero_shot", "infonce"} >= set(load_all_results(tmp_path / "out")) >= {"zero_shot", "infonce"}
+
+
+def test_korean_without_its_folder_says_what_to_do(tmp_path: Path) -> None:
+    nowhere = {"UNIMOE_DATA": str(tmp_path), "UNIMOE_CACHE": str(tmp_path)}
+    done = call_script("compare_korean.py", "--offline", "--output-dir", tmp_path, **nowhere)
+    assert_refused(done, 2, "belebele-ko")
+
+
+@pytest.fixture(scope="module")
+def file(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """60 images with three captions each."""
+    return write_npz(tmp_path_factory.mktemp("pairs") / "pairs.npz", small_pairs())
+
+
+TRANSLATOR = ("--device", "cpu", "--set", "hidden=8", "--epochs", "3")
+
+
+def compare(file: Path | str, folder: Path, *arguments: str) -> Done:
+    given = ("--settings", "2", "--seeds", "2", "--set", "sampler.batch=32", "--set", "learning_rate=0.003", *arguments)
+    return call_unimoe("compare-translators", "--data", file, "--output-dir", folder, *TRANSLATOR, *given)
+
+
+def train(file: Path | str, folder: Path, *arguments: str | Path) -> Done:
+    given = ("--train", file, "--output-dir", folder, *TRANSLATOR, "--P", "8", "--mine_H", "4", *arguments)
+    return call_script("train_translator.py", *given)
+
+
+def test_training_prints_how_good_large_and_quick_the_model_is_and_writes_a_submission(
+    file: Path, tmp_path: Path
+) -> None:
+    pairs, folder = small_pairs(7, seed=3), tmp_path / "bigjump" / "seed_0"
+    test = write_npz(tmp_path / "test.npz", pairs, images=None, image_ids=None, caption_image=None)
+    done = successful(train(file, tmp_path, "--test", test))
+    words = [line.split()[0] for line in done.stdout.splitlines()]
+    assert words[0] == "val/mrr"
+    assert {"val/recall@1", "val/median_rank", "val/gallery_size", "parameters", "ms/query", "checkpoint"} <= {*words}
+    assert "batches of 512" in done.stdout
+    log = (folder / "logs" / "train.jsonl").read_text().splitlines()
+    assert json.loads(log[-1])["fired"]["mined_negatives"] > 0
+    ids, vectors = read_submission(folder / "submission.csv")
+    translator = load_translator(folder / "checkpoint")
+    assert isinstance(translator, NetworkTranslator)
+    assert ids == pairs.caption_ids
+    predicted = translator.predict(pairs.captions).astype(np.float64)
+    np.testing.assert_allclose(vectors, predicted / np.linalg.norm(predicted, axis=1, keepdims=True), atol=1e-7)
+
+
+def test_options_reach_the_configuration(file: Path, tmp_path: Path) -> None:
+    options = ("--tau", "0.2", "--no_pk", "--use_dcl", "--queue_pred", "--K_pk", "3", "--seed", "4")
+    originals = ("--arch", "mlp1", "--epochs", "2", "--batch", "32", "--lr", "2e-3", "--dims", "12", "16")
+    successful(train(file, tmp_path, *options, *originals))
+    manifest = read_manifest(tmp_path / "mlp1" / "seed_4" / "checkpoint")
+    config = TranslatorConfig.model_validate(manifest.settings["config"])
+    assert (config.temperature.fixed, config.epochs, config.learning_rate) == (0.2, 2, 2e-3)
+    sampler = config.sampler
+    assert (sampler.by_image, sampler.captions, sampler.images, sampler.batch) == (False, 3, 8, 32)
+    assert (config.loss.debiased.enabled, config.loss.predictions, config.loss.bank.hardest) == (True, True, 4)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "words"),
+    [
+        ("--model bigjum", 2, ("model", "bigjump")),
+        ("--tau 0", 2, ("temperature.fixed",)),
+        ("--test nowhere.npz", 3, ("nowhere.npz",)),
+        ("--test {other}", 3, ("384 dimensions", "expected 12")),
+        ("--model cca --set cca.components=99", 2, ("99 canonical components",)),
+        ("--dims 1024 16", 3, ("captions: 12 dimensions", "1024 (as roberta-large", "by --dims")),
+        ("--dims 12 1536", 3, ("images: 16 dimensions", "1536 (as DINOv2 giant) by --dims")),
+        ("--train generated --dims 64 1536", 3, ("generated: images: 96 dimensions", "by --dims")),
+    ],
+)
+def test_bad_options_are_one_line(
+    arguments: str, code: int, words: tuple[str, ...], file: Path, tmp_path: Path
+) -> None:
+    other = tmp_path / "other.npz"
+    np.savez(other, captions=np.ones((2, 384), dtype=np.float32), caption_ids=np.array(["a", "b"]))
+    assert_refused(train(file, tmp_path / "out", *arguments.format(other=other).split()), code, *words)
+    assert not [*(tmp_path / "out").rglob("*.json*")]
+
+
+def test_a_comparison_of_unknown_models_or_pairs_and_a_submission_by_cca_are_refused(
+    file: Path, tmp_path: Path
+) -> None:
+    test = write_npz(tmp_path / "test.npz", small_pairs(5), images=None, image_ids=None, caption_image=None)
+    assert_refused(train(file, tmp_path, "--model", "cca", "--test", test), 3, "a separate space", silent=False)
+    assert_refused(compare(file, tmp_path, "--models", "rigde"), 2, "did you mean 'ridge'")
+    assert_refused(compare("flicker8k", tmp_path), 2, "did you mean 'flickr8k'")
+
+
+def test_a_comparison_registers_gates_and_tests_images_that_no_training_saw(file: Path, tmp_path: Path) -> None:
+    done = successful(compare(file, tmp_path))
+    gates = load_gates(tmp_path / "gates.yaml")
+    assert set(gates.gates) == {"bigjump-beats-ridge", "ridge_adapter-beats-ridge"}
+    results = load_all_results(tmp_path)
+    assert gates.registered is not None
+    assert all(gates.registered.isoformat() <= result.provenance.created for result in results.everything)
+    assert {results.seeds(model, "crossmodal/pairs") for model in MODELS} == {(0, 1)}
+    assert "bigjump-beats-ridge" in done.stdout
+    assert "gallery of 15 images" in " ".join(done.stdout.split())
+    result = read_result(result_path(tmp_path, "mlp1", 1, "crossmodal", "pairs"))
+    _, test = split_by_image(small_pairs(), 0.25, 0)
+    assert {key.partition("#")[0] for key in result.per_query} == set(test.image_ids)
+
+
+def test_every_row_of_the_ablation_has_its_component_at_work(file: Path, tmp_path: Path) -> None:
+    given = ("--data", file, "--output-dir", tmp_path, *TRANSLATOR, "--seeds", "2")
+    successful(call_script("ablate_translator.py", *given))
+    components = [*load_study(Path("studies/translator_ablation")).arms]
+    fired = {name: read_plain(tmp_path / name / "seed_1" / "training.json")["fired"] for name in components}
+    everything = {"queue_negatives", "mined_negatives", "extra_positives", "same_image_pairs"}
+    assert all(fired["all_on"].get(name, 0) > 0 for name in everything)
+    assert "mined_negatives" not in fired["no_mining"]
+    assert "queue_negatives" not in fired["no_queue"]
+    assert "extra_positives" not in fired["no_further_positives"]
+    assert "same_image_pairs" not in fired["no_agreement"]
+    assert fired["with_predictions"]["past_predictions"] > 0
+    table = (tmp_path / "analysis" / "arms.csv").read_text(encoding="utf-8")
+    assert all(name in table for name in components)
