@@ -198,7 +198,11 @@ def test_names_and_candidates_that_are_none_are_refused(base: BaseModel, experim
         rerank_collection(reranker, COLLECTION, {"q0": {"d00": 1.0}, "q1": {"x9": 1.0}})
     with pytest.raises(UsageError, match="cqadupstack is 12 collections; use evaluate_reranking_suite"):
         evaluate_beir(base.model, base.tokenizer, experiment, "cqadupstack")
-    for names, words in (([], "no collection is named"), (["pth:x"], r"did you mean 'path'"), ("fasst", "mean 'fast'")):
+    for names, words in (
+        ([], "no collection is named"),
+        (["pth:x"], "did you mean 'path'"),
+        (["nanobeir:SciFct"], "did you mean 'scifact'"),
+    ):
         with pytest.raises(UsageError, match=words):
             evaluate_reranking_suite(base.model, base.tokenizer, experiment, names)
 
