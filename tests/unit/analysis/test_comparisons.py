@@ -51,6 +51,15 @@ class TestRows:
         gaps = np.array([0.1, 0.0, -0.2, 0.4, 0.1, 0.1, 0.1, 0.1])
         assert found.effect == pytest.approx(gaps.mean() / gaps.std(ddof=1))
 
+    def test_a_run_without_a_seed_counts_beside_those_with_one(self) -> None:
+        """The test took that run alone, beside a mean of all three in the table."""
+        rng = np.random.default_rng(6)
+        scores = rng.random((4, 20))
+        items = [make_result("joint_r8", seed, scores[i]) for i, seed in enumerate((None, 0, 1))]
+        (found,) = compare_arms(results(*items, make_result("zero_shot", None, scores[3])), iterations=200)
+        assert (found.runs, found.left_out) == ((3, 1), ())
+        assert found.means == pytest.approx((scores[:3].mean(), scores[3].mean()))
+
     def test_declared_pairs_take_the_seeds_of_both_arms_as_a_gate_does(self) -> None:
         """The table tested four seeds against three without pairs, beside a gate on the three pairs."""
         rng = np.random.default_rng(5)

@@ -146,11 +146,11 @@ def seeds_on(results: Results, arm: str, keys: Sequence[str]) -> list[tuple[Seed
     Runs are matched across datasets by their names, never by their places in a list. Seeds with the same scores are one
     run; an arm without seeds has ``(None,)``.
     """
-    if all(results.result(arm, None, key) for key in keys):
-        return [(None,)] * len(keys)
+    own = [tuple(result.seed for result in results.measured(key, arm)) for key in keys]
+    if len(keys) == 1 or set(own) == {(None,)}:
+        return own  # on one dataset, a run without a seed counts beside others, as in the mean that tables show
     common = results.distinct(arm, keys, results.seeds_of_all(arm, keys))
-    own = (tuple(result.seed for result in results.measured(key, arm)) for key in keys)
-    return [common] * len(keys) if common else list(own)
+    return [common] * len(keys) if common else own
 
 
 def united(by_dataset: Iterable[tuple[Seed, ...]]) -> tuple[Seed, ...]:
@@ -193,8 +193,10 @@ def refuse_unknown_arm(results: Results, arm: str) -> None:
 
 def _seeds(results: Results, gate: Gate, arm: str) -> list[tuple[Seed, ...]]:
     """Return the seeds of an arm's runs on each dataset, cut to those that the gate registers."""
+    if all(results.result(arm, None, key) for key in gate.keys):
+        return [(None,)] * len(gate.keys)
     found = seeds_on(results, arm, gate.keys)
-    if gate.seeds is not None and set(found) != {(None,)}:
+    if gate.seeds is not None:
         held = results.seeds_of_all(arm, gate.keys)
         absent = [str(seed) for seed in gate.seeds if seed not in held]
         if absent and not gate.looks:
