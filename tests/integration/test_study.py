@@ -40,6 +40,7 @@ from unimoe.studies.common.trained_model import read_trained
 from unimoe.studies.cross_encoder.config import CrossEncoderConfig, CrossEncoderModelConfig
 from unimoe.studies.cross_encoder.data import load_cross_encoder_data
 from unimoe.studies.cross_encoder.evaluation import train_and_evaluate
+from unimoe.studies.cross_encoder.family import CrossEncoderFamily
 from unimoe.studies.cross_encoder.model import find_cross_encoder
 from unimoe.studies.cross_encoder.trainer import CrossEncoderManifest, CrossEncoderTraining
 
@@ -77,6 +78,8 @@ def test_the_result_says_which_study_it_is_of(tmp_path: Path) -> None:
     (path,) = (tmp_path / "out" / "listnet" / "seed_0" / "results" / "reranking").glob("topics.json")
     result = read_result(path)
     assert (result.identity.experiment, result.caveats) == ("mine", ["toy"])
+    family = CrossEncoderFamily(load_study(file))
+    assert family.configured(family.base, {"caveats": ["own"]}).caveats == ["own", "toy"]
     with (tmp_path / "out" / "analysis" / "arms.csv").open(encoding="utf-8") as lines:
         rows = [row for row in csv.DictReader(lines) if row["vs bm25"]]
     assert [row["arm"] for row in rows] == ["softmax", "listnet"]

@@ -70,6 +70,12 @@ class Board:
             line.items = line.items if items is None else items
         return line
 
+    def count(self, line: Line, items: int, *, found: bool) -> None:
+        """Count items as done, from any thread; ``found`` where the store had them."""
+        with self._lock:
+            line.done += items
+            line.found += items * found
+
     @contextmanager
     def noted(self, what: str, items: int | None) -> Iterator[None]:
         """Keep how an evaluation of so many items ends."""

@@ -280,8 +280,7 @@ class ClusterWorkers:
             except (ValueError, KeyError, TypeError):
                 where = f"{self._cluster.store.shown}/{self._scope}/{key}"
                 raise DataError(f"{where} is damaged: delete it, and run again") from None
-            line.done += part.get("items", 1)
-            line.found += part.get("items", 1) * found
+            self._cluster.board.count(line, part.get("items", 1), found=found)
             if not aside:
                 yield value
         if aside:

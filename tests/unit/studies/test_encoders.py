@@ -204,6 +204,8 @@ def test_the_gradient_of_chunks_is_that_of_the_whole_batch(chunk_size: int, drop
 def test_chunks_take_what_the_largest_seed_of_a_training_makes() -> None:
     loss, _ = loss_and_gradient(3, seed=(2**31 - 1) * 1_000_003 * 10_000)
     assert loss == pytest.approx(loss_and_gradient(3)[0])
+    loss_and_gradient(None, seed=2**63)
+    assert torch.initial_seed() == 2**63 + 1, "what torch takes is taken as it is: a GPU draws by all bits"
 
 
 def row(query_id: int, selected: list[int], **changes: Any) -> dict[str, Any]:

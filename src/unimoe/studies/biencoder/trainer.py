@@ -284,7 +284,7 @@ def batch_backward(
     order = torch.tensor([place for part in parts for place in part]).argsort()
 
     def vectors(number: int) -> Tensor:
-        torch.manual_seed((seed + number) % 2**63)  # a large seed of a training goes beyond what torch takes
+        torch.manual_seed((seed + number) % 2**64)  # a large seed of a training goes beyond what torch takes
         return embed([inputs[place] for place in parts[number]])
 
     def joined(found: Sequence[Tensor]) -> Tensor:

@@ -58,10 +58,8 @@ class Family(ABC, Generic[C, T]):
         raw = merged(shared, study.base) | {"output_dir": str(self.root)}
         if device is not None and "device" in self.config_type.model_fields:
             raw["device"] = device.type
-        self.base: C = parse_config(self.config_type, raw, f"{study.name}: base")
-        if "caveats" in self.config_type.model_fields:
-            caveats = dict.fromkeys((*attrgetter("caveats")(self.base), *study.caveats))
-            self.base = self.base.model_copy(update={"caveats": [*caveats]})
+        base: C = parse_config(self.config_type, raw, f"{study.name}: base")
+        self.base = self._with_caveats(base, study.caveats)
 
     @property
     def root(self) -> Path:
@@ -118,7 +116,14 @@ class Family(ABC, Generic[C, T]):
     def configured(self, base: C, changes: Changes) -> C:
         """Return a configuration with changes; a UsageError where the keys do not go together."""
         found: C = parse_config(self.config_type, merged(base.model_dump(), changes), self.study.name)
-        return found
+        return self._with_caveats(found, getattr(base, "caveats", ()))
+
+    def _with_caveats(self, config: C, shared: Sequence[str]) -> C:
+        """Return a configuration with caveats of all arms beside its own, where its kind has any."""
+        if "caveats" not in self.config_type.model_fields:
+            return config
+        own = attrgetter("caveats")(config)
+        return config.model_copy(update={"caveats": [*dict.fromkeys((*own, *shared))]})
 
     def with_dtype(self, dtype: str | None) -> None:
         """Take the dtype that ``auto`` means to the workers of a cluster."""
