@@ -51,12 +51,16 @@ class TokenReranker:
     Attributes:
         scores: yields the indices of each batch with its scores, float32 on the device.
         fitting: what the batches of ``scores`` go through.
+        base_identity: logical id and content hash of the weights, ``id@hash``; None where a folder was loaded by hand.
+        prompt_name: name and content hash of all settings that change a pair's tokens or score.
     """
 
     model: Any
     pair_ids: QueryFirstIds
     scores: Callable[[Sequence[list[int]], int | None, int | None], Iterator[tuple[list[int], Tensor]]]
     fitting: FittingBatches
+    base_identity: str | None = None
+    prompt_name: str | None = None
 
     @property
     def reduced_budget(self) -> int | None:

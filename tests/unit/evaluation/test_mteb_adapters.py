@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from itertools import pairwise
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -19,12 +20,14 @@ from mteb.models.model_implementations.qwen3_models import instruction_template
 from mteb.types import PromptType
 from support.mteb_tasks import INSTRUCTED, make_model
 from support.tiny_models import tiny_base
+from support.tiny_rerankers import save_tiny_score_head, save_tiny_t5
 from torch.utils.data import DataLoader
 
 from unimoe.config import MTEBConfig, PromptConfig
 from unimoe.core.errors import UsageError
 from unimoe.evaluation.model_wrappers import MTEBCrossEncoderWrapper, MTEBEncoderWrapper
 from unimoe.evaluation.mteb.prompts import TaskPrompts
+from unimoe.evaluation.systems.named import Naming, default_experiment, named_system
 from unimoe.models.unimodel import UnimodelForExp1
 
 TEXTS = ["the cat sat on the mat", "a quick sort", "", "rain on the roof", "yes"]
@@ -202,3 +205,14 @@ def test_keys_that_are_unknown_are_refused_with_the_closest(key: str, near: str)
         by_hand(query="x", **{key: "x"}).refuse_unknown_keys()
     assert f"evaluation.mteb.prompts: {key!r} is no task, type of tasks or role" in str(refused.value)
     assert f"did you mean '{near}" in str(refused.value)
+
+
+def test_rerankers_of_other_weights_are_other_revisions(tmp_path: Path) -> None:
+    """MTEB reuses stored scores of the same revision, and shards of a killed task are found by it."""
+    revisions = set()
+    for name in (f"monot5:{save_tiny_t5(tmp_path / 't5')}", f"rankllama:{save_tiny_score_head(tmp_path / 'head')}"):
+        system = named_system(name, Naming(default_experiment(name), torch.device("cpu"), torch.float32))
+        model = system.model()
+        assert (model.base_identity, model.prompt_name) == (system.base_identity, system.prompt)
+        revisions.add(MTEBCrossEncoderWrapper(model).mteb_model_meta.revision)
+    assert len(revisions) == 2

@@ -38,6 +38,7 @@ from unimoe.models.encoder import load_encoder
 from unimoe.models.loader import ModelLoader
 from unimoe.models.matcher import MATCHERS, Matcher, find_matcher, load_matcher
 from unimoe.models.model_files import find_model, model_identity, reading
+from unimoe.models.pair_model import TokenReranker
 from unimoe.models.prompts import default_prompt
 from unimoe.models.rerankers.cross_encoder import load_cross_encoder, refuse_no_cross_encoder
 from unimoe.models.rerankers.mono_t5 import ANSWERS, load_mono_t5, refuse_no_t5
@@ -281,23 +282,27 @@ def find_mono_t5(name: str, naming: Naming) -> Found:
     config, prompt = naming.experiment.model, naming.experiment.prompt
     root, commit = find_model(OPTION, name, config.revision)
     refuse_no_t5(root)
+    identity = model_identity(MONO_T5, name, root, commit)
     read = reading(MONO_T5, root, config.max_length, prompt.answers(*ANSWERS))
-    return (
-        model_identity(MONO_T5, name, root, commit),
-        read,
-        lambda: load_mono_t5(root, prompt, config.max_length, naming.device, naming.dtype),
-    )
+
+    def load() -> TokenReranker:
+        model = load_mono_t5(root, prompt, config.max_length, naming.device, naming.dtype)
+        return replace(model, base_identity=identity, prompt_name=read)
+
+    return identity, read, load
 
 
 def find_rank_llama(name: str, naming: Naming) -> Found:
     """Find a decoder with a head of one output on its last token, or an adapter of one."""
     config = naming.experiment.model
     root, commit = find_model(OPTION, name, config.revision)
-    return (
-        score_head_identity(OPTION, name, root, commit),
-        reading(RANK_LLAMA, root, config.max_length),
-        lambda: load_score_head(root, config.max_length, naming.device, naming.dtype, OPTION),
-    )
+    identity, read = score_head_identity(OPTION, name, root, commit), reading(RANK_LLAMA, root, config.max_length)
+
+    def load() -> TokenReranker:
+        model = load_score_head(root, config.max_length, naming.device, naming.dtype, OPTION)
+        return replace(model, base_identity=identity, prompt_name=read)
+
+    return identity, read, load
 
 
 def find_matching(matcher: type[Matcher], name: str, naming: Naming) -> Found:
