@@ -25,7 +25,6 @@ from unimoe.core.errors import DataError, UsageError
 from unimoe.data.collection import Collection, Document, assemble
 from unimoe.evaluation.embedding_eval import MTEBOutcome, evaluate_embedding_collection, evaluate_mteb, evaluate_task
 from unimoe.evaluation.model_wrappers import MTEBCrossEncoderWrapper, MTEBEncoderWrapper
-from unimoe.evaluation.mteb import search
 from unimoe.evaluation.mteb.tasks import Rankings
 from unimoe.evaluation.reranking import shards
 from unimoe.models.unimodel import UnimodelForExp1
@@ -160,7 +159,7 @@ def test_what_cannot_be_ranked_is_named(model: UnimodelForExp1, experiment: Expe
 def test_a_killed_task_embeds_only_what_is_left(
     tmp_path: Path, kind: type[Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(search, "ENCODED_CHARACTERS", 100)
+    monkeypatch.setattr("unimoe.retrieval.embeddings.UNIT_CHARACTERS", 100)
     done: list[int] = []
     whole, killed, rest = WordEmbedder(WORDS), WordEmbedder(WORDS, fail_after=80), WordEmbedder(WORDS)
     wrapped = MTEBEncoderWrapper(whole, prompts=PLAIN, advance=done.append)

@@ -25,7 +25,7 @@ from unimoe.evaluation.reranking.shards import Reranker
 from unimoe.models.embedder import Advance, Embedder, TextKind, Vectors
 from unimoe.models.pair_model import PairModel
 from unimoe.models.tensor_files import tensors_hash
-from unimoe.retrieval.embeddings import Encode, Spread, cut_units
+from unimoe.retrieval.embeddings import UNIT_CHARACTERS, Encode, Spread, cut_units
 
 if TYPE_CHECKING:
     from typing import Unpack
@@ -36,9 +36,6 @@ if TYPE_CHECKING:
     from torch.utils.data import DataLoader
 
 Model = TypeVar("Model", bound=Embedder | PairModel | Reranker)
-
-ENCODED_CHARACTERS = 2**18
-"""Text of a unit in memory: a few forward passes of a GPU, seconds of a small model on two cores."""
 
 _KINDS: Mapping[str | None, TextKind] = {"query": "query", "document": "document", None: "plain"}
 
@@ -205,7 +202,7 @@ def _encode_texts(encode: Encode, texts: Sequence[str], spread: Spread, advance:
 
     An ``InputError`` carries the index in ``texts`` of one that cannot be embedded.
     """
-    units = [np.sort(unit) for unit in cut_units([len(text) for text in texts], ENCODED_CHARACTERS)]
+    units = [np.sort(unit) for unit in cut_units([len(text) for text in texts], UNIT_CHARACTERS)]
     found: list[Vectors] = []
     try:
         for vectors in spread(encode, ([texts[row] for row in unit] for unit in units)):

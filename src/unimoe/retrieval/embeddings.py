@@ -38,8 +38,9 @@ Spread = Callable[[Encode, Iterable[Sequence[str]]], Iterator[NDArray[np.float32
 MADE_FROM = "made_from.json"
 """The file beside kept vectors that names model and collection."""
 
-UNIT_CHARACTERS = 2**20
-"""Text of one unit, the most that a killed run loses: some ten seconds of a small model on two cores."""
+UNIT_CHARACTERS = 2**18
+"""Text of one unit, the most that a killed run loses: a few forward passes of a GPU, seconds of a small model on two
+cores. All embedding cuts a corpus alike, since models share the states of frozen layers batch by batch."""
 
 
 @dataclass(frozen=True)
@@ -142,7 +143,7 @@ def encode_corpus(
     *,
     fingerprint: str,
     storage: Storage = "float32",
-    characters: int = UNIT_CHARACTERS,
+    characters: int | None = None,
     spread: Spread = map,
     label: str = "document",
     made_from: Mapping[str, str] | None = None,
@@ -166,6 +167,7 @@ def encode_corpus(
     if not corpus:
         raise DataError(f"{folder}: no documents to embed; the corpus is empty")
     path = folder / "vectors.npy"
+    characters = characters or UNIT_CHARACTERS
     with lock(folder):
         if made_from:
             write_json(folder / MADE_FROM, made_from)  # its date is the last use

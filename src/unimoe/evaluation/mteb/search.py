@@ -19,7 +19,6 @@ from unimoe.core.io import hash_json
 from unimoe.core.trec import Run, head
 from unimoe.data.collection import Collection, Document
 from unimoe.evaluation.model_wrappers import (
-    ENCODED_CHARACTERS,
     MTEBCrossEncoderWrapper,
     MTEBEncoderWrapper,
     spread_over,
@@ -149,7 +148,6 @@ class TaskSearch:
             texts,
             folder / role,
             fingerprint=self._fingerprint(**options),
-            characters=ENCODED_CHARACTERS,
             **how,
         )
 

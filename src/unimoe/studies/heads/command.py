@@ -105,9 +105,15 @@ def compare_heads(
     read = read.of_arms(jobs.on_front(names) if part is Part.PARETO else names)
     show = {Part.METHODS: None, Part.GRID: jobs.show_grid, Part.PARETO: jobs.show_front}[part]
     given = given_options(
-        config, override, task=read.base["task"], num_steps=num_steps, seeds=seeds, settings=settings, methods=methods,
+        config,
+        override,
+        task=read.base["task"],
+        num_steps=num_steps,
+        seeds=seeds,
+        settings=settings,
+        methods=methods,
         margin=margin,
-    )  # fmt: skip
+    )
     run_study(read, where, given, plan=plan, show=show)
 
 

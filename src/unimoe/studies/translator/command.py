@@ -183,9 +183,16 @@ def compare_translators(
         changes |= {"settings": settings, "gates": {n: {**gate, "margin": margin} for n, gate in study.gates.items()}}
     study = study.model_copy(update=changes).of_arms(comma_separated(models))
     given = given_options(
-        None, override, data=data, captions=captions, encoder=encoder, models=models, epochs=epochs, seeds=seeds,
+        None,
+        override,
+        data=data,
+        captions=captions,
+        encoder=encoder,
+        models=models,
+        epochs=epochs,
+        seeds=seeds,
         settings=settings,
-    )  # fmt: skip
+    )
     run_study(study, where, given, plan=plan)
 
 
