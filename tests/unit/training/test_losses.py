@@ -49,7 +49,7 @@ def test_lists_of_one_keep_the_graph_and_scores_that_are_not_finite_show(name: s
 
 @pytest.mark.parametrize("name", EXACT)
 def test_a_longer_list_in_the_batch_changes_no_direction(name: str) -> None:
-    """It pads the others: the gradient of each is what it is alone, but for the weight of a list in the mean."""
+    """A list that pads the others changes only the length of their gradients, by its share in the mean."""
     generator, loss = torch.Generator().manual_seed(0), ListwiseLoss(config(name))
     rows = [(2 * torch.randn(len(row), generator=generator)).requires_grad_() for row in LABELS]
     alone = [torch.autograd.grad(loss([row], [given]), row)[0] for row, given in zip(rows, LABELS, strict=True)]
