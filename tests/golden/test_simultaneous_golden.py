@@ -115,6 +115,7 @@ def test_ranks_of_all_systems_together_by_hand() -> None:
     [
         ({"a": ["b", "z"]}, "no system 'z'"),
         ({"a": ["a"]}, "a from 1 setting"),
+        ({"a": 10**320}, "2 to 1,000,000,000, or dev"),
         ({"a": "test"}, "write dev, a number of settings"),
         (["a"], "give {system: dev"),
     ],

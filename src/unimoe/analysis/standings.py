@@ -26,6 +26,7 @@ from unimoe.core.errors import UsageError, did_you_mean
 from unimoe.core.grouping import gathered
 
 FEWEST = 3  # systems: of two, their test says it all
+_MOST_SETTINGS = 10**9
 
 Chosen: TypeAlias = Mapping[str, str | int | Sequence[str]]  # by system: ``dev``, or the settings that it was the best
 # of on the test data: their number, or their names where all are here
@@ -43,8 +44,10 @@ def check_chosen(chosen: Chosen, systems: Sequence[str]) -> None:
             if name not in systems:
                 raise UsageError(f"chosen: no system {name!r}{did_you_mean(name, systems)}; here: {', '.join(systems)}")
         number = settings if isinstance(settings, int) else len({system, *named})
-        if number < 2 and settings != "dev":
-            raise UsageError(f"chosen: {system} from {number} setting; give the number tried, 2 or more, or dev")
+        if not 2 <= number <= _MOST_SETTINGS and settings != "dev":
+            raise UsageError(
+                f"chosen: {system} from {number} settings; give the number tried, 2 to {_MOST_SETTINGS:,}, or dev"
+            )
 
 
 def corrected_together(rows: Sequence[Comparison], chosen: Chosen, *, simultaneous: bool) -> list[Comparison]:

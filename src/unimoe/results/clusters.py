@@ -34,7 +34,7 @@ class Clusters:
     def read(cls, given: Path | Mapping[str, str]) -> Clusters:
         """Take a dictionary, or read a file; a DataError where a line is malformed or a query has two clusters."""
         if not isinstance(given, Path):
-            if absent := [query_id for query_id, cluster in given.items() if _is_empty(cluster)]:
+            if absent := [str(query_id) for query_id, cluster in given.items() if _is_empty(cluster)]:
                 raise DataError(f"clusters: {some_ids(absent)} have no cluster id; give each query one")
             return cls("clusters", {str(query_id): str(cluster) for query_id, cluster in given.items()})
         found: dict[str, str] = {}

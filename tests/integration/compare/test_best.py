@@ -127,7 +127,7 @@ def test_what_does_not_fit_is_refused_in_one_line(systems: Path, clusters: Path,
         ([*here, "--clusters", str(short)], 3, ["short.tsv: queries of dl19 without a cluster: 1 (", "add a line"]),
         ([*here, "--chosen", "mono"], 2, ["--chosen mono: write NAME=dev, or NAME=K"]),
         ([*here, "--chosen", "momo=3"], 2, ["no system 'momo' (did you mean 'mono'?)"]),
-        ([*here, "--chosen", "mono=1"], 2, ["mono from 1 setting", "2 or more, or dev"]),
+        ([*here, "--chosen", "mono=1"], 2, ["mono from 1 setting", "2 to 1,000,000,000, or dev"]),
         ([*two, "--simultaneous", "--pairs", "baseline"], 2, ["every two systems; compare all pairs"]),
     ):
         assert_refused(compare(*options), code, *words)
