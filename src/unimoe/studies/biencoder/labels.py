@@ -46,8 +46,7 @@ from unimoe.studies.biencoder.config import LabelConfig, SamplingConfig
 LABELS_FILE = "labels.json"
 """The manifest of a collection whose labels ``label-pairs`` has made: a fingerprint of what they depend on."""
 
-_AT_ONCE = 32
-"""Shards under way together on a cluster."""
+_AT_ONCE = 32  # shards under way together on a cluster
 
 
 def label_pairs(config: LabelConfig, folder: Path, device: torch.device, engine: Engine | None = None) -> None:

@@ -26,11 +26,9 @@ from unimoe.studies.biencoder.config import BiEncoderConfig
 from unimoe.studies.common.splits import Splits
 from unimoe.studies.common.trained_model import freeze_lower_layers
 
-DENSE = "2_Dense"
-"""Folder of the linear layer in a checkpoint."""
+DENSE = "2_Dense"  # folder of the linear layer in a checkpoint
 
-Texts = Mapping[str, str]
-"""Id to text."""
+Texts = Mapping[str, str]  # id to text
 
 
 class CachedEncoder:
@@ -167,9 +165,9 @@ class BiEncoder(nn.Module):
         given = list(texts.values())
         if self.cached is not None:
             return list(torch.from_numpy(self.cached.known(kind, given)))
-        prefix = self._base.prefixes[kind]
         with named_inputs(lambda index: f"{kind} {list(texts)[index]!r}"):
-            return self._base.token_ids([prefix + text for text in given], _lengths(self._config)[kind])
+            prefixed = [self._base.prefixes[kind] + text for text in given]
+            return self._base.token_ids(prefixed, _lengths(self._config)[kind])
 
     def forward(self, inputs: Sequence[Any]) -> Tensor:
         """Return unit vectors ``(N, D)`` float32, from one padded forward pass."""
