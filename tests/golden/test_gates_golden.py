@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -12,10 +11,10 @@ import scipy.special
 from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
-from support.gates import DIFFERENCE, INTERFERENCE, both, clear_gap, register
-from support.results import make_result, simulate
+from support.gates import DIFFERENCE, INTERFERENCE, both, clear_gap, judged
+from support.results import make_result, results_of, simulate
 
-from unimoe.analysis.gates.judging import Judgment, judge
+from unimoe.analysis.gates.judging import Judgment
 from unimoe.analysis.gates.output import gate_lines, gates_as_json
 from unimoe.analysis.gates.registration import default_looks
 from unimoe.analysis.gates.wording import settle_sentence
@@ -24,17 +23,16 @@ from unimoe.analysis.statistics.power import Aim, at_size, half_width, plan, sma
 from unimoe.analysis.statistics.resampling import bootstrap_means, sign_flip_p
 from unimoe.analysis.statistics.sequential import confidence_at_looks
 from unimoe.analysis.statistics.variance import Terms
-from unimoe.results.folder import Results
 
 TOST = DIFFERENCE | {"kind": "equivalence", "margin": 0.02}
 
 
-def test_over_queries_it_is_the_paired_t_test_and_tost(tmp_path: Path) -> None:
+def test_over_queries_it_is_the_paired_t_test_and_tost() -> None:
     rng = np.random.default_rng(3)
     system, baseline = rng.uniform(0.3, 0.9, (2, 40))
     system = baseline + 0.1 * (system - 0.6)
-    results = Results(Path("out"), [make_result("a", None, system.tolist()), make_result("b", None, baseline.tolist())])
-    judgment = judge(results, register(tmp_path, **TOST | {"system": "a", "baseline": "b"}), "it")
+    arms = results_of(make_result("a", None, system), make_result("b", None, baseline))
+    judgment = judged(arms, **TOST | {"system": "a", "baseline": "b"})
     interval = stats.ttest_rel(system, baseline).confidence_interval(0.95)
     assert judgment.found.estimate.interval == pytest.approx((interval.low, interval.high), rel=1e-9)
     lower = stats.ttest_1samp(system - baseline, -0.02, alternative="greater").pvalue
@@ -42,16 +40,14 @@ def test_over_queries_it_is_the_paired_t_test_and_tost(tmp_path: Path) -> None:
     assert 1.0 - judgment.found.confidence["PASS"] == pytest.approx(max(lower, upper), rel=1e-6)
 
 
-def test_over_paired_seeds_they_are_t_tests_of_differences_and_of_contrasts_at_the_cutoffs(
-    tmp_path: Path,
-) -> None:
+def test_over_paired_seeds_they_are_t_tests_of_differences_and_of_contrasts_at_the_cutoffs() -> None:
     specialist, joint = simulate(5, 30, 0.03, rng=np.random.default_rng(6))
     arms = both(specialist, joint, paired_seeds=True)
-    difference = judge(arms, register(tmp_path, **TOST | {"estimand": "seeds"}), "it").found
+    difference = judged(arms, **TOST, estimand="seeds").found
     interval = stats.ttest_1samp((joint - specialist).mean(axis=1), 0.0).confidence_interval(0.95)
     assert difference.paired
     assert difference.estimate.interval == pytest.approx((interval.low, interval.high), rel=1e-9)
-    tir = judge(arms, register(tmp_path, **INTERFERENCE | {"estimand": "seeds"}), "it").found
+    tir = judged(arms, **INTERFERENCE, estimand="seeds").found
     for cutoff, confidence in ((0.02, tir.confidence["PASS"]), (0.01, 1.0 - tir.confidence["FAIL"])):
         excess = ((1.0 - cutoff) * specialist - joint).mean(axis=1)
         assert confidence == pytest.approx(1.0 - stats.ttest_1samp(excess, 0.0, alternative="greater").pvalue)
@@ -74,18 +70,18 @@ def test_each_look_asks_for_the_confidence_that_simulations_found(looks: Any, at
     assert found == pytest.approx([at_90, at_95], abs=0.0011)
 
 
-def test_later_seeds_do_not_change_a_label(tmp_path: Path) -> None:
+def test_later_seeds_do_not_change_a_label() -> None:
     """Seeds 3 and 4 lose all that the first three had won: they came after the label."""
     arms = clear_gap(-0.1, seeds=5)
     specialist, joint = (arms.scores(arm, "reranking/apidocs", range(5)) for arm in ("rank_only_r8", "joint_r8"))
     joint[3:] += 0.3
-    gate = register(tmp_path, **INTERFERENCE | {"looks": [3, 5, 8]})
-    found = judge(both(specialist, joint), gate, "it")
+    gate = INTERFERENCE | {"looks": [3, 5, 8]}
+    found = judged(both(specialist, joint), **gate)
     assert (found.look, found.label, found.found.seeds[1]) == (3, "PASS", (0, 1, 2))
-    alone = judge(both(specialist[:3], joint[:3]), gate, "it").found
+    alone = judged(both(specialist[:3], joint[:3]), **gate).found
     assert (found.found.value, found.found.confidence) == (alone.value, alone.confidence)
     assert "decided at the look at 3 seeds: the gate is closed, and later seeds change nothing" in _text(found)
-    assert judge(both(specialist, joint), register(tmp_path, **INTERFERENCE), "it").label != "PASS"
+    assert judged(both(specialist, joint), **INTERFERENCE).label != "PASS"
 
 
 @pytest.mark.parametrize(
@@ -99,11 +95,11 @@ def test_later_seeds_do_not_change_a_label(tmp_path: Path) -> None:
     ],
 )
 def test_without_a_label_it_is_judged_at_the_last_look_so_far(
-    tmp_path: Path, looks: list[int], seeds: int, look: int, words: str
+    looks: list[int], seeds: int, look: int, words: str
 ) -> None:
     # TIR of 1.5 % lies between the cutoffs, with seeds that scatter far more
     arms = both(*simulate(seeds, 40, 0.015, rng=np.random.default_rng(4), seed_sd=0.02))
-    found = judge(arms, register(tmp_path, **INTERFERENCE | {"looks": looks}), "it")
+    found = judged(arms, **INTERFERENCE, looks=looks)
     assert (found.label, found.look, len(found.found.seeds[0])) == ("INCONCLUSIVE", look, look)
     assert words in _text(found)
     (facts,) = gates_as_json(None, [found], [found])["gates"]
@@ -116,12 +112,11 @@ def test_without_a_label_it_is_judged_at_the_last_look_so_far(
         assert facts["outlook"]["looks"] == [later for later in looks if later > look]
 
 
-def test_a_look_skips_no_registered_seed(tmp_path: Path) -> None:
+def test_a_look_skips_no_registered_seed() -> None:
     """Seed 1 is missing: seeds 2 to 5 cannot stand in for it."""
     whole = clear_gap(-0.1, seeds=6)
-    results = Results(Path("out"), [result for result in whole.results if result.seed != 1])
-    gate = register(tmp_path, **INTERFERENCE | {"looks": [3, 5], "seeds": [0, 1, 2, 3, 4]})
-    found = judge(results, gate, "it")
+    results = results_of(*(result for result in whole.results if result.seed != 1))
+    found = judged(results, **INTERFERENCE, looks=[3, 5], seeds=[0, 1, 2, 3, 4])
     assert (found.label, found.found.seeds) == ("INCONCLUSIVE", ((0,), (0,)))
 
 

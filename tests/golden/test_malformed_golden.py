@@ -11,12 +11,13 @@ import json
 import os
 import re
 import shutil
-import subprocess
 import sys
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import chdir
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, NamedTuple
+from unittest.mock import patch
 
 import numpy as np
 import pytest
@@ -291,12 +292,9 @@ def answer(case: Case, sound: Path, folder: Path) -> str:
     """Run a case in a new copy of the sound folder; return its input, exit code and message, and files that it left."""
     shutil.copytree(sound, folder)
     case.change(folder)
-    before, here = set(folder.rglob("*")), Path.cwd()
-    os.chdir(folder)
-    try:
+    before = set(folder.rglob("*"))
+    with chdir(folder):
         done = call_unimoe(*case.command)
-    finally:
-        os.chdir(here)
     left = [str(path.relative_to(folder)) for path in sorted(set(folder.rglob("*")) - before) if path.is_file()]
     message = re.sub(r"shipped: .*", "shipped: ...", (done.stderr.strip().splitlines() or [""])[-1])
     message = re.sub(r"/\S*/(encoder)\b", r"\1", message.replace(f"{config_root()}{os.sep}", ""))
@@ -306,24 +304,20 @@ def answer(case: Case, sound: Path, folder: Path) -> str:
 
 def answers() -> Iterator[str]:
     """Yield the lines of the golden list."""
-    os.environ.pop("UNIMOE_DATA", None)  # a message names that folder
-    with TemporaryDirectory() as root:
+    inputs = (*runs_and_judgments(), *settings(), *results(), *collections(), *models_and_arrays())
+    with TemporaryDirectory() as root, patch.dict("os.environ"), patch("unimoe.metrics.names._registered", {}):
+        os.environ.pop("UNIMOE_DATA", None)  # a message names that folder
         sound = Path(root, "sound")
         sound.mkdir()
         write_sound(sound)
-        for number, case in enumerate(
-            (*runs_and_judgments(), *settings(), *results(), *collections(), *models_and_arrays())
-        ):
+        for number, case in enumerate(inputs):
             yield answer(case, sound, Path(root, str(number)))
             shutil.rmtree(Path(root, str(number)))
 
 
 @pytest.fixture(scope="module")
 def lines() -> list[str]:
-    """The answers to all inputs, in a process of their own, which holds no other test's registrations."""
-    done = subprocess.run([sys.executable, __file__], capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr[-3000:]
-    return done.stdout.splitlines()
+    return list(answers())
 
 
 def test_each_ends_with_one_line_and_leaves_nothing(lines: list[str]) -> None:

@@ -103,9 +103,6 @@ class TestByHand:
         found, _ = difference(np.ones((2, 2)), np.array([[0.6, 0.8], [0.8, 0.6001]]), paired=True)
         assert found.standard_error > 0.0
 
-    def test_what_the_degrees_of_freedom_are_multiplied_with(self) -> None:
-        assert [log_unbiased(f) for f in (1.0, 2.0, 4.0, 9.0)] == pytest.approx([3.56, 1.78, 1.31, 1.12], abs=0.005)
-
 
 class TestScipy:
     def test_runs_alone_unpaired_are_welchs_test(self) -> None:
@@ -270,13 +267,6 @@ CASES, OTHERS, CONTROL_CASES, CONTROL_OTHERS = BCG.T
 SIZES, CONTROL_SIZES = CASES + OTHERS, CONTROL_CASES + CONTROL_OTHERS
 LOG_RISK_RATIOS = np.log((CASES / SIZES) / (CONTROL_CASES / CONTROL_SIZES))
 VARIANCES = 1 / CASES - 1 / SIZES + 1 / CONTROL_CASES - 1 / CONTROL_SIZES
-
-
-def test_the_bcg_trials_as_metafor_tests_itself() -> None:
-    """By DerSimonian & Laird's variance of .3088 the mean is -.7141, with -1.0644 to -.3638 for its normal interval."""
-    weights = 1.0 / (VARIANCES + 0.30876)
-    mean, reach = float(weights @ LOG_RISK_RATIOS / weights.sum()), 1.959964 / math.sqrt(weights.sum())
-    assert (mean, mean - reach, mean + reach) == pytest.approx((-0.7141, -1.0644, -0.3638), abs=5e-5)
 
 
 def test_statsmodels_has_the_same_variances_and_interval() -> None:

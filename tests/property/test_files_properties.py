@@ -42,7 +42,7 @@ def collections(draw: st.DrawFn) -> Collection:
     return assemble("any", "test", corpus.items(), queries.items(), {key: draw(grades) for key in judged})
 
 
-@settings(max_examples=60)
+@settings(max_examples=30)
 @given(collections(), st.booleans())
 def test_what_is_written_is_read_back(collection: Collection, compress: bool) -> None:
     with TemporaryDirectory() as root:

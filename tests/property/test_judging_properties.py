@@ -69,8 +69,12 @@ def test_the_order_of_queries_and_seeds_changes_nothing(arms: Arms, order: int, 
 
 
 @given(two_arms(), st.floats(0.1, 1.0), st.booleans())
-def test_tir_does_not_depend_on_the_scale(arms: Arms, scale: float, paired: bool) -> None:
-    same(found(arms, paired=paired), found((scale * arms[0], scale * arms[1]), paired=paired))
+def test_tir_ignores_scale_and_copies_and_turns_round_with_its_arms(arms: Arms, scale: float, paired: bool) -> None:
+    plain = found(arms, paired=paired)
+    same(plain, found((scale * arms[0], scale * arms[1]), paired=paired))
+    assert found(arms[::-1]).value == pytest.approx(-plain.value / (1.0 - plain.value))
+    for across in ("mean_of_tirs", "tir_of_means"):
+        assert found(arms, arms, across=across).value == pytest.approx(plain.value, abs=1e-9)
 
 
 @given(numbers_of_runs.flatmap(lambda rows: st.tuples(two_arms(rows), two_arms(rows))), st.floats(0.1, 1.0))
@@ -78,18 +82,6 @@ def test_the_mean_of_tirs_does_not_depend_on_the_scale_of_one_dataset(sets: tupl
     one, other = sets
     plain, scaled = found(one, other), found(one, (scale * other[0], scale * other[1]))
     assert scaled.value == pytest.approx(plain.value, abs=1e-9)
-
-
-@given(two_arms())
-def test_arms_that_change_places_turn_the_ratio_round(arms: Arms) -> None:
-    plain, turned = found(arms), found(arms[::-1])
-    assert turned.value == pytest.approx(-plain.value / (1.0 - plain.value))
-
-
-@given(two_arms())
-def test_a_dataset_beside_itself_has_its_own_tir(arms: Arms) -> None:
-    for across in ("mean_of_tirs", "tir_of_means"):
-        assert found(arms, arms, across=across).value == pytest.approx(found(arms).value, abs=1e-9)
 
 
 @given(two_arms())

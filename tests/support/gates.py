@@ -9,9 +9,10 @@ from typing import Any
 import numpy as np
 import yaml
 from numpy.typing import NDArray
-from support.results import make_result
+from support.results import make_result, results_of
 
-from unimoe.analysis.gates.definitions import Gate, Registration, load_gates
+from unimoe.analysis.gates.definitions import Gate, Registration, given_gates, load_gates
+from unimoe.analysis.gates.judging import Judgment, judge
 from unimoe.analysis.gates.scores import Aligned, Runs
 from unimoe.results import EvalResult
 from unimoe.results.folder import Results
@@ -33,17 +34,18 @@ def register(folder: Path, **gate: Any) -> Registration:
     return load_gates(gate_file(folder, it=gate))
 
 
+def judged(found: Results, **gate: Any) -> Judgment:
+    """The judgment of a gate that no file registers."""
+    return judge(found, given_gates({"it": gate}), "it")
+
+
 def measured(arm: str, scores: Matrix, dataset: str = "apidocs", **given: Any) -> list[EvalResult]:
     rows = [[float(score) for score in row] for row in scores]
     return [make_result(arm, seed, row, dataset=dataset, **given) for seed, row in enumerate(rows)]
 
 
-def results(*groups: list[EvalResult]) -> Results:
-    return Results(Path("out"), [result for group in groups for result in group])
-
-
 def both(specialist: Matrix, joint: Matrix, **given: Any) -> Results:
-    return results(measured("rank_only_r8", specialist, **given), measured("joint_r8", joint, **given))
+    return results_of(*measured("rank_only_r8", specialist, **given), *measured("joint_r8", joint, **given))
 
 
 def clear_gap(gap: float, seeds: int = 3, **given: Any) -> Results:

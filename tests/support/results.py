@@ -99,6 +99,11 @@ def without_queries(
     return EvalResult.model_validate(result.model_dump() | changed)
 
 
+def results_of(*items: EvalResult) -> Results:
+    """Results that no folder holds."""
+    return Results(Path("out"), items)
+
+
 def simulate(
     seeds: int, queries: int, tir: float, *, rng: np.random.Generator, seed_sd: float = 0.01, query_sd: float = 0.1
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:

@@ -16,7 +16,6 @@ from support.results import make_result, query_ids, write_experiment
 from support.runs import random_qrels, random_run
 
 import unimoe
-from unimoe.analysis import analysis as analysis_module
 from unimoe.analysis import compare as public
 from unimoe.analysis import comparisons, drilldown
 from unimoe.analysis.analysis import Analysis
@@ -70,6 +69,11 @@ def test_several_datasets_by_name(runs: dict[str, list[Run]]) -> None:
         ({"correction": "sidak"}, "correction 'sidak': unknown; use holm or bh or bonferroni or none"),
         ({"metrics": []}, "no metric to compare by"),
         ({"allow": ["queries", "zeros"]}, "give the one that suits the runs"),
+        ({"chosen": {"mono": ["duo", "z"]}}, "no system 'z'"),
+        ({"chosen": {"mono": ["mono"]}}, "mono from 1 settings; give the number tried"),
+        ({"chosen": {"mono": 10**320}}, "2 to 1,000,000,000, or dev"),
+        ({"chosen": {"mono": "test"}}, "write dev, a number of settings"),
+        ({"chosen": ["mono"]}, "give {system: dev"),
         ({"depth": 2.5}, "--depth 2.5 is no whole number"),
         ({"systems": [{}, {}]}, "the systems are a list; give a dictionary"),
         ({"systems": {1: {"q1": {"d": 1.0}}, "b": []}}, "a system cannot be named 1, which is no text"),
@@ -92,10 +96,6 @@ def test_one_allowance_needs_no_list(runs: dict[str, list[Run]]) -> None:
     (first, *others) = runs["mono"]
     short = runs | {"mono": [{q: of for q, of in first.items() if q != next(iter(QRELS))}, *others]}
     assert public.compare(short, QRELS, allow="zeros").results.caveats
-
-
-def test_pandas_is_loaded_by_frames_alone() -> None:
-    assert "pandas" not in vars(analysis_module)
 
 
 RNG = np.random.default_rng(0)

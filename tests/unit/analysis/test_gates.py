@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from support.gates import DIFFERENCE, INTERFERENCE, both, clear_gap, gate_file, measured, register, results
-from support.results import make_result, simulate
+from support.gates import DIFFERENCE, INTERFERENCE, both, clear_gap, gate_file, judged, measured, register
+from support.results import make_result, results_of, simulate
 
 from unimoe.analysis.gates.definitions import load_gates
 from unimoe.analysis.gates.judging import Judgment, Refusal, exit_code, judge, judge_all
@@ -27,13 +27,10 @@ from unimoe.results.folder import Results, load_all_results
 
 @pytest.mark.parametrize("seed", range(3))
 @pytest.mark.parametrize("kind", ["interference", "superiority", "non_inferiority", "equivalence"])
-def test_a_plan_calls_settled_what_has_a_label_and_no_bound_lies_beyond_its_cutoff(
-    tmp_path: Path, kind: str, seed: int
-) -> None:
+def test_a_plan_calls_settled_what_has_a_label_and_no_bound_lies_beyond_its_cutoff(kind: str, seed: int) -> None:
     rng = np.random.default_rng(seed)
     found = both(*simulate(3, 60, rng.choice([0.0, 0.015, 0.05]), rng=rng, query_sd=0.02, seed_sd=0.002))
-    gate = INTERFERENCE if kind == "interference" else DIFFERENCE | {"kind": kind}
-    judgment = judge(found, register(tmp_path, **gate), "it")
+    judgment = judged(found, **(INTERFERENCE if kind == "interference" else DIFFERENCE | {"kind": kind}))
     assert judgment.plan is not None
     assert judgment.plan.settled == (judgment.label != "INCONCLUSIVE")
     low, high = gates_as_json(None, [judgment], [judgment])["gates"][0]["bounds"]
@@ -62,14 +59,13 @@ def test_what_has_no_results_is_named(tmp_path: Path, change: dict[str, Any], wo
         assert word in str(outcome.error)
 
 
-def test_an_arm_needs_a_seed_on_every_dataset_or_none_on_two(tmp_path: Path) -> None:
+def test_an_arm_needs_a_seed_on_every_dataset_or_none_on_two() -> None:
     held = {"d0": (0, 1), "d1": (1, 2), "d2": (0, 2)}
     places = [(dataset, seed) for dataset, seeds in held.items() for seed in seeds]
     arms = ("rank_only_r8", "joint_r8")
     items = [make_result(arm, s, [0.5] * 8, dataset=d) for arm in arms for d, s in places]
-    gate = register(tmp_path, **INTERFERENCE | {"datasets": list(held)})
     with pytest.raises(DataError, match=r"rank_only_r8 has no seed with a result on each of .*evaluate one seed"):
-        judge(results(items), gate, "it")
+        judged(results_of(*items), **INTERFERENCE | {"datasets": list(held)})
 
 
 def learning(zero_shot: float) -> Results:
@@ -78,7 +74,7 @@ def learning(zero_shot: float) -> Results:
     specialist, joint = simulate(3, 200, 0.2, rng=rng, query_sd=0.02)
     untrained = np.clip(specialist[0] + zero_shot + rng.normal(0.0, 0.1, 200), 0.0, 1.0)
     arms = both(np.clip(specialist, 0, 1), np.clip(joint, 0, 1))
-    return results(list(arms.results), [make_result("zero_shot", None, untrained)])
+    return results_of(*arms.results, make_result("zero_shot", None, untrained))
 
 
 def test_a_specialist_that_has_learnt_nothing_decides_nothing_unless_the_gate_says_so(tmp_path: Path) -> None:
@@ -92,19 +88,16 @@ def test_a_specialist_that_has_learnt_nothing_decides_nothing_unless_the_gate_sa
     assert "(gate: INCONCLUSIVE, train better first: rank_only_r8 until it beats zero_shot, then judge again)" in text
     assert "Would settle it" not in text
     assert judge(learning(-0.2), registration, "it").label == "PASS"
-
     outcomes = judge_all(learning(0.0), register(tmp_path, **INTERFERENCE | {"specialist_must_beat": None}))
     said = gates_as_json(registration, outcomes, outcomes)["gates"][0]
     assert (said["label"], said["specialist"]["holds"]) == ("PASS", False)
     assert "But rank_only_r8 has learnt nothing measurable" in said["headline"]
 
 
-@pytest.mark.parametrize(
-    ("codes", "worst"), [([0], 0), ([0, 11], 11), ([11, 12, 0], 12), ([12, 10, 11], 10), ([10, 3, 0], 3), ([], 12)]
-)
-def test_the_worst_exit_code_counts(codes: list[int], worst: int) -> None:
-    outcomes: Any = [SimpleNamespace(exit_code=code) for code in codes]
-    assert exit_code(outcomes) == worst
+def test_the_worst_exit_code_counts() -> None:
+    for codes, worst in (([0, 11], 11), ([11, 12, 0], 12), ([12, 10, 11], 10), ([10, 3, 0], 3), ([], 12)):
+        outcomes: Any = [SimpleNamespace(exit_code=code) for code in codes]
+        assert exit_code(outcomes) == worst
 
 
 @pytest.mark.parametrize(
@@ -116,13 +109,12 @@ def test_the_worst_exit_code_counts(codes: list[int], worst: int) -> None:
         ([[0.5]], [[0.4]]),
     ],
 )
-def test_json_of_what_cannot_be_decided_holds_no_infinity(tmp_path: Path, arms: Any) -> None:
-    registration = register(tmp_path, **INTERFERENCE)
-    outcomes = judge_all(both(*arms), registration)
-    said = json.loads(json.dumps(gates_as_json(registration, outcomes, outcomes), allow_nan=False))
+def test_json_of_what_cannot_be_decided_holds_no_infinity(arms: Any) -> None:
+    outcomes = [judged(both(*arms), **INTERFERENCE)]
+    said = json.loads(json.dumps(gates_as_json(None, outcomes, outcomes), allow_nan=False))
     assert (said["exit_code"], said["gates"][0]["label"]) == (12, "INCONCLUSIVE")
     assert said["gates"][0]["why"]
-    assert "UNDECIDED: it (gate: INCONCLUSIVE" in gate_lines(registration, outcomes)
+    assert "UNDECIDED: it (gate: INCONCLUSIVE" in gate_lines(None, outcomes)
 
 
 RECORD = {"phases": {"train rank_only": {"seconds": 3600.0}, "train joint": {"seconds": 7200.0}, "rerank": {}}}
@@ -140,7 +132,7 @@ def test_further_seeds_have_a_price_where_the_job_recorded_one(tmp_path: Path, r
         write_result(tmp_path, result.model_copy(update={"config": {"arms": tasks}}))
     if record is not None:
         (tmp_path / "run.json").write_text(record if isinstance(record, str) else json.dumps(record), encoding="utf-8")
-    item = judge(load_all_results(tmp_path), register(tmp_path, **INTERFERENCE | {"looks": [3, 5, 8]}), "it")
+    item = judged(load_all_results(tmp_path), **INTERFERENCE, looks=[3, 5, 8])
     assert item.seconds == pytest.approx(price)
     said = "; as fast as so far, the 5 seeds in about 2.0 hours, the 8 seeds in about 5.0 hours"
     assert (said in " ".join(gate_lines(None, [item]).split())) == bool(price)
@@ -162,10 +154,8 @@ def test_a_metric_that_no_module_registers_here_is_refused_in_one_line() -> None
         ({}, {"seeds": [0, 1, 2, 3]}, "no result yet of seed 3: judged at another number of seeds than registered"),
     ],
 )
-def test_results_unfit_for_decisions_neither_pass_nor_stop(
-    tmp_path: Path, given: Any, change: Any, reason: str
-) -> None:
-    item = judge(clear_gap(-0.1, **given), register(tmp_path, **INTERFERENCE | change), "it")
+def test_results_unfit_for_decisions_neither_pass_nor_stop(given: Any, change: Any, reason: str) -> None:
+    item = judged(clear_gap(-0.1, **given), **INTERFERENCE, **change)
     assert (item.label, item.advisory, exit_code([item])) == ("PASS", (reason,), 12)
 
 
@@ -177,21 +167,20 @@ def test_notes_name_unequal_training_and_results_older_than_the_gate(tmp_path: P
     }
     items = [result.model_copy(update={"training": budgets[result.config_name]}) for result in arms.results]
     registration = load_gates(gate_file(tmp_path, registered="2027-01-01", it=INTERFERENCE))
-    notes = " ".join(judge(results(items), registration, "it").notes)
+    notes = " ".join(judge(results_of(*items), registration, "it").notes)
     assert "rank_only_r8 saw 480 ranking examples, joint_r8 240" in notes
     assert "6 of 6 results are older than this gate (registered 2027-01-01" in notes
 
 
-def test_a_headline_has_the_loss_its_bound_and_what_it_means(tmp_path: Path) -> None:
-    registration = register(tmp_path, **INTERFERENCE)
-    item = judge(clear_gap(-0.1), registration, "it")
+def test_a_headline_has_the_loss_its_bound_and_what_it_means() -> None:
+    item = judged(clear_gap(-0.1), **INTERFERENCE)
     low, high = item.found.estimate.interval or (0.0, 0.0)
     assert headline(item) == (
         "joint_r8 loses 20.0 % of rank_only_r8's ndcg@10 on apidocs, at least 18.6 % with confidence 0.9 "
         f"(TIR +20.00 %, 95 % interval [{100 * low:+.2f}, {100 * high:+.2f}]): interference, 2 % or more."
     )
     assert action(item) == "build separate experts"
-    between = judge(clear_gap(-0.0075), registration, "it")
+    between = judged(clear_gap(-0.0075), **INTERFERENCE)
     assert headline(between).endswith(": interference between 1 % and 2 %.")
     assert action(between) == "too small to go on, too large to dismiss"
 
@@ -223,7 +212,7 @@ def test_the_table_has_a_row_per_dataset_and_notes_what_was_not_judged(tmp_path:
     a, b = (simulate(3, n, 0.2, rng=np.random.default_rng(n)) for n in (60, 40))
     arms = [(arm, "a", rows) for arm, rows in zip(("rank_only_r8", "joint_r8"), a, strict=True)]
     arms += [(arm, "b", rows[:1]) for arm, rows in zip(("rank_only_r8", "joint_r8"), b, strict=True)]
-    found = results(*(measured(arm, rows, dataset) for arm, dataset, rows in arms))
+    found = results_of(*(result for arm, dataset, rows in arms for result in measured(arm, rows, dataset)))
     path = gate_file(tmp_path, it=INTERFERENCE | {"datasets": ["a", "b"]}, gone=INTERFERENCE)
     outcomes = judge_all(found, load_gates(path))
     table = gates_table(outcomes)

@@ -1,18 +1,23 @@
-"""Tables of results and of MTEB's tasks, in LaTeX, Markdown and CSV."""
+"""Tables of results and of MTEB's tasks, in LaTeX, Markdown, HTML and CSV, whatever names are in them."""
 
 from __future__ import annotations
 
 import csv
 import io
+import re
+from html.parser import HTMLParser
 from pathlib import Path
 
 import numpy as np
 import pytest
-from support.results import make_result, without_queries
+from hypothesis import given
+from hypothesis import strategies as st
+from support.results import make_result, results_of, without_queries
 
-from unimoe.analysis.compare import Results, generate_comparison_table
+from unimoe.analysis.compare import generate_comparison_table
 from unimoe.analysis.comparisons import compare_arms
-from unimoe.analysis.tables import Cell, RowGroup, Table
+from unimoe.analysis.formats import p_text, signed
+from unimoe.analysis.tables import Cell, RowGroup, Table, escape_latex
 from unimoe.analysis.tables.cells import short_names
 from unimoe.analysis.tables.comparisons import comparisons_table, print_before_after
 from unimoe.analysis.tables.mteb import mteb_table, mteb_tasks_table
@@ -24,7 +29,7 @@ class TestLatex:
     def test_has_booktabs_bold_best_underlined_second_and_subscript_std(self) -> None:
         arms = (("bm25", None, 0.5), ("joint_r8", 0, 0.6), ("joint_r8", 1, 0.8), ("rank_only_r8", 0, 0.75))
         rows = [make_result(arm, seed, [score]) for arm, seed, score in arms]
-        latex = generate_comparison_table(Results(Path("outputs"), rows)).to_latex()
+        latex = generate_comparison_table(results_of(*rows)).to_latex()
         assert "\\toprule" in latex
         assert r"rank\_only\_r8 & \textbf{75.00} &" in latex
         assert r"joint\_r8 & \underline{70.00} & $_{\pm 14.14}$ &" in latex
@@ -64,10 +69,6 @@ def test_long_names_lose_what_they_share_and_no_two_become_alike() -> None:
     assert taken == {"/data/beir/scifact": "/data…cifact", "…eir/scifact": "…eir/scifact"}
 
 
-def of(*items: EvalResult) -> Results:
-    return Results(Path("outputs"), items)
-
-
 def row(table: Table, name: str) -> dict[str, Cell]:
     """The first row of a name."""
     found = next(cells for group in table.groups for cells in group.rows if cells[0].text == name)
@@ -79,7 +80,7 @@ def test_seeds_that_differ_more_than_the_arms_leave_no_mark() -> None:
     base, noise = np.linspace(0.2, 0.6, 20), np.random.default_rng(1).normal(0.0, 0.01, (6, 20))
     shifts = [0.08, 0.0, 0.04, -0.06, 0.02, 0.0]
     items = [make_result("xy"[s // 3], s % 3, base + shifts[s] + noise[s]) for s in range(6)]
-    found = of(*items)
+    found = results_of(*items)
     (comparison,) = compare_arms(found, iterations=500)
     (low, high), (check_low, check_high) = comparison.difference.interval or (0, 0), comparison.check_interval or (0, 1)
     assert comparison.check_p == pytest.approx(0.0, abs=0.01)
@@ -92,7 +93,7 @@ def test_seeds_that_differ_more_than_the_arms_leave_no_mark() -> None:
 def test_recall_beyond_the_candidates_is_left_out_and_said() -> None:
     result = make_result("joint_r8", 0, [0.5, 0.5], identity={"depth": 10})
     deep = {"aggregate": {"ndcg@10": 0.5, "recall@100": 0.7, "recall@10": 0.7}}
-    table = generate_comparison_table(of(result.model_copy(update=deep)))
+    table = generate_comparison_table(results_of(result.model_copy(update=deep)))
     assert table.columns == ("System", "ndcg@10", "recall@10", "Seeds")
     assert "No Recall@100 on reranking/apidocs, whose candidates do not reach as deep." in table.notes
 
@@ -101,7 +102,7 @@ def test_a_column_per_dataset_and_an_average_that_takes_cqadupstack_once() -> No
     scores = {"cqadupstack-android": 0.2, "cqadupstack-english": 0.4, "scifact": 0.9}
     items = [make_result("bm25", None, [score], dataset=dataset) for dataset, score in scores.items()]
     items += [make_result("zero_shot", None, [0.1], dataset=dataset) for dataset in list(scores)[:2]]
-    table = overview_table(of(*items))
+    table = overview_table(results_of(*items))
     assert table.columns == ("System", *scores, "Average")
     assert row(table, "bm25")["Average"].value == pytest.approx(60.0)
     assert row(table, "zero_shot")["Average"].value is None  # it lacks a dataset
@@ -111,21 +112,21 @@ def test_a_column_per_dataset_and_an_average_that_takes_cqadupstack_once() -> No
 def test_metrics_are_never_averaged_and_columns_without_a_number_are_left_out() -> None:
     places = (("x", "ndcg@10"), ("y", "map"), ("z", "map"))
     mixed = [make_result("bm25", None, [0.5], dataset=dataset, metric=metric) for dataset, metric in places]
-    table = overview_table(of(*mixed))
+    table = overview_table(results_of(*mixed))
     assert table.columns == ("System", "x", "y", "z", "Average")
     assert [(group.heading, [[cell.text for cell in cells] for cells in group.rows]) for group in table.groups] == [
         ("reranking, nDCG@10", [["bm25", "50.00", "–", "–", "–"]]),
         ("reranking, MAP", [["bm25", "–", "50.00", "50.00", "50.00"]]),
     ]
-    assert overview_table(of(*mixed[:2])).groups == ()
-    assert generate_comparison_table(of(*mixed[:1])).columns == ("System", "ndcg@10", "mrr@10")
+    assert overview_table(results_of(*mixed[:2])).groups == ()
+    assert generate_comparison_table(results_of(*mixed[:1])).columns == ("System", "ndcg@10", "mrr@10")
 
 
 def test_csv_has_every_number_in_full() -> None:
     rng = np.random.default_rng(0)
     base = rng.uniform(0.2, 0.6, 60)
     runs = (make_result("x", s, base + 0.012 + rng.normal(0.0, 0.05, 60)) for s in range(3))
-    found = of(make_result("bm25", None, base), *runs)
+    found = results_of(make_result("bm25", None, base), *runs)
     (c,) = compare_arms(found, iterations=200)
     table = comparisons_table(found, [c])
     line = next(csv.DictReader(io.StringIO(table.to_csv())))
@@ -188,7 +189,7 @@ def test_over_tasks_over_types_and_of_each_type() -> None:
 
     emb_only_r8: seeds (80 + 60 + 90 + 50) / 4 = 70 and 75; types (90 + 50 + 70) / 3 = 70 and (90 + 50 + 80) / 3.
     """
-    table = mteb_table(of(*suite()))
+    table = mteb_table(results_of(*suite()))
     types = ("Classification (1)", "Retrieval (1)", "STS (2)")
     assert table.columns == ("System", "Mean (Task)", "Mean (TaskType)", *types)
     assert [r[0].text for r in table.groups[0].rows] == ["zero_shot", "emb_only_r8", "joint_r8"]
@@ -205,7 +206,7 @@ def test_over_tasks_over_types_and_of_each_type() -> None:
 
 def test_a_task_that_one_seed_lacks_counts_for_no_arm_and_is_named() -> None:
     lacking = {("joint_r8", 1, "STS13"), ("zero_shot", None, "STS13")}
-    kept = of(*(r for r in suite() if (r.config_name, r.seed, r.dataset) not in lacking))
+    kept = results_of(*(r for r in suite() if (r.config_name, r.seed, r.dataset) not in lacking))
     table = mteb_table(kept)
     assert row(table, "emb_only_r8")["STS (1)"].value == pytest.approx(80)
     assert row(table, "emb_only_r8")["Mean (Task)"].value == pytest.approx(100 * (0.8 + 0.9 + 0.5) / 3)
@@ -214,3 +215,67 @@ def test_a_task_that_one_seed_lacks_counts_for_no_arm_and_is_named() -> None:
     of_task = row(mteb_tasks_table(kept), "STS13")
     assert of_task["joint_r8"].value == pytest.approx(60)
     assert of_task["zero_shot"].value is None
+
+
+names = st.one_of(
+    st.text(min_size=1, max_size=30),
+    st.text(alphabet="\\{}$&%#_^~<>|\"'`[]*-+ a\x00\n\ud800中😀", min_size=1, max_size=30),
+)
+
+
+def table(names: list[str]) -> Table:
+    rows = tuple((Cell(name), Cell("-1.00", value=-1.0), Cell(name)) for name in names)
+    return Table("names", names[0], ("Name", names[-1], "Last"), (RowGroup(names[0], rows),), tuple(names))
+
+
+class Reader(HTMLParser):
+    def __init__(self) -> None:
+        super().__init__()
+        self.tags: list[str] = []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append(tag)
+
+
+def tags_of(made: Table) -> list[str]:
+    reader = Reader()
+    reader.feed(made.to_html())
+    return reader.tags
+
+
+@given(st.lists(names, min_size=2, max_size=4))
+def test_names_add_no_element_to_html_and_no_cell_to_markdown_or_csv(drawn: list[str]) -> None:
+    made, plain = table(drawn), table(["a"] * len(drawn))
+    assert tags_of(made) == tags_of(plain)
+    lines = [line for line in made.to_markdown().split("\n") if line.startswith("|")]
+    assert {line.count("|") for line in lines} == {4}
+    rows = list(csv.reader(io.StringIO(made.to_csv())))
+    assert [len(row) for row in rows] == [4] * (1 + len(drawn)) + [1] * len(drawn)
+
+
+@given(names)
+def test_latex_of_a_name_has_no_command_of_its_own(name: str) -> None:
+    latex = escape_latex(name)
+    latex.encode()
+    rest = re.sub(r"\\(?:text[a-z]+|allowbreak|[SP])(?:\{\}|(?=\{))|\\[{}$&%#_]|\$-\$|\$\\[a-z]+\$", "", latex)
+    assert not set(rest) & set('\\$&%#_^~<>|"`')
+    assert rest.count("{") == rest.count("}")
+
+
+@given(st.lists(st.text(alphabet="ab/", min_size=1, max_size=60), max_size=8), st.integers(8, 40))
+def test_short_names_are_as_many_as_the_names(drawn: list[str], width: int) -> None:
+    short = short_names(drawn, width)
+    assert len(set(short.values())) == len(set(drawn))
+    assert all(short[name] == name for name in drawn if len(name) <= width)
+
+
+@given(st.floats(-100, 100), st.integers(0, 4))
+def test_a_sign_is_true_and_zero_has_none(number: float, digits: int) -> None:
+    text = signed(number, digits)
+    assert float(text) == round(number, digits)
+    assert (text[0] in "+-") == (float(text) != 0.0)
+
+
+@given(st.one_of(st.floats(1e-4, 1), st.floats(0.0499, 0.0501)))
+def test_a_p_value_as_text_is_significant_where_the_number_is(p: float) -> None:
+    assert (float(p_text(p)) < 0.05) == (p < 0.05)

@@ -78,18 +78,10 @@ def test_a_result_without_a_sidecar_leaves_none_of_an_earlier_run(tmp_path: Path
         read_drilldown(path)
 
 
-@pytest.mark.parametrize(
-    ("name", "safe"),
-    [
-        ("mteb:SciFact", "mteb-SciFact"),
-        ("path:/data/my set", "path-data-my-set"),
-        ("../../etc", "etc"),
-        ("..", "unnamed"),
-        ("한국어", "한국어"),
-    ],
-)
-def test_a_name_stays_within_its_folder(name: str, safe: str) -> None:
-    assert safe_name(name) == safe
+def test_a_name_stays_within_its_folder() -> None:
+    names = {"mteb:SciFact": "mteb-SciFact", "path:/data/my set": "path-data-my-set", "../../etc": "etc"}
+    names |= {"..": "unnamed", "한국어": "한국어"}
+    assert {name: safe_name(name) for name in names} == names
 
 
 @pytest.mark.parametrize(
@@ -99,7 +91,6 @@ def test_a_name_stays_within_its_folder(name: str, safe: str) -> None:
         ({"aggregate": {"mrr@10": 0.75}}, "aggregate lacks the main metric 'ndcg@10'"),
         ({"per_query": {}}, "per_query is empty"),
         ({"per_query_metrics": {"mrr@10": [0.75]}}, r"per_query_metrics\.mrr@10 has 1 values for the 2 of per_query"),
-        ({"seed": 1.0}, "valid integer"),
         ({"task": "ranking"}, "'reranking', 'embedding', 'retrieval' or 'crossmodal'"),
         (WITHOUT_QUERIES | {"task_type": None}, "per_query is empty, but embedding of type None has queries"),
         (WITHOUT_QUERIES | {"task": "reranking"}, "per_query is empty, but reranking of type STS has queries"),
