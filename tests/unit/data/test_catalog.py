@@ -194,14 +194,13 @@ def test_a_zip_of_any_spelling_is_unpacked_once(data: Path, tmp_cache: Path, mon
     assert content(load_collection("fiqa", "test")) == content(SMALL)
 
 
-def test_a_zip_with_another_top_folder_is_refused(data: Path) -> None:
+@pytest.mark.parametrize("encrypted", [False, True])
+def test_a_zip_of_another_set_or_that_is_cut_or_encrypted_leaves_nothing_behind(
+    data: Path, tmp_cache: Path, encrypted: bool
+) -> None:
     write_zip(data / "fiqa.zip", {"scifact": SMALL})
     with pytest.raises(DataError, match=r"fiqa\.zip: holds no folder fiqa/ in BEIR layout; use the zip as publ"):
         load_collection("fiqa", "test")
-
-
-@pytest.mark.parametrize("encrypted", [False, True])
-def test_a_zip_that_is_cut_or_encrypted_leaves_nothing_behind(data: Path, tmp_cache: Path, encrypted: bool) -> None:
     archive = write_zip(data / "fiqa.zip", {"fiqa": SMALL})
     whole = archive.read_bytes()
     changed = bytearray(whole if encrypted else whole[:-30])
@@ -287,11 +286,8 @@ def test_what_cannot_be_loaded_of_mteb_is_one_line(
 
 @pytest.fixture
 def dataset(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
-    toy = SimpleNamespace(
-        docs_iter=lambda: iter([IrDocument("d1", "T", "one")]),
-        queries_iter=lambda: iter([IrQuery("q1", "first"), IrQuery("q2", "unjudged")]),
-        qrels_iter=lambda: iter([IrQrel("q1", "d1", 3)]),
-    )
+    queries = [("q1", "first"), ("q2", "unjudged")]
+    toy = ir_dataset(assemble("toy", "test", [("d1", Document("T", "one"))], queries, {"q1": {"d1": 3}}))
     sets = {"toy/test": toy, "toy": SimpleNamespace(docs_iter=toy.docs_iter)}
     monkeypatch.setitem(sys.modules, "ir_datasets", SimpleNamespace(load=sets.__getitem__))
     return toy

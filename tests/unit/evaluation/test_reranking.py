@@ -21,13 +21,12 @@ from transformers import BartConfig, BartForConditionalGeneration
 
 from unimoe.config import Experiment, PromptConfig
 from unimoe.core.errors import DataError, UsageError
-from unimoe.core.io import write_json
 from unimoe.core.trec import Run
 from unimoe.data.collection import Collection, Document
 from unimoe.evaluation.embedding_eval import evaluate_mteb
 from unimoe.evaluation.reranking import shards
 from unimoe.evaluation.reranking.rerankers import FunctionReranker, PairModelReranker, as_reranker, as_unimodel
-from unimoe.evaluation.reranking.shards import Pair, Reranker, ShardScores, ShardStore, cut_pairs, read_shard
+from unimoe.evaluation.reranking.shards import Pair, Reranker, ShardStore
 from unimoe.evaluation.reranking_eval import (
     evaluate_beir,
     evaluate_msmarco_dev,
@@ -70,10 +69,12 @@ def test_a_function_ranks_a_suite_by_its_scores(experiment: Experiment, toy: str
     assert suite.averages == {"ndcg@10": found.aggregate["ndcg@10"]}
 
 
-def test_shards_are_sized_by_the_device_and_by_nothing_else(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("order", ["query_first", "document_first"])
+def test_shards_hold_groups_whole_and_are_sized_by_the_device(monkeypatch: pytest.MonkeyPatch, order: Any) -> None:
     monkeypatch.setattr(shards, "SHARD_CHARACTERS", 1)
-    unimodel = UnimodelForExp1(tiny_base(), PromptConfig(order="query_first"), 256)
-    assert len(PairModelReranker(unimodel).cut(COLLECTION, EVERY)) == len(EVERY)
+    unimodel = UnimodelForExp1(tiny_base(), PromptConfig(order=order), 256)
+    groups = COLLECTION.queries if order == "query_first" else COLLECTION.corpus
+    assert len(PairModelReranker(unimodel).cut(COLLECTION, EVERY)) == len(groups)
     monkeypatch.setattr(UnimodelForExp1, "device", torch.device("cuda"))
     assert len(PairModelReranker(unimodel).cut(COLLECTION, EVERY)) == 1
 
@@ -99,10 +100,12 @@ def test_any_reranker_resumes_at_the_shard_it_was_killed_at(
     store, per_query, done = ShardStore(tmp_path, "one"), len(COLLECTION.corpus), list[int]()
     with pytest.raises(KeyboardInterrupt):
         rerank_collection(CountingReranker(2 * per_query), COLLECTION, EVERY, store=store)
+    damaged, _ = store.folder.iterdir()
+    damaged.write_text('{"scores": null, "seconds": 1}', encoding="utf-8")
     again = CountingReranker()
     found = rerank_collection(again, COLLECTION, EVERY, store=store, advance=done.append)
-    assert again.scored == 3 * per_query  # of five queries
-    assert sum(done) == (2 if at_once == 1 else 5) * per_query  # the reranker itself reports none
+    assert again.scored == 4 * per_query  # of five queries, of which one of two files was damaged
+    assert sum(done) == (1 if at_once == 1 else 5) * per_query  # the reranker itself reports none
     assert found.run == rerank_collection(FunctionReranker(shared_words), COLLECTION, EVERY).run
 
 
@@ -235,17 +238,16 @@ def test_a_tier_runs_without_what_cannot_be_had(base: BaseModel, experiment: Exp
     ]  # fmt: skip
 
 
-def test_cisis_unjudged_queries_are_listed(base: BaseModel, experiment: Experiment, unimoe_data: Path) -> None:
-    model = UnimodelForExp1(base, experiment.prompt, 2048)  # some of its queries are long
-    found = evaluate_beir(model, None, with_evaluation(experiment, depth=2), "cisi")
+def test_cisis_unjudged_queries_are_listed(experiment: Experiment, unimoe_data: Path) -> None:
+    found = evaluate_beir(shared_words, None, with_evaluation(experiment, depth=2), "cisi")
     assert len(found.scores.unjudged_queries) == 36
     assert len(found.scores.per_query["ndcg@10"]) == 76
     assert found.items == 224
 
 
-def test_msmarco_dev_runs_whole(base: BaseModel, experiment: Experiment, unimoe_data: Path) -> None:
+def test_msmarco_dev_runs_whole(experiment: Experiment, unimoe_data: Path) -> None:
     shallow = with_evaluation(experiment, depth=1)
-    found = evaluate_msmarco_dev(base.model, base.tokenizer, shallow, collection="msmarco-dev-positives")
+    found = evaluate_msmarco_dev(shared_words, None, shallow, collection="msmarco-dev-positives")
     assert len(found.run) == len(found.scores.per_query["mrr@10"]) == 6980
     assert 6_900 < sum(map(len, found.run.values())) <= 6980
     assert found.items == sum(map(len, found.run.values()))
@@ -254,36 +256,8 @@ def test_msmarco_dev_runs_whole(base: BaseModel, experiment: Experiment, unimoe_
     assert found.first_stage.aggregate["recall@100"] == found.scores.aggregate["recall@100"]
 
 
-CANDIDATES: Run = {
-    query_id: {document_id: float(rank) for rank, document_id in enumerate(list(COLLECTION.corpus)[place:], start=1)}
-    for place, query_id in enumerate(COLLECTION.queries)
-}
-ORDERS = ("query_first", "document_first")
-
-
-@pytest.mark.parametrize("order", ORDERS)
-@pytest.mark.parametrize("characters", [1, 400, 10**9])
-def test_shards_hold_every_pair_once_and_groups_whole(order: str, characters: int) -> None:
-    shards = cut_pairs(COLLECTION, CANDIDATES, (order, characters))
-    pairs = [(query_id, document_id) for query_id, found in CANDIDATES.items() for document_id in found]
-    assert sorted(pair for shard in shards for pair in shard) == sorted(pairs)
-    groups = [{pair[ORDERS.index(order)] for pair in shard} for shard in shards]
-    assert sum(map(len, groups)) == len(set[str]().union(*groups))
-    assert len(shards) == {1: len(set[str]().union(*groups)), 10**9: 1}.get(characters, len(shards))
-
-
 STORED: tuple[Pair, ...] = (("q0", "d1"), ("q0", "d2"), ("q1", "d1"))
 SEQUENCES = ([1, 2], [1, 3], [4])
-
-
-def test_scores_come_back_to_the_last_bit_unless_the_file_is_damaged(tmp_path: Path) -> None:
-    scores = ShardScores(scores=[0.1 + 0.2, -1e-45, 3.4028234663852886e38], seconds=0.1 + 0.7)
-    file = ShardStore(tmp_path, "one").file(STORED, SEQUENCES)
-    write_json(file, scores.model_dump())
-    assert read_shard(file) == scores
-    for text in ("", "{", '{"scores": null, "seconds": 1}'):
-        file.write_text(text, encoding="utf-8")
-        assert read_shard(file) is None
 
 
 def test_only_what_scores_were_computed_from_finds_them(tmp_path: Path) -> None:
@@ -300,7 +274,7 @@ def test_only_what_scores_were_computed_from_finds_them(tmp_path: Path) -> None:
     assert len(files) == 7
 
 
-@pytest.fixture(params=ORDERS)
+@pytest.fixture(params=["query_first", "document_first"])
 def judge(request: pytest.FixtureRequest) -> UnimodelForExp1:
     prompt = PromptConfig.model_validate({"template": "chat", "order": request.param, "instruction": "Judge it."})
     return UnimodelForExp1(tiny_base(layers=2), prompt, 128).eval()
@@ -311,14 +285,14 @@ def test_a_score_that_is_not_finite_names_the_pair(judge: UnimodelForExp1) -> No
     judge.model.model.embed_tokens.weight[token] = torch.nan
     corpus = {**COLLECTION.corpus, "d05": Document("", "a <|endoftext|> b")}
     with pytest.raises(DataError, match=r"query 'q\d', document 'd05': the score is not finite"):
-        rerank_collection(PairModelReranker(judge), replace(COLLECTION, corpus=corpus), CANDIDATES)
+        rerank_collection(PairModelReranker(judge), replace(COLLECTION, corpus=corpus), EVERY)
 
 
 def test_a_query_that_leaves_no_room_is_named_in_the_outcome(judge: UnimodelForExp1) -> None:
     queries = {**COLLECTION.queries, "q2": "word " * 200}
     wordy = replace(COLLECTION, name="wordy", queries=queries)
-    outcome = rerank_collection(PairModelReranker(judge), wordy, CANDIDATES)
-    plain = rerank_collection(PairModelReranker(judge), COLLECTION, CANDIDATES)
+    outcome = rerank_collection(PairModelReranker(judge), wordy, EVERY)
+    plain = rerank_collection(PairModelReranker(judge), COLLECTION, EVERY)
     assert (outcome.truncated_queries, plain.truncated_queries) == (["q2"], [])
     note, ties = outcome.notes
     assert "wordy" in ties

@@ -84,7 +84,8 @@ def own_model(tmp_path: Path, **changes: Any) -> Experiment:
 @pytest.mark.parametrize("first_layer", [0, 2])
 def test_the_work_of_a_whole_job_is_foretold(tmp_path: Path, first_layer: int) -> None:
     """The clock is no oracle here, the count of products is: on the same texts, within a fifth."""
-    experiment = own_model(tmp_path, lora={"first_layer": first_layer})
+    joint = {"joint_r8": tiny_experiment_dict(tmp_path)["arms"]["joint_r8"]}
+    experiment = own_model(tmp_path, lora={"first_layer": first_layer}, arms=joint)
     run = ExperimentRun(experiment, CPU)
     expected = estimate(experiment, run.loader, time.perf_counter(), run.training_data)
     assert expected.cost.seconds > 0

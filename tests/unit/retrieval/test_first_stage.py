@@ -1,24 +1,32 @@
-"""BM25, and where else candidates come from: run files, MS MARCO's unordered candidates; and what is refused."""
+"""BM25, and where else candidates come from: run files, MS MARCO's candidates, fusions; and what is refused."""
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
+from itertools import permutations
 from pathlib import Path
 
 import pytest
+import torch
+from support.embedders import WordEmbedder
+from support.reranking import invented
 from support.sources import SMALL, write_msmarco
+from support.tiny_encoders import save_tiny_encoder
 
-from unimoe.config import BM25Config, EvaluationConfig
+from unimoe.config import BM25Config, EvaluationConfig, FusionConfig, FusionEncoder
 from unimoe.core.errors import DataError, UnimoeError, UsageError
-from unimoe.core.io import hash_file
+from unimoe.core.io import cache_dir, hash_file
 from unimoe.core.trec import head, read_run, write_run
 from unimoe.data.collection import Collection, Document, assemble
 from unimoe.retrieval.bm25 import Engine, bm25_run, first_stage_name
 from unimoe.retrieval.first_stage import Candidates, FirstStage
+from unimoe.retrieval.fusion import reciprocal_rank_fusion
+from unimoe.retrieval.model_search import ModelSearch
 
 PARAMS = BM25Config()
 both_engines = pytest.mark.parametrize("engine", ["bm25s", "rank_bm25"])
-pytestmark = pytest.mark.usefixtures("tmp_cache")  # no run of another test is served
+pytestmark = pytest.mark.usefixtures("one_thread", "tmp_cache")  # no run of another test is served
 
 
 def toy(texts: dict[str, str], queries: dict[str, str]) -> Collection:
@@ -196,3 +204,79 @@ def test_official_candidates_are_refused_elsewhere(dataset: str, monkeypatch: py
     monkeypatch.delenv("UNIMOE_DATA", raising=False)
     with pytest.raises(UnimoeError, match=f"{dataset}: evaluation.first_stage=official reads top1000.dev, which"):
         stage("official", dataset=dataset).refuse_impossible(TOY)
+
+
+def hybrid(
+    base: Path, cut: int = 20, *, depth: int = 100, k: int = 60, k1: float = 0.9, **encoder: object
+) -> FirstStage:
+    config = FusionConfig(encoder=FusionEncoder.model_validate({"base": str(base), **encoder}), depth=depth, k=k)
+    settings = EvaluationConfig(first_stage="fusion", depth=cut, bm25=BM25Config(k1=k1), fusion=config)
+    return FirstStage(settings, "toy", device=torch.device("cpu"))
+
+
+class TestFusion:
+    @pytest.fixture(scope="class")
+    def folder(self, tmp_path_factory: pytest.TempPathFactory) -> Path:
+        return save_tiny_encoder(tmp_path_factory.mktemp("models") / "encoder")
+
+    def test_ranks_follow_trec_eval_whatever_the_order_in_the_run(self) -> None:
+        """Equal scores, also those equal only as float32, rank by id descending."""
+        run = {"q": {"a": 1.0, "b": 1.0 + 1e-9, "z": 0.5, "c": 2.0}}
+        assert reciprocal_rank_fusion([run], depth=4)["q"] == {"c": 1 / 61, "b": 1 / 62, "a": 1 / 63, "z": 1 / 64}
+
+    def test_the_order_of_the_runs_does_not_show(self) -> None:
+        runs = [{"q": {d: float((i * step) % 7) for i, d in enumerate("abcdefg")}} for step in (1, 2, 3, 5)]
+        results = [list(reciprocal_rank_fusion(order, depth=7)["q"].items()) for order in permutations(runs)]
+        assert all(result == results[0] for result in results)
+
+    def test_the_name_states_both_rankings_and_changes_with_whatever_changes_candidates(
+        self, folder: Path, tmp_path: Path
+    ) -> None:
+        other = save_tiny_encoder(tmp_path / "encoder", num_hidden_layers=1)
+        names = [
+            hybrid(folder).source,
+            hybrid(other).source,
+            hybrid(folder, query_prefix="query: ").source,
+            hybrid(folder, pooling="cls").source,
+            hybrid(folder, max_length=16).source,
+            hybrid(folder, dtype="bfloat16").source,
+            hybrid(folder, k=10).source,
+            hybrid(folder, k1=1.2).source,
+            hybrid(folder, depth=150).source,
+            hybrid(folder, 101).source,
+        ]
+        parts = r"bm25s\(k1=0\.9,b=0\.4,stemmer=english\),encoder@[0-9a-f]{16},float32,depth=100,k=60"
+        assert re.fullmatch(rf"fusion\({parts}\)", names[0])
+        assert len(set(names)) == len(names)
+        assert hybrid(folder, 100).source == names[0], "the depth of the rankings counts, not that of the cut"
+
+    @pytest.mark.parametrize(("kind", "positions"), [("bert", 64), ("xlm-roberta", 63)])
+    def test_a_length_beyond_the_positions_is_refused_before_any_work(
+        self, tmp_path: Path, kind: str, positions: int
+    ) -> None:
+        base = save_tiny_encoder(tmp_path / kind, kind)
+        with pytest.raises(UsageError, match=rf"^evaluation\.fusion\.encoder\.max_length .* {positions} positions"):
+            hybrid(base, max_length=positions + 1).refuse_impossible(invented())
+        assert not [*cache_dir("bm25").rglob("*.trec")]
+        _ = hybrid(base, max_length=positions).source
+        with pytest.raises(DataError, match=r"^evaluation\.fusion\.encoder\.base .*nowhere"):
+            hybrid(Path("/nowhere")).refuse_impossible(invented())
+
+    def test_texts_are_embedded_once_for_every_fusion_of_the_rankings(
+        self, folder: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        collection = invented()
+        embedder = WordEmbedder([word for document in collection.corpus.values() for word in document.text.split()])
+        monkeypatch.setattr(ModelSearch, "load", lambda _: embedder)
+        search = hybrid(folder).search
+        assert search
+        assert not search.path(collection, 100, exclude_self=False).exists()
+        first = hybrid(folder).candidates(collection, collection).run
+        assert search.path(collection, 100, exclude_self=False).exists()
+        done = dict(embedder.embedded)
+        assert (done["query"], done["document"]) == (len(collection.queries), len(collection.corpus))
+        assert hybrid(folder).candidates(collection, collection).run == first
+        assert hybrid(folder, k=1).candidates(collection, collection).run != first
+        assert embedder.embedded == done
+        (run,) = cache_dir("dense").glob("*.trec")
+        assert {path.suffix for path in run.parent.iterdir() if not path.name.startswith(".")} == {".trec"}
