@@ -9,7 +9,7 @@ import math
 
 import pytest
 import torch
-from support.toy_pools import doubled
+from support.heads import doubled
 from torch import Tensor
 
 from unimoe.studies.heads.config import TrainConfig

@@ -14,7 +14,7 @@ import sentence_transformers
 import torch
 from safetensors.torch import load_file, save_file
 from support.reranking import invented
-from support.tiny_matchers import save_tiny_colbert, save_tiny_inference_free, save_tiny_mlm, save_tiny_splade
+from support.tiny_encoders import save_tiny_colbert, save_tiny_inference_free, save_tiny_mlm, save_tiny_splade
 
 from unimoe.config.base import EncoderConfig
 from unimoe.core.errors import DataError

@@ -18,7 +18,7 @@ import numpy as np
 import pytest
 import torch
 from mteb.abstasks import AbsTaskRetrieval
-from mteb.mocks import MOCK_TASK_TEST_GRID, MockInstructionReranking
+from mteb.mocks import MOCK_TASK_TEST_GRID
 from mteb.models.instruct_wrapper import InstructSentenceTransformerModel
 from mteb.models.model_implementations.qwen3_models import instruction_template
 from mteb.models.model_implementations.qwen3_reranker import Qwen3RerankerWrapper
@@ -204,7 +204,7 @@ class TestReranker:
             found = evaluate_task(MTEBCrossEncoderWrapper(ours, prompts=own), ready(kind)).main_score
             assert found == pytest.approx(by_mteb(peer, ready(kind)).get_score(), abs=1e-6)
 
-    @kinds_named([MockInstructionReranking, mteb_tasks.InventedReranking])
+    @kinds_named([*RERANKED, mteb_tasks.InventedReranking])
     def test_sentence_transformers_cross_encoder_scores_the_same(
         self, ours: UnimodelForExp1, folder: Path, kind: type[Any]
     ) -> None:

@@ -12,9 +12,8 @@ import numpy as np
 import pytest
 import torch
 from huggingface_hub import ModelCard
-from support.experiments import tiny_experiment
+from support.experiments import CPU, tiny_experiment, train
 from support.tiny_models import save_tiny_model
-from support.trainings import CPU, train
 
 from unimoe.config import Experiment, ModelConfig, PromptConfig
 from unimoe.config.files import overridden, parse_config

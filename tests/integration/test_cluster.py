@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.comparisons import assert_same_results
+from support.evaluations import assert_same_results
 from support.experiments import write_tiny_experiment
 from support.reranking import write_invented
 from support.scripts import SCRIPTS, assert_refused, call_script, successful

@@ -13,8 +13,7 @@ from support.evaluations import evaluate
 from support.experiments import write_tiny_experiment
 from support.reranking import invented, write_invented
 from support.scripts import Done, assert_refused, successful
-from support.tiny_encoders import save_sentence_transformer, save_tiny_encoder
-from support.tiny_matchers import save_tiny_splade
+from support.tiny_encoders import save_sentence_transformer, save_tiny_encoder, save_tiny_splade
 from support.tiny_rerankers import save_tiny_cross_encoder
 from transformers import AutoTokenizer
 

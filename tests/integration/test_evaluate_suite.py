@@ -11,9 +11,8 @@ from typing import Any
 
 import pytest
 from mteb.mocks import MOCK_TASK_TEST_GRID
-from support.comparisons import assert_same_results
 from support.engine import ThreadActors
-from support.evaluations import Finished, evaluate, result_of, run_of
+from support.evaluations import Finished, assert_same_results, evaluate, result_of, run_of
 from support.experiments import write_tiny_experiment
 from support.full_tier import ASKED_FOR, write_full_tier
 from support.reranking import invented, write_invented

@@ -9,14 +9,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.comparisons import assert_same_results
-from support.experiments import tiny_experiment, write_tiny_experiment
+from support.evaluations import assert_same_results
+from support.experiments import CPU, tiny_experiment, write_tiny_experiment
 from support.gates import INTERFERENCE, gate_file
 from support.json_files import read_plain
 from support.scripts import Done, assert_refused, call_script, kill_script_when, successful
 from support.tiny_encoders import save_tiny_encoder
 from support.tiny_rerankers import save_tiny_cross_encoder
-from support.trainings import CPU
 
 import unimoe
 from unimoe.analysis.gates.definitions import load_gates

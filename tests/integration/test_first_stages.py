@@ -11,8 +11,7 @@ from sentence_transformers import SentenceTransformer
 from support.evaluations import Finished, evaluate, result_of, run_of
 from support.reranking import invented, write_invented, written
 from support.scripts import Done, call_unimoe, successful
-from support.tiny_encoders import save_tiny_encoder
-from support.tiny_matchers import save_tiny_colbert, save_tiny_splade
+from support.tiny_encoders import save_tiny_colbert, save_tiny_encoder, save_tiny_splade
 from support.tiny_rerankers import save_tiny_cross_encoder
 
 from unimoe.config import BM25Config

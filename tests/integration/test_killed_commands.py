@@ -12,9 +12,9 @@ from typing import Any, NamedTuple
 
 import pytest
 from support.caption_pairs import small_pairs, write_npz
-from support.comparisons import assert_same_files, assert_same_results
 from support.engine import ThreadActors
-from support.experiments import write_tiny_experiment
+from support.evaluations import assert_same_files, assert_same_results
+from support.experiments import KilledError, write_tiny_experiment
 from support.heads import topics_folder
 from support.reranking import invented, long_collection, write_invented, written
 from support.results import write_experiment
@@ -22,7 +22,6 @@ from support.scripts import call_script, call_unimoe, kill_script_when, successf
 from support.studies import encoder_study, loss_study, toy_keys
 from support.tiny_encoders import save_tiny_encoder
 from support.tiny_rerankers import save_tiny_cross_encoder
-from support.trainings import KilledError
 
 from unimoe.models.unimodel import UnimodelForExp1
 from unimoe.results import DrillDown, EvalResult, write_result

@@ -20,7 +20,6 @@ from mteb._evaluators.retrieval_metrics import (
     robustness_at_10,
 )
 from mteb.abstasks import AbsTaskRetrieval
-from mteb.mocks import MockSTSTask
 from support import mteb_tasks
 from support.experiments import tiny_experiment
 from support.mteb_tasks import RANKED, Suite, split_data
@@ -102,7 +101,7 @@ def test_what_is_done_is_skipped_without_loading_its_data(suite: Evaluated, syst
         def load_data(self, num_proc: int | None = None, **kwargs: Any) -> None:
             raise ConnectionError("no network")
 
-    again, given = Suite(suite[0], system), mteb_tasks.loaded(MockSTSTask)
+    again, given = Suite(suite[0], system), mteb_tasks.loaded(mteb_tasks.InventedRetrieval)
     assert len(again.run([NowhereToBeHad(), given])) == 2
     assert (again.reasons, given.data_loaded) == ([], True)
 

@@ -18,12 +18,20 @@ import safetensors.torch
 import torch
 from safetensors.torch import load_file
 from support.caption_pairs import small_config, small_split
-from support.experiments import tiny_experiment, write_tiny_experiment
+from support.experiments import (
+    CPU,
+    KilledError,
+    Scorer,
+    kill_after,
+    of_the_weights,
+    tiny_experiment,
+    train,
+    write_tiny_experiment,
+)
 from support.heads import topics_folder, toy_config, toy_data
 from support.scripts import call_script, successful
 from support.studies import cross_encoder_config, toy_training
 from support.tiny_encoders import save_tiny_encoder
-from support.trainings import CPU, KilledError, Scorer, kill_after, of_the_weights, train
 
 from unimoe.config import Experiment
 from unimoe.config.files import overridden, parse_config

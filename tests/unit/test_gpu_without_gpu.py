@@ -17,10 +17,10 @@ from typing import Any, cast
 import numpy as np
 import pytest
 import torch
+from support.heads import INPUTS, toy_pools
 from support.tiny_encoders import load, save_sentence_transformer, save_tiny_encoder
 from support.tiny_models import tiny_base
 from support.tiny_rerankers import PAIRS, save_tiny_cross_encoder, save_tiny_score_head, save_tiny_t5
-from support.toy_pools import INPUTS, toy_pools
 from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.utils._python_dispatch import TorchDispatchMode

@@ -21,8 +21,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 from numpy.typing import NDArray
-from support.engine import PATIENCE, ThreadActors, calls, recipe
-from support.ports import free_port
+from support.engine import PATIENCE, ThreadActors, calls, free_port, recipe
 from torch import distributed
 
 from unimoe.cluster import folder_job, processes

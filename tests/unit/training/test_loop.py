@@ -11,8 +11,8 @@ import pytest
 import torch
 import yaml
 from huggingface_hub import ModelCard
+from support.experiments import KilledError, kill_after
 from support.tiny_models import tiny_base
-from support.trainings import KilledError, kill_after
 
 from unimoe.config import Experiment
 from unimoe.config.files import parse_config

@@ -13,12 +13,11 @@ from typing import Any
 import pytest
 import torch
 from sentence_transformers import CrossEncoder
-from support.heads import topics_folder, toy_config, toy_data
+from support.heads import random_head, topics_folder, toy_config, toy_data, toy_pools
 from support.json_files import read_plain, write_plain
 from support.tiny_encoders import save_tiny_encoder
 from support.tiny_models import save_tiny_model
 from support.tiny_rerankers import save_tiny_cross_encoder
-from support.toy_pools import random_head, toy_pools
 
 from unimoe.config.base import EncoderConfig
 from unimoe.core.errors import DataError, UsageError

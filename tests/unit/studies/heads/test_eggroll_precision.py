@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 import torch
-from support.toy_pools import best_head, random_head, toy_pools
+from support.heads import best_head, random_head, toy_pools
 from torch import Tensor
 
 from unimoe.core.errors import DataError
