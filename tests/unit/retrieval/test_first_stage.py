@@ -266,7 +266,7 @@ class TestFusion:
         self, folder: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         collection = invented()
-        embedder = WordEmbedder([word for document in collection.corpus.values() for word in document.text.split()])
+        embedder = WordEmbedder(sorted({word for one in collection.corpus.values() for word in one.text.split()}))
         monkeypatch.setattr(ModelSearch, "load", lambda _: embedder)
         search = hybrid(folder).search
         assert search
