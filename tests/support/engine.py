@@ -1,4 +1,4 @@
-"""Workers without a cluster: each in a thread of this process, which a test may let die; and free ports."""
+"""Workers without a cluster: each in a thread of this process, which a test may let die."""
 
 from __future__ import annotations
 
