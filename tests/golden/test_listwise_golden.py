@@ -96,6 +96,15 @@ def their_loss(make: Any, rows: list[Tensor], labels: list[Tensor]) -> Tensor:
         ({"name": "listmle"}, theirs.ListMLELoss),
         ({"name": "plistmle"}, theirs.PListMLELoss),
         ({"name": "plistmle", "activation": "Tanh"}, lambda m: theirs.PListMLELoss(m, activation_fn=torch.nn.Tanh())),
+        (
+            {"name": "plistmle", "rank_discount": "log1p"},
+            lambda m: theirs.PListMLELoss(
+                m,
+                lambda_weight=theirs.PListMLELambdaWeight(
+                    lambda mask: (1.0 / torch.log1p(mask.cumsum(dim=-1))).masked_fill(~mask, 0)
+                ),
+            ),
+        ),
         ({"name": "listnet"}, theirs.ListNetLoss),
         ({"name": "lambdaloss"}, theirs.LambdaLoss),
         ({"name": "lambdaloss", "k": 2}, lambda m: theirs.LambdaLoss(m, k=2)),
@@ -114,6 +123,14 @@ def test_equals_sentence_transformers(options: dict[str, Any], make: Any) -> Non
     for row, other in zip(ours_at, theirs_at, strict=True):
         assert row.grad is not None
         torch.testing.assert_close(row.grad, other.grad)
+
+
+def test_the_shipped_softmax_is_a_special_case() -> None:
+    gaps = 2 * torch.randn(4, 5, generator=torch.Generator().manual_seed(1))
+    labels = torch.zeros(4, 5)
+    labels[:, 0] = 1
+    ours = ListwiseLoss(LossConfig(name="softmax"))(list(gaps), list(labels))
+    torch.testing.assert_close(ours, info_nce(gaps, torch.zeros(4, dtype=torch.long)))
 
 
 def exact_weights(length: int, method: str, last: int) -> list[float]:

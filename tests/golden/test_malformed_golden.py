@@ -119,6 +119,7 @@ def runs_and_judgments() -> Iterator[Case]:
     })  # fmt: skip
     yield from cases("run.gz", ("evaluate-run", "r.trec.gz", "q.qrels"), "r.trec.gz", {
         "cut short": packed[:-9], "no gzip": RUN.encode(), "a byte flipped": packed[:12] + b"\0" + packed[13:],
+        "Latin-1": gzip.compress("q1 Q0 é 1 1 t\n".encode("latin-1")),
     })  # fmt: skip
     grades = ("1e30", "100001", "-100001", "1.5", "nan", "x", "1_0")
     yield from cases("qrels", SCORE, "q.qrels", {
@@ -183,6 +184,7 @@ def results() -> Iterator[Case]:
     yield from cases("result", ANALYZE, RESULT, {
         "cut short": edited(RESULT, lambda data: data[:-40]),
         "a list": "[]",
+        "nested without end": b"[" * 100_000,
         "not UTF-8": b'{"config_name": "\xff"}',
         "schema 2": keys(RESULT, schema_version=2),
         "NaN": edited(RESULT, lambda data: re.sub(rb'"q003": [0-9.e-]+', b'"q003": NaN', data)),

@@ -63,20 +63,16 @@ def test_tir_is_the_judgment_of_the_analysis_in_numbers(tmp_path: Path) -> None:
     assert [row.task for row in unimoe.tir(results, "joint_r8", "zero_shot")] == ["reranking", "embedding"]
 
 
-@pytest.mark.parametrize(
-    ("arms", "words"),
-    [
-        (("rank_only_r8",), "give the specialist and the joint arm, or neither"),
-        (("joint_r8", "joint_r8"), "specialist and joint are both 'joint_r8'; name two arms"),
-        (("rank_only_r8", "joint_r9"), "unknown arm 'joint_r9' (did you mean 'joint_r8'?)"),
-        (("rank_only_r8", "emb_only_r8"), "rank_only_r8 and emb_only_r8 have no dataset in common"),
-    ],
-)
-def test_arms_without_a_tir_are_refused(arms: tuple[str, ...], words: str, tmp_path: Path) -> None:
-    write_experiment(tmp_path)
-    with pytest.raises(UnimoeError) as refusal:
-        unimoe.tir(tmp_path, *arms)
-    assert words in str(refusal.value)
+def test_arms_without_a_tir_are_refused(tmp_path: Path) -> None:
+    write_experiment(tmp_path, logs=False)
+    for arms, words in (
+        (["rank_only_r8"], "give the specialist and the joint arm, or neither"),
+        (["joint_r8", "joint_r8"], "specialist and joint are both 'joint_r8'; name two arms"),
+        (["rank_only_r8", "joint_r9"], r"unknown arm 'joint_r9' \(did you mean 'joint_r8'\?\)"),
+        (["rank_only_r8", "emb_only_r8"], "rank_only_r8 and emb_only_r8 have no dataset in common"),
+    ):
+        with pytest.raises(UnimoeError, match=words):
+            unimoe.tir(tmp_path, *arms)
 
 
 def test_tir_of_a_pair_with_a_registered_gate_is_judged_by_that_gate(tmp_path: Path) -> None:
@@ -156,7 +152,6 @@ def test_an_encoder_that_reads_the_kind_is_told_it() -> None:
     [
         (lambda texts: np.ones((1, 3)), r"returned ndarray \(1, 3\); return an array of numbers \(4, D\) for 4"),
         (lambda texts: ["a"] * len(texts), "returned list .*; return an array of numbers"),
-        (lambda texts: None, "returned NoneType"),
         (lambda texts: np.zeros((len(texts), 3)), "invented, query 'q0': the embedding is zero"),
         (lambda texts: np.full((len(texts), 3), np.nan), "invented, query 'q0': the embedding is not finite"),
         (lambda texts: np.ones((len(texts), 1 + (len(texts) > 4))), r"ndarray \(12, 2\); return .* \(12, 1\)"),

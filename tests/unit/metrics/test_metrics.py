@@ -36,15 +36,12 @@ from unimoe.metrics.scoring import dataset_group, from_grade, level_note, suite_
     ("name", "canonical", "cutoff", "binary"),
     [
         ("ndcg@10", "ndcg@10", 10, False),
-        ("NDCG@10", "ndcg@10", 10, False),
         ("nDCG(dcg='log2')@10", "ndcg@10", 10, False),
         ("ndcg_cut_10", "ndcg@10", 10, False),
         ("ndcg", "ndcg", None, False),
         ("RR", "mrr", None, True),
         ("MRR@10", "mrr@10", 10, True),
         ("recip_rank", "mrr", None, True),
-        ("AP", "map", None, True),
-        ("map_cut_10", "map@10", 10, True),
         ("recall_100", "recall@100", 100, True),
         ("Precision@5", "p@5", 5, True),
         ("recall_of_retrieved@10", "recall_of_retrieved@10", 10, True),
@@ -52,7 +49,6 @@ from unimoe.metrics.scoring import dataset_group, from_grade, level_note, suite_
         ("bpref", "Bpref", None, True),
         ("AP(rel=1)", "AP(rel=1)", None, False),  # map may mean another level
         ("RBP(p=0.9,rel=2)", "RBP(rel=2,p=0.9)", None, False),
-        ("ERR@20", "ERR@20", 20, False),
         ("NumRet", "NumRet", None, False),  # means all documents, not those of some grade
         ("NumRelRet", "NumRet(rel=1)", None, False),
         ("IPrec@0.1", "IPrec@0.1", None, True),
@@ -79,11 +75,8 @@ REFUSED: list[tuple[Any, str]] = [
     ("ndgc_cut_10", "(did you mean 'ndcg_cut_10'?)"),
     ("ndcg@1٣", "(did you mean 'ndcg@10'?)"),
     ("recall", "(did you mean 'recall@10'?)"),
-    ("judged@10", "(did you mean 'Judged@10'?)"),
-    ("ndcg@10 ", "(did you mean 'ndcg@10'?)"),
     ("hits@1", "unknown metric 'hits@1'; use"),
     ('__import__("os")', "unknown metric '__import__(\"os\")'; use"),
-    ("ndcg@99999999", "unknown metric 'ndcg@99999999'; use"),
     ("nDCG@99999999", f"cutoff=99999999 {WHOLE}"),
     ("nDCG@1.5", f"cutoff=1.5 {WHOLE}"),
     (ir_measures.P, "cutoff is missing; write P@10"),
@@ -91,13 +84,10 @@ REFUSED: list[tuple[Any, str]] = [
     ("IPrec@0.123", "recall=0.123 will not do; it must be of type float from 0 to 1, of two decimals at most"),
     ("AP(re=2)", "AP has no parameter 're' (did you mean 'rel'?); it has cutoff, rel, judged_only"),
     ("AP(rel=True)", f"rel=True {WHOLE}"),
-    ("AP(rel='2')", f"rel='2' {WHOLE}"),
     ("AP(2)", UNREADABLE),
     ("nDCG(gains={1:-1})", UNREADABLE),
-    (ir_measures.RBP(p=2.0), "p=2.0 will not do; it must be of type float from 0.001 to 0.999"),
     ("RBP", f"{NOTHING} (it has cutoff, p, rel), or use another measure"),
     ("NumRel(rel=2)", NOTHING),
-    ("RR(judged_only=True)@5", NOTHING),
     ("nDCG(dcg='x')", "dcg='x' will not do; it must be of type str: ['log2', 'exp-log2']"),
     ("BPM(T=2)", "cutoff and max_rel are missing; write BPM(T=2.0,max_rel=3)@10"),
     ("BPM(max_rel=2,min_rel=2)@10", "min_rel=2 is not below max_rel=2; raise max_rel to the highest grade"),
@@ -113,16 +103,14 @@ def test_what_is_no_metric_is_answered_in_one_line(name: Any, words: str) -> Non
     assert "\n" not in str(refused.value)
 
 
-@pytest.mark.parametrize(
-    ("name", "provider", "advice"),
-    [("ERR@20", "gdeval", "Install perl"), ("RBP(rel=2)", "cwl_eval", "pip install ir-measures[cwl_eval]")],
-)
-def test_a_library_that_is_not_here_is_named(
-    monkeypatch: pytest.MonkeyPatch, name: str, provider: str, advice: str
-) -> None:
-    monkeypatch.setattr(ir_measures.providers.registry[provider], "_is_available", False)
-    with pytest.raises(UsageError, match=re.escape(f"needs what is not installed: {provider} ({advice}")):
-        score_run({"q": {"a": 1}}, {}, [name])
+def test_a_library_that_is_not_here_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, provider, advice in (
+        ("ERR@20", "gdeval", "Install perl"),
+        ("RBP(rel=2)", "cwl_eval", "pip install ir-measures[cwl_eval]"),
+    ):
+        monkeypatch.setattr(ir_measures.providers.registry[provider], "_is_available", False)
+        with pytest.raises(UsageError, match=re.escape(f"needs what is not installed: {provider} ({advice}")):
+            score_run({"q": {"a": 1}}, {}, [name])
 
 
 @pytest.fixture
@@ -154,21 +142,15 @@ def test_a_measure_of_ones_own_gives_numbers(value: Any, own: None) -> None:
         register_measure("some", function)
 
 
-@pytest.mark.parametrize(
-    ("metrics", "grade", "stated", "note"),
-    [
-        (("ndcg@10", "map", "AP(rel=2)"), 3, None, "grades up to 3 in x: map counts grade 1 as relevant; TREC DL"),
-        (("map",), 1, 2, "no grade in x reaches relevance level 2, the highest is 1: map find nothing relevant"),
-        (("map",), 3, 2, ""),
-        (("map",), 1, None, ""),
-    ],
-)
-def test_a_doubtful_relevance_level_is_noted(
-    metrics: tuple[str, ...], grade: int, stated: int | None, note: str
-) -> None:
-    found = level_note(metrics, {"q": {"a": grade}}, stated, where="x", remedy="y")
-    assert (found or "").startswith(note)
-    assert (found is None) == (note == "")
+def test_a_doubtful_relevance_level_is_noted() -> None:
+    def note(*metrics: str, grade: int, stated: int | None = None) -> str | None:
+        return level_note(metrics, {"q": {"a": grade}}, stated, where="x", remedy="y")
+
+    graded = note("ndcg@10", "map", "AP(rel=2)", grade=3) or ""
+    assert graded.startswith("grades up to 3 in x: map counts grade 1 as relevant; TREC DL")
+    too_high = note("map", grade=1, stated=2) or ""
+    assert too_high.startswith("no grade in x reaches relevance level 2, the highest is 1: map find nothing relevant")
+    assert note("map", grade=3, stated=2) is note("map", grade=1) is None
 
 
 def test_a_query_without_judgments_counts_nowhere_and_is_listed() -> None:
@@ -186,7 +168,6 @@ def test_a_query_without_judgments_counts_nowhere_and_is_listed() -> None:
         ({"q": {}}, {"q": {"d": 1.0}}, {}, "qrels hold no judgments"),
         ({"q": {"d": 1}}, {"other": {"d": 1.0}}, {}, "none of the run's 1 queries is judged (the first is 'other')"),
         ({"q": {"d": 1}}, {"q": {"d": math.nan}}, {}, "query 'q', document 'd': score 'nan' is not finite"),
-        ({"q": {"d": 1}}, {"q": {"d": np.float32("inf")}}, {}, "query 'q', document 'd': score 'inf' is not finite"),
         ({"q": {"d": 1}}, {"q": {"d": 1e300}}, {}, "score '1e+300' is beyond float32"),
         ({"q": {"d": 0.5}}, {"q": {"d": 1.0}}, {}, "query 'q', document 'd': grade '0.5' is not a whole number"),
         ({"q": {"d": "1"}}, {"q": {"d": 1.0}}, {}, "query 'q', document 'd': grade '1' is no number"),
@@ -284,28 +265,24 @@ def test_a_folder_states_name_and_level_and_its_parts_keep_them(tmp_path: Path) 
         assert (part.name, part.relevance_level, part.level_stated) == ("dl20", 2, True)
 
 
-@pytest.mark.parametrize(
-    ("collection", "split", "level"),
-    [
-        ("ir_datasets:msmarco-passage/trec-dl-2019", "test", 2),
-        ("ir_datasets:msmarco-passage/trec-dl-2020/judged", "test", 2),
-        ("ir_datasets:msmarco-document/trec-dl-2019", "test", 1),  # where TREC counts from "relevant", which is 1
-        ("ir_datasets:beir/msmarco/test", "test", 2),
-        ("ir_datasets:beir/msmarco/dev", "dev", 1),
-        ("ir_datasets:antique/test", "test", None),
-        ("msmarco", "test", 2),
-        ("path:data/msmarco", "test", 2),
-        ("apidocs", "test", 1),
-        ("Touche2020", "test", 1),
-        ("path:data/DBPedia", "test", 1),
-        ("cqadupstack/tex", "test", 1),
-        ("mteb:NFCorpus", "test", 1),
-        ("path:data/mine", "test", None),
-    ],
-)
-def test_what_is_known_of_published_sets(collection: str, split: str, level: int | None) -> None:
-    source, name = find_source(collection)
-    assert source.relevance_level(name, split) == level
+def test_what_is_known_of_published_sets() -> None:
+    known = {
+        "ir_datasets:msmarco-passage/trec-dl-2019": 2,
+        "ir_datasets:msmarco-document/trec-dl-2019": 1,  # where TREC counts from "relevant", which is 1
+        "ir_datasets:beir/msmarco/test": 2,
+        "ir_datasets:beir/msmarco/dev": 1,
+        "ir_datasets:antique/test": None,
+        "msmarco": 2,
+        "path:data/msmarco": 2,
+        "apidocs": 1,
+        "path:data/DBPedia": 1,
+        "cqadupstack/tex": 1,
+        "mteb:NFCorpus": 1,
+        "path:data/mine": None,
+    }
+    for collection, level in known.items():
+        source, name = find_source(collection)
+        assert source.relevance_level(name, "dev" if collection.endswith("dev") else "test") == level, collection
 
 
 def test_a_folder_may_not_take_the_name_of_a_set(experiment: Experiment, tmp_path: Path) -> None:

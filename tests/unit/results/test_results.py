@@ -84,9 +84,11 @@ def test_a_name_stays_within_its_folder() -> None:
     assert {name: safe_name(name) for name in names} == names
 
 
-@pytest.mark.parametrize(
-    ("changes", "problem"),
-    [
+def test_what_contradicts_itself_is_neither_made_nor_read(tmp_path: Path) -> None:
+    path = write_result(tmp_path, result_with())
+    written = read_plain(path)
+    changes: Any
+    for changes, problem in (
         ({"aggregate": {"ndcg@10": 0.5000001, "mrr@10": 0.75}}, r"aggregate\.ndcg@10 is not the mean"),
         ({"aggregate": {"mrr@10": 0.75}}, "aggregate lacks the main metric 'ndcg@10'"),
         ({"per_query": {}}, "per_query is empty"),
@@ -94,17 +96,12 @@ def test_a_name_stays_within_its_folder() -> None:
         ({"task": "ranking"}, "'reranking', 'embedding', 'retrieval' or 'crossmodal'"),
         (WITHOUT_QUERIES | {"task_type": None}, "per_query is empty, but embedding of type None has queries"),
         (WITHOUT_QUERIES | {"task": "reranking"}, "per_query is empty, but reranking of type STS has queries"),
-    ],
-)
-def test_what_contradicts_itself_is_neither_made_nor_read(
-    tmp_path: Path, changes: dict[str, Any], problem: str
-) -> None:
-    with pytest.raises(ValueError, match=problem):
-        result_with(**changes)
-    path = write_result(tmp_path, result_with())
-    write_plain(path, read_plain(path) | changes)
-    with pytest.raises(DataError, match=problem):
-        read_result(path)
+    ):
+        with pytest.raises(ValueError, match=problem):
+            result_with(**changes)
+        write_plain(path, written | changes)
+        with pytest.raises(DataError, match=problem):
+            read_result(path)
 
 
 @pytest.mark.parametrize(("field", "other"), [("experiment", "other"), ("base_model", None), ("depth", 100)])
@@ -293,17 +290,15 @@ def test_prompts_may_differ_between_tasks_of_mteb() -> None:
     assert len(of(*sts, *claims).everything) == 4
 
 
-@pytest.mark.parametrize(
-    ("change", "words"),
-    [
+def test_arms_on_one_task_of_mteb_are_measured_alike() -> None:
+    change: Change
+    for change, words in (
         ({"identity": {"prompt": "other@1"}}, "embedding/STSBenchmark: prompt differs"),
         ({"task_type": "Summarization"}, "embedding/STSBenchmark: task type differs"),
         ({"metric": "pearson"}, "embedding/STSBenchmark: main metric differs"),
-    ],
-)
-def test_arms_on_one_task_of_mteb_are_measured_alike(change: Change, words: str) -> None:
-    items = without_queries("joint_r8", 0, 0.7), without_queries("emb_only_r8", 0, 0.7, **change)
-    assert words in refusal(*items)
+    ):
+        items = without_queries("joint_r8", 0, 0.7), without_queries("emb_only_r8", 0, 0.7, **change)
+        assert words in refusal(*items)
 
 
 def test_other_main_metrics_of_mteb_can_be_allowed_where_all_hold_one() -> None:

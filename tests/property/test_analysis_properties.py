@@ -1,9 +1,11 @@
-"""What holds for every judgment of two arms, whether by their TIR or by their difference."""
+"""What holds for every judgment of two arms, by their TIR or by their difference, and for tables of any names."""
 
 from __future__ import annotations
 
+import csv
+import io
 import math
-from pathlib import Path
+import re
 
 import numpy as np
 import pytest
@@ -12,15 +14,17 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 from numpy.typing import NDArray
 from support.gates import INTERFERENCE, scores_of
-from support.results import make_result
+from support.results import make_result, results_of
 
 from unimoe.analysis.comparisons import Comparison, compare_arms
+from unimoe.analysis.formats import p_text, signed
 from unimoe.analysis.gates.definitions import InterferenceGate
 from unimoe.analysis.gates.findings import Finding, find, region_of
 from unimoe.analysis.gates.judging import judge_all
 from unimoe.analysis.gates.registration import default_gates
+from unimoe.analysis.tables import Cell, RowGroup, Table, escape_latex
+from unimoe.analysis.tables.cells import short_names
 from unimoe.results import EvalResult
-from unimoe.results.folder import Results
 
 Scores = NDArray[np.float64]
 Arms = tuple[Scores, Scores]
@@ -125,7 +129,7 @@ def test_another_dataset_with_one_seed_changes_no_row(arms: Arms, queries: int) 
     more = [make_result(arm, 0, [0.5] * queries, dataset="there") for arm in ("rank_only_r8", "joint_r8")]
     alone, beside = (
         judge_all(results, default_gates(results))[0].rows  # type: ignore[union-attr]
-        for results in (Results(Path("out"), items), Results(Path("out"), [*items, *more]))
+        for results in (results_of(*items), results_of(*items, *more))
     )
     assert beside[0].datasets == ("here",)
     for name in ("seeds", "value", "label", "confidence", "means", "by_seed", "why"):
@@ -137,7 +141,7 @@ def compare(system: Scores, baseline: Scores, *extra: EvalResult) -> Comparison:
     items = [
         make_result(arm, seed, row) for arm, rows in (("a", baseline), ("b", system)) for seed, row in enumerate(rows)
     ]
-    compared = compare_arms(Results(Path("outputs"), [*items, *extra]), iterations=100)
+    compared = compare_arms(results_of(*items, *extra), iterations=100)
     return next(one for one in compared if one.key == "reranking/apidocs")
 
 
@@ -178,3 +182,54 @@ def test_another_dataset_changes_no_number_but_the_correction(sides: Arms, other
     assert beside.difference.interval == alone.difference.interval
     for name in ("p", "check_p", "check_interval", "effect", "unfit", "holds_for"):
         assert getattr(beside, name) == getattr(alone, name)
+
+
+# Whatever a dataset, an arm or a caveat is called, tables keep their shape and names stay names.
+names = st.one_of(
+    st.text(min_size=1, max_size=30),
+    st.text(alphabet="\\{}$&%#_^~<>|\"'`[]*-+ a\x00\n\ud800中😀", min_size=1, max_size=30),
+)
+
+
+def table(names: list[str]) -> Table:
+    rows = tuple((Cell(name), Cell("-1.00", value=-1.0), Cell(name)) for name in names)
+    return Table("names", names[0], ("Name", names[-1], "Last"), (RowGroup(names[0], rows),), tuple(names))
+
+
+@given(st.lists(names, min_size=2, max_size=4))
+def test_names_add_no_element_to_html_and_no_cell_to_markdown_or_csv(drawn: list[str]) -> None:
+    made, plain = table(drawn), table(["a"] * len(drawn))
+    for mark in '<>"':
+        assert made.to_html().count(mark) == plain.to_html().count(mark)
+    lines = [line for line in made.to_markdown().split("\n") if line.startswith("|")]
+    assert {line.count("|") for line in lines} == {4}
+    rows = list(csv.reader(io.StringIO(made.to_csv())))
+    assert [len(row) for row in rows] == [4] * (1 + len(drawn)) + [1] * len(drawn)
+
+
+@given(names)
+def test_latex_of_a_name_has_no_command_of_its_own(name: str) -> None:
+    latex = escape_latex(name)
+    latex.encode()
+    rest = re.sub(r"\\(?:text[a-z]+|allowbreak|[SP])(?:\{\}|(?=\{))|\\[{}$&%#_]|\$-\$|\$\\[a-z]+\$", "", latex)
+    assert not set(rest) & set('\\$&%#_^~<>|"`')
+    assert rest.count("{") == rest.count("}")
+
+
+@given(st.lists(st.text(alphabet="ab/", min_size=1, max_size=60), max_size=8), st.integers(8, 40))
+def test_short_names_are_as_many_as_the_names(drawn: list[str], width: int) -> None:
+    short = short_names(drawn, width)
+    assert len(set(short.values())) == len(set(drawn))
+    assert all(short[name] == name for name in drawn if len(name) <= width)
+
+
+@given(st.floats(-100, 100), st.integers(0, 4))
+def test_a_sign_is_true_and_zero_has_none(number: float, digits: int) -> None:
+    text = signed(number, digits)
+    assert float(text) == round(number, digits)
+    assert (text[0] in "+-") == (float(text) != 0.0)
+
+
+@given(st.one_of(st.floats(1e-4, 1), st.floats(0.0499, 0.0501)))
+def test_a_p_value_as_text_is_significant_where_the_number_is(p: float) -> None:
+    assert (float(p_text(p)) < 0.05) == (p < 0.05)
