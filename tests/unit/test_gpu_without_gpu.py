@@ -18,9 +18,8 @@ import numpy as np
 import pytest
 import torch
 from support.heads import INPUTS, toy_pools
-from support.tiny_encoders import load, save_sentence_transformer, save_tiny_encoder
-from support.tiny_models import tiny_base
-from support.tiny_rerankers import PAIRS, save_tiny_cross_encoder, save_tiny_score_head, save_tiny_t5
+from support.tiny_models import HIDDEN, tiny_base
+from support.tiny_rerankers import PAIRS, SCORERS, Scorer
 from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -29,12 +28,7 @@ from torch.utils._pytree import tree_leaves
 import unimoe
 from unimoe.config import PromptConfig
 from unimoe.config.training import LoraConfig, LossConfig
-from unimoe.evaluation.reranking.rerankers import CrossEncoderReranker
 from unimoe.models.adapter import adapter_parameters, add_lora
-from unimoe.models.base import BaseModel
-from unimoe.models.rerankers.cross_encoder import load_cross_encoder
-from unimoe.models.rerankers.mono_t5 import load_mono_t5
-from unimoe.models.rerankers.score_head import load_score_head
 from unimoe.models.unimodel import UnimodelForExp1
 from unimoe.retrieval.dense import search
 from unimoe.studies.heads.config import TrainConfig
@@ -170,31 +164,7 @@ def _backward(loss: Tensor, gradient: Tensor | None = None) -> None:
         pending += [before for before, _ in node.next_functions]
 
 
-OF_EVOLUTION = Counter(
-    {
-        # The numbers of the batch's queries, their judged documents and the noise go to the device, or come from it.
-        "pools.batch": 1,
-        "objectives.relevance": 1,
-        "ndcg.__init__": 2,
-        "noise.directions": 1,
-        "noise.score_noise": 1,
-        # Scores of a block, weights and gradient are finite; how large is a perturbation, and what is logged?
-        "scoring._masked": 1,
-        "sampled.spread_of": 1,
-        "score_space.score_space_gradient": 1,
-        "update.sigma_for": 2,
-        "update.relative_sigma": 1,
-        "update.relative_spread": 2,
-        "methods.step": 1,
-        "method.step": 3,
-        "method._climb": 1,
-        "method._tied": 1,
-    }
-)
-"""How often one step of evolution may wait, by the function that waits; the number does not grow with the batch."""
-
 POOLS = toy_pools(8, 6)
-CPU = torch.device("cpu")
 PROMPT = PromptConfig(template="chat", instruction="find")
 TEXTS = ["the cat sat on the mat", "", "rain " * 80, "a quick sort"]
 
@@ -217,64 +187,28 @@ def test_the_fake_gpu_refuses_a_mix_of_devices_and_counts_waits(gpu: FakeGPU) ->
     assert gpu.waits == {"a test": 5}
 
 
-@pytest.fixture
-def base() -> BaseModel:
-    """A tiny base model whose weights are data, made before the device is fake."""
-    base = tiny_base()
+@pytest.mark.parametrize(("packs", "first_layer"), [(True, 0), (True, 1), (False, 0)])
+def test_what_many_batches_give_is_fetched_together(packs: bool, first_layer: int) -> None:
+    base = tiny_base(layers=2)  # made before the device is fake, so that its weights are data
     base.model.set_attn_implementation("sdpa")
-    return base
-
-
-def model_on(gpu: FakeGPU, base: BaseModel, order: str, first_layer: int, packs: bool) -> UnimodelForExp1:
-    """A model on the GPU, as its constructor leaves it there."""
     base.model._supports_attention_backend = packs
-    to_fake_gpu(base.model)
-    model = UnimodelForExp1(base, PROMPT.model_copy(update={"order": order}), 128, first_layer)
-    gpu.waits.clear()
-    return model
-
-
-@pytest.mark.parametrize("packs", [True, False], ids=["packed", "padded"])
-@pytest.mark.parametrize(("first_layer", "order"), [(0, "query_first"), (2, "document_first")])
-def test_what_many_batches_give_is_fetched_together(
-    base: BaseModel, gpu: FakeGPU, order: str, first_layer: int, packs: bool
-) -> None:
-    model = model_on(gpu, base, order, first_layer, packs)
-    assert model.rerank(PAIRS, output="margin", token_budget=300).shape == (len(PAIRS),)
-    assert model.encode(TEXTS, batch_size=2).shape == (len(TEXTS), 64)
-    assert gpu.waits == {"batching.fetch": 2}
-
-
-@pytest.mark.parametrize("family", ["mono_t5", "score_head"])
-def test_a_reranker_waits_once(family: str, tmp_path: Path) -> None:
-    if family == "mono_t5":
-        reranker = load_mono_t5(save_tiny_t5(tmp_path), PromptConfig(), 300, CPU, torch.float32)
-    else:
-        reranker = load_score_head(save_tiny_score_head(tmp_path), 300, CPU, torch.float32)
-    sequences = reranker.pair_ids(PAIRS)
     with fake_gpu() as gpu:
-        to_fake_gpu(reranker.model)
+        to_fake_gpu(base.model)
+        model = UnimodelForExp1(base, PROMPT, 128, first_layer)
         gpu.waits.clear()
-        assert reranker.rerank_ids(sequences, batch_size=4).shape == (len(PAIRS),)
-        assert gpu.waits == {"batching.fetch": 1}
+        assert model.rerank(PAIRS, output="margin", token_budget=300).shape == (len(PAIRS),)
+        assert model.encode(TEXTS, batch_size=2).shape == (len(TEXTS), HIDDEN)
+        assert gpu.waits == {"batching.fetch": 2}
 
 
-def test_a_cross_encoder_scores_there(tmp_path: Path) -> None:
-    model = load_cross_encoder(save_tiny_cross_encoder(tmp_path), CPU)
+@pytest.mark.parametrize("scorer", SCORERS.values(), ids=SCORERS)
+def test_a_model_of_another_family_waits_once(scorer: Scorer, tmp_path: Path) -> None:
+    score, whole = scorer(tmp_path)
     with fake_gpu() as gpu:
-        to_fake_gpu(model)
+        to_fake_gpu(whole)
         gpu.waits.clear()
-        assert len(CrossEncoderReranker(model, len(PAIRS)).score(PAIRS)) == len(PAIRS)
-        # Sentence-transformers copies three features of a batch.
-        assert gpu.waits == {"rerankers.logits": 3, "batching.fetch": 1}
-
-
-def test_an_encoder_waits_once(tmp_path: Path) -> None:
-    folder = save_sentence_transformer(save_tiny_encoder(tmp_path / "bare"), tmp_path / "whole")
-    encoder = load(folder)
-    with fake_gpu() as gpu:
-        to_fake_gpu(encoder.model)
-        assert len(encoder.encode(TEXTS, batch_size=2)) == len(TEXTS)
+        assert len(score()) == 2 * len(PAIRS)
+        del gpu.waits["rerankers.logits"]  # sentence-transformers copies three features of each batch
         assert gpu.waits == {"batching.fetch": 1}
 
 
@@ -282,7 +216,7 @@ class Arms:
     """A model in training with the examples of both tasks; it is on the GPU within the block."""
 
     def __init__(self, first_layer: int) -> None:
-        self.base, self.first_layer = tiny_base(), first_layer
+        self.base, self.first_layer = tiny_base(layers=2), first_layer
         self.peft = add_lora(self.base, LoraConfig(first_layer=first_layer), seed=0)
         self.mode = fake_gpu()
 
@@ -323,24 +257,24 @@ class Arms:
 WHOLE, PARTS = Budget(tokens=100_000), Budget(tokens=40)
 
 
-@pytest.mark.parametrize("first_layer", [0, 2])
-@pytest.mark.parametrize("budget", [WHOLE, PARTS], ids=["whole", "parts"])
-@pytest.mark.parametrize("tasks", [("rank",), ("embed",), ("rank", "embed")], ids=str)
-def test_a_step_of_each_kind_of_arm(tasks: tuple[str, ...], budget: Budget, first_layer: int) -> None:
+@pytest.mark.parametrize(("first_layer", "budget"), [(0, WHOLE), (1, PARTS)], ids=["whole", "parts"])
+def test_a_step_of_a_joint_arm(first_layer: int, budget: Budget) -> None:
     with Arms(first_layer) as arms:
-        for task in tasks:
-            getattr(arms, task)(budget)
+        arms.rank(budget)
+        arms.embed(budget)
         arms.optimizer.step(1e-3, 1.0)
         # The loss of each task, and the gradient's norm: both are logged, and stop the training if they are not finite.
-        assert arms.gpu.waits == {"steps.backward_in_parts": len(tasks), "optimizer.step": 1}
+        assert arms.gpu.waits == {"steps.backward_in_parts": 2, "optimizer.step": 1}
 
 
-@pytest.mark.parametrize("loss", ["approxndcg", "infonce", "marginmse", "supcon", "yes_no"])
-def test_a_ranking_loss_waits_once(loss: str) -> None:
+def test_a_ranking_loss_waits_once() -> None:
     """Those of sentence-transformers wait by themselves, and those that sample read what they drew."""
-    with Arms(0) as arms:
-        arms.rank(PARTS, loss)
-        assert arms.gpu.waits == {"steps._pointwise_backward" if loss == "yes_no" else "steps.backward_in_parts": 1}
+    with Arms(1) as arms:
+        for loss in ("approxndcg", "infonce", "marginmse", "supcon", "yes_no"):
+            arms.gpu.waits.clear()
+            arms.rank(WHOLE, loss)
+            waits = "steps._pointwise_backward" if loss == "yes_no" else "steps.backward_in_parts"
+            assert arms.gpu.waits == {waits: 1}, loss
 
 
 @pytest.mark.parametrize(
@@ -348,16 +282,19 @@ def test_a_ranking_loss_waits_once(loss: str) -> None:
     [{}, {"scoring": "dot"}, {"precision": "bfloat16"}, {"adaptive_sigma": True}, {"method": "score_es"}],
     ids=str,
 )
-def test_a_step_of_evolution(gpu: FakeGPU, settings: dict[str, Any]) -> None:
+def test_a_step_of_evolution_waits_as_often_however_large_its_batch(gpu: FakeGPU, settings: dict[str, Any]) -> None:
     config = TrainConfig.model_validate({"head_output_size": 8, "population_size": 16, **settings})
     pools = to_device(POOLS, CUDA)
     weight = torch.empty(8, INPUTS, device=CUDA)
     method = evolution(config, weight, pools)
     gpu.waits.clear()
-    moved, facts = method.step(weight, pools.batch([0, 1, 2]), 0)
+    moved, _ = method.step(weight, pools.batch([0]), 0)
     assert moved.device == CUDA
-    assert "fitness" in facts
-    assert gpu.waits <= OF_EVOLUTION
+    of_one = gpu.waits.copy()
+    gpu.waits.clear()
+    method.step(weight, pools.batch(range(len(POOLS))), 0)
+    assert gpu.waits == of_one
+    assert gpu.waits.total() <= 14  # the batch and the noise go there; what is logged and judged finite comes back
 
 
 def test_a_dense_search(gpu: FakeGPU) -> None:

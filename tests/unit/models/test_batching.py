@@ -3,34 +3,25 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from support.tiny_encoders import load, save_tiny_encoder
 from support.tiny_models import HIDDEN, tiny_base
-from support.tiny_rerankers import PAIRS, save_tiny_cross_encoder, save_tiny_t5
+from support.tiny_rerankers import SCORERS, Scorer
 from torch import Tensor
 
-from unimoe.config import PromptConfig
 from unimoe.core.errors import DataError, InputError, UsageError
-from unimoe.evaluation.reranking.rerankers import CrossEncoderReranker
 from unimoe.models import batching, frozen_layers
 from unimoe.models.batched import BatchedDecoder
 from unimoe.models.batching import ahead, gather
 from unimoe.models.frozen_layers import FrozenLayers, FrozenStates, split_decoder
-from unimoe.models.rerankers.cross_encoder import load_cross_encoder
-from unimoe.models.rerankers.mono_t5 import load_mono_t5
 from unimoe.models.tree_attention import supports_trees
 
 pytestmark = pytest.mark.usefixtures("one_thread")
-
-
-CPU, FLOAT = torch.device("cpu"), torch.float32
-TEXTS = [f"{document} {query}" for query, document in PAIRS] * 2
 
 
 def test_the_next_item_is_made_while_this_one_is_used_and_an_error_comes_in_its_turn() -> None:
@@ -63,61 +54,33 @@ class Elsewhere(Tensor):
         return self.as_subclass(Tensor)
 
 
-kinds = pytest.mark.parametrize("kind", [Tensor, Elsewhere], ids=["here", "elsewhere"])
-
-
-@kinds
-def test_gathered_values_are_in_the_order_of_the_inputs(kind: type[Tensor], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_values_are_fetched_together_in_the_order_of_the_inputs(monkeypatch: pytest.MonkeyPatch) -> None:
     batches = [([3, 0], [[3.0, 3], [0, 0]]), ([2], [[2.0, 2]]), ([1], [[1.0, 1]])]
     for held, copies in ((100, 1), (5, 2)):  # what a device holds is fetched before it fills the memory
         monkeypatch.setattr(batching, "_HELD", held)
         Elsewhere.copies, done = 0, list[int]()
-        values = ((batch, torch.tensor(rows).as_subclass(kind)) for batch, rows in batches)
+        values = ((batch, torch.tensor(rows).as_subclass(Elsewhere)) for batch, rows in batches)
         assert gather((4, 2), values, "not finite", done.append).tolist() == [[0, 0], [1, 1], [2, 2], [3, 3]]
-        assert done == [2, 1, 1]
-        assert Elsewhere.copies == (copies if kind is Elsewhere else 0)
+        assert (done, Elsewhere.copies) == ([2, 1, 1], copies)
     assert gather((0, 2), iter(()), "not finite").shape == (0, 2)
 
 
-@kinds
 @pytest.mark.parametrize(("spoils", "named"), [(None, 0), (lambda index: index == 3, 3), (lambda index: False, 0)])
-def test_an_input_with_a_value_that_is_not_finite_is_refused(
-    kind: type[Tensor], spoils: Callable[[int], bool] | None, named: int
-) -> None:
+def test_an_input_with_a_value_that_is_not_finite_is_refused(spoils: Callable[[int], bool] | None, named: int) -> None:
     batches = [([1], [1.0]), ([3, 0], [torch.nan, torch.inf]), ([2, 4], [torch.inf, 1.0])]
-    values = ((batch, torch.tensor(row).as_subclass(kind)) for batch, row in batches)
+    values = ((batch, torch.tensor(row).as_subclass(Elsewhere)) for batch, row in batches)
     with pytest.raises(InputError, match="not finite") as caught:
         gather((5,), values, "not finite", None, spoils)
     assert caught.value.index == named
 
 
-Scoring = tuple[Callable[[], Sequence[float]], Any]
-"""What scores all texts or pairs, and the module of torch whose memory runs out."""
-
-
-def encoder(folder: Path) -> Scoring:
-    model = load(save_tiny_encoder(folder))
-    return lambda: model.encode(TEXTS)[:, 0].tolist(), model.model.transformers_model
-
-
-def mono_t5(folder: Path) -> Scoring:
-    model = load_mono_t5(save_tiny_t5(folder), PromptConfig(), 64, CPU, FLOAT)
-    return lambda: model.rerank_ids(model.pair_ids(PAIRS * 2)).tolist(), model.model
-
-
-def cross_encoder(folder: Path) -> Scoring:
-    loaded: Any = load_cross_encoder(save_tiny_cross_encoder(folder), CPU, FLOAT, 64)
-    model = CrossEncoderReranker(loaded, 32)
-    return lambda: model.score(PAIRS * 2), loaded[0].model
-
-
 PROMPTS = [[*range(5, 25), last] for last in range(30, 60)]
 
 
-def decoder(trees: bool, halves: bool) -> Callable[[Path], Scoring]:
+def decoder(trees: bool, halves: bool) -> Scorer:
     """A causal language model, packed or padded, whole or with frozen lower layers."""
 
-    def make(_: Path) -> Scoring:
+    def make(_: Path) -> Any:
         model = tiny_base().model
         model._supports_attention_backend = trees  # False in models whose layers attend in a way of their own
         assert supports_trees(model) == trees
@@ -145,13 +108,14 @@ NO_MEMORY = torch.OutOfMemoryError("no memory")
 @pytest.mark.parametrize(
     ("make", "error"),
     [
-        (encoder, NO_MEMORY), (mono_t5, RuntimeError(CUBLAS)), (cross_encoder, NO_MEMORY),
+        (SCORERS["encoder"], NO_MEMORY), (SCORERS["monot5"], RuntimeError(CUBLAS)),
+        (SCORERS["cross-encoder"], NO_MEMORY),
         *((decoder(*layout), NO_MEMORY) for layout in ((True, False), (True, True), (False, False))),
     ],
     ids=["encoder", "monot5", "cross-encoder", "packed", "frozen layers", "padded"],
 )  # fmt: skip
 def test_where_memory_runs_out_batches_shrink_and_stay_small(
-    make: Callable[[Path], Scoring],
+    make: Scorer,
     error: RuntimeError,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,

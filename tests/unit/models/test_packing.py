@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -10,19 +11,19 @@ import torch
 from support.tiny_models import ModelKind, tiny_base, tiny_model
 from torch import Tensor
 
+from unimoe.config import PromptConfig
 from unimoe.models import tree_attention as module
 from unimoe.models.token_tree import TokenTree, build_tree, plan_trees
 from unimoe.models.tree_attention import (
     ROUND_ROWS,
     PackedTree,
-    UnsupportedAttentionError,
     last_tokens_only,
     pack,
     run_tree,
     running,
-    supports_trees,
     tree_attention,
 )
+from unimoe.models.unimodel import UnimodelForExp1
 
 CPU, SCALING = torch.device("cpu"), 0.3
 
@@ -98,23 +99,6 @@ def test_it_is_attention_under_the_mask_of_the_tree(tree: TokenTree, heads: int,
     torch.testing.assert_close(found.float(), expected, rtol=0.05, atol=0.05)
 
 
-@pytest.mark.parametrize(
-    "options",
-    [
-        {"packed": False},
-        {"attention_mask": torch.zeros(1, 1, 2, 2)},
-        {"s_aux": torch.zeros(4)},
-        {"sliding_window": 1},
-        {"softcap": 50.0},
-    ],
-    ids=lambda options: next(iter(options)),
-)
-def test_a_layer_that_asks_for_more_is_refused_rather_than_misread(options: dict[str, Any]) -> None:
-    arguments = {"attention_mask": None, "packed": True, "scaling": SCALING, **options}
-    with running(pack(build_tree([[5, 6]]), CPU, torch.float32)), pytest.raises(UnsupportedAttentionError):
-        tree_attention(torch.nn.Identity(), *random_states(2, 4, 2), **arguments)
-
-
 BEGINNING = list(range(100, 130))
 SEQUENCES = [
     *([*BEGINNING, *range(200, 203 + tail)] for tail in (0, 7, 1, 20, 3)),
@@ -141,7 +125,9 @@ def test_layers_that_add_their_parts_in_another_way_are_left_as_they_are(kind: s
     assert last_tokens_only(decoder) == (decoder, False)
 
 
+LONGEST = 128
 FULL = {"layer_types": ["full_attention"] * 2}
+HALF = ["full_attention", "sliding_attention"]
 MIXED = {"use_sliding_window": True, "sliding_window": 8}
 SINKS = {"num_local_experts": 2, "num_experts_per_tok": 1, "head_dim": 16}
 CAPPED = {"head_dim": 16, "attn_logit_softcapping": 50.0}
@@ -152,9 +138,11 @@ CAPPED = {"head_dim": 16, "attn_logit_softcapping": 50.0}
     [
         *((kind, {}, True) for kind in ("llama", "qwen2", "qwen3", "gemma", "phi3", "olmo2", "smollm3")),
         ("mistral", {"sliding_window": None}, True),
-        ("mistral", {"sliding_window": 8}, False),
+        ("mistral", {"sliding_window": LONGEST}, True),  # which no text goes beyond
+        ("mistral", {"sliding_window": LONGEST - 1}, False),
         ("qwen2", {**FULL, **MIXED}, True),
-        ("qwen2", {**MIXED, "layer_types": ["full_attention", "sliding_attention"]}, False),
+        ("qwen2", {**MIXED, "layer_types": HALF}, False),
+        ("qwen2", {**MIXED, "layer_types": HALF, "sliding_window": LONGEST}, True),
         ("gemma2", {**FULL, **CAPPED, "attn_logit_softcapping": None}, True),
         ("gemma2", {**FULL, **CAPPED}, False),
         ("gpt_oss", {**FULL, **SINKS}, False),
@@ -162,5 +150,7 @@ CAPPED = {"head_dim": 16, "attn_logit_softcapping": 50.0}
         ("nemotron", {}, False),  # does not pass on what attention is given
     ],
 )
-def test_families_of_plain_full_attention_are_packed(kind: str, settings: dict[str, Any], trees: bool) -> None:
-    assert supports_trees(tiny_model(kind, **settings)) == trees
+def test_families_of_plain_full_attention_share_beginnings(kind: str, settings: dict[str, Any], trees: bool) -> None:
+    base = replace(tiny_base(), model=tiny_model(kind, **settings))
+    model = UnimodelForExp1(base, PromptConfig(template="plain", instruction=""), LONGEST)
+    assert model.training_tokens([[5, 6, 7], [5, 6, 8]]) == (4 if trees else 6)

@@ -8,7 +8,7 @@ from typing import Any, Literal
 import numpy as np
 import pytest
 import torch
-from support.tiny_models import HIDDEN, tiny_base, tiny_model, tiny_sentencepiece, tiny_tokenizer
+from support.tiny_models import HIDDEN, tiny_base, tiny_sentencepiece, tiny_tokenizer
 from tokenizers import Tokenizer, models
 from tokenizers.processors import TemplateProcessing
 from transformers import PreTrainedTokenizerFast
@@ -17,7 +17,6 @@ from unimoe.config import PromptConfig
 from unimoe.config.training import LoraConfig
 from unimoe.core.errors import DataError, InputError, UsageError
 from unimoe.models.adapter import adapter_parameters, add_lora
-from unimoe.models.base import BaseModel
 from unimoe.models.embedder import TextKind
 from unimoe.models.prompts import PairTokenizer, TextTokenizer, prompt_name, yes_no_ids
 from unimoe.models.unimodel import UnimodelForExp1
@@ -283,29 +282,3 @@ def test_bfloat16_computes_scores_in_float32() -> None:
     exact = tiny_unimodel().rerank(PAIRS, output="margin")
     np.testing.assert_allclose(gaps, exact, atol=0.15 * np.abs(exact).max())
     np.testing.assert_allclose(np.linalg.norm(model.encode(TEXTS), axis=1), 1, atol=1e-6)
-
-
-WINDOW_PAIRS = [
-    ("which animal purrs", text) for text in ("a cat does", "a dog barks at the cat", "cats", "the sun is warm")
-]
-
-
-def reranked(kind: str, **settings: Any) -> tuple[Any, int]:
-    """The scores of pairs with one query, and how many tokens were computed for them, padding included."""
-    base = BaseModel(tiny_model(kind, **settings).eval(), tiny_tokenizer(), "tiny@1")
-    model = UnimodelForExp1(base, PromptConfig(template="plain", instruction="Judge"), 128).eval()
-    tokens: list[int] = []
-    base.model.get_input_embeddings().register_forward_hook(lambda _, given, __: tokens.append(given[0].numel()))
-    return model.rerank(WINDOW_PAIRS, output="margin"), sum(tokens)
-
-
-@pytest.mark.parametrize("kind", ["mistral", "qwen2"])
-def test_a_window_as_long_as_the_longest_pair_lets_pairs_share_a_query(kind: str) -> None:
-    mixed = {"use_sliding_window": True, "max_window_layers": 1} if kind == "qwen2" else {}
-    plain, shared = reranked(kind, sliding_window=None)
-    wide, tokens = reranked(kind, sliding_window=128, **mixed)
-    np.testing.assert_array_equal(wide, plain)
-    assert tokens == shared
-    narrow, every = reranked(kind, sliding_window=127, **mixed)
-    np.testing.assert_allclose(narrow, plain, atol=1e-3)  # these pairs are shorter
-    assert every > 1.5 * shared
