@@ -105,10 +105,10 @@ def pooled(pooling: Any, kind: str) -> Callable[[Path], Path]:
 
 FOLDERS: dict[str, tuple[Callable[[Path], Path], list[str]]] = {
     **{
-        f"{kind} {pooling}": (pooled(pooling, kind), TEXTS)
-        for kind in ("bert", "mpnet")
-        for pooling in ("mean", "lasttoken", "weightedmean", ("cls", "mean_sqrt_len_tokens", "max"))
+        f"bert {pooling}": (pooled(pooling, "bert"), TEXTS)
+        for pooling in ("lasttoken", "weightedmean", ("cls", "mean_sqrt_len_tokens", "max"))
     },
+    "mpnet mean": (pooled("mean", "mpnet"), TEXTS),
     "dense and normalize": (dense, TEXTS),
     "cut to truncate_dim": (
         lambda at: save_sentence_transformer(save_tiny_encoder(at / "bare"), at / "st", truncate_dim=20),

@@ -72,6 +72,7 @@ def test_scores_are_the_librarys_whatever_the_batches_and_the_order(case: tuple[
     assert MatcherReranker(model).score([]) == []
 
 
+@pytest.mark.parametrize("case", ["splade", "inference-free", "colbert-expanded"], indirect=True)
 def test_a_search_finds_the_best_of_all_documents_and_goes_on_where_it_was(
     case: tuple[type[Matcher], Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

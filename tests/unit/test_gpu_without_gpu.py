@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 import pytest
@@ -212,46 +212,41 @@ def test_a_model_of_another_family_waits_once(scorer: Scorer, tmp_path: Path) ->
         assert gpu.waits == {"batching.fetch": 1}
 
 
-class Arms:
-    """A model in training with the examples of both tasks; it is on the GPU within the block."""
+class Training(NamedTuple):
+    """A model in training on the GPU, with the examples of both tasks."""
 
-    def __init__(self, first_layer: int) -> None:
-        self.base, self.first_layer = tiny_base(layers=2), first_layer
-        self.peft = add_lora(self.base, LoraConfig(first_layer=first_layer), seed=0)
-        self.mode = fake_gpu()
+    model: UnimodelForExp1
+    ranking: RankingSet
+    embedding: EmbeddingSet
+    optimizer: MasterAdamW
+    waits: Counter[str]
 
-    def __enter__(self) -> Arms:
-        self.gpu = self.mode.__enter__()
-        to_fake_gpu(self.peft)
-        weights = adapter_parameters(self.peft)
-        model = self.model = UnimodelForExp1(self.base, PROMPT, 128, self.first_layer).train()
+
+@contextmanager
+def training(first_layer: int) -> Iterator[Training]:
+    base = tiny_base(layers=2)
+    peft = add_lora(base, LoraConfig(first_layer=first_layer), seed=0)
+    with fake_gpu() as gpu:
+        to_fake_gpu(peft)
+        model = UnimodelForExp1(base, PROMPT, 128, first_layer).train()
         questions = [("cat", "mat " * n) for n in (1, 9, 2)] + [("dog", "rain " * n) for n in (5, 1)]
-        self.ranking = RankingSet(
+        ranking = RankingSet(
             Texts.of(model, model.pair_ids(questions)),
             [[0, 1, 2], [3, 4]],
             query_ids=["a", "b"],
             labels=[[2.0, 0.0, 0.0], [1.0, 0.0]],
             batched=[[0], [1]],
         )
-        self.embedding = EmbeddingSet(
+        embedding = EmbeddingSet(
             queries=Texts.of(model, model.text_ids(["cat", "rain on a house"], "query")),
             documents=Texts.of(model, model.text_ids(TEXTS, "document")),
             groups=[[0, 1], [3, 2]],
             relevant=[frozenset({0}), frozenset({3})],
             query_ids=["a", "b"],
         )
-        self.optimizer = MasterAdamW(weights, 0.01)
-        self.gpu.waits.clear()
-        return self
-
-    def __exit__(self, *error: Any) -> None:
-        self.mode.__exit__(*error)
-
-    def rank(self, budget: Budget, loss: str = "softmax") -> None:
-        ranking_backward(self.model, self.ranking, [0, 1], 1.0, LossConfig(name=loss), budget, 0.5)
-
-    def embed(self, budget: Budget) -> None:
-        embedding_backward(self.model, self.embedding, [0, 1], 1.0, 0.1, budget)
+        optimizer = MasterAdamW(adapter_parameters(peft), 0.01)
+        gpu.waits.clear()
+        yield Training(model, ranking, embedding, optimizer, gpu.waits)
 
 
 WHOLE, PARTS = Budget(tokens=100_000), Budget(tokens=40)
@@ -259,22 +254,22 @@ WHOLE, PARTS = Budget(tokens=100_000), Budget(tokens=40)
 
 @pytest.mark.parametrize(("first_layer", "budget"), [(0, WHOLE), (1, PARTS)], ids=["whole", "parts"])
 def test_a_step_of_a_joint_arm(first_layer: int, budget: Budget) -> None:
-    with Arms(first_layer) as arms:
-        arms.rank(budget)
-        arms.embed(budget)
-        arms.optimizer.step(1e-3, 1.0)
+    with training(first_layer) as arm:
+        ranking_backward(arm.model, arm.ranking, [0, 1], 1.0, LossConfig(name="softmax"), budget, 0.5)
+        embedding_backward(arm.model, arm.embedding, [0, 1], 1.0, 0.1, budget)
+        arm.optimizer.step(1e-3, 1.0)
         # The loss of each task, and the gradient's norm: both are logged, and stop the training if they are not finite.
-        assert arms.gpu.waits == {"steps.backward_in_parts": 2, "optimizer.step": 1}
+        assert arm.waits == {"steps.backward_in_parts": 2, "optimizer.step": 1}
 
 
 def test_a_ranking_loss_waits_once() -> None:
     """Those of sentence-transformers wait by themselves, and those that sample read what they drew."""
-    with Arms(1) as arms:
+    with training(first_layer=1) as arm:
         for loss in ("approxndcg", "infonce", "marginmse", "supcon", "yes_no"):
-            arms.gpu.waits.clear()
-            arms.rank(WHOLE, loss)
+            arm.waits.clear()
+            ranking_backward(arm.model, arm.ranking, [0, 1], 1.0, LossConfig(name=loss), WHOLE, 0.5)
             waits = "steps._pointwise_backward" if loss == "yes_no" else "steps.backward_in_parts"
-            assert arms.gpu.waits == {waits: 1}, loss
+            assert arm.waits == {waits: 1}, loss
 
 
 @pytest.mark.parametrize(

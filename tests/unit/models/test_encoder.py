@@ -43,20 +43,15 @@ def changed(folder: Path, target: Path, file: str, **settings: Any) -> Path:
     return target
 
 
-def test_vectors_are_of_unit_length_in_the_order_given_also_in_low_precision(bare: Path, tmp_path: Path) -> None:
+def test_low_precision_is_close_and_keeps_the_heads_in_float32(bare: Path, tmp_path: Path) -> None:
     torch.manual_seed(0)
     folder = save_sentence_transformer(bare, tmp_path / "dense", Dense(64, 8))
     config = EncoderConfig(base=str(folder))
     low, whole = load_encoder(config, torch.device("cpu"), torch.bfloat16), load(folder)
     assert low.dtype == torch.bfloat16
-    vectors = whole.encode([*TEXTS, "the \ud800 cat"])
-    np.testing.assert_allclose(np.linalg.norm(vectors, axis=1), 1, atol=1e-6)
-    np.testing.assert_allclose(vectors[:2], [whole.encode([text])[0] for text in TEXTS[:2]], atol=1e-5)
-    assert (vectors[0] @ vectors[3]) < 0.999  # texts do differ
-    found = low.encode(TEXTS)
+    vectors, found = (encoder.encode([*TEXTS, "the \ud800 cat"]) for encoder in (whole, low))
     assert found.dtype == np.float32
-    assert (vectors[:-1] * found).sum(axis=1).min() > 0.99
-    # The heads keep float32.
+    assert (vectors * found).sum(axis=1).min() > 0.99 > vectors[0] @ vectors[3]
     torch.testing.assert_close(low.model[2].state_dict(), whole.model[2].state_dict(), rtol=0, atol=0)
 
 
@@ -154,9 +149,6 @@ def test_modules_that_are_not_trusted_lack_a_pooling_or_do_not_fit_are_refused(b
     save_file(weights, whole / "2_Dense" / "model.safetensors")
     with pytest.raises(DataError, match=r"dense' cannot be loaded \(size mismatch .*; check the files in"):
         load(whole)
-    (folder / "2_Dense" / "model.safetensors").write_bytes(b"\x00" * 40)
-    with pytest.raises(DataError, match=r"other' cannot be loaded .*; check the files in"):
-        load(folder)
 
 
 def test_an_encoder_that_is_unknown_not_installed_or_on_a_hub_out_of_reach(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -115,7 +115,6 @@ def of_another_build(folder: Path) -> None:
         (of_another_build, "a BertLMHeadModel has no decoder layers at model.layers"),
         (lambda folder: (folder / "config.json").write_text("{"), "cannot be loaded ("),
         (lambda folder: (folder / "tokenizer.json").write_text("{}"), "cannot be loaded ("),
-        (lambda folder: (folder / "tokenizer.json").write_text(""), "cannot be loaded ("),
     ],
 )
 def test_a_folder_that_is_no_model_is_refused(folder: Path, damage: Any, words: str) -> None:
@@ -132,9 +131,7 @@ def test_a_folder_that_is_no_model_is_refused(folder: Path, damage: Any, words: 
     [
         ("bundled:gpt-9", "the bundled model is bundled:smollm2-135m-instruct"),
         ("nobody/nothing-0.1", r"cannot be loaded \("),
-        ("no such folder", r"cannot be loaded \("),
         ("/no/such/folder", "model.base '/no/such/folder': no such folder; check the path"),
-        ("a/b/c", "model.base 'a/b/c': no such folder"),
     ],
 )
 def test_a_name_of_nothing_is_refused(name: str, words: str) -> None:
@@ -175,7 +172,6 @@ def test_new_adapters_are_in_the_layers_asked_for_in_the_models_dtype_by_the_see
     ("settings", "message"),
     [
         ({"first_layer": 4}, r"lora\.first_layer 4: this model has layers 0 to 3"),
-        ({"target_modules": ["nonsense"]}, r"^lora\.target_modules: no module 'nonsense'"),
         ({"target_modules": ["q_proj", "k_prj"]}, r"no module 'k_prj' .* \(did you mean 'k_proj'\?\)"),
         ({"target_modules": ["q_proj", "lm_head"]}, "no module 'lm_head' in the layers"),
         ({"target_modules": ["input_layernorm"]}, r"^lora\.target_modules: .*not supported"),
@@ -234,9 +230,7 @@ def with_a_strange_weight(folder: Path) -> None:
     ("damage", "words"),
     [
         (lambda folder: change_settings(folder, r=4), "size mismatch for"),
-        (lambda folder: (folder / "adapter_config.json").write_text("{"), ""),
         (lambda folder: (folder / "adapter_config.json").write_text("[]"), ""),
-        (lambda folder: (folder / "adapter_config.json").write_text("{}"), ""),
         (lambda folder: (folder / "adapter_config.json").write_text('{"peft_type": "NONE"}'), ""),
         (lacking_a_weight, "layers.2.mlp.down_proj.lora_A.weight is on one side only"),
         (with_a_strange_weight, "layers.2.mlp.down_proj.lora_A.weight is on one side only"),

@@ -231,30 +231,23 @@ def test_the_bias_of_the_output_layer_counts() -> None:
     np.testing.assert_allclose(gaps, without + 1.75, atol=1e-5)
 
 
-@pytest.mark.parametrize("trees", [True, False])
-@pytest.mark.parametrize("first_layer", [0, 2])
-class TestNotFinite:
-    """One token that makes every state after it infinite or NaN, in layouts where texts share rows and blocks."""
-
-    @staticmethod
-    def poisoned(trees: bool, first_layer: int) -> UnimodelForExp1:
-        base = tiny_base()
-        base.model._supports_attention_backend = trees
-        token = base.tokenizer.convert_tokens_to_ids("<|pad|>")
-        base.model.model.embed_tokens.weight[token] = torch.inf
-        return UnimodelForExp1(base, PROMPT, 128, first_layer)
-
-    @pytest.mark.parametrize(("culprit", "document"), [(0, "<|pad|>"), (2, "a <|pad|> b"), (3, "the old <|pad|>")])
-    def test_the_pair_that_spoils_its_batch_is_named_and_not_its_neighbours(
-        self, trees: bool, first_layer: int, culprit: int, document: str
-    ) -> None:
-        pairs = [("cat", "mat"), ("cat", "the old house"), ("dog", "rain " * 20), ("cat", "")]
-        model = self.poisoned(trees, first_layer)
-        assert np.isfinite(model.rerank(pairs)).all()
-        pairs[culprit] = ("cat", document)
-        with pytest.raises(InputError, match=rf"input {culprit}: the score is not finite; .*model\.dtype") as caught:
-            model.rerank(pairs)
-        assert caught.value.index == culprit
+@pytest.mark.parametrize(("trees", "first_layer"), [(True, 0), (True, 2), (False, 0)])
+@pytest.mark.parametrize(("culprit", "document"), [(0, "<|pad|>"), (2, "a <|pad|> b"), (3, "the old <|pad|>")])
+def test_the_pair_that_spoils_its_batch_is_named_and_not_its_neighbours(
+    trees: bool, first_layer: int, culprit: int, document: str
+) -> None:
+    """One token makes every state after it infinite or NaN, in layouts where texts share rows and blocks."""
+    base = tiny_base()
+    base.model._supports_attention_backend = trees
+    token = base.tokenizer.convert_tokens_to_ids("<|pad|>")
+    base.model.model.embed_tokens.weight[token] = torch.inf
+    model = UnimodelForExp1(base, PROMPT, 128, first_layer)
+    pairs = [("cat", "mat"), ("cat", "the old house"), ("dog", "rain " * 20), ("cat", "")]
+    assert np.isfinite(model.rerank(pairs)).all()
+    pairs[culprit] = ("cat", document)
+    with pytest.raises(InputError, match=rf"input {culprit}: the score is not finite; .*model\.dtype") as caught:
+        model.rerank(pairs)
+    assert caught.value.index == culprit
 
 
 def test_a_model_in_training_is_scored_without_dropout_and_trains_on() -> None:

@@ -33,7 +33,6 @@ from unimoe.studies.heads.eggroll.update import (
     Shaping,
     Sigma,
     average_ranks,
-    estimate,
     relative_sigma,
     relative_spread,
     shape,
@@ -137,16 +136,13 @@ def test_padding_scores_minus_infinity_and_a_vector_of_length_zero_zero(similari
 
 
 @every_similarity
-def test_fewer_bits_agree_with_float64(similarity: Scoring) -> None:
+def test_in_bfloat16_changes_are_rounded_and_base_scores_stay_exact(similarity: Scoring) -> None:
     weight, pools = problem(11, torch.float32)
     noise = directions(0, 0, 50, 11, WIDTH)
     found = scores_of(Scorer(similarity), weight, pools, noise, 0.01)
-    doubles = Pools(pools.queries.double(), pools.documents.double())
-    exact = scores_of(Scorer(similarity), weight.double(), doubles, doubled(noise), 0.01)
-    torch.testing.assert_close(found.double(), exact, rtol=0, atol=2e-5 * max(1.0, float(exact.abs().max())))
     low, base = Scorer(similarity, gemm_dtype=torch.bfloat16), base_scores(weight, pools, similarity).unsqueeze(2)
     unmoved = scores_of(low, weight, pools, noise, 0.0)
-    torch.testing.assert_close(unmoved, base.expand_as(unmoved), rtol=0, atol=1e-5)  # base scores stay exact
+    torch.testing.assert_close(unmoved, base.expand_as(unmoved), rtol=0, atol=1e-5)
     moved = scores_of(low, weight, pools, noise, 0.01)
     assert 0 < float((moved - found).abs().max()) < 0.03 * float((found - base).abs().max())
 
@@ -186,17 +182,6 @@ def test_z_scores_have_no_mean_and_unit_deviation_and_keep_ranks() -> None:
     assert torch.equal(shape(values, "combined"), average_ranks(shaped) / 63 - 0.5)
     assert torch.equal(shape(values, "combined"), shape(values, "rank"))
     assert shape(values, "none") is values
-
-
-@pytest.mark.parametrize("kind", ["rank 1", "rank 4", "products"])
-def test_the_estimate_is_the_sum_over_materialised_directions(kind: str) -> None:
-    noise, sigma = noise_of(kind), 0.3
-    every = materialised(noise)
-    plus, minus = torch.rand(2, len(every), dtype=F64)
-    expected = torch.einsum("m,moi->oi", plus - minus, every) / (2 * len(every) * sigma)
-    for seed_scale, factor in ((False, 1.0), (True, sigma)):
-        found = estimate(noise, torch.cat([plus, minus]), sigma, seed_scale=seed_scale)
-        torch.testing.assert_close(found, factor * expected, rtol=0, atol=1e-13)
 
 
 def test_sgd_clips_and_decays() -> None:
@@ -291,11 +276,10 @@ def test_evolution_of_scores_helps_queries_it_has_not_seen(scoring: str) -> None
     assert ndcg(weight, unseen, chosen) > before + 0.1
 
 
-@pytest.mark.parametrize("scoring", ["dot", "cosine"])
-def test_a_step_is_the_estimate_from_perturbed_heads_judged_by_trec_eval(scoring: Any) -> None:
-    chosen = config(
-        scoring=scoring, population_size=12, optimizer="sgd", shaping_method="none", sigma_is="absolute", sigma=0.1
-    )
+@pytest.mark.parametrize(("scoring", "seed_scale"), [("dot", False), ("cosine", True)])
+def test_a_step_is_the_estimate_from_perturbed_heads_judged_by_trec_eval(scoring: Any, seed_scale: bool) -> None:
+    plain = {"optimizer": "sgd", "shaping_method": "none", "sigma_is": "absolute", "sigma": 0.1}
+    chosen = config(scoring=scoring, seed_scale=seed_scale, population_size=12, **plain)
     weight, places, step = random_head(), list(range(8)), 5
     noise = directions(chosen.seed, step, 6, *weight.shape)
     expected = weight.clone()
@@ -306,7 +290,8 @@ def test_a_step_is_the_estimate_from_perturbed_heads_judged_by_trec_eval(scoring
             scores = head_scores(head, POOLS.queries, POOLS.documents[POOLS.rows], scoring)
             found = score_run(POOLS.qrels, POOLS.run(scores), ("ndcg@10",)).per_query["ndcg@10"]
             fitness.append(sum(found[POOLS.query_ids[place]] for place in places) / len(places))
-        expected += chosen.learning_rate / (12 * 0.1) * (fitness[0] - fitness[1]) * torch.outer(a, b)
+        scale = chosen.learning_rate / (12 if seed_scale else 12 * 0.1)  # the original leaves sigma out
+        expected += scale * (fitness[0] - fitness[1]) * torch.outer(a, b)
     moved, facts = evolution(chosen, weight, POOLS).step(weight, POOLS.batch(places), step)
     assert facts["update_norm"] > 0
     torch.testing.assert_close(moved, expected, rtol=1e-4, atol=1e-6)

@@ -113,20 +113,13 @@ BAD: list[tuple[dict[str, Any], str]] = [
     ({"images/names": None}, "lacks images/names; it has captions/embeddings"),
     ({"captions/label": None}, r"lacks captions/label, .* give captions\.txt"),
     ({"images/embeddings": np.eye(4, 5, k=-1)}, r"embedding of image 'Images/photo0\.jpg' is zero"),
-    ({"captions/embeddings": np.full((8, 6), 1e300)}, "caption '0' is not finite, and 7 others"),
-    ({"captions/embeddings": np.ones(8)}, r"captions/embeddings has shape \(8,\)"),
-    ({"captions/ids": np.array(["0"] * 8)}, "caption id '0' occurs twice"),
-    ({"captions/ids": np.arange(8).astype(object)}, r"captions/ids is an array of Python.*astype"),
     ({"captions/ids": np.arange(7)}, "7 caption ids for 8 embeddings"),
     ({"images/names": np.array(["a/1.jpg", "b/1.jpg", "2", "3"])}, "share the stem '1'"),
     ({"captions/label": np.eye(8)[:, :3]}, r"captions/label has shape \(8, 3\)"),
     ({"captions/label": np.linspace(0, 1, 8)}, "type float64; it must hold row numbers or names"),
     ({"captions/ids": np.ones((8, 2))}, r"captions/ids has shape \(8, 2\) and type float64"),
-    (
-        {"metadata/embedding_dim_image": np.array([1536])},
-        r"5 dimensions, expected 1536 \(as DINOv2 giant\) by metadata/",
-    ),
 ]
+"""More are in tests/golden/malformed.txt."""
 
 
 @pytest.mark.parametrize(("changes", "message"), BAD)
@@ -144,7 +137,6 @@ def test_damaged_files_and_a_plain_one_without_a_key_are_refused(tmp_path: Path)
     content[content.index(seed_arrays()["captions/embeddings"].tobytes())] ^= 255
     for damaged, message in (
         (bytes(content), "captions/embeddings is damaged .*write the file again"),
-        (b"", "no NPZ file"),
         (write_npz(path, pairs, caption_image=None).read_bytes(), r"lacks caption_image; it has .*documentation"),
     ):
         path.write_bytes(damaged)
