@@ -259,17 +259,6 @@ def test_any_two_words_or_tokens_are_answers(answers: tuple[Any, Any]) -> None:
     assert_margins_equal(model.rerank(PAIRS, output="margin"), expected)
 
 
-def test_a_document_of_thousands_of_tokens_whole() -> None:
-    base = tiny_base("qwen3", layers=2)
-    model = UnimodelForExp1(base, PromptConfig(order="document_first"), max_length=12_000)
-    long = "rain fell on the old house " * 400
-    pairs = [("cat", long), ("house", long)]
-    sequences = model.pair_ids(pairs)
-    assert all(3_000 < len(ids) < 12_000 for ids in sequences)
-    expected, _ = plain_scores(base, sequences, rows=1)
-    assert_margins_equal(model.rerank(pairs, output="margin"), expected)
-
-
 WINDOW = {"use_sliding_window": True, "sliding_window": 32, "layer_types": ["full_attention", "sliding_attention"]}
 RANKS = {"q_lora_rank": 16, "kv_lora_rank": 16, "qk_rope_head_dim": 8, "qk_nope_head_dim": 8, "v_head_dim": 12}
 EXPERTS = {"n_routed_experts": 2, "num_experts_per_tok": 1, "n_group": 1, "topk_group": 1}
@@ -294,7 +283,6 @@ class TestOwnWays:
     @pytest.mark.parametrize(
         ("kind", "settings"),
         [
-            ("mistral", {"sliding_window": None, "head_dim": 16}),
             ("mistral", {"sliding_window": MAX_LENGTH, "head_dim": 16}),
             ("mistral", {"sliding_window": 32, "head_dim": 16}),
             ("qwen2", {**WINDOW, "head_dim": 16}),

@@ -26,9 +26,8 @@ PROMPT = PromptConfig(template="chat", order="document_first", instruction="Judg
 MAX_LENGTH = 256
 
 Fault = Literal[
-    "429", "429 for long", "500", "401", "cut connection", "cut JSON", "text", "too few", "too many", "twice", "beyond",
-    "no index", "NaN", "word", "no rows", "huge", "echoes the key", "redirect", "tells the key", "drips",
-    "too long",
+    "429", "429 for long", "500", "401", "cut connection", "cut JSON", "NaN", "echoes the key", "redirect",
+    "tells the key", "drips", "too long",
 ]  # fmt: skip
 
 _RANKING = {"model": str, "query": str, "documents": list}
@@ -225,15 +224,15 @@ class _Handler(BaseHTTPRequestHandler):
             answer = shown.answer(self.path, request)
         except ValueError as error:
             return self._send(422, json.dumps({"error": {"message": str(error)}}))
-        body = json.dumps(spoilt(answer, fault))
+        body = json.dumps(spoilt(answer) if fault == "NaN" else answer)
         if fault == "cut connection":
             return self._send(200, body, cut=len(body) // 2)
-        if fault in {"cut JSON", "text"}:
-            body = body[: len(body) // 2] if fault == "cut JSON" else "<html>busy</html>"
+        if fault == "cut JSON":
+            body = body[: len(body) // 2]
         if fault is None:
             with shown.lock:
                 shown.asked.append((self.path, request))
-        return self._send(200, body, {"Content-Type": "text/html"} if fault == "text" else {})
+        return self._send(200, body)
 
     def _drip(self) -> None:
         """Send a byte every .1 s, for 20 s at most."""
@@ -257,40 +256,16 @@ class _Handler(BaseHTTPRequestHandler):
             self.close_connection = True
 
 
-def spoilt(answer: Any, fault: Fault | None) -> Any:
-    """An answer with one thing wrong in its last row."""
+def spoilt(answer: Any) -> Any:
+    """An answer whose last value is not a number."""
     key = next((name for name in ("data", "results") if isinstance(answer, dict) and name in answer), None)
-    rows = list(answer if key is None else answer[key])
-    last = rows[-1]
+    *rows, last = answer if key is None else answer[key]
     value = next((name for name in ("score", "relevance_score", "embedding") if name in last), None)
-    match fault:
-        case "too few":
-            rows.pop()
-        case "too many":
-            rows.append(last)
-        case "twice" if value:
-            rows[-1] = last | {"index": rows[0]["index"]}
-        case "beyond" if value:
-            rows[-1] = last | {"index": len(rows)}
-        case "no index" if value:
-            rows[-1] = {value: last[value]}
-        case "NaN":
-            rows[-1] = _with(last, value, math.nan)
-        case "word":
-            rows[-1] = _with(last, value, "high")
-        case "huge":
-            rows[-1] = _with(last, value, 10**400)
-        case "no rows":
-            return {}
-        case _:
-            return answer
-    return rows if key is None else {**answer, key: rows}
-
-
-def _with(row: Any, key: str | None, value: Any) -> Any:
-    if key is None:  # a vector
-        return [*row[:-1], value]
-    return row | {key: [*row[key][:-1], value] if isinstance(row[key], list) else value}
+    if value is None:  # a vector
+        last = [*last[:-1], math.nan]
+    else:
+        last = last | {value: [*last[value][:-1], math.nan] if isinstance(last[value], list) else math.nan}
+    return [*rows, last] if key is None else {**answer, key: [*rows, last]}
 
 
 def _items(body: dict[str, Any]) -> list[Any]:

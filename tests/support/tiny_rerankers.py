@@ -73,9 +73,9 @@ def tiny_t5_tokenizer() -> Any:
     )
 
 
-def save_tiny_score_head(folder: Path, kind: str = "llama", labels: int = 1) -> Path:
+def save_tiny_score_head(folder: Path, kind: str = "llama") -> Path:
     """Write a random decoder with a score head, whose tokenizer puts a first token before both texts of a pair."""
-    return _save_decoder(folder, "AutoModelForSequenceClassification", kind, num_labels=labels)
+    return _save_decoder(folder, "AutoModelForSequenceClassification", kind, num_labels=1)
 
 
 def _save_decoder(folder: Path, auto: str, kind: str = "llama", **settings: Any) -> Path:

@@ -131,9 +131,8 @@ def without(folder: Path, target: Path, *names: str) -> Path:
     return target
 
 
-def test_modules_that_are_not_trusted_lack_a_pooling_or_do_not_fit_are_refused(bare: Path, tmp_path: Path) -> None:
-    whole = save_sentence_transformer(bare, tmp_path / "dense", Dense(64, 8))
-    folder = changed(whole, tmp_path / "own", "config.json")
+def test_modules_that_are_not_trusted_or_lack_a_pooling_are_refused(bare: Path, tmp_path: Path) -> None:
+    folder = save_sentence_transformer(bare, tmp_path / "dense", Dense(64, 8))
     modules = json.loads((folder / "modules.json").read_text())
     modules.append({"idx": 3, "name": "3", "path": "3_Own", "type": "mine.Own"})
     (folder / "modules.json").write_text(json.dumps(modules))
@@ -141,14 +140,6 @@ def test_modules_that_are_not_trusted_lack_a_pooling_or_do_not_fit_are_refused(b
         load(folder)
     with pytest.raises(DataError, match=r"no pooling to replace; leave encoder\.pooling at auto"):
         load(save_static_encoder(tmp_path / "static"), pooling="mean")
-    folder = changed(whole, tmp_path / "other", "2_Dense/config.json", in_features=60)
-    weights = {"linear.weight": torch.ones(8, 60), "linear.bias": torch.ones(8)}
-    save_file(weights, folder / "2_Dense" / "model.safetensors")
-    with pytest.raises(DataError, match="its modules do not fit together"):
-        load(folder)
-    save_file(weights, whole / "2_Dense" / "model.safetensors")
-    with pytest.raises(DataError, match=r"dense' cannot be loaded \(size mismatch .*; check the files in"):
-        load(whole)
 
 
 def test_an_encoder_that_is_unknown_not_installed_or_on_a_hub_out_of_reach(monkeypatch: pytest.MonkeyPatch) -> None:

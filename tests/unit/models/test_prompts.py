@@ -8,10 +8,9 @@ from typing import Any, Literal
 import numpy as np
 import pytest
 import torch
+from support.tiny_encoders import tiny_wordpiece
 from support.tiny_models import HIDDEN, tiny_base, tiny_sentencepiece, tiny_tokenizer
-from tokenizers import Tokenizer, models
 from tokenizers.processors import TemplateProcessing
-from transformers import PreTrainedTokenizerFast
 
 from unimoe.config import PromptConfig
 from unimoe.config.training import LoraConfig
@@ -115,23 +114,21 @@ ZEPHYR = "{% for m in messages %}{{ '<|' + m['role'] + '|>\n' + m['content'] + '
 PHI = "{% for m in messages %}{{ '<s>' + m['content'] + '</s>' }}{% endfor %}"
 
 
-class TestSentencePiece:
+@pytest.mark.parametrize("marks", ["first", "always", "prepend"])
+@pytest.mark.parametrize("template", [LLAMA2, VICUNA, ZEPHYR, PHI], ids=["llama2", "vicuna", "zephyr", "phi"])
+def test_a_chat_prompt_of_sentencepiece_has_the_tokens_of_the_template(marks: str, template: str) -> None:
     """It marks the beginning of a text as it marks a space; the reference is ``apply_chat_template`` on the whole."""
-
-    @pytest.mark.parametrize("marks", ["first", "always", "prepend"])
-    @pytest.mark.parametrize("template", [LLAMA2, VICUNA, ZEPHYR, PHI], ids=["llama2", "vicuna", "zephyr", "phi"])
-    def test_a_chat_prompt_has_the_tokens_of_the_template(self, marks: str, template: str) -> None:
-        tokenizer = tiny_sentencepiece(marks)
-        tokenizer.chat_template = template
-        encode = PairTokenizer(tokenizer, PromptConfig(template="chat", instruction="Find it."), 512)
-        pairs = [("what sorts a list", "the cat sat on the mat"), ("why?", "so"), ("", "")]
-        for (query, document), ids in zip(pairs, encode(pairs), strict=True):
-            messages = [
-                {"role": "system", "content": 'Find it. Answer only "yes" or "no".'},
-                {"role": "user", "content": f"Query: {query}\nDocument: {document}"},
-            ]
-            whole = tokenizer.apply_chat_template(messages, add_generation_prompt=True, return_dict=False)
-            assert ids == [tokenizer.bos_token_id] * (whole[0] != tokenizer.bos_token_id) + whole
+    tokenizer = tiny_sentencepiece(marks)
+    tokenizer.chat_template = template
+    encode = PairTokenizer(tokenizer, PromptConfig(template="chat", instruction="Find it."), 512)
+    pairs = [("what sorts a list", "the cat sat on the mat"), ("why?", "so"), ("", "")]
+    for (query, document), ids in zip(pairs, encode(pairs), strict=True):
+        messages = [
+            {"role": "system", "content": 'Find it. Answer only "yes" or "no".'},
+            {"role": "user", "content": f"Query: {query}\nDocument: {document}"},
+        ]
+        whole = tokenizer.apply_chat_template(messages, add_generation_prompt=True, return_dict=False)
+        assert ids == [tokenizer.bos_token_id] * (whole[0] != tokenizer.bos_token_id) + whole
 
 
 def test_each_kind_of_text_has_its_prefix_and_all_keep_the_suffix_that_carries_the_embedding(tokenizer: Any) -> None:
@@ -156,13 +153,9 @@ def test_answers_that_cannot_be_told_are_refused(tokenizer: Any, answers: tuple[
         yes_no_ids(tokenizer, *answers)
 
 
-@pytest.mark.parametrize("known", ["yes", "no"])
-def test_a_word_that_is_unknown_is_refused(known: str) -> None:
-    words = Tokenizer(models.WordLevel({"[UNK]": 0, known: 1}, unk_token="[UNK]"))
-    tokenizer = PreTrainedTokenizerFast(tokenizer_object=words, unk_token="[UNK]")  # type: ignore[no-untyped-call]
-    unknown = {"yes": "no", "no": "yes"}[known]
-    with pytest.raises(DataError, match=f"this tokenizer does not know '{unknown}'"):
-        yes_no_ids(tokenizer)
+def test_a_word_that_is_unknown_is_refused() -> None:
+    with pytest.raises(DataError, match="this tokenizer does not know '🐈'"):
+        yes_no_ids(tiny_wordpiece(), "🐈", "the")
 
 
 def test_the_name_tells_apart_whatever_changes_token_ids() -> None:
@@ -211,13 +204,6 @@ def test_embeddings_equal_those_of_one_text_at_a_time(first_layer: int) -> None:
     assert found.dtype == np.float32
     np.testing.assert_allclose(found, np.stack(naive), atol=1e-5)
     assert model.encode([]).shape == (0, HIDDEN)
-
-
-def test_the_margin_tells_apart_what_the_probability_rounds_to_one(model: UnimodelForExp1) -> None:
-    states = torch.stack([scale * (model._answers[0] - model._answers[1]) for scale in (20.0, 30.0)])
-    gaps = model.margins(states)
-    assert torch.sigmoid(gaps).tolist() == [1.0, 1.0]
-    assert gaps[0] < gaps[1]
 
 
 def test_the_bias_of_the_output_layer_counts() -> None:

@@ -48,7 +48,7 @@ pytestmark = pytest.mark.usefixtures("one_thread")
 every_similarity = pytest.mark.parametrize("similarity", get_args(Scoring))
 
 
-def test_streams_seeds_and_steps_share_no_noise_which_has_the_moments_and_tails_of_a_normal() -> None:
+def test_streams_seeds_and_steps_share_no_noise() -> None:
     rows = [factors("directions", seed, step, 40, 512) for seed, step in ((42, 1), (43, 0), (42, 0), (-1, 1))]
     rows.append(factors("scores", 42, 1, 40, 512))
     every = torch.cat(rows)
@@ -56,12 +56,6 @@ def test_streams_seeds_and_steps_share_no_noise_which_has_the_moments_and_tails_
     assert float(correlations.abs().max()) < 6 / 512**0.5
     found = [generator("four bits", seed, step).random(64).tolist() for seed, step in ((0, 0), (0, 1), (1, 0))]
     assert len({*found[0], *found[1], *found[2]}) == 3 * 64
-    values = factors("directions", 0, 0, 1000, 1000).double().flatten()
-    assert abs(float(values.mean())) < 4e-3
-    assert float(values.var()) == pytest.approx(1, abs=6e-3)
-    assert float((values**4).mean()) == pytest.approx(3, abs=0.05)
-    for bound, share in ((1, 0.158655), (2, 0.022750), (3, 0.0013499)):
-        assert float((values > bound).double().mean()) == pytest.approx(share, abs=5 * (share / 1e6) ** 0.5)
 
 
 QUERIES, SIZE, WIDTH = 5, 7, 12
