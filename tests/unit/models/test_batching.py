@@ -71,7 +71,7 @@ def blocks(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> N
         monkeypatch.setattr(module, "_attend_on_cpu", module._attend)
 
 
-@pytest.fixture(params=[[[5]], forest()], ids=["one token", "forest"])
+@pytest.fixture(params=[[[5]], [[*range(3, 100)]], forest()], ids=["one token", "one in the second block", "forest"])
 def tree(request: pytest.FixtureRequest) -> TokenTree:
     return build_tree(request.param)
 
