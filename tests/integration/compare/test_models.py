@@ -151,23 +151,19 @@ def test_models_are_evaluated_and_compared_and_their_results_kept(tmp_path: Path
 def test_a_model_and_stored_results_and_a_dataset_of_one_side_alone(tmp_path: Path) -> None:
     wide = ("--dataset", "toy,path:more", "--set", "model.dtype=float32")
     successful(call_script("evaluate.py", "--model", "cross-encoder:ce", *wide, "--output-dir", tmp_path / "stored"))
-    low = ("--dataset", "toy", "--set", "model.dtype=bfloat16", "--output-dir", tmp_path)
-    done = parity(tmp_path / "stored", "cross-encoder:ce", *low, "--json")
+    other = ("--dataset", "toy", "--set", "model.dtype=bfloat16", "--output-dir", tmp_path)
+    done = parity(tmp_path / "stored", "cross-encoder:ce", *other, "--json")
     assert "not compared, since one side alone has it: reranking/more" in done.stderr
     found = json.loads(done.stdout)
-    runs = [
+    kept, low = (
         read_run(tmp_path / place / "ce/seed_none/runs/reranking/toy.trec") for place in ("stored", "cross-encoder-ce")
-    ]
-    gaps = [abs(runs[0][q][d] - runs[1][q][d]) for q in runs[0] for d in runs[0][q]]
-    every = [[score for own in run.values() for score in own.values()] for run in runs]
-    span = max(max(one) - min(one) for one in every)
+    )
+    gaps = [abs(kept[query][document] - low[query][document]) for query in kept for document in kept[query]]
     (one,) = found["datasets"]
     assert found["largest"] == max(gaps) > 0
-    assert one["relative_difference"] == pytest.approx(max(gaps) / span)
-    assert found["within"] is (max(gaps) / span < 1e-3 and not one["top_changed"])
-    assert done.returncode == (0 if found["within"] else 10)
     assert (one["key"], one["pairs"], one["queries"]) == ("reranking/toy", len(gaps), 8)
     assert one["mean_difference"] == pytest.approx(sum(gaps) / len(gaps))
+    assert done.returncode == (0 if found["within"] else 10)
 
 
 def test_small_differences_of_cosines_that_change_rankings_are_no_parity(tmp_path: Path) -> None:
@@ -186,7 +182,6 @@ def test_small_differences_of_cosines_that_change_rankings_are_no_parity(tmp_pat
 def test_what_parity_cannot_compare_is_refused_in_one_line(tmp_path: Path) -> None:
     for name, code, words in (
         ("empty", 3, "empty: holds neither reranking results nor a model; run `unimoe eval"),
-        ("./nowhere", 3, "'./nowhere': no such folder"),
         ("encoder:ce", 2, "--task reranking: ce does embedding only"),
     ):
         assert_refused(parity(name, "cross-encoder:ce", *ON_TOY, "--output-dir", tmp_path), code, words)

@@ -1,4 +1,4 @@
-"""``unimoe compare`` with any number of systems and datasets in one table, and what should not be compared."""
+"""``unimoe compare`` with any number of systems and datasets in one table, other tests of them, and what is refused."""
 
 from __future__ import annotations
 
@@ -8,10 +8,17 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.runs import DATASETS, SYSTEMS, Arms, compare, compare_arms, dataset_options, words_of
-from support.scripts import Done, assert_refused, successful
+from support.runs import DATASETS, SYSTEMS, compare, dataset_options, words_of, write_systems
+from support.scripts import Done, assert_refused, call_unimoe, successful
 
 from unimoe.analysis import compare as public
+
+
+@pytest.fixture(scope="module")
+def systems(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("systems")
+    write_systems(folder, DATASETS)
+    return folder
 
 
 def of_systems(folder: Path) -> list[str]:
@@ -23,13 +30,17 @@ def of_systems(folder: Path) -> list[str]:
     ]
 
 
+def on(folder: Path, *datasets: str) -> list[str]:
+    """Options: these systems on some of the datasets, or on all."""
+    return [*dataset_options(folder, datasets or list(DATASETS)), *of_systems(folder)]
+
+
 class TestTableOfSystems:
     @pytest.fixture(scope="class")
     def made(self, systems: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Done, Path]:
         """The paper's table of 4 systems x 3 datasets, one command."""
         out = tmp_path_factory.mktemp("paper") / "out"
-        options = [*dataset_options(systems, list(DATASETS)), *of_systems(systems), "--output-dir", str(out)]
-        return successful(compare(*options, "--metric", "ndcg@10", "map")), out
+        return successful(compare(*on(systems), "--metric", "ndcg@10", "map", "--output-dir", out)), out
 
     def test_is_one_command(self, made: tuple[Done, Path]) -> None:
         done, out = made
@@ -40,6 +51,7 @@ class TestTableOfSystems:
             "metric and for the 6 tests of its average",
             "Relevance level 1 on cran, dl19, dl20.",
             "average of 3",
+            "a random effect of datasets needs 5 or more, and averages are over 3.",
             "At 95 % confidence",
             "mono − colbert",
             f"Report: {out / 'analysis' / 'report.html'}",
@@ -57,8 +69,8 @@ class TestTableOfSystems:
         assert rows["colbert"]["cran symbols"] == "(a)"
 
     def test_json_and_frame_are_the_same(self, systems: Path) -> None:
-        options = [*dataset_options(systems, list(DATASETS)), *of_systems(systems), "--json"]
-        found = json.loads(compare(*options, "--metric", "ndcg@10", "P@5").stdout, parse_constant=pytest.fail)
+        done = compare(*on(systems), "--metric", "ndcg@10", "P@5", "--json")
+        found = json.loads(done.stdout, parse_constant=pytest.fail)
         runs: dict[str, Any] = {name: {} for name in SYSTEMS}
         for run in found["runs"]:
             runs[run["system"]].setdefault(run["dataset"], []).append(run["path"])
@@ -102,34 +114,103 @@ def test_the_baseline_may_be_named_among_the_systems(systems: Path) -> None:
     assert found["comparisons"] == apart["comparisons"]
 
 
-@pytest.mark.parametrize(
-    ("options", "code", "words"),
-    [
-        ("--metric ndcg@10 map", 2, ["--metric ndcg@10 map", "one metric"]),
-        ("--allow dpeth", 2, ["--allow dpeth", "did you mean 'depth'?"]),
-        ("--joint-name specialist", 2, ["both arms are named 'specialist'"]),
-        ("--queries nowhere.tsv", 3, ["nowhere.tsv: no such file"]),
-        ("--paired", 2, ["equal in number", "2 of specialist, 3 of joint on q"]),
-        ("--overwrite", 2, ["--output-dir"]),
-        ("--systems c.trec", 2, ["--systems does not belong here", "a verdict"]),
-        ("--results outputs", 2, ["--results does not belong here"]),
-        ("--layout datasets", 2, ["--layout does not belong here", "a verdict"]),
-        ("--max-queries 3", 2, ["--max-queries is for models by name, and there are none; leave it out"]),
-        ("--gates nowhere.yaml", 3, ["nowhere.yaml"]),
-        ("--gates x.yaml --looks 3", 2, ["write `looks` into the gate file"]),
-        ("--looks 5 3", 2, ["--looks 5 3: ", "does not ascend"]),
-        ("--dataset a b", 2, ["--dataset NAME=QRELS"]),
-        ("--dataset x=other.qrels", 2, ["--dataset x=other.qrels: --qrels names the judgments already"]),
-    ],
-)
-def test_an_option_that_a_verdict_cannot_have_is_refused(arms: Arms, options: str, code: int, words: list[str]) -> None:
-    assert_refused(compare_arms(arms, *options.split()), code, *words)
+@pytest.fixture
+def clusters(systems: Path, tmp_path: Path) -> Path:
+    """Every three queries of dl19 are one cluster."""
+    ids = dict.fromkeys(line.split()[0] for line in (systems / "dl19.qrels").read_text().splitlines())
+    path = tmp_path / "of.tsv"
+    path.write_text("".join(f"{query_id}\tc{place // 3}\n" for place, query_id in enumerate(ids)))
+    return path
 
 
-def test_what_a_table_cannot_show_is_refused(systems: Path) -> None:
+def rows_of(*options: str | Path) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = json.loads(successful(compare(*options, "--json")).stdout)["comparisons"]
+    return found
+
+
+def excludes_0(row: dict[str, Any], name: str = "") -> bool:
+    return bool(row[f"{name}low"] > 0.0 or row[f"{name}high"] < 0.0)
+
+
+def test_simultaneous_intervals_are_wider_and_are_one_statement_with_their_p(systems: Path) -> None:
+    alone, together = rows_of(*on(systems)), rows_of(*on(systems), "--simultaneous")
+    assert [row["p_corrected"] for row in together] == [row["p_corrected"] for row in alone]
+    for row in together:
+        assert row["simultaneous_low"] < row["low"] < row["high"] < row["simultaneous_high"]
+        assert excludes_0(row, "simultaneous_") == (row["simultaneous_p"] < 0.05)
+        assert row["p"] <= row["simultaneous_p"]
+    assert all(row["simultaneous_low"] is None for row in alone)
+
+
+@pytest.mark.usefixtures("without_figures")
+def test_a_saved_comparison_keeps_all_that_was_asked(systems: Path, clusters: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    asked = ("--simultaneous", "--chosen", "mono=7", "--chosen", "colbert=dev", "--clusters", clusters)
+    first = successful(compare(*on(systems, "dl19"), *asked, "--output-dir", out))
+    again = successful(compare("--results", out))
+    for text in (words_of(first), words_of(again), (out / "analysis" / "report.md").read_text()):
+        for words in (
+            "mono was chosen on these test data from 7 settings: its tests are corrected for that (Bonferroni).",
+            "colbert was chosen on dev data: its tests and intervals are as they are.",
+            "hold for every two systems of a dataset or average together, at 95 % (max-t).",
+            "Queries are in clusters (8 on retrieval/dl19): intervals and tests draw these whole (cluster-robust).",
+        ):
+            assert words in " ".join(text.split())
+    assert (out / "clusters.tsv").read_text() == clusters.read_text()
+    assert "All: p" in (out / "analysis" / "tables" / "significance.csv").read_text()
+    successful(call_unimoe("analyze", "tables", "--output-dir", out))
+    (out / "clusters.tsv").write_text("q0\tx\n")
+    lacking = call_unimoe("analyze", "tables", "--output-dir", out)
+    assert_refused(lacking, 3, "clusters.tsv: queries of retrieval/dl19 without a cluster: 23 ")
+    successful(compare(*on(systems, "dl19"), "--output-dir", out))
+    assert not (out / "clusters.tsv").exists(), "another test of the same results, over queries"
+
+
+def test_a_chosen_system_has_a_larger_p_and_the_interval_that_goes_with_it(systems: Path) -> None:
+    plain, counted, named, dev = (
+        rows_of(*on(systems, "dl19"), *more)
+        for more in ([], ["--chosen", "mono=3"], ["--chosen", "mono=mono,colbert,splade"], ["--chosen", "mono=dev"])
+    )
+    assert dev == plain
+    for before, by_number, by_name in zip(plain, counted, named, strict=True):
+        if "mono" not in (before["system"], before["baseline"]):
+            assert before["p"] == by_number["p"] == by_name["p"]
+            continue
+        assert by_number["p"] == pytest.approx(min(1.0, 3 * before["p"]))
+        assert before["p"] <= by_name["p"] <= by_number["p"] + 0.01
+        for row in (by_number, by_name):
+            assert excludes_0(row) == (row["p"] < 0.05)
+            assert row["low"] < before["low"] < before["high"] < row["high"]
+
+
+def test_six_datasets_say_what_to_expect_of_others(tmp_path: Path) -> None:
+    datasets = {f"d{place}": 20 for place in range(6)}
+    write_systems(tmp_path, datasets, {"bm25": (2.0, 1), "mono": (0.9, 1)})
+    runs = [f"{tmp_path}/{{dataset}}/{name}.trec" for name in ("bm25", "mono")]
+    options = [*dataset_options(tmp_path, list(datasets)), "--systems", *runs]
+    assert "retrieval/average of 6 and others like these" in words_of(successful(compare(*options)))
+    for row in (row for row in rows_of(*options) if " of " in row["dataset"]):
+        assert excludes_0(row, "collections_") == (row["collections_p"] < 0.05)
+        assert row["collections_low"] < row["collections_mean"] < row["collections_high"]
+
+
+def test_clusters_count_in_verdicts_too_and_move_no_value(systems: Path, clusters: Path) -> None:
+    mono, colbert = (sorted(map(str, (systems / "dl19").glob(f"{name}*"))) for name in ("mono", "colbert"))
+    arms = ["--specialist", *mono, "--joint", *colbert, *dataset_options(systems, ["dl19"]), "--json"]
+    both = [compare(*arms, *more) for more in ([], ["--clusters", str(clusters)])]
+    plain, whole = (json.loads(successful(done).stdout) for done in both)
+    assert plain["clusters"] is None
+    assert whole["clusters"] == {"retrieval/dl19": 8}
+    values = [found["gates"]["gates"][0]["interval"]["value"] for found in (plain, whole)]
+    assert values[0] == pytest.approx(values[1])
+
+
+def test_what_a_table_cannot_show_is_refused(systems: Path, clusters: Path, tmp_path: Path) -> None:
     here, two = dataset_options(systems, ["dl19"]), dataset_options(systems, ["dl19", "dl20"])
     bm25, mono = f"{systems}/dl19/bm25.trec", f"{systems}/{{dataset}}/mono-seed*.trec"
     both = [*here, "--systems", bm25, mono]
+    short = tmp_path / "short.tsv"
+    short.write_text("".join(clusters.read_text().splitlines(keepends=True)[1:]))
     for options, code, words in (
         ([*here, "--systems", bm25, "nothing-*.trec"], 3, ["--systems nothing-*.trec: no file matches"]),
         ([*here, "--systems", bm25, "nothing.trec"], 3, ["nothing.trec: no such file"]),
@@ -145,33 +226,15 @@ def test_what_a_table_cannot_show_is_refused(systems: Path) -> None:
         (["--example", "--qrels", "q.tsv"], 2, ["leave it out, or --qrels"]),
         ([*here], 2, ["nothing to compare"]),
         (["--specialist", bm25, *here], 2, ["no run file of joint", "--joint"]),
+        ([*both, "--clusters", "nowhere.tsv"], 3, ["nowhere.tsv: no such file"]),
+        ([*both, "--clusters", short], 3, ["short.tsv: queries of dl19 without a cluster: 1 (", "add a line"]),
+        ([*both, "--chosen", "mono"], 2, ["--chosen mono: write NAME=dev, or NAME=K"]),
+        ([*both, "--chosen", "momo=3"], 2, ["no system 'momo' (did you mean 'mono'?)"]),
+        ([*both, "--chosen", "mono=1"], 2, ["mono from 1 setting", "2 or more, or dev"]),
+        (
+            [*here, "--baseline", bm25, "--systems", mono, "--simultaneous", "--pairs", "baseline"],
+            2,
+            ["every two systems; compare all pairs"],
+        ),
     ):
         assert_refused(compare(*options), code, *words)
-
-
-@pytest.mark.usefixtures("without_report")
-def test_what_a_folder_does_not_hold_is_refused(arms: Arms, tmp_path: Path) -> None:
-    out = tmp_path / "out"
-    compare_arms(arms, "--output-dir", out)
-    for options, code, words in (
-        (["--systems", "jiont"], 2, ["unknown arm 'jiont'", "did you mean 'joint'?"]),
-        (["--baseline", "bm25"], 2, ["unknown arm 'bm25'"]),
-        (["--dataset", "z"], 2, ["--dataset z", "retrieval/q"]),
-        (["--systems", "joint"], 2, ["only joint to compare"]),
-        (["--metric", "ERR@20"], 3, ["no per-query 'ERR@20'"]),
-        (["--paired"], 2, ["--paired does not belong here"]),
-        (["--output-dir", out], 2, ["choose another folder"]),
-    ):
-        assert_refused(compare("--results", out, *options), code, *words)
-    assert_refused(compare("--results", tmp_path / "none"), 3, "no results here")
-
-
-def test_runs_and_judgments_that_do_not_fit_are_refused(one_query: Arms) -> None:
-    (_, (run,), qrels) = one_query
-    for text, words in (("", ["b1.trec: no line in it"]), ("q8 Q0 d 1 2 t\n", ["judges none of", "b1.trec", "'q8'"])):
-        run.write_text(text)
-        assert_refused(compare_arms(one_query), 3, *words)
-    run.unlink()
-    assert_refused(compare_arms(one_query), 3, "b1.trec: no such file")
-    qrels.unlink()
-    assert_refused(compare_arms(one_query), 3, "q.tsv: no such file")

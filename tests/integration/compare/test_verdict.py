@@ -14,8 +14,10 @@ from support.runs import (
     Arms,
     compare,
     compare_arms,
+    one_relevant,
     random_qrels,
     random_run,
+    run_with_ranks,
     words_of,
     write_arms,
 )
@@ -24,6 +26,21 @@ from support.scripts import Done, assert_refused, call_script, successful
 from unimoe.core.trec import read_run
 from unimoe.metrics import score_run
 from unimoe.results import read_result, result_path
+
+
+@pytest.fixture(scope="module")
+def arms(tmp_path_factory: pytest.TempPathFactory) -> Arms:
+    """Two seeds of a good specialist and three of a joint model that is clearly worse, on 40 queries."""
+    rng = np.random.default_rng(3)
+    qrels = random_qrels(40, rng)
+    good, poor = ([random_run(qrels, noise, rng) for _ in range(seeds)] for noise, seeds in ((0.5, 2), (3.0, 3)))
+    return write_arms(tmp_path_factory.mktemp("runs"), qrels, good, poor)
+
+
+@pytest.fixture
+def one_query(tmp_path: Path) -> Arms:
+    runs = [[run_with_ranks({"q1": rank})] for rank in (1, 3)]
+    return write_arms(tmp_path, one_relevant("q1"), *runs)
 
 
 def test_says_one_judgment_scores_and_queries(arms: Arms) -> None:
@@ -51,6 +68,7 @@ def test_texts_of_queries_and_ranks_of_relevant_documents(one_query: Arms, tmp_p
     assert "1 → 3" in text
 
 
+@pytest.mark.usefixtures("without_figures")
 def test_a_relevance_level_counts_and_is_named(tmp_path: Path) -> None:
     rng = np.random.default_rng(2)
     qrels = random_qrels(20, rng)
@@ -82,6 +100,7 @@ KILL = {
 }
 
 
+@pytest.mark.usefixtures("without_figures")
 def test_one_ranking_scaled_by_two_and_three_is_one_run_of_a_system_wherever_it_is_compared(tmp_path: Path) -> None:
     """Three copies with other scores, and so other hashes, were three seeds: PASS with confidence .99, exit code 0."""
     rng = np.random.default_rng(3)
@@ -160,7 +179,6 @@ def test_another_comparison_is_refused_or_replaces_it_and_other_results_stay(arm
     for files, options, words in (
         (fewer, [], ["also holds joint/seed_2/results/retrieval/q.json"]),
         (arms, ["--metric", "map"], ["has another", place]),
-        (arms, ["--depth", "50"], ["has another", place]),
         (arms, ["--dataset", "other"], ["lacks joint/seed_0/results/retrieval/other.json"]),
     ):
         assert_refused(compare_arms(files, "--output-dir", out, *options), 3, str(out), *words, *remedy)
@@ -173,3 +191,55 @@ def test_another_comparison_is_refused_or_replaces_it_and_other_results_stay(arm
     done = compare_arms(arms, "--output-dir", out, "--overwrite")
     assert_refused(done, 3, "holds results that no comparison made", "another --output-dir")
     assert (out / "joint" / "seed_1").exists()
+
+
+@pytest.mark.parametrize(
+    ("options", "code", "words"),
+    [
+        ("--metric ndcg@10 map", 2, ["--metric ndcg@10 map", "one metric"]),
+        ("--allow dpeth", 2, ["--allow dpeth", "did you mean 'depth'?"]),
+        ("--joint-name specialist", 2, ["both arms are named 'specialist'"]),
+        ("--queries nowhere.tsv", 3, ["nowhere.tsv: no such file"]),
+        ("--paired", 2, ["equal in number", "2 of specialist, 3 of joint on q"]),
+        ("--overwrite", 2, ["--output-dir"]),
+        ("--systems c.trec", 2, ["--systems does not belong here", "a verdict"]),
+        ("--results outputs", 2, ["--results does not belong here"]),
+        ("--layout datasets", 2, ["--layout does not belong here", "a verdict"]),
+        ("--max-queries 3", 2, ["--max-queries is for models by name, and there are none; leave it out"]),
+        ("--gates nowhere.yaml", 3, ["nowhere.yaml"]),
+        ("--gates x.yaml --looks 3", 2, ["write `looks` into the gate file"]),
+        ("--looks 5 3", 2, ["--looks 5 3: ", "does not ascend"]),
+        ("--dataset a b", 2, ["--dataset NAME=QRELS"]),
+        ("--dataset x=other.qrels", 2, ["--dataset x=other.qrels: --qrels names the judgments already"]),
+    ],
+)
+def test_an_option_that_a_verdict_cannot_have_is_refused(arms: Arms, options: str, code: int, words: list[str]) -> None:
+    assert_refused(compare_arms(arms, *options.split()), code, *words)
+
+
+@pytest.mark.usefixtures("without_report")
+def test_what_a_folder_does_not_hold_is_refused(arms: Arms, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    compare_arms(arms, "--output-dir", out)
+    for options, code, words in (
+        (["--systems", "jiont"], 2, ["unknown arm 'jiont'", "did you mean 'joint'?"]),
+        (["--baseline", "bm25"], 2, ["unknown arm 'bm25'"]),
+        (["--dataset", "z"], 2, ["--dataset z", "retrieval/q"]),
+        (["--systems", "joint"], 2, ["only joint to compare"]),
+        (["--metric", "ERR@20"], 3, ["no per-query 'ERR@20'"]),
+        (["--paired"], 2, ["--paired does not belong here"]),
+        (["--output-dir", out], 2, ["choose another folder"]),
+    ):
+        assert_refused(compare("--results", out, *options), code, *words)
+    assert_refused(compare("--results", tmp_path / "none"), 3, "no results here")
+
+
+def test_runs_and_judgments_that_do_not_fit_are_refused(one_query: Arms) -> None:
+    (_, (run,), qrels) = one_query
+    for text, words in (("", ["b1.trec: no line in it"]), ("q8 Q0 d 1 2 t\n", ["judges none of", "b1.trec", "'q8'"])):
+        run.write_text(text)
+        assert_refused(compare_arms(one_query), 3, *words)
+    run.unlink()
+    assert_refused(compare_arms(one_query), 3, "b1.trec: no such file")
+    qrels.unlink()
+    assert_refused(compare_arms(one_query), 3, "q.tsv: no such file")
