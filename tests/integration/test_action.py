@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import shutil
@@ -10,7 +9,7 @@ import subprocess
 import sys
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import pytest
 import yaml
@@ -125,7 +124,7 @@ first=0 last=$((SLURM_JOB_NUM_NODES - 1)) worst=0
 while [[ $1 == --* ]]; do
   [[ $1 == --nodelist ]] && first=${2#node} && last=$first
   [[ $1 == --cpus-per-task && $2 != 16 ]] && exit 1
-  if [[ $known == *" $1 "* ]]; then shift 2; else echo "$1" >>"$SRUN_FLAGS"; shift; fi
+  if [[ $known == *" $1 "* ]]; then shift 2; else echo "$1" >>"$LOGS/flags"; shift; fi
 done
 for ((node = last; node >= first; node--)); do
   SLURM_NODEID=$node "$@" || { code=$?; ((code > worst)) && worst=$code; }
@@ -133,104 +132,70 @@ done
 exit "$worst"
 """
 
-# Ray's own command, for which nothing is started; the options of `ray start` are read by Ray's own reader.
-RAY = """#!{python}
-import json, os, socket, subprocess, sys
-from collections import namedtuple
-from ray.scripts import scripts, symmetric_run
-
-Address = namedtuple("Address", ["family", "address"])
-node, run = int(os.environ["SLURM_NODEID"]), subprocess.run
-log = []
-
-def play(command, **options):
-    log.append(command)
-    if command[:2] == ["ray", "start"]:
-        scripts.start.make_context("start", command[2:], resilient_parsing=False)
-    elif command[0] != "ray":
-        return run(command, **options)
-
-assert sys.argv[1] == "symmetric-run"
-symmetric_run.check_ray_already_started = lambda: False
-symmetric_run.check_cluster_ready = lambda nodes: log.append(["wait", nodes]) or True
-symmetric_run.check_head_node_ready = lambda address: True
-symmetric_run.psutil.net_if_addrs = lambda: {{"eth0": [Address(socket.AF_INET, f"192.0.2.{{10 + node}}")]}}
-symmetric_run.subprocess.run = play
-try:
-    symmetric_run.symmetric_run.main(sys.argv[2:], standalone_mode=False)
-finally:
-    with open(os.environ["RAY_LOG"], "a") as file:
-        file.write(json.dumps([node, log]) + chr(10))
+# Starts nothing: as Ray does, runs on the first node what comes behind the dashes.
+RAY = """#!/usr/bin/env bash
+printf '%s\\n' "$@" >"$LOGS/ray-$SLURM_NODEID"
+while [[ $1 != -- ]]; do shift; done
+((SLURM_NODEID > 0)) || exec "${@:2}"
 """
 
-UNIMOE = """#!{python}
-import os, sys
-print("<" + "|".join(sys.argv[1:]) + ">")
-sys.exit(int(os.environ["ENDS_WITH"]))
+UNIMOE = """#!/usr/bin/env bash
+printf '%s\\n' "$@"
+exit "$ENDS_WITH"
 """
-
-
-class Job(NamedTuple):
-    """How a job ended."""
-
-    code: int
-    stdout: str
-    stderr: str
-    flags: list[str]
-    nodes: dict[int, list[Any]]
 
 
 @pytest.fixture
-def slurm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def slurm(tmp_path: Path) -> Path:
     """A folder with the programs of a cluster in ``bin``."""
-    pytest.importorskip("ray", reason="needs Ray: uv sync --extra cluster")
+    (tmp_path / "bin").mkdir()
     stubs = {"scontrol": SCONTROL, "hostname": HOSTNAME, "srun": SRUN, "ray": RAY, "unimoe": UNIMOE}
     for name, text in stubs.items():
-        path = tmp_path / "bin" / name
-        path.parent.mkdir(exist_ok=True)
-        path.write_text(text.format(python=sys.executable) if "{python}" in text else text, "utf-8")
-        path.chmod(0o755)
-    monkeypatch.chdir(tmp_path)
+        (tmp_path / "bin" / name).write_text(text, "utf-8")
+        (tmp_path / "bin" / name).chmod(0o755)
     return tmp_path
 
 
-def submit(folder: Path, nodes: int, *arguments: str, code: int = 0) -> Job:
+def submit(folder: Path, nodes: int, *arguments: str, code: int = 0) -> subprocess.CompletedProcess[str]:
     """Run the script as ``sbatch --nodes`` does on the first node."""
-    of_job = {"SLURM_JOB_ID": "4711", "SLURM_JOB_NUM_NODES": str(nodes), "SLURM_CPUS_ON_NODE": "16"}
-    path = {"PATH": f"{folder / 'bin'}:/usr/local/bin:/usr/bin:/bin", "ENDS_WITH": str(code)}
-    environment = {**path, **of_job, "SLURM_JOB_NODELIST": f"node[0-{nodes - 1}]"}
-    environment |= {"SRUN_FLAGS": str(folder / "flags"), "RAY_LOG": str(folder / "log")}
+    environment = {
+        "PATH": f"{folder / 'bin'}:/usr/local/bin:/usr/bin:/bin",
+        "SLURM_JOB_ID": "4711",
+        "SLURM_JOB_NUM_NODES": str(nodes),
+        "SLURM_JOB_NODELIST": f"node[0-{nodes - 1}]",
+        "SLURM_CPUS_ON_NODE": "16",
+        "LOGS": str(folder),
+        "ENDS_WITH": str(code),
+    }
     command = ["bash", str(SCRIPTS / "slurm.sh"), *arguments]
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False, timeout=600)
-    flags = (folder / "flags").read_text("utf-8").split() if (folder / "flags").exists() else []
-    lines = (folder / "log").read_text("utf-8").splitlines() if (folder / "log").exists() else []
-    return Job(done.returncode, done.stdout, done.stderr, flags, dict(map(json.loads, lines)))
+    return subprocess.run(
+        command, cwd=folder, env=environment, capture_output=True, text=True, check=False, timeout=600
+    )
 
 
 ASKED = ["evaluate", "--checkpoint", "outputs/a b/*/checkpoint", "--eval-tier", "full", "--store", "/shared/store"]
 
 
-def test_the_first_node_runs_the_command_and_the_others_join_it(slurm: Path) -> None:
+def test_every_node_joins_one_cluster_and_the_first_runs_the_command(slurm: Path) -> None:
+    symmetric_run = pytest.importorskip("ray.scripts.symmetric_run", reason="needs Ray: uv sync --extra cluster")
     job = submit(slurm, 3, *ASKED)
-    assert job.code == 0, job.stderr
-    assert sorted(job.nodes) == [0, 1, 2]
-    address = ["--node-ip-address=192.0.2.10", "--port=24711"]
-    given = ["unimoe", *ASKED, "--engine", "ray", "--address", "auto"]
-    assert job.nodes[0] == [["ray", "start", "--head", *address], ["wait", 3], given, ["ray", "stop"]]
-    for node in (1, 2):
-        join = ["ray", "start", "--address", "192.0.2.10:24711", "--block"]
-        assert job.nodes[node] == [join, ["ray", "stop"]]
-    assert job.stdout.count(f"<{'|'.join(given[1:])}>") == 1
-    assert job.flags == ["--no-kill", "--kill-on-bad-exit=0", "--wait=0"]
+    assert job.returncode == 0, job.stderr
+    given = [*ASKED, "--engine", "ray", "--address", "auto"]
+    for node in range(3):
+        name, *words = (slurm / f"ray-{node}").read_text("utf-8").splitlines()
+        read = symmetric_run.symmetric_run.make_context(name, words[:]).params
+        assert (name, read["address"], read["min_nodes"]) == ("symmetric-run", "192.0.2.10:24711", 3)
+        assert words[words.index("--") + 1 :] == ["unimoe", *given]
+    assert job.stdout.splitlines() == given
+    assert (slurm / "flags").read_text("utf-8").split() == ["--no-kill", "--kill-on-bad-exit=0", "--wait=0"]
 
 
 def test_one_node_is_a_cluster_as_well_and_the_exit_code_is_the_commands(slurm: Path) -> None:
-    job = submit(slurm, 1, *ASKED, code=4)
-    assert job.code == 4, job.stderr
-    assert [command[:2] for command in job.nodes[0]] == [["ray", "start"], ["unimoe", "evaluate"], ["ray", "stop"]]
+    assert submit(slurm, 1, *ASKED, code=4).returncode == 4
+    assert (slurm / "ray-0").is_file()
 
 
 def test_without_a_command_it_says_how_it_is_used(slurm: Path) -> None:
     job = submit(slurm, 2)
-    assert (job.code, job.nodes) == (2, {})
+    assert (job.returncode, job.stdout) == (2, "")
     assert job.stderr.startswith("usage: sbatch ")

@@ -1,10 +1,14 @@
-"""``analyze``: what it writes, verdicts with their exit codes, folders that are wrong, and those that hold little."""
+"""``analyze``: what it writes, verdicts with their exit codes, folders that are wrong and that hold little.
+
+At the end ``evaluate-run``, which judges one run file.
+"""
 
 from __future__ import annotations
 
 import html
 import json
 import re
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable
@@ -14,9 +18,10 @@ import numpy as np
 import pytest
 from support.gates import INTERFERENCE, gate_file
 from support.results import make_result, without_queries, write_experiment
-from support.scripts import Done, assert_refused, call_script, successful
+from support.scripts import Done, assert_refused, call_script, call_unimoe, successful
 
 from unimoe.core.io import hash_file
+from unimoe.core.trec import Qrels, Run, write_qrels, write_run
 from unimoe.results import DrillDown, QueryDetail, read_result, write_result
 
 
@@ -24,33 +29,9 @@ def analyze(folder: Path, *arguments: str | Path) -> Done:
     return call_script("analyze_results.py", *arguments, "--output-dir", folder, "--iterations", "100", COLUMNS="100")
 
 
-def test_writes_everything_and_prints_the_verdict(tmp_path: Path) -> None:
-    write_experiment(tmp_path, caveats=["smoke run: unfit for decisions"])
-    stale = tmp_path / "analysis" / "figures" / "reranking-gone.png"
-    stale.parent.mkdir(parents=True)
-    stale.write_bytes(b"of an earlier analysis")
-    done = successful(analyze(tmp_path))
-    for task in ("reranking", "embedding"):
-        assert re.search(rf"^ADVISORY [A-Z ]+: {task}.joint_r8", done.stdout, re.MULTILINE)
-    assert "Caveat: smoke run" in done.stdout
-    analysis = tmp_path / "analysis"
-    report = (analysis / "report.md").read_text(encoding="utf-8")
-    for heading in ("Verdicts", "Gates", "Scores", "Paired comparisons", "Figures", "Provenance"):
-        assert f"\n## {heading}\n" in report
-    assert report.index("smoke run") < report.index("## Verdicts")
-    assert "<h2" in (analysis / "report.html").read_text(encoding="utf-8")
-    for table in ("gates", "comparison", "significance", "training"):
-        for suffix in ("md", "tex", "csv"):
-            assert (analysis / "tables" / f"{table}.{suffix}").stat().st_size > 0
-    for figure in ("scores-reranking", "scores-embedding", "tir-forest", "loss-curves"):
-        assert f"(figures/{figure}.png)" in report
-        assert (analysis / "figures" / f"{figure}.png").stat().st_size > 0
-    assert not stale.exists()
-    assert not list(analysis.rglob("*.tmp"))
-
-
 def test_a_part_alone_writes_nothing_else_and_two_runs_write_the_same_report(tmp_path: Path) -> None:
-    write_experiment(tmp_path, arms=("rank_only_r8", "joint_r8"), seeds=(0, 1), queries=10)
+    caveats = ["smoke run: unfit for decisions"]
+    write_experiment(tmp_path, arms=("rank_only_r8", "joint_r8"), seeds=(0, 1), queries=10, caveats=caveats)
     analysis, written = tmp_path / "analysis", []
     for part, names in (("tables", {"tables"}), ("figures", {"tables", "figures"})):
         successful(analyze(tmp_path, part))
@@ -59,6 +40,8 @@ def test_a_part_alone_writes_nothing_else_and_two_runs_write_the_same_report(tmp
         successful(analyze(tmp_path, "report"))
         written.append({path.name: path.read_bytes() for path in analysis.rglob("*") if path.is_file()})
     assert written[0] == written[1]
+    report = (analysis / "report.md").read_text(encoding="utf-8")
+    assert report.index("smoke run") < report.index("## Verdicts")
 
 
 def verdicts(output_dir: Path, *arguments: str | Path) -> Done:
@@ -173,12 +156,19 @@ LABELS = {"PASS", "FAIL", "MARGINAL", "INCONCLUSIVE"}
 
 class TestEveryOutputOfOneAnalysis:
     @pytest.fixture(scope="class")
-    def outputs(self, tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
-        """Everything that an analysis says, by where it says it."""
+    def folder(self, tmp_path_factory: pytest.TempPathFactory) -> Path:
         folder = tmp_path_factory.mktemp("outputs")
         write_experiment(folder, tir=0.044, queries=300)
         embedding = INTERFERENCE | {"task": "embedding", "specialist": "emb_only_r8"}
         gate_file(folder, rank=INTERFERENCE | UNUSUAL, embed=embedding | UNUSUAL)
+        return folder
+
+    @pytest.fixture(scope="class")
+    def outputs(self, folder: Path) -> dict[str, str]:
+        """Everything that an analysis says, by where it says it."""
+        stale = folder / "analysis" / "figures" / "reranking-gone.png"
+        stale.parent.mkdir(parents=True)
+        stale.write_bytes(b"of an earlier analysis")
         done = {"analyze": analyze(folder), "verdicts": verdicts(folder), "json": verdicts(folder, "--json")}
         assert [one.returncode for one in done.values()] == [0, 10, 10]
         said = {name: one.stdout for name, one in done.items()}
@@ -190,6 +180,18 @@ class TestEveryOutputOfOneAnalysis:
         visible = re.sub(r"<[^>]+>", " ", re.sub(code, "", page, flags=re.DOTALL))
         said["report.html"] = html.unescape(visible).replace("\N{NO-BREAK SPACE}", " ")
         return {where: " ".join(text.replace("bm25s(k1=0.9,b=0.4)", "bm25s").split()) for where, text in said.items()}
+
+    def test_every_file_is_there_and_none_of_an_earlier_analysis(self, folder: Path, outputs: dict[str, str]) -> None:
+        for heading in ("Verdicts", "Gates", "Scores", "Paired comparisons", "Figures", "Provenance"):
+            assert f" ## {heading} " in outputs["report.md"]
+        for table in ("gates", "comparison", "significance", "training"):
+            assert {f"{table}.{suffix}" for suffix in ("md", "tex", "csv")} <= outputs.keys()
+        figures = folder / "analysis" / "figures"
+        for figure in ("scores-reranking", "scores-embedding", "tir-forest", "loss-curves"):
+            assert f"(figures/{figure}.png)" in outputs["report.md"]
+            assert (figures / f"{figure}.png").stat().st_size > 0
+        assert not (figures / "reranking-gone.png").exists()
+        assert not list(folder.rglob("*.tmp"))
 
     def test_names_no_cutoff_that_is_not_the_gates_own(self, outputs: dict[str, str]) -> None:
         assert {"analyze", "verdicts", "json", "report.html", "report.md", "gates.tex", "gates.csv"} <= set(outputs)
@@ -231,35 +233,24 @@ def two_arms(folder: Path, scores: dict[str, list[float]]) -> None:
             write_result(folder, make_result(arm, seed, of_arm))
 
 
-def a_folder(path: Path) -> None:
+def test_one_file_that_is_wrong_is_named(tmp_path: Path) -> None:
+    write_experiment(tmp_path / "outputs", logs=False)
+
+    def refused(*words: str) -> None:
+        assert_refused(analyze(tmp_path / "outputs"), 3, *words)
+        assert not (tmp_path / "outputs" / "analysis").exists()
+
+    path, gates = tmp_path / "outputs" / RESULT, tmp_path / "outputs" / "gates.yaml"
+    copy = shutil.copy(path, path.with_name("copy.json"))
+    refused("copy.json says it is joint_r8 seed 1", "remove one of the two")
     path.unlink()
+    refused("copy.json says", "belongs at", RESULT)
     path.mkdir()
-
-
-def broken_gates(path: Path) -> None:
-    (path.parents[4] / "gates.yaml").write_text("gates: []")
-
-
-@pytest.mark.parametrize(
-    ("change", "words"),
-    [
-        (
-            lambda path: path.with_name("copy.json").write_bytes(path.read_bytes()),
-            ("copy.json says it is joint_r8 seed 1", "remove one of the two"),
-        ),
-        (lambda path: path.rename(path.with_name("elsewhere.json")), ("elsewhere.json says", "belongs at", RESULT)),
-        (a_folder, (RESULT, "cannot be read (Is a directory)")),
-        (broken_gates, ("gates.yaml: registered: this key is required",)),
-    ],
-    ids=["twice", "misplaced", "a folder for a file", "gates"],
-)
-def test_one_file_that_is_wrong_is_named(
-    tmp_path: Path, change: Callable[[Path], object], words: tuple[str, ...]
-) -> None:
-    write_experiment(tmp_path, logs=False)
-    change(tmp_path / RESULT)
-    assert_refused(analyze(tmp_path), 3, *words)
-    assert not (tmp_path / "analysis").exists()
+    refused(RESULT, "cannot be read (Is a directory)")
+    path.rmdir()
+    copy.rename(path)
+    gates.write_text("gates: []")
+    refused("gates.yaml: registered: this key is required")
 
 
 def test_no_results_and_a_name_that_allows_nothing_are_refused(tmp_path: Path) -> None:
@@ -275,6 +266,7 @@ def tasks_without_queries(folder: Path) -> None:
             write_result(folder, without_queries(arm, seed, score))
 
 
+@pytest.mark.usefixtures("without_figures")
 @pytest.mark.parametrize(
     ("make", "words"),
     [
@@ -321,3 +313,76 @@ def test_tasks_without_queries_give_tables_and_take_no_gate(tmp_path: Path) -> N
         gates = gate_file(tmp_path, kill=gate)
         for more in ((), ("--advisory",)):
             assert_refused(verdicts(tmp_path, "--gates", gates, *more), 3, str(gates), "'kill'", words)
+
+
+# q1: the relevant document comes second. q2: first. q3: not in the run. q9: not judged.
+QRELS: Qrels = {"q1": {"d1": 1}, "q2": {"d1": 2, "d2": 1}, "q3": {"d1": 1}}
+RUN: Run = {"q1": {"d1": 1.0, "d2": 2.0}, "q2": {"d1": 2.0, "d3": 1.0}, "q9": {"d1": 1.0}}
+Files = tuple[Path, Path]
+
+
+def evaluate_run(*arguments: str | Path) -> Done:
+    return call_unimoe("evaluate-run", *arguments)
+
+
+@pytest.fixture
+def files(tmp_path: Path) -> Files:
+    write_run(tmp_path / "some.trec", RUN, tag="some")
+    write_qrels(tmp_path / "qrels.txt", QRELS)
+    return tmp_path / "some.trec", tmp_path / "qrels.txt"
+
+
+def test_means_the_number_of_queries_and_warnings(files: Files) -> None:
+    done = evaluate_run(*files, "--relevance-level", "1")
+    assert done.returncode == 0
+    # nDCG of q1 is 1/log2(3) = .6309, of q2 2/(2 + 1/log2(3)) = .7602, of q3 0
+    assert done.stdout.splitlines() == [
+        "ndcg@10          0.4637",
+        "mrr@10           0.5000",
+        "map              0.3333",
+        "recall@100       0.5000",
+        "queries          3",
+        "relevance level  1",
+    ]
+    assert done.stderr.splitlines() == [
+        "warning: judged queries missing from the run, counted as 0: 1 (q3)",
+        "warning: queries without judgments, left out: 1 (q9)",
+    ]
+
+
+def test_json(files: Files) -> None:
+    done = evaluate_run(*files, "--json", "--metric", "mrr", "--depth", "1")
+    assert json.loads(done.stdout) == {
+        "run": str(files[0]),
+        "qrels": str(files[1]),
+        "depth": 1,
+        "queries": 3,
+        "relevance_level": 1,
+        "aggregate": {"mrr": pytest.approx(1 / 3, abs=1e-15)},
+        "per_query": {"mrr": {"q1": 0.0, "q2": 1.0, "q3": 0.0}},
+        "missing_queries": ["q3"],
+        "unjudged_queries": ["q9"],
+        "unordered_queries": [],
+        "notes": [
+            "grades up to 2 in qrels.txt: mrr counts grade 1 as relevant; TREC DL counts from 2: --relevance-level 2"
+        ],
+    }
+
+
+def test_a_level_given_goes_before_one_stated_and_that_before_1(files: Files) -> None:
+    def found(*options: str) -> tuple[int, float]:
+        read = json.loads(evaluate_run(*files, "--json", "--metric", "mrr", *options).stdout)
+        return read["relevance_level"], round(read["aggregate"]["mrr"], 9)
+
+    at_1, at_2 = 1 / 2, round(1 / 3, 9)  # q1 1/2, q2 1, q3 0; at level 2 nothing is relevant to q1
+    assert found() == (1, at_1)
+    assert found("--relevance-level", "2") == (2, at_2)
+    files[1].with_name("qrels.txt.json").write_text('{"relevance_level": 2}')
+    assert found() == (2, at_2)
+    assert found("--relevance-level", "1") == (1, at_1)
+
+
+def test_a_run_without_order_is_not_cut(files: Files) -> None:
+    write_run(files[0], {"q1": {"d1": 0.0, "d2": 0.0, "d3": 0.0}, "q2": {"d1": 0.0}}, tag="some")
+    assert_refused(evaluate_run(*files, "--depth", "2"), 3, "some.trec", "--depth 2", "one score")
+    assert evaluate_run(*files, "--depth", "3").returncode == 0

@@ -1,4 +1,4 @@
-"""Commands as scripts: what they write and print, bad input in one line, signals, and torchrun's processes."""
+"""Commands as scripts: what they write and print, the cache, bad input in one line, signals, torchrun's processes."""
 
 from __future__ import annotations
 
@@ -15,13 +15,19 @@ from pathlib import Path
 from typing import Any
 from unittest.mock import MagicMock, patch
 
+import filelock
 import pytest
+from support.embedders import WordEmbedder
 from support.evaluations import evaluate, result_of
 from support.experiments import tiny_experiment_dict, write_tiny_experiment
 from support.reranking import invented, write_invented
 from support.scripts import SCRIPTS, assert_refused, call_script, call_unimoe, successful
 from support.sources import SMALL, write_beir
 from support.tiny_models import save_tiny_model
+
+from unimoe.config import BM25Config, DenseConfig
+from unimoe.retrieval.bm25 import bm25_run
+from unimoe.retrieval.dense import dense_run
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -60,7 +66,7 @@ def test_bad_input_is_one_line(config: Path, checkpoint: Path, command: str, cod
 
 def test_an_evaluation_writes_beside_the_checkpoint(checkpoint: Path, unimoe_data: Path, tmp_path: Path) -> None:
     assert checkpoint.parts[-3:] == ("joint_r8", "seed_1", "checkpoint")
-    done = successful(call_script("evaluate.py", "--checkpoint", checkpoint))
+    done = successful(call_script("evaluate.py", "--checkpoint", checkpoint, "--task", "embedding"))
     paths = [Path(line.rpartition("  ")[2]) for line in done.stdout.splitlines()]
     assert checkpoint.parent / "results" / "embedding" / "apidocs.json" in [path for path in paths if path.is_file()]
     options = ("--eval-tier", "fast", "--max-queries", "2", "--task", "reranking", "--set", "evaluation.depth=3")
@@ -96,16 +102,118 @@ def test_doctor_shows_machine_collections_and_the_time_of_the_main_job(tmp_path:
     assert re.search(r"\d+ to \d+ (minutes|seconds), [.\d]+ TFLOP for tiny", found["main"])
 
 
+DAY = 24 * 3600
+
+
+def use_vectors() -> None:
+    """Search by vectors, which are kept."""
+    collection = invented()
+    words = sorted({word for document in collection.corpus.values() for word in document.full_text.split()})
+    dense_run(WordEmbedder(words), collection, DenseConfig(depth=5, cutoffs=[1]))
+
+
+@pytest.fixture
+def cache(tmp_cache: Path) -> Path:
+    """Vectors of a week ago, a run of today, and a download."""
+    use_vectors()
+    bm25_run(invented(), 10, BM25Config(), cached=True)
+    week_ago = time.time() - 7 * DAY
+    for path in (tmp_cache / "vectors").rglob("*"):
+        os.utime(path, (week_ago, week_ago))
+    (tmp_cache / "collections" / "zips").mkdir(parents=True)
+    (tmp_cache / "collections" / "zips" / "a.zip").write_bytes(bytes(2**20))
+    return tmp_cache
+
+
+def kinds(*arguments: str) -> list[str]:
+    """What the cache holds, as its command lists it."""
+    listed = json.loads(successful(call_unimoe("cache", *arguments, "--json")).stdout)
+    return [one["kind"] for one in listed["entries"]]
+
+
+def test_a_line_says_what_is_kept_of_which_model_and_collection_and_how_large(cache: Path) -> None:
+    found = json.loads(successful(call_unimoe("cache", "--json")).stdout)
+    assert found["folder"] == str(cache)
+    runs, download, vectors = found["entries"]
+    assert (runs["model"], runs["collection"]) == ("bm25s(k1=0.9,b=0.4,stemmer=english)", "invented")
+    assert (vectors["model"], vectors["collection"]) == (WordEmbedder.base_identity, "invented")
+    assert vectors["bytes"] == sum(path.stat().st_size for path in (cache / "vectors").rglob("*") if path.is_file())
+    assert vectors["last_use"] == pytest.approx(time.time() - 7 * DAY, abs=60)
+    assert (download["kind"], download["bytes"]) == ("collections", 2**20)
+    lines = successful(call_unimoe("cache")).stdout.splitlines()
+    assert lines[0].split() == ["kind", "name", "model", "collection", "MiB", "last", "use"]
+    assert lines[3].startswith(f"vectors      {vectors['name']}")
+    assert lines[4] == "3 entries, 1.0 MiB"
+
+
+@pytest.mark.parametrize(
+    ("chosen", "left"),
+    [
+        ([], ["collections"]),
+        (["--older-than", "6.5"], ["bm25", "collections"]),
+        (["--older-than", "7.5"], ["bm25", "collections", "vectors"]),
+        (["invented", "--kind", "bm25"], ["collections", "vectors"]),
+        (["words@0123456789abcdef"], ["bm25", "collections"]),
+        (["--kind", "collections", "--kind", "bm25"], ["vectors"]),
+    ],
+)
+def test_clear_removes_what_is_chosen_and_says_how_much(cache: Path, chosen: list[str], left: list[str]) -> None:
+    done = successful(call_unimoe("cache", "clear", *chosen))
+    assert kinds() == left
+    removed = 3 - len(left)
+    assert f"removing {removed} entr" in done.stderr
+    assert done.stdout.startswith(f"removed {removed} entr")
+
+
+def test_what_a_server_was_paid_for_goes_only_where_its_kind_is_named(cache: Path) -> None:
+    answers = cache / "served" / "vectors"
+    answers.mkdir(parents=True)
+    (answers / "one.npy").write_bytes(b"paid")
+    (made_from,) = (cache / "vectors").glob("*/made_from.json")
+    made_from.write_text(json.dumps({"model": "served:openai:host:big@0123", "collection": "invented"}))
+    assert call_unimoe("cache", "clear", "vectors").returncode == 2
+    successful(call_unimoe("cache", "clear"))
+    assert kinds() == ["collections", "served", "vectors"]
+    successful(call_unimoe("cache", "clear", "--kind", "vectors", "served:openai:host:big"))
+    assert kinds() == ["collections", "served"]
+
+
+def test_what_a_running_evaluation_writes_is_kept_and_age_counts_from_the_last_use(cache: Path) -> None:
+    (folder,) = (path for path in (cache / "vectors").iterdir() if path.is_dir())
+    with filelock.FileLock(folder.parent / f".{folder.name}.lock"):
+        done = call_unimoe("cache", "clear")
+    assert_refused(done, 4, f"kept, since it is in use: {folder.name}", silent=False)
+    assert kinds() == ["collections", "vectors"]
+    assert kinds("--older-than", "1") == ["vectors"]
+    use_vectors()
+    assert kinds("--older-than", "1") == []
+
+
+@pytest.mark.usefixtures("cache")
+def test_what_the_cache_cannot_clear_is_refused() -> None:
+    for arguments, words in (
+        (["clear", "invenetd"], "invenetd: "),
+        (["clear", "--kind", "vector"], "did you mean 'vectors'?"),
+        (["clear", "--older-than", "-1"], "older-than"),
+        (["remove"], "remove"),
+    ):
+        done = call_unimoe("cache", *arguments)
+        assert (done.returncode, words in done.stderr) == (2, True), done.stderr
+    assert len(kinds()) == 3
+
+
 LINE = "error: stopped; run the same command again to go on from what is done\n"
 
 COMMAND = """
 import sys, threading, time
 from pathlib import Path
 import typer
+from unimoe.core import stopping
 from unimoe.core.console import run
 from unimoe.core.errors import DataError
 from unimoe.core.io import atomic_path
 
+stopping._PATIENCE = 1.0
 app = typer.Typer()
 begun = Path("begun").touch
 
@@ -128,7 +236,16 @@ WORK = {
     "an error of the user's in its place": SWALLOWED.format("raise DataError('of what did not happen')"),
 }
 
-FUNCTIONS = "import time\nfrom pathlib import Path\n\nbegun = Path('begun').touch\n\ndef stubborn(pairs):\n"
+FUNCTIONS = """
+import time
+from pathlib import Path
+from unimoe.core import stopping
+
+stopping._PATIENCE = 1.0
+begun = Path('begun').touch
+
+def stubborn(pairs):
+"""
 
 
 def indented(code: str) -> str:
@@ -202,17 +319,18 @@ def test_two_processes_train_as_one(config: Path, tmp_path: Path, launcher: list
     together = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=600)
     assert together.returncode == 0, together.stderr
     assert together.stdout.strip() == alone.stdout.strip().replace(str(one), str(two))
-    files, logs = {}, {}
-    for folder in (one, two):
-        left = [path for path in folder.rglob("*") if path.is_file() and path.suffix != ".lock"]
-        files[folder] = sorted(str(path.relative_to(folder)) for path in left)
-        lines = {path.name: path.read_text(encoding="utf-8").splitlines() for path in left if path.suffix == ".jsonl"}
-        logs[folder] = {name: [json.loads(line) for line in of_file] for name, of_file in lines.items()}
-    assert files[one] == files[two]
-    assert {name: len(lines) for name, lines in logs[one].items()} == {
-        name: len(lines) for name, lines in logs[two].items()
+    files, others = (
+        {path.relative_to(folder) for path in folder.rglob("*") if path.is_file() and path.suffix != ".lock"}
+        for folder in (one, two)
+    )
+    assert others == files
+    logs = {
+        path.name: [[json.loads(line) for line in (folder / path).open(encoding="utf-8")] for folder in (two, one)]
+        for path in files
+        if path.suffix == ".jsonl"
     }
-    for line, expected in zip(logs[two]["train.jsonl"], logs[one]["train.jsonl"], strict=True):
+    assert all(len(lines) == len(expected) for lines, expected in logs.values())
+    for line, expected in zip(*logs["train.jsonl"], strict=True):
         assert line["loss"] == pytest.approx(expected["loss"], abs=1e-5)
         assert line["grad_norm"] == pytest.approx(expected["grad_norm"], rel=1e-3)
         assert line["tokens"] == expected["tokens"]
