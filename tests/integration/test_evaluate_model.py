@@ -1,9 +1,10 @@
-"""``evaluate --model``: any reranker or embedder by name, a function, or a server's model; and what it refuses."""
+"""``evaluate --model``: any reranker or embedder by name, a function, or a server's model; bad input in one line."""
 
 from __future__ import annotations
 
 import json
 import os
+import shlex
 import shutil
 import subprocess
 import sys
@@ -16,12 +17,15 @@ import torch
 from safetensors.torch import load_file, save_file
 from support.evaluations import evaluate, result_of, run_of
 from support.experiments import write_tiny_experiment
+from support.json_files import read_plain, write_plain
 from support.model_server import ModelServer, serve
 from support.reranking import invented, write_invented, written
 from support.scripts import Done, assert_refused, call_unimoe, successful
-from support.tiny_encoders import save_tiny_encoder
+from support.tiny_encoders import save_sentence_transformer, save_tiny_encoder
+from support.tiny_matchers import save_tiny_splade
 from support.tiny_models import save_tiny_model
 from support.tiny_rerankers import save_tiny_cross_encoder, save_tiny_score_adapter, save_tiny_score_head, save_tiny_t5
+from transformers import AutoTokenizer
 
 from unimoe.data.catalog import load_collection
 from unimoe.models.served.probe import PROBE_PAIRS
@@ -75,7 +79,8 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     save_tiny_score_head(folder / "llama")
     save_tiny_score_adapter(folder / "base", folder / "adapter")
     save_tiny_model(folder / "causal", "qwen3")
-    save_tiny_encoder(folder / "encoder")
+    save_sentence_transformer(save_tiny_encoder(folder / "encoder"), folder / "st")
+    save_tiny_splade(folder / "splade", folder / "mlm")
     damaged = shutil.copytree(folder / "ce", folder / "damaged") / "model.safetensors"
     save_file({name: torch.full_like(w, torch.nan) for name, w in load_file(damaged).items()}, damaged)
     headless = shutil.copytree(folder / "ce", folder / "headless") / "model.safetensors"
@@ -87,6 +92,10 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(folder)  # models are named by relative paths
         yield folder
+
+
+def called(data: Path, output_dir: Path, options: str) -> Done:
+    return evaluate(data, *shlex.split(options), "--output-dir", output_dir)
 
 
 def evaluate_model(data: Path, model: str, output_dir: Path, *more: str) -> Done:
@@ -135,7 +144,7 @@ def test_a_causal_model_by_name_scores_as_the_base_of_a_config(data: Path, tmp_p
 
 @pytest.mark.parametrize(
     "name",
-    ["cross-encoder:ce", "cross-encoder:two", "cross-encoder:causal", "monot5:t5", "rankllama:llama", "causal"],
+    ["cross-encoder:two", "cross-encoder:causal", "monot5:t5", "rankllama:llama", "causal"],
 )
 def test_pairs_that_read_otherwise_have_scores_of_their_own_in_bfloat16(data: Path, tmp_path: Path, name: str) -> None:
     options = ["--dataset", "wide", "--task", "reranking", "--max-queries", "1", "--name", "low"]
@@ -203,7 +212,9 @@ class TestPython:
         ("python:my_functions:unnamed", 2, ["unnamed: its identity is an int; make it a text"]),
     ],
 )
-def test_it_is_one_line_that_names_the_mend(data: Path, tmp_path: Path, name: str, code: int, words: list[str]) -> None:
+def test_a_wrong_model_is_one_line_that_names_the_mend(
+    data: Path, tmp_path: Path, name: str, code: int, words: list[str]
+) -> None:
     done = evaluate_model(data, name, tmp_path / "outputs", "--task", "reranking")
     assert_refused(done, code, *words, silent=False)
     assert not [*tmp_path.glob("outputs/*/seed_none/results/reranking/toy.json")] or code == 3
@@ -216,9 +227,80 @@ def test_another_model_or_tokenizer_of_the_same_name_is_refused(data: Path, tmp_
     assert "holds another evaluation (base_model 'cross-encoder:ce@" in done.stderr
     assert "choose another --output-dir" in done.stderr.splitlines()[-1]
     path = shutil.copytree(data / "ce", tmp_path / "changed" / "ce") / "tokenizer_config.json"
-    path.write_text(json.dumps(json.loads(path.read_text("utf-8")) | {"model_max_length": 20}), "utf-8")
+    write_plain(path, read_plain(path) | {"model_max_length": 20})
     done = evaluate_model(data, f"cross-encoder:{path.parent}", tmp_path)
     assert_refused(done, 3, "holds another evaluation (prompt", silent=False)
+
+
+ZERO_SHOT = "--zero-shot --config tiny.yaml --dataset toy --task reranking"
+ONE_OF = "give one of --checkpoint FOLDER, --zero-shot and --model NAME"
+MTEB = "--zero-shot --config tiny.yaml --mteb"
+FUSION = "--model cross-encoder:ce --dataset toy --set evaluation.first_stage=fusion --set evaluation.fusion."
+TABLE = """--config tables/first_stages --device cpu --set evaluation.datasets=[toy]
+    --set evaluation.first_stages=[sparse] --set "evaluation.sparse.base=''" --set evaluation.late.base=splade
+    --set 'evaluation.systems={ce: cross-encoder:ce}' --set evaluation."""
+
+
+@pytest.mark.parametrize(
+    ("options", "code", "words"),
+    [
+        ("", 2, [ONE_OF]),
+        ("--model ce --zero-shot", 2, [ONE_OF]),
+        ("--zero-shot --config tiny.yaml --name x", 2, ["--name belongs to --model"]),
+        ("--model cross-encoder:ce --name 'a b'", 2, ["--name a b: no name for this arm"]),
+        ("--model cross-encoder:ce --set model.layers=1", 2, ["model.layers cuts causal language models"]),
+        ("--model cross-encoder:ce --set modle.layers=1", 2, ["modle: unknown key"]),
+        ("--model encoder:encoder --task reranking", 2, ["--task reranking: encoder does embedding only"]),
+        ("--model encoder:encoder --set model.max_length=65", 2, ["model.max_length 65: ", "positions; lower it"]),
+        (f"{ZERO_SHOT} --dataset scifct", 2, ["unknown collection 'scifct'", "did you mean 'scifact'?"]),
+        (f"{ZERO_SHOT} --dataset toy,toy@dev", 2, ["toy is named with the splits test and dev"]),
+        (f"{ZERO_SHOT} --dataset ' , '", 2, ["--dataset names nothing"]),
+        (f"{ZERO_SHOT} --task rerank", 2, ["--task rerank", "did you mean 'reranking'?"]),
+        ("--zero-shot --config tiny.yaml --eval-tier fasst", 2, ["unknown tier 'fasst'", "did you mean 'fast'?"]),
+        (f"{MTEB} SciFact --max-queries 3", 2, ["--max-queries cuts collections, not tasks of MTEB"]),
+        (f"{MTEB} SciFact --set 'evaluation.mteb.prompts={{SciFcat: x}}'", 2, ["'SciFcat'", "did you mean 'SciFact'?"]),
+        (f"{MTEB} SciFact --set evaluation.mteb.task_instruction=Instruct", 2, ["must hold {instruction}"]),
+        (f"{MTEB} SciFact --task reranking", 2, ["none of these tasks gives candidates to rerank"]),
+        (f"{MTEB} SciFact --task reranking --plan", 2, ["none of these tasks gives candidates to rerank"]),
+        (f"{MTEB} MindSmallReranking --task reranking", 2, ["raise evaluation.mteb.max_pairs"]),
+        (f"{ZERO_SHOT} --set evaluation.first_stage=run:nowhere.trec", 3, ["nowhere.trec: no such run file"]),
+        (f"{FUSION}encoder.base=./nowhere", 3, ["evaluation.fusion.encoder.base", "./nowhere"]),
+        (f"{FUSION}encoder='{{base: encoder, max_length: 4000}}'", 2, ["evaluation.fusion.encoder.max_length", "4000"]),
+        (f"{FUSION}kk=1", 2, ["evaluation.fusion.kk", "did you mean 'k'?"]),
+        (f"{TABLE}systems={{}}", 2, ["evaluation.systems names no models"]),
+        (f"{TABLE}first_stages=[spares]", 2, ["evaluation.first_stages[0]", "'sparse'"]),
+        (f"{TABLE}first_stages=[sparse]", 2, ["evaluation.sparse.base: names no model"]),
+        (f"{TABLE}first_stages=[late]", 3, ["evaluation.late.base", "a SparseEncoder, and late needs a Multi"]),
+        (f"{TABLE}sparse='{{base: splade, max_length: 4000}}'", 2, ["evaluation.sparse.max_length 4000"]),
+        (f"{TABLE}systems.ce=sparse:st", 3, ["evaluation.systems.ce", "a SentenceTransformer, and sparse needs"]),
+        (f"{TABLE}systems.ce=late:mlm", 3, ["evaluation.systems.ce", "a BertForMaskedLM, and late needs"]),
+        ("--model http://host/v1", 2, ["say what it speaks and what it serves with --set served.api=API"]),
+        ("--model http://me:pw-secret@host/v1", 2, ["put the key into the environment variable"]),
+        ("--model http://h/v1 --set served.api=vllm --set served.model=x", 2, ["name the model whose tokenizer"]),
+    ],
+)
+def test_a_wrong_option_is_one_line_that_names_the_mend(
+    data: Path, tmp_path: Path, options: str, code: int, words: list[str]
+) -> None:
+    done = called(data, tmp_path / "outputs", options)
+    assert_refused(done, code, *words, silent=code == 2)
+    assert "pw-secret" not in done.stderr
+    assert not (tmp_path / "outputs").exists()
+
+
+def test_a_tokenizer_must_write_yes_in_one_token_and_needs_no_padding_token(data: Path, tmp_path: Path) -> None:
+    plain, model = called(data, tmp_path / "plain", ZERO_SHOT), shutil.copytree("tiny-model", tmp_path / "model")
+    settings = read_plain(model / "tokenizer_config.json")
+    del settings["pad_token"]
+    write_plain(model / "tokenizer_config.json", settings)
+    assert AutoTokenizer.from_pretrained(model).pad_token is None
+    done = successful(called(data, tmp_path / "outputs", f"{ZERO_SHOT} --set model.base={model}"))
+    assert done.stdout.replace("outputs", "plain") == plain.stdout
+    content = read_plain(model / "tokenizer.json")
+    content["model"]["merges"] = [merge for merge in content["model"]["merges"] if "s" not in merge]
+    write_plain(model / "tokenizer.json", content)
+    done = called(data, tmp_path / "other", f"{ZERO_SHOT} --set model.base={model}")
+    assert_refused(done, 3, "writes 'yes' as", "tokens", silent=False)
 
 
 SERVED = invented(documents=20, queries=5)
