@@ -233,24 +233,16 @@ def two_arms(folder: Path, scores: dict[str, list[float]]) -> None:
             write_result(folder, make_result(arm, seed, of_arm))
 
 
-def test_one_file_that_is_wrong_is_named(tmp_path: Path) -> None:
-    write_experiment(tmp_path / "outputs", logs=False)
-
-    def refused(*words: str) -> None:
-        assert_refused(analyze(tmp_path / "outputs"), 3, *words)
-        assert not (tmp_path / "outputs" / "analysis").exists()
-
-    path, gates = tmp_path / "outputs" / RESULT, tmp_path / "outputs" / "gates.yaml"
-    copy = shutil.copy(path, path.with_name("copy.json"))
-    refused("copy.json says it is joint_r8 seed 1", "remove one of the two")
-    path.unlink()
-    refused("copy.json says", "belongs at", RESULT)
+def test_a_result_that_is_there_twice_or_cannot_be_read_is_named(tmp_path: Path) -> None:
+    write_experiment(tmp_path, logs=False)
+    path = tmp_path / RESULT
+    copy = path.rename(path.with_name("copy.json"))
     path.mkdir()
-    refused(RESULT, "cannot be read (Is a directory)")
+    assert_refused(analyze(tmp_path), 3, RESULT, "cannot be read (Is a directory)")
     path.rmdir()
-    copy.rename(path)
-    gates.write_text("gates: []")
-    refused("gates.yaml: registered: this key is required")
+    shutil.copy(copy, path)
+    assert_refused(analyze(tmp_path), 3, "copy.json says it is joint_r8 seed 1", "remove one of the two")
+    assert not (tmp_path / "analysis").exists()
 
 
 def test_no_results_and_a_name_that_allows_nothing_are_refused(tmp_path: Path) -> None:

@@ -238,15 +238,6 @@ class TestAskedFor:
                 assert len(one.per_query) == 3
             assert one.aggregate["recall@100"] > 0, name
 
-    def test_what_bright_excludes_is_in_no_run(self, beir: Path, found: Finished) -> None:
-        for name in ("bright:biology", "bright:biology-long"):
-            for arm in ("zero_shot", "bm25"):
-                asked = (beir / name.replace(":", "/") / "queries.jsonl").read_text(encoding="utf-8").splitlines()
-                first, *others = run_of(found[0], arm, name).values()
-                excluded = set(json.loads(asked[0])["excluded_ids"])
-                assert (len(first), excluded & first.keys()) == (4, set()), "of twelve, eight are excluded"
-                assert all(excluded & documents.keys() for documents in others)
-
     def test_a_plan_counts_passages_and_others_are_refused(self, found: Finished, beir: Path, tmp_path: Path) -> None:
         rows = {}
         for more in ((), self.PASSAGES):

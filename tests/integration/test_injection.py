@@ -1,6 +1,6 @@
 """Names, texts, archives and models of others stay data: nothing in them is run, and nothing leaves its folder.
 
-The report in a real browser is in test_report_browser.py, LaTeX in test_latex.py, Markdown among the properties.
+Reports in a real browser and tables in LaTeX are in test_report_readers.py, Markdown among the properties.
 """
 
 from __future__ import annotations

@@ -1,9 +1,10 @@
-"""The report in a real browser: what a reader does with it, and what hostile names and texts do not."""
+"""The report in a real browser and the tables as pdfLaTeX sets them, and that hostile names and texts stay text."""
 
 from __future__ import annotations
 
 import re
 import shutil
+import subprocess
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -13,14 +14,14 @@ import numpy as np
 import pytest
 from playwright.sync_api import Browser, Dialog, Page, sync_playwright
 from support.gates import measured
-from support.results import large_results, query_ids, simulate, write_experiment
+from support.results import QUERIES, large_results, make_result, query_ids, simulate, write_experiment
 
 from unimoe.analysis import drilldown
 from unimoe.analysis.analysis import Analysis
 from unimoe.analysis.drilldown import MOST_CASES, QueryCase, drill_down
-from unimoe.analysis.report import write_report
+from unimoe.analysis.report import write_report, write_tables
 from unimoe.results import DrillDown, QueryDetail, Task, write_result
-from unimoe.results.folder import load_all_results
+from unimoe.results.folder import Results, load_all_results
 
 HOSTILE = r"""<script>alert(1)</script> & a_b %d \n "q" 'r' ${x} </script><img src=x onerror=alert(2)> {{ 7*7 }}"""
 ARM = "_<img src=x onerror=alert(3)>&_%"
@@ -184,3 +185,77 @@ def test_a_full_tier_stays_small_and_sorts(open_report: Open, tmp_path: Path, mo
     page.get_by_role("button", name="Show more").click()
     assert page.locator("#queries tbody tr").count() == 100
     assert page.evaluate("document.documentElement.scrollWidth") <= 360
+
+
+PREAMBLE = r"""
+\usepackage[T1]{fontenc}
+\usepackage{mathptmx}
+\usepackage{booktabs}
+\usepackage{graphicx}
+\newsavebox\measured
+\let\shrink\resizebox
+\renewcommand\resizebox[3]{\sbox\measured{#3}\typeout{width \the\wd\measured}\shrink{#1}{#2}{\usebox\measured}}
+"""
+"""Times, whose T1 fonts come with every TeX; and each table's width before it shrinks, written to the log."""
+
+TOLERANCE = 5.0
+"""Points by which a line may stick out."""
+
+HOSTILE_NAMES = (
+    "<script>alert('x')</script>",
+    "& % $ # _ { } ~ ^ \\",
+    "\\input{stolen} \\end{table*} \\undefined",
+    "[bold]x[/] *star* --- ``q'' ,, ?` !`",
+    "中文数据集 한국어 العربية 😀👩‍🔬 α≥Δ",
+    "x[31m\u202eevil e\u0301 café ŁódźȘ «»",
+    "a_very_long_name_without_any_space" * 2,
+)
+
+
+def compiled(results: Results, layout: str, folder: Path) -> tuple[list[Path], str]:
+    """Set all tables of results in a paper without fault; return their files and the log."""
+    write_tables(Analysis(results, iterations=200))
+    files = sorted((results.output_dir / "analysis" / "tables").glob("*.tex"))
+    tables = "\n".join(f"\\input{{{path.as_posix()}}}\n\\clearpage" for path in files)
+    document = (
+        f"\\documentclass[{layout}]{{article}}{PREAMBLE}\\begin{{document}}\nText.\n{tables}\n\\end{{document}}\n"
+    )
+    (folder / "paper.tex").write_text(document, encoding="utf-8")
+    command = ["pdflatex", "-halt-on-error", "-interaction=nonstopmode", "-no-shell-escape", "paper.tex"]
+    done = subprocess.run(command, cwd=folder, capture_output=True, timeout=600, check=False)
+    log = (folder / "paper.log").read_text(encoding="utf-8", errors="replace")
+    assert done.returncode == 0, log[-3000:]
+    wide = [m[0] for m in re.finditer(r"Overfull \\hbox \(([\d.]+)pt.*", log) if float(m[1]) > TOLERANCE]
+    assert wide + re.findall(r".*(?:Float too large|Missing character).*", log) == []
+    return files, log
+
+
+@pytest.mark.skipif(shutil.which("pdflatex") is None, reason="needs pdflatex; .ci/run installs it")
+@pytest.mark.parametrize("layout", ["10pt", "10pt,twocolumn"])
+class TestPaper:
+    """The tables in a paper of one column, and in one of two."""
+
+    def test_tables_of_a_small_experiment_fit_a_page_each(self, tmp_path: Path, layout: str) -> None:
+        write_experiment(tmp_path / "outputs", logs=False, caveats=["smoke run: unfit for decisions"])
+        files, log = compiled(load_all_results(tmp_path / "outputs"), layout, tmp_path)
+        pages = re.search(r"Output written on paper\.pdf \((\d+) page", log)
+        assert pages
+        assert len(files) <= int(pages[1]) <= len(files) + 1  # the first float may leave the text its page
+
+    def test_tables_of_fifteen_datasets_five_arms_and_five_seeds_fit_their_pages(
+        self, tmp_path: Path, layout: str
+    ) -> None:
+        files, log = compiled(large_results(tmp_path / "outputs", dict.fromkeys(QUERIES, 12)), layout, tmp_path)
+        widths = [float(width) for width in re.findall(r"^width ([\d.]+)pt", log, flags=re.MULTILINE)]
+        assert max(widths) < 570.0  # on a line of 345 pt, letters of 9 pt stay above 5.4
+        assert len(widths) == sum(path.read_text().count(r"\begin{tabular}") for path in files)
+
+    def test_hostile_names_are_set_as_text(self, tmp_path: Path, layout: str) -> None:
+        rows = [
+            make_result(arm, seed, [0.1 * k, 0.5, 0.6], dataset=dataset, caveats=HOSTILE_NAMES)
+            for dataset in HOSTILE_NAMES
+            for k, arm in enumerate(("zero_shot", "rank_only_r8", "joint_r8", *HOSTILE_NAMES[:2]))
+            for seed in ((None,) if arm == "zero_shot" else (0, 1))
+        ]
+        _, log = compiled(Results(tmp_path / "outputs", rows), layout, tmp_path)
+        assert "stolen.tex" not in log
