@@ -21,8 +21,7 @@ from support.json_files import read_plain, write_plain
 from support.model_server import ModelServer, serve
 from support.reranking import invented, write_invented, written
 from support.scripts import Done, assert_refused, call_unimoe, successful
-from support.tiny_encoders import save_sentence_transformer, save_tiny_encoder
-from support.tiny_matchers import save_tiny_splade
+from support.tiny_encoders import save_sentence_transformer, save_tiny_encoder, save_tiny_splade
 from support.tiny_models import save_tiny_model
 from support.tiny_rerankers import save_tiny_cross_encoder, save_tiny_score_adapter, save_tiny_score_head, save_tiny_t5
 from transformers import AutoTokenizer
