@@ -13,7 +13,6 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import mteb
 import numpy as np
 import pytest
 import torch
@@ -24,7 +23,7 @@ from mteb.models.model_implementations.qwen3_models import instruction_template
 from mteb.models.model_implementations.qwen3_reranker import Qwen3RerankerWrapper
 from mteb.models.sentence_transformer_wrapper import CrossEncoderWrapper
 from support import mteb_tasks
-from support.mteb_tasks import split_data
+from support.mteb_tasks import by_mteb, loaded, split_data
 from support.tiny_models import save_tiny_model
 
 from unimoe.config import ModelConfig, MTEBConfig, PromptConfig
@@ -42,7 +41,6 @@ from unimoe.models.encoder import SentenceEncoder, load_encoder
 from unimoe.models.unimodel import UnimodelForExp1
 
 if TYPE_CHECKING:
-    from mteb import AbsTask, TaskResult
     from mteb.abstasks.task_metadata import TaskMetadata
     from sentence_transformers import SentenceTransformer
 
@@ -69,18 +67,6 @@ REAL = {
 
 def kinds_named(kinds: Sequence[type[Any]]) -> pytest.MarkDecorator:
     return pytest.mark.parametrize("kind", kinds, ids=lambda kind: kind.__name__)
-
-
-def ready(kind: type[Any]) -> AbsTask:
-    task: AbsTask = kind()
-    task.load_data()
-    return task
-
-
-def by_mteb(model: Any, task: AbsTask) -> TaskResult:
-    quiet: Any = {"batch_size": 32, "show_progress_bar": False}
-    results = mteb.evaluate(model, task, cache=None, co2_tracker=False, show_progress_bar=False, encode_kwargs=quiet)
-    return results.task_results[0]
 
 
 class Raw(AbsTaskRetrieval):
@@ -124,8 +110,8 @@ class TestEncoder:
         """Most types come twice: in several languages, which are read bare, and in one, which is instructed."""
         bare = kind.metadata.is_multilingual
         peer, prompts = (plain, None) if bare else (instructed, INSTRUCTED)
-        found = evaluate_task(MTEBEncoderWrapper(ours, prompts=prompts), ready(kind)).main_score
-        assert found == pytest.approx(by_mteb(peer, ready(kind)).get_score(), abs=1e-6)
+        found = evaluate_task(MTEBEncoderWrapper(ours, prompts=prompts), loaded(kind)).main_score
+        assert found == pytest.approx(by_mteb(peer, loaded(kind)).get_score(), abs=1e-6)
 
     @pytest.mark.usefixtures("unimoe_data")
     @pytest.mark.parametrize("name", REAL)
@@ -201,8 +187,8 @@ class TestReranker:
         prompts = TaskPrompts(MTEBConfig(prompts={"Reranking": default}))  # other tasks have the queries' own
         instructed = self.instructed(qwen3, INSTRUCTED.instruction(kind.metadata) or "")
         for peer, own in ((qwen3, prompts), (instructed, INSTRUCTED)):
-            found = evaluate_task(MTEBCrossEncoderWrapper(ours, prompts=own), ready(kind)).main_score
-            assert found == pytest.approx(by_mteb(peer, ready(kind)).get_score(), abs=1e-6)
+            found = evaluate_task(MTEBCrossEncoderWrapper(ours, prompts=own), loaded(kind)).main_score
+            assert found == pytest.approx(by_mteb(peer, loaded(kind)).get_score(), abs=1e-6)
 
     @kinds_named([*RERANKED, mteb_tasks.InventedReranking])
     def test_sentence_transformers_cross_encoder_scores_the_same(
@@ -212,8 +198,8 @@ class TestReranker:
 
         peer = CrossEncoder(str(folder), device="cpu", model_kwargs={"dtype": torch.float32})
         setattr(peer, "predict", partial(self.of_same_ids, peer, ours))  # noqa: B010 - on this object
-        found = evaluate_task(MTEBCrossEncoderWrapper(ours), ready(kind)).main_score
-        assert found == pytest.approx(by_mteb(CrossEncoderWrapper(peer), ready(kind)).get_score(), abs=1e-6)
+        found = evaluate_task(MTEBCrossEncoderWrapper(ours), loaded(kind)).main_score
+        assert found == pytest.approx(by_mteb(CrossEncoderWrapper(peer), loaded(kind)).get_score(), abs=1e-6)
 
     @torch.inference_mode()
     def of_same_ids(self, peer: Any, ours: UnimodelForExp1, pairs: Any, **options: Any) -> Any:

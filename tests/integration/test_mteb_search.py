@@ -9,14 +9,13 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
-import mteb
 import numpy as np
 import pytest
 import pytrec_eval
 import torch
 from support import mteb_tasks
 from support.embedders import WordEmbedder
-from support.mteb_tasks import INSTRUCTED, INVENTED, PLAIN, cosines, evaluate, loaded, make_model, split_data
+from support.mteb_tasks import INSTRUCTED, INVENTED, PLAIN, by_mteb, cosines, evaluate, loaded, make_model, split_data
 from support.reranking import invented, write_invented
 from support.tiny_models import tiny_base
 
@@ -42,9 +41,7 @@ def model() -> UnimodelForExp1:
 
 def theirs(wrapped: MTEBEncoderWrapper, task: AbsTask) -> dict[str, Any]:
     """The scores that MTEB finds with its own search wrappers, as JSON values."""
-    quiet: Any = {"batch_size": 8, "show_progress_bar": False}
-    results = mteb.evaluate(wrapped, task, cache=None, co2_tracker=False, show_progress_bar=False, encode_kwargs=quiet)
-    scores: dict[str, Any] = json.loads(results.task_results[0].model_dump_json())["scores"]
+    scores: dict[str, Any] = json.loads(by_mteb(wrapped, task).model_dump_json())["scores"]
     return scores
 
 

@@ -15,7 +15,7 @@ from torch import Tensor
 from unimoe.core.trec import Qrels
 from unimoe.data.collection import Collection, Document
 from unimoe.data.sources.beir_layout import write_parts
-from unimoe.models.embedder import Advance, TextKind, Vectors
+from unimoe.models.embedder import Advance, Vectors
 from unimoe.retrieval.embeddings import Embedded
 from unimoe.studies.heads.config import TrainConfig
 from unimoe.studies.heads.data import HeadData, load_head_data
@@ -44,12 +44,8 @@ class WordEmbedder:
         self,
         texts: Sequence[str],
         *,
-        kind: TextKind = "plain",
-        prefix: str | None = None,
-        max_length: int | None = None,
-        token_budget: int | None = None,
-        batch_size: int | None = None,
         advance: Advance | None = None,
+        **_: Any,
     ) -> Vectors:
         vectors = np.array([sum(map(self._word, text.split()), np.zeros(DIMENSIONS)) for text in texts])
         if advance:

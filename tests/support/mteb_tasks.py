@@ -8,7 +8,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import mteb
 from datasets import Dataset, DatasetDict
+from mteb import TaskResult
 from mteb.abstasks import AbsTask, AbsTaskRetrieval, AbsTaskSTS
 from mteb.abstasks.retrieval_dataset_loaders import RetrievalSplitData
 from mteb.abstasks.task_metadata import TaskMetadata
@@ -103,6 +105,13 @@ def loaded(kind: type[AbsTask]) -> AbsTask:
     task = kind()
     task.load_data()
     return task
+
+
+def by_mteb(model: Any, task: AbsTask) -> TaskResult:
+    """What MTEB finds with its own search wrappers."""
+    quiet: Any = {"batch_size": 32, "show_progress_bar": False}
+    results = mteb.evaluate(model, task, cache=None, co2_tracker=False, show_progress_bar=False, encode_kwargs=quiet)
+    return results.task_results[0]
 
 
 def split_data(

@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from unimoe.core.io import append_jsonl
+from unimoe.data.published import BEIR_NAMES
 from unimoe.results import EvalResult, Identity, Provenance, Task, TrainingBudget, arm_dir, by_query_id, write_result
 from unimoe.results.folder import Results
 
@@ -157,23 +158,8 @@ def write_log(output_dir: Path, arm: str, seed: int, rng: np.random.Generator, s
         append_jsonl(path, record)
 
 
-QUERIES = {
-    "arguana": 1406,
-    "climate-fever": 1535,
-    "cqadupstack": 13145,
-    "dbpedia-entity": 400,
-    "fever": 6666,
-    "fiqa": 648,
-    "hotpotqa": 7405,
-    "msmarco": 6980,
-    "nfcorpus": 323,
-    "nq": 3452,
-    "quora": 10000,
-    "scidocs": 1000,
-    "scifact": 300,
-    "trec-covid": 50,
-    "webis-touche2020": 49,
-}
+QUERIES = dict.fromkeys([*BEIR_NAMES, "cqadupstack"], 3500)
+"""Queries of each dataset of the full tier: together as many as the real ones have."""
 
 
 def large_results(output_dir: Path, queries: Mapping[str, int] = QUERIES, seeds: int = 5) -> Results:

@@ -28,7 +28,7 @@ from unimoe.evaluation.reranking.rerankers import FunctionReranker, device_of, r
 from unimoe.evaluation.runner import Evaluator, describe
 from unimoe.evaluation.store import ResultStore
 from unimoe.evaluation.systems.named import MODELS, Naming, named_system, register_model, stated_system
-from unimoe.evaluation.systems.system import first_stage_system, zero_shot_system
+from unimoe.evaluation.systems.system import zero_shot_system
 from unimoe.evaluation.tiers.datasets import Dataset, Failures, LoadedDataset, chosen_datasets, tier_datasets
 from unimoe.metrics.scoring import dataset_group
 from unimoe.models.loader import ModelLoader
@@ -140,7 +140,7 @@ def test_the_query_itself_is_left_out_where_mtebs_task_does_so(collection: str, 
 def test_a_result_of_another_rule_is_not_done(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("UNIMOE_DATA", str(tmp_path))
     experiment = tiny_experiment(tmp_path)
-    system = zero_shot_system(experiment, ModelLoader(experiment, CPU, torch.float32))
+    system = replace(zero_shot_system(experiment, ModelLoader(experiment, CPU, torch.float32)), tasks=("embedding",))
     left_out = {"identical_ids": "left out"}
     for name, rule in (("fiqa", left_out), ("arguana", left_out), ("scifact", {})):
         made = invented(name=name)
@@ -148,19 +148,14 @@ def test_a_result_of_another_rule_is_not_done(tmp_path: Path, monkeypatch: pytes
         write_invented(tmp_path / name, replace(made, corpus=corpus))
         data = LoadedDataset(chosen_datasets(experiment, [name])[0])
         assert ("q0" not in data.candidates["q0"]) is bool(rule)
-        for one in (
-            replace(system, tasks=("embedding",)),
-            replace(first_stage_system(experiment), tasks=("retrieval",)),
-        ):
-            (task,) = one.tasks
-            spec = describe(replace(one, output_dir=tmp_path / name), task, data)
-            Evaluator().take(spec, Steps(1))
-            store = ResultStore(tmp_path / name)
-            assert ("q0" not in read_run(run_beside(store.path(spec)))["q0"]) is bool(rule)
-            before = replace(spec, hashes={key: v for key, v in spec.hashes.items() if key != "identical_ids"})
-            assert spec.hashes == before.hashes | rule
-            assert store.is_done(spec)
-            assert store.is_done(before) is not bool(rule)
+        spec = describe(replace(system, output_dir=tmp_path / name), "embedding", data)
+        store = ResultStore(tmp_path / name)
+        Evaluator().take(spec, Steps(1))
+        assert ("q0" not in read_run(run_beside(store.path(spec)))["q0"]) is bool(rule)
+        before = replace(spec, hashes={key: v for key, v in spec.hashes.items() if key != "identical_ids"})
+        assert spec.hashes == before.hashes | rule
+        assert store.is_done(spec)
+        assert store.is_done(before) is not bool(rule)
 
 
 def test_a_program_adds_a_kind_and_a_folder_with_a_colon_is_a_folder(experiment: Experiment, tmp_path: Path) -> None:

@@ -18,7 +18,6 @@ from mteb.models.instruct_wrapper import InstructSentenceTransformerModel
 from mteb.models.model_implementations.qwen3_models import instruction_template
 from mteb.types import PromptType
 from support.mteb_tasks import INSTRUCTED, make_model
-from support.tiny_models import tiny_base
 from support.tiny_rerankers import save_tiny_score_head, save_tiny_t5
 from torch.utils.data import DataLoader
 
@@ -77,23 +76,19 @@ def test_an_encoder_embeds_each_text_with_the_prefix_of_its_role(
     np.testing.assert_array_equal(claimed, expected)
 
 
-@pytest.mark.parametrize("template", ["qwen3", "chat"])
-def test_a_cross_encoders_prompt_holds_the_instruction_of_the_task(task: dict[str, Any], template: str) -> None:
-    model = make_model(prompt=PromptConfig(template=template, instruction="Judge."), max_length=400)
-    pairs = list(zip(QUERIES, TEXTS, strict=True))
-    own = task["task_metadata"].prompt["query"]
-    for prompts, instruction in (
-        (None, None),
-        (INSTRUCTED, own),
-        (by_hand(), None),
-        (by_hand(SciFact="Weigh."), "Weigh."),
-        (TaskPrompts(MTEBConfig(prompts={"query": "Instruct: Weigh.\nQuery:"})), "Weigh."),
-    ):
-        scores = MTEBCrossEncoderWrapper(model, prompts=prompts).predict(loader(QUERIES), loader(TEXTS), **task)
-        np.testing.assert_array_equal(scores, model.rerank(pairs, output="margin", instruction=instruction))
-    written = tiny_base().tokenizer.decode(model.pair_ids(pairs[:1], own)[0])
-    assert own in written
-    assert "Judge." not in written
+def test_a_query_is_scored_with_its_own_instruction_or_the_tasks(model: UnimodelForExp1, task: dict[str, Any]) -> None:
+    given = ["Weigh.", "Judge.", "Weigh.", "Judge.", "Think."]
+    rows = [{"id": str(n), "text": query, "instruction": given[n]} for n, query in enumerate(QUERIES)]
+    asked: Any = DataLoader(rows, batch_size=2)  # type: ignore[arg-type]
+    pairs = zip(QUERIES, TEXTS, given, strict=True)
+    expected = [model.rerank([(query, text)], output="margin", instruction=own)[0] for query, text, own in pairs]
+    wrapped = MTEBCrossEncoderWrapper(model, prompts=INSTRUCTED)
+    np.testing.assert_allclose(wrapped.predict(asked, loader(TEXTS), **task), expected, atol=1e-5)
+    assert len(set(expected)) == len(expected)
+    plain = model.rerank(
+        [*zip(QUERIES, TEXTS, strict=True)], output="margin", instruction=INSTRUCTED.instruction(task["task_metadata"])
+    )
+    np.testing.assert_array_equal(wrapped.predict(loader(QUERIES), loader(TEXTS), **task), plain)
 
 
 def test_the_revision_is_another_for_whatever_changes_scores(model: UnimodelForExp1) -> None:

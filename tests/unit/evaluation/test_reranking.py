@@ -256,24 +256,6 @@ def test_msmarco_dev_runs_whole(experiment: Experiment, unimoe_data: Path) -> No
     assert found.first_stage.aggregate["recall@100"] == found.scores.aggregate["recall@100"]
 
 
-STORED: tuple[Pair, ...] = (("q0", "d1"), ("q0", "d2"), ("q1", "d1"))
-SEQUENCES = ([1, 2], [1, 3], [4])
-
-
-def test_only_what_scores_were_computed_from_finds_them(tmp_path: Path) -> None:
-    store = ShardStore(tmp_path, "one")
-    files = {
-        store.file(STORED, SEQUENCES),
-        ShardStore(tmp_path, "another").file(STORED, SEQUENCES),
-        store.file(STORED, ([1, 2], [1, 3], [5])),
-        store.file((*STORED[:2], ("q2", "d1")), SEQUENCES),
-        store.file((STORED[0], ("q0", "d3"), STORED[2]), SEQUENCES),
-        store.file(STORED[:2], SEQUENCES[:2]),
-        store.file((("q0", "d1 7"), *STORED[1:]), SEQUENCES),
-    }
-    assert len(files) == 7
-
-
 @pytest.fixture(params=["query_first", "document_first"])
 def judge(request: pytest.FixtureRequest) -> UnimodelForExp1:
     prompt = PromptConfig.model_validate({"template": "chat", "order": request.param, "instruction": "Judge it."})

@@ -118,20 +118,6 @@ def encode(encoder: Callable[[Sequence[str]], Floats], folder: Path, **changes: 
     return np.array(encode_corpus(encoder, folder=folder, **settings).vectors).tobytes()  # type: ignore[arg-type]
 
 
-def test_rows_are_by_ascending_id_and_units_by_falling_length_up_to_their_size(folder: Path) -> None:
-    encoder = Encoder()
-    store = encode_corpus(encoder, CORPUS, folder, fingerprint="one", characters=UNIT)
-    of_text = {text: row for unit in encoder.calls for text, row in zip(unit, Encoder()(unit), strict=True)}
-    assert store.ids == sorted(CORPUS)
-    assert store.vectors.dtype == np.float32
-    for key, row in zip(store.ids, store.vectors, strict=True):
-        assert row == pytest.approx(of_text[CORPUS[key].full_text], abs=1e-4)
-    lengths = [len(text) for unit in encoder.calls for text in unit]
-    assert lengths == sorted((len(document.full_text) for document in CORPUS.values()), reverse=True)
-    for unit in encoder.calls[:-1]:
-        assert UNIT <= sum(max(1, len(text)) for text in unit) < UNIT + max(1, len(unit[-1]))
-
-
 @pytest.mark.parametrize("units", [0, 3])
 def test_a_killed_run_goes_on_and_ends_with_the_same_bits(folder: Path, units: int) -> None:
     killed, rest, whole = Encoder(units), Encoder(), Encoder()
