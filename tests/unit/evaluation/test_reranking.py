@@ -256,6 +256,18 @@ def test_msmarco_dev_runs_whole(experiment: Experiment, unimoe_data: Path) -> No
     assert found.first_stage.aggregate["recall@100"] == found.scores.aggregate["recall@100"]
 
 
+def test_only_what_scores_were_computed_from_finds_them(tmp_path: Path) -> None:
+    pairs, prompts, store = (("q0", "d1"), ("q0", "d2")), ([1, 2], [1, 3]), ShardStore(tmp_path, "one")
+    files = {
+        store.file(pairs, prompts),
+        ShardStore(tmp_path, "another").file(pairs, prompts),
+        store.file(pairs, ([1, 2], [1, 4])),
+        store.file((("q0", "d1"), ("q1", "d2")), prompts),
+        store.file(pairs[:1], prompts[:1]),
+    }
+    assert len(files) == 5
+
+
 @pytest.fixture(params=["query_first", "document_first"])
 def judge(request: pytest.FixtureRequest) -> UnimodelForExp1:
     prompt = PromptConfig.model_validate({"template": "chat", "order": request.param, "instruction": "Judge it."})
