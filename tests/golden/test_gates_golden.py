@@ -174,15 +174,16 @@ def test_holm_worked_by_hand() -> None:
 RULE = Aim(cutoffs=(0.01, 0.02), confidence=0.90)
 
 
-def known(seed: float, query: float, residual: float, seeds: int, queries: int) -> Terms:
-    """Of the mean of one dataset whose runs vary as one group, from the variances of a single run and query."""
-    left = residual / (seeds * queries)
+def known(seed: float, query: float, residual: float, seeds: int | tuple[int, int], queries: int) -> Terms:
+    """Of the mean of one dataset, from the variances of a single run and query; runs vary as one group or as two."""
+    runs = np.atleast_1d(seeds)
+    left = residual / (runs * queries)
     return Terms(
-        query=np.array([query / queries + left]),
-        run=np.array([seed / seeds + left]),
-        residual=np.array([[left]]),
+        query=np.array([query / queries + left.sum()]),
+        run=seed / runs + left,
+        residual=left[:, None],
         queries=(queries,),
-        runs=(seeds,),
+        runs=tuple(runs.tolist()),
     )
 
 
@@ -286,28 +287,12 @@ def test_the_smallest_numbers_are_the_smallest() -> None:
     assert not settles(seeds, queries - 1)
 
 
-components = st.floats(1e-6, 10.0)
-paired = st.builds(known, components, components, components, st.integers(2, 10), st.integers(2, 2_000))
-query_counts = st.integers(2, 10**5)
+components, number_of_runs, query_counts = st.floats(1e-6, 10.0), st.integers(2, 10), st.integers(2, 10**5)
+groups = number_of_runs | st.tuples(number_of_runs, number_of_runs)
+terms = st.builds(known, components, components, components, groups, st.integers(2, 2_000))
 
 
-@st.composite
-def terms(draw: st.DrawFn) -> Terms:
-    """Of two arms whose seeds pair, or of two whose runs vary apart and differ in number."""
-    first = draw(paired)
-    if draw(st.booleans()):
-        return first
-    second = known(draw(components), 0.0, draw(components), draw(st.integers(2, 10)), int(first.queries[0]))
-    return Terms(
-        query=first.query + second.query,
-        run=np.concatenate([first.run, second.run]),
-        residual=np.concatenate([first.residual, second.residual]),
-        queries=first.queries,
-        runs=first.runs + second.runs,
-    )
-
-
-@given(terms(), st.integers(2, 200), query_counts, st.integers(0, 100), st.integers(0, 10**6))
+@given(terms, st.integers(2, 200), query_counts, st.integers(0, 100), st.integers(0, 10**6))
 def test_more_seeds_or_queries_never_raise_the_standard_error(
     found: Terms, seeds: int, queries: int, more_seeds: int, more_queries: int
 ) -> None:
@@ -316,7 +301,7 @@ def test_more_seeds_or_queries_never_raise_the_standard_error(
     assert larger.freedom >= min(*larger.runs, *larger.queries) - 1 - 1e-9
 
 
-@given(terms(), st.integers(2, 200), query_counts, st.floats(1.0, 100.0))
+@given(terms, st.integers(2, 200), query_counts, st.floats(1.0, 100.0))
 def test_the_error_and_the_interval_have_the_unit_of_the_estimate(
     found: Terms, seeds: int, queries: int, scale: float
 ) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from itertools import combinations
 
 import numpy as np
 import pandas as pd
@@ -16,7 +17,7 @@ from statsmodels.stats.meta_analysis import combine_effects
 from support.results import simulate
 
 from unimoe.analysis.comparisons import difference
-from unimoe.analysis.statistics.estimates import Estimate, Linear, LossRatios, estimate
+from unimoe.analysis.statistics.estimates import Estimate, Linear, LossRatios, estimate, holm
 from unimoe.analysis.statistics.random_effects import hartung_knapp, over_collections, variance_between
 from unimoe.analysis.statistics.variance import Estimand, groups_of, moments
 
@@ -201,6 +202,36 @@ def test_intervals_cover_the_truth_as_often_as_they_say(runs: tuple[int, int], p
         covered += 0.025 <= found.confidence_below(truth) <= 0.975
     # three standard errors of 400 repetitions about 95 %, and what the benchmark allows
     assert 0.92 <= covered / repetitions <= 0.985
+
+
+def test_few_tables_of_equal_systems_have_a_mark() -> None:
+    """Satterthwaite's t marked a third of such tables: 84 rows ask for p of .0006, far out in its tail."""
+    rng = np.random.default_rng(3)
+    tables, marked, rows = 30, 0, 0
+    for _ in range(tables):
+        p_values = []
+        for queries in (50, 300, 1_000):
+            base, luck = rng.normal(0.6, 0.3, queries), rng.normal(0.0, 0.04, (8, 3, 1))
+            systems = base + rng.normal(0.0, 0.15, (8, 1, queries)) + rng.normal(0.0, 0.15, (8, 3, queries)) + luck
+            for first, second in combinations(systems, 2):
+                p = difference(first, second, paired=True)[0].p
+                assert p is not None
+                p_values.append(p)
+        marked += min(holm(p_values)) < 0.05
+        rows += sum(p < 0.05 for p in p_values)
+    assert marked <= 4
+    assert 0.03 <= rows / (84 * tables) <= 0.07, "single rows keep their level"
+
+
+@pytest.mark.parametrize("paired", [True, False])
+def test_p_is_five_percent_where_the_interval_ends(paired: bool) -> None:
+    system, baseline = simulate(3, 60, 0.0, rng=np.random.default_rng(9), seed_sd=0.02)
+    ends = difference(system, baseline, paired=paired)[0].interval
+    assert ends is not None
+    for shift in (end + step for end in ends for step in (-1e-7, 1e-7)):
+        assert difference(system - shift, baseline, paired=paired)[0].p == pytest.approx(0.05, rel=1e-3)
+    far = [difference(system + shift, baseline, paired=paired)[0].p or 0.0 for shift in (0.1, 0.2, 0.4)]
+    assert 0.05 > far[0] > far[1] > far[2] > 0.0
 
 
 def refused(found: Estimate) -> str:

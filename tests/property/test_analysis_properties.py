@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 from numpy.typing import NDArray
-from support.gates import INTERFERENCE, scores_of
+from support.gates import INTERFERENCE, both, measured, scores_of
 from support.results import make_result, results_of
 
 from unimoe.analysis.comparisons import Comparison, compare_arms
@@ -121,15 +121,11 @@ def test_confidences_are_a_distribution_and_the_interval_holds_the_estimate_and_
 
 @given(two_arms(), st.integers(1, 9))
 def test_another_dataset_with_one_seed_changes_no_row(arms: Arms, queries: int) -> None:
-    items = [
-        make_result(arm, seed, row, dataset="here")
-        for arm, rows in zip(("rank_only_r8", "joint_r8"), arms, strict=True)
-        for seed, row in enumerate(rows)
-    ]
-    more = [make_result(arm, 0, [0.5] * queries, dataset="there") for arm in ("rank_only_r8", "joint_r8")]
+    here = both(*arms, dataset="here").results
+    there = both([[0.5] * queries], [[0.5] * queries], dataset="there").results
     alone, beside = (
         judge_all(results, default_gates(results))[0].rows  # type: ignore[union-attr]
-        for results in (results_of(*items), results_of(*items, *more))
+        for results in (results_of(*here), results_of(*here, *there))
     )
     assert beside[0].datasets == ("here",)
     for name in ("seeds", "value", "label", "confidence", "means", "by_seed", "why"):
@@ -138,10 +134,8 @@ def test_another_dataset_with_one_seed_changes_no_row(arms: Arms, queries: int) 
 
 
 def compare(system: Scores, baseline: Scores, *extra: EvalResult) -> Comparison:
-    items = [
-        make_result(arm, seed, row) for arm, rows in (("a", baseline), ("b", system)) for seed, row in enumerate(rows)
-    ]
-    compared = compare_arms(results_of(*items, *extra), iterations=100)
+    items = *measured("a", baseline), *measured("b", system), *extra
+    compared = compare_arms(results_of(*items), iterations=100)
     return next(one for one in compared if one.key == "reranking/apidocs")
 
 

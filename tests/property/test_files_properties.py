@@ -52,15 +52,6 @@ def test_what_is_written_is_read_back(collection: Collection, compress: bool) ->
     assert back.content_hash == collection.content_hash
 
 
-@settings(max_examples=60)
-@given(collections(), st.integers(1, 5), st.integers(0, 99))
-def test_samples_grow_and_stay_judged(collection: Collection, n: int, seed: int) -> None:
-    small, large = collection.sample_queries(n, seed), collection.sample_queries(n + 1, seed)
-    assert small.qrels.items() <= large.qrels.items() <= collection.qrels.items()
-    assert small.queries.keys() == small.qrels.keys()
-    assert len(small.qrels) == min(n, len(collection.qrels))
-
-
 # Any character but white space, lone surrogates, and the byte order mark, which is no part of the file's first id.
 ids = st.text(st.characters(exclude_categories=["Cs", "Zs", "Zl", "Zp", "Cc"], exclude_characters="\ufeff"), min_size=1)
 finite = st.floats(-HIGHEST_SCORE, HIGHEST_SCORE)  # what float32 holds: others are refused

@@ -65,7 +65,7 @@ SYSTEMS = {"bm25": (2.0, 1), "splade": (1.6, 1), "colbert": (1.3, 3), "mono": (0
 
 
 def write_systems(
-    folder: Path, datasets: Mapping[str, int], systems: Mapping[str, tuple[float, int]] = SYSTEMS
+    folder: Path, datasets: Mapping[str, int], systems: Mapping[str, tuple[float, int]] = SYSTEMS, seed: int = 3
 ) -> dict[str, Qrels]:
     """Write ``{dataset}.qrels``, and ``{dataset}/{system}.trec`` or ``{dataset}/{system}-seed1.trec`` and so on.
 
@@ -73,11 +73,12 @@ def write_systems(
         folder: where.
         datasets: number of queries by name.
         systems: noise and number of runs by name.
+        seed: of the random numbers.
 
     Returns:
         The judgments.
     """
-    rng = np.random.default_rng(3)
+    rng = np.random.default_rng(seed)
     written = {}
     for dataset, queries in datasets.items():
         qrels = written[dataset] = random_qrels(queries, rng)

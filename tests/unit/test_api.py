@@ -1,4 +1,4 @@
-"""What a user meets first: the names of ``import unimoe`` and what they refuse, and the ``unimoe`` command itself."""
+"""What a user meets first: the names of ``import unimoe``, the ``unimoe`` command, and the run files that it finds."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ import typer
 from support.gates import INTERFERENCE, gate_file
 from support.reranking import invented, write_invented
 from support.results import write_experiment
+from support.runs import write_systems
 from support.tiny_models import save_tiny_model
 from typer.testing import CliRunner
 
@@ -23,10 +24,12 @@ import unimoe
 from unimoe.analysis.compare import compute_interference_metrics
 from unimoe.cli.app import app
 from unimoe.cli.help import FIRST_OPTIONS
+from unimoe.cli.run_files import Pattern, name_systems, read_queries, select_runs
 from unimoe.config import ModelConfig
 from unimoe.core.errors import DataError, UnimoeError, UsageError
 from unimoe.core.io import hash_file, hash_json
 from unimoe.core.trec import write_run
+from unimoe.results.runs.scoring import judgments
 
 pytestmark = pytest.mark.usefixtures("tmp_cache")  # BM25 runs of invented collections do not go to the user's
 Pairs = list[tuple[str, str]]
@@ -184,10 +187,7 @@ def rerank(scorer: Any = by_length, collection: Any = None, **options: Any) -> A
         (lambda: rerank(candidates=3), "int where a run should be"),
         (lambda: rerank(candidates={"q0": {"other": 1.0}}), "'other' of query 'q0' is no document of invented"),
         (lambda: rerank(candidates={"x": {"d00": 1.0}}), "no query that is scored has candidates; give a run of this"),
-        (
-            lambda: rerank(candidates={"q0": {"d00": 1, "d01": 1}}, depth=1),
-            "the 2 candidates of query 'q0' all have",
-        ),
+        (lambda: rerank(candidates={"q0": {"d00": 1, "d01": 1}}, depth=1), "the 2 candidates of query 'q0' all have"),
         (lambda: unimoe.evaluate_encoder("bundled", invented()), "the encoder is a str"),  # type: ignore[arg-type]
         (lambda: unimoe.evaluate_encoder(letters, invented(), depth=0), "depth 0: keeps nothing"),
     ],
@@ -251,3 +251,50 @@ def test_status_shows_what_an_experiment_of_this_machine_has_done(tmp_path: Path
     assert any(line.startswith("joint_r8, seed_0") and "reranking/apidocs ndcg@10 0." in line for line in lines)
     found = json.loads(shown("status", str(tmp_path), "--json"))
     assert found["joint_r8, seed_7"] == {"steps": 2, "trained": False, "results": {}}
+
+
+class TestPatterns:
+    def test_name_their_system_with_folders_where_stems_are_equal(self) -> None:
+        names = {
+            "runs/bm25.trec": "bm25",
+            "runs/{dataset}/colbert-*.trec.gz": "colbert",
+            "d-seed*.trec": "d",
+            "runs/{dataset}/mono/seed_*/run.trec": "run",
+            "mono/seed_*.txt": "mono",
+            "runs/splade/{dataset}.run": "splade",
+            "splade-v3.{dataset}.trec": "splade-v3",
+            "bm25-k0.9": "bm25-k0.9",
+            "ours=runs/lr=0.1/x.trec": "ours",
+            "runs/lr=0.1/x.trec": "x",
+            **{f"{folder}/same.trec": f"{folder.replace('/', '-')}-same" for folder in ("a", "b", "x/c", "y/c")},
+        }
+        assert list(name_systems([Pattern.parse("--systems", pattern) for pattern in names])) == list(names.values())
+
+    def test_without_a_name_before_the_equals_sign_are_refused(self) -> None:
+        with pytest.raises(UsageError, match="write NAME=PATTERN"):
+            Pattern.parse("--systems", "=a.trec")
+
+    @pytest.mark.parametrize("in_order", [False, True])
+    def test_a_training_that_a_dataset_lacks_moves_no_other(self, tmp_path: Path, in_order: bool) -> None:
+        """The third training was seed 1 on the dataset without the second, and seed 2 on the other."""
+        write_systems(tmp_path, {"a": 2, "b-1": 2}, {"mono": (1.0, 11)})
+        (tmp_path / "a" / "mono-seed2.trec").unlink()
+        datasets = [judgments(tmp_path / f"{name}.qrels", name) for name in ("a", "b-1")]
+        pattern = Pattern.parse("--systems", f"{tmp_path}/./{{dataset}}/m?[n]o-seed*.trec")
+        found = select_runs({"mono": [pattern]}, datasets, in_order=in_order)
+        of_a, of_b = ({s.seed: Path(s.name).stem for s in found if s.judged.dataset == name} for name in ("a", "b-1"))
+        assert of_b == {n - 1: f"mono-seed{n}" for n in range(1, 12)}
+        assert of_a == {seed: stem for seed, stem in of_b.items() if seed != 1}
+        for path in (tmp_path / "b-1").glob("mono-*"):  # without a name in common, each is a training of its own
+            path.rename(path.with_name(path.name.replace("-seed", "-s")))
+        pattern = Pattern.parse("--systems", f"{tmp_path}/{{dataset}}/mono-s*.trec")
+        found = select_runs({"mono": [pattern]}, datasets, in_order=in_order)
+        assert sorted(s.seed for s in found if s.judged.dataset == "b-1") == list(range(10, 21))
+
+
+def test_a_file_of_queries_in_another_shape_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "queries.tsv"
+    for text, words in (("q1 what\n", r":1: not a line"), ("q1\ta\nq1\tb\n", r":2: query 'q1' has two texts")):
+        path.write_text(text, encoding="utf-8")
+        with pytest.raises(DataError, match=words):
+            read_queries(path)

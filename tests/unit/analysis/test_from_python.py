@@ -79,10 +79,7 @@ def test_several_datasets_by_name(runs: dict[str, list[Run]]) -> None:
         ({"systems": {1: {"q1": {"d": 1.0}}, "b": []}}, "a system cannot be named 1, which is no text"),
         ({"systems": {"a": {"q1": {"d": 1.0}}, "b": []}}, "no run of b; give one or more"),
         ({"systems": {"a": {"q1": {"d": 1.0}}, "b": None}}, "b run 0: NoneType where a run should be"),
-        (
-            {"systems": {"a": {"q1": {"d": 1.0}}, "b": {7: {"d": 1.0}}}},
-            "query 7: the id 7 is no text; write '7'",
-        ),
+        ({"systems": {"a": {"q1": {"d": 1.0}}, "b": {7: {"d": 1.0}}}}, "query 7: the id 7 is no text; write '7'"),
     ],
 )
 def test_wrong_wishes(runs: dict[str, list[Run]], options: dict[str, Any], words: str) -> None:

@@ -179,7 +179,6 @@ def test_odd_lines_of_qrels_are_read_as_whole_grades(tmp_path: Path) -> None:
         (OSError(errno.ENAMETOOLONG, "File name too long", "x" * 300), 3, f"{'x' * 300}: File name too long; check"),
         (RuntimeError("I/O error: No space left on device"), 3, "no room is left on the disk"),
         (OSError(errno.EMFILE, "x"), 3, "this process may open no more files"),
-        (PermissionError(errno.EACCES, "Permission denied", "analysis"), 3, "analysis: Permission denied"),
         (MemoryError("of a tensor"), 3, "not enough memory (of a tensor)"),
     ],
     ids=str,

@@ -1,18 +1,21 @@
-"""Result files and their folder: read strictly, told apart, and compared only where they were measured alike."""
+"""Result files, their folder, and results of runs: read strictly, told apart, and compared only where alike."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 from support.json_files import read_plain, write_plain
 from support.results import make_result, without_queries, write_experiment
+from support.runs import one_relevant, run_with_ranks, write_arms
 
 from unimoe.analysis.analysis import Analysis
 from unimoe.core.errors import DataError, UsageError
 from unimoe.core.io import read_json
+from unimoe.core.trec import Qrels, Run
 from unimoe.results import (
     DrillDown,
     EvalResult,
@@ -27,6 +30,8 @@ from unimoe.results import (
 )
 from unimoe.results.comparability import ALLOWANCES
 from unimoe.results.folder import Results, load_all_results
+from unimoe.results.runs.building import ScoredSystems, score_systems
+from unimoe.results.runs.scoring import RunSource, Scoring, judgments
 
 RESULT: dict[str, Any] = make_result(
     "joint_r8",
@@ -307,3 +312,79 @@ def test_other_main_metrics_of_mteb_can_be_allowed_where_all_hold_one() -> None:
     results = of(without_queries("joint_r8", 0, 0.7), both, allow=("metrics",))
     assert {r.main_metric for r in results.everything} == {"cosine_spearman"}
     assert any("allowed by name: metrics" in caveat for caveat in results.caveats)
+
+
+QUERIES = ("q1", "q2", "q3")
+QRELS: Qrels = one_relevant(*QUERIES)
+
+
+def ranks(*places: int | None, depth: int = 10) -> Run:
+    return run_with_ranks(dict(zip(QUERIES, places, strict=True)), depth)
+
+
+def scored(
+    folder: Path, specialist: list[Run], joint: list[Run], metric: str = "ndcg@10", qrels: Qrels = QRELS, **options: Any
+) -> ScoredSystems:
+    a, b, q = write_arms(folder, qrels, specialist, joint)
+    judged = replace(judgments(q), texts={"q1": "what?", "q3": "why?"})
+    sources = [
+        RunSource(arm, judged, seed, str(path), path)
+        for arm, paths in (("specialist", a), ("joint", b))
+        for seed, path in enumerate(paths)
+    ]
+    return score_systems(sources, Scoring((metric,), ("mrr@10", "map", "recall@100"), **options), "test")
+
+
+@pytest.mark.parametrize("paired", [True, False])
+def test_seeds_count_from_0_and_say_whether_they_pair(tmp_path: Path, paired: bool) -> None:
+    found = scored(tmp_path, [ranks(1, 1, 1), ranks(1, 2, 1)], [ranks(2, 2, 2), ranks(3, 2, 2)], paired=paired)
+    assert found.results.seeds("specialist", "retrieval/q") == found.results.seeds("joint", "retrieval/q") == (0, 1)
+    assert [Path(run.source.name).stem for run in found.runs] == ["a1", "a2", "b1", "b2"]
+    assert found.results.seeds_pair(("specialist", "joint"), ["retrieval/q"]) is paired
+
+
+WITHOUT_Q3 = {query_id: scores for query_id, scores in ranks(2, 2, 2).items() if query_id != "q3"}
+
+
+class TestRefused:
+    def test_missing_queries_unless_they_are_left_out_of_every_run(self, tmp_path: Path) -> None:
+        with pytest.raises(DataError, match=r"b1\.trec lacks 1 \(q3\); .*--allow queries .* the 2 that all runs have"):
+            scored(tmp_path, [ranks(1, 1, 1)], [WITHOUT_Q3])
+        found = scored(tmp_path, [ranks(1, 2, 5)], [WITHOUT_Q3], allow=("queries",), metric="recip_rank")
+        assert found.results["specialist"][0]["retrieval/q"]["mrr"] == pytest.approx(0.75)
+        assert found.results.caveats[0].startswith("compared on the 2 of 3 judged queries")
+        assert "b1.trec lacks 1 (q3)" in found.results.caveats[0]
+        first, last = ({q: s for q, s in ranks(1, 1, 1).items() if q in names} for names in (("q1",), ("q2", "q3")))
+        with pytest.raises(DataError, match="no judged query is in every run"):
+            scored(tmp_path, [first], [last], allow=("queries",))
+
+    def test_other_depths_where_the_metric_looks_deeper(self, tmp_path: Path) -> None:
+        deep, five, ten = [ranks(1, 1, 1, depth=20)], [ranks(2, 2, 2, depth=5)], [ranks(2, 2, 2, depth=10)]
+        with pytest.raises(DataError, match=r"b1\.trec ends at depth 5, .*a1\.trec at 20, and map looks.*--depth 5"):
+            scored(tmp_path, deep, five, metric="map")
+        allowed = scored(tmp_path, deep, five, metric="map", allow=("depth",))
+        assert allowed.results.caveats[0].endswith("(--allow depth)")
+        found = scored(tmp_path, deep, ten, metric="ndcg_cut_10")
+        assert found.results.caveats == ()
+        assert set(found.results["joint"][0]["retrieval/q"]) == {"ndcg@10", "mrr@10"}
+        assert "q: map, recall@100 not shown: the runs end at different depths" in found.warnings
+
+    def test_a_run_whose_scores_order_nothing(self, tmp_path: Path) -> None:
+        flat = {query_id: dict.fromkeys(scores, 1.0) for query_id, scores in ranks(1, 1, 1).items()}
+        with pytest.raises(DataError, match=r"a1\.trec: all documents of a query have one score"):
+            scored(tmp_path, [flat], [ranks(2, 2, 2)])
+
+
+def test_what_should_be_known_before_the_numbers_are_believed_is_a_warning(tmp_path: Path) -> None:
+    tied = ranks(1, 1, 1, depth=5) | {"q2": dict.fromkeys(("rel", "d1"), 0.5), "q9": {"d1": 1.0}}
+    found = scored(tmp_path, [tied], [ranks(2, 2, 2, depth=5)], qrels=QRELS | {"q1": {"rel": 2}})
+    said = "\n".join(found.warnings)
+    for words in (
+        "a1.trec: queries without judgments, left out: 1 (q9)",
+        "which only their ids order: 1 (q2)",
+        "q: ndcg@10 is computed on rankings that end at depth 5",
+        "q: no text of 1 (q2)",
+        "q.tsv: map counts grade 1 as relevant; TREC DL counts from 2",
+    ):
+        assert words in said
+    assert found.results.details["joint", 0, "retrieval/q"]["q1"].text == "what?"
