@@ -32,7 +32,7 @@ from unimoe.models.served.probe import PROBE_PAIRS
 
 pytestmark = pytest.mark.usefixtures("tmp_cache")
 
-COLLECTION = invented(documents=12, queries=4)
+COLLECTION = invented(documents=12, queries=4, words=6)
 CANDIDATES: Run = {query: dict.fromkeys(COLLECTION.corpus, 1.0) for query in COLLECTION.queries}
 PAIRS = sum(map(len, CANDIDATES.values()))
 TEXTS = [document.full_text for document in COLLECTION.corpus.values()]
