@@ -17,6 +17,7 @@ from typing import Any, NamedTuple, cast
 import numpy as np
 import pytest
 import torch
+from support.experiments import tiny_examples
 from support.heads import INPUTS, toy_pools
 from support.tiny_models import HIDDEN, tiny_base
 from support.tiny_rerankers import PAIRS, SCORERS, Scorer
@@ -34,7 +35,7 @@ from unimoe.retrieval.dense import search
 from unimoe.studies.heads.config import TrainConfig
 from unimoe.studies.heads.data import to_device
 from unimoe.studies.heads.eggroll.method import evolution
-from unimoe.training.examples import EmbeddingSet, RankingSet, Texts
+from unimoe.training.examples import EmbeddingSet, RankingSet
 from unimoe.training.optimizer import MasterAdamW
 from unimoe.training.steps import Budget, embedding_backward, ranking_backward
 
@@ -229,21 +230,7 @@ def training(first_layer: int) -> Iterator[Training]:
     with fake_gpu() as gpu:
         to_fake_gpu(peft)
         model = UnimodelForExp1(base, PROMPT, 128, first_layer).train()
-        questions = [("cat", "mat " * n) for n in (1, 9, 2)] + [("dog", "rain " * n) for n in (5, 1)]
-        ranking = RankingSet(
-            Texts.of(model, model.pair_ids(questions)),
-            [[0, 1, 2], [3, 4]],
-            query_ids=["a", "b"],
-            labels=[[2.0, 0.0, 0.0], [1.0, 0.0]],
-            batched=[[0], [1]],
-        )
-        embedding = EmbeddingSet(
-            queries=Texts.of(model, model.text_ids(["cat", "rain on a house"], "query")),
-            documents=Texts.of(model, model.text_ids(TEXTS, "document")),
-            groups=[[0, 1], [3, 2]],
-            relevant=[frozenset({0}), frozenset({3})],
-            query_ids=["a", "b"],
-        )
+        ranking, embedding = tiny_examples(model)
         optimizer = MasterAdamW(adapter_parameters(peft), 0.01)
         gpu.waits.clear()
         yield Training(model, ranking, embedding, optimizer, gpu.waits)

@@ -61,7 +61,7 @@ def embedder(server: ModelServer, folder: Path, api: str = "openai", **others: A
 
 @pytest.fixture
 def server() -> Iterator[ModelServer]:
-    with serve() as running:
+    with serve(layers=2) as running:
         yield running
 
 

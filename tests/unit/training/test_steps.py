@@ -10,6 +10,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from support.experiments import tiny_examples
 from support.tiny_models import ModelKind, tiny_base
 from torch import Tensor, nn
 
@@ -209,23 +210,7 @@ def bench(kind: ModelKind = "llama", first_layer: int = 0, dropout: float = 0.0)
     for weight in weights.values():
         nn.init.normal_(weight, std=0.1)
     model = UnimodelForExp1(base, PromptConfig(template="chat", instruction="find"), 128, first_layer).train()
-    questions = [("cat", "mat " * n) for n in (1, 9, 2)] + [("dog", "rain " * n) for n in (5, 1, 7)]
-    ranking = RankingSet(
-        Texts.of(model, model.pair_ids(questions)),
-        [[0, 1, 2], [3, 4, 5]],
-        query_ids=["a", "b"],
-        labels=[[2.0, 0.0, 0.0], [1.0, 0.0, 0.0]],
-        batched=[[0], [1]],
-    )
-    documents = ["the cat sat", "rain fell on the roof", "a quick sort " * 5, "old house", "list"]
-    embedding = EmbeddingSet(
-        queries=Texts.of(model, model.text_ids(["cat", "rain on a house", "sort"], "query")),
-        documents=Texts.of(model, model.text_ids(documents, "document")),
-        groups=[[0, 1], [3, 4], [2, 0]],
-        relevant=[frozenset({0}), frozenset({1, 3}), frozenset({2})],
-        query_ids=["a", "b", "c"],
-    )
-    return Bench(model, weights, ranking, embedding)
+    return Bench(model, weights, *tiny_examples(model))
 
 
 @pytest.fixture(scope="module", params=[("llama", 0), ("qwen3", 0), ("llama", 2)], ids=str)
