@@ -109,12 +109,9 @@ def test_tasks_of_mteb_that_cannot_be_had_are_named_and_the_others_are_evaluated
     assert "put the BEIR folder nfcorpus under UNIMOE_DATA" in failed[0]
     assert "connect to the network, or copy the Hugging Face cache" in failed[1]
     found = result_of(tmp_path, "zero_shot", "SciFact", "embedding")
-    assert (found.dataset, found.task_type, found.main_metric) == ("SciFact", "Retrieval", "ndcg@10")
     assert found.aggregate.keys() == {"ndcg@10", "mrr@10", "map", "recall@100", "main_score"}
     assert found.aggregate["main_score"] == pytest.approx(found.aggregate["ndcg@10"], abs=1e-5)
     assert found.per_query.keys() == COLLECTION.qrels.keys()
-    assert (found.identity.split, found.identity.first_stage, found.identity.depth) == ("test", None, None)
-    assert found.provenance.items_per_s is not None
     theirs = json.loads((tmp_path / "zero_shot/seed_none/results/embedding/SciFact.mteb.json").read_text("utf-8"))
     assert theirs["task_name"] == "SciFact"
     assert theirs["scores"]["test"][0]["main_score"] == found.aggregate["main_score"]
@@ -139,8 +136,6 @@ def test_a_plan_names_what_is_missing_and_counts_mtebs_tasks_by_their_published_
     assert ("reranking", "MindSmallReranking") not in lines
     assert lines["embedding", "MindSmallReranking"][:2] == ["2,362,514", "2,367,791"]
     assert lines["reranking", "AskUbuntuDupQuestions"][:2] == ["361", "7,220"]
-    pairs = [int(number.replace(",", "")) for number in lines["reranking", "AskUbuntuDupQuestions"]]
-    assert 10 * pairs[1] < pairs[2] < 1000 * pairs[1]
     forced = zero_shot(data, tmp_path / "outputs", *options, "--set", "evaluation.mteb.max_pairs=null")
     (mind,) = (line for line in forced.stdout.splitlines() if line.startswith("reranking  MindSmallReranking"))
     assert mind.split()[2:4] == ["2,362,514", "97,008,807"]

@@ -235,13 +235,6 @@ def compiled(results: Results, layout: str, folder: Path) -> tuple[list[Path], s
 class TestPaper:
     """The tables in a paper of one column, and in one of two."""
 
-    def test_tables_of_a_small_experiment_fit_a_page_each(self, tmp_path: Path, layout: str) -> None:
-        write_experiment(tmp_path / "outputs", logs=False, caveats=["smoke run: unfit for decisions"])
-        files, log = compiled(load_all_results(tmp_path / "outputs"), layout, tmp_path)
-        pages = re.search(r"Output written on paper\.pdf \((\d+) page", log)
-        assert pages
-        assert len(files) <= int(pages[1]) <= len(files) + 1  # the first float may leave the text its page
-
     def test_tables_of_fifteen_datasets_five_arms_and_five_seeds_fit_their_pages(
         self, tmp_path: Path, layout: str
     ) -> None:

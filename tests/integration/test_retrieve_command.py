@@ -59,8 +59,9 @@ def test_there_are_lines_and_a_table_and_what_is_done_is_shown_again(data: Path,
     assert ended.returncode == 0, ended.stderr
     lines = ended.stdout.splitlines()
     starts = [f"retrieval/{dataset} {arm}: ndcg@10 " for dataset in ("toy", "other") for arm in ARMS]
-    assert all(line.startswith(start) for line, start in zip(lines[:6], starts, strict=True))
-    assert all(Path(line.rpartition("  ")[2]).is_file() for line in lines[:6])
+    for line, start in zip(lines[:6], starts, strict=True):
+        assert line.startswith(start)
+        assert Path(line.rpartition("  ")[2]).is_file()
     table = " ".join(" ".join(lines[6:]).split())
     assert "retrieval/toy: all-minilm-l6-v2 (after) against bm25 (before), 8 queries" in table
     assert "retrieval/other: all-minilm-l6-v2+bm25 (after) against bm25 (before), 5 queries" in table
@@ -114,8 +115,6 @@ def test_other_settings_are_searched_again_and_other_identities_refused(data: Pa
     assert_refused(pool, 3, "holds another evaluation (pool None there, 20 here)", "choose another --output-dir")
     prompt = retrieve(data, tmp_path, "--set", "retrieval.query_length=8", "--name", "short")
     assert_refused(prompt, 3, "prompt", "choose another --output-dir")
-    experiment = retrieve(data, tmp_path, "--set", "name=elsewhere")
-    assert_refused(experiment, 3, "experiment 'dense' there, 'elsewhere' here")
     assert [written(tmp_path / arm) for arm in ARMS] == before
     assert not (tmp_path / "short").exists()
     other = retrieve(data, tmp_path, "--set", "retrieval.cutoffs=[3]", "--set", "retrieval.depth=5")

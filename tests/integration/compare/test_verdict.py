@@ -78,10 +78,8 @@ def test_a_relevance_level_counts_and_is_named(tmp_path: Path) -> None:
     done = compare_arms((a, b, q), "--metric", "map", "--output-dir", tmp_path / "out")
     analysis = tmp_path / "out" / "analysis"
     assert "Relevance level 2 on dl20" in done.stdout
-    assert "map (relevant from grade 2) x 100" in done.stdout
     assert "MAP (relevant from grade 2)" in (analysis / "tables" / "gates.md").read_text(encoding="utf-8")
     assert "relevance level 2" in (analysis / "report.md").read_text(encoding="utf-8")
-    assert "counts from 2" not in done.stderr
     stored = read_result(result_path(tmp_path / "out", "joint", 1, "retrieval", "dl20"))
     assert stored.relevance_level == 2
     assert stored.aggregate["map"] == score_run(qrels, read_run(b[1]), ["AP(rel=2)"]).aggregate["AP(rel=2)"]
@@ -123,9 +121,8 @@ def test_one_ranking_scaled_by_two_and_three_is_one_run_of_a_system_wherever_it_
     table = json.loads(done.stdout)
     assert {row["system"]: row["runs"] for row in table["scores"]} == {"a": 1, "b1": 1}
     assert any("a seed 0, a seed 1, a seed 2 have the same score" in warning for warning in table["warnings"])
-    report = (kept / "analysis" / "report.md").read_text("utf-8")
-    for text in (done.stderr, compare("--results", kept).stderr, report):
-        assert "they are one run" in text
+    assert "they are one run" in done.stderr
+    assert "they are one run" in (kept / "analysis" / "report.md").read_text("utf-8")
 
 
 def test_a_gate_judges_the_runs_and_sets_the_exit_code(arms: Arms, tmp_path: Path) -> None:
