@@ -12,11 +12,11 @@ import numpy as np
 import pytest
 import torch
 from huggingface_hub import ModelCard
-from support.experiments import CPU, tiny_experiment, train
+from support.experiments import CPU, tiny_experiment_dict, train
 from support.tiny_models import save_tiny_model
 
 from unimoe.config import Experiment, ModelConfig, PromptConfig
-from unimoe.config.files import overridden, parse_config
+from unimoe.config.files import parse_config
 from unimoe.core.errors import DataError
 from unimoe.models import bundled
 from unimoe.models.base import base_identity, base_layers, layer_kinds, load_base
@@ -110,40 +110,22 @@ def test_without_the_wheel_or_gguf_one_line_says_what_to_do(monkeypatch: pytest.
         bundled._prepare(tmp_path / "x.gguf", tmp_path / "prepared")
 
 
-PAIRS = [
-    ("norm of a vector", "Return one of eight matrix norms."),
-    ("sort", "Return a sorted copy. " * 60),
-    ("an ünusual query?", "x"),
-]
-
-
-NEW_LINE = 'embedding_suffix: "\\n"'
+PAIRS = [("norm", "Return one of eight matrix norms."), ("sort", "A sorted copy. " * 60), ("an ünusual query?", "x")]
+CHAT = {"template": "chat", "order": "document_first", "instruction": "Judge it.", "query_prefix": "ask "}
+QWEN3 = {"template": "qwen3", "document_prefix": "doc ", "embedding_suffix": "<|endoftext|>"}
 
 
 @pytest.mark.parametrize(
-    ("kind", "layers", "prompt"),
-    [
-        (
-            "llama",
-            "null",
-            f'template: chat, order: document_first, instruction: Judge it., query_prefix: "ask ", {NEW_LINE}',
-        ),
-        ("llama", "null", f'template: plain, order: document_first, instruction: "", query_prefix: "", {NEW_LINE}'),
-        (
-            "qwen3",
-            "3",
-            'template: qwen3, order: query_first, document_prefix: "doc ", embedding_suffix: "<|endoftext|>"',
-        ),
-    ],
-    ids=["document first", "plain", "query first, three of four layers"],
+    ("kind", "layers", "prompt"), [("llama", None, CHAT), ("qwen3", 3, QWEN3)], ids=["llama", "qwen3"]
 )
 def test_the_code_on_the_card_gives_the_same_scores_and_vectors(
-    kind: Any, layers: str, prompt: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    kind: Any, layers: int | None, prompt: dict[str, str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     save_tiny_model(tmp_path / "tiny-model", kind)
-    overrides = [f"prompt={{{prompt}}}", f"model.layers={layers}", "model.max_length=512"]
-    overrides += ["training.steps=2", "lora.first_layer=1"]
-    experiment = parse_config(Experiment, overridden(tiny_experiment(tmp_path).model_dump(), overrides), source="tiny")
+    plain = tiny_experiment_dict(tmp_path)
+    plain["model"] |= {"layers": layers, "max_length": 512}
+    plain["training"]["steps"], plain["lora"]["first_layer"], plain["prompt"] = 2, 1, prompt
+    experiment = parse_config(Experiment, plain, source="tiny")
     folder = train(experiment, load_training_data(experiment), "joint_r8")
     blocks = ModelCard.load(folder / "README.md").text.split("\n```python\n")[1:]
     there: dict[str, Any] = {}

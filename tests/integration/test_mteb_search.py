@@ -203,25 +203,24 @@ PARTS = {
 }
 """Of ``InventedParts``, by split and subset; they have document and query ids in common."""
 
+SPLITS, SUBSETS = ["dev", "test"], {"left": ["eng-Latn"], "right": ["eng-Latn"]}
+
 
 class InventedParts(mteb_tasks.InventedRetrieval):
     """Retrieval in two splits of two subsets each, which have a corpus of their own."""
 
-    metadata = mteb_tasks.card(
-        "InventedParts",
-        "Retrieval",
-        "ndcg_at_10",
-        eval_splits=["dev", "test"],
-        eval_langs={"left": ["eng-Latn"], "right": ["eng-Latn"]},
-    )
+    metadata = mteb_tasks.card("InventedParts", "Retrieval", "ndcg_at_10", eval_splits=SPLITS, eval_langs=SUBSETS)
 
     def held(self) -> dict[str, Any]:
-        subsets, splits = ("left", "right"), ("dev", "test")
-        return {subset: {split: split_data(PARTS[split, subset]) for split in splits} for subset in subsets}
+        return {subset: {split: split_data(PARTS[split, subset]) for split in SPLITS} for subset in SUBSETS}
 
 
-def test_splits_and_subsets_are_told_apart(model: UnimodelForExp1) -> None:
-    outcome = evaluate(model, InventedParts)
+def test_splits_and_subsets_are_told_apart_and_nothing_is_printed_or_logged(
+    model: UnimodelForExp1, capfd: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
+) -> None:
+    with caplog.at_level(logging.INFO):
+        outcome = evaluate(model, InventedParts)
+    assert (capfd.readouterr(), caplog.messages) == (("", ""), [])
     expected, texts, means = dict[str, float](), dict[str, str](), []
     for (split, subset), collection in PARTS.items():
         found = pytrec_eval.RelevanceEvaluator(collection.qrels, {"ndcg_cut.10"}).evaluate(cosines(model, collection))
@@ -287,17 +286,3 @@ def test_the_random_generators_of_a_training_are_left_alone(model: UnimodelForEx
             evaluate_embedding_collection(MTEBEncoderWrapper(model, identity={}), collection)
         drawn.append((float(torch.rand(1)), random.random(), float(np.random.random())))
     assert drawn[0] == drawn[1]
-
-
-def test_nothing_is_printed_and_nothing_logged(
-    model: UnimodelForExp1,
-    capfd: pytest.CaptureFixture[str],
-    caplog: pytest.LogCaptureFixture,
-    recwarn: pytest.WarningsRecorder,
-) -> None:
-    with caplog.at_level(logging.INFO):
-        evaluate(model, mteb_tasks.InventedRetrieval)
-    assert capfd.readouterr() == ("", "")
-    assert caplog.messages == []
-    # Files that earlier tests left open may be closed at any moment.
-    assert [str(one.message) for one in recwarn if not issubclass(one.category, ResourceWarning)] == []

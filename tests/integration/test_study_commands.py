@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -30,38 +31,34 @@ SMALL = ("--set", "population_size=16", "--set", "eval_every=4", "--set", "batch
 FAST = ("--num_steps", "8", "--settings", "2", "--seeds", "2", "--device", "cpu", *SMALL)
 
 
-@dataclass(frozen=True)
-class Places:
-    """Collection, output folder and cache, shared by the tests of this file."""
-
-    topics: Path
-    out: Path
-    cache: Path
-
-    def compare(self, *arguments: str, out: Path | None = None) -> Done:
-        given = ("--task", f"path:{self.topics}", "--output-dir", str(out or self.out), *FAST, *arguments)
-        return call_script("compare_methods.py", *given, UNIMOE_CACHE=str(self.cache))
-
-
 @pytest.fixture(scope="module")
-def places(tmp_path_factory: pytest.TempPathFactory) -> Places:
+def topics(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """A collection, with a cache for all tests of this file."""
     root = tmp_path_factory.mktemp("heads")
-    return Places(topics_folder(root / "topics"), root / "out", root / "cache")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("UNIMOE_CACHE", str(root / "cache"))
+        yield topics_folder(root / "topics")
 
 
-def test_every_arm_is_an_ordinary_result_and_the_gate_is_older_and_its_verdict_printed(places: Places) -> None:
-    done = successful(places.compare("--methods", METHODS))
+def compare_heads(topics: Path, out: Path, *arguments: str) -> Done:
+    return call_script("compare_methods.py", "--task", f"path:{topics}", "--output-dir", out, *FAST, *arguments)
+
+
+def test_every_arm_is_an_ordinary_result_and_the_gate_is_older_and_its_verdict_printed(
+    topics: Path, tmp_path: Path
+) -> None:
+    done = successful(compare_heads(topics, tmp_path, "--methods", METHODS))
     assert "already done" not in done.stderr
     assert all(name in done.stdout for name in (*METHODS.split(","), "eggroll-beats-infonce"))
-    assert {".csv", ".tex", ".md"} <= {path.suffix for path in (places.out / "analysis").glob("arms.*")}
-    results, gates = load_all_results(places.out), load_gates(places.out / "gates.yaml")
+    assert {".csv", ".tex", ".md"} <= {path.suffix for path in (tmp_path / "analysis").glob("arms.*")}
+    results, gates = load_all_results(tmp_path), load_gates(tmp_path / "gates.yaml")
     assert gates.registered is not None
     assert all(gates.registered.isoformat() <= result.provenance.created for result in results.everything)
     assert gates.gates["eggroll-beats-infonce"].arms == ("eggroll", "infonce")
     assert set(results) == {"bm25", *METHODS.split(",")}
-    key = f"reranking/{places.topics.name}"
+    key = f"reranking/{topics.name}"
     assert (results.seeds("infonce", key), results.seeds("zero_shot", key)) == ((0, 1), ())
-    path = result_path(places.out, "eggroll", 1, "reranking", places.topics.name)
+    path = result_path(tmp_path, "eggroll", 1, "reranking", topics.name)
     result = read_result(path)
     identity, training = result.identity, result.training
     assert (identity.checkpoint, identity.split, identity.depth) == ("best", "test", 20)
@@ -72,16 +69,13 @@ def test_every_arm_is_an_ordinary_result_and_the_gate_is_older_and_its_verdict_p
     assert set(read_drilldown(path).queries) == set(result.per_query)
 
 
-def test_a_head_is_trained_by_a_file(places: Places, tmp_path: Path) -> None:
+def test_a_head_is_trained_by_a_file(topics: Path, tmp_path: Path) -> None:
     file, out = tmp_path / "head.yaml", tmp_path / "out"
-    write_plain(file, {"method": "pg_rank", "task": f"path:{places.topics}", "num_steps": 300, "output_dir": str(out)})
+    write_plain(file, {"method": "pg_rank", "task": f"path:{topics}", "num_steps": 300, "output_dir": str(out)})
     given = ("train-head", "--config", file, "--num-steps", "3", "--device", "cpu", *SMALL)
-    done, tested = (call_unimoe(*given, *more, UNIMOE_CACHE=str(places.cache)) for more in ((), ("--test",)))
-    assert [line.split()[0] for line in successful(done).stdout.splitlines()] == [
-        "val/ndcg@10",
-        "train/ndcg@10",
-        "head",
-    ]
+    done, tested = (call_unimoe(*given, *more) for more in ((), ("--test",)))
+    shown = [line.split()[0] for line in successful(done).stdout.splitlines()]
+    assert shown == ["val/ndcg@10", "train/ndcg@10", "head"]
     assert (out / "pg_rank" / "seed_0" / "checkpoint").is_dir()
     assert "test/ndcg@10" in tested.stdout, "test scores are shown where they are asked for"
     assert set(done.stdout.splitlines()) < set(tested.stdout.splitlines())
@@ -89,12 +83,12 @@ def test_a_head_is_trained_by_a_file(places: Places, tmp_path: Path) -> None:
     assert_refused(call_unimoe("train-head", "--config", file), 2, "head.yaml", "metod", "did you mean 'method'?")
 
 
-def test_the_grid_and_the_front_are_written_with_their_maps(places: Places, tmp_path: Path) -> None:
+def test_the_grid_and_the_front_are_written_with_their_maps(topics: Path, tmp_path: Path) -> None:
     grid = {"sigma": [0.1, 0.3], "population_size": [4, 8], "learning_rate": [1e-3], "head_output_size": [8]}
     small = ("--methods", "eggroll", "--set", f"arms.eggroll.grid={json.dumps(grid)}", "--settings", "9")
     rows = {}
     for part, table, more in (("grid", "settings", small), ("pareto", "pareto", ())):
-        done = successful(places.compare(part, *more, out=tmp_path))
+        done = successful(compare_heads(topics, tmp_path, part, *more))
         assert str(tmp_path / "analysis" / table) in done.stdout
         assert (tmp_path / "analysis" / f"{part}.png").exists()
         lines = (tmp_path / "analysis" / f"{table}.md").read_text().splitlines()
@@ -114,29 +108,24 @@ def test_the_grid_and_the_front_are_written_with_their_maps(places: Places, tmp_
         (("--margin", "-1"), ("eggroll-beats-infonce.margin", "at least 0")),
         (("--methods", "eggroll,hybrid", "--num_steps", "1"), ("arms.hybrid", "handoff 1 must be below num_steps 1")),
         (("pareto", "--methods", "infonce,zero_shot"), ("pareto: shows eggroll", "--methods")),
-        (("--device", "tpu"), ("device",)),
     ],
 )
 def test_bad_input_is_one_line(
-    places: Places, tmp_path: Path, arguments: tuple[str, ...], words: tuple[str, ...]
+    topics: Path, tmp_path: Path, arguments: tuple[str, ...], words: tuple[str, ...]
 ) -> None:
-    assert_refused(places.compare(*arguments, out=tmp_path), 2, *words)
+    assert_refused(compare_heads(topics, tmp_path, *arguments), 2, *words)
     assert not [*tmp_path.rglob("*.json")]
 
 
-def test_korean_from_its_folder_says_what_the_encoder_is_not(tmp_path: Path) -> None:
-    topics_folder(tmp_path / "belebele-ko")
+def test_korean_needs_its_folder_and_says_what_the_encoder_is_not(tmp_path: Path) -> None:
     options = ("--methods", "zero_shot,infonce", *FAST, "--num_steps", "2", "--seeds", "1", "--settings", "1")
     here = {"UNIMOE_DATA": str(tmp_path), "UNIMOE_CACHE": str(tmp_path / "cache")}
-    done = successful(call_script("compare_korean.py", "--offline", *options, "--output-dir", tmp_path / "out", **here))
+    korean = partial(call_script, "compare_korean.py", "--offline", *options, "--output-dir", tmp_path / "out", **here)
+    assert_refused(korean(), 2, "belebele-ko")
+    topics_folder(tmp_path / "belebele-ko")
+    done = successful(korean())
     assert "made for English, and the texts are Korean" in done.stderr
     assert {"bm25", "zero_shot", "infonce"} >= set(load_all_results(tmp_path / "out")) >= {"zero_shot", "infonce"}
-
-
-def test_korean_without_its_folder_says_what_to_do(tmp_path: Path) -> None:
-    nowhere = {"UNIMOE_DATA": str(tmp_path), "UNIMOE_CACHE": str(tmp_path)}
-    done = call_script("compare_korean.py", "--offline", "--output-dir", tmp_path, **nowhere)
-    assert_refused(done, 2, "belebele-ko")
 
 
 @pytest.fixture(scope="module")
@@ -193,13 +182,11 @@ def test_options_reach_the_configuration(file: Path, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "code", "words"),
     [
-        ("--model bigjum", 2, ("model", "bigjump")),
         ("--tau 0", 2, ("temperature.fixed",)),
         ("--test nowhere.npz", 3, ("nowhere.npz",)),
         ("--test {other}", 3, ("384 dimensions", "expected 12")),
         ("--model cca --set cca.components=99", 2, ("99 canonical components",)),
         ("--dims 1024 16", 3, ("captions: 12 dimensions", "1024 (as roberta-large", "by --dims")),
-        ("--dims 12 1536", 3, ("images: 16 dimensions", "1536 (as DINOv2 giant) by --dims")),
         ("--train generated --dims 64 1536", 3, ("generated: images: 96 dimensions", "by --dims")),
     ],
 )
@@ -223,11 +210,8 @@ def test_a_comparison_of_unknown_models_or_pairs_and_a_submission_by_cca_are_ref
 
 def test_a_comparison_registers_gates_and_tests_images_that_no_training_saw(file: Path, tmp_path: Path) -> None:
     done = successful(compare(file, tmp_path))
-    gates = load_gates(tmp_path / "gates.yaml")
-    assert set(gates.gates) == {"bigjump-beats-ridge", "ridge_adapter-beats-ridge"}
+    assert set(load_gates(tmp_path / "gates.yaml").gates) == {"bigjump-beats-ridge", "ridge_adapter-beats-ridge"}
     results = load_all_results(tmp_path)
-    assert gates.registered is not None
-    assert all(gates.registered.isoformat() <= result.provenance.created for result in results.everything)
     assert {results.seeds(model, "crossmodal/pairs") for model in MODELS} == {(0, 1)}
     assert "bigjump-beats-ridge" in done.stdout
     assert "gallery of 15 images" in " ".join(done.stdout.split())

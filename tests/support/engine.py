@@ -1,10 +1,7 @@
-"""Workers without a cluster: each in a thread of this process, which a test may let die; and free ports."""
+"""Workers without a cluster: each in a thread of this process, which a test may let die."""
 
 from __future__ import annotations
 
-import os
-import random
-import socket
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -117,16 +114,3 @@ class ThreadActors(RayActors):
     def close(self) -> None:
         """Begin no unit more."""
         self._one.shutdown(cancel_futures=True)
-
-
-def free_port() -> int:
-    """A port that is free now and that the system gives to nobody who asks for any: another for every worker."""
-    worker = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw"))
-    ports = range(10_000 + 1000 * worker, 11_000 + 1000 * worker)
-    for port in random.sample(ports, len(ports)):
-        try:
-            socket.create_server(("127.0.0.1", port)).close()
-        except OSError:
-            continue
-        return port
-    raise AssertionError("no port is free")

@@ -37,11 +37,6 @@ def invented(
     return assemble(name, "test", zip(ids, texts, strict=True), asked, qrels)
 
 
-def long_collection() -> Collection:
-    """Long documents, as a killed run needs them: seven shards at the size that commands cut."""
-    return invented(documents=56, queries=6, words=6500, name="long")
-
-
 def write_invented(folder: Path, collection: Collection) -> Path:
     """A collection as a folder in BEIR layout."""
     folder.mkdir(parents=True)

@@ -17,21 +17,23 @@ from unimoe.studies.common.study import load_study
 from unimoe.studies.cross_encoder.config import CrossEncoderConfig
 
 
-def cross_encoder_config(encoder: Path, topics: Path, output_dir: Path, **changes: Any) -> CrossEncoderConfig:
-    """Six steps of four lists, an evaluation and a saved state after every second."""
-    raw: dict[str, Any] = {
-        "output_dir": str(output_dir),
+def cross_encoder_keys(encoder: Path, topics: Path) -> dict[str, Any]:
+    """Steps of four lists, an evaluation and a saved state after every second."""
+    return {
         "model": {"base": str(encoder), "max_length": 48},
         "loss": {"name": "plistmle", "mini_batch_size": 8},
         "lists": {"source": f"path:{topics}", "max_docs": 4},
         "evaluation": {"depth": 6},
         "batch_size": 4,
-        "max_steps": 6,
-        "learning_rate": 1e-3,
-        "seed": 3,
+        "max_steps": 4,
         "eval_every": 2,
     }
-    return parse_config(CrossEncoderConfig, raw | changes, source="test")
+
+
+def cross_encoder_config(encoder: Path, topics: Path, output_dir: Path, **changes: Any) -> CrossEncoderConfig:
+    """Six of these steps."""
+    own = {"output_dir": str(output_dir), "max_steps": 6, "learning_rate": 1e-3, "seed": 3}
+    return parse_config(CrossEncoderConfig, cross_encoder_keys(encoder, topics) | own | changes, source="test")
 
 
 def loss_study(folder: Path, **changes: Any) -> Path:
@@ -44,15 +46,7 @@ def loss_study(folder: Path, **changes: Any) -> Path:
         "name": "mine",
         "family": "cross_encoder",
         "output_dir": str(folder / "out"),
-        "base": {
-            "model": {"base": str(folder / "encoder"), "max_length": 48},
-            "loss.mini_batch_size": 8,
-            "lists": {"source": f"path:{topics}", "max_docs": 4},
-            "evaluation.depth": 6,
-            "batch_size": 4,
-            "max_steps": 4,
-            "eval_every": 2,
-        },
+        "base": cross_encoder_keys(folder / "encoder", topics),
         "arms": {"softmax": {"set": {"loss.name": "softmax"}}, "listnet": {"set": {"loss.name": "listnet"}}},
         "grid": {"learning_rate": [1e-5, 1e-3]},
         "seeds": 2,

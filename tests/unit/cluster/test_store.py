@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import errno
 import json
-import os
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -20,26 +19,6 @@ from unimoe.cluster.units import UnitStore
 from unimoe.core.errors import DataError, UsageError
 
 BODY = b"\x00numbers\n" * 50
-
-
-def test_a_full_disk_and_a_forbidden_folder_are_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    store, number = UnitStore(str(tmp_path)), 0
-
-    def fails(*_: Any, **__: Any) -> Any:
-        raise OSError(number, os.strerror(number))
-
-    for number, words in (
-        (errno.ENOSPC, "free room there, or give another --store"),
-        (errno.EROFS, "allow this user to read and write there, or give another --store"),
-    ):
-        with monkeypatch.context() as patch:
-            patch.setattr("pathlib.Path.write_bytes", fails)
-            with pytest.raises(UsageError, match=rf"^{store.url}: .*{os.strerror(number)}.*{words}$"):
-                store.write("units", "key", BODY)
-        assert store.keys("units") == set()
-    (tmp_path / "file").write_text("mine", "utf-8")
-    with pytest.raises(UsageError, match=r"file: .*make room for a folder there"):
-        UnitStore(f"{store.url}/file").write("units", "key", BODY)
 
 
 class Outage:
@@ -62,9 +41,7 @@ def outage(monkeypatch: pytest.MonkeyPatch) -> Outage:
     """A bucket in memory, ``memory://bucket``, that is out of reach until a moment of its clock."""
     found = Outage()
 
-    def request(name: str) -> Callable[..., Any]:
-        answer = getattr(MemoryFileSystem, name)
-
+    def request(answer: Callable[..., Any]) -> Callable[..., Any]:
         def call(*arguments: Any, **options: Any) -> Any:
             if found.now < found.until:
                 raise found.error
@@ -72,9 +49,10 @@ def outage(monkeypatch: pytest.MonkeyPatch) -> Outage:
 
         return call
 
-    changes = {name: request(name) for name in ("cat_file", "pipe_file", "ls")} | {"store": {}, "pseudo_dirs": [""]}
-    for name, value in changes.items():
-        monkeypatch.setattr(MemoryFileSystem, name, value)
+    for name in ("cat_file", "pipe_file", "ls"):
+        monkeypatch.setattr(MemoryFileSystem, name, request(getattr(MemoryFileSystem, name)))
+    monkeypatch.setattr(MemoryFileSystem, "store", {})
+    monkeypatch.setattr(MemoryFileSystem, "pseudo_dirs", [""])
     monkeypatch.setattr(units, "time", found)
     return found
 
@@ -96,6 +74,9 @@ def test_a_store_that_comes_back_is_waited_for(outage: Outage, seconds: float) -
         (ConnectionError("no route"), r"^memory://bucket: out of reach for 600 s \(ConnectionError: no route\)", 600),
         (PermissionError("Access Denied"), "allow this user to read and write there", 0),
         (type("NoCredentialsError", (Exception,), {})("Unable to locate credentials"), "set the keys", 0),
+        (OSError(errno.ENOSPC, "No space left"), r"No space left; free room there, or give another --store$", 0),
+        (OSError(errno.EROFS, "Read-only"), r"Read-only; allow this user to read and write there, or give ano", 0),
+        (NotADirectoryError(errno.ENOTDIR, "A file"), r"A file; make room for a folder there", 0),
     ],
 )
 def test_patience_ends_with_what_to_do_and_what_does_not_pass_is_not_waited_for(
@@ -151,12 +132,6 @@ def test_a_bucket_that_does_not_exist_is_named(bucket: str) -> None:
     assert (store.keys("units"), store.read("units", "key")) == (set(), None)
     with pytest.raises(UsageError, match=r"^s3://no-such-bucket/folder: .*make the bucket, or give another --store$"):
         store.write("units", "key", BODY)
-
-
-def test_a_url_without_a_client_is_refused_with_what_to_do() -> None:
-    for url in ("nosuch://bucket/folder", "S4://x"):
-        with pytest.raises(UsageError, match=rf"--store {url}: no client for such a store .*give a folder, s3://"):
-            UnitStore(url)
 
 
 NOW = 1_800_000_000.0

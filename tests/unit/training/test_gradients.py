@@ -1,8 +1,13 @@
-"""How one step is made of two tasks, the record of their conflicts, and AdamW with its schedules."""
+"""How one step is made of two tasks, the record of their conflicts, and ranking losses by name.
+
+The numbers of the losses are in the golden tests.
+"""
 
 from __future__ import annotations
 
 import math
+import subprocess
+import sys
 from collections.abc import Sequence
 from functools import partial
 from typing import Any
@@ -11,9 +16,10 @@ import pytest
 import torch
 from scipy.optimize import minimize_scalar
 from torch import Tensor, nn
-from transformers import get_scheduler
 
-from unimoe.config.training import LOSSES, ArmConfig, LossConfig, Schedule
+from unimoe.config.files import parse_config
+from unimoe.config.training import LOSSES, ArmConfig, LossConfig
+from unimoe.core.errors import InputError, UsageError
 from unimoe.results.logs import Conflict
 from unimoe.training.aggregation import Surgery, Task, Uncertainty, make_aggregation
 from unimoe.training.conflicts import (
@@ -25,8 +31,10 @@ from unimoe.training.conflicts import (
     stepped_up,
 )
 from unimoe.training.gradients import combined
+from unimoe.training.losses import Loss, register_loss
+from unimoe.training.losses.built_in import padded
 from unimoe.training.losses.listwise import ListwiseLoss
-from unimoe.training.optimizer import MasterAdamW, learning_rate_at
+from unimoe.training.losses.sampled import generator_of, spread_of
 
 AT_ODDS = ([1.0, 0.0], [-1.0, 1.0])
 
@@ -166,9 +174,14 @@ def test_correction_finds_the_cosine_below_the_noise() -> None:
     assert abs(record["cosine"]) < 0.5 * abs(expected)
 
 
-def test_each_layer_has_its_cosines_and_norms() -> None:
-    problem = Problem()
-    lines = problem.records()
+@pytest.mark.parametrize("additive", [True, False])
+@pytest.mark.parametrize("examples", [4, 5])
+def test_each_layer_has_its_norms_and_cosines_whether_the_second_half_is_computed_or_follows_from_the_step(
+    additive: bool, examples: int
+) -> None:
+    problem, half = Problem(examples), examples // 2
+    torch.manual_seed(0)
+    lines = problem.records(additive)
     assert [line.layer for line in lines] == [9, 10]
     for line, part in zip(lines, (LOW, HIGH), strict=True):
         rank, embed = (own[:, part] for own in problem.gradients.values())
@@ -176,21 +189,9 @@ def test_each_layer_has_its_cosines_and_norms() -> None:
         assert line.norm_rank == pytest.approx(float(rank.mean(0).norm()))
         assert line.norm_embed == pytest.approx(float(embed.mean(0).norm()))
         assert line.cosine_corrected is not None
-        own = [cos(task[:2].mean(0), task[2:].mean(0)) for task in (rank, embed)]
-        assert line.cosine_self_rank == pytest.approx(stepped_up(own[0]), abs=1e-6)
-        assert line.cosine_self_embed == pytest.approx(stepped_up(own[1]), abs=1e-6)
-
-
-@pytest.mark.parametrize("examples", [4, 5])
-def test_the_second_half_follows_from_the_step_where_the_loss_is_additive(examples: int) -> None:
-    derived, computed = Problem(examples), Problem(examples)
-    torch.manual_seed(0)
-    first, second = derived.records(additive=True), computed.records(additive=False)
-    expected = [line.cosine_self_rank for line in second]
-    assert [line.cosine_self_rank for line in first] == pytest.approx(expected)
-    assert [task for task, _ in derived.runs] == ["ranking", "embedding", "embedding"]
-    low, high = list(range(examples // 2)), list(range(examples // 2, examples))
-    assert computed.runs[:2] == [("ranking", low), ("ranking", high)]
+        own = [stepped_up(cos(task[:half].mean(0), task[half:].mean(0))) for task in (rank, embed)]
+        assert [line.cosine_self_rank, line.cosine_self_embed] == pytest.approx(own, abs=1e-6)
+    assert [task for task, _ in problem.runs] == ["ranking"] * (1 if additive else 2) + ["embedding"] * 2
     drawn = float(torch.rand(()))
     torch.manual_seed(0)
     assert float(torch.rand(())) == drawn, "no random number of the training is used"
@@ -214,70 +215,147 @@ def test_such_a_loss_is_the_mean_of_its_halves_unless_chance_decides(name: str) 
     torch.testing.assert_close(loss(scores, labels), halves[0] / 4 + halves[1] * 3 / 4)
 
 
-def parameters(dtype: torch.dtype = torch.float32) -> dict[str, nn.Parameter]:
-    torch.manual_seed(0)
-    return {name: nn.Parameter(torch.randn(shape).to(dtype)) for name, shape in [("a", (3, 4)), ("b", (5,))]}
+EXACT = tuple(name for name in LOSSES.names() if not LOSSES[name].samples)
+"""Those that draw nothing."""
 
 
-def gradients(step: int) -> dict[str, Tensor]:
-    generator = torch.Generator().manual_seed(step)
-    return {name: 3 * torch.randn(shape, generator=generator) for name, shape in [("a", (3, 4)), ("b", (5,))]}
+def config(name: str, **options: object) -> LossConfig:
+    return parse_config(LossConfig, {"name": name, **options}, source="test")
 
 
-def take(optimizer: MasterAdamW, weights: dict[str, nn.Parameter], steps: int) -> None:
-    for step in range(steps):
-        for name, gradient in gradients(step).items():
-            weights[name].grad = gradient.to(weights[name].dtype)
-        optimizer.step(1e-2 / (step + 1), max_grad_norm=1.0)
+def lists(*rows: list[float], grad: bool = False) -> list[Tensor]:
+    return [torch.tensor(row, dtype=torch.float32, requires_grad=grad) for row in rows]
 
 
-@pytest.mark.parametrize("schedule", ["linear", "cosine", "onecycle"])
-@pytest.mark.parametrize("warmup", [0, 3, 10])
-def test_schedules_are_those_of_transformers_and_torch(schedule: Schedule, warmup: int) -> None:
-    """Where a rate rises to its peak, transformers takes its first step at a rate of 0."""
-    adamw = torch.optim.AdamW(parameters().values(), lr=2.0)
-    peer: Any
-    if schedule == "onecycle":
-        peer = torch.optim.lr_scheduler.OneCycleLR(adamw, max_lr=2.0, total_steps=20, pct_start=warmup / 20)
-    else:
-        peer = get_scheduler(schedule, adamw, num_warmup_steps=warmup, num_training_steps=20)
-    for step in range(20):
-        if schedule == "onecycle" or step >= warmup:
-            found = learning_rate_at(step, 20, warmup, 2.0, schedule)
-            assert found == pytest.approx(peer.get_last_lr()[0]), step
-        adamw.step()
-        peer.step()
+LABELS = lists([1, 1, 0, 0], [1, 0], [1, 0, 0])
 
 
-@pytest.mark.parametrize("weight_decay", [0.0, 0.1])
-def test_it_equals_torchs_adamw_to_the_bit(weight_decay: float) -> None:
-    ours, theirs = parameters(), parameters()
-    adamw = torch.optim.AdamW(theirs.values(), lr=0.0, weight_decay=weight_decay)
-    take(MasterAdamW(ours, weight_decay), ours, 5)
-    for step in range(5):
-        for name, gradient in gradients(step).items():
-            theirs[name].grad = gradient
-        nn.utils.clip_grad_norm_(theirs.values(), 1.0)
-        adamw.param_groups[0]["lr"] = 1e-2 / (step + 1)
-        adamw.step()
-    assert all(torch.equal(ours[name], theirs[name]) for name in ours)
-    assert not torch.equal(ours["a"], parameters()["a"])
+@pytest.mark.parametrize("name", LOSSES.names())
+def test_lists_of_one_keep_the_graph_and_scores_that_are_not_finite_show(name: str) -> None:
+    scores = lists([0.3], [2.0], grad=True)
+    loss = ListwiseLoss(config(name))(scores, lists([1], [1]))
+    loss.backward()
+    assert loss.requires_grad
+    assert all(row.grad is not None and row.grad.isfinite().all() for row in scores)
+    if name != "yes_no":
+        assert loss == 0
+    for strange in (math.nan, math.inf):
+        assert not ListwiseLoss(config(name))(lists([strange, 0.0, 1.0]), lists([1, 0, 0])).isfinite()
 
 
-def test_weights_in_bfloat16_are_the_rounded_masters_which_a_gradient_that_is_not_finite_leaves() -> None:
-    weights = parameters(torch.bfloat16)
-    optimizer = MasterAdamW(weights, 0.0)
-    take(optimizer, weights, 3)
-    for name, master in optimizer.masters.items():
-        assert master.dtype == torch.float32
-        assert torch.equal(weights[name], master.bfloat16())
-        assert not torch.equal(master, master.bfloat16().float())
-    weights = parameters()
-    optimizer = MasterAdamW(weights, 0.1)
-    take(optimizer, weights, 2)
-    state = {name: tensor.clone() for name, tensor in optimizer.state().items()}
-    for bad in (torch.nan, torch.inf):
-        weights["a"].grad = torch.full((3, 4), bad)
-        assert not torch.tensor(optimizer.step(0.1, 1.0)).isfinite()
-        assert all(torch.equal(weights[name], state[f"master.{name}"]) for name in weights)
-        assert all(torch.equal(tensor, state[name]) for name, tensor in optimizer.state().items())
+@pytest.mark.parametrize("name", EXACT)
+def test_a_longer_list_in_the_batch_changes_no_direction(name: str) -> None:
+    """A list that pads the others changes only the length of their gradients, by its share in the mean."""
+    generator, loss = torch.Generator().manual_seed(0), ListwiseLoss(config(name))
+    rows = [(2 * torch.randn(len(row), generator=generator)).requires_grad_() for row in LABELS]
+    alone = [torch.autograd.grad(loss([row], [given]), row)[0] for row, given in zip(rows, LABELS, strict=True)]
+    for longest in (5, 40):
+        padding, labels = torch.linspace(3, -3, longest), torch.linspace(1, 0, longest)
+        found = torch.autograd.grad(loss([*rows, padding], [*LABELS, labels]), rows)
+        for gradient, expected in zip(found, alone, strict=True):
+            assert float(torch.cosine_similarity(gradient, expected, dim=0)) == pytest.approx(1.0, abs=1e-5)
+
+
+@pytest.mark.parametrize("name", ["listmle", "plistmle"])
+def test_shuffled_ties_differ_between_steps_and_not_between_runs(name: str) -> None:
+    def steps(generator: torch.Generator | None) -> list[float]:
+        loss = ListwiseLoss(config(name, respect_input_order=False, ties="shuffle"), generator=generator)
+        scores, labels = lists([3.0, 1.0, 0.0, -2.0]), lists([1, 0, 0, 0])
+        return [float(loss(scores, labels)) for _ in range(8)]
+
+    found = [steps(torch.Generator().manual_seed(seed)) for seed in (0, 0, 1)]
+    assert found[0] == found[1] != found[2]
+    assert len(set(found[0])) > 1
+    torch.manual_seed(3)  # by default they follow the random state that trainers restore
+    first = steps(None)
+    torch.manual_seed(3)
+    assert steps(None) == first
+
+
+@pytest.mark.parametrize(
+    ("raw", "message"),
+    [
+        ({"name": "listmel"}, "name: there is no loss 'listmel' .did you mean 'listmle'"),
+        ({"name": "listmle", "rank_discount": "log1p"}, "rank_discount: the loss listmle does not read it"),
+        ({"ties": "shuffle"}, "set respect_input_order: false"),
+        ({"normalization_method": "temperature", "temperature": 0.0}, "temperature: must be above 0"),
+        ({"name": "score_es", "measure": "ndgc@10"}, "did you mean 'ndcg@10'"),
+    ],
+)
+def test_impossible_options_are_refused(raw: dict[str, object], message: str) -> None:
+    with pytest.raises(UsageError, match=message):
+        parse_config(LossConfig, raw, source="test")
+
+
+@pytest.mark.parametrize(
+    ("name", "labels", "message"),
+    [
+        *((name, [1.0, 0.0, 1.0], "input 1: labels rise along the list") for name in ("listmle", "plistmle")),
+        ("yes_no", [2.0, 0.0], "input 1: the loss yes_no takes labels between 0 and 1"),
+        ("lambdaloss", [128.0, 1.0], r"input 1: LambdaLoss' gain 2\^128 is beyond float32; scale the labels"),
+        ("lambdaloss", [127.0, 127.0, 127.0], r"input 1: LambdaLoss' gain 2\^127 is beyond float32"),
+        ("pg_rank", [9.0, 0.0], "ERR@20 takes labels up to 4, and one is 9"),
+    ],
+)
+def test_labels_that_a_loss_does_not_take_name_their_list(name: str, labels: list[float], message: str) -> None:
+    options = {"measure": "ERR@20"} if name == "pg_rank" else {}
+    with pytest.raises(InputError, match=message) as caught:
+        ListwiseLoss(config(name, **options))(lists([1.0, 0.5], [0.5] * len(labels)), lists([1, 0], labels))
+    assert caught.value.index == 1
+
+
+def test_approxndcg_takes_a_label_below_zero_as_zero() -> None:
+    loss, scores = ListwiseLoss(config("approxndcg")), lists([0.3, -1.0, 0.2], [1.0, 2.0])
+    below, none = ([torch.where(row == 0, lowest, row) for row in LABELS[2:0:-1]] for lowest in (-3.0, 0.0))
+    assert torch.equal(loss(scores, below), loss(scores, none))
+
+
+def test_a_config_is_checked_without_loading_torch() -> None:
+    code = "import sys; from unimoe.config.training import LossConfig; LossConfig(name='lambdaloss', k=3); "
+    code += "sys.exit('torch' in sys.modules or 'sentence_transformers' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def test_a_loss_from_outside_is_named_computed_and_checked_like_any_other() -> None:
+    register_loss("toy", Loss(lambda s, y, options: options.sigma * torch.cat(list(s)).square().mean(), ("sigma",)))
+    try:
+        loss = ListwiseLoss(LossConfig(name="toy", sigma=2.0, activation="Tanh"))
+        assert float(loss([torch.tensor([0.5])], [torch.tensor([1.0])])) == pytest.approx(2 * 0.46211716**2)
+        assert loss.get_config_dict() == {"name": "toy", "activation": "Tanh", "sigma": 2.0}
+        with pytest.raises(UsageError, match=r"the loss toy does not read it; remove it \(toy takes activation, sigma"):
+            parse_config(LossConfig, {"name": "toy", "k": 3}, source="test")
+    finally:
+        LOSSES._things.pop("toy")
+
+
+SCORES = [torch.tensor([0.2, 1.0, -0.4, 0.1]), torch.tensor([0.3, 0.1])]
+GRADES = [torch.tensor([1.0, 0, 0, 2]), torch.tensor([1.0, 0])]
+
+
+def gradient(name: str, seed: int = 0, scale: float = 1.0, **options: Any) -> tuple[float, list[Tensor]]:
+    """The loss and the gradients of the rows."""
+    rows = [(scale * row).requires_grad_() for row in SCORES]
+    loss = ListwiseLoss(config(name, **options), generator=generator_of(7, seed))(rows, GRADES)
+    return float(loss.detach()), [*torch.autograd.grad(loss, rows)]
+
+
+@pytest.mark.parametrize("name", ["score_es", "pg_rank"])
+def test_seed_and_step_decide_every_bit_of_a_sampled_loss_and_padding_and_order_the_draws_alone(name: str) -> None:
+    (first, rows), (again, same), (other, _) = gradient(name), gradient(name), gradient(name, seed=1)
+    assert first == again != other
+    assert all(torch.equal(a, b) for a, b in zip(rows, same, strict=True))
+    _, (row, _) = gradient(name, directions=20_000)
+    turned = SCORES[0].flip(0).requires_grad_()
+    spread = spread_of(*padded(SCORES, GRADES)[::2])
+    longer = torch.tensor([spread, -spread] * 20)  # leaves the spread of the batch as it is
+    rows, labels = [turned, SCORES[1], longer], [GRADES[0].flip(0), GRADES[1], torch.zeros(40)]
+    ListwiseLoss(config(name, directions=20_000), generator=generator_of(1, 1))(rows, labels).backward()
+    assert turned.grad is not None
+    assert float(torch.cosine_similarity(turned.grad.flip(0), row, dim=0)) > 0.99
+
+
+def test_noise_is_relative_to_the_spread() -> None:
+    """Scores ten times as large have the same loss, and a tenth of the gradient."""
+    (loss, rows), (again, wide) = gradient("score_es"), gradient("score_es", scale=10.0)
+    assert loss == pytest.approx(again, rel=1e-6)
+    torch.testing.assert_close([10 * row for row in wide], rows)

@@ -1,4 +1,4 @@
-"""The one loop around a training that counts, and the card of what it leaves."""
+"""The one loop around a training that counts, its optimizer, and the card of what it leaves."""
 
 from __future__ import annotations
 
@@ -11,11 +11,14 @@ import pytest
 import torch
 import yaml
 from huggingface_hub import ModelCard
-from support.experiments import KilledError, kill_after
+from support.experiments import KilledError, kill_after, tiny_experiment_dict
 from support.tiny_models import tiny_base
+from torch import Tensor, nn
+from transformers import get_scheduler
 
 from unimoe.config import Experiment
 from unimoe.config.files import parse_config
+from unimoe.config.training import Schedule
 from unimoe.core.errors import DataError, UsageError
 from unimoe.core.io import hash_json, write_json
 from unimoe.models.checkpoint import Checkpoint
@@ -23,6 +26,7 @@ from unimoe.models.unimodel import UnimodelForExp1
 from unimoe.results import TrainingBudget
 from unimoe.training.loop import Facts, Training
 from unimoe.training.model_card import model_card
+from unimoe.training.optimizer import MasterAdamW, learning_rate_at
 from unimoe.training.run_state import Parts, Progress, RunState
 
 
@@ -64,19 +68,12 @@ class Counting(Training):
         write_json(self.outputs[0], {"value": float(self.value), "best": self.best})
 
 
-class Apart(Counting):
-    """Logs its scores in a file of their own."""
-
-    dev_log = "dev"
-    logs_seconds = True
-
-
 def state_in(folder: Path, settings: Mapping[str, Any]) -> RunState:
     return RunState(folder, settings, hash_json(dict(settings)))
 
 
-def lines(training: Training, name: str = "train") -> list[dict[str, Any]]:
-    return [json.loads(line) for line in (training.state.logs / f"{name}.jsonl").read_text("utf-8").splitlines()]
+def lines(training: Training) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in (training.state.logs / "train.jsonl").read_text("utf-8").splitlines()]
 
 
 def written(training: Counting) -> dict[str, float]:
@@ -94,19 +91,12 @@ def test_a_finished_training_takes_no_step_and_leaves_no_state(tmp_path: Path) -
     assert written(finished)["value"] == 6
 
 
-def test_the_first_of_the_best_is_kept_and_scores_are_in_the_lines_of_steps(tmp_path: Path) -> None:
-    training = Counting(tmp_path, [0.1, 0, 0.3, 0, 0.3, 0, 0.2], dev_every=2, scores_start=True)
+def test_the_last_step_is_scored_too_and_the_first_of_the_best_is_kept(tmp_path: Path) -> None:
+    training = Counting(tmp_path, [0.1, 0, 0, 0, 0.3, 0, 0.3], dev_every=4, scores_start=True)
     training.run()
-    assert written(training) == {"value": 6, "best": 2}
-    assert (training.progress.start, training.progress.best_score, training.progress.best_step) == (0.1, 0.3, 2)
-    assert [line.get("val") for line in lines(training)] == [None, 0.3, None, 0.3, None, 0.2]
-
-
-def test_the_last_step_is_scored_too_in_a_log_of_its_own_where_that_is_wanted(tmp_path: Path) -> None:
-    training = Apart(tmp_path, [0.0] * 7, dev_every=4)
-    training.run()
-    assert lines(training, "dev") == [{"step": 4, "val": 0.0}, {"step": 6, "val": 0.0}]
-    assert all("val" not in line and line["seconds"] >= 0 for line in lines(training))
+    assert written(training) == {"value": 6, "best": 4}
+    assert (training.progress.start, training.progress.best_score, training.progress.best_step) == (0.1, 0.3, 4)
+    assert [line.get("val") for line in lines(training)] == [None, None, None, 0.3, None, 0.3]
 
 
 @pytest.mark.parametrize("killed", [None, 2, 3])
@@ -133,20 +123,8 @@ def test_a_second_process_and_another_training_are_refused(tmp_path: Path) -> No
     for refused in (other.run, other.make_room):
         with pytest.raises(DataError, match="is of another training: seed was 0 there and is 1 here"):
             refused()
-
-
-def test_another_training_s_files_are_refused_by_the_first_setting_that_differs(tmp_path: Path) -> None:
-    there = {"training": {"steps": 6, "ranking": {"loss": "softmax"}}, "arms": {"a": {"learning_rate": 0.1}}}
-    own = {"training": {"steps": 6, "ranking": {"loss": "yes_no"}}}
-    state_in(tmp_path, there).save(Progress(), {"model": {"w": torch.zeros(1)}})
-    for other, words in (
-        (there | own, "training.ranking.loss was 'softmax' there and is 'yes_no' here"),
-        (there | {"arms": {"b": {"learning_rate": 0.1}}}, "arms.a was"),
-    ):
-        with pytest.raises(DataError, match=f"is of another training: {words}"):
-            state_in(tmp_path, other).load()
     with pytest.raises(DataError, match="is of another training: its data or base model is another one"):
-        state_in(tmp_path, there).refuse_other(tmp_path, "another", there)
+        other.state.refuse_other(tmp_path, "another", {"seed": 1})
 
 
 @pytest.mark.parametrize("damage", [lambda content: content[:100], lambda content: b"{}" + content])
@@ -169,17 +147,11 @@ def test_lines_after_the_state_go_and_so_does_one_without_an_end(tmp_path: Path)
     assert [json.loads(line) for line in state.log_path.read_text(encoding="utf-8").splitlines()] == records[:4]
 
 
-def test_text_from_outside_stays_text_in_a_card() -> None:
+def test_text_from_outside_stays_text_in_a_card(tmp_path: Path) -> None:
     hostile = 'a|b</td> [x](http://y) `z`\n---\n# "quoted"\n```\nrm'
-    raw = {
-        "name": "exp-1",
-        "seeds": [3],
-        "model": {"base": "o/m", "max_length": 500},
-        "prompt": {"template": "chat", "instruction": hostile, "query_prefix": hostile, "order": "document_first"},
-        "training": {"collection": "apidocs", "steps": 50},
-        "arms": {"joint_r8": {"task": "joint", "learning_rate": 1e-3, "ranking_weight": 0.5}},
-        "caveats": [hostile],
-    }
+    raw = tiny_experiment_dict(tmp_path) | {"caveats": [hostile]}
+    raw["model"]["base"] = "o/m"
+    raw["prompt"] |= {"instruction": hostile, "query_prefix": hostile}
     experiment = parse_config(Experiment, raw, source="test")
     budget = TrainingBudget(steps=40, ranking_examples=320, embedding_examples=640, tokens=12345)
     checkpoint = Checkpoint(
@@ -194,3 +166,72 @@ def test_text_from_outside_stays_text_in_a_card() -> None:
     assert len(blocks) == 2
     for block in blocks:
         compile(block.partition("\n```\n")[0], "card", "exec")
+
+
+def parameters(dtype: torch.dtype = torch.float32) -> dict[str, nn.Parameter]:
+    torch.manual_seed(0)
+    return {name: nn.Parameter(torch.randn(shape).to(dtype)) for name, shape in [("a", (3, 4)), ("b", (5,))]}
+
+
+def gradients(step: int) -> dict[str, Tensor]:
+    generator = torch.Generator().manual_seed(step)
+    return {name: 3 * torch.randn(shape, generator=generator) for name, shape in [("a", (3, 4)), ("b", (5,))]}
+
+
+def take(optimizer: MasterAdamW, weights: dict[str, nn.Parameter], steps: int) -> None:
+    for step in range(steps):
+        for name, gradient in gradients(step).items():
+            weights[name].grad = gradient.to(weights[name].dtype)
+        optimizer.step(1e-2 / (step + 1), max_grad_norm=1.0)
+
+
+@pytest.mark.parametrize("schedule", ["linear", "cosine", "onecycle"])
+@pytest.mark.parametrize("warmup", [0, 3, 10])
+def test_schedules_are_those_of_transformers_and_torch(schedule: Schedule, warmup: int) -> None:
+    """Where a rate rises to its peak, transformers takes its first step at a rate of 0."""
+    adamw = torch.optim.AdamW(parameters().values(), lr=2.0)
+    peer: Any
+    if schedule == "onecycle":
+        peer = torch.optim.lr_scheduler.OneCycleLR(adamw, max_lr=2.0, total_steps=20, pct_start=warmup / 20)
+    else:
+        peer = get_scheduler(schedule, adamw, num_warmup_steps=warmup, num_training_steps=20)
+    for step in range(20):
+        if schedule == "onecycle" or step >= warmup:
+            found = learning_rate_at(step, 20, warmup, 2.0, schedule)
+            assert found == pytest.approx(peer.get_last_lr()[0]), step
+        adamw.step()
+        peer.step()
+
+
+@pytest.mark.parametrize("weight_decay", [0.0, 0.1])
+def test_it_equals_torchs_adamw_to_the_bit(weight_decay: float) -> None:
+    ours, theirs = parameters(), parameters()
+    adamw = torch.optim.AdamW(theirs.values(), lr=0.0, weight_decay=weight_decay)
+    take(MasterAdamW(ours, weight_decay), ours, 5)
+    for step in range(5):
+        for name, gradient in gradients(step).items():
+            theirs[name].grad = gradient
+        nn.utils.clip_grad_norm_(theirs.values(), 1.0)
+        adamw.param_groups[0]["lr"] = 1e-2 / (step + 1)
+        adamw.step()
+    assert all(torch.equal(ours[name], theirs[name]) for name in ours)
+    assert not torch.equal(ours["a"], parameters()["a"])
+
+
+def test_weights_in_bfloat16_are_the_rounded_masters_which_a_gradient_that_is_not_finite_leaves() -> None:
+    weights = parameters(torch.bfloat16)
+    optimizer = MasterAdamW(weights, 0.0)
+    take(optimizer, weights, 3)
+    for name, master in optimizer.masters.items():
+        assert master.dtype == torch.float32
+        assert torch.equal(weights[name], master.bfloat16())
+        assert not torch.equal(master, master.bfloat16().float())
+    weights = parameters()
+    optimizer = MasterAdamW(weights, 0.1)
+    take(optimizer, weights, 2)
+    state = {name: tensor.clone() for name, tensor in optimizer.state().items()}
+    for bad in (torch.nan, torch.inf):
+        weights["a"].grad = torch.full((3, 4), bad)
+        assert not torch.tensor(optimizer.step(0.1, 1.0)).isfinite()
+        assert all(torch.equal(weights[name], state[f"master.{name}"]) for name in weights)
+        assert all(torch.equal(tensor, state[name]) for name, tensor in optimizer.state().items())
