@@ -33,8 +33,6 @@ from unimoe.core.errors import DataError
 from unimoe.core.trec import Run
 from unimoe.results.clusters import Clusters, by_cluster
 
-Array = NDArray[np.float64]
-
 
 def call(*arguments: str | Path) -> Any:
     return json.loads(successful(call_unimoe(*arguments)).stdout)
@@ -176,7 +174,7 @@ def test_a_rank_lies_in_its_interval_and_the_highest_mean_may_be_the_best(
     assert all(one.ranks[0] <= one.rank <= one.ranks[1] for one in found)
 
 
-def equal_variances(systems: int) -> Array:
+def equal_variances(systems: int) -> NDArray[np.float64]:
     """Of differences of independent means with one variance each: all of them 2."""
     return 2.0 * (1.0 - np.eye(systems))
 
@@ -260,13 +258,13 @@ def test_ranks_of_all_systems_together_by_hand() -> None:
     assert best_of(found) == ["a", "b"]
 
 
-CODES = np.array([0, 0, 1, 2, 2, 2])
 ONE = np.array([[1.0]])
 
 
 def test_a_variance_over_clusters_by_hand() -> None:
     """Scores 1, 3 | 2 | 6, 4, 2, mean 3: cluster sums of deviations -2, -1, 3, so 14 * 3/2 / 36 = .5833."""
-    found = moments([[by_cluster(np.array([[1.0, 3.0, 2.0, 6.0, 4.0, 2.0]]), CODES)]]).terms(ONE)
+    scores, codes = np.array([[1.0, 3.0, 2.0, 6.0, 4.0, 2.0]]), np.array([0, 0, 1, 2, 2, 2])
+    found = moments([[by_cluster(scores, codes)]]).terms(ONE)
     assert found.variance == pytest.approx(14 * 1.5 / 36)
     assert found.freedom == pytest.approx(2.0)
 

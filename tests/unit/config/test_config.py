@@ -27,7 +27,6 @@ arms:
 """
 
 SHIPPED = sorted(config_root().rglob("*.yaml"))
-SERVED = ["served.api=tei", "served.model=org/tiny"]
 
 
 @pytest.fixture
@@ -72,7 +71,7 @@ def test_merge_keys_are_followed_and_may_be_overridden(tmp_path: Path) -> None:
 def test_defaults_and_given_values(config: Path) -> None:
     given = [
         "training.batch_size=null", "arms.joint_r8.learning_rate=2e-4", "model.base=a=b",
-        'prompt.field_separator="\\n\\n"', *SERVED,
+        'prompt.field_separator="\\n\\n"', "served.api=tei", "served.model=org/tiny",
     ]  # fmt: skip
     experiment = load_experiment(config, given)
     assert experiment.seeds == [0, 1]
@@ -96,12 +95,11 @@ def test_every_shipped_config_is_valid_and_found_by_name(path: Path) -> None:
 
 
 TEXT = "must be text, in quotes where it looks like something else"
-FORM = "write it as key.path=value, for example --set training.steps=50"
 LAYER = "lora.first_layer: give a layer, counted from 0, or a share of the layers between 0 and 1, such as 0.5"
 ANSWER = "prompt.no: must be a word of one token, or the id of a token"
 
 MISTAKES = [
-    ("training.steps", f"--set 'training.steps': {FORM}"),
+    ("training.steps", "--set 'training.steps': write it as key.path=value, for example --set training.steps=50"),
     ("seeds.0=3", "--set 'seeds.0=3': seeds is not a section; set it as a whole"),
     ("name=[", "--set 'name=[': not valid YAML: while parsing a flow node, expected the node content, but found"),
     ("training.steps=5.5", "training.steps: must be a whole number (it is 5.5)"),
@@ -119,6 +117,7 @@ MISTAKES = [
     ("evaluation.systems={joint_m: x}", "evaluation.systems.joint_m: this is the name of an arm or a baseline"),
     ("evaluation.first_stage=bm25", "evaluation.first_stage: there is no first stage 'bm25' (did you mean 'bm25s'?)"),
     ("evaluation.first_stage=runs/x.trec", "evaluation.first_stage: there is no first stage 'runs/x.trec'; write bm25"),
+    ("evaluation.first_stage='run: '", "evaluation.first_stage: there is no first stage 'run: '; write bm25s, rank_b"),
     ("prompt.template=qwen", "prompt.template: there is no prompt template 'qwen' (did you mean 'qwen3'?); use chat"),
     *((f"prompt.no={text}", ANSWER) for text in ("-1", "2.5")),
     *((f"lora.first_layer={text}", LAYER) for text in ("1.0", "-1", "true", ".nan", "half")),
@@ -131,6 +130,7 @@ MISTAKES = [
     ("training.schedule=step", "training.schedule: must be 'linear', 'cosine', 'constant' or 'onecycle'"),
     ("sedes=[1]", "sedes: unknown key (did you mean 'seeds'?); known here: name, output_dir, seeds,"),
     ("evaluation.bm25.language=jp", "evaluation.bm25.language: there is no language 'jp'"),
+    ("evaluation.passage_words=0", "evaluation.passage_words: must be "),
     ("evaluation.passage_stride=5", "evaluation: passage_stride is more than passage_words, and skips words; lower"),
     ("evaluation={passage_words: 3, passage_stride: 4}", "evaluation: passage_stride is more than passage_words, and"),
     ("arms.joint_r8.ranking_weigth=0.5", "arms.joint_r8.ranking_weigth: unknown key (did you mean 'ranking_weight'?)"),
