@@ -233,7 +233,7 @@ def two_arms(folder: Path, scores: dict[str, list[float]]) -> None:
             write_result(folder, make_result(arm, seed, of_arm))
 
 
-def test_a_result_that_is_there_twice_or_cannot_be_read_is_named(tmp_path: Path) -> None:
+def test_a_result_that_is_there_twice_or_cannot_be_read_and_broken_gates_are_named(tmp_path: Path) -> None:
     write_experiment(tmp_path, logs=False)
     path = tmp_path / RESULT
     copy = path.rename(path.with_name("copy.json"))
@@ -242,6 +242,9 @@ def test_a_result_that_is_there_twice_or_cannot_be_read_is_named(tmp_path: Path)
     path.rmdir()
     shutil.copy(copy, path)
     assert_refused(analyze(tmp_path), 3, "copy.json says it is joint_r8 seed 1", "remove one of the two")
+    copy.unlink()
+    (tmp_path / "gates.yaml").write_text("gates: []")
+    assert_refused(analyze(tmp_path), 3, "gates.yaml: registered: this key is required")
     assert not (tmp_path / "analysis").exists()
 
 
