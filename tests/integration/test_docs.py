@@ -92,7 +92,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     names += [f"runs/{d}/{name}" for d in ("dl19", "dl20") for name in ("bm25", "splade", "colbert-1", "colbert-2")]
     for name in names:
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
-        write_run(tmp_path / f"{name}.trec", random_run(qrels, 1.0, rng, depth=20), tag=Path(name).name)
+        write_run(tmp_path / f"{name}.trec", random_run(qrels, 1.0, rng), tag=Path(name).name)
     for name in ("q.tsv", "q19.txt", "q20.txt"):
         write_qrels(tmp_path / name, qrels)
     write_experiment(tmp_path / "outputs" / "mine")

@@ -39,10 +39,10 @@ def random_qrels(queries: int, rng: np.random.Generator) -> Qrels:
     return {f"q{q}": {f"d{d}": int(rng.integers(0, 4)) for d in range(30)} | {"d0": 1} for q in range(queries)}
 
 
-def random_run(qrels: Qrels, noise: float, rng: np.random.Generator, depth: int = 100) -> Run:
-    """Documents by grade plus noise: the less noise, the better the run."""
+def random_run(qrels: Qrels, noise: float, rng: np.random.Generator) -> Run:
+    """A hundred documents by grade plus noise: the less noise, the better the run."""
     return {
-        query_id: {f"d{d}": grades.get(f"d{d}", 0) + float(rng.normal(0.0, noise)) for d in range(depth)}
+        query_id: {f"d{d}": grades.get(f"d{d}", 0) + float(rng.normal(0.0, noise)) for d in range(100)}
         for query_id, grades in qrels.items()
     }
 
@@ -65,29 +65,23 @@ SYSTEMS = {"bm25": (2.0, 1), "splade": (1.6, 1), "colbert": (1.3, 3), "mono": (0
 
 
 def write_systems(
-    folder: Path, datasets: Mapping[str, int], systems: Mapping[str, tuple[float, int]] = SYSTEMS, seed: int = 3
-) -> dict[str, Qrels]:
+    folder: Path, datasets: Mapping[str, int], systems: Mapping[str, tuple[float, int]] = SYSTEMS
+) -> None:
     """Write ``{dataset}.qrels``, and ``{dataset}/{system}.trec`` or ``{dataset}/{system}-seed1.trec`` and so on.
 
     Args:
         folder: where.
         datasets: number of queries by name.
         systems: noise and number of runs by name.
-        seed: of the random numbers.
-
-    Returns:
-        The judgments.
     """
-    rng = np.random.default_rng(seed)
-    written = {}
+    rng = np.random.default_rng(3)
     for dataset, queries in datasets.items():
-        qrels = written[dataset] = random_qrels(queries, rng)
+        qrels = random_qrels(queries, rng)
         write_qrels(folder / f"{dataset}.qrels", qrels)
         for system, (noise, runs) in systems.items():
             stems = [system] if runs == 1 else [f"{system}-seed{number}" for number in range(1, runs + 1)]
             for stem in stems:
                 write_run(folder / dataset / f"{stem}.trec", random_run(qrels, noise, rng), tag=system)
-    return written
 
 
 def dataset_options(folder: Path, datasets: Sequence[str]) -> list[str]:
