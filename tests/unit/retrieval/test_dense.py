@@ -259,6 +259,15 @@ def test_what_to_know_before_scores_are_believed_is_noted(tmp_path: Path) -> Non
     assert "toy: judged queries without a relevant document, which count 0: 1 (q2)" in retrieval_notes(lacking, 5)
 
 
+def test_a_collection_is_embedded_anew_with_other_weights_or_settings(tmp_path: Path) -> None:
+    model, changes = WordEmbedder(WORDS), [{}, {"storage": "float16"}, {"document_length": 2}]
+    for number, change in enumerate(changes, start=1):
+        embed_collection(model, toy(), DenseConfig.model_validate(change), store_dir=tmp_path)
+        assert model.embedded["document"] == 5 * number
+    embed_collection(model, toy(), DenseConfig(), store_dir=tmp_path, weights="an adapter")
+    assert model.embedded["document"] == 20
+
+
 def test_grades_below_the_threshold_count_nothing_and_some_must_be_left() -> None:
     data = dense_collection(toy(), DenseConfig(relevance_threshold=2))
     assert data.test.qrels == {"q1": {"a": 0, "b": 2}, "q2": {"c": 0, "a": 0}}
