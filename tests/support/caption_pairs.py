@@ -71,9 +71,9 @@ def write_npz(path: Path, pairs: CaptionPairs, **changes: Any) -> Path:
     return write_arrays(path, arrays | changes)
 
 
-def small_pairs(images: int = 60, seed: int = 0, curvature: float = 1.0) -> CaptionPairs:
+def small_pairs(images: int = 60, seed: int = 0) -> CaptionPairs:
     """Three captions of each image, 12 to 16 dimensions."""
-    return generated_pairs(images, 3, dims=(12, 16), noise=0.3, curvature=curvature, seed=seed)[0]
+    return generated_pairs(images, 3, dims=(12, 16), noise=0.3, curvature=1.0, seed=seed)[0]
 
 
 def small_split() -> tuple[CaptionPairs, CaptionPairs]:

@@ -13,8 +13,7 @@ from typing import Any, NamedTuple
 
 import huggingface_hub
 import mteb
-import pyarrow as pa  # type: ignore[import-untyped]
-import pyarrow.parquet  # type: ignore[import-untyped]
+import pandas as pd
 import pytest
 from support.sources import SMALL, MtebTask, content, write_beir, write_msmarco
 
@@ -58,17 +57,16 @@ def write_nanobeir(folder: Path, collection: Collection) -> Path:
     """The three tables of a NanoBEIR set, the corpus in two parts."""
     documents = [(key, text) for key, (_, text) in collection.corpus.items()]
     pairs = [(query, key) for query, grades in collection.qrels.items() for key in grades]
-    _write_table(folder / "corpus" / "train-00000-of-00002.parquet", ("_id", "text"), documents[:1])
-    _write_table(folder / "corpus" / "train-00001-of-00002.parquet", ("_id", "text"), documents[1:])
-    _write_table(folder / "queries" / "train-00000-of-00001.parquet", ("_id", "text"), list(collection.queries.items()))
-    _write_table(folder / "qrels" / "train-00000-of-00001.parquet", ("query-id", "corpus-id"), pairs)
+    for name, columns, rows in (
+        ("corpus/train-00000-of-00002", ["_id", "text"], documents[:1]),
+        ("corpus/train-00001-of-00002", ["_id", "text"], documents[1:]),
+        ("queries/train-00000-of-00001", ["_id", "text"], list(collection.queries.items())),
+        ("qrels/train-00000-of-00001", ["query-id", "corpus-id"], pairs),
+    ):
+        path = folder / f"{name}.parquet"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        pd.DataFrame(rows, columns=columns).to_parquet(path)
     return folder
-
-
-def _write_table(path: Path, columns: tuple[str, str], rows: list[tuple[str, str]]) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    values = {name: [row[index] for row in rows] for index, name in enumerate(columns)}
-    pyarrow.parquet.write_table(pa.table(values), path)
 
 
 IrDocument = namedtuple("IrDocument", "doc_id title text")  # fields differ by dataset
@@ -347,7 +345,7 @@ def test_nanobeir_of_the_hub_is_read_like_the_folder(tmp_path: Path, monkeypatch
 
 def test_a_missing_table_or_column_of_nanobeir_is_named(nanobeir: Path) -> None:
     (table,) = (nanobeir / "queries").iterdir()
-    pyarrow.parquet.write_table(pa.table({"id": ["q"], "text": ["x"]}), table)
+    pd.DataFrame({"id": ["q"], "text": ["x"]}).to_parquet(table)
     with pytest.raises(DataError, match=r"NanoSciFact: queries/train-\*\.parquet has no table of _id and text \("):
         load_collection("nanobeir:SciFact", "test")
     table.unlink()
