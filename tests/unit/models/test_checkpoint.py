@@ -88,6 +88,10 @@ def an_encoder(folder: Path) -> None:
     (folder / ADAPTER_FILE).rename(folder / "modules.json")
 
 
+def of_version_2(folder: Path) -> None:
+    write_plain(folder / "unimoe.json", read_plain(folder / "unimoe.json") | {"checkpoint_version": 2})
+
+
 @pytest.mark.parametrize(
     ("change", "words"),
     [
@@ -97,6 +101,7 @@ def an_encoder(folder: Path) -> None:
         (an_encoder, "`unimoe retrieve --encoder "),
         (lambda folder: (folder / "unimoe.json").unlink(), "unimoe.json is missing; train the arm again"),
         (lambda folder: (folder / ADAPTER_FILE).unlink(), f"{ADAPTER_FILE} is missing; train the arm again"),
+        (of_version_2, "checkpoint_version: Input should be 1"),
         (lambda folder: (folder / "unimoe.json").write_text('{"arm": "ra'), "unimoe.json: Invalid JSON"),
     ],
 )
