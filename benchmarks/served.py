@@ -85,7 +85,7 @@ def mteb_wrapper(url: str, collection: Collection, candidates: Run) -> Scorer:
 
 def ratios(latency: float, rounds: int, depth: int) -> list[float]:
     """The wrapper's time over ours, round by round, sorted."""
-    from support.reranking import invented
+    from support.toy_collections import invented
 
     collection = invented(documents=depth, queries=QUERIES, words=WORDS)
     candidates: Run = {query: dict.fromkeys(collection.corpus, 1.0) for query in collection.queries}

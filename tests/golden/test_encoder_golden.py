@@ -16,8 +16,7 @@ from safetensors.torch import load_file, save_file
 from sentence_transformers import SentenceTransformer
 from sentence_transformers.base.modules import Router
 from sentence_transformers.sentence_transformer.modules import Dense, Normalize
-from support.reranking import invented
-from support.tiny_encoders import (
+from support.tiny_models import (
     POSITIONS,
     load,
     save_sentence_transformer,
@@ -30,6 +29,7 @@ from support.tiny_encoders import (
     save_tiny_splade,
     save_word_encoder,
 )
+from support.toy_collections import invented
 from transformers import AutoModel, AutoTokenizer
 
 from unimoe.config.base import BUNDLED_ENCODER, EncoderConfig

@@ -11,8 +11,7 @@ import scipy.special
 from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
-from support.gates import DIFFERENCE, INTERFERENCE, both, clear_gap, judged
-from support.results import make_result, results_of, simulate
+from support.results import DIFFERENCE, INTERFERENCE, both, clear_gap, judged, make_result, results_of, simulate
 
 from unimoe.analysis.gates.judging import Judgment
 from unimoe.analysis.gates.output import gate_lines, gates_as_json

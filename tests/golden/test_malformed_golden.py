@@ -25,10 +25,9 @@ import pytest
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from support.caption_pairs import seed_arrays
-from support.json_files import read_plain, write_plain
 from support.results import write_experiment
-from support.scripts import call_unimoe
-from support.tiny_encoders import save_sentence_transformer, save_tiny_encoder
+from support.scripts import call_unimoe, read_plain, write_plain
+from support.tiny_models import save_sentence_transformer, save_tiny_encoder
 
 from unimoe.config.files import config_root
 

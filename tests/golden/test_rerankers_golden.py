@@ -15,12 +15,13 @@ import torch
 from peft import PeftModel
 from safetensors.torch import load_file, save_file
 from sentence_transformers import CrossEncoder, SentenceTransformer
-from support.tiny_encoders import POSITIONS, save_tiny_encoder
-from support.tiny_models import save_tiny_model
-from support.tiny_rerankers import (
+from support.tiny_models import (
     PAIRS,
+    POSITIONS,
     save_tiny_cross_encoder,
     save_tiny_dense_cross_encoder,
+    save_tiny_encoder,
+    save_tiny_model,
     save_tiny_score_adapter,
     save_tiny_score_head,
     save_tiny_t5,

@@ -19,8 +19,8 @@ from rank_bm25 import BM25Okapi
 from sentence_transformers import SentenceTransformer, util
 from sentence_transformers.util.quantization import _dequantize_embeddings, quantize_embeddings
 from support.embedders import WordEmbedder
-from support.reranking import invented
-from support.tiny_encoders import save_tiny_encoder
+from support.tiny_models import save_tiny_encoder
+from support.toy_collections import invented
 
 from unimoe.config import BM25Config, DenseConfig, EvaluationConfig, FusionConfig, FusionEncoder
 from unimoe.config.base import BUNDLED_ENCODER, EncoderConfig

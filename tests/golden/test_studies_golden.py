@@ -19,7 +19,7 @@ from sklearn.covariance import ledoit_wolf
 from sklearn.cross_decomposition import CCA
 from sklearn.linear_model import Ridge
 from support.caption_pairs import latent_pairs, pairs_of
-from support.heads import doubled
+from support.studies import doubled
 from torch import Tensor
 from torch.nn.functional import cross_entropy, normalize
 

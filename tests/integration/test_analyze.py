@@ -16,8 +16,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from support.gates import INTERFERENCE, gate_file
-from support.results import make_result, without_queries, write_experiment
+from support.results import INTERFERENCE, gate_file, make_result, without_queries, write_experiment
 from support.scripts import Done, assert_refused, call_script, call_unimoe, successful
 
 from unimoe.core.io import hash_file

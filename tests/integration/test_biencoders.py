@@ -19,12 +19,9 @@ import pytest
 import torch
 from huggingface_hub import ModelCard
 from sentence_transformers import CrossEncoder
-from support.heads import topics_folder
 from support.scripts import Done, assert_refused, call_unimoe, successful
-from support.studies import toy_keys, toy_training
-from support.tiny_encoders import load, save_tiny_encoder
-from support.tiny_models import save_tiny_model
-from support.tiny_rerankers import save_tiny_cross_encoder
+from support.studies import topics_folder, toy_keys, toy_training
+from support.tiny_models import load, save_tiny_cross_encoder, save_tiny_encoder, save_tiny_model
 
 import unimoe
 from unimoe.config import ModelConfig, PromptConfig

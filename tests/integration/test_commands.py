@@ -18,12 +18,10 @@ from unittest.mock import MagicMock, patch
 import filelock
 import pytest
 from support.embedders import WordEmbedder
-from support.evaluations import evaluate, result_of
 from support.experiments import tiny_experiment_dict, write_tiny_experiment
-from support.reranking import invented, write_invented
-from support.scripts import SCRIPTS, assert_refused, call_script, call_unimoe, successful
-from support.sources import SMALL, write_beir
+from support.scripts import SCRIPTS, assert_refused, call_script, call_unimoe, evaluate, result_of, successful
 from support.tiny_models import save_tiny_model
+from support.toy_collections import SMALL, invented, write_beir, write_invented
 
 from unimoe.config import BM25Config, DenseConfig
 from unimoe.retrieval.bm25 import bm25_run

@@ -24,11 +24,11 @@ import typer
 import yaml
 from support.docs import Block, code_blocks, run_python
 from support.experiments import tiny_experiment_dict
-from support.heads import topics_folder
 from support.results import write_experiment
 from support.runs import random_qrels, random_run
 from support.scripts import call_unimoe, successful
-from support.tiny_encoders import save_tiny_encoder
+from support.studies import topics_folder
+from support.tiny_models import save_tiny_encoder
 
 from unimoe.cli.app import app
 from unimoe.config import Experiment

@@ -15,15 +15,30 @@ from pathlib import Path
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
-from support.evaluations import evaluate, result_of, run_of
 from support.experiments import write_tiny_experiment
-from support.json_files import read_plain, write_plain
 from support.model_server import ModelServer, serve
-from support.reranking import invented, write_invented, written
-from support.scripts import Done, assert_refused, call_unimoe, successful
-from support.tiny_encoders import save_sentence_transformer, save_tiny_encoder, save_tiny_splade
-from support.tiny_models import save_tiny_model
-from support.tiny_rerankers import save_tiny_cross_encoder, save_tiny_score_adapter, save_tiny_score_head, save_tiny_t5
+from support.scripts import (
+    Done,
+    assert_refused,
+    call_unimoe,
+    evaluate,
+    read_plain,
+    result_of,
+    run_of,
+    successful,
+    write_plain,
+)
+from support.tiny_models import (
+    save_sentence_transformer,
+    save_tiny_cross_encoder,
+    save_tiny_encoder,
+    save_tiny_model,
+    save_tiny_score_adapter,
+    save_tiny_score_head,
+    save_tiny_splade,
+    save_tiny_t5,
+)
+from support.toy_collections import invented, write_invented, written
 from transformers import AutoTokenizer
 
 from unimoe.data.catalog import load_collection

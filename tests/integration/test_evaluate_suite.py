@@ -11,12 +11,10 @@ from pathlib import Path
 import pytest
 from mteb.mocks import MOCK_TASK_TEST_GRID
 from support.engine import ThreadActors
-from support.evaluations import Finished, assert_same_results, evaluate, result_of, run_of
 from support.experiments import write_tiny_experiment
 from support.full_tier import ASKED_FOR, write_full_tier
-from support.reranking import invented, write_invented
-from support.scripts import Done, assert_refused, successful
-from support.sources import SMALL, write_msmarco
+from support.scripts import Done, Finished, assert_refused, assert_same_results, evaluate, result_of, run_of, successful
+from support.toy_collections import SMALL, invented, write_invented, write_msmarco
 
 from unimoe.core.trec import read_qrels
 from unimoe.data.published import BEIR_NAMES, CQADUPSTACK

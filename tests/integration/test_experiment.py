@@ -9,13 +9,19 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.evaluations import assert_same_results
 from support.experiments import CPU, tiny_experiment, tiny_experiment_dict, write_tiny_experiment
-from support.gates import INTERFERENCE, gate_file
-from support.json_files import read_plain, write_plain
-from support.scripts import Done, assert_refused, call_script, kill_script_when, successful
-from support.tiny_encoders import save_tiny_encoder
-from support.tiny_rerankers import save_tiny_cross_encoder
+from support.results import INTERFERENCE, gate_file
+from support.scripts import (
+    Done,
+    assert_refused,
+    assert_same_results,
+    call_script,
+    kill_script_when,
+    read_plain,
+    successful,
+    write_plain,
+)
+from support.tiny_models import save_tiny_cross_encoder, save_tiny_encoder
 
 import unimoe
 from unimoe.analysis.gates.definitions import load_gates

@@ -12,10 +12,9 @@ from mteb import ResultCache
 from mteb.models.model_meta import ModelMeta
 from support import mteb_tasks
 from support.experiments import tiny_experiment
-from support.json_files import read_plain, write_plain
 from support.mteb_tasks import Suite
-from support.reranking import invented, with_evaluation, write_invented
-from support.scripts import Done, assert_refused, call_unimoe, successful
+from support.scripts import Done, assert_refused, call_unimoe, read_plain, successful, write_plain
+from support.toy_collections import invented, with_evaluation, write_invented
 
 from unimoe.config import Experiment, MTEBConfig
 from unimoe.data.mteb_names import find_tasks

@@ -8,11 +8,9 @@ from pathlib import Path
 
 import pytest
 from sentence_transformers import SentenceTransformer
-from support.evaluations import Finished, evaluate, result_of, run_of
-from support.reranking import invented, write_invented
-from support.scripts import Done, call_unimoe, successful
-from support.tiny_encoders import save_tiny_colbert, save_tiny_encoder, save_tiny_splade
-from support.tiny_rerankers import save_tiny_cross_encoder
+from support.scripts import Done, Finished, call_unimoe, evaluate, result_of, run_of, successful
+from support.tiny_models import save_tiny_colbert, save_tiny_cross_encoder, save_tiny_encoder, save_tiny_splade
+from support.toy_collections import invented, write_invented
 
 from unimoe.config import BM25Config
 from unimoe.retrieval.bm25 import bm25_run

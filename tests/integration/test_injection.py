@@ -18,7 +18,7 @@ import torch
 from rich.console import Console
 from support.results import make_result
 from support.scripts import assert_refused, call_unimoe
-from support.tiny_encoders import save_tiny_encoder
+from support.tiny_models import save_tiny_encoder
 
 from unimoe.analysis.tables.cells import Cell, RowGroup
 from unimoe.analysis.tables.table import Table

@@ -16,16 +16,21 @@ from typing import Any, NamedTuple
 import pytest
 from support.caption_pairs import small_pairs, write_npz
 from support.engine import ThreadActors
-from support.evaluations import assert_same_files, assert_same_results
 from support.experiments import KilledError, tiny_experiment_dict, write_tiny_experiment
-from support.heads import topics_folder
-from support.json_files import write_plain
-from support.reranking import invented, write_invented, written
 from support.results import write_experiment
-from support.scripts import SCRIPTS, assert_refused, call_script, call_unimoe, successful
-from support.studies import encoder_study, loss_study, toy_keys
-from support.tiny_encoders import save_tiny_encoder
-from support.tiny_rerankers import save_tiny_cross_encoder
+from support.scripts import (
+    SCRIPTS,
+    assert_refused,
+    assert_same_files,
+    assert_same_results,
+    call_script,
+    call_unimoe,
+    successful,
+    write_plain,
+)
+from support.studies import encoder_study, loss_study, topics_folder, toy_keys
+from support.tiny_models import save_tiny_cross_encoder, save_tiny_encoder
+from support.toy_collections import invented, write_invented, written
 
 from unimoe.models.unimodel import UnimodelForExp1
 from unimoe.results import DrillDown, EvalResult, write_result

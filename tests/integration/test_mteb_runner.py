@@ -23,7 +23,7 @@ from mteb.abstasks import AbsTaskRetrieval
 from support import mteb_tasks
 from support.experiments import tiny_experiment
 from support.mteb_tasks import RANKED, Suite, split_data
-from support.reranking import invented, with_evaluation
+from support.toy_collections import invented, with_evaluation
 
 from unimoe.config import Experiment, MTEBConfig
 from unimoe.core.trec import read_qrels, read_run

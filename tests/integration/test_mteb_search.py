@@ -16,8 +16,8 @@ import torch
 from support import mteb_tasks
 from support.embedders import WordEmbedder
 from support.mteb_tasks import INSTRUCTED, INVENTED, PLAIN, by_mteb, cosines, evaluate, loaded, make_model, split_data
-from support.reranking import invented, write_invented
 from support.tiny_models import tiny_base
+from support.toy_collections import invented, write_invented
 
 from unimoe.config import Experiment
 from unimoe.core.errors import DataError, UsageError

@@ -13,8 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 from playwright.sync_api import Browser, Dialog, Page, sync_playwright
-from support.gates import measured
-from support.results import QUERIES, large_results, make_result, query_ids, simulate, write_experiment
+from support.results import QUERIES, large_results, make_result, measured, query_ids, simulate, write_experiment
 
 from unimoe.analysis import drilldown
 from unimoe.analysis.analysis import Analysis

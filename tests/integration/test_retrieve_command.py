@@ -10,10 +10,9 @@ from functools import partial
 from pathlib import Path
 
 import pytest
-from support.evaluations import Finished, result_of, run_of
 from support.experiments import write_tiny_experiment
-from support.reranking import invented, write_invented, written
-from support.scripts import Done, assert_refused, call_script, call_unimoe, successful
+from support.scripts import Done, Finished, assert_refused, call_script, call_unimoe, result_of, run_of, successful
+from support.toy_collections import invented, write_invented, written
 
 import unimoe
 from unimoe.analysis.compare import generate_comparison_table, load_all_results

@@ -14,11 +14,9 @@ import numpy as np
 import pytest
 import torch
 from support.experiments import tiny_experiment_dict, write_tiny_experiment
-from support.heads import topics_folder
-from support.json_files import read_plain, write_plain
-from support.scripts import Done, assert_refused, call_script, call_unimoe, successful
-from support.studies import cross_encoder_config, encoder_study, loss_study, toy_keys
-from support.tiny_encoders import save_tiny_encoder
+from support.scripts import Done, assert_refused, call_script, call_unimoe, read_plain, successful, write_plain
+from support.studies import cross_encoder_config, encoder_study, loss_study, topics_folder, toy_keys
+from support.tiny_models import save_tiny_encoder
 
 from unimoe.analysis.gates.definitions import load_gates
 from unimoe.core.errors import DataError, MissingPartError

@@ -10,9 +10,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 from support.caption_pairs import read_submission, small_pairs, write_npz
-from support.heads import topics_folder
-from support.json_files import read_plain, write_plain
-from support.scripts import Done, assert_refused, call_script, call_unimoe, successful
+from support.scripts import Done, assert_refused, call_script, call_unimoe, read_plain, successful, write_plain
+from support.studies import topics_folder
 
 from unimoe.analysis.gates.definitions import load_gates
 from unimoe.results import read_drilldown, read_result, result_path

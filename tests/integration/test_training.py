@@ -19,9 +19,8 @@ import torch
 from safetensors.torch import load_file
 from support.caption_pairs import small_config, small_split
 from support.experiments import CPU, KilledError, Scorer, kill_after, of_the_weights, tiny_experiment, train
-from support.heads import topics_folder, toy_config, toy_data
-from support.studies import cross_encoder_config, toy_training
-from support.tiny_encoders import save_tiny_encoder
+from support.studies import cross_encoder_config, topics_folder, toy_config, toy_data, toy_training
+from support.tiny_models import save_tiny_encoder
 
 from unimoe.config import Experiment
 from unimoe.config.files import overridden, parse_config

@@ -13,8 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 from numpy.typing import NDArray
-from support.gates import INTERFERENCE, both, measured, scores_of
-from support.results import make_result, results_of
+from support.results import INTERFERENCE, both, make_result, measured, results_of, scores_of
 
 from unimoe.analysis.comparisons import Comparison, compare_arms
 from unimoe.analysis.formats import p_text, signed

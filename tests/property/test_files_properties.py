@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.caption_pairs import seed_arrays
-from support.sources import write_beir
+from support.toy_collections import write_beir
 
 from unimoe.config import Experiment
 from unimoe.config.files import load_experiment, overridden, parse_config

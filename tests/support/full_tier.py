@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from support.reranking import invented
+from support.toy_collections import invented
 
 from unimoe.data.published import CQADUPSTACK
 

@@ -14,8 +14,8 @@ from mteb import TaskResult
 from mteb.abstasks import AbsTask, AbsTaskRetrieval, AbsTaskSTS
 from mteb.abstasks.retrieval_dataset_loaders import RetrievalSplitData
 from mteb.abstasks.task_metadata import TaskMetadata
-from support.reranking import invented
 from support.tiny_models import tiny_base
+from support.toy_collections import invented
 
 from unimoe.config import MTEBConfig, PromptConfig
 from unimoe.data.collection import Collection

@@ -13,11 +13,10 @@ import numpy as np
 import pytest
 import torch
 import typer
-from support.gates import INTERFERENCE, gate_file
-from support.reranking import invented, write_invented
-from support.results import write_experiment
+from support.results import INTERFERENCE, gate_file, write_experiment
 from support.runs import write_systems
 from support.tiny_models import save_tiny_model
+from support.toy_collections import invented, write_invented
 from typer.testing import CliRunner
 
 import unimoe

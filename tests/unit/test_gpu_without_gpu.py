@@ -18,9 +18,8 @@ import numpy as np
 import pytest
 import torch
 from support.experiments import tiny_examples
-from support.heads import INPUTS, toy_pools
-from support.tiny_models import HIDDEN, tiny_base
-from support.tiny_rerankers import PAIRS, SCORERS, Scorer
+from support.studies import INPUTS, toy_pools
+from support.tiny_models import HIDDEN, PAIRS, SCORERS, Scorer, tiny_base
 from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.utils._python_dispatch import TorchDispatchMode

@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.reranking import invented, write_invented
 from support.scripts import Done, assert_refused, call_script, call_unimoe, successful
-from support.tiny_rerankers import save_tiny_cross_encoder
+from support.tiny_models import save_tiny_cross_encoder
+from support.toy_collections import invented, write_invented
 
 from unimoe.core.trec import read_run
 from unimoe.results.runs.scoring import score_run_file

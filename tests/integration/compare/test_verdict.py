@@ -9,7 +9,7 @@ from typing import NoReturn
 
 import numpy as np
 import pytest
-from support.gates import gate_file
+from support.results import gate_file
 from support.runs import (
     Arms,
     compare,

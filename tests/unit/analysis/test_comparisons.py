@@ -9,8 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import scipy.stats
-from support.gates import measured
-from support.results import make_result, results_of, without_queries
+from support.results import make_result, measured, results_of, without_queries
 
 from unimoe.analysis.analysis import Analysis
 from unimoe.analysis.compare import compute_interference_metrics, generate_comparison_table

@@ -11,8 +11,7 @@ from unittest.mock import Mock
 import numpy as np
 import pytest
 from scipy.stats import kendalltau
-from support.gates import INTERFERENCE, gate_file
-from support.results import make_result, query_ids, results_of, write_experiment
+from support.results import INTERFERENCE, gate_file, make_result, query_ids, results_of, write_experiment
 from support.runs import random_qrels, random_run
 
 import unimoe

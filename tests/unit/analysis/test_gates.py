@@ -11,8 +11,19 @@ import numpy as np
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
-from support.gates import DIFFERENCE, INTERFERENCE, both, clear_gap, gate_file, judged, measured, register
-from support.results import make_result, results_of, simulate
+from support.results import (
+    DIFFERENCE,
+    INTERFERENCE,
+    both,
+    clear_gap,
+    gate_file,
+    judged,
+    make_result,
+    measured,
+    register,
+    results_of,
+    simulate,
+)
 
 from unimoe.analysis.gates.definitions import load_gates
 from unimoe.analysis.gates.judging import Judgment, Refusal, exit_code, judge, judge_all

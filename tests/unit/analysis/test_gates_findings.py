@@ -9,8 +9,20 @@ from typing import Any
 import numpy as np
 import pytest
 import scipy.stats
-from support.gates import DIFFERENCE, INTERFERENCE, both, clear_gap, gate_file, judged, measured, register, scores_of
-from support.results import make_result, results_of, simulate
+from support.results import (
+    DIFFERENCE,
+    INTERFERENCE,
+    both,
+    clear_gap,
+    gate_file,
+    judged,
+    make_result,
+    measured,
+    register,
+    results_of,
+    scores_of,
+    simulate,
+)
 
 from unimoe.analysis.analysis import Analysis
 from unimoe.analysis.gates.definitions import DifferenceGate, InterferenceGate, load_gates

@@ -19,8 +19,18 @@ from matplotlib.collections import LineCollection
 from matplotlib.figure import Figure
 from matplotlib.text import Text
 from scipy.stats import ttest_1samp
-from support.gates import BASE, DIFFERENCE, INTERFERENCE, gate_file, measured
-from support.results import large_results, make_result, results_of, simulate, write_experiment
+from support.results import (
+    BASE,
+    DIFFERENCE,
+    INTERFERENCE,
+    gate_file,
+    large_results,
+    make_result,
+    measured,
+    results_of,
+    simulate,
+    write_experiment,
+)
 
 from unimoe.analysis.analysis import Analysis
 from unimoe.analysis.compare import generate_plots

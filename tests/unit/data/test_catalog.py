@@ -15,7 +15,7 @@ import huggingface_hub
 import mteb
 import pandas as pd
 import pytest
-from support.sources import SMALL, MtebTask, content, write_beir, write_msmarco
+from support.toy_collections import SMALL, MtebTask, content, write_beir, write_msmarco
 
 from unimoe.core.errors import DataError, UsageError
 from unimoe.data.catalog import available, load_collection, members

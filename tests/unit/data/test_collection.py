@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 from mteb.mocks import MOCK_TASK_TEST_GRID
-from support.sources import SMALL, content, write_msmarco
+from support.toy_collections import SMALL, content, write_msmarco
 
 from unimoe.core.errors import DataError, UsageError
 from unimoe.data.catalog import available, load_collection

@@ -11,7 +11,7 @@ from typing import Any
 import mteb
 import pytest
 from support.embedders import WordEmbedder
-from support.sources import SMALL, MtebTask
+from support.toy_collections import SMALL, MtebTask
 
 import unimoe
 from unimoe.config import BM25Config, DenseConfig, EvaluationConfig

@@ -11,9 +11,8 @@ import pytest
 import torch
 from support.experiments import tiny_experiment, tiny_experiment_dict
 from support.model_server import serve
-from support.reranking import invented, write_invented
-from support.sources import SMALL, write_msmarco
-from support.tiny_rerankers import save_tiny_cross_encoder
+from support.tiny_models import save_tiny_cross_encoder
+from support.toy_collections import SMALL, invented, write_invented, write_msmarco
 
 from unimoe.config import Experiment
 from unimoe.config.files import parse_config

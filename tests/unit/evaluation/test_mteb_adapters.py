@@ -18,7 +18,7 @@ from mteb.models.instruct_wrapper import InstructSentenceTransformerModel
 from mteb.models.model_implementations.qwen3_models import instruction_template
 from mteb.types import PromptType
 from support.mteb_tasks import INSTRUCTED, make_model
-from support.tiny_rerankers import save_tiny_score_head, save_tiny_t5
+from support.tiny_models import save_tiny_score_head, save_tiny_t5
 from torch.utils.data import DataLoader
 
 from unimoe.config import MTEBConfig, PromptConfig

@@ -13,9 +13,8 @@ import numpy as np
 import pytest
 import torch
 from peft import LoraConfig, PrefixTuningConfig, PromptEncoderConfig, PromptTuningConfig, get_peft_model
-from support.reranking import invented, with_evaluation, write_invented
-from support.sources import SMALL, write_msmarco
 from support.tiny_models import tiny_base
+from support.toy_collections import SMALL, invented, with_evaluation, write_invented, write_msmarco
 from torch import nn
 from transformers import BartConfig, BartForConditionalGeneration
 

@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 import torch
 from support.experiments import tiny_experiment_dict
-from support.json_files import read_plain
-from support.reranking import invented, write_invented
+from support.scripts import read_plain
 from support.tiny_models import HIDDEN, save_tiny_model, tiny_base
+from support.toy_collections import invented, write_invented
 from torch import Tensor
 from torch.utils.flop_counter import FlopCounterMode
 

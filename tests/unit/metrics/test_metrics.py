@@ -14,9 +14,9 @@ import numpy as np
 import pytest
 from mteb._evaluators.retrieval_metrics import recall_cap
 from support.experiments import tiny_experiment_dict
-from support.json_files import read_plain
 from support.results import make_result
-from support.sources import write_beir
+from support.scripts import read_plain
+from support.toy_collections import write_beir
 
 from unimoe.config import DenseConfig, Experiment
 from unimoe.config.files import parse_config

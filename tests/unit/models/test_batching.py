@@ -11,8 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from support.tiny_models import HIDDEN, ModelKind, tiny_base, tiny_model
-from support.tiny_rerankers import SCORERS, Scorer
+from support.tiny_models import HIDDEN, SCORERS, ModelKind, Scorer, tiny_base, tiny_model
 from torch import Tensor
 
 from unimoe.config import PromptConfig

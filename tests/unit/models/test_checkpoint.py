@@ -10,7 +10,7 @@ from unittest.mock import patch
 
 import pytest
 import torch
-from support.json_files import read_plain, write_plain
+from support.scripts import read_plain, write_plain
 
 from unimoe.config import Experiment
 from unimoe.config.files import overridden, parse_config

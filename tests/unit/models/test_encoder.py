@@ -13,7 +13,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 from sentence_transformers.sentence_transformer.modules import Dense
-from support.tiny_encoders import (
+from support.tiny_models import (
     POSITIONS,
     load,
     save_sentence_transformer,

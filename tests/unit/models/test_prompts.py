@@ -8,8 +8,7 @@ from typing import Any, Literal
 import numpy as np
 import pytest
 import torch
-from support.tiny_encoders import tiny_wordpiece
-from support.tiny_models import HIDDEN, tiny_base, tiny_sentencepiece, tiny_tokenizer
+from support.tiny_models import HIDDEN, tiny_base, tiny_sentencepiece, tiny_tokenizer, tiny_wordpiece
 from tokenizers.processors import TemplateProcessing
 
 from unimoe.config import PromptConfig

@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 from support.experiments import tiny_experiment
 from support.model_server import PROMPT, Fault, ModelServer, serve, sigmoid
-from support.reranking import invented
+from support.toy_collections import invented
 
 from unimoe.config import Experiment
 from unimoe.config.served import ServedConfig

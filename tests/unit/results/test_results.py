@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.json_files import read_plain, write_plain
 from support.results import make_result, without_queries, write_experiment
 from support.runs import one_relevant, run_with_ranks, write_arms
+from support.scripts import read_plain, write_plain
 
 from unimoe.analysis.analysis import Analysis
 from unimoe.core.errors import DataError, UsageError

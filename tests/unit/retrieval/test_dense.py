@@ -13,7 +13,7 @@ import pytest
 import torch
 from numpy.typing import NDArray
 from support.embedders import WordEmbedder
-from support.sources import SMALL, write_msmarco
+from support.toy_collections import SMALL, write_msmarco
 
 from unimoe.config import DenseConfig, DenseExperiment
 from unimoe.core.errors import DataError, UsageError

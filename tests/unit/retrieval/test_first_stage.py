@@ -10,9 +10,8 @@ from pathlib import Path
 import pytest
 import torch
 from support.embedders import WordEmbedder
-from support.reranking import invented
-from support.sources import SMALL, write_msmarco
-from support.tiny_encoders import save_tiny_encoder
+from support.tiny_models import save_tiny_encoder
+from support.toy_collections import SMALL, invented, write_msmarco
 
 from unimoe.config import BM25Config, EvaluationConfig, FusionConfig, FusionEncoder
 from unimoe.core.errors import DataError, UnimoeError, UsageError

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 import scipy.stats
 from pydantic import ValidationError
-from support.heads import SPLITS, topics_folder
 from support.results import make_result, simulate
+from support.studies import SPLITS, topics_folder
 
 from unimoe.analysis.statistics.estimates import holm
 from unimoe.cli.options import given_options

@@ -10,7 +10,7 @@ from typing import Any, get_args
 import pytest
 import torch
 from pydantic import ValidationError
-from support.heads import INPUTS, doubled, random_head, toy_pools
+from support.studies import INPUTS, doubled, random_head, toy_pools
 from torch import Tensor
 from torch.nn import functional
 

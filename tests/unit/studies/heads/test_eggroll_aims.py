@@ -13,11 +13,9 @@ from typing import Any
 import pytest
 import torch
 from sentence_transformers import CrossEncoder
-from support.heads import best_head, random_head, topics_folder, toy_config, toy_data, toy_pools
-from support.json_files import read_plain, write_plain
-from support.tiny_encoders import save_tiny_encoder
-from support.tiny_models import save_tiny_model
-from support.tiny_rerankers import save_tiny_cross_encoder
+from support.scripts import read_plain, write_plain
+from support.studies import best_head, random_head, topics_folder, toy_config, toy_data, toy_pools
+from support.tiny_models import save_tiny_cross_encoder, save_tiny_encoder, save_tiny_model
 from torch import Tensor
 
 from unimoe.config.base import EncoderConfig

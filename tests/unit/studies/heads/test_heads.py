@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from support.heads import WordEmbedder, topics_folder, toy_config, toy_data
+from support.studies import WordEmbedder, topics_folder, toy_config, toy_data
 from torch import Tensor
 from torch.nn.functional import pad
 

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 from support.caption_pairs import latent_pairs, pairs_of, read_submission, seed_arrays, write_arrays, write_npz
-from support.json_files import read_plain, write_plain
+from support.scripts import read_plain, write_plain
 
 from unimoe.core.errors import DataError, InputError, UsageError
 from unimoe.core.trec import read_qrels, read_run
