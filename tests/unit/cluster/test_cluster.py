@@ -9,7 +9,6 @@ import subprocess
 import sys
 import time
 from collections.abc import Mapping
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from datetime import timedelta
 from pathlib import Path
@@ -25,7 +24,7 @@ from unimoe.cluster.cluster import Cluster, ClusterWorkers, SetAsideError
 from unimoe.cluster.folder_job import Tick, done_by_worker, folder_jobs
 from unimoe.cluster.processes import Processes, joined_processes
 from unimoe.cluster.units import UnitStore
-from unimoe.cluster.worker import VERSIONS, Compute, Part, Worker, packed
+from unimoe.cluster.worker import VERSIONS, Compute, Part, Worker
 from unimoe.core.errors import DataError, InputError, UsageError
 
 NUMBERS = [*range(12)]
@@ -69,22 +68,6 @@ def test_each_worker_loads_a_model_once_and_only_what_is_lost_is_computed_again(
     message = f"{victim.name} is damaged: delete it, and run"
     with cluster(tmp_path) as driver, pytest.raises(DataError, match=message):
         products(driver, NUMBERS)
-
-
-def test_threads_that_share_a_line_lose_no_items(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A thread that reads the items of a part lets the others count."""
-    with cluster(tmp_path) as driver, ThreadPoolExecutor(4) as threads:
-        workers = ClusterWorkers(driver, "work", "units/work", recipe())
-        begun = [({"items": 1}, "", True, driver.readers.submit(packed, 1))] * 5_000
-        monkeypatch.setattr(workers, "_begun", lambda job, parts: iter(begun))
-        switch = sys.getswitchinterval()
-        sys.setswitchinterval(1e-6)
-        try:
-            assert sum(threads.map(lambda _: len([*workers.compute("", [])]), range(4))) == 20_000
-        finally:
-            sys.setswitchinterval(switch)
-        line = driver.board.line("work")
-        assert (line.done, line.found) == (20_000, 20_000)
 
 
 def test_an_error_of_the_work_ends_it_and_leaves_no_unit(tmp_path: Path) -> None:

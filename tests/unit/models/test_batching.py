@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -11,22 +10,20 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from support.tiny_models import HIDDEN, SCORERS, ModelKind, Scorer, tiny_base, tiny_model
+from support.tiny_models import HIDDEN, SCORERS, Scorer, tiny_base, tiny_model
 from torch import Tensor
 
 from unimoe.config import PromptConfig
 from unimoe.core.errors import DataError, InputError, UsageError
 from unimoe.models import batching, frozen_layers
 from unimoe.models import tree_attention as module
-from unimoe.models.batching import ahead, gather
+from unimoe.models.batching import gather
 from unimoe.models.frozen_layers import FrozenLayers, FrozenStates, split_decoder
-from unimoe.models.token_tree import TokenTree, build_tree, plan_trees
+from unimoe.models.token_tree import TokenTree, build_tree
 from unimoe.models.tree_attention import (
     ROUND_ROWS,
     PackedTree,
-    last_tokens_only,
     pack,
-    run_tree,
     running,
     tree_attention,
 )
@@ -35,18 +32,6 @@ from unimoe.models.unimodel import UnimodelForExp1
 pytestmark = pytest.mark.usefixtures("one_thread")
 
 CPU, SCALING = torch.device("cpu"), 0.3
-
-
-def letters(*texts: str) -> list[list[int]]:
-    return [list(map(ord, text)) for text in texts]
-
-
-def test_a_batch_ends_between_groups_though_it_had_room_for_more() -> None:
-    # Eight tokens shared and two of their own each: 10 for the first of a group, 2 for every other.
-    groups = letters("abcdefgh0.", "ABCDEFGH0.", "abcdefgh1.", "ABCDEFGH1.", "abcdefgh2.", "ABCDEFGH2.")
-    assert plan_trees(groups, 28) == [[1, 3, 5, 0, 2, 4]]
-    assert all(plan_trees(groups, budget) == [[1, 3, 5], [0, 2, 4]] for budget in (14, 24, 27))
-    assert plan_trees(groups, 12) == [[1, 3], [5], [0, 2], [4]]
 
 
 def random_ids(rng: np.random.Generator, *lengths: int) -> list[list[int]]:
@@ -108,26 +93,6 @@ def test_it_is_attention_under_the_mask_of_the_tree(tree: TokenTree, heads: int,
     torch.testing.assert_close(found.float(), expected, rtol=0.05, atol=0.05)
 
 
-BEGINNING = list(range(100, 130))
-SHARING = [
-    *([*BEGINNING, *range(200, 203 + tail)] for tail in (0, 7, 1, 20, 3)),
-    *([5], BEGINNING, list(range(40)), BEGINNING, list(range(40, 0, -1))),
-]
-
-
-@pytest.mark.parametrize("kind", ["llama", "qwen3"])
-def test_last_tokens_have_the_states_and_gradients_that_all_layers_give(kind: ModelKind) -> None:
-    decoder = tiny_base(kind).model.model.double().requires_grad_()
-    quick, drops = last_tokens_only(decoder)
-    assert drops
-    tree, weights = pack(build_tree(SHARING), CPU, torch.float64), list(decoder.parameters())
-    found, expected = run_tree(quick, tree)[0], run_tree(decoder, tree)[0, tree.last]
-    torch.testing.assert_close(found, expected)
-    direction = torch.randn_like(expected)
-    gradients = [torch.autograd.grad((states * direction).sum(), weights) for states in (found, expected)]
-    torch.testing.assert_close(*gradients)
-
-
 PLAIN, LONGEST = PromptConfig(template="plain", instruction=""), 128
 FULL = {"layer_types": ["full_attention"] * 2}
 HALF = ["full_attention", "sliding_attention"]
@@ -160,51 +125,10 @@ def test_families_of_plain_full_attention_share_beginnings(kind: str, settings: 
     assert model.training_tokens([[*shared, 30], [*shared, 31]]) == (22 if trees else 42)
 
 
-def test_the_next_item_is_made_while_this_one_is_used_and_an_error_comes_in_its_turn() -> None:
-    made = [threading.Event() for _ in range(4)]
-
-    def make(item: int) -> float:
-        made[item].set()
-        return 6 / (2 - item)
-
-    values = ahead(make, range(4))
-    assert next(values) == 3
-    assert made[1].wait(10)
-    assert not made[2].is_set()
-    assert next(values) == 6
-    with pytest.raises(ZeroDivisionError):
-        next(values)
-
-
-class Elsewhere(Tensor):
-    """A tensor that says it is on another device and counts its copies."""
-
-    copies: int = 0
-
-    @property
-    def device(self) -> torch.device:  # type: ignore[override]
-        return torch.device("meta")
-
-    def cpu(self) -> Tensor:  # type: ignore[override]
-        Elsewhere.copies += 1
-        return self.as_subclass(Tensor)
-
-
-def test_values_are_fetched_together_in_the_order_of_the_inputs(monkeypatch: pytest.MonkeyPatch) -> None:
-    batches = [([3, 0], [[3.0, 3], [0, 0]]), ([2], [[2.0, 2]]), ([1], [[1.0, 1]])]
-    for held, copies in ((100, 1), (5, 2)):  # what a device holds is fetched before it fills the memory
-        monkeypatch.setattr(batching, "_HELD", held)
-        Elsewhere.copies, done = 0, list[int]()
-        values = ((batch, torch.tensor(rows).as_subclass(Elsewhere)) for batch, rows in batches)
-        assert gather((4, 2), values, "not finite", done.append).tolist() == [[0, 0], [1, 1], [2, 2], [3, 3]]
-        assert (done, Elsewhere.copies) == ([2, 1, 1], copies)
-    assert gather((0, 2), iter(()), "not finite").shape == (0, 2)
-
-
 @pytest.mark.parametrize(("spoils", "named"), [(None, 0), (lambda index: index == 3, 3), (lambda index: False, 0)])
 def test_an_input_with_a_value_that_is_not_finite_is_refused(spoils: Callable[[int], bool] | None, named: int) -> None:
     batches = [([1], [1.0]), ([3, 0], [torch.nan, torch.inf]), ([2, 4], [torch.inf, 1.0])]
-    values = ((batch, torch.tensor(row).as_subclass(Elsewhere)) for batch, row in batches)
+    values = ((batch, torch.tensor(row)) for batch, row in batches)
     with pytest.raises(InputError, match="not finite") as caught:
         gather((5,), values, "not finite", None, spoils)
     assert caught.value.index == named

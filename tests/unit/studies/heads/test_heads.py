@@ -27,7 +27,6 @@ from unimoe.studies.common.study import Chosen, load_study
 from unimoe.studies.common.table import differences, study_table
 from unimoe.studies.heads.config import PoolConfig, TrainConfig, forward_passes, gradient_methods
 from unimoe.studies.heads.data import HeadData
-from unimoe.studies.heads.eggroll.fp4 import dequantize, quantize
 from unimoe.studies.heads.family import HeadFamily, known_queries, overlap_table
 from unimoe.studies.heads.methods import head_loss
 from unimoe.studies.heads.model import initial_weight, load_head
@@ -172,15 +171,6 @@ def test_the_head_that_is_kept_is_the_best_on_dev_and_is_not_trained_again(head:
     assert steps == []
 
 
-def test_a_head_in_four_bits_that_only_got_worse_is_reported_in_four_bits(head: Head) -> None:
-    trainer = head(method="eggroll", precision="fp4", learning_rate=30.0)
-    facts, (weight, _) = trainer.fit(), trainer.head()
-    assert facts["best_step"] == 0
-    in_float32 = head(method="eggroll").initial()
-    assert not torch.equal(weight, in_float32)
-    assert torch.equal(weight, dequantize(quantize(in_float32)))
-
-
 def test_zero_shot_is_the_encoder_itself_and_has_no_seed(head: Head, data: HeadData) -> None:
     trainer, test = head(method="zero_shot"), data.test
     results = trainer.train()
@@ -189,13 +179,6 @@ def test_zero_shot_is_the_encoder_itself_and_has_no_seed(head: Head, data: HeadD
     assert results["test/ndcg@10"] == pytest.approx(expected.aggregate["ndcg@10"])
     assert (trainer.seed, results["steps"]) == (None, 0)
     assert "seed_none" in str(trainer.head_path)
-
-
-def test_batches_depend_on_the_seed_alone_and_an_epoch_sees_every_query_once(head: Head) -> None:
-    one, two = head(), head(method="listnet")
-    assert [one.batch(step) for step in range(9)] == [two.batch(step) for step in range(9)]
-    assert sorted(place for step in range(3) for place in one.batch(step)) == [*range(36)]
-    assert one.batch(0) != one.batch(3) != head(seed=1).batch(3)
 
 
 def test_a_head_of_another_training_or_size_and_a_damaged_one_are_refused(
