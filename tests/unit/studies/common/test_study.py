@@ -47,22 +47,11 @@ def test_every_arm_of_a_shipped_study_can_be_trained(path: Path) -> None:
     assert {system_called(name, [*runner.family.untrained()]) for name in read.baselines} <= {*known}
 
 
-def test_shipped_configs_are_read_and_the_recipes_are_the_originals() -> None:
+def test_shipped_configs_are_read() -> None:
     for path in (config_root() / "cross_encoder").glob("*.yaml"):
         load_config(CrossEncoderConfig, path)
-    cross = load_config(CrossEncoderConfig, Path("cross_encoder/seed001"))
-    assert (cross.batch_size, cross.learning_rate, cross.warmup_ratio, cross.seed) == (16, 2e-5, 0.1, 12)
-    assert (cross.eval_every, cross.lists.held_out, cross.loss.name) == (500, 1000, "plistmle")
-    two = load_config(BiEncoderConfig, Path("biencoder/seed002"))
-    assert (two.encoder.base, two.encoder.pooling, two.out_dim) == ("microsoft/deberta-v3-small", "mean", 256)
-    assert (two.batch_size, two.accumulation, two.epochs, two.schedule) == (32, 4, 3, "constant")
-    assert (two.loss.margin, two.loss.temperature, two.loss.symmetric) == (0.1, 0.05, True)
-    assert (two.learning_rate, two.query_length, two.document_length) == (2e-5, 32, 128)
-    setting, head = StudyRunner(HeadFamily(load_study(Path("studies/heads_compare")))).tuned["seed_recipe"][0]
-    assert setting.changes == {"learning_rate": 0.05, "sigma": 0.02}
-    assert (head.population_size, head.head_output_size, head.sigma_is) == (256, 256, "absolute")
-    assert (head.optimizer, head.max_norm, head.adaptive_sigma, head.seed_scale) == ("sgd", 1.0, True, True)
-    assert (head.shaping_method, head.scoring, head.init) == ("rank", "dot", "normal")
+    for name in ("default", "seed002"):
+        load_config(BiEncoderConfig, Path("biencoder") / name)
 
 
 def test_settings_are_tried_in_their_order_and_sections_keep_their_other_keys() -> None:

@@ -296,15 +296,11 @@ FEW = toy_pools(24, 12)
 EVERY = FEW.batch(range(24))
 
 
-def genetic(precision: str = "float32", **settings: Any) -> Genetic:
-    raw = {"method": "genetic", "head_output_size": 8, "genetic": settings, "precision": precision}
-    config = TrainConfig.model_validate(raw)
-    return Genetic(config, Objectives(config, FEW))
-
-
 def test_four_bits_keep_the_elites_and_round_the_children() -> None:
     """What lives on is the same to the bit, all heads have codes of four bits, and the best is never lost."""
-    method, weight, found = genetic("fp4", individuals=16), random_head(), []
+    raw = {"method": "genetic", "head_output_size": 8, "genetic": {"individuals": 16}, "precision": "fp4"}
+    config = TrainConfig.model_validate(raw)
+    method, weight, found = Genetic(config, Objectives(config, FEW)), random_head(), []
     for step in range(30):
         before = Packed.of_state(method.state())
         weight, facts = method.step(weight, EVERY, step)
@@ -319,16 +315,3 @@ def test_four_bits_keep_the_elites_and_round_the_children() -> None:
     assert found == sorted(found)
     assert found[-1] > found[0]
     assert facts["method_bytes"] == 16 * facts["weight_bytes"] < 16 * weight.numel()
-
-
-def test_mutations_have_rank_one_and_the_size_asked_for() -> None:
-    method = genetic(individuals=200, elites=1, crossover=0.0, mutation=0.1)
-    method.step(random_head(), EVERY, 0)
-    before = method.state()["population"]
-    method.load_state({"population": random_head().expand(200, -1, -1).clone()})
-    method.step(random_head(), EVERY, 1)
-    changes = method.state()["population"][1:] - random_head()
-    assert int(torch.linalg.matrix_rank(changes, rtol=1e-4).max()) == 1
-    sizes = changes.flatten(1).norm(dim=1) / random_head().norm()
-    assert float(sizes.square().mean().sqrt()) == pytest.approx(0.1, rel=0.1)
-    assert not torch.equal(before[1:], method.state()["population"][1:])

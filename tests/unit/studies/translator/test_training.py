@@ -1,4 +1,4 @@
-"""Training a translator: it starts at the closed form, unfreezes what it says, and keeps the best epoch."""
+"""Training a translator: it starts at the closed form, and keeps the best epoch."""
 
 from __future__ import annotations
 
@@ -99,24 +99,6 @@ def test_the_epoch_that_is_kept_is_the_best_on_validation_images(tmp_path: Path)
     assert evaluate(done.translator(), VALIDATION, CPU)["mrr"] == facts["val"]
     fired = [line["fired"].get("mined_negatives", 0) for line in read_logs(tmp_path)["mlp1", 0]]
     assert facts["fired"]["mined_negatives"] == sum(fired) > fired[0] == 0
-
-
-@pytest.mark.parametrize("freeze_bias", [True, False])
-def test_the_closed_form_moves_from_its_epoch_on_at_its_own_rate(freeze_bias: bool, tmp_path: Path) -> None:
-    made = trainer(tmp_path, geometry={"unfreeze_epoch": 2, "freeze_bias": freeze_bias}, epochs=3)
-    start = linear_map("geometry", TRAIN, made.config)
-    bases: list[dict[str, np.ndarray]] = []
-
-    def keep(step: int, facts: Any) -> None:
-        if made.is_scored_after(step):
-            bases.append({n: t.clone().numpy() for n, t in made._network.base.state_dict().items()})  # type: ignore[union-attr]
-
-    made.fit(keep)
-    np.testing.assert_array_equal(bases[0]["weight"], start.weight.astype(np.float32))
-    assert not np.array_equal(bases[1]["weight"], bases[0]["weight"])
-    assert np.array_equal(bases[2]["bias"], bases[0]["bias"]) is freeze_bias
-    assert logged(made, "closed_form_trained") == [False, True, True]
-    assert made._optimizer.param_groups[-1]["lr"] == pytest.approx(0.05 * made.config.learning_rate)
 
 
 @pytest.mark.parametrize("model", CLOSED_FORMS)
