@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -14,10 +13,9 @@ from support.tiny_models import HIDDEN, SCORERS, Scorer, tiny_base, tiny_model
 from torch import Tensor
 
 from unimoe.config import PromptConfig
-from unimoe.core.errors import DataError, InputError, UsageError
+from unimoe.core.errors import DataError, UsageError
 from unimoe.models import batching, frozen_layers
 from unimoe.models import tree_attention as module
-from unimoe.models.batching import gather
 from unimoe.models.frozen_layers import FrozenLayers, FrozenStates, split_decoder
 from unimoe.models.token_tree import TokenTree, build_tree
 from unimoe.models.tree_attention import (
@@ -123,15 +121,6 @@ def test_families_of_plain_full_attention_share_beginnings(kind: str, settings: 
     model = UnimodelForExp1(base, PLAIN, LONGEST)
     shared = [*range(5, 25)]
     assert model.training_tokens([[*shared, 30], [*shared, 31]]) == (22 if trees else 42)
-
-
-@pytest.mark.parametrize(("spoils", "named"), [(None, 0), (lambda index: index == 3, 3), (lambda index: False, 0)])
-def test_an_input_with_a_value_that_is_not_finite_is_refused(spoils: Callable[[int], bool] | None, named: int) -> None:
-    batches = [([1], [1.0]), ([3, 0], [torch.nan, torch.inf]), ([2, 4], [torch.inf, 1.0])]
-    values = ((batch, torch.tensor(row)) for batch, row in batches)
-    with pytest.raises(InputError, match="not finite") as caught:
-        gather((5,), values, "not finite", None, spoils)
-    assert caught.value.index == named
 
 
 PROMPTS = [[*range(5, 25), last] for last in range(30, 60)]

@@ -1,4 +1,4 @@
-"""Checkpoints, files of tensors, and the device and dtype to compute with."""
+"""Checkpoints, and the device and dtype to compute with."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
-from unittest.mock import patch
 
 import pytest
 import torch
@@ -27,7 +26,6 @@ from unimoe.models.checkpoint import (
     write_manifest,
 )
 from unimoe.models.device import choose_device, choose_dtype
-from unimoe.models.tensor_files import read_tensors, save_tensors
 from unimoe.results import TrainingBudget
 
 RAW: dict[str, Any] = {
@@ -130,25 +128,6 @@ def test_what_determines_the_weights_changes_the_fingerprint_and_nothing_else_do
         assert fingerprint(neutral) == fingerprint(), neutral
     # As before there were other answers than yes and no.
     assert not {"yes", "no"} & training_settings(experiment(), "rank_only_r8", 1)["prompt"].keys()
-
-
-def test_a_write_that_was_broken_off_left_nothing_and_a_changed_byte_is_named(tmp_path: Path) -> None:
-    path = tmp_path / "state.safetensors"
-
-    def broken_off(path: Path, content: bytes) -> None:
-        path.open("wb").write(content[:9])
-        raise KeyboardInterrupt
-
-    with patch.object(Path, "write_bytes", broken_off), pytest.raises(KeyboardInterrupt):
-        save_tensors(path, {"a": torch.ones(2)}, {})
-    assert not path.exists()
-    save_tensors(path, {"a": torch.ones(2)}, {"step": "3"})
-    assert list(tmp_path.iterdir()) == [path]
-    tensors, texts = read_tensors(path)
-    assert (tensors["a"].tolist(), texts) == ([1.0, 1.0], {"step": "3"})
-    path.write_bytes(path.read_bytes()[:-1] + b"\x01")
-    with pytest.raises(ValueError, match="checksum"):
-        read_tensors(path)
 
 
 CPU = torch.device("cpu")

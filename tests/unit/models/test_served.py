@@ -168,11 +168,6 @@ class TestIdentity:
         with pytest.raises(DataError, match="another model answers under this name than before: the scores of the"):
             _ = reranker(server, tmp_path, api).identity
 
-    def test_a_server_that_does_not_answer_the_probe_is_named(self, server: ModelServer, tmp_path: Path) -> None:
-        server.faults = ["NaN"]
-        with pytest.raises(DataError, match=r"^http://127.*answered nan in place of a finite number"):
-            _ = reranker(server, tmp_path, "tei").identity
-
 
 def known(server: ModelServer, tmp_path: Path, **others: Any) -> ServedEmbedder:
     """An embedder whose model has answered about the probe texts, as in every evaluation."""

@@ -9,7 +9,6 @@ from pathlib import Path
 
 import pytest
 import torch
-from support.embedders import WordEmbedder
 from support.tiny_models import save_tiny_encoder
 from support.toy_collections import SMALL, invented, write_msmarco
 
@@ -21,7 +20,6 @@ from unimoe.data.collection import Collection, Document, assemble
 from unimoe.retrieval.bm25 import Engine, bm25_run, first_stage_name
 from unimoe.retrieval.first_stage import Candidates, FirstStage
 from unimoe.retrieval.fusion import reciprocal_rank_fusion
-from unimoe.retrieval.model_search import ModelSearch
 
 PARAMS = BM25Config()
 both_engines = pytest.mark.parametrize("engine", ["bm25s", "rank_bm25"])
@@ -260,22 +258,3 @@ class TestFusion:
         _ = hybrid(base, max_length=positions).source
         with pytest.raises(DataError, match=r"^evaluation\.fusion\.encoder\.base .*nowhere"):
             hybrid(Path("/nowhere")).refuse_impossible(invented())
-
-    def test_texts_are_embedded_once_for_every_fusion_of_the_rankings(
-        self, folder: Path, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        collection = invented()
-        embedder = WordEmbedder(sorted({word for one in collection.corpus.values() for word in one.text.split()}))
-        monkeypatch.setattr(ModelSearch, "load", lambda _: embedder)
-        search = hybrid(folder).search
-        assert search
-        assert not search.path(collection, 100, exclude_self=False).exists()
-        first = hybrid(folder).candidates(collection, collection).run
-        assert search.path(collection, 100, exclude_self=False).exists()
-        done = dict(embedder.embedded)
-        assert (done["query"], done["document"]) == (len(collection.queries), len(collection.corpus))
-        assert hybrid(folder).candidates(collection, collection).run == first
-        assert hybrid(folder, k=1).candidates(collection, collection).run != first
-        assert embedder.embedded == done
-        (run,) = cache_dir("dense").glob("*.trec")
-        assert {path.suffix for path in run.parent.iterdir() if not path.name.startswith(".")} == {".trec"}

@@ -127,7 +127,9 @@ def test_a_second_process_and_another_training_are_refused(tmp_path: Path) -> No
         other.state.refuse_other(tmp_path, "another", {"seed": 1})
 
 
-@pytest.mark.parametrize("damage", [lambda content: content[:100], lambda content: b"{}" + content])
+@pytest.mark.parametrize(
+    "damage", [lambda content: content[:100], lambda content: b"{}" + content, lambda content: content[:-1] + b"\x01"]
+)
 def test_a_damaged_state_is_named(tmp_path: Path, damage: Callable[[bytes], bytes]) -> None:
     state = state_in(tmp_path, {})
     state.save(Progress(), {"model": {"w": torch.zeros(100)}})

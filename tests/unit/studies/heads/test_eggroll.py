@@ -184,21 +184,6 @@ def test_the_relative_sigma_is_the_size_of_a_perturbation_and_reaches_its_target
     assert values[-50:] == pytest.approx([0.1] * 50, rel=0.15)
 
 
-def test_the_absolute_rule_only_grows_up_to_the_size_of_the_weight_or_without_end() -> None:
-    sigma = Sigma(0.05, "absolute", target=0.1, rate=0.05)
-    difference = math.sqrt(5e-4) * torch.randn(128, generator=torch.Generator().manual_seed(0))
-    fitness = torch.cat([0.3 + difference / 2, 0.3 - difference / 2])
-    assert sigma.adapt(fitness, WEIGHT) == pytest.approx(0.0525)
-    assert sigma.adapt(100 * fitness, WEIGHT) == pytest.approx(0.0525 * 0.95)
-    bounded = Sigma(0.05, "absolute", target=0.1, rate=0.5)
-    endless = Sigma(0.05, "absolute", target=0.1, rate=0.5, highest=math.inf)
-    for _ in range(20):
-        bounded.adapt(torch.ones(8), WEIGHT)
-        endless.adapt(torch.ones(8), WEIGHT)
-    assert relative_sigma(bounded.value, WEIGHT) == pytest.approx(1)
-    assert endless.value == pytest.approx(0.05 * 1.5**20)
-
-
 POOLS = toy_pools(32, 16, noise=1.0)
 ABSOLUTE = {"sigma_is": "absolute", "sigma": 0.02}
 

@@ -18,7 +18,6 @@ from torch.nn.functional import normalize
 from unimoe.core.errors import DataError
 from unimoe.results.logs import read_logs
 from unimoe.studies.translator.config import (
-    CLOSED_FORMS,
     BankConfig,
     LossConfig,
     PositivesConfig,
@@ -99,17 +98,6 @@ def test_the_epoch_that_is_kept_is_the_best_on_validation_images(tmp_path: Path)
     assert evaluate(done.translator(), VALIDATION, CPU)["mrr"] == facts["val"]
     fired = [line["fired"].get("mined_negatives", 0) for line in read_logs(tmp_path)["mlp1", 0]]
     assert facts["fired"]["mined_negatives"] == sum(fired) > fired[0] == 0
-
-
-@pytest.mark.parametrize("model", CLOSED_FORMS)
-def test_closed_forms_are_computed_once(model: str, tmp_path: Path) -> None:
-    done = trainer(tmp_path, model=model)
-    facts = done.fit()
-    assert (facts["steps"], done.steps, done.captions_seen) == (0, 0, 0)
-    assert evaluate(done.translator(), VALIDATION, CPU)["mrr"] == pytest.approx(facts["val"])
-    before = done.checkpoint.stat().st_mtime_ns
-    assert done.fit() == facts
-    assert done.checkpoint.stat().st_mtime_ns == before
 
 
 def test_a_loss_that_is_not_finite_ends_it_and_keeps_the_best_epoch(
