@@ -156,16 +156,6 @@ def _merged(whole: dict[str, Any], piece: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def test_what_a_page_says_was_not_done_is_an_open_question() -> None:
-    """A sentence such as "was not measured" stands in a page that the list of open questions names."""
-    undone = re.compile(r"\b(?:was|were) not (?:run|measured|found|tried)\b|\bnot run yet\b")
-    listed = (DOCS / "open-questions.md").read_text(encoding="utf-8")
-    for page in sorted(DOCS.rglob("*.md")):
-        text = re.sub(r"<!--.*?-->|`[^`]*`", "", page.read_text(encoding="utf-8"))
-        if page.name != "open-questions.md" and (found := undone.search(text)):
-            assert f"]({page.relative_to(DOCS).as_posix()})" in listed, f"{page.name}: {found[0]}: not listed"
-
-
 def numbers(text: str) -> list[str]:
     """The numbers with decimals of a text; a page writes 0.05 where the log writes .05."""
     return [number.removeprefix("0") for number in re.findall(r"(?<![\w.])\d*\.\d+(?![\w.]*\d)", text)]

@@ -207,8 +207,9 @@ def test_an_experiment_without_gates_registers_its_own_and_changes_neither_these
     assert experiment.gates is None
     ExperimentRun(experiment, CPU)
     registered = load_gates(Path(experiment.output_dir) / REGISTERED)
-    gates = {name: (gate.datasets, gate.seeds) for name, gate in registered.gates.items()}
-    assert gates == dict.fromkeys(("reranking.joint_r8", "embedding.joint_r8"), (["apidocs"], [0, 1]))
+    gates = {name: (gate.datasets, gate.seeds, gate.needed[2:]) for name, gate in registered.gates.items()}
+    both = ("reranking.joint_r8", "embedding.joint_r8")
+    assert gates == dict.fromkeys(both, (["apidocs"], [0, 1], ("zero_shot",)))
     ExperimentRun(experiment.model_copy(update={"seeds": [0, 1, 2]}), CPU)  # more seeds do not move what counts
     assert load_gates(Path(experiment.output_dir) / REGISTERED) == registered
     longer = experiment.model_copy(update={"training": experiment.training.model_copy(update={"steps": 7})})

@@ -10,8 +10,6 @@ import ast
 import socket
 import subprocess
 import sys
-from functools import cache
-from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
 import pytest
@@ -53,7 +51,6 @@ def dotted(path: Path) -> str:
     return ".".join(("unimoe", *path.relative_to(SOURCE).with_suffix("").parts)).removesuffix(".__init__")
 
 
-@cache
 def imports(path: Path) -> list[tuple[int, str]]:
     """Line and dotted name of everything a module imports, relative imports resolved."""
     package, found = dotted(path).split(".")[: None if path.name == "__init__.py" else -1], list[tuple[int, str]]()
@@ -81,20 +78,6 @@ def test_a_room_imports_only_the_floors_below_it() -> None:
     assert not new, "say in FLOORS where they stand"
     every = [(path, line, name) for path in MODULES for line, name in imports(path)]
     assert [f"{path}:{line}: imports {name}" for path, line, name in every if not may_import(path, name)] == []
-
-
-def test_no_files_import_each_other_in_a_circle() -> None:
-    names = {dotted(path) for path in MODULES}
-    graph = {
-        dotted(path): {
-            name if name in names else name.rpartition(".")[0] for _, name in imports(path)
-        } & names - {dotted(path)}
-        for path in MODULES
-    }  # fmt: skip
-    try:
-        tuple(TopologicalSorter(graph).static_order())
-    except CycleError as error:
-        pytest.fail(f"files import each other: {' -> '.join(error.args[1])}")
 
 
 def loaded_after(statement: str) -> set[str]:

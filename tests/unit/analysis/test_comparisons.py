@@ -214,13 +214,6 @@ class TestLatex:
         assert short.index("word word") < short.index(r"\end{table}")
         assert long.index("word word") > long.index(r"\end{table}")
 
-    def test_headings_of_many_columns_are_rotated(self) -> None:
-        row = (Cell("scifact"), *(Cell("70.00", value=70.0) for _ in range(12)))
-        columns = ("Dataset", *(f"joint_variant_{i}" for i in range(12)))
-        latex = Table("upright", "Upright", columns, (RowGroup("", (row,)),)).to_latex()
-        assert latex.count(r"\rotatebox{90}") == 12
-        assert r"\rotatebox" not in Table("level", "Level", columns[:12], (RowGroup("", (row[:12],)),)).to_latex()
-
 
 @pytest.mark.parametrize(("value", "text"), [(-0.001, "-0.001"), (0.0, "0.00"), (-0.0, "0.00"), (1e-12, "0.00000000")])
 def test_the_end_of_an_interval_stays_on_its_side_of_zero(value: float, text: str) -> None:

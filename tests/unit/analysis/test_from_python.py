@@ -6,30 +6,24 @@ import doctest
 import math
 from pathlib import Path
 from typing import Any
-from unittest.mock import Mock
 
 import numpy as np
 import pytest
 from scipy.stats import kendalltau
-from support.results import INTERFERENCE, gate_file, make_result, query_ids, results_of, write_experiment
+from support.results import INTERFERENCE, gate_file, make_result, query_ids, write_experiment
 from support.runs import random_qrels, random_run
 
 import unimoe
 from unimoe.analysis import compare as public
-from unimoe.analysis import comparisons, drilldown
-from unimoe.analysis.analysis import Analysis
 from unimoe.analysis.compare import compute_significance
 from unimoe.analysis.comparisons import difference
-from unimoe.analysis.gates import judging
 from unimoe.analysis.gates.definitions import InterferenceGate, load_gates
-from unimoe.analysis.gates.output import gate_lines
 from unimoe.analysis.parity import Parity, Scored, compare_dataset, parity
-from unimoe.analysis.report import gather
 from unimoe.cli.parity import parity_json, parity_lines, verdict_line
 from unimoe.core.errors import DataError, UnimoeError, UsageError
 from unimoe.core.trec import Run, write_run
 from unimoe.results import result_path, run_path, write_result
-from unimoe.results.folder import Results, load_all_results, result_paths
+from unimoe.results.folder import Results, result_paths
 
 QRELS = random_qrels(20, np.random.default_rng(1))
 
@@ -173,22 +167,6 @@ class TestStatistic:
         ):
             with pytest.raises(UnimoeError, match=words):
                 unimoe.compare_statistic(**asked | change)
-
-
-def test_the_parts_of_a_command_share_what_is_computed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Two pairs of arms on two datasets each: two gates, checks and drill-downs on four datasets."""
-    write_experiment(tmp_path, queries=12)
-    loaded = load_all_results(tmp_path).results
-    others = (result.model_copy(update={"dataset": "other"}) for result in loaded)
-    shared: list[tuple[Any, str]] = [(judging, "judge"), (comparisons, "bootstrap_means"), (drilldown, "drill_down")]
-    works = {name: Mock(wraps=getattr(module, name)) for module, name in shared}
-    for module, name in shared:
-        monkeypatch.setattr(module, name, works[name])
-    analysis = Analysis(results_of(*loaded, *others), iterations=50)
-    gather(analysis, [])
-    assert "By dataset" in gate_lines(analysis.registration, analysis.outcomes)
-    calls = {name: work.call_count for name, work in works.items()}
-    assert calls == {"judge": 2, "bootstrap_means": 4, "drill_down": 4}
 
 
 KEY = "reranking/apidocs"

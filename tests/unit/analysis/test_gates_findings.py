@@ -27,7 +27,7 @@ from support.results import (
 from unimoe.analysis.analysis import Analysis
 from unimoe.analysis.gates.definitions import DifferenceGate, InterferenceGate, load_gates
 from unimoe.analysis.gates.findings import find, ratio_weights, region_of, stability_of
-from unimoe.analysis.gates.registration import REGISTERED, default_gates, own_gates, registered_in, unmet
+from unimoe.analysis.gates.registration import REGISTERED, default_gates, registered_in, unmet
 from unimoe.analysis.gates.registration import register as register_in
 from unimoe.core.errors import DataError
 from unimoe.results import write_result
@@ -252,14 +252,3 @@ def test_what_a_file_requires_keeps_no_other_dataset_from_being_judged(tmp_path:
     assert isinstance(other, InterferenceGate)
     assert (other.datasets, other.specialist_must_beat) == (["b"], None)
     assert len(Analysis(found, registration).judgments) == 2
-
-
-def test_an_experiment_without_gates_registers_that_the_specialist_of_each_pair_has_learnt(tmp_path: Path) -> None:
-    own = own_gates(("zero_shot", "bm25", "rank_only_r8", "emb_only_r8", "joint_r8"), ["scifact"], "ndcg@10", [0, 1, 2])
-    assert register_in(own, tmp_path)
-    assert register_in(own_gates(("rank_only_r8", "joint_r8"), ["fiqa"], "ndcg@10", [0]), tmp_path), "the first stay"
-    assert load_gates(tmp_path / REGISTERED).gates == own.gates
-    assert {name: gate.needed[2:] for name, gate in own.gates.items()} == {
-        "reranking.joint_r8": ("zero_shot",),
-        "embedding.joint_r8": ("zero_shot",),
-    }

@@ -28,7 +28,6 @@ from support.results import (
     make_result,
     measured,
     results_of,
-    simulate,
     write_experiment,
 )
 
@@ -36,8 +35,7 @@ from unimoe.analysis.analysis import Analysis
 from unimoe.analysis.compare import generate_plots
 from unimoe.analysis.drilldown import QueryCase, drill_down, drilldown_table
 from unimoe.analysis.figures import Drawing, all_figures, to_svg
-from unimoe.analysis.figures.style import looks
-from unimoe.analysis.figures.training import conflict_grid, loss_figure
+from unimoe.analysis.figures.training import conflict_grid
 from unimoe.analysis.gates.definitions import DifferenceGate, Gate, InterferenceGate, Registration, load_gates
 from unimoe.analysis.gates.findings import find
 from unimoe.analysis.gates.scores import collect
@@ -154,19 +152,6 @@ def test_the_forest_shows_what_the_judgments_hold(tmp_path: Path) -> None:
     assert high > max(*marked(axes, "s"))
 
 
-def test_panels_of_gates_on_one_dataset_are_told_apart(tmp_path: Path) -> None:
-    """Two panels were both called "full, tasb (S = 3, n = 43)"."""
-    own, joint = simulate(3, 200, 0.05, rng=np.random.default_rng(4))
-    one = BASE | {"kind": "equivalence", "system": "joint_r8", "baseline": "rank_only_r8", "margin": 0.02}
-    path = gate_file(tmp_path, one=one, few=one | {"seeds": [0, 1]}, halved=one | {"metric": "mrr@10"})
-    items = [*measured("rank_only_r8", own), *measured("joint_r8", joint)]
-    found = drawn(Analysis(results_of(*items), load_gates(path)))
-    for name in ("power-reranking", "differences-reranking"):
-        titles = [axes.get_title(loc="left").partition(" (")[0] for axes in found[name].figure.axes]
-        assert {"apidocs, few", "apidocs, halved", "apidocs, one"} <= set(titles)
-        assert len(set(titles)) == len(titles)
-
-
 def test_systems_without_roles_lead_with_their_scores_and_are_compared() -> None:
     rng = np.random.default_rng(1)
     base = rng.uniform(0.2, 0.6, 80)
@@ -184,17 +169,6 @@ def test_systems_without_roles_lead_with_their_scores_and_are_compared() -> None
     assert bar.get_xdata() == pytest.approx(sorted(100 * scores[arm].mean() for arm in ("alpha", "bm25")))
     names = [text.partition("  ")[0] for text in words(found["critical-difference"].figure) if "  " in text]
     assert sorted(names) == sorted(scores)
-
-
-def test_losses_are_drawn_by_part_and_a_log_of_one_step_is_a_point() -> None:
-    logs: Any = {
-        ("joint_r8", 0): ({"step": 1, "loss": 3.0, "ranking_loss": 1.0, "embedding_loss": 2.0},),
-        ("rank_only_r8", 0): ({"step": 1, "loss": 1.0, "task": "rank_only"},),
-        ("odd", 0): ({"step": 1, "loss": 1.0},),
-    }
-    figure = loss_figure(logs, looks(arm for arm, _ in logs))
-    assert [axes.get_title(loc="left") for axes in figure.axes] == ["ranking loss", "joint loss", "embedding loss"]
-    assert {line.get_marker() for line in figure.axes[0].lines} == {"v", "o"}
 
 
 def test_conflicts_are_means_over_seeds_and_unknown_where_no_cosine_was_measured() -> None:

@@ -17,7 +17,7 @@ from support.toy_collections import SMALL, invented, write_invented, write_msmar
 from unimoe.config import Experiment
 from unimoe.config.files import parse_config
 from unimoe.core.console import Steps
-from unimoe.core.errors import DataError, MissingPartError, UsageError
+from unimoe.core.errors import DataError, UsageError
 from unimoe.core.trec import read_run
 from unimoe.data.catalog import mteb_task
 from unimoe.data.collection import Document
@@ -26,7 +26,7 @@ from unimoe.evaluation.chosen import load_extra_systems, planned_extra_systems
 from unimoe.evaluation.runner import Evaluator, describe
 from unimoe.evaluation.store import ResultStore
 from unimoe.evaluation.systems.system import zero_shot_system
-from unimoe.evaluation.tiers.datasets import Dataset, Failures, LoadedDataset, chosen_datasets, tier_datasets
+from unimoe.evaluation.tiers.datasets import Dataset, LoadedDataset, chosen_datasets, tier_datasets
 from unimoe.metrics.scoring import dataset_group
 from unimoe.models.loader import ModelLoader
 from unimoe.results import run_beside
@@ -45,17 +45,6 @@ def test_full_is_beirs_fifteen_sets_with_cqadupstack_counting_once(experiment: E
     groups = [dataset_group(dataset.collection) for dataset in datasets]
     assert len({dataset.collection for dataset in datasets}) == len(datasets) == 26
     assert (len(set(groups)), groups.count("cqadupstack")) == (15, len(CQADUPSTACK))
-
-
-def test_a_collection_that_failed_twice_is_named_once(capsys: pytest.CaptureFixture[str]) -> None:
-    failures = Failures()
-    for reason in ("one", "two"):
-        with failures.kept("scifact"):
-            raise KeyError(reason)
-    with pytest.raises(MissingPartError, match=r"^done, without 1 collection \(scifact\); the reasons are above$"):
-        failures.refuse(done=True)
-    assert failures.reasons == ["failed: scifact: KeyError: 'one'", "failed: scifact: KeyError: 'two'"]
-    assert failures.reasons == capsys.readouterr().err.splitlines()
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ import pytest
 import torch
 from peft import LoraConfig, PrefixTuningConfig, PromptEncoderConfig, PromptTuningConfig, get_peft_model
 from support.tiny_models import tiny_base
-from support.toy_collections import SMALL, invented, with_evaluation, write_invented, write_msmarco
+from support.toy_collections import SMALL, invented, write_invented, write_msmarco
 from torch import nn
 from transformers import BartConfig, BartForConditionalGeneration
 
@@ -23,7 +23,6 @@ from unimoe.core.errors import DataError, UsageError
 from unimoe.core.trec import Run
 from unimoe.data.collection import Collection, Document
 from unimoe.evaluation.embedding_eval import evaluate_mteb
-from unimoe.evaluation.reranking import shards
 from unimoe.evaluation.reranking.rerankers import FunctionReranker, PairModelReranker, as_reranker, as_unimodel
 from unimoe.evaluation.reranking.shards import Pair, Reranker, ShardStore
 from unimoe.evaluation.reranking_eval import (
@@ -66,16 +65,6 @@ def test_a_function_ranks_a_suite_by_its_scores(experiment: Experiment, toy: str
         assert list(scores.values()) == shared_words(texts)
     assert len(found.run) == 2
     assert suite.averages == {"ndcg@10": found.aggregate["ndcg@10"]}
-
-
-@pytest.mark.parametrize("order", ["query_first", "document_first"])
-def test_shards_hold_groups_whole_and_are_sized_by_the_device(monkeypatch: pytest.MonkeyPatch, order: Any) -> None:
-    monkeypatch.setattr(shards, "SHARD_CHARACTERS", 1)
-    unimodel = UnimodelForExp1(tiny_base(), PromptConfig(order=order), 256)
-    groups = COLLECTION.queries if order == "query_first" else COLLECTION.corpus
-    assert len(PairModelReranker(unimodel).cut(COLLECTION, EVERY)) == len(groups)
-    monkeypatch.setattr(UnimodelForExp1, "device", torch.device("cuda"))
-    assert len(PairModelReranker(unimodel).cut(COLLECTION, EVERY)) == 1
 
 
 class CountingReranker(Reranker):
@@ -235,24 +224,6 @@ def test_a_tier_runs_without_what_cannot_be_had(base: BaseModel, experiment: Exp
     assert [line.partition(" is not available")[0] for line in found.missing] == [
         "not available: collection 'scifact'", "not available: collection 'fiqa'",
     ]  # fmt: skip
-
-
-def test_cisis_unjudged_queries_are_listed(experiment: Experiment, unimoe_data: Path) -> None:
-    found = evaluate_beir(shared_words, None, with_evaluation(experiment, depth=2), "cisi")
-    assert len(found.scores.unjudged_queries) == 36
-    assert len(found.scores.per_query["ndcg@10"]) == 76
-    assert found.items == 224
-
-
-def test_msmarco_dev_runs_whole(experiment: Experiment, unimoe_data: Path) -> None:
-    shallow = with_evaluation(experiment, depth=1)
-    found = evaluate_msmarco_dev(shared_words, None, shallow, collection="msmarco-dev-positives")
-    assert len(found.run) == len(found.scores.per_query["mrr@10"]) == 6980
-    assert 6_900 < sum(map(len, found.run.values())) <= 6980
-    assert found.items == sum(map(len, found.run.values()))
-    assert found.first_stage is not None
-    assert found.first_stage.aggregate["mrr@10"] > 0.8  # an easy corpus: each passage is somebody's answer
-    assert found.first_stage.aggregate["recall@100"] == found.scores.aggregate["recall@100"]
 
 
 def test_only_what_scores_were_computed_from_finds_them(tmp_path: Path) -> None:

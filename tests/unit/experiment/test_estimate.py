@@ -24,15 +24,14 @@ from unimoe.config.training import LoraConfig
 from unimoe.core.io import write_json, write_text
 from unimoe.data.mteb_names import find_tasks, task_size
 from unimoe.evaluation import plan
-from unimoe.evaluation.plan import PlannedDataset, print_plan, seconds_each
+from unimoe.evaluation.plan import PlannedDataset, print_plan
 from unimoe.evaluation.runner import describe
 from unimoe.evaluation.systems.system import System, zero_shot_system
 from unimoe.evaluation.tiers.datasets import LoadedDataset, chosen_datasets
 from unimoe.experiment.estimate import Cost, Item, Speeds, estimate, job_cost, shorter_ways
-from unimoe.experiment.job import ExperimentRun, smoke_version
+from unimoe.experiment.job import ExperimentRun
 from unimoe.experiment.run_record import RECORD, RunRecord
 from unimoe.models.adapter import add_lora
-from unimoe.models.batching import batches
 from unimoe.models.checkpoint import ADAPTER_FILE, Checkpoint, folder_name
 from unimoe.models.loader import ModelLoader
 from unimoe.models.token_tree import tree_tokens
@@ -144,21 +143,6 @@ def test_the_record_adds_up_over_runs_and_keeps_facts_where_asked(tmp_path: Path
     assert again.elapsed == found["seconds"]
 
 
-def test_a_smoke_version_has_examples_enough_and_is_never_larger() -> None:
-    def smoke(*overrides: str) -> Experiment:
-        return smoke_version(load_experiment(Path("experiments/bundled"), overrides))
-
-    training = smoke().training
-    assert (training.steps, training.ranking.queries, training.embedding.queries) == (4, 24, 48)
-    ratio = ("training.warmup_steps=0", "training.warmup_ratio=.9")  # of four steps, it would leave none
-    assert smoke("training.ranking.queries_per_step=32", *ratio).training.ranking.queries == 32
-    few = ("evaluation.bundled.queries=6", "evaluation.bundled.depth=3", "evaluation.bundled.pool=40")
-    small = smoke(*few, "training.dev.queries=7", "training.dev.depth=2")
-    tier, dev = small.evaluation.bundled, small.training.dev
-    assert (tier.queries, tier.depth, tier.pool, dev.queries, dev.depth) == (6, 3, 40, 7, 2)
-    assert small.caveats == ["smoke run: a few steps, one seed"]
-
-
 @pytest.mark.parametrize("first_layer", [0, 2])
 @pytest.mark.parametrize("recompute", [False, True])
 def test_a_decoder_with_adapters_against_pytorch(first_layer: int, recompute: bool) -> None:
@@ -228,24 +212,6 @@ def test_embedding_counts_once_whatever_the_first_stages(
     print_plan(system, stages, ("reranking", "embedding"), None)
     lines = capsys.readouterr().out.splitlines()[1:]
     assert [line.split()[0] for line in lines] == ["reranking", "embedding", "reranking", "total:"]
-
-
-@pytest.mark.parametrize("seconds", [0.01, 1.5], ids=["quick", "slow"])
-def test_no_part_is_timed_twice_and_of_a_slow_model_not_all_are(
-    monkeypatch: pytest.MonkeyPatch, seconds: float
-) -> None:
-    clock, asked = [0.0], list[int]()
-
-    def run(part: Sequence[int]) -> None:
-        asked.extend(part)
-        clock[0] += seconds
-
-    monkeypatch.setattr("unimoe.evaluation.plan.time.perf_counter", lambda: clock[0])
-    each = seconds_each(run, list(batches(range(600), 32)))
-    assert len(set(asked)) == len(asked)
-    assert (len(asked) == 600) is (seconds < 1)
-    timed = len(asked) - 600 % 32  # after a warm-up by the last part
-    assert each == pytest.approx(seconds * (timed / 32) / timed)
 
 
 class Typist:
