@@ -98,8 +98,6 @@ def test_the_revision_is_another_for_whatever_changes_scores(model: UnimodelForE
     assert again.mteb_model_meta.revision == meta.revision
     unnamed = [encoder(make_model(), identity=None).mteb_model_meta.revision for _ in range(2)]
     assert unnamed[0] == unnamed[1]
-    half = make_model()
-    half.model.to(torch.bfloat16)
     moved = make_model()
     with torch.no_grad():
         moved.model.model.layers[-1].mlp.down_proj.weight[0, 0] += 1e-6
@@ -107,7 +105,6 @@ def test_the_revision_is_another_for_whatever_changes_scores(model: UnimodelForE
         encoder(make_model(seed=1)),
         encoder(make_model(max_length=128)),
         encoder(make_model(prompt=PromptConfig())),
-        encoder(half),
         encoder(model, prompts=by_hand(SciFact="Claim: ")),
         encoder(model, prompts=INSTRUCTED),
         MTEBCrossEncoderWrapper(model, name="emb_only_r8", identity=IDENTITY),
