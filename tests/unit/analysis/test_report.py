@@ -28,6 +28,7 @@ from support.results import (
     make_result,
     measured,
     results_of,
+    simulate,
     write_experiment,
 )
 
@@ -150,6 +151,19 @@ def test_the_forest_shows_what_the_judgments_hold(tmp_path: Path) -> None:
     assert max(box.x1 for box in numbers) < min(box.x0 for box in labels)
     assert low < min(0.0, *marked(axes, "s"))
     assert high > max(*marked(axes, "s"))
+
+
+def test_panels_of_gates_on_one_dataset_are_told_apart(tmp_path: Path) -> None:
+    """Two panels were both called "full, tasb (S = 3, n = 43)"."""
+    own, joint = simulate(3, 200, 0.05, rng=np.random.default_rng(4))
+    one = BASE | {"kind": "equivalence", "system": "joint_r8", "baseline": "rank_only_r8", "margin": 0.02}
+    path = gate_file(tmp_path, one=one, few=one | {"seeds": [0, 1]}, halved=one | {"metric": "mrr@10"})
+    items = [*measured("rank_only_r8", own), *measured("joint_r8", joint)]
+    found = drawn(Analysis(results_of(*items), load_gates(path)))
+    for name in ("power-reranking", "differences-reranking"):
+        titles = [axes.get_title(loc="left").partition(" (")[0] for axes in found[name].figure.axes]
+        assert {"apidocs, few", "apidocs, halved", "apidocs, one"} <= set(titles)
+        assert len(set(titles)) == len(titles)
 
 
 def test_systems_without_roles_lead_with_their_scores_and_are_compared() -> None:
