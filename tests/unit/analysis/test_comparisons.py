@@ -20,7 +20,7 @@ from unimoe.analysis.gates.findings import find
 from unimoe.analysis.gates.scores import collect
 from unimoe.analysis.saved_comparison import save_comparison
 from unimoe.analysis.statistics.estimates import holm
-from unimoe.analysis.tables import Cell, Table
+from unimoe.analysis.tables import Cell, RowGroup, Table
 from unimoe.analysis.tables.cells import short_names
 from unimoe.analysis.tables.comparisons import comparisons_table, print_before_after
 from unimoe.analysis.tables.mteb import mteb_table, mteb_tasks_table
@@ -201,6 +201,12 @@ class TestLatex:
         assert r"rank\_only\_r8 & \textbf{75.00} &" in latex
         assert r"joint\_r8 & \underline{70.00} & $_{\pm 14.14}$ &" in latex
         assert r"r@{}l" in latex  # what stands behind a number does not move its decimals
+
+    def test_a_group_longer_than_a_page_is_cut(self) -> None:
+        rows = tuple((Cell(f"row {i}"), Cell("1.00", value=1.0)) for i in range(100))
+        latex = Table("long", "Long", ("Name", "Value"), (RowGroup("all", rows),)).to_latex()
+        assert latex.count(r"\begin{table}") == latex.count(r"\emph{all}") == 3
+        assert [latex.count(f"row {i} &") for i in range(100)] == [1] * 100
 
 
 @pytest.mark.parametrize(("value", "text"), [(-0.001, "-0.001"), (0.0, "0.00"), (-0.0, "0.00"), (1e-12, "0.00000000")])

@@ -71,6 +71,8 @@ def test_the_main_metric_is_mrr_on_msmarcos_dev_queries_alone(collection: str, s
         ("msmarco@test", "msmarco", "test"),
         ("msmarco-dev-positives", "msmarco-dev-positives", "test"),
         ("nanobeir:MSMARCO", "nanobeir:MSMARCO", "test"),
+        ("fiqa2018", "fiqa", "test"),
+        ("nanobeir:scifact", "nanobeir:SciFact", "test"),
         ("path:data/x@dev", "path:data/x", "dev"),
         ("path:da@ta/x", "path:da@ta/x", "test"),
         ("path:data/msmarco", "path:data/msmarco", "dev"),
@@ -78,7 +80,7 @@ def test_the_main_metric_is_mrr_on_msmarcos_dev_queries_alone(collection: str, s
         ("ir_datasets:beir/fiqa/dev@dev", "ir_datasets:beir/fiqa/dev", "dev"),
     ],
 )
-def test_a_name_says_which_split(
+def test_a_name_says_which_collection_and_split(
     experiment: Experiment, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, collection: str, split: str
 ) -> None:
     monkeypatch.setenv("UNIMOE_DATA", str(tmp_path))
@@ -87,20 +89,6 @@ def test_a_name_says_which_split(
     write_msmarco(tmp_path / "passages", SMALL)  # MS MARCO's own files have only dev
     (dataset,) = chosen_datasets(experiment, [name])
     assert (dataset.collection, dataset.split) == (collection, split)
-
-
-def test_names_are_spelled_as_in_tiers_and_come_once(
-    experiment: Experiment, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("UNIMOE_DATA", str(tmp_path))
-    (tmp_path / "MyOwn").mkdir()
-    names = ["SciFact", "fiqa2018", "scifact", "nanobeir:scifact", "path:A/b", "MyOwn", "mteb:ArguAna"]
-    datasets = chosen_datasets(experiment, names)
-    assert [dataset.collection for dataset in datasets] == [
-        "scifact", "fiqa", "nanobeir:SciFact", "path:A/b", "MyOwn", "mteb:ArguAna",
-    ]  # fmt: skip
-    settings = {(d.settings.depth, d.settings.first_stage, d.queries, d.pool) for d in datasets}
-    assert settings == {(100, "bm25s", None, None)}
 
 
 @pytest.mark.parametrize(
