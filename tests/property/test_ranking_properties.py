@@ -15,6 +15,7 @@ from unimoe.core.trec import head, ranked
 from unimoe.metrics import DEFAULT_METRICS, score_run
 from unimoe.retrieval.dense import search
 from unimoe.studies.heads.eggroll.ndcg import PoolMetric, ideal_dcg
+from unimoe.studies.heads.eggroll.noise import directions
 from unimoe.studies.heads.eggroll.update import average_ranks, shape
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -169,3 +170,21 @@ def test_ranks_depend_on_order_alone_and_sum_to_nothing(values: list[float]) -> 
     torch.testing.assert_close(shape(-fitness, "rank"), -shaped, rtol=0, atol=1e-15)
     by_hand = [sum(other < one for other in values) + (values.count(one) - 1) / 2 for one in values]
     assert average_ranks(fitness).tolist() == by_hand
+
+
+@settings(max_examples=40)
+@given(
+    st.integers(-(2**70), 2**70),
+    st.integers(0, 2**40),
+    st.integers(1, 4),
+    st.tuples(st.integers(1, 40), st.integers(1, 40)),
+    st.tuples(st.integers(0, 1000), st.integers(0, 10)),
+)
+def test_a_direction_depends_on_seed_step_and_number_alone(
+    seed: int, step: int, rank: int, sizes: tuple[int, int], place: tuple[int, int]
+) -> None:
+    first, offset = place
+    among = directions(seed, step, offset + 3, *sizes, rank=rank, first=first)
+    alone = directions(seed, step, 1, *sizes, rank=rank, first=first + offset)
+    assert torch.equal(among.a[offset], alone.a[0])
+    assert torch.equal(among.b[offset], alone.b[0])

@@ -147,13 +147,6 @@ def toy_pools(
     return pool_set("train", collection, run, of_queries, of_documents, training=True)
 
 
-def best_head(outputs: int = 8) -> Tensor:
-    """The head that sees the signal alone, ``(outputs, INPUTS)``."""
-    weight = torch.zeros(outputs, INPUTS)
-    weight[:SIGNALS, :SIGNALS] = torch.eye(SIGNALS)
-    return weight
-
-
 def random_head(outputs: int = 8, seed: int = 0) -> Tensor:
     """A head that knows nothing, ``(outputs, INPUTS)``."""
     return torch.randn(outputs, INPUTS, generator=torch.Generator().manual_seed(seed)) / math.sqrt(INPUTS)

@@ -175,6 +175,18 @@ def gpu() -> Iterator[FakeGPU]:
         yield found
 
 
+def test_the_fake_gpu_refuses_a_mix_of_devices_and_counts_waits(gpu: FakeGPU) -> None:
+    with pytest.raises(RuntimeError, match="two devices"):
+        torch.ones(2) + torch.ones(2, device="cuda")
+    x = torch.ones(2, device="cuda")
+    x.sum().item()
+    x.nonzero()
+    x.cpu()
+    x[[0, 1]]
+    torch.tensor([1.0, 2.0], device=x.device)
+    assert gpu.waits == {"a test": 5}
+
+
 @pytest.mark.parametrize(("packs", "first_layer"), [(True, 0), (True, 1), (False, 0)])
 def test_what_many_batches_give_is_fetched_together(packs: bool, first_layer: int) -> None:
     base = tiny_base(layers=2)  # made before the device is fake, so that its weights are data

@@ -14,7 +14,7 @@ import pytest
 import torch
 from peft import LoraConfig, PrefixTuningConfig, PromptEncoderConfig, PromptTuningConfig, get_peft_model
 from support.tiny_models import tiny_base
-from support.toy_collections import SMALL, invented, write_invented, write_msmarco
+from support.toy_collections import SMALL, invented, with_evaluation, write_invented, write_msmarco
 from torch import nn
 from transformers import BartConfig, BartForConditionalGeneration
 
@@ -224,6 +224,17 @@ def test_a_tier_runs_without_what_cannot_be_had(base: BaseModel, experiment: Exp
     assert [line.partition(" is not available")[0] for line in found.missing] == [
         "not available: collection 'scifact'", "not available: collection 'fiqa'",
     ]  # fmt: skip
+
+
+def test_msmarco_dev_runs_whole(experiment: Experiment, unimoe_data: Path) -> None:
+    shallow = with_evaluation(experiment, depth=1)
+    found = evaluate_msmarco_dev(shared_words, None, shallow, collection="msmarco-dev-positives")
+    assert len(found.run) == len(found.scores.per_query["mrr@10"]) == 6980
+    assert 6_900 < sum(map(len, found.run.values())) <= 6980
+    assert found.items == sum(map(len, found.run.values()))
+    assert found.first_stage is not None
+    assert found.first_stage.aggregate["mrr@10"] > 0.8  # an easy corpus: each passage is somebody's answer
+    assert found.first_stage.aggregate["recall@100"] == found.scores.aggregate["recall@100"]
 
 
 def test_only_what_scores_were_computed_from_finds_them(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from support.tiny_models import HIDDEN, SCORERS, Scorer, tiny_base, tiny_model
+from support.tiny_models import HIDDEN, SCORERS, ModelKind, Scorer, tiny_base, tiny_model
 from torch import Tensor
 
 from unimoe.config import PromptConfig
@@ -21,7 +21,9 @@ from unimoe.models.token_tree import TokenTree, build_tree
 from unimoe.models.tree_attention import (
     ROUND_ROWS,
     PackedTree,
+    last_tokens_only,
     pack,
+    run_tree,
     running,
     tree_attention,
 )
@@ -89,6 +91,26 @@ def test_it_is_attention_under_the_mask_of_the_tree(tree: TokenTree, heads: int,
     filled = (torch.nn.functional.pad(state, (0, 0, 0, low.ids.shape[1] - tokens)).bfloat16() for state in states)
     found = attend(low, *filled)[:, :tokens]
     torch.testing.assert_close(found.float(), expected, rtol=0.05, atol=0.05)
+
+
+BEGINNING = list(range(100, 130))
+SHARING = [
+    *([*BEGINNING, *range(200, 203 + tail)] for tail in (0, 7, 1, 20, 3)),
+    *([5], BEGINNING, list(range(40)), BEGINNING, list(range(40, 0, -1))),
+]
+
+
+@pytest.mark.parametrize("kind", ["llama", "qwen3"])
+def test_last_tokens_have_the_states_and_gradients_that_all_layers_give(kind: ModelKind) -> None:
+    decoder = tiny_base(kind).model.model.double().requires_grad_()
+    quick, drops = last_tokens_only(decoder)
+    assert drops
+    tree, weights = pack(build_tree(SHARING), CPU, torch.float64), list(decoder.parameters())
+    found, expected = run_tree(quick, tree)[0], run_tree(decoder, tree)[0, tree.last]
+    torch.testing.assert_close(found, expected)
+    direction = torch.randn_like(expected)
+    gradients = [torch.autograd.grad((states * direction).sum(), weights) for states in (found, expected)]
+    torch.testing.assert_close(*gradients)
 
 
 PLAIN, LONGEST = PromptConfig(template="plain", instruction=""), 128

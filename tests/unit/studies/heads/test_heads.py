@@ -25,7 +25,7 @@ from unimoe.retrieval.embeddings import Embedded
 from unimoe.studies.common.runner import StudyRunner
 from unimoe.studies.common.study import Chosen, load_study
 from unimoe.studies.common.table import differences, study_table
-from unimoe.studies.heads.config import PoolConfig, TrainConfig, gradient_methods
+from unimoe.studies.heads.config import PoolConfig, TrainConfig, forward_passes, gradient_methods
 from unimoe.studies.heads.data import HeadData
 from unimoe.studies.heads.family import HeadFamily, known_queries, overlap_table
 from unimoe.studies.heads.methods import head_loss
@@ -288,6 +288,19 @@ def test_numbers_of_the_table_are_those_of_the_results(finished: Finished, base:
     assert "±" not in cell.text + cell.spread
 
 
+def test_an_arm_with_diversity_is_chosen_on_the_front(finished: Finished) -> None:
+    """The most diverse that gives up little: the third is behind the second, the fourth too far down."""
+    runner = finished[0]
+    configs = [runner.tuned["eggroll_objectives"][0][1]] * 5
+    points = [(0.50, 0.1), (0.495, 0.3), (0.494, 0.2), (0.40, 0.9), (0.495, 0.3)]
+    found = [{"val": relevance, "diversity": diversity} for relevance, diversity in points]
+    assert runner.family.choose(configs, found) == 1
+    for give_up, place in ((0.0, 0), (1.0, 3)):
+        family = HeadFamily(runner.study.model_copy(update={"give_up": give_up}), torch.device("cpu"))
+        assert family.choose(configs, found) == place
+    assert runner.family.choose([finished[1]["eggroll"].config] * 5, found) == 0
+
+
 def test_scores_on_known_and_new_documents_are_means_over_each_part(finished: Finished, data: HeadData) -> None:
     """Training queries of half the topics only: the rest of the test queries looks for new documents."""
     some = {q: g for q, g in data.splits.train.qrels.items() if int(q[-2:]) % 2}
@@ -319,3 +332,17 @@ def test_seeds_pair_where_methods_share_first_weights(
     results = load_all_results(tmp_path)
     assert results.seeds_pair(("infonce",), results.dataset_keys)
     assert not results.seeds_pair(("infonce", "seed_recipe"), results.dataset_keys), "it has its own first weights"
+
+
+def test_work_is_counted_in_forward_passes(base: TrainConfig) -> None:
+    settings: tuple[tuple[dict[str, Any], int], ...] = (
+        ({"method": "zero_shot"}, 0),
+        ({"method": "infonce"}, 6),
+        ({"method": "score_es"}, 6),
+        ({"method": "eggroll", "population_size": 4096}, 6 * 4096),
+        ({"method": "genetic", "genetic": {"individuals": 16, "elites": 2}}, 6 * 16),
+        ({"method": "hybrid", "handoff": 2, "population_size": 8}, 2 * 8 + 4),
+    )
+    for own, passes in settings:
+        config = TrainConfig.model_validate(base.model_dump() | {"num_steps": 6} | own)
+        assert forward_passes(config) == passes, own

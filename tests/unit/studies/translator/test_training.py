@@ -1,4 +1,4 @@
-"""Training a translator: it starts at the closed form, and keeps the best epoch."""
+"""Training a translator: it starts at the closed form, unfreezes what it says, and keeps the best epoch."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from unimoe.studies.translator.evaluation import evaluate
 from unimoe.studies.translator.models.translators import make_network
 from unimoe.studies.translator.training import trainer as training
 from unimoe.studies.translator.training.closed_forms import linear_map
-from unimoe.studies.translator.training.objective import Objective, contrastive_loss
+from unimoe.studies.translator.training.objective import ImageQueue, Objective, PredictionQueue, contrastive_loss
 from unimoe.studies.translator.training.trainer import TranslatorTrainer, epoch_batches
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -100,6 +100,24 @@ def test_the_epoch_that_is_kept_is_the_best_on_validation_images(tmp_path: Path)
     assert facts["fired"]["mined_negatives"] == sum(fired) > fired[0] == 0
 
 
+@pytest.mark.parametrize("freeze_bias", [True, False])
+def test_the_closed_form_moves_from_its_epoch_on_at_its_own_rate(freeze_bias: bool, tmp_path: Path) -> None:
+    made = trainer(tmp_path, geometry={"unfreeze_epoch": 2, "freeze_bias": freeze_bias}, epochs=3)
+    start = linear_map("geometry", TRAIN, made.config)
+    bases: list[dict[str, np.ndarray]] = []
+
+    def keep(step: int, facts: Any) -> None:
+        if made.is_scored_after(step):
+            bases.append({n: t.clone().numpy() for n, t in made._network.base.state_dict().items()})  # type: ignore[union-attr]
+
+    made.fit(keep)
+    np.testing.assert_array_equal(bases[0]["weight"], start.weight.astype(np.float32))
+    assert not np.array_equal(bases[1]["weight"], bases[0]["weight"])
+    assert np.array_equal(bases[2]["bias"], bases[0]["bias"]) is freeze_bias
+    assert logged(made, "closed_form_trained") == [False, True, True]
+    assert made._optimizer.param_groups[-1]["lr"] == pytest.approx(0.05 * made.config.learning_rate)
+
+
 def test_a_loss_that_is_not_finite_ends_it_and_keeps_the_best_epoch(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -117,6 +135,33 @@ def test_a_loss_that_is_not_finite_ends_it_and_keeps_the_best_epoch(
         bad.fit()
     assert not bad.is_finished()
     assert evaluate(bad.translator(), VALIDATION, CPU)["mrr"] == max(logged(good, "val/mrr")[:3])
+
+
+def test_the_queue_has_each_image_once_at_its_newest_place() -> None:
+    queue = ImageQueue(5, CPU)
+    queue.push(torch.tensor([1, 2, 3, 3]))
+    queue.push(torch.tensor([2, 4]))
+    assert queue.ids.tolist() == [1, 3, 2, 4]
+    assert queue.recent(3, without=torch.tensor([4, 1])).tolist() == [3, 2]
+    assert queue.recent(0, without=torch.tensor([5])).tolist() == []
+    assert queue.recent(99, without=torch.tensor([9])).tolist() == [1, 3, 2, 4]
+    queue.push(torch.tensor([7, 8]))
+    assert queue.ids.tolist() == [3, 2, 4, 7, 8], "the oldest is dropped"
+
+
+def test_further_positives_are_of_the_same_image_and_another_caption() -> None:
+    """Captions 0 to 5, two of each of the images 0, 1, 2; the prediction of caption c is (c, c)."""
+    queue = PredictionQueue(8, 2, CPU)
+    for captions in (torch.tensor([0, 2, 4]), torch.tensor([1, 3, 5])):
+        queue.push(captions[:, None].expand(-1, 2).float(), captions // 2, captions)
+    vectors, valid = queue.positives(torch.tensor([0, 2, 7]), torch.tensor([0, 9, 3]), per_image=3)
+    assert [sorted(row[own][:, 0].tolist()) for row, own in zip(vectors, valid, strict=True)] == [[1.0], [4.0, 5.0], []]
+    vectors, valid = queue.positives(torch.tensor([1]), torch.tensor([8]), per_image=1)
+    assert vectors[valid].tolist() == [[3.0, 3.0]], "the newest come first"
+    queue.push(torch.full((1, 2), 9.0, requires_grad=True), torch.tensor([0]), torch.tensor([0]))
+    vectors, valid = queue.positives(torch.tensor([0]), torch.tensor([1]), per_image=4)
+    assert vectors[valid].tolist() == [[9.0, 9.0]], "a newer prediction takes the place of the older of its caption"
+    assert not vectors.requires_grad
 
 
 @pytest.mark.parametrize("copies", [0, 5])
