@@ -26,7 +26,7 @@ from unimoe.core.errors import UsageError, did_you_mean
 from unimoe.core.grouping import gathered
 
 FEWEST = 3  # systems: of two, their test says it all
-_MOST_SETTINGS = 10**9
+_MOST_SETTINGS = 10**9  # beyond any search; a number that no float holds could correct no p
 
 Chosen: TypeAlias = Mapping[str, str | int | Sequence[str]]  # by system: ``dev``, or the settings that it was the best
 # of on the test data: their number, or their names where all are here

@@ -1,4 +1,4 @@
-"""Comparisons of arms, what is asked and corrected, and tables of them, of results and of MTEB's tasks."""
+"""Arms are compared as asked and corrected by family; tables show comparisons, scores and MTEB's tasks."""
 
 from __future__ import annotations
 
