@@ -66,7 +66,11 @@ ALONE = Processes()
 
 @contextmanager
 def joined_processes() -> Iterator[Processes]:
-    """Join the processes that ``torchrun`` has started; without it, this process is alone."""
+    """Join the processes that ``torchrun`` has started; without it, this process is alone.
+
+    accelerate's ``PartialState`` has one timeout for the meeting of processes and for their waits, and raises an error
+    where torchrun started it on an RTX 4090.
+    """
     size = int(os.environ.get("WORLD_SIZE", "1"))
     if size == 1:
         yield ALONE

@@ -66,7 +66,7 @@ def refuse_missing(missing: Mapping[str, Sequence[str]]) -> None:
 _EXTRAS = {"studies": "studies"} | dict.fromkeys(("experiment", "training", "cli.run_experiment", "cli.train"), "train")
 _LIBRARIES = {
     *("torch", "transformers", "peft", "safetensors", "sentence_transformers", "mteb", "huggingface_hub", "tokenizers"),
-    *("bm25s", "Stemmer", "rank_bm25", "torchjd", "accelerate", "sklearn"),
+    *("bm25s", "Stemmer", "rank_bm25", "torchjd", "sklearn"),
 }
 
 

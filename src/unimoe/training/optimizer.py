@@ -11,30 +11,23 @@ from torch import Tensor, nn
 from unimoe.config.training import Schedule
 
 
-def learning_rate_at(step: int, steps: int, warmup: int, peak: float, schedule: Schedule = "linear") -> float:
-    """Return the learning rate of a step, counted from 0.
+def learning_rates(steps: int, warmup: int, peak: float, schedule: Schedule = "linear") -> list[float]:
+    """Return the learning rate of each step, by transformers' schedules or by ``onecycle``.
 
-    The ``warmup`` steps, fewer than ``steps``, rise linearly from above 0 to the peak. Then the rate stays
-    ``constant``, or falls to 0 after ``steps``, ``linear`` or ``cosine``. ``onecycle`` is
-    ``torch.optim.lr_scheduler.OneCycleLR`` with its defaults, its rise over ``warmup`` steps.
+    The ``warmup`` steps are fewer than ``steps``. ``onecycle`` is ``torch.optim.lr_scheduler.OneCycleLR`` with its
+    defaults, its rise over the warm-up (Smith & Topin 2018).
     """
-    if schedule == "onecycle":
-        return _one_cycle(step, steps, warmup, peak)
-    if step < warmup:
-        return peak * (step + 1) / (warmup + 1)
-    if schedule == "constant":
-        return peak
-    if schedule == "cosine":
-        return _cosine(peak, 0.0, (step - warmup) / (steps - warmup))
-    return peak * (steps - step) / (steps - warmup)
+    from transformers import get_scheduler
 
-
-def _one_cycle(step: int, steps: int, warmup: int, peak: float) -> float:
-    """Rise from a 25th of the peak and fall to a 250,000th of it, as torch does (Smith & Topin 2018)."""
-    low = peak / 25
-    if step < warmup:
-        return _cosine(low, peak, step / (warmup - 1)) if warmup > 1 else peak
-    return _cosine(peak, low / 1e4, (step + 1 - warmup) / (steps - warmup))
+    if schedule != "onecycle":
+        name = "constant_with_warmup" if schedule == "constant" else schedule
+        unused = torch.optim.SGD([torch.zeros(1)])
+        # transformers takes its first step at a rate of 0: a schedule of one step more begins with its second.
+        (share,) = get_scheduler(name, unused, warmup + 1, steps + 1).lr_lambdas
+        return [peak * share(step + 1) for step in range(steps)]
+    low = peak / 25  # torch has no closed form, and fails at a warm-up of one step
+    rise = [_cosine(low, peak, step / (warmup - 1)) if warmup > 1 else peak for step in range(warmup)]
+    return rise + [_cosine(peak, low / 1e4, (step + 1) / (steps - warmup)) for step in range(steps - warmup)]
 
 
 def _cosine(start: float, end: float, share: float) -> float:

@@ -43,7 +43,7 @@ from unimoe.training.examples import TrainingData
 from unimoe.training.gradients import ArmGradients, arm_batches
 from unimoe.training.loop import Facts, Training
 from unimoe.training.model_card import base_on_hub, model_card
-from unimoe.training.optimizer import MasterAdamW, learning_rate_at
+from unimoe.training.optimizer import MasterAdamW, learning_rates
 from unimoe.training.run_state import Parts, RunState
 from unimoe.training.tracking import Log, refuse_missing, trackers
 
@@ -150,6 +150,8 @@ class ArmTraining(Training):
         self._peft, self._model = model_in_training(config, loader.fresh_base(), self.seed, loader.frozen_layers)
         weights = adapter_parameters(self._peft)
         self._optimizer = MasterAdamW(weights, training.weight_decay)
+        peak = self._arm_config.learning_rate
+        self._rates = learning_rates(training.steps, training.warmup, peak, training.schedule)
         batches = arm_batches(config, self._arm_config.task, self.seed, self._data, self._model)
         log = self.state.logs / "gradient_conflicts.jsonl"
         self._gradients = ArmGradients(config, self._arm_config, self._model, weights, batches, log, self._processes)
@@ -174,10 +176,7 @@ class ArmTraining(Training):
         spoilt = [task for task, loss in found.losses.items() if not math.isfinite(loss)]
         if spoilt:
             self._stop(number, f"the loss is {found.losses[spoilt[0]]}", spoilt)
-        rate = learning_rate_at(
-            number, training.steps, training.warmup, self._arm_config.learning_rate, training.schedule
-        )
-        norm = self._optimizer.step(rate, training.max_grad_norm)
+        norm = self._optimizer.step(self._rates[number], training.max_grad_norm)
         if not math.isfinite(norm):
             self._stop(number, f"the gradient's norm is {norm}", list(found.losses))
         self._gradients.aggregation.learn(found.losses)
@@ -187,7 +186,7 @@ class ArmTraining(Training):
             "loss": found.total,
             "ranking_loss": found.losses.get("ranking"),
             "embedding_loss": found.losses.get("embedding"),
-            "lr": rate,
+            "lr": self._rates[number],
             "grad_norm": norm,
             "tokens": found.tokens,
             "tokens_per_s": found.tokens / (time.perf_counter() - start),

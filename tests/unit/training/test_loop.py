@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,6 @@ from huggingface_hub import ModelCard
 from support.experiments import KilledError, kill_after, tiny_experiment_dict
 from support.tiny_models import tiny_base
 from torch import Tensor, nn
-from transformers import get_scheduler
 
 from unimoe.config import Experiment
 from unimoe.config.files import parse_config
@@ -26,7 +26,7 @@ from unimoe.models.unimodel import UnimodelForExp1
 from unimoe.results import TrainingBudget
 from unimoe.training.loop import Facts, Training
 from unimoe.training.model_card import model_card
-from unimoe.training.optimizer import MasterAdamW, learning_rate_at
+from unimoe.training.optimizer import MasterAdamW, learning_rates
 from unimoe.training.run_state import Parts, Progress, RunState
 
 
@@ -187,22 +187,28 @@ def take(optimizer: MasterAdamW, weights: dict[str, nn.Parameter], steps: int) -
         optimizer.step(1e-2 / (step + 1), max_grad_norm=1.0)
 
 
-@pytest.mark.parametrize("schedule", ["linear", "cosine", "onecycle"])
+@pytest.mark.parametrize("schedule", ["linear", "cosine", "constant", "onecycle"])
 @pytest.mark.parametrize("warmup", [0, 3, 10])
 def test_schedules_are_those_of_transformers_and_torch(schedule: Schedule, warmup: int) -> None:
-    """Where a rate rises to its peak, transformers takes its first step at a rate of 0."""
-    adamw = torch.optim.AdamW(parameters().values(), lr=2.0)
-    peer: Any
+    found = learning_rates(20, warmup, 2.0, schedule)
+    fall: dict[str, Callable[[float], float]] = {
+        "linear": lambda share: 1 - share,
+        "cosine": lambda share: (1 + math.cos(math.pi * share)) / 2,
+        "constant": lambda share: 1.0,
+    }
     if schedule == "onecycle":
+        adamw = torch.optim.AdamW(parameters().values())
         peer = torch.optim.lr_scheduler.OneCycleLR(adamw, max_lr=2.0, total_steps=20, pct_start=warmup / 20)
+        expected = list[float]()
+        for _ in range(20):
+            expected.append(float(peer.get_last_lr()[0]))
+            adamw.step()
+            peer.step()
     else:
-        peer = get_scheduler(schedule, adamw, num_warmup_steps=warmup, num_training_steps=20)
-    for step in range(20):
-        if schedule == "onecycle" or step >= warmup:
-            found = learning_rate_at(step, 20, warmup, 2.0, schedule)
-            assert found == pytest.approx(peer.get_last_lr()[0]), step
-        adamw.step()
-        peer.step()
+        rise = [2.0 * (step + 1) / (warmup + 1) for step in range(warmup)]  # from above 0
+        left = 20 - warmup
+        expected = rise + [2.0 * fall[schedule](step / left) for step in range(left)]
+    assert found == pytest.approx(expected)
 
 
 @pytest.mark.parametrize("weight_decay", [0.0, 0.1])

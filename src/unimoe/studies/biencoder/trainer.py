@@ -41,7 +41,7 @@ from unimoe.studies.common.splits import Splits
 from unimoe.studies.common.trained_model import MANIFEST
 from unimoe.training.loop import Facts, OnStep, Training
 from unimoe.training.losses.built_in import info_nce
-from unimoe.training.optimizer import learning_rate_at, optimizer_tensors, restore_optimizer
+from unimoe.training.optimizer import learning_rates, optimizer_tensors, restore_optimizer
 from unimoe.training.run_state import Parts, RunState
 from unimoe.training.steps import backward_in_parts
 
@@ -128,6 +128,8 @@ class BiEncoderTrainer(Training):
         config, model = self.config, self.model
         self._weights = {name: weight for name, weight in model.named_parameters() if weight.requires_grad}
         self._optimizer = torch.optim.AdamW(self._weights.values(), lr=0.0, weight_decay=config.weight_decay)
+        warmup = min(round(config.warmup * self.steps), self.steps - 1)
+        self._rates = learning_rates(self.steps, warmup, config.learning_rate, config.schedule)
         model.dtype = choose_dtype(self.device, config.precision, trains=True)
         self.progress.extra["dtype"] = str(model.dtype).removeprefix("torch.")
         self._epoch, self._batches = -1, list[Batch]()
@@ -177,12 +179,10 @@ class BiEncoderTrainer(Training):
         batches = self._batches[place * config.accumulation : (place + 1) * config.accumulation]
         self.model.train()  # a search sets eval mode
         losses = [self._backward(batch, place, len(batches)) for place, batch in enumerate(batches)]
-        warmup = min(round(config.warmup * self.steps), self.steps - 1)
-        rate = learning_rate_at(number, self.steps, warmup, config.learning_rate, config.schedule)
         norm = float(nn.utils.clip_grad_norm_(self._weights.values(), config.max_grad_norm))
         if not math.isfinite(norm):
             self._refuse_not_finite("gradient's norm", norm, batches)
-        self._optimizer.param_groups[0]["lr"] = rate
+        rate = self._optimizer.param_groups[0]["lr"] = self._rates[number]
         self._optimizer.step()
         self._optimizer.zero_grad(set_to_none=True)
         seen = {name: self.progress.extra.get(name, 0) for name in ("pairs", "tokens")}
