@@ -11,6 +11,7 @@ from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 
+from unimoe.analysis.formats import metric_name
 from unimoe.analysis.gates.definitions import Gate, InterferenceGate
 from unimoe.analysis.gates.findings import Finding
 from unimoe.analysis.gates.judging import Judgment
@@ -151,7 +152,7 @@ def drilldown_table(cases: Sequence[QueryCase], gate: Gate, dataset: str) -> Tab
     if unread := cases[0].unread if cases else ():
         more = f", and {len(unread) - 1} more like it" if len(unread) > 1 else ""
         notes.append(f"Texts or ranks are missing: {unread[0]}{more}.")
-    heading = f"{gate.against}, {gate.metric} on {dataset}"
+    heading = f"{gate.against}, {metric_name(gate.metric)} on {dataset}"
     return Table(
         name="drilldown",
         caption=f"The {len(rows)} queries with the largest differences, scores × 100",

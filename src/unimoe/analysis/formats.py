@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 
 from unimoe.analysis.comparisons import ALPHA
 
+_METRICS = {"ndcg": "nDCG", "mrr": "MRR", "map": "MAP", "recall": "Recall", "p": "P"}
 _NAMED = 4  # names in a sentence; more are counted
 
 
@@ -38,3 +40,8 @@ def listed(names: Sequence[str]) -> str:
     if len(names) > _NAMED:
         return f"{', '.join(names[: _NAMED - 1])} and {len(names) - _NAMED + 1} more"
     return " and ".join(filter(None, (", ".join(names[:-1]), names[-1])))
+
+
+def metric_name(metric: str) -> str:
+    """Return a metric as papers spell it: ``nDCG@10`` for ``ndcg@10``; other names, a bare ``p`` too, as they are."""
+    return re.sub(r"^(ndcg|mrr|map|(recall|p)(?=@))\b", lambda name: _METRICS[name[1]], metric)

@@ -183,7 +183,7 @@ def test_a_headline_has_the_loss_its_bound_and_what_it_means() -> None:
     item = judged(clear_gap(-0.1), **INTERFERENCE)
     low, high = item.found.estimate.interval or (0.0, 0.0)
     assert headline(item) == (
-        "joint_r8 loses 20.0 % of rank_only_r8's ndcg@10 on apidocs, at least 18.6 % with confidence 0.9 "
+        "joint_r8 loses 20.0 % of rank_only_r8's nDCG@10 on apidocs, at least 18.6 % with confidence 0.9 "
         f"(TIR +20.00 %, 95 % interval [{100 * low:+.2f}, {100 * high:+.2f}]): interference, 2 % or more."
     )
     assert action(item) == "build separate experts"

@@ -230,7 +230,7 @@ def test_registered_gates_are_told_apart_from_default_ones_and_show_their_own_cu
         "ni": ("WORSE", "joint_r8 is not worse than rank_only_r8 by more than 0.5 points, with confidence 0.9"),
     }
     assert own[0].startswith("Not registered")
-    about = "Reranking on b: joint_r8 against rank_only_r8, ndcg@10"
+    about = "Reranking on b: joint_r8 against rank_only_r8, nDCG@10"
     assert [(verdict.said.about, verdict.said.name) for verdict in own[1]] == [(about, "reranking.joint_r8")]
     assert "2 %" not in " ".join(contents["reading"])
 

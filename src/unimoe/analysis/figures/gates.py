@@ -14,7 +14,7 @@ from matplotlib.lines import Line2D
 from unimoe.analysis.comparisons import Comparison
 from unimoe.analysis.figures.scores import panel_titles
 from unimoe.analysis.figures.style import HAIRLINE, LONG, NEUTRAL, SHORT, Dashes, Look, in_style, panels
-from unimoe.analysis.formats import p_text, signed
+from unimoe.analysis.formats import metric_name, p_text, signed
 from unimoe.analysis.gates import wording
 from unimoe.analysis.gates.definitions import Gate, Label
 from unimoe.analysis.gates.findings import bounds_of, region_of
@@ -66,7 +66,7 @@ def gate_groups(items: Sequence[Judgment], looks: Mapping[str, Look]) -> list[Gr
             rows.append(Row(name, found.estimate, numbers, label, looks[gate.sides[0]], bounds, marker))
         which = f"gate {item.name}" if item.registered else "no registered gate"
         sides = " against ".join(arms[arm] for arm in gate.sides)
-        heading = f"{gate.task}: {sides}, {gate.metric} ({which}{', advisory' if item.advisory else ''})"
+        heading = f"{gate.task}: {sides}, {metric_name(gate.metric)} ({which}{', advisory' if item.advisory else ''})"
         groups.append(Group(heading, tuple(100.0 * cutoff for cutoff in gate.cutoffs), _regions(gate), tuple(rows)))
     return groups
 
@@ -80,7 +80,7 @@ def comparison_groups(comparisons: Sequence[Comparison], looks: Mapping[str, Loo
         ends = ", ".join(signed(100.0 * end, keep_side=True) for end in c.difference.interval or ()) or "no interval"
         label = "no test" if c.p_corrected is None else f"p {p_text(c.p_corrected)}{' *' if c.significant else ''}"
         row = Row(name, c.difference, f"{signed(100.0 * c.delta)} [{ends}]", label, looks[c.system])
-        groups.setdefault(f"{c.key}, {c.metric} ({c.queries:,} queries)", []).append(row)
+        groups.setdefault(f"{c.key}, {metric_name(c.metric)} ({c.queries:,} queries)", []).append(row)
     return [Group(heading, (0.0,), (), tuple(rows)) for heading, rows in groups.items()]
 
 

@@ -13,12 +13,12 @@ from numpy.typing import NDArray
 from unimoe.analysis.arms import arm_order
 from unimoe.analysis.comparisons import ALPHA, Comparison, interval_of_mean
 from unimoe.analysis.figures.style import HAIRLINE, LONG, NEUTRAL, SHORT, Look, in_style, legend_of, panels
-from unimoe.analysis.formats import signed
+from unimoe.analysis.formats import metric_name, signed
 from unimoe.analysis.gates.definitions import Gate
 from unimoe.analysis.gates.findings import Finding
 from unimoe.analysis.gates.judging import Judgment
 from unimoe.analysis.gates.wording import by_kind
-from unimoe.analysis.tables.cells import metric_name, short_names
+from unimoe.analysis.tables.cells import short_names
 from unimoe.core.grouping import gathered
 from unimoe.results import EvalResult
 from unimoe.results.folder import Results
@@ -31,14 +31,10 @@ def score_figure(results: Results, firsts: Sequence[EvalResult], looks: Mapping[
     """Draw a row for each dataset, given by one of its results, in it a point for each arm with interval and seeds."""
     runs = [gathered((r.config_name, r.seed) for r in results.measured(first.key)) for first in firsts]
     arms = sorted({arm for of_dataset in runs for arm in of_dataset}, key=arm_order)
-    metrics = dict.fromkeys(first.main_metric for first in firsts)
-    names = short_names(
-        (
-            f"{first.dataset}{f', {first.main_metric}' if len(metrics) > 1 else ''} ({len(first.per_query):,})"
-            for first in firsts
-        ),
-        SHORT,
-    )
+    metrics = dict.fromkeys(metric_name(first.main_metric) for first in firsts)
+    of_metric = [f", {metric_name(first.main_metric)}" if len(metrics) > 1 else "" for first in firsts]
+    rows = zip(firsts, of_metric, strict=True)
+    names = short_names((f"{first.dataset}{own} ({len(first.per_query):,})" for first, own in rows), SHORT)
     label = f"{' or '.join(metrics)} x 100"
     height = max(0.6, len(firsts) * (0.07 + 0.07 * len(arms)))
     legend = legend_of(short_names(arms, LONG), looks, ls="-", markeredgecolor="black")

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 from pydantic_core import to_jsonable_python
 
-from unimoe.analysis.formats import signed
+from unimoe.analysis.formats import metric_name, signed
 from unimoe.analysis.gates import wording
 from unimoe.analysis.gates.definitions import InterferenceGate, Registration
 from unimoe.analysis.gates.findings import Finding, bounds_of
@@ -37,7 +37,7 @@ def say(item: Outcome) -> Said:
     """Write an outcome out; this is the one place where that is done."""
     gate = item.gate
     where = gate.datasets[0] if len(gate.datasets) == 1 else f"{len(gate.datasets)} datasets"
-    about = f"{gate.task.capitalize()} on {where}: {gate.against}, {gate.metric}"
+    about = f"{gate.task.capitalize()} on {where}: {gate.against}, {metric_name(gate.metric)}"
     if isinstance(item, Refusal):
         return Said(item.name, "NOT JUDGED", "", f"{item.error}.", about, (("Asked", wording.asked(gate)),))
     return Said(
@@ -73,7 +73,7 @@ def _facts(item: Judgment) -> Iterator[Fact]:
         of_runs = f": {', '.join(f'{100 * run:.2f}' for run in runs)}" if len(runs) > 1 else ""
         scores.append(f"{arm} {100 * mean:.2f} ({which}{of_runs})")
     paired = "; seeds pair, as the experiment declares" if found.paired else ""
-    yield "Scores", f"{item.metric} x 100, {found.queries:,} queries: {', '.join(scores)}{paired}"
+    yield "Scores", f"{metric_name(item.metric)} x 100, {found.queries:,} queries: {', '.join(scores)}{paired}"
     if bound := wording.bound_text(gate, found):
         yield "Bound", f"{bound} with confidence {gate.label_confidence:g}: this decides, the 95 % interval does not"
     if found.confidence:

@@ -9,7 +9,7 @@ import math
 from collections.abc import Iterable, Sequence
 from typing import TypeVar
 
-from unimoe.analysis.formats import signed
+from unimoe.analysis.formats import metric_name, signed
 from unimoe.analysis.gates.definitions import Averaging, Gate, InterferenceGate, Label
 from unimoe.analysis.gates.findings import Finding, bounds_of, region_of
 from unimoe.analysis.gates.judging import Judgment
@@ -196,7 +196,7 @@ def headline(item: Judgment) -> str:
     value = f"{abs(round(100.0 * found.value, digits)):.{digits}f}"
     if isinstance(gate, InterferenceGate):
         name = "TIR"
-        said = f"{second} {'loses' if ahead else 'gains'} {value} % of {first}'s {gate.metric} on {where}"
+        said = f"{second} {'loses' if ahead else 'gains'} {value} % of {first}'s {metric_name(gate.metric)} on {where}"
         passed, failed = amount(gate, gate.pass_at), amount(gate, gate.fail_below)
         little = f" worth a split, less than {failed}"
         means: dict[Label, str] = {
@@ -206,7 +206,8 @@ def headline(item: Judgment) -> str:
         }
     else:
         name = "difference"
-        said = f"{first} is {value} points {'ahead of' if ahead else 'behind'} {second} in {gate.metric} on {where}"
+        side = "ahead of" if ahead else "behind"
+        said = f"{first} is {value} points {side} {second} in {metric_name(gate.metric)} on {where}"
         means = claims(gate)
     meaning = means.get(label) or found.why or "these seeds and queries cannot decide"
     interval = f", {100 * LEVEL:g} % interval {interval_text(gate, found)}" if ends else ""

@@ -17,7 +17,7 @@ from unimoe.analysis.analysis import Analysis
 from unimoe.analysis.arms import FIRST_STAGE, ZERO_SHOT, arm_order
 from unimoe.analysis.comparisons import Comparison
 from unimoe.analysis.drilldown import gather_queries
-from unimoe.analysis.formats import signed
+from unimoe.analysis.formats import metric_name, signed
 from unimoe.analysis.gates.definitions import InterferenceGate
 from unimoe.analysis.gates.findings import ratio_weights
 from unimoe.analysis.gates.judging import Judgment, Outcome, Refusal
@@ -147,7 +147,7 @@ def _beside(results: Results, item: Judgment, comparisons: Sequence[Comparison])
             if names := " and ".join(f"{name}{where[n]}" for name, n in counts.items() if n):
                 words.append(f"{verb} {names}")
         said.append(f"{arm} {100 * mean:.2f}" + (f" ({', '.join(words)})" if words else ""))
-    yield "Baselines", f"{metric} x 100: {', '.join(said)}"
+    yield "Baselines", f"{metric_name(metric)} x 100: {', '.join(said)}"
 
 
 def _reading(items: Sequence[Judgment]) -> tuple[str, ...]:

@@ -8,10 +8,9 @@ from statistics import fmean
 
 from unimoe.analysis.comparisons import ALPHA, Comparison, average_name
 from unimoe.analysis.corrections import NAMES
-from unimoe.analysis.formats import listed, p_text
+from unimoe.analysis.formats import listed, metric_name, p_text
 from unimoe.analysis.standings import best_of, standings
 from unimoe.analysis.statistics.estimates import LEVEL
-from unimoe.analysis.tables.cells import metric_name
 from unimoe.analysis.tables.comparisons import correction_text
 from unimoe.core.grouping import gathered
 from unimoe.results.folder import Results

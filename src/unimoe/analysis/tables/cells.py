@@ -19,8 +19,6 @@ Mark = Literal["best", "second"]
 ABSENT = "–"  # shown where there is no number; empty in CSV
 NAME_WIDTH = 32  # characters of a name in a table with many columns; longer ones are cut
 
-_METRICS = {"ndcg": "nDCG", "mrr": "MRR", "map": "MAP", "recall": "Recall", "p": "P"}
-
 
 @dataclass(frozen=True)
 class Cell:
@@ -112,11 +110,6 @@ def cluster_notes(results: Results) -> tuple[str, ...]:
     return (
         (f"Queries are in clusters ({said}): intervals and tests draw these whole (cluster-robust).",) if said else ()
     )
-
-
-def metric_name(metric: str) -> str:
-    """Return a metric as papers spell it: ``nDCG@10`` for ``ndcg@10``; other names, a bare ``p`` too, as they are."""
-    return re.sub(r"^(ndcg|mrr|map|(recall|p)(?=@))\b", lambda name: _METRICS[name[1]], metric)
 
 
 def short_names(names: Iterable[str], width: int = NAME_WIDTH) -> dict[str, str]:

@@ -23,11 +23,11 @@ from unimoe.analysis.comparisons import (
     systems_of,
 )
 from unimoe.analysis.corrections import NAMES, OF_FAMILY
-from unimoe.analysis.formats import listed
+from unimoe.analysis.formats import listed, metric_name
 from unimoe.analysis.standings import standings
 from unimoe.analysis.statistics.estimates import LEVEL, TWO_SEEDS, Estimate
 from unimoe.analysis.statistics.random_effects import FEWEST
-from unimoe.analysis.tables.cells import ABSENT, Cell, caveat_notes, metric_name, row_groups
+from unimoe.analysis.tables.cells import ABSENT, Cell, caveat_notes, row_groups
 from unimoe.analysis.tables.table import Table
 from unimoe.core.console import stderr, stdout
 from unimoe.core.grouping import gathered

@@ -5,11 +5,12 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 
+from unimoe.analysis.formats import metric_name
 from unimoe.analysis.gates import wording
 from unimoe.analysis.gates.findings import Finding
 from unimoe.analysis.gates.judging import Judgment, Outcomes, Refusal
 from unimoe.analysis.gates.output import say
-from unimoe.analysis.tables.cells import ABSENT, Cell, Row, metric_name, name_cells, row_groups
+from unimoe.analysis.tables.cells import ABSENT, Cell, Row, name_cells, row_groups
 from unimoe.analysis.tables.table import Table
 from unimoe.core.grouping import gathered
 

@@ -6,7 +6,8 @@ from statistics import fmean
 from typing import TypeAlias
 
 from unimoe.analysis.arms import arm_order
-from unimoe.analysis.tables.cells import Cell, RowGroup, caveat_notes, marked, metric_name, row_groups
+from unimoe.analysis.formats import metric_name
+from unimoe.analysis.tables.cells import Cell, RowGroup, caveat_notes, marked, row_groups
 from unimoe.analysis.tables.table import Table
 from unimoe.core.grouping import gathered
 from unimoe.results import EvalResult

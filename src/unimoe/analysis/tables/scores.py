@@ -8,16 +8,8 @@ from statistics import fmean
 
 from unimoe.analysis.arms import arm_order
 from unimoe.analysis.comparisons import Comparison, blocks_of, reaches_cutoff, systems_of
-from unimoe.analysis.tables.cells import (
-    ABSENT,
-    Cell,
-    RowGroup,
-    caveat_notes,
-    marked,
-    metric_name,
-    name_cells,
-    row_groups,
-)
+from unimoe.analysis.formats import metric_name
+from unimoe.analysis.tables.cells import ABSENT, Cell, RowGroup, caveat_notes, marked, name_cells, row_groups
 from unimoe.analysis.tables.comparisons import Marks, significance_marks
 from unimoe.analysis.tables.table import Table
 from unimoe.core.grouping import gathered, natural_key

@@ -6,8 +6,9 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from unimoe.analysis.comparisons import ALPHA, Comparison, Question, compare_arms
+from unimoe.analysis.formats import metric_name
 from unimoe.analysis.statistics.estimates import LEVEL
-from unimoe.analysis.tables.cells import Cell, Row, caveat_notes, metric_name, row_groups
+from unimoe.analysis.tables.cells import Cell, Row, caveat_notes, row_groups
 from unimoe.analysis.tables.comparisons import COLUMNS, correction_text, limits
 from unimoe.analysis.tables.table import Table
 from unimoe.core.console import stdout

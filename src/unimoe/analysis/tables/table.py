@@ -16,7 +16,8 @@ from rich.console import Console, ConsoleOptions, RenderResult
 from rich.table import Table as RichTable
 from rich.text import Text
 
-from unimoe.analysis.tables.cells import ABSENT, Cell, Row, RowGroup, metric_name
+from unimoe.analysis.formats import metric_name
+from unimoe.analysis.tables.cells import ABSENT, Cell, Row, RowGroup
 from unimoe.core.io import write_text
 from unimoe.core.limits import visible
 

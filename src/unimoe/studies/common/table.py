@@ -6,11 +6,11 @@ from collections.abc import Collection, Hashable, Mapping
 from typing import Any, TypeVar
 
 from unimoe.analysis.comparisons import difference, interval_of_mean
-from unimoe.analysis.formats import signed
+from unimoe.analysis.formats import metric_name, signed
 from unimoe.analysis.statistics.estimates import holm
 from unimoe.analysis.statistics.variance import Array
 from unimoe.analysis.tables import ABSENT, Cell, RowGroup, Table
-from unimoe.analysis.tables.cells import caveat_notes, marked, metric_name
+from unimoe.analysis.tables.cells import caveat_notes, marked
 from unimoe.results.folder import Results
 from unimoe.studies.common.family import Family
 from unimoe.studies.common.study import Chosen, system_called
