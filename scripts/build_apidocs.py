@@ -2,10 +2,11 @@
 
 uv run --with numpy==2.4.6 --with scipy==1.17.1 --with pandas==3.1.1 scripts/build_apidocs.py --output FOLDER
 
-makes what is in ``src/unimoe/data/apidocs``, on every platform; other versions have other documentation. For every
-public object with a numpydoc docstring, the summary sentence is a query and the rest of the docstring a document,
-without See Also and References. The object's own document has grade 2, documents of the objects under See Also have
-grade 1. A document carries no title: the name would give it away.
+makes what is in ``src/unimoe/data/apidocs``, on every platform with Python 3.11 or 3.12: Python 3.13 takes the
+indentation out of docstrings, and other versions of the packages have other documentation. For every public object with
+a numpydoc docstring, the summary sentence is a query and the rest of the docstring a document, without See Also and
+References. The object's own document has grade 2, documents of the objects under See Also have grade 1. A document
+carries no title: the name would give it away.
 """
 
 from __future__ import annotations

@@ -131,7 +131,7 @@ def test_content_is_the_same_for_ever_and_no_document_holds_its_query() -> None:
 
 
 @pytest.mark.skipif(
-    {package: version(package) for package in BUILT_FROM} != BUILT_FROM,
+    sys.version_info >= (3, 13) or {package: version(package) for package in BUILT_FROM} != BUILT_FROM,
     reason="another version has other documentation",
 )
 def test_the_script_builds_the_same(tmp_path: Path) -> None:
