@@ -49,7 +49,7 @@ def test_no_cell_of_a_spreadsheet_is_a_formula(text: str) -> None:
 @pytest.mark.parametrize("text", ESCAPES)
 def test_a_message_or_table_steers_no_terminal(text: str, capsys: pytest.CaptureFixture[str]) -> None:
     with console.stderr.capture() as captured:
-        console.stderr.print(f"done: {text}\nnext\tline")
+        console.stderr.print(f"path:one: {text}\nnext\tline")
         console.stderr.out(text)
     shown = io.StringIO(captured.get())
     shown.seek(0, io.SEEK_END)
@@ -57,6 +57,7 @@ def test_a_message_or_table_steers_no_terminal(text: str, capsys: pytest.Capture
     plain.print(Table("x", text, (text, text), (RowGroup(text, ((Cell(text), Cell(text)),)),), (text,)).to_rich())
     assert not set(shown.getvalue()) & set("\x1b\x9b\x07\x08\r\u202e")
     assert "\nnext" in shown.getvalue()
+    assert "path:one:" in shown.getvalue(), "no emoji in place of a name"
     console.stdout.out("\x9b31m")
     assert capsys.readouterr().out == "\x9b31m\n", "what goes into a pipe is not changed"
 

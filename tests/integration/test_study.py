@@ -297,7 +297,7 @@ def test_a_base_or_lists_that_cannot_be_trained_on_are_refused(places: tuple[Pat
 @pytest.fixture
 def compare(places: tuple[Path, Path], tmp_path: Path) -> Callable[..., Done]:
     """Calls the script with a config of two steps."""
-    settings = cross_encoder_config(*places, tmp_path / "out", max_steps=2)
+    settings = cross_encoder_config(*places, tmp_path / "out", max_steps=2, loss={"name": "yes_no"})
     write_plain(tmp_path / "losses.yaml", settings.model_dump(mode="json"))
     given = ("--config", tmp_path / "losses.yaml", "--device", "cpu", "--threads", "1")
     return partial(call_script, "compare_losses.py", *given, "--losses")
@@ -311,7 +311,7 @@ def test_each_loss_gets_its_best_rate_on_dev_and_the_gates_come_first(
     assert "pg_rank-beats-softmax" in done.stdout
     assert "corrected by Holm over all differences of this table" in " ".join(done.stdout.split())
     key = f"reranking/{places[1].name}"
-    assert load_all_results(out).seeds_pair(("softmax", "pg_rank"), [key])  # the same lists, and so the same batches
+    assert load_all_results(out).seeds_pair(("softmax", "pg_rank"), [key])  # the same lists, not those of yes_no
     for arm in ("softmax", "pg_rank"):
         tried = read_plain(out / "tuning" / f"{arm}.json")
         assert [one["learning_rate"] for one in tried] == [1e-5, 3e-2]

@@ -214,6 +214,7 @@ def test_a_comparison_registers_gates_and_tests_images_that_no_training_saw(file
     assert {results.seeds(model, "crossmodal/pairs") for model in MODELS} == {(0, 1)}
     assert "bigjump-beats-ridge" in done.stdout
     assert "gallery of 15 images" in " ".join(done.stdout.split())
+    assert results.cluster_numbers == {"crossmodal/pairs": 15}, "the gates' queries are images, as in the table"
     result = read_result(result_path(tmp_path, "mlp1", 1, "crossmodal", "pairs"))
     _, test = split_by_image(small_pairs(), 0.25, 0)
     assert {key.partition("#")[0] for key in result.per_query} == set(test.image_ids)

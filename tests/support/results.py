@@ -38,7 +38,7 @@ def make_result(
     metric: str = "ndcg@10",
     task_type: str | None = None,
     main_score: float | None = None,
-    paired_seeds: bool = False,
+    paired_seeds: bool | str = False,
 ) -> EvalResult:
     """``main_score`` is MTEB's own, beside the main metric; ``paired_seeds`` is what the experiment declares."""
     per_query = dict(scores) if isinstance(scores, Mapping) else dict(zip(query_ids(len(scores)), scores, strict=True))
@@ -69,7 +69,7 @@ def make_result(
         caveats=list(caveats),
         identity=Identity(**(facts | dict(identity or {}))),
         training=training,
-        config={"name": "bundled"} | ({"paired_seeds": True} if paired_seeds else {}),
+        config={"name": "bundled"} | ({"paired_seeds": paired_seeds} if paired_seeds else {}),
         provenance=Provenance(
             created="2026-02-07T12:00:00+00:00",
             git_commit="0" * 40,

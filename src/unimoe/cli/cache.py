@@ -135,6 +135,6 @@ def _print(entries: Sequence[Entry]) -> None:
         used = datetime.fromtimestamp(one.last_use).astimezone().strftime("%Y-%m-%d %H:%M")
         table.add_row(*map(visible, one[:4]), f"{one.bytes / 2**20:,.1f}", used)
     # What no terminal shows has one long line for each row, so that no name is broken.
-    console = stdout if stdout.is_terminal else Console(highlight=False, markup=False, width=500)
+    console = stdout if stdout.is_terminal else Console(highlight=False, markup=False, emoji=False, width=500)
     console.print(table)
     console.print(_total(entries))

@@ -50,7 +50,7 @@ def status(
                 live.update(_tables(found), refresh=True)
     else:
         # What no terminal shows has one long line for each row, so that no name is broken.
-        console = stdout if stdout.is_terminal else Console(highlight=False, markup=False, width=500)
+        console = stdout if stdout.is_terminal else Console(highlight=False, markup=False, emoji=False, width=500)
         for found in _looks(store, watch):
             if as_json:
                 stdout.out(json.dumps(found, allow_nan=False))

@@ -24,10 +24,10 @@ from unimoe.core.stopping import ended_by_signals
 
 
 class _Console(Console):
-    """A console without markup, so that names with brackets print unchanged; no name or text can steer a terminal."""
+    """A console without markup and emoji, so that ``[x]`` and ``path:one:`` print unchanged; no text can steer it."""
 
     def __init__(self, *, stderr: bool = False) -> None:
-        super().__init__(stderr=stderr, highlight=False, markup=False)
+        super().__init__(stderr=stderr, highlight=False, markup=False, emoji=False)
 
     def print(self, *objects: Any, **options: Any) -> None:  # ``out`` prints by it too
         is_seen = self.stderr or self.is_terminal  # what a program reads from a pipe stays as it is
@@ -149,7 +149,7 @@ def _bar(label: str, size: int | None, wanted: bool) -> Iterator[Callable[[int],
         return
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    columns = (TextColumn("{task.description}", markup=False), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
     with Progress(*columns, console=stderr, transient=True, disable=not wanted) as bar:
         task = bar.add_task(label, total=size)
         yield lambda done: bar.advance(task, done)

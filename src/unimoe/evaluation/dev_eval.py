@@ -5,7 +5,6 @@ from __future__ import annotations
 from functools import cached_property
 
 from unimoe.config import Experiment
-from unimoe.core.errors import DataError, UsageError
 from unimoe.evaluation.embedding_eval import evaluate_embedding_collection
 from unimoe.evaluation.model_wrappers import MTEBEncoderWrapper
 from unimoe.evaluation.mteb.prompts import TaskPrompts
@@ -48,8 +47,4 @@ class DevEvaluation:
         training, evaluation = self._experiment.training, self._experiment.evaluation
         dev, stage = training.dev, "rank_bm25" if evaluation.first_stage == "rank_bm25" else "bm25s"
         settings = evaluation.model_copy(update={"first_stage": stage, "depth": dev.depth})
-        dataset = Dataset(training.collection, dev.split, settings, dev.queries, dev.pool)
-        try:
-            return LoadedDataset(dataset)
-        except (DataError, UsageError) as error:
-            raise type(error)(f"training.dev: {error}") from None
+        return LoadedDataset(Dataset(training.collection, dev.split, settings, dev.queries, dev.pool))

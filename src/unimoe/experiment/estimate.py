@@ -151,6 +151,7 @@ def measure(loader: ModelLoader, experiment: Experiment, data: LoadedDataset, tr
     """
     import unimoe.evaluation.mteb.tasks  # noqa: F401 - seconds, which the job spends too
 
+    training.refuse_reported(data.collection)
     for arm in experiment.arms.values():
         training.refuse_too_few(arm.task)
     tokens = default_token_budget(loader.device) // 2

@@ -109,6 +109,7 @@ class ExperimentRun:
         with record.phase(LOAD):
             (bundled,) = tier_datasets(self.experiment, "bundled")
             self._data = load_reporting(bundled, self.loader.device)
+            self.training_data.refuse_reported(self._data.collection)
             zero_shot = zero_shot_system(self.experiment, self.loader)
             baselines = [first_stage_system(self.experiment), zero_shot, *self._beside]
         first = [_PHASES[task] if system.load else LOAD for system in baselines for task in system.tasks]

@@ -210,12 +210,14 @@ class Results(dict[str, dict[Seed, dict[str, dict[str, float]]]]):
         return ()
 
     def seeds_pair(self, arms: Iterable[str], keys: Iterable[str]) -> bool:
-        """Return whether the config of every result declares ``paired_seeds``: equal seeds of these arms are a pair.
+        """Return whether the configs of all results declare the same ``paired_seeds``: equal seeds are then a pair.
 
-        Arms of one seed then share the order of the data and the initial weights, which equal numbers do not imply.
+        Arms of one seed share the order of the data and the initial weights, which equal numbers do not imply. It is
+        true, or a text that says what a seed decides: a study's arms pair where that is the same.
         """
         of_arms = [r for key in keys for arm in arms for r in self.measured(key, arm) if r.seed is not None]
-        return bool(of_arms) and all(r.config.get("paired_seeds") is True for r in of_arms)
+        declared = [r.config.get("paired_seeds") for r in of_arms]
+        return any(declared) and all(one == declared[0] for one in declared)
 
     def query_details(self, config_name: str, seed: Seed, key: str, query_ids: Iterable[str]) -> Details:
         """Return texts and ranks of some queries of a result; a DataError where its sidecar cannot be read."""

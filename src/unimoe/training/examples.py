@@ -5,7 +5,7 @@ The order depends on the seed and not on the arm: the joint arm sees the same ba
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, KeysView, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import islice
@@ -15,11 +15,11 @@ import numpy as np
 
 from unimoe.config import Experiment
 from unimoe.config.training import ArmTask, EmbeddingRecipe, RankingRecipe, TrainingConfig
-from unimoe.core.errors import DataError
+from unimoe.core.errors import DataError, UsageError
 from unimoe.core.io import hash_parts
 from unimoe.core.trec import Run, ranked
 from unimoe.data.catalog import load_collection
-from unimoe.data.collection import Collection
+from unimoe.data.collection import Collection, refuse_shared_queries
 from unimoe.models.frozen_layers import FrozenStates
 from unimoe.models.unimodel import UnimodelForExp1
 from unimoe.retrieval.bm25 import bm25_run
@@ -89,7 +89,7 @@ class EmbeddingSet:
 
 
 def mine_triples(collection: Collection, candidates: Run, hard: int, random: int, negatives_from: int) -> list[Triple]:
-    """Choose one positive and the negatives of every query that has a relevant document.
+    """Choose one positive and the negatives of every query that has a relevant document, and hard ones enough.
 
     The positive is the document with the highest grade. Hard negatives come from the query's best candidates, random
     ones from the whole corpus; none is relevant. The choice depends on the query's id alone, so it is the same for
@@ -97,10 +97,9 @@ def mine_triples(collection: Collection, candidates: Run, hard: int, random: int
     """
     everything = sorted(collection.corpus)
     triples = []
-    for query_id in _trainable(collection):
+    for query_id, pool in _hard_negatives(collection, candidates, hard, negatives_from).items():
         relevant, grades = _relevant(collection, query_id), collection.qrels[query_id]
         rng = np.random.default_rng(int(hash_parts([query_id]), 16))
-        pool = [d for d in ranked(candidates.get(query_id, {}))[:negatives_from] if d not in relevant]
         negatives = _draw(rng, pool, hard, query_id)
         drawn = relevant | set(negatives)
         negatives += _draw(
@@ -184,15 +183,26 @@ def embedding_set(model: UnimodelForExp1, collection: Collection, triples: Seque
 
 
 class TrainingData:
-    """The training set of an experiment, for all its arms and seeds: a split and its BM25 candidates."""
+    """The training set of an experiment, for all its arms and seeds: a split and its BM25 candidates.
 
-    def __init__(self, collection: Collection, candidates: Run, config: TrainingConfig) -> None:
-        self._collection, self._candidates, self._config = collection, candidates, config
+    ``dev`` are the queries that choose the best checkpoint; None where none does.
+    """
+
+    def __init__(
+        self, collection: Collection, candidates: Run, config: TrainingConfig, dev: Collection | None = None
+    ) -> None:
+        self._collection, self._candidates, self._config, self._dev = collection, candidates, config, dev
 
     @cached_property
     def content_hash(self) -> str:
-        """Content hash of the texts and judgments in the examples."""
-        return self._collection.content_hash
+        """Content hash of the texts and judgments in the examples, and in dev, which decide what a training keeps."""
+        examples = self._collection.content_hash
+        return hash_parts([examples, self._dev.content_hash]) if self._dev else examples
+
+    def refuse_reported(self, reported: Collection) -> None:
+        """Raise ``DataError`` where a query that trains, or that chooses the checkpoint, is among the reported ones."""
+        parts = {"training.split": self._collection, "training.dev": self._dev, "evaluation.bundled": reported}
+        refuse_shared_queries({key: part for key, part in parts.items() if part})
 
     def ranking(self, model: UnimodelForExp1) -> RankingSet:
         """Return the ranking examples in a model's token ids."""
@@ -212,8 +222,9 @@ class TrainingData:
         return embedding_set(model, self._collection, self._triples(self._config.embedding, random=0))
 
     def probe(self, config: TrainingConfig) -> TrainingData:
-        """Return a training set with another number of queries, all of which have a relevant document."""
-        qrels = {query_id: self._collection.qrels[query_id] for query_id in _trainable(self._collection)}
+        """Return a training set with another number of queries, all of which can be trained on."""
+        ranking, embedding = (self._usable(recipe) for recipe in (self._config.ranking, self._config.embedding))
+        qrels = {key: self._collection.qrels[key] for key in ranking if key in embedding}
         return TrainingData(replace(self._collection, qrels=qrels), self._candidates, config)
 
     def refuse_too_few(self, task: ArmTask) -> None:
@@ -230,15 +241,22 @@ class TrainingData:
             times = steps * per_step / max(1, queries)
             seen = "once" if times == 1 else f"{times:.3g} times"
             parts.append(f"{queries:,} for {'reranking' if part == 'rank' else 'embedding'}, each seen {seen}")
+        recipes = (self._config.ranking, self._config.embedding)
+        if lost := max(len(_trainable(self._sample(one.queries))) - len(self._usable(one)) for one in recipes):
+            parts.append(f"{lost:,} left out, with fewer BM25 candidates than hard_negatives")
         return f"training queries: {'; '.join(parts)}"
 
     def _sizes(self) -> dict[str, tuple[int, int]]:
         """Return the queries of each task that can be trained on, and how many of them a step takes."""
         ranking, embedding = self._config.ranking, self._config.embedding
         return {
-            "rank": (len(_trainable(self._sample(ranking.queries))), ranking.queries_per_step),
-            "emb": (len(_trainable(self._sample(embedding.queries))), embedding.pairs_per_step),
+            "rank": (len(self._usable(ranking)), ranking.queries_per_step),
+            "emb": (len(self._usable(embedding)), embedding.pairs_per_step),
         }
+
+    def _usable(self, recipe: RankingRecipe | EmbeddingRecipe) -> KeysView[str]:
+        sample = self._sample(recipe.queries)
+        return _hard_negatives(sample, self._candidates, recipe.hard_negatives, recipe.negatives_from).keys()
 
     def _triples(self, recipe: RankingRecipe | EmbeddingRecipe, random: int) -> list[Triple]:
         sample = self._sample(recipe.queries)
@@ -249,14 +267,20 @@ class TrainingData:
 
 
 def load_training_data(experiment: Experiment) -> TrainingData:
-    """Load the training split of an experiment and its BM25 candidates."""
-    config = experiment.training
+    """Load the training split of an experiment with its BM25 candidates, and the dev queries if they choose."""
+    config, dev = experiment.training, None
     collection = load_collection(config.collection, config.split)
+    if config.evaluate_every:
+        try:
+            dev = load_collection(config.collection, config.dev.split).sample_queries(config.dev.queries)
+        except (DataError, UsageError) as error:
+            raise type(error)(f"training.dev: {error}") from None
+        refuse_shared_queries({"training.split": collection, "training.dev": dev})
     sizes = [recipe.queries for recipe in (config.ranking, config.embedding)]
     if None not in sizes:  # search candidates for sampled queries only: the larger sample holds the smaller
         collection = collection.sample_queries(max(filter(None, sizes)))
     depth = max(config.ranking.negatives_from, config.embedding.negatives_from) + _RELEVANT_AMONG_CANDIDATES
-    return TrainingData(collection, bm25_run(collection, depth, experiment.evaluation.bm25, cached=True), config)
+    return TrainingData(collection, bm25_run(collection, depth, experiment.evaluation.bm25, cached=True), config, dev)
 
 
 def batch_order(examples: int, per_step: int, steps: int, seed: int, stream: int) -> list[list[int]]:
@@ -293,6 +317,18 @@ def _relevant(collection: Collection, query_id: str) -> set[str]:
 def _trainable(collection: Collection) -> list[str]:
     """Return the queries that have a relevant document."""
     return [query_id for query_id in collection.queries if _relevant(collection, query_id)]
+
+
+def _hard_negatives(collection: Collection, candidates: Run, wanted: int, depth: int) -> dict[str, list[str]]:
+    """Return the documents that hard negatives are drawn from, of each query with a relevant document and so many.
+
+    Where no query has so many all are returned, and drawing from them says what is missing.
+    """
+    found = {}
+    for query_id in _trainable(collection):
+        relevant = _relevant(collection, query_id)
+        found[query_id] = [d for d in ranked(candidates.get(query_id, {}))[:depth] if d not in relevant]
+    return {query_id: pool for query_id, pool in found.items() if len(pool) >= wanted} or found
 
 
 def _draw(rng: np.random.Generator, pool: Sequence[str], count: int, query_id: str) -> list[str]:

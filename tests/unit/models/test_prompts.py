@@ -59,8 +59,14 @@ def test_an_instruction_replaces_the_configured_one(tokenizer: Any, order: Order
 
 
 def test_a_length_without_room_is_refused(tokenizer: Any) -> None:
-    with pytest.raises(UsageError, match=r"model\.max_length 16 leaves no room"):
-        PairTokenizer(tokenizer, PromptConfig(), 16)
+    for order in ("query_first", "document_first"):
+        prompt = PromptConfig(template="plain", instruction="word " * 9, order=order)
+        with pytest.raises(
+            UsageError, match=r"model\.max_length 16 leaves no room beside the prompt; raise it to"
+        ) as why:
+            PairTokenizer(tokenizer, prompt, 16)
+        encode = PairTokenizer(tokenizer, prompt, int(str(why.value).split()[-1]))
+        assert encode([("cat", "mat")]) != encode([("dog", "rain")])
     with pytest.raises(UsageError, match="leaves no room"):
         TextTokenizer(tokenizer, PromptConfig(embedding_suffix="a suffix of many tokens"), 4)
 

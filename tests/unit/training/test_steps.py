@@ -63,6 +63,8 @@ def test_the_positive_has_the_highest_grade_and_queries_without_one_are_left_out
         toy.qrels[query] = grades
     triples = mine_triples(toy, candidates(toy), hard=2, random=1, negatives_from=10)
     assert [(t.query_id, t.positive) for t in triples] == [("q0", "d00"), ("q1", "d07")]
+    few = mine_triples(toy, candidates(toy) | {"q0": {"d00": 3.0, "d20": 2.0}}, hard=2, random=1, negatives_from=10)
+    assert few == triples[1:], "q0 has one negative"
 
 
 @pytest.mark.parametrize(("hard", "random"), [(5, 0), (0, 5), (4, 20)])

@@ -209,7 +209,7 @@ def _made_with(r: EvalResult) -> Iterator[tuple[str, str | None, str]]:
     """Yield what one result was made with: name, text or nothing, and the arm."""
     made, commit = r.provenance, r.provenance.git_commit
     pairing = "seeds of two arms make no pairs: the experiment declares none"
-    if r.config.get("paired_seeds") is True:
+    if r.config.get("paired_seeds"):
         pairing = "equal seeds of two arms make a pair, as the experiment declares"
     facts = {
         "Base model": r.identity.base_model,

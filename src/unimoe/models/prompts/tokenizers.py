@@ -67,12 +67,14 @@ class PairTokenizer:
         self.prefix = begun if begun[: len(first)] == first else first + begun
         self.room = max_length - len(self.prefix) - len(self.suffix)
         self.opening: list[int] = []
+        (fixed,) = self._follow([self._template.before_document("")])
         if self.order == "document_first":
             opening, between = self._template.around_document()
-            (self.opening,) = self._follow([opening])
+            (self.opening,) = (fixed,) = self._follow([opening])
             self._follow_document = Following(tokenizer, "a", between)
-        if self.room < len(self.opening) + 8:
-            raise UsageError(f"model.max_length {max_length} leaves no room beside the prompt; raise it")
+        if self.room < len(fixed) + 8:  # else prompts would be equal, whatever query and document
+            least = max_length - self.room + len(fixed) + 8
+            raise UsageError(f"model.max_length {max_length} leaves no room beside the prompt; raise it to {least}")
         self._instructed = cache(self._with_instruction)
 
     def __call__(self, pairs: Sequence[tuple[str, str]], instruction: str | None = None) -> list[list[int]]:

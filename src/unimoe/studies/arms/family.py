@@ -189,7 +189,9 @@ class ArmFamily(Family[ArmStudyConfig, ArmTraining]):
 
     def _examples(self, config: ArmStudyConfig) -> TrainingData:
         """Return the training examples, which trainings with the same recipe share."""
-        key = hash_json(config.training.model_dump(mode="json", exclude={"dev"}))
+        key = hash_json(config.training.model_dump(mode="json"))
         if key not in self._data:
             self._data[key] = load_training_data(config)
+            for one in self.data:
+                self._data[key].refuse_reported(one.collection)
         return self._data[key]

@@ -10,7 +10,7 @@ from unimoe.config.base import Section
 from unimoe.core.errors import DataError, UsageError
 from unimoe.core.io import hash_parts
 from unimoe.data.catalog import load_collection, refuse_unknown
-from unimoe.data.collection import Collection
+from unimoe.data.collection import Collection, refuse_shared_queries
 from unimoe.data.sources.nanobeir import NANOBEIR
 
 _NANO_NAMES = {f"Nano{name.partition(':')[2]}".lower(): name for name in NANOBEIR}
@@ -105,8 +105,4 @@ def _refuse_unfit(splits: Splits) -> None:
                 f"{collection.name}: no query is left for {part}; there are too few, change splits.dev_fraction "
                 "or splits.test_fraction, or take a larger collection"
             )
-    train, dev, test = (part.qrels.keys() for part in splits)
-    if shared := train & dev | train & test | dev & test:
-        raise DataError(
-            f"{splits.train.name}: query {min(shared)!r} is in two of train, dev and test; choose splits that differ"
-        )
+    refuse_shared_queries(splits._asdict())

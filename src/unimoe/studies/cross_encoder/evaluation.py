@@ -41,12 +41,13 @@ def report_trained(
     given: Sequence[str],
     advance: Callable[[int], None],
     *,
-    paired: bool = False,
+    draws: str | None = None,
 ) -> EvalResult:
     """Write the result of a finished training on one set, unless it exists; a killed reranking is resumed.
 
     ``manifest`` is the one that ``training.fit()`` returned. ``advance`` is called with the number of pairs scored.
-    ``paired`` is recorded: whether trainings of one seed share the order of the data and the first weights.
+    ``draws`` is recorded: trainings of one seed for which it is the same share the lists, their order and the first
+    weights.
     """
     config, device = training.config, training.device
     store, max_length = ResultStore(Path(config.output_dir), given), config.model.max_length
@@ -55,7 +56,7 @@ def report_trained(
         manifest.arm,
         manifest.seed,
         experiment=config.name,
-        config=manifest.config | ({"paired_seeds": True} if paired else {}),
+        config=manifest.config | ({"paired_seeds": draws} if draws else {}),
         encoder=manifest.base_model,
         prompt=f"cross_encoder(max_length={max_length})@{hash_json(prompt)}",
         trained_hash=manifest.weights_hash,

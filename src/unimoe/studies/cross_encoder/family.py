@@ -13,7 +13,7 @@ from unimoe.core.io import hash_json
 from unimoe.results import Task
 from unimoe.studies.common.family import Advance, Family
 from unimoe.studies.cross_encoder.config import CrossEncoderConfig
-from unimoe.studies.cross_encoder.data import CrossEncoderData, fit_for, load_cross_encoder_data
+from unimoe.studies.cross_encoder.data import CrossEncoderData, load_cross_encoder_data
 from unimoe.studies.cross_encoder.evaluation import report_first_stage, report_trained
 from unimoe.studies.cross_encoder.trainer import CrossEncoderTraining
 
@@ -60,9 +60,8 @@ class CrossEncoderFamily(Family[CrossEncoderConfig, CrossEncoderTraining]):
 
     def test(self, training: CrossEncoderTraining, arm: str, advance: Advance) -> float:
         """Rerank the test sets."""
-        paired = self._draws(training.config) == self._draws(self.base)
-        manifest = training.fit()
-        found = [report_trained(training, manifest, one, self.given, advance, paired=paired) for one in self.data.test]
+        manifest, draws = training.fit(), self._draws(training)
+        found = [report_trained(training, manifest, one, self.given, advance, draws=draws) for one in self.data.test]
         return sum(one.aggregate["ndcg@10"] for one in found) / len(found)
 
     def test_to_dev(self, training: CrossEncoderTraining) -> float:
@@ -88,7 +87,7 @@ class CrossEncoderFamily(Family[CrossEncoderConfig, CrossEncoderTraining]):
             "Seeds pair between losses that train on the same lists, in the same order, from the same first weights.",
         )
 
-    def _draws(self, config: CrossEncoderConfig) -> str:
+    def _draws(self, training: CrossEncoderTraining) -> str:
         """Return a hash of what a seed draws: a loss that cannot use some lists has other batches from the start."""
-        lists = fit_for(config.loss, self.data.lists).content_hash
-        return hash_json([lists, config.batch_size, config.model.model_dump()])
+        config = training.config
+        return hash_json([training.lists.content_hash, config.batch_size, config.model.model_dump()])

@@ -5,7 +5,6 @@ The steps are those of sentence-transformers' own trainer to the bit: its order 
 
 from __future__ import annotations
 
-import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, ClassVar, Literal
@@ -39,7 +38,7 @@ class CrossEncoderManifest(TrainedModel):
 
     Attributes:
         dev: mean nDCG@10 on dev.
-        seconds: of steps and evaluations, those before a kill included up to the state that was resumed.
+        seconds: of the steps, those before a kill included up to the state that was resumed.
     """
 
     manifest_version: Literal[1] = 1
@@ -176,7 +175,7 @@ class CrossEncoderTraining(Training):
 
     def score_on_dev(self) -> tuple[float, Facts]:
         """Rerank the dev sets as evaluation does; return their mean nDCG@10, and all measures of each."""
-        begin, found = time.perf_counter(), Facts()
+        found = Facts()
         reranker = CrossEncoderReranker(self._model, self.config.evaluation.batch_size)
         for data in self._dev:
             with torch.autocast(self.device.type, dtype=torch.bfloat16, enabled=self._bfloat16):
@@ -185,7 +184,6 @@ class CrossEncoderTraining(Training):
             found |= {f"{data.name}_{metric}": scores[metric] for metric in _METRICS}
         _begin_loader()
         mean = sum(found[f"{data.name}_ndcg@10"] for data in self._dev) / len(self._dev)
-        self.progress.extra["dev_seconds"] = self.progress.extra.get("dev_seconds", 0.0) + time.perf_counter() - begin
         return mean, {**found, "mean_ndcg@10": mean}
 
     def keep_best(self) -> None:
@@ -236,7 +234,7 @@ class CrossEncoderTraining(Training):
                     embedding_examples=0,
                     tokens=progress.extra["tokens"],
                 ),
-                seconds=progress.seconds + progress.extra.get("dev_seconds", 0.0),
+                seconds=progress.seconds,
                 config=self.config.model_dump(),
             )
 

@@ -24,7 +24,7 @@ from unimoe.results.folder import Results
 from unimoe.studies.common.family import Advance, Family
 from unimoe.studies.common.pool_results import RerankingPools
 from unimoe.studies.common.splits import Splits
-from unimoe.studies.common.study import Changes, Study
+from unimoe.studies.common.study import Changes, Study, in_words
 from unimoe.studies.common.table import (
     NO_DIFFERENCE,
     TESTED,
@@ -198,7 +198,7 @@ class HeadFamily(Family[TrainConfig, HeadTrainer]):
         seen = steps * min(config.batch_size, len(data.train))
         budget = TrainingBudget(steps=steps, ranking_examples=seen, embedding_examples=0, tokens=0)
         # Every epoch's order depends on the seed alone, and so do the first weights of one kind and size.
-        shared = ("init", "head_output_size", "batch_size", "num_steps")
+        draws = {key: getattr(config, key) for key in ("init", "head_output_size", "batch_size", "num_steps")}
         return self._pools().spec(
             training.arm,
             training.seed,
@@ -206,7 +206,7 @@ class HeadFamily(Family[TrainConfig, HeadTrainer]):
             config={
                 "study": self.study.model_dump(),
                 "training": config.model_dump(),
-                "paired_seeds": all(getattr(config, key) == getattr(self.base, key) for key in shared),
+                "paired_seeds": in_words(draws),
             },
             encoder=data.encoder,
             prompt=data.prompt,

@@ -15,11 +15,11 @@ from unimoe.analysis.statistics.variance import Array
 from unimoe.analysis.tables import Cell
 from unimoe.config.base import Section
 from unimoe.config.files import parse_config
-from unimoe.core.io import read_json, write_json
+from unimoe.core.io import read_json, write_json, write_text
 from unimoe.evaluation.spec import Evaluation, model_hashes
 from unimoe.evaluation.store import ResultStore
 from unimoe.models.device import describe_device
-from unimoe.results import Identity, Task, TrainingBudget, arm_dir
+from unimoe.results import Identity, Task, TrainingBudget, arm_dir, clusters
 from unimoe.results.folder import Results
 from unimoe.studies.common.family import Advance, Family
 from unimoe.studies.common.study import Study
@@ -148,6 +148,9 @@ class TranslatorFamily(Family[TranslatorConfig, TranslatorTrainer]):
         result = ResultStore(self.root, self.given).evaluated(
             spec, lambda: crossmodal_outcome(translator, pairs, source.name, source.texts, training.device.type)
         )
+        image_of = zip(pairs.caption_ids, pairs.image_of, strict=True)
+        lines = (f"{caption}\t{pairs.image_ids[row]}\n" for caption, row in image_of)
+        write_text(self.root / clusters.FILE, "".join(lines))  # gates too draw whole images, not captions of one
         path = arm_dir(self.root, arm, config.seed) / TRAINING_FILE
         if not path.exists() or read_json(path, dict[str, Any])["fingerprint"] != training.state.fingerprint:
             speed = {"ms_per_query": milliseconds_per_query(translator), "device": describe_device(training.device)}

@@ -131,15 +131,17 @@ def test_all_differences_are_one_family() -> None:
         assert [float(text) for text in interval.text.split(" to ")] == pytest.approx(ends, abs=0.05)
 
 
-@pytest.mark.parametrize("declared", [True, False])
-def test_seeds_pair_where_they_are_the_same_and_declared_to(declared: bool) -> None:
+@pytest.mark.parametrize(
+    ("of_a", "of_b", "pair"), [(True, True, True), (False, False, False), ("x", "x", True), ("x", "y", False)]
+)
+def test_seeds_pair_where_they_are_the_same_and_declare_the_same(of_a: Any, of_b: Any, pair: bool) -> None:
     rows = simulate(3, 20, 0.0, rng=np.random.default_rng(0))
-    arms = {"a": rows[0], "b": rows[1], "short": rows[1][:2]}
+    arms = {"a": (rows[0], of_a), "b": (rows[1], of_b), "short": (rows[1][:2], of_b)}
     results = Results(
         Path("out"),
-        [make_result(arm, s, row, paired_seeds=declared) for arm, of in arms.items() for s, row in enumerate(of)],
+        [make_result(arm, s, row, paired_seeds=said) for arm, (of, said) in arms.items() for s, row in enumerate(of)],
     )
-    assert pair_up(results, "reranking/apidocs", "a", "b") is declared
+    assert pair_up(results, "reranking/apidocs", "a", "b") is pair
     assert not pair_up(results, "reranking/apidocs", "a", "short")
 
 
@@ -162,7 +164,7 @@ def test_no_query_is_in_two_parts(tmp_path: Path, queries: dict[str, int], sizes
 
 def test_splits_that_cannot_be_are_refused_and_nanobeir_may_be_named_in_one_word(tmp_path: Path) -> None:
     task = f"path:{topics_folder(tmp_path / 'c')}"
-    with pytest.raises(DataError, match="is in two of train, dev and test; choose splits that differ"):
+    with pytest.raises(DataError, match="query 'test00' is in dev and in test; choose splits that differ"):
         load_splits(task, SplitConfig(dev="test"))
     with pytest.raises(DataError, match="no query is left for"):
         load_splits(f"path:{topics_folder(tmp_path / 'few', {'test': 2})}", None)
