@@ -157,6 +157,7 @@ def arms_study(folder: Path, **changes: Any) -> Path:
         (loss_study, {"arms": {"a": {"set": {"loss.name": "sofmax"}}}}, ("sofmax", "did you mean 'softmax'")),
         (loss_study, {"gates": {"g": LISTNET | {"baseline": "bm52", "margin": 0}}}, ("gates.g.baseline", "'bm25'")),
         (loss_study, {"gates": {"g": LISTNET}}, ("gates.g.margin", "required")),
+        (loss_study, {"baselines": ["bm52"]}, ("baselines: 'bm52'", "did you mean 'bm25'")),
         (loss_study, {"grid": {"learning_rate": []}}, ("grid.learning_rate", "must not be empty")),
         (loss_study, {"data": {"source": "x"}}, ("data", "cross_encoder")),
         (loss_study, {"grid": {"lerning_rate": [1]}}, ("arms.softmax", "did you mean 'learning_rate'")),

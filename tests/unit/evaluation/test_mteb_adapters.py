@@ -103,7 +103,7 @@ def test_the_revision_is_another_for_whatever_changes_scores(model: UnimodelForE
         moved.model.model.layers[-1].mlp.down_proj.weight[0, 0] += 1e-6
     others: list[MTEBEncoderWrapper | MTEBCrossEncoderWrapper] = [
         encoder(make_model(seed=1)),
-        encoder(make_model(max_length=128)),
+        encoder(make_model(max_length=200)),
         encoder(make_model(prompt=PromptConfig())),
         encoder(model, prompts=by_hand(SciFact="Claim: ")),
         encoder(model, prompts=INSTRUCTED),

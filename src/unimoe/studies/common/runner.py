@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
@@ -21,7 +22,7 @@ from unimoe.core.io import write_json
 from unimoe.evaluation.engines import Engine
 from unimoe.results.folder import Results, load_all_results
 from unimoe.studies.common.family import Family
-from unimoe.studies.common.study import Chosen, Setting, merged
+from unimoe.studies.common.study import Chosen, Setting, Study, merged
 from unimoe.studies.common.table import settings_table, study_table
 from unimoe.studies.common.workers import done_by_workers
 from unimoe.training.loop import Training
@@ -41,7 +42,8 @@ class StudyRunner:
     """
 
     def __init__(self, family: Family[Any, Any], engine: Engine | None = None) -> None:
-        self.family, self.study, self._engine = family, family.study, engine
+        self.family, self._engine = family, engine
+        self.study = family.study = _as_tuned(family.study, family.root / TUNING)
         self.tuned = {arm: self._settings(arm) for arm in self.study.arms}  # refused before the others are trained
         self._gates([family.study.name])  # refused before data are loaded, which name the datasets
 
@@ -230,3 +232,11 @@ class StudyRunner:
                     training.run_with_bar(step)
                     values.append(self.family.test(training, arm, step.advance))
                 step.outcome = f"test {100 * sum(values) / len(values):.2f}"
+
+
+def _as_tuned(study: Study, folder: Path) -> Study:
+    """Return a study with the seed by which its settings were chosen in this folder: seeds may be added later."""
+    seeds = {int(path.name.removeprefix("seed_")) for path in folder.glob("*/*/seed_[0-9]*")} - {*study.seeds}
+    if study.tuning_seed is None:
+        study = study.model_copy(update={"tuning_seed": min(seeds, default=study.seed_of_tuning)})
+    return study

@@ -83,7 +83,7 @@ class Study(Section):
         settings: at most so many of each arm are tried; null for all.
         give_up: what a setting that is chosen by a second objective may lose on dev against the best setting.
         seeds: the reported ones, or how many; none for a study of settings on dev alone.
-        tuning_seed: of the trainings that choose; null for one beyond the reported seeds.
+        tuning_seed: of the trainings that choose; null for the folder's, else one beyond the reported seeds.
         baselines: arms that the table compares the others with: those of the study, and the family's untrained ones.
         gates: registered before the first training; each compares two arms. Task, datasets, metric and seeds are the
             study's unless a gate names its own, and its kind is superiority.
@@ -135,9 +135,11 @@ class Study(Section):
     def gates_for(self, shared: Mapping[str, Any], untrained: Sequence[str]) -> dict[str, dict[str, object]]:
         """Return the gates as plain data, with what they share: task, datasets and metric.
 
-        ``untrained`` are the systems beside the arms. A gate that names another one is a ``UsageError``.
+        ``untrained`` are the systems beside the arms. A gate, or a baseline, that is another one is a ``UsageError``.
         """
         known = [*self.arms, *untrained]
+        for name in self.baselines:
+            _refuse_unknown("baselines", system_called(name, untrained), known)
         common = {"kind": "superiority", **shared, "seeds": sorted(self.seeds)}
         common |= {"looks": self.looks} if self.looks else {}
         found = {}
@@ -145,11 +147,7 @@ class Study(Section):
             between = ("specialist", "joint") if given.get("kind") == "interference" else ("system", "baseline")
             roles = {role: system_called(given.get(role), untrained) for role in between}
             for role, arm in roles.items():
-                if arm not in known:
-                    raise UsageError(
-                        f"gates.{name}.{role}: {arm!r} is no arm of the study{did_you_mean(str(arm), known)}; "
-                        f"there are {', '.join(known)}"
-                    )
+                _refuse_unknown(f"gates.{name}.{role}", arm, known)
             found[name] = {**common, **given, **roles}
         return found
 
@@ -167,6 +165,12 @@ class Study(Section):
         looks = self.looks if gates else None
         baselines = [name for name in self.baselines if name not in left_out]
         return self.model_copy(update={"arms": kept, "gates": gates, "looks": looks, "baselines": baselines})
+
+
+def _refuse_unknown(key: str, arm: Any, known: Sequence[str]) -> None:
+    if arm not in known:
+        wanted = did_you_mean(str(arm), known)
+        raise UsageError(f"{key}: {arm!r} is no arm of the study{wanted}; there are {', '.join(known)}")
 
 
 def system_called(name: Any, untrained: Sequence[str]) -> Any:

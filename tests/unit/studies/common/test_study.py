@@ -107,6 +107,12 @@ def test_impossible_studies_are_refused(changes: dict[str, Any], words: str, tmp
     assert str(file) in str(raised.value)
 
 
+def test_more_seeds_keep_the_seed_that_chose_the_settings(tmp_path: Path) -> None:
+    for begun, seed in ((False, 103), (True, 102)):
+        assert StudyRunner(HeadFamily(study(output_dir=str(tmp_path), seeds=3))).study.seed_of_tuning == seed, begun
+        (tmp_path / "tuning" / "a-x_1" / "a" / "seed_102").mkdir(parents=True, exist_ok=True)
+
+
 def test_a_handoff_may_be_a_fraction_and_an_arm_has_its_own_votes() -> None:
     family = HeadFamily(study(base={"num_steps": 200, "soft_labels": {"top_k": 3}}))
     found = family.configured(family.base, {"method": "hybrid", "handoff": 0.25, "objectives.diversity": 0.5})
