@@ -62,7 +62,7 @@ def report_trained(
         trained_hash=manifest.weights_hash,
         checkpoint=manifest.which,
         training=manifest.training,
-        caveats=config.caveats,
+        caveats=training.caveats_on(pools),
     )
 
     def evaluate() -> Outcome:

@@ -19,6 +19,7 @@ from unimoe.evaluation.reranking.shards import rerank_run
 from unimoe.metrics import score_run
 from unimoe.models.quiet import silence_transformers
 from unimoe.results import TrainingBudget, arm_dir
+from unimoe.studies.common.pool_results import RerankingPools
 from unimoe.studies.common.trained_model import MANIFEST, TrainedModel, read_trained, write_trained
 from unimoe.studies.cross_encoder.config import CrossEncoderConfig
 from unimoe.studies.cross_encoder.data import CrossEncoderData, LabelledList, fit_for
@@ -86,6 +87,12 @@ class CrossEncoderTraining(Training):
         manifest = self._manifest()
         self.state.refuse_other(self.checkpoint_dir, manifest.fingerprint, {"config": _determining(manifest.config)})
         return True
+
+    def caveats_on(self, tested: RerankingPools) -> list[str]:
+        """Return why a result is unfit for decisions: those of the config, and that its queries chose the model."""
+        same = (one.collection.qrels.keys() for one in self._dev if one.collection.name == tested.collection.name)
+        chose = any(queries & tested.collection.qrels.keys() for queries in same)
+        return [*self.config.caveats, *(["these queries chose the checkpoint"] if chose else [])]
 
     def fit(self, on_step: OnStep | None = None) -> CrossEncoderManifest:
         """Train unless that is done, and return the manifest."""
