@@ -43,7 +43,7 @@ from unimoe.metrics import DEFAULT_METRICS, canonical_metrics
 from unimoe.results.clusters import Clusters
 from unimoe.results.comparability import with_metrics
 from unimoe.results.folder import Results, load_all_results
-from unimoe.results.runs.building import TASK, ScoredSystems, score_systems
+from unimoe.results.runs.building import NO_FOLDER, TASK, ScoredSystems, score_systems
 from unimoe.results.runs.scoring import ScoredRun, Scoring
 
 _METRIC = "ndcg@10"
@@ -194,13 +194,12 @@ def _read(
     scoring = Scoring(tuple(metrics), tuple(others), options.depth, tuple(options.allow or ()), options.paired)
     judged = select_datasets(options.qrels, datasets, options.relevance_level, options.queries)
     sources = select_runs(systems, judged, in_order=options.paired)
-    where = options.output_dir or Path()
     scored = score_systems(
         sources,
         scoring,
         experiment,
         given=options.recorded,
-        output_dir=where,
+        output_dir=options.output_dir or NO_FOLDER,
         clusters=Clusters.read(options.clusters) if options.clusters else None,
         on_run=say_read,
     )

@@ -369,6 +369,11 @@ class TestRefused:
         assert set(found.results["joint"][0]["retrieval/q"]) == {"ndcg@10", "mrr@10"}
         assert "q: map, recall@100 not shown: the runs end at different depths" in found.warnings
 
+    def test_a_decision_by_a_run_that_scores_0_on_every_query(self, tmp_path: Path) -> None:
+        (caveat,) = scored(tmp_path, [ranks(1, 1, 1)], [ranks(None, None, None)]).results.caveats
+        assert "ndcg@10 is 0 on every query in" in caveat
+        assert "b1.trec: check document ids" in caveat
+
     def test_a_run_whose_scores_order_nothing(self, tmp_path: Path) -> None:
         flat = {query_id: dict.fromkeys(scores, 1.0) for query_id, scores in ranks(1, 1, 1).items()}
         with pytest.raises(DataError, match=r"a1\.trec: all documents of a query have one score"):

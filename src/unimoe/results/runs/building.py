@@ -20,6 +20,7 @@ from unimoe.results.folder import Details, IdPairs, Results, Seed, repeats
 from unimoe.results.runs.scoring import RunSource, ScoredRun, Scoring, score_source
 
 TASK: Task = "retrieval"
+NO_FOLDER = Path("(no folder)")  # of results that none holds: gates and records in the present one are not theirs
 
 _PACKAGES = ("unimoe", "numpy", "scipy", "pytrec-eval-terrier", "ir-measures")
 _OTHER_DEPTHS = "the runs end at different depths"
@@ -40,7 +41,7 @@ def score_systems(
     experiment: str,
     *,
     given: Sequence[str] = (),
-    output_dir: Path = Path(),
+    output_dir: Path = NO_FOLDER,
     clusters: Clusters | None = None,
     on_run: Callable[[ScoredRun], object] = lambda run: None,
 ) -> ScoredSystems:
@@ -67,7 +68,8 @@ def score_systems(
             on_run(here[-1])
         runs += here
         depths = [_depth(here, metric, scoring) for metric in scoring.metrics]
-        caveats = [caveat for caveat in (_duplicates(here, scoring), _queries(here, scoring), *depths) if caveat]
+        flaws = (_duplicates(here, scoring), _queries(here, scoring), *depths, _zeros(here, scoring.main))
+        caveats = [caveat for caveat in flaws if caveat]
         # All judged queries count, or with --allow queries those that every run has.
         lacking = {query_id for run in here for query_id in run.missing} if "queries" in scoring.allow else set()
         counted = [query_id for query_id in of_dataset[0].judged.qrels if query_id not in lacking]
@@ -127,6 +129,13 @@ def _queries(runs: Sequence[ScoredRun], scoring: Scoring) -> str | None:
     if not common:
         raise DataError(f"no judged query is in every run: {found}; give runs of the same queries")
     return f"compared on the {common:,} of {judged:,} judged queries that all runs have (--allow queries): {found}"
+
+
+def _zeros(runs: Sequence[ScoredRun], metric: str) -> str | None:
+    """Find runs that score 0 on every query: what they say, of a joint model above all, is no finding."""
+    names = ", ".join(run.source.name for run in runs if not any(run.per_query[metric].values()))
+    judged = runs[0].source.judged.name
+    return f"{metric} is 0 on every query in {names}: check document ids and grades in {judged}" if names else None
 
 
 def _depth(runs: Sequence[ScoredRun], metric: str, scoring: Scoring) -> str | None:
