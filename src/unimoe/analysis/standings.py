@@ -105,6 +105,12 @@ def joint_of(here: Sequence[Comparison]) -> tuple[list[str], Joint | None]:
     return names, joint(variances) if every else None
 
 
+def means_of(here: Iterable[Comparison]) -> dict[str, float]:
+    """Return the mean of each system of one place and metric, by the test that takes most of its runs."""
+    by_runs = sorted(here, key=lambda c: max(c.runs))
+    return {system: mean for c in by_runs for system, mean in zip((c.system, c.baseline), c.means, strict=True)}
+
+
 class Standing(NamedTuple):
     """A system among others on one dataset, or on the average of several."""
 
@@ -119,7 +125,7 @@ def standings(comparisons: Iterable[Comparison]) -> dict[tuple[tuple[str, ...], 
     """Return the systems of each place and metric, best first, where every two of three or more were compared."""
     found = {}
     for place, here in gathered(((c.place, c.metric), c) for c in comparisons).items():
-        means = {system: mean for c in here for system, mean in zip((c.system, c.baseline), c.means, strict=True)}
+        means = means_of(here)
         together = joint_of(here) if any(c.simultaneous for c in here) else None
         tests = {(c.system, c.baseline): (c.delta, c.p_alone if together else c.p) for c in here}
         if len(means) >= FEWEST and len({*map(frozenset, tests)}) == len(means) * (len(means) - 1) // 2:

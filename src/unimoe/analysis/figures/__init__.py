@@ -114,7 +114,7 @@ def _drawn(analysis: Analysis) -> Iterator[tuple[str, str, Figure]]:
     if not judgments and 0 < len(analysis.comparisons) <= _MOST_COMPARISONS:
         name = CORRECTIONS[analysis.correction]
         p = f"p is, by {name}" if name else "nor is p"
-        label = f"difference, points (score x 100); intervals of 95 % are not corrected, {p}"
+        label = f"difference, points (score x 100); intervals of 95 % are not corrected for this number, {p}"
         yield "comparisons", "", forest_figure(comparison_groups(analysis.comparisons, seen), label)
     if not judgments and (places := standings(analysis.comparisons)):
         shown = [c for c in analysis.comparisons if (c.place, c.metric) in places]

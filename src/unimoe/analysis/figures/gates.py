@@ -188,8 +188,8 @@ def power_figure(items: Sequence[Judgment], looks: Mapping[str, Look]) -> Figure
                 values = [100.0 * half_width(terms, planned, int(queries)) for queries in QUERIES]
                 axes.plot(QUERIES, values, dashes, color=look.colour, linewidth=1.2)
                 heights += values
-        distance = 100.0 * min(abs(found.value - cutoff) for cutoff in item.gate.cutoffs)
-        axes.axhline(distance, color=NEUTRAL, linewidth=2.0, alpha=0.7, zorder=0)
+        heights.append(100.0 * min(abs(found.value - cutoff) for cutoff in item.gate.cutoffs))
+        axes.axhline(heights[-1], color=NEUTRAL, linewidth=2.0, alpha=0.7, zorder=0)
     high = max(heights)
     low = max(min(heights), high / 1e4)
     powers = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)

@@ -18,6 +18,7 @@ from unimoe.analysis.gates.definitions import Gate
 from unimoe.analysis.gates.findings import Finding
 from unimoe.analysis.gates.judging import Judgment
 from unimoe.analysis.gates.wording import by_kind
+from unimoe.analysis.standings import means_of
 from unimoe.analysis.tables.cells import short_names
 from unimoe.core.grouping import gathered
 from unimoe.results import EvalResult
@@ -111,10 +112,9 @@ def critical_difference_figure(places: Sequence[Sequence[Comparison]]) -> Figure
     height = 0.35 + 0.1 * deepest + 0.09 * (most + 1)
     figure, grid = panels(titles, "score x 100", columns=1, wide=True, height=height)
     for axes, here, joined in zip(grid, places, groups, strict=True):
-        means = {s: 100.0 * m for c in here for s, m in zip((c.system, c.baseline), c.means, strict=True)}
+        means = {system: 100.0 * mean for system, mean in means_of(here).items()}
         ordered, names = sorted(means, key=means.__getitem__), short_names(means, LONG)
-        for depth, group in enumerate(sorted(joined, key=lambda group: min(map(ordered.index, group))), start=1):
-            ends = sorted(means[system] for system in group)
+        for depth, ends in enumerate(sorted(sorted(means[system] for system in group) for group in joined), start=1):
             axes.plot(ends, [0.6 * depth] * len(ends), "o-", color="black", linewidth=2.0, markersize=3.0)
         axes.update_datalim([(mean, 0.0) for mean in means.values()])  # also of systems that no bar joins
         half = len(ordered) // 2

@@ -10,9 +10,11 @@ from __future__ import annotations
 import io
 import itertools
 import re
+import warnings
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cache
 from math import ceil
 from pathlib import Path
 from textwrap import fill
@@ -24,10 +26,12 @@ from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from matplotlib.colors import to_rgb
 from matplotlib.figure import Figure
+from matplotlib.font_manager import findfont, fontManager, get_font
 from matplotlib.lines import Line2D
 from matplotlib.text import Text
 
 from unimoe.analysis.arms import arm_order
+from unimoe.core.console import stderr
 from unimoe.core.io import atomic_path
 
 ONE_COLUMN, TWO_COLUMNS = 3.3, 6.9
@@ -195,6 +199,31 @@ def _arrange(figure: Figure) -> None:
     for text in figure.findobj(Text):
         if isinstance(text, Text):
             text.set_fontfeatures(["-liga"])  # a ligature makes the PDF embed a second font, 0.2 s a file
+            if lacking := _lacking(findfont(FONT), text.get_text()):
+                text.set_fontfamily([FONT, *_fonts_with(lacking)])
     if engine := figure.get_layout_engine():
         engine.execute(figure)
         figure.set_layout_engine(None)
+
+
+def _lacking(font: str, text: str) -> str:
+    """Return the letters of a text that the font in a file lacks, each once, as of Korean names."""
+    has = get_font(font).get_char_index
+    return "".join(sorted({letter for letter in text if letter.isprintable() and not has(ord(letter))}))
+
+
+@cache
+def _fonts_with(letters: str) -> list[str]:
+    """Return a font of this machine that has these letters, if there is one."""
+    fonts = (font for font in fontManager.ttflist if not font.name.startswith("Last Resort"))  # which has boxes alone
+    found = next(([font.name] for font in fonts if not _lacking(font.fname, letters)), [])
+    if not found:
+        _say_boxes()
+    return found
+
+
+@cache
+def _say_boxes() -> None:
+    warnings.filterwarnings("ignore", r"Glyph \d+", UserWarning)  # one for each letter, figure and format
+    said = "warning: names in figures have letters of no font here; install one that has them, such as Noto Sans CJK"
+    stderr.print(said, style="yellow", soft_wrap=True)

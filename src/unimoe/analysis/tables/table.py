@@ -42,6 +42,7 @@ _SPECIAL = str.maketrans(
 _NOT_IN_T1 = re.compile("(?:[^ -~¡-ſȘșȚț—‘’‚“”„•…€™]|[\u00a8\u00ad\u00af\u00b4\u00b8ĦħĸĿŀŉŦŧſĵŊŋ])+")
 _LATEX_MARKS = {"best": r"\textbf{{{}}}", "second": r"\underline{{{}}}", None: "{}"}
 _MOST_ROWS = 40  # of a float: more do not fit a page
+_MOST_FLOATS = 10  # behind each other: LaTeX stops where it holds more back than 52, long ago 18
 _LINE = 60  # characters of a heading or note that take the place of a row
 _LEVEL_HEADS = 12  # columns whose headings are not rotated
 _NARROW = 4  # columns that fit one of two columns of a page
@@ -142,7 +143,10 @@ class Table:
         text = "\n".join(
             line
             for number, groups in enumerate(floats, 1)
-            for line in _float(table, groups, number, len(floats), notes if below else "")
+            for line in (
+                *([r"\clearpage"] if number % _MOST_FLOATS == 0 else ()),
+                *_float(table, groups, number, len(floats), notes if below else ""),
+            )
         )
         if notes and not below:
             text += f"\n{{\\footnotesize\\raggedright\n{notes}\\par}}"
