@@ -181,8 +181,7 @@ def compare_arms(
 
     # Each metric is a family of its own, the main metrics of all datasets together, and so are averages of a metric.
     def family_of(c: Comparison) -> object:
-        own = {"dataset": c.key, "baseline": c.baseline}.get(family or "")
-        return family and (c.main or c.metric, bool(c.parts), own)
+        return family and (c.main or c.metric, bool(c.parts), family == "dataset" and c.key)
 
     rows = list(first([found[question] for question in asked]))
     for places in gathered((family_of(c), place) for place, c in enumerate(rows)).values():
@@ -312,8 +311,8 @@ def _difference(scores: Aligned, queries: int) -> tuple[Estimate, str]:
     estimated = scores.estimate(mean_difference(list(scores.by_dataset)))
     differ, drawn = scores.differing, sum(scores.moments.queries)
     what = "queries" if drawn == queries else "clusters of queries"
-    few = f"the systems differ on {differ:,} of {drawn:,} {what}" if differ < MIN_DIFFERING else ""
-    return estimated, few or estimated.unfit
+    few = f"the systems differ on {differ:,} of {drawn:,} {what}, and a test needs {MIN_DIFFERING}"
+    return estimated, few if differ < MIN_DIFFERING else estimated.unfit
 
 
 def _compare(results: Results, question: Question) -> tuple[Comparison, Array]:

@@ -89,10 +89,10 @@ class Options:
         ),
     ] = None
     family: Annotated[
-        Literal["table", "dataset", "baseline"] | None,
+        Literal["table", "dataset"] | None,
         typer.Option(
-            help="The tests of a metric that are corrected together: all of them (table, the default), those on one "
-            "dataset, or those against one baseline."
+            help="The tests of a metric that are corrected together: all of them (table, the default), or those on one "
+            "dataset."
         ),
     ] = None
     simultaneous: Annotated[

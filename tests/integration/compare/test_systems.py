@@ -51,7 +51,6 @@ class TestTableOfSystems:
             "metric and for the 6 tests of its average",
             "Relevance level 1 on cran, dl19, dl20.",
             "average of 3",
-            "a random effect of datasets needs 5 or more, and averages are over 3.",
             "At 95 % confidence",
             "mono − colbert",
             f"Report: {out / 'analysis' / 'report.html'}",

@@ -17,7 +17,6 @@ from unimoe.analysis.comparisons import (
     ALPHA,
     Comparison,
     Question,
-    average_name,
     compare_arms,
     shared_metrics,
     systems_of,
@@ -26,7 +25,6 @@ from unimoe.analysis.corrections import NAMES, OF_FAMILY
 from unimoe.analysis.formats import listed, metric_name
 from unimoe.analysis.standings import standings
 from unimoe.analysis.statistics.estimates import LEVEL, TWO_SEEDS, Estimate
-from unimoe.analysis.statistics.random_effects import FEWEST
 from unimoe.analysis.tables.cells import ABSENT, Cell, caveat_notes, row_groups
 from unimoe.analysis.tables.table import Table
 from unimoe.core.console import stderr, stdout
@@ -127,8 +125,7 @@ def correction_text(comparisons: Sequence[Comparison]) -> str:
     metrics = {c.metric for c in tested}
     of = "each metric" if len(metrics) > 1 else metric_name(*metrics)
     said = []
-    own = OF_FAMILY[family] if family == "baseline" else ""  # an average is on no dataset
-    for what, averages in ((f"{of}{OF_FAMILY[family]}", False), (f"its average{own}", True)):
+    for what, averages in ((f"{of}{OF_FAMILY[family]}", False), ("its average", True)):
         if sizes := sorted({c.tests for c in tested if bool(c.parts) == averages}):
             number = f"{sizes[0]:,}" if len(sizes) == 1 else f"{sizes[0]:,} to {sizes[-1]:,}"
             said.append(f"for the {number} test{'s' if sizes[-1] > 1 else ''} of {what}")
@@ -274,11 +271,6 @@ def limits(comparisons: Sequence[Comparison]) -> Iterator[str]:
         yield (
             "Other collections: the mean difference over collections like these, with a random effect of datasets "
             "(Paule & Mandel; Hartung & Knapp); its p is not corrected."
-        )
-    elif averages := sorted({average_name(c.parts).split()[-1] for c in comparisons if c.parts and c.p is not None}):
-        yield (
-            f"No interval for other collections: a random effect of datasets needs {FEWEST} or more, and averages are "
-            f"over {listed(averages)}."
         )
     if alone := list(dict.fromkeys(system for c in comparisons for system in c.alone)):
         rows = "its tests take that run as it is" if len(alone) == 1 else "their tests take these runs as they are"
