@@ -5,16 +5,13 @@ from __future__ import annotations
 import json
 from collections.abc import Collection
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import Annotated, Literal
 
 import typer
 
 from unimoe.cli.options import Iterations, ResamplingSeed
 from unimoe.core.console import print_error, stderr, stdout
 from unimoe.core.errors import UsageError
-
-if TYPE_CHECKING:
-    from unimoe.analysis.gates.definitions import Registration
 
 app = typer.Typer(add_completion=False, rich_markup_mode=None)
 
@@ -77,13 +74,14 @@ def judge_gates(
     an error on stderr. A DataError says that the file or the results cannot be read, or results do not belong together.
     """
     from unimoe.analysis.arms import ZERO_SHOT
+    from unimoe.analysis.gates.definitions import load_gates
     from unimoe.analysis.gates.judging import Judgment, Refusal, exit_code, judge_all
     from unimoe.analysis.gates.output import exit_line, gate_lines, gates_as_json
-    from unimoe.analysis.gates.registration import default_gates
+    from unimoe.analysis.gates.registration import default_gates, registered_in
     from unimoe.results import result_path
     from unimoe.results.folder import load_all_results
 
-    registration = _gates(output_dir, gates)
+    registration = load_gates(gates) if gates else registered_in(output_dir)
     only: set[tuple[str, str]] | None = None
     if registration is not None:  # other arms and datasets need not be read
         judged = list(registration.gates.values())
@@ -108,23 +106,12 @@ def judge_gates(
     return exit_code(outcomes)
 
 
-def _gates(output_dir: Path, gates: Path | None) -> Registration | None:
-    """Return the gates to judge by, with a note where the folder registers others; None where there are none."""
-    from unimoe.analysis.gates.definitions import load_gates
-    from unimoe.analysis.gates.registration import registered_in
-
-    here = registered_in(output_dir)
-    given = load_gates(gates) if gates else here
-    if given and here and here.content_hash != given.content_hash:
-        stderr.print(f"note: {here.path} registers other gates, hash {here.content_hash}", soft_wrap=True)
-    return given
-
-
 def _analyze(
     part: Part, output_dir: Path, gates: Path | None, iterations: int, seed: int, allow: Collection[str]
 ) -> None:
     from unimoe.analysis import report
     from unimoe.analysis.analysis import Analysis
+    from unimoe.analysis.gates.definitions import load_gates
     from unimoe.analysis.gates.output import gate_lines
     from unimoe.analysis.report.systems import systems_headlines
     from unimoe.analysis.tables.mteb import mteb_table
@@ -135,7 +122,7 @@ def _analyze(
         stdout.print(line, soft_wrap=True)
 
     results = load_all_results(output_dir, allow)
-    analysis = Analysis(results, _gates(output_dir, gates) if gates else None, iterations=iterations, seed=seed)
+    analysis = Analysis(results, load_gates(gates) if gates else None, iterations=iterations, seed=seed)
     if part == "tables":
         for table in report.write_tables(analysis):
             stdout.print(table.to_rich(), crop=False)

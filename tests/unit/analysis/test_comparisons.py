@@ -295,9 +295,7 @@ def test_csv_has_every_number_in_full() -> None:
     assert "bootstrap low" not in table.to_markdown()
 
 
-def test_before_and_after_prints_what_was_measured_as_one_family_and_names_what_was_not(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_before_and_after_is_one_family_and_names_the_rest(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     rng = np.random.default_rng(0)
     for arm in ("bm25", "minilm", "minilm+bm25"):
         identity = {"checkpoint": "none"}

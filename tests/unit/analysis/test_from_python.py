@@ -110,11 +110,8 @@ class TestJudge:
         assert [one.registered for one in found] == [False, False, True, True, True, True]
         assert unimoe.judge(unimoe.load_all_results(tmp_path), given)[0].label == "PASS"
 
-    def test_gates_of_the_present_folder_are_not_those_of_a_comparison(
-        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, runs: dict[str, list[Run]]
-    ) -> None:
-        gate_file(tmp_path, own=INTERFERENCE)
-        monkeypatch.chdir(tmp_path)
+    def test_gates_of_the_present_folder_are_not_its_own(self, tmp_path: Path, monkeypatch: Any, runs: Any) -> None:
+        monkeypatch.chdir(gate_file(tmp_path, own=INTERFERENCE).parent)
         assert unimoe.judge(public.compare(runs, QRELS)) == ()
 
     def test_a_gate_that_is_malformed_or_has_no_results_is_named(self) -> None:

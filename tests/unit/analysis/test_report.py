@@ -17,6 +17,7 @@ import pytest
 from matplotlib.axes import Axes
 from matplotlib.collections import LineCollection
 from matplotlib.figure import Figure
+from matplotlib.font_manager import fontManager
 from matplotlib.text import Text
 from scipy.stats import ttest_1samp
 from support.results import (
@@ -34,7 +35,7 @@ from support.results import (
 
 from unimoe.analysis.analysis import Analysis
 from unimoe.analysis.compare import generate_plots
-from unimoe.analysis.drilldown import QueryCase, drill_down, drilldown_table
+from unimoe.analysis.drilldown import QueryCase, drill_down
 from unimoe.analysis.figures import Drawing, all_figures, to_svg
 from unimoe.analysis.figures.training import conflict_grid
 from unimoe.analysis.gates.definitions import DifferenceGate, Gate, InterferenceGate, Registration, load_gates
@@ -157,13 +158,22 @@ def test_panels_of_gates_on_one_dataset_are_told_apart(tmp_path: Path) -> None:
     """Two panels were both called "full, tasb (S = 3, n = 43)"."""
     own, joint = simulate(3, 200, 0.05, rng=np.random.default_rng(4))
     one = BASE | {"kind": "equivalence", "system": "joint_r8", "baseline": "rank_only_r8", "margin": 0.02}
-    path = gate_file(tmp_path, one=one, few=one | {"seeds": [0, 1]}, halved=one | {"metric": "mrr@10"})
+    wide = one | {"margin": 0.5}
+    path = gate_file(tmp_path, one=one, few=one | {"seeds": [0, 1]}, halved=one | {"metric": "mrr@10"}, wide=wide)
     items = [*measured("rank_only_r8", own), *measured("joint_r8", joint)]
     found = drawn(Analysis(results_of(*items), load_gates(path)))
     for name in ("power-reranking", "differences-reranking"):
         titles = [axes.get_title(loc="left").partition(" (")[0] for axes in found[name].figure.axes]
         assert {"apidocs, few", "apidocs, halved", "apidocs, one"} <= set(titles)
         assert len(set(titles)) == len(titles)
+    for axes in found["power-reranking"].figure.axes:  # the distance to the nearest cutoff, however far
+        assert max(np.max(line.get_ydata()) for line in axes.lines) < axes.get_ylim()[1]
+
+
+def test_letters_of_no_font_are_said_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
+    monkeypatch.setattr(fontManager, "ttflist", [])
+    generate_plots(results_of(*systems(질의=0.0, 응답=0.1)), tmp_path)
+    assert capsys.readouterr().err.count("letters of no font") == 1
 
 
 def test_systems_without_roles_lead_with_their_scores_and_are_compared() -> None:
@@ -264,15 +274,20 @@ def systems(*datasets: str, **shifts: float) -> Scores:
     [
         (systems(alpha=0.0), ["On nfcorpus, alpha is the only system: its nDCG@10 is "]),
         (systems(alpha=0.0, beta=0.002), ["and is not significantly better than "]),
+        ([make_result(arm, None, [mean]) for arm, mean in (("a", 0.5), ("b", 0.4))], ["and a test needs 6)."]),
         (systems(bm25=0.0, zero_shot=0.1), ["and is significantly better than bm25."]),
         (
-            [result.model_copy(update={"config_name": name}) for name in "ab" for result in systems(alpha=0.0)],
-            ["a and b share the highest nDCG@10"],
+            [
+                make_result(arm, seed, np.linspace(0.2, 0.4, 20) + shift, paired_seeds=True)
+                for arm, seed, shift in (("a", 0, 1.0), ("a", 1, 0.0), ("a", 2, 0.01), ("b", 1, 0.1), ("b", 2, 0.11))
+            ],
+            ["a has the highest nDCG@10 (63.67), 10.0 points by the seeds that both have below b "],
         ),
+        ([make_result(arm, None, [0.5] * 9) for arm in "ab"], ["a and b share the highest nDCG@10"]),
         (
             [r for r in systems("x", "y", "z", bm25=0.0, minilm=0.08) if (r.config_name, r.dataset) != ("bm25", "z")]
             + systems("w", bm25=0.0),
-            ["Highest main metric: bm25 on w; minilm on x, y and z.", "Significant: minilm above bm25 on x and y."],
+            ["Highest main metric: bm25 on w; minilm on x, y and z.", "Significant: minilm above bm25 (on x and y)."],
         ),
     ],
 )
@@ -294,17 +309,6 @@ def test_a_folder_without_gates_has_a_report_of_its_own(tmp_path: Path) -> None:
     assert html.index('id="scores-retrieval-') < html.index("Paired comparisons</h2>")
     for words in ("Verdicts</h2>", "## Verdicts", "No gates were registered"):
         assert words not in text + html
-
-
-def test_a_tiny_difference_of_a_query_has_no_sign() -> None:
-    """It was -0.00 in the list of queries."""
-    scores = {"rank_only_r8": [0.5, 0.6] * 4, "joint_r8": [0.5 - 1e-7, 0.6 + 1e-7] * 4}
-    analysis = Analysis(results_of(*(make_result(arm, 0, values) for arm, values in scores.items())))
-    html = page("report.html.j2", gather(analysis, []), [])
-    assert "<td>0.00</td>\n<td>0.000</td>" in html
-    table = drilldown_table(analysis.cases["reranking.joint_r8", "apidocs"], analysis.judgments[0].gate, "apidocs")
-    for said in (html, table.to_markdown()):
-        assert not re.search(r"[-+−]0\.00", said)
 
 
 def test_only_the_reports_own_script_may_run_and_its_data_cannot_end_it() -> None:

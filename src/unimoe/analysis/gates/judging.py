@@ -18,6 +18,7 @@ from pydantic import BaseModel, Field
 from unimoe.analysis.arms import ZERO_SHOT
 from unimoe.analysis.gates.definitions import DifferenceGate, Gate, InterferenceGate, Label, Registration, instant
 from unimoe.analysis.gates.findings import Finding, Stability, find, label_of, quantity_of, stability_of
+from unimoe.analysis.gates.registration import registered_in
 from unimoe.analysis.gates.scores import Aligned, collect, refuse_unknown_arm, restricted
 from unimoe.analysis.statistics.estimates import TWO_SEEDS
 from unimoe.analysis.statistics.power import Aim, PowerPlan, plan
@@ -230,7 +231,7 @@ def judge(results: Results, registration: Registration, name: str, *, advisory: 
         scores=scores,
         results=results,
     )
-    return replace(item, notes=tuple(_notes(item, registration.registered, used, left_out)))
+    return replace(item, notes=tuple(_notes(item, registration, used, left_out)))
 
 
 class _Record(BaseModel):
@@ -320,12 +321,14 @@ def _learnt(results: Results, gate: Gate, look: int | None) -> Learnt | None:
     return Learnt(baseline, find(asked.model_copy(update={"estimand": "queries"}) if scores.single else asked, scores))
 
 
-def _notes(item: Judgment, fixed: datetime | None, used: list[EvalResult], left_out: list[EvalResult]) -> Iterator[str]:
-    """Yield what a reader must know before trusting a label: of the results first, then of their numbers.
-
-    ``fixed`` is when a file registered the gate.
-    """
+def _notes(
+    item: Judgment, registration: Registration, used: list[EvalResult], left_out: list[EvalResult]
+) -> Iterator[str]:
+    """Yield what a reader must know before trusting a label: of gate and results first, then of their numbers."""
     results, gate, scores, estimand = item.results, item.gate, item.scores, item.found.estimate.estimand
+    fixed, here = registration.registered, registered_in(results.output_dir) if registration.path else None
+    if here and here.content_hash != registration.content_hash:
+        yield f"{here.path} registers other gates, hash {here.content_hash}: this one was not fixed there"
     if left_out:
         why = f"because {'the other arm or ' if scores.paired else ''}another dataset lacks the seed"
         names = dict.fromkeys(f"{result.config_name} seed {result.seed}" for result in left_out)

@@ -198,11 +198,12 @@ def headline(item: Judgment) -> str:
         name = "TIR"
         said = f"{second} {'loses' if ahead else 'gains'} {value} % of {first}'s {metric_name(gate.metric)} on {where}"
         passed, failed = amount(gate, gate.pass_at), amount(gate, gate.fail_below)
-        little = f" worth a split, less than {failed}"
+        below = (bounds_of(gate, found)[1] or 0.0) < 0.0
+        little = ", the joint model is ahead" if below else f" worth a split, less than {failed}"
         means: dict[Label, str] = {
             "PASS": f"interference, {passed} or more",
             "MARGINAL": f"interference between {failed} and {passed}",
-            "FAIL": f"no interference{little if ahead else ', the joint model is ahead'}",
+            "FAIL": f"no interference{little}",
         }
     else:
         name = "difference"
@@ -258,7 +259,7 @@ def confidence_line(gate: Gate, found: Finding) -> str:
 def at_look(item: Judgment) -> str:
     """Return at which look a gate was judged, and what later seeds change; empty where seeds play no part."""
     looks, look, gate = item.gate.looks, item.look, item.gate
-    if not looks and not item.registered and gate.seeds is None and item.found.estimate.estimand != "queries":
+    if not looks and gate.seeds is None and item.found.estimate.estimand != "queries":
         return (
             "nobody has registered the number of seeds: who adds seeds until a label appears gets a wrong one about "
             "twice as often as the confidence says; fix the looks first, with looks in a gate file or compare --looks"

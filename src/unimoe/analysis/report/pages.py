@@ -24,7 +24,6 @@ from unimoe.analysis.gates.judging import Judgment, Outcome, Refusal
 from unimoe.analysis.gates.output import SETTLES, Fact, Said, origin, say
 from unimoe.analysis.gates.wording import action, family
 from unimoe.analysis.report.systems import systems_headlines, systems_reading
-from unimoe.analysis.statistics.estimates import LEVEL
 from unimoe.analysis.tables import Table, escape_markdown
 from unimoe.analysis.tables.cells import caveat_notes, cluster_notes
 from unimoe.core.grouping import gathered
@@ -133,15 +132,16 @@ def _beside(results: Results, item: Judgment, comparisons: Sequence[Comparison])
             means[arm] = float(sum(w * of_key[0].aggregate[metric] for w, of_key in zip(weights, held, strict=True)))
     if not means:
         return
+    verbs = ("beats", "not significantly apart from", "behind")
     tested = {
-        (c.key, c.system, c.baseline): ("beats" if c.delta > 0.0 else "behind") if c.significant else "level with"
+        (c.key, c.system, c.baseline): verbs[(0 if c.delta > 0.0 else 2) if c.significant else 1]
         for c in comparisons
         if c.metric == metric and c.p is not None
     }
     said = [f"{name} {100 * mean:.2f}" for name, mean in means.items()]
     for arm, mean in zip(gate.arms, item.found.means, strict=True):
         words = []
-        for verb in ("beats", "level with", "behind"):
+        for verb in verbs:
             counts = {name: sum(tested.get((key, arm, name)) == verb for key in gate.keys) for name in means}
             where = {n: "" if n == len(gate.keys) else f" on {n} of {len(gate.keys)} datasets" for n in counts.values()}
             if names := " and ".join(f"{name}{where[n]}" for name, n in counts.items() if n):
@@ -168,10 +168,6 @@ def _reading(items: Sequence[Judgment]) -> tuple[str, ...]:
         "UNDECIDED (gate: INCONCLUSIVE): these seeds and queries cannot decide, wherever the estimate lies. Confidence "
         "is the level of the one-sided interval that ends at a cutoff; it is no probability that the claim is true.",
         family(len(items)),
-        f"An interval is one of {100 * LEVEL:g} %, two-sided; the bound that decides is one-sided, at the gate's own "
-        "confidence.",
-        "An arm beats the baselines that it is significantly above, and is behind those that are significantly above "
-        "it. It is level with the others, which need not mean that they are equal.",
     )
     return tuple(filter(None, paragraphs))
 

@@ -13,6 +13,7 @@ from unimoe.analysis.standings import best_of, standings
 from unimoe.analysis.statistics.estimates import LEVEL
 from unimoe.analysis.tables.comparisons import correction_text
 from unimoe.core.grouping import gathered
+from unimoe.metrics.scoring import suite_averages
 from unimoe.results.folder import Results
 
 _PLACES = 2  # most datasets and averages that have a sentence each
@@ -32,7 +33,7 @@ def systems_headlines(results: Results, comparisons: Sequence[Comparison]) -> li
     places = list(dict.fromkeys(next((p for p in averages if k in p), (k,)) for k in results.dataset_keys))
     tasks = {key.partition("/")[0] for key in results.dataset_keys}
     names = {place: _name(place, name_task=len(tasks) > 1) for place in [*places, *at]}
-    means = {place: _means(results, place, at.get(place, ())) for place in places}
+    means = {place: _means(results, place) for place in places}
     mentioned: list[Comparison] = []
     if len(places) <= _PLACES:
         said = []
@@ -57,20 +58,13 @@ def systems_headlines(results: Results, comparisons: Sequence[Comparison]) -> li
 
 
 def systems_reading(comparisons: Sequence[Comparison]) -> tuple[str, ...]:
-    """Explain the numbers of the sentences in plain words, a paragraph each."""
-    if not comparisons:
-        return ()
-    paragraphs = [
+    """Explain the numbers of the sentences in plain words; the notes of the tables say what they hold for."""
+    said = (
         f"Differences are in points (score x 100), on the same queries, with a {100 * LEVEL:g} % interval. p is the "
         f"probability of a difference at least as large if the systems were equal, {correction_text(comparisons)}; "
         f"below {ALPHA:g} it is called significant."
-    ]
-    if any(c.alone for c in comparisons):
-        paragraphs.append(
-            "Of systems with one run, intervals and p hold for other queries and these very runs: another "
-            "training run of the same system may score otherwise."
-        )
-    return tuple(paragraphs)
+    )
+    return (said,) if comparisons else ()
 
 
 def _name(place: _Place, *, name_task: bool) -> str:
@@ -79,12 +73,15 @@ def _name(place: _Place, *, name_task: bool) -> str:
     return f"{name} ({task})" if name_task else name
 
 
-def _means(results: Results, place: _Place, here: Iterable[Comparison]) -> Mapping[str, float]:
-    """Return the mean of each system on a dataset, or of each that has an average of several."""
-    if len(place) > 1:
-        return {system: mean for c in here for system, mean in zip((c.system, c.baseline), c.means, strict=True)}
-    scores = gathered((r.config_name, r.aggregate[r.main_metric]) for r in results.measured(place[0]))
-    return {system: fmean(values) for system, values in scores.items()}
+def _means(results: Results, place: _Place) -> Mapping[str, float]:
+    """Return the mean of each system over all its runs on a dataset, or on each of several, as tables show it."""
+    scores = dict[str, dict[str, dict[str, float]]]()
+    for key in place:
+        for system, runs in gathered((run.config_name, run) for run in results.measured(key)).items():
+            metric = runs[0].main_metric
+            scores.setdefault(system, {})[key] = {metric: fmean(run.aggregate[metric] for run in runs)}
+    averages = {system: suite_averages(dict.fromkeys(place, metric), of) for system, of in scores.items()}
+    return {system: average[metric] for system, average in averages.items() if average}
 
 
 def _of_best(means: Mapping[str, float], metric: str, here: Sequence[Comparison]) -> tuple[str, Collection[Comparison]]:
@@ -102,13 +99,15 @@ def _of_best(means: Mapping[str, float], metric: str, here: Sequence[Comparison]
         return f"{said}; it was compared with none of {listed(others)}.", ()
     nearest = of_best[against[0]]
     margin = f"{abs(100 * nearest.delta):.{_digits(nearest)}f} points"
-    beaten = [system for system in against if of_best[system].significant]
-    better = "is significantly better" if beaten else "is not significantly better"
-    sentence = (
-        f"{said}, {margin} above {against[0]} {_certainty(nearest, best)}, and {better} than "
-        f"{listed(beaten or against)}."
-    )
-    return sentence, of_best.values()
+    # Where seeds pair, a difference is of the seeds that both have, and may turn round.
+    side = "above" if nearest.ordered[0] == best or not nearest.delta else "by the seeds that both have below"
+    said = f"{said}, {margin} {side} {against[0]} {_certainty(nearest, best)}"
+    tested = [system for system in against if of_best[system].p is not None]
+    if beaten := [system for system in tested if of_best[system].significant and of_best[system].ordered[0] == best]:
+        said += f", and is significantly better than {listed(beaten)}"
+    elif tested:
+        said += f", and is not significantly better than {listed(tested)}"
+    return f"{said}.", of_best.values()
 
 
 def _findings(found: Iterable[Comparison], names: Mapping[_Place, str], *, alone: bool) -> list[str]:
@@ -117,7 +116,7 @@ def _findings(found: Iterable[Comparison], names: Mapping[_Place, str], *, alone
     said = []
     for (above, below), of_pair in by_pair.items():
         points = f"({abs(100 * of_pair[0].delta):.{_digits(of_pair[0])}f} points)"
-        where = f"on {listed([names[c.place] for c in of_pair])}"
+        where = f"(on {listed([names[c.place] for c in of_pair])})"
         said.append(f"{above} above {below} {points if alone else where}")
     return said
 
