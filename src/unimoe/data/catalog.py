@@ -48,10 +48,11 @@ def refuse_unknown(name: str) -> None:
     """Refuse a name that no collection can have, without loading anything.
 
     Raises:
-        UsageError: no such short name or source; names the closest.
+        UsageError: no such short name or source, or a family lacks the name; names the closest.
     """
-    find_source(name)
+    source, rest = find_source(name)
     if ":" in name:
+        source.refuse_unknown(rest)
         return
     if len(members(name)) > 1:
         raise UsageError(

@@ -45,6 +45,9 @@ class Source:
         """
         raise NotImplementedError
 
+    def refuse_unknown(self, name: str) -> None:
+        """Refuse a name that nothing can have here; by default this shows when it is loaded."""
+
     def available(self, name: str) -> Path | None:
         """Return the folder or zip that holds a collection, or None where a library of the source keeps it."""
         return None

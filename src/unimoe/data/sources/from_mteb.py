@@ -131,6 +131,10 @@ class Family(MtebTasks):
             return replace(super().load(task, split), name=whole)
         return replace(read_beir(folder, split, whole), language=task.partition(":")[2] or ENGLISH)
 
+    def refuse_unknown(self, name: str) -> None:
+        """Refuse a name that the family lacks."""
+        self._task(name)
+
     def _task(self, name: str) -> str:
         if name not in self._tasks:
             close = did_you_mean(name, self._tasks) or f"; there are {first_few([*self._tasks], 20)}"

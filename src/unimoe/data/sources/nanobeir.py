@@ -37,10 +37,7 @@ class NanoBeir(Family):
         """
         if "/" in name:
             return super().load(name, split)
-        published = _PUBLISHED.get(name.lower())
-        if published is None:
-            close = did_you_mean(name.lower(), _PUBLISHED)
-            raise UsageError(f"unknown collection 'nanobeir:{name}'{close}; there are {', '.join(NANO_SETS)}")
+        published = _PUBLISHED[name.lower()]
         if split != "test":
             raise UsageError(f"nanobeir:{name} has no split {split!r}; it has test")
         folder = _user_copy(name) or _fetch(published)
@@ -49,6 +46,14 @@ class NanoBeir(Family):
             qrels.setdefault(query_id, {})[document_id] = 1
         documents = ((key, Document("", text)) for key, text in _rows(folder, "corpus"))
         return assemble(published, split, documents, _rows(folder, "queries"), qrels)
+
+    def refuse_unknown(self, name: str) -> None:
+        """Refuse a name that is no set's."""
+        if "/" in name:
+            super().refuse_unknown(name)
+        elif name.lower() not in _PUBLISHED:
+            close = did_you_mean(name.lower(), _PUBLISHED)
+            raise UsageError(f"unknown collection 'nanobeir:{name}'{close}; there are {', '.join(NANO_SETS)}")
 
     def available(self, name: str) -> Path | None:
         """Return the folder under $UNIMOE_DATA that holds a set, or None; the hub's cache is not searched."""
