@@ -84,7 +84,7 @@ class EmbeddingSet:
     queries: Texts
     documents: Texts  # each document once
     groups: list[list[int]]  # for each query the rows of its documents, that of the positive first
-    relevant: list[frozenset[int]]  # for each query the rows of all documents relevant to it
+    relevant: list[frozenset[int]]  # for each query the rows of documents that are relevant to it or excluded for it
     query_ids: list[str]  # of the queries, for errors
 
 
@@ -92,8 +92,8 @@ def mine_triples(collection: Collection, candidates: Run, hard: int, random: int
     """Choose one positive and the negatives of every query that has a relevant document, and hard ones enough.
 
     The positive is the document with the highest grade. Hard negatives come from the query's best candidates, random
-    ones from the whole corpus; none is relevant. The choice depends on the query's id alone, so it is the same for
-    every arm and seed.
+    ones from the whole corpus; none is relevant, or excluded for the query. The choice depends on the query's id alone,
+    so it is the same for every arm and seed.
     """
     everything = sorted(collection.corpus)
     triples = []
@@ -101,7 +101,7 @@ def mine_triples(collection: Collection, candidates: Run, hard: int, random: int
         relevant, grades = _relevant(collection, query_id), collection.qrels[query_id]
         rng = np.random.default_rng(int(hash_parts([query_id]), 16))
         negatives = _draw(rng, pool, hard, query_id)
-        drawn = relevant | set(negatives)
+        drawn = relevant | collection.left_out(query_id) | set(negatives)
         negatives += _draw(
             rng, [d for d in _some(rng, everything, random + len(drawn)) if d not in drawn], random, query_id
         )
@@ -141,7 +141,7 @@ def ranking_set(
     """Return the prompts of a ranking training set.
 
     ``batched`` are groups of queries as indices into ``triples``; by default each query is alone. A query takes the
-    positives of its group as further negatives, except documents that are relevant to it.
+    positives of its group as further negatives, except documents that are relevant to it or excluded for it.
     """
     batched = [list(group) for group in batched] or [[index] for index in range(len(triples))]
     pairs: list[tuple[str, str]] = []
@@ -150,7 +150,8 @@ def ranking_set(
     members = [(triples[index], [triples[other].positive for other in group]) for group in batched for index in group]
     for triple, nearby in members:
         grades = collection.qrels[triple.query_id]
-        documents = [triple.positive, *triple.negatives, *(d for d in nearby if grades.get(d, 0) <= 0)]
+        apart = _relevant(collection, triple.query_id) | collection.left_out(triple.query_id)
+        documents = [triple.positive, *triple.negatives, *(d for d in nearby if d not in apart)]
         documents = list(dict.fromkeys(documents))
         groups.append(list(range(len(pairs), len(pairs) + len(documents))))
         labels.append([float(max(0, grades.get(d, 0))) for d in documents])
@@ -170,7 +171,7 @@ def embedding_set(model: UnimodelForExp1, collection: Collection, triples: Seque
     rows: dict[str, int] = {}
     groups = [[rows.setdefault(d, len(rows)) for d in (t.positive, *t.negatives)] for t in triples]
     relevant = [
-        frozenset(rows[d] for d, grade in collection.qrels[t.query_id].items() if grade > 0 and d in rows)
+        frozenset(rows[d] for d in _relevant(collection, t.query_id) | collection.left_out(t.query_id) if d in rows)
         for t in triples
     ]
     return EmbeddingSet(
