@@ -36,7 +36,6 @@ from transformers import (
 from unimoe.config import EvaluationConfig, PromptConfig
 from unimoe.core.errors import DataError
 from unimoe.data.collection import Collection, Document, assemble
-from unimoe.evaluation.reranking.passages import Passages, best_passages
 from unimoe.evaluation.reranking.rerankers import CrossEncoderReranker, FunctionReranker, PairModelReranker
 from unimoe.evaluation.reranking_eval import rerank_collection
 from unimoe.models.model_files import model_identity
@@ -44,6 +43,7 @@ from unimoe.models.pair_model import TokenReranker
 from unimoe.models.rerankers.cross_encoder import load_cross_encoder, refuse_no_cross_encoder
 from unimoe.models.rerankers.mono_t5 import load_mono_t5
 from unimoe.models.rerankers.score_head import load_score_head
+from unimoe.retrieval.passages import Passages, best_passages
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -212,7 +212,7 @@ TEXTS = {
     "long": "cat cat dog dog dog rain",  # three passages of two words: cat cat, dog dog, dog rain
     "mixed": "cat dog cat dog",
     "rain": "rain rain rain cat",
-    "cat#1": "dog rain",  # an id that looks like a passage's
+    "cat#1": "dog rain",
 }
 
 
@@ -278,5 +278,5 @@ def test_the_title_stands_before_every_passage() -> None:
     titled = assemble("t", "test", [("d", Document("Title", "a b c"))], [("q", "a")], {"q": {"d": 1}})
     collection, candidates = Passages(2, 1).of_candidates(titled, {"q": {"d": 1.0}})
     assert [document.full_text for document in collection.corpus.values()] == ["Title a b", "Title b c"]
-    assert candidates == {"q": {"d#1": 0.0, "d#2": 0.0}}
-    assert best_passages({"q": {"d#1": -3.0, "d#2": -2.0}, "r": {}}) == {"q": {"d": -2.0}, "r": {}}
+    assert candidates == {"q": {"d": 0.0, "d 2": 0.0}}
+    assert best_passages({"q": {"d": -3.0, "d 2": -2.0}, "r": {}}) == {"q": {"d": -2.0}, "r": {}}

@@ -16,10 +16,10 @@ from hypothesis import given, strategies
 from mteb.models.hybrid_wrappers import fuse_rrf
 from numpy.typing import NDArray
 from rank_bm25 import BM25Okapi
-from sentence_transformers import SentenceTransformer, util
+from sentence_transformers import MultiVectorEncoder, SentenceTransformer, SparseEncoder, util
 from sentence_transformers.util.quantization import _dequantize_embeddings, quantize_embeddings
 from support.embedders import WordEmbedder
-from support.tiny_models import save_tiny_encoder
+from support.tiny_models import save_tiny_colbert, save_tiny_encoder, save_tiny_splade
 from support.toy_collections import invented
 
 from unimoe.config import BM25Config, DenseConfig, EvaluationConfig, FusionConfig, FusionEncoder
@@ -110,6 +110,32 @@ def test_mteb_fuses_the_same_rankings_alike(monkeypatch: pytest.MonkeyPatch, enc
         scores = fuse_rrf([by_words[query_id], {key: score for score, key in by_count}], [1.0, 1.0])
         expected = sorted(scores, key=lambda key: (scores[key], key), reverse=True)[:20]
         assert list(run[query_id]) == expected
+
+
+@pytest.mark.parametrize("kind", ["dense", "sparse", "late"])
+def test_a_document_has_the_score_that_the_library_gives_its_best_passage(kind: str, tmp_path: Path) -> None:
+    """Passages of five words, a new one every two; every document is found, however many passages one has."""
+    collection = invented(documents=25, queries=4)
+    collection.corpus["d07"] = Document("Title", " ".join(document.text for document in collection.corpus.values()))
+    collection.corpus["d08"] = Document("A title alone", "")
+    folder = tmp_path / kind
+    saves = {"sparse": save_tiny_splade, "late": save_tiny_colbert}
+    saves[kind](folder, tmp_path / "bare") if kind in saves else save_tiny_encoder(folder)
+    given = {"base": str(folder), "dtype": "float32"}
+    settings = {"first_stage": kind, "passage_words": 5, "fusion": {"encoder": given}}
+    config = EvaluationConfig.model_validate(settings | ({} if kind == "dense" else {kind: given}))
+    found = FirstStage(config, "toy", device=torch.device("cpu")).candidates(collection, collection)
+    assert found.source.endswith(",float32,passages=5/2)")
+    peers = {"dense": SentenceTransformer, "sparse": SparseEncoder, "late": MultiVectorEncoder}
+    peer, best = peers[kind](str(folder), device="cpu"), dict[str, list[float]]()
+    asked = peer.encode_query(list(collection.queries.values()))
+    for key, (title, text) in collection.corpus.items():
+        cut = [text.split()[begin : begin + 5] for begin in range(0, max(1, len(text.split()) - 3), 2)]
+        scores = peer.similarity(asked, peer.encode_document([" ".join([title, *part]).strip() for part in cut]))
+        best[key] = (scores.to_dense() if scores.is_sparse else scores).amax(dim=1).tolist()
+    for row, query_id in enumerate(collection.queries):
+        expected = {key: scores[row] for key, scores in best.items() if kind != "sparse" or scores[row] > 0}
+        assert found.run[query_id] == pytest.approx(expected, rel=1e-6, abs=1e-6)
 
 
 VOCABULARY = [f"w{i}x" for i in range(30)]
@@ -319,18 +345,6 @@ def test_int8_ranks_by_what_the_library_makes_of_the_vectors(dims: int | None) -
         assert shifts == pytest.approx([shifts[0]] * 300, abs=2e-6), "a constant of the query"
 
 
-@pytest.mark.parametrize("dims", [24, 64, 100])
-def test_hamming_distances_are_those_of_faiss(dims: int) -> None:
-    faiss = pytest.importorskip("faiss")
-    queries, documents = (packed(random_unit(rows, dims, rows)) for rows in (6, 200))
-    index = faiss.IndexBinaryFlat(8 * documents.shape[1])
-    index.add(documents)
-    distances, _ = index.search(queries, 30)
-    rows = nearest_by_hamming(queries, documents, 30)
-    ours = np.bitwise_count(documents[rows] ^ queries[:, None]).sum(axis=-1)
-    assert ours.tolist() == distances.tolist()
-
-
 @given(*(strategies.integers(1, most) for most in (9, 60, 140, 70, 2**32)))
 def test_bits_are_ranked_by_the_number_that_differs_and_ties_by_row(
     count: int, rows: int, width: int, k: int, seed: int
@@ -360,13 +374,3 @@ def test_bits_choose_and_int8_ranks_by_hand() -> None:
         assert rankings(Size(None, "binary"), held, depth=2, rescore=rescore, rescore_multiplier=1) == [[4, 0]]
     _, index = search_size(Size(None, "binary"), held, DenseConfig(depth=2, cutoffs=[1]))
     assert (index.dims, index.precision, index.bytes_per_vector) == (2, "binary", 1)
-
-
-def test_all_candidates_ranked_again_are_the_ranking_of_their_precision() -> None:
-    held = embedded(random_unit(5, 32, 2), random_unit(90, 32, 3))
-    for dims in (None, 16):
-        assert rankings(Size(dims, "binary"), held, depth=10, rescore_multiplier=9) == rankings(
-            Size(dims, "int8"), held, depth=10
-        )
-        whole = rankings(Size(dims, "binary"), held, depth=10, rescore_multiplier=9, rescore="float32")
-        assert whole == rankings(Size(dims, "float32"), held, depth=10)

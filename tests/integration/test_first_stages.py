@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from sentence_transformers import SentenceTransformer
-from support.scripts import Done, Finished, call_unimoe, evaluate, result_of, run_of, successful
+from support.scripts import Done, Finished, assert_refused, call_unimoe, evaluate, result_of, run_of, successful
 from support.tiny_models import save_tiny_colbert, save_tiny_cross_encoder, save_tiny_encoder, save_tiny_splade
 from support.toy_collections import invented, write_invented
 
@@ -141,6 +141,16 @@ class TestTable:
         assert again.stdout == done.stdout
         assert again.stderr.count("already done") == 2 * 5 * (3 + 2)
         assert "embedded" not in again.stderr
+
+    @pytest.mark.parametrize(("kind", "base"), [("sparse", "splade"), ("late", "colbert")])
+    def test_retrieve_finds_what_a_first_stage_finds(
+        self, data: Path, finished_table: Finished, tmp_path: Path, kind: str, base: str
+    ) -> None:
+        given = ("retrieve", "--dataset", "toy", "--encoder", f"{kind}:{data / base}", "--output-dir", tmp_path)
+        cache = {"UNIMOE_DATA": str(data), "UNIMOE_CACHE": str(data / "cache-of-table")}
+        successful(call_unimoe(*given, "--device", "cpu", "--set", "encoder.dtype=float32", **cache))
+        assert run_of(tmp_path, base, task="retrieval") == run_of(finished_table[0], kind, task="retrieval")
+        assert_refused(call_unimoe(*given, "--dims", "8", **cache), 2, "are for one vector for each text")
 
     def test_a_model_that_reranks_its_own_candidates_changes_nothing(self, finished_table: Finished) -> None:
         output_dir, _ = finished_table

@@ -233,6 +233,18 @@ class TestPythonFunction:
         assert Path("calls.txt").read_text() == "query 9\nquery 9\n"
         assert len(again.stdout.splitlines()) == len(done.stdout.splitlines())
 
+    def test_documents_are_found_by_passages_whose_vectors_are_kept(self, search: Callable[..., Done]) -> None:
+        passages = ("--set", "evaluation.passage_words=10")
+        successful(search("one", *passages))
+        passages_of = [result(Path("one"), arm).identity.passages for arm in ("letters", "letters+bm25", "bm25")]
+        assert passages_of == ["10 words, stride 5", "10 words, stride 5", None]
+        Path("calls.txt").unlink()
+        successful(search("two", *passages, "--precision", "float32,int8,binary"))
+        assert Path("calls.txt").read_text() == "query 9\n"
+        assert {len(scores) for scores in searched(Path("two"), "letters-binary").values()} == {30}
+        assert_refused(search("one"), 3, "passages '10 words, stride 5' there, None here", silent=False)
+        assert_refused(search("x", *passages, "--set", "retrieval.backend=faiss"), 2, "faiss finds passages")
+
     def test_what_is_no_encoder_is_refused_in_one_line(self, search: Callable[..., Done]) -> None:
         for encoder, more, code, words in (
             ("unnamed", [], 2, "say what it computes with, such as unnamed.identity = 'MODEL v1'"),

@@ -107,21 +107,23 @@ def test_the_run_does_not_depend_on_blocks_or_backend(
 
 
 @settings(max_examples=60)
-@given(SHAPES, SEEDS, st.integers(1, 70), st.integers(1, 2000), st.booleans())
+@given(SHAPES, SEEDS, st.integers(1, 70), st.integers(1, 2000), st.booleans(), st.booleans())
 def test_small_whole_numbers_are_ranked_as_trec_eval_ranks_them(
-    shape: tuple[int, int, int], seed: int, k: int, block_bytes: int, exclude_self: bool
+    shape: tuple[int, int, int], seed: int, k: int, block_bytes: int, exclude_self: bool, passages: bool
 ) -> None:
-    """Their products are exact, and most scores tie; what a query excludes is left out before the cut."""
+    """Their products are exact, and most tie; what a query excludes goes before the cut; the best passage counts."""
     count, rows, width = shape
     rng = np.random.default_rng(seed)
     queries = rng.integers(-1, 2, (count, width)).astype(np.float32)
     vectors = rng.integers(-1, 2, (rows, width)).astype(np.float32)
-    ids = [str(number) for number in range(rows)]
+    starts = np.unique([0, *rng.integers(0, rows, rows // 3)]) if passages else np.arange(rows)
+    ids = [str(number) for number in range(len(starts))]
     query_ids = [str(number) for number in range(0, 2 * count, 2)]
     excluded = {query_ids[0]: ids[::3]}
-    settings: dict[str, Any] = {"exclude_self": exclude_self, "excluded": excluded}
+    settings: dict[str, Any] = {"exclude_self": exclude_self, "excluded": excluded, "starts": starts}
     run = search(queries, query_ids, vectors, ids, k, block_bytes=block_bytes, **settings)
-    for query_id, scores in zip(query_ids, (queries @ vectors.T).tolist(), strict=True):
+    best = np.maximum.reduceat(queries @ vectors.T, starts, axis=1)
+    for query_id, scores in zip(query_ids, best.tolist(), strict=True):
         left_out = {*excluded.get(query_id, []), *([query_id] if exclude_self else [])}
         every = {key: score for key, score in zip(ids, scores, strict=True) if key not in left_out}
         assert list(run[query_id].items()) == list(head(every, k).items())

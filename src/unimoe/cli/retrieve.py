@@ -29,7 +29,8 @@ def retrieve(
     encoder: Annotated[
         str | None,
         typer.Option(
-            help="A hub id, a folder, bundled:NAME, or python:MODULE:FUNCTION; by default the config's encoder.base."
+            help="A hub id, a folder, bundled:NAME, sparse:NAME, late:NAME, or python:MODULE:FUNCTION; by default the "
+            "config's encoder.base."
         ),
     ] = None,
     checkpoint: Annotated[

@@ -234,8 +234,8 @@ class EvaluationConfig(Section):
             candidates of each, and results call it ``SYSTEM@FIRST_STAGE``.
         datasets: collections for ``unimoe evaluate``, in place of its tier.
         depth: candidates reranked per query, in all tiers except the bundled one.
-        passage_words: cut documents into passages of so many words to rerank, and score each by its best passage (MaxP;
-            150 is usual); null reads the beginning, as far as the model does.
+        passage_words: cut documents into passages of so many words to rerank or to encode, and score each by its best
+            passage (MaxP; 150 is usual); null reads the beginning, as far as the model does.
         passage_stride: words from the beginning of a passage to that of the next; null for half of them.
         token_budget: padded tokens of one forward pass; null for a number that suits the device.
         batch_size: sequences of one forward pass, instead of ``token_budget``.
@@ -397,3 +397,9 @@ class DenseExperiment(Section):
     evaluation: EvaluationConfig = EvaluationConfig(mteb=MTEBConfig(task_instruction=None))
     served: ServedConfig | None = None
     caveats: list[str] = Field(default_factory=list)
+
+    @model_validator(mode="after")
+    def _finds_documents(self) -> DenseExperiment:
+        if self.evaluation.passage_words and self.retrieval.backend == "faiss":
+            raise ValueError("retrieval.backend faiss finds passages, not documents by their best; use torch")
+        return self

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import cached_property
+from typing import Any
 
 from unimoe.config import Experiment
 from unimoe.evaluation.embedding_eval import evaluate_embedding_collection
@@ -27,7 +28,7 @@ class DevEvaluation:
         if self._task != "emb_only":
             _ = self._data.to_read
         if self._task != "rank_only":
-            _ = self._data.pooled
+            _ = self._data.pooled, self._data.passages
 
     def __call__(self, model: UnimodelForExp1) -> dict[str, float]:
         """Return ``{"reranking/ndcg@10": .., "embedding/ndcg@10": ..}``, only the tasks that the arm is trained for."""
@@ -38,7 +39,8 @@ class DevEvaluation:
         if self._task != "rank_only":
             prompts = TaskPrompts(evaluation.mteb)
             wrapped = MTEBEncoderWrapper(model, name=self._arm, identity={}, prompts=prompts, **evaluation.batches)
-            ranked = evaluate_embedding_collection(wrapped, data.pooled, exclude_self=data.dataset.exclude_self)
+            how: dict[str, Any] = {"passages": data.passages, "exclude_self": data.dataset.exclude_self}
+            ranked = evaluate_embedding_collection(wrapped, data.pooled, **how)
             scores[f"embedding/{_METRIC}"] = ranked.scores.aggregate[_METRIC]
         return scores
 

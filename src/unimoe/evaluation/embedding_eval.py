@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -20,7 +20,7 @@ from unimoe.config import Experiment
 from unimoe.core.errors import DataError, UsageError
 from unimoe.core.io import hash_json
 from unimoe.data.catalog import available, load_collection
-from unimoe.data.collection import Collection
+from unimoe.data.collection import Collection, Document
 from unimoe.data.mteb_names import beir_name, find_tasks, mteb_name, random_state_kept
 from unimoe.data.source import not_at_hand
 from unimoe.evaluation.model_wrappers import MTEBCrossEncoderWrapper, MTEBEncoderWrapper, MTEBWrapper
@@ -127,13 +127,19 @@ def evaluate_mteb(
 
 
 def evaluate_embedding_collection(
-    model: MTEBEncoderWrapper, collection: Collection, *, exclude_self: bool = False, folder: Path | None = None
+    model: MTEBEncoderWrapper,
+    collection: Collection,
+    *,
+    passages: Mapping[str, Document] | None = None,
+    exclude_self: bool = False,
+    folder: Path | None = None,
 ) -> Outcome:
     """Rank a collection by the cosine of embeddings, through ``mteb.evaluate``.
 
     A BEIR set is evaluated as MTEB's task of it, with that task's name and instruction. Judged queries without relevant
-    documents count 0, unjudged ones are only listed. ``exclude_self`` leaves out the document whose id is the query's
-    (ArguAna, Quora). Vectors are kept in ``folder`` for a killed run, None for a temporary one.
+    documents count 0, unjudged ones are only listed. ``passages`` of the documents are embedded in their place.
+    ``exclude_self`` leaves out the document whose id is the query's (ArguAna, Quora). Vectors are kept in ``folder``
+    for a killed run, None for a temporary one.
     """
     if not collection.corpus or not collection.qrels:
         lacking = "judgments" if collection.corpus else "documents"
@@ -142,6 +148,7 @@ def evaluate_embedding_collection(
         from unimoe.evaluation.mteb.tasks import CollectionTask
 
         task = CollectionTask(collection, exclude_self=exclude_self, published=mteb_card(collection.name))
+        task.passages = passages
     outcome = evaluate_task(model, task, folder)
     # By the collection's own judgments: MTEB's copy has no negative grades.
     level = collection.relevance_level

@@ -71,7 +71,7 @@ class Engine:
         ``identity`` is the hash of all that units depend on besides what they say themselves and the device; None where
         nothing tells the model from every other, so that no later run may find them.
         """
-        if self.cluster is None or system.recipe is None:  # one that asks a server asks from here
+        if self.cluster is None or system.recipe is None:  # a server is asked, and a matcher searches, from here
             return system.model()
         recipe = _with_files(system.recipe, self.cluster.store)
         workers = ClusterWorkers(self.cluster, what, f"units/{safe_name(what)}", recipe, identity or self._run)

@@ -7,7 +7,7 @@ come from the statistics that MTEB publishes with them, and texts of these lengt
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import chain, islice
@@ -18,7 +18,7 @@ import torch
 from unimoe.core.console import in_hours, stdout
 from unimoe.core.errors import UsageError
 from unimoe.core.trec import Run
-from unimoe.data.collection import Collection
+from unimoe.data.collection import Document
 from unimoe.data.mteb_names import TaskSize, task_size
 from unimoe.evaluation.chosen import ChosenData
 from unimoe.evaluation.mteb.prompts import TaskPrompts
@@ -32,7 +32,7 @@ from unimoe.models.served.client import Estimate
 from unimoe.models.token_tree import tree_tokens
 from unimoe.models.unimodel import UnimodelForExp1
 from unimoe.results import Task
-from unimoe.retrieval.embeddings import is_kept, kept_folder
+from unimoe.retrieval.embeddings import is_kept
 
 if TYPE_CHECKING:
     from mteb import AbsTask
@@ -52,8 +52,8 @@ class PlannedDataset(LoadedDataset):
     """A dataset for a plan, which embeds nothing: BM25's candidates stand for those of a model that are not cached.
 
     Attributes:
-        texts: that the first stage has to embed; 0 where the candidates are its own.
-        asked: the queries among them.
+        texts: that the first stage has to embed, those of queries first; none where the candidates are its own.
+        asked: the number of queries among them.
     """
 
     def __init__(self, dataset: Dataset, device: torch.device | None = None) -> None:
@@ -113,9 +113,9 @@ def _on_collection(system: System, model: Any, task: Task, data: LoadedDataset) 
             groups = (pair_texts(collection, group) for group in _groups(data, reranker_of(model).cut_by))
             parts = [part for group in groups for part in batches(group, _PART)]
     else:
-        texts = [*data.pooled.queries.values()]
-        if not _holds_vectors(system, model, data.pooled):
-            texts = [*(document.full_text for document in data.pooled.corpus.values()), *texts]
+        texts, read = [*data.pooled.queries.values()], data.passages or data.pooled.corpus
+        if not _holds_vectors(system, model, data.pooled.name, read):
+            texts = [*(document.full_text for document in read.values()), *texts]
         items, disk = len(texts), len(data.pooled.queries) * min(1000, len(data.pooled.corpus)) * _LINE_BYTES
         if served:
             asked = model.estimate(texts)
@@ -125,12 +125,12 @@ def _on_collection(system: System, model: Any, task: Task, data: LoadedDataset) 
     return _timed(model, Work(task, name, queries, items, disk + queries * _QUERY_BYTES, asked), parts)
 
 
-def _holds_vectors(system: System, model: Any, collection: Collection) -> bool:
-    """Return whether an evaluation has kept the vectors of a collection's documents."""
+def _holds_vectors(system: System, model: Any, collection: str, read: Mapping[str, Document]) -> bool:
+    """Return whether an evaluation has kept the vectors of a collection's documents, or of their passages."""
     if system.checkpoint or not system.reusable:
         return False
-    prefix = TaskPrompts(system.experiment.evaluation.mteb).prefix(card_of(collection.name), "document")
-    return is_kept(kept_folder(model, collection.corpus, "document", prefix=prefix))
+    prefix = TaskPrompts(system.experiment.evaluation.mteb).prefix(card_of(collection), "document")
+    return is_kept(model, read, prefix=prefix)
 
 
 def _on_mteb_task(model: Any, task: Task, mteb_task: AbsTask, size: TaskSize) -> Work:
@@ -210,13 +210,11 @@ def print_plan(
 
     for data in datasets:
         if data.texts and data.search:  # before there are candidates
-            documents, stage = data.texts - data.asked, data.dataset.settings.first_stage
-            texts = [document.full_text for document in data.collection.corpus.values()] if documents else []
-            texts = texts or [*data.collection.queries.values()]
+            documents, stage = data.texts[data.asked :], data.dataset.settings.first_stage
             encoder = encoders[stage] = encoders[stage] if stage in encoders else data.search.load()
-            kept = 4 * documents * getattr(encoder, "dimension", 0)  # a matcher keeps no vectors
-            work = Work(stage, data.dataset.name, data.asked, data.texts, kept)
-            add(fusion, _timed(encoder, work, [*batches(spread(texts, _TEXTS), _PART)]))
+            kept = 4 * len(documents) * getattr(encoder, "dimension", 0)  # a matcher keeps no vectors
+            work = Work(stage, data.dataset.name, data.asked, len(data.texts), kept)
+            add(fusion, _timed(encoder, work, [*batches(spread(documents or data.texts, _TEXTS), _PART)]))
         for task in tasks:
             done = {work.dataset for work in works if work.task == "embedding"}
             if task == "embedding" and result_dataset(task, data.dataset) in done:

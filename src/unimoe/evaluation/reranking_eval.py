@@ -15,13 +15,13 @@ from unimoe.config import Experiment
 from unimoe.core.errors import DataError, UnimoeError, UsageError
 from unimoe.data.collection import Collection
 from unimoe.data.source import UnavailableError
-from unimoe.evaluation.reranking.passages import best_passages
 from unimoe.evaluation.reranking.rerankers import as_reranker, ties_note, truncation_note
 from unimoe.evaluation.reranking.shards import Candidates, Reranker, ShardStore, rerank_run
 from unimoe.evaluation.spec import Outcome
 from unimoe.evaluation.tiers.datasets import LoadedDataset, chosen_datasets, failure_line, tier_datasets
 from unimoe.metrics.scoring import score_run, suite_averages
 from unimoe.models.embedder import Advance
+from unimoe.retrieval.passages import best_passages
 
 
 @dataclass(frozen=True)

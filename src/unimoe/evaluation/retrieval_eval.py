@@ -1,27 +1,26 @@
-"""Retrieval: an encoder, BM25 or their fusion searches a collection, and what each finds is scored.
+"""Retrieval: a model, BM25 or their fusion searches a collection, and what each finds is scored.
 
 ``dense_collection`` chooses the documents and queries of a collection; ``embed_collection`` embeds every document once
-and keeps the vectors; ``search_retrieval`` finds the nearest to each query exactly, by vectors of any size.
+and keeps the vectors; ``search_size`` finds the nearest to each query exactly, by vectors of any size.
 """
 
 from __future__ import annotations
 
-import time
 from dataclasses import dataclass, replace
-from typing import cast
+from functools import cached_property
+from typing import Any, cast
 
 from unimoe.config import DenseConfig, DenseExperiment
 from unimoe.core.errors import DataError, UsageError, first_few
-from unimoe.data.collection import Collection
+from unimoe.core.trec import Run
+from unimoe.data.collection import Collection, Document
 from unimoe.data.sources.msmarco import PASSAGES, TOP1000
-from unimoe.evaluation.spec import Outcome
 from unimoe.evaluation.tiers.datasets import Dataset
 from unimoe.metrics import DEFAULT_METRICS
 from unimoe.metrics.scoring import from_grade
 from unimoe.results import Task
 from unimoe.retrieval import bm25
 from unimoe.retrieval.dense import EmbeddedCollection
-from unimoe.retrieval.sizes import FULL, Size, search_size
 
 TASK: Task = "retrieval"
 
@@ -32,14 +31,11 @@ class DenseCollection:
 
     Attributes:
         test: the queries that are scored, over the documents that are searched; grades below the threshold are 0.
-        train: the other queries over the sampled corpus, so that a training can keep to the same split; None where all
-            queries are scored.
         pool: documents searched, where they are a sample; None for the whole corpus.
         caveats: why scores are unfit for decisions; empty when they are fit.
     """
 
     test: Collection
-    train: Collection | None
     pool: int | None
     caveats: list[str]
 
@@ -53,20 +49,17 @@ def dense_collection(collection: Collection, config: DenseConfig, max_queries: i
     """
     if not collection.corpus:
         raise DataError(f"{collection.name}: the corpus holds no documents; there is nothing to search")
-    if not collection.qrels:
-        raise DataError(f"{collection.name}: split {collection.split!r} holds no judgments; nothing can be scored")
     if collection.candidates_only:
         raise UsageError(
             f"{collection.name}: its corpus is no more than the candidates of {TOP1000}, so a search among them says "
             f"nothing about a search of all passages; put {PASSAGES} beside it"
         )
     collection = replace(collection, qrels=from_grade(collection.qrels, config.relevance_threshold))
-    sampled = collection
+    test = collection
     if config.corpus_sample is not None:
-        sampled = _pool(collection, config.corpus_sample, config.split_seed, "corpus_sample")
-    train, test = None, sampled
+        test = _pool(collection, config.corpus_sample, config.split_seed, "corpus_sample")
     if config.test_size is not None:
-        train, test = sampled.split_queries(config.test_size, config.split_seed)
+        test = test.split_queries(config.test_size, config.split_seed)[1]
     caveats, scored = [], len(test.qrels)
     if max_queries is not None and max_queries < scored:
         test = test.sample_queries(max_queries)
@@ -78,31 +71,7 @@ def dense_collection(collection: Collection, config: DenseConfig, max_queries: i
             "which makes finding the relevant ones easy"
         )
     pool = len(test.corpus) if len(test.corpus) < len(collection.corpus) else None
-    return DenseCollection(test, train, pool, caveats)
-
-
-def search_retrieval(
-    embedded: EmbeddedCollection,
-    collection: Collection,
-    config: DenseConfig,
-    size: Size = FULL,
-    *,
-    exclude_self: bool = False,
-) -> Outcome:
-    """Search an embedded collection by vectors of a size, and score what is found; whole ones count the embedding."""
-    start = time.perf_counter()
-    run, index = search_size(size, embedded, config, exclude_self=exclude_self)
-    items, before = (embedded.items, embedded.seconds) if size == FULL else (0, 0.0)
-    return Outcome.of_run(
-        collection,
-        run,
-        "ndcg@10",
-        retrieval_metrics(config),
-        items=items,
-        seconds=time.perf_counter() - start + before,
-        device=embedded.place,
-        vector_index=index,
-    )
+    return DenseCollection(test, pool, caveats)
 
 
 def retrieval_metrics(config: DenseConfig) -> tuple[str, ...]:
@@ -126,15 +95,25 @@ def retrieval_notes(collection: Collection, depth: int) -> list[str]:
     return notes
 
 
+Found = tuple[Run, dict[str, Any]]
+"""What a model finds, and what an ``Outcome`` says of the search: items, seconds, device and the index of vectors."""
+
+
 @dataclass
 class Searches:
-    """A dataset as systems search it, and what the latest encoder made of it, which its fusion and sizes take too."""
+    """A dataset as systems search it, and what the latest model made of it, which its fusion and sizes take too."""
 
     dataset: Dataset
     chosen: DenseCollection
-    loader: object = None  # of the latest encoder; vectors of others are on disk
+    loader: object = None  # of the latest model; vectors of others are on disk
     embedded: EmbeddedCollection | None = None
-    whole: Outcome | None = None  # of a search by whole vectors
+    found: Found | None = None  # by whole vectors, or by a model that has none
+
+    @cached_property
+    def passages(self) -> dict[str, Document] | None:
+        """The passages of the documents; None where an encoder reads them whole."""
+        cut = self.dataset.passages
+        return cut and cut.parts(self.chosen.test.corpus)
 
 
 def bm25_engine(experiment: DenseExperiment) -> bm25.Engine:

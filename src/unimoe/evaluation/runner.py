@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from unimoe.config import DenseExperiment
 from unimoe.core.console import Steps, stderr
 from unimoe.core.io import hash_json
+from unimoe.core.trec import Run
 from unimoe.evaluation.embedding_eval import evaluate_embedding_collection, evaluate_task, mteb_card, mteb_data_hash
 from unimoe.evaluation.engines import Engine, mteb_by_worker
 from unimoe.evaluation.model_wrappers import MTEBCrossEncoderWrapper, MTEBEncoderWrapper, spread_over
@@ -21,11 +22,11 @@ from unimoe.evaluation.reranking.rerankers import device_of, reranker_of, used_b
 from unimoe.evaluation.reranking.shards import ShardStore
 from unimoe.evaluation.reranking_eval import rerank_dataset
 from unimoe.evaluation.retrieval_eval import (
+    Found,
     Searches,
     bm25_engine,
     retrieval_metrics,
     retrieval_notes,
-    search_retrieval,
 )
 from unimoe.evaluation.spec import Evaluation, Outcome, model_hashes
 from unimoe.evaluation.store import ResultStore
@@ -39,7 +40,8 @@ from unimoe.retrieval.bm25 import bm25_run, first_stage_name
 from unimoe.retrieval.dense import embed_collection
 from unimoe.retrieval.first_stage import cut_run
 from unimoe.retrieval.fusion import reciprocal_rank_fusion
-from unimoe.retrieval.sizes import FULL
+from unimoe.retrieval.model_search import ModelSearch
+from unimoe.retrieval.sizes import FULL, search_size
 
 if TYPE_CHECKING:
     from mteb import AbsTask
@@ -118,7 +120,8 @@ class Evaluator:
         wrapped = MTEBEncoderWrapper(model, **_adapted(evaluation), prompts=TaskPrompts(settings.mteb), advance=advance)
         wrapped.kept = evaluation.reusable and _system(evaluation).checkpoint is None
         exclude_self = data.dataset.exclude_self
-        outcome = evaluate_embedding_collection(wrapped, data.pooled, exclude_self=exclude_self, folder=folder)
+        how: dict[str, Any] = {"passages": data.passages, "exclude_self": exclude_self, "folder": folder}
+        outcome = evaluate_embedding_collection(wrapped, data.pooled, **how)
         main_score = outcome.main_score if evaluation.task_type else None
         return replace(outcome, main_metric=data.dataset.main_metric, main_score=main_score)
 
@@ -136,16 +139,15 @@ class Evaluator:
         return replace(outcome, token_budget=budget, queries_without_candidates=[])
 
     def _search(self, evaluation: Evaluation, data: Searches, advance: Advance) -> Outcome:
-        """Search by words, by vectors or by both, and score what is found."""
+        """Search by words, by a model or by both, and score what is found."""
         system, test, start = _system(evaluation), data.chosen.test, time.perf_counter()
         experiment = system.dense
         config, facts = experiment.retrieval, dict[str, Any](items=0)
         deep = max(config.depth, config.fuse_depth or 0)  # both sides of a fusion are searched to
-        run, by_words = {}, system.load is None or system.fused
+        run, by_words = Run(), system.load is None or system.fused
         if system.load:
-            found = self._embedded(evaluation, data, deep, advance)
-            run = found.run
-            facts |= {"device": found.device, "token_budget": experiment.evaluation.token_budget}
+            run, of_model = self._found(evaluation, data, deep, advance)
+            facts |= {"device": of_model["device"], "token_budget": experiment.evaluation.token_budget}
         if by_words:
             words = bm25_run(
                 test,
@@ -161,29 +163,39 @@ class Evaluator:
             run = reciprocal_rank_fusion(sides, depth=config.depth, k=config.fuse_k) if system.fused else words
             facts["seconds"] = time.perf_counter() - start
         else:
-            facts |= {name: getattr(found, name) for name in ("items", "seconds", "vector_index")}
+            facts |= of_model
             facts["notes"] = retrieval_notes(test, config.depth) if system.size == FULL else []
         metric, metrics = data.dataset.main_metric, retrieval_metrics(config)
         return Outcome.of_run(test, cut_run(run, config.depth), metric, metrics, **facts)
 
-    def _embedded(self, evaluation: Evaluation, data: Searches, depth: int, advance: Advance) -> Outcome:
+    def _found(self, evaluation: Evaluation, data: Searches, depth: int, advance: Advance) -> Found:
         """Embed once for an encoder, its fusion and its sizes, and not at all if all results exist; then search."""
-        system, test = _system(evaluation), data.chosen.test
-        experiment = system.dense
-        config = experiment.retrieval
-        if data.embedded is None or data.loader is not system.load:
-            model, batches = self._model(evaluation), experiment.evaluation.batches
-            weights = weights_hash(system.checkpoint, experiment.evaluation) if system.checkpoint else None
-            spread = spread_over(model, kind="document", max_length=config.document_length, **batches)
-            found = embed_collection(model, test, config, weights=weights, advance=advance, spread=spread, **batches)
-            data.embedded = replace(found, place=describe_device(device_of(model)))
-            data.loader, data.whole = system.load, None
+        system, test, start = _system(evaluation), data.chosen.test, time.perf_counter()
+        config, batches, whole = system.dense.retrieval, system.dense.evaluation.batches, system.size == FULL
         exclude_self = data.dataset.exclude_self
-        if system.size != FULL:
-            return search_retrieval(data.embedded, test, config, system.size, exclude_self=exclude_self)
-        deep = config.model_copy(update={"depth": depth})
-        data.whole = data.whole or search_retrieval(data.embedded, test, deep, exclude_self=exclude_self)
-        return data.whole
+        if data.loader is not system.load:
+            model, data.found = self._model(evaluation), None
+            place = describe_device(device_of(model))
+            if isinstance(model, ModelSearch):  # which keeps the ranking
+                run = model.run(test, depth, exclude_self=exclude_self, advance=advance)
+                data.found = run, {"items": 0, "seconds": time.perf_counter() - start, "device": place}
+            else:
+                weights = weights_hash(system.checkpoint, system.dense.evaluation) if system.checkpoint else None
+                spread = spread_over(model, kind="document", max_length=config.document_length, **batches)
+                how: dict[str, Any] = {"weights": weights, "advance": advance, "spread": spread, **batches}
+                data.embedded = embed_collection(model, test, config, passages=data.passages, **how)
+                data.embedded = replace(data.embedded, place=place)
+            data.loader = system.load
+        if data.found and whole:
+            return data.found
+        assert data.embedded is not None  # noqa: S101 - for the type checker
+        searched, start = config.model_copy(update={"depth": depth}) if whole else config, time.perf_counter()
+        run, index = search_size(system.size, data.embedded, searched, exclude_self=exclude_self)
+        items, before = (data.embedded.items, data.embedded.seconds) if whole else (0, 0.0)
+        facts = {"items": items, "seconds": time.perf_counter() - start + before, "device": data.embedded.place}
+        found: Found = run, facts | {"vector_index": index}
+        data.found = found if whole else data.found
+        return found
 
     def _kept(self, evaluation: Evaluation) -> Path | None:
         """Return the folder of what a killed evaluation finds again; None where it may be another system's.
@@ -249,8 +261,9 @@ def _of_collection(system: System, task: Task, data: LoadedDataset) -> dict[str,
         card, documents = mteb_card(dataset.collection), len(data.pooled.corpus)
         identity["prompt"] = _prompt_on_task(system, card_of(name))
         identity["pool"] = documents if documents < data.whole_size else None
+        identity["passages"] = dataset.passages and str(dataset.passages)
         hashes |= {"pool": data.hashes["pool"]} | dataset.rule_hashes
-        size = documents + len(data.pooled.queries)
+        size = len(data.passages or data.pooled.corpus) + len(data.pooled.queries)
     else:
         identity["first_stage"] = data.first_stage.source
         hashes["candidates"] = data.hashes["candidates"]
@@ -280,6 +293,7 @@ def _of_search(system: System, data: Searches) -> dict[str, Any]:
     if system.fused:
         settings += [config.fuse_depth, config.fuse_k]
     identity: dict[str, Any] = {"split": test.split, "max_queries": dataset.max_queries, "pool": chosen.pool}
+    identity["passages"] = str(dataset.passages) if encodes and dataset.passages else None
     if system.size != FULL:
         identity["vectors"] = system.size.name
         if system.size.precision == "binary":
@@ -293,7 +307,7 @@ def _of_search(system: System, data: Searches) -> dict[str, Any]:
         "main_metric": dataset.main_metric,
         "identity": identity,
         "hashes": {"collection": test.content_hash, "settings": hash_json(settings)} | dataset.rule_hashes,
-        "size": len(test.queries) + len(test.corpus) * encodes if system.size == FULL else 0,
+        "size": len(test.queries) + len(data.passages or test.corpus) * encodes if system.size == FULL else 0,
         "caveats": chosen.caveats,
     }
 

@@ -165,8 +165,9 @@ def measure(loader: ModelLoader, experiment: Experiment, data: LoadedDataset, tr
     ranking, pairs = examples.ranking(model), examples.embedding(model)
 
     prompts = prompt_sample(data, model)
-    pooled = data.pooled
-    texts = spread([*(document.full_text for document in pooled.corpus.values()), *pooled.queries.values()], 512)
+    read, queries = data.passages or data.pooled.corpus, data.pooled.queries
+    texts = spread([*(document.full_text for document in read.values()), *queries.values()], 512)
+    repeated = (len(read) + len(queries)) / (len(data.pooled.corpus) + len(queries))  # by passages
     text_ids = model.text_ids(texts, "document")
     sample, some_texts = _head(prompts, tokens), texts[: len(_head(text_ids, tokens))]
     # The second run counts: the first one warms up, and the states of its frozen layers are kept.
@@ -197,7 +198,7 @@ def measure(loader: ModelLoader, experiment: Experiment, data: LoadedDataset, tr
             "rank_only": item(step("rank_only", ranking), ranked, ranked / len(ranking.groups)),
             "emb_only": item(step("emb_only", pairs), embedded, embedded / len(pairs.groups)),
             "rerank": item(rerank, tree_tokens(sample), tree_tokens(prompts) / max(1, len(prompts))),
-            "embed": item(encode, _tokens(text_ids[: len(some_texts)]), _tokens(text_ids) / len(texts)),
+            "embed": item(encode, _tokens(text_ids[: len(some_texts)]), _tokens(text_ids) / len(texts) * repeated),
         },
         load,
         pairs=sum(map(len, data.to_read[1].values())) / max(1, len(data.candidates)),

@@ -90,7 +90,7 @@ class VectorIndex(Strict):
     dims: int
     precision: str  # float32, float16, int8 or binary, whose candidates other vectors rank
     bytes_per_vector: int  # of what all queries are compared with
-    documents: int
+    documents: int  # vectors: of passages where documents are cut
     search_ms: Score  # of a query, once vectors are in memory
 
 

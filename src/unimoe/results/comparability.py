@@ -44,6 +44,7 @@ _BASE_MODEL = _Rule("base model", attrgetter("identity.base_model"), none_agrees
 _PROMPT = _Rule("prompt", attrgetter("identity.prompt"), none_agrees=True)
 _CHECKPOINT = _Rule("checkpoint", attrgetter("identity.checkpoint"))
 _METRIC = _Rule("main metric", attrgetter("main_metric"), "metrics")
+_PASSAGES = _Rule("passages", attrgetter("identity.passages"), "candidates")
 _ONE_DATASET = (
     _Rule("task type", attrgetter("task_type"), none_agrees=True),
     _METRIC,
@@ -58,8 +59,9 @@ _ONE_DATASET = (
 _WHERE_RERANKED = (  # elsewhere the first stage is the system under test
     _Rule("first_stage", attrgetter("identity.first_stage"), "candidates"),
     _Rule("depth", attrgetter("identity.depth"), "depth"),
-    _Rule("passages", attrgetter("identity.passages"), "candidates"),
+    _PASSAGES,
 )
+_ON_TASK = {"reranking": _WHERE_RERANKED, "embedding": (_PASSAGES,)}
 
 
 def comparable(where: str, results: Sequence[EvalResult], allow: Collection[str] = ()) -> list[EvalResult]:
@@ -95,7 +97,7 @@ def name_of(result: EvalResult) -> str:
 
 
 def _on_one_dataset(key: str, results: list[EvalResult], allow: Collection[str]) -> list[EvalResult]:
-    rules = (*_ONE_DATASET, *(_WHERE_RERANKED if results[0].task == "reranking" else ()))
+    rules = (*_ONE_DATASET, *_ON_TASK.get(results[0].task, ()))
     caveats = [_agrees(rule, key, results, allow) for rule in rules]
     _agrees(_PROMPT, key, [r for r in results if not r.beside_arms], allow)
     _agrees(_CHECKPOINT, key, [r for r in results if r.identity.checkpoint != "none"], allow)

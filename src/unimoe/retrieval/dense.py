@@ -1,4 +1,4 @@
-"""Dense retrieval: a corpus is embedded once, and searched exactly by inner product.
+"""Dense retrieval: a corpus is embedded once, and searched exactly by inner product, of documents or their passages.
 
 torch           blocks of the corpus times all queries; memory does not grow with the corpus, which may be a mapped file
 faiss           FAISS's IndexFlatIP, which holds the whole corpus in memory as float32
@@ -14,7 +14,7 @@ import time
 import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import islice
+from itertools import islice, pairwise
 from pathlib import Path
 from typing import Any, Literal, Unpack
 
@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 from unimoe.config import Batches, DenseConfig
 from unimoe.core.errors import DataError, UsageError, named_inputs
 from unimoe.core.trec import Run
-from unimoe.data.collection import Collection
+from unimoe.data.collection import Collection, Document
 from unimoe.models.batching import to_device
 from unimoe.models.embedder import Advance, Embedder
 from unimoe.retrieval.embeddings import Embedded, Encode, Spread, kept_embeddings
@@ -63,6 +63,7 @@ class EmbeddedCollection:
             self.documents.vectors,
             self.documents.ids,
             config.depth,
+            starts=self.documents.starts,
             backend=config.backend,
             device=self.device,
             excluded=self.excluded,
@@ -82,6 +83,7 @@ def embed_collection(
     collection: Collection,
     config: DenseConfig,
     *,
+    passages: Mapping[str, Document] | None = None,
     store_dir: Path | None = None,
     weights: str | None = None,
     advance: Advance | None = None,
@@ -90,7 +92,8 @@ def embed_collection(
 ) -> EmbeddedCollection:
     """Embed the queries of a collection and its corpus, whose vectors are kept; see ``kept_embeddings``.
 
-    ``store_dir`` is the folder of kept vectors, by default the user's cache.
+    ``passages`` of the documents (``Passages.parts``) are embedded in their place. ``store_dir`` is the folder of kept
+    vectors, by default the user's cache.
     """
     query_ids, texts = list(collection.queries), list(collection.queries.values())
     start, items = time.perf_counter(), len(query_ids)
@@ -108,7 +111,7 @@ def embed_collection(
         advance(len(query_ids))
     documents = kept_embeddings(
         model,
-        collection.corpus,
+        passages or collection.corpus,
         folder=store_dir,
         weights=weights,
         storage=config.storage,
@@ -118,6 +121,7 @@ def embed_collection(
         name=collection.name,
         advance=advance,
     )
+    documents = documents.by_document() if passages else documents
     seconds = time.perf_counter() - start
     return EmbeddedCollection(query_ids, queries, documents, model.device, collection.excluded, items, seconds)
 
@@ -129,6 +133,7 @@ def search(
     ids: Sequence[str],
     k: int,
     *,
+    starts: Rows | None = None,
     backend: Backend = "torch",
     device: torch.device | str = "cpu",
     exclude_self: bool = False,
@@ -143,14 +148,16 @@ def search(
         queries: ``(Q, D)`` float32.
         query_ids: the queries' ids, Q different ones.
         vectors: ``(N, D)`` float32 or float16, in memory or mapped.
-        ids: the documents' ids by row, N different ones.
-        k: documents wanted per query; all N where there are fewer.
+        ids: the documents' ids, each once, in the order of their rows.
+        k: documents wanted per query; all of them where there are fewer.
+        starts: the first row of each document, whose score is that of its best row; None where each has one. Not with
+            FAISS, which finds rows.
         backend: what finds the candidates.
         device: where torch computes.
         exclude_self: leave out the document whose id is the query's, before the cut.
         excluded: documents to leave out, before the cut, by query.
         block_bytes: size of a block of the corpus; by default what suits the device.
-        candidates: search only these rows of each query, each row once.
+        candidates: search only these documents of each query, as indices of ``ids``, each once.
         advance: called after each block.
 
     Returns:
@@ -165,11 +172,14 @@ def search(
     step, suits = (256, 2**25) if on_cpu else (4096, 2**29)
     # A block of the corpus and its scores take so many bytes at most, each.
     rows = max(1, (block_bytes or suits) // (4 * max(1, vectors.shape[1], min(step, len(query_ids)))))
-    blocks = [slice(begin, begin + rows) for begin in range(0, len(ids), rows)]
+    edges = np.append(np.arange(len(ids)) if starts is None else starts, len(vectors))
+    begins = np.searchsorted(edges, np.arange(0, len(vectors), rows))  # a block holds whole documents
+    blocks = [slice(*block) for block in pairwise(np.unique([*begins, len(ids)]).tolist())]
     known = excluded or {}
     left_out = [{*known.get(query_id, ()), *([query_id] if exclude_self else [])} for query_id in query_ids]
     wanted = k + max(map(len, left_out), default=0)
-    pools = [_Candidates(queries[begin : begin + step], vectors, ids, wanted) for begin in range(0, len(queries), step)]
+    parts = [queries[begin : begin + step] for begin in range(0, len(queries), step)]
+    pools = [_Candidates(part, vectors, edges, ids, wanted) for part in parts]
     if candidates is not None:
         for number, pool in enumerate(pools):
             own = candidates[number * step : (number + 1) * step]
@@ -182,7 +192,7 @@ def search(
         # TF32, which a program may ask for, errs by more than is expected.
         torch.set_float32_matmul_precision("highest")
         try:
-            _find_by_torch(pools, vectors, ids, blocks, wanted, torch.device(device), advance)
+            _find_by_torch(pools, vectors, edges, ids, blocks, wanted, torch.device(device), advance)
         finally:
             torch.set_float32_matmul_precision(before)
     run: Run = {}
@@ -193,17 +203,17 @@ def search(
 
 
 class _Candidates:
-    """The documents that may be among the ``k`` best of some queries, as pairs of query and row with a float32 score.
+    """The documents that may be among the ``k`` best of some queries, as pairs of both with a float32 score.
 
     The k best scores seen, the lowest of them t, belong to documents whose exact scores are at least t - e, where e is
     the most that a score can err. A document below t - 2e cannot be among the best and is dropped.
     """
 
-    def __init__(self, queries: NDArray[np.float32], vectors: Corpus, ids: Sequence[str], k: int) -> None:
-        self.queries, self._vectors, self._ids, self._k = queries, vectors, ids, k
+    def __init__(self, queries: NDArray[np.float32], vectors: Corpus, edges: Rows, ids: Sequence[str], k: int) -> None:
+        self.queries, self._vectors, self._edges, self._ids, self._k = queries, vectors, edges, ids, k
         self._lengths, self.kth = np.linalg.norm(queries.astype(np.float64), axis=1), np.full(len(queries), -np.inf)
         self.longest = 0.0  # of the documents so far
-        self._query = self._row = np.empty(0, dtype=np.int64)
+        self._query = self._document = np.empty(0, dtype=np.int64)
         self._score = np.empty(0, dtype=np.float32)
 
     @property
@@ -214,32 +224,32 @@ class _Candidates:
         error = 1.01 * (width + 8) * 2.0**-24 * self._lengths * self.longest + width * float(np.finfo(np.float32).tiny)
         return np.asarray(self.kth - 2 * error, dtype=np.float32)
 
-    def add(self, query: Rows, row: Rows, score: NDArray[np.float32]) -> None:
+    def add(self, query: Rows, document: Rows, score: NDArray[np.float32]) -> None:
         """Add M pairs, each once."""
         self._query = np.concatenate([self._query, query])
-        self._row = np.concatenate([self._row, row])
+        self._document = np.concatenate([self._document, document])
         self._score = np.concatenate([self._score, score])
         wanted = self._k * len(self.queries)
-        if len(self._row) > 2 * wanted:
+        if len(self._document) > 2 * wanted:
             self._sort()
             self._keep(self._score >= self.bounds[self._query])
-            if len(self._row) > 1.5 * wanted:  # so many within the error of each other: the embeddings have collapsed
+            if len(self._document) > 1.5 * wanted:  # within the error of each other: the embeddings have collapsed
                 self._settle()
 
     def best(self) -> Iterator[dict[str, float]]:
         """Yield ids and exact scores of the best documents of each query, best first."""
         self._settle()
         cuts = np.searchsorted(self._query, np.arange(1, len(self.queries)))
-        for rows, scores in zip(np.split(self._row, cuts), np.split(self._score, cuts), strict=True):
-            yield dict(zip((self._ids[row] for row in rows.tolist()), scores.tolist(), strict=True))
+        for found, scores in zip(np.split(self._document, cuts), np.split(self._score, cuts), strict=True):
+            yield dict(zip((self._ids[place] for place in found.tolist()), scores.tolist(), strict=True))
 
     def _settle(self) -> None:
         """Compute the scores again, exactly, and keep the k best of each query."""
-        self._score = _exact(self.queries, self._query, self._vectors, self._row)
-        names = np.array([self._ids[row] for row in self._row.tolist()], dtype=str)
+        self._score = _exact(self.queries, self._query, self._vectors, self._edges, self._document)
+        names = np.array([self._ids[place] for place in self._document.tolist()], dtype=str)
         self._keep(np.argsort(names)[::-1])  # of equal scores the higher id comes first
         self._sort()
-        self._keep(np.arange(len(self._row)) - np.searchsorted(self._query, self._query) < self._k)
+        self._keep(np.arange(len(self._document)) - np.searchsorted(self._query, self._query) < self._k)
 
     def _sort(self) -> None:
         """Sort by queries and falling scores, and read off the k-th best scores."""
@@ -250,25 +260,30 @@ class _Candidates:
         self.kth[enough] = self._score[last[enough]]
 
     def _keep(self, chosen: NDArray[Any]) -> None:
-        self._query, self._row, self._score = self._query[chosen], self._row[chosen], self._score[chosen]
+        self._query, self._document, self._score = self._query[chosen], self._document[chosen], self._score[chosen]
 
 
-def _exact(queries: Corpus, query: Rows, vectors: Corpus, row: Rows) -> NDArray[np.float32]:
-    """Return float64 inner products of M pairs rounded to float32, each summed over its own row alone."""
-    scores = np.empty(len(row), dtype=np.float32)
-    step = max(1, 2**19 // max(1, queries.shape[1]))  # more would leave the caches
+def _exact(queries: Corpus, query: Rows, vectors: Corpus, edges: Rows, document: Rows) -> NDArray[np.float32]:
+    """Return float64 inner products of M pairs rounded to float32, each summed over its document's best row alone."""
+    scores = np.empty(len(document), dtype=np.float32)
+    rows = max(1, len(vectors) // max(1, len(edges) - 1))  # of a document
+    step = max(1, 2**19 // max(1, queries.shape[1] * rows))  # more would leave the caches
     for begin in range(0, len(scores), step):
         part = slice(begin, begin + step)
+        first, counts = edges[document[part]], edges[document[part] + 1] - edges[document[part]]
+        places = np.cumsum(counts) - counts
+        row = np.arange(counts.sum()) + np.repeat(first - places, counts)
         # A mapped file without its class: a subclass would make every operation slower.
-        products = np.asarray(vectors[row[part]]).astype(np.float64, order="C")
-        products *= queries[query[part]]
-        scores[part] = products.sum(axis=1)
+        products = np.asarray(vectors[row]).astype(np.float64, order="C")
+        products *= queries[np.repeat(query[part], counts)]
+        scores[part] = np.maximum.reduceat(products.sum(axis=1), places)
     return scores
 
 
 def _find_by_torch(
     pools: list[_Candidates],
     vectors: Corpus,
+    edges: Rows,
     ids: Sequence[str],
     blocks: list[slice],
     k: int,
@@ -280,19 +295,25 @@ def _find_by_torch(
         corpus = torch.from_numpy(np.asarray(vectors))
     held = [torch.from_numpy(pool.queries).to(device) for pool in pools]
     for block in blocks:
-        rows = corpus[block].to(device, torch.float32)
+        span = slice(edges[block.start], edges[block.stop])
+        of = np.repeat(np.arange(block.start, block.stop), np.diff(edges[block.start : block.stop + 1]))
+        rows = corpus[span].to(device, torch.float32)
         longest = float(torch.linalg.vector_norm(rows, dim=1).max())
         if not math.isfinite(longest):
-            _refuse_not_finite(np.asarray(vectors[block]), ids[block], "document")
+            _refuse_not_finite(np.asarray(vectors[span]), [ids[place] for place in of], "document")
         for pool, part in zip(pools, held, strict=True):
             pool.longest = max(pool.longest, longest)
             # Documents first: in this order the product is up to twice as fast for a few dozen queries.
             scores = torch.mm(rows, part.T)
-            if len(rows) >= k and not np.isfinite(pool.kth).all():
+            if block.stop - block.start < len(rows):
+                place = to_device(torch.from_numpy(of - block.start), device)[:, None].expand_as(scores)
+                lowest = scores.new_full((block.stop - block.start, len(part)), -torch.inf)
+                scores = lowest.scatter_reduce_(0, place, scores, "amax")
+            if len(scores) >= k and not np.isfinite(pool.kth).all():
                 pool.kth = scores.T.contiguous().topk(k).values[:, -1].cpu().numpy().astype(np.float64)
             places = (scores >= to_device(torch.from_numpy(pool.bounds), device)).nonzero()
-            row, query = places.cpu().numpy().T
-            pool.add(query, row + block.start, scores[tuple(places.unbind(1))].cpu().numpy())
+            document, query = places.cpu().numpy().T
+            pool.add(query, document + block.start, scores[tuple(places.unbind(1))].cpu().numpy())
         if advance:
             advance(len(rows))
 

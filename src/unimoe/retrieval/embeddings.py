@@ -45,15 +45,24 @@ cores. All embedding cuts a corpus alike, since models share the states of froze
 
 @dataclass(frozen=True)
 class Embedded:
-    """Embeddings by ascending id: ``(N, D)`` of unit length, in memory or mapped from a file."""
+    """Embeddings by ascending id: ``(N, D)`` of unit length, in memory or mapped from a file.
+
+    ``starts`` has the first row of each id where documents have several, one for each passage; None where all have one.
+    """
 
     ids: list[str]
     vectors: Vectors
+    starts: NDArray[np.int64] | None = None
 
     def of(self, ids: Sequence[str]) -> NDArray[np.float32]:
         """Return the vectors of some ids, ``(n, D)`` float32, in memory."""
         rows = [self._row[key] for key in ids]
         return np.asarray(self.vectors[rows], dtype=np.float32)
+
+    def by_document(self) -> Embedded:
+        """Return embeddings of passages, as ``Passages.parts`` names them, as those of their documents."""
+        starts = np.flatnonzero([" " not in key for key in self.ids])
+        return Embedded([self.ids[row] for row in starts.tolist()], self.vectors, starts)
 
     @cached_property
     def _row(self) -> dict[str, int]:
@@ -103,6 +112,7 @@ def kept_embeddings(
         fingerprint=place.name,
         storage=storage,
         made_from={"model": embedder.base_identity, "collection": name},
+        texts_hash=place.name.rpartition("-")[2],
         **how,
     )
 
@@ -116,10 +126,10 @@ def kept_folder(
     return (folder or cache_dir("vectors")) / f"{model}-{_texts_hash(corpus)}"
 
 
-def is_kept(folder: Path) -> bool:
-    """Return whether a folder holds all vectors of its corpus."""
+def is_kept(embedder: Embedder, corpus: Mapping[str, Document], **settings: Any) -> bool:
+    """Return whether an evaluation has kept all vectors of a corpus."""
     with suppress(DataError):  # a damaged one is computed again
-        store = folder / "store.json"
+        store = kept_folder(embedder, corpus, "document", **settings) / "store.json"
         return store.exists() and (found := read_json(store, _Progress)).finished == found.units
     return False
 
@@ -142,6 +152,7 @@ def encode_corpus(
     folder: Path,
     *,
     fingerprint: str,
+    texts_hash: str | None = None,
     storage: Storage = "float32",
     characters: int | None = None,
     spread: Spread = map,
@@ -157,6 +168,7 @@ def encode_corpus(
         folder: holds nothing else; made when needed.
         fingerprint: of what vectors depend on besides the texts. Vectors of another fingerprint, corpus, storage or
             unit size are replaced, which is logged.
+        texts_hash: of the corpus, where it is known: it takes seconds for a million documents.
         storage: float16 takes half the space and keeps three digits.
         characters: see ``cut_units``.
         spread: embeds the units, by default one after the other; several processes embed several at a time.
@@ -173,7 +185,7 @@ def encode_corpus(
             write_json(folder / MADE_FROM, made_from)  # its date is the last use
         ids = sorted(corpus)
         units = cut_units([len(corpus[key].full_text) for key in ids], characters)
-        content = hash_json([fingerprint, _texts_hash(corpus), storage, characters])
+        content = hash_json([fingerprint, texts_hash or _texts_hash(corpus), storage, characters])
         done, vectors = _resume(folder, content)
         if advance:
             advance(sum(map(len, units[:done])))

@@ -12,7 +12,7 @@ run:PATH        a TREC run; ``{dataset}`` in the path becomes the collection's n
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -27,6 +27,7 @@ from unimoe.data.sources.msmarco import TOP1000, msmarco_files, read_top1000
 from unimoe.results import safe_name
 from unimoe.retrieval.bm25 import Engine, bm25_run, first_stage_name
 from unimoe.retrieval.fusion import reciprocal_rank_fusion
+from unimoe.retrieval.passages import Passages
 
 if TYPE_CHECKING:
     import torch
@@ -107,11 +108,12 @@ class FirstStage:
             return None
         from unimoe.retrieval.model_search import ModelSearch  # torch takes seconds to import
 
+        cut = Passages.of(self.settings)
         if self.setting in (FUSION, DENSE):
-            return ModelSearch(self.settings.fusion.encoder, f"evaluation.{FUSION}.encoder", self.device)
+            return ModelSearch(self.settings.fusion.encoder, f"evaluation.{FUSION}.encoder", self.device, cut)
         model: FirstStageModel = getattr(self.settings, self.setting)
         named = model.model_copy(update={"base": f"{self.setting}:{model.base}"})
-        return ModelSearch(named, f"evaluation.{self.setting}", self.device)
+        return ModelSearch(named, f"evaluation.{self.setting}", self.device, cut)
 
     @property
     def source(self) -> str:
@@ -153,11 +155,11 @@ class FirstStage:
             )
         _ = self.source  # which finds the model
 
-    def texts_to_embed(self, whole: Collection) -> int:
-        """Return how many texts ``candidates`` has to embed before it can search."""
+    def texts_to_embed(self, whole: Collection) -> list[str]:
+        """Return the texts that ``candidates`` has to embed before it can search, those of queries first."""
         if self.search is None or self.search.path(whole, self._searched, exclude_self=self.exclude_self).exists():
-            return 0
-        return len(whole.queries) + (0 if self.search.holds_vectors(whole) else len(whole.corpus))
+            return []
+        return [*whole.queries.values(), *(part.full_text for part in self.search.left_to_encode(whole).values())]
 
     def candidates(self, whole: Collection, scored: Collection) -> Candidates:
         """Find the candidates of the scored queries, at least 100 each where there are as many.
@@ -202,8 +204,9 @@ class FirstStage:
         if lacking:  # no model could score above 0 there
             more = f" nor for {len(lacking) - 1} more" if len(lacking) > 1 else ""
             raise DataError(
-                f"{file}: no candidates for query {lacking[0]!r}{more}, judged in {scored.name}, split {scored.split}; "
-                "give a run of this collection and split, over all its queries"
+                f"{file}: no candidates for query {lacking[0]!r}{more}, judged in {self.dataset}, split "
+                f"{scored.split}; give a run of this collection and split, over all its queries"
             )
-        run, ordered = fitting_candidates(run, scored, self.settings.depth, str(file), exclude_self=self.exclude_self)
+        named = replace(scored, name=self.dataset)  # as a command takes it
+        run, ordered = fitting_candidates(run, named, self.settings.depth, str(file), exclude_self=self.exclude_self)
         return Candidates(source, cut_run(run, self._kept), ordered)

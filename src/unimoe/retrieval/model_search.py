@@ -1,15 +1,18 @@
-"""Ranks a whole corpus by a model, as a first stage: an encoder, a sparse encoder, or late interaction.
+"""Ranks a whole corpus by a model: an encoder as a first stage, a sparse encoder, or late interaction.
 
-All searches are exact. An encoder's is ``dense_run``. A matcher encodes a unit of documents and compares it with all
-queries at once, so that neither memory nor disk holds the encodings of a corpus; a file keeps the best of each query,
-from which a killed search goes on. The user's cache keeps finished rankings, and an encoder's vectors.
+All searches are exact, of documents or of their passages. An encoder's is that of ``dense``. A matcher encodes a unit
+of documents and compares it with all queries at once, so that neither memory nor disk holds the encodings of a corpus;
+a file keeps the best of each query, from which a killed search goes on. The user's cache keeps finished rankings, and
+an encoder's vectors.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import islice
+from itertools import chain, islice
 from pathlib import Path
 from typing import Any, Unpack
 
@@ -20,21 +23,20 @@ from safetensors import SafetensorError
 
 from unimoe.config import Batches, DenseConfig
 from unimoe.config.base import EncoderConfig
-from unimoe.core.console import Steps
+from unimoe.core.console import Step, Steps
 from unimoe.core.errors import DataError, UsageError
 from unimoe.core.io import cache_dir, hash_json
 from unimoe.core.trec import Run
-from unimoe.data.collection import Collection
+from unimoe.data.collection import Collection, Document
 from unimoe.models.device import choose_device, choose_dtype, release_memory
 from unimoe.models.embedder import Advance
 from unimoe.models.encoder import META, SentenceEncoder, load_encoder
 from unimoe.models.matcher import MATCHERS, Matcher, SparseModel, find_matcher, load_matcher
 from unimoe.models.tensor_files import read_tensors, save_tensors
 from unimoe.retrieval.bm25 import cached_run
-from unimoe.retrieval.dense import dense_run
-from unimoe.retrieval.embeddings import UNIT_CHARACTERS, cut_units, is_kept, kept_folder
-
-Keys = NDArray[np.int64]
+from unimoe.retrieval.dense import embed_collection
+from unimoe.retrieval.embeddings import UNIT_CHARACTERS, cut_units, is_kept
+from unimoe.retrieval.passages import Passages, by_document
 
 _SCORES = 2**25
 """Scores of all queries with a part of the corpus, about, which are in memory at a time."""
@@ -44,28 +46,37 @@ _SCORES = 2**25
 class ModelSearch:
     """A ranking by the model of ``encoder``, whose settings are at ``key`` in configs.
 
-    A base such as ``sparse:FOLDER`` names a matcher. It computes on ``device``, None for the best of this machine.
+    A base such as ``sparse:FOLDER`` names a matcher. It computes on ``device``, None for the best of this machine. A
+    document has the score of the best of its ``passages``; None where it is read whole.
     """
 
     encoder: EncoderConfig
     key: str
     device: torch.device | None = None
+    passages: Passages | None = None
 
-    def run(self, collection: Collection, depth: int, *, exclude_self: bool) -> Run:
-        """Rank a collection's documents for each of its queries, and keep the first ``depth``."""
+    def run(self, collection: Collection, depth: int, *, exclude_self: bool, advance: Advance | None = None) -> Run:
+        """Rank a collection's documents for each of its queries, and keep the first ``depth``.
+
+        Its progress is a step of its own, unless it is reported to ``advance``.
+        """
         path = self.path(collection, depth, exclude_self=exclude_self)
         progress = path.with_suffix(".safetensors")  # of a matcher, until the run is whole
 
         def search() -> Run:
-            texts, kept = len(collection.queries) + len(collection.corpus), self.holds_vectors(collection)
-            with Steps(1).step(f"first stage {collection.name}: {self.encoder.base}", texts) as step:
+            parts = self.passages and self.passages.parts(collection.corpus)
+            items = len(collection.queries) + len(parts or collection.corpus)
+            title = f"first stage {collection.name}: {self.encoder.base}"
+            with nullcontext(Step(advance)) if advance else Steps(1).step(title, items) as step:
                 model: Any = self.load()
-                how: dict[str, Any] = {"exclude_self": exclude_self, "advance": step.advance}
                 if isinstance(model, Matcher):
-                    found = matcher_run(model, collection, depth, progress, **how)
+                    how: dict[str, Any] = {"exclude_self": exclude_self, "advance": step.advance}
+                    found = matcher_run(model, collection, depth, progress, passages=parts, **how)
                 else:
-                    found = dense_run(model, collection, DenseConfig(depth=depth, cutoffs=[depth]), **how)
-                step.outcome = f"{len(collection.queries) if kept else texts:,} texts embedded"
+                    config = DenseConfig(depth=depth, cutoffs=[depth])
+                    embedded = embed_collection(model, collection, config, passages=parts, advance=step.advance)
+                    found, items = embedded.nearest(config, exclude_self=exclude_self), embedded.items
+                step.outcome = f"{items:,} texts embedded"
             release_memory()
             return found
 
@@ -78,11 +89,11 @@ class ModelSearch:
         data = [collection.corpus_hash, collection.queries_hash, depth, exclude_self]
         return cache_dir("dense") / f"{hash_json([self.name, data])}.trec"
 
-    def holds_vectors(self, collection: Collection) -> bool:
-        """Return whether an evaluation has kept the vectors of a collection's documents."""
-        if self._named[0]:
-            return False
-        return is_kept(kept_folder(self._without_weights, collection.corpus, "document", dtype=self._place[1]))
+    def left_to_encode(self, collection: Collection) -> Mapping[str, Document]:
+        """Return the documents, or their passages; none where an evaluation has kept their vectors."""
+        parts = self.passages.parts(collection.corpus) if self.passages else collection.corpus
+        kept = self._named[0] is None and is_kept(self._without_weights, parts, dtype=self._place[1])
+        return {} if kept else parts
 
     def load(self) -> Any:
         """Load the model."""
@@ -93,14 +104,19 @@ class ModelSearch:
 
     @cached_property
     def name(self) -> str:
-        """Name, hash and dtype of the model; the hash is of all that a ranking depends on besides texts and dtype."""
+        """Name, hash, dtype and passages; the hash is of all that a ranking depends on besides texts and these."""
+        base, prompt = self.identity
+        dtype = str(self._place[1]).removeprefix("torch.")
+        cut = f",passages={self.passages.words}/{self.passages.stride}" if self.passages else ""
+        return f"{base.rpartition('@')[0]}@{hash_json([base, prompt])},{dtype}{cut}"
+
+    @cached_property
+    def identity(self) -> tuple[str, str]:
+        """The names by which results know the model's weights and its settings."""
         matcher, config = self._named
         if matcher is None:
-            base, prompt = self._without_weights.base_identity, self._without_weights.prompt_name
-        else:
-            _, base, prompt = find_matcher(matcher, f"{self.key}.base", config)
-        dtype = str(self._place[1]).removeprefix("torch.")
-        return f"{base.rpartition('@')[0]}@{hash_json([base, prompt])},{dtype}"
+            return self._without_weights.base_identity, self._without_weights.prompt_name
+        return find_matcher(matcher, f"{self.key}.base", config)[1:]
 
     @cached_property
     def _named(self) -> tuple[type[Matcher] | None, EncoderConfig]:
@@ -128,44 +144,49 @@ def matcher_run(
     depth: int,
     progress: Path,
     *,
+    passages: Mapping[str, Document] | None = None,
     exclude_self: bool = False,
     advance: Advance | None = None,
     **batches: Unpack[Batches],
 ) -> Run:
-    """Find the ``depth`` documents of highest score for every query, by a search of all documents.
+    """Find the ``depth`` documents of highest score for every query, by a search of all documents, or their passages.
 
     Of a sparse encoder only documents that share a word with the query are kept, as of BM25. Ties, also those at the
     cut, break by document id descending, as in trec_eval. ``progress`` is a file of this search alone.
     """
-    query_ids, ids = list(collection.queries), sorted(collection.corpus)
+    read = passages or collection.corpus
+    parts = by_document(read)
+    query_ids, ids = list(collection.queries), sorted(parts)
     left_out = [collection.left_out(query_id, exclude_self=exclude_self) for query_id in query_ids]
     most = depth + max(map(len, left_out), default=0)
     queries = model.encode(list(collection.queries.values()), kind="query", advance=advance, **batches)
-    lengths = [len(collection.corpus[key].full_text) for key in ids]
+    lengths = [sum(len(read[part].full_text) for part in parts[key]) for key in ids]
     mean = max(1, sum(lengths) // max(1, len(lengths)))
     characters = min(UNIT_CHARACTERS, mean * max(1, _SCORES // max(1, len(query_ids))))
     units = cut_units(lengths, characters)
-    done, best = 0, np.empty((len(query_ids), 0), dtype=np.int64)
+    done, best, rows = 0, np.empty((len(query_ids), 0), np.float32), np.empty((len(query_ids), 0), np.int64)
     if progress.exists():
-        done, best = _read(progress, characters)
+        done, best, rows = _read(progress, characters)
     if advance:
-        advance(sum(map(len, units[:done])))
+        advance(sum(len(parts[ids[row]]) for unit in units[:done] for row in unit))
     for number, unit in enumerate(units[done:], start=done + 1):
-        texts = [collection.corpus[ids[row]].full_text for row in unit]
+        of_each = [parts[ids[row]] for row in unit]
+        texts = [read[part].full_text for part in chain.from_iterable(of_each)]
         scores = model.similarity(queries, model.encode(texts, advance=advance, **batches))
+        scores = np.maximum.reduceat(scores, np.cumsum([0, *map(len, of_each[:-1])]), axis=1)
         if not np.isfinite(scores).all():
             query, place = np.argwhere(~np.isfinite(scores))[0]
             which = f"{collection.name}, query {query_ids[query]!r}, document {ids[unit[place]]!r}"
             raise DataError(f"{which}: the score is not finite; try dtype float32, or another model")
-        kept = np.concatenate([best, _keys(scores, unit)], axis=1)
-        cut = max(0, kept.shape[1] - most)
-        best = np.partition(kept, cut, axis=1)[:, cut:].copy()  # a view would keep the whole
+        best = np.concatenate([best, scores], axis=1)
+        rows = np.concatenate([rows, np.broadcast_to(unit, scores.shape)], axis=1)
+        order = np.lexsort((rows, best))[:, -most:]  # of equal scores the higher row comes last
+        best, rows = np.take_along_axis(best, order, axis=1), np.take_along_axis(rows, order, axis=1)
         state = {"finished": str(number), "characters": str(characters)}
-        save_tensors(progress, {"best": torch.from_numpy(best)}, state)
+        save_tensors(progress, {"scores": torch.from_numpy(best), "rows": torch.from_numpy(rows)}, state)
     run: Run = {}
-    for query_id, but, row in zip(query_ids, left_out, best, strict=True):
-        scores, rows = _scores(np.sort(row)[::-1])
-        ranked = zip((ids[place] for place in rows.tolist()), scores.tolist(), strict=True)
+    for query_id, but, own, places in zip(query_ids, left_out, best[:, ::-1], rows[:, ::-1], strict=True):
+        ranked = zip((ids[place] for place in places.tolist()), own.tolist(), strict=True)
         found = {key: score for key, score in ranked if key not in but}
         if model.kind == SparseModel.kind:
             found = {key: score for key, score in found.items() if score > 0}
@@ -173,24 +194,12 @@ def matcher_run(
     return run
 
 
-def _keys(scores: NDArray[np.float32], rows: NDArray[np.int64]) -> Keys:
-    """Return integers in the order of trec_eval: by score, equal scores by row, of which the higher comes first."""
-    bits = (scores + np.float32(0)).view(np.int32).astype(np.int64)  # the sum makes 0 of -0
-    return ((np.where(bits < 0, bits ^ 0x7FFFFFFF, bits)) << 32) | rows
-
-
-def _scores(keys: Keys) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
-    """Return the scores and rows that ``_keys`` made integers of."""
-    bits = keys >> 32
-    return np.where(bits < 0, bits ^ 0x7FFFFFFF, bits).astype(np.int32).view(np.float32), keys & 0xFFFFFFFF
-
-
-def _read(progress: Path, characters: int) -> tuple[int, Keys]:
-    """Return how many units are done, and the best documents of them."""
+def _read(progress: Path, characters: int) -> tuple[int, NDArray[np.float32], NDArray[np.int64]]:
+    """Return how many units are done, and the best scores of each query in them with their documents."""
     try:
         tensors, texts = read_tensors(progress)
         if texts["characters"] != str(characters):
             raise ValueError("other parts of the corpus")
-        return int(texts["finished"]), tensors["best"].numpy()
+        return int(texts["finished"]), tensors["scores"].numpy(), tensors["rows"].numpy()
     except (OSError, SafetensorError, ValueError, KeyError) as error:
         raise DataError(f"{progress} is damaged or of another version ({error}); delete it, and run again") from None

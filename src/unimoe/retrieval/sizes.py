@@ -63,9 +63,10 @@ def search_size(
         queries, vectors, bits = _of_size(size, dims, queries, vectors, config.rescore)
     start = time.perf_counter()  # the vectors are in memory now
     left_out = exclude_self + max(map(len, embedded.excluded.values()), default=0)
-    rows = None if bits is None else nearest_by_hamming(*bits, config.depth * config.rescore_multiplier + left_out)
+    wanted, starts = config.depth * config.rescore_multiplier + left_out, embedded.documents.starts
+    found = None if bits is None else nearest_by_hamming(*bits, wanted, starts)
     sized = replace(embedded, queries=queries, documents=replace(embedded.documents, vectors=vectors))
-    run = sized.nearest(config, exclude_self=exclude_self, candidates=rows)
+    run = sized.nearest(config, exclude_self=exclude_self, candidates=found)
     milliseconds = 1000 * (time.perf_counter() - start) / max(1, len(queries))
     width = vectors.itemsize * dims if bits is None else bits[1].shape[1]
     precision = str(vectors.dtype) if bits is None else "binary"
@@ -110,22 +111,27 @@ def cut(vectors: Corpus, dims: int, *, unit: bool) -> NDArray[np.float32]:
 
 def packed(vectors: NDArray[np.float32]) -> NDArray[np.uint8]:
     """Return a bit for each dimension, 1 where it is positive: ``(N, D)`` floats to ``(N, ceil(D / 8))`` bytes."""
-    from sentence_transformers.util.quantization import quantize_embeddings
-
-    return np.asarray(quantize_embeddings(vectors, "ubinary"), dtype=np.uint8)
+    return np.packbits(vectors > 0, axis=1)
 
 
-def nearest_by_hamming(queries: NDArray[np.uint8], documents: NDArray[np.uint8], k: int) -> Rows:
-    """Return for each query the rows of the ``k`` documents with the fewest other bits, ``(Q, k)``, nearest first.
+def nearest_by_hamming(
+    queries: NDArray[np.uint8], documents: NDArray[np.uint8], k: int, starts: Rows | None = None
+) -> Rows:
+    """Return for each query the places of the ``k`` documents with the fewest other bits, ``(Q, k)``, nearest first.
 
-    Of equal distances the higher row comes first; there are as many columns as documents where these are fewer.
+    Of equal distances the later document comes first; there are as many columns as documents where these are fewer.
+    ``starts`` has the first row of each document where some have several, the nearest of which counts.
     """
     # Words of 64 bits, filled up with zeros.
     asked, held = (np.pad(bits, ((0, 0), (0, -bits.shape[1] % 8))).view(np.uint64) for bits in (queries, documents))
-    places, k = np.arange(len(held))[::-1], min(k, len(held))
+    count = len(held if starts is None else starts)
+    places, k = np.arange(count)[::-1], min(k, count)
     found = np.empty((len(asked), k), dtype=np.int64)
     for row, own in enumerate(asked):
-        order = np.bitwise_count(held ^ own).sum(axis=1, dtype=np.int64) * len(held) + places  # no two are equal
+        distances = np.bitwise_count(held ^ own).sum(axis=1, dtype=np.int64)
+        if starts is not None:
+            distances = np.minimum.reduceat(distances, starts)
+        order = distances * count + places  # no two are equal
         nearest = np.argpartition(order, k - 1)[:k]
         found[row] = nearest[np.argsort(order[nearest])]
     return found

@@ -15,13 +15,13 @@ from numpy.typing import NDArray
 from support.embedders import WordEmbedder
 from support.toy_collections import SMALL, write_msmarco
 
-from unimoe.config import DenseConfig, DenseExperiment
+from unimoe.config import DenseConfig
 from unimoe.core.errors import DataError, UsageError
 from unimoe.data.catalog import load_collection
 from unimoe.data.collection import Collection, Document, assemble
-from unimoe.evaluation.retrieval_eval import dense_collection, retrieval_notes, search_retrieval
-from unimoe.evaluation.systems.retriever import retriever_name
-from unimoe.retrieval.dense import Backend, embed_collection, search
+from unimoe.evaluation.retrieval_eval import dense_collection, retrieval_metrics, retrieval_notes
+from unimoe.metrics import score_run
+from unimoe.retrieval.dense import Backend, dense_run, embed_collection, search
 from unimoe.retrieval.embeddings import encode_corpus, kept_embeddings
 
 Floats = NDArray[np.float32]
@@ -253,19 +253,10 @@ def test_what_to_know_before_scores_are_believed_is_noted(tmp_path: Path) -> Non
     assert retrieval_notes(large(200), 100) == []
     lacking = toy({"q1": {"b": 1}, "q2": {"c": 0}})
     config = DenseConfig(depth=5, cutoffs=[1, 5])
-    embedded = embed_collection(WordEmbedder(WORDS), lacking, config, store_dir=tmp_path)
-    found = search_retrieval(embedded, lacking, config)
-    assert found.scores.per_query["recall_of_retrieved@5"] == {"q1": 1.0, "q2": 0.0}
+    run = dense_run(WordEmbedder(WORDS), lacking, config, store_dir=tmp_path)
+    scores = score_run(lacking.qrels, run, retrieval_metrics(config))
+    assert scores.per_query["recall_of_retrieved@5"] == {"q1": 1.0, "q2": 0.0}
     assert "toy: judged queries without a relevant document, which count 0: 1 (q2)" in retrieval_notes(lacking, 5)
-
-
-def test_a_collection_is_embedded_anew_with_other_weights_or_settings(tmp_path: Path) -> None:
-    model, changes = WordEmbedder(WORDS), [{}, {"storage": "float16"}, {"document_length": 2}]
-    for number, change in enumerate(changes, start=1):
-        embed_collection(model, toy(), DenseConfig.model_validate(change), store_dir=tmp_path)
-        assert model.embedded["document"] == 5 * number
-    embed_collection(model, toy(), DenseConfig(), store_dir=tmp_path, weights="an adapter")
-    assert model.embedded["document"] == 20
 
 
 def test_grades_below_the_threshold_count_nothing_and_some_must_be_left() -> None:
@@ -277,28 +268,14 @@ def test_grades_below_the_threshold_count_nothing_and_some_must_be_left() -> Non
         dense_collection(replace(toy(), corpus={}), DenseConfig())
 
 
-def test_a_sample_holds_the_relevant_documents_of_both_parts() -> None:
+def test_a_sample_holds_the_relevant_documents_of_all_queries() -> None:
     config = DenseConfig(corpus_sample=50, test_size=0.2, split_seed=42)
     data = dense_collection(large(), config)
-    assert data.train is not None
-    assert data.train.corpus == data.test.corpus
     assert large().relevant_documents() <= data.test.corpus.keys()
-    assert (len(data.train.qrels), len(data.test.qrels), data.pool) == (16, 4, 50)
-    assert not data.train.queries.keys() & data.test.queries.keys()
+    assert (len(data.test.qrels), data.pool) == (4, 50)
     assert dense_collection(large(), config) == data
     other = dense_collection(large(), config.model_copy(update={"split_seed": 1}))
     assert (other.test.qrels, other.test.corpus) != (data.test.qrels, data.test.corpus)
-
-
-def test_the_small_set_keeps_what_is_relevant_and_says_so() -> None:
-    data = dense_collection(large(), DenseConfig(use_small_eval_set=True, subset_size=10, test_size=0.2))
-    assert data.pool == len(data.test.corpus) == 10
-    assert data.test.relevant_documents() <= data.test.corpus.keys()
-    assert data.caveats == [
-        "use_small_eval_set: 10 of 60 documents are searched, which makes finding the relevant ones easy"
-    ]
-    assert data.train is not None
-    assert len(data.train.corpus) == 60
 
 
 @pytest.mark.parametrize(
@@ -318,8 +295,7 @@ def test_ms_marco_is_split_as_it_is_published_and_needs_its_passages(tmp_path: P
     folder = write_msmarco(tmp_path / "passages", SMALL)
     config = DenseConfig(corpus_sample=150_000, test_size=0.2, split_seed=42)
     data = dense_collection(load_collection(f"path:{folder}", "dev"), config)
-    assert data.train is not None
-    assert (len(data.train.qrels), len(data.test.qrels), data.pool) == (1, 1, None)
+    assert (len(data.test.qrels), data.pool) == (1, None)
     (folder / "collection.tsv").unlink()
     with pytest.raises(UsageError, match=r"candidates of top1000.dev.*put collection.tsv beside it"):
         dense_collection(load_collection(f"path:{folder}", "dev"), config)
@@ -338,9 +314,3 @@ def test_a_text_without_an_embedding_is_named_queries_first(tmp_path: Path, coll
     with pytest.raises(DataError, match=words):
         embed_collection(model, collection, DenseConfig(), store_dir=tmp_path)
     assert "document 'x'" in words or model.embedded["document"] == 0
-
-
-@pytest.mark.parametrize("name", ["bm25", "a/b", "..", "a b", "-a", "ab+bm25"])
-def test_a_name_that_cannot_be_an_arms_is_refused(name: str) -> None:
-    with pytest.raises(UsageError, match="no name for this arm"):
-        retriever_name(DenseExperiment(), None, name)

@@ -60,12 +60,14 @@ class TaskSearch:
     """What MTEB ranks documents with: it gives the corpus first, then the queries.
 
     An encoder ranks them by the cosine of embeddings, a cross-encoder ranks a task's candidates. The vectors or shards
-    that a killed task finds again are kept in ``folder``; ``excluded`` is what a search leaves out, by query.
+    that a killed task finds again are kept in ``folder``; ``excluded`` is what a search leaves out, by query, and
+    ``passages`` are what is embedded in place of documents.
     """
 
     def __init__(self, model: MTEBEncoderWrapper | MTEBCrossEncoderWrapper, folder: Path) -> None:
         self._model, self._folder, self.mteb_model_meta = model, folder, model.mteb_model_meta
         self.excluded: Mapping[str, Iterable[str]] = {}
+        self.passages: Mapping[str, Document] | None = None
         self.truncated: dict[tuple[str, str], list[str]] = {}
         """By split and subset, the queries so long that a reranker saw only their beginning."""
         self._corpus: Texts = {}
@@ -103,7 +105,8 @@ class TaskSearch:
             found = embedded("query", asked)  # first: a broken model is noticed in seconds
             if not corpus:
                 return {query: {} for query in asked}
-            searched = embedded("document", corpus)
+            searched = embedded("document", self.passages or corpus)
+            searched = searched.by_document() if self.passages else searched
             rows, excluded = None, self.excluded
             if candidates is not None and 2 * sum(map(len, candidates.values())) < len(asked) * len(corpus):
                 row_of = {key: row for row, key in enumerate(searched.ids)}
@@ -111,7 +114,8 @@ class TaskSearch:
             elif candidates is not None:  # BRIGHT's tasks list nearly the whole corpus for each query
                 excluded = {query: corpus.keys() - set(documents) for query, documents in candidates.items()}
             sides, device = (found.vectors, found.ids, searched.vectors, searched.ids), self._model.model.device
-            return search(*sides, top_k, device=device, excluded=excluded, candidates=rows)
+            how: dict[str, Any] = {"starts": searched.starts, "excluded": excluded, "candidates": rows}
+            return search(*sides, top_k, device=device, **how)
         if candidates is None:
             raise DataError(f"{task_metadata.name}: gives no candidates to rerank; let the model embed there")
         alike: dict[str | None, dict[str, dict[str, float]]] = {}  # queries by their instruction
@@ -131,7 +135,7 @@ class TaskSearch:
         return run
 
     def _embedded(
-        self, model: MTEBEncoderWrapper, task: TaskMetadata, folder: Path, role: str, texts: Texts
+        self, model: MTEBEncoderWrapper, task: TaskMetadata, folder: Path, role: str, texts: Mapping[str, Document]
     ) -> Embedded:
         """Return the vectors of queries or documents, which are kept for a killed run or for all."""
         options = model.options(task, role)

@@ -17,7 +17,7 @@ from typing import Any, cast
 
 from unimoe.core.errors import DataError
 from unimoe.core.trec import Qrels, Run
-from unimoe.data.collection import Collection
+from unimoe.data.collection import Collection, Document
 from unimoe.data.sources.from_mteb import import_mteb
 from unimoe.evaluation.model_wrappers import MTEBCrossEncoderWrapper, MTEBEncoderWrapper
 from unimoe.evaluation.mteb.main_scores import Group, grouped, groups_of, main_metric
@@ -53,6 +53,7 @@ class CollectionTask(AbsTaskRetrieval):
         self.metadata = _metadata(collection, published)
         self.ignore_identical_ids = exclude_self
         self.relevance_level, self.excluded = collection.relevance_level, collection.excluded
+        self.passages: Mapping[str, Document] | None = None  # of the documents, to be embedded in their place
         super().__init__()
         self.dataset = {_SUBSET: {collection.split: _split_data(collection)}}
         self.data_loaded = True  # MTEB neither downloads anything nor, after the evaluation, unloads it
@@ -69,7 +70,7 @@ def run_task(model: MTEBEncoderWrapper | MTEBCrossEncoderWrapper, task: AbsTask,
     with TemporaryDirectory(prefix="unimoe-") if folder is None else nullcontext(folder) as place:
         if isinstance(task, AbsTaskRetrieval):
             asked = TaskSearch(model, Path(place))
-            asked.excluded = getattr(task, "excluded", {})
+            asked.excluded, asked.passages = getattr(task, "excluded", {}), getattr(task, "passages", None)
         (result,) = evaluate(
             asked,
             task,

@@ -1,4 +1,4 @@
-"""Systems that search: an encoder by name, one behind a server, or an arm's checkpoint; and their fusion with BM25."""
+"""Systems that search: a model by name, one behind a server, or an arm's checkpoint; and their fusion with BM25."""
 
 from __future__ import annotations
 
@@ -25,11 +25,14 @@ from unimoe.models.checkpoint import read_checkpoint
 from unimoe.models.device import choose_dtype
 from unimoe.models.embedder import TextKind
 from unimoe.models.encoder import SentenceEncoder, load_encoder
+from unimoe.models.matcher import MATCHERS
 from unimoe.models.served.client import refuse_secrets
 from unimoe.models.served.embedder import ServedEmbedder
 from unimoe.models.served.probe import served_name
 from unimoe.results import safe_name
-from unimoe.retrieval.sizes import Size
+from unimoe.retrieval.model_search import ModelSearch
+from unimoe.retrieval.passages import Passages
+from unimoe.retrieval.sizes import Size, sizes_of
 
 
 def fused_name(name: str) -> str:
@@ -60,18 +63,17 @@ def retriever_name(experiment: DenseExperiment, checkpoint: Path | None, name: s
 def encoder_retriever(
     experiment: DenseExperiment, name: str, device: torch.device, dtype: torch.dtype | None = None
 ) -> System:
-    """Load the encoder of an experiment, by default in the dtype of its settings."""
+    """Load the encoder of an experiment, by default in the dtype of its settings.
+
+    A sparse encoder or a late interaction model is loaded when it has to search: the system's model is its search.
+    """
     encoder, base, dtype_name, recipe = experiment.encoder, experiment.encoder.base, "unknown", None
     model: SentenceEncoder | ServedEmbedder | FunctionEmbedder
     if settings := served_settings(experiment):
         prefixes: dict[TextKind, str] = {"query": encoder.query_prefix or "", "document": encoder.document_prefix or ""}
         model = ServedEmbedder(base, settings, prefixes)
-    elif base.startswith(("sparse:", "late:")):
-        kind = base.partition(":")[0]
-        raise UsageError(
-            f"encoder.base {base}: retrieve compares one vector for each text; {kind} models search as "
-            f"evaluation.first_stages=[{kind}] of unimoe evaluate"
-        )
+    elif base.startswith(tuple(f"{kind}:" for kind in MATCHERS)):
+        return _matching_system(experiment, name, device, dtype or choose_dtype(device, encoder.dtype))
     elif base.startswith("python:"):
         model = named_embedder("encoder.base", base.removeprefix("python:"))
     else:
@@ -90,6 +92,20 @@ def encoder_retriever(
         tasks=("retrieval",),
         recipe=recipe,
     )
+
+
+def _matching_system(experiment: DenseExperiment, name: str, device: torch.device, dtype: torch.dtype) -> System:
+    """Return a sparse encoder or a late interaction model, which searches without vectors of documents."""
+    config, encoder = experiment.retrieval, experiment.encoder
+    if sizes_of(config, None) or config.query_length or config.document_length:
+        raise UsageError(
+            f"encoder.base {encoder.base}: retrieval.dims, precisions, query_length and document_length are for one "
+            "vector for each text; leave them out, and set encoder.max_length for another length"
+        )
+    dtype_name = str(dtype).removeprefix("torch.")
+    settings = encoder.model_copy(update={"dtype": dtype_name})
+    search = ModelSearch(settings, "encoder", device, Passages.of(experiment.evaluation))
+    return System(name, experiment, lambda: search, *search.identity, dtype_name, tasks=("retrieval",))
 
 
 def served_settings(experiment: DenseExperiment) -> ServedConfig | None:

@@ -25,15 +25,15 @@ from unimoe.data.catalog import (
     refuse_unknown,
     result_name,
 )
-from unimoe.data.collection import Collection
+from unimoe.data.collection import Collection, Document
 from unimoe.data.collection_card import COLLECTION_FILE
 from unimoe.data.published import BEIR_NAMES, CQADUPSTACK, FAMILY_NAMES, SHORT_NAMES, canonical_name
 from unimoe.data.source import UnavailableError
 from unimoe.data.sources.nanobeir import NANOBEIR
-from unimoe.evaluation.reranking.passages import Passages
 from unimoe.metrics import DEFAULT_METRICS
 from unimoe.metrics.scoring import level_note
 from unimoe.retrieval.first_stage import Candidates, FirstStage, cut_run
+from unimoe.retrieval.passages import Passages
 
 if TYPE_CHECKING:
     import torch
@@ -88,7 +88,7 @@ class Dataset:
 
     @property
     def passages(self) -> Passages | None:
-        """How documents are cut to be reranked; None for whole ones."""
+        """How documents are cut that a model reads; None for whole ones."""
         return Passages.of(self.settings)
 
     @property
@@ -201,6 +201,12 @@ class LoadedDataset:
         """The queries scored, over the documents of dense retrieval."""
         pool = self.dataset.pool
         return self.collection if pool is None or pool >= self.whole_size else self.collection.pool(pool, _POOL_SEED)
+
+    @cached_property
+    def passages(self) -> dict[str, Document] | None:
+        """The passages of the documents of dense retrieval; None where an encoder reads them whole."""
+        cut = self.dataset.passages
+        return cut and cut.parts(self.pooled.corpus)
 
     @cached_property
     def first_stage(self) -> Candidates:

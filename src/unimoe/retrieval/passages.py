@@ -13,6 +13,7 @@ from itertools import chain
 from typing import NamedTuple
 
 from unimoe.config import EvaluationConfig
+from unimoe.core.grouping import gathered
 from unimoe.core.trec import Run
 from unimoe.data.collection import Collection, Document
 from unimoe.retrieval.analyzers import SPACELESS
@@ -44,23 +45,34 @@ class Passages(NamedTuple):
         begins = range(0, len(spans) - self.words + self.stride, self.stride)
         return [text[spans[begin][0] : spans[begin : begin + self.words][-1][1]] for begin in begins]
 
+    def parts(self, corpus: Mapping[str, Document]) -> dict[str, Document]:
+        """Return the passages of documents, each after the title, by id: ``d1``, ``d1 2``, ``d1 3``.
+
+        No id of a document holds a space, and none sorts between those of a document's passages.
+        """
+        return {
+            f"{key} {number}" if number > 1 else key: Document(title, part)
+            for key, (title, text) in corpus.items()
+            for number, part in enumerate(self.cut(text), start=1)
+        }
+
     def of_candidates(self, collection: Collection, candidates: Mapping[str, Iterable[str]]) -> tuple[Collection, Run]:
-        """Return a collection of the candidates' passages, ``d1#1`` and on, and these as candidates, without scores."""
-        ids, corpus = dict[str, list[str]](), dict[str, Document]()
-        for key in dict.fromkeys(chain.from_iterable(candidates.values())):
-            title, text = collection.corpus[key]
-            parts = {f"{key}#{number}": Document(title, part) for number, part in enumerate(self.cut(text), start=1)}
-            ids[key] = list(parts)
-            corpus |= parts
+        """Return a collection of the candidates' passages, and these as candidates, without scores."""
+        keys = dict.fromkeys(chain.from_iterable(candidates.values()))
+        corpus = self.parts({key: collection.corpus[key] for key in keys})
+        ids = by_document(corpus)
         cut = {query: {part: 0.0 for key in found for part in ids[key]} for query, found in candidates.items()}
         return replace(collection, corpus=corpus), cut
 
 
+def by_document(passages: Iterable[str]) -> dict[str, list[str]]:
+    """Return the ids of passages by that of their document."""
+    return gathered((part.partition(" ")[0], part) for part in passages)
+
+
 def best_passages(run: Run) -> Run:
     """Return a run of documents, each with the score of its best passage, from one of passages."""
-    best: Run = {query: {} for query in run}
-    for query, scores in run.items():
-        for part, score in scores.items():
-            key = part.rpartition("#")[0]
-            best[query][key] = max(score, best[query].get(key, score))
-    return best
+    return {
+        query: {key: max(map(scores.__getitem__, parts)) for key, parts in by_document(scores).items()}
+        for query, scores in run.items()
+    }
