@@ -167,6 +167,8 @@ class SystemComparison(Analysis):
         check_choice("pairs", pairs, Pairs)
         if pairs == "baseline" and baseline is None:
             raise UsageError("pairs with the baseline need one; name it with --baseline, or compare all pairs")
+        if pairs == "all" and options.get("family") == "baseline":
+            raise UsageError("the family of the tests against a baseline has no others; compare with --pairs baseline")
         if pairs == "baseline" and options.get("simultaneous"):
             raise UsageError("simultaneous intervals are of every two systems; compare all pairs")
         questions: list[Question] = []

@@ -134,8 +134,8 @@ def compare(
         pairs: ``all``: every two systems on every dataset are tested. ``baseline``: only each system against the
             baseline, which leaves more power.
         correction: of p for the tests of a family: ``holm``, ``bh`` (Benjamini-Hochberg), ``bonferroni`` or ``none``.
-        family: the tests of a metric that are corrected together: all of the ``table``, or those of a ``dataset``.
-            Averages over datasets are families of their own.
+        family: the tests of a metric that are corrected together: all of the ``table``, those of a ``dataset``, or
+            with these ``pairs`` those against the ``baseline``. Averages over datasets are families of their own.
         relevance_level: the lowest relevant grade of binary measures; by default what a qrels file states, else 1.
         depth: score only this many documents of each query.
         allow: what would be refused otherwise: ``queries``, ``zeros``, ``depth``, ``duplicates``, as in ``Scoring``.

@@ -11,10 +11,10 @@ from unimoe.analysis.statistics.estimates import holm
 from unimoe.core.errors import UsageError
 
 Correction = Literal["holm", "bh", "bonferroni", "none"]
-Family = Literal["table", "dataset"]
+Family = Literal["table", "dataset", "baseline"]
 
 NAMES: dict[Correction, str] = {"holm": "Holm", "bh": "BH", "bonferroni": "Bonferroni", "none": ""}
-OF_FAMILY: dict[Family, str] = {"table": "", "dataset": " on each dataset"}
+OF_FAMILY: dict[Family, str] = {"table": "", "dataset": " on each dataset", "baseline": " against the baseline"}
 
 
 def adjusted(p_values: Sequence[float], correction: Correction) -> list[float]:

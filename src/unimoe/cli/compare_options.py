@@ -89,10 +89,10 @@ class Options:
         ),
     ] = None
     family: Annotated[
-        Literal["table", "dataset"] | None,
+        Literal["table", "dataset", "baseline"] | None,
         typer.Option(
-            help="The tests of a metric that are corrected together: all of them (table, the default), or those on one "
-            "dataset."
+            help="The tests of a metric that are corrected together: all of them (table, the default), those on one "
+            "dataset, or with --pairs baseline those against it."
         ),
     ] = None
     simultaneous: Annotated[

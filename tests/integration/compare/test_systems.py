@@ -221,6 +221,7 @@ def test_what_a_table_cannot_show_is_refused(systems: Path, clusters: Path, tmp_
         (["--systems", bm25, mono], 2, ["no judgments", "--qrels FILE"]),
         ([*both, "--pairs", "baseline"], 2, ["--baseline"]),
         ([*both, "--layout", "rows"], 2, ["--layout"]),
+        ([*both, "--family", "baseline"], 2, ["compare with --pairs baseline"]),
         ([*both, "--gates", "kill"], 2, ["--gates does not belong here"]),
         (["--example", "--qrels", "q.tsv"], 2, ["leave it out, or --qrels"]),
         ([*here], 2, ["nothing to compare"]),

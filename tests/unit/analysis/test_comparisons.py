@@ -99,7 +99,7 @@ class TestCorrections:
         held, asked = three_on_two()
         return Analysis(held, questions=asked, iterations=10, correction=correction, family=family).all_comparisons
 
-    def test_metrics_and_averages_are_families_of_their_own_by_table_or_dataset(self) -> None:
+    def test_metrics_and_averages_are_families_of_their_own_by_table_dataset_or_baseline(self) -> None:
         found = self.found()
         assert [(c.key, c.metric, c.main) for c in found[::3]] == [
             (f"reranking/{place}", metric, metric == "ndcg@10")
@@ -110,6 +110,7 @@ class TestCorrections:
         for rows in (found[:6], found[6:9], found[9:15], found[15:]):
             assert [c.p_corrected for c in rows] == holm([c.p or 0.0 for c in rows])
         assert [c.tests for c in self.found(family="dataset")] == [3] * 18
+        assert [c.tests for c in self.found(family="baseline")] == [c.tests for c in found]
 
     def test_other_corrections_are_those_of_their_definitions(self) -> None:
         def corrected(correction: Correction) -> list[float | None]:
