@@ -33,7 +33,7 @@ FIELDS = [(n, 0, kind, queries, 0.0) for n in (3, 9, 20) for kind, queries in KI
 FIELDS += [(n, runs, "graded", 300, 0.0) for n in (3, 9, 20) for runs in (3, 5)]
 FIELDS += [(9, runs, "graded", 300, 0.01) for runs in (0, 5)]
 """Systems, runs of each (0: without seeds), scores, queries, and the step from one true mean to the next."""
-COLLECTIONS = [(n, runs, sd, kind) for n in (5, 12) for runs in (0, 3) for sd in (0.0, 0.04) for kind in TAILS]
+COLLECTIONS = [(n, runs, sd, kind) for n in (5, 12) for runs in (0, 3) for sd in (0.0, 0.02, 0.04) for kind in TAILS]
 CLUSTERS = [(number, runs, kind) for number in (12, 30, 100) for runs in (0, 3) for kind in (*TAILS, "0/1")]
 CHOICES = [(settings, together) for settings in (5, 20) for together in (False, True)]
 WORLDS = {kind: World(0.44, 0.01, "0/1" if kind == "0/1" else "graded") for kind in ("graded", "0/1")}
@@ -77,10 +77,10 @@ def field(number: int, runs: int, kind: str, queries: int, step: float, rng: np.
 
 
 def collections(number: int, runs: int, between: float, kind: str, rng: np.random.Generator) -> dict[str, float]:
-    """Say whether the interval covers the mean over all collections; sizes of datasets differ twentyfold."""
+    """Say whether the interval covers the mean over all collections; sizes of datasets differ 140-fold."""
     shifts = 0.01 * rng.standard_normal((2, max(1, runs), 1)) * (runs > 0)
-    blocks = []
-    for effect, n in zip(between * noise(kind, rng, number), rng.choice([50, 100, 300, 1000], number), strict=True):
+    sizes, blocks = rng.choice([50, 100, 300, 1000, 7000], number), []
+    for effect, n in zip(between * noise(kind, rng, number), sizes, strict=True):
         scores = 0.5 + shifts + 0.2 * noise(kind, rng, 2, max(1, runs), n)
         blocks.append([scores[0] + effect, scores[1]])
     taken = moments(blocks, groups_of((max(1, runs),) * 2, paired=False))

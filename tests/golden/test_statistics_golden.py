@@ -13,12 +13,11 @@ import scipy.stats
 import statsmodels.formula.api as smf
 from numpy.typing import NDArray
 from statsmodels.stats.anova import anova_lm
-from statsmodels.stats.meta_analysis import combine_effects
 from support.results import simulate
 
 from unimoe.analysis.comparisons import difference
 from unimoe.analysis.statistics.estimates import Estimate, Linear, LossRatios, estimate, holm
-from unimoe.analysis.statistics.random_effects import hartung_knapp, over_collections, variance_between
+from unimoe.analysis.statistics.random_effects import over_collections
 from unimoe.analysis.statistics.variance import Estimand, groups_of, moments
 
 Array = NDArray[np.float64]
@@ -280,38 +279,14 @@ def test_p_is_never_zero() -> None:
     assert 0.0 < found.p < 1e-300
 
 
-# Thirteen trials of the BCG vaccine (Colditz et al. 1994): cases and others, vaccinated and not.
-BCG = np.array(
-    [
-        *[(4, 119, 11, 128), (6, 300, 29, 274), (3, 228, 11, 209), (62, 13536, 248, 12619), (33, 5036, 47, 5761)],
-        *[(180, 1361, 372, 1079), (8, 2537, 10, 619), (505, 87886, 499, 87892), (29, 7470, 45, 7232)],
-        *[(17, 1699, 65, 1600), (186, 50448, 141, 27197), (5, 2493, 3, 2338), (27, 16886, 29, 17825)],
-    ],
-    dtype=np.float64,
-)
-CASES, OTHERS, CONTROL_CASES, CONTROL_OTHERS = BCG.T
-SIZES, CONTROL_SIZES = CASES + OTHERS, CONTROL_CASES + CONTROL_OTHERS
-LOG_RISK_RATIOS = np.log((CASES / SIZES) / (CONTROL_CASES / CONTROL_SIZES))
-VARIANCES = 1 / CASES - 1 / SIZES + 1 / CONTROL_CASES - 1 / CONTROL_SIZES
-
-
-def test_statsmodels_has_the_same_variances_and_interval() -> None:
-    between = variance_between(LOG_RISK_RATIOS, VARIANCES)
-    error = math.sqrt(hartung_knapp(LOG_RISK_RATIOS, VARIANCES + between))
-    peer = combine_effects(LOG_RISK_RATIOS, VARIANCES, method_re="iterated", use_t=True, atol=1e-12)
-    assert between == pytest.approx(peer.tau2, rel=1e-4)
-    assert error == pytest.approx(math.sqrt(peer.var_hksj_re), rel=1e-4)
-    interval = peer.mean_effect_re + np.array([-1.0, 1.0]) * scipy.stats.t.ppf(0.975, 12) * error
-    assert interval == pytest.approx([-1.1091, -0.3208], abs=5e-5)
-
-
 SHIFTS = np.array([0.02, -0.01, 0.05, 0.04, 0.0, 0.03])
 WAVE = np.array([0.1, -0.1, 0.1, -0.1])
 
 
-def test_of_datasets_with_the_same_variance_it_is_students_t() -> None:
-    """By hand: weights are equal, so the interval is that of a t test over the datasets' differences."""
-    blocks = [[np.array([0.5 + shift + WAVE]), np.full((1, 4), 0.5)] for shift in SHIFTS]
+def test_over_collections_it_is_students_t_however_large_they_are() -> None:
+    """Scipy: every dataset counts the same, so the interval is that of a t test over their differences."""
+    sizes = (1, 1, 2, 50, 3, 1)
+    blocks = [[0.5 + s + np.tile(WAVE, (1, n)), np.full((1, 4 * n), 0.5)] for s, n in zip(SHIFTS, sizes, strict=True)]
     found = over_collections(moments(blocks), np.eye(6), "queries")
     peer = scipy.stats.ttest_1samp(SHIFTS, 0.0).confidence_interval(0.95)
     assert found is not None
@@ -325,7 +300,3 @@ def test_what_runs_move_on_all_datasets_is_added() -> None:
     found = over_collections(moments(blocks, groups_of((3, 1), paired=False)), np.eye(6), "seeds_and_queries")
     assert found is not None
     assert found.standard_error**2 == pytest.approx(SHIFTS.var(ddof=1) / 6 + 0.01 / 3)
-
-
-def test_scatter_that_queries_explain_leaves_no_variance_between() -> None:
-    assert variance_between(np.array([0.1, 0.11, 0.09, 0.1, 0.1]), np.full(5, 0.01)) == 0.0

@@ -270,7 +270,7 @@ def limits(comparisons: Sequence[Comparison]) -> Iterator[str]:
     if any(c.elsewhere for c in comparisons):
         yield (
             "Other collections: the mean difference over collections like these, with a random effect of datasets "
-            "(Paule & Mandel; Hartung & Knapp); its p is not corrected."
+            "(Student's t over datasets); its p is not corrected."
         )
     if alone := list(dict.fromkeys(system for c in comparisons for system in c.alone)):
         rows = "its tests take that run as it is" if len(alone) == 1 else "their tests take these runs as they are"
