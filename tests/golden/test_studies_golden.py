@@ -285,6 +285,7 @@ def test_the_debiased_loss_is_chuangs(prior: float) -> None:
     found = contrastive_loss(anchors, ids, bank, None, 0.5, prior=prior)
     assert found.item() == pytest.approx(expected.item(), rel=1e-10)
     torch.testing.assert_close(torch.autograd.grad(found, anchors), torch.autograd.grad(expected, anchors))
+    assert contrastive_loss(anchors.float(), ids, bank.float(), None, 1e-3, prior=prior).isfinite()
 
 
 def test_the_other_terms_by_hand() -> None:

@@ -47,13 +47,7 @@ class WordEmbedder:
         self.base_identity = f"words@{seed}"
         self._seed = seed
 
-    def encode(
-        self,
-        texts: Sequence[str],
-        *,
-        advance: Advance | None = None,
-        **_: Any,
-    ) -> Vectors:
+    def encode(self, texts: Sequence[str], *, advance: Advance | None = None, **_: Any) -> Vectors:
         vectors = np.array([sum(map(self._word, text.split()), np.zeros(DIMENSIONS)) for text in texts])
         if advance:
             advance(len(texts))

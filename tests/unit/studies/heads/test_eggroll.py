@@ -28,14 +28,7 @@ from unimoe.studies.heads.eggroll.noise import (
     product_directions,
 )
 from unimoe.studies.heads.eggroll.scoring import Scorer, base_scores
-from unimoe.studies.heads.eggroll.update import (
-    Sigma,
-    average_ranks,
-    relative_sigma,
-    relative_spread,
-    shape,
-    sigma_for,
-)
+from unimoe.studies.heads.eggroll.update import Sigma, average_ranks, relative_sigma, relative_spread, shape, sigma_for
 from unimoe.studies.heads.methods import Ascent, GradientMethod, Method
 from unimoe.studies.heads.model import evaluate_head, head_scores
 from unimoe.studies.heads.pools import Pools, PoolSet
@@ -57,7 +50,7 @@ def test_streams_seeds_and_steps_share_no_noise() -> None:
 
 
 QUERIES, SIZE, WIDTH = 5, 7, 12
-F64 = torch.float64
+F64, BF16 = torch.float64, torch.bfloat16
 
 
 def problem(outputs: int = 6) -> tuple[Tensor, Pools]:
@@ -105,6 +98,9 @@ def test_scores_are_those_of_the_perturbed_weights_whatever_the_blocks(
     found = scores_of(Scorer(similarity), weight, pools, perturbations, sigma)
     scale = max(1.0, float(found.abs().max()))
     torch.testing.assert_close(found, torch.stack(expected, dim=2), rtol=0, atol=1e-12 * scale)
+    for size, most in ((sigma, 2**-8), (1e-9, 1e-9)):  # bfloat16 has 8 bits, and W h keeps all of its own
+        rough, exact = (scores_of(Scorer(similarity, d), weight, pools, perturbations, size) for d in (BF16, None))
+        assert 0 < float((rough - exact).abs().median()) < most * scale
     monkeypatch.setattr(scoring, "_BLOCK_BYTES", {"cpu": 1})
     parts = [*Scorer(similarity).blocks(weight, pools, perturbations, sigma)]
     assert [(queries.start, queries.stop) for queries, _ in parts] == [(n, n + 1) for n in range(QUERIES)]

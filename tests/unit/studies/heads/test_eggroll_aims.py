@@ -14,7 +14,7 @@ import pytest
 import torch
 from sentence_transformers import CrossEncoder
 from support.scripts import read_plain, write_plain
-from support.studies import random_head, topics_folder, toy_config, toy_data, toy_pools
+from support.studies import INPUTS, random_head, topics_folder, toy_config, toy_data, toy_pools
 from support.tiny_models import save_tiny_cross_encoder, save_tiny_encoder, save_tiny_model
 from torch import Tensor
 
@@ -28,6 +28,7 @@ from unimoe.studies.heads.data import HeadData, recency_of
 from unimoe.studies.heads.eggroll.fp4 import BLOCK, Packed, dequantize, quantize
 from unimoe.studies.heads.eggroll.genetic import Genetic
 from unimoe.studies.heads.eggroll.method import evolution
+from unimoe.studies.heads.eggroll.noise import directions, generator
 from unimoe.studies.heads.eggroll.objectives import (
     Objectives,
     diversity,
@@ -294,6 +295,29 @@ def test_stochastic_rounding_keeps_the_mean() -> None:
 
 FEW = toy_pools(24, 12)
 EVERY = FEW.batch(range(24))
+
+
+def test_a_generation_by_hand() -> None:
+    """Elites unchanged, the best first; a child mixes two winners of tournaments, or copies one, and mutates."""
+    settings = {"individuals": 9, "elites": 2, "tournament": 3, "crossover": 0.4, "mutation": 0.1}
+    config = TrainConfig.model_validate({"method": "genetic", "genetic": settings, "seed": 5})
+    heads = torch.stack([random_head(seed=seed) for seed in range(9)])
+    fitness = [evaluate_head(head, FEW, config).aggregate["ndcg@10"] for head in heads]
+    method = Genetic(config, Objectives(config, FEW))
+    method.load_state({"population": heads})
+    best, facts = method.step(heads[4], EVERY, 7)
+    chance, noise = generator("breeding", 5, 7), directions(5, 7, 7, 8, INPUTS)
+    drawn, mixed, shares = chance.integers(9, size=(7, 2, 3)).tolist(), chance.random(7) < 0.4, chance.random(7)
+    expected = [heads[place] for place in sorted(range(9), key=lambda place: -fitness[place])[:2]]
+    assert torch.equal(best, expected[0])
+    for (one, other), mix, share, a, b in zip(drawn, mixed, shares, noise.a, noise.b, strict=True):
+        first, second = (heads[max(some, key=lambda place: fitness[place])] for some in (one, other))
+        bred = float(share) * first + (1 - float(share)) * second if mix else first
+        expected.append(bred + 0.1 * bred.square().mean().sqrt() * a.T @ b)
+    torch.testing.assert_close(method.state()["population"], torch.stack(expected))
+    assert len(set(mixed)) == 2
+    found = [facts[name] for name in ("fitness", "fitness_mean", "best_individual")]
+    assert found == pytest.approx([max(fitness), sum(fitness) / 9, fitness.index(max(fitness))])
 
 
 def test_four_bits_keep_the_elites_and_round_the_children() -> None:
