@@ -37,6 +37,8 @@ def test_over_queries_it_is_the_paired_t_test_and_tost() -> None:
     lower = stats.ttest_1samp(system - baseline, -0.02, alternative="greater").pvalue
     upper = stats.ttest_1samp(system - baseline, 0.02, alternative="less").pvalue
     assert 1.0 - judgment.found.confidence["PASS"] == pytest.approx(max(lower, upper), rel=1e-6)
+    both_ways = stats.ttest_rel(system, baseline).confidence_interval(0.80)  # two tests at .1
+    assert gates_as_json(None, [judgment], [judgment])["gates"][0]["bounds"] == pytest.approx([*both_ways])
 
 
 def test_over_paired_seeds_they_are_t_tests_of_differences_and_of_contrasts_at_the_cutoffs() -> None:
@@ -80,7 +82,9 @@ def test_later_seeds_do_not_change_a_label() -> None:
     alone = judged(both(specialist[:3], joint[:3]), **gate).found
     assert (found.found.value, found.found.confidence) == (alone.value, alone.confidence)
     assert "decided at the look at 3 seeds: the gate is closed, and later seeds change nothing" in _text(found)
-    assert judged(both(specialist, joint), **INTERFERENCE).label != "PASS"
+    plain, queries = (judged(both(specialist, joint), **INTERFERENCE | own) for own in ({}, {"estimand": "queries"}))
+    assert plain.label != "PASS"
+    assert ["nobody has registered the number of seeds" in _text(one) for one in (plain, queries)] == [True, False]
 
 
 @pytest.mark.parametrize(

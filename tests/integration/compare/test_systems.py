@@ -59,6 +59,8 @@ class TestTableOfSystems:
         for name in ("overview", "comparison", "significance", "standings"):
             assert {path.suffix for path in (out / "analysis" / "tables").glob(f"{name}.*")} == {".md", ".tex", ".csv"}
         assert list((out / "analysis" / "figures").glob("*.pdf"))
+        ranks = (out / "analysis" / "tables" / "standings.md").read_text(encoding="utf-8")
+        assert ("average of 3" in ranks, "cran" in ranks) == (True, False), "an average speaks for its datasets"
 
     def test_letters_name_who_is_beaten(self, made: tuple[Done, Path]) -> None:
         with (made[1] / "analysis" / "tables" / "overview.csv").open(encoding="utf-8") as file:

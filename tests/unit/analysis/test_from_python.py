@@ -108,7 +108,7 @@ class TestJudge:
             ("own", "PASS", 3, found[0].found.value)
         }
         assert [one.registered for one in found] == [False, False, True, True, True, True]
-        assert unimoe.judge(unimoe.load_all_results(tmp_path), given)[0].label == "PASS"
+        assert unimoe.judge(unimoe.load_all_results(tmp_path), given)[0].verdict == "PASS"
 
     def test_gates_of_the_present_folder_are_not_its_own(self, tmp_path: Path, monkeypatch: Any, runs: Any) -> None:
         monkeypatch.chdir(gate_file(tmp_path, own=INTERFERENCE).parent)

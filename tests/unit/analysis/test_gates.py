@@ -215,10 +215,13 @@ def test_the_table_has_a_row_per_dataset_and_notes_what_was_not_judged(tmp_path:
     path = gate_file(tmp_path, it=INTERFERENCE | {"datasets": ["a", "b"]}, gone=INTERFERENCE)
     outcomes = judge_all(found, load_gates(path))
     table = gates_table(outcomes)
-    places, findings = (
-        [row[table.columns.index(name)].text for row in table.groups[0].rows] for name in ("Dataset", "Finding")
+    places, findings, bounds = (
+        [row[table.columns.index(name)].text for row in table.groups[0].rows]
+        for name in ("Dataset", "Finding", "Bound")
     )
     assert findings == ["Interference", "Undecided", "Undecided"]
+    assert isinstance(outcomes[1], Judgment)
+    assert bounds == [f"≥ {100 * outcomes[1].parts[0].estimate.bound(0.1):+.2f}", "–", "–"]
     assert places == ["a", "b", "all (mean of TIRs)"]
     notes = " ".join(table.notes)
     assert "it: Asked: PASS from 2 %, FAIL below 1 %, with confidence 0.9." in notes

@@ -102,7 +102,10 @@ def test_every_figure_is_drawn_as_png_and_pdf(results: Results, tmp_path: Path) 
 
 def test_svgs_share_a_page_and_its_colours_without_sharing_ids_or_styles(results: Results) -> None:
     ids: list[str] = []
-    for name, drawing in drawn(Analysis(results)).items():
+    found = drawn(Analysis(results))
+    curves = [np.asarray(line.get_ydata()) for line in found["loss-curves"].figure.axes[0].lines]
+    assert curves[3] == pytest.approx(np.mean(curves[:3], axis=0)), "the curves of three seeds, and their mean"
+    for name, drawing in found.items():
         text = to_svg(drawing.figure, name)
         root = ET.fromstring(text)
         its_ids = [element.attrib["id"] for element in root.iter() if "id" in element.attrib]
