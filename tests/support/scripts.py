@@ -67,10 +67,7 @@ def successful(done: Done) -> Done:
 def kill_script_when(moment: Callable[[], bool], name: str, *arguments: str | Path, **environment: str) -> None:
     """Run a script in a process of its own, and kill it with a signal it cannot catch once the moment comes."""
     command, quiet = [sys.executable, SCRIPTS / name, *arguments], subprocess.DEVNULL
-    with (
-        patch.dict("os.environ", environment),
-        subprocess.Popen(command, stdout=quiet, stderr=quiet) as process,
-    ):
+    with patch.dict("os.environ", environment), subprocess.Popen(command, stdout=quiet, stderr=quiet) as process:
         deadline = time.monotonic() + 300
         while not moment():
             assert process.poll() is None, "the run ended before the moment came"

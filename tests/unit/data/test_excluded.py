@@ -145,11 +145,7 @@ def test_what_is_written_wrongly_in_a_folder_is_named(options: dict[str, Any], w
 
 @pytest.mark.parametrize(
     ("name", "split", "language"),
-    [
-        ("bright:pony", "standard", "en"),
-        ("miracl:ko", "dev", "ko"),
-        ("nanobeir:de/SciFact", "test", "de"),
-    ],
+    [("bright:pony", "standard", "en"), ("miracl:ko", "dev", "ko"), ("nanobeir:de/SciFact", "test", "de")],
 )
 def test_a_familys_set_is_read_from_the_users_folder(
     name: str, split: str, language: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

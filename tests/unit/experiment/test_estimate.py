@@ -184,6 +184,7 @@ def test_tokens_are_exact_where_the_sample_is_all_and_close_elsewhere(
     capsys: pytest.CaptureFixture[str], system: System, data: PlannedDataset, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(plan, "seconds_each", lambda *arguments: 10.0)  # for a pair or text
+    monkeypatch.setattr(plan, "_LINE_BYTES", 2**20)
     model, corpus, queries = system.model(), COLLECTION.corpus, COLLECTION.queries
     asked = model.pair_ids([(queries[q], corpus[d].full_text) for q, found in data.candidates.items() for d in found])
     tokens = tree_tokens(asked)
@@ -193,6 +194,7 @@ def test_tokens_are_exact_where_the_sample_is_all_and_close_elsewhere(
     assert reranking.split()[:5] == ["reranking", data.dataset.name, "7", str(len(asked)), f"{tokens:,}"]
     texts = len(COLLECTION.corpus) + len(COLLECTION.queries)
     assert embedding.split()[3] == str(texts)
+    assert [line.split()[5] for line in (reranking, embedding)] == [f"{2 * len(asked)}", f"{7 * len(corpus)}"]  # MiB
     hours = 10 * (len(asked) + texts) / 3600
     found = re.search(r"MiB, ([\d.]+) minutes, ([\d.,]+) at 30 an hour \(probe: [\d,]+ tokens a second\)$", total)
     assert found is not None

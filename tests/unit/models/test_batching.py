@@ -181,11 +181,7 @@ NO_MEMORY = torch.OutOfMemoryError("no memory")
     ids=["encoder", "monot5", "cross-encoder", "packed", "frozen layers", "padded"],
 )  # fmt: skip
 def test_where_memory_runs_out_batches_shrink_and_stay_small(
-    make: Scorer,
-    error: RuntimeError,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    caplog: pytest.LogCaptureFixture,
+    make: Scorer, error: RuntimeError, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     score, module = make(tmp_path)
     forward, asked, limit, released = module.forward, list[int](), 10**6, list[None]()
