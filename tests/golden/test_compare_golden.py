@@ -161,9 +161,7 @@ def test_equal_systems_and_pairs_without_a_test_share_ranks() -> None:
 
 
 @given(st.lists(st.floats(0, 1), min_size=3, max_size=7), st.data())
-def test_a_rank_lies_in_its_interval_and_the_highest_mean_may_be_the_best(
-    means: list[float], data: st.DataObject
-) -> None:
+def test_a_rank_lies_in_its_interval_and_the_highest_mean_may_be_best(means: list[float], data: st.DataObject) -> None:
     named = {f"s{place}": mean for place, mean in enumerate(means)}
     tests = {
         (first, second): (named[first] - named[second], data.draw(st.none() | st.floats(0, 1)))

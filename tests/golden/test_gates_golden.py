@@ -97,9 +97,7 @@ def test_later_seeds_do_not_change_a_label() -> None:
         ([3, 5], 12, 5, "the last look, at 5 seeds, is over"),
     ],
 )
-def test_without_a_label_it_is_judged_at_the_last_look_so_far(
-    looks: list[int], seeds: int, look: int, words: str
-) -> None:
+def test_without_a_label_the_last_look_so_far_counts(looks: list[int], seeds: int, look: int, words: str) -> None:
     # TIR of 1.5 % lies between the cutoffs, with seeds that scatter far more
     arms = both(*simulate(seeds, 40, 0.015, rng=np.random.default_rng(4), seed_sd=0.02))
     found = judged(arms, **INTERFERENCE, looks=looks)

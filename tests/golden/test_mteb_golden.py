@@ -115,9 +115,7 @@ class TestEncoder:
 
     @pytest.mark.usefixtures("unimoe_data")
     @pytest.mark.parametrize("name", REAL)
-    def test_real_collections_score_the_same(
-        self, ours: SentenceEncoder, plain: Any, instructed: Any, name: str
-    ) -> None:
+    def test_real_collections_score_alike(self, ours: SentenceEncoder, plain: Any, instructed: Any, name: str) -> None:
         sample = load_collection(name, "test").sample_queries(REAL[name][1], seed=3)
         pool = sample.pool(len(sample.relevant_documents()) + 15)
         metadata, scores = find_tasks([REAL[name][0]])[0].metadata, []

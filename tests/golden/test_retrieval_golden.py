@@ -88,9 +88,7 @@ def fused(monkeypatch: pytest.MonkeyPatch, collection: Collection, words: list[s
     return FirstStage(settings, collection.name).candidates(collection, collection).run
 
 
-def test_depth_cuts_each_ranking_and_k_weighs_its_ranks(
-    monkeypatch: pytest.MonkeyPatch, encoder: FusionEncoder
-) -> None:
+def test_depth_cuts_each_ranking_and_k_weighs_ranks(monkeypatch: pytest.MonkeyPatch, encoder: FusionEncoder) -> None:
     """The first two of each: a c and a b, d b and d b, c a and c a."""
     run = fused(monkeypatch, TOY, ["red", "fox", "den", "owl"], 2, encoder=encoder, depth=2, k=1)
     assert run == {"fox": {"a": 1.0, "c": 1 / 3}, "owl": {"d": 1.0, "b": 2 / 3}, "den": {"c": 1.0, "a": 2 / 3}}

@@ -118,9 +118,7 @@ def test_tasks_of_mteb_that_cannot_be_had_are_named_and_the_others_are_evaluated
     assert {name.partition(".")[0].partition("-")[0] for name in written} == {"SciFact"}  # nothing of what failed
 
 
-def test_a_plan_names_what_is_missing_and_counts_mtebs_tasks_by_their_published_sizes(
-    data: Path, tmp_path: Path
-) -> None:
+def test_a_plan_names_what_is_missing_and_counts_tasks_by_published_sizes(data: Path, tmp_path: Path) -> None:
     options = ("--plan", "--dataset", "fiqa,scifact", "--mteb", "STS12,MindSmallReranking,AskUbuntuDupQuestions")
     done = zero_shot(data, tmp_path / "outputs", *options, "--price-per-hour", "3.5")
     assert_refused(done, 4, "done, without 1 collection (fiqa)", silent=False)

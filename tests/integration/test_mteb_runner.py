@@ -74,9 +74,7 @@ def test_each_task_is_evaluated_by_what_it_allows(suite: Evaluated) -> None:
     assert written == {"InventedSTS.json", "InventedSTS.mteb.json"}, "neither a run nor judgments"
 
 
-def test_a_cross_encoders_result_has_the_candidates_and_instruction_of_the_task(
-    suite: Evaluated, system: System
-) -> None:
+def test_a_cross_encoders_result_has_the_tasks_candidates_and_instruction(suite: Evaluated, system: System) -> None:
     reranked, embedded = (result(suite[0], "InventedReranking", task) for task in ("reranking", "embedding"))
     assert (reranked.task_type, reranked.main_metric, reranked.identity.first_stage) == ("Reranking", "map", "mteb")
     assert reranked.first_stage is not None

@@ -153,9 +153,7 @@ def test_what_cannot_be_ranked_is_named(model: UnimodelForExp1, experiment: Expe
 
 
 @pytest.mark.parametrize("kind", [Tied, TiedCandidates], ids=lambda kind: kind.__name__)
-def test_a_killed_task_embeds_only_what_is_left(
-    tmp_path: Path, kind: type[Any], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_killed_task_embeds_what_is_left(tmp_path: Path, kind: type[Any], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("unimoe.retrieval.embeddings.UNIT_CHARACTERS", 100)
     done: list[int] = []
     whole, killed, rest = WordEmbedder(WORDS), WordEmbedder(WORDS, fail_after=80), WordEmbedder(WORDS)

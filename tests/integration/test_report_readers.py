@@ -234,9 +234,7 @@ def compiled(results: Results, layout: str, folder: Path) -> tuple[list[Path], s
 class TestPaper:
     """The tables in a paper of one column, and in one of two."""
 
-    def test_tables_of_fifteen_datasets_five_arms_and_five_seeds_fit_their_pages(
-        self, tmp_path: Path, layout: str
-    ) -> None:
+    def test_tables_of_fifteen_datasets_five_arms_and_five_seeds_fit_pages(self, tmp_path: Path, layout: str) -> None:
         files, log = compiled(large_results(tmp_path / "outputs", dict.fromkeys(QUERIES, 12)), layout, tmp_path)
         widths = [float(width) for width in re.findall(r"^width ([\d.]+)pt", log, flags=re.MULTILINE)]
         assert max(widths) < 570.0  # on a line of 345 pt, letters of 9 pt stay above 5.4

@@ -43,9 +43,7 @@ def compare_heads(topics: Path, out: Path, *arguments: str) -> Done:
     return call_script("compare_methods.py", "--task", f"path:{topics}", "--output-dir", out, *FAST, *arguments)
 
 
-def test_every_arm_is_an_ordinary_result_and_the_gate_is_older_and_its_verdict_printed(
-    topics: Path, tmp_path: Path
-) -> None:
+def test_every_arm_is_an_ordinary_result_and_an_older_gate_gives_its_verdict(topics: Path, tmp_path: Path) -> None:
     done = successful(compare_heads(topics, tmp_path, "--methods", METHODS))
     assert "already done" not in done.stderr
     assert all(name in done.stdout for name in (*METHODS.split(","), "eggroll-beats-infonce"))
@@ -109,7 +107,7 @@ def test_the_grid_and_the_front_are_written_with_their_maps(topics: Path, tmp_pa
         (("pareto", "--methods", "infonce,zero_shot"), ("pareto: shows eggroll", "--methods")),
     ],
 )
-def test_bad_input_is_one_line(
+def test_bad_input_gets_a_line(
     topics: Path, tmp_path: Path, arguments: tuple[str, ...], words: tuple[str, ...]
 ) -> None:
     assert_refused(compare_heads(topics, tmp_path, *arguments), 2, *words)
@@ -146,9 +144,7 @@ def train(file: Path | str, folder: Path, *arguments: str | Path) -> Done:
     return call_script("train_translator.py", *given)
 
 
-def test_training_prints_how_good_large_and_quick_the_model_is_and_writes_a_submission(
-    file: Path, tmp_path: Path
-) -> None:
+def test_training_prints_how_good_large_and_quick_it_is_and_writes_a_submission(file: Path, tmp_path: Path) -> None:
     pairs, folder = small_pairs(7, seed=3), tmp_path / "bigjump" / "seed_0"
     test = write_npz(tmp_path / "test.npz", pairs, images=None, image_ids=None, caption_image=None)
     done = successful(train(file, tmp_path, "--test", test))
@@ -189,18 +185,14 @@ def test_options_reach_the_configuration(file: Path, tmp_path: Path) -> None:
         ("--train generated --dims 64 1536", 3, ("generated: images: 96 dimensions", "by --dims")),
     ],
 )
-def test_bad_options_are_one_line(
-    arguments: str, code: int, words: tuple[str, ...], file: Path, tmp_path: Path
-) -> None:
+def test_bad_options_get_a_line(arguments: str, code: int, words: tuple[str, ...], file: Path, tmp_path: Path) -> None:
     other = tmp_path / "other.npz"
     np.savez(other, captions=np.ones((2, 384), dtype=np.float32), caption_ids=np.array(["a", "b"]))
     assert_refused(train(file, tmp_path / "out", *arguments.format(other=other).split()), code, *words)
     assert not [*(tmp_path / "out").rglob("*.json*")]
 
 
-def test_a_comparison_of_unknown_models_or_pairs_and_a_submission_by_cca_are_refused(
-    file: Path, tmp_path: Path
-) -> None:
+def test_unknown_models_or_pairs_and_a_submission_by_cca_are_refused(file: Path, tmp_path: Path) -> None:
     test = write_npz(tmp_path / "test.npz", small_pairs(5), images=None, image_ids=None, caption_image=None)
     assert_refused(train(file, tmp_path, "--model", "cca", "--test", test), 3, "a separate space", silent=False)
     assert_refused(compare(file, tmp_path, "--models", "rigde"), 2, "did you mean 'ridge'")

@@ -132,9 +132,7 @@ def test_anything_but_a_reranker_is_refused(experiment: Experiment, toy: str, mo
     assert as_reranker(own, None, experiment) is own
 
 
-def test_a_model_and_tokenizer_score_as_the_reranker_they_make(
-    base: BaseModel, experiment: Experiment, toy: str
-) -> None:
+def test_a_model_and_tokenizer_score_as_their_reranker(base: BaseModel, experiment: Experiment, toy: str) -> None:
     raw = evaluate_beir(base.model, base.tokenizer, experiment, toy)
     unimodel = UnimodelForExp1(base, experiment.prompt, experiment.model.max_length)
     made = evaluate_beir(unimodel, None, experiment, toy)

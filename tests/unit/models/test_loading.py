@@ -184,9 +184,7 @@ def test_what_cannot_be_adapted_is_refused(settings: dict[str, Any], message: st
 
 
 @pytest.mark.parametrize("first_layer", [0, 2])
-def test_a_saved_adapter_scores_as_before_bit_for_bit_and_merged_up_to_rounding(
-    tmp_path: Path, first_layer: int
-) -> None:
+def test_a_saved_adapter_scores_the_same_bits_and_merged_up_to_rounding(tmp_path: Path, first_layer: int) -> None:
     before, base = trained_adapter(tmp_path, LoraConfig(first_layer=first_layer)), tiny_base()
     assert np.abs(margins(base) - before).max() > 0.01
     model = load_lora(base, tmp_path)
@@ -267,9 +265,7 @@ def test_a_share_of_the_kept_layers_is_the_layer_that_it_means(tmp_path: Path) -
     assert cut.zero_shot().frozen_layers is cut.frozen_layers is not None
 
 
-def test_compiled_layers_score_as_layers_do_and_are_compiled_once(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_compiled_layers_score_alike_and_are_compiled_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     counter, compiled = CompileCounterWithBackend("eager"), torch.compile
     monkeypatch.setattr(torch, "compile", lambda *given, **options: compiled(*given, backend=counter, **options))
     torch._dynamo.reset()

@@ -240,9 +240,7 @@ def test_passing_failures_change_no_score(server: ModelServer, tmp_path: Path) -
     ("fault", "words"),
     [("cut JSON", "an answer that is no JSON, or not all of it"), ("NaN", "answered nan in place of a finite number")],
 )
-def test_a_wrong_answer_names_server_pair_and_remedy(
-    fault: Fault, words: str, server: ModelServer, tmp_path: Path
-) -> None:
+def test_a_wrong_answer_names_server_and_remedy(fault: Fault, words: str, server: ModelServer, tmp_path: Path) -> None:
     scorer = reranker(server, tmp_path, "tei", requests_in_flight=1)
     server.faults = [fault]
     with pytest.raises(DataError) as caught:

@@ -205,10 +205,8 @@ def ndcg(weight: Tensor, pools: PoolSet, settings: TrainConfig) -> float:
     [
         {},
         {"scoring": "dot", "noise_rank": 2},
-        {"grid": True},
-        {"precision": "bfloat16"},
-        {"adaptive_sigma": True},
-        {"shaping_method": "rank"},
+        {"grid": True, "precision": "bfloat16"},
+        {"adaptive_sigma": True, "shaping_method": "rank"},
         ABSOLUTE,
     ],
     ids=str,

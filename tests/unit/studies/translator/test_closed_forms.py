@@ -227,9 +227,7 @@ def test_the_best_settings_over_folds_are_chosen() -> None:
 
 
 @every_form
-def test_a_saved_translator_translates_as_before_and_refuses_vectors_of_another_encoder(
-    fit: Fit, tmp_path: Path
-) -> None:
+def test_a_saved_translator_translates_as_before_and_refuses_other_vectors(fit: Fit, tmp_path: Path) -> None:
     pairs = latent_pairs(images=30)
     translator = fit(PairMoments(pairs))
     save_translator(tmp_path / "t", translator, {"alpha": 1.0})

@@ -118,9 +118,7 @@ def test_the_closed_form_moves_from_its_epoch_on_at_its_own_rate(freeze_bias: bo
     assert made._optimizer.param_groups[-1]["lr"] == pytest.approx(0.05 * made.config.learning_rate)
 
 
-def test_a_loss_that_is_not_finite_ends_it_and_keeps_the_best_epoch(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_loss_that_is_not_finite_ends_it_with_the_best_epoch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     good, bad = trainer(tmp_path / "good", model="mlp1"), trainer(tmp_path / "bad", model="mlp1")
     good.fit()
     terms, taken = Objective.__call__, []
