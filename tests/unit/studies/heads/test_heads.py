@@ -304,12 +304,14 @@ def test_an_arm_with_diversity_is_chosen_on_the_front(finished: Finished) -> Non
 def test_scores_on_known_and_new_documents_are_means_over_each_part(finished: Finished, data: HeadData) -> None:
     """Training queries of half the topics only: the rest of the test queries looks for new documents."""
     some = {q: g for q, g in data.splits.train.qrels.items() if int(q[-2:]) % 2}
-    splits = data.splits._replace(train=replace(data.splits.train, qrels=some))
+    trained = {d for grades in some.values() for d, g in grades.items() if g > 0}
+    train, test = replace(data.splits.train, qrels=some), data.splits.test  # what is not relevant is not known
+    judged = {q: dict.fromkeys(trained, 0) | grades for q, grades in test.qrels.items()}
+    splits = data.splits._replace(train=train, test=replace(test, qrels=judged))
     family, results = finished[0].family, load_all_results(finished[0].family.root)
     assert isinstance(family, HeadFamily)
     known = known_queries(splits)
-    trained = {d for grades in some.values() for d, g in grades.items() if g > 0}
-    assert known == sorted(q for q, grades in data.splits.test.qrels.items() if trained & set(grades))
+    assert known == sorted(q for q, grades in test.qrels.items() if trained & set(grades))
     assert 0 < len(known) < len(splits.test.qrels)
     cells = rows_of(overlap_table(family, results, splits, METHODS))["infonce"]
     scores = [results.result("infonce", s, results.dataset_keys[0]).per_query for s in (0, 1)]  # type: ignore[union-attr]
