@@ -203,8 +203,9 @@ def test_each_positive_against_the_negatives_is_nt_xent() -> None:
     ]
     found = nt_xent(scores, positives, torch.ones_like(positives))
     torch.testing.assert_close(found, torch.stack(expected))
-    by_name = ListwiseLoss(LossConfig(name="infonce"))(list(scores), list(positives.float()))
-    torch.testing.assert_close(by_name, torch.stack(expected).mean())
+    by_name = ListwiseLoss(LossConfig(name="infonce"))
+    torch.testing.assert_close(by_name(list(scores), list(positives.float())), torch.stack(expected).mean())
+    assert by_name.citation.startswith("@misc{oord2018representation,")
 
 
 def test_a_false_negative_is_no_negative() -> None:

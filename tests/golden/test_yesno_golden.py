@@ -243,9 +243,7 @@ def test_the_margin_is_yes_minus_no_and_the_probability_that_of_the_formula(subj
     rows=st.permutations(range(len(PAIRS))) | st.lists(st.integers(0, len(PAIRS) - 1), min_size=1, max_size=9),
     batching=st.sampled_from([*BATCHINGS, {"token_budget": 1}, {"token_budget": 700}, {"batch_size": 100}]),
 )
-def test_neither_order_nor_company_nor_batching_matters(
-    subject: Subject, rows: list[int], batching: dict[str, Any]
-) -> None:
+def test_order_company_and_batching_do_not_matter(subject: Subject, rows: list[int], batching: dict[str, Any]) -> None:
     gaps = subject.model.rerank([PAIRS[row] for row in rows], output="margin", **batching)
     assert_margins_equal(gaps, subject.gaps[rows])
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -28,6 +29,7 @@ from unimoe.studies.common.table import differences, study_table
 from unimoe.studies.heads.config import PoolConfig, TrainConfig, forward_passes, gradient_methods
 from unimoe.studies.heads.data import HeadData
 from unimoe.studies.heads.family import HeadFamily, known_queries, overlap_table
+from unimoe.studies.heads.memory import step_peak_bytes
 from unimoe.studies.heads.methods import head_loss
 from unimoe.studies.heads.model import initial_weight, load_head
 from unimoe.studies.heads.pools import PoolSet, candidates_of, pool_set
@@ -348,3 +350,11 @@ def test_work_is_counted_in_forward_passes(base: TrainConfig) -> None:
     for own, passes in settings:
         config = TrainConfig.model_validate(base.model_dump() | {"num_steps": 6} | own)
         assert forward_passes(config) == passes, own
+
+
+def test_the_peak_of_a_step_is_what_it_holds_at_a_time() -> None:
+    def step(weight: Tensor, batch: Any, step: int) -> tuple[Tensor, dict[str, float]]:
+        return weight.clone(), {"sum": sum(float(torch.ones(2**20).sum()) for _ in range(3))}
+
+    method: Any = SimpleNamespace(step=step)
+    assert step_peak_bytes(method, torch.zeros(4), method) == pytest.approx(4 * 2**20, rel=0.001)
