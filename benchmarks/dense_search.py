@@ -16,6 +16,7 @@ import argparse
 import json
 import statistics
 import tempfile
+import threading
 from pathlib import Path
 
 import faiss
@@ -57,10 +58,18 @@ def private_mib() -> float:
 
 
 def peak_extra_mib(vectors: Floats, ids: list[str], queries: Floats) -> float:
-    """The most private memory that a search holds beyond what was there before, looked at after every block."""
-    before, seen = private_mib(), [0.0]
-    names = query_ids(queries)
-    search(queries, names, vectors, ids, DEPTH, advance=lambda _: seen.append(private_mib()))
+    """The most private memory that a search holds beyond what was there before, looked at every 5 milliseconds."""
+    before, seen, over = private_mib(), [0.0], threading.Event()
+
+    def watch() -> None:
+        while not over.wait(0.005):
+            seen.append(private_mib())
+
+    watcher = threading.Thread(target=watch)
+    watcher.start()
+    search(queries, query_ids(queries), vectors, ids, DEPTH)
+    over.set()
+    watcher.join()
     return max(seen) - before
 
 

@@ -14,7 +14,7 @@ from support.toy_collections import invented, write_invented
 
 from unimoe.config import BM25Config
 from unimoe.retrieval.bm25 import bm25_run
-from unimoe.retrieval.fusion import reciprocal_rank_fusion
+from unimoe.retrieval.first_stage import reciprocal_rank_fusion
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 

@@ -19,7 +19,7 @@ from unimoe.analysis.compare import generate_comparison_table, load_all_results
 from unimoe.core.trec import head, read_qrels
 from unimoe.metrics import score_run
 from unimoe.results import read_drilldown, result_path
-from unimoe.retrieval.fusion import reciprocal_rank_fusion
+from unimoe.retrieval.first_stage import reciprocal_rank_fusion
 
 pytestmark = [
     pytest.mark.usefixtures("one_thread"),

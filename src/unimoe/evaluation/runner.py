@@ -38,8 +38,7 @@ from unimoe.models.loader import weights_hash
 from unimoe.results import EvalResult, Identity, Task
 from unimoe.retrieval.bm25 import bm25_run, first_stage_name
 from unimoe.retrieval.dense import embed_collection
-from unimoe.retrieval.first_stage import cut_run
-from unimoe.retrieval.fusion import reciprocal_rank_fusion
+from unimoe.retrieval.first_stage import cut_run, reciprocal_rank_fusion
 from unimoe.retrieval.model_search import ModelSearch
 from unimoe.retrieval.sizes import FULL, search_size
 

@@ -140,7 +140,6 @@ def search(
     excluded: Mapping[str, Iterable[str]] | None = None,
     block_bytes: int | None = None,
     candidates: Sequence[Rows] | None = None,
-    advance: Advance | None = None,
 ) -> Run:
     """Find the ``k`` documents of highest inner product for every query.
 
@@ -158,7 +157,6 @@ def search(
         excluded: documents to leave out, before the cut, by query.
         block_bytes: size of a block of the corpus; by default what suits the device.
         candidates: search only these documents of each query, as indices of ``ids``, each once.
-        advance: called after each block.
 
     Returns:
         For every query ``{document id: score}``, best first. Ties, also those at the cut, break by document id
@@ -186,13 +184,13 @@ def search(
             query = np.arange(len(own)).repeat([*map(len, own)])
             pool.add(query, np.concatenate(own), np.zeros(len(query), dtype=np.float32))
     elif backend == "faiss":
-        _find_by_faiss(pools, vectors, blocks, min(len(ids), wanted + wanted // 8 + 8), advance)
+        _find_by_faiss(pools, vectors, blocks, min(len(ids), wanted + wanted // 8 + 8))
     else:
         before = torch.get_float32_matmul_precision()
         # TF32, which a program may ask for, errs by more than is expected.
         torch.set_float32_matmul_precision("highest")
         try:
-            _find_by_torch(pools, vectors, edges, ids, blocks, wanted, torch.device(device), advance)
+            _find_by_torch(pools, vectors, edges, ids, blocks, wanted, torch.device(device))
         finally:
             torch.set_float32_matmul_precision(before)
     run: Run = {}
@@ -288,7 +286,6 @@ def _find_by_torch(
     blocks: list[slice],
     k: int,
     device: torch.device,
-    advance: Advance | None,
 ) -> None:
     with warnings.catch_warnings():  # torch warns of arrays it must not write to; nothing writes here
         warnings.filterwarnings("ignore", message="The given NumPy array is not writable")
@@ -314,13 +311,9 @@ def _find_by_torch(
             places = (scores >= to_device(torch.from_numpy(pool.bounds), device)).nonzero()
             document, query = places.cpu().numpy().T
             pool.add(query, document + block.start, scores[tuple(places.unbind(1))].cpu().numpy())
-        if advance:
-            advance(len(rows))
 
 
-def _find_by_faiss(
-    pools: list[_Candidates], vectors: Corpus, blocks: list[slice], wanted: int, advance: Advance | None
-) -> None:
+def _find_by_faiss(pools: list[_Candidates], vectors: Corpus, blocks: list[slice], wanted: int) -> None:
     try:
         import faiss
     except ImportError:
@@ -333,8 +326,6 @@ def _find_by_faiss(
         index.add(rows)
         for pool in pools:
             pool.longest = max(pool.longest, float(np.linalg.norm(rows, axis=1).max()))
-        if advance:
-            advance(len(rows))
     for pool in pools:
         scores, found = index.search(pool.queries, wanted)
         pool.add(np.repeat(np.arange(len(found)), wanted), found.ravel(), scores.ravel())

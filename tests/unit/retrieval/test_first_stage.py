@@ -18,8 +18,7 @@ from unimoe.core.io import cache_dir, hash_file
 from unimoe.core.trec import head, read_run, write_run
 from unimoe.data.collection import Collection, Document, assemble
 from unimoe.retrieval.bm25 import Engine, bm25_run, first_stage_name
-from unimoe.retrieval.first_stage import Candidates, FirstStage
-from unimoe.retrieval.fusion import reciprocal_rank_fusion
+from unimoe.retrieval.first_stage import Candidates, FirstStage, reciprocal_rank_fusion
 
 PARAMS = BM25Config()
 both_engines = pytest.mark.parametrize("engine", ["bm25s", "rank_bm25"])
