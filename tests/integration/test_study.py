@@ -20,6 +20,7 @@ from support.tiny_models import save_tiny_encoder
 
 from unimoe.analysis.gates.definitions import load_gates
 from unimoe.core.errors import DataError, MissingPartError
+from unimoe.core.io import sole_use
 from unimoe.core.trec import Run, ranked, read_qrels, read_run
 from unimoe.data.catalog import result_name
 from unimoe.evaluation.reranking.rerankers import CrossEncoderReranker
@@ -196,6 +197,8 @@ def test_the_chosen_setting_scores_what_an_experiment_of_it_scores(tmp_path: Pat
     (tmp_path / "study/joint_r8/seed_1/results/embedding/apidocs.json").unlink()
     again = successful(run(study))
     assert again.stdout == done.stdout, "a study that has lost a result scores it again, and trains nothing"
+    with sole_use(tmp_path / "study"):
+        assert_refused(run(study), 2, "study: another process works in this folder")
 
 
 def reranked(done: CrossEncoderConfig, data: RerankingPools) -> Run:

@@ -54,6 +54,7 @@ def run_study(
     """
     refuse_torchrun("a study")
     quiet_libraries()
+    from unimoe.core.io import sole_use
     from unimoe.models.device import choose_device
     from unimoe.studies.common.family import family_of
     from unimoe.studies.common.runner import StudyRunner
@@ -68,8 +69,8 @@ def run_study(
         if plan:
             runner.plan()
             return
-        chosen = runner.run()
-    (show or StudyRunner.report)(runner, chosen)
+        with sole_use(family.root):
+            (show or StudyRunner.report)(runner, runner.run())
 
 
 COMMANDS = {"study": study}
