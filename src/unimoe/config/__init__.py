@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal, TypedDict
 
 from pydantic import BeforeValidator, Field, SerializerFunctionWrapHandler, model_serializer, model_validator
 
-from unimoe.config.base import Count, Dtype, EncoderConfig, Fraction, Name, Section, Width, checked
+from unimoe.config.base import Count, Dtype, EncoderConfig, Fraction, Name, Precision, Section, Width, checked
 from unimoe.config.served import ServedConfig
 from unimoe.config.training import ArmConfig, LoraConfig, TrainingConfig
 from unimoe.core.errors import UsageError, did_you_mean
@@ -321,13 +321,9 @@ class Experiment(Section):
     def arm_named(self, name: str) -> ArmConfig:
         """Return the arm called ``name``; a UsageError, which names the closest, where there is none."""
         if name not in self.arms:
-            raise UsageError(
-                f"unknown arm {name!r}{did_you_mean(name, self.arms)}; this config has {', '.join(self.arms)}"
-            )
+            hint = did_you_mean(name, self.arms)
+            raise UsageError(f"unknown arm {name!r}{hint}; this config has {', '.join(self.arms)}")
         return self.arms[name]
-
-
-Precision = Literal["float32", "int8", "binary"]
 
 
 class DenseConfig(Section):

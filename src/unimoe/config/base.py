@@ -16,6 +16,7 @@ Count = Annotated[int, Field(ge=1, le=10**9)]
 Width = Annotated[int, Field(ge=1, le=2**16)]
 """Outputs of a layer, or the rank of a product."""
 Dtype = Literal["auto", "float32", "bfloat16", "float16"]
+Precision = Literal["float32", "int8", "binary"]
 Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.\-]*$", max_length=LONGEST_NAME)]
 
 BUNDLED_ENCODER = "bundled:all-minilm-l6-v2"

@@ -16,7 +16,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from unimoe.config import DenseConfig, Precision
+from unimoe.config import DenseConfig
+from unimoe.config.base import Precision
 from unimoe.core.errors import UsageError
 from unimoe.core.trec import Run
 from unimoe.results import VectorIndex
