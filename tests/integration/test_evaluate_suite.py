@@ -19,6 +19,7 @@ from support.toy_collections import SMALL, invented, write_invented, write_msmar
 from unimoe.core.trec import read_qrels
 from unimoe.data.published import BEIR_NAMES, CQADUPSTACK
 from unimoe.metrics import score_run
+from unimoe.models.batching import CPU_TOKENS
 
 pytestmark = [pytest.mark.usefixtures("one_thread"), pytest.mark.filterwarnings("ignore:Conversations are a list")]
 COLLECTION = invented(documents=14, queries=4, unjudged=1, name="scifact")
@@ -110,6 +111,7 @@ def test_tasks_of_mteb_that_cannot_be_had_are_named_and_the_others_are_evaluated
     assert found.aggregate.keys() == {"ndcg@10", "mrr@10", "map", "recall@100", "main_score"}
     assert found.aggregate["main_score"] == pytest.approx(found.aggregate["ndcg@10"], abs=1e-5)
     assert found.per_query.keys() == COLLECTION.qrels.keys()
+    assert found.provenance.token_budget == CPU_TOKENS
     theirs = json.loads((tmp_path / "zero_shot/seed_none/results/embedding/SciFact.mteb.json").read_text("utf-8"))
     assert theirs["task_name"] == "SciFact"
     assert theirs["scores"]["test"][0]["main_score"] == found.aggregate["main_score"]
