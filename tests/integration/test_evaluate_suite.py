@@ -112,6 +112,7 @@ def test_tasks_of_mteb_that_cannot_be_had_are_named_and_the_others_are_evaluated
     assert found.aggregate["main_score"] == pytest.approx(found.aggregate["ndcg@10"], abs=1e-5)
     assert found.per_query.keys() == COLLECTION.qrels.keys()
     assert found.provenance.token_budget == CPU_TOKENS
+    assert found.config.keys() >= {"training", "lora", "arms"}, "of an arm, its settings of training too"
     theirs = json.loads((tmp_path / "zero_shot/seed_none/results/embedding/SciFact.mteb.json").read_text("utf-8"))
     assert theirs["task_name"] == "SciFact"
     assert theirs["scores"]["test"][0]["main_score"] == found.aggregate["main_score"]

@@ -130,8 +130,8 @@ class TestTable:
             for stage, alone in STAGES.items():
                 before = result_of(output_dir, alone, dataset)
                 assert str(before.identity.first_stage).startswith(f"{stage}(")
-                for system in SYSTEMS:
-                    after = result_of(output_dir, f"{system}@{stage}", dataset)
+                for name in (alone, *(f"{system}@{stage}" for system in SYSTEMS)):
+                    after = result_of(output_dir, name, dataset)
                     assert after.identity.first_stage == before.identity.first_stage
                     assert after.first_stage is not None
                     assert after.first_stage.aggregate == before.aggregate
