@@ -290,7 +290,9 @@ def _find_by_torch(
     with warnings.catch_warnings():  # torch warns of arrays it must not write to; nothing writes here
         warnings.filterwarnings("ignore", message="The given NumPy array is not writable")
         corpus = torch.from_numpy(np.asarray(vectors))
-    held = [torch.from_numpy(pool.queries).to(device) for pool in pools]
+    # One query is taken twice: on an EPYC, MKL multiplies by two vectors in 40 % of its time for one.
+    parts = (pool.queries.repeat(2, axis=0) if len(pool.queries) == 1 else pool.queries for pool in pools)
+    held = [torch.from_numpy(part).to(device) for part in parts]
     for block in blocks:
         span = slice(edges[block.start], edges[block.stop])
         of = np.repeat(np.arange(block.start, block.stop), np.diff(edges[block.start : block.stop + 1]))
@@ -301,10 +303,10 @@ def _find_by_torch(
         for pool, part in zip(pools, held, strict=True):
             pool.longest = max(pool.longest, longest)
             # Documents first: in this order the product is up to twice as fast for a few dozen queries.
-            scores = torch.mm(rows, part.T)
+            scores = torch.mm(rows, part.T)[:, : len(pool.queries)]
             if block.stop - block.start < len(rows):
                 place = to_device(torch.from_numpy(of - block.start), device)[:, None].expand_as(scores)
-                lowest = scores.new_full((block.stop - block.start, len(part)), -torch.inf)
+                lowest = scores.new_full((block.stop - block.start, scores.shape[1]), -torch.inf)
                 scores = lowest.scatter_reduce_(0, place, scores, "amax")
             if len(scores) >= k and not np.isfinite(pool.kth).all():
                 pool.kth = scores.T.contiguous().topk(k).values[:, -1].cpu().numpy().astype(np.float64)
