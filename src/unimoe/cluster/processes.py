@@ -68,8 +68,7 @@ ALONE = Processes()
 def joined_processes() -> Iterator[Processes]:
     """Join the processes that ``torchrun`` has started; without it, this process is alone.
 
-    accelerate's ``PartialState`` has one timeout for the meeting of processes and for their waits, and raises an error
-    where torchrun started it on an RTX 4090.
+    accelerate's ``PartialState`` does no more, with one timeout for the meeting of processes and for their waits.
     """
     size = int(os.environ.get("WORLD_SIZE", "1"))
     if size == 1:

@@ -120,9 +120,7 @@ class BM25Config(Section):
     @model_serializer(mode="wrap")
     def _as_before_languages(self, write: SerializerFunctionWrapHandler) -> dict[str, Any]:
         # Trainings are known by a hash of their settings: those in English keep the one they had.
-        found: dict[str, Any] = write(self)
-        if found.get("language") is None:
-            found.pop("language", None)
+        found = {key: value for key, value in write(self).items() if key != "language" or value is not None}
         return found | ({"stemmer": "english"} if found.get("stemmer") == "snowball" else {})
 
     def in_language(self, language: str) -> BM25Config:
