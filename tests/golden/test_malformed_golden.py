@@ -131,7 +131,7 @@ def runs_and_judgments() -> Iterator[Case]:
     })  # fmt: skip
     yield from cases("qrels card", SCORE, "q.qrels.json", {
         "level too high": '{"relevance_level": 9999999}', "level 0": '{"relevance_level": 0}', "list": "[]",
-        "unknown key": '{"nmae": "x"}', "NaN": '{"relevance_level": NaN}',
+        "unknown key": '{"nmae": "x"}', "NaN": '{"relevance_level": NaN}', "language": '{"language": "de"}',
     })  # fmt: skip
     yield from values("metric:", (*SCORE, "--metric"), "ndgc@10", "RBP(p=2)", "P@0", "", "BPM")
     yield from values("--relevance-level", (*SCORE, "--relevance-level"), "0", "-1", "x")

@@ -116,8 +116,7 @@ class Collection:
 
         A query's place depends on its id and the seed alone, so a larger ``n`` adds queries and removes none.
         """
-        if not hasattr(n, "__index__") or n < 1:
-            raise UsageError(f"a sample of {n} queries was asked for; ask for a whole number, at least 1")
+        _refuse_no_count(n, "queries")
         return self.with_queries(set(_first_by_hash(self.qrels, n, seed)))
 
     def split_queries(self, test_size: float, seed: int = 0) -> tuple[Collection, Collection]:
@@ -150,6 +149,7 @@ class Collection:
 
         As with queries, a larger ``n`` adds documents and removes none.
         """
+        _refuse_no_count(n, "documents")
         relevant = self.relevant_documents()
         if n < len(relevant):
             raise UsageError(
@@ -256,6 +256,11 @@ def _first_of_each(items: Iterable[tuple[str, T]]) -> tuple[dict[str, T], list[s
         if kept[key] != value:
             conflicting.append(key)
     return kept, duplicate, conflicting
+
+
+def _refuse_no_count(n: int, what: str) -> None:
+    if not hasattr(n, "__index__") or n < 1:
+        raise UsageError(f"a sample of {n} {what} was asked for; ask for a whole number, at least 1")
 
 
 def _first_by_hash(keys: Iterable[str], n: int, seed: int) -> list[str]:

@@ -9,7 +9,7 @@ may have ``"language": "de"`` too.
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, TypeVar
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
@@ -20,6 +20,8 @@ from unimoe.data.published import GRADED_FROM_1
 
 COLLECTION_FILE = "collection.json"
 
+_Kind = TypeVar("_Kind", bound="Description")
+
 _REMEDY = 'write {"name": "dl20", "relevance_level": 2} with a name of your own and the lowest relevant grade'
 
 
@@ -29,23 +31,27 @@ class Description(BaseModel):
     Attributes:
         name: the collection's name in results.
         relevance_level: the lowest grade that binary measures count as relevant.
-        language: the code of the documents' language.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
 
     name: Annotated[str, Field(pattern=r"^[\w][\w .()/+\-]*$", max_length=100)] | None = None
     relevance_level: Annotated[int, Field(ge=1, le=HIGHEST_GRADE)] | None = None
+
+
+class FolderDescription(Description):
+    """The description of a folder, with the code of the documents' language."""
+
     language: Annotated[str, AfterValidator(checked_language)] | None = None
 
 
-def describe_collection(folder: Path) -> Description:
+def describe_collection(folder: Path) -> FolderDescription:
     """Read the description in a collection's folder.
 
     Raises:
         DataError: the file is not JSON, or a key is unknown or has a wrong value.
     """
-    return _read(folder / COLLECTION_FILE)
+    return _read(folder / COLLECTION_FILE, FolderDescription)
 
 
 def describe_qrels(path: Path) -> Description:
@@ -58,7 +64,7 @@ def describe_qrels(path: Path) -> Description:
     Raises:
         DataError: as in ``describe_collection``.
     """
-    own = _read(sidecar_path(path))
+    own = _read(sidecar_path(path), Description)
     folder = path.absolute().parent
     whole = describe_collection(folder.parent) if folder.name == "qrels" else Description()
     level = own.relevance_level or whole.relevance_level
@@ -73,5 +79,5 @@ def sidecar_path(path: Path) -> Path:
     return path.parent / f"{path.name.removesuffix('.gz')}.json"
 
 
-def _read(path: Path) -> Description:
-    return read_json(path, Description, _REMEDY) if path.is_file() else Description()
+def _read(path: Path, kind: type[_Kind]) -> _Kind:
+    return read_json(path, kind, _REMEDY) if path.is_file() else kind()

@@ -104,6 +104,8 @@ def test_a_part_that_cannot_be_is_refused(collection: Collection) -> None:
         collection.pool(9)
     with pytest.raises(UsageError, match="at least 1"):
         collection.sample_queries(0)
+    with pytest.raises(UsageError, match=r"a sample of 2\.5 documents was asked for; ask for a whole number"):
+        collection.pool(2.5)  # type: ignore[arg-type]
 
 
 CONTENT = {"train": "7a8499bc6d7030c9", "dev": "d6704531a94c7a4b", "test": "916674d27906eb6b"}
@@ -184,7 +186,7 @@ def test_crlf_byte_order_mark_blank_lines_and_gzip_are_read_alike(beir: Path) ->
 def test_a_missing_part_of_beir_is_named(beir: Path) -> None:
     with pytest.raises(UsageError, match=r"toy: no split 'tset' \(did you mean 'test'\?\); there is dev, test"):
         read_beir(beir, "tset")
-    with pytest.raises(DataError, match="no such folder; give one that holds"):
+    with pytest.raises(DataError, match=r"absent: corpus\.jsonl is missing; a collection needs"):
         read_beir(beir / "absent", "test")
     (beir / "queries.jsonl").unlink()
     assert not is_beir_folder(beir)

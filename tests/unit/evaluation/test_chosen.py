@@ -85,10 +85,13 @@ def test_a_name_says_which_collection_and_split(
 ) -> None:
     monkeypatch.setenv("UNIMOE_DATA", str(tmp_path))
     monkeypatch.chdir(tmp_path)
-    (tmp_path / "msmarco-dev-positives").mkdir()
+    for folder in ("msmarco-dev-positives", "data/x", "data/msmarco", "da@ta/x"):
+        (tmp_path / folder).mkdir(parents=True)
     write_msmarco(tmp_path / "passages", SMALL)  # MS MARCO's own files have only dev
     (dataset,) = chosen_datasets(experiment, [name])
     assert (dataset.collection, dataset.split) == (collection, split)
+    with pytest.raises(DataError, match="nowhere: no such folder"):  # before the other is evaluated
+        chosen_datasets(experiment, [name, "path:nowhere"])
 
 
 @pytest.mark.parametrize(

@@ -167,7 +167,7 @@ def test_prompts_that_peft_learned_are_refused(experiment: Experiment, kind: Any
     base = tiny_base(layers=2)
     adapted = get_peft_model(base.model, kind(num_virtual_tokens=4, task_type="CAUSAL_LM"))
     for take in (
-        lambda: evaluate_beir(adapted, base.tokenizer, experiment, "path:nowhere"),
+        lambda: evaluate_beir(adapted, base.tokenizer, experiment, "apidocs"),
         lambda: UnimodelForExp1(replace(base, model=adapted), experiment.prompt, experiment.model.max_length),
     ):
         with pytest.raises(UsageError, match=r"a PEFT model of P\w+ puts states of its own before every text"):

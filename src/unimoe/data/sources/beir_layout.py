@@ -37,8 +37,6 @@ def read_beir(folder: Path, split: str, name: str | None = None) -> Collection:
         DataError: a file is missing or malformed; names file and line.
         UsageError: no such split; lists those there are.
     """
-    if not folder.is_dir():
-        raise DataError(f"{folder}: no such folder; give one that holds {LAYOUT}")
     card, excluded = describe_collection(folder), dict[str, list[str]]()
     if name is None:
         name = card.name or folder.name

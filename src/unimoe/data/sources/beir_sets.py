@@ -21,7 +21,7 @@ from unimoe.data.collection import Collection
 from unimoe.data.collection_card import describe_collection
 from unimoe.data.published import APIDOCS, SHORT_NAMES, canonical_name
 from unimoe.data.source import DOWNLOAD_ADVICE, SHORT_NAME, SOURCES, Source, UnavailableError, not_at_hand, user_folder
-from unimoe.data.sources.beir_layout import is_beir_folder, read_beir
+from unimoe.data.sources.beir_layout import LAYOUT, is_beir_folder, read_beir
 from unimoe.data.sources.msmarco import is_msmarco_folder, msmarco_files, read_msmarco
 
 BUNDLED_FOLDER = Path(__file__).parents[1] / APIDOCS
@@ -152,6 +152,11 @@ class Folders(Source):
     def load(self, name: str, split: str) -> Collection:
         """Read one split."""
         return _read_folder(Path(name), split, self.result_name(name))
+
+    def refuse_unknown(self, name: str) -> None:
+        """Refuse a folder that is not there."""
+        if not Path(name).is_dir():
+            raise DataError(f"{Path(name)}: no such folder; give one that holds {LAYOUT}")
 
     def available(self, name: str) -> Path | None:
         """Return the folder, where it holds a collection."""
