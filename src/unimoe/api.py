@@ -197,7 +197,7 @@ def evaluate_encoder(
     else:
         raise UsageError(f"the encoder is a {type(encoder).__name__}; give a function from texts to vectors (N, D)")
     config = DenseConfig(depth=depth, cutoffs=[1])
-    test = dense_collection(loaded, config, max_queries).test
+    test = dense_collection(Dataset(loaded.name, loaded.split, max_queries=max_queries), loaded, config).test
     with TemporaryDirectory() as store:  # a function's vectors are not kept: nothing tells its weights from others
         run = dense_run(model, test, config, store_dir=Path(store), exclude_self=_excludes_self(collection, loaded))
     return EvaluatedRun(run, score_run(test.qrels, run, metrics, test.relevance_level), model.base_identity)

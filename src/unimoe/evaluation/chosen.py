@@ -18,7 +18,6 @@ from unimoe.data.mteb_names import find_tasks, pairs_above
 from unimoe.evaluation.embedding_eval import RERANKING_TYPES
 from unimoe.evaluation.engines import Engine
 from unimoe.evaluation.mteb.prompts import TaskPrompts
-from unimoe.evaluation.retrieval_eval import bm25_engine
 from unimoe.evaluation.systems.named import (
     ADDRESSES,
     OPTION,
@@ -178,7 +177,9 @@ def retrieval_systems(
     experiment: DenseExperiment, name: str, checkpoint: Path | None, device: torch.device, engine: Engine
 ) -> list[System]:
     """Return BM25, the checkpoint's arm or else the experiment's encoder, and what is wanted of it: fusion, sizes."""
-    bm25_engine(experiment)  # refused now, not after the first collection
+    stage = experiment.evaluation.first_stage
+    if stage != experiment.evaluation.bm25_engine:
+        raise UsageError(f"evaluation.first_stage={stage}: retrieval searches with BM25 itself; use bm25s or rank_bm25")
     if checkpoint is None:
         if served_settings(experiment):
             engine.refuse_server()

@@ -47,6 +47,6 @@ class DevEvaluation:
     @cached_property
     def _data(self) -> LoadedDataset:
         training, evaluation = self._experiment.training, self._experiment.evaluation
-        dev, stage = training.dev, "rank_bm25" if evaluation.first_stage == "rank_bm25" else "bm25s"
-        settings = evaluation.model_copy(update={"first_stage": stage, "depth": dev.depth})
+        dev = training.dev
+        settings = evaluation.model_copy(update={"first_stage": evaluation.bm25_engine, "depth": dev.depth})
         return LoadedDataset(Dataset(training.collection, dev.split, settings, dev.queries, dev.pool))

@@ -152,7 +152,7 @@ def run_retrieval(
     def load(dataset: Dataset) -> Searches:
         collection = load_collection(dataset.collection, dataset.split)
         report_oddities(dataset, collection, collection.oddities)
-        data = Searches(dataset, dense_collection(collection, retriever.dense.retrieval, dataset.max_queries))
+        data = dense_collection(dataset, collection, retriever.dense.retrieval)
         for system in systems:  # all of them before the first is searched
             evaluation = describe(system, TASK, data)
             driver.evaluator.store(evaluation).refuse_taken(evaluation)

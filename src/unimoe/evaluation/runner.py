@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any
 from unimoe.config import DenseExperiment
 from unimoe.core.console import Steps, stderr
 from unimoe.core.io import hash_json
-from unimoe.core.trec import Run
 from unimoe.evaluation.embedding_eval import evaluate_embedding_collection, evaluate_task, mteb_card, mteb_data_hash
 from unimoe.evaluation.engines import Engine, mteb_by_worker
 from unimoe.evaluation.model_wrappers import MTEBCrossEncoderWrapper, MTEBEncoderWrapper, spread_over
@@ -24,7 +23,6 @@ from unimoe.evaluation.reranking_eval import rerank_dataset
 from unimoe.evaluation.retrieval_eval import (
     Found,
     Searches,
-    bm25_engine,
     retrieval_metrics,
     retrieval_notes,
 )
@@ -139,51 +137,46 @@ class Evaluator:
 
     def _search(self, evaluation: Evaluation, data: Searches, advance: Advance) -> Outcome:
         """Search by words, by a model or by both, and score what is found."""
-        system, test, start = _system(evaluation), data.chosen.test, time.perf_counter()
-        experiment = system.dense
-        config, facts = experiment.retrieval, dict[str, Any](items=0)
+        system, found = _system(evaluation), dict[str, Any](items=0)
+        config, settings = system.dense.retrieval, system.dense.evaluation
         deep = max(config.depth, config.fuse_depth or 0)  # both sides of a fusion are searched to
-        run, by_words = Run(), system.load is None or system.fused
         if system.load:
             run, of_model = self._found(evaluation, data, deep, advance)
-            facts |= {"device": of_model["device"], "token_budget": experiment.evaluation.token_budget}
-        if by_words:
-            words = bm25_run(
-                test,
-                deep,
-                experiment.evaluation.bm25,
-                engine=bm25_engine(experiment),
-                exclude_self=data.dataset.exclude_self,
-                advance=None if system.fused else advance,
-                cached=True,
-            )
-            start = time.perf_counter() if system.fused else start  # both rankings have times of their own
-            sides = [cut_run(side, config.fuse_depth or deep) for side in (words, run)]
-            run = reciprocal_rank_fusion(sides, depth=config.depth, k=config.fuse_k) if system.fused else words
-            facts["seconds"] = time.perf_counter() - start
-        else:
-            facts |= of_model
-            facts["notes"] = retrieval_notes(test, config.depth) if system.size == FULL else []
+            found |= {"device": of_model["device"]} if system.fused else of_model
+            found["token_budget"] = settings.token_budget
+        start = time.perf_counter()
+        if system.load is None or system.fused:
+            how: dict[str, Any] = {"engine": settings.bm25_engine, "exclude_self": data.dataset.exclude_self}
+            how["advance"] = None if system.fused else advance
+            words = bm25_run(data.test, deep, settings.bm25, cached=True, **how)
+            if system.fused:
+                start = time.perf_counter()  # both rankings have times of their own
+                sides = [cut_run(side, config.fuse_depth or deep) for side in (words, run)]
+                run = reciprocal_rank_fusion(sides, depth=config.depth, k=config.fuse_k)
+            else:
+                run = words
+            found["seconds"] = time.perf_counter() - start
+        elif system.size == FULL:
+            found["notes"] = retrieval_notes(data.test, config.depth)
         metric, metrics = data.dataset.main_metric, retrieval_metrics(config)
-        return Outcome.of_run(test, cut_run(run, config.depth), metric, metrics, **facts)
+        return Outcome.of_run(data.test, cut_run(run, config.depth), metric, metrics, **found)
 
     def _found(self, evaluation: Evaluation, data: Searches, depth: int, advance: Advance) -> Found:
         """Embed once for an encoder, its fusion and its sizes, and not at all if all results exist; then search."""
-        system, test, start = _system(evaluation), data.chosen.test, time.perf_counter()
+        system, start = _system(evaluation), time.perf_counter()
         config, batches, whole = system.dense.retrieval, system.dense.evaluation.batches, system.size == FULL
         exclude_self = data.dataset.exclude_self
         if data.loader is not system.load:
             model, data.found = self._model(evaluation), None
             place = describe_device(device_of(model))
             if isinstance(model, ModelSearch):  # which keeps the ranking
-                run = model.run(test, depth, exclude_self=exclude_self, advance=advance)
+                run = model.run(data.test, depth, exclude_self=exclude_self, advance=advance)
                 data.found = run, {"items": 0, "seconds": time.perf_counter() - start, "device": place}
             else:
                 weights = weights_hash(system.checkpoint, system.dense.evaluation) if system.checkpoint else None
                 spread = spread_over(model, kind="document", max_length=config.document_length, **batches)
                 how: dict[str, Any] = {"weights": weights, "advance": advance, "spread": spread, **batches}
-                data.embedded = embed_collection(model, test, config, passages=data.passages, **how)
-                data.embedded = replace(data.embedded, place=place)
+                data.embedded = embed_collection(model, data.test, config, passages=data.passages, place=place, **how)
             data.loader = system.load
         if data.found and whole:
             return data.found
@@ -284,14 +277,13 @@ def _of_collection(system: System, task: Task, data: LoadedDataset) -> dict[str,
 
 
 def _of_search(system: System, data: Searches) -> dict[str, Any]:
-    experiment, chosen, encodes = system.dense, data.chosen, system.load is not None
-    config, dataset, test = experiment.retrieval, data.dataset, data.chosen.test
+    config, dataset, test, encodes = system.dense.retrieval, data.dataset, data.test, system.load is not None
     settings: list[object] = [config.depth, sorted(set(config.cutoffs))]
     if encodes:
         settings.append(config.storage)
     if system.fused:
         settings += [config.fuse_depth, config.fuse_k]
-    identity: dict[str, Any] = {"split": test.split, "max_queries": dataset.max_queries, "pool": chosen.pool}
+    identity: dict[str, Any] = {"split": test.split, "max_queries": dataset.max_queries, "pool": data.pool}
     identity["passages"] = str(dataset.passages) if encodes and dataset.passages else None
     if system.size != FULL:
         identity["vectors"] = system.size.name
@@ -299,15 +291,15 @@ def _of_search(system: System, data: Searches) -> dict[str, Any]:
             identity["vectors"] += f"(rescore={config.rescore},multiplier={config.rescore_multiplier})"
         settings.append(identity["vectors"])
     if not encodes or system.fused:
-        bm25 = experiment.evaluation.bm25.in_language(test.language)
-        identity["first_stage"] = first_stage_name(bm25, bm25_engine(experiment))
+        bm25 = system.dense.evaluation.bm25.in_language(test.language)
+        identity["first_stage"] = first_stage_name(bm25, system.dense.evaluation.bm25_engine)
     return {
         "dataset": dataset.name,
         "main_metric": dataset.main_metric,
         "identity": identity,
         "hashes": {"collection": test.content_hash, "settings": hash_json(settings)} | dataset.rule_hashes,
         "size": len(test.queries) + len(data.passages or test.corpus) * encodes if system.size == FULL else 0,
-        "caveats": chosen.caveats,
+        "caveats": data.caveats,
     }
 
 

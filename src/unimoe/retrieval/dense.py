@@ -88,6 +88,7 @@ def embed_collection(
     weights: str | None = None,
     advance: Advance | None = None,
     spread: Spread = map,
+    place: str = "cpu",
     **batches: Unpack[Batches],
 ) -> EmbeddedCollection:
     """Embed the queries of a collection and its corpus, whose vectors are kept; see ``kept_embeddings``.
@@ -123,7 +124,7 @@ def embed_collection(
     )
     documents = documents.by_document() if passages else documents
     seconds = time.perf_counter() - start
-    return EmbeddedCollection(query_ids, queries, documents, model.device, collection.excluded, items, seconds)
+    return EmbeddedCollection(query_ids, queries, documents, model.device, collection.excluded, items, seconds, place)
 
 
 def search(

@@ -17,7 +17,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from unimoe.config import DENSE, FUSION, SEARCHES, EvaluationConfig, FirstStageModel
 from unimoe.core.errors import DataError, UsageError
@@ -27,7 +27,7 @@ from unimoe.data.catalog import available, result_name
 from unimoe.data.collection import Collection
 from unimoe.data.sources.msmarco import TOP1000, msmarco_files, read_top1000
 from unimoe.results import safe_name
-from unimoe.retrieval.bm25 import Engine, bm25_run, first_stage_name
+from unimoe.retrieval.bm25 import bm25_run, first_stage_name
 from unimoe.retrieval.passages import Passages
 
 if TYPE_CHECKING:
@@ -120,45 +120,40 @@ class FirstStage:
     exclude_self: bool = False
     device: torch.device | None = None
 
-    @property
-    def setting(self) -> str:
-        """The way, as in the config."""
-        return self.settings.first_stage
-
     @cached_property
     def search(self) -> ModelSearch | None:
         """The search by a model, alone or as a part of ``fusion``; None where there is no model."""
-        if self.setting not in (FUSION, *SEARCHES):
+        setting, encoder, key = self.settings.first_stage, self.settings.fusion.encoder, f"{FUSION}.encoder"
+        if setting not in (FUSION, *SEARCHES):
             return None
         from unimoe.retrieval.model_search import ModelSearch  # torch takes seconds to import
 
-        cut = Passages.of(self.settings)
-        if self.setting in (FUSION, DENSE):
-            return ModelSearch(self.settings.fusion.encoder, f"evaluation.{FUSION}.encoder", self.device, cut)
-        model: FirstStageModel = getattr(self.settings, self.setting)
-        named = model.model_copy(update={"base": f"{self.setting}:{model.base}"})
-        return ModelSearch(named, f"evaluation.{self.setting}", self.device, cut)
+        if setting not in (FUSION, DENSE):
+            model: FirstStageModel = getattr(self.settings, setting)
+            encoder, key = model.model_copy(update={"base": f"{setting}:{model.base}"}), setting
+        return ModelSearch(encoder, f"evaluation.{key}", self.device, Passages.of(self.settings))
 
     @property
     def source(self) -> str:
         """The name of a search in results, with its parameters."""
-        parts = [first_stage_name(self.settings.bm25, self._engine)]
+        settings = self.settings
+        words = first_stage_name(settings.bm25, settings.bm25_engine)
         if self.search is None:
-            return parts[0]
-        if self.setting != FUSION:
-            return f"{self.setting}({self.search.name})"
-        parts += [self.search.name, f"depth={self._searched}", f"k={self.settings.fusion.k}"]
-        return f"{FUSION}({','.join(parts)})"
+            return words
+        if settings.first_stage != FUSION:
+            return f"{settings.first_stage}({self.search.name})"
+        return f"{FUSION}({words},{self.search.name},depth={self._searched},k={settings.fusion.k})"
 
     @property
     def file(self) -> Path | None:
         """The file that holds the candidates; None where a search finds them."""
-        if self.setting.startswith("run:"):
-            return Path(self.setting.removeprefix("run:").replace("{dataset}", safe_name(result_name(self.dataset))))
-        if self.setting != "official":
+        source, _, path = self.settings.first_stage.partition(":")
+        if path:
+            return Path(path.replace("{dataset}", safe_name(result_name(self.dataset))))
+        if source != "official":
             return None
         folder = available(self.dataset)
-        file = msmarco_files(folder).get(TOP1000) if folder is not None else None
+        file = msmarco_files(folder).get(TOP1000) if folder else None
         if file is None:
             raise UsageError(
                 f"{self.dataset}: evaluation.first_stage=official reads {TOP1000}, which this collection does not "
@@ -168,13 +163,13 @@ class FirstStage:
 
     def refuse_impossible(self, collection: Collection) -> None:
         """Refuse, before any work is done, a setting that can give no candidates."""
-        file = self.file
-        if file is not None and not file.is_file():
-            raise DataError(f"{file}: no such run file; correct evaluation.first_stage={self.setting}")
+        file, setting = self.file, self.settings.first_stage
+        if file and not file.is_file():
+            raise DataError(f"{file}: no such run file; correct evaluation.first_stage={setting}")
         if file is None and collection.candidates_only:
             raise UsageError(
-                f"{self.dataset}: its corpus is no more than the candidates of {TOP1000}, so {self.setting} would "
-                "search what was found already; set evaluation.first_stage=official and evaluation.depth=1000, "
+                f"{self.dataset}: its corpus is no more than the candidates of {TOP1000}, so {setting} would search "
+                "what was found already; set evaluation.first_stage=official and evaluation.depth=1000, "
                 "or add the whole corpus"
             )
         _ = self.source  # which finds the model
@@ -190,23 +185,16 @@ class FirstStage:
 
         ``whole`` is the collection with all its queries: one cached run serves every sample of them.
         """
-        file = self.file
-        if file is not None:
-            return self._from_file(file, scored)
-        runs, depth, exclude_self = list[Run](), self._searched, self.exclude_self
-        if self.search is None or self.setting == FUSION:
-            words = bm25_run(
-                whole, depth, self.settings.bm25, engine=self._engine, exclude_self=exclude_self, cached=True
-            )
-            runs.append(words)
+        if self.file:
+            return self._from_file(self.file, scored)
+        settings, depth, runs = self.settings, self._searched, list[Run]()
+        how: dict[str, Any] = {"exclude_self": self.exclude_self}
+        if self.search is None or settings.first_stage == FUSION:
+            runs.append(bm25_run(whole, depth, settings.bm25, engine=settings.bm25_engine, cached=True, **how))
         if self.search:
-            runs.append(self.search.run(whole, depth, exclude_self=exclude_self))
-        found = reciprocal_rank_fusion(runs, depth=self._kept, k=self.settings.fusion.k) if len(runs) > 1 else runs[0]
+            runs.append(self.search.run(whole, depth, **how))
+        found = reciprocal_rank_fusion(runs, depth=self._kept, k=settings.fusion.k) if len(runs) > 1 else runs[0]
         return Candidates(self.source, {query_id: found[query_id] for query_id in scored.queries}, ordered=True)
-
-    @property
-    def _engine(self) -> Engine:
-        return "rank_bm25" if self.setting == "rank_bm25" else "bm25s"
 
     @property
     def _kept(self) -> int:
@@ -215,11 +203,11 @@ class FirstStage:
     @property
     def _searched(self) -> int:
         """How deep a ranking is, of a fusion each of the two."""
-        return max(self._kept, self.settings.fusion.depth if self.setting == FUSION else 0)
+        return max(self._kept, self.settings.fusion.depth if self.settings.first_stage == FUSION else 0)
 
     def _from_file(self, file: Path, scored: Collection) -> Candidates:
         """Read the scored queries' part of a run without self-matches; refuse a run of another collection."""
-        if self.setting == "official":
+        if self.settings.first_stage == "official":
             source = f"official({TOP1000})"
             run = {query_id: dict.fromkeys(ids, 0.0) for query_id, ids in read_top1000(file).items()}
         else:

@@ -27,7 +27,7 @@ from unimoe.data.source import find_source
 from unimoe.evaluation.retrieval_eval import dense_collection, retrieval_metrics
 from unimoe.evaluation.spec import Evaluation, Outcome
 from unimoe.evaluation.store import ResultStore
-from unimoe.evaluation.tiers.datasets import chosen_datasets, load_reporting, relevance_level_note
+from unimoe.evaluation.tiers.datasets import Dataset, chosen_datasets, load_reporting, relevance_level_note
 from unimoe.metrics import canonical_metric, parse_metric, register_measure, score_run
 from unimoe.metrics.scoring import dataset_group, from_grade, level_note, suite_averages
 
@@ -320,6 +320,6 @@ def test_exported_judgments_carry_a_level_other_than_1(tmp_path: Path) -> None:
 
 
 def test_dense_retrieval_keeps_the_level() -> None:
-    data = dense_collection(replace(GRADED, relevance_level=2, level_stated=True), DenseConfig())
+    data = dense_collection(Dataset("x", "test"), replace(GRADED, relevance_level=2, level_stated=True), DenseConfig())
     scores = Outcome.of_run(data.test, RUN, "ndcg@10", retrieval_metrics(DenseConfig())).scores
     assert scores.per_query["map"] == {"q1": 0.0, "q2": 0.5}

@@ -20,6 +20,7 @@ from unimoe.core.errors import DataError, UsageError
 from unimoe.data.catalog import load_collection
 from unimoe.data.collection import Collection, Document, assemble
 from unimoe.evaluation.retrieval_eval import dense_collection, retrieval_metrics, retrieval_notes
+from unimoe.evaluation.tiers.datasets import Dataset
 from unimoe.metrics import score_run
 from unimoe.retrieval.dense import Backend, dense_run, embed_collection, search
 from unimoe.retrieval.embeddings import encode_corpus, kept_embeddings
@@ -234,6 +235,9 @@ QUERIES = {"q1": "heron", "q2": "moon", "u": "rain"}
 QRELS = {"q1": {"a": 1, "b": 2}, "q2": {"c": 1, "a": 0}}
 
 
+DATASET = Dataset("toy", "test")
+
+
 def toy(qrels: dict[str, dict[str, int]] | None = None, documents: dict[str, str] | None = None) -> Collection:
     pairs = [(key, Document("", text)) for key, text in (DOCUMENTS if documents is None else documents).items()]
     return assemble("toy", "test", pairs, QUERIES.items(), qrels or QRELS)
@@ -260,21 +264,21 @@ def test_what_to_know_before_scores_are_believed_is_noted(tmp_path: Path) -> Non
 
 
 def test_grades_below_the_threshold_count_nothing_and_some_must_be_left() -> None:
-    data = dense_collection(toy(), DenseConfig(relevance_threshold=2))
+    data = dense_collection(DATASET, toy(), DenseConfig(relevance_threshold=2))
     assert data.test.qrels == {"q1": {"a": 0, "b": 2}, "q2": {"c": 0, "a": 0}}
     with pytest.raises(DataError, match="no judgment reaches grade 3"):
-        dense_collection(toy(), DenseConfig(relevance_threshold=3))
+        dense_collection(DATASET, toy(), DenseConfig(relevance_threshold=3))
     with pytest.raises(DataError, match="toy: the corpus holds no documents"):
-        dense_collection(replace(toy(), corpus={}), DenseConfig())
+        dense_collection(DATASET, replace(toy(), corpus={}), DenseConfig())
 
 
 def test_a_sample_holds_the_relevant_documents_of_all_queries() -> None:
     config = DenseConfig(corpus_sample=50, test_size=0.2, split_seed=42)
-    data = dense_collection(large(), config)
+    data = dense_collection(DATASET, large(), config)
     assert large().relevant_documents() <= data.test.corpus.keys()
     assert (len(data.test.qrels), data.pool) == (4, 50)
-    assert dense_collection(large(), config) == data
-    other = dense_collection(large(), config.model_copy(update={"split_seed": 1}))
+    assert dense_collection(DATASET, large(), config) == data
+    other = dense_collection(DATASET, large(), config.model_copy(update={"split_seed": 1}))
     assert (other.test.qrels, other.test.corpus) != (data.test.qrels, data.test.corpus)
 
 
@@ -288,17 +292,17 @@ def test_a_sample_holds_the_relevant_documents_of_all_queries() -> None:
 )
 def test_what_cannot_hold_is_refused(config: dict[str, Any], message: str) -> None:
     with pytest.raises(UsageError, match=message):
-        dense_collection(large(), DenseConfig(**config))
+        dense_collection(DATASET, large(), DenseConfig(**config))
 
 
 def test_ms_marco_is_split_as_it_is_published_and_needs_its_passages(tmp_path: Path) -> None:
     folder = write_msmarco(tmp_path / "passages", SMALL)
     config = DenseConfig(corpus_sample=150_000, test_size=0.2, split_seed=42)
-    data = dense_collection(load_collection(f"path:{folder}", "dev"), config)
+    data = dense_collection(DATASET, load_collection(f"path:{folder}", "dev"), config)
     assert (len(data.test.qrels), data.pool) == (1, None)
     (folder / "collection.tsv").unlink()
     with pytest.raises(UsageError, match=r"candidates of top1000.dev.*put collection.tsv beside it"):
-        dense_collection(load_collection(f"path:{folder}", "dev"), config)
+        dense_collection(DATASET, load_collection(f"path:{folder}", "dev"), config)
 
 
 @pytest.mark.parametrize(

@@ -99,7 +99,7 @@ class System:
 
 def first_stage_system(experiment: Experiment | DenseExperiment) -> System:
     """Return the first stage alone: BM25, or whatever made the given candidates."""
-    bm25 = experiment.evaluation.first_stage in {"bm25s", "rank_bm25"}
+    bm25 = experiment.evaluation.first_stage == experiment.evaluation.bm25_engine
     tasks: tuple[Task, ...] = ("reranking", "retrieval") if isinstance(experiment, Experiment) else ("retrieval",)
     return System(BM25 if bm25 else FIRST_STAGE, experiment, tasks=tasks)
 

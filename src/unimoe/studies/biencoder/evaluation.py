@@ -13,7 +13,7 @@ from unimoe.analysis.tables.comparisons import print_before_after
 from unimoe.config import DenseConfig, DenseExperiment
 from unimoe.config.base import EncoderConfig
 from unimoe.core.console import Steps, stderr, stdout
-from unimoe.evaluation.retrieval_eval import TASK, Searches, dense_collection
+from unimoe.evaluation.retrieval_eval import TASK, dense_collection
 from unimoe.evaluation.runner import Evaluator, describe
 from unimoe.evaluation.store import refuse_other_experiments
 from unimoe.evaluation.systems.retriever import encoder_retriever, fused_name, fused_system, retriever_name
@@ -94,12 +94,11 @@ def evaluate(config: BiEncoderConfig, splits: Splits, retrievers: Sequence[Syste
     """Search the test split with each of several retrievers, unless that is done; return ``task/dataset``."""
     experiment = retrieval_experiment(config)
     evaluator = Evaluator(given)
-    data = dense_collection(splits.test, experiment.retrieval)
-    if config.corpus_sample is not None:
-        data = replace(data, pool=len(splits.test.corpus))
     dataset = Dataset(config.collection, splits.test.split, experiment.evaluation)
+    searches, evaluations = dense_collection(dataset, splits.test, experiment.retrieval), []
+    if config.corpus_sample is not None:
+        searches.pool = len(splits.test.corpus)
     refuse_other_experiments(retrievers[0])
-    searches, evaluations = Searches(dataset, data), []
     for retriever in retrievers:
         arms = [first_stage_system(experiment), retriever, fused_system(retriever)]
         evaluations += [describe(replace(arm, experiment=experiment), TASK, searches) for arm in arms]
