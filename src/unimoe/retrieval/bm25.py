@@ -75,10 +75,7 @@ class BM25Index:
 
 
 def first_stage_name(params: BM25Config, engine: Engine = "bm25s") -> str:
-    """Return this first stage's name in results and tables, for example ``bm25s(k1=0.9,b=0.4,stemmer=english)``.
-
-    ``params`` have the language that the collection is in, where it is not English.
-    """
+    """Return the name in results, such as ``bm25s(k1=0.9,b=0.4,stemmer=english)``; ``params`` have the language."""
     variant = "BM25Okapi," if engine == "rank_bm25" else ""
     return f"{engine}({variant}k1={params.k1:g},b={params.b:g},{analyzer_name(params)})"
 
@@ -93,22 +90,12 @@ def bm25_run(
     cached: bool = False,
     advance: Callable[[int], None] | None = None,
 ) -> Run:
-    """Rank the corpus for every query of the collection, judged or not.
+    """Rank the documents that share a word with a query, for every query of a collection; keep ``depth``, best first.
 
-    Args:
-        collection: has both.
-        depth: documents kept per query, at most; only documents that share a word with the query are kept.
-        params: BM25's parameters.
-        engine: whose implementation of BM25.
-        exclude_self: leave out the document whose id is the query's, before the cut. Right where queries are
-            documents too (ArguAna); elsewhere equal numbers drop real documents, as MTEB does on some sets. What the
-            collection excludes is left out too.
-        cached: read the run from the user's cache, or write it there.
-        advance: called with 1 after every query that is ranked.
-
-    Returns:
-        For every query, ``{document id: score}``, best first; empty where no document matches. Ties, also those at
-        the cut, break by document id descending, as in trec_eval.
+    Ties, also those at the cut, break by document id descending, as in trec_eval. ``exclude_self`` leaves out the
+    document whose id is the query's, before the cut: right where queries are documents too (ArguAna), elsewhere it
+    drops real documents, as MTEB does on some sets. A ``cached`` run is kept in the user's cache. ``advance`` is called
+    with 1 after each query.
     """
     if depth < 1:
         raise UsageError(f"BM25 depth {depth} leaves no candidates; use at least 1")
@@ -127,10 +114,10 @@ def bm25_run(
 
     if not cached:
         return compute()
-    libraries = ("bm25s", "PyStemmer") if engine == "bm25s" else ("bm25s", "PyStemmer", "rank-bm25")
-    versions = (f"{name} {version(name)}" for name in libraries)
+    libraries = ("bm25s", "PyStemmer", *(["rank-bm25"] if engine == "rank_bm25" else []))
     name = first_stage_name(params, engine)
     settings = (name, repr(params.k1), repr(params.b), str(depth), str(exclude_self))
+    versions = (f"{library} {version(library)}" for library in libraries)
     key = hash_parts([collection.corpus_hash, collection.queries_hash, *settings, *versions])
     return cached_run(cache_dir("bm25") / f"{key}.trec", collection, name, compute)
 

@@ -142,28 +142,16 @@ def search(
     block_bytes: int | None = None,
     candidates: Sequence[Rows] | None = None,
 ) -> Run:
-    """Find the ``k`` documents of highest inner product for every query.
+    """Find the ``k`` documents of highest inner product for every query, best first.
 
-    Args:
-        queries: ``(Q, D)`` float32.
-        query_ids: the queries' ids, Q different ones.
-        vectors: ``(N, D)`` float32 or float16, in memory or mapped.
-        ids: the documents' ids, each once, in the order of their rows.
-        k: documents wanted per query; all of them where there are fewer.
-        starts: the first row of each document, whose score is that of its best row; None where each has one. Not with
-            FAISS, which finds rows.
-        backend: what finds the candidates.
-        device: where torch computes.
-        exclude_self: leave out the document whose id is the query's, before the cut.
-        excluded: documents to leave out, before the cut, by query.
-        block_bytes: size of a block of the corpus; by default what suits the device.
-        candidates: search only these documents of each query, as indices of ``ids``, each once.
+    Queries are ``(Q, D)`` float32, documents ``(N, D)`` float32 or float16, in memory or mapped; their ids are in the
+    order of rows. Ties, also those at the cut, break by document id descending, as in trec_eval; with FAISS those of
+    some k / 8 documents at the cut. A DataError names a text whose vector is not finite.
 
-    Returns:
-        For every query ``{document id: score}``, best first. Ties, also those at the cut, break by document id
-        descending, as in trec_eval; with FAISS those of some k / 8 documents at the cut.
-
-    A DataError names a text whose vector is not finite.
+    ``starts`` has the first row of each document, which has the score of its best row; None where each has one, and
+    with FAISS, which finds rows. ``exclude_self`` leaves out the document whose id is the query's, ``excluded`` others
+    by query, before the cut. ``candidates``, places in ``ids``, are all that is searched for each query.
+    ``block_bytes`` is the size of a block of the corpus, by default what suits the device.
     """
     queries = np.ascontiguousarray(queries, dtype=np.float32)
     _refuse_not_finite(queries, query_ids, "query")
@@ -174,8 +162,7 @@ def search(
     edges = np.append(np.arange(len(ids)) if starts is None else starts, len(vectors))
     begins = np.searchsorted(edges, np.arange(0, len(vectors), rows))  # a block holds whole documents
     blocks = [slice(*block) for block in pairwise(np.unique([*begins, len(ids)]).tolist())]
-    known = excluded or {}
-    left_out = [{*known.get(query_id, ()), *([query_id] if exclude_self else [])} for query_id in query_ids]
+    left_out = [{*(excluded or {}).get(key, ()), *([key] if exclude_self else [])} for key in query_ids]
     wanted = k + max(map(len, left_out), default=0)
     parts = [queries[begin : begin + step] for begin in range(0, len(queries), step)]
     pools = [_Candidates(part, vectors, edges, ids, wanted) for part in parts]
@@ -230,33 +217,28 @@ class _Candidates:
         self._score = np.concatenate([self._score, score])
         wanted = self._k * len(self.queries)
         if len(self._document) > 2 * wanted:
-            self._sort()
-            self._keep(self._score >= self.bounds[self._query])
+            self._cut()
             if len(self._document) > 1.5 * wanted:  # within the error of each other: the embeddings have collapsed
-                self._settle()
+                self._cut(exactly=True)
 
     def best(self) -> Iterator[dict[str, float]]:
         """Yield ids and exact scores of the best documents of each query, best first."""
-        self._settle()
+        self._cut(exactly=True)
         cuts = np.searchsorted(self._query, np.arange(1, len(self.queries)))
         for found, scores in zip(np.split(self._document, cuts), np.split(self._score, cuts), strict=True):
             yield dict(zip((self._ids[place] for place in found.tolist()), scores.tolist(), strict=True))
 
-    def _settle(self) -> None:
-        """Compute the scores again, exactly, and keep the k best of each query."""
-        self._score = _exact(self.queries, self._query, self._vectors, self._edges, self._document)
-        names = np.array([self._ids[place] for place in self._document.tolist()], dtype=str)
-        self._keep(np.argsort(names)[::-1])  # of equal scores the higher id comes first
-        self._sort()
-        self._keep(np.arange(len(self._document)) - np.searchsorted(self._query, self._query) < self._k)
-
-    def _sort(self) -> None:
-        """Sort by queries and falling scores, and read off the k-th best scores."""
+    def _cut(self, *, exactly: bool = False) -> None:
+        """Sort by queries and falling scores, read off the k-th best, and drop what is not among the k best."""
+        if exactly:
+            self._score = _exact(self.queries, self._query, self._vectors, self._edges, self._document)
+            names = np.array([self._ids[place] for place in self._document.tolist()], dtype=str)
+            self._keep(np.argsort(names)[::-1])  # of equal scores the higher id comes first
         self._keep(np.lexsort((-self._score, self._query)))
-        everyone = np.arange(len(self.queries))
-        last = np.searchsorted(self._query, everyone) + self._k - 1
-        enough = last < np.searchsorted(self._query, everyone, side="right")
-        self.kth[enough] = self._score[last[enough]]
+        place = np.arange(len(self._query)) - np.searchsorted(self._query, self._query)
+        last = place == self._k - 1
+        self.kth[self._query[last]] = self._score[last]
+        self._keep(place < self._k if exactly else self._score >= self.bounds[self._query])
 
     def _keep(self, chosen: NDArray[Any]) -> None:
         self._query, self._document, self._score = self._query[chosen], self._document[chosen], self._score[chosen]

@@ -160,21 +160,12 @@ def encode_corpus(
     made_from: Mapping[str, str] | None = None,
     advance: Callable[[int], None] | None = None,
 ) -> Embedded:
-    """Embed a corpus, or finish embedding it; the units already in the folder are read.
+    """Embed a corpus, or finish embedding it; the units already in a folder, which holds nothing else, are read.
 
-    Args:
-        encode: embeds the texts of one unit.
-        corpus: document id to document.
-        folder: holds nothing else; made when needed.
-        fingerprint: of what vectors depend on besides the texts. Vectors of another fingerprint, corpus, storage or
-            unit size are replaced, which is logged.
-        texts_hash: of the corpus, where it is known: it takes seconds for a million documents.
-        storage: float16 takes half the space and keeps three digits.
-        characters: see ``cut_units``.
-        spread: embeds the units, by default one after the other; several processes embed several at a time.
-        label: what errors call a document, before its id.
-        made_from: model and collection, for ``unimoe cache``.
-        advance: called with the number of documents done; at once for units that are done.
+    ``fingerprint`` is of what vectors depend on besides the texts. Vectors of another one, or of another corpus,
+    storage or unit size, are replaced, which is logged. ``texts_hash`` is of the corpus, where it is known: it takes
+    seconds for a million documents. ``spread`` lets several processes embed. Errors call a document ``label``;
+    ``made_from`` names model and collection for ``unimoe cache``.
     """
     if not corpus:
         raise DataError(f"{folder}: no documents to embed; the corpus is empty")

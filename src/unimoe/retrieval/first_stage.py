@@ -74,14 +74,8 @@ def fitting_candidates(
 def reciprocal_rank_fusion(runs: Sequence[Mapping[str, Mapping[str, float]]], *, depth: int, k: int = 60) -> Run:
     """Fuse runs by reciprocal rank: a document's score is the sum of ``1 / (k + rank)`` over the runs that found it.
 
-    Ranks count from 1, in trec_eval's order: by score, ties by document id descending. The order of the runs does not
-    matter. From Cormack, Clarke and Buettcher, "Reciprocal Rank Fusion outperforms Condorcet and individual rank
-    learning methods", SIGIR 2009, whose k is 60.
-
-    Args:
-        runs: at least one.
-        depth: documents kept per query, at most; the runs are read whole.
-        k: the larger, the less the first ranks count; at least 0.
+    Ranks count from 1, in trec_eval's order; runs are read whole, in any order. From Cormack, Clarke and Buettcher,
+    "Reciprocal Rank Fusion outperforms Condorcet and individual rank learning methods", SIGIR 2009, whose k is 60.
     """
     fused: Run = {}
     for query_id in dict.fromkeys(query_id for run in runs for query_id in run):
