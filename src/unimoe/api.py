@@ -6,7 +6,7 @@ torch is imported only when something is reranked, a model is loaded, or MTEB is
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, cast
@@ -90,11 +90,11 @@ def bm25_candidates(collection: Collection | str, depth: int = 100, params: BM25
     Returns:
         Query id to ``{document id: score}``, best first.
     """
-    loaded = collection if isinstance(collection, Collection) else load_collection(collection)
+    dataset, loaded = _dataset(collection)
     if not hasattr(depth, "__index__"):
         raise UsageError(f"depth {depth!r} is no whole number; use at least 1")
-    exclude_self = _excludes_self(collection, loaded)
-    return bm25_run(loaded, depth, params or BM25Config(), exclude_self=exclude_self, cached=True)
+    searched = replace(loaded, excludes_self=dataset.exclude_self)
+    return bm25_run(searched, depth, params or BM25Config(), cached=True)
 
 
 def evaluate_reranker(
@@ -187,7 +187,7 @@ def evaluate_encoder(
     from unimoe.evaluation.systems.named.python_function import FunctionEmbedder, function_identity
     from unimoe.retrieval.dense import dense_run
 
-    loaded = collection if isinstance(collection, Collection) else load_collection(collection)
+    dataset, loaded = _dataset(collection, max_queries)
     if not isinstance(depth, int) or depth < 1:
         raise UsageError(f"depth {depth}: keeps nothing; use a whole number from 1")
     if hasattr(encoder, "base_identity"):
@@ -197,9 +197,9 @@ def evaluate_encoder(
     else:
         raise UsageError(f"the encoder is a {type(encoder).__name__}; give a function from texts to vectors (N, D)")
     config = DenseConfig(depth=depth, cutoffs=[1])
-    test = dense_collection(Dataset(loaded.name, loaded.split, max_queries=max_queries), loaded, config).test
+    test = dense_collection(dataset, loaded, config).test
     with TemporaryDirectory() as store:  # a function's vectors are not kept: nothing tells its weights from others
-        run = dense_run(model, test, config, store_dir=Path(store), exclude_self=_excludes_self(collection, loaded))
+        run = dense_run(model, test, config, store_dir=Path(store))
     return EvaluatedRun(run, score_run(test.qrels, run, metrics, test.relevance_level), model.base_identity)
 
 
@@ -270,7 +270,8 @@ def load_encoder(
     return load(config, chosen, choose_dtype(chosen, config.dtype))
 
 
-def _excludes_self(collection: Collection | str, loaded: Collection) -> bool:
-    """Return whether MTEB's task of the collection leaves out the document with the query's id."""
+def _dataset(collection: Collection | str, max_queries: int | None = None) -> tuple[Dataset, Collection]:
+    """Return a collection, as loaded or by name, and what evaluations know of it, such as MTEB's rule of equal ids."""
+    loaded = collection if isinstance(collection, Collection) else load_collection(collection)
     name = collections_of(collection)[0][0] if isinstance(collection, str) else collection.name
-    return Dataset(name, loaded.split).exclude_self
+    return Dataset(name, loaded.split, max_queries=max_queries), loaded

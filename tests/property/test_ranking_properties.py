@@ -95,7 +95,8 @@ def test_the_run_does_not_depend_on_blocks_or_backend(
     vectors = rng.standard_normal((rows, width), dtype=np.float32)[rng.integers(0, rows, rows)]  # some rows twice
     ids = [str(number) for number in rng.permutation(1000)[:rows]]
     query_ids = [str(number) for number in rng.permutation(1000)[:count]]
-    settings: dict[str, Any] = {"exclude_self": exclude_self, "excluded": {query_ids[0]: ids[::7]}}
+    excluded = {key: [key] * exclude_self for key in query_ids}
+    settings: dict[str, Any] = {"excluded": excluded | {query_ids[0]: ids[::7]}}
 
     def found(**how: Any) -> list[tuple[str, list[tuple[str, float]]]]:
         run = search(queries, query_ids, vectors, ids, k, **settings, **how)
@@ -119,13 +120,13 @@ def test_small_whole_numbers_are_ranked_as_trec_eval_ranks_them(
     starts = np.unique([0, *rng.integers(0, rows, rows // 3)]) if passages else np.arange(rows)
     ids = [str(number) for number in range(len(starts))]
     query_ids = [str(number) for number in range(0, 2 * count, 2)]
-    excluded = {query_ids[0]: ids[::3]}
-    settings: dict[str, Any] = {"exclude_self": exclude_self, "excluded": excluded, "starts": starts}
+    excluded = {key: [key] * exclude_self for key in query_ids}
+    excluded[query_ids[0]] += ids[::3]
+    settings: dict[str, Any] = {"excluded": excluded, "starts": starts}
     run = search(queries, query_ids, vectors, ids, k, block_bytes=block_bytes, **settings)
     best = np.maximum.reduceat(queries @ vectors.T, starts, axis=1)
     for query_id, scores in zip(query_ids, best.tolist(), strict=True):
-        left_out = {*excluded.get(query_id, []), *([query_id] if exclude_self else [])}
-        every = {key: score for key, score in zip(ids, scores, strict=True) if key not in left_out}
+        every = {key: score for key, score in zip(ids, scores, strict=True) if key not in excluded[query_id]}
         assert list(run[query_id].items()) == list(head(every, k).items())
 
 

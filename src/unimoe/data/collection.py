@@ -50,6 +50,8 @@ class Collection:
         level_stated: whether the data or a convention of the field says so; else the level is 1 for want of another.
         language: the code of the documents' language, by which BM25 splits and stems words.
         excluded: query id to documents that are no candidates of it, as in BRIGHT; no query without any.
+        excludes_self: whether the document whose id is the query's is no candidate either. Right where queries are
+            documents too (ArguAna); elsewhere equal ids drop real documents, as MTEB does on some sets.
     """
 
     name: str
@@ -63,6 +65,7 @@ class Collection:
     level_stated: bool = False
     language: str = ENGLISH
     excluded: Mapping[str, frozenset[str]] = field(default_factory=dict)
+    excludes_self: bool = False
 
     def __repr__(self) -> str:
         queries = f"{len(self.queries):,} queries, {len(self.qrels):,} of them judged"
@@ -103,9 +106,9 @@ class Collection:
         """Queries without any judgment, sorted; they are ranked but count in no mean."""
         return sorted(self.queries.keys() - self.qrels.keys())
 
-    def left_out(self, query: str, *, exclude_self: bool = False) -> frozenset[str]:
-        """Return the documents that are no candidates of a query; with ``exclude_self`` also that of the query's id."""
-        return self.excluded.get(query, frozenset()) | (frozenset([query]) if exclude_self else frozenset())
+    def left_out(self, query: str) -> frozenset[str]:
+        """Return the documents that are no candidates of a query."""
+        return self.excluded.get(query, frozenset()) | frozenset([query] if self.excludes_self else [])
 
     def relevant_documents(self) -> set[str]:
         """Return the documents of the corpus that are relevant (grade above 0) to some query."""

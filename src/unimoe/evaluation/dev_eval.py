@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from functools import cached_property
-from typing import Any
 
 from unimoe.config import Experiment
 from unimoe.evaluation.embedding_eval import evaluate_embedding_collection
@@ -39,8 +38,7 @@ class DevEvaluation:
         if self._task != "rank_only":
             prompts = TaskPrompts(evaluation.mteb)
             wrapped = MTEBEncoderWrapper(model, name=self._arm, identity={}, prompts=prompts, **evaluation.batches)
-            how: dict[str, Any] = {"passages": data.passages, "exclude_self": data.dataset.exclude_self}
-            ranked = evaluate_embedding_collection(wrapped, data.pooled, **how)
+            ranked = evaluate_embedding_collection(wrapped, data.pooled, passages=data.passages)
             scores[f"embedding/{_METRIC}"] = ranked.scores.aggregate[_METRIC]
         return scores
 

@@ -131,15 +131,13 @@ def evaluate_embedding_collection(
     collection: Collection,
     *,
     passages: Mapping[str, Document] | None = None,
-    exclude_self: bool = False,
     folder: Path | None = None,
 ) -> Outcome:
     """Rank a collection by the cosine of embeddings, through ``mteb.evaluate``.
 
     A BEIR set is evaluated as MTEB's task of it, with that task's name and instruction. Judged queries without relevant
-    documents count 0, unjudged ones are only listed. ``passages`` of the documents are embedded in their place.
-    ``exclude_self`` leaves out the document whose id is the query's (ArguAna, Quora). Vectors are kept in ``folder``
-    for a killed run, None for a temporary one.
+    documents count 0, unjudged ones are only listed. ``passages`` of the documents are embedded in their place. Vectors
+    are kept in ``folder`` for a killed run, None for a temporary one.
     """
     if not collection.corpus or not collection.qrels:
         lacking = "judgments" if collection.corpus else "documents"
@@ -147,7 +145,7 @@ def evaluate_embedding_collection(
     with random_state_kept():
         from unimoe.evaluation.mteb.tasks import CollectionTask
 
-        task = CollectionTask(collection, exclude_self=exclude_self, published=mteb_card(collection.name))
+        task = CollectionTask(collection, published=mteb_card(collection.name))
         task.passages = passages
     outcome = evaluate_task(model, task, folder)
     # By the collection's own judgments: MTEB's copy has no negative grades.
@@ -170,10 +168,9 @@ def task_at_hand(task: AbsTask) -> AbsTask | None:
     short = beir_name(task.metadata.name)
     if short is None or len(task.eval_splits) > 1 or available(short) is None:
         return None
-    collection = load_collection(short, task.eval_splits[0])
-    exclude_self = getattr(task, "ignore_identical_ids", False)
+    collection, rule = load_collection(short, task.eval_splits[0]), getattr(task, "ignore_identical_ids", False)
     with random_state_kept():
-        return CollectionTask(collection, exclude_self=exclude_self, published=task.metadata)
+        return CollectionTask(replace(collection, excludes_self=rule), published=task.metadata)
 
 
 def mteb_data_hash(task: AbsTask) -> str:

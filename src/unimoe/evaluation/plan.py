@@ -74,7 +74,7 @@ class PlannedDataset(LoadedDataset):
         others = dict.fromkeys(islice(self._whole.corpus, depth + most), 0.0)
         filled = {}
         for query, scores in found.items():
-            left_out = scores.keys() | self._whole.left_out(query, exclude_self=self.dataset.exclude_self)
+            left_out = scores.keys() | self._whole.left_out(query)
             more = ((key, score) for key, score in others.items() if key not in left_out)
             filled[query] = scores | dict(islice(more, max(0, depth - len(scores))))
         return filled

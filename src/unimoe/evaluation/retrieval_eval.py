@@ -70,7 +70,8 @@ def dense_collection(dataset: Dataset, collection: Collection, config: DenseConf
             f"{name}: its corpus is no more than the candidates of {TOP1000}, so a search among them says nothing "
             f"about a search of all passages; put {PASSAGES} beside it"
         )
-    test, caveats = replace(collection, qrels=from_grade(collection.qrels, config.relevance_threshold)), []
+    judged = from_grade(collection.qrels, config.relevance_threshold)
+    test, caveats = replace(collection, qrels=judged, excludes_self=dataset.exclude_self), []
     if config.corpus_sample is not None:
         test = _pool(test, config.corpus_sample, config.split_seed, "corpus_sample")
     if config.test_size is not None:

@@ -116,9 +116,7 @@ class Evaluator:
             return rerank_dataset(reranker_of(model, **settings.batches), data, store=store, advance=advance)
         wrapped = MTEBEncoderWrapper(model, **_adapted(evaluation), prompts=TaskPrompts(settings.mteb), advance=advance)
         wrapped.kept = evaluation.reusable and _system(evaluation).checkpoint is None
-        exclude_self = data.dataset.exclude_self
-        how: dict[str, Any] = {"passages": data.passages, "exclude_self": exclude_self, "folder": folder}
-        outcome = evaluate_embedding_collection(wrapped, data.pooled, **how)
+        outcome = evaluate_embedding_collection(wrapped, data.pooled, passages=data.passages, folder=folder)
         main_score = outcome.main_score if evaluation.task_type else None
         return replace(outcome, main_metric=data.dataset.main_metric, main_score=main_score)
 
@@ -146,8 +144,7 @@ class Evaluator:
             found["token_budget"] = settings.token_budget
         start = time.perf_counter()
         if system.load is None or system.fused:
-            how: dict[str, Any] = {"engine": settings.bm25_engine, "exclude_self": data.dataset.exclude_self}
-            how["advance"] = None if system.fused else advance
+            how: dict[str, Any] = {"engine": settings.bm25_engine, "advance": None if system.fused else advance}
             words = bm25_run(data.test, deep, settings.bm25, cached=True, **how)
             if system.fused:
                 start = time.perf_counter()  # both rankings have times of their own
@@ -165,12 +162,11 @@ class Evaluator:
         """Embed once for an encoder, its fusion and its sizes, and not at all if all results exist; then search."""
         system, start = _system(evaluation), time.perf_counter()
         config, batches, whole = system.dense.retrieval, system.dense.evaluation.batches, system.size == FULL
-        exclude_self = data.dataset.exclude_self
         if data.loader is not system.load:
             model, data.found = self._model(evaluation), None
             place = describe_device(device_of(model))
             if isinstance(model, ModelSearch):  # which keeps the ranking
-                run = model.run(data.test, depth, exclude_self=exclude_self, advance=advance)
+                run = model.run(data.test, depth, advance=advance)
                 data.found = run, {"items": 0, "seconds": time.perf_counter() - start, "device": place}
             else:
                 weights = weights_hash(system.checkpoint, system.dense.evaluation) if system.checkpoint else None
@@ -182,7 +178,7 @@ class Evaluator:
             return data.found
         assert data.embedded is not None  # noqa: S101 - for the type checker
         searched, start = config.model_copy(update={"depth": depth}) if whole else config, time.perf_counter()
-        run, index = search_size(system.size, data.embedded, searched, exclude_self=exclude_self)
+        run, index = search_size(system.size, data.embedded, searched)
         items, before = (data.embedded.items, data.embedded.seconds) if whole else (0, 0.0)
         facts = {"items": items, "seconds": time.perf_counter() - start + before, "device": data.embedded.place}
         found: Found = run, facts | {"vector_index": index}

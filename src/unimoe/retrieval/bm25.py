@@ -86,16 +86,13 @@ def bm25_run(
     params: BM25Config,
     *,
     engine: Engine = "bm25s",
-    exclude_self: bool = False,
     cached: bool = False,
     advance: Callable[[int], None] | None = None,
 ) -> Run:
     """Rank the documents that share a word with a query, for every query of a collection; keep ``depth``, best first.
 
-    Ties, also those at the cut, break by document id descending, as in trec_eval. ``exclude_self`` leaves out the
-    document whose id is the query's, before the cut: right where queries are documents too (ArguAna), elsewhere it
-    drops real documents, as MTEB does on some sets. A ``cached`` run is kept in the user's cache. ``advance`` is called
-    with 1 after each query.
+    What the collection leaves out goes before the cut. Ties, also those at the cut, break by document id descending, as
+    in trec_eval. A ``cached`` run is kept in the user's cache. ``advance`` is called with 1 after each query.
     """
     if depth < 1:
         raise UsageError(f"BM25 depth {depth} leaves no candidates; use at least 1")
@@ -105,7 +102,7 @@ def bm25_run(
         index = BM25Index(collection, params, engine)
         run: Run = {}
         for query_id, text in collection.queries.items():
-            left_out = collection.left_out(query_id, exclude_self=exclude_self)
+            left_out = collection.left_out(query_id)
             found = index.search(text, depth + len(left_out)).items()
             run[query_id] = dict(islice(((key, score) for key, score in found if key not in left_out), depth))
             if advance is not None:
@@ -116,7 +113,7 @@ def bm25_run(
         return compute()
     libraries = ("bm25s", "PyStemmer", *(["rank-bm25"] if engine == "rank_bm25" else []))
     name = first_stage_name(params, engine)
-    settings = (name, repr(params.k1), repr(params.b), str(depth), str(exclude_self))
+    settings = (name, repr(params.k1), repr(params.b), str(depth), str(collection.excludes_self))
     versions = (f"{library} {version(library)}" for library in libraries)
     key = hash_parts([collection.corpus_hash, collection.queries_hash, *settings, *versions])
     return cached_run(cache_dir("bm25") / f"{key}.trec", collection, name, compute)

@@ -42,7 +42,7 @@ class EmbeddedCollection:
 
     Attributes:
         device: of a search.
-        excluded: documents that the collection excludes, by query.
+        excluded: documents that the collection leaves out, by query.
         items: texts that were embedded now, in so many ``seconds``, at a ``place``; the others were kept.
     """
 
@@ -71,11 +71,9 @@ class EmbeddedCollection:
         )
 
 
-def dense_run(
-    model: Embedder, collection: Collection, config: DenseConfig, *, exclude_self: bool = False, **how: Any
-) -> Run:
+def dense_run(model: Embedder, collection: Collection, config: DenseConfig, **how: Any) -> Run:
     """Embed a corpus and its queries as ``embed_collection`` does, and find the documents nearest to each query."""
-    return embed_collection(model, collection, config, **how).nearest(config, exclude_self=exclude_self)
+    return embed_collection(model, collection, config, **how).nearest(config)
 
 
 def embed_collection(
@@ -124,7 +122,8 @@ def embed_collection(
     )
     documents = documents.by_document() if passages else documents
     seconds = time.perf_counter() - start
-    return EmbeddedCollection(query_ids, queries, documents, model.device, collection.excluded, items, seconds, place)
+    left_out = {key: found for key in query_ids if (found := collection.left_out(key))}
+    return EmbeddedCollection(query_ids, queries, documents, model.device, left_out, items, seconds, place)
 
 
 def search(
@@ -137,7 +136,6 @@ def search(
     starts: Rows | None = None,
     backend: Backend = "torch",
     device: torch.device | str = "cpu",
-    exclude_self: bool = False,
     excluded: Mapping[str, Iterable[str]] | None = None,
     block_bytes: int | None = None,
     candidates: Sequence[Rows] | None = None,
@@ -149,9 +147,9 @@ def search(
     some k / 8 documents at the cut. A DataError names a text whose vector is not finite.
 
     ``starts`` has the first row of each document, which has the score of its best row; None where each has one, and
-    with FAISS, which finds rows. ``exclude_self`` leaves out the document whose id is the query's, ``excluded`` others
-    by query, before the cut. ``candidates``, places in ``ids``, are all that is searched for each query.
-    ``block_bytes`` is the size of a block of the corpus, by default what suits the device.
+    with FAISS, which finds rows. ``excluded`` documents of a query are left out before the cut. ``candidates``, places
+    in ``ids``, are all that is searched for each query. ``block_bytes`` is the size of a block of the corpus, by
+    default what suits the device.
     """
     queries = np.ascontiguousarray(queries, dtype=np.float32)
     _refuse_not_finite(queries, query_ids, "query")
@@ -162,7 +160,7 @@ def search(
     edges = np.append(np.arange(len(ids)) if starts is None else starts, len(vectors))
     begins = np.searchsorted(edges, np.arange(0, len(vectors), rows))  # a block holds whole documents
     blocks = [slice(*block) for block in pairwise(np.unique([*begins, len(ids)]).tolist())]
-    left_out = [{*(excluded or {}).get(key, ()), *([key] if exclude_self else [])} for key in query_ids]
+    left_out = [set((excluded or {}).get(key, ())) for key in query_ids]
     wanted = k + max(map(len, left_out), default=0)
     parts = [queries[begin : begin + step] for begin in range(0, len(queries), step)]
     pools = [_Candidates(part, vectors, edges, ids, wanted) for part in parts]

@@ -17,7 +17,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from unimoe.config import DENSE, FUSION, SEARCHES, EvaluationConfig, FirstStageModel
 from unimoe.core.errors import DataError, UsageError
@@ -44,9 +44,7 @@ def cut_run(run: Run, depth: int) -> Run:
     return {query_id: head(scores, depth) for query_id, scores in run.items()}
 
 
-def fitting_candidates(
-    run: Run, scored: Collection, depth: int, where: str, *, exclude_self: bool = False
-) -> tuple[Run, bool]:
+def fitting_candidates(run: Run, scored: Collection, depth: int, where: str) -> tuple[Run, bool]:
     """Return the scored queries' part of a run, without what is left out, and whether its scores give an order.
 
     A DataError, which begins with ``where``, tells of documents of another corpus, and of candidates in no order that
@@ -54,7 +52,7 @@ def fitting_candidates(
     """
     fitting: Run = {}
     for query_id in scored.queries:
-        left_out = scored.left_out(query_id, exclude_self=exclude_self)
+        left_out = scored.left_out(query_id)
         scores = {key: score for key, score in run.get(query_id, {}).items() if key not in left_out}
         if unknown := next((key for key in scores if key not in scored.corpus), None):
             raise DataError(
@@ -105,13 +103,12 @@ class Candidates:
 class FirstStage:
     """A way to find candidates for the queries of one collection of the catalogue.
 
-    ``settings`` say which; see the head of this module. ``exclude_self`` leaves out the document whose id is the
-    query's, before any cut. Models that search compute on ``device``; None for the best device of this machine.
+    ``settings`` say which; see the head of this module. Models that search compute on ``device``; None for the best
+    device of this machine.
     """
 
     settings: EvaluationConfig
     dataset: str
-    exclude_self: bool = False
     device: torch.device | None = None
 
     @cached_property
@@ -170,7 +167,7 @@ class FirstStage:
 
     def texts_to_embed(self, whole: Collection) -> list[str]:
         """Return the texts that ``candidates`` has to embed before it can search, those of queries first."""
-        if self.search is None or self.search.path(whole, self._searched, exclude_self=self.exclude_self).exists():
+        if self.search is None or self.search.path(whole, self._searched).exists():
             return []
         return [*whole.queries.values(), *(part.full_text for part in self.search.left_to_encode(whole).values())]
 
@@ -182,11 +179,10 @@ class FirstStage:
         if self.file:
             return self._from_file(self.file, scored)
         settings, depth, runs = self.settings, self._searched, list[Run]()
-        how: dict[str, Any] = {"exclude_self": self.exclude_self}
         if self.search is None or settings.first_stage == FUSION:
-            runs.append(bm25_run(whole, depth, settings.bm25, engine=settings.bm25_engine, cached=True, **how))
+            runs.append(bm25_run(whole, depth, settings.bm25, engine=settings.bm25_engine, cached=True))
         if self.search:
-            runs.append(self.search.run(whole, depth, **how))
+            runs.append(self.search.run(whole, depth))
         found = reciprocal_rank_fusion(runs, depth=self._kept, k=settings.fusion.k) if len(runs) > 1 else runs[0]
         return Candidates(self.source, {query_id: found[query_id] for query_id in scored.queries}, ordered=True)
 
@@ -214,5 +210,5 @@ class FirstStage:
                 f"{scored.split}; give a run of this collection and split, over all its queries"
             )
         named = replace(scored, name=self.dataset)  # as a command takes it
-        run, ordered = fitting_candidates(run, named, self.settings.depth, str(file), exclude_self=self.exclude_self)
+        run, ordered = fitting_candidates(run, named, self.settings.depth, str(file))
         return Candidates(source, cut_run(run, self._kept), ordered)

@@ -55,12 +55,12 @@ class ModelSearch:
     device: torch.device | None = None
     passages: Passages | None = None
 
-    def run(self, collection: Collection, depth: int, *, exclude_self: bool, advance: Advance | None = None) -> Run:
+    def run(self, collection: Collection, depth: int, *, advance: Advance | None = None) -> Run:
         """Rank a collection's documents for each of its queries, and keep the first ``depth``.
 
         Its progress is a step of its own, unless it is reported to ``advance``.
         """
-        path = self.path(collection, depth, exclude_self=exclude_self)
+        path = self.path(collection, depth)
         progress = path.with_suffix(".safetensors")  # of a matcher, until the run is whole
 
         def search() -> Run:
@@ -70,12 +70,11 @@ class ModelSearch:
             with nullcontext(Step(advance)) if advance else Steps(1).step(title, items) as step:
                 model: Any = self.load()
                 if isinstance(model, Matcher):
-                    how: dict[str, Any] = {"exclude_self": exclude_self, "advance": step.advance}
-                    found = matcher_run(model, collection, depth, progress, passages=parts, **how)
+                    found = matcher_run(model, collection, depth, progress, passages=parts, advance=step.advance)
                 else:
                     config = DenseConfig(depth=depth, cutoffs=[depth])
                     embedded = embed_collection(model, collection, config, passages=parts, advance=step.advance)
-                    found, items = embedded.nearest(config, exclude_self=exclude_self), embedded.items
+                    found, items = embedded.nearest(config), embedded.items
                 step.outcome = f"{items:,} texts embedded"
             release_memory()
             return found
@@ -84,9 +83,9 @@ class ModelSearch:
         progress.unlink(missing_ok=True)
         return found
 
-    def path(self, collection: Collection, depth: int, *, exclude_self: bool) -> Path:
+    def path(self, collection: Collection, depth: int) -> Path:
         """Return where ``run`` keeps the ranking; where it exists, nothing has to be encoded."""
-        data = [collection.corpus_hash, collection.queries_hash, depth, exclude_self]
+        data = [collection.corpus_hash, collection.queries_hash, depth, collection.excludes_self]
         return cache_dir("dense") / f"{hash_json([self.name, data])}.trec"
 
     def left_to_encode(self, collection: Collection) -> Mapping[str, Document]:
@@ -145,7 +144,6 @@ def matcher_run(
     progress: Path,
     *,
     passages: Mapping[str, Document] | None = None,
-    exclude_self: bool = False,
     advance: Advance | None = None,
     **batches: Unpack[Batches],
 ) -> Run:
@@ -157,7 +155,7 @@ def matcher_run(
     read = passages or collection.corpus
     parts = by_document(read)
     query_ids, ids = list(collection.queries), sorted(parts)
-    left_out = [collection.left_out(query_id, exclude_self=exclude_self) for query_id in query_ids]
+    left_out = [collection.left_out(query_id) for query_id in query_ids]
     most = depth + max(map(len, left_out), default=0)
     queries = model.encode(list(collection.queries.values()), kind="query", advance=advance, **batches)
     lengths = [sum(len(read[part].full_text) for part in parts[key]) for key in ids]

@@ -53,9 +53,7 @@ def sizes_of(config: DenseConfig, width: int | None) -> list[Size]:
     return [size for size in dict.fromkeys(product) if size not in (FULL, Size(width))]
 
 
-def search_size(
-    size: Size, embedded: EmbeddedCollection, config: DenseConfig, *, exclude_self: bool = False
-) -> tuple[Run, VectorIndex]:
+def search_size(size: Size, embedded: EmbeddedCollection, config: DenseConfig) -> tuple[Run, VectorIndex]:
     """Find the documents nearest to each query by vectors of a size, as ``dense.search``, and say what they take."""
     queries, vectors, bits = embedded.queries, embedded.documents.vectors, None
     dims = size.dims or vectors.shape[1]
@@ -63,11 +61,11 @@ def search_size(
     if size != FULL:
         queries, vectors, bits = _of_size(size, dims, queries, vectors, config.rescore)
     start = time.perf_counter()  # the vectors are in memory now
-    left_out = exclude_self + max(map(len, embedded.excluded.values()), default=0)
+    left_out = max(map(len, embedded.excluded.values()), default=0)
     wanted, starts = config.depth * config.rescore_multiplier + left_out, embedded.documents.starts
     found = None if bits is None else nearest_by_hamming(*bits, wanted, starts)
     sized = replace(embedded, queries=queries, documents=replace(embedded.documents, vectors=vectors))
-    run = sized.nearest(config, exclude_self=exclude_self, candidates=found)
+    run = sized.nearest(config, candidates=found)
     milliseconds = 1000 * (time.perf_counter() - start) / max(1, len(queries))
     width = vectors.itemsize * dims if bits is None else bits[1].shape[1]
     precision = str(vectors.dtype) if bits is None else "binary"

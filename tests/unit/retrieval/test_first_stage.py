@@ -54,7 +54,7 @@ def test_self_matches_go_before_the_cut(engine: Engine) -> None:
     texts |= {f"z{i}": "other" for i in range(5)}  # a word of half the corpus has no weight in rank_bm25
     collection = toy(texts, {"q": "red fox", "unknown": "red fox"})
     assert list(bm25_run(collection, 2, PARAMS, engine=engine)["q"]) == ["q", "b"]
-    without = bm25_run(collection, 2, PARAMS, engine=engine, exclude_self=True)
+    without = bm25_run(replace(collection, excludes_self=True), 2, PARAMS, engine=engine)
     assert {key: list(found) for key, found in without.items()} == {"q": ["b", "c"], "unknown": ["q", "b"]}
 
 
@@ -81,7 +81,7 @@ def test_another_setting_or_collection_has_another_cache_file(tmp_cache: Path) -
     bm25_run(COLLECTION, 6, PARAMS, cached=True)
     bm25_run(COLLECTION, 5, BM25Config(b=0.5), cached=True)
     bm25_run(COLLECTION, 5, BM25Config(stemmer="none"), cached=True)
-    bm25_run(COLLECTION, 5, PARAMS, exclude_self=True, cached=True)
+    bm25_run(replace(COLLECTION, excludes_self=True), 5, PARAMS, cached=True)
     bm25_run(COLLECTION, 5, PARAMS, engine="rank_bm25", cached=True)
     bm25_run(toy({"a": "red fox", "b": "blue"}, dict(COLLECTION.queries)), 5, PARAMS, cached=True)
     bm25_run(toy({"a": "red fox", "b": "red"}, {"q": "red", "none": "zebras"}), 5, PARAMS, cached=True)
@@ -112,13 +112,13 @@ def file(tmp_path: Path) -> Path:
     return path
 
 
-def stage(setting: str, depth: int = 10, *, dataset: str = "toy", exclude_self: bool = False) -> FirstStage:
+def stage(setting: str, depth: int = 10, *, dataset: str = "toy") -> FirstStage:
     settings = EvaluationConfig(first_stage=setting, depth=depth, bm25=PARAMS)
-    return FirstStage(settings, dataset, exclude_self)
+    return FirstStage(settings, dataset)
 
 
-def find(setting: str, depth: int = 10, collection: Collection = TOY, *, exclude_self: bool = False) -> Candidates:
-    return stage(setting, depth, exclude_self=exclude_self).candidates(collection, collection)
+def find(setting: str, depth: int = 10, collection: Collection = TOY) -> Candidates:
+    return stage(setting, depth).candidates(collection, collection)
 
 
 @both_engines
@@ -142,7 +142,7 @@ class TestRunFile:
         assert found == Candidates(f"run:toy.trec@{hash_file(file)}", {**FOUND, "q4": {}}, ordered=True)
         assert [list(found.run[key]) for key in FOUND] == [["a", "q1", "b"], ["d", "c"], ["e"]]
         write_run(file, {**FOUND, "q1": {"q1": 9.0} | {"a": 1.0, "b": 1.0}}, "x")
-        assert list(find(f"run:{file}", 2, exclude_self=True).run["q1"]) == ["b", "a"]
+        assert list(find(f"run:{file}", 2, replace(TOY, excludes_self=True)).run["q1"]) == ["b", "a"]
         write_run(tmp_path / "cqadupstack-tex.trec", FOUND, "x")  # as result files are named
         tex = stage(f"run:{tmp_path}/{{dataset}}.trec", dataset="cqadupstack/tex")
         assert tex.candidates(TOY, TOY).run["q2"] == FOUND["q2"]

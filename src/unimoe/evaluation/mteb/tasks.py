@@ -42,16 +42,13 @@ _LOADER_BATCH = 1024  # rows per step of MTEB's data loader; the model forms its
 class CollectionTask(AbsTaskRetrieval):
     """A collection as a retrieval task of MTEB.
 
-    As in ``trec_eval -c``, every judged query counts; the others are not searched for. ``exclude_self`` leaves out the
-    document whose id is the query's, which is wrong where ids coincide by chance. ``published`` is MTEB's own card of
-    the task that the collection is; without it the collection names the task.
+    As in ``trec_eval -c``, every judged query counts; the others are not searched for. ``published`` is MTEB's own card
+    of the task that the collection is; without it the collection names the task.
     """
 
-    def __init__(
-        self, collection: Collection, *, exclude_self: bool = False, published: TaskMetadata | None = None
-    ) -> None:
+    def __init__(self, collection: Collection, *, published: TaskMetadata | None = None) -> None:
         self.metadata = _metadata(collection, published)
-        self.ignore_identical_ids = exclude_self
+        self.ignore_identical_ids = collection.excludes_self
         self.relevance_level, self.excluded = collection.relevance_level, collection.excluded
         self.passages: Mapping[str, Document] | None = None  # of the documents, to be embedded in their place
         super().__init__()

@@ -168,10 +168,11 @@ class LoadedDataset:
 
     def __init__(self, dataset: Dataset, device: torch.device | None = None) -> None:
         self.dataset = dataset
-        self._whole = load_collection(dataset.collection, dataset.split)
+        whole = load_collection(dataset.collection, dataset.split)
+        self._whole = replace(whole, excludes_self=dataset.exclude_self)
         bm25 = dataset.settings.bm25.in_language(self._whole.language)
         settings = dataset.settings.model_copy(update={"bm25": bm25})
-        self._stage = FirstStage(settings, dataset.collection, dataset.exclude_self, device)
+        self._stage = FirstStage(settings, dataset.collection, device)
         self._stage.refuse_impossible(self._whole)
 
     @property
