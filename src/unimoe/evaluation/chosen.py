@@ -158,8 +158,7 @@ def load_extra_systems(experiment: Experiment, device: torch.device, dtype: torc
 
 def planned_extra_systems(systems: Sequence[System], data: LoadedDataset) -> Iterator[str]:
     """Yield a line for each system: what it is evaluated on, and the requests and price of one behind a server."""
-    read = data.passages or data.pooled.corpus
-    texts = [document.full_text for document in read.values()] + list(data.pooled.queries.values())
+    texts = [document.full_text for document in data.read.corpus.values()] + list(data.read.queries.values())
     for system in systems:
         work = []
         if "reranking" in system.tasks:

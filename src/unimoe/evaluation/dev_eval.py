@@ -27,7 +27,7 @@ class DevEvaluation:
         if self._task != "emb_only":
             _ = self._data.to_read
         if self._task != "rank_only":
-            _ = self._data.pooled, self._data.passages
+            _ = self._data.read
 
     def __call__(self, model: UnimodelForExp1) -> dict[str, float]:
         """Return ``{"reranking/ndcg@10": .., "embedding/ndcg@10": ..}``, only the tasks that the arm is trained for."""
@@ -38,7 +38,7 @@ class DevEvaluation:
         if self._task != "rank_only":
             prompts = TaskPrompts(evaluation.mteb)
             wrapped = MTEBEncoderWrapper(model, name=self._arm, identity={}, prompts=prompts, **evaluation.batches)
-            ranked = evaluate_embedding_collection(wrapped, data.pooled, passages=data.passages)
+            ranked = evaluate_embedding_collection(wrapped, data.pooled, passages=data.read.corpus)
             scores[f"embedding/{_METRIC}"] = ranked.scores.aggregate[_METRIC]
         return scores
 

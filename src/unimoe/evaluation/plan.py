@@ -113,7 +113,7 @@ def _on_collection(system: System, model: Any, task: Task, data: LoadedDataset) 
             groups = (pair_texts(collection, group) for group in _groups(data, reranker_of(model).cut_by))
             parts = [part for group in groups for part in batches(group, _PART)]
     else:
-        texts, read = [*data.pooled.queries.values()], data.passages or data.pooled.corpus
+        texts, read = [*data.pooled.queries.values()], data.read.corpus
         if not _holds_vectors(system, model, data.pooled.name, read):
             texts = [*(document.full_text for document in read.values()), *texts]
         items, disk = len(texts), len(data.pooled.queries) * min(1000, len(data.pooled.corpus)) * _LINE_BYTES

@@ -14,13 +14,14 @@ from typing import Any
 from unimoe.config import DenseConfig
 from unimoe.core.errors import DataError, UsageError, first_few
 from unimoe.core.trec import Run
-from unimoe.data.collection import Collection, Document
+from unimoe.data.collection import Collection
 from unimoe.data.sources.msmarco import PASSAGES, TOP1000
 from unimoe.evaluation.tiers.datasets import Dataset
 from unimoe.metrics import DEFAULT_METRICS
 from unimoe.metrics.scoring import from_grade
 from unimoe.results import Task
 from unimoe.retrieval.dense import EmbeddedCollection
+from unimoe.retrieval.passages import as_read
 
 TASK: Task = "retrieval"
 
@@ -49,10 +50,9 @@ class Searches:
     found: Found | None = None
 
     @cached_property
-    def passages(self) -> dict[str, Document] | None:
-        """The passages of the documents; None where an encoder reads them whole."""
-        cut = self.dataset.passages
-        return cut and cut.parts(self.test.corpus)
+    def read(self) -> Collection:
+        """The same, with the passages of documents in their place where an encoder reads these."""
+        return as_read(self.test, self.dataset.passages)
 
 
 def dense_collection(dataset: Dataset, collection: Collection, config: DenseConfig) -> Searches:

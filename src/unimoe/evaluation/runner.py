@@ -116,7 +116,7 @@ class Evaluator:
             return rerank_dataset(reranker_of(model, **settings.batches), data, store=store, advance=advance)
         wrapped = MTEBEncoderWrapper(model, **_adapted(evaluation), prompts=TaskPrompts(settings.mteb), advance=advance)
         wrapped.kept = evaluation.reusable and _system(evaluation).checkpoint is None
-        outcome = evaluate_embedding_collection(wrapped, data.pooled, passages=data.passages, folder=folder)
+        outcome = evaluate_embedding_collection(wrapped, data.pooled, passages=data.read.corpus, folder=folder)
         main_score = outcome.main_score if evaluation.task_type else None
         return replace(outcome, main_metric=data.dataset.main_metric, main_score=main_score)
 
@@ -172,7 +172,7 @@ class Evaluator:
                 weights = weights_hash(system.checkpoint, system.dense.evaluation) if system.checkpoint else None
                 spread = spread_over(model, kind="document", max_length=config.document_length, **batches)
                 how: dict[str, Any] = {"weights": weights, "advance": advance, "spread": spread, **batches}
-                data.embedded = embed_collection(model, data.test, config, passages=data.passages, place=place, **how)
+                data.embedded = embed_collection(model, data.read, config, place=place, **how)
             data.loader = system.load
         if data.found and whole:
             return data.found
@@ -251,7 +251,7 @@ def _of_collection(system: System, task: Task, data: LoadedDataset) -> dict[str,
         identity["pool"] = documents if documents < data.whole_size else None
         identity["passages"] = dataset.passages and str(dataset.passages)
         hashes |= {"pool": data.hashes["pool"]} | dataset.rule_hashes
-        size = len(data.passages or data.pooled.corpus) + len(data.pooled.queries)
+        size = len(data.read.corpus) + len(data.read.queries)
     else:
         identity["first_stage"] = data.first_stage.source
         hashes["candidates"] = data.hashes["candidates"]
@@ -294,7 +294,7 @@ def _of_search(system: System, data: Searches) -> dict[str, Any]:
         "main_metric": dataset.main_metric,
         "identity": identity,
         "hashes": {"collection": test.content_hash, "settings": hash_json(settings)} | dataset.rule_hashes,
-        "size": len(test.queries) + len(data.passages or test.corpus) * encodes if system.size == FULL else 0,
+        "size": len(test.queries) + len(data.read.corpus) * encodes if system.size == FULL else 0,
         "caveats": data.caveats,
     }
 

@@ -165,7 +165,7 @@ def measure(loader: ModelLoader, experiment: Experiment, data: LoadedDataset, tr
     ranking, pairs = examples.ranking(model), examples.embedding(model)
 
     prompts = prompt_sample(data, model)
-    read, queries = data.passages or data.pooled.corpus, data.pooled.queries
+    read, queries = data.read.corpus, data.pooled.queries
     texts = spread([*(document.full_text for document in read.values()), *queries.values()], 512)
     repeated = (len(read) + len(queries)) / (len(data.pooled.corpus) + len(queries))  # by passages
     text_ids = model.text_ids(texts, "document")

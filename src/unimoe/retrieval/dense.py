@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 from unimoe.config import Batches, DenseConfig
 from unimoe.core.errors import DataError, UsageError, named_inputs
 from unimoe.core.trec import Run
-from unimoe.data.collection import Collection, Document
+from unimoe.data.collection import Collection
 from unimoe.models.batching import to_device
 from unimoe.models.embedder import Advance, Embedder
 from unimoe.retrieval.embeddings import Embedded, Encode, Spread, kept_embeddings
@@ -81,7 +81,6 @@ def embed_collection(
     collection: Collection,
     config: DenseConfig,
     *,
-    passages: Mapping[str, Document] | None = None,
     store_dir: Path | None = None,
     weights: str | None = None,
     advance: Advance | None = None,
@@ -89,10 +88,9 @@ def embed_collection(
     place: str = "cpu",
     **batches: Unpack[Batches],
 ) -> EmbeddedCollection:
-    """Embed the queries of a collection and its corpus, whose vectors are kept; see ``kept_embeddings``.
+    """Embed the queries of a collection and its documents, or passages as ``as_read`` returns them.
 
-    ``passages`` of the documents (``Passages.parts``) are embedded in their place. ``store_dir`` is the folder of kept
-    vectors, by default the user's cache.
+    The vectors of these are kept in ``store_dir``, by default in the user's cache; see ``kept_embeddings``.
     """
     query_ids, texts = list(collection.queries), list(collection.queries.values())
     start, items = time.perf_counter(), len(query_ids)
@@ -110,7 +108,7 @@ def embed_collection(
         advance(len(query_ids))
     documents = kept_embeddings(
         model,
-        passages or collection.corpus,
+        collection.corpus,
         folder=store_dir,
         weights=weights,
         storage=config.storage,
@@ -119,8 +117,7 @@ def embed_collection(
         batches=batches,
         name=collection.name,
         advance=advance,
-    )
-    documents = documents.by_document() if passages else documents
+    ).by_document()
     seconds = time.perf_counter() - start
     left_out = {key: found for key in query_ids if (found := collection.left_out(key))}
     return EmbeddedCollection(query_ids, queries, documents, model.device, left_out, items, seconds, place)

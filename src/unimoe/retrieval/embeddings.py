@@ -60,9 +60,10 @@ class Embedded:
         return np.asarray(self.vectors[rows], dtype=np.float32)
 
     def by_document(self) -> Embedded:
-        """Return embeddings of passages, as ``Passages.parts`` names them, as those of their documents."""
+        """Return embeddings of documents or passages, as ``Passages.parts`` names them, as those of the documents."""
         starts = np.flatnonzero([" " not in key for key in self.ids])
-        return Embedded([self.ids[row] for row in starts.tolist()], self.vectors, starts)
+        ids = [self.ids[row] for row in starts.tolist()]
+        return self if len(ids) == len(self.ids) else Embedded(ids, self.vectors, starts)
 
     @cached_property
     def _row(self) -> dict[str, int]:

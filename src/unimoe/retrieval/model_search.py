@@ -36,7 +36,7 @@ from unimoe.models.tensor_files import read_tensors, save_tensors
 from unimoe.retrieval.bm25 import cached_run
 from unimoe.retrieval.dense import embed_collection
 from unimoe.retrieval.embeddings import UNIT_CHARACTERS, cut_units, is_kept
-from unimoe.retrieval.passages import Passages, by_document
+from unimoe.retrieval.passages import Passages, as_read, by_document
 
 _SCORES = 2**25
 """Scores of all queries with a part of the corpus, about, which are in memory at a time."""
@@ -64,16 +64,16 @@ class ModelSearch:
         progress = path.with_suffix(".safetensors")  # of a matcher, until the run is whole
 
         def search() -> Run:
-            parts = self.passages and self.passages.parts(collection.corpus)
-            items = len(collection.queries) + len(parts or collection.corpus)
+            read = as_read(collection, self.passages)
+            items = len(read.queries) + len(read.corpus)
             title = f"first stage {collection.name}: {self.encoder.base}"
             with nullcontext(Step(advance)) if advance else Steps(1).step(title, items) as step:
                 model: Any = self.load()
                 if isinstance(model, Matcher):
-                    found = matcher_run(model, collection, depth, progress, passages=parts, advance=step.advance)
+                    found = matcher_run(model, read, depth, progress, advance=step.advance)
                 else:
                     config = DenseConfig(depth=depth, cutoffs=[depth])
-                    embedded = embed_collection(model, collection, config, passages=parts, advance=step.advance)
+                    embedded = embed_collection(model, read, config, advance=step.advance)
                     found, items = embedded.nearest(config), embedded.items
                 step.outcome = f"{items:,} texts embedded"
             release_memory()
@@ -90,7 +90,7 @@ class ModelSearch:
 
     def left_to_encode(self, collection: Collection) -> Mapping[str, Document]:
         """Return the documents, or their passages; none where an evaluation has kept their vectors."""
-        parts = self.passages.parts(collection.corpus) if self.passages else collection.corpus
+        parts = as_read(collection, self.passages).corpus
         kept = self._named[0] is None and is_kept(self._without_weights, parts, dtype=self._place[1])
         return {} if kept else parts
 
@@ -143,17 +143,15 @@ def matcher_run(
     depth: int,
     progress: Path,
     *,
-    passages: Mapping[str, Document] | None = None,
     advance: Advance | None = None,
     **batches: Unpack[Batches],
 ) -> Run:
-    """Find the ``depth`` documents of highest score for every query, by a search of all documents, or their passages.
+    """Find the ``depth`` documents of highest score for every query, by a search of all, or of passages (``as_read``).
 
     Of a sparse encoder only documents that share a word with the query are kept, as of BM25. Ties, also those at the
     cut, break by document id descending, as in trec_eval. ``progress`` is a file of this search alone.
     """
-    read = passages or collection.corpus
-    parts = by_document(read)
+    read, parts = collection.corpus, by_document(collection.corpus)
     query_ids, ids = list(collection.queries), sorted(parts)
     left_out = [collection.left_out(query_id) for query_id in query_ids]
     most = depth + max(map(len, left_out), default=0)

@@ -59,10 +59,14 @@ class Passages(NamedTuple):
     def of_candidates(self, collection: Collection, candidates: Mapping[str, Iterable[str]]) -> tuple[Collection, Run]:
         """Return a collection of the candidates' passages, and these as candidates, without scores."""
         keys = dict.fromkeys(chain.from_iterable(candidates.values()))
-        corpus = self.parts({key: collection.corpus[key] for key in keys})
-        ids = by_document(corpus)
-        cut = {query: {part: 0.0 for key in found for part in ids[key]} for query, found in candidates.items()}
-        return replace(collection, corpus=corpus), cut
+        read = as_read(replace(collection, corpus={key: collection.corpus[key] for key in keys}), self)
+        ids = by_document(read.corpus)
+        return read, {query: {part: 0.0 for key in found for part in ids[key]} for query, found in candidates.items()}
+
+
+def as_read(collection: Collection, cut: Passages | None) -> Collection:
+    """Return a collection of what models read of its documents: their passages, or whole ones where nothing is cut."""
+    return replace(collection, corpus=cut.parts(collection.corpus)) if cut else collection
 
 
 def by_document(passages: Iterable[str]) -> dict[str, list[str]]:

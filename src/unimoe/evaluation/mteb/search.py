@@ -106,7 +106,7 @@ class TaskSearch:
             if not corpus:
                 return {query: {} for query in asked}
             searched = embedded("document", self.passages or corpus)
-            searched = searched.by_document() if self.passages else searched
+            searched = searched.by_document() if self.passages else searched  # ids of MTEB's own may hold spaces
             rows, excluded = None, self.excluded
             if candidates is not None and 2 * sum(map(len, candidates.values())) < len(asked) * len(corpus):
                 row_of = {key: row for row, key in enumerate(searched.ids)}

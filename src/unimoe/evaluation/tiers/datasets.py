@@ -25,7 +25,7 @@ from unimoe.data.catalog import (
     refuse_unknown,
     result_name,
 )
-from unimoe.data.collection import Collection, Document
+from unimoe.data.collection import Collection
 from unimoe.data.collection_card import COLLECTION_FILE
 from unimoe.data.published import BEIR_NAMES, CQADUPSTACK, FAMILY_NAMES, SHORT_NAMES, canonical_name
 from unimoe.data.source import UnavailableError
@@ -33,7 +33,7 @@ from unimoe.data.sources.nanobeir import NANOBEIR
 from unimoe.metrics import DEFAULT_METRICS
 from unimoe.metrics.scoring import level_note
 from unimoe.retrieval.first_stage import Candidates, FirstStage, cut_run
-from unimoe.retrieval.passages import Passages
+from unimoe.retrieval.passages import Passages, as_read
 
 if TYPE_CHECKING:
     import torch
@@ -204,10 +204,9 @@ class LoadedDataset:
         return self.collection if pool is None or pool >= self.whole_size else self.collection.pool(pool, _POOL_SEED)
 
     @cached_property
-    def passages(self) -> dict[str, Document] | None:
-        """The passages of the documents of dense retrieval; None where an encoder reads them whole."""
-        cut = self.dataset.passages
-        return cut and cut.parts(self.pooled.corpus)
+    def read(self) -> Collection:
+        """The same, with the passages of documents in their place where an encoder reads these."""
+        return as_read(self.pooled, self.dataset.passages)
 
     @cached_property
     def first_stage(self) -> Candidates:
