@@ -81,24 +81,6 @@ def available(name: str) -> Path | None:
     return source.available(rest)
 
 
-def mteb_task(name: str) -> str | None:
-    """Return the task of MTEB that a collection is the data of, wherever it is read from; None where there is none."""
-    source, rest = find_source(name)
-    return source.mteb_task(rest)
-
-
-def main_metric(name: str, split: str) -> str:
-    """Return the metric that the field reports first for a collection."""
-    source, rest = find_source(name)
-    return source.main_metric(rest, split)
-
-
-def default_split(name: str) -> str:
-    """Return the split of a collection that is scored where none is named."""
-    source, rest = find_source(name)
-    return source.default_split(rest)
-
-
 def result_name(name: str) -> str:
     """Return the name under which results, captions and file names show a collection.
 
@@ -110,9 +92,8 @@ def result_name(name: str) -> str:
         DataError: ``collection.json`` is malformed.
         UsageError: tables and file names cannot show the name.
     """
-    word, separator, rest = name.partition(":")
-    source = dict(SOURCES.items()).get(word) if separator else None
-    found = (source.result_name(rest) if source is not None else None) or name
+    source, rest = find_source(name)
+    found = source.result_name(rest) or name
     if problem := name_problem(found):
         raise UsageError(
             f'collection {shortened(name)!r} is called {shortened(found)!r}, which {problem}; state another "name" in '

@@ -84,9 +84,9 @@ class Driver:
 
         def take(mteb_task: AbsTask) -> None:
             given, name = mteb_task.data_loaded, mteb_task.metadata.name
-            with self.failures.kept(task=name):
+            with self.failures.kept(name, "MTEB task"):
                 for system, evaluation in self._ready(mteb_task):
-                    with self.failures.kept(task=name):
+                    with self.failures.kept(name, "MTEB task"):
                         found[name].append(self._taken(system, evaluation))
             if mteb_task.data_loaded and not given:
                 mteb_task.unload_data()  # the next one may need the memory
@@ -159,7 +159,7 @@ def run_retrieval(
         return data
 
     found = driver.on_collections(load, at_once=1)
-    keys = [result.key for _, result in found if result.dataset not in driver.failures.collections]
+    keys = [result.key for _, result in found if result.dataset not in driver.failures.names["collection"]]
     return list(dict.fromkeys(keys)), driver.failures
 
 

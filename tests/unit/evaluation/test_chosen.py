@@ -19,9 +19,9 @@ from unimoe.config.files import parse_config
 from unimoe.core.console import Steps
 from unimoe.core.errors import DataError, UsageError
 from unimoe.core.trec import read_run
-from unimoe.data.catalog import mteb_task
 from unimoe.data.collection import Document
 from unimoe.data.published import CQADUPSTACK
+from unimoe.data.source import find_source
 from unimoe.evaluation.chosen import load_extra_systems, planned_extra_systems
 from unimoe.evaluation.runner import Evaluator, describe
 from unimoe.evaluation.store import ResultStore
@@ -107,7 +107,8 @@ def test_a_name_says_which_collection_and_split(
     ],
 )
 def test_the_query_itself_is_left_out_where_mtebs_task_does_so(collection: str, task: str) -> None:
-    assert mteb_task(collection) == task
+    source, name = find_source(collection)
+    assert source.mteb_task(name) == task
     assert named(collection).exclude_self is bool(getattr(mteb.get_task(task), "ignore_identical_ids", False))
 
 

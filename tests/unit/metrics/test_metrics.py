@@ -27,7 +27,7 @@ from unimoe.data.source import find_source
 from unimoe.evaluation.retrieval_eval import dense_collection, retrieval_metrics
 from unimoe.evaluation.spec import Evaluation, Outcome
 from unimoe.evaluation.store import ResultStore
-from unimoe.evaluation.tiers.datasets import Dataset, chosen_datasets, load_reporting, relevance_level_note
+from unimoe.evaluation.tiers.datasets import Dataset, chosen_datasets, load_reporting
 from unimoe.metrics import canonical_metric, parse_metric, register_measure, score_run
 from unimoe.metrics.scoring import dataset_group, from_grade, level_note, suite_averages
 
@@ -299,7 +299,8 @@ def test_graded_judgments_without_a_stated_level_are_noted(
     assert said.startswith("warning: grades up to 3 in toy: mrr@10, map, recall@100 count grade 1 as relevant")
     assert said.endswith(f": state relevance_level in {folder}/collection.json")
     for path in (written(tmp_path / "stated", relevance_level=1), written(tmp_path / "nfcorpus")):
-        assert relevance_level_note(f"path:{path}", load_collection(f"path:{path}", "test")) is None
+        load_reporting(Dataset(f"path:{path}", "test"))
+    assert capsys.readouterr().err == ""
 
 
 RUN = {"q1": {"a": 2.0, "b": 1.0}, "q2": {"a": 2.0, "b": 1.0}}

@@ -15,20 +15,11 @@ from unimoe.core.console import stderr
 from unimoe.core.errors import UnimoeError, UsageError, did_you_mean, first_few, refuse_missing
 from unimoe.core.io import hash_json
 from unimoe.core.trec import Run
-from unimoe.data.catalog import (
-    available,
-    default_split,
-    load_collection,
-    main_metric,
-    members,
-    mteb_task,
-    refuse_unknown,
-    result_name,
-)
+from unimoe.data.catalog import available, load_collection, members, refuse_unknown, result_name
 from unimoe.data.collection import Collection
 from unimoe.data.collection_card import COLLECTION_FILE
 from unimoe.data.published import BEIR_NAMES, CQADUPSTACK, FAMILY_NAMES, SHORT_NAMES, canonical_name
-from unimoe.data.source import UnavailableError
+from unimoe.data.source import UnavailableError, find_source
 from unimoe.data.sources.nanobeir import NANOBEIR
 from unimoe.metrics import DEFAULT_METRICS
 from unimoe.metrics.scoring import level_note
@@ -79,7 +70,8 @@ class Dataset:
     @cached_property
     def exclude_self(self) -> bool:
         """Whether the document with the query's id is left out: MTEB's rule, where it has a task of the collection."""
-        task = mteb_task(self.collection)
+        source, name = find_source(self.collection)
+        task = source.mteb_task(name)
         if task is None:
             return False
         from unimoe.data.mteb_names import ignores_identical_ids  # MTEB takes seconds to import
@@ -99,7 +91,8 @@ class Dataset:
     @property
     def main_metric(self) -> str:
         """The metric that the collection's source names; the mean of a suite takes it."""
-        return main_metric(self.collection, self.split)
+        source, name = find_source(self.collection)
+        return source.main_metric(name, self.split)
 
 
 def tier_datasets(experiment: Experiment, tier: str, max_queries: int | None = None) -> list[Dataset]:
@@ -139,8 +132,9 @@ def collections_of(name: str) -> list[tuple[str, str]]:
     match = re.fullmatch(r"(.+)@([\w.-]+)", name)
     name, split = match.groups() if match else (name, None)
     published = {known.lower(): known for known in (*SHORT_NAMES, *NANOBEIR, *FAMILY_NAMES)}
-    spelled = (published.get(canonical_name(member), member) for member in members(name))
-    return [(collection, split or default_split(collection)) for collection in spelled]
+    spelled = [published.get(canonical_name(member), member) for member in members(name)]
+    sources = [(collection, *find_source(collection)) for collection in spelled]
+    return [(collection, split or source.default_split(rest)) for collection, source, rest in sources]
 
 
 def refuse_equal_names(collections: Iterable[str]) -> None:
@@ -251,20 +245,18 @@ class Failures:
     """Keeps an evaluation of many datasets going when one fails: lists its name, and the reason that stderr shows."""
 
     def __init__(self) -> None:
-        self.collections: list[str] = []
-        self.tasks: list[str] = []
+        self.names: dict[str, list[str]] = {"collection": [], "MTEB task": []}
         self.reasons: list[str] = []
         self._first: Exception | None = None
 
     @contextmanager
-    def kept(self, collection: str | None = None, *, task: str | None = None) -> Iterator[None]:
-        """Run a block about one collection, or one of MTEB's tasks, and go on after it whatever it raises."""
+    def kept(self, name: str, kind: str = "collection") -> Iterator[None]:
+        """Run a block about one collection, or one ``MTEB task``, and go on after it whatever it raises."""
         try:
             yield
         except Exception as error:  # the others are still worth having
-            names, name = (self.collections, collection) if collection else (self.tasks, task or "")
-            if name not in names:
-                names.append(name)
+            if name not in self.names[kind]:
+                self.names[kind].append(name)
             self._first = self._first or error
             line = failure_line(name, error)
             if line not in self.reasons:  # several systems may fail by one reason
@@ -275,7 +267,7 @@ class Failures:
         """End with an error where something failed; ``done`` says whether anything was evaluated."""
         if self._first and not done and not isinstance(self._first, UnavailableError):
             raise self._first
-        refuse_missing({"collection": self.collections, "MTEB task": self.tasks})
+        refuse_missing(self.names)
 
 
 def failure_line(name: str, error: Exception) -> str:
@@ -303,14 +295,8 @@ def report_oddities(dataset: Dataset, collection: Collection, oddities: str) -> 
     """Print on stderr what is odd about a collection, and a warning where its relevance level was never stated."""
     if oddities:
         stderr.print(f"{dataset.name}: {oddities}", style="dim", soft_wrap=True)
-    if note := relevance_level_note(dataset.collection, collection):
-        stderr.print(f"warning: {note}", style="yellow", soft_wrap=True)
-
-
-def relevance_level_note(name: str, collection: Collection) -> str | None:
-    """Return one line about a collection whose graded judgments do not state which grades are relevant, else None."""
-    folder = available(name)
+    folder, stated = available(dataset.collection), collection.relevance_level if collection.level_stated else None
     place = folder / COLLECTION_FILE if folder else f"the {COLLECTION_FILE} of a folder in BEIR layout"
-    stated = collection.relevance_level if collection.level_stated else None
     remedy = f"state relevance_level in {place}"
-    return level_note(DEFAULT_METRICS, collection.qrels, stated, where=collection.name, remedy=remedy)
+    if note := level_note(DEFAULT_METRICS, collection.qrels, stated, where=collection.name, remedy=remedy):
+        stderr.print(f"warning: {note}", style="yellow", soft_wrap=True)

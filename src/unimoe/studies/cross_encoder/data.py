@@ -19,7 +19,6 @@ from unimoe.config.training import LossConfig
 from unimoe.core.errors import DataError
 from unimoe.core.io import hash_parts
 from unimoe.core.trec import Run, ranked
-from unimoe.data.catalog import main_metric
 from unimoe.data.collection import Collection, Document, assemble
 from unimoe.evaluation.tiers.datasets import Dataset, LoadedDataset, collections_of, refuse_equal_names
 from unimoe.models.quiet import first_line
@@ -139,7 +138,7 @@ def _named(config: CrossEncoderConfig, names: Sequence[str], queries: int | None
 def _pools(
     config: CrossEncoderConfig, name: str, collection: Collection, candidates: Run, first_stage: str
 ) -> RerankingPools:
-    metric, evaluation = main_metric(name, collection.split), config.evaluation
+    metric, evaluation = Dataset(name, collection.split).main_metric, config.evaluation
     return RerankingPools(name, collection, candidates, metric, first_stage, evaluation.depth, evaluation.test_queries)
 
 
