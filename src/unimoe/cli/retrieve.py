@@ -73,10 +73,9 @@ def retrieve(
     from unimoe.evaluation.chosen import retrieval_systems
     from unimoe.evaluation.evaluate import run_retrieval
     from unimoe.evaluation.systems.retriever import fused_name, retriever_name
-    from unimoe.evaluation.systems.system import BM25
     from unimoe.evaluation.tiers.datasets import chosen_datasets
     from unimoe.models.device import use_threads
-    from unimoe.retrieval.sizes import FULL, sizes_of
+    from unimoe.retrieval.sizes import FULL
 
     if encoder is not None and checkpoint is not None:
         raise UsageError("give --encoder or --checkpoint, not both")
@@ -88,8 +87,6 @@ def retrieve(
     experiment = placed(experiment, output_dir)
     folder = Path(experiment.output_dir)
     arm = retriever_name(experiment, checkpoint, name)
-    sized = [f"{arm}-{size.name}" for size in sizes_of(experiment.retrieval, None)]
-    refuse_unknown_arm(folder, before, [BM25, arm, fused_name(arm), *sized])
     quiet_libraries()
     if not split_names(datasets):
         raise UsageError("--dataset is empty; name collections, for example --dataset scifact,nfcorpus")
@@ -98,7 +95,7 @@ def retrieve(
         if not opened.remote:
             use_threads(where.threads)
         systems = retrieval_systems(experiment, arm, checkpoint, chosen_device(where.here), opened)
-        refuse_unknown_arm(folder, before, [BM25, fused_name(arm), *(system.name for system in systems)])
+        refuse_unknown_arm(folder, before, [fused_name(arm), *(system.name for system in systems)])
         given = given_options(
             config, override, datasets=datasets, encoder=encoder, checkpoint=checkpoint, name=name,
             max_queries=max_queries, dims=dims, precision=precision,

@@ -58,7 +58,7 @@ class PlannedDataset(LoadedDataset):
 
     def __init__(self, dataset: Dataset, device: torch.device | None = None) -> None:
         super().__init__(dataset, device)
-        self.texts, self.asked = self._stage.texts_to_embed(self._whole), len(self._whole.queries)
+        self.texts, self.asked = self._stage.texts_to_embed(self.whole), len(self.whole.queries)
         self.search = self._stage.search
         if self.texts:
             by_words = self._stage.settings.model_copy(update={"first_stage": "bm25s"})
@@ -70,11 +70,11 @@ class PlannedDataset(LoadedDataset):
         found, depth = super().candidates, self.dataset.settings.depth
         if not self.texts:
             return found
-        most = 1 + max(map(len, self._whole.excluded.values()), default=0)
-        others = dict.fromkeys(islice(self._whole.corpus, depth + most), 0.0)
+        most = 1 + max(map(len, self.whole.excluded.values()), default=0)
+        others = dict.fromkeys(islice(self.whole.corpus, depth + most), 0.0)
         filled = {}
         for query, scores in found.items():
-            left_out = scores.keys() | self._whole.left_out(query)
+            left_out = scores.keys() | self.whole.left_out(query)
             more = ((key, score) for key, score in others.items() if key not in left_out)
             filled[query] = scores | dict(islice(more, max(0, depth - len(scores))))
         return filled

@@ -242,19 +242,19 @@ def describe(system: System, task: Task, data: LoadedDataset | Searches | AbsTas
 
 def _of_collection(system: System, task: Task, data: LoadedDataset) -> dict[str, Any]:
     """Return what an ``Evaluation`` says of the data, and of a prompt that depends on it."""
-    dataset, card, hashes = data.dataset, None, {"collection": data.hashes["collection"]}
+    dataset, card, hashes = data.dataset, None, {"collection": data.collection.content_hash}
     identity: dict[str, Any] = {"split": dataset.split, "max_queries": dataset.max_queries}
     if task == "embedding":
         name = data.collection.name  # which the task is named by, whatever folder it is read from
         card, documents = mteb_card(dataset.collection), len(data.pooled.corpus)
         identity["prompt"] = _prompt_on_task(system, card_of(name))
-        identity["pool"] = documents if documents < data.whole_size else None
+        identity["pool"] = documents if documents < len(data.whole.corpus) else None
         identity["passages"] = dataset.passages and str(dataset.passages)
-        hashes |= {"pool": data.hashes["pool"]} | dataset.rule_hashes
+        hashes |= {"pool": data.pooled.corpus_hash} | dataset.rule_hashes
         size = len(data.read.corpus) + len(data.read.queries)
     else:
         identity["first_stage"] = data.first_stage.source
-        hashes["candidates"] = data.hashes["candidates"]
+        hashes["candidates"] = data.candidates_hash
         if task == "reranking":
             identity["depth"] = dataset.settings.depth  # the candidates' hash holds the rule about equal ids
             identity["passages"] = dataset.passages and str(dataset.passages)

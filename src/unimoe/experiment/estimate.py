@@ -203,7 +203,7 @@ def measure(loader: ModelLoader, experiment: Experiment, data: LoadedDataset, tr
         load,
         pairs=sum(map(len, data.to_read[1].values())) / max(1, len(data.candidates)),
         queries=len(data.collection.qrels),
-        documents=data.whole_size,
+        documents=len(data.whole.corpus),
     )
 
 

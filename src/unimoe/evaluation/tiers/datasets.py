@@ -155,7 +155,7 @@ def refuse_equal_names(collections: Iterable[str]) -> None:
 
 
 class LoadedDataset:
-    """A dataset in memory: the queries scored, the documents, and the first stage's candidates.
+    """A dataset in memory: the ``whole`` collection, the queries scored, and the first stage's candidates.
 
     ``device`` is where the encoder of a fused first stage computes; None for the best device of this machine.
     """
@@ -163,21 +163,16 @@ class LoadedDataset:
     def __init__(self, dataset: Dataset, device: torch.device | None = None) -> None:
         self.dataset = dataset
         whole = load_collection(dataset.collection, dataset.split)
-        self._whole = replace(whole, excludes_self=dataset.exclude_self)
-        bm25 = dataset.settings.bm25.in_language(self._whole.language)
+        self.whole = replace(whole, excludes_self=dataset.exclude_self)
+        bm25 = dataset.settings.bm25.in_language(self.whole.language)
         settings = dataset.settings.model_copy(update={"bm25": bm25})
         self._stage = FirstStage(settings, dataset.collection, device)
-        self._stage.refuse_impossible(self._whole)
-
-    @property
-    def whole_size(self) -> int:
-        """Documents of the whole corpus."""
-        return len(self._whole.corpus)
+        self._stage.refuse_impossible(self.whole)
 
     @property
     def oddities(self) -> str:
         """What is odd about the collection and its candidates, in one line; empty when there is nothing."""
-        oddities = [self._whole.oddities] if self._whole.oddities else []
+        oddities = [self.whole.oddities] if self.whole.oddities else []
         if lacking := self.queries_without_candidates:
             count = f"{len(lacking):,} ({first_few(lacking)})"
             oddities.append(f"judged queries without any candidate, which count 0: {count}")
@@ -189,13 +184,14 @@ class LoadedDataset:
     def collection(self) -> Collection:
         """The queries scored, over the whole corpus."""
         limits = [n for n in (self.dataset.queries, self.dataset.max_queries) if n is not None]
-        return self._whole.sample_queries(min(limits)) if limits else self._whole
+        return self.whole.sample_queries(min(limits)) if limits else self.whole
 
     @cached_property
     def pooled(self) -> Collection:
         """The queries scored, over the documents of dense retrieval."""
         pool = self.dataset.pool
-        return self.collection if pool is None or pool >= self.whole_size else self.collection.pool(pool, _POOL_SEED)
+        some = pool is not None and pool < len(self.whole.corpus)
+        return self.collection.pool(pool or 0, _POOL_SEED) if some else self.collection
 
     @cached_property
     def read(self) -> Collection:
@@ -205,7 +201,7 @@ class LoadedDataset:
     @cached_property
     def first_stage(self) -> Candidates:
         """What the first stage found in the whole corpus, at least as deep as recall is reported."""
-        return self._stage.candidates(self._whole, self.collection)
+        return self._stage.candidates(self.whole, self.collection)
 
     @cached_property
     def candidates(self) -> Run:
@@ -225,20 +221,16 @@ class LoadedDataset:
         return sorted(query_id for query_id in self.collection.qrels if not self.candidates[query_id])
 
     @cached_property
-    def hashes(self) -> dict[str, str]:
-        """Content hashes of the collection, of the pool of dense retrieval, and of the candidates."""
-        return {
-            "collection": self.collection.content_hash,
-            "pool": self.pooled.corpus_hash,
-            "candidates": hash_json(self.candidates),
-        }
+    def candidates_hash(self) -> str:
+        """Content hash of the candidates."""
+        return hash_json(self.candidates)
 
     @property
     def caveats(self) -> list[str]:
         """Why scores on this dataset are unfit for decisions; empty when they are fit."""
-        if self.dataset.max_queries is None or len(self._whole.qrels) <= len(self.collection.qrels):
+        if self.dataset.max_queries is None or len(self.whole.qrels) <= len(self.collection.qrels):
             return []
-        return [f"--max-queries {self.dataset.max_queries}: {len(self._whole.qrels)} queries are judged"]
+        return [f"--max-queries {self.dataset.max_queries}: {len(self.whole.qrels)} queries are judged"]
 
 
 class Failures:

@@ -161,7 +161,7 @@ class ArmFamily(Family[ArmStudyConfig, ArmTraining]):
 
     def identity(self, training: ArmTraining) -> list[str]:
         """Return hashes of the training and of the test sets."""
-        return [training.state.fingerprint, *(one.hashes["collection"] for one in self.data)]
+        return [training.state.fingerprint, *(one.collection.content_hash for one in self.data)]
 
     def notes(self) -> Sequence[str]:
         """Say what the setting was chosen by."""
