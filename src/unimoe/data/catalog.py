@@ -26,17 +26,7 @@ from unimoe.data.sources.nanobeir import NANOBEIR
 
 
 def load_collection(name: str, split: str) -> Collection:
-    """Load one split of a collection.
-
-    Args:
-        name: ``apidocs``, a short name, or a source and a name in it; see the module's top.
-        split: for example ``test``; with ``ir_datasets:`` only a label.
-
-    Raises:
-        UsageError: no such name or split; names the closest.
-        UnavailableError: the collection is not here and cannot be downloaded; says what to do.
-        DataError: the data is malformed.
-    """
+    """Load one split of a collection by name; see the module's top. Errors are those of ``Source.load``."""
     refuse_unknown(name)
     source, rest = find_source(name)
     collection = source.load(rest, split)
@@ -45,11 +35,7 @@ def load_collection(name: str, split: str) -> Collection:
 
 
 def refuse_unknown(name: str) -> None:
-    """Refuse a name that no collection can have, without loading anything.
-
-    Raises:
-        UsageError: no such short name or source, or a family lacks the name; names the closest.
-    """
+    """Refuse a name that no collection can have, without loading anything."""
     source, rest = find_source(name)
     if ":" in name:
         source.refuse_unknown(rest)
@@ -82,15 +68,9 @@ def available(name: str) -> Path | None:
 
 
 def result_name(name: str) -> str:
-    """Return the name under which results, captions and file names show a collection.
+    """Return the name under which results, captions and file names show a collection: its own, or its source's.
 
-    Returns:
-        For ``path:DIR`` what the folder's ``collection.json`` states, else the folder's name, with ``cqadupstack/``
-        before it where that is the folder around it; every other name as it is, unless its source says otherwise.
-
-    Raises:
-        DataError: ``collection.json`` is malformed.
-        UsageError: tables and file names cannot show the name.
+    A name that tables and file names cannot show is a UsageError.
     """
     source, rest = find_source(name)
     found = source.result_name(rest) or name

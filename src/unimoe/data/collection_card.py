@@ -46,23 +46,15 @@ class FolderDescription(Description):
 
 
 def describe_collection(folder: Path) -> FolderDescription:
-    """Read the description in a collection's folder.
-
-    Raises:
-        DataError: the file is not JSON, or a key is unknown or has a wrong value.
-    """
+    """Read the description in a collection's folder."""
     return _read(folder / COLLECTION_FILE, FolderDescription)
 
 
 def describe_qrels(path: Path) -> Description:
     """Read the description of a qrels file: its own, else that of the collection whose ``qrels`` folder holds it.
 
-    Returns:
-        Name and level. In a ``qrels`` folder the level of a set of ``GRADED_FROM_1`` is 1: the folder of a collection,
-        or of an evaluation's export such as ``qrels/nfcorpus-test.qrels``.
-
-    Raises:
-        DataError: as in ``describe_collection``.
+    In a ``qrels`` folder the level of a set of ``GRADED_FROM_1`` is 1: the folder of a collection, or of an
+    evaluation's export such as ``qrels/nfcorpus-test.qrels``.
     """
     own = _read(sidecar_path(path), Description)
     folder = path.absolute().parent

@@ -98,11 +98,7 @@ SHORT_NAME = "short name"
 
 
 def find_source(collection: str) -> tuple[Source, str]:
-    """Return the source of a collection and its name there.
-
-    Raises:
-        UsageError: there is no such source; names the closest.
-    """
+    """Return the source of a collection and its name there."""
     word, separator, rest = collection.partition(":")
     if not separator:
         return SOURCES[SHORT_NAME], collection

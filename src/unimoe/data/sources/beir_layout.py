@@ -26,16 +26,9 @@ LAYOUT = "corpus.jsonl, queries.jsonl and qrels/<split>.tsv (each may end in .gz
 
 
 def read_beir(folder: Path, split: str, name: str | None = None) -> Collection:
-    """Read one split of a folder in BEIR layout.
+    """Read one split, a file in ``qrels`` without its ending, of a folder in BEIR layout.
 
-    Args:
-        folder: the folder that holds ``corpus.jsonl``.
-        split: name of a file in ``qrels``, without its ending.
-        name: the collection's name; by default the one that ``collection.json`` states, else the folder's.
-
-    Raises:
-        DataError: a file is missing or malformed; names file and line.
-        UsageError: no such split; lists those there are.
+    The collection has the name that is given, else the one that ``collection.json`` states, else the folder's.
     """
     card, excluded = describe_collection(folder), dict[str, list[str]]()
     if name is None:

@@ -30,17 +30,10 @@ BEIR_URL = "https://public.ukp.informatik.tu-darmstadt.de/thakur/BEIR/datasets/{
 
 
 def local_path(name: str) -> Path | None:
-    """Return where a short name can be read from without a network.
+    """Return where the bundled collection, a BEIR set, or another folder under $UNIMOE_DATA is, without reading it.
 
-    Args:
-        name: the bundled collection, a BEIR set, or any folder under $UNIMOE_DATA.
-
-    Returns:
-        The folder under $UNIMOE_DATA, as spelled or in canonical spelling; else the published zip there; else the
-        folder of an earlier download; None where there is none of these. The content is not read.
-
-    Raises:
-        UsageError: the name is written like a path.
+    It is the folder there, as spelled or in canonical spelling; else the published zip there; else the folder of an
+    earlier download; None where there is none of these. A name that is written like a path is a UsageError.
     """
     if name == APIDOCS:
         return BUNDLED_FOLDER
@@ -55,12 +48,7 @@ def local_path(name: str) -> Path | None:
 
 
 def folder_of(name: str) -> Path:
-    """Return the folder of a short name in any spelling, unpacked or downloaded once where needed.
-
-    Raises:
-        UnavailableError: it is not on this machine and cannot be downloaded; the message says what to do.
-        DataError: the zip is damaged, or is not the published one.
-    """
+    """Return the folder of a short name in any spelling, unpacked or downloaded once where needed."""
     place = local_path(name)
     if place is None:
         return _download(canonical_name(name))
@@ -167,11 +155,7 @@ class Folders(Source):
         return "msmarco" if is_msmarco_folder(Path(name)) else Path(name).name.lower()
 
     def result_name(self, name: str) -> str:
-        """Return the name that ``collection.json`` states, else the folder's, after ``cqadupstack/`` if that is above.
-
-        Raises:
-            DataError: ``collection.json`` is malformed.
-        """
+        """Return the name in ``collection.json``, else the folder's, after ``cqadupstack/`` if that is above."""
         folder = Path(name)
         if stated := describe_collection(folder).name:
             return stated

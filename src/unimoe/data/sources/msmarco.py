@@ -45,10 +45,6 @@ def read_msmarco(folder: Path, split: str, name: str | None = None) -> Collectio
 
     Passages have no titles. Where ``collection.tsv`` is absent the corpus is the passages of ``top1000.dev``, and
     ``candidates_only`` is set.
-
-    Raises:
-        UsageError: another split.
-        DataError: a file is missing or malformed; names file and line.
     """
     if split != SPLIT:
         raise UsageError(f"{folder}: no split {split!r}{did_you_mean(split, [SPLIT])}; there is {SPLIT}")
