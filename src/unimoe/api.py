@@ -93,7 +93,7 @@ def bm25_candidates(collection: Collection | str, depth: int = 100, params: BM25
     dataset, loaded = _dataset(collection)
     if not hasattr(depth, "__index__"):
         raise UsageError(f"depth {depth!r} is no whole number; use at least 1")
-    searched = replace(loaded, excludes_self=dataset.exclude_self)
+    searched = replace(loaded, excludes_self=True) if dataset.exclude_self else loaded
     return bm25_run(searched, depth, params or BM25Config(), cached=True)
 
 
