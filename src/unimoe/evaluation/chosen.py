@@ -32,10 +32,10 @@ from unimoe.evaluation.systems.retriever import (
     encoder_retriever,
     fused_system,
     served_settings,
-    sized_system,
 )
 from unimoe.evaluation.systems.system import (
     System,
+    arm_name,
     checkpoint_loader,
     first_stage_system,
     trained_system,
@@ -187,7 +187,8 @@ def retrieval_systems(
         retriever = checkpoint_retriever(experiment, checkpoint, name, device)
     fused = [fused_system(retriever)] if experiment.retrieval.fuse_depth is not None else []
     width = None if checkpoint else getattr(retriever.model(), "dimension", None)  # else known with the first vector
-    sizes = [sized_system(retriever, size) for size in sizes_of(experiment.retrieval, width)]
+    wanted = {arm_name(f"{retriever.name}-{size.name}"): size for size in sizes_of(experiment.retrieval, width)}
+    sizes = [replace(retriever, name=name, size=size) for name, size in wanted.items()]
     return [first_stage_system(experiment), retriever, *fused, *sizes]
 
 

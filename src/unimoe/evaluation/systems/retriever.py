@@ -32,7 +32,7 @@ from unimoe.models.served.probe import served_name
 from unimoe.results import safe_name
 from unimoe.retrieval.model_search import ModelSearch
 from unimoe.retrieval.passages import Passages
-from unimoe.retrieval.sizes import Size, sizes_of
+from unimoe.retrieval.sizes import sizes_of
 
 
 def fused_name(name: str) -> str:
@@ -43,11 +43,6 @@ def fused_name(name: str) -> str:
 def fused_system(retriever: System) -> System:
     """Return the fusion of a retriever with BM25."""
     return replace(retriever, name=fused_name(retriever.name), fused=True)
-
-
-def sized_system(retriever: System, size: Size) -> System:
-    """Return a retriever that searches by vectors of a size."""
-    return replace(retriever, name=arm_name(f"{retriever.name}-{size.name}"), size=size)
 
 
 def retriever_name(experiment: DenseExperiment, checkpoint: Path | None, name: str | None) -> str:
