@@ -167,9 +167,7 @@ class FirstStage:
 
     def texts_to_embed(self, whole: Collection) -> list[str]:
         """Return the texts that ``candidates`` has to embed before it can search, those of queries first."""
-        if self.search is None or self.search.path(whole, self._searched).exists():
-            return []
-        return [*whole.queries.values(), *(part.full_text for part in self.search.left_to_encode(whole).values())]
+        return self.search.left_to_encode(whole, self._searched) if self.search else []
 
     def candidates(self, whole: Collection, scored: Collection) -> Candidates:
         """Find the candidates of the scored queries, at least 100 each where there are as many.

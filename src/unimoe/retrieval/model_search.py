@@ -8,7 +8,6 @@ an encoder's vectors.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import cached_property
@@ -27,7 +26,7 @@ from unimoe.core.console import Step, Steps
 from unimoe.core.errors import DataError, UsageError
 from unimoe.core.io import cache_dir, hash_json
 from unimoe.core.trec import Run
-from unimoe.data.collection import Collection, Document
+from unimoe.data.collection import Collection
 from unimoe.models.device import choose_device, choose_dtype, release_memory
 from unimoe.models.embedder import Advance
 from unimoe.models.encoder import META, SentenceEncoder, load_encoder
@@ -84,15 +83,17 @@ class ModelSearch:
         return found
 
     def path(self, collection: Collection, depth: int) -> Path:
-        """Return where ``run`` keeps the ranking; where it exists, nothing has to be encoded."""
+        """Return where ``run`` keeps the ranking."""
         data = [collection.corpus_hash, collection.queries_hash, depth, collection.excludes_self]
         return cache_dir("dense") / f"{hash_json([self.name, data])}.trec"
 
-    def left_to_encode(self, collection: Collection) -> Mapping[str, Document]:
-        """Return the documents, or their passages; none where an evaluation has kept their vectors."""
-        parts = as_read(collection, self.passages).corpus
-        kept = self._named[0] is None and is_kept(self._without_weights, parts, dtype=self._place[1])
-        return {} if kept else parts
+    def left_to_encode(self, collection: Collection, depth: int) -> list[str]:
+        """Return the texts that ``run`` has to encode, those of queries first; none where the ranking is kept."""
+        if self.path(collection, depth).exists():
+            return []
+        read = as_read(collection, self.passages)
+        kept = self._named[0] is None and is_kept(self._without_weights, read.corpus, dtype=self._place[1])
+        return [*read.queries.values(), *(part.full_text for part in ([] if kept else read.corpus.values()))]
 
     def load(self) -> Any:
         """Load the model."""

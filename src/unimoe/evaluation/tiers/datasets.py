@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from unimoe.config import DenseExperiment, EvaluationConfig, Experiment
 from unimoe.core.console import stderr
 from unimoe.core.errors import UnimoeError, UsageError, did_you_mean, first_few, refuse_missing
+from unimoe.core.grouping import gathered
 from unimoe.core.io import hash_json
 from unimoe.core.trec import Run
 from unimoe.data.catalog import available, load_collection, members, refuse_unknown, result_name
@@ -139,18 +140,15 @@ def collections_of(name: str) -> list[tuple[str, str]]:
 
 def refuse_equal_names(collections: Iterable[str]) -> None:
     """Refuse collections of the catalogue whose results would overwrite each other."""
-    seen: dict[str, str] = {}
-    for collection in collections:
-        name = result_name(collection)
-        other = seen.get(name.casefold())
-        seen[name.casefold()] = collection
-        if other == collection:
-            raise UsageError(f"{collection} is named twice; its results would take each other's place, name it once")
-        if other is not None:
-            folder = next((c for c in (collection, other) if c.startswith("path:")), other).removeprefix("path:")
+    for alike in gathered((result_name(name).casefold(), name) for name in collections).values():
+        first, *others = alike
+        if first in others:
+            raise UsageError(f"{first} is named twice; its results would take each other's place, name it once")
+        if others:
+            folder = next((name for name in (others[0], first) if name.startswith("path:")), first)
             raise UsageError(
-                f"{other} and {collection} would both be {name!r} in results; "
-                f"state another name in {Path(folder, COLLECTION_FILE)}"
+                f"{first} and {others[0]} would both be {result_name(others[0])!r} in results; "
+                f"state another name in {Path(folder.removeprefix('path:'), COLLECTION_FILE)}"
             )
 
 
