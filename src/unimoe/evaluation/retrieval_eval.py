@@ -51,7 +51,7 @@ class Searches:
 
     @cached_property
     def read(self) -> Collection:
-        """The same, with the passages of documents in their place where an encoder reads these."""
+        """``test`` as an encoder reads it: with passages in the place of documents, where these are cut."""
         return as_read(self.test, self.dataset.passages)
 
 

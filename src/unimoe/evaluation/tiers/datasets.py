@@ -188,12 +188,13 @@ class LoadedDataset:
     def pooled(self) -> Collection:
         """The queries scored, over the documents of dense retrieval."""
         pool = self.dataset.pool
-        some = pool is not None and pool < len(self.whole.corpus)
-        return self.collection.pool(pool or 0, _POOL_SEED) if some else self.collection
+        if pool is None or pool >= len(self.whole.corpus):
+            return self.collection
+        return self.collection.pool(pool, _POOL_SEED)
 
     @cached_property
     def read(self) -> Collection:
-        """The same, with the passages of documents in their place where an encoder reads these."""
+        """``pooled`` as an encoder reads it: with passages in the place of documents, where these are cut."""
         return as_read(self.pooled, self.dataset.passages)
 
     @cached_property
