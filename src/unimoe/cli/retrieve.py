@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from pathlib import Path
 from typing import Annotated
 
@@ -65,6 +64,7 @@ def retrieve(
     at each --precision is a system of its own, from the same vectors; a table compares them with the whole ones.
     With --engine ray the GPUs of this machine, or the machines of a cluster, share the embedding.
     """
+    from unimoe.analysis.comparisons import unknown_arm
     from unimoe.analysis.tables.comparisons import print_before_after
     from unimoe.analysis.tables.sizes import print_sizes
     from unimoe.config import DenseExperiment
@@ -75,6 +75,7 @@ def retrieve(
     from unimoe.evaluation.systems.retriever import fused_name, retriever_name
     from unimoe.evaluation.tiers.datasets import chosen_datasets
     from unimoe.models.device import use_threads
+    from unimoe.results import result_files
     from unimoe.retrieval.sizes import FULL
 
     if encoder is not None and checkpoint is not None:
@@ -95,7 +96,10 @@ def retrieve(
         if not opened.remote:
             use_threads(where.threads)
         systems = retrieval_systems(experiment, arm, checkpoint, chosen_device(where.here), opened)
-        refuse_unknown_arm(folder, before, [fused_name(arm), *(system.name for system in systems)])
+        there = (path.parents[3].name for path in result_files(folder))
+        known = sorted({fused_name(arm), *(system.name for system in systems), *there})
+        if before not in known:
+            raise UsageError(unknown_arm(before, known))
         given = given_options(
             config, override, datasets=datasets, encoder=encoder, checkpoint=checkpoint, name=name,
             max_queries=max_queries, dims=dims, precision=precision,
@@ -104,14 +108,3 @@ def retrieve(
         print_before_after(folder, before, [system.name for system in systems[1:] if system.size == FULL], keys)
         print_sizes(folder, arm, [system.name for system in systems if system.size != FULL], keys)
         failures.refuse(done=bool(keys))
-
-
-def refuse_unknown_arm(output_dir: Path, arm: str, coming: Iterable[str]) -> None:
-    """Refuse, before any work is done, an arm that has no result in a folder and is none of those to come."""
-    from unimoe.analysis.comparisons import unknown_arm
-    from unimoe.core.io import find_files
-
-    there = find_files(output_dir, "*/seed_*/results/*/*.json") if output_dir.exists() else []
-    known = sorted({*coming, *(path.parents[3].name for path in there)})
-    if arm not in known:
-        raise UsageError(unknown_arm(arm, known))
