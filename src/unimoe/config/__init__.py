@@ -271,11 +271,6 @@ class EvaluationConfig(Section):
         return self
 
     @property
-    def bm25_engine(self) -> Literal["bm25s", "rank_bm25"]:
-        """Whose implementation of BM25 searches, wherever one does."""
-        return "rank_bm25" if self.first_stage == "rank_bm25" else "bm25s"
-
-    @property
     def batches(self) -> Batches:
         """The arguments of scoring and embedding that size a forward pass."""
         return {"token_budget": self.token_budget, "batch_size": self.batch_size}

@@ -45,6 +45,7 @@ from unimoe.evaluation.tiers.datasets import Dataset, LoadedDataset, chosen_data
 from unimoe.models.checkpoint import Checkpoint, folder_name, read_checkpoint
 from unimoe.models.loader import ModelLoader
 from unimoe.results import Task
+from unimoe.retrieval.bm25 import engine_of
 from unimoe.retrieval.sizes import sizes_of
 
 if TYPE_CHECKING:
@@ -177,7 +178,7 @@ def retrieval_systems(
 ) -> list[System]:
     """Return BM25, the checkpoint's arm or else the experiment's encoder, and what is wanted of it: fusion, sizes."""
     stage = experiment.evaluation.first_stage
-    if stage != experiment.evaluation.bm25_engine:
+    if stage != engine_of(experiment.evaluation):
         raise UsageError(f"evaluation.first_stage={stage}: retrieval searches with BM25 itself; use bm25s or rank_bm25")
     if checkpoint is None:
         if served_settings(experiment):

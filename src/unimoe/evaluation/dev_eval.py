@@ -12,6 +12,7 @@ from unimoe.evaluation.reranking.rerankers import PairModelReranker
 from unimoe.evaluation.reranking_eval import rerank_dataset
 from unimoe.evaluation.tiers.datasets import Dataset, LoadedDataset
 from unimoe.models.unimodel import UnimodelForExp1
+from unimoe.retrieval.bm25 import engine_of
 
 _METRIC = "ndcg@10"
 
@@ -46,5 +47,5 @@ class DevEvaluation:
     def _data(self) -> LoadedDataset:
         training, evaluation = self._experiment.training, self._experiment.evaluation
         dev = training.dev
-        settings = evaluation.model_copy(update={"first_stage": evaluation.bm25_engine, "depth": dev.depth})
+        settings = evaluation.model_copy(update={"first_stage": engine_of(evaluation), "depth": dev.depth})
         return LoadedDataset(Dataset(training.collection, dev.split, settings, dev.queries, dev.pool))

@@ -34,7 +34,7 @@ from unimoe.models.device import describe_device
 from unimoe.models.embedder import Advance
 from unimoe.models.loader import weights_hash
 from unimoe.results import EvalResult, Identity, Task
-from unimoe.retrieval.bm25 import bm25_run, first_stage_name
+from unimoe.retrieval.bm25 import bm25_run, engine_of, first_stage_name
 from unimoe.retrieval.dense import embed_collection
 from unimoe.retrieval.first_stage import cut_run, reciprocal_rank_fusion
 from unimoe.retrieval.model_search import ModelSearch
@@ -144,7 +144,7 @@ class Evaluator:
             found["token_budget"] = settings.token_budget
         start = time.perf_counter()
         if system.load is None or system.fused:
-            how: dict[str, Any] = {"engine": settings.bm25_engine, "advance": None if system.fused else advance}
+            how: dict[str, Any] = {"engine": engine_of(settings), "advance": None if system.fused else advance}
             words = bm25_run(data.test, deep, settings.bm25, cached=True, **how)
             if system.fused:
                 start = time.perf_counter()  # both rankings have times of their own
@@ -288,7 +288,7 @@ def _of_search(system: System, data: Searches) -> dict[str, Any]:
         settings.append(identity["vectors"])
     if not encodes or system.fused:
         bm25 = system.dense.evaluation.bm25.in_language(test.language)
-        identity["first_stage"] = first_stage_name(bm25, system.dense.evaluation.bm25_engine)
+        identity["first_stage"] = first_stage_name(bm25, engine_of(system.dense.evaluation))
     return {
         "dataset": dataset.name,
         "main_metric": dataset.main_metric,

@@ -16,7 +16,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from unimoe.config import BM25Config
+from unimoe.config import BM25Config, EvaluationConfig
 from unimoe.core.errors import DataError, UsageError
 from unimoe.core.io import cache_dir, hash_parts, lock
 from unimoe.core.trec import Run, read_run, write_run
@@ -26,6 +26,11 @@ from unimoe.retrieval.analyzers import analyzer_name, make_tokenizer
 
 Engine = Literal["bm25s", "rank_bm25"]
 """Lucene's BM25 as bm25s computes it, or rank_bm25's BM25Okapi."""
+
+
+def engine_of(settings: EvaluationConfig) -> Engine:
+    """Return whose BM25 searches, wherever one does."""
+    return "rank_bm25" if settings.first_stage == "rank_bm25" else "bm25s"
 
 
 class BM25Index:

@@ -27,7 +27,7 @@ from unimoe.data.catalog import available, result_name
 from unimoe.data.collection import Collection
 from unimoe.data.sources.msmarco import TOP1000, msmarco_files, read_top1000
 from unimoe.results import safe_name
-from unimoe.retrieval.bm25 import bm25_run, first_stage_name
+from unimoe.retrieval.bm25 import bm25_run, engine_of, first_stage_name
 from unimoe.retrieval.passages import Passages
 
 if TYPE_CHECKING:
@@ -128,7 +128,7 @@ class FirstStage:
     def source(self) -> str:
         """The name of a search in results, with its parameters."""
         settings = self.settings
-        words = first_stage_name(settings.bm25, settings.bm25_engine)
+        words = first_stage_name(settings.bm25, engine_of(settings))
         if self.search is None:
             return words
         if settings.first_stage != FUSION:
@@ -178,7 +178,7 @@ class FirstStage:
             return self._from_file(self.file, scored)
         settings, depth, runs = self.settings, self._searched, list[Run]()
         if self.search is None or settings.first_stage == FUSION:
-            runs.append(bm25_run(whole, depth, settings.bm25, engine=settings.bm25_engine, cached=True))
+            runs.append(bm25_run(whole, depth, settings.bm25, engine=engine_of(settings), cached=True))
         if self.search:
             runs.append(self.search.run(whole, depth))
         found = reciprocal_rank_fusion(runs, depth=self._kept, k=settings.fusion.k) if len(runs) > 1 else runs[0]

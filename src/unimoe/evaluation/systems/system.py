@@ -18,6 +18,7 @@ from unimoe.core.errors import DataError, UsageError
 from unimoe.models.checkpoint import Checkpoint, read_checkpoint
 from unimoe.models.loader import ModelLoader
 from unimoe.results import Task
+from unimoe.retrieval.bm25 import engine_of
 from unimoe.retrieval.sizes import FULL, Size
 
 ZERO_SHOT_ARM = "zero_shot"
@@ -99,7 +100,7 @@ class System:
 
 def first_stage_system(experiment: Experiment | DenseExperiment) -> System:
     """Return the first stage alone: BM25, or whatever made the given candidates."""
-    bm25 = experiment.evaluation.first_stage == experiment.evaluation.bm25_engine
+    bm25 = experiment.evaluation.first_stage == engine_of(experiment.evaluation)
     tasks: tuple[Task, ...] = ("reranking", "retrieval") if isinstance(experiment, Experiment) else ("retrieval",)
     return System(BM25 if bm25 else FIRST_STAGE, experiment, tasks=tasks)
 
