@@ -14,6 +14,7 @@ import json
 import math
 import time
 from concurrent.futures import ProcessPoolExecutor
+from dataclasses import replace
 from itertools import combinations
 
 import numpy as np
@@ -31,12 +32,19 @@ TAILS = ("normal", "heavy")
 KINDS = (("graded", 50), ("0/1", 300), ("heavy", 50))
 FIELDS = [(n, 0, kind, queries, 0.0) for n in (3, 9, 20) for kind, queries in KINDS]
 FIELDS += [(n, runs, "graded", 300, 0.0) for n in (3, 9, 20) for runs in (3, 5)]
+FIELDS += [(9, runs, kind, 300, 0.0) for runs in (3, 5) for kind in ("paired", "noisy")]
 FIELDS += [(9, runs, "graded", 300, 0.01) for runs in (0, 5)]
 """Systems, runs of each (0: without seeds), scores, queries, and the step from one true mean to the next."""
 COLLECTIONS = [(n, runs, sd, kind) for n in (5, 12) for runs in (0, 3) for sd in (0.0, 0.02, 0.04) for kind in TAILS]
 CLUSTERS = [(number, runs, kind) for number in (12, 30, 100) for runs in (0, 3) for kind in (*TAILS, "0/1")]
 CHOICES = [(settings, together) for settings in (5, 20) for together in (False, True)]
-WORLDS = {kind: World(0.44, 0.01, "0/1" if kind == "0/1" else "graded") for kind in ("graded", "0/1")}
+WORLDS = {
+    "graded": World(0.44, 0.01),
+    "paired": World(0.44, 0.01),
+    "noisy": World(0.44, 0.03),
+    "0/1": World(0.44, 0.01, "0/1"),
+}
+"""The seeds of ``paired`` pair; where they are ``noisy``, runs scatter more than two standard errors over queries."""
 
 
 def noise(kind: str, rng: np.random.Generator, *shape: int) -> Array:
@@ -50,24 +58,24 @@ def systems(number: int, runs: int, kind: str, queries: int, step: float, rng: n
         own = 0.2 * rng.standard_t(3, (number, max(1, runs), queries))
         return list(0.5 + 0.2 * rng.standard_t(3, queries) + own)
     world = WORLDS[kind]
-    found = draw([world], [queries], [runs] * number, rng, paired=False)[0]
+    found = draw([world], [queries], [runs] * number, rng, paired=kind == "paired")[0]
     return [world.scores(hidden + world.centre(world.mean + step * rank)) for rank, hidden in enumerate(found)]
 
 
-def tests_of(scores: list[Array]) -> tuple[dict[tuple[str, str], tuple[float, float | None]], Joint]:
+def tests_of(scores: list[Array], *, paired: bool) -> tuple[dict[tuple[str, str], tuple[float, float | None]], Joint]:
     """Return the tests of every two systems, the later against the earlier, and how their means scatter."""
-    tests, variances = {}, np.zeros((len(scores), len(scores)))
+    tests, terms = {}, {}
     for first, second in combinations(range(len(scores)), 2):
-        found, _ = difference(scores[second], scores[first])
-        tests[str(second), str(first)] = found.value, found.p
-        variances[first, second] = variances[second, first] = found.standard_error**2
-    return tests, joint(variances)
+        found, _ = difference(scores[second], scores[first], paired=paired)
+        tests[str(second), str(first)] = found.value, replace(found, by_t=True).p
+        terms[second, first] = found.terms
+    return tests, joint(terms, [len(own) for own in scores])
 
 
 def field(number: int, runs: int, kind: str, queries: int, step: float, rng: np.random.Generator) -> dict[str, float]:
     """Say whether the best is among the best, and all ranks and all differences lie in their intervals."""
     scores = systems(number, runs, kind, queries, step, rng)
-    tests, together = tests_of(scores)
+    tests, together = tests_of(scores, paired=kind == "paired")
     found = standings_of({str(i): float(own.mean()) for i, own in enumerate(scores)}, tests, together)
     best = [one.is_among_best for one in found if step == 0.0 or int(one.system) == number - 1]
     ranks = [(number - int(one.system),) * 2 if step else (1, number) for one in found]
@@ -104,7 +112,11 @@ def choice(number: int, together: bool, rng: np.random.Generator) -> dict[str, f
     """Say whether the best of some settings, all equal to the baseline, is called better or worse than it."""
     scores = systems(number + 1, 0, "graded", 50, 0.0, rng)
     p = difference(max(scores[1:], key=np.mean), scores[0])[0].p or 1.0
-    of_best = corrected(p, tests_of(scores)[1].smallest_p([(0, range(1, number + 1))])) if together else number * p
+    of_best = (
+        corrected(p, tests_of(scores, paired=False)[1].smallest_p([(0, range(1, number + 1))]))
+        if together
+        else number * p
+    )
     return {"false": of_best < ALPHA, "uncorrected": p < ALPHA}
 
 

@@ -27,8 +27,8 @@ from support.scripts import call_unimoe, successful
 from unimoe.analysis.compare import compare, compare_statistic
 from unimoe.analysis.comparisons import ALPHA, difference
 from unimoe.analysis.standings import best_of, standings_of
-from unimoe.analysis.statistics.simultaneous import corrected, joint, level
-from unimoe.analysis.statistics.variance import moments
+from unimoe.analysis.statistics.simultaneous import Joint, corrected, joint, level
+from unimoe.analysis.statistics.variance import Terms, moments
 from unimoe.core.errors import DataError
 from unimoe.core.trec import Run
 from unimoe.results.clusters import Clusters, by_cluster
@@ -177,6 +177,16 @@ def equal_variances(systems: int) -> NDArray[np.float64]:
     return 2.0 * (1.0 - np.eye(systems))
 
 
+def of_single_runs(variances: NDArray[np.float64]) -> Joint:
+    """Systems without seeds, by the variances of their differences."""
+    nothing = np.zeros(0), np.zeros((0, 1))
+    terms = {
+        (i, j): Terms(variances[[i], j], *nothing, queries=(1_000_000,), runs=())
+        for i, j in combinations(range(len(variances)), 2)
+    }
+    return joint(terms, [1] * len(variances))
+
+
 class TestConstants:
     def test_three_systems_by_hand(self) -> None:
         """Hsu's constant for three: both differences from one system have correlation 1/2.
@@ -188,18 +198,18 @@ class TestConstants:
         d = 1.916
         inside = float(np.trapezoid(stats.norm.cdf(math.sqrt(2.0) * d - x) ** 2 * stats.norm.pdf(x), x))
         assert inside == pytest.approx(0.95, abs=2e-4)
-        of_best = level(joint(equal_variances(3)).smallest_p([(0, [1, 2])], one_sided=True))
+        of_best = level(of_single_runs(equal_variances(3)).smallest_p([(0, [1, 2])], one_sided=True))
         assert of_best == pytest.approx(stats.norm.sf(d), abs=0.0015)
 
     @pytest.mark.parametrize("systems", [3, 9, 20])
     def test_every_two_of_equal_systems_are_tukeys_range(self, systems: int) -> None:
         range_at = float(stats.studentized_range.ppf(0.95, systems, np.inf))
-        alpha = level(joint(equal_variances(systems)).of_all)
+        alpha = level(of_single_runs(equal_variances(systems)).of_all)
         assert alpha == pytest.approx(2.0 * stats.norm.sf(range_at / math.sqrt(2.0)), rel=0.07)
 
     def test_systems_with_equal_scores_are_one(self) -> None:
         twins = np.array([[0.0, 2.0, 2.0], [2.0, 0.0, 0.0], [2.0, 0.0, 0.0]])
-        assert level(joint(twins).of_all) == pytest.approx(ALPHA, abs=0.004)
+        assert level(of_single_runs(twins).of_all) == pytest.approx(ALPHA, abs=0.004)
 
     def test_differences_from_one_system_are_dunnetts(self) -> None:
         rng = np.random.default_rng(0)
@@ -207,7 +217,7 @@ class TestConstants:
         peer = stats.dunnett(*groups[1:], control=groups[0], rng=np.random.default_rng(0))
         errors = np.array([group.var(ddof=1) / 400 for group in groups])
         variances = np.add.outer(errors, errors) * (1.0 - np.eye(4))
-        smallest = joint(variances).smallest_p([(0, [1, 2, 3])])
+        smallest = of_single_runs(variances).smallest_p([(0, [1, 2, 3])])
         p_values = [
             2.0 * stats.norm.sf(abs(group.mean() - groups[0].mean()) / math.sqrt(variances[0, place]))
             for place, group in enumerate(groups[1:], start=1)
@@ -217,15 +227,37 @@ class TestConstants:
     def test_the_covariance_follows_from_the_variances_of_differences(self) -> None:
         covariance = np.array([[4.0, 1.0, 0.5], [1.0, 2.0, 0.3], [0.5, 0.3, 1.0]])
         own = np.diag(covariance)
-        draws = joint(np.add.outer(own, own) - 2.0 * covariance).draws
+        draws = of_single_runs(np.add.outer(own, own) - 2.0 * covariance).draws
         contrasts = np.array([[1.0, -1.0, 0.0], [1.0, 0.0, -1.0]])
         assert np.cov(contrasts @ draws.T) == pytest.approx(contrasts @ covariance @ contrasts.T, rel=0.05)
 
     def test_a_p_at_the_level_is_corrected_to_five_percent(self) -> None:
-        smallest = joint(equal_variances(5)).of_all
+        smallest = of_single_runs(equal_variances(5)).of_all
         alpha = level(smallest)
         assert corrected(np.nextafter(alpha, 0.0), smallest) < ALPHA <= corrected(alpha, smallest)
         assert corrected(0.0, smallest) > 0.0
+
+
+@pytest.mark.parametrize("paired", [False, True])
+def test_of_five_equal_systems_with_few_runs_one_table_in_twenty_has_a_smaller_p(*, paired: bool) -> None:
+    """Variances of system by query .01, of a run's shift .0009, and noise of .0025; three runs, 200 queries."""
+    rng, runs, queries, systems = np.random.default_rng(3), 3, 200, 5
+    noise = 0.0025 / runs / queries
+    run = np.array([0.0009 / runs + noise] * 2)
+    groups = run[:1] * 2.0 if paired else run
+    residual = np.full((len(groups), 1), 2.0 * noise / len(groups))
+    of_pair = Terms(np.array([2.0 * (0.01 / queries + noise)]), groups, residual, (queries,), (runs,) * len(groups))
+    smallest = joint(dict.fromkeys(combinations(range(systems), 2), of_pair), [runs] * systems).of_all
+    lowest = []
+    for _ in range(300):
+        scores = 0.1 * rng.standard_normal((systems, 1, queries)) + 0.03 * rng.standard_normal((systems, runs, 1))
+        scores += 0.05 * rng.standard_normal((systems, runs, queries))
+        tests = (difference(a, b, paired=paired)[0] for a, b in combinations(scores, 2))
+        lowest.append(min(replace(test, by_t=True).p or 0.0 for test in tests))
+    assert np.mean(np.array(lowest) < level(smallest)) == pytest.approx(ALPHA, abs=0.025)  # two standard errors
+    if paired:  # two degrees of freedom: by normal variables, more than one in ten
+        normal = 2.0 * stats.norm.sf(float(stats.studentized_range.ppf(0.95, systems, np.inf)) / math.sqrt(2.0))
+        assert np.mean(np.array(lowest) < normal) > 2.0 * ALPHA
 
 
 def test_an_interval_excludes_0_exactly_where_p_is_below_its_alpha() -> None:
@@ -233,10 +265,14 @@ def test_an_interval_excludes_0_exactly_where_p_is_below_its_alpha() -> None:
     scores = rng.normal(0.5, 0.2, (2, 3, 60)) + rng.normal(0.0, 0.02, (2, 3, 1))
     found, _ = difference(scores[0] + 0.06, scores[1])
     assert found.p is not None
-    for alpha, outside in ((found.p * 1.001, True), (found.p * 0.999, False)):
-        low, high = replace(found, alpha=alpha).interval or (0.0, 0.0)
-        assert (low > 0.0 or high < 0.0) is outside
-        assert low + high == pytest.approx(2.0 * found.value)
+    by_t = replace(found, by_t=True)
+    assert by_t.p is not None
+    assert by_t.p < found.p < ALPHA, "the tail of the generalised p is heavier"
+    for test, p in ((found, found.p), (by_t, by_t.p)):
+        for alpha, outside in ((p * 1.001, True), (p * 0.999, False)):
+            low, high = replace(test, alpha=alpha).interval or (0.0, 0.0)
+            assert (low > 0.0 or high < 0.0) is outside
+            assert low + high == pytest.approx(2.0 * found.value)
     assert replace(found, alpha=ALPHA).interval == pytest.approx(found.interval, rel=1e-6)
 
 
@@ -250,7 +286,7 @@ def test_ranks_of_all_systems_together_by_hand() -> None:
         )
         for first, second in combinations(means, 2)
     }
-    found = standings_of(means, tests, joint(equal_variances(4)))
+    found = standings_of(means, tests, of_single_runs(equal_variances(4)))
     # 3.633 is below 3.7 (a - c), 4 (b - d) and 5 (a - d), and above 2.7 (b - c); Hsu's constant is 2.92
     assert [(one.system, one.ranks) for one in found] == [("a", (1, 2)), ("b", (1, 3)), ("c", (2, 4)), ("d", (3, 4))]
     assert best_of(found) == ["a", "b"]

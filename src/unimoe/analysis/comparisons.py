@@ -101,8 +101,9 @@ class Comparison(Question):
 
     @property
     def p_alone(self) -> float | None:
-        """The p before any correction for other differences, times the number of settings tried (``tried``)."""
-        return None if self.p is None or self.difference.p is None else min(1.0, self.tried * self.difference.p)
+        """The p of Student's t before any correction, times the number of settings tried (``tried``)."""
+        p = replace(self.difference, by_t=True).p
+        return None if self.p is None or p is None else min(1.0, self.tried * p)
 
     @property
     def p_elsewhere(self) -> float | None:

@@ -17,8 +17,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import NamedTuple, TypeAlias
 
-import numpy as np
-
 from unimoe.analysis.comparisons import ALPHA, Comparison
 from unimoe.analysis.statistics.estimates import holm
 from unimoe.analysis.statistics.simultaneous import Joint, corrected, joint, level
@@ -66,9 +64,10 @@ def corrected_together(rows: Sequence[Comparison], chosen: Chosen, *, simultaneo
             for system, other in ((c.system, c.baseline), (c.baseline, c.system)):
                 if system in chosen:
                     c = _as_chosen(c, system, other, chosen[system], names, None if both else together)
-            if simultaneous and together and c.p_alone is not None:
-                wide = replace(c.difference, alpha=level(together.of_all) / c.tried)
-                c = replace(c, p_simultaneous=corrected(c.p_alone, together.of_all), simultaneous=wide)
+            if simultaneous and together and c.p_alone is not None and c.difference.p is not None:
+                wide = replace(c.difference, alpha=level(together.of_all) / c.tried, by_t=True)
+                p = max(c.difference.p, corrected(c.p_alone, together.of_all))
+                c = replace(c, p_simultaneous=p, simultaneous=wide)
             found[place] = c
     return found
 
@@ -81,28 +80,26 @@ def _as_chosen(
         return replace(c, chosen=(*c.chosen, said))
     settings = [] if isinstance(given, int) else list(dict.fromkeys([system, *given]))
     number = given if isinstance(given, int) else len(settings)
-    how, tried = "Bonferroni", c.tried * number
+    how, tried, by_t = "Bonferroni", c.tried * number, False
     p, alpha = c.p and min(1.0, number * c.p), (c.difference.alpha or ALPHA) / number
     if settings and together and set(settings) <= set(names):
         rivals = [names.index(setting) for setting in settings if setting != other]
         smallest = together.smallest_p([(names.index(other), rivals)])
-        how, tried = f"max-t over {', '.join(settings)}", 1
-        p, alpha = c.p and corrected(c.p, smallest), level(smallest)
+        how, tried, by_t = f"max-t over {', '.join(settings)}", 1, True
+        p, alpha = c.p and c.p_alone and max(c.p, corrected(c.p_alone, smallest)), level(smallest)
     said = f"{system} was chosen on these test data from {number:,} settings: its tests are corrected for that ({how})"
     elsewhere = c.elsewhere and replace(c.elsewhere, alpha=(c.elsewhere.alpha or ALPHA) / number)
-    difference = replace(c.difference, alpha=alpha)
+    difference = replace(c.difference, alpha=alpha, by_t=by_t)
     return replace(c, p=p, tried=tried, chosen=(*c.chosen, said), difference=difference, elsewhere=elsewhere)
 
 
 def joint_of(here: Sequence[Comparison]) -> tuple[list[str], Joint | None]:
     """Return the systems of one place and metric, and how their means scatter where every two were compared."""
     names = list(dict.fromkeys(system for c in here for system in (c.baseline, c.system)))
-    variances = np.zeros((len(names), len(names)))
-    for c in here:
-        pair = names.index(c.system), names.index(c.baseline)
-        variances[pair] = variances[pair[::-1]] = c.difference.standard_error**2
+    runs = {system: number for c in here for system, number in zip((c.system, c.baseline), c.runs, strict=True)}
+    terms = {(names.index(c.system), names.index(c.baseline)): c.difference.terms for c in here}
     every = len({frozenset((c.system, c.baseline)) for c in here}) == len(names) * (len(names) - 1) // 2
-    return names, joint(variances) if every else None
+    return names, joint(terms, [runs[name] for name in names]) if every else None
 
 
 def means_of(here: Iterable[Comparison]) -> dict[str, float]:

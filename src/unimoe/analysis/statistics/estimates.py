@@ -37,14 +37,16 @@ class Estimate:
     terms: Terms | None  # the parts of the variance at the value; None where they cannot be estimated
     _excess: _Excess | None = None
     alpha: float | None = None  # of a difference: the p below which the interval excludes 0, if it is one of many
+    by_t: bool = False  # whether p is Student's t throughout, since its tail is corrected by draws
 
     @cached_property
     def interval(self) -> tuple[float, float] | None:
         """Lower and upper end of the 95 % interval, which with ``alpha`` holds for many; None where there is none."""
         if self._excess is None:
             return None
-        if self.alpha is None or self.terms is None:
-            return self.bound((1.0 - LEVEL) / 2.0), self.bound((1.0 + LEVEL) / 2.0)
+        if self.alpha is None or self.terms is None or self.by_t:
+            outside = (self.alpha or 1.0 - LEVEL) / 2.0
+            return self.bound(outside), self.bound(1.0 - outside)
         from scipy.optimize import brentq
 
         alpha, terms, far = self.alpha, self.terms, self.standard_error
@@ -84,7 +86,7 @@ class Estimate:
         if self._excess is None:
             return None
         excess, terms = self._excess(0.0)
-        p = _two_sided_p(excess, terms) if terms.variance > 0.0 else 0.0
+        p = _two_sided_p(excess, terms, by_t=self.by_t) if terms.variance > 0.0 else 0.0
         return max(p, float(np.finfo(np.float64).tiny))
 
     def as_json(self) -> dict[str, Any]:
@@ -201,7 +203,7 @@ def holm(p_values: Sequence[float]) -> list[float]:
     return [float(p) for p in adjusted]
 
 
-def _two_sided_p(value: float, terms: Terms) -> float:
+def _two_sided_p(value: float, terms: Terms, *, by_t: bool = False) -> float:
     """Return the p of a true value of 0: by Student's t up to the end of the interval, by a heavier tail beyond it.
 
     Satterthwaite's t is right at 5 percent. Far beyond, where Holm's correction over many rows looks, it is too thin:
@@ -210,7 +212,7 @@ def _two_sided_p(value: float, terms: Terms) -> float:
     dataset has more, and keeps that t.
     """
     p = 2.0 * float(stdtr(terms.freedom, -abs(value) / terms.error))
-    if p >= 1.0 - LEVEL or len(terms.runs) > _MOST_GROUPS or not (terms.run.any() and terms.query.any()):
+    if by_t or p >= 1.0 - LEVEL or len(terms.runs) > _MOST_GROUPS or not (terms.run.any() and terms.query.any()):
         return p
     beyond, at_end = terms.generalised_p(np.array([value, _reach(terms.freedom) * terms.error]))
     return (1.0 - LEVEL) * float(beyond / at_end)

@@ -88,7 +88,7 @@ class Terms:
     @cached_property
     def variance(self) -> float:
         """Variance of the contrast."""
-        total = _total(self.query.sum(), self.run.sum(), self.residual.sum())
+        total = float(total_variance(self.query.sum(), self.run.sum(), self.residual.sum()))
         return 0.0 if total < _NOTHING else total
 
     @property
@@ -100,8 +100,8 @@ class Terms:
         three paired seeds cover 92.4 % at worst without that and 93.8 % with it.
         """
         of_queries, of_runs = self._freedoms
-        run = self.run * [math.exp(math.log(own / 2.0) - float(psi(own / 2.0))) for own in of_runs]
-        total = _total(self.query.sum(), run.sum(), self.residual.sum())
+        run = self.run * without_bias(of_runs)
+        total = float(total_variance(self.query.sum(), run.sum(), self.residual.sum()))
         parts = (
             float((self.query**2 / of_queries).sum())
             + float((run**2 / of_runs).sum())
@@ -126,7 +126,7 @@ class Terms:
             may_be = np.add.outer(may_be, run / ratio).ravel()
             weights = np.multiply.outer(weights, density / density.sum()).ravel()
         query = self.query.sum()
-        variance = np.maximum(query + may_be - self.residual.sum(), np.maximum(query, may_be))
+        variance = total_variance(query, may_be, self.residual.sum())
         freedom = query**2 / (self.query**2 / of_queries).sum()
         tails = betainc(freedom / 2.0, 0.5, freedom / (freedom + values[:, None] ** 2 / variance))  # Student's t
         return np.asarray(tails @ weights)
@@ -207,9 +207,14 @@ def _group(blocks: Sequence[Sequence[Array]], members: Sequence[int], places: Se
     return RunGroup(means, residual)
 
 
-def _total(query: float, run: float, residual: float) -> float:
+def total_variance(query: Array, run: Array, residual: Array) -> Array:
     """Return the sum, or its larger part where chance makes the sum of estimates smaller than that."""
-    return float(max(query + run - residual, query, run))
+    return np.maximum(query + run - residual, np.maximum(query, run))
+
+
+def without_bias(freedom: Array) -> Array:
+    """Return the factor that makes a variance of so many degrees of freedom unbiased on the scale of logarithms."""
+    return np.asarray(np.exp(np.log(freedom / 2.0) - psi(freedom / 2.0)))
 
 
 def _quadratic(contrast: Array, covariance: Array) -> Array:
