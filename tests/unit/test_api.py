@@ -239,7 +239,14 @@ def test_a_module_of_the_folder_registers_a_measure_for_one_call(
     assert ("answers" in text, "2.0" in text) == (True, True)
 
 
-def test_status_shows_what_an_experiment_of_this_machine_has_done(tmp_path: Path) -> None:
+def test_status_shows_what_an_experiment_or_study_of_this_machine_has_done(tmp_path: Path) -> None:
+    for name in ("low/joint_r8/seed_103/checkpoint/head.safetensors", "high/joint_r8/seed_103/state.safetensors"):
+        (tmp_path / "tuning" / name).parent.mkdir(parents=True)
+        (tmp_path / "tuning" / name).touch()
+    assert shown("status", str(tmp_path)).splitlines() == [
+        "tuning/high, seed_103",
+        "tuning/low, seed_103  trained",
+    ]
     write_experiment(tmp_path)
     log = tmp_path / "joint_r8" / "seed_7" / "logs" / "train.jsonl"
     log.parent.mkdir(parents=True)

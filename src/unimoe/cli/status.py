@@ -30,9 +30,10 @@ def status(
 ) -> None:
     """Show what an experiment has done so far, or what runs with --engine ray have done, are doing and have left.
 
-    Of an experiment's folder each line has an arm and seed, its training, and its scores. Of a store each line has an
-    evaluation with its items (pairs or texts) done, the units that workers compute now, what failed,
-    what is left, and the hours to go at the rate so far. The exit code is 4 where something failed or was set aside.
+    Of an experiment's folder each line has an arm and seed, its training, and its scores; of a study that has no arm
+    yet, a setting on dev. Of a store each line has an evaluation with its items (pairs or texts) done, the units that
+    workers compute now, what failed, what is left, and the hours to go at the rate so far. The exit code is 4 where
+    something failed or was set aside.
     """
     from rich.console import Console
     from rich.live import Live
@@ -40,8 +41,9 @@ def status(
     from unimoe.core.io import find_files
 
     folder = Path(store)
-    if folder.is_dir() and find_files(folder, "*/seed_*"):  # an experiment of this machine, not a store
-        _print_experiment(folder, as_json)
+    places = find_files(folder, "*/seed_*") or find_files(folder, "tuning/*/*/seed_*") if folder.is_dir() else []
+    if places:  # an experiment of this machine, not a store
+        _print_experiment(folder, places, as_json)
         return
     found: dict[str, Any] = {}
     if watch and not as_json:
@@ -102,22 +104,25 @@ def _tables(found: dict[str, Any]) -> Group:
     return Group(work, "", *reasons, *([""] if reasons else []), drivers)
 
 
-def _print_experiment(folder: Path, as_json: bool) -> None:
-    """Print the arms of an experiment's folder: steps trained, and the main score of each result."""
+def _print_experiment(folder: Path, places: list[Path], as_json: bool) -> None:
+    """Print the arms or settings of an experiment's folder: steps trained, and the main score of each result."""
     from unimoe.core.io import find_files
     from unimoe.results import arm_dir, read_result, result_files
     from unimoe.results.logs import read_logs
 
-    results, logs = [read_result(path) for path in result_files(folder)], read_logs(folder)
+    results = [read_result(path) for path in result_files(folder)]
+    logs = {root: read_logs(root) for root in {place.parent.parent for place in places}}  # a setting has its own folder
     arms: dict[str, dict[str, Any]] = {}
-    for place in find_files(folder, "*/seed_*"):
-        seed = place.name.removeprefix("seed_")
-        log = logs.get((place.parent.name, int(seed) if seed.isdecimal() else None), ())
+    for place in places:
+        root, seed = place.parent.parent, place.name.removeprefix("seed_")
+        log = logs[root].get((place.parent.name, int(seed) if seed.isdecimal() else None), ())
         steps = {record["step"] for record in log}  # a resumed training repeats some
         own = [one for one in results if arm_dir(folder, one.config_name, one.seed) == place]
         scores = {one.key: {one.main_metric: one.aggregate[one.main_metric]} for one in own}
-        done = bool(find_files(place, "checkpoint*/unimoe.json"))
-        arms[f"{place.parent.name}, {place.name}"] = {"steps": len(steps), "trained": done, "results": scores}
+        # A translator in training keeps its best checkpoint there, beside its state.
+        done = bool(find_files(place, "checkpoint/*")) and not (place / "state.safetensors").exists()
+        name = place.parent.name if root == folder else root.relative_to(folder).as_posix()
+        arms[f"{name}, {place.name}"] = {"steps": len(steps), "trained": done, "results": scores}
     if as_json:
         stdout.out(json.dumps(arms))
         return
