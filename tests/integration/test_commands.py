@@ -283,6 +283,15 @@ def test_a_signal_within_a_users_function_is_not_the_functions_error(tmp_path: P
     assert "raised" not in said
 
 
+@pytest.mark.parametrize("command", ["--help", "compare --example"])  # printed by click, and by rich
+def test_nobody_reads_on(command: str) -> None:
+    reader, writer = os.pipe()
+    os.close(reader)
+    done = subprocess.run([sys.executable, "-m", "unimoe", *command.split()], stdout=writer, stderr=subprocess.PIPE)
+    os.close(writer)
+    assert (done.returncode, b"rror" in done.stderr) == (141, False)
+
+
 TORCHRUN = ["torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
 # What accelerate calls several GPUs is torchrun with its own settings; there is none in this test.
 ACCELERATE = [

@@ -50,13 +50,21 @@ def run(app: typer.Typer) -> NoReturn:
     """Run a command line and exit with its code.
 
     A ``UnimoeError``, what the system refuses, Ctrl-C and SIGTERM become one line on stderr and an exit code. Any other
-    exception is a bug and keeps its traceback.
+    exception is a bug and keeps its traceback. Where nobody reads the output on, as ``head``, it ends without a word.
     """
     app.pretty_exceptions_enable = False
     codecs.register_error(_ESCAPED, _escaped)
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors=_ESCAPED)
+    try:
+        _run(app)
+    except SystemExit as ended:  # with the code 1 where rich or click found a closed pipe
+        sys.exit(141 if isinstance(ended.__context__, BrokenPipeError) else ended.code)  # 141 as after SIGPIPE
+    sys.exit(0)
+
+
+def _run(app: typer.Typer) -> None:
     try:
         with ended_by_signals():
             app()
@@ -68,7 +76,6 @@ def run(app: typer.Typer) -> NoReturn:
             raise
         print_error(shown)
         sys.exit(shown.exit_code)
-    sys.exit(0)
 
 
 def _escaped(error: UnicodeError) -> tuple[str, int]:
