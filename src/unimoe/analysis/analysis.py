@@ -306,7 +306,7 @@ def _interval(name: str, found: Estimate | None) -> dict[str, float | None]:
 def in_order(systems: Sequence[str], baseline: str | None) -> tuple[str, ...]:
     """Return two systems or more with the baseline, which is one of them, first; anything else is a UsageError."""
     if baseline is not None and baseline not in systems:
-        raise UsageError(unknown_arm(baseline, systems))
+        raise UsageError(unknown_arm(str(baseline), systems))
     if len(systems) < 2:
         raise UsageError(f"only {', '.join(systems) or 'no system'} to compare; give two systems or more")
     return tuple(sorted(systems, key=lambda system: system != baseline))

@@ -29,7 +29,7 @@ from unimoe.analysis.standings import Chosen, check_chosen
 from unimoe.analysis.statistics.resampling import resampled
 from unimoe.analysis.statistics.variance import Array
 from unimoe.analysis.tables.scores import generate_comparison_table
-from unimoe.core.errors import DataError, UsageError
+from unimoe.core.errors import DataError, UsageError, users_code
 from unimoe.core.limits import name_problem
 from unimoe.metrics import MetricLike, canonical_metrics
 from unimoe.results import TASKS, Task
@@ -324,7 +324,7 @@ def compare_statistic(
 
     Raises:
         UsageError: an unknown system or dataset, no iterations, or a function that returns something else.
-        DataError: the results do not hold the metric by query, or the statistic of a resample is not finite.
+        DataError: the results do not hold the metric by query, the function raised, or its value is not finite.
     """
     loaded, arms = given_results(results), (system, baseline)
     if not callable(function):
@@ -344,9 +344,10 @@ def compare_statistic(
     (both,) = aligned.by_dataset.values()
     scores = [loaded.scores(arm, key, runs.seeds, metric) for arm, runs in zip(arms, both, strict=True)]
     drawn = resampled(scores, loaded.codes(key), iterations, seed, paired=aligned.paired)
-    differences = [_mean_of(function, first) - _mean_of(function, second) for first, second in drawn]
+    with users_code("the statistic raised"):
+        value, other = (_mean_of(function, runs) for runs in scores)
+        differences = [_mean_of(function, first) - _mean_of(function, second) for first, second in drawn]
     low, high = np.quantile(differences, [ALPHA / 2.0, 1.0 - ALPHA / 2.0]).tolist()
-    value, other = (_mean_of(function, runs) for runs in scores)
     return StatisticComparison(key, metric, scores[0].shape[1], value, other, value - other, low, high)
 
 

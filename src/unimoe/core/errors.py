@@ -9,8 +9,9 @@ import errno
 import os
 import traceback
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import chdir, contextmanager
 from difflib import get_close_matches
+from pathlib import Path
 
 
 class UnimoeError(Exception):
@@ -47,6 +48,22 @@ def named_inputs(name: Callable[[int], str]) -> Iterator[None]:
         yield
     except InputError as error:
         raise DataError(f"{name(error.index)}: {error.reason}") from None
+
+
+@contextmanager
+def users_code(what: str) -> Iterator[None]:
+    """Run a user's code, and make one line of any error with its kind, message and place."""
+    try:
+        with chdir("."):  # code that goes elsewhere takes no relative path of ours with it
+            yield
+    except UnimoeError:
+        raise
+    except (Exception, SystemExit) as error:
+        frames = traceback.extract_tb(error.__traceback__)
+        place = f" ({Path(frames[-1].filename).name}, line {frames[-1].lineno})" if frames else ""
+        message = " ".join(str(error).split())[:200]
+        raised = f"{type(error).__name__}{f': {message}' if message else ''}{place}"
+        raise DataError(f"{what} {raised}; fix it") from error
 
 
 class MissingPartError(UnimoeError):

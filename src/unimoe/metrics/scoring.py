@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 
 import pytrec_eval
 
-from unimoe.core.errors import DataError, UsageError
+from unimoe.core.errors import DataError, UsageError, users_code
 from unimoe.core.grouping import gathered
 from unimoe.core.limits import HIGHEST_GRADE, HIGHEST_SCORE, read_grade, read_score
 from unimoe.core.trec import Qrels, Run, head, ranked
@@ -102,9 +102,10 @@ def _scores_by_query(qrels: Qrels, run: Run, metrics: Sequence[Metric], level: i
         elif metric.function is not None:
             found[metric.name] = {}
             for query_id, grades in qrels.items():
-                where = f"metric {metric.name!r}, query {query_id!r}: its function's value"
-                value = metric.function(grades, ranked(run[query_id]))
-                found[metric.name][query_id] = _checked_number(value, read_score, where)
+                where = f"metric {metric.name!r}, query {query_id!r}: its function"
+                with users_code(f"{where} raised"):
+                    value = metric.function(grades, ranked(run[query_id]))
+                found[metric.name][query_id] = _checked_number(value, read_score, f"{where}'s value")
     return {metric.name: found[metric.name] for metric in metrics}
 
 

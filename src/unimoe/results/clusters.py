@@ -13,7 +13,7 @@ from typing import TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from unimoe.core.errors import DataError, some_ids
+from unimoe.core.errors import DataError, UsageError, some_ids
 from unimoe.core.io import write_text
 from unimoe.core.trec import text_lines
 
@@ -34,6 +34,8 @@ class Clusters:
     def read(cls, given: Path | Mapping[str, str]) -> Clusters:
         """Take a dictionary, or read a file; a DataError where a line is malformed or a query has two clusters."""
         if not isinstance(given, Path):
+            if not isinstance(given, Mapping):
+                raise UsageError(f"clusters: {type(given).__name__}; give {{query id: cluster id}} or a file's path")
             if absent := [str(query_id) for query_id, cluster in given.items() if _is_empty(cluster)]:
                 raise DataError(f"clusters: {some_ids(absent)} have no cluster id; give each query one")
             return cls("clusters", {str(query_id): str(cluster) for query_id, cluster in given.items()})

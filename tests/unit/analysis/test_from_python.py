@@ -58,6 +58,8 @@ def test_several_datasets_by_name(runs: dict[str, list[Run]]) -> None:
     ("options", "words"),
     [
         ({"baseline": "bm52"}, "unknown arm 'bm52' (did you mean 'bm25'?)"),
+        ({"baseline": 3}, "unknown arm '3'"),
+        ({"clusters": ["q1"]}, "clusters: list; give {query id: cluster id}"),
         ({"pairs": "some"}, "pairs 'some': unknown; use all or baseline"),
         ({"correction": "sidak"}, "correction 'sidak': unknown; use holm or bh or bonferroni or none"),
         ({"metrics": []}, "no metric to compare by"),
@@ -164,6 +166,7 @@ class TestStatistic:
         for change, words in (
             ({"function": lambda scores: scores}, "the statistic returned ndarray; return one number"),
             ({"function": lambda scores: math.nan}, "the statistic is nan for some draw of 20 queries"),
+            ({"function": lambda scores: 1 / 0}, r"the statistic raised ZeroDivisionError: .* \(test_from_python"),
             ({"function": "mean"}, "the statistic is a str; give a function"),
             ({"system": "alpa"}, r"unknown arm 'alpa' \(did you mean 'alpha'\?\)"),
             ({"iterations": 0}, "iterations 0"),

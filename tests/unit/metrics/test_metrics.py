@@ -140,6 +140,9 @@ def test_a_measure_of_ones_own_gives_numbers(value: Any, own: None) -> None:
     register_measure("odd", lambda grades, ranking: value)
     with pytest.raises(DataError, match=r"metric 'odd', query 'q1': its function's value .* is (no number|not finite)"):
         score_run({"q1": {"d1": 1}}, {"q1": {"d1": 1.0}}, "odd")
+    register_measure("broken", lambda grades, ranking: 1 / 0)
+    with pytest.raises(DataError, match="query 'q1': its function raised ZeroDivisionError: division by zero"):
+        score_run({"q1": {"d1": 1}}, {"q1": {"d1": 1.0}}, "broken")
     function: Any = value  # is none either
     with pytest.raises(UsageError, match="give a name and a function"):
         register_measure("some", function)

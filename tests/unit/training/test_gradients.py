@@ -19,7 +19,7 @@ from torch import Tensor, nn
 
 from unimoe.config.files import parse_config
 from unimoe.config.training import LOSSES, ArmConfig, LossConfig
-from unimoe.core.errors import InputError, UsageError
+from unimoe.core.errors import DataError, InputError, UsageError
 from unimoe.results.logs import Conflict
 from unimoe.training.aggregation import Surgery, Task, Uncertainty, make_aggregation
 from unimoe.training.conflicts import (
@@ -324,6 +324,9 @@ def test_a_loss_from_outside_is_named_computed_and_checked_like_any_other() -> N
         assert loss.get_config_dict() == {"name": "toy", "activation": "Tanh", "sigma": 2.0}
         with pytest.raises(UsageError, match=r"the loss toy does not read it; remove it \(toy takes activation, sigma"):
             parse_config(LossConfig, {"name": "toy", "k": 3}, source="test")
+        LOSSES._things["toy"] = Loss(lambda *_: 1 / 0)
+        with pytest.raises(DataError, match=r"the loss toy raised ZeroDivisionError: .* \(test_gradients.py, line"):
+            ListwiseLoss(LossConfig(name="toy"))(SCORES, GRADES)
     finally:
         LOSSES._things.pop("toy")
 

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from unimoe.config.training import LOSSES, LossConfig
-from unimoe.core.errors import DataError, InputError
+from unimoe.core.errors import DataError, InputError, users_code
 from unimoe.models.batching import to_device
 from unimoe.training.losses.sampled import Chance
 
@@ -34,6 +34,8 @@ class ListwiseLoss(nn.Module):
         super().__init__()
         self.config, self._loss, self._generator = config, LOSSES[config.name], generator
         self._function, self._activation = self._loss.resolved, _ACTIVATIONS[config.activation]()
+        if not isinstance(self._loss.function, str):  # a user's
+            self._function = users_code(f"the loss {config.name} raised")(self._function)
 
     def forward(self, scores: Sequence[Tensor], labels: Sequence[Tensor], progress: float = 0.0) -> Tensor:
         """Return the loss, a scalar that depends on the scores whatever its value.

@@ -5,9 +5,8 @@ from __future__ import annotations
 import importlib
 import inspect
 import sys
-import traceback
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import chdir, contextmanager, suppress
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from copy import copy
 from pathlib import Path
 from types import ModuleType
@@ -18,7 +17,7 @@ import torch
 from numpy.typing import ArrayLike, NDArray
 
 from unimoe.config import Batches
-from unimoe.core.errors import DataError, InputError, UnimoeError, UsageError, did_you_mean
+from unimoe.core.errors import DataError, InputError, UsageError, did_you_mean, users_code
 from unimoe.core.io import hash_file, hash_json
 from unimoe.evaluation.reranking.rerankers import is_reranker, reranker_of, with_article
 from unimoe.evaluation.systems.named import OPTION, Naming, register_model
@@ -45,7 +44,7 @@ def python_system(name: str, naming: Naming) -> System:
     reranker: Any = copy(reranker_of(found))  # the user's object stays as it is
     reranker.place = getattr(reranker, "device", "as the function chooses")
     for method in _METHODS:
-        setattr(reranker, method, _one_line(f"{KIND}:{name} raised")(getattr(reranker, method)))
+        setattr(reranker, method, users_code(f"{KIND}:{name} raised")(getattr(reranker, method)))
     return System(
         naming.arm_of(getattr(found, "name", name.partition(":")[2])),
         naming.experiment,
@@ -99,7 +98,7 @@ def named_embedder(setting: str, name: str) -> FunctionEmbedder:
         raise UsageError(
             f"{setting} {KIND}:{name}: say what it computes with, such as {function}.identity = 'MODEL v1'"
         )
-    return FunctionEmbedder(_one_line(f"{KIND}:{name} raised")(found), identity)
+    return FunctionEmbedder(users_code(f"{KIND}:{name} raised")(found), identity)
 
 
 class FunctionEmbedder:
@@ -157,7 +156,7 @@ def _imported(where: str, name: str) -> ModuleType:
     here = str(Path.cwd())
     sys.path.insert(0, here)
     try:
-        with _one_line(f"{where}: importing it raised"):
+        with users_code(f"{where}: importing it raised"):
             return importlib.import_module(name)
     except DataError as error:
         missing = getattr(error.__cause__, "name", None) if isinstance(error.__cause__, ModuleNotFoundError) else None
@@ -166,22 +165,6 @@ def _imported(where: str, name: str) -> ModuleType:
         raise
     finally:
         sys.path.remove(here)
-
-
-@contextmanager
-def _one_line(what: str) -> Iterator[None]:
-    """Run a user's code, and make one line of any error with its kind, message and place."""
-    try:
-        with chdir("."):  # code that goes elsewhere takes no relative path of ours with it
-            yield
-    except UnimoeError:
-        raise
-    except (Exception, SystemExit) as error:
-        frames = traceback.extract_tb(error.__traceback__)
-        place = f" ({Path(frames[-1].filename).name}, line {frames[-1].lineno})" if frames else ""
-        message = " ".join(str(error).split())[:200]
-        raised = f"{type(error).__name__}{f': {message}' if message else ''}{place}"
-        raise DataError(f"{what} {raised}; fix it") from error
 
 
 def _content_hash(function: Any, module: str) -> str:
