@@ -72,8 +72,12 @@ def test_an_evaluation_writes_beside_the_checkpoint(checkpoint: Path, unimoe_dat
     assert_refused(done, 4, "fiqa", silent=False)
     for dataset in ("scifact", "nfcorpus"):
         found = result_of(tmp_path, "joint_r8", dataset, seed=1)
-        assert (len(found.per_query), found.identity.max_queries) == (2, 2)
+        assert (len(found.per_query), found.identity.max_queries, len(found.caveats)) == (2, 2, 1)
         assert "--max-queries 2" in found.caveats[0]
+    where = ("--dataset", "apidocs@train", "--max-queries", "2", "--output-dir", tmp_path / "train")
+    successful(call_script("evaluate.py", "--checkpoint", checkpoint, *where))
+    found = result_of(tmp_path / "train", "joint_r8", "apidocs", seed=1)
+    assert found.caveats[1:] == ["these queries trained the checkpoint"]
 
 
 def test_a_checkpoint_of_another_base_model_is_refused(config: Path, checkpoint: Path, tmp_path: Path) -> None:
@@ -285,11 +289,9 @@ def test_a_signal_within_a_users_function_is_not_the_functions_error(tmp_path: P
 
 @pytest.mark.parametrize("command", ["--help", "compare --example"])  # printed by click, and by rich
 def test_nobody_reads_on(command: str) -> None:
-    reader, writer = os.pipe()
-    os.close(reader)
-    done = subprocess.run([sys.executable, "-m", "unimoe", *command.split()], stdout=writer, stderr=subprocess.PIPE)
-    os.close(writer)
-    assert (done.returncode, b"rror" in done.stderr) == (141, False)
+    shell = f"{sys.executable} -m unimoe {command} | true; exit ${{PIPESTATUS[0]}}"
+    done = subprocess.run(["bash", "-c", shell], capture_output=True, text=True)
+    assert (done.returncode, "rror" in done.stderr) == (141, False)
 
 
 TORCHRUN = ["torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
@@ -343,16 +345,13 @@ def test_two_processes_train_as_one(config: Path, tmp_path: Path, launcher: list
         assert line["tokens"] == expected["tokens"]
 
 
-@pytest.mark.parametrize(
-    ("script", "options", "what"),
-    [
-        ("run_experiment.py", [], "an experiment runs in one process"),
-        ("evaluate.py", ["--zero-shot"], "an evaluation runs in one process; start it without torchrun; --engine ray"),
-    ],
-)
-def test_all_but_training_is_refused(config: Path, script: str, options: list[str], what: str) -> None:
-    done = call_script(script, *options, "--config", config, WORLD_SIZE="2", RANK="0")
-    assert_refused(done, 2, what, "without torchrun")
+def test_all_but_training_is_refused(config: Path) -> None:
+    for script, words in (
+        ("run_experiment.py", ["an exp"]),
+        ("evaluate.py --zero-shot", ["an eval", "; --engine ray"]),
+    ):
+        done = call_script(*script.split(), "--config", config, WORLD_SIZE="2", RANK="0")
+        assert_refused(done, 2, "runs in one process; start it without torchrun", *words)
 
 
 @pytest.mark.slow

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from unimoe.config import DenseExperiment
 from unimoe.core.console import Steps, stderr
 from unimoe.core.io import hash_json
+from unimoe.data.published import canonical_name
 from unimoe.evaluation.embedding_eval import evaluate_embedding_collection, evaluate_task, mteb_card, mteb_data_hash
 from unimoe.evaluation.engines import Engine, mteb_by_worker
 from unimoe.evaluation.model_wrappers import MTEBCrossEncoderWrapper, MTEBEncoderWrapper, spread_over
@@ -268,7 +269,7 @@ def _of_collection(system: System, task: Task, data: LoadedDataset) -> dict[str,
         "identity": identity,
         "hashes": hashes,
         "size": size if system.load else 0,
-        "caveats": data.caveats,
+        "caveats": [*data.caveats, *_used_before(system, dataset)],
     }
 
 
@@ -295,8 +296,17 @@ def _of_search(system: System, data: Searches) -> dict[str, Any]:
         "identity": identity,
         "hashes": {"collection": test.content_hash, "settings": hash_json(settings)} | dataset.rule_hashes,
         "size": len(test.queries) + len(data.read.corpus) * encodes if system.size == FULL else 0,
-        "caveats": data.caveats,
+        "caveats": [*data.caveats, *_used_before(system, dataset)],
     }
+
+
+def _used_before(system: System, dataset: Dataset) -> list[str]:
+    """Return the caveats of a checkpoint on a split whose queries trained or chose it, as its manifest says."""
+    recipe = system.checkpoint.config.get("training") if system.checkpoint else None  # a bi-encoder's has none
+    if not recipe or canonical_name(recipe["collection"]) != canonical_name(dataset.collection):
+        return []
+    used = {"trained": recipe["split"]} | ({"chose": recipe["dev"]["split"]} if system.which == "best" else {})
+    return [f"these queries {how} the checkpoint" for how, split in used.items() if split == dataset.split]
 
 
 def _of_mteb_task(system: System, task: Task, mteb_task: AbsTask) -> dict[str, Any]:
