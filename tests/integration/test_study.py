@@ -115,6 +115,7 @@ def test_the_best_on_dev_is_trained_with_every_seed_and_compared_with_the_encode
     assert before["Recall@10"].value == pytest.approx(100 * hits_of_grade_2(tmp_path, "seed_none"))
     found = [hits_of_grade_2(tmp_path, f"seed_{seed}", "biencoder") for seed in (0, 1)]
     assert after["Recall@10"].value == pytest.approx(100 * np.mean(found))
+    assert results.seeds_pair(["biencoder", "biencoder+bm25"], runner.family.keys)
 
 
 def test_the_script_runs_the_shipped_study(tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ from unimoe.analysis.tables.comparisons import print_before_after
 from unimoe.config import DenseConfig, DenseExperiment
 from unimoe.config.base import EncoderConfig
 from unimoe.core.console import Steps, stderr, stdout
+from unimoe.core.io import hash_json
 from unimoe.evaluation.retrieval_eval import TASK, dense_collection
 from unimoe.evaluation.runner import Evaluator, describe
 from unimoe.evaluation.store import refuse_other_experiments
@@ -102,8 +103,12 @@ def evaluate(config: BiEncoderConfig, splits: Splits, retrievers: Sequence[Syste
     for retriever in retrievers:
         arms = [first_stage_system(experiment), retriever, fused_system(retriever)]
         evaluations += [describe(replace(arm, experiment=experiment), TASK, searches) for arm in arms]
+    # A seed draws the batches with their positives, and the first weights of a linear layer.
+    keys = {"train_queries", "relevance_threshold", "batch_size", "encoder", "out_dim", "head_init"}
+    draws = {"paired_seeds": hash_json([splits.train.content_hash, config.model_dump(include=keys)])}
     steps = Steps(len(evaluations))
-    for evaluation in evaluations:
+    for one in evaluations:
+        evaluation = one if one.seed is None else replace(one, config={**one.config, **draws})
         evaluator.take(evaluation, steps, metric="recall_of_retrieved@10")
     return f"{TASK}/{dataset.name}"
 

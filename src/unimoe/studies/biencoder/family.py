@@ -91,6 +91,10 @@ class BiEncoderFamily(Family[BiEncoderConfig, BiEncoderTrainer]):
         """Return hashes of the training and of the test split."""
         return [training.state.fingerprint, self.splits.test.content_hash]
 
+    def notes(self) -> Sequence[str]:
+        """Say which seeds pair."""
+        return ("Seeds pair between arms of one encoder and batch size: they share the batches and the first weights.",)
+
     def scores(self, results: Results, arm: str, key: str, seeds: Sequence[int], metric: str) -> Array:
         """Return scores; trec_eval's recall@10 is taken from the runs, as results do not hold it."""
         if metric != "recall@10":
