@@ -229,10 +229,8 @@ def test_a_module_of_the_folder_registers_a_measure_for_one_call(
 ) -> None:
     monkeypatch.setattr("unimoe.metrics.names._registered", {})
     monkeypatch.chdir(tmp_path)
-    Path("own_measure_1.py").write_text(
-        "import unimoe.metrics as m\n\nm.register_measure('answers', lambda grades, ids: float(len(ids)))\n",
-        encoding="utf-8",
-    )
+    code = "import unimoe.metrics as m; m.register_measure('answers', lambda grades, ids: float(len(ids)))"
+    Path("own_measure_1.py").write_text(code, encoding="utf-8")
     Path("q.txt").write_text("q1 0 d1 1\n", encoding="utf-8")
     Path("r.trec").write_text("q1 Q0 d1 1 2.0 x\nq1 Q0 d2 2 1.0 x\n", encoding="utf-8")
     text = shown("--import", "own_measure_1", "evaluate-run", "r.trec", "q.txt", "--metric", "answers")
@@ -240,13 +238,10 @@ def test_a_module_of_the_folder_registers_a_measure_for_one_call(
 
 
 def test_status_shows_what_an_experiment_or_study_of_this_machine_has_done(tmp_path: Path) -> None:
-    for name in ("low/joint_r8/seed_103/checkpoint/head.safetensors", "high/joint_r8/seed_103/state.safetensors"):
-        (tmp_path / "tuning" / name).parent.mkdir(parents=True)
-        (tmp_path / "tuning" / name).touch()
-    assert shown("status", str(tmp_path)).splitlines() == [
-        "tuning/high, seed_103",
-        "tuning/low, seed_103  trained",
-    ]
+    for name in ("low/a/seed_9/checkpoint/head", "high/a/seed_9/checkpoint/head", "high/a/seed_9/state.safetensors"):
+        (tmp_path / "tuning" / name).mkdir(parents=True)
+    settings = ["tuning/high, seed_9", "tuning/low, seed_9  trained"]
+    assert shown("status", str(tmp_path)).splitlines() == settings
     write_experiment(tmp_path)
     log = tmp_path / "joint_r8" / "seed_7" / "logs" / "train.jsonl"
     log.parent.mkdir(parents=True)

@@ -39,6 +39,8 @@ class ModelOptions:
             "--config": self.config,
             "--set": self.override,
             "--max-queries": self.max_queries,
+            "--device": self.device,
+            "--threads": self.threads,
         }
         return [name for name, value in named.items() if value is not None]
 
