@@ -43,32 +43,43 @@ class Joint:
         """Return the smallest p of each draw, ascending, over the differences of a system from each of some others."""
         furthest = np.full((3, len(self.draws)), -np.inf)  # its place on a normal scale, its t and degrees of freedom
         for system, others in sets:
-            t, freedom = self._tests(system, list(others))
-            t = t if one_sided else np.abs(t)
-            # Wallace's (1959) normal variable: it finds the smallest p in a hundredth of the time that all p take.
-            normal = np.sign(t) * np.sqrt(freedom * np.log1p(t**2 / freedom)) * (8 * freedom + 1) / (8 * freedom + 3)
-            place = normal.argmax(axis=1)[:, None]
+            normal, t, freedom = self._tests(system, list(others))
+            place = (normal if one_sided else np.abs(normal)).argmax(axis=1)[:, None]
             found = np.stack([np.take_along_axis(part, place, axis=1)[:, 0] for part in (normal, t, freedom)])
+            found[:2] = found[:2] if one_sided else np.abs(found[:2])
             furthest = np.where(found[0] > furthest[0], found, furthest)
         return np.sort(stdtr(furthest[2], -furthest[1]) * (1.0 if one_sided else 2.0))
 
-    def _tests(self, system: int, others: list[int]) -> tuple[Array, Array]:
-        """Return Student's t of some systems minus another, ``(draws, others)``, and its degrees of freedom."""
+    def _tests(self, system: int, others: list[int]) -> tuple[Array, Array, Array]:
+        """Return a normal variable for some systems minus another, ``(draws, others)``, Student's t and its freedom.
+
+        The normal variable is Wallace's (1959): it finds the smallest p in a hundredth of the time that all p take.
+        """
         gaps = self.draws[:, others] - self.draws[:, [system]]
         spread = np.sqrt((gaps**2).mean(axis=0))
         rounding = 1e-6 * self.draws.std(axis=0).max()  # systems that are equal on every query differ by no more
-        own, their, paired = self.runs[:, :, [system]], self.runs[:, :, others], self.paired[system, others]
-        first = np.where(paired, ((own - their) ** 2).sum(axis=1), (own**2).sum(axis=1))
-        second = np.where(paired, 0.0, (their**2).sum(axis=1))
+        scaled = gaps / np.where(spread > rounding, spread, np.inf)
         of_first, of_second = self.freedoms[[system]], self.freedoms[others]
+        if min(of_first[0], of_second.min()) == _MANY:
+            return scaled, scaled, np.broadcast_to(_MANY, scaled.shape)
+        first, second = np.broadcast_arrays(self._found[:, [system]], self._found[:, others])
+        if (paired := self.paired[system, others]).any():
+            apart = ((self.runs[:, :, [system]] - self.runs[:, :, others]) ** 2).sum(axis=1)
+            first, second = np.where(paired, apart, first), np.where(paired, 0.0, second)
         query, twice = self.fixed[:, system, others]
         variance = total_variance(query, first + second, twice)
-        found = np.divide(self.variances[system, others], variance, out=np.ones_like(variance), where=variance > 0.0)
         first, second = first * without_bias(of_first), second * without_bias(of_second)
         total, parts = total_variance(query, first + second, twice), first**2 / of_first + second**2 / of_second
         freedom = np.divide(total**2, parts, out=np.full_like(parts, _MANY), where=parts > 0.0)
-        t = gaps / np.where(spread > rounding, spread, np.inf) * np.sqrt(found)
-        return t, np.clip(freedom, np.minimum(of_first, of_second), _MANY)
+        freedom = np.clip(freedom, np.minimum(of_first, of_second), _MANY)
+        t = scaled * np.sqrt(np.divide(self.variances[system, others], variance, out=variance, where=variance > 0.0))
+        normal = np.sign(t) * np.sqrt(freedom * np.log1p(t**2 / freedom)) * (8 * freedom + 1) / (8 * freedom + 3)
+        return normal, t, freedom
+
+    @cached_property
+    def _found(self) -> Array:
+        """The variance of each system's runs as each draw finds it, ``(draws, systems)``."""
+        return np.asarray((self.runs**2).sum(axis=1))
 
     @cached_property
     def of_all(self) -> Array:
