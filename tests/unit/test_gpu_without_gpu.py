@@ -12,6 +12,7 @@ from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, NamedTuple, cast
 
 import numpy as np
@@ -28,6 +29,7 @@ from torch.utils._pytree import tree_leaves
 import unimoe
 from unimoe.config import PromptConfig
 from unimoe.config.training import LoraConfig, LossConfig
+from unimoe.evaluation.model_wrappers import MTEBEncoderWrapper
 from unimoe.models.adapter import adapter_parameters, add_lora
 from unimoe.models.unimodel import UnimodelForExp1
 from unimoe.retrieval.dense import search
@@ -284,3 +286,8 @@ def test_a_dense_search(gpu: FakeGPU) -> None:
     search(vectors[:3], ["a", "b", "c"], vectors, ids, 5, device=CUDA, block_bytes=4 * 8 * 20)
     # The queries, each block, and of each block: its longest vector, the k-th scores, how many are good, and which.
     assert gpu.waits <= Counter({"dense._find_by_torch": 1 + 6 * 2})
+
+
+def test_similarities_are_on_the_cpu_where_mteb_reads_them(gpu: FakeGPU) -> None:
+    wrapper, vectors = MTEBEncoderWrapper(cast(Any, SimpleNamespace(device=CUDA))), np.ones((2, 3), dtype=np.float32)
+    assert {f(vectors, vectors).device.type for f in (wrapper.similarity, wrapper.similarity_pairwise)} == {"cpu"}

@@ -116,8 +116,8 @@ class MTEBEncoderWrapper(MTEBWrapper[Embedder]):
         return {"kind": _KINDS[role], "prefix": self.prompts.prefix(task, role), **self.batches}
 
     def similarity(self, embeddings1: Array, embeddings2: Array) -> Tensor:
-        """Return products of all pairs of ``(N, D)`` and ``(M, D)`` vectors, ``(N, M)``, on the model's device."""
-        return self._vectors(embeddings1) @ self._vectors(embeddings2).T
+        """Return products of all pairs of ``(N, D)`` and ``(M, D)`` vectors, ``(N, M)``, on the CPU."""
+        return (self._vectors(embeddings1) @ self._vectors(embeddings2).T).cpu()
 
     def similarity_pairwise(self, embeddings1: Array, embeddings2: Array) -> Tensor:
         """Return products of corresponding pairs of ``(N, D)`` and ``(N, D)`` vectors, ``(N,)``, on the CPU."""
