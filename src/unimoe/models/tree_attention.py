@@ -19,7 +19,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from unimoe.models.base import decoder_layers, decoder_of, with_modules
+from unimoe.models.base import LIKE_LLAMA, decoder_layers, decoder_of, with_modules
 from unimoe.models.batching import arrays_to_device, batches
 from unimoe.models.token_tree import TokenTree, build_tree
 
@@ -40,11 +40,6 @@ _CPU_ROWS, _GPU_SCORES = 1, 2**26
 
 _GPU_KEYS = 16
 """On a GPU the keys of a row are a multiple of this: PyTorch's kernels align rows of masks, some by a copy."""
-
-_LIKE_LLAMA = {
-    f"transformers.models.{name}.modeling_{name}" for name in ("llama", "mistral", "qwen2", "qwen3", "smollm3")
-}
-"""Modules of layers that add their attention and then their feed-forward part, each after one norm, and do no more."""
 
 
 @dataclass(frozen=True)
@@ -243,7 +238,7 @@ class LastTokensLayer(nn.Module):
     """Runs a decoder's last layer over a packed tree, and returns the states of the sequences' last tokens.
 
     Of all other tokens the layer computes keys and values, 6 % of its work in a small Llama. Where three layers are
-    adapted, that saves almost a third of a training step. ``layer`` is one of ``_LIKE_LLAMA``.
+    adapted, that saves almost a third of a training step. ``layer`` is one of ``LIKE_LLAMA``.
     """
 
     def __init__(self, layer: Any) -> None:
@@ -277,6 +272,6 @@ class LastTokensLayer(nn.Module):
 def last_tokens_only(decoder: Any) -> tuple[Any, bool]:
     """Return a decoder of the same weights that gives a tree's last tokens alone, and True; else the same and False."""
     *layers, last = decoder_layers(decoder)
-    if type(last).__module__ not in _LIKE_LLAMA:
+    if type(last).__module__ not in LIKE_LLAMA:
         return decoder, False
     return with_modules(decoder, layers=nn.ModuleList([*layers, LastTokensLayer(last)])), True

@@ -12,7 +12,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 from support.experiments import tiny_experiment_dict
-from support.tiny_models import ModelKind, random_model, save_tiny_model, saved, tiny_base
+from support.tiny_models import ModelKind, random_model, save_tiny_model, saved, tiny_base, tiny_model
 from torch._dynamo.testing import CompileCounterWithBackend
 
 from unimoe.config import Experiment, ModelConfig, PromptConfig
@@ -20,7 +20,7 @@ from unimoe.config.files import parse_config
 from unimoe.config.training import LoraConfig
 from unimoe.core.errors import DataError, UsageError
 from unimoe.models.adapter import adapter_parameters, add_lora, load_lora, merge_lora
-from unimoe.models.base import BaseModel, base_identity, base_layers, base_sizes, load_base
+from unimoe.models.base import BaseModel, base_identity, base_layers, base_sizes, load_base, use_one_kernel_norms
 from unimoe.models.bundled import BUNDLED_ID
 from unimoe.models.checkpoint import ADAPTER_FILE
 from unimoe.models.loader import ModelLoader
@@ -263,6 +263,17 @@ def test_a_share_of_the_kept_layers_is_the_layer_that_it_means(tmp_path: Path) -
     cut = loader(tmp_path, model={"layers": 3}, lora={"first_layer": 0.5})
     assert cut.first_layer == 2
     assert cut.zero_shot().frozen_layers is cut.frozen_layers is not None
+
+
+@pytest.mark.parametrize("kind", ["llama", "mistral", "qwen2", "qwen3", "smollm3"])
+def test_norms_of_one_kernel_which_models_on_a_gpu_have_give_the_same(kind: str) -> None:
+    model, ids = tiny_model(kind, head_dim=16), torch.arange(40)[None]
+    for name, weight in model.named_parameters():
+        weight.data.mul_(torch.rand_like(weight) + 0.5 if "norm" in name else 1)
+    expected = model(ids).logits
+    use_one_kernel_norms(model)
+    assert not [module for module in model.modules() if type(module).__name__.endswith("RMSNorm")]
+    torch.testing.assert_close(model(ids).logits, expected)
 
 
 def test_compiled_layers_score_alike_and_are_compiled_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
