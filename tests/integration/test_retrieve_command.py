@@ -247,7 +247,7 @@ class TestPythonFunction:
 
     def test_what_is_no_encoder_is_refused_in_one_line(self, search: Callable[..., Done]) -> None:
         for encoder, more, code, words in (
-            ("unnamed", [], 2, "say what it computes with, such as unnamed.identity = 'MODEL v1'"),
+            ("unnamed", [], 2, "say what it computes with, as unnamed.identity = 'MODEL v1'"),
             ("FUNCTIONS.x", [], 2, "my_encoders has no FUNCTIONS.x"),
             ("short", [], 3, "the encoder returned list (1, 1); return an array of numbers (9, D) for 9 texts"),
             ("letters", ["--dims", "28"], 2, "retrieval.dims 28 (--dims): the model's vectors have 27 dimensions; use"),

@@ -10,8 +10,10 @@ import os
 import traceback
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import chdir, contextmanager
+from copy import copy
 from difflib import get_close_matches
 from pathlib import Path
+from typing import Any
 
 
 class UnimoeError(Exception):
@@ -66,6 +68,17 @@ def users_code(what: str) -> Iterator[None]:
         raise DataError(f"{what} {raised}; fix it") from error
 
 
+def guarded(what: str, thing: Any, methods: Iterable[str] = ()) -> Any:
+    """Return a user's function, or a copy of an object with these methods, as ``users_code``; what is ours as it is."""
+    if getattr(thing, "__module__", "").startswith("unimoe."):
+        return thing
+    found = copy(thing) if methods else users_code(what)(thing)
+    for method in methods:
+        if hasattr(found, method):  # set also where the object is frozen
+            object.__setattr__(found, method, users_code(what)(getattr(found, method)))
+    return found
+
+
 class MissingPartError(UnimoeError):
     """The work was done without a part that is not available."""
 
@@ -98,7 +111,7 @@ def missing_extra(error: ModuleNotFoundError) -> UsageError | None:
 
 def did_you_mean(word: str, known: Iterable[str]) -> str:
     """Return `` (did you mean 'x'?)`` with the closest known word, or an empty string."""
-    match = get_close_matches(word, list(known), n=1)
+    match = get_close_matches(str(word), list(known), n=1)
     return f" (did you mean {match[0]!r}?)" if match else ""
 
 

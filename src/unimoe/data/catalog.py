@@ -16,7 +16,7 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
-from unimoe.core.errors import UsageError, did_you_mean
+from unimoe.core.errors import DataError, UsageError, did_you_mean
 from unimoe.core.limits import name_problem, shortened
 from unimoe.data.collection import Collection
 from unimoe.data.published import APIDOCS, BEIR_NAMES, CQADUPSTACK, FAMILY_NAMES, SHORT_NAMES, canonical_name
@@ -30,6 +30,8 @@ def load_collection(name: str, split: str) -> Collection:
     refuse_unknown(name)
     source, rest = find_source(name)
     collection = source.load(rest, split)
+    if not isinstance(collection, Collection):
+        raise DataError(f"{name}: its source returned {type(collection).__name__}; return a Collection")
     level = None if collection.level_stated else source.relevance_level(rest, split)
     return collection if level is None else replace(collection, relevance_level=level, level_stated=True)
 

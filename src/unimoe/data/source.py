@@ -16,7 +16,7 @@ import re
 from collections.abc import Iterable
 from pathlib import Path
 
-from unimoe.core.errors import DataError, UsageError, did_you_mean
+from unimoe.core.errors import DataError, UsageError, did_you_mean, guarded
 from unimoe.core.registry import Registry
 from unimoe.data.collection import Collection
 from unimoe.data.published import GRADED_FROM_1, MTEB_TASKS, SHORT_NAMES, TREC_DL, canonical_name
@@ -93,6 +93,8 @@ SOURCES: Registry[Source] = Registry("source of collections", "unimoe.data.sourc
 
 register_source = SOURCES.add
 
+_METHODS = [name for name, value in vars(Source).items() if callable(value) and not name.startswith("_")]
+
 SHORT_NAME = "short name"
 """The source of names without a colon."""
 
@@ -106,7 +108,7 @@ def find_source(collection: str) -> tuple[Source, str]:
     if word not in usages or not rest:
         hint = "" if word in usages else did_you_mean(word, usages)
         raise UsageError(f"collection {collection!r}: write a short name, {listed(usages.values())}{hint}")
-    return SOURCES[word], rest
+    return guarded(f"{collection} raised", SOURCES[word], _METHODS), rest
 
 
 def listed(words: Iterable[str]) -> str:

@@ -22,7 +22,7 @@ from unimoe.core.errors import DataError, UsageError
 from unimoe.data.catalog import available, load_collection, members, refuse_unknown
 from unimoe.data.collection import Collection, Document, assemble
 from unimoe.data.published import CQADUPSTACK
-from unimoe.data.source import UnavailableError
+from unimoe.data.source import SOURCES, Source, UnavailableError
 
 
 def write_zip(path: Path, folders: dict[str, Collection]) -> Path:
@@ -173,6 +173,19 @@ def test_unknown_names_are_usage_errors(name: str, message: str) -> None:
     find: Any = refuse_unknown if early else partial(load_collection, split="test")
     with pytest.raises(UsageError, match=message):
         find(name)
+
+
+def test_a_users_source_that_raises_or_returns_no_collection_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Own(Source):
+        usage = "own:NAME"
+
+        def load(self, name: str, split: str) -> Any:
+            return {"x": None}[name]
+
+    monkeypatch.setitem(SOURCES._things, "own", Own())
+    for name, words in (("y", r" raised KeyError: 'y' \(test_cat.*; fix it"), ("x", ": its source returned NoneType")):
+        with pytest.raises(DataError, match=f"own:{name}{words}"):
+            load_collection(f"own:{name}", "test")
 
 
 def test_a_path_names_the_collection_and_beir_layout_goes_before_msmarco_files(tmp_path: Path) -> None:

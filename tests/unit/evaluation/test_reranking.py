@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import sys
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +23,13 @@ from unimoe.core.errors import DataError, UsageError
 from unimoe.core.trec import Run
 from unimoe.data.collection import Collection, Document
 from unimoe.evaluation.embedding_eval import evaluate_mteb
-from unimoe.evaluation.reranking.rerankers import FunctionReranker, PairModelReranker, as_reranker, as_unimodel
+from unimoe.evaluation.reranking.rerankers import (
+    FunctionReranker,
+    PairModelReranker,
+    as_reranker,
+    as_unimodel,
+    reranker_of,
+)
 from unimoe.evaluation.reranking.shards import Pair, Reranker, ShardStore
 from unimoe.evaluation.reranking_eval import (
     evaluate_beir,
@@ -31,6 +37,7 @@ from unimoe.evaluation.reranking_eval import (
     evaluate_reranking_suite,
     rerank_collection,
 )
+from unimoe.evaluation.systems.named import MODELS, Naming, named_system, stated_system
 from unimoe.models.base import BaseModel
 from unimoe.models.embedder import Advance
 from unimoe.models.unimodel import UnimodelForExp1
@@ -274,3 +281,33 @@ def test_a_query_that_leaves_no_room_is_named_in_the_outcome(judge: UnimodelForE
     assert len(set(outcome.run["q2"].values())) == 1  # each prompt has the same tokens
     for query in queries.keys() - {"q2"}:
         assert outcome.run[query] == pytest.approx(plain.run[query], abs=1e-5)
+
+
+@dataclass(frozen=True)
+class Own:
+    """A model of a kind that a user registers."""
+
+    error: BaseException
+    name = identity = "own@1"
+
+    def score(self, pairs: Any) -> Any:
+        raise self.error
+
+
+def test_a_users_kind_of_model_that_raises_is_named(experiment: Experiment, monkeypatch: pytest.MonkeyPatch) -> None:
+    naming, line = Naming(experiment, torch.device("cpu"), torch.float32), r" \(test_reranking\.py, line \d+\); fix it$"
+    errors = {"bad": ValueError("no\nluck"), "ours": UsageError("ours"), "stopped": KeyboardInterrupt("stop")}
+    models = {name: Own(error) for name, error in errors.items()} | {"none": None}
+    monkeypatch.setitem(
+        MODELS._things, "own", lambda name, naming: models[name] and stated_system(models[name], naming)
+    )
+    for name, kind, words in (
+        ("bad", DataError, f"^own:bad raised ValueError: no luck{line}"),
+        ("ours", UsageError, "^ours$"),
+        ("stopped", KeyboardInterrupt, "^stop$"),
+        ("else", DataError, f"own:else raised KeyError: 'else'{line}"),
+        ("none", DataError, "own:none: its maker returned NoneType; return a System"),
+    ):
+        with pytest.raises(kind, match=words) as raised:
+            reranker_of(named_system(f"own:{name}", naming).model()).score([("query", "document")])
+        assert errors.get(name) in (None, raised.value, raised.value.__cause__)

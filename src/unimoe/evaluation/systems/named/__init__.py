@@ -26,7 +26,7 @@ from unimoe.config import Experiment
 from unimoe.config.base import BUNDLED_ENCODER, EncoderConfig
 from unimoe.config.files import find_config, overridden, parse_config, read_yaml
 from unimoe.config.served import APIS
-from unimoe.core.errors import UsageError, did_you_mean
+from unimoe.core.errors import DataError, UsageError, did_you_mean, guarded, users_code
 from unimoe.core.registry import Registry
 from unimoe.evaluation.reranking.rerankers import CrossEncoderReranker, MatcherReranker
 from unimoe.evaluation.reranking.served import ServedReranker
@@ -49,16 +49,14 @@ from unimoe.models.served.embedder import ServedEmbedder
 from unimoe.results import Task, safe_name
 
 OPTION = "--model"
+METHODS = ("score", "prepare", "cut", "truncated_queries")  # of a user's reranker, which may raise any error
 YES_NO, BUNDLED, CROSS_ENCODER = "yes-no", "bundled", "cross-encoder"
 ADDRESSES = ("http", "https")
-
 MONO_T5, ENCODER = "monot5", "encoder"
 
 _OTHER_KINDS = {"ForSequenceClassification": CROSS_ENCODER, "ForConditionalGeneration": MONO_T5}
 _BATCH_SIZE = 32  # pairs of one forward pass of a cross-encoder
-
-_SETTINGS = "experiments/bundled"
-"""The shipped config whose evaluation settings count where no other is given."""
+_SETTINGS = "experiments/bundled"  # the shipped config whose evaluation settings count where no other is given
 
 
 @dataclass(frozen=True)
@@ -115,9 +113,16 @@ def named_system(name: str, naming: Naming) -> System:
     if kind in ADDRESSES:  # the base model is the one whose tokenizer makes token ids
         return MODELS[kind](rest, naming)
     experiment = experiment.model_copy(update={"model": experiment.model.model_copy(update={"base": rest})})
-    system = MODELS[kind](rest, replace(naming, experiment=experiment))
+    maker, what = MODELS[kind], f"{name} raised"
+    make = guarded(what, maker)
+    system = make(rest, replace(naming, experiment=experiment))
+    if not isinstance(system, System):
+        raise DataError(f"{name}: its maker returned {type(system).__name__}; return a System")
     recipe = model_recipe("named", system.experiment, name=name, arm=naming.arm, dtype=naming.dtype_name)
-    return replace(system, recipe=recipe)
+    system = replace(system, recipe=recipe)
+    if make is maker:
+        return system
+    return replace(system, load=cache(lambda: guarded(what, users_code(what)(system.model)(), (*METHODS, "encode"))))
 
 
 def is_checkpoint(name: str) -> bool:
@@ -165,9 +170,9 @@ def _split(name: str) -> tuple[str, str]:
     """Return the kind of a name, and the text that its maker gets."""
     kind, colon, rest = name.partition(":")
     known = MODELS.names()
-    forms = ", ".join(f"{known_kind}:..." for known_kind in known)
+    forms = f"a hub id, a folder, or {', '.join(f'{known_kind}:...' for known_kind in known)}"
     if not name.strip():
-        raise UsageError(f"{OPTION} names nothing; write a hub id, a folder, or {forms}")
+        raise UsageError(f"{OPTION} names nothing; write {forms}")
     if not colon or Path(name).exists():
         if Path(name, "adapter_config.json").is_file() and not Path(name, "config.json").is_file():
             raise UsageError(
@@ -176,10 +181,7 @@ def _split(name: str) -> tuple[str, str]:
             )
         return YES_NO, name
     if kind not in known:
-        raise UsageError(
-            f"{OPTION} {name}: no kind of model {kind!r}{did_you_mean(kind, known)}; write a hub id, a folder, or "
-            f"{forms}"
-        )
+        raise UsageError(f"{OPTION} {name}: no kind of model {kind!r}{did_you_mean(kind, known)}; write {forms}")
     if not rest.strip():
         raise UsageError(f"{OPTION} {name}: names no model; write one after the colon")
     if kind in ADDRESSES:

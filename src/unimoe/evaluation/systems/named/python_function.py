@@ -20,7 +20,7 @@ from unimoe.config import Batches
 from unimoe.core.errors import DataError, InputError, UsageError, did_you_mean, users_code
 from unimoe.core.io import hash_file, hash_json
 from unimoe.evaluation.reranking.rerankers import is_reranker, reranker_of, with_article
-from unimoe.evaluation.systems.named import OPTION, Naming, register_model
+from unimoe.evaluation.systems.named import METHODS, OPTION, Naming, register_model
 from unimoe.evaluation.systems.system import System
 from unimoe.models.embedder import Advance, TextKind, Vectors, refuse_zero_vectors
 
@@ -28,9 +28,6 @@ KIND = "python"
 
 TextEncoder = Callable[..., ArrayLike]
 """From a list of N texts, and their ``kind`` where it has such a parameter, to vectors ``(N, D)``."""
-
-_METHODS = ("score", "prepare", "cut", "truncated_queries")
-"""What of a user's reranker may raise any error."""
 
 
 def python_system(name: str, naming: Naming) -> System:
@@ -43,7 +40,7 @@ def python_system(name: str, naming: Naming) -> System:
     found, identity = python_attribute(f"{OPTION} {KIND}:", name, "(query, document) pairs to scores")
     reranker: Any = copy(reranker_of(found))  # the user's object stays as it is
     reranker.place = getattr(reranker, "device", "as the function chooses")
-    for method in _METHODS:
+    for method in METHODS:
         setattr(reranker, method, users_code(f"{KIND}:{name} raised")(getattr(reranker, method)))
     return System(
         naming.arm_of(getattr(found, "name", name.partition(":")[2])),
@@ -95,9 +92,7 @@ def named_embedder(setting: str, name: str) -> FunctionEmbedder:
     found, identity = python_attribute(f"{setting} {KIND}:", name, "texts to vectors")
     if getattr(found, "identity", None) is None:
         function = name.partition(":")[2]
-        raise UsageError(
-            f"{setting} {KIND}:{name}: say what it computes with, such as {function}.identity = 'MODEL v1'"
-        )
+        raise UsageError(f"{setting} {KIND}:{name}: say what it computes with, as {function}.identity = 'MODEL v1'")
     return FunctionEmbedder(users_code(f"{KIND}:{name} raised")(found), identity)
 
 
@@ -129,9 +124,7 @@ class FunctionEmbedder:
     ) -> Vectors:
         """Call the function once with all texts; a DataError where it returns something else than their vectors."""
         if max_length is not None:
-            raise UsageError(
-                "a function cuts texts itself; leave retrieval.query_length and retrieval.document_length null"
-            )
+            raise UsageError("a function cuts texts itself; leave retrieval.query_length and document_length null")
         asked = [f"{prefix or ''}{text}" for text in texts]
         found: Any = self._function(asked, kind=kind) if self._reads_kind else self._function(asked)
         vectors: NDArray[np.float64] = np.empty(0)
