@@ -79,8 +79,11 @@ def tiny_gguf(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return path
 
 
-def test_it_is_prepared_once_and_loads(tiny_gguf: Path, tmp_cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_it_is_prepared_once_without_a_word_and_loads(
+    tiny_gguf: Path, tmp_cache: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     folder = prepared_bundled_model()
+    assert capsys.readouterr() == ("", "")
     assert folder.is_relative_to(tmp_cache)
     monkeypatch.setattr(bundled, "_prepare", None)
     assert prepared_bundled_model() == folder

