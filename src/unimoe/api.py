@@ -71,6 +71,8 @@ def load_collection(name: str, split: str | None = None) -> Collection:
     """
     if not isinstance(name, str):
         raise UsageError(f"the collection is a {type(name).__name__}; give its name, such as 'scifact'")
+    if not isinstance(split, str | None):
+        raise UsageError(f"the split is a {type(split).__name__}; give its name, such as 'test'")
     catalog.refuse_unknown(name)
     ((collection, default_split),) = collections_of(name)
     return catalog.load_collection(collection, split or default_split)
@@ -93,6 +95,8 @@ def bm25_candidates(collection: Collection | str, depth: int = 100, params: BM25
     dataset, loaded = _dataset(collection)
     if not hasattr(depth, "__index__"):
         raise UsageError(f"depth {depth!r} is no whole number; use at least 1")
+    if not isinstance(params, BM25Config | None):
+        raise UsageError(f"params is a {type(params).__name__}; give a BM25Config, such as BM25Config(k1=1.2)")
     searched = replace(loaded, excludes_self=True) if dataset.exclude_self else loaded
     return bm25_run(searched, depth, params or BM25Config(), cached=True)
 
@@ -129,10 +133,8 @@ def evaluate_reranker(
 
     loaded = collection if isinstance(collection, Collection) else load_collection(collection)
     if not callable(scorer) and not is_reranker(scorer):
-        raise UsageError(
-            f"the scorer is a {type(scorer).__name__}; give a function from (query, document) pairs to scores"
-        )
-    if not isinstance(depth, int) or depth < 1:
+        raise UsageError(f"the scorer is a {type(scorer).__name__}; give a function from (query, document) to scores")
+    if type(depth) is not int or depth < 1:
         raise UsageError(f"depth {depth}: reranks nothing; use a whole number from 1")
     if candidates is None:
         source, found = first_stage_name(BM25Config().in_language(loaded.language)), bm25_candidates(loaded, depth)
@@ -146,9 +148,7 @@ def evaluate_reranker(
     fitting, ordered = fitting_candidates(found, scored, depth, loaded.name)
     chosen = cut_run(fitting, depth)
     if not any(chosen.values()):
-        raise DataError(
-            f"{loaded.name}: no query that is scored has candidates; give a run of this collection and split"
-        )
+        raise DataError(f"{loaded.name}: no scored query has candidates; give a run of this collection and split")
     run, _ = rerank_run(reranker_of(scorer), scored, chosen)
     level = scored.relevance_level
     return EvaluatedRun(
@@ -188,7 +188,7 @@ def evaluate_encoder(
     from unimoe.retrieval.dense import dense_run
 
     dataset, loaded = _dataset(collection, max_queries)
-    if not isinstance(depth, int) or depth < 1:
+    if type(depth) is not int or depth < 1:
         raise UsageError(f"depth {depth}: keeps nothing; use a whole number from 1")
     if hasattr(encoder, "base_identity"):
         model = cast("Embedder", encoder)

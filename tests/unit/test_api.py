@@ -164,6 +164,9 @@ def test_what_are_no_vectors_is_refused_by_id(encoder: Callable[..., Any], words
         unimoe.evaluate_encoder(encoder, invented())
 
 
+RUN = {"q": {"d": 1}}
+
+
 def nan(pairs: Pairs) -> list[float]:
     return [math.nan] * len(pairs)
 
@@ -178,6 +181,12 @@ def rerank(scorer: Any = by_length, collection: Any = None, **options: Any) -> A
         (lambda: unimoe.tir(None), "the results are a NoneType; give an output folder"),  # type: ignore[arg-type]
         (lambda: unimoe.load_collection(3), "the collection is a int; give its name"),  # type: ignore[arg-type]
         (lambda: unimoe.bm25_candidates(invented(), 2.5), r"depth 2\.5 is no whole number"),  # type: ignore[arg-type]
+        (lambda: unimoe.bm25_candidates(invented(), params=3), "params is a int"),  # type: ignore[arg-type]
+        (lambda: unimoe.load_collection("apidocs", ["test"]), "split is a list"),  # type: ignore[arg-type]
+        (lambda: unimoe.compare({"a": RUN, "b": RUN}, RUN, allow=3), "--allow 3: unknown; use"),  # type: ignore[arg-type]
+        (lambda: unimoe.compare({"a": RUN, "b": RUN}, RUN, allow=[3]), "--allow 3: unk"),  # type: ignore[list-item]
+        (lambda: unimoe.evaluate_encoder(letters, invented(), max_queries="9"), "of 9 qu"),  # type: ignore[arg-type]
+        (lambda: unimoe.evaluate_encoder(letters, invented(), depth=True), "depth True: keeps nothing"),
         (lambda: rerank(max_queries=1.5), r"a sample of 1\.5 queries"),
         (lambda: rerank(depth=0), "depth 0: reranks nothing"),
         (lambda: rerank(7), "the scorer is a int"),
@@ -185,7 +194,7 @@ def rerank(scorer: Any = by_length, collection: Any = None, **options: Any) -> A
         (lambda: rerank(nan), r"query 'q0', document 'd\d+': the score is nan"),
         (lambda: rerank(candidates=3), "int where a run should be"),
         (lambda: rerank(candidates={"q0": {"other": 1.0}}), "'other' of query 'q0' is no document of invented"),
-        (lambda: rerank(candidates={"x": {"d00": 1.0}}), "no query that is scored has candidates; give a run of this"),
+        (lambda: rerank(candidates={"x": {"d00": 1.0}}), "no scored query has candidates; give a run of this"),
         (lambda: rerank(candidates={"q0": {"d00": 1, "d01": 1}}, depth=1), "the 2 candidates of query 'q0' all have"),
         (lambda: unimoe.evaluate_encoder("bundled", invented()), "the encoder is a str"),  # type: ignore[arg-type]
         (lambda: unimoe.evaluate_encoder(letters, invented(), depth=0), "depth 0: keeps nothing"),

@@ -10,7 +10,7 @@ Light to import: no torch, no pandas, no pyplot, no scipy.stats.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias, cast
@@ -173,7 +173,7 @@ def compare(
             for run, content in enumerate(map(_content, runs)):
                 called = str(content) if isinstance(content, Path) else f"{system} run {run}"
                 sources.append(RunSource(system, judged, run, called, content))
-    allowed = (allow,) if isinstance(allow, str) else tuple(allow)
+    allowed = tuple(allow) if isinstance(allow, Iterable) and not isinstance(allow, str) else (allow,)
     scoring = Scoring(canonical_metrics(metrics), depth=depth, allow=allowed, paired=paired)
     ordered = in_order(list(systems), baseline)
     check_chosen(chosen or {}, ordered)

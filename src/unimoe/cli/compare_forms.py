@@ -77,7 +77,7 @@ def run(options: Options) -> int:
     )
     verdict = bool(options.specialist or options.joint)
     models = options.results is None and not verdict and any(is_scored(pattern.path) for pattern in patterns)
-    if (named := for_models.given()) and not models:
+    if not models and (named := [*for_models.given(), *["--models-dir"] * (options.models_dir is not None)]):
         raise UsageError(f"{named[0]} is for models by name, and there are none; leave it out")
     options.refuse_contradictions(models=models)
     if verdict:

@@ -77,8 +77,8 @@ def dense_collection(dataset: Dataset, collection: Collection, config: DenseConf
     if config.test_size is not None:
         test = test.split_queries(config.test_size, config.split_seed)[1]
     most, scored = dataset.max_queries, len(test.qrels)
-    if most is not None and most < scored:
-        test = test.sample_queries(most)
+    if most is not None and len((fewer := test.sample_queries(most)).qrels) < scored:
+        test = fewer
         caveats.append(f"--max-queries {most}: {scored:,} queries are judged")
     if config.use_small_eval_set and config.subset_size < len(test.corpus):
         test = _pool(test, config.subset_size, config.split_seed, "subset_size")

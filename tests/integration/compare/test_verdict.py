@@ -203,6 +203,7 @@ def test_another_comparison_is_refused_or_replaces_it_and_other_results_stay(arm
         ("--results outputs", 2, ["--results does not belong here"]),
         ("--layout datasets", 2, ["--layout does not belong here", "a verdict"]),
         ("--max-queries 3", 2, ["--max-queries is for models by name, and there are none; leave it out"]),
+        ("--models-dir x", 2, ["--models-dir is for models by name, and there are none; leave it out"]),
         ("--device cpu", 2, ["--device is for models by name, and there are none; leave it out"]),
         ("--gates nowhere.yaml", 3, ["nowhere.yaml"]),
         ("--gates x.yaml --looks 3", 2, ["write `looks` into the gate file"]),
