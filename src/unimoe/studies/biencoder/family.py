@@ -66,8 +66,7 @@ class BiEncoderFamily(Family[BiEncoderConfig, BiEncoderTrainer]):
         after = trained_retriever(training.best_dir, before, training.device)
         evaluate(training.config, self.splits, [after], [*self.given])
         advance(1)
-        (dataset,) = self.datasets
-        path = run_path(self.root, arm, training.config.seed, self.task, dataset)
+        path = run_path(self.root, arm, training.config.seed, self.task, self.datasets[0])
         return float(self._scored(read_run(path), self.metrics[0]).mean())
 
     def test_to_dev(self, training: BiEncoderTrainer) -> float:

@@ -66,8 +66,7 @@ class ListwiseLoss(nn.Module):
 
     def get_config_dict(self) -> dict[str, Any]:
         """Return the name and the options that the loss reads, for model cards."""
-        options = {key: getattr(self.config, key) for key in self._loss.all_options}
-        return {"name": self.config.name, **options}
+        return {"name": self.config.name} | {key: getattr(self.config, key) for key in self._loss.all_options}
 
     @property
     def citation(self) -> str:
