@@ -131,7 +131,7 @@ def shares(work: str, setting: tuple[object, ...], reps: int, seed: int) -> dict
 def main() -> None:
     """Simulate every setting on two processes, and print one JSON object as the last line."""
     parser = argparse.ArgumentParser()
-    parser.add_argument("--reps", type=int, default=150, help="simulated experiments of a setting")
+    parser.add_argument("--reps", type=int, default=120, help="simulated experiments of a setting")
     reps, start = parser.parse_args().reps, time.perf_counter()
     works = (("field", FIELDS, 1), ("collections", COLLECTIONS, 4), ("clusters", CLUSTERS, 4), ("choice", CHOICES, 1))
     tasks = [(work, setting, reps * times) for work, settings, times in works for setting in settings]
