@@ -7,19 +7,17 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 from mteb import ResultCache
 from mteb.models.model_meta import ModelMeta
 from support import mteb_tasks
-from support.experiments import tiny_experiment
+from support.experiments import tiny_experiment, zero_shot
 from support.mteb_tasks import Suite
 from support.scripts import Done, assert_refused, call_unimoe, read_plain, successful, write_plain
 from support.toy_collections import invented, with_evaluation, write_invented
 
 from unimoe.config import Experiment, MTEBConfig
 from unimoe.data.mteb_names import find_tasks
-from unimoe.evaluation.systems.system import System, zero_shot_system
-from unimoe.models.loader import ModelLoader
+from unimoe.evaluation.systems.system import System
 from unimoe.results import SIDECARS, Task, read_result
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -29,10 +27,6 @@ TASKS: dict[str, type[Any]] = {
     "AskUbuntuDupQuestions": mteb_tasks.InventedReranking,
 }
 RESULTS = Path("zero_shot", "seed_none", "results", "embedding")
-
-
-def zero_shot(experiment: Experiment) -> System:
-    return zero_shot_system(experiment, ModelLoader(experiment, torch.device("cpu"), torch.float32))
 
 
 def evaluate(system: System, output_dir: Path, wanted: tuple[Task, ...], *names: str) -> None:

@@ -21,7 +21,7 @@ from mteb._evaluators.retrieval_metrics import (
 )
 from mteb.abstasks import AbsTaskRetrieval
 from support import mteb_tasks
-from support.experiments import tiny_experiment
+from support.experiments import tiny_experiment, zero_shot
 from support.mteb_tasks import RANKED, Suite, split_data
 from support.toy_collections import invented, with_evaluation
 
@@ -31,8 +31,7 @@ from unimoe.evaluation.reranking.rerankers import FunctionReranker
 from unimoe.evaluation.runner import describe
 from unimoe.evaluation.store import ResultStore
 from unimoe.evaluation.systems.named import Naming, stated_system
-from unimoe.evaluation.systems.system import System, zero_shot_system
-from unimoe.models.loader import ModelLoader
+from unimoe.evaluation.systems.system import System
 from unimoe.results import EvalResult, Task, read_query_details, read_result, result_path
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -44,13 +43,9 @@ def result(output_dir: Path, name: str, task: Task = "embedding") -> EvalResult:
     return read_result(output_dir / "zero_shot" / "seed_none" / "results" / task / f"{name}.json")
 
 
-def system_of(experiment: Experiment) -> System:
-    return zero_shot_system(experiment, ModelLoader(experiment, torch.device("cpu"), torch.float32))
-
-
 @pytest.fixture(scope="module")
 def system(experiment: Experiment) -> System:
-    return system_of(experiment)
+    return zero_shot(experiment)
 
 
 @pytest.fixture(scope="module")
@@ -112,7 +107,7 @@ def test_what_is_done_is_skipped_without_loading_its_data(suite: Evaluated, syst
 def test_a_result_is_done_for_its_own_prompts_alone(
     suite: Evaluated, experiment: Experiment, mteb: dict[str, Any], embedded: bool, reranked: bool
 ) -> None:
-    system, store = system_of(with_evaluation(experiment, mteb=MTEBConfig(**mteb))), ResultStore(suite[0])
+    system, store = zero_shot(with_evaluation(experiment, mteb=MTEBConfig(**mteb))), ResultStore(suite[0])
     assert store.is_done(describe(system, "embedding", mteb_tasks.InventedSTS())) is embedded
     assert store.is_done(describe(system, "reranking", mteb_tasks.InventedReranking())) is reranked
 

@@ -12,6 +12,7 @@ from support.tiny_models import save_tiny_model
 
 from unimoe.config import Experiment
 from unimoe.config.files import parse_config
+from unimoe.evaluation.systems.system import System, zero_shot_system
 from unimoe.models.loader import ModelLoader
 from unimoe.models.unimodel import UnimodelForExp1
 from unimoe.training.examples import EmbeddingSet, RankingSet, Texts, TrainingData
@@ -103,6 +104,11 @@ def kill_after(moment: int) -> OnStep:
             raise KilledError
 
     return on_step
+
+
+def zero_shot(experiment: Experiment, dtype: torch.dtype = torch.float32) -> System:
+    """An experiment's base model without training."""
+    return zero_shot_system(experiment, ModelLoader(experiment, CPU, dtype))
 
 
 def train(

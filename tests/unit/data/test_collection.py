@@ -9,6 +9,7 @@ import sys
 from importlib.metadata import version
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import pytest
 from support.toy_collections import SMALL, content, write_msmarco
@@ -95,17 +96,16 @@ def test_a_split_by_query_loses_none_and_depends_on_the_seed_alone(
 
 
 def test_a_part_that_cannot_be_is_refused(collection: Collection) -> None:
-    for size in (0.0, 1.0, -0.5):
-        with pytest.raises(UsageError, match="choose between 0 and 1"):
-            collection.split_queries(size)
-    with pytest.raises(UsageError, match=r"of 10 judged queries, 0\.95 for testing leaves none to train on"):
-        collection.split_queries(0.95)
-    with pytest.raises(UsageError, match=r"pool of 9 documents cannot hold the 10 relevant ones; ask for at least 10"):
-        collection.pool(9)
-    with pytest.raises(UsageError, match="at least 1"):
-        collection.sample_queries(0)
-    with pytest.raises(UsageError, match=r"a sample of 2\.5 documents was asked for; ask for a whole number"):
-        collection.pool(2.5)  # type: ignore[arg-type]
+    cut: Any
+    for cut, size, words in (
+        *((collection.split_queries, size, "choose between 0 and 1") for size in (0.0, 1.0, -0.5)),
+        (collection.split_queries, 0.95, r"of 10 judged queries, 0\.95 for testing leaves none to train on"),
+        (collection.pool, 9, r"pool of 9 documents cannot hold the 10 relevant ones; ask for at least 10"),
+        (collection.sample_queries, 0, "at least 1"),
+        (collection.pool, 2.5, r"a sample of 2\.5 documents was asked for; ask for a whole number"),
+    ):
+        with pytest.raises(UsageError, match=words):
+            cut(size)
 
 
 CONTENT = {"train": "7a8499bc6d7030c9", "dev": "d6704531a94c7a4b", "test": "916674d27906eb6b"}

@@ -9,7 +9,7 @@ from typing import Any
 import mteb
 import pytest
 import torch
-from support.experiments import tiny_experiment, tiny_experiment_dict
+from support.experiments import tiny_experiment, tiny_experiment_dict, zero_shot
 from support.model_server import serve
 from support.tiny_models import save_tiny_cross_encoder
 from support.toy_collections import SMALL, invented, write_invented, write_msmarco
@@ -25,10 +25,8 @@ from unimoe.data.source import find_source
 from unimoe.evaluation.chosen import load_extra_systems, planned_extra_systems
 from unimoe.evaluation.runner import Evaluator, describe
 from unimoe.evaluation.store import ResultStore
-from unimoe.evaluation.systems.system import zero_shot_system
 from unimoe.evaluation.tiers.datasets import Dataset, LoadedDataset, chosen_datasets, tier_datasets
 from unimoe.metrics.scoring import dataset_group
-from unimoe.models.loader import ModelLoader
 from unimoe.results import run_beside
 
 pytestmark = pytest.mark.usefixtures("one_thread", "tmp_cache")
@@ -115,7 +113,7 @@ def test_the_query_itself_is_left_out_where_mtebs_task_does_so(collection: str, 
 def test_a_result_of_another_rule_is_not_done(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("UNIMOE_DATA", str(tmp_path))
     experiment = tiny_experiment(tmp_path)
-    system = replace(zero_shot_system(experiment, ModelLoader(experiment, CPU, torch.float32)), tasks=("embedding",))
+    system = replace(zero_shot(experiment), tasks=("embedding",))
     left_out = {"identical_ids": "left out"}
     for name, rule in (("fiqa", left_out), ("arguana", left_out), ("scifact", {})):
         made = invented(name=name)

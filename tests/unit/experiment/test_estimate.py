@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 import torch
-from support.experiments import tiny_experiment_dict
+from support.experiments import tiny_experiment_dict, zero_shot
 from support.scripts import read_plain
 from support.tiny_models import HIDDEN, save_tiny_model, tiny_base
 from support.toy_collections import invented, write_invented
@@ -26,7 +26,7 @@ from unimoe.data.mteb_names import find_tasks, task_size
 from unimoe.evaluation import plan
 from unimoe.evaluation.plan import PlannedDataset, print_plan
 from unimoe.evaluation.runner import describe
-from unimoe.evaluation.systems.system import System, zero_shot_system
+from unimoe.evaluation.systems.system import System
 from unimoe.evaluation.tiers.datasets import LoadedDataset, chosen_datasets
 from unimoe.experiment.estimate import Cost, Item, Speeds, estimate, job_cost, shorter_ways
 from unimoe.experiment.job import ExperimentRun
@@ -167,7 +167,7 @@ COLLECTION = invented(documents=40, queries=6, unjudged=1)
 
 @pytest.fixture(scope="module")
 def system(experiment: Experiment) -> System:
-    return zero_shot_system(experiment, ModelLoader(experiment, CPU, torch.float32))
+    return zero_shot(experiment)
 
 
 @pytest.fixture
@@ -265,7 +265,7 @@ def fingerprint(folder: Path, dtype: torch.dtype = torch.float32, adapter: str |
     for section, values in changes.items():
         config[section] = {**config[section], **values}
     experiment = parse_config(Experiment, config, source="tiny")
-    system = zero_shot_system(experiment, ModelLoader(experiment, CPU, dtype))
+    system = zero_shot(experiment, dtype)
     if adapter is not None:
         budget = TrainingBudget(steps=1, ranking_examples=1, embedding_examples=1, tokens=1)
         trained = Checkpoint(
@@ -284,7 +284,7 @@ def test_a_published_set_has_its_prefixes_in_its_identity(
     for parent in (tmp_path, tmp_path / "mine"):
         write_invented(parent / "scifact", invented(name="scifact"))
     experiment = parse_config(Experiment, tiny_experiment_dict(folder), source="tiny")
-    system = zero_shot_system(experiment, ModelLoader(experiment, CPU, torch.float32))
+    system = zero_shot(experiment)
     names = ("scifact", f"path:{tmp_path / 'mine' / 'scifact'}", f"path:{folder / 'toy'}")
     one, same, other = (
         describe(system, "embedding", LoadedDataset(dataset)).identity.prompt
