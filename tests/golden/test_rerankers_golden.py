@@ -15,17 +15,7 @@ import torch
 from peft import PeftModel
 from safetensors.torch import load_file, save_file
 from sentence_transformers import CrossEncoder, SentenceTransformer
-from support.tiny_models import (
-    PAIRS,
-    POSITIONS,
-    save_tiny_cross_encoder,
-    save_tiny_dense_cross_encoder,
-    save_tiny_encoder,
-    save_tiny_model,
-    save_tiny_score_adapter,
-    save_tiny_score_head,
-    save_tiny_t5,
-)
+from support import tiny_models
 from transformers import (
     AutoModelForCausalLM,
     AutoModelForSequenceClassification,
@@ -61,16 +51,18 @@ class TestCrossEncoder:
 
     @pytest.fixture(scope="class")
     def folder(self, tmp_path_factory: pytest.TempPathFactory) -> Path:
-        return save_tiny_cross_encoder(tmp_path_factory.mktemp("cross-encoder"))
+        return tiny_models.save_tiny_cross_encoder(tmp_path_factory.mktemp("cross-encoder"))
 
     @pytest.mark.parametrize(("batch_size", "max_length"), [(1, 512), (32, 512), (4, 16)])
     def test_scores_are_those_of_the_library(self, folder: Path, batch_size: int, max_length: int) -> None:
         identity = torch.nn.Identity()
-        theirs = CrossEncoder(str(folder), device="cpu", activation_fn=identity, max_length=min(max_length, POSITIONS))
-        expected = [float(theirs.predict([pair])[0]) for pair in PAIRS]
+        theirs = CrossEncoder(
+            str(folder), device="cpu", activation_fn=identity, max_length=min(max_length, tiny_models.POSITIONS)
+        )
+        expected = [float(theirs.predict([pair])[0]) for pair in tiny_models.PAIRS]
         ours = CrossEncoderReranker(load_cross_encoder(folder, CPU, FLOAT, max_length), batch_size)
         assert np.ptp(expected) > 0.1
-        assert ours.score(PAIRS) == pytest.approx(expected, abs=1e-5)
+        assert ours.score(tiny_models.PAIRS) == pytest.approx(expected, abs=1e-5)
 
     @pytest.mark.parametrize("labels", [1, 2])
     @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
@@ -78,55 +70,57 @@ class TestCrossEncoder:
         self, tmp_path: Path, labels: int, dtype: torch.dtype
     ) -> None:
         """As monoBERT's is: the order of P(label 1)."""
-        folder = save_tiny_cross_encoder(tmp_path, labels=labels)
+        folder = tiny_models.save_tiny_cross_encoder(tmp_path, labels=labels)
         refuse_no_cross_encoder(folder)
         low, tokenizer = classifier(folder, dtype)
         head = copy.deepcopy(low).float()
         expected = []
-        for query, document in PAIRS:
+        for query, document in tiny_models.PAIRS:
             inputs = tokenizer([query], [document], return_tensors="pt")
             with torch.no_grad():
                 states = low.bert(**inputs).last_hidden_state
                 logits = head.classifier(head.bert.pooler(states.float()))[0]
             expected.append(float(logits[0] if labels == 1 else logits[1] - logits[0]))
-        found = CrossEncoderReranker(load_cross_encoder(folder, CPU, dtype, 512), 1).score(PAIRS)
+        found = CrossEncoderReranker(load_cross_encoder(folder, CPU, dtype, 512), 1).score(tiny_models.PAIRS)
         assert np.ptp(expected) > 0.1
         assert found == pytest.approx(expected, abs=3e-6)
 
     @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
     def test_a_dense_head_is_the_librarys(self, tmp_path: Path, dtype: torch.dtype) -> None:
         """A pooled encoder and a linear layer, which sentence-transformers keeps in a folder of its own."""
-        folder = save_tiny_dense_cross_encoder(tmp_path / "dense", save_tiny_encoder(tmp_path / "bare"))
+        folder = tiny_models.save_tiny_dense_cross_encoder(
+            tmp_path / "dense", tiny_models.save_tiny_encoder(tmp_path / "bare")
+        )
         encoder = SentenceTransformer(modules=list(CrossEncoder(str(folder), device="cpu"))[:2], device="cpu")
         head = load_file(folder / "2_Dense" / "model.safetensors")
-        expected = torch.from_numpy(encoder.encode(PAIRS)) @ head["linear.weight"][0] + head["linear.bias"]
-        found = CrossEncoderReranker(load_cross_encoder(folder, CPU, dtype, 512), 4).score(PAIRS)
+        expected = torch.from_numpy(encoder.encode(tiny_models.PAIRS)) @ head["linear.weight"][0] + head["linear.bias"]
+        found = CrossEncoderReranker(load_cross_encoder(folder, CPU, dtype, 512), 4).score(tiny_models.PAIRS)
         assert np.ptp(expected.numpy()) > 0.1
         assert found == pytest.approx(expected.tolist(), abs=1e-5 if dtype is FLOAT else 0.05)
         before = model_identity("cross-encoder", "dense", folder, None)
         save_file({name: 2 * weight for name, weight in head.items()}, folder / "2_Dense" / "model.safetensors")
         assert model_identity("cross-encoder", "dense", folder, None) != before
-        several = save_tiny_dense_cross_encoder(tmp_path / "several", tmp_path / "bare", labels=3)
+        several = tiny_models.save_tiny_dense_cross_encoder(tmp_path / "several", tmp_path / "bare", labels=3)
         with pytest.raises(DataError, match="several: a model of 3 labels; ranking needs one score per pair"):
             refuse_no_cross_encoder(several)
 
     def test_logit_score_is_yes_minus_no_after_the_librarys_own_prompt(self, tmp_path: Path) -> None:
         """A causal language model in sentence-transformers is asked by the model's chat template."""
-        folder = save_tiny_model(tmp_path / "causal", "qwen3")
+        folder = tiny_models.save_tiny_model(tmp_path / "causal", "qwen3")
         CrossEncoder(str(folder), device="cpu").save_pretrained(str(tmp_path / "saved"))
         loaded = load_cross_encoder(tmp_path / "saved", CPU, FLOAT, 300)
         assert type(loaded[1]).__name__ == "LogitScore"
         auto: Any = AutoModelForCausalLM
         causal = auto.from_pretrained(folder, dtype=FLOAT)
         expected = []
-        for pair in PAIRS:
+        for pair in tiny_models.PAIRS:
             ids = loaded.preprocess([pair])["input_ids"]
             with torch.inference_mode():
                 logits = causal(input_ids=ids).logits[0, -1]
             yes, no = loaded.tokenizer.convert_tokens_to_ids(["yes", "no"])
             expected.append(float(logits[yes] - logits[no]))
         assert np.ptp(expected) > 0.1
-        assert CrossEncoderReranker(loaded, 4).score(PAIRS) == pytest.approx(expected, abs=1e-4)
+        assert CrossEncoderReranker(loaded, 4).score(tiny_models.PAIRS) == pytest.approx(expected, abs=1e-4)
 
 
 class TestMonoT5:
@@ -134,7 +128,7 @@ class TestMonoT5:
 
     @pytest.fixture(scope="class")
     def folder(self, tmp_path_factory: pytest.TempPathFactory) -> Path:
-        return save_tiny_t5(tmp_path_factory.mktemp("t5"))
+        return tiny_models.save_tiny_t5(tmp_path_factory.mktemp("t5"))
 
     def load(self, folder: Path, max_length: int = 300, **prompt: Any) -> TokenReranker:
         return load_mono_t5(folder, PromptConfig(**prompt), max_length, CPU, FLOAT)
@@ -145,7 +139,7 @@ class TestMonoT5:
         answers = [tokenizer.convert_tokens_to_ids(f"▁{word}") for word in (false, true)]
         assert tokenizer.unk_token_id not in answers
         scores = []
-        for query, document in PAIRS:
+        for query, document in tiny_models.PAIRS:
             ids = tokenizer(f"Query: {query} Document: {document} Relevant:", return_tensors="pt")["input_ids"]
             found = model.generate(ids, max_new_tokens=1, output_logits=True, return_dict_in_generate=True)
             scores.append(float(found.logits[0][0, answers].log_softmax(0)[1]))
@@ -156,7 +150,7 @@ class TestMonoT5:
     )
     def test_the_margin_has_the_published_score(self, folder: Path, given: dict[str, Any], batching: Any) -> None:
         ours = PairModelReranker(self.load(folder, **given), **batching)
-        margins = ours.score(ours.prepare(PAIRS))
+        margins = ours.score(ours.prepare(tiny_models.PAIRS))
         expected = self.reference(folder, given.get("yes", "true"), given.get("no", "false"))
         assert np.ptp(expected) > 0.05
         assert torch.nn.functional.logsigmoid(torch.tensor(margins)).tolist() == pytest.approx(expected, abs=1e-4)
@@ -175,14 +169,14 @@ class TestRankLLaMA:
 
     @pytest.fixture(scope="class", params=["llama", "qwen3"])
     def folder(self, request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
-        return save_tiny_score_head(tmp_path_factory.mktemp(request.param), request.param)
+        return tiny_models.save_tiny_score_head(tmp_path_factory.mktemp(request.param), request.param)
 
     def load(self, folder: Path, max_length: int = 300) -> TokenReranker:
         return load_score_head(folder, max_length, CPU, FLOAT)
 
     def reference(self, model: Any, tokenizer: Any, **cut: Any) -> list[float]:
         scores = []
-        for query, document in PAIRS:
+        for query, document in tiny_models.PAIRS:
             inputs = tokenizer(f"query: {query}", f"document: {document}", return_tensors="pt", **cut)
             with torch.no_grad():
                 scores.append(float(model(input_ids=inputs["input_ids"]).logits[0][0]))
@@ -196,16 +190,16 @@ class TestRankLLaMA:
             expected = self.reference(*classifier(folder), truncation="only_second", max_length=length)
             ours = PairModelReranker(self.load(folder, length), **batching)
             assert np.ptp(expected) > 0.1
-            assert ours.score(ours.prepare(PAIRS)) == pytest.approx(expected, abs=1e-4)
+            assert ours.score(ours.prepare(tiny_models.PAIRS)) == pytest.approx(expected, abs=1e-4)
 
     def test_an_adapter_is_merged_into_its_base(self, tmp_path: Path) -> None:
-        folder = save_tiny_score_adapter(tmp_path / "base", tmp_path / "adapter")
+        folder = tiny_models.save_tiny_score_adapter(tmp_path / "base", tmp_path / "adapter")
         auto: Any = AutoModelForSequenceClassification
         base = auto.from_pretrained(tmp_path / "base", num_labels=1)
         merged: Any = PeftModel.from_pretrained(base, str(folder)).merge_and_unload().eval()
         tokenizer = AutoTokenizer.from_pretrained(tmp_path / "base")
         ours = PairModelReranker(self.load(folder))
-        assert ours.score(ours.prepare(PAIRS)) == pytest.approx(self.reference(merged, tokenizer), abs=1e-4)
+        assert ours.score(ours.prepare(tiny_models.PAIRS)) == pytest.approx(self.reference(merged, tokenizer), abs=1e-4)
 
 
 TEXTS = {

@@ -15,29 +15,9 @@ from pathlib import Path
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
+from support import scripts, tiny_models
 from support.experiments import write_tiny_experiment
 from support.model_server import ModelServer, serve
-from support.scripts import (
-    Done,
-    assert_refused,
-    call_unimoe,
-    evaluate,
-    read_plain,
-    result_of,
-    run_of,
-    successful,
-    write_plain,
-)
-from support.tiny_models import (
-    save_sentence_transformer,
-    save_tiny_cross_encoder,
-    save_tiny_encoder,
-    save_tiny_model,
-    save_tiny_score_adapter,
-    save_tiny_score_head,
-    save_tiny_splade,
-    save_tiny_t5,
-)
 from support.toy_collections import invented, write_invented, written
 from transformers import AutoTokenizer
 
@@ -83,15 +63,15 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     folder = tmp_path_factory.mktemp("models")
     write_invented(folder / "toy", invented(documents=10, queries=3))
     write_invented(folder / "wide", invented(documents=120, queries=6, words=40))
-    save_tiny_cross_encoder(folder / "ce")
-    save_tiny_cross_encoder(folder / "two", labels=2)
-    save_tiny_cross_encoder(folder / "nli", labels=3)
-    save_tiny_t5(folder / "t5")
-    save_tiny_score_head(folder / "llama")
-    save_tiny_score_adapter(folder / "base", folder / "adapter")
-    save_tiny_model(folder / "causal", "qwen3")
-    save_sentence_transformer(save_tiny_encoder(folder / "encoder"), folder / "st")
-    save_tiny_splade(folder / "splade", folder / "mlm")
+    tiny_models.save_tiny_cross_encoder(folder / "ce")
+    tiny_models.save_tiny_cross_encoder(folder / "two", labels=2)
+    tiny_models.save_tiny_cross_encoder(folder / "nli", labels=3)
+    tiny_models.save_tiny_t5(folder / "t5")
+    tiny_models.save_tiny_score_head(folder / "llama")
+    tiny_models.save_tiny_score_adapter(folder / "base", folder / "adapter")
+    tiny_models.save_tiny_model(folder / "causal", "qwen3")
+    tiny_models.save_sentence_transformer(tiny_models.save_tiny_encoder(folder / "encoder"), folder / "st")
+    tiny_models.save_tiny_splade(folder / "splade", folder / "mlm")
     damaged = shutil.copytree(folder / "ce", folder / "damaged") / "model.safetensors"
     save_file({name: torch.full_like(w, torch.nan) for name, w in load_file(damaged).items()}, damaged)
     headless = shutil.copytree(folder / "ce", folder / "headless") / "model.safetensors"
@@ -104,14 +84,14 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
         yield folder
 
 
-def called(data: Path, output_dir: Path, options: str) -> Done:
-    return evaluate(data, *shlex.split(options), "--output-dir", output_dir)
+def called(data: Path, output_dir: Path, options: str) -> scripts.Done:
+    return scripts.evaluate(data, *shlex.split(options), "--output-dir", output_dir)
 
 
-def evaluate_model(data: Path, model: str, output_dir: Path, *more: str) -> Done:
+def evaluate_model(data: Path, model: str, output_dir: Path, *more: str) -> scripts.Done:
     chosen = [] if "--dataset" in more else ["--dataset", "toy"]
     exact = ["--set", "model.dtype=float32"] if "--config" not in more else []
-    return evaluate(data, "--model", model, "--output-dir", output_dir, *chosen, *exact, *more)
+    return scripts.evaluate(data, "--model", model, "--output-dir", output_dir, *chosen, *exact, *more)
 
 
 @pytest.mark.parametrize(
@@ -128,8 +108,8 @@ def evaluate_model(data: Path, model: str, output_dir: Path, *more: str) -> Done
 def test_a_result_says_what_was_evaluated_and_is_kept(
     data: Path, tmp_path: Path, name: str, arm: str, identity: str, prompt: str
 ) -> None:
-    done = successful(evaluate_model(data, name, tmp_path, "--task", "reranking"))
-    result = result_of(tmp_path, arm)
+    done = scripts.successful(evaluate_model(data, name, tmp_path, "--task", "reranking"))
+    result = scripts.result_of(tmp_path, arm)
     assert str(result.identity.base_model).startswith(identity)
     assert str(result.identity.prompt).startswith(prompt)
     assert (result.seed, result.identity.checkpoint, result.provenance.dtype) == (None, "none", "float32")
@@ -144,12 +124,12 @@ def test_a_result_says_what_was_evaluated_and_is_kept(
 
 def test_a_causal_model_by_name_scores_as_the_base_of_a_config(data: Path, tmp_path: Path) -> None:
     options = ("--config", "tiny.yaml", "--dataset", "toy")
-    successful(evaluate(data, "--zero-shot", *options, "--output-dir", tmp_path))
-    successful(evaluate_model(data, "tiny-model", tmp_path, *options, "--name", "mine"))
+    scripts.successful(scripts.evaluate(data, "--zero-shot", *options, "--output-dir", tmp_path))
+    scripts.successful(evaluate_model(data, "tiny-model", tmp_path, *options, "--name", "mine"))
     for task in ("reranking", "embedding"):
-        one, other = (result_of(tmp_path, arm, task=task) for arm in ("zero_shot", "mine"))
+        one, other = (scripts.result_of(tmp_path, arm, task=task) for arm in ("zero_shot", "mine"))
         assert (one.per_query, one.identity) == (other.per_query, other.identity)
-    assert run_of(tmp_path, "zero_shot") == run_of(tmp_path, "mine")
+    assert scripts.run_of(tmp_path, "zero_shot") == scripts.run_of(tmp_path, "mine")
 
 
 @pytest.mark.parametrize(
@@ -158,34 +138,34 @@ def test_a_causal_model_by_name_scores_as_the_base_of_a_config(data: Path, tmp_p
 )
 def test_pairs_that_read_otherwise_have_scores_of_their_own_in_bfloat16(data: Path, tmp_path: Path, name: str) -> None:
     options = ["--dataset", "wide", "--task", "reranking", "--max-queries", "1", "--name", "low"]
-    done = successful(evaluate_model(data, name, tmp_path, *options, "--set", "model.dtype=bfloat16"))
+    done = scripts.successful(evaluate_model(data, name, tmp_path, *options, "--set", "model.dtype=bfloat16"))
     assert "equal scores" not in done.stderr
-    assert result_of(tmp_path, "low", "wide").provenance.dtype == "bfloat16"
-    for query, scores in run_of(tmp_path, "low", "wide").items():
+    assert scripts.result_of(tmp_path, "low", "wide").provenance.dtype == "bfloat16"
+    for query, scores in scripts.run_of(tmp_path, "low", "wide").items():
         assert len(scores) > 90, query
         assert len(set(scores.values())) == len(scores), query
 
 
 class TestPython:
     def test_a_function_gives_the_scores_and_many_equal_ones_are_named(self, data: Path, tmp_path: Path) -> None:
-        done = successful(evaluate_model(data, "python:my_functions:longest", tmp_path))
+        done = scripts.successful(evaluate_model(data, "python:my_functions:longest", tmp_path))
         corpus = load_collection(f"path:{data / 'toy'}", "test").corpus
-        for scores in run_of(tmp_path, "longest").values():
+        for scores in scripts.run_of(tmp_path, "longest").values():
             assert scores == {document: len(corpus[document].full_text) for document in scores}
         assert "toy: queries with equal scores among the first 10 places" in done.stderr.replace("\n", " ")
 
     def test_a_reranker_gets_the_pairs_of_one_query_at_a_time(self, data: Path, tmp_path: Path) -> None:
         for name in ("own", "of_one_query"):
-            successful(evaluate_model(data, f"python:my_functions:{name}", tmp_path))
+            scripts.successful(evaluate_model(data, f"python:my_functions:{name}", tmp_path))
             plan = evaluate_model(data, f"python:my_functions:{name}", tmp_path, "--plan")
             assert "pairs a second" in plan.stdout, plan.stderr
-        assert run_of(tmp_path, "own") == run_of(tmp_path, "of_one_query")
+        assert scripts.run_of(tmp_path, "own") == scripts.run_of(tmp_path, "of_one_query")
 
     def test_without_an_identity_it_is_always_evaluated_again(self, data: Path, tmp_path: Path) -> None:
         for name, kept in (("named", True), ("longest", False)):
             lines = [evaluate_model(data, f"python:my_functions:{name}", tmp_path / name).stderr for _ in range(2)]
             assert (f"reranking toy: {name}: already done" in lines[1]) is kept, lines[1]
-        identity = str(result_of(tmp_path / "named", "named").identity.base_model)
+        identity = str(scripts.result_of(tmp_path / "named", "named").identity.base_model)
         assert identity.startswith("python:my_functions:named@")
 
 
@@ -224,20 +204,20 @@ def test_a_wrong_model_is_one_line_that_names_the_mend(
     data: Path, tmp_path: Path, name: str, code: int, words: list[str]
 ) -> None:
     done = evaluate_model(data, name, tmp_path / "outputs", "--task", "reranking")
-    assert_refused(done, code, *words, silent=False)
+    scripts.assert_refused(done, code, *words, silent=False)
     assert not [*tmp_path.glob("outputs/*/seed_none/results/reranking/toy.json")] or code == 3
 
 
 def test_another_model_or_tokenizer_of_the_same_name_is_refused(data: Path, tmp_path: Path) -> None:
-    successful(evaluate_model(data, "cross-encoder:ce", tmp_path))
+    scripts.successful(evaluate_model(data, "cross-encoder:ce", tmp_path))
     done = evaluate_model(data, "rankllama:llama", tmp_path, "--name", "ce")
     assert done.returncode == 3
     assert "holds another evaluation (base_model 'cross-encoder:ce@" in done.stderr
     assert "choose another --output-dir" in done.stderr.splitlines()[-1]
     path = shutil.copytree(data / "ce", tmp_path / "changed" / "ce") / "tokenizer_config.json"
-    write_plain(path, read_plain(path) | {"model_max_length": 20})
+    scripts.write_plain(path, scripts.read_plain(path) | {"model_max_length": 20})
     done = evaluate_model(data, f"cross-encoder:{path.parent}", tmp_path)
-    assert_refused(done, 3, "holds another evaluation (prompt", silent=False)
+    scripts.assert_refused(done, 3, "holds another evaluation (prompt", silent=False)
 
 
 ZERO_SHOT = "--zero-shot --config tiny.yaml --dataset toy --task reranking"
@@ -292,24 +272,24 @@ def test_a_wrong_option_is_one_line_that_names_the_mend(
     data: Path, tmp_path: Path, options: str, code: int, words: list[str]
 ) -> None:
     done = called(data, tmp_path / "outputs", options)
-    assert_refused(done, code, *words, silent=code == 2)
+    scripts.assert_refused(done, code, *words, silent=code == 2)
     assert "pw-secret" not in done.stderr
     assert not (tmp_path / "outputs").exists()
 
 
 def test_a_tokenizer_must_write_yes_in_one_token_and_needs_no_padding_token(data: Path, tmp_path: Path) -> None:
     plain, model = called(data, tmp_path / "plain", ZERO_SHOT), shutil.copytree("tiny-model", tmp_path / "model")
-    settings = read_plain(model / "tokenizer_config.json")
+    settings = scripts.read_plain(model / "tokenizer_config.json")
     del settings["pad_token"]
-    write_plain(model / "tokenizer_config.json", settings)
+    scripts.write_plain(model / "tokenizer_config.json", settings)
     assert AutoTokenizer.from_pretrained(model).pad_token is None
-    done = successful(called(data, tmp_path / "outputs", f"{ZERO_SHOT} --set model.base={model}"))
+    done = scripts.successful(called(data, tmp_path / "outputs", f"{ZERO_SHOT} --set model.base={model}"))
     assert done.stdout.replace("outputs", "plain") == plain.stdout
-    content = read_plain(model / "tokenizer.json")
+    content = scripts.read_plain(model / "tokenizer.json")
     content["model"]["merges"] = [merge for merge in content["model"]["merges"] if "s" not in merge]
-    write_plain(model / "tokenizer.json", content)
+    scripts.write_plain(model / "tokenizer.json", content)
     done = called(data, tmp_path / "other", f"{ZERO_SHOT} --set model.base={model}")
-    assert_refused(done, 3, "writes 'yes' as", "tokens", silent=False)
+    scripts.assert_refused(done, 3, "writes 'yes' as", "tokens", silent=False)
 
 
 SERVED = invented(documents=20, queries=5)
@@ -346,25 +326,25 @@ def test_a_killed_run_asks_again_for_what_was_in_flight_alone(
     assert server.pairs < PROBES + 50
     time.sleep(0.5)  # what was in flight is answered to nobody
     before, server.latency = server.pairs, 0.0
-    successful(call_unimoe(*command, **places))
+    scripts.successful(scripts.call_unimoe(*command, **places))
     asked_twice = server.pairs - 2 * PROBES - 50
     assert 0 <= asked_twice <= 2 * 2
     assert before - PROBES >= 20
-    assert result_of(tmp_path, "tiny.tei").provenance.usage["requests"] == 25
+    assert scripts.result_of(tmp_path, "tiny.tei").provenance.usage["requests"] == 25
 
 
 def test_an_embedder_searches_a_collection(server: ModelServer, places: dict[str, str], tmp_path: Path) -> None:
     settings = ["served.api=openai", "served.model=org/tiny", 'encoder.query_prefix="the "']
     options = ["--encoder", server.base("openai"), *(word for setting in settings for word in ("--set", setting))]
     retrieve = ("retrieve", "--dataset", "toy", "--output-dir", str(tmp_path), *options)
-    successful(call_unimoe(*retrieve, **places))
-    found = result_of(tmp_path, "tiny.openai", task="retrieval")
+    scripts.successful(scripts.call_unimoe(*retrieve, **places))
+    found = scripts.result_of(tmp_path, "tiny.openai", task="retrieval")
     assert str(found.identity.base_model).startswith("served:openai:")
     sent = [text for _, body in server.asked for text in body["input"]]
     assert {f"the {query}" for query in SERVED.queries.values()} < set(sent)
-    for query, scores in run_of(tmp_path, "tiny.openai", task="retrieval").items():
+    for query, scores in scripts.run_of(tmp_path, "tiny.openai", task="retrieval").items():
         document = next(iter(scores))
         own = server.model.encode([f"the {SERVED.queries[query]}", SERVED.corpus[document].full_text])
         assert scores[document] == pytest.approx(float(own[0] @ own[1]), abs=1e-5)
-    successful(call_unimoe(*retrieve, **places))
+    scripts.successful(scripts.call_unimoe(*retrieve, **places))
     assert len(server.asked) == len({json.dumps(body) for _, body in server.asked}) + 1  # the probe texts alone

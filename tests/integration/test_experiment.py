@@ -9,18 +9,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from support import scripts
 from support.experiments import CPU, tiny_experiment, tiny_experiment_dict, write_tiny_experiment
 from support.results import INTERFERENCE, gate_file
-from support.scripts import (
-    Done,
-    assert_refused,
-    assert_same_results,
-    call_script,
-    kill_script_when,
-    read_plain,
-    successful,
-    write_plain,
-)
 from support.tiny_models import save_tiny_cross_encoder, save_tiny_encoder
 
 import unimoe
@@ -34,11 +25,11 @@ from unimoe.experiment.job import ExperimentRun, matching_gates, smoke_version
 from unimoe.results import read_drilldown, read_result
 
 
-def run(config: Path, output_dir: Path, *options: str) -> Done:
-    return call_script("run_experiment.py", "--config", config, "--output-dir", output_dir, *options)
+def run(config: Path, output_dir: Path, *options: str) -> scripts.Done:
+    return scripts.call_script("run_experiment.py", "--config", config, "--output-dir", output_dir, *options)
 
 
-def verdicts(done: Done) -> list[str]:
+def verdicts(done: scripts.Done) -> list[str]:
     return re.findall(r"^[A-Z ]+: (?:reranking|embedding)\..*", done.stdout, re.M)
 
 
@@ -48,12 +39,14 @@ def config(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def finished(config: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Done]:
+def finished(config: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, scripts.Done]:
     output_dir = tmp_path_factory.mktemp("finished") / "outputs"
-    return output_dir, successful(run(config, output_dir))
+    return output_dir, scripts.successful(run(config, output_dir))
 
 
-def test_the_main_job_ends_with_verdict_report_the_next_command_and_every_result(finished: tuple[Path, Done]) -> None:
+def test_the_main_job_ends_with_verdict_report_the_next_command_and_every_result(
+    finished: tuple[Path, scripts.Done],
+) -> None:
     output_dir, done = finished
     for task in ("reranking", "embedding"):
         assert f"UNDECIDED: {task}.joint_r8 (gate: INCONCLUSIVE" in done.stdout
@@ -71,7 +64,7 @@ def test_the_main_job_ends_with_verdict_report_the_next_command_and_every_result
     assert {str(path.relative_to(output_dir)) for path in output_dir.rglob("results/*/apidocs.json")} == expected
 
 
-def test_a_result_is_complete(finished: tuple[Path, Done]) -> None:
+def test_a_result_is_complete(finished: tuple[Path, scripts.Done]) -> None:
     path = finished[0] / "joint_r8" / "seed_1" / "results" / "embedding" / "apidocs.json"
     result, detail = read_result(path), read_drilldown(path)
     assert (len(result.per_query), result.identity.pool, result.provenance.dtype) == (6, 40, "float32")
@@ -83,8 +76,8 @@ def test_a_result_is_complete(finished: tuple[Path, Done]) -> None:
     assert all(query.relevant.keys() == query.ranks.keys() for query in detail.queries.values())
 
 
-def test_the_record_has_the_cost_of_every_phase(finished: tuple[Path, Done]) -> None:
-    found = read_plain(finished[0] / "run.json")
+def test_the_record_has_the_cost_of_every_phase(finished: tuple[Path, scripts.Done]) -> None:
+    found = scripts.read_plain(finished[0] / "run.json")
     flop = {name: phase["matmul_tflop"] for name, phase in found["phases"].items()}
     trained = {"train rank_only", "train emb_only", "train joint"}
     assert flop.keys() == {"load and first stage", "rerank", "embed", "analyze", *trained}
@@ -97,21 +90,23 @@ def test_the_record_has_the_cost_of_every_phase(finished: tuple[Path, Done]) -> 
 
 @pytest.mark.usefixtures("without_report")
 def test_a_second_run_finds_everything_done_and_a_plan_writes_nothing(
-    config: Path, finished: tuple[Path, Done], tmp_path: Path
+    config: Path, finished: tuple[Path, scripts.Done], tmp_path: Path
 ) -> None:
     output_dir, first = finished
     before = {path: path.stat().st_mtime_ns for path in output_dir.rglob("results/**/*.json")}
-    again = successful(run(config, output_dir))
+    again = scripts.successful(run(config, output_dir))
     assert again.stderr.count("already done") == 20
     assert {path: path.stat().st_mtime_ns for path in before} == before
     assert again.stdout == first.stdout
-    planned = successful(run(config, tmp_path / "none", "--plan"))
+    planned = scripts.successful(run(config, tmp_path / "none", "--plan"))
     assert re.match(r"\d+ to \d+ (seconds|minutes), [.\d]+ TFLOP for tiny, 2 seeds, on this device", planned.stdout)
     assert not (tmp_path / "none").exists()
 
 
 @pytest.mark.usefixtures("without_report")
-def test_python_goes_on_where_the_command_was(config: Path, finished: tuple[Path, Done], tmp_path: Path) -> None:
+def test_python_goes_on_where_the_command_was(
+    config: Path, finished: tuple[Path, scripts.Done], tmp_path: Path
+) -> None:
     outputs = shutil.copytree(finished[0], tmp_path / "outputs")
     place = "joint_r8/seed_0/results/reranking/apidocs.json"
     (outputs / place).unlink()
@@ -125,7 +120,7 @@ def test_python_goes_on_where_the_command_was(config: Path, finished: tuple[Path
 
 @pytest.mark.usefixtures("without_figures")
 def test_models_beside_the_arms_are_evaluated_and_shown_and_judge_nothing(
-    config: Path, finished: tuple[Path, Done], tmp_path: Path
+    config: Path, finished: tuple[Path, scripts.Done], tmp_path: Path
 ) -> None:
     output_dir = shutil.copytree(finished[0], tmp_path / "outputs")
     models = save_tiny_cross_encoder(tmp_path / "ce"), save_tiny_encoder(tmp_path / "mean")
@@ -134,7 +129,7 @@ def test_models_beside_the_arms_are_evaluated_and_shown_and_judge_nothing(
     planned = run(config, output_dir, *with_systems, "--plan")
     assert "beside the arms: minilm (cross-encoder:ce@" in planned.stdout
     assert ", 24 pairs to rerank\n" in planned.stdout
-    done = successful(run(config, output_dir, *with_systems))
+    done = scripts.successful(run(config, output_dir, *with_systems))
     assert done.stderr.count("already done") == 20
     assert (output_dir / "minilm/seed_none/results/reranking/apidocs.json").is_file()
     assert (output_dir / "mean/seed_none/results/embedding/apidocs.json").is_file()
@@ -144,7 +139,7 @@ def test_models_beside_the_arms_are_evaluated_and_shown_and_judge_nothing(
     assert len(verdicts(done)) == 2
 
 
-def test_other_settings_in_the_same_folder_are_refused(config: Path, finished: tuple[Path, Done]) -> None:
+def test_other_settings_in_the_same_folder_are_refused(config: Path, finished: tuple[Path, scripts.Done]) -> None:
     output_dir, _ = finished
     for change, words in (
         ("training.steps=7", "another training.steps (6 there, 7 here)"),
@@ -154,26 +149,28 @@ def test_other_settings_in_the_same_folder_are_refused(config: Path, finished: t
         ("arms.joint_r8.learning_rate=0.1", "arms.joint_r8.learning_rate was 0.01 there and is 0.1 here"),
         ("evaluation.bundled.queries=5", "another evaluation.bundled.queries"),
     ):
-        assert_refused(run(config, output_dir, "--set", change), 3, words, silent=False)
+        scripts.assert_refused(run(config, output_dir, "--set", change), 3, words, silent=False)
 
 
 @pytest.mark.slow
 def test_killed_twice_and_run_again_it_ends_as_an_undisturbed_run(
-    config: Path, finished: tuple[Path, Done], tmp_path: Path
+    config: Path, finished: tuple[Path, scripts.Done], tmp_path: Path
 ) -> None:
     """Once in training and once in evaluation."""
     output_dir = tmp_path / "outputs"
     for moment in ("joint_r8/seed_0/state.safetensors", "emb_only_r8/seed_1/results/reranking/apidocs.json"):
         arguments = ("run_experiment.py", "--config", config, "--output-dir", output_dir)
-        kill_script_when((output_dir / moment).exists, *arguments)
-    again = successful(run(config, output_dir))
+        scripts.kill_script_when((output_dir / moment).exists, *arguments)
+    again = scripts.successful(run(config, output_dir))
     assert "already done" in again.stderr
-    assert_same_results(finished[0], output_dir)
+    scripts.assert_same_results(finished[0], output_dir)
 
 
 @pytest.mark.usefixtures("without_figures")
 def test_smoke_marks_everything_it_writes(config: Path, tmp_path: Path) -> None:
-    done = successful(run(config, tmp_path / "smoke", "--smoke", "--set", "training.embedding.pairs_per_step=8"))
+    done = scripts.successful(
+        run(config, tmp_path / "smoke", "--smoke", "--set", "training.embedding.pairs_per_step=8")
+    )
     assert "Caveat: smoke run" in done.stdout
     for path in (tmp_path / "smoke").rglob("results/*/apidocs.json"):
         assert any("smoke run" in caveat for caveat in read_result(path).caveats)
@@ -191,8 +188,8 @@ def test_training_stops_when_every_gate_has_its_label(tmp_path: Path) -> None:
     plain = tiny_experiment_dict(tmp_path) | {"seeds": [0, 1, 2], "gates": str(gates), "evaluation": larger}
     plain["training"]["steps"] = 2
     del plain["arms"]["emb_only_r8"]
-    write_plain(tmp_path / "tiny.yaml", plain)
-    done = successful(run(tmp_path / "tiny.yaml", outputs))
+    scripts.write_plain(tmp_path / "tiny.yaml", plain)
+    done = scripts.successful(run(tmp_path / "tiny.yaml", outputs))
     assert "NO INTERFERENCE: kill (gate: FAIL, " in done.stdout
     assert "decided at the look at 2 seeds" in done.stdout
     again = run(tmp_path / "tiny.yaml", outputs)

@@ -20,18 +20,7 @@ from matplotlib.figure import Figure
 from matplotlib.font_manager import fontManager
 from matplotlib.text import Text
 from scipy.stats import ttest_1samp
-from support.results import (
-    BASE,
-    DIFFERENCE,
-    INTERFERENCE,
-    gate_file,
-    large_results,
-    make_result,
-    measured,
-    results_of,
-    simulate,
-    write_experiment,
-)
+from support import results as made
 
 from unimoe.analysis.analysis import Analysis
 from unimoe.analysis.compare import generate_plots
@@ -60,7 +49,7 @@ def record(step: int, layer: int, cosine: float | None = 0.1) -> dict[str, Any]:
 @pytest.fixture(scope="module")
 def results(tmp_path_factory: pytest.TempPathFactory) -> Results:
     folder = tmp_path_factory.mktemp("figures") / "run"
-    write_experiment(folder, arms=("rank_only_r8", "joint_r8"), caveats=["smoke run"])
+    made.write_experiment(folder, arms=("rank_only_r8", "joint_r8"), caveats=["smoke run"])
     log = folder / "joint_r8" / "seed_0" / "logs" / "gradient_conflicts.jsonl"
     for step, layer in product((10, 20, 30), range(4)):
         append_jsonl(log, record(step, layer, 0.1 * (layer - 1.5)))
@@ -122,9 +111,9 @@ def test_scores_have_a_row_per_dataset_with_the_interval_of_t_where_there_is_one
     rng = np.random.default_rng(0)
     scores = {dataset: rng.uniform(size=(2, 9)) for dataset in ("one", "two")}
     arms = ("bm25", "zero_shot")
-    items = [make_result(arm, None, scores[d][i], dataset=d) for d in scores for i, arm in enumerate(arms)]
+    items = [made.make_result(arm, None, scores[d][i], dataset=d) for d in scores for i, arm in enumerate(arms)]
     items = [item for item in items if (item.dataset, item.config_name) != ("two", "zero_shot")]
-    (axes,) = drawn(Analysis(results_of(*items)))["scores-reranking"].figure.axes
+    (axes,) = drawn(Analysis(made.results_of(*items)))["scores-reranking"].figure.axes
     assert [label.get_text() for label in axes.get_yticklabels()] == ["one (9)", "two (9)"]
     assert marked(axes, "s") == pytest.approx([100 * scores[d][0].mean() for d in scores])
     assert marked(axes, "D") == pytest.approx([100 * scores["one"][1].mean()])
@@ -134,7 +123,7 @@ def test_scores_have_a_row_per_dataset_with_the_interval_of_t_where_there_is_one
 
 
 def test_the_forest_shows_what_the_judgments_hold(tmp_path: Path) -> None:
-    analysis = Analysis(large_results(tmp_path, {"quora": 60, "scifact": 30, "trec-covid": 8}, seeds=3))
+    analysis = Analysis(made.large_results(tmp_path, {"quora": 60, "scifact": 30, "trec-covid": 8}, seeds=3))
     drawing = next(all_figures(analysis))
     assert drawing.leads
     (axes,) = drawing.figure.axes
@@ -159,12 +148,12 @@ def test_the_forest_shows_what_the_judgments_hold(tmp_path: Path) -> None:
 
 def test_panels_of_gates_on_one_dataset_are_told_apart(tmp_path: Path) -> None:
     """Two panels were both called "full, tasb (S = 3, n = 43)"."""
-    own, joint = simulate(3, 200, 0.05, rng=np.random.default_rng(4))
-    one = BASE | {"kind": "equivalence", "system": "joint_r8", "baseline": "rank_only_r8", "margin": 0.02}
+    own, joint = made.simulate(3, 200, 0.05, rng=np.random.default_rng(4))
+    one = made.BASE | {"kind": "equivalence", "system": "joint_r8", "baseline": "rank_only_r8", "margin": 0.02}
     wide = one | {"margin": 0.5}
-    path = gate_file(tmp_path, one=one, few=one | {"seeds": [0, 1]}, halved=one | {"metric": "mrr@10"}, wide=wide)
-    items = [*measured("rank_only_r8", own), *measured("joint_r8", joint)]
-    found = drawn(Analysis(results_of(*items), load_gates(path)))
+    path = made.gate_file(tmp_path, one=one, few=one | {"seeds": [0, 1]}, halved=one | {"metric": "mrr@10"}, wide=wide)
+    items = [*made.measured("rank_only_r8", own), *made.measured("joint_r8", joint)]
+    found = drawn(Analysis(made.results_of(*items), load_gates(path)))
     for name in ("power-reranking", "differences-reranking"):
         titles = [axes.get_title(loc="left").partition(" (")[0] for axes in found[name].figure.axes]
         assert {"apidocs, few", "apidocs, halved", "apidocs, one"} <= set(titles)
@@ -175,7 +164,7 @@ def test_panels_of_gates_on_one_dataset_are_told_apart(tmp_path: Path) -> None:
 
 def test_letters_of_no_font_are_said_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
     monkeypatch.setattr(fontManager, "ttflist", [])
-    generate_plots(results_of(*systems(질의=0.0, 응답=0.1)), tmp_path)
+    generate_plots(made.results_of(*systems(질의=0.0, 응답=0.1)), tmp_path)
     assert capsys.readouterr().err.count("letters of no font") == 1
 
 
@@ -183,8 +172,8 @@ def test_systems_without_roles_lead_with_their_scores_and_are_compared() -> None
     rng = np.random.default_rng(1)
     base = rng.uniform(0.2, 0.6, 80)
     scores = {"alpha": base, "beta": base + rng.normal(0.1, 0.05, 80), "bm25": base + rng.normal(0.0, 0.05, 80)}
-    items = [make_result(arm, None, row, identity={"checkpoint": "none"}) for arm, row in scores.items()]
-    analysis = Analysis(results_of(*items), iterations=10)
+    items = [made.make_result(arm, None, row, identity={"checkpoint": "none"}) for arm, row in scores.items()]
+    analysis = Analysis(made.results_of(*items), iterations=10)
     found = drawn(analysis)
     assert list(found) == ["scores-reranking", "comparisons", "critical-difference"]
     assert not found["scores-reranking"].leads
@@ -211,7 +200,7 @@ def test_a_bad_line_of_conflicts_is_named(tmp_path: Path) -> None:
     with path.open("a", encoding="utf-8") as file:
         file.write('{"step": "1"}\n')
     with pytest.raises(DataError, match=r"gradient_conflicts\.jsonl:2: not a record of gradient conflicts"):
-        list(all_figures(Analysis(Results(tmp_path, [make_result("joint_r8", 0, [0.5])]))))
+        list(all_figures(Analysis(Results(tmp_path, [made.make_result("joint_r8", 0, [0.5])]))))
 
 
 Scores = list[EvalResult]
@@ -222,17 +211,17 @@ def steady(joint: float, dataset: str = "apidocs") -> Scores:
     rng = np.random.default_rng(3)
     base = np.linspace(0.5, 0.7, 40)
     own, other = (factor * base + rng.normal(0.0, 0.002, (3, 40)) for factor in (1.0, joint))
-    return measured("rank_only_r8", own, dataset) + measured("joint_r8", other, dataset)
+    return made.measured("rank_only_r8", own, dataset) + made.measured("joint_r8", other, dataset)
 
 
 def contents_of(results: Scores, registration: Registration | None = None) -> dict[str, Any]:
-    return gather(Analysis(results_of(*results), registration, iterations=10), [])
+    return gather(Analysis(made.results_of(*results), registration, iterations=10), [])
 
 
 def test_registered_gates_are_told_apart_from_default_ones_and_show_their_own_cutoffs(tmp_path: Path) -> None:
-    ni = BASE | {"kind": "non_inferiority", "margin": 0.005, "system": "joint_r8", "baseline": "rank_only_r8"}
+    ni = made.BASE | {"kind": "non_inferiority", "margin": 0.005, "system": "joint_r8", "baseline": "rank_only_r8"}
     wide = {"datasets": ["a"], "pass_at": 0.10, "fail_below": 0.08, "confidence": 0.8}
-    path = gate_file(tmp_path, kill=INTERFERENCE | wide, gone=INTERFERENCE, ni=ni | {"datasets": ["a"]})
+    path = made.gate_file(tmp_path, kill=made.INTERFERENCE | wide, gone=made.INTERFERENCE, ni=ni | {"datasets": ["a"]})
     contents = contents_of([*steady(0.88, "a"), *steady(0.9, "b")], load_gates(path))
     registered, own = contents["headlines"]
     assert registered[0] == "Registered gates"
@@ -249,12 +238,18 @@ def test_registered_gates_are_told_apart_from_default_ones_and_show_their_own_cu
 
 
 def test_left_out_seeds_and_what_each_result_was_made_with_are_named() -> None:
-    extra = make_result("joint_r8", 7, np.linspace(0.5, 0.7, 40), hashes={"checkpoint": "feed", "collection": "c0ffee"})
+    extra = made.make_result(
+        "joint_r8", 7, np.linspace(0.5, 0.7, 40), hashes={"checkpoint": "feed", "collection": "c0ffee"}
+    )
     paired = [r.model_copy(update={"config": {"paired_seeds": True}}) for r in [*steady(0.9), extra]]
     (verdict,) = contents_of(paired)["verdicts"]
     assert any(name == "Note" and "left out" in text and "joint_r8 seed 7" in text for name, text in verdict.more)
-    found = [extra, extra.model_copy(update={"dataset": "b"}), make_result("bm25", None, np.linspace(0.5, 0.7, 40))]
-    facts = list(provenance(results_of(*found)))
+    found = [
+        extra,
+        extra.model_copy(update={"dataset": "b"}),
+        made.make_result("bm25", None, np.linspace(0.5, 0.7, 40)),
+    ]
+    facts = list(provenance(made.results_of(*found)))
     assert [text for name, text in facts if name == "joint_r8 seed 7"] == ["checkpoint feed"]
     assert ("reranking/b", "collection c0ffee") in facts
     assert ("reranking/apidocs", "collection c0ffee (joint_r8)") in facts
@@ -266,7 +261,7 @@ def systems(*datasets: str, **shifts: float) -> Scores:
     rows = {arm: base + shift + rng.normal(0.0, 0.1, 200) for arm, shift in shifts.items()}
     untrained = {"checkpoint": "none"}
     return [
-        make_result(arm, None, row, dataset=dataset, task="retrieval", identity=untrained)
+        made.make_result(arm, None, row, dataset=dataset, task="retrieval", identity=untrained)
         for dataset in datasets or ("nfcorpus",)
         for arm, row in rows.items()
     ]
@@ -277,16 +272,16 @@ def systems(*datasets: str, **shifts: float) -> Scores:
     [
         (systems(alpha=0.0), ["On nfcorpus, alpha is the only system: its nDCG@10 is "]),
         (systems(alpha=0.0, beta=0.002), ["and is not significantly better than "]),
-        ([make_result(arm, None, [mean]) for arm, mean in (("a", 0.5), ("b", 0.4))], ["and a test needs 6)."]),
+        ([made.make_result(arm, None, [mean]) for arm, mean in (("a", 0.5), ("b", 0.4))], ["and a test needs 6)."]),
         (systems(bm25=0.0, zero_shot=0.1), ["and is significantly better than bm25."]),
         (
             [
-                make_result(arm, seed, np.linspace(0.2, 0.4, 20) + shift, paired_seeds=True)
+                made.make_result(arm, seed, np.linspace(0.2, 0.4, 20) + shift, paired_seeds=True)
                 for arm, seed, shift in (("a", 0, 1.0), ("a", 1, 0.0), ("a", 2, 0.01), ("b", 1, 0.1), ("b", 2, 0.11))
             ],
             ["a has the highest nDCG@10 (63.67), 10.0 points by the seeds that both have below b "],
         ),
-        ([make_result(arm, None, [0.5] * 9) for arm in "ab"], ["a and b share the highest nDCG@10"]),
+        ([made.make_result(arm, None, [0.5] * 9) for arm in "ab"], ["a and b share the highest nDCG@10"]),
         (
             [r for r in systems("x", "y", "z", bm25=0.0, minilm=0.08) if (r.config_name, r.dataset) != ("bm25", "z")]
             + systems("w", bm25=0.0),
@@ -295,7 +290,7 @@ def systems(*datasets: str, **shifts: float) -> Scores:
     ],
 )
 def test_what_comparisons_say_of_the_best_systems(items: Scores, sentences: list[str]) -> None:
-    results = results_of(*items)
+    results = made.results_of(*items)
     said = systems_headlines(results, Analysis(results, iterations=10).all_comparisons)
     assert len(said) == len(sentences)
     for line, words in zip(said, sentences, strict=True):
@@ -326,14 +321,14 @@ def test_only_the_reports_own_script_may_run_and_its_data_cannot_end_it() -> Non
     assert json.loads(data)["places"] == list(contents["queries"]["places"])
 
 
-GATE = InterferenceGate.model_validate(INTERFERENCE)
+GATE = InterferenceGate.model_validate(made.INTERFERENCE)
 
 
 @pytest.fixture
 def drilled_results(tmp_path: Path) -> Results:
     """Two seeds of two arms on four queries, with texts and the ranks of relevant documents."""
     specialist, joint = [[0.9, 0.5, 0.4, 0.6], [0.7, 0.5, 0.4, 0.6]], [[0.3, 0.5, 0.6, 0.6], [0.3, 0.5, 0.4, 0.6]]
-    for result in [*measured(GATE.specialist, specialist), *measured(GATE.joint, joint)]:
+    for result in [*made.measured(GATE.specialist, specialist), *made.measured(GATE.joint, joint)]:
         ranks = {"rel": (result.seed or 0) + 1 if result.config_name == GATE.specialist else None, "other": 7}
         details = {
             query_id: QueryDetail(text=f"text of {query_id}", relevant={"rel": 2, "other": 1}, ranks=ranks)
@@ -353,7 +348,7 @@ def test_the_largest_difference_comes_first_without_ties_and_shares_sum_to_the_v
     assert [case.difference for case in cases] == pytest.approx([-0.5, 0.1])
     assert [case.share for case in cases] == pytest.approx([0.5 / 2.3, -0.1 / 2.3])
     assert (cases[0].first, cases[0].second) == pytest.approx((0.8, 0.3))
-    of_difference = drilled(drilled_results, DifferenceGate.model_validate(DIFFERENCE | {"kind": "superiority"}))
+    of_difference = drilled(drilled_results, DifferenceGate.model_validate(made.DIFFERENCE | {"kind": "superiority"}))
     assert [case.difference for case in of_difference] == pytest.approx([-0.5, 0.1])
     assert (of_difference[0].first, of_difference[0].second) == pytest.approx((0.3, 0.8))
     assert sum(case.share for case in of_difference) == pytest.approx(-0.1)

@@ -22,21 +22,10 @@ from unimoe.config import Experiment, PromptConfig
 from unimoe.core.errors import DataError, UsageError
 from unimoe.core.trec import Run
 from unimoe.data.collection import Collection, Document
+from unimoe.evaluation import reranking_eval
 from unimoe.evaluation.embedding_eval import evaluate_mteb
-from unimoe.evaluation.reranking.rerankers import (
-    FunctionReranker,
-    PairModelReranker,
-    as_reranker,
-    as_unimodel,
-    reranker_of,
-)
+from unimoe.evaluation.reranking import rerankers
 from unimoe.evaluation.reranking.shards import Pair, Reranker, ShardStore
-from unimoe.evaluation.reranking_eval import (
-    evaluate_beir,
-    evaluate_msmarco_dev,
-    evaluate_reranking_suite,
-    rerank_collection,
-)
 from unimoe.evaluation.systems.named import MODELS, Naming, named_system, stated_system
 from unimoe.models.base import BaseModel
 from unimoe.models.embedder import Advance
@@ -64,7 +53,7 @@ def shared_words(pairs: list[tuple[str, str]]) -> list[float]:
 
 
 def test_a_function_ranks_a_suite_by_its_scores(experiment: Experiment, toy: str) -> None:
-    suite = evaluate_reranking_suite(shared_words, None, experiment, [toy], max_queries=2)
+    suite = reranking_eval.evaluate_reranking_suite(shared_words, None, experiment, [toy], max_queries=2)
     (found,) = suite.datasets.values()
     assert found.items == sum(map(len, found.run.values()))
     for query, scores in found.run.items():
@@ -94,14 +83,16 @@ def test_any_reranker_resumes_at_the_shard_it_was_killed_at(
     monkeypatch.setattr(CountingReranker, "at_once", at_once)
     store, per_query, done = ShardStore(tmp_path, "one"), len(COLLECTION.corpus), list[int]()
     with pytest.raises(KeyboardInterrupt):
-        rerank_collection(CountingReranker(2 * per_query), COLLECTION, EVERY, store=store)
+        reranking_eval.rerank_collection(CountingReranker(2 * per_query), COLLECTION, EVERY, store=store)
     damaged, _ = store.folder.iterdir()
     damaged.write_text('{"scores": null, "seconds": 1}', encoding="utf-8")
     again = CountingReranker()
-    found = rerank_collection(again, COLLECTION, EVERY, store=store, advance=done.append)
+    found = reranking_eval.rerank_collection(again, COLLECTION, EVERY, store=store, advance=done.append)
     assert again.scored == 4 * per_query  # of five queries, of which one of two files was damaged
     assert sum(done) == (1 if at_once == 1 else 5) * per_query  # the reranker itself reports none
-    assert found.run == rerank_collection(FunctionReranker(shared_words), COLLECTION, EVERY).run
+    assert (
+        found.run == reranking_eval.rerank_collection(rerankers.FunctionReranker(shared_words), COLLECTION, EVERY).run
+    )
 
 
 class LosingReranker(CountingReranker):
@@ -120,9 +111,9 @@ class LosingReranker(CountingReranker):
 )
 def test_scores_that_are_none_and_pairs_that_get_none_are_refused(returned: Any, words: str) -> None:
     with pytest.raises(DataError, match=words):
-        rerank_collection(FunctionReranker(lambda pairs: returned), COLLECTION, EVERY)
+        reranking_eval.rerank_collection(rerankers.FunctionReranker(lambda pairs: returned), COLLECTION, EVERY)
     with pytest.raises(DataError, match=r"query 'q0', document 'd00': in no shard of the reranker's cut\(\)"):
-        rerank_collection(LosingReranker(), COLLECTION, EVERY)
+        reranking_eval.rerank_collection(LosingReranker(), COLLECTION, EVERY)
 
 
 @pytest.mark.parametrize(
@@ -132,17 +123,17 @@ def test_scores_that_are_none_and_pairs_that_get_none_are_refused(returned: Any,
 def test_anything_but_a_reranker_is_refused(experiment: Experiment, toy: str, model: Any, what: str) -> None:
     line = f"^{what} is no model; give a causal language model, or, to rerank, a function from"
     with pytest.raises(UsageError, match=line):
-        evaluate_beir(model, None, experiment, toy)
+        reranking_eval.evaluate_beir(model, None, experiment, toy)
     with pytest.raises(UsageError, match=r"^a function is no model; give a causal language model"):
         evaluate_mteb(shared_words, None, experiment, ["STS12"])  # a function does not embed
     own = CountingReranker()
-    assert as_reranker(own, None, experiment) is own
+    assert rerankers.as_reranker(own, None, experiment) is own
 
 
 def test_a_model_and_tokenizer_score_as_their_reranker(base: BaseModel, experiment: Experiment, toy: str) -> None:
-    raw = evaluate_beir(base.model, base.tokenizer, experiment, toy)
+    raw = reranking_eval.evaluate_beir(base.model, base.tokenizer, experiment, toy)
     unimodel = UnimodelForExp1(base, experiment.prompt, experiment.model.max_length)
-    made = evaluate_beir(unimodel, None, experiment, toy)
+    made = reranking_eval.evaluate_beir(unimodel, None, experiment, toy)
     assert (made.run, made.scores, made.first_stage) == (raw.run, raw.scores, raw.first_stage)
     texts = [(COLLECTION.queries[q], COLLECTION.corpus[d].full_text) for q, gaps in raw.run.items() for d in gaps]
     gaps = [gap for gaps in raw.run.values() for gap in gaps.values()]
@@ -158,12 +149,12 @@ def test_adapters_on_the_output_layer_count_once_merged(experiment: Experiment, 
     adapted, tokenizer = get_peft_model(tiny_base(layers=2).model, settings), tiny_base().tokenizer
     if module == "lm_head":
         with pytest.raises(UsageError, match=r"adapters of PEFT on the output layer .* merge_and_unload\(\)"):
-            evaluate_beir(adapted, tokenizer, experiment, toy)
+            reranking_eval.evaluate_beir(adapted, tokenizer, experiment, toy)
         found = {}
     else:
-        found = evaluate_beir(adapted, tokenizer, experiment, toy).run
-    merged = evaluate_beir(adapted.merge_and_unload(), tokenizer, experiment, toy).run
-    plain = evaluate_beir(tiny_base(layers=2).model, tokenizer, experiment, toy).run
+        found = reranking_eval.evaluate_beir(adapted, tokenizer, experiment, toy).run
+    merged = reranking_eval.evaluate_beir(adapted.merge_and_unload(), tokenizer, experiment, toy).run
+    plain = reranking_eval.evaluate_beir(tiny_base(layers=2).model, tokenizer, experiment, toy).run
     assert max(abs(merged["q0"][key] - margin) for key, margin in plain["q0"].items()) > 0.01
     for query, margins in found.items():
         assert margins == pytest.approx(merged[query], abs=1e-4)
@@ -174,7 +165,7 @@ def test_prompts_that_peft_learned_are_refused(experiment: Experiment, kind: Any
     base = tiny_base(layers=2)
     adapted = get_peft_model(base.model, kind(num_virtual_tokens=4, task_type="CAUSAL_LM"))
     for take in (
-        lambda: evaluate_beir(adapted, base.tokenizer, experiment, "apidocs"),
+        lambda: reranking_eval.evaluate_beir(adapted, base.tokenizer, experiment, "apidocs"),
         lambda: UnimodelForExp1(replace(base, model=adapted), experiment.prompt, experiment.model.max_length),
     ):
         with pytest.raises(UsageError, match=r"a PEFT model of P\w+ puts states of its own before every text"):
@@ -185,22 +176,22 @@ def test_what_has_no_decoder_is_refused(base: BaseModel, experiment: Experiment)
     sizes: dict[str, Any] = {"encoder_layers": 1, "decoder_layers": 1, "vocab_size": 400, "d_model": 16}
     for model in (nn.Linear(2, 2), BartForConditionalGeneration(BartConfig(**sizes))):
         with pytest.raises(UsageError, match=rf"a {type(model).__name__} has no decoder layers at model\.layers"):
-            as_unimodel(model, base.tokenizer, experiment)
+            rerankers.as_unimodel(model, base.tokenizer, experiment)
 
 
 def test_names_and_candidates_that_are_none_are_refused(base: BaseModel, experiment: Experiment) -> None:
-    reranker = PairModelReranker(as_unimodel(base.model, base.tokenizer, experiment))
+    reranker = rerankers.PairModelReranker(rerankers.as_unimodel(base.model, base.tokenizer, experiment))
     with pytest.raises(DataError, match="candidate 'x9' of query 'q1' is no document of invented"):
-        rerank_collection(reranker, COLLECTION, {"q0": {"d00": 1.0}, "q1": {"x9": 1.0}})
+        reranking_eval.rerank_collection(reranker, COLLECTION, {"q0": {"d00": 1.0}, "q1": {"x9": 1.0}})
     with pytest.raises(UsageError, match="cqadupstack is 12 collections; use evaluate_reranking_suite"):
-        evaluate_beir(base.model, base.tokenizer, experiment, "cqadupstack")
+        reranking_eval.evaluate_beir(base.model, base.tokenizer, experiment, "cqadupstack")
     for names, words in (
         ([], "no collection is named"),
         (["pth:x"], "did you mean 'path'"),
         (["nanobeir:SciFct"], "did you mean 'scifact'"),
     ):
         with pytest.raises(UsageError, match=words):
-            evaluate_reranking_suite(base.model, base.tokenizer, experiment, names)
+            reranking_eval.evaluate_reranking_suite(base.model, base.tokenizer, experiment, names)
 
 
 @pytest.fixture
@@ -213,7 +204,7 @@ def data(tmp_path: Path, tmp_cache: Path, monkeypatch: pytest.MonkeyPatch) -> Pa
 
 def test_bm25_searches_the_passages_of_msmarco(base: BaseModel, experiment: Experiment, data: Path) -> None:
     write_msmarco(data / "msmarco", SMALL, compress=True)
-    found = evaluate_msmarco_dev(base.model, base.tokenizer, experiment)
+    found = reranking_eval.evaluate_msmarco_dev(base.model, base.tokenizer, experiment)
     assert {query_id: set(gaps) for query_id, gaps in found.run.items()} == {"101": {"7"}, "205": {"9"}}
     assert found.first_stage is not None
     assert found.first_stage.aggregate["mrr@10"] == found.scores.aggregate["mrr@10"] == 1.0
@@ -221,9 +212,9 @@ def test_bm25_searches_the_passages_of_msmarco(base: BaseModel, experiment: Expe
 
 def test_a_tier_runs_without_what_cannot_be_had(base: BaseModel, experiment: Experiment, data: Path) -> None:
     with pytest.raises(DataError, match=r"of the 3 collections could be evaluated; not available: .* 'scifact'"):
-        evaluate_reranking_suite(base.model, base.tokenizer, experiment)
+        reranking_eval.evaluate_reranking_suite(base.model, base.tokenizer, experiment)
     write_invented(data / "nfcorpus", COLLECTION)
-    found = evaluate_reranking_suite(base.model, base.tokenizer, experiment, max_queries=2)
+    found = reranking_eval.evaluate_reranking_suite(base.model, base.tokenizer, experiment, max_queries=2)
     assert list(found.datasets) == ["nfcorpus"]
     assert len(found.datasets["nfcorpus"].run) == 2
     assert [line.partition(" is not available")[0] for line in found.missing] == [
@@ -233,7 +224,7 @@ def test_a_tier_runs_without_what_cannot_be_had(base: BaseModel, experiment: Exp
 
 def test_msmarco_dev_runs_whole(experiment: Experiment, unimoe_data: Path) -> None:
     shallow = with_evaluation(experiment, depth=1)
-    found = evaluate_msmarco_dev(shared_words, None, shallow, collection="msmarco-dev-positives")
+    found = reranking_eval.evaluate_msmarco_dev(shared_words, None, shallow, collection="msmarco-dev-positives")
     assert len(found.run) == len(found.scores.per_query["mrr@10"]) == 6980
     assert 6_900 < sum(map(len, found.run.values())) <= 6980
     assert found.items == sum(map(len, found.run.values()))
@@ -265,14 +256,14 @@ def test_a_score_that_is_not_finite_names_the_pair(judge: UnimodelForExp1) -> No
     judge.model.model.embed_tokens.weight[token] = torch.nan
     corpus = {**COLLECTION.corpus, "d05": Document("", "a <|endoftext|> b")}
     with pytest.raises(DataError, match=r"query 'q\d', document 'd05': the score is not finite"):
-        rerank_collection(PairModelReranker(judge), replace(COLLECTION, corpus=corpus), EVERY)
+        reranking_eval.rerank_collection(rerankers.PairModelReranker(judge), replace(COLLECTION, corpus=corpus), EVERY)
 
 
 def test_a_query_that_leaves_no_room_is_named_in_the_outcome(judge: UnimodelForExp1) -> None:
     queries = {**COLLECTION.queries, "q2": "word " * 200}
     wordy = replace(COLLECTION, name="wordy", queries=queries)
-    outcome = rerank_collection(PairModelReranker(judge), wordy, EVERY)
-    plain = rerank_collection(PairModelReranker(judge), COLLECTION, EVERY)
+    outcome = reranking_eval.rerank_collection(rerankers.PairModelReranker(judge), wordy, EVERY)
+    plain = reranking_eval.rerank_collection(rerankers.PairModelReranker(judge), COLLECTION, EVERY)
     assert (outcome.truncated_queries, plain.truncated_queries) == (["q2"], [])
     note, ties = outcome.notes
     assert "wordy" in ties
@@ -309,5 +300,5 @@ def test_a_users_kind_of_model_that_raises_is_named(experiment: Experiment, monk
         ("none", DataError, "own:none: its maker returned NoneType; return a System"),
     ):
         with pytest.raises(kind, match=words) as raised:
-            reranker_of(named_system(f"own:{name}", naming).model()).score([("query", "document")])
+            rerankers.reranker_of(named_system(f"own:{name}", naming).model()).score([("query", "document")])
         assert errors.get(name) in (None, raised.value, raised.value.__cause__)

@@ -16,17 +16,9 @@ from unimoe.config import PromptConfig
 from unimoe.core.errors import DataError, UsageError
 from unimoe.models import batching, frozen_layers
 from unimoe.models import tree_attention as module
+from unimoe.models import tree_attention as tree_code
 from unimoe.models.frozen_layers import FrozenLayers, FrozenStates, split_decoder
 from unimoe.models.token_tree import TokenTree, build_tree
-from unimoe.models.tree_attention import (
-    ROUND_ROWS,
-    PackedTree,
-    last_tokens_only,
-    pack,
-    run_tree,
-    running,
-    tree_attention,
-)
 from unimoe.models.unimodel import UnimodelForExp1
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -68,9 +60,9 @@ def random_states(tokens: int, heads: int, groups: int) -> tuple[Tensor, Tensor,
     return query, key, value
 
 
-def attend(tree: PackedTree, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
-    with running(tree):
-        return tree_attention(torch.nn.Identity(), query, key, value, None, scaling=SCALING, packed=True)[0]
+def attend(tree: tree_code.PackedTree, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+    with tree_code.running(tree):
+        return tree_code.tree_attention(torch.nn.Identity(), query, key, value, None, scaling=SCALING, packed=True)[0]
 
 
 @pytest.mark.usefixtures("blocks")
@@ -85,9 +77,11 @@ def test_it_is_attention_under_the_mask_of_the_tree(tree: TokenTree, heads: int,
         attn_mask=torch.from_numpy((row <= row[:, None]) & (row[:, None] < tree.ends)),
         scale=SCALING,
     ).transpose(1, 2)
-    torch.testing.assert_close(attend(pack(tree, CPU, torch.float32), *states), expected, rtol=1e-5, atol=1e-5)
-    low = pack(tree, CPU, torch.bfloat16)  # whose row is filled up
-    assert low.ids.shape[1] % ROUND_ROWS == 0
+    torch.testing.assert_close(
+        attend(tree_code.pack(tree, CPU, torch.float32), *states), expected, rtol=1e-5, atol=1e-5
+    )
+    low = tree_code.pack(tree, CPU, torch.bfloat16)  # whose row is filled up
+    assert low.ids.shape[1] % tree_code.ROUND_ROWS == 0
     filled = (torch.nn.functional.pad(state, (0, 0, 0, low.ids.shape[1] - tokens)).bfloat16() for state in states)
     found = attend(low, *filled)[:, :tokens]
     torch.testing.assert_close(found.float(), expected, rtol=0.05, atol=0.05)
@@ -103,10 +97,10 @@ SHARING = [
 @pytest.mark.parametrize("kind", ["llama", "qwen3"])
 def test_last_tokens_have_the_states_and_gradients_that_all_layers_give(kind: ModelKind) -> None:
     decoder = tiny_base(kind).model.model.double().requires_grad_()
-    quick, drops = last_tokens_only(decoder)
+    quick, drops = tree_code.last_tokens_only(decoder)
     assert drops
-    tree, weights = pack(build_tree(SHARING), CPU, torch.float64), list(decoder.parameters())
-    found, expected = run_tree(quick, tree)[0], run_tree(decoder, tree)[0, tree.last]
+    tree, weights = tree_code.pack(build_tree(SHARING), CPU, torch.float64), list(decoder.parameters())
+    found, expected = tree_code.run_tree(quick, tree)[0], tree_code.run_tree(decoder, tree)[0, tree.last]
     torch.testing.assert_close(found, expected)
     direction = torch.randn_like(expected)
     gradients = [torch.autograd.grad((states * direction).sum(), weights) for states in (found, expected)]

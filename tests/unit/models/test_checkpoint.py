@@ -15,16 +15,8 @@ from unimoe.config import Experiment
 from unimoe.config.files import overridden, parse_config
 from unimoe.core.errors import DataError, UsageError
 from unimoe.core.io import hash_file
+from unimoe.models import checkpoint as checkpoints
 from unimoe.models import device as device_module
-from unimoe.models.checkpoint import (
-    ADAPTER_FILE,
-    ADAPTER_SETTINGS,
-    Checkpoint,
-    read_checkpoint,
-    training_fingerprint,
-    training_settings,
-    write_manifest,
-)
 from unimoe.models.device import choose_device, choose_dtype
 from unimoe.results import TrainingBudget
 
@@ -46,19 +38,19 @@ def experiment(*overrides: str) -> Experiment:
 
 def fingerprint(*overrides: str, arm: str = "rank_only_r8", seed: int = 1, **content: str) -> str:
     content = {"data": "d", "base": "b", "dtype": "float32"} | content
-    return training_fingerprint(experiment(*overrides), arm, seed, **content)
+    return checkpoints.training_fingerprint(experiment(*overrides), arm, seed, **content)
 
 
-def manifest(folder: Path) -> Checkpoint:
-    return Checkpoint(
+def manifest(folder: Path) -> checkpoints.Checkpoint:
+    return checkpoints.Checkpoint(
         arm="rank_only_r8",
         seed=1,
         which="last",
         base_model="some/model@abc",
         dtype="bfloat16",
         fingerprint=fingerprint(),
-        adapter_hash=hash_file(folder / ADAPTER_FILE),
-        settings_hash=hash_file(folder / ADAPTER_SETTINGS),
+        adapter_hash=hash_file(folder / checkpoints.ADAPTER_FILE),
+        settings_hash=hash_file(folder / checkpoints.ADAPTER_SETTINGS),
         training=TrainingBudget(steps=10, ranking_examples=80, embedding_examples=0, tokens=1234),
         config=experiment().model_dump(),
     )
@@ -67,23 +59,23 @@ def manifest(folder: Path) -> Checkpoint:
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
     """A whole checkpoint."""
-    (tmp_path / ADAPTER_FILE).write_bytes(b"weights")
-    (tmp_path / ADAPTER_SETTINGS).write_text("{}")
-    write_manifest(tmp_path, manifest(tmp_path))
+    (tmp_path / checkpoints.ADAPTER_FILE).write_bytes(b"weights")
+    (tmp_path / checkpoints.ADAPTER_SETTINGS).write_text("{}")
+    checkpoints.write_manifest(tmp_path, manifest(tmp_path))
     return tmp_path
 
 
 def test_what_was_written_comes_back_and_checkpoints_of_before_state_no_settings_hash(folder: Path) -> None:
-    assert read_checkpoint(folder) == manifest(folder)
+    assert checkpoints.read_checkpoint(folder) == manifest(folder)
     raw = read_plain(folder / "unimoe.json")
     raw.pop("settings_hash")
     write_plain(folder / "unimoe.json", raw)
-    assert read_checkpoint(folder).settings_hash is None
+    assert checkpoints.read_checkpoint(folder).settings_hash is None
 
 
 def an_encoder(folder: Path) -> None:
     (folder / "unimoe.json").unlink()
-    (folder / ADAPTER_FILE).rename(folder / "modules.json")
+    (folder / checkpoints.ADAPTER_FILE).rename(folder / "modules.json")
 
 
 def of_version_2(folder: Path) -> None:
@@ -93,12 +85,18 @@ def of_version_2(folder: Path) -> None:
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        (lambda folder: (folder / ADAPTER_FILE).write_text("{ }"), "safetensors: content differs from its"),
-        (lambda folder: (folder / ADAPTER_SETTINGS).write_text("{ }"), "config.json: content differs from its"),
+        (lambda folder: (folder / checkpoints.ADAPTER_FILE).write_text("{ }"), "safetensors: content differs from its"),
+        (
+            lambda folder: (folder / checkpoints.ADAPTER_SETTINGS).write_text("{ }"),
+            "config.json: content differs from its",
+        ),
         (shutil.rmtree, "no such checkpoint folder; train the arm first"),
         (an_encoder, "`unimoe retrieve --encoder "),
         (lambda folder: (folder / "unimoe.json").unlink(), "unimoe.json is missing; train the arm again"),
-        (lambda folder: (folder / ADAPTER_FILE).unlink(), f"{ADAPTER_FILE} is missing; train the arm again"),
+        (
+            lambda folder: (folder / checkpoints.ADAPTER_FILE).unlink(),
+            f"{checkpoints.ADAPTER_FILE} is missing; train the arm again",
+        ),
         (of_version_2, "checkpoint_version: Input should be 1"),
         (lambda folder: (folder / "unimoe.json").write_text('{"arm": "ra'), "unimoe.json: Invalid JSON"),
     ],
@@ -106,7 +104,7 @@ def of_version_2(folder: Path) -> None:
 def test_what_is_no_whole_checkpoint_is_refused(folder: Path, change: Callable[[Path], Any], words: str) -> None:
     change(folder)
     with pytest.raises(DataError) as caught:
-        read_checkpoint(folder)
+        checkpoints.read_checkpoint(folder)
     assert words in str(caught.value)
     assert str(caught.value).startswith(str(folder))
     assert "\n" not in str(caught.value)
@@ -127,7 +125,7 @@ def test_what_determines_the_weights_changes_the_fingerprint_and_nothing_else_do
     ):  # fmt: skip
         assert fingerprint(neutral) == fingerprint(), neutral
     # As before there were other answers than yes and no.
-    assert not {"yes", "no"} & training_settings(experiment(), "rank_only_r8", 1)["prompt"].keys()
+    assert not {"yes", "no"} & checkpoints.training_settings(experiment(), "rank_only_r8", 1)["prompt"].keys()
 
 
 CPU = torch.device("cpu")

@@ -12,22 +12,11 @@ from support.results import make_result, without_queries, write_experiment
 from support.runs import one_relevant, run_with_ranks, write_arms
 from support.scripts import read_plain, write_plain
 
+from unimoe import results as stored
 from unimoe.analysis.analysis import Analysis
 from unimoe.core.errors import DataError, UsageError
 from unimoe.core.io import read_json
 from unimoe.core.trec import Qrels, Run
-from unimoe.results import (
-    DrillDown,
-    EvalResult,
-    QueryDetail,
-    TrainingBudget,
-    drilldown_path,
-    read_drilldown,
-    read_query_details,
-    read_result,
-    safe_name,
-    write_result,
-)
 from unimoe.results.comparability import ALLOWANCES
 from unimoe.results.folder import Results, load_all_results
 from unimoe.results.runs.building import ScoredSystems, score_systems
@@ -38,7 +27,7 @@ RESULT: dict[str, Any] = make_result(
     3,
     {"q1": 0.25, "q2": 0.75},
     dataset="scifact",
-    training=TrainingBudget(steps=10, ranking_examples=80, embedding_examples=320, tokens=40_000),
+    training=stored.TrainingBudget(steps=10, ranking_examples=80, embedding_examples=320, tokens=40_000),
     caveats=["smoke run"],
 ).model_dump() | {
     "aggregate": {"ndcg@10": 0.5, "mrr@10": 0.75},
@@ -53,44 +42,44 @@ WITHOUT_QUERIES: dict[str, Any] = {
 }  # fmt: skip
 
 
-def result_with(**changes: Any) -> EvalResult:
-    return EvalResult.model_validate({**RESULT, **changes})
+def result_with(**changes: Any) -> stored.EvalResult:
+    return stored.EvalResult.model_validate({**RESULT, **changes})
 
 
 @pytest.mark.parametrize("changes", [{}, {"seed": None, "training": None}, WITHOUT_QUERIES])
 def test_a_result_comes_back_as_it_was(tmp_path: Path, changes: dict[str, Any]) -> None:
     result = result_with(**changes)
-    assert read_result(write_result(tmp_path, result)) == result
+    assert stored.read_result(stored.write_result(tmp_path, result)) == result
 
 
 def test_single_queries_are_read_whatever_their_ids_and_layout(tmp_path: Path) -> None:
     ids = ("q1", 'a": {b', "{\\", "ü\u2028", "")
-    queries = {name: QueryDetail(text=f"text of {name}\n", relevant={}, ranks={}) for name in ids}
-    path = write_result(tmp_path, result_with(), DrillDown(queries=queries))
+    queries = {name: stored.QueryDetail(text=f"text of {name}\n", relevant={}, ranks={}) for name in ids}
+    path = stored.write_result(tmp_path, result_with(), stored.DrillDown(queries=queries))
     for _ in ("as written", "as other programs write it"):
-        assert read_query_details(path, queries) == queries
-        assert list(read_query_details(path, ["q1"])) == ["q1"]
+        assert stored.read_query_details(path, queries) == queries
+        assert list(stored.read_query_details(path, ["q1"])) == ["q1"]
         with pytest.raises(DataError, match=r"lacks query 'q9'"):
-            read_query_details(path, ["q1", "q9"])
-        write_plain(drilldown_path(path), read_plain(drilldown_path(path)))
+            stored.read_query_details(path, ["q1", "q9"])
+        write_plain(stored.drilldown_path(path), read_plain(stored.drilldown_path(path)))
 
 
 def test_a_result_without_a_sidecar_leaves_none_of_an_earlier_run(tmp_path: Path) -> None:
-    write_result(tmp_path, result_with(), DrillDown(queries={}))
-    path = write_result(tmp_path, result_with())
-    assert not drilldown_path(path).exists()
+    stored.write_result(tmp_path, result_with(), stored.DrillDown(queries={}))
+    path = stored.write_result(tmp_path, result_with())
+    assert not stored.drilldown_path(path).exists()
     with pytest.raises(DataError, match=r"scifact\.queries\.json: no such file"):
-        read_drilldown(path)
+        stored.read_drilldown(path)
 
 
 def test_a_name_stays_within_its_folder() -> None:
     names = {"mteb:SciFact": "mteb-SciFact", "path:/data/my set": "path-data-my-set", "../../etc": "etc"}
     names |= {"..": "unnamed", "한국어": "한국어"}
-    assert {name: safe_name(name) for name in names} == names
+    assert {name: stored.safe_name(name) for name in names} == names
 
 
 def test_what_contradicts_itself_is_neither_made_nor_read(tmp_path: Path) -> None:
-    path = write_result(tmp_path, result_with())
+    path = stored.write_result(tmp_path, result_with())
     written = read_plain(path)
     changes: Any
     for changes, problem in (
@@ -106,29 +95,29 @@ def test_what_contradicts_itself_is_neither_made_nor_read(tmp_path: Path) -> Non
             result_with(**changes)
         write_plain(path, written | changes)
         with pytest.raises(DataError, match=problem):
-            read_result(path)
+            stored.read_result(path)
 
 
 @pytest.mark.parametrize(("field", "other"), [("experiment", "other"), ("base_model", None), ("depth", 100)])
 def test_another_identity_is_refused_and_the_difference_told(tmp_path: Path, field: str, other: object) -> None:
-    path = write_result(tmp_path, result_with())
+    path = stored.write_result(tmp_path, result_with())
     before = path.read_bytes()
     with pytest.raises(DataError) as caught:
-        write_result(tmp_path, result_with(identity={**IDENTITY, field: other}))
+        stored.write_result(tmp_path, result_with(identity={**IDENTITY, field: other}))
     difference = f"({field} {IDENTITY[field]!r} there, {other!r} here)"
     assert str(caught.value) == f"{path} holds another evaluation {difference}; choose another --output-dir"
     assert path.read_bytes() == before
 
 
 def test_datasets_whose_file_names_meet_are_told_apart(tmp_path: Path) -> None:
-    write_result(tmp_path, result_with(dataset="path:a/b"))
+    stored.write_result(tmp_path, result_with(dataset="path:a/b"))
     with pytest.raises(DataError, match="dataset 'path:a/b' there, 'path:a-b' here"):
-        write_result(tmp_path, result_with(dataset="path:a-b"))
+        stored.write_result(tmp_path, result_with(dataset="path:a-b"))
 
 
 def test_a_folder_gives_typed_access_to_what_lies_behind(tmp_path: Path) -> None:
     write_experiment(tmp_path, seeds=(4, 2), queries=5)
-    write_result(tmp_path, without_queries("joint_r8", 2, 0.7))
+    stored.write_result(tmp_path, without_queries("joint_r8", 2, 0.7))
     results, key = load_all_results(tmp_path), "embedding/apidocs"
     result = results.result("joint_r8", 2, key)
     assert result is not None
@@ -145,7 +134,7 @@ def test_a_folder_gives_typed_access_to_what_lies_behind(tmp_path: Path) -> None
 
 
 def test_scores_are_in_the_order_of_query_ids_whatever_that_of_the_file(tmp_path: Path) -> None:
-    path = write_result(tmp_path, make_result("joint_r8", 0, {"b": 0.2, "a": 0.4, "c": 0.6}))
+    path = stored.write_result(tmp_path, make_result("joint_r8", 0, {"b": 0.2, "a": 0.4, "c": 0.6}))
     assert list(read_json(path, dict[str, Any])["per_query"]) == ["b", "a", "c"]
     results = load_all_results(tmp_path)
     assert results.scores("joint_r8", "reranking/apidocs", [0]).tolist() == [[0.4, 0.2, 0.6]]
@@ -186,7 +175,7 @@ def test_an_unreadable_folder_does_not_count_as_an_absent_arm(tmp_path: Path, mo
 
 
 def test_repeated_steps_and_a_torn_last_line_of_a_log_do_not_count(tmp_path: Path) -> None:
-    write_result(tmp_path, make_result("joint_r8", 0, [0.5]))
+    stored.write_result(tmp_path, make_result("joint_r8", 0, [0.5]))
     log = tmp_path / "joint_r8/seed_0/logs/train.jsonl"
     log.parent.mkdir()
     log.write_text('{"step": 1, "loss": 3}\n{"step": 2, "loss": 2}\n{"step": 2, "loss": 1}\n{"step": 3, "lo')
@@ -198,15 +187,15 @@ KEY = "reranking/apidocs"
 Change = dict[str, Any]
 
 
-def of(*items: EvalResult, allow: tuple[str, ...] = ()) -> Results:
+def of(*items: stored.EvalResult, allow: tuple[str, ...] = ()) -> Results:
     """Results that may be compared; each of them must be one that can be written and read still."""
     found = Results(Path("outputs"), items, allow=allow)
     for result in found.everything:
-        assert EvalResult.model_validate(result.model_dump()) == result
+        assert stored.EvalResult.model_validate(result.model_dump()) == result
     return found
 
 
-def refusal(*items: EvalResult, allow: tuple[str, ...] = ()) -> str:
+def refusal(*items: stored.EvalResult, allow: tuple[str, ...] = ()) -> str:
     with pytest.raises(DataError) as caught:
         of(*items, allow=allow)
     assert "\n" not in str(caught.value)

@@ -18,14 +18,7 @@ from unimoe.studies.biencoder.config import BiEncoderConfig, ContrastiveConfig, 
 from unimoe.studies.biencoder.data import TrainingPairs, batches_per_epoch, epoch_batches, training_pairs, unjudged
 from unimoe.studies.biencoder.trainer import batch_backward, contrastive_loss
 from unimoe.studies.common.trained_model import freeze_lower_layers
-from unimoe.studies.cross_encoder.data import (
-    LabelledList,
-    Lists,
-    collection_lists,
-    fit_for,
-    held_out_set,
-    ms_marco_lists,
-)
+from unimoe.studies.cross_encoder import data
 
 DOCUMENTS = {f"d{number}": Document("", f"text {number}") for number in range(12)}
 
@@ -208,23 +201,25 @@ def row(query_id: int, selected: list[int], **changes: Any) -> dict[str, Any]:
     return {"query_id": query_id, "query": f"query {query_id}", "passages": passages, "answers": []} | changes
 
 
-def one(labels: tuple[float, ...], query_id: str = "q") -> LabelledList:
-    return LabelledList(query_id, "query", tuple(f"d{place}" for place in range(len(labels))), labels)
+def one(labels: tuple[float, ...], query_id: str = "q") -> data.LabelledList:
+    return data.LabelledList(query_id, "query", tuple(f"d{place}" for place in range(len(labels))), labels)
 
 
 def test_passages_are_sorted_by_label_and_cut_and_samples_of_lists_are_nested() -> None:
-    made = ms_marco_lists([row(7, [0, 1, 0, 1]), row(1, [0, 0]), row(3, [])], max_docs=3)
-    assert made.lists == (LabelledList("7", "query 7", ("passage 7-1", "passage 7-3", "passage 7-0"), (1.0, 1.0, 0.0)),)
+    made = data.ms_marco_lists([row(7, [0, 1, 0, 1]), row(1, [0, 0]), row(3, [])], max_docs=3)
+    assert made.lists == (
+        data.LabelledList("7", "query 7", ("passage 7-1", "passage 7-3", "passage 7-0"), (1.0, 1.0, 0.0)),
+    )
     assert made.notes == ["2 queries left out: no passage is selected"]
-    lists = Lists(tuple(one((1.0, 0.0), str(number)) for number in range(10)))
+    lists = data.Lists(tuple(one((1.0, 0.0), str(number)) for number in range(10)))
     assert set(lists.sample(3).lists) < set(lists.sample(6).lists)
     assert lists.sample(None) is lists
-    changed = Lists((one((1.0, 0.5), "0"), *lists.lists[1:]))
+    changed = data.Lists((one((1.0, 0.5), "0"), *lists.lists[1:]))
     assert len({lists.content_hash, changed.content_hash, lists.sample(9).content_hash}) == 3
 
 
 def test_a_seeded_part_is_held_out_and_reranked_without_a_trace_of_its_order() -> None:
-    made = ms_marco_lists([row(number, [0, 1, 0]) for number in range(50)], max_docs=None)
+    made = data.ms_marco_lists([row(number, [0, 1, 0]) for number in range(50)], max_docs=None)
     train, held_out = made.split(30, seed=12)
     assert (len(train.lists), len(held_out.lists)) == (20, 30)
     assert {*train.lists, *held_out.lists} == {*made.lists}
@@ -232,7 +227,7 @@ def test_a_seeded_part_is_held_out_and_reranked_without_a_trace_of_its_order() -
     assert made.split(30, seed=13)[1] != held_out
     with pytest.raises(DataError, match=r"lower lists\.held_out"):
         made.split(50, seed=12)
-    reranked = held_out_set(held_out.lists)
+    reranked = data.held_out_set(held_out.lists)
     firsts = {key: max(scores) for key, scores in reranked.candidates.items()}  # what a tie would put first
     assert 0 < sum(reranked.collection.qrels[key][name] for key, name in firsts.items()) < 30
     assert all(set(scores.values()) == {0.0} for scores in reranked.candidates.values())
@@ -243,23 +238,23 @@ def test_a_collections_list_has_grades_first_then_the_candidates_in_their_order(
     corpus = {name: Document("", f"text {name}") for name in "abcdefgh"}
     collection = Collection("graded", "train", corpus, {"q1": "first", "q2": "second", "q3": "third"}, qrels)
     run = {"q1": {"h": 5.0, "c": 4.0, "e": 3.0, "a": 2.0, "f": 1.0}, "q2": {"a": 1.0}, "q3": {}}
-    made = collection_lists(collection, run, max_docs=None, max_positives=None)
+    made = data.collection_lists(collection, run, max_docs=None, max_positives=None)
     first = made.lists[0]
     assert first.documents == tuple(f"text {name}" for name in "cbahef")  # c was found, b was not
     assert first.labels == (2.0, 2.0, 1.0, 0.0, 0.0, 0.0)
     assert [found.query_id for found in made.lists] == ["q1", "q3"]
     assert made.notes == ["1 queries left out: no relevant document"]
-    cut, few = (collection_lists(collection, run, 4, most).lists[0] for most in (None, 1))
+    cut, few = (data.collection_lists(collection, run, 4, most).lists[0] for most in (None, 1))
     assert cut.documents == tuple(f"text {name}" for name in "cbhe"), "positives leave room for negatives"
     assert few.labels == (2.0, 0.0, 0.0, 0.0)
 
 
 def test_what_teaches_a_loss_no_order_is_left_out_and_counted() -> None:
     labels = ((1.0, 0.0), (1.0, 1.0), (1.0,), (2.0, 1.0, 0.0))
-    lists = Lists(tuple(map(one, labels)), {"no relevant document": 3})
+    lists = data.Lists(tuple(map(one, labels)), {"no relevant document": 3})
 
-    def fit(name: str, **options: Any) -> Lists:
-        return fit_for(LossConfig(name=name, **options), lists)
+    def fit(name: str, **options: Any) -> data.Lists:
+        return data.fit_for(LossConfig(name=name, **options), lists)
 
     found = fit("lambdaloss")
     assert found.lists == (lists.lists[0], lists.lists[3])
@@ -270,6 +265,6 @@ def test_what_teaches_a_loss_no_order_is_left_out_and_counted() -> None:
     assert fit("yes_no").lists[3].labels == (1.0, 1.0, 0.0)
     assert fit("marginmse").lists
     with pytest.raises(DataError, match=r"no list is left to train .*1 with fewer than two documents"):
-        fit_for(LossConfig(name="plistmle"), Lists((one((1.0,)),)))
+        data.fit_for(LossConfig(name="plistmle"), data.Lists((one((1.0,)),)))
     with pytest.raises(DataError, match="marginmse needs graded labels"):
-        fit_for(LossConfig(name="marginmse"), Lists((one((1.0, 0.0)),)))
+        data.fit_for(LossConfig(name="marginmse"), data.Lists((one((1.0, 0.0)),)))

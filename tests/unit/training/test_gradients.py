@@ -21,15 +21,8 @@ from unimoe.config.files import parse_config
 from unimoe.config.training import LOSSES, ArmConfig, LossConfig
 from unimoe.core.errors import DataError, InputError, UsageError
 from unimoe.results.logs import Conflict
+from unimoe.training import conflicts
 from unimoe.training.aggregation import Surgery, Task, Uncertainty, make_aggregation
-from unimoe.training.conflicts import (
-    FlatGradients,
-    TaskBatch,
-    conflict_record,
-    conflict_records,
-    is_additive,
-    stepped_up,
-)
 from unimoe.training.gradients import combined
 from unimoe.training.losses import Loss, register_loss
 from unimoe.training.losses.built_in import padded
@@ -132,11 +125,11 @@ class Problem:
     def records(self, additive: bool = True) -> list[Conflict]:
         rows = range(len(self.gradients["ranking"]))
         batches = {
-            task: TaskBatch(rows, partial(self.backward, task=task), additive and task == "ranking")
+            task: conflicts.TaskBatch(rows, partial(self.backward, task=task), additive and task == "ranking")
             for task in self.gradients
         }
         whole = {task: own.mean(dim=0) for task, own in self.gradients.items()}
-        found = conflict_records(FlatGradients(self.weights), whole, batches)
+        found = conflicts.conflict_records(conflicts.FlatGradients(self.weights), whole, batches)
         return [Conflict.model_validate({"step": 1, **record}) for record in found]
 
 
@@ -146,7 +139,7 @@ def cos(first: Tensor, second: Tensor) -> float:
 
 def test_a_record_by_hand() -> None:
     # (3, 4) and (0, 2): product 8, lengths 5 and 2
-    record = conflict_record(8.0, 25.0, 4.0, 1 / 3, 0.6)
+    record = conflicts.conflict_record(8.0, 25.0, 4.0, 1 / 3, 0.6)
     assert record["cosine"] == pytest.approx(0.8)
     assert record["cosine_self_rank"] == pytest.approx(0.5)  # 2 (1/3) / (4/3)
     assert record["cosine_self_embed"] == pytest.approx(0.75)  # 1.2 / 1.6
@@ -167,7 +160,7 @@ def test_correction_finds_the_cosine_below_the_noise() -> None:
     }
     rank, embed = ((first + second) / 2 for first, second in halves.values())
     products = (float(rank @ embed), float(rank @ rank), float(embed @ embed))
-    record = conflict_record(*products, *(cos(*pair) for pair in halves.values()))
+    record = conflicts.conflict_record(*products, *(cos(*pair) for pair in halves.values()))
     expected = cos(true["rank"], true["embed"])
     assert record["cosine_corrected"] == pytest.approx(expected, abs=0.03)
     assert record["cosine"] is not None
@@ -189,7 +182,7 @@ def test_each_layer_has_its_norms_and_cosines_whether_the_second_half_is_compute
         assert line.norm_rank == pytest.approx(float(rank.mean(0).norm()))
         assert line.norm_embed == pytest.approx(float(embed.mean(0).norm()))
         assert line.cosine_corrected is not None
-        own = [stepped_up(cos(task[:half].mean(0), task[half:].mean(0))) for task in (rank, embed)]
+        own = [conflicts.stepped_up(cos(task[:half].mean(0), task[half:].mean(0))) for task in (rank, embed)]
         assert [line.cosine_self_rank, line.cosine_self_embed] == pytest.approx(own, abs=1e-6)
     assert [task for task, _ in problem.runs] == ["ranking"] * (1 if additive else 2) + ["embedding"] * 2
     drawn = float(torch.rand(()))
@@ -201,13 +194,13 @@ def test_ortho_lora_is_pcgrad_in_each_matrix() -> None:
     """Of three matrices one conflicts: its gradients lose their parts against each other, the others are added."""
     ranking = torch.tensor([1.0, 2.0, 1.0, 0.0, 3.0, 1.0])
     embedding = torch.tensor([1.0, 1.0, -1.0, 1.0, 2.0, 5.0])  # over all matrices the two agree
-    found = combined(surgery("ortho_lora"), FlatGradients(Problem().weights), ranking, embedding)
+    found = combined(surgery("ortho_lora"), conflicts.FlatGradients(Problem().weights), ranking, embedding)
     torch.testing.assert_close(found, torch.tensor([2.0, 3.0, 0.5, 1.5, 5.0, 6.0]))
 
 
-@pytest.mark.parametrize("name", [name for name in LOSSES.names() if is_additive(LossConfig(name=name), 0.0)])
+@pytest.mark.parametrize("name", [name for name in LOSSES.names() if conflicts.is_additive(LossConfig(name=name), 0.0)])
 def test_such_a_loss_is_the_mean_of_its_halves_unless_chance_decides(name: str) -> None:
-    assert not is_additive(LossConfig(name=name), dropout=0.1)
+    assert not conflicts.is_additive(LossConfig(name=name), dropout=0.1)
     scores = [*torch.randn(4, 5, generator=torch.Generator().manual_seed(1))]
     labels = [*torch.tensor([1.0 if name == "yes_no" else 2.0, 1.0, 0.0, 0.0, 0.0]).expand(4, 5)]
     loss = ListwiseLoss(LossConfig(name=name))

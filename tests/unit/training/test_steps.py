@@ -20,19 +20,7 @@ from unimoe.data.collection import Collection, Document, assemble
 from unimoe.models.adapter import adapter_parameters, add_lora
 from unimoe.models.batched import BatchedDecoder
 from unimoe.models.unimodel import UnimodelForExp1
-from unimoe.training import steps
-from unimoe.training.examples import (
-    EmbeddingSet,
-    RankingSet,
-    Texts,
-    TrainingData,
-    Triple,
-    batch_order,
-    embedding_set,
-    mine_triples,
-    neighbourhoods,
-    ranking_set,
-)
+from unimoe.training import examples, steps
 from unimoe.training.losses.built_in import info_nce
 from unimoe.training.steps import Budget, embedding_backward, ranking_backward
 
@@ -61,9 +49,11 @@ def test_the_positive_has_the_highest_grade_and_queries_without_one_are_left_out
     toy = collection(4)
     for query, grades in (("q1", {"d05": 1, "d07": 3, "d09": 2}), ("q2", {"d01": 0}), ("q3", {"unknown": 1})):
         toy.qrels[query] = grades
-    triples = mine_triples(toy, candidates(toy), hard=2, random=1, negatives_from=10)
+    triples = examples.mine_triples(toy, candidates(toy), hard=2, random=1, negatives_from=10)
     assert [(t.query_id, t.positive) for t in triples] == [("q0", "d00"), ("q1", "d07")]
-    few = mine_triples(toy, candidates(toy) | {"q0": {"d00": 3.0, "d20": 2.0}}, hard=2, random=1, negatives_from=10)
+    few = examples.mine_triples(
+        toy, candidates(toy) | {"q0": {"d00": 3.0, "d20": 2.0}}, hard=2, random=1, negatives_from=10
+    )
     assert few == triples[1:], "q0 has one negative"
 
 
@@ -72,7 +62,7 @@ def test_negatives_are_never_relevant_or_twice_and_hard_ones_come_from_the_first
     hard: int, random: int
 ) -> None:
     toy = replace(collection(), excluded={f"q{number}": frozenset(DOCUMENTS[-2:]) for number in range(4)})
-    for triple in mine_triples(toy, candidates(toy), hard, random, negatives_from=10):
+    for triple in examples.mine_triples(toy, candidates(toy), hard, random, negatives_from=10):
         assert not toy.left_out(triple.query_id) & set(triple.negatives)
         assert len(triple.negatives) == len(set(triple.negatives)) == hard + random
         assert set(triple.negatives[:hard]) <= set(DOCUMENTS[:10])
@@ -85,24 +75,24 @@ def test_too_little_to_draw_from_is_refused() -> None:
     for hard, random, left in ((9, 0, 8), (0, 29, 28), (3, 26, 25)):
         words = rf"query 'q0': {random or hard} negatives wanted, but only {left} documents"
         with pytest.raises(DataError, match=words):
-            mine_triples(toy, candidates(toy), hard, random, negatives_from=10)
+            examples.mine_triples(toy, candidates(toy), hard, random, negatives_from=10)
     toy.qrels["q0"] = {"d01": 0}
     with pytest.raises(DataError, match="toy, split train: no query has a relevant document"):
-        mine_triples(toy, candidates(toy), 1, 0, 10)
+        examples.mine_triples(toy, candidates(toy), 1, 0, 10)
 
 
 def test_a_query_meets_those_whose_positive_is_among_its_candidates() -> None:
-    triples = [Triple(f"q{i}", f"d{i}", []) for i in range(7)]
+    triples = [examples.Triple(f"q{i}", f"d{i}", []) for i in range(7)]
     run = {"q0": {"d5": 2.0, "d3": 1.0}, "q5": {"d1": 1.0}, "q2": {"d6": 1.0}}
     # q0 finds q5, before q3, and q3; then q1 comes first of the rest, finds nobody, and q2 follows, who finds q6.
-    assert neighbourhoods(triples, run, size=3, depth=10) == [[0, 5, 3], [1, 2, 6]]
-    assert neighbourhoods(triples, run, size=2, depth=1) == [[0, 5], [1, 2], [3, 4]]
+    assert examples.neighbourhoods(triples, run, size=3, depth=10) == [[0, 5, 3], [1, 2, 6]]
+    assert examples.neighbourhoods(triples, run, size=2, depth=1) == [[0, 5], [1, 2], [3, 4]]
 
 
 def test_neighbours_are_ranked_against_the_positives_of_their_group(model: UnimodelForExp1) -> None:
     toy = collection()  # document i + 1 is relevant to query i too, so no negative
-    triples = mine_triples(toy, candidates(toy), 0, 0, 10)
-    data = ranking_set(model, toy, triples, [[2, 0, 1], [5, 3, 4]])
+    triples = examples.mine_triples(toy, candidates(toy), 0, 0, 10)
+    data = examples.ranking_set(model, toy, triples, [[2, 0, 1], [5, 3, 4]])
     assert data.query_ids == ["q2", "q0", "q1", "q5", "q3", "q4"]
     assert data.batched == [[0, 1, 2], [3, 4, 5]]
     asked = [["d02", "d00", "d01"], ["d00", "d02"], ["d01", "d00"]]
@@ -114,8 +104,8 @@ def test_neighbours_are_ranked_against_the_positives_of_their_group(model: Unimo
 
 def test_an_embedding_set_holds_each_document_once_and_knows_all_relevant_ones(model: UnimodelForExp1) -> None:
     toy = collection()
-    triples = mine_triples(toy, candidates(toy), 3, 0, 10)
-    data = embedding_set(model, toy, triples)
+    triples = examples.mine_triples(toy, candidates(toy), 3, 0, 10)
+    data = examples.embedding_set(model, toy, triples)
     used = {document for triple in triples for document in (triple.positive, *triple.negatives)}
     assert len(data.documents.ids) == len(used) < sum(map(len, data.groups))
     for triple, group in zip(triples, data.groups, strict=True):
@@ -131,7 +121,7 @@ def test_an_embedding_set_holds_each_document_once_and_knows_all_relevant_ones(m
 def test_fewer_queries_to_train_on_than_a_step_takes_are_refused() -> None:
     toy, ranking = collection(), {"queries": 6, "queries_per_step": 4, "negatives_from": 10}
     raw = {"collection": "toy", "steps": 1, "ranking": ranking, "embedding": {"queries": 6, "pairs_per_step": 3}}
-    data = TrainingData(toy, candidates(toy), TrainingConfig.model_validate(raw))
+    data = examples.TrainingData(toy, candidates(toy), TrainingConfig.model_validate(raw))
     data.refuse_too_few("joint")
     for query in ("q0", "q1", "q2", "q3"):
         toy.qrels[query] = {"d05": 0}
@@ -147,15 +137,15 @@ def test_fewer_queries_to_train_on_than_a_step_takes_are_refused() -> None:
 
 @pytest.mark.parametrize("per_step", [1, 3, 4, 10])
 def test_every_epoch_sees_every_example_once_in_an_order_of_seed_and_stream_alone(per_step: int) -> None:
-    order = batch_order(10, per_step, 20, seed=3, stream=1)
+    order = examples.batch_order(10, per_step, 20, seed=3, stream=1)
     flat = list(chain(*order))
     epochs = [flat[start : start + 10] for start in range(0, len(flat) - 9, 10)]
     assert len(epochs) >= 2
     assert all(sorted(epoch) == list(range(10)) for epoch in epochs)
     assert epochs[0] != epochs[1]
-    assert batch_order(10, per_step, 20, seed=3, stream=1) == order
+    assert examples.batch_order(10, per_step, 20, seed=3, stream=1) == order
     for seed, stream in ((2, 1), (3, 0)):
-        assert batch_order(10, per_step, 20, seed, stream) != order
+        assert examples.batch_order(10, per_step, 20, seed, stream) != order
 
 
 ALL = Budget(tokens=100_000)
@@ -168,8 +158,8 @@ Gradients = dict[str, Tensor]
 class Bench(NamedTuple):
     model: UnimodelForExp1
     weights: dict[str, nn.Parameter]
-    ranking: RankingSet
-    embedding: EmbeddingSet
+    ranking: examples.RankingSet
+    embedding: examples.EmbeddingSet
 
     def rank(self, batch: list[int], budget: Budget, weight: float = 1.0, loss: str = "yes_no") -> tuple[float, int]:
         torch.manual_seed(0)  # as the trainer does before every step
@@ -288,7 +278,7 @@ def test_both_runs_of_a_part_drop_the_same_units(monkeypatch: pytest.MonkeyPatch
     runs: dict[tuple[int, ...], list[Tensor]] = {}
     original = steps._states
 
-    def spy(model: UnimodelForExp1, texts: Texts, part: list[int], seed: int | None = None) -> Tensor:
+    def spy(model: UnimodelForExp1, texts: examples.Texts, part: list[int], seed: int | None = None) -> Tensor:
         states = original(model, texts, part, seed)
         runs.setdefault(tuple(part), []).append(states.detach())
         return states

@@ -25,18 +25,11 @@ from unimoe.models.encoder import load_encoder
 from unimoe.retrieval.bm25 import bm25_run
 from unimoe.studies.heads.config import SoftLabelConfig, TrainConfig
 from unimoe.studies.heads.data import HeadData, recency_of
+from unimoe.studies.heads.eggroll import objectives as aims
 from unimoe.studies.heads.eggroll.fp4 import BLOCK, Packed, dequantize, quantize
 from unimoe.studies.heads.eggroll.genetic import Genetic
 from unimoe.studies.heads.eggroll.method import evolution
 from unimoe.studies.heads.eggroll.noise import directions, generator
-from unimoe.studies.heads.eggroll.objectives import (
-    Objectives,
-    diversity,
-    fairness,
-    first_documents,
-    freshness,
-    pareto_front,
-)
 from unimoe.studies.heads.eggroll.soft_labels import soften, with_votes
 from unimoe.studies.heads.model import evaluate_head
 from unimoe.studies.heads.pools import PoolSet
@@ -53,31 +46,31 @@ POOLS = toy_pools(6, 8)
 
 
 def test_diversity_fairness_and_freshness_by_hand() -> None:
-    first, two, all_of_them = (first_documents(SCORES, VALID, count) for count in (1, 2, 4))
+    first, two, all_of_them = (aims.first_documents(SCORES, VALID, count) for count in (1, 2, 4))
     documents = torch.tensor([[[2.0, 0.0], [0.6, 0.8], [0.0, 1.0], [5.0, 5.0]]])
     # Cosines: 0 and 1: 0.6, 1 and 2: 0.8, 0 and 2: 0.
-    assert diversity(two, documents)[0].tolist() == pytest.approx([0.4, 0.2])
-    assert diversity(all_of_them, documents)[0].tolist() == pytest.approx([(0.4 + 0.2 + 1) / 3] * 2)
+    assert aims.diversity(two, documents)[0].tolist() == pytest.approx([0.4, 0.2])
+    assert aims.diversity(all_of_them, documents)[0].tolist() == pytest.approx([(0.4 + 0.2 + 1) / 3] * 2)
     alone = torch.tensor([[True, False, False, False]])  # one document has no pair
-    assert diversity(first_documents(SCORES, alone, 3), documents)[0, 0] == 0
+    assert aims.diversity(aims.first_documents(SCORES, alone, 3), documents)[0, 0] == 0
     groups, total = torch.tensor([[-1.0, 1, 1, 0]]), 1 + D2 + D3
     expected = [1 - abs(1 - D2 - D3) / total, 1 - abs(D3 - 1 - D2) / total]
-    assert fairness(all_of_them, groups)[0].tolist() == pytest.approx(expected), "padding is not exposed"
-    assert fairness(first, groups)[0].tolist() == pytest.approx([0, 0], abs=1e-6)
-    assert fairness(first, torch.tensor([[1.0, 0, 0, 0]]))[0].tolist() == [1, 1]
-    found = freshness(two, torch.tensor([[1.0, 0.5, 0.0, 0.0]]))
+    assert aims.fairness(all_of_them, groups)[0].tolist() == pytest.approx(expected), "padding is not exposed"
+    assert aims.fairness(first, groups)[0].tolist() == pytest.approx([0, 0], abs=1e-6)
+    assert aims.fairness(first, torch.tensor([[1.0, 0, 0, 0]]))[0].tolist() == [1, 1]
+    found = aims.freshness(two, torch.tensor([[1.0, 0.5, 0.0, 0.0]]))
     assert found[0].tolist() == pytest.approx([(1 + D2 / 2) / (1 + D2), (D2 / 2) / (1 + D2)])
     batch = POOLS.batch([1])  # 8 documents, none padded
-    given = Objectives(TrainConfig.model_validate({"objectives": {"fairness": 1.0}, "ndcg_k": 5}), POOLS)
+    given = aims.Objectives(TrainConfig.model_validate({"objectives": {"fairness": 1.0}, "ndcg_k": 5}), POOLS)
     found = given.means(batch, [(slice(0, 1), -batch.ranks.float().unsqueeze(2))])["fairness"]
     upper, lower = sum(1 / math.log2(1 + rank) for rank in range(1, 5)), 1 / math.log2(6)
     assert float(found) == pytest.approx(1 - (upper - lower) / (upper + lower))
 
 
 def test_the_front_by_hand() -> None:
-    assert pareto_front([(0.9, 0.1), (0.5, 0.5), (0.4, 0.5), (0.1, 0.9), (0.5, 0.4), (0.05, 0.05)]) == [0, 1, 3]
-    assert pareto_front([(1.0, 2.0), (1.0, 2.0), (0.0, 2.0)]) == [0, 1], "equal points stay together"
-    assert pareto_front([(0.3,), (0.7,), (0.5,)]) == [1]
+    assert aims.pareto_front([(0.9, 0.1), (0.5, 0.5), (0.4, 0.5), (0.1, 0.9), (0.5, 0.4), (0.05, 0.05)]) == [0, 1, 3]
+    assert aims.pareto_front([(1.0, 2.0), (1.0, 2.0), (0.0, 2.0)]) == [0, 1], "equal points stay together"
+    assert aims.pareto_front([(0.3,), (0.7,), (0.5,)]) == [1]
 
 
 def give_dates(folder: Path, dates: Mapping[str, object]) -> None:
@@ -303,7 +296,7 @@ def test_a_generation_by_hand() -> None:
     config = TrainConfig.model_validate({"method": "genetic", "genetic": settings, "seed": 5})
     heads = torch.stack([random_head(seed=seed) for seed in range(9)])
     fitness = [evaluate_head(head, FEW, config).aggregate["ndcg@10"] for head in heads]
-    method = Genetic(config, Objectives(config, FEW))
+    method = Genetic(config, aims.Objectives(config, FEW))
     method.load_state({"population": heads})
     best, facts = method.step(heads[4], EVERY, 7)
     chance, noise = generator("breeding", 5, 7), directions(5, 7, 7, 8, INPUTS)
@@ -324,7 +317,7 @@ def test_four_bits_keep_the_elites_and_round_the_children() -> None:
     """What lives on is the same to the bit, all heads have codes of four bits, and the best is never lost."""
     raw = {"method": "genetic", "head_output_size": 8, "genetic": {"individuals": 16}, "precision": "fp4"}
     config = TrainConfig.model_validate(raw)
-    method, weight, found = Genetic(config, Objectives(config, FEW)), random_head(), []
+    method, weight, found = Genetic(config, aims.Objectives(config, FEW)), random_head(), []
     for step in range(30):
         before = Packed.of_state(method.state())
         weight, facts = method.step(weight, EVERY, step)

@@ -17,14 +17,7 @@ from torch.nn.functional import normalize
 
 from unimoe.core.errors import DataError
 from unimoe.results.logs import read_logs
-from unimoe.studies.translator.config import (
-    BankConfig,
-    LossConfig,
-    PositivesConfig,
-    SamplerConfig,
-    TemperatureConfig,
-    TranslatorConfig,
-)
+from unimoe.studies.translator import config as configs
 from unimoe.studies.translator.evaluation import evaluate
 from unimoe.studies.translator.models.translators import make_network
 from unimoe.studies.translator.training import trainer as training
@@ -60,19 +53,20 @@ def test_an_adapter_starts_at_its_closed_form(model: str, base: str, centre: boo
 
 def test_shuffled_batches_hold_every_caption_once_and_those_by_image_k_captions_of_p_images() -> None:
     first, again, other = (
-        [b.tolist() for b in epoch_batches(SamplerConfig(batch=16), TRAIN.image_of, 0, epoch)] for epoch in (0, 0, 1)
+        [b.tolist() for b in epoch_batches(configs.SamplerConfig(batch=16), TRAIN.image_of, 0, epoch)]
+        for epoch in (0, 0, 1)
     )
     assert sorted(chain.from_iterable(first)) == [*range(len(TRAIN))]
     assert first == again != other
     image_of = np.repeat(np.arange(20), [1, 2, 3, 4, 5] * 4)
-    batches = epoch_batches(SamplerConfig(by_image=True, images=8, captions=3), image_of, 0, 0)
+    batches = epoch_batches(configs.SamplerConfig(by_image=True, images=8, captions=3), image_of, 0, 0)
     for batch in batches:
         images, counts = np.unique(image_of[batch], return_counts=True)
         assert len(images) <= 8
         assert len(np.unique(batch)) == len(batch)
         assert counts.tolist() == [min(3, int((image_of == image).sum())) for image in images]
     assert set(image_of[np.concatenate(batches)]) == set(range(20))
-    twice = epoch_batches(SamplerConfig(by_image=True, images=6, captions=2), np.repeat(np.arange(6), 4), 0, 0)
+    twice = epoch_batches(configs.SamplerConfig(by_image=True, images=6, captions=2), np.repeat(np.arange(6), 4), 0, 0)
     assert sorted(np.concatenate(twice).tolist()) == [*range(24)], "a visit goes on where the last one ended"
 
 
@@ -182,7 +176,9 @@ def test_an_anchors_own_image_is_never_mined_though_it_is_nearest(copies: int, s
         assert mined.item() == pytest.approx(plain.item(), rel=1e-12)
 
 
-def run(config: LossConfig, rounds: int = 3, recent: int = 40, whole: bool = False) -> tuple[dict[str, Tensor], Any]:
+def run(
+    config: configs.LossConfig, rounds: int = 3, recent: int = 40, whole: bool = False
+) -> tuple[dict[str, Tensor], Any]:
     """Return the terms of the last of some batches of 8 captions of 4 images, and the counts of all.
 
     With ``whole``, the queue holds every image at the beginning.
@@ -200,8 +196,8 @@ def run(config: LossConfig, rounds: int = 3, recent: int = 40, whole: bool = Fal
 
 
 def test_components_count_how_often_they_are_active_and_a_queue_of_everything_is_the_full_bank() -> None:
-    bank = BankConfig(kind="queue", hardest=3, queue=40, recent=[40])
-    terms, fired = run(LossConfig(bank=bank, predictions=True, cosine=0.1))
+    bank = configs.BankConfig(kind="queue", hardest=3, queue=40, recent=[40])
+    terms, fired = run(configs.LossConfig(bank=bank, predictions=True, cosine=0.1))
     assert set(terms) == {"infonce", "predictions", "cosine", "moment", "agreement"}
     assert fired == {
         "queue_negatives": 8 * (0 + 4 + 8),
@@ -210,24 +206,24 @@ def test_components_count_how_often_they_are_active_and_a_queue_of_everything_is
         "past_predictions": 4 * (0 + 8 + 16),
         "same_image_pairs": 3 * 4,
     }
-    terms, fired = run(LossConfig(positives=PositivesConfig(per_image=0), moment=0.0, agreement=0.0))
+    terms, fired = run(configs.LossConfig(positives=configs.PositivesConfig(per_image=0), moment=0.0, agreement=0.0))
     assert (set(terms), fired) == ({"infonce"}, {})
-    assert "queue_negatives" not in run(LossConfig(bank=BankConfig(kind="queue")), recent=0)[1]
-    full, _ = run(LossConfig(), rounds=1)
-    queued, _ = run(LossConfig(bank=BankConfig(kind="queue")), rounds=1, whole=True)
+    assert "queue_negatives" not in run(configs.LossConfig(bank=configs.BankConfig(kind="queue")), recent=0)[1]
+    full, _ = run(configs.LossConfig(), rounds=1)
+    queued, _ = run(configs.LossConfig(bank=configs.BankConfig(kind="queue")), rounds=1, whole=True)
     assert queued["infonce"].item() == pytest.approx(full["infonce"].item(), rel=1e-6)
 
 
 def test_temperature_falls_and_the_queue_grows_after_its_warm_up_within_its_limits() -> None:
-    falling = [TemperatureConfig().at(epoch, 25) for epoch in range(25)]
+    falling = [configs.TemperatureConfig().at(epoch, 25) for epoch in range(25)]
     assert (falling[0], falling[12], falling[-1]) == pytest.approx((0.10, 0.08, 0.06))
     assert falling == sorted(falling, reverse=True)
-    assert TemperatureConfig(fixed=0.07).at(3, 25) == 0.07
-    bank = BankConfig(kind="queue")
+    assert configs.TemperatureConfig(fixed=0.07).at(3, 25) == 0.07
+    bank = configs.BankConfig(kind="queue")
     assert [bank.recent_at(epoch) for epoch in range(6)] == [0, 0, 16_000, 32_000, 65_536, 65_536]
     for raw, words in (
         ({"kind": "batch", "hardest": 3}, "larger than the batch"),
         ({"kind": "queue", "queue": 10}, "more than the queue holds"),
     ):
         with pytest.raises(ValidationError, match=words):
-            TranslatorConfig.model_validate({"loss": {"bank": raw}})
+            configs.TranslatorConfig.model_validate({"loss": {"bank": raw}})
