@@ -61,11 +61,12 @@ def test_an_instruction_replaces_the_configured_one(tokenizer: Any, order: Order
 def test_a_length_without_room_is_refused(tokenizer: Any) -> None:
     for order in ("query_first", "document_first"):
         prompt = PromptConfig(template="plain", instruction="word " * 9, order=order)
-        with pytest.raises(
-            UsageError, match=r"model\.max_length 16 leaves no room beside the prompt; raise it to"
-        ) as why:
+        with pytest.raises(UsageError, match=r"model\.max_length 16 leaves no room beside the prompt") as why:
             PairTokenizer(tokenizer, prompt, 16)
-        encode = PairTokenizer(tokenizer, prompt, int(str(why.value).split()[-1]))
+        least = int(str(why.value).partition("; raise it to ")[2])
+        with pytest.raises(UsageError, match=f"raise it to {least}"):
+            PairTokenizer(tokenizer, prompt, least - 1)
+        encode = PairTokenizer(tokenizer, prompt, least)
         assert encode([("cat", "mat")]) != encode([("dog", "rain")])
     with pytest.raises(UsageError, match="leaves no room"):
         TextTokenizer(tokenizer, PromptConfig(embedding_suffix="a suffix of many tokens"), 4)
@@ -258,8 +259,7 @@ def test_bfloat16_computes_scores_in_float32() -> None:
     base = tiny_base()
     base.model.to(torch.bfloat16)
     model = UnimodelForExp1(base, PROMPT, 128)
-    assert model.dtype == torch.bfloat16
-    assert model.device == torch.device("cpu")
+    assert (model.dtype, model.device) == (torch.bfloat16, torch.device("cpu"))
     gaps = torch.tensor(model.rerank(PAIRS, output="margin"))
     assert gaps.dtype == torch.float32
     assert not torch.equal(gaps, gaps.bfloat16().float())  # finer than bfloat16 can tell
