@@ -176,11 +176,10 @@ def test_a_silent_driver_does_not_run(store: UnitStore, values: dict[str, Any], 
 
 
 def test_a_driver_that_began_again_counts_in_place_of_the_lost_one(store: UnitStore) -> None:
-    write(store, "1", line(done=900, failed=["set aside"]), line("alone", done=5), seconds_ago=500)
+    write(store, "1", line(done=900, failed=["set aside"]), line("one", done=5), seconds_ago=500)
     write(store, "2", line(done=20))
     found = read_status(store)
-    lines = [("alone", "stopped", 5), ("reranking scifact: mine", "running", 20)]
-    assert shown(found, "what", "state", "done") == lines
+    assert shown(found, "what", "state", "done") == [("one", "stopped", 5), ("reranking scifact: mine", "running", 20)]
     assert not found["failed"]
     assert [driver["name"] for driver in found["drivers"]] == ["2", "1"]
 
@@ -231,16 +230,17 @@ def test_a_failure_is_exit_code_4_and_named(store: UnitStore) -> None:
 
 
 def test_watching_ends_with_the_last_driver(store: UnitStore, monkeypatch: pytest.MonkeyPatch) -> None:
-    write(store, "a", line(done=100))
+    write(store, "a", line("[b]", done=100))
     looks: list[float] = []
 
     def sleep(seconds: float) -> None:
         looks.append(seconds)
-        write(store, "a", line(done=100 + 450 * len(looks)), ended=len(looks) == 2)
+        write(store, "a", line("[b]", done=100 + 450 * len(looks)), ended=len(looks) == 2)
 
     monkeypatch.setattr(time, "sleep", sleep)
     done = successful(call_unimoe("status", store.url, "--watch", "--json"))
     assert [json.loads(row)["progress"][0]["done"] for row in done.stdout.splitlines()] == [100, 550, 1000]
+    assert "[b]" in successful(call_unimoe("status", store.url, "--watch")).stdout
 
 
 def test_a_store_that_cannot_be_reached_is_one_line_without_its_password() -> None:
