@@ -106,13 +106,15 @@ def test_the_example_shows_the_options_that_do_it() -> None:
     assert "unimoe compare --baseline bm25=" in done.stderr
 
 
-def test_the_baseline_may_be_named_among_the_systems(systems: Path) -> None:
-    shared = [*map(str, dataset_options(systems, ["dl19"])), "--json", "--systems"]
+def test_the_baseline_may_be_among_the_systems_and_runs_count_by_number(systems: Path, tmp_path: Path) -> None:
+    shared = [*map(str, dataset_options(systems, ["dl19"])), "--systems"]
     runs = [f"first={systems}/dl19/bm25.trec", f"mono={systems}/dl19/mono-seed1.trec"]
-    found = json.loads(compare(*shared, runs[1], runs[0], "--baseline", "first").stdout)
-    assert found["baseline"] == "first"
-    apart = json.loads(compare(*shared, runs[1], "--baseline", runs[0]).stdout)
-    assert found["comparisons"] == apart["comparisons"]
+    found = rows_of(*shared, runs[1], runs[0], "--baseline", "first")
+    assert found == rows_of(*shared, runs[1], "--baseline", runs[0])
+    for number, seed in ((2, 1), (10, 2)):
+        (tmp_path / f"run-{number}.trec").symlink_to(systems / "dl19" / f"mono-seed{seed}.trec")
+    said = successful(compare(*shared, f"b={tmp_path}/run-*.trec", runs[0], "--paired")).stderr
+    assert said.index("run-2.trec: b seed 0") < said.index("run-10.trec: b seed 1")
 
 
 @pytest.fixture
@@ -198,10 +200,8 @@ def test_six_datasets_say_what_to_expect_of_others(tmp_path: Path) -> None:
 def test_clusters_count_in_verdicts_too_and_move_no_value(systems: Path, clusters: Path) -> None:
     mono, colbert = (sorted(map(str, (systems / "dl19").glob(f"{name}*"))) for name in ("mono", "colbert"))
     arms = ["--specialist", *mono, "--joint", *colbert, *dataset_options(systems, ["dl19"]), "--json"]
-    both = [compare(*arms, *more) for more in ([], ["--clusters", str(clusters)])]
-    plain, whole = (json.loads(successful(done).stdout) for done in both)
-    assert plain["clusters"] is None
-    assert whole["clusters"] == {"retrieval/dl19": 8}
+    plain, whole = (json.loads(successful(compare(*arms, *more)).stdout) for more in ((), ("--clusters", clusters)))
+    assert (plain["clusters"], whole["clusters"]) == (None, {"retrieval/dl19": 8})
     values = [found["gates"]["gates"][0]["interval"]["value"] for found in (plain, whole)]
     assert values[0] == pytest.approx(values[1])
 
