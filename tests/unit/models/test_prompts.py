@@ -35,15 +35,15 @@ def test_the_document_gives_way_before_the_query(tokenizer: Any, order: Order) -
     seen = []
     for max_length in range(len(whole) - 40, len(whole) + 2):
         encode = PairTokenizer(tokenizer, prompt, max_length)
-        (ids,) = encode([(query, document)])
+        ids, other = encode([(query, document), (query, "rain")])
         assert len(ids) == min(max_length, len(whole))
-        text = tokenizer.decode(ids)
-        seen.append((query.strip() in text, "because" in text, encode.too_long([query]) == [False]))
+        seen.append((query.strip() in tokenizer.decode(ids), ids != other, encode.too_long([query]) == [False]))
     assert seen == sorted(seen)
     assert seen[0] == (False, False, False)
     assert seen[-1] == (True, True, True)
-    assert all(query_is_whole for query_is_whole, _, fits in seen if fits)
-    assert not any(document_is_seen for _, document_is_seen, fits in seen if not fits)
+    assert all(query_is_whole and document_is_seen for query_is_whole, document_is_seen, fits in seen if fits)
+    # A space before the document is a token of its own, or a part of the document's first.
+    assert sum(document_is_seen for _, document_is_seen, fits in seen if not fits) <= 1
 
 
 @pytest.mark.parametrize("order", ORDERS)
