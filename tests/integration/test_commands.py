@@ -73,7 +73,7 @@ def test_an_evaluation_writes_beside_the_checkpoint(checkpoint: Path, unimoe_dat
     for dataset in ("scifact", "nfcorpus"):
         found = result_of(tmp_path, "joint_r8", dataset, seed=1)
         assert (len(found.per_query), found.identity.max_queries, len(found.caveats)) == (2, 2, 1)
-        assert "--max-queries 2" in found.caveats[0]
+        assert all("--max-queries 2" in place for place in (found.provenance.given, found.caveats[0]))
     where = ("--dataset", "apidocs@train", "--max-queries", "2", "--output-dir", tmp_path / "train")
     successful(call_script("evaluate.py", "--checkpoint", checkpoint, *where))
     found = result_of(tmp_path / "train", "joint_r8", "apidocs", seed=1)

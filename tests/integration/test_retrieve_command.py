@@ -69,9 +69,7 @@ def test_there_are_lines_and_a_table_and_what_is_done_is_shown_again(data: Path,
     assert "unjudged queries: 1" in ended.stderr
     before = written(output_dir)
     again = successful(retrieve(data, output_dir, datasets="toy,other"))
-    assert again.stdout == ended.stdout
-    assert again.stderr.count("already done") == 6
-    assert written(output_dir) == before
+    assert (again.stdout, again.stderr.count("already done"), written(output_dir)) == (ended.stdout, 6, before)
 
 
 def test_every_tool_gets_the_same_scores_from_the_files(done: Finished) -> None:
@@ -138,8 +136,11 @@ def test_a_sample_is_in_every_identity_and_bm25_searches_it_too(data: Path, tmp_
     assert "use_small_eval_set" in ended.stdout  # the table carries the caveat
 
 
-def test_any_arm_can_be_the_one_before(data: Path, tmp_path: Path) -> None:
-    retrieve(data, tmp_path, "--name", "before")
+def test_any_arm_can_be_before(data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    threads: list[int] = []
+    monkeypatch.setattr("torch.set_num_threads", threads.append)
+    retrieve(data, tmp_path, "--name", "before", "--threads", "3")
+    assert threads == [3]
     ended = retrieve(data, tmp_path, "--name", "after", "--before", "before")
     assert "retrieval/toy: after (after) against before (before), 8 queries" in ended.stdout
     assert "after (after) against bm25" not in ended.stdout
@@ -213,8 +214,7 @@ class TestPythonFunction:
         assert Path("calls.txt").read_text() == "query 9\n", "no document is embedded again"
         names = [f"d{dims}-{precision}" for dims in (8, 16) for precision in ("float32", "int8", "binary")]
         sized = {name: result(Path("two"), f"letters-{name}") for name in names}
-        how = "(rescore=int8,multiplier=4)"
-        known = {name: name + how * name.endswith("binary") for name in names}
+        known = {name: name + "(rescore=int8,multiplier=4)" * name.endswith("binary") for name in names}
         assert {name: one.identity.vectors for name, one in sized.items()} == known
         widths = [one.vector_index and one.vector_index.bytes_per_vector for one in sized.values()]
         assert widths == [32, 8, 1, 64, 16, 2]
