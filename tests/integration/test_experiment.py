@@ -68,8 +68,7 @@ def test_a_result_is_complete(finished: tuple[Path, scripts.Done]) -> None:
     path = finished[0] / "joint_r8" / "seed_1" / "results" / "embedding" / "apidocs.json"
     result, detail = read_result(path), read_drilldown(path)
     assert (len(result.per_query), result.identity.pool, result.provenance.dtype) == (6, 40, "float32")
-    assert result.training is not None
-    assert result.training.embedding_examples == 24
+    assert getattr(result.training, "embedding_examples", None) == 24
     assert {"base_model", "checkpoint", "collection", "pool", "prompt"} == result.provenance.hashes.keys()
     assert any(given.startswith("--config") for given in result.provenance.given)
     assert path.with_suffix(".mteb.json").is_file()
@@ -98,6 +97,7 @@ def test_a_second_run_finds_everything_done_and_a_plan_writes_nothing(
     assert again.stderr.count("already done") == 20
     assert {path: path.stat().st_mtime_ns for path in before} == before
     assert again.stdout == first.stdout
+    assert first.stderr.count("ndcg@10 on apidocs so far\n") == 2
     planned = scripts.successful(run(config, tmp_path / "none", "--plan"))
     assert re.match(r"\d+ to \d+ (seconds|minutes), [.\d]+ TFLOP for tiny, 2 seeds, on this device", planned.stdout)
     assert not (tmp_path / "none").exists()
