@@ -6,7 +6,7 @@ torch is imported only when something is reranked, a model is loaded, or MTEB is
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, cast
@@ -97,8 +97,7 @@ def bm25_candidates(collection: Collection | str, depth: int = 100, params: BM25
         raise UsageError(f"depth {depth!r} is no whole number; use at least 1")
     if not isinstance(params, BM25Config | None):
         raise UsageError(f"params is a {type(params).__name__}; give a BM25Config, such as BM25Config(k1=1.2)")
-    searched = replace(loaded, excludes_self=True) if dataset.exclude_self else loaded
-    return bm25_run(searched, depth, params or BM25Config(), cached=True)
+    return bm25_run(dataset.with_rule(loaded), depth, params or BM25Config(), cached=True)
 
 
 def evaluate_reranker(

@@ -6,6 +6,7 @@ import json
 import math
 import string
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +29,7 @@ from unimoe.config import ModelConfig
 from unimoe.core.errors import DataError, UnimoeError, UsageError
 from unimoe.core.io import hash_file, hash_json
 from unimoe.core.trec import write_run
+from unimoe.data.collection import Collection, Document
 from unimoe.results.runs.scoring import judgments
 
 pytestmark = pytest.mark.usefixtures("tmp_cache")  # BM25 runs of invented collections do not go to the user's
@@ -136,6 +138,13 @@ def test_an_encoder_finds_the_documents_of_highest_cosine() -> None:
     assert found.scores == unimoe.score_run(collection.qrels, found.run, ["ndcg@10", "P@1"])
     assert (found.candidates, found.first_stage) == (None, None)
     assert found.identity == f"python:{__name__}:letters@{hash_file(Path(__file__))}"
+
+
+def test_a_collection_may_say_that_a_query_leaves_its_own_document_out_and_ids_with_spaces_stay() -> None:
+    corpus = {"q": Document("", "abc"), "a b": Document("", "abd"), "c": Document("", "xyz")}
+    whole = Collection("toy", "test", corpus, {"q": "abc"}, {"q": {"a b": 1}})
+    assert [*unimoe.evaluate_encoder(letters, whole).run["q"]] == ["q", "a b", "c"]
+    assert [*unimoe.evaluate_encoder(letters, replace(whole, excludes_self=True)).run["q"]] == ["a b", "c"]
 
 
 def test_an_encoder_that_reads_the_kind_is_told_it() -> None:

@@ -91,12 +91,15 @@ class Source:
 
 SOURCES: Registry[Source] = Registry("source of collections", "unimoe.data.sources", "unimoe.sources")
 
-register_source = SOURCES.add
-
 _METHODS = [name for name, value in vars(Source).items() if callable(value) and not name.startswith("_")]
 
 SHORT_NAME = "short name"
 """The source of names without a colon."""
+
+
+def register_source(word: str, source: Source) -> None:
+    """Add a source of one's own, whose names begin with a word and a colon; a UsageError where the word is taken."""
+    SOURCES.add(word, guarded(f"source {word!r} raised", source, _METHODS))
 
 
 def find_source(collection: str) -> tuple[Source, str]:
@@ -108,7 +111,7 @@ def find_source(collection: str) -> tuple[Source, str]:
     if word not in usages or not rest:
         hint = "" if word in usages else did_you_mean(word, usages)
         raise UsageError(f"collection {collection!r}: write a short name, {listed(usages.values())}{hint}")
-    return guarded(f"{collection} raised", SOURCES[word], _METHODS), rest
+    return SOURCES[word], rest
 
 
 def listed(words: Iterable[str]) -> str:

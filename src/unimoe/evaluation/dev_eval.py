@@ -25,9 +25,10 @@ class DevEvaluation:
 
     def prepare(self) -> None:
         """Load queries, documents and candidates."""
-        parts = {"rank_only": ("to_read",), "emb_only": ("read",), "joint": ("to_read", "read")}
-        for name in parts[self._task]:  # each is loaded when it is first read, and kept
-            getattr(self._data, name)
+        if self._task != "emb_only":  # each part is loaded when it is first read, and kept
+            _ = self._data.to_read
+        if self._task != "rank_only":
+            _ = self._data.read
 
     def __call__(self, model: UnimodelForExp1) -> dict[str, float]:
         """Return ``{"reranking/ndcg@10": .., "embedding/ndcg@10": ..}``, only the tasks that the arm is trained for."""

@@ -71,14 +71,15 @@ def dense_collection(dataset: Dataset, collection: Collection, config: DenseConf
             f"about a search of all passages; put {PASSAGES} beside it"
         )
     judged = from_grade(collection.qrels, config.relevance_threshold)
-    test, caveats = replace(collection, qrels=judged, excludes_self=dataset.exclude_self), []
+    test, caveats = replace(dataset.with_rule(collection), qrels=judged), []
     if config.corpus_sample is not None:
         test = _pool(test, config.corpus_sample, config.split_seed, "corpus_sample")
     if config.test_size is not None:
         test = test.split_queries(config.test_size, config.split_seed)[1]
     most, scored = dataset.max_queries, len(test.qrels)
-    if most is not None and len((fewer := test.sample_queries(most)).qrels) < scored:
-        test = fewer
+    sample = test if most is None else test.sample_queries(most)
+    if len(sample.qrels) < scored:
+        test = sample
         caveats.append(f"--max-queries {most}: {scored:,} queries are judged")
     if config.use_small_eval_set and config.subset_size < len(test.corpus):
         test = _pool(test, config.subset_size, config.split_seed, "subset_size")

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from unimoe.config import DenseExperiment
 from unimoe.core.console import Steps, stderr
 from unimoe.core.io import hash_json
+from unimoe.data.collection import Collection
 from unimoe.data.published import canonical_name
 from unimoe.evaluation.embedding_eval import evaluate_embedding_collection, evaluate_task, mteb_card, mteb_data_hash
 from unimoe.evaluation.engines import Engine, mteb_by_worker
@@ -251,7 +252,7 @@ def _of_collection(system: System, task: Task, data: LoadedDataset) -> dict[str,
         identity["prompt"] = _prompt_on_task(system, card_of(name))
         identity["pool"] = documents if documents < len(data.whole.corpus) else None
         identity["passages"] = dataset.passages and str(dataset.passages)
-        hashes |= {"pool": data.pooled.corpus_hash} | dataset.rule_hashes
+        hashes |= {"pool": data.pooled.corpus_hash} | _rule_hashes(data.whole)
         size = len(data.read.corpus) + len(data.read.queries)
     else:
         identity["first_stage"] = data.first_stage.source
@@ -260,7 +261,7 @@ def _of_collection(system: System, task: Task, data: LoadedDataset) -> dict[str,
             identity["depth"] = dataset.settings.depth  # the candidates' hash holds the rule about equal ids
             identity["passages"] = dataset.passages and str(dataset.passages)
         else:
-            hashes |= dataset.rule_hashes
+            hashes |= _rule_hashes(data.whole)
         size = sum(map(len, data.to_read[1].values()))
     return {
         "dataset": card.name if card else dataset.name,
@@ -294,10 +295,15 @@ def _of_search(system: System, data: Searches) -> dict[str, Any]:
         "dataset": dataset.name,
         "main_metric": dataset.main_metric,
         "identity": identity,
-        "hashes": {"collection": test.content_hash, "settings": hash_json(settings)} | dataset.rule_hashes,
+        "hashes": {"collection": test.content_hash, "settings": hash_json(settings)} | _rule_hashes(test),
         "size": len(test.queries) + len(data.read.corpus) * encodes if system.size == FULL else 0,
         "caveats": [*data.caveats, *_used_before(system, dataset)],
     }
+
+
+def _rule_hashes(collection: Collection) -> dict[str, str]:
+    """Return what hashes say of documents with their query's id: nothing where these are kept."""
+    return {"identical_ids": "left out"} if collection.excludes_self else {}
 
 
 def _used_before(system: System, dataset: Dataset) -> list[str]:

@@ -61,9 +61,12 @@ class Embedded:
 
     def by_document(self) -> Embedded:
         """Return embeddings of documents or passages, as ``Passages.parts`` names them, as those of the documents."""
-        starts = np.flatnonzero([" " not in key for key in self.ids])
-        ids = [self.ids[row] for row in starts.tolist()]
-        return self if len(ids) == len(self.ids) else Embedded(ids, self.vectors, starts)
+        starts, ids = list[int](), list[str]()
+        for row, key in enumerate(self.ids):
+            if not ids or key.rpartition(" ")[0] != ids[-1]:  # else a further passage of the document before
+                starts.append(row)
+                ids.append(key)
+        return self if len(ids) == len(self.ids) else Embedded(ids, self.vectors, np.array(starts))
 
     @cached_property
     def _row(self) -> dict[str, int]:

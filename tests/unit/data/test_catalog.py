@@ -22,7 +22,7 @@ from unimoe.core.errors import DataError, UsageError
 from unimoe.data.catalog import available, load_collection, members, refuse_unknown
 from unimoe.data.collection import Collection, Document, assemble
 from unimoe.data.published import CQADUPSTACK
-from unimoe.data.source import SOURCES, Source, UnavailableError
+from unimoe.data.source import SOURCES, Source, UnavailableError, register_source
 
 
 def write_zip(path: Path, folders: dict[str, Collection]) -> Path:
@@ -182,9 +182,11 @@ def test_a_users_source_that_raises_or_returns_no_collection_is_named(monkeypatc
         def load(self, name: str, split: str) -> Any:
             return {"x": None}[name]
 
-    monkeypatch.setitem(SOURCES._things, "own", Own())
-    for name, words in (("y", r" raised KeyError: 'y' \(test_cat.*; fix it"), ("x", ": its source returned NoneType")):
-        with pytest.raises(DataError, match=f"own:{name}{words}"):
+    monkeypatch.setattr(SOURCES, "_things", dict(SOURCES.items()))
+    register_source("own", Own())
+    words = {"y": r"source 'own' raised KeyError: 'y' \(test_cat.*; fix it", "x": "own:x: its source returned NoneType"}
+    for name, line in words.items():
+        with pytest.raises(DataError, match=line):
             load_collection(f"own:{name}", "test")
 
 

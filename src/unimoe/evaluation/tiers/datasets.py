@@ -84,10 +84,9 @@ class Dataset:
         """How documents are cut that a model reads; None for whole ones."""
         return Passages.of(self.settings)
 
-    @property
-    def rule_hashes(self) -> dict[str, str]:
-        """What the hashes of a result say of ``exclude_self``: nothing where such documents are kept."""
-        return {"identical_ids": "left out"} if self.exclude_self else {}
+    def with_rule(self, collection: Collection) -> Collection:
+        """Return a collection whose queries leave out their own documents where it says so itself, or MTEB's rule."""
+        return replace(collection, excludes_self=collection.excludes_self or self.exclude_self)
 
     @property
     def main_metric(self) -> str:
@@ -160,8 +159,7 @@ class LoadedDataset:
 
     def __init__(self, dataset: Dataset, device: torch.device | None = None) -> None:
         self.dataset = dataset
-        whole = load_collection(dataset.collection, dataset.split)
-        self.whole = replace(whole, excludes_self=dataset.exclude_self)
+        self.whole = dataset.with_rule(load_collection(dataset.collection, dataset.split))
         bm25 = dataset.settings.bm25.in_language(self.whole.language)
         settings = dataset.settings.model_copy(update={"bm25": bm25})
         self._stage = FirstStage(settings, dataset.collection, device)
