@@ -22,6 +22,8 @@ SOURCE = Path(unimoe.__file__).parent
 # and a line in the architecture page. ``__main__`` is the door: it opens the command line.
 FLOORS: tuple[set[str], ...] = (
     {"core"},
+    {"checks"},
+    {"formats"},
     {"data", "metrics"},
     {"config", "results"},
     {"models", "analysis"},
@@ -33,11 +35,11 @@ FLOORS: tuple[set[str], ...] = (
 )
 BELOW = {room: set[str]().union(*FLOORS[:floor]) for floor, rooms in enumerate(FLOORS) for room in rooms}
 # Studies use the house as another package would; the command line finds them by their entry points.
-BELOW["studies"] = set[str]().union(*FLOORS[:6])
+BELOW["studies"] = set[str]().union(*FLOORS[:8])
 # Studies' commands take the options that all commands share.
 SHARED_WITH_STUDIES = ("unimoe.cli.options.", "unimoe.cli.engine.")
 
-WITHOUT_TORCH = {"core", "metrics", "config", "results", "analysis"}
+WITHOUT_TORCH = {"core", "checks", "formats", "metrics", "config", "results", "analysis"}
 HEAVY = {"torch", "transformers", "peft", "mteb", "sentence_transformers", "accelerate"}
 
 MODULES = sorted(path for path in SOURCE.rglob("*.py") if path != SOURCE / "__init__.py")

@@ -1,0 +1,56 @@
+"""What a door says of what comes in: a refusal, a caveat or a note, each one line with numbers, and the same as data.
+
+Runs, judgments and collections are checked here and nowhere else, so every entrance (command, Python function, study)
+says the same of the same data.
+
+refusal   a number would mean something else than its name says; ``--allow NAME`` makes a caveat of some
+caveat    a number is what it says, but unfit for a decision without this; it travels into tables and reports
+note      good to know
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal, TypeAlias
+
+from unimoe.core.errors import DataError
+
+Weight: TypeAlias = Literal["refusal", "caveat", "note"]
+
+
+@dataclass(frozen=True)
+class Check:
+    """One finding about what came in.
+
+    Attributes:
+        name: what was checked, such as ``ranks``; also what ``--allow`` takes, where a refusal can be allowed.
+        weight: refusal, caveat or note; see the package.
+        line: the finding in one line, with numbers and the name of what it is about.
+        data: the same numbers by name, for ``result.checks`` and ``--json``.
+        remedy: what to do about a refusal, an imperative; empty for others.
+    """
+
+    name: str
+    weight: Weight
+    line: str
+    data: Mapping[str, Any] = field(default_factory=dict)
+    remedy: str = ""
+
+
+def settled(checks: Iterable[Check], allow: Collection[str] = ()) -> tuple[Check, ...]:
+    """Return what was found, refusals that are allowed by name as caveats; raise the first other one as a DataError."""
+    found = []
+    for check in checks:
+        if check.weight != "refusal":
+            found.append(check)
+        elif check.name not in allow:
+            raise DataError(f"{check.line}; {check.remedy}, or --allow {check.name}")
+        else:
+            found.append(Check(check.name, "caveat", f"{check.line} (--allow {check.name})", check.data))
+    return tuple(found)
+
+
+def lines(checks: Iterable[Check], weight: Weight) -> list[str]:
+    """Return the lines of one weight, each once."""
+    return list(dict.fromkeys(check.line for check in checks if check.weight == weight))

@@ -1,0 +1,1 @@
+"""Readers of what people have: runs, judgments and tables, files and Python objects, by content and column names."""
