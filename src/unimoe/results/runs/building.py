@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
 
+from unimoe.checks import lines
 from unimoe.core.errors import DataError, UsageError, some_ids
 from unimoe.core.grouping import gathered
 from unimoe.metrics import parse_metric
@@ -186,6 +187,9 @@ def _warnings(
     for why, metrics in gathered((why, metric) for metric, why in hidden.items()).items():
         yield f"{judged.dataset}: {', '.join(metrics)} not shown: {why}"
     shown = [metric for metric in scoring.every if metric not in hidden]
+    yield from (line for run in runs for line in lines(run.checks, "note"))
+    if "gm_map" in shown:
+        yield f"{judged.dataset}: gm_map is compared, and shown, as the mean of its queries' logarithms (base e) of map"
     if note := level_note(shown, judged.qrels, judged.stated, where=judged.name, remedy="--relevance-level 2"):
         yield note
     without = [] if judged.texts is None else [query_id for query_id in counted if query_id not in judged.texts]

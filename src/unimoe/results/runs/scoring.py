@@ -10,17 +10,18 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TypeAlias
 
+from unimoe.checks import Check, lines
 from unimoe.core.errors import DataError, UsageError, did_you_mean
 from unimoe.core.io import HASH_LENGTH, hash_file, hash_json
 from unimoe.core.limits import name_problem, shortened
-from unimoe.core.trec import Qrels, Run, head, is_unordered, ranked, read_qrels, read_run
+from unimoe.core.trec import Grades, Run, Subtopics, head, is_unordered, ranked, read_qrels, read_run, read_subtopics
 from unimoe.data.collection_card import describe_qrels
 from unimoe.metrics import DEFAULT_METRICS, MetricLike, canonical_metrics, parse_metric, score_run
-from unimoe.metrics.scoring import checked_level, computable_metrics, level_note, plain_run, whole_grades
+from unimoe.metrics.scoring import checked_level, computable_metrics, level_note, plain_grades, plain_run
 from unimoe.results import QueryDetail
 
 RunContent: TypeAlias = Path | Mapping[str, Mapping[str, float]]
-QrelsContent: TypeAlias = Path | Mapping[str, Mapping[str, int]]
+QrelsContent: TypeAlias = Path | Grades
 
 ALLOWANCES = ("queries", "zeros", "depth", "duplicates")  # the help of ``compare --allow`` says what each means
 
@@ -31,11 +32,12 @@ class Judgments:
 
     dataset: str
     name: str  # as messages call the judgments: the path of a file
-    qrels: Qrels
+    qrels: Grades
     content_hash: str
     level: int  # the lowest grade that binary measures count as relevant
     stated: int | None  # the level that the user or the file's own description states
     texts: Mapping[str, str] | None = None  # of queries; None where none are given
+    subtopics: Subtopics | None = None  # where a metric needs them and the file names them
 
 
 @dataclass(frozen=True)
@@ -105,6 +107,7 @@ class ScoredRun:
     unjudged: list[str]  # queries of the run without judgments, sorted
     unordered: list[str]  # judged queries whose documents, two or more, all have one score: only their ids order them
     details: dict[str, QueryDetail]
+    checks: tuple[Check, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -124,25 +127,37 @@ class RunScores:
     notes: list[str]  # other findings, as sentences
 
 
-def judgments(content: QrelsContent, dataset: str | None = None, level: int | None = None) -> Judgments:
+def judgments(
+    content: QrelsContent, dataset: str | None = None, level: int | None = None, metrics: Sequence[MetricLike] = ()
+) -> Judgments:
     """Read the judgments of a dataset; its name and level are by default those stated of the file, else its stem and 1.
+
+    Where one of the ``metrics`` needs subtopics and the file names them, a document's grade is its highest for any.
 
     A UsageError where the level is below 1 or the name cannot be a dataset's, a DataError where the file is malformed.
     """
     if level is not None:
         level = checked_level(level, "--relevance-level")
+    subtopics: Subtopics | None = None
+    qrels: Grades
     if isinstance(content, Path):
         described = describe_qrels(content)
-        qrels, name, content_hash = read_qrels(content), str(content), hash_file(content)
+        if any(parse_metric(metric).of_subtopics for metric in metrics):
+            subtopics = read_subtopics(content)
+        if subtopics:
+            qrels = {key: {d: max(of.values()) for d, of in found.items()} for key, found in subtopics.items()}
+        else:
+            qrels = read_qrels(content)
+        name, content_hash = str(content), hash_file(content)
         dataset = dataset or described.name or Path(content.name.removesuffix(".gz")).stem
         level = level or described.relevance_level
     else:
-        qrels = whole_grades(content)
+        qrels = plain_grades(content)
         name, content_hash = f"qrels of {dataset or 'the dataset'}", hash_json(qrels)
     _refuse_empty(name, qrels)
     if problem := name_problem(dataset or "dataset"):
         raise UsageError(f"a dataset cannot be named {shortened(str(dataset))!r}, which {problem}; give --dataset NAME")
-    return Judgments(dataset or "dataset", name, qrels, content_hash, level or 1, level)
+    return Judgments(dataset or "dataset", name, qrels, content_hash, level or 1, level, subtopics=subtopics)
 
 
 def score_run_file(
@@ -169,10 +184,10 @@ def score_run_file(
     _refuse_depth(depth)
     # Before the files are read, which may take a while.
     names = computable_metrics(metrics, 1 if relevance_level is None else relevance_level)
-    judged = judgments(Path(qrels_path), "run", relevance_level)
+    judged = judgments(Path(qrels_path), "run", relevance_level, names)
     source = RunSource("run", judged, 0, str(run_path), Path(run_path))
     run, unordered = _read(source, depth, refuse_unordered=False)
-    scores = score_run(judged.qrels, run, names, judged.level)
+    scores = score_run(judged.qrels, run, names, judged.level, judged.subtopics)
     where = Path(qrels_path).name
     note = level_note(names, judged.qrels, judged.stated, where=where, remedy="--relevance-level 2")
     return RunScores(
@@ -186,7 +201,7 @@ def score_run_file(
         missing_queries=[query_id for query_id in judged.qrels if query_id not in run],
         unjudged_queries=scores.unjudged_queries,
         unordered_queries=unordered,
-        notes=[note] if note else [],
+        notes=[*([note] if note else []), *lines(scores.checks, "note")],
     )
 
 
@@ -195,13 +210,13 @@ def score_source(source: RunSource, scoring: Scoring) -> ScoredRun:
     judged, qrels = source.judged, source.judged.qrels
     run, unordered = _read(source, scoring.depth, refuse_unordered=True)
     order = {query_id: ranked(scores) for query_id, scores in run.items()}
-    scores = score_run(qrels, run, scoring.every, judged.level)
+    scores = score_run(qrels, run, scoring.every, judged.level, judged.subtopics)
     main = parse_metric(scoring.main)
-    lowest = main.level or (judged.level if main.binary else 1)
+    lowest = main.level or (judged.level if main.binary else 0)
     details = {}
     for query_id, grades in qrels.items():
         places = {document_id: place for place, document_id in enumerate(order.get(query_id, ()), start=1)}
-        relevant = {document_id: grade for document_id, grade in grades.items() if grade >= lowest}
+        relevant = {document_id: grade for document_id, grade in grades.items() if grade > 0 and grade >= lowest}
         ranks = {document_id: places.get(document_id) for document_id in relevant}
         details[query_id] = QueryDetail(text=(judged.texts or {}).get(query_id, ""), relevant=relevant, ranks=ranks)
     digest = hashlib.sha256()
@@ -220,6 +235,7 @@ def score_source(source: RunSource, scoring: Scoring) -> ScoredRun:
         unjudged=scores.unjudged_queries,
         unordered=unordered,
         details=details,
+        checks=scores.checks,
     )
 
 
@@ -266,6 +282,6 @@ def _refuse_depth(depth: int | None) -> None:
         raise UsageError(f"--depth {depth} {problem}; use at least 1")
 
 
-def _refuse_empty(name: str, content: Qrels | Run) -> None:
+def _refuse_empty(name: str, content: Grades) -> None:
     if not content:
         raise DataError(f"{name}: no line in it; there is nothing to score")
