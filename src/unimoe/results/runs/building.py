@@ -189,7 +189,7 @@ def _warnings(
     shown = [metric for metric in scoring.every if metric not in hidden]
     yield from (line for run in runs for line in lines(run.checks, "note"))
     if "gm_map" in shown:
-        yield f"{judged.dataset}: gm_map is compared, and shown, as the mean of its queries' logarithms (base e) of map"
+        yield f"{judged.dataset}: gm_map is compared as its logarithm, the mean of log(map) over queries"
     if note := level_note(shown, judged.qrels, judged.stated, where=judged.name, remedy="--relevance-level 2"):
         yield note
     without = [] if judged.texts is None else [query_id for query_id in counted if query_id not in judged.texts]
