@@ -66,9 +66,9 @@ def read_score(text: str) -> float:
 
 
 def read_grade(text: str) -> float:
-    """Return the grade that a text holds, an integer where it is whole; raise ``ValueError`` as ``read_number``, too.
+    """Return the grade that a text holds, an integer where it is whole.
 
-    Likewise where the grade is beyond the highest that can be scored.
+    Raise ``ValueError`` as ``read_number``, or where the grade is beyond the highest that can be scored.
     """
     value = read_number(text)
     if abs(value) > HIGHEST_GRADE:

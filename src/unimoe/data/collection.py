@@ -211,7 +211,8 @@ def assemble(
     for query_id, grades in judged.items():
         for document_id, grade in grades.items():
             if abs(grade) > HIGHEST_GRADE or grade != int(grade):
-                raise DataError(f"{name}: query {query_id!r}, document {document_id!r}: grade {grade_problem(grade)}")
+                where = f"{name}: query {query_id!r}, document {document_id!r}"
+                raise DataError(f"{where}: grade {grade:g} {grade_problem(grade)}; collections hold whole grades")
     problems = {
         "duplicate documents": duplicate_documents,
         "conflicting documents": conflicting_documents,

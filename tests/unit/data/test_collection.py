@@ -95,6 +95,14 @@ def test_a_split_by_query_loses_none_and_depends_on_the_seed_alone(
     assert len({frozenset(collection.split_queries(0.3, seed)[1].qrels) for seed in range(8)}) > 1
 
 
+@pytest.mark.parametrize(
+    ("grade", "words"), [(0.5, "grade 0.5 is not a whole"), (2e5, r"grade 200000 is beyond 100,000")]
+)
+def test_a_collection_holds_whole_grades(grade: float, words: str) -> None:
+    with pytest.raises(DataError, match=f"toy: query 'q0', document 'd0': {words}.*; collections hold whole grades"):
+        assemble("toy", "test", DOCUMENTS, QUERIES, {"q0": {"d0": grade}})
+
+
 def test_a_part_that_cannot_be_is_refused(collection: Collection) -> None:
     cut: Any
     for cut, size, words in (

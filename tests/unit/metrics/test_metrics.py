@@ -132,6 +132,7 @@ def test_a_library_that_is_not_here_is_named(monkeypatch: pytest.MonkeyPatch) ->
     for name, provider, advice in (
         ("ERR@20", "gdeval", "Install perl"),
         ("RBP(rel=2)", "cwl_eval", "pip install ir-measures[cwl_eval]"),
+        ("alpha_nDCG@20", "pyndeval", "pip install ir-measures[pyndeval]), and qrels whose second column names the"),
     ):
         monkeypatch.setattr(ir_measures.providers.registry[provider], "_is_available", False)
         with pytest.raises(UsageError, match=re.escape(f"needs what is not installed: {provider} ({advice}")):
