@@ -19,10 +19,11 @@ from unimoe.core.trec import Run, read_run
 from unimoe.data import catalog
 from unimoe.data.collection import Collection
 from unimoe.evaluation.tiers.datasets import Dataset, collections_of
-from unimoe.metrics import DEFAULT_METRICS, Scores, score_run
+from unimoe.metrics import DEFAULT_METRICS, Scores
 from unimoe.metrics.scoring import plain_run
 from unimoe.models.bundled import BUNDLED_ID
 from unimoe.models.checkpoint import ADAPTER_FILE, read_checkpoint
+from unimoe.results.runs.scoring import score_run
 from unimoe.retrieval.bm25 import bm25_run, first_stage_name
 from unimoe.retrieval.first_stage import cut_run, fitting_candidates
 
@@ -149,7 +150,7 @@ def evaluate_reranker(
     if not any(chosen.values()):
         raise DataError(f"{loaded.name}: no scored query has candidates; give a run of this collection and split")
     run, _ = rerank_run(reranker_of(scorer), scored, chosen)
-    level = scored.relevance_level
+    level = scored.relevance_level if scored.level_stated else None
     return EvaluatedRun(
         run,
         score_run(scored.qrels, run, metrics, level),
@@ -199,7 +200,8 @@ def evaluate_encoder(
     test = dense_collection(dataset, loaded, config).test
     with TemporaryDirectory() as store:  # a function's vectors are not kept: nothing tells its weights from others
         run = dense_run(model, test, config, store_dir=Path(store))
-    return EvaluatedRun(run, score_run(test.qrels, run, metrics, test.relevance_level), model.base_identity)
+    level = test.relevance_level if test.level_stated else None
+    return EvaluatedRun(run, score_run(test.qrels, run, metrics, level), model.base_identity)
 
 
 def load_model(

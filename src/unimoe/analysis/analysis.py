@@ -22,12 +22,14 @@ from unimoe.analysis.drilldown import QueryCase, drill_down_all
 from unimoe.analysis.gates.definitions import InterferenceGate, Registration
 from unimoe.analysis.gates.judging import Judgment, Outcome, judge_all
 from unimoe.analysis.gates.registration import default_gates, registered_in
+from unimoe.analysis.robustness import with_checks
 from unimoe.analysis.saved_comparison import saved_comparison
 from unimoe.analysis.standings import Chosen, corrected_together, standings
 from unimoe.analysis.statistics.estimates import Estimate
 from unimoe.analysis.tables import Table
 from unimoe.analysis.tables.comparisons import correction_text, significance_marks
 from unimoe.analysis.tables.scores import generate_comparison_table, overview_table
+from unimoe.checks import Check
 from unimoe.core.errors import DataError, UsageError
 from unimoe.results.folder import Results
 
@@ -119,7 +121,7 @@ class Analysis:
     @cached_property
     def all_comparisons(self) -> tuple[Comparison, ...]:
         """The paired comparisons of arms on every metric: those on main metrics, then their averages, then others."""
-        return compare_arms(
+        found = compare_arms(
             self.results,
             with_other_metrics(self.results, self.questions),
             iterations=self.iterations,
@@ -128,11 +130,18 @@ class Analysis:
             family=self.family,
             first=lambda rows: corrected_together(rows, self.chosen, simultaneous=self.simultaneous),
         )
+        return tuple(with_checks(self.results, found))
 
     @property
     def comparisons(self) -> tuple[Comparison, ...]:
         """Those of all comparisons that are on main metrics, with their averages."""
         return tuple(test for test in self.all_comparisons if test.main)
+
+    @property
+    def checks(self) -> tuple[Check, ...]:
+        """What the doors found of runs and judgments, and which comparisons depend on it."""
+        of_runs = (check for result in self.results.results for check in result.checks)
+        return (*of_runs, *(check for test in self.all_comparisons for check in test.checks))
 
     @cached_property
     def cases(self) -> dict[tuple[str, str], tuple[QueryCase, ...]]:
@@ -294,7 +303,7 @@ def as_row(c: Comparison) -> dict[str, Any]:
         "holds_for": c.holds_for, "check_low": check_low, "check_high": check_high, "check_p": c.check_p,
         **_interval("simultaneous", c.simultaneous), "simultaneous_p": c.p_simultaneous,
         "collections_mean": c.elsewhere and c.elsewhere.value, **_interval("collections", c.elsewhere),
-        "collections_p": c.p_elsewhere,
+        "collections_p": c.p_elsewhere, "checks": "; ".join(check.line for check in c.checks) or None,
     }  # fmt: skip
 
 

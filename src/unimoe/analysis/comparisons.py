@@ -21,6 +21,7 @@ from unimoe.analysis.statistics.estimates import MIN_DIFFERING, Estimate, Linear
 from unimoe.analysis.statistics.random_effects import FEWEST, over_collections
 from unimoe.analysis.statistics.resampling import bootstrap_means, sign_flip_p
 from unimoe.analysis.statistics.variance import Array, groups_of, moments
+from unimoe.checks import Check
 from unimoe.core.errors import UsageError, did_you_mean
 from unimoe.core.grouping import gathered
 from unimoe.metrics.scoring import dataset_group
@@ -82,6 +83,7 @@ class Comparison(Question):
     chosen: tuple[str, ...] = ()  # how the two systems were chosen, where that is said, as sentences
     simultaneous: Estimate | None = None  # the difference with the interval that holds for all of its place together
     p_simultaneous: float | None = None  # below .05 exactly where that interval excludes 0
+    checks: tuple[Check, ...] = ()  # what it depends on: the order of equal scores, unjudged documents
     elsewhere: Estimate | None = None  # of an average over datasets enough: the mean over collections like these
 
     @property
@@ -165,7 +167,7 @@ def compare_arms(
     # Beside a main metric, the others have no checks: their resampling would take as long again for each of them.
     main = {question.key for question in asked if question.metric is None}
     for question in asked:
-        found[question], delta = _compare(results, question)
+        found[question], delta = compared(results, question)
         if not question.parts and (question.metric is None or question.key not in main):
             deltas.setdefault(question.key, {})[question] = delta
     for key, of_key in deltas.items():
@@ -316,8 +318,8 @@ def _difference(scores: Aligned, queries: int) -> tuple[Estimate, str]:
     return estimated, few if differ < MIN_DIFFERING else estimated.unfit
 
 
-def _compare(results: Results, question: Question) -> tuple[Comparison, Array]:
-    """Compare two systems, and return the differences by query too."""
+def compared(results: Results, question: Question) -> tuple[Comparison, Array]:
+    """Compare two systems before any correction, and return the differences by query too."""
     keys, arms = question.place, (question.system, question.baseline)
     metric = question.metric or results.measured(keys[0])[0].main_metric
     scores = align(results, arms, keys, metric)
@@ -343,7 +345,7 @@ def _compare(results: Results, question: Question) -> tuple[Comparison, Array]:
         for seed in results.seeds(arm, key)
         if seed not in of_key[place].seeds
     )
-    compared = Comparison(
+    found = Comparison(
         **vars(question) | {"metric": metric},
         main=question.metric is None,
         runs=scores.fewest,
@@ -362,4 +364,4 @@ def _compare(results: Results, question: Question) -> tuple[Comparison, Array]:
         if len(each) >= FEWEST and not unfit
         else None,
     )
-    return compared, delta
+    return found, delta

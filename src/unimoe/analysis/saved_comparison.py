@@ -62,7 +62,7 @@ def save_comparison(
     here = Saved(
         gates=hash_json({n: gate.model_dump(mode="json") for n, gate in gates.gates.items()}) if gates else None,
         results={
-            place: hash_json([r.model_dump(mode="json", exclude={"provenance"}), r.provenance.hashes])
+            place: hash_json([r.model_dump(mode="json", exclude={"provenance", "checks"}), r.provenance.hashes])
             for place, r in places.items()
         },
         tests=list(tests),

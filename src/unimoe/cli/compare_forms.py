@@ -23,7 +23,9 @@ from unimoe.analysis.saved_comparison import MARKER, save_comparison, saved_comp
 from unimoe.analysis.standings import check_chosen
 from unimoe.analysis.tables import Table
 from unimoe.analysis.tables.comparisons import comparisons_table, standings_table
+from unimoe.analysis.tables.judged import judged_table
 from unimoe.analysis.tables.scores import generate_comparison_table
+from unimoe.checks import lines
 from unimoe.cli.compare_options import Options
 from unimoe.cli.models import ModelOptions
 from unimoe.cli.run_files import (
@@ -244,6 +246,7 @@ def _keep(found: _Found, *, overwrite: bool) -> Path:
 def _verdict(table: SystemComparison) -> Iterable[str | Table]:
     """Yield the judgment of two arms, their scores and the queries that differ most."""
     yield gate_lines(table.registration, table.outcomes)
+    yield from _at_risk(table)
     yield f"\n{_levels(table.results)}\n"
     yield generate_comparison_table(table.results, table.all_comparisons)
     for item in table.judgments:
@@ -255,15 +258,21 @@ def _verdict(table: SystemComparison) -> Iterable[str | Table]:
 def _systems(options: Options, table: SystemComparison) -> Iterable[str | Table]:
     """Yield what was found, the table of systems, and every test between them."""
     yield from map(filled, systems_headlines(table.results, table.comparisons))
+    yield from _at_risk(table)
     yield f"{filled(f'{table.summary}. {_levels(table.results)}')}\n"
     overview, metrics = table.table("datasets"), {m for result in table.results.results for m in result.aggregate}
     if overview.groups:
         yield overview
     if not overview.groups or (options.layout != "datasets" and len(metrics) > 1):
         yield table.table()
-    if (ranks := standings_table(table.results, table.comparisons)).groups:
-        yield ranks
+    of_pairs = (standings_table, judged_table)
+    yield from (made for make in of_pairs if (made := make(table.results, table.comparisons)).groups)
     yield comparisons_table(table.results, table.comparisons)
+
+
+def _at_risk(table: SystemComparison) -> Iterable[str]:
+    """Yield which findings depend on equal scores or unjudged documents."""
+    return (filled(f"Caveat: {line}.") for test in table.comparisons for line in lines(test.checks, "caveat"))
 
 
 def _levels(results: Results) -> str:
@@ -303,6 +312,7 @@ def _as_json(found: _Found, *, verdict: bool) -> dict[str, Any]:
         "clusters": results.cluster_numbers,
         "caveats": list(results.caveats),
         "warnings": found.scored.warnings if found.scored else [],
+        "checks": [asdict(check) for check in table.checks],
     }
     if verdict:
         return plain | {

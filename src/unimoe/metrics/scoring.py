@@ -14,10 +14,11 @@ from typing import Any, TypeVar
 
 import pytrec_eval
 
+from unimoe.checks import Check
 from unimoe.core.errors import DataError, UsageError, users_code
 from unimoe.core.grouping import gathered
 from unimoe.core.limits import HIGHEST_GRADE, HIGHEST_SCORE, read_grade, read_score
-from unimoe.core.trec import Qrels, Run, head, ranked
+from unimoe.core.trec import Qrels, Run, ranked
 from unimoe.metrics.names import CAPPED, TREC_EVAL, Metric, MetricLike, canonical_metrics, parse_metric
 
 N = TypeVar("N", int, float)
@@ -33,11 +34,13 @@ class Scores:
         per_query: metric name to ``{query id: value}`` over the judged queries.
         aggregate: metric name to the mean over the judged queries; of counts such as NumRet, their sum.
         unjudged_queries: queries of the run without judgments, in sorted order; part of no mean.
+        checks: what was found about run and judgments.
     """
 
     per_query: dict[str, dict[str, float]]
     aggregate: dict[str, float]
     unjudged_queries: list[str]
+    checks: tuple[Check, ...] = ()
 
 
 def score_run(
@@ -45,6 +48,7 @@ def score_run(
     run: Mapping[str, Mapping[str, float]],
     metrics: MetricLike | Sequence[MetricLike] = DEFAULT_METRICS,
     relevance_level: int = 1,
+    order: Mapping[str, Sequence[str]] | None = None,
 ) -> Scores:
     """Score a run against qrels, per query and on average.
 
@@ -54,6 +58,7 @@ def score_run(
         metrics: in any spelling that ``canonical_metric`` knows, or objects of ir_measures; the scores
             hold each once, by its canonical name.
         relevance_level: the lowest grade that counts as relevant, in binary metrics whose name fixes none.
+        order: the documents of each judged query, best first, where they are sorted already.
 
     Raises:
         DataError: run or qrels have another shape, a score is not finite, a grade no whole number or too high, an id is
@@ -70,7 +75,7 @@ def score_run(
             f"none of the run's {len(run):,} queries is judged (the first is {next(iter(run))!r}); give the qrels of "
             "this collection and split"
         )
-    per_query = _scores_by_query(judged, {key: found.get(key, {}) for key in judged}, wanted, level)
+    per_query = _scores_by_query(judged, {key: found.get(key, {}) for key in judged}, wanted, level, order)
     aggregate = {}
     for metric in wanted:
         total, is_count = math.fsum(per_query[metric.name].values()), str(metric.measure).startswith("Num")
@@ -88,9 +93,12 @@ def computable_metrics(metrics: MetricLike | Sequence[MetricLike], relevance_lev
     return names
 
 
-def _scores_by_query(qrels: Qrels, run: Run, metrics: Sequence[Metric], level: int) -> dict[str, dict[str, float]]:
+def _scores_by_query(
+    qrels: Qrels, run: Run, metrics: Sequence[Metric], level: int, order: Mapping[str, Sequence[str]] | None
+) -> dict[str, dict[str, float]]:
     """Return metric name to ``{query id: value}``, for every judged query; the run holds each, be it empty."""
-    found = _by_trec_eval(qrels, run, [metric for metric in metrics if metric.family not in (None, *CAPPED)], level)
+    of_trec_eval = [metric for metric in metrics if metric.family not in (None, *CAPPED)]
+    found = _by_trec_eval(qrels, run, of_trec_eval, level, order)
     for metric in metrics:
         if metric.measure is not None:
             found[metric.name] = _by_ir_measures(qrels, run, metric, level)
@@ -109,7 +117,9 @@ def _scores_by_query(qrels: Qrels, run: Run, metrics: Sequence[Metric], level: i
     return {metric.name: found[metric.name] for metric in metrics}
 
 
-def _by_trec_eval(qrels: Qrels, run: Run, metrics: Sequence[Metric], level: int) -> dict[str, dict[str, float]]:
+def _by_trec_eval(
+    qrels: Qrels, run: Run, metrics: Sequence[Metric], level: int, order: Mapping[str, Sequence[str]] | None
+) -> dict[str, dict[str, float]]:
     """Compute metrics with one pass of trec_eval for each depth and level."""
     # Negative grades count 0, and a query with nothing else crashes trec_eval.
     qrels = {
@@ -120,7 +130,12 @@ def _by_trec_eval(qrels: Qrels, run: Run, metrics: Sequence[Metric], level: int)
     passes = gathered(((m.cutoff if m.family == "mrr" else None, m.level or level), m) for m in metrics)
     found: dict[str, dict[str, float]] = {}
     for (depth, lowest), members in passes.items():
-        cut = run if depth is None else {query_id: head(scores, depth) for query_id, scores in run.items()}
+        cut = run
+        if depth is not None:
+            firsts = {
+                query_id: (order.get(query_id, ()) if order else ranked(run[query_id]))[:depth] for query_id in run
+            }
+            cut = {query_id: {key: run[query_id][key] for key in keys} for query_id, keys in firsts.items()}
         names = {metric.name: _trec_eval_name(metric) for metric in members}
         evaluated = pytrec_eval.RelevanceEvaluator(qrels, set(names.values()), relevance_level=lowest).evaluate(cut)
         for metric, name in names.items():

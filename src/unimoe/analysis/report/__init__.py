@@ -13,6 +13,7 @@ from unimoe.analysis.saved_comparison import SUBFOLDER
 from unimoe.analysis.tables import Table
 from unimoe.analysis.tables.comparisons import comparisons_table, standings_table
 from unimoe.analysis.tables.gates import gates_table
+from unimoe.analysis.tables.judged import judged_table
 from unimoe.analysis.tables.mteb import mteb_table, mteb_tasks_table
 from unimoe.analysis.tables.scores import generate_comparison_table, overview_table, training_table
 from unimoe.core.io import atomic_dir, write_text
@@ -57,6 +58,7 @@ def write_tables(analysis: Analysis) -> list[Table]:
         overview_table(results, comparisons),
         mteb_table(results),
         standings_table(results, comparisons),
+        judged_table(results, comparisons),
         comparisons_table(results, comparisons),
         training_table(results),
         generate_comparison_table(results, analysis.all_comparisons),
