@@ -120,7 +120,7 @@ def runs_and_judgments() -> Iterator[Case]:
         "cut short": packed[:-9], "no gzip": RUN.encode(), "a byte flipped": packed[:12] + b"\0" + packed[13:],
         "Latin-1": gzip.compress("q1 Q0 é 1 1 t\n".encode("latin-1")),
     })  # fmt: skip
-    grades = ("1e30", "100001", "-100001", "1.5", "nan", "x", "1_0")
+    grades = ("1e30", "100001", "-100001", "nan", "x", "1_0")
     yield from cases("qrels", SCORE, "q.qrels", {
         **{f"grade {grade}": QRELS.replace("d1 1", f"d1 {grade}") for grade in grades},
         "two grades": QRELS + "q1 0 d1 2\n",

@@ -156,7 +156,8 @@ def compare(
     inner = next(iter(first.values()), None) if isinstance(first, Mapping) else None
     several = isinstance(first, str | Path) or isinstance(inner, Mapping)
     of_dataset = cast("dict[Any, str | QrelsContent]", qrels if several else {None: qrels})
-    datasets = {name: judgments(_content(given), name, relevance_level) for name, given in of_dataset.items()}
+    names = canonical_metrics(metrics)
+    datasets = {name: judgments(_content(given), name, relevance_level, names) for name, given in of_dataset.items()}
     sources: list[RunSource] = []
     for system, given in systems.items():
         if problem := name_problem(system) if isinstance(system, str) else "is no text":
@@ -174,7 +175,7 @@ def compare(
                 called = str(content) if isinstance(content, Path) else f"{system} run {run}"
                 sources.append(RunSource(system, judged, run, called, content))
     allowed = tuple(allow) if isinstance(allow, Iterable) and not isinstance(allow, str) else (allow,)
-    scoring = Scoring(canonical_metrics(metrics), depth=depth, allow=allowed, paired=paired)
+    scoring = Scoring(names, depth=depth, allow=allowed, paired=paired)
     ordered = in_order(list(systems), baseline)
     check_chosen(chosen or {}, ordered)
     grouped = None if clusters is None else Clusters.read(_content(clusters))

@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass
 from statistics import fmean
 
 from unimoe.checks import Check
-from unimoe.core.trec import Qrels, Run
+from unimoe.core.trec import Grades, Run
 
 USUAL_CUTOFF = 10  # of the share where a measure has none
 APART = 0.02  # difference of two shares from which the comparison is shown on judged documents alone
@@ -38,18 +38,18 @@ def unjudged(checks: Iterable[Check]) -> list[Unjudged]:
     return [Unjudged(**check.data) for check in checks if check.name == "unjudged"]
 
 
-def unjudged_of(qrels: Qrels, order: Mapping[str, Sequence[str]], cutoff: int) -> Unjudged:
+def unjudged_of(qrels: Grades, order: Mapping[str, Sequence[str]], cutoff: int) -> Unjudged:
     """Return the unjudged documents of a run, 1 - ``Judged@k`` of ir_measures; queries without documents have none.
 
     ``order`` holds the documents of each judged query, best first.
     """
-    firsts = [(grades, order[query][:cutoff]) for query, grades in qrels.items() if order.get(query)]
+    firsts = [(grades, first) for query, grades in qrels.items() if (first := order[query][:cutoff])]
     shares = [sum(key not in grades for key in first) / len(first) for grades, first in firsts]
     negatives = any(grade <= 0 for grades in qrels.values() for grade in grades.values())
     return Unjudged(fmean(shares) if shares else 0.0, cutoff, negatives)
 
 
-def judged_only(qrels: Qrels, run: Run) -> Run:
+def judged_only(qrels: Grades, run: Run) -> Run:
     """Return a run without its unjudged documents (trec_eval -J)."""
     return {
         query: {key: scores[key] for key in grades if key in scores}

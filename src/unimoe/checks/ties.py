@@ -15,14 +15,14 @@ from statistics import fmean
 
 from unimoe.checks import Check
 from unimoe.core.grouping import gathered
-from unimoe.core.trec import Qrels, Run
+from unimoe.core.trec import Grades, Run
 
 SAID_FROM = 0.001  # .1 points between lowest and highest mean
 
 _DECIDED = "equal scores, whose order document ids decide"
 
 ByQuery = Mapping[str, float]
-Scorer = Callable[[Qrels, Run], Mapping[str, ByQuery]]
+Scorer = Callable[[Grades, Run], Mapping[str, ByQuery]]
 """From judgments and a run, in which no two documents of a query tie, to the values by measure and query."""
 
 
@@ -42,7 +42,7 @@ class Ties:
         return low, high
 
 
-def ties_of(qrels: Qrels, run: Run, score: Scorer) -> Ties:
+def ties_of(qrels: Grades, run: Run, score: Scorer) -> Ties:
     """Score the queries in which documents of unlike grades have one score, in their worst and their best order."""
     open_queries = [query for query, grades in qrels.items() if _is_open(grades, run.get(query, {}))]
     if not open_queries:

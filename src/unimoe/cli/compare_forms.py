@@ -194,7 +194,7 @@ def _read(
         stderr.print(f"read {run.source.name}: {where}", style="dim", soft_wrap=True)
 
     scoring = Scoring(tuple(metrics), tuple(others), options.depth, tuple(options.allow or ()), options.paired)
-    judged = select_datasets(options.qrels, datasets, options.relevance_level, options.queries)
+    judged = select_datasets(options.qrels, datasets, options.relevance_level, options.queries, scoring.every)
     sources = select_runs(systems, judged, in_order=options.paired)
     scored = score_systems(
         sources,

@@ -53,7 +53,7 @@ def evaluate_run(
         if check.name != "unjudged":  # a line of its own below
             stderr.out(f"warning: {check.line}", style="yellow")
     if as_json:
-        stdout.out(json.dumps(asdict(scores), ensure_ascii=False))
+        stdout.out(json.dumps(asdict(scores) | {"notes": scores.notes}, ensure_ascii=False))
         return
     unjudged = f"unjudged@{scores.unjudged_cutoff}"
     width = max(map(len, [*scores.aggregate, unjudged, "relevance level"]))

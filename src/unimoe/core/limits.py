@@ -65,12 +65,15 @@ def read_score(text: str) -> float:
     return value
 
 
-def read_grade(text: str) -> int:
-    """Return the grade that a text holds; raise ``ValueError`` as ``read_number``, or where it cannot be scored."""
+def read_grade(text: str) -> float:
+    """Return the grade that a text holds, an integer where it is whole; raise ``ValueError`` as ``read_number``, too.
+
+    Likewise where the grade is beyond the highest that can be scored.
+    """
     value = read_number(text)
-    if not (abs(value) <= HIGHEST_GRADE and value == int(value)):
+    if abs(value) > HIGHEST_GRADE:
         raise ValueError(f"{shortened(text)!r} {grade_problem(value)}")
-    return int(value)
+    return int(value) if value.is_integer() else value
 
 
 def grade_problem(grade: float) -> str:

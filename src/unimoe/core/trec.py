@@ -1,6 +1,7 @@
 """TREC run and qrels files: the exchange formats of the field.
 
-A run maps query id to ``{document id: score}``, qrels map query id to ``{document id: grade}``.
+A run maps query id to ``{document id: score}``, qrels map query id to ``{document id: grade}``. Grades are integers;
+where runs are scored they may be real numbers. Judgments by subtopic name a subtopic in the second column.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ import zlib
 from array import array
 from collections.abc import Callable, Collection, Iterator, Mapping
 from pathlib import Path
-from typing import TypeVar
+from typing import TypeAlias, TypeVar
 
 from unimoe.core.errors import DataError
 from unimoe.core.io import atomic_path, named_errors
@@ -20,6 +21,10 @@ from unimoe.core.limits import HIGHEST_SCORE, id_problem, read_grade, read_score
 
 Run = dict[str, dict[str, float]]
 Qrels = dict[str, dict[str, int]]
+Grades: TypeAlias = Mapping[str, Mapping[str, float]]
+"""Qrels whose grades may be real numbers."""
+Subtopics: TypeAlias = Mapping[str, Mapping[str, Mapping[str, float]]]
+"""From query id to ``{document id: {subtopic: grade}}``."""
 
 N = TypeVar("N", int, float)
 
@@ -42,7 +47,8 @@ def head(scores: Mapping[str, float], depth: int) -> dict[str, float]:
 
 def is_unordered(scores: Mapping[str, float]) -> bool:
     """Return whether several documents all have one score in float32, so that only their ids order them."""
-    return len(scores) > 1 and len(set(array("f", scores.values()))) == 1
+    values = array("f", scores.values())
+    return len(values) > 1 and all(value == values[0] for value in values)
 
 
 def write_run(path: Path, run: Mapping[str, Mapping[str, float]], tag: str) -> None:
@@ -67,7 +73,7 @@ def write_run(path: Path, run: Mapping[str, Mapping[str, float]], tag: str) -> N
             file.write("".join(lines))
 
 
-def write_qrels(path: Path, qrels: Mapping[str, Mapping[str, int]]) -> None:
+def write_qrels(path: Path, qrels: Grades) -> None:
     """Write ``qid 0 docid grade`` lines, TREC's layout of qrels.
 
     A query without judgments has no line. An id that is no field of such a line is a DataError, and the file keeps its
@@ -77,7 +83,10 @@ def write_qrels(path: Path, qrels: Mapping[str, Mapping[str, int]]) -> None:
     with atomic_path(path) as temporary, temporary.open("w", encoding="utf-8", newline="\n") as file:
         for query_id, grades in qrels.items():
             _one_field_each(grades, path, "document id")
-            file.writelines(f"{query_id} 0 {document_id} {int(grade)}\n" for document_id, grade in grades.items())
+            file.writelines(
+                f"{query_id} 0 {document_id} {int(grade) if grade == int(grade) else float(grade)}\n"
+                for document_id, grade in grades.items()
+            )
 
 
 def read_run(path: Path | str) -> Run:
@@ -103,14 +112,16 @@ def read_run(path: Path | str) -> Run:
     return run
 
 
-def read_qrels(path: Path | str) -> Qrels:
+def read_qrels(path: Path | str) -> dict[str, dict[str, float]]:
     """Read qrels in TREC layout (``qid 0 docid grade``) or BEIR layout (header, then ``qid docid grade``).
 
+    A whole grade is an integer.
+
     Raises:
-        DataError: a line of another shape, a grade that is no whole number or too high, or a document with two grades
-            for a query.
+        DataError: a line of another shape, a grade that is no number or too high, or a document with two grades for a
+            query.
     """
-    qrels: Qrels = {}
+    qrels: dict[str, dict[str, float]] = {}
     known: dict[str, str] = {}
     for number, line in _fields_lines(path):
         fields = line.split()
@@ -129,6 +140,27 @@ def read_qrels(path: Path | str) -> Qrels:
         if qrels.setdefault(query_id, {}).setdefault(document_id, grade) != grade:
             raise DataError(f"{path}:{number}: document {document_id!r} has two grades for query {query_id!r}")
     return qrels
+
+
+def read_subtopics(path: Path | str) -> Subtopics:
+    """Read judgments by subtopic (``qid subtopic docid grade``), as TREC's Web tracks have them.
+
+    Empty where no document is judged for two subtopics: then the second column says something else, or nothing.
+
+    Raises:
+        DataError: a grade that is no number or too high, or two grades of a document for a subtopic.
+    """
+    found: dict[str, dict[str, dict[str, float]]] = {}
+    for number, line in _fields_lines(path):
+        fields = line.split()
+        if len(fields) != 4:
+            return {}
+        query_id, subtopic, document_id, text = fields
+        grade = _number(read_grade, text, path, number, "grade")
+        if found.setdefault(query_id, {}).setdefault(document_id, {}).setdefault(subtopic, grade) != grade:
+            where = f"query {query_id!r}, subtopic {subtopic!r}"
+            raise DataError(f"{path}:{number}: document {document_id!r} has two grades for {where}")
+    return found if any(len(of) > 1 for documents in found.values() for of in documents.values()) else {}
 
 
 def text_lines(path: Path | str) -> Iterator[tuple[int, str]]:

@@ -8,12 +8,12 @@ from collections.abc import Container, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import chain, combinations
-from typing import NamedTuple, TypeVar
+from typing import NamedTuple, TypeVar, cast
 
 from unimoe.core.errors import DataError, UsageError, first_few
 from unimoe.core.io import hash_parts
 from unimoe.core.limits import HIGHEST_GRADE, grade_problem, id_problem, shortened
-from unimoe.core.trec import Qrels
+from unimoe.core.trec import Grades, Qrels
 from unimoe.data.languages import ENGLISH
 
 T = TypeVar("T")
@@ -169,7 +169,7 @@ def assemble(
     split: str,
     documents: Iterable[tuple[str, Document]],
     queries: Iterable[tuple[str, str]],
-    qrels: Qrels,
+    qrels: Grades,
     *,
     judged_elsewhere: Container[str] = frozenset(),
     relevance_level: int | None = None,
@@ -185,8 +185,8 @@ def assemble(
     such as BRIGHT's ``N/A``, say nothing.
 
     Raises:
-        DataError: no judgment, a judged query without text, a grade that is too high, or an id that is empty or
-            holds white space or control characters.
+        DataError: no judgment, a judged query without text, a grade that is no whole number or too high, or an id that
+            is empty or holds white space or control characters.
     """
     corpus, duplicate_documents, conflicting_documents = _first_of_each(documents)
     texts, duplicate_queries, conflicting_queries = _first_of_each(queries)
@@ -194,33 +194,33 @@ def assemble(
     both = [d for key, ids in left_out.items() for d in qrels.get(key, {}) if d in ids]
     if both:
         qrels = {q: {d: grade for d, grade in g.items() if d not in left_out.get(q, ())} for q, g in qrels.items()}
-    qrels = {key: grades for key, grades in qrels.items() if grades}
-    if not qrels:
+    judged = {key: grades for key, grades in qrels.items() if grades}
+    if not judged:
         raise DataError(f"{name}: split {split!r} holds no judgments; without them nothing can be scored")
-    for key in qrels:
+    for key in judged:
         if not texts.get(key, "").strip():
             state = "has an empty text" if key in texts else "is not among the queries"
             raise DataError(
                 f"{name}: query {key!r} is judged in split {split!r} but {state}; "
                 "add its text to the queries or remove its judgments"
             )
-    kept = {key: text for key, text in texts.items() if key in qrels or key not in judged_elsewhere}
+    kept = {key: text for key, text in texts.items() if key in judged or key not in judged_elsewhere}
     for key in chain(corpus, kept):
         if problem := id_problem(key):  # the fields of a TREC file are parted by white space
             raise DataError(f"{name}: id {shortened(key)!r} {problem}; rename it")
-    for query_id, grades in qrels.items():
+    for query_id, grades in judged.items():
         for document_id, grade in grades.items():
-            if abs(grade) > HIGHEST_GRADE:
+            if abs(grade) > HIGHEST_GRADE or grade != int(grade):
                 raise DataError(f"{name}: query {query_id!r}, document {document_id!r}: grade {grade_problem(grade)}")
     problems = {
         "duplicate documents": duplicate_documents,
         "conflicting documents": conflicting_documents,
         "duplicate queries": duplicate_queries,
         "conflicting queries": conflicting_queries,
-        "judgments of unknown documents": [key for grades in qrels.values() for key in grades if key not in corpus],
+        "judgments of unknown documents": [key for grades in judged.values() for key in grades if key not in corpus],
         "empty documents": [key for key, document in corpus.items() if not document.text.strip()],
         "empty queries": [key for key, text in kept.items() if not text.strip()],
-        "unjudged queries": [key for key in kept if key not in qrels],
+        "unjudged queries": [key for key in kept if key not in judged],
         "judgments of excluded documents": both,
     }
     return Collection(
@@ -228,7 +228,7 @@ def assemble(
         split,
         corpus,
         kept,
-        qrels,
+        cast(Qrels, judged),
         {kind: ids for kind, ids in problems.items() if ids},
         relevance_level=relevance_level or 1,
         level_stated=relevance_level is not None,

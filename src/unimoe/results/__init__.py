@@ -175,7 +175,7 @@ class QueryDetail(Strict):
     """One query of a drill-down: its text and the ranks of its relevant documents."""
 
     text: str
-    relevant: dict[str, int]
+    relevant: Mapping[str, int | float]
     ranks: dict[str, int | None] = Field(description="rank of each relevant document, null where it was not ranked")
 
 

@@ -153,6 +153,11 @@ def _facts(
     by_reason = gathered((why, metric) for metric, why in hidden.items())
     yield from shallow(judged.dataset, max(run.depth for run in runs), cutoffs, by_reason)
     shown = [metric for metric in scoring.every if metric not in hidden]
+    if "gm_map" in shown:
+        line = (
+            f"{judged.dataset}: gm_map is compared, and shown, as the mean of its queries' logarithms (base e) of map"
+        )
+        yield Check("gm_map", "note", line)
     if note := level_note(shown, judged.qrels, judged.stated, where=judged.name, remedy="--relevance-level 2"):
         yield Check("relevance_level", "note", note)
     without = [] if judged.texts is None else [query_id for query_id in counted if query_id not in judged.texts]

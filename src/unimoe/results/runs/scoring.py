@@ -21,23 +21,25 @@ from unimoe.checks.ties import ByQuery, Ties, tie_checks, ties_of
 from unimoe.core.errors import DataError, UsageError, did_you_mean
 from unimoe.core.io import HASH_LENGTH, hash_file, hash_json
 from unimoe.core.limits import name_problem, shortened
-from unimoe.core.trec import Qrels, Run, is_unordered, ranked, read_qrels, read_run
+from unimoe.core.trec import Grades, Run, Subtopics, is_unordered, read_qrels, read_run, read_subtopics
 from unimoe.data.collection_card import describe_qrels
 from unimoe.metrics import DEFAULT_METRICS, MetricLike, Scores, canonical_metrics, parse_metric
-from unimoe.metrics import score_run as plain_scores
-from unimoe.metrics.scoring import checked_level, computable_metrics, level_note, plain_run, whole_grades
+from unimoe.metrics.scoring import (
+    Order,
+    checked_level,
+    computable_metrics,
+    level_note,
+    plain_grades,
+    plain_run,
+    score_plain,
+)
 from unimoe.results import QueryDetail
 
 RunContent: TypeAlias = Path | Mapping[str, Mapping[str, float]]
-QrelsContent: TypeAlias = Path | Mapping[str, Mapping[str, int]]
+QrelsContent: TypeAlias = Path | Grades
 
-ALLOWANCES = (
-    "queries",
-    "zeros",
-    "depth",
-    "duplicates",
-    "ranks",
-)  # the help of ``compare --allow`` says what each means
+# The help of ``compare --allow`` says what each means.
+ALLOWANCES = ("queries", "zeros", "depth", "duplicates", "ranks")
 
 
 @dataclass(frozen=True)
@@ -46,11 +48,12 @@ class Judgments:
 
     dataset: str
     name: str  # as messages call the judgments: the path of a file
-    qrels: Qrels
+    qrels: Grades
     content_hash: str
     level: int  # the lowest grade that binary measures count as relevant
     stated: int | None  # the level that the user or the file's own description states
     texts: Mapping[str, str] | None = None  # of queries; None where none are given
+    subtopics: Subtopics | None = None  # where a metric needs them and the file names them
 
 
 @dataclass(frozen=True)
@@ -129,6 +132,12 @@ class RunScores(Scores):
     unjudged_share: float = 0.0  # of the documents among the first of a query, 0 to 1
     unjudged_cutoff: int = USUAL_CUTOFF  # how many these first are
 
+    @property
+    def notes(self) -> list[str]:
+        """The lines of all that was found, but for what has a field of its own."""
+        own = ("unjudged", "queries", "unjudged_queries", "unordered")
+        return [check.line for check in self.checks if check.name not in own]
+
 
 @dataclass(frozen=True)
 class ScoredRun:
@@ -159,30 +168,42 @@ class _Opened:
     """A run that was read, cut and checked, and the order of its documents."""
 
     run: Run
-    order: dict[str, list[str]]  # of the judged queries that it holds
+    order: Order
     unordered: list[str]
     checks: tuple[Check, ...]
 
 
-def judgments(content: QrelsContent, dataset: str | None = None, level: int | None = None) -> Judgments:
+def judgments(
+    content: QrelsContent, dataset: str | None = None, level: int | None = None, metrics: Sequence[MetricLike] = ()
+) -> Judgments:
     """Read the judgments of a dataset; its name and level are by default those stated of the file, else its stem and 1.
+
+    Where one of the ``metrics`` needs subtopics and the file names them, a document's grade is its highest for any.
 
     A UsageError where the level is below 1 or the name cannot be a dataset's, a DataError where the file is malformed.
     """
     if level is not None:
         level = checked_level(level, "--relevance-level")
+    subtopics: Subtopics | None = None
+    qrels: Grades
     if isinstance(content, Path):
         described = describe_qrels(content)
-        qrels, name, content_hash = read_qrels(content), str(content), hash_file(content)
+        if any(parse_metric(metric).of_subtopics for metric in metrics):
+            subtopics = read_subtopics(content)
+        if subtopics:
+            qrels = {key: {d: max(of.values()) for d, of in found.items()} for key, found in subtopics.items()}
+        else:
+            qrels = read_qrels(content)
+        name, content_hash = str(content), hash_file(content)
         dataset = dataset or described.name or Path(content.name.removesuffix(".gz")).stem
         level = level or described.relevance_level
     else:
-        qrels = whole_grades(content)
+        qrels = plain_grades(content)
         name, content_hash = f"qrels of {dataset or 'the dataset'}", hash_json(qrels)
     _refuse_empty(name, qrels)
     if problem := name_problem(dataset or "dataset"):
         raise UsageError(f"a dataset cannot be named {shortened(str(dataset))!r}, which {problem}; give --dataset NAME")
-    return Judgments(dataset or "dataset", name, qrels, content_hash, level or 1, level)
+    return Judgments(dataset or "dataset", name, qrels, content_hash, level or 1, level, subtopics=subtopics)
 
 
 def score_run(
@@ -215,11 +236,11 @@ def score_run(
     _refuse_depth(depth)
     # Before the files are read, which may take a while.
     names = computable_metrics(metrics, 1 if relevance_level is None else relevance_level)
-    judged = judgments(_path(qrels), None, relevance_level)
+    judged = judgments(_path(qrels), None, relevance_level, names)
     content = _path(run)
     source = RunSource("run", judged, 0, str(content) if isinstance(content, Path) else "the run", content)
     opened = _open(source, depth, [allow] if isinstance(allow, str) else allow, refuse_unordered=False)
-    scores = checked_scores(judged.qrels, opened.run, names, judged.level, source.name, opened.order)
+    scores = checked_scores(judged.qrels, opened.run, names, judged.level, source.name, opened.order, judged.subtopics)
     missing = [query_id for query_id in judged.qrels if query_id not in opened.run]
     checks = [*opened.checks, *scores.checks]
     checks += alone(missing, scores.unjudged_queries, opened.unordered, source.name)
@@ -255,27 +276,28 @@ def score_run_file(
 
 
 def checked_scores(
-    qrels: Qrels,
+    qrels: Grades,
     run: Run,
     metrics: Sequence[MetricLike],
     level: int,
     name: str,
-    order: Mapping[str, Sequence[str]] | None = None,
+    order: Order | None = None,
+    subtopics: Subtopics | None = None,
 ) -> CheckedScores:
     """Score a run whose ids are checked, and say what equal scores and unjudged documents leave open.
 
-    ``order`` holds the documents of judged queries, best first, where it is known already.
+    Run and judgments are as ``plain_run`` and ``plain_grades`` make them.
     """
-    if order is None:
-        order = {query_id: ranked(run[query_id]) for query_id in qrels if query_id in run}
-    scores = plain_scores(qrels, run, metrics, level, order)
+    order = Order(run) if order is None else order
+    scores = score_plain(qrels, run, metrics, level, subtopics, order)
     measures = list(scores.per_query)
     main = parse_metric(measures[0])
     unjudged = unjudged_of(qrels, order, main.cutoff or USUAL_CUTOFF)
-    ties = ties_of(qrels, run, lambda judged, tied: plain_scores(judged, tied, measures, level).per_query)
+    ties = ties_of(qrels, run, lambda judged, tied: score_plain(judged, tied, measures, level, subtopics).per_query)
     condensed = None
     if unjudged.negatives:
-        condensed = plain_scores(qrels, judged_only(qrels, run), [main.name], level).per_query[main.name]
+        alone = score_plain(qrels, judged_only(qrels, run), [main.name], level, subtopics)
+        condensed = alone.per_query[main.name]
     checks = (*scores.checks, *tie_checks(ties, scores.per_query, name), unjudged.check(name))
     return CheckedScores(**vars(scores) | {"checks": checks}, unjudged=unjudged, ties=ties, judged=condensed)
 
@@ -285,25 +307,24 @@ def score_source(source: RunSource, scoring: Scoring) -> ScoredRun:
     judged, qrels = source.judged, source.judged.qrels
     opened = _open(source, scoring.depth, scoring.allow, refuse_unordered=True)
     run, order = opened.run, opened.order
-    scores = checked_scores(qrels, run, scoring.every, judged.level, source.name, order)
+    scores = checked_scores(qrels, run, scoring.every, judged.level, source.name, order, judged.subtopics)
     checks = [*opened.checks, *scores.checks, *alone([], scores.unjudged_queries, opened.unordered, source.name)]
     main = parse_metric(scoring.main)
-    lowest = main.level or (judged.level if main.binary else 1)
+    lowest = main.level or (judged.level if main.binary else 0)
     details = {}
     for query_id, grades in qrels.items():
-        places = {document_id: place for place, document_id in enumerate(order.get(query_id, ()), start=1)}
-        relevant = {document_id: grade for document_id, grade in grades.items() if grade >= lowest}
+        places = {document_id: place for place, document_id in enumerate(order[query_id], start=1)}
+        relevant = {document_id: grade for document_id, grade in grades.items() if grade > 0 and grade >= lowest}
         ranks = {document_id: places.get(document_id) for document_id in relevant}
         details[query_id] = QueryDetail(text=(judged.texts or {}).get(query_id, ""), relevant=relevant, ranks=ranks)
     digest = hashlib.sha256()
     for query_id in sorted(run):
-        best_first = order.get(query_id) or ranked(run[query_id])
-        digest.update("\n".join((query_id, *best_first, "")).encode())
-        digest.update(array("d", [run[query_id][document_id] for document_id in best_first]).tobytes())
+        digest.update("\n".join((query_id, *order[query_id], "")).encode())
+        digest.update(array("d", [run[query_id][document_id] for document_id in order[query_id]]).tobytes())
     written = source.content.stat().st_mtime if isinstance(source.content, Path) else datetime.now(UTC).timestamp()
     return ScoredRun(
         source=source,
-        depth=max(len(order.get(query_id, ())) for query_id in qrels),
+        depth=max(len(order[query_id]) for query_id in qrels),
         digest=digest.hexdigest()[:HASH_LENGTH],
         rankings={query_id: hash(frozenset(run[query_id].items())) for query_id in qrels if query_id in run},
         modified=datetime.fromtimestamp(written, tz=UTC).isoformat(timespec="seconds"),
@@ -333,8 +354,11 @@ def _open(source: RunSource, depth: int | None, allow: Sequence[str], *, refuse_
         said = f"{source.name}: queries that count as missing: {hint} from {judged.name}; write them alike in both"
         checks.append(Check("query_ids", "caveat", said, unfit=True))
     checks += document_ids(judged.qrels, run, source.name, judged.name)
-    unordered = [query_id for query_id in judged.qrels if is_unordered(run.get(query_id, {}))]
-    several = sum(len(run.get(query_id, {})) > 1 for query_id in judged.qrels)
+    order, several, unordered = Order(run), 0, []
+    for query_id in judged.qrels:
+        if len(scores := run.get(query_id, {})) > 1:
+            several += 1
+            unordered += [query_id] if is_unordered(scores) else []
     if unordered and several == len(unordered):
         if refuse_unordered:
             raise DataError(
@@ -346,9 +370,9 @@ def _open(source: RunSource, depth: int | None, allow: Sequence[str], *, refuse_
                 f"{source.name}: all documents of a query have one score, so --depth {depth} would keep documents by "
                 "their ids; give a ranked run, or score this one whole"
             )
-    order = {query_id: ranked(run[query_id])[:depth] for query_id in judged.qrels if query_id in run}
     if depth is not None:
-        run = {q: {key: of[key] for key in order.get(q) or ranked(of)[:depth]} for q, of in run.items()}
+        run = {query_id: {key: of[key] for key in order[query_id][:depth]} for query_id, of in run.items()}
+        order = Order(run)
     return _Opened(run, order, unordered, tuple(checks))
 
 
@@ -375,6 +399,6 @@ def _refuse_depth(depth: int | None) -> None:
         raise UsageError(f"--depth {depth} {problem}; use at least 1")
 
 
-def _refuse_empty(name: str, content: Qrels | Run) -> None:
+def _refuse_empty(name: str, content: Grades) -> None:
     if not content:
         raise DataError(f"{name}: no line in it; there is nothing to score")
