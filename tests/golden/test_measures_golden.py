@@ -9,12 +9,14 @@ from hashlib import sha256
 from math import log2
 from pathlib import Path
 from random import Random
+from typing import Any
 
 import ir_measures
 import numpy as np
 import pytest
 import pytrec_eval
 
+from unimoe.analysis.compare import compare
 from unimoe.core.errors import DataError
 from unimoe.core.trec import Qrels, Run, head, read_qrels, write_qrels, write_run
 from unimoe.metrics import canonical_metric, score_run
@@ -396,6 +398,33 @@ def test_a_measure_of_whole_grades_refuses_others_and_names_those_that_take_them
     with pytest.raises(DataError, match=line):
         score_run({"q": {"a": 0.5}}, {"q": {"a": 1.0}}, [metric])
     assert score_run({"q": {"a": 1.0}}, {"q": {"a": 1.0}}, [metric]).aggregate  # which is a whole number
+
+
+def test_compare_takes_subtopics_and_real_valued_grades_and_tests_logarithms_of_gm_map(tmp_path: Path) -> None:
+    subtopics, good = subtopic_fixture()
+    poor = {query: {document: -score for document, score in scores.items()} for query, scores in good.items()}
+    (tmp_path / "web.qrels").write_text(
+        "".join(f"{q} {s} {d} {n}\n" for q, ds in subtopics.items() for d, of in ds.items() for s, n in of.items())
+    )
+    options: dict[str, Any] = {"baseline": "poor", "allow": "zeros"}
+    found = compare({"good": good, "poor": poor}, tmp_path / "web.qrels", metrics=["alpha-nDCG@10"], **options)
+    qrels = {q: {d: max(of.values()) for d, of in documents.items()} for q, documents in subtopics.items()}
+    expected = score_run(qrels, good, "alpha_nDCG@10", subtopics=subtopics).aggregate["alpha_nDCG@10"]
+    assert found.frame().set_index("system")["mean"]["good"] == pytest.approx(expected)
+    with pytest.raises(
+        DataError, match="has two grades for query 'q0'; for judgments by subtopic ask for a measure such"
+    ):
+        compare({"good": good, "poor": poor}, tmp_path / "web.qrels", **options)
+
+    real = {query: {document: grade / 2 for document, grade in grades.items()} for query, grades in qrels.items()}
+    found = compare({"good": good, "poor": poor}, real, metrics=["ndcg@10", "gm_map"], **options)
+    means = found.frame().set_index(["metric", "system"])["mean"]
+    scores = score_run(real, good, ["ndcg@10", "gm_map"])
+    assert means["ndcg@10", "good"] == pytest.approx(scores.aggregate["ndcg@10"])
+    assert math.exp(means["gm_map", "good"]) == pytest.approx(scores.aggregate["gm_map"])
+    said = " ".join(found.warnings)
+    assert "ndcg@10 takes them as they are; gm_map counts a document as relevant where its grade reaches 1" in said
+    assert "gm_map is compared as its logarithm, the mean of log(map) over queries" in said
 
 
 # nDCG@10 and MRR@10 over the 43 queries and all official judgments.

@@ -23,9 +23,9 @@ def evaluate_run(
     metric: Annotated[
         list[str] | None,
         typer.Option(
-            help="ndcg@K, mrr, mrr@K, map, recall@K, recall_cap@K, recall_of_retrieved@K, p@K, or any measure of "
-            "ir_measures such as RBP(rel=2), ERR@20 or Judged@10; repeat the option for several. By default ndcg@10, "
-            "mrr@10, map and recall@100."
+            help="ndcg@K, mrr, mrr@K, map, recall@K, recall_cap@K, recall_of_retrieved@K, p@K, success@K, or any "
+            "measure of trec_eval or ir_measures such as gm_map, RBP(rel=2), ERR@20 or Judged@10; repeat the option "
+            "for several. By default ndcg@10, mrr@10, map and recall@100."
         ),
     ] = None,
     depth: Depth = None,

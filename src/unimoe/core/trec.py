@@ -138,7 +138,11 @@ def read_qrels(path: Path | str) -> dict[str, dict[str, float]]:
         query_id, document_id = fields[0], known.setdefault(fields[-2], fields[-2])
         grade = _number(read_grade, fields[-1], path, number, "grade")
         if qrels.setdefault(query_id, {}).setdefault(document_id, grade) != grade:
-            raise DataError(f"{path}:{number}: document {document_id!r} has two grades for query {query_id!r}")
+            # Subtopics, or else rounds of judging: which of the two, only the user knows.
+            remedy = (
+                "; for judgments by subtopic ask for a measure such as alpha_nDCG@20" if read_subtopics(path) else ""
+            )
+            raise DataError(f"{path}:{number}: document {document_id!r} has two grades for query {query_id!r}{remedy}")
     return qrels
 
 
@@ -158,8 +162,7 @@ def read_subtopics(path: Path | str) -> Subtopics:
         query_id, subtopic, document_id, text = fields
         grade = _number(read_grade, text, path, number, "grade")
         if found.setdefault(query_id, {}).setdefault(document_id, {}).setdefault(subtopic, grade) != grade:
-            where = f"query {query_id!r}, subtopic {subtopic!r}"
-            raise DataError(f"{path}:{number}: document {document_id!r} has two grades for {where}")
+            raise DataError(f"{path}:{number}: document {document_id!r} has two grades for query {query_id!r}")
     return found if any(len(of) > 1 for documents in found.values() for of in documents.values()) else {}
 
 

@@ -154,9 +154,7 @@ def _facts(
     yield from shallow(judged.dataset, max(run.depth for run in runs), cutoffs, by_reason)
     shown = [metric for metric in scoring.every if metric not in hidden]
     if "gm_map" in shown:
-        line = (
-            f"{judged.dataset}: gm_map is compared, and shown, as the mean of its queries' logarithms (base e) of map"
-        )
+        line = f"{judged.dataset}: gm_map is compared as its logarithm, the mean of log(map) over queries"
         yield Check("gm_map", "note", line)
     if note := level_note(shown, judged.qrels, judged.stated, where=judged.name, remedy="--relevance-level 2"):
         yield Check("relevance_level", "note", note)
