@@ -331,8 +331,9 @@ def compare_statistic(
         raise UsageError(f"the statistic is a {type(function).__name__}; give a function of scores by query")
     if not hasattr(iterations, "__index__") or iterations < 1:
         raise UsageError(f"iterations {iterations}: at least 1 is needed, 10000 are usual")
-    if unknown := next((arm for arm in arms if arm not in loaded), None):
-        raise UsageError(unknown_arm(unknown, loaded))
+    _refuse_unknown(arms, loaded)
+    if not isinstance(metric, str | None):
+        raise UsageError(f"the metric is a {type(metric).__name__}; give its name, such as 'ndcg@10'")
     shared = [key for key in loaded.dataset_keys if all(loaded.measured(key, arm) for arm in arms)]
     chosen = [key for key in shared if dataset in (None, key, key.partition("/")[2])]
     if len(chosen) != 1:
@@ -367,9 +368,7 @@ def _judge_pair(results: Results, specialist: str, joint: str) -> tuple[Judgment
     """Judge one pair by the gates registered for it, and by default gates what these leave out."""
     if specialist == joint:
         raise UsageError(f"specialist and joint are both {joint!r}; name two arms")
-    for arm in (specialist, joint):
-        if arm not in results:
-            raise UsageError(unknown_arm(arm, results))
+    _refuse_unknown((specialist, joint), results)
     asked = [Pair(task, specialist, joint) for task in TASKS]
     if not suites(results, asked):
         raise DataError(f"{results.output_dir}: {specialist} and {joint} have no dataset in common")
@@ -381,6 +380,12 @@ def _judge_pair(results: Results, specialist: str, joint: str) -> tuple[Judgment
     }
     registered = replace(registered, gates=of_pair)
     return (*judge(results, registered), *judge(results, default_gates(results, registered, asked)))
+
+
+def _refuse_unknown(arms: Sequence[object], results: Results) -> None:
+    for arm in arms:
+        if not isinstance(arm, str) or arm not in results:
+            raise UsageError(unknown_arm(arm, results))
 
 
 def _mean_of(function: Statistic, runs: Array) -> float:

@@ -271,10 +271,10 @@ def interval_of_mean(scores: Array) -> tuple[float, float] | None:
     return estimate(found, Linear(np.ones((1, 1)))).interval
 
 
-def unknown_arm(arm: str, known: Iterable[str]) -> str:
+def unknown_arm(arm: object, known: Iterable[str]) -> str:
     """Return the message about an arm that has no results; names the closest."""
     known = list(known)
-    return f"unknown arm {arm!r}{did_you_mean(arm, known)}; there is {', '.join(known) or 'none'}"
+    return f"unknown arm {arm!r}{did_you_mean(str(arm), known)}; there is {', '.join(known) or 'none'}"
 
 
 def _by_name(task: str, arms: Sequence[str]) -> Iterator[tuple[str, str]]:

@@ -10,7 +10,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TypeAlias
 
-from unimoe.core.errors import DataError, UsageError, did_you_mean
+from unimoe.core.errors import DataError, UsageError, did_you_mean, path_of
 from unimoe.core.io import HASH_LENGTH, hash_file, hash_json
 from unimoe.core.limits import name_problem, shortened
 from unimoe.core.trec import Qrels, Run, head, is_unordered, ranked, read_qrels, read_run
@@ -169,11 +169,12 @@ def score_run_file(
     _refuse_depth(depth)
     # Before the files are read, which may take a while.
     names = computable_metrics(metrics, 1 if relevance_level is None else relevance_level)
-    judged = judgments(Path(qrels_path), "run", relevance_level)
-    source = RunSource("run", judged, 0, str(run_path), Path(run_path))
+    run_path, qrels_path = path_of(run_path, "the run"), path_of(qrels_path, "the qrels")
+    judged = judgments(qrels_path, "run", relevance_level)
+    source = RunSource("run", judged, 0, str(run_path), run_path)
     run, unordered = _read(source, depth, refuse_unordered=False)
     scores = score_run(judged.qrels, run, names, judged.level)
-    where = Path(qrels_path).name
+    where = qrels_path.name
     note = level_note(names, judged.qrels, judged.stated, where=where, remedy="--relevance-level 2")
     return RunScores(
         run=str(run_path),
