@@ -15,6 +15,7 @@ from unimoe.config import BM25Config, DenseConfig, ModelConfig, PromptConfig
 from unimoe.config.base import BUNDLED_ENCODER, EncoderConfig
 from unimoe.core.errors import DataError, UsageError, names_extra, path_of
 from unimoe.core.io import hash_file, hash_json
+from unimoe.core.shown import Shown, View
 from unimoe.core.trec import Run, read_run
 from unimoe.data import catalog
 from unimoe.data.collection import Collection
@@ -36,8 +37,8 @@ if TYPE_CHECKING:
     from unimoe.models.unimodel import UnimodelForExp1
 
 
-@dataclass(frozen=True)
-class EvaluatedRun:
+@dataclass(frozen=True, repr=False)
+class EvaluatedRun(Shown):
     """How well a reranker or an encoder ordered the documents of a collection.
 
     Attributes:
@@ -54,6 +55,15 @@ class EvaluatedRun:
     identity: str
     candidates: str | None = None
     first_stage: Scores | None = None
+
+    @property
+    def _view(self) -> View:
+        from unimoe.analysis.shown import scores_view  # tables are only loaded by those who look
+
+        reranks = f", reranks {self.candidates}" if self.candidates else ""
+        what = f"{self.identity}{reranks}, {len(self.run):,} queries"
+        facts = {"identity": self.identity, "candidates": self.candidates}
+        return scores_view(self.scores, what, facts, self.run, self.first_stage)
 
 
 @names_extra

@@ -265,10 +265,9 @@ def difference(system: Array, baseline: Array, *, paired: bool = False) -> tuple
     return _difference(whole, system.shape[1])
 
 
-def interval_of_mean(scores: Array) -> tuple[float, float] | None:
-    """Return the 95 % interval of a mean, for other queries and, of several seeds, other seeds; None for one query."""
-    found = moments([[scores]], groups_of((len(scores),), paired=False))
-    return estimate(found, Linear(np.ones((1, 1)))).interval
+def estimate_of_mean(scores: Array) -> Estimate:
+    """Return a mean with its 95 % interval for other queries and, of several seeds, other seeds; none for one query."""
+    return estimate(moments([[scores]], groups_of((len(scores),), paired=False)), Linear(np.ones((1, 1))))
 
 
 def unknown_arm(arm: object, known: Iterable[str]) -> str:

@@ -17,6 +17,7 @@ import pytrec_eval
 from unimoe.core.errors import DataError, UsageError, users_code
 from unimoe.core.grouping import gathered
 from unimoe.core.limits import HIGHEST_GRADE, HIGHEST_SCORE, read_grade, read_score
+from unimoe.core.shown import Shown
 from unimoe.core.trec import Qrels, Run, head, ranked
 from unimoe.metrics.names import CAPPED, TREC_EVAL, Metric, MetricLike, canonical_metrics, parse_metric
 
@@ -25,8 +26,8 @@ N = TypeVar("N", int, float)
 DEFAULT_METRICS = ("ndcg@10", "mrr@10", "map", "recall@100")
 
 
-@dataclass(frozen=True)
-class Scores:
+@dataclass(frozen=True, repr=False)
+class Scores(Shown):
     """The measures of one run.
 
     Attributes:
