@@ -67,7 +67,7 @@ if not TYPE_CHECKING:  # a type checker shall refuse a misspelt name
         except ModuleNotFoundError as error:
             if (needs := missing_extra(error)) is None:
                 raise
-            raise ModuleNotFoundError(f"unimoe.{name}: {needs}", name=error.name) from error
+            raise needs from None
 
 
 def __dir__() -> list[str]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import cached_property
+from pathlib import Path
 from statistics import fmean, stdev
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -30,7 +31,8 @@ from unimoe.analysis.tables import Table
 from unimoe.analysis.tables.comparisons import correction_text, significance_marks
 from unimoe.analysis.tables.scores import generate_comparison_table, overview_table
 from unimoe.checks import Check
-from unimoe.core.errors import DataError, UsageError
+from unimoe.core.errors import DataError, UsageError, path_of
+from unimoe.core.shown import Shown
 from unimoe.results.folder import Results
 
 if TYPE_CHECKING:
@@ -149,7 +151,7 @@ class Analysis:
         return drill_down_all(self.results, self.judgments)
 
 
-class SystemComparison(Analysis):
+class SystemComparison(Shown, Analysis):
     """Systems with their scores on every dataset, and the tests between them: on every metric and average.
 
     Attributes:
@@ -234,6 +236,18 @@ class SystemComparison(Analysis):
         if layout == "datasets":
             return overview_table(self.results, self.comparisons)
         return generate_comparison_table(self.results, self.all_comparisons)
+
+    def save(self, folder: Path | str, *, overwrite: bool = False) -> Path:
+        """Write results and report as ``unimoe compare --output-dir`` does, and return the folder.
+
+        ``load_all_results`` and ``unimoe analyze`` read it. Where it holds this comparison already, the rest is added.
+
+        Raises:
+            DataError: the folder holds other results or, without ``overwrite``, another comparison.
+        """
+        from unimoe.analysis.report import keep_comparison  # matplotlib and jinja2 are loaded by those who save
+
+        return keep_comparison(self, path_of(folder, "the folder"), None, overwrite=overwrite)
 
     @property
     def summary(self) -> str:

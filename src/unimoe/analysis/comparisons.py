@@ -267,16 +267,15 @@ def difference(system: Array, baseline: Array, *, paired: bool = False) -> tuple
     return _difference(whole, system.shape[1])
 
 
-def interval_of_mean(scores: Array) -> tuple[float, float] | None:
-    """Return the 95 % interval of a mean, for other queries and, of several seeds, other seeds; None for one query."""
-    found = moments([[scores]], groups_of((len(scores),), paired=False))
-    return estimate(found, Linear(np.ones((1, 1)))).interval
+def estimate_of_mean(scores: Array) -> Estimate:
+    """Return a mean with its 95 % interval for other queries and, of several seeds, other seeds; none for one query."""
+    return estimate(moments([[scores]], groups_of((len(scores),), paired=False)), Linear(np.ones((1, 1))))
 
 
-def unknown_arm(arm: str, known: Iterable[str]) -> str:
+def unknown_arm(arm: object, known: Iterable[str]) -> str:
     """Return the message about an arm that has no results; names the closest."""
     known = list(known)
-    return f"unknown arm {arm!r}{did_you_mean(arm, known)}; there is {', '.join(known) or 'none'}"
+    return f"unknown arm {arm!r}{did_you_mean(str(arm), known)}; there is {', '.join(known) or 'none'}"
 
 
 def _by_name(task: str, arms: Sequence[str]) -> Iterator[tuple[str, str]]:

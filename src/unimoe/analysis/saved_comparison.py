@@ -21,6 +21,8 @@ from unimoe.results.folder import Results
 SUBFOLDER = "analysis"  # of an output folder, with its report
 MARKER = "comparison.json"  # says what a folder compares, and that nothing else made the results there
 
+CORRECTED = ("correction", "family", "chosen", "simultaneous")  # how a comparison corrects p, and saves that it does
+
 Test: TypeAlias = tuple[str, str, str]  # ``task/dataset``, system and baseline
 
 

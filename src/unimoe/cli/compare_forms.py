@@ -19,7 +19,7 @@ from unimoe.analysis.gates.judging import Refusal, exit_code
 from unimoe.analysis.gates.output import filled, gate_lines, gates_as_json
 from unimoe.analysis.gates.registration import gate_of, registered_in
 from unimoe.analysis.report.systems import systems_headlines
-from unimoe.analysis.saved_comparison import MARKER, save_comparison, saved_comparison
+from unimoe.analysis.saved_comparison import CORRECTED, MARKER, saved_comparison
 from unimoe.analysis.standings import check_chosen
 from unimoe.analysis.tables import Table
 from unimoe.analysis.tables.comparisons import comparisons_table, standings_table
@@ -49,7 +49,6 @@ from unimoe.results.runs.building import NO_FOLDER, TASK, ScoredSystems, score_s
 from unimoe.results.runs.scoring import ScoredRun, Scoring
 
 _METRIC = "ndcg@10"
-_CORRECTED = ("correction", "family", "chosen", "simultaneous")  # how a comparison corrects p, and saves that it does
 
 
 class _Found(NamedTuple):
@@ -170,7 +169,7 @@ def _compare_folder(options: Options, folder: Path) -> _Found:
         clusters.refuse_others({first.key: first.per_query for first in held.firsts if first.key in keys}, whole=False)
     results = Results(target or folder, chosen, allow=allow, clusters=clusters or held.clusters)
     _warn(results.notes(results.dataset_keys))
-    how = {name: getattr(saved, name) for name in _CORRECTED} if saved else {}
+    how = {name: getattr(saved, name) for name in CORRECTED} if saved else {}
     if options.pairs == "baseline":  # simultaneous is about all pairs
         how.pop("simultaneous", None)
     table = _compare(options, results, ordered, baseline, **how)
@@ -229,18 +228,11 @@ def _compare(
 
 def _keep(found: _Found, *, overwrite: bool) -> Path:
     """Keep the comparison in the output folder of its results, and return its report."""
-    from unimoe.analysis.report import write_report
+    from unimoe.analysis.report import SUBFOLDER, keep_comparison
 
-    table = found.table
-    save_comparison(
-        table.results,
-        found.gates,
-        [(question.key, question.system, question.baseline) for question in table.questions],
-        overwrite=overwrite,
-        source=found.source,
-        **{name: getattr(table, name) for name in _CORRECTED},
-    )
-    return write_report(table)
+    folder = found.table.results.output_dir
+    keep_comparison(found.table, folder, found.gates, overwrite=overwrite, source=found.source)
+    return folder / SUBFOLDER / "report.html"
 
 
 def _verdict(table: SystemComparison) -> Iterable[str | Table]:
@@ -327,7 +319,7 @@ def _as_json(found: _Found, *, verdict: bool) -> dict[str, Any]:
     return plain | {
         "baseline": table.baseline,
         "pairs": table.pairs,
-        **{name: getattr(table, name) for name in _CORRECTED},
+        **{name: getattr(table, name) for name in CORRECTED},
         "scores": table.score_rows,
         "comparisons": table.test_rows,
         "ranks": table.rank_rows,

@@ -55,6 +55,8 @@ def evaluate_beir(
         UnavailableError: it is not available here.
         DataError: collection, candidates or scores are unfit.
     """
+    if not isinstance(config, Experiment):
+        raise UsageError(f"the config is a {type(config).__name__}; give what load_experiment returns")
     datasets = chosen_datasets(config, [dataset_name], max_queries)
     if len(datasets) > 1:
         raise UsageError(f"{dataset_name} is {len(datasets)} collections; use evaluate_reranking_suite, or name one")

@@ -19,14 +19,15 @@ from unimoe.checks import Check
 from unimoe.core.errors import DataError, UsageError, users_code
 from unimoe.core.grouping import gathered
 from unimoe.core.limits import HIGHEST_GRADE, HIGHEST_SCORE, read_grade, read_score
+from unimoe.core.shown import Shown
 from unimoe.core.trec import Grades, Qrels, Run, Subtopics, ranked
 from unimoe.metrics.names import TREC_EVAL, MeasureFunction, Metric, MetricLike, canonical_metrics, parse_metric
 
 DEFAULT_METRICS = ("ndcg@10", "mrr@10", "map", "recall@100")
 
 
-@dataclass(frozen=True)
-class Scores:
+@dataclass(frozen=True, repr=False)
+class Scores(Shown):
     """The measures of one run.
 
     Attributes:

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from unimoe.checks import lines
-from unimoe.core.errors import DataError, UsageError
+from unimoe.core.errors import DataError, UsageError, path_of
 from unimoe.core.grouping import gathered
 from unimoe.results import (
     SIDECARS,
@@ -305,7 +305,7 @@ def load_all_results(
         DataError: no result, a broken or misplaced one, or results that ``comparability`` refuses.
         UsageError: an unknown name in ``allow``.
     """
-    output_dir = Path(output_dir)
+    output_dir = path_of(output_dir, "the output folder")
     paths = result_files(output_dir)
     if not paths:
         raise DataError(f"{output_dir}: no results here; evaluate an arm first, or point --output-dir at an experiment")

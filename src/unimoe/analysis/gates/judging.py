@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from datetime import datetime
 from functools import cached_property
 from typing import NamedTuple, TypeAlias
@@ -26,6 +26,7 @@ from unimoe.analysis.statistics.sequential import Outlook, outlook
 from unimoe.checks import lines
 from unimoe.core.errors import DataError
 from unimoe.core.io import find_files, read_json
+from unimoe.core.shown import Shown
 from unimoe.metrics import parse_metric
 from unimoe.results import EvalResult
 from unimoe.results.folder import Results
@@ -49,8 +50,8 @@ class Learnt(NamedTuple):
         return self.found.label == "PASS"
 
 
-@dataclass(frozen=True)
-class Judgment:
+@dataclass(frozen=True, repr=False)
+class Judgment(Shown):
     """What a gate says of the results."""
 
     name: str
@@ -64,7 +65,7 @@ class Judgment:
     advisory: tuple[str, ...]  # why the judgment may neither pass nor stop a project; empty where it may
     notes: tuple[str, ...]  # what else a reader must know before trusting the label
     scores: Aligned
-    results: Results = field(repr=False)  # what it was judged on
+    results: Results  # what it was judged on
 
     @property
     def label(self) -> Label:

@@ -18,7 +18,7 @@ from unimoe.checks.ids import document_ids, query_ids
 from unimoe.checks.judged import USUAL_CUTOFF, Unjudged, judged_only, unjudged_of
 from unimoe.checks.runs import alone
 from unimoe.checks.ties import ByQuery, Ties, tie_checks, ties_of
-from unimoe.core.errors import DataError, UsageError, did_you_mean
+from unimoe.core.errors import DataError, UsageError, did_you_mean, path_of
 from unimoe.core.io import HASH_LENGTH, hash_file, hash_json
 from unimoe.core.limits import name_problem, shortened
 from unimoe.core.trec import Grades, Run, Subtopics, is_unordered, read_qrels, read_run, read_subtopics
@@ -103,7 +103,7 @@ class Scoring:
         return tuple(dict.fromkeys((*self.metrics, *self.others)))
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, repr=False)
 class CheckedScores(Scores):
     """The measures of a run, and what else its comparison with others needs.
 
@@ -118,7 +118,7 @@ class CheckedScores(Scores):
     judged: ByQuery | None = None
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class RunScores(Scores):
     """The measures of one run against its judgments, with what the door found."""
 
@@ -272,7 +272,8 @@ def score_run_file(
     relevance_level: int | None = None,
 ) -> RunScores:
     """Score a run file against a qrels file: ``score_run`` with the run first."""
-    return score_run(qrels_path, run_path, metrics, relevance_level, depth)
+    run, qrels = path_of(run_path, "the run"), path_of(qrels_path, "the qrels")
+    return score_run(qrels, run, metrics, relevance_level, depth)
 
 
 def checked_scores(
