@@ -31,6 +31,7 @@ from unimoe.cli.run_files import (
     as_run_files,
     is_scored,
     name_systems,
+    once,
     select_datasets,
     select_keys,
     select_runs,
@@ -67,6 +68,7 @@ def run(options: Options) -> int:
         patterns.insert(0, replace(first, option="--baseline"))
     elif options.baseline:
         patterns.insert(0, Pattern.parse("--baseline", options.baseline))
+    patterns = once(patterns)
     for_models = ModelOptions(
         options.models_dir or Path("outputs", "compare"),
         config=options.config,
@@ -188,12 +190,13 @@ def _read(
     """Read and score the run files of some systems, and say on stderr which were read, and what to know of them."""
 
     def say_read(run: ScoredRun) -> None:
-        where = f"{run.source.system} seed {run.source.seed} on {run.source.judged.dataset}, depth {run.depth:,}"
+        seed = "" if run.source.seed is None else f" seed {run.source.seed}"
+        where = f"{run.source.system}{seed} on {run.source.judged.dataset}, depth {run.depth:,}"
         stderr.print(f"read {run.source.name}: {where}", style="dim", soft_wrap=True)
 
     scoring = Scoring(tuple(metrics), tuple(others), options.depth, tuple(options.allow or ()), options.paired)
     judged = select_datasets(options.qrels, datasets, options.relevance_level, options.queries)
-    sources = select_runs(systems, judged, in_order=options.paired)
+    sources = select_runs(systems, judged, in_order=options.paired, untrained=options.untrained or [])
     scored = score_systems(
         sources,
         scoring,

@@ -24,9 +24,10 @@ from unimoe.core.errors import UsageError
 
 _OF_TABLES = ("systems", "baseline", "results", "pairs", "layout", "chosen", "simultaneous")
 _OF_VERDICTS = ("gates", "looks", "specialist_name", "joint_name")
-_OF_RUNS = ("qrels", "relevance_level", "queries", "depth", "paired")
+_OF_RUNS = ("qrels", "relevance_level", "queries", "depth", "paired", "untrained")
 _ARMS = ("specialist", "joint", "baseline", "systems", "dataset")
-_RECORDED = (*_ARMS, "qrels", "relevance_level", "depth", "allow", "looks", "clusters")  # what says what was compared
+# What says what was compared.
+_RECORDED = (*_ARMS, "untrained", "qrels", "relevance_level", "depth", "allow", "looks", "clusters")
 _EXAMPLE = {"bm25": "", "specialist": "-*", "joint": "-*", "zero_shot": ""}  # and how a system's seeds are named
 
 
@@ -108,6 +109,13 @@ class Options:
     paired: Annotated[
         bool, typer.Option("--paired", help="Run i of all systems shares data order and initial weights.")
     ] = False
+    untrained: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="Names of systems that are not one of many trainings, such as BM25, a hosted model or a public "
+            "checkpoint: one run each, and nothing is said of other seeds. What evaluate wrote is known as such."
+        ),
+    ] = None
     looks: Annotated[
         list[int] | None,
         typer.Option(
