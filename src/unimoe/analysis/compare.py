@@ -233,8 +233,8 @@ def judge(
     else:
         registration = gates if isinstance(gates, Registration) else given_gates(gates)
     outcomes = judge_all(loaded, registration, advisory=advisory)
-    if refused := next((outcome for outcome in outcomes if isinstance(outcome, Refusal)), None):
-        raise refused.error
+    if refused := [str(outcome.error) for outcome in outcomes if isinstance(outcome, Refusal)]:
+        raise DataError("; ".join(refused))
     return tuple(outcome for outcome in outcomes if isinstance(outcome, Judgment))
 
 

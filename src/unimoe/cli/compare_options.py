@@ -23,7 +23,7 @@ from unimoe.cli.options import (
 from unimoe.core.errors import UsageError
 
 _OF_TABLES = ("systems", "baseline", "results", "pairs", "layout", "chosen", "simultaneous")
-_OF_VERDICTS = ("gates", "looks", "specialist_name", "joint_name")
+_OF_VERDICTS = ("looks", "specialist_name", "joint_name")
 _OF_RUNS = ("qrels", "relevance_level", "queries", "depth", "paired", "untrained")
 _ARMS = ("specialist", "joint", "baseline", "systems", "dataset")
 # What says what was compared.
@@ -127,7 +127,10 @@ class Options:
     joint_name: Annotated[str | None, typer.Option(help="What to call the joint model.")] = None
     relevance_level: RelevanceLevel = None
     queries: Annotated[
-        str | None, typer.Option(help="Query texts, lines of id, tab, text, to show with the queries that differ.")
+        str | None,
+        typer.Option(
+            help="Query texts, lines of id, tab, text, or BEIR's queries.jsonl, to show with the queries that differ."
+        ),
     ] = None
     clusters: Annotated[
         Path | None,
@@ -203,11 +206,11 @@ class Options:
         if self.specialist or self.joint:
             wrong, because = _OF_TABLES, "--specialist and --joint ask for a verdict on two arms"
         elif self.results:
-            wrong, because = (*_OF_VERDICTS, *_OF_RUNS), "--results compares results as they are"
+            wrong, because = ("gates", *_OF_VERDICTS, *_OF_RUNS), "--results compares results as they are"
         elif models and self.qrels:
             wrong, because = ("qrels",), "models are evaluated on collections, which have their judgments"
         elif self.systems or self.baseline:
-            wrong, because = _OF_VERDICTS, "--systems asks for a table, and a gate judges with --specialist and --joint"
+            wrong, because = _OF_VERDICTS, "--systems asks for a table, which --gates FILE judges"
         else:
             raise UsageError("nothing to compare; give --specialist and --joint, --systems, or --results")
         if name := next((name for name in wrong if getattr(self, name)), None):

@@ -235,7 +235,7 @@ def test_what_a_table_cannot_show_is_refused(systems: Path, clusters: Path, tmp_
         ([*both, "--pairs", "baseline"], 2, ["--baseline"]),
         ([*both, "--layout", "rows"], 2, ["--layout"]),
         ([*both, "--family", "baseline"], 2, ["compare with --pairs baseline"]),
-        ([*both, "--gates", "kill"], 2, ["--gates does not belong here"]),
+        ([*both, "--looks", "3"], 2, ["--looks does not belong here"]),
         (["--example", "--qrels", "q.tsv"], 2, ["leave it out, or --qrels"]),
         ([*here], 2, ["nothing to compare"]),
         (["--specialist", bm25, *here], 2, ["no run file of joint", "--joint"]),
