@@ -194,7 +194,9 @@ class Options:
             raise UsageError(f"--example brings runs of its own; leave it out, or {_flag(own[0])}")
         runs = Path(unimoe.__file__).parent / "data" / "example_runs"
         systems = [f"{name}={runs / name}{part}.trec.gz" for name, part in _EXAMPLE.items()]
-        return replace(self, baseline=systems[0], systems=systems[1:], qrels=runs / "qrels.gz", dataset=["apidocs"])
+        untrained = self.untrained or ["bm25", "zero_shot"]
+        shown = replace(self, baseline=systems[0], systems=systems[1:], untrained=untrained)
+        return replace(shown, qrels=runs / "qrels.gz", dataset=["apidocs"])
 
     def refuse_contradictions(self, *, models: bool) -> None:
         """Refuse options that mean nothing in the form of the command that the others choose."""
