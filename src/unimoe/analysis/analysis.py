@@ -19,7 +19,7 @@ from unimoe.analysis.comparisons import (
     with_other_metrics,
 )
 from unimoe.analysis.corrections import Correction, Family, check_choice
-from unimoe.analysis.drilldown import QueryCase, drill_down_all
+from unimoe.analysis.drilldown import Drilled, QueryCase, drill_down_all, drilled_of
 from unimoe.analysis.gates.definitions import InterferenceGate, Registration
 from unimoe.analysis.gates.judging import Judgment, Outcome, judge_all
 from unimoe.analysis.gates.registration import default_gates, registered_in
@@ -83,6 +83,7 @@ class Analysis:
         self.simultaneous = simultaneous or bool(saved and saved.simultaneous)
         self._gates = gates
         self._questions = questions
+        self._compares_systems = questions is not None or saved is not None
 
     @cached_property
     def registration(self) -> Registration | None:
@@ -146,9 +147,19 @@ class Analysis:
         return (*of_runs, *(check for test in self.all_comparisons for check in test.checks))
 
     @cached_property
+    def drilled(self) -> tuple[Drilled, ...]:
+        """What has a drill-down: each judgment, and of systems, each pair with the baseline, or else the first system.
+
+        The first question is about that one.
+        """
+        asked = self.questions if self._compares_systems else ()
+        with_first = [q for q in asked if not q.parts and asked[0].baseline in (q.system, q.baseline)]
+        return drilled_of(self.results, self.judgments, with_first)
+
+    @cached_property
     def cases(self) -> dict[tuple[str, str], tuple[QueryCase, ...]]:
-        """The queries that contribute most to each judged difference, by name of the gate and dataset."""
-        return drill_down_all(self.results, self.judgments)
+        """The queries that contribute most to each difference of ``drilled``, by its name and dataset."""
+        return drill_down_all(self.results, self.drilled)
 
 
 class SystemComparison(Shown, Analysis):

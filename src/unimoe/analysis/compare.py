@@ -10,7 +10,7 @@ Light to import: no torch, no pandas, no pyplot, no scipy.stats.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias, cast
@@ -37,7 +37,7 @@ from unimoe.results import TASKS
 from unimoe.results.clusters import Clusters
 from unimoe.results.folder import Results, load_all_results
 from unimoe.results.runs.building import score_systems
-from unimoe.results.runs.scoring import QrelsContent, RunContent, RunSource, Scoring, judgments
+from unimoe.results.runs.scoring import QrelsContent, RunContent, RunSource, Scoring, judged_by, judgments, refuse_draws
 
 __all__ = [
     "TIR",
@@ -76,6 +76,7 @@ def compare(
     depth: int | None = None,
     allow: str | Sequence[str] = (),
     paired: bool = False,
+    untrained: Collection[str] = (),
     chosen: Chosen | None = None,
     simultaneous: bool = False,
     clusters: Mapping[str, str] | Path | str | None = None,
@@ -83,7 +84,8 @@ def compare(
     """Compare systems by their runs: scores, intervals, and who beats whom, on one dataset or several.
 
     A run is ``{query id: {document id: score}}`` or the path of a TREC run; a list of runs holds several seeds. With
-    several datasets, both ``qrels`` and each system map a dataset's name to what it has there.
+    several datasets, both ``qrels`` and each system map a dataset's name to what it has there. A run that no dataset's
+    name maps to serves every dataset whose judged queries it holds.
 
     Example:
         >>> qrels = {f"q{i}": {"relevant": 1} for i in range(9)}
@@ -115,6 +117,8 @@ def compare(
         depth: score only this many documents of each query.
         allow: what would be refused otherwise: ``queries``, ``zeros``, ``depth``, ``duplicates``, as in ``Scoring``.
         paired: whether run i of all systems shares data order and initial weights.
+        untrained: names of systems that are not one of many trainings, such as BM25, a hosted model or a public
+            checkpoint; each has one run, and nothing is said of other seeds.
         chosen: how systems were chosen: ``dev``, or by their scores on these data from several settings, by number or,
             where all are systems here, by names. Tests and intervals are corrected for that.
         simultaneous: add intervals that hold for every two systems of a dataset or average together, and such ranks.
@@ -133,22 +137,28 @@ def compare(
     of_dataset = cast("dict[Any, str | QrelsContent]", qrels if several else {None: qrels})
     names = canonical_metrics(metrics)
     datasets = {name: judgments(_content(given), name, relevance_level, names) for name, given in of_dataset.items()}
-    sources: list[RunSource] = []
+    no_seed, sources = [untrained] if isinstance(untrained, str) else list(untrained), list[RunSource]()
+    if unknown := next((name for name in no_seed if name not in systems), None):
+        raise UsageError(f"untrained: {unknown_arm(unknown, systems)}")
     for system, given in systems.items():
         if problem := name_problem(system) if isinstance(system, str) else "is no text":
             raise UsageError(f"a system cannot be named {system!r}, which {problem}; choose another name")
-        held: Any = given if several else {None: given}
-        absent = [name for name in datasets if not isinstance(held, Mapping) or name not in held]
-        if absent:
+        by_dataset = isinstance(given, Mapping) and several and not _is_run(given)
+        held: Any = given if by_dataset else dict.fromkeys(datasets, given)
+        if absent := [str(name) for name in datasets if name not in held]:
             raise UsageError(f"{system} has no run on {', '.join(absent)}; map every dataset's name to its runs")
         for name, judged in datasets.items():
             one = isinstance(held[name], str) or not isinstance(held[name], Sequence)
-            runs = [held[name]] if one else held[name]
+            runs = [_content(run) for run in ([held[name]] if one else held[name])]
             if not runs:
                 raise UsageError(f"no run of {system}; give one or more")
-            for run, content in enumerate(map(_content, runs)):
-                called = str(content) if isinstance(content, Path) else f"{system} run {run}"
-                sources.append(RunSource(system, judged, run, called, content))
+            called = [str(run) if isinstance(run, Path) else f"{system} run {i}" for i, run in enumerate(runs)]
+            if system in no_seed:
+                refuse_draws(system, judged.dataset, called)
+            for run, content in enumerate(runs):
+                if by_dataset or not several or judged in judged_by(content, list(datasets.values())):
+                    seed = None if system in no_seed else run
+                    sources.append(RunSource(system, judged, seed, called[run], content))
     allowed = tuple(allow) if isinstance(allow, Iterable) and not isinstance(allow, str) else (allow,)
     scoring = Scoring(names, depth=depth, allow=allowed, paired=paired)
     ordered = in_order(list(systems), baseline)
@@ -199,8 +209,8 @@ def judge(
     else:
         registration = gates if isinstance(gates, Registration) else given_gates(gates)
     outcomes = judge_all(loaded, registration, advisory=advisory)
-    if refused := next((outcome for outcome in outcomes if isinstance(outcome, Refusal)), None):
-        raise refused.error
+    if refused := [str(outcome.error) for outcome in outcomes if isinstance(outcome, Refusal)]:
+        raise DataError("; ".join(refused))
     return Judgments(outcome for outcome in outcomes if isinstance(outcome, Judgment))
 
 
@@ -367,6 +377,12 @@ def _mean_of(function: Statistic, runs: Array) -> float:
                 f"the statistic is {one} for some draw of {runs.shape[1]} queries; define it for every draw"
             )
     return float(np.mean(found))
+
+
+def _is_run(given: Mapping[str, Any]) -> bool:
+    """Return whether it is ``{query id: {document id: score}}``, and no such run, path or list by dataset."""
+    first = next(iter(given.values()), None)
+    return isinstance(first, Mapping) and not isinstance(next(iter(first.values()), None), Mapping)
 
 
 def _content(given: Any) -> Any:

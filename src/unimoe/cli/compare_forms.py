@@ -13,7 +13,7 @@ from pydantic_core import to_jsonable_python
 from unimoe.analysis.analysis import SystemComparison, as_row, in_order
 from unimoe.analysis.arms import Pair
 from unimoe.analysis.comparisons import systems_of, unknown_arm
-from unimoe.analysis.drilldown import LIMIT, drilldown_table
+from unimoe.analysis.drilldown import LIMIT, TOP, drilldown_table
 from unimoe.analysis.gates.definitions import Registration, load_gates
 from unimoe.analysis.gates.judging import Refusal, exit_code
 from unimoe.analysis.gates.output import filled, gate_lines, gates_as_json
@@ -33,6 +33,7 @@ from unimoe.cli.run_files import (
     as_run_files,
     is_scored,
     name_systems,
+    once,
     select_datasets,
     select_keys,
     select_runs,
@@ -68,6 +69,7 @@ def run(options: Options) -> int:
         patterns.insert(0, replace(first, option="--baseline"))
     elif options.baseline:
         patterns.insert(0, Pattern.parse("--baseline", options.baseline))
+    patterns = once(patterns)
     for_models = ModelOptions(
         options.models_dir or Path("outputs", "compare"),
         config=options.config,
@@ -92,10 +94,10 @@ def run(options: Options) -> int:
     # Kept before the first line is printed: a pager that quits closes the pipe, which ends the command there.
     report = None if options.output_dir is None else _keep(found, overwrite=options.overwrite)
     if options.as_json:
-        plain = to_jsonable_python(_as_json(found, verdict=verdict), inf_nan_mode="null")
+        plain = to_jsonable_python(_as_json(options, found, verdict=verdict), inf_nan_mode="null")
         stdout.out(json.dumps(plain, ensure_ascii=False))
     else:
-        for part in _verdict(found.table) if verdict else _systems(options, found.table):
+        for part in _verdict(found.table) if verdict else _systems(options, found):
             if isinstance(part, Table):
                 stdout.print(part.to_rich(), crop=False)
                 stdout.print()
@@ -121,11 +123,7 @@ def _judge_runs(options: Options) -> _Found:
         raise UsageError(
             f"--metric {' '.join(metrics)}: a verdict is on one metric; give one, or compare --systems, which shows all"
         )
-    # The gates given, else those that the output folder holds already, but not those of what is replaced.
-    registration, folder = None if options.gates is None else load_gates(options.gates), options.output_dir
-    if registration is None and folder is not None and not (options.overwrite and (folder / MARKER).exists()):
-        registration = registered_in(folder)
-    of_gates = [gate.metric for gate in registration.gates.values()] if registration else []
+    registration, of_gates = _gates(options)
     main, others = metrics or of_gates[:1] or [_METRIC], [*of_gates, *DEFAULT_METRICS]
     scored = _read(options, arms, options.dataset or [], f"{joint} against {specialist}", main, others)
     if registration is None:
@@ -136,19 +134,32 @@ def _judge_runs(options: Options) -> _Found:
         except UsageError as error:
             raise UsageError(f"--looks {' '.join(map(str, looks or []))}: {error}") from None
         registration = Registration({"interference": gate})
-    # With a folder, the gates that judge are those that are registered there.
-    judges = registration if folder is None else None
+    judges = registration if options.output_dir is None else None
     table = _compare(options, scored.results, names, specialist, pairs="baseline", gates=judges)
     return _Found(table, scored, registration)
 
 
+def _gates(options: Options) -> tuple[Registration | None, list[str]]:
+    """Return the gates given, else those that the output folder has and no other comparison put there; their metrics.
+
+    With a folder, the gates that judge are those that are registered there.
+    """
+    registration, folder = None if options.gates is None else load_gates(options.gates), options.output_dir
+    if registration is None and folder is not None and not (options.overwrite and (folder / MARKER).exists()):
+        registration = registered_in(folder)
+    return registration, [gate.metric for gate in registration.gates.values()] if registration else []
+
+
 def _compare_runs(options: Options, patterns: Sequence[Pattern], datasets: Sequence[str]) -> _Found:
-    """Compare systems by their run files."""
+    """Compare systems by their run files, and judge them where there are gates."""
+    registration, of_gates = _gates(options)
     systems = name_systems(patterns)
     baseline = next(iter(systems)) if patterns[0].option == "--baseline" else None
     ordered = in_order(list(systems), baseline)
-    scored = _read(options, systems, datasets, f"comparison of {', '.join(ordered)}", options.metric or [_METRIC])
-    return _Found(_compare(options, scored.results, ordered, baseline), scored, None)
+    main = options.metric or of_gates[:1] or [_METRIC]
+    scored = _read(options, systems, datasets, f"comparison of {', '.join(ordered)}", main, of_gates)
+    judges = registration if options.output_dir is None else None
+    return _Found(_compare(options, scored.results, ordered, baseline, gates=judges), scored, registration)
 
 
 def _compare_folder(options: Options, folder: Path) -> _Found:
@@ -189,12 +200,13 @@ def _read(
     """Read and score the run files of some systems, and say on stderr which were read, and what to know of them."""
 
     def say_read(run: ScoredRun) -> None:
-        where = f"{run.source.system} seed {run.source.seed} on {run.source.judged.dataset}, depth {run.depth:,}"
+        seed = "" if run.source.seed is None else f" seed {run.source.seed}"
+        where = f"{run.source.system}{seed} on {run.source.judged.dataset}, depth {run.depth:,}"
         stderr.print(f"read {run.source.name}: {where}", style="dim", soft_wrap=True)
 
     scoring = Scoring(tuple(metrics), tuple(others), options.depth, tuple(options.allow or ()), options.paired)
     judged = select_datasets(options.qrels, datasets, options.relevance_level, options.queries, scoring.every)
-    sources = select_runs(systems, judged, in_order=options.paired)
+    sources = select_runs(systems, judged, in_order=options.paired, untrained=options.untrained or [])
     scored = score_systems(
         sources,
         scoring,
@@ -247,8 +259,11 @@ def _verdict(table: SystemComparison) -> Iterable[str | Table]:
                 yield drilldown_table(cases, item.gate, row.datasets[0])
 
 
-def _systems(options: Options, table: SystemComparison) -> Iterable[str | Table]:
-    """Yield what was found, the table of systems, and every test between them."""
+def _systems(options: Options, found: _Found) -> Iterable[str | Table]:
+    """Yield judgments and what was found, the table of systems, every test, and the queries that differ most."""
+    table = found.table
+    if found.gates:
+        yield f"{gate_lines(found.gates, table.decisive)}\n"
     yield from map(filled, systems_headlines(table.results, table.comparisons))
     yield from _at_risk(table)
     yield f"{filled(f'{table.summary}. {_levels(table.results)}')}\n"
@@ -260,6 +275,10 @@ def _systems(options: Options, table: SystemComparison) -> Iterable[str | Table]
     of_pairs = (standings_table, judged_table)
     yield from (made for make in of_pairs if (made := make(table.results, table.comparisons)).groups)
     yield comparisons_table(table.results, table.comparisons)
+    for of in table.drilled if options.queries else ():  # many pairs have fewer queries each
+        cases, top = table.cases[of.name, of.found.datasets[0]], max(3, min(TOP, 3 * TOP // len(table.drilled)))
+        if cases:
+            yield drilldown_table(cases, of.gate, of.found.datasets[0], top)
 
 
 def _at_risk(table: SystemComparison) -> Iterable[str]:
@@ -273,7 +292,7 @@ def _levels(results: Results) -> str:
     return "; ".join(f"Relevance level {level} on {', '.join(names)}" for level, names in levels.items()) + "."
 
 
-def _as_json(found: _Found, *, verdict: bool) -> dict[str, Any]:
+def _as_json(options: Options, found: _Found, *, verdict: bool) -> dict[str, Any]:
     """Return what was compared, and what to know before believing the numbers; then what was found."""
     table, results = found.table, found.table.results
     of_system = gathered((run.source.system, run) for run in found.scored.runs) if found.scored else {}
@@ -306,16 +325,17 @@ def _as_json(found: _Found, *, verdict: bool) -> dict[str, Any]:
         "warnings": found.scored.warnings if found.scored else [],
         "checks": [asdict(check) for check in table.checks],
     }
+    if verdict or found.gates:
+        outcomes = table.outcomes if verdict else table.decisive
+        plain["gates"] = gates_as_json(table.registration, outcomes, table.decisive)
+    if verdict or options.queries:
+        plain["drilldown"] = [
+            {"gate": of.name, "dataset": of.found.datasets[0], "arms": of.gate.arms, **asdict(case)}
+            for of in table.drilled
+            for case in table.cases[of.name, of.found.datasets[0]][:LIMIT]
+        ]
     if verdict:
-        return plain | {
-            "gates": gates_as_json(table.registration, table.outcomes, table.decisive),
-            "comparisons": list(map(as_row, table.comparisons)),
-            "drilldown": [
-                {"gate": gate, "dataset": dataset, **asdict(case)}
-                for (gate, dataset), cases in table.cases.items()
-                for case in cases[:LIMIT]
-            ],
-        }
+        return plain | {"comparisons": list(map(as_row, table.comparisons))}
     return plain | {
         "baseline": table.baseline,
         "pairs": table.pairs,

@@ -19,7 +19,7 @@ from unimoe.analysis.arms import ZERO_SHOT
 from unimoe.analysis.gates.definitions import DifferenceGate, Gate, InterferenceGate, Label, Registration, instant
 from unimoe.analysis.gates.findings import Finding, Stability, find, label_of, quantity_of, stability_of
 from unimoe.analysis.gates.registration import registered_in
-from unimoe.analysis.gates.scores import Aligned, collect, refuse_unknown_arm, restricted
+from unimoe.analysis.gates.scores import Aligned, collect, restricted
 from unimoe.analysis.statistics.estimates import TWO_SEEDS
 from unimoe.analysis.statistics.power import Aim, PowerPlan, plan
 from unimoe.analysis.statistics.sequential import Outlook, outlook
@@ -313,9 +313,7 @@ def _learnt(results: Results, gate: Gate, look: int | None) -> Learnt | None:
     baseline = gate.specialist_must_beat or ZERO_SHOT
     if baseline == gate.specialist:
         return None
-    if gate.specialist_must_beat:
-        refuse_unknown_arm(results, baseline)
-    elif not all(results.measured(key, baseline) for key in gate.keys):
+    if not gate.specialist_must_beat and not all(results.measured(key, baseline) for key in gate.keys):
         return None
     shared = gate.model_dump(include={"task", "datasets", "metric", "confidence", "estimand", "looks"})
     asked = DifferenceGate(kind="superiority", system=gate.specialist, baseline=baseline, margin=0.0, **shared)

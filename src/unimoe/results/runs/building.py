@@ -95,6 +95,7 @@ def score_systems(
     found = Results(output_dir, results, allow=allow, details=details, repeated_queries=repeats_of, clusters=clusters)
     found.variants = variants
     warnings += found.notes(found.dataset_keys)
+    warnings += _across(runs)
     return ScoredSystems(found, runs, list(dict.fromkeys(warnings)))
 
 
@@ -161,6 +162,21 @@ def _facts(
     without = [] if judged.texts is None else [query_id for query_id in counted if query_id not in judged.texts]
     if without:
         yield Check("texts", "note", f"{judged.dataset}: no text of {some_ids(without)}")
+
+
+def _across(runs: Sequence[ScoredRun]) -> Iterator[str]:
+    """Yield which datasets share the queries of a run, and which a system's runs do not serve."""
+    datasets = list(dict.fromkeys(run.source.judged.dataset for run in runs))
+    of_run = gathered((run.digest, run.source.judged.dataset) for run in runs)
+    for shared in dict.fromkeys(tuple(dict.fromkeys(of)) for of in of_run.values()):
+        if len(shared) > 1:
+            yield (
+                f"{', '.join(shared)} judge the same run: datasets that share queries are not independent, and p of "
+                "their average is too small"
+            )
+    for system, of_system in gathered((run.source.system, run.source.judged.dataset) for run in runs).items():
+        if lacking := [dataset for dataset in datasets if dataset not in of_system]:
+            yield f"{system}: no run of it holds judged queries of {', '.join(lacking)}"
 
 
 def _result(

@@ -62,7 +62,7 @@ class RunSource:
 
     system: str
     judged: Judgments
-    seed: int  # counted from 0 in the order given
+    seed: int | None  # counted from 0 in the order given; None of a system that is not one of many trainings
     name: str  # as messages call it: the path of a file
     content: RunContent
 
@@ -262,6 +262,21 @@ def score_run(
         unjudged_share=scores.unjudged.share,
         unjudged_cutoff=scores.unjudged.cutoff,
     )
+
+
+def judged_by(content: RunContent, datasets: Sequence[Judgments]) -> list[Judgments]:
+    """Return the datasets of which a run holds judged queries; all of them where it holds none, which is refused."""
+    held = read_run(content) if isinstance(content, Path) else plain_run(content)
+    return [judged for judged in datasets if not judged.qrels.keys().isdisjoint(held)] or list(datasets)
+
+
+def refuse_draws(system: str, dataset: str, runs: Sequence[str]) -> None:
+    """Refuse several runs of a system without training, of which there are no draws, by a UsageError."""
+    if len(runs) > 1:
+        raise UsageError(
+            f"{system} is untrained, and has {len(runs)} runs on {dataset} ({runs[0]}, {runs[1]}); give one run, or do "
+            "not name it with --untrained"
+        )
 
 
 def score_run_file(
