@@ -39,10 +39,13 @@ def function_identity(function: Any) -> str:
         named = named.func
     named = named if hasattr(named, "__qualname__") else type(named)
     module = getattr(named, "__module__", None) or "builtins"
-    found = content_hash(function, module)
     file = _file_of(module)
-    if file and not isinstance(getattr(function, "identity", None), str) and not _settled(function, file):
-        found = hash_json([found, _facts(function, with_globals=False)])
+    if file and isinstance(named, FunctionType) and named.__code__ not in set(_codes_in(file)):
+        file = None  # typed at a prompt beside the script that runs
+    if isinstance(getattr(function, "identity", None), str) or (file and _settled(function, file)):
+        found = content_hash(function, module)
+    else:
+        found = hash_json([hash_file(file) if file else "", _facts(function, with_globals=file is None)])
     return f"{KIND}:{module}:{named.__qualname__}@{found}"
 
 
