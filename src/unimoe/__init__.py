@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from unimoe.core.trec import read_run as read_run
     from unimoe.evaluation.reranking_eval import evaluate_beir as evaluate_beir
     from unimoe.experiment.running import run_experiment as run_experiment
-    from unimoe.metrics import score_run as score_run
+    from unimoe.results.runs.scoring import score_run as score_run
     from unimoe.results.runs.scoring import score_run_file as score_run_file
 
 _NAMES_OF = {
@@ -49,8 +49,7 @@ _NAMES_OF = {
     "core.trec": ("read_qrels", "read_run"),
     "evaluation.reranking_eval": ("evaluate_beir",),
     "experiment.running": ("run_experiment",),
-    "metrics": ("score_run",),
-    "results.runs.scoring": ("score_run_file",),
+    "results.runs.scoring": ("score_run", "score_run_file"),
 }
 _DEFINED_IN = {name: module for module, names in _NAMES_OF.items() for name in names}
 
@@ -68,7 +67,7 @@ if not TYPE_CHECKING:  # a type checker shall refuse a misspelt name
         except ModuleNotFoundError as error:
             if (needs := missing_extra(error)) is None:
                 raise
-            raise ModuleNotFoundError(f"unimoe.{name}: {needs}", name=error.name) from error
+            raise needs from None
 
 
 def __dir__() -> list[str]:

@@ -83,18 +83,34 @@ def test_every_command_has_the_options_that_a_page_gives_it(block: Block) -> Non
         command.make_context(words[0], arguments, resilient_parsing=False)
 
 
+def gate_files() -> list[Block]:
+    """The gate files that pages print whole, each with its name in the first line."""
+    return [block for block in blocks("yaml") if "registered:" in block.text]
+
+
+def gate_file_name(block: Block) -> str:
+    return block.text.splitlines()[0].removeprefix("# ")
+
+
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The files that README and manual speak of."""
     rng = np.random.default_rng(0)
     qrels: Qrels = random_qrels(40, rng)
-    names = ["a1", "a2", "a3", "b1", "b2", "bm25", "splade", "colbert-seed1", "colbert-seed2", "run"]
+    names = ["a1", "a2", "a3", "b1", "b2", "bm25", "splade", "colbert-seed1", "colbert-seed2", "run", "old", "new"]
     names += [f"runs/{d}/{name}" for d in ("dl19", "dl20") for name in ("bm25", "splade", "colbert-1", "colbert-2")]
+    noise = {"b1": 2.0, "b2": 2.0, "old": 2.0}  # the joint model and the old one are clearly worse
     for name in names:
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
-        write_run(tmp_path / f"{name}.trec", random_run(qrels, 1.0, rng), tag=Path(name).name)
-    for name in ("q.tsv", "q19.txt", "q20.txt"):
+        write_run(tmp_path / f"{name}.trec", random_run(qrels, noise.get(name, 1.0), rng), tag=Path(name).name)
+    (tmp_path / "tickets" / "qrels").mkdir(parents=True)
+    (tmp_path / "tickets" / "queries.jsonl").write_text(
+        "".join(json.dumps({"_id": query_id, "text": f"question {query_id}"}) + "\n" for query_id in qrels), "utf-8"
+    )
+    for name in ("q.tsv", "q19.txt", "q20.txt", "tickets/qrels/test.tsv"):
         write_qrels(tmp_path / name, qrels)
+    for block in gate_files():
+        (tmp_path / gate_file_name(block)).write_text(block.text, "utf-8")
     write_experiment(tmp_path / "outputs" / "mine")
     monkeypatch.chdir(tmp_path)
     return tmp_path
@@ -129,7 +145,14 @@ def test_every_other_block_of_python_says_why_it_is_not_run() -> None:
         assert block.path.name in run or block.not_run, f"{block.path}:{block.line}"
 
 
-@each(blocks("yaml"))
+def test_every_gate_file_is_judged_by_a_command_of_its_page() -> None:
+    """So ``test_a_command_does_what_the_page_says`` finds that its gates PASS there."""
+    for block in gate_files():
+        asked = [f"--gates {gate_file_name(block)}" in of.text for of in blocks("bash", block.path) if not of.not_run]
+        assert any(asked), block.path
+
+
+@each([block for block in blocks("yaml") if "registered:" not in block.text])
 def test_a_piece_of_a_configuration_is_one(block: Block, tmp_path: Path) -> None:
     if "family:" in block.text:
         (tmp_path / "study.yaml").write_text(block.text, encoding="utf-8")

@@ -259,6 +259,7 @@ class TestPythonFunction:
     ("more", "code", "words"),
     [
         (["--encoder", "bundled:all-minilm"], 3, ["'bundled:all-minilm'", "did you mean"]),
+        (["--encoder", "encoder:bundled:all-minilm"], 3, ["'bundled:all-minilm'", "did you mean"]),
         (["--encoder", "/no/such/folder"], 3, ["/no/such/folder"]),
         (["--encoder", "x", "--checkpoint", "y"], 2, ["--encoder or --checkpoint, not both"]),
         (["--checkpoint", "/no/such"], 3, ["/no/such: no such checkpoint folder"]),

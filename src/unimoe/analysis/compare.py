@@ -10,7 +10,7 @@ Light to import: no torch, no pandas, no pyplot, no scipy.stats.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias, cast
@@ -21,10 +21,11 @@ from unimoe.analysis.analysis import Analysis, Pairs, SystemComparison, in_order
 from unimoe.analysis.arms import Pair
 from unimoe.analysis.comparisons import ALPHA, ITERATIONS, Comparison, compare_arms, unknown_arm
 from unimoe.analysis.corrections import Correction, Family
-from unimoe.analysis.gates.definitions import Gate, InterferenceGate, Label, Registration, given_gates, load_gates
+from unimoe.analysis.gates.definitions import Gate, InterferenceGate, Registration, given_gates, load_gates
 from unimoe.analysis.gates.judging import Judgment, Refusal, judge_all
 from unimoe.analysis.gates.registration import default_gates, registered_in, suites
 from unimoe.analysis.gates.scores import align
+from unimoe.analysis.shown import TIR, Judgments, TIRs
 from unimoe.analysis.standings import Chosen, check_chosen
 from unimoe.analysis.statistics.resampling import resampled
 from unimoe.analysis.statistics.variance import Array
@@ -32,15 +33,18 @@ from unimoe.analysis.tables.scores import generate_comparison_table
 from unimoe.core.errors import DataError, UsageError, users_code
 from unimoe.core.limits import name_problem
 from unimoe.metrics import MetricLike, canonical_metrics
-from unimoe.results import TASKS, Task
+from unimoe.results import TASKS
 from unimoe.results.clusters import Clusters
 from unimoe.results.folder import Results, load_all_results
 from unimoe.results.runs.building import score_systems
-from unimoe.results.runs.scoring import QrelsContent, RunContent, RunSource, Scoring, judgments
+from unimoe.results.runs.scoring import QrelsContent, RunContent, RunSource, Scoring, judged_by, judgments, refuse_draws
 
 __all__ = [
+    "TIR",
+    "Judgments",
     "Results",
     "SystemComparison",
+    "TIRs",
     "compare",
     "compare_statistic",
     "compute_interference_metrics",
@@ -59,35 +63,6 @@ AnyResults: TypeAlias = Results | SystemComparison | Path | str
 Statistic: TypeAlias = Callable[[Array], float]
 
 
-class TIR(NamedTuple):
-    """How much of the specialist's score a joint arm loses: ``(specialist - joint) / specialist``.
-
-    Attributes:
-        dataset: None for the value over all datasets, where there are several.
-        value: a ratio, .02 for 2 %; NaN where the specialist does not score above 0.
-        low: lower end of the 95 % interval; None where there is none.
-        high: its upper end.
-        label: PASS (interference), FAIL, MARGINAL or INCONCLUSIVE, by the gate's cutoffs.
-        why: why the label is INCONCLUSIVE whatever the numbers are; empty where they decide.
-        specialist_mean: in the metric's unit, 0 to 1.
-        joint_mean: the same of the joint arm.
-    """
-
-    task: Task
-    dataset: str | None
-    metric: str
-    specialist: str
-    joint: str
-    value: float
-    low: float | None
-    high: float | None
-    label: Label
-    why: str
-    specialist_mean: float
-    joint_mean: float
-    queries: int
-
-
 def compare(
     systems: Mapping[str, OfSystem],
     qrels: str | QrelsContent | Mapping[str, str | QrelsContent],
@@ -101,6 +76,7 @@ def compare(
     depth: int | None = None,
     allow: str | Sequence[str] = (),
     paired: bool = False,
+    untrained: Collection[str] = (),
     chosen: Chosen | None = None,
     simultaneous: bool = False,
     clusters: Mapping[str, str] | Path | str | None = None,
@@ -108,7 +84,8 @@ def compare(
     """Compare systems by their runs: scores, intervals, and who beats whom, on one dataset or several.
 
     A run is ``{query id: {document id: score}}`` or the path of a TREC run; a list of runs holds several seeds. With
-    several datasets, both ``qrels`` and each system map a dataset's name to what it has there.
+    several datasets, both ``qrels`` and each system map a dataset's name to what it has there. A run that no dataset's
+    name maps to serves every dataset whose judged queries it holds.
 
     Example:
         >>> qrels = {f"q{i}": {"relevant": 1} for i in range(9)}
@@ -140,6 +117,8 @@ def compare(
         depth: score only this many documents of each query.
         allow: what would be refused otherwise: ``queries``, ``zeros``, ``depth``, ``duplicates``, as in ``Scoring``.
         paired: whether run i of all systems shares data order and initial weights.
+        untrained: names of systems that are not one of many trainings, such as BM25, a hosted model or a public
+            checkpoint; each has one run, and nothing is said of other seeds.
         chosen: how systems were chosen: ``dev``, or by their scores on these data from several settings, by number or,
             where all are systems here, by names. Tests and intervals are corrected for that.
         simultaneous: add intervals that hold for every two systems of a dataset or average together, and such ranks.
@@ -158,22 +137,28 @@ def compare(
     of_dataset = cast("dict[Any, str | QrelsContent]", qrels if several else {None: qrels})
     names = canonical_metrics(metrics)
     datasets = {name: judgments(_content(given), name, relevance_level, names) for name, given in of_dataset.items()}
-    sources: list[RunSource] = []
+    no_seed, sources = [untrained] if isinstance(untrained, str) else list(untrained), list[RunSource]()
+    if unknown := next((name for name in no_seed if name not in systems), None):
+        raise UsageError(f"untrained: {unknown_arm(unknown, systems)}")
     for system, given in systems.items():
         if problem := name_problem(system) if isinstance(system, str) else "is no text":
             raise UsageError(f"a system cannot be named {system!r}, which {problem}; choose another name")
-        held: Any = given if several else {None: given}
-        absent = [name for name in datasets if not isinstance(held, Mapping) or name not in held]
-        if absent:
+        by_dataset = isinstance(given, Mapping) and several and not _is_run(given)
+        held: Any = given if by_dataset else dict.fromkeys(datasets, given)
+        if absent := [str(name) for name in datasets if name not in held]:
             raise UsageError(f"{system} has no run on {', '.join(absent)}; map every dataset's name to its runs")
         for name, judged in datasets.items():
             one = isinstance(held[name], str) or not isinstance(held[name], Sequence)
-            runs = [held[name]] if one else held[name]
+            runs = [_content(run) for run in ([held[name]] if one else held[name])]
             if not runs:
                 raise UsageError(f"no run of {system}; give one or more")
-            for run, content in enumerate(map(_content, runs)):
-                called = str(content) if isinstance(content, Path) else f"{system} run {run}"
-                sources.append(RunSource(system, judged, run, called, content))
+            called = [str(run) if isinstance(run, Path) else f"{system} run {i}" for i, run in enumerate(runs)]
+            if system in no_seed:
+                refuse_draws(system, judged.dataset, called)
+            for run, content in enumerate(runs):
+                if by_dataset or not several or judged in judged_by(content, list(datasets.values())):
+                    seed = None if system in no_seed else run
+                    sources.append(RunSource(system, judged, seed, called[run], content))
     allowed = tuple(allow) if isinstance(allow, Iterable) and not isinstance(allow, str) else (allow,)
     scoring = Scoring(names, depth=depth, allow=allowed, paired=paired)
     ordered = in_order(list(systems), baseline)
@@ -202,7 +187,7 @@ def judge(
     gates: Registration | Mapping[str, Gate | Mapping[str, Any]] | Path | str | None = None,
     *,
     advisory: bool = False,
-) -> tuple[Judgment, ...]:
+) -> Judgments:
     """Judge results by gates.
 
     Args:
@@ -224,12 +209,12 @@ def judge(
     else:
         registration = gates if isinstance(gates, Registration) else given_gates(gates)
     outcomes = judge_all(loaded, registration, advisory=advisory)
-    if refused := next((outcome for outcome in outcomes if isinstance(outcome, Refusal)), None):
-        raise refused.error
-    return tuple(outcome for outcome in outcomes if isinstance(outcome, Judgment))
+    if refused := [str(outcome.error) for outcome in outcomes if isinstance(outcome, Refusal)]:
+        raise DataError("; ".join(refused))
+    return Judgments(outcome for outcome in outcomes if isinstance(outcome, Judgment))
 
 
-def compute_interference_metrics(results: Results) -> tuple[Judgment, ...]:
+def compute_interference_metrics(results: Results) -> Judgments:
     """Judge every joint arm against its specialist: reranking against rank_only, embedding against emb_only.
 
     Returns:
@@ -239,7 +224,7 @@ def compute_interference_metrics(results: Results) -> tuple[Judgment, ...]:
     Raises:
         DataError: the folder's gate file is malformed.
     """
-    return Analysis(results).interference
+    return Judgments(Analysis(results).interference)
 
 
 def compute_significance(results: Results, iterations: int = ITERATIONS, seed: int = 0) -> tuple[Comparison, ...]:
@@ -261,7 +246,7 @@ def generate_plots(results: Results, output_path: Path | str) -> tuple[Path, ...
     return save_all(Analysis(results), Path(output_path))
 
 
-def tir(results: AnyResults, specialist: str | None = None, joint: str | None = None) -> list[TIR]:
+def tir(results: AnyResults, specialist: str | None = None, joint: str | None = None) -> TIRs:
     """Return the TIR of joint arms with its interval, as numbers.
 
     Args:
@@ -271,8 +256,8 @@ def tir(results: AnyResults, specialist: str | None = None, joint: str | None = 
         joint: the arm that does both tasks.
 
     Returns:
-        A row for each pair, task and dataset, and one over all datasets where there are several.
-        ``pandas.DataFrame(rows)`` has a column for each field.
+        A list with a row for each pair, task and dataset, and one over all datasets where there are several.
+        ``pandas.DataFrame(rows)`` has a column for each field; ``rows.plot()`` draws and ``rows.save(folder)`` keeps.
 
     Raises:
         UsageError: one of the two arms is given alone, or has no results.
@@ -283,15 +268,7 @@ def tir(results: AnyResults, specialist: str | None = None, joint: str | None = 
         raise UsageError("give the specialist and the joint arm, or neither")
     pair = None if specialist is None or joint is None else (specialist, joint)
     judged = Analysis(loaded).interference if pair is None else _judge_pair(loaded, *pair)
-    rows = []
-    for judgment in judged:
-        gate = judgment.gate
-        for found in (*judgment.parts, judgment.found):
-            dataset = found.datasets[0] if len(found.datasets) == 1 else None
-            ends = found.estimate.interval or (None, None)
-            said = (found.value, *ends, found.label, found.why, *found.means, found.queries)
-            rows.append(TIR(gate.task, dataset, gate.metric, *gate.arms, *said))
-    return rows
+    return TIRs.of(judged)
 
 
 def compare_statistic(
@@ -332,8 +309,9 @@ def compare_statistic(
         raise UsageError(f"the statistic is a {type(function).__name__}; give a function of scores by query")
     if not hasattr(iterations, "__index__") or iterations < 1:
         raise UsageError(f"iterations {iterations}: at least 1 is needed, 10000 are usual")
-    if unknown := next((arm for arm in arms if arm not in loaded), None):
-        raise UsageError(unknown_arm(unknown, loaded))
+    _refuse_unknown(arms, loaded)
+    if not isinstance(metric, str | None):
+        raise UsageError(f"the metric is a {type(metric).__name__}; give its name, such as 'ndcg@10'")
     shared = [key for key in loaded.dataset_keys if all(loaded.measured(key, arm) for arm in arms)]
     chosen = [key for key in shared if dataset in (None, key, key.partition("/")[2])]
     if len(chosen) != 1:
@@ -368,9 +346,7 @@ def _judge_pair(results: Results, specialist: str, joint: str) -> tuple[Judgment
     """Judge one pair by the gates registered for it, and by default gates what these leave out."""
     if specialist == joint:
         raise UsageError(f"specialist and joint are both {joint!r}; name two arms")
-    for arm in (specialist, joint):
-        if arm not in results:
-            raise UsageError(unknown_arm(arm, results))
+    _refuse_unknown((specialist, joint), results)
     asked = [Pair(task, specialist, joint) for task in TASKS]
     if not suites(results, asked):
         raise DataError(f"{results.output_dir}: {specialist} and {joint} have no dataset in common")
@@ -384,6 +360,12 @@ def _judge_pair(results: Results, specialist: str, joint: str) -> tuple[Judgment
     return (*judge(results, registered), *judge(results, default_gates(results, registered, asked)))
 
 
+def _refuse_unknown(arms: Sequence[object], results: Results) -> None:
+    for arm in arms:
+        if not isinstance(arm, str) or arm not in results:
+            raise UsageError(unknown_arm(arm, results))
+
+
 def _mean_of(function: Statistic, runs: Array) -> float:
     """Return the mean over runs ``(runs, queries)`` of a statistic of each."""
     found = [function(scores) for scores in runs]
@@ -395,6 +377,12 @@ def _mean_of(function: Statistic, runs: Array) -> float:
                 f"the statistic is {one} for some draw of {runs.shape[1]} queries; define it for every draw"
             )
     return float(np.mean(found))
+
+
+def _is_run(given: Mapping[str, Any]) -> bool:
+    """Return whether it is ``{query id: {document id: score}}``, and no such run, path or list by dataset."""
+    first = next(iter(given.values()), None)
+    return isinstance(first, Mapping) and not isinstance(next(iter(first.values()), None), Mapping)
 
 
 def _content(given: Any) -> Any:

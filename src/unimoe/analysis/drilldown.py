@@ -11,10 +11,12 @@ from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 
+from unimoe.analysis.comparisons import Question
 from unimoe.analysis.formats import metric_name
-from unimoe.analysis.gates.definitions import Gate, InterferenceGate
-from unimoe.analysis.gates.findings import Finding
+from unimoe.analysis.gates.definitions import DifferenceGate, Gate, InterferenceGate
+from unimoe.analysis.gates.findings import Finding, find
 from unimoe.analysis.gates.judging import Judgment
+from unimoe.analysis.gates.scores import collect
 from unimoe.analysis.gates.wording import by_kind, column_heads
 from unimoe.analysis.tables import ABSENT, Cell, RowGroup, Table
 from unimoe.core.errors import DataError
@@ -27,7 +29,7 @@ MOST_CASES = 3_000
 MOST_CHARACTERS = 280
 MOST_DOCUMENTS = 5
 
-_TOP = 10
+TOP = 10  # queries of a table
 _TEXT_SHOWN = 60
 
 Ranks: TypeAlias = Mapping[str, Sequence[int | None]]  # of each relevant document by seed, None where not ranked
@@ -51,6 +53,14 @@ class QueryCase:
     first_ranks: Ranks  # under the first arm; empty where the sidecar of a seed cannot be read
     second_ranks: Ranks
     unread: tuple[str, ...]  # why texts or ranks are missing, a line for each sidecar; the same for all cases
+
+
+class Drilled(NamedTuple):
+    """Two arms on one dataset, whose queries are shown: those of a gate, or two systems as one without a margin."""
+
+    name: str  # of the gate; else of the two systems
+    gate: Gate
+    found: Finding
 
 
 class QueryRow(NamedTuple):
@@ -112,23 +122,43 @@ def drill_down(results: Results, gate: Gate, found: Finding, limit: int = LIMIT)
     )
 
 
-def drill_down_all(results: Results, judgments: Sequence[Judgment]) -> dict[tuple[str, str], tuple[QueryCase, ...]]:
-    """Return the drill-down of every judgment by gate and dataset, each with its part of ``MOST_CASES``."""
-    rows = [(item, found) for item in judgments for found in item.rows]
-    limit = MOST_CASES // max(1, len(rows))
+def drilled_of(results: Results, judgments: Sequence[Judgment], asked: Sequence[Question]) -> tuple[Drilled, ...]:
+    """Return the datasets of some judgments, then the systems that questions compare there and no judgment does."""
+    drilled = [Drilled(item.name, item.gate, found) for item in judgments for found in item.rows]
+    judged = {(frozenset(one.gate.arms), f"{one.gate.task}/{one.found.datasets[0]}") for one in drilled}
+    for question in asked:
+        task, _, dataset = question.key.partition("/")
+        if (frozenset((question.system, question.baseline)), question.key) not in judged:
+            # Not validated: results may hold a metric that a module registered when they were made.
+            gate = DifferenceGate.model_construct(
+                kind="superiority",
+                task=task,
+                datasets=[dataset],
+                metric=results.measured(question.key)[0].main_metric,
+                system=question.system,
+                baseline=question.baseline,
+                margin=0.0,
+            )
+            drilled.append(Drilled(gate.against, gate, find(gate, collect(results, gate))))
+    return tuple(drilled)
+
+
+def drill_down_all(results: Results, drilled: Sequence[Drilled]) -> dict[tuple[str, str], tuple[QueryCase, ...]]:
+    """Return every drill-down by name and dataset, each with its part of ``MOST_CASES``."""
+    limit = MOST_CASES // max(1, len(drilled))
     collects = gc.isenabled()
     gc.disable()  # a sidecar makes so many objects that the collector would walk through all results again
     try:
-        return {(item.name, found.datasets[0]): drill_down(results, item.gate, found, limit) for item, found in rows}
+        return {(of.name, of.found.datasets[0]): drill_down(results, of.gate, of.found, limit) for of in drilled}
     finally:
         if collects:
             gc.enable()
 
 
-def drilldown_table(cases: Sequence[QueryCase], gate: Gate, dataset: str) -> Table:
+def drilldown_table(cases: Sequence[QueryCase], gate: Gate, dataset: str, top: int = TOP) -> Table:
     """Return the first queries of what ``drill_down`` returned for a gate on a dataset as a table."""
     rows = []
-    for case in cases[:_TOP]:
+    for case in cases[:top]:
         text = " ".join(case.text.split())
         short = text if len(text) <= _TEXT_SHOWN else f"{text[: _TEXT_SHOWN - 3].rstrip()}..."
         best = []  # the rank of the first relevant document by seed, as ``1 3 –``, under each arm
@@ -162,29 +192,24 @@ def drilldown_table(cases: Sequence[QueryCase], gate: Gate, dataset: str) -> Tab
     )
 
 
-def gather_queries(
-    judgments: Sequence[Judgment], cases: Mapping[tuple[str, str], Sequence[QueryCase]]
-) -> dict[str, Any]:
-    """Return what a page shows of the drill-downs of all judgments, rows with the largest difference first."""
-    shown = [(item, found) for item in judgments for found in item.rows]
-    held = [cases[item.name, found.datasets[0]] for item, found in shown]
+def gather_queries(drilled: Sequence[Drilled], cases: Mapping[tuple[str, str], Sequence[QueryCase]]) -> dict[str, Any]:
+    """Return what a page shows of all drill-downs, rows with the largest difference first."""
+    held = [cases[of.name, of.found.datasets[0]] for of in drilled]
     rows = [_row(place, case) for place, of_place in enumerate(held) for case in of_place]
     gains = "A positive difference is a query that the system gains."
     loses = "A negative difference is a query that the joint arm loses; what it adds to TIR is then positive."
     compared, sign, value = by_kind(
-        judgments,
+        drilled,
         ("The joint arm against its specialist", loses, "TIR"),
         ("The system against the baseline", gains, "the difference"),
         ("The two arms of each gate", f"{gains} {loses}", "the value of the gate"),
     )
-    total = sum(found.queries for _, found in shown)
-    keys = [f"{item.gate.task}/{found.datasets[0]}" for item, found in shown]
-    places = (
-        key if keys.count(key) == 1 else f"{key}: {item.gate.against} ({item.name})"
-        for key, (item, _) in zip(keys, shown, strict=True)
-    )
+    total = sum(of.found.queries for of in drilled)
+    keys = [f"{of.gate.task}/{of.found.datasets[0]}" for of in drilled]
+    names = (of.name if of.name == of.gate.against else f"{of.gate.against} ({of.name})" for of in drilled)
+    places = (key if keys.count(key) == 1 else f"{key}: {name}" for key, name in zip(keys, names, strict=True))
     return {
-        "roles": column_heads(judgments)[:2],
+        "roles": column_heads(drilled)[:2],
         "value": value,  # what the shares add up to
         "words": (
             f"{compared}, query by query, each averaged over its seeds: {len(rows):,} of {total:,} queries, those with "

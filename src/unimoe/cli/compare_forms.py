@@ -13,17 +13,19 @@ from pydantic_core import to_jsonable_python
 from unimoe.analysis.analysis import SystemComparison, as_row, in_order
 from unimoe.analysis.arms import Pair
 from unimoe.analysis.comparisons import systems_of, unknown_arm
-from unimoe.analysis.drilldown import LIMIT, drilldown_table
+from unimoe.analysis.drilldown import LIMIT, TOP, drilldown_table
 from unimoe.analysis.gates.definitions import Registration, load_gates
 from unimoe.analysis.gates.judging import Refusal, exit_code
 from unimoe.analysis.gates.output import filled, gate_lines, gates_as_json
 from unimoe.analysis.gates.registration import gate_of, registered_in
 from unimoe.analysis.report.systems import systems_headlines
-from unimoe.analysis.saved_comparison import MARKER, save_comparison, saved_comparison
+from unimoe.analysis.saved_comparison import CORRECTED, MARKER, saved_comparison
 from unimoe.analysis.standings import check_chosen
 from unimoe.analysis.tables import Table
 from unimoe.analysis.tables.comparisons import comparisons_table, standings_table
+from unimoe.analysis.tables.judged import judged_table
 from unimoe.analysis.tables.scores import generate_comparison_table
+from unimoe.checks import lines
 from unimoe.cli.compare_options import Options
 from unimoe.cli.models import ModelOptions
 from unimoe.cli.run_files import (
@@ -31,6 +33,7 @@ from unimoe.cli.run_files import (
     as_run_files,
     is_scored,
     name_systems,
+    once,
     select_datasets,
     select_keys,
     select_runs,
@@ -47,7 +50,6 @@ from unimoe.results.runs.building import NO_FOLDER, TASK, ScoredSystems, score_s
 from unimoe.results.runs.scoring import ScoredRun, Scoring
 
 _METRIC = "ndcg@10"
-_CORRECTED = ("correction", "family", "chosen", "simultaneous")  # how a comparison corrects p, and saves that it does
 
 
 class _Found(NamedTuple):
@@ -67,6 +69,7 @@ def run(options: Options) -> int:
         patterns.insert(0, replace(first, option="--baseline"))
     elif options.baseline:
         patterns.insert(0, Pattern.parse("--baseline", options.baseline))
+    patterns = once(patterns)
     for_models = ModelOptions(
         options.models_dir or Path("outputs", "compare"),
         config=options.config,
@@ -91,10 +94,10 @@ def run(options: Options) -> int:
     # Kept before the first line is printed: a pager that quits closes the pipe, which ends the command there.
     report = None if options.output_dir is None else _keep(found, overwrite=options.overwrite)
     if options.as_json:
-        plain = to_jsonable_python(_as_json(found, verdict=verdict), inf_nan_mode="null")
+        plain = to_jsonable_python(_as_json(options, found, verdict=verdict), inf_nan_mode="null")
         stdout.out(json.dumps(plain, ensure_ascii=False))
     else:
-        for part in _verdict(found.table) if verdict else _systems(options, found.table):
+        for part in _verdict(found.table) if verdict else _systems(options, found):
             if isinstance(part, Table):
                 stdout.print(part.to_rich(), crop=False)
                 stdout.print()
@@ -120,11 +123,7 @@ def _judge_runs(options: Options) -> _Found:
         raise UsageError(
             f"--metric {' '.join(metrics)}: a verdict is on one metric; give one, or compare --systems, which shows all"
         )
-    # The gates given, else those that the output folder holds already, but not those of what is replaced.
-    registration, folder = None if options.gates is None else load_gates(options.gates), options.output_dir
-    if registration is None and folder is not None and not (options.overwrite and (folder / MARKER).exists()):
-        registration = registered_in(folder)
-    of_gates = [gate.metric for gate in registration.gates.values()] if registration else []
+    registration, of_gates = _gates(options)
     main, others = metrics or of_gates[:1] or [_METRIC], [*of_gates, *DEFAULT_METRICS]
     scored = _read(options, arms, options.dataset or [], f"{joint} against {specialist}", main, others)
     if registration is None:
@@ -135,19 +134,32 @@ def _judge_runs(options: Options) -> _Found:
         except UsageError as error:
             raise UsageError(f"--looks {' '.join(map(str, looks or []))}: {error}") from None
         registration = Registration({"interference": gate})
-    # With a folder, the gates that judge are those that are registered there.
-    judges = registration if folder is None else None
+    judges = registration if options.output_dir is None else None
     table = _compare(options, scored.results, names, specialist, pairs="baseline", gates=judges)
     return _Found(table, scored, registration)
 
 
+def _gates(options: Options) -> tuple[Registration | None, list[str]]:
+    """Return the gates given, else those that the output folder has and no other comparison put there; their metrics.
+
+    With a folder, the gates that judge are those that are registered there.
+    """
+    registration, folder = None if options.gates is None else load_gates(options.gates), options.output_dir
+    if registration is None and folder is not None and not (options.overwrite and (folder / MARKER).exists()):
+        registration = registered_in(folder)
+    return registration, [gate.metric for gate in registration.gates.values()] if registration else []
+
+
 def _compare_runs(options: Options, patterns: Sequence[Pattern], datasets: Sequence[str]) -> _Found:
-    """Compare systems by their run files."""
+    """Compare systems by their run files, and judge them where there are gates."""
+    registration, of_gates = _gates(options)
     systems = name_systems(patterns)
     baseline = next(iter(systems)) if patterns[0].option == "--baseline" else None
     ordered = in_order(list(systems), baseline)
-    scored = _read(options, systems, datasets, f"comparison of {', '.join(ordered)}", options.metric or [_METRIC])
-    return _Found(_compare(options, scored.results, ordered, baseline), scored, None)
+    main = options.metric or of_gates[:1] or [_METRIC]
+    scored = _read(options, systems, datasets, f"comparison of {', '.join(ordered)}", main, of_gates)
+    judges = registration if options.output_dir is None else None
+    return _Found(_compare(options, scored.results, ordered, baseline, gates=judges), scored, registration)
 
 
 def _compare_folder(options: Options, folder: Path) -> _Found:
@@ -168,7 +180,7 @@ def _compare_folder(options: Options, folder: Path) -> _Found:
         clusters.refuse_others({first.key: first.per_query for first in held.firsts if first.key in keys}, whole=False)
     results = Results(target or folder, chosen, allow=allow, clusters=clusters or held.clusters)
     _warn(results.notes(results.dataset_keys))
-    how = {name: getattr(saved, name) for name in _CORRECTED} if saved else {}
+    how = {name: getattr(saved, name) for name in CORRECTED} if saved else {}
     if options.pairs == "baseline":  # simultaneous is about all pairs
         how.pop("simultaneous", None)
     table = _compare(options, results, ordered, baseline, **how)
@@ -188,12 +200,13 @@ def _read(
     """Read and score the run files of some systems, and say on stderr which were read, and what to know of them."""
 
     def say_read(run: ScoredRun) -> None:
-        where = f"{run.source.system} seed {run.source.seed} on {run.source.judged.dataset}, depth {run.depth:,}"
+        seed = "" if run.source.seed is None else f" seed {run.source.seed}"
+        where = f"{run.source.system}{seed} on {run.source.judged.dataset}, depth {run.depth:,}"
         stderr.print(f"read {run.source.name}: {where}", style="dim", soft_wrap=True)
 
     scoring = Scoring(tuple(metrics), tuple(others), options.depth, tuple(options.allow or ()), options.paired)
     judged = select_datasets(options.qrels, datasets, options.relevance_level, options.queries, scoring.every)
-    sources = select_runs(systems, judged, in_order=options.paired)
+    sources = select_runs(systems, judged, in_order=options.paired, untrained=options.untrained or [])
     scored = score_systems(
         sources,
         scoring,
@@ -227,23 +240,17 @@ def _compare(
 
 def _keep(found: _Found, *, overwrite: bool) -> Path:
     """Keep the comparison in the output folder of its results, and return its report."""
-    from unimoe.analysis.report import write_report
+    from unimoe.analysis.report import SUBFOLDER, keep_comparison
 
-    table = found.table
-    save_comparison(
-        table.results,
-        found.gates,
-        [(question.key, question.system, question.baseline) for question in table.questions],
-        overwrite=overwrite,
-        source=found.source,
-        **{name: getattr(table, name) for name in _CORRECTED},
-    )
-    return write_report(table)
+    folder = found.table.results.output_dir
+    keep_comparison(found.table, folder, found.gates, overwrite=overwrite, source=found.source)
+    return folder / SUBFOLDER / "report.html"
 
 
 def _verdict(table: SystemComparison) -> Iterable[str | Table]:
     """Yield the judgment of two arms, their scores and the queries that differ most."""
     yield gate_lines(table.registration, table.outcomes)
+    yield from _at_risk(table)
     yield f"\n{_levels(table.results)}\n"
     yield generate_comparison_table(table.results, table.all_comparisons)
     for item in table.judgments:
@@ -252,18 +259,31 @@ def _verdict(table: SystemComparison) -> Iterable[str | Table]:
                 yield drilldown_table(cases, item.gate, row.datasets[0])
 
 
-def _systems(options: Options, table: SystemComparison) -> Iterable[str | Table]:
-    """Yield what was found, the table of systems, and every test between them."""
+def _systems(options: Options, found: _Found) -> Iterable[str | Table]:
+    """Yield judgments and what was found, the table of systems, every test, and the queries that differ most."""
+    table = found.table
+    if found.gates:
+        yield f"{gate_lines(found.gates, table.decisive)}\n"
     yield from map(filled, systems_headlines(table.results, table.comparisons))
+    yield from _at_risk(table)
     yield f"{filled(f'{table.summary}. {_levels(table.results)}')}\n"
     overview, metrics = table.table("datasets"), {m for result in table.results.results for m in result.aggregate}
     if overview.groups:
         yield overview
     if not overview.groups or (options.layout != "datasets" and len(metrics) > 1):
         yield table.table()
-    if (ranks := standings_table(table.results, table.comparisons)).groups:
-        yield ranks
+    of_pairs = (standings_table, judged_table)
+    yield from (made for make in of_pairs if (made := make(table.results, table.comparisons)).groups)
     yield comparisons_table(table.results, table.comparisons)
+    for of in table.drilled if options.queries else ():  # many pairs have fewer queries each
+        cases, top = table.cases[of.name, of.found.datasets[0]], max(3, min(TOP, 3 * TOP // len(table.drilled)))
+        if cases:
+            yield drilldown_table(cases, of.gate, of.found.datasets[0], top)
+
+
+def _at_risk(table: SystemComparison) -> Iterable[str]:
+    """Yield which findings depend on equal scores or unjudged documents."""
+    return (filled(f"Caveat: {line}.") for test in table.comparisons for line in lines(test.checks, "caveat"))
 
 
 def _levels(results: Results) -> str:
@@ -272,7 +292,7 @@ def _levels(results: Results) -> str:
     return "; ".join(f"Relevance level {level} on {', '.join(names)}" for level, names in levels.items()) + "."
 
 
-def _as_json(found: _Found, *, verdict: bool) -> dict[str, Any]:
+def _as_json(options: Options, found: _Found, *, verdict: bool) -> dict[str, Any]:
     """Return what was compared, and what to know before believing the numbers; then what was found."""
     table, results = found.table, found.table.results
     of_system = gathered((run.source.system, run) for run in found.scored.runs) if found.scored else {}
@@ -303,21 +323,23 @@ def _as_json(found: _Found, *, verdict: bool) -> dict[str, Any]:
         "clusters": results.cluster_numbers,
         "caveats": list(results.caveats),
         "warnings": found.scored.warnings if found.scored else [],
+        "checks": [asdict(check) for check in table.checks],
     }
+    if verdict or found.gates:
+        outcomes = table.outcomes if verdict else table.decisive
+        plain["gates"] = gates_as_json(table.registration, outcomes, table.decisive)
+    if verdict or options.queries:
+        plain["drilldown"] = [
+            {"gate": of.name, "dataset": of.found.datasets[0], "arms": of.gate.arms, **asdict(case)}
+            for of in table.drilled
+            for case in table.cases[of.name, of.found.datasets[0]][:LIMIT]
+        ]
     if verdict:
-        return plain | {
-            "gates": gates_as_json(table.registration, table.outcomes, table.decisive),
-            "comparisons": list(map(as_row, table.comparisons)),
-            "drilldown": [
-                {"gate": gate, "dataset": dataset, **asdict(case)}
-                for (gate, dataset), cases in table.cases.items()
-                for case in cases[:LIMIT]
-            ],
-        }
+        return plain | {"comparisons": list(map(as_row, table.comparisons))}
     return plain | {
         "baseline": table.baseline,
         "pairs": table.pairs,
-        **{name: getattr(table, name) for name in _CORRECTED},
+        **{name: getattr(table, name) for name in CORRECTED},
         "scores": table.score_rows,
         "comparisons": table.test_rows,
         "ranks": table.rank_rows,

@@ -23,10 +23,11 @@ from unimoe.cli.options import (
 from unimoe.core.errors import UsageError
 
 _OF_TABLES = ("systems", "baseline", "results", "pairs", "layout", "chosen", "simultaneous")
-_OF_VERDICTS = ("gates", "looks", "specialist_name", "joint_name")
-_OF_RUNS = ("qrels", "relevance_level", "queries", "depth", "paired")
+_OF_VERDICTS = ("looks", "specialist_name", "joint_name")
+_OF_RUNS = ("qrels", "relevance_level", "queries", "depth", "paired", "untrained")
 _ARMS = ("specialist", "joint", "baseline", "systems", "dataset")
-_RECORDED = (*_ARMS, "qrels", "relevance_level", "depth", "allow", "looks", "clusters")  # what says what was compared
+# What says what was compared.
+_RECORDED = (*_ARMS, "untrained", "qrels", "relevance_level", "depth", "allow", "looks", "clusters")
 _EXAMPLE = {"bm25": "", "specialist": "-*", "joint": "-*", "zero_shot": ""}  # and how a system's seeds are named
 
 
@@ -108,6 +109,13 @@ class Options:
     paired: Annotated[
         bool, typer.Option("--paired", help="Run i of all systems shares data order and initial weights.")
     ] = False
+    untrained: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="Names of systems that are not one of many trainings, such as BM25, a hosted model or a public "
+            "checkpoint: one run each, and nothing is said of other seeds. What evaluate wrote is known as such."
+        ),
+    ] = None
     looks: Annotated[
         list[int] | None,
         typer.Option(
@@ -119,7 +127,10 @@ class Options:
     joint_name: Annotated[str | None, typer.Option(help="What to call the joint model.")] = None
     relevance_level: RelevanceLevel = None
     queries: Annotated[
-        str | None, typer.Option(help="Query texts, lines of id, tab, text, to show with the queries that differ.")
+        str | None,
+        typer.Option(
+            help="Query texts, lines of id, tab, text, or BEIR's queries.jsonl, to show with the queries that differ."
+        ),
     ] = None
     clusters: Annotated[
         Path | None,
@@ -183,7 +194,9 @@ class Options:
             raise UsageError(f"--example brings runs of its own; leave it out, or {_flag(own[0])}")
         runs = Path(unimoe.__file__).parent / "data" / "example_runs"
         systems = [f"{name}={runs / name}{part}.trec.gz" for name, part in _EXAMPLE.items()]
-        return replace(self, baseline=systems[0], systems=systems[1:], qrels=runs / "qrels.gz", dataset=["apidocs"])
+        untrained = self.untrained or ["bm25", "zero_shot"]
+        shown = replace(self, baseline=systems[0], systems=systems[1:], untrained=untrained)
+        return replace(shown, qrels=runs / "qrels.gz", dataset=["apidocs"])
 
     def refuse_contradictions(self, *, models: bool) -> None:
         """Refuse options that mean nothing in the form of the command that the others choose."""
@@ -195,11 +208,11 @@ class Options:
         if self.specialist or self.joint:
             wrong, because = _OF_TABLES, "--specialist and --joint ask for a verdict on two arms"
         elif self.results:
-            wrong, because = (*_OF_VERDICTS, *_OF_RUNS), "--results compares results as they are"
+            wrong, because = ("gates", *_OF_VERDICTS, *_OF_RUNS), "--results compares results as they are"
         elif models and self.qrels:
             wrong, because = ("qrels",), "models are evaluated on collections, which have their judgments"
         elif self.systems or self.baseline:
-            wrong, because = _OF_VERDICTS, "--systems asks for a table, and a gate judges with --specialist and --joint"
+            wrong, because = _OF_VERDICTS, "--systems asks for a table, which --gates FILE judges"
         else:
             raise UsageError("nothing to compare; give --specialist and --joint, --systems, or --results")
         if name := next((name for name in wrong if getattr(self, name)), None):

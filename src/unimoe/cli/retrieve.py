@@ -28,8 +28,8 @@ def retrieve(
     encoder: Annotated[
         str | None,
         typer.Option(
-            help="A hub id, a folder, bundled:NAME, sparse:NAME, late:NAME, or python:MODULE:FUNCTION; by default the "
-            "config's encoder.base."
+            help="A hub id or a folder, as encoder:NAME too; bundled:NAME, sparse:NAME, late:NAME, or "
+            "python:MODULE:FUNCTION; by default the config's encoder.base."
         ),
     ] = None,
     checkpoint: Annotated[
@@ -82,6 +82,7 @@ def retrieve(
         raise UsageError("give --encoder or --checkpoint, not both")
     asked = [f"retrieval.{key}=[{names}]" for key, names in (("dims", dims), ("precisions", precision)) if names]
     experiment = load_config(DenseExperiment, config, [*(override or []), *asked])
+    encoder = encoder and encoder.removeprefix("encoder:")
     if encoder is not None and encoder != experiment.encoder.base:
         changed = experiment.encoder.model_copy(update={"base": encoder, "revision": None})
         experiment = experiment.model_copy(update={"encoder": changed})

@@ -7,22 +7,27 @@ from __future__ import annotations
 
 import fnmatch
 import glob
+import json
+import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cache
 from pathlib import Path
 from typing import TypeAlias
 
 from unimoe.analysis.analysis import in_order
+from unimoe.analysis.comparisons import unknown_arm
 from unimoe.cli.models import ModelOptions, reranked
+from unimoe.core.console import stderr
 from unimoe.core.errors import DataError, UsageError, did_you_mean
 from unimoe.core.grouping import natural_key
 from unimoe.core.limits import name_problem, shortened
 from unimoe.core.trec import text_lines
-from unimoe.results import arm_dir, qrels_path, read_result, run_beside
+from unimoe.results import arm_dir, qrels_path, read_result, run_beside, seed_name
 from unimoe.results.comparability import refuse_other_data
 from unimoe.results.folder import result_paths
-from unimoe.results.runs.scoring import Judgments, RunSource, judgments
+from unimoe.results.runs.scoring import Judgments, RunSource, judged_by, judgments, refuse_draws
 
 PLACE = "{dataset}"  # what a pattern holds in place of a dataset's name
 WILDCARD = re.compile(r"[*?\[]")
@@ -53,7 +58,7 @@ class Pattern:
 
     @property
     def names(self) -> list[str]:
-        """What the system may be called, shortest first: the file's name without seed, then with its folders."""
+        """What the system may be called: the file's name without seed, then with its folders, last its whole name."""
         if self.name is not None:
             return [self.name]
         kept = []
@@ -61,7 +66,13 @@ class Pattern:
             # Without wildcards and the dataset's place, and what only introduced them, such as ``-seed``.
             part = re.sub(r"[-_.]*(?:seed|run|fold)?[-_.]*(?:\*+|\?+|\[[^\]]*\])+", "", part.replace(PLACE, ""))
             kept += [name for name in [re.sub(r"[-_. ]{2,}", "-", part).strip("-_. /\\")] if name]
-        return ["-".join(kept[start:]) for start in range(len(kept) - 1, -1, -1)] or ["system"]
+        whole = [] if self.is_search or PLACE in self.path else [Path(self.path).name]  # bm25.trec beside bm25.run
+        return [*("-".join(kept[start:]) for start in range(len(kept) - 1, -1, -1)), *whole] or ["system"]
+
+    @property
+    def is_search(self) -> bool:
+        """Whether it finds files by a pattern; a file whose name holds ``[`` is named."""
+        return WILDCARD.search(self.path) is not None and not Path(self.path).is_file()
 
     def files(self, dataset: str) -> list[Path]:
         """Return the files of one dataset, in the order of the numbers in their names; a DataError where none match."""
@@ -86,13 +97,41 @@ class Pattern:
         return PLACE.join([*parts, str(path)[end:]])
 
 
+def once(patterns: Sequence[Pattern]) -> list[Pattern]:
+    """Return each system or dataset once: the shell gives a file again that another option names.
+
+    A pattern without a name, or with the same one, is the earlier of its path; two names make two.
+    """
+    kept: list[Pattern] = []
+    for pattern in patterns:
+        at = next((i for i, one in enumerate(kept) if _place(one.path) == _place(pattern.path)), None)
+        if at is None or (None not in (kept[at].name, pattern.name) and kept[at].name != pattern.name):
+            kept.append(pattern)
+        else:
+            kept[at] = replace(kept[at], name=kept[at].name or pattern.name)
+    return kept
+
+
 def read_queries(path: Path) -> dict[str, str]:
-    """Read query texts from lines of ``qid TAB text``; a line of another shape or a second text is a DataError."""
+    """Read query texts from lines of ``qid TAB text``, or JSON lines with ``_id`` and ``text`` as BEIR has them.
+
+    A line of another shape or a second text is a DataError.
+    """
     texts: dict[str, str] = {}
     for number, line in text_lines(path):
-        query_id, _, text = map(str.strip, line.partition("\t"))
+        if line.startswith("{"):
+            try:
+                query_id, text = (json.loads(line)[key] for key in ("_id", "text"))
+            except (ValueError, KeyError):
+                query_id = text = ""
+            query_id, text = (str(value).strip() for value in (query_id, text))
+        else:
+            query_id, _, text = map(str.strip, line.partition("\t"))
         if not query_id or not text:
-            raise DataError(f"{path}:{number}: not a line of query id, tab, text; write one such line for each query")
+            raise DataError(
+                f"{path}:{number}: not a line of query id, tab, text, nor JSON with `_id` and `text`; write one such "
+                "line for each query"
+            )
         if texts.setdefault(query_id, text) != text:
             raise DataError(f"{path}:{number}: query {query_id!r} has two texts; remove one of them")
     return texts
@@ -115,8 +154,14 @@ def select_datasets(
     if qrels is not None:
         found = [judgments(qrels, given[0] if given else None, level, metrics)]
     else:
-        patterns = [Pattern.parse("--dataset", text) for text in given]
+        patterns = once([Pattern.parse("--dataset", text) for text in given])
         found = [judgments(Path(pattern.path), pattern.name, level, metrics) for pattern in patterns]
+        choices = [
+            [judged.dataset] if pattern.name else _with_folders(Path(pattern.path), judged.dataset)
+            for pattern, judged in zip(patterns, found, strict=True)
+        ]
+        named = zip(found, _told_apart(choices), strict=True)
+        found = [replace(judged, dataset=name) for judged, name in named]
     _refuse_equal("dataset", [judged.dataset for judged in found], "--dataset NAME=QRELS")
     if queries is None:
         return found
@@ -125,38 +170,80 @@ def select_datasets(
 
 
 def select_runs(
-    patterns: Mapping[str, Sequence[Pattern]], datasets: Sequence[Judgments], *, in_order: bool = False
+    patterns: Mapping[str, Sequence[Pattern]],
+    datasets: Sequence[Judgments],
+    *,
+    in_order: bool = False,
+    untrained: Collection[str] = (),
 ) -> list[RunSource]:
     """Find the run files of each system on each dataset, ordered by name, or as given where their seeds pair.
 
     Files that differ in the dataset alone are of one training, and have one seed. Where no two datasets share a name,
-    each file is a training of its own, and seeds count on over the datasets.
+    each file is a training of its own, and seeds count on over the datasets. Systems that are ``untrained``, or whose
+    one file ``evaluate`` wrote for a system without training, have no seed.
 
-    A pattern for several datasets says where their name is, else it is a UsageError; one without a file is a DataError.
+    A pattern that does not say where a dataset's name is serves each dataset whose judged queries its files hold. One
+    without a file is a DataError; a file of two patterns, or a second run of an untrained system, a UsageError.
     """
+    if unknown := next((name for name in untrained if name not in patterns), None):
+        raise UsageError(f"--untrained: {unknown_arm(unknown, patterns)}")
+    # A run file is read once for this, and not at all where there is one dataset.
+    served = cache(lambda path: {judged.dataset for judged in judged_by(path, datasets)})
+
+    def serves(path: Path, judged: Judgments) -> bool:
+        return len(datasets) == 1 or judged.dataset in served(path)
+
+    here = [_files_on(judged, patterns, serves) for judged in datasets]
     found = []
-    for system, of_system in patterns.items():
-        for pattern in of_system:
-            if len(datasets) > 1 and PLACE not in pattern.path:
-                raise UsageError(
-                    f"{pattern.option} {pattern.path}: the same files for {len(datasets)} datasets; write {PLACE} "
-                    "where the dataset's name is"
-                )
-        files: list[list[tuple[Path, Named]]] = []
-        for judged in datasets:
-            here = [
-                (path, (place, pattern.template(path, judged.dataset)))
-                for place, pattern in enumerate(of_system)
-                for path in pattern.files(judged.dataset)
-            ]
-            files.append(here if in_order else sorted(here, key=lambda file: natural_key(file[0])))
+    for system in patterns:
+        files = [of_system[system] for of_system in here]
+        if not in_order:
+            files = [sorted(of_dataset, key=lambda file: natural_key(file[0])) for of_dataset in files]
         every = [run for of_dataset in files for _, run in of_dataset]
         apart = len(set(every)) == len(every)
         order = sorted(set(every), key=lambda run: (run[0] if in_order else 0, natural_key(run[1]), run[0]))
-        seed_of = {run: seed for seed, run in enumerate(every if apart else order)}
+        seed_of: dict[Named, int | None] = {run: seed for seed, run in enumerate(every if apart else order)}
+        paths = [path for of_dataset in files for path, _ in of_dataset]
+        evaluated = max(map(len, files)) == 1 and all(seed_name(None) in path.parts for path in paths)
+        if system in untrained or evaluated:
+            seed_of = dict.fromkeys(seed_of)
+            for judged, of_dataset in zip(datasets, files, strict=True):
+                refuse_draws(system, judged.dataset, [str(path) for path, _ in of_dataset])
         for judged, of_dataset in zip(datasets, files, strict=True):
             found += [RunSource(system, judged, seed_of[run], str(path), path) for path, run in of_dataset]
     return found
+
+
+def _place(path: Path | str) -> str:
+    """Return an absolute path without following links, whose names tell systems apart."""
+    return os.path.abspath(path)  # noqa: PTH100
+
+
+def _files_on(
+    judged: Judgments, patterns: Mapping[str, Sequence[Pattern]], serves: Callable[[Path, Judgments], bool]
+) -> dict[str, list[tuple[Path, Named]]]:
+    """Return the files of each system on a dataset; one that is named belongs to no pattern besides."""
+    holders: dict[str, tuple[str, Pattern]] = {}
+    found: dict[str, list[tuple[Path, Named]]] = {system: [] for system in patterns}
+    given = [(system, place, one) for system, of in patterns.items() for place, one in enumerate(of)]
+    for system, place, pattern in sorted(given, key=lambda one: one[2].is_search):
+        files = pattern.files(judged.dataset)
+        if pattern.is_search:
+            taken = {path: held for path in files if (held := holders.get(_place(path)))}
+            for path, (other, its) in taken.items():
+                if its.is_search and other != system:
+                    raise UsageError(f"{path}: both {its.path} and {pattern.path} find it; give it to one of them")
+                if other != system:
+                    stderr.print(f"note: {path} is {other}, and left out of {system} ({pattern.path})", soft_wrap=True)
+            files = [path for path in files if path not in taken]
+            if taken and not files and not found[system]:
+                raise UsageError(
+                    f"{pattern.option} {pattern.path}: finds only files that are given by name; leave it out"
+                )
+        holders |= {_place(path): (system, pattern) for path in files}
+        files = [path for path in files if PLACE in pattern.path or serves(path, judged)]
+        found[system] += [(path, (place, pattern.template(path, judged.dataset))) for path in files]
+    return {system: sorted(files, key=lambda file: file[1][0]) for system, files in found.items()}
 
 
 def select_keys(keys: Sequence[str], names: Sequence[str]) -> set[str]:
@@ -188,18 +275,28 @@ def name_systems(patterns: Sequence[Pattern]) -> dict[str, list[Pattern]]:
 
     Two systems of one given name, or a name that a folder cannot have, are a UsageError.
     """
-    depths = [0] * len(patterns)
-    while True:
-        names = [pattern.names[depth] for pattern, depth in zip(patterns, depths, strict=True)]
-        more = [i for i, name in enumerate(names) if names.count(name) > 1 and depths[i] + 1 < len(patterns[i].names)]
-        if not more:
-            break
-        for i in more:
-            depths[i] += 1
+    names = _told_apart([pattern.names for pattern in patterns])
     _refuse_equal("system", names, "NAME=PATTERN")
     for name in names:
         _refuse_unusable(name)
     return {name: [pattern] for name, pattern in zip(names, patterns, strict=True)}
+
+
+def _told_apart(choices: Sequence[Sequence[str]]) -> list[str]:
+    """Return one of the names that each thing may have: the first that no other has, as far as there are some."""
+    depths = [0] * len(choices)
+    while True:
+        names = [of[depth] for of, depth in zip(choices, depths, strict=True)]
+        more = [i for i, name in enumerate(names) if names.count(name) > 1 and depths[i] + 1 < len(choices[i])]
+        if not more:
+            return names
+        for i in more:
+            depths[i] += 1
+
+
+def _with_folders(path: Path, name: str) -> list[str]:
+    folders = [part for part in path.parent.parts if part.strip("/\\.")]
+    return ["-".join([*folders[start:], name]) for start in range(len(folders), -1, -1)]
 
 
 def is_scored(path: str) -> bool:

@@ -92,7 +92,8 @@ class Registry(Generic[T]):
         """Return the name; a UsageError, which names the closest, where nothing is registered under it."""
         names = self.names()
         if name not in self._things:
-            raise UsageError(f"there is no {self._kind} {name!r}{did_you_mean(name, names)}; use {', '.join(names)}")
+            known = f"{did_you_mean(name, names)}; use {', '.join(names)}, or --import the module that registers it"
+            raise UsageError(f"there is no {self._kind} {name!r}{known}")
         return name
 
     def _fill(self) -> None:

@@ -47,7 +47,8 @@ def head(scores: Mapping[str, float], depth: int) -> dict[str, float]:
 
 def is_unordered(scores: Mapping[str, float]) -> bool:
     """Return whether several documents all have one score in float32, so that only their ids order them."""
-    return len(scores) > 1 and len(set(array("f", scores.values()))) == 1
+    values = array("f", scores.values())
+    return len(values) > 1 and all(value == values[0] for value in values)
 
 
 def write_run(path: Path, run: Mapping[str, Mapping[str, float]], tag: str) -> None:

@@ -9,6 +9,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
+from unimoe.checks import lines
 from unimoe.config import DenseExperiment
 from unimoe.core.console import Steps, stderr
 from unimoe.core.io import hash_json
@@ -76,7 +77,7 @@ class Evaluator:
                 result = store.write(evaluation, outcome)
             shown = metric or result.main_metric
             step.outcome = f"{shown} {result.aggregate[shown]:.4f}"
-        for note in outcome.notes:
+        for note in (*outcome.notes, *lines(outcome.scores.checks, "caveat")):
             stderr.print(note, style="dim", soft_wrap=True)
         return result
 

@@ -19,14 +19,15 @@ from unimoe.checks import Check
 from unimoe.core.errors import DataError, UsageError, users_code
 from unimoe.core.grouping import gathered
 from unimoe.core.limits import HIGHEST_GRADE, HIGHEST_SCORE, read_grade, read_score
-from unimoe.core.trec import Grades, Qrels, Run, Subtopics, head, ranked
+from unimoe.core.shown import Shown
+from unimoe.core.trec import Grades, Qrels, Run, Subtopics, ranked
 from unimoe.metrics.names import TREC_EVAL, MeasureFunction, Metric, MetricLike, canonical_metrics, parse_metric
 
 DEFAULT_METRICS = ("ndcg@10", "mrr@10", "map", "recall@100")
 
 
-@dataclass(frozen=True)
-class Scores:
+@dataclass(frozen=True, repr=False)
+class Scores(Shown):
     """The measures of one run.
 
     Attributes:
@@ -65,9 +66,7 @@ def score_run(
             of the run is judged, or a metric does not take real-valued grades, or needs subtopics and there are none.
         UsageError: an unknown metric, one that cannot be computed here, or a level below 1.
     """
-    level = checked_level(relevance_level)
-    wanted = [parse_metric(name) for name in computable_metrics(metrics, level)]
-    judged, found = plain_grades(qrels), plain_run(run)
+    level, judged, found = checked_level(relevance_level), plain_grades(qrels), plain_run(run)
     if not judged:
         raise DataError("qrels hold no judgments: nothing can be scored")
     if run and judged.keys().isdisjoint(run):
@@ -75,16 +74,44 @@ def score_run(
             f"none of the run's {len(run):,} queries is judged (the first is {next(iter(run))!r}); give the qrels of "
             "this collection and split"
         )
+    return score_plain(judged, found, metrics, level, subtopics)
+
+
+class Order(dict[str, list[str]]):
+    """The documents of each query of a run, best first; a query is sorted when it is first asked for."""
+
+    def __init__(self, run: Run) -> None:
+        super().__init__()
+        self._run = run
+
+    def __missing__(self, query_id: str) -> list[str]:
+        """Sort the documents of a query; one that the run lacks has none."""
+        self[query_id] = found = ranked(self._run.get(query_id, {}))
+        return found
+
+
+def score_plain(
+    qrels: Grades,
+    run: Run,
+    metrics: MetricLike | Sequence[MetricLike],
+    level: int,
+    subtopics: Subtopics | None = None,
+    order: Order | None = None,
+) -> Scores:
+    """Do what ``score_run`` does, for judgments and a run that ``plain_grades`` and ``plain_run`` made."""
+    wanted = [parse_metric(name) for name in computable_metrics(metrics, level)]
     if not subtopics and (lacking := next((metric.name for metric in wanted if metric.of_subtopics), None)):
         raise DataError(
             f"metric {lacking!r} needs judgments by subtopic, and there are none: give qrels whose second column names "
             "the subtopic, with documents judged for two or more, or use another metric"
         )
-    checks = _real_grades(judged, wanted, level)
-    found = {key: found.get(key, {}) for key in judged}
-    per_query = _scores_by_query(judged, found, wanted, level, subtopics or {}, is_real=bool(checks))
+    checks = _real_grades(qrels, wanted, level)
+    whole = {key: run.get(key, {}) for key in qrels}
+    per_query = _scores_by_query(
+        qrels, whole, wanted, level, subtopics or {}, Order(whole) if order is None else order, is_real=bool(checks)
+    )
     aggregate = {metric.name: metric.of_run(per_query[metric.name].values()) for metric in wanted}
-    return Scores(per_query, aggregate, sorted(set(run) - set(judged)), checks)
+    return Scores(per_query, aggregate, sorted(set(run) - set(qrels)), checks)
 
 
 def computable_metrics(metrics: MetricLike | Sequence[MetricLike], relevance_level: int = 1) -> tuple[str, ...]:
@@ -98,27 +125,36 @@ def computable_metrics(metrics: MetricLike | Sequence[MetricLike], relevance_lev
 
 
 def _scores_by_query(
-    grades: Grades, run: Run, metrics: Sequence[Metric], level: int, subtopics: Subtopics, *, is_real: bool
+    grades: Grades,
+    run: Run,
+    metrics: Sequence[Metric],
+    level: int,
+    subtopics: Subtopics,
+    order: Order,
+    *,
+    is_real: bool,
 ) -> dict[str, dict[str, float]]:
     """Return metric name to ``{query id: value}``, for every judged query; the run holds each, be it empty."""
     qrels = whole_grades(grades) if is_real else cast(Qrels, grades)
     by_trec_eval = [m for m in metrics if m.family in TREC_EVAL and not (is_real and m.is_linear)]
-    found = _by_trec_eval(qrels, run, by_trec_eval, level)
+    found = _by_trec_eval(qrels, run, by_trec_eval, level, order)
     for metric in metrics:
         if metric.name in found:
             continue
         if metric.function is not None:
-            found[metric.name] = _by_function(grades, run, metric, metric.function)
+            found[metric.name] = _by_function(grades, order, metric, metric.function)
         elif is_real and metric.is_linear:
-            found[metric.name] = {key: _ndcg(metric, of, ranked(run[key])) for key, of in grades.items()}
+            found[metric.name] = {key: _ndcg(metric, of, order[key]) for key, of in grades.items()}
         elif metric.measure is not None:
-            found[metric.name] = _by_ir_measures(qrels, run, metric, level, subtopics)
+            found[metric.name] = _by_ir_measures(qrels, order, metric, level, subtopics)
         else:
-            found[metric.name] = _by_formula(qrels, run, metric, level)
+            found[metric.name] = _by_formula(qrels, order, metric, level)
     return {metric.name: found[metric.name] for metric in metrics}
 
 
-def _by_trec_eval(qrels: Qrels, run: Run, metrics: Sequence[Metric], level: int) -> dict[str, dict[str, float]]:
+def _by_trec_eval(
+    qrels: Qrels, run: Run, metrics: Sequence[Metric], level: int, order: Order
+) -> dict[str, dict[str, float]]:
     """Compute metrics with one pass of trec_eval for each depth and level."""
     # Negative grades count 0, and a query with nothing else crashes trec_eval.
     qrels = {
@@ -129,7 +165,9 @@ def _by_trec_eval(qrels: Qrels, run: Run, metrics: Sequence[Metric], level: int)
     passes = gathered(((m.cutoff if m.family == "mrr" else None, m.level or level), m) for m in metrics)
     found: dict[str, dict[str, float]] = {}
     for (depth, lowest), members in passes.items():
-        cut = run if depth is None else {query_id: head(scores, depth) for query_id, scores in run.items()}
+        cut = run
+        if depth is not None:
+            cut = {query_id: {key: of[key] for key in order[query_id][:depth]} for query_id, of in run.items()}
         names = {metric.name: _trec_eval_name(metric) for metric in members}
         evaluated = pytrec_eval.RelevanceEvaluator(qrels, set(names.values()), relevance_level=lowest).evaluate(cut)
         for metric, name in names.items():
@@ -144,20 +182,20 @@ def _trec_eval_name(metric: Metric) -> str:
     return name.removesuffix("_cut") if metric.cutoff is None or metric.family == "mrr" else f"{name}.{metric.cutoff}"
 
 
-def _by_function(grades: Grades, run: Run, metric: Metric, function: MeasureFunction) -> dict[str, float]:
+def _by_function(grades: Grades, order: Order, metric: Metric, function: MeasureFunction) -> dict[str, float]:
     found = {}
     for query_id, of_query in grades.items():
         where = f"metric {metric.name!r}, query {query_id!r}: its function"
         with users_code(f"{where} raised"):
-            value = function(of_query, ranked(run[query_id]))
+            value = function(of_query, order[query_id])
         found[query_id] = _checked_number(value, read_score, f"{where}'s value")
     return found
 
 
-def _by_formula(qrels: Qrels, run: Run, metric: Metric, level: int) -> dict[str, float]:
+def _by_formula(qrels: Qrels, order: Order, metric: Metric, level: int) -> dict[str, float]:
     formula, lowest, found = _FORMULAS[metric.family or ""], metric.level or level, {}
     for query_id, grades in qrels.items():
-        first = [grades.get(key, 0) >= lowest for key in ranked(run[query_id])[: metric.cutoff]]
+        first = [grades.get(key, 0) >= lowest for key in order[query_id][: metric.cutoff]]
         found[query_id] = formula(first, metric.cutoff, sum(grade >= lowest for grade in grades.values()))
     return found
 
@@ -217,7 +255,7 @@ def _provider_of(metric: Metric, level: int) -> tuple[Any, Any]:
     raise UsageError(f"metric {metric.name!r} needs what is not installed: {advice}{and_judgments}")
 
 
-def _by_ir_measures(qrels: Qrels, run: Run, metric: Metric, level: int, subtopics: Subtopics) -> dict[str, float]:
+def _by_ir_measures(qrels: Qrels, order: Order, metric: Metric, level: int, subtopics: Subtopics) -> dict[str, float]:
     import ir_measures
 
     provider, measure = _provider_of(metric, level)
@@ -243,9 +281,9 @@ def _by_ir_measures(qrels: Qrels, run: Run, metric: Metric, level: int, subtopic
         ]
     # Without ties, which each library breaks in its own way. trec_eval alone takes queries without documents.
     ordered = {
-        numbers[query_id]: {key: float(len(scores) - rank) for rank, key in enumerate(ranked(scores))}
-        for query_id, scores in run.items()
-        if scores or provider is ir_measures.pytrec_eval
+        numbers[query_id]: {key: float(len(best_first) - rank) for rank, key in enumerate(best_first)}
+        for query_id in qrels
+        if (best_first := order[query_id]) or provider is ir_measures.pytrec_eval
     }
     values = {found.query_id: float(found.value) for found in provider.iter_calc([measure], judged, ordered)}
     # NaN where 0 of 0 relevant documents were found; a query without subtopics has no value.

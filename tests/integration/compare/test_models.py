@@ -100,7 +100,7 @@ def test_a_model_is_compared_with_a_run_file_and_with_results(tmp_path: Path) ->
         ([LENGTHS], 2, f"only {LENGTHS} to compare; give two systems or more"),
         ([LENGTHS, "empty"], 3, "empty: holds neither reranking results nor a model"),
         ([LENGTHS, "crossencoder:ce"], 2, "no kind of model 'crossencoder'"),
-        ([LENGTHS, LENGTHS], 2, "two systems are named 'lengths'"),
+        ([LENGTHS, LENGTHS], 2, f"only {LENGTHS} to compare"),
         ([SHORT, "a/b"], 3, "--systems a/b: no such run file or folder; write yes-no:a/b if it"),
         ([LENGTHS, "first_stage"], 3, "first_stage: no results at "),
         ([LENGTHS, "ce", "--qrels", "q.tsv"], 2, "models are evaluated on collections"),

@@ -240,7 +240,7 @@ def load_gates(path: Path) -> Registration:
     except UsageError as error:  # exit code 2 is left to wrong options: a CI job must not mistake it
         raise DataError(str(error)) from None
     except ValidationError as error:
-        raise DataError(f"{file}: {_explain(error)}") from None
+        raise DataError(f"{file}: {'; '.join(map(_explain, error.errors()))}") from None
     return Registration(parsed.gates, file, _hash(unsealed(file)), parsed.registered)
 
 
@@ -249,7 +249,7 @@ def given_gates(gates: Mapping[str, Any]) -> Registration:
     try:
         return Registration(GateFile.model_validate({"registered": "0001-01-01", "gates": gates}).gates)
     except ValidationError as error:
-        raise UsageError(_explain(error)) from None
+        raise UsageError("; ".join(map(_explain, error.errors()))) from None
 
 
 def sealed(content: bytes) -> bytes:
@@ -273,15 +273,14 @@ def _hash(content: bytes) -> str:
     return hash_bytes(content.replace(b"\r\n", b"\n"))  # line ends do not count, which git may change
 
 
-def _explain(error: ValidationError) -> str:
-    """Return the first mistake; a gate's path is ``gates.kill``, without the kind that pydantic puts behind it."""
-    first: dict[str, Any] = {**error.errors()[0]}
-    gate, kind, key = first["loc"][:2], first["loc"][2:3], first["loc"][3:]
-    first["loc"] = (*gate, *key)
-    if first["type"] == "union_tag_not_found":
-        return explain(first | {"loc": (*gate, "kind"), "type": "missing"}, GateFile)
-    if first["type"] == "union_tag_invalid":
-        tag, expected = str(first["ctx"]["tag"]), {"expected": "one of " + ", ".join(_KINDS)}
-        first |= {"loc": (*gate, "kind"), "type": "literal_error", "ctx": expected, "input": tag}
-        return explain(first, GateFile) + did_you_mean(tag, _KINDS)
-    return explain(first, _KINDS.get(str(kind[0]), GateFile) if kind else GateFile)
+def _explain(error: Any) -> str:
+    """Say one of pydantic's mistakes; a gate's path is ``gates.kill``, without the kind that is put behind it."""
+    gate, kind, key = error["loc"][:2], error["loc"][2:3], error["loc"][3:]
+    said: dict[str, Any] = {**error, "loc": (*gate, *key)}
+    if said["type"] == "union_tag_not_found":
+        return explain(said | {"loc": (*gate, "kind"), "type": "missing"}, GateFile)
+    if said["type"] == "union_tag_invalid":
+        tag, expected = str(said["ctx"]["tag"]), {"expected": "one of " + ", ".join(_KINDS)}
+        said |= {"loc": (*gate, "kind"), "type": "literal_error", "ctx": expected, "input": tag}
+        return explain(said, GateFile) + did_you_mean(tag, _KINDS)
+    return explain(said, _KINDS.get(str(kind[0]), GateFile) if kind else GateFile)

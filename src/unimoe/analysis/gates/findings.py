@@ -88,6 +88,7 @@ def find(gate: Gate, scores: Aligned) -> Finding:
     elif not math.isnan(found.value) and gate.estimand != "queries" and scores.single:
         of = " and ".join(scores.single)
         why = f"one seed of {of}: other training seeds cannot be judged by it, train two more"
+        why += "" if scores.numbered else ", or name what is not trained as untrained"
     confidence = {} if why else gate.confidences(found.confidence_below)
     weights = ratio_weights(datasets, "tir_of_means")[0]
     first, second = weights @ scores.means

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from itertools import chain, compress, product, takewhile
+from itertools import chain, compress, takewhile
 from typing import NamedTuple
 
 import numpy as np
@@ -185,12 +185,6 @@ def restricted(results: Results, gate: Gate, *, datasets: bool) -> tuple[Gate, l
     return cut, [f"no result yet {what} {', '.join(names)}" for what, names in absent.items() if names]
 
 
-def refuse_unknown_arm(results: Results, arm: str) -> None:
-    """Refuse an arm without results by a DataError that names the closest."""
-    if arm not in results:
-        raise DataError(f"no results of arm {arm!r}{did_you_mean(arm, results)}; here: {', '.join(results)}")
-
-
 def _seeds(results: Results, gate: Gate, arm: str) -> list[tuple[Seed, ...]]:
     """Return the seeds of an arm's runs on each dataset, cut to those that the gate registers."""
     if all(results.result(arm, None, key) for key in gate.keys):
@@ -212,21 +206,29 @@ def _seeds(results: Results, gate: Gate, arm: str) -> list[tuple[Seed, ...]]:
 
 
 def _refuse_missing(results: Results, gate: Gate) -> None:
-    """Refuse a gate one of whose arms, datasets or metrics has no scores by query."""
-    for arm, key in product(gate.arms, gate.keys):
-        refuse_unknown_arm(results, arm)
-        if not results.measured(key, arm):
-            held = [k for k in results.dataset_keys if results.measured(k, arm)]
-            has = ", ".join(held) or "only tasks without queries"
-            raise DataError(f"no {key} result of {arm}{did_you_mean(key, held)}; it has {has}")
+    """Refuse a gate whose arms, datasets or metric have no scores by query, by a DataError that names all that lack."""
+    lacking = [f"no results of arm {arm!r}{did_you_mean(arm, results)}" for arm in gate.needed if arm not in results]
+    if lacking:
+        lacking[-1] += f"; here: {', '.join(results)}"
+    lacking += _lacking(results, gate, [arm for arm in gate.arms if arm in results])
+    if lacking:
+        raise DataError("; ".join(lacking))
+
+
+def _lacking(results: Results, gate: Gate, arms: Sequence[str]) -> Iterator[str]:
+    """Yield the datasets of a gate on which arms have no scores by query, or none by the gate's metric."""
+    for key in gate.keys:
         if key in results.keys_without_queries:
-            raise DataError(
-                f"{key} has no queries: nothing is paired there, and no gate can judge it; choose another dataset"
-            )
-        for result in results.measured(key, arm):
-            held = [result.main_metric, *result.per_query_metrics]
-            if gate.metric not in held:
-                raise DataError(
-                    f"no per-query {gate.metric!r} in the {key} result of {arm}{did_you_mean(gate.metric, held)}; "
-                    f"it holds {', '.join(held)}"
-                )
+            yield f"{key} has no queries: nothing is paired there, and no gate can judge it; choose another dataset"
+            continue
+        if absent := [arm for arm in arms if not results.measured(key, arm)]:
+            held = [k for k in results.dataset_keys if all(results.measured(k, arm) for arm in absent)]
+            has = f"{'it has' if len(absent) == 1 else 'both have'} {', '.join(held) or 'only tasks without queries'}"
+            yield f"no {key} result of {' and '.join(absent)}{did_you_mean(key, held)}; {has}"
+        measured = [result for arm in arms for result in results.measured(key, arm)]
+        without = [r for r in measured if gate.metric not in (r.main_metric, *r.per_query_metrics)]
+        if without:
+            metrics = [without[0].main_metric, *without[0].per_query_metrics]
+            of = " and ".join(dict.fromkeys(result.config_name for result in without))
+            hint = did_you_mean(gate.metric, metrics)
+            yield f"no per-query {gate.metric!r} in the {key} result of {of}{hint}; it holds {', '.join(metrics)}"

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
-from typing import TypeVar
+from typing import Protocol, TypeVar
 
 from unimoe.analysis.formats import metric_name, signed
 from unimoe.analysis.gates.definitions import Averaging, Gate, InterferenceGate, Label
@@ -18,6 +18,15 @@ from unimoe.analysis.statistics.power import MOST_QUERIES, MOST_SEEDS, Aim, Powe
 from unimoe.core.console import in_hours
 
 T = TypeVar("T")
+
+
+class OfGate(Protocol):
+    """What a gate is about: a judgment, or the two arms of a drill-down."""
+
+    @property
+    def gate(self) -> Gate:
+        """The gate, or one made for two systems."""
+
 
 _WAYS: dict[Averaging, str] = {"mean_of_tirs": "mean of TIRs", "tir_of_means": "TIR of mean scores"}
 _DATASETS_NAMED = 3
@@ -122,16 +131,16 @@ def family(gates: int) -> str:
     return f"Each of these {gates} gates has its own confidence, uncorrected for their number."
 
 
-def by_kind(judgments: Iterable[Judgment], tir: T, difference: T, either: T) -> T:
-    """Return the first where all judgments are of TIR, the second where none is, else the third."""
-    kinds = {isinstance(item.gate, InterferenceGate) for item in judgments}
+def by_kind(items: Iterable[OfGate], tir: T, difference: T, either: T) -> T:
+    """Return the first where all items are of TIR, the second where none is, else the third."""
+    kinds = {isinstance(item.gate, InterferenceGate) for item in items}
     return either if len(kinds) != 1 else tir if True in kinds else difference
 
 
-def column_heads(judgments: Iterable[Judgment]) -> tuple[str, str, str]:
-    """Return what both arms and the value are called over columns of several judgments."""
+def column_heads(items: Iterable[OfGate]) -> tuple[str, str, str]:
+    """Return what both arms and the value are called over columns of several items."""
     tir, difference = ("Specialist", "Joint", "TIR (%)"), ("System", "Baseline", "Difference")
-    return by_kind(judgments, tir, difference, ("Specialist or system", "Joint or baseline", "Value"))
+    return by_kind(items, tir, difference, ("Specialist or system", "Joint or baseline", "Value"))
 
 
 def asked(gate: Gate) -> str:
@@ -210,7 +219,8 @@ def headline(item: Judgment) -> str:
         side = "ahead of" if ahead else "behind"
         said = f"{first} is {value} points {side} {second} in {metric_name(gate.metric)} on {where}"
         means = claims(gate)
-    meaning = means.get(label) or found.why or "these seeds and queries cannot decide"
+    these = "queries" if set(found.seeds) == {(None,)} else "seeds and queries"
+    meaning = means.get(label) or found.why or f"these {these} cannot decide"
     interval = f", {100 * LEVEL:g} % interval {interval_text(gate, found)}" if ends else ""
     numbers = f"({name} {shown(gate, found.value)}{interval})"
     return f"{said}{_bound(gate, found)} {numbers}: {meaning}.{_unlearnt(item)}"
@@ -311,10 +321,8 @@ def decides_sentence(plan: PowerPlan) -> str:
     distances = (plan.decides, plan.decides_with_any_queries, plan.decides_with_any_seeds)
     # A variance estimated as 0, which it hardly is, sets no limit.
     here, queries, seeds = (f"{100 * distance:.2f}" if distance > 1e-6 else "no limit seen" for distance in distances)
-    return (
-        f"only what lies {here} points or more from a cutoff; with any number of queries {queries}, with any number "
-        f"of seeds {seeds}"
-    )
+    more_seeds = f", with any number of seeds {seeds}" if plan.at_hand[0] else ""
+    return f"only what lies {here} points or more from a cutoff; with any number of queries {queries}{more_seeds}"
 
 
 def _digits(gate: Gate, values: Sequence[float], fewest: int) -> int:

@@ -47,7 +47,7 @@ class Verdict(NamedTuple):
 def gather(analysis: Analysis, tables: Sequence[Table]) -> dict[str, Any]:
     """Return what the report says, by the names that its templates have for it; figures apart."""
     results, outcomes = analysis.results, analysis.outcomes
-    queries = gather_queries(analysis.judgments, analysis.cases)
+    queries = gather_queries(analysis.drilled, analysis.cases)
     verdicts = [_verdict(analysis, item) for item in outcomes]
     kinds = gathered((verdict.registered, verdict) for verdict in verdicts)
     others = "Not registered: default gates for all other pairs of arms, which decide nothing"
