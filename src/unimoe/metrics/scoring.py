@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import accumulate
 from statistics import fmean
 from typing import Any, cast
@@ -74,7 +74,8 @@ def score_run(
             f"none of the run's {len(run):,} queries is judged (the first is {next(iter(run))!r}); give the qrels of "
             "this collection and split"
         )
-    return score_plain(judged, found, metrics, level, subtopics)
+    scores = score_plain(judged, found, metrics, level, subtopics)
+    return replace(scores, unjudged_queries=sorted(set(run) - set(judged)))  # those without documents too
 
 
 class Order(dict[str, list[str]]):
