@@ -46,7 +46,7 @@ class EvaluatedRun(Shown):
         run: query id to ``{document id: score}``.
         scores: the measures of the run, per query and on average.
         identity: the base model's name and hash, or ``python:MODULE:FUNCTION@HASH`` of ``FUNCTION.identity``, else of
-            the module's file.
+            the module's file, else (without a file, or with others of its name) of what the function computes with.
         candidates: BM25 with its parameters, or a run with its hash; None where all documents were searched.
         first_stage: the measures of the candidates in their own order; None where there is none.
     """

@@ -124,7 +124,8 @@ def test_long_results_are_cut_at_a_prompt() -> None:
 
 def test_scores_draw_means_and_a_reranker_its_gain_over_the_first_stage(tmp_path: Path) -> None:
     found = scores()
-    assert repr(found).splitlines()[1] == "1 queries of the run have no judgments"
+    assert "Note: the run: queries without judgments, left out: 1 (other)" in repr(found).splitlines()
+    assert "<li>Note: the run: queries without judgments" in found._repr_html_()
     assert [text.get_text() for text in found.plot().axes[0].get_yticklabels()] == ["nDCG@10", "P@5"]  # no count
     table = found.table().to_csv()
     assert table.splitlines()[0] == "group,Measure,Mean,Low,High"
@@ -138,6 +139,7 @@ def test_scores_draw_means_and_a_reranker_its_gain_over_the_first_stage(tmp_path
     kept = reranked.save(str(tmp_path / "reranked"))
     assert read_run(kept / "run.trec") == reranked.run
     held = json.loads((kept / "scores.json").read_text("utf-8"))
+    assert [check["line"] for check in held["checks"]] == [check.line for check in reranked.scores.checks]
     assert (held["identity"], held["per_query"]) == (reranked.identity, reranked.scores.per_query)
 
 

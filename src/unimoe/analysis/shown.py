@@ -175,13 +175,12 @@ def scores_view(
         f"{metric_name(name)} {mean:.4f}{f' (first stage {first[name]:.4f})' if name in first else ''}"
         for name, mean in scores.aggregate.items()
     )
-    number = len(scores.unjudged_queries)
-    unjudged = [f"{number:,} queries of the run have no judgments"] * bool(number)
+    notes = [f"{check.weight.capitalize()}: {check.line}" for check in scores.checks]
 
     def write(folder: Path) -> None:
-        held = {"aggregate": scores.aggregate, "per_query": scores.per_query, "unjudged": scores.unjudged_queries}
-        earlier = {"first_stage": before.aggregate} if before else {}
-        write_json(folder / "scores.json", {**facts, **held, **earlier})
+        names = ("aggregate", "per_query", "unjudged_queries", "checks")
+        held = {name: getattr(scores, name) for name in names} | ({"first_stage": before.aggregate} if before else {})
+        write_json(folder / "scores.json", to_jsonable_python({**facts, **held}, inf_nan_mode="null"))
         with (folder / "scores.csv").open("w", encoding="utf-8", newline="") as file:
             writer = csv.writer(file, lineterminator="\n")
             writer.writerow(["query", *scores.per_query])
@@ -191,8 +190,8 @@ def scores_view(
             write_run(folder / "run.trec", run, "unimoe")
 
     return View(
-        [f"{what}: {means}", *unjudged],
-        partial(_scores_table, scores, what, unjudged, before),
+        [f"{what}: {means}", *notes],
+        partial(_scores_table, scores, what, notes, before),
         partial(_scores_figure, scores, before),
         write,
     )
