@@ -3,7 +3,7 @@
 A folder in BEIR layout may hold ``collection.json``, and a qrels file such as ``dl20.qrels`` may have a file
 ``dl20.qrels.json`` beside it. Both hold ``{"name": "dl20", "relevance_level": 2}``, or one of the two keys. The qrels
 file's description overrides its folder's, which overrides the convention of the field: ``GRADED_FROM_1``. A folder's
-may have ``"language": "de"`` too.
+may have ``"language": "de"`` and ``"excludes_self": true`` too.
 """
 
 from __future__ import annotations
@@ -40,9 +40,15 @@ class Description(BaseModel):
 
 
 class FolderDescription(Description):
-    """The description of a folder, with the code of the documents' language."""
+    """The description of a folder.
+
+    Attributes:
+        language: the code of the documents' language; by default their script tells it.
+        excludes_self: whether the document whose id is a query's is no candidate of that query; by default MTEB's rule.
+    """
 
     language: Annotated[str, AfterValidator(checked_language)] | None = None
+    excludes_self: bool | None = None
 
 
 def describe_collection(folder: Path) -> FolderDescription:
