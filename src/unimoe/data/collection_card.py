@@ -11,8 +11,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated, TypeVar
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
 
+from unimoe.core.errors import UsageError
 from unimoe.core.io import read_json
 from unimoe.core.limits import HIGHEST_GRADE
 from unimoe.data.languages import checked_language
@@ -49,6 +50,15 @@ class FolderDescription(Description):
 
     language: Annotated[str, AfterValidator(checked_language)] | None = None
     excludes_self: bool | None = None
+
+
+def described(**stated: object) -> FolderDescription:
+    """Return the description of a collection from Python's arguments or a command's options; None states nothing."""
+    try:
+        return FolderDescription.model_validate({key: value for key, value in stated.items() if value is not None})
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        raise UsageError(f"{first['loc'][0]}: {first['msg'].removeprefix('Value error, ')}; correct it") from None
 
 
 def describe_collection(folder: Path) -> FolderDescription:
