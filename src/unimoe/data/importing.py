@@ -167,7 +167,8 @@ def split_name(path: Path) -> str:
     """Return what a file of judgments is named by: ``dev`` of ``qrels-dev.tsv``, and ``test`` of ``qrels``."""
     match = _FILE.fullmatch(path.name)
     words = re.split(r"[-_.]", match[1] if match else path.name)
-    return "-".join(word for word in words if word.lower() not in {"qrels", "qrel", "judgments"}) or "test"
+    said = {"qrels", "qrel", "judgments", "txt", "trec", "gz"}
+    return "-".join(word for word in words if word.lower() not in said) or "test"
 
 
 def write_collection(folder: Path, found: Imported, card: FolderDescription, *, overwrite: bool = False) -> None:
@@ -283,7 +284,9 @@ class _Reader:
         for key, name in own.items():
             if name in table.names:
                 places[key] = table.names.index(name)
-                self._unused -= {key, f"{part}.{key}"}
+                self._unused.discard(f"{part}.{key}" if f"{part}.{key}" in self._columns else key)
+            elif key not in {"id", "text"} or f"{part}.{key}" in self._columns:  # which other parts have too
+                raise UsageError(f"{table.name}: no column {name!r} for {key}; it has {first_few(table.names, 9)}")
         for needed in list(fields)[:2]:
             if needed not in places:
                 has = f"it has {first_few(table.names, 9)}" if table.names else "its first line names none"
@@ -326,7 +329,7 @@ class _Reader:
         """Return what was read, where it can be a collection and every column that was named has been found."""
         if self._unused:
             key = min(self._unused)
-            raise UsageError(f"columns: no table has a column {self._columns[key]!r} for {key}; correct --columns")
+            raise UsageError(f"no table has a column {self._columns[key]!r} for {key}; correct --columns")
         for split, qrels in self.found.qrels.items():
             judged = {key: None for grades in qrels.values() for key in grades}
             if judged and self.found.corpus.keys().isdisjoint(judged):
@@ -355,9 +358,8 @@ def _with_names(table: Table, own: Iterable[str]) -> Table:
     """Return a table whose columns have names: where no header was seen, those that were given, else numbers from 1."""
     if table.names:
         return table
-    first = next(table.rows, ())
-    own = set(own)
-    if own & set(first):  # a header of names that nobody knows
+    first, own = next(table.rows, ()), set(own)
+    if own & set(first) and not any(map(str.isdecimal, own)):  # a header of names that nobody knows
         return Table(table.name, tuple(map(str, first)), table.rows, lambda number: table.where(number + 1))
     names = tuple(str(place) for place, _ in enumerate(first, start=1)) if own else ()
     return Table(table.name, names, chain([first] if first else [], table.rows), table.where)

@@ -122,4 +122,5 @@ def _write(path: Path, lines: Iterable[str], compress: bool) -> None:
         # No name and no time in the header: equal collections give equal bytes.
         gzip.GzipFile("", "wb", fileobj=raw, mtime=0) if compress else raw as file,
     ):
-        file.writelines(f"{line}\n".encode() for line in lines)
+        # Half a surrogate pair, which JSON may hold and UTF-8 may not, becomes the escape that it was.
+        file.writelines(f"{line}\n".encode(errors="backslashreplace") for line in lines)
