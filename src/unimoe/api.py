@@ -11,6 +11,8 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, cast
 
+from unimoe.checks import Check, report
+from unimoe.checks.texts import concerned, without_candidates
 from unimoe.config import BM25Config, DenseConfig, ModelConfig, PromptConfig
 from unimoe.config.base import BUNDLED_ENCODER, EncoderConfig
 from unimoe.core.errors import DataError, UsageError, names_extra, path_of
@@ -49,6 +51,7 @@ class EvaluatedRun(Shown):
             the module's file, else (without a file, or with others of its name) of what the function computes with.
         candidates: BM25 with its parameters, or a run with its hash; None where all documents were searched.
         first_stage: the measures of the candidates in their own order; None where there is none.
+        checks: what was found of the collection and of the candidates; stderr showed the caveats.
     """
 
     run: Run
@@ -56,6 +59,7 @@ class EvaluatedRun(Shown):
     identity: str
     candidates: str | None = None
     first_stage: Scores | None = None
+    checks: tuple[Check, ...] = ()
 
     @property
     def _view(self) -> View:
@@ -110,7 +114,10 @@ def bm25_candidates(collection: Collection | str, depth: int = 100, params: BM25
         raise UsageError(f"depth {depth!r} is no whole number; use at least 1")
     if not isinstance(params, BM25Config | None):
         raise UsageError(f"params is a {type(params).__name__}; give a BM25Config, such as BM25Config(k1=1.2)")
-    return bm25_run(dataset.with_rule(loaded), depth, params or BM25Config(), cached=True)
+    ruled, params = dataset.with_rule(loaded), params or BM25Config()
+    run = bm25_run(ruled, depth, params, cached=True)
+    _reported(ruled, run, by_words=params.language is None)
+    return run
 
 
 @names_extra
@@ -129,7 +136,8 @@ def evaluate_reranker(
         scorer: a function from a list of ``(query, document)`` texts to as many scores. It is called once for each
             query with all its candidates, so it may compare them with each other. Or what ``load_model`` gives.
         collection: as loaded, or its name.
-        candidates: a run to rerank: the path of a TREC run, or what ``read_run`` gives; BM25's by default.
+        candidates: a run to rerank: the path of a TREC run, or what ``read_run`` gives; BM25's by default. The document
+            with the query's id is left out as in ``bm25_candidates``.
         depth: candidates reranked per query, at most.
         max_queries: score a fixed sample of this many queries; by default all.
         metrics: as in ``score_run``.
@@ -144,14 +152,16 @@ def evaluate_reranker(
     from unimoe.evaluation.reranking.shards import rerank_run
     from unimoe.evaluation.systems.function_identity import function_identity
 
-    loaded = collection if isinstance(collection, Collection) else load_collection(collection)
+    dataset, loaded = _dataset(collection)
     if not callable(scorer) and not is_reranker(scorer):
         raise UsageError(f"the scorer is a {type(scorer).__name__}; give a function from (query, document) to scores")
     if type(depth) is not int or depth < 1:
         raise UsageError(f"depth {depth}: reranks nothing; use a whole number from 1")
     identity = getattr(scorer, "base_identity", None) or function_identity(scorer)  # before a call can change its state
+    loaded = dataset.with_rule(loaded)
     if candidates is None:
-        source, found = first_stage_name(BM25Config().in_language(loaded.language)), bm25_candidates(loaded, depth)
+        source = first_stage_name(BM25Config().in_language(loaded.language))
+        found = bm25_run(loaded, depth, BM25Config(), cached=True)
     elif isinstance(candidates, str | Path):
         found = read_run(candidates)
         source = f"run:{Path(candidates).name}@{hash_file(Path(candidates))}"
@@ -171,6 +181,7 @@ def evaluate_reranker(
         identity,
         source,
         score_run(scored.qrels, chosen, metrics, level) if ordered else None,
+        _reported(scored, chosen, by_words=candidates is None),
     )
 
 
@@ -217,7 +228,8 @@ def evaluate_encoder(
     with TemporaryDirectory() as store:  # a function's vectors are not kept: nothing tells its weights from others
         run = dense_run(model, test, config, store_dir=Path(store))
     level = test.relevance_level if test.level_stated else None
-    return EvaluatedRun(run, score_run(test.qrels, run, metrics, level), model.base_identity)
+    scores, checks = score_run(test.qrels, run, metrics, level), _reported(test)
+    return EvaluatedRun(run, scores, model.base_identity, checks=checks)
 
 
 @names_extra
@@ -299,3 +311,12 @@ def _dataset(collection: Collection | str, max_queries: int | None = None) -> tu
     loaded = collection if isinstance(collection, Collection) else load_collection(collection)
     name = collections_of(collection)[0][0] if isinstance(collection, str) else collection.name
     return Dataset(name, loaded.split, max_queries=max_queries), loaded
+
+
+def _reported(collection: Collection, candidates: Run | None = None, *, by_words: bool = False) -> tuple[Check, ...]:
+    """Return what was found of a collection and of the candidates of its queries, and print the caveats on stderr."""
+    found = concerned(collection.checks, by_words=by_words)
+    lacking = [query for query in collection.qrels if candidates is not None and not candidates.get(query)]
+    found += without_candidates(collection.name, lacking, len(collection.qrels))
+    report(check for check in found if check.weight == "caveat")
+    return tuple(found)

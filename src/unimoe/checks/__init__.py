@@ -57,3 +57,14 @@ def settled(checks: Iterable[Check], allow: Collection[str] = ()) -> tuple[Check
 def lines(checks: Iterable[Check], weight: Weight) -> list[str]:
     """Return the lines of one weight, each once."""
     return list(dict.fromkeys(check.line for check in checks if check.weight == weight))
+
+
+def report(checks: Iterable[Check]) -> None:
+    """Print notes and caveats on stderr, a line each."""
+    from unimoe.core.console import stderr
+
+    for check in checks:
+        caveat = check.weight == "caveat"
+        stderr.print(
+            f"caveat: {check.line}" if caveat else check.line, style="yellow" if caveat else "dim", soft_wrap=True
+        )

@@ -28,6 +28,8 @@ Subtopics: TypeAlias = Mapping[str, Mapping[str, Mapping[str, float]]]
 
 N = TypeVar("N", int, float)
 
+BLOCK = 1 << 20  # bytes read at a time
+
 _CONTROL = re.compile(r"[\x00-\x08\n-\x1f\x7f-\x9f]")
 
 
@@ -167,18 +169,34 @@ def read_subtopics(path: Path | str) -> Subtopics:
 
 
 def text_lines(path: Path | str) -> Iterator[tuple[int, str]]:
-    """Yield number (from 1) and text of every line that is not blank; unpack ``.gz``, drop a byte order mark.
+    """Yield number (from 1) and text of every line that is not blank; a DataError as from ``text_blocks``."""
+    number = 0
+    for block in text_blocks(path):
+        for line in block.removesuffix("\n").split("\n"):
+            number += 1
+            if line.strip():
+                yield number, line.rstrip("\r")
+
+
+def text_blocks(path: Path | str) -> Iterator[str]:
+    """Yield a file's text, some mebibyte of whole lines at a time; unpack ``.gz``, drop a byte order mark.
 
     Raises:
         DataError: the file is missing, cannot be read, or is not UTF-8 text.
     """
     path = Path(path)
     opened = gzip.open if path.suffix == ".gz" else open
+    parts, encoding = list[bytes](), "utf-8-sig"
     try:
-        with named_errors(path), opened(path, "rt", encoding="utf-8-sig", newline="\n") as file:
-            for number, line in enumerate(file, start=1):
-                if line.strip():
-                    yield number, line.rstrip("\r\n")
+        with named_errors(path), opened(path, "rb") as file:
+            while chunk := file.read(BLOCK):
+                cut = chunk.rfind(b"\n") + 1
+                parts.append(chunk[:cut] if cut else chunk)
+                if cut:
+                    yield b"".join(parts).decode(encoding)
+                    parts, encoding = [chunk[cut:]], "utf-8"
+            if last := b"".join(parts):
+                yield last.decode(encoding)
     except (gzip.BadGzipFile, EOFError, zlib.error):
         raise DataError(f"{path}: not a complete gzip file; fetch it again") from None
     except UnicodeDecodeError:

@@ -118,7 +118,7 @@ def bm25_run(
         return compute()
     libraries = ("bm25s", "PyStemmer", *(["rank-bm25"] if engine == "rank_bm25" else []))
     name = first_stage_name(params, engine)
-    settings = (name, repr(params.k1), repr(params.b), str(depth), str(collection.excludes_self))
+    settings = (name, repr(params.k1), repr(params.b), str(depth), str(bool(collection.excludes_self)))
     versions = (f"{library} {version(library)}" for library in libraries)
     key = hash_parts([collection.corpus_hash, collection.queries_hash, *settings, *versions])
     return cached_run(cache_dir("bm25") / f"{key}.trec", collection, name, compute)

@@ -125,6 +125,11 @@ class FirstStage:
         return ModelSearch(encoder, f"evaluation.{key}", self.device, Passages.of(self.settings))
 
     @property
+    def by_words(self) -> bool:
+        """Whether BM25 searches, alone or as a part of ``fusion``."""
+        return self.file is None and (self.search is None or self.settings.first_stage == FUSION)
+
+    @property
     def source(self) -> str:
         """The name of a search in results, with its parameters."""
         settings = self.settings
@@ -177,7 +182,7 @@ class FirstStage:
         if self.file:
             return self._from_file(self.file, scored)
         settings, depth, runs = self.settings, self._searched, list[Run]()
-        if self.search is None or settings.first_stage == FUSION:
+        if self.by_words:
             runs.append(bm25_run(whole, depth, settings.bm25, engine=engine_of(settings), cached=True))
         if self.search:
             runs.append(self.search.run(whole, depth))
