@@ -174,6 +174,13 @@ def test_what_one_file_makes_by_one_name_is_told_apart_and_all_else_is_its_file(
     assert python_attribute("--model python:", "own_scorers_1:twice", "")[1] == f"python:own_scorers_1:twice@{whole}"
 
 
+@pytest.mark.parametrize("allow", [3, None, [["seeds"]]])
+def test_what_is_no_allowance_is_refused_by_name(tmp_path: Path, allow: Any) -> None:
+    write_experiment(tmp_path)
+    with pytest.raises(UsageError, match=r"--allow .*: no such difference.*; known are queries, "):
+        unimoe.load_all_results(tmp_path, allow)
+
+
 @pytest.mark.parametrize("options", [["-"], ["-c", "import sys; exec(sys.stdin.read())"]])
 def test_a_function_typed_into_stdin_is_a_system(tmp_path: Path, options: list[str]) -> None:
     code = """

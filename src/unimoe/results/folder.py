@@ -316,7 +316,7 @@ def load_all_results(
             paths = [path for path, place in found.items() if place in wanted]
     logs = read_logs(output_dir) if only is None else None
     clusters = Clusters.read(output_dir / FILE) if (output_dir / FILE).exists() else None
-    allowed = [allow] if isinstance(allow, str) else allow
+    allowed = tuple(allow) if isinstance(allow, Iterable) and not isinstance(allow, str) else (allow,)
     results = Results(output_dir, _read(output_dir, paths), logs, allow=allowed, clusters=clusters)
     if clusters:
         clusters.refuse_others({first.key: first.per_query for first in results.firsts}, whole=only is None)
