@@ -88,9 +88,10 @@ def read_table(content: object, what: str) -> Table:
 
 def opened(content: object, name: str, layout: str) -> Columns | Nested:
     """Return what a path or an object holds, told by its content; ``layout`` says what a line of fields should be."""
-    if type(content).__module__.startswith("ranx."):
+    library = type(content).__module__.partition(".")[0]
+    if library == "ranx":
         content = content.to_dict()  # type: ignore[attr-defined]
-    if isinstance(content, Mapping):
+    if isinstance(content, Mapping) and library != "datasets":
         return Nested(name, content)
     if not isinstance(content, str | Path) or _is_parquet(Path(content)):
         return _columns(read_table(content, name))
