@@ -23,7 +23,8 @@ import unimoe
 from unimoe.analysis.compare import TIR
 from unimoe.core.errors import DataError, UsageError
 from unimoe.core.shown import Shown
-from unimoe.core.trec import read_run, write_qrels, write_run
+from unimoe.core.trec import write_qrels, write_run
+from unimoe.formats.runs import read_run
 
 pytestmark = pytest.mark.usefixtures("tmp_cache")
 NAME = "<script>alert(1)</script>"

@@ -6,8 +6,7 @@ trec_eval's measures are computed in passes of pytrec_eval, others by ir_measure
 from __future__ import annotations
 
 import math
-import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate
 from statistics import fmean
@@ -18,9 +17,9 @@ import pytrec_eval
 from unimoe.checks import Check
 from unimoe.core.errors import DataError, UsageError, users_code
 from unimoe.core.grouping import gathered
-from unimoe.core.limits import HIGHEST_GRADE, HIGHEST_SCORE, read_grade, read_score
+from unimoe.core.limits import HIGHEST_GRADE, checked_number, read_score
 from unimoe.core.shown import Shown
-from unimoe.core.trec import Grades, Qrels, Run, Subtopics, ranked
+from unimoe.core.trec import Grades, Qrels, Run, Subtopics, plain_grades, plain_run, ranked
 from unimoe.metrics.names import TREC_EVAL, MeasureFunction, Metric, MetricLike, canonical_metrics, parse_metric
 
 DEFAULT_METRICS = ("ndcg@10", "mrr@10", "map", "recall@100")
@@ -189,7 +188,7 @@ def _by_function(grades: Grades, order: Order, metric: Metric, function: Measure
         where = f"metric {metric.name!r}, query {query_id!r}: its function"
         with users_code(f"{where} raised"):
             value = function(of_query, order[query_id])
-        found[query_id] = _checked_number(value, read_score, f"{where}'s value")
+        found[query_id] = checked_number(value, read_score, f"{where}'s value")
     return found
 
 
@@ -357,14 +356,6 @@ def checked_level(level: int, name: str = "relevance level") -> int:
     return int(level)
 
 
-def plain_grades(qrels: Grades) -> dict[str, dict[str, float]]:
-    """Return judgments with Python numbers as grades, without the queries that have none; refuse what is no grade.
-
-    Whole grades are integers.
-    """
-    return _plain(qrels, "grade", int, HIGHEST_GRADE, read_grade)
-
-
 def whole_grades(grades: Grades) -> Qrels:
     """Return judgments with grades rounded down: they reach the same relevance levels, which are whole numbers."""
     return {key: {document: math.floor(grade) for document, grade in of.items()} for key, of in grades.items()}
@@ -392,52 +383,6 @@ def _real_grades(grades: Grades, metrics: Sequence[Metric], level: int) -> tuple
     line = "; ".join([f"grades of {len(real):,} of {len(grades):,} queries are real numbers ({example})", *taken])
     data = {"queries": len(real), "as_they_are": linear, "from_level": binary, "level": level}
     return (Check("grades", "note", line, data),)
-
-
-def plain_run(run: Mapping[str, Mapping[str, float]]) -> Run:
-    """Return a run with Python floats as scores, without the queries that have none; refuse what is no score."""
-    return _plain(run, "score", float, HIGHEST_SCORE, read_score)
-
-
-def _plain(
-    content: Any, value: str, kind: type[float], most: float, read: Callable[[str], float]
-) -> dict[str, dict[str, float]]:
-    """Return qrels or a run of Python numbers, which pytrec_eval wants; refuse what it would take in silence."""
-    what, shape = "qrels" if kind is int else "a run", f"{{document id: {value}}}"
-    if not isinstance(content, Mapping):
-        raise DataError(
-            f"{type(content).__name__} where {what} should be; give {{query id: {shape}}}, or read the file first"
-        )
-    plain: dict[str, dict[str, float]] = {}
-    given: Any
-    for query_id, given in content.items():
-        where = f"query {query_id!r}"
-        if not isinstance(given, Mapping):
-            raise DataError(f"{where}: {type(given).__name__} where {what} should be; give {shape}")
-        for key in (query_id, *given):
-            if not isinstance(key, str):
-                raise DataError(f"{where}: the id {key!r} is no text; write {str(key)!r}")
-            if not key.isascii() and re.search("[\ud800-\udfff]", key):  # which crashes pytrec_eval
-                raise DataError(f"{where}: the id {key!r} holds half a surrogate pair; rename it")
-        values: dict[str, float]
-        if type(given) is dict and all(type(x) is kind and abs(x) <= most for x in given.values()):
-            values = given
-        else:  # a copy, and only here: a million of them take memory
-            values = {key: _checked_number(x, read, f"{where}, document {key!r}: {value}") for key, x in given.items()}
-        if values:
-            plain[query_id] = values
-    return plain
-
-
-def _checked_number(value: Any, read: Callable[[str], float], where: str) -> float:
-    """Return any kind of number as Python's, if ``read`` takes it from a file; a DataError otherwise."""
-    try:
-        math.isfinite(value)  # unlike float, it takes no text
-        return read(repr(float(value)))
-    except (TypeError, OverflowError):
-        raise DataError(f"{where} {value!r} is no number") from None
-    except ValueError as error:
-        raise DataError(f"{where} {error}") from None
 
 
 def _highest(qrels: Grades) -> float:

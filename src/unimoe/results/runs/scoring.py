@@ -21,22 +21,22 @@ from unimoe.checks.ties import ByQuery, Ties, tie_checks, ties_of
 from unimoe.core.errors import DataError, UsageError, did_you_mean, path_of
 from unimoe.core.io import HASH_LENGTH, hash_file, hash_json
 from unimoe.core.limits import name_problem, shortened
-from unimoe.core.trec import Grades, Run, Subtopics, is_unordered, read_qrels, read_run, read_subtopics
+from unimoe.core.trec import Grades, Run, Subtopics, is_unordered
 from unimoe.data.collection_card import describe_qrels
+from unimoe.formats.qrels import load_qrels, read_subtopics
+from unimoe.formats.runs import load_run
 from unimoe.metrics import DEFAULT_METRICS, MetricLike, Scores, canonical_metrics, parse_metric
 from unimoe.metrics.scoring import (
     Order,
     checked_level,
     computable_metrics,
     level_note,
-    plain_grades,
-    plain_run,
     score_plain,
 )
 from unimoe.results import QueryDetail
 
-RunContent: TypeAlias = Path | Mapping[str, Mapping[str, float]]
-QrelsContent: TypeAlias = Path | Grades
+RunContent: TypeAlias = Any  # a path, or whatever of Python ``read_run`` takes
+QrelsContent: TypeAlias = Any  # a path, or whatever of Python ``read_qrels`` takes
 
 # The help of ``compare --allow`` says what each means.
 ALLOWANCES = ("queries", "zeros", "depth", "duplicates", "ranks")
@@ -193,13 +193,14 @@ def judgments(
         if subtopics:
             qrels = {key: {d: max(of.values()) for d, of in found.items()} for key, found in subtopics.items()}
         else:
-            qrels = read_qrels(content)
+            qrels = load_qrels(content)
         name, content_hash = str(content), hash_file(content)
         dataset = dataset or described.name or Path(content.name.removesuffix(".gz")).stem
         level = level or described.relevance_level
     else:
-        qrels = plain_grades(content)
-        name, content_hash = f"qrels of {dataset or 'the dataset'}", hash_json(qrels)
+        name = f"qrels of {dataset or 'the dataset'}"
+        qrels = load_qrels(content, name)
+        content_hash = hash_json(qrels)
     _refuse_empty(name, qrels)
     if problem := name_problem(dataset or "dataset"):
         raise UsageError(f"a dataset cannot be named {shortened(str(dataset))!r}, which {problem}; give --dataset NAME")
@@ -266,7 +267,7 @@ def score_run(
 
 def judged_by(content: RunContent, datasets: Sequence[Judgments]) -> list[Judgments]:
     """Return the datasets of which a run holds judged queries; all of them where it holds none, which is refused."""
-    held = read_run(content) if isinstance(content, Path) else plain_run(content)
+    held = load_run(content, "the run").run
     return [judged for judged in datasets if not judged.qrels.keys().isdisjoint(held)] or list(datasets)
 
 
@@ -390,18 +391,6 @@ def _open(source: RunSource, depth: int | None, allow: Sequence[str], *, refuse_
         run = {query_id: {key: of[key] for key in order[query_id][:depth]} for query_id, of in run.items()}
         order = Order(run)
     return _Opened(run, order, unordered, tuple(checks))
-
-
-def load_run(content: Any, name: str) -> Any:
-    """Read a run in any form."""
-    from types import SimpleNamespace
-
-    if isinstance(content, Path):
-        return SimpleNamespace(run=read_run(content), checks=())
-    try:
-        return SimpleNamespace(run=plain_run(content), checks=())
-    except DataError as error:
-        raise DataError(f"{name}: {error}") from None
 
 
 def _path(given: Any) -> Any:
