@@ -5,7 +5,7 @@ torch is imported only when something is reranked, a model is loaded, or MTEB is
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -17,12 +17,12 @@ from unimoe.config import BM25Config, DenseConfig, ModelConfig, PromptConfig
 from unimoe.config.base import BUNDLED_ENCODER, EncoderConfig
 from unimoe.core.errors import DataError, UsageError
 from unimoe.core.io import hash_file, hash_json
-from unimoe.core.trec import Run, read_run
+from unimoe.core.trec import Run
 from unimoe.data import catalog
 from unimoe.data.collection import Collection
 from unimoe.evaluation.tiers.datasets import Dataset, collections_of
+from unimoe.formats.runs import read_run
 from unimoe.metrics import DEFAULT_METRICS, Scores, score_run
-from unimoe.metrics.scoring import plain_run
 from unimoe.models.bundled import BUNDLED_ID
 from unimoe.models.checkpoint import ADAPTER_FILE, read_checkpoint
 from unimoe.retrieval.bm25 import bm25_run, first_stage_name
@@ -111,7 +111,7 @@ def evaluate_reranker(
     scorer: PairScorer | Reranker | UnimodelForExp1,
     collection: Collection | str,
     *,
-    candidates: Mapping[str, Mapping[str, float]] | Path | str | None = None,
+    candidates: object = None,
     depth: int = 100,
     max_queries: int | None = None,
     metrics: Sequence[str] = DEFAULT_METRICS,
@@ -122,8 +122,8 @@ def evaluate_reranker(
         scorer: a function from a list of ``(query, document)`` texts to as many scores. It is called once for each
             query with all its candidates, so it may compare them with each other. Or what ``load_model`` gives.
         collection: as loaded, or its name.
-        candidates: a run to rerank: the path of a TREC run, or what ``read_run`` gives; BM25's by default. The document
-            with the query's id is left out as in ``bm25_candidates``.
+        candidates: a run to rerank, in any form that ``read_run`` takes; BM25's by default. The document with the
+            query's id is left out as in ``bm25_candidates``.
         depth: candidates reranked per query, at most.
         max_queries: score a fixed sample of this many queries; by default all.
         metrics: as in ``score_run``.
@@ -147,12 +147,12 @@ def evaluate_reranker(
     if candidates is None:
         source = first_stage_name(BM25Config().in_language(loaded.language))
         found = bm25_run(loaded, depth, BM25Config(), cached=True)
-    elif isinstance(candidates, str | Path):
-        found = read_run(candidates)
-        source = f"run:{Path(candidates).name}@{hash_file(Path(candidates))}"
     else:
-        found = plain_run(candidates)
-        source = f"run@{hash_json(found)}"
+        found = read_run(candidates)
+        if isinstance(candidates, str | Path):
+            source = f"run:{Path(candidates).name}@{hash_file(Path(candidates))}"
+        else:
+            source = f"run@{hash_json(found)}"
     scored = loaded if max_queries is None else loaded.sample_queries(max_queries)
     fitting, ordered = fitting_candidates(found, scored, depth, loaded.name)
     chosen = cut_run(fitting, depth)

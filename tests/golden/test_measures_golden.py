@@ -14,7 +14,8 @@ import pytest
 import pytrec_eval
 
 from unimoe.core.errors import DataError, UsageError
-from unimoe.core.trec import Qrels, Run, head, read_qrels, write_qrels, write_run
+from unimoe.core.trec import Qrels, Run, head, write_qrels, write_run
+from unimoe.formats.qrels import read_qrels
 from unimoe.metrics import canonical_metric, score_run
 from unimoe.metrics.scoring import computable_metrics
 from unimoe.results.runs.scoring import score_run_file

@@ -26,12 +26,13 @@ from support.mteb_tasks import RANKED, Suite, split_data
 from support.toy_collections import invented, with_evaluation
 
 from unimoe.config import Experiment, MTEBConfig
-from unimoe.core.trec import read_qrels, read_run
 from unimoe.evaluation.reranking.rerankers import FunctionReranker
 from unimoe.evaluation.runner import describe
 from unimoe.evaluation.store import ResultStore
 from unimoe.evaluation.systems.named import Naming, stated_system
 from unimoe.evaluation.systems.system import System
+from unimoe.formats.qrels import read_qrels
+from unimoe.formats.runs import read_run
 from unimoe.results import EvalResult, Task, read_query_details, read_result, result_path
 
 pytestmark = pytest.mark.usefixtures("one_thread")

@@ -20,10 +20,12 @@ from unimoe.config import Experiment
 from unimoe.config.files import load_experiment, overridden, parse_config
 from unimoe.core.errors import UnimoeError
 from unimoe.core.limits import HIGHEST_GRADE, HIGHEST_SCORE, id_problem
-from unimoe.core.trec import ranked, read_qrels, read_run, write_qrels, write_run
+from unimoe.core.trec import ranked, write_qrels, write_run
 from unimoe.data.collection import Collection, Document, assemble
 from unimoe.data.collection_card import describe_qrels
 from unimoe.data.sources.beir_layout import read_beir
+from unimoe.formats.qrels import read_qrels
+from unimoe.formats.runs import read_run
 from unimoe.metrics import canonical_metric
 from unimoe.results.logs import read_conflict_logs, read_logs
 from unimoe.results.runs.scoring import score_run_file

@@ -201,7 +201,7 @@ def rerank(scorer: Any = by_length, collection: Any = None, **options: Any) -> A
         (lambda: rerank(7), "the scorer is a int"),
         (lambda: rerank(lambda pairs: []), r"query 'q0', document '\w+': the reranker returned 0 scores for \d+ pairs"),
         (lambda: rerank(nan), r"query 'q0', document 'd\d+': the score is nan"),
-        (lambda: rerank(candidates=3), "int where a run should be"),
+        (lambda: rerank(candidates=3), "the run: int is no table; give a path"),
         (lambda: rerank(candidates={"q0": {"other": 1.0}}), "'other' of query 'q0' is no document of invented"),
         (lambda: rerank(candidates={"x": {"d00": 1.0}}), "no scored query has candidates; give a run of this"),
         (lambda: rerank(candidates={"q0": {"d00": 1, "d01": 1}}, depth=1), "the 2 candidates of query 'q0' all have"),

@@ -14,7 +14,8 @@ from unimoe.analysis.comparisons import difference
 from unimoe.analysis.statistics.estimates import Estimate
 from unimoe.analysis.statistics.variance import Array
 from unimoe.core.errors import DataError
-from unimoe.core.trec import Run, ranked, read_run
+from unimoe.core.trec import Run, ranked
+from unimoe.formats.runs import read_run
 from unimoe.results import EvalResult, by_query_id, read_result, run_beside
 from unimoe.results.folder import result_paths
 

@@ -12,20 +12,26 @@ import zlib
 from array import array
 from collections.abc import Callable, Collection, Iterator, Mapping
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, cast
 
 from unimoe.core.errors import DataError
 from unimoe.core.io import atomic_path, named_errors
-from unimoe.core.limits import HIGHEST_SCORE, id_problem, read_grade, read_score
+from unimoe.core.limits import (
+    HIGHEST_GRADE,
+    HIGHEST_SCORE,
+    N,
+    are_within,
+    checked_number,
+    id_problem,
+    read_grade,
+    read_real_grade,
+    read_score,
+)
 
 Run = dict[str, dict[str, float]]
 Qrels = dict[str, dict[str, int]]
 
-N = TypeVar("N", int, float)
-
-BLOCK = 1 << 20  # bytes read at a time
-
-_CONTROL = re.compile(r"[\x00-\x08\n-\x1f\x7f-\x9f]")
+BLOCK = 1 << 16  # bytes read at a time: few enough that what is made of them stays in a processor's cache
 
 
 def ranked(scores: Mapping[str, float]) -> list[str]:
@@ -82,55 +88,52 @@ def write_qrels(path: Path, qrels: Mapping[str, Mapping[str, int]]) -> None:
             file.writelines(f"{query_id} 0 {document_id} {int(grade)}\n" for document_id, grade in grades.items())
 
 
-def read_run(path: Path | str) -> Run:
-    """Read a TREC run.
-
-    Raises:
-        DataError: a line without six fields, a score that is no finite number of float32's range, or a document listed
-            twice for a query.
-    """
-    run: Run = {}
-    known: dict[str, str] = {}  # of documents that many queries share, one text each
-    for number, line in _fields_lines(path):
-        fields = line.split()
-        if len(fields) != 6:
-            raise DataError(
-                f"{path}:{number}: a run line has 6 fields (qid Q0 docid rank score tag), this one {len(fields)}"
-            )
-        query_id, _, document_id, _, text, _ = fields
-        scores = run.setdefault(query_id, {})
-        if document_id in scores:
-            raise DataError(f"{path}:{number}: document {document_id!r} is listed twice for query {query_id!r}")
-        scores[known.setdefault(document_id, document_id)] = _number(read_score, text, path, number, "score")
-    return run
+def whole_grades(qrels: Mapping[str, Mapping[str, int]]) -> Qrels:
+    """Return judgments with Python integers as grades, without the queries that have none; refuse what is no grade."""
+    return _plain(qrels, "grade", int, HIGHEST_GRADE, read_grade)
 
 
-def read_qrels(path: Path | str) -> Qrels:
-    """Read qrels in TREC layout (``qid 0 docid grade``) or BEIR layout (header, then ``qid docid grade``).
+def real_grades(qrels: Mapping[str, Mapping[str, float]]) -> dict[str, dict[str, float]]:
+    """Return judgments as ``whole_grades`` does, and take grades that are no whole numbers too."""
+    return cast("dict[str, dict[str, float]]", _plain(qrels, "grade", int, HIGHEST_GRADE, read_real_grade))
 
-    Raises:
-        DataError: a line of another shape, a grade that is no whole number or too high, or a document with two grades
-            for a query.
-    """
-    qrels: Qrels = {}
-    known: dict[str, str] = {}
-    for number, line in _fields_lines(path):
-        fields = line.split()
-        if not qrels and fields[0] in {"query-id", "query_id", "qid"} and fields[-1].isalpha():
-            continue  # names of columns; the line of a query that is called ``qid`` ends in a number
-        if len(fields) > 3 and line.count("\t") == 2:  # ids may hold spaces then
-            if len(fields) == 4 and fields[1] in {"0", "Q0"}:
-                raise DataError(f"{path}:{number}: separated by tabs and by spaces; use one of them in all lines")
-            fields = [field.strip() for field in line.split("\t")]
-        if len(fields) not in {3, 4} or not all(fields):
-            raise DataError(
-                f"{path}:{number}: a qrels line has 3 fields (qid docid grade) or 4, this one {len(fields)}"
-            )
-        query_id, document_id = fields[0], known.setdefault(fields[-2], fields[-2])
-        grade = _number(read_grade, fields[-1], path, number, "grade")
-        if qrels.setdefault(query_id, {}).setdefault(document_id, grade) != grade:
-            raise DataError(f"{path}:{number}: document {document_id!r} has two grades for query {query_id!r}")
-    return qrels
+
+def plain_run(run: Mapping[str, Mapping[str, float]]) -> Run:
+    """Return a run with Python floats as scores, without the queries that have none; refuse what is no score."""
+    return _plain(run, "score", float, HIGHEST_SCORE, read_score)
+
+
+def _plain(content: Any, value: str, kind: type[N], most: float, read: Callable[[str], N]) -> dict[str, dict[str, N]]:
+    """Return qrels or a run of Python numbers, which pytrec_eval wants; refuse what it would take in silence."""
+    what, shape = "a run" if value == "score" else "qrels", f"{{document id: {value}}}"
+    if not isinstance(content, Mapping):
+        raise DataError(
+            f"{type(content).__name__} where {what} should be; give {{query id: {shape}}}, or read the file first"
+        )
+    plain: dict[str, dict[str, N]] = {}
+    given: Any
+    for query_id, given in content.items():
+        where = f"query {query_id!r}"
+        if not isinstance(given, Mapping):
+            raise DataError(f"{where}: {type(given).__name__} where {what} should be; give {shape}")
+        try:
+            are_plain = "".join((query_id, *given)).isascii()
+        except TypeError:
+            are_plain = False
+        for key in () if are_plain else (query_id, *given):
+            if not isinstance(key, str):
+                raise DataError(f"{where}: the id {key!r} is no text; write {str(key)!r}")
+            if not key.isascii() and re.search("[\ud800-\udfff]", key):  # which crashes pytrec_eval
+                raise DataError(f"{where}: the id {key!r} holds half a surrogate pair; rename it")
+        values: dict[str, N]
+        numbers = given.values()
+        if type(given) is dict and set(map(type, numbers)) == {kind} and are_within(numbers, most):
+            values = given
+        else:  # a copy, and only here: a million of them take memory
+            values = {key: checked_number(x, read, f"{where}, document {key!r}: {value}") for key, x in given.items()}
+        if values:
+            plain[query_id] = values
+    return plain
 
 
 def text_lines(path: Path | str) -> Iterator[tuple[int, str]]:
@@ -144,7 +147,7 @@ def text_lines(path: Path | str) -> Iterator[tuple[int, str]]:
 
 
 def text_blocks(path: Path | str) -> Iterator[str]:
-    """Yield a file's text, some mebibyte of whole lines at a time; unpack ``.gz``, drop a byte order mark.
+    """Yield a file's text, some whole lines at a time; unpack ``.gz``, drop a byte order mark.
 
     Raises:
         DataError: the file is missing, cannot be read, or is not UTF-8 text.
@@ -177,18 +180,3 @@ def _one_field_each(texts: Collection[str], path: Path, what: str) -> None:
         for text in texts:
             if problem := id_problem(text):
                 raise DataError(f"{path}: {what} {text!r} {problem}; rename it")
-
-
-def _fields_lines(path: Path | str) -> Iterator[tuple[int, str]]:
-    """Yield the lines of a file of ids and numbers, as ``text_lines`` does, and refuse control characters but tabs."""
-    for number, line in text_lines(path):
-        if not line.isprintable() and (found := _CONTROL.search(line)):
-            raise DataError(f"{path}:{number}: holds the control character {found[0]!a}; remove it")
-        yield number, line
-
-
-def _number(read: Callable[[str], N], text: str, path: Path | str, number: int, what: str) -> N:
-    try:
-        return read(text)
-    except ValueError as error:
-        raise DataError(f"{path}:{number}: {what} {error}") from None

@@ -20,16 +20,17 @@ from unimoe.checks.texts import counted
 from unimoe.core.errors import DataError, UsageError, first_few
 from unimoe.core.io import atomic_dir, write_json
 from unimoe.core.limits import HIGHEST_GRADE, grade_problem, id_problem, read_number, shortened
-from unimoe.core.trec import Qrels, read_qrels
+from unimoe.core.trec import Qrels
 from unimoe.data.collection import Collection, Document, assemble
 from unimoe.data.collection_card import COLLECTION_FILE, FolderDescription, described
 from unimoe.data.sources.beir_layout import write_parts
-from unimoe.formats.tables import DOCUMENT, QUERY, Table, pick, read_table, records_table
+from unimoe.formats.qrels import read_qrels
+from unimoe.formats.tables import DOCUMENT, GRADE, QUERY, Table, pick, read_table, records_table
 
 _IDS_OF_QUERIES = tuple(name for name in QUERY if name != "query")
 _TEXT = ("text", "body", "contents", "content", "passage", "document", "document_text")
 _ASKED = ("text", "query_text", "query", "question")
-_GRADE = ("score", "relevance", "rel", "label", "grade", "relevance_label")
+_GRADE = ("score", *GRADE)
 FIELDS: dict[str, dict[str, tuple[str, ...]]] = {
     "corpus": {"id": ("_id", "id", *DOCUMENT), "text": _TEXT, "title": ("title",)},
     "queries": {"id": ("_id", "id", *_IDS_OF_QUERIES), "text": _ASKED, "excluded": ("excluded_ids",)},

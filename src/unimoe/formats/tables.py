@@ -1,41 +1,33 @@
-"""Tables of any make: CSV, TSV, JSON, JSONL, parquet and Arrow files, frames and lists of records.
+"""Tables of any make: CSV, TSV, JSON, JSONL and parquet files, frames and lists of records.
 
 A file is told by its content, whatever it is called. A table has a header or, as MS MARCO's files, none.
 """
 
 from __future__ import annotations
 
-import csv
-import json
 import re
-import sys
-from array import array
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from importlib import import_module
 from itertools import chain, islice
 from pathlib import Path
 from typing import Any, TypeAlias
 
-from unimoe.core.errors import DataError, UsageError
+from unimoe.core.errors import DataError, UsageError, first_few
 from unimoe.core.io import named_errors
 from unimoe.core.limits import shortened
-from unimoe.core.trec import text_blocks
+from unimoe.core.text import BATCH, SAMPLE, Batch, TextFile, is_number, split_fields
 
 Row: TypeAlias = tuple[Any, ...]
 
-BATCH = 10_000  # rows taken at a time
-
 QUERY = ("query_id", "qid", "q_id", "topic_id", "topic", "query")
 DOCUMENT = ("document_id", "docno", "doc_id", "docid", "corpus_id", "pid", "passage_id", "did")
+GRADE = ("relevance", "rel", "label", "grade", "relevance_label")
 KNOWN = frozenset(
-    {*QUERY, *DOCUMENT, "score", "rank", "relevance", "rel", "label", "grade", "iteration", "iter", "q0", "run", "tag"}
+    {*QUERY, *DOCUMENT, *GRADE, "score", "rank", "iteration"}
     | {"id", "_id", "text", "title", "question", "passage", "document", "body", "contents", "positive", "answer"}
 )
 """Names of columns that make a first line a header, as ``plain_name`` writes them."""
-
-_NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)(e[+-]?\d+)?|[+-]?(nan|inf)", re.IGNORECASE)
-_INDEX = ("", "unnamed: 0", "__index_level_0__")  # what pandas calls the index that it writes
 
 
 @dataclass(frozen=True)
@@ -55,63 +47,23 @@ class Table:
     where: Callable[[int], str]
 
 
-@dataclass
-class TextFile:
-    """A text file whose first lines are known; the rest is read once, so that a pipe will do."""
+@dataclass(frozen=True)
+class Columns:
+    """What a run or judgments are read from: the names of columns, if any, the first rows, and all rows in batches."""
 
     name: str
-    blocks: Iterator[str] = field(repr=False)  # of whole lines
-    first: str = ""  # of these blocks
+    names: Sequence[str]
+    sample: Sequence[Sequence[Any]]
+    batches: Iterator[Batch]
+    first: str  # where the first row is
 
-    def __post_init__(self) -> None:
-        self.first = next((block for block in self.blocks if block.strip()), "")
-        self.blocks = chain([self.first], self.blocks)
 
-    @property
-    def first_lines(self) -> list[str]:
-        """The first lines that are not blank, at most a hundred."""
-        lines = self.first.split("\n")
-        return [line.rstrip("\r") for line in islice(filter(str.strip, lines), 100)]
+@dataclass(frozen=True)
+class Nested:
+    """What dictionaries and objects of JSON hold by query."""
 
-    @property
-    def is_json(self) -> bool:
-        """Whether it begins as an object or a list of JSON does, and its first line ends so too."""
-        line = next(iter(self.first_lines), "").strip()
-        return bool(re.match(r'\{\s*("|\}|$)|\[\s*([{\["\]]|$)', line)) and line[-1] in '{[,:]}"'
-
-    def values(self) -> Iterator[tuple[str, Any]]:
-        """Yield place and value of each line of JSONL, of each member of a list, or of the one value of the file."""
-        try:
-            json.loads(self.first_lines[0])
-        except (ValueError, RecursionError):
-            value = self._parsed("".join(self.blocks), self.name)
-        else:
-            found = ((f"{self.name}:{number}", line) for number, line in self.lines())
-            place, line = next(found)
-            value = self._parsed(line, place)
-            if not isinstance(value, list):
-                yield place, value
-                yield from ((place, self._parsed(line, place)) for place, line in found)
-                return
-        if isinstance(value, list):
-            yield from ((f"{self.name}, record {number}", record) for number, record in enumerate(value, start=1))
-        else:
-            yield self.name, value
-
-    def _parsed(self, text: str, place: str) -> Any:
-        try:
-            return json.loads(text)
-        except (ValueError, RecursionError) as error:
-            raise DataError(f"{place}: not JSON ({error}); fix it, or write it again") from None
-
-    def lines(self) -> Iterator[tuple[int, str]]:
-        """Yield number and text of each line that is not blank."""
-        number = 0
-        for block in self.blocks:
-            for line in block.removesuffix("\n").split("\n"):
-                number += 1
-                if line.strip():
-                    yield number, line.rstrip("\r")
+    name: str
+    value: Mapping[Any, Any]
 
 
 def read_table(content: object, what: str) -> Table:
@@ -128,15 +80,73 @@ def read_table(content: object, what: str) -> Table:
     """
     if not isinstance(content, str | Path):
         return _frame(content, what)
-    if (kind := _binary_kind(Path(content))) is not None:
-        return _arrow_table(Path(content), kind)
-    file = TextFile(str(content), text_blocks(content))
+    if _is_parquet(Path(content)):
+        return _parquet(Path(content))
+    file = TextFile(content)
     return records_table(file.values(), file.name) if file.is_json else delimited_table(file)
 
 
-def is_binary(path: Path) -> bool:
-    """Return whether a file holds parquet or Arrow's format."""
-    return _binary_kind(path) is not None
+def opened(content: object, name: str, layout: str) -> Columns | Nested:
+    """Return what a path or an object holds, told by its content; ``layout`` says what a line of fields should be."""
+    if type(content).__module__.startswith("ranx."):
+        content = content.to_dict()  # type: ignore[attr-defined]
+    if isinstance(content, Mapping):
+        return Nested(name, content)
+    if not isinstance(content, str | Path) or _is_parquet(Path(content)):
+        return _columns(read_table(content, name))
+    file = TextFile(content)
+    if file.is_json:
+        values = file.values()
+        first = list(islice(values, 2))
+        value = first[0][1] if len(first) == 1 else None
+        if isinstance(value, Mapping) and all(isinstance(inner, Mapping | list) for inner in value.values()):
+            return Nested(file.name, value)
+        return _columns(records_table(chain(first, values), file.name))
+    by_commas = [[cell.strip() for cell in line.split(",")] for line in file.sample]
+    heads = ([line.split(delimiter) for line in file.sample[:2]] for delimiter in "\t,")
+    if any(cells and len(cells[0]) > 1 and is_header(*cells) for cells in heads) or (
+        by_commas and len(by_commas[0]) > 2 and all(len(split_fields(cell)) == 1 for row in by_commas for cell in row)
+    ):
+        return _columns(delimited_table(file))
+    return _lines(file, layout)
+
+
+def _lines(file: TextFile, layout: str) -> Columns:
+    """Return the columns of lines whose fields are separated by spaces and tabs."""
+    rows = list(map(split_fields, file.sample))
+    width = len(rows[0]) if rows else 0
+    names = rows[0] if rows and is_header(*rows[:2]) else []
+    tabs = file.sample[0].count("\t") if rows else 0
+    if tabs > 1 and width > tabs + 1 and not names:  # ids hold spaces
+        if width == tabs + 2 and rows[0][1] in {"0", "Q0"}:
+            raise DataError(f"{file.place}: separated by tabs and by spaces; use one of them in all lines")
+        width, rows = tabs + 1, [line.split("\t") for line in file.sample]
+    sample = [row for row in rows if len(row) == width][bool(names) :]
+    batches = file.fields(width, layout, header=bool(names)) if rows else iter(())
+    return Columns(file.name, names, sample, batches, file.place)
+
+
+def _columns(table: Table) -> Columns:
+    """Return a table's columns in batches."""
+    first = list(islice(table.rows, SAMPLE))
+
+    def batches() -> Iterator[Batch]:
+        rows, start = chain(first, table.rows), 0
+        while batch := list(islice(rows, BATCH)):
+            yield Batch(list(zip(*batch, strict=True)), table.where, start)
+            start += len(batch)
+
+    return Columns(table.name, table.names, first, batches(), table.where(0) if first else table.name)
+
+
+def places_of(source: Columns, wanted: Mapping[str, Sequence[str]], needed: Iterable[str]) -> dict[str, int]:
+    """Return the places of fields by the names of columns; a DataError where no column is named as a needed field."""
+    places = pick(source.names, wanted)
+    for field in needed:
+        if field not in places:
+            names = f"there are {first_few(source.names, 8)}; name it {' or '.join(wanted[field])}"
+            raise DataError(f"{source.name}: which column is the {field}? {names}")
+    return places
 
 
 def pick(names: Sequence[str], wanted: Mapping[str, Collection[str]]) -> dict[str, int]:
@@ -154,32 +164,29 @@ def plain_name(name: str) -> str:
     return re.sub(r"[-\s]+", "_", name.strip().lower())
 
 
-def is_number(cell: str) -> bool:
-    """Return whether a cell of a text file holds a number."""
-    return bool(_NUMBER.fullmatch(cell.strip()))
-
-
-def delimited_table(file: TextFile) -> Table:
-    """Read the rows of a text file whose cells are separated by tabs or else by commas, and quoted where need be."""
-    delimiter = "\t" if "\t" in next(iter(file.first_lines), "") else ","
-    places = array("q")  # lines of the rows that were taken
-    rows = _numbered(_tab_rows(file) if delimiter == "\t" else _comma_rows(file), places)
-    head = list(islice(rows, 2))
-    names = head[0] if head and is_header(*head) else ()
-    skipped = 1 if names else 0
-
-    def where(number: int) -> str:
-        return f"{file.name}:{places[number + skipped]}"
-
-    body = _of_one_width(chain(head[skipped:], rows), len(names), where)
-    return _without_index(Table(file.name, names, body, where))
-
-
 def is_header(first: Sequence[str], second: Sequence[str] = ()) -> bool:
     """Return whether a first row names columns: no cell is a number, and one is a known name or has a number below."""
     if any(map(is_number, first)):
         return False
     return any(plain_name(cell) in KNOWN for cell in first) or any(map(is_number, second))
+
+
+def delimited_table(file: TextFile) -> Table:
+    """Read the rows of a text file whose cells are separated by tabs or else by commas, and quoted where need be."""
+    numbered, lines = file.rows("\t" if file.sample and "\t" in file.sample[0] else ","), list[int]()
+    head = list(islice(numbered, 2))
+    names = head[0][1] if head and is_header(*(row for _, row in head)) else ()
+
+    def rows() -> Iterator[Row]:
+        width = len(names)
+        for number, row in chain(head[bool(names) :], numbered):
+            width = width or len(row)
+            if len(row) != width:
+                raise DataError(f"{file.name}:{number}: a row of {len(row)} cells, where others have {width}")
+            lines.append(number)
+            yield row
+
+    return _without_index(Table(file.name, names, rows(), lambda row: f"{file.name}:{lines[row]}"))
 
 
 def records_table(records: Iterable[tuple[str, object]], name: str) -> Table:
@@ -222,36 +229,30 @@ def _frame(content: Any, what: str) -> Table:
             return records_table(((f"{what}, record {i}", one) for i, one in enumerate(records, start=1)), what)
         names, rows = records[0]._fields, iter(records)
     else:
-        raise UsageError(f"{what}: a {kind}, which is no table; give a path, a frame, or a list of dictionaries")
+        raise UsageError(f"{what}: {kind} is no table; give a path, a frame, a list of dictionaries or a dictionary")
     return _without_index(Table(what, names, rows, lambda i: f"{what}, row {i + 1}"))
 
 
-def _binary_kind(path: Path) -> str | None:
-    if not path.is_file():  # a pipe can be read once
-        return None
-    with named_errors(path), path.open("rb") as file:
-        start = file.read(6)
-    return "parquet" if start[:4] == b"PAR1" else "file" if start == b"ARROW1" else None
+def _is_parquet(path: Path) -> bool:
+    with named_errors(path):
+        if not path.is_file():  # a pipe can be read once
+            return False
+        with path.open("rb") as file:
+            return file.read(4) == b"PAR1"
 
 
-def _arrow_table(path: Path, kind: str) -> Table:
+def _parquet(path: Path) -> Table:
     try:
-        pyarrow: Any = import_module("pyarrow")
         parquet: Any = import_module("pyarrow.parquet")
-        ipc: Any = import_module("pyarrow.ipc")
     except ModuleNotFoundError:
         needs = "reading parquet needs pyarrow, which is not installed: pip install 'unimoe[frames]'"
         raise UsageError(f"{path}: {needs}") from None
     try:
-        if kind == "parquet":
-            opened = parquet.ParquetFile(path)
-            names, batches = opened.schema_arrow.names, opened.iter_batches(BATCH)
-        else:
-            opened = ipc.open_file(path)
-            names, batches = opened.schema.names, map(opened.get_batch, range(opened.num_record_batches))
-    except (pyarrow.ArrowException, OSError) as error:
-        raise DataError(f"{path}: not a complete {kind} file ({shortened(str(error))}); fetch it again") from None
-    return _without_index(Table(str(path), tuple(names), _arrow_rows(batches), lambda i: f"{path}, row {i + 1}"))
+        file = parquet.ParquetFile(path)
+    except (ValueError, OSError) as error:  # pyarrow's are kinds of them
+        raise DataError(f"{path}: not a complete parquet file ({shortened(str(error))}); fetch it again") from None
+    names, rows = tuple(file.schema_arrow.names), _arrow_rows(file.iter_batches(BATCH))
+    return _without_index(Table(str(path), names, rows, lambda row: f"{path}, row {row + 1}"))
 
 
 def _arrow_rows(tables: Iterable[Any]) -> Iterator[Row]:
@@ -259,51 +260,8 @@ def _arrow_rows(tables: Iterable[Any]) -> Iterator[Row]:
         yield from zip(*(column.to_pylist() for column in table.columns), strict=True)
 
 
-def _tab_rows(file: TextFile) -> Iterator[tuple[int, Row]]:
-    """Yield number and cells of each line; a cell in quotes loses them, and others keep theirs: text may hold some."""
-    for number, line in file.lines():
-        cells = line.split("\t")
-        yield number, tuple(map(_unquoted, cells) if '"' in line else cells)
-
-
-def _unquoted(cell: str) -> str:
-    inner = cell[1:-1].replace('""', "")
-    return cell[1:-1].replace('""', '"') if len(cell) > 1 and cell[0] == cell[-1] == '"' and '"' not in inner else cell
-
-
-def _comma_rows(file: TextFile) -> Iterator[tuple[int, Row]]:
-    """Yield the number of the last line and the cells of each row, in which quoted cells may hold ends of lines."""
-    reader = csv.reader(f"{line}\n" for block in file.blocks for line in block.removesuffix("\n").split("\n"))
-    while True:
-        limit = csv.field_size_limit(sys.maxsize)  # texts may be longer than it is; it is the host's, too
-        try:
-            rows = [(reader.line_num, tuple(row)) for row in islice(reader, BATCH)]
-        except csv.Error as error:
-            raise DataError(f"{file.name}:{reader.line_num}: not a row of CSV ({error}); write it again") from None
-        finally:
-            csv.field_size_limit(limit)
-        if not rows:
-            return
-        yield from ((number, row) for number, row in rows if row)
-
-
-def _numbered(rows: Iterable[tuple[int, Row]], places: array[int]) -> Iterator[Row]:
-    for number, row in rows:
-        places.append(number)
-        yield row
-
-
-def _of_one_width(rows: Iterable[Row], width: int, where: Callable[[int], str]) -> Iterator[Row]:
-    """Yield rows, and refuse one of another width; width 0 is that of the first."""
-    for number, row in enumerate(rows):
-        width = width or len(row)
-        if len(row) != width:
-            raise DataError(f"{where(number)}: a row of {len(row)} cells, where others have {width}; write {width}")
-        yield row
-
-
 def _without_index(table: Table) -> Table:
     """Leave out the first column where it is the index that pandas writes without a name."""
-    if not table.names or table.names[0].strip().lower() not in _INDEX:
+    if not table.names or table.names[0].strip().lower() not in {"", "unnamed: 0"}:
         return table
     return Table(table.name, table.names[1:], (row[1:] for row in table.rows), table.where)

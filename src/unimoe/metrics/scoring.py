@@ -6,21 +6,18 @@ trec_eval's measures are computed in passes of pytrec_eval, others by ir_measure
 from __future__ import annotations
 
 import math
-import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean
-from typing import Any, TypeVar
+from typing import Any
 
 import pytrec_eval
 
 from unimoe.core.errors import DataError, UsageError, users_code
 from unimoe.core.grouping import gathered
-from unimoe.core.limits import HIGHEST_GRADE, HIGHEST_SCORE, read_grade, read_score
-from unimoe.core.trec import Qrels, Run, head, ranked
+from unimoe.core.limits import HIGHEST_GRADE, checked_number, read_score
+from unimoe.core.trec import Qrels, Run, head, plain_run, ranked, whole_grades
 from unimoe.metrics.names import CAPPED, TREC_EVAL, Metric, MetricLike, canonical_metrics, parse_metric
-
-N = TypeVar("N", int, float)
 
 DEFAULT_METRICS = ("ndcg@10", "mrr@10", "map", "recall@100")
 
@@ -105,7 +102,7 @@ def _scores_by_query(qrels: Qrels, run: Run, metrics: Sequence[Metric], level: i
                 where = f"metric {metric.name!r}, query {query_id!r}: its function"
                 with users_code(f"{where} raised"):
                     value = metric.function(grades, ranked(run[query_id]))
-                found[metric.name][query_id] = _checked_number(value, read_score, f"{where}'s value")
+                found[metric.name][query_id] = checked_number(value, read_score, f"{where}'s value")
     return {metric.name: found[metric.name] for metric in metrics}
 
 
@@ -250,55 +247,6 @@ def checked_level(level: int, name: str = "relevance level") -> int:
     if not hasattr(level, "__index__") or not 1 <= level <= HIGHEST_GRADE:
         raise UsageError(f"{name} {level!r} will not do; use a whole number from 1 to {HIGHEST_GRADE:,}")
     return int(level)
-
-
-def whole_grades(qrels: Mapping[str, Mapping[str, int]]) -> Qrels:
-    """Return judgments with Python integers as grades, without the queries that have none; refuse what is no grade."""
-    return _plain(qrels, "grade", int, HIGHEST_GRADE, read_grade)
-
-
-def plain_run(run: Mapping[str, Mapping[str, float]]) -> Run:
-    """Return a run with Python floats as scores, without the queries that have none; refuse what is no score."""
-    return _plain(run, "score", float, HIGHEST_SCORE, read_score)
-
-
-def _plain(content: Any, value: str, kind: type[N], most: float, read: Callable[[str], N]) -> dict[str, dict[str, N]]:
-    """Return qrels or a run of Python numbers, which pytrec_eval wants; refuse what it would take in silence."""
-    what, shape = "qrels" if kind is int else "a run", f"{{document id: {value}}}"
-    if not isinstance(content, Mapping):
-        raise DataError(
-            f"{type(content).__name__} where {what} should be; give {{query id: {shape}}}, or read the file first"
-        )
-    plain: dict[str, dict[str, N]] = {}
-    given: Any
-    for query_id, given in content.items():
-        where = f"query {query_id!r}"
-        if not isinstance(given, Mapping):
-            raise DataError(f"{where}: {type(given).__name__} where {what} should be; give {shape}")
-        for key in (query_id, *given):
-            if not isinstance(key, str):
-                raise DataError(f"{where}: the id {key!r} is no text; write {str(key)!r}")
-            if not key.isascii() and re.search("[\ud800-\udfff]", key):  # which crashes pytrec_eval
-                raise DataError(f"{where}: the id {key!r} holds half a surrogate pair; rename it")
-        values: dict[str, N]
-        if type(given) is dict and all(type(x) is kind and abs(x) <= most for x in given.values()):
-            values = given
-        else:  # a copy, and only here: a million of them take memory
-            values = {key: _checked_number(x, read, f"{where}, document {key!r}: {value}") for key, x in given.items()}
-        if values:
-            plain[query_id] = values
-    return plain
-
-
-def _checked_number(value: Any, read: Callable[[str], N], where: str) -> N:
-    """Return any kind of number as Python's, if ``read`` takes it from a file; a DataError otherwise."""
-    try:
-        math.isfinite(value)  # unlike float, it takes no text
-        return read(repr(float(value)))
-    except (TypeError, OverflowError):
-        raise DataError(f"{where} {value!r} is no number") from None
-    except ValueError as error:
-        raise DataError(f"{where} {error}") from None
 
 
 def _highest(qrels: Mapping[str, Mapping[str, int]]) -> int:

@@ -19,8 +19,9 @@ import numpy as np
 from unimoe.config import BM25Config, EvaluationConfig
 from unimoe.core.errors import DataError, UsageError
 from unimoe.core.io import cache_dir, hash_parts, lock
-from unimoe.core.trec import Run, read_run, write_run
+from unimoe.core.trec import Run, write_run
 from unimoe.data.collection import Collection
+from unimoe.formats.runs import read_run
 from unimoe.results import safe_name
 from unimoe.retrieval.analyzers import analyzer_name, make_tokenizer
 

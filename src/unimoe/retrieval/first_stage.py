@@ -22,10 +22,11 @@ from typing import TYPE_CHECKING
 from unimoe.config import DENSE, FUSION, SEARCHES, EvaluationConfig, FirstStageModel
 from unimoe.core.errors import DataError, UsageError
 from unimoe.core.io import hash_file
-from unimoe.core.trec import Run, head, is_unordered, ranked, read_run
+from unimoe.core.trec import Run, head, is_unordered, ranked
 from unimoe.data.catalog import available, result_name
 from unimoe.data.collection import Collection
 from unimoe.data.sources.msmarco import TOP1000, msmarco_files, read_top1000
+from unimoe.formats.runs import read_run
 from unimoe.results import safe_name
 from unimoe.retrieval.bm25 import bm25_run, engine_of, first_stage_name
 from unimoe.retrieval.passages import Passages

@@ -17,9 +17,10 @@ from dataclasses import replace
 from pathlib import Path
 
 from unimoe.core.errors import DataError, UsageError, did_you_mean
-from unimoe.core.trec import read_qrels, text_lines
+from unimoe.core.trec import text_lines
 from unimoe.data.collection import Collection, Document, assemble
 from unimoe.data.collection_card import describe_collection, describe_qrels
+from unimoe.formats.qrels import read_qrels
 
 SPLIT = "dev"
 QRELS, QUERIES, PASSAGES, TOP1000 = "qrels.dev.small.tsv", "queries.dev.small.tsv", "collection.tsv", "top1000.dev"

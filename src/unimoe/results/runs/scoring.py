@@ -10,13 +10,16 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TypeAlias
 
+from unimoe.checks import settled
 from unimoe.core.errors import DataError, UsageError, did_you_mean
 from unimoe.core.io import HASH_LENGTH, hash_file, hash_json
 from unimoe.core.limits import name_problem, shortened
-from unimoe.core.trec import Qrels, Run, head, is_unordered, ranked, read_qrels, read_run
+from unimoe.core.trec import Qrels, Run, head, is_unordered, ranked, whole_grades
 from unimoe.data.collection_card import describe_qrels
+from unimoe.formats.qrels import load_qrels
+from unimoe.formats.runs import load_run
 from unimoe.metrics import DEFAULT_METRICS, MetricLike, canonical_metrics, parse_metric, score_run
-from unimoe.metrics.scoring import checked_level, computable_metrics, level_note, plain_run, whole_grades
+from unimoe.metrics.scoring import checked_level, computable_metrics, level_note
 from unimoe.results import QueryDetail
 
 RunContent: TypeAlias = Path | Mapping[str, Mapping[str, float]]
@@ -133,12 +136,17 @@ def judgments(content: QrelsContent, dataset: str | None = None, level: int | No
         level = checked_level(level, "--relevance-level")
     if isinstance(content, Path):
         described = describe_qrels(content)
-        qrels, name, content_hash = read_qrels(content), str(content), hash_file(content)
+        loaded, name, content_hash = load_qrels(content), str(content), hash_file(content)
         dataset = dataset or described.name or Path(content.name.removesuffix(".gz")).stem
         level = level or described.relevance_level
     else:
-        qrels = whole_grades(content)
-        name, content_hash = f"qrels of {dataset or 'the dataset'}", hash_json(qrels)
+        name = f"qrels of {dataset or 'the dataset'}"
+        loaded = load_qrels(content, name)
+        content_hash = hash_json(loaded.qrels)
+    try:
+        qrels = whole_grades(loaded.qrels)
+    except DataError as error:
+        raise DataError(f"{name}: {error}") from None
     _refuse_empty(name, qrels)
     if problem := name_problem(dataset or "dataset"):
         raise UsageError(f"a dataset cannot be named {shortened(str(dataset))!r}, which {problem}; give --dataset NAME")
@@ -229,13 +237,9 @@ def _read(source: RunSource, depth: int | None, *, refuse_unordered: bool) -> tu
     Where these are all its judged queries, the run has no order: it is refused if asked, or if the depth cuts it.
     """
     judged = source.judged
-    if isinstance(source.content, Path):
-        run = read_run(source.content)
-    else:
-        try:
-            run = plain_run(source.content)
-        except DataError as error:
-            raise DataError(f"{source.name}: {error}") from None
+    loaded = load_run(source.content, source.name)
+    settled(loaded.checks)
+    run = loaded.run
     _refuse_empty(source.name, run)
     if run.keys().isdisjoint(judged.qrels):
         raise DataError(
