@@ -43,6 +43,12 @@ ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
 SOURCE = ROOT / "src" / "unimoe"
 MANUAL = [ROOT / "README.md", *sorted(DOCS.glob("*.md")), *sorted(DOCS.glob("studies/*.md"))]
+TABLES = {
+    "docs.csv": "id,title,body\nd1,Login,The page stays white\nd2,,The mail is lost\n",
+    "queries.csv": "qid,query\n1,white page\n",
+    "judged.csv": "qid,docno,label\n1,d1,1\n",
+    "pairs.csv": "query,document,label\nwhite page,The page stays white,1\nwhite page,The mail is lost,0\n",
+}
 NOT_OURS = {"pip", "pytest", "torchrun", "start_the_next_training"}
 
 
@@ -112,6 +118,8 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     for block in gate_files():
         (tmp_path / gate_file_name(block)).write_text(block.text, "utf-8")
     write_experiment(tmp_path / "outputs" / "mine")
+    for name, rows in TABLES.items():
+        (tmp_path / name).write_text(rows, encoding="utf-8")
     monkeypatch.chdir(tmp_path)
     return tmp_path
 
@@ -140,7 +148,7 @@ def test_the_picture_of_the_readme_shows_what_the_manual_says() -> None:
 
 
 def test_every_other_block_of_python_says_why_it_is_not_run() -> None:
-    run = {"README.md", "python.md", "extending.md", "tutorial.md", "beside.md"}
+    run = {"README.md", "python.md", "extending.md", "tutorial.md", "beside.md", "collections.md"}
     for block in blocks("python"):
         assert block.path.name in run or block.not_run, f"{block.path}:{block.line}"
 
@@ -235,7 +243,7 @@ def test_every_key_of_a_result_is_explained() -> None:
 
 
 @pytest.mark.usefixtures("folder")
-@pytest.mark.parametrize("page", ["README.md", "docs/tutorial.md", "docs/beside.md"])
+@pytest.mark.parametrize("page", ["README.md", "docs/tutorial.md", "docs/beside.md", "docs/collections.md"])
 def test_the_python_of_a_page_shows_what_comes_out(page: str) -> None:
     run_python(blocks("python", ROOT / page))
 

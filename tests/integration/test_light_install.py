@@ -49,7 +49,9 @@ def test_judging_needs_no_extra(tmp_path: Path) -> None:
         (["analyze", "verdicts", "--output-dir", "out", "--json"], 12),  # undecided
         (["status", "store"], 2),  # there is no such store
         (["cache", "--json"], 0),
+        (["import", "--table", "pairs.csv", "--output-dir", "pairs"], 0),
     ]
+    (tmp_path / "pairs.csv").write_text("query,document\nred,a red fish\n", encoding="utf-8")
     for arguments, code in calls:
         done = light(*arguments, cwd=tmp_path)
         assert done.returncode == code, done.stderr

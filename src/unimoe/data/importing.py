@@ -19,18 +19,18 @@ from typing import Any, NamedTuple
 from unimoe.checks.texts import counted
 from unimoe.core.errors import DataError, UsageError, first_few
 from unimoe.core.io import atomic_dir, write_json
-from unimoe.core.limits import HIGHEST_GRADE, grade_problem, id_problem, read_number, shortened
+from unimoe.core.limits import checked_number, checked_text, id_problem, read_grade, shortened
 from unimoe.core.trec import Qrels
 from unimoe.data.collection import Collection, Document, assemble
 from unimoe.data.collection_card import COLLECTION_FILE, FolderDescription, described
 from unimoe.data.sources.beir_layout import write_parts
 from unimoe.formats.qrels import read_qrels
-from unimoe.formats.tables import DOCUMENT, QUERY, Table, pick, read_table, records_table
+from unimoe.formats.tables import DOCUMENT, GRADE, QUERY, Table, pick, read_table, records_table
 
 _IDS_OF_QUERIES = tuple(name for name in QUERY if name != "query")
 _TEXT = ("text", "body", "contents", "content", "passage", "document", "document_text")
 _ASKED = ("text", "query_text", "query", "question")
-_GRADE = ("score", "relevance", "rel", "label", "grade", "relevance_label")
+_GRADE = ("score", *GRADE)
 FIELDS: dict[str, dict[str, tuple[str, ...]]] = {
     "corpus": {"id": ("_id", "id", *DOCUMENT), "text": _TEXT, "title": ("title",)},
     "queries": {"id": ("_id", "id", *_IDS_OF_QUERIES), "text": _ASKED, "excluded": ("excluded_ids",)},
@@ -253,16 +253,10 @@ class _Row(NamedTuple):
 
     def judge(self, judged: Qrels, query: str, document: str) -> None:
         """Add the row's judgment; a second grade of a pair is refused."""
-        value = self.cells.get("grade", 1)
-        if _is_missing(value):
-            raise self.refusal("there is no grade; write one, or leave the row out")
-        try:
-            grade = float(read_number(value)) if isinstance(value, str) else float(value)
-        except (TypeError, ValueError):
-            raise self.refusal(f"grade {shortened(repr(value))} is no number; write 0, 1 or another") from None
-        if not grade.is_integer() or abs(grade) > HIGHEST_GRADE:
-            raise self.refusal(f"grade {value} {grade_problem(grade)}; write a whole number")
-        if judged.setdefault(query, {}).setdefault(document, int(grade)) != int(grade):
+        value, place = self.cells.get("grade", 1), f"{self.where(self.number)}: grade"
+        read: Callable[..., int] = checked_text if isinstance(value, str) else checked_number
+        grade = read(value, read_grade, place)
+        if judged.setdefault(query, {}).setdefault(document, grade) != grade:
             raise self.refusal(f"query {query!r} and document {document!r} have another grade in a row above; keep one")
 
 
@@ -372,19 +366,20 @@ def _unwrapped(table: Table) -> Table:
         return table
 
     def records() -> Iterator[tuple[str, dict[str, Any]]]:
-        action: dict[str, Any] = {}
+        named: Mapping[str, Any] = {}
         for number, row in enumerate(table.rows):
             record = {name: cell for name, cell in zip(table.names, row, strict=True) if cell is not None}
-            hits = record["hits"]["hits"] if isinstance(record.get("hits"), Mapping) else [record]
-            for hit in hits:
-                started = next((hit[key] for key in ("index", "create") if isinstance(hit.get(key), Mapping)), None)
-                if started is not None and len(hit) == 1:
-                    action = started
+            answer = record.get("hits")  # of a search
+            for hit in answer.get("hits", []) if isinstance(answer, Mapping) else [record]:
+                action = hit.get("index", hit.get("create")) if isinstance(hit, Mapping) and len(hit) == 1 else None
+                if isinstance(action, Mapping):  # a line of a bulk file, which names the document of the next
+                    named = action
                     continue
-                source = hit.get("_source", hit)
-                named = {key: one["_id"] for key, one in (("_id", hit), ("_id", action)) if "_id" in one}
-                yield table.where(number), {**source, **named}
-                action = {}
+                source = hit.get("_source", hit) if isinstance(hit, Mapping) else None
+                if not isinstance(source, Mapping):
+                    raise DataError(f"{table.where(number)}: {shortened(repr(hit))} is no document; write its _source")
+                key, named = named.get("_id", hit.get("_id")), {}
+                yield table.where(number), {**source, **({} if key is None else {"_id": key})}
 
     return records_table(records(), table.name)
 

@@ -78,7 +78,7 @@ def as_dump(folder: Path) -> list[str | Path]:
     answer = {"took": 3, "timed_out": False, "hits": {"total": 4, "hits": [hit(row) for row in records("queries")]}}
     queries = folder / "answer"
     queries.write_text(json.dumps(answer, indent=1))
-    judged = [*("--qrels", trec(folder, "test")), *("--qrels", trec(folder, "dev"))]
+    judged: list[str | Path] = [*("--qrels", trec(folder, "test")), *("--qrels", trec(folder, "dev"))]
     return ["--corpus", corpus, "--queries", queries, *judged]
 
 
@@ -218,8 +218,8 @@ GOOD = {
         ("docs.csv", "red\nblue\n", "docs.csv: no column is the id.*its first line names none"),
         ("q.csv", "id,text\nq1,\n", "query 'q1' is judged in split 'test' but has an empty text"),
         ("qrels.csv", "qid,docno,label\nq1,d1,1\nq9,d1,1\n", "qrels.csv:3: query 'q9' is not among the queries"),
-        ("qrels.csv", "qid,docno,label\nq1,d1,yes\n", "qrels.csv:2: grade 'yes' is no number"),
-        ("qrels.csv", "qid,docno,label\nq1,d1,0.5\n", "qrels.csv:2: grade 0.5 is not a whole number"),
+        ("qrels.csv", "qid,docno,label\nq1,d1,yes\n", "qrels.csv:2: grade 'yes' is not a number"),
+        ("qrels.csv", "qid,docno,label\nq1,d1,0.5\n", "qrels.csv:2: grade '0.5' is not a whole number"),
         ("qrels.csv", "qid,docno,label\nq1,d1,1\nq1,d1,2\n", "qrels.csv:3: query 'q1' and document 'd1' have another"),
         ("qrels.csv", "qid,docno,label\nq1,x,1\n", "no judged document is in the corpus: x, and the corpus has d1, d2"),
         ("qrels.csv", "qid,docno,label\n", "holds no judgments"),
@@ -263,7 +263,7 @@ def test_it_says_what_it_found_and_states_the_language(tmp_path: Path) -> None:
 
 def test_a_folder_that_holds_anything_is_kept(tmp_path: Path) -> None:
     (tmp_path / "pairs.csv").write_text("query,document\nred,a red fish\n")
-    parts = ["import", "--table", tmp_path / "pairs.csv", "--output-dir"]
+    parts: list[str | Path] = ["import", "--table", tmp_path / "pairs.csv", "--output-dir"]
     out = tmp_path / "out"
     out.mkdir()
     successful(call_unimoe(*parts, out))

@@ -6,6 +6,8 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Literal
 
+from unimoe.checks import lines
+from unimoe.checks.texts import concerned
 from unimoe.core.io import hash_json
 from unimoe.core.trec import Run
 from unimoe.data.catalog import result_name
@@ -60,6 +62,8 @@ class RerankingPools:
         ``trained_hash`` is that of what was trained, a head or a whole cross-encoder, None without a training.
         """
         hashes = {"collection": self.collection.content_hash, "candidates": hash_json(self.candidates)}
+        checks = concerned(self.collection.checks, by_words="bm25" in self.first_stage)
+        known["caveats"] = [*known.get("caveats", ()), *lines(checks, "caveat")]
         return Evaluation(
             system=system,
             seed=seed,
