@@ -84,6 +84,24 @@ def test_qrels_in_both_layouts_read_the_same(qrels: dict[str, dict[str, int]]) -
 YAML = [*"a []{}-'\"|>#?~\n\té", ": ", "  ", "&x ", "*x", "<<", "!x ", "---", "1e400", ".nan", "null"]
 LINES = [*"01 \t\n\ufefft", "\r\n", "q1", "d1", "Q0", "-1", "1e30", "1e308", "nan", "1_0", "query-id", "score"]
 JSON = [*"{}[]1\n\\é", ": ", ", ", '"_id"', '"text"', '"step"', '"loss"', '"x"', "1e400", "-0", "NaN", "null", "true"]
+TABLE = [*'01,\t\n"', "\r\n", "q1", "d1", "qid", "docno", "rank", "score", "relevance", "nan", "-1", "\u00a0"]
+NESTED = [
+    "{",
+    "}",
+    "[",
+    "]",
+    ": ",
+    ", ",
+    "\n",
+    '"qid"',
+    '"docno"',
+    '"score"',
+    '"results"',
+    '"mteb_model_meta"',
+    '"q"',
+    "1",
+    "null",
+]
 
 
 def beir(path: Path) -> None:
@@ -96,7 +114,9 @@ def beir(path: Path) -> None:
 
 
 def run(path: Path) -> None:
-    assert all(abs(score) <= HIGHEST_SCORE for scores in read_run(path).values() for score in scores.values())
+    assert all(
+        abs(score) <= HIGHEST_SCORE for scores in read_run(path, ["ranks"]).values() for score in scores.values()
+    )
 
 
 def qrels(path: Path) -> None:
@@ -107,6 +127,10 @@ READERS: dict[str, tuple[list[str], Callable[[Path], object]]] = {
     "some.yaml": (YAML, load_experiment),
     "some.trec": (LINES, run),
     "some.qrels": (LINES, qrels),
+    "run.csv": (TABLE, run),
+    "qrels.csv": (TABLE, qrels),
+    "run.json": (NESTED, run),
+    "qrels.json": (NESTED, qrels),
     "q.json": (JSON, lambda path: describe_qrels(path.with_name("q"))),
     "arm/seed_0/logs/train.jsonl": (JSON, lambda path: read_logs(path.parents[3])),
     "arm/seed_0/logs/gradient_conflicts.jsonl": (JSON, lambda path: read_conflict_logs(path.parents[3])),
