@@ -54,8 +54,11 @@ def test_what_is_written_is_read_back(collection: Collection, compress: bool) ->
     assert back.content_hash == collection.content_hash
 
 
-# Any character but white space, lone surrogates, and the byte order mark, which is no part of the file's first id.
-ids = st.text(st.characters(exclude_categories=["Cs", "Zs", "Zl", "Zp", "Cc"], exclude_characters="\ufeff"), min_size=1)
+# Any character but spaces, control characters, lone surrogates, and the byte order mark, which is no part of the file's
+# first id. No-break spaces and their kind are part of ids, but an id of nothing else is a blank.
+ids = st.text(st.characters(exclude_categories=["Cs", "Cc"], exclude_characters="\ufeff "), min_size=1).filter(
+    str.strip
+)
 finite = st.floats(-HIGHEST_SCORE, HIGHEST_SCORE)  # what float32 holds: others are refused
 runs = st.dictionaries(ids, st.dictionaries(ids, finite, min_size=1, max_size=8), max_size=4)
 
@@ -81,6 +84,24 @@ def test_qrels_in_both_layouts_read_the_same(qrels: dict[str, dict[str, int]]) -
 YAML = [*"a []{}-'\"|>#?~\n\té", ": ", "  ", "&x ", "*x", "<<", "!x ", "---", "1e400", ".nan", "null"]
 LINES = [*"01 \t\n\ufefft", "\r\n", "q1", "d1", "Q0", "-1", "1e30", "1e308", "nan", "1_0", "query-id", "score"]
 JSON = [*"{}[]1\n\\é", ": ", ", ", '"_id"', '"text"', '"step"', '"loss"', '"x"', "1e400", "-0", "NaN", "null", "true"]
+TABLE = [*'01,\t\n"', "\r\n", "q1", "d1", "qid", "docno", "rank", "score", "relevance", "nan", "-1", "\u00a0"]
+NESTED = [
+    "{",
+    "}",
+    "[",
+    "]",
+    ": ",
+    ", ",
+    "\n",
+    '"qid"',
+    '"docno"',
+    '"score"',
+    '"results"',
+    '"mteb_model_meta"',
+    '"q"',
+    "1",
+    "null",
+]
 
 
 def beir(path: Path) -> None:
@@ -93,7 +114,9 @@ def beir(path: Path) -> None:
 
 
 def run(path: Path) -> None:
-    assert all(abs(score) <= HIGHEST_SCORE for scores in read_run(path).values() for score in scores.values())
+    assert all(
+        abs(score) <= HIGHEST_SCORE for scores in read_run(path, ["ranks"]).values() for score in scores.values()
+    )
 
 
 def qrels(path: Path) -> None:
@@ -104,6 +127,10 @@ READERS: dict[str, tuple[list[str], Callable[[Path], object]]] = {
     "some.yaml": (YAML, load_experiment),
     "some.trec": (LINES, run),
     "some.qrels": (LINES, qrels),
+    "run.csv": (TABLE, run),
+    "qrels.csv": (TABLE, qrels),
+    "run.json": (NESTED, run),
+    "qrels.json": (NESTED, qrels),
     "q.json": (JSON, lambda path: describe_qrels(path.with_name("q"))),
     "arm/seed_0/logs/train.jsonl": (JSON, lambda path: read_logs(path.parents[3])),
     "arm/seed_0/logs/gradient_conflicts.jsonl": (JSON, lambda path: read_conflict_logs(path.parents[3])),

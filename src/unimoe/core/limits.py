@@ -119,7 +119,7 @@ def checked_numbers(
     """
     try:
         values = list(map(float, cells))
-        text = "" if plain or type(cells[0]) is not str else "".join(cells)
+        text = "".join(cells) if cells and not plain and type(cells[0]) is str else ""
         if text.isascii() and "_" not in text and are_within(values, most):
             return values
     except (TypeError, ValueError, OverflowError):

@@ -137,8 +137,8 @@ class TextFile:
 
     def _rows(self, text: str, start: int, width: int, layout: str) -> Iterator[tuple[int, list[str]]]:
         for number, line in enumerate(text.split("\n"), start=start):
-            if found := _CONTROL.search(line):
-                raise DataError(f"{self.name}:{number}: holds the control character {found[0]!a}; remove it")
+            if control := _CONTROL.search(line):
+                raise DataError(f"{self.name}:{number}: holds the control character {control[0]!a}; remove it")
             if line.strip():
                 cells = split_fields(line)
                 if len(cells) != width and line.count("\t") == width - 1:

@@ -8,17 +8,14 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from importlib import import_module
 from itertools import chain, islice
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any
 
-from unimoe.core.errors import DataError, UsageError, first_few
-from unimoe.core.io import named_errors
-from unimoe.core.limits import shortened
+from unimoe.core.errors import DataError, first_few
+from unimoe.core.frames import Row, frame_rows, is_parquet, parquet_rows
+from unimoe.core.limits import shortened, visible
 from unimoe.core.text import BATCH, SAMPLE, Batch, TextFile, is_number, split_fields
-
-Row: TypeAlias = tuple[Any, ...]
 
 QUERY = ("query_id", "qid", "q_id", "topic_id", "topic", "query")
 DOCUMENT = ("document_id", "docno", "doc_id", "docid", "corpus_id", "pid", "passage_id", "did")
@@ -78,21 +75,24 @@ def read_table(content: object, what: str) -> Table:
         DataError: the file cannot be read, or a row has another number of cells than the header.
         UsageError: this is no table, or reading it needs pyarrow, which is not installed.
     """
-    if not isinstance(content, str | Path):
-        return _frame(content, what)
-    if _is_parquet(Path(content)):
-        return _parquet(Path(content))
-    file = TextFile(content)
-    return records_table(file.values(), file.name) if file.is_json else delimited_table(file)
+    if isinstance(content, str | Path) and not is_parquet(content):
+        file = TextFile(content)
+        return records_table(file.values(), file.name) if file.is_json else delimited_table(file)
+    name = str(content) if isinstance(content, str | Path) else what
+    names, rows = parquet_rows(content) if isinstance(content, str | Path) else frame_rows(content, what)
+    if names is None:
+        return records_table(((f"{what}, record {i}", one) for i, one in enumerate(rows, start=1)), what)
+    return _without_index(Table(name, names, rows, lambda row: f"{name}, row {row + 1}"))
 
 
 def opened(content: object, name: str, layout: str) -> Columns | Nested:
     """Return what a path or an object holds, told by its content; ``layout`` says what a line of fields should be."""
-    if type(content).__module__.startswith("ranx."):
+    library = type(content).__module__.partition(".")[0]
+    if library == "ranx":
         content = content.to_dict()  # type: ignore[attr-defined]
-    if isinstance(content, Mapping):
+    if isinstance(content, Mapping) and library != "datasets":
         return Nested(name, content)
-    if not isinstance(content, str | Path) or _is_parquet(Path(content)):
+    if not isinstance(content, str | Path) or is_parquet(content):
         return _columns(read_table(content, name))
     file = TextFile(content)
     if file.is_json:
@@ -144,8 +144,9 @@ def places_of(source: Columns, wanted: Mapping[str, Sequence[str]], needed: Iter
     places = pick(source.names, wanted)
     for field in needed:
         if field not in places:
-            names = f"there are {first_few(source.names, 8)}; name it {' or '.join(wanted[field])}"
-            raise DataError(f"{source.name}: which column is the {field}? {names}")
+            there = first_few([visible(str(name)) for name in source.names], 8)
+            known = " or ".join(wanted[field])
+            raise DataError(f"{source.name}: which column is the {field}? there are {there}; name it {known}")
     return places
 
 
@@ -161,7 +162,7 @@ def pick(names: Sequence[str], wanted: Mapping[str, Collection[str]]) -> dict[st
 
 def plain_name(name: str) -> str:
     """Return a column's name in lower case, with ``_`` between words."""
-    return re.sub(r"[-\s]+", "_", name.strip().lower())
+    return re.sub(r"[-\s]+", "_", str(name).strip().lower())
 
 
 def is_header(first: Sequence[str], second: Sequence[str] = ()) -> bool:
@@ -205,59 +206,6 @@ def records_table(records: Iterable[tuple[str, object]], name: str) -> Table:
             yield tuple(map(record.get, names))
 
     return _without_index(Table(name, names, rows(), places.__getitem__))
-
-
-def _frame(content: Any, what: str) -> Table:
-    """Return the table of an object of Python; libraries are told by their names, and none is imported here."""
-    library, kind = type(content).__module__.partition(".")[0], type(content).__name__
-    rows: Iterator[Row]
-    if library == "pandas" and kind == "DataFrame":
-        content = content.reset_index() if any(content.index.names) else content
-        names, rows = tuple(map(str, content.columns)), content.itertuples(index=False, name=None)
-    elif library == "polars" and kind in {"DataFrame", "LazyFrame"}:
-        content = content.collect() if kind == "LazyFrame" else content
-        names, rows = tuple(content.columns), content.iter_rows()
-    elif library == "pyarrow" and kind in {"Table", "RecordBatch"}:
-        names, rows = tuple(content.schema.names), _arrow_rows([content])
-    elif library == "datasets" and kind == "Dataset":
-        names, rows = tuple(content.column_names), _arrow_rows(content.with_format("arrow").iter(BATCH))
-    elif library == "datasets":
-        raise UsageError(f"{what}: a {kind}, which is no single table; give one split, such as dataset['test']")
-    elif isinstance(content, Iterable) and not isinstance(content, str | bytes | Mapping):
-        records = list(content)
-        if not records or not all(hasattr(record, "_fields") for record in records):  # as of ir_datasets
-            return records_table(((f"{what}, record {i}", one) for i, one in enumerate(records, start=1)), what)
-        names, rows = records[0]._fields, iter(records)
-    else:
-        raise UsageError(f"{what}: {kind} is no table; give a path, a frame, a list of dictionaries or a dictionary")
-    return _without_index(Table(what, names, rows, lambda i: f"{what}, row {i + 1}"))
-
-
-def _is_parquet(path: Path) -> bool:
-    with named_errors(path):
-        if not path.is_file():  # a pipe can be read once
-            return False
-        with path.open("rb") as file:
-            return file.read(4) == b"PAR1"
-
-
-def _parquet(path: Path) -> Table:
-    try:
-        parquet: Any = import_module("pyarrow.parquet")
-    except ModuleNotFoundError:
-        needs = "reading parquet needs pyarrow, which is not installed: pip install 'unimoe[frames]'"
-        raise UsageError(f"{path}: {needs}") from None
-    try:
-        file = parquet.ParquetFile(path)
-    except (ValueError, OSError) as error:  # pyarrow's are kinds of them
-        raise DataError(f"{path}: not a complete parquet file ({shortened(str(error))}); fetch it again") from None
-    names, rows = tuple(file.schema_arrow.names), _arrow_rows(file.iter_batches(BATCH))
-    return _without_index(Table(str(path), names, rows, lambda row: f"{path}, row {row + 1}"))
-
-
-def _arrow_rows(tables: Iterable[Any]) -> Iterator[Row]:
-    for table in tables:
-        yield from zip(*(column.to_pylist() for column in table.columns), strict=True)
 
 
 def _without_index(table: Table) -> Table:
