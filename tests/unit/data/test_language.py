@@ -14,9 +14,11 @@ from support.toy_collections import invented, write_beir
 
 import unimoe
 from unimoe.checks import Check
+from unimoe.config import BM25Config, EvaluationConfig
 from unimoe.data.catalog import load_collection
 from unimoe.data.collection import Collection, Document, assemble
-from unimoe.results import read_result
+from unimoe.evaluation.tiers.datasets import Dataset, LoadedDataset
+from unimoe.results import Task, read_result
 
 TEXTS = {
     "ko": "모든 인간은 태어날 때부터 자유로우며 동등하다. Python의 list.append",
@@ -34,7 +36,7 @@ TEXTS = {
     "und": "ყველა ადამიანი იბადება თავისუფალი და თანასწორი.",  # Georgian: no caveat, since no code would fit better
 }
 SHARED = {
-    "Cyrillic": ("Всі люди народжуються вільними і рівними у своїй гідності та правах.", '"ru" or "sr"'),
+    "Cyrillic": ("Всички хора се раждат свободни и равни по достойнство и права.", '"ru" or "sr"'),
     "Arabic": ("تمام انسان آزاد اور حقوق و عزت کے اعتبار سے برابر پیدا ہوئے ہیں۔", '"ar" or "fa"'),
     "Devanagari": ("सभी मनुष्यों को गौरव और अधिकारों के मामले में समानता प्राप्त है।", '"hi" or "ne"'),
 }
@@ -155,6 +157,21 @@ def test_caveats_are_in_results_and_on_stderr_where_they_concern_the_search(tmp_
     for arm, doubtful in (("bm25", True), ("all-minilm-l6-v2", False), ("all-minilm-l6-v2+bm25", True)):
         (path,) = (tmp_path / "out" / arm).glob("**/results/retrieval/toy.json")
         assert any("states no language" in caveat for caveat in read_result(path).caveats) is doubtful
+
+
+@pytest.mark.usefixtures("tmp_cache")
+def test_a_stated_language_of_bm25_and_a_task_without_candidates_have_no_doubt(tmp_path: Path) -> None:
+    text, _ = SHARED["Cyrillic"]
+    place = folder(tmp_path, of(text, text))
+    cases: list[tuple[EvaluationConfig, Task, bool]] = [
+        (EvaluationConfig(), "reranking", True),
+        (EvaluationConfig(), "embedding", False),
+        (EvaluationConfig(bm25=BM25Config(language="ru")), "reranking", False),
+    ]
+    for settings, task, doubtful in cases:
+        caveats = LoadedDataset(Dataset(place, "test", settings)).caveats(task)
+        assert any("states no language" in caveat for caveat in caveats) is doubtful
+        assert any("without any candidate" in caveat for caveat in caveats) is (task == "reranking")
 
 
 @pytest.mark.usefixtures("tmp_cache")
