@@ -8,7 +8,7 @@ import random
 from collections.abc import Callable
 from dataclasses import replace
 from functools import cache, partial
-from itertools import combinations
+from itertools import combinations, product
 from pathlib import Path
 from statistics import fmean
 from typing import Any, cast, get_args
@@ -240,7 +240,10 @@ def test_tensorboard_holds_what_the_log_holds_and_wandb_needs_no_network(
 def test_every_aggregation_ends_elsewhere_and_its_record_of_conflicts_changes_no_weight(
     trained_in: Callable[..., Path],
 ) -> None:
-    options = ("training.steps=2", "lora.dropout=0.3", "arms.joint_r8.ranking_weight=0.4")
+    # Each method needs settings that it makes much of. Adam ignores a factor that both losses share, so the learned
+    # weights have to part; and GradVac takes PCGrad's steps while its running mean is near 0.
+    joint = ("ranking_weight=0.2", "uncertainty_learning_rate=0.5", "gradvac_beta=0.9")
+    options = ("training.steps=4", "lora.dropout=0.3", *(f"arms.joint_r8.{setting}" for setting in joint))
 
     def weights(checkpoint: Path) -> torch.Tensor:
         return torch.cat([weight.flatten() for weight in load_file(checkpoint / ADAPTER_FILE).values()])
@@ -252,13 +255,14 @@ def test_every_aggregation_ends_elsewhere_and_its_record_of_conflicts_changes_no
         ends[name] = weights(checkpoint)
         assert bool(ends[name].isfinite().all())
         records = read_conflict_logs(checkpoint.parents[2])["joint_r8", 0]
-        assert [(record.step, record.layer) for record in records] == [(1, 2), (1, 3), (2, 2), (2, 3)], name
+        assert [(record.step, record.layer) for record in records] == list(product(range(1, 5), (2, 3))), name
         for record in records:
             assert record.cosine is not None
             assert -1 <= record.cosine <= 1
             assert min(record.norm_rank or 0, record.norm_embed or 0) > 0
     for first, second in combinations(sorted(ends), 2):
-        assert float((ends[first] - ends[second]).abs().max()) > 1e-5, (first, second)
+        apart = float((ends[first] - ends[second]).norm() / ends[first].norm())
+        assert apart > 1e-3, (first, second)  # they are .02 apart; the rounding of two processors, 2e-5
     own = ("arms.joint_r8.aggregation=gradvac", "training.conflicts.measure=false")
     unrecorded = trained_in("unrecorded", *options, *own, arm="joint_r8")
     assert not (unrecorded.parent / "logs" / "gradient_conflicts.jsonl").exists()
