@@ -120,8 +120,8 @@ MISTAKES = [
     ("evaluation.first_stage='run: '", "evaluation.first_stage: there is no first stage 'run: '; write bm25s, rank_b"),
     (
         "training.ranking.loss=hinge",
-        "training.ranking.loss: there is no loss 'hinge'; use adrmse, approxndcg, infonce, lambdaloss, listmle, listnet, "
-        "marginmse, pg_rank, plistmle, ranknet, score_es, softmax, supcon, yes_no, or --import the module that registers",
+        "training.ranking.loss: there is no loss 'hinge'; use adrmse, approxndcg, infonce, lambdaloss, listmle, "
+        "listnet, marginmse, pg_rank, plistmle, ranknet, score_es, softmax, supcon, yes_no, or --import the module",
     ),
     ("prompt.template=qwen", "prompt.template: there is no prompt template 'qwen' (did you mean 'qwen3'?); use chat"),
     *((f"prompt.no={text}", ANSWER) for text in ("-1", "2.5")),
