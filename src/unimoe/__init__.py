@@ -27,11 +27,11 @@ if TYPE_CHECKING:
     from unimoe.api import load_encoder as load_encoder
     from unimoe.api import load_model as load_model
     from unimoe.config.files import load_experiment as load_experiment
-    from unimoe.core.trec import read_qrels as read_qrels
-    from unimoe.core.trec import read_run as read_run
     from unimoe.evaluation.reranking_eval import evaluate_beir as evaluate_beir
     from unimoe.experiment.running import run_experiment as run_experiment
-    from unimoe.metrics import score_run as score_run
+    from unimoe.formats.qrels import read_qrels as read_qrels
+    from unimoe.formats.runs import read_run as read_run
+    from unimoe.results.runs.scoring import score_run as score_run
     from unimoe.results.runs.scoring import score_run_file as score_run_file
 
 _NAMES_OF = {
@@ -46,11 +46,11 @@ _NAMES_OF = {
         "load_model",
     ),
     "config.files": ("load_experiment",),
-    "core.trec": ("read_qrels", "read_run"),
     "evaluation.reranking_eval": ("evaluate_beir",),
     "experiment.running": ("run_experiment",),
-    "metrics": ("score_run",),
-    "results.runs.scoring": ("score_run_file",),
+    "formats.qrels": ("read_qrels",),
+    "formats.runs": ("read_run",),
+    "results.runs.scoring": ("score_run", "score_run_file"),
 }
 _DEFINED_IN = {name: module for module, names in _NAMES_OF.items() for name in names}
 
@@ -68,7 +68,7 @@ if not TYPE_CHECKING:  # a type checker shall refuse a misspelt name
         except ModuleNotFoundError as error:
             if (needs := missing_extra(error)) is None:
                 raise
-            raise ModuleNotFoundError(f"unimoe.{name}: {needs}", name=error.name) from error
+            raise needs from None
 
 
 def __dir__() -> list[str]:

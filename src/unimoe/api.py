@@ -5,24 +5,28 @@ torch is imported only when something is reranked, a model is loaded, or MTEB is
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, cast
 
+from unimoe.checks import Check, report
+from unimoe.checks.texts import concerned, without_candidates
 from unimoe.config import BM25Config, DenseConfig, ModelConfig, PromptConfig
 from unimoe.config.base import BUNDLED_ENCODER, EncoderConfig
-from unimoe.core.errors import DataError, UsageError
+from unimoe.core.errors import DataError, UsageError, names_extra, path_of
 from unimoe.core.io import hash_file, hash_json
-from unimoe.core.trec import Run, read_run
+from unimoe.core.shown import Shown, View
+from unimoe.core.trec import Run
 from unimoe.data import catalog
 from unimoe.data.collection import Collection
 from unimoe.evaluation.tiers.datasets import Dataset, collections_of
-from unimoe.metrics import DEFAULT_METRICS, Scores, score_run
-from unimoe.metrics.scoring import plain_run
+from unimoe.formats.runs import read_run
+from unimoe.metrics import DEFAULT_METRICS, Scores
 from unimoe.models.bundled import BUNDLED_ID
 from unimoe.models.checkpoint import ADAPTER_FILE, read_checkpoint
+from unimoe.results.runs.scoring import score_run
 from unimoe.retrieval.bm25 import bm25_run, first_stage_name
 from unimoe.retrieval.first_stage import cut_run, fitting_candidates
 
@@ -36,17 +40,18 @@ if TYPE_CHECKING:
     from unimoe.models.unimodel import UnimodelForExp1
 
 
-@dataclass(frozen=True)
-class EvaluatedRun:
+@dataclass(frozen=True, repr=False)
+class EvaluatedRun(Shown):
     """How well a reranker or an encoder ordered the documents of a collection.
 
     Attributes:
         run: query id to ``{document id: score}``.
         scores: the measures of the run, per query and on average.
         identity: the base model's name and hash, or ``python:MODULE:FUNCTION@HASH`` of ``FUNCTION.identity``, else of
-            the module's file.
+            the module's file, else (without a file, or with others of its name) of what the function computes with.
         candidates: BM25 with its parameters, or a run with its hash; None where all documents were searched.
         first_stage: the measures of the candidates in their own order; None where there is none.
+        checks: what was found of the collection and of the candidates; stderr showed the caveats.
     """
 
     run: Run
@@ -54,8 +59,19 @@ class EvaluatedRun:
     identity: str
     candidates: str | None = None
     first_stage: Scores | None = None
+    checks: tuple[Check, ...] = ()
+
+    @property
+    def _view(self) -> View:
+        from unimoe.analysis.shown import scores_view  # tables are only loaded by those who look
+
+        reranks = f", reranks {self.candidates}" if self.candidates else ""
+        what = f"{self.identity}{reranks}, {len(self.run):,} queries"
+        facts = {"identity": self.identity, "candidates": self.candidates}
+        return scores_view(self.scores, what, facts, self.run, self.first_stage)
 
 
+@names_extra
 def load_collection(name: str, split: str | None = None) -> Collection:
     """Load documents, queries and judgments.
 
@@ -78,6 +94,7 @@ def load_collection(name: str, split: str | None = None) -> Collection:
     return catalog.load_collection(collection, split or default_split)
 
 
+@names_extra
 def bm25_candidates(collection: Collection | str, depth: int = 100, params: BM25Config | None = None) -> Run:
     """Rank the documents of a collection by BM25 for each of its queries.
 
@@ -97,14 +114,18 @@ def bm25_candidates(collection: Collection | str, depth: int = 100, params: BM25
         raise UsageError(f"depth {depth!r} is no whole number; use at least 1")
     if not isinstance(params, BM25Config | None):
         raise UsageError(f"params is a {type(params).__name__}; give a BM25Config, such as BM25Config(k1=1.2)")
-    return bm25_run(dataset.with_rule(loaded), depth, params or BM25Config(), cached=True)
+    ruled, params = dataset.with_rule(loaded), params or BM25Config()
+    run = bm25_run(ruled, depth, params, cached=True)
+    _reported(ruled, run, by_words=params.language is None)
+    return run
 
 
+@names_extra
 def evaluate_reranker(
     scorer: PairScorer | Reranker | UnimodelForExp1,
     collection: Collection | str,
     *,
-    candidates: Mapping[str, Mapping[str, float]] | Path | str | None = None,
+    candidates: object = None,
     depth: int = 100,
     max_queries: int | None = None,
     metrics: Sequence[str] = DEFAULT_METRICS,
@@ -115,7 +136,8 @@ def evaluate_reranker(
         scorer: a function from a list of ``(query, document)`` texts to as many scores. It is called once for each
             query with all its candidates, so it may compare them with each other. Or what ``load_model`` gives.
         collection: as loaded, or its name.
-        candidates: a run to rerank: the path of a TREC run, or what ``read_run`` gives; BM25's by default.
+        candidates: a run to rerank, in any form that ``read_run`` takes; BM25's by default. The document with the
+            query's id is left out as in ``bm25_candidates``.
         depth: candidates reranked per query, at most.
         max_queries: score a fixed sample of this many queries; by default all.
         metrics: as in ``score_run``.
@@ -128,37 +150,42 @@ def evaluate_reranker(
     """
     from unimoe.evaluation.reranking.rerankers import is_reranker, reranker_of
     from unimoe.evaluation.reranking.shards import rerank_run
-    from unimoe.evaluation.systems.named.python_function import function_identity
+    from unimoe.evaluation.systems.function_identity import function_identity
 
-    loaded = collection if isinstance(collection, Collection) else load_collection(collection)
+    dataset, loaded = _dataset(collection)
     if not callable(scorer) and not is_reranker(scorer):
         raise UsageError(f"the scorer is a {type(scorer).__name__}; give a function from (query, document) to scores")
     if type(depth) is not int or depth < 1:
         raise UsageError(f"depth {depth}: reranks nothing; use a whole number from 1")
+    identity = getattr(scorer, "base_identity", None) or function_identity(scorer)  # before a call can change its state
+    loaded = dataset.with_rule(loaded)
     if candidates is None:
-        source, found = first_stage_name(BM25Config().in_language(loaded.language)), bm25_candidates(loaded, depth)
-    elif isinstance(candidates, str | Path):
-        found = read_run(candidates)
-        source = f"run:{Path(candidates).name}@{hash_file(Path(candidates))}"
+        source = first_stage_name(BM25Config().in_language(loaded.language))
+        found = bm25_run(loaded, depth, BM25Config(), cached=True)
     else:
-        found = plain_run(candidates)
-        source = f"run@{hash_json(found)}"
+        found = read_run(candidates)
+        if isinstance(candidates, str | Path):
+            source = f"run:{Path(candidates).name}@{hash_file(Path(candidates))}"
+        else:
+            source = f"run@{hash_json(found)}"
     scored = loaded if max_queries is None else loaded.sample_queries(max_queries)
     fitting, ordered = fitting_candidates(found, scored, depth, loaded.name)
     chosen = cut_run(fitting, depth)
     if not any(chosen.values()):
         raise DataError(f"{loaded.name}: no scored query has candidates; give a run of this collection and split")
     run, _ = rerank_run(reranker_of(scorer), scored, chosen)
-    level = scored.relevance_level
+    level = scored.relevance_level if scored.level_stated else None
     return EvaluatedRun(
         run,
         score_run(scored.qrels, run, metrics, level),
-        getattr(scorer, "base_identity", None) or function_identity(scorer),
+        identity,
         source,
         score_run(scored.qrels, chosen, metrics, level) if ordered else None,
+        _reported(scored, chosen, by_words=candidates is None),
     )
 
 
+@names_extra
 def evaluate_encoder(
     encoder: TextEncoder | Embedder,
     collection: Collection | str,
@@ -183,7 +210,8 @@ def evaluate_encoder(
         UsageError: an unknown collection or metric, or a number below 1.
     """
     from unimoe.evaluation.retrieval_eval import dense_collection
-    from unimoe.evaluation.systems.named.python_function import FunctionEmbedder, function_identity
+    from unimoe.evaluation.systems.function_identity import function_identity
+    from unimoe.evaluation.systems.named.python_function import FunctionEmbedder
     from unimoe.retrieval.dense import dense_run
 
     dataset, loaded = _dataset(collection, max_queries)
@@ -199,9 +227,12 @@ def evaluate_encoder(
     test = dense_collection(dataset, loaded, config).test
     with TemporaryDirectory() as store:  # a function's vectors are not kept: nothing tells its weights from others
         run = dense_run(model, test, config, store_dir=Path(store))
-    return EvaluatedRun(run, score_run(test.qrels, run, metrics, test.relevance_level), model.base_identity)
+    level = test.relevance_level if test.level_stated else None
+    scores, checks = score_run(test.qrels, run, metrics, level), _reported(test)
+    return EvaluatedRun(run, scores, model.base_identity, checks=checks)
 
 
+@names_extra
 def load_model(
     base: str | Path | ModelConfig = BUNDLED_ID,
     *,
@@ -231,7 +262,10 @@ def load_model(
     from unimoe.models.unimodel import UnimodelForExp1
 
     chosen = choose_device(device)
-    if not isinstance(base, ModelConfig) and Path(base, ADAPTER_FILE).is_file():
+    if not isinstance(prompt, PromptConfig | None):
+        raise UsageError(f"the prompt is a {type(prompt).__name__}; give a PromptConfig")
+    adapter = None if adapter is None else path_of(adapter, "the adapter")
+    if not isinstance(base, ModelConfig) and (path_of(base, "the base model") / ADAPTER_FILE).is_file():
         if adapter is not None or prompt is not None:
             raise UsageError(f"{base}: a checkpoint has its own adapter and prompt; leave out what you gave")
         checkpoint = read_checkpoint(Path(base))
@@ -241,12 +275,13 @@ def load_model(
     config = base if isinstance(base, ModelConfig) else ModelConfig(base=str(base))
     loaded = load_base(config, chosen, choose_dtype(chosen, config.dtype))
     if adapter is not None:
-        load_lora(loaded, Path(adapter))
+        load_lora(loaded, adapter)
     if prompt is None:
         prompt = default_prompt(loaded.model.config.model_type)
     return UnimodelForExp1(loaded, prompt, config.max_length).eval()
 
 
+@names_extra
 def load_encoder(
     base: str | Path | EncoderConfig = BUNDLED_ENCODER, device: DeviceName | None = None
 ) -> SentenceEncoder:
@@ -264,9 +299,11 @@ def load_encoder(
     from unimoe.models.device import choose_device, choose_dtype
     from unimoe.models.encoder import load_encoder as load
 
-    config = base if isinstance(base, EncoderConfig) else EncoderConfig(base=str(base))
+    if not isinstance(base, EncoderConfig):
+        path_of(base, "the encoder")  # as which a hub id passes too
+        base = EncoderConfig(base=str(base))
     chosen = choose_device(device)
-    return load(config, chosen, choose_dtype(chosen, config.dtype))
+    return load(base, chosen, choose_dtype(chosen, base.dtype))
 
 
 def _dataset(collection: Collection | str, max_queries: int | None = None) -> tuple[Dataset, Collection]:
@@ -274,3 +311,12 @@ def _dataset(collection: Collection | str, max_queries: int | None = None) -> tu
     loaded = collection if isinstance(collection, Collection) else load_collection(collection)
     name = collections_of(collection)[0][0] if isinstance(collection, str) else collection.name
     return Dataset(name, loaded.split, max_queries=max_queries), loaded
+
+
+def _reported(collection: Collection, candidates: Run | None = None, *, by_words: bool = False) -> tuple[Check, ...]:
+    """Return what was found of a collection and of the candidates of its queries, and print the caveats on stderr."""
+    found = concerned(collection.checks, by_words=by_words)
+    lacking = [query for query in collection.qrels if candidates is not None and not candidates.get(query)]
+    found += without_candidates(collection.name, lacking, len(collection.qrels))
+    report(check for check in found if check.weight == "caveat")
+    return tuple(found)

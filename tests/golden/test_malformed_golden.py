@@ -109,7 +109,9 @@ def runs_and_judgments() -> Iterator[Case]:
         "score 1e308": RUN.replace(" 2 t", " 1e308 t"),
         "score nan": RUN.replace(" 2 t", " nan t"),
         "a word for a score": RUN.replace(" 2 t", " two t"),
-        "five fields": RUN.replace(" t\n", "\n"),
+        "five fields": RUN.replace(" t\n", "\n").replace(" 2\n", " two\n"),
+        "another number of fields": RUN + "q3 Q0 d1 1 2\n",
+        "judgments": QRELS,
         "an id with a blank": RUN.replace("d1", "d 1"),
         "a document twice": RUN + RUN,
         "nothing": b"",
@@ -120,11 +122,13 @@ def runs_and_judgments() -> Iterator[Case]:
         "cut short": packed[:-9], "no gzip": RUN.encode(), "a byte flipped": packed[:12] + b"\0" + packed[13:],
         "Latin-1": gzip.compress("q1 Q0 é 1 1 t\n".encode("latin-1")),
     })  # fmt: skip
-    grades = ("1e30", "100001", "-100001", "1.5", "nan", "x", "1_0")
+    grades = ("1e30", "100001", "-100001", "nan", "x", "1_0")
     yield from cases("qrels", SCORE, "q.qrels", {
         **{f"grade {grade}": QRELS.replace("d1 1", f"d1 {grade}") for grade in grades},
         "two grades": QRELS + "q1 0 d1 2\n",
         "two fields": "q1 d1\n",
+        "a run": RUN,
+        "unknown names": "topic_number\tpassage\tvalue\nq1\td1\t1\n",
         "packed, and not named so": gzip.compress(QRELS.encode(), mtime=0),
         "tabs and spaces": "q1 0\td1\t1\n",
         "nothing": "",

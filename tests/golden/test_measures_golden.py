@@ -2,21 +2,26 @@
 
 from __future__ import annotations
 
+import math
+import re
 import shutil
 from hashlib import sha256
 from math import log2
 from pathlib import Path
 from random import Random
+from typing import Any
 
 import ir_measures
 import numpy as np
 import pytest
 import pytrec_eval
 
-from unimoe.core.errors import DataError, UsageError
-from unimoe.core.trec import Qrels, Run, head, read_qrels, write_qrels, write_run
+from unimoe.analysis.compare import compare
+from unimoe.core.errors import DataError
+from unimoe.core.trec import Qrels, Run, head, write_qrels, write_run
+from unimoe.formats.qrels import read_qrels
 from unimoe.metrics import canonical_metric, score_run
-from unimoe.metrics.scoring import computable_metrics
+from unimoe.metrics.scoring import whole_grades
 from unimoe.results.runs.scoring import score_run_file
 
 needs_perl = pytest.mark.skipif(shutil.which("perl") is None, reason="gdeval is a Perl script")
@@ -185,6 +190,7 @@ def test_binary_measures_are_what_pytrec_eval_says_at_that_level(level: int) -> 
 
 MEASURES = (
     "nDCG@10", "AP", "R@100", "P@5", "RR", "RR@10", "Success@5", "Rprec", "Bpref", "SetF", "SetAP", "IPrec@0.1",
+    "infAP", "Success@1", "SetP", "SetR", "SetP(relative=True)",
     "Judged@10", "NumRet", "NumRel", "RBP(rel=2)", "RBP(rel=1,p=0.9)", "Compat", "nDCG(judged_only=True)@10",
     "nDCG(gains={1:0,2:5})@10", "BPM(max_rel=3)@10", "SDCG(max_rel=3)@10",
     pytest.param("ERR@20", marks=needs_perl), pytest.param("nDCG(dcg='exp-log2')@10", marks=needs_perl),
@@ -201,19 +207,225 @@ def test_measures_are_what_ir_measures_says(name: str, level: int) -> None:
     metric = canonical_metric(name)
     if "rel" in measure.SUPPORTED_PARAMS and "rel" not in measure.params and name not in ("NumRet", "NumRel"):
         measure = measure(rel=level)
-    if name == "NumRel" and level == 2:
-        with pytest.raises(UsageError, match="'NumRel': nothing computes it at relevance level 2; leave it out"):
-            computable_metrics([name], level)
-        return
     scores = score_run(grades, run, [name], level)
     found = {value.query_id: value.value for value in ir_measures.iter_calc([measure], grades, run)}
     if name == "NumRel":  # trec_eval -c counts the documents of queries that the run lacks
-        found = {query: sum(grade > 0 for grade in grades[query].values()) for query in grades}
+        found = {query: sum(grade >= level for grade in grades[query].values()) for query in grades}
         assert scores.aggregate[metric] == sum(found.values())
     else:
         expected = ir_measures.calc_aggregate([measure], grades, run)[measure]
         assert scores.aggregate[metric] == pytest.approx(expected, rel=0, abs=1e-9)
     assert scores.per_query[metric] == pytest.approx(found, rel=0, abs=1e-12)
+
+
+@pytest.mark.parametrize("level", [1, 2])
+@pytest.mark.parametrize(
+    ("name", "theirs"),
+    [
+        *[(name, name) for name in ("success_1", "num_ret", "num_rel", "num_rel_ret", "num_q", "gm_map", "11pt_avg")],
+        *[
+            (name, name)
+            for name in ("set_recall", "set_P", "set_F", "set_map", "set_relative_P", "Rprec", "recip_rank")
+        ],
+        *[(name, name) for name in ("iprec_at_recall_0.10", "bpref", "infAP", "ndcg", "map_cut_10", "ndcg_cut_10")],
+        ("hit_rate@10", "success_10"),
+        ("accuracy_at_5", "success_5"),
+        ("ndcg_at_10", "ndcg_cut_10"),
+        ("map_at_100", "map_cut_100"),
+        ("recall_at_10", "recall_10"),
+        ("precision_at_5", "P_5"),
+    ],
+)
+def test_names_of_trec_eval_mteb_and_sentence_transformers_are_what_trec_eval_c_computes(
+    name: str, theirs: str, level: int
+) -> None:
+    qrels, run = random_fixture()
+    plain = {query: {key: max(0, grade) for key, grade in grades.items()} for query, grades in qrels.items()}
+    given = theirs.replace("_0.", ".0.") if "iprec" in theirs else re.sub(r"_(\d+)$", r".\1", theirs)
+    complete = {query: run.get(query, {}) for query in plain}
+    oracle = pytrec_eval.RelevanceEvaluator(plain, {given}, relevance_level=level).evaluate(complete)
+    expected = {query: 0.0 if math.isnan(oracle[query][theirs]) else oracle[query][theirs] for query in qrels}
+    if name in ("bpref", "infAP"):  # which tell documents that are judged below 0 from others
+        expected = {q: v for q, v in expected.items() if min(qrels[q].values()) >= 0}
+    scores = score_run(qrels, run, name, level)
+    (metric,) = scores.aggregate
+    assert {query: scores.per_query[metric][query] for query in expected} == pytest.approx(expected, abs=1e-12)
+    if len(expected) == len(qrels):
+        total = pytrec_eval.compute_aggregated_measure(theirs, list(expected.values()))
+        assert scores.aggregate[metric] == pytest.approx(total, abs=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("ranking", "expected"),
+    [
+        ("abd", 1.0),  # in two pairs of two is the relevant one first
+        ("dab", 0.0),
+        ("adbx", 3 / 4),  # of a and b before d and x, d is before b; x is not judged
+        ("ab", 1.0),  # relevant alone: no pair, and nothing amiss
+        ("dx", 0.0),  # nothing relevant
+        ("", 0.0),
+    ],
+)
+def test_accuracy_is_the_share_of_ordered_pairs_by_hand(ranking: str, expected: float) -> None:
+    run = {"q": {document: -float(rank) for rank, document in enumerate(ranking)}}
+    scores = score_run({"q": {"a": 1, "b": 2, "d": 0}, "absent": {"a": 1}}, run, ["Accuracy", "Accuracy(rel=1)@1"])
+    assert scores.per_query["Accuracy"] == {"q": expected, "absent": 0.0}
+    assert scores.per_query["Accuracy(rel=1)@1"]["q"] == float(ranking[:1] == "a")
+
+
+@pytest.mark.parametrize("name", ["Accuracy", "Accuracy@5", "Accuracy(rel=2)"])
+def test_accuracy_is_what_ir_measures_says_where_it_says_something(name: str) -> None:
+    qrels, run = random_fixture()
+    untied: Run = {q: {d: -float(rank) for rank, d in enumerate(head(scores, 999))} for q, scores in run.items()}
+    found = score_run(qrels, run, name).per_query[name]
+    theirs = {m.query_id: m.value for m in ir_measures.iter_calc([ir_measures.parse_measure(name)], qrels, untied)}
+    assert len(theirs) >= 10
+    assert {query: found[query] for query in theirs} == pytest.approx(theirs, abs=1e-12)
+    assert {value for query, value in found.items() if query not in theirs} == {0.0}
+
+
+OF_SUBTOPICS = (
+    *("alpha_nDCG@10", "alpha_DCG@5", "alpha_nDCG(alpha=0.2)@20", "ERR_IA@20", "nERR_IA@20", "NRBP", "nNRBP"),
+    *("AP_IA", "P_IA@5", "StRecall@10", "ERR_IA(rel=2)@20"),
+)
+
+
+def subtopic_fixture() -> tuple[dict[str, dict[str, dict[str, int]]], Run]:
+    number = Random(7).random
+    subtopics = {
+        f"q{query}": {f"d{n}": {str(s): int(number() * 4) - 1 for s in range(1, 4)} for n in range(20)}
+        for query in range(8)
+    }
+    run = {f"q{query}": {f"d{n}": number() for n in range(5, 40)} for query in range(7)}  # without ties; one lacks
+    return subtopics, run
+
+
+@pytest.mark.parametrize("name", OF_SUBTOPICS)
+def test_measures_of_subtopics_are_what_ndeval_says(name: str, tmp_path: Path) -> None:
+    subtopics, run = subtopic_fixture()
+    rows = [(q, d, grade, s) for q, ds in subtopics.items() for d, of in ds.items() for s, grade in of.items()]
+    measure = ir_measures.parse_measure(name)
+    judged = [ir_measures.Qrel(q, d, max(0, grade), s) for q, d, grade, s in rows]
+    expected = {value.query_id: value.value for value in ir_measures.iter_calc([measure], judged, run)}
+    qrels = {q: {d: max(of.values()) for d, of in documents.items()} for q, documents in subtopics.items()}
+    scores = score_run(qrels, run, [name, "ndcg@10"], subtopics=subtopics)
+    assert scores.per_query[name] == pytest.approx(expected, abs=1e-12)
+    assert scores.aggregate[name] == pytest.approx(
+        ir_measures.calc_aggregate([measure], judged, run)[measure], abs=1e-9
+    )
+    (tmp_path / "web.qrels").write_text("".join(f"{q} {s} {d} {grade}\n" for q, d, grade, s in rows))
+    write_run(tmp_path / "some.trec", run, tag="some")
+    of_files = score_run_file(tmp_path / "some.trec", tmp_path / "web.qrels", [name, "ndcg@10"])
+    assert of_files.per_query == scores.per_query
+
+
+def test_alpha_ndcg_by_hand() -> None:
+    # b covers 1 and 2; a covers 1 again, worth half. Ideal: b, then c with its 3, then a.
+    subtopics = {"q": {"a": {"1": 1, "2": 0}, "b": {"1": 1, "2": 1}, "c": {"3": 1}}}
+    qrels = {"q": {"a": 1, "b": 1, "c": 1}}
+    found = score_run(qrels, {"q": {"b": 3.0, "a": 2.0}}, "alpha-nDCG@10", subtopics=subtopics)
+    expected = (2 + 0.5 / log2(3)) / (2 + 1 / log2(3) + 0.5 / 2)
+    assert found.aggregate == {"alpha_nDCG@10": pytest.approx(expected)}
+
+
+@pytest.mark.parametrize("lines", ["q 0 a 1\nq 0 b 0\n", "q 1 a 1\nq 2 b 1\n", "q a 1\nq b 0\n"])
+def test_measures_of_subtopics_refuse_judgments_that_name_none(lines: str, tmp_path: Path) -> None:
+    (tmp_path / "some.qrels").write_text(lines)  # the second column may be a round of judging
+    write_run(tmp_path / "some.trec", {"q": {"a": 1.0}}, tag="some")
+    reason = "'alpha_nDCG@10' needs judgments by subtopic, and there are none: give qrels whose second column names the"
+    with pytest.raises(DataError, match=reason):
+        score_run_file(tmp_path / "some.trec", tmp_path / "some.qrels", ["alpha_nDCG@10"])
+
+
+def real_fixture() -> tuple[Qrels, dict[str, dict[str, float]], Run]:
+    """Whole grades, the same by 8 or by 5 (some of which no binary fraction is), and a run."""
+    qrels, run = random_fixture()
+    by = {query: 8 if number % 2 else 5 for number, query in enumerate(qrels)}
+    real = {query: {key: grade / by[query] + (grade > 0) for key, grade in of.items()} for query, of in qrels.items()}
+    whole = {query: {key: grade + (grade > 0) * by[query] for key, grade in of.items()} for query, of in qrels.items()}
+    return whole, real, run
+
+
+@pytest.mark.parametrize("metric", ["ndcg", "ndcg@3", "ndcg@10", "nDCG(judged_only=True)@10"])
+def test_ndcg_of_real_valued_grades_is_trec_evals_of_their_multiples(metric: str) -> None:
+    whole, real, run = real_fixture()
+    found, expected = score_run(real, run, metric), score_run(whole, run, metric)
+    assert found.per_query[metric] == pytest.approx(expected.per_query[metric], rel=0, abs=1e-9)
+    assert any(expected.per_query[metric].values())
+    assert found.checks
+    assert not expected.checks
+
+
+@pytest.mark.parametrize("level", [1, 2])
+@pytest.mark.parametrize(
+    "metric",
+    [
+        *("map", "mrr@10", "recall@100", "p@5", "Success@1", "Rprec", "Bpref", "RBP(rel=1)", "Judged@10", "NumRet"),
+        *("NumRel", "recall_cap@10", "Accuracy", "gm_map", "AP(rel=2)", "SetF", "infAP"),
+    ],
+)
+def test_binary_measures_count_a_real_valued_grade_where_it_reaches_the_level(metric: str, level: int) -> None:
+    qrels, run = random_fixture()
+    real = {q: {d: grade + 0.25 * (d > "d2") for d, grade in grades.items()} for q, grades in qrels.items()}
+    assert score_run(real, run, metric, level).per_query == score_run(qrels, run, metric, level).per_query
+
+
+def test_real_valued_grades_are_noted_with_the_measures_that_take_them(tmp_path: Path) -> None:
+    qrels = {"q": {"a": 0.75, "b": 0.5}, "r": {"a": 1.0}}
+    (check,) = score_run(qrels, {"q": {"b": 1.0}}, ["ndcg@10", "map", "AP(rel=2)"]).checks
+    assert (check.name, check.weight) == ("grades", "note")
+    assert check.line == (
+        "grades of 1 of 2 queries are real numbers (0.75 of document 'a' for query 'q'); ndcg@10 takes them as they "
+        "are; map counts a document as relevant where its grade reaches 1"
+    )
+    assert check.data == {"queries": 1, "as_they_are": ["ndcg@10"], "from_level": ["map"], "level": 1}
+    (low,) = score_run({"q": {"a": 0.75}}, {"q": {"a": 1.0}}, ["mrr", "map"]).checks
+    assert low.line.endswith("mrr, map count a document as relevant where its grade reaches 1, which none does")
+    write_qrels(tmp_path / "some.qrels", qrels)
+    assert (tmp_path / "some.qrels").read_text() == "q 0 a 0.75\nq 0 b 0.5\nr 0 a 1\n"
+    write_run(tmp_path / "some.trec", {"q": {"b": 1.0}}, tag="some")
+    scores = score_run_file(tmp_path / "some.trec", tmp_path / "some.qrels", ["ndcg@10"])
+    assert scores.aggregate["ndcg@10"] == pytest.approx(0.5 / (0.75 + 0.5 / log2(3)) / 2)
+    assert scores.notes[0].startswith("grades of 1 of 2 queries are real numbers")
+
+
+@pytest.mark.parametrize(
+    "metric", ["Compat", "BPM(max_rel=3)@10", "nDCG(gains={1:2})@10", pytest.param("ERR@20", marks=needs_perl)]
+)
+def test_a_measure_of_whole_grades_refuses_others_and_names_those_that_take_them(metric: str) -> None:
+    line = (
+        r"takes whole grades, and there is 0.5 of document 'a' for query 'q'; use ndcg@K, which takes them as they are"
+    )
+    with pytest.raises(DataError, match=line):
+        score_run({"q": {"a": 0.5}}, {"q": {"a": 1.0}}, [metric])
+    assert score_run({"q": {"a": 1.0}}, {"q": {"a": 1.0}}, [metric]).aggregate  # which is a whole number
+
+
+def test_compare_takes_subtopics_and_real_valued_grades_and_tests_logarithms_of_gm_map(tmp_path: Path) -> None:
+    subtopics, good = subtopic_fixture()
+    poor = {query: {document: -score for document, score in scores.items()} for query, scores in good.items()}
+    (tmp_path / "web.qrels").write_text(
+        "".join(f"{q} {s} {d} {n}\n" for q, ds in subtopics.items() for d, of in ds.items() for s, n in of.items())
+    )
+    options: dict[str, Any] = {"baseline": "poor", "allow": "zeros"}
+    found = compare({"good": good, "poor": poor}, tmp_path / "web.qrels", metrics=["alpha-nDCG@10"], **options)
+    qrels = {q: {d: max(of.values()) for d, of in documents.items()} for q, documents in subtopics.items()}
+    expected = score_run(qrels, good, "alpha_nDCG@10", subtopics=subtopics).aggregate["alpha_nDCG@10"]
+    assert found.frame().set_index("system")["mean"]["good"] == pytest.approx(expected)
+    with pytest.raises(
+        DataError, match="has two grades for query 'q0'; for judgments by subtopic ask for a measure such"
+    ):
+        compare({"good": good, "poor": poor}, tmp_path / "web.qrels", **options)
+
+    real = {query: {document: grade / 2 for document, grade in grades.items()} for query, grades in qrels.items()}
+    found = compare({"good": good, "poor": poor}, real, metrics=["ndcg@10", "gm_map"], **options)
+    means = found.frame().set_index(["metric", "system"])["mean"]
+    scores = score_run(real, good, ["ndcg@10", "gm_map"])
+    assert means["ndcg@10", "good"] == pytest.approx(scores.aggregate["ndcg@10"])
+    assert math.exp(means["gm_map", "good"]) == pytest.approx(scores.aggregate["gm_map"])
+    said = " ".join(found.warnings)
+    assert "ndcg@10 takes them as they are; gm_map counts a document as relevant where its grade reaches 1" in said
+    assert "gm_map is compared as its logarithm, the mean of log(map) over queries" in said
 
 
 # nDCG@10 and MRR@10 over the 43 queries and all official judgments.
@@ -236,7 +448,7 @@ def test_real_systems_score_what_is_known_of_them_and_what_pytrec_eval_says(syst
     keys = {"ndcg@10": "ndcg_cut_10", "map": "map", "recall@100": "recall_100", "mrr": "recip_rank"}
     for split in ("test", "full"):
         scores = score_run_file(path, pool / "qrels" / f"{split}.tsv", [*keys, "mrr@10"])
-        qrels = read_qrels(pool / "qrels" / f"{split}.tsv")
+        qrels = whole_grades(read_qrels(pool / "qrels" / f"{split}.tsv"))
         whole = pytrec_eval.RelevanceEvaluator(qrels, {"ndcg_cut.10", "map", "recall.100", "recip_rank"}).evaluate(run)
         cut = pytrec_eval.RelevanceEvaluator(qrels, {"recip_rank"}).evaluate(first_ten)
         expected = {metric: {query: value[key] for query, value in whole.items()} for metric, key in keys.items()}

@@ -16,8 +16,8 @@ from support.full_tier import ASKED_FOR, write_full_tier
 from support.scripts import Done, Finished, assert_refused, assert_same_results, evaluate, result_of, run_of, successful
 from support.toy_collections import SMALL, invented, write_invented, write_msmarco
 
-from unimoe.core.trec import read_qrels
 from unimoe.data.published import BEIR_NAMES, CQADUPSTACK
+from unimoe.formats.qrels import read_qrels
 from unimoe.metrics import score_run
 from unimoe.models.batching import CPU_TOKENS
 

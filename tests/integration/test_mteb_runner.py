@@ -26,12 +26,14 @@ from support.mteb_tasks import RANKED, Suite, split_data
 from support.toy_collections import invented, with_evaluation
 
 from unimoe.config import Experiment, MTEBConfig
-from unimoe.core.trec import read_qrels, read_run
 from unimoe.evaluation.reranking.rerankers import FunctionReranker
 from unimoe.evaluation.runner import describe
 from unimoe.evaluation.store import ResultStore
 from unimoe.evaluation.systems.named import Naming, stated_system
 from unimoe.evaluation.systems.system import System
+from unimoe.formats.qrels import read_qrels
+from unimoe.formats.runs import read_run
+from unimoe.metrics.scoring import whole_grades
 from unimoe.results import EvalResult, Task, read_query_details, read_result, result_path
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -177,7 +179,7 @@ def test_the_main_metric_is_the_main_score_with_the_values_of_trec_eval(main_sco
     if theirs:
         measure = theirs if theirs == "map" else ".".join(theirs.rsplit("_", 1))
         run = read_run(tmp_path / "chances/seed_none/runs/reranking/InventedScores.trec")
-        qrels = read_qrels(tmp_path / "qrels/InventedScores-test.qrels")
+        qrels = whole_grades(read_qrels(tmp_path / "qrels/InventedScores-test.qrels"))
         values = pytrec_eval.RelevanceEvaluator(qrels, {measure}).evaluate(run)
         assert found.per_query == {query: one[theirs] for query, one in values.items()}
     assert {"ndcg@10", "mrr@10", "map", "recall@100"} <= {name, *found.per_query_metrics}

@@ -16,7 +16,8 @@ from support.toy_collections import invented, write_invented, written
 
 import unimoe
 from unimoe.analysis.compare import generate_comparison_table, load_all_results
-from unimoe.core.trec import head, read_qrels
+from unimoe.core.trec import head
+from unimoe.formats.qrels import read_qrels
 from unimoe.metrics import score_run
 from unimoe.results import read_drilldown, result_path
 from unimoe.retrieval.first_stage import reciprocal_rank_fusion

@@ -20,10 +20,12 @@ from unimoe.config import Experiment
 from unimoe.config.files import load_experiment, overridden, parse_config
 from unimoe.core.errors import UnimoeError
 from unimoe.core.limits import HIGHEST_GRADE, HIGHEST_SCORE, id_problem
-from unimoe.core.trec import ranked, read_qrels, read_run, write_qrels, write_run
+from unimoe.core.trec import ranked, write_qrels, write_run
 from unimoe.data.collection import Collection, Document, assemble
 from unimoe.data.collection_card import describe_qrels
 from unimoe.data.sources.beir_layout import read_beir
+from unimoe.formats.qrels import read_qrels
+from unimoe.formats.runs import read_run
 from unimoe.metrics import canonical_metric
 from unimoe.results.logs import read_conflict_logs, read_logs
 from unimoe.results.runs.scoring import score_run_file
@@ -52,8 +54,11 @@ def test_what_is_written_is_read_back(collection: Collection, compress: bool) ->
     assert back.content_hash == collection.content_hash
 
 
-# Any character but white space, lone surrogates, and the byte order mark, which is no part of the file's first id.
-ids = st.text(st.characters(exclude_categories=["Cs", "Zs", "Zl", "Zp", "Cc"], exclude_characters="\ufeff"), min_size=1)
+# Any character but spaces, control characters, lone surrogates, and the byte order mark, which is no part of the file's
+# first id. No-break spaces and their kind are part of ids, but an id of nothing else is a blank.
+ids = st.text(st.characters(exclude_categories=["Cs", "Cc"], exclude_characters="\ufeff "), min_size=1).filter(
+    str.strip
+)
 finite = st.floats(-HIGHEST_SCORE, HIGHEST_SCORE)  # what float32 holds: others are refused
 runs = st.dictionaries(ids, st.dictionaries(ids, finite, min_size=1, max_size=8), max_size=4)
 

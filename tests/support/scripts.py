@@ -21,7 +21,8 @@ import torch
 from safetensors.torch import load_file
 
 import unimoe
-from unimoe.core.trec import Run, read_run
+from unimoe.core.trec import Run
+from unimoe.formats.runs import read_run
 from unimoe.results import EvalResult, read_result, result_files, result_path, run_path
 
 SCRIPTS = Path(__file__).parents[2] / "scripts"

@@ -5,8 +5,11 @@ from __future__ import annotations
 import json
 import math
 import string
+import subprocess
+import sys
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +33,8 @@ from unimoe.core.errors import DataError, UnimoeError, UsageError
 from unimoe.core.io import hash_file, hash_json
 from unimoe.core.trec import write_run
 from unimoe.data.collection import Collection, Document
+from unimoe.evaluation.systems.function_identity import function_identity
+from unimoe.evaluation.systems.named.python_function import python_attribute
 from unimoe.results.runs.scoring import judgments
 
 pytestmark = pytest.mark.usefixtures("tmp_cache")  # BM25 runs of invented collections do not go to the user's
@@ -109,6 +114,88 @@ def test_a_reranker_takes_candidates_by_a_dict_or_a_file_and_scores_both_orders(
         unimoe.evaluate_reranker(by_length, collection, candidates=tmp_path / "none.trec")
 
 
+def typed(*cells: str, name: str = "f") -> list[str]:
+    """Identities of what each cell, typed one after the other, leaves by a name."""
+    space: dict[str, Any] = {"__name__": "__notebook__"}
+    return [exec(cell, space) or function_identity(space[name]) for cell in cells]  # type: ignore[func-returns-value]
+
+
+SUM = "class Sum:\n    def __init__(self, by): self.by = by\n    def __call__(self, pairs): return self.by\n"
+
+
+@pytest.mark.parametrize(
+    ("first", "other"),
+    [
+        ("def f(pairs): return [1.0]", "def f(pairs): return [2.0]"),
+        ("def f(pairs): return sorted(pairs)", "def f(pairs): return reversed(pairs)"),
+        ("def f(pairs, by=1): return by", "def f(pairs, by=2): return by"),
+        ("def f(pairs, *, by=1): return by", "def f(pairs, *, by=2): return by"),
+        ("f = lambda pairs: [1]", "f = lambda pairs: [2]"),
+        ("f = (lambda by: lambda pairs: by)(1)", "f = (lambda by: lambda pairs: by)('1')"),
+        ("def f(pairs): return [len(p) for p in pairs]", "def f(pairs): return [len(p) + 1 for p in pairs]"),
+        ("K = 1\ndef f(pairs): return K", "K = 2\ndef f(pairs): return K"),
+        ("def g(): return 1\ndef f(pairs): return g()", "def g(): return 2\ndef f(pairs): return g()"),
+        ("from functools import partial\nf = partial(max, 1)", "f = partial(max, 2)"),
+        (f"{SUM}f = Sum(1)", "f = Sum(2)"),
+        (f"{SUM}f = Sum(1).__call__", "f = Sum(2).__call__"),
+        (f"{SUM}f = Sum({{1: [2]}})", "f = Sum({1: [3]})"),
+        (f"import numpy as np\n{SUM}f = Sum(np.zeros(9))", "f = Sum(np.ones(9))"),
+    ],
+)
+def test_two_functions_of_one_name_typed_into_a_notebook_are_two(first: str, other: str) -> None:
+    before, again, after = typed(first, first, other)
+    assert before == again != after
+    assert before.partition("@")[0].startswith("python:")
+
+
+def test_a_function_that_calls_itself_or_holds_what_nothing_is_known_of_has_an_identity() -> None:
+    cells = ["def f(pairs): return f(pairs)", "f = (lambda it: lambda pairs: it)(object())", "f = len"]
+    assert len(set(typed(*cells))) == 3
+    assert typed(*cells) == typed(*cells)
+
+
+def test_what_one_file_makes_by_one_name_is_told_apart_and_all_else_is_its_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    text = (
+        "def twice(pairs): return [1]\nfirst = twice\ndef twice(pairs): return [2]\n"
+        "def once(pairs): return [1]\ndef made(by):\n    def inner(pairs): return by\n    return inner\n"
+        "class Holds:\n    def __call__(self, pairs): return self.by\n"
+    )
+    file = tmp_path / "own_scorers_1.py"
+    file.write_text(text, encoding="utf-8")
+    monkeypatch.syspath_prepend(tmp_path)
+    own: Any = __import__("own_scorers_1")
+    whole, held = hash_file(file), own.Holds()
+    assert [function_identity(one).rpartition("@")[2] for one in (own.once, own.made, held)] == [whole] * 3
+    held.by = 2
+    several = [own.first, own.twice, own.made(1), own.made(2), held, held.__call__, partial(own.once, 1)]
+    assert len({whole, *(function_identity(one) for one in several)}) == 8
+    assert python_attribute("--model python:", "own_scorers_1:twice", "")[1] == f"python:own_scorers_1:twice@{whole}"
+
+
+@pytest.mark.parametrize("allow", [3, None, [["seeds"]]])
+def test_what_is_no_allowance_is_refused_by_name(tmp_path: Path, allow: Any) -> None:
+    write_experiment(tmp_path)
+    with pytest.raises(UsageError, match=r"--allow .*: no such difference.*; known are queries, "):
+        unimoe.load_all_results(tmp_path, allow)
+
+
+@pytest.mark.parametrize("options", [["-"], ["-c", "import sys; exec(sys.stdin.read())"]])
+def test_a_function_typed_into_stdin_is_a_system(tmp_path: Path, options: list[str]) -> None:
+    code = """
+import unimoe
+def f(pairs): return [float(len(document)) for _, document in pairs]
+first = unimoe.evaluate_reranker(f, "apidocs", depth=2, max_queries=1).identity
+def f(pairs): return [-float(len(document)) for _, document in pairs]
+print(first != unimoe.evaluate_reranker(f, "apidocs", depth=2, max_queries=1).identity)
+def f(texts): return [[len(text), 1.0] for text in texts]
+print(unimoe.evaluate_encoder(f, "apidocs", max_queries=1).identity)
+"""
+    done = subprocess.run([sys.executable, *options], input=code, capture_output=True, text=True, check=False)
+    assert done.stdout.startswith("True\npython:__main__:f@"), done.stderr
+
+
 def test_the_identity_is_the_file_of_the_function_or_what_it_states() -> None:
     def stated(pairs: Pairs) -> list[float]:
         return by_length(pairs)
@@ -180,6 +267,10 @@ def nan(pairs: Pairs) -> list[float]:
     return [math.nan] * len(pairs)
 
 
+def two() -> Any:
+    return unimoe.compare({"a": {"q": {"d": 2, "e": 1}}, "b": {"q": {"d": 1, "e": 2}}}, RUN)
+
+
 def rerank(scorer: Any = by_length, collection: Any = None, **options: Any) -> Any:
     return unimoe.evaluate_reranker(scorer, collection or invented(), **options)
 
@@ -188,6 +279,20 @@ def rerank(scorer: Any = by_length, collection: Any = None, **options: Any) -> A
     ("call", "words"),
     [
         (lambda: unimoe.tir(None), "the results are a NoneType; give an output folder"),  # type: ignore[arg-type]
+        (lambda: unimoe.load_all_results(3), "the output folder is a int; give its path"),  # type: ignore[arg-type]
+        (lambda: unimoe.score_run_file(3, "q"), "the run is a int; give its path"),  # type: ignore[arg-type]
+        (lambda: unimoe.score_run_file("r", []), "the qrels is a list; give its path"),  # type: ignore[arg-type]
+        (lambda: unimoe.parity(None, "b"), "a system's results is a NoneType"),  # type: ignore[arg-type]
+        (lambda: unimoe.load_experiment(3), "the config is a int; give its path"),  # type: ignore[arg-type]
+        (lambda: unimoe.run_experiment([]), "the config is a list; give its path"),  # type: ignore[arg-type]
+        (lambda: unimoe.evaluate_beir(None, None, "x", "apidocs"), "the config is a str; give what load_exp"),  # type: ignore[arg-type]
+        (lambda: unimoe.load_model(["x"]), "the base model is a list; give its path"),  # type: ignore[arg-type]
+        (lambda: unimoe.load_model(adapter=3), "the adapter is a int; give its path"),  # type: ignore[arg-type]
+        (lambda: unimoe.load_model(prompt="x"), "the prompt is a str; give a PromptConfig"),  # type: ignore[arg-type]
+        (lambda: unimoe.load_encoder(3), "the encoder is a int; give its path"),  # type: ignore[arg-type]
+        (lambda: unimoe.tir(two(), ["a"], "b"), r"unknown arm \['a'\]; there is a, b"),  # type: ignore[arg-type]
+        (lambda: unimoe.compare_statistic(two(), np.mean, "a", ["b"]), r"unknown arm \['b'\]"),  # type: ignore[arg-type]
+        (lambda: unimoe.compare_statistic(two(), np.mean, "a", "b", metric={}), "metric is a dict"),  # type: ignore[arg-type]
         (lambda: unimoe.load_collection(3), "the collection is a int; give its name"),  # type: ignore[arg-type]
         (lambda: unimoe.bm25_candidates(invented(), 2.5), r"depth 2\.5 is no whole number"),  # type: ignore[arg-type]
         (lambda: unimoe.bm25_candidates(invented(), params=3), "params is a int"),  # type: ignore[arg-type]
@@ -201,7 +306,7 @@ def rerank(scorer: Any = by_length, collection: Any = None, **options: Any) -> A
         (lambda: rerank(7), "the scorer is a int"),
         (lambda: rerank(lambda pairs: []), r"query 'q0', document '\w+': the reranker returned 0 scores for \d+ pairs"),
         (lambda: rerank(nan), r"query 'q0', document 'd\d+': the score is nan"),
-        (lambda: rerank(candidates=3), "int where a run should be"),
+        (lambda: rerank(candidates=3), "the run: int is no table; give a path"),
         (lambda: rerank(candidates={"q0": {"other": 1.0}}), "'other' of query 'q0' is no document of invented"),
         (lambda: rerank(candidates={"x": {"d00": 1.0}}), "no scored query has candidates; give a run of this"),
         (lambda: rerank(candidates={"q0": {"d00": 1, "d01": 1}}, depth=1), "the 2 candidates of query 'q0' all have"),

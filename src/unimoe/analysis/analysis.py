@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import cached_property
+from pathlib import Path
 from statistics import fmean, stdev
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -22,13 +23,16 @@ from unimoe.analysis.drilldown import Drilled, QueryCase, drill_down_all, drille
 from unimoe.analysis.gates.definitions import InterferenceGate, Registration
 from unimoe.analysis.gates.judging import Judgment, Outcome, judge_all
 from unimoe.analysis.gates.registration import default_gates, registered_in
+from unimoe.analysis.robustness import with_checks
 from unimoe.analysis.saved_comparison import saved_comparison
 from unimoe.analysis.standings import Chosen, corrected_together, standings
 from unimoe.analysis.statistics.estimates import Estimate
 from unimoe.analysis.tables import Table
 from unimoe.analysis.tables.comparisons import correction_text, significance_marks
 from unimoe.analysis.tables.scores import generate_comparison_table, overview_table
-from unimoe.core.errors import DataError, UsageError
+from unimoe.checks import Check
+from unimoe.core.errors import DataError, UsageError, path_of
+from unimoe.core.shown import Shown
 from unimoe.results.folder import Results
 
 if TYPE_CHECKING:
@@ -120,7 +124,7 @@ class Analysis:
     @cached_property
     def all_comparisons(self) -> tuple[Comparison, ...]:
         """The paired comparisons of arms on every metric: those on main metrics, then their averages, then others."""
-        return compare_arms(
+        found = compare_arms(
             self.results,
             with_other_metrics(self.results, self.questions),
             iterations=self.iterations,
@@ -129,11 +133,18 @@ class Analysis:
             family=self.family,
             first=lambda rows: corrected_together(rows, self.chosen, simultaneous=self.simultaneous),
         )
+        return tuple(with_checks(self.results, found))
 
     @property
     def comparisons(self) -> tuple[Comparison, ...]:
         """Those of all comparisons that are on main metrics, with their averages."""
         return tuple(test for test in self.all_comparisons if test.main)
+
+    @property
+    def checks(self) -> tuple[Check, ...]:
+        """What the doors found of runs and judgments, and which comparisons depend on it."""
+        of_runs = (check for result in self.results.results for check in result.checks)
+        return (*of_runs, *(check for test in self.all_comparisons for check in test.checks))
 
     @cached_property
     def drilled(self) -> tuple[Drilled, ...]:
@@ -151,7 +162,7 @@ class Analysis:
         return drill_down_all(self.results, self.drilled)
 
 
-class SystemComparison(Analysis):
+class SystemComparison(Shown, Analysis):
     """Systems with their scores on every dataset, and the tests between them: on every metric and average.
 
     Attributes:
@@ -237,6 +248,18 @@ class SystemComparison(Analysis):
             return overview_table(self.results, self.comparisons)
         return generate_comparison_table(self.results, self.all_comparisons)
 
+    def save(self, folder: Path | str, *, overwrite: bool = False) -> Path:
+        """Write results and report as ``unimoe compare --output-dir`` does, and return the folder.
+
+        ``load_all_results`` and ``unimoe analyze`` read it. Where it holds this comparison already, the rest is added.
+
+        Raises:
+            DataError: the folder holds other results or, without ``overwrite``, another comparison.
+        """
+        from unimoe.analysis.report import keep_comparison  # matplotlib and jinja2 are loaded by those who save
+
+        return keep_comparison(self, path_of(folder, "the folder"), None, overwrite=overwrite)
+
     @property
     def summary(self) -> str:
         """Say in a sentence which tests there are on the main metric, and how their p is corrected."""
@@ -305,7 +328,7 @@ def as_row(c: Comparison) -> dict[str, Any]:
         "holds_for": c.holds_for, "check_low": check_low, "check_high": check_high, "check_p": c.check_p,
         **_interval("simultaneous", c.simultaneous), "simultaneous_p": c.p_simultaneous,
         "collections_mean": c.elsewhere and c.elsewhere.value, **_interval("collections", c.elsewhere),
-        "collections_p": c.p_elsewhere,
+        "collections_p": c.p_elsewhere, "checks": "; ".join(check.line for check in c.checks) or None,
     }  # fmt: skip
 
 

@@ -21,10 +21,11 @@ from unimoe.analysis.analysis import Analysis, Pairs, SystemComparison, in_order
 from unimoe.analysis.arms import Pair
 from unimoe.analysis.comparisons import ALPHA, ITERATIONS, Comparison, compare_arms, unknown_arm
 from unimoe.analysis.corrections import Correction, Family
-from unimoe.analysis.gates.definitions import Gate, InterferenceGate, Label, Registration, given_gates, load_gates
+from unimoe.analysis.gates.definitions import Gate, InterferenceGate, Registration, given_gates, load_gates
 from unimoe.analysis.gates.judging import Judgment, Refusal, judge_all
 from unimoe.analysis.gates.registration import default_gates, registered_in, suites
 from unimoe.analysis.gates.scores import align
+from unimoe.analysis.shown import TIR, Judgments, TIRs
 from unimoe.analysis.standings import Chosen, check_chosen
 from unimoe.analysis.statistics.resampling import resampled
 from unimoe.analysis.statistics.variance import Array
@@ -32,15 +33,18 @@ from unimoe.analysis.tables.scores import generate_comparison_table
 from unimoe.core.errors import DataError, UsageError, users_code
 from unimoe.core.limits import name_problem
 from unimoe.metrics import MetricLike, canonical_metrics
-from unimoe.results import TASKS, Task
+from unimoe.results import TASKS
 from unimoe.results.clusters import Clusters
 from unimoe.results.folder import Results, load_all_results
 from unimoe.results.runs.building import score_systems
 from unimoe.results.runs.scoring import QrelsContent, RunContent, RunSource, Scoring, judged_by, judgments, refuse_draws
 
 __all__ = [
+    "TIR",
+    "Judgments",
     "Results",
     "SystemComparison",
+    "TIRs",
     "compare",
     "compare_statistic",
     "compute_interference_metrics",
@@ -57,35 +61,6 @@ Seeds: TypeAlias = Given | Sequence[Given]
 OfSystem: TypeAlias = Seeds | Mapping[str, Seeds]
 AnyResults: TypeAlias = Results | SystemComparison | Path | str
 Statistic: TypeAlias = Callable[[Array], float]
-
-
-class TIR(NamedTuple):
-    """How much of the specialist's score a joint arm loses: ``(specialist - joint) / specialist``.
-
-    Attributes:
-        dataset: None for the value over all datasets, where there are several.
-        value: a ratio, .02 for 2 %; NaN where the specialist does not score above 0.
-        low: lower end of the 95 % interval; None where there is none.
-        high: its upper end.
-        label: PASS (interference), FAIL, MARGINAL or INCONCLUSIVE, by the gate's cutoffs.
-        why: why the label is INCONCLUSIVE whatever the numbers are; empty where they decide.
-        specialist_mean: in the metric's unit, 0 to 1.
-        joint_mean: the same of the joint arm.
-    """
-
-    task: Task
-    dataset: str | None
-    metric: str
-    specialist: str
-    joint: str
-    value: float
-    low: float | None
-    high: float | None
-    label: Label
-    why: str
-    specialist_mean: float
-    joint_mean: float
-    queries: int
 
 
 def compare(
@@ -160,7 +135,8 @@ def compare(
     inner = next(iter(first.values()), None) if isinstance(first, Mapping) else None
     several = isinstance(first, str | Path) or isinstance(inner, Mapping)
     of_dataset = cast("dict[Any, str | QrelsContent]", qrels if several else {None: qrels})
-    datasets = {name: judgments(_content(given), name, relevance_level) for name, given in of_dataset.items()}
+    names = canonical_metrics(metrics)
+    datasets = {name: judgments(_content(given), name, relevance_level, names) for name, given in of_dataset.items()}
     no_seed, sources = [untrained] if isinstance(untrained, str) else list(untrained), list[RunSource]()
     if unknown := next((name for name in no_seed if name not in systems), None):
         raise UsageError(f"untrained: {unknown_arm(unknown, systems)}")
@@ -184,7 +160,7 @@ def compare(
                     seed = None if system in no_seed else run
                     sources.append(RunSource(system, judged, seed, called[run], content))
     allowed = tuple(allow) if isinstance(allow, Iterable) and not isinstance(allow, str) else (allow,)
-    scoring = Scoring(canonical_metrics(metrics), depth=depth, allow=allowed, paired=paired)
+    scoring = Scoring(names, depth=depth, allow=allowed, paired=paired)
     ordered = in_order(list(systems), baseline)
     check_chosen(chosen or {}, ordered)
     grouped = None if clusters is None else Clusters.read(_content(clusters))
@@ -211,7 +187,7 @@ def judge(
     gates: Registration | Mapping[str, Gate | Mapping[str, Any]] | Path | str | None = None,
     *,
     advisory: bool = False,
-) -> tuple[Judgment, ...]:
+) -> Judgments:
     """Judge results by gates.
 
     Args:
@@ -235,10 +211,10 @@ def judge(
     outcomes = judge_all(loaded, registration, advisory=advisory)
     if refused := [str(outcome.error) for outcome in outcomes if isinstance(outcome, Refusal)]:
         raise DataError("; ".join(refused))
-    return tuple(outcome for outcome in outcomes if isinstance(outcome, Judgment))
+    return Judgments(outcome for outcome in outcomes if isinstance(outcome, Judgment))
 
 
-def compute_interference_metrics(results: Results) -> tuple[Judgment, ...]:
+def compute_interference_metrics(results: Results) -> Judgments:
     """Judge every joint arm against its specialist: reranking against rank_only, embedding against emb_only.
 
     Returns:
@@ -248,7 +224,7 @@ def compute_interference_metrics(results: Results) -> tuple[Judgment, ...]:
     Raises:
         DataError: the folder's gate file is malformed.
     """
-    return Analysis(results).interference
+    return Judgments(Analysis(results).interference)
 
 
 def compute_significance(results: Results, iterations: int = ITERATIONS, seed: int = 0) -> tuple[Comparison, ...]:
@@ -270,7 +246,7 @@ def generate_plots(results: Results, output_path: Path | str) -> tuple[Path, ...
     return save_all(Analysis(results), Path(output_path))
 
 
-def tir(results: AnyResults, specialist: str | None = None, joint: str | None = None) -> list[TIR]:
+def tir(results: AnyResults, specialist: str | None = None, joint: str | None = None) -> TIRs:
     """Return the TIR of joint arms with its interval, as numbers.
 
     Args:
@@ -280,8 +256,8 @@ def tir(results: AnyResults, specialist: str | None = None, joint: str | None = 
         joint: the arm that does both tasks.
 
     Returns:
-        A row for each pair, task and dataset, and one over all datasets where there are several.
-        ``pandas.DataFrame(rows)`` has a column for each field.
+        A list with a row for each pair, task and dataset, and one over all datasets where there are several.
+        ``pandas.DataFrame(rows)`` has a column for each field; ``rows.plot()`` draws and ``rows.save(folder)`` keeps.
 
     Raises:
         UsageError: one of the two arms is given alone, or has no results.
@@ -292,15 +268,7 @@ def tir(results: AnyResults, specialist: str | None = None, joint: str | None = 
         raise UsageError("give the specialist and the joint arm, or neither")
     pair = None if specialist is None or joint is None else (specialist, joint)
     judged = Analysis(loaded).interference if pair is None else _judge_pair(loaded, *pair)
-    rows = []
-    for judgment in judged:
-        gate = judgment.gate
-        for found in (*judgment.parts, judgment.found):
-            dataset = found.datasets[0] if len(found.datasets) == 1 else None
-            ends = found.estimate.interval or (None, None)
-            said = (found.value, *ends, found.label, found.why, *found.means, found.queries)
-            rows.append(TIR(gate.task, dataset, gate.metric, *gate.arms, *said))
-    return rows
+    return TIRs.of(judged)
 
 
 def compare_statistic(
@@ -341,8 +309,9 @@ def compare_statistic(
         raise UsageError(f"the statistic is a {type(function).__name__}; give a function of scores by query")
     if not hasattr(iterations, "__index__") or iterations < 1:
         raise UsageError(f"iterations {iterations}: at least 1 is needed, 10000 are usual")
-    if unknown := next((arm for arm in arms if arm not in loaded), None):
-        raise UsageError(unknown_arm(unknown, loaded))
+    _refuse_unknown(arms, loaded)
+    if not isinstance(metric, str | None):
+        raise UsageError(f"the metric is a {type(metric).__name__}; give its name, such as 'ndcg@10'")
     shared = [key for key in loaded.dataset_keys if all(loaded.measured(key, arm) for arm in arms)]
     chosen = [key for key in shared if dataset in (None, key, key.partition("/")[2])]
     if len(chosen) != 1:
@@ -377,9 +346,7 @@ def _judge_pair(results: Results, specialist: str, joint: str) -> tuple[Judgment
     """Judge one pair by the gates registered for it, and by default gates what these leave out."""
     if specialist == joint:
         raise UsageError(f"specialist and joint are both {joint!r}; name two arms")
-    for arm in (specialist, joint):
-        if arm not in results:
-            raise UsageError(unknown_arm(arm, results))
+    _refuse_unknown((specialist, joint), results)
     asked = [Pair(task, specialist, joint) for task in TASKS]
     if not suites(results, asked):
         raise DataError(f"{results.output_dir}: {specialist} and {joint} have no dataset in common")
@@ -391,6 +358,12 @@ def _judge_pair(results: Results, specialist: str, joint: str) -> tuple[Judgment
     }
     registered = replace(registered, gates=of_pair)
     return (*judge(results, registered), *judge(results, default_gates(results, registered, asked)))
+
+
+def _refuse_unknown(arms: Sequence[object], results: Results) -> None:
+    for arm in arms:
+        if not isinstance(arm, str) or arm not in results:
+            raise UsageError(unknown_arm(arm, results))
 
 
 def _mean_of(function: Statistic, runs: Array) -> float:

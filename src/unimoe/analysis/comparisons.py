@@ -21,6 +21,7 @@ from unimoe.analysis.statistics.estimates import MIN_DIFFERING, Estimate, Linear
 from unimoe.analysis.statistics.random_effects import FEWEST, over_collections
 from unimoe.analysis.statistics.resampling import bootstrap_means, sign_flip_p
 from unimoe.analysis.statistics.variance import Array, groups_of, moments
+from unimoe.checks import Check
 from unimoe.core.errors import UsageError, did_you_mean
 from unimoe.core.grouping import gathered
 from unimoe.metrics.scoring import dataset_group
@@ -82,6 +83,7 @@ class Comparison(Question):
     chosen: tuple[str, ...] = ()  # how the two systems were chosen, where that is said, as sentences
     simultaneous: Estimate | None = None  # the difference with the interval that holds for all of its place together
     p_simultaneous: float | None = None  # below .05 exactly where that interval excludes 0
+    checks: tuple[Check, ...] = ()  # what it depends on: the order of equal scores, unjudged documents
     elsewhere: Estimate | None = None  # of an average over datasets enough: the mean over collections like these
 
     @property
@@ -165,7 +167,7 @@ def compare_arms(
     # Beside a main metric, the others have no checks: their resampling would take as long again for each of them.
     main = {question.key for question in asked if question.metric is None}
     for question in asked:
-        found[question], delta = _compare(results, question)
+        found[question], delta = compared(results, question)
         if not question.parts and (question.metric is None or question.key not in main):
             deltas.setdefault(question.key, {})[question] = delta
     for key, of_key in deltas.items():
@@ -265,16 +267,15 @@ def difference(system: Array, baseline: Array, *, paired: bool = False) -> tuple
     return _difference(whole, system.shape[1])
 
 
-def interval_of_mean(scores: Array) -> tuple[float, float] | None:
-    """Return the 95 % interval of a mean, for other queries and, of several seeds, other seeds; None for one query."""
-    found = moments([[scores]], groups_of((len(scores),), paired=False))
-    return estimate(found, Linear(np.ones((1, 1)))).interval
+def estimate_of_mean(scores: Array) -> Estimate:
+    """Return a mean with its 95 % interval for other queries and, of several seeds, other seeds; none for one query."""
+    return estimate(moments([[scores]], groups_of((len(scores),), paired=False)), Linear(np.ones((1, 1))))
 
 
-def unknown_arm(arm: str, known: Iterable[str]) -> str:
+def unknown_arm(arm: object, known: Iterable[str]) -> str:
     """Return the message about an arm that has no results; names the closest."""
     known = list(known)
-    return f"unknown arm {arm!r}{did_you_mean(arm, known)}; there is {', '.join(known) or 'none'}"
+    return f"unknown arm {arm!r}{did_you_mean(str(arm), known)}; there is {', '.join(known) or 'none'}"
 
 
 def _by_name(task: str, arms: Sequence[str]) -> Iterator[tuple[str, str]]:
@@ -316,8 +317,8 @@ def _difference(scores: Aligned, queries: int) -> tuple[Estimate, str]:
     return estimated, few if differ < MIN_DIFFERING else estimated.unfit
 
 
-def _compare(results: Results, question: Question) -> tuple[Comparison, Array]:
-    """Compare two systems, and return the differences by query too."""
+def compared(results: Results, question: Question) -> tuple[Comparison, Array]:
+    """Compare two systems before any correction, and return the differences by query too."""
     keys, arms = question.place, (question.system, question.baseline)
     metric = question.metric or results.measured(keys[0])[0].main_metric
     scores = align(results, arms, keys, metric)
@@ -343,7 +344,7 @@ def _compare(results: Results, question: Question) -> tuple[Comparison, Array]:
         for seed in results.seeds(arm, key)
         if seed not in of_key[place].seeds
     )
-    compared = Comparison(
+    found = Comparison(
         **vars(question) | {"metric": metric},
         main=question.metric is None,
         runs=scores.fewest,
@@ -362,4 +363,4 @@ def _compare(results: Results, question: Question) -> tuple[Comparison, Array]:
         if len(each) >= FEWEST and not unfit
         else None,
     )
-    return compared, delta
+    return found, delta

@@ -49,7 +49,7 @@ class QueryCase:
     second: float  # the same of the joint arm, or of the baseline
     difference: float  # joint minus specialist, or system minus baseline
     share: float
-    relevant: dict[str, int]  # grade of each relevant document
+    relevant: Mapping[str, int | float]  # grade of each relevant document
     first_ranks: Ranks  # under the first arm; empty where the sidecar of a seed cannot be read
     second_ranks: Ranks
     unread: tuple[str, ...]  # why texts or ranks are missing, a line for each sidecar; the same for all cases

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from unimoe.analysis.comparisons import ALPHA
 
-_METRICS = {"ndcg": "nDCG", "mrr": "MRR", "map": "MAP", "recall": "Recall", "p": "P"}
+_METRICS = {"ndcg": "nDCG", "mrr": "MRR", "map": "MAP", "recall": "Recall", "p": "P", "gm_map": "log MAP"}
 _NAMED = 4  # names in a sentence; more are counted
 
 
@@ -43,5 +43,8 @@ def listed(names: Sequence[str]) -> str:
 
 
 def metric_name(metric: str) -> str:
-    """Return a metric as papers spell it: ``nDCG@10`` for ``ndcg@10``; other names, a bare ``p`` too, as they are."""
-    return re.sub(r"^(ndcg|mrr|map|(recall|p)(?=@))\b", lambda name: _METRICS[name[1]], metric)
+    """Return a metric as papers spell it: ``nDCG@10`` for ``ndcg@10``; other names, a bare ``p`` too, as they are.
+
+    Results hold the queries' logarithms under ``gm_map``, and their mean.
+    """
+    return re.sub(r"^(ndcg|mrr|map|gm_map|(recall|p)(?=@))\b", lambda name: _METRICS[name[1]], metric)

@@ -13,8 +13,9 @@ import numpy as np
 from unimoe.analysis.comparisons import difference
 from unimoe.analysis.statistics.estimates import Estimate
 from unimoe.analysis.statistics.variance import Array
-from unimoe.core.errors import DataError
-from unimoe.core.trec import Run, ranked, read_run
+from unimoe.core.errors import DataError, path_of
+from unimoe.core.trec import Run, ranked
+from unimoe.formats.runs import read_run
 from unimoe.results import EvalResult, by_query_id, read_result, run_beside
 from unimoe.results.folder import result_paths
 
@@ -81,7 +82,7 @@ def parity(first: str | Path | Mapping[str, Path], second: str | Path | Mapping[
     """
     found = []
     for side in (first, second):
-        found.append(side if isinstance(side, Mapping) else result_paths(Path(side)))
+        found.append(side if isinstance(side, Mapping) else result_paths(path_of(side, "a system's results")))
         if not found[-1]:
             raise DataError(f"{side}: no reranking results here; name a result file, or a folder of one system")
     one, other = found

@@ -21,6 +21,8 @@ from unimoe.results.folder import Results
 SUBFOLDER = "analysis"  # of an output folder, with its report
 MARKER = "comparison.json"  # says what a folder compares, and that nothing else made the results there
 
+CORRECTED = ("correction", "family", "chosen", "simultaneous")  # how a comparison corrects p, and saves that it does
+
 Test: TypeAlias = tuple[str, str, str]  # ``task/dataset``, system and baseline
 
 
@@ -62,7 +64,7 @@ def save_comparison(
     here = Saved(
         gates=hash_json({n: gate.model_dump(mode="json") for n, gate in gates.gates.items()}) if gates else None,
         results={
-            place: hash_json([r.model_dump(mode="json", exclude={"provenance"}), r.provenance.hashes])
+            place: hash_json([r.model_dump(mode="json", exclude={"provenance", "checks"}), r.provenance.hashes])
             for place, r in places.items()
         },
         tests=list(tests),

@@ -4,14 +4,14 @@ Runs, judgments and collections are checked here and nowhere else, so every entr
 says the same of the same data.
 
 refusal   a number would mean something else than its name says; ``--allow NAME`` makes a caveat of some
-caveat    a number is what it says, but unfit for a decision without this; it travels into tables and reports
+caveat    a number is to be read with this in mind; the line travels into tables and reports
 note      good to know
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal, TypeAlias
 
 from unimoe.core.errors import DataError
@@ -29,6 +29,7 @@ class Check:
         line: the finding in one line, with numbers and the name of what it is about.
         data: the same numbers by name, for ``result.checks`` and ``--json``.
         remedy: what to do about a refusal, an imperative; empty for others.
+        unfit: whether nothing may be decided on the numbers, so that a gate on them is advisory.
     """
 
     name: str
@@ -36,6 +37,7 @@ class Check:
     line: str
     data: Mapping[str, Any] = field(default_factory=dict)
     remedy: str = ""
+    unfit: bool = False
 
 
 def settled(checks: Iterable[Check], allow: Collection[str] = ()) -> tuple[Check, ...]:
@@ -47,10 +49,22 @@ def settled(checks: Iterable[Check], allow: Collection[str] = ()) -> tuple[Check
         elif check.name not in allow:
             raise DataError(f"{check.line}; {check.remedy}, or --allow {check.name}")
         else:
-            found.append(Check(check.name, "caveat", f"{check.line} (--allow {check.name})", check.data))
+            allowed = f"{check.line} (--allow {check.name})"
+            found.append(replace(check, weight="caveat", line=allowed, remedy="", unfit=True))
     return tuple(found)
 
 
 def lines(checks: Iterable[Check], weight: Weight) -> list[str]:
     """Return the lines of one weight, each once."""
     return list(dict.fromkeys(check.line for check in checks if check.weight == weight))
+
+
+def report(checks: Iterable[Check]) -> None:
+    """Print notes and caveats on stderr, a line each."""
+    from unimoe.core.console import stderr
+
+    for check in checks:
+        caveat = check.weight == "caveat"
+        stderr.print(
+            f"caveat: {check.line}" if caveat else check.line, style="yellow" if caveat else "dim", soft_wrap=True
+        )

@@ -102,7 +102,7 @@ def _made_from(path: Path) -> tuple[str, str]:
     with suppress(OSError, ValueError, LookupError):  # a damaged one can be removed too
         if path.suffix == ".trec":
             with path.open(encoding="utf-8") as file:
-                model, _, collection = file.readline().split()[5].partition("#")
+                model, _, collection = file.readline().split(" ")[5].rstrip().partition("#")
             return model, collection
         named = json.loads((path / "made_from.json").read_text("utf-8"))
         return str(named["model"]), str(named["collection"])

@@ -19,11 +19,13 @@ from unimoe.analysis.gates.judging import Refusal, exit_code
 from unimoe.analysis.gates.output import filled, gate_lines, gates_as_json
 from unimoe.analysis.gates.registration import gate_of, registered_in
 from unimoe.analysis.report.systems import systems_headlines
-from unimoe.analysis.saved_comparison import MARKER, save_comparison, saved_comparison
+from unimoe.analysis.saved_comparison import CORRECTED, MARKER, saved_comparison
 from unimoe.analysis.standings import check_chosen
 from unimoe.analysis.tables import Table
 from unimoe.analysis.tables.comparisons import comparisons_table, standings_table
+from unimoe.analysis.tables.judged import judged_table
 from unimoe.analysis.tables.scores import generate_comparison_table
+from unimoe.checks import lines
 from unimoe.cli.compare_options import Options
 from unimoe.cli.models import ModelOptions
 from unimoe.cli.run_files import (
@@ -48,7 +50,6 @@ from unimoe.results.runs.building import NO_FOLDER, TASK, ScoredSystems, score_s
 from unimoe.results.runs.scoring import ScoredRun, Scoring
 
 _METRIC = "ndcg@10"
-_CORRECTED = ("correction", "family", "chosen", "simultaneous")  # how a comparison corrects p, and saves that it does
 
 
 class _Found(NamedTuple):
@@ -179,7 +180,7 @@ def _compare_folder(options: Options, folder: Path) -> _Found:
         clusters.refuse_others({first.key: first.per_query for first in held.firsts if first.key in keys}, whole=False)
     results = Results(target or folder, chosen, allow=allow, clusters=clusters or held.clusters)
     _warn(results.notes(results.dataset_keys))
-    how = {name: getattr(saved, name) for name in _CORRECTED} if saved else {}
+    how = {name: getattr(saved, name) for name in CORRECTED} if saved else {}
     if options.pairs == "baseline":  # simultaneous is about all pairs
         how.pop("simultaneous", None)
     table = _compare(options, results, ordered, baseline, **how)
@@ -204,7 +205,7 @@ def _read(
         stderr.print(f"read {run.source.name}: {where}", style="dim", soft_wrap=True)
 
     scoring = Scoring(tuple(metrics), tuple(others), options.depth, tuple(options.allow or ()), options.paired)
-    judged = select_datasets(options.qrels, datasets, options.relevance_level, options.queries)
+    judged = select_datasets(options.qrels, datasets, options.relevance_level, options.queries, scoring.every)
     sources = select_runs(systems, judged, in_order=options.paired, untrained=options.untrained or [])
     scored = score_systems(
         sources,
@@ -239,23 +240,17 @@ def _compare(
 
 def _keep(found: _Found, *, overwrite: bool) -> Path:
     """Keep the comparison in the output folder of its results, and return its report."""
-    from unimoe.analysis.report import write_report
+    from unimoe.analysis.report import SUBFOLDER, keep_comparison
 
-    table = found.table
-    save_comparison(
-        table.results,
-        found.gates,
-        [(question.key, question.system, question.baseline) for question in table.questions],
-        overwrite=overwrite,
-        source=found.source,
-        **{name: getattr(table, name) for name in _CORRECTED},
-    )
-    return write_report(table)
+    folder = found.table.results.output_dir
+    keep_comparison(found.table, folder, found.gates, overwrite=overwrite, source=found.source)
+    return folder / SUBFOLDER / "report.html"
 
 
 def _verdict(table: SystemComparison) -> Iterable[str | Table]:
     """Yield the judgment of two arms, their scores and the queries that differ most."""
     yield gate_lines(table.registration, table.outcomes)
+    yield from _at_risk(table)
     yield f"\n{_levels(table.results)}\n"
     yield generate_comparison_table(table.results, table.all_comparisons)
     for item in table.judgments:
@@ -270,19 +265,25 @@ def _systems(options: Options, found: _Found) -> Iterable[str | Table]:
     if found.gates:
         yield f"{gate_lines(found.gates, table.decisive)}\n"
     yield from map(filled, systems_headlines(table.results, table.comparisons))
+    yield from _at_risk(table)
     yield f"{filled(f'{table.summary}. {_levels(table.results)}')}\n"
     overview, metrics = table.table("datasets"), {m for result in table.results.results for m in result.aggregate}
     if overview.groups:
         yield overview
     if not overview.groups or (options.layout != "datasets" and len(metrics) > 1):
         yield table.table()
-    if (ranks := standings_table(table.results, table.comparisons)).groups:
-        yield ranks
+    of_pairs = (standings_table, judged_table)
+    yield from (made for make in of_pairs if (made := make(table.results, table.comparisons)).groups)
     yield comparisons_table(table.results, table.comparisons)
     for of in table.drilled if options.queries else ():  # many pairs have fewer queries each
         cases, top = table.cases[of.name, of.found.datasets[0]], max(3, min(TOP, 3 * TOP // len(table.drilled)))
         if cases:
             yield drilldown_table(cases, of.gate, of.found.datasets[0], top)
+
+
+def _at_risk(table: SystemComparison) -> Iterable[str]:
+    """Yield which findings depend on equal scores or unjudged documents."""
+    return (filled(f"Caveat: {line}.") for test in table.comparisons for line in lines(test.checks, "caveat"))
 
 
 def _levels(results: Results) -> str:
@@ -322,6 +323,7 @@ def _as_json(options: Options, found: _Found, *, verdict: bool) -> dict[str, Any
         "clusters": results.cluster_numbers,
         "caveats": list(results.caveats),
         "warnings": found.scored.warnings if found.scored else [],
+        "checks": [asdict(check) for check in table.checks],
     }
     if verdict or found.gates:
         outcomes = table.outcomes if verdict else table.decisive
@@ -337,7 +339,7 @@ def _as_json(options: Options, found: _Found, *, verdict: bool) -> dict[str, Any
     return plain | {
         "baseline": table.baseline,
         "pairs": table.pairs,
-        **{name: getattr(table, name) for name in _CORRECTED},
+        **{name: getattr(table, name) for name in CORRECTED},
         "scores": table.score_rows,
         "comparisons": table.test_rows,
         "ranks": table.rank_rows,

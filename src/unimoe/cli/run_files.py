@@ -138,7 +138,11 @@ def read_queries(path: Path) -> dict[str, str]:
 
 
 def select_datasets(
-    qrels: Path | None, given: Sequence[str], level: int | None, queries: str | None = None
+    qrels: Path | None,
+    given: Sequence[str],
+    level: int | None,
+    queries: str | None = None,
+    metrics: Sequence[str] = (),
 ) -> list[Judgments]:
     """Read the judgments that ``--qrels`` and ``--dataset`` name, with the texts of ``--queries``."""
     if qrels is None and not given:
@@ -148,10 +152,10 @@ def select_datasets(
     if qrels is not None and given and "=" in given[0]:
         raise UsageError(f"--dataset {given[0]}: --qrels names the judgments already; give one of the two")
     if qrels is not None:
-        found = [judgments(qrels, given[0] if given else None, level)]
+        found = [judgments(qrels, given[0] if given else None, level, metrics)]
     else:
         patterns = once([Pattern.parse("--dataset", text) for text in given])
-        found = [judgments(Path(pattern.path), pattern.name, level) for pattern in patterns]
+        found = [judgments(Path(pattern.path), pattern.name, level, metrics) for pattern in patterns]
         choices = [
             [judged.dataset] if pattern.name else _with_folders(Path(pattern.path), judged.dataset)
             for pattern, judged in zip(patterns, found, strict=True)

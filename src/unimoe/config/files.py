@@ -19,7 +19,7 @@ from ruamel.yaml.constructor import SafeConstructor
 
 from unimoe.config import Experiment
 from unimoe.config.base import Section
-from unimoe.core.errors import UsageError, did_you_mean
+from unimoe.core.errors import UsageError, did_you_mean, names_extra, path_of
 from unimoe.core.limits import shortened
 
 C = TypeVar("C", bound=Section)
@@ -36,10 +36,11 @@ def load_config(kind: type[C], path: Path | str, overrides: Sequence[str] = ()) 
     Raises:
         UsageError: the file is missing or malformed, a key unknown, a value of the wrong type or impossible.
     """
-    file = find_config(Path(path))
+    file = find_config(path_of(path, "the config"))
     return parse_config(kind, overridden(read_yaml(file), overrides), source=str(file))
 
 
+@names_extra  # prompts are models', and need torch
 def load_experiment(path: Path | str, overrides: Sequence[str] = ()) -> Experiment:
     """Read the config of an experiment with arms, as ``load_config`` does."""
     return load_config(Experiment, path, overrides)

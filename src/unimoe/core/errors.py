@@ -12,8 +12,12 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import chdir, contextmanager
 from copy import copy
 from difflib import get_close_matches
+from functools import wraps
 from pathlib import Path
-from typing import Any
+from typing import Any, ParamSpec, TypeVar
+
+P = ParamSpec("P")
+R = TypeVar("R")
 
 
 class UnimoeError(Exception):
@@ -100,13 +104,39 @@ _LIBRARIES = {
 }
 
 
-def missing_extra(error: ModuleNotFoundError) -> UsageError | None:
+class MissingExtraError(UsageError, ModuleNotFoundError):
+    """A library that the light install lacks; programs that probe for one catch it as an ``ImportError``."""
+
+
+def missing_extra(error: ModuleNotFoundError) -> MissingExtraError | None:
     """Return which extra brings a library that the light install lacks; None for any other module."""
     library = str(error.name).partition(".")[0]
     frames = [str(frame.f_globals.get("__name__")) for frame, _ in traceback.walk_tb(error.__traceback__)]
     extra = next((_EXTRAS[key] for name in frames for key in _EXTRAS if name.startswith(f"unimoe.{key}")), "models")
     needs = f"this needs {library}, which is not installed: pip install 'unimoe[{extra}]'"
-    return UsageError(needs) if library in _LIBRARIES else None
+    return MissingExtraError(needs, name=error.name) if library in _LIBRARIES else None
+
+
+def names_extra(function: Callable[P, R]) -> Callable[P, R]:
+    """Decorate a function of ``import unimoe``: where a library is not installed, it says which extra brings that."""
+
+    @wraps(function)
+    def called(*args: P.args, **kwargs: P.kwargs) -> R:
+        try:
+            return function(*args, **kwargs)
+        except ModuleNotFoundError as error:
+            if isinstance(error, UsageError) or (needs := missing_extra(error)) is None:
+                raise
+            raise needs from None
+
+    return called
+
+
+def path_of(given: object, what: str) -> Path:
+    """Return a path that is given as text or ``Path``; a UsageError where it is anything else, named by ``what``."""
+    if isinstance(given, str | os.PathLike):
+        return Path(given)
+    raise UsageError(f"{what} is a {type(given).__name__}; give its path as text")
 
 
 def did_you_mean(word: str, known: Iterable[str]) -> str:

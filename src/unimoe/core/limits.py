@@ -5,6 +5,12 @@ from __future__ import annotations
 import math
 import re
 import unicodedata
+from collections.abc import Callable, Collection, Sequence
+from typing import Any, TypeVar
+
+from unimoe.core.errors import DataError
+
+N = TypeVar("N", int, float)
 
 LONGEST_NAME = 100
 """Characters of a name. Files and folders are called by names, and a file system takes 255 bytes."""
@@ -18,7 +24,9 @@ HIGHEST_SCORE = (2.0 - 2.0**-23) * 2.0**127
 MOST = 1e15
 """Measured numbers lie between its negative and this: sums and squares of them are finite."""
 
-_CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\ud800-\udfff]")
+CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\ud800-\udfff]")
+"""Control characters and halves of surrogate pairs."""
+
 _UNSEEN = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ufeff\ud800-\udfff]")
 
 
@@ -28,7 +36,7 @@ def name_problem(name: str, *, is_folder: bool = False) -> str | None:
         return "is empty, or begins or ends with white space"
     if len(name) > LONGEST_NAME:
         return f"has {len(name):,} characters, and a name may have {LONGEST_NAME}"
-    if _CONTROL.search(name):
+    if CONTROL.search(name):
         return "holds a control character or half a surrogate pair"
     if is_folder and (name.startswith(".") or re.search(r"[/\\]", name)):
         return "cannot be that of a folder: it begins with a dot, or holds a separator"
@@ -41,9 +49,9 @@ def id_problem(identifier: str) -> str | None:
     """Return what keeps the id of a query or document from TREC files; None where nothing does."""
     if identifier.isalnum() and identifier.isascii():  # most are, and there may be millions
         return None
-    if identifier.split() != [identifier]:
+    if not identifier or " " in identifier or "\t" in identifier:  # what separates, and nothing else does
         return "is empty or holds white space, which TREC files cannot"
-    return "holds a control character or half a surrogate pair" if _CONTROL.search(identifier) else None
+    return "holds a control character or half a surrogate pair" if CONTROL.search(identifier) else None
 
 
 def read_number(text: str) -> float:
@@ -65,12 +73,68 @@ def read_score(text: str) -> float:
     return value
 
 
-def read_grade(text: str) -> int:
-    """Return the grade that a text holds; raise ``ValueError`` as ``read_number``, or where it cannot be scored."""
+def read_grade(text: str) -> float:
+    """Return the grade that a text holds, an integer where it is whole.
+
+    Raise ``ValueError`` as ``read_number``, or where the grade is beyond the highest that can be scored.
+    """
     value = read_number(text)
-    if not (abs(value) <= HIGHEST_GRADE and value == int(value)):
+    if abs(value) > HIGHEST_GRADE:
         raise ValueError(f"{shortened(text)!r} {grade_problem(value)}")
-    return int(value)
+    return int(value) if value.is_integer() else value
+
+
+def checked_text(text: str, read: Callable[[str], N], where: str) -> N:
+    """Return the number that a text holds, as ``read`` takes it; a DataError that begins with ``where`` otherwise."""
+    try:
+        return read(text)
+    except ValueError as error:
+        raise DataError(f"{where} {error}") from None
+
+
+def checked_number(value: Any, read: Callable[[str], N], where: str) -> N:
+    """Return any kind of number, but no text, as Python's, if ``read`` takes it from a file; a DataError otherwise."""
+    try:
+        math.isfinite(value)  # unlike float, it takes no text
+        return checked_text(repr(float(value)), read, where)
+    except (TypeError, OverflowError):
+        raise DataError(f"{where} {value!r} is no number") from None
+
+
+def are_within(numbers: Collection[float], most: float) -> bool:
+    """Return whether there are numbers, and all are finite and between the negative of ``most`` and this."""
+    return bool(numbers) and -most <= min(numbers) and max(numbers) <= most and not math.isnan(sum(numbers))
+
+
+def checked_numbers(
+    cells: Sequence[Any], read: Callable[[str], float], most: float, where: Callable[[int], str], *, plain: bool = False
+) -> list[float]:
+    """Return the numbers of texts, or of any kind; a DataError for the first that ``read`` refuses, with its place.
+
+    Cells are ``plain`` where all are texts in ASCII without an underscore: ``float`` takes other digits, and 1_0.
+    """
+    try:
+        values = list(map(float, cells))
+        text = "" if plain or type(cells[0]) is not str else "".join(cells)
+        if text.isascii() and "_" not in text and are_within(values, most):
+            return values
+    except (TypeError, ValueError, OverflowError):
+        pass
+    check: tuple[Callable[..., float], ...] = (checked_number, checked_text)
+    return [check[isinstance(cell, str)](cell, read, where(row)) for row, cell in enumerate(cells)]
+
+
+def checked_ids(cells: Sequence[Any], where: Callable[[int], str]) -> list[str]:
+    """Return ids as texts; a DataError for the first that is no text or whole number, or cannot be written."""
+    found = [cell.strip(" ") if type(cell) is str else str(cell) for cell in cells]
+    if set(map(type, cells)) <= {str, int} and all(found) and "".join(found).isprintable():
+        return found
+    for row, (cell, text) in enumerate(zip(cells, found, strict=True)):
+        if not isinstance(cell, str) and (isinstance(cell, bool) or not hasattr(cell, "__index__")):
+            raise DataError(f"{where(row)} {shortened(repr(cell))} is no text; write ids as texts")
+        if not text or CONTROL.search(text):
+            raise DataError(f"{where(row)} {text!r} is empty or holds a control character; rename it")
+    return found
 
 
 def grade_problem(grade: float) -> str:

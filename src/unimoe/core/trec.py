@@ -1,6 +1,7 @@
 """TREC run and qrels files: the exchange formats of the field.
 
-A run maps query id to ``{document id: score}``, qrels map query id to ``{document id: grade}``.
+A run maps query id to ``{document id: score}``, qrels map query id to ``{document id: grade}``. Grades are integers;
+where runs are scored they may be real numbers. Judgments by subtopic name a subtopic in the second column.
 """
 
 from __future__ import annotations
@@ -12,18 +13,28 @@ import zlib
 from array import array
 from collections.abc import Callable, Collection, Iterator, Mapping
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeAlias
 
 from unimoe.core.errors import DataError
 from unimoe.core.io import atomic_path, named_errors
-from unimoe.core.limits import HIGHEST_SCORE, id_problem, read_grade, read_score
+from unimoe.core.limits import (
+    HIGHEST_GRADE,
+    HIGHEST_SCORE,
+    are_within,
+    checked_number,
+    id_problem,
+    read_grade,
+    read_score,
+)
 
 Run = dict[str, dict[str, float]]
 Qrels = dict[str, dict[str, int]]
+Grades: TypeAlias = Mapping[str, Mapping[str, float]]
+"""Qrels whose grades may be real numbers."""
+Subtopics: TypeAlias = Mapping[str, Mapping[str, Mapping[str, float]]]
+"""From query id to ``{document id: {subtopic: grade}}``."""
 
-N = TypeVar("N", int, float)
-
-_CONTROL = re.compile(r"[\x00-\x08\n-\x1f\x7f-\x9f]")
+BLOCK = 1 << 16  # bytes read at a time: few enough that what is made of them stays in a processor's cache
 
 
 def ranked(scores: Mapping[str, float]) -> list[str]:
@@ -42,7 +53,8 @@ def head(scores: Mapping[str, float], depth: int) -> dict[str, float]:
 
 def is_unordered(scores: Mapping[str, float]) -> bool:
     """Return whether several documents all have one score in float32, so that only their ids order them."""
-    return len(scores) > 1 and len(set(array("f", scores.values()))) == 1
+    values = array("f", scores.values())
+    return len(values) > 1 and all(value == values[0] for value in values)
 
 
 def write_run(path: Path, run: Mapping[str, Mapping[str, float]], tag: str) -> None:
@@ -67,7 +79,7 @@ def write_run(path: Path, run: Mapping[str, Mapping[str, float]], tag: str) -> N
             file.write("".join(lines))
 
 
-def write_qrels(path: Path, qrels: Mapping[str, Mapping[str, int]]) -> None:
+def write_qrels(path: Path, qrels: Grades) -> None:
     """Write ``qid 0 docid grade`` lines, TREC's layout of qrels.
 
     A query without judgments has no line. An id that is no field of such a line is a DataError, and the file keeps its
@@ -77,73 +89,89 @@ def write_qrels(path: Path, qrels: Mapping[str, Mapping[str, int]]) -> None:
     with atomic_path(path) as temporary, temporary.open("w", encoding="utf-8", newline="\n") as file:
         for query_id, grades in qrels.items():
             _one_field_each(grades, path, "document id")
-            file.writelines(f"{query_id} 0 {document_id} {int(grade)}\n" for document_id, grade in grades.items())
-
-
-def read_run(path: Path | str) -> Run:
-    """Read a TREC run.
-
-    Raises:
-        DataError: a line without six fields, a score that is no finite number of float32's range, or a document listed
-            twice for a query.
-    """
-    run: Run = {}
-    known: dict[str, str] = {}  # of documents that many queries share, one text each
-    for number, line in _fields_lines(path):
-        fields = line.split()
-        if len(fields) != 6:
-            raise DataError(
-                f"{path}:{number}: a run line has 6 fields (qid Q0 docid rank score tag), this one {len(fields)}"
+            file.writelines(
+                f"{query_id} 0 {document_id} {int(grade) if grade == int(grade) else float(grade)}\n"
+                for document_id, grade in grades.items()
             )
-        query_id, _, document_id, _, text, _ = fields
-        scores = run.setdefault(query_id, {})
-        if document_id in scores:
-            raise DataError(f"{path}:{number}: document {document_id!r} is listed twice for query {query_id!r}")
-        scores[known.setdefault(document_id, document_id)] = _number(read_score, text, path, number, "score")
-    return run
 
 
-def read_qrels(path: Path | str) -> Qrels:
-    """Read qrels in TREC layout (``qid 0 docid grade``) or BEIR layout (header, then ``qid docid grade``).
+def plain_grades(qrels: Grades) -> dict[str, dict[str, float]]:
+    """Return judgments with Python numbers as grades, without the queries that have none; refuse what is no grade.
 
-    Raises:
-        DataError: a line of another shape, a grade that is no whole number or too high, or a document with two grades
-            for a query.
+    Whole grades are integers.
     """
-    qrels: Qrels = {}
-    known: dict[str, str] = {}
-    for number, line in _fields_lines(path):
-        fields = line.split()
-        if not qrels and fields[0] in {"query-id", "query_id", "qid"} and fields[-1].isalpha():
-            continue  # names of columns; the line of a query that is called ``qid`` ends in a number
-        if len(fields) > 3 and line.count("\t") == 2:  # ids may hold spaces then
-            if len(fields) == 4 and fields[1] in {"0", "Q0"}:
-                raise DataError(f"{path}:{number}: separated by tabs and by spaces; use one of them in all lines")
-            fields = [field.strip() for field in line.split("\t")]
-        if len(fields) not in {3, 4} or not all(fields):
-            raise DataError(
-                f"{path}:{number}: a qrels line has 3 fields (qid docid grade) or 4, this one {len(fields)}"
-            )
-        query_id, document_id = fields[0], known.setdefault(fields[-2], fields[-2])
-        grade = _number(read_grade, fields[-1], path, number, "grade")
-        if qrels.setdefault(query_id, {}).setdefault(document_id, grade) != grade:
-            raise DataError(f"{path}:{number}: document {document_id!r} has two grades for query {query_id!r}")
-    return qrels
+    return _plain(qrels, "grade", int, HIGHEST_GRADE, read_grade)
+
+
+def plain_run(run: Mapping[str, Mapping[str, float]]) -> Run:
+    """Return a run with Python floats as scores, without the queries that have none; refuse what is no score."""
+    return _plain(run, "score", float, HIGHEST_SCORE, read_score)
+
+
+def _plain(
+    content: Any, value: str, kind: type[float], most: float, read: Callable[[str], float]
+) -> dict[str, dict[str, float]]:
+    """Return qrels or a run of Python numbers, which pytrec_eval wants; refuse what it would take in silence."""
+    what, shape = "a run" if value == "score" else "qrels", f"{{document id: {value}}}"
+    if not isinstance(content, Mapping):
+        raise DataError(
+            f"{type(content).__name__} where {what} should be; give {{query id: {shape}}}, or read the file first"
+        )
+    plain: dict[str, dict[str, float]] = {}
+    given: Any
+    for query_id, given in content.items():
+        where = f"query {query_id!r}"
+        if not isinstance(given, Mapping):
+            raise DataError(f"{where}: {type(given).__name__} where {what} should be; give {shape}")
+        try:
+            are_plain = "".join((query_id, *given)).isascii()
+        except TypeError:
+            are_plain = False
+        for key in () if are_plain else (query_id, *given):
+            if not isinstance(key, str):
+                raise DataError(f"{where}: the id {key!r} is no text; write {str(key)!r}")
+            if not key.isascii() and re.search("[\ud800-\udfff]", key):  # which crashes pytrec_eval
+                raise DataError(f"{where}: the id {key!r} holds half a surrogate pair; rename it")
+        values: dict[str, float]
+        numbers = given.values()
+        if type(given) is dict and set(map(type, numbers)) == {kind} and are_within(numbers, most):
+            values = given
+        else:  # a copy, and only here: a million of them take memory
+            values = {key: checked_number(x, read, f"{where}, document {key!r}: {value}") for key, x in given.items()}
+        if values:
+            plain[query_id] = values
+    return plain
 
 
 def text_lines(path: Path | str) -> Iterator[tuple[int, str]]:
-    """Yield number (from 1) and text of every line that is not blank; unpack ``.gz``, drop a byte order mark.
+    """Yield number (from 1) and text of every line that is not blank; a DataError as from ``text_blocks``."""
+    number = 0
+    for block in text_blocks(path):
+        for line in block.removesuffix("\n").split("\n"):
+            number += 1
+            if line.strip():
+                yield number, line.rstrip("\r")
+
+
+def text_blocks(path: Path | str) -> Iterator[str]:
+    """Yield a file's text, some whole lines at a time; unpack ``.gz``, drop a byte order mark.
 
     Raises:
         DataError: the file is missing, cannot be read, or is not UTF-8 text.
     """
     path = Path(path)
     opened = gzip.open if path.suffix == ".gz" else open
+    parts, encoding = list[bytes](), "utf-8-sig"
     try:
-        with named_errors(path), opened(path, "rt", encoding="utf-8-sig", newline="\n") as file:
-            for number, line in enumerate(file, start=1):
-                if line.strip():
-                    yield number, line.rstrip("\r\n")
+        with named_errors(path), opened(path, "rb") as file:
+            while chunk := file.read(BLOCK):
+                cut = chunk.rfind(b"\n") + 1
+                parts.append(chunk[:cut] if cut else chunk)
+                if cut:
+                    yield b"".join(parts).decode(encoding)
+                    parts, encoding = [chunk[cut:]], "utf-8"
+            if last := b"".join(parts):
+                yield last.decode(encoding)
     except (gzip.BadGzipFile, EOFError, zlib.error):
         raise DataError(f"{path}: not a complete gzip file; fetch it again") from None
     except UnicodeDecodeError:
@@ -159,18 +187,3 @@ def _one_field_each(texts: Collection[str], path: Path, what: str) -> None:
         for text in texts:
             if problem := id_problem(text):
                 raise DataError(f"{path}: {what} {text!r} {problem}; rename it")
-
-
-def _fields_lines(path: Path | str) -> Iterator[tuple[int, str]]:
-    """Yield the lines of a file of ids and numbers, as ``text_lines`` does, and refuse control characters but tabs."""
-    for number, line in text_lines(path):
-        if not line.isprintable() and (found := _CONTROL.search(line)):
-            raise DataError(f"{path}:{number}: holds the control character {found[0]!a}; remove it")
-        yield number, line
-
-
-def _number(read: Callable[[str], N], text: str, path: Path | str, number: int, what: str) -> N:
-    try:
-        return read(text)
-    except ValueError as error:
-        raise DataError(f"{path}:{number}: {what} {error}") from None

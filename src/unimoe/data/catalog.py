@@ -16,6 +16,7 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
+from unimoe.checks.texts import OWN
 from unimoe.core.errors import DataError, UsageError, did_you_mean
 from unimoe.core.limits import name_problem, shortened
 from unimoe.data.collection import Collection
@@ -32,6 +33,8 @@ def load_collection(name: str, split: str) -> Collection:
     collection = source.load(rest, split)
     if not isinstance(collection, Collection):
         raise DataError(f"{name}: its source returned {type(collection).__name__}; return a Collection")
+    if source.mteb_task(rest) is not None:  # whose rule every evaluation heeds, so nothing is left to state
+        collection = replace(collection, checks=tuple(check for check in collection.checks if check.name != OWN))
     level = None if collection.level_stated else source.relevance_level(rest, split)
     return collection if level is None else replace(collection, relevance_level=level, level_stated=True)
 

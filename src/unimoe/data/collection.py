@@ -8,12 +8,14 @@ from collections.abc import Container, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import chain, combinations
-from typing import NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar, cast
 
-from unimoe.core.errors import DataError, UsageError, first_few
+from unimoe.checks import Check
+from unimoe.checks.texts import OWN, counted, language_by_script, own_documents
+from unimoe.core.errors import DataError, UsageError
 from unimoe.core.io import hash_parts
 from unimoe.core.limits import HIGHEST_GRADE, grade_problem, id_problem, shortened
-from unimoe.core.trec import Qrels
+from unimoe.core.trec import Grades, Qrels
 from unimoe.data.languages import ENGLISH
 
 T = TypeVar("T")
@@ -42,8 +44,8 @@ class Collection:
         queries: query id to text: the judged queries of the split, and those judged in no split at all.
         qrels: query id to ``{document id: grade}``; training takes grades above 0 as relevant. A judgment of a
             document the corpus lacks is kept: it counts in the ideal ranking, as in trec_eval.
-        problems: what the source held that is odd but usable: the ids concerned, by kind such as ``empty documents``.
-            Subsets made from a collection carry those of the whole.
+        checks: what was found when it was made: what is odd but usable, such as ``empty documents``, the language that
+            its script tells, and queries that are documents. Subsets of a collection carry those of the whole.
         candidates_only: whether the corpus is no more than the candidates of a published first stage. They can be
             reranked; a search among them says nothing about a search of the whole corpus.
         relevance_level: the lowest grade that binary measures count as relevant.
@@ -51,7 +53,8 @@ class Collection:
         language: the code of the documents' language, by which BM25 splits and stems words.
         excluded: query id to documents that are no candidates of it, as in BRIGHT; no query without any.
         excludes_self: whether the document whose id is the query's is no candidate either. Right where queries are
-            documents too (ArguAna); elsewhere equal ids drop real documents, as MTEB does on some sets.
+            documents too (ArguAna); elsewhere equal ids drop real documents, as MTEB does on some sets. None where the
+            source does not say: they are candidates unless MTEB's rule of the set says otherwise.
     """
 
     name: str
@@ -59,22 +62,29 @@ class Collection:
     corpus: dict[str, Document]
     queries: dict[str, str]
     qrels: Qrels
-    problems: dict[str, list[str]] = field(default_factory=dict)
+    checks: tuple[Check, ...] = ()
     candidates_only: bool = False
     relevance_level: int = 1
     level_stated: bool = False
     language: str = ENGLISH
     excluded: Mapping[str, frozenset[str]] = field(default_factory=dict)
-    excludes_self: bool = False
+    excludes_self: bool | None = None
 
     def __repr__(self) -> str:
         queries = f"{len(self.queries):,} queries, {len(self.qrels):,} of them judged"
         return f"Collection({self.name!r}, split {self.split!r}: {len(self.corpus):,} documents, {queries})"
 
-    @property
-    def oddities(self) -> str:
-        """The problems in one line, such as ``duplicate documents: 2 (d1, d7)``; empty when nothing is odd."""
-        return "; ".join(f"{kind}: {len(ids):,} ({first_few(ids)})" for kind, ids in self.problems.items())
+    @classmethod
+    def from_frames(cls, corpus: object, queries: object, qrels: object, **options: Any) -> Collection:
+        """Make a collection of tables; ``unimoe.data.importing.from_tables`` says of which, and what the options are.
+
+        A table is a frame of pandas or polars, a table of pyarrow, a list of dictionaries, a mapping of ids to texts
+        (of query ids to ``{document id: grade}`` for the judgments), or the path of a file. The names of its columns
+        tell what they hold.
+        """
+        from unimoe.data.importing import from_tables
+
+        return from_tables(corpus, queries, qrels, **options)
 
     @cached_property
     def corpus_hash(self) -> str:
@@ -105,6 +115,10 @@ class Collection:
     def unjudged_queries(self) -> list[str]:
         """Queries without any judgment, sorted; they are ranked but count in no mean."""
         return sorted(self.queries.keys() - self.qrels.keys())
+
+    def with_rule(self, excludes_self: bool) -> Collection:
+        """Return the same where it is known whether a query's own document is a candidate."""
+        return replace(self, excludes_self=excludes_self, checks=tuple(c for c in self.checks if c.name != OWN))
 
     def left_out(self, query: str) -> frozenset[str]:
         """Return the documents that are no candidates of a query."""
@@ -169,24 +183,26 @@ def assemble(
     split: str,
     documents: Iterable[tuple[str, Document]],
     queries: Iterable[tuple[str, str]],
-    qrels: Qrels,
+    qrels: Grades,
     *,
     judged_elsewhere: Container[str] = frozenset(),
     relevance_level: int | None = None,
-    language: str = ENGLISH,
+    language: str | None = None,
     excluded: Mapping[str, Iterable[str]] | None = None,
+    excludes_self: bool | None = None,
 ) -> Collection:
     """Build a collection from what a source holds, check it, and count what is odd.
 
     Of documents or queries with the same id the first is kept; a repetition is counted as a duplicate, and as
     conflicting too where its content differs. Documents and queries are consumed once; queries may be of other splits,
-    and those that are ``judged_elsewhere`` are left out. ``relevance_level`` is None where the source states none.
+    and those that are ``judged_elsewhere`` are left out. Relevance level, language and rule about queries' own
+    documents are None where the source states none; the script of the documents tells the language then.
     Judgments of documents that are ``excluded`` for the query are dropped, and counted; excluded ids of no document,
     such as BRIGHT's ``N/A``, say nothing.
 
     Raises:
-        DataError: no judgment, a judged query without text, a grade that is too high, or an id that is empty or
-            holds white space or control characters.
+        DataError: no judgment, a judged query without text, a grade that is no whole number or too high, or an id that
+            is empty or holds white space or control characters.
     """
     corpus, duplicate_documents, conflicting_documents = _first_of_each(documents)
     texts, duplicate_queries, conflicting_queries = _first_of_each(queries)
@@ -194,46 +210,55 @@ def assemble(
     both = [d for key, ids in left_out.items() for d in qrels.get(key, {}) if d in ids]
     if both:
         qrels = {q: {d: grade for d, grade in g.items() if d not in left_out.get(q, ())} for q, g in qrels.items()}
-    qrels = {key: grades for key, grades in qrels.items() if grades}
-    if not qrels:
+    judged = {key: grades for key, grades in qrels.items() if grades}
+    if not judged:
         raise DataError(f"{name}: split {split!r} holds no judgments; without them nothing can be scored")
-    for key in qrels:
+    for key in judged:
         if not texts.get(key, "").strip():
             state = "has an empty text" if key in texts else "is not among the queries"
             raise DataError(
                 f"{name}: query {key!r} is judged in split {split!r} but {state}; "
                 "add its text to the queries or remove its judgments"
             )
-    kept = {key: text for key, text in texts.items() if key in qrels or key not in judged_elsewhere}
+    kept = {key: text for key, text in texts.items() if key in judged or key not in judged_elsewhere}
     for key in chain(corpus, kept):
         if problem := id_problem(key):  # the fields of a TREC file are parted by white space
             raise DataError(f"{name}: id {shortened(key)!r} {problem}; rename it")
-    for query_id, grades in qrels.items():
+    for query_id, grades in judged.items():
         for document_id, grade in grades.items():
-            if abs(grade) > HIGHEST_GRADE:
-                raise DataError(f"{name}: query {query_id!r}, document {document_id!r}: grade {grade_problem(grade)}")
-    problems = {
+            if abs(grade) > HIGHEST_GRADE or grade != int(grade):
+                where = f"{name}: query {query_id!r}, document {document_id!r}"
+                raise DataError(f"{where}: grade {grade:g} {grade_problem(grade)}; collections hold whole grades")
+    kinds = {
         "duplicate documents": duplicate_documents,
         "conflicting documents": conflicting_documents,
         "duplicate queries": duplicate_queries,
         "conflicting queries": conflicting_queries,
-        "judgments of unknown documents": [key for grades in qrels.values() for key in grades if key not in corpus],
         "empty documents": [key for key, document in corpus.items() if not document.text.strip()],
         "empty queries": [key for key, text in kept.items() if not text.strip()],
-        "unjudged queries": [key for key in kept if key not in qrels],
+        "unjudged queries": [key for key in kept if key not in judged],
         "judgments of excluded documents": both,
     }
+    checks = [check for kind, ids in kinds.items() for check in counted(name, kind, ids)]
+    unknown = [key for grades in judged.values() for key in grades if key not in corpus]
+    checks += counted(name, "judgments of unknown documents", unknown, sum(map(len, judged.values())), 1.0)
+    if language is None:
+        language, found = language_by_script(name, corpus)
+        checks += [found] if found else []
+    if excludes_self is None and (found := own_documents(name, {key: texts[key] for key in judged}, corpus)):
+        checks.append(found)
     return Collection(
         name,
         split,
         corpus,
         kept,
-        qrels,
-        {kind: ids for kind, ids in problems.items() if ids},
+        cast(Qrels, judged),
+        tuple(checks),
         relevance_level=relevance_level or 1,
         level_stated=relevance_level is not None,
         language=language,
         excluded={key: frozenset(ids) for key, ids in left_out.items() if ids and key in kept},
+        excludes_self=excludes_self,
     )
 
 

@@ -3,7 +3,7 @@
 A folder in BEIR layout may hold ``collection.json``, and a qrels file such as ``dl20.qrels`` may have a file
 ``dl20.qrels.json`` beside it. Both hold ``{"name": "dl20", "relevance_level": 2}``, or one of the two keys. The qrels
 file's description overrides its folder's, which overrides the convention of the field: ``GRADED_FROM_1``. A folder's
-may have ``"language": "de"`` too.
+may have ``"language": "de"`` and ``"excludes_self": true`` too.
 """
 
 from __future__ import annotations
@@ -11,8 +11,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated, TypeVar
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
 
+from unimoe.core.errors import UsageError
 from unimoe.core.io import read_json
 from unimoe.core.limits import HIGHEST_GRADE
 from unimoe.data.languages import checked_language
@@ -40,9 +41,24 @@ class Description(BaseModel):
 
 
 class FolderDescription(Description):
-    """The description of a folder, with the code of the documents' language."""
+    """The description of a folder.
+
+    Attributes:
+        language: the code of the documents' language; by default their script tells it.
+        excludes_self: whether the document whose id is a query's is no candidate of that query; by default MTEB's rule.
+    """
 
     language: Annotated[str, AfterValidator(checked_language)] | None = None
+    excludes_self: bool | None = None
+
+
+def described(**stated: object) -> FolderDescription:
+    """Return the description of a collection from Python's arguments or a command's options; None states nothing."""
+    try:
+        return FolderDescription.model_validate({key: value for key, value in stated.items() if value is not None})
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        raise UsageError(f"{first['loc'][0]}: {first['msg'].removeprefix('Value error, ')}; correct it") from None
 
 
 def describe_collection(folder: Path) -> FolderDescription:

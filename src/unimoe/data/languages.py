@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from unimoe.checks.texts import ENGLISH as ENGLISH
+from unimoe.checks.texts import UNKNOWN
 from unimoe.core.errors import did_you_mean
-
-ENGLISH, UNKNOWN = "en", "und"
 
 SNOWBALL = frozenset(
     (
@@ -39,7 +39,7 @@ def checked_language(code: str) -> str:
     return code
 
 
-def language_of(codes: list[str]) -> str:
-    """Return the language that MTEB's codes such as ``deu-Latn`` name; English where they name several or code."""
+def language_of(codes: list[str]) -> str | None:
+    """Return the language that MTEB's codes such as ``deu-Latn`` name; None where they name several or code."""
     found = {_TWO_LETTERS.get(code.partition("-")[0], UNKNOWN) for code in codes if not code.endswith("-Code")}
-    return found.pop() if len(found) == 1 else ENGLISH
+    return found.pop() if len(found) == 1 else None

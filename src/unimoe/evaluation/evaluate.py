@@ -22,7 +22,7 @@ from unimoe.evaluation.runner import Evaluator, describe, evaluations
 from unimoe.evaluation.spec import Evaluation
 from unimoe.evaluation.store import refuse_other_experiments
 from unimoe.evaluation.systems.system import System, first_stage_system
-from unimoe.evaluation.tiers.datasets import Dataset, Failures, LoadedDataset, load_reporting, report_oddities
+from unimoe.evaluation.tiers.datasets import Dataset, Failures, LoadedDataset, load_reporting, report_checks
 from unimoe.metrics.scoring import dataset_group, suite_averages
 from unimoe.results import EvalResult, Task, result_path
 
@@ -151,7 +151,7 @@ def run_retrieval(
 
     def load(dataset: Dataset) -> Searches:
         collection = load_collection(dataset.collection, dataset.split)
-        report_oddities(dataset, collection, collection.oddities)
+        report_checks(dataset, collection, collection.checks)
         data = dense_collection(dataset, collection, retriever.dense.retrieval)
         for system in systems:  # all of them before the first is searched
             evaluation = describe(system, TASK, data)

@@ -26,7 +26,7 @@ from unimoe.evaluation.reranking.rerankers import reranker_of, truncation_note
 from unimoe.evaluation.reranking.shards import Cut, Pair, candidate_pairs, cut_pairs, pair_texts, prepare
 from unimoe.evaluation.runner import card_of, result_dataset
 from unimoe.evaluation.systems.system import System
-from unimoe.evaluation.tiers.datasets import Dataset, Failures, LoadedDataset, report_oddities
+from unimoe.evaluation.tiers.datasets import Dataset, Failures, LoadedDataset, report_checks
 from unimoe.models.batching import batches
 from unimoe.models.served.client import Estimate
 from unimoe.models.token_tree import tree_tokens
@@ -178,7 +178,7 @@ def plan_evaluation(
         for dataset in data.datasets:
             with failures.kept(dataset.name):
                 found = PlannedDataset(dataset, device)
-                report_oddities(dataset, found.collection, found.oddities)
+                report_checks(dataset, found.collection, found.checks)
                 yield found
 
     in_mteb = [(task, one) for one in data.mteb for task in data.tasks(system, one)]

@@ -15,7 +15,7 @@ from unimoe.config import Experiment
 from unimoe.core.errors import DataError, UnimoeError, UsageError
 from unimoe.data.collection import Collection
 from unimoe.data.source import UnavailableError
-from unimoe.evaluation.reranking.rerankers import as_reranker, ties_note, truncation_note
+from unimoe.evaluation.reranking.rerankers import as_reranker, truncation_note
 from unimoe.evaluation.reranking.shards import Candidates, Reranker, ShardStore, rerank_run
 from unimoe.evaluation.spec import Outcome
 from unimoe.evaluation.tiers.datasets import LoadedDataset, chosen_datasets, failure_line, tier_datasets
@@ -55,6 +55,8 @@ def evaluate_beir(
         UnavailableError: it is not available here.
         DataError: collection, candidates or scores are unfit.
     """
+    if not isinstance(config, Experiment):
+        raise UsageError(f"the config is a {type(config).__name__}; give what load_experiment returns")
     datasets = chosen_datasets(config, [dataset_name], max_queries)
     if len(datasets) > 1:
         raise UsageError(f"{dataset_name} is {len(datasets)} collections; use evaluate_reranking_suite, or name one")
@@ -132,7 +134,7 @@ def rerank_collection(
     run = run if passages is None else best_passages(run)
     truncated = sorted(reranker.truncated_queries(collection.queries))
     notes = [truncation_note(collection.name, truncated)] if truncated else []
-    notes += [*filter(None, [ties_note(collection.name, run)]), *reranker.notes(run, found.usage)]
+    notes += reranker.notes(run, found.usage)
     before = score_run(collection.qrels, candidates, relevance_level=collection.relevance_level) if ordered else None
     return Outcome.of_run(
         collection,

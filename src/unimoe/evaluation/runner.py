@@ -9,6 +9,8 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
+from unimoe.checks import lines
+from unimoe.checks.texts import concerned
 from unimoe.config import DenseExperiment
 from unimoe.core.console import Steps, stderr
 from unimoe.core.io import hash_json
@@ -76,7 +78,7 @@ class Evaluator:
                 result = store.write(evaluation, outcome)
             shown = metric or result.main_metric
             step.outcome = f"{shown} {result.aggregate[shown]:.4f}"
-        for note in outcome.notes:
+        for note in (*outcome.notes, *lines(outcome.scores.checks, "caveat")):
             stderr.print(note, style="dim", soft_wrap=True)
         return result
 
@@ -270,7 +272,7 @@ def _of_collection(system: System, task: Task, data: LoadedDataset) -> dict[str,
         "identity": identity,
         "hashes": hashes,
         "size": size if system.load else 0,
-        "caveats": [*data.caveats, *_used_before(system, dataset)],
+        "caveats": [*data.caveats(task), *_used_before(system, dataset)],
     }
 
 
@@ -288,16 +290,17 @@ def _of_search(system: System, data: Searches) -> dict[str, Any]:
         if system.size.precision == "binary":
             identity["vectors"] += f"(rescore={config.rescore},multiplier={config.rescore_multiplier})"
         settings.append(identity["vectors"])
-    if not encodes or system.fused:
-        bm25 = system.dense.evaluation.bm25.in_language(test.language)
-        identity["first_stage"] = first_stage_name(bm25, engine_of(system.dense.evaluation))
+    by_words, bm25 = not encodes or system.fused, system.dense.evaluation.bm25
+    if by_words:
+        identity["first_stage"] = first_stage_name(bm25.in_language(test.language), engine_of(system.dense.evaluation))
+    checks = concerned(test.checks, by_words=by_words and bm25.language is None)
     return {
         "dataset": dataset.name,
         "main_metric": dataset.main_metric,
         "identity": identity,
         "hashes": {"collection": test.content_hash, "settings": hash_json(settings)} | _rule_hashes(test),
         "size": len(test.queries) + len(data.read.corpus) * encodes if system.size == FULL else 0,
-        "caveats": [*data.caveats, *_used_before(system, dataset)],
+        "caveats": [*lines(checks, "caveat"), *data.caveats, *_used_before(system, dataset)],
     }
 
 

@@ -14,8 +14,9 @@ from unimoe.core.io import hash_json
 from unimoe.core.trec import Qrels, Run
 from unimoe.data.collection import Collection
 from unimoe.evaluation.systems.system import System
-from unimoe.metrics import DEFAULT_METRICS, Scores, score_run
+from unimoe.metrics import DEFAULT_METRICS, Scores
 from unimoe.results import Identity, Task, TrainingBudget, VectorIndex
+from unimoe.results.runs.scoring import checked_scores
 
 
 @dataclass(frozen=True)
@@ -103,7 +104,7 @@ class Outcome:
     ) -> Outcome:
         """Score a run over a collection; ``found`` is what else is known."""
         level = collection.relevance_level
-        scores = score_run(collection.qrels, run, metrics, level)
+        scores = checked_scores(collection.qrels, run, metrics, level, collection.name)
         return cls(main_metric, run, collection.qrels, collection.queries, scores, relevance_level=level, **found)
 
     @property

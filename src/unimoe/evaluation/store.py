@@ -161,6 +161,7 @@ class ResultStore:
             config=dict(spec.config),
             relevance_level=outcome.relevance_level,
             vector_index=outcome.vector_index,
+            checks=list(outcome.scores.checks),
             provenance=Provenance(
                 created=datetime.now(UTC).isoformat(timespec="seconds"),
                 git_commit=commit,

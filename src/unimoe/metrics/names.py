@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import math
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -16,16 +17,36 @@ if TYPE_CHECKING:
     from ir_measures import Measure
 
 _CUTOFF = "[1-9][0-9]{0,6}"
-_OURS = re.compile(rf"(ndcg|mrr|map|(?:recall|recall_cap|recall_of_retrieved|p)(?=@))(?:@({_CUTOFF}))?")
 CAPPED = ("recall_cap", "recall_of_retrieved")
 """Families of recall over the most that could be reached: see the package's description."""
 
-TREC_EVAL = {"ndcg": "ndcg_cut", "map": "map_cut", "recall": "recall", "p": "P", "mrr": "recip_rank"}
+TREC_EVAL = {
+    "ndcg": "ndcg_cut", "map": "map_cut", "recall": "recall", "p": "P", "mrr": "recip_rank",
+    "gm_map": "gm_map", "11pt_avg": "11pt_avg", "num_rel_ret": "num_rel_ret", "NumRel": "num_rel",
+}  # fmt: skip
 """From the other families to trec_eval's names; without a cut-off it writes no ``_cut``."""
 
-_OF_TREC_EVAL = {name: family for family, name in TREC_EVAL.items()} | {"success": "Success"}
-_OF_IR_MEASURES = {"nDCG": "ndcg", "RR": "mrr", "AP": "map", "R": "recall", "P": "p"}
+_ALONE = ("ndcg", "mrr", "map", "gm_map", "11pt_avg", "num_rel_ret")
+_WITH_CUTOFF = ("ndcg", "mrr", "map", "recall", "p", *CAPPED)
+_OF_IR_MEASURES = {
+    "nDCG": "ndcg", "RR": "mrr", "AP": "map", "R": "recall", "P": "p", "NumRel": "NumRel", "Accuracy": "Accuracy",
+}  # fmt: skip
+
+_OTHER_SPELLINGS = {
+    "recip_rank": "mrr", "bpref": "Bpref", "num_q": "NumQ", "num_ret": "NumRet", "num_rel": "NumRel",
+    "set_P": "SetP", "set_recall": "SetR", "set_F": "SetF", "set_map": "SetAP", "set_relative_P": "SetP(relative=True)",
+}  # fmt: skip
+_OTHER_SPELLINGS_WITH_CUTOFF = {
+    **{family: family for family in _WITH_CUTOFF}, "ndcg_cut": "ndcg", "map_cut": "map", "recip_rank": "mrr", "P": "p",
+    "precision": "p", "R_cap": "recall_cap", "success": "Success", "hit_rate": "Success", "strec": "StRecall",
+}  # fmt: skip
+"""Of trec_eval (``P_5``, ``success.1``), mteb and sentence-transformers (``precision_at_5``), and ndeval."""
+
+_AT = re.compile(rf"(?P<base>[A-Za-z_]+?)(?:@|_at_|[_.])(?P<cutoff>{_CUTOFF})")
 _MEASURE = re.compile(r"(?P<name>[A-Za-z][A-Za-z0-9_]*)(?:\([^()]{0,200}\))?(?:@(?:0|[1-9][0-9]*)(?:\.[0-9]+)?)?")
+_OF_SUBTOPICS = {
+    *("alpha_DCG", "alpha_nDCG", "ERR_IA", "nERR_IA", "NRBP", "nNRBP", "AP_IA", "P_IA", "StRecall"),
+}
 _BOUNDS = dict.fromkeys(("cutoff", "rel", "max_rel"), (1, 9_999_999)) | {
     "min_rel": (0, 9_999_999),
     "p": (0.001, 0.999),
@@ -36,7 +57,7 @@ _BOUNDS = dict.fromkeys(("cutoff", "rel", "max_rel"), (1, 9_999_999)) | {
 MetricLike: TypeAlias = "str | Measure"
 """A metric as Python code names it: in any spelling that ``canonical_metric`` knows, or an object of ir_measures."""
 
-MeasureFunction = Callable[[Mapping[str, int], Sequence[str]], float]
+MeasureFunction = Callable[[Mapping[str, Any], Sequence[str]], float]
 """From one query's grades by document id, and the ids that the run ranks, best first, to a value."""
 
 
@@ -49,7 +70,7 @@ class Metric:
         cutoff: how many documents it looks at; None for all of them.
         level: the lowest relevant grade, where the name fixes it.
         binary: whether a relevance level changes it.
-        family: of trec_eval's, the short name without the cut-off.
+        family: of trec_eval's and of those computed here, the short name without the cut-off.
         measure: of ir_measures.
         function: see ``register_measure``.
     """
@@ -61,6 +82,40 @@ class Metric:
     family: str | None = None
     measure: Measure | None = None
     function: MeasureFunction | None = None
+
+    @property
+    def of_subtopics(self) -> bool:
+        """Whether it needs to know which subtopics of a query a document is relevant to."""
+        return self.measure is not None and self.measure.NAME in _OF_SUBTOPICS
+
+    @property
+    def is_linear(self) -> bool:
+        """Whether it takes any number as a grade: nDCG, whose gain is the grade, and registered functions."""
+        return (
+            self.family == "ndcg"
+            or self.function is not None
+            or (
+                self.measure is not None
+                and self.measure.NAME == "nDCG"
+                and self.measure.params.keys() <= {"cutoff", "judged_only"}
+            )
+        )
+
+    @property
+    def is_of_level(self) -> bool:
+        """Whether all it asks of a grade is whether a level is reached, or whether there is one."""
+        name = self.measure.NAME if self.measure is not None else None
+        return self.binary or self.level is not None or name in ("NumRet", "NumQ", "Judged")
+
+    def of_run(self, values: Collection[float]) -> float:
+        """Return the value of a run, of its queries': the mean; of counts the sum, of gm_map the geometric mean."""
+        counts = self.family in ("NumRel", "num_rel_ret") or (
+            self.measure is not None and str(self.measure)[:3] == "Num"
+        )
+        total = math.fsum(values)
+        if counts:
+            return total
+        return math.exp(total / len(values)) if self.family == "gm_map" else total / len(values)
 
 
 _registered: dict[str, Metric] = {}
@@ -120,25 +175,40 @@ def canonical_metrics(metrics: MetricLike | Iterable[MetricLike]) -> tuple[str, 
 
 @cache
 def _known(name: str) -> Metric:
-    name = {"recip_rank": "mrr", "bpref": "Bpref"}.get(name, name)
-    if ours := _OURS.fullmatch(name):
-        return _trec_eval(name, ours[1], int(ours[2]) if ours[2] else None)
-    base, _, cutoff = name.replace(".", "_").rpartition("_")
-    if base in _OF_TREC_EVAL and re.fullmatch(_CUTOFF, cutoff):
-        return _known(f"{_OF_TREC_EVAL[base]}@{cutoff}")
+    name = _usual(name)
+    family, at, depth = name.partition("@")
+    if family in (_WITH_CUTOFF if at else _ALONE) and (not at or re.fullmatch(_CUTOFF, depth)):
+        return _trec_eval(name, family, int(depth) if at else None)
     measure = _parsed(name)
     # Without defaults, but with a level that is written out; rel first, so that their order is no other measure.
     infos = measure.SUPPORTED_PARAMS
     keys = sorted(measure.params.keys() & infos.keys(), key=lambda key: (key != "rel", list(infos).index(key)))
     given = {k: measure.params[k] for k in keys if k == "rel" or measure.params[k] != infos[k].default}
-    family, depth, level = _OF_IR_MEASURES.get(measure.NAME or ""), given.get("cutoff"), given.get("rel")
+    ours, cutoff, level = _OF_IR_MEASURES.get(measure.NAME or ""), given.get("cutoff"), given.get("rel")
     spelling = _spelling(measure, given)
-    if family and given.keys() <= {"cutoff", "rel"}:
-        short = family if depth is None else f"{family}@{depth}"
-        return _trec_eval(spelling if level else short, family, depth, level)
+    if ours and given.keys() <= {"cutoff", "rel"}:
+        short = ours if cutoff is None else f"{ours}@{cutoff}"
+        return _trec_eval(spelling if level else short, ours, cutoff, level)
     # Some measures (NumRet, RBP) mean something else without a level.
     binary = "rel" in infos and isinstance(infos["rel"].default, int) and "rel" not in measure.params
     return Metric(spelling, measure.params.get("cutoff"), measure.params.get("rel"), binary, measure=measure)
+
+
+def _usual(name: str) -> str:
+    """Return the name that is ours or that of ir_measures, of one as trec_eval, ndeval, mteb or others write it."""
+    if found := _AT.fullmatch(name):
+        base, cutoff = found["base"], found["cutoff"]
+        if base == "accuracy" and "_at_" not in name:
+            raise UsageError(
+                f"metric {name!r} has two meanings: write Success@{cutoff} for a relevant document among the first "
+                f"{cutoff}, as sentence-transformers does, or Accuracy@{cutoff} for ir_measures' share of ordered pairs"
+            )
+        family = "Success" if base == "accuracy" else _OTHER_SPELLINGS_WITH_CUTOFF.get(base)
+        return f"{family}@{cutoff}" if family else name
+    if found := re.fullmatch(r"iprec_at_recall[_.]([01]\.[0-9]+)", name):
+        return f"IPrec@{found[1]}"
+    name = re.sub(r"^(alpha|n?ERR|P|M?AP)-(?=[A-Za-z])", r"\1_", name)
+    return _OTHER_SPELLINGS.get(name, name)
 
 
 def _trec_eval(name: str, family: str, cutoff: int | None, level: int | None = None) -> Metric:
@@ -175,14 +245,15 @@ def _unknown(text: str) -> UsageError:
 
     found = re.search(rf"(?<![0-9]){_CUTOFF}$", text)
     cutoff = found[0] if found else "10"
-    ours = [f"{family}@{cutoff}" for family in (*TREC_EVAL, *CAPPED)]
-    ours += [f"{name}_{cutoff}" for name in ("ndcg_cut", "P", "map_cut")]
+    ours = [f"{base}@{cutoff}" for base in (*_WITH_CUTOFF, "success", "hit_rate")]
+    ours += [f"{base}_{cutoff}" for base in ("ndcg_cut", "P", "map_cut", "ndcg_at", "map_at", "mrr_at", "recall_at")]
     others = [f"{key}@{cutoff}" if "cutoff" in kind.SUPPORTED_PARAMS else key for key, kind in registry.items()]
-    known = [*_registered, "mrr", "map", "recip_rank", *ours, *others]
+    known = [*_registered, *_ALONE, *_OTHER_SPELLINGS, "iprec_at_recall_0.10", *ours, *others]
     hint = did_you_mean(text, known) or did_you_mean(text.lower(), known)
     return UsageError(
         f"unknown metric {text!r}{hint}; use ndcg@K, mrr, mrr@K, map, map@K, recall@K, recall_cap@K, "
-        "recall_of_retrieved@K or p@K, or a measure of ir_measures such as RBP(rel=2), ERR@20 or Judged@10"
+        "recall_of_retrieved@K, p@K or success@K, a measure of trec_eval such as gm_map or set_recall, or one of "
+        "ir_measures such as RBP(rel=2), ERR@20 or Judged@10"
     )
 
 
@@ -212,8 +283,8 @@ def _problem(measure: Measure) -> str | None:
     low, high = measure.params.get("min_rel", 0), measure.params.get("max_rel", 1)
     if low >= high:
         return f"min_rel={low} is not below max_rel={high}; raise max_rel to the highest grade"
-    # pyndeval needs judgments by subtopic, which qrels here lack; accuracy is not defined on every query.
-    providers = {*ir_measures.DefaultPipeline.providers} - {ir_measures.pyndeval, ir_measures.accuracy}
-    if not any(provider.supports(measure) for provider in providers):
+    if measure.params.get("judged_only") and ir_measures.pyndeval.supports(measure):
+        return "judged_only is computed for no measure of subtopics; leave it out"
+    if not any(provider.supports(measure) for provider in ir_measures.DefaultPipeline.providers):
         return f"nothing computes it as written; add a parameter, or leave one out ({takes}), or use another measure"
     return None

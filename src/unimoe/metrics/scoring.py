@@ -6,63 +6,66 @@ trec_eval's measures are computed in passes of pytrec_eval, others by ir_measure
 from __future__ import annotations
 
 import math
-import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import accumulate
 from statistics import fmean
-from typing import Any, TypeVar
+from typing import Any, cast
 
 import pytrec_eval
 
+from unimoe.checks import Check
 from unimoe.core.errors import DataError, UsageError, users_code
 from unimoe.core.grouping import gathered
-from unimoe.core.limits import HIGHEST_GRADE, HIGHEST_SCORE, read_grade, read_score
-from unimoe.core.trec import Qrels, Run, head, ranked
-from unimoe.metrics.names import CAPPED, TREC_EVAL, Metric, MetricLike, canonical_metrics, parse_metric
-
-N = TypeVar("N", int, float)
+from unimoe.core.limits import HIGHEST_GRADE, checked_number, read_score
+from unimoe.core.shown import Shown
+from unimoe.core.trec import Grades, Qrels, Run, Subtopics, plain_grades, plain_run, ranked
+from unimoe.metrics.names import TREC_EVAL, MeasureFunction, Metric, MetricLike, canonical_metrics, parse_metric
 
 DEFAULT_METRICS = ("ndcg@10", "mrr@10", "map", "recall@100")
 
 
-@dataclass(frozen=True)
-class Scores:
+@dataclass(frozen=True, repr=False)
+class Scores(Shown):
     """The measures of one run.
 
     Attributes:
         per_query: metric name to ``{query id: value}`` over the judged queries.
-        aggregate: metric name to the mean over the judged queries; of counts such as NumRet, their sum.
+        aggregate: metric name to the mean over the judged queries; of counts such as NumRet to their sum, of
+            ``gm_map``, whose queries have logarithms, to the geometric mean.
         unjudged_queries: queries of the run without judgments, in sorted order; part of no mean.
+        checks: what was found in judgments and run.
     """
 
     per_query: dict[str, dict[str, float]]
     aggregate: dict[str, float]
     unjudged_queries: list[str]
+    checks: tuple[Check, ...] = ()
 
 
 def score_run(
-    qrels: Mapping[str, Mapping[str, int]],
+    qrels: Grades,
     run: Mapping[str, Mapping[str, float]],
     metrics: MetricLike | Sequence[MetricLike] = DEFAULT_METRICS,
     relevance_level: int = 1,
+    subtopics: Subtopics | None = None,
 ) -> Scores:
     """Score a run against qrels, per query and on average.
 
     Args:
-        qrels: query id to ``{document id: integer grade}``; nDCG's gain is the grade.
+        qrels: query id to ``{document id: grade}``; nDCG's gain is the grade, a whole or a real number.
         run: query id to ``{document id: score}``; higher is better, ties break by document id descending.
         metrics: in any spelling that ``canonical_metric`` knows, or objects of ir_measures; the scores
             hold each once, by its canonical name.
         relevance_level: the lowest grade that counts as relevant, in binary metrics whose name fixes none.
+        subtopics: query id to ``{document id: {subtopic: grade}}``, for alpha-nDCG and its kin.
 
     Raises:
-        DataError: run or qrels have another shape, a score is not finite, a grade no whole number or too high, an id is
-            no text, or no query of the run is judged.
+        DataError: run or qrels have another shape, a score is not finite, a grade too high, an id is no text, no query
+            of the run is judged, or a metric does not take real-valued grades, or needs subtopics and there are none.
         UsageError: an unknown metric, one that cannot be computed here, or a level below 1.
     """
-    level = checked_level(relevance_level)
-    wanted = [parse_metric(name) for name in computable_metrics(metrics, level)]
-    judged, found = whole_grades(qrels), plain_run(run)
+    level, judged, found = checked_level(relevance_level), plain_grades(qrels), plain_run(run)
     if not judged:
         raise DataError("qrels hold no judgments: nothing can be scored")
     if run and judged.keys().isdisjoint(run):
@@ -70,12 +73,45 @@ def score_run(
             f"none of the run's {len(run):,} queries is judged (the first is {next(iter(run))!r}); give the qrels of "
             "this collection and split"
         )
-    per_query = _scores_by_query(judged, {key: found.get(key, {}) for key in judged}, wanted, level)
-    aggregate = {}
-    for metric in wanted:
-        total, is_count = math.fsum(per_query[metric.name].values()), str(metric.measure).startswith("Num")
-        aggregate[metric.name] = total if is_count else total / len(judged)
-    return Scores(per_query, aggregate, unjudged_queries=sorted(set(run) - set(judged)))
+    scores = score_plain(judged, found, metrics, level, subtopics)
+    return replace(scores, unjudged_queries=sorted(set(run) - set(judged)))  # those without documents too
+
+
+class Order(dict[str, list[str]]):
+    """The documents of each query of a run, best first; a query is sorted when it is first asked for."""
+
+    def __init__(self, run: Run) -> None:
+        super().__init__()
+        self._run = run
+
+    def __missing__(self, query_id: str) -> list[str]:
+        """Sort the documents of a query; one that the run lacks has none."""
+        self[query_id] = found = ranked(self._run.get(query_id, {}))
+        return found
+
+
+def score_plain(
+    qrels: Grades,
+    run: Run,
+    metrics: MetricLike | Sequence[MetricLike],
+    level: int,
+    subtopics: Subtopics | None = None,
+    order: Order | None = None,
+) -> Scores:
+    """Do what ``score_run`` does, for judgments and a run that ``plain_grades`` and ``plain_run`` made."""
+    wanted = [parse_metric(name) for name in computable_metrics(metrics, level)]
+    if not subtopics and (lacking := next((metric.name for metric in wanted if metric.of_subtopics), None)):
+        raise DataError(
+            f"metric {lacking!r} needs judgments by subtopic, and there are none: give qrels whose second column names "
+            "the subtopic, with documents judged for two or more, or use another metric"
+        )
+    checks = _real_grades(qrels, wanted, level)
+    whole = {key: run.get(key, {}) for key in qrels}
+    per_query = _scores_by_query(
+        qrels, whole, wanted, level, subtopics or {}, Order(whole) if order is None else order, is_real=bool(checks)
+    )
+    aggregate = {metric.name: metric.of_run(per_query[metric.name].values()) for metric in wanted}
+    return Scores(per_query, aggregate, sorted(set(run) - set(qrels)), checks)
 
 
 def computable_metrics(metrics: MetricLike | Sequence[MetricLike], relevance_level: int = 1) -> tuple[str, ...]:
@@ -88,28 +124,37 @@ def computable_metrics(metrics: MetricLike | Sequence[MetricLike], relevance_lev
     return names
 
 
-def _scores_by_query(qrels: Qrels, run: Run, metrics: Sequence[Metric], level: int) -> dict[str, dict[str, float]]:
+def _scores_by_query(
+    grades: Grades,
+    run: Run,
+    metrics: Sequence[Metric],
+    level: int,
+    subtopics: Subtopics,
+    order: Order,
+    *,
+    is_real: bool,
+) -> dict[str, dict[str, float]]:
     """Return metric name to ``{query id: value}``, for every judged query; the run holds each, be it empty."""
-    found = _by_trec_eval(qrels, run, [metric for metric in metrics if metric.family not in (None, *CAPPED)], level)
+    qrels = whole_grades(grades) if is_real else cast(Qrels, grades)
+    by_trec_eval = [m for m in metrics if m.family in TREC_EVAL and not (is_real and m.is_linear)]
+    found = _by_trec_eval(qrels, run, by_trec_eval, level, order)
     for metric in metrics:
-        if metric.measure is not None:
-            found[metric.name] = _by_ir_measures(qrels, run, metric, level)
-        elif metric.family in CAPPED:
-            found[metric.name] = {
-                query_id: _capped_recall(metric, grades, ranked(run[query_id]), level)
-                for query_id, grades in qrels.items()
-            }
-        elif metric.function is not None:
-            found[metric.name] = {}
-            for query_id, grades in qrels.items():
-                where = f"metric {metric.name!r}, query {query_id!r}: its function"
-                with users_code(f"{where} raised"):
-                    value = metric.function(grades, ranked(run[query_id]))
-                found[metric.name][query_id] = _checked_number(value, read_score, f"{where}'s value")
+        if metric.name in found:
+            continue
+        if metric.function is not None:
+            found[metric.name] = _by_function(grades, order, metric, metric.function)
+        elif is_real and metric.is_linear:
+            found[metric.name] = {key: _ndcg(metric, of, order[key]) for key, of in grades.items()}
+        elif metric.measure is not None:
+            found[metric.name] = _by_ir_measures(qrels, order, metric, level, subtopics)
+        else:
+            found[metric.name] = _by_formula(qrels, order, metric, level)
     return {metric.name: found[metric.name] for metric in metrics}
 
 
-def _by_trec_eval(qrels: Qrels, run: Run, metrics: Sequence[Metric], level: int) -> dict[str, dict[str, float]]:
+def _by_trec_eval(
+    qrels: Qrels, run: Run, metrics: Sequence[Metric], level: int, order: Order
+) -> dict[str, dict[str, float]]:
     """Compute metrics with one pass of trec_eval for each depth and level."""
     # Negative grades count 0, and a query with nothing else crashes trec_eval.
     qrels = {
@@ -120,11 +165,15 @@ def _by_trec_eval(qrels: Qrels, run: Run, metrics: Sequence[Metric], level: int)
     passes = gathered(((m.cutoff if m.family == "mrr" else None, m.level or level), m) for m in metrics)
     found: dict[str, dict[str, float]] = {}
     for (depth, lowest), members in passes.items():
-        cut = run if depth is None else {query_id: head(scores, depth) for query_id, scores in run.items()}
+        cut = run
+        if depth is not None:
+            cut = {query_id: {key: of[key] for key in order[query_id][:depth]} for query_id, of in run.items()}
         names = {metric.name: _trec_eval_name(metric) for metric in members}
         evaluated = pytrec_eval.RelevanceEvaluator(qrels, set(names.values()), relevance_level=lowest).evaluate(cut)
         for metric, name in names.items():
-            found[metric] = {query_id: float(evaluated[query_id][name.replace(".", "_")]) for query_id in qrels}
+            values = {query_id: float(evaluated[query_id][name.replace(".", "_")]) for query_id in qrels}
+            # NaN where 0 of 0 relevant documents were found.
+            found[metric] = {query_id: 0.0 if math.isnan(value) else value for query_id, value in values.items()}
     return found
 
 
@@ -133,12 +182,59 @@ def _trec_eval_name(metric: Metric) -> str:
     return name.removesuffix("_cut") if metric.cutoff is None or metric.family == "mrr" else f"{name}.{metric.cutoff}"
 
 
-def _capped_recall(metric: Metric, grades: Mapping[str, int], ranking: Sequence[str], level: int) -> float:
-    """Return the share of what could be reached of the relevant documents; 0 where nothing is relevant or retrieved."""
-    first = ranking[: metric.cutoff]
-    places = len(first) if metric.family == "recall_of_retrieved" else metric.cutoff or 0
-    reachable = min(sum(grade >= level for grade in grades.values()), places)
-    return sum(grades.get(key, 0) >= level for key in first) / reachable if reachable else 0.0
+def _by_function(grades: Grades, order: Order, metric: Metric, function: MeasureFunction) -> dict[str, float]:
+    found = {}
+    for query_id, of_query in grades.items():
+        where = f"metric {metric.name!r}, query {query_id!r}: its function"
+        with users_code(f"{where} raised"):
+            value = function(of_query, order[query_id])
+        found[query_id] = checked_number(value, read_score, f"{where}'s value")
+    return found
+
+
+def _by_formula(qrels: Qrels, order: Order, metric: Metric, level: int) -> dict[str, float]:
+    formula, lowest, found = _FORMULAS[metric.family or ""], metric.level or level, {}
+    for query_id, grades in qrels.items():
+        first = [grades.get(key, 0) >= lowest for key in order[query_id][: metric.cutoff]]
+        found[query_id] = formula(first, metric.cutoff, sum(grade >= lowest for grade in grades.values()))
+    return found
+
+
+def _ndcg(metric: Metric, grades: Mapping[str, float], ranking: Sequence[str]) -> float:
+    """Return trec_eval's nDCG, which takes whole grades alone, of real-valued ones."""
+    if metric.measure is not None and metric.measure.params.get("judged_only"):
+        ranking = [key for key in ranking if grades.get(key, -1) >= 0]
+    orders = [grades.get(key, 0) for key in ranking], sorted(grades.values(), reverse=True)
+    found, best = (
+        math.fsum(max(0, grade) / math.log2(rank + 1) for rank, grade in enumerate(order[: metric.cutoff], start=1))
+        for order in orders
+    )
+    return found / best if best else 0.0
+
+
+def _recall_cap(found: Sequence[bool], cutoff: int | None, relevant: int) -> float:
+    reachable = min(relevant, cutoff or 0)
+    return sum(found) / reachable if reachable else 0.0
+
+
+def _recall_of_retrieved(found: Sequence[bool], cutoff: int | None, relevant: int) -> float:
+    reachable = min(relevant, len(found))
+    return sum(found) / reachable if reachable else 0.0
+
+
+def _pair_accuracy(found: Sequence[bool], cutoff: int | None, relevant: int) -> float:
+    """Return the share of pairs of a relevant document and another, both ranked, in which the relevant one is first.
+
+    Without such a pair it is 1 where all that was ranked is relevant, and 0 where nothing is.
+    """
+    others_before = accumulate(not relevant for relevant in found)
+    reversed_pairs = sum(others for others, is_relevant in zip(others_before, found, strict=True) if is_relevant)
+    pairs = sum(found) * (len(found) - sum(found))
+    return 1 - reversed_pairs / pairs if pairs else float(any(found))
+
+
+_FORMULAS = {"recall_cap": _recall_cap, "recall_of_retrieved": _recall_of_retrieved, "Accuracy": _pair_accuracy}
+"""From whether each of the first ranked documents is relevant, the cut-off, and how many there are, to a value."""
 
 
 def _provider_of(metric: Metric, level: int) -> tuple[Any, Any]:
@@ -155,10 +251,11 @@ def _provider_of(metric: Metric, level: int) -> tuple[Any, Any]:
         if provider.is_available():
             return provider, measure
     advice = " or ".join(f"{provider.NAME} ({provider.install_instructions()})" for provider in providers)
-    raise UsageError(f"metric {metric.name!r} needs what is not installed: {advice}")
+    and_judgments = ", and qrels whose second column names the subtopic" if metric.of_subtopics else ""
+    raise UsageError(f"metric {metric.name!r} needs what is not installed: {advice}{and_judgments}")
 
 
-def _by_ir_measures(qrels: Qrels, run: Run, metric: Metric, level: int) -> dict[str, float]:
+def _by_ir_measures(qrels: Qrels, order: Order, metric: Metric, level: int, subtopics: Subtopics) -> dict[str, float]:
     import ir_measures
 
     provider, measure = _provider_of(metric, level)
@@ -169,20 +266,29 @@ def _by_ir_measures(qrels: Qrels, run: Run, metric: Metric, level: int) -> dict[
             "use another metric"
         )
     numbers = {query_id: str(number) for number, query_id in enumerate(qrels)}  # gdeval reads no other query ids
+    judged: Any
     # A query with negative grades alone crashes trec_eval; beside others they are no judgments to some measures.
     judged = {
         numbers[query_id]: grades if max(grades.values()) >= 0 else dict.fromkeys(grades, 0)
         for query_id, grades in qrels.items()
     }
+    if metric.of_subtopics:
+        judged = [
+            ir_measures.Qrel(numbers[query_id], document_id, max(0, math.floor(grade)), subtopic)
+            for query_id in numbers.keys() & subtopics.keys()
+            for document_id, of_document in subtopics[query_id].items()
+            for subtopic, grade in of_document.items()
+        ]
     # Without ties, which each library breaks in its own way. trec_eval alone takes queries without documents.
     ordered = {
-        numbers[query_id]: {key: float(len(scores) - rank) for rank, key in enumerate(ranked(scores))}
-        for query_id, scores in run.items()
-        if scores or provider is ir_measures.pytrec_eval
+        numbers[query_id]: {key: float(len(best_first) - rank) for rank, key in enumerate(best_first)}
+        for query_id in qrels
+        if (best_first := order[query_id]) or provider is ir_measures.pytrec_eval
     }
     values = {found.query_id: float(found.value) for found in provider.iter_calc([measure], judged, ordered)}
-    # NaN where 0 of 0 relevant documents were found.
-    return {query_id: 0.0 if math.isnan(values[number]) else values[number] for query_id, number in numbers.items()}
+    # NaN where 0 of 0 relevant documents were found; a query without subtopics has no value.
+    found = {query_id: values.get(number, math.nan) for query_id, number in numbers.items()}
+    return {query_id: 0.0 if math.isnan(value) else value for query_id, value in found.items()}
 
 
 def dataset_group(dataset: str) -> str:
@@ -222,9 +328,7 @@ def from_grade(qrels: Mapping[str, Mapping[str, int]], lowest: int) -> Qrels:
     }
 
 
-def level_note(
-    metrics: Iterable[str], qrels: Mapping[str, Mapping[str, int]], stated: int | None, *, where: str, remedy: str
-) -> str | None:
+def level_note(metrics: Iterable[str], qrels: Grades, stated: int | None, *, where: str, remedy: str) -> str | None:
     """Return a line on binary metrics whose relevance level looks wrong for some judgments; None where none does.
 
     They count grade 1 as relevant though grades go higher and no level was ``stated``, or no grade reaches the level.
@@ -252,54 +356,34 @@ def checked_level(level: int, name: str = "relevance level") -> int:
     return int(level)
 
 
-def whole_grades(qrels: Mapping[str, Mapping[str, int]]) -> Qrels:
-    """Return judgments with Python integers as grades, without the queries that have none; refuse what is no grade."""
-    return _plain(qrels, "grade", int, HIGHEST_GRADE, read_grade)
+def whole_grades(grades: Grades) -> Qrels:
+    """Return judgments with grades rounded down: they reach the same relevance levels, which are whole numbers."""
+    return {key: {document: math.floor(grade) for document, grade in of.items()} for key, of in grades.items()}
 
 
-def plain_run(run: Mapping[str, Mapping[str, float]]) -> Run:
-    """Return a run with Python floats as scores, without the queries that have none; refuse what is no score."""
-    return _plain(run, "score", float, HIGHEST_SCORE, read_score)
+def _real_grades(grades: Grades, metrics: Sequence[Metric], level: int) -> tuple[Check, ...]:
+    """Say which metrics take real-valued grades, where there are some; refuse a metric that does not."""
+    real = [key for key, of in grades.items() if float in set(map(type, of.values()))]
+    if not real:
+        return ()
+    document, grade = next((d, grade) for d, grade in grades[real[0]].items() if isinstance(grade, float))
+    example = f"{grade:g} of document {document!r} for query {real[0]!r}"
+    linear, binary = [m.name for m in metrics if m.is_linear], [m.name for m in metrics if m.binary]
+    for metric in metrics:
+        if not (metric.is_linear or metric.is_of_level):
+            raise DataError(
+                f"metric {metric.name!r} takes whole grades, and there is {example}; use ndcg@K, which takes them as "
+                "they are, or a metric that counts relevant documents, such as map or recall@K"
+            )
+    taken = [f"{', '.join(linear)} {'takes' if len(linear) == 1 else 'take'} them as they are"] if linear else []
+    if binary:
+        short = "" if _highest(grades) >= level else ", which none does"
+        count = "counts" if len(binary) == 1 else "count"
+        taken.append(f"{', '.join(binary)} {count} a document as relevant where its grade reaches {level}{short}")
+    line = "; ".join([f"grades of {len(real):,} of {len(grades):,} queries are real numbers ({example})", *taken])
+    data = {"queries": len(real), "as_they_are": linear, "from_level": binary, "level": level}
+    return (Check("grades", "note", line, data),)
 
 
-def _plain(content: Any, value: str, kind: type[N], most: float, read: Callable[[str], N]) -> dict[str, dict[str, N]]:
-    """Return qrels or a run of Python numbers, which pytrec_eval wants; refuse what it would take in silence."""
-    what, shape = "qrels" if kind is int else "a run", f"{{document id: {value}}}"
-    if not isinstance(content, Mapping):
-        raise DataError(
-            f"{type(content).__name__} where {what} should be; give {{query id: {shape}}}, or read the file first"
-        )
-    plain: dict[str, dict[str, N]] = {}
-    given: Any
-    for query_id, given in content.items():
-        where = f"query {query_id!r}"
-        if not isinstance(given, Mapping):
-            raise DataError(f"{where}: {type(given).__name__} where {what} should be; give {shape}")
-        for key in (query_id, *given):
-            if not isinstance(key, str):
-                raise DataError(f"{where}: the id {key!r} is no text; write {str(key)!r}")
-            if not key.isascii() and re.search("[\ud800-\udfff]", key):  # which crashes pytrec_eval
-                raise DataError(f"{where}: the id {key!r} holds half a surrogate pair; rename it")
-        values: dict[str, N]
-        if type(given) is dict and all(type(x) is kind and abs(x) <= most for x in given.values()):
-            values = given
-        else:  # a copy, and only here: a million of them take memory
-            values = {key: _checked_number(x, read, f"{where}, document {key!r}: {value}") for key, x in given.items()}
-        if values:
-            plain[query_id] = values
-    return plain
-
-
-def _checked_number(value: Any, read: Callable[[str], N], where: str) -> N:
-    """Return any kind of number as Python's, if ``read`` takes it from a file; a DataError otherwise."""
-    try:
-        math.isfinite(value)  # unlike float, it takes no text
-        return read(repr(float(value)))
-    except (TypeError, OverflowError):
-        raise DataError(f"{where} {value!r} is no number") from None
-    except ValueError as error:
-        raise DataError(f"{where} {error}") from None
-
-
-def _highest(qrels: Mapping[str, Mapping[str, int]]) -> int:
+def _highest(qrels: Grades) -> float:
     return max((grade for grades in qrels.values() for grade in grades.values()), default=0)

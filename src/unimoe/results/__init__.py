@@ -14,6 +14,7 @@ from typing import Annotated, Any, Literal, get_args
 
 from pydantic import AfterValidator, Field, model_validator
 
+from unimoe.checks import Check
 from unimoe.core.errors import DataError
 from unimoe.core.io import Strict, find_files, read_json, write_json
 from unimoe.core.limits import HIGHEST_GRADE, MOST, name_problem, shortened
@@ -126,6 +127,7 @@ class EvalResult(Strict):
     # Ids of queries so long that the reranker saw only their beginning, and nothing of a document.
     truncated_queries: list[str] = Field(default_factory=list)
     vector_index: VectorIndex | None = None  # of a search by vectors alone
+    checks: list[Check] = Field(default_factory=list)  # what the doors found of runs, judgments and collection
 
     @model_validator(mode="after")
     def _consistent(self) -> EvalResult:
@@ -173,7 +175,7 @@ class QueryDetail(Strict):
     """One query of a drill-down: its text and the ranks of its relevant documents."""
 
     text: str
-    relevant: dict[str, int]
+    relevant: Mapping[str, int | float]
     ranks: dict[str, int | None] = Field(description="rank of each relevant document, null where it was not ranked")
 
 

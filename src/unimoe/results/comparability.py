@@ -72,7 +72,7 @@ def comparable(where: str, results: Sequence[EvalResult], allow: Collection[str]
     hold. An unknown name in ``allow`` is a UsageError, and what differs without being allowed a DataError.
     """
     for name in allow:
-        if name not in ALLOWANCES:
+        if name not in [*ALLOWANCES]:  # an unhashable one too
             hint = did_you_mean(name, ALLOWANCES)
             raise UsageError(f"--allow {name}: no such difference{hint}; known are {', '.join(ALLOWANCES)}")
     of_base = [r for r in results if not r.beside_arms]

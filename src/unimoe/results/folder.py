@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping, Sequence
+from copy import copy
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
-from unimoe.core.errors import DataError, UsageError
+from unimoe.checks import lines
+from unimoe.core.errors import DataError, UsageError, path_of
 from unimoe.core.grouping import gathered
 from unimoe.results import (
     SIDECARS,
@@ -93,6 +95,8 @@ class Results(dict[str, dict[Seed, dict[str, dict[str, float]]]]):
             self._first[r.config_name, r.seed, r.key] = first.seed
             if first is r:
                 earlier.append(r)
+        # The main metric by query as it would be otherwise: see ``results.runs.building``.
+        self.variants: dict[tuple[str, Seed, str], dict[str, Mapping[str, float]]] = {}
         self._repeated_queries = dict(repeated_queries or {})
         self._rows: dict[tuple[str, Seed, str, str], NDArray[np.float64]] = {}
 
@@ -113,8 +117,9 @@ class Results(dict[str, dict[Seed, dict[str, dict[str, float]]]]):
 
     @property
     def caveats(self) -> tuple[str, ...]:
-        """Why these results are unfit for decisions, what was allowed included; each reason once."""
-        return tuple(dict.fromkeys(caveat for r in self.everything for caveat in r.caveats))
+        """What to read the numbers with, why they are unfit for decisions included; each line once."""
+        every = (line for r in self.everything for line in (*r.caveats, *lines(r.checks, "caveat")))
+        return tuple(dict.fromkeys(every))
 
     def frame(self, metrics: MetricLike | Iterable[MetricLike] = ()) -> pd.DataFrame:
         """Return the scores by query in rows ``system, seed, task, dataset, metric, query, score``.
@@ -248,6 +253,20 @@ class Results(dict[str, dict[Seed, dict[str, dict[str, float]]]]):
         codes = self.codes(key)
         return scores if codes is None else by_cluster(scores, codes)
 
+    def otherwise(self, key: str, variants: Mapping[str, str]) -> Results | None:
+        """Return the same with ``variants`` of some arms' scores on one ``task/dataset``; None where none has any."""
+        rows = {
+            (r.config_name, r.seed, key, r.main_metric): np.array(by_query_id(values))
+            for r in self.measured(key)
+            if (name := variants.get(r.config_name))
+            and (values := self.variants.get((r.config_name, r.seed, key), {}).get(name))
+        }
+        if not rows:
+            return None
+        other = copy(self)
+        other._rows = self._rows | rows
+        return other
+
     def scores(
         self, config_name: str, key: str, seeds: Sequence[Seed], metric: str | None = None
     ) -> NDArray[np.float64]:
@@ -286,7 +305,7 @@ def load_all_results(
         DataError: no result, a broken or misplaced one, or results that ``comparability`` refuses.
         UsageError: an unknown name in ``allow``.
     """
-    output_dir = Path(output_dir)
+    output_dir = path_of(output_dir, "the output folder")
     paths = result_files(output_dir)
     if not paths:
         raise DataError(f"{output_dir}: no results here; evaluate an arm first, or point --output-dir at an experiment")
@@ -297,7 +316,7 @@ def load_all_results(
             paths = [path for path, place in found.items() if place in wanted]
     logs = read_logs(output_dir) if only is None else None
     clusters = Clusters.read(output_dir / FILE) if (output_dir / FILE).exists() else None
-    allowed = [allow] if isinstance(allow, str) else allow
+    allowed = tuple(allow) if isinstance(allow, Iterable) and not isinstance(allow, str) else (allow,)
     results = Results(output_dir, _read(output_dir, paths), logs, allow=allowed, clusters=clusters)
     if clusters:
         clusters.refuse_others({first.key: first.per_query for first in results.firsts}, whole=only is None)

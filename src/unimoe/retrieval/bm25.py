@@ -19,8 +19,9 @@ import numpy as np
 from unimoe.config import BM25Config, EvaluationConfig
 from unimoe.core.errors import DataError, UsageError
 from unimoe.core.io import cache_dir, hash_parts, lock
-from unimoe.core.trec import Run, read_run, write_run
+from unimoe.core.trec import Run, write_run
 from unimoe.data.collection import Collection
+from unimoe.formats.runs import read_run
 from unimoe.results import safe_name
 from unimoe.retrieval.analyzers import analyzer_name, make_tokenizer
 
@@ -118,7 +119,7 @@ def bm25_run(
         return compute()
     libraries = ("bm25s", "PyStemmer", *(["rank-bm25"] if engine == "rank_bm25" else []))
     name = first_stage_name(params, engine)
-    settings = (name, repr(params.k1), repr(params.b), str(depth), str(collection.excludes_self))
+    settings = (name, repr(params.k1), repr(params.b), str(depth), str(bool(collection.excludes_self)))
     versions = (f"{library} {version(library)}" for library in libraries)
     key = hash_parts([collection.corpus_hash, collection.queries_hash, *settings, *versions])
     return cached_run(cache_dir("bm25") / f"{key}.trec", collection, name, compute)

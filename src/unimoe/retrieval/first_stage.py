@@ -22,10 +22,11 @@ from typing import TYPE_CHECKING
 from unimoe.config import DENSE, FUSION, SEARCHES, EvaluationConfig, FirstStageModel
 from unimoe.core.errors import DataError, UsageError
 from unimoe.core.io import hash_file
-from unimoe.core.trec import Run, head, is_unordered, ranked, read_run
+from unimoe.core.trec import Run, head, is_unordered, ranked
 from unimoe.data.catalog import available, result_name
 from unimoe.data.collection import Collection
 from unimoe.data.sources.msmarco import TOP1000, msmarco_files, read_top1000
+from unimoe.formats.runs import read_run
 from unimoe.results import safe_name
 from unimoe.retrieval.bm25 import bm25_run, engine_of, first_stage_name
 from unimoe.retrieval.passages import Passages
@@ -125,6 +126,11 @@ class FirstStage:
         return ModelSearch(encoder, f"evaluation.{key}", self.device, Passages.of(self.settings))
 
     @property
+    def by_words(self) -> bool:
+        """Whether BM25 searches, alone or as a part of ``fusion``."""
+        return self.file is None and (self.search is None or self.settings.first_stage == FUSION)
+
+    @property
     def source(self) -> str:
         """The name of a search in results, with its parameters."""
         settings = self.settings
@@ -177,7 +183,7 @@ class FirstStage:
         if self.file:
             return self._from_file(self.file, scored)
         settings, depth, runs = self.settings, self._searched, list[Run]()
-        if self.search is None or settings.first_stage == FUSION:
+        if self.by_words:
             runs.append(bm25_run(whole, depth, settings.bm25, engine=engine_of(settings), cached=True))
         if self.search:
             runs.append(self.search.run(whole, depth))

@@ -84,7 +84,7 @@ class ModelSearch:
 
     def path(self, collection: Collection, depth: int) -> Path:
         """Return where ``run`` keeps the ranking."""
-        data = [collection.corpus_hash, collection.queries_hash, depth, collection.excludes_self]
+        data = [collection.corpus_hash, collection.queries_hash, depth, bool(collection.excludes_self)]
         return cache_dir("dense") / f"{hash_json([self.name, data])}.trec"
 
     def left_to_encode(self, collection: Collection, depth: int) -> list[str]:

@@ -11,7 +11,7 @@ from support.scripts import Done, assert_refused, call_script, call_unimoe, succ
 from support.tiny_models import save_tiny_cross_encoder
 from support.toy_collections import invented, write_invented
 
-from unimoe.core.trec import read_run
+from unimoe.formats.runs import read_run
 from unimoe.results.runs.scoring import score_run_file
 
 pytestmark = pytest.mark.usefixtures("one_thread")

@@ -13,7 +13,7 @@ from support import runs as made
 from support.results import gate_file
 from support.scripts import Done, assert_refused, call_script, successful
 
-from unimoe.core.trec import read_run
+from unimoe.formats.runs import read_run
 from unimoe.metrics import score_run
 from unimoe.results import read_result, result_path
 

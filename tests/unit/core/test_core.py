@@ -17,7 +17,9 @@ from unimoe.core import console, io
 from unimoe.core.console import Steps, run
 from unimoe.core.errors import DataError, MissingPartError, UnimoeError, UsageError
 from unimoe.core.registry import Registry
-from unimoe.core.trec import read_qrels, read_run, write_qrels, write_run
+from unimoe.core.trec import write_qrels, write_run
+from unimoe.formats.qrels import read_qrels
+from unimoe.formats.runs import read_run
 
 
 class Interrupted(BaseException):

@@ -148,7 +148,7 @@ def test_every_source_gives_the_same_collection(
     monkeypatch.setattr(mteb, "get_task", lambda name: MtebTask.of(SMALL))
     found = load_collection(name.format(tmp=tmp_path), split)
     assert content(found) == content(SMALL)
-    assert (found.split, found.oddities, found.candidates_only) == (split, "", False)
+    assert (found.split, found.checks, found.candidates_only) == (split, (), False)
 
 
 @pytest.mark.parametrize(

@@ -42,16 +42,20 @@ def test_oddities_are_counted_and_of_duplicates_the_first_is_kept() -> None:
     found = assemble("toy", "test", documents, [("q", "a"), ("q", "b")], {"q": {"d": 1}})
     assert (found.corpus, found.queries) == ({"d": Document("", "one")}, {"q": "a"})
     kinds = ("duplicate documents", "conflicting documents", "duplicate queries", "conflicting queries")
-    assert found.problems == dict(zip(kinds, (["d", "d"], ["d"], ["q"], ["q"]), strict=True))
+    assert {c.name: c.data["ids"] for c in found.checks} == dict(
+        zip(kinds, (["d", "d"], ["d"], ["q"], ["q"]), strict=True)
+    )
     documents = [("d", Document("only a title", " ")), ("e", Document("", ""))]
     found = assemble("toy", "test", documents, [("q", "a"), ("u", " ")], {"q": {"d": 1, "gone": 2}})
     assert found.corpus["d"].full_text == "only a title"
     assert found.qrels == {"q": {"d": 1, "gone": 2}}
     assert found.unjudged_queries == ["u"]
-    assert found.oddities == (
-        "judgments of unknown documents: 1 (gone); empty documents: 2 (d, e); "
-        "empty queries: 1 (u); unjudged queries: 1 (u)"
-    )
+    assert [(check.weight, check.line) for check in found.checks] == [
+        ("note", "toy: empty documents: 2 (d, e)"),
+        ("note", "toy: empty queries: 1 (u)"),
+        ("note", "toy: unjudged queries: 1 (u)"),
+        ("note", "toy: judgments of unknown documents: 1 of 2 (gone)"),
+    ]
 
 
 def test_hashes_ignore_order_and_see_every_change(collection: Collection, reordered: Collection) -> None:
@@ -93,6 +97,14 @@ def test_a_split_by_query_loses_none_and_depends_on_the_seed_alone(
     assert train.corpus == test.corpus == collection.corpus
     assert reordered.split_queries(0.3, seed=42)[1].qrels == test.qrels
     assert len({frozenset(collection.split_queries(0.3, seed)[1].qrels) for seed in range(8)}) > 1
+
+
+@pytest.mark.parametrize(
+    ("grade", "words"), [(0.5, "grade 0.5 is not a whole"), (2e5, r"grade 200000 is beyond 100,000")]
+)
+def test_a_collection_holds_whole_grades(grade: float, words: str) -> None:
+    with pytest.raises(DataError, match=f"toy: query 'q0', document 'd0': {words}.*; collections hold whole grades"):
+        assemble("toy", "test", DOCUMENTS, QUERIES, {"q0": {"d0": grade}})
 
 
 def test_a_part_that_cannot_be_is_refused(collection: Collection) -> None:
@@ -217,7 +229,7 @@ def test_candidates_stand_in_for_the_corpus_and_the_collection_says_so(
     found = read_msmarco(folder, "dev")
     assert content(found) == content(SMALL)
     assert found.sample_queries(1).candidates_only
-    assert found.oddities == ""
+    assert found.checks == ()
 
 
 @pytest.mark.parametrize(

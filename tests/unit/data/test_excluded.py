@@ -53,7 +53,7 @@ def test_an_excluded_document_is_never_relevant_and_nothing_else_is_dropped() ->
     found = toy(EXCLUDED)
     assert found.excluded == {"q": {"a", "c"}}
     assert found.qrels == {"q": {"b": 1}, "r": {"e": 1}}
-    assert found.oddities == "judgments of excluded documents: 1 (c)"
+    assert [check.line for check in found.checks] == ["toy: judgments of excluded documents: 1 (c)"]
     assert replace(found, excludes_self=True).left_out("q") == {"a", "c", "q"}
     assert found.left_out("r") == frozenset()
 

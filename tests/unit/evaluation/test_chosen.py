@@ -18,7 +18,6 @@ from unimoe.config import Experiment
 from unimoe.config.files import parse_config
 from unimoe.core.console import Steps
 from unimoe.core.errors import DataError, UsageError
-from unimoe.core.trec import read_run
 from unimoe.data.collection import Document
 from unimoe.data.published import CQADUPSTACK
 from unimoe.data.source import find_source
@@ -26,6 +25,7 @@ from unimoe.evaluation.chosen import load_extra_systems, planned_extra_systems
 from unimoe.evaluation.runner import Evaluator, describe
 from unimoe.evaluation.store import ResultStore
 from unimoe.evaluation.tiers.datasets import Dataset, LoadedDataset, chosen_datasets, tier_datasets
+from unimoe.formats.runs import read_run
 from unimoe.metrics.scoring import dataset_group
 from unimoe.results import run_beside
 

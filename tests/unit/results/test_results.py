@@ -374,7 +374,7 @@ def test_what_should_be_known_before_the_numbers_are_believed_is_a_warning(tmp_p
     said = "\n".join(found.warnings)
     for words in (
         "a1.trec: queries without judgments, left out: 1 (q9)",
-        "which only their ids order: 1 (q2)",
+        "queries whose documents all have one score, ordered by id alone: 1 (q2)",
         "q: ndcg@10 is computed on rankings that end at depth 5",
         "q: no text of 1 (q2)",
         "q.tsv: map counts grade 1 as relevant; TREC DL counts from 2",

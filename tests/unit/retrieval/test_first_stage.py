@@ -15,8 +15,9 @@ from support.toy_collections import SMALL, invented, write_msmarco
 from unimoe.config import BM25Config, EvaluationConfig, FusionConfig, FusionEncoder
 from unimoe.core.errors import DataError, UnimoeError, UsageError
 from unimoe.core.io import cache_dir, hash_file
-from unimoe.core.trec import head, read_run, write_run
+from unimoe.core.trec import head, write_run
 from unimoe.data.collection import Collection, Document, assemble
+from unimoe.formats.runs import read_run
 from unimoe.retrieval.bm25 import Engine, bm25_run, first_stage_name
 from unimoe.retrieval.first_stage import Candidates, FirstStage, reciprocal_rank_fusion
 

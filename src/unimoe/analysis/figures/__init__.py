@@ -6,15 +6,15 @@ for drawing in all_figures(analysis):
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+
+from unimoe.core.errors import UsageError
 
 try:
     import matplotlib  # noqa: F401 - it reads its settings
 except ValueError as error:
-    from unimoe.core.errors import UsageError
-
     raise UsageError(
         f"matplotlib, which draws the figures, refuses its settings: {error}; correct MPLBACKEND or matplotlibrc, or "
         "remove it"
@@ -22,13 +22,17 @@ except ValueError as error:
 from matplotlib.figure import Figure
 
 from unimoe.analysis.analysis import Analysis
+from unimoe.analysis.comparisons import Comparison
 from unimoe.analysis.corrections import NAMES as CORRECTIONS
-from unimoe.analysis.figures.gates import comparison_groups, forest_figure, gate_groups, power_figure
+from unimoe.analysis.figures.gates import Group, Row, comparison_groups, forest_figure, gate_groups, power_figure
 from unimoe.analysis.figures.scores import critical_difference_figure, difference_figure, score_figure
 from unimoe.analysis.figures.style import annotate, looks, save, to_svg
 from unimoe.analysis.figures.training import conflict_figure, loss_figure
+from unimoe.analysis.formats import metric_name, signed
 from unimoe.analysis.gates.definitions import InterferenceGate
+from unimoe.analysis.gates.judging import Judgment
 from unimoe.analysis.standings import corrected_together, standings
+from unimoe.analysis.statistics.estimates import Estimate
 from unimoe.analysis.tables.cells import caveat_notes
 from unimoe.core.grouping import gathered
 from unimoe.results import TASKS
@@ -37,6 +41,8 @@ from unimoe.results.logs import read_conflict_logs
 __all__ = ["Drawing", "all_figures", "save", "save_all", "to_svg"]
 
 _MOST_COMPARISONS = 60  # rows of a figure of comparisons: more are for the table
+_OF_TIR = "TIR: share of the specialist's score that the joint arm loses (%); below 0 it gains"
+_OF_DIFFERENCES = "system minus baseline, points (score x 100)"
 _ROWS = (
     "Square: one dataset; diamond: all datasets of a gate; line: 95 % interval, with an arrow where it goes on. Tick: "
     "the bound that the label rests on, end of a one-sided interval at the gate's confidence; at the right in words."
@@ -92,6 +98,55 @@ def all_figures(analysis: Analysis) -> Iterator[Drawing]:
         yield Drawing(f"{kind}-{task}" if task else kind, caption, figure, leads=kind.endswith("forest"))
 
 
+def judgments_figure(judgments: Sequence[Judgment]) -> Figure:
+    """Draw what gates found against their cutoffs; where there are both, TIR alone, and a line names the others."""
+    if not judgments:
+        raise UsageError("nothing to draw: no gate was judged")
+    interference = [item for item in judgments if isinstance(item.gate, InterferenceGate)]
+    drawn = interference or list(judgments)
+    left_out = ", ".join(item.name for item in judgments if item not in drawn)
+    groups = gate_groups(drawn, looks({arm for item in drawn for arm in item.gate.sides}))
+    figure = forest_figure(groups, _OF_TIR if interference else _OF_DIFFERENCES)
+    caveats = dict.fromkeys(note for item in drawn for note in caveat_notes(item.results))
+    annotate(figure, [*([f"In points, and not drawn here: {left_out}."] if left_out else []), *caveats])
+    return figure
+
+
+def comparisons_figure(analysis: Analysis) -> Figure:
+    """Draw the differences of systems on main metrics with their intervals; of very many the averages, or the first."""
+    every = analysis.comparisons
+    averages = [c for c in every if c.parts]
+    drawn = (averages if averages and len(every) > _MOST_COMPARISONS else every)[:_MOST_COMPARISONS]
+    figure = _comparisons_forest(analysis, drawn)
+    cut = [f"{len(drawn):,} of {len(every):,} comparisons; tests() has all."] * (len(drawn) < len(every))
+    annotate(figure, [*cut, *caveat_notes(analysis.results)])
+    return figure
+
+
+def scores_figure(found: Mapping[str, Estimate], queries: int, *, against_first_stage: bool) -> Figure:
+    """Draw the mean of each measure of one run with its interval, or what the run gains over its first stage."""
+    if not found:
+        raise UsageError("nothing to draw: no measure is a mean over queries")
+    look, rows = looks(["run"])["run"], []
+    for name, one in found.items():
+        value, *ends = (
+            signed(100.0 * end) if against_first_stage else f"{100.0 * end:.2f}"
+            for end in (one.value, *(one.interval or ()))
+        )
+        rows.append(Row(metric_name(name), one, f"{value} [{', '.join(ends) or 'no interval'}]", "", look))
+    what = "run minus first stage" if against_first_stage else "mean"
+    heading = f"{what} over {queries:,} queries, with 95 % interval for other queries"
+    cutoffs = (0.0,) if against_first_stage else ()
+    return forest_figure([Group(heading, cutoffs, (), tuple(rows))], "points (score x 100)")
+
+
+def _comparisons_forest(analysis: Analysis, comparisons: Sequence[Comparison]) -> Figure:
+    name = CORRECTIONS[analysis.correction]
+    p = f"p is, by {name}" if name else "nor is p"
+    label = f"difference, points (score x 100); intervals of 95 % are not corrected for this number, {p}"
+    return forest_figure(comparison_groups(comparisons, looks(analysis.results)), label)
+
+
 def _drawn(analysis: Analysis) -> Iterator[tuple[str, str, Figure]]:
     """Yield the kind of each figure, the task that it is about, if one, and the figure."""
     results, judgments = analysis.results, analysis.judgments
@@ -99,11 +154,9 @@ def _drawn(analysis: Analysis) -> Iterator[tuple[str, str, Figure]]:
     seen = looks({*results, *(arm for arm, _ in [*results.logs, *conflicts])})
     others = [item for item in judgments if not isinstance(item.gate, InterferenceGate)]
     if analysis.interference:  # a forest in percent, and one in points: they have no axis in common
-        label = "TIR: share of the specialist's score that the joint arm loses (%); below 0 it gains"
-        yield "tir-forest", "", forest_figure(gate_groups(analysis.interference, seen), label)
+        yield "tir-forest", "", forest_figure(gate_groups(analysis.interference, seen), _OF_TIR)
     if others:
-        label = "system minus baseline, points (score x 100)"
-        yield "difference-forest", "", forest_figure(gate_groups(others, seen), label)
+        yield "difference-forest", "", forest_figure(gate_groups(others, seen), _OF_DIFFERENCES)
     for task in TASKS:
         if firsts := [first for first in results.firsts if first.task == task]:
             yield "scores", task, score_figure(results, firsts, seen)
@@ -112,10 +165,7 @@ def _drawn(analysis: Analysis) -> Iterator[tuple[str, str, Figure]]:
         if figure := power_figure(items, seen):
             yield "power", task, figure
     if not judgments and 0 < len(analysis.comparisons) <= _MOST_COMPARISONS:
-        name = CORRECTIONS[analysis.correction]
-        p = f"p is, by {name}" if name else "nor is p"
-        label = f"difference, points (score x 100); intervals of 95 % are not corrected for this number, {p}"
-        yield "comparisons", "", forest_figure(comparison_groups(analysis.comparisons, seen), label)
+        yield "comparisons", "", _comparisons_forest(analysis, analysis.comparisons)
     if not judgments and (places := standings(analysis.comparisons)):
         shown = [c for c in analysis.comparisons if (c.place, c.metric) in places]
         shown = corrected_together(shown, {}, simultaneous=True)

@@ -11,7 +11,7 @@ from matplotlib.patches import Patch
 from numpy.typing import NDArray
 
 from unimoe.analysis.arms import arm_order
-from unimoe.analysis.comparisons import ALPHA, Comparison, interval_of_mean
+from unimoe.analysis.comparisons import ALPHA, Comparison, estimate_of_mean
 from unimoe.analysis.figures.style import HAIRLINE, LONG, NEUTRAL, SHORT, Look, in_style, legend_of, panels
 from unimoe.analysis.formats import metric_name, signed
 from unimoe.analysis.gates.definitions import Gate
@@ -50,7 +50,8 @@ def score_figure(results: Results, firsts: Sequence[EvalResult], looks: Mapping[
                 continue
             place = row + below / (len(arms) + 1) - 0.5
             scores = results.draws(first.key, 100.0 * results.scores(arm, first.key, of_dataset[arm]))
-            axes.hlines(place, *(interval_of_mean(scores) or [scores.mean()] * 2), color=look.colour, linewidth=1.0)
+            ends = estimate_of_mean(scores).interval or [scores.mean()] * 2
+            axes.hlines(place, *ends, color=look.colour, linewidth=1.0)
             if len(scores) > 1:
                 axes.plot(scores.mean(axis=1), [place] * len(scores), "|", color="black", markersize=3.0)
             axes.plot(scores.mean(), place, look.marker, color=look.colour, markeredgecolor="black")

@@ -109,6 +109,17 @@ def looks(arms: Iterable[str]) -> dict[str, Look]:
     return found
 
 
+class Picture(Figure):
+    """A figure that a notebook shows by itself, since pyplot has no part in it."""
+
+    def _repr_png_(self) -> bytes:
+        buffer = io.BytesIO()
+        with mpl.rc_context(STYLE):
+            _choose_fonts(self)
+            self.savefig(buffer, format="png")
+        return buffer.getvalue()
+
+
 def legend_of(labels: Mapping[str, str], looks: Mapping[str, Look], **own: Any) -> list[Line2D]:
     """Return what a legend shows of arms, by their labels; ``own`` are properties that replace those of the looks."""
     shown = [(looks[arm], label) for arm, label in labels.items()]
@@ -139,7 +150,7 @@ def panels(
     letters = int(LETTERS * width)
     in_a_row = max(1, letters // (8 + max((len(str(handle.get_label())) for handle in legend), default=0)))
     lines = 2 + ceil(len(legend) / in_a_row)
-    figure = Figure((width, ceil(n / columns) * height + LINE * lines), layout="constrained")
+    figure = Picture((width, ceil(n / columns) * height + LINE * lines), layout="constrained")
     grid = figure.add_gridspec(ceil(n / columns), columns)
     axes = [figure.add_subplot(grid[divmod(i, columns)], title=title) for i, title in enumerate(titles)]
     for i, panel in enumerate(axes):
@@ -196,14 +207,18 @@ def to_svg(figure: Figure, name: str) -> str:
 
 def _arrange(figure: Figure) -> None:
     """Make room for all text once, for all formats."""
+    _choose_fonts(figure)
+    if engine := figure.get_layout_engine():
+        engine.execute(figure)
+        figure.set_layout_engine(None)
+
+
+def _choose_fonts(figure: Figure) -> None:
     for text in figure.findobj(Text):
         if isinstance(text, Text):
             text.set_fontfeatures(["-liga"])  # a ligature makes the PDF embed a second font, 0.2 s a file
             if lacking := _lacking(findfont(FONT), text.get_text()):
                 text.set_fontfamily([FONT, *_fonts_with(lacking)])
-    if engine := figure.get_layout_engine():
-        engine.execute(figure)
-        figure.set_layout_engine(None)
 
 
 def _lacking(font: str, text: str) -> str:

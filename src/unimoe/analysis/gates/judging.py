@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from datetime import datetime
 from functools import cached_property
 from typing import NamedTuple, TypeAlias
@@ -23,8 +23,10 @@ from unimoe.analysis.gates.scores import Aligned, collect, restricted
 from unimoe.analysis.statistics.estimates import TWO_SEEDS
 from unimoe.analysis.statistics.power import Aim, PowerPlan, plan
 from unimoe.analysis.statistics.sequential import Outlook, outlook
+from unimoe.checks import lines
 from unimoe.core.errors import DataError
 from unimoe.core.io import find_files, read_json
+from unimoe.core.shown import Shown
 from unimoe.metrics import parse_metric
 from unimoe.results import EvalResult
 from unimoe.results.folder import Results
@@ -48,8 +50,8 @@ class Learnt(NamedTuple):
         return self.found.label == "PASS"
 
 
-@dataclass(frozen=True)
-class Judgment:
+@dataclass(frozen=True, repr=False)
+class Judgment(Shown):
     """What a gate says of the results."""
 
     name: str
@@ -63,7 +65,7 @@ class Judgment:
     advisory: tuple[str, ...]  # why the judgment may neither pass nor stop a project; empty where it may
     notes: tuple[str, ...]  # what else a reader must know before trusting the label
     scores: Aligned
-    results: Results = field(repr=False)  # what it was judged on
+    results: Results  # what it was judged on
 
     @property
     def label(self) -> Label:
@@ -339,6 +341,8 @@ def _notes(
             f"{first.config_name} {first.key}: {first.provenance.created}), so it was not fixed before them"
         )
     yield from results.notes(gate.keys, gate.arms)
+    checks = [check for result in used for check in result.checks if not check.unfit]
+    yield from lines(checks, "caveat")
     # The arms are fair when the joint one saw as many examples of the task as the specialist.
     examples = "ranking_examples" if gate.task == "reranking" else "embedding_examples"
     seen = [{getattr(r.training, examples) for r in used if r.config_name == arm and r.training} for arm in gate.arms]

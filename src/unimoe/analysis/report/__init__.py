@@ -5,19 +5,24 @@
 
 from __future__ import annotations
 
+from copy import copy
 from pathlib import Path
 
-from unimoe.analysis.analysis import Analysis
+from unimoe.analysis.analysis import Analysis, SystemComparison
+from unimoe.analysis.gates.definitions import Registration
 from unimoe.analysis.report.pages import gather, page
-from unimoe.analysis.saved_comparison import SUBFOLDER
+from unimoe.analysis.saved_comparison import CORRECTED, SUBFOLDER, save_comparison
 from unimoe.analysis.tables import Table
 from unimoe.analysis.tables.comparisons import comparisons_table, standings_table
 from unimoe.analysis.tables.gates import gates_table
+from unimoe.analysis.tables.judged import judged_table
 from unimoe.analysis.tables.mteb import mteb_table, mteb_tasks_table
 from unimoe.analysis.tables.scores import generate_comparison_table, overview_table, training_table
+from unimoe.core.errors import UsageError
 from unimoe.core.io import atomic_dir, write_text
+from unimoe.core.limits import name_problem
 
-__all__ = ["SUBFOLDER", "gather", "write_figures", "write_report", "write_tables"]
+__all__ = ["SUBFOLDER", "gather", "keep_comparison", "write_figures", "write_report", "write_tables"]
 
 
 def write_report(analysis: Analysis) -> Path:
@@ -46,6 +51,30 @@ def write_report(analysis: Analysis) -> Path:
     return target / "report.html"
 
 
+def keep_comparison(
+    compared: SystemComparison,
+    folder: Path,
+    gates: Registration | None,
+    *,
+    overwrite: bool,
+    source: Path | None = None,
+) -> Path:
+    """Keep a comparison with its report in a folder, and return the folder; the rest is as in ``save_comparison``."""
+    for system in compared.systems:
+        if problem := name_problem(system, is_folder=True):
+            raise UsageError(f"{system!r} {problem}, and each system is kept in one; choose another name for it")
+    kept = copy(compared)  # what was computed stays, save what rests on the folder
+    kept.results = copy(compared.results)
+    kept.results.output_dir = folder
+    for answer in ("registration", "outcomes", "cases"):
+        vars(kept).pop(answer, None)
+    tests = [(question.key, question.system, question.baseline) for question in compared.questions]
+    tested = {name: getattr(compared, name) for name in CORRECTED}
+    save_comparison(kept.results, gates, tests, overwrite=overwrite, source=source, **tested)
+    write_report(kept)
+    return folder
+
+
 def write_tables(analysis: Analysis) -> list[Table]:
     """Write every table with something in it as Markdown, LaTeX and CSV to ``analysis/tables``, and return them.
 
@@ -57,6 +86,7 @@ def write_tables(analysis: Analysis) -> list[Table]:
         overview_table(results, comparisons),
         mteb_table(results),
         standings_table(results, comparisons),
+        judged_table(results, comparisons),
         comparisons_table(results, comparisons),
         training_table(results),
         generate_comparison_table(results, analysis.all_comparisons),

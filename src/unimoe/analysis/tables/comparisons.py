@@ -27,6 +27,7 @@ from unimoe.analysis.standings import standings
 from unimoe.analysis.statistics.estimates import LEVEL, TWO_SEEDS, Estimate
 from unimoe.analysis.tables.cells import ABSENT, Cell, caveat_notes, row_groups
 from unimoe.analysis.tables.table import Table
+from unimoe.checks import lines
 from unimoe.core.console import stderr, stdout
 from unimoe.core.grouping import gathered
 from unimoe.results.folder import Results, load_all_results
@@ -286,6 +287,7 @@ def limits(comparisons: Sequence[Comparison]) -> Iterator[str]:
             else "since seeds pair and the other system lacks the seed"
         )
         yield f"Left out of {row}, {why}: {', '.join(dict.fromkeys(seeds))}."
+    yield from (f"Caveat: {line}." for c in comparisons for line in lines(c.checks, "caveat"))
     several = len({c.metric for c in comparisons}) > 1
     untested = gathered(((c.unfit, f"{c.name} on {c.key}"), metric_name(c.metric)) for c in comparisons if c.p is None)
     reasons = gathered(

@@ -12,6 +12,7 @@ from unimoe.analysis.formats import metric_name
 from unimoe.analysis.tables.cells import ABSENT, Cell, RowGroup, caveat_notes, marked, name_cells, row_groups
 from unimoe.analysis.tables.comparisons import Marks, significance_marks
 from unimoe.analysis.tables.table import Table
+from unimoe.checks.judged import unjudged
 from unimoe.core.grouping import gathered, natural_key
 from unimoe.metrics import DEFAULT_METRICS
 from unimoe.metrics.scoring import dataset_group, suite_averages
@@ -44,7 +45,7 @@ def generate_comparison_table(results: Results, comparisons: Sequence[Comparison
             name="comparison",
             title="Scores",
             caption=f"Scores of all systems × 100: {mean}best bold, second best underlined, {_queries(results)}",
-            columns=("System", *(("#",) if marks.letters else ()), *metrics, "Seeds"),
+            columns=("System", *(("#",) if marks.letters else ()), *metrics, "Unjudged", "Seeds"),
             groups=tuple(groups),
             notes=(
                 *marks.notes,
@@ -53,6 +54,7 @@ def generate_comparison_table(results: Results, comparisons: Sequence[Comparison
                     for metric in sorted(shallow, key=natural_key)
                 ),
                 *_facts(results),
+                *_unjudged(results),
                 *caveat_notes(results),
             ),
         )
@@ -138,7 +140,9 @@ def _group(results: Results, key: str, metrics: Mapping[str, Collection[str]], m
         columns.append(marked(cells))
     letters = [[Cell(marks.letters[system]) for system in runs_of]] if marks.letters else []
     seeds = (Cell.count(sum(run.seed is not None for run in runs) or None) for runs in runs_of.values())
-    rows = zip(map(Cell, runs_of), *letters, *columns, seeds, strict=True)
+    shares = ([one.share for run in runs for one in unjudged(run.checks)] for runs in runs_of.values())
+    unseen = (Cell.number(100 * fmean(found), ".1f") if found else Cell(ABSENT) for found in shares)
+    rows = zip(map(Cell, runs_of), *letters, *columns, unseen, seeds, strict=True)
     return RowGroup(f"{key} ({len(measured[0].per_query):,} queries)", tuple(rows))
 
 
@@ -159,6 +163,13 @@ def _facts(results: Results) -> Iterator[str]:
         how = f"{', '.join(filter(None, facts))}; main metric {metric_name(first.main_metric)}"
         datasets.setdefault(how, []).append(first.key)
     yield from (f"{', '.join(keys)}: {how}." for how, keys in datasets.items())
+
+
+def _unjudged(results: Results) -> Iterator[str]:
+    """Yield what the share of unjudged documents is of."""
+    cutoffs = sorted({one.cutoff for run in results.results for one in unjudged(run.checks)})
+    if cutoffs:
+        yield f"Unjudged: % of the first {' or '.join(map(str, cutoffs))} documents of a query that nobody judged."
 
 
 def _counted(results: Results) -> Iterator[str]:

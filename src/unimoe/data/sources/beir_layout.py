@@ -3,7 +3,7 @@
 ``corpus.jsonl`` has one object per line with ``_id``, ``title`` (may be absent) and ``text``; ``queries.jsonl`` has
 ``_id`` and ``text``, may list in ``excluded_ids`` documents that are no candidates, as BRIGHT does, and holds the
 queries of every split; qrels are tab-separated under the header ``query-id corpus-id score``. Keys beyond these are
-ignored. A ``collection.json`` may state name, relevance level and language.
+ignored. A ``collection.json`` may state name, relevance level, language, and whether queries exclude themselves.
 """
 
 from __future__ import annotations
@@ -17,18 +17,19 @@ from pathlib import Path
 from unimoe.core.errors import DataError, UsageError, did_you_mean
 from unimoe.core.io import ensure_dir
 from unimoe.core.limits import shortened
-from unimoe.core.trec import Qrels, read_qrels, text_lines
+from unimoe.core.trec import Qrels, text_lines
 from unimoe.data.collection import Collection, Document, assemble
 from unimoe.data.collection_card import describe_collection, describe_qrels
-from unimoe.data.languages import ENGLISH
+from unimoe.formats.qrels import read_qrels
 
 LAYOUT = "corpus.jsonl, queries.jsonl and qrels/<split>.tsv (each may end in .gz)"
 
 
-def read_beir(folder: Path, split: str, name: str | None = None) -> Collection:
+def read_beir(folder: Path, split: str, name: str | None = None, language: str | None = None) -> Collection:
     """Read one split, a file in ``qrels`` without its ending, of a folder in BEIR layout.
 
-    The collection has the name that is given, else the one that ``collection.json`` states, else the folder's.
+    Name and language are those that are given, else those that ``collection.json`` states. Without, the name is the
+    folder's, and the script tells the language.
     """
     card, excluded = describe_collection(folder), dict[str, list[str]]()
     if name is None:
@@ -50,8 +51,9 @@ def read_beir(folder: Path, split: str, name: str | None = None) -> Collection:
         read_qrels(files[split]),
         judged_elsewhere={key for other, file in files.items() if other != split for key in read_qrels(file)},
         relevance_level=describe_qrels(files[split]).relevance_level,
-        language=card.language or ENGLISH,
+        language=language or card.language,
         excluded=excluded,
+        excludes_self=card.excludes_self,
     )
 
 
@@ -121,4 +123,5 @@ def _write(path: Path, lines: Iterable[str], compress: bool) -> None:
         # No name and no time in the header: equal collections give equal bytes.
         gzip.GzipFile("", "wb", fileobj=raw, mtime=0) if compress else raw as file,
     ):
-        file.writelines(f"{line}\n".encode() for line in lines)
+        # Half a surrogate pair, which JSON may hold and UTF-8 may not, becomes the escape that it was.
+        file.writelines(f"{line}\n".encode(errors="backslashreplace") for line in lines)

@@ -142,7 +142,10 @@ class Folders(Source):
         return _read_folder(Path(name), split, self.result_name(name))
 
     def refuse_unknown(self, name: str) -> None:
-        """Refuse a folder that is not there."""
+        """Refuse a folder that is not there, and a file."""
+        if Path(name).is_file():
+            remedy = "make one of it with unimoe import, and give the folder that this writes"
+            raise DataError(f"{Path(name)}: this is a file, and a collection is a folder; {remedy}")
         if not Path(name).is_dir():
             raise DataError(f"{Path(name)}: no such folder; give one that holds {LAYOUT}")
 

@@ -129,7 +129,7 @@ class Family(MtebTasks):
         task, folder, whole = self._task(name), self.available(name), f"{self._word}:{name}"
         if folder is None:
             return replace(super().load(task, split), name=whole)
-        return replace(read_beir(folder, split, whole), language=task.partition(":")[2] or ENGLISH)
+        return read_beir(folder, split, whole, task.partition(":")[2] or ENGLISH)
 
     def refuse_unknown(self, name: str) -> None:
         """Refuse a name that the family lacks."""

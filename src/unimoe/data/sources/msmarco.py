@@ -17,10 +17,10 @@ from dataclasses import replace
 from pathlib import Path
 
 from unimoe.core.errors import DataError, UsageError, did_you_mean
-from unimoe.core.trec import read_qrels, text_lines
+from unimoe.core.trec import text_lines
 from unimoe.data.collection import Collection, Document, assemble
 from unimoe.data.collection_card import describe_collection, describe_qrels
-from unimoe.data.languages import ENGLISH
+from unimoe.formats.qrels import read_qrels
 
 SPLIT = "dev"
 QRELS, QUERIES, PASSAGES, TOP1000 = "qrels.dev.small.tsv", "queries.dev.small.tsv", "collection.tsv", "top1000.dev"
@@ -59,8 +59,10 @@ def read_msmarco(folder: Path, split: str, name: str | None = None) -> Collectio
         _texts(files, QUERIES),
         read_qrels(files[QRELS]),
         relevance_level=describe_qrels(files[QRELS]).relevance_level or card.relevance_level,
+        language=card.language,
+        excludes_self=card.excludes_self,
     )
-    return replace(collection, candidates_only=PASSAGES not in files, language=card.language or ENGLISH)
+    return replace(collection, candidates_only=PASSAGES not in files)
 
 
 def read_top1000(path: Path) -> dict[str, list[str]]:

@@ -48,7 +48,7 @@ class CollectionTask(AbsTaskRetrieval):
 
     def __init__(self, collection: Collection, *, published: TaskMetadata | None = None) -> None:
         self.metadata = _metadata(collection, published)
-        self.ignore_identical_ids = collection.excludes_self
+        self.ignore_identical_ids = bool(collection.excludes_self)
         self.relevance_level, self.excluded = collection.relevance_level, collection.excluded
         self.passages: Mapping[str, Document] | None = None  # of the documents, to be embedded in their place
         super().__init__()

@@ -14,7 +14,6 @@ from torch import Tensor, nn
 
 from unimoe.config import Batches, Experiment
 from unimoe.core.errors import DataError, UsageError, first_few
-from unimoe.core.trec import Run
 from unimoe.evaluation.reranking.shards import Cut, Reranker, shard_characters
 from unimoe.models.adapter import adapted_model
 from unimoe.models.base import BaseModel, decoder_layers, decoder_of
@@ -31,7 +30,6 @@ if TYPE_CHECKING:
 _SHARD_BATCHES = 64
 """Batches of a shard of pairs in falling length: shards change no batch."""
 
-_FIRST_PLACES, _FEW_TIES = 10, 0.1
 """Where equal scores count, and the share of queries up to which they are not worth a note."""
 
 PairScorer = Callable[[list[TextPair]], Sequence[float] | NDArray[np.floating]]
@@ -193,24 +191,6 @@ def truncation_note(name: str, truncated: Sequence[str]) -> str:
     return (
         f"{name}: queries that fill the whole prompt, of which the model sees the beginning and no document: "
         f"{len(truncated):,} ({first_few(truncated)}); raise model.max_length to read them whole"
-    )
-
-
-def ties_note(name: str, run: Run) -> str | None:
-    """Return a sentence about equal scores among the first places of many queries of a run; None where there are few.
-
-    Some are honest: equal documents have equal scores.
-    """
-    tied = []
-    for query, scores in run.items():
-        first = sorted((float(np.float32(score)) for score in scores.values()), reverse=True)[: _FIRST_PLACES + 1]
-        if len(set(first)) < len(first):
-            tied.append(query)
-    if len(tied) <= _FEW_TIES * len(run):
-        return None
-    return (
-        f"{name}: queries with equal scores among the first {_FIRST_PLACES} places, whose order document ids decide: "
-        f"{len(tied):,} of {len(run):,} ({first_few(tied)}); score in float32 if the model does not"
     )
 
 

@@ -10,9 +10,11 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from unimoe.checks import Check, lines, report
+from unimoe.checks.texts import concerned, without_candidates
 from unimoe.config import DenseExperiment, EvaluationConfig, Experiment
 from unimoe.core.console import stderr
-from unimoe.core.errors import UnimoeError, UsageError, did_you_mean, first_few, refuse_missing
+from unimoe.core.errors import UnimoeError, UsageError, did_you_mean, refuse_missing
 from unimoe.core.grouping import gathered
 from unimoe.core.io import hash_json
 from unimoe.core.trec import Run
@@ -24,6 +26,7 @@ from unimoe.data.source import UnavailableError, find_source
 from unimoe.data.sources.nanobeir import NANOBEIR
 from unimoe.metrics import DEFAULT_METRICS
 from unimoe.metrics.scoring import level_note
+from unimoe.results import Task
 from unimoe.retrieval.first_stage import Candidates, FirstStage, cut_run
 from unimoe.retrieval.passages import Passages, as_read
 
@@ -69,12 +72,12 @@ class Dataset:
         return result_name(self.collection)
 
     @cached_property
-    def exclude_self(self) -> bool:
-        """Whether the document with the query's id is left out: MTEB's rule, where it has a task of the collection."""
+    def exclude_self(self) -> bool | None:
+        """Whether the document with the query's id is left out: MTEB's rule; None where it has no task of the set."""
         source, name = find_source(self.collection)
         task = source.mteb_task(name)
         if task is None:
-            return False
+            return None
         from unimoe.data.mteb_names import ignores_identical_ids  # MTEB takes seconds to import
 
         return ignores_identical_ids(task)
@@ -85,8 +88,9 @@ class Dataset:
         return Passages.of(self.settings)
 
     def with_rule(self, collection: Collection) -> Collection:
-        """Return a collection whose queries leave out their own documents where it says so itself, or MTEB's rule."""
-        return replace(collection, excludes_self=collection.excludes_self or self.exclude_self)
+        """Return a collection that heeds MTEB's rule about queries' own documents, unless it states one itself."""
+        rule = self.exclude_self if collection.excludes_self is None else None
+        return collection if rule is None else collection.with_rule(rule)
 
     @property
     def main_metric(self) -> str:
@@ -166,15 +170,14 @@ class LoadedDataset:
         self._stage.refuse_impossible(self.whole)
 
     @property
-    def oddities(self) -> str:
-        """What is odd about the collection and its candidates, in one line; empty when there is nothing."""
-        oddities = [self.whole.oddities] if self.whole.oddities else []
-        if lacking := self.queries_without_candidates:
-            count = f"{len(lacking):,} ({first_few(lacking)})"
-            oddities.append(f"judged queries without any candidate, which count 0: {count}")
-        if not self.first_stage.ordered:
-            oddities.append(f"{self.first_stage.source} gives no order, so it gets no scores")
-        return "; ".join(oddities)
+    def checks(self) -> list[Check]:
+        """What was found of the collection and of its candidates."""
+        name, stage = self.dataset.name, self.first_stage
+        by_words = self._stage.by_words and self.dataset.settings.bm25.language is None
+        lacking = without_candidates(name, self.queries_without_candidates, len(self.collection.qrels))
+        unordered = Check("order", "note", f"{name}: {stage.source} gives no order, so it gets no scores")
+        found = [*concerned(self.whole.checks, by_words=by_words), *lacking]
+        return found if stage.ordered else [*found, unordered]
 
     @cached_property
     def collection(self) -> Collection:
@@ -222,12 +225,13 @@ class LoadedDataset:
         """Content hash of the candidates."""
         return hash_json(self.candidates)
 
-    @property
-    def caveats(self) -> list[str]:
-        """Why scores on this dataset are unfit for decisions; empty when they are fit."""
-        if self.dataset.max_queries is None or len(self.whole.qrels) <= len(self.collection.qrels):
-            return []
-        return [f"--max-queries {self.dataset.max_queries}: {len(self.whole.qrels)} queries are judged"]
+    def caveats(self, task: Task) -> list[str]:
+        """Return why scores of a task on this dataset are unfit for decisions; nothing where they are fit."""
+        checks = concerned(self.whole.checks, by_words=False) if task == "embedding" else self.checks
+        found = lines(checks, "caveat")
+        if self.dataset.max_queries is not None and len(self.whole.qrels) > len(self.collection.qrels):
+            found.append(f"--max-queries {self.dataset.max_queries}: {len(self.whole.qrels)} queries are judged")
+        return found
 
 
 class Failures:
@@ -274,16 +278,15 @@ def failure_reason(error: Exception) -> str:
 
 
 def load_reporting(dataset: Dataset, device: torch.device | None = None) -> LoadedDataset:
-    """Load a dataset as ``LoadedDataset`` does, and say on stderr what is odd about it and its candidates."""
+    """Load a dataset as ``LoadedDataset`` does, and say on stderr what was found of it and its candidates."""
     data = LoadedDataset(dataset, device)
-    report_oddities(dataset, data.collection, data.oddities)
+    report_checks(dataset, data.collection, data.checks)
     return data
 
 
-def report_oddities(dataset: Dataset, collection: Collection, oddities: str) -> None:
-    """Print on stderr what is odd about a collection, and a warning where its relevance level was never stated."""
-    if oddities:
-        stderr.print(f"{dataset.name}: {oddities}", style="dim", soft_wrap=True)
+def report_checks(dataset: Dataset, collection: Collection, checks: Iterable[Check]) -> None:
+    """Print on stderr what was found of a collection, and a warning where its relevance level was never stated."""
+    report(checks)
     folder, stated = available(dataset.collection), collection.relevance_level if collection.level_stated else None
     place = folder / COLLECTION_FILE if folder else f"the {COLLECTION_FILE} of a folder in BEIR layout"
     remedy = f"state relevance_level in {place}"

@@ -9,8 +9,12 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
+from typing import TypeAlias
 
-from unimoe.core.errors import DataError, UsageError, some_ids
+from unimoe.checks import Check, lines, settled
+from unimoe.checks.runs import all_zero, incomplete, repeated, shallow, unlike_depths, why_hidden
+from unimoe.checks.ties import SAID_FROM, ByQuery, ties_of_systems
+from unimoe.core.errors import UsageError, some_ids
 from unimoe.core.grouping import gathered
 from unimoe.metrics import parse_metric
 from unimoe.metrics.scoring import computable_metrics, level_note
@@ -22,8 +26,9 @@ from unimoe.results.runs.scoring import RunSource, ScoredRun, Scoring, score_sou
 TASK: Task = "retrieval"
 NO_FOLDER = Path("(no folder)")  # of results that none holds: gates and records in the present one are not theirs
 
+Variants: TypeAlias = dict[str, ByQuery]  # the main metric by query, by the name of what is otherwise
+
 _PACKAGES = ("unimoe", "numpy", "scipy", "pytrec-eval-terrier", "ir-measures")
-_OTHER_DEPTHS = "the runs end at different depths"
 
 
 @dataclass(frozen=True)
@@ -60,31 +65,35 @@ def score_systems(
     results: list[EvalResult] = []
     details: dict[tuple[str, Seed, str], Details] = {}
     warnings: list[str] = []
-    repeated: dict[str, IdPairs] = {}
+    repeats_of: dict[str, IdPairs] = {}
+    variants: dict[tuple[str, Seed, str], Variants] = {}
     for of_dataset in of_datasets.values():
         here = []
         for source in of_dataset:
             here.append(score_source(source, scoring))
             on_run(here[-1])
         runs += here
-        depths = [_depth(here, metric, scoring) for metric in scoring.metrics]
-        flaws = (_duplicates(here, scoring), _queries(here, scoring), *depths, _zeros(here, scoring.main))
-        caveats = [caveat for caveat in flaws if caveat]
+        shared = list(settled(_of_all(here, scoring), scoring.allow))
         # All judged queries count, or with --allow queries those that every run has.
         lacking = {query_id for run in here for query_id in run.missing} if "queries" in scoring.allow else set()
         counted = [query_id for query_id in of_dataset[0].judged.qrels if query_id not in lacking]
-        hidden = {m: why for m in scoring.every if m not in scoring.metrics and (why := _why_hidden(here, m))}
-        warnings += _warnings(here, scoring, counted, hidden)
+        others = {m: parse_metric(m).cutoff for m in scoring.every if m not in scoring.metrics}
+        hidden = {m: why for m, cutoff in others.items() if (why := why_hidden(here, cutoff))}
+        notes = [check for run in here for check in run.scores.checks if check.name != "unjudged"]
+        warnings += lines([*notes, *_facts(here, scoring, counted, hidden)], "note")
         for run in here:
-            values = {m: {q: run.per_query[m][q] for q in counted} for m in scoring.every if m not in hidden}
-            result = _result(run, values, scoring, experiment, caveats, given)
+            values = {m: {q: run.scores.per_query[m][q] for q in counted} for m in scoring.every if m not in hidden}
+            own = [check for check in run.scores.checks if check.name != "ties"]
+            result = _result(run, values, scoring, experiment, [*shared, *own], given)
             results.append(result)
+            variants[result.config_name, result.seed, result.key] = _variants(run, scoring.main, counted)
             details[result.config_name, result.seed, result.key] = {q: run.details[q] for q in counted}
-        repeated[results[-1].key] = _repeated(here, counted)
+        repeats_of[results[-1].key] = _repeated(here, counted)
     if clusters:
         clusters.refuse_others({run.source.judged.dataset: run.source.judged.qrels for run in runs})
     allow = [name for name in scoring.allow if name == "duplicates"]
-    found = Results(output_dir, results, allow=allow, details=details, repeated_queries=repeated, clusters=clusters)
+    found = Results(output_dir, results, allow=allow, details=details, repeated_queries=repeats_of, clusters=clusters)
+    found.variants = variants
     warnings += found.notes(found.dataset_keys)
     warnings += _across(runs)
     return ScoredSystems(found, runs, list(dict.fromkeys(warnings)))
@@ -102,61 +111,28 @@ def _refuse_unequal(sources: Sequence[RunSource]) -> None:
         )
 
 
-def _duplicates(runs: Sequence[ScoredRun], scoring: Scoring) -> str | None:
-    """Find a run given twice, which fakes a seed or a tie; the results themselves name one that one system repeats."""
-    first: dict[str, ScoredRun] = {}
-    twice = []
-    for run in runs:
-        one = first.setdefault(run.digest, run)
-        if one is not run and ("duplicates" not in scoring.allow or one.source.system != run.source.system):
-            twice.append(f"{run.source.name} holds the same rankings and scores as {one.source.name}")
-    return scoring.allowed("duplicates", "; ".join(twice), "give every run once") if twice else None
+def _of_all(runs: Sequence[ScoredRun], scoring: Scoring) -> Iterator[Check]:
+    """Yield what keeps the runs on one dataset from a fair comparison."""
+    judged = runs[0].source.judged
+    yield from repeated(runs, scoring.allow)
+    yield from incomplete(runs, len(judged.qrels), scoring.allow)
+    for metric in scoring.metrics:
+        yield from unlike_depths(runs, metric, parse_metric(metric).cutoff)
+    tied = ((run.system, check) for run in runs for check in run.scores.checks if check.name == "ties")
+    yield from ties_of_systems(tied, scoring.main, judged.dataset)
+    zero = [run.name for run in runs if not any(run.scores.per_query[scoring.main].values())]
+    yield from all_zero(zero, scoring.main, judged.name)
 
 
-def _queries(runs: Sequence[ScoredRun], scoring: Scoring) -> str | None:
-    """Find missing queries: to fill them with 0 in silence favours one system, to leave them out another."""
-    found = "; ".join(f"{run.source.name} lacks {some_ids(run.missing)}" for run in runs if run.missing)
-    if not found:
-        return None
-    if "zeros" in scoring.allow:
-        return f"judged queries that a run lacks count 0 there (--allow zeros): {found}"
-    judged = len(runs[0].source.judged.qrels)
-    common = judged - len({query_id for run in runs for query_id in run.missing})
-    if "queries" not in scoring.allow:
-        raise DataError(
-            f"judged queries without documents: {found}; give complete runs, --allow queries to compare on the "
-            f"{common:,} that all runs have, or --allow zeros to count them 0 as trec_eval -c does"
-        )
-    if not common:
-        raise DataError(f"no judged query is in every run: {found}; give runs of the same queries")
-    return f"compared on the {common:,} of {judged:,} judged queries that all runs have (--allow queries): {found}"
-
-
-def _zeros(runs: Sequence[ScoredRun], metric: str) -> str | None:
-    """Find runs that score 0 on every query: what they say, of a joint model above all, is no finding."""
-    names = ", ".join(run.source.name for run in runs if not any(run.per_query[metric].values()))
-    judged = runs[0].source.judged.name
-    return f"{metric} is 0 on every query in {names}: check document ids and grades in {judged}" if names else None
-
-
-def _depth(runs: Sequence[ScoredRun], metric: str, scoring: Scoring) -> str | None:
-    """Find rankings of different depth, where the metric looks deeper than the shallowest."""
-    if _why_hidden(runs, metric) != _OTHER_DEPTHS:
-        return None
-    shallow, deep = (end(runs, key=lambda run: run.depth) for end in (min, max))
-    found = (
-        f"{shallow.source.name} ends at depth {shallow.depth:,}, {deep.source.name} at {deep.depth:,}, and {metric} "
-        f"looks deeper than {shallow.depth:,}"
-    )
-    return scoring.allowed("depth", found, f"give runs of one depth, cut all with --depth {shallow.depth}")
-
-
-def _why_hidden(runs: Sequence[ScoredRun], metric: str) -> str:
-    """Return why a metric sees less of the runs, or of one of them, than its name says; empty where it does not."""
-    depths, cutoff = {run.depth for run in runs}, parse_metric(metric).cutoff
-    if len(depths) > 1 and (cutoff is None or cutoff > min(depths)):
-        return _OTHER_DEPTHS
-    return f"the runs end at depth {max(depths):,}" if max(depths) < (cutoff or 0) else ""
+def _variants(run: ScoredRun, metric: str, counted: Sequence[str]) -> Variants:
+    """Return the main metric as it would be under other orders of equal scores, and on judged documents alone."""
+    reported, ties, others = run.scores.per_query[metric], run.scores.ties, dict[str, ByQuery]()
+    low, high = ties.means(metric, reported)
+    if high - low >= SAID_FROM:
+        others |= {"lowest": ties.lowest[metric], "highest": ties.highest[metric]}
+    if run.scores.judged is not None:
+        others["judged"] = run.scores.judged
+    return {name: {q: values.get(q, reported[q]) for q in counted} for name, values in others.items()}
 
 
 def _repeated(runs: Sequence[ScoredRun], counted: Sequence[str]) -> IdPairs:
@@ -169,29 +145,23 @@ def _repeated(runs: Sequence[ScoredRun], counted: Sequence[str]) -> IdPairs:
     )
 
 
-def _warnings(
+def _facts(
     runs: Sequence[ScoredRun], scoring: Scoring, counted: Sequence[str], hidden: Mapping[str, str]
-) -> Iterator[str]:
-    """Yield what refuses nothing, but should be known before the numbers are believed."""
+) -> Iterator[Check]:
+    """Yield what should be known of one dataset's metrics and texts before the numbers are believed."""
     judged = runs[0].source.judged
-    for run in runs:
-        if run.unjudged:
-            yield f"{run.source.name}: queries without judgments, left out: {some_ids(run.unjudged)}"
-        if run.unordered:
-            which = some_ids(run.unordered)
-            yield f"{run.source.name}: queries with one score for all documents, which only their ids order: {which}"
-    deepest = max(run.depth for run in runs)
-    for metric in scoring.metrics:
-        if deepest < (parse_metric(metric).cutoff or 0):
-            yield f"{judged.dataset}: {metric} is computed on rankings that end at depth {deepest:,}"
-    for why, metrics in gathered((why, metric) for metric, why in hidden.items()).items():
-        yield f"{judged.dataset}: {', '.join(metrics)} not shown: {why}"
+    cutoffs = {metric: parse_metric(metric).cutoff for metric in scoring.metrics}
+    by_reason = gathered((why, metric) for metric, why in hidden.items())
+    yield from shallow(judged.dataset, max(run.depth for run in runs), cutoffs, by_reason)
     shown = [metric for metric in scoring.every if metric not in hidden]
+    if "gm_map" in shown:
+        line = f"{judged.dataset}: gm_map is compared as its logarithm, the mean of log(map) over queries"
+        yield Check("gm_map", "note", line)
     if note := level_note(shown, judged.qrels, judged.stated, where=judged.name, remedy="--relevance-level 2"):
-        yield note
+        yield Check("relevance_level", "note", note)
     without = [] if judged.texts is None else [query_id for query_id in counted if query_id not in judged.texts]
     if without:
-        yield f"{judged.dataset}: no text of {some_ids(without)}"
+        yield Check("texts", "note", f"{judged.dataset}: no text of {some_ids(without)}")
 
 
 def _across(runs: Sequence[ScoredRun]) -> Iterator[str]:
@@ -214,7 +184,7 @@ def _result(
     values: Mapping[str, dict[str, float]],
     scoring: Scoring,
     experiment: str,
-    caveats: Sequence[str],
+    checks: Sequence[Check],
     given: Sequence[str],
 ) -> EvalResult:
     source, judged = run.source, run.source.judged
@@ -227,10 +197,11 @@ def _result(
         aggregate={metric: math.fsum(of.values()) / len(of) for metric, of in values.items()},
         per_query=values[scoring.main],
         per_query_metrics={metric: by_query_id(of) for metric, of in values.items() if metric != scoring.main},
-        unjudged_queries=run.unjudged,
+        unjudged_queries=run.scores.unjudged_queries,
         first_stage=None,
         relevance_level=judged.level,
-        caveats=list(caveats),
+        caveats=[check.line for check in checks if check.unfit],
+        checks=list(checks),
         identity=Identity(
             experiment=experiment,
             checkpoint="none",

@@ -1,28 +1,45 @@
-"""Runs, from files or dictionaries, scored as ``trec_eval -c`` scores them."""
+"""The door for runs and judgments: in whatever form they come, they are read, checked and scored here.
+
+Every entrance passes it: ``evaluate-run``, ``compare``, ``score_run``, and evaluations with the runs of their models.
+"""
 
 from __future__ import annotations
 
 import hashlib
 from array import array
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
-from unimoe.core.errors import DataError, UsageError, did_you_mean
+from unimoe.checks import Check, settled
+from unimoe.checks.ids import document_ids, query_ids
+from unimoe.checks.judged import USUAL_CUTOFF, Unjudged, judged_only, unjudged_of
+from unimoe.checks.runs import alone
+from unimoe.checks.ties import ByQuery, Ties, tie_checks, ties_of
+from unimoe.core.errors import DataError, UsageError, did_you_mean, path_of
 from unimoe.core.io import HASH_LENGTH, hash_file, hash_json
 from unimoe.core.limits import name_problem, shortened
-from unimoe.core.trec import Qrels, Run, head, is_unordered, ranked, read_qrels, read_run
+from unimoe.core.trec import Grades, Run, Subtopics, is_unordered
 from unimoe.data.collection_card import describe_qrels
-from unimoe.metrics import DEFAULT_METRICS, MetricLike, canonical_metrics, parse_metric, score_run
-from unimoe.metrics.scoring import checked_level, computable_metrics, level_note, plain_run, whole_grades
+from unimoe.formats.qrels import load_qrels, read_subtopics
+from unimoe.formats.runs import load_run
+from unimoe.metrics import DEFAULT_METRICS, MetricLike, Scores, canonical_metrics, parse_metric
+from unimoe.metrics.scoring import (
+    Order,
+    checked_level,
+    computable_metrics,
+    level_note,
+    score_plain,
+)
 from unimoe.results import QueryDetail
 
-RunContent: TypeAlias = Path | Mapping[str, Mapping[str, float]]
-QrelsContent: TypeAlias = Path | Mapping[str, Mapping[str, int]]
+RunContent: TypeAlias = Any  # a path, or whatever of Python ``read_run`` takes
+QrelsContent: TypeAlias = Any  # a path, or whatever of Python ``read_qrels`` takes
 
-ALLOWANCES = ("queries", "zeros", "depth", "duplicates")  # the help of ``compare --allow`` says what each means
+# The help of ``compare --allow`` says what each means.
+ALLOWANCES = ("queries", "zeros", "depth", "duplicates", "ranks")
 
 
 @dataclass(frozen=True)
@@ -31,11 +48,12 @@ class Judgments:
 
     dataset: str
     name: str  # as messages call the judgments: the path of a file
-    qrels: Qrels
+    qrels: Grades
     content_hash: str
     level: int  # the lowest grade that binary measures count as relevant
     stated: int | None  # the level that the user or the file's own description states
     texts: Mapping[str, str] | None = None  # of queries; None where none are given
+    subtopics: Subtopics | None = None  # where a metric needs them and the file names them
 
 
 @dataclass(frozen=True)
@@ -84,11 +102,41 @@ class Scoring:
         """The metrics asked for, then the others."""
         return tuple(dict.fromkeys((*self.metrics, *self.others)))
 
-    def allowed(self, name: str, found: str, remedy: str) -> str:
-        """Return what was found as a caveat where it is allowed by name, else refuse it."""
-        if name not in self.allow:
-            raise DataError(f"{found}; {remedy}, or --allow {name}")
-        return f"{found} (--allow {name})"
+
+@dataclass(frozen=True, kw_only=True, repr=False)
+class CheckedScores(Scores):
+    """The measures of a run, and what else its comparison with others needs.
+
+    Attributes:
+        unjudged: documents among the first of each query, as many as the first measure looks at, or 10.
+        ties: what the order of equal scores leaves open.
+        judged: the first measure by query on judged documents alone; None where all of these are relevant.
+    """
+
+    unjudged: Unjudged
+    ties: Ties = field(default_factory=Ties)
+    judged: ByQuery | None = None
+
+
+@dataclass(frozen=True, repr=False)
+class RunScores(Scores):
+    """The measures of one run against its judgments, with what the door found."""
+
+    run: str = "the run"
+    qrels: str = "the qrels"
+    depth: int | None = None  # documents scored per query, at most; None for all
+    queries: int = 0  # the number of judged queries, over which the means are taken
+    relevance_level: int = 1  # the lowest grade that binary metrics count as relevant, unless their name fixes one
+    missing_queries: list[str] = field(default_factory=list)  # judged, but not in the run; each counts 0
+    unordered_queries: list[str] = field(default_factory=list)  # whose documents all have one score: ids order them
+    unjudged_share: float = 0.0  # of the documents among the first of a query, 0 to 1
+    unjudged_cutoff: int = USUAL_CUTOFF  # how many these first are
+
+    @property
+    def notes(self) -> list[str]:
+        """The lines of all that was found, but for what has a field of its own."""
+        own = ("unjudged", "queries", "unjudged_queries", "unordered")
+        return [check.line for check in self.checks if check.name not in own]
 
 
 @dataclass(frozen=True)
@@ -100,54 +148,126 @@ class ScoredRun:
     digest: str  # hash of queries, rankings and scores; neither tag nor line order counts
     rankings: dict[str, int]  # hash of documents and scores of each judged query that the run holds
     modified: str  # when the file was last written, in ISO 8601; of a dictionary, now
-    per_query: dict[str, dict[str, float]]  # by metric, over all judged queries; those that the run lacks count 0
+    scores: CheckedScores  # over all judged queries; those that the run lacks count 0
     missing: list[str]  # judged queries that the run lacks, in the order of the qrels
-    unjudged: list[str]  # queries of the run without judgments, sorted
-    unordered: list[str]  # judged queries whose documents, two or more, all have one score: only their ids order them
     details: dict[str, QueryDetail]
+
+    @property
+    def name(self) -> str:
+        """What messages call it."""
+        return self.source.name
+
+    @property
+    def system(self) -> str:
+        """Whose run it is."""
+        return self.source.system
 
 
 @dataclass(frozen=True)
-class RunScores:
-    """The measures of one run file, with findings that limit their meaning."""
+class _Opened:
+    """A run that was read, cut and checked, and the order of its documents."""
 
-    run: str
-    qrels: str
-    depth: int | None  # documents scored per query, at most; None for all
-    queries: int  # the number of judged queries, over which the means are taken
-    relevance_level: int  # the lowest grade that binary metrics count as relevant, unless their name fixes one
-    aggregate: dict[str, float]  # metric name to mean; for counts such as NumRet, to their sum
-    per_query: dict[str, dict[str, float]]  # metric name to ``{query id: value}``
-    missing_queries: list[str]  # judged queries that the run lacks, in the order of the qrels; each counts 0
-    unjudged_queries: list[str]  # queries of the run without judgments, sorted; they are left out
-    unordered_queries: list[str]  # judged queries whose documents, two or more, all have one score: ids order them
-    notes: list[str]  # other findings, as sentences
+    run: Run
+    order: Order
+    unordered: list[str]
+    checks: tuple[Check, ...]
 
 
-def judgments(content: QrelsContent, dataset: str | None = None, level: int | None = None) -> Judgments:
+def judgments(
+    content: QrelsContent, dataset: str | None = None, level: int | None = None, metrics: Sequence[MetricLike] = ()
+) -> Judgments:
     """Read the judgments of a dataset; its name and level are by default those stated of the file, else its stem and 1.
+
+    Where one of the ``metrics`` needs subtopics and the file names them, a document's grade is its highest for any.
 
     A UsageError where the level is below 1 or the name cannot be a dataset's, a DataError where the file is malformed.
     """
     if level is not None:
         level = checked_level(level, "--relevance-level")
+    subtopics: Subtopics | None = None
+    qrels: Grades
     if isinstance(content, Path):
         described = describe_qrels(content)
-        qrels, name, content_hash = read_qrels(content), str(content), hash_file(content)
+        if any(parse_metric(metric).of_subtopics for metric in metrics):
+            subtopics = read_subtopics(content)
+        if subtopics:
+            qrels = {key: {d: max(of.values()) for d, of in found.items()} for key, found in subtopics.items()}
+        else:
+            qrels = load_qrels(content)
+        name, content_hash = str(content), hash_file(content)
         dataset = dataset or described.name or Path(content.name.removesuffix(".gz")).stem
         level = level or described.relevance_level
     else:
-        qrels = whole_grades(content)
-        name, content_hash = f"qrels of {dataset or 'the dataset'}", hash_json(qrels)
+        name = f"qrels of {dataset or 'the dataset'}"
+        qrels = load_qrels(content, name)
+        content_hash = hash_json(qrels)
     _refuse_empty(name, qrels)
     if problem := name_problem(dataset or "dataset"):
         raise UsageError(f"a dataset cannot be named {shortened(str(dataset))!r}, which {problem}; give --dataset NAME")
-    return Judgments(dataset or "dataset", name, qrels, content_hash, level or 1, level)
+    return Judgments(dataset or "dataset", name, qrels, content_hash, level or 1, level, subtopics=subtopics)
+
+
+def score_run(
+    qrels: QrelsContent | str,
+    run: RunContent | str,
+    metrics: MetricLike | Sequence[MetricLike] = DEFAULT_METRICS,
+    relevance_level: int | None = None,
+    depth: int | None = None,
+    allow: str | Sequence[str] = (),
+) -> RunScores:
+    """Score a run against judgments with the semantics of ``trec_eval -c``, per query and on average.
+
+    Args:
+        qrels: ``{query: {document: grade}}``, a frame, or a file in any layout that ``read_qrels`` takes; the gain of
+            nDCG is the grade.
+        run: ``{query: {document: score}}``, a frame, or a file in any layout that ``read_run`` takes; higher scores are
+            better, ties break by document id, descending.
+        metrics: in any spelling that ``canonical_metric`` knows, or objects of ir_measures; the scores hold each once,
+            by its canonical name.
+        relevance_level: the lowest grade that counts as relevant, in binary metrics whose name fixes none; by default
+            what a qrels file states (see ``unimoe.data.collection_card``), else 1.
+        depth: score only this many documents of each query, its first ones.
+        allow: ``ranks``: scores that contradict the ranks beside them, which are refused otherwise.
+
+    Raises:
+        UsageError: an unknown metric, one that cannot be computed here, or a depth or level below 1.
+        DataError: what is given is missing, malformed or empty, no query of the run is judged, ranks contradict scores,
+            or ``depth`` would cut a run that has no order.
+    """
+    _refuse_depth(depth)
+    # Before the files are read, which may take a while.
+    names = computable_metrics(metrics, 1 if relevance_level is None else relevance_level)
+    judged = judgments(_path(qrels), None, relevance_level, names)
+    content = _path(run)
+    source = RunSource("run", judged, 0, str(content) if isinstance(content, Path) else "the run", content)
+    opened = _open(source, depth, [allow] if isinstance(allow, str) else allow, refuse_unordered=False)
+    scores = checked_scores(judged.qrels, opened.run, names, judged.level, source.name, opened.order, judged.subtopics)
+    missing = [query_id for query_id in judged.qrels if query_id not in opened.run]
+    checks = [*opened.checks, *scores.checks]
+    checks += alone(missing, scores.unjudged_queries, opened.unordered, source.name)
+    where = judged.name.rpartition("/")[2]
+    if note := level_note(names, judged.qrels, judged.stated, where=where, remedy="--relevance-level 2"):
+        checks.append(Check("relevance_level", "note", note))
+    return RunScores(
+        per_query=scores.per_query,
+        aggregate=scores.aggregate,
+        unjudged_queries=scores.unjudged_queries,
+        checks=tuple(checks),
+        run=source.name,
+        qrels=judged.name,
+        depth=depth,
+        queries=len(judged.qrels),
+        relevance_level=judged.level,
+        missing_queries=missing,
+        unordered_queries=opened.unordered,
+        unjudged_share=scores.unjudged.share,
+        unjudged_cutoff=scores.unjudged.cutoff,
+    )
 
 
 def judged_by(content: RunContent, datasets: Sequence[Judgments]) -> list[Judgments]:
     """Return the datasets of which a run holds judged queries; all of them where it holds none, which is refused."""
-    held = read_run(content) if isinstance(content, Path) else plain_run(content)
+    held = load_run(content, "the run").run
     return [judged for judged in datasets if not judged.qrels.keys().isdisjoint(held)] or list(datasets)
 
 
@@ -167,56 +287,51 @@ def score_run_file(
     depth: int | None = None,
     relevance_level: int | None = None,
 ) -> RunScores:
-    """Score a TREC run with the semantics of ``trec_eval -c``.
+    """Score a run file against a qrels file: ``score_run`` with the run first."""
+    run, qrels = path_of(run_path, "the run"), path_of(qrels_path, "the qrels")
+    return score_run(qrels, run, metrics, relevance_level, depth)
 
-    Args:
-        run_path: a TREC run; ``.gz`` is unpacked.
-        qrels_path: qrels in TREC or BEIR layout; ``.gz`` is unpacked.
-        metrics: as in ``score_run``.
-        depth: score only this many documents of each query, its first ones.
-        relevance_level: as in ``score_run``; by default the qrels' own (see ``unimoe.data.collection_card``), else 1.
 
-    Raises:
-        UsageError: an unknown metric, one that cannot be computed here, or a depth or level below 1.
-        DataError: a file is missing, malformed or empty, no query of the run is judged, or ``depth`` would cut a run
-            that has no order.
+def checked_scores(
+    qrels: Grades,
+    run: Run,
+    metrics: Sequence[MetricLike],
+    level: int,
+    name: str,
+    order: Order | None = None,
+    subtopics: Subtopics | None = None,
+) -> CheckedScores:
+    """Score a run whose ids are checked, and say what equal scores and unjudged documents leave open.
+
+    Run and judgments are as ``plain_run`` and ``plain_grades`` make them.
     """
-    _refuse_depth(depth)
-    # Before the files are read, which may take a while.
-    names = computable_metrics(metrics, 1 if relevance_level is None else relevance_level)
-    judged = judgments(Path(qrels_path), "run", relevance_level)
-    source = RunSource("run", judged, 0, str(run_path), Path(run_path))
-    run, unordered = _read(source, depth, refuse_unordered=False)
-    scores = score_run(judged.qrels, run, names, judged.level)
-    where = Path(qrels_path).name
-    note = level_note(names, judged.qrels, judged.stated, where=where, remedy="--relevance-level 2")
-    return RunScores(
-        run=str(run_path),
-        qrels=str(qrels_path),
-        depth=depth,
-        queries=len(judged.qrels),
-        relevance_level=judged.level,
-        aggregate=scores.aggregate,
-        per_query=scores.per_query,
-        missing_queries=[query_id for query_id in judged.qrels if query_id not in run],
-        unjudged_queries=scores.unjudged_queries,
-        unordered_queries=unordered,
-        notes=[note] if note else [],
-    )
+    order = Order(run) if order is None else order
+    scores = score_plain(qrels, run, metrics, level, subtopics, order)
+    measures = list(scores.per_query)
+    main = parse_metric(measures[0])
+    unjudged = unjudged_of(qrels, order, main.cutoff or USUAL_CUTOFF)
+    ties = ties_of(qrels, run, lambda judged, tied: score_plain(judged, tied, measures, level, subtopics).per_query)
+    condensed = None
+    if unjudged.negatives:
+        alone = score_plain(qrels, judged_only(qrels, run), [main.name], level, subtopics)
+        condensed = alone.per_query[main.name]
+    checks = (*scores.checks, *tie_checks(ties, scores.per_query, name), unjudged.check(name))
+    return CheckedScores(**vars(scores) | {"checks": checks}, unjudged=unjudged, ties=ties, judged=condensed)
 
 
 def score_source(source: RunSource, scoring: Scoring) -> ScoredRun:
     """Read and score one run; a DataError where it is malformed, holds no judged query, or orders none by scores."""
     judged, qrels = source.judged, source.judged.qrels
-    run, unordered = _read(source, scoring.depth, refuse_unordered=True)
-    order = {query_id: ranked(scores) for query_id, scores in run.items()}
-    scores = score_run(qrels, run, scoring.every, judged.level)
+    opened = _open(source, scoring.depth, scoring.allow, refuse_unordered=True)
+    run, order = opened.run, opened.order
+    scores = checked_scores(qrels, run, scoring.every, judged.level, source.name, order, judged.subtopics)
+    checks = [*opened.checks, *scores.checks, *alone([], scores.unjudged_queries, opened.unordered, source.name)]
     main = parse_metric(scoring.main)
-    lowest = main.level or (judged.level if main.binary else 1)
+    lowest = main.level or (judged.level if main.binary else 0)
     details = {}
     for query_id, grades in qrels.items():
-        places = {document_id: place for place, document_id in enumerate(order.get(query_id, ()), start=1)}
-        relevant = {document_id: grade for document_id, grade in grades.items() if grade >= lowest}
+        places = {document_id: place for place, document_id in enumerate(order[query_id], start=1)}
+        relevant = {document_id: grade for document_id, grade in grades.items() if grade > 0 and grade >= lowest}
         ranks = {document_id: places.get(document_id) for document_id in relevant}
         details[query_id] = QueryDetail(text=(judged.texts or {}).get(query_id, ""), relevant=relevant, ranks=ranks)
     digest = hashlib.sha256()
@@ -226,52 +341,60 @@ def score_source(source: RunSource, scoring: Scoring) -> ScoredRun:
     written = source.content.stat().st_mtime if isinstance(source.content, Path) else datetime.now(UTC).timestamp()
     return ScoredRun(
         source=source,
-        depth=max(len(order.get(query_id, ())) for query_id in qrels),
+        depth=max(len(order[query_id]) for query_id in qrels),
         digest=digest.hexdigest()[:HASH_LENGTH],
         rankings={query_id: hash(frozenset(run[query_id].items())) for query_id in qrels if query_id in run},
         modified=datetime.fromtimestamp(written, tz=UTC).isoformat(timespec="seconds"),
-        per_query=scores.per_query,
+        scores=replace(scores, checks=tuple(checks)),
         missing=[query_id for query_id in qrels if query_id not in run],
-        unjudged=scores.unjudged_queries,
-        unordered=unordered,
         details=details,
     )
 
 
-def _read(source: RunSource, depth: int | None, *, refuse_unordered: bool) -> tuple[Run, list[str]]:
-    """Return a run cut to a depth, and its judged queries whose documents, two or more, all have one score.
+def _open(source: RunSource, depth: int | None, allow: Sequence[str], *, refuse_unordered: bool) -> _Opened:
+    """Read a run, cut it to a depth, and check its ids, ranks and order.
 
-    Where these are all its judged queries, the run has no order: it is refused if asked, or if the depth cuts it.
+    Where all documents of every judged query have one score, the run has no order: it is refused if asked, or if the
+    depth cuts it.
     """
     judged = source.judged
-    if isinstance(source.content, Path):
-        run = read_run(source.content)
-    else:
-        try:
-            run = plain_run(source.content)
-        except DataError as error:
-            raise DataError(f"{source.name}: {error}") from None
+    file = load_run(source.content, source.name)
+    run, checks = file.run, list(settled(file.checks, allow))
     _refuse_empty(source.name, run)
     if run.keys().isdisjoint(judged.qrels):
+        hint = f": {found}" if (found := query_ids(judged.qrels, run)) else ""
         raise DataError(
             f"{judged.name}: judges none of the queries of {source.name} (the first are {next(iter(judged.qrels))!r} "
-            f"and {next(iter(run))!r}); give the qrels of the run's own collection and split"
+            f"and {next(iter(run))!r}); give the qrels of the run's own collection and split{hint}"
         )
-    unordered = [query_id for query_id in judged.qrels if is_unordered(run.get(query_id, {}))]
-    several = sum(len(run.get(query_id, {})) > 1 for query_id in judged.qrels)
+    if hint := query_ids(judged.qrels, run):
+        said = f"{source.name}: queries that count as missing: {hint} from {judged.name}; write them alike in both"
+        checks.append(Check("query_ids", "caveat", said, unfit=True))
+    checks += document_ids(judged.qrels, run, source.name, judged.name)
+    order, several, unordered = Order(run), 0, []
+    for query_id in judged.qrels:
+        if len(scores := run.get(query_id, {})) > 1:
+            several += 1
+            unordered += [query_id] if is_unordered(scores) else []
     if unordered and several == len(unordered):
         if refuse_unordered:
             raise DataError(
-                f"{source.name}: all documents of a query have one score, and the rank column is not read; write "
-                "scores that fall from rank to rank"
+                f"{source.name}: all documents of a query have one score, and no ranks order them; write scores that "
+                "fall from rank to rank"
             )
         if depth is not None and any(len(run[query_id]) > depth for query_id in unordered):
             raise DataError(
                 f"{source.name}: all documents of a query have one score, so --depth {depth} would keep documents by "
                 "their ids; give a ranked run, or score this one whole"
             )
-    cut = run if depth is None else {query_id: head(scores, depth) for query_id, scores in run.items()}
-    return cut, unordered
+    if depth is not None:
+        run = {query_id: {key: of[key] for key in order[query_id][:depth]} for query_id, of in run.items()}
+        order = Order(run)
+    return _Opened(run, order, unordered, tuple(checks))
+
+
+def _path(given: Any) -> Any:
+    return Path(given) if isinstance(given, str) else given
 
 
 def _refuse_depth(depth: int | None) -> None:
@@ -281,6 +404,6 @@ def _refuse_depth(depth: int | None) -> None:
         raise UsageError(f"--depth {depth} {problem}; use at least 1")
 
 
-def _refuse_empty(name: str, content: Qrels | Run) -> None:
+def _refuse_empty(name: str, content: Grades) -> None:
     if not content:
         raise DataError(f"{name}: no line in it; there is nothing to score")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Hashable, Mapping
 from typing import Any, TypeVar
 
-from unimoe.analysis.comparisons import difference, interval_of_mean
+from unimoe.analysis.comparisons import difference, estimate_of_mean
 from unimoe.analysis.formats import metric_name, signed
 from unimoe.analysis.statistics.estimates import holm
 from unimoe.analysis.statistics.variance import Array
@@ -84,7 +84,7 @@ def study_table(family: Family[Any, Any], results: Results, chosen: Mapping[str,
     for place, name in enumerate(names):
         own = chosen.get(name)
         dev = [100.0 * own.tried[own.setting.name]["val"]] if own and own.tried else []
-        interval = (f"{100.0 * end:.1f}" for end in interval_of_mean(main[name]) or ())
+        interval = (f"{100.0 * end:.1f}" for end in estimate_of_mean(main[name]).interval or ())
         rows.append(
             (
                 Cell(name),

@@ -163,7 +163,7 @@ class ListMeasure:
 def _formula_of(metric: Metric) -> tuple[Formula | None, int]:
     """Return the formula of a measure, None where there is none, and the lowest relevant label."""
     if metric.family:
-        return _FORMULAS[metric.family], metric.level or 1
+        return _FORMULAS.get(metric.family), metric.level or 1
     # A measure of ir_measures is one of ours where nothing but cutoff and level is given.
     if metric.measure is not None and metric.measure.params.keys() <= {"cutoff", "rel"}:
         return _FORMULAS.get(metric.measure.NAME or ""), metric.measure.params.get("rel", 1)

@@ -12,9 +12,10 @@ from support.caption_pairs import latent_pairs, pairs_of, read_submission, seed_
 from support.scripts import read_plain, write_plain
 
 from unimoe.core.errors import DataError, InputError, UsageError
-from unimoe.core.trec import read_qrels, read_run
 from unimoe.evaluation.spec import Evaluation
 from unimoe.evaluation.store import ResultStore
+from unimoe.formats.qrels import read_qrels
+from unimoe.formats.runs import read_run
 from unimoe.results import Identity, read_drilldown, read_result, result_path, run_path
 from unimoe.results.folder import load_all_results
 from unimoe.studies.translator.config import TranslatorConfig

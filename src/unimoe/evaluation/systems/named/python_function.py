@@ -18,13 +18,11 @@ from numpy.typing import ArrayLike, NDArray
 
 from unimoe.config import Batches
 from unimoe.core.errors import DataError, InputError, UsageError, did_you_mean, users_code
-from unimoe.core.io import hash_file, hash_json
 from unimoe.evaluation.reranking.rerankers import is_reranker, reranker_of, with_article
+from unimoe.evaluation.systems.function_identity import KIND, content_hash
 from unimoe.evaluation.systems.named import METHODS, OPTION, Naming, register_model
 from unimoe.evaluation.systems.system import System
 from unimoe.models.embedder import Advance, TextKind, Vectors, refuse_zero_vectors
-
-KIND = "python"
 
 TextEncoder = Callable[..., ArrayLike]
 """From a list of N texts, and their ``kind`` where it has such a parameter, to vectors ``(N, D)``."""
@@ -75,13 +73,7 @@ def python_attribute(option: str, name: str, maps: str) -> tuple[Any, str]:
     stated = getattr(found, "identity", None)
     if not isinstance(stated, str | None):
         raise UsageError(f"{where}: its identity is {with_article(type(stated).__name__)}; make it a text")
-    return found, f"{KIND}:{name}@{_content_hash(found, module_name)}"
-
-
-def function_identity(function: Any) -> str:
-    """Return the identity of a function given from Python, as ``python:MODULE:FUNCTION`` has it."""
-    name = getattr(function, "__qualname__", type(function).__qualname__)
-    return f"{KIND}:{function.__module__}:{name}@{_content_hash(function, function.__module__)}"
+    return found, f"{KIND}:{name}@{content_hash(found, module_name)}"
 
 
 def named_embedder(setting: str, name: str) -> FunctionEmbedder:
@@ -158,14 +150,6 @@ def _imported(where: str, name: str) -> ModuleType:
         raise
     finally:
         sys.path.remove(here)
-
-
-def _content_hash(function: Any, module: str) -> str:
-    """Return the hash of what a function states as its identity, else of its module's file."""
-    if isinstance(stated := getattr(function, "identity", None), str):
-        return hash_json(stated)
-    file = getattr(sys.modules.get(module), "__file__", None)
-    return hash_file(Path(file)) if file else "unknown"
 
 
 register_model(KIND, python_system)

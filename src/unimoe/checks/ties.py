@@ -1,0 +1,102 @@
+"""What equal scores leave open: the lowest and the highest value of a measure under any order of documents that tie.
+
+Rankings break ties by document id (trec_eval). A model that gives one score to many documents has as many values as
+there are orders of them, and one of these is reported.
+"""
+
+from __future__ import annotations
+
+import math
+from array import array
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from statistics import fmean
+
+from unimoe.checks import Check
+from unimoe.core.grouping import gathered
+from unimoe.core.trec import Grades, Run
+
+SAID_FROM = 0.001  # .1 points between lowest and highest mean
+
+_DECIDED = "equal scores, whose order document ids decide"
+
+ByQuery = Mapping[str, float]
+Scorer = Callable[[Grades, Run], Mapping[str, ByQuery]]
+"""From judgments and a run, in which no two documents of a query tie, to the values by measure and query."""
+
+
+@dataclass(frozen=True)
+class Ties:
+    """Values by measure and query, of the queries alone whose value the order of equal scores may change."""
+
+    lowest: Mapping[str, ByQuery] = field(default_factory=dict)
+    highest: Mapping[str, ByQuery] = field(default_factory=dict)
+
+    def means(self, measure: str, per_query: ByQuery) -> tuple[float, float]:
+        """Return the lowest and the highest mean of a measure, whose values ``per_query`` has in the reported order."""
+        low, high = (
+            math.fsum({**per_query, **side.get(measure, {})}.values()) / max(1, len(per_query))
+            for side in (self.lowest, self.highest)
+        )
+        return low, high
+
+
+def ties_of(qrels: Grades, run: Run, score: Scorer) -> Ties:
+    """Score the queries in which documents of unlike grades have one score, in their worst and their best order."""
+    open_queries = [query for query, grades in qrels.items() if _is_open(grades, run.get(query, {}))]
+    if not open_queries:
+        return Ties()
+    judged = {query: qrels[query] for query in open_queries}
+    orders = ({query: _ordered(run[query], judged[query], sign) for query in open_queries} for sign in (-1, 1))
+    first, second = (score(judged, order) for order in orders)
+    pairs = {m: [(first[m][q], second[m][q], q) for q in open_queries] for m in first}
+    return Ties(
+        {m: {q: min(one, other) for one, other, q in of} for m, of in pairs.items()},
+        {m: {q: max(one, other) for one, other, q in of} for m, of in pairs.items()},
+    )
+
+
+def tie_checks(ties: Ties, per_query: Mapping[str, ByQuery], where: str) -> list[Check]:
+    """Say how far apart the lowest and highest mean of a run are, where that is .1 points or more of a measure."""
+    ranges = {measure: ties.means(measure, values) for measure, values in per_query.items() if measure in ties.lowest}
+    wide = {measure: ends for measure, ends in ranges.items() if ends[1] - ends[0] >= SAID_FROM}
+    if not wide:
+        return []
+    said = ", ".join(f"{measure} from {100 * low:.2f} to {100 * high:.2f}" for measure, (low, high) in wide.items())
+    queries = len(next(iter(ties.lowest.values())))
+    line = f"{where}: {queries:,} queries have {_DECIDED}; other orders give {said}"
+    return [Check("ties", "caveat", line, {"queries": queries, "ranges": {m: list(ends) for m, ends in wide.items()}})]
+
+
+def ties_of_systems(found: Iterable[tuple[str, Check]], measure: str, where: str) -> Iterator[Check]:
+    """Say the same of several systems in one line, from the checks of their runs: ranges are means over runs."""
+    ranges = gathered(
+        (system, check.data["ranges"][measure]) for system, check in found if measure in check.data["ranges"]
+    )
+    ends = {system: [fmean(side) for side in zip(*of_runs, strict=True)] for system, of_runs in ranges.items()}
+    if ends:
+        said = ", ".join(f"{system} {100 * low:.2f} to {100 * high:.2f}" for system, (low, high) in ends.items())
+        line = f"{where}: some systems have {_DECIDED}; other orders give {measure} of {said}"
+        yield Check("ties", "caveat", line, {"measure": measure, "systems": ends})
+
+
+def _is_open(grades: Mapping[str, float], scores: Mapping[str, float]) -> bool:
+    """Return whether a judged document has the score of one with another grade; unjudged ones have grade 0."""
+    if len(scores) < 2:
+        return False
+    counts = Counter(array("f", scores.values()))  # rankings compare scores as float32
+    if len(counts) == len(scores):
+        return False
+    of_score = gathered((array("f", [scores[key]])[0], max(g, 0)) for key, g in grades.items() if key in scores)
+    return any(len({*found, *[0] * (counts[value] > len(found))}) > 1 for value, found in of_score.items())
+
+
+def _ordered(scores: Mapping[str, float], grades: Mapping[str, float], sign: int) -> dict[str, float]:
+    """Return one query's documents with scores that fall by rank: equal ones by grade, the highest first if +1."""
+    values = array("f", scores.values())
+    by_score: Sequence[tuple[float, float, str]] = sorted(
+        ((value, sign * max(grades.get(key, 0), 0), key) for value, key in zip(values, scores, strict=True)),
+        reverse=True,
+    )
+    return {key: float(len(by_score) - rank) for rank, (_, _, key) in enumerate(by_score)}
