@@ -295,7 +295,7 @@ def test_tasks_without_queries_give_tables_and_take_no_gate(tmp_path: Path) -> N
     embedding = INTERFERENCE | {"task": "embedding", "specialist": "emb_only_r8"}
     for gate, words in (
         (INTERFERENCE, "no results of arm 'rank_only_r8'"),
-        (embedding, "no embedding/apidocs result of emb_only_r8; it has only tasks without queries"),
+        (embedding, "no embedding/apidocs result of emb_only_r8 and joint_r8; both have only tasks without queries"),
         (embedding | {"datasets": ["STSBenchmark"]}, "STSBenchmark has no queries: nothing is paired"),
     ):
         gates = gate_file(tmp_path, kill=gate)

@@ -210,7 +210,7 @@ class SystemComparison(Shown, Analysis):
 
         ``difference`` is the system's mean minus the baseline's, with its 95 % interval and p; rows of the baseline,
         and of metrics that some system lacks by query, have None there. ``beats`` holds the letters of the systems
-        whose score on the metric is significantly lower, in brackets where one of the two has a single run.
+        whose score on the metric is significantly lower, in brackets where one of the two is a single training.
         """
         import pandas as pd  # only loaded by those who ask for a frame
 

@@ -245,10 +245,11 @@ def matching_gates(experiment: Experiment) -> Registration:
         "retrieval": {bundled.name},
     }
     arms = [*experiment.arms, "bm25", "first_stage", ZERO_SHOT_ARM, *experiment.evaluation.systems]
-    for lacking in unmet(gates, arms, experiment.seeds, datasets):
-        if SMOKE_CAVEAT not in experiment.caveats:
-            raise DataError(lacking)
-        stderr.print(f"note: {lacking}", soft_wrap=True)
+    lacking = list(unmet(gates, arms, experiment.seeds, datasets))
+    if lacking and SMOKE_CAVEAT not in experiment.caveats:
+        raise DataError("; ".join(lacking))
+    for line in lacking:
+        stderr.print(f"note: {line}", soft_wrap=True)
     return gates
 
 

@@ -71,6 +71,7 @@ def test_models_are_evaluated_once_and_compared(data: Path, tmp_path: Path) -> N
     models = ("cross-encoder:ce", f"mine={LENGTHS}")
     asked: dict[str, Any] = {"data": ("toy", "other"), "more": ("--baseline", "bm25", "--json")}
     first = found(compare(tmp_path, *models, **asked))
+    assert {run["seed"] for run in first["runs"]} == {None}  # a model by name is no draw of many trainings
     again = compare(tmp_path, *models, **asked)
     assert found(again) == first
     assert "already done" in again.stderr

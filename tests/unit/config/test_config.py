@@ -118,6 +118,11 @@ MISTAKES = [
     ("evaluation.first_stage=bm25", "evaluation.first_stage: there is no first stage 'bm25' (did you mean 'bm25s'?)"),
     ("evaluation.first_stage=runs/x.trec", "evaluation.first_stage: there is no first stage 'runs/x.trec'; write bm25"),
     ("evaluation.first_stage='run: '", "evaluation.first_stage: there is no first stage 'run: '; write bm25s, rank_b"),
+    (
+        "training.ranking.loss=hinge",
+        "training.ranking.loss: there is no loss 'hinge'; use adrmse, approxndcg, infonce, lambdaloss, listmle, "
+        "listnet, marginmse, pg_rank, plistmle, ranknet, score_es, softmax, supcon, yes_no, or --import the module",
+    ),
     ("prompt.template=qwen", "prompt.template: there is no prompt template 'qwen' (did you mean 'qwen3'?); use chat"),
     *((f"prompt.no={text}", ANSWER) for text in ("-1", "2.5")),
     *((f"lora.first_layer={text}", LAYER) for text in ("1.0", "-1", "true", ".nan", "half")),
