@@ -6,7 +6,7 @@ from pathlib import Path
 
 from unimoe.core.errors import DataError
 from unimoe.core.limits import HIGHEST_GRADE, read_grade
-from unimoe.core.text import is_number
+from unimoe.core.text import Batch, is_number
 from unimoe.core.trec import Subtopics, plain_grades
 from unimoe.formats.tables import DOCUMENT, GRADE, QUERY, Columns, opened, pick, places_of
 
@@ -55,7 +55,7 @@ def read_subtopics(path: Path) -> Subtopics:
         return {}
     for batch in source.batches:
         queries, documents = batch.ids(0, "query id"), batch.ids(2, "document id")
-        grades = batch.numbers(3, "grade", read_grade, HIGHEST_GRADE)
+        grades = _grades(batch, 3)
         for row, (query, document, grade) in enumerate(zip(queries, documents, grades, strict=True)):
             subtopic = str(batch.columns[1][row])
             if found.setdefault(query, {}).setdefault(document, {}).setdefault(subtopic, grade) != grade:
@@ -72,11 +72,17 @@ def _of_columns(source: Columns) -> dict[str, dict[str, float]]:
     places = places_of(source, FIELDS, FIELDS) if source.names else _layout(source) if source.sample else {}
     for batch in source.batches:
         queries, documents = (batch.ids(places[field], f"{field} id") for field in ("query", "document"))
-        grades = batch.numbers(places["grade"], "grade", read_grade, HIGHEST_GRADE)
+        grades = _grades(batch, places["grade"])
         for row, (query, document, grade) in enumerate(zip(queries, documents, grades, strict=True)):
             if qrels.setdefault(query, {}).setdefault(known.setdefault(document, document), grade) != grade:
                 raise DataError(f"{batch.place(row)}: document {document!r} has two grades for query {query!r}")
     return qrels
+
+
+def _grades(batch: Batch, place: int) -> list[float]:
+    """Return the grades of a column, whole ones as integers: a grade that is none is a real number to all who ask."""
+    grades = batch.numbers(place, "grade", read_grade, HIGHEST_GRADE)
+    return [int(grade) if grade == int(grade) else grade for grade in grades]
 
 
 def _layout(source: Columns) -> dict[str, int]:
