@@ -124,8 +124,8 @@ def _judge_runs(options: Options) -> _Found:
             f"--metric {' '.join(metrics)}: a verdict is on one metric; give one, or compare --systems, which shows all"
         )
     registration, of_gates = _gates(options)
-    main, others = metrics or of_gates[:1] or [_METRIC], [*of_gates, *DEFAULT_METRICS]
-    scored = _read(options, arms, options.dataset or [], f"{joint} against {specialist}", main, others)
+    asked = list(dict.fromkeys([*(metrics or of_gates[:1] or [_METRIC]), *of_gates]))
+    scored = _read(options, arms, options.dataset or [], f"{joint} against {specialist}", asked, DEFAULT_METRICS)
     if registration is None:
         datasets = list(dict.fromkeys(run.source.judged.dataset for run in scored.runs))
         metric, looks = scored.results.results[0].main_metric, options.looks
@@ -157,7 +157,8 @@ def _compare_runs(options: Options, patterns: Sequence[Pattern], datasets: Seque
     baseline = next(iter(systems)) if patterns[0].option == "--baseline" else None
     ordered = in_order(list(systems), baseline)
     main = options.metric or of_gates[:1] or [_METRIC]
-    scored = _read(options, systems, datasets, f"comparison of {', '.join(ordered)}", main, of_gates)
+    asked = list(dict.fromkeys([*main, *of_gates]))  # a gate's metric is asked for, and not hidden
+    scored = _read(options, systems, datasets, f"comparison of {', '.join(ordered)}", asked)
     judges = registration if options.output_dir is None else None
     return _Found(_compare(options, scored.results, ordered, baseline, gates=judges), scored, registration)
 

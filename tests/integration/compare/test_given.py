@@ -9,13 +9,15 @@ from typing import Any
 
 import numpy as np
 import pytest
+from support.docs import code_blocks
 from support.results import gate_file
 from support.runs import compare, random_qrels, random_run, words_of
-from support.scripts import assert_refused, call_script, successful
+from support.scripts import assert_refused, call_script, call_unimoe, successful
 
 import unimoe
 from unimoe.core.errors import DataError, UsageError
 from unimoe.core.trec import Qrels, Run, write_qrels, write_run
+from unimoe.formats.qrels import read_qrels
 from unimoe.results import seed_name
 
 RNG = np.random.default_rng(5)
@@ -223,3 +225,33 @@ def test_a_gate_names_all_that_is_wrong_with_it_at_once(here: Path) -> None:
     found = unimoe.compare(RUNS, {"q": QRELS})
     with pytest.raises(DataError, match=r"gate 'a': .*'knew'.* no per-query 'p@7' .*; gate 'b': .*'bm52'"):
         unimoe.judge(found, {"a": SHIP | {"system": "knew", "metric": "P@7"}, "b": SHIP | {"baseline": "bm52"}})
+
+
+def test_a_table_of_tickets_becomes_an_exit_code(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The way of ``docs/ship.md``, from its first command to its last, with its gate file."""
+    monkeypatch.chdir(tmp_path)
+    (page,) = (
+        of for of in code_blocks(Path(__file__).parents[3] / "docs" / "ship.md", "yaml") if "registered" in of.text
+    )
+    (tmp_path / "tickets.yaml").write_text(page.text, "utf-8")
+    rows = [f"how do I reset {q}?,press button {d} of device {q},{int(d < 2)}" for q in range(30) for d in range(6)]
+    (tmp_path / "tickets.csv").write_text("\n".join(["query,document,label", *rows]), "utf-8")
+    successful(call_unimoe("import", "--table", "tickets.csv", "--output-dir", "tickets"))
+    judged = read_qrels(tmp_path / "tickets" / "qrels" / "test.tsv")
+    for name, noise in (("old", 2.0), ("new", 0.1)):
+        run = {q: {d: grade + RNG.normal(0.0, noise) for d, grade in of.items()} for q, of in judged.items()}
+        write_run(tmp_path / f"{name}.trec", run, tag=name)
+    given = (
+        "--dataset",
+        "tickets=tickets/qrels/test.tsv",
+        "--gates",
+        "tickets.yaml",
+        "--queries",
+        "tickets/queries.jsonl",
+    )
+    done = successful(compare(*given, "--untrained", "old", "new", "--baseline", "old.trec", "--systems", "new.trec"))
+    assert "BETTER: better (gate: PASS, go on)" in done.stdout
+    assert "how do I reset" in done.stdout
+    assert "real numbers" not in done.stderr
+    turned = ("--untrained", "old", "new", "--baseline", "old=new.trec", "--systems", "new=old.trec")
+    assert compare(*given, *turned).returncode == 10
