@@ -124,7 +124,7 @@ def test_the_picture_of_the_readme_shows_what_the_manual_says() -> None:
 
 
 def test_every_other_block_of_python_says_why_it_is_not_run() -> None:
-    run = {"README.md", "python.md", "extending.md", "tutorial.md", "beside.md"}
+    run = {"README.md", "python.md", "extending.md", "tutorial.md", "beside.md", "formats.md"}
     for block in blocks("python"):
         assert block.path.name in run or block.not_run, f"{block.path}:{block.line}"
 
@@ -212,7 +212,7 @@ def test_every_key_of_a_result_is_explained() -> None:
 
 
 @pytest.mark.usefixtures("folder")
-@pytest.mark.parametrize("page", ["README.md", "docs/tutorial.md", "docs/beside.md"])
+@pytest.mark.parametrize("page", ["README.md", "docs/tutorial.md", "docs/beside.md", "docs/formats.md"])
 def test_the_python_of_a_page_shows_what_comes_out(page: str) -> None:
     run_python(blocks("python", ROOT / page))
 
