@@ -201,8 +201,8 @@ def assemble(
     such as BRIGHT's ``N/A``, say nothing.
 
     Raises:
-        DataError: no judgment, a judged query without text, a grade that is too high, or an id that is empty or
-            holds white space or control characters.
+        DataError: no judgment, a judged query without text, a grade that is no whole number or too high, or an id that
+            is empty or holds white space or control characters.
     """
     corpus, duplicate_documents, conflicting_documents = _first_of_each(documents)
     texts, duplicate_queries, conflicting_queries = _first_of_each(queries)
@@ -226,7 +226,7 @@ def assemble(
             raise DataError(f"{name}: id {shortened(key)!r} {problem}; rename it")
     for query_id, grades in qrels.items():
         for document_id, grade in grades.items():
-            if abs(grade) > HIGHEST_GRADE:
+            if abs(grade) > HIGHEST_GRADE or grade != int(grade):
                 raise DataError(f"{name}: query {query_id!r}, document {document_id!r}: grade {grade_problem(grade)}")
     kinds = {
         "duplicate documents": duplicate_documents,
