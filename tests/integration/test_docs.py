@@ -50,6 +50,7 @@ TABLES = {
     "judged.csv": "qid,docno,label\n1,d1,1\n",
     "pairs.csv": "query,document,label\nwhite page,The page stays white,1\nwhite page,The mail is lost,0\n",
 }
+RUN = ["README.md", "docs/tutorial.md", "docs/beside.md", "docs/collections.md", "docs/formats.md"]
 NOT_OURS = {"pip", "pytest", "torchrun", "start_the_next_training"}
 
 
@@ -151,7 +152,7 @@ def test_the_picture_of_the_readme_shows_what_the_manual_says() -> None:
 
 
 def test_every_other_block_of_python_says_why_it_is_not_run() -> None:
-    run = {"README.md", "python.md", "extending.md", "tutorial.md", "beside.md", "collections.md"}
+    run = {"README.md", "python.md", "extending.md", *(Path(page).name for page in RUN)}
     for block in blocks("python"):
         assert block.path.name in run or block.not_run, f"{block.path}:{block.line}"
 
@@ -246,7 +247,7 @@ def test_every_key_of_a_result_is_explained() -> None:
 
 
 @pytest.mark.usefixtures("folder")
-@pytest.mark.parametrize("page", ["README.md", "docs/tutorial.md", "docs/beside.md", "docs/collections.md"])
+@pytest.mark.parametrize("page", RUN)
 def test_the_python_of_a_page_shows_what_comes_out(page: str) -> None:
     run_python(blocks("python", ROOT / page))
 

@@ -85,23 +85,8 @@ YAML = [*"a []{}-'\"|>#?~\n\té", ": ", "  ", "&x ", "*x", "<<", "!x ", "---", "
 LINES = [*"01 \t\n\ufefft", "\r\n", "q1", "d1", "Q0", "-1", "1e30", "1e308", "nan", "1_0", "query-id", "score"]
 JSON = [*"{}[]1\n\\é", ": ", ", ", '"_id"', '"text"', '"step"', '"loss"', '"x"', "1e400", "-0", "NaN", "null", "true"]
 TABLE = [*'01,\t\n"', "\r\n", "q1", "d1", "qid", "docno", "rank", "score", "relevance", "nan", "-1", "\u00a0"]
-NESTED = [
-    "{",
-    "}",
-    "[",
-    "]",
-    ": ",
-    ", ",
-    "\n",
-    '"qid"',
-    '"docno"',
-    '"score"',
-    '"results"',
-    '"mteb_model_meta"',
-    '"q"',
-    "1",
-    "null",
-]
+KEYS = ['"qid"', '"docno"', '"score"', '"results"', '"mteb_model_meta"', '"q"']
+NESTED = [*"{}[]1\n", ": ", ", ", "null", *KEYS]
 
 
 def beir(path: Path) -> None:

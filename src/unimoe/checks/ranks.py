@@ -44,4 +44,4 @@ def check_ranks(run: Run, ranks: Mapping[str, Sequence[float]], name: str) -> tu
     if contradicting < CONTRADICTED * ordered:
         return (Check("ranks", "note", f"{line}; scores count, not ranks", data),)
     remedy = "negate the scores, or write scores that fall with rank"
-    return (Check("ranks", "refusal", f"{line}: distances written as scores?", data, remedy),)
+    return (Check("ranks", "refusal", f"{line}, as where distances are written as scores", data, remedy),)

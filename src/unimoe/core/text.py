@@ -159,7 +159,7 @@ class TextFile:
                 yield number, tuple(map(_unquoted, cells) if '"' in line else cells)
             return
         lines = (f"{line}\n" for block in self._blocks for line in block.removesuffix("\n").split("\n"))
-        reader = csv.reader(lines, skipinitialspace=True)
+        reader = csv.reader(lines)
         batch = [(0, [""])]
         while batch:
             limit = csv.field_size_limit(sys.maxsize)  # texts may be longer than the host's limit

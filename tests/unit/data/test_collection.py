@@ -206,6 +206,12 @@ def test_a_missing_part_of_beir_is_named(beir: Path) -> None:
         read_beir(beir, "test")
 
 
+def test_a_grade_of_a_collection_is_a_whole_number(beir: Path) -> None:
+    (beir / "qrels" / "test.tsv").write_text("query-id\tcorpus-id\tscore\nq1\td1\t2\nq1\t2\t0.5\n")
+    with pytest.raises(DataError, match="toy: query 'q1', document '2': grade is not a whole number"):
+        read_beir(beir, "test")
+
+
 @pytest.fixture
 def msmarco(tmp_path: Path) -> Path:
     return write_msmarco(tmp_path / "msmarco", SMALL)

@@ -20,7 +20,7 @@ from unimoe.data.importing import read_pairs
 from unimoe.data.sources.beir_layout import read_beir
 
 CORPUS = {
-    "d1": Document("Red", 'a "red"\nfish, dried'),
+    "d1": Document(" Red", 'a "red"\nfish, dried'),
     "2": Document("", "blue\u2028bird"),
     "d3": Document("Lone", "no judgment"),
 }

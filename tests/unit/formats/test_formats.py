@@ -203,7 +203,7 @@ def test_ranks_that_contradict_scores_are_refused_where_nearly_all_do_and_else_n
     header = "qid,docno,rank,score\n" if "," in form else ""
     path = stored(tmp_path, header + distances(20, 18, form))
     with pytest.raises(
-        DataError, match=r"any: scores rise .* 18 of 20 queries: distances .*negate .* or --allow ranks"
+        DataError, match=r"any: scores rise .* 18 of 20 queries, as where distances .*negate .* or --allow ranks"
     ):
         unimoe.read_run(path)
     assert len(unimoe.read_run(path, allow=["ranks"])) == 20
