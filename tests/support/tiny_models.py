@@ -198,10 +198,10 @@ def save_sentence_transformer(bare: Path, folder: Path, *modules: Any, pooling: 
     return folder
 
 
-def save_static_encoder(folder: Path) -> Path:
+def save_static_encoder(folder: Path, seed: int = 0) -> Path:
     """Write random static embeddings, as model2vec's: the mean of a text's token vectors, no transformer."""
     tokenizer = tiny_wordpiece()
-    weights = torch.randn(len(tokenizer), 24, generator=torch.Generator().manual_seed(0))
+    weights = torch.randn(len(tokenizer), 24, generator=torch.Generator().manual_seed(seed))
     SentenceTransformer(modules=[StaticEmbedding(tokenizer, weights)], device="cpu").save_pretrained(str(folder))
     return folder
 

@@ -40,14 +40,14 @@ from unimoe.cli.run_files import (
     two_arms,
 )
 from unimoe.core.console import print_error, stderr, stdout
-from unimoe.core.errors import UsageError
+from unimoe.core.errors import DataError, UsageError, refuse_missing
 from unimoe.core.grouping import gathered
 from unimoe.metrics import DEFAULT_METRICS, canonical_metrics
 from unimoe.results.clusters import Clusters
 from unimoe.results.comparability import with_metrics
 from unimoe.results.folder import Results, load_all_results
 from unimoe.results.runs.building import NO_FOLDER, TASK, ScoredSystems, score_systems
-from unimoe.results.runs.scoring import ScoredRun, Scoring
+from unimoe.results.runs.scoring import RunSource, ScoredRun, Scoring
 
 _METRIC = "ndcg@10"
 
@@ -59,12 +59,17 @@ class _Found(NamedTuple):
     scored: ScoredSystems | None  # the runs that were read
     gates: Registration | None
     source: Path | None = None  # a folder whose sidecars are kept too
+    missing: Sequence[str] = ()  # what was asked for and cannot be compared
 
 
 def run(options: Options) -> int:
     """Compare what the options name, in the form that they choose, and return the command's exit code."""
     patterns = [Pattern.parse("--systems", text) for text in options.systems or []]
-    if first := next((pattern for pattern in patterns if options.baseline and pattern.name == options.baseline), None):
+    if options.predictions:
+        pass  # whose baseline is one of the models there
+    elif first := next(
+        (pattern for pattern in patterns if options.baseline and pattern.name == options.baseline), None
+    ):
         patterns.remove(first)
         patterns.insert(0, replace(first, option="--baseline"))
     elif options.baseline:
@@ -87,6 +92,8 @@ def run(options: Options) -> int:
         found = _judge_runs(options)
     elif options.results is not None:
         found = _compare_folder(options, options.results)
+    elif options.predictions:
+        found = _compare_predictions(options, options.predictions)
     elif models:
         found = _compare_runs(options, *as_run_files(patterns, options.dataset or [], for_models))
     else:
@@ -105,6 +112,7 @@ def run(options: Options) -> int:
                 stdout.out(part)
     if report is not None:
         (stderr if options.as_json else stdout).print(f"\nReport: {report}", soft_wrap=True)
+    refuse_missing({"part": found.missing})
     if options.gates is None:
         return 0
     decisive = found.table.decisive
@@ -163,6 +171,32 @@ def _compare_runs(options: Options, patterns: Sequence[Pattern], datasets: Seque
     return _Found(_compare(options, scored.results, ordered, baseline, gates=judges), scored, registration)
 
 
+def _compare_predictions(options: Options, folders: Sequence[Path]) -> _Found:
+    """Compare the models whose predictions mteb kept, on every task that has judgments."""
+    from unimoe.evaluation.predictions import find_predictions, prediction_sources  # mteb takes seconds to import
+
+    registration, of_gates = _gates(options)
+    predicted, problems = find_predictions(folders)
+    given = {}
+    if options.qrels or options.dataset:
+        judged = select_datasets(options.qrels, options.dataset or [], options.relevance_level)
+        tasks = {one.task for one in predicted}
+        # A file of judgments needs no name where there is one task.
+        given = {next(iter(tasks)) if len(tasks) == len(judged) == 1 else one.dataset: one for one in judged}
+    metrics = canonical_metrics(options.metric or of_gates[:1])
+    sources, without = prediction_sources(predicted, given, metrics[0] if metrics else None)
+    _warn([*problems, *without])
+    if not sources:
+        raise DataError("no predictions that can be judged; the reasons are above")
+    ordered = in_order(list(dict.fromkeys(source.system for source in sources)), options.baseline)
+    scoring = Scoring(metrics or (_METRIC,), tuple(of_gates), options.depth, tuple(options.allow or ()))
+    scored = _scored(options, sources, scoring, f"comparison of {', '.join(ordered)}")
+    judges = registration if options.output_dir is None else None
+    table = _compare(options, scored.results, ordered, options.baseline, gates=judges)
+    missing = [line.partition(": ")[0] for line in (*problems, *without)]
+    return _Found(table, scored, registration, missing=missing)
+
+
 def _compare_folder(options: Options, folder: Path) -> _Found:
     """Compare arms of a folder of results, corrected as the comparison that it holds unless the options say how."""
     saved = saved_comparison(folder)
@@ -198,16 +232,21 @@ def _read(
     metrics: Sequence[str],
     others: Sequence[str] = (),
 ) -> ScoredSystems:
-    """Read and score the run files of some systems, and say on stderr which were read, and what to know of them."""
+    """Read and score the run files of some systems."""
+    scoring = Scoring(tuple(metrics), tuple(others), options.depth, tuple(options.allow or ()), options.paired)
+    judged = select_datasets(options.qrels, datasets, options.relevance_level, options.queries, scoring.every)
+    sources = select_runs(systems, judged, in_order=options.paired, untrained=options.untrained or [])
+    return _scored(options, sources, scoring, experiment)
+
+
+def _scored(options: Options, sources: Sequence[RunSource], scoring: Scoring, experiment: str) -> ScoredSystems:
+    """Read and score runs, and say on stderr which were read, and what to know of them."""
 
     def say_read(run: ScoredRun) -> None:
         seed = "" if run.source.seed is None else f" seed {run.source.seed}"
         where = f"{run.source.system}{seed} on {run.source.judged.dataset}, depth {run.depth:,}"
         stderr.print(f"read {run.source.name}: {where}", style="dim", soft_wrap=True)
 
-    scoring = Scoring(tuple(metrics), tuple(others), options.depth, tuple(options.allow or ()), options.paired)
-    judged = select_datasets(options.qrels, datasets, options.relevance_level, options.queries, scoring.every)
-    sources = select_runs(systems, judged, in_order=options.paired, untrained=options.untrained or [])
     scored = score_systems(
         sources,
         scoring,

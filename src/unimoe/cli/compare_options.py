@@ -25,7 +25,7 @@ from unimoe.core.errors import UsageError
 _OF_TABLES = ("systems", "baseline", "results", "pairs", "layout", "chosen", "simultaneous")
 _OF_VERDICTS = ("looks", "specialist_name", "joint_name")
 _OF_RUNS = ("qrels", "relevance_level", "queries", "depth", "paired", "untrained")
-_ARMS = ("specialist", "joint", "baseline", "systems", "dataset")
+_ARMS = ("specialist", "joint", "baseline", "systems", "predictions", "dataset")
 # What says what was compared.
 _RECORDED = (*_ARMS, "untrained", "qrels", "relevance_level", "depth", "allow", "looks", "clusters")
 _EXAMPLE = {"bm25": "", "specialist": "-*", "joint": "-*", "zero_shot": ""}  # and how a system's seeds are named
@@ -52,6 +52,13 @@ class Options:
     baseline: Annotated[
         str | None,
         typer.Option(help="The system to compare the others with: as in --systems, or the NAME of one given there."),
+    ] = None
+    predictions: Annotated[
+        list[Path] | None,
+        typer.Option(
+            help="Folders that mteb.evaluate kept predictions in: every model on every task, by the task's own data "
+            "and main measure. --dataset TASK=QRELS gives the judgments of a task that mteb cannot load."
+        ),
     ] = None
     results: Annotated[Path | None, typer.Option(help="A folder of results to take the systems from.")] = None
     qrels: Annotated[Path | None, typer.Option(help="Judgments in TREC or BEIR layout; may be .gz.")] = None
@@ -207,6 +214,11 @@ class Options:
         wrong: Sequence[str]
         if self.specialist or self.joint:
             wrong, because = _OF_TABLES, "--specialist and --joint ask for a verdict on two arms"
+        elif self.predictions:
+            wrong, because = (
+                (*_OF_VERDICTS, "systems", "results", "paired", "untrained", "queries"),
+                "--predictions are systems",
+            )
         elif self.results:
             wrong, because = ("gates", *_OF_VERDICTS, *_OF_RUNS), "--results compares results as they are"
         elif models and self.qrels:
@@ -214,7 +226,9 @@ class Options:
         elif self.systems or self.baseline:
             wrong, because = _OF_VERDICTS, "--systems asks for a table, which --gates FILE judges"
         else:
-            raise UsageError("nothing to compare; give --specialist and --joint, --systems, or --results")
+            raise UsageError(
+                "nothing to compare; give --specialist and --joint, --systems, --predictions, or --results"
+            )
         if name := next((name for name in wrong if getattr(self, name)), None):
             raise UsageError(f"{_flag(name)} does not belong here: {because}; leave one of them out")
 

@@ -58,17 +58,17 @@ def score_systems(
     """
     of_datasets = gathered((source.judged.dataset, source) for source in sources)
     for of_dataset in of_datasets.values():  # before the files are read, which may take a while
-        computable_metrics(scoring.every, of_dataset[0].judged.level)
+        computable_metrics(scoring.on(of_dataset[0].judged).every, of_dataset[0].judged.level)
         if scoring.paired:
             _refuse_unequal(of_dataset)
-    runs: list[ScoredRun] = []
+    asked, runs = scoring, list[ScoredRun]()
     results: list[EvalResult] = []
     details: dict[tuple[str, Seed, str], Details] = {}
     warnings: list[str] = []
     repeats_of: dict[str, IdPairs] = {}
     variants: dict[tuple[str, Seed, str], Variants] = {}
     for of_dataset in of_datasets.values():
-        here = []
+        scoring, here = asked.on(of_dataset[0].judged), []
         for source in of_dataset:
             here.append(score_source(source, scoring))
             on_run(here[-1])

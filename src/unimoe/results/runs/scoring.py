@@ -54,6 +54,7 @@ class Judgments:
     stated: int | None  # the level that the user or the file's own description states
     texts: Mapping[str, str] | None = None  # of queries; None where none are given
     subtopics: Subtopics | None = None  # where a metric needs them and the file names them
+    metric: str | None = None  # the main metric here, where the comparison's is not
 
 
 @dataclass(frozen=True)
@@ -91,6 +92,10 @@ class Scoring:
         if not self.metrics:
             raise UsageError("no metric to compare by; name one, such as ndcg@10")
         _refuse_depth(self.depth)
+
+    def on(self, judged: Judgments) -> Scoring:
+        """Return how runs on a dataset are scored, which may have a main metric of its own."""
+        return self if judged.metric is None else replace(self, metrics=(judged.metric, *self.metrics[1:]))
 
     @property
     def main(self) -> str:
