@@ -7,9 +7,13 @@ import unicodedata
 from collections.abc import Callable, Mapping
 from itertools import permutations, product
 from pathlib import Path
+from typing import Any
 
 import ir_measures
 import numpy as np
+import pandas as pd
+import polars as pl
+import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -232,6 +236,48 @@ def test_judgments_of_relevant_documents_alone_are_not_taken_for_more() -> None:
     new = {q: {f"x{d}": float(-d) for d in range(9)} | {"d0": -9.5} for q in qrels}
     (test,) = unimoe.compare({"base": base, "new": {**new, "q0": {"x1": 1.0}}}, qrels, baseline="base").comparisons
     assert [check.data["negatives"] for check in test.checks if check.name == "unjudged"] in ([], [False])
+
+
+FORMS: Mapping[str, Callable[[list[tuple[str, str, float]], str], Any]] = {
+    "pandas": lambda rows, value: pd.DataFrame(rows, columns=["query_id", "doc_id", value]),
+    "PyTerrier": lambda rows, value: pd.DataFrame(rows, columns=["qid", "docno", value]).rename_axis("row"),
+    "polars": lambda rows, value: pl.DataFrame(rows, schema=["qid", "docid", value], orient="row"),
+    "arrow": lambda rows, value: pa.table(
+        dict(zip(["query-id", "corpus-id", value], zip(*rows, strict=True), strict=True))
+    ),
+}
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_frames_are_judged_as_dictionaries_are(form: str) -> None:
+    qrels, run = judged_run()
+    rows = [[(q, d, float(v)) for q, of in content.items() for d, v in of.items()] for content in (qrels, run)]
+    grades, scores = (FORMS[form](part, value) for part, value in zip(rows, ("relevance", "score"), strict=True))
+    assert unimoe.score_run(grades, scores).per_query == unimoe.score_run(qrels, run).per_query
+    other = renamed(run, str.upper)
+    frames = unimoe.compare({"a": scores, "b": other}, grades).frame()
+    assert frames["mean"].tolist() == unimoe.compare({"a": run, "b": other}, qrels).frame()["mean"].tolist()
+    of_two = unimoe.compare({"a": scores, "b": other}, {"one": grades, "two": grades}).frame()
+    assert sorted(of_two["dataset"]) == ["one", "one", "two", "two"]
+
+
+@pytest.mark.parametrize("form", ["frame", "file"])
+def test_ranks_that_contradict_scores_are_refused_by_name(form: str, tmp_path: Path) -> None:
+    qrels, run = judged_run()
+    rows = [(q, d, r, float(r)) for q, of in run.items() for r, d in enumerate(sorted(of, key=of.__getitem__), start=1)]
+    frame = pd.DataFrame(rows, columns=["qid", "docno", "rank", "score"])
+    path = tmp_path / "distances.trec"
+    path.write_text("".join(f"{q} Q0 {d} {r} {s} t\n" for q, d, r, s in rows))
+    content = frame if form == "frame" else path
+    with pytest.raises(DataError, match=r"12 of 12 queries, as where distances are written as scores.*--allow ranks"):
+        unimoe.score_run(qrels, content)
+    with pytest.raises(DataError, match="distances are written as scores"):
+        unimoe.compare({"a": run, "b": content}, qrels)
+    allowed = unimoe.score_run(qrels, content, allow="ranks")
+    assert [check.unfit for check in allowed.checks if check.name == "ranks"] == [True]
+    write_qrels(tmp_path / "q", qrels)
+    assert call_unimoe("evaluate-run", path, tmp_path / "q").returncode == 3
+    assert "(--allow ranks)" in successful(call_unimoe("evaluate-run", path, tmp_path / "q", "--allow", "ranks")).stderr
 
 
 class TestPublicRuns:

@@ -329,18 +329,24 @@ def test_means_the_number_of_queries_and_warnings(files: Files) -> None:
         "mrr@10           0.5000",
         "map              0.3333",
         "recall@100       0.5000",
+        "unjudged@10      0.5000",
         "queries          3",
         "relevance level  1",
     ]
     assert done.stderr.splitlines() == [
-        "warning: judged queries missing from the run, counted as 0: 1 (q3)",
-        "warning: queries without judgments, left out: 1 (q9)",
+        f"warning: {files[0]}: judged queries missing from the run, counted as 0: 1 (q3)",
+        f"warning: {files[0]}: queries without judgments, left out: 1 (q9)",
     ]
 
 
 def test_json(files: Files) -> None:
     done = evaluate_run(*files, "--json", "--metric", "mrr", "--depth", "1")
-    assert json.loads(done.stdout) == {
+    found = json.loads(done.stdout)
+    assert [check["name"] for check in found.pop("checks")] == [
+        *("unjudged", "queries", "unjudged_queries", "relevance_level"),
+    ]
+    assert (found.pop("unjudged_share"), found.pop("unjudged_cutoff")) == (0.5, 10)
+    assert found == {
         "run": str(files[0]),
         "qrels": str(files[1]),
         "depth": 1,

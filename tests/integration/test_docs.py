@@ -50,7 +50,7 @@ TABLES = {
     "judged.csv": "qid,docno,label\n1,d1,1\n",
     "pairs.csv": "query,document,label\nwhite page,The page stays white,1\nwhite page,The mail is lost,0\n",
 }
-RUN = ["README.md", "docs/tutorial.md", "docs/beside.md", "docs/collections.md", "docs/formats.md"]
+RUN = ["README.md", "docs/tutorial.md", "docs/beside.md", "docs/collections.md", "docs/formats.md", "docs/unjudged.md"]
 NOT_OURS = {"pip", "pytest", "torchrun", "start_the_next_training"}
 
 

@@ -133,7 +133,8 @@ def compare(
         raise UsageError(f"the systems are a {type(systems).__name__}; give a dictionary of their runs by name")
     first = next(iter(qrels.values()), None) if isinstance(qrels, Mapping) else None
     inner = next(iter(first.values()), None) if isinstance(first, Mapping) else None
-    several = isinstance(first, str | Path) or isinstance(inner, Mapping)
+    # Of one dataset, a dictionary holds dictionaries of grades; of several, whatever judgments come as.
+    several = isinstance(inner, Mapping) or not isinstance(first, Mapping | None)
     of_dataset = cast("dict[Any, str | QrelsContent]", qrels if several else {None: qrels})
     names = canonical_metrics(metrics)
     datasets = {name: judgments(_content(given), name, relevance_level, names) for name, given in of_dataset.items()}

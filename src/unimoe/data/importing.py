@@ -256,6 +256,8 @@ class _Row(NamedTuple):
         value, place = self.cells.get("grade", 1), f"{self.where(self.number)}: grade"
         read: Callable[..., int] = checked_text if isinstance(value, str) else checked_number
         grade = read(value, read_grade, place)
+        if grade != int(grade):
+            raise DataError(f"{place} {value!r} is not a whole number; collections hold whole grades")
         if judged.setdefault(query, {}).setdefault(document, grade) != grade:
             raise self.refusal(f"query {query!r} and document {document!r} have another grade in a row above; keep one")
 

@@ -66,6 +66,7 @@ def read_subtopics(path: Path) -> Subtopics:
 
 def _of_columns(source: Columns) -> dict[str, dict[str, float]]:
     """Read judgments by the names of their columns, or where they have none by their content."""
+    by_subtopic = "; for judgments by subtopic ask for a measure such as alpha_nDCG@20"
     qrels, known = dict[str, dict[str, float]](), dict[str, str]()
     if {"rank", "score"} <= pick(source.names, {"rank": ["rank"], "score": ["score"]}).keys():
         raise DataError(f"{source.name}: looks like a run: give it as RUN")
@@ -75,7 +76,9 @@ def _of_columns(source: Columns) -> dict[str, dict[str, float]]:
         grades = _grades(batch, places["grade"])
         for row, (query, document, grade) in enumerate(zip(queries, documents, grades, strict=True)):
             if qrels.setdefault(query, {}).setdefault(known.setdefault(document, document), grade) != grade:
-                raise DataError(f"{batch.place(row)}: document {document!r} has two grades for query {query!r}")
+                # The second column may hold subtopics, or rounds of judging: which of the two, only the user knows.
+                remedy = by_subtopic if not source.names and {*batch.columns[1]} > {batch.columns[1][0]} else ""
+                raise DataError(f"{batch.place(row)}: document {document!r} has two grades for query {query!r}{remedy}")
     return qrels
 
 

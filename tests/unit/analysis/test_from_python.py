@@ -73,7 +73,7 @@ def test_several_datasets_by_name(runs: dict[str, list[Run]]) -> None:
         ({"systems": [{}, {}]}, "the systems are a list; give a dictionary"),
         ({"systems": {1: {"q1": {"d": 1.0}}, "b": []}}, "a system cannot be named 1, which is no text"),
         ({"systems": {"a": {"q1": {"d": 1.0}}, "b": []}}, "no run of b; give one or more"),
-        ({"systems": {"a": {"q1": {"d": 1.0}}, "b": None}}, "b run 0: NoneType where a run should be"),
+        ({"systems": {"a": {"q1": {"d": 1.0}}, "b": None}}, "b run 0: NoneType is no table; give a path, a frame"),
         ({"systems": {"a": {"q1": {"d": 1.0}}, "b": {7: {"d": 1.0}}}}, "query 7: the id 7 is no text; write '7'"),
     ],
 )

@@ -208,7 +208,7 @@ def test_a_missing_part_of_beir_is_named(beir: Path) -> None:
 
 def test_a_grade_of_a_collection_is_a_whole_number(beir: Path) -> None:
     (beir / "qrels" / "test.tsv").write_text("query-id\tcorpus-id\tscore\nq1\td1\t2\nq1\t2\t0.5\n")
-    with pytest.raises(DataError, match="toy: query 'q1', document '2': grade is not a whole number"):
+    with pytest.raises(DataError, match=r"toy: query 'q1', document '2': grade 0.5 is not a whole number"):
         read_beir(beir, "test")
 
 
