@@ -69,6 +69,11 @@ def tie_checks(ties: Ties, per_query: Mapping[str, ByQuery], where: str) -> list
     return [Check("ties", "caveat", line, {"queries": queries, "ranges": {m: list(ends) for m, ends in wide.items()}})]
 
 
+def ties_in(checks: Iterable[Check]) -> list[Check]:
+    """Return what ``tie_checks`` said of one run."""
+    return [check for check in checks if check.name == "ties" and "ranges" in check.data]
+
+
 def ties_of_systems(found: Iterable[tuple[str, Check]], measure: str, where: str) -> Iterator[Check]:
     """Say the same of several systems in one line, from the checks of their runs: ranges are means over runs."""
     ranges = gathered(

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from unimoe.checks import lines
+from unimoe.checks import Check, lines
+from unimoe.checks.ties import ties_in, ties_of_systems
 from unimoe.core.errors import DataError, UsageError, path_of
 from unimoe.core.grouping import gathered
 from unimoe.results import (
@@ -118,8 +119,9 @@ class Results(dict[str, dict[Seed, dict[str, dict[str, float]]]]):
     @property
     def caveats(self) -> tuple[str, ...]:
         """What to read the numbers with, why they are unfit for decisions included; each line once."""
-        every = (line for r in self.everything for line in (*r.caveats, *lines(r.checks, "caveat")))
-        return tuple(dict.fromkeys(every))
+        return tuple(
+            dict.fromkeys([*(caveat for r in self.everything for caveat in r.caveats), *remarks(self.results)])
+        )
 
     def frame(self, metrics: MetricLike | Iterable[MetricLike] = ()) -> pd.DataFrame:
         """Return the scores by query in rows ``system, seed, task, dataset, metric, query, score``.
@@ -286,6 +288,18 @@ class Results(dict[str, dict[Seed, dict[str, dict[str, float]]]]):
                 self._rows[place] = np.array(result.values(place[-1]))
             rows.append(self._rows[place])
         return np.array(rows, dtype=np.float64)
+
+
+def remarks(results: Iterable[EvalResult]) -> list[str]:
+    """Return what the doors' caveats say of some results; of the equal scores of many runs one line for a dataset."""
+    said, tied = list[str](), dict[tuple[str, str], list[tuple[str, Check]]]()
+    for r in results:
+        ties = ties_in(r.checks)
+        said += lines((check for check in r.checks if check not in ties), "caveat")
+        tied.setdefault((r.key, r.main_metric), []).extend((r.config_name, check) for check in ties)
+    for (key, metric), found in tied.items():
+        said += lines(ties_of_systems(found, metric, key), "caveat")
+    return said
 
 
 def load_all_results(

@@ -23,13 +23,12 @@ from unimoe.analysis.gates.scores import Aligned, collect, restricted
 from unimoe.analysis.statistics.estimates import TWO_SEEDS
 from unimoe.analysis.statistics.power import Aim, PowerPlan, plan
 from unimoe.analysis.statistics.sequential import Outlook, outlook
-from unimoe.checks import lines
 from unimoe.core.errors import DataError
 from unimoe.core.io import find_files, read_json
 from unimoe.core.shown import Shown
 from unimoe.metrics import parse_metric
 from unimoe.results import EvalResult
-from unimoe.results.folder import Results
+from unimoe.results.folder import Results, remarks
 
 EXIT_CODES: dict[Label, int] = {"PASS": 0, "FAIL": 10, "MARGINAL": 11, "INCONCLUSIVE": 12}
 WORST_FIRST = (DataError.exit_code, 10, 12, 11, 0)
@@ -341,8 +340,8 @@ def _notes(
             f"{first.config_name} {first.key}: {first.provenance.created}), so it was not fixed before them"
         )
     yield from results.notes(gate.keys, gate.arms)
-    checks = [check for result in used for check in result.checks if not check.unfit]
-    yield from lines(checks, "caveat")
+    unfit = {caveat for result in used for caveat in result.caveats}
+    yield from (line for line in remarks(used) if line not in unfit)
     # The arms are fair when the joint one saw as many examples of the task as the specialist.
     examples = "ranking_examples" if gate.task == "reranking" else "embedding_examples"
     seen = [{getattr(r.training, examples) for r in used if r.config_name == arm and r.training} for arm in gate.arms]
