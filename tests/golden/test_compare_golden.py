@@ -207,6 +207,12 @@ class TestConstants:
         alpha = level(of_single_runs(equal_variances(systems)).of_all)
         assert alpha == pytest.approx(2.0 * stats.norm.sf(range_at / math.sqrt(2.0)), rel=0.07)
 
+    def test_draws_of_equal_systems_are_normal_variables_about_their_mean_on_any_processor(self) -> None:
+        """Their covariance has one eigenvalue, of which every basis is right: processors find different ones."""
+        normal = np.random.default_rng(0).standard_normal((20_000, 7))
+        found = of_single_runs(equal_variances(7)).draws
+        np.testing.assert_allclose(found, normal - normal.mean(axis=1, keepdims=True), atol=1e-6)
+
     def test_systems_with_equal_scores_are_one(self) -> None:
         twins = np.array([[0.0, 2.0, 2.0], [2.0, 0.0, 0.0], [2.0, 0.0, 0.0]])
         assert level(of_single_runs(twins).of_all) == pytest.approx(ALPHA, abs=0.004)

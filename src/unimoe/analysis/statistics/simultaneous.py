@@ -104,9 +104,10 @@ def joint(terms: Mapping[tuple[int, int], Terms | None], runs: Sequence[int]) ->
     variances = total_variance(query, np.add.outer(own, own), twice) * (1.0 - np.eye(number))
     centring = np.eye(number) - 1.0 / number
     values, vectors = np.linalg.eigh(-0.5 * centring @ variances @ centring)
-    # Estimated variances may contradict each other a little; then some eigenvalue is below 0.
-    scales = np.sqrt(np.maximum(values, 0.0))
-    draws = rng.standard_normal((_DRAWS, number)) @ (vectors * scales).T
+    # Estimated variances may contradict each other a little; then some eigenvalue is below 0. The symmetric root is the
+    # same whatever eigenvectors a processor finds for values that are equal, as those of like systems are.
+    root = (vectors * np.sqrt(np.maximum(values, 0.0))) @ vectors.T
+    draws = rng.standard_normal((_DRAWS, number)) @ root
     freedoms = np.where(several, np.array(runs) - 1.0, _MANY)
     rows = np.arange(max(runs) - 1)[:, None] < freedoms
     scatter = rng.standard_normal((_DRAWS, *rows.shape)) * (rows * np.sqrt(own / freedoms))
