@@ -75,7 +75,7 @@ def expected(folder: Path, texts: list[str]) -> Any:
 def assert_same(ours: Any, theirs: Any) -> None:
     assert ours.shape == theirs.shape
     assert (ours * theirs).sum(axis=1).min() > 0.99999
-    np.testing.assert_allclose(ours, theirs, atol=1e-6)
+    np.testing.assert_allclose(ours, theirs, atol=1e-5)
 
 
 def test_the_bundled_model_has_the_vectors_of_sentence_transformers_at_both_lengths() -> None:
@@ -100,7 +100,7 @@ def test_pooling_is_the_mean_the_first_or_the_last_state_of_one_text_at_a_time(
             states = model(input_ids=torch.tensor([tokenizer(text)["input_ids"]])).last_hidden_state[0]
         vector = {"mean": states.mean(dim=0), "cls": states[0], "last": states[-1]}[pooling].numpy()
         by_hand.append(vector / np.linalg.norm(vector))
-    np.testing.assert_allclose(load(folder, pooling=pooling).encode(SHORT), np.stack(by_hand), atol=2e-6)
+    np.testing.assert_allclose(load(folder, pooling=pooling).encode(SHORT), np.stack(by_hand), atol=1e-5)
 
 
 def dense(folder: Path) -> Path:
@@ -169,7 +169,7 @@ def test_a_model_of_dot_products_ranks_by_them_and_one_of_distances_is_refused(t
     folder = save_sentence_transformer(bare, tmp_path / "st", similarity_fn_name="dot")
     ours, theirs = load(folder), sentence_transformer(folder)
     vectors = ours.encode(TEXTS)
-    np.testing.assert_allclose(vectors, theirs.encode(TEXTS), atol=1e-5)
+    np.testing.assert_allclose(vectors, theirs.encode(TEXTS), atol=5e-5)
     assert np.ptp(np.linalg.norm(vectors, axis=1)) > 1e-3
     scores = MTEBEncoderWrapper(ours).similarity(vectors[:4], vectors[4:])
     torch.testing.assert_close(scores, theirs.similarity(vectors[:4], vectors[4:]))
@@ -227,7 +227,7 @@ def their_scores(matcher: type[Matcher], folder: Path, documents: list[str] = DO
 
 def test_scores_are_the_librarys_whatever_the_batches_and_the_order(case: tuple[type[Matcher], Path]) -> None:
     matcher, folder = case
-    scores, model = pytest.approx(their_scores(*case), rel=1e-6, abs=1e-6), load_kind(matcher, folder)
+    scores, model = pytest.approx(their_scores(*case), rel=1e-5, abs=1e-5), load_kind(matcher, folder)
     assert model.similarity(model.encode(QUERIES, kind="query"), model.encode(DOCUMENTS)) == scores
     for batches in ({}, {"batch_size": 1}, {"token_budget": 16}):
         reranker = MatcherReranker(model, **batches)
@@ -260,9 +260,9 @@ def test_a_search_finds_the_best_of_all_documents_and_goes_on_where_it_was(
     for query, row in zip(keys, scores, strict=True):
         counted = row[row > 0] if matcher is SparseModel else row  # 0 is no shared word
         best = sorted(map(float, counted), reverse=True)[:10]
-        assert list(whole[query].values()) == pytest.approx(best, rel=1e-6, abs=1e-6)
+        assert list(whole[query].values()) == pytest.approx(best, rel=1e-5, abs=1e-5)
         assert list(whole[query]) == ranked(whole[query])
-        assert whole[query] == pytest.approx({key: float(row[ids.index(key)]) for key in whole[query]}, rel=1e-6)
+        assert whole[query] == pytest.approx({key: float(row[ids.index(key)]) for key in whole[query]}, rel=1e-5)
     file.unlink()
     first = list(whole[keys[0]])
     fewer = matcher_run(model, replace(collection, excluded={keys[0]: frozenset(first[:2])}), 8, file)
@@ -295,7 +295,7 @@ def test_length_and_prefixes_are_the_configs_and_expanded_queries_are_filled_up_
         same = same.to_dense() if same.is_sparse else same
         assert found.shape == (1, 1)
         if matcher is SparseModel:  # the documents are cut to "rain rain rain"
-            assert found == pytest.approx(same.numpy(), rel=1e-6)
+            assert found == pytest.approx(same.numpy(), rel=1e-5)
         else:
             assert len(model.encode(["rain " * 40])[0]) == 5
     matcher, save = KINDS["colbert-expanded"]  # documents of 40 tokens, and queries of 12
@@ -310,7 +310,7 @@ def test_colbert_of_pylate_before_models_had_a_type_is_read_as_the_library_does(
     older = {key: value for key, value in json.loads(settings.read_text()).items() if key != "model_type"}
     settings.write_text(json.dumps(older | {"query_prefix": "query ", "document_prefix": "passage "}))
     wanted = their_scores(LateModel, folder).ravel()
-    assert MatcherReranker(load_kind(LateModel, folder)).score(PAIRS) == pytest.approx(wanted, rel=1e-6, abs=1e-6)
+    assert MatcherReranker(load_kind(LateModel, folder)).score(PAIRS) == pytest.approx(wanted, rel=1e-5, abs=1e-5)
 
 
 def test_a_route_without_weights_is_refused(tmp_path: Path) -> None:

@@ -62,7 +62,7 @@ class TestCrossEncoder:
         expected = [float(theirs.predict([pair])[0]) for pair in tiny_models.PAIRS]
         ours = CrossEncoderReranker(load_cross_encoder(folder, CPU, FLOAT, max_length), batch_size)
         assert np.ptp(expected) > 0.1
-        assert ours.score(tiny_models.PAIRS) == pytest.approx(expected, abs=1e-5)
+        assert ours.score(tiny_models.PAIRS) == pytest.approx(expected, abs=1e-4)
 
     @pytest.mark.parametrize("labels", [1, 2])
     @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
@@ -96,7 +96,7 @@ class TestCrossEncoder:
         expected = torch.from_numpy(encoder.encode(tiny_models.PAIRS)) @ head["linear.weight"][0] + head["linear.bias"]
         found = CrossEncoderReranker(load_cross_encoder(folder, CPU, dtype, 512), 4).score(tiny_models.PAIRS)
         assert np.ptp(expected.numpy()) > 0.1
-        assert found == pytest.approx(expected.tolist(), abs=1e-5 if dtype is FLOAT else 0.05)
+        assert found == pytest.approx(expected.tolist(), abs=1e-5 if dtype is FLOAT else 0.08)
         before = model_identity("cross-encoder", "dense", folder, None)
         save_file({name: 2 * weight for name, weight in head.items()}, folder / "2_Dense" / "model.safetensors")
         assert model_identity("cross-encoder", "dense", folder, None) != before

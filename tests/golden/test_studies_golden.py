@@ -48,7 +48,7 @@ def test_infonce_by_hand() -> None:
     """Two positives: each against the one negative and itself, never against the other."""
     first, second = -math.log(E(2) / (E(2) + E(1))), -math.log(E(3) / (E(3) + E(1)))
     found = loss_of("infonce", torch.tensor([[0.2, 0.1, 0.3]]), torch.tensor([[1.0, 0.0, 2.0]]), 0.1)
-    assert found == pytest.approx((first + second) / 2, rel=1e-6)
+    assert found == pytest.approx((first + second) / 2, rel=1e-5)
 
 
 def test_approxndcg_by_hand() -> None:
@@ -60,7 +60,7 @@ def test_approxndcg_by_hand() -> None:
     first, third = 1 + sigmoid(2) + sigmoid(4), 1 + sigmoid(-4) + sigmoid(-2)
     value = (2 / L2(1 + first) + 1 / L2(1 + third)) / (2 / L2(2) + 1 / L2(3))
     found = loss_of("approxndcg", torch.tensor([[0.0, 1.0, 2.0]]), torch.tensor([[2.0, 0.0, 1.0]]), 0.5)
-    assert found == pytest.approx(1 - value, rel=1e-6)
+    assert found == pytest.approx(1 - value, rel=1e-5)
     sharp = loss_of("approxndcg", torch.tensor([[0.3, 0.1, 0.2]]), torch.tensor([[0.0, 1.0, 2.0]]), 1e-3)
     assert 1 - sharp == pytest.approx((1 / L2(4) + 2 / L2(3)) / (2 + 1 / L2(3)), abs=1e-5), "nDCG itself"
 
@@ -69,7 +69,7 @@ def test_lambdaloss_by_hand_counts_only_pairs_that_touch_the_first_k() -> None:
     """One pair, the negative ahead: weight (10 delta + swap) times the gain, cost log2(1 + e^difference)."""
     delta = swap = 1 - 1 / L2(3)
     found = loss_of("lambdaloss", torch.tensor([[1.0, 2.0]]), torch.tensor([[1.0, 0.0]]), 1.0)
-    assert found == pytest.approx((10 * delta + swap) * L2(1 + E(1)), rel=1e-6)
+    assert found == pytest.approx((10 * delta + swap) * L2(1 + E(1)), rel=1e-5)
     scores, grades = torch.tensor([[4.0, 3.0, 2.0, 1.0]]), torch.tensor([[1.0, 0.0, 0.0, 1.0]])
     moved = scores - torch.tensor([[0.0, 0.0, 0.0, 0.5]])
     assert loss_of("lambdaloss", moved, grades, 1.0, k=1) == loss_of("lambdaloss", scores, grades, 1.0, k=1)
@@ -248,7 +248,7 @@ def test_one_positive_over_the_full_bank_is_cross_entropy_and_overflows_nothing(
     found = contrastive_loss(anchors, ids, bank, None, temperature)
     torch.testing.assert_close(found, expected)
     ours, theirs = (torch.autograd.grad(3.0 * loss, anchors)[0] for loss in (found, expected))
-    torch.testing.assert_close(ours, theirs, rtol=1e-5, atol=1e-6 / temperature)
+    torch.testing.assert_close(ours, theirs, rtol=1e-5, atol=5e-6 / temperature)
 
 
 def test_further_positives_are_candidates_of_their_anchor_alone() -> None:

@@ -307,7 +307,7 @@ class TestOwnWays:
         expected, _ = plain_scores(base, sequences, rows=1)
         assert np.ptp(expected) > 0.03
         for batching in BATCHINGS[::4]:
-            np.testing.assert_allclose(model.rerank(PAIRS, output="margin", **batching), expected, atol=2e-5)
+            np.testing.assert_allclose(model.rerank(PAIRS, output="margin", **batching), expected, atol=1e-4)
 
     @pytest.mark.parametrize(
         ("kind", "settings", "words"),

@@ -223,11 +223,11 @@ def test_the_checkpoint_has_the_same_vectors_in_sentence_transformers(
     texts = ["topic1 all noise3", "a much longer text " * 20, "topic7"]
     theirs = SentenceTransformer(str(trainer.last_dir), device="cpu")
     ours = load(trainer.last_dir)
-    assert np.allclose(ours.encode(texts), theirs.encode(texts), atol=1e-6)
-    assert np.allclose(ours.encode(texts, kind="query"), theirs.encode_query(texts), atol=1e-6)
+    assert np.allclose(ours.encode(texts), theirs.encode(texts), atol=1e-5)
+    assert np.allclose(ours.encode(texts, kind="query"), theirs.encode_query(texts), atol=1e-5)
     with torch.no_grad():
         trainer.model.eval()
-        assert np.allclose(ours.encode(texts), trainer.model(ours.token_ids(texts)).numpy(), atol=1e-6)
+        assert np.allclose(ours.encode(texts), trainer.model(ours.token_ids(texts)).numpy(), atol=1e-5)
     assert ours.dimension == (out_dim or 64)
     manifest = read_biencoder(trainer.last_dir)
     assert manifest.training.steps == trainer.steps

@@ -83,7 +83,7 @@ def test_a_query_is_scored_with_its_own_instruction_or_the_tasks(model: Unimodel
     pairs = zip(QUERIES, TEXTS, given, strict=True)
     expected = [model.rerank([(query, text)], output="margin", instruction=own)[0] for query, text, own in pairs]
     wrapped = MTEBCrossEncoderWrapper(model, prompts=INSTRUCTED)
-    np.testing.assert_allclose(wrapped.predict(asked, loader(TEXTS), **task), expected, atol=1e-5)
+    np.testing.assert_allclose(wrapped.predict(asked, loader(TEXTS), **task), expected, atol=1e-4)
     assert len(set(expected)) == len(expected)
     plain = model.rerank(
         [*zip(QUERIES, TEXTS, strict=True)], output="margin", instruction=INSTRUCTED.instruction(task["task_metadata"])

@@ -271,7 +271,7 @@ def test_a_query_that_leaves_no_room_is_named_in_the_outcome(judge: UnimodelForE
     assert plain.notes == []
     assert len(set(outcome.run["q2"].values())) == 1  # each prompt has the same tokens
     for query in queries.keys() - {"q2"}:
-        assert outcome.run[query] == pytest.approx(plain.run[query], abs=1e-5)
+        assert outcome.run[query] == pytest.approx(plain.run[query], abs=1e-4)
 
 
 @dataclass(frozen=True)

@@ -69,22 +69,22 @@ def attend(tree: tree_code.PackedTree, query: Tensor, key: Tensor, value: Tensor
 @pytest.mark.parametrize(("heads", "groups"), [(4, 4), (4, 2), (6, 1)])
 def test_it_is_attention_under_the_mask_of_the_tree(tree: TokenTree, heads: int, groups: int) -> None:
     tokens, row = len(tree.ids), np.arange(len(tree.ids))
-    query, key, value = states = random_states(tokens, heads, groups)
-    expected = torch.nn.functional.scaled_dot_product_attention(
-        query,
-        key.repeat_interleave(heads // groups, dim=1),
-        value.repeat_interleave(heads // groups, dim=1),
-        attn_mask=torch.from_numpy((row <= row[:, None]) & (row[:, None] < tree.ends)),
-        scale=SCALING,
-    ).transpose(1, 2)
-    torch.testing.assert_close(
-        attend(tree_code.pack(tree, CPU, torch.float32), *states), expected, rtol=1e-5, atol=1e-5
-    )
+    mask = torch.from_numpy((row <= row[:, None]) & (row[:, None] < tree.ends))
+
+    def expected(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+        key, value = (state.repeat_interleave(heads // groups, dim=1) for state in (key, value))
+        attention = torch.nn.functional.scaled_dot_product_attention
+        return attention(query, key, value, attn_mask=mask, scale=SCALING).transpose(1, 2)
+
+    states = random_states(tokens, heads, groups)
+    found = attend(tree_code.pack(tree, CPU, torch.float32), *states)
+    torch.testing.assert_close(found, expected(*states), rtol=1e-5, atol=1e-5)
     low = tree_code.pack(tree, CPU, torch.bfloat16)  # whose row is filled up
     assert low.ids.shape[1] % tree_code.ROUND_ROWS == 0
-    filled = (torch.nn.functional.pad(state, (0, 0, 0, low.ids.shape[1] - tokens)).bfloat16() for state in states)
+    halves = [state.bfloat16() for state in states]
+    filled = (torch.nn.functional.pad(state, (0, 0, 0, low.ids.shape[1] - tokens)) for state in halves)
     found = attend(low, *filled)[:, :tokens]
-    torch.testing.assert_close(found.float(), expected, rtol=0.05, atol=0.05)
+    torch.testing.assert_close(found.float(), expected(*[half.float() for half in halves]), rtol=0, atol=0.2)
 
 
 BEGINNING = list(range(100, 130))
@@ -192,10 +192,10 @@ def test_where_memory_runs_out_batches_shrink_and_stay_small(
     expected = score()
     whole = max(asked)
     limit = whole // 2
-    np.testing.assert_allclose(score(), expected, atol=1e-4)
+    np.testing.assert_allclose(score(), expected, atol=2e-4)
     assert len(released) == caplog.text.count("out of memory: batches of at most ") > 0
     asked.clear()
-    np.testing.assert_allclose(score(), expected, atol=1e-4)
+    np.testing.assert_allclose(score(), expected, atol=2e-4)
     assert 0 < max(asked) <= limit
     limit = 1
     with pytest.raises(DataError, match=r"alone does not fit in memory; lower \S*max_length"):
@@ -242,7 +242,7 @@ def test_states_are_what_the_lower_layers_give_and_are_computed_once() -> None:
     for ids, state in zip(SEQUENCES, states, strict=True):
         with torch.inference_mode():
             alone = lower(input_ids=torch.tensor([ids]), use_cache=False).last_hidden_state[0]
-        torch.testing.assert_close(state.tokens(), alone, rtol=1e-5, atol=1e-5)
+        torch.testing.assert_close(state.tokens(), alone, rtol=1e-4, atol=1e-4)
     assert layers.states([list(ids) for ids in SEQUENCES]) is states
     others = ([[1, 2], [3]], [[1], [2, 3]])  # of the same ids in a row
     assert [[len(state.tokens()) for state in kept(layers, ids)] for ids in others] == [[2, 1], [1, 2]]

@@ -71,7 +71,7 @@ def test_a_run_has_the_scores_of_the_model_in_this_process(server: ModelServer, 
         found = rerank_collection(reranker(server, tmp_path, api), COLLECTION, CANDIDATES)
         for query, scores in local.run.items():
             expected = {document: sigmoid(s) if api == "cohere" else s for document, s in scores.items()}
-            assert found.run[query] == pytest.approx(expected, abs=2e-5), api
+            assert found.run[query] == pytest.approx(expected, abs=1e-4), api
         assert found.scores.aggregate == local.scores.aggregate
         assert found.items == PAIRS
         if api == "vllm":  # the prompts are ours to the token
@@ -86,7 +86,7 @@ def test_vectors_are_those_of_the_model_in_this_process(api: str, server: ModelS
     done: list[int] = []
     model = embedder(server, tmp_path, api)
     found = model.encode(TEXTS, advance=done.append)
-    np.testing.assert_allclose(found, server.model.encode(TEXTS), atol=1e-6)
+    np.testing.assert_allclose(found, server.model.encode(TEXTS), atol=1e-5)
     assert (sorted(done), len(server.asked), model.usage["requests"]) == ([2, 5, 5], 3, 3)
     np.testing.assert_array_equal(model.encode(["cat"], prefix="the "), model.encode(["the cat"]))
     assert (str(found.dtype), model.encode([]).shape) == ("float32", (0, 0))
@@ -222,7 +222,7 @@ class TestKeptVectors:
         (sent,) = asked(server)  # no other is paid for twice
         assert long.startswith(sent)
         assert 179 <= len(sent.encode()) <= 180
-        np.testing.assert_allclose(found, embedder(server, tmp_path).encode([*TEXTS[:6], sent]), atol=1e-6)
+        np.testing.assert_allclose(found, embedder(server, tmp_path).encode([*TEXTS[:6], sent]), atol=1e-5)
         assert again.prompt_name != embedder(server, tmp_path).prompt_name
 
 

@@ -158,7 +158,7 @@ def test_the_contrastive_loss_is_that_of_a_loop_over_its_definition(symmetric: b
     excluded = (torch.rand(5, 9) < 0.2) & ~positives
     config = ContrastiveConfig(temperature=0.3, margin=margin, symmetric=symmetric)
     loss = contrastive_loss(queries, documents, positives, excluded, config)
-    assert float(loss) == pytest.approx(by_loop(queries, documents, positives, excluded, config), abs=1e-6)
+    assert float(loss) == pytest.approx(by_loop(queries, documents, positives, excluded, config), abs=1e-5)
 
 
 def loss_and_gradient(chunk_size: int | None, dropout: float = 0.0) -> tuple[float, Tensor]:

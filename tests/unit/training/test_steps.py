@@ -198,7 +198,7 @@ def assert_equal(found: Gradients, expected: Gradients) -> None:
     largest = max(float(gradient.abs().max()) for gradient in expected.values())
     assert largest > 1e-4
     for name, gradient in expected.items():
-        torch.testing.assert_close(found[name], gradient, rtol=1e-4, atol=1e-5 * max(1.0, largest), msg=name)
+        torch.testing.assert_close(found[name], gradient, rtol=1e-3, atol=3e-5 * max(1.0, largest), msg=name)
 
 
 def test_a_step_of_ranking_is_the_gradient_of_the_mean_yes_no_loss(table: Bench) -> None:
@@ -211,7 +211,7 @@ def test_a_step_of_ranking_is_the_gradient_of_the_mean_yes_no_loss(table: Bench)
             pair_losses.append(nn.functional.softplus(-gap if place == 0 else gap))
     expected = torch.stack(pair_losses).mean()
     expected.backward()  # type: ignore[no-untyped-call]
-    assert loss == pytest.approx(expected.item(), rel=1e-5)
+    assert loss == pytest.approx(expected.item(), rel=1e-4)
     assert tokens == sum(map(len, table.ranking.prompts.ids))
     assert_equal(found, table.take_gradients())
 
@@ -228,7 +228,7 @@ def test_parts_give_the_gradient_of_the_whole(table: Bench, kind: str, budget: B
     whole, tokens = table.rank([1, 0], ALL, loss=kind)
     expected = table.take_gradients()
     loss, seen = table.rank([1, 0], budget, loss=kind)
-    assert loss == pytest.approx(whole, rel=1e-5)
+    assert loss == pytest.approx(whole, rel=1e-4)
     assert seen == tokens
     assert_equal(table.take_gradients(), expected)
 
@@ -243,11 +243,11 @@ def test_a_step_of_embedding_is_the_gradient_of_info_nce(table: Bench) -> None:
     excluded[1, 1] = True  # relevant to the second query, a negative of the first
     expected = info_nce(queries @ documents.T / TEMPERATURE, torch.tensor([0, 3, 2]), excluded)
     expected.backward()  # type: ignore[no-untyped-call]
-    assert loss == pytest.approx(expected.item(), rel=1e-5)
+    assert loss == pytest.approx(expected.item(), rel=1e-4)
     assert tokens == sum(map(len, [*data.queries.ids, *data.documents.ids]))
     assert_equal(found, table.take_gradients())
     for budget in SMALL_BUDGETS:
-        assert table.embed([0, 1, 2], budget) == pytest.approx((loss, tokens), rel=1e-5)
+        assert table.embed([0, 1, 2], budget) == pytest.approx((loss, tokens), rel=1e-4)
         assert_equal(table.take_gradients(), found)
 
 
@@ -260,7 +260,7 @@ def test_accumulated_batches_are_contrasted_apart_and_every_query_counts_the_sam
     found = table.take_gradients()
     apart = [table.embed(batch, ALL, 0.5 * len(batch) / len(rows)) for batch in batches]
     expected = sum(loss * len(batch) / len(rows) for (loss, _), batch in zip(apart, batches, strict=True))
-    assert (loss, tokens) == pytest.approx((expected, sum(seen for _, seen in apart)), rel=1e-6)
+    assert (loss, tokens) == pytest.approx((expected, sum(seen for _, seen in apart)), rel=1e-5)
     assert_equal(found, table.take_gradients())
 
 
@@ -269,7 +269,7 @@ def test_gradients_of_trees_are_those_of_padded_batches(table: Bench, monkeypatc
     found = [*table.rank([1, 0], ALL, loss="softmax"), *table.embed([0, 1, 2], ALL)]
     gradients = table.take_gradients()
     monkeypatch.setattr(BatchedDecoder, "trains_trees", False)
-    assert found == pytest.approx([*table.rank([1, 0], ALL, loss="softmax"), *table.embed([0, 1, 2], ALL)], rel=1e-5)
+    assert found == pytest.approx([*table.rank([1, 0], ALL, loss="softmax"), *table.embed([0, 1, 2], ALL)], rel=1e-4)
     assert_equal(gradients, table.take_gradients())
 
 
