@@ -154,8 +154,8 @@ def evaluate(
 
 def _compare(folder: Path) -> None:
     """Print the table of what was evaluated, and who beats whom."""
+    from unimoe.cli.compare import Options
     from unimoe.cli.compare_forms import run
-    from unimoe.cli.compare_options import Options
 
     baseline = "bm25" if (folder / "bm25").is_dir() else None
     shown = Options(results=folder, baseline=baseline, layout="datasets", allow=["candidates"])

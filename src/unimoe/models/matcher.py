@@ -26,12 +26,12 @@ from unimoe.models.encoder import load_modules, text_length
 from unimoe.models.model_files import (
     architecture,
     find_model,
+    loading,
     model_identity,
     read_settings,
     settings_hash,
 )
 from unimoe.models.prompts import well_formed
-from unimoe.models.quiet import loading
 
 Scores = NDArray[np.float32]
 

@@ -20,8 +20,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from unimoe.core.console import Step
-from unimoe.training.run_state import Parts, Progress, RunState
-from unimoe.training.tracking import Log
+from unimoe.training.run_state import Log, Parts, Progress, RunState
 
 Facts = dict[str, Any]
 """Facts about a step or a score by name, as JSON values."""

@@ -44,8 +44,7 @@ from unimoe.training.gradients import ArmGradients, arm_batches
 from unimoe.training.loop import Facts, Training
 from unimoe.training.model_card import base_on_hub, model_card
 from unimoe.training.optimizer import MasterAdamW, learning_rates
-from unimoe.training.run_state import Parts, RunState
-from unimoe.training.tracking import Log, refuse_missing, trackers
+from unimoe.training.run_state import Log, Parts, RunState, refuse_missing, trackers
 
 
 class DevScorer(Protocol):

@@ -23,7 +23,6 @@ from matplotlib.figure import Figure
 
 from unimoe.analysis.analysis import Analysis
 from unimoe.analysis.comparisons import Comparison
-from unimoe.analysis.corrections import NAMES as CORRECTIONS
 from unimoe.analysis.figures.gates import Group, Row, comparison_groups, forest_figure, gate_groups, power_figure
 from unimoe.analysis.figures.scores import critical_difference_figure, difference_figure, score_figure
 from unimoe.analysis.figures.style import annotate, looks, save, to_svg
@@ -31,6 +30,7 @@ from unimoe.analysis.figures.training import conflict_figure, loss_figure
 from unimoe.analysis.formats import metric_name, signed
 from unimoe.analysis.gates.definitions import InterferenceGate
 from unimoe.analysis.gates.judging import Judgment
+from unimoe.analysis.saved_comparison import NAMES as CORRECTIONS
 from unimoe.analysis.standings import corrected_together, standings
 from unimoe.analysis.statistics.estimates import Estimate
 from unimoe.analysis.tables.cells import caveat_notes

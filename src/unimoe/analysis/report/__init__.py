@@ -13,9 +13,8 @@ from unimoe.analysis.gates.definitions import Registration
 from unimoe.analysis.report.pages import gather, page
 from unimoe.analysis.saved_comparison import CORRECTED, SUBFOLDER, save_comparison
 from unimoe.analysis.tables import Table
-from unimoe.analysis.tables.comparisons import comparisons_table, standings_table
+from unimoe.analysis.tables.comparisons import comparisons_table, judged_table, standings_table
 from unimoe.analysis.tables.gates import gates_table
-from unimoe.analysis.tables.judged import judged_table
 from unimoe.analysis.tables.mteb import mteb_table, mteb_tasks_table
 from unimoe.analysis.tables.scores import generate_comparison_table, overview_table, training_table
 from unimoe.core.errors import UsageError

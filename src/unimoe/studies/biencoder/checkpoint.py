@@ -15,7 +15,7 @@ from huggingface_hub import ModelCardData
 from unimoe.config.files import parse_config
 from unimoe.core.errors import DataError
 from unimoe.core.io import atomic_dir, ensure_dir, write_json, write_text
-from unimoe.models.quiet import silence_transformers
+from unimoe.models.model_files import silence_transformers
 from unimoe.studies.biencoder.config import BiEncoderConfig
 from unimoe.studies.biencoder.model import DENSE, BiEncoder
 from unimoe.studies.common.trained_model import TrainedModel, read_trained, write_trained

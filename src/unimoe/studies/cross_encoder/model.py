@@ -12,9 +12,17 @@ import torch
 
 from unimoe.config.base import BUNDLED_ENCODER
 from unimoe.core.errors import DataError
-from unimoe.models.bundled import bundled_encoder_folder, folder_named
-from unimoe.models.model_files import architecture, find_model, label_count, transformer_folder, weights_hash
-from unimoe.models.quiet import first_line, silence_transformers
+from unimoe.models.bundled import bundled_encoder_folder
+from unimoe.models.model_files import (
+    architecture,
+    find_model,
+    first_line,
+    folder_named,
+    label_count,
+    silence_transformers,
+    transformer_folder,
+    weights_hash,
+)
 from unimoe.studies.common.trained_model import freeze_lower_layers
 from unimoe.studies.cross_encoder.config import CrossEncoderModelConfig
 

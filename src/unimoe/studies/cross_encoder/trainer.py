@@ -17,7 +17,7 @@ from unimoe.core.io import atomic_dir, hash_json
 from unimoe.evaluation.reranking.rerankers import CrossEncoderReranker
 from unimoe.evaluation.reranking.shards import rerank_run
 from unimoe.metrics import score_run
-from unimoe.models.quiet import silence_transformers
+from unimoe.models.model_files import silence_transformers
 from unimoe.results import TrainingBudget, arm_dir
 from unimoe.studies.common.pool_results import RerankingPools
 from unimoe.studies.common.trained_model import MANIFEST, TrainedModel, read_trained, write_trained
