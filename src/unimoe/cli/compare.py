@@ -11,16 +11,7 @@ from typing import Annotated, Any, Literal
 import typer
 
 import unimoe
-from unimoe.cli.options import (
-    Depth,
-    Device,
-    Iterations,
-    MaxQueries,
-    Override,
-    RelevanceLevel,
-    ResamplingSeed,
-    Threads,
-)
+from unimoe.cli.options import Depth, Device, Iterations, MaxQueries, Override, RelevanceLevel, ResamplingSeed, Threads
 from unimoe.core.console import stderr
 from unimoe.core.errors import UsageError
 

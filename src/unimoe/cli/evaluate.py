@@ -11,14 +11,7 @@ from typing import TYPE_CHECKING, Annotated, cast
 import typer
 
 from unimoe.cli.engine import EngineSettings, opened_engine, with_engine
-from unimoe.cli.options import (
-    MaxQueries,
-    Override,
-    chosen_device,
-    given_options,
-    quiet_libraries,
-    refuse_torchrun,
-)
+from unimoe.cli.options import MaxQueries, Override, chosen_device, given_options, quiet_libraries, refuse_torchrun
 from unimoe.core.errors import UsageError, did_you_mean
 
 if TYPE_CHECKING:

@@ -210,11 +210,7 @@ def _states(model: UnimodelForExp1, texts: Texts, part: Sequence[int], seed: int
 
 
 def _gathered(
-    model: UnimodelForExp1,
-    count: int,
-    parts: Sequence[Sequence[int]],
-    states: Sequence[Tensor],
-    processes: Processes,
+    model: UnimodelForExp1, count: int, parts: Sequence[Sequence[int]], states: Sequence[Tensor], processes: Processes
 ) -> Tensor:
     """Return the states of all texts, ``(N, H)``, in order; gradients flow to this process's own parts."""
     rows = torch.tensor([row for part in parts for row in part], dtype=torch.long)

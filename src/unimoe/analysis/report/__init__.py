@@ -51,12 +51,7 @@ def write_report(analysis: Analysis) -> Path:
 
 
 def keep_comparison(
-    compared: SystemComparison,
-    folder: Path,
-    gates: Registration | None,
-    *,
-    overwrite: bool,
-    source: Path | None = None,
+    compared: SystemComparison, folder: Path, gates: Registration | None, *, overwrite: bool, source: Path | None = None
 ) -> Path:
     """Keep a comparison with its report in a folder, and return the folder; the rest is as in ``save_comparison``."""
     for system in compared.systems:

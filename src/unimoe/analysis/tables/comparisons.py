@@ -13,14 +13,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
-from unimoe.analysis.comparisons import (
-    ALPHA,
-    Comparison,
-    Question,
-    compare_arms,
-    shared_metrics,
-    systems_of,
-)
+from unimoe.analysis.comparisons import ALPHA, Comparison, Question, compare_arms, shared_metrics, systems_of
 from unimoe.analysis.formats import listed, metric_name
 from unimoe.analysis.saved_comparison import NAMES, OF_FAMILY
 from unimoe.analysis.standings import standings

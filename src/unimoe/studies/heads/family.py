@@ -32,14 +32,7 @@ from unimoe.studies.common.family import Advance, Family
 from unimoe.studies.common.pool_results import RerankingPools
 from unimoe.studies.common.splits import Splits
 from unimoe.studies.common.study import Changes, Study, in_words
-from unimoe.studies.common.table import (
-    NO_DIFFERENCE,
-    TESTED,
-    differences,
-    mean_of,
-    of_seeds,
-    pair_up,
-)
+from unimoe.studies.common.table import NO_DIFFERENCE, TESTED, differences, mean_of, of_seeds, pair_up
 from unimoe.studies.heads.config import TrainConfig, forward_passes
 from unimoe.studies.heads.data import HeadData
 from unimoe.studies.heads.eggroll.objectives import diversity, first_documents, pareto_front
@@ -210,11 +203,7 @@ class HeadFamily(Family[TrainConfig, HeadTrainer]):
             training.arm,
             training.seed,
             experiment=self.study.name,
-            config={
-                "study": self.study.model_dump(),
-                "training": config.model_dump(),
-                "paired_seeds": in_words(draws),
-            },
+            config={"study": self.study.model_dump(), "training": config.model_dump(), "paired_seeds": in_words(draws)},
             encoder=data.encoder,
             prompt=data.prompt,
             trained_hash=None if untrained else hash_file(training.head_path),
