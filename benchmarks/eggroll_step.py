@@ -27,10 +27,10 @@ from torch import Tensor
 
 from unimoe.models.device import describe_device
 from unimoe.studies.heads.config import TrainConfig
-from unimoe.studies.heads.eggroll.ndcg import PoolMetric, ideal_dcg
+from unimoe.studies.heads.eggroll.method import estimate, shape
 from unimoe.studies.heads.eggroll.noise import Perturbations, directions, product_directions
+from unimoe.studies.heads.eggroll.objectives import PoolMetric, ideal_dcg
 from unimoe.studies.heads.eggroll.scoring import Scorer
-from unimoe.studies.heads.eggroll.update import estimate, shape
 from unimoe.studies.heads.methods import Ascent
 from unimoe.studies.heads.pools import Pools
 

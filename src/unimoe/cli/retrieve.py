@@ -58,7 +58,7 @@ def retrieve(
     """
     from unimoe.analysis.comparisons import unknown_arm
     from unimoe.analysis.tables.comparisons import print_before_after
-    from unimoe.analysis.tables.sizes import print_sizes
+    from unimoe.analysis.tables.scores import print_sizes
     from unimoe.config import DenseExperiment
     from unimoe.config.files import load_config
     from unimoe.data.mteb_names import split_names

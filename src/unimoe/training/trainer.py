@@ -43,8 +43,8 @@ from unimoe.training.examples import TrainingData
 from unimoe.training.gradients import ArmGradients, arm_batches
 from unimoe.training.loop import Facts, Training
 from unimoe.training.model_card import base_on_hub, model_card
-from unimoe.training.optimizer import MasterAdamW, learning_rates
 from unimoe.training.run_state import Log, Parts, RunState, refuse_missing, trackers
+from unimoe.training.steps import MasterAdamW, learning_rates
 
 
 class DevScorer(Protocol):

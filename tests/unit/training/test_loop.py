@@ -26,8 +26,8 @@ from unimoe.models.unimodel import UnimodelForExp1
 from unimoe.results import TrainingBudget
 from unimoe.training.loop import Facts, Training
 from unimoe.training.model_card import model_card
-from unimoe.training.optimizer import MasterAdamW, learning_rates
 from unimoe.training.run_state import Parts, Progress, RunState
+from unimoe.training.steps import MasterAdamW, learning_rates
 
 
 class Counting(Training):

@@ -24,9 +24,8 @@ from unimoe.models.checkpoint import Checkpoint
 from unimoe.models.device import choose_dtype
 from unimoe.models.embedder import Embedder
 from unimoe.models.encoder import load_encoder
-from unimoe.studies.biencoder.checkpoint import read_biencoder
 from unimoe.studies.biencoder.config import BiEncoderConfig
-from unimoe.studies.biencoder.model import CachedEncoder, encoder_config
+from unimoe.studies.biencoder.model import CachedEncoder, encoder_config, read_biencoder
 from unimoe.studies.biencoder.trainer import BiEncoderTrainer
 from unimoe.studies.common.splits import Splits
 from unimoe.training.loop import Facts

@@ -25,7 +25,6 @@ from unimoe.models.checkpoint import folder_name
 from unimoe.models.device import choose_dtype
 from unimoe.results import TrainingBudget, arm_dir
 from unimoe.retrieval.bm25 import bm25_run
-from unimoe.studies.biencoder.checkpoint import read_biencoder, save_checkpoint
 from unimoe.studies.biencoder.config import BiEncoderConfig, ContrastiveConfig
 from unimoe.studies.biencoder.data import (
     Batch,
@@ -36,14 +35,13 @@ from unimoe.studies.biencoder.data import (
     training_pairs,
     unjudged,
 )
-from unimoe.studies.biencoder.model import CachedEncoder, load_biencoder
+from unimoe.studies.biencoder.model import CachedEncoder, load_biencoder, read_biencoder, save_checkpoint
 from unimoe.studies.common.splits import Splits
 from unimoe.studies.common.trained_model import MANIFEST
 from unimoe.training.loop import Facts, OnStep, Training
 from unimoe.training.losses.built_in import info_nce
-from unimoe.training.optimizer import learning_rates, optimizer_tensors, restore_optimizer
 from unimoe.training.run_state import Parts, RunState
-from unimoe.training.steps import backward_in_parts
+from unimoe.training.steps import backward_in_parts, learning_rates, optimizer_tensors, restore_optimizer
 
 _WITHOUT_EFFECT = {"save_every", "output_dir", "caveats"}
 _CHUNKS = 10_000  # more than a batch has: each chunk of each step draws its own dropout

@@ -18,10 +18,18 @@ from unimoe.metrics import score_run
 from unimoe.studies.heads.config import Scoring, TrainConfig
 from unimoe.studies.heads.eggroll import noise as noises
 from unimoe.studies.heads.eggroll import scoring
-from unimoe.studies.heads.eggroll.method import evolution, product_sizes
-from unimoe.studies.heads.eggroll.ndcg import Gain, PoolMetric, ideal_dcg
+from unimoe.studies.heads.eggroll.method import (
+    Sigma,
+    average_ranks,
+    evolution,
+    product_sizes,
+    relative_sigma,
+    relative_spread,
+    shape,
+    sigma_for,
+)
+from unimoe.studies.heads.eggroll.objectives import Gain, PoolMetric, ideal_dcg
 from unimoe.studies.heads.eggroll.scoring import Scorer, base_scores
-from unimoe.studies.heads.eggroll.update import Sigma, average_ranks, relative_sigma, relative_spread, shape, sigma_for
 from unimoe.studies.heads.methods import Ascent, GradientMethod, Method
 from unimoe.studies.heads.model import evaluate_head, head_scores
 from unimoe.studies.heads.pools import Pools, PoolSet

@@ -30,20 +30,22 @@ from unimoe.results import arm_dir
 from unimoe.studies.translator.config import BASES, CLOSED_FORMS, SamplerConfig, TranslatorConfig
 from unimoe.studies.translator.data.caption_pairs import CaptionPairs, Rows
 from unimoe.studies.translator.evaluation import evaluate
-from unimoe.studies.translator.models.files import (
+from unimoe.studies.translator.models.translators import (
     MANIFEST_FILE,
     TENSORS_FILE,
+    NetworkTranslator,
+    Translator,
     load_translator,
+    make_network,
     read_manifest,
     save_translator,
     translator_tensors,
 )
-from unimoe.studies.translator.models.translators import NetworkTranslator, Translator, make_network
 from unimoe.studies.translator.training.closed_forms import fit_closed_form, linear_map
 from unimoe.studies.translator.training.objective import Objective
 from unimoe.training.loop import Facts, OnStep, Training
-from unimoe.training.optimizer import optimizer_tensors, restore_optimizer
 from unimoe.training.run_state import Parts, RunState
+from unimoe.training.steps import optimizer_tensors, restore_optimizer
 
 WITHOUT_EFFECT = {"save_every", "device", "output_dir", "validation"}
 """Keys of the config that the trained weights do not depend on, or not beyond the pairs that a trainer is given."""
