@@ -14,7 +14,7 @@ from unimoe.analysis.arms import arm_order
 from unimoe.analysis.comparisons import ALPHA, Comparison, Question, blocks_of, compare_arms, reaches_cutoff, systems_of
 from unimoe.analysis.formats import metric_name
 from unimoe.analysis.statistics.estimates import LEVEL
-from unimoe.analysis.tables.cells import ABSENT, Cell, Row, RowGroup, caveat_notes, marked, name_cells, row_groups
+from unimoe.analysis.tables.cells import ABSENT, Cell, Cells, RowGroup, caveat_notes, marked, name_cells, row_groups
 from unimoe.analysis.tables.comparisons import COLUMNS, Marks, correction_text, limits, significance_marks
 from unimoe.analysis.tables.table import Table
 from unimoe.checks.judged import unjudged
@@ -212,7 +212,7 @@ def print_sizes(output_dir: Path, whole: str, sizes: Sequence[str], keys: Sequen
 def sizes_table(results: Results, comparisons: Sequence[Comparison]) -> Table:
     """Return a row for the whole vectors of each dataset, and one for each size that is compared with them."""
 
-    def rows() -> Iterator[tuple[str, Row]]:
+    def rows() -> Iterator[tuple[str, Cells]]:
         seen = set()
         for c in comparisons:
             heading = f"{c.key}, {metric_name(c.metric)}: {c.baseline}, {c.queries:,} queries"
@@ -239,7 +239,7 @@ def sizes_table(results: Results, comparisons: Sequence[Comparison]) -> Table:
     )
 
 
-def _index_cells(results: Results, key: str, system: str) -> Row:
+def _index_cells(results: Results, key: str, system: str) -> Cells:
     """Return what the vectors of a system take; its name and nothing else where an earlier version searched."""
     index = results.measured(key, system)[0].vector_index
     if index is None:

@@ -37,7 +37,7 @@ from unimoe.studies.common.pool_results import RerankingPools
 from unimoe.studies.common.trained_model import MANIFEST, TrainedModel, freeze_lower_layers, read_trained, write_trained
 from unimoe.studies.cross_encoder.config import CrossEncoderConfig, CrossEncoderModelConfig
 from unimoe.studies.cross_encoder.data import CrossEncoderData, LabelledList, fit_for
-from unimoe.training.loop import Facts, OnStep, Training
+from unimoe.training.loop import OnStep, StepFacts, Training
 from unimoe.training.losses.listwise import ListwiseLoss
 from unimoe.training.losses.sampled import generator_of
 from unimoe.training.run_state import Parts, RunState
@@ -148,7 +148,7 @@ class CrossEncoderTraining(Training):
             if place == 0:
                 _begin_loader()
 
-    def step(self, number: int) -> Facts:
+    def step(self, number: int) -> StepFacts:
         """Take a step on the lists of a batch."""
         config, place = self.config, number % self._per_epoch
         rows = self._order[place * config.batch_size : (place + 1) * config.batch_size]
@@ -196,9 +196,9 @@ class CrossEncoderTraining(Training):
             parts.append(scores.view(-1).float())
         return torch.cat(parts)[torch.tensor(order).argsort().to(self.device)]
 
-    def score_on_dev(self) -> tuple[float, Facts]:
+    def score_on_dev(self) -> tuple[float, StepFacts]:
         """Rerank the dev sets as evaluation does; return their mean nDCG@10, and all measures of each."""
-        found = Facts()
+        found = StepFacts()
         reranker = CrossEncoderReranker(self._model, self.config.evaluation.batch_size)
         for data in self._dev:
             with torch.autocast(self.device.type, dtype=torch.bfloat16, enabled=self._bfloat16):

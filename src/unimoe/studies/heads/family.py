@@ -38,7 +38,7 @@ from unimoe.studies.heads.data import HeadData
 from unimoe.studies.heads.eggroll.objectives import diversity, first_documents, pareto_front
 from unimoe.studies.heads.methods import Method
 from unimoe.studies.heads.model import evaluate_head, main_metric, pool_scores
-from unimoe.studies.heads.pools import Batch, PoolSet
+from unimoe.studies.heads.pools import PoolBatch, PoolSet
 from unimoe.studies.heads.trainer import HeadTrainer, load_data, make_method
 
 TRAINING_FILE = "training.json"
@@ -287,7 +287,7 @@ def overlap_table(family: HeadFamily, results: Results, splits: Splits, names: S
     )
 
 
-def step_peak_bytes(method: Method, weight: Tensor, batch: Batch) -> int:
+def step_peak_bytes(method: Method, weight: Tensor, batch: PoolBatch) -> int:
     """Return the most that torch holds at any moment of a step beyond what it held before.
 
     The second step of a fresh method is measured; its state is changed. What the first step leaves (work buffers, an

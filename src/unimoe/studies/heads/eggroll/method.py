@@ -20,9 +20,9 @@ from unimoe.studies.heads.eggroll.fp4 import FourBit
 from unimoe.studies.heads.eggroll.genetic import Genetic
 from unimoe.studies.heads.eggroll.noise import Perturbations, directions, product_directions, score_noise
 from unimoe.studies.heads.eggroll.objectives import Objectives
-from unimoe.studies.heads.eggroll.scoring import Scorer, base_scores
+from unimoe.studies.heads.eggroll.scoring import HeadScorer, base_scores
 from unimoe.studies.heads.methods import Ascent, GradientMethod, Method
-from unimoe.studies.heads.pools import Batch, PoolSet
+from unimoe.studies.heads.pools import PoolBatch, PoolSet
 from unimoe.training.losses.sampled import score_space_gradient, spread_of
 
 _ORIGINAL_TARGET = 0.1  # the variance of f+ - f- in the original's rule for sigma
@@ -59,7 +59,7 @@ class WeightEvolution:
 
     def __init__(self, config: TrainConfig, weight: Tensor, objectives: Objectives) -> None:
         self._config, self._objectives, self._ascent = config, objectives, Ascent(config)
-        self._scorer = Scorer(config.scoring, gemm_dtype=torch.bfloat16 if config.precision == "bfloat16" else None)
+        self._scorer = HeadScorer(config.scoring, gemm_dtype=torch.bfloat16 if config.precision == "bfloat16" else None)
         self._sigma: Sigma | None = None
         if config.adaptive_sigma and config.sigma_is == "relative":
             self._sigma = Sigma(_absolute_sigma(config, sigma_for(1.0, weight)))
@@ -68,7 +68,7 @@ class WeightEvolution:
             self._sigma = Sigma(config.sigma, "absolute", target=_ORIGINAL_TARGET, highest=highest)
 
     @torch.no_grad()
-    def step(self, weight: Tensor, batch: Batch, step: int) -> tuple[Tensor, dict[str, float]]:
+    def step(self, weight: Tensor, batch: PoolBatch, step: int) -> tuple[Tensor, dict[str, float]]:
         """Take a step; see ``Method``."""
         config, perturbations = self._config, self._perturbations(weight, step)
         sigma = self._sigma.value if self._sigma else _absolute_sigma(config, sigma_for(1.0, weight))
@@ -124,7 +124,7 @@ class ScoreEvolution:
         self._config, self._objectives, self._ascent = config, objectives, Ascent(config)
         self.state, self.load_state = self._ascent.state, self._ascent.load_state
 
-    def step(self, weight: Tensor, batch: Batch, step: int) -> tuple[Tensor, dict[str, float]]:
+    def step(self, weight: Tensor, batch: PoolBatch, step: int) -> tuple[Tensor, dict[str, float]]:
         """Take a step; see ``Method``."""
         config, parameter = self._config, weight.detach().requires_grad_()
         scores = base_scores(parameter, batch, config.scoring)
@@ -154,7 +154,7 @@ class Hybrid:
     def __init__(self, first: Method, second: Method, handoff: int) -> None:
         self._parts, self._handoff = {"first": first, "second": second}, handoff
 
-    def step(self, weight: Tensor, batch: Batch, step: int) -> tuple[Tensor, dict[str, float]]:
+    def step(self, weight: Tensor, batch: PoolBatch, step: int) -> tuple[Tensor, dict[str, float]]:
         """Take a step of the method whose turn it is; see ``Method``."""
         return self._parts["first" if step < self._handoff else "second"].step(weight, batch, step)
 
@@ -235,7 +235,7 @@ def estimate(perturbations: Perturbations, fitness: Tensor, sigma: float, *, see
 
     Args:
         perturbations: the step's M directions.
-        fitness: ``(2M,)``, raw or shaped, in the order of ``Scorer.blocks``.
+        fitness: ``(2M,)``, raw or shaped, in the order of ``HeadScorer.blocks``.
         sigma: the scale of the directions.
         seed_scale: leave out ``1 / sigma``, as the original's recipe does. The length of its steps then follows sigma,
             which only clipping or an optimizer that is free of scale hides.

@@ -21,7 +21,7 @@ from torch.nn import functional
 
 from unimoe.models.batching import arrays_to_device
 from unimoe.studies.heads.config import TrainConfig
-from unimoe.studies.heads.pools import Batch, PoolSet
+from unimoe.studies.heads.pools import PoolBatch, PoolSet
 
 Gain = Literal["linear", "exp2"]
 
@@ -42,11 +42,11 @@ class Objectives:
         self._ideal = torch.tensor(ideal, dtype=exact, device=train.rows.device)
         self._recency = train.rows.new_zeros(()) if train.recency is None else train.recency
 
-    def relevance(self, batch: Batch) -> PoolMetric:
+    def relevance(self, batch: PoolBatch) -> PoolMetric:
         """Prepare the nDCG of a step's queries."""
         return PoolMetric(batch.grades, self._ideal[batch.places], self._k, gain=self._gain, rounds=True)
 
-    def means(self, batch: Batch, blocks: Iterable[tuple[slice, Tensor]]) -> dict[str, Tensor]:
+    def means(self, batch: PoolBatch, blocks: Iterable[tuple[slice, Tensor]]) -> dict[str, Tensor]:
         """Return each objective of n rankings, ``(n,)``, a mean over the B queries of a batch.
 
         ``blocks`` are some of them, and their scores ``(b, P, n)``, ``-inf`` where a pool is padded.
@@ -132,7 +132,7 @@ def pareto_front(points: Sequence[Sequence[float]]) -> list[int]:
     return np.flatnonzero(~(no_worse & better).any(0)).tolist()
 
 
-def _halves(batch: Batch) -> Tensor:
+def _halves(batch: PoolBatch) -> Tensor:
     """Return -1 where the first stage ranks a document in the upper half of its pool, 1 elsewhere, 0 where padded."""
     lower = 2 * batch.ranks > batch.valid.sum(1, keepdim=True) + 1
     return (2.0 * lower - 1) * batch.valid
