@@ -23,7 +23,7 @@ from threadpoolctl import threadpool_limits
 from simulated_arms import Array, World, draw
 from unimoe.analysis.comparisons import ALPHA, difference
 from unimoe.analysis.standings import standings_of
-from unimoe.analysis.statistics.random_effects import over_collections
+from unimoe.analysis.statistics.estimates import over_collections
 from unimoe.analysis.statistics.simultaneous import Joint, corrected, joint
 from unimoe.analysis.statistics.variance import groups_of, moments
 from unimoe.results.clusters import by_cluster

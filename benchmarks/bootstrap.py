@@ -27,7 +27,7 @@ from scipy.stats import bootstrap
 
 from timing import in_turn, seconds
 from unimoe.analysis.statistics.resampling import bootstrap_means, sign_flip_p
-from unimoe.results.provenance import processor_name
+from unimoe.results import processor_name
 
 QUERIES, COMPARISONS, ITERATIONS, ROUNDS = 6_980, 6, 10_000, 5
 BATCHES = (8, 16, 32, 64, 256)

@@ -27,10 +27,10 @@ from torch import Tensor
 
 from unimoe.models.device import describe_device
 from unimoe.studies.heads.config import TrainConfig
-from unimoe.studies.heads.eggroll.ndcg import PoolMetric, ideal_dcg
+from unimoe.studies.heads.eggroll.method import estimate, shape
 from unimoe.studies.heads.eggroll.noise import Perturbations, directions, product_directions
-from unimoe.studies.heads.eggroll.scoring import Scorer
-from unimoe.studies.heads.eggroll.update import estimate, shape
+from unimoe.studies.heads.eggroll.objectives import PoolMetric, ideal_dcg
+from unimoe.studies.heads.eggroll.scoring import HeadScorer
 from unimoe.studies.heads.methods import Ascent
 from unimoe.studies.heads.pools import Pools
 
@@ -62,7 +62,7 @@ class Ours:
 
     def __init__(self, problem: Problem) -> None:
         self._problem, self._weight, self._step = problem, problem.weight.clone(), 0
-        self._scorer = Scorer("dot")
+        self._scorer = HeadScorer("dot")
         self._metric = PoolMetric(problem.grades, problem.ideal, CUTOFF)
         self._ascent = Ascent(TrainConfig(optimizer="sgd", learning_rate=1e-4))
 

@@ -22,8 +22,7 @@ from unimoe.config import Experiment
 from unimoe.config.files import load_experiment
 from unimoe.core.io import read_json
 from unimoe.evaluation.tiers.datasets import LoadedDataset, tier_datasets
-from unimoe.experiment.job import smoke_version
-from unimoe.experiment.run_record import RECORD
+from unimoe.experiment.job import RECORD, smoke_version
 from unimoe.metrics import score_run
 from unimoe.results import Task, read_result, result_path
 from unimoe.retrieval.bm25 import bm25_run

@@ -28,7 +28,7 @@ from unimoe.analysis.gates.definitions import InterferenceGate, Label
 from unimoe.analysis.gates.findings import label_of, ratio_weights
 from unimoe.analysis.statistics.estimates import LossRatios, estimate
 from unimoe.analysis.statistics.variance import groups_of, moments
-from unimoe.results.provenance import processor_name
+from unimoe.results import processor_name
 
 LOOKS = (3, 5, 8)
 NAIVE = tuple(range(3, 9))

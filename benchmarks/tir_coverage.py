@@ -32,7 +32,7 @@ from threadpoolctl import threadpool_limits
 
 from simulated_arms import MEAN, Kind
 from simulated_judgments import FEWEST, TRUTHS, Counts, Setting, judge, mark
-from unimoe.results.provenance import processor_name
+from unimoe.results import processor_name
 
 Found: TypeAlias = dict[Setting, Counts]
 

@@ -16,8 +16,7 @@ from statsmodels.stats.anova import anova_lm
 from support.results import simulate
 
 from unimoe.analysis.comparisons import difference
-from unimoe.analysis.statistics.estimates import Estimate, Linear, LossRatios, estimate, holm
-from unimoe.analysis.statistics.random_effects import over_collections
+from unimoe.analysis.statistics.estimates import Estimate, Linear, LossRatios, estimate, holm, over_collections
 from unimoe.analysis.statistics.variance import Estimand, groups_of, moments
 
 Array = NDArray[np.float64]

@@ -26,8 +26,8 @@ from torch.nn.functional import cross_entropy, normalize
 from unimoe.metrics import score_run
 from unimoe.retrieval.dense import search
 from unimoe.studies.heads.config import TrainConfig
+from unimoe.studies.heads.eggroll.method import estimate
 from unimoe.studies.heads.eggroll.noise import directions, product_directions
-from unimoe.studies.heads.eggroll.update import estimate
 from unimoe.studies.heads.methods import head_loss
 from unimoe.studies.heads.model import head_scores, initial_weight
 from unimoe.studies.translator.evaluation import image_ranks, rank_values

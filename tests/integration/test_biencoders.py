@@ -34,9 +34,9 @@ from unimoe.results import read_result, result_path
 from unimoe.results.logs import read_logs
 from unimoe.retrieval.bm25 import bm25_run
 from unimoe.retrieval.dense import search
-from unimoe.studies.biencoder.checkpoint import read_biencoder
 from unimoe.studies.biencoder.config import LabelConfig, SamplingConfig
 from unimoe.studies.biencoder.labels import _print_labels, _write_labels, grades_of, sample_queries
+from unimoe.studies.biencoder.model import read_biencoder
 
 pytestmark = pytest.mark.usefixtures("one_thread", "tmp_cache")
 

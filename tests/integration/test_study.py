@@ -41,8 +41,7 @@ from unimoe.studies.cross_encoder.config import CrossEncoderConfig, CrossEncoder
 from unimoe.studies.cross_encoder.data import load_cross_encoder_data
 from unimoe.studies.cross_encoder.evaluation import train_and_evaluate
 from unimoe.studies.cross_encoder.family import CrossEncoderFamily
-from unimoe.studies.cross_encoder.model import find_cross_encoder
-from unimoe.studies.cross_encoder.trainer import CrossEncoderManifest, CrossEncoderTraining
+from unimoe.studies.cross_encoder.trainer import CrossEncoderManifest, CrossEncoderTraining, find_cross_encoder
 
 pytestmark = pytest.mark.usefixtures("one_thread", "tmp_cache")
 

@@ -19,8 +19,7 @@ from unimoe.results.folder import load_all_results
 from unimoe.studies.common.study import load_study
 from unimoe.studies.translator.config import MODELS, TranslatorConfig
 from unimoe.studies.translator.data.caption_pairs import split_by_image
-from unimoe.studies.translator.models.files import load_translator, read_manifest
-from unimoe.studies.translator.models.translators import NetworkTranslator
+from unimoe.studies.translator.models.translators import NetworkTranslator, load_translator, read_manifest
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 

@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 from unimoe.core.trec import head, ranked
 from unimoe.metrics import DEFAULT_METRICS, score_run
 from unimoe.retrieval.dense import search
-from unimoe.studies.heads.eggroll.ndcg import PoolMetric, ideal_dcg
+from unimoe.studies.heads.eggroll.method import average_ranks, shape
 from unimoe.studies.heads.eggroll.noise import directions
-from unimoe.studies.heads.eggroll.update import average_ranks, shape
+from unimoe.studies.heads.eggroll.objectives import PoolMetric, ideal_dcg
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 

@@ -25,8 +25,7 @@ from typer.testing import CliRunner
 
 import unimoe
 from unimoe.analysis.compare import compute_interference_metrics
-from unimoe.cli.app import app
-from unimoe.cli.help import FIRST_OPTIONS
+from unimoe.cli.app import FIRST_OPTIONS, app
 from unimoe.cli.run_files import Pattern, name_systems, read_queries, select_runs
 from unimoe.config import ModelConfig
 from unimoe.core.errors import DataError, UnimoeError, UsageError

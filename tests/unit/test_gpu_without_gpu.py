@@ -37,8 +37,7 @@ from unimoe.studies.heads.config import TrainConfig
 from unimoe.studies.heads.data import to_device
 from unimoe.studies.heads.eggroll.method import evolution
 from unimoe.training.examples import EmbeddingSet, RankingSet
-from unimoe.training.optimizer import MasterAdamW
-from unimoe.training.steps import Budget, embedding_backward, ranking_backward
+from unimoe.training.steps import Budget, MasterAdamW, embedding_backward, ranking_backward
 
 CUDA = torch.device("cuda", 0)
 _SOURCE = str(Path(unimoe.__file__).parent)

@@ -18,13 +18,12 @@ from unimoe.analysis.comparisons import (
     unknown_arm,
     with_other_metrics,
 )
-from unimoe.analysis.corrections import Correction, Family, check_choice
 from unimoe.analysis.drilldown import Drilled, QueryCase, drill_down_all, drilled_of
 from unimoe.analysis.gates.definitions import InterferenceGate, Registration
 from unimoe.analysis.gates.judging import Judgment, Outcome, judge_all
 from unimoe.analysis.gates.registration import default_gates, registered_in
 from unimoe.analysis.robustness import with_checks
-from unimoe.analysis.saved_comparison import saved_comparison
+from unimoe.analysis.saved_comparison import Correction, Family, check_choice, saved_comparison
 from unimoe.analysis.standings import Chosen, corrected_together, standings
 from unimoe.analysis.statistics.estimates import Estimate
 from unimoe.analysis.tables import Table

@@ -20,11 +20,11 @@ import numpy as np
 from unimoe.analysis.analysis import Analysis, Pairs, SystemComparison, in_order
 from unimoe.analysis.arms import Pair
 from unimoe.analysis.comparisons import ALPHA, ITERATIONS, Comparison, compare_arms, unknown_arm
-from unimoe.analysis.corrections import Correction, Family
 from unimoe.analysis.gates.definitions import Gate, InterferenceGate, Registration, given_gates, load_gates
 from unimoe.analysis.gates.judging import Judgment, Refusal, judge_all
 from unimoe.analysis.gates.registration import default_gates, registered_in, suites
 from unimoe.analysis.gates.scores import align
+from unimoe.analysis.saved_comparison import Correction, Family
 from unimoe.analysis.shown import TIR, Judgments, TIRs
 from unimoe.analysis.standings import Chosen, check_chosen
 from unimoe.analysis.statistics.resampling import resampled

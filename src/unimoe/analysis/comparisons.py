@@ -13,12 +13,10 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from unimoe.analysis.arms import FIRST_STAGE, ZERO_SHOT, arm_order, has_role, pairs
-from unimoe.analysis.corrections import Correction, Family, adjusted
 from unimoe.analysis.gates.findings import mean_difference, ratio_weights
 from unimoe.analysis.gates.scores import Aligned, Runs, align
-from unimoe.analysis.saved_comparison import saved_comparison
-from unimoe.analysis.statistics.estimates import MIN_DIFFERING, Estimate, Linear, estimate
-from unimoe.analysis.statistics.random_effects import FEWEST, over_collections
+from unimoe.analysis.saved_comparison import Correction, Family, adjusted, saved_comparison
+from unimoe.analysis.statistics.estimates import FEWEST, MIN_DIFFERING, Estimate, Linear, estimate, over_collections
 from unimoe.analysis.statistics.resampling import bootstrap_means, sign_flip_p
 from unimoe.analysis.statistics.variance import Array, groups_of, moments
 from unimoe.checks import Check

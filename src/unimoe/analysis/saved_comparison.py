@@ -1,22 +1,29 @@
-"""A comparison saved in a folder: its results, its gates, and a marker that says what it compares and tests."""
+"""A comparison saved in a folder: results, gates, a marker of what it compares and tests, and how p is corrected."""
 
 from __future__ import annotations
 
 import shutil
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any, Literal, TypeAlias, get_args
 
+import numpy as np
 from pydantic import Field
 
-from unimoe.analysis.corrections import Correction, Family
 from unimoe.analysis.gates.definitions import Registration
 from unimoe.analysis.gates.registration import REGISTERED, register
-from unimoe.core.errors import DataError
+from unimoe.analysis.statistics.estimates import holm
+from unimoe.core.errors import DataError, UsageError
 from unimoe.core.io import Strict, hash_json, read_json, write_json
 from unimoe.results import DrillDown, drilldown_path, read_drilldown, result_files, result_path, write_result
 from unimoe.results.clusters import FILE
 from unimoe.results.folder import Results
+
+Correction = Literal["holm", "bh", "bonferroni", "none"]
+Family = Literal["table", "dataset", "baseline"]
+
+NAMES: dict[Correction, str] = {"holm": "Holm", "bh": "BH", "bonferroni": "Bonferroni", "none": ""}
+OF_FAMILY: dict[Family, str] = {"table": "", "dataset": " on each dataset", "baseline": " against the baseline"}
 
 SUBFOLDER = "analysis"  # of an output folder, with its report
 MARKER = "comparison.json"  # says what a folder compares, and that nothing else made the results there
@@ -126,3 +133,22 @@ def _remove(folder: Path, saved: Saved) -> None:
     (folder / REGISTERED).unlink(missing_ok=True)
     (folder / FILE).unlink(missing_ok=True)
     (folder / MARKER).unlink(missing_ok=True)
+
+
+def adjusted(p_values: Sequence[float], correction: Correction) -> list[float]:
+    """Correct the p-values of one family: Holm (1979), Benjamini & Hochberg (1995), Bonferroni, or not at all."""
+    if correction == "holm":
+        return holm(p_values)
+    if correction == "bonferroni":
+        return [min(1.0, len(p_values) * p) for p in p_values]
+    if correction == "bh" and p_values:
+        from scipy.stats import false_discovery_control  # takes a while to import
+
+        return [float(p) for p in false_discovery_control(np.asarray(p_values))]
+    return list(p_values)
+
+
+def check_choice(name: str, value: str | None, choices: Any) -> None:
+    """Refuse a value that is neither None nor one of the ``choices``, a Literal, by a UsageError that lists them."""
+    if value is not None and value not in get_args(choices):
+        raise UsageError(f"{name} {value!r}: unknown; use {' or '.join(get_args(choices))}")

@@ -22,11 +22,10 @@ from unimoe.analysis.report.systems import systems_headlines
 from unimoe.analysis.saved_comparison import CORRECTED, MARKER, saved_comparison
 from unimoe.analysis.standings import check_chosen
 from unimoe.analysis.tables import Table
-from unimoe.analysis.tables.comparisons import comparisons_table, standings_table
-from unimoe.analysis.tables.judged import judged_table
+from unimoe.analysis.tables.comparisons import comparisons_table, judged_table, standings_table
 from unimoe.analysis.tables.scores import generate_comparison_table
 from unimoe.checks import lines
-from unimoe.cli.compare_options import Options
+from unimoe.cli.compare import Options
 from unimoe.cli.models import ModelOptions
 from unimoe.cli.run_files import (
     Pattern,

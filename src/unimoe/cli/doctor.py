@@ -40,7 +40,7 @@ def examine(experiment: Experiment, device: torch.device) -> Iterator[tuple[str,
     from unimoe.data.published import APIDOCS, BEIR_NAMES
     from unimoe.experiment.estimate import planned
     from unimoe.models.device import choose_dtype, describe_device, probe_speed
-    from unimoe.results.provenance import git_state, package_versions
+    from unimoe.results import git_state, package_versions
 
     yield "python", f"{platform.python_version()} on {platform.platform()}"
     yield "packages", ", ".join(f"{name} {version}" for name, version in package_versions().items())

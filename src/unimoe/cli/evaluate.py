@@ -11,14 +11,7 @@ from typing import TYPE_CHECKING, Annotated, cast
 import typer
 
 from unimoe.cli.engine import EngineSettings, opened_engine, with_engine
-from unimoe.cli.options import (
-    MaxQueries,
-    Override,
-    chosen_device,
-    given_options,
-    quiet_libraries,
-    refuse_torchrun,
-)
+from unimoe.cli.options import MaxQueries, Override, chosen_device, given_options, quiet_libraries, refuse_torchrun
 from unimoe.core.errors import UsageError, did_you_mean
 
 if TYPE_CHECKING:
@@ -154,8 +147,8 @@ def evaluate(
 
 def _compare(folder: Path) -> None:
     """Print the table of what was evaluated, and who beats whom."""
+    from unimoe.cli.compare import Options
     from unimoe.cli.compare_forms import run
-    from unimoe.cli.compare_options import Options
 
     baseline = "bm25" if (folder / "bm25").is_dir() else None
     shown = Options(results=folder, baseline=baseline, layout="datasets", allow=["candidates"])

@@ -8,15 +8,7 @@ from typing import Annotated
 import typer
 
 from unimoe.cli.engine import EngineSettings, opened_engine, with_engine
-from unimoe.cli.options import (
-    MaxQueries,
-    OutputDir,
-    Override,
-    chosen_device,
-    given_options,
-    placed,
-    quiet_libraries,
-)
+from unimoe.cli.options import MaxQueries, OutputDir, Override, chosen_device, given_options, placed, quiet_libraries
 from unimoe.core.errors import UsageError
 
 DEFAULT_RETRIEVAL = Path("retrieval/default")
@@ -66,7 +58,7 @@ def retrieve(
     """
     from unimoe.analysis.comparisons import unknown_arm
     from unimoe.analysis.tables.comparisons import print_before_after
-    from unimoe.analysis.tables.sizes import print_sizes
+    from unimoe.analysis.tables.scores import print_sizes
     from unimoe.config import DenseExperiment
     from unimoe.config.files import load_config
     from unimoe.data.mteb_names import split_names

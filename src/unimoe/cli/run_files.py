@@ -138,11 +138,7 @@ def read_queries(path: Path) -> dict[str, str]:
 
 
 def select_datasets(
-    qrels: Path | None,
-    given: Sequence[str],
-    level: int | None,
-    queries: str | None = None,
-    metrics: Sequence[str] = (),
+    qrels: Path | None, given: Sequence[str], level: int | None, queries: str | None = None, metrics: Sequence[str] = ()
 ) -> list[Judgments]:
     """Read the judgments that ``--qrels`` and ``--dataset`` name, with the texts of ``--queries``."""
     if qrels is None and not given:

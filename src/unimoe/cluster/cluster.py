@@ -17,7 +17,7 @@ from unimoe.cluster.worker import PROBE, VERSIONS, Part, Recipe, unpacked
 from unimoe.core.console import stderr
 from unimoe.core.errors import DataError, UnimoeError, UsageError
 from unimoe.core.io import hash_json
-from unimoe.results.provenance import package_versions
+from unimoe.results import package_versions
 
 _DEATHS = 3  # of a worker's process under one unit, after which the unit is set aside
 _AHEAD = 4  # parts for each worker that an evaluation makes ahead: their texts travel with them

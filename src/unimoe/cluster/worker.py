@@ -20,7 +20,7 @@ import torch
 from unimoe.cluster.units import UnitStore
 from unimoe.core.io import hash_json
 from unimoe.models.device import choose_device, choose_dtype, describe_device
-from unimoe.results.provenance import package_versions
+from unimoe.results import package_versions
 
 Part = dict[str, Any]
 """Work that one worker does."""

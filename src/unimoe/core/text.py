@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 from unimoe.core.errors import DataError
 from unimoe.core.limits import checked_ids, checked_numbers
-from unimoe.core.trec import text_blocks
+from unimoe.core.trec import block_lines, text_blocks
 
 BATCH = 10_000  # rows taken at a time
 SAMPLE = 100  # lines that tell what a file holds
@@ -96,12 +96,7 @@ class TextFile:
 
     def lines(self) -> Iterator[tuple[int, str]]:
         """Yield number and text of each line that is not blank."""
-        number = 0
-        for block in self._blocks:
-            for line in block.removesuffix("\n").split("\n"):
-                number += 1
-                if line.strip():
-                    yield number, line.rstrip("\r")
+        return block_lines(self._blocks)
 
     def fields(self, width: int, layout: str, *, header: bool = False) -> Iterator[Batch]:
         """Yield the fields of lines, which spaces and tabs separate; where tabs alone do, ids may hold spaces.

@@ -11,7 +11,7 @@ import math
 import re
 import zlib
 from array import array
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -145,8 +145,13 @@ def _plain(
 
 def text_lines(path: Path | str) -> Iterator[tuple[int, str]]:
     """Yield number (from 1) and text of every line that is not blank; a DataError as from ``text_blocks``."""
+    return block_lines(text_blocks(path))
+
+
+def block_lines(blocks: Iterable[str]) -> Iterator[tuple[int, str]]:
+    """Yield number and text of every line that is not blank, of blocks of whole lines."""
     number = 0
-    for block in text_blocks(path):
+    for block in blocks:
         for line in block.removesuffix("\n").split("\n"):
             number += 1
             if line.strip():

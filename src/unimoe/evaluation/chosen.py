@@ -27,12 +27,7 @@ from unimoe.evaluation.systems.named import (
     named_system,
     without_arms,
 )
-from unimoe.evaluation.systems.retriever import (
-    checkpoint_retriever,
-    encoder_retriever,
-    fused_system,
-    served_settings,
-)
+from unimoe.evaluation.systems.retriever import checkpoint_retriever, encoder_retriever, fused_system, served_settings
 from unimoe.evaluation.systems.system import (
     System,
     arm_name,

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from unimoe.config import Experiment
 from unimoe.core.errors import DataError, UsageError
+from unimoe.core.grouping import gathered
 from unimoe.core.io import hash_json
 from unimoe.data.catalog import available, load_collection
 from unimoe.data.collection import Collection, Document
@@ -65,10 +66,7 @@ class MTEBOutcome:
 
 def mean_by_type(scores: Iterable[tuple[str, float]]) -> dict[str, float]:
     """Return the mean score of each type of tasks, in the order of their names."""
-    by_type: dict[str, list[float]] = {}
-    for kind, score in scores:
-        by_type.setdefault(kind, []).append(score)
-    return {kind: math.fsum(own) / len(own) for kind, own in sorted(by_type.items())}
+    return {kind: math.fsum(own) / len(own) for kind, own in sorted(gathered(scores).items())}
 
 
 def evaluate_mteb(

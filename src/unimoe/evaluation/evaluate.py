@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from unimoe.core.console import Steps, stdout
+from unimoe.core.grouping import gathered
 from unimoe.data.catalog import load_collection
 from unimoe.data.published import CQADUPSTACK
 from unimoe.evaluation.chosen import ChosenData
@@ -180,10 +181,8 @@ def _path(result: EvalResult, system: System) -> Path:
 
 def _print_by_arm(found: Sequence[Result], print_means: Callable[[Sequence[EvalResult]], None]) -> None:
     """Print the means of each arm and seed, below its name where there are several."""
-    by_arm: dict[str, list[EvalResult]] = {}
-    for _, result in found:
-        seed = "" if result.seed is None else f", seed {result.seed}"
-        by_arm.setdefault(f"{result.config_name}{seed}", []).append(result)
+    seeds = ("" if result.seed is None else f", seed {result.seed}" for _, result in found)
+    by_arm = gathered((f"{result.config_name}{seed}", result) for (_, result), seed in zip(found, seeds, strict=True))
     for label, results in sorted(by_arm.items()):
         if len(by_arm) > 1:
             stdout.print(f"{label}:", soft_wrap=True)

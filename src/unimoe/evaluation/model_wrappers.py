@@ -17,6 +17,7 @@ from torch import Tensor, nn
 
 from unimoe.config import Batches, MTEBConfig
 from unimoe.core.errors import InputError, named_inputs
+from unimoe.core.grouping import gathered
 from unimoe.core.io import hash_json
 from unimoe.data.sources.from_mteb import import_mteb
 from unimoe.evaluation.mteb.prompts import TaskPrompts
@@ -152,9 +153,7 @@ class MTEBCrossEncoderWrapper(MTEBWrapper[PairModel | Reranker]):
         queries, query_ids, given = _texts(inputs1)
         documents, document_ids, _ = _texts(inputs2)
         pairs = list(zip(queries, documents, strict=True))
-        rows: dict[str | None, list[int]] = {}
-        for row, own in enumerate(given):
-            rows.setdefault(self.prompts.instruction(task_metadata, own), []).append(row)
+        rows = gathered((self.prompts.instruction(task_metadata, own), row) for row, own in enumerate(given))
         scores = np.empty(len(pairs), dtype=np.float32)
         for instruction, chosen in rows.items():
             reranker = self.reranker(instruction)

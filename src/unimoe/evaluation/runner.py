@@ -24,12 +24,7 @@ from unimoe.evaluation.mteb.prompts import TaskPrompts
 from unimoe.evaluation.reranking.rerankers import device_of, reranker_of, used_budget
 from unimoe.evaluation.reranking.shards import ShardStore
 from unimoe.evaluation.reranking_eval import rerank_dataset
-from unimoe.evaluation.retrieval_eval import (
-    Found,
-    Searches,
-    retrieval_metrics,
-    retrieval_notes,
-)
+from unimoe.evaluation.retrieval_eval import Found, Searches, retrieval_metrics, retrieval_notes
 from unimoe.evaluation.spec import Evaluation, Outcome, model_hashes
 from unimoe.evaluation.store import ResultStore
 from unimoe.evaluation.systems.system import BM25, ZERO_SHOT_ARM, System

@@ -31,6 +31,8 @@ from unimoe.results import (
     Task,
     arm_dir,
     by_query_id,
+    git_state,
+    package_versions,
     qrels_path,
     read_result,
     refuse_other_identity,
@@ -40,7 +42,6 @@ from unimoe.results import (
     safe_name,
     write_result,
 )
-from unimoe.results.provenance import git_state, package_versions
 
 _TASKS: tuple[Task, ...] = ("reranking", "embedding")
 _BASELINES = (BM25, FIRST_STAGE, ZERO_SHOT_ARM)

@@ -1,14 +1,22 @@
-"""How long an experiment will take: the speed of its own model on its own texts, times the counts of its config."""
+"""How long an experiment will take: the speed of its own model on its own texts, times the counts of its config.
+
+Work is counted in the matrix products of its linear layers, forward and backward.
+"""
 
 from __future__ import annotations
 
 import math
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from itertools import accumulate
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+from torch.nn.modules.module import register_module_forward_hook
 
 from unimoe.config import Experiment
 from unimoe.config.training import ArmConfig, ArmTask
@@ -24,15 +32,11 @@ from unimoe.models.device import choose_dtype, release_memory, synchronize
 from unimoe.models.frozen_layers import MEMORY_LIMIT, SETS_LIMIT
 from unimoe.models.loader import ModelLoader
 from unimoe.models.token_tree import tree_tokens
-from unimoe.models.work import counted_products
 from unimoe.results import arm_dir, result_path
 from unimoe.training.aggregation import Task
 from unimoe.training.examples import EmbeddingSet, RankingSet, TrainingData, load_training_data
 from unimoe.training.gradients import ArmGradients, Batches
 from unimoe.training.trainer import model_in_training
-
-if TYPE_CHECKING:
-    import torch
 
 _SPREAD = 0.2
 """How far the low and the high end of an estimate are from its middle."""
@@ -338,3 +342,38 @@ def _head(sequences: list[list[int]], tokens: int) -> list[list[int]]:
 
 def _tokens(sequences: Sequence[Sequence[int]]) -> int:
     return max(1, sum(map(len, sequences)))
+
+
+@dataclass
+class ProductCounter:
+    """Counts floating-point operations; ``flop`` is 2 for each multiply-add of a linear layer's products."""
+
+    flop: int = 0
+
+    def _after_forward(self, module: nn.Module, inputs: tuple[Any, ...], output: Any) -> None:
+        if not isinstance(module, nn.Linear) or torch.compiler.is_compiling():
+            return
+        product = 2 * output.numel() * module.in_features
+        self.flop += product
+        if output.requires_grad:
+            rows = inputs[0] if inputs else None  # given by name, it is not shown to the hook
+            wanted = int(rows is None or rows.requires_grad) + int(module.weight.requires_grad)
+
+            def after_backward(_: Tensor) -> None:
+                self.flop += wanted * product
+
+            output.register_hook(after_backward)  # counts a backward pass only if it runs
+
+
+@contextmanager
+def counted_products() -> Iterator[ProductCounter]:
+    """Count the products of every linear layer that runs in the block, whatever its model.
+
+    The products of attention are left out, and those of compiled layers (``evaluation.compile``).
+    """
+    counter = ProductCounter()
+    handle = register_module_forward_hook(counter._after_forward)
+    try:
+        yield counter
+    finally:
+        handle.remove()

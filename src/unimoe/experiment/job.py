@@ -6,14 +6,17 @@ What is done is skipped, so a killed experiment continues when it is run again.
 from __future__ import annotations
 
 import math
+import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cached_property, partial
 from itertools import product
 from pathlib import Path
+from typing import Any
 
 import torch
+from pydantic import BaseModel, ConfigDict, Field
 
 from unimoe.analysis.gates.definitions import Registration, load_gates
 from unimoe.analysis.gates.judging import Judgment, all_decided, judge_all
@@ -21,6 +24,7 @@ from unimoe.analysis.gates.registration import REGISTERED, look_stages, own_gate
 from unimoe.config import Experiment
 from unimoe.core.console import Steps, in_hours, stderr
 from unimoe.core.errors import DataError
+from unimoe.core.io import read_json, write_json
 from unimoe.data.mteb_names import mteb_name
 from unimoe.evaluation.chosen import load_extra_systems
 from unimoe.evaluation.engines import Engine
@@ -37,7 +41,6 @@ from unimoe.evaluation.systems.system import (
     zero_shot_system,
 )
 from unimoe.evaluation.tiers.datasets import load_reporting, tier_datasets
-from unimoe.experiment.run_record import RunRecord
 from unimoe.experiment.training_job import arm_training, train_by_worker, train_here
 from unimoe.models.checkpoint import judged_checkpoint
 from unimoe.models.device import release_memory
@@ -53,6 +56,7 @@ LOAD, ANALYZE = "load and first stage", "analyze"
 _PHASES: dict[Task, str] = {"reranking": "rerank", "embedding": "embed"}
 """Phases of the job's record, beside one for training each kind of arm."""
 
+RECORD = "run.json"  # what a job has cost, in its output folder, written whenever a phase ends
 SMOKE_CAVEAT = "smoke run: a few steps, one seed"
 
 
@@ -271,3 +275,66 @@ def smoke_version(experiment: Experiment) -> Experiment:
     evaluation = experiment.evaluation.model_copy(update={"bundled": small.evaluation.bundled})
     own = {"seeds": small.seeds, "caveats": small.caveats, "training": small.training, "evaluation": evaluation}
     return experiment.model_copy(update=own)
+
+
+class _Costs(BaseModel):
+    matmul_tflop: float = 0.0
+    seconds: float = 0.0
+    peak_mib: float = 0.0
+
+    def add(self, tflop: float, seconds: float) -> None:
+        self.matmul_tflop = round(self.matmul_tflop + tflop, 6)
+        self.seconds = round(self.seconds + seconds, 6)
+        self.peak_mib = round(max(self.peak_mib, peak_mib()), 1)
+
+
+class _Record(_Costs):
+    model_config = ConfigDict(extra="allow")  # facts about the run
+
+    phases: dict[str, _Costs] = Field(default_factory=dict)
+
+
+class RunRecord:
+    """Adds up the work, the seconds and the memory of a job, over all runs of it in one folder.
+
+    ``flop`` returns the floating-point operations counted so far in this process, and the job started at ``since``, by
+    ``time.perf_counter``; what came before the first phase is added to it.
+    """
+
+    def __init__(self, folder: Path, flop: Callable[[], int], since: float) -> None:
+        self._path, self._flop, self._since, self._flop_before = folder / RECORD, flop, since, 0
+
+    @property
+    def elapsed(self) -> float:
+        """Seconds in the phases so far, those of earlier runs included."""
+        return self._read().seconds
+
+    def noted(self, name: str) -> Any:
+        """Return a fact that this run or an earlier one noted; None where none did."""
+        return self._read().model_dump().get(name)
+
+    def note(self, facts: Mapping[str, Any], *, keep: bool = False) -> None:
+        """Write facts about the run beside its phases; with ``keep``, one that is there stays as it is."""
+        there = self._read().model_dump()
+        write_json(self._path, {**facts, **there} if keep else {**there, **facts})
+
+    @contextmanager
+    def phase(self, name: str) -> Iterator[None]:
+        """Add what the block takes to the phase of this name; a block that fails, or is killed, adds nothing."""
+        yield
+        now, flop, record = time.perf_counter(), self._flop(), self._read()
+        for costs in (record, record.phases.setdefault(name, _Costs())):
+            costs.add((flop - self._flop_before) / 1e12, now - self._since)
+        self._since, self._flop_before = now, flop
+        write_json(self._path, record.model_dump())
+
+    def _read(self) -> _Record:
+        return read_json(self._path, _Record) if self._path.exists() else _Record()
+
+
+def peak_mib() -> float:
+    """Return the most memory that this process has held, in MiB."""
+    import resource
+
+    unit = 2**20 if sys.platform == "darwin" else 2**10  # bytes on macOS, KiB elsewhere
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / unit

@@ -18,13 +18,11 @@ from unimoe.config.files import load_experiment
 from unimoe.core.console import stderr
 from unimoe.core.io import sole_use
 from unimoe.evaluation.engines import Engine
-from unimoe.experiment.estimate import estimate, in_words
-from unimoe.experiment.job import ANALYZE, ExperimentRun
-from unimoe.experiment.run_record import RunRecord
+from unimoe.experiment.estimate import counted_products, estimate, in_words
+from unimoe.experiment.job import ANALYZE, ExperimentRun, RunRecord
 from unimoe.models.device import DeviceName, choose_device, describe_device
-from unimoe.models.work import counted_products
+from unimoe.results import git_state
 from unimoe.results.folder import load_all_results
-from unimoe.results.provenance import git_state
 
 
 def run_experiment(

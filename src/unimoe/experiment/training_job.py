@@ -17,7 +17,7 @@ from unimoe.core.errors import DataError
 from unimoe.evaluation.dev_eval import DevEvaluation
 from unimoe.models.loader import ModelLoader
 from unimoe.training.examples import TrainingData, load_training_data
-from unimoe.training.loop import Facts
+from unimoe.training.loop import StepFacts
 from unimoe.training.trainer import ArmTraining
 
 
@@ -30,7 +30,7 @@ def train_here(training: ArmTraining, tick: Callable[[], None]) -> list[float]:
     """Train an arm in this process, and call ``tick`` at each step; return the losses, none where it is trained."""
     losses: list[float] = []
 
-    def on_step(_: int, facts: Facts) -> None:
+    def on_step(_: int, facts: StepFacts) -> None:
         losses.append(facts["loss"])
         tick()
 

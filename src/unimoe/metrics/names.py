@@ -44,9 +44,7 @@ _OTHER_SPELLINGS_WITH_CUTOFF = {
 
 _AT = re.compile(rf"(?P<base>[A-Za-z_]+?)(?:@|_at_|[_.])(?P<cutoff>{_CUTOFF})")
 _MEASURE = re.compile(r"(?P<name>[A-Za-z][A-Za-z0-9_]*)(?:\([^()]{0,200}\))?(?:@(?:0|[1-9][0-9]*)(?:\.[0-9]+)?)?")
-_OF_SUBTOPICS = {
-    *("alpha_DCG", "alpha_nDCG", "ERR_IA", "nERR_IA", "NRBP", "nNRBP", "AP_IA", "P_IA", "StRecall"),
-}
+_OF_SUBTOPICS = {*("alpha_DCG", "alpha_nDCG", "ERR_IA", "nERR_IA", "NRBP", "nNRBP", "AP_IA", "P_IA", "StRecall")}
 _BOUNDS = dict.fromkeys(("cutoff", "rel", "max_rel"), (1, 9_999_999)) | {
     "min_rel": (0, 9_999_999),
     "p": (0.001, 0.999),

@@ -12,7 +12,7 @@ from unimoe.config.training import LoraConfig
 from unimoe.core.errors import DataError, UsageError, did_you_mean
 from unimoe.models.base import BaseModel, decoder_layers, decoder_of
 from unimoe.models.checkpoint import ADAPTER_FILE
-from unimoe.models.quiet import first_line, silence_transformers
+from unimoe.models.model_files import first_line, silence_transformers
 
 
 def add_lora(base: BaseModel, config: LoraConfig, seed: int) -> Any:

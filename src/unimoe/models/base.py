@@ -13,10 +13,9 @@ from torch import nn
 from unimoe.config import ModelConfig
 from unimoe.core.errors import DataError, UsageError
 from unimoe.core.io import hash_json
-from unimoe.models.bundled import BUNDLED_ID, BUNDLED_LAYERS, bundled_weights_hash, folder_named, prepared_bundled_model
+from unimoe.models.bundled import BUNDLED_ID, BUNDLED_LAYERS, bundled_weights_hash, prepared_bundled_model
 from unimoe.models.device import keep_freed_memory
-from unimoe.models.model_files import weights_hash
-from unimoe.models.quiet import load_pretrained, loading
+from unimoe.models.model_files import folder_named, load_pretrained, loading, weights_hash
 
 _ONLY_KIND = "full_attention"
 _FACTORS = {"logit_scale": ("cohere", 1), "lm_head_multiplier": ("falcon_h1", 1), "logits_scaling": ("granite", -1)}

@@ -115,11 +115,7 @@ class FittingBatches:
         self.reduced: int | None = None  # the size of a batch, once memory ran out
 
     def run(
-        self,
-        inputs: Sequence[Any],
-        compute: Callable[[list[int]], Made],
-        budget: int,
-        batch_size: int | None = None,
+        self, inputs: Sequence[Any], compute: Callable[[list[int]], Made], budget: int, batch_size: int | None = None
     ) -> Iterator[tuple[list[int], Made]]:
         """Yield the indices of each batch with what ``compute`` returns for them.
 

@@ -18,7 +18,7 @@ from pydantic import BaseModel
 from unimoe.config.base import BUNDLED_ENCODER
 from unimoe.core.errors import DataError, did_you_mean
 from unimoe.core.io import atomic_dir, cache_dir, hash_file, lock, read_json, write_json
-from unimoe.models.quiet import loading
+from unimoe.models.model_files import loading
 
 BUNDLED_ID = "bundled:smollm2-135m-instruct"
 BUNDLED_LAYERS = 30
@@ -29,15 +29,6 @@ _MANIFEST = "unimoe.json"
 
 class _Manifest(BaseModel):
     weights: str
-
-
-def folder_named(key: str, base: str) -> Path | None:
-    """Return the folder that ``base`` names; None where it can only be a hub id. ``key`` is the config key with it."""
-    if Path(base).is_dir():
-        return Path(base)
-    if base.startswith(("/", ".", "~")) or base.count("/") > 1:
-        raise DataError(f"{key} {base!r}: no such folder; check the path, or train the model that is to be there")
-    return None
 
 
 def bundled_encoder_folder(base: str, key: str = "encoder.base") -> Path:

@@ -20,11 +20,19 @@ from unimoe.core.io import hash_json
 from unimoe.models.base import BaseSizes
 from unimoe.models.batching import FittingBatches, default_token_budget, gather, to_device
 from unimoe.models.bundled import bundled_encoder_folder
+from unimoe.models.device import compute_in_float32
 from unimoe.models.embedder import Advance, TextKind, Vectors, refuse_zero_vectors
-from unimoe.models.model_files import content_identity, find_model, module_folders, read_settings, settings_hash
+from unimoe.models.model_files import (
+    content_identity,
+    find_model,
+    loading,
+    missing_weights,
+    module_folders,
+    read_settings,
+    refuse_another_vocabulary,
+    settings_hash,
+)
 from unimoe.models.prompts import well_formed
-from unimoe.models.quiet import loading, missing_weights, refuse_another_vocabulary
-from unimoe.models.rerankers.float32_heads import compute_in_float32
 
 if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformer

@@ -23,15 +23,8 @@ from unimoe.core.io import hash_json
 from unimoe.models.batching import FittingBatches, default_token_budget
 from unimoe.models.embedder import Advance, TextKind
 from unimoe.models.encoder import load_modules, text_length
-from unimoe.models.model_files import (
-    architecture,
-    find_model,
-    model_identity,
-    read_settings,
-    settings_hash,
-)
+from unimoe.models.model_files import architecture, find_model, loading, model_identity, read_settings, settings_hash
 from unimoe.models.prompts import well_formed
-from unimoe.models.quiet import loading
 
 Scores = NDArray[np.float32]
 

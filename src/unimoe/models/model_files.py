@@ -1,14 +1,24 @@
-"""The files of an encoder or a reranker: where they are, and the hashes by which results know it."""
+"""The files of an encoder or a reranker: where they are, the hashes by which results know it, and how they are loaded.
+
+They load without the bars and reports that transformers and PEFT write to stderr, and with errors of ours. Callers
+check what matters in those reports (weights that are missing or do not fit). The bars of downloads are shown.
+"""
 
 from __future__ import annotations
 
+import logging
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from importlib import import_module
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from unimoe.core.errors import DataError
+from unimoe.core.errors import DataError, UnimoeError
 from unimoe.core.io import Strict, hash_file, hash_json, hash_parts, read_json
-from unimoe.models.bundled import folder_named
-from unimoe.models.quiet import first_line
+
+if TYPE_CHECKING:
+    import torch
 
 _FROM_HUB = ["*.json", "*.txt", "*.model", "*.jinja", "*.safetensors"]
 _NOT_FROM_HUB = ["onnx/*", "openvino/*", "flax/*", "coreml/*"]
@@ -20,6 +30,15 @@ _OTHERS = ("unimoe.json", "trainer_state.json")
 
 class _Module(Strict):
     path: str
+
+
+def folder_named(key: str, base: str) -> Path | None:
+    """Return the folder that ``base`` names; None where it can only be a hub id. ``key`` is the config key with it."""
+    if Path(base).is_dir():
+        return Path(base)
+    if base.startswith(("/", ".", "~")) or base.count("/") > 1:
+        raise DataError(f"{key} {base!r}: no such folder; check the path, or train the model that is to be there")
+    return None
 
 
 def find_model(
@@ -126,3 +145,91 @@ def label_count(folder: Path) -> int | None:
 def read_settings(path: Path) -> dict[str, Any]:
     """Read a JSON object; empty if there is no file."""
     return read_json(path, dict[str, Any], "correct it, or save the model again") if path.is_file() else {}
+
+
+@contextmanager
+def silence_transformers() -> Iterator[None]:
+    """Silence progress bars, warnings and load reports while the block runs."""
+    from transformers.utils import logging as reports
+
+    hub: Any = import_module("huggingface_hub.utils")
+    verbosity, shown = reports.get_verbosity(), reports.is_progress_bar_enabled()
+    hub_shown = not hub.are_progress_bars_disabled()
+    reports.set_verbosity(logging.CRITICAL)
+    reports.disable_progress_bar()  # type: ignore[no-untyped-call]
+    if hub_shown:
+        hub.enable_progress_bars()  # the switch turned off the hub's bars too
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        reports.set_verbosity(verbosity)
+        if shown:
+            reports.enable_progress_bar()  # type: ignore[no-untyped-call]
+            if not hub_shown:
+                hub.disable_progress_bars()
+
+
+@contextmanager
+def loading(what: str, remedy: str) -> Iterator[None]:
+    """Load quietly; a library's error, of whatever kind, becomes a ``DataError`` ``what (its first line); remedy``."""
+    try:
+        with silence_transformers():
+            yield
+    except UnimoeError:
+        raise
+    except Exception as error:  # damaged files raise errors of many kinds, KeyError and plain Exception among them
+        raise DataError(f"{what} ({first_line(error)}); {remedy}") from None
+
+
+def load_pretrained(
+    auto: Any, source: str | Path, dtype: torch.dtype, *, config: Any = None, **options: Any
+) -> tuple[Any, Any, list[str]]:
+    """Load a tokenizer and a model by its Auto class, from a folder or hub id, within ``loading``.
+
+    Returns:
+        Tokenizer, model, and the names of the weights that are missing; transformers puts random ones in their place.
+    """
+    from transformers import AutoTokenizer
+
+    tokenizer: Any = AutoTokenizer.from_pretrained(source, **options)
+    model, report = auto.from_pretrained(
+        source, config=config, dtype=dtype, use_safetensors=True, output_loading_info=True, **options
+    )
+    refuse_another_vocabulary(tokenizer, model)
+    return tokenizer, model, sorted(report["missing_keys"])
+
+
+def missing_weights(model: Any, folder: Path) -> list[str]:
+    """Return the names of a loaded model's weights that no file of its folder holds.
+
+    Random ones take their place, and only the report of another load, here without weights, tells; a model of code of
+    its own may not bear that.
+    """
+    if not type(model).__module__.startswith("transformers."):
+        return []
+    _, report = type(model).from_pretrained(folder, config=model.config, device_map="meta", output_loading_info=True)
+    return sorted(report["missing_keys"])
+
+
+def refuse_another_vocabulary(tokenizer: Any, model: Any) -> None:
+    """Raise a ``ValueError`` about a tokenizer without tokens, or with some that the model has no embedding for.
+
+    Tokens added to it do not count: many a model has one for padding without a row of its own.
+    """
+    added = tokenizer.get_added_vocab()
+    ids = [index for token, index in tokenizer.get_vocab().items() if token not in added]
+    rows = model.get_input_embeddings().weight.shape[0]
+    if not ids:
+        raise ValueError("its tokenizer has no vocabulary")
+    if max(ids) >= rows:
+        raise ValueError(f"its tokenizer has a token {max(ids):,}, and its embedding {rows:,} rows: of another model?")
+
+
+def first_line(error: Exception) -> str:
+    """Return the first line of a library's message that does not end in a colon."""
+    if "ignore_mismatched_sizes" in str(error):
+        return "its weights have other shapes than its config.json says"
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return next((line for line in lines if not line.endswith(":")), type(error).__name__)

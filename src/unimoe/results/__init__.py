@@ -7,8 +7,12 @@ and never overwritten by a result of another identity.
 from __future__ import annotations
 
 import math
+import platform
 import re
+import subprocess
 from collections.abc import Iterable, Mapping
+from functools import cache
+from importlib import metadata
 from pathlib import Path
 from typing import Annotated, Any, Literal, get_args
 
@@ -25,6 +29,10 @@ TASKS: tuple[Task, ...] = get_args(Task)
 TYPES_WITH_QUERIES = ("Retrieval", "Reranking")  # MTEB's types of tasks whose results always hold scores by query
 
 Score = Annotated[float, Field(allow_inf_nan=False, ge=-MOST, le=MOST)]
+
+# Packages whose version can change a score; the bundled collection is made of the last three.
+_MODELS = ("torch", "transformers", "peft", "mteb", "bm25s", "rank-bm25")
+PACKAGES = ("unimoe", *_MODELS, "pytrec-eval-terrier", "numpy", "scipy", "pandas")
 
 
 def _named(name: str) -> str:
@@ -285,3 +293,36 @@ def read_query_details(path: Path, query_ids: Iterable[str]) -> dict[str, QueryD
         raise DataError(
             f"{drilldown_path(path)}: lacks query {lacking}, which its result holds; delete both, and evaluate again"
         ) from None
+
+
+@cache
+def git_state() -> tuple[str | None, bool | None]:
+    """Return commit and dirty flag of the clone that this package runs from; None twice where there is no clone."""
+    root = Path(__file__).parents[3]
+
+    def git(*arguments: str) -> str:
+        command = ["git", "-C", str(root), *arguments]
+        return subprocess.run(command, capture_output=True, text=True, check=True, timeout=10).stdout.strip()
+
+    if not (root / ".git").exists():
+        return None, None
+    try:
+        return git("rev-parse", "HEAD"), bool(git("status", "--porcelain", "--untracked-files=no"))
+    except (OSError, subprocess.SubprocessError):  # no git, or no repository that it trusts
+        return None, None
+
+
+@cache
+def package_versions() -> dict[str, str]:
+    """Return the installed versions of ``PACKAGES``."""
+    installed = {package: list(metadata.distributions(name=package)) for package in PACKAGES}
+    return {package: found[0].version if found else "not installed" for package, found in installed.items()}
+
+
+@cache
+def processor_name() -> str:
+    """Return the processor's model name where the platform knows it, its architecture otherwise."""
+    cpuinfo = Path("/proc/cpuinfo")
+    lines = cpuinfo.read_text(encoding="utf-8").splitlines() if cpuinfo.exists() else ()
+    names = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
+    return next(names, platform.processor() or platform.machine())

@@ -16,6 +16,7 @@ import numpy as np
 from unimoe.config import Experiment
 from unimoe.config.training import ArmTask, EmbeddingRecipe, RankingRecipe, TrainingConfig
 from unimoe.core.errors import DataError, UsageError
+from unimoe.core.grouping import gathered
 from unimoe.core.io import hash_parts
 from unimoe.core.trec import Run, ranked
 from unimoe.data.catalog import load_collection
@@ -119,9 +120,7 @@ def neighbourhoods(triples: Sequence[Triple], candidates: Run, size: int, depth:
         Indices into ``triples``, each at most once, in groups of exactly ``size``.
     """
     first = {triple.query_id: ranked(candidates.get(triple.query_id, {}))[:depth] for triple in triples}
-    owners: dict[str, list[int]] = {}
-    for index, triple in enumerate(triples):
-        owners.setdefault(triple.positive, []).append(index)
+    owners = gathered((triple.positive, index) for index, triple in enumerate(triples))
     left, in_order = set(range(len(triples))), iter(range(len(triples)))
     groups = []
     while len(left) >= size:

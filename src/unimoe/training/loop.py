@@ -20,13 +20,12 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from unimoe.core.console import Step
-from unimoe.training.run_state import Parts, Progress, RunState
-from unimoe.training.tracking import Log
+from unimoe.training.run_state import Log, Parts, Progress, RunState
 
-Facts = dict[str, Any]
+StepFacts = dict[str, Any]
 """Facts about a step or a score by name, as JSON values."""
 
-OnStep = Callable[[int, Facts], None]
+OnStep = Callable[[int, StepFacts], None]
 """Called with the number of steps taken and the facts about the last one."""
 
 
@@ -79,11 +78,11 @@ class Training(ABC):
         """Make the model and all that the first step needs."""
 
     @abstractmethod
-    def step(self, number: int) -> Facts:
+    def step(self, number: int) -> StepFacts:
         """Take the step of a number counted from 0, and return the facts about it."""
 
     @abstractmethod
-    def score_on_dev(self) -> tuple[float, Facts]:
+    def score_on_dev(self) -> tuple[float, StepFacts]:
         """Return the score on dev that chooses the best, and the facts about it."""
 
     @abstractmethod
@@ -154,7 +153,7 @@ class Training(ABC):
         """Train as ``run`` does, and move a progress bar, past the steps that an earlier run has taken too."""
         taken = 0
 
-        def on_step(number: int, _: Facts) -> None:
+        def on_step(number: int, _: StepFacts) -> None:
             nonlocal taken
             step.advance(number - taken)
             taken = number
@@ -198,7 +197,7 @@ class Training(ABC):
 
     def _advance(self, show: Log, on_step: OnStep | None) -> None:
         """Take a step, and do what is due after it."""
-        progress, scores = self.progress, Facts()
+        progress, scores = self.progress, StepFacts()
         self.begin_step(progress.step)
         begin = time.perf_counter()
         facts = self.step(progress.step)
@@ -208,7 +207,7 @@ class Training(ABC):
             value, scores = self.score_on_dev()
             if progress.note(value):
                 self.keep_best()
-        lines: dict[str, Facts] = {}
+        lines: dict[str, StepFacts] = {}
         if self.step_log is not None:
             lines[self.step_log] = facts | ({"seconds": progress.seconds} if self.logs_seconds else {})
         if scores:

@@ -1,10 +1,15 @@
-"""The folder of an unfinished training: its saved state, its logs, and the refusal of another training's files."""
+"""The folder of an unfinished training: its saved state, its logs, and the refusal of another training's files.
+
+Its log goes to TensorBoard or Weights & Biases too, in addition to the JSONL file.
+"""
 
 from __future__ import annotations
 
+import importlib.util
 import json
-from collections.abc import Mapping
-from contextlib import AbstractContextManager, nullcontext
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -13,13 +18,17 @@ import safetensors
 from torch import Tensor
 
 from unimoe.cluster.processes import ALONE, Processes
-from unimoe.core.errors import DataError
-from unimoe.core.io import append_jsonl, read_bytes, sole_use, write_text
+from unimoe.config.training import Tracker
+from unimoe.core.errors import DataError, UsageError
+from unimoe.core.io import append_jsonl, ensure_dir, read_bytes, sole_use, write_text
 from unimoe.models.checkpoint import first_difference
 from unimoe.models.tensor_files import read_tensors, save_tensors
 
 Parts = dict[str, Mapping[str, Tensor]]
 """Tensors by the part they belong to, such as the optimizer, and by name."""
+
+Log = Callable[[int, Mapping[str, float]], None]
+"""Receives a step's number and its values."""
 
 
 @dataclass
@@ -124,3 +133,56 @@ class RunState:
         raise DataError(
             f"{path} is of another training: {reason}; choose another output_dir, or delete it to start over"
         )
+
+
+def refuse_missing(names: Sequence[Tracker]) -> None:
+    """Raise ``UsageError`` where the library of a tracker is not installed, before a training starts."""
+    for name in names:
+        if importlib.util.find_spec(name) is None:
+            raise UsageError(
+                f"training.tracking: {name} is not installed; run `uv sync --extra tracking`, or take it off the list"
+            )
+
+
+@contextmanager
+def trackers(
+    names: Sequence[Tracker], folder: Path, *, run: str, identity: str, step: int, config: Mapping[str, Any]
+) -> Iterator[Log]:
+    """Open the trackers of a training, and close them when the block ends.
+
+    A resumed training keeps its ``identity``. Records of steps after ``step`` are removed, which are taken again.
+    """
+    with ExitStack() as stack:
+        writer = opened = None
+        if "tensorboard" in names:
+            from torch.utils.tensorboard import SummaryWriter
+
+            purge_step = step + 1 if step else None
+            writer = stack.enter_context(SummaryWriter(str(folder / "tensorboard"), purge_step=purge_step))
+        if "wandb" in names:
+            opened = stack.enter_context(_wandb_run(ensure_dir(folder), run, identity, config))
+
+        def log(step: int, values: Mapping[str, float]) -> None:
+            if writer is not None:
+                for name, value in values.items():
+                    writer.add_scalar(name, value, step)
+            if opened is not None:
+                opened.log(dict(values), step=step)
+
+        yield log
+
+
+def _wandb_run(folder: Path, run: str, identity: str, config: Mapping[str, Any]) -> Any:
+    """Open a run in the project that WANDB_PROJECT names, or ``unimoe``; WANDB_MODE=offline needs no network."""
+    import wandb
+
+    try:
+        return wandb.init(
+            project=os.environ.get("WANDB_PROJECT", "unimoe"), name=run, id=identity, resume="allow", dir=str(folder),
+            config=dict(config), settings=wandb.Settings(silent=True, console="off"),
+        )  # fmt: skip
+    except wandb.errors.Error as error:
+        raise UsageError(
+            f"training.tracking: wandb cannot start ({' '.join(str(error).split())}); run `wandb login`, set "
+            "WANDB_MODE=offline, or take it off the list"
+        ) from None

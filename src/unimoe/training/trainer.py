@@ -41,11 +41,10 @@ from unimoe.results import TrainingBudget, arm_dir
 from unimoe.training.aggregation import Task
 from unimoe.training.examples import TrainingData
 from unimoe.training.gradients import ArmGradients, arm_batches
-from unimoe.training.loop import Facts, Training
+from unimoe.training.loop import StepFacts, Training
 from unimoe.training.model_card import base_on_hub, model_card
-from unimoe.training.optimizer import MasterAdamW, learning_rates
-from unimoe.training.run_state import Parts, RunState
-from unimoe.training.tracking import Log, refuse_missing, trackers
+from unimoe.training.run_state import Log, Parts, RunState, refuse_missing, trackers
+from unimoe.training.steps import MasterAdamW, learning_rates
 
 
 class DevScorer(Protocol):
@@ -167,7 +166,7 @@ class ArmTraining(Training):
             config=self.experiment.model_dump(),
         )
 
-    def step(self, number: int) -> Facts:
+    def step(self, number: int) -> StepFacts:
         """Take one optimizer step: on the ranking batch, the embedding batch, or both."""
         start = time.perf_counter()
         torch.manual_seed(self.seed * 1_000_003 + number)  # dropout: a resumed step draws what the first try drew
@@ -192,7 +191,7 @@ class ArmTraining(Training):
             "tokens_per_s": found.tokens / (time.perf_counter() - start),
         }
 
-    def score_on_dev(self) -> tuple[float, Facts]:
+    def score_on_dev(self) -> tuple[float, StepFacts]:
         """Return the mean of the scores on dev, and the scores, which the leader alone has."""
         assert self._score_on_dev is not None  # noqa: S101 - for the type checker: refused at the start
         scores = dict(self._score_on_dev(self._model)) if self._processes.leads else {}

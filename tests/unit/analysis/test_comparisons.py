@@ -14,11 +14,10 @@ from support.results import make_result, measured, results_of, without_queries
 from unimoe.analysis.analysis import Analysis
 from unimoe.analysis.compare import compute_interference_metrics, generate_comparison_table
 from unimoe.analysis.comparisons import Comparison, Question, compare_arms, questions_of
-from unimoe.analysis.corrections import Correction, Family
 from unimoe.analysis.gates.definitions import DifferenceGate
 from unimoe.analysis.gates.findings import find
 from unimoe.analysis.gates.scores import collect
-from unimoe.analysis.saved_comparison import save_comparison
+from unimoe.analysis.saved_comparison import Correction, Family, save_comparison
 from unimoe.analysis.statistics.estimates import holm
 from unimoe.analysis.tables import Cell, RowGroup, Table
 from unimoe.analysis.tables.cells import short_names

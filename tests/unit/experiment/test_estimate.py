@@ -28,14 +28,12 @@ from unimoe.evaluation.plan import PlannedDataset, print_plan
 from unimoe.evaluation.runner import describe
 from unimoe.evaluation.systems.system import System
 from unimoe.evaluation.tiers.datasets import LoadedDataset, chosen_datasets
-from unimoe.experiment.estimate import Cost, Item, Speeds, estimate, job_cost, shorter_ways
-from unimoe.experiment.job import ExperimentRun
-from unimoe.experiment.run_record import RECORD, RunRecord
+from unimoe.experiment.estimate import Cost, Item, Speeds, counted_products, estimate, job_cost, shorter_ways
+from unimoe.experiment.job import RECORD, ExperimentRun, RunRecord
 from unimoe.models.adapter import add_lora
 from unimoe.models.checkpoint import ADAPTER_FILE, Checkpoint, folder_name
 from unimoe.models.loader import ModelLoader
 from unimoe.models.token_tree import tree_tokens
-from unimoe.models.work import counted_products
 from unimoe.results import TrainingBudget, arm_dir, result_path
 
 CPU = torch.device("cpu")

@@ -24,10 +24,10 @@ from unimoe.core.io import hash_json, write_json
 from unimoe.models.checkpoint import Checkpoint
 from unimoe.models.unimodel import UnimodelForExp1
 from unimoe.results import TrainingBudget
-from unimoe.training.loop import Facts, Training
+from unimoe.training.loop import StepFacts, Training
 from unimoe.training.model_card import model_card
-from unimoe.training.optimizer import MasterAdamW, learning_rates
 from unimoe.training.run_state import Parts, Progress, RunState
+from unimoe.training.steps import MasterAdamW, learning_rates
 
 
 class Counting(Training):
@@ -47,11 +47,11 @@ class Counting(Training):
     def prepare(self) -> None:
         self.prepared = True
 
-    def step(self, number: int) -> Facts:
+    def step(self, number: int) -> StepFacts:
         self.value = self.value + 1
         return {"loss": float(self.value)}
 
-    def score_on_dev(self) -> tuple[float, Facts]:
+    def score_on_dev(self) -> tuple[float, StepFacts]:
         score = self.scores[int(self.value)]
         return score, {"val": score}
 
@@ -112,7 +112,7 @@ def test_patience_ends_it_and_is_not_forgotten_by_a_kill(tmp_path: Path, killed:
 
 
 def test_a_second_process_and_another_training_are_refused(tmp_path: Path) -> None:
-    def second(step: int, _: Facts) -> None:
+    def second(step: int, _: StepFacts) -> None:
         with pytest.raises(UsageError, match="another process works in this folder"):
             Counting(tmp_path).run()
         kill_after(3)(step, _)

@@ -23,14 +23,14 @@ from matplotlib.figure import Figure
 
 from unimoe.analysis.analysis import Analysis
 from unimoe.analysis.comparisons import Comparison
-from unimoe.analysis.corrections import NAMES as CORRECTIONS
-from unimoe.analysis.figures.gates import Group, Row, comparison_groups, forest_figure, gate_groups, power_figure
+from unimoe.analysis.figures.gates import ForestRow, Group, comparison_groups, forest_figure, gate_groups, power_figure
 from unimoe.analysis.figures.scores import critical_difference_figure, difference_figure, score_figure
 from unimoe.analysis.figures.style import annotate, looks, save, to_svg
 from unimoe.analysis.figures.training import conflict_figure, loss_figure
 from unimoe.analysis.formats import metric_name, signed
 from unimoe.analysis.gates.definitions import InterferenceGate
 from unimoe.analysis.gates.judging import Judgment
+from unimoe.analysis.saved_comparison import NAMES as CORRECTIONS
 from unimoe.analysis.standings import corrected_together, standings
 from unimoe.analysis.statistics.estimates import Estimate
 from unimoe.analysis.tables.cells import caveat_notes
@@ -133,7 +133,7 @@ def scores_figure(found: Mapping[str, Estimate], queries: int, *, against_first_
             signed(100.0 * end) if against_first_stage else f"{100.0 * end:.2f}"
             for end in (one.value, *(one.interval or ()))
         )
-        rows.append(Row(metric_name(name), one, f"{value} [{', '.join(ends) or 'no interval'}]", "", look))
+        rows.append(ForestRow(metric_name(name), one, f"{value} [{', '.join(ends) or 'no interval'}]", "", look))
     what = "run minus first stage" if against_first_stage else "mean"
     heading = f"{what} over {queries:,} queries, with 95 % interval for other queries"
     cutoffs = (0.0,) if against_first_stage else ()

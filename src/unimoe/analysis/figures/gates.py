@@ -28,7 +28,7 @@ QUERIES = np.unique(np.geomspace(30, 100_000, 40).astype(int))
 _SHADES: dict[Label, float] = {"PASS": 0.34, "MARGINAL": 0.16}
 
 
-class Row(NamedTuple):
+class ForestRow(NamedTuple):
     """One line of a forest."""
 
     name: str  # the dataset, or how several were put together
@@ -46,7 +46,7 @@ class Group(NamedTuple):
     heading: str
     cutoffs: tuple[float, ...]  # ascending, in percent or points
     regions: tuple[tuple[str, float], ...]  # name and shade of grey (0 to 1) of each that the cutoffs bound, or empty
-    rows: tuple[Row, ...]
+    rows: tuple[ForestRow, ...]
 
 
 def gate_groups(items: Sequence[Judgment], looks: Mapping[str, Look]) -> list[Group]:
@@ -63,7 +63,7 @@ def gate_groups(items: Sequence[Judgment], looks: Mapping[str, Look]) -> list[Gr
                 numbers = f"{wording.number(gate, found.value)} {wording.interval_text(gate, found)}"
             label = ": ".join(filter(None, (wording.finding_word(gate, found.label), wording.bound_text(gate, found))))
             bounds = tuple(100.0 * end for end in bounds_of(gate, found) if end is not None)
-            rows.append(Row(name, found.estimate, numbers, label, looks[gate.sides[0]], bounds, marker))
+            rows.append(ForestRow(name, found.estimate, numbers, label, looks[gate.sides[0]], bounds, marker))
         which = f"gate {item.name}" if item.registered else "no registered gate"
         sides = " against ".join(arms[arm] for arm in gate.sides)
         heading = f"{gate.task}: {sides}, {metric_name(gate.metric)} ({which}{', advisory' if item.advisory else ''})"
@@ -74,12 +74,12 @@ def gate_groups(items: Sequence[Judgment], looks: Mapping[str, Look]) -> list[Gr
 def comparison_groups(comparisons: Sequence[Comparison], looks: Mapping[str, Look]) -> list[Group]:
     """Return a group for each dataset, a row for each two systems."""
     names = short_names((name for c in comparisons for name in (c.system, c.baseline)), SHORT)
-    groups: dict[str, list[Row]] = {}
+    groups: dict[str, list[ForestRow]] = {}
     for c in comparisons:
         name = f"{names[c.system]} \N{MINUS SIGN} {names[c.baseline]}"
         ends = ", ".join(signed(100.0 * end, keep_side=True) for end in c.difference.interval or ()) or "no interval"
         label = "no test" if c.p_corrected is None else f"p {p_text(c.p_corrected)}{' *' if c.significant else ''}"
-        row = Row(name, c.difference, f"{signed(100.0 * c.delta)} [{ends}]", label, looks[c.system])
+        row = ForestRow(name, c.difference, f"{signed(100.0 * c.delta)} [{ends}]", label, looks[c.system])
         groups.setdefault(f"{c.key}, {metric_name(c.metric)} ({c.queries:,} queries)", []).append(row)
     return [Group(heading, (0.0,), (), tuple(rows)) for heading, rows in groups.items()]
 
@@ -103,7 +103,7 @@ def forest_figure(groups: Sequence[Group], xlabel: str) -> Figure:
     figure, (axes,) = panels([""], xlabel, wide=True, height=0.17 * lines)
     low, high = _limits(groups)
     axes.set(xlim=(low, high), ylim=(lines - 0.5, -0.5))
-    placed, line = dict[int, Row](), 0
+    placed, line = dict[int, ForestRow](), 0
     for group in groups:
         regions = f"regions: {' | '.join(name for name, _ in group.regions)}" if group.regions else ""
         for text in filter(None, (group.heading, regions)):

@@ -13,9 +13,8 @@ from unimoe.analysis.gates.definitions import Registration
 from unimoe.analysis.report.pages import gather, page
 from unimoe.analysis.saved_comparison import CORRECTED, SUBFOLDER, save_comparison
 from unimoe.analysis.tables import Table
-from unimoe.analysis.tables.comparisons import comparisons_table, standings_table
+from unimoe.analysis.tables.comparisons import comparisons_table, judged_table, standings_table
 from unimoe.analysis.tables.gates import gates_table
-from unimoe.analysis.tables.judged import judged_table
 from unimoe.analysis.tables.mteb import mteb_table, mteb_tasks_table
 from unimoe.analysis.tables.scores import generate_comparison_table, overview_table, training_table
 from unimoe.core.errors import UsageError
@@ -52,12 +51,7 @@ def write_report(analysis: Analysis) -> Path:
 
 
 def keep_comparison(
-    compared: SystemComparison,
-    folder: Path,
-    gates: Registration | None,
-    *,
-    overwrite: bool,
-    source: Path | None = None,
+    compared: SystemComparison, folder: Path, gates: Registration | None, *, overwrite: bool, source: Path | None = None
 ) -> Path:
     """Keep a comparison with its report in a folder, and return the folder; the rest is as in ``save_comparison``."""
     for system in compared.systems:

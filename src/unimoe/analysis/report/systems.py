@@ -7,8 +7,8 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from statistics import fmean
 
 from unimoe.analysis.comparisons import ALPHA, Comparison, average_name
-from unimoe.analysis.corrections import NAMES
 from unimoe.analysis.formats import listed, metric_name, p_text
+from unimoe.analysis.saved_comparison import NAMES
 from unimoe.analysis.standings import best_of, standings
 from unimoe.analysis.statistics.estimates import LEVEL
 from unimoe.analysis.tables.comparisons import correction_text

@@ -74,7 +74,7 @@ class Cell:
         return self.text.replace("-", "−")
 
 
-Row: TypeAlias = tuple[Cell, ...]  # its first cell names it
+Cells: TypeAlias = tuple[Cell, ...]  # its first cell names it
 
 
 @dataclass(frozen=True)
@@ -82,10 +82,10 @@ class RowGroup:
     """Rows that belong together under one heading."""
 
     heading: str
-    rows: tuple[Row, ...]
+    rows: tuple[Cells, ...]
 
 
-def row_groups(rows: Iterable[tuple[str, Row]]) -> tuple[RowGroup, ...]:
+def row_groups(rows: Iterable[tuple[str, Cells]]) -> tuple[RowGroup, ...]:
     """Return rows below their headings; rows of one heading together, no group without rows."""
     return tuple(RowGroup(heading, tuple(of_group)) for heading, of_group in gathered(rows).items())
 

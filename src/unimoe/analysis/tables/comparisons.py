@@ -1,4 +1,4 @@
-"""Paired comparisons of systems: as tables, as letters behind scores, and before and after.
+"""Paired comparisons of systems: as tables, as letters behind scores, before and after, and on judged documents.
 
 The interval and the p of a difference are one statement of the model of variance: they hold for other queries and, of
 systems with several seeds, for other seeds.
@@ -13,21 +13,15 @@ from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
-from unimoe.analysis.comparisons import (
-    ALPHA,
-    Comparison,
-    Question,
-    compare_arms,
-    shared_metrics,
-    systems_of,
-)
-from unimoe.analysis.corrections import NAMES, OF_FAMILY
+from unimoe.analysis.comparisons import ALPHA, Comparison, Question, compare_arms, shared_metrics, systems_of
 from unimoe.analysis.formats import listed, metric_name
+from unimoe.analysis.saved_comparison import NAMES, OF_FAMILY
 from unimoe.analysis.standings import standings
 from unimoe.analysis.statistics.estimates import LEVEL, TWO_SEEDS, Estimate
 from unimoe.analysis.tables.cells import ABSENT, Cell, caveat_notes, row_groups
 from unimoe.analysis.tables.table import Table
 from unimoe.checks import lines
+from unimoe.checks.judged import APART
 from unimoe.core.console import stderr, stdout
 from unimoe.core.grouping import gathered
 from unimoe.results.folder import Results, load_all_results
@@ -36,6 +30,13 @@ _TEST = "two-sided t from the model of seeds and queries"
 _ALL = (
     f"All: intervals and p that hold for every two systems of a dataset or average together, at {100 * LEVEL:g} % "
     "(max-t)."
+)
+
+_OPEN = (
+    "Nobody judged what a system alone found, and it counts as not relevant: a system that no pool knew loses by it."
+)
+_NO_NEGATIVES = (
+    "No difference: the judgments name relevant documents alone, so that judged documents say nothing of the others."
 )
 
 COLUMNS: dict[str, Callable[[Comparison], Cell]] = {
@@ -301,3 +302,30 @@ def _letter(place: int) -> str:
     """Return a to z, then aa, ab and so on."""
     before, own = divmod(place, 26)
     return (_letter(before - 1) if before else "") + chr(ord("a") + own)
+
+
+def judged_table(results: Results, comparisons: Sequence[Comparison]) -> Table:
+    """Return a row for each two systems whose shares of unjudged documents differ; the rest of ``checks`` is notes."""
+    rows, notes = [], [_OPEN]
+    for c in comparisons:
+        for check in (check for check in c.checks if check.name == "unjudged"):
+            data = check.data
+            low, high = data.get("interval") or (None, None)
+            alone = [None if value is None else 100 * value for value in (data.get("judged_only"), low, high)]
+            heading = f"{c.key}, {metric_name(c.metric)}"
+            shares = [Cell.number(100 * share, ".1f") for share in data["shares"]]
+            finding = "" if "finding_changes" not in data else "changes" if data["finding_changes"] else "stays"
+            cells = (Cell(c.name), *shares, Cell.signed(100 * c.delta), *map(Cell.signed, alone), Cell(finding))
+            rows.append((heading, cells))
+            notes += [_NO_NEGATIVES] * (data.get("negatives") is False)
+    return Table(
+        name="judged",
+        title="On judged documents alone",
+        caption=(
+            f"Unjudged among the first documents of both systems (%), difference as reported, and on judged documents "
+            f"alone with its {100 * LEVEL:g} % interval; pairs whose shares differ by {100 * APART:g} points or more"
+        ),
+        columns=("Comparison", "Unjudged", "other", "Delta", "Judged only", "Low", "High", "Finding"),
+        groups=row_groups(rows),
+        notes=(*dict.fromkeys(notes), *caveat_notes(results)),
+    )

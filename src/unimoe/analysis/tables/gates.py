@@ -10,7 +10,7 @@ from unimoe.analysis.gates import wording
 from unimoe.analysis.gates.findings import Finding
 from unimoe.analysis.gates.judging import Judgment, Outcomes, Refusal
 from unimoe.analysis.gates.output import say
-from unimoe.analysis.tables.cells import ABSENT, Cell, Row, name_cells, row_groups
+from unimoe.analysis.tables.cells import ABSENT, Cell, Cells, name_cells, row_groups
 from unimoe.analysis.tables.table import Table
 from unimoe.core.grouping import gathered
 
@@ -67,7 +67,7 @@ def _place(item: Judgment, found: Finding) -> str:
     return "all" if len(item.gate.datasets) > 1 and found is item.found else found.datasets[0]
 
 
-def _row(item: Judgment, found: Finding, names: Mapping[str, Cell]) -> Row:
+def _row(item: Judgment, found: Finding, names: Mapping[str, Cell]) -> Cells:
     gate, every = item.gate, len(item.gate.datasets) > 1 and found is item.found
     bound = wording.bound_text(gate, found, at_least="≥", at_most="≤").removesuffix(f" {wording.unit(gate)}")
     seeds = dict.fromkeys(ABSENT if of_arm == (None,) else str(len(of_arm)) for of_arm in found.seeds)

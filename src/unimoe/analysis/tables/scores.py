@@ -1,22 +1,30 @@
-"""Scores of all systems: every metric of every dataset, and the tables that papers print; and what training saw."""
+"""Scores of all systems: every metric of every dataset, and the tables that papers print; and what training saw.
+
+And what cut and quantised vectors take, beside their scores and what these lose.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from pathlib import Path
 from statistics import fmean
 
 from unimoe.analysis.arms import arm_order
-from unimoe.analysis.comparisons import Comparison, blocks_of, reaches_cutoff, systems_of
+from unimoe.analysis.comparisons import ALPHA, Comparison, Question, blocks_of, compare_arms, reaches_cutoff, systems_of
 from unimoe.analysis.formats import metric_name
-from unimoe.analysis.tables.cells import ABSENT, Cell, RowGroup, caveat_notes, marked, name_cells, row_groups
-from unimoe.analysis.tables.comparisons import Marks, significance_marks
+from unimoe.analysis.statistics.estimates import LEVEL
+from unimoe.analysis.tables.cells import ABSENT, Cell, Cells, RowGroup, caveat_notes, marked, name_cells, row_groups
+from unimoe.analysis.tables.comparisons import COLUMNS, Marks, correction_text, limits, significance_marks
 from unimoe.analysis.tables.table import Table
 from unimoe.checks.judged import unjudged
+from unimoe.core.console import stdout
 from unimoe.core.grouping import gathered, natural_key
 from unimoe.metrics import DEFAULT_METRICS
 from unimoe.metrics.scoring import dataset_group, suite_averages
-from unimoe.results.folder import Results
+from unimoe.results.folder import Results, load_all_results
+
+_TESTED = ("After", "Delta", "Low", "High", "p", "Corrected")
 
 
 def generate_comparison_table(results: Results, comparisons: Sequence[Comparison] = ()) -> Table:
@@ -190,3 +198,52 @@ def _column(means: Mapping[str, float | None], marks: Marks, place: tuple[str, .
     """Return the cells of systems on a dataset, or on the average of several."""
     cells = {system: Cell.number(None if mean is None else 100 * mean, ".2f") for system, mean in means.items()}
     return marked([replace(cell, symbols=marks.behind(place, metric, system)) for system, cell in cells.items()])
+
+
+def print_sizes(output_dir: Path, whole: str, sizes: Sequence[str], keys: Sequence[str]) -> None:
+    """Print what systems of other sizes take and lose beside the one of whole vectors, on ``task/dataset`` keys."""
+    if keys and sizes:
+        results = load_all_results(output_dir, only={(arm, key) for arm in (whole, *sizes) for key in keys})
+        found = compare_arms(results, [Question(key, size, whole) for key in keys for size in sizes])
+        stdout.print()
+        stdout.print(sizes_table(results, found).to_rich())
+
+
+def sizes_table(results: Results, comparisons: Sequence[Comparison]) -> Table:
+    """Return a row for the whole vectors of each dataset, and one for each size that is compared with them."""
+
+    def rows() -> Iterator[tuple[str, Cells]]:
+        seen = set()
+        for c in comparisons:
+            heading = f"{c.key}, {metric_name(c.metric)}: {c.baseline}, {c.queries:,} queries"
+            if c.key not in seen:
+                seen.add(c.key)
+                absent = [Cell.number(None)] * (len(_TESTED) - 1)
+                yield heading, (*_index_cells(results, c.key, c.baseline), COLUMNS["Before"](c), *absent)
+            yield heading, (*_index_cells(results, c.key, c.system), *(COLUMNS[name](c) for name in _TESTED))
+
+    return Table(
+        name="sizes",
+        title="Sizes of vectors",
+        caption="Vectors cut and quantised from one encoding, and the difference of their score from that of whole "
+        f"vectors, in points (score × 100) with its {100 * LEVEL:g} % interval",
+        columns=("Dims", "Precision", "Bytes", "MiB", "ms", "Score", *_TESTED[1:-1], "p (Holm)"),
+        groups=row_groups(rows()),
+        notes=(
+            "Bytes of a vector and MiB of the corpus, as queries are compared with it; ms for the search of a query. "
+            "binary: bits choose candidates, which retrieval.rescore ranks by vectors that may stay on disk.",
+            f"p: two-sided t from the model of seeds and queries, level {ALPHA:g}; {correction_text(comparisons)}.",
+            *limits(comparisons),
+            *caveat_notes(results),
+        ),
+    )
+
+
+def _index_cells(results: Results, key: str, system: str) -> Cells:
+    """Return what the vectors of a system take; its name and nothing else where an earlier version searched."""
+    index = results.measured(key, system)[0].vector_index
+    if index is None:
+        return (Cell(system), *[Cell.number(None)] * 4)
+    size = index.bytes_per_vector * index.documents / 2**20
+    sizes = Cell.count(index.bytes_per_vector), Cell.number(size, ",.2f"), Cell.number(index.search_ms, ",.2f")
+    return (Cell.count(index.dims), Cell(index.precision), *sizes)

@@ -17,7 +17,7 @@ from rich.table import Table as RichTable
 from rich.text import Text
 
 from unimoe.analysis.formats import metric_name
-from unimoe.analysis.tables.cells import ABSENT, Cell, Row, RowGroup
+from unimoe.analysis.tables.cells import ABSENT, Cell, Cells, RowGroup
 from unimoe.core.io import write_text
 from unimoe.core.limits import visible
 
@@ -67,7 +67,7 @@ class Table:
     title: str = ""  # a short headline, for a page that shows several tables
 
     @property
-    def by_column(self) -> list[Row]:
+    def by_column(self) -> list[Cells]:
         """The cells of each column, over all groups."""
         rows = [row for group in self.groups for row in group.rows]
         return [tuple(row[place] for row in rows) for place in range(len(self.columns))]

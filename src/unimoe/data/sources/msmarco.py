@@ -17,6 +17,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from unimoe.core.errors import DataError, UsageError, did_you_mean
+from unimoe.core.grouping import gathered
 from unimoe.core.trec import text_lines
 from unimoe.data.collection import Collection, Document, assemble
 from unimoe.data.collection_card import describe_collection, describe_qrels
@@ -67,9 +68,7 @@ def read_msmarco(folder: Path, split: str, name: str | None = None) -> Collectio
 
 def read_top1000(path: Path) -> dict[str, list[str]]:
     """Read ``top1000.dev``: query id to passage ids, in the order of the file, which is no ranking."""
-    candidates: dict[str, list[str]] = {}
-    for query_id, passage_id, _, _ in _lines(path, TOP1000):
-        candidates.setdefault(query_id, []).append(passage_id)
+    candidates = gathered((query_id, passage_id) for query_id, passage_id, _, _ in _lines(path, TOP1000))
     for query_id, passage_ids in candidates.items():
         if len(set(passage_ids)) < len(passage_ids):
             twice = Counter(passage_ids).most_common(1)[0][0]

@@ -7,6 +7,8 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from unimoe.core.grouping import gathered
+from unimoe.core.trec import Grades
 from unimoe.data.mteb_names import random_state_kept
 from unimoe.metrics import Scores, score_run
 
@@ -26,7 +28,6 @@ _GROUP_OF: Mapping[str, Callable[[str], str]] = {
 
 _PAIRS = "p-MRR"
 
-Judgments = Mapping[str, Mapping[str, int]]
 Ranking = Mapping[str, Mapping[str, float]]
 
 
@@ -59,7 +60,7 @@ def main_metric(task: AbsTask) -> str:
 
 
 def groups_of(
-    main_score: str, qrels: Judgments, run: Ranking, score_some: Callable[[Sequence[str]], Mapping[str, Any]]
+    main_score: str, qrels: Grades, run: Ranking, score_some: Callable[[Sequence[str]], Mapping[str, Any]]
 ) -> dict[str, Group]:
     """Return the groups of queries over which MTEB takes the mean of a main score, by name; none of any other score.
 
@@ -69,9 +70,7 @@ def groups_of(
         return {}
     merged = main_score.startswith(_MERGED)
     group_of = (lambda query: query.rpartition("_")[0]) if merged else _GROUP_OF[main_score]
-    members: dict[str, list[str]] = {}
-    for query in qrels:
-        members.setdefault(group_of(query), []).append(query)
+    members = gathered((group_of(query), query) for query in qrels)
     if merged:
         return _best_of_each(main_score, members, qrels, run)
     if main_score == _PAIRS:  # MTEB leaves out a query whose changed one has no relevant document
@@ -86,9 +85,7 @@ def grouped(scores: Scores, metric: str, groups: Mapping[str, Group]) -> Scores:
     return Scores({metric: values}, scores.aggregate | {metric: mean}, scores.unjudged_queries)
 
 
-def _best_of_each(
-    main_score: str, members: Mapping[str, list[str]], qrels: Judgments, run: Ranking
-) -> dict[str, Group]:
+def _best_of_each(main_score: str, members: Mapping[str, list[str]], qrels: Grades, run: Ranking) -> dict[str, Group]:
     """Score the best place of each document among the rankings of a group, against its judgments, which are alike."""
     metric = _exact_metric(main_score.removeprefix(_MERGED)) or "ndcg@10"
     judged = {

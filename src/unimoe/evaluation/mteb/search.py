@@ -18,11 +18,7 @@ from unimoe.core.errors import DataError
 from unimoe.core.io import hash_json
 from unimoe.core.trec import Run, head
 from unimoe.data.collection import Collection, Document
-from unimoe.evaluation.model_wrappers import (
-    MTEBCrossEncoderWrapper,
-    MTEBEncoderWrapper,
-    spread_over,
-)
+from unimoe.evaluation.model_wrappers import MTEBCrossEncoderWrapper, MTEBEncoderWrapper, spread_over
 from unimoe.evaluation.reranking.shards import ShardStore, rerank_run
 from unimoe.results import safe_name
 from unimoe.retrieval.dense import search

@@ -33,14 +33,7 @@ from unimoe.models.embedder import Advance
 from unimoe.models.pair_model import TextPair
 from unimoe.models.prompts import PairTokenizer, prompt_name, well_formed, yes_no_ids
 from unimoe.models.served.api import API, BOTTOM, TOP, margin, number
-from unimoe.models.served.client import (
-    CHARACTERS_PER_TOKEN,
-    Client,
-    Estimate,
-    Usage,
-    estimate,
-    usage_text,
-)
+from unimoe.models.served.client import CHARACTERS_PER_TOKEN, Client, Estimate, Usage, estimate, usage_text
 from unimoe.models.served.probe import PROBE_PAIRS, served_identity, served_name
 
 _PROBE_PROMPT, _PROBE_LENGTH = PromptConfig(template="plain", instruction=""), 512

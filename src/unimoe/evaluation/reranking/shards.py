@@ -20,6 +20,7 @@ from typing import Any
 from pydantic import Field
 
 from unimoe.core.errors import DataError, InputError, named_inputs
+from unimoe.core.grouping import gathered
 from unimoe.core.io import Strict, hash_parts, read_json, write_json
 from unimoe.core.trec import Run
 from unimoe.data.collection import Collection
@@ -195,9 +196,7 @@ def cut_pairs(collection: Collection, candidates: Candidates, how: Cut) -> list[
         lengths = [sum(map(len, texts)) for texts in pair_texts(collection, pairs)]
         longest_first = sorted(range(len(pairs)), key=lambda index: -lengths[index])
         return [[pairs[index] for index in part] for part in batches(longest_first, size)]
-    groups: dict[str, list[Pair]] = {}
-    for pair in pairs:
-        groups.setdefault(pair[order == "document_first"], []).append(pair)
+    groups = gathered((pair[order == "document_first"], pair) for pair in pairs)
     shards: list[list[Pair]] = []
     room = 0
     for group in groups.values():

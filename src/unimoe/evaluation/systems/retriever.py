@@ -13,14 +13,7 @@ from unimoe.config.served import ServedConfig
 from unimoe.core.errors import UsageError
 from unimoe.core.io import hash_json
 from unimoe.evaluation.systems.named.python_function import FunctionEmbedder, named_embedder
-from unimoe.evaluation.systems.system import (
-    BM25,
-    System,
-    arm_name,
-    checkpoint_loader,
-    model_recipe,
-    trained_system,
-)
+from unimoe.evaluation.systems.system import BM25, System, arm_name, checkpoint_loader, model_recipe, trained_system
 from unimoe.models.checkpoint import read_checkpoint
 from unimoe.models.device import choose_dtype
 from unimoe.models.embedder import TextKind

@@ -6,7 +6,7 @@ from typing import Any
 
 from unimoe.config import TEMPLATES, PromptConfig
 from unimoe.core.errors import UsageError
-from unimoe.models.quiet import first_line
+from unimoe.models.model_files import first_line
 
 _BODY_MARK = "\u2063BODY\u2063"
 

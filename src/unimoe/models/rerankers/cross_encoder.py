@@ -8,9 +8,16 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from unimoe.core.errors import DataError
-from unimoe.models.model_files import architecture, label_count, module_folders, read_settings, transformer_folder
-from unimoe.models.quiet import loading, missing_weights
-from unimoe.models.rerankers.float32_heads import AnswerHead, compute_in_float32
+from unimoe.models.device import AnswerHead, compute_in_float32
+from unimoe.models.model_files import (
+    architecture,
+    label_count,
+    loading,
+    missing_weights,
+    module_folders,
+    read_settings,
+    transformer_folder,
+)
 
 if TYPE_CHECKING:
     from sentence_transformers import CrossEncoder

@@ -11,12 +11,11 @@ from torch import Tensor
 from unimoe.config import PromptConfig
 from unimoe.core.errors import DataError
 from unimoe.models.batching import FittingBatches, default_token_budget, pad_ids, to_device
-from unimoe.models.model_files import architecture
+from unimoe.models.device import AnswerHead
+from unimoe.models.model_files import architecture, load_pretrained, loading
 from unimoe.models.pair_model import QueryFirstIds, TokenReranker
 from unimoe.models.prompts import yes_no_ids
 from unimoe.models.prompts.tokenizers import tokenize
-from unimoe.models.quiet import load_pretrained, loading
-from unimoe.models.rerankers.float32_heads import AnswerHead
 
 ANSWERS = ("true", "false")
 """What says relevant and not relevant, where the prompt names no answers."""

@@ -13,10 +13,9 @@ from unimoe.core.errors import DataError
 from unimoe.core.io import hash_json
 from unimoe.models.base import refuse_dependent_states
 from unimoe.models.batched import BatchedDecoder
-from unimoe.models.model_files import find_model, model_identity, read_settings, weights_hash
+from unimoe.models.model_files import find_model, load_pretrained, loading, model_identity, read_settings, weights_hash
 from unimoe.models.pair_model import QueryFirstIds, TextPair, TokenReranker
 from unimoe.models.prompts import well_formed
-from unimoe.models.quiet import load_pretrained, loading
 
 KIND = "rankllama"
 _ADAPTER = "adapter_config.json"

@@ -32,7 +32,7 @@ class TrainingPairs:
 
 
 @dataclass(frozen=True)
-class Batch:
+class PairBatch:
     """Queries and all their documents."""
 
     queries: list[int]  # their places among the training queries, Q of them
@@ -108,7 +108,7 @@ def unjudged(pairs: TrainingPairs, run: Run, config: NegativesConfig) -> list[li
 
 def epoch_batches(
     pairs: TrainingPairs, config: BiEncoderConfig, epoch: int, negatives: Sequence[Sequence[str]] = ()
-) -> list[Batch]:
+) -> list[PairBatch]:
     """Draw the batches of an epoch, which depend on the seed alone: order, one positive a query, hard negatives.
 
     ``negatives`` are the documents that those of each query are drawn from; empty for no hard negatives.
@@ -135,7 +135,7 @@ def _batch(
     positive: Sequence[str],
     hard: Sequence[Sequence[str]],
     config: BiEncoderConfig,
-) -> Batch:
+) -> PairBatch:
     drawn: dict[str, set[str]] = {}
     for query in queries:  # queries of equal text share their positives
         drawn.setdefault(pairs.texts[query], set()).add(positive[query])
@@ -149,7 +149,7 @@ def _batch(
         known.append([key in pairs.relevant[query] and key not in mine for key in documents])
     positives, others = torch.tensor(targets), torch.tensor(known)
     rule = config.loss.known_positives
-    return Batch(
+    return PairBatch(
         queries=queries,
         documents=documents,
         positives=positives | others if rule == "positive" else positives,

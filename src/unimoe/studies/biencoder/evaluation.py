@@ -24,12 +24,11 @@ from unimoe.models.checkpoint import Checkpoint
 from unimoe.models.device import choose_dtype
 from unimoe.models.embedder import Embedder
 from unimoe.models.encoder import load_encoder
-from unimoe.studies.biencoder.checkpoint import read_biencoder
 from unimoe.studies.biencoder.config import BiEncoderConfig
-from unimoe.studies.biencoder.model import CachedEncoder, encoder_config
+from unimoe.studies.biencoder.model import CachedEncoder, encoder_config, read_biencoder
 from unimoe.studies.biencoder.trainer import BiEncoderTrainer
 from unimoe.studies.common.splits import Splits
-from unimoe.training.loop import Facts
+from unimoe.training.loop import StepFacts
 
 EXPERIMENT = "biencoder"
 UNTRAINED_SEEDS = ("duplicates",)  # seeds whose training helped nowhere on dev keep one checkpoint: the untrained base
@@ -141,7 +140,7 @@ def _train(trainer: BiEncoderTrainer) -> None:
         stderr.print("the frozen base embeds the texts that the cache lacks, once for all trainings", style="dim")
     with steps.step(name, trainer.steps) as step:
 
-        def on_step(number: int, facts: Facts) -> None:
+        def on_step(number: int, facts: StepFacts) -> None:
             step.advance(1)
             if "val" in facts:
                 stderr.print(

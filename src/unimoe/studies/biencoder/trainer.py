@@ -25,10 +25,9 @@ from unimoe.models.checkpoint import folder_name
 from unimoe.models.device import choose_dtype
 from unimoe.results import TrainingBudget, arm_dir
 from unimoe.retrieval.bm25 import bm25_run
-from unimoe.studies.biencoder.checkpoint import read_biencoder, save_checkpoint
 from unimoe.studies.biencoder.config import BiEncoderConfig, ContrastiveConfig
 from unimoe.studies.biencoder.data import (
-    Batch,
+    PairBatch,
     batches_per_epoch,
     biencoder_splits,
     dev_collection,
@@ -36,14 +35,13 @@ from unimoe.studies.biencoder.data import (
     training_pairs,
     unjudged,
 )
-from unimoe.studies.biencoder.model import CachedEncoder, load_biencoder
+from unimoe.studies.biencoder.model import CachedEncoder, load_biencoder, read_biencoder, save_checkpoint
 from unimoe.studies.common.splits import Splits
 from unimoe.studies.common.trained_model import MANIFEST
-from unimoe.training.loop import Facts, OnStep, Training
+from unimoe.training.loop import OnStep, StepFacts, Training
 from unimoe.training.losses.built_in import info_nce
-from unimoe.training.optimizer import learning_rates, optimizer_tensors, restore_optimizer
 from unimoe.training.run_state import Parts, RunState
-from unimoe.training.steps import backward_in_parts
+from unimoe.training.steps import backward_in_parts, learning_rates, optimizer_tensors, restore_optimizer
 
 _WITHOUT_EFFECT = {"save_every", "output_dir", "caveats"}
 _CHUNKS = 10_000  # more than a batch has: each chunk of each step draws its own dropout
@@ -132,7 +130,7 @@ class BiEncoderTrainer(Training):
         self._rates = learning_rates(self.steps, warmup, config.learning_rate, config.schedule)
         model.dtype = choose_dtype(self.device, config.precision, trains=True)
         self.progress.extra["dtype"] = str(model.dtype).removeprefix("torch.")
-        self._epoch, self._batches = -1, list[Batch]()
+        self._epoch, self._batches = -1, list[PairBatch]()
         self._corpus, self._negatives = sorted(self.train.corpus), torch.empty(0, 0, dtype=torch.int32)
         if config.freeze_base:
             model.cached = CachedEncoder(model.base, config, self.splits)
@@ -173,7 +171,7 @@ class BiEncoderTrainer(Training):
         found = [torch.tensor([rows[key] for key in keys], dtype=torch.int32) for keys in unjudged(pairs, run, wanted)]
         return nn.utils.rnn.pad_sequence(found, batch_first=True, padding_value=-1)
 
-    def step(self, number: int) -> Facts:
+    def step(self, number: int) -> StepFacts:
         """Take an optimizer step on as many batches as are accumulated."""
         config, (epoch, place) = self.config, divmod(number, self._per_epoch)
         batches = self._batches[place * config.accumulation : (place + 1) * config.accumulation]
@@ -188,7 +186,7 @@ class BiEncoderTrainer(Training):
         seen = {name: self.progress.extra.get(name, 0) for name in ("pairs", "tokens")}
         return {"epoch": epoch + 1, "loss": sum(losses) / len(losses), "lr": rate, "grad_norm": norm, **seen}
 
-    def _backward(self, batch: Batch, number: int, count: int) -> float:
+    def _backward(self, batch: PairBatch, number: int, count: int) -> float:
         """Add a batch's part of the step's gradient and return the loss of the batch."""
         config = self.config
         queries = {self.pairs.query_ids[place]: self.pairs.texts[place] for place in batch.queries}
@@ -210,7 +208,7 @@ class BiEncoderTrainer(Training):
             self.progress.count("tokens", sum(map(len, [*inputs[0], *inputs[1]])))
         return loss
 
-    def score_on_dev(self) -> tuple[float, Facts]:
+    def score_on_dev(self) -> tuple[float, StepFacts]:
         """Return the metric on dev, with the search and the measures of evaluation."""
         metric, dev = self.config.dev.metric, self.dev
         run = self.model.search(dev.queries, dev, max(_DEPTH, parse_metric(metric).cutoff or 0))
@@ -225,7 +223,7 @@ class BiEncoderTrainer(Training):
         """Write the last checkpoint."""
         self._save(self.last_dir, "last")
 
-    def _refuse_not_finite(self, what: str, value: float, batches: Sequence[Batch]) -> NoReturn:
+    def _refuse_not_finite(self, what: str, value: float, batches: Sequence[PairBatch]) -> NoReturn:
         ids = [self.pairs.query_ids[place] for batch in batches for place in batch.queries]
         raise DataError(
             f"{self.config.arm}, seed {self.config.seed}, step {self.progress.step + 1}: the {what} is {value} in the "

@@ -57,8 +57,7 @@ def run_study(
     from unimoe.core.io import sole_use
     from unimoe.models.device import choose_device
     from unimoe.studies.common.family import family_of
-    from unimoe.studies.common.runner import StudyRunner
-    from unimoe.studies.common.workers import dtype_of_gpus
+    from unimoe.studies.common.runner import StudyRunner, dtype_of_gpus
 
     where.use_threads()
     with opened_engine(where) as engine:

@@ -1,30 +1,38 @@
 """The one runner of studies: it registers gates, chooses settings on dev, trains all seeds, tests once, and judges.
 
 Finished work is skipped, so that a killed study continues when it is started again.
+
+Workers of a cluster train into folders, which the study takes over: it then runs as it does in one process, and finds
+these trainings done.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from functools import cache, partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
+
+import torch
 
 from unimoe.analysis.analysis import Analysis
 from unimoe.analysis.gates.definitions import Gate, Registration, given_gates, load_gates
 from unimoe.analysis.gates.judging import all_decided
 from unimoe.analysis.gates.output import gate_lines
 from unimoe.analysis.gates.registration import REGISTERED, look_stages, register
+from unimoe.cluster.folder_job import Tick, done_by_worker, folder_jobs
+from unimoe.cluster.units import UnitStore
+from unimoe.cluster.worker import Compute, Part, Recipe
 from unimoe.core.console import Steps, in_hours, stderr, stdout
 from unimoe.core.errors import DataError, UsageError
-from unimoe.core.io import write_json
+from unimoe.core.io import hash_json, write_json
 from unimoe.evaluation.engines import Engine
 from unimoe.results.folder import Results, load_all_results
-from unimoe.studies.common.family import Family
+from unimoe.studies.common.family import Family, family_of
 from unimoe.studies.common.study import Chosen, Setting, Study, merged
 from unimoe.studies.common.table import settings_table, study_table
-from unimoe.studies.common.workers import done_by_workers
 from unimoe.training.loop import Training
 
 ANALYSIS, TUNING = "analysis", "tuning"
@@ -240,3 +248,72 @@ def _as_tuned(study: Study, folder: Path) -> Study:
     if study.tuning_seed is None:
         study = study.model_copy(update={"tuning_seed": min(seeds, default=study.seed_of_tuning)})
     return study
+
+
+def done_by_workers(
+    engine: Engine | None, family: Family[Any, Any], trainings: Iterable[tuple[str, Any]], *, tested: bool
+) -> None:
+    """Let workers do the trainings, given by arm and configuration, that are not done, and copy what they write.
+
+    Where they are reported, workers test them too. Without a cluster nothing is done, and no training is made. The
+    error of the first training that failed is raised when the others have ended.
+    """
+    if engine is None or engine.cluster is None:
+        return
+    cluster, study = engine.cluster, family.study.model_dump(mode="json", exclude={"output_dir"})
+    recipe = {"maker": f"{__name__}:jobs_of", "study": study, "given": [*family.given]}
+    tasks = []
+    for arm, config in trainings:
+        training = family.training(config, arm)
+        reported = config.seed if family.trains(config) else None
+        training.make_room()
+        if training.is_finished() and (not tested or family.is_tested(training, arm, reported)):
+            continue
+        settings = config.model_dump(mode="json", exclude={"device", "output_dir"})
+        folder = Path(config.output_dir).relative_to(family.root).as_posix()
+        part = {"config": settings, "folder": folder, "arm": arm, "tested": tested}
+        part["data"] = family.identity(training)
+        part["key"] = hash_json([study, part])
+        what = f"train {arm}, seed {config.seed}" + ("" if tested else f", {Path(folder).name}")
+        tasks.append(partial(done_by_worker, cluster, what, recipe, part, family.root, items=max(1, training.steps)))
+    if not tasks:
+        return
+    with Steps(1).step(f"trainings by workers: {len(tasks)}", len(tasks)) as step:
+
+        def do(task: partial[Any]) -> None:
+            task()
+            step.advance(1)
+
+        engine.run([partial(do, task) for task in tasks], at_once=len(tasks))
+
+
+def dtype_of_gpus(engine: Engine | None) -> str | None:
+    """Return the dtype that ``auto`` means on the GPUs of a cluster, as the driver may have none; else None."""
+    if engine is None or engine.cluster is None:
+        return None
+    facts = engine.cluster.facts()
+    return str(facts["dtype"]) if facts["device"].startswith("cuda") else None
+
+
+def jobs_of(recipe: Recipe, device: torch.device, store: UnitStore) -> Mapping[str, Compute]:
+    """Return the job that does a training of a study, and its test."""
+    study = Study.model_validate({**recipe["study"], "output_dir": "outputs"})
+    opened = cache(lambda: family_of(study.family)(study, device, recipe["given"]))
+
+    def train(part: Part, folder: Path, tick: Tick) -> None:
+        family = opened()
+        family.move_to(folder)
+        own = {"output_dir": str(folder / part["folder"]), "device": device.type}
+        known = {key: value for key, value in own.items() if key in family.config_type.model_fields}
+        config = family.config_type.model_validate(part["config"] | known)
+        training = family.training(config, part["arm"])
+        if family.identity(training) != part["data"]:
+            raise DataError(
+                f"{study.name}: other texts, vectors or base model on this machine than on the driver's; give all "
+                "machines the same UNIMOE_DATA and one kind of processor"
+            )
+        training.run(lambda *_: tick())
+        if part["tested"]:
+            family.test(training, part["arm"], lambda _: tick())
+
+    return folder_jobs(train, store)

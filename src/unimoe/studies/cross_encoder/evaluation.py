@@ -16,7 +16,7 @@ from unimoe.evaluation.reranking.shards import ShardStore, rerank_run
 from unimoe.evaluation.spec import Outcome
 from unimoe.evaluation.store import ResultStore
 from unimoe.models.device import describe_device
-from unimoe.models.quiet import first_line
+from unimoe.models.model_files import first_line
 from unimoe.models.rerankers.cross_encoder import load_cross_encoder
 from unimoe.results import EvalResult
 from unimoe.studies.common.pool_results import RerankingPools

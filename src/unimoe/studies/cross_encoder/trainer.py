@@ -1,34 +1,50 @@
 """Trains a cross-encoder on lists of documents, and writes a folder of sentence-transformers with a manifest.
 
 The steps are those of sentence-transformers' own trainer to the bit: its order of batches, AdamW, and schedule.
+
+A new one is an encoder that reads query and document together, with one output. sentence-transformers makes and trains
+it; this file finds the weights, seeds the head, and refuses bad bases.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import torch
 from torch import Tensor, nn
 
+from unimoe.config.base import BUNDLED_ENCODER
 from unimoe.core.errors import DataError, first_few, named_inputs
 from unimoe.core.io import atomic_dir, hash_json
 from unimoe.evaluation.reranking.rerankers import CrossEncoderReranker
 from unimoe.evaluation.reranking.shards import rerank_run
 from unimoe.metrics import score_run
-from unimoe.models.quiet import silence_transformers
+from unimoe.models.bundled import bundled_encoder_folder
+from unimoe.models.model_files import (
+    architecture,
+    find_model,
+    first_line,
+    folder_named,
+    label_count,
+    silence_transformers,
+    transformer_folder,
+    weights_hash,
+)
 from unimoe.results import TrainingBudget, arm_dir
 from unimoe.studies.common.pool_results import RerankingPools
-from unimoe.studies.common.trained_model import MANIFEST, TrainedModel, read_trained, write_trained
-from unimoe.studies.cross_encoder.config import CrossEncoderConfig
+from unimoe.studies.common.trained_model import MANIFEST, TrainedModel, freeze_lower_layers, read_trained, write_trained
+from unimoe.studies.cross_encoder.config import CrossEncoderConfig, CrossEncoderModelConfig
 from unimoe.studies.cross_encoder.data import CrossEncoderData, LabelledList, fit_for
-from unimoe.studies.cross_encoder.model import find_cross_encoder, new_cross_encoder
-from unimoe.training.loop import Facts, OnStep, Training
+from unimoe.training.loop import OnStep, StepFacts, Training
 from unimoe.training.losses.listwise import ListwiseLoss
 from unimoe.training.losses.sampled import generator_of
-from unimoe.training.optimizer import optimizer_tensors, restore_optimizer
 from unimoe.training.run_state import Parts, RunState
+from unimoe.training.steps import optimizer_tensors, restore_optimizer
+
+if TYPE_CHECKING:
+    from sentence_transformers import CrossEncoder
 
 _METRICS = ("ndcg@10", "mrr@10", "map")
 _WITHOUT_EFFECT = {"name", "output_dir", "push_to_hub", "caveats"}
@@ -132,7 +148,7 @@ class CrossEncoderTraining(Training):
             if place == 0:
                 _begin_loader()
 
-    def step(self, number: int) -> Facts:
+    def step(self, number: int) -> StepFacts:
         """Take a step on the lists of a batch."""
         config, place = self.config, number % self._per_epoch
         rows = self._order[place * config.batch_size : (place + 1) * config.batch_size]
@@ -180,9 +196,9 @@ class CrossEncoderTraining(Training):
             parts.append(scores.view(-1).float())
         return torch.cat(parts)[torch.tensor(order).argsort().to(self.device)]
 
-    def score_on_dev(self) -> tuple[float, Facts]:
+    def score_on_dev(self) -> tuple[float, StepFacts]:
         """Rerank the dev sets as evaluation does; return their mean nDCG@10, and all measures of each."""
-        found = Facts()
+        found = StepFacts()
         reranker = CrossEncoderReranker(self._model, self.config.evaluation.batch_size)
         for data in self._dev:
             with torch.autocast(self.device.type, dtype=torch.bfloat16, enabled=self._bfloat16):
@@ -273,3 +289,60 @@ def _determining(config: dict[str, Any]) -> dict[str, Any]:
 def _begin_loader() -> None:
     """Draw the number that a DataLoader draws at its beginning, so that dropout is that of the library's trainer."""
     torch.empty((), dtype=torch.int64).random_()
+
+
+def find_cross_encoder(config: CrossEncoderModelConfig) -> tuple[Path, str]:
+    """Find a base by name: the folder of the model of transformers and its tokenizer, and ``id@hash`` of the weights.
+
+    One with several labels is refused; the hash is the hub's commit where it comes from there.
+    """
+    if config.base.startswith("bundled:"):
+        root, name, commit = bundled_encoder_folder(config.base), BUNDLED_ENCODER, None
+    elif (named := folder_named("model.base", config.base)) is not None:
+        root, name, commit = named, named.resolve().name, None
+    else:
+        remedy = f", or set model.base to {BUNDLED_ENCODER}"
+        trust = config.trust_remote_code
+        root, commit = find_model("model.base", config.base, config.revision, trust_remote_code=trust, remedy=remedy)
+        name = config.base
+    folder = transformer_folder(root)
+    labels = label_count(folder) if architecture(folder).endswith("ForSequenceClassification") else None
+    if labels not in (None, 1):
+        raise DataError(
+            f"model.base {config.base!r} has {labels} labels, a ranking loss needs one score per pair; "
+            "take the encoder it was made from"
+        )
+    return folder, f"{name}@{commit or weights_hash(folder)}"
+
+
+def new_cross_encoder(config: CrossEncoderModelConfig, folder: Path, seed: int, device: torch.device) -> CrossEncoder:
+    """Make a cross-encoder of one label on the base in a folder; ``seed`` initialises its new head."""
+    from sentence_transformers import CrossEncoder
+    from sentence_transformers.base.modules import Transformer
+    from transformers import set_seed
+
+    set_seed(seed)  # the trainer sets it again, but only after the head is initialised
+    trust = {"trust_remote_code": config.trust_remote_code}
+    try:
+        with silence_transformers():
+            reader = Transformer(
+                str(folder),
+                transformer_task="sequence-classification",
+                config_kwargs={"num_labels": 1, **trust},
+                model_kwargs={"dtype": torch.float32, **trust},
+                processor_kwargs={"model_max_length": config.max_length, **trust},
+            )
+            # Without local_files_only, the model card asks the hub whether parts of the path name a model there.
+            model: CrossEncoder = CrossEncoder(modules=[reader], device=str(device), local_files_only=True)
+    except Exception as error:  # loading ends in errors of many kinds: no such architecture, damaged or missing files
+        raise DataError(
+            f"model.base {config.base!r} cannot be loaded as a cross-encoder ({first_line(error)}); take an encoder "
+            "that transformers knows for sequence classification"
+        ) from None
+    model.model_card_data.base_model = None if config.base.startswith("bundled:") else config.base
+    if config.frozen_layers:
+        transformer: Any = model[0]
+        layers = freeze_lower_layers(transformer.model.base_model, config.frozen_layers)
+        if config.frozen_layers > layers:
+            raise DataError(f"model.frozen_layers {config.frozen_layers}: the base has {layers} layers")
+    return model

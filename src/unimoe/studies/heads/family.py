@@ -1,8 +1,14 @@
-"""Heads in a study: any method that trains a projection over a frozen encoder, on one set of candidate pools."""
+"""Heads in a study: any method that trains a projection over a frozen encoder, on one set of candidate pools.
+
+And the memory that a step of theirs takes.
+"""
 
 from __future__ import annotations
 
+import gc
+import os
 import time
+import warnings
 from collections.abc import Callable, Sequence
 from functools import cached_property
 from typing import Any, ClassVar
@@ -10,6 +16,7 @@ from typing import Any, ClassVar
 import numpy as np
 import torch
 from torch import Tensor
+from torch.profiler import ProfilerActivity, profile
 
 from unimoe.analysis.arms import FIRST_STAGE, ZERO_SHOT
 from unimoe.analysis.tables import ABSENT, Cell, RowGroup, Table
@@ -25,20 +32,13 @@ from unimoe.studies.common.family import Advance, Family
 from unimoe.studies.common.pool_results import RerankingPools
 from unimoe.studies.common.splits import Splits
 from unimoe.studies.common.study import Changes, Study, in_words
-from unimoe.studies.common.table import (
-    NO_DIFFERENCE,
-    TESTED,
-    differences,
-    mean_of,
-    of_seeds,
-    pair_up,
-)
+from unimoe.studies.common.table import NO_DIFFERENCE, TESTED, differences, mean_of, of_seeds, pair_up
 from unimoe.studies.heads.config import TrainConfig, forward_passes
 from unimoe.studies.heads.data import HeadData
 from unimoe.studies.heads.eggroll.objectives import diversity, first_documents, pareto_front
-from unimoe.studies.heads.memory import step_peak_bytes
+from unimoe.studies.heads.methods import Method
 from unimoe.studies.heads.model import evaluate_head, main_metric, pool_scores
-from unimoe.studies.heads.pools import PoolSet
+from unimoe.studies.heads.pools import PoolBatch, PoolSet
 from unimoe.studies.heads.trainer import HeadTrainer, load_data, make_method
 
 TRAINING_FILE = "training.json"
@@ -203,11 +203,7 @@ class HeadFamily(Family[TrainConfig, HeadTrainer]):
             training.arm,
             training.seed,
             experiment=self.study.name,
-            config={
-                "study": self.study.model_dump(),
-                "training": config.model_dump(),
-                "paired_seeds": in_words(draws),
-            },
+            config={"study": self.study.model_dump(), "training": config.model_dump(), "paired_seeds": in_words(draws)},
             encoder=data.encoder,
             prompt=data.prompt,
             trained_hash=None if untrained else hash_file(training.head_path),
@@ -289,3 +285,38 @@ def overlap_table(family: HeadFamily, results: Results, splits: Splits, names: S
         ),
         title="Known and new documents",
     )
+
+
+def step_peak_bytes(method: Method, weight: Tensor, batch: PoolBatch) -> int:
+    """Return the most that torch holds at any moment of a step beyond what it held before.
+
+    The second step of a fresh method is measured; its state is changed. What the first step leaves (work buffers, an
+    optimizer's moments) exists when the second begins, and is added. Memory that NumPy takes is not seen.
+    """
+    gc.collect()  # what is freed during a step would hide what the step takes
+    with _profiled(weight.device) as first:
+        weight, _ = method.step(weight, batch, 0)
+    kept, _ = _held(first)
+    with _profiled(weight.device) as second:
+        method.step(weight, batch, 1)
+    return kept + _held(second)[1]
+
+
+def _profiled(device: torch.device) -> profile:
+    os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # else the library writes a line to stderr at every start and end
+    activities = [ProfilerActivity.CPU] + [ProfilerActivity.CUDA] * (device.type == "cuda")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # the profiler warns about its own internals
+        return profile(activities=activities, profile_memory=True, acc_events=True)
+
+
+def _held(profiled: profile) -> tuple[int, int]:
+    """Return the bytes held at the end and the most held at any moment, both beyond the beginning."""
+    recorded: Any = profiled.profiler
+    events = recorded.kineto_results.events()
+    changes = sorted((event.start_ns(), event.nbytes()) for event in events if event.name() == "[memory]")
+    held = most = 0
+    for _, change in changes:
+        held += change
+        most = max(most, held)
+    return max(0, held), most

@@ -15,13 +15,13 @@ from unimoe.config.training import LOSSES, LossConfig
 from unimoe.studies.heads.config import TrainConfig
 from unimoe.studies.heads.eggroll.noise import generator
 from unimoe.studies.heads.model import head_scores
-from unimoe.studies.heads.pools import Batch
+from unimoe.studies.heads.pools import PoolBatch
 
 
 class Method(Protocol):
     """Changes a head step by step; its state between steps is a set of tensors."""
 
-    def step(self, weight: Tensor, batch: Batch, step: int) -> tuple[Tensor, dict[str, float]]:
+    def step(self, weight: Tensor, batch: PoolBatch, step: int) -> tuple[Tensor, dict[str, float]]:
         """Take one step.
 
         Args:
@@ -81,7 +81,7 @@ class GradientMethod:
         self._ascent = Ascent(config, learning_rate)
         self.state, self.load_state = self._ascent.state, self._ascent.load_state
 
-    def step(self, weight: Tensor, batch: Batch, step: int) -> tuple[Tensor, dict[str, float]]:
+    def step(self, weight: Tensor, batch: PoolBatch, step: int) -> tuple[Tensor, dict[str, float]]:
         """Take a step down the loss; see ``Method``."""
         config, parameter = self._config, weight.detach().requires_grad_()
         ties = torch.Generator().manual_seed(int(generator("ties", config.seed, step).integers(2**31)))

@@ -32,7 +32,7 @@ class Pools:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Batch(Pools):
+class PoolBatch(Pools):
     """Some queries of a ``PoolSet``: their indices in it, and its fields for them."""
 
     places: list[int]
@@ -85,10 +85,10 @@ class PoolSet:
         """Return the number of queries."""
         return len(self.query_ids)
 
-    def batch(self, places: Sequence[int]) -> Batch:
+    def batch(self, places: Sequence[int]) -> PoolBatch:
         """Return the queries at these indices."""
         chosen = torch.as_tensor(places, device=self.rows.device)
-        return Batch(
+        return PoolBatch(
             places=list(places),
             queries=self.queries[chosen],
             documents=self.documents[self.rows[chosen]],

@@ -30,7 +30,7 @@ from unimoe.studies.heads.eggroll.fp4 import dequantize, quantize
 from unimoe.studies.heads.methods import GradientMethod, Method
 from unimoe.studies.heads.model import HEAD_FILE, evaluate_head, initial_weight, load_head, main_metric
 from unimoe.studies.heads.pools import PoolSet
-from unimoe.training.loop import Facts, OnStep, Training
+from unimoe.training.loop import OnStep, StepFacts, Training
 from unimoe.training.run_state import Parts, RunState
 
 _WITHOUT_EFFECT = {"save_every", "device", "output_dir"}
@@ -148,7 +148,7 @@ class HeadTrainer(Training):
             self._method = make_method(self.config, self._weight, self.train_pools)
         self._weight_bytes: float = self._weight.numel() * self._weight.element_size()
 
-    def step(self, number: int) -> Facts:
+    def step(self, number: int) -> StepFacts:
         """Take a step of the method."""
         self._weight, facts = self._method.step(self._weight, self.train_pools.batch(self.batch(number)), number)
         if not bool(self._weight.isfinite().all()):
@@ -159,7 +159,7 @@ class HeadTrainer(Training):
         self._weight_bytes = facts.get("weight_bytes", self._weight_bytes)
         return {**facts, "loss": facts["loss"] if "loss" in facts else 1.0 - facts["fitness"]}
 
-    def score_on_dev(self) -> tuple[float, Facts]:
+    def score_on_dev(self) -> tuple[float, StepFacts]:
         """Return the main metric on dev."""
         metric = main_metric(self.config)
         value = evaluate_head(self._weight, self.dev_pools, self.config, ()).aggregate[metric]

@@ -108,8 +108,13 @@ def _report(trainer: TranslatorTrainer, facts: dict[str, Any], test: Path | None
     from unimoe.core.errors import DataError, named_inputs
     from unimoe.models.device import describe_device
     from unimoe.studies.translator.evaluation import evaluate
-    from unimoe.studies.translator.models.files import load_translator, write_submission
-    from unimoe.studies.translator.models.translators import TIMED_BATCH, ProjectionPair, milliseconds_per_query
+    from unimoe.studies.translator.models.translators import (
+        TIMED_BATCH,
+        ProjectionPair,
+        load_translator,
+        milliseconds_per_query,
+        write_submission,
+    )
 
     translator, rows = trainer.translator(), list[tuple[str, str]]()
     for note in translator.notes:

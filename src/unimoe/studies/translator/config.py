@@ -19,7 +19,7 @@ BASES: dict[Model, str] = {"bigjump": "geometry", "ridge_adapter": "ridge"}
 """Residual adapters and the closed form under each; ``bigjump`` is the original's name of the geometry adapter."""
 
 Below1 = Annotated[float, Field(ge=0, lt=1)]
-Weight = Annotated[float, Field(ge=0)]
+NonNegative = Annotated[float, Field(ge=0)]
 Shrinkage = Fraction | Literal["ledoit_wolf"]
 
 
@@ -31,7 +31,7 @@ class RidgeConfig(Section):
         folds: number of folds of that cross-validation.
     """
 
-    alphas: Annotated[list[Weight], Field(min_length=1)] | None = None
+    alphas: Annotated[list[NonNegative], Field(min_length=1)] | None = None
     folds: Annotated[int, Field(ge=2)] = 5
 
 
@@ -46,7 +46,7 @@ class CCAConfig(Section):
     """
 
     components: Count | None = None
-    power: Weight | None = None
+    power: NonNegative | None = None
     shrinkage: Shrinkage | None = None
     folds: Annotated[int, Field(ge=2)] = 5
 
@@ -125,9 +125,9 @@ class LossConfig(Section):
     positives: PositivesConfig = PositivesConfig()
     predictions: bool = False
     debiased: DebiasConfig = DebiasConfig()
-    cosine: Weight = 0.0
-    moment: Weight = 0.02
-    agreement: Weight = 0.05
+    cosine: NonNegative = 0.0
+    moment: NonNegative = 0.02
+    agreement: NonNegative = 0.05
 
 
 class SamplerConfig(Section):
@@ -215,7 +215,7 @@ class TranslatorConfig(Section):
     sampler: SamplerConfig = SamplerConfig()
     epochs: Count = 25
     learning_rate: Positive = 2e-4
-    weight_decay: Weight = 1e-4
+    weight_decay: NonNegative = 1e-4
     save_every: Count = 1
     validation: Annotated[float, Field(gt=0, lt=1)] = 0.1
     seed: Annotated[int, Field(ge=0, lt=2**31)] = 0

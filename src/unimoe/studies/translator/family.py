@@ -27,8 +27,7 @@ from unimoe.studies.translator.config import CLOSED_FORMS, TranslatorConfig
 from unimoe.studies.translator.data.caption_pairs import CaptionPairs, split_by_image
 from unimoe.studies.translator.data.sources import Source, load_source
 from unimoe.studies.translator.evaluation import MAIN_METRIC, crossmodal_outcome
-from unimoe.studies.translator.models.files import read_manifest
-from unimoe.studies.translator.models.translators import TIMED_BATCH, milliseconds_per_query
+from unimoe.studies.translator.models.translators import TIMED_BATCH, milliseconds_per_query, read_manifest
 from unimoe.studies.translator.training.trainer import TranslatorTrainer
 
 TRAINING_FILE = "training.json"

@@ -18,10 +18,18 @@ from unimoe.metrics import score_run
 from unimoe.studies.heads.config import Scoring, TrainConfig
 from unimoe.studies.heads.eggroll import noise as noises
 from unimoe.studies.heads.eggroll import scoring
-from unimoe.studies.heads.eggroll.method import evolution, product_sizes
-from unimoe.studies.heads.eggroll.ndcg import Gain, PoolMetric, ideal_dcg
-from unimoe.studies.heads.eggroll.scoring import Scorer, base_scores
-from unimoe.studies.heads.eggroll.update import Sigma, average_ranks, relative_sigma, relative_spread, shape, sigma_for
+from unimoe.studies.heads.eggroll.method import (
+    Sigma,
+    average_ranks,
+    evolution,
+    product_sizes,
+    relative_sigma,
+    relative_spread,
+    shape,
+    sigma_for,
+)
+from unimoe.studies.heads.eggroll.objectives import Gain, PoolMetric, ideal_dcg
+from unimoe.studies.heads.eggroll.scoring import HeadScorer, base_scores
 from unimoe.studies.heads.methods import Ascent, GradientMethod, Method
 from unimoe.studies.heads.model import evaluate_head, head_scores
 from unimoe.studies.heads.pools import Pools, PoolSet
@@ -59,7 +67,7 @@ def noise_of(kind: str, outputs: int = 6) -> noises.Perturbations:
     return doubled(noises.directions(1, 2, 9, outputs, WIDTH, rank=int(kind[-1])))
 
 
-def scores_of(scorer: Scorer, weight: Tensor, pools: Pools, noise: noises.Perturbations, sigma: float) -> Tensor:
+def scores_of(scorer: HeadScorer, weight: Tensor, pools: Pools, noise: noises.Perturbations, sigma: float) -> Tensor:
     return torch.cat([scores for _, scores in scorer.blocks(weight, pools, noise, sigma)])
 
 
@@ -88,14 +96,14 @@ def test_scores_are_those_of_the_perturbed_weights_whatever_the_blocks(
     perturbations, sigma = noise_of(kind, outputs), 0.3
     every = materialised(perturbations)
     expected = [by_hand(weight + sign * sigma * change, pools, similarity) for sign in (1, -1) for change in every]
-    found = scores_of(Scorer(similarity), weight, pools, perturbations, sigma)
+    found = scores_of(HeadScorer(similarity), weight, pools, perturbations, sigma)
     scale = max(1.0, float(found.abs().max()))
     torch.testing.assert_close(found, torch.stack(expected, dim=2), rtol=0, atol=1e-12 * scale)
     for size, most in ((sigma, 2**-8), (1e-9, 1e-9)):  # bfloat16 has 8 bits, and W h keeps all of its own
-        rough, exact = (scores_of(Scorer(similarity, d), weight, pools, perturbations, size) for d in (BF16, None))
+        rough, exact = (scores_of(HeadScorer(similarity, d), weight, pools, perturbations, size) for d in (BF16, None))
         assert 0 < float((rough - exact).abs().median()) < most * scale
     monkeypatch.setattr(scoring, "_BLOCK_BYTES", {"cpu": 1})
-    parts = [*Scorer(similarity).blocks(weight, pools, perturbations, sigma)]
+    parts = [*HeadScorer(similarity).blocks(weight, pools, perturbations, sigma)]
     assert [(queries.start, queries.stop) for queries, _ in parts] == [(n, n + 1) for n in range(QUERIES)]
     torch.testing.assert_close(torch.cat([scores for _, scores in parts]), found, rtol=0, atol=1e-12 * scale)
 
@@ -108,11 +116,11 @@ def test_padding_scores_minus_infinity_and_a_vector_of_length_zero_zero(similari
     valid = torch.ones(QUERIES, SIZE, dtype=torch.bool)
     valid[0, 3:] = valid[4, 1:] = False
     padded, noise = Pools(queries, documents, valid), noise_of("rank 3")
-    found = scores_of(Scorer(similarity), weight, padded, noise, 0.3)
+    found = scores_of(HeadScorer(similarity), weight, padded, noise, 0.3)
     assert bool((found[2, 1] == 0).all())
     assert bool((found[3] == 0).all())
     assert bool((found[~valid] == -torch.inf).all())
-    whole = scores_of(Scorer(similarity), weight, Pools(queries, documents), noise, 0.3)
+    whole = scores_of(HeadScorer(similarity), weight, Pools(queries, documents), noise, 0.3)
     torch.testing.assert_close(found[valid], whole[valid])
     assert bool((base_scores(weight, padded, similarity)[~valid] == -torch.inf).all())
 

@@ -28,8 +28,7 @@ from unimoe.studies.common.study import Chosen, load_study
 from unimoe.studies.common.table import differences, study_table
 from unimoe.studies.heads.config import PoolConfig, TrainConfig, forward_passes, gradient_methods
 from unimoe.studies.heads.data import HeadData
-from unimoe.studies.heads.family import HeadFamily, known_queries, overlap_table
-from unimoe.studies.heads.memory import step_peak_bytes
+from unimoe.studies.heads.family import HeadFamily, known_queries, overlap_table, step_peak_bytes
 from unimoe.studies.heads.methods import head_loss
 from unimoe.studies.heads.model import initial_weight, load_head
 from unimoe.studies.heads.pools import PoolSet, candidates_of, pool_set

@@ -23,7 +23,7 @@ from unimoe.studies.translator.data.caption_npz import load_captions, load_pairs
 from unimoe.studies.translator.data.caption_pairs import CaptionPairs, build_pairs, split_by_image
 from unimoe.studies.translator.data.sources import generated_pairs
 from unimoe.studies.translator.evaluation import crossmodal_outcome, image_ranks, rank_metrics
-from unimoe.studies.translator.models import files
+from unimoe.studies.translator.models import translators
 from unimoe.studies.translator.models.translators import LinearMap, ProjectionPair
 from unimoe.studies.translator.training.closed_forms import (
     PairMoments,
@@ -224,12 +224,12 @@ def test_the_best_settings_over_folds_are_chosen() -> None:
 def test_a_saved_translator_translates_as_before_and_refuses_other_vectors(fit: Fit, tmp_path: Path) -> None:
     pairs = latent_pairs(images=30)
     translator = fit(PairMoments(pairs))
-    files.save_translator(tmp_path / "t", translator, {"alpha": 1.0})
-    loaded = files.load_translator(tmp_path / "t")
+    translators.save_translator(tmp_path / "t", translator, {"alpha": 1.0})
+    loaded = translators.load_translator(tmp_path / "t")
     assert np.array_equal(loaded.translate(pairs.captions), translator.translate(pairs.captions))
     assert np.array_equal(loaded.gallery(pairs.images), translator.gallery(pairs.images))
     assert loaded.notes == translator.notes
-    assert files.read_manifest(tmp_path / "t").settings == {"alpha": 1.0}
+    assert translators.read_manifest(tmp_path / "t").settings == {"alpha": 1.0}
     for use, words in ((loaded.translate, "captions .* 24 dimensions"), (loaded.gallery, "images .* 32 dimensions")):
         with pytest.raises(DataError, match=words):
             use(np.ones((2, 5), dtype=np.float32))
@@ -238,16 +238,16 @@ def test_a_saved_translator_translates_as_before_and_refuses_other_vectors(fit: 
 def test_damage_to_a_saved_translator_is_found(tmp_path: Path) -> None:
     folder = tmp_path / "t"
     with pytest.raises(DataError, match="t is missing; train it"):
-        files.load_translator(folder)
-    files.save_translator(folder, LinearMap(np.eye(2), np.zeros(2)), {})
-    manifest = read_plain(folder / files.MANIFEST_FILE)
-    write_plain(folder / files.MANIFEST_FILE, manifest | {"kind": "mlp"})
+        translators.load_translator(folder)
+    translators.save_translator(folder, LinearMap(np.eye(2), np.zeros(2)), {})
+    manifest = read_plain(folder / translators.MANIFEST_FILE)
+    write_plain(folder / translators.MANIFEST_FILE, manifest | {"kind": "mlp"})
     with pytest.raises(DataError, match="no mlp that this"):
-        files.load_translator(folder)
-    write_plain(folder / files.MANIFEST_FILE, manifest)
-    (folder / files.TENSORS_FILE).write_bytes(b"other")
+        translators.load_translator(folder)
+    write_plain(folder / translators.MANIFEST_FILE, manifest)
+    (folder / translators.TENSORS_FILE).write_bytes(b"other")
     with pytest.raises(DataError, match="content differs from its manifest"):
-        files.load_translator(folder)
+        translators.load_translator(folder)
 
 
 def test_the_result_holds_every_rank_and_the_analysis_reads_it(tmp_path: Path) -> None:
@@ -298,15 +298,15 @@ def test_a_caption_or_an_image_without_direction_is_named() -> None:
 def test_a_submission_has_exact_vectors_of_unit_length_and_a_refused_one_leaves_the_old_file(tmp_path: Path) -> None:
     path, vectors = tmp_path / "submission.csv", np.random.default_rng(0).standard_normal((20, 64))
     ids = [str(row) for row in range(18)] + ['a "quoted", id', "ünï"]
-    files.write_submission(path, ids, vectors)
+    translators.write_submission(path, ids, vectors)
     read_ids, found = read_submission(path)
     assert read_ids == ids
     assert np.array_equal(found, vectors / np.linalg.norm(vectors, axis=1, keepdims=True))
-    files.write_submission(path, ["7", "8"], np.array([[3.0, 4.0], [0.0, 2.0]], dtype=np.float32))
+    translators.write_submission(path, ["7", "8"], np.array([[3.0, 4.0], [0.0, 2.0]], dtype=np.float32))
     for bad in (np.nan, 0.0):
         with pytest.raises(InputError, match="zero or not finite") as raised:
-            files.write_submission(path, ["a", "b"], np.array([[1.0, 0.0], [bad, 0.0]]))
+            translators.write_submission(path, ["a", "b"], np.array([[1.0, 0.0], [bad, 0.0]]))
         assert raised.value.index == 1
     with pytest.raises(DataError, match="an id is empty"):
-        files.write_submission(path, ["a", ""], np.eye(2))
+        translators.write_submission(path, ["a", ""], np.eye(2))
     assert path.read_text() == 'id,embedding\n7,"[0.59999999999999998, 0.80000000000000004]"\n8,"[0, 1]"\n'

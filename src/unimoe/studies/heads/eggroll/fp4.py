@@ -22,7 +22,7 @@ from torch.nn.functional import pad
 from unimoe.core.errors import DataError
 from unimoe.studies.heads.eggroll.noise import generator
 from unimoe.studies.heads.methods import Method
-from unimoe.studies.heads.pools import Batch
+from unimoe.studies.heads.pools import PoolBatch
 
 BLOCK = 16
 MAGNITUDES = (0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0)
@@ -117,7 +117,7 @@ class FourBit:
         self._method, self._seed = method, seed
         self._packed: Packed | None = None
 
-    def step(self, weight: Tensor, batch: Batch, step: int) -> tuple[Tensor, dict[str, float]]:
+    def step(self, weight: Tensor, batch: PoolBatch, step: int) -> tuple[Tensor, dict[str, float]]:
         """Take the method's step; see ``Method``. A weight that is not the one held is encoded to the nearest."""
         held = None if self._packed is None else dequantize(self._packed)
         if held is None or not torch.equal(held, weight):

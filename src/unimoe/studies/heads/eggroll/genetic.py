@@ -11,7 +11,7 @@ from unimoe.studies.heads.eggroll.fp4 import Packed, dequantize, quantize, round
 from unimoe.studies.heads.eggroll.noise import directions, generator
 from unimoe.studies.heads.eggroll.objectives import Objectives
 from unimoe.studies.heads.eggroll.scoring import base_scores
-from unimoe.studies.heads.pools import Batch
+from unimoe.studies.heads.pools import PoolBatch
 
 
 class Genetic:
@@ -38,7 +38,7 @@ class Genetic:
         self._held: Tensor | Packed | None = None
 
     @torch.no_grad()
-    def step(self, weight: Tensor, batch: Batch, step: int) -> tuple[Tensor, dict[str, float]]:
+    def step(self, weight: Tensor, batch: PoolBatch, step: int) -> tuple[Tensor, dict[str, float]]:
         """Breed one generation; see ``Method``."""
         if self._held is None:
             count = self._config.genetic.individuals

@@ -147,14 +147,7 @@ def directions(
 
 
 def product_directions(
-    seed: int,
-    step: int,
-    inputs: int,
-    outputs: int,
-    d_out: int,
-    d_in: int,
-    *,
-    device: torch.device | str = "cpu",
+    seed: int, step: int, inputs: int, outputs: int, d_out: int, d_in: int, *, device: torch.device | str = "cpu"
 ) -> ProductDirections:
     """Draw ``inputs`` b-vectors and ``outputs`` a-vectors of a step, which make as many directions as their product."""
     # The streams keep their first names, on which every draw depends.

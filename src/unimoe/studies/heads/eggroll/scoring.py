@@ -51,7 +51,7 @@ def _terms(
 
 
 @dataclass(frozen=True)
-class Scorer:
+class HeadScorer:
     """Scores pools under all perturbations.
 
     Attributes:

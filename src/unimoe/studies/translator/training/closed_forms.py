@@ -142,11 +142,7 @@ def fit_ridge(moments: PairMoments, alpha: float, *, centred_cosine: bool = True
 
 
 def fit_geometry(
-    moments: PairMoments,
-    *,
-    power: float = 0.0,
-    shrinkage: Shrinkage = "ledoit_wolf",
-    centred_cosine: bool = True,
+    moments: PairMoments, *, power: float = 0.0, shrinkage: Shrinkage = "ledoit_wolf", centred_cosine: bool = True
 ) -> LinearMap:
     """Fit the geometry map; ``power`` is that of S, ``centred_cosine`` as in ``fit_ridge``."""
     _, whiten_captions, caption_notes = moments.captions.roots(shrinkage)
@@ -166,11 +162,7 @@ def fit_geometry(
 
 
 def fit_cca(
-    moments: PairMoments,
-    *,
-    components: int | None = None,
-    power: float = 1.0,
-    shrinkage: Shrinkage = "ledoit_wolf",
+    moments: PairMoments, *, components: int | None = None, power: float = 1.0, shrinkage: Shrinkage = "ledoit_wolf"
 ) -> ProjectionPair:
     """Fit the canonical projections, compared by the cosine.
 

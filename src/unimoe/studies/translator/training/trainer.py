@@ -30,20 +30,22 @@ from unimoe.results import arm_dir
 from unimoe.studies.translator.config import BASES, CLOSED_FORMS, SamplerConfig, TranslatorConfig
 from unimoe.studies.translator.data.caption_pairs import CaptionPairs, Rows
 from unimoe.studies.translator.evaluation import evaluate
-from unimoe.studies.translator.models.files import (
+from unimoe.studies.translator.models.translators import (
     MANIFEST_FILE,
     TENSORS_FILE,
+    NetworkTranslator,
+    Translator,
     load_translator,
+    make_network,
     read_manifest,
     save_translator,
     translator_tensors,
 )
-from unimoe.studies.translator.models.translators import NetworkTranslator, Translator, make_network
 from unimoe.studies.translator.training.closed_forms import fit_closed_form, linear_map
 from unimoe.studies.translator.training.objective import Objective
-from unimoe.training.loop import Facts, OnStep, Training
-from unimoe.training.optimizer import optimizer_tensors, restore_optimizer
+from unimoe.training.loop import OnStep, StepFacts, Training
 from unimoe.training.run_state import Parts, RunState
+from unimoe.training.steps import optimizer_tensors, restore_optimizer
 
 WITHOUT_EFFECT = {"save_every", "device", "output_dir", "validation"}
 """Keys of the config that the trained weights do not depend on, or not beyond the pairs that a trainer is given."""
@@ -163,7 +165,7 @@ class TranslatorTrainer(Training):
         self._batches = epoch_batches(config.sampler, self.train.image_of, config.seed, epoch)
         self._sums: dict[str, float] = {}
 
-    def step(self, number: int) -> Facts:
+    def step(self, number: int) -> StepFacts:
         """Take the step of a batch; a loss that is not finite changes no weight."""
         rows = torch.from_numpy(self._batches[self._place]).to(self.device)
         predicted = self._network(self._captions[rows]) - self._offset
@@ -184,7 +186,7 @@ class TranslatorTrainer(Training):
         self._sums = {name: self._sums.get(name, 0.0) + value for name, value in facts.items()}
         return {"loss": facts["loss"]}
 
-    def score_on_dev(self) -> tuple[float, Facts]:
+    def score_on_dev(self) -> tuple[float, StepFacts]:
         """Return MRR on the validation images, and the facts about the epoch that has ended."""
         progress = self.progress
         try:
