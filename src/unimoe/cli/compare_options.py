@@ -152,8 +152,8 @@ class Options:
         typer.Option(
             help="What is refused otherwise; the output says so. queries: compare on the judged queries that all runs "
             "have. zeros: judged queries that a run lacks count 0 there, as trec_eval -c counts them. depth: runs of "
-            "different depth. duplicates: the same run given twice. ranks: ranks that contradict scores. With --results "
-            "as in analyze_results.py."
+            "different depth. duplicates: the same run given twice. ranks: ranks that contradict scores. With "
+            "--results as in analyze_results.py."
         ),
     ] = None
     gates: Annotated[

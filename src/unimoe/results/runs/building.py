@@ -9,11 +9,10 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
-from typing import TypeAlias
 
 from unimoe.checks import Check, lines, settled
 from unimoe.checks.runs import all_zero, incomplete, repeated, shallow, unlike_depths, why_hidden
-from unimoe.checks.ties import SAID_FROM, ByQuery, ties_of_systems
+from unimoe.checks.ties import ties_of_systems
 from unimoe.core.errors import UsageError, some_ids
 from unimoe.core.grouping import gathered
 from unimoe.metrics import parse_metric
@@ -25,8 +24,6 @@ from unimoe.results.runs.scoring import RunSource, ScoredRun, Scoring, score_sou
 
 TASK: Task = "retrieval"
 NO_FOLDER = Path("(no folder)")  # of results that none holds: gates and records in the present one are not theirs
-
-Variants: TypeAlias = dict[str, ByQuery]  # the main metric by query, by the name of what is otherwise
 
 _PACKAGES = ("unimoe", "numpy", "scipy", "pytrec-eval-terrier", "ir-measures")
 
@@ -66,7 +63,6 @@ def score_systems(
     details: dict[tuple[str, Seed, str], Details] = {}
     warnings: list[str] = []
     repeats_of: dict[str, IdPairs] = {}
-    variants: dict[tuple[str, Seed, str], Variants] = {}
     for of_dataset in of_datasets.values():
         scoring, here = asked.on(of_dataset[0].judged), []
         for source in of_dataset:
@@ -86,14 +82,12 @@ def score_systems(
             own = [check for check in run.scores.checks if check.name != "ties"]
             result = _result(run, values, scoring, experiment, [*shared, *own], given)
             results.append(result)
-            variants[result.config_name, result.seed, result.key] = _variants(run, scoring.main, counted)
             details[result.config_name, result.seed, result.key] = {q: run.details[q] for q in counted}
         repeats_of[results[-1].key] = _repeated(here, counted)
     if clusters:
         clusters.refuse_others({run.source.judged.dataset: run.source.judged.qrels for run in runs})
     allow = [name for name in scoring.allow if name == "duplicates"]
     found = Results(output_dir, results, allow=allow, details=details, repeated_queries=repeats_of, clusters=clusters)
-    found.variants = variants
     warnings += found.notes(found.dataset_keys)
     warnings += _across(runs)
     return ScoredSystems(found, runs, list(dict.fromkeys(warnings)))
@@ -122,17 +116,6 @@ def _of_all(runs: Sequence[ScoredRun], scoring: Scoring) -> Iterator[Check]:
     yield from ties_of_systems(tied, scoring.main, judged.dataset)
     zero = [run.name for run in runs if not any(run.scores.per_query[scoring.main].values())]
     yield from all_zero(zero, scoring.main, judged.name)
-
-
-def _variants(run: ScoredRun, metric: str, counted: Sequence[str]) -> Variants:
-    """Return the main metric as it would be under other orders of equal scores, and on judged documents alone."""
-    reported, ties, others = run.scores.per_query[metric], run.scores.ties, dict[str, ByQuery]()
-    low, high = ties.means(metric, reported)
-    if high - low >= SAID_FROM:
-        others |= {"lowest": ties.lowest[metric], "highest": ties.highest[metric]}
-    if run.scores.judged is not None:
-        others["judged"] = run.scores.judged
-    return {name: {q: values.get(q, reported[q]) for q in counted} for name, values in others.items()}
 
 
 def _repeated(runs: Sequence[ScoredRun], counted: Sequence[str]) -> IdPairs:
@@ -202,6 +185,7 @@ def _result(
         relevance_level=judged.level,
         caveats=[check.line for check in checks if check.unfit],
         checks=list(checks),
+        otherwise=run.scores.otherwise(values[scoring.main]),
         identity=Identity(
             experiment=experiment,
             checkpoint="none",

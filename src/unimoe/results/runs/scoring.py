@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import hashlib
 from array import array
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -17,7 +17,7 @@ from unimoe.checks import Check, settled
 from unimoe.checks.ids import document_ids, query_ids
 from unimoe.checks.judged import USUAL_CUTOFF, Unjudged, judged_only, unjudged_of
 from unimoe.checks.runs import alone
-from unimoe.checks.ties import ByQuery, Ties, tie_checks, ties_of
+from unimoe.checks.ties import SAID_FROM, ByQuery, Ties, tie_checks, ties_of
 from unimoe.core.errors import DataError, UsageError, did_you_mean, path_of
 from unimoe.core.io import HASH_LENGTH, hash_file, hash_json
 from unimoe.core.limits import name_problem, shortened
@@ -33,7 +33,7 @@ from unimoe.metrics.scoring import (
     level_note,
     score_plain,
 )
-from unimoe.results import QueryDetail
+from unimoe.results import Otherwise, QueryDetail
 
 RunContent: TypeAlias = Any  # a path, or whatever of Python ``read_run`` takes
 QrelsContent: TypeAlias = Any  # a path, or whatever of Python ``read_qrels`` takes
@@ -121,6 +121,17 @@ class CheckedScores(Scores):
     unjudged: Unjudged
     ties: Ties = field(default_factory=Ties)
     judged: ByQuery | None = None
+
+    def otherwise(self, counted: Iterable[str]) -> dict[Otherwise, dict[str, float]]:
+        """Return the first measure of the counted queries where it may be otherwise, as ``EvalResult`` keeps it."""
+        metric, reported = next(iter(self.per_query.items()))
+        low, high = self.ties.means(metric, reported)
+        others: dict[Otherwise, ByQuery] = {} if self.judged is None else {"judged": self.judged}
+        if high - low >= SAID_FROM:
+            others |= {"lowest": self.ties.lowest[metric], "highest": self.ties.highest[metric]}
+        return {
+            name: {q: of[q] for q in counted if of.get(q, reported[q]) != reported[q]} for name, of in others.items()
+        }
 
 
 @dataclass(frozen=True, repr=False)
