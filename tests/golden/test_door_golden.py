@@ -118,6 +118,9 @@ def test_queries_without_their_zeros_are_named(tmp_path: Path) -> None:
 def test_the_change_that_matches_most_is_taken() -> None:
     assert best_change([({"A1", "B2"}, {"a1", "b2"})]) == ("upper and lower case", 2)
     assert best_change([({"12"}, {"x"})]) == ("", 0)
+    for one, other in (("doc_1_x", "doc 1 x"), ("(12,)", "12"), ("doc\u200b1", "doc1"), ("1,000", "1000")):
+        assert best_change([({one}, {other})]) == ("punctuation", 1)
+    assert best_change([({"\uff11\uff12"}, {"12"})]) == ("Unicode form (NFC, NFD)", 1)
     assert best_change([]) == ("", 0)
 
 

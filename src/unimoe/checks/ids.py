@@ -6,7 +6,7 @@ import re
 import unicodedata
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping
-from itertools import islice
+from itertools import chain, islice
 from typing import TypeAlias
 
 from unimoe.checks import Check
@@ -20,15 +20,17 @@ _RENAMED = 0.1  # share of the matching pairs that only a change makes match, fr
 _ZEROS = re.compile(r"(?<![0-9])0+(?=[0-9])")
 _SEPARATOR = re.compile(r"[-_:/.#|]")
 _AFTER = re.compile(r"[-_:/.#|]|^[^\W\d_]+(?=[0-9])")
+_PUNCTUATION = re.compile(r"[\W_]+")  # invisible characters too
 _OF_NUMBERS = re.compile(r"(?<=[0-9])\.0$")
 
 _CHANGES: dict[str, Change] = {
     "upper and lower case": str.casefold,
-    "Unicode form (NFC, NFD)": lambda key: unicodedata.normalize("NFC", key),
     "leading zeros": lambda key: _ZEROS.sub("", key),
     "a .0 at the end": lambda key: _OF_NUMBERS.sub("", key),
     "quotes": lambda key: key.strip("\"'"),
     "white space of any kind": lambda key: " ".join(key.split()),
+    "Unicode form (NFC, NFD)": lambda key: unicodedata.normalize("NFKC", key),
+    "punctuation": lambda key: _PUNCTUATION.sub("", key),
 }
 
 
@@ -67,10 +69,8 @@ def document_ids(
 def query_ids(judged: Ids, found: Ids) -> str:
     """Say which simple change of ids would let more queries of a run meet their judgments; empty where none does."""
     lacking, unknown = set(judged).difference(found), set(found).difference(judged)
-    how, added = best_change([(lacking, unknown)]) if lacking and unknown else ("", 0)
-    if not added:
-        return ""
-    return f"the ids of {added:,} queries differ in {how} alone"
+    how, added = best_change([(lacking, unknown)])
+    return f"the ids of {added:,} queries differ in {how} alone" if added else ""
 
 
 def best_change(pairs: Iterable[tuple[Ids, Ids]]) -> tuple[str, int]:
@@ -97,7 +97,7 @@ def _matches(pairs: Iterable[tuple[Ids, Ids]], left: Change, right: Change) -> i
 
 def _common_ends(sides: Iterable[Ids]) -> tuple[str, str]:
     """Return what most ids of one side begin and end with, up to a separator, or letters before a number."""
-    keys = list(islice((key for side in sides for key in side), 10_000))
+    keys = list(islice(chain.from_iterable(sides), 10_000))
     heads = Counter(key[: found.end()] for key in keys for found in _AFTER.finditer(key))
     tails = Counter(key[found.start() :] for key in keys for found in _SEPARATOR.finditer(key))
     head, tail = (

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from typing import Protocol
+from dataclasses import dataclass
 
 from unimoe.checks import Check
 from unimoe.core.errors import DataError, some_ids
@@ -11,28 +11,15 @@ from unimoe.core.errors import DataError, some_ids
 OTHER_DEPTHS = "the runs end at different depths"
 
 
-class RunFacts(Protocol):
+@dataclass(frozen=True, kw_only=True)
+class RunFacts:
     """What is known of one run on one dataset."""
 
-    @property
-    def name(self) -> str:
-        """What messages call it: the path of a file."""
-
-    @property
-    def system(self) -> str:
-        """Whose run it is."""
-
-    @property
-    def digest(self) -> str:
-        """Hash of queries, rankings and scores."""
-
-    @property
-    def depth(self) -> int:
-        """Documents of the longest ranking."""
-
-    @property
-    def missing(self) -> list[str]:
-        """Judged queries that it lacks."""
+    name: str  # what messages call it: the path of a file
+    system: str  # whose run it is
+    digest: str  # hash of queries, rankings and scores; neither tag nor line order counts
+    depth: int  # documents of the longest ranking among judged queries
+    missing: list[str]  # judged queries that it lacks, in the order of the qrels
 
 
 def alone(missing: Sequence[str], unjudged: Sequence[str], unordered: Sequence[str], where: str) -> Iterator[Check]:

@@ -16,7 +16,7 @@ from typing import Any, TypeAlias
 from unimoe.checks import Check, settled
 from unimoe.checks.ids import document_ids, query_ids
 from unimoe.checks.judged import USUAL_CUTOFF, Unjudged, judged_only, unjudged_of
-from unimoe.checks.runs import alone
+from unimoe.checks.runs import RunFacts, alone
 from unimoe.checks.ties import SAID_FROM, ByQuery, Ties, tie_checks, ties_of
 from unimoe.core.errors import DataError, UsageError, did_you_mean, path_of
 from unimoe.core.io import HASH_LENGTH, hash_file, hash_json
@@ -155,28 +155,15 @@ class RunScores(Scores):
         return [check.line for check in self.checks if check.name not in own]
 
 
-@dataclass(frozen=True)
-class ScoredRun:
+@dataclass(frozen=True, kw_only=True)
+class ScoredRun(RunFacts):
     """What a comparison keeps of a run."""
 
     source: RunSource
-    depth: int  # documents of the longest ranking among judged queries
-    digest: str  # hash of queries, rankings and scores; neither tag nor line order counts
     rankings: dict[str, int]  # hash of documents and scores of each judged query that the run holds
     modified: str  # when the file was last written, in ISO 8601; of a dictionary, now
     scores: CheckedScores  # over all judged queries; those that the run lacks count 0
-    missing: list[str]  # judged queries that the run lacks, in the order of the qrels
     details: dict[str, QueryDetail]
-
-    @property
-    def name(self) -> str:
-        """What messages call it."""
-        return self.source.name
-
-    @property
-    def system(self) -> str:
-        """Whose run it is."""
-        return self.source.system
 
 
 @dataclass(frozen=True)
@@ -356,6 +343,8 @@ def score_source(source: RunSource, scoring: Scoring) -> ScoredRun:
         digest.update(array("d", [run[query_id][document_id] for document_id in order[query_id]]).tobytes())
     written = source.content.stat().st_mtime if isinstance(source.content, Path) else datetime.now(UTC).timestamp()
     return ScoredRun(
+        name=source.name,
+        system=source.system,
         source=source,
         depth=max(len(order[query_id]) for query_id in qrels),
         digest=digest.hexdigest()[:HASH_LENGTH],
