@@ -115,6 +115,17 @@ def test_queries_without_their_zeros_are_named(tmp_path: Path) -> None:
     assert any("6 queries differ in leading zeros" in check.line for check in unimoe.score_run(judged, some).checks)
 
 
+def test_judgments_given_as_a_run_are_named() -> None:
+    """Dictionaries of both look alike; small whole scores, or real grades, are no mistake alone."""
+    qrels, run = judged_run()
+    rounded = {query: {key: float(round(score)) for key, score in of.items()} for query, of in run.items()}
+    named = [
+        [check.unfit for check in unimoe.score_run(*given).checks if check.name == "swapped"]
+        for given in ((run, qrels), (qrels, run), (qrels, rounded), (run, run))
+    ]
+    assert named == [[True], [], [], []]
+
+
 def test_the_change_that_matches_most_is_taken() -> None:
     assert best_change([({"A1", "B2"}, {"a1", "b2"})]) == ("upper and lower case", 2)
     assert best_change([({"12"}, {"x"})]) == ("", 0)

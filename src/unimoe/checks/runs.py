@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from unimoe.checks import Check
 from unimoe.core.errors import DataError, some_ids
+from unimoe.core.trec import Grades, Run
 
 OTHER_DEPTHS = "the runs end at different depths"
 
@@ -31,6 +32,14 @@ def alone(missing: Sequence[str], unjudged: Sequence[str], unordered: Sequence[s
     ):
         if ids:
             yield Check(name, "note", f"{where}: {finding}: {some_ids(ids)}", {"queries": list(ids)})
+
+
+def swapped(qrels: Grades, run: Run, name: str) -> Iterator[Check]:
+    """Find a run that holds grades, where the judgments hold scores: dictionaries look alike."""
+    graded = all(score in range(-2, 6) for scores in run.values() for score in scores.values())
+    if graded and all(any(grade % 1 for grade in grades.values()) for grades in qrels.values()):
+        line = f"{name}: holds small whole numbers, as judgments do, and the judgments real ones: are the two swapped?"
+        yield Check("swapped", "caveat", line, unfit=True)
 
 
 def repeated(runs: Iterable[RunFacts], allow: Collection[str]) -> Iterator[Check]:

@@ -16,7 +16,7 @@ from typing import Any, TypeAlias
 from unimoe.checks import Check, settled
 from unimoe.checks.ids import document_ids, query_ids
 from unimoe.checks.judged import USUAL_CUTOFF, Unjudged, judged_only, unjudged_of
-from unimoe.checks.runs import RunFacts, alone
+from unimoe.checks.runs import RunFacts, alone, swapped
 from unimoe.checks.ties import SAID_FROM, ByQuery, Ties, tie_checks, ties_of
 from unimoe.core.errors import DataError, UsageError, did_you_mean, path_of
 from unimoe.core.io import HASH_LENGTH, hash_file, hash_json
@@ -375,7 +375,7 @@ def _open(source: RunSource, depth: int | None, allow: Sequence[str], *, refuse_
     if hint := query_ids(judged.qrels, run):
         said = f"{source.name}: queries that count as missing: {hint} from {judged.name}; write them alike in both"
         checks.append(Check("query_ids", "caveat", said, unfit=True))
-    checks += document_ids(judged.qrels, run, source.name, judged.name)
+    checks += [*document_ids(judged.qrels, run, source.name, judged.name), *swapped(judged.qrels, run, source.name)]
     order, several, unordered = Order(run), 0, []
     for query_id in judged.qrels:
         if len(scores := run.get(query_id, {})) > 1:
