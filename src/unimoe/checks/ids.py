@@ -5,11 +5,13 @@ from __future__ import annotations
 import re
 import unicodedata
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable
+from functools import reduce
 from itertools import chain, islice
 from typing import TypeAlias
 
 from unimoe.checks import Check
+from unimoe.core.trec import Grades, Run
 
 Ids: TypeAlias = Collection[str]
 Change: TypeAlias = Callable[[str], str]
@@ -34,9 +36,7 @@ _CHANGES: dict[str, Change] = {
 }
 
 
-def document_ids(
-    qrels: Mapping[str, Mapping[str, float]], run: Mapping[str, Mapping[str, float]], run_name: str, qrels_name: str
-) -> list[Check]:
+def document_ids(qrels: Grades, run: Run, run_name: str, qrels_name: str) -> list[Check]:
     """Find runs of which no document is judged, or in which many would be under other ids.
 
     Pairs of a query and a document are counted: those judged and retrieved under one id, and those that a simple
@@ -100,15 +100,11 @@ def _common_ends(sides: Iterable[Ids]) -> tuple[str, str]:
     keys = list(islice(chain.from_iterable(sides), 10_000))
     heads = Counter(key[: found.end()] for key in keys for found in _AFTER.finditer(key))
     tails = Counter(key[found.start() :] for key in keys for found in _SEPARATOR.finditer(key))
-    head, tail = (
-        max(
-            (end for end, number in ends.items() if number >= _RENAMED * len(keys)),
-            key=lambda end: (ends[end], len(end)),
-            default="",
-        )
+    most = (
+        max((ends[end], len(end), end) for end in ("", *ends) if not end or ends[end] >= _RENAMED * len(keys))[-1]
         for ends in (heads, tails)
     )
-    return head, tail
+    return next(most), next(most)
 
 
 def _without(head: str, tail: str) -> Change:
@@ -116,10 +112,4 @@ def _without(head: str, tail: str) -> Change:
 
 
 def _all_of(first: Change) -> Change:
-    def changed(key: str) -> str:
-        key = first(key)
-        for change in _CHANGES.values():
-            key = change(key)
-        return key
-
-    return changed
+    return lambda key: reduce(lambda text, change: change(text), _CHANGES.values(), first(key))
