@@ -26,10 +26,8 @@ from unimoe.checks.ids import best_change
 from unimoe.checks.ties import ties_of
 from unimoe.core.errors import DataError
 from unimoe.core.trec import Qrels, Run, write_qrels, write_run
-from unimoe.metrics import DEFAULT_METRICS, canonical_metric
+from unimoe.metrics import canonical_metric
 from unimoe.metrics import score_run as plain_scores
-from unimoe.results import by_query_id, qrels_path, run_path, write_result
-from unimoe.results.runs.scoring import checked_scores
 
 QUERIES, DOCUMENTS = 12, 40
 MEASURES = ["ndcg@3", "mrr@10", "map", "p@2", "recall@3", "RBP(rel=1)"]
@@ -117,9 +115,23 @@ def test_queries_without_their_zeros_are_named(tmp_path: Path) -> None:
     assert any("6 queries differ in leading zeros" in check.line for check in unimoe.score_run(judged, some).checks)
 
 
+def test_judgments_given_as_a_run_are_named() -> None:
+    """Dictionaries of both look alike; small whole scores, or real grades, are no mistake alone."""
+    qrels, run = judged_run()
+    rounded = {query: {key: float(round(score)) for key, score in of.items()} for query, of in run.items()}
+    named = [
+        [check.unfit for check in unimoe.score_run(*given).checks if check.name == "swapped"]
+        for given in ((run, qrels), (qrels, run), (qrels, rounded), (run, run))
+    ]
+    assert named == [[True], [], [], []]
+
+
 def test_the_change_that_matches_most_is_taken() -> None:
     assert best_change([({"A1", "B2"}, {"a1", "b2"})]) == ("upper and lower case", 2)
     assert best_change([({"12"}, {"x"})]) == ("", 0)
+    for one, other in (("doc_1_x", "doc 1 x"), ("(12,)", "12"), ("doc\u200b1", "doc1"), ("1,000", "1000")):
+        assert best_change([({one}, {other})]) == ("punctuation", 1)
+    assert best_change([({"\uff11\uff12"}, {"12"})]) == ("Unicode form (NFC, NFD)", 1)
     assert best_change([]) == ("", 0)
 
 
@@ -187,6 +199,10 @@ def test_a_finding_that_rests_on_the_order_of_ties_says_so(tmp_path: Path) -> No
     report = (tmp_path / "out" / "analysis" / "report.md").read_text(encoding="utf-8")
     assert "depends on the order of equal scores" in report
     assert "equal scores, whose order document ids decide" in report
+    saved = successful(call_unimoe("compare", "--results", tmp_path / "out"))  # no run is read again
+    assert "the finding depends on the order of equal scores" in words_of(saved)
+    successful(call_unimoe("analyze", "--output-dir", tmp_path / "out"))
+    assert "depends on the order of equal scores" in (tmp_path / "out/analysis/report.md").read_text(encoding="utf-8")
 
 
 def test_the_share_of_unjudged_documents_is_that_of_ir_measures(tmp_path: Path) -> None:
@@ -302,31 +318,3 @@ class TestPublicRuns:
         }
         assert shares["bm25"] == 0.0
         assert shares["rep_llama"] == pytest.approx(0.081, abs=0.0005)
-
-
-def test_runs_that_evaluations_kept_say_the_same(tmp_path: Path) -> None:
-    """``compare --results`` reads the runs beside the results, where ties or unjudged documents matter."""
-    rng = np.random.default_rng(0)
-    qrels = {f"q{i}": {f"d{d}": int(d < 3) for d in range(12)} for i in range(30)}
-    order = [f"d{d}" for d in range(12)]
-    base = {q: {key: float(-rank) + rng.normal() * 2 for rank, key in enumerate(order)} for q in qrels}
-    new = {q: {key: float(-rank) for rank, key in enumerate([f"x{j}" for j in range(6)] + order)} for q in qrels}
-    runs = {"base": base, "new": new}
-    wanted = unimoe.compare(runs, qrels, baseline="base", untrained=list(runs))
-    folder = tmp_path / "evaluated"
-    for name, run in runs.items():
-        scores = checked_scores(qrels, run, DEFAULT_METRICS, 1, name)
-        result = wanted.results.result(name, None, "retrieval/dataset")
-        assert result is not None
-        per_query = dict(scores.per_query)
-        main = per_query.pop("ndcg@10")
-        more = {"aggregate": scores.aggregate, "per_query": main, "checks": list(scores.checks)}
-        columns = {metric: by_query_id(values) for metric, values in per_query.items()}
-        write_result(folder, result.model_copy(update={**more, "per_query_metrics": columns}))
-        write_run(run_path(folder, name, None, "retrieval", "dataset"), run, name)
-    write_qrels(qrels_path(folder, "dataset", result.identity.split), qrels)
-    found = json.loads(call_unimoe("compare", "--results", folder, "--baseline", "base", "--json").stdout)
-    (said,) = (check for check in found["checks"] if "judged_only" in check["data"])
-    (expected,) = (check for check in wanted.checks if "judged_only" in check.data)
-    assert said["line"] == expected.line
-    assert said["data"]["finding_changes"] is True

@@ -14,6 +14,7 @@ from unimoe.analysis.comparisons import ALPHA, Comparison, Question, compared
 from unimoe.analysis.formats import metric_name, p_text
 from unimoe.checks import Check
 from unimoe.checks.judged import APART, unjudged
+from unimoe.results import Otherwise
 from unimoe.results.folder import Results
 
 
@@ -28,10 +29,8 @@ def with_checks(results: Results, comparisons: Iterable[Comparison]) -> Iterator
 
 def _of_ties(results: Results, c: Comparison) -> Iterator[Check]:
     """Yield a caveat where the best order of one system's ties and the worst of the other's give another finding."""
-    low, high = (
-        _again(results, c, {c.system: mine, c.baseline: other})
-        for mine, other in (("lowest", "highest"), ("highest", "lowest"))
-    )
+    low = _again(results, c, {c.system: "lowest", c.baseline: "highest"})
+    high = _again(results, c, {c.system: "highest", c.baseline: "lowest"})
     if low is None or high is None or _finding(low, c) == _finding(high, c):
         return
     ends = f"from {_difference(low)} to {_difference(high)}"
@@ -66,7 +65,7 @@ def _of_unjudged(results: Results, c: Comparison) -> Iterator[Check]:
     yield Check("unjudged", "caveat" if changes else "note", line, data)
 
 
-def _again(results: Results, c: Comparison, variants: Mapping[str, str]) -> Comparison | None:
+def _again(results: Results, c: Comparison, variants: Mapping[str, Otherwise]) -> Comparison | None:
     """Return a comparison on other scores of its systems; None where no run has any."""
     other = results.otherwise(c.key, variants)
     return None if other is None else compared(other, Question(c.key, c.system, c.baseline))[0]

@@ -44,13 +44,11 @@ def settled(checks: Iterable[Check], allow: Collection[str] = ()) -> tuple[Check
     """Return what was found, refusals that are allowed by name as caveats; raise the first other one as a DataError."""
     found = []
     for check in checks:
-        if check.weight != "refusal":
-            found.append(check)
-        elif check.name not in allow:
-            raise DataError(f"{check.line}; {check.remedy}, or --allow {check.name}")
-        else:
-            allowed = f"{check.line} (--allow {check.name})"
-            found.append(replace(check, weight="caveat", line=allowed, remedy="", unfit=True))
+        if check.weight == "refusal":
+            if check.name not in allow:
+                raise DataError(f"{check.line}; {check.remedy}, or --allow {check.name}")
+            check = replace(check, weight="caveat", line=f"{check.line} (--allow {check.name})", remedy="", unfit=True)
+        found.append(check)
     return tuple(found)
 
 
@@ -64,7 +62,5 @@ def report(checks: Iterable[Check]) -> None:
     from unimoe.core.console import stderr
 
     for check in checks:
-        caveat = check.weight == "caveat"
-        stderr.print(
-            f"caveat: {check.line}" if caveat else check.line, style="yellow" if caveat else "dim", soft_wrap=True
-        )
+        before, style = ("caveat: ", "yellow") if check.weight == "caveat" else ("", "dim")
+        stderr.print(f"{before}{check.line}", style=style, soft_wrap=True)

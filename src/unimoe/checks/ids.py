@@ -5,11 +5,13 @@ from __future__ import annotations
 import re
 import unicodedata
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Mapping
-from itertools import islice
+from collections.abc import Callable, Collection, Iterable
+from functools import reduce
+from itertools import chain, islice
 from typing import TypeAlias
 
 from unimoe.checks import Check
+from unimoe.core.trec import Grades, Run
 
 Ids: TypeAlias = Collection[str]
 Change: TypeAlias = Callable[[str], str]
@@ -20,21 +22,21 @@ _RENAMED = 0.1  # share of the matching pairs that only a change makes match, fr
 _ZEROS = re.compile(r"(?<![0-9])0+(?=[0-9])")
 _SEPARATOR = re.compile(r"[-_:/.#|]")
 _AFTER = re.compile(r"[-_:/.#|]|^[^\W\d_]+(?=[0-9])")
+_PUNCTUATION = re.compile(r"[\W_]+")  # invisible characters too
 _OF_NUMBERS = re.compile(r"(?<=[0-9])\.0$")
 
 _CHANGES: dict[str, Change] = {
     "upper and lower case": str.casefold,
-    "Unicode form (NFC, NFD)": lambda key: unicodedata.normalize("NFC", key),
     "leading zeros": lambda key: _ZEROS.sub("", key),
     "a .0 at the end": lambda key: _OF_NUMBERS.sub("", key),
     "quotes": lambda key: key.strip("\"'"),
     "white space of any kind": lambda key: " ".join(key.split()),
+    "Unicode form (NFC, NFD)": lambda key: unicodedata.normalize("NFKC", key),
+    "punctuation": lambda key: _PUNCTUATION.sub("", key),
 }
 
 
-def document_ids(
-    qrels: Mapping[str, Mapping[str, float]], run: Mapping[str, Mapping[str, float]], run_name: str, qrels_name: str
-) -> list[Check]:
+def document_ids(qrels: Grades, run: Run, run_name: str, qrels_name: str) -> list[Check]:
     """Find runs of which no document is judged, or in which many would be under other ids.
 
     Pairs of a query and a document are counted: those judged and retrieved under one id, and those that a simple
@@ -67,10 +69,8 @@ def document_ids(
 def query_ids(judged: Ids, found: Ids) -> str:
     """Say which simple change of ids would let more queries of a run meet their judgments; empty where none does."""
     lacking, unknown = set(judged).difference(found), set(found).difference(judged)
-    how, added = best_change([(lacking, unknown)]) if lacking and unknown else ("", 0)
-    if not added:
-        return ""
-    return f"the ids of {added:,} queries differ in {how} alone"
+    how, added = best_change([(lacking, unknown)])
+    return f"the ids of {added:,} queries differ in {how} alone" if added else ""
 
 
 def best_change(pairs: Iterable[tuple[Ids, Ids]]) -> tuple[str, int]:
@@ -97,18 +97,14 @@ def _matches(pairs: Iterable[tuple[Ids, Ids]], left: Change, right: Change) -> i
 
 def _common_ends(sides: Iterable[Ids]) -> tuple[str, str]:
     """Return what most ids of one side begin and end with, up to a separator, or letters before a number."""
-    keys = list(islice((key for side in sides for key in side), 10_000))
+    keys = list(islice(chain.from_iterable(sides), 10_000))
     heads = Counter(key[: found.end()] for key in keys for found in _AFTER.finditer(key))
     tails = Counter(key[found.start() :] for key in keys for found in _SEPARATOR.finditer(key))
-    head, tail = (
-        max(
-            (end for end, number in ends.items() if number >= _RENAMED * len(keys)),
-            key=lambda end: (ends[end], len(end)),
-            default="",
-        )
+    most = (
+        max((ends[end], len(end), end) for end in ("", *ends) if not end or ends[end] >= _RENAMED * len(keys))[-1]
         for ends in (heads, tails)
     )
-    return head, tail
+    return next(most), next(most)
 
 
 def _without(head: str, tail: str) -> Change:
@@ -116,10 +112,4 @@ def _without(head: str, tail: str) -> Change:
 
 
 def _all_of(first: Change) -> Change:
-    def changed(key: str) -> str:
-        key = first(key)
-        for change in _CHANGES.values():
-            key = change(key)
-        return key
-
-    return changed
+    return lambda key: reduce(lambda text, change: change(text), _CHANGES.values(), first(key))

@@ -3,36 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from typing import Protocol
+from dataclasses import dataclass
 
 from unimoe.checks import Check
 from unimoe.core.errors import DataError, some_ids
+from unimoe.core.trec import Grades, Run
 
 OTHER_DEPTHS = "the runs end at different depths"
 
 
-class RunFacts(Protocol):
+@dataclass(frozen=True, kw_only=True)
+class RunFacts:
     """What is known of one run on one dataset."""
 
-    @property
-    def name(self) -> str:
-        """What messages call it: the path of a file."""
-
-    @property
-    def system(self) -> str:
-        """Whose run it is."""
-
-    @property
-    def digest(self) -> str:
-        """Hash of queries, rankings and scores."""
-
-    @property
-    def depth(self) -> int:
-        """Documents of the longest ranking."""
-
-    @property
-    def missing(self) -> list[str]:
-        """Judged queries that it lacks."""
+    name: str  # what messages call it: the path of a file
+    system: str  # whose run it is
+    digest: str  # hash of queries, rankings and scores; neither tag nor line order counts
+    depth: int  # documents of the longest ranking among judged queries
+    missing: list[str]  # judged queries that it lacks, in the order of the qrels
 
 
 def alone(missing: Sequence[str], unjudged: Sequence[str], unordered: Sequence[str], where: str) -> Iterator[Check]:
@@ -44,6 +32,14 @@ def alone(missing: Sequence[str], unjudged: Sequence[str], unordered: Sequence[s
     ):
         if ids:
             yield Check(name, "note", f"{where}: {finding}: {some_ids(ids)}", {"queries": list(ids)})
+
+
+def swapped(qrels: Grades, run: Run, name: str) -> Iterator[Check]:
+    """Find a run that holds grades, where the judgments hold scores: dictionaries look alike."""
+    graded = all(score in range(-2, 6) for scores in run.values() for score in scores.values())
+    if graded and all(any(grade % 1 for grade in grades.values()) for grades in qrels.values()):
+        line = f"{name}: holds small whole numbers, as judgments do, and the judgments real ones: are the two swapped?"
+        yield Check("swapped", "caveat", line, unfit=True)
 
 
 def repeated(runs: Iterable[RunFacts], allow: Collection[str]) -> Iterator[Check]:

@@ -29,13 +29,14 @@ LANGUAGE, OWN = "language", "own documents"
 
 _SAMPLE, _CHARACTERS, _QUERIES = 256, 500, 2_000  # documents, characters of each, and queries that are looked at
 
-_LATIN, _HAN = "LATIN", "CJK"
+_LATIN, _HAN, _FIRST_KANA, _LAST_KANA = "LATIN", "CJK", "\u3040", "\u30ff"
 _LANGUAGES = {
     "HANGUL": "ko", "THAI": "th", "LAO": "lo", "KHMER": "km", "MYANMAR": "my", "GREEK": "el", "ARMENIAN": "hy",
     "TAMIL": "ta", "TELUGU": "te", "BENGALI": "bn",
 }  # fmt: skip
 """Languages by the first word of their letters' names in Unicode; Han is Chinese unless there are kana."""
 
+_SHOWN = {_HAN: "Han or kana"}
 _SHARED = {"CYRILLIC": '"ru" or "sr"', "ARABIC": '"ar" or "fa"', "DEVANAGARI": '"hi" or "ne"'}
 """Scripts of several languages that BM25 knows, and of many more."""
 
@@ -85,8 +86,8 @@ def language_by_script(name: str, documents: Mapping[str, tuple[str, str]]) -> t
         return ENGLISH, None
     language = _language(script, Counter({key: n for key, n in letters.items() if _script(key) == script}))
     shares = {key: number / total for key, number in scripts.most_common(3)}
-    parts = [f"{share:.0%} of its documents are in {_shown(key)}" for key, share in shares.items()]
-    written = ", ".join(parts) if len(parts) > 1 else f"its documents are in {_shown(script)}"
+    parts = [f"{share:.0%} of its documents are in {_SHOWN.get(key, key.title())}" for key, share in shares.items()]
+    written = ", ".join(parts) if len(parts) > 1 else f"its documents are in {_SHOWN.get(script, script.title())}"
     said, data = f"{name}: states no language; {written}", {"language": language, "scripts": shares}
     if mixed:
         remedy = 'state "language" in its collection.json, or make a collection of each language'
@@ -163,11 +164,7 @@ def _script(character: str) -> str:
     found = re.match(r"([A-Z]+).* (?:LETTER|SYLLABLE|IDEOGRAPH|CHARACTER|LIGATURE)\b", unicodedata.name(character, ""))
     if found is None or found[1] in {"MODIFIER", "COMBINING"} or not character.isalpha():
         return ""
-    return _HAN if _is_kana(character) else found[1]
-
-
-def _is_kana(character: str) -> bool:
-    return "\u3040" <= character <= "\u30ff"
+    return _HAN if _FIRST_KANA <= character <= _LAST_KANA else found[1]
 
 
 def _script_of_text(letters: Mapping[str, int]) -> str:
@@ -183,13 +180,9 @@ def _language(script: str, letters: Counter[str]) -> str:
     if script == _LATIN:
         return ENGLISH
     if script == _HAN:
-        kana = sum(number for key, number in letters.items() if _is_kana(key))
+        kana = sum(number for key, number in letters.items() if _FIRST_KANA <= key <= _LAST_KANA)
         return "ja" if kana >= _KANA * letters.total() else "zh"
     return next((one.language for one in _ALPHABETS if one.fits(letters)), _LANGUAGES.get(script, UNKNOWN))
-
-
-def _shown(script: str) -> str:
-    return "Han or kana" if script == _HAN else script.title()
 
 
 def _are_alike(query: str, title: str, text: str) -> bool:

@@ -45,7 +45,7 @@ from unimoe.metrics import DEFAULT_METRICS, canonical_metrics
 from unimoe.results.clusters import Clusters
 from unimoe.results.comparability import with_metrics
 from unimoe.results.folder import Results, load_all_results
-from unimoe.results.runs.building import NO_FOLDER, TASK, ScoredSystems, kept_variants, score_systems
+from unimoe.results.runs.building import NO_FOLDER, TASK, ScoredSystems, score_systems
 from unimoe.results.runs.scoring import RunSource, ScoredRun, Scoring
 
 _METRIC = "ndcg@10"
@@ -213,7 +213,6 @@ def _compare_folder(options: Options, folder: Path) -> _Found:
     if clusters:
         clusters.refuse_others({first.key: first.per_query for first in held.firsts if first.key in keys}, whole=False)
     results = Results(target or folder, chosen, allow=allow, clusters=clusters or held.clusters)
-    results.variants = kept_variants(results, folder)
     _warn(results.notes(results.dataset_keys))
     how = {name: getattr(saved, name) for name in CORRECTED} if saved else {}
     if options.pairs == "baseline":  # simultaneous is about all pairs

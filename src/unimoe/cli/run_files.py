@@ -33,7 +33,7 @@ PLACE = "{dataset}"  # what a pattern holds in place of a dataset's name
 WILDCARD = re.compile(r"[*?\[]")
 
 _MODEL = re.compile(r"[a-z][a-z0-9\-]+:")  # such as cross-encoder:FOLDER
-_EXTENSIONS = re.compile(r"(\.(trec|run|res|txt|tsv))?(\.gz)?$")
+_EXTENSIONS = re.compile(r"(\.(trec|run|res|txt|tsv|csv|jsonl?|parquet))?(\.gz)?$")
 
 Named: TypeAlias = tuple[int, str]  # place of a pattern, and a file that matches it without the dataset's name
 
@@ -297,8 +297,9 @@ def _with_folders(path: Path, name: str) -> list[str]:
 
 def is_scored(path: str) -> bool:
     """Return whether a text names a model, a folder of results or a result, whose runs are in known places."""
-    if Path(path).is_file():
-        return path.endswith(".json")
+    if Path(path).is_file():  # a run may be JSON too
+        with Path(path).open("rb") as file:
+            return path.endswith(".json") and b'"config_name"' in file.read(200)
     if WILDCARD.search(path) or PLACE in path:
         return False
     return Path(path).is_dir() or _MODEL.match(path) is not None

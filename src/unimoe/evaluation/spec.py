@@ -15,8 +15,8 @@ from unimoe.core.trec import Qrels, Run
 from unimoe.data.collection import Collection
 from unimoe.evaluation.systems.system import System
 from unimoe.metrics import DEFAULT_METRICS, Scores
-from unimoe.results import Identity, Task, TrainingBudget, VectorIndex
-from unimoe.results.runs.scoring import checked_scores
+from unimoe.results import Identity, Otherwise, Task, TrainingBudget, VectorIndex
+from unimoe.results.runs.scoring import CheckedScores, checked_scores
 
 
 @dataclass(frozen=True)
@@ -104,7 +104,7 @@ class Outcome:
     ) -> Outcome:
         """Score a run over a collection; ``found`` is what else is known."""
         level = collection.relevance_level
-        scores = checked_scores(collection.qrels, run, metrics, level, collection.name)
+        scores = checked_scores(collection.qrels, run, [main_metric, *metrics], level, collection.name)
         return cls(main_metric, run, collection.qrels, collection.queries, scores, relevance_level=level, **found)
 
     @property
@@ -115,6 +115,11 @@ class Outcome:
         if not self.qrels:
             return {self.main_metric: self.main_score}
         return self.scores.aggregate | {"main_score": self.main_score}
+
+    @property
+    def otherwise(self) -> dict[Otherwise, dict[str, float]]:
+        """What ``EvalResult`` keeps of ties and unjudged documents; of runs alone."""
+        return self.scores.otherwise(self.qrels) if isinstance(self.scores, CheckedScores) else {}
 
     @property
     def delta(self) -> dict[str, float]:

@@ -163,6 +163,7 @@ class ResultStore:
             relevance_level=outcome.relevance_level,
             vector_index=outcome.vector_index,
             checks=list(outcome.scores.checks),
+            otherwise=outcome.otherwise,
             provenance=Provenance(
                 created=datetime.now(UTC).isoformat(timespec="seconds"),
                 git_commit=commit,

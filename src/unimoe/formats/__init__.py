@@ -1,4 +1,1 @@
-"""Readers of what people have: runs, judgments and tables, as files of many makes and as objects of Python.
-
-Files are told apart by their content and columns by their names, never by how many columns there are.
-"""
+"""Readers of runs, judgments and tables: files are told by their content, columns by their names."""

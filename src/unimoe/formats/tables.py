@@ -1,7 +1,4 @@
-"""Tables of any make: CSV, TSV, JSON, JSONL and parquet files, frames and lists of records.
-
-A file is told by its content, whatever it is called. A table has a header or, as MS MARCO's files, none.
-"""
+"""Tables of any make, with a header or none: CSV, TSV, JSON, JSONL and parquet files, frames, lists of records."""
 
 from __future__ import annotations
 

@@ -156,15 +156,6 @@ def parse_metric(name: MetricLike) -> Metric:
     return _registered.get(name) or _known(name)
 
 
-def is_metric(name: str) -> bool:
-    """Return whether a name means a metric; MTEB's results hold main scores that are none."""
-    try:
-        parse_metric(name)
-    except UsageError:
-        return False
-    return True
-
-
 def canonical_metric(name: MetricLike) -> str:
     """Return the name under which results hold a metric.
 

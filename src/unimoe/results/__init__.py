@@ -23,6 +23,7 @@ from unimoe.core.errors import DataError
 from unimoe.core.io import Strict, find_files, read_json, write_json
 from unimoe.core.limits import HIGHEST_GRADE, MOST, name_problem, shortened
 
+Otherwise = Literal["lowest", "highest", "judged"]
 Task = Literal["reranking", "embedding", "retrieval", "crossmodal"]
 TASKS: tuple[Task, ...] = get_args(Task)
 
@@ -136,6 +137,9 @@ class EvalResult(Strict):
     truncated_queries: list[str] = Field(default_factory=list)
     vector_index: VectorIndex | None = None  # of a search by vectors alone
     checks: list[Check] = Field(default_factory=list)  # what the doors found of runs, judgments and collection
+    # The main metric of the queries where it may be otherwise: ``lowest`` and ``highest`` under other orders of equal
+    # scores, where that matters, and on ``judged`` documents alone.
+    otherwise: dict[Literal["lowest", "highest", "judged"], dict[str, Score]] = Field(default_factory=dict)
 
     @model_validator(mode="after")
     def _consistent(self) -> EvalResult:

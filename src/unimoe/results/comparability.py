@@ -123,7 +123,10 @@ def _view(result: EvalResult, metrics: Iterable[str], queries: Iterable[str]) ->
     ids = sorted(queries)
     columns = {metric: [values[q] for q in ids] for metric in (main, *others) for values in [result.metric(metric)]}
     per_query = dict(zip(ids, columns.pop(main), strict=True))
-    return result.model_copy(update={"main_metric": main, "per_query": per_query, "per_query_metrics": columns})
+    update = {"main_metric": main, "per_query": per_query, "per_query_metrics": columns}
+    kept = result.otherwise if main == result.main_metric else {}
+    update["otherwise"] = {name: {q: of[q] for q in ids if q in of} for name, of in kept.items()}
+    return result.model_copy(update=update)
 
 
 def _difference(rule: _Rule, results: Iterable[EvalResult]) -> str | None:

@@ -18,6 +18,7 @@ from unimoe.results import (
     SIDECARS,
     TASKS,
     EvalResult,
+    Otherwise,
     QueryDetail,
     by_query_id,
     read_query_details,
@@ -96,8 +97,6 @@ class Results(dict[str, dict[Seed, dict[str, dict[str, float]]]]):
             self._first[r.config_name, r.seed, r.key] = first.seed
             if first is r:
                 earlier.append(r)
-        # The main metric by query as it would be otherwise: see ``results.runs.building``.
-        self.variants: dict[tuple[str, Seed, str], dict[str, Mapping[str, float]]] = {}
         self._repeated_queries = dict(repeated_queries or {})
         self._rows: dict[tuple[str, Seed, str, str], NDArray[np.float64]] = {}
 
@@ -255,13 +254,12 @@ class Results(dict[str, dict[Seed, dict[str, dict[str, float]]]]):
         codes = self.codes(key)
         return scores if codes is None else by_cluster(scores, codes)
 
-    def otherwise(self, key: str, variants: Mapping[str, str]) -> Results | None:
+    def otherwise(self, key: str, variants: Mapping[str, Otherwise]) -> Results | None:
         """Return the same with ``variants`` of some arms' scores on one ``task/dataset``; None where none has any."""
         rows = {
-            (r.config_name, r.seed, key, r.main_metric): np.array(by_query_id(values))
+            (r.config_name, r.seed, key, r.main_metric): np.array(by_query_id({**r.per_query, **values}))
             for r in self.measured(key)
-            if (name := variants.get(r.config_name))
-            and (values := self.variants.get((r.config_name, r.seed, key), {}).get(name))
+            if (name := variants.get(r.config_name)) and (values := r.otherwise.get(name)) is not None
         }
         if not rows:
             return None

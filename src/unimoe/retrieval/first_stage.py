@@ -19,6 +19,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from unimoe.checks.ids import best_change
 from unimoe.config import DENSE, FUSION, SEARCHES, EvaluationConfig, FirstStageModel
 from unimoe.core.errors import DataError, UsageError
 from unimoe.core.io import hash_file
@@ -56,9 +57,11 @@ def fitting_candidates(run: Run, scored: Collection, depth: int, where: str) -> 
         left_out = scored.left_out(query_id)
         scores = {key: score for key, score in run.get(query_id, {}).items() if key not in left_out}
         if unknown := next((key for key in scores if key not in scored.corpus), None):
+            how, added = best_change([(scores.keys() - scored.corpus.keys(), scored.corpus.keys() - scores.keys())])
+            hint = f": the ids of {added:,} candidates differ in {how} alone" if added else ""
             raise DataError(
                 f"{where}: candidate {unknown!r} of query {query_id!r} is no document of {scored.name}; "
-                "give a run made on this corpus"
+                f"give a run made on this corpus{hint}"
             )
         if len(scores) > depth and is_unordered(scores):
             raise DataError(

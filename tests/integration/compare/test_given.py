@@ -255,3 +255,14 @@ def test_a_table_of_tickets_becomes_an_exit_code(tmp_path: Path, monkeypatch: py
     assert "real numbers" not in done.stderr
     turned = ("--untrained", "old", "new", "--baseline", "old=new.trec", "--systems", "new=old.trec")
     assert compare(*given, *turned).returncode == 10
+
+
+@pytest.mark.parametrize("name", ["new.json", "new.csv", "new.jsonl"])
+def test_a_run_of_any_make_is_a_system_named_by_its_file(here: Path, name: str) -> None:
+    """A run in JSON is no result of ours, though both end in ``.json``."""
+    rows = [(q, d, score) for q, of in RUNS["new"].items() for d, score in of.items()]
+    records = [json.dumps({"qid": q, "docno": d, "score": score}) for q, d, score in rows]
+    lines = {"new.csv": ["qid,docno,score", *(f"{q},{d},{score!r}" for q, d, score in rows)], "new.jsonl": records}
+    (here / name).write_text("\n".join(lines.get(name, [json.dumps(RUNS["new"])])), "utf-8")
+    shown = [successful(compare(*TWO[:-1], path, "--json")).stdout for path in (name, "runs/new.trec")]
+    assert len({json.dumps(json.loads(one)["comparisons"]) for one in shown}) == 1

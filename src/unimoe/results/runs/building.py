@@ -9,35 +9,21 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
-from typing import TypeAlias
 
 from unimoe.checks import Check, lines, settled
-from unimoe.checks.judged import APART, unjudged
 from unimoe.checks.runs import all_zero, incomplete, repeated, shallow, unlike_depths, why_hidden
-from unimoe.checks.ties import SAID_FROM, ByQuery, ties_of_systems
+from unimoe.checks.ties import ties_of_systems
 from unimoe.core.errors import UsageError, some_ids
 from unimoe.core.grouping import gathered
-from unimoe.formats.runs import read_run
 from unimoe.metrics import parse_metric
-from unimoe.metrics.names import is_metric
 from unimoe.metrics.scoring import computable_metrics, level_note
-from unimoe.results import EvalResult, Identity, Provenance, Task, by_query_id, qrels_path, run_path
+from unimoe.results import EvalResult, Identity, Provenance, Task, by_query_id
 from unimoe.results.clusters import Clusters
 from unimoe.results.folder import Details, IdPairs, Results, Seed, repeats
-from unimoe.results.runs.scoring import (
-    CheckedScores,
-    RunSource,
-    ScoredRun,
-    Scoring,
-    checked_scores,
-    judgments,
-    score_source,
-)
+from unimoe.results.runs.scoring import RunSource, ScoredRun, Scoring, score_source
 
 TASK: Task = "retrieval"
 NO_FOLDER = Path("(no folder)")  # of results that none holds: gates and records in the present one are not theirs
-
-Variants: TypeAlias = dict[str, ByQuery]  # the main metric by query, by the name of what is otherwise
 
 _PACKAGES = ("unimoe", "numpy", "scipy", "pytrec-eval-terrier", "ir-measures")
 
@@ -77,7 +63,6 @@ def score_systems(
     details: dict[tuple[str, Seed, str], Details] = {}
     warnings: list[str] = []
     repeats_of: dict[str, IdPairs] = {}
-    variants: dict[tuple[str, Seed, str], Variants] = {}
     for of_dataset in of_datasets.values():
         scoring, here = asked.on(of_dataset[0].judged), []
         for source in of_dataset:
@@ -97,14 +82,12 @@ def score_systems(
             own = [check for check in run.scores.checks if check.name != "ties"]
             result = _result(run, values, scoring, experiment, [*shared, *own], given)
             results.append(result)
-            variants[result.config_name, result.seed, result.key] = _variants(run.scores, scoring.main, counted)
             details[result.config_name, result.seed, result.key] = {q: run.details[q] for q in counted}
         repeats_of[results[-1].key] = _repeated(here, counted)
     if clusters:
         clusters.refuse_others({run.source.judged.dataset: run.source.judged.qrels for run in runs})
     allow = [name for name in scoring.allow if name == "duplicates"]
     found = Results(output_dir, results, allow=allow, details=details, repeated_queries=repeats_of, clusters=clusters)
-    found.variants = variants
     warnings += found.notes(found.dataset_keys)
     warnings += _across(runs)
     return ScoredSystems(found, runs, list(dict.fromkeys(warnings)))
@@ -133,45 +116,6 @@ def _of_all(runs: Sequence[ScoredRun], scoring: Scoring) -> Iterator[Check]:
     yield from ties_of_systems(tied, scoring.main, judged.dataset)
     zero = [run.name for run in runs if not any(run.scores.per_query[scoring.main].values())]
     yield from all_zero(zero, scoring.main, judged.name)
-
-
-def kept_variants(results: Results, folder: Path) -> dict[tuple[str, Seed, str], Variants]:
-    """Return what the runs that evaluations keep beside their results say of ties and of judged documents alone.
-
-    Runs are read only where systems are judged unlike, or have equal scores that matter.
-    """
-    found: dict[tuple[str, Seed, str], Variants] = {}
-    for first in results.firsts:
-        measured = results.measured(first.key)
-        checks = [check for result in measured for check in result.checks]
-        shares = [one.share for one in unjudged(checks)] or [0.0]
-        judged = qrels_path(folder, first.dataset, first.identity.split)
-        apart = max(shares) - min(shares) >= APART or any(check.name == "ties" for check in checks)
-        if not apart or not judged.is_file():
-            continue
-        qrels = judgments(judged, first.dataset, first.relevance_level).qrels
-        for result in measured:
-            path = run_path(folder, result.config_name, result.seed, result.task, result.dataset)
-            metric, counted = result.main_metric, {query_id: qrels.get(query_id, {}) for query_id in result.per_query}
-            # MTEB has main metrics of other kinds, and scores groups of queries.
-            if not path.is_file() or not all(counted.values()) or not is_metric(metric):
-                continue
-            of_run = checked_scores(counted, read_run(path), [metric], first.relevance_level, result.config_name)
-            if all(abs(value - result.per_query[q]) < 1e-9 for q, value in of_run.per_query[metric].items()):
-                place = result.config_name, result.seed, result.key
-                found[place] = _variants(of_run, metric, list(counted))
-    return found
-
-
-def _variants(scores: CheckedScores, metric: str, counted: Sequence[str]) -> Variants:
-    """Return the main metric as it would be under other orders of equal scores, and on judged documents alone."""
-    reported, ties, others = scores.per_query[metric], scores.ties, dict[str, ByQuery]()
-    low, high = ties.means(metric, reported)
-    if high - low >= SAID_FROM:
-        others |= {"lowest": ties.lowest[metric], "highest": ties.highest[metric]}
-    if scores.judged is not None:
-        others["judged"] = scores.judged
-    return {name: {q: values.get(q, reported[q]) for q in counted} for name, values in others.items()}
 
 
 def _repeated(runs: Sequence[ScoredRun], counted: Sequence[str]) -> IdPairs:
@@ -241,6 +185,7 @@ def _result(
         relevance_level=judged.level,
         caveats=[check.line for check in checks if check.unfit],
         checks=list(checks),
+        otherwise=run.scores.otherwise(values[scoring.main]),
         identity=Identity(
             experiment=experiment,
             checkpoint="none",

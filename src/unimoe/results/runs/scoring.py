@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import hashlib
 from array import array
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -16,8 +16,8 @@ from typing import Any, TypeAlias
 from unimoe.checks import Check, settled
 from unimoe.checks.ids import document_ids, query_ids
 from unimoe.checks.judged import USUAL_CUTOFF, Unjudged, judged_only, unjudged_of
-from unimoe.checks.runs import alone
-from unimoe.checks.ties import ByQuery, Ties, tie_checks, ties_of
+from unimoe.checks.runs import RunFacts, alone, swapped
+from unimoe.checks.ties import SAID_FROM, ByQuery, Ties, tie_checks, ties_of
 from unimoe.core.errors import DataError, UsageError, did_you_mean, path_of
 from unimoe.core.io import HASH_LENGTH, hash_file, hash_json
 from unimoe.core.limits import name_problem, shortened
@@ -33,7 +33,7 @@ from unimoe.metrics.scoring import (
     level_note,
     score_plain,
 )
-from unimoe.results import QueryDetail
+from unimoe.results import Otherwise, QueryDetail
 
 RunContent: TypeAlias = Any  # a path, or whatever of Python ``read_run`` takes
 QrelsContent: TypeAlias = Any  # a path, or whatever of Python ``read_qrels`` takes
@@ -122,6 +122,17 @@ class CheckedScores(Scores):
     ties: Ties = field(default_factory=Ties)
     judged: ByQuery | None = None
 
+    def otherwise(self, counted: Iterable[str]) -> dict[Otherwise, dict[str, float]]:
+        """Return the first measure of the counted queries where it may be otherwise, as ``EvalResult`` keeps it."""
+        metric, reported = next(iter(self.per_query.items()))
+        low, high = self.ties.means(metric, reported)
+        others: dict[Otherwise, ByQuery] = {} if self.judged is None else {"judged": self.judged}
+        if high - low >= SAID_FROM:
+            others |= {"lowest": self.ties.lowest[metric], "highest": self.ties.highest[metric]}
+        return {
+            name: {q: of[q] for q in counted if of.get(q, reported[q]) != reported[q]} for name, of in others.items()
+        }
+
 
 @dataclass(frozen=True, repr=False)
 class RunScores(Scores):
@@ -144,28 +155,15 @@ class RunScores(Scores):
         return [check.line for check in self.checks if check.name not in own]
 
 
-@dataclass(frozen=True)
-class ScoredRun:
+@dataclass(frozen=True, kw_only=True)
+class ScoredRun(RunFacts):
     """What a comparison keeps of a run."""
 
     source: RunSource
-    depth: int  # documents of the longest ranking among judged queries
-    digest: str  # hash of queries, rankings and scores; neither tag nor line order counts
     rankings: dict[str, int]  # hash of documents and scores of each judged query that the run holds
     modified: str  # when the file was last written, in ISO 8601; of a dictionary, now
     scores: CheckedScores  # over all judged queries; those that the run lacks count 0
-    missing: list[str]  # judged queries that the run lacks, in the order of the qrels
     details: dict[str, QueryDetail]
-
-    @property
-    def name(self) -> str:
-        """What messages call it."""
-        return self.source.name
-
-    @property
-    def system(self) -> str:
-        """Whose run it is."""
-        return self.source.system
 
 
 @dataclass(frozen=True)
@@ -345,6 +343,8 @@ def score_source(source: RunSource, scoring: Scoring) -> ScoredRun:
         digest.update(array("d", [run[query_id][document_id] for document_id in order[query_id]]).tobytes())
     written = source.content.stat().st_mtime if isinstance(source.content, Path) else datetime.now(UTC).timestamp()
     return ScoredRun(
+        name=source.name,
+        system=source.system,
         source=source,
         depth=max(len(order[query_id]) for query_id in qrels),
         digest=digest.hexdigest()[:HASH_LENGTH],
@@ -375,7 +375,7 @@ def _open(source: RunSource, depth: int | None, allow: Sequence[str], *, refuse_
     if hint := query_ids(judged.qrels, run):
         said = f"{source.name}: queries that count as missing: {hint} from {judged.name}; write them alike in both"
         checks.append(Check("query_ids", "caveat", said, unfit=True))
-    checks += document_ids(judged.qrels, run, source.name, judged.name)
+    checks += [*document_ids(judged.qrels, run, source.name, judged.name), *swapped(judged.qrels, run, source.name)]
     order, several, unordered = Order(run), 0, []
     for query_id in judged.qrels:
         if len(scores := run.get(query_id, {})) > 1:
