@@ -19,15 +19,26 @@ from typing import Any, NamedTuple
 from unimoe.checks.texts import counted
 from unimoe.core.errors import DataError, UsageError, first_few
 from unimoe.core.io import atomic_dir, write_json
-from unimoe.core.limits import checked_number, checked_text, id_problem, read_grade, shortened
-from unimoe.core.text import is_number
+from unimoe.core.limits import checked_number, checked_text, id_problem, name_problem, read_grade, shortened
+from unimoe.core.text import Batch, is_number
 from unimoe.core.trec import Qrels
 from unimoe.data.collection import Collection, Document, assemble
 from unimoe.data.collection_card import COLLECTION_FILE, FolderDescription, described
 from unimoe.data.sources.beir_layout import write_parts
 from unimoe.formats.qrels import FIELDS as JUDGMENT
 from unimoe.formats.qrels import LAYOUT, load_qrels
-from unimoe.formats.tables import DOCUMENT, QUERY, Nested, Table, opened, pick, plain_name, read_table, records_table
+from unimoe.formats.tables import (
+    DOCUMENT,
+    QUERY,
+    Columns,
+    Nested,
+    Table,
+    opened,
+    pick,
+    plain_name,
+    read_table,
+    records_table,
+)
 
 _IDS_OF_QUERIES = tuple(name for name in QUERY if name != "query")
 _TEXT = ("text", "body", "contents", "content", "passage", "document", "document_text")
@@ -181,8 +192,12 @@ def write_collection(folder: Path, found: Imported, card: FolderDescription, *, 
     """Write the folder layout, whole or not at all.
 
     Raises:
-        UsageError: the folder holds something; ``overwrite`` replaces a collection, and nothing else.
+        UsageError: the folder holds something (``overwrite`` replaces a collection, and nothing else), or a split's
+            name cannot be that of a file.
     """
+    for split in found.qrels:
+        if problem := name_problem(split, is_folder=True):
+            raise UsageError(f"split {shortened(split)!r} {problem}; choose another name")
     there = {path.name.removesuffix(".gz") for path in folder.iterdir()} if folder.is_dir() else set()
     if other := sorted(there - {"corpus.jsonl", "queries.jsonl", "qrels", COLLECTION_FILE}):
         raise UsageError(f"{folder}: holds {first_few(other)}, which is no part of a collection; choose another folder")
@@ -320,19 +335,20 @@ class _Reader:
 
     def judge(self, judged: Qrels, content: object) -> None:
         """Add the judgments of a table, or of what has no names of columns: TREC's files, and dictionaries by query."""
-        content = list(content) if isinstance(content, Iterator) else _stream(content)
-        source = None if self._own("qrels") else opened(content, "the qrels", LAYOUT)
-        if source and (isinstance(source, Nested) or not source.names):
-            unnamed = load_qrels(content)
+        own = self._own("qrels")
+        source = _opened(content, "qrels") if own else opened(_stream(content), "the qrels", LAYOUT)
+        if isinstance(source, Nested) or not (own or source.names):
+            unnamed = load_qrels(source)
             if unknown := next((key for key in unnamed if key not in self.found.queries), None):
                 raise DataError(f"{source.name}: {_unknown(unknown)}")
             for query, grades in unnamed.items():
                 for document, grade in grades.items():
                     _Row({"grade": grade}, 0, lambda _: source.name).judge(judged, query, document)
             return
-        if source and {"rank", "score"} <= set(map(plain_name, source.names)):
+        if not own and {"rank", "score"} <= set(map(plain_name, source.names)):
             raise DataError(f"{source.name}: looks like a run, with ranks and scores; give judgments")
-        for row in self.rows(content, "qrels"):
+        table = source if isinstance(source, Table) else _table(source)
+        for row in self.rows(table, "qrels"):
             query, document = row.identifier("query"), row.identifier("document")
             if query not in self.found.queries:
                 raise row.refusal(_unknown(query))
@@ -371,8 +387,23 @@ def _refuse_unread_grade(table: Table, part: str, first: Sequence[Any], places: 
             raise DataError(f"{table.name}: is {name!r} the grade? {remedy}")
 
 
+def _table(source: Columns) -> Table:
+    """Return the rows of columns, which may come from a pipe and can be taken once."""
+    batch, start = Batch((), str, 0), 0
+
+    def rows() -> Iterator[tuple[Any, ...]]:
+        nonlocal batch, start
+        for batch in source.batches:
+            yield from zip(*batch.columns, strict=True)
+            start += len(batch.columns[0])
+
+    return Table(source.name, tuple(source.names), rows(), lambda number: batch.place(number - start))
+
+
 def _opened(content: object, part: str) -> Table:
     """Return a table from a file or an object, or from a mapping by id."""
+    if isinstance(content, Table):
+        return content
     if isinstance(content, Mapping) and type(content).__module__.partition(".")[0] != "datasets":
         texts = {key: one._asdict() if isinstance(one, Document) else one for key, one in content.items()}
         content = [{"id": key, **(one if isinstance(one, Mapping) else {"text": one})} for key, one in texts.items()]

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -198,6 +200,13 @@ def test_columns_are_named_where_nobody_knows_their_names(tmp_path: Path) -> Non
             Collection.from_frames(*parts, columns=wrong)
 
 
+def as_pipe(path: Path, text: str) -> Path:
+    """Return what ``<(command)`` of a shell gives, which can be read once."""
+    os.mkfifo(path)
+    threading.Thread(target=path.write_text, args=(text,), daemon=True).start()
+    return path
+
+
 @pytest.mark.parametrize(
     "judged",
     [
@@ -210,8 +219,7 @@ def test_columns_are_named_where_nobody_knows_their_names(tmp_path: Path) -> Non
 )
 def test_judgments_are_read_as_everywhere(judged: object, tmp_path: Path) -> None:
     if isinstance(judged, str):
-        (tmp_path / "qrels").write_text(judged)
-        judged = tmp_path / "qrels"
+        judged = as_pipe(tmp_path / "qrels", judged)
     assert Collection.from_frames({"d1": "a", "d2": "b"}, {"q1": "a"}, judged).qrels == {"q1": {"d1": 2, "d2": 0}}
 
 
@@ -340,6 +348,8 @@ def test_a_folder_that_holds_anything_is_kept(tmp_path: Path) -> None:
         (["--table", "x.csv"], 3, "x.csv: no such file"),
         (["absent"], 3, "absent: no such folder"),
         (["."], 3, "no file or folder corpus; name the files by --corpus"),
+        (["--table", "pairs.csv", "--split", "../x"], 2, "split '../x' cannot be that of a folder"),
+        (["--table", "pairs.csv", "--split", ""], 2, "split '' is empty"),
         (["--table", "pairs.csv", "--columns", "text"], 2, "--columns text: write FIELD=COLUMN"),
         (["--table", "pairs.csv", "--language", "german"], 2, "language: there is no language 'german'"),
     ],
