@@ -368,3 +368,17 @@ def test_a_file_given_as_a_folder_names_the_command_that_makes_one(tmp_path: Pat
     (tmp_path / "docs.csv").write_text("id,text\n")
     with pytest.raises(DataError, match=r"docs\.csv: this is a file, and a collection is a folder; .* unimoe import"):
         load_collection(f"path:{tmp_path / 'docs.csv'}", "test")
+
+
+@pytest.mark.parametrize("given", ["tickets", "path:tickets", "path:tickets@dev"])
+def test_a_folder_given_as_judgments_names_the_files_that_are(
+    given: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    write_beir(expected("test"), Path("tickets"))
+    for name in ("a.json", "b.json"):
+        lines(Path(name), [{"q1": {"d1": 1.0}}])
+    for words in (["evaluate-run", "a.json", given], ["compare", "--systems", "a.json", "b.json", "--dataset", given]):
+        done = call_unimoe(*words)
+        assert (done.returncode, done.stderr.count("\n")) == (2, 1)
+        assert "a run is scored by a file of judgments; give tickets/qrels/test.tsv" in done.stderr
