@@ -40,6 +40,7 @@ _SHOWN = {_HAN: "Han or kana"}
 _SHARED = {"CYRILLIC": '"ru" or "sr"', "ARABIC": '"ar" or "fa"', "DEVANAGARI": '"hi" or "ne"'}
 """Scripts of several languages that BM25 knows, and of many more."""
 
+_DENSE = {"HANGUL", _HAN}  # scripts a character of which says what three letters do, beside technical words in Latin
 _KANA = 0.05  # share of kana from which Han and kana are Japanese; Chinese quotes a few
 _FOREIGN = 0.2  # share of letters that are not Latin from which a text is not: technical ones hold many names
 _OTHERS = 0.1  # share of documents in another script than most, from which a collection is mixed
@@ -171,6 +172,8 @@ def _script_of_text(letters: Mapping[str, int]) -> str:
     counts = Counter[str]()
     for key, number in letters.items():
         counts[_script(key)] += number
+    for script in counts.keys() & _DENSE:
+        counts[script] *= 3
     whole, _ = counts.total(), counts.pop(_LATIN, 0)
     return counts.most_common(1)[0][0] if counts.total() >= _FOREIGN * whole else _LATIN
 

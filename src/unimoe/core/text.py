@@ -144,7 +144,7 @@ class TextFile:
                 yield number, cells
 
     def rows(self, delimiter: str) -> Iterator[tuple[int, tuple[str, ...]]]:
-        """Yield number and cells of each row of a file whose cells commas or tabs separate.
+        """Yield number and cells of each row of a file whose cells commas, semicolons or tabs separate.
 
         Cells are quoted as in CSV. Between tabs only those in quotes lose them: texts begin with quotes that end later.
         """
@@ -154,7 +154,7 @@ class TextFile:
                 yield number, tuple(map(_unquoted, cells) if '"' in line else cells)
             return
         lines = (f"{line}\n" for block in self._blocks for line in block.removesuffix("\n").split("\n"))
-        reader = csv.reader(lines)
+        reader = csv.reader(lines, delimiter=delimiter)
         batch = [(0, [""])]
         while batch:
             limit = csv.field_size_limit(sys.maxsize)  # texts may be longer than the host's limit

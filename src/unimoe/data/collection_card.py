@@ -24,6 +24,7 @@ COLLECTION_FILE = "collection.json"
 _Kind = TypeVar("_Kind", bound="Description")
 
 _REMEDY = 'write {"name": "dl20", "relevance_level": 2} with a name of your own and the lowest relevant grade'
+_FOLDER_REMEDY = f'{_REMEDY}; a folder may state "language": "de" and "excludes_self": true too'
 
 
 class Description(BaseModel):
@@ -63,7 +64,7 @@ def described(**stated: object) -> FolderDescription:
 
 def describe_collection(folder: Path) -> FolderDescription:
     """Read the description in a collection's folder."""
-    return _read(folder / COLLECTION_FILE, FolderDescription)
+    return _read(folder / COLLECTION_FILE, FolderDescription, _FOLDER_REMEDY)
 
 
 def describe_qrels(path: Path) -> Description:
@@ -87,5 +88,5 @@ def sidecar_path(path: Path) -> Path:
     return path.parent / f"{path.name.removesuffix('.gz')}.json"
 
 
-def _read(path: Path, kind: type[_Kind]) -> _Kind:
-    return read_json(path, kind, _REMEDY) if path.is_file() else kind()
+def _read(path: Path, kind: type[_Kind], remedy: str = _REMEDY) -> _Kind:
+    return read_json(path, kind, remedy) if path.is_file() else kind()

@@ -19,26 +19,39 @@ from typing import Any, NamedTuple
 from unimoe.checks.texts import counted
 from unimoe.core.errors import DataError, UsageError, first_few
 from unimoe.core.io import atomic_dir, write_json
-from unimoe.core.limits import checked_number, checked_text, id_problem, read_grade, shortened
+from unimoe.core.limits import checked_number, checked_text, id_problem, name_problem, read_grade, shortened
+from unimoe.core.text import Batch, is_number
 from unimoe.core.trec import Qrels
 from unimoe.data.collection import Collection, Document, assemble
 from unimoe.data.collection_card import COLLECTION_FILE, FolderDescription, described
 from unimoe.data.sources.beir_layout import write_parts
-from unimoe.formats.qrels import read_qrels
-from unimoe.formats.tables import DOCUMENT, GRADE, QUERY, Table, pick, read_table, records_table
+from unimoe.formats.qrels import FIELDS as JUDGMENT
+from unimoe.formats.qrels import LAYOUT, load_qrels
+from unimoe.formats.tables import (
+    DOCUMENT,
+    QUERY,
+    Columns,
+    Nested,
+    Table,
+    opened,
+    pick,
+    plain_name,
+    read_table,
+    records_table,
+)
 
 _IDS_OF_QUERIES = tuple(name for name in QUERY if name != "query")
 _TEXT = ("text", "body", "contents", "content", "passage", "document", "document_text")
 _ASKED = ("text", "query_text", "query", "question")
-_GRADE = ("score", *GRADE)
+_MAYBE_GRADE = re.compile("label|relev|grade|score|judg|rating|stars|gain")
 FIELDS: dict[str, dict[str, tuple[str, ...]]] = {
     "corpus": {"id": ("_id", "id", *DOCUMENT), "text": _TEXT, "title": ("title",)},
     "queries": {"id": ("_id", "id", *_IDS_OF_QUERIES), "text": _ASKED, "excluded": ("excluded_ids",)},
-    "qrels": {"query": QUERY, "document": DOCUMENT, "grade": _GRADE},
+    "qrels": dict(JUDGMENT),
     "table": {
         "query": ("query", "query_text", "question", "search_term", "anchor"),
         "document": ("document", "document_text", "passage", "text", "positive", "answer", "body", "contents"),
-        "grade": _GRADE,
+        "grade": JUDGMENT["grade"],
         "title": ("title",),
         "query_id": _IDS_OF_QUERIES,
         "document_id": DOCUMENT,
@@ -46,11 +59,12 @@ FIELDS: dict[str, dict[str, tuple[str, ...]]] = {
 }
 """The columns of each part by field, under their known names, the first two of which it cannot do without."""
 
-_FILE = re.compile(r"(.*?)(-\d{5}-of-\d{5})?\.(jsonl|ndjson|json|csv|tsv|parquet|arrow)(\.gz)?")
+_FILE = re.compile(r"(.*?)(-\d{5}-of-\d{5})?\.(jsonl|ndjson|json|csv|tsv|parquet|arrow|txt|trec|qrels?)(\.gz)?")
 _CARDS = {COLLECTION_FILE, "dataset_dict.json", "dataset_info.json", "dataset_infos.json", "state.json"}
 _SAVED = "data"  # what ``save_to_disk`` calls the files of a split, whose name is the folder's
-_PARTS = {"corpus": {"corpus", "documents", "docs"}, "queries": {"queries", "query", "topics"}}
-_JUDGED = {"qrels", "qrel", "judgments", "default", "data", "train", "dev", "validation", "test"}
+_PARTS = {"corpus": {"corpus", "documents", "docs", "passages"}, "queries": {"queries", "query", "topics"}}
+_QRELS = {"qrels", "qrel", "judgments"}
+_JUDGED = {*_QRELS, "default", "data", "train", "dev", "validation", "test"}
 
 
 @dataclass
@@ -123,7 +137,9 @@ def read_parts(
     for row in chain.from_iterable(reader.rows(table, "queries") for table in queries):
         key = row.identifier("id")
         reader.keep("query", key, row.text("text"), row)
-        if isinstance(excluded := row.cells.get("excluded"), list):
+        if not _is_missing(excluded := row.cells.get("excluded")) and excluded != "":
+            if isinstance(excluded, str) or not isinstance(excluded, Iterable):
+                raise row.refusal(f'excluded_ids is {shortened(repr(excluded))}; write a list such as ["d1", "d2"]')
             found.excluded[key] = list(map(str, excluded))
     for split, tables in qrels.items():
         judged = found.qrels.setdefault(split, {})
@@ -168,7 +184,7 @@ def split_name(path: Path) -> str:
     """Return what a file of judgments is named by: ``dev`` of ``qrels-dev.tsv``, and ``test`` of ``qrels``."""
     match = _FILE.fullmatch(path.name)
     words = re.split(r"[-_.]", match[1] if match else path.name)
-    said = {"qrels", "qrel", "judgments", "txt", "trec", "gz"}
+    said = {*_QRELS, "txt", "trec", "gz"}
     return "-".join(word for word in words if word.lower() not in said) or "test"
 
 
@@ -176,8 +192,12 @@ def write_collection(folder: Path, found: Imported, card: FolderDescription, *, 
     """Write the folder layout, whole or not at all.
 
     Raises:
-        UsageError: the folder holds something; ``overwrite`` replaces a collection, and nothing else.
+        UsageError: the folder holds something (``overwrite`` replaces a collection, and nothing else), or a split's
+            name cannot be that of a file.
     """
+    for split in found.qrels:
+        if problem := name_problem(split, is_folder=True):
+            raise UsageError(f"split {shortened(split)!r} {problem}; choose another name")
     there = {path.name.removesuffix(".gz") for path in folder.iterdir()} if folder.is_dir() else set()
     if other := sorted(there - {"corpus.jsonl", "queries.jsonl", "qrels", COLLECTION_FILE}):
         raise UsageError(f"{folder}: holds {first_few(other)}, which is no part of a collection; choose another folder")
@@ -209,10 +229,11 @@ def _find_parts(folder: Path) -> dict[str, dict[str, list[object]]]:
         words = [set(re.split(r"[^a-z0-9]+", name.lower())) for name in (*place.parts[:-1], stem)]
         spoken = set[str]().union(*words)
         part = next((part for part, names in _PARTS.items() if spoken & names and "qrels" not in spoken), "qrels")
-        if part == "qrels" and not spoken & _JUDGED:
+        folders = set[str]().union(*words[:-1])  # of which a data set has others too, such as ``top_ranked/test``
+        if part == "qrels" and not spoken & _QRELS and not (folders or spoken) & _JUDGED:
             continue
         kind = split_name(place.with_name(stem)) if part == "qrels" else place.parent.as_posix()
-        parts[part].setdefault(kind, []).append(_stream(path))
+        parts[part].setdefault(kind, []).append(path)
     for part, tables in parts.items():
         if not tables or (len(tables) > 1 and part != "qrels"):
             state = f"{part} in {first_few(list(tables))}" if tables else f"no file or folder {part}"
@@ -254,6 +275,7 @@ class _Row(NamedTuple):
     def judge(self, judged: Qrels, query: str, document: str) -> None:
         """Add the row's judgment; a second grade of a pair is refused."""
         value, place = self.cells.get("grade", 1), f"{self.where(self.number)}: grade"
+        value = {"true": 1, "false": 0}.get(value.lower(), value) if isinstance(value, str) else value
         read: Callable[..., int] = checked_text if isinstance(value, str) else checked_number
         grade = read(value, read_grade, place)
         if grade != int(grade):
@@ -292,6 +314,8 @@ class _Reader:
                     f"{has}; name yours by --columns {part}.{needed}=COLUMN, or its place from 1"
                 )
         for number, cells in enumerate(table.rows):
+            if number == 0 and part in {"qrels", "table"} and "grade" not in places:
+                _refuse_unread_grade(table, part, cells, places)
             yield _Row({field: cells[place] for field, place in places.items()}, number, table.where)
 
     def _own(self, part: str) -> dict[str, str]:
@@ -310,17 +334,25 @@ class _Reader:
             self.found.repeated.setdefault(f"duplicate {'queries' if noun == 'query' else 'documents'}", []).append(key)
 
     def judge(self, judged: Qrels, content: object) -> None:
-        """Add the judgments of a table, or of a file without header, as TREC's have none."""
-        if isinstance(content, str | Path) and not self._own("qrels") and not read_table(content, "").names:
-            for query, grades in read_qrels(content).items():
+        """Add the judgments of a table, or of what has no names of columns: TREC's files, and dictionaries by query."""
+        own = self._own("qrels")
+        source = _opened(content, "qrels") if own else opened(_stream(content), "the qrels", LAYOUT)
+        if isinstance(source, Nested) or not (own or source.names):
+            unnamed = load_qrels(source)
+            if unknown := next((key for key in unnamed if key not in self.found.queries), None):
+                raise DataError(f"{source.name}: {_unknown(unknown)}")
+            for query, grades in unnamed.items():
                 for document, grade in grades.items():
-                    _Row({"grade": grade}, 0, lambda _: str(content)).judge(judged, query, document)
-        else:
-            for row in self.rows(content, "qrels"):
-                query, document = row.identifier("query"), row.identifier("document")
-                if query not in self.found.queries:
-                    raise row.refusal(f"query {query!r} is not among the queries; add its text, or remove the row")
-                row.judge(judged, query, document)
+                    _Row({"grade": grade}, 0, lambda _: source.name).judge(judged, query, document)
+            return
+        if not own and {"rank", "score"} <= set(map(plain_name, source.names)):
+            raise DataError(f"{source.name}: looks like a run, with ranks and scores; give judgments")
+        table = source if isinstance(source, Table) else _table(source)
+        for row in self.rows(table, "qrels"):
+            query, document = row.identifier("query"), row.identifier("document")
+            if query not in self.found.queries:
+                raise row.refusal(_unknown(query))
+            row.judge(judged, query, document)
 
     def done(self) -> Imported:
         """Return what was read, where it can be a collection and every column that was named has been found."""
@@ -340,15 +372,42 @@ def _is_missing(value: object) -> bool:
     return value is None or (isinstance(value, float) and math.isnan(value)) or type(value).__name__ == "NAType"
 
 
+def _unknown(query: str) -> str:
+    return f"query {query!r} is not among the queries; add its text, or remove its judgments"
+
+
+def _refuse_unread_grade(table: Table, part: str, first: Sequence[Any], places: Mapping[str, int]) -> None:
+    """Refuse a table without grades where a column could hold them, by its name or as a number or truth value."""
+    for place, (name, cell) in enumerate(zip(table.names, first, strict=True)):
+        plain, text = plain_name(name), str(cell).lower()
+        if place in places.values() or plain in {"id", "_id", "iteration", "rank"} or plain.endswith("_id"):
+            continue
+        if _MAYBE_GRADE.search(plain) or is_number(text) or text in {"true", "false"}:
+            remedy = f"name it by --columns {part}.grade={name}, or leave it out: without grades every row is relevant"
+            raise DataError(f"{table.name}: is {name!r} the grade? {remedy}")
+
+
+def _table(source: Columns) -> Table:
+    """Return the rows of columns, which may come from a pipe and can be taken once."""
+    batch, start = Batch((), str, 0), 0
+
+    def rows() -> Iterator[tuple[Any, ...]]:
+        nonlocal batch, start
+        for batch in source.batches:
+            yield from zip(*batch.columns, strict=True)
+            start += len(batch.columns[0])
+
+    return Table(source.name, tuple(source.names), rows(), lambda number: batch.place(number - start))
+
+
 def _opened(content: object, part: str) -> Table:
     """Return a table from a file or an object, or from a mapping by id."""
-    if isinstance(content, Mapping) and part == "qrels":
-        rows = ((query, key, grade) for query, grades in content.items() for key, grade in grades.items())
-        content = [{"query_id": query, "document_id": key, "score": grade} for query, key, grade in rows]
-    elif isinstance(content, Mapping):
+    if isinstance(content, Table):
+        return content
+    if isinstance(content, Mapping) and type(content).__module__.partition(".")[0] != "datasets":
         texts = {key: one._asdict() if isinstance(one, Document) else one for key, one in content.items()}
         content = [{"id": key, **(one if isinstance(one, Mapping) else {"text": one})} for key, one in texts.items()]
-    return read_table(content, f"the {part}")
+    return read_table(_stream(content), f"the {part}")
 
 
 def _with_names(table: Table, own: Iterable[str]) -> Table:
@@ -369,10 +428,16 @@ def _unwrapped(table: Table) -> Table:
 
     def records() -> Iterator[tuple[str, dict[str, Any]]]:
         named: Mapping[str, Any] = {}
+        taken, total = 0, 0
         for number, row in enumerate(table.rows):
             record = {name: cell for name, cell in zip(table.names, row, strict=True) if cell is not None}
-            answer = record.get("hits")  # of a search
-            for hit in answer.get("hits", []) if isinstance(answer, Mapping) else [record]:
+            hits = [record]
+            if isinstance(
+                answer := record.get("hits"), Mapping
+            ):  # of a search, which holds 10 hits unless more are asked
+                hits, said = answer.get("hits", []), answer.get("total", 0)
+                taken, total = taken + len(hits), said.get("value", 0) if isinstance(said, Mapping) else said
+            for hit in hits:
                 action = hit.get("index", hit.get("create")) if isinstance(hit, Mapping) and len(hit) == 1 else None
                 if isinstance(action, Mapping):  # a line of a bulk file, which names the document of the next
                     named = action
@@ -382,14 +447,16 @@ def _unwrapped(table: Table) -> Table:
                     raise DataError(f"{table.where(number)}: {shortened(repr(hit))} is no document; write its _source")
                 key, named = named.get("_id", hit.get("_id")), {}
                 yield table.where(number), {**source, **({} if key is None else {"_id": key})}
+        if isinstance(total, int) and taken < total:
+            raise DataError(f"{table.name}: holds {taken:,} of {total:,} hits; ask for all, or write those as a list")
 
     return records_table(records(), table.name)
 
 
-def _stream(path: Path) -> object:
-    """Return the path of a table; of a stream of Arrow, as ``save_to_disk`` writes it, the table itself."""
-    if path.suffix != ".arrow":
-        return path
+def _stream(content: object) -> object:
+    """Return the table of a stream of Arrow, as ``save_to_disk`` writes it; anything else as it is."""
+    if not isinstance(content, str | Path) or (path := Path(content)).suffix != ".arrow":
+        return content
     try:
         with path.open("rb") as file:
             return import_module("pyarrow").ipc.open_stream(file).read_all()

@@ -8,7 +8,7 @@ from unimoe.core.errors import DataError
 from unimoe.core.limits import HIGHEST_GRADE, read_grade
 from unimoe.core.text import Batch, is_number
 from unimoe.core.trec import Subtopics, plain_grades
-from unimoe.formats.tables import DOCUMENT, GRADE, QUERY, Columns, opened, pick, places_of
+from unimoe.formats.tables import DOCUMENT, GRADE, QUERY, Columns, Nested, opened, pick, places_of
 
 LAYOUT = "a qrels line has 3 fields (qid docid grade) or 4"
 FIELDS = {"query": QUERY, "document": DOCUMENT, "grade": (*GRADE, "score")}
@@ -32,8 +32,8 @@ def read_qrels(content: object) -> dict[str, dict[str, float]]:
 
 
 def load_qrels(content: object, name: str = "the qrels") -> dict[str, dict[str, float]]:
-    """Read judgments as ``read_qrels`` does; messages call what is no file by its ``name``."""
-    source = opened(content, name, LAYOUT)
+    """Read judgments as ``read_qrels`` does, or what is ``opened``; messages call what is no file by its ``name``."""
+    source = content if isinstance(content, Columns | Nested) else opened(content, name, LAYOUT)
     if isinstance(source, Columns):
         return _of_columns(source)
     try:

@@ -100,7 +100,7 @@ def opened(content: object, name: str, layout: str) -> Columns | Nested:
             return Nested(file.name, value)
         return _columns(records_table(chain(first, values), file.name))
     by_commas = [[cell.strip() for cell in line.split(",")] for line in file.sample]
-    heads = ([line.split(delimiter) for line in file.sample[:2]] for delimiter in "\t,")
+    heads = ([line.split(delimiter) for line in file.sample[:2]] for delimiter in "\t,;")
     if any(cells and len(cells[0]) > 1 and is_header(*cells) for cells in heads) or (
         by_commas and len(by_commas[0]) > 2 and all(len(split_fields(cell)) == 1 for row in by_commas for cell in row)
     ):
@@ -170,8 +170,10 @@ def is_header(first: Sequence[str], second: Sequence[str] = ()) -> bool:
 
 
 def delimited_table(file: TextFile) -> Table:
-    """Read the rows of a text file whose cells are separated by tabs or else by commas, and quoted where need be."""
-    numbered, lines = file.rows("\t" if file.sample and "\t" in file.sample[0] else ","), list[int]()
+    """Read rows whose cells are separated by tabs, else by commas or Excel's semicolons, and quoted where need be."""
+    first = (file.sample or [""])[0]
+    delimiter = "\t" if "\t" in first else ";" if ";" in first and "," not in first else ","
+    numbered, lines = file.rows(delimiter), list[int]()
     head = list(islice(numbered, 2))
     names = head[0][1] if head and is_header(*(row for _, row in head)) else ()
 

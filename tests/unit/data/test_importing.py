@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import json
+import os
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pandas as pd
 import pytest
 from datasets import Dataset, DatasetDict
@@ -16,7 +19,7 @@ from support.toy_collections import content, write_beir
 from unimoe.core.errors import DataError, UsageError
 from unimoe.data.catalog import load_collection
 from unimoe.data.collection import Collection, Document, assemble
-from unimoe.data.importing import read_pairs
+from unimoe.data.importing import read_folder, read_pairs
 from unimoe.data.sources.beir_layout import read_beir
 
 CORPUS = {
@@ -75,7 +78,11 @@ def hit(row: dict[str, Any]) -> dict[str, Any]:
 
 def as_dump(folder: Path) -> list[str | Path]:
     corpus = lines(folder / "corpus.dump", [hit(row) for row in records("corpus")])
-    answer = {"took": 3, "timed_out": False, "hits": {"total": 4, "hits": [hit(row) for row in records("queries")]}}
+    answer = {
+        "took": 3,
+        "timed_out": False,
+        "hits": {"total": {"value": 4}, "hits": [hit(row) for row in records("queries")]},
+    }
     queries = folder / "answer"
     queries.write_text(json.dumps(answer, indent=1))
     judged: list[str | Path] = [*("--qrels", trec(folder, "test")), *("--qrels", trec(folder, "dev"))]
@@ -193,6 +200,62 @@ def test_columns_are_named_where_nobody_knows_their_names(tmp_path: Path) -> Non
             Collection.from_frames(*parts, columns=wrong)
 
 
+def as_pipe(path: Path, text: str) -> Path:
+    """Return what ``<(command)`` of a shell gives, which can be read once."""
+    os.mkfifo(path)
+    threading.Thread(target=path.write_text, args=(text,), daemon=True).start()
+    return path
+
+
+@pytest.mark.parametrize(
+    "judged",
+    [
+        {"q1": {"d1": 2, "d2": 0}},
+        json.dumps({"q1": {"d1": 2, "d2": 0}}, indent=1),
+        "q1 0 d1 2\nq1 0 d2 0\n",
+        "query_id;doc_id;label\nq1;d1;2\nq1;d2;0\n",
+        "query_id,doc_id,score,relevance\nq1,d1,7,2\nq1,d2,9,0\n",  # the score of a system, as read_qrels knows
+    ],
+)
+def test_judgments_are_read_as_everywhere(judged: object, tmp_path: Path) -> None:
+    if isinstance(judged, str):
+        judged = as_pipe(tmp_path / "qrels", judged)
+    assert Collection.from_frames({"d1": "a", "d2": "b"}, {"q1": "a"}, judged).qrels == {"q1": {"d1": 2, "d2": 0}}
+
+
+@pytest.mark.parametrize("column", ["relevant,0,1", "my_rating,low,high", "value,False,True"])
+def test_a_column_that_may_hold_grades_is_never_left_out_in_silence(column: str, tmp_path: Path) -> None:
+    name, low, high = column.split(",")
+    for part, ids in (("qrels", ("query_id", "doc_id", "q1", "d1", "d2")), ("table", ("query", "text", "a", "b", "c"))):
+        query, document, q, first, second = ids
+        (tmp_path / part).write_text(f"{query},{document},{name}\n{q},{first},{low}\n{q},{second},{high}\n")
+    with pytest.raises(DataError, match=rf"is '{name}' the grade\? name it by --columns qrels.grade={name}"):
+        Collection.from_frames({"d1": "a", "d2": "b"}, {"q1": "a"}, tmp_path / "qrels")
+    with pytest.raises(DataError, match=rf"table: is '{name}' the grade\? name it by --columns table.grade={name}"):
+        read_pairs(tmp_path / "table", "test")
+    if low != "low":
+        found = read_pairs(tmp_path / "table", "test", {"grade": name})
+        assert found.qrels == {"test": {"q1": {"d1": 0, "d2": 1}}}
+
+
+def test_excluded_ids_of_any_list_are_kept_and_others_refused(tmp_path: Path) -> None:
+    for ids in (["d2"], np.array(["d2"]), ("d2",)):
+        queries = pd.DataFrame({"_id": ["q1"], "text": ["a"], "excluded_ids": [ids]})
+        found = Collection.from_frames({"d1": "a", "d2": "b"}, queries, {"q1": {"d1": 1}})
+        assert found.excluded == {"q1": {"d2"}}
+    with pytest.raises(DataError, match="excluded_ids is 'd2'; write a list"):
+        Collection.from_frames({"d1": "a"}, [{"_id": "q1", "text": "a", "excluded_ids": "d2"}], {"q1": {"d1": 1}})
+
+
+def test_folders_hold_more_than_a_collection_and_judgments_of_trec(tmp_path: Path) -> None:
+    lines(tmp_path / "passages.jsonl", records("corpus"))
+    lines(tmp_path / "queries.jsonl", records("queries"))
+    lines(tmp_path / "top_ranked" / "test.jsonl", [{"query-id": "q1", "corpus-ids": ["d1"]}])
+    lines(tmp_path / "instruction" / "test.jsonl", [{"query-id": "q1", "instruction": "find it"}])
+    trec(tmp_path, "test").rename(tmp_path / "qrels.txt")
+    assert read_folder(tmp_path).qrels == {"test": QRELS["test"]}
+
+
 GOOD = {
     "docs.csv": "id,text\nd1,red\nd2,blue\n",
     "q.csv": "id,text\nq1,red\n",
@@ -223,6 +286,9 @@ GOOD = {
         ("qrels.csv", "qid,docno,label\nq1,d1,1\nq1,d1,2\n", "qrels.csv:3: query 'q1' and document 'd1' have another"),
         ("qrels.csv", "qid,docno,label\nq1,x,1\n", "no judged document is in the corpus: x, and the corpus has d1, d2"),
         ("qrels.csv", "qid,docno,label\n", "holds no judgments"),
+        ("qrels.csv", "qid,docno,rank,score\nq1,d1,1,14\n", "qrels.csv: looks like a run"),
+        ("qrels.csv", "q1 0 d1 1\nq9 0 d1 1\n", "qrels.csv: query 'q9' is not among the queries"),
+        ("docs.csv", json.dumps({"hits": {"total": {"value": 9}, "hits": []}}), "docs.csv: holds 0 of 9 hits"),
     ],
 )
 def test_half_made_input_is_refused_with_its_row_and_nothing_is_written(
@@ -282,6 +348,8 @@ def test_a_folder_that_holds_anything_is_kept(tmp_path: Path) -> None:
         (["--table", "x.csv"], 3, "x.csv: no such file"),
         (["absent"], 3, "absent: no such folder"),
         (["."], 3, "no file or folder corpus; name the files by --corpus"),
+        (["--table", "pairs.csv", "--split", "../x"], 2, "split '../x' cannot be that of a folder"),
+        (["--table", "pairs.csv", "--split", ""], 2, "split '' is empty"),
         (["--table", "pairs.csv", "--columns", "text"], 2, "--columns text: write FIELD=COLUMN"),
         (["--table", "pairs.csv", "--language", "german"], 2, "language: there is no language 'german'"),
     ],
@@ -300,3 +368,17 @@ def test_a_file_given_as_a_folder_names_the_command_that_makes_one(tmp_path: Pat
     (tmp_path / "docs.csv").write_text("id,text\n")
     with pytest.raises(DataError, match=r"docs\.csv: this is a file, and a collection is a folder; .* unimoe import"):
         load_collection(f"path:{tmp_path / 'docs.csv'}", "test")
+
+
+@pytest.mark.parametrize("given", ["tickets", "path:tickets", "path:tickets@dev"])
+def test_a_folder_given_as_judgments_names_the_files_that_are(
+    given: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    write_beir(expected("test"), Path("tickets"))
+    for name in ("a.json", "b.json"):
+        lines(Path(name), [{"q1": {"d1": 1.0}}])
+    for words in (["evaluate-run", "a.json", given], ["compare", "--systems", "a.json", "b.json", "--dataset", given]):
+        done = call_unimoe(*words)
+        assert (done.returncode, done.stderr.count("\n")) == (2, 1)
+        assert "a run is scored by a file of judgments; give tickets/qrels/test.tsv" in done.stderr

@@ -68,6 +68,18 @@ def test_a_plain_script_tells_the_language_and_a_note_says_so(language: str) -> 
     assert not found(of(TEXTS[language], language="en"))
 
 
+@pytest.mark.parametrize(
+    ("text", "language"),
+    [
+        ("Kubernetes Pod 재시작 및 Deployment rollout 설정 kubectl get pods -n default", "ko"),
+        ("Error: ECONNREFUSED at TCPConnectWrap.afterConnect 连接被拒绝", "zh"),
+        ("Mao Zedong (毛泽东) was a revolutionary who founded the republic and led it for decades", "en"),
+    ],
+)
+def test_a_syllable_says_more_than_a_letter_of_technical_words(text: str, language: str) -> None:
+    assert of(text).language == language
+
+
 @pytest.mark.parametrize("script", SHARED)
 def test_a_script_of_several_languages_is_a_caveat_that_names_what_to_state(script: str) -> None:
     text, codes = SHARED[script]

@@ -18,11 +18,12 @@ from unimoe.checks.ids import document_ids, query_ids
 from unimoe.checks.judged import USUAL_CUTOFF, Unjudged, judged_only, unjudged_of
 from unimoe.checks.runs import RunFacts, alone, swapped
 from unimoe.checks.ties import SAID_FROM, ByQuery, Ties, tie_checks, ties_of
-from unimoe.core.errors import DataError, UsageError, did_you_mean, path_of
+from unimoe.core.errors import DataError, UsageError, did_you_mean, first_few, path_of
 from unimoe.core.io import HASH_LENGTH, hash_file, hash_json
 from unimoe.core.limits import name_problem, shortened
 from unimoe.core.trec import Grades, Run, Subtopics, is_unordered
 from unimoe.data.collection_card import describe_qrels
+from unimoe.data.sources.beir_layout import split_files
 from unimoe.formats.qrels import load_qrels, read_subtopics
 from unimoe.formats.runs import load_run
 from unimoe.metrics import DEFAULT_METRICS, MetricLike, Scores, canonical_metrics, parse_metric
@@ -190,6 +191,10 @@ def judgments(
     subtopics: Subtopics | None = None
     qrels: Grades
     if isinstance(content, Path):
+        folder = Path(str(content).removeprefix("path:").partition("@")[0])
+        if folder.is_dir() and not content.is_file():
+            files = first_few([str(path) for path in split_files(folder).values()]) or "one of TREC or a table"
+            raise UsageError(f"{content}: this is a folder, and a run is scored by a file of judgments; give {files}")
         described = describe_qrels(content)
         if any(parse_metric(metric).of_subtopics for metric in metrics):
             subtopics = read_subtopics(content)
