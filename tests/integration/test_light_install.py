@@ -104,6 +104,10 @@ for name, call in {CALLS!r}.items():
         eval(call)
     except unimoe.core.errors.UsageError as error:
         said[name] = [str(error), isinstance(error, ImportError)]
+try:
+    unimoe.load_collection("nanobeir:SciFact")
+except unimoe.core.errors.UnimoeError as error:
+    assert "pip install 'unimoe[models]'" in str(error), error
 for name in set(unimoe.__all__) - set(said):
     getattr(unimoe, name)
 print(json.dumps(said))

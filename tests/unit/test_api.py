@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 import string
 import subprocess
 import sys
@@ -177,6 +178,33 @@ def test_what_one_file_makes_by_one_name_is_told_apart_and_all_else_is_its_file(
     several += [slots, own.made(held), own.made(other), own.made(torch.zeros(2)), own.made(torch.ones(2))]
     assert len({whole, *(function_identity(one).rpartition("@")[2] for one in several)}) == 15
     assert python_attribute("--model python:", "own_scorers_1:twice", "")[1] == f"python:own_scorers_1:twice@{whole}"
+
+
+@pytest.mark.parametrize(
+    ("call", "words"),
+    [
+        (
+            lambda qrels, run: unimoe.score_run(qrels, run, []),
+            "no metric is named; give one or more, such as 'ndcg@10'",
+        ),
+        (lambda qrels, run: unimoe.compare({"a": run, "b": run}, qrels, untrained=[""]), "untrained: unknown arm ''"),
+        (lambda qrels, run: unimoe.compare({"a": run, "b": run}, qrels, untrained=3), "untrained: unknown arm '3'"),
+    ],
+)
+def test_what_names_nothing_is_refused_in_one_line(call: Callable[[Any, Any], Any], words: str) -> None:
+    with pytest.raises(UsageError, match=re.escape(words)):
+        call({"q": {"d": 1}}, {"q": {"d": 1.0}})
+
+
+def test_a_collection_given_as_a_file_names_its_judgments(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = write_invented(tmp_path / "mine", invented())
+    monkeypatch.chdir(tmp_path)
+    for given, words in (
+        ("path:mine", "write mine/qrels/test.tsv"),
+        (folder, "its judgments are .*mine/qrels/test.tsv"),
+    ):
+        with pytest.raises(DataError, match=words):
+            unimoe.read_qrels(given)
 
 
 @pytest.mark.parametrize("allow", [3, None, [["seeds"]]])
