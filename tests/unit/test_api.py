@@ -188,7 +188,7 @@ def test_what_one_file_makes_by_one_name_is_told_apart_and_all_else_is_its_file(
             "no metric is named; give one or more, such as 'ndcg@10'",
         ),
         (lambda qrels, run: unimoe.compare({"a": run, "b": run}, qrels, untrained=[""]), "untrained: unknown arm ''"),
-        (lambda qrels, run: unimoe.compare({"a": run, "b": run}, qrels, untrained=3), "untrained: unknown arm '3'"),
+        (lambda qrels, run: unimoe.compare({"a": run, "b": run}, qrels, untrained=[3]), "untrained: unknown arm '3'"),  # type: ignore[list-item]
     ],
 )
 def test_what_names_nothing_is_refused_in_one_line(call: Callable[[Any, Any], Any], words: str) -> None:
