@@ -16,6 +16,7 @@ import numpy as np
 import pytest
 import pytrec_eval
 
+import unimoe
 from unimoe.analysis.compare import compare
 from unimoe.core.errors import DataError
 from unimoe.core.trec import Qrels, Run, head, write_qrels, write_run
@@ -326,6 +327,11 @@ def test_alpha_ndcg_by_hand() -> None:
     found = score_run(qrels, {"q": {"b": 3.0, "a": 2.0}}, "alpha-nDCG@10", subtopics=subtopics)
     expected = (2 + 0.5 / log2(3)) / (2 + 1 / log2(3) + 0.5 / 2)
     assert found.aggregate == {"alpha_nDCG@10": pytest.approx(expected)}
+    public = unimoe.score_run(qrels, {"q": {"b": 3.0, "a": 2.0}}, "alpha-nDCG@10", subtopics=subtopics)
+    assert public.aggregate == found.aggregate
+    for wrong, words in ((3, "subtopics are a int"), ({"q": {"a": 1}}, "subtopics of query 'q' cannot be read")):
+        with pytest.raises(DataError, match=words):
+            unimoe.score_run(qrels, {"q": {"b": 3.0}}, "alpha-nDCG@10", subtopics=wrong)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("lines", ["q 0 a 1\nq 0 b 0\n", "q 1 a 1\nq 2 b 1\n", "q a 1\nq b 0\n"])

@@ -14,6 +14,7 @@ PYTHON = os.environ.get("UNIMOE_LIGHT_PYTHON", sys.executable)
 """By default this one, in which imports of the extras fail; in CI that of an environment with the wheel alone."""
 
 WITHOUT = """
+import importlib.util
 import sys
 from importlib.abc import MetaPathFinder
 
@@ -25,6 +26,8 @@ class Missing(MetaPathFinder):
         if name.partition(".")[0] in MISSING:
             raise ModuleNotFoundError(f"No module named {name!r}", name=name)
 
+found = importlib.util.find_spec
+importlib.util.find_spec = lambda name, *more: None if name.partition(".")[0] in MISSING else found(name, *more)
 sys.meta_path.insert(0, Missing())
 """
 RUNS = Path(__file__).parents[2] / "src" / "unimoe" / "data" / "example_runs"
@@ -50,7 +53,13 @@ def test_judging_needs_no_extra(tmp_path: Path) -> None:
         (["status", "store"], 2),  # there is no such store
         (["cache", "--json"], 0),
         (["import", "--table", "pairs.csv", "--output-dir", "pairs"], 0),
+        (["compare", "--predictions", "kept", "--dataset", "Own=own.qrels"], 0),
     ]
+    for name, scores in (("first", {"d": 1.0, "e": 2.0}), ("second", {"d": 2.0, "e": 1.0})):
+        (tmp_path / "kept" / name).mkdir(parents=True)
+        kept = {"mteb_model_meta": {"model_name": name}, "default": {"test": {"q": scores}}}
+        (tmp_path / "kept" / name / "Own_predictions.json").write_text(json.dumps(kept), encoding="utf-8")
+    (tmp_path / "own.qrels").write_text("q 0 d 1\n", encoding="utf-8")
     (tmp_path / "pairs.csv").write_text("query,document\nred,a red fish\n", encoding="utf-8")
     for arguments, code in calls:
         done = light(*arguments, cwd=tmp_path)
@@ -104,6 +113,10 @@ for name, call in {CALLS!r}.items():
         eval(call)
     except unimoe.core.errors.UsageError as error:
         said[name] = [str(error), isinstance(error, ImportError)]
+try:
+    unimoe.load_collection("nanobeir:SciFact")
+except unimoe.core.errors.UnimoeError as error:
+    assert "pip install 'unimoe[models]'" in str(error), error
 for name in set(unimoe.__all__) - set(said):
     getattr(unimoe, name)
 print(json.dumps(said))

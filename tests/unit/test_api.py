@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 import string
 import subprocess
 import sys
@@ -148,8 +149,9 @@ def test_two_functions_of_one_name_typed_into_a_notebook_are_two(first: str, oth
 
 
 def test_a_function_that_calls_itself_or_holds_what_nothing_is_known_of_has_an_identity() -> None:
-    cells = ["def f(pairs): return f(pairs)", "f = (lambda it: lambda pairs: it)(object())", "f = len"]
-    assert len(set(typed(*cells))) == 3
+    nested = "it = []\nfor _ in range(3000): it = [it, it]\nf = (lambda it: lambda pairs: it)(it)"
+    cells = ["def f(pairs): return f(pairs)", "f = (lambda it: lambda pairs: it)(object())", "f = len", nested]
+    assert len(set(typed(*cells))) == 4
     assert typed(*cells) == typed(*cells)
 
 
@@ -160,6 +162,8 @@ def test_what_one_file_makes_by_one_name_is_told_apart_and_all_else_is_its_file(
         "def twice(pairs): return [1]\nfirst = twice\ndef twice(pairs): return [2]\n"
         "def once(pairs): return [1]\ndef made(by):\n    def inner(pairs): return by\n    return inner\n"
         "class Holds:\n    def __call__(self, pairs): return self.by\n"
+        "class Slots:\n    __slots__ = ('by',)\n    def __call__(self, pairs): return self.by\n"
+        "line = [lambda pairs: [1 for _ in pairs], lambda pairs: [2 for _ in pairs]]\n"
     )
     file = tmp_path / "own_scorers_1.py"
     file.write_text(text, encoding="utf-8")
@@ -167,10 +171,39 @@ def test_what_one_file_makes_by_one_name_is_told_apart_and_all_else_is_its_file(
     own: Any = __import__("own_scorers_1")
     whole, held = hash_file(file), own.Holds()
     assert [function_identity(one).rpartition("@")[2] for one in (own.once, own.made, held)] == [whole] * 3
-    held.by = 2
-    several = [own.first, own.twice, own.made(1), own.made(2), held, held.__call__, partial(own.once, 1)]
-    assert len({whole, *(function_identity(one) for one in several)}) == 8
+    held.by, other, slots = 2, own.Holds(), own.Slots()
+    other.by = slots.by = 3
+    several = [own.first, own.twice, own.made(1), own.made(2), held, held.__call__, partial(own.once, 1), *own.line]
+    several += [slots, own.made(held), own.made(other), own.made(torch.zeros(2)), own.made(torch.ones(2))]
+    assert len({whole, *(function_identity(one).rpartition("@")[2] for one in several)}) == 15
     assert python_attribute("--model python:", "own_scorers_1:twice", "")[1] == f"python:own_scorers_1:twice@{whole}"
+
+
+@pytest.mark.parametrize(
+    ("call", "words"),
+    [
+        (
+            lambda qrels, run: unimoe.score_run(qrels, run, []),
+            "no metric is named; give one or more, such as 'ndcg@10'",
+        ),
+        (lambda qrels, run: unimoe.compare({"a": run, "b": run}, qrels, untrained=[""]), "untrained: unknown arm ''"),
+        (lambda qrels, run: unimoe.compare({"a": run, "b": run}, qrels, untrained=[3]), "untrained: unknown arm '3'"),  # type: ignore[list-item]
+    ],
+)
+def test_what_names_nothing_is_refused_in_one_line(call: Callable[[Any, Any], Any], words: str) -> None:
+    with pytest.raises(UsageError, match=re.escape(words)):
+        call({"q": {"d": 1}}, {"q": {"d": 1.0}})
+
+
+def test_a_collection_given_as_a_file_names_its_judgments(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = write_invented(tmp_path / "mine", invented())
+    monkeypatch.chdir(tmp_path)
+    for given, words in (
+        ("path:mine", "write mine/qrels/test.tsv"),
+        (folder, "its judgments are .*mine/qrels/test.tsv"),
+    ):
+        with pytest.raises(DataError, match=words):
+            unimoe.read_qrels(given)
 
 
 @pytest.mark.parametrize("allow", [3, None, [["seeds"]]])

@@ -162,6 +162,8 @@ def test_what_a_folder_holds_is_not_overwritten(tmp_path: Path) -> None:
         other.save(tmp_path / "file")
     with pytest.raises(UsageError, match="the folder is a int; give its path as text"):
         other.save(3)  # type: ignore[arg-type]
+    with pytest.raises(UsageError, match="the folder holds a zero character; give its path as text"):
+        other.save("a\0b")
     assert sorted(path.name for path in tmp_path.iterdir()) == ["file", "kept"]
 
 

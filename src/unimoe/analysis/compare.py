@@ -138,9 +138,10 @@ def compare(
     of_dataset = cast("dict[Any, str | QrelsContent]", qrels if several else {None: qrels})
     names = canonical_metrics(metrics)
     datasets = {name: judgments(_content(given), name, relevance_level, names) for name, given in of_dataset.items()}
-    no_seed, sources = [untrained] if isinstance(untrained, str) else list(untrained), list[RunSource]()
-    if unknown := next((name for name in no_seed if name not in systems), None):
-        raise UsageError(f"untrained: {unknown_arm(unknown, systems)}")
+    several_names = isinstance(untrained, Collection) and not isinstance(untrained, str)
+    no_seed, sources = [*untrained] if several_names else [untrained], list[RunSource]()
+    if unknown := [str(name) for name in no_seed if not isinstance(name, str) or name not in systems]:
+        raise UsageError(f"untrained: {unknown_arm(unknown[0], systems)}")
     for system, given in systems.items():
         if problem := name_problem(system) if isinstance(system, str) else "is no text":
             raise UsageError(f"a system cannot be named {system!r}, which {problem}; choose another name")

@@ -135,6 +135,8 @@ def names_extra(function: Callable[P, R]) -> Callable[P, R]:
 def path_of(given: object, what: str) -> Path:
     """Return a path that is given as text or ``Path``; a UsageError where it is anything else, named by ``what``."""
     if isinstance(given, str | os.PathLike):
+        if "\0" in str(given):
+            raise UsageError(f"{what} holds a zero character; give its path as text")
         return Path(given)
     raise UsageError(f"{what} is a {type(given).__name__}; give its path as text")
 

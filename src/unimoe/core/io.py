@@ -259,11 +259,20 @@ def named_errors(path: Path) -> Iterator[None]:
     try:
         yield
     except FileNotFoundError:
-        raise DataError(f"{path}: no such file") from None
+        there = Path(str(path).removeprefix("path:"))
+        remedy = f"; write {_file_there(there) or there}" if there != path and there.exists() else ""
+        raise DataError(f"{path}: no such file{remedy}") from None
     except OSError as error:
         if error.errno is None:  # of a library, such as gzip's of a damaged file
             raise
-        raise DataError(f"{path}: cannot be read ({error.strerror})") from None
+        judged = _file_there(path)
+        remedy = f"; its judgments are {judged}" if judged else ""
+        raise DataError(f"{path}: cannot be read ({error.strerror}){remedy}") from None
+
+
+def _file_there(folder: Path) -> Path | None:
+    """Return judgments of a collection whose folder is given where a file should be."""
+    return min(folder.glob("qrels/*.tsv"), default=None)
 
 
 def _sync(path: Path) -> None:

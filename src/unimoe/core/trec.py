@@ -103,6 +103,20 @@ def plain_grades(qrels: Grades) -> dict[str, dict[str, float]]:
     return _plain(qrels, "grade", int, HIGHEST_GRADE, read_grade)
 
 
+def plain_subtopics(subtopics: Subtopics) -> Subtopics:
+    """Return judgments by subtopic with Python numbers as grades; refuse what is no grade."""
+    shape = "give {query id: {document id: {subtopic: grade}}}"
+    if not isinstance(subtopics, Mapping):
+        raise DataError(f"subtopics are a {type(subtopics).__name__}; {shape}")
+    found = {}
+    for query_id, of_query in subtopics.items():
+        try:
+            found[query_id] = plain_grades(of_query)
+        except DataError:
+            raise DataError(f"subtopics of query {query_id!r} cannot be read; {shape}") from None
+    return found
+
+
 def plain_run(run: Mapping[str, Mapping[str, float]]) -> Run:
     """Return a run with Python floats as scores, without the queries that have none; refuse what is no score."""
     return _plain(run, "score", float, HIGHEST_SCORE, read_score)

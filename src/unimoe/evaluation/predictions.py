@@ -18,7 +18,6 @@ from unimoe.core.io import hash_json
 from unimoe.core.trec import Run
 from unimoe.data.catalog import load_collection
 from unimoe.data.sources.from_mteb import import_mteb
-from unimoe.evaluation.mteb.main_scores import main_metric
 from unimoe.evaluation.tiers.datasets import Dataset
 from unimoe.formats.runs import read_predictions
 from unimoe.metrics import canonical_metric
@@ -162,6 +161,8 @@ def _main_metric(task: str) -> str:
     """Return the main measure of a task by its name here; nDCG@10 where mteb is not installed or does not know it."""
     if find_spec("mteb") is None:
         return _DEFAULT
+    from unimoe.evaluation.mteb.main_scores import main_metric  # with torch, which the light install lacks
+
     with suppress(KeyError, UsageError):  # a task that mteb lacks, and a main score that is no measure of a ranking
         return canonical_metric(main_metric(import_mteb().get_task(task)))
     return _DEFAULT

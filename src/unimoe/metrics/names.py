@@ -247,7 +247,9 @@ def _unknown(text: str) -> UsageError:
     ours += [f"{base}_{cutoff}" for base in ("ndcg_cut", "P", "map_cut", "ndcg_at", "map_at", "mrr_at", "recall_at")]
     others = [f"{key}@{cutoff}" if "cutoff" in kind.SUPPORTED_PARAMS else key for key, kind in registry.items()]
     known = [*_registered, *_ALONE, *_OTHER_SPELLINGS, "iprec_at_recall_0.10", *ours, *others]
-    hint = did_you_mean(text, known) or did_you_mean(text.lower(), known)
+    whole = [key for key, kind in registry.items() if not any(i.required for i in kind.SUPPORTED_PARAMS.values())]
+    same = [name for name in (*known, *whole) if name.lower() == text.lower()]  # but for case
+    hint = did_you_mean(same[0] if same else text, known + same) or did_you_mean(text.lower(), known)
     return UsageError(
         f"unknown metric {text!r}{hint}; use ndcg@K, mrr, mrr@K, map, map@K, recall@K, recall_cap@K, "
         "recall_of_retrieved@K, p@K or success@K, a measure of trec_eval such as gm_map or set_recall, or one of "
@@ -283,6 +285,11 @@ def _problem(measure: Measure) -> str | None:
         return f"min_rel={low} is not below max_rel={high}; raise max_rel to the highest grade"
     if measure.params.get("judged_only") and ir_measures.pyndeval.supports(measure):
         return "judged_only is computed for no measure of subtopics; leave it out"
-    if not any(provider.supports(measure) for provider in ir_measures.DefaultPipeline.providers):
+    providers = ir_measures.DefaultPipeline.providers
+    if not any(provider.supports(measure) for provider in providers):
+        for key in ("rel", "cutoff"):
+            fuller = {**measure.params, key: 1 if key == "rel" else 10}
+            if key in infos and any(provider.supports(measure(**fuller)) for provider in providers):
+                return f"{key} is missing; write {_spelling(measure, fuller)}"
         return f"nothing computes it as written; add a parameter, or leave one out ({takes}), or use another measure"
     return None

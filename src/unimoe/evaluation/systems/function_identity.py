@@ -9,6 +9,7 @@ from __future__ import annotations
 import inspect
 import sys
 from collections.abc import Iterator
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from textwrap import dedent
@@ -25,6 +26,7 @@ Facts: TypeAlias = str | list["Facts"]
 
 _SHARED_NAMES = {"<stdin>", "<string>"}  # of code without a file: what Python finds by them may be other code's text
 _MOST_ITEMS = 1_000  # of a container; of a larger one, such as a whole collection, its size alone counts
+_MOST_VALUES, _DEEPEST = 20_000, 50  # in all, and within each other; of what is beyond, the kind alone counts
 
 
 def function_identity(function: Any) -> str:
@@ -45,7 +47,7 @@ def function_identity(function: Any) -> str:
     if isinstance(getattr(function, "identity", None), str) or (file and _settled(function, file)):
         found = content_hash(function, module)
     else:
-        found = hash_json([hash_file(file) if file else "", _facts(function, with_globals=file is None)])
+        found = hash_json([hash_file(file) if file else "", _Reader(module, with_globals=file is None).facts(function)])
     return f"{KIND}:{module}:{named.__qualname__}@{found}"
 
 
@@ -54,7 +56,7 @@ def content_hash(function: Any, module: str) -> str:
     if isinstance(stated := getattr(function, "identity", None), str):
         return hash_json(stated)
     file = _file_of(module)
-    return hash_file(file) if file else hash_json(_facts(function, with_globals=True))
+    return hash_file(file) if file else hash_json(_Reader(module, with_globals=True).facts(function))
 
 
 def _file_of(module: str) -> Path | None:
@@ -69,7 +71,7 @@ def _settled(thing: Any, file: Path) -> bool:
     if isinstance(thing, FunctionType):
         of_name = [code for code in _codes_in(file) if code.co_qualname == thing.__code__.co_qualname]
         return not thing.__closure__ and of_name == [thing.__code__]
-    return not isinstance(thing, partial) and not getattr(thing, "__dict__", None)
+    return not isinstance(thing, partial) and not _state(thing)
 
 
 def _codes_in(file: Path) -> Iterator[CodeType]:
@@ -84,47 +86,65 @@ def _codes_in(file: Path) -> Iterator[CodeType]:
         left += inside
 
 
-def _facts(thing: Any, *, with_globals: bool, seen: tuple[int, ...] = ()) -> Facts:
-    """Return what is known of a value without addresses: of a function its text and values, of others their content.
+class _Reader:
+    """Reads what is known of a function of ``module``: its text and the values that it holds, without addresses.
 
-    ``with_globals`` adds the functions and plain values that a function reads from a module without a file.
+    ``with_globals`` adds the functions and plain values that it reads from a module without a file.
     """
 
-    def of(*values: Any) -> list[Facts]:
-        return [_facts(value, with_globals=with_globals, seen=(*seen, id(thing))) for value in values]
+    def __init__(self, module: str, *, with_globals: bool) -> None:
+        self._module, self._with_globals, self._left = module, with_globals, _MOST_VALUES
 
-    kind = f"{type(thing).__module__}.{type(thing).__qualname__}"
-    if id(thing) in seen:  # a function that calls itself
-        return "itself"
-    if _is_plain(thing):
-        return repr(thing)
-    if isinstance(thing, CodeType):
-        if source := _source(thing):
-            return source
-        names = (thing.co_names, thing.co_varnames, thing.co_freevars)
-        return [thing.co_code.hex(), *of(*names, thing.co_argcount, thing.co_kwonlyargcount, thing.co_consts)]
-    if isinstance(thing, FunctionType):
-        held = [cell.cell_contents for cell in thing.__closure__ or () if cell != CellType()]  # one may be empty
-        read = _globals_of(thing) if with_globals else {}
-        return of(thing.__code__, thing.__defaults__, thing.__kwdefaults__, held, read)
-    if isinstance(thing, MethodType):
-        own = thing.__self__
-        return of(thing.__func__, own if isinstance(own, type) else getattr(own, "__dict__", None))
-    if isinstance(thing, partial):
-        return of(thing.func, thing.args, thing.keywords)
-    if isinstance(thing, np.ndarray) and thing.dtype != object:
-        return [str(thing.dtype), str(thing.shape), hash_bytes(thing.tobytes())]
-    if isinstance(thing, list | tuple | set | frozenset | dict):
-        if len(thing) > _MOST_ITEMS:
-            return f"{kind} of {len(thing)}"
-        items = of(*(thing.items() if isinstance(thing, dict) else thing))
-        return [kind, *(sorted(items, key=str) if isinstance(thing, set | frozenset) else items)]
-    if isinstance(thing, type):
-        own = {name: value for name, value in vars(thing).items() if isinstance(value, FunctionType)}
-        return [thing.__qualname__, *of(own if _file_of(thing.__module__) is None else None)]
-    if not seen or _file_of(type(thing).__module__) is None:  # of what libraries made, only the kind
-        return [kind, *of(type(thing), getattr(thing, "__dict__", None))]
-    return kind
+    def facts(self, thing: Any, seen: tuple[int, ...] = ()) -> Facts:
+        """Return what is known of a value that is held within those ``seen``."""
+
+        def of(*values: Any) -> list[Facts]:
+            return [self.facts(value, (*seen, id(thing))) for value in values]
+
+        kind = f"{type(thing).__module__}.{type(thing).__qualname__}"
+        self._left -= 1
+        if id(thing) in seen:  # a function that calls itself
+            return "itself"
+        if _is_plain(thing):
+            return repr(thing)
+        if self._left < 0 or len(seen) > _DEEPEST:
+            return kind
+        if isinstance(thing, CodeType):
+            if source := _source(thing):
+                return source
+            names = (thing.co_names, thing.co_varnames, thing.co_freevars)
+            return [thing.co_code.hex(), *of(*names, thing.co_argcount, thing.co_kwonlyargcount, thing.co_consts)]
+        if isinstance(thing, FunctionType):
+            held = [cell.cell_contents for cell in thing.__closure__ or () if cell != CellType()]  # one may be empty
+            read = _globals_of(thing) if self._with_globals else {}
+            return of(thing.__code__, thing.__defaults__, thing.__kwdefaults__, held, read)
+        if isinstance(thing, MethodType):
+            own = thing.__self__
+            return of(thing.__func__, own if isinstance(own, type) else _state(own))
+        if isinstance(thing, partial):
+            return of(thing.func, thing.args, thing.keywords)
+        if hasattr(type(thing), "__array__"):  # a tensor, a frame
+            with suppress(Exception):  # on a GPU, in bfloat16
+                thing = np.asarray(thing)
+        if isinstance(thing, np.ndarray) and thing.dtype != object:
+            return [str(thing.dtype), str(thing.shape), hash_bytes(thing.tobytes())]
+        if isinstance(thing, list | tuple | set | frozenset | dict):
+            if len(thing) > _MOST_ITEMS:
+                return f"{kind} of {len(thing)}"
+            items = of(*(thing.items() if isinstance(thing, dict) else thing))
+            return [kind, *(sorted(items, key=str) if isinstance(thing, set | frozenset) else items)]
+        if isinstance(thing, type):
+            own = {name: value for name, value in vars(thing).items() if isinstance(value, FunctionType)}
+            return [thing.__qualname__, *of(own if _file_of(thing.__module__) is None else None)]
+        made_in = type(thing).__module__
+        if not seen or made_in == self._module or _file_of(made_in) is None:  # of what libraries made, only the kind
+            return [kind, *of(type(thing), _state(thing))]
+        return kind
+
+
+def _state(thing: Any) -> Any:
+    """Return the attributes of an object, those in slots too; None where it has none."""
+    return object.__getstate__(thing)  # past a method of its own, which may leave some out
 
 
 def _is_plain(thing: Any) -> bool:
@@ -133,7 +153,7 @@ def _is_plain(thing: Any) -> bool:
 
 def _source(code: CodeType) -> str:
     """Return the text of a function; empty where there is none, or where it is part of a line with other code."""
-    if code.co_name == "<lambda>" or code.co_filename in _SHARED_NAMES:
+    if code.co_name.startswith("<") or code.co_filename in _SHARED_NAMES:  # a lambda, or what loops inside one
         return ""
     try:
         return dedent(inspect.getsource(code))

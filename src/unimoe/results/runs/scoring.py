@@ -21,7 +21,7 @@ from unimoe.checks.ties import SAID_FROM, ByQuery, Ties, tie_checks, ties_of
 from unimoe.core.errors import DataError, UsageError, did_you_mean, first_few, path_of
 from unimoe.core.io import HASH_LENGTH, hash_file, hash_json
 from unimoe.core.limits import name_problem, shortened
-from unimoe.core.trec import Grades, Run, Subtopics, is_unordered
+from unimoe.core.trec import Grades, Run, Subtopics, is_unordered, plain_subtopics
 from unimoe.data.collection_card import describe_qrels
 from unimoe.data.sources.beir_layout import split_files
 from unimoe.formats.qrels import load_qrels, read_subtopics
@@ -222,6 +222,7 @@ def score_run(
     relevance_level: int | None = None,
     depth: int | None = None,
     allow: str | Sequence[str] = (),
+    subtopics: Subtopics | None = None,
 ) -> RunScores:
     """Score a run against judgments with the semantics of ``trec_eval -c``, per query and on average.
 
@@ -236,20 +237,25 @@ def score_run(
             what a qrels file states (see ``unimoe.data.collection_card``), else 1.
         depth: score only this many documents of each query, its first ones.
         allow: ``ranks``: scores that contradict the ranks beside them, which are refused otherwise.
+        subtopics: ``{query: {document: {subtopic: grade}}}``, for alpha-nDCG and its kin; by default those of a qrels
+            file.
 
     Raises:
-        UsageError: an unknown metric, one that cannot be computed here, or a depth or level below 1.
+        UsageError: no or an unknown metric, one that cannot be computed here, or a depth or level below 1.
         DataError: what is given is missing, malformed or empty, no query of the run is judged, ranks contradict scores,
             or ``depth`` would cut a run that has no order.
     """
     _refuse_depth(depth)
     # Before the files are read, which may take a while.
     names = computable_metrics(metrics, 1 if relevance_level is None else relevance_level)
+    if not names:
+        raise UsageError("no metric is named; give one or more, such as 'ndcg@10'")
     judged = judgments(_path(qrels), None, relevance_level, names)
+    by_subtopic = judged.subtopics if subtopics is None else plain_subtopics(subtopics)
     content = _path(run)
     source = RunSource("run", judged, 0, str(content) if isinstance(content, Path) else "the run", content)
     opened = _open(source, depth, [allow] if isinstance(allow, str) else allow, refuse_unordered=False)
-    scores = checked_scores(judged.qrels, opened.run, names, judged.level, source.name, opened.order, judged.subtopics)
+    scores = checked_scores(judged.qrels, opened.run, names, judged.level, source.name, opened.order, by_subtopic)
     missing = [query_id for query_id in judged.qrels if query_id not in opened.run]
     checks = [*opened.checks, *scores.checks]
     checks += alone(missing, scores.unjudged_queries, opened.unordered, source.name)
