@@ -11,6 +11,7 @@ import platform
 import statistics
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, suppress
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from shutil import rmtree
@@ -162,7 +163,10 @@ class ResultStore:
             config=dict(spec.config),
             relevance_level=outcome.relevance_level,
             vector_index=outcome.vector_index,
-            checks=list(outcome.scores.checks),
+            checks=[  # a folder holds several systems
+                replace(check, line=f"{spec.system} on {check.line}") if check.name in {"ties", "unjudged"} else check
+                for check in outcome.scores.checks
+            ],
             otherwise=outcome.otherwise,
             provenance=Provenance(
                 created=datetime.now(UTC).isoformat(timespec="seconds"),
