@@ -22,6 +22,7 @@ from unimoe.cli.models import ModelOptions, reranked
 from unimoe.core.console import stderr
 from unimoe.core.errors import DataError, UsageError, did_you_mean
 from unimoe.core.grouping import natural_key
+from unimoe.core.io import named_errors
 from unimoe.core.limits import name_problem, shortened
 from unimoe.core.trec import text_lines
 from unimoe.results import arm_dir, qrels_path, read_result, run_beside, seed_name
@@ -297,9 +298,9 @@ def _with_folders(path: Path, name: str) -> list[str]:
 
 def is_scored(path: str) -> bool:
     """Return whether a text names a model, a folder of results or a result, whose runs are in known places."""
-    if Path(path).is_file():  # a run may be JSON too
-        with Path(path).open("rb") as file:
-            return path.endswith(".json") and b'"config_name"' in file.read(200)
+    if Path(path).is_file():
+        with named_errors(Path(path)), Path(path).open("rb") as file:  # a run may be JSON too
+            return path.endswith(".json") and b'"schema_version"' in file.read(100)
     if WILDCARD.search(path) or PLACE in path:
         return False
     return Path(path).is_dir() or _MODEL.match(path) is not None

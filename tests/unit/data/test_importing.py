@@ -376,9 +376,10 @@ def test_a_folder_given_as_judgments_names_the_files_that_are(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     write_beir(expected("test"), Path("tickets"))
-    for name in ("a.json", "b.json"):
-        lines(Path(name), [{"q1": {"d1": 1.0}}])
-    for words in (["evaluate-run", "a.json", given], ["compare", "--systems", "a.json", "b.json", "--dataset", given]):
-        done = call_unimoe(*words)
+    for name, first in (("a.json", "d1"), ("b.json", "2")):
+        lines(Path(name), [{key: {first: 1.0} for key in QRELS["test"]}])
+    for words in (["evaluate-run", "a.json"], ["compare", "--systems", "a.json", "b.json", "--dataset"]):
+        done = call_unimoe(*words, given)
         assert (done.returncode, done.stderr.count("\n")) == (2, 1)
         assert "a run is scored by a file of judgments; give tickets/qrels/test.tsv" in done.stderr
+        successful(call_unimoe(*words, "tickets/qrels/test.tsv"))
