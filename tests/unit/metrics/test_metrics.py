@@ -100,7 +100,7 @@ REFUSED: list[tuple[Any, str]] = [
     ("alpha_ndcg@20", "(did you mean 'alpha_nDCG@20'?)"),
     ("err@20", "(did you mean 'ERR@20'?)"),
     ("rbp", "(did you mean 'RBP'?)"),
-    ("RBP(p=0.5)", "rel is missing; write RBP(p=0.5,rel=1)"),
+    ("RBP(p=0.5)", "rel is missing; write RBP(rel=1,p=0.5)"),
     ("ERR", "cutoff is missing; write ERR@10"),
     ("accuracy@1", "has two meanings: write Success@1 for a relevant document among the first 1, as sentence-tr"),
     ("alpha_nDCG(judged_only=True)@20", "judged_only is computed for no measure of subtopics; leave it out"),
