@@ -115,7 +115,7 @@ REFUSED: list[tuple[Any, str]] = [
     ("AP(rel=True)", f"rel=True {WHOLE}"),
     ("AP(2)", UNREADABLE),
     ("nDCG(gains={1:-1})", UNREADABLE),
-    ("RBP", f"{NOTHING} (it has cutoff, p, rel), or use another measure"),
+    ("RBP", "rel is missing; write RBP(rel=1)"),
     ("NumRel(rel=2)", NOTHING),
     ("nDCG(dcg='x')", "dcg='x' will not do; it must be of type str: ['log2', 'exp-log2']"),
     ("BPM(T=2)", "cutoff and max_rel are missing; write BPM(T=2.0,max_rel=3)@10"),
