@@ -288,8 +288,10 @@ def _problem(measure: Measure) -> str | None:
     providers = ir_measures.DefaultPipeline.providers
     if not any(provider.supports(measure) for provider in providers):
         for key in ("rel", "cutoff"):
-            fuller = {**measure.params, key: 1 if key == "rel" else 10}
-            if key in infos and any(provider.supports(measure(**fuller)) for provider in providers):
+            fuller = {key: 1 if key == "rel" else 10} | measure.params
+            if key in infos.keys() - measure.params and any(
+                provider.supports(measure(**fuller)) for provider in providers
+            ):
                 return f"{key} is missing; write {_spelling(measure, fuller)}"
         return f"nothing computes it as written; add a parameter, or leave one out ({takes}), or use another measure"
     return None
